@@ -1,0 +1,31 @@
+package dp
+
+import "math/big"
+
+// Noise gives the noise rows of one step. A mechanism opens its arrays in its
+// fixed order, each at most once a step, after the step's data are complete.
+//
+// The daemon's only source is Epoch.Step. The interface exists so that audits
+// can fix the noise and tests can inject the draws of a reference case.
+type Noise interface {
+	// Row opens the array's row of this step. hidden is the integer row that
+	// the noise will hide; the keyed source absorbs it into the transcript
+	// before it derives the row's keys, so that equal noise on different
+	// integers cannot exist.
+	Row(array string, hidden []int64) Row
+}
+
+// Row is one row of independent standard Gaussians Z_0, Z_1, …, each a real
+// number known through as many digits as are asked for.
+type Row interface {
+	// At returns coordinate j to float64 precision. It is drawn lazily and is
+	// the same in whatever order coordinates are read.
+	At(j int) float64
+	// Fill writes coordinates 0 … len(dst)−1.
+	Fill(dst []float64)
+	// Above reports whether Z_j > b, for the exact real number Z_j.
+	Above(j int, b *big.Rat) bool
+	// Word returns the 64 uniform bits of coordinate j, for distributions
+	// other than the Gaussian.
+	Word(j int) uint64
+}

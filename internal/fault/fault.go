@@ -1,0 +1,73 @@
+// Package fault is the form in which a package reports what is wrong with its
+// configuration: one value for each fault, so that the reader of the file can
+// give every one its line.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// Fault is one violated rule.
+type Fault struct {
+	Key   string // the TOML key, relative to the table it stands in: "clip"
+	Rule  string // what must hold: "must be positive and finite"
+	Value any    // what was found; nil where nothing was
+}
+
+// Error returns "key: rule (value)", and "key: rule" where there is no value.
+func (f *Fault) Error() string {
+	if f.Value == nil {
+		return f.Key + ": " + f.Rule
+	}
+	return f.Key + ": " + f.Rule + " (" + format(f.Value) + ")"
+}
+
+func format(v any) string {
+	switch v := v.(type) {
+	case string:
+		return strconv.Quote(v)
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
+
+// NotYet is the rule of a key or value of the schema whose behaviour this
+// version does not have. It is never read and ignored.
+const NotYet = "not in this version"
+
+// List collects faults.
+type List []error
+
+// Add appends a fault.
+func (l *List) Add(key, rule string, value any) {
+	*l = append(*l, &Fault{Key: key, Rule: rule, Value: value})
+}
+
+// Check appends a fault unless ok.
+func (l *List) Check(ok bool, key, rule string, value any) {
+	if !ok {
+		l.Add(key, rule, value)
+	}
+}
+
+// Err joins the faults; nil where there are none.
+func (l List) Err() error { return errors.Join(l...) }
+
+// All returns the faults inside a joined error, in order. An error that is no
+// fault is kept as it is.
+func All(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range j.Unwrap() {
+			all = append(all, All(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}

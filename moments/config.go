@@ -1,0 +1,148 @@
+package moments
+
+import (
+	"math"
+
+	"streamdp/internal/fault"
+)
+
+// Config describes a moment estimator. The fields with a TOML name are the
+// keys of a stream's [moments] table; the others come from the stream itself.
+type Config struct {
+	// Method is "auto" (the default) or "jme".
+	Method string `toml:"method"`
+	// Clip is the bound on a row's Euclidean norm, in scaled units. Required.
+	Clip float64 `toml:"clip"`
+	// Workload is "mean" (the default), "sum", "exponential" or "window".
+	Workload string `toml:"workload"`
+	// Decay is the weight β of the previous step, in (0, 1). Required for
+	// "exponential", a fault elsewhere.
+	Decay float64 `toml:"decay"`
+	// Window is the number of steps averaged. Required for "window", a fault
+	// elsewhere.
+	Window uint64 `toml:"window"`
+	// Factorization is "auto" (the default), "identity", "sqrt", "blt" or
+	// "phased".
+	Factorization string `toml:"factorization"`
+	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it.
+	Buffers int `toml:"buffers"`
+	// Tune is the number of steps for which a BLT's error is minimised; 0
+	// means the horizon.
+	Tune uint64 `toml:"tune"`
+	// Nu is the dimensionless weight ν of the second moment; 0 chooses it.
+	Nu float64 `toml:"nu"`
+	// Weights are the weights of the squared errors of mean and second moment
+	// from which ν is chosen. Default [1/ζ², 1/ζ⁴].
+	Weights []float64 `toml:"weights"`
+	// Inflation ≥ 1 chooses ν by the variance that the mean may gain. At most
+	// one of Nu, Weights and Inflation may be given.
+	Inflation float64 `toml:"inflation"`
+	// Covariance asks for the covariance; default true, but false for "sum",
+	// which has none.
+	Covariance *bool `toml:"covariance"`
+
+	// Columns is the length d of a row.
+	Columns int `toml:"-"`
+	// Step is the number of slots of one step, the B of the sensitivity
+	// argument: records of one step are added before noise is.
+	Step uint64 `toml:"-"`
+	// Horizon is the number of steps of the epoch; 0: none.
+	Horizon uint64 `toml:"-"`
+	// Centre and Scale are the public constants by which rows were scaled,
+	// used to publish original units. Empty: 0 and 1.
+	Centre, Scale []float64 `toml:"-"`
+}
+
+// unbuilt are values of the schema that later versions will know.
+var unbuilt = map[string][]string{
+	"method":        {"ime", "cs", "pp", "pp_debiased", "combined"},
+	"factorization": {"bsr", "bisr", "banded", "dense"},
+}
+
+// Defaults fills in what has a default.
+func (c *Config) Defaults() {
+	if c.Method == "" {
+		c.Method = "auto"
+	}
+	if c.Workload == "" {
+		c.Workload = "mean"
+	}
+	if c.Factorization == "" {
+		c.Factorization = "auto"
+	}
+	if c.Covariance == nil {
+		yes := c.Workload != "sum"
+		c.Covariance = &yes
+	}
+}
+
+// Validate reports every violated rule at once, as *fault.Fault joined. It
+// expects Defaults to have run.
+func (c *Config) Validate() error {
+	var l fault.List
+	oneOf := func(key, value string, built ...string) {
+		for _, b := range built {
+			if value == b {
+				return
+			}
+		}
+		for _, u := range unbuilt[key] {
+			if value == u {
+				l.Add(key, fault.NotYet, value)
+				return
+			}
+		}
+		l.Add(key, "must be "+quoted(built), value)
+	}
+	oneOf("method", c.Method, "auto", "jme")
+	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
+	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "blt", "phased")
+	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
+	if c.Workload == "exponential" {
+		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
+	} else {
+		l.Check(c.Decay == 0, "decay", "belongs to workload \"exponential\"", c.Decay)
+	}
+	if c.Workload == "window" {
+		l.Check(c.Window >= 1, "window", "must be at least 1 step", c.Window)
+	} else {
+		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
+	}
+	l.Check(c.Buffers >= 0 && c.Buffers <= 8, "buffers", "must be 0 (chosen) to 8", c.Buffers)
+	l.Check(c.Buffers == 0 || c.Factorization == "auto" || c.Factorization == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
+	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
+	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
+		"weights", "must be two positive numbers", c.Weights)
+	l.Check(c.Inflation == 0 || c.Inflation >= 1 && !math.IsInf(c.Inflation, 0), "inflation", "must be at least 1", c.Inflation)
+	given := 0
+	for _, g := range []bool{c.Nu != 0, len(c.Weights) > 0, c.Inflation != 0} {
+		if g {
+			given++
+		}
+	}
+	l.Check(given <= 1, "nu", "give at most one of nu, weights and inflation", nil)
+	if c.Covariance != nil && *c.Covariance {
+		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
+	}
+	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
+	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
+	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
+	return l.Err()
+}
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+
+func quoted(words []string) string {
+	s := ""
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case i == len(words)-1:
+			s += " or "
+		default:
+			s += ", "
+		}
+		s += "\"" + w + "\""
+	}
+	return s
+}
