@@ -1,0 +1,185 @@
+package dp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// Lattice is the grid on which records become integers: step g = 2^Exp, and K
+// the largest norm of a record in units of g. The clip norm is K·g, not the
+// configured number: clipping and calibration both use Bound.
+type Lattice struct {
+	Exp int
+	K   int64
+}
+
+// NewLattice returns the coarsest lattice that is finer by the given number of
+// bits (24–30) than the clip bound and than the noise, whose standard deviation
+// in the same units is sd:
+//
+//	g = 2^e ≤ 2^−bits·min(bound, sd),  K = ⌊bound/g⌋ ≤ 2³⁰
+//
+// Errors: a bound or sd that is not positive and finite; bits outside 24–30;
+// noise so small beside the bound that K would exceed 2³⁰.
+func NewLattice(bound, sd float64, bits int) (Lattice, error) {
+	var errs []error
+	if !(bound > 0) || !finite(bound) {
+		errs = append(errs, fmt.Errorf("clip bound is %g, must be positive and finite", bound))
+	}
+	if !(sd > 0) || !finite(sd) {
+		errs = append(errs, fmt.Errorf("noise standard deviation is %g, must be positive and finite", sd))
+	}
+	if bits < 24 || bits > 30 {
+		errs = append(errs, fmt.Errorf("lattice_bits is %d, must be 24–30", bits))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Lattice{}, err
+	}
+	_, e := math.Frexp(min(bound, sd)) // 2^(e−1) ≤ min < 2^e
+	l := Lattice{Exp: e - 1 - bits}
+	if l.Exp < -500 || l.Exp > 500 {
+		return Lattice{}, fmt.Errorf("lattice step 2^%d is out of range: scale the columns to about 1", l.Exp)
+	}
+	k := math.Floor(math.Ldexp(bound, -l.Exp)) // exact: a division by a power of two
+	if k > 1<<30 {
+		return Lattice{}, fmt.Errorf("noise of standard deviation %g is too small for a clip bound of %g at %d lattice bits: "+
+			"a record would need more than 2^30 lattice steps", sd, bound, bits)
+	}
+	l.K = int64(k)
+	return l, nil
+}
+
+// Step returns g.
+func (l Lattice) Step() float64 { return math.Ldexp(1, l.Exp) }
+
+// Bound returns K·g, the norm to which records are clipped.
+func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
+
+// Quantise clips x to norm K·g and writes its nearest lattice point to dst:
+// ‖dst‖₂ ≤ K, tested in integers, is the sensitivity that is calibrated for.
+// A record that is not finite, or that no rounding brings inside, becomes the
+// zero vector; then the result is false. dst and x have equal length; x is not
+// changed.
+//
+// Privacy: for records in slots of public position, a sum of quantised rows
+// has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
+// Cost: O(d), no allocation.
+func (l Lattice) Quantise(dst []int64, x []float64) bool {
+	norm, e, ok := norm2(x) // ‖x‖ = norm·2^e
+	if !ok {
+		clear(dst)
+		return false
+	}
+	scale := math.Ldexp(1, e-l.Exp)
+	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
+		scale = float64(l.K) / norm
+	}
+	for j, v := range x {
+		if e != 0 {
+			v = math.Ldexp(v, -e)
+		}
+		dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
+	}
+	if l.inside(dst) {
+		return true
+	}
+	// Rounding to nearest leaves the ball for a third of the clipped records;
+	// rounding toward zero leaves it only by the error of scale.
+	for _, shrink := range []float64{1, 1 - 1.0/(1<<40)} {
+		for j, v := range x {
+			if e != 0 {
+				v = math.Ldexp(v, -e)
+			}
+			dst[j] = int64(float64(float64(v*scale) * shrink))
+		}
+		if l.inside(dst) {
+			return true
+		}
+	}
+	clear(dst)
+	return false
+}
+
+// inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) inside(k []int64) bool {
+	limit := uint64(l.K) * uint64(l.K)
+	var sum uint64
+	for _, v := range k {
+		if v > l.K || v < -l.K {
+			return false
+		}
+		sq := uint64(v * v) // at most 2⁶⁰
+		var carry uint64
+		if sum, carry = bits.Add64(sum, sq, 0); carry != 0 || sum > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless the squares leave the
+// range of float64; false where x holds a NaN or an infinity.
+func norm2(x []float64) (n float64, e int, ok bool) {
+	var sum float64
+	for _, v := range x {
+		sum += float64(v * v)
+	}
+	if sum > 1e-280 && sum < 1e300 {
+		return math.Sqrt(sum), 0, true
+	}
+	var largest float64
+	for _, v := range x {
+		if !finite(v) {
+			return 0, 0, false
+		}
+		largest = max(largest, math.Abs(v))
+	}
+	if largest == 0 {
+		return 0, 0, true
+	}
+	_, e = math.Frexp(largest)
+	sum = 0
+	for _, v := range x {
+		s := math.Ldexp(v, -e)
+		sum += float64(s * s)
+	}
+	return math.Sqrt(sum), e, true
+}
+
+// Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo: a sum over steps,
+// which int64 could not hold for ever.
+type Wide struct {
+	Hi int64
+	Lo uint64
+}
+
+// Add adds v.
+func (w *Wide) Add(v int64) {
+	var carry uint64
+	w.Lo, carry = bits.Add64(w.Lo, uint64(v), 0)
+	w.Hi += v>>63 + int64(carry)
+}
+
+// Float returns the nearest float64 of w·2^exp.
+func (w Wide) Float(exp int) float64 {
+	if w.Hi == int64(w.Lo)>>63 {
+		return math.Ldexp(float64(int64(w.Lo)), exp)
+	}
+	hi, lo, sign := uint64(w.Hi), w.Lo, 1.0
+	if w.Hi < 0 {
+		var borrow uint64
+		lo, borrow = bits.Sub64(0, lo, 0)
+		hi, _ = bits.Sub64(0, hi, borrow)
+		sign = -1
+	}
+	// Shift the leading one to the top of hi and keep the rest as a sticky
+	// bit, so that the conversion rounds once. Here hi ≠ 0, or lo ≥ 2⁶³.
+	shift := bits.LeadingZeros64(hi)
+	top, rest := hi<<shift|lo>>(64-shift), lo<<shift
+	if rest != 0 {
+		top |= 1
+	}
+	return math.Ldexp(sign*float64(top), exp+64-shift)
+}

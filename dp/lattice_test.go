@@ -1,0 +1,184 @@
+package dp
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestQuantiseStaysInside is the sensitivity: whatever the record, the integer
+// norm is at most K, and a neighbour is at most that far.
+func TestQuantiseStaysInside(t *testing.T) {
+	source := rand.New(rand.NewPCG(1, 1))
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1 - 0x1p-53, 1}, {0.1, 1e9}, {64, 1}} {
+		l, err := NewLattice(c.bound, c.sd, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Bound() > c.bound || l.Bound() < c.bound*(1-0x1p-23) {
+			t.Errorf("bound %g became %g", c.bound, l.Bound())
+		}
+		if l.Step() > min(c.bound, c.sd)*0x1p-24 {
+			t.Errorf("step %g is coarser than asked", l.Step())
+		}
+		outside := 0
+		for range 20_000 {
+			d := 1 + source.IntN(12)
+			x, k := make([]float64, d), make([]int64, d)
+			size := c.bound * math.Exp(6*source.Float64()-3)
+			for j := range x {
+				x[j] = source.NormFloat64() * size
+			}
+			if !l.Quantise(k, x) {
+				outside++
+			}
+			wantInside(t, l, k)
+			// Clipping keeps the direction, to the lattice and its rounding.
+			norm := 0.0
+			for _, v := range x {
+				norm = math.Hypot(norm, v)
+			}
+			for j := range x {
+				want := x[j] * min(1, l.Bound()/norm) / l.Step()
+				if math.Abs(float64(k[j])-want) > 1+0x1p-40*math.Abs(want) {
+					t.Fatalf("coordinate %g of norm %g became %d, want about %g", x[j], norm, k[j], want)
+				}
+			}
+		}
+		if outside > 0 {
+			t.Errorf("bound %g: %d vectors fell to zero", c.bound, outside)
+		}
+	}
+}
+
+func wantInside(t *testing.T, l Lattice, k []int64) {
+	t.Helper()
+	sum, limit := new(big.Int), new(big.Int).Mul(big.NewInt(l.K), big.NewInt(l.K))
+	for _, v := range k {
+		sum.Add(sum, new(big.Int).Mul(big.NewInt(v), big.NewInt(v)))
+	}
+	if sum.Cmp(limit) > 0 {
+		t.Fatalf("%v has a norm above %d", k, l.K)
+	}
+}
+
+func TestQuantiseExtremes(t *testing.T) {
+	l, err := NewLattice(1, 1, 24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, c := range []struct {
+		x    []float64
+		want []int64 // nil: the zero row, false
+	}{
+		{[]float64{nan, 0}, nil},
+		{[]float64{0.1, inf}, nil},
+		{[]float64{-inf, inf}, nil},
+		{[]float64{0, math.Copysign(0, -1)}, []int64{0, 0}},
+		{[]float64{5e-324, 0}, []int64{0, 0}},
+		{[]float64{math.MaxFloat64, 0}, []int64{l.K, 0}}, // finite huge numbers are clipped
+		{[]float64{-math.MaxFloat64, 0}, []int64{-l.K, 0}},
+		{[]float64{1e155, 0}, []int64{l.K, 0}},
+		{[]float64{1e-170, 1}, []int64{0, l.K}},
+		{[]float64{0.5, 0}, []int64{l.K / 2, 0}},
+	} {
+		k := []int64{99, 99}
+		ok := l.Quantise(k, c.x)
+		if ok != (c.want != nil) {
+			t.Errorf("%v: %v", c.x, ok)
+		}
+		if c.want == nil {
+			c.want = []int64{0, 0}
+		}
+		for j := range k {
+			if k[j] != c.want[j] && !(math.Abs(float64(k[j]-c.want[j])) <= 1 && c.want[j] != 0) {
+				t.Errorf("%v became %v, want %v", c.x, k, c.want)
+			}
+		}
+		wantInside(t, l, k)
+	}
+	// Both coordinates at the largest float: the norm itself overflows.
+	k := make([]int64, 2)
+	if !l.Quantise(k, []float64{math.MaxFloat64, -math.MaxFloat64}) {
+		t.Error("a finite row became zero")
+	}
+	if want := float64(l.K) / math.Sqrt2; math.Abs(float64(k[0])-want) > 2 || math.Abs(float64(k[1])+want) > 2 {
+		t.Errorf("%v, want ±%g", k, want)
+	}
+	wantInside(t, l, k)
+	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, []float64{3, 4}) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestNewLatticeRefuses(t *testing.T) {
+	for _, c := range []struct {
+		bound, sd float64
+		bits      int
+	}{
+		{0, 1, 24}, {-1, 1, 24}, {math.NaN(), 1, 24}, {math.Inf(1), 1, 24},
+		{1, 0, 24}, {1, math.NaN(), 24}, {1, math.Inf(1), 24},
+		{1, 1, 23}, {1, 1, 31},
+		{1, 1.0 / 128, 24}, // K would be 2³¹
+		{1, 0.4, 30},
+		{1e-300, 1e-300, 24},
+	} {
+		if l, err := NewLattice(c.bound, c.sd, c.bits); err == nil {
+			t.Errorf("%+v: accepted as %+v", c, l)
+		}
+	}
+}
+
+func FuzzQuantise(f *testing.F) {
+	f.Add(1.0, 2.0, 3.0)
+	f.Add(math.MaxFloat64, 5e-324, math.NaN())
+	f.Add(1e200, -1e200, 1e-200)
+	l, err := NewLattice(1.25, 3, 26)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, a, b, c float64) {
+		x, k := []float64{a, b, c}, make([]int64, 3)
+		ok := l.Quantise(k, x)
+		wantInside(t, l, k)
+		if finite(a) && finite(b) && finite(c) != ok {
+			t.Errorf("%v: %v", x, ok)
+		}
+	})
+}
+
+func TestWide(t *testing.T) {
+	source := rand.New(rand.NewPCG(1, 9))
+	var w Wide
+	sum := new(big.Int)
+	for i := range 100_000 {
+		v := int64(source.Uint64()) >> source.UintN(64)
+		if i%3 == 0 {
+			v = math.MinInt64 // the sum leaves 64 bits at once
+		}
+		w.Add(v)
+		sum.Add(sum, big.NewInt(v))
+		if i%97 == 0 {
+			want, _ := new(big.Float).SetInt(sum).Float64()
+			if got := w.Float(0); got != want {
+				t.Fatalf("after %d terms: %v, want %v", i, got, want)
+			}
+			if got := w.Float(-30); got != math.Ldexp(want, -30) {
+				t.Fatalf("with an exponent: %v, want %v", got, math.Ldexp(want, -30))
+			}
+		}
+	}
+	for _, c := range []struct {
+		w    Wide
+		want float64
+	}{
+		{Wide{0, 1 << 63}, 1 << 63}, {Wide{-1, 0}, -(1 << 64)}, {Wide{0, 1<<64 - 1}, 1 << 64}, {Wide{-1, 1 << 63}, -(1 << 63)},
+		{Wide{math.MinInt64, 0}, -math.Ldexp(1, 127)}, {Wide{1 << 53, 1}, math.Ldexp(1, 117)}, {Wide{}, 0},
+	} {
+		if got := c.w.Float(0); got != c.want {
+			t.Errorf("%v is %v, want %v", c.w, got, c.want)
+		}
+	}
+}

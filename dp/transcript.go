@@ -1,0 +1,36 @@
+package dp
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// Transcript is the running hash of everything that an epoch's noise has
+// hidden: the manifest, the number of records of each step, and every integer
+// row before noise. The keys of a noise row are derived from it, so a row whose
+// integers, or any earlier ones, differ in one bit gets independent noise.
+//
+// It is a function of raw data: secret state, in the checkpoint only.
+type Transcript [32]byte
+
+// NewTranscript starts the transcript of an epoch from the hash of its
+// manifest.
+func NewTranscript(manifest [32]byte) Transcript {
+	return sha256.Sum256(append([]byte("streamdp/transcript/v1\x00"), manifest[:]...))
+}
+
+// AbsorbRecords absorbs the number of committed records of a step, the first
+// thing that a step absorbs.
+func (h *Transcript) AbsorbRecords(records uint64) {
+	var x [32]byte
+	binary.BigEndian.PutUint64(x[:], records)
+	h.absorb(&x)
+}
+
+// absorb sets h to SHA-256(h ‖ x).
+func (h *Transcript) absorb(x *[32]byte) {
+	var b [64]byte
+	copy(b[:32], h[:])
+	copy(b[32:], x[:])
+	*h = sha256.Sum256(b[:])
+}

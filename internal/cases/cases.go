@@ -1,0 +1,122 @@
+// Package cases reads the reference cases: inputs and expected values that
+// were computed independently, one JSON file an area. Imported by tests only.
+package cases
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Case is one reference case.
+type Case struct {
+	Name     string
+	Kind     string
+	Inputs   json.RawMessage
+	Expected json.RawMessage
+	Tol      json.RawMessage
+	Source   string
+}
+
+// Run runs every case of the area as a subtest KIND/NAME by the function for
+// its kind. The file is $STREAMDP_CASES/AREA.json where that variable is set,
+// else testdata/cases/AREA.json of the module. A kind with neither a function
+// nor a place among the owed ones fails, and so does a file without cases.
+// Owed kinds are behaviour that the library does not have yet; they are named
+// in the log.
+func Run(t *testing.T, area string, kinds map[string]func(*testing.T, Case), owed ...string) {
+	t.Helper()
+	dir := os.Getenv("STREAMDP_CASES")
+	if dir == "" {
+		dir = filepath.Join(Root(t), "testdata", "cases")
+	}
+	data, err := os.ReadFile(filepath.Join(dir, area+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Cases []Case }
+	if err := json.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Cases) == 0 {
+		t.Fatalf("%s.json holds no case", area)
+	}
+	for _, c := range file.Cases {
+		switch run := kinds[c.Kind]; {
+		case run != nil:
+			t.Run(c.Kind+"/"+c.Name, func(t *testing.T) { run(t, c) })
+		case !slices.Contains(owed, c.Kind):
+			t.Errorf("case %s is of the unknown kind %q", c.Name, c.Kind)
+		}
+	}
+	if len(owed) > 0 {
+		t.Logf("owed, not run: %s", strings.Join(owed, ", "))
+	}
+}
+
+// Root returns the module's root, the nearest folder above with a go.mod.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			t.Fatal("no go.mod above the working directory")
+		}
+		dir = parent
+	}
+}
+
+// Read decodes inputs and expected values.
+func (c Case) Read(t *testing.T, in, want any) {
+	t.Helper()
+	if err := json.Unmarshal(c.Inputs, in); err != nil {
+		t.Fatalf("inputs: %v", err)
+	}
+	if err := json.Unmarshal(c.Expected, want); err != nil {
+		t.Fatalf("expected: %v", err)
+	}
+}
+
+// Tolerance returns the relative and the absolute tolerance: a bare number is
+// relative, an object names its fields.
+func (c Case) Tolerance(t *testing.T) (rel, abs float64) {
+	t.Helper()
+	if json.Unmarshal(c.Tol, &rel) == nil {
+		return rel, 0
+	}
+	var o struct{ Rel, Abs float64 }
+	if err := json.Unmarshal(c.Tol, &o); err != nil {
+		t.Fatalf("tol: %v", err)
+	}
+	return o.Rel, o.Abs
+}
+
+// Near fails unless |got − want| ≤ max(rel·|want|, abs), with rel also the
+// absolute tolerance where want is 0.
+func (c Case) Near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	rel, abs := c.Tolerance(t)
+	if want == 0 {
+		abs = max(abs, rel)
+	}
+	Near(t, what, got, want, rel, abs)
+}
+
+// Near fails unless |got − want| ≤ max(rel·|want|, abs). NaN is never near.
+func Near(t *testing.T, what string, got, want, rel, abs float64) {
+	t.Helper()
+	if !(math.Abs(got-want) <= max(rel*math.Abs(want), abs)) {
+		t.Errorf("%s = %.17g, want %.17g (difference %.3g)", what, got, want, got-want)
+	}
+}
