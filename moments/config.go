@@ -2,6 +2,7 @@ package moments
 
 import (
 	"math"
+	"slices"
 
 	"streamdp/internal/fault"
 )
@@ -74,6 +75,26 @@ func (c *Config) Defaults() {
 		yes := c.Workload != "sum"
 		c.Covariance = &yes
 	}
+}
+
+// Values returns the names of the values that a release holds, in their order.
+// It expects Defaults to have run.
+func (c *Config) Values() []string {
+	if c.Workload == "sum" {
+		return []string{"sum", "second_moment"}
+	}
+	names := []string{"mean", "second_moment"}
+	if *c.Covariance {
+		names = append(names, "covariance")
+	}
+	if slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 }) {
+		names = append(names, "mean_original")
+		if *c.Covariance {
+			names = append(names, "covariance_original")
+		}
+	}
+	return names
 }
 
 // Validate reports every violated rule at once, as *fault.Fault joined. It
