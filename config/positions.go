@@ -1,0 +1,268 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// positions says on which line of a file each key stands. The TOML package
+// keeps no positions for keys, so the source is read a second time, after that
+// package has accepted it: what is read here is valid, and nothing is decided
+// here but line numbers.
+type positions struct {
+	order   []toml.Key     // keys and table headers as they appear
+	written map[string]int // line of a key or header, by toml.Key.String()
+	implied map[string]int // line of the first mention of a table that has no header
+}
+
+// line returns the line of the key, or of the nearest table around it that the
+// file mentions. element ≥ 0 asks for the line of that element of a list.
+func (p *positions) line(key toml.Key, element int) int {
+	if n, ok := p.written[place(key, element)]; ok {
+		return n
+	}
+	for ; len(key) > 0; key = key[:len(key)-1] {
+		if n, ok := p.written[key.String()]; ok {
+			return n
+		}
+		if n, ok := p.implied[key.String()]; ok {
+			return n
+		}
+	}
+	return 1
+}
+
+// place names a key, or with element ≥ 0 an element of its list. No key is
+// called like an element: one with a bracket in it is quoted.
+func place(key toml.Key, element int) string {
+	if element < 0 {
+		return key.String()
+	}
+	return key.String() + "[" + strconv.Itoa(element) + "]"
+}
+
+// scan reads the positions of a valid TOML file.
+func scan(src string) *positions {
+	s := &scanner{
+		src:  strings.TrimPrefix(src, "\xef\xbb\xbf"),
+		line: 1,
+		out:  &positions{written: map[string]int{}, implied: map[string]int{}},
+	}
+	var section toml.Key
+	for s.blank(); s.at < len(s.src); s.blank() {
+		before := s.at
+		if s.src[s.at] == '[' {
+			for s.peek() == '[' {
+				s.at++
+			}
+			line := s.line
+			section = s.key()
+			s.found(nil, section, line)
+			for s.peek() == ']' {
+				s.at++
+			}
+		} else {
+			s.pair(section)
+		}
+		if s.at == before { // not TOML after all
+			break
+		}
+	}
+	return s.out
+}
+
+type scanner struct {
+	src  string
+	at   int
+	line int
+	out  *positions
+}
+
+// found notes key, written relative to section.
+func (s *scanner) found(section, key toml.Key, line int) {
+	full := append(section[:len(section):len(section)], key...)
+	s.out.order = append(s.out.order, full)
+	for n := 1; n < len(full); n++ {
+		if name := full[:n].String(); s.out.implied[name] == 0 {
+			s.out.implied[name] = line
+		}
+	}
+	if name := full.String(); s.out.written[name] == 0 {
+		s.out.written[name] = line
+	}
+}
+
+func (s *scanner) peek() byte {
+	if s.at < len(s.src) {
+		return s.src[s.at]
+	}
+	return 0
+}
+
+// space skips blanks on the line.
+func (s *scanner) space() {
+	for s.peek() == ' ' || s.peek() == '\t' {
+		s.at++
+	}
+}
+
+// blank skips blanks, ends of lines and comments.
+func (s *scanner) blank() {
+	for ; s.at < len(s.src); s.at++ {
+		switch s.src[s.at] {
+		case ' ', '\t', '\r':
+		case '\n':
+			s.line++
+		case '#':
+			for s.at+1 < len(s.src) && s.src[s.at+1] != '\n' {
+				s.at++
+			}
+		default:
+			return
+		}
+	}
+}
+
+// pair reads key = value.
+func (s *scanner) pair(section toml.Key) {
+	line := s.line
+	key := s.key()
+	if len(key) == 0 {
+		return
+	}
+	s.found(section, key, line)
+	if s.peek() == '=' {
+		s.at++
+	}
+	s.space()
+	s.value(append(section[:len(section):len(section)], key...))
+}
+
+// key reads a key of one or more parts, and the blanks after it.
+func (s *scanner) key() (key toml.Key) {
+	for {
+		s.space()
+		from := s.at
+		switch s.peek() {
+		case '"', '\'':
+			s.text()
+			key = append(key, unquote(s.src[from:s.at]))
+		default:
+			for bare(s.peek()) {
+				s.at++
+			}
+			if s.at == from {
+				return key
+			}
+			key = append(key, s.src[from:s.at])
+		}
+		s.space()
+		if s.peek() != '.' {
+			return key
+		}
+		s.at++
+	}
+}
+
+func bare(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
+}
+
+// unquote returns the string of a one-line literal. The TOML package does it:
+// two readings of an escape would be one too many.
+func unquote(literal string) string {
+	var v struct{ Key string }
+	if _, err := toml.Decode("key = "+literal, &v); err != nil {
+		return literal
+	}
+	return v.Key
+}
+
+// close reports whether a list or table ends here, and skips its end.
+func (s *scanner) close(bracket byte) bool {
+	if s.at == len(s.src) {
+		return true
+	}
+	if s.src[s.at] != bracket {
+		return false
+	}
+	s.at++
+	return true
+}
+
+// value skips a value, noting the keys and elements inside it.
+func (s *scanner) value(key toml.Key) {
+	switch s.peek() {
+	case '"', '\'':
+		s.text()
+	case '[':
+		s.at++
+		for i := 0; ; i++ {
+			s.blank()
+			if s.close(']') {
+				return
+			}
+			if name := place(key, i); s.out.written[name] == 0 {
+				s.out.written[name] = s.line
+			}
+			before := s.at
+			s.value(key)
+			s.blank()
+			if s.peek() == ',' {
+				s.at++
+			}
+			if s.at == before {
+				return
+			}
+		}
+	case '{':
+		s.at++
+		for {
+			s.blank()
+			if s.close('}') {
+				return
+			}
+			before := s.at
+			s.pair(key)
+			s.blank()
+			if s.peek() == ',' {
+				s.at++
+			}
+			if s.at == before {
+				return
+			}
+		}
+	default:
+		for s.at < len(s.src) && !strings.ContainsRune(",]}#\r\n", rune(s.src[s.at])) {
+			s.at++
+		}
+	}
+}
+
+// text skips a string of any of the four kinds.
+func (s *scanner) text() {
+	quote := s.src[s.at : s.at+1]
+	end, long := quote, false
+	if strings.HasPrefix(s.src[s.at:], quote+quote+quote) {
+		end, long = quote+quote+quote, true
+	}
+	for s.at += len(end); s.at < len(s.src); s.at++ {
+		switch c := s.src[s.at]; {
+		case c == '\n':
+			s.line++
+		case c == '\\' && quote == `"`:
+			if s.at++; s.peek() == '\n' {
+				s.line++
+			}
+		case strings.HasPrefix(s.src[s.at:], end):
+			s.at += len(end)
+			for n := 0; long && n < 2 && strings.HasPrefix(s.src[s.at:], quote); n++ {
+				s.at++ // one or two quotes may stand before the three
+			}
+			return
+		}
+	}
+	s.at = len(s.src) // it has no end: not TOML
+}

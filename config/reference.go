@@ -1,0 +1,130 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reference returns docs/config.md: every key of the schema with its type, its
+// default and its meaning. go generate ./config writes it.
+func Reference() []byte {
+	var b strings.Builder
+	b.WriteString(referenceHead)
+	root().describe(&b)
+	return []byte(b.String())
+}
+
+const referenceHead = `# Configuration
+
+<!-- Written by go generate ./config; edit config/schema.go instead. -->
+
+One TOML file describes an instance. [examples/orders.toml](../examples/orders.toml) is a small one with a comment for every line.
+
+The file is read strictly. These are faults, and all of them are reported at once as ` + "`file:line: key: rule (value)`" + `:
+
+- an unknown key, also one in upper case;
+- a value of the wrong type: an integer may stand for a number, nothing else converts;
+- a number that is not finite;
+- a duration without its unit: ` + "`\"200ms\"`" + `, not ` + "`200`" + `;
+- a key or value whose behaviour this version does not have. It is marked *not yet* below, and never read and ignored; stating its default is allowed.
+
+Strings may hold ` + "`${NAME}`" + `, which stands for the environment variable NAME. One that is not set is a fault. ` + "`$${`" + ` stands for ` + "`${`" + `.
+Secrets are never values of this file but files that it names.
+
+A table may be written as a section, inline, or by dotted keys: ` + "`[stream.orders.input]`" + ` with ` + "`topic = \"orders\"`" + ` below it, ` + "`input = { topic = \"orders\" }`" + ` and ` + "`input.topic = \"orders\"`" + ` say the same.
+
+Keys marked ° may change while an epoch is open. All other keys of a stream are in its digest, to which the noise of an epoch is bound: after a change the task does not go on until its epoch is closed, and the next one is charged anew.
+There is no reload; a changed file is read at the next start.
+`
+
+// describe writes a section for each table below n, in order.
+func (n *node) describe(b *strings.Builder) {
+	for _, c := range n.children {
+		if c.kind != table {
+			continue
+		}
+		if c.name != "stream" { // [stream] itself holds names only
+			c.section(b)
+		}
+		c.describe(b)
+	}
+}
+
+func (n *node) section(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## [%s]", n.path)
+	if n.has(outside) {
+		b.WriteString(" °")
+	}
+	b.WriteString("\n\n" + n.doc)
+	switch {
+	case n.has(unbuilt):
+		b.WriteString(" *Not yet.*")
+	case n.has(required):
+		b.WriteString(" Required.")
+	}
+	b.WriteString("\n\n")
+	rows := 0
+	for _, c := range n.children {
+		if c.kind == table {
+			continue
+		}
+		if rows++; rows == 1 {
+			b.WriteString("| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
+		}
+		name := "`" + c.name + "`"
+		if c.has(outside) && !n.has(outside) {
+			name += " °"
+		}
+		meaning := c.doc
+		if c.rule.text != "" {
+			meaning += " Must be " + c.rule.text + "."
+		}
+		if len(c.words) > 0 {
+			meaning += " One of " + listed(c.words) + "."
+		}
+		if len(c.later) > 0 {
+			meaning += " *Not yet:* " + listed(c.later) + "."
+		}
+		if c.has(unbuilt) && !n.has(unbuilt) {
+			meaning += " *Not yet.*"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, kindNames[c.kind], c.defaultText(), meaning)
+	}
+}
+
+// kindNames are the kinds as the reference calls them.
+var kindNames = map[kind]string{
+	text:    "string",
+	file:    "string (path)",
+	boolean: "boolean",
+	whole:   "integer",
+	number:  "number",
+	span:    "string (duration)",
+	texts:   "list of strings",
+	numbers: "list of numbers",
+	spread:  "number, or one per column",
+	wholes:  "integer or list of integers",
+	start:   "string or integer",
+	off:     "`\"off\"` or number",
+}
+
+func (n *node) defaultText() string {
+	switch {
+	case n.has(required):
+		return "required"
+	case n.says != "":
+		return n.says
+	case n.def != "":
+		return "`" + n.def + "`"
+	}
+	return "none"
+}
+
+// listed prints words as code.
+func listed(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "`\"" + w + "\"`"
+	}
+	return strings.Join(quoted, ", ")
+}

@@ -1,0 +1,364 @@
+package config
+
+import (
+	"math"
+	"net"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// kind is the type of a key's value.
+type kind int
+
+const (
+	table kind = iota
+	text       // string
+	file       // string: the path of a file; what stands there is never printed
+	boolean
+	whole   // integer
+	number  // integer or float, read as float
+	span    // string: a duration with its unit
+	texts   // list of strings
+	numbers // list of numbers
+	spread  // one number for every column, or a list of them
+	wholes  // one integer or a list of them
+	start   // "earliest", "latest" or an offset
+	off     // "off" or a number
+)
+
+// flags of a key. outside and unbuilt hold for everything in a table that has
+// them.
+type flags int
+
+const (
+	// required: there is no default.
+	required flags = 1 << iota
+	// unbuilt: known to the schema, but this version has no behaviour for it.
+	// Any value but the default is a fault, and so is the table.
+	unbuilt
+	// outside: not part of the digest, may change while an epoch is open.
+	outside
+	// always: in the digest whatever its value. A key of a stream that is
+	// neither outside nor always came with a later version than the first; it
+	// enters the digest only when it is not its default, so that an upgrade
+	// alone ends no epoch. Never give this flag to a new key.
+	always
+)
+
+// key is one row of the schema.
+type key struct {
+	path  string // dotted; NAME stands for the name of a stream
+	kind  kind
+	flags flags
+	def   string   // the default as TOML text; "" where there is none
+	says  string   // the default in words, where it follows from other keys
+	words []string // an enumeration's words
+	later []string // further words, not built in this version
+	rule  rule
+	doc   string // one line for the reference
+}
+
+// rule is what a value must obey beyond its type; a list's elements each.
+type rule struct {
+	text string         // completes "must be"
+	ok   func(any) bool // nil: checked by the mechanism's package, the text is for the reference
+}
+
+// schema is every key there is, in the order of the reference. Decoding,
+// unknown keys, what is not built yet, the digest and docs/config.md all come
+// from here.
+var schema = []key{
+	{path: "kafka", kind: table, flags: required | outside, doc: "The Kafka cluster."},
+	{path: "kafka.brokers", kind: texts, flags: required, rule: broker, doc: "Brokers from which the cluster is found."},
+	{path: "kafka.client_id", kind: text, def: `"streamdp"`, doc: "Name of this client in the brokers' logs and quotas."},
+	{path: "kafka.group", kind: text, flags: unbuilt, def: `""`, doc: "Group under which offsets are written for lag tools. They are never read."},
+	{path: "kafka.control_topic", kind: text, flags: unbuilt, def: `""`, rule: topic, doc: "Topic of claims and of the ledger's mirror, one for all instances that read the same input."},
+	{path: "kafka.tls", kind: table, flags: unbuilt, doc: "TLS towards the brokers."},
+	{path: "kafka.tls.ca_file", kind: file, doc: "Certificates of the authorities that brokers are checked against."},
+	{path: "kafka.tls.cert_file", kind: file, doc: "Certificate of this client."},
+	{path: "kafka.tls.key_file", kind: file, doc: "Key of that certificate."},
+	{path: "kafka.sasl", kind: table, flags: unbuilt, doc: "Authentication towards the brokers."},
+	{path: "kafka.sasl.mechanism", kind: text, flags: required, words: []string{"plain", "scram-sha-256", "scram-sha-512"}, doc: "Mechanism."},
+	{path: "kafka.sasl.username", kind: text, flags: required, doc: "User."},
+	{path: "kafka.sasl.password_file", kind: file, flags: required, doc: "File that holds the password."},
+
+	{path: "state", kind: table, flags: required | outside, doc: "What must survive a restart. The directory is as private as the input: it holds exact sums."},
+	{path: "state.dir", kind: text, flags: required, doc: "Directory of checkpoints, manifests and the ledger."},
+	{path: "state.key_file", kind: file, flags: required, doc: "File of the master key, written by `streamdp keygen`. Whoever holds it can take the noise off the releases of open epochs."},
+	{path: "state.key_group_readable", kind: boolean, def: `false`, doc: "Accept a key file that its group may read, as mounted secrets often are."},
+	{path: "state.commit_interval", kind: span, def: `"200ms"`, rule: interval, doc: "Period of durable commits; releases become visible at commits. `\"0s\"` commits at every step: for tests, and refused unless every broker is a loopback address."},
+	{path: "state.epoch_secret_retention", kind: span, flags: unbuilt, def: `"0s"`, doc: "How long the secret of a closed epoch is kept, so that its releases can still be verified."},
+	{path: "state.archive", kind: boolean, flags: unbuilt, def: `false`, doc: "Keep every acknowledged release in a local file."},
+	{path: "state.encrypt", kind: boolean, flags: unbuilt, def: `false`, doc: "Encrypt checkpoints under the master key."},
+
+	{path: "http", kind: table, flags: outside, doc: "Metrics, status and health."},
+	{path: "http.listen", kind: text, def: `"127.0.0.1:9464"`, rule: listen, doc: "Address to listen on."},
+	{path: "http.exposure", kind: text, def: `"operator"`, words: []string{"operator", "public"}, doc: "Who can read it. `\"public\"` leaves out every metric that is an exact function of records."},
+	{path: "http.pprof", kind: boolean, flags: unbuilt, def: `false`, doc: "Serve profiles, on a loopback address only."},
+	{path: "http.tls", kind: table, flags: unbuilt, doc: "TLS of the listener."},
+	{path: "http.tls.cert_file", kind: file, flags: required, doc: "Certificate."},
+	{path: "http.tls.key_file", kind: file, flags: required, doc: "Key of the certificate."},
+	{path: "http.basic_auth", kind: table, flags: unbuilt, doc: "Password of the listener."},
+	{path: "http.basic_auth.username", kind: text, flags: required, doc: "User."},
+	{path: "http.basic_auth.password_file", kind: file, flags: required, doc: "File that holds the password."},
+
+	{path: "log", kind: table, flags: outside, doc: "Messages on standard error."},
+	{path: "log.level", kind: text, def: `"info"`, words: []string{"debug", "info", "warn", "error"}, doc: "Least level written."},
+	{path: "log.format", kind: text, def: `"json"`, words: []string{"json", "text"}, doc: "Form of a line."},
+
+	{path: "stream", kind: table, flags: required, doc: "Streams by name."},
+	{path: "stream.NAME", kind: table, doc: "One stream: a topic, its partitions, one mechanism. NAME is 1 to 63 of `a-z`, `0-9`, `_` and `-`."},
+	{path: "stream.NAME.input", kind: table, flags: required, doc: "Where records come from and how they are read."},
+	{path: "stream.NAME.input.topic", kind: text, flags: required | always, rule: topic, doc: "Topic. A missing one is waited for."},
+	{path: "stream.NAME.input.partition", kind: wholes, flags: always, def: `0`, rule: partition, doc: "Partition, or list of them. Each is a task of its own, with its own epochs; the digest of a task holds its own partition only."},
+	{path: "stream.NAME.input.start", kind: start, flags: always, def: `"earliest"`, doc: "Where the first epoch begins: `\"earliest\"` (start of the log), `\"latest\"` (last stable offset) or an offset."},
+	{path: "stream.NAME.input.codec", kind: text, flags: always, def: `"json"`, words: []string{"json", "json-array", "csv", "float64", "float32"}, doc: "Form of a record's value: a JSON object, a JSON array of numbers, a line of CSV, or packed little-endian numbers."},
+	{path: "stream.NAME.input.columns", kind: texts, flags: required | always, doc: "The numbers of a row, in order. `json`: names, or dotted paths to names inside objects. `csv`: positions from `\"1\"`. Elsewhere labels, one for each number of the record."},
+	{path: "stream.NAME.input.allow_compacted", kind: boolean, flags: always, def: `false`, doc: "Read a topic that Kafka compacts. Then a lost state directory cannot be rebuilt from the log, and that one record may remove another is not covered by the guarantee."},
+	{path: "stream.NAME.output", kind: table, flags: required | outside, doc: "Where releases go."},
+	{path: "stream.NAME.output.topic", kind: text, flags: required, rule: topic, doc: "Topic; no other stream's, and no input."},
+	{path: "stream.NAME.output.partition", kind: whole, def: `0`, rule: partition, doc: "Partition of all releases of this stream."},
+	{path: "stream.NAME.output.create", kind: boolean, def: `true`, doc: "Create a missing topic, compacted, with the broker's replication."},
+	{path: "stream.NAME.output.values", kind: texts, def: `[]`, doc: "Names of the values to publish. Empty: all that the mechanism has."},
+	{path: "stream.NAME.output.encoding", kind: text, def: `"json"`, words: []string{"json", "base64"}, doc: "Form of the numbers: JSON, or base64 of little-endian float64."},
+	{path: "stream.NAME.centre", kind: spread, flags: always, def: `0`, doc: "What is subtracted from each column: a public constant, never computed from the data."},
+	{path: "stream.NAME.scale", kind: spread, flags: always, def: `1`, rule: divisor, doc: "What each column is divided by after that: public constants likewise."},
+	{path: "stream.NAME.step", kind: whole, flags: always, rule: fromOne, says: "required for moments and adam, a fault elsewhere", doc: "Offsets of one step. A step ends with a release."},
+	{path: "stream.NAME.horizon", kind: whole, flags: always, def: `0`, rule: natural, doc: "Steps of an epoch; 0: no end."},
+	{path: "stream.NAME.on_horizon", kind: text, flags: always, def: `"halt"`, words: []string{"halt", "rollover", "continue"}, doc: "What comes after the last step of a horizon: nothing; a new epoch, charged as one; or more steps under the same charge, where the factorization is valid for every length. In the digest only whether it is `\"continue\"`."},
+	{path: "stream.NAME.on_gap", kind: text, flags: outside, def: `"halt"`, words: []string{"halt", "null"}, doc: "When Kafka deleted records that were not read: stop, or count them as invalid."},
+	{path: "stream.NAME.dead_letter", kind: table, flags: outside, doc: "What happens to invalid records besides counting as the zero row."},
+	{path: "stream.NAME.dead_letter.mode", kind: text, def: `"off"`, words: []string{"off"}, later: []string{"reference", "full"}, doc: "Nothing; publish where the record stands; or publish the record."},
+	{path: "stream.NAME.dead_letter.topic", kind: text, flags: unbuilt, rule: topic, doc: "Topic, as private as the input."},
+	{path: "stream.NAME.lattice_bits", kind: whole, flags: always, def: `24`, rule: bits, doc: "How much finer than clip norm and noise the lattice is that records are rounded to."},
+
+	{path: "stream.NAME.privacy", kind: table, flags: required, doc: "The guarantee. One record is the unit."},
+	{path: "stream.NAME.privacy.epsilon", kind: number, flags: required | always, rule: positive, doc: "ε that one epoch costs each record it reads, all releases together."},
+	{path: "stream.NAME.privacy.delta", kind: number, flags: required | always, rule: fraction, doc: "δ of the same."},
+	{path: "stream.NAME.privacy.adjacency", kind: text, flags: required | always, words: []string{"zero-out", "replace"}, doc: "What neighbouring logs differ in: the content of one record, which in the other log is empty (`\"zero-out\"`), or anything else (`\"replace\"`). Number and offsets of records are public in both."},
+	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: required | outside, rule: positive, doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency."},
+	{path: "stream.NAME.privacy.limit_delta", kind: number, flags: outside, rule: fraction, says: "`delta`", doc: "δ of that limit; at least `delta`."},
+
+	{path: "stream.NAME.user", kind: table, flags: unbuilt, doc: "Protection of all records of a user."},
+	{path: "stream.NAME.user.key", kind: text, flags: required, doc: "`\"record-key\"`, or the column that names the user."},
+	{path: "stream.NAME.user.cap", kind: whole, flags: required, rule: fromOne, doc: "Records of a user that count in an epoch."},
+	{path: "stream.NAME.user.separation", kind: whole, def: `0`, rule: natural, doc: "Steps between two of them."},
+
+	{path: "stream.NAME.moments", kind: table, doc: "Mechanism: running means, sums, second moments and covariances. Lengths and weights are in scaled units."},
+	{path: "stream.NAME.moments.method", kind: text, flags: always, def: `"auto"`, words: []string{"auto", "jme"}, later: []string{"ime", "cs", "pp", "pp_debiased", "combined"}, doc: "Estimator. `\"auto\"` is joint moment estimation."},
+	{path: "stream.NAME.moments.clip", kind: number, flags: required | always, rule: says("positive and finite"), doc: "Bound on a row's Euclidean norm after scaling; longer rows are shortened to it."},
+	{path: "stream.NAME.moments.workload", kind: text, flags: always, def: `"mean"`, words: []string{"mean", "sum", "exponential", "window"}, doc: "Which steps a release sums up, and with which weights: all of them, or with weights that fall with age, or the last ones."},
+	{path: "stream.NAME.moments.decay", kind: number, flags: always, rule: says("in (0, 1)"), says: "required for `exponential`, a fault elsewhere", doc: "Weight of the previous step."},
+	{path: "stream.NAME.moments.window", kind: whole, flags: always, rule: rule{"at least 1", atLeast(0)}, says: "required for `window`, a fault elsewhere", doc: "Steps averaged."},
+	{path: "stream.NAME.moments.factorization", kind: text, flags: always, def: `"auto"`, words: []string{"auto", "identity", "sqrt", "blt", "phased"}, later: []string{"bsr", "bisr", "banded", "dense"}, doc: "How noise is correlated over steps."},
+	{path: "stream.NAME.moments.buffers", kind: whole, flags: always, def: `0`, rule: says("1 to 8, or 0 (chosen)"), doc: "Buffers of `blt`."},
+	{path: "stream.NAME.moments.bands", kind: whole, flags: unbuilt, def: `16`, rule: fromOne, doc: "Bands of `banded`, `bsr`, `bisr`."},
+	{path: "stream.NAME.moments.tune", kind: whole, flags: always, def: `0`, rule: rule{"at least 1, or 0 (the horizon)", atLeast(0)}, doc: "Steps for which the noise is made least."},
+	{path: "stream.NAME.moments.normalise", kind: boolean, flags: unbuilt, def: `false`, doc: "Scale the noise to the horizon."},
+	{path: "stream.NAME.moments.nu", kind: number, flags: always, def: `0`, rule: says("positive and finite, or 0 (chosen)"), doc: "Weight ν of the second moment: more of it means less noise there and more in the mean."},
+	{path: "stream.NAME.moments.weights", kind: numbers, flags: always, rule: says("two positive numbers"), says: "1/clip² and 1/clip⁴", doc: "Weights of the squared errors of mean and second moment from which ν is chosen."},
+	{path: "stream.NAME.moments.inflation", kind: number, flags: always, rule: says("at least 1"), doc: "Chooses ν by the factor that the mean's variance may grow by. At most one of `nu`, `weights` and `inflation`."},
+	{path: "stream.NAME.moments.split", kind: number, flags: unbuilt, def: `0.5`, rule: fraction, doc: "Part of the budget that `ime` spends on the mean."},
+	{path: "stream.NAME.moments.tau", kind: number, flags: unbuilt, rule: positive, doc: "Weight of the second moment in `cs`."},
+	{path: "stream.NAME.moments.metric", kind: text, flags: unbuilt, def: `"last"`, words: []string{"last", "sum"}, doc: "Error by which `auto` chooses: of the last release, or of all."},
+	{path: "stream.NAME.moments.psd_floor", kind: off, flags: unbuilt, def: `"off"`, rule: natural, doc: "Publish `covariance_psd`, the covariance with eigenvalues raised to this."},
+	{path: "stream.NAME.moments.project", kind: boolean, flags: unbuilt, def: `false`, doc: "Publish `second_moment_projected`."},
+	{path: "stream.NAME.moments.covariance", kind: boolean, flags: always, says: "`true`, `false` for `sum`", doc: "Publish the covariance, which costs no budget. A sum has none."},
+	{path: "stream.NAME.moments.valid_count", kind: boolean, flags: unbuilt, def: `false`, doc: "Publish the number of valid records."},
+
+	{path: "stream.NAME.sgd", kind: table, flags: unbuilt, doc: "Mechanism: online regression."},
+	{path: "stream.NAME.sgd.target", kind: text, flags: required, doc: "Column to predict."},
+	{path: "stream.NAME.sgd.clip_x", kind: number, flags: required, rule: positive, doc: "Bound on the features' Euclidean norm."},
+	{path: "stream.NAME.sgd.clip_y", kind: number, rule: positive, doc: "Bound on the target's absolute value."},
+	{path: "stream.NAME.sgd.intercept", kind: boolean, def: `true`, doc: "Fit a constant."},
+	{path: "stream.NAME.sgd.method", kind: text, def: `"newton"`, words: []string{"newton", "amb"}, doc: "Estimator. The keys from `clip` to `radius` belong to `amb`."},
+	{path: "stream.NAME.sgd.clip", kind: text, def: `"track"`, words: []string{"track", "bisect", "scan", "fixed"}, doc: "How the gradients' clip norm is found."},
+	{path: "stream.NAME.sgd.value", kind: text, def: `"gradnorm"`, words: []string{"gradnorm", "residual"}, doc: "What is clipped."},
+	{path: "stream.NAME.sgd.batch", kind: whole, def: `0`, rule: natural, doc: "Offsets of a gradient's step; 0: chosen."},
+	{path: "stream.NAME.sgd.stat", kind: whole, def: `0`, rule: natural, doc: "Offsets of a step that searches the clip norm; 0: chosen."},
+	{path: "stream.NAME.sgd.bootstrap", kind: whole, def: `0`, rule: natural, doc: "Offsets of the first step of `track`; 0: chosen."},
+	{path: "stream.NAME.sgd.threshold_quantile", kind: number, def: `0.6`, rule: fraction, doc: "Quantile that the clip norm aims at."},
+	{path: "stream.NAME.sgd.kappa", kind: number, def: `1`, rule: positive, doc: "Factor between that quantile and the clip norm."},
+	{path: "stream.NAME.sgd.fraction", kind: number, def: `0.05`, rule: fraction, doc: "Part of the budget for the clip norm."},
+	{path: "stream.NAME.sgd.rungs", kind: whole, def: `32`, rule: fromOne, doc: "Candidates of a search."},
+	{path: "stream.NAME.sgd.top", kind: number, def: `65536`, rule: positive, doc: "Largest candidate."},
+	{path: "stream.NAME.sgd.zeta", kind: number, rule: positive, says: "required for `fixed`", doc: "The clip norm."},
+	{path: "stream.NAME.sgd.bands", kind: whole, def: `16`, rule: fromOne, doc: "Bands of the noise; 1: independent."},
+	{path: "stream.NAME.sgd.eta0", kind: number, def: `0.3`, rule: positive, doc: "First learning rate."},
+	{path: "stream.NAME.sgd.curvature", kind: number, def: `0`, rule: natural, doc: "Curvature of the loss; 0: clip_x²."},
+	{path: "stream.NAME.sgd.growth", kind: text, def: `"none"`, words: []string{"none", "double"}, doc: "Growth of batches."},
+	{path: "stream.NAME.sgd.tail", kind: number, def: `0.25`, rule: fraction, doc: "Part of the iterates that is averaged."},
+	{path: "stream.NAME.sgd.restart", kind: boolean, def: `true`, doc: "Start anew when the clip norm was far off."},
+	{path: "stream.NAME.sgd.radius", kind: number, rule: positive, says: "required for `amb`", doc: "Bound on the coefficients' norm."},
+	{path: "stream.NAME.sgd.intervals", kind: boolean, def: `true`, doc: "Publish confidence intervals."},
+	{path: "stream.NAME.sgd.level", kind: number, def: `0.95`, rule: fraction, doc: "Their level."},
+
+	{path: "stream.NAME.refit", kind: table, flags: unbuilt, doc: "Mechanism: a batch regression at the end of each window."},
+	{path: "stream.NAME.refit.target", kind: text, flags: required, doc: "Column to predict."},
+	{path: "stream.NAME.refit.clip_x", kind: number, flags: required, rule: positive, doc: "Bound on the features' Euclidean norm."},
+	{path: "stream.NAME.refit.clip_y", kind: number, flags: required, rule: positive, doc: "Bound on the target's absolute value."},
+	{path: "stream.NAME.refit.intercept", kind: boolean, def: `true`, doc: "Fit a constant."},
+	{path: "stream.NAME.refit.window", kind: whole, flags: required, rule: fromOne, doc: "Offsets of a window."},
+	{path: "stream.NAME.refit.stride", kind: whole, rule: fromOne, says: "`window`", doc: "Offsets from one window's start to the next."},
+	{path: "stream.NAME.refit.solver", kind: text, def: `"newton"`, words: []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-paper", "dp-gd-residual"}, doc: "Solver."},
+	{path: "stream.NAME.refit.accounting", kind: text, def: `"exact"`, words: []string{"exact", "rdp", "paper"}, doc: "How the cost of sketches is computed."},
+	{path: "stream.NAME.refit.share", kind: number, def: `0.2`, rule: fraction, doc: "Part of the budget for what the sketch needs besides."},
+	{path: "stream.NAME.refit.rows", kind: whole, def: `0`, rule: natural, doc: "Rows of the sketch; 0: chosen."},
+	{path: "stream.NAME.refit.iterations", kind: whole, def: `0`, rule: natural, doc: "Iterations; 0: chosen."},
+	{path: "stream.NAME.refit.eigen_test", kind: boolean, def: `false`, doc: "Spend budget on the smallest eigenvalue."},
+	{path: "stream.NAME.refit.debias", kind: boolean, def: `false`, doc: "Remove the sketch's shrinkage."},
+	{path: "stream.NAME.refit.pool", kind: boolean, def: `false`, doc: "Use earlier iterations' sketches too."},
+	{path: "stream.NAME.refit.residual_clip", kind: number, def: `0`, rule: natural, doc: "Bound on residuals; 0: clip_y."},
+	{path: "stream.NAME.refit.transforms", kind: whole, def: `1`, rule: fromOne, doc: "Transforms of `fast-ihm`."},
+	{path: "stream.NAME.refit.ratio", kind: number, def: `4`, rule: positive, doc: "Rows of `linmix`'s second sketch, relative to the first."},
+	{path: "stream.NAME.refit.radius", kind: number, def: `0`, rule: natural, doc: "Bound on the coefficients' norm; 0: none."},
+
+	{path: "stream.NAME.adam", kind: table, flags: unbuilt, doc: "Mechanism: Adam updates from gradients."},
+	{path: "stream.NAME.adam.mode", kind: text, def: `"gradients"`, words: []string{"gradients", "model"}, doc: "Records are gradients, or examples of a model."},
+	{path: "stream.NAME.adam.method", kind: text, def: `"pp_debiased"`, words: []string{"pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum"}, doc: "Estimator of the two moments."},
+	{path: "stream.NAME.adam.clip", kind: number, flags: required, rule: positive, doc: "Bound on a gradient's Euclidean norm."},
+	{path: "stream.NAME.adam.nu", kind: number, def: `0`, rule: natural, doc: "Weight of the second moment; 0: chosen."},
+	{path: "stream.NAME.adam.tau", kind: number, rule: positive, says: "required for `joint_clip`", doc: "Weight of the second moment in the joint norm."},
+	{path: "stream.NAME.adam.beta1", kind: number, def: `0.9`, rule: fraction, doc: "Decay of the first moment."},
+	{path: "stream.NAME.adam.beta2", kind: number, def: `0.999`, rule: fraction, doc: "Decay of the second moment."},
+	{path: "stream.NAME.adam.rate", kind: number, flags: required, rule: positive, doc: "Learning rate."},
+	{path: "stream.NAME.adam.schedule", kind: text, def: `"constant"`, words: []string{"constant", "inverse-sqrt", "cosine"}, doc: "How the learning rate falls."},
+	{path: "stream.NAME.adam.eps", kind: number, def: `1e-8`, rule: positive, doc: "Added to the root of the second moment."},
+	{path: "stream.NAME.adam.v_floor", kind: number, def: `0`, rule: natural, doc: "Least second moment; 0: chosen."},
+	{path: "stream.NAME.adam.update_clip", kind: number, def: `0`, rule: natural, doc: "Bound on a coordinate's update; 0: none."},
+	{path: "stream.NAME.adam.weight_decay", kind: number, def: `0`, rule: natural, doc: "Decay of the parameters."},
+	{path: "stream.NAME.adam.factorization", kind: text, def: `"identity"`, words: []string{"identity", "blt"}, doc: "How noise is correlated over steps."},
+	{path: "stream.NAME.adam.dim", kind: whole, rule: fromOne, says: "required for `gradients`", doc: "Number of parameters."},
+	{path: "stream.NAME.adam.step_header", kind: text, def: `"model-step"`, doc: "Record header that names the parameters a gradient was taken at."},
+	{path: "stream.NAME.adam.max_staleness", kind: whole, def: `0`, rule: natural, doc: "Steps that those may be old."},
+	{path: "stream.NAME.adam.release", kind: text, def: `"parameters"`, words: []string{"parameters", "update"}, doc: "What is published."},
+	{path: "stream.NAME.adam.initial_file", kind: file, doc: "First parameters."},
+	{path: "stream.NAME.adam.model", kind: table, doc: "The model of mode `model`."},
+	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Model and loss."},
+	{path: "stream.NAME.adam.model.target", kind: text, flags: required, doc: "Column to predict."},
+	{path: "stream.NAME.adam.model.classes", kind: whole, rule: fromOne, doc: "Classes of `softmax`, `mlp`."},
+	{path: "stream.NAME.adam.model.hidden", kind: whole, rule: fromOne, doc: "Hidden units of `mlp`."},
+}
+
+// mechanisms are the tables of which a stream has exactly one.
+var mechanisms = []string{"moments", "sgd", "refit", "adam"}
+
+var (
+	natural   = rule{"at least 0", atLeast(0)}
+	fromOne   = rule{"at least 1", atLeast(1)}
+	positive  = rule{"positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 }}
+	fraction  = rule{"in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 }}
+	divisor   = rule{"positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) }}
+	partition = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
+	bits      = rule{"24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 }}
+	interval  = rule{"at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) }}
+	broker    = rule{"host:port", func(v any) bool { return address(v, false) }}
+	listen    = rule{"an address such as \"127.0.0.1:9464\"", func(v any) bool { return address(v, true) }}
+	topic     = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}
+)
+
+// says is a rule that the mechanism's package checks.
+func says(text string) rule { return rule{text: text} }
+
+func atLeast(least int64) func(any) bool {
+	return func(v any) bool {
+		switch v := v.(type) {
+		case int64:
+			return v >= least
+		case float64:
+			return v >= float64(least)
+		}
+		return false
+	}
+}
+
+// address reports whether v is host:port. A listener may leave out the host,
+// and use port 0 to be given one.
+func address(v any, listener bool) bool {
+	s, _ := v.(string)
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || strings.ContainsAny(host, " /") {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && (listener || host != "" && n > 0)
+}
+
+var topicPattern = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+func isTopic(v any) bool {
+	s, _ := v.(string)
+	return topicPattern.MatchString(s) && s != "." && s != ".."
+}
+
+// node is a key with its place in the tree of tables.
+type node struct {
+	key
+	name     string
+	fallback any // the default as the TOML package reads it; nil where there is none
+	children []*node
+}
+
+// child returns the row of the named key, nil where the schema has none.
+func (n *node) child(name string) *node {
+	for _, c := range n.children {
+		if c.name == name || c.name == "NAME" {
+			return c
+		}
+	}
+	return nil
+}
+
+// at descends along names.
+func (n *node) at(names ...string) *node {
+	for _, name := range names {
+		if n = n.child(name); n == nil {
+			return nil
+		}
+	}
+	return n
+}
+
+// has reports whether all flags f are set.
+func (n *node) has(f flags) bool { return n.flags&f == f }
+
+// root is the schema as a tree.
+var root = sync.OnceValue(func() *node {
+	top := &node{}
+	for _, k := range schema {
+		names := strings.Split(k.path, ".")
+		parent := top.at(names[:len(names)-1]...)
+		k.flags |= parent.flags & (unbuilt | outside)
+		parent.children = append(parent.children, &node{key: k, name: names[len(names)-1], fallback: k.fallback()})
+	}
+	return top
+})
+
+// fallback reads the default.
+func (k *key) fallback() any {
+	if k.def == "" {
+		return nil
+	}
+	var v struct{ Default any }
+	if _, err := toml.Decode("default = "+k.def, &v); err != nil {
+		panic("config: default of " + k.path + ": " + err.Error())
+	}
+	return v.Default
+}
+
+// field returns the struct field whose TOML name is name, the zero Value where
+// there is none.
+func field(v reflect.Value, name string) reflect.Value {
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("toml") == name {
+			return v.Field(i)
+		}
+	}
+	return reflect.Value{}
+}

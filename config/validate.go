@@ -1,0 +1,350 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"streamdp/internal/fault"
+)
+
+// validate checks what concerns more than one value. A value that has a fault
+// already is left out of every check: what follows from a fault is none.
+func (d *document) validate(c *Config) {
+	d.checkBrokers(c)
+	for _, s := range c.Streams {
+		key := toml.Key{"stream", s.Name}
+		d.checkMechanism(s, key)
+		d.checkInput(s, key)
+		d.checkScaling(s, key)
+		d.checkHorizon(s, key)
+		d.checkPrivacy(s, key)
+		if s.Moments != nil {
+			d.checkMoments(s, key)
+		}
+		d.checkValues(s, key)
+	}
+	d.checkTopics(c)
+	d.checkLimits(c)
+}
+
+// under returns the key below one.
+func under(key toml.Key, names ...string) toml.Key {
+	return append(key[:len(key):len(key)], names...)
+}
+
+func (d *document) checkBrokers(c *Config) {
+	brokers := toml.Key{"kafka", "brokers"}
+	if !d.sound(brokers) {
+		return
+	}
+	if len(c.Kafka.Brokers) == 0 {
+		d.add(brokers, -1, "must name at least one broker", nil)
+		return
+	}
+	d.checkTwice(brokers, c.Kafka.Brokers)
+	commits := toml.Key{"state", "commit_interval"}
+	remote := func(b string) bool { return !loopback(b) }
+	if d.sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
+		d.add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
+	}
+}
+
+// loopback reports whether host:port is this machine.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// checkTwice notes the elements of a list that stood in it before.
+func (d *document) checkTwice(key toml.Key, list []string) {
+	for i, s := range list {
+		if slices.Contains(list[:i], s) {
+			d.add(key, i, "must not be there twice", s)
+		}
+	}
+}
+
+func (d *document) checkMechanism(s *Stream, key toml.Key) {
+	first := toml.Key(nil)
+	for _, name := range mechanisms {
+		here := under(key, name)
+		switch {
+		case d.written(here) == nil:
+		case first == nil:
+			first = here
+		default:
+			d.note(here, -1, "a stream has exactly one mechanism, and this one has ["+first.String()+"]", nil)
+		}
+	}
+	if first == nil && !d.hasUnknownTable(key) {
+		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
+	}
+	// Streams of other mechanisms have other steps, or none.
+	if s.Moments != nil && d.written(under(key, "step")) == nil {
+		d.add(under(key, "step"), -1, "required", nil)
+	}
+}
+
+// hasUnknownTable reports whether a stream has a table that the schema has not:
+// a mechanism under a wrong name, perhaps, which is a fault already.
+func (d *document) hasUnknownTable(key toml.Key) bool {
+	t, _ := d.written(key).(map[string]any)
+	for name, v := range t {
+		if _, isTable := v.(map[string]any); isTable && root().at("stream", "NAME", name) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+var csvColumn = regexp.MustCompile(`^[1-9][0-9]{0,5}$`)
+
+func (d *document) checkInput(s *Stream, key toml.Key) {
+	partitions := under(key, "input", "partition")
+	if d.sound(partitions) {
+		if len(s.Input.Partitions) == 0 {
+			d.add(partitions, -1, "must name at least one partition", nil)
+		}
+		for i, p := range s.Input.Partitions {
+			if slices.Contains(s.Input.Partitions[:i], p) {
+				d.add(partitions, i, "must not be there twice", p)
+			}
+		}
+		slices.Sort(s.Input.Partitions)
+	}
+
+	columns := under(key, "input", "columns")
+	if !d.sound(columns) {
+		return
+	}
+	names := s.Input.Columns
+	if len(names) == 0 {
+		d.add(columns, -1, "must name at least one column", nil)
+	}
+	d.checkTwice(columns, names)
+	if !d.sound(under(key, "input", "codec")) {
+		return
+	}
+	for i, name := range names {
+		switch s.Input.Codec {
+		case "csv":
+			if !csvColumn.MatchString(name) {
+				d.add(columns, i, `csv columns must be positions from "1" to "999999"`, name)
+			}
+		case "json":
+			path := strings.Split(name, ".")
+			if slices.Contains(path, "") {
+				d.add(columns, i, "must be a name, or names joined by single dots", name)
+			}
+			for n := 1; n < len(path); n++ {
+				if slices.Contains(names, strings.Join(path[:n], ".")) {
+					d.add(columns, i, "must not lie inside another column, which is a number", name)
+				}
+			}
+		}
+	}
+}
+
+// checkScaling brings centre and scale to one number per column.
+func (d *document) checkScaling(s *Stream, key toml.Key) {
+	if !d.sound(under(key, "input", "columns")) {
+		return
+	}
+	columns := len(s.Input.Columns)
+	each := func(here toml.Key, list *[]float64) {
+		if !d.sound(here) {
+			return
+		}
+		if _, isList := d.written(here).([]any); !isList {
+			*list = slices.Repeat(*list, columns)
+		} else if len(*list) != columns {
+			d.add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d columns", columns), nil)
+		}
+	}
+	each(under(key, "centre"), &s.Centre)
+	each(under(key, "scale"), &s.Scale)
+}
+
+func (d *document) checkHorizon(s *Stream, key toml.Key) {
+	on, horizon := under(key, "on_horizon"), under(key, "horizon")
+	if d.written(on) == nil || !d.sound(on) || !d.sound(horizon) {
+		return
+	}
+	if s.Horizon == 0 {
+		d.add(on, -1, "needs a horizon", s.OnHorizon)
+		return
+	}
+	if s.OnHorizon == "continue" && s.Moments != nil && s.Moments.Factorization == "sqrt" {
+		d.add(on, -1, `must not be "continue": factorization "sqrt" ends at the horizon`, nil)
+	}
+}
+
+func (d *document) checkPrivacy(s *Stream, key toml.Key) {
+	p := &s.Privacy
+	delta, limitDelta := under(key, "privacy", "delta"), under(key, "privacy", "limit_delta")
+	if d.written(limitDelta) == nil {
+		p.LimitDelta = p.Delta
+	}
+	if d.sound(delta) && d.sound(limitDelta) && p.LimitDelta < p.Delta {
+		d.add(limitDelta, -1, "must be at least delta, "+strconv.FormatFloat(p.Delta, 'g', -1, 64), p.LimitDelta)
+	}
+	epsilon, limitEpsilon := under(key, "privacy", "epsilon"), under(key, "privacy", "limit_epsilon")
+	if d.sound(epsilon) && d.sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
+		d.add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64), p.LimitEpsilon)
+	}
+}
+
+// follows names, for a key of [stream.NAME.moments], the keys whose faults make
+// a fault of this one mean nothing.
+var follows = map[string][]string{
+	"decay":         {"workload"},
+	"window":        {"workload"},
+	"covariance":    {"workload"},
+	"buffers":       {"factorization"},
+	"factorization": {"horizon"},
+	"nu":            {"weights", "inflation"},
+}
+
+// checkMoments has the mechanism's package check its configuration.
+func (d *document) checkMoments(s *Stream, key toml.Key) {
+	m := s.Moments
+	m.Columns, m.Step, m.Horizon, m.Centre, m.Scale = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale
+	m.Defaults()
+	// Some rules of the mechanism are about keys of the stream.
+	locate := func(name string) toml.Key {
+		switch n := root().at("stream", "NAME"); {
+		case n.at("moments", name) != nil:
+			return under(key, "moments", name)
+		case n.at("input", name) != nil:
+			return under(key, "input", name)
+		case n.at(name) != nil:
+			return under(key, name)
+		}
+		return under(key, "moments")
+	}
+	for _, err := range fault.All(m.Validate()) {
+		f, ok := err.(*fault.Fault)
+		if !ok {
+			d.note(locate(""), -1, err.Error(), nil)
+			continue
+		}
+		sound := d.sound(locate(f.Key))
+		for _, cause := range follows[f.Key] {
+			sound = sound && d.sound(locate(cause))
+		}
+		if sound {
+			d.add(locate(f.Key), -1, f.Rule, f.Value)
+		}
+	}
+}
+
+// checkValues checks that the mechanism publishes what output.values asks for.
+func (d *document) checkValues(s *Stream, key toml.Key) {
+	values := under(key, "output", "values")
+	if !d.sound(values) {
+		return
+	}
+	d.checkTwice(values, s.Output.Values)
+	if s.Moments == nil || !d.sound(under(key, "moments", "workload")) || !d.sound(under(key, "moments", "covariance")) ||
+		!d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
+		return
+	}
+	later := []string{"covariance_psd", "second_moment_projected", "valid_count"}
+	published := s.Moments.Values()
+	for i, name := range s.Output.Values {
+		switch {
+		case slices.Contains(later, name):
+			d.add(values, i, fault.NotYet, name)
+		case !slices.Contains(published, name):
+			d.add(values, i, "must be a value that this stream publishes: "+alternatives(published), name)
+		}
+	}
+}
+
+// checkTopics checks that no topic is written that is read, nor by two writers.
+func (d *document) checkTopics(c *Config) {
+	type use struct {
+		key   toml.Key
+		topic string
+	}
+	var inputs, outputs []use
+	writes := func(key toml.Key) {
+		if s, ok := d.written(key).(string); ok {
+			if s, broken := d.expand(key, -1, s); broken == "" && s != "" {
+				outputs = append(outputs, use{key, s})
+			}
+		}
+	}
+	writes(toml.Key{"kafka", "control_topic"})
+	for _, s := range c.Streams {
+		key := toml.Key{"stream", s.Name}
+		if in := under(key, "input", "topic"); d.sound(in) {
+			inputs = append(inputs, use{in, s.Input.Topic})
+		}
+		if out := under(key, "output", "topic"); d.sound(out) {
+			writes(out)
+		}
+		writes(under(key, "dead_letter", "topic"))
+	}
+	for i, out := range outputs {
+		for _, in := range inputs {
+			if in.topic == out.topic {
+				d.note(out.key, -1, "must not be a topic that is read, as "+in.key.String()+" is", out.topic)
+				break
+			}
+		}
+		for _, other := range outputs[:i] {
+			if other.topic == out.topic {
+				d.note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
+				break
+			}
+		}
+	}
+}
+
+// checkLimits checks that streams which read one topic agree on the limit and
+// its adjacency: it belongs to the input.
+func (d *document) checkLimits(c *Config) {
+	first := map[string]*Stream{}
+	streams := slices.Clone(c.Streams)
+	slices.SortStableFunc(streams, func(a, b *Stream) int {
+		return d.line(toml.Key{"stream", a.Name}, -1) - d.line(toml.Key{"stream", b.Name}, -1)
+	})
+	for _, s := range streams {
+		if !d.sound(toml.Key{"stream", s.Name, "input", "topic"}) {
+			continue
+		}
+		other := first[s.Input.Topic]
+		if other == nil {
+			first[s.Input.Topic] = s
+			continue
+		}
+		// cause is the key that the value comes from where it is not written.
+		agree := func(name, cause string, mine, theirs any) {
+			for _, stream := range []string{s.Name, other.Name} {
+				privacy := toml.Key{"stream", stream, "privacy"}
+				if !d.sound(under(privacy, name)) || !d.sound(under(privacy, cause)) {
+					return
+				}
+			}
+			if mine != theirs {
+				d.note(toml.Key{"stream", s.Name, "privacy", name}, -1,
+					fmt.Sprintf("must be that of [stream.%s], which reads the same topic: %#v", other.Name, theirs), mine)
+			}
+		}
+		mine, theirs := s.Privacy, other.Privacy
+		agree("limit_epsilon", "limit_epsilon", mine.LimitEpsilon, theirs.LimitEpsilon)
+		agree("limit_delta", "delta", mine.LimitDelta, theirs.LimitDelta)
+		agree("adjacency", "adjacency", mine.Adjacency.String(), theirs.Adjacency.String())
+	}
+}
