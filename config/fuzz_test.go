@@ -1,0 +1,152 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// render writes a configuration as TOML with every key spelled out.
+func render(c *Config) []byte {
+	var b bytes.Buffer
+	var section func(name string, n *node, v reflect.Value)
+	section = func(name string, n *node, v reflect.Value) {
+		if name != "" {
+			fmt.Fprintf(&b, "[%s]\n", name)
+		}
+		for _, c := range n.children {
+			f := field(v, c.name)
+			if c.kind == table || !f.IsValid() {
+				continue
+			}
+			if s, ok := v.Interface().(Stream); ok && c.name == "on_horizon" && s.Horizon == 0 {
+				continue // would be a fault
+			}
+			fmt.Fprintf(&b, "%s = %s\n", c.name, renderValue(plain(f)))
+		}
+		for _, c := range n.children {
+			f := field(v, c.name)
+			if c.kind != table || !f.IsValid() {
+				continue
+			}
+			if f.Kind() == reflect.Pointer {
+				if f.IsNil() {
+					continue
+				}
+				f = f.Elem()
+			}
+			sub := c.name
+			if name != "" {
+				sub = name + "." + sub
+			}
+			section(sub, c, f)
+		}
+	}
+	section("", root(), reflect.ValueOf(*c))
+	for _, s := range c.Streams {
+		section("stream."+s.Name, root().at("stream", "NAME"), reflect.ValueOf(*s))
+	}
+	return b.Bytes()
+}
+
+func renderValue(v any) string {
+	switch v := v.(type) {
+	case string:
+		return strconv.Quote(strings.ReplaceAll(v, "${", "$${"))
+	case time.Duration:
+		return strconv.Quote(v.String())
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice {
+		var parts []string
+		for i := range list.Len() {
+			parts = append(parts, renderValue(list.Index(i).Interface()))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
+	return fmt.Sprint(v)
+}
+
+// FuzzParse: whatever the file says, the reader comes back with faults that
+// have a line, or with a configuration that says the same when it is written
+// out and read again.
+func FuzzParse(f *testing.F) {
+	f.Add(orders)
+	f.Add(orders + other)
+	f.Add(strings.ReplaceAll(orders, "\n", "\r\n"))
+	for _, path := range []string{"../examples/orders.toml", "testdata/faults.toml"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(data))
+	}
+	f.Add("\xef\xbb\xbfstream.a = { privacy.epsilon = 1 } # x\n'stream' = 2")
+	f.Add("x = \"\"\"\\\r\"\"\"\ny = '''\n'''\n[[z]]\n\"a.b\".c = [{d = 1}, [\n]]")
+	f.Add(strings.Replace(orders, `"amount"`, `"$${x}$", "${HOME}", "\u00e9\U0001F600"`, 1))
+	f.Add(strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"rollover\"", 1))
+	f.Fuzz(func(t *testing.T, src string) {
+		lines := 1 + strings.Count(src, "\n")
+		c, err := Parse("f", []byte(src))
+		faults, isFaults := err.(Faults)
+		if (err == nil) != (c != nil) || err != nil && (!isFaults || len(faults) == 0) {
+			t.Fatalf("%v, %v", c, err)
+		}
+		last := 1
+		for _, f := range faults {
+			if f.Line < last || f.Line > lines || f.Rule == "" {
+				t.Errorf("line %d after %d of %d: %v", f.Line, last, lines, f)
+			}
+			last = f.Line
+		}
+		comparePositions(t, src)
+		if err != nil {
+			return
+		}
+		again, err := Parse("again", render(c))
+		if err != nil {
+			t.Fatalf("%v\nin\n%s", err, render(c))
+		}
+		if len(again.Streams) != len(c.Streams) {
+			t.Fatal("streams are lost")
+		}
+		for i, s := range c.Streams {
+			for _, p := range s.Input.Partitions {
+				one, two := s.Canonical(p), again.Streams[i].Canonical(p)
+				if !bytes.Equal(one, two) {
+					t.Errorf("%v", Diff(one, two))
+				}
+				if !json.Valid(one) || s.Digest(p, nil) != again.Streams[i].Digest(p, nil) || len(Diff(one, one)) > 0 {
+					t.Errorf("%s", one)
+				}
+			}
+		}
+		if one, two := render(c), render(again); !bytes.Equal(one, two) {
+			t.Errorf("\n%s\n%s", one, two)
+		}
+	})
+}
+
+// comparePositions compares the scanner's keys with those of the TOML package.
+func comparePositions(t *testing.T, src string) {
+	defer func() {
+		if recover() != nil {
+			scan(src) // no TOML, but an end
+		}
+	}()
+	var tree map[string]any
+	md, err := toml.Decode(src, &tree)
+	p := scan(src)
+	if err == nil && !reflect.DeepEqual(p.order, md.Keys()) && len(p.order)+len(md.Keys()) > 0 {
+		t.Errorf("keys %q, want %q", p.order, md.Keys())
+	}
+}
