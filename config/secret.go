@@ -1,0 +1,141 @@
+package config
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// LoadKey reads a master key: 64 hexadecimal digits and at most one newline.
+//
+// Symbolic links are followed, because secrets are mounted as such. The file
+// they lead to must be regular, out of reach for others, not writable for its
+// group, and readable for its group only with groupReadable; it is checked
+// after opening, so that no other file can take its place in between. A key of
+// zeros is refused. No error shows what stands in the file.
+func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
+	// A pipe without a writer must not hang the daemon before it is refused.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	if err := checkMode(info.Mode(), groupReadable); err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	text := make([]byte, keyText+2) // one byte more than is allowed
+	defer clear(text)
+	n, err := io.ReadFull(f, text)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	key, err := parseKey(text[:n])
+	if err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// keyText is the number of hexadecimal digits of a key.
+const keyText = 2 * 32
+
+func checkMode(mode os.FileMode, groupReadable bool) error {
+	perm := mode.Perm()
+	switch {
+	case !mode.IsRegular():
+		return errors.New("must be a regular file")
+	case perm&0o007 != 0:
+		return fmt.Errorf("must not be open to others (mode %04o, chmod 0600)", perm)
+	case perm&0o020 != 0:
+		return fmt.Errorf("must not be writable for its group (mode %04o, chmod 0600)", perm)
+	case perm&0o040 != 0 && !groupReadable:
+		return fmt.Errorf("must not be readable for its group (mode %04o, chmod 0600) unless state.key_group_readable = true", perm)
+	}
+	return nil
+}
+
+// parseKey reads the text of a key file. Its errors say nothing of the text
+// but how long it is.
+func parseKey(text []byte) (*[32]byte, error) {
+	text = bytes.TrimSuffix(text, []byte("\n"))
+	if len(text) > keyText {
+		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds more", keyText)
+	}
+	if len(text) != keyText {
+		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds %d bytes", keyText, len(text))
+	}
+	var key [32]byte
+	if _, err := hex.Decode(key[:], text); err != nil {
+		clear(key[:])
+		return nil, fmt.Errorf("must hold %d hexadecimal digits, holds something else", keyText)
+	}
+	if key == [32]byte{} {
+		return nil, errors.New("must not be a key of zeros")
+	}
+	return &key, nil
+}
+
+// KeyID names a key without telling anything of it: the first 8 bytes of
+// SHA-256("streamdp/keyid" ‖ key), in hexadecimal.
+func KeyID(key *[32]byte) string {
+	h := sha256.New()
+	h.Write([]byte("streamdp/keyid"))
+	h.Write(key[:])
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// GenerateKey writes a new master key, 32 bytes of random, to a file that does
+// not exist yet, with mode 0600, and returns its KeyID. When it returns, the
+// file is on disk; after an error there is none. random must be a
+// cryptographic source.
+func GenerateKey(path string, random io.Reader) (id string, err error) {
+	var key [32]byte
+	defer clear(key[:])
+	if _, err := io.ReadFull(random, key[:]); err != nil {
+		return "", fmt.Errorf("key: %w", err)
+	}
+	if key == [32]byte{} {
+		return "", errors.New("key: the random source gave zeros")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("key file: %w", err)
+	}
+	text := append(hex.AppendEncode(make([]byte, 0, keyText+1), key[:]), '\n')
+	defer clear(text)
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		os.Remove(path)
+		return "", fmt.Errorf("key file: %w", err)
+	}
+	return KeyID(&key), nil
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
