@@ -1,0 +1,175 @@
+// Package decimal reads decimal numbers as they stand in records: by the
+// grammar of JSON, or by the wider one of a CSV cell.
+//
+// It does what strconv.ParseFloat does, for less: grammar and digits in one
+// pass, no allocation on any input, and nothing beyond plain decimals, so that
+// "nan", "inf", "0x1p-2" and "1_000" are not numbers.
+package decimal
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+// JSON reads the number that b begins with, by the grammar of RFC 8259. It
+// returns the nearest float64 (ties to even) and the number's length in bytes.
+// The length is 0 where b begins with no number. A number too large for a
+// float64 is ±Inf, one too small ±0.
+//
+// What follows the number is the caller's to judge: of "1]" it reads "1".
+func JSON(b []byte) (f float64, n int) { return read(b, true) }
+
+// Plain is JSON with the grammar of spreadsheets and programs that print
+// numbers: a sign '+', leading zeros, "5." and ".5" are read too.
+func Plain(b []byte) (f float64, n int) { return read(b, false) }
+
+// maxDigits is the number of decimal digits that always fit a uint64.
+const maxDigits = 19
+
+// maxExponent is where an exponent stops growing while it is read. No text is
+// long enough for its digits to bring such a number back into range.
+const maxExponent = 1 << 48
+
+func read(b []byte, strict bool) (f float64, n int) {
+	if len(b) == 0 {
+		return 0, 0
+	}
+	i := 0
+	if b[0] == '-' {
+		i = 1
+	}
+	sign := uint64(i) << 63
+	if !strict && b[0] == '+' {
+		i = 1
+	}
+
+	// All digits, of both sides of the point, go into one integer. It wraps
+	// around where there are too many; those numbers are read again.
+	first := i
+	mant, i := append10(0, b, i)
+	whole := i - first
+	if strict && (whole == 0 || whole > 1 && b[first] == '0') {
+		return 0, 0
+	}
+	fraction := 0
+	if i < len(b) && b[i] == '.' {
+		i++
+		from := i
+		mant, i = appendFraction(mant, b, i)
+		fraction = i - from
+		if fraction == 0 && (strict || whole == 0) {
+			return 0, 0
+		}
+	} else if whole == 0 {
+		return 0, 0
+	}
+	last := i
+
+	exp := -int64(fraction)
+	if i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		negative := false
+		if i < len(b) && (b[i] == '-' || b[i] == '+') {
+			negative = b[i] == '-'
+			i++
+		}
+		from := i
+		var e int64
+		for ; i < len(b); i++ {
+			d := int64(b[i]) - '0'
+			if uint64(d) > 9 {
+				break
+			}
+			if e < maxExponent {
+				e = e*10 + d
+			}
+		}
+		if i == from {
+			return 0, 0
+		}
+		if negative {
+			e = -e
+		}
+		exp += e
+	}
+
+	if whole+fraction > maxDigits {
+		return math.Float64frombits(sign | long(b[first:last], exp)), i
+	}
+	// With up to 15 digits integer and power are exact, so one operation
+	// rounds once. A comparison with 2⁵³ would let more numbers pass, but it
+	// cannot be predicted: floats printed in full lie on both sides of it.
+	if whole+fraction <= 15 && -22 <= exp && exp <= 22 {
+		f = float64(mant)
+		if exp < 0 {
+			f /= exact[-exp]
+		} else {
+			f *= exact[exp]
+		}
+		return math.Float64frombits(math.Float64bits(f) | sign), i
+	}
+	u, ok := nearest(mant, exp)
+	if !ok {
+		u = slow(b[first:last], exp)
+	}
+	return math.Float64frombits(sign | u), i
+}
+
+// append10 appends the digits that stand at b[i] and behind it to mant, and
+// returns the index of what is none.
+func append10(mant uint64, b []byte, i int) (uint64, int) {
+	for ; i < len(b); i++ {
+		d := uint64(b[i]) - '0'
+		if d > 9 {
+			break
+		}
+		mant = mant*10 + d
+	}
+	return mant, i
+}
+
+// appendFraction does the same, for numbers of many digits, eight bytes a step.
+// How many of the eight are digits is found without a branch: lengths differ
+// from number to number, and a branch on them is often wrong. So is one on the
+// step from 16 digits to 17, which is why only none end the second step.
+func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
+	for i+16 <= len(b) {
+		x, n := digits(binary.LittleEndian.Uint64(b[i:]))
+		mant = mant*pow10[n&15] + eight(x)
+		if i += n; n < 8 {
+			return mant, i
+		}
+		x, n = digits(binary.LittleEndian.Uint64(b[i:]))
+		mant = mant*pow10[n&15] + eight(x)
+		if i += n; n == 0 {
+			return mant, i
+		}
+	}
+	return append10(mant, b, i)
+}
+
+// digits returns the values of the digits that the eight bytes of a word begin
+// with, right-aligned behind zeros, and their number.
+func digits(x uint64) (values uint64, n int) {
+	x ^= 0x3030303030303030
+	n = bits.TrailingZeros64((x|(x+0x0606060606060606))&0xF0F0F0F0F0F0F0F0) >> 3
+	return x << (64 - 8*uint(n)), n
+}
+
+// eight returns the number that eight digits spell. Byte 0 of x is the value,
+// not the character, of the first.
+func eight(x uint64) uint64 {
+	x = x*10 + x>>8 // bytes 0, 2, 4, 6: pairs
+	const mask = 0x000000FF000000FF
+	return ((x&mask)*(100+1000000<<32) + (x>>16&mask)*(1+10000<<32)) >> 32
+}
+
+// pow10 has 16 entries so that an index cut to four bits needs no check.
+var pow10 = [16]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
+
+// exact are the powers of ten that are float64s.
+var exact = [23]float64{
+	1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+}
