@@ -1,0 +1,134 @@
+package stream
+
+import (
+	"unicode/utf8"
+
+	"streamdp/internal/fault"
+)
+
+// Record is one delivered Kafka record. Its slices are valid only until the
+// next fetch.
+type Record struct {
+	Offset  int64
+	Key     []byte // nil where null
+	Value   []byte // nil where null: a tombstone
+	Headers []Header
+}
+
+// Header is one header of a record.
+type Header struct {
+	Key   string
+	Value []byte // nil where null
+}
+
+// Reason says why a record gives no row. It names a class of faults and never
+// carries content: a record that is refused is somebody's data all the same.
+type Reason uint8
+
+// The reasons. Where a record has several faults, the one met first is given;
+// which one that is, is no promise.
+const (
+	Decoded   Reason = iota // none: the row is there
+	Null                    // the value is null: a tombstone, or a record of headers only
+	Malformed               // the value is not in the codec's format
+	TooDeep                 // JSON nested deeper than 128 arrays and objects
+	Arity                   // a packed value or JSON array of another length than the row's
+	Missing                 // a column is absent, JSON null, or an empty cell
+	Duplicate               // a column, or an object on the way to one, stands there twice
+	NotNumber               // a column holds something else than a number
+	NotFinite               // a column is NaN, infinite, or too large for a float64
+	reasons                 // their number
+)
+
+// String returns the reason's name, the value of the metric label "reason".
+func (r Reason) String() string {
+	if r >= reasons {
+		return "unknown"
+	}
+	return [reasons]string{
+		"decoded", "null", "malformed", "too-deep", "arity", "missing", "duplicate", "not-number", "not-finite",
+	}[r]
+}
+
+// Codec turns the value of a record into a row.
+//
+// Decode writes one number a column to dst, whose length must be the number of
+// columns; all are finite. It returns Decoded, or the reason why there is no
+// row; dst is all zero then. What a call returns and writes depends on
+// this call's record alone, so that no record can show up in another one's
+// row. Decode accepts any bytes, does not allocate, and keeps no reference to
+// the record. It panics where dst has another length, which no record causes.
+//
+// A Codec is not safe for concurrent use: each decoding goroutine has its own.
+type Codec interface {
+	Decode(rec *Record, dst []float64) Reason
+}
+
+// NewCodec returns the codec of the given name for the given columns, in the
+// order of the row. Its errors are faults of the keys "codec" and "columns".
+//
+//	json        A JSON object. A column is a name, or a path "a.b.c" into nested
+//	            objects; \. and \\ stand for a dot and a backslash in a name.
+//	json-array  A JSON array of exactly one number a column. Columns are labels.
+//	csv         One line of comma-separated cells (RFC 4180), with or without
+//	            its line end. A column is a position, "1" the first cell.
+//	            Further cells are ignored, but must be well-formed.
+//	float64     Packed little-endian float64s, exactly one a column. Columns
+//	            are labels.
+//	float32     The same of float32s.
+//
+// JSON is read strictly. The whole value must be one valid document (RFC 8259)
+// in valid UTF-8, with \u escapes of whole surrogate pairs only, at most 128
+// levels deep. Names are compared as they read once escapes are resolved, case and all.
+// Where a name is on the way to a column it must not come twice; elsewhere it
+// may. Nothing but a number is a number: no string, no boolean, no null.
+//
+// In a CSV cell a number is a decimal with optional sign, point and exponent,
+// in quotes or not; spaces and tabs around it are allowed. There is no "nan",
+// no "inf", no hexadecimal, no "1_000" and no "1,5".
+func NewCodec(name string, columns []string) (Codec, error) {
+	var faults fault.List
+	faults.Check(len(columns) > 0, "columns", "must name at least one column", nil)
+	seen := make(map[string]bool, len(columns))
+	for _, c := range columns {
+		faults.Check(c != "", "columns", "must not hold an empty name", nil)
+		faults.Check(utf8.ValidString(c), "columns", "must be valid UTF-8", c)
+		faults.Check(!seen[c], "columns", "must not name a column twice", c)
+		seen[c] = true
+	}
+	var codec Codec
+	switch name {
+	case "json":
+		codec = newJSON(columns, &faults)
+	case "json-array":
+		codec = &jsonArrayCodec{columns: len(columns)}
+	case "csv":
+		codec = newCSV(columns, &faults)
+	case "float64":
+		codec = float64Codec{columns: len(columns)}
+	case "float32":
+		codec = float32Codec{columns: len(columns)}
+	default:
+		faults.Add("codec", `must be "json", "json-array", "csv", "float64" or "float32"`, name)
+	}
+	if len(faults) > 0 {
+		return nil, faults.Err()
+	}
+	return codec, nil
+}
+
+// begin readies the row for a record: it is zero until the record fills it.
+func begin(dst []float64, columns int) {
+	if len(dst) != columns {
+		panic("stream: row and codec differ in their number of columns")
+	}
+	clear(dst)
+}
+
+// end leaves nothing of a refused record in the row.
+func end(dst []float64, r Reason) Reason {
+	if r != Decoded {
+		clear(dst)
+	}
+	return r
+}
