@@ -1,0 +1,253 @@
+// Package kafkatest has what tests of the Kafka side need besides a broker:
+// transactional producers, a reference consumer, and an encoder of record
+// batches as no producer would send them. It speaks franz-go, so that nothing
+// of the code under test judges itself, and works against any broker.
+package kafkatest
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Record is a record as the test sees it.
+type Record struct {
+	Offset     int64
+	Key, Value []byte // nil: null
+	Headers    []kgo.RecordHeader
+}
+
+// Producer writes to one partition, in batches exactly as it is told.
+type Producer struct {
+	tb        testing.TB
+	client    *kgo.Client
+	topic     string
+	partition int32
+	txn       bool
+}
+
+// NewProducer returns a producer; with a transactional id its records count
+// only after Commit. It is closed with the test.
+func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, txnID string, opts ...kgo.Opt) *Producer {
+	tb.Helper()
+	o := []kgo.Opt{
+		kgo.SeedBrokers(addrs...),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()),
+		kgo.ProducerLinger(0),
+	}
+	if txnID != "" {
+		o = append(o, kgo.TransactionalID(txnID))
+	}
+	client, err := kgo.NewClient(append(o, opts...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(client.Close)
+	return &Producer{tb: tb, client: client, topic: topic, partition: partition, txn: txnID != ""}
+}
+
+// Send appends one batch and returns the offset of its first record.
+func (p *Producer) Send(records ...Record) int64 {
+	p.tb.Helper()
+	rs := make([]*kgo.Record, len(records))
+	for i, r := range records {
+		rs[i] = &kgo.Record{Topic: p.topic, Partition: p.partition, Key: r.Key, Value: r.Value, Headers: r.Headers}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	res := p.client.ProduceSync(ctx, rs...)
+	if err := res.FirstErr(); err != nil {
+		p.tb.Fatal(err)
+	}
+	first := rs[0].Offset
+	for _, r := range rs {
+		first = min(first, r.Offset)
+	}
+	return first
+}
+
+// Begin starts a transaction.
+func (p *Producer) Begin() {
+	p.tb.Helper()
+	if err := p.client.BeginTransaction(); err != nil {
+		p.tb.Fatal(err)
+	}
+}
+
+// End commits or aborts the transaction, which appends a marker to every
+// partition written to.
+func (p *Producer) End(commit bool) {
+	p.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := p.client.EndTransaction(ctx, kgo.TransactionEndTry(commit)); err != nil {
+		p.tb.Fatal(err)
+	}
+}
+
+// ReadCommitted reads with the reference consumer from an offset until the
+// record or marker at offset last has come.
+func ReadCommitted(tb testing.TB, addrs []string, topic string, partition int32, from, last int64) []Record {
+	tb.Helper()
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(addrs...),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().At(from)}}),
+	)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var all []Record
+	for {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			tb.Fatal(err)
+		}
+		done := false
+		fetches.EachRecord(func(r *kgo.Record) {
+			done = done || r.Offset >= last
+			if !r.Attrs.IsControl() {
+				all = append(all, Record{Offset: r.Offset, Key: r.Key, Value: r.Value, Headers: r.Headers})
+			}
+		})
+		if done {
+			return all
+		}
+	}
+}
+
+func request[R any](tb testing.TB, addrs []string, do func(context.Context, *kgo.Client) (R, error)) R {
+	tb.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addrs...))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	res, err := do(ctx, client)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return res
+}
+
+func check(tb testing.TB, code int16) {
+	tb.Helper()
+	if err := kerr.ErrorForCode(code); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// CreateTopic creates a topic of one partition.
+func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]string) {
+	tb.Helper()
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = topic, 1, -1
+	for k, v := range config {
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = k, &v
+		t.Configs = append(t.Configs, c)
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, t)
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.CreateTopicsResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Topics[0].ErrorCode)
+}
+
+// DeleteTopic deletes a topic.
+func DeleteTopic(tb testing.TB, addrs []string, topic string) {
+	tb.Helper()
+	t := kmsg.NewDeleteTopicsRequestTopic()
+	t.Topic = &topic
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.Topics, req.TopicNames = append(req.Topics, t), []string{topic}
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.DeleteTopicsResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Topics[0].ErrorCode)
+}
+
+// DeleteRecords makes the log start at an offset, as retention would.
+func DeleteRecords(tb testing.TB, addrs []string, topic string, partition int32, before int64) {
+	tb.Helper()
+	p := kmsg.NewDeleteRecordsRequestTopicPartition()
+	p.Partition, p.Offset = partition, before
+	t := kmsg.NewDeleteRecordsRequestTopic()
+	t.Topic, t.Partitions = topic, append(t.Partitions, p)
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	req.Topics = append(req.Topics, t)
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.DeleteRecordsResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Topics[0].Partitions[0].ErrorCode)
+}
+
+// Batch is a record batch of format 2, to be encoded as it is: with holes, with
+// no records, as a marker, or damaged.
+type Batch struct {
+	Base          int64
+	LastDelta     int32 // last offset − Base; it may reach beyond the records
+	Epoch         int32
+	Producer      int64 // −1: none
+	Transactional bool
+	Control       bool
+	Records       []Record // offsets ≥ Base
+}
+
+// Marker is the batch that ends a transaction.
+func Marker(offset, producer int64, commit bool) Batch {
+	typ := byte(0)
+	if commit {
+		typ = 1
+	}
+	return Batch{
+		Base: offset, Producer: producer, Transactional: true, Control: true,
+		Records: []Record{{Offset: offset, Key: []byte{0, 0, 0, typ}, Value: []byte{0, 0, 0, 0, 0, 0}}},
+	}
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Append encodes the batch as it is on the wire.
+func (b Batch) Append(dst []byte) []byte {
+	var records []byte
+	for _, r := range b.Records {
+		k := kmsg.Record{OffsetDelta: int32(r.Offset - b.Base), Key: r.Key, Value: r.Value}
+		for _, h := range r.Headers {
+			k.Headers = append(k.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
+		}
+		// The length counts what follows it, and is itself of varying length.
+		k.Length = int32(len(k.AppendTo(nil)) - 1)
+		records = k.AppendTo(records)
+	}
+	var attributes int16
+	if b.Transactional {
+		attributes |= 1 << 4
+	}
+	if b.Control {
+		attributes |= 1 << 5
+	}
+	w := kmsg.RecordBatch{
+		FirstOffset: b.Base, PartitionLeaderEpoch: b.Epoch, Magic: 2, Attributes: attributes,
+		LastOffsetDelta: b.LastDelta, ProducerID: b.Producer, ProducerEpoch: -1, FirstSequence: -1,
+		NumRecords: int32(len(b.Records)), Records: records,
+	}
+	raw := w.AppendTo(nil)
+	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], castagnoli))
+	return append(dst, raw...)
+}
