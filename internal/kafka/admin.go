@@ -1,0 +1,257 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/listoffsets"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+)
+
+// metadata returns what the transport knows of the cluster and one topic, at
+// most metadataTTL old while a broker is reachable. It asks no broker itself.
+func (c *Client) metadata(ctx context.Context, topic string) (*metadata.Response, error) {
+	req := &metadata.Request{TopicNames: []string{topic}}
+	if topic == "" {
+		req.TopicNames = []string{}
+	}
+	m, err := c.roundTrip(ctx, requestTimeout, req)
+	if err != nil {
+		err = callError(ctx, "metadata", topic, -1, err)
+		if Retriable(err) && c.dialer.SASLMechanism != nil {
+			// No broker was ever reached. The pool says "connection closed"
+			// where credentials are refused; a connection of our own learns it.
+			if refused := c.Probe(ctx); Unauthorized(refused) {
+				return nil, refused
+			}
+		}
+		return nil, err
+	}
+	res, ok := m.(*metadata.Response)
+	if !ok {
+		return nil, localError("metadata", topic, -1, kindProtocol, "malformed response")
+	}
+	return res, nil
+}
+
+// ClusterID returns the id of the cluster, empty where brokers have none.
+func (c *Client) ClusterID(ctx context.Context) (string, error) {
+	m, err := c.metadata(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	return m.ClusterID, nil
+}
+
+// Topic is what the cluster says of a topic.
+type Topic struct {
+	Name       string
+	Exists     bool
+	Partitions []Partition // in order; empty where the topic does not exist
+}
+
+// Partition is one partition of a topic.
+type Partition struct {
+	ID          int32
+	Leader      int32 // node id, −1 if there is none now
+	LeaderEpoch int32
+}
+
+// Topic looks a topic up. A topic that does not exist is no error.
+func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
+	t := Topic{Name: name}
+	m, err := c.metadata(ctx, name)
+	if err != nil {
+		return t, err
+	}
+	if len(m.Topics) != 1 {
+		return t, localError("metadata", name, -1, kindProtocol, "malformed response")
+	}
+	switch code := m.Topics[0].ErrorCode; kafkago.Error(code) {
+	case 0:
+	case kafkago.UnknownTopicOrPartition:
+		return t, nil
+	default:
+		return t, brokerError("metadata", name, -1, code)
+	}
+	t.Exists = true
+	for _, p := range m.Topics[0].Partitions {
+		t.Partitions = append(t.Partitions, Partition{p.PartitionIndex, p.LeaderID, p.LeaderEpoch})
+	}
+	return t, nil
+}
+
+// Offsets returns the start of the partition's log, its last stable offset,
+// below which every transaction is decided, and its end (the high watermark).
+func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (start, lastStable, end int64, err error) {
+	if start, err = c.listOffset(ctx, topic, partition, kafkago.FirstOffset, false); err != nil {
+		return 0, 0, 0, err
+	}
+	if lastStable, err = c.listOffset(ctx, topic, partition, kafkago.LastOffset, true); err != nil {
+		return 0, 0, 0, err
+	}
+	if end, err = c.listOffset(ctx, topic, partition, kafkago.LastOffset, false); err != nil {
+		return 0, 0, 0, err
+	}
+	return start, lastStable, end, nil
+}
+
+// listOffset asks the leader for the offset at FirstOffset or LastOffset.
+func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64, committed bool) (int64, error) {
+	const api = "list_offsets"
+	isolation := int8(0)
+	if committed {
+		isolation = 1
+	}
+	m, err := c.roundTrip(ctx, requestTimeout, &listoffsets.Request{
+		ReplicaID:      -1,
+		IsolationLevel: isolation,
+		Topics: []listoffsets.RequestTopic{{
+			Topic: topic,
+			Partitions: []listoffsets.RequestPartition{{
+				Partition: partition, CurrentLeaderEpoch: -1, Timestamp: at,
+			}},
+		}},
+	})
+	if err != nil {
+		return 0, callError(ctx, api, topic, partition, err)
+	}
+	if res, ok := m.(*listoffsets.Response); ok && len(res.Topics) == 1 && len(res.Topics[0].Partitions) == 1 {
+		p := &res.Topics[0].Partitions[0]
+		switch {
+		case p.ErrorCode != 0:
+			return 0, brokerError(api, topic, partition, p.ErrorCode)
+		case p.Offset >= 0:
+			return p.Offset, nil
+		}
+	}
+	return 0, localError(api, topic, partition, kindProtocol, "malformed response")
+}
+
+// TopicConfig returns the values in force of the given settings of a topic,
+// for example cleanup.policy, without those the broker does not know.
+func (c *Client) TopicConfig(ctx context.Context, topic string, keys ...string) (map[string]string, error) {
+	const api = "describe_configs"
+	if c.isClosed() {
+		return nil, callError(ctx, api, topic, -1, errClosed)
+	}
+	res, err := c.api.DescribeConfigs(ctx, &kafkago.DescribeConfigsRequest{
+		Resources: []kafkago.DescribeConfigRequestResource{{
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: topic, ConfigNames: keys,
+		}},
+	})
+	if err != nil {
+		return nil, callError(ctx, api, topic, -1, err)
+	}
+	if len(res.Resources) != 1 {
+		return nil, localError(api, topic, -1, kindProtocol, "malformed response")
+	}
+	if err := res.Resources[0].Error; err != nil {
+		return nil, callError(ctx, api, topic, -1, err)
+	}
+	config := make(map[string]string, len(keys))
+	for _, e := range res.Resources[0].ConfigEntries {
+		if slices.Contains(keys, e.ConfigName) {
+			config[e.ConfigName] = e.ConfigValue
+		}
+	}
+	return config, nil
+}
+
+// CreateTopic creates a topic with the broker's default replication, or with
+// one replica where that default is refused, and waits until it is known. A
+// topic that exists already is left as it is, which is no error.
+func (c *Client) CreateTopic(ctx context.Context, name string, partitions int, config map[string]string) error {
+	if len(c.topics) > 0 && !slices.Contains(c.topics, name) {
+		return localError("create_topics", name, -1, kindUsage, "not among the topics this client follows")
+	}
+	err := c.createTopic(ctx, name, partitions, -1, config)
+	var e *Error
+	if errors.As(err, &e) {
+		switch kafkago.Error(e.Code) {
+		case kafkago.InvalidReplicationFactor, kafkago.UnsupportedVersion:
+			// Brokers before 2.4 have no default to ask for; newer ones may
+			// have one that they are too few for.
+			err = c.createTopic(ctx, name, partitions, 1, config)
+		}
+	}
+	if errors.As(err, &e) && kafkago.Error(e.Code) == kafkago.TopicAlreadyExists {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	late := time.After(requestTimeout)
+	for {
+		t, err := c.Topic(ctx, name)
+		if err == nil && len(t.Partitions) > 0 || err != nil && !Retriable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-late:
+			return localError("create_topics", name, -1, kindTimeout, "created, but brokers do not know it yet")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Client) createTopic(ctx context.Context, name string, partitions, replicas int, config map[string]string) error {
+	const api = "create_topics"
+	if c.isClosed() {
+		return callError(ctx, api, name, -1, errClosed)
+	}
+	t := kafkago.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: replicas}
+	for k, v := range config {
+		t.ConfigEntries = append(t.ConfigEntries, kafkago.ConfigEntry{ConfigName: k, ConfigValue: v})
+	}
+	res, err := c.api.CreateTopics(ctx, &kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{t}})
+	if err != nil {
+		return callError(ctx, api, name, -1, err)
+	}
+	refused, ok := res.Errors[name]
+	if !ok {
+		return localError(api, name, -1, kindProtocol, "malformed response")
+	}
+	if refused == nil {
+		return nil
+	}
+	err = callError(ctx, api, name, -1, refused)
+	var e *Error
+	if errors.As(err, &e) && e.Code != 0 {
+		// The broker says which setting it refuses, in words that concern
+		// nothing but this request.
+		if why, ok := strings.CutPrefix(refused.Error(), kafkago.Error(e.Code).Error()+": "); ok {
+			e.err = errors.New(why)
+		}
+	}
+	return err
+}
+
+// CommitOffset writes a consumer group's offset, for tools that show lag. The
+// daemon never reads it.
+func (c *Client) CommitOffset(ctx context.Context, group, topic string, partition int32, next int64) error {
+	const api = "offset_commit"
+	if c.isClosed() {
+		return callError(ctx, api, topic, partition, errClosed)
+	}
+	res, err := c.api.OffsetCommit(ctx, &kafkago.OffsetCommitRequest{
+		GroupID:      group,
+		GenerationID: -1, // a group without members
+		Topics: map[string][]kafkago.OffsetCommit{
+			topic: {{Partition: int(partition), Offset: next}},
+		},
+	})
+	if err != nil {
+		return callError(ctx, api, topic, partition, err)
+	}
+	if ps := res.Topics[topic]; len(ps) == 1 {
+		return callError(ctx, api, topic, partition, ps[0].Error)
+	}
+	return localError(api, topic, partition, kindProtocol, "malformed response")
+}

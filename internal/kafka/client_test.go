@@ -1,0 +1,301 @@
+package kafka
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{
+		{},
+		{Brokers: []string{"localhost"}},
+		{Brokers: []string{"localhost:x"}},
+		{Brokers: []string{"localhost:9092", ":9092"}},
+		{Brokers: []string{"localhost:9092"}, SASL: SASL{Mechanism: "gssapi"}},
+	} {
+		if _, err := NewClient(o); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+	c, err := NewClient(Options{Brokers: []string{"localhost:9092"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for name, bad := range map[string]struct {
+		o ReaderOptions
+		p Position
+	}{
+		"no topic":         {},
+		"partition":        {o: ReaderOptions{Topic: "t", Partition: -1}},
+		"limits":           {o: ReaderOptions{Topic: "t", MaxBytes: 1 << 20}},
+		"wait":             {o: ReaderOptions{Topic: "t", MaxWait: time.Hour}},
+		"position":         {o: ReaderOptions{Topic: "t"}, p: Position{Next: -1}},
+		"anchor after it":  {o: ReaderOptions{Topic: "t"}, p: Position{Next: 5, Anchor: &Anchor{Offset: 5}}},
+		"anchor before it": {o: ReaderOptions{Topic: "t"}, p: Position{Next: 5, Anchor: &Anchor{Offset: -1}}},
+	} {
+		if _, err := c.NewReader(bad.o, bad.p); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// selfSigned returns a server's certificate for 127.0.0.1 and the pool that
+// trusts it.
+func selfSigned(t *testing.T) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool
+}
+
+func TestProbe(t *testing.T) {
+	server, pool := selfSigned(t)
+	plain := startBroker(t, embedded.Options{Topics: []string{"in"}})
+	secure := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
+		kfake.TLS(server), kfake.EnableSASL(),
+		kfake.Superuser("PLAIN", "u", "secret"), kfake.Superuser("SCRAM-SHA-256", "u", "secret"), kfake.Superuser("SCRAM-SHA-512", "u", "secret"),
+	}})
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := free.Addr().String()
+	free.Close()
+	trust := &tls.Config{RootCAs: pool}
+
+	for name, test := range map[string]struct {
+		o     Options
+		label string // "": works
+		text  string
+	}{
+		"plain":             {Options{Brokers: plain.Addrs()}, "", ""},
+		"one of two works":  {Options{Brokers: []string{closed, plain.Addr()}}, "", ""},
+		"refused":           {Options{Brokers: []string{closed}}, "network", "connection refused"},
+		"PLAIN":             {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"plain", "u", "secret"}}, "", ""},
+		"SCRAM-SHA-256":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-256", "u", "secret"}}, "", ""},
+		"SCRAM-SHA-512":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-512", "u", "secret"}}, "", ""},
+		"wrong password":    {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"plain", "u", "wrong"}}, "58", "sasl authentication failed"},
+		"wrong proof":       {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-512", "u", "wrong"}}, "58", "sasl authentication failed"},
+		"unknown authority": {Options{Brokers: secure.Addrs(), TLS: &tls.Config{}, SASL: SASL{"plain", "u", "secret"}}, "tls", "certificate"},
+		"TLS missing":       {Options{Brokers: secure.Addrs()}, "network", "TLS"},
+	} {
+		test.o.metadataTTL = 100 * time.Millisecond
+		c, err := NewClient(test.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err = c.Probe(ctx)
+		var e *Error
+		switch {
+		case test.label == "":
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+			// What Probe accepts works.
+			if _, err := c.Produce(ctx, "in", 0, messages("a", 1)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case !errors.As(err, &e) || e.Label() != test.label || !strings.Contains(err.Error(), test.text):
+			t.Errorf("%s: %v", name, err)
+		case strings.Contains(err.Error(), "wrong"):
+			t.Errorf("%s: the password is in the error: %v", name, err)
+		case Unauthorized(err) != (test.label == "58"):
+			t.Errorf("%s: unauthorized = %v", name, Unauthorized(err))
+		}
+		cancel()
+		c.Close()
+		if err := c.Probe(t.Context()); err == nil || Retriable(err) {
+			t.Errorf("%s: a closed client: %v", name, err)
+		}
+	}
+	expectQuiet(t)
+}
+
+// A reader with wrong credentials says so, and not that a topic is missing.
+func TestReaderWithWrongPassword(t *testing.T) {
+	b := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
+		kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret"),
+	}})
+	c, err := NewClient(Options{Brokers: b.Addrs(), SASL: SASL{"plain", "u", "wrong"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = newReader(t, c, ReaderOptions{Topic: "in"}, start).Fetch(ctx, new(Chunk))
+	if !Unauthorized(err) || !Retriable(err) {
+		t.Error(err)
+	}
+}
+
+func TestAdmin(t *testing.T) {
+	b := startBroker(t, embedded.Options{Brokers: 2, ClusterID: "the-cluster"})
+	c := dialBroker(t, b.Addrs()...)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if id, err := c.ClusterID(ctx); err != nil || id != "the-cluster" {
+		t.Errorf("cluster id %q, %v", id, err)
+	}
+	if topic, err := c.Topic(ctx, "out"); err != nil || topic.Exists {
+		t.Errorf("a topic that is not there: %+v, %v", topic, err)
+	}
+	config := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.InvalidReplicationFactor})
+	for range 2 { // the second time it exists
+		if err := c.CreateTopic(ctx, "out", 3, config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topic, err := c.Topic(ctx, "out")
+	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 || topic.Partitions[0].LeaderEpoch != 0 {
+		t.Errorf("%+v, %v", topic, err)
+	}
+	got, err := c.TopicConfig(ctx, "out", "cleanup.policy", "max.message.bytes", "retention.ms", "no.such.key")
+	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" || got["retention.ms"] != "604800000" || len(got) != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+	var e *Error
+	if _, err := c.TopicConfig(ctx, "missing", "cleanup.policy"); !errors.As(err, &e) || e.Code != 3 {
+		t.Errorf("config of a missing topic: %v", err)
+	}
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation})
+	if err := c.CreateTopic(ctx, "bad", 1, nil); err == nil || Retriable(err) {
+		t.Errorf("refused by policy: %v", err)
+	}
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.TopicAuthorizationFailed})
+	if err := c.CreateTopic(ctx, "forbidden", 1, nil); !Unauthorized(err) {
+		t.Errorf("forbidden: %v", err)
+	}
+
+	p := kafkatest.NewProducer(t, b.Addrs(), "out", 1, "tx")
+	p.Begin()
+	p.Send(numbered("a", 5)...)
+	p.End(true)
+	kafkatest.DeleteRecords(t, b.Addrs(), "out", 1, 2)
+	p.Begin()
+	p.Send(numbered("b", 3)...)
+	if first, stable, end, err := c.Offsets(ctx, "out", 1); err != nil || first != 2 || stable != 6 || end != 9 {
+		t.Errorf("offsets %d, %d, %d, %v", first, stable, end, err)
+	}
+	p.End(false)
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.OffsetNotAvailable})
+	if _, _, _, err := c.Offsets(ctx, "out", 1); !Retriable(err) {
+		t.Errorf("offsets not known yet: %v", err)
+	}
+	if err := c.CommitOffset(ctx, "lag", "out", 1, 4); err != nil {
+		t.Error(err)
+	}
+
+	few, err := NewClient(Options{Brokers: b.Addrs(), Topics: []string{"out", "later"}, metadataTTL: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer few.Close()
+	if err := few.CreateTopic(ctx, "unfollowed", 1, nil); err == nil || Retriable(err) {
+		t.Errorf("a topic that is not followed: %v", err)
+	}
+	if err := few.CreateTopic(ctx, "later", 1, nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := few.Produce(ctx, "later", 0, messages("a", 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	b := Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond}
+	for i, top := range []time.Duration{10, 20, 40, 50, 50} {
+		if d := b.next(); d > top*time.Millisecond || d < top*time.Millisecond/2 {
+			t.Errorf("pause %d is %v, want at most %v", i, d, top*time.Millisecond)
+		}
+	}
+	b.Reset()
+	if d := b.next(); d > 10*time.Millisecond {
+		t.Errorf("pause after a success is %v", d)
+	}
+	b = Backoff{}
+	for range 100 {
+		if d := b.next(); d > 5*time.Second || d < 25*time.Millisecond {
+			t.Errorf("pause %v", d)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestRetriableCodes(t *testing.T) {
+	for code, want := range map[int16]bool{
+		-1: true, 1: true, 3: true, 5: true, 6: true, 7: true, 19: true, 20: true, 29: true, 56: true, 58: true, 74: true, 75: true, 78: true, 89: true, 999: true,
+		10: false, 17: false, 18: false, 32: false, 35: false, 38: false, 44: false, 87: false,
+	} {
+		e := brokerError("fetch", "in", 0, code)
+		if e.Retriable() != want {
+			t.Errorf("code %d: retriable = %v", code, e.Retriable())
+		}
+	}
+	e := brokerError("fetch", "in", 3, 6)
+	if e.Error() != "kafka fetch in/3: not leader for partition (error 6)" || e.Label() != "6" {
+		t.Errorf("%v, %s", e, e.Label())
+	}
+}
+
+// The hash is that of the framed record, and null is not empty.
+func TestHashRecord(t *testing.T) {
+	seen := map[[32]byte]bool{}
+	for _, k := range [][]byte{nil, {}, []byte("a"), []byte("ab")} {
+		for _, v := range [][]byte{nil, {}, []byte("b"), []byte("ab")} {
+			for o := range int64(3) {
+				h := HashRecord(o, k, v)
+				if seen[h] {
+					t.Errorf("hash of %d, %q, %q is taken", o, k, v)
+				}
+				seen[h] = true
+			}
+		}
+	}
+	const want = "d693ad6b" // printf '\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\x02\0\0\0hi' | sha256sum
+	if h := HashRecord(1, nil, []byte("hi")); !strings.HasPrefix(fmt.Sprintf("%x", h), want) {
+		t.Errorf("hash %x", h)
+	}
+}

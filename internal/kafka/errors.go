@@ -1,0 +1,277 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// Error is a failed call: a broker's error code, or a failure on the way to it.
+type Error struct {
+	// API is the call: "fetch", "list_offsets", "metadata", "produce",
+	// "create_topics", "describe_configs", "offset_commit" or "connect".
+	API string
+	// Code is the broker's error code; 0 where no broker answered.
+	Code int16
+	// Topic and Partition say what was asked for. Topic is empty, and
+	// Partition −1, where the call has none.
+	Topic     string
+	Partition int32
+
+	kind string // for Code = 0: one of the kinds below
+	err  error
+}
+
+// The kinds of a failure without a broker's code, as Label reports them.
+const (
+	kindTimeout  = "timeout"  // no answer in time
+	kindNetwork  = "network"  // refused, reset, closed, no such host
+	kindTLS      = "tls"      // handshake or certificate
+	kindProtocol = "protocol" // an answer that makes no sense
+	kindEmpty    = "empty"    // no data where there must be some
+	kindClosed   = "closed"   // the client was closed
+	kindUsage    = "usage"    // the request was refused before it was sent
+)
+
+// Error returns "api topic/partition: what happened".
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("kafka ")
+	b.WriteString(e.API)
+	if e.Topic != "" {
+		b.WriteByte(' ')
+		b.WriteString(e.Topic)
+		if e.Partition >= 0 {
+			b.WriteByte('/')
+			b.WriteString(strconv.Itoa(int(e.Partition)))
+		}
+	}
+	b.WriteString(": ")
+	switch {
+	case e.Code != 0:
+		fmt.Fprintf(&b, "%s (error %d)", strings.ToLower(title(e.Code)), e.Code)
+		if e.err != nil {
+			fmt.Fprintf(&b, ": %v", e.err)
+		}
+	case e.err != nil:
+		b.WriteString(e.err.Error())
+	default:
+		b.WriteString(e.kind)
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause, if there is one beside the code.
+func (e *Error) Unwrap() error { return e.err }
+
+// Label is the error as the value of a metric label: the broker's code in
+// decimal, or a word for a failure that never reached a broker. The set of
+// values is small and independent of the data.
+func (e *Error) Label() string {
+	if e.Code != 0 {
+		return strconv.Itoa(int(e.Code))
+	}
+	return e.kind
+}
+
+// Retriable reports whether the same call may succeed later without anybody
+// changing the request: wait and repeat it. Refused credentials and missing
+// permissions count as retriable. They are cured on the broker's side, and a
+// daemon that waits for it needs no second operator action.
+func (e *Error) Retriable() bool {
+	if e.Code == 0 {
+		return e.kind != kindUsage && e.kind != kindClosed
+	}
+	switch kafkago.Error(e.Code) {
+	case kafkago.MessageSizeTooLarge, kafkago.RecordListTooLarge,
+		kafkago.InvalidTopic, kafkago.InvalidRequiredAcks, kafkago.InvalidTimestamp,
+		kafkago.UnsupportedSASLMechanism, kafkago.IllegalSASLState,
+		kafkago.UnsupportedVersion, kafkago.InvalidRequest,
+		kafkago.InvalidPartitionNumber, kafkago.InvalidReplicationFactor,
+		kafkago.InvalidReplicaAssignment, kafkago.InvalidConfiguration,
+		kafkago.UnsupportedForMessageFormat, kafkago.PolicyViolation,
+		kafkago.UnsupportedCompressionType, kafkago.InvalidRecord:
+		return false
+	}
+	return true
+}
+
+// Retriable reports whether err is a failed call worth repeating.
+func Retriable(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Retriable()
+}
+
+// Unauthorized reports whether err says that the broker refused the
+// credentials or lacks a permission for them.
+func Unauthorized(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch kafkago.Error(e.Code) {
+	case kafkago.TopicAuthorizationFailed, kafkago.GroupAuthorizationFailed,
+		kafkago.ClusterAuthorizationFailed, kafkago.SASLAuthenticationFailed,
+		kafkago.TransactionalIDAuthorizationFailed:
+		return true
+	}
+	return false
+}
+
+// GapError says that records between the position and the start of the log are
+// gone: retention or DeleteRecords overtook the reader.
+type GapError struct {
+	Topic          string
+	Partition      int32
+	LogStart, Next int64
+}
+
+// Error returns what is missing.
+func (e *GapError) Error() string {
+	return fmt.Sprintf("%s/%d: offsets %d to %d are no longer in the log, which starts at %d",
+		e.Topic, e.Partition, e.Next, e.LogStart-1, e.LogStart)
+}
+
+// TruncatedError says that the log ends before the position: it lost records
+// that were read, or it is another log. Its offsets will be given to other
+// records, so waiting for it to grow is no remedy.
+type TruncatedError struct {
+	Topic        string
+	Partition    int32
+	LogEnd, Next int64
+}
+
+// Error returns both offsets.
+func (e *TruncatedError) Error() string {
+	return fmt.Sprintf("%s/%d: the log ends at %d, before the next offset %d: it was truncated or re-created",
+		e.Topic, e.Partition, e.LogEnd, e.Next)
+}
+
+// Evidence is what showed that a log was replaced.
+type Evidence string
+
+// The evidence of a ReplacedError.
+const (
+	// AnchorDiffers: the record at the anchor's offset is another one, or it
+	// now belongs to an aborted transaction.
+	AnchorDiffers Evidence = "the last record read has different content now"
+	// AnchorVanished: there is no record at the anchor's offset any more,
+	// though the log reaches past it on both sides.
+	AnchorVanished Evidence = "the last record read is missing from the middle of the log"
+	// ClusterChanged: the brokers belong to another cluster.
+	ClusterChanged Evidence = "the brokers report another cluster id"
+	// EpochWentBack: leader epochs only grow as long as a topic lives.
+	EpochWentBack Evidence = "the leader epoch went back"
+)
+
+// ReplacedError says that the log is not the one that was read before.
+type ReplacedError struct {
+	Topic     string
+	Partition int32
+	Next      int64
+	Evidence  Evidence
+}
+
+// Error returns the evidence.
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("%s/%d at offset %d: not the log that was read before: %s",
+		e.Topic, e.Partition, e.Next, e.Evidence)
+}
+
+// TooLargeError says that one message alone exceeds what the topic or the
+// broker accepts. Repeating it cannot help.
+type TooLargeError struct {
+	Topic     string
+	Partition int32
+	Index     int // of the message in the call
+	Bytes     int // of its key, value and headers
+	cause     *Error
+}
+
+// Error returns the size, which is not a function of anything private: it is
+// the size of what was to be published.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%s/%d: a message of %d bytes exceeds the topic's max.message.bytes",
+		e.Topic, e.Partition, e.Bytes)
+}
+
+// Unwrap returns the broker's answer.
+func (e *TooLargeError) Unwrap() error { return e.cause }
+
+// title is kafka-go's name of a code: "Not Leader For Partition".
+func title(code int16) string {
+	if t := kafkago.Error(code).Title(); t != "" {
+		return t
+	}
+	return "unknown error"
+}
+
+// brokerError is an error code of a response.
+func brokerError(api, topic string, partition int32, code int16) *Error {
+	return &Error{API: api, Code: code, Topic: topic, Partition: partition}
+}
+
+// localError is a failure without a broker's code.
+func localError(api, topic string, partition int32, kind, text string) *Error {
+	return &Error{API: api, Topic: topic, Partition: partition, kind: kind, err: errors.New(text)}
+}
+
+// callError classifies what a call of kafka-go returned. If the caller's own
+// context has ended that is the answer, and no Error: nothing failed.
+func callError(ctx context.Context, api, topic string, partition int32, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := ctx.Err(); cause != nil {
+		return cause
+	}
+	e := &Error{API: api, Topic: topic, Partition: partition}
+	var (
+		code    kafkago.Error
+		netErr  net.Error
+		opErr   *net.OpError
+		record  tls.RecordHeaderError
+		alert   tls.AlertError
+		cert    *tls.CertificateVerificationError
+		unknown x509.UnknownAuthorityError
+	)
+	switch {
+	case errors.As(err, &code):
+		e.Code = int16(code)
+	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition):
+		e.Code = int16(kafkago.UnknownTopicOrPartition)
+	case errors.Is(err, protocol.ErrNoLeader):
+		e.Code = int16(kafkago.LeaderNotAvailable)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.As(err, &netErr) && netErr.Timeout():
+		e.kind, e.err = kindTimeout, errors.New("no answer in time")
+	case errors.As(err, &record), errors.As(err, &alert), errors.As(err, &cert), errors.As(err, &unknown):
+		e.kind, e.err = kindTLS, err
+	case errors.Is(err, errClosed):
+		e.kind, e.err = kindClosed, errClosed
+	case errors.As(err, &opErr), netErr != nil, errors.Is(err, net.ErrClosed):
+		e.kind, e.err = kindNetwork, err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		e.kind, e.err = kindNetwork, errors.New("the broker closed the connection")
+	case api == "fetch":
+		// What a decoder says about record batches may be a function of their
+		// content: checksums, lengths.
+		e.kind, e.err = kindProtocol, errors.New("record batches could not be decoded")
+		if strings.Contains(err.Error(), "checksum") {
+			e.err = errors.New("a record batch does not match its checksum")
+		}
+	default:
+		e.kind, e.err = kindProtocol, err
+	}
+	return e
+}
