@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	kafkago "github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+const serveEnv = "STREAMDP_BENCH_BROKER"
+
+// TestMain turns the test binary into a broker when a benchmark starts it as
+// one, so that the broker's memory and time are not the reader's.
+func TestMain(m *testing.M) {
+	if os.Getenv(serveEnv) == "" {
+		os.Exit(m.Run())
+	}
+	// The same record everywhere, so that the anchor is found at any offset.
+	batch := kafkatest.Batch{Producer: -1}
+	for i := range 1000 {
+		batch.Records = append(batch.Records, kafkatest.Record{Offset: int64(i), Value: bytes.Repeat([]byte("x"), 128)})
+	}
+	batch.LastDelta = 999
+	b, err := embedded.Start(embedded.Options{
+		Topics: []string{"in"},
+		Extra:  []kfake.Opt{kfake.SyntheticFetch(kfake.SyntheticBatch{Batch: batch.Append(nil)})},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(b.Addr())
+	io.Copy(io.Discard, os.Stdin) // until the parent ends
+	b.Close()
+}
+
+func benchBroker(b *testing.B) string {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), serveEnv+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { in.Close(); cmd.Wait() })
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(addr)
+}
+
+// BenchmarkReader reads records of 128 bytes from a broker in another process,
+// in turn with a loop over bare responses that only counts records.
+func BenchmarkReader(b *testing.B) {
+	c := dialBroker(b, benchBroker(b))
+	r := newReader(b, c, ReaderOptions{Topic: "in"}, Position{Next: 1 << 20, LeaderEpoch: -1})
+	ctx := b.Context()
+	var chunks [3]Chunk
+	read := func() (n int) {
+		for i := range 24 {
+			chunk := &chunks[i%3]
+			if err := r.Fetch(ctx, chunk); err != nil {
+				b.Fatal(err)
+			}
+			n += len(chunk.Records)
+		}
+		return n
+	}
+	next := int64(1 << 20)
+	count := func() (n int) {
+		for range 24 {
+			m, err := c.transport.RoundTrip(ctx, c.addr, &fetch.Request{
+				ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: DefaultMaxBytes, IsolationLevel: int8(kafkago.ReadCommitted), SessionID: -1, SessionEpoch: -1,
+				Topics: []fetch.RequestTopic{{Topic: "in", Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			stream := m.(*fetch.Response).Topics[0].Partitions[0].RecordSet.Records.(*protocol.RecordStream)
+			for {
+				rec, err := stream.ReadRecord()
+				if err != nil {
+					break
+				}
+				next = rec.Offset + 1
+				closeRecord(rec)
+				n++
+			}
+		}
+		return n
+	}
+	read()
+	count()
+	var (
+		records, counted int
+		own, bare        time.Duration
+		mallocs          uint64
+		before, after    runtime.MemStats
+	)
+	for b.Loop() {
+		runtime.ReadMemStats(&before)
+		begin := time.Now()
+		records += read()
+		own += time.Since(begin)
+		runtime.ReadMemStats(&after)
+		mallocs += after.Mallocs - before.Mallocs
+		begin = time.Now()
+		counted += count()
+		bare += time.Since(begin)
+	}
+	perRecord := func(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / float64(n) }
+	b.ReportMetric(perRecord(own, records), "ns/record")
+	b.ReportMetric(perRecord(bare, counted), "ns/record-bare")
+	b.ReportMetric(perRecord(own, records)/perRecord(bare, counted), "ratio")
+	b.ReportMetric(float64(records)/own.Seconds()/1e6, "Mrecords/s")
+	b.ReportMetric(float64(mallocs)/float64(records), "allocs/record")
+	b.ReportMetric(0, "ns/op")
+}
