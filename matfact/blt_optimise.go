@@ -1,0 +1,116 @@
+package matfact
+
+import (
+	"errors"
+	"math"
+)
+
+// bltObjective is what a BLT is optimised for: S·E, the square of its error for
+// sensitivity 1 and noise multiplier 1.
+type bltObjective struct {
+	pole   float64 // a₀ of the workload 1/(1−(1−a₀)x)
+	sens   float64 // length n of S(n); +Inf: valid for every length
+	length float64 // length n of E(n); may be +Inf where pole > 0
+	window float64 // > 0: a sum over that many steps, n = ∞; length is unused
+}
+
+// optimiseBLT minimises S·E over the BLTs with the given number of buffers. It
+// returns the gaps a and â, interlaced a₁ < â₁ < a₂ < … < â_d ≤ 1, and the
+// value S·E.
+//
+// Interlacing makes all ω_i > 0 and all ω̂_i < 0; it is built into the variables
+// x ∈ ℝ^2d,
+//
+//	q₁ = x₁,  q_m = q_{m−1} + exp(x_m),  (a₁, â₁, a₂, …)_m = 1/(1 + exp(−q_m)),
+//
+// so BFGS runs unconstrained, on ln S + ln E with the exact gradient. The cost
+// does not depend on n: 0.2 to 3 ms.
+//
+// Errors: no finite value found.
+func optimiseBLT(buffers int, o bltObjective) (a, ahat []float64, value float64, err error) {
+	scale := o.length
+	switch {
+	case o.window > 0:
+		scale = o.window
+	case math.IsInf(scale, 1):
+		scale = 2 / o.pole
+	}
+	best := math.Inf(1)
+	var x []float64
+	// One start does, except for windows of about ten steps.
+	for _, top := range []float64{0.3, -1.5, 3} {
+		trial := bltStart(buffers, scale, top)
+		if f := minimise(trial, o.log); f < best {
+			best, x = f, trial
+		}
+	}
+	if x == nil {
+		return nil, nil, 0, errors.New("optimising the BLT found no finite error")
+	}
+	a, ahat = interlaced(x)
+	return a, ahat, math.Exp(best), nil
+}
+
+// bltStart returns the x of 2d points q equally spaced between
+// ln(min(2/N, 0.2)) and top.
+func bltStart(buffers int, scale, top float64) []float64 {
+	m := 2 * buffers
+	x := make([]float64, m)
+	x[0] = math.Log(min(2/scale, 0.2))
+	step := max((top-x[0])/float64(m-1), 0.1)
+	for i := 1; i < m; i++ {
+		x[i] = math.Log(step)
+	}
+	return x
+}
+
+// interlaced maps the variables of the optimiser to the gaps.
+func interlaced(x []float64) (a, ahat []float64) {
+	a, ahat = make([]float64, len(x)/2), make([]float64, len(x)/2)
+	var q float64
+	for m := range x {
+		if m == 0 {
+			q = x[0]
+		} else {
+			q += math.Exp(x[m])
+		}
+		s := 1 / (1 + math.Exp(-q))
+		if m%2 == 0 {
+			a[m/2] = s
+		} else {
+			ahat[m/2] = s
+		}
+	}
+	return a, ahat
+}
+
+// log returns ln S + ln E at x, +Inf where that is not finite, and its gradient
+// where grad is not nil.
+func (o bltObjective) log(x, grad []float64) float64 {
+	a, ahat := interlaced(x)
+	s, sa, sahat := sensitivity(a, ahat, o.sens, grad != nil)
+	e, ea, eahat := squaredError(a, ahat, o.pole, o.length, o.window, grad != nil)
+	f := math.Log(s) + math.Log(e)
+	if math.IsNaN(f) {
+		f = math.Inf(1)
+	}
+	if grad != nil {
+		var tail float64 // Σ over the points from m on of ∂f/∂q
+		for m := len(x) - 1; m >= 0; m-- {
+			var d, gap float64
+			if m%2 == 0 {
+				d, gap = sa[m/2]/s+ea[m/2]/e, a[m/2]
+			} else {
+				d, gap = sahat[m/2]/s+eahat[m/2]/e, ahat[m/2]
+			}
+			if v := gap * (1 - gap) * d; !math.IsNaN(v) {
+				tail += v
+			}
+			grad[m] = tail
+			if m > 0 {
+				grad[m] *= math.Exp(x[m])
+			}
+		}
+	}
+	return f
+}

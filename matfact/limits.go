@@ -1,0 +1,116 @@
+package matfact
+
+import (
+	"fmt"
+	"math"
+)
+
+// maxDraw bounds |Z|: the row generator's Gaussians are below 13.3.
+const maxDraw = 14
+
+// maxState bounds |s_i| in lattice units; sums of maxDecays of them fit 128 bits.
+const maxState = 1 << 58
+
+// maxNoise bounds everything that is converted to float64 and rounded there.
+const maxNoise = 1 << 51
+
+// Limits implements Factorization.
+//
+// W solves CW = Q with |q_t| ≤ 14·sd + 2: the draw, half a unit of rounding
+// times 1/r ≤ 1, and Limits.Rounding ≤ 1. For |q| ≤ 1 mode j is at most
+// b_j ← (1−g)b_j + gκ_j/â_j after n steps of a phase, g = 1−(1−â_j)ⁿ, never more
+// than max(b_j, κ_j/â_j) in between; R takes the bounds to the next phase.
+// Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|), |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|. For a
+// BLT this gives |w| < 2·|q|.
+func (b *buffered) Limits(sd float64) (Limits, error) {
+	noise, state := b.reach()
+	// The floor loses less than one unit of 2⁻⁶⁴ a step and buffer.
+	var floor float64
+	for _, d := range b.stored.Decay {
+		floor += 0x1p-64 / d.gap()
+	}
+	l, err := limits(sd, noise, state, floor)
+	if len(b.stored.Decay) == 0 {
+		l.Rounding = 0 // s_t = 0
+	}
+	return l, err
+}
+
+// margin leaves room for the float64 rounding of the bounds below.
+const margin = 1 + 0x1p-20
+
+// limits derives Limits from the largest |w| and |s_i| for |q| ≤ 1 and from the
+// error of the state, in lattice units.
+func limits(sd, noise, state, floor float64) (Limits, error) {
+	if !(sd >= 0) || math.IsInf(sd, 0) {
+		return Limits{}, fmt.Errorf("noise is %g lattice units, must be finite and at least 0", sd)
+	}
+	q := float64(maxDraw*sd) + 2
+	l := Limits{Noise: float64(q * noise * margin)}
+	// s_t = q_t − w_t/r, and the state's error comes on top.
+	reach := float64((l.Noise + q + 1) * margin)
+	l.Rounding = (floor + float64(0x1p-53*(reach+1))) * margin
+	switch {
+	case reach >= maxNoise:
+		return Limits{}, fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd, reach)
+	case q*state >= maxState/2:
+		return Limits{}, fmt.Errorf("noise of %g lattice units can move a buffer to %g, must stay below 2^57: take a coarser lattice", sd, q*state)
+	case l.Rounding > 1:
+		return Limits{}, fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
+	}
+	return l, nil
+}
+
+// reach returns the largest |w| and the largest |s_i| for |q| ≤ 1.
+func (b *buffered) reach() (noise, state float64) {
+	var bound []float64 // of the modes, where the phase begins
+	for p, ph := range b.stored.Phases {
+		m := b.mode(p)
+		k := len(m.gap)
+		top := make([]float64, k) // … and anywhere in it
+		if p > 0 {
+			shift, before := b.mode(p-1).shift(m), bound
+			bound = make([]float64, k)
+			for l := range bound {
+				for j, x := range before {
+					bound[l] += float64(math.Abs(shift[l*len(before)+j]) * x)
+				}
+			}
+		} else {
+			bound = make([]float64, k)
+		}
+		sum := 1.0
+		for j := range top {
+			top[j] = max(bound[j], m.drive[j]/m.gap[j])
+			sum += float64(m.drive[j] * top[j])
+		}
+		noise = max(noise, ph.Scale*sum)
+		for i, omega := range m.omega {
+			var s float64
+			for j := range top {
+				s += float64(m.drive[j]*top[j]) / math.Abs(m.diff[j*k+i])
+			}
+			state = max(state, omega*s)
+		}
+		if p+1 < len(b.stored.Phases) {
+			steps := b.stored.Phases[p+1].Start - ph.Start
+			for j, gap := range m.gap {
+				g := gapPower(gap, steps)
+				bound[j] = float64((1-g)*bound[j]) + float64(m.drive[j]/gap*g)
+			}
+		}
+	}
+	return noise, state
+}
+
+// gapPower returns 1 − (1−gap)ⁿ without cancellation.
+func gapPower(gap float64, n uint64) float64 {
+	var g float64
+	for ; n > 0; n >>= 1 {
+		if n&1 == 1 {
+			g += float64(gap * (1 - g))
+		}
+		gap *= 2 - gap
+	}
+	return g
+}

@@ -1,0 +1,52 @@
+package matfact
+
+import "math"
+
+// phased returns the phased scheme: buffers with the fixed gaps
+// a_i = 0.3·10⁻ⁱ, and in phase p, the steps 2^p … 2^(p+1)−1, the weights that
+// minimise S·E(m·2^(p+1)) over ω > 0 on the first few of them. The diagonal of
+// the phase is 1/√S, so
+//
+//	C_tj = S^(−½) (δ_tj + Σ_i ω_i θ_i^(t−j−1)),   S, ω of j's phase:
+//
+// every column is a Toeplitz column of its own, with norm 1 whatever the height.
+//
+// Privacy: nothing but that norm is needed, so the guarantee holds on a stream
+// without end and against adaptively chosen rows. (A Toeplitz C valid for every
+// length has Σc_j² < ∞ and pays a power of log t; here each column
+// suits its own time.) After the last phase its weights are kept; the variance
+// then grows linearly.
+//
+// m trades early against late accuracy: 8 for sums, exponential weights and
+// windows, 1 for running averages, whose error is decided early.
+//
+// Cost: O(log t) buffers a coordinate, 8 at t = 10⁶, at most 14.
+func phased(w Workload) *Stored {
+	table := phasedSum
+	if w.Kind == "mean" {
+		table = phasedMean
+	}
+	s := &Stored{Kind: "phased"}
+	for p, ph := range table {
+		r := math.Sqrt(ph.s)
+		phase := Phase{Start: 1 << p, Scale: r}
+		for _, omega := range ph.omega {
+			// A weight below 2⁻⁶⁴ is none; its buffer comes with the next phase.
+			if weight := floorFixed(omega / r); weight > 0 {
+				phase.Weight = append(phase.Weight, weight)
+			}
+		}
+		s.Phases = append(s.Phases, phase)
+	}
+	for _, a := range phasedGaps[:len(table[len(table)-1].omega)] {
+		s.Decay = append(s.Decay, floorDecay(a))
+	}
+	return s
+}
+
+// tablePhase is one row of the tables in phased_table.go, which the optimiser of
+// phased_optimise_test.go made.
+type tablePhase struct {
+	s     float64 // S = 1 + Σ_ik ω_iω_k/D_ik
+	omega []float64
+}

@@ -1,0 +1,155 @@
+package matfact
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"strconv"
+)
+
+// Fixed is a number in [0, 1) in units of 2⁻⁶⁴. As text it is the decimal
+// integer: JSON numbers lose what does not fit 53 bits.
+type Fixed uint64
+
+// MarshalText writes the integer in decimal.
+func (f Fixed) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(f), 10), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (f *Fixed) UnmarshalText(text []byte) error {
+	v, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return fmt.Errorf("fixed-point number %q is not an integer of 64 bits", text)
+	}
+	*f = Fixed(v)
+	return nil
+}
+
+// float returns f·2⁻⁶⁴, rounded to nearest.
+func (f Fixed) float() float64 { return float64(f) * 0x1p-64 }
+
+// gap returns 1 − f·2⁻⁶⁴, rounded to nearest. f must not be 0.
+func (f Fixed) gap() float64 { return float64(-f) * 0x1p-64 }
+
+// Stored is a factorization as the integers it is made of. It belongs into the
+// manifest of a stream, as JSON, when the stream begins.
+//
+// With Θ_i = Decay[i]·2⁻⁶⁴ and, in the phase that holds step j,
+// Ω_i = Weight[i]·2⁻⁶⁴ and r = Scale, the matrix is
+//
+//	C_jj = 1/r,   C_tj = Σ_i Ω_i Θ_i^(t−j−1)  for t > j.
+//
+// "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt"
+// has neither decays nor phases: its coefficients follow from workload and
+// horizon by arithmetic that every architecture does alike.
+type Stored struct {
+	Kind   string  `json:"kind"`
+	Decay  []Fixed `json:"decay,omitempty"`
+	Phases []Phase `json:"phases,omitempty"`
+}
+
+// maxDecays bounds the number of buffers, for the error bounds that depend on
+// it. The phased scheme has 14.
+const maxDecays = 16
+
+// Phase is a range of columns of C with common weights, up to the start of the
+// next phase.
+type Phase struct {
+	// Start is the first step of the phase, from 1.
+	Start uint64 `json:"start"`
+	// Scale is r, the inverse of the diagonal.
+	Scale float64 `json:"scale"`
+	// Weight are the Ω of the first len(Weight) decays; the others are 0.
+	Weight []Fixed `json:"weight,omitempty"`
+}
+
+// validate reports everything about the phases and decays of s that the
+// formulas of this package do not allow. What passes is a matrix with a finite
+// column norm whose inverse is stable, whoever wrote it.
+func (s *Stored) validate() error {
+	var errs []error
+	add := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
+	}
+	if len(s.Decay) > maxDecays {
+		add("has %d decays, must be at most %d", len(s.Decay), maxDecays)
+	}
+	for i, d := range s.Decay {
+		if d == 0 || i > 0 && d <= s.Decay[i-1] {
+			add("decay %d must be positive and larger than the one before", i)
+		}
+	}
+	switch n := len(s.Phases); {
+	case n == 0:
+		add("must have a phase")
+	case s.Kind != "phased" && n != 1:
+		add("%s has %d phases, must have 1", s.Kind, n)
+	case s.Kind == "identity" && len(s.Decay) > 0:
+		add("identity has buffers")
+	}
+	for p, ph := range s.Phases {
+		if p == 0 && ph.Start != 1 {
+			add("phase 0 starts at %d, must be 1", ph.Start)
+		}
+		if p > 0 && (ph.Start <= s.Phases[p-1].Start || len(ph.Weight) < len(s.Phases[p-1].Weight)) {
+			add("phase %d must start later, and have no fewer weights, than the one before", p)
+		}
+		if !(ph.Scale >= 1) || ph.Scale > 1e6 {
+			add("phase %d has scale %g, must be 1 to 1e6", p, ph.Scale)
+		}
+		if len(ph.Weight) > len(s.Decay) {
+			add("phase %d has %d weights for %d decays", p, len(ph.Weight), len(s.Decay))
+			continue
+		}
+		var one float64
+		for i, w := range ph.Weight {
+			if w == 0 {
+				add("phase %d has weight 0", p)
+			}
+			one += float64(ph.Scale*w.float()) / s.Decay[i].float()
+		}
+		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 exactly where
+		// Σ ω_i/θ_i ≤ 1. A BLT whose optimum has θ̂ = 0 is on the border.
+		if one > 1+0x1p-40 {
+			add("phase %d has an unstable inverse (%g > 1)", p, one)
+		}
+	}
+	if n := len(s.Phases); n > 0 && len(s.Phases[n-1].Weight) != len(s.Decay) {
+		add("the last phase must use all decays")
+	}
+	return errors.Join(errs...)
+}
+
+// fingerprint identifies the matrix in the state of a Shaper, so that a state
+// is never continued with another C.
+func (s *Stored) fingerprint() uint64 {
+	h := fnv.New64a()
+	var buf []byte
+	put := func(v uint64) { buf = binary.BigEndian.AppendUint64(buf, v) }
+	buf = append(append(buf, s.Kind...), 0)
+	put(uint64(len(s.Decay)))
+	for _, d := range s.Decay {
+		put(uint64(d))
+	}
+	for _, ph := range s.Phases {
+		put(ph.Start)
+		put(math.Float64bits(ph.Scale))
+		put(uint64(len(ph.Weight)))
+		for _, w := range ph.Weight {
+			put(uint64(w))
+		}
+	}
+	h.Write(buf)
+	return h.Sum64()
+}
+
+// clone returns a copy that shares nothing with s.
+func (s *Stored) clone() *Stored {
+	c := &Stored{Kind: s.Kind, Decay: append([]Fixed(nil), s.Decay...)}
+	for _, ph := range s.Phases {
+		ph.Weight = append([]Fixed(nil), ph.Weight...)
+		c.Phases = append(c.Phases, ph)
+	}
+	return c
+}

@@ -1,0 +1,86 @@
+package matfact
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Workload is the lower triangular matrix A that is applied to the stream of
+// private rows. Row t weighs the rows 1 … t:
+//
+//	"sum"         A_tk = 1
+//	"mean"        A_tk = 1/t
+//	"exponential" A_tk = Decay^(t−k)
+//	"window"      A_tk = 1 for t−Window < k ≤ t, else 0
+//
+// Divisors other than the literal 1/t of "mean" (a window's width, a bias
+// correction, a number of records) are row scalings. They touch neither the
+// factorization nor the privacy: divide the released row, and its standard
+// deviation, by them.
+type Workload struct {
+	// Kind is "sum", "mean", "exponential" or "window". Required.
+	Kind string
+	// Decay is the weight of the previous step, in (0, 1). Required for
+	// "exponential", 0 elsewhere.
+	Decay float64
+	// Window is the number of steps a window holds, at least 1. Required for
+	// "window", 0 elsewhere.
+	Window uint64
+}
+
+// Validate reports everything that is wrong with w.
+func (w Workload) Validate() error {
+	var errs []error
+	switch w.Kind {
+	case "sum", "mean", "exponential", "window":
+	default:
+		errs = append(errs, fmt.Errorf("workload is %q, must be \"sum\", \"mean\", \"exponential\" or \"window\"", w.Kind))
+	}
+	switch {
+	case w.Kind == "exponential" && !(w.Decay > 0 && w.Decay < 1):
+		errs = append(errs, fmt.Errorf("decay is %g, must be in (0, 1)", w.Decay))
+	case w.Kind != "exponential" && w.Decay != 0:
+		errs = append(errs, fmt.Errorf("decay is %g, belongs to workload \"exponential\"", w.Decay))
+	}
+	switch {
+	case w.Kind == "window" && w.Window == 0:
+		errs = append(errs, errors.New("window is 0, must be at least 1 step"))
+	case w.Kind != "window" && w.Window != 0:
+		errs = append(errs, fmt.Errorf("window is %d, belongs to workload \"window\"", w.Window))
+	}
+	return errors.Join(errs...)
+}
+
+// Kernel returns w without its row scaling, the Toeplitz matrix that noise is
+// shaped for: "sum" for "mean", w itself for the others.
+func (w Workload) Kernel() Workload {
+	if w.Kind == "mean" {
+		return Workload{Kind: "sum"}
+	}
+	return w
+}
+
+// pole returns a₀ = 1 − β, where the kernel is 1/(1−βx), or a difference of two
+// such kernels for a window.
+func (w Workload) pole() float64 {
+	if w.Kind == "exponential" {
+		return 1 - w.Decay
+	}
+	return 0
+}
+
+// scale returns the factor of row t by which w differs from its kernel.
+func (w Workload) scale(t uint64) float64 {
+	if w.Kind == "mean" && t > 0 {
+		return 1 / float64(t)
+	}
+	return 1
+}
+
+// must panics where w is invalid: the methods that take a workload have no
+// other way to say so, and an invalid one is a mistake of the program.
+func (w Workload) must() {
+	if err := w.Validate(); err != nil {
+		panic("matfact: " + err.Error())
+	}
+}
