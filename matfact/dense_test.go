@@ -1,0 +1,500 @@
+package matfact
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+)
+
+// denseMatrix returns the n×n matrix C that the stored integers describe.
+func denseMatrix(f Factorization, n int) [][]float64 {
+	c := newMatrix(n)
+	if r, ok := f.(*root); ok {
+		for t := range c {
+			for j := range t + 1 {
+				c[t][j] = float64(r.coef[t-j]) * 0x1p-62
+			}
+		}
+		return c
+	}
+	s := f.Stored()
+	for j := range c {
+		ph := s.Phases[phaseOf(s.Phases, uint64(j+1))]
+		c[j][j] = 1 / ph.Scale
+		for i, w := range ph.Weight {
+			v := w.float()
+			for t := j + 1; t < n; t++ {
+				c[t][j] += v
+				v *= s.Decay[i].float()
+			}
+		}
+	}
+	return c
+}
+
+func newMatrix(n int) [][]float64 {
+	m := make([][]float64, n)
+	for i := range m {
+		m[i] = make([]float64, n)
+	}
+	return m
+}
+
+// invert returns the inverse of a lower triangular matrix.
+func invert(c [][]float64) [][]float64 {
+	x := newMatrix(len(c))
+	for j := range c {
+		x[j][j] = 1 / c[j][j]
+		for t := j + 1; t < len(c); t++ {
+			var sum float64
+			for m := j; m < t; m++ {
+				sum += c[t][m] * x[m][j]
+			}
+			x[t][j] = -sum / c[t][t]
+		}
+	}
+	return x
+}
+
+// apply returns the rows of A·x without the row scaling.
+func apply(w Workload, x [][]float64) [][]float64 {
+	n := len(x)
+	b := newMatrix(n)
+	for t := range b {
+		for j := range n {
+			switch w.Kind {
+			case "sum", "mean":
+				b[t][j] = x[t][j]
+				if t > 0 {
+					b[t][j] += b[t-1][j]
+				}
+			case "exponential":
+				b[t][j] = x[t][j]
+				if t > 0 {
+					b[t][j] += w.Decay * b[t-1][j]
+				}
+			case "window":
+				for k := max(0, t-int(w.Window)+1); k <= t; k++ {
+					b[t][j] += x[k][j]
+				}
+			}
+		}
+	}
+	return b
+}
+
+func dot(x, y []float64) float64 {
+	var sum float64
+	for i := range x {
+		sum += x[i] * y[i]
+	}
+	return sum
+}
+
+type named struct {
+	name string
+	Factorization
+}
+
+// factorizations returns one of each kind, and a few that no optimiser would
+// make: phases of odd lengths with unrelated weights, and buffers whose modes
+// nearly coincide.
+func factorizations(t testing.TB, horizon uint64) []named {
+	t.Helper()
+	sum, mean := Workload{Kind: "sum"}, Workload{Kind: "mean"}
+	exp := func(b float64) Workload { return Workload{Kind: "exponential", Decay: b} }
+	window := func(n uint64) Workload { return Workload{Kind: "window", Window: n} }
+	list := []named{
+		{"identity", mustNew(t, Config{Kind: "identity"}, sum)},
+		{"sqrt sum", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, sum)},
+		{"sqrt exponential", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, exp(0.95))},
+		{"sqrt window", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, window(7))},
+		{"blt sum", mustNew(t, Config{Kind: "blt", Tune: 1000, Buffers: 4}, sum)},
+		{"blt mean", mustNew(t, Config{Kind: "blt", Horizon: 50}, mean)},
+		{"blt exponential", mustNew(t, Config{Kind: "blt"}, exp(0.999))},
+		{"blt window", mustNew(t, Config{Kind: "blt"}, window(10))},
+		{"phased sum", mustNew(t, Config{Kind: "phased"}, sum)},
+		{"phased mean", mustNew(t, Config{Kind: "phased"}, mean)},
+	}
+	odd := &Stored{Kind: "phased"}
+	for _, a := range []float64{0.9, 0.31, 0.3, 0.02, 1e-5, 1e-12} {
+		odd.Decay = append(odd.Decay, floorDecay(a))
+	}
+	for p, start := range []uint64{1, 2, 7, 30, 31, 100, 250} {
+		ph := Phase{Start: start, Scale: 1 + 0.4*float64(p)}
+		for i := range min(1+p, 6) {
+			ph.Weight = append(ph.Weight, floorFixed(0.05/ph.Scale*math.Abs(math.Sin(float64(1+p*i+p)))))
+		}
+		odd.Phases = append(odd.Phases, ph)
+	}
+	f, err := newBuffered(odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(list, named{"odd phases", f})
+}
+
+// workloads returns the workloads that variances are checked for. Exponential
+// weights whose pole meets a mode of f are the hard ones.
+func workloads(f Factorization) []Workload {
+	list := []Workload{{Kind: "sum"}, {Kind: "mean"}}
+	for _, n := range []uint64{1, 3, 10, 100, 1000} {
+		list = append(list, Workload{Kind: "window", Window: n})
+	}
+	decays := []float64{0.3, 0.9, 0.999}
+	if b, ok := f.(*buffered); ok {
+		for p := range min(3, len(b.stored.Phases)) {
+			for _, gap := range b.mode(p).gap {
+				decays = append(decays, 1-gap, 1-gap*(1+1e-9), 1-gap*1.2, 1-gap/3)
+			}
+		}
+	}
+	for _, d := range decays {
+		if w := (Workload{Kind: "exponential", Decay: d}); w.Validate() == nil {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// TestVariance compares RowVar, CinvVar and Cov with dense matrices, for every
+// factorization and workload.
+func TestVariance(t *testing.T) {
+	const n = 300
+	for _, f := range factorizations(t, n) {
+		t.Run(f.name, func(t *testing.T) {
+			inverse := invert(denseMatrix(f.Factorization, n))
+			// The workloads are asked in turn, so that none finds a cache that
+			// fits it.
+			list := workloads(f.Factorization)
+			rows := make([][][]float64, len(list))
+			for i, w := range list {
+				rows[i] = apply(w, inverse)
+			}
+			var worst float64
+			check := func(what string, got, want, scale float64) {
+				t.Helper()
+				e := math.Abs(got-want) / scale
+				if !(e <= 1e-11) {
+					t.Fatalf("%s = %.17g, want %.17g", what, got, want)
+				}
+				worst = max(worst, e)
+			}
+			for step := uint64(1); step <= n; step++ {
+				check(fmt.Sprintf("CinvVar(%d)", step), f.CinvVar(step), dot(inverse[step-1], inverse[step-1]), f.CinvVar(step))
+				for i, w := range list {
+					row, s := rows[i][step-1], w.scale(step)
+					v := f.RowVar(w, step)
+					check(fmt.Sprintf("RowVar(%v, %d)", w, step), v, s*s*dot(row, row), v)
+					for _, u := range []uint64{1, step / 2, step - 1, step, 64, n} {
+						if u == 0 {
+							continue
+						}
+						want := s * w.scale(u) * dot(row, rows[i][u-1])
+						what := fmt.Sprintf("Cov(%v, %d, %d)", w, step, u)
+						check(what, f.Cov(w, step, u), want, math.Sqrt(v*f.RowVar(w, u)))
+						if f.Cov(w, u, step) != f.Cov(w, step, u) {
+							t.Fatalf("%s is not symmetric", what)
+						}
+					}
+				}
+			}
+			t.Logf("largest relative error %.1e over %d workloads", worst, len(list))
+		})
+	}
+}
+
+// TestVarianceHistory asks for variances in two orders, one of which starts with
+// far rows and other workloads: releases state them, so they may not depend on
+// what was asked before.
+func TestVarianceHistory(t *testing.T) {
+	for _, make := range []func() Factorization{
+		func() Factorization { return mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}) },
+		func() Factorization {
+			return mustNew(t, Config{Kind: "blt"}, Workload{Kind: "exponential", Decay: 0.99})
+		},
+	} {
+		a, b := make(), make()
+		list := workloads(a)
+		for i := len(list) - 1; i >= 0; i-- {
+			b.RowVar(list[i], 1<<45)
+			b.Cov(list[i], 12345, 1<<33)
+		}
+		for step := uint64(1); step < 5000; step++ {
+			w := list[step%uint64(len(list))]
+			if x, y := a.RowVar(w, step), b.RowVar(w, step); x != y {
+				t.Fatalf("RowVar(%v, %d) = %.17g and %.17g", w, step, x, y)
+			}
+		}
+	}
+}
+
+// TestPhasedExact compares with the covariance recursion in 80-digit arithmetic
+// on the stored integers, up to 10³ times the length of the table. (The recursion
+// in float64 is wrong by 10⁻⁷ at t = 10¹¹: 133.80953 instead of 133.80955.)
+func TestPhasedExact(t *testing.T) {
+	sum := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
+	mean := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"})
+	exp := func(b float64) Workload { return Workload{Kind: "exponential", Decay: b} }
+	window := func(n uint64) Workload { return Workload{Kind: "window", Window: n} }
+	for _, c := range []struct {
+		f    Factorization
+		w    Workload
+		t    uint64
+		want float64
+	}{
+		{sum, Workload{Kind: "sum"}, 1e3, 14.7741914502365757},
+		{sum, Workload{Kind: "sum"}, 1e9, 90.5315113442920779},
+		{sum, Workload{Kind: "sum"}, 1e11, 133.809547099455674},
+		{sum, Workload{Kind: "sum"}, 2e12, 165.883566837402334},
+		{sum, Workload{Kind: "sum"}, 1e15, 847.889217800907637},
+		{sum, exp(0.7), 1e9, 9.09449194703490288},
+		{sum, exp(0.999), 1e11, 26.343266230803285},
+		{sum, exp(0.999999), 1e3, 14.7661353093313359},
+		{sum, exp(0.999999), 1e15, 51.3654212266734612},
+		{sum, window(1), 2e12, 13.4047329855316562},
+		{sum, window(1e6), 1e3, 14.7741914502365757},
+		{sum, window(1e6), 1e11, 99.921412674688738},
+		{mean, Workload{Kind: "sum"}, 1e6, 59.371828770326307},
+		{mean, Workload{Kind: "sum"}, 1e11, 200.233191179986333},
+		{mean, Workload{Kind: "sum"}, 2e12, 251.402724697971318},
+	} {
+		near(t, fmt.Sprintf("RowVar(%v, %d)", c.w, c.t), c.f.RowVar(c.w, c.t), c.want, 2e-13)
+	}
+}
+
+// TestColumns reassembles C from what Shaper and Filter do with unit vectors,
+// and compares every column's norm, continued to infinite height, with ColNorm.
+func TestColumns(t *testing.T) {
+	const n = 64
+	for _, f := range factorizations(t, 4*n) {
+		t.Run(f.name, func(t *testing.T) {
+			c := denseMatrix(f.Factorization, n)
+			inverse := invert(c)
+			for j := range n {
+				shaper, filter := f.NewShaper(1), f.NewFilter(1)
+				s, z := []float64{0}, []float64{0}
+				for i := range n {
+					const unit = 1 << 50
+					r := shaper.Predict(s)
+					got := s[0] / unit
+					w := []int64{0}
+					if i == j {
+						got, w[0] = 1/r, unit
+					}
+					shaper.Push(w)
+					if math.Abs(got-c[i][j]) > 1e-14 {
+						t.Fatalf("the Shaper has C[%d][%d] = %.17g, want %.17g", i, j, got, c[i][j])
+					}
+					z[0] = 0
+					if i == j {
+						z[0] = 1
+					}
+					filter.Next(z, z)
+					if math.Abs(z[0]-inverse[i][j]) > 1e-12 {
+						t.Fatalf("the Filter has C⁻¹[%d][%d] = %.17g, want %.17g", i, j, z[0], inverse[i][j])
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestColNorm compares ColNorm with the columns' norms at infinite height in
+// 300-bit arithmetic on the stored integers, which it must not be below, and
+// with sums of entries where these end soon enough.
+func TestColNorm(t *testing.T) {
+	for _, f := range factorizations(t, 3000) {
+		colNorm := f.ColNorm()
+		if r, ok := f.Factorization.(*root); ok {
+			sum := bigFloat(0)
+			for _, k := range r.coef {
+				c := bigFloat(float64(k) * 0x1p-62)
+				sum.Add(sum, c.Mul(c, c))
+			}
+			checkColNorm(t, f.name, colNorm, sum)
+			continue
+		}
+		s := f.Stored()
+		largest := bigFloat(0)
+		for p, ph := range s.Phases {
+			exact := exactColNorm2(s, ph)
+			if exact.Cmp(largest) > 0 {
+				largest = exact
+			}
+			norm, _ := exact.Float64()
+			if s.Kind == "phased" && f.name != "odd phases" && math.Abs(norm-1) > 3e-8 {
+				t.Errorf("%s: columns of phase %d have norm² %.17g, want 1", f.name, p, norm)
+			}
+			if k := len(ph.Weight); k > 0 && s.Decay[k-1].gap() < 1e-5 {
+				continue
+			}
+			v := make([]float64, len(ph.Weight))
+			for i, w := range ph.Weight {
+				v[i] = w.float()
+			}
+			sum := 1 / ph.Scale / ph.Scale
+			for c := 1.0; c > 1e-10; {
+				c = 0
+				for i, d := range s.Decay[:len(v)] {
+					c += v[i]
+					v[i] -= v[i] * d.gap()
+				}
+				sum += c * c
+			}
+			near(t, fmt.Sprintf("%s: norm² of phase %d by entries", f.name, p), sum, norm, 1e-10)
+		}
+		checkColNorm(t, f.name, colNorm, largest)
+	}
+}
+
+func bigFloat(x float64) *big.Float { return new(big.Float).SetPrec(300).SetFloat64(x) }
+
+// exactColNorm2 returns 1/r² + Σ_ik Ω_iΩ_k/(1−Θ_iΘ_k).
+func exactColNorm2(s *Stored, ph Phase) *big.Float {
+	fixed := func(f Fixed) *big.Float {
+		x := bigFloat(0).SetUint64(uint64(f))
+		return x.SetMantExp(x, -64)
+	}
+	r := bigFloat(ph.Scale)
+	sum := bigFloat(0).Quo(bigFloat(1), r.Mul(r, r))
+	for i, wi := range ph.Weight {
+		for k, wk := range ph.Weight {
+			num := bigFloat(0).Mul(fixed(wi), fixed(wk))
+			den := bigFloat(0).Sub(bigFloat(1), bigFloat(0).Mul(fixed(s.Decay[i]), fixed(s.Decay[k])))
+			sum.Add(sum, num.Quo(num, den))
+		}
+	}
+	return sum
+}
+
+func checkColNorm(t *testing.T, name string, got float64, square *big.Float) {
+	t.Helper()
+	norm := bigFloat(0).Sqrt(square)
+	ratio, _ := bigFloat(0).Quo(bigFloat(got), norm).Float64()
+	if bigFloat(got).Cmp(norm) < 0 || ratio > 1+0x1p-39 {
+		t.Errorf("%s: ColNorm is %g times the largest norm, must be 1 to 1+2⁻³⁹", name, ratio)
+	}
+}
+
+// TestPhasedBorders evaluates columns on both sides of each phase border down to
+// a finite height, through the Shaper: crossing a border must not change a
+// column that was begun before it, and no column may exceed 1.
+func TestPhasedBorders(t *testing.T) {
+	f := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
+	const height, unit = 9000, 1 << 50
+	var largest float64
+	for border := 2; border <= 4096; border *= 2 {
+		for j := border - 2; j <= border+1; j++ {
+			if j < 1 {
+				continue
+			}
+			shaper, s, w := f.NewShaper(1), []float64{0}, []int64{0}
+			var sum float64
+			for i := 1; i <= height; i++ {
+				r := shaper.Predict(s)
+				w[0] = 0
+				c := s[0] / unit
+				if i == j {
+					c, w[0] = 1/r, unit
+				}
+				shaper.Push(w)
+				sum += c * c
+			}
+			largest = max(largest, sum)
+			if sum > f.ColNorm()*f.ColNorm() {
+				t.Errorf("column %d has norm² %.17g", j, sum)
+			}
+		}
+	}
+	t.Logf("largest norm² %.10f at height %d", largest, height)
+}
+
+// TestRandomMatrices draws what Stored allows, the awkward above all: decays
+// that differ by 2⁻⁶⁴ or are tiny, weights of 2⁻⁶⁴, modes at the border of
+// stability. Every formula must still agree with the dense matrix. (Where the
+// weight of a buffer falls from one phase to the next by a factor q, about
+// log₁₀ q digits are lost; in the tables q is below 1.6.)
+func TestRandomMatrices(t *testing.T) {
+	const n = 40
+	source := rand.New(rand.NewPCG(9, 10))
+	var worst float64
+	for trial := range 400 {
+		s := &Stored{Kind: "phased"}
+		for len(s.Decay) < 1+source.IntN(7) {
+			var d Fixed
+			switch m := len(s.Decay); {
+			case m > 0 && source.IntN(4) == 0:
+				d = s.Decay[m-1] + 1 + Fixed(source.Uint64()>>(40+source.IntN(24)))
+			case source.IntN(4) == 0:
+				d = Fixed(source.Uint64() >> source.IntN(60))
+			default:
+				d = floorDecay(math.Exp(-30 * source.Float64()))
+			}
+			if m := len(s.Decay); d == 0 || m > 0 && d <= s.Decay[m-1] {
+				if m == 0 {
+					continue
+				}
+				if s.Decay[m-1] == math.MaxUint64 {
+					break
+				}
+				d = s.Decay[m-1] + 1
+			}
+			s.Decay = append(s.Decay, d)
+		}
+		start, k := uint64(1), 0
+		for k < len(s.Decay) {
+			k += 1 + source.IntN(len(s.Decay)-k)
+			ph := Phase{Start: start, Scale: 1 + 3*source.Float64()}
+			// Shares of the border Σ rΩ_i/θ_i = 1.
+			share, sum, spread := make([]float64, k), 0.0, -40.0
+			if k < len(s.Decay) || start > 1 {
+				spread = -4
+			}
+			for i := range share {
+				share[i] = math.Exp(spread * source.Float64() * float64(source.IntN(2)))
+				sum += share[i]
+			}
+			border := 1 - source.Float64()*float64(source.IntN(2))
+			for i := range share {
+				w := floorFixed(border * share[i] / sum * s.Decay[i].float() / ph.Scale)
+				ph.Weight = append(ph.Weight, max(w, 1))
+			}
+			s.Phases = append(s.Phases, ph)
+			start += 1 + uint64(source.IntN(15))
+		}
+		f, err := newBuffered(s)
+		if err != nil {
+			continue // the weight 1 of a decay below 2⁻⁴⁰, say
+		}
+		name := fmt.Sprintf("trial %d", trial)
+		checkSound(t, name, f)
+		largest := bigFloat(0)
+		for _, ph := range s.Phases {
+			if exact := exactColNorm2(s, ph); exact.Cmp(largest) > 0 {
+				largest = exact
+			}
+		}
+		checkColNorm(t, name, f.ColNorm(), largest)
+		inverse := invert(denseMatrix(f, n))
+		list := []Workload{{Kind: "sum"}, {Kind: "window", Window: 7}, {Kind: "exponential", Decay: source.Float64()},
+			{Kind: "exponential", Decay: 1 - math.Exp(-20*source.Float64())}}
+		for _, w := range list {
+			rows := apply(w, inverse)
+			for step := uint64(1); step <= n; step++ {
+				for _, u := range []uint64{step, n} {
+					scale := math.Sqrt(f.RowVar(w, step) * f.RowVar(w, u))
+					got, want := f.Cov(w, step, u), dot(rows[step-1], rows[u-1])
+					e := math.Abs(got-want) / scale
+					worst = max(worst, e)
+					if !(e < 1e-9) {
+						t.Fatalf("%s: Cov(%v, %d, %d) = %.15g, want %.15g; %+v", name, w, step, u, got, want, s)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("largest relative error %.1e", worst)
+}

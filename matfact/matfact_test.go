@@ -1,0 +1,184 @@
+package matfact
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestNewErrors: every fault is reported, all at once.
+func TestNewErrors(t *testing.T) {
+	check := func(c Config, w Workload, want ...string) {
+		t.Helper()
+		f, err := New(c, w)
+		if err == nil {
+			t.Errorf("New(%+v, %+v) = %s, want an error", c, w, f.Kind())
+			return
+		}
+		lines := strings.Split(err.Error(), "\n")
+		if len(lines) != len(want) {
+			t.Errorf("New(%+v, %+v): %d faults, want %d:\n%v", c, w, len(lines), len(want), err)
+			return
+		}
+		for i := range want {
+			if !strings.Contains(lines[i], want[i]) {
+				t.Errorf("New(%+v, %+v): fault %d is %q, want %q in it", c, w, i, lines[i], want[i])
+			}
+		}
+	}
+	sum := Workload{Kind: "sum"}
+	check(Config{}, sum, "factorization is \"\"")
+	check(Config{Kind: "auto"}, sum, "Auto")
+	check(Config{Kind: "dense"}, sum, "factorization is \"dense\"")
+	check(Config{Kind: "blt"}, sum, "tune is 0")
+	check(Config{Kind: "blt", Buffers: 9}, Workload{Kind: "mean"}, "buffers is 9", "tune is 0")
+	check(Config{Kind: "blt", Buffers: -1, Tune: 10}, sum, "buffers is -1")
+	check(Config{Kind: "phased", Buffers: 2}, sum, "buffers is 2")
+	check(Config{Kind: "sqrt"}, sum, "horizon is 0")
+	check(Config{Kind: "sqrt", Horizon: 1 << 30}, sum, "horizon is")
+	check(Config{Kind: "identity"}, Workload{}, "workload is \"\"")
+	check(Config{Kind: "identity"}, Workload{Kind: "exponential"}, "decay is 0")
+	check(Config{Kind: "identity"}, Workload{Kind: "exponential", Decay: math.NaN()}, "decay is NaN")
+	check(Config{Kind: "identity"}, Workload{Kind: "exponential", Decay: 1}, "decay is 1")
+	check(Config{Kind: "identity"}, Workload{Kind: "window"}, "window is 0")
+	check(Config{Kind: "identity"}, Workload{Kind: "sum", Decay: 0.5, Window: 3}, "decay is 0.5", "window is 3")
+	check(Config{Kind: "x", Buffers: 3}, Workload{Kind: "y"}, "workload", "factorization", "buffers")
+
+	phase := func(ph ...Phase) *Stored {
+		return &Stored{Kind: "phased", Decay: []Fixed{1 << 62, 1 << 63}, Phases: ph}
+	}
+	stored := func(s *Stored, want ...string) {
+		t.Helper()
+		check(Config{Kind: "phased", Stored: s}, sum, want...)
+	}
+	good := Phase{Start: 1, Scale: 1, Weight: []Fixed{1 << 60, 1 << 60}}
+	if _, err := New(Config{Kind: "phased", Stored: phase(good)}, sum); err != nil {
+		t.Fatal(err)
+	}
+	check(Config{Kind: "blt", Tune: 10, Stored: phase(good)}, sum, "stored factorization is \"phased\"")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "neither")
+	check(Config{Kind: "identity", Stored: &Stored{Kind: "identity", Decay: good.Weight[:1], Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
+	check(Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}}, sum, "2 phases")
+	stored(phase(), "must have a phase")
+	stored(phase(Phase{Start: 2, Scale: 1, Weight: good.Weight}), "starts at 2")
+	stored(phase(Phase{Start: 1, Scale: 0.5, Weight: good.Weight}), "scale 0.5")
+	stored(phase(Phase{Start: 1, Scale: math.NaN(), Weight: good.Weight}), "scale NaN")
+	stored(phase(Phase{Start: 1, Scale: 1, Weight: []Fixed{1, 0}}), "weight 0")
+	stored(phase(Phase{Start: 1, Scale: 1, Weight: []Fixed{1, 2, 3}}), "3 weights", "must use all")
+	stored(phase(good, good), "phase 1 must start later")
+	stored(phase(good, Phase{Start: 5, Scale: 1, Weight: good.Weight[:1]}), "no fewer weights", "must use all")
+	stored(phase(Phase{Start: 1, Scale: 1, Weight: []Fixed{1 << 61, 1 << 63}}), "unstable")
+	many := &Stored{Kind: "phased", Phases: []Phase{{Start: 1, Scale: 1}}}
+	for i := range maxDecays + 1 {
+		many.Decay = append(many.Decay, Fixed(i+1)<<58)
+		many.Phases[0].Weight = append(many.Phases[0].Weight, 1)
+	}
+	stored(many, "17 decays")
+	stored(&Stored{Kind: "phased", Decay: []Fixed{5, 5}, Phases: []Phase{good}}, "decay 1", "unstable")
+	stored(&Stored{Kind: "phased", Decay: []Fixed{0, 1 << 63}, Phases: []Phase{good}}, "decay 0", "unstable")
+}
+
+// TestStored: what JSON brings back is the same matrix, and nothing is
+// optimised again.
+func TestStored(t *testing.T) {
+	for _, f := range factorizations(t, 100) {
+		text, err := json.Marshal(f.Stored())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := new(Stored)
+		if err := json.Unmarshal(text, stored); err != nil {
+			t.Fatal(err)
+		}
+		w := Workload{Kind: "sum"}
+		c := Config{Kind: f.Kind(), Stored: stored}
+		if r, ok := f.Factorization.(*root); ok {
+			w, c.Horizon = r.kernel, r.Horizon()
+		}
+		again := mustNew(t, c, w)
+		if !reflect.DeepEqual(again.Stored(), f.Stored()) || again.ColNorm() != f.ColNorm() ||
+			again.RowVar(w, 77) != f.RowVar(w, 77) {
+			t.Errorf("%s: differs after a round trip", f.name)
+		}
+		if !strings.HasPrefix(f.name, "sqrt") {
+			// The copies share nothing with the factorization.
+			for _, ph := range f.Stored().Phases {
+				clear(ph.Weight)
+			}
+			clear(stored.Decay)
+			if !reflect.DeepEqual(again.Stored(), f.Stored()) {
+				t.Errorf("%s: Stored shares memory", f.name)
+			}
+		}
+	}
+	var f Fixed
+	for _, text := range []string{`"-1"`, `"18446744073709551616"`, `""`, `"1.5"`, `7`} {
+		if err := json.Unmarshal([]byte(text), &f); err == nil {
+			t.Errorf("%s is read as %d", text, f)
+		}
+	}
+}
+
+// FuzzStored: a manifest gives an error or a matrix that works, never a panic,
+// a hang or a NaN.
+func FuzzStored(f *testing.F) {
+	for _, x := range factorizations(f, 20) {
+		text, _ := json.Marshal(x.Stored())
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := new(Stored)
+		if json.Unmarshal(data, s) != nil || len(s.Phases) > 50 || len(s.Decay) > 20 {
+			return
+		}
+		w := Workload{Kind: "sum"}
+		x, err := New(Config{Kind: s.Kind, Horizon: 5, Stored: s}, w)
+		if err != nil {
+			return
+		}
+		values := []float64{x.ColNorm(), x.RowVar(w, 5), x.CinvVar(3), x.Cov(Workload{Kind: "window", Window: 2}, 4, 5)}
+		if x.Horizon() == 0 {
+			values = append(values, x.RowVar(w, 1<<40), x.RowVar(Workload{Kind: "exponential", Decay: 0.5}, 1<<50))
+		}
+		for i, v := range values {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				t.Fatalf("value %d is %g", i, v)
+			}
+		}
+		x.Limits(1 << 24)
+		shaper, row := x.NewShaper(1), []float64{0}
+		for range 5 {
+			shaper.Predict(row)
+			shaper.Push([]int64{1 << 20})
+		}
+	})
+}
+
+// TestErrors checks error functions against their definitions where no case
+// does, and the published figures for running averages.
+func TestErrors(t *testing.T) {
+	mean := Workload{Kind: "mean"}
+	phased := mustNew(t, Config{Kind: "phased"}, mean)
+	near(t, "phased running average, n = 100", RMSE(phased, mean, 100), 0.1733, 3e-4)
+	near(t, "phased running average, n = 1000", RMSE(phased, mean, 1000), 0.0558, 5e-4)
+	sum := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
+	near(t, "phased sum, max", MaxError(sum, Workload{Kind: "sum"}, 1000), 3.844, 2e-4)
+	near(t, "phased sum, rmse", RMSE(sum, Workload{Kind: "sum"}, 1000), 3.503, 2e-4)
+
+	// No C beats the bounds, and a window of one step is independent noise.
+	if b := SumBound(1); math.Abs(b-1) > 1e-12 {
+		t.Errorf("SumBound(1) = %g", b)
+	}
+	near(t, "WindowOptimum(1)", WindowOptimum(1), 1, 1e-12)
+	near(t, "WindowOptimum(2)", WindowOptimum(2), 4/math.Pi, 1e-12)
+	near(t, "WindowOptimum(3)", WindowOptimum(3), 1.0/3+2*math.Sqrt(3)/math.Pi, 1e-9) // Lebesgue's constant L₁
+	near(t, "ExpOptimum(0)", ExpOptimum(0), 1, 1e-15)
+	if worst, rmse := TreeError(1, true); worst != 1 || rmse != 1 {
+		t.Errorf("TreeError(1) = %g, %g", worst, rmse)
+	}
+	if worst, rmse := TreeError(0, false); worst != 0 || rmse != 0 {
+		t.Errorf("TreeError(0) = %g, %g", worst, rmse)
+	}
+}

@@ -1,0 +1,217 @@
+package matfact
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func objectives() []bltObjective {
+	inf := math.Inf(1)
+	list := []bltObjective{}
+	for _, n := range []float64{10, 100, 1e4, 1e6, 1e9} {
+		list = append(list, bltObjective{sens: n, length: n}, bltObjective{sens: inf, length: n})
+	}
+	for _, b := range []float64{0.3, 0.9, 0.999, 1 - 1e-6} {
+		list = append(list, bltObjective{pole: 1 - b, sens: inf, length: inf})
+	}
+	for _, w := range []float64{2, 10, 100, 1e4} {
+		list = append(list, bltObjective{sens: inf, window: w})
+	}
+	return list
+}
+
+// TestGradient compares the exact gradients of the optimisers with central
+// differences at random points.
+func TestGradient(t *testing.T) {
+	source := rand.New(rand.NewPCG(1, 2))
+	check := func(name string, x []float64, f func(x, grad []float64) float64) {
+		t.Helper()
+		grad, unused := make([]float64, len(x)), make([]float64, len(x))
+		f(x, grad)
+		for i := range x {
+			const h = 1e-4
+			at := func(d float64) float64 {
+				y := slices.Clone(x)
+				y[i] += d
+				return f(y, unused)
+			}
+			// Fifth-order differences.
+			want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+			if math.Abs(grad[i]-want) > 1e-8*(1+math.Abs(want)) {
+				t.Errorf("%s: ∂/∂x[%d] = %.12g, differences give %.12g", name, i, grad[i], want)
+			}
+		}
+	}
+	for _, o := range objectives() {
+		for d := 1; d <= 4; d++ {
+			x := bltStart(d, max(o.window, min(o.length, 1e6), 10), 0.3)
+			for i := range x {
+				x[i] += 0.3 * source.NormFloat64()
+			}
+			check(fmt.Sprintf("%+v, %d buffers", o, d), x, o.log)
+		}
+	}
+	for k := 1; k <= 6; k++ {
+		x := make([]float64, k)
+		for i := range x {
+			x[i] = math.Log(0.5*math.Sqrt(phasedGaps[i])) + 0.2*source.NormFloat64()
+		}
+		p := newPhaseObjective(phasedGaps[:k], 1e5)
+		check(fmt.Sprintf("phase of %d buffers", k), x, p.log)
+	}
+}
+
+// TestOptimum looks for a better BLT from random starts.
+func TestOptimum(t *testing.T) {
+	source := rand.New(rand.NewPCG(3, 4))
+	for _, o := range objectives() {
+		for d := 1; d <= 4; d++ {
+			_, _, got, err := optimiseBLT(d, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			best := got
+			for range 6 {
+				x := bltStart(d, max(o.window, min(o.length, 2/max(o.pole, 1e-9))), -3+8*source.Float64())
+				for i := range x {
+					x[i] += 0.5 * source.NormFloat64()
+				}
+				best = min(best, math.Exp(minimise(x, o.log)))
+			}
+			if math.Sqrt(got/best) > 1+1e-6 {
+				t.Errorf("%+v, %d buffers: error %g, a random start gives %g", o, d, math.Sqrt(got), math.Sqrt(best))
+			}
+		}
+	}
+}
+
+// TestInterlacing: whatever the optimiser tries, a < â < a < … makes c positive
+// and decreasing and C⁻¹ negative below its diagonal.
+func TestInterlacing(t *testing.T) {
+	source := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		x := make([]float64, 2*(1+source.IntN(5)))
+		for i := range x {
+			x[i] = source.NormFloat64()
+		}
+		a, ahat := interlaced(x)
+		for i, w := range residues(ahat, a) {
+			if !(w > 0) || !(residues(a, ahat)[i] < 0) {
+				t.Fatalf("a = %v, â = %v: ω[%d] = %g", a, ahat, i, w)
+			}
+		}
+		f, err := newBuffered(storeBLT(a, ahat))
+		if err != nil {
+			t.Fatalf("a = %v, â = %v: %v", a, ahat, err)
+		}
+		c := denseMatrix(f, 40)
+		inverse := invert(c)
+		for j := 1; j < 40; j++ {
+			if !(c[j][0] > 0) || j > 1 && !(c[j][0] < c[j-1][0]) || inverse[j][0] > 1e-15 {
+				t.Fatalf("a = %v, â = %v: c_%d = %g after %g, ĉ = %g", a, ahat, j, c[j][0], c[j-1][0], inverse[j][0])
+			}
+		}
+		// What New builds has the optimiser's constants.
+		s, _, _ := sensitivity(a, ahat, math.Inf(1), false)
+		near(t, "ColNorm²", f.ColNorm()*f.ColNorm(), s, 1e-7)
+		e, _, _ := squaredError(a, ahat, 0, 1000, 0, false)
+		near(t, "RowVar", f.RowVar(Workload{Kind: "sum"}, 1000), e, 1e-7)
+	}
+}
+
+// TestAuto: the number of buffers that Auto takes for a horizon is the smallest
+// within 1.5 % of the square root at the borders of its table.
+func TestAuto(t *testing.T) {
+	excess := func(d int, n float64) float64 {
+		_, _, v, err := optimiseBLT(d, bltObjective{sens: math.Inf(1), length: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Σ_{j<n} f_j², to 1/(4πn).
+		root := (math.Log(n) + 0.57721566490153286 + 4*math.Ln2) / math.Pi
+		return math.Sqrt(v)/root - 1
+	}
+	sum := Workload{Kind: "sum"}
+	for _, n := range []uint64{1e2, 1e4, 1e5, 1e7, 1e8, 1e9} {
+		d := Auto(sum, n).Buffers
+		t.Logf("N = %.0e: %d buffers, %.2f %% above the square root; %d: %.2f %%", float64(n), d, 100*excess(d, float64(n)), d-1, 100*excess(d-1, float64(n)))
+		if e := excess(d, float64(n)); e > 0.015 {
+			t.Errorf("horizon %d: %d buffers are %g above the square root", n, d, e)
+		}
+		if e := excess(d-1, float64(n)); e < 0.015 {
+			t.Errorf("horizon %d: %d buffers are enough, %g", n, d-1, e)
+		}
+		if next := Auto(sum, n+1).Buffers; next != d+1 {
+			t.Errorf("horizon %d: %d buffers, want %d", n+1, next, d+1)
+		}
+	}
+	for _, c := range []struct {
+		w       Workload
+		horizon uint64
+		kind    string
+		buffers int
+	}{
+		{sum, 0, "phased", 0},
+		{Workload{Kind: "mean"}, 0, "phased", 0},
+		{Workload{Kind: "mean"}, 1000, "blt", 3},
+		{sum, 1e12, "blt", 8},
+		{Workload{Kind: "exponential", Decay: 0.99}, 0, "blt", 2},
+		{Workload{Kind: "exponential", Decay: 0.991}, 50, "blt", 3},
+		{Workload{Kind: "window", Window: 10}, 0, "blt", 3},
+	} {
+		got := Auto(c.w, c.horizon)
+		if got.Kind != c.kind || got.Buffers != c.buffers || got.Horizon != c.horizon {
+			t.Errorf("Auto(%v, %d) = %+v", c.w, c.horizon, got)
+		}
+		if _, err := New(got, c.w); err != nil {
+			t.Errorf("New(Auto(%v, %d)): %v", c.w, c.horizon, err)
+		}
+	}
+}
+
+// TestTune: short and odd lengths, where fewer buffers than were asked for have
+// any use, build something sound.
+func TestTune(t *testing.T) {
+	for _, tune := range []uint64{1, 2, 3, 4, 5, 7, 10, 33, 1 << 62} {
+		for d := range maxBuffers + 1 {
+			f := mustNew(t, Config{Kind: "blt", Tune: tune, Buffers: d}, Workload{Kind: "sum"})
+			checkSound(t, fmt.Sprintf("tuned for %d with %d buffers", tune, d), f)
+		}
+	}
+	for _, w := range []uint64{1, 2, 3, 5, 1 << 40} {
+		for d := range maxBuffers + 1 {
+			f := mustNew(t, Config{Kind: "blt", Buffers: d}, Workload{Kind: "window", Window: w})
+			checkSound(t, fmt.Sprintf("window %d with %d buffers", w, d), f)
+		}
+	}
+	for _, b := range []float64{1e-300, 1e-9, 0.01, 0.5, 1 - 1e-9, 1 - 0x1p-53} {
+		for d := range maxBuffers + 1 {
+			f := mustNew(t, Config{Kind: "blt", Buffers: d}, Workload{Kind: "exponential", Decay: b})
+			checkSound(t, fmt.Sprintf("decay %g with %d buffers", b, d), f)
+		}
+	}
+}
+
+// checkSound checks what holds for every matrix, whoever made it.
+func checkSound(t *testing.T, name string, f Factorization) {
+	t.Helper()
+	finite := func(what string, x float64) {
+		t.Helper()
+		if !(x > 0) || math.IsInf(x, 0) {
+			t.Errorf("%s: %s = %g", name, what, x)
+		}
+	}
+	finite("ColNorm", f.ColNorm())
+	for _, step := range []uint64{1, 2, 17, 1e6, 1 << 50} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.9}, {Kind: "window", Window: 5}} {
+			finite(fmt.Sprintf("RowVar(%v, %d)", w, step), f.RowVar(w, step))
+		}
+		finite(fmt.Sprintf("CinvVar(%d)", step), f.CinvVar(step))
+	}
+	if l, err := f.Limits(1 << 24); err != nil || !(l.Noise >= 14*(1<<24)) || !(l.Rounding < 1) {
+		t.Errorf("%s: Limits = %+v, %v", name, l, err)
+	}
+}

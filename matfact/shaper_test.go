@@ -1,0 +1,531 @@
+package matfact
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+)
+
+// draw is the caller's part of a step: w = ⌊r(sd·z − s) + ½⌋. Here float64 is
+// exact enough: a w that is off by one is as good an input as the right one.
+func draw(w []int64, z, s []float64, sd, r float64) {
+	for i := range w {
+		w[i] = int64(math.Floor(r*(sd*z[i]-s[i]) + 0.5))
+	}
+}
+
+// oracle computes Σ_{j<t} C_tj w_j as a fraction, n·2^(−64t), without rounding.
+type oracle struct {
+	decay, weight []*big.Int
+	stored        *Stored
+	state         []*big.Int
+	step          uint64
+}
+
+func newOracle(s *Stored) *oracle {
+	o := &oracle{stored: s}
+	for _, d := range s.Decay {
+		o.decay = append(o.decay, new(big.Int).SetUint64(uint64(d)))
+		o.state = append(o.state, new(big.Int))
+	}
+	return o
+}
+
+func (o *oracle) push(w int64) {
+	o.step++
+	ph := o.stored.Phases[phaseOf(o.stored.Phases, o.step)]
+	for i, s := range o.state {
+		s.Mul(s, o.decay[i])
+		if i < len(ph.Weight) {
+			in := new(big.Int).SetUint64(uint64(ph.Weight[i]))
+			in.Mul(in, big.NewInt(w))
+			s.Add(s, in.Lsh(in, uint(64*(o.step-1))))
+		}
+	}
+}
+
+// difference returns x − s_t.
+func (o *oracle) difference(x float64) float64 {
+	sum := new(big.Int)
+	for _, s := range o.state {
+		sum.Add(sum, s)
+	}
+	exact := bigFloat(0).SetInt(sum)
+	exact.SetMantExp(exact, -64*int(o.step))
+	d, _ := bigFloat(0).Sub(bigFloat(x), exact).Float64()
+	return d
+}
+
+// TestShaperExact runs the Shaper in its loop for thousands of steps, with
+// Gaussian draws and with the largest that can occur, against fractions. The
+// state before its conversion is held against its own, far smaller, bound.
+func TestShaperExact(t *testing.T) {
+	const sd = 1 << 27
+	steps := 2500
+	if testing.Short() {
+		steps = 500
+	}
+	for _, f := range factorizations(t, uint64(steps)) {
+		s, ok := f.Factorization.(*buffered)
+		if !ok {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			limits, err := f.Limits(sd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var floor float64
+			for _, d := range s.stored.Decay {
+				floor += 0x1p-64 / d.gap()
+			}
+			const dim = 3
+			shaper := f.NewShaper(dim).(*bufferedShaper)
+			oracles := [dim]*oracle{newOracle(s.stored), newOracle(s.stored), newOracle(s.stored)}
+			source := rand.New(rand.NewPCG(1, 2))
+			row, z, w := make([]float64, dim), make([]float64, dim), make([]int64, dim)
+			var worst, worstState, largest float64
+			for step := range steps {
+				r := shaper.Predict(row)
+				for i := range dim {
+					worst = max(worst, math.Abs(oracles[i].difference(row[i])))
+					if step > 0 {
+						worstState = max(worstState, stateError(shaper, oracles[i], i))
+					}
+				}
+				z[0], z[1] = source.NormFloat64(), 14
+				z[2] = 14 * float64(1-2*(step/100%2)) // turns every 100 steps
+				draw(w, z, row, sd, r)
+				for i := range dim {
+					oracles[i].push(w[i])
+					largest = max(largest, math.Abs(float64(w[i])))
+				}
+				shaper.Push(w)
+			}
+			t.Logf("s: error %.2g, Limits.Rounding %.2g; state: error %.2g, bound %.2g; |w| up to %.3g, Limits.Noise %.3g",
+				worst, limits.Rounding, worstState, floor, largest, limits.Noise)
+			if worst > limits.Rounding || worstState > floor || largest > limits.Noise {
+				t.Error("a limit does not hold")
+			}
+		})
+	}
+}
+
+// stateError returns by how much the sum of coordinate j's buffers is below the
+// exact one.
+func stateError(s *bufferedShaper, o *oracle, j int) float64 {
+	sum := new(big.Int)
+	for _, state := range s.state {
+		x := new(big.Int).Lsh(big.NewInt(state[j].hi), 64)
+		sum.Add(sum, x.Add(x, new(big.Int).SetUint64(state[j].lo)))
+	}
+	have := bigFloat(0).SetPrec(uint(64*o.step + 300)).SetInt(sum)
+	have.SetMantExp(have, -64)
+	exact := new(big.Int)
+	for _, x := range o.state {
+		exact.Add(exact, x)
+	}
+	want := bigFloat(0).SetPrec(uint(64*o.step + 300)).SetInt(exact)
+	want.SetMantExp(want, -64*int(o.step))
+	d, _ := want.Sub(want, have).Float64()
+	if d < 0 {
+		return math.Inf(1) // it rounds down
+	}
+	return d
+}
+
+// TestRootShaperExact does the same for the square root.
+func TestRootShaperExact(t *testing.T) {
+	const sd, steps = 1 << 27, 400
+	for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 5}} {
+		f := mustNew(t, Config{Kind: "sqrt", Horizon: steps}, w)
+		limits, err := f.Limits(sd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		coef := f.(*root).coef
+		shaper, source := f.NewShaper(1), rand.New(rand.NewPCG(1, 2))
+		s, z, noise := []float64{0}, []float64{0}, []int64{0}
+		var past []int64
+		var worst float64
+		for range steps {
+			r := shaper.Predict(s)
+			exact := new(big.Int)
+			for j, x := range past {
+				exact.Add(exact, new(big.Int).Mul(big.NewInt(x), big.NewInt(coef[len(past)-j])))
+			}
+			have := bigFloat(0).SetInt(exact)
+			have.SetMantExp(have, -62)
+			d, _ := have.Sub(have, bigFloat(s[0])).Float64()
+			worst = max(worst, math.Abs(d))
+			z[0] = source.NormFloat64()
+			draw(noise, z, s, sd, r)
+			if math.Abs(float64(noise[0])) > limits.Noise {
+				t.Errorf("w = %d, Limits.Noise is %g", noise[0], limits.Noise)
+			}
+			past = append(past, noise[0])
+			shaper.Push(noise)
+		}
+		if worst > limits.Rounding {
+			t.Errorf("s is off by %g, Limits.Rounding is %g", worst, limits.Rounding)
+		}
+	}
+}
+
+// TestLimitsAttained drives each row to the largest noise that draws of ±14 give
+// it, z_j = 14·sign (C⁻¹)_tj, and finds it below Limits.Noise, by little for a BLT.
+func TestLimitsAttained(t *testing.T) {
+	const n, sd = 300, 1 << 24
+	for _, f := range factorizations(t, n) {
+		limits, err := f.Limits(sd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var largest float64
+		for _, row := range invert(denseMatrix(f.Factorization, n)) {
+			var sum float64
+			for _, x := range row {
+				sum += math.Abs(x)
+			}
+			largest = max(largest, 14*sd*sum)
+		}
+		if largest > limits.Noise {
+			t.Errorf("%s: |w| can reach %g, Limits.Noise is %g", f.name, largest, limits.Noise)
+		}
+		t.Logf("%s: largest noise %.4f of Limits.Noise", f.name, largest/limits.Noise)
+	}
+}
+
+// TestLimitsErrors: no state that fits its integers is refused, none that does
+// not is accepted.
+func TestLimitsErrors(t *testing.T) {
+	for _, f := range factorizations(t, 300) {
+		for _, sd := range []float64{0, 1, 1 << 24, 1 << 30, 1 << 36} {
+			if _, err := f.Limits(sd); err != nil && f.name != "odd phases" {
+				t.Errorf("%s: Limits(%g): %v", f.name, sd, err)
+			}
+		}
+		for _, sd := range []float64{-1, math.NaN(), math.Inf(1), 1 << 50} {
+			if _, err := f.Limits(sd); err == nil {
+				t.Errorf("%s: Limits(%g) reports no error", f.name, sd)
+			}
+		}
+	}
+}
+
+// TestShaperFilter feeds both realisations with the same noise on a fine
+// lattice.
+func TestShaperFilter(t *testing.T) {
+	const n, dim, sd = 400, 5, 1 << 36
+	for _, f := range factorizations(t, n) {
+		shaper, filter := f.NewShaper(dim), f.NewFilter(dim)
+		source := rand.New(rand.NewPCG(3, 4))
+		z, s, y, w := make([]float64, dim), make([]float64, dim), make([]float64, dim), make([]int64, dim)
+		for step := range n {
+			for i := range z {
+				z[i] = source.NormFloat64()
+			}
+			r := shaper.Predict(s)
+			draw(w, z, s, sd, r)
+			shaper.Push(w)
+			filter.Next(y, z)
+			for i := range y {
+				if d := math.Abs(float64(w[i])/sd - y[i]); d > 1e-9 {
+					t.Fatalf("%s: step %d: the Shaper has %.12g, the Filter %.12g", f.name, step+1, float64(w[i])/sd, y[i])
+				}
+			}
+		}
+	}
+}
+
+// TestMonteCarlo estimates the variance of every row from 50 000 coordinates at
+// once. The standard deviation of an estimate is 0.63 %, the tolerance 4 %: one
+// of these 2640 fails by chance with probability 10⁻⁶; the seed is fixed.
+func TestMonteCarlo(t *testing.T) {
+	const n, dim = 40, 50000
+	if testing.Short() {
+		t.Skip("statistical")
+	}
+	list := []Workload{{Kind: "sum"}, {Kind: "exponential", Decay: 0.9}, {Kind: "window", Window: 6}, {Kind: "mean"}}
+	for _, f := range factorizations(t, n) {
+		source := rand.New(rand.NewPCG(5, 6))
+		filter := f.NewFilter(dim)
+		z, y, total, decayed := make([]float64, dim), make([]float64, dim), make([]float64, dim), make([]float64, dim)
+		window := make([]float64, dim)
+		ring := make([][]float64, 6)
+		for i := range ring {
+			ring[i] = make([]float64, dim)
+		}
+		for step := uint64(1); step <= n; step++ {
+			for i := range z {
+				z[i] = source.NormFloat64()
+			}
+			filter.Next(y, z)
+			oldest := ring[step%6]
+			var sums [5]float64
+			for i, v := range y {
+				total[i] += v
+				decayed[i] = 0.9*decayed[i] + v
+				window[i] += v - oldest[i]
+				oldest[i] = v
+				for k, x := range [5]float64{total[i], decayed[i], window[i], total[i] / float64(step), v} {
+					sums[k] += x * x
+				}
+			}
+			for k, w := range list {
+				near(t, f.name+" "+w.Kind, sums[k]/dim, f.RowVar(w, step), 0.04)
+			}
+			near(t, f.name+" C⁻¹", sums[4]/dim, f.CinvVar(step), 0.04)
+		}
+	}
+}
+
+// TestShaperLayout: a coordinate's noise does not depend on its neighbours, at
+// dimensions around the block size.
+func TestShaperLayout(t *testing.T) {
+	for _, f := range factorizations(t, 50) {
+		alone, s, w := f.NewShaper(1), []float64{0}, []int64{0}
+		for _, dim := range []int{1, 2, block - 1, block, block + 1, 2*block + 1} {
+			alone = f.NewShaper(1)
+			all, row, noise := f.NewShaper(dim), make([]float64, dim), make([]int64, dim)
+			for step := range 50 {
+				r, rAll := alone.Predict(s), all.Predict(row)
+				if s[0] != row[dim-1] || r != rAll {
+					t.Fatalf("%s: dimension %d, step %d: s = %g, alone %g", f.name, dim, step+1, row[dim-1], s[0])
+				}
+				for i := range noise {
+					noise[i] = int64(1e9 * math.Sin(float64(step*dim+i)))
+				}
+				w[0] = noise[dim-1]
+				alone.Push(w)
+				all.Push(noise)
+			}
+		}
+	}
+}
+
+func TestShaperAllocs(t *testing.T) {
+	f := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
+	shaper, s, w := f.NewShaper(100), make([]float64, 100), make([]int64, 100)
+	for range 1 << 10 {
+		shaper.Push(w)
+	}
+	if n := testing.AllocsPerRun(1000, func() { shaper.Predict(s); shaper.Push(w) }); n != 0 {
+		t.Errorf("a step allocates %g times", n)
+	}
+}
+
+// TestShaperRestore interrupts a run at every step and demands the same bits
+// from there on.
+func TestShaperRestore(t *testing.T) {
+	const n, dim, sd = 300, 3, 1 << 30
+	for _, f := range factorizations(t, n) {
+		source := rand.New(rand.NewPCG(7, 8))
+		shaper := f.NewShaper(dim)
+		s, other, z, w := make([]float64, dim), make([]float64, dim), make([]float64, dim), make([]int64, dim)
+		for step := range n {
+			state, err := shaper.AppendBinary([]byte("prefix"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			restored := f.NewShaper(dim)
+			if err := restored.UnmarshalBinary(state[len("prefix"):]); err != nil {
+				t.Fatalf("%s: step %d: %v", f.name, step+1, err)
+			}
+			r, rOther := shaper.Predict(s), restored.Predict(other)
+			for i := range s {
+				if math.Float64bits(s[i]) != math.Float64bits(other[i]) || r != rOther {
+					t.Fatalf("%s: step %d: s = %v, restored %v", f.name, step+1, s, other)
+				}
+				z[i] = source.NormFloat64()
+			}
+			draw(w, z, s, sd, r)
+			shaper.Push(w)
+			restored.Push(w)
+			a, _ := shaper.AppendBinary(nil)
+			b, _ := restored.AppendBinary(nil)
+			if !bytes.Equal(a, b) {
+				t.Fatalf("%s: states differ after step %d", f.name, step+1)
+			}
+		}
+	}
+}
+
+// TestShaperFar starts beyond 2³² steps and crosses a border of phases.
+func TestShaperFar(t *testing.T) {
+	f := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}).(*buffered)
+	for _, border := range []uint64{1 << 33, 1 << 39, 1 << 40} {
+		phase := f.phase(border - 1)
+		buffers := len(f.stored.Phases[phase].Weight)
+		state := appendHeader(nil, f.stored.fingerprint(), 1, border-3, buffers)
+		for i := range buffers {
+			state = binary.BigEndian.AppendUint64(state, uint64(int64(1000*(i-2))))
+			state = binary.BigEndian.AppendUint64(state, uint64(i)<<60)
+		}
+		shaper, s := f.NewShaper(1), []float64{0}
+		if err := shaper.UnmarshalBinary(state); err != nil {
+			t.Fatal(err)
+		}
+		for step := border - 2; step < border+3; step++ {
+			r := shaper.Predict(s)
+			if want := f.stored.Phases[f.phase(step)].Scale; r != want {
+				t.Errorf("step %d has r = %g, want %g", step, r, want)
+			}
+			shaper.Push([]int64{1 << 30})
+		}
+		if end, _ := shaper.AppendBinary(nil); binary.BigEndian.Uint64(end[17:]) != border+2 {
+			t.Errorf("%d steps, want %d", binary.BigEndian.Uint64(end[17:]), border+2)
+		}
+	}
+}
+
+// TestGolden pins every bit that a release can depend on: the numbers of
+// Predict, the state, ColNorm, Limits and variances. Another value on another
+// architecture means that a product was fused with a sum.
+func TestGolden(t *testing.T) {
+	blt := storeBLT([]float64{9.836865043880268e-07, 1.88849494123769e-05, 0.25}, []float64{5.146947372507541e-06, 0.01, 0.75})
+	fixed, err := newBuffered(blt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		f    Factorization
+		want string
+	}{
+		{"phased", mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"}), "3c682aac6e3816cd1edf17c893b6f0a9"},
+		{"phased mean", mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"}), "f22cf6e8448ad58b8b974b10ea96d95c"},
+		{"blt", fixed, "0053b00ac56fa92b6afce4b3defc0b96"},
+		{"sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: 600}, Workload{Kind: "window", Window: 9}), "41e3d91bbc729e5b59cfd22b8605d8ab"},
+	} {
+		h := sha256.New()
+		put := func(x ...float64) {
+			for _, v := range x {
+				binary.Write(h, binary.BigEndian, v)
+			}
+		}
+		limits, err := c.f.Limits(1 << 25)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(c.f.ColNorm(), limits.Noise, limits.Rounding)
+		shaper, s, w := c.f.NewShaper(2), []float64{0, 0}, []int64{0, 0}
+		for step := uint64(1); step <= 600; step++ {
+			put(shaper.Predict(s))
+			put(s...)
+			for i := range w {
+				w[i] = int64(step*0x9e3779b97f4a7c15*uint64(i+1))>>37 - int64(s[i])
+			}
+			shaper.Push(w)
+			for _, x := range []Workload{{Kind: "mean"}, {Kind: "exponential", Decay: 0.97}, {Kind: "window", Window: 50}} {
+				put(c.f.RowVar(x, step), c.f.Cov(x, step, (step+1)/2))
+			}
+			put(c.f.CinvVar(step))
+		}
+		if c.f.Horizon() == 0 {
+			for _, step := range []uint64{1e6 + 1, 1<<40 - 1, 1 << 50} {
+				put(c.f.RowVar(Workload{Kind: "sum"}, step), c.f.RowVar(Workload{Kind: "exponential", Decay: 0.9997}, step))
+			}
+		}
+		state, err := shaper.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Write(state)
+		if got := hex.EncodeToString(h.Sum(nil)[:16]); got != c.want {
+			t.Errorf("%s: hash %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRootHorizon(t *testing.T) {
+	f := mustNew(t, Config{Kind: "sqrt", Horizon: 3}, Workload{Kind: "sum"})
+	shaper, filter := f.NewShaper(1), f.NewFilter(1)
+	for range 3 {
+		shaper.Push([]int64{1})
+		filter.Next([]float64{0}, []float64{1})
+	}
+	for name, step := range map[string]func(){
+		"Push": func() { shaper.Push([]int64{1}) },
+		"Next": func() { filter.Next([]float64{0}, []float64{1}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s goes beyond the horizon", name)
+				}
+			}()
+			step()
+		}()
+	}
+}
+
+// TestShaperMalformed: what is not a state of this matrix and dimension is
+// refused, and the Shaper left alone.
+func TestShaperMalformed(t *testing.T) {
+	for _, f := range factorizations(t, 50) {
+		shaper := f.NewShaper(2)
+		for i := range 10 {
+			shaper.Push([]int64{int64(i) << 30, -int64(i) << 20})
+		}
+		good, _ := shaper.AppendBinary(nil)
+		bad := map[string][]byte{"empty": nil, "cut": good[:len(good)-1], "longer": append(bytes.Clone(good), 0)}
+		flip := func(name string, at int) {
+			b := bytes.Clone(good)
+			b[at] ^= 0x55
+			bad[name] = b
+		}
+		flip("version", 0)
+		flip("fingerprint", 5)
+		flip("dimension", 16)
+		flip("steps", 17)
+		flip("rows", 32)
+		if len(good) > shaperHeader {
+			flip("size", shaperHeader)
+		}
+		for name, data := range bad {
+			if err := shaper.UnmarshalBinary(data); err == nil {
+				t.Errorf("%s: a state with wrong %s is accepted", f.name, name)
+			}
+			if now, _ := shaper.AppendBinary(nil); !bytes.Equal(now, good) {
+				t.Fatalf("%s: a state with wrong %s changed the Shaper", f.name, name)
+			}
+		}
+	}
+}
+
+func FuzzShaperState(f *testing.F) {
+	list := factorizations(f, 20)
+	for _, x := range list {
+		shaper := x.NewShaper(2)
+		for i := range 9 {
+			state, _ := shaper.AppendBinary(nil)
+			f.Add(state)
+			shaper.Push([]int64{int64(i) << 33, -5})
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, x := range list {
+			shaper, s := x.NewShaper(2), []float64{0, 0}
+			if shaper.UnmarshalBinary(data) != nil {
+				continue
+			}
+			again, _ := shaper.AppendBinary(nil)
+			if !bytes.Equal(again, data) {
+				t.Fatalf("%s: a state of %x is written back as %x", x.name, data, again)
+			}
+			r := shaper.Predict(s)
+			if !(r >= 1) || math.IsNaN(s[0]) || math.Abs(s[0]) > 0x1p62 {
+				t.Fatalf("%s: r = %g, s = %v", x.name, r, s)
+			}
+			if n := x.Horizon(); n == 0 || binary.BigEndian.Uint64(data[17:]) < n {
+				shaper.Push([]int64{1, -1})
+			}
+		}
+	})
+}
