@@ -24,6 +24,9 @@ func Compose(costs ...Cost) Cost {
 		c.Adjacency = k.Adjacency
 		sum += k.Mu * k.Mu
 	}
+	if len(costs) == 1 {
+		return costs[0]
+	}
 	if sum > 0 {
 		c.Mu = math.Sqrt(sum) * (1 + float64(len(costs)+2)*0x1p-53)
 	}

@@ -15,14 +15,16 @@ type Lattice struct {
 	K   int64
 }
 
-// NewLattice returns the coarsest lattice that is finer by the given number of
-// bits (24–30) than the clip bound and than the noise, whose standard deviation
-// in the same units is sd:
+// NewLattice returns the lattice for records clipped to bound and noise of
+// standard deviation sd in the same units:
 //
 //	g = 2^e ≤ 2^−bits·min(bound, sd),  K = ⌊bound/g⌋ ≤ 2³⁰
 //
+// with the largest such e. Where K ≤ 2³⁰ asks for a coarser step, g has fewer
+// than the wished bits (24–30), but never fewer than 24.
+//
 // Errors: a bound or sd that is not positive and finite; bits outside 24–30;
-// noise so small beside the bound that K would exceed 2³⁰.
+// noise so small beside the bound that 24 bits do not fit.
 func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 	var errs []error
 	if !(bound > 0) || !finite(bound) {
@@ -43,9 +45,13 @@ func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 		return Lattice{}, fmt.Errorf("lattice step 2^%d is out of range: scale the columns to about 1", l.Exp)
 	}
 	k := math.Floor(math.Ldexp(bound, -l.Exp)) // exact: a division by a power of two
+	for ; k > 1<<30 && bits > 24; bits-- {
+		l.Exp++
+		k = math.Floor(math.Ldexp(bound, -l.Exp))
+	}
 	if k > 1<<30 {
-		return Lattice{}, fmt.Errorf("noise of standard deviation %g is too small for a clip bound of %g at %d lattice bits: "+
-			"a record would need more than 2^30 lattice steps", sd, bound, bits)
+		return Lattice{}, fmt.Errorf("noise of standard deviation %g is too small for a clip bound of %g: "+
+			"at 24 lattice bits a record would need more than 2^30 lattice steps", sd, bound)
 	}
 	l.K = int64(k)
 	return l, nil
@@ -160,6 +166,13 @@ func (w *Wide) Add(v int64) {
 	var carry uint64
 	w.Lo, carry = bits.Add64(w.Lo, uint64(v), 0)
 	w.Hi += v>>63 + int64(carry)
+}
+
+// Sub subtracts v.
+func (w *Wide) Sub(v int64) {
+	var borrow uint64
+	w.Lo, borrow = bits.Sub64(w.Lo, uint64(v), 0)
+	w.Hi -= v>>63 + int64(borrow)
 }
 
 // Float returns the nearest float64 of w·2^exp.

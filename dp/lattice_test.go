@@ -122,11 +122,26 @@ func TestNewLatticeRefuses(t *testing.T) {
 		{1, 0, 24}, {1, math.NaN(), 24}, {1, math.Inf(1), 24},
 		{1, 1, 23}, {1, 1, 31},
 		{1, 1.0 / 128, 24}, // K would be 2³¹
-		{1, 0.4, 30},
+		{1, 1.0 / 128, 30},
 		{1e-300, 1e-300, 24},
 	} {
 		if l, err := NewLattice(c.bound, c.sd, c.bits); err == nil {
 			t.Errorf("%+v: accepted as %+v", c, l)
+		}
+	}
+}
+
+// TestNewLatticeTrades: K ≤ 2³⁰ goes before the wished bits, 24 bits before it.
+func TestNewLatticeTrades(t *testing.T) {
+	for _, c := range []struct {
+		bound, sd float64
+		bits, exp int
+	}{
+		{1, 1, 24, -24}, {1, 1, 30, -30}, {1.5, 2, 30, -29}, {1.5, 2, 24, -24}, {1, 0.4, 30, -30}, {1, 1.0 / 64, 30, -30}, {4, 0.3, 28, -28},
+	} {
+		l, err := NewLattice(c.bound, c.sd, c.bits)
+		if err != nil || l.Exp != c.exp || l.K != int64(math.Ldexp(c.bound, -c.exp)) {
+			t.Errorf("%+v: %+v, %v", c, l, err)
 		}
 	}
 }

@@ -30,3 +30,10 @@ type Release struct {
 	Rows   uint64  // committed records of the step, valid or not
 	Values []Value // in the mechanism's fixed order
 }
+
+// Sizes is what an estimator takes, in bytes.
+type Sizes struct {
+	State   int64 // its serialised state, what a checkpoint holds
+	Release int64 // one release's numbers
+	Peak    int64 // everything in memory, between steps and inside one
+}
