@@ -87,14 +87,19 @@ func (c *Config) Values() []string {
 	if *c.Covariance {
 		names = append(names, "covariance")
 	}
-	if slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
-		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 }) {
+	if c.scaled() {
 		names = append(names, "mean_original")
 		if *c.Covariance {
 			names = append(names, "covariance_original")
 		}
 	}
 	return names
+}
+
+// scaled reports whether original units differ from scaled ones.
+func (c *Config) scaled() bool {
+	return slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
 // Validate reports every violated rule at once, as *fault.Fault joined. It
@@ -126,6 +131,8 @@ func (c *Config) Validate() error {
 	}
 	if c.Workload == "window" {
 		l.Check(c.Window >= 1, "window", "must be at least 1 step", c.Window)
+		row := float64(c.Columns) * float64(c.Columns+3) / 2
+		l.Check(float64(c.Window)*row*8 <= maxRing, "window", "must be less: the noisy rows of the window would take more than 16 GiB", c.Window)
 	} else {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
 	}
@@ -150,6 +157,9 @@ func (c *Config) Validate() error {
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	return l.Err()
 }
+
+// maxRing bounds the memory that a window may take, in bytes.
+const maxRing = 1 << 34
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
 

@@ -1,0 +1,263 @@
+package moments
+
+import (
+	"math"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/cases"
+	"streamdp/internal/dptest"
+)
+
+func TestCases(t *testing.T) {
+	cases.Run(t, "moments", map[string]func(*testing.T, cases.Case){
+		"r_d":               caseRd,
+		"joint_sensitivity": caseJointSensitivity,
+		"calibration":       caseCalibration,
+		"gaussian_sigma":    caseGaussianSigma,
+		"lambda":            caseLambda,
+		"trace":             caseTrace,
+	},
+		"mse", "mse_cov", "ime", "cs", "projection", "combine", "auto", "multi_participation", "fig1", "fig2", "fig3", "fig7")
+	t.Log("owed, not run: S_pp, S_pp_debiased, pp_bias and cov_pp_debiased of trace")
+}
+
+func caseRd(t *testing.T, c cases.Case) {
+	var in struct {
+		D         int
+		Nu        float64
+		Adjacency dp.Adjacency
+	}
+	var want struct{ R float64 }
+	c.Read(t, &in, &want)
+	c.Near(t, "r", rd(in.Nu, in.D, in.Adjacency), want.R)
+}
+
+func caseJointSensitivity(t *testing.T, c cases.Case) {
+	var in struct {
+		C1, C2    [][]float64
+		Lam, Zeta float64
+		D         int
+		Adjacency dp.Adjacency
+	}
+	var want struct {
+		Sens  float64
+		Upper float64 `json:"safe_upper"`
+	}
+	c.Read(t, &in, &want)
+	first, second := columnNorms(in.C1), columnNorms(in.C2)
+	c.Near(t, "sens", JointSensitivity(first, second, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
+	largest := func(x []float64) []float64 {
+		m := 0.0
+		for _, v := range x {
+			m = max(m, v)
+		}
+		return []float64{m}
+	}
+	c.Near(t, "safe_upper", JointSensitivity(largest(first), largest(second), in.Lam, in.Zeta, in.D, in.Adjacency), want.Upper)
+}
+
+func columnNorms(c [][]float64) []float64 {
+	norms := make([]float64, len(c[0]))
+	for _, row := range c {
+		for j, v := range row {
+			norms[j] = math.Hypot(norms[j], v)
+		}
+	}
+	return norms
+}
+
+func caseCalibration(t *testing.T, c cases.Case) {
+	var in struct {
+		Epsilon, Delta float64
+		Alpha          float64 `json:"C1_norm"`
+		Beta           float64 `json:"C2_norm"`
+		Zeta           float64
+		D              int
+		Adjacency      dp.Adjacency
+		Nu             *float64
+	}
+	var want struct {
+		Sigma     float64
+		Mu, Nu    *float64
+		Lam, Sens float64
+		First     float64 `json:"std_Z1"`
+		Diagonal  float64 `json:"std_S_diag"`
+		Off       float64 `json:"std_S_offdiag"`
+	}
+	c.Read(t, &in, &want)
+	mu, err := dp.Mu(in.Epsilon, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nu := free(in.D)
+	if in.Nu != nil {
+		nu = *in.Nu
+	}
+	if want.Mu != nil {
+		c.Near(t, "mu", mu, *want.Mu)
+	}
+	if want.Nu != nil {
+		c.Near(t, "nu", nu, *want.Nu)
+	}
+	c.Near(t, "sigma", 1/mu, want.Sigma)
+	n := Calibrate(mu, nu, in.Zeta, in.Alpha, in.Beta, in.D, in.Adjacency)
+	c.Near(t, "lam", n.Lambda, want.Lam)
+	c.Near(t, "sens", n.Sensitivity, want.Sens)
+	c.Near(t, "std_Z1", n.First, want.First)
+	c.Near(t, "std_S_diag", n.Diagonal, want.Diagonal)
+	c.Near(t, "std_S_offdiag", n.OffDiagonal, want.Off)
+}
+
+func caseGaussianSigma(t *testing.T, c cases.Case) {
+	var in struct{ Epsilon, Delta float64 }
+	var want struct{ Sigma float64 }
+	c.Read(t, &in, &want)
+	mu, err := dp.Mu(in.Epsilon, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "sigma", Calibrate(mu, 0, 1, 1, 1, 3, dp.Replace).First/2, want.Sigma)
+}
+
+func caseLambda(t *testing.T, c cases.Case) {
+	var in struct {
+		K1, K2    float64
+		Inflation *float64 `json:"first_moment_variance_inflation"`
+		D         int
+		Adjacency dp.Adjacency
+	}
+	var want struct {
+		Nu        float64
+		Objective *float64
+		Factor    *float64 `json:"second_moment_variance_factor"`
+	}
+	c.Read(t, &in, &want)
+	if in.Inflation == nil {
+		nu := ChooseNu(in.K1, in.K2, in.D, in.Adjacency)
+		c.Near(t, "nu", nu, want.Nu)
+		if want.Objective != nil {
+			c.Near(t, "objective", (in.K1+in.K2/nu)*rd(nu, in.D, in.Adjacency), *want.Objective)
+		}
+		return
+	}
+	nu, err := NuForInflation(*in.Inflation, in.D, in.Adjacency)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "nu", nu, want.Nu)
+	if want.Factor != nil && in.Adjacency == dp.Replace {
+		at := free(in.D)
+		c.Near(t, "second moment's factor", rd(nu, in.D, in.Adjacency)/nu/(rd(at, in.D, in.Adjacency)/at), *want.Factor)
+	}
+}
+
+// caseTrace replays rows and draws through the production path: at 30 lattice
+// bits, which errs by 10⁻⁷, where a wrong formula errs by far more.
+func caseTrace(t *testing.T, c cases.Case) {
+	var in struct {
+		Workload struct {
+			Kind string
+			Beta float64
+			K    uint64
+		}
+		Factorization   string
+		N               int
+		Steps           int `json:"n_steps"`
+		Block           int
+		D               int
+		Zeta, Sigma, Nu float64
+		Adjacency       *dp.Adjacency
+		X               [][]float64
+		G1              [][]float64
+		G2              [][]float64 `json:"g2_svec"`
+	}
+	var want struct {
+		Sens   *float64
+		Y      [][]float64
+		S      [][]float64 `json:"S_jme"`
+		Mean   [][]float64
+		SEY    []float64   `json:"se_Y"`
+		SEDiag []float64   `json:"se_S_diag"`
+		SEOff  []float64   `json:"se_S_offdiag"`
+		Cov    [][]float64 `json:"cov_jme_debiased"`
+	}
+	c.Read(t, &in, &want)
+	adjacency, steps, block := dp.Replace, in.N, 1
+	if in.Adjacency != nil {
+		adjacency = *in.Adjacency
+	}
+	if in.Block > 0 {
+		steps, block = in.Steps, in.Block
+	}
+	kind, ok := map[string]string{"prefix": "sum", "exp": "exponential", "mean": "mean", "window": "window"}[in.Workload.Kind]
+	if !ok {
+		t.Fatalf("unknown workload %q", in.Workload.Kind)
+	}
+	covariance := want.Cov != nil
+	e, err := New(Config{
+		Clip: in.Zeta, Workload: kind, Decay: in.Workload.Beta, Window: in.Workload.K,
+		Factorization: in.Factorization, Nu: in.Nu, Covariance: &covariance,
+		Columns: in.D, Step: uint64(block), Horizon: uint64(steps),
+	}, dp.Params{Mu: 1 / in.Sigma, Adjacency: adjacency, LatticeBits: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel, _ := c.Tolerance(t)
+	rel = max(rel, 1e-6)
+	near := func(what string, got, want float64) {
+		t.Helper()
+		cases.Near(t, what, got, want, rel, rel)
+	}
+	if want.Sens != nil {
+		near("sens", e.Plan().Sensitivity, *want.Sens)
+	}
+	noise := dptest.Arrays(map[string][][]float64{"jme/first": in.G1, "jme/second": in.G2})
+	for s := range steps {
+		for i := range block {
+			e.Add(uint64(s*block+i), in.X[s*block+i])
+		}
+		r, err := e.Close(noise)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The cases divide by the workload's literal number of steps and do
+		// not normalise decays; the product divides by records.
+		scale := 1.0
+		switch kind {
+		case "exponential":
+			scale = (1 - math.Pow(in.Workload.Beta, float64(s+1))) / (1 - in.Workload.Beta)
+		case "window":
+			scale = min(float64(s+1)/float64(in.Workload.K), 1)
+		}
+		mean, second := r.Values[0], r.Values[1]
+		n := 0
+		for i := range in.D {
+			near("Y", scale*mean.Data[i], want.Y[s][i])
+			if want.Mean != nil {
+				near("mean", mean.Data[i]/float64((s+1)*block), want.Mean[s][i])
+			}
+			for j := i; j < in.D; j++ {
+				near("S", scale*second.Data[n], want.S[s][n])
+				if want.SEY == nil {
+					n++
+					continue
+				}
+				se := want.SEOff
+				if i == j {
+					se = want.SEDiag
+				}
+				near("se of S", scale*second.SE[n], se[s])
+				n++
+			}
+		}
+		if want.SEY != nil {
+			near("se of Y", scale*mean.SE[0], want.SEY[s])
+		}
+		if covariance {
+			for i, v := range r.Values[2].Data {
+				near("covariance", v, want.Cov[s][i])
+			}
+		}
+	}
+}

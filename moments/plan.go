@@ -1,0 +1,212 @@
+package moments
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"streamdp/dp"
+	"streamdp/internal/fault"
+	"streamdp/matfact"
+)
+
+// Version names the mechanism's algorithm and state; another version is
+// another epoch.
+const Version = "jme/v1"
+
+// endless is the number of noisy coordinates for which the rounding of
+// correlated noise is charged where there is no horizon: ten million a second
+// for two centuries. The mechanism ends there.
+const endless = 1 << 56
+
+// Plan is everything that a configuration resolves to before the first record:
+// public numbers that the releases are a function of. An epoch keeps its plan,
+// because another processor may compute other last bits.
+type Plan struct {
+	Method        string          `json:"method"`
+	Factorization *matfact.Stored `json:"factorization"`
+	// Clip is K·g, the norm to which records are clipped.
+	Clip float64 `json:"clip"`
+	// Nu and Lambda weigh the second moment: dimensionless, and in 1/x².
+	Nu     float64 `json:"nu"`
+	Lambda float64 `json:"lambda"`
+	// Sensitivity is the joint ℓ₂ sensitivity of both moments, with what
+	// quantisation and the rounding of correlated noise add.
+	Sensitivity float64 `json:"sensitivity"`
+	// Mu is Sensitivity over the noise: the guarantee.
+	Mu float64 `json:"mu"`
+	// First, Diagonal and OffDiagonal are the standard deviations of one
+	// step's independent draws, in scaled units.
+	First       float64 `json:"first"`
+	Diagonal    float64 `json:"diagonal"`
+	OffDiagonal float64 `json:"off_diagonal"`
+	// Lattice is that of the rows; SecondExp is the exponent of the second
+	// moments' step.
+	Lattice   dp.Lattice `json:"lattice"`
+	SecondExp int        `json:"second_exp"`
+}
+
+// resolve computes the plan, and the factorization it names.
+func resolve(cfg *Config, p dp.Params) (*Plan, matfact.Factorization, error) {
+	mu, err := p.Budget()
+	err = errors.Join(cfg.Validate(), err)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := cfg.Columns
+	factor, err := factorize(cfg, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	alpha := factor.ColNorm()
+	nu, err := cfg.nu(d, p.Adjacency)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	// The lattice needs the noise and the noise the clip norm that the lattice
+	// has; the latter is smaller than the configured one by less than 2⁻²³.
+	rough := Calibrate(mu, nu, cfg.Clip, alpha, alpha, d, p.Adjacency)
+	lattice, err := dp.NewLattice(cfg.Clip, rough.First*(1-0x1p-20), p.Bits())
+	if err != nil {
+		return nil, nil, err
+	}
+	clip := lattice.Bound()
+	n := Calibrate(mu, nu, clip, alpha, alpha, d, p.Adjacency)
+	g := lattice.Step()
+
+	// Second moments: g₂ = g²·2^s ≤ 2^−bits·min(ζ², τ/√(2λ)), s ≥ 0.
+	_, e := math.Frexp(min(clip*clip, n.OffDiagonal*(1-0x1p-20)))
+	secondExp := e - 1 - p.Bits()
+	if secondExp < 2*lattice.Exp {
+		return nil, nil, fmt.Errorf("noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower lattice_bits or nu", n.OffDiagonal, g)
+	}
+	g2 := math.Ldexp(1, secondExp)
+
+	// What arithmetic adds: squares are rounded once a block, by less than g₂
+	// an entry between neighbours; and each prediction of correlated noise may
+	// err by its Rounding on either side.
+	coordinates := func(dim int) float64 {
+		if h := factor.Horizon(); h > 0 {
+			return float64(h) * float64(dim)
+		}
+		if cfg.Horizon > 0 {
+			return float64(cfg.Horizon) * float64(dim)
+		}
+		return endless
+	}
+	root := math.Sqrt(n.Lambda)
+	s := n.Sensitivity*(1+0x1p-40) + root*alpha*float64(d)*g2
+	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
+	first, err1 := factor.Limits(guess * n.First / g)
+	second, err2 := factor.Limits(guess * n.Diagonal / g2)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, nil, err
+	}
+	if max(first.Noise, second.Noise) >= 1<<51 {
+		return nil, nil, errors.New("noise is too large for its lattice: lower lattice_bits")
+	}
+	s += 2 * first.Rounding * g * math.Sqrt(coordinates(d))
+	s += 2 * second.Rounding * g2 * math.Sqrt2 * root * math.Sqrt(coordinates(d*(d+1)/2))
+	s *= 1 + 0x1p-40
+	total := spread(n.Lambda, s, mu*(1-0x1p-48))
+	if total.First > guess*n.First {
+		return nil, nil, fmt.Errorf("rounding of correlated noise would cost %.1g of the noise: use another factorization", total.First/n.First-1)
+	}
+
+	// int64 holds every sum: rows and squares of one step, and the noise.
+	step, k := float64(cfg.Step), float64(lattice.K)
+	if step*k+first.Noise >= 1<<62 {
+		return nil, nil, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
+	}
+	if step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step+second.Noise >= 1<<62 {
+		return nil, nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
+	}
+	return &Plan{
+		Method:        "jme",
+		Factorization: factor.Stored(),
+		Clip:          clip,
+		Nu:            nu,
+		Lambda:        n.Lambda,
+		Sensitivity:   total.Sensitivity,
+		Mu:            mu * (1 - 0x1p-49), // leaves room for the roundings of a ledger
+		First:         total.First,
+		Diagonal:      total.Diagonal,
+		OffDiagonal:   total.OffDiagonal,
+		Lattice:       lattice,
+		SecondExp:     secondExp,
+	}, factor, nil
+}
+
+// adopt returns the factorization of a kept plan, after checking that the plan
+// is what the configuration resolves to, up to last bits: a plan decides how
+// much noise there is, so nothing else may have written it.
+func adopt(kept *Plan, cfg *Config, p dp.Params) (matfact.Factorization, error) {
+	fresh, _, err := resolve(cfg, p)
+	if err != nil {
+		return nil, err
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
+	ok := kept.Method == fresh.Method && kept.Lattice == fresh.Lattice && kept.SecondExp == fresh.SecondExp && kept.Clip == fresh.Clip &&
+		near(kept.Nu, fresh.Nu) && near(kept.Lambda, fresh.Lambda) && near(kept.Sensitivity, fresh.Sensitivity) && near(kept.Mu, fresh.Mu) &&
+		near(kept.First, fresh.First) && near(kept.Diagonal, fresh.Diagonal) && near(kept.OffDiagonal, fresh.OffDiagonal) &&
+		kept.Factorization != nil && kept.Factorization.Kind == fresh.Factorization.Kind
+	if !ok {
+		return nil, errors.New("the epoch's plan does not belong to this configuration")
+	}
+	factor, err := factorize(cfg, kept.Factorization)
+	if err != nil {
+		return nil, err
+	}
+	if a, err := factorize(cfg, fresh.Factorization); err != nil || !near(factor.ColNorm(), a.ColNorm()) {
+		return nil, errors.Join(errors.New("the epoch's factorization does not belong to this configuration"), err)
+	}
+	return factor, nil
+}
+
+// factorize builds the configured factorization.
+func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, error) {
+	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune}
+	if c.Kind == "auto" {
+		tune := cfg.Tune
+		if tune == 0 {
+			tune = cfg.Horizon
+		}
+		c = matfact.Auto(cfg.workload(), tune)
+		c.Horizon, c.Tune = cfg.Horizon, cfg.Tune
+		if cfg.Buffers != 0 && c.Kind == "blt" {
+			c.Buffers = cfg.Buffers
+		}
+	}
+	c.Stored = stored
+	return matfact.New(c, cfg.workload())
+}
+
+func (c *Config) workload() matfact.Workload {
+	return matfact.Workload{Kind: c.Workload, Decay: c.Decay, Window: c.Window}
+}
+
+// nu returns the weight of the second moment. Both moments have one workload
+// and one factorization, so the weights of the errors decide alone:
+// K₂/K₁ = w₂ζ²(d+1)/(2w₁), whatever the step.
+func (c *Config) nu(d int, adjacency dp.Adjacency) (float64, error) {
+	ratio := float64(d+1) / 2
+	switch {
+	case c.Nu != 0:
+		return c.Nu, nil
+	case c.Inflation != 0:
+		nu, err := NuForInflation(c.Inflation, d, adjacency)
+		if err != nil {
+			return 0, &fault.Fault{Key: "inflation", Rule: err.Error(), Value: nil}
+		}
+		return nu, nil
+	case len(c.Weights) == 2:
+		return ChooseNu(1, ratio*c.Weights[1]*c.Clip*c.Clip/c.Weights[0], d, adjacency), nil
+	case adjacency == dp.Replace:
+		return free(d), nil
+	}
+	return ChooseNu(1, ratio, d, adjacency), nil
+}
+
+// SecondStep returns the lattice step of the second moments.
+func (p *Plan) SecondStep() float64 { return math.Ldexp(1, p.SecondExp) }

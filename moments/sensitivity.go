@@ -1,0 +1,171 @@
+package moments
+
+import (
+	"fmt"
+	"math"
+
+	"streamdp/dp"
+)
+
+// rd returns r(ν) = sup ‖x−y‖² + ν‖xxᵀ−yyᵀ‖²_F over pairs of neighbouring
+// records in the unit ball of ℝᵈ, the squared joint sensitivity of a record and
+// its square at relative weight ν:
+//
+//	zero-out: 1 + ν                              (y = 0)
+//	replace, d ≥ 2: 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
+//	replace, d = 1: 4 for ν ≤ (11+5√5)/8, else (3−q)²(νq+1+ν)/8, q = √(1−2/ν)
+//
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
+// Differential Privacy", Lemma 3.5; the zero-out form is ours. docs/theory/moments.md.
+func rd(nu float64, d int, adjacency dp.Adjacency) float64 {
+	switch {
+	case adjacency == dp.ZeroOut:
+		return 1 + nu
+	case nu <= free(d):
+		return 4
+	case d >= 2:
+		return 2 + 2*nu + 1/(2*nu)
+	}
+	q := math.Sqrt(1 - 2/nu)
+	return (3 - q) * (3 - q) * (nu*q + 1 + nu) / 8
+}
+
+// free returns ν*, the largest weight at which, under replacement, the second
+// moment costs nothing: r(ν*) = 4 = r(0).
+func free(d int) float64 {
+	if d == 1 {
+		return (11 + 5*math.Sqrt(5)) / 8
+	}
+	return 0.5
+}
+
+// JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one
+// record of norm at most clip, in the unit of a record:
+//
+//	s² = max_i ζ²·(α_i²·r(λζ²β_i²/α_i²))
+//
+// with α_i, β_i the norms of columns i of C₁ and C₂, which first and second
+// give. λ has the unit 1/x². Any lower triangular C's are allowed, and inputs
+// may depend on earlier outputs.
+//
+// Privacy: exact where one column attains the maximum; a record contributes to
+// one column.
+// Source: as rd. The paper asks for decreasing column norms, which only
+// exactness needs.
+func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
+	var s2 float64
+	for i, a := range first {
+		b := second[i]
+		if a == 0 {
+			k := 1.0
+			if d >= 2 && adjacency == dp.Replace {
+				k = 2
+			}
+			s2 = max(s2, lambda*b*b*clip*clip*k)
+			continue
+		}
+		s2 = max(s2, a*a*rd(lambda*clip*clip*b*b/(a*a), d, adjacency))
+	}
+	return clip * math.Sqrt(s2)
+}
+
+// Noise is what a calibration gives: standard deviations before shaping, that
+// is of one step's independent draws.
+type Noise struct {
+	Lambda      float64 // weight of the second moment, 1/x²
+	Sensitivity float64 // joint ℓ₂ sensitivity, x
+	First       float64 // of every entry of the first moment, x
+	Diagonal    float64 // of a diagonal entry of the second moment, x²
+	OffDiagonal float64 // of another entry, x²
+}
+
+// Calibrate returns the noise that makes the joint release of first and second
+// moments μ-Gaussian-private at relative weight ν, for column norms alpha and
+// beta of the two factorizations:
+//
+//	λ = να²/(ζ²β²),  s = ζα√r(ν),  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)
+//
+// Off-diagonal entries have half the variance of diagonal ones, because the
+// symmetric matrix is released in coordinates x_i², √2·x_ix_j.
+// Source: docs/theory/moments.md.
+func Calibrate(mu, nu, clip, alpha, beta float64, d int, adjacency dp.Adjacency) Noise {
+	lambda := nu * alpha * alpha / (clip * clip * beta * beta)
+	s := clip * alpha * math.Sqrt(rd(nu, d, adjacency))
+	return spread(lambda, s, mu)
+}
+
+func spread(lambda, sensitivity, mu float64) Noise {
+	tau := sensitivity / mu
+	return Noise{
+		Lambda:      lambda,
+		Sensitivity: sensitivity,
+		First:       tau,
+		Diagonal:    tau / math.Sqrt(lambda),
+		OffDiagonal: tau / math.Sqrt(2*lambda),
+	}
+}
+
+// ChooseNu returns the ν that minimises (K₁ + K₂/ν)·r(ν), where K₁ and K₂ are
+// the weighted squared errors of first and second moments at r = ν = 1:
+//
+//	zero-out √(K₂/K₁);  replace, d ≥ 2: (1 + √(1 + 16K₂/K₁))/4, at least ½
+//
+// Source: docs/theory/moments.md.
+func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
+	switch {
+	case adjacency == dp.ZeroOut:
+		return math.Sqrt(k2 / k1)
+	case d >= 2:
+		return (1 + math.Sqrt(1+16*k2/k1)) / 4
+	}
+	// d = 1: unimodal beyond the free point; search log ν by golden section.
+	objective := func(logNu float64) float64 {
+		nu := math.Exp(logNu)
+		return (k1 + k2/nu) * rd(nu, d, adjacency)
+	}
+	lo := math.Log(free(1))
+	hi := math.Log(max(2*free(1), 4*(1+math.Sqrt(k2/k1))))
+	const golden = 0.6180339887498949
+	for hi-lo > 1e-12 {
+		a, b := hi-golden*(hi-lo), lo+golden*(hi-lo)
+		if objective(a) <= objective(b) {
+			hi = b
+		} else {
+			lo = a
+		}
+	}
+	if at := math.Exp((lo + hi) / 2); objective(math.Log(at)) < objective(math.Log(free(1))) {
+		return at
+	}
+	return free(1)
+}
+
+// NuForInflation returns the largest ν at which the variance of the first
+// moment is at most inflation times what it is alone: r(ν) = 4φ under
+// replacement, 1 + ν = φ under zero-out.
+//
+// Errors: an inflation below 1; 1 itself under zero-out, where the second
+// moment is never free.
+func NuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, error) {
+	if !(inflation >= 1) || math.IsInf(inflation, 0) {
+		return 0, fmt.Errorf("inflation is %g, must be at least 1 and finite", inflation)
+	}
+	switch {
+	case adjacency == dp.ZeroOut:
+		if inflation == 1 {
+			return 0, fmt.Errorf("inflation is 1, must be larger under zero-out: a second moment is never free there")
+		}
+		return inflation - 1, nil
+	case d >= 2:
+		return ((2*inflation - 1) + 2*math.Sqrt(inflation*(inflation-1))) / 2, nil
+	}
+	lo, hi := free(1), 8*inflation // r(ν) > ν for d = 1
+	for range 100 {
+		if mid := (lo + hi) / 2; rd(mid, 1, adjacency) <= 4*inflation {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo, nil
+}

@@ -1,0 +1,180 @@
+package moments
+
+import (
+	"math"
+
+	"streamdp/dp"
+	"streamdp/internal/bin"
+	"streamdp/matfact"
+)
+
+// series is one array of the mechanism: a step's exact integers in, noisy
+// integers accumulated under the workload's kernel out.
+type series struct {
+	name     string
+	exp      int // lattice step 2^exp
+	sd       []float64
+	shaper   matfact.Shaper
+	shaped   bool
+	total    accumulator
+	integers []int64 // the open step's row
+
+	// Scratch of one step.
+	noise   []int64
+	predict []float64
+}
+
+func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload, exp int, sd []float64) series {
+	s := series{
+		name:     name,
+		exp:      exp,
+		sd:       sd,
+		shaper:   f.NewShaper(dim),
+		shaped:   f.Kind() != "identity",
+		total:    newAccumulator(w, dim),
+		integers: make([]int64, dim),
+		noise:    make([]int64, dim),
+	}
+	if s.shaped {
+		s.predict = make([]float64, dim)
+	}
+	return s
+}
+
+// close draws the step's noise, adds it to the integers, and both to the total.
+func (s *series) close(n dp.Noise) {
+	row := n.Row(s.name, s.integers)
+	r := 1.0
+	if s.shaped {
+		r = s.shaper.Predict(s.predict)
+	}
+	dp.RoundRow(s.noise, row, s.sd, s.predict, r)
+	s.shaper.Push(s.noise)
+	for i, w := range s.noise {
+		s.integers[i] += w
+	}
+	s.total.add(s.integers)
+	clear(s.integers)
+}
+
+// value returns the total over divisor, in scaled units.
+func (s *series) value(divisor float64) []float64 {
+	x := s.total.read(s.exp)
+	for i := range x {
+		x[i] /= divisor
+	}
+	return x
+}
+
+// accumulator applies a workload's kernel to rows that are noisy, and so
+// public.
+type accumulator interface {
+	add(row []int64)
+	read(exp int) []float64 // times 2^exp
+	appendTo(w *bin.Writer)
+	restore(r *bin.Reader)
+}
+
+func newAccumulator(w matfact.Workload, dim int) accumulator {
+	switch w.Kind {
+	case "exponential":
+		return &decaying{decay: w.Decay, sum: make([]float64, dim)}
+	case "window":
+		return &windowed{running: running{make([]dp.Wide, dim)}, ring: make([]int64, int(w.Window)*dim), size: int(w.Window)}
+	}
+	return &running{make([]dp.Wide, dim)}
+}
+
+// running is a sum over all steps. 128 bits hold it for ever.
+type running struct{ sum []dp.Wide }
+
+func (a *running) add(row []int64) {
+	for i, v := range row {
+		a.sum[i].Add(v)
+	}
+}
+
+func (a *running) read(exp int) []float64 {
+	x := make([]float64, len(a.sum))
+	for i, s := range a.sum {
+		x[i] = s.Float(exp)
+	}
+	return x
+}
+
+// decaying is m ← βm + x. The rows are exact; float64 rounds what is public.
+type decaying struct {
+	decay float64
+	sum   []float64
+}
+
+func (a *decaying) add(row []int64) {
+	for i, v := range row {
+		a.sum[i] = float64(a.decay*a.sum[i]) + float64(v)
+	}
+}
+
+func (a *decaying) read(exp int) []float64 {
+	x := make([]float64, len(a.sum))
+	for i, s := range a.sum {
+		x[i] = math.Ldexp(s, exp)
+	}
+	return x
+}
+
+// windowed is the sum of the last rows, exactly: it adds the new and subtracts
+// the oldest.
+type windowed struct {
+	running
+	ring []int64
+	size int
+	next int
+}
+
+func (a *windowed) add(row []int64) {
+	old := a.ring[a.next*len(row) : (a.next+1)*len(row)]
+	for i, v := range row {
+		a.sum[i].Add(v)
+		a.sum[i].Sub(old[i])
+	}
+	copy(old, row)
+	a.next = (a.next + 1) % a.size
+}
+
+// weight is the public divisor Σ_j a_tj·m_j.
+type weight struct {
+	kind  string
+	decay float64
+	sum   float64
+	count uint64
+	ring  []uint64
+	next  int
+}
+
+func newWeight(w matfact.Workload) weight {
+	x := weight{kind: w.Kind, decay: w.Decay}
+	if w.Kind == "window" {
+		x.ring = make([]uint64, w.Window)
+	}
+	return x
+}
+
+func (w *weight) close(records uint64) {
+	switch w.kind {
+	case "exponential":
+		w.sum = float64(w.decay*w.sum) + float64(records)
+	case "window":
+		w.count += records - w.ring[w.next]
+		w.ring[w.next] = records
+		w.next = (w.next + 1) % len(w.ring)
+	default:
+		w.count += records
+	}
+}
+
+func (w *weight) total() float64 {
+	if w.kind == "exponential" {
+		return w.sum
+	}
+	return float64(w.count)
+}
