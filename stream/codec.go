@@ -4,22 +4,12 @@ import (
 	"unicode/utf8"
 
 	"streamdp/internal/fault"
+	"streamdp/internal/kafka"
 )
 
-// Record is one delivered Kafka record. Its slices are valid only until the
+// Record is one committed Kafka record. Its slices are valid only until the
 // next fetch.
-type Record struct {
-	Offset  int64
-	Key     []byte // nil where null
-	Value   []byte // nil where null: a tombstone
-	Headers []Header
-}
-
-// Header is one header of a record.
-type Header struct {
-	Key   string
-	Value []byte // nil where null
-}
+type Record = kafka.Record
 
 // Reason says why a record gives no row. It names a class of faults and never
 // carries content: a record that is refused is somebody's data all the same.

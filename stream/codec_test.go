@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"streamdp/internal/fault"
+	"streamdp/internal/kafka"
 )
 
 func row(x ...float64) []float64 { return x }
@@ -339,7 +340,7 @@ func TestTombstone(t *testing.T) {
 	for _, name := range []string{"json", "json-array", "csv", "float64", "float32"} {
 		codec := mustCodec(t, name, []string{"1", "2"})
 		dst := dirty(2)
-		if r := codec.Decode(&Record{Key: []byte("1,2"), Headers: []Header{{"1", []byte("2")}}}, dst); r != Null || !sameRow(dst, row(0, 0)) {
+		if r := codec.Decode(&Record{Key: []byte("1,2"), Headers: []kafka.Header{{Key: "1", Value: []byte("2")}}}, dst); r != Null || !sameRow(dst, row(0, 0)) {
 			t.Errorf("%s: %v %v", name, r, dst)
 		}
 		dst = dirty(2)

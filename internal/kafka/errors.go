@@ -275,3 +275,10 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 	}
 	return e
 }
+
+// UnknownTopic reports whether err says that the topic or partition does not
+// exist.
+func UnknownTopic(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && kafkago.Error(e.Code) == kafkago.UnknownTopicOrPartition
+}

@@ -1,0 +1,84 @@
+package stream
+
+import (
+	"encoding/json"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+// Description is what is known of a stream before any data: its guarantee and
+// what it takes.
+type Description struct {
+	Stream    string          `json:"stream"`
+	Mechanism json.RawMessage `json:"mechanism"`
+	// The guarantee of one epoch, for one record.
+	Epsilon         float64      `json:"epsilon"`
+	Delta           float64      `json:"delta"`
+	Adjacency       dp.Adjacency `json:"adjacency"`
+	Mu              float64      `json:"mu"`
+	NoiseMultiplier float64      `json:"noise_multiplier"`
+	Clip            float64      `json:"clip"`
+	Sensitivity     float64      `json:"sensitivity"`
+	LimitEpsilon    float64      `json:"limit_epsilon"`
+	LimitDelta      float64      `json:"limit_delta"`
+	// Lattice are the steps of the integer lattices, Noise the standard
+	// deviations of one step's independent noise; in scaled units.
+	Lattice []float64          `json:"lattice"`
+	Noise   map[string]float64 `json:"noise_stddev"`
+	// Bytes of a checkpoint, of a published release at most, and of memory for
+	// the estimator.
+	StateBytes   int64 `json:"state_bytes"`
+	ReleaseBytes int64 `json:"release_bytes"`
+	PeakBytes    int64 `json:"peak_bytes"`
+}
+
+// Describe builds the stream's mechanism and says what it promises and takes.
+func Describe(s *config.Stream) (*Description, error) {
+	m, err := newMechanism(s, nil)
+	if err != nil {
+		return nil, err
+	}
+	cost, sizes := m.Cost(), m.Sizes()
+	d := &Description{
+		Stream: s.Name, Mechanism: m.describe,
+		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
+		Clip: m.clip, Sensitivity: m.sens, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+		Lattice: m.lattice, Noise: m.noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
+	}
+	d.ReleaseBytes, err = releaseSize(s, m)
+	return d, err
+}
+
+// releaseSize bounds the bytes of a release: one of the right shape with the
+// longest numbers. It uses the mechanism up.
+func releaseSize(s *config.Stream, m *mechanism) (int64, error) {
+	var zero [32]byte
+	keys, err := dp.NewEpoch(&zero, nil, "", 1, [16]byte{}, zero)
+	if err != nil {
+		return 0, err
+	}
+	var h dp.Transcript
+	r, err := m.Close(keys.Step(1, &h))
+	if err != nil || r == nil {
+		return 0, err
+	}
+	const longest = -2.2250738585072014e-308
+	for _, v := range r.Values {
+		for i := range v.Data {
+			v.Data[i] = longest
+		}
+		for i := range v.SE {
+			v.SE[i] = longest
+		}
+	}
+	const large = 1 << 62
+	r.Step, r.Rows = large, large
+	e, err := newEncoder(s, &manifest{Stream: s.Name, Epoch: large, Source: Source{Topic: s.Input.Topic, Partition: large}, Base: large,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: 1.0000000000000002, Version: "v00.00.00-00000000000000-000000000000"}, m)
+	if err != nil {
+		return 0, err
+	}
+	p, err := e.encode(r, large, large)
+	return int64(len(p.value)), err
+}

@@ -1,0 +1,120 @@
+package stream
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// disk is what the daemon does with files. It is an interface so that a test
+// can crash before and after every operation, and lose what was not synced.
+type disk interface {
+	// Create makes a new file, 0600; it fails where the name is taken.
+	Create(name string) (file, error)
+	// Append opens a file for writing at its end, and makes it, 0600, where it
+	// is missing.
+	Append(name string) (file, error)
+	ReadFile(name string) ([]byte, error)
+	ReadDir(dir string) ([]string, error)
+	MkdirAll(dir string) error
+	Rename(from, to string) error
+	Link(from, to string) error
+	Remove(name string) error
+	// Truncate cuts the file and syncs it.
+	Truncate(name string, size int64) error
+	// SyncDir makes the names of a directory durable.
+	SyncDir(dir string) error
+}
+
+type file interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// osDisk is the disk of this machine.
+type osDisk struct{}
+
+func (osDisk) Create(name string) (file, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+func (osDisk) Append(name string) (file, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+}
+
+func (osDisk) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
+func (osDisk) MkdirAll(dir string) error            { return os.MkdirAll(dir, 0o700) }
+func (osDisk) Rename(from, to string) error         { return os.Rename(from, to) }
+func (osDisk) Link(from, to string) error           { return os.Link(from, to) }
+func (osDisk) Remove(name string) error             { return os.Remove(name) }
+
+func (osDisk) ReadDir(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+func (osDisk) Truncate(name string, size int64) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (osDisk) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// writeNew makes a file durable under a name that is free: contents first, then
+// the name.
+func writeNew(d disk, name string, data []byte) error {
+	f, err := d.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		d.Remove(name)
+		return err
+	}
+	return d.SyncDir(filepath.Dir(name))
+}
+
+// removeAll removes names that may be missing, and makes that durable.
+func removeAll(d disk, dir string, names ...string) error {
+	for _, name := range names {
+		if err := d.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return d.SyncDir(dir)
+}
+
+// full reports whether a write failed for want of room, which passes; after any
+// other failure of a sync the process must end, because what is on disk is no
+// longer known.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

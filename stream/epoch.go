@@ -1,0 +1,502 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+// halt stops a task, not the process. It is not stored: a restart examines its
+// cause again.
+type halt struct {
+	reason string // a metric label
+	err    error
+}
+
+// The reasons of halts.
+const (
+	haltConfiguration = "configuration"    // the configuration is not the epoch's
+	haltKey           = "key"              // the keys are not the epoch's
+	haltState         = "state"            // checkpoint or manifest is damaged
+	haltGap           = "gap"              // records were deleted before they were read
+	haltTruncated     = "truncated"        // the input ends before the next offset
+	haltReplaced      = "replaced"         // the input is another log
+	haltCompacted     = "compacted"        // the input topic is compacted
+	haltOutput        = "output_ahead"     // the output holds what this state did not release
+	haltOutputGone    = "output_truncated" // the output lost what would tell
+	haltTooLarge      = "release_too_large"
+	haltPublish       = "publish" // the output refuses releases
+	haltBudget        = "budget"  // the limit leaves no epoch
+	haltMechanism     = "mechanism"
+)
+
+func (h *halt) Error() string { return h.err.Error() }
+func (h *halt) Unwrap() error { return h.err }
+
+func halted(reason, format string, args ...any) error {
+	return &halt{reason, fmt.Errorf(format, args...)}
+}
+
+// live is an open epoch, ready to run.
+type live struct {
+	m    *manifest
+	core *core
+	cp   *checkpoint // the last commit
+	// published are the releases after cp that the output partition already
+	// holds: step → hash. They were published before this state was restored,
+	// and must come out again.
+	published map[uint64][32]byte
+	ahead     uint64 // the largest of them
+}
+
+// settle finds the task's open epoch, or opens the one that it opens by itself:
+// the first, and the successor of one that reached its horizon under rollover.
+// It returns nil where there is none to run. It waits for the cluster as long
+// as that takes.
+func (r *runner) settle(ctx context.Context) (*live, error) {
+	for {
+		last := r.d.ledger.newest(r.task)
+		switch {
+		case last == nil:
+			unused, err := r.outputUnused(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if !unused {
+				return nil, halted(haltOutput, "%s/%d holds releases of this task, and the ledger knows no epoch of it: "+
+					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
+			}
+			if err := r.open(ctx, OpenRequest{Reason: "first"}); err != nil {
+				return nil, err
+			}
+		case last.Kind == kindClose:
+			if err := r.finishClosing(last); err != nil {
+				return nil, err
+			}
+			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
+				return nil, nil
+			}
+			if err := r.open(ctx, OpenRequest{Reason: "rollover"}); err != nil {
+				return nil, err
+			}
+		default:
+			l, err := r.resume(ctx, last)
+			if !errors.Is(err, errNoManifest) {
+				return l, err
+			}
+			// A crash inside an opening: no row of noise was ever drawn.
+			if err := r.void(last); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+var errNoManifest = errors.New("the epoch has no manifest")
+
+// Reasons of a close entry.
+const (
+	reasonHorizon = "horizon"
+	reasonRequest = "requested"
+)
+
+// OpenRequest says how an epoch is to be opened.
+type OpenRequest struct {
+	// From is "continue" (where the predecessor ended, the default),
+	// "earliest", "latest" or an offset.
+	From string `json:"from,omitempty"`
+	// SameLog asserts that the log is the one the predecessor read, where
+	// retention has taken the record that would prove it.
+	SameLog bool `json:"same_log,omitempty"`
+	// DropOutbox gives up releases of the predecessor that are not published
+	// yet.
+	DropOutbox bool `json:"drop_outbox,omitempty"`
+	// Reason is written to the ledger.
+	Reason string `json:"reason,omitempty"`
+}
+
+// open charges a new epoch and makes it, in an order that a crash cannot turn
+// into noise without a charge: ledger, secret, manifest, first checkpoint, each
+// durable before the next.
+func (r *runner) open(ctx context.Context, req OpenRequest) error {
+	mech, err := newMechanism(r.s, nil)
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	src, partitions, start, stable, err := r.input(ctx)
+	if err != nil {
+		return err
+	}
+	output, err := r.outputEnd(ctx)
+	if err != nil {
+		return err
+	}
+	incarnation, err := r.incarnation(ctx, src, req.SameLog)
+	if err != nil {
+		return err
+	}
+	base, err := r.baseOffset(req.From, src, incarnation, start, stable)
+	if err != nil {
+		return err
+	}
+
+	epoch := r.d.ledger.nextEpoch(r.task)
+	secret, nonce := r.d.entropy(r.task, epoch)
+	digest := r.s.Digest(r.task.Partition, versions(r.s))
+	end := int64(-1)
+	if h := horizon(r.s); h > 0 {
+		_, last := mech.Range(h)
+		end = base + int64(last)
+	}
+	p := r.s.Privacy
+	charged, err := r.d.ledger.open(Entry{
+		Kind: kindOpen, Stream: r.task.Stream, Source: src, Epoch: epoch,
+		Nonce: hex.EncodeToString(nonce[:]), Digest: hex.EncodeToString(digest[:]), Incarnation: incarnation,
+		First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
+		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+		Reason: req.Reason,
+	})
+	if err != nil {
+		if budget := (*errBudget)(nil); errors.As(err, &budget) {
+			return halted(haltBudget, "%w", err)
+		}
+		return err
+	}
+
+	if err := writeNew(r.d.disk, r.store.path(secretName(epoch)), secret[:]); err != nil {
+		return err
+	}
+	keys, err := dp.NewEpoch(r.d.key, &secret, r.task.Stream, epoch, nonce, digest)
+	if err != nil {
+		return err
+	}
+	check := keys.Check()
+	m := &manifest{
+		Format: manifestFormat, Stream: r.task.Stream, Epoch: epoch, Source: src, Nonce: nonce[:],
+		KeyID: config.KeyID(r.d.key), EpochID: check[:],
+		Config: r.s.Canonical(r.task.Partition), Versions: versions(r.s), Digest: digest[:],
+		Incarnation: incarnation, Base: base, Partitions: partitions,
+		Mechanism: mech.name, Plan: mech.plan, Cost: mech.Cost(),
+		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta, ChargedEpsilonAtOpen: charged,
+		Insecure: r.d.insecure != nil, Version: r.d.version,
+	}
+	file, err := m.encode()
+	if err != nil {
+		return err
+	}
+	if err := writeNew(r.d.disk, r.store.path(manifestName(epoch)), file); err != nil {
+		return err
+	}
+	if err := r.begin(m, file, mech, output); err != nil {
+		return err
+	}
+	r.log.Info("epoch opened", "epoch", epoch, "base", base, "incarnation", incarnation, "reason", req.Reason,
+		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", charged, "limit_epsilon", p.LimitEpsilon)
+	return nil
+}
+
+// begin writes the first checkpoint of an epoch.
+func (r *runner) begin(m *manifest, file []byte, mech *mechanism, output int64) error {
+	state, err := mech.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	return r.store.commit(&checkpoint{
+		epoch: m.Epoch, position: kafka.Position{Next: m.Base, LeaderEpoch: -1}, transcript: transcriptOf(file),
+		outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
+		ledger: r.d.ledger.headHash(), build: build(), state: state,
+	})
+}
+
+// resume readies the open epoch of a ledger entry.
+func (r *runner) resume(ctx context.Context, opened *Entry) (*live, error) {
+	m, file, err := r.manifest(opened)
+	if err != nil {
+		return nil, err
+	}
+	digest := r.s.Digest(r.task.Partition, versions(r.s))
+	if !bytes.Equal(digest[:], m.Digest) {
+		changes := config.Diff(m.Config, r.s.Canonical(r.task.Partition))
+		for k, v := range versions(r.s) {
+			if m.Versions[k] != v {
+				changes = append(changes, fmt.Sprintf("version of %s: %s → %s", k, m.Versions[k], v))
+			}
+		}
+		return nil, halted(haltConfiguration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
+			"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), r.task.Stream)
+	}
+	keys, err := r.keys(m)
+	if err != nil {
+		return nil, err
+	}
+	mech, err := newMechanism(r.s, m.Plan)
+	if err != nil {
+		return nil, halted(haltState, "manifest of epoch %d: %w", m.Epoch, err)
+	}
+	cost, charged := mech.Cost(), opened.Cost
+	if cost.Adjacency != charged.Adjacency || !(cost.Mu <= charged.Mu) || m.Cost != charged {
+		return nil, halted(haltState, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
+	}
+	c, err := newCore(r.s, m, file, mech, keys)
+	if err != nil {
+		return nil, err
+	}
+	cp, err := r.store.load()
+	switch {
+	case errors.Is(err, errCheckpoint):
+		return nil, halted(haltState, "%w: restore it from a backup, or start anew with: streamdp epoch open %s", err, r.task.Stream)
+	case err != nil:
+		return nil, err
+	case cp == nil:
+		// A crash between manifest and checkpoint, or a lost file. What was
+		// published since is found in the output and must come out again.
+		if err := r.begin(m, file, mech, unknownOutput); err != nil {
+			return nil, err
+		}
+		if cp, err = r.store.load(); err != nil {
+			return nil, err
+		}
+	case cp.epoch != m.Epoch:
+		return nil, halted(haltState, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.epoch, m.Epoch)
+	}
+	if err := c.resume(cp); err != nil {
+		return nil, halted(haltState, "%w", err)
+	}
+	if err := r.limit(m); err != nil {
+		return nil, err
+	}
+	if src, _, _, _, err := r.input(ctx); err != nil {
+		return nil, err
+	} else if src != m.Source {
+		return nil, halted(haltReplaced, "the cluster's id is %q, that of the epoch's log %q", src.Cluster, m.Source.Cluster)
+	}
+	l := &live{m: m, core: c, cp: cp}
+	if err := r.findPublished(ctx, l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// manifest reads the manifest of an epoch that the ledger knows.
+func (r *runner) manifest(opened *Entry) (*manifest, []byte, error) {
+	file, err := r.d.disk.ReadFile(r.store.path(manifestName(opened.Epoch)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, errNoManifest
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := parseManifest(file)
+	if err != nil {
+		return nil, nil, halted(haltState, "%w", err)
+	}
+	if m.task() != r.task || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce {
+		return nil, nil, halted(haltState, "manifest of epoch %d: it is not the one that the ledger charged", opened.Epoch)
+	}
+	return m, file, nil
+}
+
+// keys derives the epoch's keys and proves them before any noise.
+func (r *runner) keys(m *manifest) (*dp.Epoch, error) {
+	if id := config.KeyID(r.d.key); id != m.KeyID {
+		return nil, halted(haltKey, "the key file holds key %s, epoch %d was opened with key %s", id, m.Epoch, m.KeyID)
+	}
+	file, err := r.d.disk.ReadFile(r.store.path(secretName(m.Epoch)))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(file) != 32 {
+		return nil, halted(haltKey, "the secret of epoch %d is missing or damaged: without it the epoch is dead, and a new one pays again: streamdp epoch open %s", m.Epoch, r.task.Stream)
+	}
+	if err != nil {
+		return nil, err
+	}
+	secret := [32]byte(file)
+	clear(file)
+	defer clear(secret[:])
+	keys, err := dp.NewEpoch(r.d.key, &secret, m.Stream, m.Epoch, [16]byte(m.Nonce), [32]byte(m.Digest))
+	if err != nil {
+		return nil, err
+	}
+	if check := keys.Check(); !bytes.Equal(check[:], m.EpochID) {
+		return nil, halted(haltKey, "the secret of epoch %d is not the one it was opened with", m.Epoch)
+	}
+	return keys, nil
+}
+
+// limit records a limit that differs from the last one recorded. A raised one
+// is the guarantee from now on; one below what is charged is refused.
+func (r *runner) limit(m *manifest) error {
+	p := r.s.Privacy
+	return r.d.ledger.setLimit(Entry{
+		Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch,
+		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+	}, p.Adjacency)
+}
+
+// void ends an epoch that never began.
+func (r *runner) void(opened *Entry) error {
+	if err := removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)); err != nil {
+		return err
+	}
+	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
+	return r.d.ledger.append(Entry{
+		Kind: kindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
+		Reason: "interrupted while opening, before any noise",
+	})
+}
+
+// closeEpoch ends the open epoch in the ledger, whose charge covers offsets
+// below end from then on, and destroys what must not outlive it. Its releases
+// must have been acknowledged, or given up.
+func (r *runner) closeEpoch(opened *Entry, end int64, anchor *kafka.Anchor, reason string) error {
+	e := Entry{Kind: kindClose, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Reason: reason, End: end}
+	if anchor != nil {
+		e.AnchorOffset, e.Anchor = anchor.Offset, r.anchorMAC(anchor.Hash)
+	}
+	if err := r.d.ledger.append(e); err != nil {
+		return err
+	}
+	r.log.Info("epoch closed", "epoch", opened.Epoch, "end", e.End, "reason", reason)
+	return r.finishClosing(&e)
+}
+
+// finishClosing destroys checkpoints and secret of a closed epoch, and says so
+// in the ledger. It is repeated at every start until it is done.
+func (r *runner) finishClosing(closed *Entry) error {
+	for _, e := range r.d.ledger.all() {
+		if e.Kind == kindDestroyed && e.Task() == r.task && e.Epoch == closed.Epoch {
+			return nil
+		}
+	}
+	if err := r.store.erase(); err != nil {
+		return err
+	}
+	if err := removeAll(r.d.disk, r.store.dir, secretName(closed.Epoch)); err != nil {
+		return err
+	}
+	return r.d.ledger.append(Entry{Kind: kindDestroyed, Stream: closed.Stream, Source: closed.Source, Epoch: closed.Epoch})
+}
+
+// anchorMAC hides a record's hash, which anybody who guesses the record could
+// confirm, under the master key.
+func (r *runner) anchorMAC(hash [32]byte) string {
+	key, err := hkdf.Key(sha256.New, r.d.key[:], nil, "streamdp/anchor/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write(hash[:])
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// incarnation returns the number under which the ledger counts this log: the
+// last one where the record that the last epoch ended with is still there, and
+// the next one where it is not, or nothing proves it.
+func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uint64, error) {
+	n, last := uint64(1), (*Entry)(nil)
+	for _, e := range r.d.ledger.all() {
+		if e.Source != src {
+			continue
+		}
+		if e.Kind == kindOpen {
+			n = max(n, e.Incarnation)
+		}
+		if e.Kind == kindClose && e.Anchor != "" {
+			if o := r.d.ledger.opening(e.Task(), e.Epoch); o != nil && o.Incarnation == n {
+				last = &e
+			}
+		}
+	}
+	if last == nil {
+		return n, nil
+	}
+	start, _, end, err := r.offsets(ctx, src.Topic)
+	if err != nil {
+		return 0, err
+	}
+	if last.AnchorOffset < start {
+		if sameLog {
+			return n, nil
+		}
+		return n + 1, nil
+	}
+	if last.AnchorOffset >= end {
+		return n + 1, nil
+	}
+	found := ""
+	err = r.read(ctx, src.Topic, int32(src.Partition), last.AnchorOffset, func(rec *kafka.Record) error {
+		if rec.Offset == last.AnchorOffset {
+			found = r.anchorMAC(rec.Hash())
+		}
+		return errStop
+	})
+	if err != nil && !errors.Is(err, errStop) {
+		return 0, err
+	}
+	if found == last.Anchor {
+		return n, nil
+	}
+	return n + 1, nil
+}
+
+var errStop = errors.New("enough")
+
+// baseOffset resolves where a new epoch begins.
+func (r *runner) baseOffset(from string, src Source, incarnation uint64, start, stable int64) (int64, error) {
+	at := r.s.Input.Start
+	if last := r.d.ledger.newest(r.task); (from == "" || from == "continue") && last != nil && last.Kind == kindClose && last.Source == src {
+		if o := r.d.ledger.opening(r.task, last.Epoch); o != nil && o.Incarnation == incarnation {
+			return max(last.End, start), nil
+		}
+	}
+	if from != "" && from != "continue" {
+		if err := at.UnmarshalText([]byte(from)); err != nil {
+			return 0, err
+		}
+	}
+	switch at {
+	case config.Earliest:
+		return start, nil
+	case config.Latest:
+		return stable, nil
+	}
+	if at := int64(at); at < start || at > stable {
+		return 0, halted(haltConfiguration, "start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
+	}
+	return int64(at), nil
+}
+
+// horizon returns the number of steps after which the stream's epochs end, 0
+// for none.
+func horizon(s *config.Stream) uint64 {
+	if s.Moments != nil {
+		return s.Moments.Horizon
+	}
+	return 0
+}
+
+// releaseHash identifies a published release: key, value and headers.
+func releaseHash(key, value []byte, headers []kafka.Header) [32]byte {
+	h := sha256.New()
+	field := func(b []byte) {
+		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
+		h.Write(b)
+	}
+	field(key)
+	field(value)
+	for _, x := range headers {
+		field([]byte(x.Key))
+		field(x.Value)
+	}
+	return [32]byte(h.Sum(nil))
+}

@@ -1,0 +1,112 @@
+package stream
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/moments"
+)
+
+// Estimator is a mechanism: rows in, releases out. It has no clock, no I/O and
+// no randomness of its own, so that a step's release is a function of its rows,
+// its past and the noise it is given.
+//
+// An Estimator is not safe for concurrent use.
+type Estimator interface {
+	// Columns returns the length of a row.
+	Columns() int
+	// Range returns the slots of step t, [first, end), with
+	// first(t) = end(t−1). It is asked for the open step and the last one.
+	Range(t uint64) (first, end uint64)
+	// Add adds the record of a slot to the open step; nil is an invalid one. It
+	// clips by itself, allocates nothing, and does not keep row. It is never
+	// called for slots without a record.
+	Add(slot uint64, row []float64)
+	// Close ends the open step. The release is nil where none is due, the
+	// error dp.ErrExhausted after the horizon.
+	Close(n dp.Noise) (*dp.Release, error)
+	// Cost returns what one record pays over the whole epoch.
+	Cost() dp.Cost
+	// Sizes returns what the estimator takes.
+	Sizes() dp.Sizes
+	// AppendBinary appends the state after the last Close: nothing of the open
+	// step is in it.
+	encoding.BinaryAppender
+	encoding.BinaryUnmarshaler
+}
+
+// mechanism is an estimator with what an epoch keeps of it and says about it.
+type mechanism struct {
+	Estimator
+	name string
+	plan json.RawMessage // for the manifest
+	// describe and lattice are for the release.
+	describe json.RawMessage
+	clip     float64
+	sens     float64
+	lattice  []float64
+	noise    map[string]float64 // noise standard deviations of one step, by array
+}
+
+// versions are what the digest binds besides the configuration.
+func versions(s *config.Stream) map[string]string {
+	v := map[string]string{"noise": dp.NoiseFormat}
+	if s.Moments != nil {
+		v["mechanism"] = moments.Version
+	}
+	return v
+}
+
+// newMechanism builds the stream's estimator; plan is that of a begun epoch,
+// nil for a new one.
+func newMechanism(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	switch {
+	case s.Moments != nil:
+		return newMoments(s, plan)
+	}
+	return nil, errors.New("the stream has no mechanism")
+}
+
+func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	var e *moments.Estimator
+	var err error
+	if plan == nil {
+		e, err = moments.New(*s.Moments, s.Params())
+	} else {
+		var p moments.Plan
+		if err := json.Unmarshal(plan, &p); err != nil {
+			return nil, errors.New("the epoch's plan is damaged")
+		}
+		e, err = moments.Adopt(*s.Moments, s.Params(), p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := e.Plan()
+	m := &mechanism{Estimator: e, name: "moments", clip: p.Clip, sens: p.Sensitivity}
+	m.lattice = []float64{p.Lattice.Step(), p.SecondStep()}
+	m.noise = map[string]float64{"first": p.First, "second_diagonal": p.Diagonal, "second_off_diagonal": p.OffDiagonal}
+	if m.plan, err = json.Marshal(p); err != nil {
+		return nil, err
+	}
+	m.describe, err = json.Marshal(struct {
+		Name          string  `json:"name"`
+		Method        string  `json:"method"`
+		Workload      string  `json:"workload"`
+		Decay         float64 `json:"decay,omitempty"`
+		Window        uint64  `json:"window,omitempty"`
+		Factorization string  `json:"factorization"`
+		Buffers       int     `json:"buffers,omitempty"`
+		Step          uint64  `json:"step"`
+		Horizon       uint64  `json:"horizon,omitempty"`
+		Nu            float64 `json:"nu"`
+		Lambda        float64 `json:"lambda"`
+	}{
+		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
+		p.Factorization.Kind, len(p.Factorization.Decay), s.Step, s.Moments.Horizon, p.Nu, p.Lambda,
+	})
+	return m, err
+}

@@ -1,0 +1,398 @@
+package stream
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"streamdp/dp"
+)
+
+// Source names one partition of one cluster's topic, the unit that a budget
+// belongs to.
+type Source struct {
+	Cluster   string `json:"cluster"`
+	Topic     string `json:"topic"`
+	Partition int    `json:"partition"`
+}
+
+// Task names one stream's work on one partition.
+type Task struct {
+	Stream    string
+	Partition int
+}
+
+// String returns NAME-PARTITION, the name of the task's files.
+func (t Task) String() string { return fmt.Sprintf("%s-%d", t.Stream, t.Partition) }
+
+// Entry is one line of the ledger. Which fields it has depends on Kind:
+//
+//	open           an epoch and all that it charges, before anything of it exists
+//	void           the epoch of the last open never began: no noise was drawn
+//	close          where the epoch ended, and an anchor to know the log again
+//	limit          the limit of a source was raised
+//	key-destroyed  the epoch's secret is gone: its noise can't be derived again
+type Entry struct {
+	Seq  uint64    `json:"seq"`
+	Prev string    `json:"prev"` // SHA-256 of the line before, in hexadecimal
+	Time time.Time `json:"time"`
+	Kind string    `json:"kind"`
+
+	Stream string `json:"stream"`
+	Source
+	Epoch uint64 `json:"epoch"`
+
+	// open
+	Nonce       string  `json:"nonce,omitempty"`
+	Digest      string  `json:"digest,omitempty"`
+	Incarnation uint64  `json:"incarnation,omitempty"`
+	First       int64   `json:"first,omitempty"` // base offset
+	End         int64   `json:"end,omitempty"`   // open: horizon's end, −1 without one; close: end of the last step
+	Mechanism   string  `json:"mechanism,omitempty"`
+	Cost        dp.Cost `json:"cost,omitzero"`
+
+	// open, limit
+	Epsilon      float64 `json:"epsilon,omitempty"`
+	Delta        float64 `json:"delta,omitempty"`
+	LimitEpsilon float64 `json:"limit_epsilon,omitempty"`
+	LimitDelta   float64 `json:"limit_delta,omitempty"`
+
+	// close
+	AnchorOffset int64  `json:"anchor_offset,omitempty"`
+	Anchor       string `json:"anchor,omitempty"` // HMAC of the last record, in hexadecimal; empty: no record
+
+	Reason string `json:"reason,omitempty"`
+}
+
+// Task returns the task that the entry is of.
+func (e *Entry) Task() Task { return Task{e.Stream, e.Partition} }
+
+// The kinds of entries.
+const (
+	kindOpen      = "open"
+	kindVoid      = "void"
+	kindClose     = "close"
+	kindLimit     = "limit"
+	kindDestroyed = "key-destroyed"
+)
+
+// ledger is the append-only record of everything that was ever charged: JSON
+// lines, each with the hash of the one before. It is safe for concurrent use.
+type ledger struct {
+	mu      sync.Mutex
+	disk    disk
+	dir     string
+	path    string
+	now     func() time.Time
+	entries []Entry
+	head    [32]byte
+	size    int64
+	torn    bool  // a torn last line was cut off at opening
+	broken  error // an append failed and could not be undone
+}
+
+// errLedger says that the ledger on disk can't be believed.
+var errLedger = errors.New("ledger damaged")
+
+// openLedger reads the ledger and checks its chain. A last line without its end
+// is what a crash inside an append leaves; nothing refers to it, and it is cut
+// off.
+func openLedger(d disk, dir string) (*ledger, error) {
+	l := &ledger{disk: d, dir: dir, path: dir + "/ledger.jsonl", now: time.Now}
+	data, err := d.ReadFile(l.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if i := bytes.LastIndexByte(data, '\n') + 1; i < len(data) {
+		if err := d.Truncate(l.path, int64(i)); err != nil {
+			return nil, err
+		}
+		data, l.torn = data[:i], true
+	}
+	l.size = int64(len(data))
+	if l.entries, l.head, err = parseLedger(data); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// parseLedger checks whole lines.
+func parseLedger(data []byte) (entries []Entry, head [32]byte, err error) {
+	for n := 1; len(data) > 0; n++ {
+		line, rest, ok := bytes.Cut(data, []byte("\n"))
+		if !ok {
+			return nil, head, fmt.Errorf("%w: line %d has no end", errLedger, n)
+		}
+		data = rest
+		var e Entry
+		dec := json.NewDecoder(bytes.NewReader(line))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&e); err != nil || dec.More() {
+			return nil, head, fmt.Errorf("%w: line %d is no entry", errLedger, n)
+		}
+		if e.Seq != uint64(n) || e.Prev != hex.EncodeToString(head[:]) {
+			return nil, head, fmt.Errorf("%w: line %d does not follow the one before", errLedger, n)
+		}
+		if e.Kind == kindOpen && (!e.Cost.Adjacency.Valid() || !(e.Cost.Mu > 0)) {
+			return nil, head, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
+		}
+		entries = append(entries, e)
+		head = sha256.Sum256(line)
+	}
+	return entries, head, nil
+}
+
+// append makes the entry durable. Seq, Prev and Time are set here.
+func (l *ledger) append(e Entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.appendLocked(e)
+}
+
+func (l *ledger) appendLocked(e Entry) error {
+	if l.broken != nil {
+		return l.broken
+	}
+	e.Seq = uint64(len(l.entries)) + 1
+	e.Prev = hex.EncodeToString(l.head[:])
+	e.Time = l.now().UTC().Truncate(time.Second)
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if err := l.write(append(line, '\n')); err != nil {
+		err = fmt.Errorf("ledger: %w", err)
+		// Part of the line may be there. The next one must not follow it.
+		if e := l.disk.Truncate(l.path, l.size); e != nil {
+			l.broken = err
+		}
+		return err
+	}
+	l.entries = append(l.entries, e)
+	l.head = sha256.Sum256(line)
+	l.size += int64(len(line)) + 1
+	return nil
+}
+
+func (l *ledger) write(line []byte) error {
+	f, err := l.disk.Append(l.path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(line)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = l.disk.SyncDir(l.dir)
+	}
+	return err
+}
+
+// errBudget says that an opening would exceed the limit.
+type errBudget struct {
+	source         Source
+	spent, limit   float64 // ε at the limit's δ
+	delta          float64
+	adjacency      dp.Adjacency
+	alreadyCharged float64
+}
+
+func (e *errBudget) Error() string {
+	return fmt.Sprintf("budget of %s/%d spent: with %.6g charged to date, this epoch would bring a record to epsilon %.6g at delta %g (%s), above limit_epsilon %g",
+		e.source.Topic, e.source.Partition, e.alreadyCharged, e.spent, e.delta, e.adjacency, e.limit)
+}
+
+// open charges an epoch: it appends e unless the records of its source would
+// pay more than the limit. It returns the ε charged to date, this epoch
+// included, at the limit's δ.
+func (l *ledger) open(e Entry) (charged float64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	adjacency := e.Cost.Adjacency
+	before := l.charged(e.Source, adjacency, nil)
+	after := l.charged(e.Source, adjacency, &e)
+	spent, err := after.Epsilon(e.LimitDelta)
+	if err != nil {
+		return 0, err
+	}
+	// Compare μ with the μ of the limit: both come from one function, so an
+	// epoch that takes the whole limit fits.
+	limit, err := dp.Mu(e.LimitEpsilon, e.LimitDelta)
+	if err != nil {
+		return 0, err
+	}
+	if after.Mu > limit {
+		already, err := before.Epsilon(e.LimitDelta)
+		if err != nil {
+			return 0, err
+		}
+		return 0, &errBudget{e.Source, spent, e.LimitEpsilon, e.LimitDelta, adjacency, already}
+	}
+	return spent, l.appendLocked(e)
+}
+
+// setLimit appends a limit that is not the last one recorded for the source.
+func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.entries) - 1; i >= 0; i-- {
+		old := &l.entries[i]
+		if old.Source != e.Source || old.Kind != kindOpen && old.Kind != kindLimit {
+			continue
+		}
+		if old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta {
+			return nil
+		}
+		break
+	}
+	spent, err := l.charged(e.Source, adjacency, nil).Epsilon(e.LimitDelta)
+	if err != nil {
+		return err
+	}
+	if spent > e.LimitEpsilon*(1+1e-9) {
+		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %.6g",
+			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, spent)
+	}
+	return l.appendLocked(e)
+}
+
+// charged returns what the worst-off record of a source pays, over all epochs of
+// all streams, and extra. Ranges of one incarnation of the log compose by
+// position; different incarnations may hold the same people, so they add up.
+func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra *Entry) dp.Cost {
+	charges := map[uint64][]dp.Charge{}
+	add := func(e *Entry, end int64) {
+		charges[e.Incarnation] = append(charges[e.Incarnation], dp.Charge{First: e.First, End: end, Cost: e.Cost})
+	}
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Kind != kindOpen || e.Source != s {
+			continue
+		}
+		switch last := l.end(i); {
+		case last == nil:
+			add(e, e.End)
+		case last.Kind == kindClose:
+			add(e, last.End)
+		}
+	}
+	if extra != nil {
+		add(extra, extra.End)
+	}
+	var all []dp.Cost
+	for _, incarnation := range slices.Sorted(keys(charges)) {
+		all = append(all, dp.Charged(charges[incarnation], adjacency))
+	}
+	total := dp.Compose(all...)
+	total.Adjacency = adjacency
+	return total
+}
+
+func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// end returns the entry that closed or voided the epoch that entry i opened, nil
+// while it is open.
+func (l *ledger) end(i int) *Entry {
+	opened := &l.entries[i]
+	for j := i + 1; j < len(l.entries); j++ {
+		e := &l.entries[j]
+		if (e.Kind == kindClose || e.Kind == kindVoid) && e.Source == opened.Source && e.Stream == opened.Stream && e.Epoch == opened.Epoch {
+			return e
+		}
+	}
+	return nil
+}
+
+// newest returns the task's last entry that is open or close, void ones and
+// what they void left out; nil where there is none.
+func (l *ledger) newest(t Task) *Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var last *Entry
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Task() != t {
+			continue
+		}
+		switch e.Kind {
+		case kindOpen:
+			if end := l.end(i); end == nil || end.Kind != kindVoid {
+				last = e
+			}
+		case kindClose:
+			last = e
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	found := *last
+	return &found
+}
+
+// opening returns the open entry of an epoch, nil where the ledger knows none.
+func (l *ledger) opening(t Task, epoch uint64) *Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.entries {
+		if e := l.entries[i]; e.Kind == kindOpen && e.Task() == t && e.Epoch == epoch {
+			return &e
+		}
+	}
+	return nil
+}
+
+// nextEpoch returns the number of the task's next epoch: every number is used
+// once, voided ones included.
+func (l *ledger) nextEpoch(t Task) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var n uint64
+	for i := range l.entries {
+		if e := &l.entries[i]; e.Task() == t {
+			n = max(n, e.Epoch)
+		}
+	}
+	return n + 1
+}
+
+// all returns a copy of the entries.
+func (l *ledger) all() []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.entries)
+}
+
+// chargedEpsilon returns the ε that the worst-off record of a source has paid,
+// at delta.
+func (l *ledger) chargedEpsilon(s Source, adjacency dp.Adjacency, delta float64) (float64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.charged(s, adjacency, nil).Epsilon(delta)
+}
+
+// headHash returns the hash of the last line.
+func (l *ledger) headHash() [32]byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.head
+}

@@ -1,0 +1,371 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+// processor is the owner of an open epoch: records go through its core, what
+// comes out waits for a commit, what is committed for the broker.
+//
+// A release leaves at a tick of a clock that no record moves, a settleTime
+// after applying stopped for it: how long its noise took to draw, which in rare
+// cases depends on the noise, shows nowhere.
+type processor struct {
+	r     *runner
+	live  *live
+	core  *core
+	fetch *fetcher
+	pub   *publisher
+
+	current  *batch         // being applied
+	next     int            // its next record
+	position kafka.Position // of the last boundary, where that lies before current
+	seen     int64          // offsets below it have been applied
+
+	pending      []pending // built since the last commit
+	pendingBytes int
+	quiet        int       // steps since the last commit
+	outbox       []pending // durable, not acknowledged
+	outboxBytes  int
+	sent         int  // of outbox: given to the publisher
+	comparing    bool // repeating what was published before this state was restored
+
+	period time.Duration
+	tick   time.Time // when a commit is due, if there is something to commit
+	state  []byte    // scratch
+
+	exhausted bool
+	ending    *request // a close that waits for acknowledgements
+}
+
+// begin publishes what an earlier run owes, unless the output is ahead of it.
+func (p *processor) begin() {
+	p.comparing = p.live.ahead > p.core.step
+	for i := range p.outbox {
+		p.outboxBytes += p.outbox[i].size()
+	}
+	if p.comparing {
+		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them",
+			"step", p.core.step, "published", p.live.ahead)
+	} else {
+		p.r.d.metrics.republished(p.r.task, len(p.outbox))
+		p.flush()
+	}
+	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+		p.exhausted = true
+	}
+	p.schedule(p.r.d.now())
+	p.report()
+}
+
+// flush gives the publisher what is durable and has not been given yet.
+func (p *processor) flush() {
+	if p.comparing || p.sent == len(p.outbox) {
+		return
+	}
+	p.pub.enqueue(slices.Clone(p.outbox[p.sent:]))
+	p.sent = len(p.outbox)
+}
+
+// schedule sets the next tick, a multiple of the period.
+func (p *processor) schedule(now time.Time) {
+	p.tick = multiple(p.r.d.started, now, p.period)
+}
+
+// multiple returns the first start + k·period after now; period 0 gives now.
+func multiple(start, now time.Time, period time.Duration) time.Time {
+	if period == 0 {
+		return now
+	}
+	return start.Add((now.Sub(start)/period + 1) * period)
+}
+
+// due reports whether there is something to commit.
+func (p *processor) due() bool { return len(p.pending) > 0 || p.quiet >= quietSteps }
+
+// full reports whether applying must wait for a commit.
+func (p *processor) full() bool {
+	if p.period == 0 {
+		return len(p.pending) > 0
+	}
+	return len(p.pending) >= maxPending || p.pendingBytes >= maxPendingBytes
+}
+
+// choked reports whether applying must wait for the broker.
+func (p *processor) choked() bool {
+	return len(p.outbox) >= maxOutbox || p.outboxBytes >= maxOutboxBytes
+}
+
+// loop is the owner's life. It returns nil when the context or the epoch has
+// ended.
+func (p *processor) loop(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		if now := p.r.d.now(); !now.Before(p.tick) {
+			if err := p.onTick(); err != nil {
+				return err
+			}
+		}
+		stopping := p.exhausted || p.ending != nil
+		if stopping && p.settled() {
+			return p.end(ctx)
+		}
+		held := stopping || p.full() || p.choked()
+		if p.current != nil && !held {
+			if err := p.apply(); err != nil {
+				return err
+			}
+			continue
+		}
+		var in chan *batch
+		if p.current == nil && !held {
+			in = p.fetch.full
+		}
+		wait := time.Hour
+		if p.due() || p.period > 0 {
+			wait = max(p.tick.Sub(p.r.d.now()), 0)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case b := <-in:
+			p.current, p.next = b, 0
+			p.r.d.metrics.read(p.r.task, len(b.Records), b.reasons)
+		case <-timer.C:
+		case <-p.pub.notify:
+			p.acknowledge()
+		case err := <-p.pub.failed:
+			return err
+		case err := <-p.fetch.failed:
+			return err
+		case q := <-p.r.requests:
+			if p.ending != nil {
+				q.reply <- errors.New("the epoch is being closed already")
+			} else {
+				p.ending = &q
+			}
+		}
+	}
+	return nil
+}
+
+// settled reports whether nothing is left to commit or to publish.
+func (p *processor) settled() bool {
+	if len(p.pending) > 0 {
+		return false
+	}
+	return len(p.outbox) == 0 || p.ending != nil && p.ending.open.DropOutbox
+}
+
+// apply takes records of the current batch until it ends, a tick comes, or a
+// commit must come first.
+func (p *processor) apply() error {
+	b, c := p.current, p.core
+	columns := c.mech.Columns()
+	for ; p.next < len(b.Records); p.next++ {
+		offset := b.Records[p.next].Offset
+		for offset >= c.end {
+			if stop, err := p.close(); stop || err != nil {
+				return err
+			}
+		}
+		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) && p.due() {
+			return nil
+		}
+		c.add(offset, b.row(p.next, columns))
+	}
+	for b.Next >= c.end {
+		if stop, err := p.close(); stop || err != nil {
+			return err
+		}
+	}
+	if c.first >= b.First {
+		p.position = b.Position(c.first)
+	}
+	p.current, p.seen = nil, b.Next
+	p.fetch.free <- b
+	p.report()
+	return nil
+}
+
+// close ends the open step. stop asks for a return to the loop.
+func (p *processor) close() (stop bool, err error) {
+	rel, err := p.core.close()
+	if errors.Is(err, dp.ErrExhausted) {
+		p.exhausted = true
+		return true, nil
+	}
+	if err != nil {
+		return true, halted(haltMechanism, "step %d: %w", p.core.step+1, err)
+	}
+	p.quiet++
+	p.r.d.metrics.stepped(p.r.task)
+	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+		p.exhausted = true
+	}
+	if rel != nil {
+		if p.comparing {
+			if was, ok := p.live.published[rel.step]; ok {
+				if was != releaseHash(rel.key, rel.value, rel.headers) {
+					return true, halted(haltOutput, "release %s differs from the one that was published: the state is a copy, and the log, the build or the other copy gave other integers; "+
+						"start anew with: streamdp epoch open %s", rel.key, p.r.task.Stream)
+				}
+				rel = nil // it is out already
+			}
+		}
+		if p.core.step >= p.live.ahead {
+			p.comparing = false
+		}
+	}
+	if rel != nil {
+		p.pending = append(p.pending, *rel)
+		p.pendingBytes += rel.size()
+		p.r.d.metrics.released(p.r.task)
+		if p.full() && p.period > 0 {
+			p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
+		}
+	}
+	return p.exhausted || p.full(), nil
+}
+
+// onTick commits what is due. Nothing is applied between the tick and the
+// commit.
+func (p *processor) onTick() error {
+	if p.due() {
+		if p.period > 0 {
+			time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
+		}
+		if err := p.commit(); err != nil {
+			return err
+		}
+	}
+	p.flush()
+	p.schedule(p.r.d.now())
+	p.report()
+	return nil
+}
+
+// commit makes everything since the last boundary durable. A full disk leaves
+// the last commit as it was; it is tried again at the next tick.
+func (p *processor) commit() error {
+	begun := p.r.d.now()
+	at := begun.Truncate(time.Millisecond)
+	for i := range p.pending {
+		p.pending[i].time = at
+	}
+	position := p.position
+	if p.current != nil && p.core.first >= p.current.First {
+		position = p.current.Position(p.core.first)
+	}
+	if position.Next != p.core.first {
+		return errors.New("internal: the boundary's position was not kept")
+	}
+	state, err := p.core.mech.AppendBinary(p.state[:0])
+	if err != nil {
+		return err
+	}
+	p.state = state
+	cp := &checkpoint{
+		epoch: p.live.m.Epoch, step: p.core.step, position: position, transcript: p.core.transcript,
+		outputTopic: p.live.cp.outputTopic, outputPartition: p.live.cp.outputPartition, output: p.pub.output.Load(),
+		ledger: p.r.d.ledger.headHash(), build: build(),
+		state: state, outbox: append(slices.Clip(p.outbox), p.pending...),
+	}
+	if err := p.r.store.commit(cp); err != nil {
+		p.r.d.metrics.commitFailed(p.r.task)
+		if !full(err) {
+			return err
+		}
+		p.r.troubled("commit", err)
+		return nil
+	}
+	p.r.untroubled("commit")
+	cp.state = nil
+	p.live.cp = cp
+	p.outbox = cp.outbox
+	p.outboxBytes += p.pendingBytes
+	p.pending, p.pendingBytes, p.quiet = nil, 0, 0
+	p.r.d.metrics.committed(p.r.task, p.r.d.now().Sub(begun), len(state), p.r.d.now())
+	p.flush()
+	return nil
+}
+
+// acknowledge drops what the broker has from the outbox; the next commit drops
+// it from the checkpoint.
+func (p *processor) acknowledge() {
+	acked := p.pub.acked.Load()
+	n := 0
+	for n < p.sent && p.outbox[n].step <= acked {
+		p.outboxBytes -= p.outbox[n].size()
+		n++
+	}
+	p.r.remember(p.outbox[:n])
+	p.outbox = p.outbox[n:]
+	p.sent -= n
+	p.report()
+}
+
+// end closes the epoch.
+func (p *processor) end(ctx context.Context) error {
+	if p.quiet > 0 {
+		if err := p.commit(); err != nil {
+			return err
+		}
+	}
+	opened := p.r.d.ledger.opening(p.r.task, p.live.m.Epoch)
+	reason := reasonRequest
+	if p.exhausted {
+		reason = reasonHorizon
+	}
+	at := p.live.cp.position
+	err := p.r.closeEpoch(opened, at.Next, at.Anchor, reason)
+	if p.ending == nil {
+		return err
+	}
+	if err == nil && p.ending.kind == requestOpen {
+		err = p.r.open(ctx, p.ending.open)
+	}
+	p.ending.reply <- err
+	var h *halt
+	if errors.As(err, &h) {
+		return nil // the request has the answer; settle finds what is left
+	}
+	return err
+}
+
+// shutdown ends the run: the open step is dropped, everything closed is
+// committed and, if the broker answers in time, published.
+func (p *processor) shutdown(ctx context.Context) error {
+	if p.due() || p.quiet > 0 {
+		time.Sleep(settleTime)
+		if err := p.commit(); err != nil {
+			return err
+		}
+	}
+	deadline := time.NewTimer(shutdownTime)
+	defer deadline.Stop()
+	for len(p.outbox) > 0 && !p.comparing {
+		select {
+		case <-p.pub.notify:
+			p.acknowledge()
+		case <-p.pub.failed:
+			return nil
+		case <-deadline.C:
+			p.r.log.Warn("releases are left to be published at the next start", "releases", len(p.outbox))
+			return nil
+		}
+	}
+	return nil
+}
+
+// report shows the owner's state to the outside.
+func (p *processor) report() {
+	p.r.progress(p.core.step, p.seen, len(p.outbox)+len(p.pending), p.comparing)
+}

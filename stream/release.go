@@ -1,0 +1,191 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+// releaseSchema is the version of the release format.
+const releaseSchema = "streamdp.release.v1"
+
+// encoder makes the bytes of an epoch's releases. What it writes is a function
+// of the manifest and the release alone: no clock, no version but the
+// manifest's.
+type encoder struct {
+	m        *manifest
+	values   []string // to publish, empty: all
+	base64   bool
+	head     []byte // the fields that are equal in all releases of the epoch
+	tail     []byte
+	headers  []kafka.Header
+	identity string // STREAM/PARTITION/EPOCH/
+}
+
+// releaseHead and releaseTail are the constant fields, in the order of the
+// format; step, rows and offsets stand between stream and columns, the values
+// between privacy and version.
+type releaseHead struct {
+	Columns   []string        `json:"columns"`
+	Centre    []float64       `json:"centre"`
+	Scale     []float64       `json:"scale"`
+	Mechanism json.RawMessage `json:"mechanism"`
+	Privacy   releasePrivacy  `json:"privacy"`
+}
+
+// releasePrivacy is what a release says of its guarantee.
+type releasePrivacy struct {
+	Epsilon              float64      `json:"epsilon"`
+	Delta                float64      `json:"delta"`
+	Mu                   float64      `json:"mu"`
+	Adjacency            dp.Adjacency `json:"adjacency"`
+	Unit                 string       `json:"unit"`
+	Accounting           string       `json:"accounting"`
+	Clip                 float64      `json:"clip"`
+	Sensitivity          float64      `json:"sensitivity"`
+	NoiseMultiplier      float64      `json:"noise_multiplier"`
+	Lattice              []float64    `json:"lattice"`
+	LimitEpsilon         float64      `json:"limit_epsilon"`
+	LimitDelta           float64      `json:"limit_delta"`
+	ChargedEpsilonAtOpen float64      `json:"charged_epsilon_at_open"`
+	FinitePrecision      string       `json:"finite_precision"`
+	Insecure             bool         `json:"insecure,omitempty"`
+	Statements           []string     `json:"statements"`
+}
+
+func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error) {
+	cost := mech.Cost()
+	e := &encoder{
+		m: m, values: s.Output.Values, base64: s.Output.Encoding == "base64",
+		identity: fmt.Sprintf("%s/%d/%d/", m.Stream, m.Partition, m.Epoch),
+	}
+	head, err := json.Marshal(releaseHead{
+		Columns: s.Input.Columns, Centre: s.Centre, Scale: s.Scale, Mechanism: mech.describe,
+		Privacy: releasePrivacy{
+			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
+			Unit: "record", Accounting: "exact", Clip: mech.clip, Sensitivity: mech.sens,
+			NoiseMultiplier: 1 / cost.Mu, Lattice: mech.lattice,
+			LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, ChargedEpsilonAtOpen: m.ChargedEpsilonAtOpen,
+			FinitePrecision: "exact", Insecure: m.Insecure, Statements: statements(s, m),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	version, err := json.Marshal(m.Version)
+	if err != nil {
+		return nil, err
+	}
+	e.head = head[1 : len(head)-1]
+	e.tail = append([]byte(`,"version":`), append(version, '}')...)
+	return e, nil
+}
+
+// statements says in words what is promised and what is not.
+func statements(s *config.Stream, m *manifest) []string {
+	what := "replacing one record by another"
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		what = "replacing one record by the zero record, or the reverse"
+	}
+	all := []string{
+		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
+			"(unit: record), for the records of %s/%d from offset %d on.",
+			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, m.Topic, m.Partition, m.Base),
+		fmt.Sprintf("Over all epochs and streams that read these records the limit enforced is (%g, %g); charged when this epoch opened: %.6g.",
+			m.LimitEpsilon, m.LimitDelta, m.ChargedEpsilonAtOpen),
+		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
+		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
+		"Finite precision: exact (lattice).",
+	}
+	if s.Input.AllowCompacted {
+		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")
+	}
+	if m.Insecure {
+		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
+	}
+	return all
+}
+
+// encode returns the release of offsets [first, end).
+func (e *encoder) encode(r *dp.Release, first, end int64) (pending, error) {
+	var b bytes.Buffer
+	name, err := json.Marshal(e.m.Stream)
+	if err != nil {
+		return pending{}, err
+	}
+	fmt.Fprintf(&b, `{"schema":%q,"stream":%s,"partition":%d,"epoch":%d,"step":%d,"rows":%d,"offsets":[%d,%d],"covers":[%d,%d],`,
+		releaseSchema, name, e.m.Partition, e.m.Epoch, r.Step, r.Rows, first, end, e.m.Base, end)
+	b.Write(e.head)
+	b.WriteString(`,"values":{`)
+	separator := ""
+	for _, v := range r.Values {
+		if len(e.values) > 0 && !slices.Contains(e.values, v.Name) {
+			continue
+		}
+		b.WriteString(separator)
+		separator = ","
+		if err := e.value(&b, v); err != nil {
+			return pending{}, err
+		}
+	}
+	b.WriteByte('}')
+	b.Write(e.tail)
+	id := fmt.Sprintf("%s%d", e.identity, r.Step)
+	return pending{step: r.Step, key: []byte(id), value: b.Bytes(), headers: []kafka.Header{
+		{Key: "content-type", Value: []byte("application/json")},
+		{Key: "ce_specversion", Value: []byte("1.0")},
+		{Key: "ce_id", Value: []byte(id)},
+		{Key: "ce_source", Value: []byte("streamdp/" + e.m.Stream)},
+		{Key: "ce_type", Value: []byte(releaseSchema)},
+	}}, nil
+}
+
+func (e *encoder) value(b *bytes.Buffer, v dp.Value) error {
+	var out struct {
+		Shape  []int  `json:"shape"`
+		Layout string `json:"layout,omitempty"`
+		Data   any    `json:"data"`
+		SE     any    `json:"se"`
+	}
+	out.Shape, out.Layout = v.Shape, v.Layout
+	out.Data = e.numbers(v.Data)
+	switch len(v.SE) {
+	case 0:
+	case 1:
+		out.SE = v.SE[0]
+	default:
+		out.SE = e.numbers(v.SE)
+	}
+	name, err := json.Marshal(v.Name)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(out) // refuses NaN and infinities
+	if err != nil {
+		return err
+	}
+	b.Write(name)
+	b.WriteByte(':')
+	b.Write(body)
+	return nil
+}
+
+// numbers returns x as JSON numbers, or as base64 of little-endian float64s.
+func (e *encoder) numbers(x []float64) any {
+	if !e.base64 {
+		return x
+	}
+	raw := make([]byte, 0, 8*len(x))
+	for _, v := range x {
+		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(v))
+	}
+	return base64.StdEncoding.EncodeToString(raw)
+}

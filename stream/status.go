@@ -1,0 +1,159 @@
+package stream
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// The states of a task.
+const (
+	stateStarting  = "starting"
+	stateRunning   = "running"
+	stateRetrying  = "retrying"
+	stateHalted    = "halted"
+	stateExhausted = "exhausted"
+	stateClosed    = "closed"
+)
+
+var states = []string{stateStarting, stateRunning, stateRetrying, stateHalted, stateExhausted, stateClosed}
+
+// TaskStatus is what the outside sees of a task. Nothing in it is a function of
+// a record's content.
+type TaskStatus struct {
+	Stream     string `json:"stream"`
+	Partition  int    `json:"partition"`
+	State      string `json:"state"`
+	Reason     string `json:"reason,omitempty"`  // of a halt
+	Message    string `json:"message,omitempty"` // in words
+	Mechanism  string `json:"mechanism"`
+	Topic      string `json:"topic"`
+	Output     string `json:"output"`
+	Epoch      uint64 `json:"epoch,omitempty"`
+	Base       int64  `json:"base"`
+	Step       uint64 `json:"step"`
+	Horizon    uint64 `json:"horizon,omitempty"`
+	NextOffset int64  `json:"next_offset"`
+	LogEnd     int64  `json:"log_end_offset"`
+	Lag        int64  `json:"lag_records"`
+	// Outbox counts releases that are not acknowledged yet.
+	Outbox int `json:"outbox_releases"`
+	// Comparing says that the state is older than its output and repeats
+	// releases to compare them.
+	Comparing bool `json:"comparing,omitempty"`
+
+	Epsilon        float64            `json:"epsilon"`
+	Delta          float64            `json:"delta"`
+	Mu             float64            `json:"mu,omitempty"`
+	Adjacency      string             `json:"adjacency"`
+	ChargedEpsilon float64            `json:"charged_epsilon"`
+	LimitEpsilon   float64            `json:"limit_epsilon"`
+	LimitDelta     float64            `json:"limit_delta"`
+	NoiseStddev    map[string]float64 `json:"noise_stddev,omitempty"`
+	LastCommit     *time.Time         `json:"last_commit,omitempty"`
+	LastRelease    *time.Time         `json:"last_release,omitempty"`
+}
+
+// A task remembers its newest published releases for the API: so many, and so
+// many bytes.
+const (
+	recentReleases = 100
+	recentBytes    = 1 << 20
+)
+
+// change replaces the status by a changed copy.
+func (r *runner) change(f func(*TaskStatus)) {
+	for {
+		old := r.status.Load()
+		s := *old
+		f(&s)
+		if r.status.CompareAndSwap(old, &s) {
+			return
+		}
+	}
+}
+
+// setState sets the state, and the reason of a halt.
+func (r *runner) setState(state string, h *halt) {
+	r.change(func(s *TaskStatus) {
+		s.State, s.Reason, s.Message = state, "", ""
+		if h != nil {
+			s.Reason, s.Message = h.reason, h.Error()
+		}
+	})
+	r.d.stateChanged(r)
+}
+
+// setLive shows the epoch that runs.
+func (r *runner) setLive(l *live) {
+	charged, err := r.d.ledger.chargedEpsilon(l.m.Source, l.m.Cost.Adjacency, r.s.Privacy.LimitDelta)
+	if err != nil {
+		charged = 0
+	}
+	r.change(func(s *TaskStatus) {
+		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.step, horizon(r.s)
+		s.NextOffset = l.cp.position.Next
+		s.Mu, s.ChargedEpsilon = l.m.Cost.Mu, charged
+		s.NoiseStddev = l.core.mech.noise
+	})
+	r.setState(stateRunning, nil)
+}
+
+// progress shows how far the owner is.
+func (r *runner) progress(step uint64, next int64, outbox int, comparing bool) {
+	r.change(func(s *TaskStatus) { s.Step, s.NextOffset, s.Outbox, s.Comparing = step, next, outbox, comparing })
+}
+
+// Status returns the task's status, with what is being repeated.
+func (r *runner) Status() TaskStatus {
+	s := *r.status.Load()
+	if end := r.logEnd.Load(); end >= 0 {
+		s.LogEnd = end
+		s.Lag = max(end-s.NextOffset, 0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.troubles) > 0 && (s.State == stateRunning || s.State == stateStarting) {
+		s.State = stateRetrying
+		for _, what := range slices.Sorted(keys(r.troubles)) {
+			if s.Message != "" {
+				s.Message += "; "
+			}
+			s.Message += what + ": " + r.troubles[what]
+		}
+	}
+	return s
+}
+
+// remember keeps published releases for the API.
+func (r *runner) remember(sent []pending) {
+	if len(sent) == 0 {
+		return
+	}
+	now := r.d.now()
+	r.change(func(s *TaskStatus) { s.LastRelease = &now })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := max(0, len(sent)-recentReleases); i < len(sent); i++ {
+		r.recent = append(r.recent, json.RawMessage(sent[i].value))
+	}
+	size, keep := 0, 0
+	for keep < min(len(r.recent), recentReleases) {
+		if size += len(r.recent[len(r.recent)-1-keep]); size > recentBytes && keep > 0 {
+			break
+		}
+		keep++
+	}
+	r.recent = slices.Delete(r.recent, 0, len(r.recent)-keep)
+}
+
+// releases returns the newest published releases, at most limit, the newest
+// first.
+func (r *runner) releases(limit int) []json.RawMessage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(limit, len(r.recent))
+	out := slices.Clone(r.recent[len(r.recent)-n:])
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,332 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+)
+
+// The caps of what waits for a commit, and of what waits for the broker.
+const (
+	maxPending      = 1000
+	maxPendingBytes = 4 << 20
+	maxOutbox       = 4 * maxPending
+	maxOutboxBytes  = 4 * maxPendingBytes
+	quietSteps      = 10_000 // steps without a release after which a commit is due
+	settleTime      = time.Millisecond
+	capTick         = 10 * time.Millisecond
+	batches         = 3 // one applied, one waiting, one filled
+	shutdownTime    = 10 * time.Second
+)
+
+// runner runs one task: a goroutine that fetches and decodes, one that owns
+// everything that must be consistent, and one that publishes.
+type runner struct {
+	d     *Daemon
+	s     *config.Stream
+	task  Task
+	store *store
+	log   *slog.Logger
+
+	requests chan request
+	status   atomic.Pointer[TaskStatus]
+
+	// What the fetching goroutine saw last, for lag.
+	logStart, logEnd atomic.Int64
+
+	mu       sync.Mutex
+	troubles map[string]string // what is being repeated, and why
+	recent   []json.RawMessage // the last published releases
+}
+
+func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
+	t := Task{s.Name, partition}
+	st, err := openStore(d.disk, d.cfg.State.Dir+"/tasks/"+t.String())
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{
+		d: d, s: s, task: t, store: st,
+		log:      d.log.With("task", t.String()),
+		requests: make(chan request),
+		troubles: map[string]string{},
+	}
+	r.logStart.Store(-1)
+	r.logEnd.Store(-1)
+	r.status.Store(&TaskStatus{
+		Stream: t.Stream, Partition: t.Partition, State: stateStarting, Mechanism: s.Mechanism(),
+		Topic: s.Input.Topic, Output: s.Output.Topic,
+		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+	})
+	return r, nil
+}
+
+// run runs the task until the context ends, or until a failure that concerns
+// the whole process, which it returns.
+func (r *runner) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		l, err := r.settle(ctx)
+		if err == nil && l != nil {
+			err = r.process(ctx, l)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		var h *halt
+		switch {
+		case errors.As(err, &h):
+			r.log.Error("task halted", "reason", h.reason, "error", err.Error())
+			r.d.metrics.halted(r.task, h.reason)
+			r.setState(stateHalted, h)
+			r.wait(ctx)
+			r.setState(stateStarting, nil)
+		case err != nil:
+			return fmt.Errorf("task %s: %w", r.task, err)
+		case l == nil:
+			r.finished()
+			r.wait(ctx)
+		}
+	}
+	return nil
+}
+
+// finished sets the state of a task whose epoch is closed.
+func (r *runner) finished() {
+	state := stateClosed
+	if last := r.d.ledger.newest(r.task); last != nil && last.Reason == reasonHorizon {
+		state = stateExhausted
+	}
+	r.setState(state, nil)
+}
+
+// wait serves requests of a task that has nothing to run, until one opens an
+// epoch or examining the state again may help.
+func (r *runner) wait(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case q := <-r.requests:
+			err := r.serve(ctx, q)
+			q.reply <- err
+			if err == nil {
+				return
+			}
+		}
+	}
+}
+
+// retry repeats a call for ever while the cluster is the reason that it fails,
+// and lets status and readiness know.
+func (r *runner) retry(ctx context.Context, what string, call func() error) error {
+	var pause kafka.Backoff
+	for {
+		err := call()
+		var later *notYet
+		if !kafka.Retriable(err) && !errors.As(err, &later) {
+			r.untroubled(what)
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		r.troubled(what, err)
+		if err := pause.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// notYet is a condition of the cluster that the operator will change.
+type notYet struct{ error }
+
+func (e *notYet) Unwrap() error { return e.error }
+
+// troubled notes that something is being repeated, and logs it once.
+func (r *runner) troubled(what string, err error) {
+	r.d.metrics.kafkaError(err)
+	r.mu.Lock()
+	_, known := r.troubles[what]
+	r.troubles[what] = err.Error()
+	r.mu.Unlock()
+	if !known {
+		r.log.Warn("retrying", "what", what, "error", err.Error())
+	}
+}
+
+func (r *runner) untroubled(what string) {
+	r.mu.Lock()
+	_, known := r.troubles[what]
+	delete(r.troubles, what)
+	r.mu.Unlock()
+	if known {
+		r.log.Info("works again", "what", what)
+	}
+}
+
+// input waits for the input partition and returns what it is: the source, the
+// topic's partitions, and where its log starts and is stable.
+func (r *runner) input(ctx context.Context) (src Source, partitions int, start, stable int64, err error) {
+	in := r.s.Input
+	err = r.retry(ctx, "input", func() error {
+		t, err := r.d.client.Topic(ctx, in.Topic)
+		switch {
+		case err != nil:
+			return err
+		case !t.Exists:
+			return &notYet{fmt.Errorf("input topic %s does not exist", in.Topic)}
+		case r.task.Partition >= len(t.Partitions):
+			return &notYet{fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic, len(t.Partitions), r.task.Partition)}
+		}
+		partitions = len(t.Partitions)
+		cluster, err := r.d.client.ClusterID(ctx)
+		if err != nil {
+			return err
+		}
+		src = Source{Cluster: cluster, Topic: in.Topic, Partition: r.task.Partition}
+		settings, err := r.d.client.TopicConfig(ctx, in.Topic, "cleanup.policy")
+		if err != nil {
+			return err
+		}
+		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
+			return halted(haltCompacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
+				"input.allow_compacted = true accepts it", in.Topic)
+		}
+		start, stable, _, err = r.d.client.Offsets(ctx, in.Topic, int32(r.task.Partition))
+		return err
+	})
+	return src, partitions, start, stable, err
+}
+
+// offsets returns the log's start, last stable offset and end.
+func (r *runner) offsets(ctx context.Context, topic string) (start, stable, end int64, err error) {
+	err = r.retry(ctx, "input", func() error {
+		start, stable, end, err = r.d.client.Offsets(ctx, topic, int32(r.task.Partition))
+		return err
+	})
+	return start, stable, end, err
+}
+
+// read reads a log from an offset until fn returns an error.
+func (r *runner) read(ctx context.Context, topic string, partition int32, from int64, fn func(*kafka.Record) error) error {
+	return r.d.client.ReadBack(ctx, topic, partition, from, fn)
+}
+
+// process runs an open epoch until the context ends, the epoch does, or
+// something stops it. It returns nil where the epoch was closed.
+func (r *runner) process(ctx context.Context, l *live) error {
+	p := &processor{r: r, live: l, core: l.core, position: l.cp.position, seen: l.cp.position.Next, outbox: l.cp.outbox, period: r.d.cfg.State.CommitInterval}
+	defer l.core.keys.Destroy()
+	// Publishing goes on for a while after the context has ended.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+
+	reader, err := r.d.client.NewReader(kafka.ReaderOptions{
+		Topic: l.m.Topic, Partition: int32(l.m.Partition), ClusterID: l.m.Cluster,
+		SkipGaps: r.s.OnGap == "null", Compacted: r.s.Input.AllowCompacted,
+		PartitionMaxBytes: r.d.fetchBytes,
+	}, l.cp.position)
+	if err != nil {
+		return err
+	}
+	decoder, err := newDecoder(r.s.Input.Codec, r.s.Input.Columns)
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	fetching, stopFetching := context.WithCancel(ctx)
+	defer stopFetching()
+	p.fetch = newFetcher(r, reader, decoder)
+	wg.Go(func() { p.fetch.run(fetching) })
+	p.pub = newPublisher(r, l.cp)
+	wg.Go(func() { p.pub.run(background) })
+
+	r.setLive(l)
+	p.begin()
+	err = p.loop(ctx)
+	if err == nil && ctx.Err() != nil {
+		stopFetching()
+		err = p.shutdown(background)
+	}
+	return err
+}
+
+// fetcher reads batches ahead of the owner.
+type fetcher struct {
+	r       *runner
+	reader  *kafka.Reader
+	decoder *decoder
+	free    chan *batch
+	full    chan *batch
+	failed  chan error
+}
+
+func newFetcher(r *runner, reader *kafka.Reader, d *decoder) *fetcher {
+	f := &fetcher{r: r, reader: reader, decoder: d, free: make(chan *batch, batches), full: make(chan *batch, batches), failed: make(chan error, 1)}
+	for range batches {
+		f.free <- new(batch)
+	}
+	return f
+}
+
+// run fetches until the context ends or the log turns out not to be the one it
+// was.
+func (f *fetcher) run(ctx context.Context) {
+	for {
+		var b *batch
+		select {
+		case <-ctx.Done():
+			return
+		case b = <-f.free:
+		}
+		err := f.r.retry(ctx, "fetch", func() error {
+			begun := f.r.d.now()
+			if err := f.reader.Fetch(ctx, &b.Chunk); err != nil {
+				return err
+			}
+			f.r.d.metrics.fetched(f.r.task, f.r.d.now().Sub(begun), b.Bytes)
+			return nil
+		})
+		if err != nil {
+			if ctx.Err() == nil {
+				f.failed <- logError(err)
+			}
+			return
+		}
+		f.r.logStart.Store(b.LogStart)
+		f.r.logEnd.Store(b.LastStable)
+		f.decoder.decode(b)
+		select {
+		case <-ctx.Done():
+			return
+		case f.full <- b:
+		}
+	}
+}
+
+// logError turns what a reader ends with into a halt.
+func logError(err error) error {
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	var replaced *kafka.ReplacedError
+	switch {
+	case errors.As(err, &gap):
+		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty", err)
+	case errors.As(err, &truncated):
+		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open", err)
+	case errors.As(err, &replaced):
+		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open", err)
+	}
+	return halted(haltState, "reading the input: %w", err)
+}
