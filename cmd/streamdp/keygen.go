@@ -1,0 +1,33 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+func keygenCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "keygen FILE",
+		Short: "Write a new master key to a file that does not exist",
+		Long: "Write a new master key, 32 random bytes in hexadecimal, to FILE with mode\n" +
+			"0600, and print its id. Whoever has the key and an epoch's secret can\n" +
+			"subtract the noise from every release of the epoch: keep it out of backups\n" +
+			"that hold releases.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			secret := dp.NewSecret()
+			defer clear(secret[:])
+			id, err := config.GenerateKey(args[0], bytes.NewReader(secret[:]))
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(g.stdout, "key %s written to %s\n", id, args[0])
+			return nil
+		},
+	}
+}

@@ -1,0 +1,233 @@
+// Command streamdp publishes differentially private statistics of Kafka
+// streams.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"streamdp/config"
+	"streamdp/stream"
+)
+
+// The exit codes. docs/operations.md explains them to operators.
+const (
+	exitDone        = 0
+	exitFailure     = 1   // a failure while running
+	exitUsage       = 2   // the command line
+	exitConfig      = 3   // the configuration, key file included
+	exitState       = 4   // state damaged, missing or locked, or the world ahead of it
+	exitNothing     = 5   // budget or horizon leaves nothing to do
+	exitInterrupted = 130 // interrupted twice
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run runs the command line and returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := interruptible()
+	defer stop()
+	root := newRoot(stdout, stderr)
+	root.SetArgs(args)
+	return exitCode(root.ExecuteContext(ctx), stderr)
+}
+
+// interruptible returns a context that ends with the first SIGINT or SIGTERM; a
+// second one ends the process at once, which is safe at any moment.
+func interruptible() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		if _, ok := <-signals; !ok {
+			return
+		}
+		cancel()
+		if _, ok := <-signals; ok {
+			os.Exit(exitInterrupted)
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); close(signals); cancel() }
+}
+
+// usageError is a command line that can't be meant.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// configError is a configuration that can't be run.
+type configError struct{ error }
+
+func (e configError) Unwrap() error { return e.error }
+
+// exitCode prints the error and maps it, in this one place, to the exit code.
+func exitCode(err error, stderr io.Writer) int {
+	if err == nil {
+		return exitDone
+	}
+	code := exitFailure
+	var faults config.Faults
+	switch {
+	case errors.As(err, new(usageError)):
+		code = exitUsage
+	case errors.As(err, &faults):
+		for _, f := range faults {
+			fmt.Fprintln(stderr, f)
+		}
+		return exitConfig
+	case errors.As(err, new(configError)):
+		code = exitConfig
+	case errors.Is(err, stream.ErrNothing):
+		code = exitNothing
+	case errors.Is(err, stream.ErrState), errors.Is(err, stream.ErrHalted):
+		code = exitState
+	}
+	fmt.Fprintf(stderr, "streamdp: %s\n", err)
+	if code == exitUsage {
+		fmt.Fprintln(stderr, "streamdp --help lists commands and flags")
+	}
+	return code
+}
+
+// globals are the flags that every command has.
+type globals struct {
+	config    string
+	json      bool
+	logLevel  string
+	logFormat string
+
+	stdout, stderr io.Writer
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	g := &globals{stdout: stdout, stderr: stderr}
+	root := &cobra.Command{
+		Use:   "streamdp",
+		Short: "Differentially private statistics of Kafka streams",
+		Long: "streamdp consumes Kafka records and publishes only differentially private\n" +
+			"results of them: running means, second moments and covariances.\n\n" +
+			"Start with: streamdp demo --once",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if strings.Contains(err.Error(), "--config.file") {
+			err = errors.New("unknown flag --config.file: the flag is --config, or -c")
+		}
+		return usageError{err}
+	})
+	f := root.PersistentFlags()
+	f.StringVarP(&g.config, "config", "c", "", "configuration file")
+	f.BoolVar(&g.json, "json", false, "print JSON where a program may read")
+	f.StringVar(&g.logLevel, "log-level", "", "debug, info, warn or error (default: log.level of the configuration)")
+	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
+	for _, c := range []*cobra.Command{
+		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g),
+		statusCommand(g), epochCommand(g), keygenCommand(g), versionCommand(g),
+	} {
+		root.AddCommand(strict(c))
+	}
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// strict makes wrong arguments of a command and its children usage errors.
+func strict(c *cobra.Command) *cobra.Command {
+	check := c.Args
+	c.Args = func(c *cobra.Command, args []string) error {
+		if check == nil {
+			check = cobra.NoArgs
+		}
+		if err := check(c, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	for _, child := range c.Commands() {
+		strict(child)
+	}
+	return c
+}
+
+// load reads the configuration file that the flags name.
+func (g *globals) load() (*config.Config, error) {
+	if g.config == "" {
+		return nil, usagef("a configuration is needed: -c FILE")
+	}
+	c, err := config.Load(g.config)
+	var faults config.Faults
+	if err != nil && !errors.As(err, &faults) {
+		return nil, configError{err}
+	}
+	return c, err
+}
+
+// key reads the master key of a configuration.
+func loadKey(c *config.Config) (*[32]byte, error) {
+	key, err := config.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)
+	if err != nil {
+		return nil, configError{err}
+	}
+	return key, nil
+}
+
+// logger returns the logger that flags and configuration ask for.
+func (g *globals) logger(level, format string) (*slog.Logger, error) {
+	if g.logLevel != "" {
+		level = g.logLevel
+	}
+	if g.logFormat != "" {
+		format = g.logFormat
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil || strings.ContainsAny(level, "+-") {
+		return nil, usagef("log level is %q, must be debug, info, warn or error", level)
+	}
+	o := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(g.stderr, o)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(g.stderr, o)), nil
+	}
+	return nil, usagef("log format is %q, must be json or text", format)
+}
+
+// version returns the version that was built: the module's, or the commit's.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	revision, dirty := "devel", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			revision = "devel-" + s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	return revision + dirty
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"streamdp/config"
+	"streamdp/moments"
+	"streamdp/stream"
+)
+
+// plan is a stream's plan as --json prints it.
+type plan struct {
+	*stream.Description
+	Steps          []uint64    `json:"steps"`
+	Factorizations []planForms `json:"factorizations"`
+}
+
+// planForms are the standard errors under one factorization.
+type planForms struct {
+	Factorization string           `json:"factorization"`
+	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
+	Errors        []moments.Errors `json:"standard_errors,omitempty"`
+	StateBytes    int64            `json:"state_bytes,omitempty"`
+	Unavailable   string           `json:"unavailable,omitempty"`
+}
+
+func planCommand(g *globals) *cobra.Command {
+	var name, steps string
+	var all bool
+	c := &cobra.Command{
+		Use:   "plan -c FILE",
+		Short: "Show, before any data, the guarantee and the noise of every released value",
+		Long: "Show what a configuration promises and how noisy its releases will be,\n" +
+			"without reading any data: everything printed is a function of the\n" +
+			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
+			"steps whose every slot holds a record.",
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := g.load()
+			if err != nil {
+				return err
+			}
+			at, err := parseSteps(steps)
+			if err != nil {
+				return err
+			}
+			var plans []plan
+			for _, s := range cfg.Streams {
+				if name != "" && s.Name != name {
+					continue
+				}
+				p, err := planOf(s, at, all)
+				if err != nil {
+					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
+				}
+				plans = append(plans, *p)
+			}
+			if len(plans) == 0 {
+				return usagef("the configuration has no stream %s", name)
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(plans)
+			}
+			for i, p := range plans {
+				if i > 0 {
+					fmt.Fprintln(g.stdout)
+				}
+				if err := p.print(g.stdout); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&name, "stream", "", "only this stream")
+	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise")
+	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
+	return c
+}
+
+func parseSteps(list string) ([]uint64, error) {
+	var steps []uint64
+	for _, word := range strings.Split(list, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 62)
+		if err != nil || n == 0 {
+			return nil, usagef("step is %q, must be a positive number", word)
+		}
+		steps = append(steps, n)
+	}
+	return steps, nil
+}
+
+func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
+	d, err := stream.Describe(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{Description: d}
+	for _, t := range steps {
+		if s.Moments.Horizon == 0 || t <= s.Moments.Horizon {
+			p.Steps = append(p.Steps, t)
+		}
+	}
+	kinds := []string{"identity", "sqrt", "blt", "phased"}
+	configured, err := moments.New(*s.Moments, s.Params())
+	if err != nil {
+		return nil, err
+	}
+	uses := configured.Plan().Factorization.Kind
+	if !all {
+		kinds = []string{uses}
+	}
+	for _, kind := range kinds {
+		f := planForms{Factorization: kind, Configured: kind == uses}
+		e := configured
+		if kind != uses {
+			c := *s.Moments
+			c.Factorization, c.Buffers = kind, 0
+			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
+				c.Tune = slices.Max(append(p.Steps, 1))
+			}
+			if e, err = moments.New(c, s.Params()); err != nil {
+				f.Unavailable = strings.ReplaceAll(err.Error(), "\n", "; ")
+				p.Factorizations = append(p.Factorizations, f)
+				continue
+			}
+		}
+		f.StateBytes = e.Sizes().State
+		for _, t := range p.Steps {
+			f.Errors = append(f.Errors, e.Expect(t))
+		}
+		p.Factorizations = append(p.Factorizations, f)
+	}
+	return p, nil
+}
+
+// printGuarantee writes what check and plan have in common.
+func printGuarantee(w io.Writer, d *stream.Description) error {
+	what := "one record is replaced by the zero record, or the reverse"
+	if d.Adjacency.String() == "replace" {
+		what = "one record is replaced by any other"
+	}
+	fmt.Fprintf(w, "stream %s\n", d.Stream)
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, exact Gaussian accounting", d.Epsilon, d.Delta)
+	row("adjacency", "%s: %s", d.Adjacency, what)
+	row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
+	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
+	row("clip", "%.6g", d.Clip)
+	row("sensitivity", "%.6g", d.Sensitivity)
+	row("lattice", "%s", joinFloats(d.Lattice))
+	var noise []string
+	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal"} {
+		if v, ok := d.Noise[name]; ok {
+			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
+		}
+	}
+	row("noise of a step", "%s", strings.Join(noise, ", "))
+	row("checkpoint", "%s", size(d.StateBytes))
+	row("memory", "%s for the estimator", size(d.PeakBytes))
+	row("release", "at most %s", size(d.ReleaseBytes))
+	return t.Flush()
+}
+
+func (p *plan) print(w io.Writer) error {
+	if err := printGuarantee(w, p.Description); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n  mechanism %s\n", p.Mechanism)
+	values := []struct {
+		name string
+		of   func(moments.Errors) float64
+	}{
+		{"mean", func(e moments.Errors) float64 { return e.Mean }},
+		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
+		{"second moment, off-diagonal", func(e moments.Errors) float64 { return e.OffDiagonal }},
+		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
+		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
+	}
+	for _, v := range values {
+		if len(p.Steps) == 0 || !p.has(v.of) {
+			continue
+		}
+		fmt.Fprintf(w, "\n  standard error of %s, scaled units\n", v.name)
+		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprint(t, "  step\t")
+		for _, f := range p.Factorizations {
+			mark := ""
+			if f.Configured {
+				mark = "*"
+			}
+			fmt.Fprintf(t, "%s%s\t", f.Factorization, mark)
+		}
+		fmt.Fprintln(t)
+		for i, step := range p.Steps {
+			fmt.Fprintf(t, "  %d\t", step)
+			for _, f := range p.Factorizations {
+				if f.Unavailable != "" {
+					fmt.Fprint(t, "-\t")
+					continue
+				}
+				fmt.Fprintf(t, "%.4g\t", v.of(f.Errors[i]))
+			}
+			fmt.Fprintln(t)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(w, "\n  * is what the stream uses")
+	for _, f := range p.Factorizations {
+		if f.Unavailable != "" {
+			fmt.Fprintf(w, "  - %s: %s\n", f.Factorization, f.Unavailable)
+		}
+	}
+	return nil
+}
+
+func (p *plan) has(of func(moments.Errors) float64) bool {
+	for _, f := range p.Factorizations {
+		if len(f.Errors) > 0 && of(f.Errors[0]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func joinFloats(x []float64) string {
+	words := make([]string, len(x))
+	for i, v := range x {
+		words[i] = fmt.Sprintf("%.4g", v)
+	}
+	return strings.Join(words, ", ")
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n < 10_000:
+		return fmt.Sprintf("%d B", n)
+	case n < 10_000_000:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+}
