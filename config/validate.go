@@ -219,13 +219,7 @@ var follows = map[string][]string{
 func (d *document) checkMoments(s *Stream, key toml.Key) {
 	m := s.Moments
 	m.Columns, m.Step, m.Horizon, m.Centre, m.Scale = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale
-	if s.OnHorizon == "continue" && m.Factorization != "sqrt" {
-		// The horizon is what noise is tuned for; nothing ends there.
-		m.Horizon = 0
-		if m.Tune == 0 {
-			m.Tune = s.Horizon
-		}
-	}
+	m.Endless = s.OnHorizon == "continue"
 	m.Defaults()
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {

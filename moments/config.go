@@ -49,6 +49,8 @@ type Config struct {
 	Step uint64 `toml:"-"`
 	// Horizon is the number of steps of the epoch; 0: none.
 	Horizon uint64 `toml:"-"`
+	// Endless makes Horizon a length to tune noise for, and no end.
+	Endless bool `toml:"-"`
 	// Centre and Scale are the public constants by which rows were scaled,
 	// used to publish original units. Empty: 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
@@ -94,6 +96,14 @@ func (c *Config) Values() []string {
 		}
 	}
 	return names
+}
+
+// LastStep returns the step after which the estimator ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
 }
 
 // scaled reports whether original units differ from scaled ones.

@@ -104,7 +104,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 		plan:     *plan,
 		factor:   factor,
 		workload: cfg.workload().Kernel(),
-		horizon:  cfg.Horizon,
+		horizon:  cfg.LastStep(),
 		integer:  make([]int64, d),
 		square:   make([]int64, pairs),
 		// Blocks of so many squares that their sum fits 62 bits.

@@ -90,8 +90,8 @@ func resolve(cfg *Config, p dp.Params) (*Plan, matfact.Factorization, error) {
 		if h := factor.Horizon(); h > 0 {
 			return float64(h) * float64(dim)
 		}
-		if cfg.Horizon > 0 {
-			return float64(cfg.Horizon) * float64(dim)
+		if h := cfg.LastStep(); h > 0 {
+			return float64(h) * float64(dim)
 		}
 		return endless
 	}

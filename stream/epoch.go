@@ -480,7 +480,7 @@ func (r *runner) baseOffset(from string, src Source, incarnation uint64, start, 
 // for none.
 func horizon(s *config.Stream) uint64 {
 	if s.Moments != nil {
-		return s.Moments.Horizon
+		return s.Moments.LastStep()
 	}
 	return 0
 }

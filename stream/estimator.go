@@ -106,7 +106,7 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		Lambda        float64 `json:"lambda"`
 	}{
 		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), s.Step, s.Moments.Horizon, p.Nu, p.Lambda,
+		p.Factorization.Kind, len(p.Factorization.Decay), s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
 	})
 	return m, err
 }

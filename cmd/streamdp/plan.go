@@ -104,7 +104,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	}
 	p := &plan{Description: d}
 	for _, t := range steps {
-		if s.Moments.Horizon == 0 || t <= s.Moments.Horizon {
+		if last := s.Moments.LastStep(); last == 0 || t <= last {
 			p.Steps = append(p.Steps, t)
 		}
 	}
