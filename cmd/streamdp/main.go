@@ -143,14 +143,15 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g),
 		statusCommand(g), epochCommand(g), keygenCommand(g), versionCommand(g),
 	} {
-		root.AddCommand(strict(c))
+		root.AddCommand(c)
 	}
 	root.InitDefaultCompletionCmd()
+	strict(root)
 	return root
 }
 
 // strict makes wrong arguments of a command and its children usage errors.
-func strict(c *cobra.Command) *cobra.Command {
+func strict(c *cobra.Command) {
 	check := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
 		if check == nil {
@@ -164,7 +165,6 @@ func strict(c *cobra.Command) *cobra.Command {
 	for _, child := range c.Commands() {
 		strict(child)
 	}
-	return c
 }
 
 // load reads the configuration file that the flags name.

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// demoRun runs the demonstration and decodes what --json prints.
+func demoRun(t *testing.T, args ...string) demoResult {
+	t.Helper()
+	code, out, errs := call(t, append([]string{"demo", "--once", "--json"}, args...)...)
+	if code != exitDone {
+		t.Fatalf("demo %v: exit code %d, %s", args, code, errs)
+	}
+	var r demoResult
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if !(r.MaxAbsZ < r.Bound) {
+		t.Errorf("demo %v: largest |z| is %.2f, bound %.2f", args, r.MaxAbsZ, r.Bound)
+	}
+	return r
+}
+
+// TestDemo runs the daemon over TCP under every workload and both adjacencies.
+// The bound on |z| is exceeded by chance once in 10⁶ keys; the keys are fixed.
+func TestDemo(t *testing.T) {
+	for _, args := range []string{
+		"--insecure-seed 1", "--insecure-seed 2 --adjacency replace", "--insecure-seed 3 --workload sum",
+		"--insecure-seed 4 --workload exponential", "--insecure-seed 5 --workload window", "--insecure-seed 6 --step 7 --epsilon 0.1",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			r := demoRun(t, strings.Fields(args)...)
+			if r.Records != demoRecords || r.Releases != int(r.Steps) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// TestDemoIsReproducible: a seed fixes keys and data, and so every number.
+func TestDemoIsReproducible(t *testing.T) {
+	a, b := demoRun(t, "--insecure-seed", "9"), demoRun(t, "--insecure-seed", "9")
+	if a.MaxAbsZ != b.MaxAbsZ || a.Coverage != b.Coverage {
+		t.Errorf("%+v and %+v", a, b)
+	}
+	if c := demoRun(t); c.MaxAbsZ == a.MaxAbsZ {
+		t.Error("a run without a seed repeats one with a seed")
+	}
+}
+
+func TestDemoTable(t *testing.T) {
+	out := want(t, exitDone, "", "demo", "--once", "--insecure-seed", "1")
+	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "above 6.58 once in a million runs", "INSECURE"} {
+		if !strings.Contains(out, text) {
+			t.Errorf("missing %q in\n%s", text, out)
+		}
+	}
+}
+
+// realSets are data sets with public constants that suit them: what somebody
+// who knows the units would write down, not what the rows say.
+var realSets = map[string][]string{
+	"kin40k": {"--centre", "0", "--scale", "3", "--clip", "1.2"},
+	"elevators": {"--centre", "0", "--clip", "1.5", "--scale",
+		"1000,100,1,0.5,3,15,40,0.05,4,0.0015,0.0015,0.0015,0.0015,0.0003,0.000006,0.0002,0.000008,0.0015,1"},
+}
+
+// TestDemoOnRealData checks coverage over 20 keys: the mean of 20 runs lies in
+// 93–97 % unless it is ten standard deviations (0.7/√20 points) off.
+func TestDemoOnRealData(t *testing.T) {
+	dir := os.Getenv("STREAMDP_DATA")
+	if dir == "" {
+		t.Skip("STREAMDP_DATA names no folder of data sets")
+	}
+	for name, args := range realSets {
+		t.Run(name, func(t *testing.T) {
+			var sum float64
+			const runs = 20
+			for seed := 1; seed <= runs; seed++ {
+				r := demoRun(t, append(args, "--csv", filepath.Join(dir, name, "data.csv.gz"), "--insecure-seed", fmt.Sprint(seed))...)
+				sum += r.Coverage
+			}
+			if mean := sum / runs; mean < 0.93 || mean > 0.97 {
+				t.Errorf("coverage %.4f over %d runs", mean, runs)
+			} else {
+				t.Logf("coverage %.4f over %d runs", mean, runs)
+			}
+		})
+	}
+}

@@ -1,0 +1,509 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"streamdp/internal/cases"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/stream"
+)
+
+var update = flag.Bool("update", false, "write golden files anew")
+
+// program is what is under test, built once: exit codes, signals and locks
+// are those of a real process.
+var program string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "streamdp-test-")
+	if err != nil {
+		panic(err)
+	}
+	program = filepath.Join(dir, "streamdp")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s", out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// call runs the program to its end.
+func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, program, args...)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	err := c.Run()
+	if err != nil && c.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// want runs the program and fails unless it ends with the code and its standard
+// error holds the text.
+func want(t *testing.T, code int, text string, args ...string) (stdout string) {
+	t.Helper()
+	got, out, errs := call(t, args...)
+	if got != code || !strings.Contains(errs, text) {
+		t.Errorf("streamdp %s: exit code %d, want %d\nstandard error %q\nmust hold %q", strings.Join(args, " "), got, code, errs, text)
+	}
+	return out
+}
+
+// site is a broker, a configuration file and a key.
+type site struct {
+	t      *testing.T
+	broker *embedded.Broker
+	dir    string
+	config string
+}
+
+const siteConfig = `[kafka]
+brokers = [%q]
+[state]
+dir = %q
+key_file = %q
+commit_interval = "10ms"
+[http]
+listen = "127.0.0.1:0"
+[log]
+format = "text"
+[stream.orders]
+input  = { topic = "orders", columns = ["amount", "items"] }
+output = { topic = "orders.dp" }
+step   = 10
+%s
+[stream.orders.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "zero-out"
+limit_epsilon = %s
+[stream.orders.moments]
+clip = 1.0
+`
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	s := &site{t: t, broker: b, dir: t.TempDir()}
+	s.config = filepath.Join(s.dir, "streamdp.toml")
+	s.write("", "1.0")
+	want(t, exitDone, "", "keygen", filepath.Join(s.dir, "key"))
+	return s
+}
+
+// write writes the configuration with further keys of the stream and a limit.
+func (s *site) write(extra, limit string) {
+	s.t.Helper()
+	text := fmt.Sprintf(siteConfig, s.broker.Addr(), filepath.Join(s.dir, "state"), filepath.Join(s.dir, "key"), extra, limit)
+	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) feed(rows int) {
+	s.t.Helper()
+	var b strings.Builder
+	b.WriteString("amount,items\n")
+	for i := range rows {
+		fmt.Fprintf(&b, "0.%d,0.%d\n", i%10, i%7)
+	}
+	file := filepath.Join(s.dir, "rows.csv")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	want(s.t, exitDone, fmt.Sprintf("%d records sent", rows), "feed", "-c", s.config, "--stream", "orders", "--csv", file)
+}
+
+// start starts the daemon and waits until it serves; stop ends it by a signal.
+func (s *site) start() *daemon {
+	s.t.Helper()
+	c := exec.Command(program, "run", "-c", s.config, "--log-format", "json")
+	errs, err := c.StderrPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	d := &daemon{t: s.t, cmd: c, log: new(bytes.Buffer), read: make(chan struct{})}
+	s.t.Cleanup(func() { c.Process.Kill() })
+	address := make(chan string, 1)
+	go func() {
+		defer close(d.read)
+		dec := json.NewDecoder(io.TeeReader(errs, d.log))
+		for {
+			var line struct{ Msg, Address string }
+			if dec.Decode(&line) != nil {
+				return
+			}
+			if line.Msg == "serving" {
+				address <- line.Address
+			}
+		}
+	}()
+	select {
+	case a := <-address:
+		d.url = "http://" + a
+	case <-time.After(20 * time.Second):
+		s.t.Fatal("the daemon does not serve")
+	}
+	return d
+}
+
+type daemon struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	log  *bytes.Buffer
+	read chan struct{}
+}
+
+func (d *daemon) stop(s os.Signal) int {
+	d.t.Helper()
+	d.cmd.Process.Signal(s)
+	<-d.read
+	d.cmd.Wait()
+	return d.cmd.ProcessState.ExitCode()
+}
+
+// until waits for a status that the condition accepts.
+func (d *daemon) until(what string, ok func(stream.TaskStatus) bool) stream.TaskStatus {
+	d.t.Helper()
+	var last stream.TaskStatus
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		res, err := http.Get(d.url + "/api/v1/status")
+		if err != nil {
+			continue
+		}
+		var answer struct {
+			Data struct{ Tasks []stream.TaskStatus }
+		}
+		err = json.NewDecoder(res.Body).Decode(&answer)
+		res.Body.Close()
+		if err == nil && len(answer.Data.Tasks) > 0 {
+			if last = answer.Data.Tasks[0]; ok(last) {
+				return last
+			}
+		}
+	}
+	d.t.Fatalf("never %s: %+v", what, last)
+	return last
+}
+
+func released(step uint64) func(stream.TaskStatus) bool {
+	return func(s stream.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 }
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"frobnicate", exitUsage, "unknown command"},
+		{"run", exitUsage, "a configuration is needed: -c FILE"},
+		{"run --config.file x", exitUsage, "the flag is --config, or -c"},
+		{"run --nope", exitUsage, "unknown flag: --nope"},
+		{"run x -c y", exitUsage, "unknown command"},
+		{"run -c /nonexistent/file", exitConfig, "no such file"},
+		{"keygen", exitUsage, "accepts 1 arg"},
+		{"keygen /nonexistent/dir/key", exitFailure, "no such file"},
+		{"demo --clip x", exitUsage, "invalid argument"},
+		{"demo --once --csv x", exitUsage, "--clip is needed"},
+		{"demo --once --adjacency add-remove", exitUsage, "must be \"zero-out\" or \"replace\""},
+		{"demo --once --epsilon -1", exitUsage, "stream.demo.privacy.epsilon"},
+		{"feed --csv x", exitUsage, "--brokers and --topic are needed"},
+		{"feed", exitUsage, "give either --csv FILE or --ndjson FILE"},
+		{"feed --csv x --codec avro --brokers a:1 --topic t", exitUsage, "--codec is \"avro\""},
+		{"plan -c ../../examples/orders.toml --steps 0", exitUsage, "must be a positive number"},
+		{"plan -c ../../examples/orders.toml --stream nope", exitUsage, "no stream nope"},
+		{"epoch open nope -c ../../examples/orders.toml", exitUsage, "no stream nope"},
+		{"status --url http://127.0.0.1:1", exitFailure, "no daemon answers"},
+		{"version --log-level", exitUsage, "flag needs an argument"},
+	} {
+		want(t, c.code, c.text, strings.Fields(c.args)...)
+	}
+	if out := want(t, exitDone, "", "version"); !strings.HasPrefix(out, "streamdp ") {
+		t.Errorf("version prints %q", out)
+	}
+	var v map[string]string
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "version", "--json")), &v); err != nil || v["version"] == "" {
+		t.Errorf("version --json: %v, %v", v, err)
+	}
+	if out := want(t, exitDone, "", "completion", "bash"); !strings.Contains(out, "complete") {
+		t.Error("completion prints no completion")
+	}
+	if out := want(t, exitDone, "", "--help"); !strings.Contains(out, "demo --once") {
+		t.Error("the help does not begin with the demonstration")
+	}
+}
+
+func TestFaultsOfAConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bad.toml")
+	text := "[kafka]\nbrokers = []\n[stream.x]\ninput = { topic = \"a\", columns = [\"c\"] }\noutput = { topic = \"a\" }\n" +
+		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\nclib = 1.0\nmethod = \"pp\"\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, errs := call(t, "check", "-c", file)
+	for _, line := range []string{
+		file + ":2: kafka.brokers: must name at least one broker",
+		file + ":8: stream.x.privacy.epsilon: ",
+		file + ":9: stream.x.privacy.delta: must be in (0, 1) (2.0)",
+		file + ":10: stream.x.privacy.adjacency: must be \"zero-out\" or \"replace\" (\"add-remove\")",
+		file + ":12: stream.x.moments.clib: unknown key (did you mean clip?)",
+		file + ":13: stream.x.moments.method: not in this version (\"pp\")",
+	} {
+		if !strings.Contains(errs, line) {
+			t.Errorf("missing %q in\n%s", line, errs)
+		}
+	}
+	want(t, exitConfig, "", "check", "-c", file)
+}
+
+func TestKeyFiles(t *testing.T) {
+	s := newSite(t)
+	key := filepath.Join(s.dir, "key")
+	want(t, exitFailure, "file exists", "keygen", key)
+	info, err := os.Stat(key)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("key file: %v, %v", info.Mode(), err)
+	}
+	want(t, exitDone, "", "check", "-c", s.config)
+	for _, c := range []struct {
+		mode os.FileMode
+		text string
+		want string
+	}{
+		{0o644, "", "must not be open to others"},
+		{0o640, "", "must not be readable for its group"},
+		{0o600, "abc", "must hold 64 hexadecimal digits"},
+		{0o600, strings.Repeat("0", 64), "must not be a key of zeros"},
+	} {
+		if c.text != "" {
+			if err := os.WriteFile(key, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(key, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		want(t, exitConfig, c.want, "run", "-c", s.config)
+		os.Chmod(key, 0o600)
+	}
+	os.Remove(key)
+	want(t, exitConfig, "no such file", "run", "-c", s.config)
+}
+
+func TestRun(t *testing.T) {
+	s := newSite(t)
+	s.feed(35)
+	d := s.start()
+	d.until("three steps", released(3))
+	want(t, exitState, "in use by another process", "run", "-c", s.config)
+
+	out := want(t, exitDone, "", "status", "--url", d.url)
+	if !strings.Contains(out, "orders-0") || !strings.Contains(out, "running") {
+		t.Errorf("status prints %q", out)
+	}
+	var tasks struct{ Tasks []stream.TaskStatus }
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "status", "--json", "--url", d.url)), &tasks); err != nil || len(tasks.Tasks) != 1 {
+		t.Errorf("status --json: %+v, %v", tasks, err)
+	}
+	if code := d.stop(syscall.SIGTERM); code != exitDone {
+		t.Errorf("SIGTERM: exit code %d\n%s", code, d.log)
+	}
+	s.feed(10)
+	d = s.start()
+	d.until("four steps", released(4))
+	if code := d.stop(syscall.SIGINT); code != exitDone {
+		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
+	}
+	if n := len(s.releases()); n != 4 {
+		t.Errorf("%d releases, want 4", n)
+	}
+}
+
+// releases returns the keys in the output topic.
+func (s *site) releases() []string {
+	s.t.Helper()
+	c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	var found []string
+	if err := c.ReadBack(context.Background(), "orders.dp", 0, 0, func(r *kafka.Record) error {
+		if !slices.Contains(found, string(r.Key)) {
+			found = append(found, string(r.Key))
+		}
+		return nil
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	return found
+}
+
+// TestEpochs walks an operator's way out of every refusal: a changed
+// configuration, a spent budget, a closed epoch.
+func TestEpochs(t *testing.T) {
+	s := newSite(t)
+	s.feed(25)
+	d := s.start()
+	d.until("two steps", released(2))
+	// While the daemon runs, commands go through its socket.
+	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
+	<-d.read // nothing is left to run, and the daemon ends
+	d.cmd.Wait()
+	if code := d.cmd.ProcessState.ExitCode(); code != exitDone {
+		t.Errorf("after closing: exit code %d\n%s", code, d.log)
+	}
+	want(t, exitNothing, "nothing to run", "run", "-c", s.config)
+
+	// A new epoch where the old one ended: no record pays twice.
+	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes")
+	d = s.start()
+	if st := d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 || st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
+		t.Errorf("second epoch: %+v", st)
+	}
+	d.stop(syscall.SIGTERM)
+
+	// From the beginning: over the limit, refused before anything happens.
+	want(t, exitNothing, "budget of orders/0 spent", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "earliest")
+	s.write("", "2.5")
+	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "earliest")
+
+	// A changed guarantee is refused with the difference.
+	s.write("lattice_bits = 26", "2.5")
+	want(t, exitState, "lattice_bits: 24 → 26", "run", "-c", s.config)
+	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes")
+	out := want(t, exitDone, "", "epoch", "list", "-c", s.config)
+	if strings.Count(out, "closed") != 3 && strings.Count(out, " open ") != 1 {
+		t.Errorf("epochs:\n%s", out)
+	}
+	var epochs []stream.EpochInfo
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "epoch", "list", "--json", "-c", s.config)), &epochs); err != nil || len(epochs) < 4 {
+		t.Errorf("epoch list --json: %+v, %v", epochs, err)
+	}
+	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
+	want(t, exitFailure, "no open epoch", "epoch", "close", "orders", "-c", s.config, "--yes")
+
+	// Without --yes it asks, and no answer is a no.
+	want(t, exitFailure, "not done", "epoch", "open", "orders", "-c", s.config)
+}
+
+func TestPlan(t *testing.T) {
+	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
+	got := want(t, exitDone, "", "plan", "-c", file)
+	golden := filepath.Join("testdata", "plan.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(text) {
+		t.Errorf("plan prints\n%s\nwant\n%s", got, text)
+	}
+	var plans []struct {
+		Mu             float64
+		Steps          []uint64
+		Factorizations []struct {
+			Factorization string
+			Errors        []map[string]float64 `json:"standard_errors"`
+		}
+	}
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) != 1 || len(plans[0].Factorizations) != 4 || len(plans[0].Steps) != 5 {
+		t.Errorf("plan --json: %+v", plans)
+	}
+}
+
+func TestCheckConnect(t *testing.T) {
+	s := newSite(t)
+	_, out, errs := call(t, "check", "--connect", "-c", s.config)
+	if !strings.Contains(out, "zero-out") || errs != "" {
+		t.Errorf("check --connect: %s%s", out, errs)
+	}
+	s.broker.Close()
+	want(t, exitFailure, "", "check", "--connect", "-c", s.config)
+}
+
+func TestFeed(t *testing.T) {
+	s := newSite(t)
+	values := func() []string {
+		t.Helper()
+		c, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var found []string
+		if err := c.ReadBack(context.Background(), "orders", 0, 0, func(r *kafka.Record) error {
+			found = append(found, string(r.Value))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	file := func(name, text string) string {
+		path := filepath.Join(s.dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	to := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "orders"}
+	feed := func(args ...string) {
+		t.Helper()
+		want(t, exitDone, "records sent", append(slices.Clone(to), args...)...)
+	}
+	feed("--csv", file("a.csv", "x,y,b.c\n1,2.5,3\nword,,4\n"))
+	feed("--csv", file("b.csv", "1,+2\n.5,3\n"), "--columns", "2,1")
+	feed("--ndjson", file("c.ndjson", "{\"x\":1}\n\n[2]\n"))
+	feed("--csv", file("d.csv", "7,8\n"), "--codec", "json-array")
+	feed("--csv", file("e.csv", "7,\"8,9\"\n"), "--codec", "csv", "--header", "no")
+	got := values()
+	expected := []string{
+		`{"x":1,"y":2.5,"b":{"c":3}}`, `{"x":"word","y":null,"b":{"c":4}}`,
+		`{"c2":2,"c1":1}`, `{"c2":3,"c1":0.5}`,
+		`{"x":1}`, `[2]`, `[7,8]`, `7,"8,9"`,
+	}
+	if !slices.Equal(got, expected) {
+		t.Errorf("fed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(expected, "\n"))
+	}
+	want(t, exitFailure, "no partition", append(slices.Clone(to), "--partition", "7", "--csv", file("f.csv", "1,2\n"))...)
+	want(t, exitUsage, "no column", append(slices.Clone(to), "--columns", "zzz", "--csv", file("g.csv", "x,y\n1,2\n"))...)
+}
