@@ -1,111 +1,36 @@
 package matfact
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"sort"
-	"strings"
+	"streamdp/internal/cases"
 	"testing"
 )
 
-// owed are the kinds of cases whose factorizations are not built yet.
-var owed = map[string]bool{
-	"banded_prefix": true, "banded_opt_max": true,
-	"dense_prefix": true, "dense_exp": true,
-	"minsep_sens2": true, "minsep_sens2_sqrt": true, "minsep_sens2_inf": true, "minsep_general": true,
-}
-
-// testCase is one reference case. Inputs and Expected are decoded by the
-// function that runs its kind.
+// testCase is a reference case with its relative tolerance.
 type testCase struct {
-	Name, Kind       string
-	Inputs, Expected json.RawMessage
-	Tol              float64
+	cases.Case
+	Tol float64
 }
 
-// TestCases runs the reference cases of $STREAMDP_CASES/matfact.json, or of
-// testdata/cases at the module's root.
 func TestCases(t *testing.T) {
-	cases := readCases(t)
-	run := map[string]func(*testing.T, testCase){
+	kinds := map[string]func(*testing.T, cases.Case){}
+	for kind, f := range map[string]func(*testing.T, testCase){
 		"sqrt_coefs": caseSqrtCoefs, "prefix_errors": casePrefixErrors,
 		"exp_optimum_inf": caseExpOptimum, "exp_blt_inf": caseExpBLT, "exp_and_adam": caseExpAdam,
 		"blt_opt": caseBLTOpt, "blt_opt_horizon_free": caseBLTOpt, "blt_given": caseBLTGiven, "blt_inverse": caseBLTInverse,
 		"window": caseWindow, "window_given": caseWindowGiven,
 		"phased_err": casePhasedErr, "phased_table": casePhasedTable,
-	}
-	skipped := map[string]int{}
-	for _, c := range cases {
-		f, ok := run[c.Kind]
-		switch {
-		case ok:
-			t.Run(c.Kind+"/"+c.Name, func(t *testing.T) { f(t, c) })
-		case owed[c.Kind]:
-			skipped[c.Kind]++
-		default:
-			t.Errorf("case %s has unknown kind %q", c.Name, c.Kind)
+	} {
+		kinds[kind] = func(t *testing.T, c cases.Case) {
+			rel, _ := c.Tolerance(t)
+			f(t, testCase{c, rel})
 		}
 	}
-	var list []string
-	for kind, n := range skipped {
-		list = append(list, fmt.Sprintf("%s (%d)", kind, n))
-	}
-	sort.Strings(list)
-	t.Logf("owed: %s", strings.Join(list, ", "))
-}
-
-func readCases(t *testing.T) []testCase {
-	t.Helper()
-	dir := os.Getenv("STREAMDP_CASES")
-	if dir == "" {
-		root, err := os.Getwd()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-				break
-			}
-			if filepath.Dir(root) == root {
-				t.Fatal("no go.mod above the test")
-			}
-			root = filepath.Dir(root)
-		}
-		dir = filepath.Join(root, "testdata", "cases")
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "matfact.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct{ Cases []testCase }
-	if err := json.Unmarshal(data, &file); err != nil {
-		t.Fatal(err)
-	}
-	if len(file.Cases) == 0 {
-		t.Fatal("the file holds no cases")
-	}
-	return file.Cases
-}
-
-// decode reads inputs and expected values; a field that the test does not know
-// is an error, so that no expectation goes unchecked.
-func (c testCase) decode(t *testing.T, inputs, expected any) {
-	t.Helper()
-	for _, part := range []struct {
-		raw json.RawMessage
-		dst any
-	}{{c.Inputs, inputs}, {c.Expected, expected}} {
-		d := json.NewDecoder(bytes.NewReader(part.raw))
-		d.DisallowUnknownFields()
-		if err := d.Decode(part.dst); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cases.Run(t, "matfact", kinds,
+		"banded_prefix", "banded_opt_max", "dense_prefix", "dense_exp",
+		"minsep_sens2", "minsep_sens2_sqrt", "minsep_sens2_inf", "minsep_general")
 }
 
 // near checks |got − want| ≤ tol·|want|, and |got| ≤ tol where want is 0.
@@ -160,7 +85,7 @@ func caseSqrtCoefs(t *testing.T, c testCase) {
 		N    uint64
 	}
 	var want struct{ C, Cinv []float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	w := kernelOf(in.Beta)
 	nearAll(t, "c", seriesPower(w, 0.5, int(in.N)), want.C, c.Tol)
 	nearAll(t, "cinv", seriesPower(w, -0.5, int(in.N)), want.Cinv, c.Tol)
@@ -175,7 +100,7 @@ func caseSqrtCoefs(t *testing.T, c testCase) {
 func casePrefixErrors(t *testing.T, c testCase) {
 	var in struct{ N uint64 }
 	want := map[string]float64{}
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	sum, mean := Workload{Kind: "sum"}, Workload{Kind: "mean"}
 	got := map[string]float64{"lower_bound": SumBound(in.N)}
 	for _, kind := range []string{"identity", "sqrt"} {
@@ -193,7 +118,7 @@ func casePrefixErrors(t *testing.T, c testCase) {
 func caseExpOptimum(t *testing.T, c testCase) {
 	var in struct{ Beta float64 }
 	var want struct{ Optimum, Identity float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	near(t, "optimum", ExpOptimum(in.Beta), want.Optimum, c.Tol)
 	w := kernelOf(in.Beta)
 	identity := mustNew(t, Config{Kind: "identity"}, w)
@@ -206,7 +131,7 @@ func caseExpBLT(t *testing.T, c testCase) {
 		Buffers []int
 	}
 	var want struct{ Value []float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	w := kernelOf(in.Beta)
 	for i, d := range in.Buffers {
 		f := mustNew(t, Config{Kind: "blt", Buffers: d}, w)
@@ -220,7 +145,7 @@ func caseExpAdam(t *testing.T, c testCase) {
 		N    uint64
 	}
 	want := map[string][2]float64{}
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	w := kernelOf(in.Beta)
 	for _, kind := range []string{"identity", "sqrt"} {
 		f := mustNew(t, Config{Kind: kind, Horizon: in.N}, w)
@@ -251,7 +176,7 @@ func caseBLTOpt(t *testing.T, c testCase) {
 		Buffers int
 	}
 	var want struct{ Max, Value float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	free := c.Kind == "blt_opt_horizon_free"
 	o := bltObjective{sens: in.N, length: in.N}
 	if free {
@@ -290,7 +215,7 @@ func caseBLTGiven(t *testing.T, c testCase) {
 		Noise           []float64
 		Prefix          []float64 `json:"prefix_noise"`
 	}
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	if in.Z != "z_t=sin(1+0.7(t-1)), t=1..12" {
 		t.Fatalf("unknown z: %s", in.Z)
 	}
@@ -380,7 +305,7 @@ func impulse(f Factorization, n int) []float64 {
 func caseBLTInverse(t *testing.T, c testCase) {
 	var in struct{ A, Omega []float64 }
 	var want struct{ Ahat []float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	got := roots(in.A, in.Omega)
 	nearAll(t, "ahat", got, want.Ahat, c.Tol)
 }
@@ -406,7 +331,7 @@ func caseWindow(t *testing.T, c testCase) {
 		BLT2     float64 `json:"blt2"`
 		Sqrt     float64 `json:"sqrt_max_n4W"`
 	}
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	w := Workload{Kind: "window", Window: in.W}
 	endless := func(c Config) float64 {
 		f := mustNew(t, c, w)
@@ -424,7 +349,7 @@ func caseWindowGiven(t *testing.T, c testCase) {
 		A, Ahat []float64
 	}
 	var want struct{ Err2 float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	e, _, _ := squaredError(in.A, in.Ahat, 0, 0, in.W, false)
 	near(t, "closed form", e, want.Err2, c.Tol)
 	f, err := newBuffered(storeBLT(in.A, in.Ahat))
@@ -443,7 +368,7 @@ func casePhasedErr(t *testing.T, c testCase) {
 		Table string
 	}
 	var want struct{ Err2 float64 }
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	if in.Table != "phased_table" {
 		t.Fatalf("unknown table %q", in.Table)
 	}
@@ -461,7 +386,7 @@ func casePhasedTable(t *testing.T, c testCase) {
 			S        float64
 		}
 	}
-	c.decode(t, &in, &want)
+	c.Read(t, &in, &want)
 	if in.A0 != 0.3 || in.Ratio != 10 || in.Q != 2 || in.M != 8 {
 		t.Fatalf("unknown grid %+v", in)
 	}

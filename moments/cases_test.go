@@ -1,6 +1,7 @@
 package moments
 
 import (
+	"encoding/json"
 	"math"
 	"testing"
 
@@ -181,6 +182,12 @@ func caseTrace(t *testing.T, c cases.Case) {
 		SEDiag []float64   `json:"se_S_diag"`
 		SEOff  []float64   `json:"se_S_offdiag"`
 		Cov    [][]float64 `json:"cov_jme_debiased"`
+
+		// Owed: post-processing estimators.
+		SPP    json.RawMessage `json:"S_pp"`
+		SPPD   json.RawMessage `json:"S_pp_debiased"`
+		PPBias json.RawMessage `json:"pp_bias"`
+		CovPP  json.RawMessage `json:"cov_pp_debiased"`
 	}
 	c.Read(t, &in, &want)
 	adjacency, steps, block := dp.Replace, in.N, 1
