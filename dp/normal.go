@@ -36,6 +36,9 @@ var (
 	// mainTable rows are c0 … c6 and a zero, one cache line, at the place that
 	// mainIndex gives; 32 more rows make the index a mask without a check.
 	mainTable [mainRows + 32][mainDegree + 2]float64
+	// nearTable is the same for polynomials in m − centre, which is row[7]: the
+	// coefficients scaled by powers of two, exactly.
+	nearTable [mainRows + 32][mainDegree + 2]float64
 	tailTable [tailRows][tailDegree + 1]float64
 )
 
@@ -46,10 +49,14 @@ func init() {
 		return x
 	}
 	for i := range mainRows {
-		row := &mainTable[mainIndex(uint64(i/32), uint64(i%32))]
+		zeros := i / 32
+		place := mainIndex(uint64(zeros), uint64(i%32))
+		row, near := &mainTable[place], &nearTable[place]
 		for k := range mainDegree + 1 {
 			row[k] = next()
+			near[k] = math.Ldexp(row[k], -k*(57-zeros)) // a row is 2^(57−zeros) wide in m
 		}
+		near[7] = math.Ldexp(32+float64(i%32)+0.5, 57-zeros)
 	}
 	for i := range tailTable {
 		for k := range tailTable[i] {
@@ -100,9 +107,10 @@ func fillMain(z []float64, words []byte) (tail bool) {
 }
 
 // fillNear is fillMain with a cheaper way to row and x: the conversion of m to
-// float64 finds the leading one. It keeps 47 bits of x where fillMain keeps 52,
-// and so is another number near the same Z, still within 2⁻⁴⁸. Rounding may
-// use it, because what it cannot decide is decided exactly; nothing else may.
+// float64 finds the leading one, and x is its distance from the row's centre. It
+// keeps 47 bits of x where fillMain keeps 52, and so is another number near the
+// same Z, still within 2⁻⁴⁸. Rounding may use it, because what it cannot decide
+// is decided exactly; nothing else may.
 func fillNear(z []float64, words []byte) (tail bool) {
 	words = words[:8*len(z)]
 	least := ^uint64(0)
@@ -110,14 +118,14 @@ func fillNear(z []float64, words []byte) (tail bool) {
 		u := binary.LittleEndian.Uint64(words[8*i : 8*i+8])
 		m := u & (1<<63 - 1)
 		least = min(least, m)
-		f := math.Float64bits(float64(int64(m)))
-		row := &mainTable[f>>47&511]
-		x := math.Float64frombits(f<<17>>12|0x3FF<<52) - 1.5
+		f := float64(int64(m))
+		row := &nearTable[math.Float64bits(f)>>47&511]
+		x := f - row[7]
 		x2 := float64(x * x)
 		a := float64(row[1]*x) + float64(row[2]*x2)
 		b := (row[3] + float64(row[4]*x)) + float64((row[5]+float64(row[6]*x))*x2)
-		zi := row[0] + (a + float64(float64(x*x2)*b))
-		z[i] = math.Float64frombits(math.Float64bits(zi) ^ u&(1<<63))
+		v := row[0] + (a + float64(float64(x*x2)*b))
+		z[i] = math.Float64frombits(math.Float64bits(v) ^ (u ^ m))
 	}
 	return least < 1<<48
 }
