@@ -426,7 +426,7 @@ func TestDefects(t *testing.T) {
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
 	f(`"items", "weight"]`, "\"items\",\n \"amount\"]", `11: stream.orders.input.columns: must not be there twice ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
-	f(`"items"`, `"a..b"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots ("a..b")`)
+	f(`"items"`, `"a..b"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("a..b")`)
 	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column, which is a number ("amount.net")`)
 	f(`codec = "json", columns = ["amount", "items", "weight"]`, `codec = "csv", columns = ["1", "0", "x"]`,
 		`10: stream.orders.input.columns: csv columns must be positions from "1" to "999999" ("0")`, `10: stream.orders.input.columns: csv columns must be positions from "1" to "999999" ("x")`)
@@ -440,7 +440,7 @@ func TestDefects(t *testing.T) {
 	f(`"/var/lib/streamdp"`, `"${}"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
 	f(`"/var/lib/streamdp"`, `"${HOME"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
-	f(`"items"`, `"${SECRET}.", "x"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots ("${SECRET}.")`)
+	f(`"items"`, `"${SECRET}.", "x"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("${SECRET}.")`)
 }
 
 // TestStreams: what two streams must not do to each other.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"streamdp/internal/column"
 	"streamdp/internal/fault"
 )
 
@@ -142,12 +143,13 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 				d.add(columns, i, `csv columns must be positions from "1" to "999999"`, name)
 			}
 		case "json":
-			path := strings.Split(name, ".")
-			if slices.Contains(path, "") {
-				d.add(columns, i, "must be a name, or names joined by single dots", name)
+			path, ok := column.Path(name)
+			if !ok {
+				d.add(columns, i, `must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name`, name)
+				continue
 			}
-			for n := 1; n < len(path); n++ {
-				if slices.Contains(names, strings.Join(path[:n], ".")) {
+			for _, other := range names {
+				if outer, ok := column.Path(other); ok && len(outer) < len(path) && slices.Equal(outer, path[:len(outer)]) {
 					d.add(columns, i, "must not lie inside another column, which is a number", name)
 				}
 			}

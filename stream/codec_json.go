@@ -1,8 +1,7 @@
 package stream
 
 import (
-	"strings"
-
+	"streamdp/internal/column"
 	"streamdp/internal/fault"
 )
 
@@ -48,14 +47,14 @@ const spareMemory = 64
 func newJSON(columns []string, faults *fault.List) *jsonCodec {
 	c := &jsonCodec{columns: len(columns), root: &jsonObject{}}
 	bits, longest := 0, 0
-	for i, column := range columns {
-		names, ok := splitPath(column)
+	for i, path := range columns {
+		names, ok := column.Path(path)
 		if !ok {
-			faults.Add("columns", `must be names or paths "a.b" of them, where \. is a dot and \\ a backslash in a name`, column)
+			faults.Add("columns", `must be names or paths "a.b" of them, where \. is a dot and \\ a backslash in a name`, path)
 			continue
 		}
 		if len(names) > maxDepth {
-			faults.Add("columns", "must be paths of at most 128 names", column)
+			faults.Add("columns", "must be paths of at most 128 names", path)
 			continue
 		}
 		o := c.root
@@ -63,7 +62,7 @@ func newJSON(columns []string, faults *fault.List) *jsonCodec {
 			longest = max(longest, len(name))
 			m, last := o.members[name], k == len(names)-1
 			if m != nil && (last || m.object == nil) {
-				faults.Add("columns", "must not name a column and something inside it", column)
+				faults.Add("columns", "must not name a column and something inside it", path)
 				break
 			}
 			if m == nil {
@@ -85,29 +84,6 @@ func newJSON(columns []string, faults *fault.List) *jsonCodec {
 	// A longer name cannot be a column's, so it may be cut, if not to this length.
 	c.name = make([]byte, 0, longest+8)
 	return c
-}
-
-// splitPath splits "a.b\.c" into "a" and "b.c".
-func splitPath(s string) (names []string, ok bool) {
-	var name strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch s[i] {
-		case '.':
-			if name.Len() == 0 {
-				return nil, false
-			}
-			names = append(names, name.String())
-			name.Reset()
-		case '\\':
-			if i++; i == len(s) || s[i] != '.' && s[i] != '\\' {
-				return nil, false
-			}
-			name.WriteByte(s[i])
-		default:
-			name.WriteByte(s[i])
-		}
-	}
-	return append(names, name.String()), name.Len() > 0
 }
 
 // remember makes room for the memory, which later does not grow: what a

@@ -49,18 +49,20 @@ func checkCommand(g *globals) *cobra.Command {
 				}
 				all = append(all, d)
 			}
-			var warnings []string
+			warnings := []string{"there is no control topic in this version: a state directory restored without its newest ledger lines can overspend by the epochs they charged"}
 			if connect {
-				if warnings, err = checkCluster(c.Context(), cfg, all); err != nil {
+				found, err := checkCluster(c.Context(), cfg, all)
+				if err != nil {
 					return err
 				}
+				warnings = append(warnings, found...)
 			}
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(struct {
 					Key      string                `json:"key_id"`
 					Streams  []*stream.Description `json:"streams"`
 					Warnings []string              `json:"warnings"`
-				}{config.KeyID(key), all, append([]string{}, warnings...)})
+				}{config.KeyID(key), all, warnings})
 			}
 			fmt.Fprintf(g.stdout, "key %s\n", config.KeyID(key))
 			for i, d := range all {

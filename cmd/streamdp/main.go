@@ -32,6 +32,7 @@ const (
 )
 
 func main() {
+	keepSecrets()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

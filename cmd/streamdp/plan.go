@@ -21,6 +21,8 @@ type plan struct {
 	*stream.Description
 	Steps          []uint64    `json:"steps"`
 	Factorizations []planForms `json:"factorizations"`
+
+	original bool // values in original units are released too
 }
 
 // planForms are the standard errors under one factorization.
@@ -102,7 +104,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{Description: d}
+	p := &plan{Description: d, original: slices.Contains(s.Moments.Values(), "mean_original")}
 	for _, t := range steps {
 		if last := s.Moments.LastStep(); last == 0 || t <= last {
 			p.Steps = append(p.Steps, t)
@@ -218,6 +220,10 @@ func (p *plan) print(w io.Writer) error {
 		}
 	}
 	fmt.Fprintln(w, "\n  * is what the stream uses")
+	if p.original {
+		fmt.Fprintln(w, "  in original units (values …_original) entry i of the mean has scale[i] times that error,\n"+
+			"  entry ij of the covariance scale[i]·scale[j] times")
+	}
 	for _, f := range p.Factorizations {
 		if f.Unavailable != "" {
 			fmt.Fprintf(w, "  - %s: %s\n", f.Factorization, f.Unavailable)

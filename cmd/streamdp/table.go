@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"streamdp/internal/column"
 	"streamdp/internal/decimal"
 )
 
@@ -206,7 +207,15 @@ func encodeRow(codec string, names, cells []string) []byte {
 		}
 		return append(b, ']')
 	}
-	return appendObject(nil, names, cells)
+	paths := make([][]string, len(names))
+	for i, name := range names {
+		path, ok := column.Path(name)
+		if !ok {
+			path = []string{name}
+		}
+		paths[i] = path
+	}
+	return appendObject(nil, paths, cells)
 }
 
 // appendJSON appends a cell as a number if it is one, as null if it is empty,
@@ -229,31 +238,28 @@ func appendJSON(b []byte, cell string) []byte {
 	return append(b, s...)
 }
 
-// appendObject appends a JSON object; names with dots become nested objects,
-// whose members must stand together.
-func appendObject(b []byte, names, cells []string) []byte {
+// appendObject appends a JSON object; paths of several names become nested
+// objects, whose members must stand together.
+func appendObject(b []byte, paths [][]string, cells []string) []byte {
 	b = append(b, '{')
-	for i := 0; i < len(names); {
+	for i := 0; i < len(paths); {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		head, _, nested := strings.Cut(names[i], ".")
-		j := i + 1
-		var inner []string
-		if nested {
-			for j = i; j < len(names) && strings.HasPrefix(names[j], head+"."); j++ {
-				inner = append(inner, names[j][len(head)+1:])
-			}
-		}
+		head, j := paths[i][0], i+1
 		key, err := json.Marshal(head)
 		if err != nil {
 			key = []byte(`""`)
 		}
 		b = append(append(b, key...), ':')
-		if nested {
-			b = appendObject(b, inner, cells[i:j])
-		} else {
+		if len(paths[i]) == 1 {
 			b = appendJSON(b, cells[i])
+		} else {
+			var inner [][]string
+			for j = i; j < len(paths) && len(paths[j]) > 1 && paths[j][0] == head; j++ {
+				inner = append(inner, paths[j][1:])
+			}
+			b = appendObject(b, inner, cells[i:j])
 		}
 		i = j
 	}
