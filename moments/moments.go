@@ -64,7 +64,7 @@ type Estimator struct {
 	// The open step; no part of the state.
 	rows    uint64
 	integer []int64 // one record on the lattice
-	square  []int64 // Σ k_ik_j of the current block
+	squares squares // of the current block
 	inBlock uint64  // records in it
 	block   uint64  // records a block takes
 }
@@ -106,7 +106,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 		workload: cfg.workload().Kernel(),
 		horizon:  cfg.LastStep(),
 		integer:  make([]int64, d),
-		square:   make([]int64, pairs),
+		squares:  newSquares(d, plan.Lattice.K),
 		// Blocks of so many squares that their sum fits 62 bits.
 		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
 	}
@@ -155,29 +155,15 @@ func (e *Estimator) Cost() dp.Cost {
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
 	if row != nil && e.plan.Lattice.Quantise(e.integer, row) {
+		total := e.first.integers[:len(e.integer)]
 		for i, k := range e.integer {
-			e.first.integers[i] += k
+			total[i] += k
 		}
-		addSquare(e.square, e.integer)
+		e.squares.add(e.integer)
 	}
 	// Blocks are counted in records, valid or not: their borders are public.
 	if e.inBlock++; e.inBlock == e.block {
 		e.endBlock()
-	}
-}
-
-// addSquare adds the upper triangle of kkᵀ.
-func addSquare(square, k []int64) {
-	for i, ki := range k {
-		tail := k[i:]
-		row := square[:len(tail)]
-		square = square[len(tail):]
-		if ki == 0 {
-			continue
-		}
-		for j, kj := range tail {
-			row[j] += ki * kj
-		}
 	}
 }
 
@@ -189,10 +175,11 @@ func (e *Estimator) endBlock() {
 	if shift > 0 {
 		half = 1 << (shift - 1)
 	}
-	for i, p := range e.square {
-		e.second.integers[i] += (p + half) >> shift
+	total := e.second.integers
+	for i, p := range e.squares.total()[:len(total)] {
+		total[i] += (p + half) >> shift
 	}
-	clear(e.square)
+	e.squares.reset()
 	e.inBlock = 0
 }
 

@@ -56,7 +56,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	if !r.Done() || e.step > e.horizon {
 		return errors.New("state of moments: damaged, or of another configuration")
 	}
-	clear(e.square)
+	e.squares.reset()
 	e.rows, e.inBlock = 0, 0
 	return nil
 }
