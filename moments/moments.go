@@ -149,12 +149,12 @@ func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
 
-// Add adds a record to the open step; nil is an invalid one, which counts and
-// contributes the zero row. row is in scaled units, of length Columns, and is
-// neither changed nor kept.
+// Add adds a record to the open step. row is in scaled units, of length Columns,
+// and is neither changed nor kept; one of another length, nil above all, is an
+// invalid record, which counts and contributes the zero row.
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
-	if row != nil && e.plan.Lattice.Quantise(e.integer, row) {
+	if len(row) == len(e.integer) && e.plan.Lattice.Quantise(e.integer, row) {
 		total := e.first.integers[:len(e.integer)]
 		for i, k := range e.integer {
 			total[i] += k
