@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"streamdp/internal/fault"
+	"streamdp/matfact"
 )
 
 // Config describes a moment estimator. The fields with a TOML name are the
@@ -147,7 +148,11 @@ func (c *Config) Validate() error {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
 	}
 	l.Check(c.Buffers >= 0 && c.Buffers <= 8, "buffers", "must be 0 (chosen) to 8", c.Buffers)
-	l.Check(c.Buffers == 0 || c.Factorization == "auto" || c.Factorization == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
+	kind := c.Factorization
+	if kind == "auto" {
+		kind = matfact.Auto(c.workload(), c.tune()).Kind
+	}
+	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
 	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
@@ -163,8 +168,24 @@ func (c *Config) Validate() error {
 		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
 	}
 	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
+	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
 	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
+	return l.Err()
+}
+
+// validateScaling reports faults of Centre and Scale. They are no part of
+// Validate, for the reader of a configuration fills them in and checks them.
+func (c *Config) validateScaling() error {
+	var l fault.List
+	each := func(key string, list []float64, ok func(float64) bool, must string) {
+		l.Check(len(list) == 0 || len(list) == c.Columns, key, "must be one number for each column", len(list))
+		for _, x := range list {
+			l.Check(ok(x), key, must, x)
+		}
+	}
+	each("centre", c.Centre, func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }, "must be finite")
+	each("scale", c.Scale, positive, "must be positive and finite")
 	return l.Err()
 }
 

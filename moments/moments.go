@@ -88,7 +88,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	var factor matfact.Factorization
 	var err error
 	if kept == nil {
-		plan, factor, err = resolve(&cfg, p)
+		plan, factor, err = resolve(&cfg, p, nil)
 	} else {
 		plan = kept
 		factor, err = adopt(kept, &cfg, p)
@@ -101,7 +101,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	e := &Estimator{
 		cfg:      cfg,
 		params:   p,
-		plan:     *plan,
+		plan:     plan.clone(),
 		factor:   factor,
 		workload: cfg.workload().Kernel(),
 		horizon:  cfg.LastStep(),
@@ -134,7 +134,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 }
 
 // Plan returns what the configuration resolved to.
-func (e *Estimator) Plan() Plan { return e.plan }
+func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
 // Columns returns the length of a row.
 func (e *Estimator) Columns() int { return e.cfg.Columns }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 
 	"streamdp/dp"
 	"streamdp/internal/fault"
@@ -46,15 +48,16 @@ type Plan struct {
 	SecondExp int        `json:"second_exp"`
 }
 
-// resolve computes the plan, and the factorization it names.
-func resolve(cfg *Config, p dp.Params) (*Plan, matfact.Factorization, error) {
+// resolve computes the plan, and the factorization it names: a stored one where
+// that is given, else the one that the configuration asks for.
+func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.Factorization, error) {
 	mu, err := p.Budget()
-	err = errors.Join(cfg.Validate(), err)
+	err = errors.Join(cfg.Validate(), cfg.validateScaling(), err)
 	if err != nil {
 		return nil, nil, err
 	}
 	d := cfg.Columns
-	factor, err := factorize(cfg, nil)
+	factor, err := factorize(cfg, stored)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,23 +106,20 @@ func resolve(cfg *Config, p dp.Params) (*Plan, matfact.Factorization, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
-	if max(first.Noise, second.Noise) >= 1<<51 {
-		return nil, nil, errors.New("noise is too large for its lattice: lower lattice_bits")
-	}
 	s += 2 * first.Rounding * g * math.Sqrt(coordinates(d))
 	s += 2 * second.Rounding * g2 * math.Sqrt2 * root * math.Sqrt(coordinates(d*(d+1)/2))
 	s *= 1 + 0x1p-40
 	total := spread(n.Lambda, s, mu*(1-0x1p-48))
-	if total.First > guess*n.First {
+	if !(total.First <= guess*n.First) {
 		return nil, nil, fmt.Errorf("rounding of correlated noise would cost %.1g of the noise: use another factorization", total.First/n.First-1)
 	}
 
 	// int64 holds every sum: rows and squares of one step, and the noise.
 	step, k := float64(cfg.Step), float64(lattice.K)
-	if step*k+first.Noise >= 1<<62 {
+	if !(step*k+first.Noise < 1<<62) {
 		return nil, nil, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
 	}
-	if step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step+second.Noise >= 1<<62 {
+	if !(step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step+second.Noise < 1<<62) {
 		return nil, nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
 	}
 	return &Plan{
@@ -139,42 +139,71 @@ func resolve(cfg *Config, p dp.Params) (*Plan, matfact.Factorization, error) {
 }
 
 // adopt returns the factorization of a kept plan, after checking that the plan
-// is what the configuration resolves to, up to last bits: a plan decides how
-// much noise there is, so nothing else may have written it.
+// is what the configuration resolves to: a plan decides how much noise there is,
+// so nothing else may have written it.
+//
+// Everything but the factorization follows from the configuration and the
+// factorization by arithmetic, and is compared to within the margin that
+// resolve adds to the sensitivity. The factorization may be one that another
+// processor's optimiser found: equally good, in other numbers.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (matfact.Factorization, error) {
-	fresh, _, err := resolve(cfg, p)
+	fresh, best, err := resolve(cfg, p, nil)
 	if err != nil {
 		return nil, err
 	}
-	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
-	ok := kept.Method == fresh.Method && kept.Lattice == fresh.Lattice && kept.SecondExp == fresh.SecondExp && kept.Clip == fresh.Clip &&
-		near(kept.Nu, fresh.Nu) && near(kept.Lambda, fresh.Lambda) && near(kept.Sensitivity, fresh.Sensitivity) && near(kept.Mu, fresh.Mu) &&
-		near(kept.First, fresh.First) && near(kept.Diagonal, fresh.Diagonal) && near(kept.OffDiagonal, fresh.OffDiagonal) &&
-		kept.Factorization != nil && kept.Factorization.Kind == fresh.Factorization.Kind
-	if !ok {
-		return nil, errors.New("the epoch's plan does not belong to this configuration")
+	foreign := errors.New("the epoch's plan does not belong to this configuration")
+	if kept.Factorization == nil || kept.Factorization.Kind != fresh.Factorization.Kind {
+		return nil, foreign
 	}
-	factor, err := factorize(cfg, kept.Factorization)
+	own, factor, err := resolve(cfg, p, kept.Factorization)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(foreign, err)
 	}
-	if a, err := factorize(cfg, fresh.Factorization); err != nil || !near(factor.ColNorm(), a.ColNorm()) {
-		return nil, errors.Join(errors.New("the epoch's factorization does not belong to this configuration"), err)
+	const last, optimum = 0x1p-42, 1e-6
+	near := func(a, b, tolerance float64) bool { return math.Abs(a-b) <= tolerance*math.Abs(b) }
+	for _, x := range [...][2]float64{
+		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity}, {kept.Mu, own.Mu},
+		{kept.First, own.First}, {kept.Diagonal, own.Diagonal}, {kept.OffDiagonal, own.OffDiagonal},
+	} {
+		if !near(x[0], x[1], last) {
+			return nil, foreign
+		}
+	}
+	if kept.Method != own.Method || kept.Lattice != own.Lattice || kept.SecondExp != own.SecondExp {
+		return nil, foreign
+	}
+	if kept.Factorization.Kind != "blt" {
+		if !reflect.DeepEqual(kept.Factorization, fresh.Factorization) {
+			return nil, foreign
+		}
+		return factor, nil
+	}
+	at := cfg.tune()
+	if at == 0 {
+		at = 1e4
+	}
+	deviation := func(f matfact.Factorization) float64 { return f.ColNorm() * math.Sqrt(f.RowVar(cfg.workload(), at)) }
+	if !near(deviation(factor), deviation(best), optimum) {
+		return nil, foreign
 	}
 	return factor, nil
+}
+
+// tune returns the number of steps that a factorization is made for, 0 for none.
+func (c *Config) tune() uint64 {
+	if c.Tune != 0 {
+		return c.Tune
+	}
+	return c.Horizon
 }
 
 // factorize builds the configured factorization.
 func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, error) {
 	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune}
 	if c.Kind == "auto" {
-		tune := cfg.Tune
-		if tune == 0 {
-			tune = cfg.Horizon
-		}
-		c = matfact.Auto(cfg.workload(), tune)
+		c = matfact.Auto(cfg.workload(), cfg.tune())
 		c.Horizon, c.Tune = cfg.Horizon, cfg.Tune
-		if cfg.Buffers != 0 && c.Kind == "blt" {
+		if cfg.Buffers != 0 {
 			c.Buffers = cfg.Buffers
 		}
 	}
@@ -206,6 +235,17 @@ func (c *Config) nu(d int, adjacency dp.Adjacency) (float64, error) {
 		return free(d), nil
 	}
 	return ChooseNu(1, ratio, d, adjacency), nil
+}
+
+// clone returns a copy that shares nothing with p.
+func (p *Plan) clone() Plan {
+	c, f := *p, *p.Factorization
+	f.Decay, f.Phases = slices.Clone(f.Decay), slices.Clone(f.Phases)
+	for i := range f.Phases {
+		f.Phases[i].Weight = slices.Clone(f.Phases[i].Weight)
+	}
+	c.Factorization = &f
+	return c
 }
 
 // SecondStep returns the lattice step of the second moments.
