@@ -14,7 +14,9 @@ package moments
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 
 	"streamdp/dp"
 	"streamdp/matfact"
@@ -54,7 +56,7 @@ type Estimator struct {
 	plan     Plan
 	factor   matfact.Factorization
 	workload matfact.Workload // without the row scaling of a mean
-	horizon  uint64           // steps, 0: none
+	horizon  uint64           // the last step
 
 	step   uint64 // last closed
 	weight weight // of the divisor
@@ -189,6 +191,9 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	if e.step >= e.horizon {
 		return nil, dp.ErrExhausted
 	}
+	if e.rows > e.cfg.Step {
+		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.rows, e.cfg.Step)
+	}
 	e.endBlock()
 	e.first.close(n)
 	e.second.close(n)
@@ -256,7 +261,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 		}
 	}
 	for _, v := range values {
-		for _, x := range v.Data {
+		for _, x := range slices.Concat(v.Data, v.SE) {
 			if math.IsNaN(x) || math.IsInf(x, 0) {
 				return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
 			}
