@@ -58,6 +58,8 @@ type Estimator struct {
 	workload matfact.Workload // without the row scaling of a mean
 	horizon  uint64           // the last step
 
+	fingerprint uint64 // of what a state depends on
+
 	step   uint64 // last closed
 	weight weight // of the divisor
 	first  series // X
@@ -119,7 +121,9 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 		e.horizon = endless / uint64(pairs)
 	}
 	g, g2 := plan.Lattice.Step(), math.Ldexp(1, plan.SecondExp)
-	e.first = newSeries("jme/first", d, factor, e.workload, plan.Lattice.Exp, []float64{plan.First / g})
+	if e.first, err = newSeries("jme/first", d, factor, e.workload, plan.Lattice.Exp, []float64{plan.First / g}); err != nil {
+		return nil, err
+	}
 	sd := make([]float64, 0, pairs)
 	for i := range d {
 		for j := i; j < d; j++ {
@@ -130,9 +134,12 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 			}
 		}
 	}
-	e.second = newSeries("jme/second", pairs, factor, e.workload, plan.SecondExp, sd)
+	if e.second, err = newSeries("jme/second", pairs, factor, e.workload, plan.SecondExp, sd); err != nil {
+		return nil, err
+	}
 	e.weight = newWeight(e.workload)
-	return e, nil
+	e.fingerprint, err = e.identify()
+	return e, err
 }
 
 // Plan returns what the configuration resolved to.
@@ -338,24 +345,37 @@ func at(x []float64, i int, missing float64) float64 {
 	return x[i]
 }
 
-// Sizes returns what the estimator takes.
+// Sizes returns what the estimator takes, at most: the phased factorization
+// starts with fewer buffers than it ends with.
 func (e *Estimator) Sizes() dp.Sizes {
 	d := int64(e.cfg.Columns)
-	pairs := d * (d + 1) / 2
-	buffers := int64(len(e.plan.Factorization.Decay))
-	if e.plan.Factorization.Kind == "sqrt" {
-		buffers = int64(e.horizon)
+	all := d * (d + 3) / 2 // coordinates of both moments
+	var coordinate, weight int64
+	switch e.workload.Kind {
+	case "exponential":
+		coordinate, weight = 8, 8
+	case "window":
+		coordinate, weight = 8*int64(e.cfg.Window), 8*int64(e.cfg.Window)
+	default:
+		coordinate, weight = 16, 8
 	}
-	perCoordinate := 16 + 16*buffers + 8*int64(e.cfg.Window)
-	state := (d + pairs) * perCoordinate
+	if stored := e.plan.Factorization; stored.Kind == "sqrt" {
+		coordinate += 8 * int64(e.horizon)
+	} else {
+		coordinate += 16 * int64(len(stored.Decay))
+	}
+	const header, shaper = 1 + 8 + 8, 8 + 33
+	state := header + weight + 2*shaper + all*coordinate
 	release := int64(0)
 	for _, name := range e.cfg.Values() {
 		switch name {
 		case "mean", "sum", "mean_original":
 			release += 16 * d
 		default:
-			release += 16 * pairs
+			release += 8 * d * (d + 1)
 		}
 	}
-	return dp.Sizes{State: state, Release: release, Peak: state + release + (d+pairs)*8*6}
+	// Besides: open sums, squares in two forms, draws, predictions, deviations,
+	// a window's sum.
+	return dp.Sizes{State: state, Release: release, Peak: state + release + all*8*10}
 }

@@ -2,6 +2,7 @@ package moments
 
 import (
 	"math"
+	"slices"
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
@@ -16,6 +17,7 @@ type series struct {
 	sd       []float64
 	shaper   matfact.Shaper
 	shaped   bool
+	reach    float64 // bounds predictions, in lattice units
 	total    accumulator
 	integers []int64 // the open step's row
 
@@ -24,13 +26,19 @@ type series struct {
 	predict []float64
 }
 
-func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload, exp int, sd []float64) series {
+func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload, exp int, sd []float64) (series, error) {
+	limits, err := f.Limits(slices.Max(sd))
+	if err != nil {
+		return series{}, err
+	}
 	s := series{
-		name:     name,
-		exp:      exp,
-		sd:       sd,
-		shaper:   f.NewShaper(dim),
-		shaped:   f.Kind() != "identity",
+		name:   name,
+		exp:    exp,
+		sd:     sd,
+		shaper: f.NewShaper(dim),
+		shaped: f.Kind() != "identity",
+		// s_t = q_t − w_t/r with r ≥ 1 and q_t the draw, rounded.
+		reach:    limits.Noise + 14*slices.Max(sd) + 4,
 		total:    newAccumulator(w, dim),
 		integers: make([]int64, dim),
 		noise:    make([]int64, dim),
@@ -38,7 +46,7 @@ func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload
 	if s.shaped {
 		s.predict = make([]float64, dim)
 	}
-	return s
+	return s, nil
 }
 
 // close draws the step's noise, adds it to the integers, and both to the total.
@@ -72,7 +80,7 @@ type accumulator interface {
 	add(row []int64)
 	read(exp int) []float64 // times 2^exp
 	appendTo(w *bin.Writer)
-	restore(r *bin.Reader)
+	restore(r *bin.Reader, step uint64)
 }
 
 func newAccumulator(w matfact.Workload, dim int) accumulator {
@@ -80,7 +88,7 @@ func newAccumulator(w matfact.Workload, dim int) accumulator {
 	case "exponential":
 		return &decaying{decay: w.Decay, sum: make([]float64, dim)}
 	case "window":
-		return &windowed{running: running{make([]dp.Wide, dim)}, ring: make([]int64, int(w.Window)*dim), size: int(w.Window)}
+		return &windowed{running: running{make([]dp.Wide, dim)}, ring: make([]int64, int(w.Window)*dim)}
 	}
 	return &running{make([]dp.Wide, dim)}
 }
@@ -126,19 +134,18 @@ func (a *decaying) read(exp int) []float64 {
 // the oldest.
 type windowed struct {
 	running
-	ring []int64
-	size int
-	next int
+	ring []int64 // the row of step t at ((t−1) mod W)·dim
+	next int     // where the next row goes
 }
 
 func (a *windowed) add(row []int64) {
-	old := a.ring[a.next*len(row) : (a.next+1)*len(row)]
+	old := a.ring[a.next:][:len(row)]
 	for i, v := range row {
 		a.sum[i].Add(v)
 		a.sum[i].Sub(old[i])
 	}
 	copy(old, row)
-	a.next = (a.next + 1) % a.size
+	a.next = (a.next + len(row)) % len(a.ring)
 }
 
 // weight is the public divisor Σ_j a_tj·m_j.

@@ -1,7 +1,11 @@
 package moments
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"hash/fnv"
+	"math"
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
@@ -9,11 +13,24 @@ import (
 
 // stateVersion is the first byte of a serialised state:
 //
-//	version, u64 step, weight, (accumulator, u64 length, shaper's state) × 2
+//	version, u64 fingerprint, u64 step, weight, (accumulator, u64 length, shaper's state) × 2
 //
-// all little-endian. The dimensions come from the plan and are not stored, but
-// every length must come out even.
+// all little-endian but the shaper's, which is matfact's. weight is the divisor's
+// state, accumulator the noisy sum: for sums and means u64 records and 128 bits a
+// coordinate, for exponential weights a float64 each, for windows the last W
+// numbers each, by step modulo W. Dimensions come from the plan, which the
+// fingerprint stands for.
 const stateVersion = 1
+
+// identify returns the fingerprint of everything that gives the numbers of a
+// state their meaning.
+func (e *Estimator) identify() (uint64, error) {
+	h := fnv.New64a()
+	err := json.NewEncoder(h).Encode([]any{
+		Version, e.plan, e.workload, e.cfg.Columns, e.cfg.Step, e.horizon, e.cfg.Centre, e.cfg.Scale, e.params.Adjacency,
+	})
+	return h.Sum64(), err
+}
 
 // AppendBinary appends the state after the last Close. Nothing of the open
 // step is in it. It is as secret as the rows: whoever has it can subtract the
@@ -21,6 +38,7 @@ const stateVersion = 1
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: b}
 	w.Byte(stateVersion)
+	w.Uint(e.fingerprint)
 	w.Uint(e.step)
 	e.weight.appendTo(w)
 	for _, s := range []*series{&e.first, &e.second} {
@@ -32,32 +50,63 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	return w.B, nil
 }
 
+var errDamaged = errors.New("state of moments: damaged")
+
 // UnmarshalBinary restores a state that AppendBinary of an estimator with the
-// same plan wrote, and drops the open step. After an error the estimator must
-// not be used.
+// same plan and configuration wrote, and drops the open step. After an error the
+// estimator must not be used.
+//
+// It refuses whatever AppendBinary cannot have written in form. Sums that were
+// changed it cannot tell from others: the file that holds them has a hash.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
 		return errors.New("state of moments: unknown version")
 	}
+	if r.Uint() != e.fingerprint {
+		return errors.New("state of moments: of another configuration")
+	}
 	e.step = r.Uint()
-	e.weight.restore(r)
+	if e.step > e.horizon {
+		return errDamaged
+	}
+	e.weight.restore(r, e.step, e.cfg.Step)
 	for _, s := range []*series{&e.first, &e.second} {
-		s.total.restore(r)
+		s.total.restore(r, e.step)
 		blob := r.Bytes()
 		if r.Bad {
-			break
+			return errDamaged
 		}
-		if err := s.shaper.UnmarshalBinary(blob); err != nil {
+		if err := s.restore(blob, e.step); err != nil {
 			return err
 		}
-		clear(s.integers)
 	}
-	if !r.Done() || e.step > e.horizon {
-		return errors.New("state of moments: damaged, or of another configuration")
+	if !r.Done() {
+		return errDamaged
 	}
 	e.squares.reset()
 	e.rows, e.inBlock = 0, 0
+	return nil
+}
+
+// restore takes a shaper's state and drops the open step.
+func (s *series) restore(blob []byte, step uint64) error {
+	if err := s.shaper.UnmarshalBinary(blob); err != nil {
+		return err
+	}
+	// Every shaper's state begins with version, fingerprint, dimension, steps.
+	if binary.BigEndian.Uint64(blob[1+8+8:]) != step {
+		return errDamaged
+	}
+	if s.shaped {
+		s.shaper.Predict(s.predict)
+		for _, x := range s.predict {
+			if !(math.Abs(x) <= s.reach) {
+				return errDamaged
+			}
+		}
+	}
+	clear(s.integers)
 	return nil
 }
 
@@ -68,7 +117,7 @@ func (a *running) appendTo(w *bin.Writer) {
 	}
 }
 
-func (a *running) restore(r *bin.Reader) {
+func (a *running) restore(r *bin.Reader, _ uint64) {
 	for i := range a.sum {
 		a.sum[i] = dp.Wide{Lo: r.Uint(), Hi: r.Int()}
 	}
@@ -80,42 +129,68 @@ func (a *decaying) appendTo(w *bin.Writer) {
 	}
 }
 
-func (a *decaying) restore(r *bin.Reader) {
+func (a *decaying) restore(r *bin.Reader, _ uint64) {
 	for i := range a.sum {
 		a.sum[i] = r.Float()
 	}
 }
 
 func (a *windowed) appendTo(w *bin.Writer) {
-	a.running.appendTo(w)
-	w.Uint(uint64(a.next))
 	for _, v := range a.ring {
 		w.Int(v)
 	}
 }
 
-func (a *windowed) restore(r *bin.Reader) {
-	a.running.restore(r)
-	a.next = r.Index(a.size)
+func (a *windowed) restore(r *bin.Reader, step uint64) {
+	dim := len(a.sum)
+	width := uint64(len(a.ring) / dim)
+	clear(a.sum)
 	for i := range a.ring {
-		a.ring[i] = r.Int()
+		v := r.Int()
+		if v != 0 && uint64(i/dim) >= step {
+			r.Bad = true // a row of a step that was not
+			return
+		}
+		a.ring[i] = v
+		a.sum[i%dim].Add(v)
 	}
+	a.next = int(step%width) * dim
 }
 
 func (w *weight) appendTo(b *bin.Writer) {
-	b.Float(w.sum)
-	b.Uint(w.count)
-	b.Uint(uint64(w.next))
-	for _, v := range w.ring {
-		b.Uint(v)
+	switch w.kind {
+	case "exponential":
+		b.Float(w.sum)
+	case "window":
+		for _, v := range w.ring {
+			b.Uint(v)
+		}
+	default:
+		b.Uint(w.count)
 	}
 }
 
-func (w *weight) restore(r *bin.Reader) {
-	w.sum = r.Float()
-	w.count = r.Uint()
-	w.next = r.Index(max(len(w.ring), 1))
-	for i := range w.ring {
-		w.ring[i] = r.Uint()
+// restore reads the divisor after step steps of at most slots records.
+func (w *weight) restore(r *bin.Reader, step, slots uint64) {
+	switch w.kind {
+	case "exponential":
+		w.sum = r.Float()
+		most := float64(slots) / (1 - w.decay) * (1 + 0x1p-20)
+		r.Bad = r.Bad || !(w.sum >= 0 && w.sum <= most)
+	case "window":
+		w.count = 0
+		for i := range w.ring {
+			v := r.Uint()
+			if v > slots || v != 0 && uint64(i) >= step {
+				r.Bad = true
+				return
+			}
+			w.ring[i] = v
+			w.count += v
+		}
+		w.next = int(step % uint64(len(w.ring)))
+	default:
+		w.count = r.Uint()
+		r.Bad = r.Bad || w.count > 0 && (w.count-1)/slots >= step
 	}
 }
