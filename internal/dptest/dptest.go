@@ -63,7 +63,7 @@ func (s *Source) Row(array string, hidden []int64) dp.Row {
 	t := s.opened[array]
 	s.opened[array]++
 	s.hidden[array] = append([]int64(nil), hidden...)
-	return &row{source: s, array: array, t: t, z: map[int]float64{}}
+	return &row{source: s, array: array, t: t, z: make([]float64, 0, len(hidden))}
 }
 
 // Hidden returns the integers that the array's last row hides.
@@ -73,14 +73,26 @@ type row struct {
 	source *Source
 	array  string
 	t      uint64
-	z      map[int]float64
+	z      []float64       // coordinates that were read in order
+	ahead  map[int]float64 // and the others
 }
 
 func (r *row) At(j int) float64 {
-	z, ok := r.z[j]
+	if j < len(r.z) {
+		return r.z[j]
+	}
+	z, ok := r.ahead[j]
 	if !ok {
 		z = r.source.next(r.array, r.t, j)
-		r.z[j] = z
+	}
+	switch {
+	case j == len(r.z):
+		r.z = append(r.z, z)
+	case !ok:
+		if r.ahead == nil {
+			r.ahead = map[int]float64{}
+		}
+		r.ahead[j] = z
 	}
 	return z
 }
