@@ -1,0 +1,296 @@
+package moments
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/dptest"
+	"streamdp/internal/stattest"
+	"streamdp/matfact"
+)
+
+// The tests of this file audit estimators with a planted fault each, of the kind
+// that published implementations had. An audit that passes one of them proves
+// nothing about the estimator itself.
+
+// recalibrate returns an estimator whose noise is what f makes of the plan. The
+// plan goes on claiming its μ.
+func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
+	t.Helper()
+	e := mustNew(t, c, p)
+	f(&e.plan)
+	e.first.sd[0] = math.Ldexp(e.plan.First, -e.plan.Lattice.Exp)
+	n := 0
+	for i := range c.Columns {
+		for j := i; j < c.Columns; j++ {
+			e.second.sd[n] = math.Ldexp(e.plan.OffDiagonal, -e.plan.SecondExp)
+			if i == j {
+				e.second.sd[n] = math.Ldexp(e.plan.Diagonal, -e.plan.SecondExp)
+			}
+			n++
+		}
+	}
+	a, err := newSubject(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestMutantCalibrations shows that the sensitivity audit finds every wrong
+// calibration, measures by how much it is wrong, and passes the right one.
+func TestMutantCalibrations(t *testing.T) {
+	t.Parallel()
+	const clip, steps = 2, 6
+	const nu = 0.5
+	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
+	// The largest and the last column norm of the square root for sums.
+	var largest float64
+	for _, c := range kernelRoot(matfact.Workload{Kind: "sum"}, steps) {
+		largest = math.Hypot(largest, c)
+	}
+	less := func(all, second, off float64) func(p *Plan) {
+		return func(p *Plan) {
+			p.First /= all
+			p.Diagonal /= all * second
+			p.OffDiagonal /= all * second * off
+		}
+	}
+	for _, m := range []struct {
+		name   string
+		params dp.Params
+		alter  func(p *Plan)
+		factor float64 // by which neighbours are farther apart than μ
+	}{
+		{"none", replace, less(1, 1, 1), 1},
+		{"none, zero-out", zeroOut, less(1, 1, 1), 1},
+		{"sensitivity without its factor 2", replace, less(2, 1, 1), 2},
+		// λ = 2/ζ² for 1/(2ζ²): r(2) = 6.25 where 4 was charged.
+		{"weight upside down", replace, less(1, 2, 1), 1.25},
+		// λ = 1/2 for 1/(2ζ²): the relative weight is ζ²/2 = 2.
+		{"weight without the clip norm's square", replace, less(1, clip, 1), 1.25},
+		// ν = 1 with the noise of the first moment alone: r(1) = 4.5.
+		{"free beyond the free point", replace, less(1, math.Sqrt2, 1), math.Sqrt(4.5 / 4)},
+		// Zeroed records have no free point: 1 + ν where 1 was charged.
+		{"free under zero-out", zeroOut, less(math.Sqrt(1+nu), 1, 1), math.Sqrt(1 + nu)},
+		// The last column of a square root has norm 1.
+		{"last column for the largest", replace, less(largest, 1, 1), largest},
+		// As if x_ix_j and not √2·x_ix_j were a coordinate: ν = 1 off the diagonal.
+		{"off-diagonal variance halved twice", replace, less(1, 1, math.Sqrt2), math.Sqrt(4.5 / 4)},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			c := Config{Clip: clip, Columns: 3, Step: 1, Workload: "mean", Factorization: "sqrt", Horizon: steps, Nu: nu}
+			a := recalibrate(t, c, m.params, m.alter)
+			noise := func() func(uint64) dp.Noise {
+				source := dptest.Seeded(11)
+				return func(uint64) dp.Noise { return source }
+			}
+			all := pairs(nu, a.plan.Clip, 3, m.params.Adjacency)
+			if m.params.Adjacency == dp.Replace { // weights for which the faults show most
+				for _, nu := range []float64{1, 2} {
+					x, y := worst(nu, a.plan.Clip, 3, m.params.Adjacency)
+					all = append(all, [2][]float64{x, y})
+				}
+			}
+			var top float64
+			for _, p := range all {
+				base := make(stream, steps)
+				base[0] = [][]float64{nil}
+				distance, err := a.auditSensitivity(base.replace(0, 0, p[0]), base.replace(0, 0, p[1]), noise)
+				if err != nil {
+					t.Fatal(err)
+				}
+				top = max(top, distance/a.plan.Mu)
+			}
+			if (top <= 1+1e-9) != (m.factor == 1) {
+				t.Errorf("the audit measures %.9g of μ", top)
+			}
+			if math.Abs(top-m.factor) > 1e-4*m.factor {
+				t.Errorf("the audit measures %.6g of μ, the fault is worth %.6g", top, m.factor)
+			}
+		})
+	}
+}
+
+// TestMutantNoise shows that the noise audit finds noise that is used twice, too
+// small, shaped by the wrong matrix, or fed back unrounded, and passes the right
+// one. Statistics alone find what is said so; the others are finer than a
+// thousand steps can show, and only the identity finds them.
+func TestMutantNoise(t *testing.T) {
+	t.Parallel()
+	const steps = 1000
+	type source = func(uint64) dp.Noise
+	shapers := func(a *subject, c []float64, coarse bool) {
+		for _, s := range []*series{&a.e.first, &a.e.second} {
+			s.shaper = &mutantShaper{coef: c, dim: len(s.integers), coarse: coarse}
+		}
+	}
+	for _, m := range []struct {
+		name          string
+		identity, law bool // which of the two must find it
+		plant         func(a *subject, noise source) source
+	}{
+		{"none", false, false, func(_ *subject, noise source) source { return noise }},
+		{"none, in float64", false, false, func(a *subject, noise source) source {
+			shapers(a, kernelRoot(a.kernel, steps), false)
+			return noise
+		}},
+		{"a row used for two steps", false, true, func(_ *subject, noise source) source {
+			return reuse(noise, func(array string, t uint64) (string, uint64) { return array, t - (t-1)%2 })
+		}},
+		{"a row used for both moments", false, true, func(_ *subject, noise source) source {
+			return reuse(noise, func(array string, t uint64) (string, uint64) { return "both", t })
+		}},
+		{"half the deviation", true, true, func(a *subject, noise source) source {
+			a.e.first.sd[0] /= 2
+			return noise
+		}},
+		{"half the variance off the diagonal", true, true, func(a *subject, noise source) source {
+			a.e.second.sd[1] /= math.Sqrt2
+			return noise
+		}},
+		{"a deviation smaller by 10⁻⁶", true, false, func(a *subject, noise source) source {
+			a.e.second.sd[2] *= 1 - 1e-6
+			return noise
+		}},
+		{"C for its inverse", true, true, func(a *subject, noise source) source {
+			shapers(a, inverse(kernelRoot(a.kernel, steps)), false)
+			return noise
+		}},
+		{"independent noise for a square root's budget", true, true, func(a *subject, noise source) source {
+			shapers(a, make([]float64, steps), false)
+			return noise
+		}},
+		{"unrounded feedback", true, false, func(a *subject, noise source) source {
+			taps := map[string]*mutantShaper{}
+			for _, s := range []*series{&a.e.first, &a.e.second} {
+				m := &mutantShaper{coef: kernelRoot(a.kernel, steps), dim: len(s.integers), sd: s.sd, feedDrawn: true}
+				s.shaper, taps[s.name] = m, m
+			}
+			return func(t uint64) dp.Noise { return tapped{noise(t), taps} }
+		}},
+		{"feedback on a coarser lattice", true, false, func(a *subject, noise source) source {
+			shapers(a, kernelRoot(a.kernel, steps), true)
+			return noise
+		}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "sqrt", Horizon: steps},
+				dp.Params{Mu: 2, Adjacency: dp.Replace})
+			noise := m.plant(a, keyed(t, 77))
+			var err error
+			if a.start, err = a.e.AppendBinary(nil); err != nil {
+				t.Fatal(err)
+			}
+			n, err := a.auditNoise(auditStream(steps, 2), noise, stattest.Alpha)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.identity && n.identity == nil || m.law && n.law == nil {
+				t.Errorf("the audit found no more than: %v", n.err())
+			}
+			if !m.identity && !m.law && n.err() != nil {
+				t.Errorf("the audit found: %v", n.err())
+			}
+		})
+	}
+}
+
+// reuse returns noise that opens, for an array in step t, what other names.
+func reuse(noise func(uint64) dp.Noise, other func(array string, t uint64) (string, uint64)) func(uint64) dp.Noise {
+	drawn := map[string][]float64{}
+	return func(t uint64) dp.Noise { return reused{noise(t), t, other, drawn} }
+}
+
+type reused struct {
+	dp.Noise
+	step  uint64
+	other func(array string, t uint64) (string, uint64)
+	drawn map[string][]float64
+}
+
+func (n reused) Row(array string, hidden []int64) dp.Row {
+	key := fmt.Sprint(n.other(array, n.step))
+	z := n.drawn[key]
+	if len(z) < len(hidden) {
+		z = make([]float64, len(hidden)+3)
+		n.Noise.Row(array, hidden).Fill(z)
+		n.drawn[key] = z
+	}
+	return dptest.Arrays(map[string][][]float64{array: {z}}).Row(array, hidden)
+}
+
+// tapped lets shapers see the Gaussians.
+type tapped struct {
+	dp.Noise
+	shapers map[string]*mutantShaper
+}
+
+func (n tapped) Row(array string, hidden []int64) dp.Row {
+	row := n.Noise.Row(array, hidden)
+	z := make([]float64, len(hidden))
+	row.Fill(z)
+	n.shapers[array].z = z
+	return row
+}
+
+// mutantShaper solves with the given Toeplitz coefficients in float64, and can
+// feed back what was drawn before it was rounded.
+type mutantShaper struct {
+	coef      []float64
+	dim       int
+	past      [][]float64
+	sd, z     []float64
+	feedDrawn bool
+	coarse    bool // feeds back multiples of 4
+}
+
+func (s *mutantShaper) Predict(dst []float64) float64 {
+	for j := range dst[:s.dim] {
+		dst[j] = 0
+		for i, row := range s.past {
+			dst[j] += s.coef[len(s.past)-i] * row[j]
+		}
+	}
+	return 1
+}
+
+func (s *mutantShaper) Push(w []int64) {
+	row := make([]float64, s.dim)
+	s.Predict(row)
+	for j, v := range w {
+		switch {
+		case s.feedDrawn:
+			row[j] = s.sd[min(j, len(s.sd)-1)]*s.z[j] - row[j]
+		case s.coarse:
+			row[j] = 4 * math.Floor(float64(v)/4+0.5)
+		default:
+			row[j] = float64(v)
+		}
+	}
+	s.past = append(s.past, row)
+}
+
+// The state of a mutant is its number of steps: it is never restored but at 0.
+func (s *mutantShaper) AppendBinary(b []byte) ([]byte, error) {
+	return append(b, make([]byte, 33)...), nil
+}
+func (s *mutantShaper) UnmarshalBinary([]byte) error {
+	s.past = nil
+	return nil
+}
+
+// inverse returns the coefficients of 1/c, c_0 = 1.
+func inverse(c []float64) []float64 {
+	x := make([]float64, len(c))
+	x[0] = 1
+	for j := 1; j < len(c); j++ {
+		for i := 1; i <= j; i++ {
+			x[j] -= c[i] * x[j-i]
+		}
+	}
+	return x
+}
