@@ -1,0 +1,237 @@
+package moments
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"streamdp/dp"
+)
+
+// apart returns α²‖x−y‖² + λβ²‖xxᵀ−yyᵀ‖²_F.
+func apart(x, y []float64, alpha, beta, lambda float64) float64 {
+	var first, second float64
+	for i := range x {
+		first += (x[i] - y[i]) * (x[i] - y[i])
+		for j := range x {
+			e := x[i]*x[j] - y[i]*y[j]
+			second += e * e
+		}
+	}
+	return alpha*alpha*first + lambda*beta*beta*second
+}
+
+// TestJointSensitivity looks for two records that are farther apart than the
+// closed form says, by random search with refinement, from pairs that include the
+// worst one: none is, and the form is attained.
+func TestJointSensitivity(t *testing.T) {
+	t.Parallel()
+	const clip, alpha, beta = 1.7, 1.3, 0.6
+	tried := 0
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, d := range []int{1, 2, 3, 5} {
+			for _, nu := range []float64{0.01, 0.3, 0.5, 0.51, 0.9, 2, 2.772, 2.78, 4, 30} {
+				lambda := nu * alpha * alpha / (clip * clip * beta * beta)
+				closed := JointSensitivity([]float64{alpha}, []float64{beta}, lambda, clip, d, adjacency)
+				n := Calibrate(2, nu, clip, alpha, beta, d, adjacency)
+				for what, got := range map[string]float64{"lambda": n.Lambda / lambda, "sensitivity": n.Sensitivity / closed, "first": n.First * 2 / closed,
+					"diagonal": n.Diagonal / n.First * math.Sqrt(lambda), "off": n.OffDiagonal / n.Diagonal * math.Sqrt2} {
+					if math.Abs(got-1) > 1e-14 {
+						t.Errorf("Calibrate(%g): %s is off by %g", nu, what, got-1)
+					}
+				}
+				source := rand.New(rand.NewPCG(uint64(d), math.Float64bits(nu)))
+				free := func() []float64 { return inBall(source, d, clip) }
+				if adjacency == dp.ZeroOut {
+					free = func() []float64 { return make([]float64, d) }
+				}
+				best := 0.0
+				for start := range 150 {
+					x, y := inBall(source, d, clip), free()
+					if start == 0 {
+						x, y = worst(nu, clip, d, adjacency)
+					}
+					top := apart(x, y, alpha, beta, lambda)
+					for size := 1.0; size > 1e-7; {
+						u, v := moved(source, x, size, clip), y
+						if adjacency == dp.Replace {
+							v = moved(source, y, size, clip)
+						}
+						tried++
+						if f := apart(u, v, alpha, beta, lambda); f > top {
+							x, y, top = u, v, f
+						} else {
+							size *= 0.93
+						}
+					}
+					best = max(best, top)
+				}
+				if got := math.Sqrt(best) / closed; !(got <= 1+1e-12 && got >= 1-1e-12) {
+					t.Errorf("%s, d=%d, nu=%g: the worst pair is %.15g of the closed form apart", adjacency, d, nu, got)
+				}
+			}
+		}
+	}
+	t.Logf("%d pairs", tried)
+}
+
+// inBall returns a random vector of norm at most clip, every second on the sphere.
+func inBall(source *rand.Rand, d int, clip float64) []float64 {
+	x := make([]float64, d)
+	var sum float64
+	for i := range x {
+		x[i] = source.NormFloat64()
+		sum += x[i] * x[i]
+	}
+	scale := clip / math.Sqrt(sum)
+	if source.IntN(2) == 0 {
+		scale *= source.Float64()
+	}
+	for i := range x {
+		x[i] *= scale
+	}
+	return x
+}
+
+// moved returns x moved by about size, in the ball.
+func moved(source *rand.Rand, x []float64, size, clip float64) []float64 {
+	y := make([]float64, len(x))
+	var sum float64
+	for i := range x {
+		y[i] = x[i] + size*clip*source.NormFloat64()
+		sum += y[i] * y[i]
+	}
+	if norm := math.Sqrt(sum); norm > clip {
+		for i := range y {
+			y[i] *= clip / norm
+		}
+	}
+	return y
+}
+
+// TestJointSensitivityOfColumns takes the largest column, wherever it is, and
+// columns where one of the matrices is 0; inserting the maxima bounds it.
+func TestJointSensitivityOfColumns(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(1, 3))
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, d := range []int{1, 2, 4} {
+			first, second := []float64{0.2, 1.1, 0, 0.7}, []float64{0.9, 0.3, 1.4, 0}
+			const lambda, clip = 0.8, 1.3
+			closed := JointSensitivity(first, second, lambda, clip, d, adjacency)
+			top := 0.0
+			for range 40000 {
+				x, y := inBall(source, d, clip), make([]float64, d)
+				if adjacency == dp.Replace {
+					y = inBall(source, d, clip)
+				}
+				for i := range first {
+					top = max(top, apart(x, y, first[i], second[i], lambda))
+				}
+			}
+			if got := math.Sqrt(top); got > closed*(1+1e-12) || got < 0.97*closed {
+				t.Errorf("%s, d=%d: pairs up to %.9g apart, closed form %.9g", adjacency, d, got, closed)
+			}
+			if bound := JointSensitivity([]float64{1.1}, []float64{1.4}, lambda, clip, d, adjacency); closed > bound {
+				t.Errorf("%s, d=%d: %g is above %g, that of the largest norms", adjacency, d, closed, bound)
+			}
+		}
+	}
+}
+
+// TestRoundedSquares looks for neighbours whose rounded squares are farther apart
+// than the sensitivity that is charged for them, on lattices so coarse that
+// rounding is most of it: blocks with arbitrary other contents.
+func TestRoundedSquares(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(4, 5))
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, d := range []int{1, 2, 3, 8} {
+			for _, shift := range []uint{1, 3, 8} {
+				const k, nu = 40, 0.5
+				l := dp.Lattice{Exp: 0, K: k}
+				n := Calibrate(1, nu, k, 1, 1, d, adjacency)
+				exact := JointSensitivity([]float64{1}, []float64{1}, n.Lambda, k, d, adjacency)
+				charged := exact + math.Sqrt(n.Lambda)*float64(d)*math.Ldexp(1, int(shift))
+				top := 0.0
+				u, v := make([]int64, d), make([]int64, d)
+				for range 20000 {
+					if !l.Quantise(u, inBall(source, d, k)) || adjacency == dp.Replace && !l.Quantise(v, inBall(source, d, k)) {
+						t.Fatal("a row was refused")
+					}
+					var first, second float64
+					for i := range u {
+						first += float64(u[i]-v[i]) * float64(u[i]-v[i])
+						for j := i; j < d; j++ {
+							rest := source.Int64N(1<<20) - 1<<19
+							round := func(x []int64) float64 { return float64((rest + x[i]*x[j] + 1<<(shift-1)) >> shift) }
+							e := math.Ldexp(round(u)-round(v), int(shift))
+							if second += e * e; i != j {
+								second += e * e
+							}
+						}
+					}
+					top = max(top, math.Sqrt(first+n.Lambda*second))
+				}
+				if top > charged {
+					t.Errorf("%s, d=%d, shift %d: neighbours are %g apart, charged %g", adjacency, d, shift, top, charged)
+				}
+				if shift == 8 && d > 1 && top < exact {
+					t.Errorf("%s, d=%d, shift %d: rounding adds nothing (%g of %g), so this shows nothing", adjacency, d, shift, top, exact)
+				}
+			}
+		}
+	}
+}
+
+// TestChooseNu compares the choice with all others on a grid, and the choice by
+// inflation with its definition.
+func TestChooseNu(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, d := range []int{1, 2, 10} {
+			at := func(nu float64) string { return fmt.Sprintf("%s, d=%d, nu=%g", adjacency, d, nu) }
+			for ratio := 1e-6; ratio < 1e7; ratio *= 3.1 {
+				objective := func(nu float64) float64 { return (1 + ratio/nu) * rd(nu, d, adjacency) }
+				nu := ChooseNu(1, ratio, d, adjacency)
+				best, where := math.Inf(1), 0.0
+				for x := 1e-5; x < 1e5; x *= 1.001 {
+					if f := objective(x); f < best {
+						best, where = f, x
+					}
+				}
+				if objective(nu) > best*(1+1e-9) {
+					t.Errorf("%s for ratio %g: %g is better by %g", at(nu), ratio, where, objective(nu)/best-1)
+				}
+				if adjacency == dp.Replace && nu < free(d) {
+					t.Errorf("%s for ratio %g is below the free weight", at(nu), ratio)
+				}
+			}
+			for _, phi := range []float64{1, 1.0001, 1.1, 2, 50} {
+				nu, err := NuForInflation(phi, d, adjacency)
+				if adjacency == dp.ZeroOut && phi == 1 {
+					if err == nil {
+						t.Errorf("%s for no inflation", at(nu))
+					}
+					continue
+				}
+				alone := 1.0
+				if adjacency == dp.Replace {
+					alone = 4
+				}
+				if err != nil || math.Abs(rd(nu, d, adjacency)/alone-phi) > 1e-12*phi {
+					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi, rd(nu, d, adjacency)/alone, err)
+				}
+				if nu < free(d) && adjacency == dp.Replace {
+					t.Errorf("%s for inflation %g is below the free weight", at(nu), phi)
+				}
+			}
+		}
+	}
+	for _, phi := range []float64{0, 0.99, -1, math.NaN(), math.Inf(1)} {
+		if nu, err := NuForInflation(phi, 2, dp.Replace); err == nil {
+			t.Errorf("inflation %g gives %g", phi, nu)
+		}
+	}
+}
