@@ -76,6 +76,13 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 	}
 	clip := lattice.Bound()
 	n := Calibrate(mu, nu, clip, alpha, alpha, d, p.Adjacency)
+	// Standard errors of covariances are fourth powers on the way.
+	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
+		return nil, nil, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
+	}
+	if !(positive(n.Lambda) && positive(n.Diagonal)) {
+		return nil, nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", nu, n.Diagonal)
+	}
 	g := lattice.Step()
 
 	// Second moments: g₂ = g²·2^s ≤ 2^−bits·min(ζ², τ/√(2λ)), s ≥ 0.

@@ -1,0 +1,340 @@
+package moments
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/dptest"
+	"streamdp/internal/fault"
+	"streamdp/matfact"
+)
+
+// TestAdopt accepts the plan of the same configuration, also one whose last bits
+// another processor computed, and refuses every other one.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.Replace}
+	for _, c := range audited(1000) {
+		c.Clip, c.Columns, c.Step = 1.4, 3, 4
+		own := mustNew(t, c, p).Plan()
+		kept := func() Plan { // as the epoch's manifest gives it back
+			text, err := json.Marshal(own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var k Plan
+			if err := json.Unmarshal(text, &k); err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+		accept := func(what string, k Plan) {
+			t.Helper()
+			e, err := Adopt(c, p, k)
+			if err != nil {
+				t.Errorf("%s: %s is refused: %v", describe(c), what, err)
+				return
+			}
+			if got := e.Plan(); got.First != k.First || got.Mu != k.Mu || e.Cost().Mu != k.Mu {
+				t.Errorf("%s: %s is not what is used", describe(c), what)
+			}
+		}
+		refuse := func(what string, k Plan) {
+			t.Helper()
+			if _, err := Adopt(c, p, k); err == nil {
+				t.Errorf("%s: %s is accepted", describe(c), what)
+			}
+		}
+		accept("the same plan", kept())
+		numbers := map[string]func(*Plan) *float64{
+			"clip": func(k *Plan) *float64 { return &k.Clip }, "nu": func(k *Plan) *float64 { return &k.Nu },
+			"lambda": func(k *Plan) *float64 { return &k.Lambda }, "sensitivity": func(k *Plan) *float64 { return &k.Sensitivity },
+			"mu": func(k *Plan) *float64 { return &k.Mu }, "first": func(k *Plan) *float64 { return &k.First },
+			"diagonal": func(k *Plan) *float64 { return &k.Diagonal }, "off_diagonal": func(k *Plan) *float64 { return &k.OffDiagonal },
+		}
+		for name, field := range numbers {
+			k := kept()
+			*field(&k) = math.Nextafter(*field(&k), 0)
+			accept("a last bit of "+name, k)
+			for _, factor := range []float64{1 - 1e-12, 1 + 1e-12, 0.5, 0, math.NaN(), math.Inf(1)} {
+				k := kept()
+				*field(&k) *= factor
+				refuse(fmt.Sprintf("%s times %g", name, factor), k)
+			}
+		}
+		for name, alter := range map[string]func(*Plan){
+			"method":           func(k *Plan) { k.Method = "ime" },
+			"lattice exponent": func(k *Plan) { k.Lattice.Exp++ },
+			"lattice K":        func(k *Plan) { k.Lattice.K-- },
+			"second exponent":  func(k *Plan) { k.SecondExp-- },
+			"no factorization": func(k *Plan) { k.Factorization = nil },
+			"other kind": func(k *Plan) {
+				k.Factorization = &matfact.Stored{Kind: "identity", Phases: []matfact.Phase{{Start: 1, Scale: 1}}}
+				if c.Factorization == "identity" {
+					k.Factorization = &matfact.Stored{Kind: "sqrt"}
+				}
+			},
+			"no phases": func(k *Plan) { k.Factorization.Phases = []matfact.Phase{} },
+			"decay": func(k *Plan) {
+				if d := k.Factorization.Decay; len(d) > 0 {
+					d[0] -= d[0] >> 30
+				} else {
+					k.Factorization.Decay = []matfact.Fixed{1 << 63}
+				}
+			},
+			"weight": func(k *Plan) {
+				if d := k.Factorization.Decay; len(d) > 0 {
+					w := k.Factorization.Phases[0].Weight
+					w[0] -= w[0] >> 30
+				} else {
+					k.Factorization.Phases = append(k.Factorization.Phases, matfact.Phase{Start: 2, Scale: 1})
+				}
+			},
+			"scale": func(k *Plan) {
+				if len(k.Factorization.Phases) > 0 {
+					k.Factorization.Phases[0].Scale *= 1 + 1e-9
+				} else {
+					k.Factorization.Phases = []matfact.Phase{{Start: 1, Scale: 2}}
+				}
+			},
+		} {
+			k := kept()
+			alter(&k)
+			refuse("another "+name, k)
+		}
+		// A plan for other parameters.
+		for what, other := range map[string]dp.Params{
+			"epsilon":   {Epsilon: 1.001, Delta: 1e-7, Adjacency: dp.Replace},
+			"adjacency": {Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut},
+			"bits":      {Epsilon: 1, Delta: 1e-7, Adjacency: dp.Replace, LatticeBits: 26},
+		} {
+			refuse("a plan of another "+what, mustNew(t, c, other).Plan())
+		}
+	}
+}
+
+// TestAdoptAnotherOptimum adopts a BLT that another processor's optimiser might
+// have found, with all that follows from it, and refuses the same matrix with the
+// noise of ours.
+func TestAdoptAnotherOptimum(t *testing.T) {
+	t.Parallel()
+	c, p := Config{Clip: 1.4, Columns: 3, Step: 4, Factorization: "blt", Horizon: 1000}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	c.Defaults()
+	own := mustNew(t, c, p).Plan()
+	moved := own.clone()
+	for i := range moved.Factorization.Decay {
+		moved.Factorization.Decay[i] -= 1 << (20 + i)
+		moved.Factorization.Phases[0].Weight[i] += 1 << (30 + i)
+	}
+	if _, err := Adopt(c, p, moved); err == nil {
+		t.Error("another matrix is accepted with the noise of ours")
+	}
+	consistent, _, err := resolve(&c, p, moved.Factorization)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if consistent.First == own.First {
+		t.Fatal("the other optimum has the same column norm; the test shows nothing")
+	}
+	e, err := Adopt(c, p, *consistent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Close(dptest.Zero()); err != nil {
+		t.Fatal(err)
+	}
+	// A worse matrix, consistently calibrated, is private but not this
+	// configuration's.
+	for i := range moved.Factorization.Decay {
+		moved.Factorization.Phases[0].Weight[i] /= 2
+	}
+	worse, _, err := resolve(&c, p, moved.Factorization)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Adopt(c, p, *worse); err == nil {
+		t.Error("a worse matrix is accepted")
+	}
+}
+
+// TestPlanIsACopy changes what Plan returned and what Adopt was given.
+func TestPlanIsACopy(t *testing.T) {
+	t.Parallel()
+	c, p := Config{Clip: 1, Columns: 2, Step: 1, Factorization: "blt", Horizon: 10}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	given := mustNew(t, c, p).Plan()
+	e, err := Adopt(c, p, given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(e.Plan())
+	if err != nil {
+		t.Fatal(err)
+	}
+	given.Factorization.Decay[0], given.Factorization.Phases[0].Weight[0] = 1, 1
+	other := e.Plan()
+	other.Factorization.Phases[0].Scale = 5
+	if got, err := json.Marshal(e.Plan()); err != nil || string(got) != string(want) {
+		t.Errorf("the plan became %s", got)
+	}
+}
+
+// TestLimits takes configurations to where integers or float64 end: either an
+// error, or an estimator whose release is right.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	replace := dp.Params{Mu: 1, Adjacency: dp.Replace}
+	base := Config{Clip: 1, Columns: 2, Step: 1, Factorization: "identity"}
+	with := func(f func(*Config)) Config {
+		c := base
+		f(&c)
+		return c
+	}
+	for _, x := range []struct {
+		name string
+		c    Config
+		p    dp.Params
+		err  string // part of the error, "" for none
+	}{
+		{"plain", base, replace, ""},
+		{"one column", with(func(c *Config) { c.Columns = 1 }), replace, ""},
+		{"a hundred columns", with(func(c *Config) { c.Columns = 100 }), replace, ""},
+		{"three hundred columns", with(func(c *Config) { c.Columns = 300 }), replace, ""},
+		{"no column", with(func(c *Config) { c.Columns = 0 }), replace, "columns"},
+		{"no slot", with(func(c *Config) { c.Step = 0 }), replace, "step"},
+		{"the longest step", with(func(c *Config) { c.Step = 1<<38 - 1<<30 }), replace, ""},
+		{"a step too long", with(func(c *Config) { c.Step = 1 << 38 }), replace, "step: must be less"},
+		{"a step much too long", with(func(c *Config) { c.Step = math.MaxUint64 }), replace, "step: must be less"},
+		{"finest lattice", base, dp.Params{Mu: 1, Adjacency: dp.Replace, LatticeBits: 30}, ""},
+		{"too fine a lattice", base, dp.Params{Mu: 1, Adjacency: dp.Replace, LatticeBits: 31}, "lattice_bits"},
+		{"too coarse a lattice", base, dp.Params{Mu: 1, Adjacency: dp.Replace, LatticeBits: 23}, "lattice_bits"},
+		{"a lattice that gives up bits", base, dp.Params{Mu: 50, Adjacency: dp.Replace, LatticeBits: 30}, ""},
+		{"little noise", base, dp.Params{Mu: 60, Adjacency: dp.Replace}, ""},
+		{"too little noise", base, dp.Params{Mu: 200, Adjacency: dp.Replace}, "too small"},
+		{"much noise", base, dp.Params{Mu: 1e-5, Adjacency: dp.Replace}, ""},
+		{"too much noise", base, dp.Params{Mu: 1e-9, Adjacency: dp.Replace}, "2^51"},
+		{"large second moment's weight", with(func(c *Config) { c.Nu = 1e6 }), replace, ""},
+		{"too large a weight", with(func(c *Config) { c.Nu = 1e20 }), replace, "2^51"},
+		{"endless weight", with(func(c *Config) { c.Nu = math.Inf(1) }), replace, "nu"},
+		{"small weight", with(func(c *Config) { c.Nu = 1e-9 }), replace, ""},
+		{"too small a weight", with(func(c *Config) { c.Nu = 1e-30 }), replace, "2^51"},
+		{"tiny weight", with(func(c *Config) { c.Nu = 5e-324 }), replace, "must"},
+		{"weights that overflow", with(func(c *Config) { c.Clip, c.Weights = 1e50, []float64{1e-200, 1e200} }), replace, "+Inf"},
+		{"weights that vanish", with(func(c *Config) { c.Clip, c.Weights = 1e-50, []float64{1e250, 1e-250} }), dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, "must"},
+		{"large clip", with(func(c *Config) { c.Clip = 1e59 }), replace, ""},
+		{"small clip", with(func(c *Config) { c.Clip = 1e-59 }), replace, ""},
+		{"clip beyond fourth powers", with(func(c *Config) { c.Clip = 1e61 }), replace, "about 1"},
+		{"clip below fourth powers", with(func(c *Config) { c.Clip = 1e-61 }), replace, "about 1"},
+		{"clip beyond squares", with(func(c *Config) { c.Clip = 1e155 }), replace, "about 1"},
+		{"clip beyond the lattice", with(func(c *Config) { c.Clip = 1e300 }), replace, "out of range"},
+		{"clip below the lattice", with(func(c *Config) { c.Clip = 1e-150 }), replace, "out of range"},
+		{"smallest clip", with(func(c *Config) { c.Clip = 5e-324 }), replace, "out of range"},
+		{"negative clip", with(func(c *Config) { c.Clip = -1 }), replace, "clip"},
+		{"no clip", with(func(c *Config) { c.Clip = math.NaN() }), replace, "clip"},
+		{"no adjacency", base, dp.Params{Mu: 1}, "adjacency"},
+		{"no budget", base, dp.Params{Adjacency: dp.Replace}, "delta"},
+		{"centre of another length", with(func(c *Config) { c.Centre = []float64{1} }), replace, "centre"},
+		{"centre that is none", with(func(c *Config) { c.Centre = []float64{1, math.NaN()} }), replace, "centre"},
+		{"scale of another length", with(func(c *Config) { c.Scale = []float64{1, 2, 3} }), replace, "scale"},
+		{"scale of zero", with(func(c *Config) { c.Scale = []float64{1, 0} }), replace, "scale"},
+		{"a square root without end", with(func(c *Config) { c.Factorization, c.Horizon, c.Endless = "sqrt", 9, true }), replace, "on_horizon"},
+		{"a square root without horizon", with(func(c *Config) { c.Factorization = "sqrt" }), replace, "horizon"},
+		{"buffers of no BLT", with(func(c *Config) { c.Buffers = 2 }), replace, "buffers"},
+		{"buffers where auto takes no BLT", with(func(c *Config) { c.Factorization, c.Buffers = "auto", 2 }), replace, "buffers"},
+		{"buffers where auto takes a BLT", with(func(c *Config) { c.Factorization, c.Buffers, c.Horizon = "auto", 2, 50 }), replace, ""},
+		{"a window too wide", with(func(c *Config) { c.Workload, c.Window = "window", 1<<33 }), replace, "window"},
+		{"two choices of nu", with(func(c *Config) { c.Nu, c.Inflation = 1, 2 }), replace, "at most one"},
+		{"inflation of one, zero-out", with(func(c *Config) { c.Inflation = 1 }), dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, "inflation"},
+		{"a covariance of sums", with(func(c *Config) { yes := true; c.Workload, c.Covariance = "sum", &yes }), replace, "covariance"},
+		{"unbuilt method", with(func(c *Config) { c.Method = "ime" }), replace, fault.NotYet},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			e, err := New(x.c, x.p)
+			if x.err != "" {
+				if err == nil || !strings.Contains(err.Error(), x.err) {
+					t.Fatalf("error is %v, must say %q", err, x.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := e.Plan()
+			for what, v := range map[string]float64{
+				"clip": plan.Clip, "nu": plan.Nu, "lambda": plan.Lambda, "sensitivity": plan.Sensitivity, "mu": plan.Mu,
+				"first": plan.First, "diagonal": plan.Diagonal, "off-diagonal": plan.OffDiagonal,
+			} {
+				if !positive(v) {
+					t.Errorf("%s is %g", what, v)
+				}
+			}
+			if got := plan.Sensitivity / plan.First; got > plan.Mu {
+				t.Errorf("sensitivity over noise is %.17g, charged %.17g", got, plan.Mu)
+			}
+			if plan.Clip > x.c.Clip || plan.Clip < x.c.Clip*(1-0x1p-23) {
+				t.Errorf("clip is %.17g, asked for %.17g", plan.Clip, x.c.Clip)
+			}
+			g, g2, bits := plan.Lattice.Step(), plan.SecondStep(), x.p.Bits()
+			if fine := math.Ldexp(min(plan.Clip*plan.Clip, plan.OffDiagonal), -bits); g2 > fine || g2 < g*g {
+				t.Errorf("g₂ is %g, must be in [%g, %g]", g2, g*g, fine)
+			}
+			if fine := math.Ldexp(min(x.c.Clip, plan.First), -24); g > fine {
+				t.Errorf("g is %g, must be at most %g", g, fine)
+			}
+			// The largest possible step: one row of full norm, all of it in one
+			// column or spread out.
+			row := make([]float64, x.c.Columns)
+			for i := range row {
+				row[i] = 2 * plan.Clip
+			}
+			e.Add(0, row)
+			r, err := e.Close(dptest.Seeded(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range r.Values[0].Data {
+				want := plan.Clip / math.Sqrt(float64(x.c.Columns))
+				if math.Abs(v-want) > 8*r.Values[0].SE[0]+2*g {
+					t.Errorf("mean %d is %g, want %g ± %g", i, v, want, r.Values[0].SE[0])
+				}
+			}
+		})
+	}
+}
+
+// TestSumsFit adds rows at the limits of int64 by hand: the largest step that New
+// allows holds its sums and the largest noise.
+func TestSumsFit(t *testing.T) {
+	t.Parallel()
+	for _, bits := range []int{24, 27, 30} {
+		c := Config{Clip: 1, Columns: 1, Step: 1, Factorization: "phased"}
+		p := dp.Params{Mu: 0.9, Adjacency: dp.Replace, LatticeBits: bits}
+		lo, hi := uint64(1), uint64(1)<<62
+		for hi-lo > 1 {
+			c.Step = lo + (hi-lo)/2
+			if _, err := New(c, p); err == nil {
+				lo = c.Step
+			} else {
+				hi = c.Step
+			}
+		}
+		c.Step = lo
+		e := mustNew(t, c, p)
+		k, shift := float64(e.plan.Lattice.K), e.plan.SecondExp-2*e.plan.Lattice.Exp
+		for what, x := range map[string]struct{ sum, noise float64 }{
+			"rows":    {float64(lo) * k, e.first.reach},
+			"squares": {float64(lo) * (k*math.Ldexp(k, -shift) + 1), e.second.reach},
+		} {
+			if !(x.sum+x.noise < 1<<63) {
+				t.Errorf("%d bits: %s may reach %g", bits, what, x.sum+x.noise)
+			}
+		}
+		if float64(lo)*k < 1<<60 {
+			t.Errorf("%d bits: steps end at %d records, which is too careful", bits, lo)
+		}
+	}
+}
