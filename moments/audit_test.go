@@ -63,27 +63,25 @@ func (a *subject) rows(s stream, noise func(t uint64) dp.Noise) ([][]float64, er
 	d := a.cfg.Columns
 	rows := make([][]float64, len(s))
 	total := make([]float64, d*(d+3)/2)
-	counts := make([]float64, len(s))
+	var weight float64 // Σ_j a_tj m_j
 	for t, records := range s {
 		for i, x := range records {
 			a.e.Add(uint64(t)*a.cfg.Step+uint64(i), x)
 		}
-		counts[t] = float64(len(records))
 		r, err := a.e.Close(noise(uint64(t) + 1))
 		if err != nil {
 			return nil, err
 		}
 		// Undo the divisor, then the workload's kernel.
-		divisor := 0.0
-		for j, m := range counts[:t+1] {
-			switch {
-			case a.kernel.Kind == "exponential":
-				divisor += math.Pow(a.kernel.Decay, float64(t-j)) * m
-			case a.kernel.Kind != "window" || t-j < int(a.kernel.Window):
-				divisor += m
-			}
+		switch {
+		case a.kernel.Kind == "exponential":
+			weight *= a.kernel.Decay
+		case a.kernel.Kind == "window" && t >= int(a.kernel.Window):
+			weight -= float64(len(s[t-int(a.kernel.Window)]))
 		}
-		if divisor = max(divisor, 1); a.cfg.Workload == "sum" {
+		weight += float64(len(records))
+		divisor := max(weight, 1)
+		if a.cfg.Workload == "sum" {
 			divisor = 1
 		}
 		row := make([]float64, len(total))

@@ -95,9 +95,9 @@ func exactly(s stream, c Config, clip float64) truth {
 // own. 6·(3 + 2·6) + 6 assertions share alpha 10⁻⁹.
 func TestStandardErrors(t *testing.T) {
 	t.Parallel()
-	const runs, steps, d, clip, alpha = 100000, 6, 3, 1.7, stattest.Alpha / 96
+	const runs, steps, d, clip, alpha = 60000, 6, 3, 1.7, stattest.Alpha / 96
 	c := Config{Clip: clip, Columns: d, Step: 3, Workload: "mean", Factorization: "sqrt", Horizon: steps}
-	a := mustSubject(t, c, dp.Params{Mu: 3, Adjacency: dp.Replace})
+	a := mustSubject(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	s := stream{
 		{{0.5, -0.3, 1.2}, {0.9, 0.1, 0.2}, {-0.4, 1.5, 0}}, {{3, 2, -4}, nil, {0.1, 0.1, 0.1}}, {}, {{1, 1, 1}},
 		{{0.2, 0.4, -0.6}, {0, 0, 1.7}, {0.3, -0.2, 0.4}}, {{0.7, 0.7, 0.7}, {-0.1, 0, 0.2}},

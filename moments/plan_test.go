@@ -249,6 +249,10 @@ func TestLimits(t *testing.T) {
 		{"two choices of nu", with(func(c *Config) { c.Nu, c.Inflation = 1, 2 }), replace, "at most one"},
 		{"inflation of one, zero-out", with(func(c *Config) { c.Inflation = 1 }), dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, "inflation"},
 		{"a covariance of sums", with(func(c *Config) { yes := true; c.Workload, c.Covariance = "sum", &yes }), replace, "covariance"},
+		{"inflation", with(func(c *Config) { c.Inflation = 1.5 }), replace, ""},
+		{"weights", with(func(c *Config) { c.Weights = []float64{1, 5} }), replace, ""},
+		{"default weights", base, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, ""},
+		{"unknown workload", with(func(c *Config) { c.Workload = "median" }), replace, "\"mean\", \"sum\", \"exponential\" or \"window\""},
 		{"unbuilt method", with(func(c *Config) { c.Method = "ime" }), replace, fault.NotYet},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -264,6 +268,9 @@ func TestLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := e.Plan()
+			if e.Columns() != x.c.Columns || e.Cost() != (dp.Cost{Adjacency: x.p.Adjacency, Mu: plan.Mu}) {
+				t.Errorf("%d columns, cost %v", e.Columns(), e.Cost())
+			}
 			for what, v := range map[string]float64{
 				"clip": plan.Clip, "nu": plan.Nu, "lambda": plan.Lambda, "sensitivity": plan.Sensitivity, "mu": plan.Mu,
 				"first": plan.First, "diagonal": plan.Diagonal, "off-diagonal": plan.OffDiagonal,
@@ -311,30 +318,119 @@ func TestLimits(t *testing.T) {
 func TestSumsFit(t *testing.T) {
 	t.Parallel()
 	for _, bits := range []int{24, 27, 30} {
-		c := Config{Clip: 1, Columns: 1, Step: 1, Factorization: "phased"}
-		p := dp.Params{Mu: 0.9, Adjacency: dp.Replace, LatticeBits: bits}
-		lo, hi := uint64(1), uint64(1)<<62
-		for hi-lo > 1 {
-			c.Step = lo + (hi-lo)/2
-			if _, err := New(c, p); err == nil {
-				lo = c.Step
-			} else {
-				hi = c.Step
+		// Squares are the first to be too large, or rows.
+		for _, nu := range []float64{0.5, 0.02} {
+			c := Config{Clip: 1, Columns: 1, Step: 1, Factorization: "phased", Nu: nu}
+			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.Replace, LatticeBits: bits}
+			lo, hi := uint64(1), uint64(1)<<62
+			for hi-lo > 1 {
+				c.Step = lo + (hi-lo)/2
+				if _, err := New(c, p); err == nil {
+					lo = c.Step
+				} else {
+					hi = c.Step
+				}
+			}
+			c.Step = lo
+			e := mustNew(t, c, p)
+			k, shift := float64(e.plan.Lattice.K), e.plan.SecondExp-2*e.plan.Lattice.Exp
+			rows := float64(lo)*k + e.first.reach
+			squares := float64(lo)*(k*math.Ldexp(k, -shift)+1) + e.second.reach
+			if !(max(rows, squares) < 1<<63) {
+				t.Errorf("%d bits, nu %g: rows may reach %g, squares %g", bits, nu, rows, squares)
+			}
+			if max(rows, squares) < 1<<61 {
+				t.Errorf("%d bits, nu %g: steps end at %d records, which is too careful", bits, nu, lo)
+			}
+			if nu < 0.1 && bits == 24 && rows < squares {
+				t.Error("rows are never the first to be too large, so their test shows nothing")
 			}
 		}
-		c.Step = lo
-		e := mustNew(t, c, p)
-		k, shift := float64(e.plan.Lattice.K), e.plan.SecondExp-2*e.plan.Lattice.Exp
-		for what, x := range map[string]struct{ sum, noise float64 }{
-			"rows":    {float64(lo) * k, e.first.reach},
-			"squares": {float64(lo) * (k*math.Ldexp(k, -shift) + 1), e.second.reach},
-		} {
-			if !(x.sum+x.noise < 1<<63) {
-				t.Errorf("%d bits: %s may reach %g", bits, what, x.sum+x.noise)
+	}
+}
+
+// TestWeights compares the ν that is chosen with others, by the errors that are
+// announced for them: Σ over the mean's entries, and over all d² of the second
+// moment, with their weights.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, weights := range [][]float64{nil, {1, 1}, {3, 0.2}, {1, 100}} {
+			c := Config{Clip: 1.9, Columns: 4, Step: 10, Factorization: "identity", Weights: weights}
+			p := dp.Params{Mu: 1, Adjacency: adjacency}
+			nu := mustNew(t, c, p).plan.Nu
+			if weights == nil {
+				if weights = []float64{1 / (1.9 * 1.9), 1 / math.Pow(1.9, 4)}; adjacency == dp.Replace {
+					if nu != 0.5 {
+						t.Errorf("nu is %g by default, want the free point", nu)
+					}
+					continue
+				}
+			}
+			objective := func(nu float64) float64 {
+				c := c
+				c.Weights, c.Nu = nil, nu
+				x := mustNew(t, c, p).Expect(3)
+				// E‖Ŝ − S‖² counts entries off the diagonal twice.
+				return weights[0]*4*x.Mean*x.Mean + weights[1]*(4*x.Diagonal*x.Diagonal+12*x.OffDiagonal*x.OffDiagonal)
+			}
+			best := objective(nu)
+			for _, factor := range []float64{0.5, 0.9, 0.99, 1.01, 1.1, 2} {
+				if other := objective(nu * factor); other < best*(1-1e-9) {
+					t.Errorf("%s, weights %v: nu %g is better than %g by %g", adjacency, weights, nu*factor, nu, 1-other/best)
+				}
 			}
 		}
-		if float64(lo)*k < 1<<60 {
-			t.Errorf("%d bits: steps end at %d records, which is too careful", bits, lo)
+	}
+}
+
+// TestCharges adds up what the sensitivity must contain: the joint sensitivity for
+// the largest column norm, a unit of the squares' lattice in every entry of the
+// matrix, and twice the rounding of every prediction, over all that will ever be
+// released.
+func TestCharges(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, c := range audited(50) {
+			for _, endless := range []bool{false, true} {
+				if c.Endless = endless; endless && c.Factorization == "sqrt" {
+					continue
+				}
+				c.Clip, c.Columns, c.Step, c.Nu = 1.7, 4, 3, 0.8
+				e := mustNew(t, c, dp.Params{Mu: 0.5, Adjacency: adjacency})
+				p, norm := e.plan, e.factor.ColNorm()
+				tau := p.Sensitivity / 0.5
+				for what, ratio := range map[string]float64{
+					"first": p.First / tau, "diagonal": p.Diagonal / tau * math.Sqrt(p.Lambda), "off-diagonal": p.OffDiagonal / tau * math.Sqrt(2*p.Lambda),
+					"lambda": p.Lambda / (0.8 / (p.Clip * p.Clip)),
+				} {
+					if math.Abs(ratio-1) > 1e-13 {
+						t.Errorf("%s: %s is off by %g", describe(c), what, ratio-1)
+					}
+				}
+				coordinates := func(dim int) float64 {
+					if endless {
+						return 1 << 56
+					}
+					return float64(50 * dim)
+				}
+				first, err1 := e.factor.Limits(p.First / p.Lattice.Step())
+				second, err2 := e.factor.Limits(p.Diagonal / p.SecondStep())
+				if err1 != nil || err2 != nil {
+					t.Fatal(err1, err2)
+				}
+				exact := JointSensitivity([]float64{norm}, []float64{norm}, p.Lambda, p.Clip, 4, adjacency)
+				squares := math.Sqrt(p.Lambda) * norm * 4 * p.SecondStep()
+				predictions := 2*first.Rounding*p.Lattice.Step()*math.Sqrt(coordinates(4)) +
+					2*second.Rounding*p.SecondStep()*math.Sqrt(2*p.Lambda)*math.Sqrt(coordinates(10))
+				if c.Factorization == "identity" != (predictions == 0) {
+					t.Errorf("%s: predictions cost %g", describe(c), predictions)
+				}
+				// The rounding is charged for slightly more noise than there is.
+				if least := (exact + squares + predictions) * (1 + 0x1p-40); !(p.Sensitivity >= least && p.Sensitivity <= least+predictions*0.01+exact*0x1p-38) {
+					t.Errorf("%s, %s: sensitivity %.17g, must be at least %.17g", describe(c), adjacency, p.Sensitivity, least)
+				}
+			}
 		}
 	}
 }

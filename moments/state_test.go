@@ -108,6 +108,40 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestRestartInABlock restores in the middle of a step whose squares are rounded
+// every 13 records: the borders are counted from the step's start again.
+func TestRestartInABlock(t *testing.T) {
+	t.Parallel()
+	c, p := Config{Clip: 1.1, Columns: 3, Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}
+	s := make(stream, 3)
+	for i := range s {
+		for _, records := range auditStream(12, 3) {
+			s[i] = append(s[i], records...)
+		}
+		s[i] = s[i][:min(len(s[i]), 30)]
+	}
+	e := mustNew(t, c, p)
+	if e.block != 13 {
+		t.Fatalf("a block holds %d records", e.block)
+	}
+	states, releases := run(t, e, s, keyed(t, 6), func(e *Estimator) *Estimator { return e })
+	again, same := run(t, mustNew(t, c, p), s, keyed(t, 6), func(e *Estimator) *Estimator {
+		state := mustState(t, e)
+		for range 7 {
+			e.Add(0, []float64{1, 0, 0})
+		}
+		if err := e.UnmarshalBinary(state); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	})
+	for i := range states {
+		if !bytes.Equal(states[i], again[i]) || !bytes.Equal(releases[i], same[i]) {
+			t.Errorf("step %d differs after a restart", i+1)
+		}
+	}
+}
+
 // TestStateRefused gives a state to estimators of other configurations, and
 // damaged states to its own.
 func TestStateRefused(t *testing.T) {
@@ -169,6 +203,7 @@ func TestStateRefused(t *testing.T) {
 		t.Fatalf("the shaper's state holds %d steps where the test looks for 5", got)
 	}
 	refuse("a shaper one step behind", patch(shaper+17, 4, binary.BigEndian))
+	refuse("a shaper one step ahead", patch(shaper+17, 6, binary.BigEndian))
 	refuse("a prediction beyond all noise", patch(shaper+33, 1<<50, binary.BigEndian))
 	before := mustNew(t, own, p)
 	fresh := mustState(t, before)
