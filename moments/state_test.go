@@ -112,13 +112,12 @@ func TestRestart(t *testing.T) {
 // every 13 records: the borders are counted from the step's start again.
 func TestRestartInABlock(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1.1, Columns: 3, Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}
+	c, p := Config{Clip: 1.1, Columns: 8, Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}
 	s := make(stream, 3)
-	for i := range s {
-		for _, records := range auditStream(12, 3) {
-			s[i] = append(s[i], records...)
+	for i, records := range auditStream(300, 8) {
+		if s[i%3] = append(s[i%3], records...); len(s[i%3]) > 30 {
+			s[i%3] = s[i%3][:30]
 		}
-		s[i] = s[i][:min(len(s[i]), 30)]
 	}
 	e := mustNew(t, c, p)
 	if e.block != 13 {
@@ -128,7 +127,7 @@ func TestRestartInABlock(t *testing.T) {
 	again, same := run(t, mustNew(t, c, p), s, keyed(t, 6), func(e *Estimator) *Estimator {
 		state := mustState(t, e)
 		for range 7 {
-			e.Add(0, []float64{1, 0, 0})
+			e.Add(0, make([]float64, 8))
 		}
 		if err := e.UnmarshalBinary(state); err != nil {
 			t.Fatal(err)
@@ -222,11 +221,18 @@ func TestStateRefused(t *testing.T) {
 			t.Errorf("a weight of %g is taken", sum)
 		}
 	}
-	mean := mustNew(t, Config{Clip: 1, Columns: 1, Step: 4, Factorization: "identity"}, p)
+	mean := mustNew(t, Config{Clip: 1, Columns: 1, Step: 4, Factorization: "identity", Horizon: 7}, p)
 	start = mustState(t, mean)
 	start[weight] = 1
 	if err := mean.UnmarshalBinary(start); err == nil {
 		t.Error("a record before the first step is taken")
+	}
+	for _, steps := range []byte{7, 8} { // in the state and both shapers'
+		start[9], start[weight] = steps, 0
+		start[weight+8+16+8+24], start[weight+8+16+8+33+16+8+24] = steps, steps
+		if err := mean.UnmarshalBinary(start); (err == nil) != (steps == 7) {
+			t.Errorf("a state after %d steps of 7: %v", steps, err)
+		}
 	}
 }
 
