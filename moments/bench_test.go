@@ -56,3 +56,40 @@ func rankOne(square, x []float64) {
 		}
 	}
 }
+
+// BenchmarkClose measures the end of a step: keys, noise and its shaping for both
+// moments, sums, standard errors and the release, with the covariance. Its rival
+// draws as many Gaussians that protect nothing, and nothing else.
+func BenchmarkClose(b *testing.B) {
+	for _, kind := range []string{"identity", "phased"} {
+		for _, d := range []int{3, 16, 100} {
+			b.Run(fmt.Sprintf("%s/d=%d", kind, d), func(b *testing.B) {
+				e, err := New(Config{Clip: 1.3, Columns: d, Step: 100, Factorization: kind},
+					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+				if err != nil {
+					b.Fatal(err)
+				}
+				noise := keyed(b, 1)
+				step := uint64(0)
+				closeStep := func() {
+					step++
+					if _, err := e.Close(noise(step)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for range 1000 { // nine of the phased factorization's ranges
+					closeStep()
+				}
+				draws := d * (d + 3) / 2
+				source := rand.New(rand.NewChaCha8([32]byte{}))
+				rival.Compare(b, draws, closeStep, "NormFloat64", func() {
+					for range draws {
+						benchSink += source.NormFloat64()
+					}
+				})
+			})
+		}
+	}
+}
+
+var benchSink float64

@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"streamdp/dp"
 	"streamdp/matfact"
@@ -224,13 +223,14 @@ func (e *Estimator) release() (*dp.Release, error) {
 	mean := e.first.value(divisor)
 	moment := e.second.value(divisor)
 	shape := []int{d, d}
+	diagonal, off := math.Sqrt(v.diagonal), math.Sqrt(v.off)
 	values := []dp.Value{
 		{Name: name, Shape: []int{d}, Data: mean, SE: []float64{math.Sqrt(v.mean)}},
 		{Name: "second_moment", Shape: shape, Layout: "upper", Data: moment, SE: upper(d, func(i, j int) float64 {
 			if i == j {
-				return math.Sqrt(v.diagonal)
+				return diagonal
 			}
-			return math.Sqrt(v.off)
+			return off
 		})},
 	}
 	var covariance, covarianceSE []float64
@@ -268,13 +268,21 @@ func (e *Estimator) release() (*dp.Release, error) {
 		}
 	}
 	for _, v := range values {
-		for _, x := range slices.Concat(v.Data, v.SE) {
-			if math.IsNaN(x) || math.IsInf(x, 0) {
-				return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
-			}
+		if !finite(v.Data) || !finite(v.SE) {
+			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
 		}
 	}
 	return &dp.Release{Step: e.step, Rows: e.rows, Values: values}, nil
+}
+
+// finite reports whether all of x are numbers.
+func finite(x []float64) bool {
+	for _, v := range x {
+		if v-v != 0 { // NaN for NaN and the infinities
+			return false
+		}
+	}
+	return true
 }
 
 // variances are those of the entries of one release.

@@ -104,8 +104,13 @@ func (a *running) add(row []int64) {
 
 func (a *running) read(exp int) []float64 {
 	x := make([]float64, len(a.sum))
+	step := math.Ldexp(1, exp)
 	for i, s := range a.sum {
-		x[i] = s.Float(exp)
+		if v := int64(s.Lo); s.Hi == v>>63 {
+			x[i] = float64(v) * step
+		} else {
+			x[i] = s.Float(exp)
+		}
 	}
 	return x
 }
