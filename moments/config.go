@@ -31,10 +31,12 @@ type Config struct {
 	// Tune is the number of steps for which a BLT's error is minimised; 0
 	// means the horizon.
 	Tune uint64 `toml:"tune"`
-	// Nu is the dimensionless weight ν of the second moment; 0 chooses it.
+	// Nu is the dimensionless weight ν of the second moment. 0 chooses it: by
+	// Weights or Inflation if one of them is given, else under replacement as
+	// much as costs the mean nothing, under zero-out by the default weights.
 	Nu float64 `toml:"nu"`
 	// Weights are the weights of the squared errors of mean and second moment
-	// from which ν is chosen. Default [1/ζ², 1/ζ⁴].
+	// from which ν is chosen. Default, under zero-out, [1/ζ², 1/ζ⁴].
 	Weights []float64 `toml:"weights"`
 	// Inflation ≥ 1 chooses ν by the variance that the mean may gain. At most
 	// one of Nu, Weights and Inflation may be given.
