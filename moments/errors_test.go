@@ -406,14 +406,14 @@ func TestHorizon(t *testing.T) {
 					t.Errorf("%s: a step after the horizon changed the state", describe(c))
 				}
 			}
-			if want := uint64(endlessSteps(2)); endless && e.horizon != want {
+			if want := endlessSteps(2); endless && e.horizon != want {
 				t.Errorf("%s: ends after %d steps, want %d", describe(c), e.horizon, want)
 			}
 		}
 	}
 }
 
-func endlessSteps(d int) int { return 1 << 56 / (d * (d + 1) / 2) }
+func endlessSteps(d uint64) uint64 { return 1 << 56 / (d * (d + 1) / 2) }
 
 // TestSlots refuses a step that was given more records than it has slots, for
 // which its sums were not sized.
