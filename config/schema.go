@@ -162,7 +162,7 @@ var schema = []key{
 	{path: "stream.NAME.moments.tune", kind: whole, flags: always, def: `0`, rule: rule{"at least 1, or 0 (the horizon)", atLeast(0)}, doc: "Steps for which the noise is made least."},
 	{path: "stream.NAME.moments.normalise", kind: boolean, flags: unbuilt, def: `false`, doc: "Scale the noise to the horizon."},
 	{path: "stream.NAME.moments.nu", kind: number, flags: always, def: `0`, rule: says("positive and finite, or 0 (chosen)"), doc: "Weight ν of the second moment: more of it means less noise there and more in the mean."},
-	{path: "stream.NAME.moments.weights", kind: numbers, flags: always, rule: says("two positive numbers"), says: "1/clip² and 1/clip⁴", doc: "Weights of the squared errors of mean and second moment from which ν is chosen."},
+	{path: "stream.NAME.moments.weights", kind: numbers, flags: always, rule: says("two positive numbers"), says: "the free ν under replace, 1/clip² and 1/clip⁴ under zero-out", doc: "Weights of the squared errors of mean and second moment from which ν is chosen."},
 	{path: "stream.NAME.moments.inflation", kind: number, flags: always, rule: says("at least 1"), doc: "Chooses ν by the factor that the mean's variance may grow by. At most one of `nu`, `weights` and `inflation`."},
 	{path: "stream.NAME.moments.split", kind: number, flags: unbuilt, def: `0.5`, rule: fraction, doc: "Part of the budget that `ime` spends on the mean."},
 	{path: "stream.NAME.moments.tau", kind: number, flags: unbuilt, rule: positive, doc: "Weight of the second moment in `cs`."},
