@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"streamdp/dp"
@@ -32,8 +34,9 @@ func (p *pending) size() int { return len(p.key) + len(p.value) + 256 }
 // past noise, and is as secret as the records.
 type checkpoint struct {
 	epoch      uint64
-	seq        uint64 // of the write
-	step       uint64 // last closed
+	manifest   [32]byte // SHA-256 of the epoch's manifest
+	seq        uint64   // of the write
+	step       uint64   // last closed
 	position   kafka.Position
 	transcript dp.Transcript
 	// output is where acknowledged releases end in the output partition, and
@@ -56,6 +59,7 @@ func (c *checkpoint) encode(b []byte) []byte {
 	at := len(w.B)
 	w.Uint(0)
 	w.Uint(c.epoch)
+	w.Raw(c.manifest[:])
 	w.Uint(c.seq)
 	w.Uint(c.step)
 	w.Int(c.position.Next)
@@ -110,9 +114,12 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 	if r.Uint() != uint64(len(r.B)) {
 		return nil, errCheckpoint
 	}
-	c := &checkpoint{epoch: r.Uint(), seq: r.Uint(), step: r.Uint()}
+	c := &checkpoint{epoch: r.Uint()}
+	copy(c.manifest[:], r.Raw(32))
+	c.seq, c.step = r.Uint(), r.Uint()
 	c.position = kafka.Position{Next: r.Int(), LeaderEpoch: int32(r.Int())}
-	if r.Byte() == 1 {
+	anchored := r.Byte()
+	if anchored == 1 {
 		a := &kafka.Anchor{Offset: r.Int()}
 		copy(a.Hash[:], r.Raw(32))
 		a.LeaderEpoch = int32(r.Int())
@@ -137,7 +144,9 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		p.time = time.UnixMilli(r.Int())
 		c.outbox = append(c.outbox, p)
 	}
-	if !r.Done() || c.epoch == 0 || c.position.Next < 0 {
+	a := c.position.Anchor
+	if !r.Done() || c.epoch == 0 || c.position.Next < 0 || anchored > 1 || a != nil && (a.Offset < 0 || a.Offset >= c.position.Next) ||
+		c.output < unknownOutput || c.outputPartition < 0 {
 		return nil, errCheckpoint
 	}
 	return c, nil
@@ -145,22 +154,37 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 
 // store keeps the files of one task:
 //
-//	manifest-N, secret-N   of epoch N, N in decimal
-//	checkpoint             the last commit
-//	checkpoint.prev        the commit before it
-//	*.tmp                  a write that did not end
+//	manifest-N, secret-N          of epoch N, N in decimal
+//	checkpoint                    the last commit
+//	checkpoint.prev               the commit before it
+//	checkpoint.tmp                a write that did not end
+//	checkpoint.0, checkpoint.1    the last two commits, of a large state
+//
+// A small state goes to a new file that takes the place of the old one. A large
+// one, from slotBytes on, is written over the older of two slots, which costs
+// less where it is written often; the slots then replace the other files until
+// the epoch ends. A slot is believed only with its hash, and the one with the
+// larger number is the last commit, so that a torn write leaves the other.
 type store struct {
 	disk disk
 	dir  string
 	buf  []byte
-	seq  uint64
+	seq  uint64 // of the last commit
+	slot int    // that holds it, noSlot where the file does
 }
 
 const (
 	checkpointName = "checkpoint"
 	previousName   = "checkpoint.prev"
 	temporaryName  = "checkpoint.tmp"
+	noSlot         = -1
 )
+
+var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
+
+// slotBytes is the size of a checkpoint from which it goes to slots; tests
+// lower it.
+var slotBytes = 5 << 20
 
 func manifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
 func secretName(epoch uint64) string   { return fmt.Sprintf("secret-%d", epoch) }
@@ -174,58 +198,115 @@ func openStore(d disk, dir string) (*store, error) {
 	if err := d.SyncDir(filepath.Dir(dir)); err != nil {
 		return nil, err
 	}
-	return &store{disk: d, dir: dir}, removeAll(d, dir, temporaryName)
+	return &store{disk: d, dir: dir, slot: noSlot}, removeAll(d, dir, temporaryName)
 }
 
 func (s *store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// load returns the last commit, nil where there is none.
-func (s *store) load() (*checkpoint, error) {
-	data, err := s.disk.ReadFile(s.path(checkpointName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// newestEpoch returns the largest epoch that files of the task name, 0 where
+// there are none.
+func (s *store) newestEpoch() (newest uint64, err error) {
+	names, err := s.disk.ReadDir(s.dir)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	c, err := parseCheckpoint(data)
-	if err != nil {
-		return nil, err
+	for _, name := range names {
+		for _, kind := range []string{"manifest-", "secret-"} {
+			if n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64); err == nil {
+				newest = max(newest, n)
+			}
+		}
 	}
-	s.seq = c.seq
-	return c, nil
+	return newest, nil
 }
 
-// commit makes c durable in place of the last one, all or nothing: write,
-// sync, keep the old one under its second name, rename, sync the directory. It
-// sets c.seq.
+// load returns the last commit, nil where there is none.
+func (s *store) load() (*checkpoint, error) {
+	s.seq, s.slot = 0, noSlot
+	var newest *checkpoint
+	slots := 0
+	for i, name := range slotNames {
+		data, err := s.disk.ReadFile(s.path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		slots++
+		// A slot that is no checkpoint is one whose write did not end.
+		if c, err := parseCheckpoint(slotContent(data)); err == nil && (newest == nil || c.seq > newest.seq) {
+			newest, s.slot = c, i
+		}
+	}
+	data, err := s.disk.ReadFile(s.path(checkpointName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// One slot alone is an epoch's first write, which did not end.
+		if newest == nil && slots == len(slotNames) {
+			return nil, errCheckpoint
+		}
+	case err != nil:
+		return nil, err
+	default:
+		// Slots follow the file and never the other way, so where a slot
+		// holds a commit the file is an older one.
+		c, err := parseCheckpoint(data)
+		if err != nil && newest == nil {
+			return nil, err
+		}
+		if err == nil && (newest == nil || c.seq > newest.seq) {
+			newest, s.slot = c, noSlot
+		}
+	}
+	if newest != nil {
+		s.seq = newest.seq
+	}
+	return newest, nil
+}
+
+// slotContent cuts off what a longer commit has left behind the end.
+func slotContent(data []byte) []byte {
+	head := len(checkpointMagic) + 8
+	if len(data) < head {
+		return data
+	}
+	size := binary.LittleEndian.Uint64(data[head-8:])
+	if rest := uint64(len(data) - head); rest >= sha256.Size && size <= rest-sha256.Size {
+		return data[:uint64(head)+size+sha256.Size]
+	}
+	return data
+}
+
+// commit makes c durable in place of the last one, all or nothing, and sets
+// c.seq. After an error the last commit is still there, or, where only its
+// acknowledgement failed, c is; both may be continued from. A number is used
+// once, also by a commit that failed, so that what comes later counts more.
 func (s *store) commit(c *checkpoint) error {
 	s.seq++
 	c.seq = s.seq
 	s.buf = c.encode(s.buf[:0])
-	err := s.write()
-	clear(s.buf)
-	return err
+	defer func() { clear(s.buf) }()
+	if s.slot == noSlot && len(s.buf) < slotBytes {
+		return s.replace()
+	}
+	return s.overwrite()
 }
 
-func (s *store) write() error {
+// replace writes a new file, syncs it, keeps the old one under its second name,
+// renames, and syncs the directory.
+func (s *store) replace() (err error) {
 	tmp, name, prev := s.path(temporaryName), s.path(checkpointName), s.path(previousName)
 	if err := s.disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			s.disk.Remove(tmp)
+		}
+	}()
 	f, err := s.disk.Create(tmp)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(s.buf)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		s.disk.Remove(tmp)
+	if err := write(f, err, s.buf); err != nil {
 		return err
 	}
 	if err := s.disk.Remove(prev); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -240,7 +321,30 @@ func (s *store) write() error {
 	return s.disk.SyncDir(s.dir)
 }
 
+// overwrite writes over the slot that does not hold the last commit.
+func (s *store) overwrite() error {
+	to := 0
+	if s.slot == 0 {
+		to = 1
+	}
+	f, err := s.disk.Overwrite(s.path(slotNames[to]))
+	if err := write(f, err, s.buf); err != nil {
+		return err
+	}
+	// The slots' names, the first times.
+	if err := s.disk.SyncDir(s.dir); err != nil {
+		return err
+	}
+	first := s.slot == noSlot
+	s.slot = to
+	if first {
+		return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName)
+	}
+	return nil
+}
+
 // erase removes the checkpoints: they hold exact sums and past noise.
 func (s *store) erase() error {
-	return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName)
+	s.slot = noSlot
+	return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])
 }

@@ -17,6 +17,9 @@ type disk interface {
 	// Append opens a file for writing at its end, and makes it, 0600, where it
 	// is missing.
 	Append(name string) (file, error)
+	// Overwrite opens a file for writing over what is in it, from its start,
+	// and makes it, 0600, where it is missing. What lies behind stays.
+	Overwrite(name string) (file, error)
 	ReadFile(name string) ([]byte, error)
 	ReadDir(dir string) ([]string, error)
 	MkdirAll(dir string) error
@@ -43,6 +46,10 @@ func (osDisk) Create(name string) (file, error) {
 
 func (osDisk) Append(name string) (file, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+}
+
+func (osDisk) Overwrite(name string) (file, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
 }
 
 func (osDisk) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
@@ -81,10 +88,8 @@ func (osDisk) SyncDir(dir string) error {
 	return d.Sync()
 }
 
-// writeNew makes a file durable under a name that is free: contents first, then
-// the name.
-func writeNew(d disk, name string, data []byte) error {
-	f, err := d.Create(name)
+// write writes data to a file that was just opened, syncs and closes it.
+func write(f file, err error, data []byte) error {
 	if err != nil {
 		return err
 	}
@@ -95,7 +100,17 @@ func writeNew(d disk, name string, data []byte) error {
 	if e := f.Close(); err == nil {
 		err = e
 	}
+	return err
+}
+
+// writeNew makes a file durable under a name that is free: contents first, then
+// the name.
+func writeNew(d disk, name string, data []byte) error {
+	f, err := d.Create(name)
 	if err != nil {
+		return err
+	}
+	if err := write(f, nil, data); err != nil {
 		d.Remove(name)
 		return err
 	}
