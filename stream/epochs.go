@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,11 +39,11 @@ func readLedger(dir string) (*ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
-	entries, head, err := parseLedger(data[:bytes.LastIndexByte(data, '\n')+1])
+	entries, heads, err := parseLedger(data[:whole(data)])
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
-	return &ledger{entries: entries, head: head}, nil
+	return &ledger{entries: entries, heads: heads}, nil
 }
 
 // ReadEpochs lists the epochs of a state directory, also while a daemon runs on

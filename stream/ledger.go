@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"sync"
@@ -92,7 +93,7 @@ type ledger struct {
 	path    string
 	now     func() time.Time
 	entries []Entry
-	head    [32]byte
+	heads   [][32]byte // hash of each line
 	size    int64
 	torn    bool  // a torn last line was cut off at opening
 	broken  error // an append failed and could not be undone
@@ -101,52 +102,100 @@ type ledger struct {
 // errLedger says that the ledger on disk can't be believed.
 var errLedger = errors.New("ledger damaged")
 
-// openLedger reads the ledger and checks its chain. A last line without its end
-// is what a crash inside an append leaves; nothing refers to it, and it is cut
-// off.
+// openLedger reads the ledger and checks its chain. A torn last line is what a
+// crash inside an append leaves; nothing refers to it, and it is cut off.
 func openLedger(d disk, dir string) (*ledger, error) {
 	l := &ledger{disk: d, dir: dir, path: dir + "/ledger.jsonl", now: time.Now}
 	data, err := d.ReadFile(l.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if i := bytes.LastIndexByte(data, '\n') + 1; i < len(data) {
+	if i := whole(data); i < len(data) {
 		if err := d.Truncate(l.path, int64(i)); err != nil {
 			return nil, err
 		}
 		data, l.torn = data[:i], true
 	}
 	l.size = int64(len(data))
-	if l.entries, l.head, err = parseLedger(data); err != nil {
+	if l.entries, l.heads, err = parseLedger(data); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// parseLedger checks whole lines.
-func parseLedger(data []byte) (entries []Entry, head [32]byte, err error) {
+// whole returns the length of data without a torn last line: one without its
+// end, or with zero bytes, which no entry has, where sectors of it were never
+// written.
+func whole(data []byte) int {
+	end := bytes.LastIndexByte(data, '\n') + 1
+	if end == 0 {
+		return 0
+	}
+	last := bytes.LastIndexByte(data[:end-1], '\n') + 1
+	if bytes.IndexByte(data[last:end], 0) >= 0 {
+		return last
+	}
+	return end
+}
+
+// parseLedger checks whole lines, and that they tell a possible story. heads
+// are the hashes of the lines.
+func parseLedger(data []byte) (entries []Entry, heads [][32]byte, err error) {
+	type epoch struct {
+		task   Task
+		number uint64
+	}
+	openings := map[epoch]*Entry{} // nil: ended
+	newest := map[Task]uint64{}
+	var head [32]byte
 	for n := 1; len(data) > 0; n++ {
 		line, rest, ok := bytes.Cut(data, []byte("\n"))
 		if !ok {
-			return nil, head, fmt.Errorf("%w: line %d has no end", errLedger, n)
+			return nil, nil, fmt.Errorf("%w: line %d has no end", errLedger, n)
 		}
 		data = rest
 		var e Entry
 		dec := json.NewDecoder(bytes.NewReader(line))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(&e); err != nil || dec.More() {
-			return nil, head, fmt.Errorf("%w: line %d is no entry", errLedger, n)
+		if err := dec.Decode(&e); err != nil {
+			return nil, nil, fmt.Errorf("%w: line %d is no entry", errLedger, n)
+		}
+		if _, err := dec.Token(); err != io.EOF {
+			return nil, nil, fmt.Errorf("%w: line %d is no entry", errLedger, n)
 		}
 		if e.Seq != uint64(n) || e.Prev != hex.EncodeToString(head[:]) {
-			return nil, head, fmt.Errorf("%w: line %d does not follow the one before", errLedger, n)
+			return nil, nil, fmt.Errorf("%w: line %d does not follow the one before", errLedger, n)
 		}
-		if e.Kind == kindOpen && (!e.Cost.Adjacency.Valid() || !(e.Cost.Mu > 0)) {
-			return nil, head, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
+		id := epoch{e.Task(), e.Epoch}
+		opened, known := openings[id]
+		possible := true
+		switch e.Kind {
+		case kindOpen:
+			if !e.Cost.Adjacency.Valid() || !(e.Cost.Mu > 0) {
+				return nil, nil, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
+			}
+			possible = e.Epoch > newest[id.task] && e.First >= 0 && (e.End == -1 || e.End >= e.First)
+			openings[id], newest[id.task] = &e, e.Epoch
+		case kindClose:
+			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First)
+			openings[id] = nil
+		case kindVoid:
+			possible = opened != nil && opened.Source == e.Source
+			openings[id] = nil
+		case kindDestroyed:
+			possible = known && opened == nil
+		case kindLimit:
+		default:
+			possible = false
+		}
+		if !possible {
+			return nil, nil, fmt.Errorf("%w: line %d can't follow what is before it", errLedger, n)
 		}
 		entries = append(entries, e)
 		head = sha256.Sum256(line)
+		heads = append(heads, head)
 	}
-	return entries, head, nil
+	return entries, heads, nil
 }
 
 // append makes the entry durable. Seq, Prev and Time are set here.
@@ -161,7 +210,8 @@ func (l *ledger) appendLocked(e Entry) error {
 		return l.broken
 	}
 	e.Seq = uint64(len(l.entries)) + 1
-	e.Prev = hex.EncodeToString(l.head[:])
+	head := l.headLocked()
+	e.Prev = hex.EncodeToString(head[:])
 	e.Time = l.now().UTC().Truncate(time.Second)
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -170,33 +220,23 @@ func (l *ledger) appendLocked(e Entry) error {
 	if err := l.write(append(line, '\n')); err != nil {
 		err = fmt.Errorf("ledger: %w", err)
 		// Part of the line may be there. The next one must not follow it.
-		if e := l.disk.Truncate(l.path, l.size); e != nil {
+		if e := l.disk.Truncate(l.path, l.size); e != nil && !(l.size == 0 && errors.Is(e, fs.ErrNotExist)) {
 			l.broken = err
 		}
 		return err
 	}
 	l.entries = append(l.entries, e)
-	l.head = sha256.Sum256(line)
+	l.heads = append(l.heads, sha256.Sum256(line))
 	l.size += int64(len(line)) + 1
 	return nil
 }
 
 func (l *ledger) write(line []byte) error {
 	f, err := l.disk.Append(l.path)
-	if err != nil {
+	if err := write(f, err, line); err != nil {
 		return err
 	}
-	_, err = f.Write(line)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = l.disk.SyncDir(l.dir)
-	}
-	return err
+	return l.disk.SyncDir(l.dir)
 }
 
 // errBudget says that an opening would exceed the limit.
@@ -219,9 +259,26 @@ func (e *errBudget) Error() string {
 func (l *ledger) open(e Entry) (charged float64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if charged, err = l.fits(&e, nil); err != nil {
+		return 0, err
+	}
+	return charged, l.appendLocked(e)
+}
+
+// affords reports, by its error, whether an epoch could be charged if the
+// task's open one were closed at end.
+func (l *ledger) affords(e Entry, opened *Entry, end int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.fits(&e, &Entry{Source: opened.Source, Stream: opened.Stream, Epoch: opened.Epoch, End: end})
+	return err
+}
+
+// fits returns the ε that records of e's source have paid with it, or an
+// errBudget where that exceeds its limit.
+func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
 	adjacency := e.Cost.Adjacency
-	before := l.charged(e.Source, adjacency, nil)
-	after := l.charged(e.Source, adjacency, &e)
+	after := l.charged(e.Source, adjacency, e, closing)
 	spent, err := after.Epsilon(e.LimitDelta)
 	if err != nil {
 		return 0, err
@@ -233,13 +290,13 @@ func (l *ledger) open(e Entry) (charged float64, err error) {
 		return 0, err
 	}
 	if after.Mu > limit {
-		already, err := before.Epsilon(e.LimitDelta)
+		already, err := l.charged(e.Source, adjacency, nil, closing).Epsilon(e.LimitDelta)
 		if err != nil {
 			return 0, err
 		}
 		return 0, &errBudget{e.Source, spent, e.LimitEpsilon, e.LimitDelta, adjacency, already}
 	}
-	return spent, l.appendLocked(e)
+	return spent, nil
 }
 
 // setLimit appends a limit that is not the last one recorded for the source.
@@ -256,11 +313,16 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		}
 		break
 	}
-	spent, err := l.charged(e.Source, adjacency, nil).Epsilon(e.LimitDelta)
+	charged := l.charged(e.Source, adjacency, nil, nil)
+	spent, err := charged.Epsilon(e.LimitDelta)
 	if err != nil {
 		return err
 	}
-	if spent > e.LimitEpsilon*(1+1e-9) {
+	limit, err := dp.Mu(e.LimitEpsilon, e.LimitDelta)
+	if err != nil {
+		return err
+	}
+	if charged.Mu > limit {
 		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %.6g",
 			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, spent)
 	}
@@ -268,9 +330,10 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 }
 
 // charged returns what the worst-off record of a source pays, over all epochs of
-// all streams, and extra. Ranges of one incarnation of the log compose by
-// position; different incarnations may hold the same people, so they add up.
-func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra *Entry) dp.Cost {
+// all streams, and extra, if the epoch of closing ended there. Ranges of one
+// incarnation of the log compose by position; different incarnations may hold
+// the same people, so they add up.
+func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra, closing *Entry) dp.Cost {
 	charges := map[uint64][]dp.Charge{}
 	add := func(e *Entry, end int64) {
 		charges[e.Incarnation] = append(charges[e.Incarnation], dp.Charge{First: e.First, End: end, Cost: e.Cost})
@@ -281,6 +344,8 @@ func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra *Entry) dp.Cost
 			continue
 		}
 		switch last := l.end(i); {
+		case last == nil && closing != nil && closing.Stream == e.Stream && closing.Epoch == e.Epoch:
+			add(e, closing.End)
 		case last == nil:
 			add(e, e.End)
 		case last.Kind == kindClose:
@@ -375,6 +440,27 @@ func (l *ledger) nextEpoch(t Task) uint64 {
 	return n + 1
 }
 
+// undestroyed returns the closings of a task whose secret the ledger does not
+// call destroyed.
+func (l *ledger) undestroyed(t Task) []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var open []Entry
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Task() != t {
+			continue
+		}
+		switch e.Kind {
+		case kindClose:
+			open = append(open, *e)
+		case kindDestroyed:
+			open = slices.DeleteFunc(open, func(c Entry) bool { return c.Epoch == e.Epoch })
+		}
+	}
+	return open
+}
+
 // all returns a copy of the entries.
 func (l *ledger) all() []Entry {
 	l.mu.Lock()
@@ -387,12 +473,26 @@ func (l *ledger) all() []Entry {
 func (l *ledger) chargedEpsilon(s Source, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.charged(s, adjacency, nil).Epsilon(delta)
+	return l.charged(s, adjacency, nil, nil).Epsilon(delta)
 }
 
 // headHash returns the hash of the last line.
 func (l *ledger) headHash() [32]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.head
+	return l.headLocked()
+}
+
+func (l *ledger) headLocked() (head [32]byte) {
+	if n := len(l.heads); n > 0 {
+		head = l.heads[n-1]
+	}
+	return head
+}
+
+// knows reports whether the ledger has, or once ended with, the line of a hash.
+func (l *ledger) knows(head [32]byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.heads, head)
 }
