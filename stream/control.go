@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/internal/kafka"
+	"streamdp/config"
 )
 
 // request asks a task's owner to change its epoch.
@@ -21,14 +21,54 @@ const (
 	requestOpen  = "open"
 )
 
+// acceptable refuses a request that would fail after it had closed the task's
+// open epoch, whose end is at end or later.
+func (r *runner) acceptable(q request, opened *Entry, end int64) error {
+	if q.kind != requestOpen {
+		return nil
+	}
+	from := q.open.From
+	base := config.Earliest
+	switch from {
+	case "", "continue":
+		base = config.Start(end)
+	default:
+		if err := base.UnmarshalText([]byte(from)); err != nil {
+			return err
+		}
+	}
+	mech, err := newMechanism(r.s, nil)
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	if base < 0 || opened.Source.Topic != r.s.Input.Topic {
+		return nil // where it begins is known only when it opens
+	}
+	e := r.charge(mech, opened.Source, int64(base))
+	e.Incarnation = opened.Incarnation
+	if err := r.d.ledger.affords(e, opened, end); err != nil {
+		if budget := (*errBudget)(nil); errors.As(err, &budget) {
+			return halted(haltBudget, "%w", err)
+		}
+		return err
+	}
+	return nil
+}
+
 // serve answers a request while no epoch is running.
 func (r *runner) serve(ctx context.Context, q request) error {
+	if err := r.finishClosings(ctx); err != nil {
+		return err
+	}
 	last := r.d.ledger.newest(r.task)
 	if last == nil || last.Kind != kindOpen {
 		if q.kind == requestClose {
 			return errors.New("the task has no open epoch")
 		}
 		return r.open(ctx, q.open)
+	}
+	if err := r.acceptable(q, last, last.First); err != nil {
+		return err
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {
 		return err
@@ -43,54 +83,82 @@ func (r *runner) serve(ctx context.Context, q request) error {
 // configuration changed, a key is lost, the log is another one, or the daemon
 // is down. It needs nothing of the epoch but its checkpoint, and not even that.
 func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) error {
-	m, _, err := r.manifest(opened)
-	if errors.Is(err, errNoManifest) {
-		return r.void(opened)
-	}
-	cp, e := r.store.load()
-	readable := err == nil && e == nil && cp != nil && cp.epoch == opened.Epoch && m != nil
-	if !readable {
-		// What was released is not known. It can't reach beyond the log.
-		r.log.Warn("epoch closed without its checkpoint: its charge covers everything up to the log's end")
-		end, err := r.logEndOf(ctx, opened)
+	_, _, unusable := r.manifest(opened)
+	if errors.Is(unusable, errNoManifest) {
+		began, err := r.began(ctx, opened)
 		if err != nil {
 			return err
 		}
-		return r.closeEpoch(opened, end, nil, reasonRequest)
+		if !began {
+			return r.void(ctx, opened)
+		}
 	}
-	if len(cp.outbox) > 0 && !drop {
+	cp, err := r.store.load()
+	if err != nil && !errors.Is(err, errCheckpoint) {
+		return err
+	}
+	if unusable != nil || err != nil || cp == nil || cp.epoch != opened.Epoch {
+		r.log.Warn("epoch closed without its checkpoint: its charge covers everything up to the log's end")
+		released, err := r.releasedTo(ctx, opened)
+		if err != nil {
+			return err
+		}
+		end, err := r.reach(ctx, opened, released)
+		if err != nil {
+			return err
+		}
+		return r.closeEpoch(ctx, opened, end, nil, reasonRequest)
+	}
+	end := cp.position.Next
+	var lost *halt
+	_, ahead, err := r.findPublished(ctx, opened.Epoch, cp)
+	if err != nil && !errors.As(err, &lost) {
+		return err
+	}
+	switch {
+	case lost != nil || ahead > cp.step:
+		// Another copy of this state went on, or may have. What is owed here
+		// could contradict what that one published, so it stays here.
+		if lost != nil && len(cp.outbox) > 0 && !drop {
+			return fmt.Errorf("%d releases of the epoch may be published or not: %w (--drop-outbox gives them up)", len(cp.outbox), err)
+		}
+		if len(cp.outbox) > 0 {
+			r.log.Warn("releases are given up", "releases", len(cp.outbox))
+		}
+		if end, err = r.reach(ctx, opened, end); err != nil {
+			return err
+		}
+	case len(cp.outbox) > 0 && !drop:
 		if err := r.publishLeft(ctx, cp.outbox); err != nil {
 			return fmt.Errorf("%d releases of the epoch are not published: %w (--drop-outbox gives them up)", len(cp.outbox), err)
 		}
 	}
-	end := cp.position.Next
-	ahead := false
-	err = r.readOutput(ctx, cp.outputTopic, cp.outputPartition, cp.output, func(rec *kafka.Record) error {
-		if t, epoch, step, ok := parseIdentity(rec.Key); ok && t == r.task && epoch >= opened.Epoch && (epoch > opened.Epoch || step > cp.step) {
-			ahead = true
-			return errStop
-		}
-		return nil
-	})
-	var h *halt
-	if err != nil && !errors.As(err, &h) {
-		return err
-	}
-	if ahead || err != nil {
-		// Another copy of this state went on, or may have.
-		stable, err := r.logEndOf(ctx, opened)
-		if err != nil {
-			return err
-		}
-		end = max(end, stable)
-	}
-	return r.closeEpoch(opened, end, cp.position.Anchor, reasonRequest)
+	return r.closeEpoch(ctx, opened, end, cp.position.Anchor, reasonRequest)
 }
 
-// logEndOf returns the end of the log that an epoch read.
-func (r *runner) logEndOf(ctx context.Context, opened *Entry) (int64, error) {
-	_, _, end, err := r.offsets(ctx, opened.Topic)
-	return max(end, opened.First), err
+// reach bounds what an epoch may have covered, where that is not known: at
+// least atLeast, and everything to the log's end; without a log everything, as
+// far as its horizon.
+func (r *runner) reach(ctx context.Context, opened *Entry, atLeast int64) (end int64, err error) {
+	end = -1
+	err = r.retry(ctx, "input", func() error {
+		t, err := r.d.client.Topic(ctx, opened.Topic)
+		if err != nil || !t.Exists || r.task.Partition >= len(t.Partitions) {
+			return err
+		}
+		_, _, end, err = r.d.client.Offsets(ctx, opened.Topic, int32(r.task.Partition))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	if end >= 0 {
+		end = max(end, atLeast, opened.First)
+	}
+	if opened.End >= 0 && (end < 0 || end > opened.End) {
+		end = opened.End
+	}
+	return end, nil
 }
 
 // publishLeft publishes what a checkpoint owes.

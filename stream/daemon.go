@@ -26,6 +26,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -33,6 +34,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -60,7 +62,8 @@ type Options struct {
 	// Tasks restricts the daemon to some tasks, for commands; nil runs all.
 	Tasks []Task
 
-	disk disk // tests replace it
+	disk    disk   // tests replace it
+	observe func() // tests: called after each change of a task's status
 }
 
 // ErrState is in errors about the state directory: locked, damaged, of another
@@ -91,7 +94,8 @@ type Daemon struct {
 
 	fetchBytes int
 	changed    chan struct{} // a task's state changed
-	listener   net.Listener
+	observe    func()
+	address    atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
 }
 
 // New locks the state directory, reads the ledger and readies the tasks. Close
@@ -99,7 +103,10 @@ type Daemon struct {
 func New(o Options) (*Daemon, error) {
 	d := &Daemon{
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log, disk: o.disk,
-		started: time.Now(), fetchBytes: o.FetchBytes, changed: make(chan struct{}, 1),
+		started: time.Now(), fetchBytes: o.FetchBytes, changed: make(chan struct{}, 1), observe: o.observe,
+	}
+	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !loopback(b) }) {
+		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}
 	if d.disk == nil {
 		d.disk = osDisk{}
@@ -115,6 +122,10 @@ func New(o Options) (*Daemon, error) {
 func (d *Daemon) open(tasks []Task) (err error) {
 	dir := d.cfg.State.Dir
 	if err := d.disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	// The name of the directory itself; its parent may be somebody else's.
+	if err := d.disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
 	if d.lock, err = lockDir(dir); err != nil {
@@ -171,9 +182,13 @@ func (d *Daemon) Close() {
 	if d.lock != nil {
 		d.lock.Close()
 	}
-	if d.listener != nil {
-		d.listener.Close()
-	}
+}
+
+// loopback reports whether host:port is on this machine.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // Run runs all tasks until the context ends, all epochs are closed, or
@@ -187,10 +202,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var failed atomic.Pointer[error] // the first failure of the process
 	for _, r := range d.runners {
 		wg.Go(func() {
 			if err := r.run(ctx); err != nil {
 				d.log.Error("stopping", "error", err.Error())
+				failed.CompareAndSwap(nil, &err)
 				cancel(err)
 			}
 		})
@@ -199,26 +216,26 @@ func (d *Daemon) Run(ctx context.Context) error {
 	cancel(err)
 	stopHTTP()
 	wg.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		return cause
+	// A task may also fail after the context has ended, in its last commit.
+	if f := failed.Load(); f != nil {
+		return *f
 	}
-	return nil
+	return err
 }
 
 // watch waits until nothing is left to run.
 func (d *Daemon) watch(ctx context.Context) error {
-	ran := false
 	for {
-		done, stopped := 0, 0
+		done, stopped, ran := 0, 0, false
 		for _, r := range d.runners {
-			switch s := r.status.Load(); s.State {
+			// Whether it ever ran is set before a state that follows.
+			switch r.status.Load().State {
 			case stateExhausted, stateClosed:
 				done++
 			case stateHalted:
 				stopped++
-			case stateRunning:
-				ran = true
 			}
+			ran = ran || r.ran.Load()
 		}
 		switch n := len(d.runners); {
 		case done == n && ran:
@@ -256,10 +273,10 @@ func (d *Daemon) stateChanged(*runner) { signal(d.changed) }
 
 // Addr returns the address of the HTTP server, once Run serves it.
 func (d *Daemon) Addr() string {
-	if d.listener == nil {
-		return ""
+	if a := d.address.Load(); a != nil {
+		return a.String()
 	}
-	return d.listener.Addr().String()
+	return ""
 }
 
 // Status returns the status of all tasks.

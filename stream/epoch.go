@@ -40,6 +40,7 @@ const (
 	haltPublish       = "publish" // the output refuses releases
 	haltBudget        = "budget"  // the limit leaves no epoch
 	haltMechanism     = "mechanism"
+	haltKafka         = "kafka" // the cluster refuses a call for good
 )
 
 func (h *halt) Error() string { return h.err.Error() }
@@ -54,11 +55,11 @@ type live struct {
 	m    *manifest
 	core *core
 	cp   *checkpoint // the last commit
-	// published are the releases after cp that the output partition already
-	// holds: step → hash. They were published before this state was restored,
-	// and must come out again.
+	// published are releases that the output partition already holds, step →
+	// hash. Those after cp were published before this state was restored, and
+	// must come out again.
 	published map[uint64][32]byte
-	ahead     uint64 // the largest of them
+	ahead     uint64 // the largest step of them
 }
 
 // settle finds the task's open epoch, or opens the one that it opens by itself:
@@ -67,6 +68,12 @@ type live struct {
 // as that takes.
 func (r *runner) settle(ctx context.Context) (*live, error) {
 	for {
+		if err := r.finishClosings(ctx); err != nil {
+			return nil, err
+		}
+		if err := r.ledgerIsNewest(); err != nil {
+			return nil, err
+		}
 		last := r.d.ledger.newest(r.task)
 		switch {
 		case last == nil:
@@ -82,9 +89,6 @@ func (r *runner) settle(ctx context.Context) (*live, error) {
 				return nil, err
 			}
 		case last.Kind == kindClose:
-			if err := r.finishClosing(last); err != nil {
-				return nil, err
-			}
 			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
 				return nil, nil
 			}
@@ -96,12 +100,47 @@ func (r *runner) settle(ctx context.Context) (*live, error) {
 			if !errors.Is(err, errNoManifest) {
 				return l, err
 			}
+			began, err := r.began(ctx, last)
+			if err != nil {
+				return nil, err
+			}
+			if began {
+				return nil, halted(haltState, "the manifest of epoch %d is missing, and the epoch has run: restore it from a backup, or start anew with: streamdp epoch open %s",
+					last.Epoch, r.task.Stream)
+			}
 			// A crash inside an opening: no row of noise was ever drawn.
-			if err := r.void(last); err != nil {
+			if err := r.void(ctx, last); err != nil {
 				return nil, err
 			}
 		}
 	}
+}
+
+// ledgerIsNewest refuses a ledger that lacks epochs of which there are files:
+// with it their charges would be forgotten and their numbers used again.
+func (r *runner) ledgerIsNewest() error {
+	n, err := r.store.newestEpoch()
+	if err != nil {
+		return err
+	}
+	if known := r.d.ledger.nextEpoch(r.task) - 1; n > known {
+		return halted(haltState, "there are files of epoch %d, and the ledger knows epochs up to %d: it is missing or an old copy; restore the newest one", n, known)
+	}
+	return nil
+}
+
+// began reports whether an epoch whose manifest is missing may have drawn
+// noise: then a checkpoint of it is there, or a release.
+func (r *runner) began(ctx context.Context, opened *Entry) (bool, error) {
+	cp, err := r.store.load()
+	if errors.Is(err, errCheckpoint) || cp != nil && cp.epoch == opened.Epoch {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	end, err := r.releasedTo(ctx, opened)
+	return end >= 0, err
 }
 
 var errNoManifest = errors.New("the epoch has no manifest")
@@ -131,11 +170,14 @@ type OpenRequest struct {
 // into noise without a charge: ledger, secret, manifest, first checkpoint, each
 // durable before the next.
 func (r *runner) open(ctx context.Context, req OpenRequest) error {
+	if err := r.ledgerIsNewest(); err != nil {
+		return err
+	}
 	mech, err := newMechanism(r.s, nil)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
-	src, partitions, start, stable, err := r.input(ctx)
+	src, partitions, log, err := r.input(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,26 +189,23 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err != nil {
 		return err
 	}
-	base, err := r.baseOffset(req.From, src, incarnation, start, stable)
+	base, err := r.baseOffset(req.From, src, incarnation, log)
 	if err != nil {
 		return err
 	}
 
 	epoch := r.d.ledger.nextEpoch(r.task)
 	secret, nonce := r.d.entropy(r.task, epoch)
+	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
-	end := int64(-1)
-	if h := horizon(r.s); h > 0 {
-		_, last := mech.Range(h)
-		end = base + int64(last)
-	}
 	p := r.s.Privacy
-	charged, err := r.d.ledger.open(Entry{
-		Kind: kindOpen, Stream: r.task.Stream, Source: src, Epoch: epoch,
-		Nonce: hex.EncodeToString(nonce[:]), Digest: hex.EncodeToString(digest[:]), Incarnation: incarnation,
-		First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
-		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
-		Reason: req.Reason,
+	e := r.charge(mech, src, base)
+	e.Epoch, e.Incarnation, e.Reason = epoch, incarnation, req.Reason
+	e.Nonce, e.Digest = hex.EncodeToString(nonce[:]), hex.EncodeToString(digest[:])
+	var charged float64
+	err = r.write(ctx, func() (err error) {
+		charged, err = r.d.ledger.open(e)
+		return err
 	})
 	if err != nil {
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {
@@ -175,13 +214,14 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 		return err
 	}
 
-	if err := writeNew(r.d.disk, r.store.path(secretName(epoch)), secret[:]); err != nil {
+	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(secretName(epoch)), secret[:]) }); err != nil {
 		return err
 	}
 	keys, err := dp.NewEpoch(r.d.key, &secret, r.task.Stream, epoch, nonce, digest)
 	if err != nil {
 		return err
 	}
+	defer keys.Destroy()
 	check := keys.Check()
 	m := &manifest{
 		Format: manifestFormat, Stream: r.task.Stream, Epoch: epoch, Source: src, Nonce: nonce[:],
@@ -196,32 +236,61 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := writeNew(r.d.disk, r.store.path(manifestName(epoch)), file); err != nil {
+	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(epoch)), file) }); err != nil {
 		return err
 	}
-	if err := r.begin(m, file, mech, output); err != nil {
+	if err := r.begin(ctx, m, file, mech, output); err != nil {
 		return err
 	}
+	r.d.metrics.opened(r.task)
 	r.log.Info("epoch opened", "epoch", epoch, "base", base, "incarnation", incarnation, "reason", req.Reason,
 		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", charged, "limit_epsilon", p.LimitEpsilon)
 	return nil
 }
 
+// charge returns the ledger's entry for an epoch from base on.
+func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
+	end := int64(-1)
+	if h := horizon(r.s); h > 0 {
+		_, last := mech.Range(h)
+		end = base + int64(last)
+	}
+	p := r.s.Privacy
+	return Entry{
+		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
+		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+	}
+}
+
+// write repeats a write while there is no room for it.
+func (r *runner) write(ctx context.Context, call func() error) error {
+	return r.retry(ctx, "disk", func() error {
+		err := call()
+		if full(err) {
+			return &notYet{err}
+		}
+		return err
+	})
+}
+
 // begin writes the first checkpoint of an epoch.
-func (r *runner) begin(m *manifest, file []byte, mech *mechanism, output int64) error {
+func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mechanism, output int64) error {
 	state, err := mech.AppendBinary(nil)
 	if err != nil {
 		return err
 	}
-	return r.store.commit(&checkpoint{
-		epoch: m.Epoch, position: kafka.Position{Next: m.Base, LeaderEpoch: -1}, transcript: transcriptOf(file),
-		outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
-		ledger: r.d.ledger.headHash(), build: build(), state: state,
+	return r.write(ctx, func() error {
+		return r.store.commit(&checkpoint{
+			epoch: m.Epoch, manifest: sha256.Sum256(file),
+			position: kafka.Position{Next: m.Base, LeaderEpoch: -1}, transcript: transcriptOf(file),
+			outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
+			ledger: r.d.ledger.headHash(), build: build(), state: state,
+		})
 	})
 }
 
 // resume readies the open epoch of a ledger entry.
-func (r *runner) resume(ctx context.Context, opened *Entry) (*live, error) {
+func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error) {
 	m, file, err := r.manifest(opened)
 	if err != nil {
 		return nil, err
@@ -241,6 +310,11 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if l == nil {
+			keys.Destroy()
+		}
+	}()
 	mech, err := newMechanism(r.s, m.Plan)
 	if err != nil {
 		return nil, halted(haltState, "manifest of epoch %d: %w", m.Epoch, err)
@@ -262,7 +336,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (*live, error) {
 	case cp == nil:
 		// A crash between manifest and checkpoint, or a lost file. What was
 		// published since is found in the output and must come out again.
-		if err := r.begin(m, file, mech, unknownOutput); err != nil {
+		if err := r.begin(ctx, m, file, mech, unknownOutput); err != nil {
 			return nil, err
 		}
 		if cp, err = r.store.load(); err != nil {
@@ -270,23 +344,31 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (*live, error) {
 		}
 	case cp.epoch != m.Epoch:
 		return nil, halted(haltState, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.epoch, m.Epoch)
+	case cp.manifest != sha256.Sum256(file):
+		return nil, halted(haltState, "manifest of epoch %d: it is not the one that the epoch began with", m.Epoch)
+	case !r.d.ledger.knows(cp.ledger):
+		return nil, halted(haltState, "the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one")
 	}
 	if err := c.resume(cp); err != nil {
 		return nil, halted(haltState, "%w", err)
 	}
-	if err := r.limit(m); err != nil {
+	if err := r.limit(ctx, m); err != nil {
 		return nil, err
 	}
-	if src, _, _, _, err := r.input(ctx); err != nil {
+	if src, _, _, err := r.input(ctx); err != nil {
 		return nil, err
 	} else if src != m.Source {
 		return nil, halted(haltReplaced, "the cluster's id is %q, that of the epoch's log %q", src.Cluster, m.Source.Cluster)
 	}
-	l := &live{m: m, core: c, cp: cp}
-	if err := r.findPublished(ctx, l); err != nil {
+	published, ahead, err := r.findPublished(ctx, m.Epoch, cp)
+	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	if h := horizon(r.s); h > 0 && ahead > h {
+		return nil, halted(haltOutput, "%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; start anew with: streamdp epoch open %s",
+			r.s.Output.Topic, r.s.Output.Partition, ahead, m.Epoch, h, r.task.Stream)
+	}
+	return &live{m: m, core: c, cp: cp, published: published, ahead: ahead}, nil
 }
 
 // manifest reads the manifest of an epoch that the ledger knows.
@@ -302,7 +384,8 @@ func (r *runner) manifest(opened *Entry) (*manifest, []byte, error) {
 	if err != nil {
 		return nil, nil, halted(haltState, "%w", err)
 	}
-	if m.task() != r.task || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce {
+	if m.task() != r.task || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce ||
+		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First || m.Incarnation != opened.Incarnation {
 		return nil, nil, halted(haltState, "manifest of epoch %d: it is not the one that the ledger charged", opened.Epoch)
 	}
 	return m, file, nil
@@ -335,56 +418,68 @@ func (r *runner) keys(m *manifest) (*dp.Epoch, error) {
 
 // limit records a limit that differs from the last one recorded. A raised one
 // is the guarantee from now on; one below what is charged is refused.
-func (r *runner) limit(m *manifest) error {
+func (r *runner) limit(ctx context.Context, m *manifest) error {
 	p := r.s.Privacy
-	return r.d.ledger.setLimit(Entry{
-		Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch,
-		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
-	}, p.Adjacency)
+	return r.write(ctx, func() error {
+		return r.d.ledger.setLimit(Entry{
+			Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch,
+			LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+		}, p.Adjacency)
+	})
 }
 
 // void ends an epoch that never began.
-func (r *runner) void(opened *Entry) error {
+func (r *runner) void(ctx context.Context, opened *Entry) error {
 	if err := removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)); err != nil {
 		return err
 	}
 	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
-	return r.d.ledger.append(Entry{
-		Kind: kindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
-		Reason: "interrupted while opening, before any noise",
+	return r.write(ctx, func() error {
+		return r.d.ledger.append(Entry{
+			Kind: kindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
+			Reason: "interrupted while opening, before any noise",
+		})
 	})
 }
 
 // closeEpoch ends the open epoch in the ledger, whose charge covers offsets
-// below end from then on, and destroys what must not outlive it. Its releases
-// must have been acknowledged, or given up.
-func (r *runner) closeEpoch(opened *Entry, end int64, anchor *kafka.Anchor, reason string) error {
+// below end from then on, −1 for all, and destroys what must not outlive it.
+// Its releases must have been acknowledged, or given up.
+func (r *runner) closeEpoch(ctx context.Context, opened *Entry, end int64, anchor *kafka.Anchor, reason string) error {
 	e := Entry{Kind: kindClose, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Reason: reason, End: end}
 	if anchor != nil {
 		e.AnchorOffset, e.Anchor = anchor.Offset, r.anchorMAC(anchor.Hash)
 	}
-	if err := r.d.ledger.append(e); err != nil {
+	if err := r.write(ctx, func() error { return r.d.ledger.append(e) }); err != nil {
 		return err
 	}
 	r.log.Info("epoch closed", "epoch", opened.Epoch, "end", e.End, "reason", reason)
-	return r.finishClosing(&e)
+	return r.finishClosings(ctx)
 }
 
-// finishClosing destroys checkpoints and secret of a closed epoch, and says so
-// in the ledger. It is repeated at every start until it is done.
-func (r *runner) finishClosing(closed *Entry) error {
-	for _, e := range r.d.ledger.all() {
-		if e.Kind == kindDestroyed && e.Task() == r.task && e.Epoch == closed.Epoch {
-			return nil
+// finishClosings destroys checkpoints and secrets of closed epochs, and says so
+// in the ledger. It is repeated at every start, and before another epoch opens,
+// until it is done.
+func (r *runner) finishClosings(ctx context.Context) error {
+	for _, e := range r.d.ledger.undestroyed(r.task) {
+		// The checkpoint is of an epoch that is closed, unless another is open
+		// already and has its own.
+		if last := r.d.ledger.newest(r.task); last.Kind == kindClose {
+			if err := r.store.erase(); err != nil {
+				return err
+			}
+		}
+		if err := removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)); err != nil {
+			return err
+		}
+		err := r.write(ctx, func() error {
+			return r.d.ledger.append(Entry{Kind: kindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+		})
+		if err != nil {
+			return err
 		}
 	}
-	if err := r.store.erase(); err != nil {
-		return err
-	}
-	if err := removeAll(r.d.disk, r.store.dir, secretName(closed.Epoch)); err != nil {
-		return err
-	}
-	return r.d.ledger.append(Entry{Kind: kindDestroyed, Stream: closed.Stream, Source: closed.Source, Epoch: closed.Epoch})
+	return nil
 }
 
 // anchorMAC hides a record's hash, which anybody who guesses the record could
@@ -401,49 +496,95 @@ func (r *runner) anchorMAC(hash [32]byte) string {
 
 // incarnation returns the number under which the ledger counts this log: the
 // last one where the record that the last epoch ended with is still there, and
-// the next one where it is not, or nothing proves it.
+// the next one where it is not, or nothing proves it. sameLog is the operator's
+// word for what retention, or a lost checkpoint, took the proof of.
 func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uint64, error) {
-	n, last := uint64(1), (*Entry)(nil)
+	n := uint64(1)
+	var last *Entry   // the newest close of this incarnation with an anchor
+	unproven := false // a later one covers records and has none
 	for _, e := range r.d.ledger.all() {
 		if e.Source != src {
 			continue
 		}
-		if e.Kind == kindOpen {
-			n = max(n, e.Incarnation)
-		}
-		if e.Kind == kindClose && e.Anchor != "" {
-			if o := r.d.ledger.opening(e.Task(), e.Epoch); o != nil && o.Incarnation == n {
-				last = &e
+		switch e.Kind {
+		case kindOpen:
+			if e.Incarnation > n {
+				n, last, unproven = e.Incarnation, nil, false
+			}
+		case kindClose:
+			if o := r.d.ledger.opening(e.Task(), e.Epoch); o == nil || o.Incarnation != n {
+				continue
+			} else if e.Anchor != "" {
+				last, unproven = &e, false
+			} else if e.End != o.First {
+				unproven = true
 			}
 		}
 	}
-	if last == nil {
-		return n, nil
-	}
-	start, _, end, err := r.offsets(ctx, src.Topic)
+	log, err := r.offsets(ctx, src.Topic)
 	if err != nil {
 		return 0, err
 	}
-	if last.AnchorOffset < start {
-		if sameLog {
-			return n, nil
+	// same, other or gone: what the log says to a record that was read from it.
+	const (
+		same = iota
+		other
+		gone
+	)
+	look := func(offset int64, is func(hash [32]byte) bool) (int, error) {
+		switch {
+		case offset < log.start:
+			return gone, nil
+		case offset >= log.end:
+			return other, nil
 		}
-		return n + 1, nil
-	}
-	if last.AnchorOffset >= end {
-		return n + 1, nil
-	}
-	found := ""
-	err = r.read(ctx, src.Topic, int32(src.Partition), last.AnchorOffset, func(rec *kafka.Record) error {
-		if rec.Offset == last.AnchorOffset {
-			found = r.anchorMAC(rec.Hash())
+		found := other
+		err := r.read(ctx, src.Topic, int32(src.Partition), offset, func(rec *kafka.Record) error {
+			if rec.Offset == offset && is(rec.Hash()) {
+				found = same
+			}
+			return errStop
+		})
+		var gap *kafka.GapError
+		switch {
+		case errors.As(err, &gap):
+			return gone, nil
+		case err != nil && !errors.Is(err, errStop):
+			return other, err
 		}
-		return errStop
-	})
-	if err != nil && !errors.Is(err, errStop) {
-		return 0, err
+		return found, nil
 	}
-	if found == last.Anchor {
+	// Other streams' open epochs have their anchors in their checkpoints.
+	for _, o := range r.d.runners {
+		if o == r {
+			continue
+		}
+		opened := r.d.ledger.newest(o.task)
+		if opened == nil || opened.Kind != kindOpen || opened.Source != src || opened.Incarnation != n {
+			continue
+		}
+		cp, err := (&store{disk: r.d.disk, dir: o.store.dir}).load()
+		if err != nil || cp == nil || cp.position.Anchor == nil {
+			continue
+		}
+		a := cp.position.Anchor
+		if found, err := look(a.Offset, func(h [32]byte) bool { return h == a.Hash }); err != nil || found == other {
+			return n + 1, err
+		}
+	}
+	if last == nil && !unproven {
+		return n, nil
+	}
+	found := gone
+	if last != nil {
+		if found, err = look(last.AnchorOffset, func(h [32]byte) bool { return r.anchorMAC(h) == last.Anchor }); err != nil {
+			return 0, err
+		}
+	}
+	if found == same && unproven {
+		found = gone
+	}
+	if found == same || found == gone && sameLog {
 		return n, nil
 	}
 	return n + 1, nil
@@ -452,11 +593,15 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 var errStop = errors.New("enough")
 
 // baseOffset resolves where a new epoch begins.
-func (r *runner) baseOffset(from string, src Source, incarnation uint64, start, stable int64) (int64, error) {
+func (r *runner) baseOffset(from string, src Source, incarnation uint64, log offsets) (int64, error) {
 	at := r.s.Input.Start
 	if last := r.d.ledger.newest(r.task); (from == "" || from == "continue") && last != nil && last.Kind == kindClose && last.Source == src {
 		if o := r.d.ledger.opening(r.task, last.Epoch); o != nil && o.Incarnation == incarnation {
-			return max(last.End, start), nil
+			if last.End > log.end {
+				return 0, halted(haltTruncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
+					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.end, last.End, r.task.Stream)
+			}
+			return max(last.End, log.start), nil
 		}
 	}
 	if from != "" && from != "continue" {
@@ -466,12 +611,12 @@ func (r *runner) baseOffset(from string, src Source, incarnation uint64, start, 
 	}
 	switch at {
 	case config.Earliest:
-		return start, nil
+		return log.start, nil
 	case config.Latest:
-		return stable, nil
+		return log.stable, nil
 	}
-	if at := int64(at); at < start || at > stable {
-		return 0, halted(haltConfiguration, "start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
+	if at := int64(at); at < log.start || at > log.stable {
+		return 0, halted(haltConfiguration, "start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, log.start, log.stable)
 	}
 	return int64(at), nil
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -27,20 +28,23 @@ const ControlSocket = "control.sock"
 // serve starts the HTTP server and the control socket. stop ends both and lets
 // running requests finish.
 func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
-	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
+	listener, err := net.Listen("tcp", d.cfg.HTTP.Listen)
+	if err != nil {
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
 	path := filepath.Join(d.cfg.State.Dir, ControlSocket)
 	os.Remove(path) // of a process that was killed; the lock says that none runs
 	control, err := listenPrivate(path)
 	if err != nil {
+		listener.Close()
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
+	d.address.Store(listener.Addr().(*net.TCPAddr))
 	var stops []func()
 	for _, s := range []struct {
 		l net.Listener
 		h http.Handler
-	}{{d.listener, d.handler()}, {control, d.controlHandler(ctx)}} {
+	}{{listener, d.handler()}, {control, d.controlHandler(ctx)}} {
 		server := &http.Server{Handler: s.h, ReadHeaderTimeout: 5 * time.Second}
 		wg.Go(func() {
 			if err := server.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
@@ -54,7 +58,7 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 			server.Close()
 		})
 	}
-	d.log.Info("serving", "address", d.listener.Addr().String())
+	d.log.Info("serving", "address", d.Addr())
 	return func() {
 		for _, s := range stops {
 			s()
@@ -63,13 +67,11 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 }
 
 // listenPrivate listens on a socket that only this user can open, from its
-// first moment on: the state directory is 0700.
+// first moment on, whatever the directory's mode is.
 func listenPrivate(path string) (net.Listener, error) {
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(path, 0o600)
+	mask := syscall.Umask(0o177) // of the process: what else is made meanwhile is private too
+	defer syscall.Umask(mask)
+	return net.Listen("unix", path)
 }
 
 // handler serves everything that is read.

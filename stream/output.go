@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -25,7 +26,17 @@ func parseIdentity(key []byte) (t Task, epoch, step uint64, ok bool) {
 	p, err1 := strconv.ParseUint(parts[1], 10, 31)
 	epoch, err2 := strconv.ParseUint(parts[2], 10, 64)
 	step, err3 := strconv.ParseUint(parts[3], 10, 64)
-	return Task{parts[0], int(p)}, epoch, step, err1 == nil && err2 == nil && err3 == nil
+	if err1 != nil || err2 != nil || err3 != nil {
+		return t, 0, 0, false
+	}
+	t = Task{parts[0], int(p)}
+	// One spelling only: a key with a leading zero is nobody's release.
+	return t, epoch, step, string(key) == identity(t, epoch, step)
+}
+
+// identity returns a release's key.
+func identity(t Task, epoch, step uint64) string {
+	return fmt.Sprintf("%s/%d/%d/%d", t.Stream, t.Partition, epoch, step)
 }
 
 // outputUnused reports whether the output partition holds no release of the
@@ -81,15 +92,28 @@ func (r *runner) makeOutput(ctx context.Context) error {
 // readOutput reads a partition of releases to its end, from its start where
 // from is unknown. errStop of fn ends it without an error.
 func (r *runner) readOutput(ctx context.Context, topic string, partition int, from int64, fn func(*kafka.Record) error) error {
-	if from == unknownOutput {
-		if err := r.retry(ctx, "output", func() (err error) {
-			from, _, _, err = r.d.client.Offsets(ctx, topic, int32(partition))
-			return err
-		}); err != nil {
+	exists := true
+	err := r.retry(ctx, "output", func() error {
+		t, err := r.d.client.Topic(ctx, topic)
+		if err != nil {
 			return err
 		}
+		if exists = partition < len(t.Partitions); !exists {
+			return nil
+		}
+		start, _, _, err := r.d.client.Offsets(ctx, topic, int32(partition))
+		if from == unknownOutput {
+			from = start
+		}
+		return err
+	})
+	if err == nil {
+		if !exists {
+			return halted(haltOutputGone, "%s/%d does not exist any more: it can't be told whether this state is the newest; if it is no restored copy, start anew with: streamdp epoch open %s",
+				topic, partition, r.task.Stream)
+		}
+		err = r.d.client.ReadBack(ctx, topic, int32(partition), from, fn)
 	}
-	err := r.d.client.ReadBack(ctx, topic, int32(partition), from, fn)
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
 	switch {
@@ -101,61 +125,114 @@ func (r *runner) readOutput(ctx context.Context, topic string, partition int, fr
 	return err
 }
 
-// findPublished reads what the output holds since the checkpoint, and makes
-// sure that it is what this epoch could have released: a state that is older
-// than the world, a restored backup, must repeat it byte for byte before it
-// publishes anything.
-func (r *runner) findPublished(ctx context.Context, l *live) error {
-	cp := l.cp
-	l.published = map[uint64][32]byte{}
+// findPublished reads what the output holds since a checkpoint of the epoch, and
+// makes sure that it is what this epoch could have released: a state that is
+// older than the world, a restored backup, must repeat it byte for byte before
+// it publishes anything. It returns the hashes of the releases after the
+// checkpoint's step, and the largest of their steps.
+func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint) (published map[uint64][32]byte, ahead uint64, err error) {
+	seen := map[uint64][32]byte{} // what this state owes, then what was published
+	for i := range cp.outbox {
+		p := &cp.outbox[i]
+		seen[p.step] = releaseHash(p.key, p.value, p.headers)
+	}
 	note := func(rec *kafka.Record) error {
-		t, epoch, step, ok := parseIdentity(rec.Key)
+		t, of, step, ok := parseIdentity(rec.Key)
 		if !ok || t != r.task {
 			return nil
 		}
-		if r.d.ledger.opening(r.task, epoch) == nil || epoch > l.m.Epoch {
+		if r.d.ledger.opening(r.task, of) == nil || of > epoch {
 			return halted(haltOutput, "%s/%d holds a release of epoch %d, which this ledger does not know: "+
 				"this state directory is an old copy; restore the newest one, or start anew with: streamdp epoch open %s",
-				r.s.Output.Topic, r.s.Output.Partition, epoch, r.task.Stream)
+				r.s.Output.Topic, r.s.Output.Partition, of, r.task.Stream)
 		}
-		if epoch == l.m.Epoch && step > cp.step {
-			l.published[step] = releaseHash(rec.Key, rec.Value, rec.Headers)
-			l.ahead = max(l.ahead, step)
+		if of != epoch {
+			return nil
 		}
+		hash := releaseHash(rec.Key, rec.Value, rec.Headers)
+		if was, known := seen[step]; known && was != hash {
+			return r.differs(string(rec.Key))
+		}
+		seen[step] = hash
+		ahead = max(ahead, step)
 		return nil
 	}
 	end, err := r.outputEnd(ctx)
 	if err != nil {
-		return err
+		return nil, 0, err
+	}
+	if cp.output == unknownOutput {
+		// Nothing says what was there, so nothing may be missing.
+		var start int64
+		if err := r.retry(ctx, "output", func() (err error) {
+			start, _, _, err = r.d.client.Offsets(ctx, cp.outputTopic, int32(cp.outputPartition))
+			return err
+		}); err != nil {
+			return nil, 0, err
+		}
+		if start > 0 {
+			return nil, 0, halted(haltOutputGone, "%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the checkpoint, or start anew with: streamdp epoch open %s",
+				cp.outputTopic, cp.outputPartition, start, r.task.Stream)
+		}
 	}
 	moved := cp.outputTopic != r.s.Output.Topic || cp.outputPartition != r.s.Output.Partition
 	if err := r.readOutput(ctx, cp.outputTopic, cp.outputPartition, cp.output, note); err != nil {
-		return err
+		return nil, 0, err
 	}
 	if moved {
 		if err := r.readOutput(ctx, r.s.Output.Topic, r.s.Output.Partition, unknownOutput, note); err != nil {
-			return err
+			return nil, 0, err
 		}
 		cp.outputTopic, cp.outputPartition, cp.output = r.s.Output.Topic, r.s.Output.Partition, end
 	}
 	if cp.output == unknownOutput {
 		cp.output = end
 	}
-	return nil
+	return seen, ahead, nil
+}
+
+// differs is the halt of a fork: two different releases of one step.
+func (r *runner) differs(key string) error {
+	return halted(haltOutput, "release %s differs from the one that was published: the state is a copy, and the log, the build or the other copy gave other integers; "+
+		"start anew with: streamdp epoch open %s", key, r.task.Stream)
+}
+
+// releasedTo returns the end of the offsets that published releases of an epoch
+// cover, −1 where the output holds none.
+func (r *runner) releasedTo(ctx context.Context, opened *Entry) (end int64, err error) {
+	end = -1
+	err = r.readOutput(ctx, r.s.Output.Topic, r.s.Output.Partition, unknownOutput, func(rec *kafka.Record) error {
+		t, epoch, _, ok := parseIdentity(rec.Key)
+		if !ok || t != r.task || epoch != opened.Epoch {
+			return nil
+		}
+		var release struct {
+			Offsets [2]int64 `json:"offsets"`
+		}
+		if json.Unmarshal(rec.Value, &release) == nil {
+			end = max(end, release.Offsets[1])
+		}
+		end = max(end, opened.First)
+		return nil
+	})
+	var gone *halt
+	if errors.As(err, &gone) {
+		return end, nil // no output, no releases in it
+	}
+	return end, err
 }
 
 // publisher sends committed releases in order, one request at a time, until
 // the broker has acknowledged them: for ever, with pauses, the same bytes.
 type publisher struct {
-	r       *runner
-	mu      sync.Mutex
-	queue   []pending
-	wake    chan struct{}
-	acked   atomic.Uint64 // step of the last acknowledged release
-	output  atomic.Int64  // offset from which the next published ones are found
-	failed  chan error    // receives the error that ended it
-	notify  chan struct{} // after each acknowledgement
-	onAcked func(sent []pending)
+	r      *runner
+	mu     sync.Mutex
+	queue  []pending
+	wake   chan struct{}
+	acked  atomic.Uint64 // step of the last acknowledged release
+	output atomic.Int64  // offset from which the next published ones are found
+	failed chan error    // receives the error that ended it
+	notify chan struct{} // after each acknowledgement
 }
 
 func newPublisher(r *runner, cp *checkpoint) *publisher {

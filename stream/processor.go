@@ -37,11 +37,14 @@ type processor struct {
 	comparing    bool // repeating what was published before this state was restored
 
 	period time.Duration
-	tick   time.Time // when a commit is due, if there is something to commit
-	state  []byte    // scratch
+	tick   time.Time     // when a commit is due, if there is something to commit
+	pause  kafka.Backoff // between commits that the disk has no room for
+	failed bool          // the last commit was one
+	state  []byte        // scratch
 
 	exhausted bool
 	ending    *request // a close that waits for acknowledgements
+	ended     bool     // the epoch is closed, and nothing of it is written any more
 }
 
 // begin publishes what an earlier run owes, unless the output is ahead of it.
@@ -73,8 +76,12 @@ func (p *processor) flush() {
 	p.sent = len(p.outbox)
 }
 
-// schedule sets the next tick, a multiple of the period.
+// schedule sets the next tick, a multiple of the period; after a commit that
+// the disk had no room for, a pause comes first.
 func (p *processor) schedule(now time.Time) {
+	if p.failed {
+		now = now.Add(p.pause.Next())
+	}
 	p.tick = multiple(p.r.d.started, now, p.period)
 }
 
@@ -87,7 +94,9 @@ func multiple(start, now time.Time, period time.Duration) time.Time {
 }
 
 // due reports whether there is something to commit.
-func (p *processor) due() bool { return len(p.pending) > 0 || p.quiet >= quietSteps }
+func (p *processor) due() bool {
+	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0
+}
 
 // full reports whether applying must wait for a commit.
 func (p *processor) full() bool {
@@ -115,7 +124,9 @@ func (p *processor) loop(ctx context.Context) error {
 		}
 		stopping := p.exhausted || p.ending != nil
 		if stopping && p.settled() {
-			return p.end(ctx)
+			if done, err := p.end(ctx); done || err != nil {
+				return err
+			}
 		}
 		held := stopping || p.full() || p.choked()
 		if p.current != nil && !held {
@@ -127,6 +138,10 @@ func (p *processor) loop(ctx context.Context) error {
 		var in chan *batch
 		if p.current == nil && !held {
 			in = p.fetch.full
+		}
+		broken := p.fetch.failed
+		if stopping {
+			broken = nil // nothing more is read, so the log's fate is another epoch's
 		}
 		wait := time.Hour
 		if p.due() || p.period > 0 {
@@ -143,21 +158,37 @@ func (p *processor) loop(ctx context.Context) error {
 			p.acknowledge()
 		case err := <-p.pub.failed:
 			return err
-		case err := <-p.fetch.failed:
+		case err := <-broken:
 			return err
 		case q := <-p.r.requests:
-			if p.ending != nil {
-				q.reply <- errors.New("the epoch is being closed already")
-			} else {
-				p.ending = &q
-			}
+			p.request(q)
 		}
 	}
 	return nil
 }
 
-// settled reports whether nothing is left to commit or to publish.
+// request takes a request to close the epoch, unless it can't be met.
+func (p *processor) request(q request) {
+	err := errors.New("the epoch is being closed already")
+	if p.ending == nil {
+		err = p.r.acceptable(q, p.opened(), p.core.first)
+	}
+	if err != nil {
+		q.reply <- err
+		return
+	}
+	p.ending = &q
+}
+
+// opened returns the ledger's entry of the epoch.
+func (p *processor) opened() *Entry { return p.r.d.ledger.opening(p.r.task, p.live.m.Epoch) }
+
+// settled reports whether nothing is left to commit or to publish. While
+// releases are compared, nothing is published that a request could wait for.
 func (p *processor) settled() bool {
+	if p.ending != nil && p.comparing {
+		return true
+	}
 	if len(p.pending) > 0 {
 		return false
 	}
@@ -214,8 +245,7 @@ func (p *processor) close() (stop bool, err error) {
 		if p.comparing {
 			if was, ok := p.live.published[rel.step]; ok {
 				if was != releaseHash(rel.key, rel.value, rel.headers) {
-					return true, halted(haltOutput, "release %s differs from the one that was published: the state is a copy, and the log, the build or the other copy gave other integers; "+
-						"start anew with: streamdp epoch open %s", rel.key, p.r.task.Stream)
+					return true, p.r.differs(string(rel.key))
 				}
 				rel = nil // it is out already
 			}
@@ -242,7 +272,7 @@ func (p *processor) onTick() error {
 		if p.period > 0 {
 			time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
 		}
-		if err := p.commit(); err != nil {
+		if _, err := p.commit(); err != nil {
 			return err
 		}
 	}
@@ -253,8 +283,8 @@ func (p *processor) onTick() error {
 }
 
 // commit makes everything since the last boundary durable. A full disk leaves
-// the last commit as it was; it is tried again at the next tick.
-func (p *processor) commit() error {
+// the last commit as it was; it is tried again at a later tick.
+func (p *processor) commit() (done bool, err error) {
 	begun := p.r.d.now()
 	at := begun.Truncate(time.Millisecond)
 	for i := range p.pending {
@@ -265,15 +295,15 @@ func (p *processor) commit() error {
 		position = p.current.Position(p.core.first)
 	}
 	if position.Next != p.core.first {
-		return errors.New("internal: the boundary's position was not kept")
+		return false, errors.New("internal: the boundary's position was not kept")
 	}
 	state, err := p.core.mech.AppendBinary(p.state[:0])
 	if err != nil {
-		return err
+		return false, err
 	}
 	p.state = state
 	cp := &checkpoint{
-		epoch: p.live.m.Epoch, step: p.core.step, position: position, transcript: p.core.transcript,
+		epoch: p.live.m.Epoch, manifest: p.live.cp.manifest, step: p.core.step, position: position, transcript: p.core.transcript,
 		outputTopic: p.live.cp.outputTopic, outputPartition: p.live.cp.outputPartition, output: p.pub.output.Load(),
 		ledger: p.r.d.ledger.headHash(), build: build(),
 		state: state, outbox: append(slices.Clip(p.outbox), p.pending...),
@@ -281,20 +311,23 @@ func (p *processor) commit() error {
 	if err := p.r.store.commit(cp); err != nil {
 		p.r.d.metrics.commitFailed(p.r.task)
 		if !full(err) {
-			return err
+			return false, err
 		}
+		p.failed = true
 		p.r.troubled("commit", err)
-		return nil
+		return false, nil
 	}
+	p.failed = false
+	p.pause.Reset()
 	p.r.untroubled("commit")
 	cp.state = nil
 	p.live.cp = cp
 	p.outbox = cp.outbox
 	p.outboxBytes += p.pendingBytes
 	p.pending, p.pendingBytes, p.quiet = nil, 0, 0
-	p.r.d.metrics.committed(p.r.task, p.r.d.now().Sub(begun), len(state), p.r.d.now())
+	p.r.committed(p.r.d.now().Sub(begun), len(state))
 	p.flush()
-	return nil
+	return true, nil
 }
 
 // acknowledge drops what the broker has from the outbox; the next commit drops
@@ -312,40 +345,51 @@ func (p *processor) acknowledge() {
 	p.report()
 }
 
-// end closes the epoch.
-func (p *processor) end(ctx context.Context) error {
-	if p.quiet > 0 {
-		if err := p.commit(); err != nil {
-			return err
+// end closes the epoch. It is not done where the disk has no room for what must
+// be written first.
+func (p *processor) end(ctx context.Context) (done bool, err error) {
+	if p.quiet > 0 && !p.comparing {
+		if p.failed {
+			return false, nil // a tick tries again
+		}
+		if done, err := p.commit(); !done {
+			p.schedule(p.r.d.now())
+			return false, err
 		}
 	}
-	opened := p.r.d.ledger.opening(p.r.task, p.live.m.Epoch)
-	reason := reasonRequest
-	if p.exhausted {
-		reason = reasonHorizon
+	p.ended = true
+	if p.comparing {
+		// Only on request. The epoch covers what its other copy published.
+		err = p.r.closeHalted(ctx, p.opened(), true)
+	} else {
+		reason := reasonRequest
+		if p.exhausted {
+			reason = reasonHorizon
+		}
+		at := p.live.cp.position
+		err = p.r.closeEpoch(ctx, p.opened(), at.Next, at.Anchor, reason)
 	}
-	at := p.live.cp.position
-	err := p.r.closeEpoch(opened, at.Next, at.Anchor, reason)
 	if p.ending == nil {
-		return err
+		return true, err
 	}
 	if err == nil && p.ending.kind == requestOpen {
 		err = p.r.open(ctx, p.ending.open)
 	}
 	p.ending.reply <- err
+	p.ending = nil
 	var h *halt
 	if errors.As(err, &h) {
-		return nil // the request has the answer; settle finds what is left
+		err = nil // the request has the answer; settle finds what is left
 	}
-	return err
+	return true, err
 }
 
 // shutdown ends the run: the open step is dropped, everything closed is
 // committed and, if the broker answers in time, published.
-func (p *processor) shutdown(ctx context.Context) error {
+func (p *processor) shutdown() error {
 	if p.due() || p.quiet > 0 {
 		time.Sleep(settleTime)
-		if err := p.commit(); err != nil {
+		if _, err := p.commit(); err != nil {
 			return err
 		}
 	}
@@ -356,7 +400,7 @@ func (p *processor) shutdown(ctx context.Context) error {
 		case <-p.pub.notify:
 			p.acknowledge()
 		case <-p.pub.failed:
-			return nil
+			return nil // the next start meets it again
 		case <-deadline.C:
 			p.r.log.Warn("releases are left to be published at the next start", "releases", len(p.outbox))
 			return nil

@@ -68,13 +68,19 @@ func (r *runner) change(f func(*TaskStatus)) {
 		s := *old
 		f(&s)
 		if r.status.CompareAndSwap(old, &s) {
-			return
+			break
 		}
+	}
+	if r.d.observe != nil {
+		r.d.observe()
 	}
 }
 
 // setState sets the state, and the reason of a halt.
 func (r *runner) setState(state string, h *halt) {
+	if state == stateRunning {
+		r.ran.Store(true)
+	}
 	r.change(func(s *TaskStatus) {
 		s.State, s.Reason, s.Message = state, "", ""
 		if h != nil {
@@ -102,6 +108,13 @@ func (r *runner) setLive(l *live) {
 // progress shows how far the owner is.
 func (r *runner) progress(step uint64, next int64, outbox int, comparing bool) {
 	r.change(func(s *TaskStatus) { s.Step, s.NextOffset, s.Outbox, s.Comparing = step, next, outbox, comparing })
+}
+
+// committed shows a durable commit.
+func (r *runner) committed(took time.Duration, bytes int) {
+	now := r.d.now()
+	r.d.metrics.committed(r.task, took, bytes, now)
+	r.change(func(s *TaskStatus) { s.LastCommit = &now })
 }
 
 // Status returns the task's status, with what is being repeated.

@@ -39,6 +39,7 @@ type runner struct {
 
 	requests chan request
 	status   atomic.Pointer[TaskStatus]
+	ran      atomic.Bool // an epoch ran, however shortly
 
 	// What the fetching goroutine saw last, for lag.
 	logStart, logEnd atomic.Int64
@@ -75,11 +76,11 @@ func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
 // the whole process, which it returns.
 func (r *runner) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		l, err := r.settle(ctx)
+		l, err := r.settled(ctx)
 		if err == nil && l != nil {
 			err = r.process(ctx, l)
 		}
-		if ctx.Err() != nil {
+		if err = classify(err); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil
 		}
 		var h *halt
@@ -98,6 +99,65 @@ func (r *runner) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// classify makes a halt of an error of the cluster that no repetition cures: it
+// concerns this task, not the process.
+func classify(err error) error {
+	var h *halt
+	var refused *kafka.Error
+	switch {
+	case err == nil || errors.As(err, &h):
+		return err
+	case errors.As(err, &refused):
+		return halted(haltKafka, "%w", err)
+	}
+	return logError(err)
+}
+
+// settled is settle, interrupted by requests: a task that waits for the cluster
+// may be told to do something else.
+func (r *runner) settled(ctx context.Context) (*live, error) {
+	for {
+		type result struct {
+			l   *live
+			err error
+		}
+		settling, interrupt := context.WithCancel(ctx)
+		done := make(chan result, 1)
+		go func() {
+			l, err := r.settle(settling)
+			done <- result{l, err}
+		}()
+		select {
+		case res := <-done:
+			interrupt()
+			return res.l, res.err
+		case q := <-r.requests:
+			interrupt()
+			res := <-done
+			if res.l != nil {
+				res.l.core.keys.Destroy() // the epoch is on disk as it was
+			}
+			var h *halt
+			if err := classify(res.err); err != nil && !errors.As(err, &h) && !errors.Is(err, context.Canceled) {
+				q.reply <- err
+				return nil, err
+			}
+			r.calm()
+			q.reply <- r.serve(ctx, q)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+		}
+	}
+}
+
+// calm forgets what was being repeated when it was interrupted.
+func (r *runner) calm() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.troubles)
 }
 
 // finished sets the state of a task whose epoch is closed.
@@ -161,6 +221,7 @@ func (r *runner) troubled(what string, err error) {
 	r.mu.Unlock()
 	if !known {
 		r.log.Warn("retrying", "what", what, "error", err.Error())
+		r.change(func(*TaskStatus) {})
 	}
 }
 
@@ -171,12 +232,17 @@ func (r *runner) untroubled(what string) {
 	r.mu.Unlock()
 	if known {
 		r.log.Info("works again", "what", what)
+		r.change(func(*TaskStatus) {})
 	}
 }
 
+// offsets are the ends of a log: where it starts, below which offset every
+// transaction is decided, and where it ends.
+type offsets struct{ start, stable, end int64 }
+
 // input waits for the input partition and returns what it is: the source, the
-// topic's partitions, and where its log starts and is stable.
-func (r *runner) input(ctx context.Context) (src Source, partitions int, start, stable int64, err error) {
+// topic's partitions, and the log's offsets.
+func (r *runner) input(ctx context.Context) (src Source, partitions int, log offsets, err error) {
 	in := r.s.Input
 	err = r.retry(ctx, "input", func() error {
 		t, err := r.d.client.Topic(ctx, in.Topic)
@@ -202,19 +268,19 @@ func (r *runner) input(ctx context.Context) (src Source, partitions int, start, 
 			return halted(haltCompacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
 				"input.allow_compacted = true accepts it", in.Topic)
 		}
-		start, stable, _, err = r.d.client.Offsets(ctx, in.Topic, int32(r.task.Partition))
+		log.start, log.stable, log.end, err = r.d.client.Offsets(ctx, in.Topic, int32(r.task.Partition))
 		return err
 	})
-	return src, partitions, start, stable, err
+	return src, partitions, log, err
 }
 
-// offsets returns the log's start, last stable offset and end.
-func (r *runner) offsets(ctx context.Context, topic string) (start, stable, end int64, err error) {
+// offsets returns those of the task's partition of a topic.
+func (r *runner) offsets(ctx context.Context, topic string) (log offsets, err error) {
 	err = r.retry(ctx, "input", func() error {
-		start, stable, end, err = r.d.client.Offsets(ctx, topic, int32(r.task.Partition))
+		log.start, log.stable, log.end, err = r.d.client.Offsets(ctx, topic, int32(r.task.Partition))
 		return err
 	})
-	return start, stable, end, err
+	return log, err
 }
 
 // read reads a log from an offset until fn returns an error.
@@ -255,9 +321,12 @@ func (r *runner) process(ctx context.Context, l *live) error {
 	r.setLive(l)
 	p.begin()
 	err = p.loop(ctx)
-	if err == nil && ctx.Err() != nil {
+	if err == nil && !p.ended {
 		stopFetching()
-		err = p.shutdown(background)
+		err = p.shutdown()
+	}
+	if p.ending != nil {
+		p.ending.reply <- errors.New("the task stopped before the epoch could be closed: ask again")
 	}
 	return err
 }
@@ -304,6 +373,11 @@ func (f *fetcher) run(ctx context.Context) {
 			}
 			return
 		}
+		if b.Lost > 0 {
+			f.r.log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
+		} else if b.AnchorDropped {
+			f.r.log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
+		}
 		f.r.logStart.Store(b.LogStart)
 		f.r.logEnd.Store(b.LastStable)
 		f.decoder.decode(b)
@@ -315,7 +389,8 @@ func (f *fetcher) run(ctx context.Context) {
 	}
 }
 
-// logError turns what a reader ends with into a halt.
+// logError turns what a reader ends with into a halt, and leaves other errors
+// as they are.
 func logError(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
@@ -328,5 +403,5 @@ func logError(err error) error {
 	case errors.As(err, &replaced):
 		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open", err)
 	}
-	return halted(haltState, "reading the input: %w", err)
+	return err
 }

@@ -18,7 +18,7 @@ type Backoff struct {
 // Wait sleeps for the next pause. It returns early, with the context's error,
 // when the context ends.
 func (b *Backoff) Wait(ctx context.Context) error {
-	t := time.NewTimer(b.next())
+	t := time.NewTimer(b.Next())
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -31,7 +31,8 @@ func (b *Backoff) Wait(ctx context.Context) error {
 // Reset is to be called after a success.
 func (b *Backoff) Reset() { b.attempts = 0 }
 
-func (b *Backoff) next() time.Duration {
+// Next returns the next pause, for those who wait by other means.
+func (b *Backoff) Next() time.Duration {
 	lo, hi := b.Min, b.Max
 	if lo <= 0 {
 		lo = 50 * time.Millisecond

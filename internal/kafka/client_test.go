@@ -243,17 +243,17 @@ func TestAdmin(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	b := Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	for i, top := range []time.Duration{10, 20, 40, 50, 50} {
-		if d := b.next(); d > top*time.Millisecond || d < top*time.Millisecond/2 {
+		if d := b.Next(); d > top*time.Millisecond || d < top*time.Millisecond/2 {
 			t.Errorf("pause %d is %v, want at most %v", i, d, top*time.Millisecond)
 		}
 	}
 	b.Reset()
-	if d := b.next(); d > 10*time.Millisecond {
+	if d := b.Next(); d > 10*time.Millisecond {
 		t.Errorf("pause after a success is %v", d)
 	}
 	b = Backoff{}
 	for range 100 {
-		if d := b.next(); d > 5*time.Second || d < 25*time.Millisecond {
+		if d := b.Next(); d > 5*time.Second || d < 25*time.Millisecond {
 			t.Errorf("pause %v", d)
 		}
 	}
