@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -157,8 +158,8 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 //	manifest-N, secret-N          of epoch N, N in decimal
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
-//	checkpoint.tmp                a write that did not end
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
+//	*.tmp                         a write that did not end
 //
 // A small state goes to a new file that takes the place of the old one. A large
 // one, from slotBytes on, is written over the older of two slots, which costs
@@ -176,7 +177,7 @@ type store struct {
 const (
 	checkpointName = "checkpoint"
 	previousName   = "checkpoint.prev"
-	temporaryName  = "checkpoint.tmp"
+	temporaryName  = checkpointName + temporarySuffix
 	noSlot         = -1
 )
 
@@ -198,7 +199,12 @@ func openStore(d disk, dir string) (*store, error) {
 	if err := d.SyncDir(filepath.Dir(dir)); err != nil {
 		return nil, err
 	}
-	return &store{disk: d, dir: dir, slot: noSlot}, removeAll(d, dir, temporaryName)
+	names, err := d.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, temporarySuffix) })
+	return &store{disk: d, dir: dir, slot: noSlot}, removeAll(d, dir, left...)
 }
 
 func (s *store) path(name string) string { return filepath.Join(s.dir, name) }

@@ -103,18 +103,34 @@ func write(f file, err error, data []byte) error {
 	return err
 }
 
-// writeNew makes a file durable under a name that is free: contents first, then
-// the name.
+// temporarySuffix ends the names of writes that did not end.
+const temporarySuffix = ".tmp"
+
+// writeNew makes a file durable under a name that is free, all or nothing: a
+// file that is there is whole.
 func writeNew(d disk, name string, data []byte) error {
-	f, err := d.Create(name)
-	if err != nil {
+	switch _, err := d.ReadFile(name); {
+	case err == nil:
+		return &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
+	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if err := write(f, nil, data); err != nil {
+	tmp := name + temporarySuffix
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := d.Create(tmp)
+	if err = write(f, err, data); err == nil {
+		err = d.Rename(tmp, name)
+	}
+	if err == nil {
+		err = d.SyncDir(filepath.Dir(name))
+	}
+	if err != nil { // so that it can be tried again
+		d.Remove(tmp)
 		d.Remove(name)
-		return err
 	}
-	return d.SyncDir(filepath.Dir(name))
+	return err
 }
 
 // removeAll removes names that may be missing, and makes that durable.

@@ -430,7 +430,7 @@ func (r *runner) limit(ctx context.Context, m *manifest) error {
 
 // void ends an epoch that never began.
 func (r *runner) void(ctx context.Context, opened *Entry) error {
-	if err := removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)); err != nil {
+	if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)) }); err != nil {
 		return err
 	}
 	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
@@ -465,11 +465,11 @@ func (r *runner) finishClosings(ctx context.Context) error {
 		// The checkpoint is of an epoch that is closed, unless another is open
 		// already and has its own.
 		if last := r.d.ledger.newest(r.task); last.Kind == kindClose {
-			if err := r.store.erase(); err != nil {
+			if err := r.write(ctx, r.store.erase); err != nil {
 				return err
 			}
 		}
-		if err := removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)); err != nil {
+		if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)) }); err != nil {
 			return err
 		}
 		err := r.write(ctx, func() error {

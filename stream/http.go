@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,8 +32,7 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
 	path := filepath.Join(d.cfg.State.Dir, ControlSocket)
-	os.Remove(path) // of a process that was killed; the lock says that none runs
-	control, err := listenPrivate(path)
+	control, err := listenPrivate(filepath.Join(d.cfg.State.Dir, "tasks"), path)
 	if err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
@@ -63,15 +61,29 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 		for _, s := range stops {
 			s()
 		}
+		os.Remove(path)
 	}, nil
 }
 
 // listenPrivate listens on a socket that only this user can open, from its
-// first moment on, whatever the directory's mode is.
-func listenPrivate(path string) (net.Listener, error) {
-	mask := syscall.Umask(0o177) // of the process: what else is made meanwhile is private too
-	defer syscall.Umask(mask)
-	return net.Listen("unix", path)
+// first moment on: it is made in a directory that is closed to others, and moved.
+func listenPrivate(private, path string) (net.Listener, error) {
+	made := filepath.Join(private, ControlSocket)
+	os.Remove(made) // of a process that was killed; the lock says that none runs
+	l, err := net.Listen("unix", made)
+	if err != nil {
+		return nil, err
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it has another name by then
+	err = os.Chmod(made, 0o600)
+	if err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // handler serves everything that is read.
