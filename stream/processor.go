@@ -406,6 +406,10 @@ func (p *processor) shutdown() error {
 			return nil
 		}
 	}
+	if len(p.live.cp.outbox) > 0 && !p.comparing {
+		_, err := p.commit() // so that the next start has nothing to repeat
+		return err
+	}
 	return nil
 }
 

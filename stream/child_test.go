@@ -1,0 +1,271 @@
+package stream
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	ossignal "os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+)
+
+// The test binary executes itself as a process that can be killed.
+
+// childVariable holds a childSpec as JSON where the binary is such a process.
+const childVariable = "STREAMDP_TEST_CHILD"
+
+// childSpec says what a child process does.
+type childSpec struct {
+	Role   string // "daemon", "naive" or "broker"
+	Config string // text
+	Seed   uint64
+	Fetch  int
+
+	Port   int // broker
+	Data   string
+	Topics []string
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childVariable); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child is the main function of a child process. It prints "up" when it works.
+func child(text string) error {
+	var spec childSpec
+	if err := json.Unmarshal([]byte(text), &spec); err != nil {
+		return err
+	}
+	ctx, stop := ossignal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if spec.Role == "broker" {
+		b, err := embedded.Start(embedded.Options{Port: spec.Port, DataDir: spec.Data, Topics: spec.Topics})
+		if err != nil {
+			return err
+		}
+		fmt.Println("up", b.Addr())
+		<-ctx.Done()
+		b.Close()
+		return nil
+	}
+	cfg, err := config.Parse("child.toml", []byte(spec.Config))
+	if err != nil {
+		return err
+	}
+	if spec.Role == "naive" {
+		return naive(ctx, cfg, spec)
+	}
+	up := false
+	var d *Daemon
+	d, err = New(Options{
+		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test", FetchBytes: spec.Fetch,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		observe: func() {
+			if d != nil && !up && d.runners[0].ran.Load() {
+				up = true
+				fmt.Println("up", d.Addr())
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Run(ctx)
+}
+
+// naive is the loop that everybody writes first, the control variant of the
+// kill test: at least once, fresh noise in every attempt, publish, then commit.
+func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
+	s := cfg.Streams[0]
+	client, err := kafka.NewClient(kafka.Options{Brokers: cfg.Kafka.Brokers})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var saved struct {
+		Step  uint64
+		Next  int64
+		State []byte
+	}
+	path := filepath.Join(cfg.State.Dir, "naive.json")
+	if data, err := os.ReadFile(path); err == nil {
+		if err := json.Unmarshal(data, &saved); err != nil {
+			return err
+		}
+	}
+	mech, err := newMechanism(s, nil)
+	if err != nil {
+		return err
+	}
+	secret := dp.NewSecret() // of this attempt
+	keys, err := dp.NewEpoch(InsecureKey(spec.Seed), &secret, s.Name, 1, dp.NewNonce(), [32]byte{})
+	if err != nil {
+		return err
+	}
+	m := &manifest{Stream: s.Name, Epoch: 1, Version: "test"}
+	c, err := newCore(s, m, nil, mech, keys)
+	if err != nil {
+		return err
+	}
+	if saved.State != nil {
+		if err := mech.UnmarshalBinary(saved.State); err != nil {
+			return err
+		}
+		c.step = saved.Step
+		c.openStep()
+	}
+	reader, err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch}, kafka.Position{Next: saved.Next, LeaderEpoch: -1})
+	if err != nil {
+		return err
+	}
+	dec, err := newDecoder(s.Input.Codec, s.Input.Columns)
+	if err != nil {
+		return err
+	}
+	fmt.Println("up")
+	var b batch
+	for ctx.Err() == nil {
+		if err := reader.Fetch(ctx, &b.Chunk); err != nil {
+			if kafka.Retriable(err) {
+				continue
+			}
+			return err
+		}
+		dec.decode(&b)
+		for i := range b.Records {
+			c.add(b.Records[i].Offset, b.row(i, dec.columns))
+			if b.Records[i].Offset+1 < c.end {
+				continue
+			}
+			rel, err := c.close()
+			if err != nil {
+				return err
+			}
+			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel.key, Value: rel.value, Headers: rel.headers, Time: time.UnixMilli(1)}})
+			if err != nil {
+				return err
+			}
+			saved.Step, saved.Next = c.step, c.first
+			if saved.State, err = mech.AppendBinary(saved.State[:0]); err != nil {
+				return err
+			}
+			data, err := json.Marshal(saved)
+			if err != nil {
+				return err
+			}
+			os.Remove(path + ".tmp")
+			f, err := osDisk{}.Create(path + ".tmp")
+			if err := write(f, err, data); err != nil {
+				return err
+			}
+			if err := os.Rename(path+".tmp", path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// process is a running child.
+type process struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	stderr *journal
+	lines  *bufio.Reader
+	addr   string // what it serves
+	done   chan struct{}
+	err    error
+}
+
+// spawn starts a child process.
+func spawn(t testing.TB, spec childSpec) *process {
+	t.Helper()
+	text, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: exec.Command(os.Args[0]), stderr: &journal{}, done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	p.cmd.Stderr = p.stderr
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout = w
+	p.lines = bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		<-p.done
+		out.Close()
+	})
+	return p
+}
+
+// up waits until the child works.
+func (p *process) up() *process {
+	p.t.Helper()
+	line, err := p.lines.ReadString('\n')
+	if err != nil {
+		<-p.done
+		p.t.Fatalf("the child ended before it was up: %v %v\n%s", err, p.err, p.stderr)
+	}
+	p.addr = strings.TrimSpace(strings.TrimPrefix(line, "up"))
+	return p
+}
+
+// kill ends the child without its knowledge, and reports whether it was alive.
+func (p *process) kill() {
+	p.t.Helper()
+	p.cmd.Process.Kill()
+	<-p.done
+	var exit *exec.ExitError
+	if !errors.As(p.err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		p.t.Fatalf("the child ended by itself: %v\n%s", p.err, p.stderr)
+	}
+}
+
+// terminate asks the child to end and returns its exit code.
+func (p *process) terminate() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("the child does not end\n%s", p.stderr)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+var _ io.Writer = (*journal)(nil)

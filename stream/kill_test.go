@@ -1,0 +1,312 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
+)
+
+// killStream has small steps, so that most of a daemon's life is commits.
+var killStream = with(ordersStream, "step   = 100", "step = 20")
+
+// feeder appends records to the input slowly, until it is stopped.
+type feeder struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+	fed  int
+}
+
+func (r *rig) feed() *feeder {
+	ctx, stop := context.WithCancel(context.Background())
+	f := &feeder{stop: stop}
+	// It has a client of its own, whose broker may die.
+	client := dial(r.t, r.addr)
+	f.done.Go(func() {
+		tick := time.NewTicker(4 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			var list []kafka.Message
+			for range 25 {
+				list = append(list, kafka.Message{Value: orderRecord(f.fed + len(list)), Time: time.UnixMilli(1)})
+			}
+			if _, err := client.Produce(ctx, "orders", 0, list); err == nil {
+				f.fed += len(list)
+			}
+		}
+	})
+	return f
+}
+
+func (f *feeder) end() {
+	f.stop()
+	f.done.Wait()
+}
+
+func (r *rig) spec(role string, fetch int) childSpec {
+	r.commit = "0s"
+	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Fetch: fetch}
+}
+
+// steps returns the whole steps in the input.
+func (r *rig) steps(length int64) uint64 {
+	r.t.Helper()
+	c := dial(r.t, r.addr)
+	_, _, end, err := c.Offsets(context.Background(), "orders", 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return uint64(end / length)
+}
+
+// uninterrupted runs a daemon over the same input with the same seed and a
+// state and an output of its own, in one go.
+func (r *rig) uninterrupted(steps uint64) *verdict {
+	r.t.Helper()
+	ref := r.sibling(with(r.toml, `"orders.dp"`, `"reference.dp"`))
+	ref.commit = "10ms"
+	x := ref.start()
+	x.published(steps)
+	x.end()
+	return ref.history("reference.dp")
+}
+
+// interruptions counts what kills hit.
+type interruptions struct {
+	kills     int
+	inCommit  int // a commit was being written
+	unsent    int // a commit was durable, and its releases had not left
+	unacked   int // they had left, and no later commit knew
+	lastSeen  uint64
+	nextInOut int64
+}
+
+// note looks at what a kill has left.
+func (i *interruptions) note(t testing.TB, r *rig) {
+	t.Helper()
+	i.kills++
+	if _, err := os.Stat(r.file(temporaryName)); err == nil {
+		i.inCommit++
+	}
+	data, err := os.ReadFile(r.file(checkpointName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp, err := parseCheckpoint(data)
+	if err != nil {
+		t.Fatalf("after kill %d: %v", i.kills, err)
+	}
+	if err := r.client.ReadBack(context.Background(), "orders.dp", 0, i.nextInOut, func(rec *kafka.Record) error {
+		if _, _, step, ok := parseIdentity(rec.Key); ok {
+			i.lastSeen = max(i.lastSeen, step)
+		}
+		i.nextInOut = rec.Offset + 1
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if i.lastSeen > cp.step {
+		t.Fatalf("after kill %d: step %d is published, the last commit is of step %d", i.kills, i.lastSeen, cp.step)
+	}
+	if n := len(cp.outbox); n > 0 {
+		if cp.outbox[n-1].step > i.lastSeen {
+			i.unsent++
+		} else {
+			i.unacked++
+		}
+	}
+}
+
+// killLoop starts and kills daemons until the number is reached.
+func killLoop(t testing.TB, r *rig, spec childSpec, rng *rand.Rand, kills int, hit *interruptions) {
+	t.Helper()
+	for range kills {
+		p := spawn(t, spec).up()
+		time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(37_000))*time.Microsecond) // the moment of the kill, nothing waits for it
+		p.kill()
+		if hit != nil {
+			hit.note(t, r)
+		}
+	}
+}
+
+// finish runs a daemon until everything is published.
+func (r *rig) finish(steps uint64) {
+	r.t.Helper()
+	r.commit = "10ms"
+	x := r.start()
+	x.published(steps)
+	x.end()
+}
+
+// TestKill kills the daemon 200 times at random moments. Whatever was under
+// way: no step has two different releases, none is missing, and all are those
+// of a run without interruption.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	const seed, kills = 20, 200
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := newRig(t, killStream)
+	var hit interruptions
+	f := r.feed()
+	killLoop(t, r, r.spec("daemon", 16<<10), rng, kills, &hit)
+	f.end()
+	steps := r.steps(20)
+	r.finish(steps)
+	v := r.history("orders.dp")
+	want := r.uninterrupted(steps)
+	v.equals(t, want)
+	t.Logf("%d kills, %d steps: %d in the middle of writing a commit, %d between a commit and its publication, %d between that and the next commit; %d releases published again",
+		hit.kills, v.steps, hit.inCommit, hit.unsent, hit.unacked, v.duplicates)
+	if v.steps != steps || steps < 500 {
+		t.Errorf("%d steps, the input has %d", v.steps, steps)
+	}
+	if hit.inCommit == 0 || hit.unsent == 0 || hit.unacked == 0 || v.duplicates == 0 {
+		t.Errorf("the kills missed: %+v, %d duplicates", hit, v.duplicates)
+	}
+}
+
+// TestKillNaive is the control: the usual loop under the same kills and the
+// same checker. If it passes, the checker is blind.
+func TestKillNaive(t *testing.T) {
+	t.Parallel()
+	const seed, kills = 21, 60
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := newRig(t, killStream)
+	if err := os.MkdirAll(filepath.Join(r.dir, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.client.CreateTopic(t.Context(), "orders.dp", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	f := r.feed()
+	killLoop(t, r, r.spec("naive", 16<<10), rng, kills, nil)
+	f.end()
+	v := judge(t, r.output("orders.dp"))
+	t.Logf("%d kills, %d steps: %d of them with two different releases, %d published again", kills, v.steps, len(v.forks), v.duplicates)
+	if len(v.forks) == 0 {
+		t.Error("the checker finds nothing wrong with fresh noise in every attempt")
+	}
+}
+
+// TestKillCopies runs two daemons on copies of one state directory, with other
+// sizes of fetches, into one output, and kills both. They publish the same
+// bytes.
+func TestKillCopies(t *testing.T) {
+	t.Parallel()
+	const seed, kills = 22, 25
+	r := newRig(t, killStream)
+	f := r.feed()
+	spawn(t, r.spec("daemon", 16<<10)).up().kill()
+	s := r.sibling(killStream)
+	r.copyState(s)
+	var wg sync.WaitGroup
+	for i, x := range []*rig{r, s} {
+		wg.Go(func() {
+			killLoop(t, x, x.spec("daemon", []int{16 << 10, 5 << 10}[i]), rand.New(rand.NewPCG(seed, uint64(i))), kills, nil)
+		})
+	}
+	wg.Wait()
+	f.end()
+	steps := r.steps(20)
+	r.finish(steps)
+	s.finish(steps)
+	v := r.history("orders.dp")
+	want := r.uninterrupted(steps)
+	v.equals(t, want)
+	t.Logf("%d kills of two copies, %d steps, %d releases published again", 2*kills, v.steps, v.duplicates)
+	if v.duplicates < int(steps)/10 {
+		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", v.duplicates, steps)
+	}
+}
+
+// TestKillBroker kills the broker too. What it had acknowledged is there when it
+// comes back, and daemons wait for it.
+func TestKillBroker(t *testing.T) {
+	t.Parallel()
+	const seed, rounds = 23, 6
+	rng := rand.New(rand.NewPCG(seed, 0))
+	broker := childSpec{Role: "broker", Data: shortDir(t), Topics: []string{"orders"}}
+	b := spawn(t, broker).up()
+	if _, err := fmt.Sscanf(b.addr[strings.LastIndexByte(b.addr, ':')+1:], "%d", &broker.Port); err != nil {
+		t.Fatal(err)
+	}
+	r := newRigAt(t, nil, b.addr, killStream)
+	spec := r.spec("daemon", 16<<10)
+	f := r.feed()
+	for range rounds {
+		p := spawn(t, spec).up()
+		time.Sleep(time.Duration(10+rng.IntN(60)) * time.Millisecond)
+		b.kill()
+		killLoopDown(t, p, rng)
+		b = spawn(t, broker).up()
+		killLoop(t, r, spec, rng, 4, nil)
+	}
+	f.end()
+	steps := r.steps(20)
+	r.finish(steps)
+	v := r.history("orders.dp")
+	v.equals(t, r.uninterrupted(steps))
+	t.Logf("%d kills of the broker, %d of the daemon, %d steps, %d releases published again", rounds, 5*rounds, v.steps, v.duplicates)
+	if steps < 50 {
+		t.Errorf("only %d steps", steps)
+	}
+}
+
+// killLoopDown kills a daemon that has lost its broker, half of the time.
+func killLoopDown(t testing.TB, p *process, rng *rand.Rand) {
+	t.Helper()
+	time.Sleep(time.Duration(rng.IntN(40)) * time.Millisecond)
+	p.kill()
+}
+
+// TestTerminate: SIGTERM ends the daemon with 0, everything that was closed is
+// published, and the next run repeats nothing.
+func TestTerminate(t *testing.T) {
+	t.Parallel()
+	const rounds = 12
+	rng := rand.New(rand.NewPCG(24, 0))
+	r := newRig(t, killStream)
+	f := r.feed()
+	for range rounds {
+		p := spawn(t, r.spec("daemon", 16<<10)).up()
+		time.Sleep(time.Duration(5+rng.IntN(50)) * time.Millisecond)
+		if code := p.terminate(); code != 0 {
+			t.Fatalf("exit code %d\n%s", code, p.stderr)
+		}
+		data, err := os.ReadFile(r.file(checkpointName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cp, err := parseCheckpoint(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := judge(t, r.outputIfAny("orders.dp"))
+		v.faultless(t)
+		if v.steps != cp.step {
+			t.Errorf("step %d is committed and step %d published", cp.step, v.steps)
+		}
+	}
+	f.end()
+	steps := r.steps(20)
+	r.finish(steps)
+	v := r.history("orders.dp")
+	v.equals(t, r.uninterrupted(steps))
+	if v.steps != steps || v.duplicates > 0 {
+		t.Errorf("%d steps of %d, %d published again in %d runs", v.steps, steps, v.duplicates, rounds)
+	}
+}
