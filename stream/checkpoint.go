@@ -40,11 +40,13 @@ type checkpoint struct {
 	step       uint64   // last closed
 	position   kafka.Position
 	transcript dp.Transcript
-	// output is where acknowledged releases end in the output partition, and
-	// which partition that is.
+	// output is the offset in the output partition from which releases that
+	// this checkpoint does not know are looked for: that of an acknowledged
+	// release, or, before there is one, where the partition ended.
 	outputTopic     string
 	outputPartition int
 	output          int64
+	acknowledged    bool     // a release is at output
 	ledger          [32]byte // head when written
 	build           string
 	state           []byte
@@ -77,6 +79,11 @@ func (c *checkpoint) encode(b []byte) []byte {
 	w.String(c.outputTopic)
 	w.Int(int64(c.outputPartition))
 	w.Int(c.output)
+	if c.acknowledged {
+		w.Byte(1)
+	} else {
+		w.Byte(0)
+	}
 	w.Raw(c.ledger[:])
 	w.String(c.build)
 	w.Bytes(c.state)
@@ -128,6 +135,8 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 	}
 	copy(c.transcript[:], r.Raw(32))
 	c.outputTopic, c.outputPartition, c.output = r.String(), int(r.Int()), r.Int()
+	acknowledged := r.Byte()
+	c.acknowledged = acknowledged == 1
 	copy(c.ledger[:], r.Raw(32))
 	c.build = r.String()
 	c.state = r.Bytes()
@@ -146,7 +155,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		c.outbox = append(c.outbox, p)
 	}
 	a := c.position.Anchor
-	if !r.Done() || c.epoch == 0 || c.position.Next < 0 || anchored > 1 || a != nil && (a.Offset < 0 || a.Offset >= c.position.Next) ||
+	if !r.Done() || c.epoch == 0 || c.position.Next < 0 || anchored > 1 || acknowledged > 1 || a != nil && (a.Offset < 0 || a.Offset >= c.position.Next) ||
 		c.output < unknownOutput || c.outputPartition < 0 {
 		return nil, errCheckpoint
 	}

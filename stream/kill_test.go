@@ -75,12 +75,14 @@ func (r *rig) steps(length int64) uint64 {
 // state and an output of its own, in one go.
 func (r *rig) uninterrupted(steps uint64) *verdict {
 	r.t.Helper()
-	ref := r.sibling(with(r.toml, `"orders.dp"`, `"reference.dp"`))
+	r.references++
+	topic := fmt.Sprintf("reference%d.dp", r.references)
+	ref := r.sibling(with(r.toml, `"orders.dp"`, fmt.Sprintf("%q", topic)))
 	ref.commit = "10ms"
 	x := ref.start()
 	x.published(steps)
 	x.end()
-	return ref.history("reference.dp")
+	return ref.history(topic)
 }
 
 // interruptions counts what kills hit.

@@ -476,6 +476,13 @@ func (l *ledger) chargedEpsilon(s Source, adjacency dp.Adjacency, delta float64)
 	return l.charged(s, adjacency, nil, nil).Epsilon(delta)
 }
 
+// lines returns the number of entries.
+func (l *ledger) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.entries)
+}
+
 // headHash returns the hash of the last line.
 func (l *ledger) headHash() [32]byte {
 	l.mu.Lock()

@@ -161,21 +161,10 @@ func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint
 	if err != nil {
 		return nil, 0, err
 	}
-	if cp.output == unknownOutput {
-		// Nothing says what was there, so nothing may be missing.
-		var start int64
-		if err := r.retry(ctx, "output", func() (err error) {
-			start, _, _, err = r.d.client.Offsets(ctx, cp.outputTopic, int32(cp.outputPartition))
-			return err
-		}); err != nil {
-			return nil, 0, err
-		}
-		if start > 0 {
-			return nil, 0, halted(haltOutputGone, "%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the checkpoint, or start anew with: streamdp epoch open %s",
-				cp.outputTopic, cp.outputPartition, start, r.task.Stream)
-		}
-	}
 	moved := cp.outputTopic != r.s.Output.Topic || cp.outputPartition != r.s.Output.Partition
+	if err := r.outputWhole(ctx, cp); err != nil {
+		return nil, 0, err
+	}
 	if err := r.readOutput(ctx, cp.outputTopic, cp.outputPartition, cp.output, note); err != nil {
 		return nil, 0, err
 	}
@@ -183,12 +172,42 @@ func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint
 		if err := r.readOutput(ctx, r.s.Output.Topic, r.s.Output.Partition, unknownOutput, note); err != nil {
 			return nil, 0, err
 		}
-		cp.outputTopic, cp.outputPartition, cp.output = r.s.Output.Topic, r.s.Output.Partition, end
+		cp.outputTopic, cp.outputPartition, cp.output, cp.acknowledged = r.s.Output.Topic, r.s.Output.Partition, end, false
 	}
 	if cp.output == unknownOutput {
 		cp.output = end
 	}
 	return seen, ahead, nil
+}
+
+// outputWhole halts where the output lost what would tell whether the
+// checkpoint is the newest: the release that is known to be there, or, where
+// none is known, anything.
+func (r *runner) outputWhole(ctx context.Context, cp *checkpoint) error {
+	if cp.output != unknownOutput && !cp.acknowledged {
+		return nil // readOutput looks whether the offset is there
+	}
+	var start, end int64
+	gone := false
+	err := r.retry(ctx, "output", func() error {
+		t, err := r.d.client.Topic(ctx, cp.outputTopic)
+		if gone = err == nil && cp.outputPartition >= len(t.Partitions); gone || err != nil {
+			return err
+		}
+		start, _, end, err = r.d.client.Offsets(ctx, cp.outputTopic, int32(cp.outputPartition))
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case cp.output == unknownOutput && start > 0:
+		return halted(haltOutputGone, "%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the checkpoint, or start anew with: streamdp epoch open %s",
+			cp.outputTopic, cp.outputPartition, start, r.task.Stream)
+	case gone || cp.acknowledged && (cp.output < start || cp.output >= end):
+		return halted(haltOutputGone, "%s/%d lost the release at offset %d: it can't be told any more whether this state is the newest; if it is no restored copy, start anew with: streamdp epoch open %s",
+			cp.outputTopic, cp.outputPartition, cp.output, r.task.Stream)
+	}
+	return nil
 }
 
 // differs is the halt of a fork: two different releases of one step.
@@ -230,15 +249,24 @@ type publisher struct {
 	queue  []pending
 	wake   chan struct{}
 	acked  atomic.Uint64 // step of the last acknowledged release
-	output atomic.Int64  // offset from which the next published ones are found
+	output int64         // as in checkpoint
+	held   bool          // checkpoint.acknowledged
 	failed chan error    // receives the error that ended it
 	notify chan struct{} // after each acknowledgement
 }
 
 func newPublisher(r *runner, cp *checkpoint) *publisher {
-	p := &publisher{r: r, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1)}
-	p.output.Store(cp.output)
-	return p
+	return &publisher{
+		r: r, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1),
+		output: cp.output, held: cp.acknowledged,
+	}
+}
+
+// position returns what a checkpoint says of the output.
+func (p *publisher) position() (output int64, acknowledged bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output, p.held
 }
 
 // enqueue hands over releases that a durable checkpoint holds.
@@ -313,7 +341,9 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 		if err != nil {
 			return err
 		}
-		p.output.Store(base)
+		p.mu.Lock()
+		p.output, p.held = base, true
+		p.mu.Unlock()
 		r.d.metrics.published(r.task, r.d.now().Sub(begun), r.d.now())
 		return nil
 	})

@@ -304,10 +304,11 @@ func (p *processor) commit() (done bool, err error) {
 	p.state = state
 	cp := &checkpoint{
 		epoch: p.live.m.Epoch, manifest: p.live.cp.manifest, step: p.core.step, position: position, transcript: p.core.transcript,
-		outputTopic: p.live.cp.outputTopic, outputPartition: p.live.cp.outputPartition, output: p.pub.output.Load(),
+		outputTopic: p.live.cp.outputTopic, outputPartition: p.live.cp.outputPartition,
 		ledger: p.r.d.ledger.headHash(), build: build(),
 		state: state, outbox: append(slices.Clip(p.outbox), p.pending...),
 	}
+	cp.output, cp.acknowledged = p.pub.position()
 	if err := p.r.store.commit(cp); err != nil {
 		p.r.d.metrics.commitFailed(p.r.task)
 		if !full(err) {

@@ -49,6 +49,8 @@ type rig struct {
 	log    *journal
 	disk   disk
 	fetch  int
+
+	references int // uninterrupted runs so far
 }
 
 const ordersStream = `

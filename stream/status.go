@@ -92,14 +92,10 @@ func (r *runner) setState(state string, h *halt) {
 
 // setLive shows the epoch that runs.
 func (r *runner) setLive(l *live) {
-	charged, err := r.d.ledger.chargedEpsilon(l.m.Source, l.m.Cost.Adjacency, r.s.Privacy.LimitDelta)
-	if err != nil {
-		charged = 0
-	}
 	r.change(func(s *TaskStatus) {
 		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.step, horizon(r.s)
 		s.NextOffset = l.cp.position.Next
-		s.Mu, s.ChargedEpsilon = l.m.Cost.Mu, charged
+		s.Mu = l.m.Cost.Mu
 		s.NoiseStddev = l.core.mech.noise
 	})
 	r.setState(stateRunning, nil)
@@ -126,6 +122,7 @@ func (r *runner) Status() TaskStatus {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	s.ChargedEpsilon = r.chargedEpsilon()
 	if len(r.troubles) > 0 && (s.State == stateRunning || s.State == stateStarting) {
 		s.State = stateRetrying
 		for _, what := range slices.Sorted(keys(r.troubles)) {
@@ -136,6 +133,18 @@ func (r *runner) Status() TaskStatus {
 		}
 	}
 	return s
+}
+
+// chargedEpsilon returns what records of the task's input have paid. Other
+// streams charge them too, so it follows the ledger.
+func (r *runner) chargedEpsilon() float64 {
+	if n := r.d.ledger.lines(); n != r.charged.lines {
+		r.charged.lines = n
+		if last := r.d.ledger.newest(r.task); last != nil {
+			r.charged.epsilon, _ = r.d.ledger.chargedEpsilon(last.Source, r.s.Privacy.Adjacency, r.s.Privacy.LimitDelta)
+		}
+	}
+	return r.charged.epsilon
 }
 
 // remember keeps published releases for the API.

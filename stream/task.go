@@ -47,6 +47,10 @@ type runner struct {
 	mu       sync.Mutex
 	troubles map[string]string // what is being repeated, and why
 	recent   []json.RawMessage // the last published releases
+	charged  struct {          // what the ledger says, as of so many lines
+		lines   int
+		epsilon float64
+	}
 }
 
 func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
@@ -89,8 +93,9 @@ func (r *runner) run(ctx context.Context) error {
 			r.log.Error("task halted", "reason", h.reason, "error", err.Error())
 			r.d.metrics.halted(r.task, h.reason)
 			r.setState(stateHalted, h)
-			r.wait(ctx)
-			r.setState(stateStarting, nil)
+			if r.wait(ctx); ctx.Err() == nil {
+				r.setState(stateStarting, nil)
+			}
 		case err != nil:
 			return fmt.Errorf("task %s: %w", r.task, err)
 		case l == nil:

@@ -251,3 +251,9 @@ func (b Batch) Append(dst []byte) []byte {
 	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], castagnoli))
 	return append(dst, raw...)
 }
+
+// Ask sends any request, and fails where it is not answered.
+func Ask(tb testing.TB, addrs []string, req kmsg.Request) kmsg.Response {
+	tb.Helper()
+	return request(tb, addrs, func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
+}
