@@ -42,6 +42,9 @@ type Estimator interface {
 type mechanism struct {
 	Estimator
 	name string
+	// method and factorization are what the configuration resolved to.
+	method, factorization string
+
 	plan json.RawMessage // for the manifest
 	// describe and lattice are for the release.
 	describe json.RawMessage
@@ -86,7 +89,10 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		return nil, err
 	}
 	p := e.Plan()
-	m := &mechanism{Estimator: e, name: "moments", clip: p.Clip, sens: p.Sensitivity}
+	m := &mechanism{
+		Estimator: e, name: "moments", method: p.Method, factorization: p.Factorization.Kind,
+		clip: p.Clip, sens: p.Sensitivity,
+	}
 	m.lattice = []float64{p.Lattice.Step(), p.SecondStep()}
 	m.noise = map[string]float64{"first": p.First, "second_diagonal": p.Diagonal, "second_off_diagonal": p.OffDiagonal}
 	if m.plan, err = json.Marshal(p); err != nil {

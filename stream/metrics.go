@@ -31,7 +31,7 @@ var metricTable = []metricDef{
 	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was loaded; there is no reload."},
 	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing."},
 	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in."},
-	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "adjacency", "epoch"}, "1, with what the task runs."},
+	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs."},
 	{"records_read_total", "counter", "–", task, "Committed records read, valid or not."},
 	{"steps_total", "counter", "–", task, "Steps closed."},
 	{"releases_total", "counter", "–", task, "Releases built."},
@@ -175,7 +175,7 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 			}
 			gauge("task_state", on, state)
 		}
-		gauge("task_info", 1, s.Mechanism, s.Adjacency, strconv.FormatUint(s.Epoch, 10))
+		gauge("task_info", 1, s.Mechanism, s.Method, s.Factorization, s.Adjacency, strconv.FormatUint(s.Epoch, 10))
 		for name, v := range s.NoiseStddev {
 			gauge("noise_stddev", v, name)
 		}

@@ -204,7 +204,7 @@ func (r *rig) options() Options {
 	}
 	return Options{
 		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk,
-		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 
@@ -316,29 +316,53 @@ func (x *running) end() {
 // control sends a request to the daemon's control socket, as commands do.
 func (x *running) control(kind string, open OpenRequest) error {
 	x.t.Helper()
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(x.r.dir, "state", ControlSocket))
-		},
-	}}
-	body, err := json.Marshal(ControlRequest{Stream: "orders", Open: open})
+	return x.controlOf("orders", kind, open)
+}
+
+func (x *running) controlOf(stream, kind string, open OpenRequest) error {
+	x.t.Helper()
+	body, err := json.Marshal(ControlRequest{Stream: stream, Open: open})
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	res, err := client.Post("http://daemon/epoch/"+kind, "application/json", bytes.NewReader(body))
+	req, err := http.NewRequest("POST", "http://daemon/epoch/"+kind, bytes.NewReader(body))
 	if err != nil {
-		return err
+		x.t.Fatal(err)
 	}
-	defer res.Body.Close()
+	res := x.controlRaw(req)
 	var answer struct{ Status, Error string }
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+	if err := json.Unmarshal([]byte(readAll(x.t, res)), &answer); err != nil {
 		x.t.Fatal(err)
 	}
 	if answer.Status != "success" {
 		return errors.New(answer.Error)
 	}
 	return nil
+}
+
+func (x *running) controlRaw(req *http.Request) *http.Response {
+	x.t.Helper()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(x.r.dir, "state", ControlSocket))
+		},
+	}}
+	res, err := client.Do(req)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(func() { res.Body.Close() })
+	return res
+}
+
+func readAll(t testing.TB, res *http.Response) string {
+	t.Helper()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // get reads a page of the HTTP server.
@@ -349,11 +373,7 @@ func (x *running) get(path string) (code int, body string) {
 		x.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	return res.StatusCode, string(data)
+	return res.StatusCode, readAll(x.t, res)
 }
 
 // offline runs a command of an operator without a daemon.

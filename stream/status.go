@@ -21,12 +21,16 @@ var states = []string{stateStarting, stateRunning, stateRetrying, stateHalted, s
 // TaskStatus is what the outside sees of a task. Nothing in it is a function of
 // a record's content.
 type TaskStatus struct {
-	Stream     string `json:"stream"`
-	Partition  int    `json:"partition"`
-	State      string `json:"state"`
-	Reason     string `json:"reason,omitempty"`  // of a halt
-	Message    string `json:"message,omitempty"` // in words
-	Mechanism  string `json:"mechanism"`
+	Stream    string `json:"stream"`
+	Partition int    `json:"partition"`
+	State     string `json:"state"`
+	Reason    string `json:"reason,omitempty"`  // of a halt
+	Message   string `json:"message,omitempty"` // in words
+	Mechanism string `json:"mechanism"`
+	Method    string `json:"method,omitempty"` // what "auto" resolved to
+
+	Factorization string `json:"factorization,omitempty"`
+
 	Topic      string `json:"topic"`
 	Output     string `json:"output"`
 	Epoch      uint64 `json:"epoch,omitempty"`
@@ -95,7 +99,7 @@ func (r *runner) setLive(l *live) {
 	r.change(func(s *TaskStatus) {
 		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.step, horizon(r.s)
 		s.NextOffset = l.cp.position.Next
-		s.Mu = l.m.Cost.Mu
+		s.Mu, s.Method, s.Factorization = l.m.Cost.Mu, l.core.mech.method, l.core.mech.factorization
 		s.NoiseStddev = l.core.mech.noise
 	})
 	r.setState(stateRunning, nil)

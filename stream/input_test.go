@@ -1,0 +1,162 @@
+package stream
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// canaries are texts of the values below. None may ever leave but as noise.
+var canaries = []string{"canary", "71c3", "7.1318371", "71318371", "1e999", "1.7e308", "8723415"}
+
+// leaks fails where a canary shows up.
+func leaks(t *testing.T, what, text string) {
+	t.Helper()
+	low := strings.ToLower(text)
+	for _, c := range canaries {
+		if i := strings.Index(low, strings.ToLower(c)); i >= 0 {
+			t.Errorf("%s holds %q: …%s…", what, c, text[max(0, i-80):min(len(text), i+80)])
+		}
+	}
+}
+
+// TestNullInvariance: whatever the records hold, the steps, their offsets, the
+// number of records in each, and the number of releases are the same; and
+// nothing of a value is in a log, an error, a metric, or the status.
+func TestNullInvariance(t *testing.T) {
+	t.Parallel()
+	stream := with(ordersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]", "scale  = [80.0, 5.0, 0.1]")
+	const n = 300
+	odd := [][]byte{
+		nil,
+		{},
+		[]byte("canary-71c3"),
+		[]byte(`{"amount": 8723415, "items": 1`),
+		[]byte(`{"amount": 1, "items": 2}`),
+		[]byte(`{"amount": "canary", "items": 2, "weight": 1}`),
+		[]byte(`{"amount": NaN, "items": 7.1318371, "weight": 1}`),
+		[]byte(`{"amount": 1e999, "items": 7.1318371, "weight": 1}`),
+		[]byte(`{"amount": null, "items": 7.1318371, "weight": 1}`),
+		[]byte(`{"amount": 7.1318371, "items": 2, "weight": 1.7e308}`),     // not finite after scaling
+		[]byte(`{"amount": 8723415, "items": 8723415, "weight": 8723415}`), // clipped
+		[]byte(`{"amount": 1, "amount": 8723415, "items": 2, "weight": 1}`),
+		[]byte(`{"canary":` + strings.Repeat("[", 200)),
+		[]byte("[7.1318371]"),
+		[]byte("\x00\xff canary"),
+		[]byte(strings.Repeat("canary-71c3 ", 10_000)),
+	}
+	type shape struct {
+		offsets, covers [2]int64
+		rows            uint64
+	}
+	var want []shape
+	for _, hostile := range []bool{false, true} {
+		r := newRig(t, stream)
+		p := kafkatest.NewProducer(t, r.broker.Addrs(), "orders", 0, "")
+		txn := kafkatest.NewProducer(t, r.broker.Addrs(), "orders", 0, "txn")
+		for i := 0; i < n; i += 50 {
+			var list []kafkatest.Record
+			for j := i; j < i+50; j++ {
+				rec := kafkatest.Record{Key: []byte("k"), Value: orderRecord(j)}
+				if hostile {
+					rec.Value = odd[(j+i/50)%len(odd)]
+					rec.Key = []byte("canary-71c3")
+				}
+				list = append(list, rec)
+			}
+			p.Send(list...)
+			// A transaction that is aborted, one that counts, and their markers.
+			txn.Begin()
+			txn.Send(kafkatest.Record{Value: []byte(`{"amount": 8723415, "items": 1, "weight": 1}`)}, kafkatest.Record{Value: []byte("canary")})
+			txn.End(i%100 == 0)
+		}
+		x := r.start()
+		end := int64(n + n/50*3)
+		x.until("all is read", func(s TaskStatus) bool { return s.NextOffset == end && s.Outbox == 0 && s.Step == uint64(end/10) })
+		_, metrics := x.get("/metrics")
+		leaks(t, "/metrics", metrics)
+		for _, path := range []string{"/api/v1/status", "/api/v1/streams/orders", "/-/ready"} {
+			_, body := x.get(path)
+			leaks(t, path, body)
+		}
+		if hostile {
+			for _, reason := range []Reason{Null, Malformed, TooDeep, Missing, Duplicate, NotNumber, NotFinite} {
+				if !strings.Contains(metrics, fmt.Sprintf(`streamdp_diagnostic_records_rejected_total{partition="0",reason=%q,stream="orders"}`, reason.String())) {
+					t.Errorf("no record was rejected for %v", reason)
+				}
+			}
+		}
+		x.end()
+		var got []shape
+		rows := uint64(0)
+		v := r.history("orders.dp")
+		for step := uint64(1); step <= v.steps; step++ {
+			p := v.byKey[fmt.Sprintf("orders/0/1/%d", step)]
+			rel := p.parse(t)
+			got = append(got, shape{rel.Offsets, rel.Covers, rel.Rows})
+			rows += rel.Rows
+			// A released number may begin like anything; a text may not.
+			for _, c := range []string{"canary", "71c3"} {
+				if strings.Contains(p.value, c) {
+					t.Errorf("release %s holds %q", p.key, c)
+				}
+			}
+		}
+		leaks(t, "the log", r.log.String())
+		// All records but the aborted ones and the markers.
+		if want := uint64(n + n/100*2); rows > want || rows < want-10 {
+			t.Errorf("%d rows, want %d and less than a step fewer", rows, want)
+		}
+		if want == nil {
+			want = got
+		} else if !slices.Equal(got, want) {
+			t.Errorf("the records' content moved the steps:\n%v\n%v", got, want)
+		}
+	}
+}
+
+// TestNoLeaks brings a task to halts with private records on the way, and looks
+// for them in everything that is said.
+func TestNoLeaks(t *testing.T) {
+	t.Parallel()
+	private := func(i int) []byte {
+		return fmt.Appendf(nil, `{"amount": %d8723415, "items": 7.1318371, "weight": 1, "note": "canary-71c3"}`, i)
+	}
+	for _, h := range haltedStates {
+		r := newRig(t, ordersStream)
+		for i := 0; i < 1050; i += 350 {
+			var list [][]byte
+			for j := range 350 {
+				list = append(list, private(i+j))
+			}
+			r.send(list...)
+		}
+		x := r.start()
+		x.published(10)
+		x.end()
+		h.prepare(t, r)
+		if h.reason == haltReplaced || h.reason == haltTruncated {
+			r.recreate(0, 0)
+		}
+		x, err := r.try()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It halts, or the process ends with what it would say.
+		x.until("halt", func(s TaskStatus) bool { return s.State == stateHalted })
+		text := r.log.String()
+		if x.d.Addr() != "" {
+			x.stop()
+		}
+		if err := x.ends(); err != nil {
+			text += err.Error()
+		}
+		leaks(t, h.name, text+x.d.Status()[0].Message)
+		if !strings.Contains(text, "halted") {
+			t.Errorf("%s: nothing was said", h.name)
+		}
+	}
+}
