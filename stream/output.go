@@ -26,12 +26,12 @@ func parseIdentity(key []byte) (t Task, epoch, step uint64, ok bool) {
 	p, err1 := strconv.ParseUint(parts[1], 10, 31)
 	epoch, err2 := strconv.ParseUint(parts[2], 10, 64)
 	step, err3 := strconv.ParseUint(parts[3], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil {
-		return t, 0, 0, false
-	}
 	t = Task{parts[0], int(p)}
 	// One spelling only: a key with a leading zero is nobody's release.
-	return t, epoch, step, string(key) == identity(t, epoch, step)
+	if err1 != nil || err2 != nil || err3 != nil || string(key) != identity(t, epoch, step) {
+		return Task{}, 0, 0, false
+	}
+	return t, epoch, step, true
 }
 
 // identity returns a release's key.
