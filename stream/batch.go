@@ -40,11 +40,12 @@ const parallelBytes = 64 << 10
 
 func (d *decoder) decode(b *batch) {
 	n := len(b.Records)
+	// With room to spare: responses differ a little in their number of records.
 	if cap(b.rows) < n*d.columns {
-		b.rows = make([]float64, n*d.columns)
+		b.rows = make([]float64, n*d.columns+n*d.columns/8)
 	}
 	if cap(b.reasons) < n {
-		b.reasons = make([]Reason, n)
+		b.reasons = make([]Reason, n+n/8)
 	}
 	b.rows, b.reasons = b.rows[:n*d.columns], b.reasons[:n]
 	workers := min(len(d.codecs), 1+b.Bytes/parallelBytes)

@@ -368,12 +368,17 @@ func readAll(t testing.TB, res *http.Response) string {
 // get reads a page of the HTTP server.
 func (x *running) get(path string) (code int, body string) {
 	x.t.Helper()
-	res, err := http.Get("http://" + x.d.Addr() + path)
+	return fetch(x.t, "http://"+x.d.Addr()+path)
+}
+
+func fetch(t testing.TB, url string) (code int, body string) {
+	t.Helper()
+	res, err := http.Get(url)
 	if err != nil {
-		x.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	return res.StatusCode, readAll(x.t, res)
+	return res.StatusCode, readAll(t, res)
 }
 
 // offline runs a command of an operator without a daemon.
