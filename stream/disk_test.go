@@ -28,7 +28,8 @@ const (
 // scenario is one life of a state directory: open, three steps with a commit
 // each, close, roll over, again, and a step more.
 type scenario struct {
-	r *rig
+	r    *rig
+	done int // operations until everything was published
 }
 
 // newScenario starts a broker of its own, which takes a millisecond.
@@ -42,7 +43,7 @@ func newScenario(t testing.TB) *scenario {
 	r.commit = "0s"
 	r.disk = newSimDisk(r.dir)
 	r.produce(0, scenarioRecords)
-	return &scenario{r}
+	return &scenario{r: r}
 }
 
 func (s *scenario) close() {
@@ -69,6 +70,9 @@ func (s *scenario) run(t testing.TB) error {
 			t.Fatalf("not done: %+v\n%s\n%s", x.d.Status()[0], d, s.r.log)
 		}
 		if st := x.d.Status()[0]; st.Epoch > 0 && st.State == stateRunning && st.NextOffset == scenarioRecords && st.Outbox == 0 {
+			d.mu.Lock()
+			s.done = d.ops
+			d.mu.Unlock()
 			x.stop()
 			return x.ends()
 		}
@@ -296,7 +300,7 @@ func TestDiskCrashes(t *testing.T) {
 }
 
 // operations returns the numbers of the scenario's operations that ok takes,
-// by their names, after the daemon has opened its state directory.
+// and their names, from the first charge to the last publication.
 func operations(t testing.TB, ok func(op string) bool) (list []int, names []string) {
 	t.Helper()
 	s := newScenario(t)
@@ -306,7 +310,7 @@ func operations(t testing.TB, ok func(op string) bool) (list []int, names []stri
 	}
 	d := s.r.disk.(*simDisk)
 	begun := false
-	for k, op := range d.journal {
+	for k, op := range d.journal[:s.done] {
 		begun = begun || strings.HasPrefix(op, "append")
 		if begun && ok(op) {
 			list, names = append(list, k), append(names, op)
