@@ -183,6 +183,8 @@ func (d *Daemon) Close() {
 		d.client.Close()
 	}
 	if d.lock != nil {
+		// Closing alone would leave it to a process forked at this moment.
+		syscall.Flock(int(d.lock.Fd()), syscall.LOCK_UN)
 		d.lock.Close()
 	}
 }
