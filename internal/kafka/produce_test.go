@@ -44,9 +44,11 @@ func watchProduce(b *embedded.Broker) func() []int {
 	}
 }
 
-func TestProduce(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"out"}})
-	c := dialBroker(t, b.Addr())
+func TestProduce(t *testing.T) { produceAndRead(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func produceAndRead(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
 	at := time.UnixMilli(1700000000123)
 	ms := []Message{
 		{Key: []byte("k"), Value: []byte("v"), Time: at, Headers: []Header{{"a", []byte("1")}, {"a", nil}, {"b", []byte{}}}},
@@ -54,11 +56,11 @@ func TestProduce(t *testing.T) {
 		{Key: []byte{}, Value: nil, Time: at},
 	}
 	for _, want := range []int64{0, 3} {
-		if base, err := c.Produce(t.Context(), "out", 0, ms); err != nil || base != want {
+		if base, err := c.Produce(t.Context(), topic, 0, ms); err != nil || base != want {
 			t.Fatalf("base %d, %v; want %d", base, err, want)
 		}
 	}
-	want := kafkatest.ReadCommitted(t, b.Addrs(), "out", 0, 0, 5)
+	want := kafkatest.ReadCommitted(t, addrs, topic, 0, 0, 5)
 	for i, r := range want {
 		m := ms[i%3]
 		same := bytes.Equal(r.Key, m.Key) && bytes.Equal(r.Value, m.Value) && (r.Key == nil) == (m.Key == nil) && (r.Value == nil) == (m.Value == nil)
@@ -71,11 +73,11 @@ func TestProduce(t *testing.T) {
 			}
 		}
 	}
-	got := drain(t, newReader(t, c, ReaderOptions{Topic: "out"}, start), 6, nil)
+	got := drain(t, newReader(t, c, ReaderOptions{Topic: topic}, start), 6, nil)
 	compare(t, "own reader", got, want)
 
 	for _, bad := range [][]Message{nil, {ms[0], {Key: []byte("x")}}, {{Time: time.UnixMilli(0)}}} {
-		if _, err := c.Produce(t.Context(), "out", 0, bad); err == nil || Retriable(err) {
+		if _, err := c.Produce(t.Context(), topic, 0, bad); err == nil || Retriable(err) {
 			t.Errorf("%d messages without a time: %v", len(bad), err)
 		}
 	}
@@ -83,7 +85,7 @@ func TestProduce(t *testing.T) {
 	if _, err := c.Produce(t.Context(), "missing", 0, ms); !errors.As(err, &e) || e.Code != 3 || !e.Retriable() {
 		t.Errorf("missing topic: %v", err)
 	}
-	if _, err := c.Produce(t.Context(), "out", 7, ms); !errors.As(err, &e) || e.Code != 3 || e.Partition != 7 {
+	if _, err := c.Produce(t.Context(), topic, 7, ms); !errors.As(err, &e) || e.Code != 3 || e.Partition != 7 {
 		t.Errorf("missing partition: %v", err)
 	}
 }
@@ -91,7 +93,6 @@ func TestProduce(t *testing.T) {
 func TestProduceSplitsByBytes(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"out"}})
 	c := dialBroker(t, b.Addr())
-	kafkatest.CreateTopic(t, b.Addrs(), "small", map[string]string{"max.message.bytes": "10000"})
 	sizes := watchProduce(b)
 
 	ms := messages("a", 5000) // small ones: one batch, whatever their number
@@ -123,16 +124,22 @@ func TestProduceSplitsByBytes(t *testing.T) {
 			t.Fatalf("record %d is out of order", i)
 		}
 	}
+}
 
+func TestTooLarge(t *testing.T) { tooLarge(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func tooLarge(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, map[string]string{"max.message.bytes": "10000"})
 	// A topic that takes less than a request holds: halves, in order.
-	ms = messages("c", 9)
+	ms := messages("c", 9)
 	for i := range ms {
 		ms[i].Value = bytes.Repeat([]byte{byte(i)}, 4_000)
 	}
-	if _, err := c.Produce(t.Context(), "small", 0, ms); err != nil {
+	if _, err := c.Produce(t.Context(), topic, 0, ms); err != nil {
 		t.Fatal(err)
 	}
-	for i, r := range drain(t, newReader(t, c, ReaderOptions{Topic: "small"}, start), 9, nil) {
+	for i, r := range drain(t, newReader(t, c, ReaderOptions{Topic: topic}, start), 9, nil) {
 		if !bytes.Equal(r.Value, ms[i].Value) {
 			t.Fatalf("record %d is out of order", i)
 		}
@@ -140,7 +147,7 @@ func TestProduceSplitsByBytes(t *testing.T) {
 	ms[6].Value = bytes.Repeat([]byte("x"), 20_000)
 	var large *TooLargeError
 	var e *Error
-	_, err := c.Produce(t.Context(), "small", 0, ms)
+	_, err := c.Produce(t.Context(), topic, 0, ms)
 	if !errors.As(err, &large) || large.Index != 6 || large.Bytes != 20_002 || Retriable(err) {
 		t.Errorf("too large: %v", err)
 	}
@@ -178,26 +185,34 @@ func TestProduceAgain(t *testing.T) {
 }
 
 func TestReadBack(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"out"}})
-	c := dialBroker(t, b.Addr())
-	if _, err := c.Produce(t.Context(), "out", 0, messages("a", 10)); err != nil {
+	b := startBroker(t, embedded.Options{})
+	readBack(t, b.Addrs(), func() {
+		b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: 2})
+	})
+}
+
+// readBack reads once after trouble.
+func readBack(t *testing.T, addrs []string, trouble func()) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	if _, err := c.Produce(t.Context(), topic, 0, messages("a", 10)); err != nil {
 		t.Fatal(err)
 	}
 	// A foreign transaction that never ends must not hide what follows it.
-	foreign := kafkatest.NewProducer(t, b.Addrs(), "out", 0, "tx")
+	foreign := kafkatest.NewProducer(t, addrs, topic, 0, topic)
 	foreign.Begin()
 	foreign.Send(numbered("foreign", 1)...)
-	if _, err := c.Produce(t.Context(), "out", 0, messages("b", 10)); err != nil {
+	if _, err := c.Produce(t.Context(), topic, 0, messages("b", 10)); err != nil {
 		t.Fatal(err)
 	}
 	read := func(from int64) (got []int64, err error) {
-		err = c.ReadBack(t.Context(), "out", 0, from, func(r *Record) error {
+		err = c.ReadBack(t.Context(), topic, 0, from, func(r *Record) error {
 			got = append(got, r.Offset)
 			return nil
 		})
 		return got, err
 	}
-	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch, kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: 2})
+	trouble()
 	if got, err := read(5); err != nil || len(got) != 16 || got[0] != 5 || got[15] != 20 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -206,7 +221,7 @@ func TestReadBack(t *testing.T) {
 	}
 	stop := errors.New("enough")
 	n := 0
-	if err := c.ReadBack(t.Context(), "out", 0, 0, func(*Record) error { n++; return stop }); !errors.Is(err, stop) || n != 1 {
+	if err := c.ReadBack(t.Context(), topic, 0, 0, func(*Record) error { n++; return stop }); !errors.Is(err, stop) || n != 1 {
 		t.Errorf("%v after %d records", err, n)
 	}
 	var truncated *TruncatedError
@@ -214,7 +229,7 @@ func TestReadBack(t *testing.T) {
 		t.Errorf("past the end: %v", err)
 	}
 	foreign.End(false)
-	kafkatest.DeleteRecords(t, b.Addrs(), "out", 0, 15)
+	kafkatest.DeleteRecords(t, addrs, topic, 0, 15)
 	var gap *GapError
 	if _, err := read(14); !errors.As(err, &gap) {
 		t.Errorf("before the start: %v", err)

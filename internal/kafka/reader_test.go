@@ -44,17 +44,19 @@ func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64,
 		}
 		return rs
 	}
+	// Brokers write a marker some time after the answer to End, so the end is
+	// counted: a slot for each record and marker.
 	at := func(first int64, rs []kafkatest.Record) []kafkatest.Record {
 		for i := range rs {
 			rs[i].Offset = first + int64(i)
 		}
-		end = first + int64(len(rs))
+		end += int64(len(rs))
 		return rs
 	}
 	finish := func(w *writer) {
 		commit := rng.IntN(2) == 0
 		w.End(commit)
-		end++ // the marker
+		end++
 		if commit {
 			want = append(want, w.pending...)
 		}
@@ -91,17 +93,15 @@ func writeTransactions(tb testing.TB, addrs []string, topic string, seed uint64,
 	return want, end
 }
 
-func TestReadCommitted(t *testing.T) {
-	b := startBroker(t, embedded.Options{})
-	c := dialBroker(t, b.Addr())
+func TestReadCommitted(t *testing.T) { readCommitted(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func readCommitted(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
 	for seed := range uint64(3) {
-		topic := fmt.Sprint("txn-", seed)
-		kafkatest.CreateTopic(t, b.Addrs(), topic, nil)
-		want, end := writeTransactions(t, b.Addrs(), topic, seed, 160)
-		if _, lso, hw, err := c.Offsets(t.Context(), topic, 0); err != nil || lso != end || hw != end {
-			t.Fatalf("offsets: %d, %d, %v; want %d", lso, hw, err, end)
-		}
-		compare(t, "reference consumer", kafkatest.ReadCommitted(t, b.Addrs(), topic, 0, 0, end-1), want)
+		topic := kafkatest.Topic(t, addrs, nil)
+		want, end := writeTransactions(t, addrs, topic, seed, 160)
+		waitStable(t, c, topic, end)
+		compare(t, "reference consumer", kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1), want)
 		rng := rand.New(rand.NewPCG(seed, 2))
 		for _, size := range []int{1, 1 << 10, 5000, 64 << 10, 4 << 20} {
 			o := ReaderOptions{Topic: topic, PartitionMaxBytes: size}
@@ -131,18 +131,37 @@ func TestReadCommitted(t *testing.T) {
 	}
 }
 
+// waitStable waits until all transactions have their markers, and the log ends
+// at end.
+func waitStable(t *testing.T, c *Client, topic string, end int64) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		_, lso, hw, err := c.Offsets(t.Context(), topic, 0)
+		if err == nil && lso == end && hw == end {
+			return
+		}
+		if err != nil && !Retriable(err) || time.Now().After(deadline) {
+			t.Fatalf("offsets: %d, %d, %v; want %d", lso, hw, err, end)
+		}
+	}
+}
+
 // While a transaction is open nothing after its first record is delivered, and
 // everything is once it has ended.
 func TestOpenTransaction(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"in"}})
-	c := dialBroker(t, b.Addr())
-	plain := kafkatest.NewProducer(t, b.Addrs(), "in", 0, "")
-	txn := kafkatest.NewProducer(t, b.Addrs(), "in", 0, "tx")
+	openTransaction(t, startBroker(t, embedded.Options{}).Addrs())
+}
+
+func openTransaction(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	plain := kafkatest.NewProducer(t, addrs, topic, 0, "")
+	txn := kafkatest.NewProducer(t, addrs, topic, 0, topic)
 	plain.Send(numbered("a", 3)...)
 	txn.Begin()
 	txn.Send(numbered("b", 3)...)
 	plain.Send(numbered("c", 3)...)
-	r := newReader(t, c, ReaderOptions{Topic: "in"}, start)
+	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
 	var chunk Chunk
 	for range 6 {
 		if err := r.Fetch(t.Context(), &chunk); err != nil {
@@ -164,63 +183,73 @@ func TestOpenTransaction(t *testing.T) {
 // A log that ends with transaction markers is read to its end, and then polled
 // and not hammered.
 func TestTrailingMarkers(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"in"}})
-	c := dialBroker(t, b.Addr())
+	trailingMarkers(t, startBroker(t, embedded.Options{}).Addrs())
+}
+
+func trailingMarkers(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
 	for i, commit := range []bool{true, false, false} {
-		p := kafkatest.NewProducer(t, b.Addrs(), "in", 0, fmt.Sprint("tx", i))
+		p := kafkatest.NewProducer(t, addrs, topic, 0, fmt.Sprint(topic, i))
 		p.Begin()
 		p.Send(numbered("a", 2)...)
 		p.End(commit)
+		waitStable(t, c, topic, int64(3*i+3))
 	}
-	requests := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Count: -1, Observe: true})
 	const wait = 100 * time.Millisecond
-	r := newReader(t, c, ReaderOptions{Topic: "in", MaxWait: wait}, start)
-	if got := values(drain(t, r, 9, nil)); got != "0=a0 1=a1 " {
+	r := newReader(t, c, ReaderOptions{Topic: topic, MaxWait: wait}, start)
+	requests := 0
+	if got := values(drain(t, r, 9, func(*Chunk) { requests++ })); got != "0=a0 1=a1 " {
 		t.Fatal(got)
 	}
-	if n := requests.Hits(); n > 4 {
-		t.Errorf("%d requests to read one small log", n)
+	if requests > 4 {
+		t.Errorf("%d requests to read one small log", requests)
 	}
-	before, begin := requests.Hits(), time.Now()
+	begin := time.Now()
 	var chunk Chunk
-	for time.Since(begin) < 10*wait {
+	for requests = 0; time.Since(begin) < 10*wait; requests++ {
 		if err := r.Fetch(t.Context(), &chunk); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// One to identify the log and one that waits, in turn.
-	if n := requests.Hits() - before; n > 24 {
-		t.Errorf("%d requests in ten waits at the end of the log", n)
+	if requests > 24 {
+		t.Errorf("%d requests in ten waits at the end of the log", requests)
 	}
 }
 
-func TestReplacedLog(t *testing.T) {
-	b := startBroker(t, embedded.Options{})
-	c := dialBroker(t, b.Addr())
-	addrs := b.Addrs()
-	read := func(topic string, o ReaderOptions) (*Reader, ReaderOptions) {
-		kafkatest.CreateTopic(t, addrs, topic, nil)
-		kafkatest.NewProducer(t, addrs, topic, 0, "").Send(numbered("old", 100)...)
-		o.Topic = topic
-		r := newReader(t, c, o, start)
-		drain(t, r, 100, nil)
-		return r, o
+// readHundred makes a topic and a reader that has read its hundred records.
+func readHundred(t *testing.T, c *Client, addrs []string, o ReaderOptions) (*Reader, ReaderOptions) {
+	t.Helper()
+	o.Topic = kafkatest.Topic(t, addrs, nil)
+	kafkatest.NewProducer(t, addrs, o.Topic, 0, "").Send(numbered("old", 100)...)
+	r := newReader(t, c, o, start)
+	drain(t, r, 100, nil)
+	return r, o
+}
+
+// again deletes a topic and makes it again, with other records.
+func again(t *testing.T, addrs []string, topic, tag string, n int) {
+	t.Helper()
+	kafkatest.DeleteTopic(t, addrs, topic)
+	kafkatest.CreateTopic(t, addrs, topic, nil)
+	if n > 0 {
+		kafkatest.NewProducer(t, addrs, topic, 0, "").Send(numbered(tag, n)...)
 	}
-	again := func(topic, tag string, n int) {
-		kafkatest.DeleteTopic(t, addrs, topic)
-		kafkatest.CreateTopic(t, addrs, topic, nil)
-		if n > 0 {
-			kafkatest.NewProducer(t, addrs, topic, 0, "").Send(numbered(tag, n)...)
-		}
-	}
+}
+
+func TestReplacedLog(t *testing.T) { replacedLog(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func replacedLog(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
 	var (
 		chunk     Chunk
 		replaced  *ReplacedError
 		truncated *TruncatedError
 	)
 	for _, n := range []int{100, 101, 300} {
-		r, o := read(fmt.Sprint("other-", n), ReaderOptions{})
-		again(o.Topic, "new", n)
+		r, o := readHundred(t, c, addrs, ReaderOptions{})
+		again(t, addrs, o.Topic, "new", n)
 		if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &replaced) || replaced.Evidence != AnchorDiffers {
 			t.Errorf("%d other records: %v", n, err)
 		}
@@ -234,50 +263,60 @@ func TestReplacedLog(t *testing.T) {
 	}
 	// The end of the new log before, at and after the anchor's offset.
 	for _, n := range []int{0, 50, 98, 99} {
-		r, o := read(fmt.Sprint("short-", n), ReaderOptions{})
-		again(o.Topic, "old", n)
+		r, o := readHundred(t, c, addrs, ReaderOptions{})
+		again(t, addrs, o.Topic, "old", n)
 		err := fetchOnce(t.Context(), r, &chunk)
 		if !errors.As(err, &truncated) || truncated.LogEnd != int64(n) || truncated.Next != 100 {
 			t.Errorf("%d records left: %v", n, err)
 		}
 	}
-	// An older leader epoch: at once where records differ, and after a while
-	// where the new leader refuses to answer at all.
-	r, o := read("epoch", ReaderOptions{epochGrace: 100 * time.Millisecond})
-	for range 3 {
-		if err := b.Cluster().MoveTopicPartition("epoch", 0, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kafkatest.NewProducer(t, addrs, "epoch", 0, "").Send(numbered("old", 1)...)
-	drain(t, r, 101, nil)
-	if e := r.Position().LeaderEpoch; e != 3 {
-		t.Fatalf("leader epoch %d", e)
-	}
-	again("epoch", "old", 300)
-	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
-		t.Errorf("older epoch: %v", err)
-	}
+	r, o := readHundred(t, c, addrs, ReaderOptions{})
 	o.ClusterID = "another"
-	if err := fetchOnce(t.Context(), newReader(t, c, o, start), &chunk); !errors.As(err, &replaced) || replaced.Evidence != ClusterChanged {
+	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != ClusterChanged {
 		t.Errorf("other cluster: %v", err)
 	}
 }
 
-func TestRetention(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"in"}})
+// An older leader epoch: at once where records differ, and after a while where
+// the new leader refuses to answer at all.
+func TestOlderEpoch(t *testing.T) {
+	b := startBroker(t, embedded.Options{})
 	c := dialBroker(t, b.Addr())
-	p := kafkatest.NewProducer(t, b.Addrs(), "in", 0, "")
+	r, o := readHundred(t, c, b.Addrs(), ReaderOptions{epochGrace: 100 * time.Millisecond})
+	for range 3 {
+		if err := b.Cluster().MoveTopicPartition(o.Topic, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kafkatest.NewProducer(t, b.Addrs(), o.Topic, 0, "").Send(numbered("old", 1)...)
+	drain(t, r, 101, nil)
+	if e := r.Position().LeaderEpoch; e != 3 {
+		t.Fatalf("leader epoch %d", e)
+	}
+	again(t, b.Addrs(), o.Topic, "old", 300)
+	var replaced *ReplacedError
+	var chunk Chunk
+	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
+		t.Errorf("older epoch: %v", err)
+	}
+}
+
+func TestRetention(t *testing.T) { retention(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func retention(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	p := kafkatest.NewProducer(t, addrs, topic, 0, "")
 	for range 10 {
 		p.Send(numbered("a", 10)...)
 	}
-	o := ReaderOptions{Topic: "in", PartitionMaxBytes: 1}
+	o := ReaderOptions{Topic: topic, PartitionMaxBytes: 1}
 	r := newReader(t, c, o, start)
 	drain(t, r, 40, nil)
 	var chunk Chunk
 
 	// Up to the position: the anchor is gone, nothing else.
-	kafkatest.DeleteRecords(t, b.Addrs(), "in", 0, 40)
+	kafkatest.DeleteRecords(t, addrs, topic, 0, 40)
 	if err := fetchOnce(t.Context(), r, &chunk); err != nil || !chunk.AnchorDropped || chunk.Next != 40 {
 		t.Fatalf("%v, %+v", err, chunk)
 	}
@@ -288,7 +327,7 @@ func TestRetention(t *testing.T) {
 		t.Fatalf("%v, %+v", err, chunk)
 	}
 
-	kafkatest.DeleteRecords(t, b.Addrs(), "in", 0, 57)
+	kafkatest.DeleteRecords(t, addrs, topic, 0, 57)
 	var gap *GapError
 	for range 2 {
 		if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &gap) || gap.LogStart != 57 || gap.Next != 50 {
@@ -340,15 +379,17 @@ func TestCompactedTopic(t *testing.T) {
 	}
 }
 
-func TestCompression(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"none", "gzip", "snappy", "lz4", "zstd"}})
-	c := dialBroker(t, b.Addr())
+func TestCompression(t *testing.T) { compression(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func compression(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
 	for name, codec := range map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	} {
 		rng := rand.New(rand.NewPCG(3, 3))
-		p := kafkatest.NewProducer(t, b.Addrs(), name, 0, "", kgo.ProducerBatchCompression(codec))
+		topic := kafkatest.Topic(t, addrs, nil)
+		p := kafkatest.NewProducer(t, addrs, topic, 0, "", kgo.ProducerBatchCompression(codec))
 		var want []kafkatest.Record
 		for range 5 {
 			rs := make([]kafkatest.Record, 200)
@@ -362,7 +403,7 @@ func TestCompression(t *testing.T) {
 			}
 			want = append(want, rs...)
 		}
-		compare(t, name, drain(t, newReader(t, c, ReaderOptions{Topic: name, PartitionMaxBytes: 200 << 10}, start), 1000, nil), want)
+		compare(t, name, drain(t, newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: 200 << 10}, start), 1000, nil), want)
 	}
 }
 
@@ -442,9 +483,14 @@ func TestRetriableFaults(t *testing.T) {
 }
 
 func TestCancelDuringLongPoll(t *testing.T) {
-	b := startBroker(t, embedded.Options{Topics: []string{"in"}})
-	c := dialBroker(t, b.Addr())
-	r := newReader(t, c, ReaderOptions{Topic: "in", MaxWait: 30 * time.Second}, start)
+	cancelDuringLongPoll(t, startBroker(t, embedded.Options{}).Addrs())
+}
+
+func cancelDuringLongPoll(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	waitStable(t, c, topic, 0)
+	r := newReader(t, c, ReaderOptions{Topic: topic, MaxWait: 30 * time.Second}, start)
 	ctx, cancel := context.WithCancel(t.Context())
 	began := make(chan time.Time, 1)
 	time.AfterFunc(100*time.Millisecond, func() { began <- time.Now(); cancel() })
@@ -494,15 +540,21 @@ func TestBrokerGoneAndBack(t *testing.T) {
 }
 
 // One client serves all tasks of a process.
-func TestConcurrentUse(t *testing.T) {
-	topics := []string{"a", "b", "c", "d"}
-	b := startBroker(t, embedded.Options{Topics: topics})
-	c := dialBroker(t, b.Addr())
+func TestConcurrentUse(t *testing.T) { concurrentUse(t, startBroker(t, embedded.Options{}).Addrs()) }
+
+func concurrentUse(t *testing.T, addrs []string) {
+	var topics []string
+	for range 4 {
+		topics = append(topics, kafkatest.Topic(t, addrs, nil))
+	}
+	c := dialBroker(t, addrs...)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	var wg sync.WaitGroup
 	for _, topic := range topics {
 		wg.Go(func() {
 			for i := range 20 {
-				if _, err := c.Produce(t.Context(), topic, 0, messages(fmt.Sprint(topic, i, "-"), 10)); err != nil {
+				if _, err := c.Produce(ctx, topic, 0, messages(fmt.Sprint(topic, i, "-"), 10)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -511,7 +563,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			var chunk Chunk
 			for r.Position().Next < 200 {
-				if err := fetchOnce(t.Context(), r, &chunk); err != nil {
+				if err := fetchOnce(ctx, r, &chunk); err != nil {
 					t.Error(err)
 					return
 				}

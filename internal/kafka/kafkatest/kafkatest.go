@@ -196,6 +196,20 @@ func DeleteRecords(tb testing.TB, addrs []string, topic string, partition int32,
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 }
 
+// CommittedOffset returns the offset that a group has committed, −1 for none.
+func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partition int32) int64 {
+	tb.Helper()
+	t := kmsg.NewOffsetFetchRequestTopic()
+	t.Topic, t.Partitions = topic, []int32{partition}
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group, req.Topics = group, append(req.Topics, t)
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.OffsetFetchResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Topics[0].Partitions[0].ErrorCode)
+	return res.Topics[0].Partitions[0].Offset
+}
+
 // Batch is a record batch of format 2, to be encoded as it is: with holes, with
 // no records, as a marker, or damaged.
 type Batch struct {
