@@ -74,26 +74,47 @@ func benchBroker(b *testing.B) string {
 // BenchmarkReader reads records of 128 bytes from a broker in another process,
 // in turn with a loop over bare responses that only counts records.
 func BenchmarkReader(b *testing.B) {
-	c := dialBroker(b, benchBroker(b))
-	r := newReader(b, c, ReaderOptions{Topic: "in"}, Position{Next: 1 << 20, LeaderEpoch: -1})
+	benchReader(b, dialBroker(b, benchBroker(b)), "in", 1<<20)
+}
+
+// BenchmarkRealReader is BenchmarkReader with Apache Kafka as the broker.
+func BenchmarkRealReader(b *testing.B) {
+	addrs := kafkatest.NewReal(b).Addrs
+	topic := kafkatest.Topic(b, addrs, nil)
+	p := kafkatest.NewProducer(b, addrs, topic, 0, "")
+	batch := make([]kafkatest.Record, 1000)
+	for i := range batch {
+		batch[i].Value = bytes.Repeat([]byte("x"), 128)
+	}
+	for range benchFetches * DefaultPartitionMaxBytes / (1000 * 128) {
+		p.Send(batch...)
+	}
+	benchReader(b, dialBroker(b, addrs...), topic, 0)
+}
+
+const benchFetches = 24
+
+// benchReader reads so many responses from an offset on, again and again.
+func benchReader(b *testing.B, c *Client, topic string, from int64) {
 	ctx := b.Context()
 	var chunks [3]Chunk
 	read := func() (n int) {
-		for i := range 24 {
+		r := newReader(b, c, ReaderOptions{Topic: topic}, Position{Next: from, LeaderEpoch: -1})
+		for i := range benchFetches {
 			chunk := &chunks[i%3]
-			if err := r.Fetch(ctx, chunk); err != nil {
+			if err := fetchOnce(ctx, r, chunk); err != nil {
 				b.Fatal(err)
 			}
 			n += len(chunk.Records)
 		}
 		return n
 	}
-	next := int64(1 << 20)
 	count := func() (n int) {
-		for range 24 {
+		next := from
+		for range benchFetches {
 			m, err := c.transport.RoundTrip(ctx, c.addr, &fetch.Request{
 				ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: DefaultMaxBytes, IsolationLevel: int8(kafkago.ReadCommitted), SessionID: -1, SessionEpoch: -1,
-				Topics: []fetch.RequestTopic{{Topic: "in", Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
+				Topics: []fetch.RequestTopic{{Topic: topic, Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
 			})
 			if err != nil {
 				b.Fatal(err)

@@ -1,0 +1,408 @@
+package kafka
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// What holds against the embedded broker holds against Apache Kafka.
+func TestRealKafka(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	for name, test := range map[string]func(*testing.T, []string){
+		"read committed":     readCommitted,
+		"open transaction":   openTransaction,
+		"trailing markers":   trailingMarkers,
+		"replaced log":       replacedLog,
+		"retention":          retention,
+		"compression":        compression,
+		"concurrent use":     concurrentUse,
+		"cancel a long poll": cancelDuringLongPoll,
+		"produce":            produceAndRead,
+		"too large":          tooLarge,
+		"read back":          func(t *testing.T, addrs []string) { readBack(t, addrs, func() {}) },
+	} {
+		t.Run(name, func(t *testing.T) { test(t, addrs) })
+	}
+}
+
+// The answers to single fetches, as the reader counts on them.
+func TestRealKafkaFetch(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	p := kafkatest.NewProducer(t, addrs, topic, 0, "")
+	big := numbered("big", 20)
+	for i := range big {
+		big[i].Value = bytes.Repeat([]byte{byte(i)}, 10_000)
+	}
+	p.Send(big...)
+	p.Send(numbered("a", 10)...)
+	var chunk Chunk
+
+	// A batch comes whole, however small the limits.
+	r := newReader(t, c, ReaderOptions{Topic: topic, MaxBytes: 2, PartitionMaxBytes: 1}, start)
+	if err := fetchOnce(t.Context(), r, &chunk); err != nil || len(chunk.Records) != 20 || chunk.Next != 20 {
+		t.Fatalf("first batch: %v, %d records", err, len(chunk.Records))
+	}
+	drain(t, r, 30, nil)
+
+	// At the end the broker holds one answer in two back: the one that proves
+	// the log comes at once. New records end the wait.
+	const wait = 600 * time.Millisecond
+	r = newReader(t, c, ReaderOptions{Topic: topic, MaxWait: wait}, r.Position())
+	for range 2 {
+		for _, atLeast := range []time.Duration{0, wait - 50*time.Millisecond} {
+			begin := time.Now()
+			err := r.Fetch(t.Context(), &chunk)
+			if took := time.Since(begin); err != nil || len(chunk.Records) != 0 || took < atLeast || atLeast == 0 && took > wait/2 {
+				t.Errorf("at the end: %v, %d records after %v", err, len(chunk.Records), took)
+			}
+		}
+	}
+	if err := r.Fetch(t.Context(), &chunk); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { p.Send(numbered("b", 1)...) })
+	begin := time.Now()
+	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 1 || time.Since(begin) > wait*2/3 {
+		t.Errorf("a record that arrives: %v, %d records after %v", err, len(chunk.Records), time.Since(begin))
+	}
+
+	// Leader epochs that are not the leader's.
+	epoch := chunk.LeaderEpoch
+	if epoch < 0 {
+		t.Fatal("no leader epoch")
+	}
+	for code, asked := range map[int16]int32{0: epoch, 75: epoch + 1} {
+		if err := c.fetch(t.Context(), &r.o, 0, 1, asked, 5*time.Second, &r.ans); err != nil || r.ans.code != code {
+			t.Errorf("epoch %d where it is %d: code %d, %v", asked, epoch, r.ans.code, err)
+		}
+	}
+	// Positions outside the log.
+	for _, at := range []int64{31 + 1, 1 << 40} {
+		if err := c.fetch(t.Context(), &r.o, at, 1, -1, 5*time.Second, &r.ans); err != nil || r.ans.code != 1 {
+			t.Errorf("fetch at %d: code %d, %v", at, r.ans.code, err)
+		}
+	}
+}
+
+// A killed broker that comes back with its data has lost nothing, and the
+// reader and producer that waited for it go on as they are.
+func TestRealKafkaKilled(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	c := dialBroker(t, b.Addrs...)
+	topic := kafkatest.Topic(t, b.Addrs, nil)
+	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
+	if _, err := c.Produce(t.Context(), topic, 0, messages("a", 50)); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, r, 50, nil)
+	before := r.Position()
+	// Open when the broker dies: 50 to 52.
+	open := kafkatest.NewProducer(t, b.Addrs, topic, 0, topic)
+	open.Begin()
+	open.Send(numbered("open", 3)...)
+	if _, err := c.Produce(t.Context(), topic, 0, messages("b", 50)); err != nil {
+		t.Fatal(err)
+	}
+
+	b.Kill()
+	var chunk Chunk
+	labels := map[string]bool{}
+	for range 5 {
+		var e *Error
+		if err := r.Fetch(t.Context(), &chunk); !errors.As(err, &e) || !e.Retriable() {
+			t.Fatalf("without a broker: %v", err)
+		}
+		labels[e.Label()] = true
+		if _, err := c.Produce(t.Context(), topic, 0, messages("lost", 1)); !Retriable(err) {
+			t.Fatalf("without a broker: %v", err)
+		}
+		if _, _, _, err := c.Offsets(t.Context(), topic, 0); !Retriable(err) {
+			t.Fatalf("without a broker: %v", err)
+		}
+	}
+	begin := time.Now()
+	b.Start()
+	started := time.Now()
+	codes := map[string]int{}
+	var pause Backoff
+	for {
+		err := r.Fetch(t.Context(), &chunk)
+		if err == nil {
+			break
+		}
+		var e *Error
+		if !errors.As(err, &e) || !e.Retriable() {
+			t.Fatal(err)
+		}
+		codes[e.Label()]++
+		if err := pause.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("errors while away %v, afterwards %v; up again after %v, read again %v later", labels, codes, started.Sub(begin).Round(time.Millisecond), time.Since(started).Round(time.Millisecond))
+	if _, stable, end, err := c.Offsets(t.Context(), topic, 0); err != nil || stable != 50 || end != 103 {
+		t.Fatalf("stable %d, end %d, %v", stable, end, err)
+	}
+	if r.Position().Next != 50 {
+		t.Fatalf("read past an open transaction, to %d", r.Position().Next)
+	}
+	open.End(false)
+	if base, err := c.Produce(t.Context(), topic, 0, messages("c", 5)); err != nil || base < 103 {
+		t.Fatalf("base %d, %v", base, err)
+	}
+	waitStable(t, c, topic, 109)
+	got := drain(t, r, 109, nil)
+	if len(got) != 55 || got[0].Offset != 53 || string(got[49].Value) != "b49" || string(got[54].Value) != "c4" {
+		t.Errorf("read %s", values(got))
+	}
+
+	// The epoch grew, and a leader refuses an older one until the metadata say
+	// so too.
+	epoch := r.Position().LeaderEpoch
+	if epoch <= before.LeaderEpoch {
+		t.Fatalf("leader epoch %d after %d", epoch, before.LeaderEpoch)
+	}
+	if err := c.fetch(t.Context(), &r.o, 0, 1, before.LeaderEpoch, 5*time.Second, &r.ans); err != nil || r.ans.code != 74 {
+		t.Errorf("an older epoch: code %d, %v", r.ans.code, err)
+	}
+	if got := drain(t, newReader(t, c, ReaderOptions{Topic: topic}, before), 109, nil); len(got) != 55 {
+		t.Errorf("from a position of an older epoch: %d records", len(got))
+	}
+}
+
+// A broker that loses what it had acknowledged and not yet written to its disk
+// comes back with a shorter log, and gives its offsets to other records.
+func TestRealKafkaPowerLoss(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	c := dialBroker(t, b.Addrs...)
+	topic := kafkatest.Topic(t, b.Addrs, nil)
+	p := kafkatest.NewProducer(t, b.Addrs, topic, 0, "")
+	for i := range 10 {
+		p.Send(numbered(fmt.Sprint(i, "-"), 10)...)
+	}
+	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
+	drain(t, r, 100, nil)
+	b.Kill()
+	log := filepath.Join(b.Data, topic+"-0", "00000000000000000000.log")
+	info, err := os.Stat(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(log, info.Size()*55/100); err != nil {
+		t.Fatal(err)
+	}
+	b.Start()
+	var chunk Chunk
+	var truncated *TruncatedError
+	if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 || truncated.Next != 100 {
+		t.Fatalf("the tail is gone: %v", err)
+	}
+	kafkatest.NewProducer(t, b.Addrs, topic, 0, "").Send(numbered("new", 80)...)
+	var replaced *ReplacedError
+	for _, r := range []*Reader{r, newReader(t, c, ReaderOptions{Topic: topic}, r.Position())} {
+		if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &replaced) || replaced.Evidence != AnchorDiffers {
+			t.Errorf("the tail is another: %v", err)
+		}
+	}
+}
+
+// A topic that is deleted and made again starts at leader epoch 0. The new log
+// may hold the very records of the old one; that its epoch went back gives it
+// away.
+func TestRealKafkaOlderEpoch(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	c := dialBroker(t, b.Addrs...)
+	r, o := readHundred(t, c, b.Addrs, ReaderOptions{epochGrace: time.Second})
+	b.Kill()
+	b.Start()
+	kafkatest.NewProducer(t, b.Addrs, o.Topic, 0, "").Send(numbered("old", 1)...)
+	drain(t, r, 101, nil)
+	again(t, b.Addrs, o.Topic, "old", 300)
+	var replaced *ReplacedError
+	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), new(Chunk)); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
+		t.Errorf("older epoch: %v", err)
+	}
+}
+
+// What the cleaner leaves of transactions, in closed segments, reads as the
+// reference consumer reads it.
+func TestRealKafkaCompacted(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, map[string]string{
+		"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0",
+	})
+	rng := rand.New(rand.NewPCG(7, 7))
+	plain := kafkatest.NewProducer(t, addrs, topic, 0, "")
+	end := int64(0)
+	batch := func(keys int) []kafkatest.Record {
+		rs := make([]kafkatest.Record, 1+rng.IntN(5))
+		for i := range rs {
+			rs[i] = kafkatest.Record{Key: fmt.Append(nil, rng.IntN(keys)), Value: fmt.Append(nil, rng.Uint32())}
+		}
+		end += int64(len(rs))
+		return rs
+	}
+	for i := range 40 {
+		plain.Send(batch(30)...)
+		if i%4 == 0 {
+			// A producer of its own, whose last batch the cleaner keeps empty.
+			p := kafkatest.NewProducer(t, addrs, topic, 0, fmt.Sprint(topic, i))
+			p.Begin()
+			p.Send(batch(30)...)
+			p.Send(batch(30)...)
+			p.End(i%8 == 0)
+			end++
+			waitStable(t, c, topic, end)
+		}
+	}
+	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
+	drain(t, r, end, nil)
+	anchored := r.Position()
+	for i := range 30 {
+		end = plain.Send(kafkatest.Record{Key: fmt.Append(nil, i), Value: []byte("newest")}) + 1
+	}
+	full := len(kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1))
+
+	// Twice, so that what the first pass left can be cleaned again.
+	var want []kafkatest.Record
+	for range 2 {
+		time.Sleep(600 * time.Millisecond)
+		last := plain.Send(kafkatest.Record{Key: []byte("roll"), Value: fmt.Append(nil, end)}, kafkatest.Record{Key: []byte("last"), Value: []byte("x")})
+		end = last + 2
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			want = kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1)
+			if len(want) == 32 { // the keys 0 to 29, and the two in the open segment
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the cleaner left %d records of %d", len(want), full)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		for _, size := range []int{1, 300, 4 << 20} {
+			r := newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: size}, start)
+			compare(t, fmt.Sprint(size, " bytes"), drain(t, r, end, nil), want)
+		}
+	}
+	t.Logf("%d records of %d are left in %d offsets", len(want), full, end)
+
+	// The anchor of an earlier position is gone by now.
+	var replaced *ReplacedError
+	var chunk Chunk
+	err := fetchOnce(t.Context(), newReader(t, c, ReaderOptions{Topic: topic}, anchored), &chunk)
+	gone := true
+	for _, w := range want {
+		gone = gone && w.Offset != anchored.Anchor.Offset
+	}
+	if !gone {
+		t.Fatal("the cleaner left the anchor")
+	}
+	if !errors.As(err, &replaced) || replaced.Evidence != AnchorVanished {
+		t.Errorf("an anchor that was compacted away: %v", err)
+	}
+	r = newReader(t, c, ReaderOptions{Topic: topic, Compacted: true}, anchored)
+	if err := fetchOnce(t.Context(), r, &chunk); err != nil || !chunk.AnchorDropped {
+		t.Errorf("an anchor that may be compacted away: %v, %+v", err, chunk)
+	}
+	drain(t, r, end, nil)
+}
+
+func TestRealKafkaAdmin(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	c := dialBroker(t, addrs...)
+	ctx := t.Context()
+	if err := c.Probe(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := c.ClusterID(ctx); err != nil || len(id) != 22 {
+		t.Errorf("cluster id %q, %v", id, err)
+	}
+	name := fmt.Sprint("out-", time.Now().UnixNano())
+	if topic, err := c.Topic(ctx, name); err != nil || topic.Exists {
+		t.Errorf("a topic that is not there: %+v, %v", topic, err)
+	}
+	for range 2 { // the second time it exists
+		if err := c.CreateTopic(ctx, name, 3, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topic, err := c.Topic(ctx, name)
+	if err != nil || !topic.Exists || len(topic.Partitions) != 3 || topic.Partitions[2].ID != 2 || topic.Partitions[0].LeaderEpoch < 0 {
+		t.Errorf("%+v, %v", topic, err)
+	}
+	got, err := c.TopicConfig(ctx, name, "cleanup.policy", "max.message.bytes", "retention.ms", "no.such.key")
+	if err != nil || got["cleanup.policy"] != "compact" || got["max.message.bytes"] != "2000000" || got["retention.ms"] != "604800000" || len(got) != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+	var e *Error
+	if _, err := c.TopicConfig(ctx, "missing", "cleanup.policy"); !errors.As(err, &e) || e.Code != 3 {
+		t.Errorf("config of a missing topic: %v", err)
+	}
+	if _, _, _, err := c.Offsets(ctx, "missing", 0); !errors.As(err, &e) || e.Code != 3 {
+		t.Errorf("offsets of a missing topic: %v", err)
+	}
+	// A broker says what it does not like.
+	for what, bad := range map[string]struct {
+		name   string
+		n      int
+		config map[string]string
+		code   int16
+		text   string
+	}{
+		"unknown setting": {"bad", 1, map[string]string{"no.such.key": "1"}, 40, "no.such.key"},
+		"wrong value":     {"bad", 1, map[string]string{"cleanup.policy": "shred"}, 40, "cleanup.policy"},
+		"name":            {"no/topic", 1, nil, 17, ""},
+		"partitions":      {"bad", 0, nil, 37, ""},
+	} {
+		if err := c.CreateTopic(ctx, bad.name, bad.n, bad.config); !errors.As(err, &e) || e.Code != bad.code || Retriable(err) || !strings.Contains(err.Error(), bad.text) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := c.Produce(ctx, name, 2, messages("a", 7)); err != nil {
+		t.Fatal(err)
+	}
+	if first, stable, end, err := c.Offsets(ctx, name, 2); err != nil || first != 0 || stable != 7 || end != 7 {
+		t.Errorf("offsets %d, %d, %d, %v", first, stable, end, err)
+	}
+	// The first commit of all makes the topic of offsets, and does not wait
+	// for it.
+	var pause Backoff
+	for err := error(&Error{Code: 16}); err != nil; {
+		if err = c.CommitOffset(ctx, "lag-"+name, name, 2, 4); err != nil {
+			if !errors.As(err, &e) || !e.Retriable() {
+				t.Fatal(err)
+			}
+			t.Log(err)
+			if err := pause.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if at := kafkatest.CommittedOffset(t, addrs, "lag-"+name, name, 2); at != 4 {
+		t.Errorf("committed offset %d", at)
+	}
+	// A clock that is far ahead.
+	ms := messages("a", 1)
+	ms[0].Time = time.Now().Add(3 * time.Hour).Truncate(time.Millisecond)
+	if _, err := c.Produce(ctx, name, 0, ms); !errors.As(err, &e) || e.Code != 32 || Retriable(err) {
+		t.Errorf("a time in the future: %v", err)
+	}
+	// A value without a key, where the cleaner needs keys.
+	ms = messages("a", 1)
+	ms[0].Key = nil
+	if _, err := c.Produce(ctx, name, 0, ms); !errors.As(err, &e) || e.Code != 87 || Retriable(err) {
+		t.Errorf("no key: %v", err)
+	}
+}
