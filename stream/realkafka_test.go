@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,9 +10,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -291,9 +295,9 @@ func (s *site) output() map[string]published {
 	return all
 }
 
-// expect compares the releases of epoch 1 with what the log calls for: every
-// step once, with its offsets, the number of committed records in it, and their
-// mean as far as the noise lets it show.
+// expect compares the releases of the only epoch with what the log calls for:
+// every step once, with its offsets, the number of committed records in it, and
+// their mean as far as the noise lets it show.
 func (w *traffic) expect(got map[string]published) {
 	w.t.Helper()
 	steps := w.slots / 100
@@ -318,10 +322,15 @@ func (w *traffic) expect(got map[string]published) {
 	if len(got) != int(steps) {
 		w.t.Errorf("%d releases, want %d", len(got), steps)
 	}
+	epoch := uint64(0)
+	for key := range got {
+		_, epoch, _, _ = parseIdentity([]byte(key))
+		break
+	}
 	var total [3]float64
 	var n uint64
 	for t := range steps {
-		p, ok := got[fmt.Sprint("orders/0/1/", t+1)]
+		p, ok := got[fmt.Sprintf("orders/0/%d/%d", epoch, t+1)]
 		if !ok {
 			w.t.Errorf("no release of step %d", t+1)
 			continue
@@ -486,26 +495,35 @@ func logHalts(t *testing.T, addrs []string) {
 			}
 		}
 	})
-	for name, again := range map[string]int{"shorter": 300, "longer": 900} {
-		reason := haltTruncated
-		if again == 900 {
-			reason = haltReplaced
-		}
-		t.Run(name, func(t *testing.T) {
-			s, d, _ := begin(t, "")
-			kafkatest.DeleteTopic(t, addrs, s.in)
-			kafkatest.CreateTopic(t, addrs, s.in, nil)
-			kafkatest.NewProducer(t, addrs, s.in, 0, "").Send(orders(1, again)...)
-			d.halts(reason)
-			d.end()
-			d = s.run()
-			d.halts(reason)
-			d.end()
-			if n := len(s.output()); n != 5 {
-				t.Errorf("%d releases", n)
-			}
-		})
+	// remake makes the input topic again.
+	remake := func(s *site, n int) {
+		kafkatest.DeleteTopic(s.t, addrs, s.in)
+		kafkatest.CreateTopic(s.t, addrs, s.in, nil)
+		kafkatest.NewProducer(s.t, addrs, s.in, 0, "").Send(orders(1, n)...)
 	}
+	t.Run("made again, shorter", func(t *testing.T) {
+		s, d, _ := begin(t, "")
+		remake(s, 300)
+		d.halts(haltTruncated)
+		d.end()
+		d = s.run()
+		d.halts(haltTruncated)
+		d.end()
+		if n := len(s.output()); n != 5 {
+			t.Errorf("%d releases", n)
+		}
+	})
+	t.Run("made again, longer", func(t *testing.T) {
+		s, d, _ := begin(t, "")
+		d.end() // while it runs it may see the new log when that is still short
+		remake(s, 900)
+		d = s.run()
+		d.halts(haltReplaced)
+		d.end()
+		if n := len(s.output()); n != 5 {
+			t.Errorf("%d releases", n)
+		}
+	})
 	t.Run("compacted", func(t *testing.T) {
 		for _, policy := range []string{"compact", "compact,delete"} {
 			s := newSite(t, addrs, kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": policy}))
@@ -553,3 +571,113 @@ func TestLogHalts(t *testing.T) {
 }
 
 func TestRealKafkaLogHalts(t *testing.T) { logHalts(t, kafkatest.NewReal(t).Addrs) }
+
+// The command itself: check, and a daemon that is killed again and again.
+func TestRealKafkaCommand(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	bin := filepath.Join(t.TempDir(), "streamdp")
+	if out, err := exec.Command("go", "build", "-o", bin, "streamdp/cmd/streamdp").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// command returns one that reads the site's configuration.
+	command := func(s *site, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		file := filepath.Join(s.dir, "streamdp.toml")
+		if err := os.WriteFile(file, []byte(s.file()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(bin, append(args, "-c", file)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		return cmd, &stderr
+	}
+	keygen := func(s *site) {
+		if out, err := exec.Command(bin, "keygen", filepath.Join(s.dir, "key")).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+
+	fine := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
+	keygen(fine)
+	compacted := *fine
+	compacted.in = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact"})
+	missing := *fine
+	missing.in = "missing"
+	small := *fine
+	small.out = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+	deletes := *fine
+	deletes.out = kafkatest.Topic(t, addrs, nil)
+	away := *fine
+	away.addrs = []string{"127.0.0.1:1"}
+	for name, test := range map[string]struct {
+		s    *site
+		code int
+		text string // of standard error
+	}{
+		"fine":          {fine, 0, ""},
+		"compacted":     {&compacted, 3, "is compacted"},
+		"missing":       {&missing, 0, "does not exist yet"},
+		"small output":  {&small, 3, "raise max.message.bytes"},
+		"output ages":   {&deletes, 0, "deletes old releases"},
+		"broker is not": {&away, 1, "connection refused"},
+	} {
+		cmd, stderr := command(test.s, "check", "--connect")
+		out, err := cmd.Output()
+		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(stderr.String(), test.text) || test.text == "" && stderr.Len() > 0 {
+			t.Errorf("check, %s: %v, %s", name, err, stderr)
+		}
+		if test.code == 0 && !strings.Contains(string(out), "epsilon") {
+			t.Errorf("check, %s: no statement: %s", name, out)
+		}
+	}
+
+	w := newTraffic(t, addrs, fine.in)
+	w.write(300)
+	fine.fetch = 0
+	commits := 0
+	for i := range 8 {
+		cmd, stderr := command(fine, "run")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill() })
+		for range 6 {
+			w.write(60)
+		}
+		time.Sleep(time.Duration(30*i) * time.Millisecond)
+		cmd.Process.Kill()
+		cmd.Wait()
+		if strings.Contains(stderr.String(), "level\":\"ERROR") {
+			t.Fatal(stderr)
+		}
+		if _, err := os.Stat(filepath.Join(fine.dir, "state", "tasks", "orders-0", "checkpoint")); err == nil {
+			commits++
+		}
+	}
+	w.settle(fine)
+	cmd, stderr := command(fine, "run")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	steps := int(w.slots / 100)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		// A kill between the charge of an epoch and its manifest voids the
+		// epoch, and the next one takes its place.
+		done := false
+		for key := range fine.output() {
+			done = done || strings.HasSuffix(key, fmt.Sprint("/", steps))
+		}
+		if done {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no release of step %d: %s", steps, stderr)
+		}
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v: %s", err, stderr)
+	}
+	w.expect(fine.output())
+	t.Logf("%d releases, killed 8 times, %d of them with a checkpoint", steps, commits)
+}

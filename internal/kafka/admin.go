@@ -74,6 +74,9 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 	switch code := m.Topics[0].ErrorCode; kafkago.Error(code) {
 	case 0:
 	case kafkago.UnknownTopicOrPartition:
+		if err := c.hidden(ctx, name); err != nil {
+			return t, err
+		}
 		return t, nil
 	default:
 		return t, brokerError("metadata", name, -1, code)
@@ -83,6 +86,16 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 		t.Partitions = append(t.Partitions, Partition{p.PartitionIndex, p.LeaderID, p.LeaderEpoch})
 	}
 	return t, nil
+}
+
+// hidden returns an error if the topic is not among those the cluster has shown
+// because this client may not see it. A list of all topics leaves such topics
+// out, which looks as if they did not exist; who asks for one is told.
+func (c *Client) hidden(ctx context.Context, topic string) error {
+	if _, err := c.listOffset(ctx, topic, 0, kafkago.FirstOffset, false); Unauthorized(err) {
+		return err
+	}
+	return nil
 }
 
 // Offsets returns the start of the partition's log, its last stable offset,

@@ -177,6 +177,14 @@ func TestAdmin(t *testing.T) {
 	if topic, err := c.Topic(ctx, "out"); err != nil || topic.Exists {
 		t.Errorf("a topic that is not there: %+v, %v", topic, err)
 	}
+	// A list of all topics leaves out those that may not be seen.
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.TopicAuthorizationFailed, Count: 2})
+	if _, err := c.Topic(ctx, "out"); !Unauthorized(err) {
+		t.Errorf("a topic that may not be seen: %v", err)
+	}
+	if err := newReader(t, c, ReaderOptions{Topic: "out"}, start).Fetch(ctx, new(Chunk)); !Unauthorized(err) {
+		t.Errorf("a topic that may not be seen: %v", err)
+	}
 	config := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "2000000"}
 	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.InvalidReplicationFactor})
 	for range 2 { // the second time it exists

@@ -83,6 +83,7 @@ type Reader struct {
 	logStart, lastStable, end int64 // of the last answer
 
 	slack       time.Duration
+	throttled   time.Time // no request before it
 	empties     int       // answers in a row without the data that must exist
 	behindSince time.Time // of the first answer in a row with an older epoch
 
@@ -134,13 +135,17 @@ func (r *Reader) Position() Position {
 }
 
 // Fetch sends one request and fills the chunk with the answer, which may hold
-// no records: at the end of the log it comes after MaxWait. It repeats nothing
-// by itself. After an error the chunk is empty and the reader where it was, so
+// no records: at the end of the log it comes after MaxWait. Where the answer
+// before it asked for a pause, because of a quota, that comes first. It repeats
+// nothing by itself. After an error the chunk is empty and the reader where it was, so
 // that a Retriable error is answered by waiting and calling Fetch again. The
 // others are terminal: *GapError, *TruncatedError, *ReplacedError, an Error
 // that is not retriable, or the context's error.
 func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 	c.reset(r)
+	if err := r.patience(ctx); err != nil {
+		return err
+	}
 	plain := r.plain
 	r.plain = false // after an error the log must be identified anew
 	metaEpoch, err := r.identify(ctx)
@@ -164,6 +169,7 @@ func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 		return err
 	}
 	a := &r.ans
+	r.throttled = time.Now().Add(a.throttle)
 	if !a.present {
 		return r.nothing()
 	}
@@ -202,6 +208,25 @@ func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 	return r.advance(c, from, w)
 }
 
+// patience waits as long as the last answer asked for. A broker whose quota this
+// client exceeds answers at once, without data, and reads no further request
+// from the connection until then: a fetch that is sent all the same looks like
+// one that gets no answer.
+func (r *Reader) patience(ctx context.Context) error {
+	wait := time.Until(r.throttled)
+	if wait <= 0 {
+		return nil
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
 // identify compares the cluster's id and follows the partition's leader epoch,
 // both as the transport last learned them. It returns that epoch.
 func (r *Reader) identify(ctx context.Context) (int32, error) {
@@ -218,8 +243,13 @@ func (r *Reader) identify(ctx context.Context) (int32, error) {
 		}
 	}
 	if len(m.Topics) == 1 {
-		if m.Topics[0].ErrorCode != 0 {
-			return -1, brokerError("metadata", r.o.Topic, -1, m.Topics[0].ErrorCode)
+		if code := m.Topics[0].ErrorCode; code != 0 {
+			if kafkago.Error(code) == kafkago.UnknownTopicOrPartition {
+				if err := r.c.hidden(ctx, r.o.Topic); err != nil {
+					return -1, err
+				}
+			}
+			return -1, brokerError("metadata", r.o.Topic, -1, code)
 		}
 		for i := range m.Topics[0].Partitions {
 			if p := &m.Topics[0].Partitions[i]; p.PartitionIndex == r.o.Partition {
@@ -373,9 +403,13 @@ func (r *Reader) advance(c *Chunk, from int64, w walk) error {
 	return nil
 }
 
-// nothing is an answer without data where there is some. Brokers that throttle
-// give it, and one alone is no error; several in a row make the caller wait.
+// nothing is an answer without data where there is some. From a broker that
+// throttles it says only that. One alone is no error either; several in a row
+// make the caller wait.
 func (r *Reader) nothing() error {
+	if r.ans.throttle > 0 {
+		return nil
+	}
 	if r.empties++; r.empties < 2 {
 		return nil
 	}

@@ -131,13 +131,13 @@ func readCommitted(t *testing.T, addrs []string) {
 	}
 }
 
-// waitStable waits until all transactions have their markers, and the log ends
-// at end.
+// waitStable waits until the client knows the topic, all transactions have
+// their markers, and the log ends at end.
 func waitStable(t *testing.T, c *Client, topic string, end int64) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		_, lso, hw, err := c.Offsets(t.Context(), topic, 0)
-		if err == nil && lso == end && hw == end {
+		if known, e := c.Topic(t.Context(), topic); err == nil && lso == end && hw == end && e == nil && known.Exists {
 			return
 		}
 		if err != nil && !Retriable(err) || time.Now().After(deadline) {
@@ -543,11 +543,13 @@ func TestBrokerGoneAndBack(t *testing.T) {
 func TestConcurrentUse(t *testing.T) { concurrentUse(t, startBroker(t, embedded.Options{}).Addrs()) }
 
 func concurrentUse(t *testing.T, addrs []string) {
+	c := dialBroker(t, addrs...)
 	var topics []string
 	for range 4 {
-		topics = append(topics, kafkatest.Topic(t, addrs, nil))
+		topic := kafkatest.Topic(t, addrs, nil)
+		waitStable(t, c, topic, 0)
+		topics = append(topics, topic)
 	}
-	c := dialBroker(t, addrs...)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"streamdp/internal/kafka/kafkatest"
 )
 
@@ -57,15 +60,13 @@ func TestRealKafkaFetch(t *testing.T) {
 
 	// At the end the broker holds one answer in two back: the one that proves
 	// the log comes at once. New records end the wait.
-	const wait = 600 * time.Millisecond
+	const wait = 2 * time.Second
 	r = newReader(t, c, ReaderOptions{Topic: topic, MaxWait: wait}, r.Position())
-	for range 2 {
-		for _, atLeast := range []time.Duration{0, wait - 50*time.Millisecond} {
-			begin := time.Now()
-			err := r.Fetch(t.Context(), &chunk)
-			if took := time.Since(begin); err != nil || len(chunk.Records) != 0 || took < atLeast || atLeast == 0 && took > wait/2 {
-				t.Errorf("at the end: %v, %d records after %v", err, len(chunk.Records), took)
-			}
+	for _, atLeast := range []time.Duration{0, wait - 50*time.Millisecond} {
+		begin := time.Now()
+		err := r.Fetch(t.Context(), &chunk)
+		if took := time.Since(begin); err != nil || len(chunk.Records) != 0 || took < atLeast || atLeast == 0 && took > wait/2 {
+			t.Errorf("at the end: %v, %d records after %v", err, len(chunk.Records), took)
 		}
 	}
 	if err := r.Fetch(t.Context(), &chunk); err != nil {
@@ -73,7 +74,7 @@ func TestRealKafkaFetch(t *testing.T) {
 	}
 	time.AfterFunc(100*time.Millisecond, func() { p.Send(numbered("b", 1)...) })
 	begin := time.Now()
-	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 1 || time.Since(begin) > wait*2/3 {
+	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 1 || time.Since(begin) > wait*3/4 {
 		t.Errorf("a record that arrives: %v, %d records after %v", err, len(chunk.Records), time.Since(begin))
 	}
 
@@ -95,9 +96,138 @@ func TestRealKafkaFetch(t *testing.T) {
 	}
 }
 
-// A killed broker that comes back with its data has lost nothing, and the
-// reader and producer that waited for it go on as they are.
-func TestRealKafkaKilled(t *testing.T) {
+// The credentials that brokers take, and the permissions that the daemon's calls
+// need: on the input to read it and its settings, on the output to write, create
+// and read it, and on a group to commit its offsets. None on the cluster.
+func TestRealKafkaAccess(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	if b.SASL == "" {
+		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
+	}
+	b.Enrol()
+	ctx := t.Context()
+	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
+		for password, fine := range map[string]bool{"secret": true, "wrong": false} {
+			c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{mechanism, "streamdp", password}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// New credentials take a moment to be known.
+			var pause Backoff
+			err = c.Probe(ctx)
+			for i := 0; fine && err != nil && i < 10; i++ {
+				pause.Wait(ctx)
+				err = c.Probe(ctx)
+			}
+			if fine && err != nil || !fine && !Unauthorized(err) {
+				t.Errorf("%s, %s: %v", mechanism, password, err)
+			}
+			c.Close()
+		}
+	}
+
+	in := kafkatest.Topic(t, b.Addrs, nil)
+	kafkatest.NewProducer(t, b.Addrs, in, 0, "").Send(numbered("a", 10)...)
+	out := in + "-out"
+	c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{"plain", "streamdp", "secret"}, metadataTTL: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const topic, group = kmsg.ACLResourceTypeTopic, kmsg.ACLResourceTypeGroup
+	for _, step := range []struct {
+		what  string
+		call  func() error
+		grant func()
+	}{
+		{"see the input", func() error { _, err := c.Topic(ctx, in); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationRead) }},
+		{"its settings", func() error { _, err := c.TopicConfig(ctx, in, "cleanup.policy"); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationDescribeConfigs) }},
+		{"its offsets", func() error { _, _, _, err := c.Offsets(ctx, in, 0); return err }, nil},
+		{"its records", func() error { return newReader(t, c, ReaderOptions{Topic: in}, start).Fetch(ctx, new(Chunk)) }, nil},
+		{"see the output", func() error { _, err := c.Topic(ctx, out); return err }, func() { b.Grant(topic, out, kmsg.ACLOperationWrite) }},
+		{"create it", func() error { return c.CreateTopic(ctx, out, 1, map[string]string{"retention.ms": "-1"}) }, func() { b.Grant(topic, out, kmsg.ACLOperationCreate) }},
+		{"write it", func() error { _, err := c.Produce(ctx, out, 0, messages("a", 1)); return err }, nil},
+		{"read it", func() error { return newReader(t, c, ReaderOptions{Topic: out}, start).Fetch(ctx, new(Chunk)) }, func() { b.Grant(topic, out, kmsg.ACLOperationRead) }},
+		{"commit", func() error { return c.CommitOffset(ctx, out, in, 0, 1) }, func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
+	} {
+		// Broker and client both take a moment to know what has changed.
+		until := func(done func(error) bool) error {
+			var pause Backoff
+			err := step.call()
+			for i := 0; Retriable(err) && !done(err) && i < 12; i++ {
+				pause.Wait(ctx)
+				err = step.call()
+			}
+			return err
+		}
+		if step.grant != nil {
+			if err := until(Unauthorized); !Unauthorized(err) || !Retriable(err) {
+				t.Fatalf("%s, not allowed: %v", step.what, err)
+			}
+			step.grant()
+		}
+		if err := until(func(err error) bool { return err == nil }); err != nil {
+			t.Fatalf("%s, allowed: %v", step.what, err)
+		}
+	}
+}
+
+// A reader above its quota is slow and has no other trouble.
+func TestRealKafkaQuota(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	topic := kafkatest.Topic(t, addrs, nil)
+	p := kafkatest.NewProducer(t, addrs, topic, 0, "")
+	batch := numbered("a", 100)
+	for i := range batch {
+		batch[i].Value = make([]byte, 1000)
+	}
+	for range 40 {
+		p.Send(batch...)
+	}
+	kafkatest.SetQuota(t, addrs, topic, 1e6)
+	c, err := NewClient(Options{Brokers: addrs, ClientID: topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
+	if err := fetchOnce(t.Context(), r, new(Chunk)); err != nil { // the first may meet a topic that is too new
+		t.Fatal(err)
+	}
+	begin, empty := time.Now(), 0
+	for r.Position().Next < 4000 {
+		var chunk Chunk
+		if err := r.Fetch(t.Context(), &chunk); err != nil {
+			t.Fatalf("after %v, at %d: %v", time.Since(begin), r.Position().Next, err)
+		}
+		if len(chunk.Records) == 0 {
+			empty++
+		}
+	}
+	t.Logf("4 MB in %v, with %d empty answers", time.Since(begin).Round(time.Millisecond), empty)
+	if time.Since(begin) < time.Second {
+		t.Error("the quota had no effect")
+	}
+}
+
+// A transaction whose producer is gone ends with its timeout: the broker aborts
+// it, and what waited behind it is read.
+func TestRealKafkaDeadProducer(t *testing.T) {
+	addrs := kafkatest.NewReal(t).Addrs
+	c := dialBroker(t, addrs...)
+	topic := kafkatest.Topic(t, addrs, nil)
+	dead := kafkatest.NewProducer(t, addrs, topic, 0, topic, kgo.TransactionTimeout(time.Second))
+	dead.Begin()
+	dead.Send(numbered("dead", 3)...)
+	kafkatest.NewProducer(t, addrs, topic, 0, "").Send(numbered("a", 2)...)
+	if got := values(drain(t, newReader(t, c, ReaderOptions{Topic: topic}, start), 6, nil)); got != "3=a0 4=a1 " {
+		t.Error(got)
+	}
+}
+
+// What a broker is that was killed and comes back with its data, once as they
+// were and once without what it had not yet written to its disk.
+func TestRealKafkaCrash(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	c := dialBroker(t, b.Addrs...)
 	topic := kafkatest.Topic(t, b.Addrs, nil)
@@ -114,8 +244,25 @@ func TestRealKafkaKilled(t *testing.T) {
 	if _, err := c.Produce(t.Context(), topic, 0, messages("b", 50)); err != nil {
 		t.Fatal(err)
 	}
+	remade, o := readHundred(t, c, b.Addrs, ReaderOptions{epochGrace: time.Second})
+
+	cut := kafkatest.Topic(t, b.Addrs, nil)
+	p := kafkatest.NewProducer(t, b.Addrs, cut, 0, "")
+	for i := range 10 {
+		p.Send(numbered(fmt.Sprint(i, "-"), 10)...)
+	}
+	shorter := newReader(t, c, ReaderOptions{Topic: cut}, start)
+	drain(t, shorter, 100, nil)
 
 	b.Kill()
+	log := filepath.Join(b.Data, cut+"-0", "00000000000000000000.log")
+	info, err := os.Stat(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(log, info.Size()*55/100); err != nil {
+		t.Fatal(err)
+	}
 	var chunk Chunk
 	labels := map[string]bool{}
 	for range 5 {
@@ -134,6 +281,9 @@ func TestRealKafkaKilled(t *testing.T) {
 	begin := time.Now()
 	b.Start()
 	started := time.Now()
+
+	// Nothing is lost, and the reader and the client that waited go on as they
+	// are.
 	codes := map[string]int{}
 	var pause Backoff
 	for {
@@ -179,58 +329,26 @@ func TestRealKafkaKilled(t *testing.T) {
 	if got := drain(t, newReader(t, c, ReaderOptions{Topic: topic}, before), 109, nil); len(got) != 55 {
 		t.Errorf("from a position of an older epoch: %d records", len(got))
 	}
-}
 
-// A broker that loses what it had acknowledged and not yet written to its disk
-// comes back with a shorter log, and gives its offsets to other records.
-func TestRealKafkaPowerLoss(t *testing.T) {
-	b := kafkatest.NewReal(t)
-	c := dialBroker(t, b.Addrs...)
-	topic := kafkatest.Topic(t, b.Addrs, nil)
-	p := kafkatest.NewProducer(t, b.Addrs, topic, 0, "")
-	for i := range 10 {
-		p.Send(numbered(fmt.Sprint(i, "-"), 10)...)
-	}
-	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
-	drain(t, r, 100, nil)
-	b.Kill()
-	log := filepath.Join(b.Data, topic+"-0", "00000000000000000000.log")
-	info, err := os.Stat(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(log, info.Size()*55/100); err != nil {
-		t.Fatal(err)
-	}
-	b.Start()
-	var chunk Chunk
+	// A log that lost its tail gives the offsets to other records.
 	var truncated *TruncatedError
-	if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 || truncated.Next != 100 {
-		t.Fatalf("the tail is gone: %v", err)
+	if err := fetchOnce(t.Context(), shorter, &chunk); !errors.As(err, &truncated) || truncated.LogEnd != 50 || truncated.Next != 100 {
+		t.Errorf("the tail is gone: %v", err)
 	}
-	kafkatest.NewProducer(t, b.Addrs, topic, 0, "").Send(numbered("new", 80)...)
+	kafkatest.NewProducer(t, b.Addrs, cut, 0, "").Send(numbered("new", 80)...)
 	var replaced *ReplacedError
-	for _, r := range []*Reader{r, newReader(t, c, ReaderOptions{Topic: topic}, r.Position())} {
+	for _, r := range []*Reader{shorter, newReader(t, c, ReaderOptions{Topic: cut}, shorter.Position())} {
 		if err := fetchOnce(t.Context(), r, &chunk); !errors.As(err, &replaced) || replaced.Evidence != AnchorDiffers {
 			t.Errorf("the tail is another: %v", err)
 		}
 	}
-}
 
-// A topic that is deleted and made again starts at leader epoch 0. The new log
-// may hold the very records of the old one; that its epoch went back gives it
-// away.
-func TestRealKafkaOlderEpoch(t *testing.T) {
-	b := kafkatest.NewReal(t)
-	c := dialBroker(t, b.Addrs...)
-	r, o := readHundred(t, c, b.Addrs, ReaderOptions{epochGrace: time.Second})
-	b.Kill()
-	b.Start()
+	// A topic that is made again starts at leader epoch 0. It may hold the
+	// very records of the old one: that its epoch went back gives it away.
 	kafkatest.NewProducer(t, b.Addrs, o.Topic, 0, "").Send(numbered("old", 1)...)
-	drain(t, r, 101, nil)
+	drain(t, remade, 101, nil)
 	again(t, b.Addrs, o.Topic, "old", 300)
-	var replaced *ReplacedError
-	if err := fetchOnce(t.Context(), newReader(t, c, o, r.Position()), new(Chunk)); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
+	if err := fetchOnce(t.Context(), newReader(t, c, o, remade.Position()), &chunk); !errors.As(err, &replaced) || replaced.Evidence != EpochWentBack {
 		t.Errorf("older epoch: %v", err)
 	}
 }
@@ -267,7 +385,7 @@ func TestRealKafkaCompacted(t *testing.T) {
 			waitStable(t, c, topic, end)
 		}
 	}
-	r := newReader(t, c, ReaderOptions{Topic: topic}, start)
+	r := newReader(t, c, ReaderOptions{Topic: topic, Compacted: true}, start)
 	drain(t, r, end, nil)
 	anchored := r.Position()
 	for i := range 30 {
@@ -275,26 +393,19 @@ func TestRealKafkaCompacted(t *testing.T) {
 	}
 	full := len(kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1))
 
-	// Twice, so that what the first pass left can be cleaned again.
+	// Two more records, after which the segments before them are closed.
+	time.Sleep(600 * time.Millisecond)
+	end = plain.Send(kafkatest.Record{Key: []byte("30"), Value: []byte("x")}, kafkatest.Record{Key: []byte("31"), Value: []byte("x")}) + 2
 	var want []kafkatest.Record
-	for range 2 {
-		time.Sleep(600 * time.Millisecond)
-		last := plain.Send(kafkatest.Record{Key: []byte("roll"), Value: fmt.Append(nil, end)}, kafkatest.Record{Key: []byte("last"), Value: []byte("x")})
-		end = last + 2
-		for deadline := time.Now().Add(30 * time.Second); ; {
-			want = kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1)
-			if len(want) == 32 { // the keys 0 to 29, and the two in the open segment
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the cleaner left %d records of %d", len(want), full)
-			}
-			time.Sleep(200 * time.Millisecond)
+	for deadline := time.Now().Add(30 * time.Second); len(want) != 32; time.Sleep(200 * time.Millisecond) {
+		want = kafkatest.ReadCommitted(t, addrs, topic, 0, 0, end-1)
+		if time.Now().After(deadline) {
+			t.Fatalf("the cleaner left %d records of %d: %s", len(want), full, values(want))
 		}
-		for _, size := range []int{1, 300, 4 << 20} {
-			r := newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: size}, start)
-			compare(t, fmt.Sprint(size, " bytes"), drain(t, r, end, nil), want)
-		}
+	}
+	for _, size := range []int{1, 300, 4 << 20} {
+		r := newReader(t, c, ReaderOptions{Topic: topic, PartitionMaxBytes: size}, start)
+		compare(t, fmt.Sprint(size, " bytes"), drain(t, r, end, nil), want)
 	}
 	t.Logf("%d records of %d are left in %d offsets", len(want), full, end)
 

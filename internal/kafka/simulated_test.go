@@ -577,6 +577,43 @@ func TestOldFormat(t *testing.T) {
 	}
 }
 
+// A broker that throttles has no trouble: it answers without data, wants to be
+// left alone for a while, and is.
+func TestThrottled(t *testing.T) {
+	s, c := serve(t)
+	const pause = 60 * time.Millisecond
+	begin := func() *Reader {
+		s.set([]kafkatest.Batch{data(0, 1, 2), data(3, 4)})
+		s.change(func() {
+			s.instead = func(res *kmsg.FetchResponse) bool {
+				res.ThrottleMillis = int32(pause.Milliseconds())
+				return s.requests <= 4
+			}
+		})
+		return newReader(t, c, ReaderOptions{Topic: "sim"}, start)
+	}
+	r := begin()
+	var chunk Chunk
+	began := time.Now()
+	for i := range 4 {
+		if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 0 || chunk.Next != 0 {
+			t.Fatalf("%v, %+v", err, chunk)
+		}
+		if took := time.Since(began); took < time.Duration(i)*pause {
+			t.Errorf("answer %d after %v", i, took)
+		}
+	}
+	if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) != 5 || time.Since(began) < 4*pause {
+		t.Errorf("%v, %d records after %v", err, len(chunk.Records), time.Since(began))
+	}
+	// The pause ends with the caller's patience.
+	ctx, cancel := context.WithTimeout(t.Context(), pause/4)
+	defer cancel()
+	if err := r.Fetch(ctx, &chunk); !errors.Is(err, context.DeadlineExceeded) || s.count() != 5 {
+		t.Errorf("%v after %d requests", err, s.count())
+	}
+}
+
 // A slow answer is waited for longer the next time.
 func TestPatienceGrows(t *testing.T) {
 	s, c := serve(t)

@@ -13,7 +13,8 @@ import (
 
 // answer is one partition of a fetch response.
 type answer struct {
-	present    bool // false: the broker sent no word about the partition
+	throttle   time.Duration // how long the broker does not want to hear of this client
+	present    bool          // false: the broker sent no word about the partition
 	code       int16
 	logStart   int64
 	lastStable int64
@@ -68,6 +69,7 @@ func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit 
 	if !ok {
 		return localError("fetch", o.Topic, o.Partition, kindProtocol, "malformed response")
 	}
+	a.throttle = time.Duration(res.ThrottleTimeMs) * time.Millisecond
 	if res.ErrorCode != 0 {
 		return brokerError("fetch", o.Topic, o.Partition, res.ErrorCode)
 	}

@@ -150,7 +150,8 @@ func check(tb testing.TB, code int16) {
 	}
 }
 
-// CreateTopic creates a topic of one partition.
+// CreateTopic creates a topic of one partition, and waits until its leader
+// serves it.
 func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]string) {
 	tb.Helper()
 	t := kmsg.NewCreateTopicsRequestTopic()
@@ -166,6 +167,22 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 		return req.RequestWith(ctx, c)
 	})
 	check(tb, res.Topics[0].ErrorCode)
+	p := kmsg.NewListOffsetsRequestTopicPartition()
+	p.Timestamp = -1
+	l := kmsg.NewListOffsetsRequestTopic()
+	l.Topic, l.Partitions = topic, append(l.Partitions, p)
+	list := kmsg.NewPtrListOffsetsRequest()
+	list.ReplicaID, list.Topics = -1, append(list.Topics, l)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.ListOffsetsResponse, error) {
+			return list.RequestWith(ctx, c)
+		})
+		if code := res.Topics[0].Partitions[0].ErrorCode; code == 0 {
+			return
+		} else if time.Now().After(deadline) {
+			check(tb, code)
+		}
+	}
 }
 
 // DeleteTopic deletes a topic.
@@ -208,6 +225,20 @@ func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partiti
 	})
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 	return res.Topics[0].Partitions[0].Offset
+}
+
+// SetQuota bounds what a client id may read, in bytes a second.
+func SetQuota(tb testing.TB, addrs []string, clientID string, rate float64) {
+	tb.Helper()
+	e := kmsg.NewAlterClientQuotasRequestEntry()
+	e.Entity = append(e.Entity, kmsg.AlterClientQuotasRequestEntryEntity{Type: "client-id", Name: &clientID})
+	e.Ops = append(e.Ops, kmsg.AlterClientQuotasRequestEntryOp{Key: "consumer_byte_rate", Value: rate})
+	req := kmsg.NewPtrAlterClientQuotasRequest()
+	req.Entries = append(req.Entries, e)
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.AlterClientQuotasResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Entries[0].ErrorCode)
 }
 
 // Batch is a record batch of format 2, to be encoded as it is: with holes, with

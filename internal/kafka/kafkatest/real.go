@@ -1,7 +1,12 @@
 package kafkatest
 
 import (
+	"context"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"crypto/sha512"
 	"fmt"
+	"hash"
 	"maps"
 	"os"
 	"os/exec"
@@ -9,12 +14,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Real is an Apache Kafka that .ci/kafka/run has started for the tests.
 type Real struct {
 	tb    testing.TB
 	Addrs []string
+	// SASL is the address where the broker asks for credentials: those of user
+	// streamdp, with password "secret", who may do what Grant allows.
+	SASL string
 	// Data is the folder of the broker's logs, one folder a partition.
 	Data string
 	dir  string
@@ -29,7 +40,8 @@ func NewReal(tb testing.TB) *Real {
 		tb.Skip("needs a real Kafka: make test-kafka")
 	}
 	dir := os.Getenv("STREAMDP_KAFKA_DIR")
-	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), Data: filepath.Join(dir, "data"), dir: dir}
+	sasl, _ := os.ReadFile(filepath.Join(dir, "sasl"))
+	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)), Data: filepath.Join(dir, "data"), dir: dir}
 }
 
 // Kill ends the broker as a crash would. The test that calls it leaves it
@@ -58,12 +70,55 @@ func (r *Real) control(what string) {
 	}
 }
 
+// Grant allows user streamdp operations on a topic or group.
+func (r *Real) Grant(typ kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) {
+	r.tb.Helper()
+	req := kmsg.NewPtrCreateACLsRequest()
+	for _, op := range ops {
+		a := kmsg.NewCreateACLsRequestCreation()
+		a.ResourceType, a.ResourceName, a.ResourcePatternType = typ, name, kmsg.ACLResourcePatternTypeLiteral
+		a.Principal, a.Host, a.Operation, a.PermissionType = "User:streamdp", "*", op, kmsg.ACLPermissionTypeAllow
+		req.Creations = append(req.Creations, a)
+	}
+	res := request(r.tb, r.Addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.CreateACLsResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	for _, x := range res.Results {
+		check(r.tb, x.ErrorCode)
+	}
+}
+
+// Enrol gives user streamdp SCRAM credentials.
+func (r *Real) Enrol() {
+	r.tb.Helper()
+	for mechanism, h := range map[int8]func() hash.Hash{1: sha256.New, 2: sha512.New} {
+		u := kmsg.NewAlterUserSCRAMCredentialsRequestUpsertion()
+		u.Name, u.Mechanism, u.Iterations, u.Salt = "streamdp", mechanism, 4096, []byte("salt")
+		var err error
+		if u.SaltedPassword, err = pbkdf2.Key(h, "secret", u.Salt, int(u.Iterations), h().Size()); err != nil {
+			r.tb.Fatal(err)
+		}
+		req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
+		req.Upsertions = append(req.Upsertions, u)
+		res := request(r.tb, r.Addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.AlterUserSCRAMCredentialsResponse, error) {
+			return req.RequestWith(ctx, c)
+		})
+		check(r.tb, res.Results[0].ErrorCode)
+	}
+}
+
 // Topic creates a topic of one partition under a name that nothing else uses.
 // Records stay in it however old their time says they are, unless config wants
 // it otherwise.
 func Topic(tb testing.TB, addrs []string, config map[string]string) string {
 	tb.Helper()
-	name := fmt.Sprintf("%s-%d", strings.NewReplacer("/", "-", " ", "-").Replace(tb.Name()), time.Now().UnixNano())
+	name := strings.Map(func(r rune) rune {
+		if r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '-'
+	}, tb.Name())
+	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
 	all := map[string]string{"retention.ms": "-1"}
 	maps.Copy(all, config)
 	CreateTopic(tb, addrs, name, all)
