@@ -76,8 +76,8 @@ clip = 1.0
 `, s.addrs[0], filepath.Join(s.dir, "state"), filepath.Join(s.dir, "key"), s.in, s.out, s.table)
 }
 
-// running is a daemon in progress.
-type running struct {
+// siteRun is a daemon in progress at a site.
+type siteRun struct {
 	t    *testing.T
 	d    *Daemon
 	stop context.CancelFunc
@@ -86,7 +86,7 @@ type running struct {
 }
 
 // run starts a daemon with a fixed seed.
-func (s *site) run() *running {
+func (s *site) run() *siteRun {
 	s.t.Helper()
 	c, err := config.Parse("test.toml", []byte(s.file()))
 	if err != nil {
@@ -95,13 +95,13 @@ func (s *site) run() *running {
 	seed := uint64(7)
 	d, err := New(Options{
 		Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", FetchBytes: s.fetch,
-		Log: slog.New(slog.NewTextHandler(testWriter{s.t}, nil)),
+		Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{t: s.t, d: d, stop: cancel, done: make(chan struct{})}
+	r := &siteRun{t: s.t, d: d, stop: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
 		r.err = d.Run(ctx)
@@ -112,7 +112,7 @@ func (s *site) run() *running {
 }
 
 // wait waits until the task's status is as it should be.
-func (r *running) wait(what string, ok func(TaskStatus) bool) {
+func (r *siteRun) wait(what string, ok func(TaskStatus) bool) {
 	r.t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !ok(r.d.Status()[0]); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -121,12 +121,12 @@ func (r *running) wait(what string, ok func(TaskStatus) bool) {
 	}
 }
 
-func (r *running) published(n uint64) {
+func (r *siteRun) published(n uint64) {
 	r.t.Helper()
 	r.wait(fmt.Sprint("step ", n), func(s TaskStatus) bool { return s.Step >= n && s.Outbox == 0 && s.State == stateRunning })
 }
 
-func (r *running) halts(reason string) {
+func (r *siteRun) halts(reason string) {
 	r.t.Helper()
 	r.wait("a halt", func(s TaskStatus) bool { return s.State == stateHalted })
 	if s := r.d.Status()[0]; s.Reason != reason {
@@ -135,7 +135,7 @@ func (r *running) halts(reason string) {
 }
 
 // ready is the status of the readiness probe.
-func (r *running) ready() int {
+func (r *siteRun) ready() int {
 	r.t.Helper()
 	res, err := http.Get("http://" + r.d.Addr() + "/-/ready")
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *running) ready() int {
 	return res.StatusCode
 }
 
-func (r *running) end() {
+func (r *siteRun) end() {
 	r.t.Helper()
 	r.stop()
 	if <-r.done; r.err != nil {
@@ -263,23 +263,23 @@ func (w *traffic) settle(s *site) {
 	}
 }
 
-// published is a release as it lies in the output topic.
-type published struct {
+// topicRecord is a release as it lies in the output topic.
+type topicRecord struct {
 	key, value string
 	headers    []kafka.Header
 }
 
-func (p published) equal(q published) bool {
+func (p topicRecord) equal(q topicRecord) bool {
 	return p.key == q.key && p.value == q.value &&
 		slices.EqualFunc(p.headers, q.headers, func(a, b kafka.Header) bool { return a.Key == b.Key && string(a.Value) == string(b.Value) })
 }
 
 // output reads the output topic. A release may be there twice, but not two.
-func (s *site) output() map[string]published {
+func (s *site) output() map[string]topicRecord {
 	s.t.Helper()
-	all := map[string]published{}
+	all := map[string]topicRecord{}
 	err := s.client.ReadBack(context.Background(), s.out, 0, 0, func(rec *kafka.Record) error {
-		p := published{key: string(rec.Key), value: string(rec.Value)}
+		p := topicRecord{key: string(rec.Key), value: string(rec.Value)}
 		for _, h := range rec.Headers {
 			p.headers = append(p.headers, kafka.Header{Key: h.Key, Value: slices.Clone(h.Value)})
 		}
@@ -298,7 +298,7 @@ func (s *site) output() map[string]published {
 // expect compares the releases of the only epoch with what the log calls for:
 // every step once, with its offsets, the number of committed records in it, and
 // their mean as far as the noise lets it show.
-func (w *traffic) expect(got map[string]published) {
+func (w *traffic) expect(got map[string]topicRecord) {
 	w.t.Helper()
 	steps := w.slots / 100
 	rows := make([]uint64, steps)
@@ -464,7 +464,7 @@ func TestRealKafkaEndToEnd(t *testing.T) {
 // The conditions of input and output in which a task stops.
 func logHalts(t *testing.T, addrs []string) {
 	// begin runs a daemon to step 5 of a topic.
-	begin := func(t *testing.T, table string) (*site, *running, *kafkatest.Producer) {
+	begin := func(t *testing.T, table string) (*site, *siteRun, *kafkatest.Producer) {
 		t.Helper()
 		s := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
 		s.table = table
