@@ -1,6 +1,6 @@
 FUZZTIME ?= 10s
 
-.PHONY: build test race test-kafka bench fuzz-smoke generate check
+.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate check
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -9,7 +9,17 @@ test:
 	go test ./...
 
 race:
-	go test -race ./...
+	go test -race -timeout=20m ./...
+
+# The same bits on every machine: noise, states and releases against the files
+# and hashes that the tests hold.
+golden:
+	GOAMD64=v1 go test -count=1 -run=Golden ./dp ./matfact ./moments ./stream
+	GOAMD64=v3 go test -count=1 -run=Golden ./dp ./matfact ./moments ./stream
+
+# Needs qemu-aarch64 (Debian: qemu-user) or an arm64 machine.
+golden-arm64:
+	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./dp ./matfact ./moments ./stream
 
 # Against a real Apache Kafka: see .ci/kafka/run, which exits with 77 where it
 # can't get one.
@@ -18,6 +28,10 @@ test-kafka:
 
 bench:
 	go test -run='^$$' -bench=. -benchmem ./...
+
+# Every benchmark once: that it runs, not how fast.
+bench-smoke:
+	go test -run='^$$' -bench=. -benchtime=1x ./...
 
 fuzz-smoke:
 	@set -e; for p in $$(go list ./...); do for f in $$(go test -list='^Fuzz' $$p | grep '^Fuzz'); do \

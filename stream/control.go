@@ -22,19 +22,25 @@ const (
 )
 
 // acceptable refuses a request that would fail after it had closed the task's
-// open epoch, whose end is at end or later.
-func (r *runner) acceptable(q request, opened *Entry, end int64) error {
+// open epoch, whose end is at end or later. The log holds offsets from start on,
+// and latest is its end; −1 where that is not known.
+func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) error {
 	if q.kind != requestOpen {
 		return nil
 	}
-	from := q.open.From
-	base := config.Earliest
-	switch from {
-	case "", "continue":
-		base = config.Start(end)
-	default:
-		if err := base.UnmarshalText([]byte(from)); err != nil {
+	base := end
+	if from := q.open.From; from != "" && from != "continue" {
+		var at config.Start
+		if err := at.UnmarshalText([]byte(from)); err != nil {
 			return err
+		}
+		switch at {
+		case config.Earliest:
+			base = start
+		case config.Latest:
+			base = latest
+		default:
+			base = int64(at)
 		}
 	}
 	mech, err := newMechanism(r.s, nil)
@@ -44,7 +50,7 @@ func (r *runner) acceptable(q request, opened *Entry, end int64) error {
 	if base < 0 || opened.Source.Topic != r.s.Input.Topic {
 		return nil // where it begins is known only when it opens
 	}
-	e := r.charge(mech, opened.Source, int64(base))
+	e := r.charge(mech, opened.Source, base)
 	e.Incarnation = opened.Incarnation
 	if err := r.d.ledger.affords(e, opened, end); err != nil {
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {
@@ -67,7 +73,11 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		}
 		return r.open(ctx, q.open)
 	}
-	if err := r.acceptable(q, last, last.First); err != nil {
+	start, latest := int64(-1), int64(-1)
+	if s, l, _, err := r.d.client.Offsets(ctx, last.Topic, int32(r.task.Partition)); err == nil {
+		start, latest = s, l
+	}
+	if err := r.acceptable(q, last, last.First, start, latest); err != nil {
 		return err
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {

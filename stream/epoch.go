@@ -46,6 +46,15 @@ const (
 func (h *halt) Error() string { return h.err.Error() }
 func (h *halt) Unwrap() error { return h.err }
 
+// Is makes a halt that a command meets what it is for a daemon whose tasks all
+// meet it.
+func (h *halt) Is(target error) bool {
+	if h.reason == haltBudget {
+		return target == ErrNothing
+	}
+	return target == ErrHalted
+}
+
 func halted(reason, format string, args ...any) error {
 	return &halt{reason, fmt.Errorf(format, args...)}
 }

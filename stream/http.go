@@ -209,6 +209,26 @@ type ControlRequest struct {
 	Open      OpenRequest `json:"open"`
 }
 
+// ControlAnswer is what the daemon says to it.
+type ControlAnswer struct {
+	Status string `json:"status"` // success, error
+	Error  string `json:"error"`
+	Reason string `json:"reason"` // of the halt that the request met
+}
+
+// Err returns the error that the request met, as OpenEpoch and CloseEpoch
+// return it.
+func (a *ControlAnswer) Err() error {
+	switch err := errors.New(a.Error); {
+	case a.Status == "success":
+		return nil
+	case a.Reason != "":
+		return &halt{a.Reason, err}
+	default:
+		return err
+	}
+}
+
 // controlHandler serves what changes a task.
 func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
@@ -220,7 +240,11 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 				return
 			}
 			if err := d.ask(ctx, req.Context(), Task{q.Stream, q.Partition}, request{kind: kind, open: q.Open, reply: make(chan error, 1)}); err != nil {
-				failure(w, http.StatusConflict, err)
+				a := ControlAnswer{Status: "error", Error: err.Error()}
+				if h := (*halt)(nil); errors.As(err, &h) {
+					a.Reason = h.reason
+				}
+				answer(w, http.StatusConflict, a)
 				return
 			}
 			success(w, nil)

@@ -171,7 +171,7 @@ func (p *processor) loop(ctx context.Context) error {
 func (p *processor) request(q request) {
 	err := errors.New("the epoch is being closed already")
 	if p.ending == nil {
-		err = p.r.acceptable(q, p.opened(), p.core.first)
+		err = p.r.acceptable(q, p.opened(), p.core.first, p.r.logStart.Load(), p.r.logEnd.Load())
 	}
 	if err != nil {
 		q.reply <- err

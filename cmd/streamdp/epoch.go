@@ -195,12 +195,9 @@ func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.Co
 		return true, err
 	}
 	defer res.Body.Close()
-	var answer struct{ Status, Error string }
+	var answer stream.ControlAnswer
 	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
 		return true, fmt.Errorf("the daemon answered %s", res.Status)
 	}
-	if answer.Status != "success" {
-		return true, errors.New(answer.Error)
-	}
-	return true, nil
+	return true, answer.Err()
 }

@@ -25,24 +25,23 @@ import (
 
 var update = flag.Bool("update", false, "write golden files anew")
 
-// program is what is under test, built once: exit codes, signals and locks
-// are those of a real process.
-var program string
+// asProgram makes a test binary the program that it tests: exit codes, signals
+// and locks are those of a real process.
+const asProgram = "STREAMDP_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "streamdp-test-")
-	if err != nil {
-		panic(err)
-	}
-	program = filepath.Join(dir, "streamdp")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s", out)
-		os.Exit(1)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(m.Run())
+}
+
+// program returns a command that runs streamdp.
+func program(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	return c
 }
 
 // call runs the program to its end.
@@ -50,7 +49,7 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	c := exec.CommandContext(ctx, program, args...)
+	c := program(ctx, args...)
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
 	err := c.Run()
@@ -143,7 +142,7 @@ func (s *site) feed(rows int) {
 // start starts the daemon and waits until it serves; stop ends it by a signal.
 func (s *site) start() *daemon {
 	s.t.Helper()
-	c := exec.Command(program, "run", "-c", s.config, "--log-format", "json")
+	c := program(context.Background(), "run", "-c", s.config, "--log-format", "json")
 	errs, err := c.StderrPipe()
 	if err != nil {
 		s.t.Fatal(err)
@@ -398,10 +397,17 @@ func TestEpochs(t *testing.T) {
 	if st := d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 || st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
 		t.Errorf("second epoch: %+v", st)
 	}
+	// From the beginning: over the limit, refused before anything happens, by
+	// the running daemon and without one.
+	over := func() {
+		want(t, exitNothing, "budget of orders/0 spent", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "earliest")
+		if out := want(t, exitDone, "", "epoch", "list", "-c", s.config); strings.Count(out, "closed") != 1 {
+			t.Errorf("epochs after a refusal:\n%s", out)
+		}
+	}
+	over()
 	d.stop(syscall.SIGTERM)
-
-	// From the beginning: over the limit, refused before anything happens.
-	want(t, exitNothing, "budget of orders/0 spent", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "earliest")
+	over()
 	s.write("", "2.5")
 	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes", "--from", "earliest")
 
