@@ -1,0 +1,78 @@
+package dp
+
+import (
+	"fmt"
+	"math"
+)
+
+// ZCDP is the parameter ρ of zero-concentrated differential privacy: the
+// mechanism's Rényi divergence of order α is at most αρ, for every α > 1. A
+// Gaussian mechanism has ρ = μ²/2.
+//
+// ρ is stated for one adjacency relation, and what is derived from it holds for
+// that one. Conversions fail for ρ negative, NaN or infinite and for δ outside
+// (0, 1).
+type ZCDP float64
+
+// Simple returns ρ + 2√(ρ log 1/δ), rounded up: the bound that papers quote.
+//
+// Source: Bun and Steinke (2016), Proposition 1.3.
+func (rho ZCDP) Simple(delta float64) (float64, error) {
+	if err := rho.check(delta); err != nil {
+		return 0, err
+	}
+	r, l := float64(rho), -math.Log(delta)
+	return (r + 2*math.Sqrt(r*l)) * (1 + 0x1p-50), nil
+}
+
+// Tight returns the best ε that follows from ρ alone, rounded up: the curve αρ
+// converted at its best order. It is below Simple.
+//
+// Source: Canonne, Kamath and Steinke (2020), Proposition 12.
+func (rho ZCDP) Tight(delta float64) (float64, error) {
+	if err := rho.check(delta); err != nil {
+		return 0, err
+	}
+	if rho == 0 {
+		return 0, nil
+	}
+	return Curve{{Kind: KindGaussian, Count: 1, Mu: rho.mu()}}.Epsilon(delta)
+}
+
+// Exact returns the exact ε, rounded up, of the Gaussian mechanism with
+// μ = √(2ρ). It is below Tight.
+//
+// Privacy: holds only where every composed mechanism is Gaussian. Of another
+// mechanism ρ bounds the Rényi divergences, not the curve: use Tight.
+func (rho ZCDP) Exact(delta float64) (float64, error) {
+	if err := rho.check(delta); err != nil {
+		return 0, err
+	}
+	return Epsilon(delta, rho.mu())
+}
+
+// RhoSimple returns the ρ whose Simple is ε, rounded down:
+//
+//	ρ = (√(L+ε) − √L)²,  L = log 1/δ
+//
+// Gaussian mechanisms may have more, Mu(ε, δ)²/2.
+//
+// Errors: ε negative, NaN or infinite; δ outside (0, 1).
+func RhoSimple(eps, delta float64) (ZCDP, error) {
+	if err := checkEpsDelta(eps, delta); err != nil {
+		return 0, err
+	}
+	l := -math.Log(delta)
+	root := eps / (math.Sqrt(l+eps) + math.Sqrt(l)) // the difference, without one
+	return ZCDP(root * root * (1 - 0x1p-50)), nil
+}
+
+// mu returns √(2ρ), rounded up.
+func (rho ZCDP) mu() float64 { return math.Sqrt(2*float64(rho)) * (1 + 0x1p-52) }
+
+func (rho ZCDP) check(delta float64) error {
+	if !(rho >= 0) || math.IsInf(float64(rho), 0) {
+		return fmt.Errorf("rho is %g, must be finite and at least 0", float64(rho))
+	}
+	return checkEpsDelta(0, delta)
+}
