@@ -1,48 +1,454 @@
 package dp
 
-import "math"
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
 
-// Cost is what one record pays for everything that a mechanism releases over
-// an epoch, in the mechanism's adjacency.
+// Cost is what one record pays for everything that a mechanism releases over an
+// epoch, in the mechanism's adjacency: the Gaussian mechanisms that it is made
+// of, its sketch rows, what else has only a Rényi curve, and the probability
+// that all this does not hold.
+//
+// Costs add with [Compose]. ε and δ follow at the end, once: ε of parts are
+// never added.
+//
+// In JSON a cost is an object with the fields below, zeroes left out; one that
+// is not valid does not parse.
 type Cost struct {
 	// Adjacency is the relation that the other fields are stated for.
 	Adjacency Adjacency `json:"adjacency"`
 	// Mu is the ratio of sensitivity to noise of the Gaussian part.
 	Mu float64 `json:"mu"`
+	// Rows is the number of rows N(0, XᵀX + η²I) of dense Gaussian sketches, for
+	// rows x of norm at most 1.
+	Rows int `json:"rows,omitempty"`
+	// Gamma is what no eigenvalue of XᵀX + η²I is below, above 1; 0 without rows.
+	Gamma float64 `json:"gamma,omitempty"`
+	// Terms is the part of which only Rényi curves are known: pure, Laplace and
+	// FastMix terms, in any order.
+	Terms []Term `json:"terms,omitempty"`
+	// BadDelta is the probability, whatever the data are, of an event outside
+	// which the rest holds: that a private lower bound of an eigenvalue is
+	// none, for example. It is a part of δ.
+	BadDelta float64 `json:"bad_delta,omitempty"`
+}
+
+// Validate says what is wrong with the cost, all faults at once.
+func (c Cost) Validate() error {
+	_, err := newJoint(c.Mu, c.Rows, c.Gamma, c.Adjacency)
+	errs := []error{err}
+	if c.Rows == 0 && c.Gamma != 0 {
+		errs = append(errs, fmt.Errorf("gamma is %g without rows", c.Gamma))
+	}
+	for i, t := range c.Terms {
+		if err := t.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("term %d: %w", i, err))
+		}
+		switch {
+		case t.Kind == KindGaussian || t.Kind == KindSketchRow || t.Kind == KindSketchRowReplace:
+			errs = append(errs, fmt.Errorf("term %d: %q belongs in mu and rows", i, t.Kind))
+		case t.Kind == KindFastMixRow && c.Adjacency == Replace:
+			errs = append(errs, errFastMix)
+		}
+	}
+	if !(c.BadDelta >= 0 && c.BadDelta < 1) {
+		errs = append(errs, fmt.Errorf("bad_delta is %g, must be in [0, 1)", c.BadDelta))
+	}
+	return errors.Join(errs...)
+}
+
+var errFastMix = errors.New("FastMix rows have a guarantee for one record and the adjacency zero-out only")
+
+// UnmarshalJSON reads a cost and refuses unknown fields and one that is not
+// valid.
+func (c *Cost) UnmarshalJSON(data []byte) error {
+	type plain Cost
+	var p plain
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return err
+	}
+	if err := Cost(p).Validate(); err != nil {
+		return err
+	}
+	*c = Cost(p)
+	return nil
+}
+
+// Empty reports whether the cost pays for nothing.
+func (c Cost) Empty() bool {
+	return c.Mu == 0 && c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0
+}
+
+// Equal reports whether two costs are the same.
+func (c Cost) Equal(o Cost) bool {
+	return c.Adjacency == o.Adjacency && c.Mu == o.Mu && c.Rows == o.Rows && c.Gamma == o.Gamma &&
+		c.BadDelta == o.BadDelta && slices.Equal(c.Terms, o.Terms)
+}
+
+// Covers reports whether what o pays for is a part of what c pays for, whatever
+// ε and δ: every field of o is at most that of c, or at least for Gamma. It is a
+// partial order on valid costs of one adjacency whose terms Compose has merged.
+func (c Cost) Covers(o Cost) bool {
+	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma || c.BadDelta < o.BadDelta {
+		return false
+	}
+	for _, t := range o.Terms {
+		if !slices.ContainsFunc(c.Terms, func(u Term) bool {
+			n := u.Count
+			u.Count = t.Count
+			return u == t && n >= t.Count
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // Compose returns the cost of a record that pays all of costs, also where a
 // later mechanism was chosen in view of an earlier one's releases:
-// μ = √Σμ_i², rounded up. The costs must be stated for one adjacency.
+//
+//	μ = √Σμ_i²,  K = ΣK_i,  γ = min γ_i,  all terms,  δ_bad = Σδ_bad,i
+//
+// rounded up. Rows of a larger γ are a post-processing of rows of a smaller one.
+// The result does not depend on the order.
+//
+// Privacy: the costs must be stated for one adjacency; it panics where they are
+// not. Convert with [Cost.In].
 func Compose(costs ...Cost) Cost {
-	var c Cost
-	var sum float64
-	for i, k := range costs {
-		if i > 0 && k.Adjacency != c.Adjacency {
+	if len(costs) == 0 {
+		return Cost{}
+	}
+	c := Cost{Adjacency: costs[0].Adjacency}
+	var mus, bad []float64
+	for _, k := range costs {
+		if k.Adjacency != c.Adjacency {
 			panic("dp: costs of two adjacencies composed without conversion")
 		}
-		c.Adjacency = k.Adjacency
-		sum += k.Mu * k.Mu
+		mus, bad = append(mus, k.Mu), append(bad, k.BadDelta)
+		if k.Rows > 0 {
+			if c.Rows == 0 || k.Gamma < c.Gamma {
+				c.Gamma = k.Gamma
+			}
+			c.Rows += k.Rows
+		}
+		c.Terms = append(c.Terms, k.Terms...)
 	}
-	if len(costs) == 1 {
-		return costs[0]
-	}
-	if sum > 0 {
-		c.Mu = math.Sqrt(sum) * (1 + float64(len(costs)+2)*0x1p-53)
-	}
+	c.Mu, c.BadDelta = rootSum(mus), sumUp(bad...)
+	c.Terms = merge(c.Terms)
 	return c
 }
 
-// Epsilon returns the ε that the cost guarantees at δ, rounded up.
-func (c Cost) Epsilon(delta float64) (float64, error) { return Epsilon(delta, c.Mu) }
+// rootSum returns √Σx², rounded up; x itself where the others are zero.
+func rootSum(xs []float64) float64 {
+	slices.Sort(xs)
+	top, sum, more := xs[len(xs)-1], 1.0, false
+	for _, x := range xs[:len(xs)-1] {
+		if x > 0 {
+			sum, more = sum+(x/top)*(x/top), true
+		}
+	}
+	if !more {
+		return top
+	}
+	return top * math.Sqrt(sum) * (1 + float64(len(xs)+4)*0x1p-53)
+}
 
-// In returns the cost stated for another adjacency: a replacement is two steps
-// of zeroing, so ZeroOut → Replace doubles μ; the zero record is a record, so
-// Replace → ZeroOut changes nothing.
-func (c Cost) In(a Adjacency) Cost {
+// sumUp returns Σx, rounded up; x itself where the others are zero.
+func sumUp(xs ...float64) float64 {
+	slices.Sort(xs)
+	top, sum := xs[len(xs)-1], 0.0
+	for _, x := range xs[:len(xs)-1] {
+		sum += x
+	}
+	if sum == 0 {
+		return top
+	}
+	return (sum + top) * (1 + float64(len(xs))*0x1p-53)
+}
+
+// merge sorts terms and adds the counts of equal ones.
+func merge(terms []Term) []Term {
+	if len(terms) == 0 {
+		return nil
+	}
+	slices.SortFunc(terms, func(a, b Term) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Epsilon, b.Epsilon), cmp.Compare(a.Scale, b.Scale),
+			cmp.Compare(a.Gamma, b.Gamma), cmp.Compare(a.C2, b.C2))
+	})
+	merged := terms[:1]
+	for _, t := range terms[1:] {
+		last := &merged[len(merged)-1]
+		n := last.Count
+		if last.Count = t.Count; *last == t {
+			last.Count += n
+			continue
+		}
+		last.Count = n
+		merged = append(merged, t)
+	}
+	return merged
+}
+
+// Parallel returns the cost of the worst-off record where every record pays only
+// one of costs: the one with the largest ε at δ. A cost that has no ε at δ is
+// the worst. Where one cost covers another, δ does not matter.
+//
+// Privacy: the mechanisms must read disjoint sets of record positions, and the
+// costs be stated for one adjacency; it panics where they are not.
+// Errors: δ outside (0, 1); no costs.
+func Parallel(delta float64, costs ...Cost) (Cost, error) {
+	if len(costs) == 0 {
+		return Cost{}, errors.New("no costs to compare")
+	}
+	if err := checkEpsDelta(0, delta); err != nil {
+		return Cost{}, err
+	}
+	for _, c := range costs {
+		if c.Adjacency != costs[0].Adjacency {
+			panic("dp: costs of two adjacencies compared without conversion")
+		}
+	}
+	costs = maximal(costs)
+	if len(costs) == 1 {
+		return costs[0], nil
+	}
+	var worst Cost
+	most := -1.0
+	for _, c := range costs {
+		eps, err := c.Epsilon(delta)
+		if err != nil {
+			eps = math.Inf(1)
+		}
+		if eps > most {
+			worst, most = c, eps
+		}
+	}
+	return worst, nil
+}
+
+// maximal returns the costs that no other one covers, in an order that does not
+// depend on theirs.
+func maximal(costs []Cost) []Cost {
+	costs = slices.Clone(costs)
+	slices.SortFunc(costs, compare)
+	costs = slices.CompactFunc(costs, Cost.Equal)
+	var kept []Cost
+	for i, c := range costs {
+		if !slices.ContainsFunc(costs[i+1:], func(o Cost) bool { return o.Covers(c) }) &&
+			!slices.ContainsFunc(kept, func(o Cost) bool { return o.Covers(c) }) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// compare is a total order.
+func compare(a, b Cost) int {
+	return cmp.Or(cmp.Compare(a.Mu, b.Mu), cmp.Compare(a.Rows, b.Rows), cmp.Compare(b.Gamma, a.Gamma), cmp.Compare(a.BadDelta, b.BadDelta),
+		slices.CompareFunc(a.Terms, b.Terms, func(t, u Term) int {
+			return cmp.Or(cmp.Compare(t.Kind, u.Kind), cmp.Compare(t.Epsilon, u.Epsilon), cmp.Compare(t.Scale, u.Scale),
+				cmp.Compare(t.Gamma, u.Gamma), cmp.Compare(t.C2, u.C2), cmp.Compare(t.Count, u.Count))
+		}))
+}
+
+// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up.
+// BadDelta is taken from δ first; then Gaussians alone are exact, Gaussians with
+// sketch rows too, and with anything else the sum of the Rényi curves is
+// converted.
+//
+// Errors: δ outside (0, 1); nothing of it left by BadDelta; a cost that is not
+// valid.
+func (c Cost) Epsilon(delta float64) (float64, error) {
+	if err := errors.Join(checkEpsDelta(0, delta), c.Validate()); err != nil {
+		return 0, err
+	}
+	rest := c.left(delta)
+	if !(rest > 0) {
+		return 0, fmt.Errorf("delta is %g, must be above bad_delta, which is %g", delta, c.BadDelta)
+	}
+	if len(c.Terms) > 0 {
+		return c.Curve().Epsilon(rest)
+	}
+	return JointEpsilon(rest, c.Mu, c.Rows, c.Gamma, c.Adjacency)
+}
+
+// left returns δ − BadDelta, rounded down.
+func (c Cost) left(delta float64) float64 {
+	if c.BadDelta == 0 {
+		return delta
+	}
+	return math.Nextafter(delta-c.BadDelta, math.Inf(-1))
+}
+
+// Delta returns the smallest δ that the cost guarantees at ε, rounded up,
+// BadDelta included, by the same curves as Epsilon.
+//
+// Errors: ε negative, NaN or infinite; a cost that is not valid.
+func (c Cost) Delta(eps float64) (float64, error) {
+	if err := errors.Join(checkEpsDelta(eps, 0.5), c.Validate()); err != nil {
+		return 0, err
+	}
+	var delta float64
+	var err error
+	if len(c.Terms) > 0 {
+		delta, err = c.Curve().Delta(eps)
+	} else {
+		delta, err = JointDelta(eps, c.Mu, c.Rows, c.Gamma, c.Adjacency)
+	}
+	return min(1, sumUp(delta, c.BadDelta)), err
+}
+
+// Within reports whether the cost guarantees (ε, δ). A mechanism calibrated to
+// (ε, δ), by [Mu] or so that Delta(ε) ≤ δ, is within it: nothing is rounded
+// twice.
+//
+// Errors: ε negative, NaN or infinite; δ outside (0, 1); a cost that is not
+// valid.
+func (c Cost) Within(eps, delta float64) (bool, error) {
+	if err := errors.Join(checkEpsDelta(eps, delta), c.Validate()); err != nil {
+		return false, err
+	}
+	if c.Rows == 0 && len(c.Terms) == 0 {
+		rest := c.left(delta)
+		if !(rest > 0) {
+			return false, nil
+		}
+		mu, err := Mu(eps, rest)
+		return c.Mu <= mu, err
+	}
+	d, err := c.Delta(eps)
+	return d <= delta, err
+}
+
+// Curve returns the Rényi curve of the cost without BadDelta. It is looser than
+// Epsilon's exact curves where there are no terms.
+func (c Cost) Curve() Curve {
+	return rowCurve(c.Mu, c.Rows, c.Gamma, c.Adjacency).Add(c.Terms...)
+}
+
+// In returns the cost stated for another adjacency. A replacement is two steps
+// of zeroing, so ZeroOut → Replace doubles μ and ε₀ and halves Laplace scales;
+// sketch rows then mean those of both steps. The zero record is a record, so
+// Replace → ZeroOut changes no number.
+//
+// Errors: FastMix rows to Replace; an adjacency that is not set.
+func (c Cost) In(a Adjacency) (Cost, error) {
+	if !c.Adjacency.Valid() || !a.Valid() {
+		return Cost{}, errors.New("adjacency is not set")
+	}
 	if c.Adjacency == ZeroOut && a == Replace {
-		c.Mu *= 2
+		return c.shifted(2, a)
 	}
 	c.Adjacency = a
-	return c
+	return c, nil
+}
+
+// Group returns the cost that protects k records of one person, in the cost's
+// adjacency: kμ for Gaussians, kε₀ for pure mechanisms, 1/k of a Laplace scale.
+//
+// Errors: k not positive; sketch rows, FastMix rows and BadDelta, which have no
+// such rule: use [Cost.GroupEpsilon].
+func (c Cost) Group(k int) (Cost, error) {
+	if k < 1 {
+		return Cost{}, fmt.Errorf("group of %d records, must be at least 1", k)
+	}
+	if k > 1 && (c.Rows > 0 || c.BadDelta > 0) {
+		return Cost{}, errors.New("sketch rows and bad_delta have no cost for a group of records")
+	}
+	if k == 1 {
+		return c, nil
+	}
+	return c.shifted(float64(k), c.Adjacency)
+}
+
+// shifted returns the cost of mechanisms whose sensitivities are k times as
+// large.
+func (c Cost) shifted(k float64, a Adjacency) (Cost, error) {
+	c.Adjacency, c.Mu = a, timesUp(c.Mu, k)
+	c.Terms = slices.Clone(c.Terms)
+	for i := range c.Terms {
+		switch t := &c.Terms[i]; t.Kind {
+		case KindPure:
+			t.Epsilon = timesUp(t.Epsilon, k)
+		case KindLaplace:
+			t.Scale = math.Nextafter(t.Scale/k, 0)
+		default:
+			return Cost{}, errFastMix
+		}
+	}
+	return c, nil
+}
+
+// timesUp returns kx, rounded up, exactly where it can.
+func timesUp(x, k float64) float64 {
+	p := k * x
+	if math.FMA(k, x, -p) > 0 {
+		p = math.Nextafter(p, math.Inf(1))
+	}
+	return p
+}
+
+// GroupEpsilon returns an ε that protects k records of one person at δ, rounded
+// up: that of Group where there is one, else the least that follows from the
+// cost of one record,
+//
+//	(kε, δ'·(e^{kε}−1)/(e^ε−1)) for every ε and δ' = Delta(ε)
+//
+// Errors: as Epsilon's, and where no ε is large enough, as with γ ≤ k.
+func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
+	group, err := c.Group(k)
+	if err == nil {
+		return group.Epsilon(delta)
+	}
+	if k < 1 {
+		return 0, err
+	}
+	if err := errors.Join(checkEpsDelta(0, delta), c.Validate()); err != nil {
+		return 0, err
+	}
+	target, n := math.Log(delta), float64(k)
+	// one is the ε of one record at δ' = e^l, +Inf where that gives the group
+	// more than δ.
+	one := func(l float64) float64 {
+		eps, err := c.Epsilon(math.Exp(l))
+		if err != nil {
+			return math.Inf(1)
+		}
+		growth := math.Log(n)
+		if eps > 0 {
+			growth = (n-1)*eps + math.Log(-math.Expm1(-n*eps)) - math.Log(-math.Expm1(-eps))
+		}
+		if !(l+growth+0x1p-45*(1+growth-l) <= target) {
+			return math.Inf(1)
+		}
+		return eps
+	}
+	// The largest δ' gives the least ε. It is the first of 64 found, from the
+	// largest that can be on, then refined.
+	top, floor := target-math.Log(n), max(-700, math.Log(c.BadDelta))
+	hi, lo, eps := top, top, math.Inf(1)
+	for i := 1.0; i <= 64 && math.IsInf(eps, 1); i++ {
+		hi, lo = lo, top+(floor-top)*(i/64)*(i/64)
+		eps = one(lo)
+	}
+	if math.IsInf(eps, 1) {
+		return 0, fmt.Errorf("no epsilon found that protects %d records at delta %g", k, delta)
+	}
+	for hi-lo > 1e-12 {
+		mid := lo + (hi-lo)/2
+		if e := one(mid); math.IsInf(e, 1) {
+			hi = mid
+		} else {
+			lo, eps = mid, e
+		}
+	}
+	return timesUp(eps, n), nil
 }

@@ -18,8 +18,12 @@
 // # Accounting
 //
 // [Mu], [Sigma], [Epsilon] and [LogDelta] are the exact curve of the Gaussian
-// mechanism, and [Compose] adds costs. Everything rounds against itself: σ, ε
-// and δ up, μ down. Adjacency is a typed value without a default.
+// mechanism, [JointDelta] and [JointEpsilon] that of Gaussians together with
+// Gaussian sketches; a [Curve] bounds everything else by Rényi divergences. A
+// [Cost] says what a mechanism spends, [Compose] adds costs, [Charged] finds the
+// record that pays most, and ε and δ follow at the end, once. Everything rounds
+// against itself: σ, ε and δ up, μ down. Adjacency is a typed value without a
+// default.
 //
-// The mathematics is in docs/theory/dp.md.
+// The mathematics is in docs/theory/dp.md and docs/theory/accounting.md.
 package dp

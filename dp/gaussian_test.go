@@ -62,19 +62,3 @@ func TestGaussianRefuses(t *testing.T) {
 		t.Error("a budget without adjacency")
 	}
 }
-
-func TestCompose(t *testing.T) {
-	c := Compose(Cost{ZeroOut, 3}, Cost{ZeroOut, 4})
-	if c.Mu < 5 || c.Mu > 5*(1+1e-15) || c.Adjacency != ZeroOut {
-		t.Errorf("3 and 4 compose to %+v", c)
-	}
-	if got := c.In(Replace); got.Mu != 2*c.Mu || got.In(ZeroOut).Mu != 2*c.Mu {
-		t.Errorf("conversion gives %+v", got)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("two adjacencies composed")
-		}
-	}()
-	Compose(Cost{ZeroOut, 1}, Cost{Replace, 1})
-}

@@ -268,7 +268,7 @@ func TestLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := e.Plan()
-			if e.Columns() != x.c.Columns || e.Cost() != (dp.Cost{Adjacency: x.p.Adjacency, Mu: plan.Mu}) {
+			if e.Columns() != x.c.Columns || !e.Cost().Equal(dp.Cost{Adjacency: x.p.Adjacency, Mu: plan.Mu}) {
 				t.Errorf("%d columns, cost %v", e.Columns(), e.Cost())
 			}
 			for what, v := range map[string]float64{

@@ -312,7 +312,11 @@ func TestOtherAdjacency(t *testing.T) {
 	for _, nu := range []float64{0.2, 0.5, 1, 5} {
 		for own, other := range map[dp.Adjacency]dp.Adjacency{dp.ZeroOut: dp.Replace, dp.Replace: dp.ZeroOut} {
 			a := mustSubject(t, Config{Clip: 3, Columns: 2, Step: 1, Factorization: "phased", Nu: nu}, dp.Params{Mu: 1, Adjacency: own})
-			_, top := auditPairs(t, &subject{a.e, a.cfg, withMu(a.plan, a.e.Cost().In(other).Mu), a.kernel, a.start}, other, 4, 1)
+			stated, err := a.e.Cost().In(other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, top := auditPairs(t, &subject{a.e, a.cfg, withMu(a.plan, stated.Mu), a.kernel, a.start}, other, 4, 1)
 			want := math.Sqrt(rd(nu, 2, other) / rd(nu, 2, own))
 			if math.Abs(top-want) > 1e-4*want {
 				t.Errorf("nu %g: %s estimator, %s pairs: %.6g, want %.6g", nu, own, other, top, want)

@@ -329,7 +329,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 		return nil, halted(haltState, "manifest of epoch %d: %w", m.Epoch, err)
 	}
 	cost, charged := mech.Cost(), opened.Cost
-	if cost.Adjacency != charged.Adjacency || !(cost.Mu <= charged.Mu) || m.Cost != charged {
+	if !charged.Covers(cost) || !m.Cost.Equal(charged) {
 		return nil, halted(haltState, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
 	}
 	c, err := newCore(r.s, m, file, mech, keys)

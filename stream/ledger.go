@@ -171,7 +171,7 @@ func parseLedger(data []byte) (entries []Entry, heads [][32]byte, err error) {
 		possible := true
 		switch e.Kind {
 		case kindOpen:
-			if !e.Cost.Adjacency.Valid() || !(e.Cost.Mu > 0) {
+			if e.Cost.Empty() || e.Cost.Validate() != nil {
 				return nil, nil, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
 			}
 			possible = e.Epoch > newest[id.task] && e.First >= 0 && (e.End == -1 || e.End >= e.First)
@@ -278,19 +278,22 @@ func (l *ledger) affords(e Entry, opened *Entry, end int64) error {
 // errBudget where that exceeds its limit.
 func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
 	adjacency := e.Cost.Adjacency
-	after := l.charged(e.Source, adjacency, e, closing)
+	after, err := l.charged(e.Source, adjacency, e.LimitDelta, e, closing)
+	if err != nil {
+		return 0, err
+	}
 	spent, err := after.Epsilon(e.LimitDelta)
 	if err != nil {
 		return 0, err
 	}
-	// Compare μ with the μ of the limit: both come from one function, so an
-	// epoch that takes the whole limit fits.
-	limit, err := dp.Mu(e.LimitEpsilon, e.LimitDelta)
+	// Not a comparison of spent with the limit: an epoch that takes the whole
+	// limit fits, whatever rounding ε takes.
+	fits, err := after.Within(e.LimitEpsilon, e.LimitDelta)
 	if err != nil {
 		return 0, err
 	}
-	if after.Mu > limit {
-		already, err := l.charged(e.Source, adjacency, nil, closing).Epsilon(e.LimitDelta)
+	if !fits {
+		already, err := l.epsilon(e.Source, adjacency, e.LimitDelta, closing)
 		if err != nil {
 			return 0, err
 		}
@@ -313,16 +316,19 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		}
 		break
 	}
-	charged := l.charged(e.Source, adjacency, nil, nil)
+	charged, err := l.charged(e.Source, adjacency, e.LimitDelta, nil, nil)
+	if err != nil {
+		return err
+	}
 	spent, err := charged.Epsilon(e.LimitDelta)
 	if err != nil {
 		return err
 	}
-	limit, err := dp.Mu(e.LimitEpsilon, e.LimitDelta)
+	fits, err := charged.Within(e.LimitEpsilon, e.LimitDelta)
 	if err != nil {
 		return err
 	}
-	if charged.Mu > limit {
+	if !fits {
 		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %.6g",
 			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, spent)
 	}
@@ -330,13 +336,14 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 }
 
 // charged returns what the worst-off record of a source pays, over all epochs of
-// all streams, and extra, if the epoch of closing ended there. Ranges of one
+// all streams, and extra, if the epoch of closing ended there; of several that
+// can't be compared, the one with the largest ε at delta. Ranges of one
 // incarnation of the log compose by position; different incarnations may hold
 // the same people, so they add up.
-func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra, closing *Entry) dp.Cost {
-	charges := map[uint64][]dp.Charge{}
+func (l *ledger) charged(s Source, adjacency dp.Adjacency, delta float64, extra, closing *Entry) (dp.Cost, error) {
+	var charges []dp.Charge
 	add := func(e *Entry, end int64) {
-		charges[e.Incarnation] = append(charges[e.Incarnation], dp.Charge{First: e.First, End: end, Cost: e.Cost})
+		charges = append(charges, dp.Charge{Log: e.Incarnation, First: e.First, End: end, Cost: e.Cost})
 	}
 	for i := range l.entries {
 		e := &l.entries[i]
@@ -355,13 +362,17 @@ func (l *ledger) charged(s Source, adjacency dp.Adjacency, extra, closing *Entry
 	if extra != nil {
 		add(extra, extra.End)
 	}
-	var all []dp.Cost
-	for _, incarnation := range slices.Sorted(keys(charges)) {
-		all = append(all, dp.Charged(charges[incarnation], adjacency))
+	return dp.Charged(charges, adjacency, delta)
+}
+
+// epsilon returns the ε at delta of what is charged to date, if the epoch of
+// closing ended there.
+func (l *ledger) epsilon(s Source, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
+	cost, err := l.charged(s, adjacency, delta, nil, closing)
+	if err != nil {
+		return 0, err
 	}
-	total := dp.Compose(all...)
-	total.Adjacency = adjacency
-	return total
+	return cost.Epsilon(delta)
 }
 
 func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
@@ -473,7 +484,7 @@ func (l *ledger) all() []Entry {
 func (l *ledger) chargedEpsilon(s Source, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.charged(s, adjacency, nil, nil).Epsilon(delta)
+	return l.epsilon(s, adjacency, delta, nil)
 }
 
 // lines returns the number of entries.
