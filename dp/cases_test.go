@@ -2,8 +2,10 @@ package dp
 
 import (
 	"encoding/hex"
+	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"testing"
 
 	"streamdp/internal/cases"
@@ -11,16 +13,25 @@ import (
 
 func TestCases(t *testing.T) {
 	cases.Run(t, "privacy", map[string]func(*testing.T, cases.Case){
-		"gaussian_sigma":     caseGaussianSigma,
-		"gaussian_log_delta": caseGaussianLogDelta,
-		"gaussian_epsilon":   caseGaussianEpsilon,
-		"noise_prf":          caseNoisePRF,
-		"row_keys":           caseRowKeys,
-		"word_to_gaussian":   caseWordToGaussian,
+		"gaussian_sigma":            caseGaussianSigma,
+		"gaussian_log_delta":        caseGaussianLogDelta,
+		"gaussian_epsilon":          caseGaussianEpsilon,
+		"zcdp_to_epsilon":           caseZCDP,
+		"epsilon_to_rho_simple":     caseRho,
+		"rdp_gaussmix_row":          caseSketchRow,
+		"rdp_fastmix_row":           caseFastMixRow,
+		"rdp_laplace":               caseLaplace,
+		"rdp_composition":           caseComposition,
+		"gaussmix_exact_delta":      caseSketchDelta,
+		"joint_exact_delta":         caseJointDelta,
+		"joint_exact_delta_replace": caseJointDeltaReplace,
+		"ledger":                    caseLedger,
+		"group_privacy":             caseGroup,
+		"noise_prf":                 caseNoisePRF,
+		"row_keys":                  caseRowKeys,
+		"word_to_gaussian":          caseWordToGaussian,
 	},
-		"zcdp_to_epsilon", "epsilon_to_rho_simple", "rdp_gaussmix_row", "rdp_fastmix_row", "rdp_laplace",
-		"rdp_composition", "gaussmix_exact_delta", "joint_exact_delta", "joint_exact_delta_replace",
-		"ledger", "group_privacy", "audit_variance_threshold", "one_run_audit_p")
+		"audit_variance_threshold", "one_run_audit_p")
 }
 
 func caseGaussianSigma(t *testing.T, c cases.Case) {
@@ -58,6 +69,287 @@ func caseGaussianEpsilon(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	c.Near(t, "epsilon", got, want.Epsilon)
+}
+
+func caseZCDP(t *testing.T, c cases.Case) {
+	var in struct{ Rho, Delta float64 }
+	var want struct {
+		Simple float64
+		Tight  float64 `json:"rdp_tight"`
+		Exact  float64 `json:"gaussian_exact"`
+	}
+	c.Read(t, &in, &want)
+	for _, v := range []struct {
+		what string
+		f    func(float64) (float64, error)
+		want float64
+	}{{"simple", ZCDP(in.Rho).Simple, want.Simple}, {"tight", ZCDP(in.Rho).Tight, want.Tight}, {"exact", ZCDP(in.Rho).Exact, want.Exact}} {
+		got, err := v.f(in.Delta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Near(t, v.what, got, v.want)
+	}
+}
+
+func caseRho(t *testing.T, c cases.Case) {
+	var in struct{ Epsilon, Delta float64 }
+	var want struct {
+		Rho   float64
+		Exact float64 `json:"rho_gaussian_exact"`
+	}
+	c.Read(t, &in, &want)
+	rho, err := RhoSimple(in.Epsilon, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "rho", float64(rho), want.Rho)
+	mu, err := Mu(in.Epsilon, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "exact rho", mu*mu/2, want.Exact)
+}
+
+func caseSketchRow(t *testing.T, c cases.Case) {
+	var in struct{ Alpha, Gamma float64 }
+	var want struct{ RDP float64 }
+	c.Read(t, &in, &want)
+	nearAt(t, c, Term{Kind: KindSketchRow, Count: 1, Gamma: in.Gamma}, in.Alpha, want.RDP)
+}
+
+func caseFastMixRow(t *testing.T, c cases.Case) {
+	var in struct {
+		Alpha, Gamma float64
+		C2           *float64
+	}
+	var want struct {
+		RDP      float64
+		AlphaMax *float64 `json:"alpha_max"`
+	}
+	c.Read(t, &in, &want)
+	term := Term{Kind: KindFastMixRow, Count: 1, Gamma: in.Gamma}
+	if in.C2 != nil {
+		term.C2 = *in.C2
+	}
+	nearAt(t, c, term, in.Alpha, want.RDP)
+	if want.AlphaMax != nil {
+		limit, err := Curve{term}.Range()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Near(t, "range", limit, *want.AlphaMax)
+	}
+}
+
+func caseLaplace(t *testing.T, c cases.Case) {
+	var in struct {
+		Alpha float64
+		Scale float64 `json:"scale_over_sensitivity"`
+	}
+	var want struct{ RDP float64 }
+	c.Read(t, &in, &want)
+	nearAt(t, c, Term{Kind: KindLaplace, Count: 1, Scale: in.Scale}, in.Alpha, want.RDP)
+}
+
+func nearAt(t *testing.T, c cases.Case, term Term, alpha, want float64) {
+	t.Helper()
+	got, err := Curve{term}.At(alpha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "divergence", got, want)
+}
+
+func caseComposition(t *testing.T, c cases.Case) {
+	var in struct {
+		Mechanisms []struct {
+			Type                      string
+			Mu, Gamma, C2, B, Epsilon float64
+			Count                     *int
+		}
+		Delta float64
+	}
+	var want struct {
+		Tight   float64  `json:"epsilon_tight"`
+		Mironov *float64 `json:"epsilon_mironov"`
+	}
+	c.Read(t, &in, &want)
+	var costs []Cost
+	for _, m := range in.Mechanisms {
+		n := 1
+		if m.Count != nil {
+			n = *m.Count
+		}
+		cost := Cost{Adjacency: ZeroOut}
+		switch m.Type {
+		case "gaussian":
+			cost.Mu = m.Mu
+			cost = Compose(slices.Repeat([]Cost{cost}, n)...)
+		case "gaussmix_row":
+			cost.Rows, cost.Gamma = n, m.Gamma
+		case "fastmix_row":
+			cost.Terms = []Term{{Kind: KindFastMixRow, Count: n, Gamma: m.Gamma, C2: m.C2}}
+		case "laplace":
+			cost.Terms = []Term{{Kind: KindLaplace, Count: n, Scale: m.B}}
+		case "pure":
+			cost.Terms = []Term{{Kind: KindPure, Count: n, Epsilon: m.Epsilon}}
+		default:
+			t.Fatalf("mechanism of the unknown type %q", m.Type)
+		}
+		costs = append(costs, cost)
+	}
+	total := Compose(costs...)
+	got, err := total.Curve().Epsilon(in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "epsilon", got, want.Tight)
+	if exact, err := total.Epsilon(in.Delta); err != nil || !(exact <= got) {
+		t.Errorf("the cost's epsilon is %g, %v, above %g", exact, err, got)
+	}
+	if want.Mironov != nil {
+		c.Near(t, "epsilon by Mironov", mironov(t, total.Curve(), in.Delta), *want.Mironov)
+	}
+}
+
+// mironov converts a curve by its classical rule, r(α) + log(1/δ)/(α−1), on a
+// fine grid.
+func mironov(t *testing.T, c Curve, delta float64) float64 {
+	t.Helper()
+	limit, err := c.Range()
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := math.Inf(1)
+	for x := 1e-6; 1+x < limit && x < 1e6; x *= 1.0002 {
+		r, err := c.At(1 + x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		best = min(best, r-math.Log(delta)/x)
+	}
+	return best
+}
+
+func caseSketchDelta(t *testing.T, c cases.Case) {
+	in := directionCase{}
+	in.check(t, c)
+	got, err := SketchDelta(in.Epsilon, in.Rows, in.Gamma)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.near(t, c, "delta", got, max(in.want.Remove, in.want.Add))
+}
+
+func caseJointDelta(t *testing.T, c cases.Case) {
+	in := directionCase{}
+	in.check(t, c)
+	got, err := JointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, ZeroOut)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.near(t, c, "delta", got, max(in.want.Remove, in.want.Add))
+}
+
+// directionCase is a case that states both directions of zeroing.
+type directionCase struct {
+	Epsilon, Mu, Gamma float64
+	Rows               int
+	want               struct {
+		Remove float64 `json:"delta_remove"`
+		Add    float64 `json:"delta_add"`
+	}
+}
+
+func (in *directionCase) check(t *testing.T, c cases.Case) {
+	c.Read(t, in, &in.want)
+	k := float64(in.Rows)
+	in.near(t, c, "removal", expUp(pair{in.Mu, k, 0, in.Gamma}.logDelta(in.Epsilon)), in.want.Remove)
+	in.near(t, c, "addition", expUp(pair{in.Mu, 0, k, in.Gamma}.logDelta(in.Epsilon)), in.want.Add)
+}
+
+// near adds to the case's tolerance 10⁻²⁰: where it says 0, it means too little
+// for its method.
+func (in *directionCase) near(t *testing.T, c cases.Case, what string, got, want float64) {
+	t.Helper()
+	rel, abs := c.Tolerance(t)
+	cases.Near(t, what, got, want, rel, max(abs, 1e-20))
+}
+
+func caseJointDeltaReplace(t *testing.T, c cases.Case) {
+	var in struct {
+		Epsilon, Mu, Gamma float64
+		Rows               int
+	}
+	var want struct{ Delta float64 }
+	c.Read(t, &in, &want)
+	got, err := JointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, Replace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "delta", got, want.Delta)
+}
+
+func caseLedger(t *testing.T, c cases.Case) {
+	var in struct {
+		Charges []struct {
+			Mu float64 `json:"gaussian_mu"`
+		}
+		Composition string
+		Delta       float64
+	}
+	var want struct{ Mu, Epsilon float64 }
+	c.Read(t, &in, &want)
+	var costs []Cost
+	for _, k := range in.Charges {
+		costs = append(costs, Cost{Adjacency: ZeroOut, Mu: k.Mu})
+	}
+	var total Cost
+	var times int
+	switch _, err := fmt.Sscanf(in.Composition, "sequential_x%d", &times); {
+	case in.Composition == "sequential":
+		total = Compose(costs...)
+	case in.Composition == "parallel":
+		var err error
+		if total, err = Parallel(in.Delta, costs...); err != nil {
+			t.Fatal(err)
+		}
+	case err == nil:
+		total = Compose(slices.Repeat(costs, times)...)
+	default:
+		t.Fatalf("unknown composition %q", in.Composition)
+	}
+	c.Near(t, "mu", total.Mu, want.Mu)
+	eps, err := total.Epsilon(in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "epsilon", eps, want.Epsilon)
+}
+
+func caseGroup(t *testing.T, c cases.Case) {
+	var in struct {
+		Records int     `json:"records_per_user"`
+		Mu      float64 `json:"mu_record"`
+		Delta   float64
+	}
+	var want struct {
+		Mu      float64 `json:"mu_user"`
+		Epsilon float64 `json:"epsilon_user"`
+	}
+	c.Read(t, &in, &want)
+	cost := Cost{Adjacency: ZeroOut, Mu: in.Mu}
+	group, err := cost.Group(in.Records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "mu", group.Mu, want.Mu)
+	eps, err := cost.GroupEpsilon(in.Records, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Near(t, "epsilon", eps, want.Epsilon)
 }
 
 // keyInputs are what the key cases share.
