@@ -22,8 +22,8 @@ import (
 // Cost: 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8
 // rows with next to no Gaussian noise.
 // Accuracy: never below δ(ε), and above it by less than 10⁻¹⁰ of it, down to
-// δ = 10⁻³⁰⁰; by less than 10⁻⁷ for fewer than 8 rows with next to no Gaussian
-// noise.
+// δ = 10⁻³⁰⁰; by less than 10⁻⁹ without Gaussians, and 10⁻⁷ for fewer than 8 rows
+// with next to no Gaussian noise.
 // Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows
 // negative; γ not above 1 where there are rows; no adjacency.
 // Source: docs/theory/accounting.md, which derives the dominating pairs and the
