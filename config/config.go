@@ -61,6 +61,9 @@ type State struct {
 	// CommitInterval is the period of durable commits, at least 10 ms. Default
 	// 200 ms. 0 commits at every step; then all brokers are loopback addresses.
 	CommitInterval time.Duration `toml:"commit_interval"`
+	// EpochSecretRetention is how long the secret of a closed epoch is kept.
+	// Default 0.
+	EpochSecretRetention time.Duration `toml:"epoch_secret_retention"`
 }
 
 // HTTP is the table [http]: metrics, status and health.

@@ -211,6 +211,7 @@ func TestValues(t *testing.T) {
 	values := first(func(s *Stream) any { return s.Output.Values })
 	f(`"orders.dp"`, `"orders.dp", values = ["covariance_original", "mean"]`, values, []string{"covariance_original", "mean"})
 	commits := func(c *Config) any { return c.State.CommitInterval }
+	f(`[http]`, `epoch_secret_retention = "720h"`+"\n[http]", func(c *Config) any { return c.State.EpochSecretRetention }, 720*time.Hour)
 	f(`[http]`, `commit_interval = "1m30s"`+"\n[http]", commits, 90*time.Second)
 	f(`[http]`, `commit_interval = "0s"`+"\n[http]", commits, time.Duration(0))
 	f("[\"localhost:9092\"]\n[state]", "[\"LocalHost:1\", \"127.0.0.9:9092\", \"[::1]:9093\"]\n[state]\ncommit_interval = \"0s\"", commits, time.Duration(0))
@@ -219,7 +220,7 @@ func TestValues(t *testing.T) {
 // TestUnbuiltDefaults: saying that something unbuilt is off is no fault.
 func TestUnbuiltDefaults(t *testing.T) {
 	parse(t, strings.NewReplacer(
-		"[state]", "group = \"\"\ncontrol_topic = \"\"\n[state]\narchive = false\nencrypt = false\nepoch_secret_retention = \"0s\"",
+		"[state]", "group = \"\"\ncontrol_topic = \"\"\n[state]\narchive = false\nencrypt = false",
 		"[http]", "[http]\npprof = false",
 		"step ", "dead_letter = { mode = \"off\" }\nstep ",
 		"clip = 1.0", "clip = 1.0\nbands = 16\nnormalise = false\nsplit = 0.5\nmetric = \"last\"\npsd_floor = \"off\"\nproject = false\nvalid_count = false",
@@ -376,8 +377,8 @@ func TestDefects(t *testing.T) {
 	f("[state]", "control_topic = \"c\"\n[state]", `3: kafka.control_topic: not in this version ("c")`)
 	f("[state]", "tls.ca_file = \"ca.pem\"\n[state]", `3: kafka.tls: not in this version`)
 	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl: not in this version`)
-	f("[http]", "archive = true\nencrypt = true\nepoch_secret_retention = \"1h\"\n[http]", `6: state.archive: not in this version (true)`,
-		`7: state.encrypt: not in this version (true)`, `8: state.epoch_secret_retention: not in this version ("1h")`)
+	f("[http]", "archive = true\nencrypt = true\n[http]", `6: state.archive: not in this version (true)`, `7: state.encrypt: not in this version (true)`)
+	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]", `6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: not in this version (true)`, `8: http.tls: not in this version`, `9: http.basic_auth: not in this version`)
 	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user: not in this version`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"dead\" }\nstep ", `14: stream.orders.dead_letter.mode: not in this version ("full")`, `14: stream.orders.dead_letter.topic: not in this version ("dead")`)

@@ -93,7 +93,7 @@ var schema = []key{
 	{path: "state.key_file", kind: file, flags: required, doc: "File of the master key, written by `streamdp keygen`. Whoever holds it can take the noise off the releases of open epochs."},
 	{path: "state.key_group_readable", kind: boolean, def: `false`, doc: "Accept a key file that its group may read, as mounted secrets often are."},
 	{path: "state.commit_interval", kind: span, def: `"200ms"`, rule: interval, doc: "Period of durable commits; releases become visible at commits. `\"0s\"` commits at every step: for tests, and refused unless every broker is a loopback address."},
-	{path: "state.epoch_secret_retention", kind: span, flags: unbuilt, def: `"0s"`, doc: "How long the secret of a closed epoch is kept, so that its releases can still be verified."},
+	{path: "state.epoch_secret_retention", kind: span, def: `"0s"`, rule: lasting, doc: "How long the secret of a closed epoch is kept: until it is destroyed, whoever holds it and the master key can take the noise off that epoch's releases."},
 	{path: "state.archive", kind: boolean, flags: unbuilt, def: `false`, doc: "Keep every acknowledged release in a local file."},
 	{path: "state.encrypt", kind: boolean, flags: unbuilt, def: `false`, doc: "Encrypt checkpoints under the master key."},
 
@@ -258,6 +258,7 @@ var (
 	partition = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
 	bits      = rule{"24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 }}
 	interval  = rule{"at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) }}
+	lasting   = rule{"at least \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= 0 }}
 	broker    = rule{"host:port", func(v any) bool { return address(v, false) }}
 	listen    = rule{"an address such as \"127.0.0.1:9464\"", func(v any) bool { return address(v, true) }}
 	topic     = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}

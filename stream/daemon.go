@@ -208,14 +208,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	var failed atomic.Pointer[error] // the first failure of the process
-	for _, r := range d.runners {
+	run := func(f func(context.Context) error) {
 		wg.Go(func() {
-			if err := r.run(ctx); err != nil {
+			if err := f(ctx); err != nil {
 				d.log.Error("stopping", "error", err.Error())
 				failed.CompareAndSwap(nil, &err)
 				cancel(err)
 			}
 		})
+	}
+	for _, r := range d.runners {
+		run(r.run)
+	}
+	if d.cfg.State.EpochSecretRetention > 0 {
+		run(d.destroySecrets)
 	}
 	err = d.watch(ctx)
 	cancel(err)
@@ -226,6 +232,24 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return *f
 	}
 	return err
+}
+
+// destroySecrets destroys the secrets of closed epochs when their time has come.
+func (d *Daemon) destroySecrets(ctx context.Context) error {
+	tick := time.NewTicker(min(d.cfg.State.EpochSecretRetention, time.Minute))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, r := range d.runners {
+			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("task %s: %w", r.task, err)
+			}
+		}
+	}
 }
 
 // watch waits until nothing is left to run.

@@ -75,7 +75,8 @@ func releaseSize(s *config.Stream, m *mechanism) (int64, error) {
 	const large = 1 << 62
 	r.Step, r.Rows = large, large
 	e, err := newEncoder(s, &manifest{Stream: s.Name, Epoch: large, Source: Source{Topic: s.Input.Topic, Partition: large}, Base: large,
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: 1.0000000000000002, Version: "v00.00.00-00000000000000-000000000000"}, m)
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: 1.0000000000000002,
+		Persons: persons(m.Cost(), s.Privacy.Delta, 2, 10), Version: "v00.00.00-00000000000000-000000000000"}, m)
 	if err != nil {
 		return 0, err
 	}

@@ -239,6 +239,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 		Incarnation: incarnation, Base: base, Partitions: partitions,
 		Mechanism: mech.name, Plan: mech.plan, Cost: mech.Cost(),
 		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta, ChargedEpsilonAtOpen: charged,
+		Persons:  persons(mech.Cost(), p.Delta, 2, 10),
 		Insecure: r.d.insecure != nil, Version: r.d.version,
 	}
 	file, err := m.encode()
@@ -470,13 +471,27 @@ func (r *runner) closeEpoch(ctx context.Context, opened *Entry, end int64, ancho
 // in the ledger. It is repeated at every start, and before another epoch opens,
 // until it is done.
 func (r *runner) finishClosings(ctx context.Context) error {
+	if len(r.d.ledger.undestroyed(r.task)) == 0 {
+		return nil
+	}
+	// The checkpoint is of an epoch that is closed, unless another is open
+	// already and has its own, which an old copy of the ledger does not know.
+	if r.d.ledger.newest(r.task).Kind == kindClose && r.ledgerIsNewest() == nil {
+		if err := r.write(ctx, r.store.erase); err != nil {
+			return err
+		}
+	}
+	return r.destroySecrets(ctx)
+}
+
+// destroySecrets destroys the secrets of closed epochs whose retention is over.
+// It is safe for concurrent use: it touches nothing of an open epoch.
+func (r *runner) destroySecrets(ctx context.Context) error {
+	r.destroying.Lock()
+	defer r.destroying.Unlock()
 	for _, e := range r.d.ledger.undestroyed(r.task) {
-		// The checkpoint is of an epoch that is closed, unless another is open
-		// already and has its own.
-		if last := r.d.ledger.newest(r.task); last.Kind == kindClose {
-			if err := r.write(ctx, r.store.erase); err != nil {
-				return err
-			}
+		if r.d.now().Before(e.Time.Add(r.d.cfg.State.EpochSecretRetention)) {
+			continue
 		}
 		if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)) }); err != nil {
 			return err

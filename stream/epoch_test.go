@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -194,6 +195,61 @@ func (r *rig) closedWell(t *testing.T, how string, epoch uint64) {
 				t.Errorf("%s: %s of the closed epoch is still there", how, name)
 			}
 		}
+	}
+}
+
+// TestSecretRetention: a closed epoch's secret is kept as long as configured,
+// its sums are not; a running daemon destroys it when its time has come, and so
+// does the next start.
+func TestSecretRetention(t *testing.T) {
+	t.Parallel()
+	r := ran(t, ordersStream)
+	retain := func(d time.Duration) func(*Options) {
+		return func(o *Options) { o.Config.State.EpochSecretRetention = d }
+	}
+	exists := func(epoch uint64) bool {
+		_, err := os.Stat(r.file(secretName(epoch)))
+		return err == nil
+	}
+	destroyed := func(epoch uint64) bool {
+		return slices.ContainsFunc(r.entries(), func(e Entry) bool { return e.Kind == kindDestroyed && e.Epoch == epoch })
+	}
+	up := func(s TaskStatus) bool { return s.State == stateRunning }
+	x := r.start(retain(time.Hour))
+	x.until("up", up)
+	for epoch := uint64(1); epoch <= 2; epoch++ {
+		if err := x.control(requestOpen, OpenRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		x.until("the next epoch", func(s TaskStatus) bool { return s.Epoch == epoch+1 })
+		if !exists(epoch) || destroyed(epoch) {
+			t.Errorf("the secret of epoch %d is gone at once", epoch)
+		}
+		for _, name := range []string{checkpointName, previousName} {
+			if data, err := os.ReadFile(r.file(name)); err == nil {
+				if c, err := parseCheckpoint(data); err != nil || c.epoch <= epoch {
+					t.Errorf("%s of epoch %d is still there", name, epoch)
+				}
+			}
+		}
+	}
+	x.end()
+	x = r.start(retain(2 * time.Second))
+	x.until("up", up)
+	for deadline := time.Now().Add(patience); exists(1) || exists(2) || !destroyed(1) || !destroyed(2); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the secrets are still there: %s", r.kinds())
+		}
+	}
+	if err := x.control(requestOpen, OpenRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	x.end()
+	x = r.start()
+	x.until("epoch 4", func(s TaskStatus) bool { return s.Epoch == 4 && s.State == stateRunning })
+	x.end()
+	if exists(3) || !destroyed(3) || !exists(4) {
+		t.Errorf("after a start without retention: %s", r.kinds())
 	}
 }
 

@@ -43,6 +43,9 @@ type manifest struct {
 	LimitDelta           float64 `json:"limit_delta"`
 	ChargedEpsilonAtOpen float64 `json:"charged_epsilon_at_open"`
 
+	// Persons are the ε, at the epoch's δ, of persons with several records.
+	Persons []Person `json:"persons"`
+
 	// Insecure says that all keys follow from a published number.
 	Insecure bool   `json:"insecure,omitempty"`
 	Version  string `json:"version"`

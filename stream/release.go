@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"streamdp/config"
 	"streamdp/dp"
@@ -99,6 +100,7 @@ func statements(s *config.Stream, m *manifest) []string {
 		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
 			"(unit: record), for the records of %s/%d from offset %d on.",
 			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, m.Topic, m.Partition, m.Base),
+		inWords(m.Persons, s.Privacy.Delta),
 		fmt.Sprintf("Over all epochs and streams that read these records the limit enforced is (%g, %g); charged when this epoch opened: %.6g.",
 			m.LimitEpsilon, m.LimitDelta, m.ChargedEpsilonAtOpen),
 		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
@@ -112,6 +114,20 @@ func statements(s *config.Stream, m *manifest) []string {
 		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
 	}
 	return all
+}
+
+// inWords says what protects somebody with more than one record.
+func inWords(persons []Person, delta float64) string {
+	var all []string
+	for _, p := range persons {
+		if p.Epsilon != nil {
+			all = append(all, fmt.Sprintf("(%g, %g) for k = %d", *p.Epsilon, delta, p.Records))
+		}
+	}
+	if all == nil {
+		return "A person with more than one of these records has no guarantee."
+	}
+	return "A person with up to k of these records is protected less: " + strings.Join(all, ", ") + "."
 }
 
 // encode returns the release of offsets [first, end).

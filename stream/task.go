@@ -41,6 +41,8 @@ type runner struct {
 	status   atomic.Pointer[TaskStatus]
 	ran      atomic.Bool // an epoch ran, however shortly
 
+	destroying sync.Mutex // held while secrets are destroyed
+
 	// What the fetching goroutine saw last, for lag.
 	logStart, logEnd atomic.Int64
 

@@ -423,6 +423,17 @@ func TestEpochs(t *testing.T) {
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "epoch", "list", "--json", "-c", s.config)), &epochs); err != nil || len(epochs) < 4 {
 		t.Errorf("epoch list --json: %+v, %v", epochs, err)
 	}
+	text := want(t, exitDone, "", "ledger", "-c", s.config, "--records", "3")
+	for _, w := range []string{"orders/0 of cluster", "PERSON WITH 3", "[0, 20)", "orders-0 epoch 1 (1)", ", open)", "the limit is 2.5"} {
+		if !strings.Contains(text, w) {
+			t.Errorf("ledger does not say %q:\n%s", w, text)
+		}
+	}
+	var spent []stream.Spent
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "ledger", "--json", "-c", s.config, "--stream", "orders")), &spent); err != nil || len(spent) != 1 || len(spent[0].Ranges) < 2 {
+		t.Errorf("ledger --json: %+v, %v", spent, err)
+	}
+	want(t, exitUsage, "must be at least 1", "ledger", "-c", s.config, "--records", "0")
 	want(t, exitDone, "", "epoch", "close", "orders", "-c", s.config, "--yes")
 	want(t, exitFailure, "no open epoch", "epoch", "close", "orders", "-c", s.config, "--yes")
 

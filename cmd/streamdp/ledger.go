@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"streamdp/stream"
+)
+
+func ledgerCommand(g *globals) *cobra.Command {
+	var name string
+	var records []int
+	c := &cobra.Command{
+		Use:   "ledger -c FILE",
+		Short: "Show what records have paid, by whom, and what protects a person",
+		Long: "For every input partition that the ledger knows, by ranges of offsets: what a\n" +
+			"record in them is charged, by which epochs, and what a person with several\n" +
+			"records in them is guaranteed. The ledger's chain is checked first.\n\n" +
+			"The limit is the guarantee. The sum of the charges is one too if nobody chose\n" +
+			"an epoch in view of releases.",
+		RunE: func(*cobra.Command, []string) error {
+			for _, k := range records {
+				if k < 1 {
+					return usagef("--records is %d, must be at least 1", k)
+				}
+			}
+			cfg, err := g.load()
+			if err != nil {
+				return err
+			}
+			spent, err := stream.ReadSpent(cfg.State.Dir, name, records)
+			if err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(spent)
+			}
+			return printSpent(g, spent)
+		},
+	}
+	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
+	c.Flags().IntSliceVar(&records, "records", []int{2, 10}, "numbers of records of a person")
+	return c
+}
+
+func printSpent(g *globals, spent []stream.Spent) error {
+	if len(spent) == 0 {
+		fmt.Fprintln(g.stderr, "nothing is charged")
+	}
+	for i, s := range spent {
+		if i > 0 {
+			fmt.Fprintln(g.stdout)
+		}
+		fmt.Fprintf(g.stdout, "%s/%d of cluster %s: a record pays at most epsilon %.6g at delta %g (%s); the limit is %g\n",
+			s.Topic, s.Partition, s.Cluster, s.ChargedEpsilon, s.LimitDelta, s.Adjacency, s.LimitEpsilon)
+		w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
+		fmt.Fprint(w, "LOG\tOFFSETS\tEPSILON")
+		if len(s.Ranges) > 0 {
+			for _, p := range s.Ranges[0].Persons {
+				fmt.Fprintf(w, "\tPERSON WITH %d", p.Records)
+			}
+		}
+		fmt.Fprintln(w, "\tBY")
+		for _, r := range s.Ranges {
+			end := "…"
+			if r.End >= 0 {
+				end = fmt.Sprint(r.End)
+			}
+			fmt.Fprintf(w, "%d\t[%d, %s)\t%.6g", r.Incarnation, r.First, end, r.Epsilon)
+			for _, p := range r.Persons {
+				if p.Epsilon == nil {
+					fmt.Fprint(w, "\tnone")
+				} else {
+					fmt.Fprintf(w, "\t%.6g", *p.Epsilon)
+				}
+			}
+			var by []string
+			for _, b := range r.By {
+				open := ""
+				if b.Open {
+					open = ", open"
+				}
+				by = append(by, fmt.Sprintf("%s-%d epoch %d (%g%s)", b.Stream, b.Partition, b.Epoch, b.Epsilon, open))
+			}
+			fmt.Fprintf(w, "\t%s\n", strings.Join(by, ", "))
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/dp"
+)
+
+func TestRoundUp(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		x := math.Exp(40 * (rng.Float64() - 0.5))
+		up, err := roundUp(x, 4)
+		if err != nil || up < x || up > x*1.001 {
+			t.Fatalf("%g rounds up to %g, %v", x, up, err)
+		}
+		if again, err := roundUp(up, 4); err != nil || again != up {
+			t.Fatalf("%g rounds up to %g, %v", up, again, err)
+		}
+	}
+	for x, want := range map[float64]float64{1: 1, 1.0001: 1.001, 9.9991: 10, 999.91: 1000, 0.00012341: 0.0001235, 2e-300: 2e-300} {
+		if up, err := roundUp(x, 4); err != nil || up != want {
+			t.Errorf("%g rounds up to %g, want %g", x, up, want)
+		}
+	}
+}
+
+// TestSpent: ranges begin and end where charges do, costs add where ranges
+// meet, in the relation of the last opening, and a void epoch charges nothing.
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := openLedger(osDisk{}, dir)
+	must(t, err)
+	l.now = func() time.Time { return time.Unix(0, 0) }
+	src := Source{"c", "in", 0}
+	add := func(e Entry) { must(t, l.append(e)) }
+	open := func(stream string, epoch, incarnation uint64, s Source, first, end int64, a dp.Adjacency, mu float64) {
+		add(Entry{Kind: kindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation, First: first, End: end,
+			Mechanism: "moments", Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8})
+	}
+	open("a", 1, 1, src, 0, -1, dp.ZeroOut, 0.1)
+	open("b", 1, 1, src, 50, 200, dp.ZeroOut, 0.2)
+	open("a", 2, 1, Source{"c", "other", 0}, 0, -1, dp.ZeroOut, 0.4)
+	add(Entry{Kind: kindClose, Stream: "a", Source: src, Epoch: 1, End: 100})
+	open("c", 1, 1, src, 0, -1, dp.ZeroOut, 9)
+	add(Entry{Kind: kindVoid, Stream: "c", Source: src, Epoch: 1})
+	open("a", 3, 2, src, 100, -1, dp.Replace, 0.3)
+	add(Entry{Kind: kindLimit, Stream: "a", Source: src, Epoch: 3, LimitEpsilon: 5, LimitDelta: 1e-7})
+
+	all, err := ReadSpent(dir, "", []int{1, 3})
+	must(t, err)
+	if len(all) != 2 || all[0].Topic != "in" || all[1].Topic != "other" {
+		t.Fatalf("sources %+v", all)
+	}
+	got := all[0]
+	if got.LimitEpsilon != 5 || got.LimitDelta != 1e-7 || got.Adjacency != dp.Replace {
+		t.Errorf("limit %+v", got)
+	}
+	var lines []string
+	for _, r := range got.Ranges {
+		var by []string
+		for _, b := range r.By {
+			by = append(by, fmt.Sprintf("%s%d", b.Stream, b.Epoch))
+		}
+		lines = append(lines, fmt.Sprintf("%d [%d,%d) %.6f %s", r.Incarnation, r.First, r.End, r.Cost.Mu, strings.Join(by, "+")))
+		eps, err := dp.Epsilon(1e-7, r.Cost.Mu)
+		must(t, err)
+		if r.Epsilon != eps || len(r.Persons) != 2 || *r.Persons[0].Epsilon < eps || *r.Persons[0].Epsilon > eps*1.001 || *r.Persons[1].Epsilon < 3*eps {
+			t.Errorf("epsilon %g, want %g; persons %+v", r.Epsilon, eps, r.Persons)
+		}
+	}
+	// Zero-out charges count twice under replace.
+	if want := "1 [0,50) 0.200000 a1; 1 [50,100) 0.447214 a1+b1; 1 [100,200) 0.400000 b1; 2 [100,-1) 0.300000 a3"; strings.Join(lines, "; ") != want {
+		t.Errorf("ranges %s\nwant %s", strings.Join(lines, "; "), want)
+	}
+	// The worst record of one log, and the one of the other, may be the same person's.
+	if want, _ := dp.Epsilon(1e-7, math.Sqrt(0.2+0.09)); math.Abs(got.ChargedEpsilon-want) > 1e-6 {
+		t.Errorf("charged %g, want %g", got.ChargedEpsilon, want)
+	}
+	if some, err := ReadSpent(dir, "b", nil); err != nil || len(some) != 1 || some[0].Topic != "in" {
+		t.Errorf("of stream b: %+v, %v", some, err)
+	}
+	if none, err := ReadSpent(t.TempDir(), "", nil); err != nil || len(none) != 0 {
+		t.Errorf("without a ledger: %+v, %v", none, err)
+	}
+	if text, err := json.Marshal(all); err != nil || !strings.Contains(string(text), `"by":[{"stream":"a"`) {
+		t.Errorf("as JSON: %s, %v", text, err)
+	}
+	file := filepath.Join(dir, "ledger.jsonl")
+	data, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, []byte(strings.Replace(string(data), `"mu":0.2`, `"mu":0.1`, 1)), 0o600))
+	if _, err := ReadSpent(dir, "", nil); err == nil {
+		t.Error("an edited ledger is believed")
+	}
+}
