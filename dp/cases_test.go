@@ -77,8 +77,10 @@ func caseZCDP(t *testing.T, c cases.Case) {
 		Simple float64
 		Tight  float64 `json:"rdp_tight"`
 		Exact  float64 `json:"gaussian_exact"`
+		Order  float64 `json:"alpha_at_optimum_about"`
 	}
 	c.Read(t, &in, &want)
+	isOptimum(t, Curve{{Kind: KindGaussian, Count: 1, Mu: ZCDP(in.Rho).mu()}}, want.Order, in.Delta, want.Tight)
 	for _, v := range []struct {
 		what string
 		f    func(float64) (float64, error)
@@ -173,6 +175,7 @@ func caseComposition(t *testing.T, c cases.Case) {
 	var want struct {
 		Tight   float64  `json:"epsilon_tight"`
 		Mironov *float64 `json:"epsilon_mironov"`
+		Order   *float64 `json:"alpha_at_optimum_about"`
 	}
 	c.Read(t, &in, &want)
 	var costs []Cost
@@ -210,6 +213,25 @@ func caseComposition(t *testing.T, c cases.Case) {
 	}
 	if want.Mironov != nil {
 		c.Near(t, "epsilon by Mironov", mironov(t, total.Curve(), in.Delta), *want.Mironov)
+	}
+	if want.Order != nil {
+		isOptimum(t, total.Curve(), *want.Order, in.Delta, got)
+	}
+}
+
+// isOptimum fails unless the conversion at an order that is about the best one
+// gives about the best ε: in the square of how near the order is.
+func isOptimum(t *testing.T, c Curve, order, delta, eps float64) {
+	t.Helper()
+	if order == 0 {
+		return
+	}
+	r, err := c.At(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := r + math.Log1p(-1/order) - (math.Log(delta)+math.Log(order))/(order-1); at < eps*(1-1e-9) || at > eps*(1+1e-5) {
+		t.Errorf("epsilon %g at order %g, %g at the best", at, order, eps)
 	}
 }
 
