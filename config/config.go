@@ -47,6 +47,31 @@ type Kafka struct {
 	// ClientID is the name under which brokers know this client. Default
 	// "streamdp".
 	ClientID string `toml:"client_id"`
+	// TLS is the table [kafka.tls]. Nil: none.
+	TLS *TLS `toml:"tls"`
+	// SASL is the table [kafka.sasl]. Nil: none.
+	SASL *SASL `toml:"sasl"`
+}
+
+// TLS is the table [kafka.tls]: encryption towards the brokers. LoadTLS reads
+// its files.
+type TLS struct {
+	// CAFile holds the authorities to trust instead of the system's.
+	CAFile string `toml:"ca_file"`
+	// CertFile and KeyFile are this client's certificate. Both or none.
+	CertFile string `toml:"cert_file"`
+	KeyFile  string `toml:"key_file"`
+}
+
+// SASL is the table [kafka.sasl]: who this client is to the brokers.
+type SASL struct {
+	// Mechanism is "plain", "scram-sha-256" or "scram-sha-512". Required.
+	Mechanism string `toml:"mechanism"`
+	// Username is required.
+	Username string `toml:"username"`
+	// PasswordFile is the file of the password. Required; LoadPassword reads
+	// it.
+	PasswordFile string `toml:"password_file"`
 }
 
 // State is the table [state]: what must survive a restart.

@@ -210,6 +210,9 @@ func TestValues(t *testing.T) {
 	f(`"mean"`, `"mean"`+"\nweights = [1, 2]", first(func(s *Stream) any { return s.Moments.Weights }), []float64{1, 2})
 	values := first(func(s *Stream) any { return s.Output.Values })
 	f(`"orders.dp"`, `"orders.dp", values = ["covariance_original", "mean"]`, values, []string{"covariance_original", "mean"})
+	f("[state]", "tls = {}\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{})
+	f("[state]", "tls = { ca_file = \"/ca\", cert_file = \"/c\", key_file = \"/k\" }\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{"/ca", "/c", "/k"})
+	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"/p\" }\n[state]", func(c *Config) any { return *c.Kafka.SASL }, SASL{"plain", "u", "/p"})
 	commits := func(c *Config) any { return c.State.CommitInterval }
 	f(`[http]`, `epoch_secret_retention = "720h"`+"\n[http]", func(c *Config) any { return c.State.EpochSecretRetention }, 720*time.Hour)
 	f(`[http]`, `commit_interval = "1m30s"`+"\n[http]", commits, 90*time.Second)
@@ -372,11 +375,15 @@ func TestDefects(t *testing.T) {
 	f(end, end+"[stream.orders.refit]\n", "23: stream.orders.refit: not in this version",
 		"23: stream.orders.refit: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
 
+	// Credentials.
+	f("[state]", "tls.cert_file = \"c.pem\"\n[state]", `3: kafka.tls.cert_file: needs key_file too`)
+	f("[state]", "tls.key_file = \"k.pem\"\n[state]", `3: kafka.tls.key_file: needs cert_file too`)
+	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl.mechanism: must be "plain", "scram-sha-256" or "scram-sha-512" ("gssapi")`)
+	f("[state]", "sasl.username = \"u\"\n[state]", `3: kafka.sasl.mechanism: required, "plain", "scram-sha-256" or "scram-sha-512"`, `3: kafka.sasl.password_file: required`)
+
 	// Not in this version.
 	f("[state]", "group = \"g\"\n[state]", `3: kafka.group: not in this version ("g")`)
 	f("[state]", "control_topic = \"c\"\n[state]", `3: kafka.control_topic: not in this version ("c")`)
-	f("[state]", "tls.ca_file = \"ca.pem\"\n[state]", `3: kafka.tls: not in this version`)
-	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl: not in this version`)
 	f("[http]", "archive = true\nencrypt = true\n[http]", `6: state.archive: not in this version (true)`, `7: state.encrypt: not in this version (true)`)
 	f("[http]", "epoch_secret_retention = \"-1h\"\n[http]", `6: state.epoch_secret_retention: must be at least "0s" ("-1h")`)
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: not in this version (true)`, `8: http.tls: not in this version`, `9: http.basic_auth: not in this version`)

@@ -3,6 +3,8 @@ package config
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -20,30 +22,93 @@ import (
 // after opening, so that no other file can take its place in between. A key of
 // zeros is refused. No error shows what stands in the file.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
-	// A pipe without a writer must not hang the daemon before it is refused.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than is allowed
 	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
+		return nil, err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
-	if err := checkMode(info.Mode(), groupReadable); err != nil {
-		return nil, fmt.Errorf("key file %s: %w", path, err)
-	}
-	text := make([]byte, keyText+2) // one byte more than is allowed
 	defer clear(text)
-	n, err := io.ReadFull(f, text)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
-	key, err := parseKey(text[:n])
+	key, err := parseKey(text)
 	if err != nil {
 		return nil, fmt.Errorf("key file %s: %w", path, err)
 	}
 	return key, nil
+}
+
+// LoadPassword reads a password: a line of at most 1000 bytes, its newline left
+// out. The file must have the permissions of a key file.
+func LoadPassword(path string, groupReadable bool) (string, error) {
+	const most = 1000
+	text, err := readSecret("password file", path, groupReadable, most+2)
+	if err != nil {
+		return "", err
+	}
+	defer clear(text)
+	line := bytes.TrimSuffix(text, []byte("\n"))
+	switch {
+	case len(line) == 0:
+		return "", fmt.Errorf("password file %s: must not be empty", path)
+	case len(line) > most || bytes.ContainsAny(line, "\n\x00"):
+		return "", fmt.Errorf("password file %s: must hold one line of at most %d bytes", path, most)
+	}
+	return string(line), nil
+}
+
+// LoadTLS reads the files of [kafka.tls]. The client's key must have the
+// permissions of a key file.
+func LoadTLS(t *TLS, groupReadable bool) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("authorities: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities %s: no certificate in PEM", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		cert, err := os.ReadFile(t.CertFile)
+		if err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+		key, err := readSecret("certificate's key", t.KeyFile, groupReadable, 1<<16)
+		if err != nil {
+			return nil, err
+		}
+		defer clear(key)
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s: %w", t.CertFile, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// readSecret reads at most so many bytes of a file that must be closed to
+// others.
+func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
+	// A pipe without a writer must not hang the daemon before it is refused.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := checkMode(info.Mode(), groupReadable); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, path, err)
+	}
+	text := make([]byte, most)
+	n, err := io.ReadFull(f, text)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		clear(text)
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return text[:n], nil
 }
 
 // keyText is the number of hexadecimal digits of a key.

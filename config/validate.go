@@ -18,6 +18,7 @@ import (
 // already is left out of every check: what follows from a fault is none.
 func (d *document) validate(c *Config) {
 	d.checkBrokers(c)
+	d.checkTLS(c)
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
 		d.checkMechanism(s, key)
@@ -53,6 +54,21 @@ func (d *document) checkBrokers(c *Config) {
 	remote := func(b string) bool { return !loopback(b) }
 	if d.sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
 		d.add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
+	}
+}
+
+// checkTLS notes half of a client's certificate.
+func (d *document) checkTLS(c *Config) {
+	t := c.Kafka.TLS
+	if t == nil || (t.CertFile == "") == (t.KeyFile == "") {
+		return
+	}
+	has, lacks := "key_file", "cert_file"
+	if t.KeyFile == "" {
+		has, lacks = lacks, has
+	}
+	if d.sound(toml.Key{"kafka", "tls", lacks}) {
+		d.add(toml.Key{"kafka", "tls", has}, -1, "needs "+lacks+" too", nil)
 	}
 }
 

@@ -140,7 +140,11 @@ func (d *Daemon) open(tasks []Task) (err error) {
 	if d.ledger.torn {
 		d.log.Warn("a torn last line of the ledger was cut off")
 	}
-	if d.client, err = kafka.NewClient(kafka.Options{Brokers: d.cfg.Kafka.Brokers, ClientID: d.cfg.Kafka.ClientID}); err != nil {
+	cluster, err := Cluster(d.cfg)
+	if err != nil {
+		return err
+	}
+	if d.client, err = kafka.NewClient(cluster); err != nil {
 		return err
 	}
 	for _, s := range d.cfg.Streams {

@@ -36,6 +36,10 @@ func checkCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			cluster, err := stream.Cluster(cfg)
+			if err != nil {
+				return err
+			}
 			var all []*stream.Description
 			for _, s := range cfg.Streams {
 				d, err := stream.Describe(s)
@@ -50,8 +54,11 @@ func checkCommand(g *globals) *cobra.Command {
 				all = append(all, d)
 			}
 			warnings := []string{"there is no control topic in this version: a state directory restored without its newest ledger lines can overspend by the epochs they charged"}
+			if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
+				warnings = append(warnings, "kafka.sasl sends the password in the clear: add [kafka.tls], or use scram-sha-512")
+			}
 			if connect {
-				found, err := checkCluster(c.Context(), cfg, all)
+				found, err := checkCluster(c.Context(), cfg, cluster, all)
 				if err != nil {
 					return err
 				}
@@ -83,10 +90,10 @@ func checkCommand(g *globals) *cobra.Command {
 }
 
 // checkCluster looks at brokers and topics.
-func checkCluster(ctx context.Context, cfg *config.Config, all []*stream.Description) (warnings []string, err error) {
+func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options, all []*stream.Description) (warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	client, err := kafka.NewClient(kafka.Options{Brokers: cfg.Kafka.Brokers, ClientID: cfg.Kafka.ClientID})
+	client, err := kafka.NewClient(cluster)
 	if err != nil {
 		return nil, err
 	}

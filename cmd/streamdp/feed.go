@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"streamdp/internal/kafka"
+	"streamdp/stream"
 )
 
 // feedFlags are the flags of feed.
@@ -57,6 +58,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags) error {
 	if !slices.Contains([]string{"auto", "yes", "no"}, f.header) {
 		return usagef("--header is %q, must be auto, yes or no", f.header)
 	}
+	cluster := kafka.Options{Brokers: f.brokers}
 	if f.stream != "" {
 		cfg, err := g.load()
 		if err != nil {
@@ -66,7 +68,10 @@ func (g *globals) feed(ctx context.Context, f *feedFlags) error {
 		if s == nil {
 			return usagef("the configuration has no stream %s", f.stream)
 		}
-		f.brokers, f.topic, f.codec = cfg.Kafka.Brokers, s.Input.Topic, s.Input.Codec
+		if cluster, err = stream.Cluster(cfg); err != nil {
+			return err
+		}
+		f.topic, f.codec = s.Input.Topic, s.Input.Codec
 		if !slices.Contains(s.Input.Partitions, f.partition) {
 			f.partition = s.Input.Partitions[0]
 		}
@@ -74,7 +79,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags) error {
 			f.columns = s.Input.Columns
 		}
 	}
-	if len(f.brokers) == 0 || f.topic == "" {
+	if len(cluster.Brokers) == 0 || f.topic == "" {
 		return usagef("--brokers and --topic are needed, or -c FILE and --stream")
 	}
 	if !slices.Contains([]string{"json", "json-array", "csv", "float64", "float32"}, f.codec) {
@@ -83,7 +88,8 @@ func (g *globals) feed(ctx context.Context, f *feedFlags) error {
 	if f.ndjson != "" && f.codec != "json" && f.codec != "json-array" {
 		return usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
 	}
-	client, err := kafka.NewClient(kafka.Options{Brokers: f.brokers, ClientID: "streamdp-feed"})
+	cluster.ClientID = "streamdp-feed"
+	client, err := kafka.NewClient(cluster)
 	if err != nil {
 		return usageError{err}
 	}

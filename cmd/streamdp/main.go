@@ -90,7 +90,7 @@ func exitCode(err error, stderr io.Writer) int {
 			fmt.Fprintln(stderr, f)
 		}
 		return exitConfig
-	case errors.As(err, new(configError)):
+	case errors.As(err, new(configError)), errors.Is(err, stream.ErrCredentials):
 		code = exitConfig
 	case errors.Is(err, stream.ErrNothing):
 		code = exitNothing

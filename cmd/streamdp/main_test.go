@@ -318,6 +318,11 @@ func TestKeyFiles(t *testing.T) {
 	}
 	os.Remove(key)
 	want(t, exitConfig, "no such file", "run", "-c", s.config)
+	want(t, exitDone, "", "keygen", key)
+	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", filepath.Join(s.dir, "password")), "3")
+	for _, args := range []string{"run", "check", "feed --stream orders --csv /dev/null"} {
+		want(t, exitConfig, "password file: open", append(strings.Fields(args), "-c", s.config)...)
+	}
 }
 
 func TestRun(t *testing.T) {

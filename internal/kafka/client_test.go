@@ -2,14 +2,9 @@ package kafka
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"strings"
 	"testing"
@@ -58,36 +53,11 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// selfSigned returns a server's certificate for 127.0.0.1 and the pool that
-// trusts it.
-func selfSigned(t *testing.T) (*tls.Config, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool
-}
-
 func TestProbe(t *testing.T) {
-	server, pool := selfSigned(t)
+	cert := kafkatest.NewCertificate(t)
 	plain := startBroker(t, embedded.Options{Topics: []string{"in"}})
 	secure := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
-		kfake.TLS(server), kfake.EnableSASL(),
+		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert.TLS}}), kfake.EnableSASL(),
 		kfake.Superuser("PLAIN", "u", "secret"), kfake.Superuser("SCRAM-SHA-256", "u", "secret"), kfake.Superuser("SCRAM-SHA-512", "u", "secret"),
 	}})
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -96,7 +66,7 @@ func TestProbe(t *testing.T) {
 	}
 	closed := free.Addr().String()
 	free.Close()
-	trust := &tls.Config{RootCAs: pool}
+	trust := &tls.Config{RootCAs: cert.Pool}
 
 	for name, test := range map[string]struct {
 		o     Options

@@ -1,0 +1,113 @@
+package stream
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// TestCredentials runs a daemon against a broker that wants TLS, a client's
+// certificate and a password, all from files.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	cert := kafkatest.NewCertificate(t)
+	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{
+		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert.TLS}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cert.Pool}),
+		kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "streamdp", "secret"),
+	}})
+	must(t, err)
+	t.Cleanup(b.Close)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"ca": string(cert.Cert), "key.pem": string(cert.Key), "password": "secret\n"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	tables := fmt.Sprintf(`
+[kafka.tls]
+ca_file   = %q
+cert_file = %q
+key_file  = %q
+[kafka.sasl]
+mechanism     = "scram-sha-512"
+username      = "streamdp"
+password_file = %q
+`, filepath.Join(dir, "ca"), filepath.Join(dir, "ca"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "password"))
+	r := newRigAt(t, b, b.Addr(), tables+ordersStream)
+	cluster, err := Cluster(r.options().Config)
+	must(t, err)
+	if r.client, err = kafka.NewClient(cluster); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.client.Close)
+	r.produce(0, 250)
+	x := r.start()
+	x.published(2)
+	x.end()
+
+	// What can't be used is said at once, and says nothing of the content.
+	f := func(file, text string, mode os.FileMode, want string) {
+		t.Helper()
+		path := filepath.Join(dir, file)
+		was, err := os.ReadFile(path)
+		must(t, err)
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must(t, os.Chmod(path, mode))
+		defer func() {
+			must(t, os.Chmod(path, 0o600))
+			must(t, os.WriteFile(path, was, 0o600))
+		}()
+		if _, err := New(r.options()); !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%s: %v, want %s", file, err, want)
+		}
+	}
+	f("password", "hunter2\n", 0o644, "must not be open to others")
+	f("password", "hunter2\nhunter3\n", 0o600, "must hold one line")
+	f("password", "", 0o600, "must not be empty")
+	f("key.pem", string(cert.Key), 0o640, "must not be readable for its group")
+	f("key.pem", "hunter2", 0o600, "certificate")
+	f("ca", "hunter2", 0o600, "no certificate in PEM")
+	must(t, os.Remove(filepath.Join(dir, "ca")))
+	if _, err := New(r.options()); !errors.Is(err, ErrCredentials) {
+		t.Errorf("without authorities: %v", err)
+	}
+}
+
+// TestWrongPassword: a daemon that the cluster refuses waits, and says why.
+func TestWrongPassword(t *testing.T) {
+	t.Parallel()
+	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{
+		kfake.EnableSASL(), kfake.Superuser("PLAIN", "streamdp", "secret"),
+	}})
+	must(t, err)
+	t.Cleanup(b.Close)
+	password := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(password, []byte("hunter2"), 0o600))
+	r := newRigAt(t, b, b.Addr(), fmt.Sprintf("[kafka.sasl]\nmechanism = \"plain\"\nusername = \"streamdp\"\npassword_file = %q\n", password)+ordersStream)
+	x := r.start()
+	x.until("it waits", func(s TaskStatus) bool {
+		return s.State == stateRetrying && strings.Contains(s.Message, "authentication")
+	})
+	if strings.Contains(r.log.String(), "hunter") {
+		t.Error("the log shows the password")
+	}
+	x.end()
+
+	must(t, os.WriteFile(password, []byte("secret"), 0o600))
+	c, err := kafka.NewClient(kafka.Options{Brokers: b.Addrs(), SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}})
+	must(t, err)
+	defer c.Close()
+	r.client = c
+	r.produce(0, 150)
+	x = r.start()
+	x.published(1)
+	x.end()
+}
