@@ -20,6 +20,21 @@ func denseMatrix(f Factorization, n int) [][]float64 {
 		return c
 	}
 	s := f.Stored()
+	if _, ok := f.(*banded); ok {
+		for t := range c {
+			c[t][t] = 1
+			for k, m := range s.Bands[:min(t, len(s.Bands))] {
+				c[t][t-k-1] = m.float()
+				if s.Kind == "bisr" {
+					c[t][t-k-1] *= -1
+				}
+			}
+		}
+		if s.Kind == "bisr" {
+			return invert(c)
+		}
+		return c
+	}
 	for j := range c {
 		ph := s.Phases[phaseOf(s.Phases, uint64(j+1))]
 		c[j][j] = 1 / ph.Scale
@@ -111,6 +126,13 @@ func factorizations(t testing.TB, horizon uint64) []named {
 		{"sqrt sum", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, sum)},
 		{"sqrt exponential", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, exp(0.95))},
 		{"sqrt window", mustNew(t, Config{Kind: "sqrt", Horizon: horizon}, window(7))},
+		{"bsr sum", mustNew(t, Config{Kind: "bsr", Bands: 8}, sum)},
+		{"bsr exponential", mustNew(t, Config{Kind: "bsr"}, exp(0.97))},
+		{"bsr window", mustNew(t, Config{Kind: "bsr", Bands: 32}, window(5))},
+		{"bisr sum", mustNew(t, Config{Kind: "bisr", Bands: 8}, sum)},
+		{"bisr mean", mustNew(t, Config{Kind: "bisr", Bands: 2}, mean)},
+		{"bisr exponential", mustNew(t, Config{Kind: "bisr"}, exp(0.97))},
+		{"bisr window", mustNew(t, Config{Kind: "bisr"}, window(9))},
 		{"blt sum", mustNew(t, Config{Kind: "blt", Tune: 1000, Buffers: 4}, sum)},
 		{"blt mean", mustNew(t, Config{Kind: "blt", Horizon: 50}, mean)},
 		{"blt exponential", mustNew(t, Config{Kind: "blt"}, exp(0.999))},
@@ -273,13 +295,16 @@ func TestColumns(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			c := denseMatrix(f.Factorization, n)
 			inverse := invert(c)
+			unit := int64(1) << 50
+			if f.Kind() == "bisr" {
+				unit = 1 << 41 // times 2²⁰, what its state holds
+			}
 			for j := range n {
 				shaper, filter := f.NewShaper(1), f.NewFilter(1)
 				s, z := []float64{0}, []float64{0}
 				for i := range n {
-					const unit = 1 << 50
 					r := shaper.Predict(s)
-					got := s[0] / unit
+					got := s[0] / float64(unit)
 					w := []int64{0}
 					if i == j {
 						got, w[0] = 1/r, unit
@@ -318,6 +343,10 @@ func TestColNorm(t *testing.T) {
 			continue
 		}
 		s := f.Stored()
+		if _, ok := f.Factorization.(*banded); ok {
+			checkColNorm(t, f.name, colNorm, bandNorm2(s, 3000))
+			continue
+		}
 		largest := bigFloat(0)
 		for p, ph := range s.Phases {
 			exact := exactColNorm2(s, ph)
@@ -348,6 +377,28 @@ func TestColNorm(t *testing.T) {
 		}
 		checkColNorm(t, f.name, colNorm, largest)
 	}
+}
+
+// bandNorm2 returns Σ_{j<n} c_j² of a matrix with bands.
+func bandNorm2(s *Stored, n int) *big.Float {
+	c, sum := make([]*big.Float, n), bigFloat(0)
+	for t := range c {
+		c[t] = bigFloat(0)
+		if t == 0 {
+			c[t] = bigFloat(1)
+		}
+		for k, m := range s.Bands[:min(t, len(s.Bands))] {
+			x := bigFloat(0).SetUint64(uint64(m))
+			x.SetMantExp(x, -64)
+			if s.Kind == "bisr" {
+				c[t].Add(c[t], x.Mul(x, c[t-k-1]))
+			} else if k == t-1 {
+				c[t] = x
+			}
+		}
+		sum.Add(sum, bigFloat(0).Mul(c[t], c[t]))
+	}
+	return sum
 }
 
 func bigFloat(x float64) *big.Float { return new(big.Float).SetPrec(300).SetFloat64(x) }

@@ -40,7 +40,7 @@ func (b *buffered) Limits(sd float64) (Limits, error) {
 const margin = 1 + 0x1p-20
 
 // limits derives Limits from the largest |w| and |s_i| for |q| ≤ 1 and from the
-// error of the state, in lattice units.
+// error of the state, in lattice units. |s_i| may reach 2⁵⁷.
 func limits(sd, noise, state, floor float64) (Limits, error) {
 	if !(sd >= 0) || math.IsInf(sd, 0) {
 		return Limits{}, fmt.Errorf("noise is %g lattice units, must be finite and at least 0", sd)
@@ -54,7 +54,7 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 	case reach >= maxNoise:
 		return Limits{}, fmt.Errorf("noise of %g lattice units can reach %g, must stay below 2^51: take a coarser lattice", sd, reach)
 	case q*state >= maxState/2:
-		return Limits{}, fmt.Errorf("noise of %g lattice units can move a buffer to %g, must stay below 2^57: take a coarser lattice", sd, q*state)
+		return Limits{}, fmt.Errorf("noise of %g lattice units can leave the range of the state, by a factor of %g: take a coarser lattice", sd, q*state/(maxState/2))
 	case l.Rounding > 1:
 		return Limits{}, fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
 	}

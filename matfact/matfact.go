@@ -18,11 +18,14 @@
 // infinite. Everything in this package that is valid for every length stays
 // private on a stream that never ends.
 //
-// Four matrices C are built:
+// These matrices C are built:
 //
 //	identity  C = I: independent noise. No state.
 //	sqrt      C = A^½ of a Toeplitz workload: the best Toeplitz matrix for a
 //	          known number of steps, O(t·D) time and memory a step.
+//	bsr       the first p coefficients of A^½, O(p·D) a step.
+//	bisr      the C whose inverse has the first p coefficients of A^−½: better
+//	          than bsr at equal p.
 //	blt       geometric columns from 1–8 buffers: within 1.5 % of sqrt for the
 //	          length it is tuned for, O(D) a step, valid for every length.
 //	phased    buffers that are added, and injected into with other weights, as
@@ -42,6 +45,7 @@
 package matfact
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -51,9 +55,13 @@ import (
 // the square root for 10⁹ steps.
 const maxBuffers = 8
 
+// defaultBands is the number of bands where none is given.
+const defaultBands = 16
+
 // Config selects a factorization.
 type Config struct {
-	// Kind is "identity", "sqrt", "blt" or "phased". Required; see Auto.
+	// Kind is "identity", "sqrt", "bsr", "bisr", "blt" or "phased". Required; see
+	// Auto.
 	Kind string
 	// Horizon is the number of steps of the stream, 0 where there is none.
 	// Required for "sqrt", which refuses further steps. A BLT of a sum or mean
@@ -62,6 +70,10 @@ type Config struct {
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it as Auto
 	// does. 0 for the other kinds.
 	Buffers int
+	// Bands is the number of bands p of "bsr" and "bisr", the diagonal included,
+	// 1–256; 0 means 16. A window has no more bands than steps. 0 for the other
+	// kinds.
+	Bands int
 	// Tune is the number of steps for which a BLT's error of a sum or mean is
 	// minimised; 0 means Horizon. It does not limit the stream. The other kinds
 	// and workloads do not use it.
@@ -128,11 +140,11 @@ func New(c Config, w Workload) (Factorization, error) {
 		errs = append(errs, err)
 	}
 	switch c.Kind {
-	case "identity", "sqrt", "blt", "phased":
+	case "identity", "sqrt", "bsr", "bisr", "blt", "phased":
 	case "auto":
 		errs = append(errs, errors.New("factorization is \"auto\", must be resolved by Auto first"))
 	default:
-		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"blt\" or \"phased\"", c.Kind))
+		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"blt\" or \"phased\"", c.Kind))
 	}
 	if c.Kind == "blt" {
 		if c.Buffers < 0 || c.Buffers > maxBuffers {
@@ -143,6 +155,13 @@ func New(c Config, w Workload) (Factorization, error) {
 		}
 	} else if c.Buffers != 0 {
 		errs = append(errs, fmt.Errorf("buffers is %d, belongs to factorization \"blt\"", c.Buffers))
+	}
+	if c.banded() {
+		if c.Bands < 0 || c.Bands > maxBands {
+			errs = append(errs, fmt.Errorf("bands is %d, must be 0 (16) to %d", c.Bands, maxBands))
+		}
+	} else if c.Bands != 0 {
+		errs = append(errs, fmt.Errorf("bands is %d, belongs to factorizations \"bsr\" and \"bisr\"", c.Bands))
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
 		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
@@ -168,10 +187,18 @@ func New(c Config, w Workload) (Factorization, error) {
 			}
 		case "phased":
 			s = phased(w)
+		default:
+			s = rootBands(c.Kind, w, cmp.Or(c.Bands, defaultBands))
 		}
+	}
+	if c.banded() {
+		return newBanded(s)
 	}
 	return newBuffered(s)
 }
+
+// banded reports whether the kind is one that Bands belongs to.
+func (c *Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" }
 
 // Factorization is a lower triangular matrix C with a positive diagonal. What
 // it holds is exact: coefficients are integers, and everything below is computed

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,9 @@ func TestNewErrors(t *testing.T) {
 	check(Config{Kind: "blt", Buffers: 9}, Workload{Kind: "mean"}, "buffers is 9", "tune is 0")
 	check(Config{Kind: "blt", Buffers: -1, Tune: 10}, sum, "buffers is -1")
 	check(Config{Kind: "phased", Buffers: 2}, sum, "buffers is 2")
+	check(Config{Kind: "phased", Bands: 2}, sum, "bands is 2")
+	check(Config{Kind: "bsr", Bands: 257}, sum, "bands is 257")
+	check(Config{Kind: "bisr", Bands: -1, Buffers: 3}, sum, "buffers is 3", "bands is -1")
 	check(Config{Kind: "sqrt"}, sum, "horizon is 0")
 	check(Config{Kind: "sqrt", Horizon: 1 << 30}, sum, "horizon is")
 	check(Config{Kind: "identity"}, Workload{}, "workload is \"\"")
@@ -61,6 +65,20 @@ func TestNewErrors(t *testing.T) {
 	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Decay: []Fixed{1}}}, sum, "neither")
 	check(Config{Kind: "identity", Stored: &Stored{Kind: "identity", Decay: good.Weight[:1], Phases: []Phase{{Start: 1, Scale: 1, Weight: good.Weight[:1]}}}}, sum, "identity has buffers")
 	check(Config{Kind: "blt", Stored: &Stored{Kind: "blt", Phases: []Phase{{Start: 1, Scale: 1}, {Start: 2, Scale: 1}}}}, sum, "2 phases")
+	bands := func(kind string, m []Fixed, want ...string) {
+		t.Helper()
+		check(Config{Kind: kind, Stored: &Stored{Kind: kind, Bands: m}}, sum, want...)
+	}
+	bands("bsr", []Fixed{1 << 63, 1 << 63}, "band 2 must be positive")
+	bands("bsr", []Fixed{1 << 63, 0}, "band 2 must be positive")
+	bands("bsr", []Fixed{1<<64 - 1, 1<<64 - 2, 1<<64 - 3}, "does not decay")
+	bands("bsr", make([]Fixed, 300), append([]string{"has 301 bands"}, slices.Repeat([]string{"must be positive"}, 300)...)...)
+	bands("bisr", []Fixed{1 << 63, 1 << 63}, "add up to 1")
+	bands("bisr", []Fixed{1 << 63, 1<<63 - 1}, "add up to 1")
+	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
+	bands("phased", []Fixed{1}, "phased has no bands", "must have a phase")
+	check(Config{Kind: "bsr", Stored: &Stored{Kind: "bsr", Phases: []Phase{good}}}, sum, "neither decays nor phases")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "nor bands")
 	stored(phase(), "must have a phase")
 	stored(phase(Phase{Start: 2, Scale: 1, Weight: good.Weight}), "starts at 2")
 	stored(phase(Phase{Start: 1, Scale: 0.5, Weight: good.Weight}), "scale 0.5")
@@ -108,6 +126,8 @@ func TestStored(t *testing.T) {
 				clear(ph.Weight)
 			}
 			clear(stored.Decay)
+			clear(stored.Bands)
+			clear(f.Stored().Bands)
 			if !reflect.DeepEqual(again.Stored(), f.Stored()) {
 				t.Errorf("%s: Stored shares memory", f.name)
 			}

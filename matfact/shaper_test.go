@@ -177,6 +177,58 @@ func TestRootShaperExact(t *testing.T) {
 	}
 }
 
+// TestBandedShaperExact does the same for bands, in 3000-bit arithmetic.
+func TestBandedShaperExact(t *testing.T) {
+	const steps, precision = 500, 3000
+	sum := Workload{Kind: "sum"}
+	for _, c := range []struct {
+		kind  string
+		bands int
+		sd    float64
+	}{
+		{"bsr", 2, 1 << 25}, {"bsr", 32, 1 << 35}, {"bisr", 2, 1 << 24}, {"bisr", 32, 1 << 25}, {"bisr", 256, 1 << 37},
+	} {
+		f := mustNew(t, Config{Kind: c.kind, Bands: c.bands}, sum)
+		limits, err := f.Limits(c.sd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, extreme := range []bool{false, true} {
+			shaper, source := f.NewShaper(1), rand.New(rand.NewPCG(1, 2))
+			s, z, noise := []float64{0}, []float64{0}, []int64{0}
+			var past []*big.Float // w, or q
+			var worst, largest float64
+			for step := range steps {
+				r := shaper.Predict(s)
+				exact := bigFloat(0).SetPrec(precision)
+				for k, m := range f.Stored().Bands[:min(step, c.bands-1)] {
+					x := new(big.Float).SetPrec(precision).SetUint64(uint64(m))
+					exact.Add(exact, x.Mul(x, past[step-k-1]))
+				}
+				exact.SetMantExp(exact, -64)
+				d, _ := new(big.Float).Sub(exact, bigFloat(s[0])).Float64()
+				worst = max(worst, math.Abs(d))
+				z[0] = source.NormFloat64()
+				if extreme {
+					z[0] = 14 * float64(1-2*(step/40%2))
+				}
+				draw(noise, z, s, c.sd, r)
+				largest = max(largest, math.Abs(float64(noise[0])))
+				kept := new(big.Float).SetPrec(precision).SetInt64(noise[0])
+				if c.kind == "bisr" {
+					kept.Add(kept, exact)
+				}
+				past = append(past, kept)
+				shaper.Push(noise)
+			}
+			t.Logf("%s %d: s: error %.2g, Limits.Rounding %.2g; |w| up to %.3g, Limits.Noise %.3g", c.kind, c.bands, worst, limits.Rounding, largest, limits.Noise)
+			if worst > limits.Rounding || largest > limits.Noise {
+				t.Errorf("%s with %d bands: a limit does not hold", c.kind, c.bands)
+			}
+		}
+	}
+}
+
 // TestLimitsAttained drives each row to the largest noise that draws of ±14 give
 // it, z_j = 14·sign (C⁻¹)_tj, and finds it below Limits.Noise, by little for a BLT.
 func TestLimitsAttained(t *testing.T) {
@@ -402,6 +454,10 @@ func TestGolden(t *testing.T) {
 		{"phased mean", mustNew(t, Config{Kind: "phased"}, Workload{Kind: "mean"}), "f22cf6e8448ad58b8b974b10ea96d95c"},
 		{"blt", fixed, "0053b00ac56fa92b6afce4b3defc0b96"},
 		{"sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: 600}, Workload{Kind: "window", Window: 9}), "41e3d91bbc729e5b59cfd22b8605d8ab"},
+		{"bsr", mustNew(t, Config{Kind: "bsr", Bands: 8}, Workload{Kind: "sum"}), "66f2c897f453a8df7e1b452338a3b802"},
+		{"bsr exponential", mustNew(t, Config{Kind: "bsr", Bands: 256}, Workload{Kind: "exponential", Decay: 0.99}), "df2bc20dc60ab4b72ee8c322d6d09bad"},
+		{"bisr", mustNew(t, Config{Kind: "bisr"}, Workload{Kind: "sum"}), "f9996372a2408ec85045f3505ba2c27c"},
+		{"bisr window", mustNew(t, Config{Kind: "bisr", Bands: 32}, Workload{Kind: "window", Window: 20}), "274e68bc2b70782683a4257d5a43e00c"},
 	} {
 		h := sha256.New()
 		put := func(x ...float64) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -42,11 +43,15 @@ func (f Fixed) gap() float64 { return float64(-f) * 0x1p-64 }
 //
 // "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt"
 // has neither decays nor phases: its coefficients follow from workload and
-// horizon by arithmetic that every architecture does alike.
+// horizon by arithmetic that every architecture does alike. "bsr" and "bisr" are
+// Toeplitz, with ones on the diagonal and m_k = Bands[k−1]·2⁻⁶⁴:
+//
+//	C_t,t−k = m_k of bsr,   C⁻¹_t,t−k = −m_k of bisr,   0 beyond.
 type Stored struct {
 	Kind   string  `json:"kind"`
 	Decay  []Fixed `json:"decay,omitempty"`
 	Phases []Phase `json:"phases,omitempty"`
+	Bands  []Fixed `json:"bands,omitempty"`
 }
 
 // maxDecays bounds the number of buffers, for the error bounds that depend on
@@ -71,6 +76,9 @@ func (s *Stored) validate() error {
 	var errs []error
 	add := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
+	}
+	if len(s.Bands) > 0 {
+		add("%s has no bands", s.Kind)
 	}
 	if len(s.Decay) > maxDecays {
 		add("has %d decays, must be at most %d", len(s.Decay), maxDecays)
@@ -140,15 +148,18 @@ func (s *Stored) fingerprint() uint64 {
 			put(uint64(w))
 		}
 	}
+	for _, m := range s.Bands {
+		put(uint64(m))
+	}
 	h.Write(buf)
 	return h.Sum64()
 }
 
 // clone returns a copy that shares nothing with s.
 func (s *Stored) clone() *Stored {
-	c := &Stored{Kind: s.Kind, Decay: append([]Fixed(nil), s.Decay...)}
+	c := &Stored{Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands)}
 	for _, ph := range s.Phases {
-		ph.Weight = append([]Fixed(nil), ph.Weight...)
+		ph.Weight = slices.Clone(ph.Weight)
 		c.Phases = append(c.Phases, ph)
 	}
 	return c

@@ -22,16 +22,15 @@ const maxSqrtHorizon = 1 << 24
 // Generation for Streaming Differential Privacy"); for exponential weights and
 // windows it is optimal among all matrices as n → ∞.
 type root struct {
+	response
 	kernel  Workload
 	coef    []int64
 	colNorm float64
-	inverse []float64 // coefficients of C⁻¹
-	series  []*series // by workload, most recent first
 }
 
 func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) {
-	if stored != nil && (len(stored.Decay) > 0 || len(stored.Phases) > 0) {
-		return nil, errors.New("stored factorization: a square root has neither decays nor phases")
+	if stored != nil && (len(stored.Decay) > 0 || len(stored.Phases) > 0 || len(stored.Bands) > 0) {
+		return nil, errors.New("stored factorization: a square root has neither decays nor phases nor bands")
 	}
 	r := &root{kernel: w.Kernel(), coef: make([]int64, horizon)}
 	for j, c := range seriesPower(r.kernel, 0.5, int(horizon)) {
@@ -47,7 +46,7 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 		hi, _ = bits.Add64(hi, h, carry)
 	}
 	r.colNorm = math.Sqrt(float64(hi)*0x1p-60) * (1 + 0x1p-40)
-	r.inverse = seriesPower(r.kernel, -0.5, int(horizon))
+	r.response = response{inverse: seriesPower(r.kernel, -0.5, int(horizon)), horizon: horizon}
 	return r, nil
 }
 
@@ -86,95 +85,11 @@ func seriesPower(w Workload, alpha float64, n int) []float64 {
 // Kind implements Factorization.
 func (r *root) Kind() string { return "sqrt" }
 
-// Horizon implements Factorization.
-func (r *root) Horizon() uint64 { return uint64(len(r.coef)) }
-
 // ColNorm implements Factorization.
 func (r *root) ColNorm() float64 { return r.colNorm }
 
 // Stored implements Factorization.
 func (r *root) Stored() *Stored { return &Stored{Kind: "sqrt"} }
-
-// series is the first row of B = AC⁻¹ of one workload.
-type series struct {
-	kernel Workload
-	b      []float64
-	energy []float64 // Σ_{j<t} b_j² at t
-}
-
-// of returns the series of a kernel; it costs O(n) where it is new.
-func (r *root) of(kernel Workload) *series {
-	const kept = 4
-	at := len(r.series)
-	for i, s := range r.series {
-		if s.kernel == kernel {
-			at = i
-		}
-	}
-	if at == len(r.series) {
-		s := &series{kernel: kernel, b: make([]float64, len(r.inverse)), energy: make([]float64, len(r.inverse)+1)}
-		var sum, total float64
-		for j, c := range r.inverse {
-			if kernel.Kind == "exponential" {
-				sum = float64(kernel.Decay*sum) + c
-			} else {
-				sum += c
-			}
-			s.b[j] = sum
-		}
-		if kernel.Kind == "window" {
-			for j := len(s.b) - 1; uint64(j) >= kernel.Window && j >= 0; j-- {
-				s.b[j] -= s.b[j-int(kernel.Window)]
-			}
-		}
-		for j, b := range s.b {
-			total += float64(b * b)
-			s.energy[j+1] = total
-		}
-		if at < kept {
-			r.series = append(r.series, s)
-		} else {
-			at--
-			r.series[at] = s
-		}
-	}
-	s := r.series[at]
-	copy(r.series[1:at+1], r.series[:at])
-	r.series[0] = s
-	return s
-}
-
-// within panics where row t is beyond the horizon.
-func (r *root) within(t uint64) {
-	if t > uint64(len(r.coef)) {
-		panic(beyondHorizon)
-	}
-}
-
-const beyondHorizon = "matfact: step beyond the horizon of the square root"
-
-// RowVar implements Factorization.
-func (r *root) RowVar(w Workload, t uint64) float64 {
-	w.must()
-	r.within(t)
-	return r.of(w.Kernel()).energy[t] * (w.scale(t) * w.scale(t))
-}
-
-// CinvVar implements Factorization.
-func (r *root) CinvVar(t uint64) float64 { return r.RowVar(Workload{Kind: "window", Window: 1}, t) }
-
-// Cov implements Factorization, in O(t).
-func (r *root) Cov(w Workload, t, u uint64) float64 {
-	w.must()
-	b := r.of(w.Kernel()).b
-	t, u = min(t, u), max(t, u)
-	r.within(u)
-	var sum float64
-	for m, x := range b[:t] {
-		sum += float64(x * b[uint64(m)+u-t])
-	}
-	return sum * (w.scale(t) * w.scale(u))
-}
 
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. The margin covers that ĉ
 // is the inverse of the exact root and not of the stored one: coefficients that

@@ -1,0 +1,201 @@
+package matfact
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// fineUnit is the unit, in lattice units, of what a fineShaper counts.
+const fineUnit = 0x1p-20
+
+// maxFine bounds what is kept in those units.
+const maxFine = 1 << 62
+
+// bandedShaper keeps the last p−1 rows of integers. Before step t, with u what is
+// pushed,
+//
+//	bsr, banded   s_t = Σ_k m_k u_{t−k}              keeps u
+//	bisr          s_t = ⌊Σ_k m_k q_{t−k} + ½⌋        keeps q_t = u_t + s_t
+//
+// where the sum is exact: products of 64-bit integers in 128 bits. In the latter
+// C⁻¹q = u would hold without the rounding; each one moves s by less than half
+// of Σ_t c_t units.
+type bandedShaper struct {
+	bands       []Fixed
+	inverse     bool // keeps q
+	fingerprint uint64
+	dim         int
+	step        uint64    // steps pushed
+	ring        []int64   // the row of step t at ((t−1) mod (p−1))·dim
+	next        []float64 // s of the next step
+	whole       []int64   // the same as integers, of bisr
+	sum         []int128  // scratch
+}
+
+// NewShaper implements Factorization. The state is D integers for each band but
+// one.
+func (b *banded) NewShaper(dim int) Shaper {
+	s := b.newShaper(dim)
+	if s.inverse {
+		return &fineShaper{inner: s, fine: make([]int64, dim)}
+	}
+	return s
+}
+
+func (b *banded) newShaper(dim int) *bandedShaper {
+	checkDim(dim)
+	s := &bandedShaper{
+		bands:       b.stored.Bands,
+		inverse:     b.stored.Kind == "bisr",
+		fingerprint: b.stored.fingerprint(),
+		dim:         dim,
+		ring:        make([]int64, len(b.stored.Bands)*dim),
+		next:        make([]float64, dim),
+		sum:         make([]int128, min(block, dim)),
+	}
+	if s.inverse {
+		s.whole = make([]int64, dim)
+	}
+	return s
+}
+
+// Predict implements Shaper.
+func (s *bandedShaper) Predict(dst []float64) (r float64) {
+	copy(dst[:s.dim], s.next)
+	return 1
+}
+
+// Push implements Shaper.
+func (s *bandedShaper) Push(u []int64) {
+	u = u[:s.dim]
+	if row := s.row(s.step); len(row) > 0 {
+		copy(row, u)
+		for j, x := range s.whole {
+			row[j] += x
+		}
+	}
+	s.step++
+	s.predict()
+}
+
+// row returns the place of the row that follows t steps; it is empty where
+// there are no bands.
+func (s *bandedShaper) row(t uint64) []int64 {
+	depth := uint64(len(s.bands))
+	if depth == 0 {
+		return nil
+	}
+	return s.ring[int(t%depth)*s.dim:][:s.dim]
+}
+
+// predict sets next from the rows.
+func (s *bandedShaper) predict() {
+	for first := 0; first < s.dim; first += block {
+		last := min(first+block, s.dim)
+		sum := s.sum[:last-first]
+		clear(sum)
+		for k := uint64(1); k <= uint64(len(s.bands)) && k <= s.step; k++ {
+			accumulate(sum, s.row(s.step - k)[first:last], uint64(s.bands[k-1]))
+		}
+		if !s.inverse {
+			convert(s.next[first:last], sum)
+			continue
+		}
+		for j, x := range sum {
+			whole := x.hi + int64(x.lo>>63)
+			s.whole[first+j] = whole
+			s.next[first+j] = float64(whole)
+		}
+	}
+}
+
+// accumulate adds m·x to sum, in units of 2⁻⁶⁴. A negative x is taken as
+// unsigned, 2⁶⁴ too much, and repaired in the high word.
+func accumulate(sum []int128, x []int64, m uint64) {
+	sum = sum[:len(x)]
+	for j, v := range x {
+		hi, lo := bits.Mul64(m, uint64(v))
+		hi -= m & uint64(v>>63)
+		lo, c := bits.Add64(sum[j].lo, lo, 0)
+		hi, _ = bits.Add64(uint64(sum[j].hi), hi, c)
+		sum[j] = int128{int64(hi), lo}
+	}
+}
+
+// AppendBinary implements Shaper. Where a buffered shaper writes its buffers
+// this one writes its rows, the oldest first.
+func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
+	rows := min(s.step, uint64(len(s.bands)))
+	b = slices.Grow(b, shaperHeader+8*int(rows)*s.dim)
+	b = appendHeader(b, s.fingerprint, s.dim, s.step, int(rows))
+	for k := rows; k > 0; k-- {
+		for _, x := range s.row(s.step - k) {
+			b = binary.BigEndian.AppendUint64(b, uint64(x))
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalBinary implements Shaper.
+func (s *bandedShaper) UnmarshalBinary(data []byte) error {
+	step, rows, data, err := cutHeader(data, s.fingerprint, s.dim)
+	if err != nil {
+		return err
+	}
+	want := min(step, uint64(len(s.bands)))
+	if rows != want {
+		return fmt.Errorf("shaper state has %d rows, must have %d after %d steps", rows, want, step)
+	}
+	if uint64(len(data)) != 8*want*uint64(s.dim) {
+		return fmt.Errorf("shaper state has %d bytes of rows, must have %d", len(data), 8*want*uint64(s.dim))
+	}
+	for rest := data; len(rest) > 0; rest = rest[8:] {
+		if x := int64(binary.BigEndian.Uint64(rest)); x >= maxFine || x <= -maxFine {
+			return errors.New("shaper state holds a number beyond what Limits allows")
+		}
+	}
+	clear(s.ring)
+	s.step = step
+	for k := want; k > 0; k-- {
+		row := s.row(step - k)
+		for j := range row {
+			row[j] = int64(binary.BigEndian.Uint64(data))
+			data = data[8:]
+		}
+	}
+	s.predict()
+	return nil
+}
+
+// fineShaper lets another Shaper count in units of 2⁻²⁰ lattice units: what is
+// rounded there costs that much less.
+type fineShaper struct {
+	inner Shaper
+	fine  []int64 // scratch
+}
+
+// Predict implements Shaper.
+func (s *fineShaper) Predict(dst []float64) (r float64) {
+	r = s.inner.Predict(dst)
+	for j := range s.fine {
+		dst[j] *= fineUnit
+	}
+	return r
+}
+
+// Push implements Shaper.
+func (s *fineShaper) Push(w []int64) {
+	for j, x := range w[:len(s.fine)] {
+		s.fine[j] = x * (1 / fineUnit)
+	}
+	s.inner.Push(s.fine)
+}
+
+// AppendBinary implements Shaper.
+func (s *fineShaper) AppendBinary(b []byte) ([]byte, error) { return s.inner.AppendBinary(b) }
+
+// UnmarshalBinary implements Shaper.
+func (s *fineShaper) UnmarshalBinary(data []byte) error { return s.inner.UnmarshalBinary(data) }
