@@ -107,7 +107,7 @@ func TestOrders(t *testing.T) {
 		LatticeBits: 24,
 		Privacy:     Privacy{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LimitEpsilon: 3, LimitDelta: 1e-8},
 	}
-	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Covariance: &yes,
+	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Bands: 16, Covariance: &yes,
 		Columns: 3, Step: 100, Centre: s.Centre, Scale: s.Scale}
 	want.Streams = []*Stream{s}
 
@@ -389,8 +389,8 @@ func TestDefects(t *testing.T) {
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: not in this version (true)`, `8: http.tls: not in this version`, `9: http.basic_auth: not in this version`)
 	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user: not in this version`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"dead\" }\nstep ", `14: stream.orders.dead_letter.mode: not in this version ("full")`, `14: stream.orders.dead_letter.topic: not in this version ("dead")`)
-	f(end, end+"method = \"pp\"\nfactorization = \"banded\"\nbands = 4\n", `23: stream.orders.moments.method: not in this version ("pp")`,
-		`24: stream.orders.moments.factorization: not in this version ("banded")`, `25: stream.orders.moments.bands: not in this version (4)`)
+	f(end, end+"method = \"pp\"\nfactorization = \"banded\"\nbands = 400\n", `23: stream.orders.moments.method: not in this version ("pp")`,
+		`24: stream.orders.moments.factorization: not in this version ("banded")`, `25: stream.orders.moments.bands: must be 1 to 256 (400)`)
 	f(end, end+"normalise = true\nsplit = 0.4\ntau = 1\nmetric = \"sum\"\npsd_floor = 0\nproject = true\nvalid_count = true\n",
 		`23: stream.orders.moments.normalise: not in this version (true)`, `24: stream.orders.moments.split: not in this version (0.4)`,
 		`25: stream.orders.moments.tau: not in this version (1)`, `26: stream.orders.moments.metric: not in this version ("sum")`,

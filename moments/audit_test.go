@@ -151,6 +151,9 @@ func (a *subject) whiten(x []float64) (white, scale []float64, later float64) {
 		}
 		return white, scale, later
 	}
+	if banded(stored.Kind) {
+		return a.whitenBands(x)
+	}
 	// (Cx)_t = x_t/r + Σ_j Σ_i Ω_i(j) Θ_i^(t−j−1) x_j, the inner sums by recursion.
 	state := make([]float64, len(stored.Decay))
 	decay := func(i int) float64 { return float64(stored.Decay[i]) * 0x1p-64 }
@@ -173,6 +176,43 @@ func (a *subject) whiten(x []float64) (white, scale []float64, later float64) {
 	for i, s := range state {
 		for k, u := range state {
 			later += s * u / (gap(i) + gap(k)*decay(i)) // Σ_m (Θ_iΘ_k)^m
+		}
+	}
+	return white, scale, later
+}
+
+// whitenBands is whiten for the first coefficients of the kernel's root, or of
+// its inverse. (Cx)_t is followed until nothing is left of it.
+func (a *subject) whitenBands(x []float64) (white, scale []float64, later float64) {
+	p := len(a.plan.Factorization.Bands) + 1
+	root := kernelRoot(a.kernel, p)
+	if a.plan.Factorization.Kind == "bisr" { // x = q + Σ_k ĉ_k q_{t−k}
+		root = inverse(root)
+	}
+	white, scale = make([]float64, len(x)), make([]float64, len(x))
+	past := make([]float64, 0, 2*len(x)+p)
+	quiet := 0 // the last values that were 0 for all purposes
+	for t := 0; t < len(x) || quiet < p; t++ {
+		var now, sum float64
+		if t < len(x) {
+			now = x[t]
+		}
+		for k := 1; k < p && k <= t; k++ {
+			sum += root[k] * past[t-k]
+		}
+		if a.plan.Factorization.Kind == "bisr" {
+			now -= sum
+			past, sum = append(past, now), now
+		} else {
+			past, sum = append(past, now), now+sum
+		}
+		if t < len(x) {
+			white[t], scale[t] = sum, 1
+			continue
+		}
+		later += sum * sum
+		if quiet++; math.Abs(sum) > 1e-12 {
+			quiet = 0
 		}
 	}
 	return white, scale, later

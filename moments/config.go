@@ -23,11 +23,14 @@ type Config struct {
 	// Window is the number of steps averaged. Required for "window", a fault
 	// elsewhere.
 	Window uint64 `toml:"window"`
-	// Factorization is "auto" (the default), "identity", "sqrt", "blt" or
-	// "phased".
+	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
+	// "blt" or "phased".
 	Factorization string `toml:"factorization"`
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it.
 	Buffers int `toml:"buffers"`
+	// Bands is the number of bands of "bsr" and "bisr", the diagonal included,
+	// 1–256. Default 16; the other factorizations do not use it.
+	Bands int `toml:"bands"`
 	// Tune is the number of steps for which a BLT's error is minimised; 0
 	// means the horizon.
 	Tune uint64 `toml:"tune"`
@@ -62,7 +65,7 @@ type Config struct {
 // unbuilt are values of the schema that later versions will know.
 var unbuilt = map[string][]string{
 	"method":        {"ime", "cs", "pp", "pp_debiased", "combined"},
-	"factorization": {"bsr", "bisr", "banded", "dense"},
+	"factorization": {"banded", "dense"},
 }
 
 // Defaults fills in what has a default.
@@ -75,6 +78,9 @@ func (c *Config) Defaults() {
 	}
 	if c.Factorization == "" {
 		c.Factorization = "auto"
+	}
+	if c.Bands == 0 {
+		c.Bands = defaultBands
 	}
 	if c.Covariance == nil {
 		yes := c.Workload != "sum"
@@ -135,7 +141,7 @@ func (c *Config) Validate() error {
 	}
 	oneOf("method", c.Method, "auto", "jme")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
-	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "blt", "phased")
+	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "blt", "phased")
 	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
@@ -155,6 +161,8 @@ func (c *Config) Validate() error {
 		kind = matfact.Auto(c.workload(), c.tune()).Kind
 	}
 	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
+	l.Check(c.Bands >= 1 && c.Bands <= 256, "bands", "must be 1 to 256", c.Bands)
+	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\" and \"bisr\"", c.Bands)
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
 	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
@@ -175,6 +183,12 @@ func (c *Config) Validate() error {
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	return l.Err()
 }
+
+// defaultBands is the number of bands where none is given.
+const defaultBands = 16
+
+// banded reports whether a factorization has bands.
+func banded(kind string) bool { return kind == "bsr" || kind == "bisr" }
 
 // validateScaling reports faults of Centre and Scale. They are no part of
 // Validate, for the reader of a configuration fills them in and checks them.

@@ -370,7 +370,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	if stored := e.plan.Factorization; stored.Kind == "sqrt" {
 		coordinate += 8 * int64(e.horizon)
 	} else {
-		coordinate += 16 * int64(len(stored.Decay))
+		coordinate += 16*int64(len(stored.Decay)) + 8*int64(len(stored.Bands))
 	}
 	const header, shaper = 1 + 8 + 8, 8 + 33
 	state := header + weight + 2*shaper + all*coordinate

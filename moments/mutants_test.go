@@ -199,6 +199,52 @@ func TestMutantNoise(t *testing.T) {
 	}
 }
 
+// TestMutantBands shows that the noise audit finds the two ways in which noise by
+// multiplication with a banded C⁻¹ is no longer a function of the Gaussian
+// mechanism's output: feeding back what was drawn, and feeding back the noise
+// itself, which is a solve with other numbers.
+func TestMutantBands(t *testing.T) {
+	t.Parallel()
+	const steps = 1000
+	for _, m := range []struct {
+		name  string
+		fault bool
+		keep  func(w, s, drawn float64) float64
+	}{
+		{"none, in float64", false, func(w, s, _ float64) float64 { return w + s }},
+		{"draws fed back", true, func(_, _, drawn float64) float64 { return drawn }},
+		{"noise fed back", true, func(w, _, _ float64) float64 { return w }},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
+				dp.Params{Mu: 2, Adjacency: dp.Replace})
+			coef := inverse(kernelRoot(a.kernel, 6))
+			for j := range coef {
+				coef[j] *= -1
+			}
+			coef = append(coef, make([]float64, steps)...)
+			taps := map[string]*mutantShaper{}
+			for _, s := range []*series{&a.e.first, &a.e.second} {
+				x := &mutantShaper{coef: coef, dim: len(s.integers), sd: s.sd, keep: m.keep}
+				s.shaper, taps[s.name] = x, x
+			}
+			source := keyed(t, 78)
+			var err error
+			if a.start, err = a.e.AppendBinary(nil); err != nil {
+				t.Fatal(err)
+			}
+			n, err := a.auditNoise(auditStream(steps, 2), func(t uint64) dp.Noise { return tapped{source(t), taps} }, stattest.Alpha)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (n.identity != nil) != m.fault {
+				t.Errorf("the audit found: %v", n.err())
+			}
+		})
+	}
+}
+
 // reuse returns noise that opens, for an array in step t, what other names.
 func reuse(noise func(uint64) dp.Noise, other func(array string, t uint64) (string, uint64)) func(uint64) dp.Noise {
 	drawn := map[string][]float64{}
@@ -245,7 +291,8 @@ type mutantShaper struct {
 	past      [][]float64
 	sd, z     []float64
 	feedDrawn bool
-	coarse    bool // feeds back multiples of 4
+	coarse    bool                              // feeds back multiples of 4
+	keep      func(w, s, drawn float64) float64 // what is fed back, if not nil
 }
 
 func (s *mutantShaper) Predict(dst []float64) float64 {
@@ -263,6 +310,8 @@ func (s *mutantShaper) Push(w []int64) {
 	s.Predict(row)
 	for j, v := range w {
 		switch {
+		case s.keep != nil:
+			row[j] = s.keep(float64(v), row[j], s.sd[min(j, len(s.sd)-1)]*s.z[j])
 		case s.feedDrawn:
 			row[j] = s.sd[min(j, len(s.sd)-1)]*s.z[j] - row[j]
 		case s.coarse:

@@ -214,6 +214,9 @@ func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, erro
 			c.Buffers = cfg.Buffers
 		}
 	}
+	if banded(c.Kind) {
+		c.Bands = cfg.Bands
+	}
 	c.Stored = stored
 	return matfact.New(c, cfg.workload())
 }
@@ -247,7 +250,7 @@ func (c *Config) nu(d int, adjacency dp.Adjacency) (float64, error) {
 // clone returns a copy that shares nothing with p.
 func (p *Plan) clone() Plan {
 	c, f := *p, *p.Factorization
-	f.Decay, f.Phases = slices.Clone(f.Decay), slices.Clone(f.Phases)
+	f.Decay, f.Phases, f.Bands = slices.Clone(f.Decay), slices.Clone(f.Phases), slices.Clone(f.Bands)
 	for i := range f.Phases {
 		f.Phases[i].Weight = slices.Clone(f.Phases[i].Weight)
 	}

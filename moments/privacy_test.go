@@ -16,11 +16,14 @@ import (
 // cover, with a horizon of n steps where one is needed.
 func audited(n uint64) []Config {
 	var all []Config
-	for _, kind := range []string{"identity", "sqrt", "blt", "phased"} {
+	for _, kind := range []string{"identity", "sqrt", "bsr", "bisr", "blt", "phased"} {
 		for _, w := range []Config{
 			{Workload: "mean"}, {Workload: "sum"}, {Workload: "exponential", Decay: 0.9}, {Workload: "window", Window: 3},
 		} {
 			w.Factorization, w.Horizon = kind, n
+			if banded(kind) {
+				w.Bands = 6
+			}
 			all = append(all, w)
 		}
 	}

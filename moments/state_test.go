@@ -159,6 +159,7 @@ func TestStateRefused(t *testing.T) {
 		"factorization": func(c *Config, _ *dp.Params) { c.Factorization = "phased" },
 		"identity":      func(c *Config, _ *dp.Params) { c.Factorization = "identity" },
 		"buffers":       func(c *Config, _ *dp.Params) { c.Buffers = 2 },
+		"bands":         func(c *Config, _ *dp.Params) { c.Factorization, c.Bands = "bsr", 2 },
 		"horizon":       func(c *Config, _ *dp.Params) { c.Horizon = 31 },
 		"endless":       func(c *Config, _ *dp.Params) { c.Endless = true },
 		"nu":            func(c *Config, _ *dp.Params) { c.Nu = 0.6 },

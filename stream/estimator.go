@@ -98,6 +98,10 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 	if m.plan, err = json.Marshal(p); err != nil {
 		return nil, err
 	}
+	bands := len(p.Factorization.Bands)
+	if bands > 0 {
+		bands++ // and the diagonal
+	}
 	m.describe, err = json.Marshal(struct {
 		Name          string  `json:"name"`
 		Method        string  `json:"method"`
@@ -106,13 +110,14 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		Window        uint64  `json:"window,omitempty"`
 		Factorization string  `json:"factorization"`
 		Buffers       int     `json:"buffers,omitempty"`
+		Bands         int     `json:"bands,omitempty"`
 		Step          uint64  `json:"step"`
 		Horizon       uint64  `json:"horizon,omitempty"`
 		Nu            float64 `json:"nu"`
 		Lambda        float64 `json:"lambda"`
 	}{
 		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
+		p.Factorization.Kind, len(p.Factorization.Decay), bands, s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
 	})
 	return m, err
 }

@@ -254,6 +254,7 @@ func TestReleaseSchema(t *testing.T) {
 		machineStream + "workload = \"exponential\"\ndecay = 0.9\n",
 		machineStream + "workload = \"window\"\nwindow = 5\n",
 		machineStream + "workload = \"sum\"\nfactorization = \"identity\"\n",
+		machineStream + "workload = \"sum\"\nfactorization = \"bisr\"\nbands = 4\n",
 		with(machineStream, "step   = 7", "step = 7\nhorizon = 5", `adjacency = "replace"`, `adjacency = "zero-out"`),
 	} {
 		m := newMachine(t, toml, 1)
