@@ -298,7 +298,7 @@ func (e *Estimator) variances(t uint64, divisor float64) variances {
 // the mean has entries a and b there.
 func (v variances) covariance(a, b float64, diagonal bool) float64 {
 	if diagonal {
-		return math.Sqrt(v.diagonal + float64(float64(4*v.mean)*float64(a*a)) + float64(2*v.mean)*v.mean)
+		return math.Sqrt(v.diagonal + float64(float64(4*v.mean)*float64(a*a)) + float64(float64(2*v.mean)*v.mean))
 	}
 	return math.Sqrt(v.off + float64(v.mean*(float64(a*a)+float64(b*b))) + float64(v.mean*v.mean))
 }
