@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"streamdp/internal/cases"
+	"streamdp/internal/stattest"
 )
 
 func TestCases(t *testing.T) {
@@ -30,8 +31,9 @@ func TestCases(t *testing.T) {
 		"noise_prf":                 caseNoisePRF,
 		"row_keys":                  caseRowKeys,
 		"word_to_gaussian":          caseWordToGaussian,
-	},
-		"audit_variance_threshold", "one_run_audit_p")
+		"audit_variance_threshold":  caseVarianceThreshold,
+		"one_run_audit_p":           caseOneRun,
+	})
 }
 
 func caseGaussianSigma(t *testing.T, c cases.Case) {
@@ -498,6 +500,33 @@ func caseWordToGaussian(t *testing.T, c cases.Case) {
 		t.Fatalf("word %x: tail is %v", u, isTail(u))
 	}
 	c.Near(t, "z", gaussianBits(u, ext), want.Z)
+}
+
+func caseVarianceThreshold(t *testing.T, c cases.Case) {
+	var in struct {
+		Draws int
+		Alpha float64
+	}
+	var want struct {
+		Low  float64 `json:"reject_if_sum_z2_below"`
+		High float64 `json:"reject_if_above"`
+	}
+	c.Read(t, &in, &want)
+	low, high := stattest.ChiSquared(in.Draws, in.Alpha)
+	c.Near(t, "low", low, want.Low)
+	c.Near(t, "high", high, want.High)
+}
+
+func caseOneRun(t *testing.T, c cases.Case) {
+	var in struct {
+		Canaries, Guesses, Correct int
+		Epsilon, Delta             float64
+	}
+	var want struct {
+		P float64 `json:"p_value"`
+	}
+	c.Read(t, &in, &want)
+	c.Near(t, "p", stattest.OneRun(in.Canaries, in.Guesses, in.Correct, in.Epsilon, in.Delta), want.P)
 }
 
 func wantHex(t *testing.T, what string, got []byte, want string) {

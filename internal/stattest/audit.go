@@ -1,0 +1,111 @@
+package stattest
+
+import "math"
+
+// StudentT returns the t with P(T > t) = alpha for Student's distribution with n
+// degrees of freedom.
+func StudentT(n int, alpha float64) float64 { return NoncentralT(n, 0, alpha) }
+
+// NoncentralT returns the t with P(T > t) = alpha for T = (Z + shift)/√(χ²_n/n),
+// Z standard Gaussian: the statistic of two samples whose means differ by shift
+// standard errors.
+func NoncentralT(n int, shift, alpha float64) float64 {
+	lo, hi := shift-1, shift+1
+	for NoncentralTail(n, shift, hi) > alpha {
+		hi += 2 * (hi - lo)
+	}
+	for NoncentralTail(n, shift, lo) < alpha {
+		lo -= 2 * (hi - lo)
+	}
+	return bisect(lo, hi, func(t float64) bool { return NoncentralTail(n, shift, t) <= alpha })
+}
+
+// NoncentralTail returns P(T > t) for T as in NoncentralT, n ≥ 1:
+//
+//	∫ f(s) Q(ts − shift) ds,  f the density of √(χ²_n/n)
+//
+// With s = e^u the integrand is smooth on the whole line and falls
+// exponentially, so the sum over equidistant points converges as fast.
+// Relative error below 10⁻¹⁰ (against 30 digits).
+func NoncentralTail(n int, shift, t float64) float64 {
+	nu := float64(n)
+	gamma, _ := math.Lgamma(nu / 2)
+	scale := math.Ln2 + nu/2*math.Log(nu/2) - gamma
+	log := func(u float64) float64 {
+		s := math.Exp(u)
+		return scale + nu*u - nu/2*s*s + logQ(t*s-shift)
+	}
+	// Unimodal in u: the logarithm of either factor is concave in s.
+	lo, hi := -60.0, 5.0
+	for hi-lo > 1e-9 {
+		a, b := hi-0.618*(hi-lo), lo+0.618*(hi-lo)
+		if log(a) > log(b) {
+			hi = b
+		} else {
+			lo = a
+		}
+	}
+	mode := (lo + hi) / 2
+	top := log(mode)
+	if top < -745 {
+		return 0
+	}
+	s := math.Exp(mode)
+	step := 0.25 / math.Sqrt(1+2*nu*s*s+t*t*s*s)
+	sum := 1.0
+	for _, sign := range []float64{-1, 1} {
+		for k := 1.0; ; k++ {
+			v := math.Exp(log(mode+sign*k*step) - top)
+			if sum += v; v < 1e-17*sum {
+				break
+			}
+		}
+	}
+	return min(1, sum*step*math.Exp(top))
+}
+
+// logQ returns log P(Z > x).
+func logQ(x float64) float64 {
+	if x < 30 {
+		return math.Log(math.Erfc(x/math.Sqrt2) / 2)
+	}
+	y := 1 / (x * x)
+	return -x*x/2 - math.Log(x*math.Sqrt(2*math.Pi)) + math.Log1p(-y*(1-3*y*(1-5*y)))
+}
+
+// Ratio returns the f with P(F > f) = alpha for the ratio F of two independent
+// χ²_n: (√n/2)(√F − 1/√F) has Student's distribution with n degrees of freedom.
+func Ratio(n int, alpha float64) float64 {
+	y := StudentT(n, alpha) / math.Sqrt(float64(n))
+	root := y + math.Hypot(1, y)
+	return root * root
+}
+
+// OneRun returns the p-value of the hypothesis that a mechanism is (ε, δ)-private
+// in an audit with one run: each of m canaries was put into the data or left out
+// by a fair coin, guesses of the coins were made for some of them, and so many
+// were correct.
+//
+//	P[B ≥ v] + 2mδ·max_{1≤i≤v} P[v−i ≤ B < v]/i,  B ~ Bin(guesses, e^ε/(1+e^ε))
+//
+// Source: Steinke, Nasr, Jagielski (2023), "Privacy Auditing with One (1)
+// Training Run", Theorem 5.2. It sees errors of a factor three and more in μ.
+func OneRun(canaries, guesses, correct int, eps, delta float64) float64 {
+	// log of p and 1 − p, for large ε too
+	logP, logNot := -math.Log1p(math.Exp(-eps)), -eps-math.Log1p(math.Exp(-eps))
+	all, _ := math.Lgamma(float64(guesses) + 1)
+	mass := func(k int) float64 {
+		a, _ := math.Lgamma(float64(k) + 1)
+		b, _ := math.Lgamma(float64(guesses-k) + 1)
+		return math.Exp(all - a - b + float64(k)*logP + float64(guesses-k)*logNot)
+	}
+	var p, below, worst float64
+	for k := guesses; k >= correct; k-- {
+		p += mass(k)
+	}
+	for i := 1; i <= correct; i++ {
+		below += mass(correct - i)
+		worst = max(worst, below/float64(i))
+	}
+	return min(1, p+2*float64(canaries)*delta*worst)
+}
