@@ -42,7 +42,7 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/rival", 
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest", // certificates
+	"crypto/rand":                        "dp internal/kafka/kafkatest",  // certificates
 	"math/rand":                          "cmd/streamdp internal/dptest", // the demonstration's data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
