@@ -22,6 +22,7 @@ import (
 	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/race"
 )
 
 // slow skips what the default run has no time for.
@@ -33,7 +34,13 @@ func slow(t testing.TB) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
+var patience = 60 * time.Second
+
+func init() {
+	if race.Enabled {
+		patience *= 5
+	}
+}
 
 // rig is a broker, a topic of records, and what daemons need to run on them.
 type rig struct {

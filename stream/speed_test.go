@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/race"
 )
 
 // wideStream has d packed columns.
@@ -167,6 +168,9 @@ func flat(b testing.TB) {
 // TestMemory: the daemon's resident memory with 100 packed columns and broker in
 // another process.
 func TestMemory(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector takes several times the memory")
+	}
 	t.Parallel()
 	const columns, records, step = 100, 60_000, 1000
 	b := spawn(t, childSpec{Role: "broker", Topics: []string{"in"}}).up()

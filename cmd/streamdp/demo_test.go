@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"streamdp/internal/race"
 	"strings"
 	"testing"
 )
@@ -81,12 +82,15 @@ func TestDemoOnRealData(t *testing.T) {
 	for name, args := range realSets {
 		t.Run(name, func(t *testing.T) {
 			var sum float64
-			const runs = 20
+			runs := 20
+			if race.Enabled {
+				runs = 2 // the seeds are fixed: what passes, passes always
+			}
 			for seed := 1; seed <= runs; seed++ {
 				r := demoRun(t, append(args, "--csv", filepath.Join(dir, name, "data.csv.gz"), "--insecure-seed", fmt.Sprint(seed))...)
 				sum += r.Coverage
 			}
-			if mean := sum / runs; mean < 0.93 || mean > 0.97 {
+			if mean := sum / float64(runs); mean < 0.93 || mean > 0.97 {
 				t.Errorf("coverage %.4f over %d runs", mean, runs)
 			} else {
 				t.Logf("coverage %.4f over %d runs", mean, runs)

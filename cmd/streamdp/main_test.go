@@ -20,6 +20,7 @@ import (
 	"streamdp/internal/cases"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/race"
 	"streamdp/stream"
 )
 
@@ -47,7 +48,11 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 // call runs the program to its end.
 func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	patience := 60 * time.Second
+	if race.Enabled {
+		patience *= 5
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c := program(ctx, args...)
 	var out, errs bytes.Buffer

@@ -30,6 +30,7 @@ var ours = map[string]string{
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",
 	"internal/cases":           "",
 	"internal/dptest":          "dp",
+	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
 	"internal/imports":         "",
@@ -37,7 +38,7 @@ var ours = map[string]string{
 
 // testsOnly are packages that no program may contain: noise without keys,
 // fixtures, statistics.
-var testsOnly = []string{"internal/cases", "internal/dptest", "internal/rival", "internal/stattest", "internal/kafka/kafkatest", "internal/imports"}
+var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "internal/rival", "internal/stattest", "internal/kafka/kafkatest", "internal/imports"}
 
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.

@@ -174,13 +174,19 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 	list := kmsg.NewPtrListOffsetsRequest()
 	list.ReplicaID, list.Topics = -1, append(list.Topics, l)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.ListOffsetsResponse, error) {
-			return list.RequestWith(ctx, c)
+		// Brokers take a moment to know the topic, and say so in several ways.
+		err := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (error, error) {
+			res, err := list.RequestWith(ctx, c)
+			if err != nil {
+				return err, nil
+			}
+			return kerr.ErrorForCode(res.Topics[0].Partitions[0].ErrorCode), nil
 		})
-		if code := res.Topics[0].Partitions[0].ErrorCode; code == 0 {
+		if err == nil {
 			return
-		} else if time.Now().After(deadline) {
-			check(tb, code)
+		}
+		if !kerr.IsRetriable(err) || time.Now().After(deadline) {
+			tb.Fatal(err)
 		}
 	}
 }
