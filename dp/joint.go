@@ -22,8 +22,8 @@ import (
 // Cost: 16–300 evaluations of an integrand, 2–30 µs; some ms for fewer than 8
 // rows with next to no Gaussian noise.
 // Accuracy: never below δ(ε), and above it by less than 10⁻¹⁰ of it, down to
-// δ = 10⁻³⁰⁰; by less than 10⁻⁹ without Gaussians, and 10⁻⁷ for fewer than 8 rows
-// with next to no Gaussian noise.
+// δ = 10⁻³⁰⁰; by less than 10⁻⁹ without Gaussians, 10⁻⁷ for fewer than 8 rows
+// with next to no Gaussian noise, and 10⁻¹³√K for more than 10⁶ rows.
 // Errors: ε negative, NaN or infinite; μ negative, NaN or above 10⁶; rows
 // negative; γ not above 1 where there are rows; no adjacency.
 // Source: docs/theory/accounting.md, which derives the dominating pairs and the
@@ -165,15 +165,9 @@ func (p pair) logDelta(eps float64) float64 {
 		l := LogDelta(eps, p.mu)
 		return min(0, l+slack/4*(1-l))
 	case p.mu == 0 && (p.removed == 0 || p.added == 0):
-		d, sharp := rowsDelta(eps, rows, p.gamma, p.added == 0)
-		if sharp {
+		if d, sharp := rowsDelta(eps, rows, p.gamma, p.added == 0); sharp {
 			return math.Log(d) + 0x1p-50
 		}
-		l := p.invert(eps)
-		if d > 0 { // NaN is not
-			l = min(l, math.Log(d)+0x1p-50)
-		}
-		return l
 	}
 	return p.invert(eps)
 }
@@ -235,7 +229,11 @@ func (f *exponent) at(s, d float64) (value, size float64) {
 	value = rise + s*(f.c-f.eps) - pole
 	size = rise + s*(math.Abs(f.c)+math.Abs(f.eps)) + math.Abs(math.Log(s)) + math.Log1p(s)
 	if f.removed > 0 {
-		l := f.removed * math.Log(d/f.a)
+		// log(d/a): for a small s its error would be that of 1, times K₁.
+		l := f.removed * math.Log1p(-s/f.a)
+		if s > d {
+			l = f.removed * math.Log(d/f.a)
+		}
 		value, size = value-l, size-l+f.removed*(s/d)
 	}
 	if f.added > 0 {
@@ -256,13 +254,19 @@ func (f *exponent) certain() bool {
 	return false
 }
 
-// saddle returns where F is least, nearly, and d.
+// saddle returns where F is least, nearly, and d. The smaller of the two is the
+// one that was computed, and the other follows from it: F is that of one s.
 func (f *exponent) saddle() (s, d float64) {
 	at := func(z float64) (s, d float64) {
 		if f.removed == 0 {
 			return z, 1
 		}
-		return f.a * (z / (1 + z)), f.a / (1 + z)
+		if z < 1 {
+			s = f.a * (z / (1 + z))
+			return s, f.a - s
+		}
+		d = f.a / (1 + z)
+		return f.a - d, d
 	}
 	rising := func(z float64) bool {
 		s, d := at(z)

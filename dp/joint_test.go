@@ -40,6 +40,7 @@ func TestJointTable(t *testing.T) {
 		case c.rows < 8:
 			rel = 1e-7
 		}
+		rel = max(rel, 1e-13*math.Sqrt(k))
 		removed, added := pair{c.mu, k, 0, c.gamma}.logDelta(c.eps), pair{c.mu, 0, k, c.gamma}.logDelta(c.eps)
 		above(t, name+"removal", expUp(removed), c.removed, rel)
 		above(t, name+"addition", expUp(added), c.added, rel)
@@ -49,7 +50,7 @@ func TestJointTable(t *testing.T) {
 		}
 		if c.mu == 0 {
 			// Where the closed form is used, the integral must agree with it.
-			if rel = 1e-10; c.rows < 8 {
+			if rel = max(1e-10, 1e-13*math.Sqrt(k)); c.rows < 8 {
 				rel = 1e-7
 			}
 			above(t, name+"removal, integral", expUp(pair{0, k, 0, c.gamma}.invert(c.eps)), c.removed, rel)

@@ -33,13 +33,18 @@ func SketchEpsilon(delta float64, rows int, gamma float64) (float64, error) {
 }
 
 // gammaError bounds the relative error of gonum's regularised incomplete gamma
-// functions, that of their arguments included: 4·10⁻¹³ was the largest seen for
-// K ≤ 200 000 and probabilities down to 10⁻⁸⁵.
-const gammaError = 2e-12
+// functions, that of their arguments included, for K ≤ gammaRows and
+// probabilities from gammaLeast on: 4·10⁻¹³ was the largest seen. Outside they
+// err by more: by factors from 10⁷ rows on, where their sums end too early.
+const (
+	gammaError = 2e-12
+	gammaRows  = 200_000
+	gammaLeast = 1e-85
+)
 
 // rowsDelta returns an upper bound of δ(ε) of K rows, removed or added, by
-// incomplete gamma functions, and whether it is within 10⁻⁹ of δ. It holds for
-// every real ε.
+// incomplete gamma functions. sharp says that it is one, and within 10⁻⁹ of δ;
+// without it the number means nothing. It holds for every real ε.
 func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp bool) {
 	tail, t, s := mathext.GammaIncRegComp, 0.0, 0.0
 	if removed {
@@ -57,8 +62,10 @@ func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp boo
 		return 0, true // never
 	}
 	// gonum takes t/2.
-	p, q := tail(rows/2, t*s), math.Exp(eps)*tail(rows/2, t*gamma)
+	p, q := tail(rows/2, t*s), tail(rows/2, t*gamma)
+	known := rows <= gammaRows && min(p, q) >= gammaLeast
+	q *= math.Exp(eps)
 	delta = p - q
 	slack := gammaError * (p + q)
-	return min(1, max(0, delta)+slack), slack < 1e-9*delta
+	return min(1, max(0, delta)+slack), known && slack < 1e-9*delta
 }
