@@ -100,7 +100,7 @@ func Mu(eps, delta float64) (float64, error) {
 	// Two lower bounds: one by concentrated privacy, one from
 	// δ(ε, μ) ≤ δ(0, μ) ≤ μ/√(2π).
 	root := math.Sqrt(-math.Log(delta))
-	lo := math.Log(max(math.Sqrt2*eps/(math.Sqrt(root*root+eps)+root), 2.5*delta) * (1 - 1e-9))
+	lo := math.Log(max(math.Sqrt2*(eps/(math.Sqrt(root*root+eps)+root)), 2.5*delta) * (1 - 1e-9))
 	for !private(math.Exp(lo)) {
 		lo -= 1e-9
 	}

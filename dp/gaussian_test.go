@@ -28,6 +28,13 @@ func TestGaussianInverses(t *testing.T) {
 	}
 }
 
+// TestGaussianLargest: a limit that stands for none is an answer too.
+func TestGaussianLargest(t *testing.T) {
+	if mu, err := Mu(math.MaxFloat64, 1e-8); err != nil || !(mu > 1e153 && mu < 1.9e154) {
+		t.Errorf("Mu(MaxFloat64) = %g, %v", mu, err)
+	}
+}
+
 func TestGaussianMonotone(t *testing.T) {
 	for _, mu := range []float64{1e-5, 0.01, 0.3, 0.999, 1.001, 2, 7, 40} {
 		last := math.Inf(1)
