@@ -319,6 +319,7 @@ func TestDefects(t *testing.T) {
 	f("limit_epsilon = 3.0", "limit_epsilon = 3\nlimit_delta = 1", "20: stream.orders.privacy.limit_delta: must be in (0, 1) (1)")
 	f("step   = 100", "step = 0", "14: stream.orders.step: must be at least 1 (0)")
 	f("step   = 100", "step = 100\nhorizon = -1", "15: stream.orders.horizon: must be at least 0 (-1)")
+	f("step   = 100", "step = 4096\nhorizon = 4503599627370496", "15: stream.orders.horizon: must be less: its steps have more offsets than a log (4503599627370496)")
 	f("step   = 100", "step = 100\nlattice_bits = 31", "15: stream.orders.lattice_bits: must be 24 to 30 (31)")
 	f("partition = 0", "partition = -1", "10: stream.orders.input.partition: must be 0 to 2147483647 (-1)")
 	f("partition = 0", "partition = [0, 4294967296]", "10: stream.orders.input.partition: must be 0 to 2147483647 (4294967296)")

@@ -181,6 +181,8 @@ func (c *Config) Validate() error {
 	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
 	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
+	// The charge of an epoch ends with its last slot.
+	l.Check(c.Step == 0 || c.LastStep() <= maxSlots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
 	return l.Err()
 }
 
@@ -204,6 +206,9 @@ func (c *Config) validateScaling() error {
 	each("scale", c.Scale, positive, "must be positive and finite")
 	return l.Err()
 }
+
+// maxSlots bounds the slots of an epoch with an end: offsets are int64.
+const maxSlots = 1 << 62
 
 // maxRing bounds the memory that a window may take, in bytes.
 const maxRing = 1 << 34

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strings"
 
 	"streamdp/config"
@@ -258,12 +259,14 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	return nil
 }
 
-// charge returns the ledger's entry for an epoch from base on.
+// charge returns the ledger's entry for an epoch from base on. One whose last
+// offset is beyond all offsets has no end.
 func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 	end := int64(-1)
 	if h := horizon(r.s); h > 0 {
-		_, last := mech.Range(h)
-		end = base + int64(last)
+		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
+			end = base + int64(last)
+		}
 	}
 	p := r.s.Privacy
 	return Entry{

@@ -218,6 +218,8 @@ func TestLedgerStories(t *testing.T) {
 		"costs nothing":           {open(1, func(e *Entry) { e.Cost.Mu = 0 })},
 		"no adjacency":            {open(1, func(e *Entry) { e.Cost = dp.Cost{} })},
 		"horizon before its base": {open(1, func(e *Entry) { e.First, e.End = 5, 4 })},
+		"charges no offset":       {open(1, func(e *Entry) { e.First, e.End = 5, 5 })},
+		"a negative end":          {open(1, func(e *Entry) { e.First, e.End = 5, -2 })},
 		"closed on another log":   {open(1), func() Entry { e := end(kindClose, 1, 10); e.Topic = "x"; return e }()},
 		"another kind":            {{Kind: "refund", Stream: "orders", Source: src, Epoch: 1}},
 	} {
@@ -226,6 +228,12 @@ func TestLedgerStories(t *testing.T) {
 		}
 		if _, _, err := parseLedger(chain(list)); err == nil {
 			t.Errorf("%s passes", name)
+		}
+	}
+	l := &ledger{disk: newSimDisk("/s"), dir: "/s", path: "/s/ledger.jsonl", now: time.Now}
+	for _, at := range []int64{-2, 0, 5} {
+		if _, err := l.open(open(1, func(e *Entry) { e.First, e.End, e.LimitEpsilon, e.LimitDelta = 5, at, 1, 1e-8 })); err == nil || len(l.entries) > 0 {
+			t.Errorf("an epoch from offset 5 to %d is opened", at)
 		}
 	}
 	if _, _, err := parseLedger(chain([]Entry{open(1), end(kindClose, 1, 10), end(kindDestroyed, 1, 0), open(3), end(kindVoid, 3, 0), open(4)})); err != nil {

@@ -174,7 +174,7 @@ func parseLedger(data []byte) (entries []Entry, heads [][32]byte, err error) {
 			if e.Cost.Empty() || e.Cost.Validate() != nil {
 				return nil, nil, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
 			}
-			possible = e.Epoch > newest[id.task] && e.First >= 0 && (e.End == -1 || e.End >= e.First)
+			possible = e.Epoch > newest[id.task] && e.chargesOffsets()
 			openings[id], newest[id.task] = &e, e.Epoch
 		case kindClose:
 			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First)
@@ -197,6 +197,9 @@ func parseLedger(data []byte) (entries []Entry, heads [][32]byte, err error) {
 	}
 	return entries, heads, nil
 }
+
+// chargesOffsets reports whether the offsets of an opening are some.
+func (e *Entry) chargesOffsets() bool { return e.First >= 0 && (e.End == -1 || e.End > e.First) }
 
 // append makes the entry durable. Seq, Prev and Time are set here.
 func (l *ledger) append(e Entry) error {
@@ -257,6 +260,9 @@ func (e *errBudget) Error() string {
 // pay more than the limit. It returns the ε charged to date, this epoch
 // included, at the limit's δ.
 func (l *ledger) open(e Entry) (charged float64, err error) {
+	if !e.chargesOffsets() {
+		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if charged, err = l.fits(&e, nil); err != nil {
