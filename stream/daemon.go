@@ -92,6 +92,7 @@ type Daemon struct {
 	ledger   *ledger
 	metrics  *metrics
 	runners  []*runner
+	others   []*runner // of tasks of the ledger that this process does not run
 	lock     *os.File
 	started  time.Time
 
@@ -159,9 +160,22 @@ func (d *Daemon) open(tasks []Task) (err error) {
 			d.runners = append(d.runners, r)
 		}
 	}
+	for _, t := range d.ledger.tasks() {
+		if len(d.ledger.undestroyed(t)) == 0 || slices.ContainsFunc(d.runners, func(r *runner) bool { return r.task == t }) {
+			continue
+		}
+		r, err := newAbandoned(d, t)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrState, err)
+		}
+		d.others = append(d.others, r)
+	}
 	d.metrics.watch(func() []*runner { return d.runners })
 	return nil
 }
+
+// taskDir returns the directory of a task's files.
+func (d *Daemon) taskDir(t Task) string { return d.cfg.State.Dir + "/tasks/" + t.String() }
 
 // lockDir takes the directory for this process. The lock ends with the process,
 // however that ends.
@@ -224,7 +238,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, r := range d.runners {
 		run(r.run)
 	}
-	if d.cfg.State.EpochSecretRetention > 0 {
+	if d.cfg.State.EpochSecretRetention > 0 || len(d.others) > 0 {
 		run(d.destroySecrets)
 	}
 	err = d.watch(ctx)
@@ -240,6 +254,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // destroySecrets destroys the secrets of closed epochs when their time has come.
 func (d *Daemon) destroySecrets(ctx context.Context) error {
+	if err := d.finishOthers(ctx); err != nil {
+		return err
+	}
+	if d.cfg.State.EpochSecretRetention == 0 {
+		return nil // each closing has done it
+	}
 	tick := time.NewTicker(min(d.cfg.State.EpochSecretRetention, time.Minute))
 	defer tick.Stop()
 	for {
@@ -248,12 +268,23 @@ func (d *Daemon) destroySecrets(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		for _, r := range d.runners {
+		for _, r := range slices.Concat(d.runners, d.others) {
 			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("task %s: %w", r.task, err)
 			}
 		}
 	}
+}
+
+// finishOthers finishes the closings of tasks that this process does not run,
+// because a command runs another one or the configuration has them no longer.
+func (d *Daemon) finishOthers(ctx context.Context) error {
+	for _, r := range d.others {
+		if err := r.finishClosings(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("task %s: %w", r.task, err)
+		}
+	}
+	return nil
 }
 
 // watch waits until nothing is left to run.
@@ -337,6 +368,9 @@ func (d *Daemon) CloseEpoch(ctx context.Context, t Task, dropOutbox bool) error 
 }
 
 func (d *Daemon) command(ctx context.Context, t Task, q request) error {
+	if err := d.finishOthers(ctx); err != nil {
+		return err
+	}
 	for _, r := range d.runners {
 		if r.task == t {
 			return r.serve(ctx, q)

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"math"
 	"strings"
+	"time"
 
 	"streamdp/config"
 	"streamdp/dp"
@@ -472,7 +473,7 @@ func (r *runner) closeEpoch(ctx context.Context, opened *Entry, end int64, ancho
 
 // finishClosings destroys checkpoints and secrets of closed epochs, and says so
 // in the ledger. It is repeated at every start, and before another epoch opens,
-// until it is done.
+// until it is done. It needs no more of the runner than newAbandoned gives it.
 func (r *runner) finishClosings(ctx context.Context) error {
 	if len(r.d.ledger.undestroyed(r.task)) == 0 {
 		return nil
@@ -581,18 +582,23 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 		}
 		return found, nil
 	}
-	// Other streams' open epochs have their anchors in their checkpoints.
-	for _, o := range r.d.runners {
-		if o == r {
+	// Other streams' open epochs have their anchors in their checkpoints, also
+	// where this process does not run them.
+	for _, t := range r.d.ledger.tasks() {
+		opened := r.d.ledger.newest(t)
+		if t == r.task || opened == nil || opened.Kind != kindOpen || opened.Source != src || opened.Incarnation != n {
 			continue
 		}
-		opened := r.d.ledger.newest(o.task)
-		if opened == nil || opened.Kind != kindOpen || opened.Source != src || opened.Incarnation != n {
+		cp, err := r.d.checkpointOf(t)
+		if errors.Is(err, errCheckpoint) {
+			unproven = true
 			continue
 		}
-		cp, err := (&store{disk: r.d.disk, dir: o.store.dir}).load()
-		if err != nil || cp == nil || cp.position.Anchor == nil {
-			continue
+		if err != nil {
+			return 0, err
+		}
+		if cp == nil || cp.position.Anchor == nil {
+			continue // it has read nothing
 		}
 		a := cp.position.Anchor
 		if found, err := look(a.Offset, func(h [32]byte) bool { return h == a.Hash }); err != nil || found == other {
@@ -615,6 +621,18 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 		return n, nil
 	}
 	return n + 1, nil
+}
+
+// checkpointOf reads the last commit of a task that may be running: one that is
+// damaged because it is being written will soon be whole.
+func (d *Daemon) checkpointOf(t Task) (cp *checkpoint, err error) {
+	for range 3 {
+		if cp, err = (&store{disk: d.disk, dir: d.taskDir(t)}).load(); !errors.Is(err, errCheckpoint) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return cp, err
 }
 
 var errStop = errors.New("enough")

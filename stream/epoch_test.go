@@ -253,6 +253,44 @@ func TestSecretRetention(t *testing.T) {
 	}
 }
 
+// TestAbandonedSecret: a task that is no longer configured, or not of the command
+// that runs, keeps its secrets no longer than others.
+func TestAbandonedSecret(t *testing.T) {
+	t.Parallel()
+	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	for _, by := range []string{"daemon", "command"} {
+		r := ran(t, ordersStream)
+		retain := func(o *Options) { o.Config.State.EpochSecretRetention = time.Hour }
+		x := r.start(retain)
+		x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+		if err := x.control(requestClose, OpenRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		x.end()
+		if _, err := os.Stat(r.file(secretName(1))); err != nil {
+			t.Fatalf("%s: the secret is not kept: %v", by, err)
+		}
+		// What an interrupted closing leaves is no better.
+		must(t, os.WriteFile(r.file(previousName), []byte("sums"), 0o600))
+		r.toml = second
+		if by == "daemon" {
+			x = r.start()
+			x.until("the other stream", func(s TaskStatus) bool { return s.State == stateRunning && s.Step == 10 })
+			for deadline := time.Now().Add(patience); !strings.Contains(r.kinds(), kindDestroyed); time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("the secret is still there: %s", r.kinds())
+				}
+			}
+			x.end()
+		} else {
+			must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+				return d.OpenEpoch(ctx, Task{"second", 0}, OpenRequest{})
+			}))
+		}
+		r.closedWell(t, by, 1)
+	}
+}
+
 // TestConfigurationEdited: the difference is shown, and undoing it is enough.
 func TestConfigurationEdited(t *testing.T) {
 	t.Parallel()
@@ -785,6 +823,34 @@ func TestIncarnation(t *testing.T) {
 	check("retention, and the operator's word", 1, 1200, OpenRequest{SameLog: true}, deleted)
 	check("cut behind the last record read", 1, 1000, OpenRequest{}, func(r *rig) { r.recreate(0, 1000) })
 
+	// What another stream has read of it proves it too: one that the command
+	// does not run, one that is no longer configured, one without its checkpoint.
+	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	for _, by := range []string{"command", "removed", "damaged", "same log"} {
+		r := ran(t, ordersStream)
+		switch by {
+		case "same log":
+		case "damaged":
+			must(t, os.Truncate(r.file(checkpointName), 100))
+		default:
+			r.recreate(7, 2000)
+		}
+		if r.toml = second; by != "removed" {
+			r.toml += ordersStream
+		}
+		o := r.options()
+		o.Tasks = []Task{{"second", 0}}
+		d, err := New(o)
+		must(t, err)
+		err = d.OpenEpoch(t.Context(), Task{"second", 0}, OpenRequest{})
+		d.Close()
+		must(t, err)
+		all := r.entries()
+		if e := all[len(all)-1]; e.Kind != kindOpen || (e.Incarnation == 1) != (by == "same log") {
+			t.Errorf("%s: incarnation %d", by, e.Incarnation)
+		}
+	}
+
 	// An epoch that lost its checkpoint leaves no proof.
 	for _, same := range []bool{false, true} {
 		r := ran(t, ordersStream)
@@ -801,7 +867,6 @@ func TestIncarnation(t *testing.T) {
 	// Another stream's open epoch has read the old log.
 	r := ran(t, ordersStream)
 	r.recreate(7, 2000)
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
 	r.toml += second
 	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, Task{"second", 0}, OpenRequest{}) }))
 	if e := r.entries()[1]; e.Incarnation != 2 {

@@ -478,6 +478,18 @@ func (l *ledger) undestroyed(t Task) []Entry {
 	return open
 }
 
+// tasks returns the tasks that ever opened an epoch, in the order of their first.
+func (l *ledger) tasks() (all []Task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.entries {
+		if t := l.entries[i].Task(); !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // all returns a copy of the entries.
 func (l *ledger) all() []Entry {
 	l.mu.Lock()

@@ -57,16 +57,11 @@ type runner struct {
 
 func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
 	t := Task{s.Name, partition}
-	st, err := openStore(d.disk, d.cfg.State.Dir+"/tasks/"+t.String())
+	r, err := newAbandoned(d, t)
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{
-		d: d, s: s, task: t, store: st,
-		log:      d.log.With("task", t.String()),
-		requests: make(chan request),
-		troubles: map[string]string{},
-	}
+	r.s, r.requests = s, make(chan request)
 	r.logStart.Store(-1)
 	r.logEnd.Store(-1)
 	r.status.Store(&TaskStatus{
@@ -75,6 +70,18 @@ func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
 		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 	})
+	return r, nil
+}
+
+// newAbandoned returns a runner that can do no more than finish closings: for a
+// task that the ledger knows and this process does not run.
+func newAbandoned(d *Daemon, t Task) (*runner, error) {
+	st, err := openStore(d.disk, d.taskDir(t))
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{d: d, task: t, store: st, log: d.log.With("task", t.String()), troubles: map[string]string{}}
+	r.status.Store(&TaskStatus{Stream: t.Stream, Partition: t.Partition})
 	return r, nil
 }
 
