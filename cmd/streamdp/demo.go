@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/internal/fault"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/stream"
@@ -55,25 +55,33 @@ func demoCommand(g *globals) *cobra.Command {
 			"Without --csv the stream is synthetic: nine correlated columns, the last one\n" +
 			"heavy-tailed, so that rows are clipped. With --csv it is your file; centre,\n" +
 			"scale and clip are then public constants that you give, never derived from\n" +
-			"the rows.",
+			"the rows.\n\n" +
+			"Without --once it runs until it is interrupted, and says where broker and\n" +
+			"status are: streamdp status reads it, and a configuration of your own may\n" +
+			"read its topic (JSON, columns v1, v2 and so on).",
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
+			for _, name := range []string{"header", "columns", "centre", "scale"} {
+				if f.csv == "" && c.Flags().Changed(name) {
+					return usagef("--%s goes with --csv", name)
+				}
+			}
 			return g.demo(c.Context(), &f)
 		},
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.once, "once", false, "end when the stream is consumed; without it, run until interrupted")
 	fl.StringVar(&f.csv, "csv", "", "CSV file to stream, also .gz")
-	fl.StringVar(&f.header, "header", "auto", "whether it has a header: auto, yes or no")
-	fl.StringSliceVar(&f.columns, "columns", nil, "its columns, names or 1-based numbers (default: all)")
+	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: auto, yes or no")
+	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: all)")
 	fl.StringVar(&f.centre, "centre", "0", "constant to subtract, one number or one a column")
 	fl.StringVar(&f.scale, "scale", "1", "constant to divide by, one number or one a column")
 	fl.Float64Var(&f.clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
 	fl.Uint64Var(&f.step, "step", 100, "offsets per release")
-	fl.StringVar(&f.workload, "workload", "mean", "mean, sum, exponential (decay 0.99) or window (20 steps)")
-	fl.Float64Var(&f.epsilon, "epsilon", 1, "epsilon")
-	fl.Float64Var(&f.delta, "delta", 1e-8, "delta")
-	fl.StringVar(&f.adjacency, "adjacency", "zero-out", "zero-out or replace")
+	fl.StringVar(&f.workload, "workload", "mean", "what a release sums up: mean, sum, exponential (decay 0.99) or window (20 steps)")
+	fl.Float64Var(&f.epsilon, "epsilon", 1, "epsilon of the guarantee")
+	fl.Float64Var(&f.delta, "delta", 1e-8, "delta of the guarantee")
+	fl.StringVar(&f.adjacency, "adjacency", "zero-out", "what neighbouring streams differ in: zero-out or replace")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:0", "address of metrics and status")
 	fl.Uint64Var(&f.seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, and protecting nothing")
 	return c
@@ -129,6 +137,9 @@ func (g *globals) demo(ctx context.Context, f *demoFlags) (err error) {
 	defer broker.Close()
 	cfg, err := config.Parse("demo configuration", d.configuration(broker.Addr(), dir))
 	if err != nil {
+		return flagFaults(err)
+	}
+	if _, err := stream.Describe(cfg.Streams[0]); err != nil {
 		return usageError{err}
 	}
 	d.truth = newTruth(cfg.Streams[0])
@@ -157,11 +168,18 @@ func (g *globals) demo(ctx context.Context, f *demoFlags) (err error) {
 	}
 	defer client.Close()
 
+	if !f.once {
+		if err := serving(ctx, daemon, done); err != nil {
+			return err
+		}
+		fmt.Fprintf(g.stderr, "broker at %s, topics demo and demo.dp; status at http://%s/api/v1/status, metrics at /metrics; interrupt to end\n",
+			broker.Addr(), daemon.Addr())
+	}
 	bar := progress(g.stderr, d.total, "demo")
 	if err := d.feed(running, client, bar); err != nil && ctx.Err() == nil {
 		return err
 	}
-	if err := d.consumed(ctx, daemon, done, bar, g.stderr, log); err != nil {
+	if err := d.consumed(ctx, daemon, done, bar, g.stderr); err != nil {
 		return err
 	}
 	bar.Finish()
@@ -336,6 +354,37 @@ workload = %s
 		d.f.epsilon, d.f.delta, quote(d.f.adjacency), d.f.epsilon, d.f.clip, quote(d.f.workload), extra)
 }
 
+// demoKeys are the keys of the configuration that a flag of demo sets.
+var demoKeys = map[string]string{
+	"http.listen":                   "--listen",
+	"stream.demo.centre":            "--centre",
+	"stream.demo.scale":             "--scale",
+	"stream.demo.step":              "--step",
+	"stream.demo.privacy.epsilon":   "--epsilon",
+	"stream.demo.privacy.delta":     "--delta",
+	"stream.demo.privacy.adjacency": "--adjacency",
+	"stream.demo.moments.clip":      "--clip",
+	"stream.demo.moments.workload":  "--workload",
+}
+
+// flagFaults says what is wrong with the flags that a faulty configuration was
+// made from.
+func flagFaults(err error) error {
+	var faults config.Faults
+	errors.As(err, &faults)
+	var lines []string
+	for _, f := range faults {
+		// Keys without a flag follow from one that has a fault.
+		if flag := demoKeys[f.Key]; flag != "" {
+			lines = append(lines, (&fault.Fault{Key: flag, Rule: f.Rule, Value: f.Value}).Error())
+		}
+	}
+	if lines = slices.Compact(lines); len(lines) == 0 {
+		return usageError{err}
+	}
+	return usagef("%s", strings.Join(lines, "\n"))
+}
+
 // feed sends all rows and adds them to the truth.
 func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.ProgressBar) error {
 	s := &sender{client: client, topic: "demo", started: time.Now()}
@@ -354,20 +403,42 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 		if err != nil {
 			return err
 		}
+		// Before it is sent: an interrupt may come when the daemon has it already.
+		d.truth.add(cells)
 		if err := s.send(ctx, encodeRow("json", names, cells)); err != nil {
 			return err
 		}
 		d.records++
-		d.truth.add(cells)
 		if d.records%1000 == 0 {
 			bar.Set64(d.records)
 		}
 	}
 }
 
+// serving waits until the daemon's HTTP server listens, or the user interrupts.
+func serving(ctx context.Context, daemon *stream.Daemon, done chan error) error {
+	for daemon.Addr() == "" && ctx.Err() == nil {
+		select {
+		case err := <-done:
+			return ended(err)
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// ended is the error of a daemon that ended by itself.
+func ended(err error) error {
+	if err == nil {
+		err = errors.New("the daemon ended before the stream was consumed")
+	}
+	return err
+}
+
 // consumed waits until every step is published or, without --once, until the
 // user interrupts.
-func (d *demo) consumed(ctx context.Context, daemon *stream.Daemon, done chan error, bar *progressbar.ProgressBar, stderr io.Writer, log *slog.Logger) error {
+func (d *demo) consumed(ctx context.Context, daemon *stream.Daemon, done chan error, bar *progressbar.ProgressBar, stderr io.Writer) error {
 	steps := uint64(d.records) / d.f.step
 	said := false
 	for {
@@ -378,16 +449,13 @@ func (d *demo) consumed(ctx context.Context, daemon *stream.Daemon, done chan er
 			}
 			if !said {
 				bar.Finish()
-				fmt.Fprintf(stderr, "stream consumed; status at http://%s/api/v1/status, metrics at /metrics; interrupt to end\n", daemon.Addr())
+				fmt.Fprintln(stderr, "stream consumed")
 				said = true
 			}
 		}
 		select {
 		case err := <-done:
-			if err == nil {
-				err = errors.New("the daemon ended before the stream was consumed")
-			}
-			return err
+			return ended(err)
 		case <-ctx.Done():
 		case <-time.After(5 * time.Millisecond):
 		}

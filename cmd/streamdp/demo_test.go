@@ -1,13 +1,21 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"streamdp/internal/race"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"streamdp/internal/race"
+	"streamdp/stream"
 )
 
 // demoRun runs the demonstration and decodes what --json prints.
@@ -60,6 +68,39 @@ func TestDemoTable(t *testing.T) {
 	for _, text := range []string{"40000 records in 400 steps of 100", "mean v9", "second moment v9·v9", "above 6.58 once in a million runs", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)
+		}
+	}
+}
+
+// TestDemoInterrupted: without --once the demonstration says where it serves,
+// and an interrupt ends it with the comparison, wherever in a step it comes.
+func TestDemoInterrupted(t *testing.T) {
+	for round := range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		defer cancel()
+		c := program(ctx, "demo")
+		var out, errs bytes.Buffer
+		c.Stdout = &out
+		pipe, err := c.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(io.TeeReader(pipe, &errs))
+		lines.Scan()
+		where := regexp.MustCompile(`^broker at 127\.0\.0\.1:\d+, .* (http://127\.0\.0\.1:\d+)/api/v1/status`).FindStringSubmatch(lines.Text())
+		if where == nil {
+			c.Process.Kill()
+			t.Fatalf("the demonstration says %q", lines.Text())
+		}
+		(&daemon{t: t, url: where[1]}).until("some steps", func(s stream.TaskStatus) bool { return s.Step >= 5 })
+		c.Process.Signal(os.Interrupt)
+		for lines.Scan() {
+		}
+		if err := c.Wait(); err != nil || !strings.Contains(out.String(), "over all ") {
+			t.Errorf("round %d: %v\n%s%s", round, err, out.String(), errs.String())
 		}
 	}
 }
