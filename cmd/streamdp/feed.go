@@ -25,6 +25,7 @@ type feedFlags struct {
 	brokers, columns                          []string
 	partition                                 int
 	rate                                      int
+	labels                                    []string // of the stream's columns, where records hold them without names
 }
 
 func feedCommand(g *globals) *cobra.Command {
@@ -34,14 +35,23 @@ func feedCommand(g *globals) *cobra.Command {
 		Short: "Send the rows of a file to a topic",
 		Long: "Send the rows of a CSV file, or the lines of an NDJSON file, to a topic, in\n" +
 			"order. A file may be compressed (.gz) or - for standard input. If a broker\n" +
-			"fails, a request is sent again: rows may then be there twice.",
-		RunE: func(c *cobra.Command, _ []string) error { return g.feed(c.Context(), &f) },
+			"fails, a request is sent again: rows may then be there twice.\n\n" +
+			"The topic must exist. A cell that is no number makes its record invalid: it\n" +
+			"counts as the zero row.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			for _, name := range []string{"brokers", "topic", "codec"} {
+				if f.stream != "" && c.Flags().Changed(name) {
+					return usagef("--%s is what --stream takes from the configuration: give one of them", name)
+				}
+			}
+			return g.feed(c.Context(), &f, c.Flags().Changed("partition"))
+		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.stream, "stream", "", "take brokers, topic, partition, codec and columns from this stream of the configuration")
+	fl.StringVar(&f.stream, "stream", "", "take brokers, topic, codec and, unless they are given, partition and columns from this stream of the configuration")
 	fl.StringSliceVar(&f.brokers, "brokers", nil, "brokers, host:port")
 	fl.StringVar(&f.topic, "topic", "", "topic")
-	fl.IntVar(&f.partition, "partition", 0, "partition")
+	fl.IntVar(&f.partition, "partition", 0, "partition (default: the stream's first, else 0)")
 	fl.StringVar(&f.codec, "codec", "json", "form of the records: json, json-array, csv, float64 or float32")
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
 	fl.StringVar(&f.ndjson, "ndjson", "", "file of one JSON document a line, sent as they are")
@@ -51,12 +61,15 @@ func feedCommand(g *globals) *cobra.Command {
 	return c
 }
 
-func (g *globals) feed(ctx context.Context, f *feedFlags) error {
+func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool) error {
 	if (f.csv == "") == (f.ndjson == "") {
 		return usagef("give either --csv FILE or --ndjson FILE")
 	}
 	if !slices.Contains([]string{"auto", "yes", "no"}, f.header) {
 		return usagef("--header is %q, must be auto, yes or no", f.header)
+	}
+	if f.rate < 0 {
+		return usagef("--rate is %d, must be at least 0", f.rate)
 	}
 	cluster := kafka.Options{Brokers: f.brokers}
 	if f.stream != "" {
@@ -72,11 +85,17 @@ func (g *globals) feed(ctx context.Context, f *feedFlags) error {
 			return err
 		}
 		f.topic, f.codec = s.Input.Topic, s.Input.Codec
-		if !slices.Contains(s.Input.Partitions, f.partition) {
+		if !choosesPartition {
 			f.partition = s.Input.Partitions[0]
+		} else if !slices.Contains(s.Input.Partitions, f.partition) {
+			return usagef("stream %s does not read partition %d", f.stream, f.partition)
 		}
-		if f.columns == nil && f.codec == "json" {
+		switch {
+		case f.columns != nil || f.codec == "csv":
+		case f.codec == "json":
 			f.columns = s.Input.Columns
+		default:
+			f.labels = s.Input.Columns
 		}
 	}
 	if len(cluster.Brokers) == 0 || f.topic == "" {
@@ -150,6 +169,9 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 		}, read, size, done, nil
 	}
 	t, err := openTable(f.csv, f.header, f.columns)
+	if err == nil && f.labels != nil {
+		err = t.label(f.csv, f.labels)
+	}
 	if err != nil {
 		return nil, nil, 0, nil, err
 	}
@@ -214,6 +236,9 @@ func (s *sender) flush(ctx context.Context) error {
 			return nil
 		}
 		if kafka.UnknownTopic(err) {
+			if t, err := s.client.Topic(ctx, s.topic); err == nil && !t.Exists {
+				return fmt.Errorf("topic %s does not exist: create it first", s.topic)
+			}
 			return fmt.Errorf("topic %s has no partition %d", s.topic, s.partition)
 		}
 		if !kafka.Retriable(err) {

@@ -541,4 +541,29 @@ func TestFeed(t *testing.T) {
 	}
 	want(t, exitFailure, "no partition", append(slices.Clone(to), "--partition", "7", "--csv", file("f.csv", "1,2\n"))...)
 	want(t, exitUsage, "no column", append(slices.Clone(to), "--columns", "zzz", "--csv", file("g.csv", "x,y\n1,2\n"))...)
+	// A line of numbers is no header, and no error shows it.
+	want(t, exitUsage, "no column \"zzz\" among c1, c2\n", append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
+	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)
+	want(t, exitFailure, "topic nowhere does not exist", "feed", "--brokers", s.broker.Addr(), "--topic", "nowhere", "--csv", file("j.csv", "1,2\n"))
+
+	// What the stream says holds, and what contradicts it is refused.
+	stream := []string{"feed", "-c", s.config, "--stream", "orders"}
+	want(t, exitUsage, "does not read partition 7", append(slices.Clone(stream), "--partition", "7", "--csv", file("k.csv", "1,2\n"))...)
+	want(t, exitUsage, "--topic is what --stream takes", append(slices.Clone(stream), "--topic", "x", "--csv", file("l.csv", "1,2\n"))...)
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	array := strings.Replace(string(text), "topic = \"orders\", columns", "topic = \"orders\", codec = \"json-array\", columns", 1)
+	if err := os.WriteFile(s.config, []byte(array), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := len(values())
+	want(t, exitDone, "1 records sent", append(slices.Clone(stream), "--csv", file("m.csv", "id,items,amount\n1,2,3\n"))...)
+	want(t, exitDone, "1 records sent", append(slices.Clone(stream), "--csv", file("n.csv", "4,5\n"))...)
+	want(t, exitDone, "1 records sent", append(slices.Clone(stream), "--columns", "id,items", "--csv", file("o.csv", "id,items,amount\n1,2,3\n"))...)
+	if got := values()[n:]; !slices.Equal(got, []string{"[3,2]", "[4,5]", "[1,2]"}) {
+		t.Errorf("fed to columns amount, items: %s", got)
+	}
+	want(t, exitUsage, "has 3 columns, the stream has 2 (amount, items)", append(slices.Clone(stream), "--csv", file("p.csv", "1,2,3\n"))...)
 }

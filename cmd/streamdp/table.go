@@ -94,7 +94,9 @@ func openTable(path, header string, columns []string) (*table, error) {
 	isHeader := header == "yes"
 	if header == "auto" {
 		plain, plainErr := pickColumns(numbered, columns)
-		isHeader = plainErr != nil || !allNumbers(line, plain)
+		// A line of numbers without the chosen names is data, which no message
+		// may show.
+		isHeader = (plainErr != nil || !allNumbers(line, plain)) && (err == nil || !allNumbers(line, all(len(line))))
 	}
 	if isHeader {
 		t.header = line
@@ -113,15 +115,39 @@ func openTable(path, header string, columns []string) (*table, error) {
 	return t, nil
 }
 
+// label chooses the columns that carry the labels or, where the file names its
+// columns otherwise, takes all, which must be as many.
+func (t *table) label(path string, labels []string) error {
+	pick := make([]int, len(labels))
+	for k, l := range labels {
+		if pick[k] = slices.Index(t.header, l); pick[k] < 0 {
+			pick = t.pick
+			break
+		}
+	}
+	if len(pick) != len(labels) {
+		t.close()
+		return usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick), len(labels), strings.Join(labels, ", "))
+	}
+	t.pick, t.names = pick, labels
+	return nil
+}
+
+// all returns 0, 1, … n − 1.
+func all(n int) []int {
+	pick := make([]int, n)
+	for i := range pick {
+		pick[i] = i
+	}
+	return pick
+}
+
 // pickColumns finds columns by name or 1-based number.
 func pickColumns(header, columns []string) ([]int, error) {
-	var pick []int
 	if len(columns) == 0 {
-		for i := range header {
-			pick = append(pick, i)
-		}
-		return pick, nil
+		return all(len(header)), nil
 	}
+	var pick []int
 	for _, c := range columns {
 		i := slices.Index(header, c)
 		if i < 0 {
