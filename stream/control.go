@@ -28,27 +28,33 @@ func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) 
 	if q.kind != requestOpen {
 		return nil
 	}
-	base := end
-	if from := q.open.From; from != "" && from != "continue" {
-		var at config.Start
-		if err := at.UnmarshalText([]byte(from)); err != nil {
+	var at config.Start
+	continues := q.open.From == "" || q.open.From == "continue"
+	if !continues {
+		if err := at.UnmarshalText([]byte(q.open.From)); err != nil {
 			return err
-		}
-		switch at {
-		case config.Earliest:
-			base = start
-		case config.Latest:
-			base = latest
-		default:
-			base = int64(at)
 		}
 	}
 	mech, err := newMechanism(r.s, nil)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
-	if base < 0 || opened.Source.Topic != r.s.Input.Topic {
+	if opened.Source.Topic != r.s.Input.Topic {
 		return nil // where it begins is known only when it opens
+	}
+	base := int64(at)
+	switch {
+	case continues:
+		base = end
+	case at == config.Earliest:
+		base = start
+	case at == config.Latest:
+		base = latest
+	case latest >= 0 && (base < start || base > latest):
+		return notInLog(base, opened.Source, start, latest)
+	}
+	if base < 0 {
+		return nil
 	}
 	e := r.charge(mech, opened.Source, base)
 	e.Incarnation = opened.Incarnation
@@ -77,7 +83,7 @@ func (r *runner) serve(ctx context.Context, q request) error {
 	if s, l, _, err := r.d.client.Offsets(ctx, last.Topic, int32(r.task.Partition)); err == nil {
 		start, latest = s, l
 	}
-	if err := r.acceptable(q, last, last.First, start, latest); err != nil {
+	if err := r.acceptable(q, last, r.reached(last), start, latest); err != nil {
 		return err
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {
@@ -87,6 +93,15 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		return nil
 	}
 	return r.open(ctx, q.open)
+}
+
+// reached returns an offset that an epoch which is not running has reached, by
+// its checkpoint if there is one: its end is there or later.
+func (r *runner) reached(opened *Entry) int64 {
+	if cp, err := r.store.load(); err == nil && cp != nil && cp.epoch == opened.Epoch {
+		return max(cp.position.Next, opened.First)
+	}
+	return opened.First
 }
 
 // closeHalted closes an epoch that is open and not running: because the

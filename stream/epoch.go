@@ -661,9 +661,13 @@ func (r *runner) baseOffset(from string, src Source, incarnation uint64, log off
 		return log.stable, nil
 	}
 	if at := int64(at); at < log.start || at > log.stable {
-		return 0, halted(haltConfiguration, "start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, log.start, log.stable)
+		return 0, halted(haltConfiguration, "%w", notInLog(at, src, log.start, log.stable))
 	}
 	return int64(at), nil
+}
+
+func notInLog(at int64, src Source, start, stable int64) error {
+	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
 }
 
 // horizon returns the number of steps after which the stream's epochs end, 0

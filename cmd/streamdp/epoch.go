@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -26,7 +27,7 @@ func epochCommand(g *globals) *cobra.Command {
 		Use:   "epoch",
 		Short: "List, open and close epochs",
 		Long: "An epoch is one run of a stream's mechanism with one configuration and one\n" +
-			"key, charged once. Its way out of every refusal and every halt is a new one.",
+			"key, charged once. A new one is the way out of every refusal and every halt.",
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(epochListCommand(g), epochOpenCommand(g), epochCloseCommand(g))
@@ -49,19 +50,27 @@ func epochListCommand(g *globals) *cobra.Command {
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(epochs)
 			}
+			if len(epochs) == 0 {
+				fmt.Fprintf(g.stderr, "the ledger of %s has no epochs\n", cfg.State.Dir)
+				return nil
+			}
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
 			for _, e := range epochs {
-				end := "…"
-				if e.End >= 0 {
-					end = fmt.Sprint(e.End)
-				}
 				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s/%d\t%d\t[%d, %s)\t%g\t%g\t%s\t%s\t%s\n", e.Stream, e.Partition, e.Epoch, e.State,
-					e.Topic, e.Partition, e.Incarnation, e.First, end, e.Epsilon, e.Delta, e.Adjacency, e.Opened.Format("2006-01-02 15:04"), e.Reason)
+					e.Topic, e.Partition, e.Incarnation, e.First, offset(e.End), e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
 			}
 			return w.Flush()
 		},
 	}
+}
+
+// offset is the end of a range of offsets, −1 for none.
+func offset(end int64) string {
+	if end < 0 {
+		return "…"
+	}
+	return fmt.Sprint(end)
 }
 
 // epochFlags are what open and close have in common.
@@ -102,6 +111,7 @@ func epochCloseCommand(g *globals) *cobra.Command {
 
 func (f *epochFlags) register(c *cobra.Command) {
 	c.Flags().IntVar(&f.partition, "partition", -1, "input partition (default: the stream's only one)")
+	c.Flags().Lookup("partition").DefValue = "0" // which the help leaves out
 	c.Flags().BoolVar(&f.open.DropOutbox, "drop-outbox", false, "give up releases that are not published yet")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
@@ -122,6 +132,11 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 		if task.Partition, err = one(s.Input.Partitions, "partition", "--partition"); err != nil {
 			return err
 		}
+	} else if !slices.Contains(s.Input.Partitions, f.partition) {
+		return usagef("stream %s does not read partition %d", name, f.partition)
+	}
+	if kind == "open" && f.open.From != "continue" && new(config.Start).UnmarshalText([]byte(f.open.From)) != nil {
+		return usagef("--from is %q, must be continue, earliest, latest or an offset", f.open.From)
 	}
 	f.open.Reason = "requested"
 	if !f.yes {
@@ -130,18 +145,54 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 		}
 	}
 	asked, err := askDaemon(ctx, cfg, kind, stream.ControlRequest{Stream: name, Partition: task.Partition, Open: f.open})
-	if asked || err != nil {
+	if err == nil && !asked {
+		err = g.changeAlone(ctx, kind, task, f.open)
+	}
+	if err != nil {
 		return err
 	}
+	return g.changed(cfg, s, task)
+}
+
+// changeAlone changes the epoch where no daemon runs.
+func (g *globals) changeAlone(ctx context.Context, kind string, task stream.Task, open stream.OpenRequest) error {
 	d, err := g.daemon([]stream.Task{task})
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	if kind == "open" {
-		return d.OpenEpoch(ctx, task, f.open)
+		return d.OpenEpoch(ctx, task, open)
 	}
-	return d.CloseEpoch(ctx, task, f.open.DropOutbox)
+	return d.CloseEpoch(ctx, task, open.DropOutbox)
+}
+
+// changed shows the task's newest epoch and what is spent.
+func (g *globals) changed(cfg *config.Config, s *config.Stream, t stream.Task) error {
+	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	if err != nil {
+		return err
+	}
+	charged, err := stream.ChargedEpsilon(cfg.State.Dir, s, t.Partition)
+	if err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(epochs) {
+		if e.Stream != t.Stream || e.Partition != t.Partition {
+			continue
+		}
+		if g.json {
+			return json.NewEncoder(g.stdout).Encode(e)
+		}
+		if e.State == "open" {
+			fmt.Fprintf(g.stdout, "epoch %d of %s is open from offset %d of %s/%d\n", e.Epoch, t, e.First, e.Topic, e.Partition)
+		} else {
+			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets [%d, %s) of %s/%d\n", e.Epoch, t, e.First, offset(e.End), e.Topic, e.Partition)
+		}
+		fmt.Fprintf(g.stdout, "records have paid at most %.6g so far; the limit is %g\n", charged, s.Privacy.LimitEpsilon)
+		break
+	}
+	return nil
 }
 
 // confirm shows what the change charges and asks for a yes.

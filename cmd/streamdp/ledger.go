@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -36,10 +37,19 @@ func ledgerCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			switch {
+			case len(spent) > 0:
+			case name == "":
+				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing\n", cfg.State.Dir)
+			case cfg.Stream(name) == nil: // else the ledger may know it from an earlier configuration
+				return usagef("neither the configuration nor the ledger has a stream %s", name)
+			default:
+				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing for stream %s\n", cfg.State.Dir, name)
+			}
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(spent)
 			}
-			return printSpent(g, spent)
+			return printSpent(g.stdout, spent)
 		},
 	}
 	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
@@ -47,17 +57,14 @@ func ledgerCommand(g *globals) *cobra.Command {
 	return c
 }
 
-func printSpent(g *globals, spent []stream.Spent) error {
-	if len(spent) == 0 {
-		fmt.Fprintln(g.stderr, "nothing is charged")
-	}
+func printSpent(out io.Writer, spent []stream.Spent) error {
 	for i, s := range spent {
 		if i > 0 {
-			fmt.Fprintln(g.stdout)
+			fmt.Fprintln(out)
 		}
-		fmt.Fprintf(g.stdout, "%s/%d of cluster %s: a record pays at most epsilon %.6g at delta %g (%s); the limit is %g\n",
+		fmt.Fprintf(out, "%s/%d of cluster %s: a record pays at most epsilon %.6g at delta %g (%s); the limit is %g\n",
 			s.Topic, s.Partition, s.Cluster, s.ChargedEpsilon, s.LimitDelta, s.Adjacency, s.LimitEpsilon)
-		w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
+		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprint(w, "LOG\tOFFSETS\tEPSILON")
 		if len(s.Ranges) > 0 {
 			for _, p := range s.Ranges[0].Persons {
@@ -66,11 +73,7 @@ func printSpent(g *globals, spent []stream.Spent) error {
 		}
 		fmt.Fprintln(w, "\tBY")
 		for _, r := range s.Ranges {
-			end := "…"
-			if r.End >= 0 {
-				end = fmt.Sprint(r.End)
-			}
-			fmt.Fprintf(w, "%d\t[%d, %s)\t%.6g", r.Incarnation, r.First, end, r.Epsilon)
+			fmt.Fprintf(w, "%d\t[%d, %s)\t%.6g", r.Incarnation, r.First, offset(r.End), r.Epsilon)
 			for _, p := range r.Persons {
 				if p.Epsilon == nil {
 					fmt.Fprint(w, "\tnone")

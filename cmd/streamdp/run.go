@@ -36,7 +36,11 @@ func (g *globals) daemon(tasks []stream.Task) (*stream.Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := g.logger(cfg.Log.Level, cfg.Log.Format)
+	level := cfg.Log.Level
+	if tasks != nil {
+		level = "warn" // a command says itself what it has done
+	}
+	log, err := g.logger(level, cfg.Log.Format)
 	if err != nil {
 		return nil, err
 	}
