@@ -28,7 +28,6 @@ func epochCommand(g *globals) *cobra.Command {
 		Short: "List, open and close epochs",
 		Long: "An epoch is one run of a stream's mechanism with one configuration and one\n" +
 			"key, charged once. A new one is the way out of every refusal and every halt.",
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(epochListCommand(g), epochOpenCommand(g), epochCloseCommand(g))
 	return c
@@ -88,7 +87,7 @@ func epochOpenCommand(g *globals) *cobra.Command {
 		Long: "Close the open epoch of a task and open another under the present\n" +
 			"configuration. The new one starts from nothing and is charged in full; where\n" +
 			"it begins at the offset at which the old one ended, no record pays twice.",
-		Args: cobra.ExactArgs(1),
+		Args: needs("STREAM"),
 		RunE: func(c *cobra.Command, args []string) error { return g.changeEpoch(c.Context(), "open", args[0], &f) },
 	}
 	f.register(c)
@@ -102,7 +101,7 @@ func epochCloseCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "close STREAM -c FILE",
 		Short: "Close the open epoch and destroy its secret",
-		Args:  cobra.ExactArgs(1),
+		Args:  needs("STREAM"),
 		RunE:  func(c *cobra.Command, args []string) error { return g.changeEpoch(c.Context(), "close", args[0], &f) },
 	}
 	f.register(c)

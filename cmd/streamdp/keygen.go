@@ -18,7 +18,7 @@ func keygenCommand(g *globals) *cobra.Command {
 			"0600, and print its id. Whoever has the key and an epoch's secret can\n" +
 			"subtract the noise from every release of the epoch: keep it out of backups\n" +
 			"that hold releases.",
-		Args: cobra.ExactArgs(1),
+		Args: needs("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			secret := dp.NewSecret()
 			defer clear(secret[:])

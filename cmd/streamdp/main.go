@@ -42,7 +42,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
-	return exitCode(root.ExecuteContext(ctx), stderr)
+	c, err := root.ExecuteContextC(ctx)
+	return exitCode(c, err, stderr)
 }
 
 // interruptible returns a context that ends with the first SIGINT or SIGTERM; a
@@ -75,8 +76,9 @@ type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }
 
-// exitCode prints the error and maps it, in this one place, to the exit code.
-func exitCode(err error, stderr io.Writer) int {
+// exitCode prints the error of a command and maps it, in this one place, to the
+// exit code.
+func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
@@ -86,9 +88,7 @@ func exitCode(err error, stderr io.Writer) int {
 	case errors.As(err, new(usageError)):
 		code = exitUsage
 	case errors.As(err, &faults):
-		for _, f := range faults {
-			fmt.Fprintln(stderr, f)
-		}
+		fmt.Fprintln(stderr, faults)
 		return exitConfig
 	case errors.As(err, new(configError)), errors.Is(err, stream.ErrCredentials):
 		code = exitConfig
@@ -99,7 +99,11 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "streamdp: %s\n", err)
 	if code == exitUsage {
-		fmt.Fprintln(stderr, "streamdp --help lists commands and flags")
+		lists := "its flags"
+		if c.HasAvailableSubCommands() {
+			lists = "commands and flags"
+		}
+		fmt.Fprintf(stderr, "%s --help lists %s\n", c.CommandPath(), lists)
 	}
 	return code
 }
@@ -124,8 +128,6 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			"Start with: streamdp demo --once",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -151,17 +153,31 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	return root
 }
 
-// strict makes wrong arguments of a command and its children usage errors.
-func strict(c *cobra.Command) {
-	check := c.Args
-	c.Args = func(c *cobra.Command, args []string) error {
-		if check == nil {
-			check = cobra.NoArgs
-		}
-		if err := check(c, args); err != nil {
-			return usageError{err}
+// needs checks that a command gets an argument for each name.
+func needs(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		path := strings.TrimPrefix(c.CommandPath(), "streamdp ")
+		switch {
+		case c.HasSubCommands() && len(args) > 0:
+			return usagef("%s has no command %q", path, args[0])
+		case len(args) < len(names):
+			return usagef("%s needs %s", path, strings.Join(names[len(args):], " "))
+		case len(args) > len(names):
+			return usagef("%s takes no argument %q", path, args[len(names)])
 		}
 		return nil
+	}
+}
+
+// strict makes arguments that a command and its children don't take usage
+// errors, cobra's own commands included, and lets a command that only has
+// children show its help.
+func strict(c *cobra.Command) {
+	if c.Args == nil || c.HasSubCommands() || c.Parent().Name() == "completion" {
+		c.Args = needs()
+	}
+	if !c.Runnable() {
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	for _, child := range c.Commands() {
 		strict(child)

@@ -230,13 +230,17 @@ func TestUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		{"frobnicate", exitUsage, "unknown command"},
+		{"frobnicate", exitUsage, "streamdp has no command \"frobnicate\"\nstreamdp --help lists commands and flags\n"},
 		{"run", exitUsage, "a configuration is needed: -c FILE"},
 		{"run --config.file x", exitUsage, "the flag is --config, or -c"},
 		{"run --nope", exitUsage, "unknown flag: --nope"},
-		{"run x -c y", exitUsage, "unknown command"},
+		{"run x -c y", exitUsage, "streamdp: run takes no argument \"x\"\nstreamdp run --help lists its flags\n"},
+		{"epoch lst", exitUsage, "streamdp: epoch has no command \"lst\"\n"},
+		{"epoch open -c x", exitUsage, "streamdp: epoch open needs STREAM\n"},
+		{"completion nosh", exitUsage, "streamdp: completion has no command \"nosh\"\n"},
+		{"completion bash x", exitUsage, "takes no argument \"x\"\n"},
 		{"run -c /nonexistent/file", exitConfig, "no such file"},
-		{"keygen", exitUsage, "accepts 1 arg"},
+		{"keygen", exitUsage, "streamdp: keygen needs FILE"},
 		{"keygen /nonexistent/dir/key", exitFailure, "no such file"},
 		{"demo --clip x", exitUsage, "invalid argument"},
 		{"demo --once --csv x", exitUsage, "--clip is needed"},
