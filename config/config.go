@@ -264,7 +264,8 @@ func Parse(name string, data []byte) (*Config, error) {
 	}
 	if len(d.faults) > 0 {
 		slices.SortStableFunc(d.faults, func(a, b *Fault) int { return cmp.Compare(a.Line, b.Line) })
-		return nil, d.faults
+		// Equal elements of a list in one line have equal faults.
+		return nil, slices.CompactFunc(d.faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 	}
 	return c, nil
 }

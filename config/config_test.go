@@ -327,6 +327,7 @@ func TestDefects(t *testing.T) {
 	f("partition = 0", "partition = [1, 0, 1]", "10: stream.orders.input.partition: must not be there twice (1)")
 	f(`"orders.dp"`, `"orders.dp", partition = 2147483648`, "11: stream.orders.output.partition: must be 0 to 2147483647 (2147483648)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)")
+	f("[80.0, 5.0, 2.0]", "[0.0, 5.0, 0.0]", "13: stream.orders.scale: must be positive, with a finite inverse (0.0)") // once
 	f("[80.0, 5.0, 2.0]", "-1", "13: stream.orders.scale: must be positive, with a finite inverse (-1)")
 	f("[80.0, 5.0, 2.0]", "1e-310", "13: stream.orders.scale: must be positive, with a finite inverse (1e-310)")
 	f("[80.0, 5.0, 2.0]", "[80.0, 5.0]", "13: stream.orders.scale: must be one number, or one for each of the 3 columns")
@@ -402,9 +403,10 @@ func TestDefects(t *testing.T) {
 	// What the mechanism's package says, at its place.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
 	f(`"mean"`, `"mean"`+"\ndecay = 0.5", `23: stream.orders.moments.decay: belongs to workload "exponential" (0.5)`)
-	f(`"mean"`, `"exponential"`, `20: stream.orders.moments.decay: must be in (0, 1) (0)`)
+	f(`"mean"`, `"exponential"`, `20: stream.orders.moments.decay: required for workload "exponential"`)
+	f(`"mean"`, `"window"`, `20: stream.orders.moments.window: required for workload "window"`)
 	f(`"mean"`, `"sum"`+"\ncovariance = true", `23: stream.orders.moments.covariance: a sum has no covariance (true)`)
-	f(`"mean"`, `"mean"`+"\nfactorization = \"sqrt\"", `23: stream.orders.moments.factorization: "sqrt" needs the stream's horizon ("sqrt")`)
+	f(`"mean"`, `"mean"`+"\nfactorization = \"sqrt\"", `23: stream.orders.moments.factorization: "sqrt" needs the stream's horizon`)
 	f(`"mean"`, `"mean"`+"\nnu = 1\ninflation = 2", `23: stream.orders.moments.nu: give at most one of nu, weights and inflation`)
 	f(`"mean"`, `"mean"`+"\nweights = [1]", `23: stream.orders.moments.weights: must be two positive numbers ([1])`)
 	f(`"mean"`, `"window"`+"\nwindow = -1", `23: stream.orders.moments.window: must be at least 1 (-1)`)

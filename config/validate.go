@@ -261,7 +261,11 @@ func (d *document) checkMoments(s *Stream, key toml.Key) {
 		for _, cause := range follows[f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
-		if sound {
+		switch missing := d.written(locate(f.Key)) == nil; {
+		case !sound:
+		case missing && (f.Key == "decay" || f.Key == "window"):
+			d.add(locate(f.Key), -1, "required for workload "+strconv.Quote(m.Workload), nil)
+		default:
 			d.add(locate(f.Key), -1, f.Rule, f.Value)
 		}
 	}

@@ -177,7 +177,7 @@ func (c *Config) Validate() error {
 	if c.Covariance != nil && *c.Covariance {
 		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
 	}
-	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
+	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", nil)
 	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
 	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
