@@ -32,9 +32,10 @@ func checkCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var faults []error
 			key, err := loadKey(cfg)
 			if err != nil {
-				return err
+				faults = append(faults, err)
 			}
 			cluster, err := stream.Cluster(cfg)
 			if err != nil {
@@ -44,14 +45,18 @@ func checkCommand(g *globals) *cobra.Command {
 			for _, s := range cfg.Streams {
 				d, err := stream.Describe(s)
 				if err != nil {
-					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
+					faults = append(faults, fmt.Errorf("stream %s: %w", s.Name, err))
+					continue
 				}
 				if !connect && d.ReleaseBytes > defaultMessageBytes {
-					return configError{fmt.Errorf("stream %s: a release takes up to %s, more than a topic accepts by default (%s): "+
+					faults = append(faults, fmt.Errorf("stream %s: a release takes up to %s, more than a topic accepts by default (%s): "+
 						"choose fewer output.values, or check --connect against a topic with a larger max.message.bytes",
-						s.Name, size(d.ReleaseBytes), size(defaultMessageBytes))}
+						s.Name, size(d.ReleaseBytes), size(defaultMessageBytes)))
 				}
 				all = append(all, d)
+			}
+			if len(faults) > 0 {
+				return configError{errors.Join(faults...)}
 			}
 			warnings := []string{"there is no control topic in this version: a state directory restored without its newest ledger lines can overspend by the epochs they charged"}
 			if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
@@ -74,10 +79,10 @@ func checkCommand(g *globals) *cobra.Command {
 			fmt.Fprintf(g.stdout, "key %s\n", config.KeyID(key))
 			for i, d := range all {
 				fmt.Fprintln(g.stdout)
-				if err := printGuarantee(g.stdout, d); err != nil {
+				s := cfg.Streams[i]
+				if err := printGuarantee(g.stdout, d, "configuration", string(s.Canonical(s.Input.Partitions[0]))); err != nil {
 					return err
 				}
-				fmt.Fprintf(g.stdout, "  configuration %s\n", cfg.Streams[i].Canonical(cfg.Streams[i].Input.Partitions[0]))
 			}
 			for _, w := range warnings {
 				fmt.Fprintf(g.stderr, "streamdp: warning: %s\n", w)

@@ -516,6 +516,43 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanWithHorizon: the last step is what a horizon is for, and steps after it
+// have no noise to show.
+func TestPlanWithHorizon(t *testing.T) {
+	s := newSite(t)
+	s.write("horizon = 50", "1.0")
+	var plans []struct{ Steps []uint64 }
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", s.config)), &plans); err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
+		t.Errorf("plan shows %+v", plans)
+	}
+	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config, "--steps", "100")
+}
+
+// TestCheckReportsAll: what is wrong with the key hides nothing of the streams.
+func TestCheckReportsAll(t *testing.T) {
+	s := newSite(t)
+	if err := os.Remove(filepath.Join(s.dir, "key")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "clip = 1.0", "clip = 1e300", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, errs := call(t, "check", "-c", s.config)
+	for _, fault := range []string{"no such file", "stream orders: lattice step"} {
+		if !strings.Contains(errs, fault) {
+			t.Errorf("check says %q, not %q", errs, fault)
+		}
+	}
+	want(t, exitConfig, "", "check", "-c", s.config)
+}
+
 func TestCheckConnect(t *testing.T) {
 	s := newSite(t)
 	_, out, errs := call(t, "check", "--connect", "-c", s.config)

@@ -44,7 +44,7 @@ func planCommand(g *globals) *cobra.Command {
 			"without reading any data: everything printed is a function of the\n" +
 			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
 			"steps whose every slot holds a record.",
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
 				return err
@@ -53,12 +53,17 @@ func planCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			chosen := c.Flags().Changed("steps")
 			var plans []plan
 			for _, s := range cfg.Streams {
 				if name != "" && s.Name != name {
 					continue
 				}
-				p, err := planOf(s, at, all)
+				within := stepsWithin(s, at, chosen)
+				if len(within) == 0 {
+					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.Moments.LastStep())
+				}
+				p, err := planOf(s, within, all)
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -82,7 +87,7 @@ func planCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
-	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise")
+	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
 	return c
 }
@@ -99,17 +104,31 @@ func parseSteps(list string) ([]uint64, error) {
 	return steps, nil
 }
 
+// stepsWithin returns those of the steps that an epoch of the stream has and,
+// unless the user chose them, its last one.
+func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
+	last := s.Moments.LastStep()
+	if last == 0 {
+		return steps
+	}
+	var within []uint64
+	for _, t := range steps {
+		if t <= last {
+			within = append(within, t)
+		}
+	}
+	if !chosen && !slices.Contains(within, last) {
+		within = append(within, last)
+	}
+	return within
+}
+
 func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	d, err := stream.Describe(s)
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{Description: d, original: slices.Contains(s.Moments.Values(), "mean_original")}
-	for _, t := range steps {
-		if last := s.Moments.LastStep(); last == 0 || t <= last {
-			p.Steps = append(p.Steps, t)
-		}
-	}
+	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
 	kinds := []string{"identity", "sqrt", "blt", "phased"}
 	configured, err := moments.New(*s.Moments, s.Params())
 	if err != nil {
@@ -126,10 +145,10 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 			c := *s.Moments
 			c.Factorization, c.Buffers = kind, 0
 			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-				c.Tune = slices.Max(append(p.Steps, 1))
+				c.Tune = slices.Max(p.Steps)
 			}
 			if e, err = moments.New(c, s.Params()); err != nil {
-				f.Unavailable = strings.ReplaceAll(err.Error(), "\n", "; ")
+				f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
 				p.Factorizations = append(p.Factorizations, f)
 				continue
 			}
@@ -143,8 +162,8 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	return p, nil
 }
 
-// printGuarantee writes what check and plan have in common.
-func printGuarantee(w io.Writer, d *stream.Description) error {
+// printGuarantee writes what check and plan have in common, and a last row.
+func printGuarantee(w io.Writer, d *stream.Description, name, text string) error {
 	what := "one record is replaced by the zero record, or the reverse"
 	if d.Adjacency.String() == "replace" {
 		what = "one record is replaced by any other"
@@ -171,14 +190,14 @@ func printGuarantee(w io.Writer, d *stream.Description) error {
 	row("checkpoint", "%s", size(d.StateBytes))
 	row("memory", "%s for the estimator", size(d.PeakBytes))
 	row("release", "at most %s", size(d.ReleaseBytes))
+	row(name, "%s", text)
 	return t.Flush()
 }
 
 func (p *plan) print(w io.Writer) error {
-	if err := printGuarantee(w, p.Description); err != nil {
+	if err := printGuarantee(w, p.Description, "mechanism", string(p.Mechanism)); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n  mechanism %s\n", p.Mechanism)
 	values := []struct {
 		name string
 		of   func(moments.Errors) float64
@@ -190,7 +209,7 @@ func (p *plan) print(w io.Writer) error {
 		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
 	}
 	for _, v := range values {
-		if len(p.Steps) == 0 || !p.has(v.of) {
+		if !p.has(v.of) {
 			continue
 		}
 		fmt.Fprintf(w, "\n  standard error of %s, scaled units\n", v.name)
