@@ -249,6 +249,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if f := failed.Load(); f != nil {
 		return *f
 	}
+	if err == nil {
+		d.log.Info("stopped")
+	}
 	return err
 }
 
@@ -305,7 +308,7 @@ func (d *Daemon) watch(ctx context.Context) error {
 		case done == n && ran:
 			return nil
 		case done == n:
-			return ErrNothing
+			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another", ErrNothing)
 		case done+stopped == n && !ran && stopped > 0:
 			return d.haltedAtStart()
 		}

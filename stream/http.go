@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -86,9 +87,23 @@ func listenPrivate(private, path string) (net.Listener, error) {
 	return l, nil
 }
 
+// index is what a visitor of the address itself finds.
+const index = `streamdp
+
+/metrics                            for Prometheus
+/-/healthy                          the process serves
+/-/ready                            every task runs, or what is missing
+/api/v1/status                      all tasks
+/api/v1/streams                     names of the streams
+/api/v1/streams/NAME                its tasks
+/api/v1/streams/NAME/releases       its newest releases; ?limit=1&partition=0
+/api/v1/schema/release.json         JSON Schema of a release
+`
+
 // handler serves everything that is read.
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, index) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{Registry: d.metrics.registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", d.ready)

@@ -45,6 +45,7 @@ func TestHTTP(t *testing.T) {
 		}
 		return body
 	}
+	check("GET", "/", 200, "text/plain", "/metrics", "/-/ready", "/api/v1/status", "/api/v1/schema/release.json")
 	check("GET", "/-/healthy", 200, "text/plain", "healthy")
 	check("GET", "/-/ready", 200, "text/plain", "ready")
 	check("GET", "/metrics", 200, "text/plain", `streamdp_step{partition="0",stream="orders"} 10`, "go_goroutines", "process_resident_memory_bytes")

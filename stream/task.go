@@ -93,7 +93,7 @@ func (r *runner) run(ctx context.Context) error {
 		if err == nil && l != nil {
 			err = r.process(ctx, l)
 		}
-		if err = classify(err); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		if err = r.classify(err); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil
 		}
 		var h *halt
@@ -117,7 +117,7 @@ func (r *runner) run(ctx context.Context) error {
 
 // classify makes a halt of an error of the cluster that no repetition cures: it
 // concerns this task, not the process.
-func classify(err error) error {
+func (r *runner) classify(err error) error {
 	var h *halt
 	var refused *kafka.Error
 	switch {
@@ -126,7 +126,7 @@ func classify(err error) error {
 	case errors.As(err, &refused):
 		return halted(haltKafka, "%w", err)
 	}
-	return logError(err)
+	return r.logError(err)
 }
 
 // settled is settle, interrupted by requests: a task that waits for the cluster
@@ -154,7 +154,7 @@ func (r *runner) settled(ctx context.Context) (*live, error) {
 				res.l.core.keys.Destroy() // the epoch is on disk as it was
 			}
 			var h *halt
-			if err := classify(res.err); err != nil && !errors.As(err, &h) && !errors.Is(err, context.Canceled) {
+			if err := r.classify(res.err); err != nil && !errors.As(err, &h) && !errors.Is(err, context.Canceled) {
 				q.reply <- err
 				return nil, err
 			}
@@ -333,6 +333,7 @@ func (r *runner) process(ctx context.Context, l *live) error {
 	wg.Go(func() { p.pub.run(background) })
 
 	r.setLive(l)
+	r.log.Info("task running", "epoch", l.m.Epoch, "step", l.core.step, "next_offset", l.cp.position.Next, "outbox_releases", len(l.cp.outbox))
 	p.begin()
 	err = p.loop(ctx)
 	if err == nil && !p.ended {
@@ -383,7 +384,7 @@ func (f *fetcher) run(ctx context.Context) {
 		})
 		if err != nil {
 			if ctx.Err() == nil {
-				f.failed <- logError(err)
+				f.failed <- f.r.logError(err)
 			}
 			return
 		}
@@ -405,17 +406,17 @@ func (f *fetcher) run(ctx context.Context) {
 
 // logError turns what a reader ends with into a halt, and leaves other errors
 // as they are.
-func logError(err error) error {
+func (r *runner) logError(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
 	var replaced *kafka.ReplacedError
 	switch {
 	case errors.As(err, &gap):
-		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty", err)
+		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, r.task.Stream)
 	case errors.As(err, &truncated):
-		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open", err)
+		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
 	case errors.As(err, &replaced):
-		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open", err)
+		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
 	}
 	return err
 }

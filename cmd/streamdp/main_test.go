@@ -366,6 +366,12 @@ func TestRun(t *testing.T) {
 	if code := d.stop(syscall.SIGINT); code != exitDone {
 		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
 	}
+	// The log says where a restart goes on, and that the end was one.
+	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`, `"msg":"stopped"`} {
+		if !strings.Contains(d.log.String(), line) {
+			t.Errorf("the log lacks %s:\n%s", line, d.log)
+		}
+	}
 	if n := len(s.releases()); n != 4 {
 		t.Errorf("%d releases, want 4", n)
 	}
@@ -439,7 +445,7 @@ func TestEpochs(t *testing.T) {
 	if code := d.cmd.ProcessState.ExitCode(); code != exitDone {
 		t.Errorf("after closing: exit code %d\n%s", code, d.log)
 	}
-	want(t, exitNothing, "nothing to run", "run", "-c", s.config)
+	want(t, exitNothing, "nothing to run: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another\n", "run", "-c", s.config)
 
 	// A new epoch where the old one ended: no record pays twice.
 	said("epoch 2 of orders-0 is open from offset 20 of orders/0\n", "open")
