@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -23,6 +24,9 @@ import (
 // zeros is refused. No error shows what stands in the file.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
 	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than is allowed
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: streamdp keygen writes one", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +177,12 @@ func GenerateKey(path string, random io.Reader) (id string, err error) {
 		return "", errors.New("key: the random source gave zeros")
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return "", fmt.Errorf("key file: %w: a key is never overwritten", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("key file: %w: make its folder first: mkdir -p -m 700 %s", err, filepath.Dir(path))
+	case err != nil:
 		return "", fmt.Errorf("key file: %w", err)
 	}
 	text := append(hex.AppendEncode(make([]byte, 0, keyText+1), key[:]), '\n')

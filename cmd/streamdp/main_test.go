@@ -241,7 +241,7 @@ func TestUsage(t *testing.T) {
 		{"completion bash x", exitUsage, "takes no argument \"x\"\n"},
 		{"run -c /nonexistent/file", exitConfig, "no such file"},
 		{"keygen", exitUsage, "streamdp: keygen needs FILE"},
-		{"keygen /nonexistent/dir/key", exitFailure, "no such file"},
+		{"keygen /nonexistent/dir/key", exitFailure, "make its folder first: mkdir -p -m 700 /nonexistent/dir"},
 		{"demo --clip x", exitUsage, "invalid argument"},
 		{"demo --once --csv x", exitUsage, "--clip is needed"},
 		{"demo --once --adjacency add-remove", exitUsage, "must be \"zero-out\" or \"replace\""},
@@ -255,6 +255,7 @@ func TestUsage(t *testing.T) {
 		{"plan -c ../../examples/orders.toml --stream nope", exitUsage, "no stream nope"},
 		{"epoch open nope -c ../../examples/orders.toml", exitUsage, "no stream nope"},
 		{"status --url http://127.0.0.1:1", exitFailure, "no daemon answers"},
+		{"status --url 127.0.0.1:1", exitFailure, "no daemon answers"},
 		{"version --log-level", exitUsage, "flag needs an argument"},
 	} {
 		want(t, c.code, c.text, strings.Fields(c.args)...)
@@ -300,7 +301,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 func TestKeyFiles(t *testing.T) {
 	s := newSite(t)
 	key := filepath.Join(s.dir, "key")
-	want(t, exitFailure, "file exists", "keygen", key)
+	want(t, exitFailure, "file exists: a key is never overwritten", "keygen", key)
 	info, err := os.Stat(key)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("key file: %v, %v", info.Mode(), err)
@@ -328,7 +329,7 @@ func TestKeyFiles(t *testing.T) {
 		os.Chmod(key, 0o600)
 	}
 	os.Remove(key)
-	want(t, exitConfig, "no such file", "run", "-c", s.config)
+	want(t, exitConfig, "no such file or directory: streamdp keygen writes one", "run", "-c", s.config)
 	want(t, exitDone, "", "keygen", key)
 	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", filepath.Join(s.dir, "password")), "3")
 	for _, args := range []string{"run", "check", "feed --stream orders --csv /dev/null"} {
@@ -566,7 +567,7 @@ func TestCheckConnect(t *testing.T) {
 		t.Errorf("check --connect: %s%s", out, errs)
 	}
 	s.broker.Close()
-	want(t, exitFailure, "", "check", "--connect", "-c", s.config)
+	want(t, exitFailure, "streamdp: broker "+s.broker.Addr()+": kafka connect: dial tcp "+s.broker.Addr()+": ", "check", "--connect", "-c", s.config)
 }
 
 func TestFeed(t *testing.T) {

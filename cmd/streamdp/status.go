@@ -32,6 +32,9 @@ func statusCommand(g *globals) *cobra.Command {
 					}
 				}
 			}
+			if !strings.Contains(url, "://") {
+				url = "http://" + url
+			}
 			req, err := http.NewRequestWithContext(c.Context(), http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/status", nil)
 			if err != nil {
 				return usageError{err}

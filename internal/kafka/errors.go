@@ -259,6 +259,8 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 		e.kind, e.err = kindTLS, err
 	case errors.Is(err, errClosed):
 		e.kind, e.err = kindClosed, errClosed
+	case errors.As(err, &opErr) && opErr.Op == "dial":
+		e.kind, e.err = kindNetwork, opErr // the words around it only repeat it
 	case errors.As(err, &opErr), netErr != nil, errors.Is(err, net.ErrClosed):
 		e.kind, e.err = kindNetwork, err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
