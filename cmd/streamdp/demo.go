@@ -42,8 +42,13 @@ type demoFlags struct {
 	seeded                bool
 }
 
-// demoRecords is the length of the built-in stream.
-const demoRecords = 40_000
+// demoRecords is the length of the built-in stream. Without --once it is longer
+// and comes at a rate: five minutes, because the broker keeps all of it in memory.
+const (
+	demoRecords = 40_000
+	demoRate    = 2000
+	demoLong    = 300 * demoRate
+)
 
 func demoCommand(g *globals) *cobra.Command {
 	var f demoFlags
@@ -56,9 +61,10 @@ func demoCommand(g *globals) *cobra.Command {
 			"heavy-tailed, so that rows are clipped. With --csv it is your file; centre,\n" +
 			"scale and clip are then public constants that you give, never derived from\n" +
 			"the rows.\n\n" +
-			"Without --once it runs until it is interrupted, and says where broker and\n" +
-			"status are: streamdp status reads it, and a configuration of your own may\n" +
-			"read its topic (JSON, columns v1, v2 and so on).",
+			"Without --once the synthetic stream lasts five minutes, and broker and daemon\n" +
+			"run on until they are interrupted. Their addresses are printed: streamdp status\n" +
+			"takes the one, and a configuration of your own may read topic demo (JSON,\n" +
+			"columns v1, v2 and so on) of the other.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
 			for _, name := range []string{"header", "columns", "centre", "scale"} {
@@ -272,12 +278,13 @@ func (d *demo) synthetic() {
 		d.centre = append(d.centre, float64(j+1))
 		d.scale = append(d.scale, 3)
 	}
-	if d.f.once {
-		d.total = demoRecords
+	d.total = demoRecords
+	if !d.f.once {
+		d.total = demoLong
 	}
 	n := int64(0)
 	d.rows = func() ([]string, error) {
-		if n++; d.total > 0 && n > d.total {
+		if n++; n > d.total {
 			return nil, io.EOF
 		}
 		cells := make([]string, columns)
@@ -389,7 +396,7 @@ func flagFaults(err error) error {
 func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.ProgressBar) error {
 	s := &sender{client: client, topic: "demo", started: time.Now()}
 	if !d.f.once && d.f.csv == "" {
-		s.rate = 2000
+		s.rate = demoRate
 	}
 	names := make([]string, len(d.names))
 	for i := range names {
