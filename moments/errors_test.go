@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
 	"streamdp/internal/stattest"
 )
@@ -35,7 +36,7 @@ type truth struct{ mean, second, covariance [][]float64 }
 
 // exactly computes what a program without privacy and without increments would:
 // every step anew from all records, in float64.
-func exactly(s stream, c Config, clip float64) truth {
+func exactly(s audit.Stream, c Config, clip float64) truth {
 	var x truth
 	d := c.Columns
 	for t := range s {
@@ -98,7 +99,7 @@ func TestStandardErrors(t *testing.T) {
 	const runs, steps, d, clip, alpha = 60000, 6, 3, 1.7, stattest.Alpha / 96
 	c := Config{Clip: clip, Columns: d, Step: 3, Workload: "mean", Factorization: "sqrt", Horizon: steps}
 	a := mustSubject(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
-	s := stream{
+	s := audit.Stream{
 		{{0.5, -0.3, 1.2}, {0.9, 0.1, 0.2}, {-0.4, 1.5, 0}}, {{3, 2, -4}, nil, {0.1, 0.1, 0.1}}, {}, {{1, 1, 1}},
 		{{0.2, 0.4, -0.6}, {0, 0, 1.7}, {0.3, -0.2, 0.4}}, {{0.7, 0.7, 0.7}, {-0.1, 0, 0.2}},
 	}
@@ -107,12 +108,16 @@ func TestStandardErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	start, err := a.e.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var mean, second [steps]float64 // Σ (error/SE)²
 	var e1, e2, e4 [steps][6]float64
 	var stated [steps][6]float64 // Σ SE²
 	var v [steps]float64         // variance of a mean
 	for run := range runs {
-		if err := a.e.UnmarshalBinary(a.start); err != nil {
+		if err := a.e.UnmarshalBinary(start); err != nil {
 			t.Fatal(err)
 		}
 		var manifest [32]byte
@@ -454,7 +459,7 @@ func TestMechanism(t *testing.T) {
 		for j := range matrix {
 			unit := make([]float64, steps)
 			unit[j] = 1
-			matrix[j], _, _ = a.whiten(unit)
+			matrix[j], _, _ = audit.Whiten(a.c(), unit)
 		}
 		source := rand.New(rand.NewPCG(1, 9))
 		draws := map[string][][]float64{}

@@ -1,14 +1,15 @@
 package moments
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
 	"streamdp/internal/stattest"
-	"streamdp/matfact"
 )
 
 // The tests of this file audit estimators with a planted fault each, of the kind
@@ -21,17 +22,7 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	t.Helper()
 	e := mustNew(t, c, p)
 	f(&e.plan)
-	e.first.sd[0] = math.Ldexp(e.plan.First, -e.plan.Lattice.Exp)
-	n := 0
-	for i := range c.Columns {
-		for j := i; j < c.Columns; j++ {
-			e.second.sd[n] = math.Ldexp(e.plan.OffDiagonal, -e.plan.SecondExp)
-			if i == j {
-				e.second.sd[n] = math.Ldexp(e.plan.Diagonal, -e.plan.SecondExp)
-			}
-			n++
-		}
-	}
+	e.first.sd, e.second.sd = deviations(&e.plan, c.Columns)
 	a, err := newSubject(e)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +39,7 @@ func TestMutantCalibrations(t *testing.T) {
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
 	// The largest and the last column norm of the square root for sums.
 	var largest float64
-	for _, c := range kernelRoot(matfact.Workload{Kind: "sum"}, steps) {
+	for _, c := range mustSubject(t, Config{Clip: 1, Columns: 1, Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
 		largest = math.Hypot(largest, c)
 	}
 	less := func(all, second, off float64) func(p *Plan) {
@@ -83,26 +74,28 @@ func TestMutantCalibrations(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			c := Config{Clip: clip, Columns: 3, Step: 1, Workload: "mean", Factorization: "sqrt", Horizon: steps, Nu: nu}
 			a := recalibrate(t, c, m.params, m.alter)
-			noise := func() func(uint64) dp.Noise {
-				source := dptest.Seeded(11)
-				return func(uint64) dp.Noise { return source }
-			}
 			all := pairs(nu, a.plan.Clip, 3, m.params.Adjacency)
 			if m.params.Adjacency == dp.Replace { // weights for which the faults show most
 				for _, nu := range []float64{1, 2} {
-					x, y := worst(nu, a.plan.Clip, 3, m.params.Adjacency)
-					all = append(all, [2][]float64{x, y})
+					all = append(all, audit.JointWorst(nu, a.plan.Clip, 3, m.params.Adjacency))
 				}
 			}
 			var top float64
+			fixed := keys(11)
 			for _, p := range all {
-				base := make(stream, steps)
+				base := make(audit.Stream, steps)
 				base[0] = [][]float64{nil}
-				distance, err := a.auditSensitivity(base.replace(0, 0, p[0]), base.replace(0, 0, p[1]), noise)
+				x, y := base.Replace(0, 0, p.X), base.Replace(0, 0, p.Y)
+				distance, err := a.Sensitivity(x, y, fixed)
 				if err != nil {
 					t.Fatal(err)
 				}
 				top = max(top, distance/a.plan.Mu)
+				// The coupling finds the same distance, without the releases.
+				coupled, err := a.Coupling(x, y, fixed)
+				if err != nil || math.Abs(coupled-distance) > 1e-9*a.plan.Mu {
+					t.Errorf("the coupling measures %.9g of μ, the releases %.9g: %v", coupled/a.plan.Mu, distance/a.plan.Mu, err)
+				}
 			}
 			if (top <= 1+1e-9) != (m.factor == 1) {
 				t.Errorf("the audit measures %.9g of μ", top)
@@ -134,7 +127,7 @@ func TestMutantNoise(t *testing.T) {
 	}{
 		{"none", false, false, func(_ *subject, noise source) source { return noise }},
 		{"none, in float64", false, false, func(a *subject, noise source) source {
-			shapers(a, kernelRoot(a.kernel, steps), false)
+			shapers(a, a.root(t, steps), false)
 			return noise
 		}},
 		{"a row used for two steps", false, true, func(_ *subject, noise source) source {
@@ -156,7 +149,7 @@ func TestMutantNoise(t *testing.T) {
 			return noise
 		}},
 		{"C for its inverse", true, true, func(a *subject, noise source) source {
-			shapers(a, inverse(kernelRoot(a.kernel, steps)), false)
+			shapers(a, inverse(a.root(t, steps)), false)
 			return noise
 		}},
 		{"independent noise for a square root's budget", true, true, func(a *subject, noise source) source {
@@ -166,13 +159,13 @@ func TestMutantNoise(t *testing.T) {
 		{"unrounded feedback", true, false, func(a *subject, noise source) source {
 			taps := map[string]*mutantShaper{}
 			for _, s := range []*series{&a.e.first, &a.e.second} {
-				m := &mutantShaper{coef: kernelRoot(a.kernel, steps), dim: len(s.integers), sd: s.sd, feedDrawn: true}
+				m := &mutantShaper{coef: a.root(t, steps), dim: len(s.integers), sd: s.sd, feedDrawn: true}
 				s.shaper, taps[s.name] = m, m
 			}
 			return func(t uint64) dp.Noise { return tapped{noise(t), taps} }
 		}},
 		{"feedback on a coarser lattice", true, false, func(a *subject, noise source) source {
-			shapers(a, kernelRoot(a.kernel, steps), true)
+			shapers(a, a.root(t, steps), true)
 			return noise
 		}},
 	} {
@@ -181,19 +174,16 @@ func TestMutantNoise(t *testing.T) {
 			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "sqrt", Horizon: steps},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
 			noise := m.plant(a, keyed(t, 77))
-			var err error
-			if a.start, err = a.e.AppendBinary(nil); err != nil {
-				t.Fatal(err)
-			}
-			n, err := a.auditNoise(auditStream(steps, 2), noise, stattest.Alpha)
+			n, err := a.Noise(auditStream(steps, 2), noise)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if m.identity && n.identity == nil || m.law && n.law == nil {
-				t.Errorf("the audit found no more than: %v", n.err())
+			law := audit.Failed(n.Law(stattest.Alpha))
+			if m.identity && n.Identity == nil || m.law && law == nil {
+				t.Errorf("the audit found no more than: %v, %v", n.Identity, law)
 			}
-			if !m.identity && !m.law && n.err() != nil {
-				t.Errorf("the audit found: %v", n.err())
+			if !m.identity && !m.law && errors.Join(n.Identity, n.Repeated, law) != nil {
+				t.Errorf("the audit found: %v, %v, %v", n.Identity, n.Repeated, law)
 			}
 		})
 	}

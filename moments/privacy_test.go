@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"streamdp/internal/audit"
 	"streamdp/internal/stattest"
 )
 
@@ -34,62 +34,9 @@ func describe(c Config) string {
 	return fmt.Sprintf("%s/%s/d=%d/nu=%g", c.Factorization, c.Workload, c.Columns, c.Nu)
 }
 
-// worst returns a pair of neighbouring records at which the joint sensitivity is
-// attained: a record and the zero record; opposite records while the second
-// moment is free; beyond that, records at an angle of cosine −1/(2ν), or for d = 1
-// records of opposite sign and unequal size.
-func worst(nu, clip float64, d int, adjacency dp.Adjacency) (x, y []float64) {
-	x, y = make([]float64, d), make([]float64, d)
-	x[0] = clip
-	switch {
-	case adjacency == dp.ZeroOut:
-	case nu <= free(d):
-		y[0] = -clip
-	case d == 1:
-		y[0] = clip * (math.Sqrt(1-2/nu) - 1) / 2
-	default:
-		y[0], y[1] = -clip/(2*nu), clip*math.Sqrt(1-1/(4*nu*nu))
-	}
-	return x, y
-}
-
 // pairs returns neighbouring records of every kind: the worst ones first.
-func pairs(nu, clip float64, d int, adjacency dp.Adjacency) [][2][]float64 {
-	unit := func(scale float64, angle float64) []float64 {
-		x := make([]float64, d)
-		x[0] = scale * math.Cos(angle)
-		if d > 1 {
-			x[d-1] = scale * math.Sin(angle)
-		}
-		return x
-	}
-	special := [][]float64{
-		nil, make([]float64, d), unit(5e-324, 0), unit(clip/2, 1), unit(1e6*clip, 2), unit(clip, 0),
-		unit(math.Inf(1), 0), unit(math.NaN(), 0), unit(1e308, 4), make([]float64, d+1),
-	}
-	for i := range special[9] {
-		special[9][i] = clip
-	}
-	x, y := worst(nu, clip, d, adjacency)
-	all := [][2][]float64{{x, y}}
-	if adjacency == dp.ZeroOut {
-		for i, x := range special {
-			all = append(all, [2][]float64{x, special[i%2]}) // nil and zeros
-		}
-		return all
-	}
-	for i := range 13 {
-		angle := float64(i) * math.Pi / 12
-		for _, size := range []float64{1, 0.6, 1e6} {
-			all = append(all, [2][]float64{unit(clip, 0), unit(clip*size, angle)})
-		}
-		// Symmetric about an axis: the squares differ off the diagonal only.
-		all = append(all, [2][]float64{unit(clip, angle/2), unit(clip, -angle/2)})
-	}
-	for i, x := range special {
-		all = append(all, [2][]float64{x, special[(i+3)%len(special)]}, [2][]float64{x, unit(-clip, 0)})
-	}
-	return all
+func pairs(nu, clip float64, d int, adjacency dp.Adjacency) []audit.Pair {
+	return append([]audit.Pair{audit.JointWorst(nu, clip, d, adjacency)}, audit.Pairs(clip, d, adjacency)...)
 }
 
 // TestSensitivity is the sensitivity audit, for every factorization, workload,
@@ -129,7 +76,7 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 	t.Helper()
 	d := a.cfg.Columns
 	source := rand.New(rand.NewPCG(5, uint64(d)))
-	base := make(stream, steps)
+	base := make(audit.Stream, steps)
 	for s := range base {
 		base[s] = make([][]float64, slots)
 		for i := range base[s] {
@@ -143,28 +90,56 @@ func auditPairs(t *testing.T, a *subject, adjacency dp.Adjacency, steps, slots i
 		}
 	}
 	base[2] = base[2][:1] // slots without a record
-	noise := func() func(uint64) dp.Noise {
-		source := dptest.Seeded(11)
-		return func(uint64) dp.Noise { return source }
-	}
+	fixed := keys(11)
 	for k, p := range pairs(a.plan.Nu, a.plan.Clip, d, adjacency) {
 		at := [][2]int{{0, 0}}
 		if k < 2 {
 			at = append(at, [2]int{0, slots - 1}, [2]int{1, 0}, [2]int{2, 0}, [2]int{steps / 2, slots / 2}, [2]int{steps - 1, slots - 1})
 		}
 		for _, where := range at {
-			distance, err := a.auditSensitivity(base.replace(where[0], where[1], p[0]), base.replace(where[0], where[1], p[1]), noise)
+			distance, err := a.Sensitivity(base.Replace(where[0], where[1], p.X), base.Replace(where[0], where[1], p.Y), fixed)
 			if err != nil {
 				t.Fatal(err)
 			}
 			n++
 			top = max(top, distance)
 			if !(distance <= a.plan.Mu*(1+1e-9)) {
-				t.Errorf("%s, %s: %g and %g at %v are %.9g of μ apart", describe(a.cfg), adjacency, p[0], p[1], where, distance/a.plan.Mu)
+				t.Errorf("%s, %s: %g and %g at %v are %.9g of μ apart", describe(a.cfg), adjacency, p.X, p.Y, where, distance/a.plan.Mu)
 			}
 		}
 	}
 	return n, top
+}
+
+// TestCoupling couples neighbouring streams: where the noise moves by their
+// difference, and only by μ, every release is the same to the last bit, standard
+// errors included. So releases are a function of the noisy integers alone.
+func TestCoupling(t *testing.T) {
+	t.Parallel()
+	const steps, slots = 9, 4
+	for i, c := range audited(steps) {
+		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			c.Clip, c.Columns, c.Step, c.Nu = 1.3, 3, slots, 0.8
+			a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
+			base, fixed := auditStream(steps, 3), keys(byte(i))
+			for k, p := range pairs(a.plan.Nu, a.plan.Clip, 3, adjacency) {
+				for _, at := range []int{0, k % steps, steps - 1} {
+					base := slices.Clone(base)
+					base[at] = [][]float64{nil, {0.3, 1, -2}, nil, {0, 0.1, 0}}
+					x, y := base.Replace(at, k%slots, p.X), base.Replace(at, k%slots, p.Y)
+					coupled, err := a.Coupling(x, y, fixed)
+					if err != nil {
+						t.Fatalf("%s, %s: %g and %g in step %d: %v", describe(c), adjacency, p.X, p.Y, at+1, err)
+					}
+					distance, err := a.Sensitivity(x, y, fixed)
+					if err != nil || !(math.Abs(coupled-distance) <= 1e-9*a.plan.Mu && coupled <= a.plan.Mu*(1+1e-9)) {
+						t.Errorf("%s, %s: %g and %g in step %d are %.9g of μ apart, by their releases %.9g: %v",
+							describe(c), adjacency, p.X, p.Y, at+1, coupled/a.plan.Mu, distance/a.plan.Mu, err)
+					}
+				}
+			}
+		}
+	}
 }
 
 // TestSensitivityAtBlocks puts the differing record on both sides of the borders
@@ -178,19 +153,15 @@ func TestSensitivityAtBlocks(t *testing.T) {
 			t.Fatalf("a block holds %d records", a.e.block)
 		}
 		source := rand.New(rand.NewPCG(6, 7))
-		base := stream{make([][]float64, slots), make([][]float64, slots), nil}
+		base := audit.Stream{make([][]float64, slots), make([][]float64, slots), nil}
 		for _, step := range base[:2] {
 			for i := range step {
 				step[i] = []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64()}
 			}
 		}
-		noise := func() func(uint64) dp.Noise {
-			source := dptest.Seeded(12)
-			return func(uint64) dp.Noise { return source }
-		}
-		x, y := worst(a.plan.Nu, a.plan.Clip, 3, adjacency)
+		p, fixed := audit.JointWorst(a.plan.Nu, a.plan.Clip, 3, adjacency), keys(12)
 		for i := range slots {
-			distance, err := a.auditSensitivity(base.replace(0, i, x), base.replace(0, i, y), noise)
+			distance, err := a.Sensitivity(base.Replace(0, i, p.X), base.Replace(0, i, p.Y), fixed)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,14 +186,16 @@ func TestNoise(t *testing.T) {
 			a := mustSubject(t, c, dp.Params{Epsilon: 2, Delta: 1e-6, Adjacency: dp.Adjacency(1 + i%2)})
 			var epochs [][]float64
 			for k := range 2 {
-				n, err := a.auditNoise(auditStream(steps, 3), keyed(t, byte(2*i+k)), stattest.Alpha)
+				n, err := a.Noise(auditStream(steps, 3), keyed(t, byte(2*i+k)))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := n.err(); err != nil {
-					t.Error(err)
+				for _, err := range []error{n.Identity, n.Repeated, audit.Failed(n.Law(stattest.Alpha))} {
+					if err != nil {
+						t.Error(err)
+					}
 				}
-				epochs = append(epochs, slices.Concat(n.white...))
+				epochs = append(epochs, slices.Concat(slices.Concat(n.White["jme/first"], n.White["jme/second"])...))
 			}
 			if err := stattest.Correlation(epochs[0], epochs[1], stattest.Alpha); err != nil {
 				t.Errorf("two epochs: %v", err)
@@ -232,9 +205,9 @@ func TestNoise(t *testing.T) {
 }
 
 // auditStream returns rows of up to four records a step, some of them invalid.
-func auditStream(steps, d int) stream {
+func auditStream(steps, d int) audit.Stream {
 	source := rand.New(rand.NewPCG(8, 9))
-	s := make(stream, steps)
+	s := make(audit.Stream, steps)
 	for t := range s {
 		for i := range source.IntN(5) {
 			if i == 3 {
@@ -265,14 +238,8 @@ func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 	}
 }
 
-func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
-	t.Helper()
-	a, err := newSubject(mustNew(t, c, p))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
+// keys returns fixed keys for runs that need noise of no matter which.
+func keys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{seed}) }
 
 // TestSensitivityLate puts the differing record at the first and last steps of
 // the ranges in which the phased factorization changes its columns, and far from
@@ -288,13 +255,9 @@ func TestSensitivityLate(t *testing.T) {
 			for i := range base {
 				base[i] = [][]float64{{0.1, 0}, nil}
 			}
-			noise := func() func(uint64) dp.Noise {
-				source := dptest.Seeded(13)
-				return func(uint64) dp.Noise { return source }
-			}
-			x, y := worst(a.plan.Nu, a.plan.Clip, 2, adjacency)
+			p, fixed := audit.JointWorst(a.plan.Nu, a.plan.Clip, 2, adjacency), keys(13)
 			for _, at := range []int{1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64, steps} {
-				distance, err := a.auditSensitivity(base.replace(at-1, 0, x), base.replace(at-1, 0, y), noise)
+				distance, err := a.Sensitivity(base.Replace(at-1, 0, p.X), base.Replace(at-1, 0, p.Y), fixed)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -319,16 +282,12 @@ func TestOtherAdjacency(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, top := auditPairs(t, &subject{a.e, a.cfg, withMu(a.plan, stated.Mu), a.kernel, a.start}, other, 4, 1)
+			a.plan.Mu = stated.Mu
+			_, top := auditPairs(t, a, other, 4, 1)
 			want := math.Sqrt(rd(nu, 2, other) / rd(nu, 2, own))
 			if math.Abs(top-want) > 1e-4*want {
 				t.Errorf("nu %g: %s estimator, %s pairs: %.6g, want %.6g", nu, own, other, top, want)
 			}
 		}
 	}
-}
-
-func withMu(p Plan, mu float64) Plan {
-	p.Mu = mu
-	return p
 }

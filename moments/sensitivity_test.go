@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/audit"
 )
 
 // apart returns α²‖x−y‖² + λβ²‖xxᵀ−yyᵀ‖²_F.
@@ -50,7 +51,8 @@ func TestJointSensitivity(t *testing.T) {
 				for start := range 150 {
 					x, y := inBall(source, d, clip), free()
 					if start == 0 {
-						x, y = worst(nu, clip, d, adjacency)
+						p := audit.JointWorst(nu, clip, d, adjacency)
+						x, y = p.X, p.Y
 					}
 					top := apart(x, y, alpha, beta, lambda)
 					for size := 1.0; size > 1e-7; {

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
 )
 
 // run closes the steps of s and returns state and release after each, as bytes.
 // between is called after each step and returns the estimator to continue with.
-func run(t *testing.T, e *Estimator, s stream, noise func(uint64) dp.Noise, between func(*Estimator) *Estimator) (states, releases [][]byte) {
+func run(t *testing.T, e *Estimator, s audit.Stream, noise func(uint64) dp.Noise, between func(*Estimator) *Estimator) (states, releases [][]byte) {
 	t.Helper()
 	for step, records := range s {
 		for i, x := range records {
@@ -113,7 +114,7 @@ func TestRestart(t *testing.T) {
 func TestRestartInABlock(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Clip: 1.1, Columns: 8, Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}
-	s := make(stream, 3)
+	s := make(audit.Stream, 3)
 	for i, records := range auditStream(300, 8) {
 		if s[i%3] = append(s[i%3], records...); len(s[i%3]) > 30 {
 			s[i%3] = s[i%3][:30]

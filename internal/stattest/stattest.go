@@ -2,7 +2,7 @@
 // number of samples and from a stated probability of a false alarm. With fixed
 // seeds a test either always passes or always fails; alpha is the chance that a
 // correct program got an unlucky seed, once, when the test was written. Nothing
-// is ever retried. Imported by tests only.
+// is ever retried. Imported by tests, and by the audits of internal/audit.
 //
 // Every function returns an error that says how far off the samples are, nil
 // where they are within the tolerance. NaN is never within it.
@@ -54,43 +54,76 @@ func bisect(lo, hi float64, f func(float64) bool) float64 {
 	return hi
 }
 
+// Check is one number that a test computed, and where it must be.
+type Check struct {
+	What             string // "variance", "coordinate 3: mean"
+	Value, Low, High float64
+	Samples          int
+	Alpha            float64
+}
+
+// Err returns nil where the value is in its place.
+func (c Check) Err() error {
+	if c.Value >= c.Low && c.Value <= c.High {
+		return nil
+	}
+	return fmt.Errorf("%s is %.6g, must be in [%.6g, %.6g] (%d samples, alpha %g)", c.What, c.Value, c.Low, c.High, c.Samples, c.Alpha)
+}
+
+// Used returns how far the value is on its way from the middle of its interval to
+// the ends: above 1 outside.
+func (c Check) Used() float64 {
+	return math.Abs(c.Value-(c.Low+c.High)/2) / ((c.High - c.Low) / 2)
+}
+
+func (c Check) at(format string, args ...any) Check {
+	c.What = fmt.Sprintf(format, args...) + ": " + c.What
+	return c
+}
+
 // Variance reports samples of N(0, 1), independent, whose sum of squares is
 // outside the χ² quantiles of mass alpha/2 each.
-func Variance(z []float64, alpha float64) error {
+func Variance(z []float64, alpha float64) error { return variance(z, alpha).Err() }
+
+func variance(z []float64, alpha float64) Check {
 	var sum float64
 	for _, x := range z {
 		sum += x * x
 	}
-	return SumOfSquares(sum, len(z), alpha)
+	return sumOfSquares(sum, len(z), alpha)
 }
 
 // SumOfSquares is Variance of n samples whose squares add up to sum.
-func SumOfSquares(sum float64, n int, alpha float64) error {
-	low, high := ChiSquared(n, alpha/2)
-	if !(sum >= low && sum <= high) {
-		return fmt.Errorf("variance is %.6g, must be in [%.6g, %.6g] (%d samples, alpha %g)", sum/float64(n), low/float64(n), high/float64(n), n, alpha)
-	}
-	return nil
+func SumOfSquares(sum float64, n int, alpha float64) error { return sumOfSquares(sum, n, alpha).Err() }
+
+func sumOfSquares(sum float64, samples int, alpha float64) Check {
+	low, high := ChiSquared(samples, alpha/2)
+	n := float64(samples)
+	return Check{"variance", sum / n, low / n, high / n, samples, alpha}
 }
 
 // Mean reports samples of variance sd², independent and Gaussian or many, whose
 // mean is farther from want than sd·z/√n.
 func Mean(samples []float64, want, sd, alpha float64) error {
+	return mean(samples, want, sd, alpha).Err()
+}
+
+func mean(samples []float64, want, sd, alpha float64) Check {
 	var sum float64
 	for _, x := range samples {
 		sum += x - want
 	}
 	n := float64(len(samples))
-	if got, most := sum/n, sd*Normal(alpha)/math.Sqrt(n); !(math.Abs(got) <= most) {
-		return fmt.Errorf("mean is %.6g, must be %.6g ± %.3g (%g samples, alpha %g)", want+got, want, most, n, alpha)
-	}
-	return nil
+	most := sd * Normal(alpha) / math.Sqrt(n)
+	return Check{"mean", want + sum/n, want - most, want + most, len(samples), alpha}
 }
 
 // Correlation reports two sequences of mean 0, independent of each other and
 // each of independent Gaussians, whose correlation r has |r|√n > z. r√n has the
 // variance of a standard Gaussian and lighter tails, for alpha below 1 %.
-func Correlation(a, b []float64, alpha float64) error {
+func Correlation(a, b []float64, alpha float64) error { return correlation(a, b, alpha).Err() }
+
+func correlation(a, b []float64, alpha float64) Check {
 	var ab, aa, bb float64
 	for i, x := range a {
 		y := b[i]
@@ -98,27 +131,39 @@ func Correlation(a, b []float64, alpha float64) error {
 		aa += x * x
 		bb += y * y
 	}
-	n := float64(len(a))
-	if r, most := ab/math.Sqrt(aa*bb), Normal(alpha)/math.Sqrt(n); !(math.Abs(r) <= most) {
-		return fmt.Errorf("correlation is %.6g, must be within ±%.3g (%g samples, alpha %g)", r, most, n, alpha)
-	}
-	return nil
+	most := Normal(alpha) / math.Sqrt(float64(len(a)))
+	return Check{"correlation", ab / math.Sqrt(aa*bb), -most, most, len(a), alpha}
 }
 
 // Lag reports a sequence whose correlation with itself, lag later, is too large
 // for independent samples.
-func Lag(z []float64, lag int, alpha float64) error {
-	if err := Correlation(z[:len(z)-lag], z[lag:], alpha); err != nil {
-		return fmt.Errorf("lag %d: %w", lag, err)
-	}
-	return nil
+func Lag(z []float64, lag int, alpha float64) error { return lagged(z, lag, alpha).Err() }
+
+func lagged(z []float64, lag int, alpha float64) Check {
+	return correlation(z[:len(z)-lag], z[lag:], alpha).at("lag %d", lag)
 }
 
-// White reports everything that rows of independent N(0, 1) cannot show: rows[t]
-// is step t. It tests the variance of each coordinate and of all together, their
-// means, their correlations with each other and with themselves up to lags later.
-// alpha is shared out among these tests.
+// White reports everything that rows of independent N(0, 1) cannot show: the
+// checks of Whiteness that fail.
 func White(rows [][]float64, lags int, alpha float64) error {
+	var errs []error
+	for _, c := range Whiteness(rows, lags, alpha) {
+		if err := c.Err(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// paired is of how many coordinates Whiteness looks at all pairs.
+const paired = 64
+
+// Whiteness tests rows of independent N(0, 1), rows[t] being step t: the variance
+// of all together and of each coordinate, means, correlations with each other and
+// with themselves up to lags later. Correlations are those of 64
+// coordinates spread evenly over a longer row. alpha is shared out among the tests;
+// the first is the variance of all.
+func Whiteness(rows [][]float64, lags int, alpha float64) []Check {
 	d, n := len(rows[0]), len(rows)
 	columns := make([][]float64, d)
 	for j := range columns {
@@ -129,25 +174,23 @@ func White(rows [][]float64, lags int, alpha float64) error {
 	}
 	all := slices.Concat(columns...)
 	lags = min(lags, n-1)
-	tests := 1 + 2*d + d*(d-1)/2 + d*lags
-	share := alpha / float64(tests)
-	errs := []error{Variance(all, share)}
-	note := func(err error, format string, args ...any) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf(format+": %w", append(args, err)...))
-		}
-	}
+	k := min(d, paired)
+	share := alpha / float64(1+2*d+k*(k-1)/2+k*lags)
+	checks := []Check{variance(all, share)}
 	for i, x := range columns {
-		note(Variance(x, share), "coordinate %d", i)
-		note(Mean(x, 0, 1, share), "coordinate %d", i)
-		for j := range i {
-			note(Correlation(x, columns[j], share), "coordinates %d, %d", j, i)
+		checks = append(checks, variance(x, share).at("coordinate %d", i), mean(x, 0, 1, share).at("coordinate %d", i))
+	}
+	for a := range k {
+		i := a * d / k
+		for b := range a {
+			j := b * d / k
+			checks = append(checks, correlation(columns[i], columns[j], share).at("coordinates %d, %d", j, i))
 		}
 		for lag := 1; lag <= lags; lag++ {
-			note(Lag(x, lag, share), "coordinate %d", i)
+			checks = append(checks, lagged(columns[i], lag, share).at("coordinate %d", i))
 		}
 	}
-	return errors.Join(errs...)
+	return checks
 }
 
 // KolmogorovSmirnov reports samples whose empirical distribution is farther from

@@ -1,0 +1,230 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"streamdp/matfact"
+)
+
+// Matrix is a lower triangular matrix C with a positive diagonal, by an oracle's
+// arithmetic. It starts at column 1.
+type Matrix func() Whitener
+
+// Whitener computes Cx, entry by entry, for one sequence x.
+type Whitener interface {
+	// Ahead returns the next entry as a function of the next x:
+	// (Cx)_t = c·x_t + s with c = C_tt.
+	Ahead() (c, s float64)
+	// Push takes the next x.
+	Push(x float64)
+	// Later returns Σ (Cx)_t² over all t to come, up to the end of C if it has
+	// one, should all x to come be 0.
+	Later() float64
+}
+
+// Whiten returns Cx, C_tt for each t, and the rest of the energy.
+func Whiten(w Whitener, x []float64) (white, diagonal []float64, later float64) {
+	white, diagonal = make([]float64, len(x)), make([]float64, len(x))
+	for t, v := range x {
+		c, s := w.Ahead()
+		white[t], diagonal[t] = c*v+s, c
+		w.Push(v)
+	}
+	return white, diagonal, w.Later()
+}
+
+// Identity is the matrix of independent noise.
+func Identity() Whitener { return identity{} }
+
+type identity struct{}
+
+func (identity) Ahead() (c, s float64) { return 1, 0 }
+func (identity) Push(float64)          {}
+func (identity) Later() float64        { return 0 }
+
+// Toeplitz returns the matrix with C_tj = c[t−j] for t < len(c), and no further
+// rows. It costs O(t) at step t.
+func Toeplitz(c []float64) Matrix {
+	energy := make([]float64, len(c)+1) // Σ_{j≥t} c_j²
+	for t := len(c) - 1; t >= 0; t-- {
+		energy[t] = energy[t+1] + c[t]*c[t]
+	}
+	return func() Whitener { return &toeplitz{c: c, energy: energy} }
+}
+
+type toeplitz struct {
+	c, energy []float64
+	t         int
+	at        []int // steps with x ≠ 0
+	x         []float64
+}
+
+func (w *toeplitz) Ahead() (c, s float64) {
+	for i, at := range w.at {
+		s += w.c[w.t-at] * w.x[i]
+	}
+	return w.c[0], s
+}
+
+func (w *toeplitz) Push(x float64) {
+	if x != 0 {
+		w.at, w.x = append(w.at, w.t), append(w.x, x)
+	}
+	w.t++
+}
+
+func (w *toeplitz) Later() (sum float64) {
+	if len(w.at) == 1 { // neighbours that differ in one step
+		return w.x[0] * w.x[0] * w.energy[w.t-w.at[0]]
+	}
+	ahead := toeplitz{c: w.c, t: w.t, at: w.at, x: w.x}
+	for ; ahead.t < len(w.c); ahead.t++ {
+		_, s := ahead.Ahead()
+		sum += s * s
+	}
+	return sum
+}
+
+// Inverse returns the matrix C = D⁻¹ for D_tj = d[t−j], 0 beyond, d[0] > 0,
+// with the given number of rows.
+func Inverse(d []float64, rows int) Matrix {
+	c := make([]float64, rows)
+	for t := range c {
+		if t == 0 {
+			c[t] = 1
+		}
+		for j := 1; j < len(d) && j <= t; j++ {
+			c[t] -= d[j] * c[t-j]
+		}
+		c[t] /= d[0]
+	}
+	return Toeplitz(c)
+}
+
+// Stored returns the matrix that a stored factorization is, from the integers
+// that it is made of; for "sqrt" from workload and horizon. Another kind than
+// those it knows is an error.
+func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
+	switch s.Kind {
+	case "identity":
+		return Identity, nil
+	case "sqrt":
+		c, err := KernelRoot(w, int(horizon))
+		if err != nil {
+			return nil, err
+		}
+		return Toeplitz(c), nil
+	case "blt", "phased":
+		if len(s.Phases) == 0 {
+			return nil, errors.New("no phase")
+		}
+		return func() Whitener { return &buffered{stored: s, state: make([]float64, len(s.Decay))} }, nil
+	}
+	return nil, fmt.Errorf("the audits know no factorization %q", s.Kind)
+}
+
+// buffered is (Cx)_t = x_t/r + Σ_j Σ_i Ω_i(j) Θ_i^(t−j−1) x_j, the inner sums by
+// recursion.
+type buffered struct {
+	stored *matfact.Stored
+	state  []float64
+	steps  uint64
+	phase  int // of the next step
+}
+
+func (b *buffered) Ahead() (c, s float64) {
+	for _, v := range b.state {
+		s += v
+	}
+	return 1 / b.stored.Phases[b.phase].Scale, s
+}
+
+func (b *buffered) Push(x float64) {
+	weights := b.stored.Phases[b.phase].Weight
+	for i := range b.state {
+		if b.state[i] *= b.decay(i); i < len(weights) {
+			b.state[i] += float64(weights[i]) * 0x1p-64 * x
+		}
+	}
+	b.steps++
+	if next := b.phase + 1; next < len(b.stored.Phases) && b.stored.Phases[next].Start == b.steps+1 {
+		b.phase = next
+	}
+}
+
+func (b *buffered) decay(i int) float64 { return float64(b.stored.Decay[i]) * 0x1p-64 }
+
+// gap is 1 − Θ_i, which float64 could not hold as a difference.
+func (b *buffered) gap(i int) float64 { return float64(-b.stored.Decay[i]) * 0x1p-64 }
+
+func (b *buffered) Later() (sum float64) {
+	for i, s := range b.state {
+		for k, u := range b.state {
+			sum += s * u / (b.gap(i) + b.gap(k)*b.decay(i)) // Σ_m (Θ_iΘ_k)^m
+		}
+	}
+	return sum
+}
+
+// KernelRoot returns n coefficients of the square root c(x) of a workload's
+// kernel a(x), from 2c'a = a'c:
+//
+//	j·c_j = ½(Σ_{i<j} c_i − W·Σ_{m≥1} c_{j−Wm})
+//
+// for a window of W steps, without the second sum for sums, and times β^j for
+// exponential weights. Some of Σ_i c_ic_{j−i} = a_j are checked.
+func KernelRoot(w matfact.Workload, n int) ([]float64, error) {
+	w = w.Kernel()
+	if err := w.Validate(); err != nil {
+		return nil, err
+	}
+	c := make([]float64, n)
+	var strided []float64 // by residue of j modulo W
+	if w.Kind == "window" {
+		strided = make([]float64, min(w.Window, uint64(n)))
+	}
+	var sum float64
+	for j := range c {
+		if j == 0 {
+			c[0] = 1
+		} else {
+			c[j] = sum
+			if strided != nil && uint64(j) >= w.Window {
+				c[j] -= float64(w.Window) * strided[j%len(strided)]
+			}
+			c[j] /= 2 * float64(j)
+		}
+		sum += c[j]
+		if strided != nil {
+			strided[j%len(strided)] += c[j]
+		}
+	}
+	if w.Kind == "exponential" {
+		for j := range c {
+			c[j] *= math.Pow(w.Decay, float64(j))
+		}
+	}
+	for j := range c {
+		if j > 64 && j != n-1 && j%(n/16+1) != 0 {
+			continue
+		}
+		var got, size float64
+		for i := range j + 1 {
+			got += c[i] * c[j-i]
+			size += math.Abs(c[i] * c[j-i])
+		}
+		want := 1.0
+		switch {
+		case w.Kind == "exponential":
+			want = math.Pow(w.Decay, float64(j))
+		case w.Kind == "window" && uint64(j) >= w.Window:
+			want = 0
+		}
+		if !(math.Abs(got-want) <= 1e-11*max(1, size)) {
+			return nil, fmt.Errorf("square root of %s: coefficient %d of its square is off by %g", w.Kind, j, got-want)
+		}
+	}
+	return c, nil
+}

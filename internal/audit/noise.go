@@ -1,0 +1,162 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"streamdp/dp"
+	"streamdp/internal/stattest"
+)
+
+// NoiseReport is what audits of noise found in one or more runs.
+type NoiseReport struct {
+	// White holds C(x̃−x)/σ by array, a row for each opening: independent
+	// standard Gaussians if all is well, so many as Draws.
+	White map[string][][]float64
+	Draws int
+	// Off is the largest distance of a whitened release from the noise that was
+	// drawn, over what rounding once makes possible: at most 1. Identity says
+	// where it is more.
+	Off      float64
+	Identity error
+	// Words is how many words of the generator were seen, none of them twice;
+	// Repeated says which was.
+	Words    int
+	Repeated error
+
+	steps int
+	words map[uint64]bool
+}
+
+// lags is how many steps apart noise is tested for correlation.
+const lags = 8
+
+// Noise runs the stream under known noise. What the releases hold, whitened, must
+// be the noise that was drawn, rounded once: |C(x̃−x) − σZ| ≤ C_tt/2 lattice
+// units. This is what makes the released integers a function of the Gaussian
+// mechanism's output. The report's White is for Law. It needs Recover.
+func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
+	recorders := make([]*recorder, len(x))
+	rows, err := s.rows(x, func(t uint64) dp.Noise {
+		recorders[t-1] = &recorder{Noise: noise(t), rows: map[string]*recorded{}}
+		return recorders[t-1]
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := &NoiseReport{White: map[string][][]float64{}, words: map[uint64]bool{}, steps: len(x)}
+	var errs []error
+	for t, r := range recorders {
+		for _, name := range slices.Sorted(maps.Keys(r.rows)) {
+			if rows[name] == nil || rows[name][t] == nil {
+				return nil, fmt.Errorf("step %d: array %s is opened and never released", t+1, name)
+			}
+			for _, w := range r.rows[name].words {
+				n.see(w)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		sequences, err := s.sequences(name, rows[name])
+		if err != nil {
+			return nil, err
+		}
+		for j, q := range sequences {
+			if j == 0 {
+				n.White[name] = make([][]float64, len(q.steps))
+			}
+			var reach float64
+			for i, t := range q.steps {
+				k := recorders[t].rows[name]
+				if k == nil {
+					return nil, fmt.Errorf("step %d: array %s is released and was not opened", t+1, name)
+				}
+				q.x[i] -= float64(k.hidden[j])
+				reach = max(reach, math.Abs(q.x[i]))
+			}
+			white, diagonal, _ := Whiten(q.whitener, q.x)
+			// The oracle's own rounding: a few units of 2⁻⁵² of the largest sum.
+			slack := reach * 0x1p-45
+			for i, t := range q.steps {
+				n.White[name][i] = append(n.White[name][i], white[i]/q.sd[i])
+				n.Draws++
+				units := math.Abs(white[i] - q.sd[i]*recorders[t].rows[name].z[j])
+				off := units / (diagonal[i]/2 + slack)
+				if n.Off = max(n.Off, off); !(off <= 1) {
+					errs = append(errs, fmt.Errorf("step %d, coordinate %d of %s: the noise is %g lattice units from the one drawn", t+1, j, name, units))
+				}
+			}
+		}
+	}
+	if len(errs) > 3 {
+		errs = append(errs[:3], fmt.Errorf("and %d more", len(errs)-3))
+	}
+	n.Identity = errors.Join(errs...)
+	return n, nil
+}
+
+func (n *NoiseReport) see(word uint64) {
+	if n.words[word] {
+		fail(&n.Repeated, fmt.Errorf("the generator gives word %016x twice", word))
+	}
+	n.words[word] = true
+	n.Words = len(n.words)
+}
+
+// Add takes up the report of another run, under other keys: no word may be common
+// to both.
+func (n *NoiseReport) Add(o *NoiseReport) {
+	for name, rows := range o.White {
+		n.White[name] = append(n.White[name], rows...)
+	}
+	for w := range o.words {
+		n.see(w)
+	}
+	n.steps += o.steps
+	n.Draws += o.Draws
+	n.Off = max(n.Off, o.Off)
+	n.Identity = errors.Join(n.Identity, o.Identity)
+	if o.Repeated != nil {
+		fail(&n.Repeated, o.Repeated)
+	}
+}
+
+// Law tests that White is white: variance of each coordinate and of all, means,
+// correlations between coordinates, of one array and across arrays, and with the
+// next 8 openings. alpha is shared out among all tests. The first one is the
+// variance of all draws of the arrays that every step opens.
+func (n *NoiseReport) Law(alpha float64) []stattest.Check {
+	// Arrays that every step opens are one wide row.
+	var groups [][][]float64
+	wide := make([][]float64, n.steps)
+	for _, name := range slices.Sorted(maps.Keys(n.White)) {
+		rows := n.White[name]
+		if len(rows) < n.steps {
+			groups = append(groups, rows)
+			continue
+		}
+		for t, row := range rows {
+			wide[t] = append(wide[t], row...)
+		}
+	}
+	if n.steps > 0 && len(wide[0]) > 0 {
+		groups = append([][][]float64{wide}, groups...)
+	}
+	var checks []stattest.Check
+	for _, g := range groups {
+		checks = append(checks, stattest.Whiteness(g, lags, alpha/float64(len(groups)))...)
+	}
+	return checks
+}
+
+// Failed joins the checks that fail.
+func Failed(checks []stattest.Check) error {
+	var errs []error
+	for _, c := range checks {
+		errs = append(errs, c.Err())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,74 @@
+package audit
+
+import (
+	"math"
+
+	"streamdp/dp"
+)
+
+// Pair is two records, one of which takes the other's place. Under zero-out the
+// second is invalid or zero.
+type Pair struct{ X, Y []float64 }
+
+// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is
+// farthest apart in
+//
+//	‖x−y‖² + (ν/clip²)‖xxᵀ−yyᵀ‖²_F
+//
+// a record and the zero record under zero-out; under replacement opposite records
+// while that is free, ν ≤ ½, beyond it records at an angle of cosine −1/(2ν); for
+// d = 1, from ν = (11+5√5)/8 on, records of opposite sign and unequal size.
+func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
+	x, y := make([]float64, d), make([]float64, d)
+	x[0] = clip
+	switch {
+	case adjacency == dp.ZeroOut:
+	case d == 1 && nu > (11+5*math.Sqrt(5))/8:
+		y[0] = clip * (math.Sqrt(1-2/nu) - 1) / 2
+	case d == 1 || nu <= 0.5:
+		y[0] = -clip
+	default:
+		y[0], y[1] = -clip/(2*nu), clip*math.Sqrt(1-1/(4*nu*nu))
+	}
+	return Pair{x, y}
+}
+
+// Pairs returns neighbouring records of every kind for a mechanism that clips
+// rows of d numbers to the norm clip: at all angles, of all sizes, and what is no
+// record.
+func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
+	unit := func(scale float64, angle float64) []float64 {
+		x := make([]float64, d)
+		x[0] = scale * math.Cos(angle)
+		if d > 1 {
+			x[d-1] = scale * math.Sin(angle)
+		}
+		return x
+	}
+	special := [][]float64{
+		nil, make([]float64, d), unit(5e-324, 0), unit(clip/2, 1), unit(1e6*clip, 2), unit(clip, 0),
+		unit(math.Inf(1), 0), unit(math.NaN(), 0), unit(1e308, 4), make([]float64, d+1),
+	}
+	for i := range special[9] {
+		special[9][i] = clip
+	}
+	var all []Pair
+	if adjacency == dp.ZeroOut {
+		for i, x := range special {
+			all = append(all, Pair{x, special[i%2]}) // nil and zeros
+		}
+		return all
+	}
+	for i := range 13 {
+		angle := float64(i) * math.Pi / 12
+		for _, size := range []float64{1, 0.6, 1e6} {
+			all = append(all, Pair{unit(clip, 0), unit(clip*size, angle)})
+		}
+		// Symmetric about an axis: the squares differ off the diagonal only.
+		all = append(all, Pair{unit(clip, angle/2), unit(clip, -angle/2)})
+	}
+	for i, x := range special {
+		all = append(all, Pair{x, special[(i+3)%len(special)]}, Pair{x, unit(-clip, 0)})
+	}
+	return all
+}

@@ -1,0 +1,229 @@
+package audit
+
+import (
+	"fmt"
+	"math"
+
+	"streamdp/dp"
+)
+
+// Sensitivity runs two neighbouring streams under the same noise and returns the
+// whitened distance between what they release, now and for ever: their part of
+// μ. It needs Recover, and a mechanism whose computations do not follow from its
+// releases: others must be audited by Coupling.
+//
+// Cost: two runs.
+func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err error) {
+	var asked error
+	first, err := s.rows(x, keys.unbound(&asked))
+	if err != nil {
+		return 0, err
+	}
+	second, err := s.rows(y, keys.unbound(&asked))
+	if err == nil {
+		err = asked
+	}
+	if err != nil {
+		return 0, err
+	}
+	return s.Distance(first, second)
+}
+
+// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: how far apart
+// the noise's law sees two sequences of rows.
+func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
+	var sum float64
+	for name, rows := range x {
+		sequences, err := s.sequences(name, rows)
+		if err != nil {
+			return 0, err
+		}
+		for j, q := range sequences {
+			for i, t := range q.steps {
+				q.x[i] = (y[name][t][j] - q.x[i]) / q.sd[i]
+			}
+			white, _, later := Whiten(q.whitener, q.x)
+			for _, v := range white {
+				sum += v * v
+			}
+			sum += later
+		}
+	}
+	return math.Sqrt(sum), nil
+}
+
+// sequence is one coordinate of an array over time.
+type sequence struct {
+	steps    []int // from 0, in which the array is opened
+	x, sd    []float64
+	whitener Whitener
+}
+
+// sequences takes the rows of an array apart.
+func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
+	var all []sequence
+	for t, row := range rows {
+		if row == nil {
+			continue
+		}
+		a, ok := s.Array(name, uint64(t)+1)
+		if !ok {
+			return nil, fmt.Errorf("step %d: array %s should not be opened", t+1, name)
+		}
+		for j, v := range row {
+			if j == len(all) {
+				all = append(all, sequence{whitener: a.whitener()})
+			}
+			q := &all[j]
+			q.steps, q.x, q.sd = append(q.steps, t), append(q.x, v), append(q.sd, a.deviation(j))
+		}
+	}
+	return all, nil
+}
+
+// Coupling runs a stream under chosen noise and then its neighbour under the
+// noise that makes it release the same: integer noise w' = w + x − x', that is
+// Gaussians moved by C(x−x')/σ. It returns how far they had to be moved, the
+// pair's part of μ, and an error where the releases are not the same to the last
+// bit: then they are no function of integers with the noise that is described.
+//
+// It covers mechanisms of any adaptivity, for both runs follow one transcript,
+// and needs no Recover. A draw can't be moved by more than about 11 standard
+// deviations.
+//
+// Cost: two runs.
+func (s *Subject) Coupling(x, y Stream, keys *Keys) (distance float64, err error) {
+	first := &coupling{subject: s, err: new(error), keys: keys}
+	a, err := s.run(x, first.source)
+	if err == nil {
+		err = *first.err
+	}
+	if err != nil {
+		return 0, err
+	}
+	second := &coupling{subject: s, err: new(error), other: first}
+	b, err := s.run(y, second.source)
+	if err == nil {
+		err = *second.err
+	}
+	if err != nil {
+		return second.distance(), err
+	}
+	return second.distance(), difference(a, b)
+}
+
+// coupling is the noise of one of two coupled runs.
+type coupling struct {
+	subject *Subject
+	keys    *Keys
+	other   *coupling // the first run, in the second
+	arrays  map[string]*coupledArray
+	opened  []*coupledRow // in order
+	moved   float64       // Σ of squares
+	err     *error
+}
+
+// coupledArray follows the integer noise of an array, and in the second run how
+// far it is from the first one's.
+type coupledArray struct {
+	noise, moved []Whitener
+}
+
+// coupledRow is what one opening hid and chose, by coordinate.
+type coupledRow struct {
+	array string
+	drawn []draw
+}
+
+type draw struct {
+	made          bool
+	signal, noise int64
+}
+
+// at returns coordinate j; the row grows where a mechanism draws more numbers
+// than it hides.
+func (r *coupledRow) at(j int) *draw {
+	if j >= len(r.drawn) {
+		r.drawn = append(r.drawn, make([]draw, j+1-len(r.drawn))...)
+	}
+	return &r.drawn[j]
+}
+
+func (c *coupling) source(t uint64) dp.Noise {
+	return noiseFunc(func(name string, hidden []int64) dp.Row { return c.open(t, name, hidden) })
+}
+
+func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
+	desc, ok := c.subject.Array(name, t)
+	if !ok {
+		fail(c.err, fmt.Errorf("step %d: array %s should not be opened", t, name))
+		return newGiven(c.err, len(hidden), func(int) float64 { return 0 })
+	}
+	if c.arrays == nil {
+		c.arrays = map[string]*coupledArray{}
+	}
+	a := c.arrays[name]
+	if a == nil {
+		a = &coupledArray{}
+		c.arrays[name] = a
+	}
+	row := &coupledRow{name, make([]draw, len(hidden))}
+	c.opened = append(c.opened, row)
+	var before *coupledRow
+	if c.other != nil {
+		if n := len(c.opened); n > len(c.other.opened) || c.other.opened[n-1].array != name {
+			fail(c.err, fmt.Errorf("step %d: the neighbour opens array %s where the stream does not", t, name))
+			return newGiven(c.err, len(hidden), func(int) float64 { return 0 })
+		}
+		before = c.other.opened[len(c.opened)-1]
+	}
+	var small []float64
+	if before == nil {
+		small = c.keys.row(name, t, max(1, len(hidden)))
+	}
+	return newGiven(c.err, len(hidden), func(j int) float64 {
+		for len(a.noise) <= j {
+			a.noise, a.moved = append(a.noise, desc.whitener()), append(a.moved, desc.whitener())
+		}
+		sd, signal := desc.deviation(j), desc.signal(j, hidden)
+		diagonal, ahead := a.noise[j].Ahead()
+		var w int64
+		if before == nil {
+			// Any noise will do. A small one leaves most room to move it.
+			n := math.Remainder(small[j%len(small)], 1)
+			w = int64(math.Round((sd*n - ahead) / diagonal))
+		} else {
+			first := before.at(j)
+			if !first.made {
+				fail(c.err, fmt.Errorf("step %d: the neighbour draws coordinate %d of %s, the stream does not", t, j, name))
+			}
+			w = first.noise + first.signal - signal
+			moved := float64(first.signal-signal) / sd
+			d, s := a.moved[j].Ahead()
+			c.moved += (d*moved + s) * (d*moved + s)
+			a.moved[j].Push(moved)
+		}
+		*row.at(j) = draw{true, signal, w}
+		a.noise[j].Push(float64(w))
+		// The exact middle of what rounds to w.
+		z := (diagonal*float64(w) + ahead) / sd
+		if math.Abs(z) > maxDraw {
+			fail(c.err, fmt.Errorf("step %d: coordinate %d of %s would have to be drawn as %.3g, further out than a draw can be", t, j, name, z))
+		}
+		return z
+	})
+}
+
+// maxDraw is what draws of the generator stay below.
+const maxDraw = 13
+
+// distance returns how far the noise was moved, steps after the run included.
+func (c *coupling) distance() float64 {
+	sum := c.moved
+	for _, a := range c.arrays {
+		for _, w := range a.moved {
+			sum += w.Later()
+		}
+	}
+	return math.Sqrt(sum)
+}
