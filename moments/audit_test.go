@@ -1,7 +1,6 @@
 package moments
 
 import (
-	"math"
 	"testing"
 
 	"streamdp/dp"
@@ -29,19 +28,12 @@ func newSubject(e *Estimator) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, second := deviations(&e.plan, e.cfg.Columns)
-	value := "mean"
-	if w.Kind == "sum" {
-		value = "sum"
-	}
-	s := audit.Running{
-		Mechanism: e, Mu: e.plan.Mu, Workload: w,
-		Series: []audit.Series{
-			{Array: "jme/first", Value: value, Exp: e.plan.Lattice.Exp, Deviations: first, C: c},
-			{Array: "jme/second", Value: "second_moment", Exp: e.plan.SecondExp, Deviations: second, C: c},
-		},
+	p := e.Plan()
+	s := audit.Joint{
+		Mechanism: e, Mu: p.Mu, Workload: w, C: c, First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal,
+		Exp: p.Lattice.Exp, SecondExp: p.SecondExp,
 	}.Subject()
-	return &subject{s, e, e.cfg, e.Plan(), w.Kernel(), c}, nil
+	return &subject{s, e, e.cfg, p, w.Kernel(), c}, nil
 }
 
 func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
@@ -51,22 +43,6 @@ func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
 		t.Fatal(err)
 	}
 	return a
-}
-
-// deviations returns the plan's standard deviations of one step's independent
-// draws, in lattice units.
-func deviations(p *Plan, columns int) (first, second []float64) {
-	first = []float64{math.Ldexp(p.First, -p.Lattice.Exp)}
-	for i := range columns {
-		for j := i; j < columns; j++ {
-			sd := p.OffDiagonal
-			if i == j {
-				sd = p.Diagonal
-			}
-			second = append(second, math.Ldexp(sd, -p.SecondExp))
-		}
-	}
-	return first, second
 }
 
 // root returns the coefficients of the square root of the subject's kernel.

@@ -459,7 +459,7 @@ func TestMechanism(t *testing.T) {
 		for j := range matrix {
 			unit := make([]float64, steps)
 			unit[j] = 1
-			matrix[j], _, _ = audit.Whiten(a.c(), unit)
+			matrix[j], _ = audit.Whiten(a.c(), unit)
 		}
 		source := rand.New(rand.NewPCG(1, 9))
 		draws := map[string][][]float64{}

@@ -22,10 +22,13 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	t.Helper()
 	e := mustNew(t, c, p)
 	f(&e.plan)
-	e.first.sd, e.second.sd = deviations(&e.plan, c.Columns)
 	a, err := newSubject(e)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, s := range []*series{&e.first, &e.second} {
+		array, _ := a.Array(s.name, 1)
+		s.sd = array.Deviations
 	}
 	return a
 }

@@ -144,7 +144,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g),
-		statusCommand(g), epochCommand(g), ledgerCommand(g), keygenCommand(g), versionCommand(g),
+		statusCommand(g), epochCommand(g), ledgerCommand(g), auditCommand(g), keygenCommand(g), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}

@@ -134,9 +134,22 @@ func (s *Subject) run(x Stream, noise Source) ([]*dp.Release, error) {
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", t, err)
 		}
-		releases[i] = r
+		releases[i] = clone(r)
 	}
 	return releases, nil
+}
+
+// clone copies a release: it may share memory with the mechanism.
+func clone(r *dp.Release) *dp.Release {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Values = slices.Clone(r.Values)
+	for i, v := range c.Values {
+		c.Values[i].Shape, c.Values[i].Data, c.Values[i].SE = slices.Clone(v.Shape), slices.Clone(v.Data), slices.Clone(v.SE)
+	}
+	return &c
 }
 
 // rows runs the stream and returns what its releases were made from.

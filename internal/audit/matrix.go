@@ -24,15 +24,16 @@ type Whitener interface {
 	Later() float64
 }
 
-// Whiten returns Cx, C_tt for each t, and the rest of the energy.
-func Whiten(w Whitener, x []float64) (white, diagonal []float64, later float64) {
+// Whiten returns Cx and C_tt for each t. w must be at its beginning; then it is
+// where Later is that of x.
+func Whiten(w Whitener, x []float64) (white, diagonal []float64) {
 	white, diagonal = make([]float64, len(x)), make([]float64, len(x))
 	for t, v := range x {
 		c, s := w.Ahead()
 		white[t], diagonal[t] = c*v+s, c
 		w.Push(v)
 	}
-	return white, diagonal, w.Later()
+	return white, diagonal
 }
 
 // Identity is the matrix of independent noise.
@@ -76,8 +77,11 @@ func (w *toeplitz) Push(x float64) {
 }
 
 func (w *toeplitz) Later() (sum float64) {
-	if len(w.at) == 1 { // neighbours that differ in one step
-		return w.x[0] * w.x[0] * w.energy[w.t-w.at[0]]
+	switch len(w.at) {
+	case 0:
+		return 0
+	case 1: // neighbours that differ in one step
+		return w.x[0] * w.x[0] * (w.energy[w.t-w.at[0]] - w.energy[len(w.c)-w.at[0]])
 	}
 	ahead := toeplitz{c: w.c, t: w.t, at: w.at, x: w.x}
 	for ; ahead.t < len(w.c); ahead.t++ {

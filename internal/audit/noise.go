@@ -22,8 +22,8 @@ type NoiseReport struct {
 	// where it is more.
 	Off      float64
 	Identity error
-	// Words is how many words of the generator were seen, none of them twice;
-	// Repeated says which was.
+	// Words is how many words of the generator were remembered, none of which
+	// came twice; Repeated says which did.
 	Words    int
 	Repeated error
 
@@ -77,7 +77,7 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				q.x[i] -= float64(k.hidden[j])
 				reach = max(reach, math.Abs(q.x[i]))
 			}
-			white, diagonal, _ := Whiten(q.whitener, q.x)
+			white, diagonal := Whiten(q.whitener, q.x)
 			// The oracle's own rounding: a few units of 2⁻⁵² of the largest sum.
 			slack := reach * 0x1p-45
 			for i, t := range q.steps {
@@ -98,7 +98,14 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	return n, nil
 }
 
+// maxWords bounds the words that are remembered: as many random ones are all
+// different but for 2⁻³¹.
+const maxWords = 1 << 17
+
 func (n *NoiseReport) see(word uint64) {
+	if len(n.words) == maxWords && !n.words[word] {
+		return
+	}
 	if n.words[word] {
 		fail(&n.Repeated, fmt.Errorf("the generator gives word %016x twice", word))
 	}

@@ -57,6 +57,9 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 		for i, x := range special {
 			all = append(all, Pair{x, special[i%2]}) // nil and zeros
 		}
+		for i := range 12 {
+			all = append(all, Pair{unit(clip, float64(i)*math.Pi/6), special[i%2]})
+		}
 		return all
 	}
 	for i := range 13 {

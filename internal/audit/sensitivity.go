@@ -42,11 +42,11 @@ func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 			for i, t := range q.steps {
 				q.x[i] = (y[name][t][j] - q.x[i]) / q.sd[i]
 			}
-			white, _, later := Whiten(q.whitener, q.x)
+			white, _ := Whiten(q.whitener, q.x)
 			for _, v := range white {
 				sum += v * v
 			}
-			sum += later
+			sum += q.whitener.Later()
 		}
 	}
 	return math.Sqrt(sum), nil

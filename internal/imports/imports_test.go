@@ -20,7 +20,7 @@ var ours = map[string]string{
 	"moments":                  "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments internal/column internal/fault",
 	"stream":                   "config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
-	"cmd/streamdp":             "config dp moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
+	"cmd/streamdp":             "config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
 	"internal/audit":           "dp matfact internal/stattest",
 	"internal/bin":             "",
 	"internal/column":          "",

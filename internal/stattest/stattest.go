@@ -83,20 +83,22 @@ func (c Check) at(format string, args ...any) Check {
 
 // Variance reports samples of N(0, 1), independent, whose sum of squares is
 // outside the χ² quantiles of mass alpha/2 each.
-func Variance(z []float64, alpha float64) error { return variance(z, alpha).Err() }
+func Variance(z []float64, alpha float64) error { return VarianceCheck(z, alpha).Err() }
 
-func variance(z []float64, alpha float64) Check {
+// VarianceCheck is the check that Variance makes.
+func VarianceCheck(z []float64, alpha float64) Check {
 	var sum float64
 	for _, x := range z {
 		sum += x * x
 	}
-	return sumOfSquares(sum, len(z), alpha)
+	return SquaresCheck(sum, len(z), alpha)
 }
 
 // SumOfSquares is Variance of n samples whose squares add up to sum.
-func SumOfSquares(sum float64, n int, alpha float64) error { return sumOfSquares(sum, n, alpha).Err() }
+func SumOfSquares(sum float64, n int, alpha float64) error { return SquaresCheck(sum, n, alpha).Err() }
 
-func sumOfSquares(sum float64, samples int, alpha float64) Check {
+// SquaresCheck is the check that SumOfSquares makes.
+func SquaresCheck(sum float64, samples int, alpha float64) Check {
 	low, high := ChiSquared(samples, alpha/2)
 	n := float64(samples)
 	return Check{"variance", sum / n, low / n, high / n, samples, alpha}
@@ -121,9 +123,10 @@ func mean(samples []float64, want, sd, alpha float64) Check {
 // Correlation reports two sequences of mean 0, independent of each other and
 // each of independent Gaussians, whose correlation r has |r|√n > z. r√n has the
 // variance of a standard Gaussian and lighter tails, for alpha below 1 %.
-func Correlation(a, b []float64, alpha float64) error { return correlation(a, b, alpha).Err() }
+func Correlation(a, b []float64, alpha float64) error { return CorrelationCheck(a, b, alpha).Err() }
 
-func correlation(a, b []float64, alpha float64) Check {
+// CorrelationCheck is the check that Correlation makes.
+func CorrelationCheck(a, b []float64, alpha float64) Check {
 	var ab, aa, bb float64
 	for i, x := range a {
 		y := b[i]
@@ -140,7 +143,7 @@ func correlation(a, b []float64, alpha float64) Check {
 func Lag(z []float64, lag int, alpha float64) error { return lagged(z, lag, alpha).Err() }
 
 func lagged(z []float64, lag int, alpha float64) Check {
-	return correlation(z[:len(z)-lag], z[lag:], alpha).at("lag %d", lag)
+	return CorrelationCheck(z[:len(z)-lag], z[lag:], alpha).at("lag %d", lag)
 }
 
 // White reports everything that rows of independent N(0, 1) cannot show: the
@@ -176,15 +179,23 @@ func Whiteness(rows [][]float64, lags int, alpha float64) []Check {
 	lags = min(lags, n-1)
 	k := min(d, paired)
 	share := alpha / float64(1+2*d+k*(k-1)/2+k*lags)
-	checks := []Check{variance(all, share)}
+	checks := []Check{VarianceCheck(all, share)}
+	bounds := VarianceCheck(columns[0], share) // the same for all
 	for i, x := range columns {
-		checks = append(checks, variance(x, share).at("coordinate %d", i), mean(x, 0, 1, share).at("coordinate %d", i))
+		v, m := bounds, 0.0
+		v.Value = 0
+		for _, z := range x {
+			v.Value += z * z / float64(n)
+			m += z / float64(n)
+		}
+		most := Normal(share) / math.Sqrt(float64(n))
+		checks = append(checks, v.at("coordinate %d", i), Check{"mean", m, -most, most, n, share}.at("coordinate %d", i))
 	}
 	for a := range k {
 		i := a * d / k
 		for b := range a {
 			j := b * d / k
-			checks = append(checks, correlation(columns[i], columns[j], share).at("coordinates %d, %d", j, i))
+			checks = append(checks, CorrelationCheck(columns[i], columns[j], share).at("coordinates %d, %d", j, i))
 		}
 		for lag := 1; lag <= lags; lag++ {
 			checks = append(checks, lagged(columns[i], lag, share).at("coordinate %d", i))

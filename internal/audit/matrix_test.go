@@ -1,0 +1,138 @@
+package audit
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"streamdp/matfact"
+)
+
+// TestWhiteners compares entry by entry with dense products, and the energy of
+// what is to come with its sum.
+func TestWhiteners(t *testing.T) {
+	t.Parallel()
+	const steps, end = 12, 4000
+	root, err := KernelRoot(matfact.Workload{Kind: "window", Window: 5}, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	phased, err := matfact.New(matfact.Config{Kind: "phased"}, matfact.Workload{Kind: "sum"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blt, err := matfact.New(matfact.Config{Kind: "blt", Horizon: 300}, matfact.Workload{Kind: "exponential", Decay: 0.99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func(f matfact.Factorization) Matrix {
+		m, err := Stored(f.Stored(), matfact.Workload{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	source := rand.New(rand.NewPCG(1, 2))
+	for name, c := range map[string]struct {
+		m    Matrix
+		rows int
+	}{
+		"identity": {Identity, end},
+		"Toeplitz": {Toeplitz(root), 40},
+		"inverse":  {Inverse([]float64{2, -0.5, -0.3}, 40), 40},
+		"phased":   {stored(phased), end},
+		"blt":      {stored(blt), end},
+	} {
+		column := func(j, n int) []float64 { // of C
+			unit := make([]float64, n)
+			unit[j] = 1
+			white, _ := Whiten(c.m(), unit)
+			return white
+		}
+		for _, zeros := range []int{0, 5, 11, 12} {
+			x := make([]float64, steps)
+			for i := zeros; i < steps; i++ {
+				x[i] = source.NormFloat64()
+			}
+			w := c.m()
+			white, diagonal := Whiten(w, x)
+			want := make([]float64, c.rows)
+			for j, v := range x {
+				for i, k := range column(j, c.rows) {
+					want[i] += k * v
+				}
+				if got := column(j, c.rows)[j]; diagonal[j] != got {
+					t.Errorf("%s: the diagonal is %g, want %g", name, diagonal[j], got)
+				}
+			}
+			var later float64
+			for i, v := range want {
+				if i >= steps {
+					later += v * v
+				} else if math.Abs(white[i]-v) > 1e-12 {
+					t.Errorf("%s: entry %d is %g, want %g", name, i, white[i], v)
+				}
+			}
+			got := w.Later()
+			for range c.rows - steps {
+				w.Push(0)
+			}
+			if got -= w.Later(); !(math.Abs(got-later) <= 1e-9*(1+later)) {
+				t.Errorf("%s: the energy to come is %.12g, want %.12g", name, got, later)
+			}
+		}
+	}
+	// D·C = I.
+	d := []float64{2, -0.5, -0.3}
+	w := Inverse(d, 40)()
+	c, _ := Whiten(w, append([]float64{1}, make([]float64, 39)...))
+	for i := range c {
+		var got float64
+		for j, v := range d {
+			if j <= i {
+				got += v * c[i-j]
+			}
+		}
+		if want := map[bool]float64{true: 1}[i == 0]; math.Abs(got-want) > 1e-14 {
+			t.Errorf("D·C is %g at %d", got, i)
+		}
+	}
+	if _, err := Stored(&matfact.Stored{Kind: "unheard-of"}, matfact.Workload{}, 0); err == nil || !strings.Contains(err.Error(), "know no") {
+		t.Errorf("an unknown factorization: %v", err)
+	}
+}
+
+func TestKernelRoot(t *testing.T) {
+	t.Parallel()
+	for _, w := range []matfact.Workload{
+		{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.9}, {Kind: "exponential", Decay: 0.99999},
+		{Kind: "window", Window: 1}, {Kind: "window", Window: 2}, {Kind: "window", Window: 7}, {Kind: "window", Window: 5000},
+	} {
+		for _, n := range []int{1, 2, 3000} {
+			c, err := KernelRoot(w, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for j := range c {
+				var got float64
+				for i := range j + 1 {
+					got += c[i] * c[j-i]
+				}
+				want := 1.0
+				if w.Kind == "exponential" {
+					want = math.Pow(w.Decay, float64(j))
+				}
+				if w.Kind == "window" && j >= int(w.Window) {
+					want = 0
+				}
+				if math.Abs(got-want) > 1e-11 {
+					t.Errorf("%+v: square at %d is %g, want %g", w, j, got, want)
+				}
+			}
+		}
+	}
+	if _, err := KernelRoot(matfact.Workload{Kind: "x"}, 3); err == nil {
+		t.Error("an unknown workload has a root")
+	}
+}

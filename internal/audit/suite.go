@@ -1,0 +1,335 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"streamdp/dp"
+	"streamdp/internal/stattest"
+)
+
+// Suite is a mechanism with what the audits of this package need to run all that
+// apply to it: A0, A1 and A2.
+type Suite struct {
+	// Configured is the mechanism as it is configured. Loud is the same with a
+	// large μ, about 4, where the fewest runs show a relative error; nil leaves
+	// A2 out.
+	Configured, Loud *Subject
+	// Clip is the norm to which rows are clipped, Adjacency the relation.
+	Clip      float64
+	Adjacency dp.Adjacency
+	// Worst are the pairs that are farthest apart. They must be as far apart as
+	// μ says, up to 0.1 %.
+	Worst []Pair
+	// Horizon is the last step, 0 for none.
+	Horizon uint64
+	// Keys give all noise and all records.
+	Keys *Keys
+	// Quick runs a tenth.
+	Quick bool
+}
+
+// Finding is the outcome of one audit. It passes where Low ≤ Statistic ≤ High and
+// Fault is empty.
+type Finding struct {
+	Audit string `json:"audit"` // A0, A1, A2, A3
+	What  string `json:"what"`
+	// Draws is the number of Gaussians that the mechanism drew.
+	Draws     int     `json:"draws"`
+	Statistic float64 `json:"statistic"`
+	Low       float64 `json:"low"`
+	High      float64 `json:"high"`
+	// Level bounds the probability that a mechanism without fault fails; 0: it
+	// can't.
+	Level float64 `json:"level"`
+	// Finds is what the audit finds with probability Power at least.
+	Finds  string  `json:"finds"`
+	Power  float64 `json:"power"`
+	Passed bool    `json:"passed"`
+	Fault  string  `json:"fault,omitempty"`
+}
+
+// verdict decides. What went wrong in detail goes first.
+func (f Finding) verdict(err error) Finding {
+	f.Passed = err == nil && f.Statistic >= f.Low && f.Statistic <= f.High
+	switch {
+	case err != nil:
+		f.Fault = strings.ReplaceAll(err.Error(), "\n", "; ")
+	case !f.Passed:
+		f.Fault = fmt.Sprintf("%.6g is outside [%.6g, %.6g]", f.Statistic, f.Low, f.High)
+	}
+	if f.Statistic-f.Statistic != 0 { // JSON has no such numbers
+		f.Statistic = 0
+	}
+	return f
+}
+
+// Run runs the suite. An error means that an audit could not be made: it is not a
+// pass.
+func (s *Suite) Run() ([]Finding, error) {
+	var all []Finding
+	for _, part := range []func() ([]Finding, error){s.sensitivity, s.noise, s.shift} {
+		found, err := part()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// budget is about how many coordinates of all steps and runs one audit may take.
+func (s *Suite) budget() int {
+	if s.Quick {
+		return 3e5
+	}
+	return 3e7
+}
+
+// width counts the coordinates that one step draws.
+func (s *Suite) width() (int, error) {
+	n := 0
+	var asked error
+	_, err := s.Configured.run(make(Stream, 1), func(uint64) dp.Noise {
+		return noiseFunc(func(_ string, hidden []int64) dp.Row {
+			n += len(hidden)
+			return newGiven(&asked, len(hidden), func(int) float64 { return 0 })
+		})
+	})
+	if err == nil && n == 0 {
+		err = fmt.Errorf("the first step draws no noise")
+	}
+	return n, err
+}
+
+func (s *Suite) steps(most int) int {
+	if s.Horizon > 0 {
+		most = int(min(uint64(most), s.Horizon))
+	}
+	return most
+}
+
+// records returns rows of up to three records a step, no more than fit; some are
+// clipped, some invalid.
+func (s *Suite) records(steps int) Stream {
+	d := s.Configured.Columns()
+	first, end := s.Configured.Range(1)
+	slots := int(min(3, end-first))
+	x := make(Stream, steps)
+	for t := range x {
+		z := s.Keys.row("records", uint64(t), slots*d)
+		for i := range slots {
+			if (t+2*i)%7 == 5 {
+				x[t] = append(x[t], nil)
+				continue
+			}
+			row := make([]float64, d)
+			for j := range row {
+				row[j] = z[i*d+j] * s.Clip / math.Sqrt(float64(d))
+			}
+			x[t] = append(x[t], row)
+		}
+	}
+	return x
+}
+
+// place puts x and y into a step of the stream, in a slot that may lie far behind
+// the last record.
+func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
+	n := slices.Clone(base)
+	n[t] = make([][]float64, max(len(base[t]), slot+1))
+	copy(n[t], base[t])
+	return n.Replace(t, slot, p.X), n.Replace(t, slot, p.Y)
+}
+
+// sensitivity is A0.
+func (s *Suite) sensitivity() ([]Finding, error) {
+	c := s.Configured
+	width, err := s.width()
+	if err != nil {
+		return nil, err
+	}
+	steps := s.steps(8)
+	for steps > 2 && 4*steps*width > s.budget() {
+		steps--
+	}
+	base := s.records(steps)
+	pairs := append(slices.Clone(s.Worst), Pairs(s.Clip, c.Columns(), s.Adjacency)...)
+	first, end := c.Range(1)
+	slots := int(min(end-first, 1<<14))
+	type trial struct {
+		p       Pair
+		t, slot int
+	}
+	var trials []trial
+	for i, p := range pairs {
+		trials = append(trials, trial{p, 0, 0})
+		if i < len(s.Worst) {
+			for _, at := range [][2]int{{0, slots - 1}, {0, slots / 2}, {min(1, steps-1), 0}, {steps / 2, 0}, {steps - 1, slots - 1}} {
+				trials = append(trials, trial{p, at[0], at[1]})
+			}
+		}
+	}
+	// The worst pairs come first and are never left out.
+	if most := max(6*len(s.Worst), s.budget()/(4*steps*width)); len(trials) > most {
+		trials = trials[:most]
+	}
+	far, apart := 0.0, 0.0
+	worst := math.Inf(1)
+	var leak, failed error
+	for i, k := range trials {
+		x, y := s.place(base, k.t, k.slot, k.p)
+		distance, err := c.Coupling(x, y, s.Keys)
+		if err != nil {
+			apart++
+			fail(&leak, err)
+		}
+		if c.Recover != nil {
+			if distance, err = c.Sensitivity(x, y, s.Keys); err != nil {
+				fail(&failed, err)
+			}
+		}
+		far = max(far, distance/c.Mu)
+		if i < 6*len(s.Worst) && k.t == 0 {
+			worst = min(worst, distance/c.Mu)
+		}
+	}
+	draws := 2 * len(trials) * steps * width
+	found := []Finding{
+		Finding{
+			Audit: "A0", What: fmt.Sprintf("sensitivity/mu, largest of %d pairs", len(trials)), Draws: draws,
+			Statistic: far, Low: 0, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
+		}.verdict(failed),
+		Finding{
+			Audit: "A0", What: "pairs that no noise makes release the same", Draws: draws,
+			Statistic: apart, Low: 0, High: 0, Finds: "releases of more than noisy integers", Power: 1,
+		}.verdict(leak),
+	}
+	if len(s.Worst) > 0 {
+		found = append(found, Finding{
+			Audit: "A0", What: "sensitivity/mu, worst pair", Draws: draws,
+			Statistic: worst, Low: 0.999, High: 1 + 1e-9, Finds: "0.1 % too much noise", Power: 1,
+		}.verdict(failed))
+	}
+	return found, nil
+}
+
+// noise is A1.
+func (s *Suite) noise() ([]Finding, error) {
+	c := s.Configured
+	if c.Recover == nil {
+		return nil, nil
+	}
+	width, err := s.width()
+	if err != nil {
+		return nil, err
+	}
+	target, most := 40000, 500000 // 40 000 draws show 4 % less noise
+	if s.Quick {
+		target, most = 6000, 50000
+	}
+	steps := min(s.steps(512), max(32, most/width))
+	base := s.records(steps)
+	var n *NoiseReport
+	var runs [2][]float64 // every second run
+	for k := 0; k < 2 || k%2 == 1 || n.Draws < target; k++ {
+		r, err := c.Noise(base, s.Keys.next())
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(r.White)) {
+			runs[k%2] = append(runs[k%2], slices.Concat(r.White[name]...)...)
+		}
+		if n == nil {
+			n = r
+		} else {
+			n.Add(r)
+		}
+	}
+	const alpha = stattest.Alpha / 2 // a half for the runs' correlation
+	checks := n.Law(alpha)
+	between := stattest.CorrelationCheck(runs[0], runs[1], alpha)
+	variance, others := checks[0], append(checks[1:], between)
+	used := 0.0
+	for _, k := range others {
+		used = max(used, k.Used())
+	}
+	share := checks[0].Alpha
+	low, _ := stattest.ChiSquared(n.Draws, share/2)
+	_, high := stattest.ChiSquared(n.Draws, 1-Power)
+	return []Finding{
+		Finding{
+			Audit: "A1", What: "releases off the noise drawn, in roundings", Draws: n.Draws,
+			Statistic: n.Off, Low: 0, High: 1, Finds: "another size, shape or rounding", Power: 1,
+		}.verdict(n.Identity),
+		Finding{
+			Audit: "A1", What: "variance of whitened releases", Draws: n.Draws,
+			Statistic: variance.Value, Low: variance.Low, High: variance.High, Level: share,
+			Finds: fmt.Sprintf("a deviation %.2g %% too small", 100*(1-math.Sqrt(low/high))), Power: Power,
+		}.verdict(nil),
+		Finding{
+			Audit: "A1", What: fmt.Sprintf("largest of %d moments, over its bound", len(others)), Draws: n.Draws,
+			Statistic: used, Low: 0, High: 1, Level: stattest.Alpha,
+			Finds: fmt.Sprintf("a correlation of %.2g", correlationFound(others)), Power: Power,
+		}.verdict(Failed(others)),
+		Finding{
+			Audit: "A1", What: fmt.Sprintf("words given twice, of %d", n.Words), Draws: n.Draws,
+			Statistic: boolean(n.Repeated != nil), Low: 0, High: 0, Level: float64(n.Words) * float64(n.Words) * 0x1p-65,
+			Finds: "a row used twice", Power: 1,
+		}.verdict(n.Repeated),
+	}, nil
+}
+
+// correlationFound returns a correlation that each of the checks of correlations
+// exposes with probability Power.
+func correlationFound(checks []stattest.Check) (r float64) {
+	for _, c := range checks {
+		if strings.HasSuffix(c.What, "correlation") {
+			r = max(r, c.High+stattest.Normal(2*(1-Power))/math.Sqrt(float64(c.Samples)))
+		}
+	}
+	return min(1, r)
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// shift is A2.
+func (s *Suite) shift() ([]Finding, error) {
+	if s.Loud == nil || s.Loud.Recover == nil || len(s.Worst) == 0 {
+		return nil, nil
+	}
+	width, err := s.width()
+	if err != nil {
+		return nil, err
+	}
+	runs, least := 3300, 72
+	if s.Quick {
+		runs = least
+	}
+	steps := s.steps(4)
+	for steps > 1 && 2*least*steps*width > s.budget() {
+		steps--
+	}
+	if most := s.budget() / (2 * steps * width); runs > most {
+		runs = max(least, most)
+	}
+	base := s.records(steps)
+	x, y := s.place(base, 0, 0, s.Worst[0])
+	r, err := s.Loud.Shift(x, y, s.Keys, runs, stattest.Alpha)
+	if err != nil {
+		return nil, err
+	}
+	return []Finding{Finding{
+		Audit: "A2", What: fmt.Sprintf("%d runs a side under fresh keys, mu %.3g", r.Runs, s.Loud.Mu),
+		Draws: 2 * r.Runs * steps * width, Statistic: r.T, Low: r.Low, High: r.High, Level: stattest.Alpha,
+		Finds: fmt.Sprintf("%.3g times mu", r.Finds), Power: Power,
+	}.verdict(nil)}, nil
+}
