@@ -98,6 +98,11 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	return n, nil
 }
 
+// NoiseUnder is Noise under a new run's noise of keys.
+func (s *Subject) NoiseUnder(x Stream, keys *Keys) (*NoiseReport, error) {
+	return s.Noise(x, keys.next())
+}
+
 // maxWords bounds the words that are remembered: as many random ones are all
 // different but for 2⁻³¹.
 const maxWords = 1 << 17

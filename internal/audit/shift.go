@@ -87,7 +87,7 @@ func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*Shif
 	r := &ShiftReport{
 		Runs: runs,
 		T:    (means[1] - means[0]) / math.Sqrt(squares/float64(freedom)) * root,
-		Low:  -stattest.NoncentralT(freedom, -distance*root, alpha/2),
+		Low:  -stattest.NoncentralT(freedom, -min(distance, math.Sqrt(left))*root, alpha/2),
 		High: stattest.NoncentralT(freedom, math.Sqrt(left)*root, alpha/2),
 	}
 	r.Finds = 1

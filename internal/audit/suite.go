@@ -236,7 +236,7 @@ func (s *Suite) noise() ([]Finding, error) {
 	var n *NoiseReport
 	var runs [2][]float64 // every second run
 	for k := 0; k < 2 || k%2 == 1 || n.Draws < target; k++ {
-		r, err := c.Noise(base, s.Keys.next())
+		r, err := c.NoiseUnder(base, s.Keys)
 		if err != nil {
 			return nil, err
 		}
