@@ -463,3 +463,94 @@ func same(t *testing.T, x, y *audit.Subject, steps int) {
 		}
 	}
 }
+
+// TestAuditSampler looks at 2²⁰ draws of the generator itself, over streams,
+// epochs, arrays and steps: Kolmogorov's distance, how many lie beyond 4 and 5,
+// variance, correlations of everything with everything, and no word twice. The
+// correlations share a level of 10⁻⁹, as each of the other tests has; that a word
+// comes twice by chance has the probability 2⁻²⁵.
+func TestAuditSampler(t *testing.T) {
+	t.Parallel()
+	const steps, width = 64, 2048
+	var all []float64
+	var columns [][]float64
+	words := map[uint64]bool{}
+	for k := range 8 { // stream, epoch, array
+		e, err := dp.NewEpoch(&[32]byte{5}, &[32]byte{6}, fmt.Sprint("stream-", k&1), uint64(1+k>>1&1), [16]byte{}, [32]byte{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h dp.Transcript
+		var column []float64
+		for step := range uint64(steps) {
+			row := e.Step(step+1, &h).Row(fmt.Sprint("array/", k>>2), nil)
+			z := make([]float64, width)
+			row.Fill(z)
+			for j := range z {
+				w := row.Word(j)
+				if words[w] {
+					t.Fatalf("word %016x comes twice", w)
+				}
+				words[w] = true
+			}
+			column = append(column, z...)
+		}
+		columns = append(columns, column)
+		all = append(all, column...)
+	}
+	n := len(all)
+	if n != 1<<20 {
+		t.Fatalf("%d draws", n)
+	}
+	if err := stattest.KolmogorovSmirnov(all, stattest.Gaussian, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	if err := stattest.Variance(all, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	for _, beyond := range []float64{4, 5} {
+		count := 0
+		for _, z := range all {
+			if math.Abs(z) > beyond {
+				count++
+			}
+		}
+		mean := float64(n) * math.Erfc(beyond/math.Sqrt2)
+		low, high := poisson(mean, stattest.Alpha/2)
+		t.Logf("%d beyond %g, expected %.1f, allowed %d to %d", count, beyond, mean, low, high)
+		if count < low || count > high {
+			t.Errorf("%d draws beyond %g, must be %d to %d", count, beyond, low, high)
+		}
+	}
+	share := stattest.Alpha / 1e4
+	for i, a := range columns {
+		for _, b := range columns[:i] {
+			if err := stattest.Correlation(a, b, share); err != nil {
+				t.Errorf("columns of two streams, epochs or arrays: %v", err)
+			}
+		}
+		for lag := 1; lag <= 8; lag++ {
+			for _, distance := range []int{lag, lag * width} { // coordinates, steps
+				if err := stattest.Lag(a, distance, share); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// poisson returns the least and the largest count that a Poisson variable leaves
+// with probability at most alpha on either side; a binomial one of small p has
+// lighter tails.
+func poisson(mean, alpha float64) (low, high int) {
+	p, sum := math.Exp(-mean), 0.0
+	for k := 0; ; k++ {
+		if sum += p; sum <= alpha {
+			low = k + 1
+		}
+		if 1-sum <= alpha && float64(k) > mean {
+			return low, k
+		}
+		p *= mean / float64(k+1)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"testing"
 )
 
@@ -72,10 +73,14 @@ func TestNormalError(t *testing.T) {
 	}
 	words = append(words, word{0, 0})
 	source := rand.New(rand.NewPCG(1, 2))
-	for range 10_000 {
+	times := 1
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		times = 10
+	}
+	for range 10_000 * times {
 		words = append(words, word{source.Uint64() >> 1, source.Uint64()})
 	}
-	for range 2_000 {
+	for range 2_000 * times {
 		words = append(words, word{source.Uint64() >> (1 + source.UintN(48)), source.Uint64()})
 	}
 	var worstMain, worstNear, worstTail float64
@@ -210,7 +215,11 @@ func TestNormalJoins(t *testing.T) {
 		}
 		joins++
 		// The tail's first row meets the main table's last one too.
-		if d := math.Abs(poly(r.stored, 0.5) - poly(next.stored, -0.5)); d > 0x1p-48 {
+		most := 0x1p-50
+		if len(r.stored) != len(next.stored) || len(r.stored) > mainDegree+1 {
+			most = 0x1p-48
+		}
+		if d := math.Abs(poly(r.stored, 0.5) - poly(next.stored, -0.5)); d > most {
 			t.Errorf("row %d: a jump of 2^%.2f", i, math.Log2(d))
 		}
 	}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+const auditConfig = `[kafka]
+brokers = ["localhost:9092"]
+[state]
+dir = "DIR/state"
+key_file = "DIR/key"
+[stream.orders]
+input = { topic = "orders", columns = ["amount", "items"] }
+output = { topic = "orders.dp" }
+step = 20000
+centre = [3.0, 0.0]
+scale = [2.0, 5.0]
+[stream.orders.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "replace"
+limit_epsilon = 1.0
+[stream.orders.moments]
+clip = 1.5
+[stream.window]
+input = { topic = "visits", columns = ["n"] }
+output = { topic = "visits.dp" }
+step = 1
+horizon = 3
+[stream.window.privacy]
+epsilon = 8.0
+delta = 1e-5
+adjacency = "zero-out"
+limit_epsilon = 8.0
+[stream.window.moments]
+clip = 100.0
+workload = "window"
+window = 2
+factorization = "sqrt"
+`
+
+type auditAnswer struct {
+	Passed  bool
+	Streams []streamAudit
+}
+
+// TestAudit runs the command, quickly and in full. The key file and the state
+// directory that the configuration names do not exist, and need not. Its keys are
+// fresh: by their levels these runs fail once in 10⁸ times.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "streamdp.toml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(auditConfig, "DIR", dir)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := want(t, exitDone, "", "audit", "-c", file, "--quick")
+	for _, text := range []string{"stream orders: mu 0.1960", "stream window: mu 1.666", "AUDIT", "A0", "A1", "A2", "pass"} {
+		if !strings.Contains(table, text) {
+			t.Errorf("the table lacks %q:\n%s", text, table)
+		}
+	}
+	if strings.Contains(table, "FAIL") {
+		t.Errorf("audits fail:\n%s", table)
+	}
+	quick := answerOf(t, want(t, exitDone, "", "audit", "-c", file, "--quick", "--json"))
+	full := answerOf(t, want(t, exitDone, "", "audit", "-c", file, "--json"))
+	for k, a := range full.Streams {
+		if len(a.Findings) != 8 {
+			t.Errorf("stream %s: %d audits, want 8", a.Stream, len(a.Findings))
+		}
+		for i, f := range a.Findings {
+			q := quick.Streams[k].Findings[i]
+			if !f.Passed || !q.Passed || f.Fault != "" || f.Draws < q.Draws || f.Power < 0.999 || f.Level < 0 || f.Level > 1e-9 || f.Finds == "" {
+				t.Errorf("stream %s: %+v, quickly %+v", a.Stream, f, q)
+			}
+		}
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil || len(found) != 1 {
+		t.Errorf("the audit left %v, %v", found, err)
+	}
+}
+
+func answerOf(t *testing.T, out string) auditAnswer {
+	t.Helper()
+	var a auditAnswer
+	d := json.NewDecoder(strings.NewReader(out))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !a.Passed || len(a.Streams) != 2 || a.Streams[0].Stream != "orders" || a.Streams[1].Adjacency != dp.ZeroOut {
+		t.Errorf("the answer is %+v", a)
+	}
+	return a
+}
+
+// TestAuditFails: an estimator that costs twice what it says fails its audits, and
+// the command ends with exit code 1, in words and in JSON.
+func TestAuditFails(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse("test.toml", []byte(auditConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.Streams {
+		for _, asJSON := range []bool{false, true} {
+			suite, err := suiteOf(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			suite.Quick = true
+			suite.Configured.Mu /= 2
+			suite.Loud.Mu /= 2
+			a, err := runSuite(s.Name, suite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			code := exitCode(reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*streamAudit{a}), &errs)
+			if code != exitFailure || !strings.Contains(errs.String(), "3 of 8 audits failed") {
+				t.Errorf("stream %s: exit code %d, %q", s.Name, code, errs.String())
+			}
+			if asJSON {
+				var got auditAnswer
+				if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Passed || got.Streams[0].Passed || got.Streams[0].Findings[0].Fault == "" {
+					t.Errorf("stream %s: %v\n%s", s.Name, err, out.String())
+				}
+			} else if !strings.Contains(out.String(), "FAIL") || !strings.Contains(out.String(), "A2 failed: ") {
+				t.Errorf("stream %s:\n%s", s.Name, out.String())
+			}
+		}
+	}
+	if _, err := suiteOf(&config.Stream{Name: "none"}); err == nil {
+		t.Error("a mechanism without audits passes")
+	}
+}
