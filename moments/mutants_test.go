@@ -212,7 +212,7 @@ func TestMutantBands(t *testing.T) {
 			t.Parallel()
 			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
-			coef := inverse(kernelRoot(a.kernel, 6))
+			coef := inverse(a.root(t, 6))
 			for j := range coef {
 				coef[j] *= -1
 			}
@@ -223,16 +223,12 @@ func TestMutantBands(t *testing.T) {
 				s.shaper, taps[s.name] = x, x
 			}
 			source := keyed(t, 78)
-			var err error
-			if a.start, err = a.e.AppendBinary(nil); err != nil {
-				t.Fatal(err)
-			}
-			n, err := a.auditNoise(auditStream(steps, 2), func(t uint64) dp.Noise { return tapped{source(t), taps} }, stattest.Alpha)
+			n, err := a.Noise(auditStream(steps, 2), func(t uint64) dp.Noise { return tapped{source(t), taps} })
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (n.identity != nil) != m.fault {
-				t.Errorf("the audit found: %v", n.err())
+			if (n.Identity != nil) != m.fault {
+				t.Errorf("the audit found: %v", n.Identity)
 			}
 		})
 	}

@@ -10,6 +10,8 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+
+	"github.com/spf13/cobra"
 )
 
 const auditConfig = `[kafka]
@@ -126,7 +128,7 @@ func TestAuditFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			code := exitCode(reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*streamAudit{a}), &errs)
+			code := exitCode(new(cobra.Command), reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*streamAudit{a}), &errs)
 			if code != exitFailure || !strings.Contains(errs.String(), "3 of 8 audits failed") {
 				t.Errorf("stream %s: exit code %d, %q", s.Name, code, errs.String())
 			}

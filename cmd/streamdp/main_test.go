@@ -254,7 +254,7 @@ func TestUsage(t *testing.T) {
 		{"plan -c ../../examples/orders.toml --steps 0", exitUsage, "must be a positive number"},
 		{"plan -c ../../examples/orders.toml --stream nope", exitUsage, "no stream nope"},
 		{"audit", exitUsage, "a configuration is needed: -c FILE"},
-		{"audit x -c ../../examples/orders.toml", exitUsage, "unknown command"},
+		{"audit x -c ../../examples/orders.toml", exitUsage, "takes no argument"},
 		{"audit --slow", exitUsage, "unknown flag: --slow"},
 		{"epoch open nope -c ../../examples/orders.toml", exitUsage, "no stream nope"},
 		{"status --url http://127.0.0.1:1", exitFailure, "no daemon answers"},

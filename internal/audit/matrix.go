@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"streamdp/matfact"
 )
@@ -120,6 +121,15 @@ func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 			return nil, err
 		}
 		return Toeplitz(c), nil
+	case "bsr", "bisr":
+		c, err := KernelRoot(w, len(s.Bands)+1)
+		if err != nil {
+			return nil, err
+		}
+		if s.Kind == "bisr" {
+			c = reciprocal(c)
+		}
+		return func() Whitener { return &banded{c: c, inverse: s.Kind == "bisr"} }, nil
 	case "blt", "phased":
 		if len(s.Phases) == 0 {
 			return nil, errors.New("no phase")
@@ -127,6 +137,62 @@ func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 		return func() Whitener { return &buffered{stored: s, state: make([]float64, len(s.Decay))} }, nil
 	}
 	return nil, fmt.Errorf("the audits know no factorization %q", s.Kind)
+}
+
+// reciprocal returns as many coefficients of 1/c(x), for c[0] = 1.
+func reciprocal(c []float64) []float64 {
+	d := make([]float64, len(c))
+	d[0] = 1
+	for j := 1; j < len(c); j++ {
+		for i := range j {
+			d[j] -= c[j-i] * d[i]
+		}
+	}
+	return d
+}
+
+// banded is the matrix of the bands c[0] = 1, c[1], …, or its inverse: y = Cx by
+// y_t = x_t + Σ_{k≥1} c_k x_{t−k}, or x_t = y_t + Σ_{k≥1} c_k y_{t−k}.
+type banded struct {
+	c       []float64
+	inverse bool
+	past    []float64 // of x, or of y; the last len(c)−1
+}
+
+func (b *banded) Ahead() (c, s float64) {
+	for k := 1; k < len(b.c) && k <= len(b.past); k++ {
+		s += b.c[k] * b.past[len(b.past)-k]
+	}
+	if b.inverse {
+		s = -s
+	}
+	return 1, s
+}
+
+func (b *banded) Push(x float64) {
+	if b.inverse {
+		_, s := b.Ahead()
+		x += s
+	}
+	if len(b.past) >= len(b.c)-1 && len(b.past) > 0 {
+		copy(b.past, b.past[1:])
+		b.past = b.past[:len(b.past)-1]
+	}
+	b.past = append(b.past, x)
+}
+
+// Later follows y until nothing is left of it.
+func (b *banded) Later() (sum float64) {
+	rest := banded{b.c, b.inverse, slices.Clone(b.past)}
+	for quiet := 0; quiet < len(b.c); quiet++ {
+		_, s := rest.Ahead()
+		if math.Abs(s) > 1e-12 {
+			quiet = 0
+		}
+		sum += s * s
+		rest.Push(0)
+	}
+	return sum
 }
 
 // buffered is (Cx)_t = x_t/r + Σ_j Σ_i Ω_i(j) Θ_i^(t−j−1) x_j, the inner sums by
