@@ -398,6 +398,7 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 	if !d.f.once && d.f.csv == "" {
 		s.rate = demoRate
 	}
+	defer func() { d.records = int64(s.count - len(s.batch)) }() // an interrupt may leave some unsent
 	names := make([]string, len(d.names))
 	for i := range names {
 		names[i] = fmt.Sprintf("v%d", i+1)
@@ -415,9 +416,8 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 		if err := s.send(ctx, encodeRow("json", names, cells)); err != nil {
 			return err
 		}
-		d.records++
-		if d.records%1000 == 0 {
-			bar.Set64(d.records)
+		if s.count%1000 == 0 {
+			bar.Set64(int64(s.count))
 		}
 	}
 }

@@ -213,7 +213,9 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t stream.Task, k
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
 		return nil
 	}
-	if err != nil && err != io.EOF {
+	if err == io.EOF {
+		fmt.Fprintln(g.stderr)
+	} else if err != nil {
 		return err
 	}
 	return errors.New("not done (--yes does not ask)")
