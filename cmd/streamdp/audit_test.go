@@ -106,7 +106,7 @@ func answerOf(t *testing.T, out string) auditAnswer {
 	return a
 }
 
-// TestAuditFails: an estimator that costs twice what it says fails its audits, and
+// TestAuditFails: an estimator that costs three times what it says fails its audits, and
 // the command ends with exit code 1, in words and in JSON.
 func TestAuditFails(t *testing.T) {
 	t.Parallel()
@@ -121,8 +121,8 @@ func TestAuditFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			suite.Quick = true
-			suite.Configured.Mu /= 2
-			suite.Loud.Mu /= 2
+			suite.Configured.Mu /= 3
+			suite.Loud.Mu /= 3
 			a, err := runSuite(s.Name, suite)
 			if err != nil {
 				t.Fatal(err)
