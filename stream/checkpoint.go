@@ -165,6 +165,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 // store keeps the files of one task:
 //
 //	manifest-N, secret-N          of epoch N, N in decimal
+//	opening-N                     epoch N is being opened, and has drawn no noise
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
@@ -187,6 +188,7 @@ const (
 	checkpointName = "checkpoint"
 	previousName   = "checkpoint.prev"
 	temporaryName  = checkpointName + temporarySuffix
+	openingPrefix  = "opening-"
 	noSlot         = -1
 )
 
@@ -198,6 +200,7 @@ var slotBytes = 5 << 20
 
 func manifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
 func secretName(epoch uint64) string   { return fmt.Sprintf("secret-%d", epoch) }
+func openingName(epoch uint64) string  { return fmt.Sprint(openingPrefix, epoch) }
 
 // openStore makes the task's directory and removes what an interrupted write
 // left.
@@ -217,6 +220,33 @@ func openStore(d disk, dir string) (*store, error) {
 }
 
 func (s *store) path(name string) string { return filepath.Join(s.dir, name) }
+
+// mark notes, durably, that an epoch is being opened. Older marks are of epochs
+// that are void.
+func (s *store) mark(epoch uint64) error {
+	names, err := s.disk.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, openingPrefix) })
+	if err := removeAll(s.disk, s.dir, old...); err != nil {
+		return err
+	}
+	f, err := s.disk.Append(s.path(openingName(epoch)))
+	if err := write(f, err, nil); err != nil {
+		return err
+	}
+	return s.disk.SyncDir(s.dir)
+}
+
+// marked reports whether an opening of the epoch has not ended.
+func (s *store) marked(epoch uint64) (bool, error) {
+	_, err := s.disk.ReadFile(s.path(openingName(epoch)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
 
 // newestEpoch returns the largest epoch that files of the task name, 0 where
 // there are none.

@@ -162,8 +162,8 @@ func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 }
 
 // reach bounds what an epoch may have covered, where that is not known: at
-// least atLeast, and everything to the log's end; without a log everything, as
-// far as its horizon.
+// least atLeast, and everything to the log's end; without a log, or with one that
+// ends before what it has covered, everything, as far as its horizon.
 func (r *runner) reach(ctx context.Context, opened *Entry, atLeast int64) (end int64, err error) {
 	end = -1
 	err = r.retry(ctx, "input", func() error {
@@ -177,8 +177,8 @@ func (r *runner) reach(ctx context.Context, opened *Entry, atLeast int64) (end i
 	if err != nil {
 		return 0, err
 	}
-	if end >= 0 {
-		end = max(end, atLeast, opened.First)
+	if end < max(atLeast, opened.First) {
+		end = -1
 	}
 	if opened.End >= 0 && (end < 0 || end > opened.End) {
 		end = opened.End

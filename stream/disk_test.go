@@ -106,9 +106,14 @@ func reference(t *testing.T, shift int) epochReference {
 	t.Helper()
 	s := newScenario(t)
 	defer s.close()
+	var crashes []int
 	for range shift {
 		// A crash between charge and secret: the epoch is void.
 		probe := newScenario(t)
+		for _, k := range crashes {
+			probe.crashed(t, k, crashLost, nil)
+		}
+		probe.r.disk.(*simDisk).crash = -1
 		if err := probe.run(t); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +122,9 @@ func reference(t *testing.T, shift int) epochReference {
 		if k < 0 || !s.crashed(t, k, crashLost, nil) {
 			t.Fatal("no crash")
 		}
+		crashes = append(crashes, k)
 	}
+	s.r.disk.(*simDisk).crash = -1
 	if err := s.run(t); err != nil {
 		t.Fatal(err)
 	}
@@ -219,8 +226,10 @@ func (s *scenario) verify(t testing.TB, refs []epochReference) {
 			t.Errorf("%s is of epoch %d, which has ended", name, c.epoch)
 		}
 	}
-	if tmp := d.holds("checkpoint.tmp"); len(tmp) > 0 {
-		t.Errorf("%v is left", tmp)
+	for _, name := range []string{"checkpoint.tmp", "opening-"} {
+		if left := d.holds(name); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func (r *runner) settle(ctx context.Context) (*live, error) {
 				return nil, err
 			}
 			if began {
-				return nil, halted(haltState, "the manifest of epoch %d is missing, and the epoch has run: restore it from a backup, or start anew with: streamdp epoch open %s",
+				return nil, halted(haltState, "the manifest of epoch %d is missing, and the epoch may have run: restore it from a backup, or start anew with: streamdp epoch open %s",
 					last.Epoch, r.task.Stream)
 			}
 			// A crash inside an opening: no row of noise was ever drawn.
@@ -140,9 +140,14 @@ func (r *runner) ledgerIsNewest() error {
 	return nil
 }
 
-// began reports whether an epoch whose manifest is missing may have drawn
-// noise: then a checkpoint of it is there, or a release.
+// began reports whether an epoch whose manifest is missing may have drawn noise.
+// It has not where a crash inside its opening left the mark, and there is no
+// checkpoint of it and no release. Without the mark its files were lost, and that
+// nothing shows what it did proves nothing.
 func (r *runner) began(ctx context.Context, opened *Entry) (bool, error) {
+	if opening, err := r.store.marked(opened.Epoch); err != nil || !opening {
+		return true, err
+	}
 	cp, err := r.store.load()
 	if errors.Is(err, errCheckpoint) || cp != nil && cp.epoch == opened.Epoch {
 		return true, nil
@@ -178,8 +183,8 @@ type OpenRequest struct {
 }
 
 // open charges a new epoch and makes it, in an order that a crash cannot turn
-// into noise without a charge: ledger, secret, manifest, first checkpoint, each
-// durable before the next.
+// into noise without a charge: mark, ledger, secret, manifest, first checkpoint,
+// each durable before the next. The mark is what allows to take the charge back.
 func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.ledgerIsNewest(); err != nil {
 		return err
@@ -213,12 +218,18 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	e := r.charge(mech, src, base)
 	e.Epoch, e.Incarnation, e.Reason = epoch, incarnation, req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(nonce[:]), hex.EncodeToString(digest[:])
+	if err := r.write(ctx, func() error { return r.store.mark(epoch) }); err != nil {
+		return err
+	}
 	var charged float64
 	err = r.write(ctx, func() (err error) {
 		charged, err = r.d.ledger.open(e)
 		return err
 	})
 	if err != nil {
+		if err := r.unmark(ctx, epoch); err != nil {
+			return err
+		}
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {
 			return halted(haltBudget, "%w", err)
 		}
@@ -254,6 +265,9 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.begin(ctx, m, file, mech, output); err != nil {
 		return err
 	}
+	if err := r.unmark(ctx, epoch); err != nil {
+		return err
+	}
 	r.d.metrics.opened(r.task)
 	r.log.Info("epoch opened", "epoch", epoch, "base", base, "incarnation", incarnation, "reason", req.Reason,
 		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", charged, "limit_epsilon", p.LimitEpsilon)
@@ -285,6 +299,15 @@ func (r *runner) write(ctx context.Context, call func() error) error {
 		}
 		return err
 	})
+}
+
+// unmark takes back the mark of an epoch that is open, or will never be.
+func (r *runner) unmark(ctx context.Context, epoch uint64) error {
+	opening, err := r.store.marked(epoch)
+	if err != nil || !opening {
+		return err
+	}
+	return r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, openingName(epoch)) })
 }
 
 // begin writes the first checkpoint of an epoch.
@@ -365,6 +388,9 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 	}
 	if err := c.resume(cp); err != nil {
 		return nil, halted(haltState, "%w", err)
+	}
+	if err := r.unmark(ctx, m.Epoch); err != nil {
+		return nil, err
 	}
 	if err := r.limit(ctx, m); err != nil {
 		return nil, err
@@ -448,12 +474,16 @@ func (r *runner) void(ctx context.Context, opened *Entry) error {
 		return err
 	}
 	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
-	return r.write(ctx, func() error {
+	err := r.write(ctx, func() error {
 		return r.d.ledger.append(Entry{
 			Kind: kindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
 			Reason: "interrupted while opening, before any noise",
 		})
 	})
+	if err != nil {
+		return err
+	}
+	return r.unmark(ctx, opened.Epoch)
 }
 
 // closeEpoch ends the open epoch in the ledger, whose charge covers offsets

@@ -663,6 +663,7 @@ func TestInterruptedOpening(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		must(t, os.WriteFile(r.file(openingName(2)), nil, 0o600))
 		switch by {
 		case "start":
 			// The last one that counts is closed by request: nothing opens by itself.
@@ -686,9 +687,57 @@ func TestInterruptedOpening(t *testing.T) {
 				t.Errorf("%s: ledger: %s", by, got)
 			}
 		}
-		if _, err := os.Stat(r.file("secret-2")); err == nil {
-			t.Errorf("%s: the secret of a void epoch is still there", by)
+		for _, name := range []string{secretName(2), openingName(2), openingName(3)} {
+			if _, err := os.Stat(r.file(name)); err == nil {
+				t.Errorf("%s: %s is still there", by, name)
+			}
 		}
+	}
+}
+
+// TestLostFiles: an epoch whose files and releases are gone has run, as far as
+// anybody knows: its charge stays.
+func TestLostFiles(t *testing.T) {
+	t.Parallel()
+	for how, lose := range map[string]func(r *rig){
+		"deleted":   func(r *rig) { kafkatest.DeleteTopic(r.t, r.broker.Addrs(), "orders.dp") },
+		"truncated": func(r *rig) { kafkatest.DeleteRecords(r.t, r.broker.Addrs(), "orders.dp", 0, 10) },
+		"moved":     func(r *rig) { r.toml = with(r.toml, `"orders.dp"`, `"moved.dp"`) },
+	} {
+		r := ran(t, ordersStream)
+		must(t, os.RemoveAll(r.file("")))
+		lose(r)
+		if err := r.start().ends(); !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "epoch open orders") {
+			t.Errorf("%s: ended with %v", how, err)
+		}
+		if got := r.kinds(); got != "open" {
+			t.Errorf("%s: ledger: %s", how, got)
+		}
+		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+		if e := r.entries(); e[1].Kind != kindClose || e[1].End != 1050 {
+			t.Errorf("%s: ledger: %s, end %d", how, r.kinds(), e[1].End)
+		}
+	}
+}
+
+// TestLostCoverage: where nothing says how far an epoch read, and the log is one
+// that ends before it began, its charge has no end.
+func TestLostCoverage(t *testing.T) {
+	t.Parallel()
+	r := ran(t, ordersStream)
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+		return d.OpenEpoch(ctx, ordersTask, OpenRequest{From: "500"})
+	}))
+	x := r.start()
+	x.published(5)
+	x.end()
+	must(t, os.Truncate(r.file(checkpointName), 100))
+	kafkatest.DeleteTopic(t, r.broker.Addrs(), "orders.dp")
+	r.recreate(0, 10)
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
+	all := r.entries()
+	if e := all[len(all)-2]; e.Kind != kindClose || e.End != -1 {
+		t.Errorf("%s: end %d", e.Kind, e.End)
 	}
 }
 
