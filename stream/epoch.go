@@ -372,7 +372,11 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 		return nil, err
 	case cp == nil:
 		// A crash between manifest and checkpoint, or a lost file. What was
-		// published since is found in the output and must come out again.
+		// published since is found in the output and must come out again; of a
+		// lost file nothing else tells that the log is the one it read.
+		if err := r.recoverable(ctx, opened); err != nil {
+			return nil, err
+		}
 		if err := r.begin(ctx, m, file, mech, unknownOutput); err != nil {
 			return nil, err
 		}
@@ -409,6 +413,21 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 			r.s.Output.Topic, r.s.Output.Partition, ahead, m.Epoch, h, r.task.Stream)
 	}
 	return &live{m: m, core: c, cp: cp, published: published, ahead: ahead}, nil
+}
+
+// recoverable halts where an epoch without a checkpoint had one, and the output
+// holds no release that running it again would be held against.
+func (r *runner) recoverable(ctx context.Context, opened *Entry) error {
+	opening, err := r.store.marked(opened.Epoch)
+	if err != nil || opening {
+		return err
+	}
+	end, err := r.releasedTo(ctx, opened)
+	if err != nil || end >= 0 {
+		return err
+	}
+	return halted(haltState, "the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start anew with: streamdp epoch open %s",
+		opened.Epoch, r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
 }
 
 // manifest reads the manifest of an epoch that the ledger knows.

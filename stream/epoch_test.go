@@ -39,6 +39,13 @@ var haltedStates = []haltedState{
 	{name: "another secret", reason: haltKey, prepare: func(t *testing.T, r *rig) { flipByte(t, r.file("secret-1"), 5) }},
 	{name: "checkpoint damaged", reason: haltState, prepare: func(t *testing.T, r *rig) { flipByte(t, r.file(checkpointName), 300) }},
 	{name: "checkpoint torn", reason: haltState, prepare: func(t *testing.T, r *rig) { must(t, os.Truncate(r.file(checkpointName), 512)) }},
+	{name: "checkpoint and releases missing", reason: haltState, prepare: func(t *testing.T, r *rig) {
+		for _, name := range []string{checkpointName, previousName} {
+			must(t, os.Remove(r.file(name)))
+		}
+		kafkatest.DeleteTopic(t, r.broker.Addrs(), "orders.dp")
+		must(t, dial(t, r.addr).CreateTopic(t.Context(), "orders.dp", 1, nil))
+	}},
 	{name: "manifest damaged", reason: haltState, prepare: func(t *testing.T, r *rig) {
 		edit(t, r.file("manifest-1"), `"base": 0,`, `"base": 5,`)
 	}},
