@@ -129,3 +129,30 @@ func Near(t *testing.T, what string, got, want, rel, abs float64) {
 		t.Errorf("%s = %.17g, want %.17g (difference %.3g)", what, got, want, got-want)
 	}
 }
+
+// Table fails unless the rows of the table with that beginning of a header, in a
+// document of the project, are these: figures in documents are what the code
+// gives.
+func Table(t *testing.T, document, header string, rows []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(Root(t), document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), header)
+	if !ok {
+		t.Fatalf("%s has no table with the header %q", document, header)
+	}
+	var got []string
+	for i, line := range strings.Split(after, "\n") {
+		if i >= 2 && !strings.HasPrefix(line, "|") {
+			break
+		}
+		if i >= 2 { // behind the rest of the header and the rule
+			got = append(got, line)
+		}
+	}
+	if want := strings.Join(rows, "\n"); strings.Join(got, "\n") != want {
+		t.Errorf("the table of %s is not what the code gives, which is\n%s", document, want)
+	}
+}
