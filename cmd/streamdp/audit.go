@@ -149,7 +149,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	subject := func(p dp.Params) (*audit.Subject, moments.Plan, error) {
 		e, err := moments.New(*s.Moments, p)
 		if err != nil {
-			return nil, moments.Plan{}, err
+			return nil, moments.Plan{}, configError{err}
 		}
 		plan := e.Plan()
 		if plan.Method != "jme" {

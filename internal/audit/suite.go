@@ -231,7 +231,7 @@ func (s *Suite) noise() ([]Finding, error) {
 	if s.Quick {
 		target, most = 6000, 50000
 	}
-	steps := min(s.steps(512), max(32, most/width))
+	steps := min(s.steps(512), max(16, most/width))
 	base := s.records(steps)
 	var n *NoiseReport
 	var runs [2][]float64 // every second run
