@@ -259,7 +259,7 @@ type audited struct {
 // found lists what was found, for people.
 func (a audited) found() string {
 	var all []string
-	if a.far > 1+1e-9 {
+	if a.far > 1+1e-9 || a.far < 0.999 {
 		all = append(all, fmt.Sprintf("A0 sensitivity (%.4g μ)", a.far))
 	}
 	for _, f := range []struct {
@@ -323,6 +323,10 @@ func TestAuditMutants(t *testing.T) {
 	}{
 		{"none", nil, nil, 1, ""},
 		{"wrong factor 2", less(2, 1), nil, 2, "A0 A2"},
+		// Calibrated for zeroed records: 1 + ν where r(ν) = 4 is due.
+		{"zero-out noise under replacement", less(math.Sqrt(4/1.5), 1), nil, math.Sqrt(4 / 1.5), "A0 A2"},
+		// The variance for the deviation: here more than 1, so too much noise.
+		{"σ² for σ", less(1/plan.First, 1), nil, 1 / plan.First, "A0"},
 		// λ = 2/ζ² for 1/(2ζ²): r(2) = 6.25 where 4 is charged.
 		{"λ upside down", less(1, 2), nil, 1.25, "A0 A2"},
 		// λ = 1/2 for 1/(2ζ²) with ζ = 2: again r(2).
@@ -359,7 +363,7 @@ func TestAuditMutants(t *testing.T) {
 				name  string
 				found bool
 			}{
-				{"A0", a.far > 1+1e-9}, {"coupling", a.coupled != nil}, {"identity", a.noise != nil},
+				{"A0", a.far > 1+1e-9 || a.far < 0.999}, {"coupling", a.coupled != nil}, {"identity", a.noise != nil},
 				{"law", errors.Join(a.law, a.repeated) != nil}, {"A2", a.shift != nil},
 			} {
 				if must := strings.Contains(m.by, c.name); must && !c.found || m.by == "" && c.found {

@@ -26,6 +26,18 @@ func TestWhiteners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sums := matfact.Workload{Kind: "sum"}
+	band := func(kind string) Matrix {
+		f, err := matfact.New(matfact.Config{Kind: kind, Bands: 7, Horizon: 1000}, sums)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Stored(f.Stored(), sums, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
 	stored := func(f matfact.Factorization) Matrix {
 		m, err := Stored(f.Stored(), matfact.Workload{}, 0)
 		if err != nil {
@@ -42,6 +54,8 @@ func TestWhiteners(t *testing.T) {
 		"Toeplitz": {Toeplitz(root), 40},
 		"inverse":  {Inverse([]float64{2, -0.5, -0.3}, 40), 40},
 		"phased":   {stored(phased), end},
+		"bsr":      {band("bsr"), end},
+		"bisr":     {band("bisr"), end},
 		"blt":      {stored(blt), end},
 	} {
 		column := func(j, n int) []float64 { // of C
