@@ -133,6 +133,8 @@ func factorizations(t testing.TB, horizon uint64) []named {
 		{"bisr mean", mustNew(t, Config{Kind: "bisr", Bands: 2}, mean)},
 		{"bisr exponential", mustNew(t, Config{Kind: "bisr"}, exp(0.97))},
 		{"bisr window", mustNew(t, Config{Kind: "bisr"}, window(9))},
+		{"banded sum", mustNew(t, Config{Kind: "banded", Bands: 5, Tune: 300}, sum)},
+		{"banded window", mustNew(t, Config{Kind: "banded"}, window(12))},
 		{"blt sum", mustNew(t, Config{Kind: "blt", Tune: 1000, Buffers: 4}, sum)},
 		{"blt mean", mustNew(t, Config{Kind: "blt", Horizon: 50}, mean)},
 		{"blt exponential", mustNew(t, Config{Kind: "blt"}, exp(0.999))},

@@ -26,6 +26,8 @@
 //	bsr       the first p coefficients of A^½, O(p·D) a step.
 //	bisr      the C whose inverse has the first p coefficients of A^−½: better
 //	          than bsr at equal p.
+//	banded    the best C with p bands. For short streams and exponential
+//	          weights; else a BLT does more with less.
 //	blt       geometric columns from 1–8 buffers: within 1.5 % of sqrt for the
 //	          length it is tuned for, O(D) a step, valid for every length.
 //	phased    buffers that are added, and injected into with other weights, as
@@ -60,22 +62,22 @@ const defaultBands = 16
 
 // Config selects a factorization.
 type Config struct {
-	// Kind is "identity", "sqrt", "bsr", "bisr", "blt" or "phased". Required; see
-	// Auto.
+	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "blt" or "phased".
+	// Required; see Auto.
 	Kind string
 	// Horizon is the number of steps of the stream, 0 where there is none.
-	// Required for "sqrt", which refuses further steps. A BLT of a sum or mean
-	// is tuned for it unless Tune is set; the others do not use it.
+	// Required for "sqrt", which refuses further steps. "blt" and "banded" of a
+	// sum or mean are tuned for it unless Tune is set; the others do not use it.
 	Horizon uint64
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it as Auto
 	// does. 0 for the other kinds.
 	Buffers int
-	// Bands is the number of bands p of "bsr" and "bisr", the diagonal included,
-	// 1–256; 0 means 16. A window has no more bands than steps. 0 for the other
-	// kinds.
+	// Bands is the number of bands p of "bsr", "bisr" and "banded", the diagonal
+	// included, 1–256 or, for "banded", 1–64; 0 means 16. A window has no more
+	// bands than steps. 0 for the other kinds.
 	Bands int
-	// Tune is the number of steps for which a BLT's error of a sum or mean is
-	// minimised; 0 means Horizon. It does not limit the stream. The other kinds
+	// Tune is the number of steps for which the error of "blt" or "banded" of a
+	// sum or mean is minimised; 0 means Horizon. It does not limit the stream. The other kinds
 	// and workloads do not use it.
 	Tune uint64
 	// Stored is what Factorization.Stored returned when the stream began. Where
@@ -140,28 +142,32 @@ func New(c Config, w Workload) (Factorization, error) {
 		errs = append(errs, err)
 	}
 	switch c.Kind {
-	case "identity", "sqrt", "bsr", "bisr", "blt", "phased":
+	case "identity", "sqrt", "bsr", "bisr", "banded", "blt", "phased":
 	case "auto":
 		errs = append(errs, errors.New("factorization is \"auto\", must be resolved by Auto first"))
 	default:
-		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"blt\" or \"phased\"", c.Kind))
+		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"banded\", \"blt\" or \"phased\"", c.Kind))
 	}
 	if c.Kind == "blt" {
 		if c.Buffers < 0 || c.Buffers > maxBuffers {
 			errs = append(errs, fmt.Errorf("buffers is %d, must be 0 (chosen) to %d", c.Buffers, maxBuffers))
 		}
-		if w.Kernel().Kind == "sum" && c.Horizon == 0 && c.Tune == 0 && c.Stored == nil {
-			errs = append(errs, errors.New("tune is 0, must be at least 1 step for a BLT of a sum or mean without a horizon"))
-		}
 	} else if c.Buffers != 0 {
 		errs = append(errs, fmt.Errorf("buffers is %d, belongs to factorization \"blt\"", c.Buffers))
 	}
+	if (c.Kind == "blt" || c.Kind == "banded") && w.Kernel().Kind == "sum" && c.Horizon == 0 && c.Tune == 0 && c.Stored == nil {
+		errs = append(errs, fmt.Errorf("tune is 0, must be at least 1 step for %s of a sum or mean without a horizon", c.Kind))
+	}
 	if c.banded() {
-		if c.Bands < 0 || c.Bands > maxBands {
-			errs = append(errs, fmt.Errorf("bands is %d, must be 0 (16) to %d", c.Bands, maxBands))
+		most := maxBands
+		if c.Kind == "banded" {
+			most = maxBestBands
+		}
+		if c.Bands < 0 || c.Bands > most {
+			errs = append(errs, fmt.Errorf("bands is %d, must be 0 (16) to %d for factorization %q", c.Bands, most, c.Kind))
 		}
 	} else if c.Bands != 0 {
-		errs = append(errs, fmt.Errorf("bands is %d, belongs to factorizations \"bsr\" and \"bisr\"", c.Bands))
+		errs = append(errs, fmt.Errorf("bands is %d, belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands))
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
 		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
@@ -187,8 +193,13 @@ func New(c Config, w Workload) (Factorization, error) {
 			}
 		case "phased":
 			s = phased(w)
-		default:
+		case "bsr", "bisr":
 			s = rootBands(c.Kind, w, cmp.Or(c.Bands, defaultBands))
+		case "banded":
+			var err error
+			if s, err = newBandedOptimum(c, w); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if c.banded() {
@@ -198,7 +209,7 @@ func New(c Config, w Workload) (Factorization, error) {
 }
 
 // banded reports whether the kind is one that Bands belongs to.
-func (c *Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" }
+func (c *Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" || c.Kind == "banded" }
 
 // Factorization is a lower triangular matrix C with a positive diagonal. What
 // it holds is exact: coefficients are integers, and everything below is computed

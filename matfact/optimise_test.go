@@ -23,6 +23,21 @@ func objectives() []bltObjective {
 	return list
 }
 
+func bandObjectives() []bandObjective {
+	sum := Workload{Kind: "sum"}
+	list := []bandObjective{}
+	for _, n := range []uint64{10, 100, 1e4} {
+		list = append(list, bandObjective{kernel: sum, length: n})
+	}
+	for _, b := range []float64{0.3, 0.9, 0.999} {
+		list = append(list, bandObjective{kernel: kernelOf(b)})
+	}
+	for _, w := range []uint64{2, 10, 100, 1e4} {
+		list = append(list, bandObjective{kernel: Workload{Kind: "window", Window: w}})
+	}
+	return list
+}
+
 // TestGradient compares the exact gradients of the optimisers with central
 // differences at random points.
 func TestGradient(t *testing.T) {
@@ -52,6 +67,18 @@ func TestGradient(t *testing.T) {
 				x[i] += 0.3 * source.NormFloat64()
 			}
 			check(fmt.Sprintf("%+v, %d buffers", o, d), x, o.log)
+		}
+	}
+	for _, o := range bandObjectives() {
+		for _, p := range []int{2, 3, 9} {
+			if o.kernel.Window > 0 && o.kernel.Window < uint64(p) {
+				continue
+			}
+			x := make([]float64, p-1)
+			for i := range x {
+				x[i] = source.NormFloat64()
+			}
+			check(fmt.Sprintf("%+v, %d bands", o, p), x, o.log)
 		}
 	}
 	for k := 1; k <= 6; k++ {
@@ -195,6 +222,32 @@ func TestTune(t *testing.T) {
 	}
 }
 
+// TestTuneBands does the same for bands.
+func TestTuneBands(t *testing.T) {
+	sound := func(c Config, w Workload) {
+		t.Helper()
+		for _, c.Kind = range []string{"bsr", "bisr", "banded"} {
+			for _, c.Bands = range []int{1, 2, 16} {
+				f, err := New(c, w)
+				if err != nil {
+					t.Errorf("%+v, %+v: %v", c, w, err)
+					continue
+				}
+				checkSound(t, fmt.Sprintf("%+v, %+v", c, w), f)
+			}
+		}
+	}
+	for _, tune := range []uint64{1, 2, 3, 10, 1 << 62} {
+		sound(Config{Tune: tune}, Workload{Kind: "sum"})
+	}
+	for _, w := range []uint64{1, 2, 3, 17, 1 << 40} {
+		sound(Config{}, Workload{Kind: "window", Window: w})
+	}
+	for _, b := range []float64{1e-300, 0.5, 1 - 0x1p-53} {
+		sound(Config{}, Workload{Kind: "exponential", Decay: b})
+	}
+}
+
 // checkSound checks what holds for every matrix, whoever made it.
 func checkSound(t *testing.T, name string, f Factorization) {
 	t.Helper()
@@ -213,5 +266,49 @@ func checkSound(t *testing.T, name string, f Factorization) {
 	}
 	if l, err := f.Limits(1 << 24); err != nil || !(l.Noise >= 14*(1<<24)) || !(l.Rounding < 1) {
 		t.Errorf("%s: Limits = %+v, %v", name, l, err)
+	}
+}
+
+// TestBandedOptimum: nothing near the optimum, and no random start, is better
+// than what optimiseBands returns; its value is what New's matrix has; and bsr
+// and bisr are worse.
+func TestBandedOptimum(t *testing.T) {
+	source := rand.New(rand.NewPCG(7, 8))
+	for _, o := range bandObjectives() {
+		for _, p := range []int{1, 2, 4, 12} {
+			if o.kernel.Window > 0 && o.kernel.Window < uint64(p) {
+				continue
+			}
+			_, got, err := optimiseBands(p, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			best := got
+			for range 3 {
+				x := make([]float64, p-1)
+				for i := range x {
+					x[i] = math.Log(float64(p-i)) + source.NormFloat64()
+				}
+				if p > 1 {
+					best = min(best, math.Exp(minimise(x, o.log)))
+				}
+			}
+			name := fmt.Sprintf("%+v, %d bands", o, p)
+			if math.Sqrt(got/best) > 1+1e-6 {
+				t.Errorf("%s: error %g, a random start gives %g", name, math.Sqrt(got), math.Sqrt(best))
+			}
+			at := o.length
+			if at == 0 {
+				at = 1 << 50
+			}
+			deviation := func(kind string) float64 {
+				f := mustNew(t, Config{Kind: kind, Bands: p, Tune: o.length}, o.kernel)
+				return f.ColNorm() * math.Sqrt(f.RowVar(o.kernel, at))
+			}
+			near(t, name, deviation("banded"), math.Sqrt(got), 1e-9)
+			if root := deviation("bsr"); root < math.Sqrt(got)*(1-1e-9) {
+				t.Errorf("%s: error %g, bsr has %g", name, math.Sqrt(got), root)
+			}
+		}
 	}
 }

@@ -173,7 +173,14 @@ func (s *series) geometric(m uint64) float64 {
 // lagged returns Σ_{j<t} b_j b_{j+lag}.
 func (s *series) lagged(t, lag uint64) float64 {
 	var sum float64
-	for j := uint64(0); j < t; {
+	j := uint64(0)
+	if n := uint64(len(s.b)); lag < n {
+		j = min(t, n-lag)
+		for i, x := range s.b[lag : lag+j] {
+			sum += float64(s.b[i] * x)
+		}
+	}
+	for j < t {
 		product := float64(s.at(j) * s.at(j+lag))
 		m := min(t, s.regular(j))
 		if end := s.regular(j + lag); end < math.MaxUint64 {
