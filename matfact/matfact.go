@@ -28,6 +28,8 @@
 //	          than bsr at equal p.
 //	banded    the best C with p bands. For short streams and exponential
 //	          weights; else a BLT does more with less.
+//	dense     the best of all matrices for up to 300 steps, O(t·D) a step; to
+//	          measure the others against.
 //	blt       geometric columns from 1–8 buffers: within 1.5 % of sqrt for the
 //	          length it is tuned for, O(D) a step, valid for every length.
 //	phased    buffers that are added, and injected into with other weights, as
@@ -62,11 +64,11 @@ const defaultBands = 16
 
 // Config selects a factorization.
 type Config struct {
-	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "blt" or "phased".
-	// Required; see Auto.
+	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt" or
+	// "phased". Required; see Auto.
 	Kind string
 	// Horizon is the number of steps of the stream, 0 where there is none.
-	// Required for "sqrt", which refuses further steps. "blt" and "banded" of a
+	// Required for "sqrt" and "dense", which refuse further steps. "blt" and "banded" of a
 	// sum or mean are tuned for it unless Tune is set; the others do not use it.
 	Horizon uint64
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it as Auto
@@ -142,11 +144,11 @@ func New(c Config, w Workload) (Factorization, error) {
 		errs = append(errs, err)
 	}
 	switch c.Kind {
-	case "identity", "sqrt", "bsr", "bisr", "banded", "blt", "phased":
+	case "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased":
 	case "auto":
 		errs = append(errs, errors.New("factorization is \"auto\", must be resolved by Auto first"))
 	default:
-		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"banded\", \"blt\" or \"phased\"", c.Kind))
+		errs = append(errs, fmt.Errorf("factorization is %q, must be \"identity\", \"sqrt\", \"bsr\", \"bisr\", \"banded\", \"dense\", \"blt\" or \"phased\"", c.Kind))
 	}
 	if c.Kind == "blt" {
 		if c.Buffers < 0 || c.Buffers > maxBuffers {
@@ -171,6 +173,9 @@ func New(c Config, w Workload) (Factorization, error) {
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
 		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
+	}
+	if c.Kind == "dense" && (c.Horizon == 0 || c.Horizon > maxDenseHorizon) {
+		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"dense\"", c.Horizon, maxDenseHorizon))
 	}
 	if c.Stored != nil && c.Stored.Kind != c.Kind {
 		errs = append(errs, fmt.Errorf("stored factorization is %q, must be %q", c.Stored.Kind, c.Kind))
@@ -200,7 +205,15 @@ func New(c Config, w Workload) (Factorization, error) {
 			if s, err = newBandedOptimum(c, w); err != nil {
 				return nil, err
 			}
+		case "dense":
+			var err error
+			if s, err = newDenseOptimum(w, int(c.Horizon)); err != nil {
+				return nil, err
+			}
 		}
+	}
+	if c.Kind == "dense" {
+		return newDense(s, c.Horizon)
 	}
 	if c.banded() {
 		return newBanded(s)

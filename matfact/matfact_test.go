@@ -32,7 +32,19 @@ func TestNewErrors(t *testing.T) {
 	sum := Workload{Kind: "sum"}
 	check(Config{}, sum, "factorization is \"\"")
 	check(Config{Kind: "auto"}, sum, "Auto")
-	check(Config{Kind: "dense"}, sum, "factorization is \"dense\"")
+	check(Config{Kind: "dense"}, sum, "horizon is 0")
+	check(Config{Kind: "dense", Horizon: 301}, sum, "horizon is 301")
+	for want, s := range map[string]*Stored{
+		"has 2 scales and 1 entries": {Kind: "dense", Scales: []float64{1, 1}, Entries: Packed{5}},
+		"has 3 scales and 1 entries": {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{5}},
+		"has scale 0.5":              {Kind: "dense", Scales: []float64{1, 1, 0.5}, Entries: Packed{1, 2, 3}},
+		"has scale NaN":              {Kind: "dense", Scales: []float64{1, 1, math.NaN()}, Entries: Packed{1, 2, 3}},
+		"outside":                    {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{1, 2, math.MinInt64}},
+		"neither decays":             {Kind: "dense", Scales: []float64{1, 1, 1}, Entries: Packed{1, 2, 3}, Bands: []Fixed{1}},
+		"by a factor":                {Kind: "dense", Scales: []float64{1e6, 1e6, 1e6}, Entries: Packed{1 << 61, 1 << 61, 1 << 61}},
+	} {
+		check(Config{Kind: "dense", Horizon: 3, Stored: s}, sum, want)
+	}
 	check(Config{Kind: "blt"}, sum, "tune is 0")
 	check(Config{Kind: "banded"}, Workload{Kind: "mean"}, "tune is 0")
 	check(Config{Kind: "blt", Buffers: 9}, Workload{Kind: "mean"}, "buffers is 9", "tune is 0")
@@ -78,9 +90,9 @@ func TestNewErrors(t *testing.T) {
 	bands("bisr", []Fixed{1 << 63, 1 << 63}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 1<<63 - 1}, "add up to 1")
 	bands("bisr", []Fixed{1 << 63, 0}, "band 2 must be positive")
-	bands("phased", []Fixed{1}, "phased has no bands", "must have a phase")
+	bands("phased", []Fixed{1}, "phased has neither bands nor entries", "must have a phase")
 	check(Config{Kind: "bsr", Stored: &Stored{Kind: "bsr", Phases: []Phase{good}}}, sum, "neither decays nor phases")
-	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "nor bands")
+	check(Config{Kind: "sqrt", Horizon: 3, Stored: &Stored{Kind: "sqrt", Bands: []Fixed{1}}}, sum, "bands nor entries")
 	stored(phase(), "must have a phase")
 	stored(phase(Phase{Start: 2, Scale: 1, Weight: good.Weight}), "starts at 2")
 	stored(phase(Phase{Start: 1, Scale: 0.5, Weight: good.Weight}), "scale 0.5")
@@ -113,9 +125,9 @@ func TestStored(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := Workload{Kind: "sum"}
-		c := Config{Kind: f.Kind(), Stored: stored}
+		c := Config{Kind: f.Kind(), Horizon: f.Horizon(), Stored: stored}
 		if r, ok := f.Factorization.(*root); ok {
-			w, c.Horizon = r.kernel, r.Horizon()
+			w = r.kernel
 		}
 		again := mustNew(t, c, w)
 		if !reflect.DeepEqual(again.Stored(), f.Stored()) || again.ColNorm() != f.ColNorm() ||
@@ -130,6 +142,8 @@ func TestStored(t *testing.T) {
 			clear(stored.Decay)
 			clear(stored.Bands)
 			clear(f.Stored().Bands)
+			clear(f.Stored().Scales)
+			clear(f.Stored().Entries)
 			if !reflect.DeepEqual(again.Stored(), f.Stored()) {
 				t.Errorf("%s: Stored shares memory", f.name)
 			}
@@ -150,6 +164,8 @@ func FuzzStored(f *testing.F) {
 		text, _ := json.Marshal(x.Stored())
 		f.Add(text)
 	}
+	text, _ := json.Marshal(denseFor(f, 5).Stored())
+	f.Add(text)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := new(Stored)
 		if json.Unmarshal(data, s) != nil || len(s.Phases) > 50 || len(s.Decay) > 20 {

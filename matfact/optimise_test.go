@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"gonum.org/v1/gonum/mat"
 )
 
 func objectives() []bltObjective {
@@ -308,6 +310,58 @@ func TestBandedOptimum(t *testing.T) {
 			near(t, name, deviation("banded"), math.Sqrt(got), 1e-9)
 			if root := deviation("bsr"); root < math.Sqrt(got)*(1-1e-9) {
 				t.Errorf("%s: error %g, bsr has %g", name, math.Sqrt(got), root)
+			}
+		}
+	}
+}
+
+// TestDenseOptimum: the error of C is what the optimiser says and what New
+// builds, the bound is a bound, and no other factorization is better.
+func TestDenseOptimum(t *testing.T) {
+	for _, n := range []uint64{1, 2, 7, 40} {
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 3}} {
+			name := fmt.Sprintf("%d rows of %s", n, w.Kind)
+			a := workloadRows(w, int(n))
+			best, most := mustDense(t, a, false), &denseOptimum{value: 1, bound: 1}
+			optima := []*denseOptimum{best}
+			if w.Kind != "mean" {
+				most = mustDense(t, a, true)
+				optima = append(optima, most)
+			}
+			if best.bound > best.value*(1+1e-12) || most.bound > most.value*(1+1e-12) || best.value > most.value*(1+1e-9) {
+				t.Errorf("%s: rmse %+v, max %+v", name, best, most)
+			}
+			for i, d := range optima {
+				var inverse, b mat.Dense
+				if err := inverse.Inverse(d.c); err != nil {
+					t.Fatal(err)
+				}
+				b.Mul(a, &inverse)
+				var column, sum, top float64
+				for k := range int(n) {
+					row, col := mat.Norm(b.RowView(k), 2), mat.Norm(d.c.ColView(k), 2)
+					column, sum, top = max(column, col), sum+row*row, max(top, row)
+					for j := k + 1; j < int(n); j++ {
+						if d.c.At(k, j) != 0 {
+							t.Fatalf("%s: C is not lower triangular", name)
+						}
+					}
+				}
+				near(t, name+": largest column", column, 1, 1e-9)
+				near(t, name+": error", [2]float64{math.Sqrt(sum / float64(n)), top}[i], d.value, 1e-9)
+			}
+			for _, kind := range []string{"identity", "sqrt", "bsr", "bisr", "banded", "blt", "phased", "dense"} {
+				f := mustNew(t, Config{Kind: kind, Horizon: n}, w)
+				cut := 1.0
+				if c, ok := f.(toeplitz); ok && kind != "phased" {
+					cut = columnNorm(c, n) / f.ColNorm()
+				}
+				if e := cut * RMSE(f, w, n); e < best.bound*(1-1e-9) || kind == "dense" && e > best.value*(1+1e-9) {
+					t.Errorf("%s: rmse of %s is %.12g, the optimum %.12g", name, kind, e, best.value)
+				}
+				if e := cut * MaxError(f, w, n); e < most.bound*(1-1e-9) {
+					t.Errorf("%s: largest error of %s is %.12g, the optimum %.12g", name, kind, e, most.value)
+				}
 			}
 		}
 	}

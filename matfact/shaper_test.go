@@ -279,6 +279,9 @@ func TestShaperFilter(t *testing.T) {
 		source := rand.New(rand.NewPCG(3, 4))
 		z, s, y, w := make([]float64, dim), make([]float64, dim), make([]float64, dim), make([]int64, dim)
 		for step := range n {
+			if h := f.Horizon(); h > 0 && uint64(step) == h {
+				break
+			}
 			for i := range z {
 				z[i] = source.NormFloat64()
 			}
@@ -457,6 +460,7 @@ func TestGolden(t *testing.T) {
 		{"bsr", mustNew(t, Config{Kind: "bsr", Bands: 8}, Workload{Kind: "sum"}), "66f2c897f453a8df7e1b452338a3b802"},
 		{"bsr exponential", mustNew(t, Config{Kind: "bsr", Bands: 256}, Workload{Kind: "exponential", Decay: 0.99}), "df2bc20dc60ab4b72ee8c322d6d09bad"},
 		{"bisr", mustNew(t, Config{Kind: "bisr"}, Workload{Kind: "sum"}), "f9996372a2408ec85045f3505ba2c27c"},
+		{"dense", denseFor(t, 300), "bbc41bec83455ff3323b6d8e37e3e0d4"},
 		{"bisr window", mustNew(t, Config{Kind: "bisr", Bands: 32}, Workload{Kind: "window", Window: 20}), "274e68bc2b70782683a4257d5a43e00c"},
 	} {
 		h := sha256.New()
@@ -471,7 +475,11 @@ func TestGolden(t *testing.T) {
 		}
 		put(c.f.ColNorm(), limits.Noise, limits.Rounding)
 		shaper, s, w := c.f.NewShaper(2), []float64{0, 0}, []int64{0, 0}
-		for step := uint64(1); step <= 600; step++ {
+		steps := uint64(600)
+		if h := c.f.Horizon(); h > 0 {
+			steps = h
+		}
+		for step := uint64(1); step <= steps; step++ {
 			put(shaper.Predict(s))
 			put(s...)
 			for i := range w {

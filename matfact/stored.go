@@ -52,6 +52,10 @@ type Stored struct {
 	Decay  []Fixed `json:"decay,omitempty"`
 	Phases []Phase `json:"phases,omitempty"`
 	Bands  []Fixed `json:"bands,omitempty"`
+	// Scales and Entries are those of "dense": 1/C_tt, and C_t1 … C_t,t−1 in units
+	// of 2⁻⁶² row after row.
+	Scales  []float64 `json:"scales,omitempty"`
+	Entries Packed    `json:"entries,omitempty"`
 }
 
 // maxDecays bounds the number of buffers, for the error bounds that depend on
@@ -77,8 +81,8 @@ func (s *Stored) validate() error {
 	add := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("stored factorization: "+format, args...))
 	}
-	if len(s.Bands) > 0 {
-		add("%s has no bands", s.Kind)
+	if len(s.Bands) > 0 || len(s.Scales) > 0 || len(s.Entries) > 0 {
+		add("%s has neither bands nor entries", s.Kind)
 	}
 	if len(s.Decay) > maxDecays {
 		add("has %d decays, must be at most %d", len(s.Decay), maxDecays)
@@ -151,13 +155,22 @@ func (s *Stored) fingerprint() uint64 {
 	for _, m := range s.Bands {
 		put(uint64(m))
 	}
+	for _, r := range s.Scales {
+		put(math.Float64bits(r))
+	}
+	for _, c := range s.Entries {
+		put(uint64(c))
+	}
 	h.Write(buf)
 	return h.Sum64()
 }
 
 // clone returns a copy that shares nothing with s.
 func (s *Stored) clone() *Stored {
-	c := &Stored{Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands)}
+	c := &Stored{
+		Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands),
+		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries),
+	}
 	for _, ph := range s.Phases {
 		ph.Weight = slices.Clone(ph.Weight)
 		c.Phases = append(c.Phases, ph)

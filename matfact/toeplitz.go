@@ -3,7 +3,6 @@ package matfact
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"math"
 	"math/bits"
@@ -25,17 +24,20 @@ type root struct {
 	response
 	kernel  Workload
 	coef    []int64
+	reverse []int64 // coef from the last to c_1, so that rows of C are stretches of it
 	colNorm float64
 }
 
 func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) {
-	if stored != nil && (len(stored.Decay) > 0 || len(stored.Phases) > 0 || len(stored.Bands) > 0) {
-		return nil, errors.New("stored factorization: a square root has neither decays nor phases nor bands")
+	if stored != nil && (len(stored.Decay) > 0 || len(stored.Phases) > 0 || len(stored.Bands) > 0 || len(stored.Scales) > 0 || len(stored.Entries) > 0) {
+		return nil, errors.New("stored factorization: a square root has neither decays nor phases, bands nor entries")
 	}
 	r := &root{kernel: w.Kernel(), coef: make([]int64, horizon)}
 	for j, c := range seriesPower(r.kernel, 0.5, int(horizon)) {
 		r.coef[j] = int64(math.RoundToEven(c * 0x1p62))
 	}
+	r.reverse = slices.Clone(r.coef[1:])
+	slices.Reverse(r.reverse)
 	// Σ c_j² < 16, so the sum of the squares fits 128 bits and is exact.
 	var hi, lo uint64
 	for _, c := range r.coef {
@@ -102,134 +104,22 @@ func (r *root) Limits(sd float64) (Limits, error) {
 	return limits(sd, sum*(1+0x1p-10), 0, 0)
 }
 
-// rootShaper keeps all rows and sums them anew at every step, exactly: products
-// of 63-bit integers in 128 bits. Predict's error is that of one conversion.
-type rootShaper struct {
-	coef        []int64
-	fingerprint uint64
-	dim         int
-	past        []int64   // [step][coordinate]
-	next        []float64 // s of the next step
-	sum         []int128
-}
+// row implements rows.
+func (r *root) row(t int) ([]int64, float64) { return r.reverse[len(r.coef)-t:], 1 }
 
 // NewShaper implements Factorization. It keeps D integers for every step.
 func (r *root) NewShaper(dim int) Shaper {
-	checkDim(dim)
 	h := fnv.New64a()
 	var word [8]byte
 	for _, c := range r.coef {
 		binary.BigEndian.PutUint64(word[:], uint64(c))
 		h.Write(word[:])
 	}
-	return &rootShaper{
-		coef:        r.coef,
-		fingerprint: h.Sum64(),
-		dim:         dim,
-		next:        make([]float64, dim),
-		sum:         make([]int128, dim),
-	}
-}
-
-// Predict implements Shaper.
-func (s *rootShaper) Predict(dst []float64) (r float64) {
-	copy(dst[:s.dim], s.next)
-	return 1
-}
-
-// Push implements Shaper.
-func (s *rootShaper) Push(w []int64) {
-	if len(s.past)/s.dim >= len(s.coef) {
-		panic(beyondHorizon)
-	}
-	s.past = append(s.past, w[:s.dim]...)
-	s.predict()
-}
-
-// predict sets next to Σ_j c_j w_{t−j} for the step t that follows.
-func (s *rootShaper) predict() {
-	steps := len(s.past) / s.dim
-	clear(s.sum)
-	for j := 1; j <= steps && j < len(s.coef); j++ {
-		c := s.coef[j]
-		row := s.past[(steps-j)*s.dim:][:len(s.sum)]
-		for i, x := range row {
-			hi, lo := bits.Mul64(uint64(c), uint64(x))
-			hi -= uint64(c)&uint64(x>>63) + uint64(x)&uint64(c>>63)
-			lo, carry := bits.Add64(s.sum[i].lo, lo, 0)
-			hi, _ = bits.Add64(uint64(s.sum[i].hi), hi, carry)
-			s.sum[i] = int128{int64(hi), lo}
-		}
-	}
-	for i, x := range s.sum { // from units of 2⁻⁶² to 2⁻⁶⁴
-		s.sum[i] = int128{x.hi<<2 | int64(x.lo>>62), x.lo << 2}
-	}
-	convert(s.next, s.sum)
-}
-
-// AppendBinary implements Shaper. Where a buffered shaper writes its buffers
-// this one writes all rows.
-func (s *rootShaper) AppendBinary(b []byte) ([]byte, error) {
-	steps := len(s.past) / s.dim
-	b = slices.Grow(b, shaperHeader+8*len(s.past))
-	b = appendHeader(b, s.fingerprint, s.dim, uint64(steps), steps)
-	for _, x := range s.past {
-		b = binary.BigEndian.AppendUint64(b, uint64(x))
-	}
-	return b, nil
-}
-
-// UnmarshalBinary implements Shaper.
-func (s *rootShaper) UnmarshalBinary(data []byte) error {
-	steps, rows, data, err := cutHeader(data, s.fingerprint, s.dim)
-	if err != nil {
-		return err
-	}
-	if steps > uint64(len(s.coef)) || rows != steps {
-		return fmt.Errorf("shaper state has %d rows and %d steps, must be equal and at most %d", rows, steps, len(s.coef))
-	}
-	if uint64(len(data)) != 8*steps*uint64(s.dim) {
-		return fmt.Errorf("shaper state has %d bytes of rows, must have %d", len(data), 8*steps*uint64(s.dim))
-	}
-	past := make([]int64, 0, len(data)/8)
-	for ; len(data) > 0; data = data[8:] {
-		x := int64(binary.BigEndian.Uint64(data))
-		if x >= maxNoise || x <= -maxNoise {
-			return errors.New("shaper state holds a number beyond what Limits allows")
-		}
-		past = append(past, x)
-	}
-	s.past = past
-	s.predict()
-	return nil
-}
-
-// rootFilter solves CY = Z row by row in float64.
-type rootFilter struct {
-	coef []int64
-	dim  int
-	past []float64
+	return newHistoryShaper(r, len(r.coef), h.Sum64(), dim)
 }
 
 // NewFilter implements Factorization. Next panics beyond the horizon.
 func (r *root) NewFilter(dim int) Filter {
 	checkDim(dim)
-	return &rootFilter{coef: r.coef, dim: dim}
-}
-
-// Next implements Filter.
-func (f *rootFilter) Next(dst, z []float64) {
-	steps := len(f.past) / f.dim
-	if steps >= len(f.coef) {
-		panic(beyondHorizon)
-	}
-	f.past = append(f.past, z[:f.dim]...)
-	row := f.past[steps*f.dim:]
-	for j := 1; j <= steps; j++ {
-		c := float64(f.coef[j]) * 0x1p-62
-		for i, y := range f.past[(steps-j)*f.dim:][:f.dim] {
-			row[i] -= c * y
-		}
-	}
-	copy(dst, row)
+	return &historyFilter{rows: r, horizon: len(r.coef), dim: dim}
 }
