@@ -26,6 +26,8 @@ func TestCases(t *testing.T) {
 		"window": caseWindow, "window_given": caseWindowGiven,
 		"banded_prefix": caseBandedPrefix, "banded_opt_max": caseBandedOptMax,
 		"dense_prefix": caseDensePrefix, "dense_exp": caseDenseExp,
+		"minsep_sens2": caseMinSep, "minsep_sens2_inf": caseMinSep,
+		"minsep_sens2_sqrt": caseMinSepSqrt, "minsep_general": caseMinSepGeneral,
 		"phased_err": casePhasedErr, "phased_table": casePhasedTable,
 	} {
 		kinds[kind] = func(t *testing.T, c cases.Case) {
@@ -33,8 +35,7 @@ func TestCases(t *testing.T) {
 			f(t, testCase{c, rel})
 		}
 	}
-	cases.Run(t, "matfact", kinds,
-		"minsep_sens2", "minsep_sens2_sqrt", "minsep_sens2_inf", "minsep_general")
+	cases.Run(t, "matfact", kinds)
 }
 
 // near checks |got − want| ≤ tol·|want|, and |got| ≤ tol where want is 0.
@@ -185,6 +186,66 @@ func caseDenseExp(t *testing.T, c testCase) {
 		return v * (1 - in.Beta) / -math.Expm1(float64(i+1)*math.Log(in.Beta))
 	}, a)
 	near(t, "adam_rmse", mustDense(t, a, false).value, want.Adam, c.Tol)
+}
+
+// caseMinSep runs minsep_sens2, with columns that end at row n, and
+// minsep_sens2_inf, with columns that do not end.
+func caseMinSep(t *testing.T, c testCase) {
+	var in struct {
+		A, Ahat []float64
+		N, K, B uint64
+	}
+	var want struct{ Sens2 float64 }
+	c.Read(t, &in, &want)
+	f, err := newBuffered(storeBLT(in.A, in.Ahat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "sens2", mustSensitivity2(t, f, in.K, in.B, in.N), want.Sens2, c.Tol)
+}
+
+func caseMinSepSqrt(t *testing.T, c testCase) {
+	var in struct{ N, K, B uint64 }
+	var want struct{ Sens2 float64 }
+	c.Read(t, &in, &want)
+	f := mustNew(t, Config{Kind: "sqrt", Horizon: in.N}, Workload{Kind: "sum"})
+	near(t, "sens2", mustSensitivity2(t, f, in.K, in.B, in.N), want.Sens2, c.Tol)
+}
+
+// caseMinSepGeneral: an upper bound, and not a useless one.
+func caseMinSepGeneral(t *testing.T, c testCase) {
+	var in struct {
+		N        int
+		K, B     uint64
+		FormulaC string `json:"C"`
+	}
+	var want struct {
+		Exact float64 `json:"exact_scalar_sens2"`
+	}
+	c.Read(t, &in, &want)
+	if in.FormulaC != "C_ij=cos(1.3 i+0.4 j)+2*[i==j], 0-based, i>=j" {
+		t.Fatalf("unknown matrix: %s", in.FormulaC)
+	}
+	m := newMatrix(in.N)
+	for i := range m {
+		for j := range i + 1 {
+			m[i][j] = math.Cos(1.3*float64(i) + 0.4*float64(j))
+		}
+		m[i][i] += 2
+	}
+	got := patternBound(absGram(m), Participation{Count: in.K, Separation: in.B})
+	if !(got >= want.Exact*(1-c.Tol) && got <= 1.5*want.Exact) {
+		t.Errorf("bound is %g, the exact value %g", got, want.Exact)
+	}
+}
+
+func mustSensitivity2(t *testing.T, f Factorization, k, b, n uint64) float64 {
+	t.Helper()
+	s, err := Sensitivity(f, Participation{Count: k, Separation: b}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s * s
 }
 
 func mustDense(t *testing.T, a *mat.Dense, worst bool) *denseOptimum {
@@ -351,16 +412,6 @@ func caseBLTGiven(t *testing.T, c testCase) {
 	}
 	nearAll(t, "noise", noise, want.Noise, c.Tol)
 	nearAll(t, "prefix_noise", prefix, want.Prefix, c.Tol)
-}
-
-// meanGeometric returns H(δ, n) = (1/n) Σ_{m≤n} G(δ, m) = Σ_{j<n} (1−j/n)(1−δ)^j.
-func meanGeometric(delta, n float64) float64 {
-	if x := n * delta; x < 1e-2 {
-		return (n+1)/2 - delta*(n*n-1)/6 + delta*delta*(n*n-1)*(n-2)/24 -
-			delta*delta*delta*(n*n-1)*(n-2)*(n-3)/120
-	}
-	g, _ := geometric(delta, n)
-	return (n - (1-delta)*g) / (n * delta)
 }
 
 // meanEnergy is energy averaged over the lengths 1 … n.

@@ -1,0 +1,345 @@
+package matfact
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Participation describes the rows that belong to one person.
+type Participation struct {
+	// Count is how many there are at most.
+	Count uint64
+	// Separation is the least number of steps between two of them; 1 allows
+	// consecutive steps.
+	Separation uint64
+	// Fixed says that neighbours are exactly Separation steps apart, as where
+	// every epoch reads the same rows in the same order.
+	Fixed bool
+}
+
+// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖ over all ways π in
+// which one person's rows can fall on steps and over all ‖x_i‖₂ ≤ 1: what
+// ColNorm is for a single row. n is the number of steps after which the stream
+// ends for certain; 0 where it does not. A person then counts as often as the
+// separation allows, at most p.Count times.
+//
+// With X = CᵀC, the square is at most max_π Σ_{i,j∈π} |X_ij|, and equal to it
+// where X ≥ 0. How that is maximised depends on C:
+//
+//	non-negative, non-increasing Toeplitz   steps 1, 1+b, 1+2b, …: exact
+//	phased                                  X_ij at lag (j−i)b, for the worst phases
+//	other, up to 1024 steps                 the best pattern for each row of |X|,
+//	                                        then the best pattern of those sums;
+//	                                        all offsets of a fixed one
+//	other                                   Count·ColNorm
+//
+// It is for one matrix. A mechanism that releases two arrays shaped by different
+// C₁, C₂ and calibrates them jointly must not combine the two Sensitivities as it
+// combines two ColNorms: joint sensitivity is convex in the pair of squares, so
+// the sum over π can exceed its value at the two sums. Equal matrices are safe.
+// docs/theory/matfact.md has an example.
+//
+// Errors: a count or separation of 0; n beyond C's horizon.
+func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
+	var errs []error
+	if p.Count == 0 || p.Separation == 0 {
+		errs = append(errs, fmt.Errorf("participation is %d rows %d steps apart, must be at least 1 and 1", p.Count, p.Separation))
+	}
+	if h := f.Horizon(); h > 0 {
+		if n > h {
+			errs = append(errs, fmt.Errorf("the stream has %d steps, the factorization %d", n, h))
+		}
+		if n == 0 {
+			n = h
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	if n > 0 {
+		p.Count = min(p.Count, 1+(n-1)/p.Separation)
+	}
+	most := float64(p.Count) * f.ColNorm()
+	if p.Count == 1 {
+		return f.ColNorm(), nil
+	}
+	var square float64
+	switch f := f.(type) {
+	case *buffered:
+		square = f.participation(p, n)
+	case toeplitz:
+		square = toeplitzParticipation(f, p, n)
+	}
+	if square == 0 {
+		if n == 0 || n > 1024 {
+			return most, nil
+		}
+		square = patternBound(absGram(entries(f, int(n))), p)
+	}
+	// The sums are of positive terms; the margin is for their roundings.
+	return min(most, math.Sqrt(square)*(1+0x1p-34)), nil
+}
+
+// participation returns the square for phases of buffers. For columns i < j of
+// phases with r, Ω and r', Ω',
+//
+//	X_ij = Σ_i Ω_iΘ_i^(τ−1)/r' + Σ_ik Ω_iΩ'_kΘ_i^τ/(1−Θ_iΘ_k),   τ = j−i
+//
+// falls with τ, and two rows with m−1 others between them are at least mb apart.
+func (b *buffered) participation(p Participation, n uint64) float64 {
+	if ph := b.stored.Phases; len(ph) == 1 {
+		if n > 0 && p.Count <= 1000 {
+			return b.pairs(p, n)
+		}
+		return float64(p.Count)*b.colNorm*b.colNorm + 2*b.equallySpaced(p)
+	}
+	square := float64(p.Count) * b.colNorm * b.colNorm
+	for m := uint64(1); m < p.Count; {
+		// Lags m … end−1 count as m.
+		end := min(p.Count, m+1+m/16)
+		var worst float64
+		for i, first := range b.stored.Phases {
+			for _, second := range b.stored.Phases[i:] {
+				if n > 0 && second.Start > n {
+					break
+				}
+				worst = max(worst, b.overlap(first, second, m*p.Separation))
+			}
+		}
+		// 2 Σ_{m≤j<end} (k−j)
+		square += worst * float64(end-m) * (2*float64(p.Count) - float64(m) - float64(end-1))
+		m = end
+	}
+	return square
+}
+
+// overlap returns X_ij for columns of two phases, lag ≥ 1 steps apart.
+func (b *buffered) overlap(first, second Phase, lag uint64) float64 {
+	var sum float64
+	for i, wi := range first.Weight {
+		gap, theta := b.stored.Decay[i].gap(), b.stored.Decay[i].float()
+		inner := 1 / second.Scale
+		for k, wk := range second.Weight {
+			inner += wk.float() * theta / (gap + b.stored.Decay[k].gap()*theta)
+		}
+		sum += wi.float() * (1 - gapPower(gap, lag-1)) * inner
+	}
+	return sum
+}
+
+// equallySpaced returns Σ_{m=1}^{k−1} (k−m)·X(mb) of a BLT: X is a sum of
+// geometric sequences.
+func (b *buffered) equallySpaced(p Participation) float64 {
+	ph := b.stored.Phases[0]
+	var sum float64
+	for i, wi := range ph.Weight {
+		gap, theta := b.stored.Decay[i].gap(), b.stored.Decay[i].float()
+		inner := 1 / ph.Scale
+		for k, wk := range ph.Weight {
+			inner += wk.float() * theta / (gap + b.stored.Decay[k].gap()*theta)
+		}
+		// Σ_m (k−m) θ^(mb−1) = θ^(b−1) Σ_{m<k−1} (k−1−m) ρ^m, ρ = θ^b.
+		rest := float64(p.Count - 1)
+		spaced := rest * meanGeometric(gapPower(gap, p.Separation), rest)
+		sum += wi.float() * inner * (1 - gapPower(gap, p.Separation-1)) * spaced
+	}
+	return sum
+}
+
+// meanGeometric returns H(δ, n) = (1/n) Σ_{m≤n} G(δ, m) = Σ_{j<n} (1−j/n)(1−δ)^j.
+func meanGeometric(delta, n float64) float64 {
+	if x := n * delta; x < 1e-2 {
+		return (n+1)/2 - delta*(n*n-1)/6 + delta*delta*(n*n-1)*(n-2)/24 -
+			delta*delta*delta*(n*n-1)*(n-2)*(n-3)/120
+	}
+	g, _ := geometric(delta, n)
+	return (n - (1-delta)*g) / (n * delta)
+}
+
+// pairs returns Σ_{p,q<k} X of a BLT whose columns end at row n,
+//
+//	X = Σ_{s<h} c_s c_{s+τ},   τ = (q−p)b, h = n − qb the rows that both have.
+func (b *buffered) pairs(p Participation, n uint64) float64 {
+	ph, decay := b.stored.Phases[0], b.stored.Decay
+	var square float64
+	for q := range p.Count {
+		rows := n - q*p.Separation // that column q has
+		square += 1 / (ph.Scale * ph.Scale)
+		for i, wi := range ph.Weight {
+			theta := decay[i].float()
+			// Σ_{m=0}^q θ^(mb), and from m = 1 doubled.
+			spaced := 1.0
+			first := 0.0 // 2 Σ_{m=1}^q θ^(mb−1)
+			if q > 0 {
+				rho := gapPower(decay[i].gap(), p.Separation)
+				g, _ := geometric(rho, float64(q))
+				first = 2 * (1 - gapPower(decay[i].gap(), p.Separation-1)) * g
+				spaced += first * theta
+			}
+			square += wi.float() / ph.Scale * first
+			for k, wk := range ph.Weight {
+				d := decay[i].gap() + decay[k].gap()*theta
+				square += wi.float() * wk.float() * spaced * gapPower(d, rows-1) / d
+			}
+		}
+	}
+	return square
+}
+
+// toeplitzParticipation returns the square where the columns are known by their
+// coefficients and these are non-negative and do not increase; else 0.
+func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
+	const longest = 1 << 22
+	length := n
+	switch f := f.(type) {
+	case *root:
+		if f.kernel.Kind == "window" {
+			return 0
+		}
+	case *banded:
+		length = f.significant()
+		if (n == 0 || n > longest) && f.stored.Kind != "bisr" && p.Separation >= length {
+			return float64(p.Count) * f.ColNorm() * f.ColNorm() // orthogonal columns
+		}
+		span := (p.Count - 1) * p.Separation
+		if p.Count > longest || span > longest {
+			return 0
+		}
+		if length += span; n > 0 {
+			length = min(length, n)
+		}
+	default:
+		return 0
+	}
+	if length > longest {
+		return 0
+	}
+	c := f.column(int(length))
+	for j := 1; j < len(c); j++ {
+		if c[j] > c[j-1] {
+			return 0
+		}
+	}
+	// v_t = Σ_{j<k} c_{t−jb}.
+	v := make([]float64, len(c))
+	b, span := int(p.Separation), int(p.Count*p.Separation)
+	var square float64
+	for t := range v {
+		v[t] = float64(c[t]) * columnUnit
+		if t >= b {
+			v[t] += v[t-b]
+		}
+		if t >= span {
+			v[t] -= float64(c[t-span]) * columnUnit
+		}
+		square += v[t] * v[t]
+	}
+	return square
+}
+
+// significant returns the number of coefficients of C after which there are none,
+// or the rest adds less than 2⁻⁴⁰ to any sum of products of them.
+func (b *banded) significant() uint64 {
+	p := uint64(len(b.stored.Bands))
+	if p == 0 || b.stored.Kind != "bisr" {
+		return p + 1
+	}
+	// p values that are at most M are followed by p that are at most MΣm.
+	shrink := -math.Log1p(-1 / b.gain)
+	return p * uint64(math.Ceil(60*math.Ln2/shrink))
+}
+
+// absGram returns |CᵀC|.
+func absGram(c [][]float64) [][]float64 {
+	n := len(c)
+	x := make([][]float64, n)
+	for i := range x {
+		x[i] = make([]float64, n)
+		for j := range x[i] {
+			var sum float64
+			for t := max(i, j); t < n; t++ {
+				sum += c[t][i] * c[t][j]
+			}
+			x[i][j] = math.Abs(sum)
+		}
+	}
+	return x
+}
+
+// entries returns the first n rows and columns of C, from what solving with it
+// does to unit vectors: C⁻¹ inverted.
+func entries(f Factorization, n int) [][]float64 {
+	// Rows of C⁻¹, all columns at once as coordinates.
+	filter := f.NewFilter(n)
+	inverse, z := make([][]float64, n), make([]float64, n)
+	for t := range inverse {
+		clear(z)
+		z[t] = 1
+		inverse[t] = make([]float64, n)
+		filter.Next(inverse[t], z)
+	}
+	return invertLower(inverse)
+}
+
+// invertLower returns the inverse of a lower triangular matrix.
+func invertLower(c [][]float64) [][]float64 {
+	x := make([][]float64, len(c))
+	for t := range c {
+		x[t] = make([]float64, len(c))
+		for m, y := range c[t][:t] {
+			for j, v := range x[m][:m+1] {
+				x[t][j] -= y * v
+			}
+		}
+		x[t][t] = 1
+		for j := range t + 1 {
+			x[t][j] /= c[t][t]
+		}
+	}
+	return x
+}
+
+// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0: with
+// r_i the largest sum of row i over a pattern, the largest sum of r over one. For
+// a fixed pattern it returns the maximum.
+func patternBound(x [][]float64, p Participation) float64 {
+	if p.Fixed {
+		var most float64
+		for first := range x {
+			var sum float64
+			for i, k := uint64(first), uint64(0); k < p.Count && i < uint64(len(x)); i, k = i+p.Separation, k+1 {
+				for j, l := uint64(first), uint64(0); l < p.Count && j < uint64(len(x)); j, l = j+p.Separation, l+1 {
+					sum += x[i][j]
+				}
+			}
+			most = max(most, sum)
+		}
+		return most
+	}
+	rows := make([]float64, len(x))
+	for i := range x {
+		rows[i] = bestPattern(x[i], p)
+	}
+	return bestPattern(rows, p)
+}
+
+// bestPattern returns the largest sum of at most p.Count entries of x, any two of
+// them at least p.Separation apart:
+//
+//	F_k(i) = max(F_k(i+1), x_i + F_{k−1}(i+b))
+func bestPattern(x []float64, p Participation) float64 {
+	n := len(x)
+	fewer, best := make([]float64, n+1), make([]float64, n+1)
+	for range min(p.Count, uint64(n)) {
+		for i := n - 1; i >= 0; i-- {
+			next := n
+			if p.Separation < uint64(n-i) {
+				next = i + int(p.Separation)
+			}
+			best[i] = max(best[i+1], x[i]+fewer[next])
+		}
+		fewer, best = best, fewer
+	}
+	return fewer[0]
+}
