@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -232,6 +234,40 @@ func TestMetricValues(t *testing.T) {
 }
 
 // TestMetricsReference: docs/metrics.md is made from the table of metrics.
+// TestTicks: what anybody may see changes at ticks of the clock and not when the
+// work was done, which depends on the records and on the noise.
+func TestTicks(t *testing.T) {
+	t.Parallel()
+	const period = 1500 * time.Millisecond
+	r := newRig(t, ordersStream)
+	r.commit = period.String()
+	r.http = `exposure = "public"`
+	x := r.start()
+	x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+	counters := regexp.MustCompile(`(?m)^streamdp_(?:records_read_total|steps_total|releases_total|step|next_offset|log_end_offset|lag_records|outbox_releases|retention_headroom_records){.*`)
+	look := func() string {
+		_, body := x.get("/metrics")
+		s := x.d.Status()[0]
+		return fmt.Sprint(s.Step, s.NextOffset, s.LogEnd, s.Outbox, counters.FindAllString(body, -1))
+	}
+	for round := range 3 {
+		// A while after a tick.
+		phase := time.Since(x.d.started) % period
+		time.Sleep((period + period/5 - phase) % period)
+		was := look()
+		tick := time.Since(x.d.started).Truncate(period) + period
+		r.produce(250*round, 250)
+		for look() == was {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if at := time.Since(x.d.started); at < tick {
+			t.Errorf("round %d: changed %v before the tick: %s\n%s", round, tick-at, was, look())
+		}
+		x.until("published", func(s TaskStatus) bool { return s.NextOffset == int64(250*(round+1)) && s.Outbox == 0 })
+	}
+	x.end()
+}
+
 func TestMetricsReference(t *testing.T) {
 	golden(t, "../docs/metrics.md", MetricsReference())
 }

@@ -179,8 +179,8 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 		for name, v := range s.NoiseStddev {
 			gauge("noise_stddev", v, name)
 		}
-		if start := r.logStart.Load(); start >= 0 {
-			gauge("retention_headroom_records", float64(s.NextOffset-start))
+		if s.logStart >= 0 {
+			gauge("retention_headroom_records", float64(s.NextOffset-s.logStart))
 		}
 	}
 }
@@ -191,21 +191,17 @@ func (m *metrics) add(name string, t Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(labels(t), more...)...).Add(n)
 }
 
-func (m *metrics) read(t Task, records int, why []Reason) {
-	m.add("records_read_total", t, float64(records))
-	var count [reasons]int
-	for _, r := range why {
-		count[r]++
-	}
+func (m *metrics) worked(t Task, w *work) {
+	m.add("records_read_total", t, float64(w.records))
+	m.add("steps_total", t, float64(w.steps))
+	m.add("releases_total", t, float64(w.releases))
 	for r := Decoded + 1; r < reasons; r++ {
-		if count[r] > 0 {
-			m.add("diagnostic_records_rejected_total", t, float64(count[r]), r.String())
+		if n := w.rejected[r]; n > 0 {
+			m.add("diagnostic_records_rejected_total", t, float64(n), r.String())
 		}
 	}
 }
 
-func (m *metrics) stepped(t Task)               { m.add("steps_total", t, 1) }
-func (m *metrics) released(t Task)              { m.add("releases_total", t, 1) }
 func (m *metrics) republished(t Task, n int)    { m.add("releases_republished_total", t, float64(n)) }
 func (m *metrics) opened(t Task)                { m.add("epochs_total", t, 1) }
 func (m *metrics) halted(t Task, reason string) { m.add("halts_total", t, 1, reason) }
@@ -243,7 +239,8 @@ func MetricsReference() []byte {
 		"Class P is whatever is an exact function of record values or of their lengths, so that one record changes it. " +
 		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +
 		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
-		"The number of records, offsets and commits is public under both adjacency relations.\n\n" +
+		"The number of records, offsets and commits is public under both adjacency relations. " +
+		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
 		"| metric | type | labels | class | meaning |\n| --- | --- | --- | --- | --- |\n")
 	for _, d := range metricTable {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.name, d.kind, strings.Join(d.labels, ", "), d.class, d.help)

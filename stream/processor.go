@@ -15,7 +15,8 @@ import (
 //
 // A release leaves at a tick of a clock that no record moves, a settleTime
 // after applying stopped for it: how long its noise took to draw, which in rare
-// cases depends on the noise, shows nowhere.
+// cases depends on the noise, shows nowhere. What status and metrics say of the
+// work changes at ticks too.
 type processor struct {
 	r     *runner
 	live  *live
@@ -42,9 +43,35 @@ type processor struct {
 	failed bool          // the last commit was one
 	state  []byte        // scratch
 
+	shown view // what the outside sees, as of the last tick
+	work  work // since then
+
 	exhausted bool
 	ending    *request // a close that waits for acknowledgements
 	ended     bool     // the epoch is closed, and nothing of it is written any more
+}
+
+// view is what the outside sees of an owner's progress.
+type view struct {
+	step             uint64
+	seen             int64
+	pending          int
+	comparing        bool
+	logStart, logEnd int64
+}
+
+// work is what a task has done and not shown yet.
+type work struct {
+	records, steps, releases int
+	rejected                 [reasons]int
+}
+
+// read counts a batch.
+func (w *work) read(b *batch) {
+	w.records += len(b.Records)
+	for _, r := range b.reasons {
+		w.rejected[r]++
+	}
 }
 
 // begin publishes what an earlier run owes, unless the output is ahead of it.
@@ -64,7 +91,7 @@ func (p *processor) begin() {
 		p.exhausted = true
 	}
 	p.schedule(p.r.d.now())
-	p.report()
+	p.show()
 }
 
 // flush gives the publisher what is durable and has not been given yet.
@@ -152,7 +179,7 @@ func (p *processor) loop(ctx context.Context) error {
 		case <-ctx.Done():
 		case b := <-in:
 			p.current, p.next = b, 0
-			p.r.d.metrics.read(p.r.task, len(b.Records), b.reasons)
+			p.work.read(b)
 		case <-timer.C:
 		case <-p.pub.notify:
 			p.acknowledge()
@@ -207,7 +234,7 @@ func (p *processor) apply() error {
 				return err
 			}
 		}
-		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) && p.due() {
+		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) {
 			return nil
 		}
 		c.add(offset, b.row(p.next, columns))
@@ -222,7 +249,6 @@ func (p *processor) apply() error {
 	}
 	p.current, p.seen = nil, b.Next
 	p.fetch.free <- b
-	p.report()
 	return nil
 }
 
@@ -237,7 +263,7 @@ func (p *processor) close() (stop bool, err error) {
 		return true, halted(haltMechanism, "step %d: %w", p.core.step+1, err)
 	}
 	p.quiet++
-	p.r.d.metrics.stepped(p.r.task)
+	p.work.steps++
 	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
@@ -257,7 +283,7 @@ func (p *processor) close() (stop bool, err error) {
 	if rel != nil {
 		p.pending = append(p.pending, *rel)
 		p.pendingBytes += rel.size()
-		p.r.d.metrics.released(p.r.task)
+		p.work.releases++
 		if p.full() && p.period > 0 {
 			p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
 		}
@@ -265,20 +291,20 @@ func (p *processor) close() (stop bool, err error) {
 	return p.exhausted || p.full(), nil
 }
 
-// onTick commits what is due. Nothing is applied between the tick and the
-// commit.
+// onTick commits what is due and shows what was done. Nothing is applied between
+// the tick and that.
 func (p *processor) onTick() error {
+	if p.period > 0 && (p.due() || p.view() != p.shown) {
+		time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
+	}
 	if p.due() {
-		if p.period > 0 {
-			time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
-		}
 		if _, err := p.commit(); err != nil {
 			return err
 		}
 	}
 	p.flush()
 	p.schedule(p.r.d.now())
-	p.report()
+	p.show()
 	return nil
 }
 
@@ -359,6 +385,7 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 		}
 	}
 	p.ended = true
+	p.show()
 	if p.comparing {
 		// Only on request. The epoch covers what its other copy published.
 		err = p.r.closeHalted(ctx, p.opened(), true)
@@ -394,6 +421,7 @@ func (p *processor) shutdown() error {
 			return err
 		}
 	}
+	p.show()
 	deadline := time.NewTimer(shutdownTime)
 	defer deadline.Stop()
 	for len(p.outbox) > 0 && !p.comparing {
@@ -414,7 +442,20 @@ func (p *processor) shutdown() error {
 	return nil
 }
 
-// report shows the owner's state to the outside.
+// view returns the owner's state.
+func (p *processor) view() view {
+	return view{p.core.step, p.seen, len(p.pending), p.comparing, p.r.logStart.Load(), p.r.logEnd.Load()}
+}
+
+// show shows the owner's state, and what it has done, to the outside.
+func (p *processor) show() {
+	p.shown = p.view()
+	p.r.d.metrics.worked(p.r.task, &p.work)
+	p.work = work{}
+	p.report()
+}
+
+// report shows the state as of the last tick, with what was acknowledged since.
 func (p *processor) report() {
-	p.r.progress(p.core.step, p.seen, len(p.outbox)+len(p.pending), p.comparing)
+	p.r.progress(p.shown, len(p.outbox))
 }

@@ -39,6 +39,7 @@ type TaskStatus struct {
 	Horizon    uint64 `json:"horizon,omitempty"`
 	NextOffset int64  `json:"next_offset"`
 	LogEnd     int64  `json:"log_end_offset"`
+	logStart   int64  // −1 while it is not known
 	Lag        int64  `json:"lag_records"`
 	// Outbox counts releases that are not acknowledged yet.
 	Outbox int `json:"outbox_releases"`
@@ -105,9 +106,15 @@ func (r *runner) setLive(l *live) {
 	r.setState(stateRunning, nil)
 }
 
-// progress shows how far the owner is.
-func (r *runner) progress(step uint64, next int64, outbox int, comparing bool) {
-	r.change(func(s *TaskStatus) { s.Step, s.NextOffset, s.Outbox, s.Comparing = step, next, outbox, comparing })
+// progress shows how far the owner is. outbox counts the releases that are
+// committed and not acknowledged.
+func (r *runner) progress(v view, outbox int) {
+	r.change(func(s *TaskStatus) {
+		s.Step, s.NextOffset, s.Outbox, s.Comparing = v.step, v.seen, outbox+v.pending, v.comparing
+		if v.logEnd >= 0 {
+			s.logStart, s.LogEnd = v.logStart, v.logEnd
+		}
+	})
 }
 
 // committed shows a durable commit.
@@ -120,10 +127,7 @@ func (r *runner) committed(took time.Duration, bytes int) {
 // Status returns the task's status, with what is being repeated.
 func (r *runner) Status() TaskStatus {
 	s := *r.status.Load()
-	if end := r.logEnd.Load(); end >= 0 {
-		s.LogEnd = end
-		s.Lag = max(end-s.NextOffset, 0)
-	}
+	s.Lag = max(s.LogEnd-s.NextOffset, 0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.ChargedEpsilon = r.chargedEpsilon()

@@ -68,7 +68,7 @@ func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
 		Stream: t.Stream, Partition: t.Partition, State: stateStarting, Mechanism: s.Mechanism(),
 		Topic: s.Input.Topic, Output: s.Output.Topic,
 		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, logStart: -1,
 	})
 	return r, nil
 }
@@ -336,6 +336,9 @@ func (r *runner) process(ctx context.Context, l *live) error {
 	r.log.Info("task running", "epoch", l.m.Epoch, "step", l.core.step, "next_offset", l.cp.position.Next, "outbox_releases", len(l.cp.outbox))
 	p.begin()
 	err = p.loop(ctx)
+	if err != nil {
+		p.show()
+	}
 	if err == nil && !p.ended {
 		stopFetching()
 		err = p.shutdown()
