@@ -388,7 +388,7 @@ func TestLimit(t *testing.T) {
 	if got := r.kinds(); got != "open close key-destroyed open limit" {
 		t.Errorf("ledger: %s", got)
 	}
-	if last := r.history("orders.dp").byKey["orders/0/2/1"]; !strings.Contains(last.value, `"limit_epsilon":1.2`) {
+	if last := r.history("orders.dp").byKey["orders/0/2/1"]; !strings.Contains(last.value, `"limit_epsilon":1.2`) || !strings.Contains(last.value, "when this epoch opened was (1.2,") {
 		t.Errorf("release %s", last.value)
 	}
 	if err := r.offline(func(ctx context.Context, d *Daemon) error {
