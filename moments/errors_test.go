@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -181,6 +182,40 @@ func TestStandardErrors(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs: observed over stated variance is off by at most %.2g (mean), %.2g (second moment), %.2g (covariance)", runs, worst[0], worst[1], worst[2])
+}
+
+// TestGoldenErrors: standard errors of covariances are rounded after every
+// operation, on every processor: releases are compared byte by byte.
+func TestGoldenErrors(t *testing.T) {
+	round := func(op func(z, x, y *big.Float) *big.Float, x, y float64) float64 {
+		z, _ := op(new(big.Float).SetPrec(53), big.NewFloat(x), big.NewFloat(y)).Float64()
+		return z
+	}
+	times := func(x, y float64) float64 { return round((*big.Float).Mul, x, y) }
+	plus := func(x, y float64) float64 { return round((*big.Float).Add, x, y) }
+	source := rand.New(rand.NewPCG(1, 2))
+	e, err := New(Config{Clip: 1, Columns: 2, Step: 10, Workload: "sum", Factorization: "identity"}, dp.Params{Mu: 0.3, Adjacency: dp.ZeroOut})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10_000 {
+		divisor, a, b := 1+100*source.Float64(), source.NormFloat64(), source.NormFloat64()
+		step := 1 + source.Uint64N(1000)
+		v := e.variances(step, divisor)
+		u := e.factor.RowVar(e.workload, step)
+		sd := e.plan.First / divisor
+		if want := times(times(sd, sd), u); v.mean != want {
+			t.Fatalf("variance %x, want %x", v.mean, want)
+		}
+		on := plus(plus(v.diagonal, times(times(4, v.mean), times(a, a))), times(times(2, v.mean), v.mean))
+		if got := v.covariance(a, b, true); got != math.Sqrt(on) {
+			t.Fatalf("on the diagonal %x, want %x", got, math.Sqrt(on))
+		}
+		off := plus(plus(v.off, times(v.mean, plus(times(a, a), times(b, b)))), times(v.mean, v.mean))
+		if got := v.covariance(a, b, false); got != math.Sqrt(off) {
+			t.Fatalf("off the diagonal %x, want %x", got, math.Sqrt(off))
+		}
+	}
 }
 
 // TestExpect compares what is announced with the standard errors of a stream that

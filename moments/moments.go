@@ -290,7 +290,7 @@ type variances struct{ mean, diagonal, off float64 }
 
 func (e *Estimator) variances(t uint64, divisor float64) variances {
 	u := e.factor.RowVar(e.workload, t)
-	square := func(x float64) float64 { return float64(x*x) * u }
+	square := func(x float64) float64 { return float64(float64(x*x) * u) }
 	return variances{square(e.plan.First / divisor), square(e.plan.Diagonal / divisor), square(e.plan.OffDiagonal / divisor)}
 }
 
