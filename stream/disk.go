@@ -22,6 +22,8 @@ type disk interface {
 	Overwrite(name string) (file, error)
 	ReadFile(name string) ([]byte, error)
 	ReadDir(dir string) ([]string, error)
+	// MkdirAll makes a directory that is closed to others, and what is missing
+	// above it.
 	MkdirAll(dir string) error
 	Rename(from, to string) error
 	Link(from, to string) error
@@ -53,10 +55,22 @@ func (osDisk) Overwrite(name string) (file, error) {
 }
 
 func (osDisk) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
-func (osDisk) MkdirAll(dir string) error            { return os.MkdirAll(dir, 0o700) }
 func (osDisk) Rename(from, to string) error         { return os.Rename(from, to) }
 func (osDisk) Link(from, to string) error           { return os.Link(from, to) }
 func (osDisk) Remove(name string) error             { return os.Remove(name) }
+
+// MkdirAll closes the last directory to others where it was there and open: what
+// was restored from a backup has the modes that the copy gave it.
+func (osDisk) MkdirAll(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = os.Chmod(dir, 0o700)
+	}
+	return err
+}
 
 func (osDisk) ReadDir(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)

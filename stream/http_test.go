@@ -123,6 +123,25 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// TestRestoredModes: what a copy has left open to others is closed before
+// anything is made in it.
+func TestRestoredModes(t *testing.T) {
+	t.Parallel()
+	r := ran(t, ordersStream)
+	for _, dir := range []string{r.file(""), filepath.Join(r.dir, "state", "tasks")} {
+		must(t, os.Chmod(dir, 0o755))
+	}
+	must(t, os.Chmod(r.file("secret-1"), 0o644))
+	x := r.start()
+	x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+	for _, dir := range []string{r.file(""), filepath.Join(r.dir, "state", "tasks")} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v %v", dir, info.Mode(), err)
+		}
+	}
+	x.end()
+}
+
 // TestHTTPReasons: readiness names every task that is not running.
 func TestHTTPReasons(t *testing.T) {
 	t.Parallel()
