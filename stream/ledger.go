@@ -252,8 +252,8 @@ type errBudget struct {
 }
 
 func (e *errBudget) Error() string {
-	return fmt.Sprintf("budget of %s/%d spent: with %.6g charged to date, this epoch would bring a record to epsilon %.6g at delta %g (%s), above limit_epsilon %g",
-		e.source.Topic, e.source.Partition, e.alreadyCharged, e.spent, e.delta, e.adjacency, e.limit)
+	return fmt.Sprintf("budget of %s/%d spent: with %s charged to date, this epoch would bring a record to epsilon %s at delta %g (%s), above limit_epsilon %g",
+		e.source.Topic, e.source.Partition, AtMost(e.alreadyCharged), AtMost(e.spent), e.delta, e.adjacency, e.limit)
 }
 
 // open charges an epoch: it appends e unless the records of its source would
@@ -335,8 +335,8 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		return err
 	}
 	if !fits {
-		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %.6g",
-			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, spent)
+		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %s",
+			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, AtMost(spent))
 	}
 	return l.appendLocked(e)
 }

@@ -101,9 +101,9 @@ func statements(s *config.Stream, m *manifest) []string {
 			"(unit: record), for the records of %s/%d from offset %d on.",
 			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, m.Topic, m.Partition, m.Base),
 		inWords(m.Persons, s.Privacy.Delta),
-		fmt.Sprintf("Over all epochs and streams of this ledger that read these records the limit enforced when this epoch opened was (%g, %g), with %.6g charged. "+
+		fmt.Sprintf("Over all epochs and streams of this ledger that read these records the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
 			"Only the ledger tells whether it was raised since.",
-			m.LimitEpsilon, m.LimitDelta, m.ChargedEpsilonAtOpen),
+			m.LimitEpsilon, m.LimitDelta, AtMost(m.ChargedEpsilonAtOpen)),
 		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
 		"Finite precision: exact (lattice).",

@@ -90,6 +90,15 @@ func roundUp(x float64, digits int) (float64, error) {
 	return strconv.ParseFloat(fmt.Sprintf("%de%d", m+1, e-digits+1), 64)
 }
 
+// AtMost writes an ε with six digits, rounded up, where something is said to be at
+// most that.
+func AtMost(epsilon float64) string {
+	if up, err := roundUp(epsilon, 6); err == nil {
+		epsilon = up
+	}
+	return strconv.FormatFloat(epsilon, 'g', -1, 64)
+}
+
 // ReadSpent reports what the ledger of a state directory has charged, also while
 // a daemon runs on it: for every input partition, or for those that the named
 // stream has read, by ranges of offsets, with what a person with each of the

@@ -34,6 +34,16 @@ func TestRoundUp(t *testing.T) {
 	}
 }
 
+// TestAtMost: what a text says is at most that is.
+func TestAtMost(t *testing.T) {
+	t.Parallel()
+	for x, want := range map[float64]string{0: "0", 1: "1", 0.999999999999998: "1", 1.4425941: "1.4426", 1.4425931: "1.4426", 1.442593: "1.4426", 1.44259: "1.44259", 12345678: "1.23457e+07"} {
+		if got := AtMost(x); got != want {
+			t.Errorf("%v is at most %s, want %s", x, got, want)
+		}
+	}
+}
+
 // TestSpent: ranges begin and end where charges do, costs add where ranges
 // meet, in the relation of the last opening, and a void epoch charges nothing.
 func TestSpent(t *testing.T) {

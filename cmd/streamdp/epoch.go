@@ -205,8 +205,8 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t stream.Task, k
 		}
 		p := s.Privacy
 		fmt.Fprintf(g.stderr, "A new epoch of %s charges epsilon %g at delta %g (%s).\n"+
-			"Records of %s/%d have paid at most %.6g so far; the limit is %g.\n",
-			t, p.Epsilon, p.Delta, p.Adjacency, s.Input.Topic, t.Partition, charged, p.LimitEpsilon)
+			"Records of %s/%d have paid at most %s so far; the limit is %g.\n",
+			t, p.Epsilon, p.Delta, p.Adjacency, s.Input.Topic, t.Partition, stream.AtMost(charged), p.LimitEpsilon)
 	}
 	fmt.Fprint(g.stderr, "Go on? [y/N] ")
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')

@@ -62,8 +62,8 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		fmt.Fprintf(out, "%s/%d of cluster %s: a record pays at most epsilon %.6g at delta %g (%s); the limit is %g\n",
-			s.Topic, s.Partition, s.Cluster, s.ChargedEpsilon, s.LimitDelta, s.Adjacency, s.LimitEpsilon)
+		fmt.Fprintf(out, "%s/%d of cluster %s: a record pays at most epsilon %s at delta %g (%s); the limit is %g\n",
+			s.Topic, s.Partition, s.Cluster, stream.AtMost(s.ChargedEpsilon), s.LimitDelta, s.Adjacency, s.LimitEpsilon)
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprint(w, "LOG\tOFFSETS\tEPSILON")
 		if len(s.Ranges) > 0 {
@@ -73,7 +73,7 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 		}
 		fmt.Fprintln(w, "\tBY")
 		for _, r := range s.Ranges {
-			fmt.Fprintf(w, "%d\t[%d, %s)\t%.6g", r.Incarnation, r.First, offset(r.End), r.Epsilon)
+			fmt.Fprintf(w, "%d\t[%d, %s)\t%s", r.Incarnation, r.First, offset(r.End), stream.AtMost(r.Epsilon))
 			for _, p := range r.Persons {
 				if p.Epsilon == nil {
 					fmt.Fprint(w, "\tnone")

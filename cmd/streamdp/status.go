@@ -74,8 +74,8 @@ func printStatus(g *globals, tasks []stream.TaskStatus) error {
 		if t.Horizon > 0 {
 			step += fmt.Sprintf("/%d", t.Horizon)
 		}
-		fmt.Fprintf(w, "%s-%d\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%.6g\t%g\n", t.Stream, t.Partition, t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
-			t.Epsilon, t.ChargedEpsilon, t.LimitEpsilon)
+		fmt.Fprintf(w, "%s-%d\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%s\t%g\n", t.Stream, t.Partition, t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
+			t.Epsilon, stream.AtMost(t.ChargedEpsilon), t.LimitEpsilon)
 	}
 	if err := w.Flush(); err != nil {
 		return err
