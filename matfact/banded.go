@@ -219,13 +219,26 @@ func (b *banded) Stored() *Stored { return b.stored.clone() }
 // conversion alone. Where C⁻¹ has them the state is q in units of 2⁻²⁰, rounded
 // once a step by at most half a unit, which C adds up: 2⁻²¹ Σ_t c_t.
 func (b *banded) Limits(sd float64) (Limits, error) {
-	var state, floor float64
-	if b.stored.Kind == "bisr" && len(b.stored.Bands) > 0 {
-		state, floor = maxState/2/(fineUnit*maxFine), fineUnit/2*b.gain
+	if b.stored.Kind == "bisr" {
+		return b.fineLimits(sd, fineUnit)
 	}
-	l, err := limits(sd, b.reach, state, floor)
+	return b.fineLimits(sd, 1)
+}
+
+func (b *banded) fineLimits(sd, unit float64) (Limits, error) {
+	state, floor := b.reach, 0.0
+	if b.stored.Kind == "bisr" {
+		state, floor = 1, unit/2*b.gain
+	}
+	l, err := limits(sd, b.reach, state*(maxState/2/maxFine)/unit, floor)
 	if len(b.stored.Bands) == 0 {
 		l.Rounding = 0
 	}
 	return l, err
+}
+
+func (b *banded) inverseSeries(n int) []float64 {
+	c := make([]float64, n)
+	copy(c, b.inverse)
+	return c
 }

@@ -12,7 +12,7 @@ import (
 const fineUnit = 0x1p-20
 
 // maxFine bounds what is kept in those units.
-const maxFine = 1 << 62
+const maxFine = 1 << 61
 
 // bandedShaper keeps the last p−1 rows of integers. Before step t, with u what is
 // pushed,
@@ -38,19 +38,19 @@ type bandedShaper struct {
 // NewShaper implements Factorization. The state is D integers for each band but
 // one.
 func (b *banded) NewShaper(dim int) Shaper {
-	s := b.newShaper(dim)
-	if s.inverse {
+	checkDim(dim)
+	s := b.fineShaper(dim, b.stored.fingerprint())
+	if b.stored.Kind == "bisr" {
 		return &fineShaper{inner: s, fine: make([]int64, dim)}
 	}
 	return s
 }
 
-func (b *banded) newShaper(dim int) *bandedShaper {
-	checkDim(dim)
+func (b *banded) fineShaper(dim int, fingerprint uint64) Shaper {
 	s := &bandedShaper{
 		bands:       b.stored.Bands,
 		inverse:     b.stored.Kind == "bisr",
-		fingerprint: b.stored.fingerprint(),
+		fingerprint: fingerprint,
 		dim:         dim,
 		ring:        make([]int64, len(b.stored.Bands)*dim),
 		next:        make([]float64, dim),
@@ -169,33 +169,3 @@ func (s *bandedShaper) UnmarshalBinary(data []byte) error {
 	s.predict()
 	return nil
 }
-
-// fineShaper lets another Shaper count in units of 2⁻²⁰ lattice units: what is
-// rounded there costs that much less.
-type fineShaper struct {
-	inner Shaper
-	fine  []int64 // scratch
-}
-
-// Predict implements Shaper.
-func (s *fineShaper) Predict(dst []float64) (r float64) {
-	r = s.inner.Predict(dst)
-	for j := range s.fine {
-		dst[j] *= fineUnit
-	}
-	return r
-}
-
-// Push implements Shaper.
-func (s *fineShaper) Push(w []int64) {
-	for j, x := range w[:len(s.fine)] {
-		s.fine[j] = x * (1 / fineUnit)
-	}
-	s.inner.Push(s.fine)
-}
-
-// AppendBinary implements Shaper.
-func (s *fineShaper) AppendBinary(b []byte) ([]byte, error) { return s.inner.AppendBinary(b) }
-
-// UnmarshalBinary implements Shaper.
-func (s *fineShaper) UnmarshalBinary(data []byte) error { return s.inner.UnmarshalBinary(data) }

@@ -17,6 +17,9 @@ func newBLT(c Config, w Workload) (*Stored, error) {
 		length = c.Horizon
 	}
 	o := bltObjective{pole: w.pole(), sens: math.Inf(1), length: float64(length)}
+	if c.Normalise { // columns end at the horizon
+		o.sens = float64(c.Horizon)
+	}
 	switch w.Kind {
 	case "exponential":
 		o.length = math.Inf(1)

@@ -10,6 +10,14 @@ type toeplitz interface {
 	// than a unit for every rounding error it inherits, so that no norm computed
 	// from them is too small. n is at most the horizon where there is one.
 	column(n int) []uint64
+	// inverseSeries returns the first n coefficients of C⁻¹, by operations that
+	// IEEE 754 fixes.
+	inverseSeries(n int) []float64
+	// fineShaper returns a Shaper whose s and w count in units of its caller's,
+	// and fineLimits its limits, in lattice units, where a unit is that many of
+	// them.
+	fineShaper(dim int, fingerprint uint64) Shaper
+	fineLimits(sd, unit float64) (Limits, error)
 }
 
 const columnUnit = 0x1p-62

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/mat"
 )
@@ -148,7 +149,8 @@ func (d *dense) Stored() *Stored { return d.stored.clone() }
 
 // NewShaper implements Factorization. It keeps D integers for every step.
 func (d *dense) NewShaper(dim int) Shaper {
-	return newHistoryShaper(d, d.n, d.stored.fingerprint(), dim)
+	checkDim(dim)
+	return newHistoryShaper(d, d.n, maxNoise, d.stored.fingerprint(), dim)
 }
 
 // NewFilter implements Factorization. Next panics beyond the horizon.
@@ -160,7 +162,7 @@ func (d *dense) NewFilter(dim int) Filter {
 // Limits implements Factorization: |w| ≤ |q|·max_t Σ_j|C⁻¹_tj|.
 func (d *dense) Limits(sd float64) (Limits, error) { return limits(sd, d.reach*(1+0x1p-10), 0, 0) }
 
-// of returns the rows of AC⁻¹ for a kernel, in O(n³) where it is new.
+// of returns the rows of AC⁻¹ for a kernel, in O(n²) where it is new.
 func (d *dense) of(kernel Workload) [][]float64 {
 	const kept = 4
 	for _, t := range d.tables {
@@ -168,15 +170,20 @@ func (d *dense) of(kernel Workload) [][]float64 {
 			return t.rows
 		}
 	}
-	a := workloadRows(kernel, d.n)
 	b := make([][]float64, d.n)
 	for t := range b {
-		b[t] = make([]float64, t+1)
-		for m := range t + 1 {
-			if x := a.At(t, m); x != 0 {
-				for j, y := range d.inverse[m] {
-					b[t][j] += float64(x * y)
+		b[t] = slices.Clone(d.inverse[t])
+		if t > 0 {
+			for j, x := range b[t-1] {
+				if kernel.Kind == "exponential" {
+					x = float64(kernel.Decay * x)
 				}
+				b[t][j] += x
+			}
+		}
+		if kernel.Kind == "window" && uint64(t) >= kernel.Window {
+			for j, x := range d.inverse[t-int(kernel.Window)] {
+				b[t][j] -= x
 			}
 		}
 	}

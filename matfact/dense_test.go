@@ -5,12 +5,23 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
 // denseMatrix returns the n×n matrix C that the stored integers describe.
 func denseMatrix(f Factorization, n int) [][]float64 {
 	c := newMatrix(n)
+	if x, ok := f.(*normalised); ok {
+		c = denseMatrix(x.inner, n)
+		for t := range c {
+			for j := range t {
+				c[t][j] *= float64(x.factor[j]) * 0x1p-20
+			}
+			c[t][t] = 1 / x.scale[t]
+		}
+		return c
+	}
 	if r, ok := f.(*root); ok {
 		for t := range c {
 			for j := range t + 1 {
@@ -150,6 +161,11 @@ func factorizations(t testing.TB, horizon uint64) []named {
 		{"blt mean", mustNew(t, Config{Kind: "blt", Horizon: 50}, mean)},
 		{"blt exponential", mustNew(t, Config{Kind: "blt"}, exp(0.999))},
 		{"blt window", mustNew(t, Config{Kind: "blt"}, window(10))},
+		{"normalised sqrt", mustNew(t, Config{Kind: "sqrt", Horizon: min(horizon, 300), Normalise: true}, sum)},
+		{"normalised window", mustNew(t, Config{Kind: "sqrt", Horizon: min(horizon, 300), Normalise: true}, window(4))},
+		{"normalised bsr", mustNew(t, Config{Kind: "bsr", Horizon: min(horizon, 300), Normalise: true}, exp(0.9))},
+		{"normalised bisr", mustNew(t, Config{Kind: "bisr", Horizon: min(horizon, 300), Normalise: true}, sum)},
+		{"normalised blt", mustNew(t, Config{Kind: "blt", Horizon: min(horizon, 300), Normalise: true}, sum)},
 		{"phased sum", mustNew(t, Config{Kind: "phased"}, sum)},
 		{"phased mean", mustNew(t, Config{Kind: "phased"}, mean)},
 	}
@@ -248,6 +264,9 @@ func TestVariance(t *testing.T) {
 					row, s := rows[i][step-1], w.scale(step)
 					v := f.RowVar(w, step)
 					check(fmt.Sprintf("RowVar(%v, %d)", w, step), v, s*s*dot(row, row), v)
+					if _, slow := f.Factorization.(*normalised); slow && step%50 != 0 {
+						continue
+					}
 					for _, u := range []uint64{1, step / 2, step - 1, step, 64, n} {
 						if u == 0 {
 							continue
@@ -334,8 +353,8 @@ func TestColumns(t *testing.T) {
 			c := denseMatrix(f.Factorization, n)
 			inverse := invert(c)
 			unit := int64(1) << 50
-			if f.Kind() == "bisr" {
-				unit = 1 << 41 // times 2²⁰, what its state holds
+			if f.Kind() == "bisr" || strings.HasPrefix(f.name, "normalised") {
+				unit = 1 << 40 // times 2²⁰, what its state holds
 			}
 			for j := range n {
 				shaper, filter := f.NewShaper(1), f.NewFilter(1)
@@ -378,6 +397,25 @@ func TestColNorm(t *testing.T) {
 				sum.Add(sum, c.Mul(c, c))
 			}
 			checkColNorm(t, f.name, colNorm, sum)
+			continue
+		}
+		if x, ok := f.Factorization.(*normalised); ok {
+			largest := bigFloat(0)
+			coef := denseMatrix(x.inner, x.n)
+			below := bigFloat(0) // Σ_{1≤j≤n−t} c_j²
+			for t := x.n - 1; t >= 0; t-- {
+				if j := x.n - 1 - t; j > 0 {
+					c := bigFloat(coef[j][0])
+					below.Add(below, c.Mul(c, c))
+				}
+				m, r := bigFloat(float64(x.factor[t])*0x1p-20), bigFloat(x.scale[t])
+				sum := bigFloat(0).Mul(below, m.Mul(m, m))
+				sum.Add(sum, bigFloat(0).Quo(bigFloat(1), r.Mul(r, r)))
+				if sum.Cmp(largest) > 0 {
+					largest = sum
+				}
+			}
+			checkColNorm(t, f.name, colNorm, largest)
 			continue
 		}
 		if d, ok := f.Factorization.(*dense); ok {

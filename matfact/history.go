@@ -20,6 +20,7 @@ type rows interface {
 type historyShaper struct {
 	rows        rows
 	horizon     int
+	most        int64 // bounds what a state may hold
 	fingerprint uint64
 	dim         int
 	past        []int64 // [step][coordinate]
@@ -28,11 +29,11 @@ type historyShaper struct {
 	sum         []int128
 }
 
-func newHistoryShaper(c rows, horizon int, fingerprint uint64, dim int) *historyShaper {
-	checkDim(dim)
+func newHistoryShaper(c rows, horizon int, most int64, fingerprint uint64, dim int) *historyShaper {
 	s := &historyShaper{
 		rows:        c,
 		horizon:     horizon,
+		most:        most,
 		fingerprint: fingerprint,
 		dim:         dim,
 		next:        make([]float64, dim),
@@ -111,7 +112,7 @@ func (s *historyShaper) UnmarshalBinary(data []byte) error {
 	past := make([]int64, 0, len(data)/8)
 	for ; len(data) > 0; data = data[8:] {
 		x := int64(binary.BigEndian.Uint64(data))
-		if x >= maxNoise || x <= -maxNoise {
+		if x >= s.most || x <= -s.most {
 			return errors.New("shaper state holds a number beyond what Limits allows")
 		}
 		past = append(past, x)

@@ -22,14 +22,16 @@ const maxNoise = 1 << 51
 // than max(b_j, κ_j/â_j) in between; R takes the bounds to the next phase.
 // Hence |1ᵀs| ≤ Σκ_jb_j, |w| ≤ r(1 + |1ᵀs|), |s_i| ≤ ω_iΣ_j κ_jb_j/|â_j−a_i|. For a
 // BLT this gives |w| < 2·|q|.
-func (b *buffered) Limits(sd float64) (Limits, error) {
+func (b *buffered) Limits(sd float64) (Limits, error) { return b.fineLimits(sd, 1) }
+
+func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	noise, state := b.reach()
 	// The floor loses less than one unit of 2⁻⁶⁴ a step and buffer.
 	var floor float64
 	for _, d := range b.stored.Decay {
 		floor += 0x1p-64 / d.gap()
 	}
-	l, err := limits(sd, noise, state, floor)
+	l, err := limits(sd, noise, state/unit, floor*unit)
 	if len(b.stored.Decay) == 0 {
 		l.Rounding = 0 // s_t = 0
 	}
@@ -59,6 +61,27 @@ func limits(sd, noise, state, floor float64) (Limits, error) {
 		return Limits{}, fmt.Errorf("rounding of the noise filter can reach %g lattice units, must stay below 1", l.Rounding)
 	}
 	return l, nil
+}
+
+// inverseSeries follows the modes of the one phase, whose scale is 1.
+func (b *buffered) inverseSeries(n int) []float64 {
+	c := make([]float64, n)
+	m := b.mode(0)
+	now := make([]float64, len(m.drive))
+	for j := range now {
+		now[j] = float64(m.drive[j] * m.drive[j])
+	}
+	for t := range c {
+		if t == 0 {
+			c[t] = 1
+			continue
+		}
+		for j, x := range now {
+			c[t] -= x
+			now[j] = x - float64(m.gap[j]*x)
+		}
+	}
+	return c
 }
 
 // reach returns the largest |w| and the largest |s_i| for |q| ≤ 1.

@@ -54,6 +54,15 @@ func TestNewErrors(t *testing.T) {
 	check(Config{Kind: "bsr", Bands: 257}, sum, "bands is 257")
 	check(Config{Kind: "banded", Bands: 65, Tune: 10}, sum, "bands is 65")
 	check(Config{Kind: "bisr", Bands: -1, Buffers: 3}, sum, "buffers is 3", "bands is -1")
+	for _, kind := range []string{"identity", "phased", "dense"} {
+		check(Config{Kind: kind, Horizon: 9, Normalise: true}, sum, "normalise does not go with")
+	}
+	check(Config{Kind: "bsr", Normalise: true}, sum, "horizon is 0")
+	check(Config{Kind: "blt", Horizon: 1 << 17, Normalise: true}, sum, "horizon is 131072")
+	check(Config{Kind: "bsr", Horizon: 5, Stored: &Stored{Kind: "bsr", Height: 5}}, sum, "normalised to 5 rows")
+	check(Config{Kind: "bsr", Horizon: 5, Normalise: true, Stored: &Stored{Kind: "bsr"}}, sum, "normalised to 0 rows")
+	check(Config{Kind: "bsr", Horizon: 6, Normalise: true, Stored: &Stored{Kind: "bsr", Height: 5}}, sum, "normalised to 5 rows")
+	check(Config{Kind: "blt", Horizon: 6, Normalise: true, Stored: &Stored{Kind: "blt", Height: 6, Decay: []Fixed{1 << 63}, Phases: []Phase{{Start: 1, Scale: 2, Weight: []Fixed{1 << 60}}}}}, sum, "scale 2")
 	check(Config{Kind: "sqrt"}, sum, "horizon is 0")
 	check(Config{Kind: "sqrt", Horizon: 1 << 30}, sum, "horizon is")
 	check(Config{Kind: "identity"}, Workload{}, "workload is \"\"")
@@ -125,8 +134,12 @@ func TestStored(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := Workload{Kind: "sum"}
-		c := Config{Kind: f.Kind(), Horizon: f.Horizon(), Stored: stored}
-		if r, ok := f.Factorization.(*root); ok {
+		c := Config{Kind: f.Kind(), Horizon: f.Horizon(), Normalise: stored.Height > 0, Stored: stored}
+		inner := f.Factorization
+		if x, ok := inner.(*normalised); ok {
+			inner = x.inner
+		}
+		if r, ok := inner.(*root); ok {
 			w = r.kernel
 		}
 		again := mustNew(t, c, w)
@@ -164,15 +177,19 @@ func FuzzStored(f *testing.F) {
 		text, _ := json.Marshal(x.Stored())
 		f.Add(text)
 	}
-	text, _ := json.Marshal(denseFor(f, 5).Stored())
-	f.Add(text)
+	for _, x := range factorizations(f, 5) {
+		if x.Horizon() > 0 {
+			text, _ := json.Marshal(x.Stored())
+			f.Add(text)
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := new(Stored)
 		if json.Unmarshal(data, s) != nil || len(s.Phases) > 50 || len(s.Decay) > 20 {
 			return
 		}
 		w := Workload{Kind: "sum"}
-		x, err := New(Config{Kind: s.Kind, Horizon: 5, Stored: s}, w)
+		x, err := New(Config{Kind: s.Kind, Horizon: 5, Normalise: s.Height > 0, Stored: s}, w)
 		if err != nil {
 			return
 		}
@@ -204,6 +221,10 @@ func TestErrors(t *testing.T) {
 	sum := mustNew(t, Config{Kind: "phased"}, Workload{Kind: "sum"})
 	near(t, "phased sum, max", MaxError(sum, Workload{Kind: "sum"}, 1000), 3.844, 2e-4)
 	near(t, "phased sum, rmse", RMSE(sum, Workload{Kind: "sum"}, 1000), 3.503, 2e-4)
+
+	root := mustNew(t, Config{Kind: "sqrt", Horizon: 1000, Normalise: true}, Workload{Kind: "sum"})
+	near(t, "normalised square root, max", MaxError(root, Workload{Kind: "sum"}, 1000), 3.073, 2e-4)
+	near(t, "normalised square root, rmse", RMSE(root, Workload{Kind: "sum"}, 1000), 2.984, 2e-4)
 
 	// No C beats the bounds, and a window of one step is independent noise.
 	if b := SumBound(1); math.Abs(b-1) > 1e-12 {

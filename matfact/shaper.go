@@ -44,9 +44,13 @@ const block = 256
 // NewShaper implements Factorization.
 func (b *buffered) NewShaper(dim int) Shaper {
 	checkDim(dim)
+	return b.fineShaper(dim, b.stored.fingerprint())
+}
+
+func (b *buffered) fineShaper(dim int, fingerprint uint64) Shaper {
 	return &bufferedShaper{
 		stored:      b.stored,
-		fingerprint: b.stored.fingerprint(),
+		fingerprint: fingerprint,
 		dim:         dim,
 		next:        make([]float64, dim),
 		sum:         make([]int128, min(block, dim)),

@@ -56,6 +56,9 @@ type Stored struct {
 	// of 2⁻⁶² row after row.
 	Scales  []float64 `json:"scales,omitempty"`
 	Entries Packed    `json:"entries,omitempty"`
+	// Height is the number of rows down to which columns are normalised; 0: they
+	// are not.
+	Height uint64 `json:"height,omitempty"`
 }
 
 // maxDecays bounds the number of buffers, for the error bounds that depend on
@@ -161,6 +164,9 @@ func (s *Stored) fingerprint() uint64 {
 	for _, c := range s.Entries {
 		put(uint64(c))
 	}
+	if s.Height > 0 {
+		put(s.Height)
+	}
 	h.Write(buf)
 	return h.Sum64()
 }
@@ -169,7 +175,7 @@ func (s *Stored) fingerprint() uint64 {
 func (s *Stored) clone() *Stored {
 	c := &Stored{
 		Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands),
-		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries),
+		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries), Height: s.Height,
 	}
 	for _, ph := range s.Phases {
 		ph.Weight = slices.Clone(ph.Weight)

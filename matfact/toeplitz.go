@@ -3,6 +3,7 @@ package matfact
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"math"
 	"math/bits"
@@ -96,26 +97,43 @@ func (r *root) Stored() *Stored { return &Stored{Kind: "sqrt"} }
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. The margin covers that ĉ
 // is the inverse of the exact root and not of the stored one: coefficients that
 // differ by Σ|e_j| = ε change the sum L by less than L²ε/(1−Lε), and Lε < 10⁻⁵.
-func (r *root) Limits(sd float64) (Limits, error) {
+func (r *root) Limits(sd float64) (Limits, error) { return r.fineLimits(sd, 1) }
+
+func (r *root) fineLimits(sd, unit float64) (Limits, error) {
 	var sum float64
 	for _, c := range r.inverse {
 		sum += math.Abs(c)
 	}
-	return limits(sd, sum*(1+0x1p-10), 0, 0)
+	sum *= 1 + 0x1p-10
+	return limits(sd, sum, sum*(maxState/2/maxFine)/unit, 0)
 }
+
+func (r *root) inverseSeries(n int) []float64 { return r.inverse[:n] }
 
 // row implements rows.
 func (r *root) row(t int) ([]int64, float64) { return r.reverse[len(r.coef)-t:], 1 }
 
 // NewShaper implements Factorization. It keeps D integers for every step.
 func (r *root) NewShaper(dim int) Shaper {
+	checkDim(dim)
 	h := fnv.New64a()
 	var word [8]byte
 	for _, c := range r.coef {
 		binary.BigEndian.PutUint64(word[:], uint64(c))
 		h.Write(word[:])
 	}
-	return newHistoryShaper(r, len(r.coef), h.Sum64(), dim)
+	return newHistoryShaper(r, len(r.coef), maxNoise, h.Sum64(), dim)
+}
+
+func (r *root) fineShaper(dim int, fingerprint uint64) Shaper {
+	// The fingerprint stands for kind and horizon, not for the kernel.
+	return newHistoryShaper(r, len(r.coef), maxFine, fingerprint^kernelHash(r.kernel), dim)
+}
+
+func kernelHash(w Workload) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %x %d", w.Kind, w.Decay, w.Window)
+	return h.Sum64()
 }
 
 // NewFilter implements Factorization. Next panics beyond the horizon.
