@@ -17,7 +17,7 @@ import (
 var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
-	"moments":                  "dp matfact internal/bin internal/fault",
+	"moments":                  "dp matfact internal/bin internal/fault internal/gram",
 	"config":                   "dp moments internal/column internal/fault",
 	"stream":                   "config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
 	"cmd/streamdp":             "config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
@@ -26,6 +26,8 @@ var ours = map[string]string{
 	"internal/column":          "",
 	"internal/decimal":         "",
 	"internal/fault":           "",
+	"internal/gram":            "",
+	"internal/wht":             "",
 	"internal/kafka":           "",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",
