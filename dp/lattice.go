@@ -88,7 +88,7 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 		}
 		dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
 	}
-	if l.inside(dst) {
+	if l.Inside(dst) {
 		return true
 	}
 	// Rounding to nearest leaves the ball for a third of the clipped records;
@@ -100,7 +100,7 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 			}
 			dst[j] = int64(float64(float64(v*scale) * shrink))
 		}
-		if l.inside(dst) {
+		if l.Inside(dst) {
 			return true
 		}
 	}
@@ -108,8 +108,8 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return false
 }
 
-// inside reports whether Σ k_j² ≤ K², exactly.
-func (l Lattice) inside(k []int64) bool {
+// Inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) Inside(k []int64) bool {
 	limit := uint64(l.K) * uint64(l.K)
 	var sum uint64
 	for _, v := range k {

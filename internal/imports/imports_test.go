@@ -26,6 +26,7 @@ var ours = map[string]string{
 	"internal/column":          "",
 	"internal/decimal":         "",
 	"internal/fault":           "",
+	"internal/clipgrad":        "dp",
 	"internal/gram":            "",
 	"internal/wht":             "",
 	"internal/kafka":           "",
