@@ -35,7 +35,8 @@ type Rows struct {
 	e         []float64  // integers, n×d
 	norm      []float64  // ν_i; of a null row −0
 	y         []float64
-	integer   []int64 // scratch of one row
+	integer   []int64   // scratch of one row
+	iterate   []float64 // scratch of one pass
 	workers   []worker
 }
 
@@ -51,7 +52,7 @@ func New(x, y []float64, dim, bits int) *Rows {
 	}
 	r := &Rows{
 		dim: dim, bits: bits, lattice: dp.Lattice{Exp: -bits, K: 1 << bits},
-		e: x, norm: make([]float64, len(y)), y: y, integer: make([]int64, dim),
+		e: x, norm: make([]float64, len(y)), y: y, integer: make([]int64, dim), iterate: make([]float64, dim),
 		workers: make([]worker, max(1, min(runtime.GOMAXPROCS(0), len(y)/512))),
 	}
 	for i := range r.norm {
@@ -124,17 +125,17 @@ func (r *Rows) row(i int) []float64 { return r.e[i*r.dim:][:r.dim] }
 // Cost: 2d multiplications a row; nothing is allocated a row. Blocks are shared out
 // among the processors; the result does not depend on how.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted int64) {
-	for _, v := range u {
+	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
 			panic("clipgrad: the iterate left the range of float64")
 		}
+		r.iterate[j] = math.Ldexp(v, -r.bits)
 	}
 	if !(zeta > 1e-150 && zeta < 1e150) || out < r.bits || out > 2*r.bits || math.Ldexp(float64(len(r.y)), out) > 1<<62 {
 		panic(fmt.Sprintf("clipgrad: clip norm %g, %d bits of %d, %d rows", zeta, out, 2*r.bits, len(r.y)))
 	}
 	p := pass{
-		rows: r, u: u, shift: uint(2*r.bits - out),
-		inverse: math.Ldexp(1, -r.bits), top: float64(r.lattice.K),
+		rows: r, u: r.iterate, shift: uint(2*r.bits - out), top: float64(r.lattice.K),
 		quotient: math.Ldexp(1/zeta, r.bits), limit: math.Floor(math.Ldexp(c, r.bits)) + 0.5,
 	}
 	// Blocks of so many rows that their sum fits 62 bits.
@@ -189,11 +190,10 @@ func CountWeight(a dp.Adjacency, c float64) float64 {
 // pass is what is common to the rows of one pass.
 type pass struct {
 	rows     *Rows
-	u        []float64
-	inverse  float64 // 1/E
-	top      float64 // E
-	quotient float64 // E/ζ
-	limit    float64 // between the integers that count and those that do not
+	u        []float64 // divided by E
+	top      float64   // E
+	quotient float64   // E/ζ
+	limit    float64   // between the integers that count and those that do not
 	shift    uint
 	size     int // rows of a block
 	room     int // rows whose sum is exact in float64, a power of two
@@ -249,8 +249,9 @@ func (w *worker) rows(p *pass, lo, hi int) {
 			s3 += float64(e3[j] * v)
 		}
 		y, norm := r.y[lo:][:4], r.norm[lo:][:4]
-		t0, t1 := w.weight(p, y[0], norm[0], s0), w.weight(p, y[1], norm[1], s1)
-		t2, t3 := w.weight(p, y[2], norm[2], s2), w.weight(p, y[3], norm[3], s3)
+		t0, t1 := p.weight(y[0], norm[0], s0), p.weight(y[1], norm[1], s1)
+		t2, t3 := p.weight(y[2], norm[2], s2), p.weight(y[3], norm[3], s3)
+		w.counted += (p.counts(t0, norm[0]) + p.counts(t1, norm[1])) + (p.counts(t2, norm[2]) + p.counts(t3, norm[3]))
 		part = part[:len(e0)]
 		for j, v := range e0 {
 			part[j] += (v*t0 + e1[j]*t1) + (e2[j]*t2 + e3[j]*t3) // integers below 2⁵³
@@ -262,7 +263,8 @@ func (w *worker) rows(p *pass, lo, hi int) {
 		for j, v := range e {
 			s += float64(v * p.u[j])
 		}
-		t := w.weight(p, r.y[lo], r.norm[lo], s)
+		t := p.weight(r.y[lo], r.norm[lo], s)
+		w.counted += p.counts(t, r.norm[lo])
 		for j, v := range e {
 			part[j] += v * t
 		}
@@ -273,15 +275,18 @@ func (w *worker) rows(p *pass, lo, hi int) {
 	}
 }
 
-// weight returns τ for the product s = ⟨e, u⟩ and counts the row, without a branch
+// weight returns τ for the product s = ⟨e, u⟩/E. Neither it nor counts has a branch
 // that the data decide.
-func (w *worker) weight(p *pass, y, norm, s float64) float64 {
+func (p *pass) weight(y, norm, s float64) float64 {
 	const magic = 3 << 51 // adding and subtracting it rounds to an integer
-	residual := y - float64(float64(norm*p.inverse)*s)
-	t := min(max(float64(float64(residual*norm)*p.quotient), -p.top), p.top)
-	t = (t + magic) - magic
-	w.counted += int64(math.Float64bits(math.Abs(t)-p.limit) >> 63 &^ (math.Float64bits(norm) >> 63))
-	return t
+	t := float64((y-float64(norm*s))*norm) * p.quotient
+	rounded := (min(math.Abs(t), p.top) + magic) - magic
+	return math.Float64frombits(math.Float64bits(rounded) | math.Float64bits(t)&(1<<63))
+}
+
+// counts returns 1 if |τ| ≤ ⌊cE⌋ and the row is not null.
+func (p *pass) counts(t, norm float64) int64 {
+	return int64(math.Float64bits(math.Abs(t)-p.limit) >> 63 &^ (math.Float64bits(norm) >> 63))
 }
 
 // one adds row i with products in int64.
@@ -291,8 +296,9 @@ func (w *worker) one(p *pass, i int) {
 	for j, v := range e {
 		s += float64(v * p.u[j])
 	}
-	t := int64(w.weight(p, p.rows.y[i], p.rows.norm[i], s))
+	t := p.weight(p.rows.y[i], p.rows.norm[i], s)
+	w.counted += p.counts(t, p.rows.norm[i])
 	for j, v := range e {
-		w.block[j] += int64(v) * t
+		w.block[j] += int64(v) * int64(t)
 	}
 }
