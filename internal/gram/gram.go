@@ -8,12 +8,13 @@ package gram
 const group = 4
 
 // addGroup adds Σ xxᵀ of the first group rows of x to upper, two rows of the
-// triangle at a time, which halves the loads.
+// triangle at a time, which halves the loads. Nothing is fused, so that a sum has the
+// same bits on every machine.
 func addGroup(upper, x []float64, d int) {
 	r0, r1, r2, r3 := x[:d], x[d:2*d], x[2*d:3*d], x[3*d:4*d]
 	for {
 		a0, a1, a2, a3 := r0[0], r1[0], r2[0], r3[0]
-		upper[0] += (a0*a0 + a1*a1) + (a2*a2 + a3*a3)
+		upper[0] += (float64(a0*a0) + float64(a1*a1)) + (float64(a2*a2) + float64(a3*a3))
 		n := len(r0) - 1
 		if n == 0 {
 			return
@@ -24,8 +25,8 @@ func addGroup(upper, x []float64, d int) {
 		upper = upper[1+2*n:]
 		for j := range first {
 			x0, x1, x2, x3 := r0[j], r1[j], r2[j], r3[j]
-			first[j] += (a0*x0 + a1*x1) + (a2*x2 + a3*x3)
-			second[j] += (b0*x0 + b1*x1) + (b2*x2 + b3*x3)
+			first[j] += (float64(a0*x0) + float64(a1*x1)) + (float64(a2*x2) + float64(a3*x3))
+			second[j] += (float64(b0*x0) + float64(b1*x1)) + (float64(b2*x2) + float64(b3*x3))
 		}
 		if n == 1 {
 			return
