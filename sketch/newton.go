@@ -64,7 +64,7 @@ func newNewton(mu float64, a dp.Adjacency, bits, rows, dim int) (*newtonSolver, 
 		errs = append(errs, fmt.Errorf("mu is %g, too small for a histogram of %d rows", mu, rows))
 	}
 	for _, m := range []float64{s.rate(40, 100, 0), s.rate(2, 6, 0), s.rate(2, 6, 2)} { // the least and the largest
-		_, err := s.lattice(m, rows, dim)
+		_, err := stepLattice(a.Factor()/m, rows, bits)
 		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
@@ -82,21 +82,6 @@ func (s *newtonSolver) rate(start, steps, t int) float64 {
 	return s.part(stepShare) * math.Sqrt(0.6/float64(steps-start))
 }
 
-// lattice returns the number of bits by which a step's lattice is finer than ζ: as
-// many as asked for, and more where the noise is below ζ.
-func (s *newtonSolver) lattice(m float64, rows, dim int) (out int, err error) {
-	sd := s.adjacency.Factor() / m
-	out = s.bits
-	if sd < 1 {
-		_, e := math.Frexp(sd) // sd ≥ 2^(e−1)
-		out += 1 - e
-	}
-	if out > 2*s.bits || math.Ldexp(float64(rows), out) >= 1<<61 || !(15*math.Ldexp(sd, out) < 1<<51) {
-		return 0, fmt.Errorf("noise of %g clip norms over %d rows has no lattice: mu is %g", sd, rows, s.mu)
-	}
-	return out, nil
-}
-
 // newtonTrace is what newton chose on its way; public, as it follows from releases.
 type newtonTrace struct {
 	valid, squared, ridge, trace float64 // n̂, R², ρ, tr
@@ -106,8 +91,13 @@ type newtonTrace struct {
 	shrink                       float64 // κ
 }
 
-// solve returns θ. It overwrites the window's rows.
-func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, t newtonTrace, err error) {
+func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
+	theta, _, err = s.run(w, noise)
+	return theta, 0, err
+}
+
+// run returns θ. It overwrites the window's rows.
+func (s *newtonSolver) run(w *Data, noise dp.Noise) (theta []float64, t newtonTrace, err error) {
 	n, d := float64(w.Len()), w.dim
 	size := float64(d)
 
@@ -166,7 +156,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, t newton
 	sds := make([]float64, t.steps)
 	for step := range t.steps {
 		m := s.rate(t.start, t.steps, step)
-		out, err := s.lattice(m, w.Len(), d)
+		out, err := stepLattice(factor/m, w.Len(), s.bits)
 		if err != nil {
 			return nil, t, err
 		}

@@ -30,7 +30,7 @@ var ours = map[string]string{
 	"internal/gram":            "",
 	"internal/newton":          "dp internal/gram",
 	"internal/wht":             "",
-	"sketch":                   "dp internal/clipgrad internal/newton",
+	"sketch":                   "dp internal/clipgrad internal/gram internal/newton internal/wht",
 	"internal/kafka":           "",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",
@@ -60,7 +60,7 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact internal/audit internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sketch internal/audit internal/stattest",
 	"unsafe":                             "stream internal/decimal",
 }
 

@@ -29,6 +29,9 @@ import (
 type Gram struct {
 	// SD is the noise's standard deviation on the diagonal.
 	SD float64
+	// Flat makes the noise off the diagonal as large as on it: more than is needed,
+	// and what older methods state.
+	Flat bool
 
 	dim   int
 	rows  dp.Lattice
@@ -164,11 +167,15 @@ func (g *Gram) Release(n dp.Noise, array string) ([]float64, error) {
 	g.sum.endBlock(g)
 	hidden := g.sum.total
 	diagonal := math.Ldexp(g.SD, -g.exp)
+	off := diagonal / math.Sqrt2
+	if g.Flat {
+		off = diagonal
+	}
 	sd := make([]float64, 0, len(hidden))
 	for i := range g.dim {
 		sd = append(sd, diagonal)
 		for range g.dim - i - 1 {
-			sd = append(sd, diagonal/math.Sqrt2)
+			sd = append(sd, off)
 		}
 	}
 	noise, upper := make([]int64, len(hidden)), make([]float64, len(hidden))
