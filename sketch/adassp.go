@@ -83,6 +83,12 @@ func (s *adasspSolver) cost() dp.Cost {
 	return dp.Cost{Adjacency: s.params.Adjacency, Mu: math.Sqrt(releases) / s.s * (1 + 0x1p-50)}
 }
 
+// fits reports that the Gram matrix of d features has a lattice.
+func (s *adasspSolver) fits(d int) error {
+	_, err := newton.NewGram(d, 1, 1/s.s, s.params.Adjacency, s.params.Bits())
+	return err
+}
+
 func (s *adasspSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
 	return attempt(s.prepare, w, noise)
 }
@@ -91,7 +97,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 	n, d, bits, a := w.Len(), w.dim, s.params.Bits(), s.params.Adjacency
 	least := 0.0
 	if s.test {
-		least = leastEigenvalue(sumsOf(w).gram, d)
+		least = leastEigenvalue(sumsOf(w).gram(), d)
 	}
 	g, err := newton.NewGram(d, 1, 1/s.s, a, bits)
 	if err != nil {
@@ -106,7 +112,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		var lambda float64
 		if s.test {
-			if lambda, err = lower(noise, "adassp/lambda", least, eigenError(n, d), 1, s.s, s.shift, bits); err != nil {
+			if lambda, err = lower(noise, "adassp/lambda", least, eigenError(n, d, 1), 1, s.s, s.shift, bits); err != nil {
 				return nil, 0, err
 			}
 		}

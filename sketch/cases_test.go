@@ -467,7 +467,7 @@ func caseAdaSSP(t *testing.T, c cases.Case) {
 		cases.Near(t, what, got, want, tol, tol)
 	}
 	all := sumsOf(windowOf(in.X, in.Y))
-	lambda := max(0, leastEigenvalue(all.gram, d)+in.S*in.Z-in.S*in.Shift)
+	lambda := max(0, leastEigenvalue(all.gram(), d)+in.S*in.Z-in.S*in.Shift)
 	near("lambda_tilde", lambda, want.Lambda)
 	ridge := ridgeFor(in.S, lambda, float64(d), in.Varrho)
 	near("ridge", ridge, want.Ridge)
@@ -475,9 +475,10 @@ func caseAdaSSP(t *testing.T, c cases.Case) {
 	for i := range d {
 		noise = append(noise, in.N[i][i:]...)
 	}
-	axpy(all.gram, in.S, noise)
-	axpy(all.xy, in.S, in.Zeta)
-	for j, v := range solveSymmetric(all.gram, d, ridge, all.xy) {
+	upper, xy := all.gram(), all.xy()
+	axpy(upper, in.S, noise)
+	axpy(xy, in.S, in.Zeta)
+	for j, v := range solveSymmetric(upper, d, ridge, xy) {
 		near("theta", v, want.Theta[j])
 	}
 

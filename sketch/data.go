@@ -33,19 +33,28 @@ func (w *Data) Len() int { return len(w.y) }
 // Add adds a row: x is shortened to norm 1, y moved to the nearest number of
 // [−1, 1]. A row that is not finite or not of d features is a null row.
 func (w *Data) Add(x []float64, y float64) {
-	norm, ok := norm(x)
-	if !ok || len(x) != w.dim || math.IsNaN(y) || math.IsInf(y, 0) {
-		w.AddNull()
+	w.AddNull()
+	row := w.row(len(w.y) - 1)
+	if len(x) == w.dim && clip(row, x, 1) && y-y == 0 {
+		w.y[len(w.y)-1] = min(max(y, -1), 1)
 		return
 	}
-	scale := 1.0
-	if norm > 1 {
-		scale = 1 / norm
+	clear(row)
+}
+
+// clip sets dst to x, shortened to norm bound. It reports whether x is finite; else dst
+// is anything.
+func clip(dst, x []float64, bound float64) bool {
+	norm, ok := norm(x)
+	if norm > bound {
+		scale := bound / norm
+		for j, v := range x {
+			dst[j] = float64(v * scale)
+		}
+		return ok
 	}
-	for _, v := range x {
-		w.x = append(w.x, float64(v*scale))
-	}
-	w.y = append(w.y, min(max(y, -1), 1))
+	copy(dst, x)
+	return ok
 }
 
 // AddNull adds a null row.

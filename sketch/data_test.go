@@ -76,9 +76,10 @@ func meanSquare(w *Data, theta []float64) float64 {
 // errorOf returns meanSquare by sums, which are computed once.
 func errorOf(w *Data) func(theta []float64) float64 {
 	all, d, n := sumsOf(w), w.dim, float64(w.Len())
-	gram, square := full(all.gram, d, 0), dot(w.y, w.y)
+	gram, square := full(all.gram(), d, 0), dot(w.y, w.y)
+	xy := all.xy()
 	return func(theta []float64) float64 {
-		sum := square - 2*dot(theta, all.xy)
+		sum := square - 2*dot(theta, xy)
 		for i, v := range theta {
 			sum += v * dot(gram[i*d:][:d], theta)
 		}
@@ -124,9 +125,9 @@ func caseStatistics(t *testing.T, c cases.Case) {
 		t.Errorf("k_lin = %d, want %d", k, want.KLin)
 	}
 	all := sumsOf(w)
-	near("lambda_min", leastEigenvalue(all.gram, d), want.Lambda)
-	near("lambda_min_xy", leastEigenvalue(sumsOf(withTarget(w)).gram, d+1), want.LambdaXY)
-	values, _ := newton.Eigen(all.gram, d)
+	near("lambda_min", leastEigenvalue(all.gram(), d), want.Lambda)
+	near("lambda_min_xy", leastEigenvalue(all.joint(), d+1), want.LambdaXY)
+	values, _ := newton.Eigen(all.gram(), d)
 	near("lambda_max", slices.Max(values), want.Largest)
 	ols, err := LeastSquares(w)
 	if err != nil {

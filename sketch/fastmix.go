@@ -208,7 +208,7 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 		sum := gram.NewSum(d)
 		sum.Add(z)
 		upper := sum.Upper()
-		err := eigenError(k2+w.Len(), d)
+		err := eigenError(k2+w.Len(), d, 1)
 		found, failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d), func(array string, x, scale float64) (float64, error) {
 			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, err, scale, s.fast.Omega, bits)
 		})
@@ -222,7 +222,7 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 			return nil, 0, errFailed
 		}
 	}
-	gradient, err := s.gradients(w, sums{}, "fast-ihm/grad")
+	gradient, err := s.byRows(w, "fast-ihm/grad")
 	if err != nil {
 		return nil, 0, err
 	}

@@ -46,24 +46,37 @@ func (s *ihmSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64
 // prepare returns a function that solves the window, whose memory it takes over. Each
 // call is a mechanism of its own.
 func (s *ihmSolver) prepare(w *Data) (solution, error) {
-	d := w.dim
 	all := sumsOf(w)
-	lambda := 0.0
-	if s.noise.Test > 0 {
-		lambda = leastEigenvalue(all.gram, d)
+	if s.radius > 0 {
+		return s.prepareSums(all)
 	}
 	var dense *Data
 	if s.dense {
 		dense = w.clone()
 	}
-	gradient, err := s.gradients(w, all, "ihm/grad")
+	gradient, err := s.byRows(w, "ihm/grad")
 	if err != nil {
 		return nil, err
+	}
+	return s.prepared(all, dense, gradient), nil
+}
+
+// prepareSums is prepare from the sums alone, where there is a radius.
+func (s *ihmSolver) prepareSums(w *Sums) (solution, error) {
+	return s.prepared(w, nil, s.bySums(w)), nil
+}
+
+// prepared returns the solution of a window with the given sums and gradients; dense
+// holds the rows of sketches that are formed.
+func (s *ihmSolver) prepared(w *Sums, dense *Data, gradient gradientOf) solution {
+	d, upper, lambda := w.dim, w.gram(), 0.0
+	if s.noise.Test > 0 {
+		lambda = leastEigenvalue(upper, d)
 	}
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
 		square := s.noise.Gamma
 		if s.noise.Test > 0 {
-			level, err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d), 1, s.noise.Test, s.noise.Tau, s.params.Bits())
+			level, err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau, s.params.Bits())
 			if err != nil {
 				return nil, 0, err
 			}
@@ -71,10 +84,10 @@ func (s *ihmSolver) prepare(w *Data) (solution, error) {
 		}
 		i := iteration{steps: s.iterations, radius: s.radius}
 		i.gradient = func(t int, theta []float64) ([]float64, error) { return gradient(noise, t, theta) }
-		if s.dense {
+		if dense != nil {
 			i.sketch = s.denseSketches(dense, math.Sqrt(square), noise)
 		} else {
-			l := full(all.gram, d, square)
+			l := full(upper, d, square)
 			hidden := bitsOf(l)
 			if !cholesky(l, d) {
 				return nil, 0, errFailed
@@ -92,7 +105,7 @@ func (s *ihmSolver) prepare(w *Data) (solution, error) {
 		}
 		roundPublic(theta)
 		return theta, math.Sqrt(square), nil
-	}, nil
+	}
 }
 
 // solution solves a window that was prepared for it; eta is the public level of the
@@ -180,32 +193,35 @@ func (s *ihmSolver) denseSketches(w *Data, eta float64, noise dp.Noise) func(t i
 	return func(t int) (hessian, error) {
 		row := noise.Row(numbered("ihm/mix", t), bitsOf(w.x, []float64{eta}))
 		mixed := &Data{dim: w.dim, x: gaussianMix(w, s.rows, eta, row), y: make([]float64, s.rows)}
-		return form(full(sumsOf(mixed).gram, w.dim, 0), w.dim, float64(s.rows))
+		return form(full(sumsOf(mixed).gram(), w.dim, 0), w.dim, float64(s.rows))
 	}
 }
 
-// gradients returns the noisy gradients by passes over the rows, or from the sums
-// alone: with ‖θ‖ ≤ R no residual exceeds C_Y + R, so at C = C_Y + R nothing is
-// clipped and Xᵀclip_C(Y − Xθ) = XᵀY − XᵀXθ.
-func (s *ihmSolver) gradients(w *Data, all sums, array string) (func(noise dp.Noise, t int, theta []float64) ([]float64, error), error) {
-	bits, adjacency := s.params.Bits(), s.params.Adjacency
-	if s.radius == 0 {
-		g, err := newGradients(w, adjacency, s.clip, s.noise.Sigma, bits)
-		if err != nil {
-			return nil, err
-		}
-		return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
-			return g.release(noise, numbered(array, t), theta), nil
-		}, nil
+// gradientOf releases Σ x·clip_C(y − xᵀθ) with the noise of iteration t.
+type gradientOf = func(noise dp.Noise, t int, theta []float64) ([]float64, error)
+
+// byRows returns gradients by passes over the rows, whose memory it takes over.
+func (s *ihmSolver) byRows(w *Data, array string) (gradientOf, error) {
+	g, err := newGradients(w, s.params.Adjacency, s.clip, s.noise.Sigma, s.params.Bits())
+	if err != nil {
+		return nil, err
 	}
-	n, d := w.Len(), w.dim
-	bound := (1 + s.radius) * (1 + 0x1p-40)
-	symmetric := full(all.gram, d, 0)
 	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
-		g := append([]float64(nil), all.xy...)
+		return g.release(noise, numbered(array, t), theta), nil
+	}, nil
+}
+
+// bySums returns gradients without a look at rows: with ‖θ‖ ≤ R no residual exceeds
+// C_Y + R, so at C = C_Y + R nothing is clipped and Xᵀclip_C(Y − Xθ) = XᵀY − XᵀXθ.
+func (s *ihmSolver) bySums(w *Sums) gradientOf {
+	n, d, adjacency := w.Len(), w.dim, s.params.Adjacency
+	bound := (1 + s.radius) * (1 + 0x1p-40)
+	symmetric, xy := full(w.gram(), d, 0), w.xy()
+	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
+		g := append([]float64(nil), xy...)
 		for i := range d {
 			axpy(g, -theta[i], symmetric[i*d:][:d])
 		}
-		return releaseVector(noise, numbered(array, t), g, adjacency.Factor()*bound, bound*eigenError(n, d), bound*s.noise.Sigma, bits)
-	}, nil
+		return releaseVector(noise, numbered("ihm/grad", t), g, adjacency.Factor()*bound, eigenError(n, d, 2*bound), bound*s.noise.Sigma, s.params.Bits())
+	}
 }

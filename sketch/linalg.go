@@ -103,3 +103,11 @@ func full(upper []float64, d int, ridge float64) []float64 {
 	}
 	return a
 }
+
+// axpy adds a·x to dst.
+func axpy(dst []float64, a float64, x []float64) {
+	dst = dst[:len(x)]
+	for j, v := range x {
+		dst[j] += float64(a * v)
+	}
+}

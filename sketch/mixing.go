@@ -3,72 +3,11 @@ package sketch
 import (
 	"fmt"
 	"math"
-	"runtime"
-	"sync"
 
 	"streamdp/dp"
 	"streamdp/internal/clipgrad"
-	"streamdp/internal/gram"
 	"streamdp/internal/newton"
 )
-
-// segments is into how many parts sums of float64 products are cut, whatever the
-// number of processors, so that their bits do not depend on it.
-const segments = 8
-
-// sums are Σ xxᵀ, upper triangle row by row, and Σ xy: all that linear regression
-// without clipped residuals asks of a window. Those of a window are the sums of those
-// of its blocks, and never a difference.
-type sums struct {
-	gram []float64
-	xy   []float64
-}
-
-// sumsOf returns the sums over a window, in the same order of additions on every
-// machine.
-func sumsOf(w *Data) sums {
-	n, d := w.Len(), w.dim
-	var grams [segments]*gram.Sum
-	var xys [segments][]float64
-	each(segments, func(i int) {
-		lo, hi := i*n/segments, (i+1)*n/segments
-		s := gram.NewSum(d)
-		s.Add(w.x[lo*d : hi*d])
-		s.Upper()
-		xy := make([]float64, d)
-		for r := lo; r < hi; r++ {
-			axpy(xy, w.y[r], w.row(r))
-		}
-		grams[i], xys[i] = s, xy
-	})
-	for i := 1; i < segments; i++ {
-		grams[0].Merge(grams[i])
-		axpy(xys[0], 1, xys[i])
-	}
-	return sums{grams[0].Upper(), xys[0]}
-}
-
-// axpy adds a·x to dst.
-func axpy(dst []float64, a float64, x []float64) {
-	dst = dst[:len(x)]
-	for j, v := range x {
-		dst[j] += float64(a * v)
-	}
-}
-
-// each calls f(0) … f(n−1), on all processors.
-func each(n int, f func(i int)) {
-	workers := min(runtime.GOMAXPROCS(0), n)
-	var group sync.WaitGroup
-	for w := range workers {
-		group.Go(func() {
-			for i := w; i < n; i += workers {
-				f(i)
-			}
-		})
-	}
-	group.Wait()
-}
 
 // leastEigenvalue returns λ_min of a positive semidefinite matrix, at least 0.
 func leastEigenvalue(upper []float64, d int) float64 {
@@ -152,11 +91,16 @@ func (s *mixingSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 }
 
 func (s *mixingSolver) prepare(w *Data) (solution, error) {
+	return s.prepareSums(sumsOf(w))
+}
+
+// prepareSums is prepare from the sums alone.
+func (s *mixingSolver) prepareSums(w *Sums) (solution, error) {
 	n, d := w.Len(), w.dim
-	upper := sumsOf(withTarget(w)).gram
+	upper := w.joint()
 	lambda := leastEigenvalue(upper, d+1)
 	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
-		level, err := lower(noise, "linmix/lambda", lambda, normBound*eigenError(n, d+1), normBound, normBound*s.noise.Test, s.noise.Tau, s.params.Bits())
+		level, err := lower(noise, "linmix/lambda", lambda, eigenError(n, d+1, normBound), normBound, normBound*s.noise.Test, s.noise.Tau, s.params.Bits())
 		if err != nil {
 			return nil, 0, err
 		}
@@ -186,16 +130,6 @@ func (s *mixingSolver) prepare(w *Data) (solution, error) {
 		}
 		return theta, math.Sqrt(square), nil
 	}, nil
-}
-
-// withTarget returns the window with the target as its last feature.
-func withTarget(w *Data) *Data {
-	all := NewData(w.dim+1, w.Len())
-	for i, y := range w.y {
-		all.x = append(append(all.x, w.row(i)...), y)
-		all.y = append(all.y, 0)
-	}
-	return all
 }
 
 // gradients releases noisy clipped gradients of a window.

@@ -64,11 +64,6 @@ func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits i
 	return max(0, noisy[0]-sd*tau-rounding-err), nil
 }
 
-// eigenError bounds by how much the least eigenvalue of the Gram matrix of n rows of
-// norm at most 1 is off when it is computed: sums of n products and rotations, with
-// room to spare.
-func eigenError(n, d int) float64 { return float64(n) * float64(d) * 0x1p-48 }
-
 // roundPublic rounds coefficients of a sketch's solution to multiples of 2⁻²⁰ in the
 // units of the clipped window: far below its noise, and coarse beside what floating
 // point could betray.
