@@ -201,68 +201,104 @@ func TestGram(t *testing.T) {
 	}
 }
 
-// TestGramSensitivity looks for records that move the matrix by more than its noise
-// pays for: in the norm in which the noise is white, no pair is farther apart than μ,
-// and the worst pair nearly is.
-func TestGramSensitivity(t *testing.T) {
+// searchGram looks for records that move the matrix by more than its noise pays for, in
+// the norm in which the noise is white, and returns the largest distance over μ. mutate
+// plants a fault.
+func searchGram(t *testing.T, d int, squared float64, a dp.Adjacency, flat bool, mutate func(g *Gram)) float64 {
+	t.Helper()
+	const mu = 0.7
 	source := rand.New(rand.NewPCG(5, 6))
+	r := math.Sqrt(squared)
+	hidden := func(x []float64) []float64 {
+		g, err := NewGram(d, squared, mu, a, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Flat = flat
+		mutate(g)
+		g.AddRows([]float64{r / 2, -r / 3, r / 5, 1, 1}[:d])
+		g.Add(x)
+		// A draw of 1 everywhere shows the deviations.
+		noise := dptest.Arrays(map[string][][]float64{"g": {slices.Repeat([]float64{1}, d*(d+1)/2)}})
+		upper, err := g.Release(noise, "g")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range noise.Hidden("g") {
+			v := math.Ldexp(float64(k), g.exp)
+			upper[i] = v / (upper[i] - v)
+		}
+		return upper
+	}
+	random := func() []float64 {
+		x := make([]float64, d)
+		for j := range x {
+			x[j] = r * source.NormFloat64() * 2
+		}
+		return x
+	}
+	top := 0.0
+	for trial := range 300 {
+		x, y := random(), make([]float64, d)
+		if a == dp.Replace {
+			if y = random(); trial%3 == 0 && d > 1 { // orthogonal
+				clear(x)
+				clear(y)
+				x[0], y[1] = 5, 5
+			}
+		}
+		p, q := hidden(x), hidden(y)
+		var sum float64
+		for i := range p {
+			sum += (p[i] - q[i]) * (p[i] - q[i])
+		}
+		top = max(top, math.Sqrt(sum)/mu)
+	}
+	return top
+}
+
+// TestGramSensitivity: no pair is farther apart than μ, and the worst pair nearly is.
+// With flat noise it may be nearer, and a single feature can't move by √2.
+func TestGramSensitivity(t *testing.T) {
 	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, flat := range []bool{false, true} {
 			for _, d := range []int{1, 2, 5} {
 				for _, squared := range []float64{1, 0.5, 0x1p-9} {
-					const mu = 0.7
-					r := math.Sqrt(squared)
-					hidden := func(x []float64) []float64 {
-						g, err := NewGram(d, squared, mu, a, 24)
-						if err != nil {
-							t.Fatal(err)
-						}
-						g.Flat = flat
-						g.AddRows([]float64{r / 2, -r / 3, r / 5, 1, 1}[:d])
-						g.Add(x)
-						// A draw of 1 everywhere shows the deviations.
-						z := slices.Repeat([]float64{1}, d*(d+1)/2)
-						noise := dptest.Arrays(map[string][][]float64{"g": {z}})
-						upper, err := g.Release(noise, "g")
-						if err != nil {
-							t.Fatal(err)
-						}
-						for i, k := range noise.Hidden("g") {
-							v := math.Ldexp(float64(k), g.exp)
-							upper[i] = v / (upper[i] - v)
-						}
-						return upper
-					}
-					random := func() []float64 {
-						x := make([]float64, d)
-						for j := range x {
-							x[j] = r * source.NormFloat64() * 2
-						}
-						return x
-					}
-					top := 0.0
-					for trial := range 300 {
-						x, y := random(), make([]float64, d)
-						if a == dp.Replace {
-							if y = random(); trial%3 == 0 && d > 1 { // orthogonal
-								clear(x)
-								clear(y)
-								x[0], y[1] = 5, 5
-							}
-						}
-						p, q := hidden(x), hidden(y)
-						var sum float64
-						for i := range p {
-							sum += (p[i] - q[i]) * (p[i] - q[i])
-						}
-						top = max(top, math.Sqrt(sum))
-					}
-					// A single feature cannot move by √2, nor by 1 off a diagonal.
-					if top > mu || top < 0.99*mu && d > 1 && !flat || d == 1 && a == dp.ZeroOut && top < 0.999*mu {
-						t.Errorf("%s, flat %t, d = %d, R² = %g: the worst pair is %.6f of μ apart", a, flat, d, squared, top/mu)
+					top := searchGram(t, d, squared, a, flat, func(*Gram) {})
+					if top > 1 || top < 0.99 && !flat && (d > 1 || a == dp.ZeroOut) {
+						t.Errorf("%s, flat %t, d = %d, R² = %g: the worst pair is %.6f of μ apart", a, flat, d, squared, top)
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestGramMutants shows that the search finds rows that are not clipped, noise off the
+// diagonal for a vector of its entries, and the other adjacency's sensitivity.
+func TestGramMutants(t *testing.T) {
+	for name, m := range map[string]struct {
+		mutate func(g *Gram)
+		worth  float64
+	}{
+		"rows not clipped": {func(g *Gram) {
+			rows, err := dp.NewLattice(1, 1, 24)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.rows = rows
+		}, 4},
+		"clipped to R² for R": {func(g *Gram) {
+			rows, err := dp.NewLattice(0.5, 0.25, 24)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.rows, g.SD = rows, g.SD*0.25
+		}, 4},
+		"the sensitivity of zeroed rows": {func(g *Gram) { g.SD /= math.Sqrt2 }, math.Sqrt2},
+	} {
+		if top := searchGram(t, 3, 0.25, dp.Replace, false, m.mutate); math.Abs(top-m.worth) > 0.01*m.worth {
+			t.Errorf("%s: the worst pair is %.4f of μ apart, the fault is worth %.4f", name, top, m.worth)
 		}
 	}
 }
