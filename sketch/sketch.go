@@ -187,6 +187,9 @@ func (r *Refit) Close(n dp.Noise) (*dp.Release, error) {
 }
 
 func (r *Refit) solve(n dp.Noise) (theta []float64, eta float64, err error) {
+	if r.rows == 0 { // public
+		return nil, 0, errFailed
+	}
 	if r.sums == nil {
 		return r.solver.solve(r.data, n)
 	}
@@ -195,6 +198,36 @@ func (r *Refit) solve(n dp.Noise) (theta []float64, eta float64, err error) {
 		return nil, 0, err
 	}
 	return solve(n)
+}
+
+// Solve solves one window: what a refit does at its end, without a constant. cfg's
+// solver and the keys that belong to it count, p is the guarantee; the rest follows from
+// the window, whose memory it takes over. θ is in its units.
+//
+// Privacy, cost: as the solver's; what a record pays is returned besides.
+// Errors: all faults of cfg and p, joined; a window without a solution.
+func Solve(cfg Config, p dp.Params, w *Data, noise dp.Noise) (theta []float64, cost dp.Cost, err error) {
+	no := false
+	cfg.Intercept, cfg.Window, cfg.Stride, cfg.ClipX = &no, max(1, uint64(w.Len())), 0, 1
+	if cfg.ClipY == 0 {
+		cfg.ClipY = 1
+	}
+	cfg.Target, cfg.Columns = "y", make([]string, w.dim, w.dim+1)
+	cfg.Columns = append(cfg.Columns, cfg.Target)
+	cfg.Defaults()
+	plan, err := resolve(&cfg, p)
+	if err != nil {
+		return nil, dp.Cost{}, err
+	}
+	s, err := plan.solver(&cfg, p)
+	if err != nil {
+		return nil, dp.Cost{}, err
+	}
+	if w.Len() == 0 {
+		return nil, plan.Cost, errFailed
+	}
+	theta, _, err = s.solve(w, noise)
+	return theta, plan.Cost, err
 }
 
 // values puts a solution in the units of the stream.
