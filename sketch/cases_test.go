@@ -660,10 +660,11 @@ func caseNewton(t *testing.T, c cases.Case) {
 		rows[numbered("newton/grad", i)] = [][]float64{in.Grad[i]}
 		rows[numbered("newton/count", i)] = [][]float64{{in.Count[i]}}
 	}
-	theta, trace, err := s.run(w, dptest.Arrays(rows))
+	theta, _, err := s.solve(w, dptest.Arrays(rows))
 	if err != nil {
 		t.Fatal(err)
 	}
+	trace := s.trace
 	near := func(what string, got, want float64) {
 		t.Helper()
 		rel, _ := c.Tolerance(t)

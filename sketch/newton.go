@@ -45,6 +45,8 @@ type newtonSolver struct {
 	mu        float64
 	adjacency dp.Adjacency
 	bits      int
+
+	trace newtonTrace // of the last window
 }
 
 // newNewton returns the solver for the budget μ, windows of at most rows rows of dim
@@ -91,13 +93,10 @@ type newtonTrace struct {
 	shrink                       float64 // κ
 }
 
+// solve returns θ. It overwrites the window's rows.
 func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
-	theta, _, err = s.run(w, noise)
-	return theta, 0, err
-}
-
-// run returns θ. It overwrites the window's rows.
-func (s *newtonSolver) run(w *Data, noise dp.Noise) (theta []float64, t newtonTrace, err error) {
+	s.trace = newtonTrace{}
+	t := &s.trace
 	n, d := float64(w.Len()), w.dim
 	size := float64(d)
 
@@ -116,12 +115,12 @@ func (s *newtonSolver) run(w *Data, noise dp.Noise) (theta []float64, t newtonTr
 	// The Gram matrix, and the space that it whitens.
 	gram, err := newton.NewGram(d, squared, s.part(gramShare), s.adjacency, s.bits)
 	if err != nil {
-		return nil, t, err
+		return nil, 0, err
 	}
 	gram.AddRows(w.x)
 	upper, err := gram.Release(noise, "newton/gram")
 	if err != nil {
-		return nil, t, err
+		return nil, 0, err
 	}
 	t.trace = norms.Trace(squared, t.valid, missed) / 2
 	t.ridge = min(1.35*gram.SD*math.Sqrt(size)+missed/4, t.trace)
@@ -158,7 +157,7 @@ func (s *newtonSolver) run(w *Data, noise dp.Noise) (theta []float64, t newtonTr
 		m := s.rate(t.start, t.steps, step)
 		out, err := stepLattice(factor/m, w.Len(), s.bits)
 		if err != nil {
-			return nil, t, err
+			return nil, 0, err
 		}
 		sd := clipgrad.Sensitivity(s.adjacency, d, out) / m
 		count[0] = rows.Sum(sum, u, zeta, t.counted, out) << (s.bits - 4)
@@ -186,9 +185,9 @@ func (s *newtonSolver) run(w *Data, noise dp.Noise) (theta []float64, t newtonTr
 		theta[j] *= t.shrink
 	}
 	if !finite(theta) {
-		return nil, t, errFailed
+		return nil, 0, errFailed
 	}
-	return theta, t, nil
+	return theta, 0, nil
 }
 
 // shrinkage returns κ = max(0, 1 − 0.7·Σh·var/Σh·(Vᵀū)²), the factor by which noise
