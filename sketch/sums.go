@@ -29,6 +29,21 @@ func (s *Sums) Add(x []float64, y float64) {
 	s.n++
 }
 
+// addRows adds rows lo … hi−1 of a window, a few at a time.
+func (s *Sums) addRows(w *Data, lo, hi int) {
+	const few = 16
+	rows := make([]float64, few*(s.dim+1))
+	for ; lo < hi; lo += few {
+		n := min(few, hi-lo)
+		for i := range n {
+			row := rows[i*(s.dim+1):][:s.dim+1]
+			row[copy(row, w.row(lo+i))] = w.y[lo+i]
+		}
+		s.sum.Add(rows[:n*(s.dim+1)])
+		s.n += n
+	}
+}
+
 // Merge adds the sums of another block of rows.
 func (s *Sums) Merge(o *Sums) {
 	s.sum.Merge(o.sum)
@@ -79,9 +94,7 @@ func sumsOf(w *Data) *Sums {
 	var parts [segments]*Sums
 	each(segments, func(i int) {
 		s := NewSums(w.dim)
-		for r := i * w.Len() / segments; r < (i+1)*w.Len()/segments; r++ {
-			s.Add(w.row(r), w.y[r])
-		}
+		s.addRows(w, i*w.Len()/segments, (i+1)*w.Len()/segments)
 		s.joint()
 		parts[i] = s
 	})

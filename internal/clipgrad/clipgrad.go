@@ -32,6 +32,7 @@ import (
 type Rows struct {
 	dim, bits int
 	lattice   dp.Lattice // of the directions
+	top       float64    // E
 	e         []float64  // integers, n×d
 	norm      []float64  // ν_i; of a null row −0
 	y         []float64
@@ -51,7 +52,7 @@ func New(x, y []float64, dim, bits int) *Rows {
 		panic(fmt.Sprintf("clipgrad: %d numbers, %d targets, rows of %d, %d bits", len(x), len(y), dim, bits))
 	}
 	r := &Rows{
-		dim: dim, bits: bits, lattice: dp.Lattice{Exp: -bits, K: 1 << bits},
+		dim: dim, bits: bits, lattice: dp.Lattice{Exp: -bits, K: 1 << bits}, top: math.Ldexp(1, bits),
 		e: x, norm: make([]float64, len(y)), y: y, integer: make([]int64, dim), iterate: make([]float64, dim),
 		workers: make([]worker, max(1, min(runtime.GOMAXPROCS(0), len(y)/512))),
 	}
@@ -75,35 +76,47 @@ func (r *Rows) SetUnit(i int, z []float64) {
 		sum += float64(v * v)
 	}
 	norm := math.Sqrt(sum)
-	dst := r.row(i)
 	if !(norm > 1e-140 && norm < 1e140) { // a gradient that cannot be told from 0
 		r.norm[i] = 0
-		clear(dst)
+		clear(r.row(i))
 		return
 	}
-	for j, v := range z {
-		dst[j] = v / norm
-	}
-	r.set(i, norm)
+	r.set(i, z, 1/norm, norm)
 }
 
 // SetPlain makes x, ‖x‖ ≤ 1, the direction of row i and 1 its length: its gradients
 // are clipped by their residual. A longer x is shortened. x may be the row's own
 // memory.
 func (r *Rows) SetPlain(i int, x []float64) {
-	copy(r.row(i), x)
-	r.set(i, 1)
+	r.set(i, x, 1, 1)
 }
 
-// set quantises the direction that row i's memory holds.
-func (r *Rows) set(i int, norm float64) {
+// set makes scale·x the direction of row i, quantised, and norm its length.
+func (r *Rows) set(i int, x []float64, scale, norm float64) {
 	dst := r.row(i)
+	r.norm[i] = norm
+	unit := math.Ldexp(scale, r.bits)
+	var square float64
+	for j, v := range x[:len(dst)] {
+		k := (float64(v*unit) + magic) - magic
+		dst[j] = k
+		square += float64(k * k)
+	}
+	// Squares of integers below 2²⁶ add up exactly, as far as they matter.
+	if r.bits <= 26 && square <= r.top*r.top {
+		return
+	}
+	for j, k := range dst {
+		dst[j] = math.Ldexp(k, -r.bits)
+	}
 	r.lattice.Quantise(r.integer, dst)
 	for j, k := range r.integer {
 		dst[j] = float64(k)
 	}
-	r.norm[i] = norm
 }
+
+// magic, added and subtracted, rounds to an integer.
+const magic = 3 << 51
 
 // SetNull makes row i a null row: no gradient, and never counted.
 func (r *Rows) SetNull(i int) {
@@ -135,7 +148,7 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 		panic(fmt.Sprintf("clipgrad: clip norm %g, %d bits of %d, %d rows", zeta, out, 2*r.bits, len(r.y)))
 	}
 	p := pass{
-		rows: r, u: r.iterate, shift: uint(2*r.bits - out), top: float64(r.lattice.K),
+		rows: r, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
 		quotient: math.Ldexp(1/zeta, r.bits), limit: math.Floor(math.Ldexp(c, r.bits)) + 0.5,
 	}
 	// Blocks of so many rows that their sum fits 62 bits.
@@ -278,7 +291,6 @@ func (w *worker) rows(p *pass, lo, hi int) {
 // weight returns τ for the product s = ⟨e, u⟩/E. Neither it nor counts has a branch
 // that the data decide.
 func (p *pass) weight(y, norm, s float64) float64 {
-	const magic = 3 << 51 // adding and subtracting it rounds to an integer
 	t := float64((y-float64(norm*s))*norm) * p.quotient
 	rounded := (min(math.Abs(t), p.top) + magic) - magic
 	return math.Float64frombits(math.Float64bits(rounded) | math.Float64bits(t)&(1<<63))
