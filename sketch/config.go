@@ -65,6 +65,9 @@ type Config struct {
 
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
+	// Horizon is the number of windows of the epoch; 0: none. Endless makes it no end.
+	Horizon uint64 `toml:"-"`
+	Endless bool   `toml:"-"`
 	// Centre and Scale are the public constants by which rows were scaled, used to
 	// publish original units. Empty: 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
@@ -118,6 +121,14 @@ func (c *Config) features() int {
 		d++
 	}
 	return d
+}
+
+// LastStep returns the window after which the refit ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
 }
 
 // scaled reports whether original units differ from scaled ones.

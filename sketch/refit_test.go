@@ -132,7 +132,7 @@ func TestReleases(t *testing.T) {
 			t.Errorf("%s: a state of %d bytes, said %d", name, len(state), r.Sizes().State)
 		}
 		again := mustRefit(t, c, generous)
-		again.Add(0, one[0])
+		again.Add(0, one[0]) // of the first window, which the state ends
 		if err := again.UnmarshalBinary(state); err != nil {
 			t.Fatal(err)
 		}
@@ -298,15 +298,58 @@ func TestTooManyRecords(t *testing.T) {
 	}
 }
 
-func TestRange(t *testing.T) {
+// TestStride: steps follow each other without a gap, and records between windows are
+// left out.
+func TestStride(t *testing.T) {
 	t.Parallel()
 	c := configs()["newton"]
-	c.Stride = 500
-	r := mustRefit(t, c, generous)
-	for step, want := range map[uint64][2]uint64{1: {0, 120}, 2: {500, 620}, 11: {5000, 5120}} {
+	c.Stride, c.Horizon = 500, 3
+	r, plain := mustRefit(t, c, generous), mustRefit(t, configs()["newton"], generous)
+	for step, want := range map[uint64][2]uint64{1: {0, 120}, 2: {120, 620}, 11: {4620, 5120}} {
 		if first, end := r.Range(step); first != want[0] || end != want[1] {
-			t.Errorf("window %d is [%d, %d)", step, first, end)
+			t.Errorf("step %d is [%d, %d)", step, first, end)
 		}
+	}
+	rows := records(1120, 4)
+	for step := range uint64(3) {
+		first, end := r.Range(step + 1)
+		for i := first; i < end; i++ {
+			r.Add(i, rows[i])
+		}
+		release, err := r.Close(dptest.Seeded(step))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := closeWindow(t, plain, rows[500*step:500*step+120], dptest.Seeded(step)); !reflect.DeepEqual(release, want) {
+			t.Errorf("window %d is %v, want %v", step+1, release, want)
+		}
+	}
+	if _, err := r.Close(dptest.Zero()); !errors.Is(err, dp.ErrExhausted) {
+		t.Errorf("after the horizon: %v", err)
+	}
+	c.Endless = true
+	if mustRefit(t, c, generous).cfg.LastStep() != 0 {
+		t.Error("an endless horizon ends")
+	}
+}
+
+// TestSample: a release is of the form that was announced, and few records are warned of.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	for name, c := range configs() {
+		r := mustRefit(t, c, generous)
+		sample, release := r.Sample(), closeWindow(t, r, records(120, 1), dptest.Seeded(1))
+		for i, v := range sample.Values {
+			if got := release.Values[i]; got.Name != v.Name || !slices.Equal(got.Shape, v.Shape) || len(got.Data) != len(v.Data) {
+				t.Errorf("%s: value %v, announced %v", name, got, v)
+			}
+		}
+		if len(sample.Values) != len(release.Values) || len(r.Warnings()) > 0 {
+			t.Errorf("%s: %d values, announced %d; warnings %q", name, len(release.Values), len(sample.Values), r.Warnings())
+		}
+	}
+	if r := mustRefit(t, configs()["newton"], dp.Params{Epsilon: 0.1, Delta: 1e-6, Adjacency: dp.Replace}); len(r.Warnings()) != 1 {
+		t.Errorf("few records: %q", r.Warnings())
 	}
 }
 

@@ -92,7 +92,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	}
 	h := fnv.New64a()
 	if err := json.NewEncoder(h).Encode([]any{
-		Version, plan, cfg.Window, cfg.Stride, cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest,
+		Version, plan, cfg.Window, cfg.Stride, cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest,
 		cfg.Centre, cfg.Scale, p.Adjacency, p.Bits(),
 	}); err != nil {
 		return nil, err
@@ -114,20 +114,26 @@ func (r *Refit) Plan() Plan {
 // Columns returns the length of a row.
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
-// Range returns the slots of window t ≥ 1, [first, end). Slots between windows belong to
-// none.
+// Range returns the slots of step t ≥ 1, [first, end): those between the last window
+// and this one, which belong to none, and this one's.
 func (r *Refit) Range(t uint64) (first, end uint64) {
-	first = (t - 1) * r.cfg.Stride
-	return first, first + r.cfg.Window
+	end = (t-1)*r.cfg.Stride + r.cfg.Window
+	if t > 1 {
+		first = end - r.cfg.Stride
+	}
+	return first, end
 }
 
 // Cost returns what one record pays: one window, for windows are disjoint.
 func (r *Refit) Cost() dp.Cost { return r.Plan().Cost }
 
-// Add adds a record to the open window. row is in scaled units, of length Columns, and
-// is neither changed nor kept; one of another length, nil above all, or that is not
-// finite is an invalid record, which counts as a null row.
+// Add adds a record to the open step; one before the window is left out. row is in scaled
+// units, of length Columns, and is neither changed nor kept; one of another length, nil
+// above all, or that is not finite is an invalid record, which counts as a null row.
 func (r *Refit) Add(slot uint64, row []float64) {
+	if slot < r.step*r.cfg.Stride {
+		return
+	}
 	if r.rows++; r.rows > r.cfg.Window {
 		return // Close refuses
 	}
@@ -166,8 +172,12 @@ func (r *Refit) features(row []float64) (y float64, ok bool) {
 	return min(max(y/r.cfg.ClipY, -1), 1), true
 }
 
-// Close ends the open window and returns its release.
+// Close ends the open window and returns its release. It returns dp.ErrExhausted, and
+// changes nothing, after the horizon.
 func (r *Refit) Close(n dp.Noise) (*dp.Release, error) {
+	if last := r.cfg.LastStep(); last > 0 && r.step >= last {
+		return nil, dp.ErrExhausted
+	}
 	if r.rows > r.cfg.Window {
 		return nil, fmt.Errorf("window %d was given %d records for %d slots", r.step+1, r.rows, r.cfg.Window)
 	}
@@ -281,6 +291,26 @@ func at(x []float64, i int, missing float64) float64 {
 	return x[i]
 }
 
+// Sample returns a release of the form that all have that do not fail.
+func (r *Refit) Sample() *dp.Release {
+	return &dp.Release{Step: 1, Values: r.values(make([]float64, r.plan.Features), 0)}
+}
+
+// Warnings says what is allowed and probably not meant: too few records for their noise.
+func (r *Refit) Warnings() []string {
+	if r.plan.Solver != "newton" {
+		return nil
+	}
+	if nu := float64(r.cfg.Window) * r.plan.Mu / (float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
+		return []string{fmt.Sprintf("windows of %d records hold %.2g for each standard deviation of noise in a coefficient, "+
+			"fewer than %d: the result may be worse than no coefficients at all", r.cfg.Window, nu, fewRecords)}
+	}
+	return nil
+}
+
+// fewRecords is the ν below which newton warns.
+const fewRecords = 3
+
 // reset drops the open window.
 func (r *Refit) reset() {
 	r.rows = 0
@@ -344,8 +374,8 @@ func (r *Refit) UnmarshalBinary(data []byte) error {
 	if b.Uint() != r.fingerprint {
 		return errors.New("state of refit: of another configuration")
 	}
-	step := b.Uint()
-	if !b.Done() || step > math.MaxUint64/r.cfg.Stride-2 {
+	step, last := b.Uint(), r.cfg.LastStep()
+	if !b.Done() || step > math.MaxUint64/r.cfg.Stride-2 || last > 0 && step > last {
 		return errors.New("state of refit: damaged")
 	}
 	r.step = step
