@@ -196,3 +196,66 @@ func (w Wide) Float(exp int) float64 {
 	}
 	return math.Ldexp(sign*float64(top), exp+64-shift)
 }
+
+// Radius returns the largest norm, in lattice units, at which a vector of d
+// coordinates stays inside the ball of radius K when each is rounded to nearest:
+// K − √d/2 − 1, where the 1 covers what computing the norm may err. It is not
+// positive where d is too large for the lattice.
+func (l Lattice) Radius(d int) float64 {
+	return float64(l.K) - math.Sqrt(float64(d))/2 - 1
+}
+
+// Accumulate adds the nearest lattice point k of scale·x to sum, scale in
+// lattice units, if ‖k‖₂ ≤ K, tested in integers. Otherwise, also where the
+// product is not finite, it leaves sum as it was and returns false. A vector
+// within Radius is always added. sum and x have equal length; sum must have
+// room, |sum_j| < 2⁶² before and after.
+//
+// Privacy: as Quantise; the caller clips, the test makes sure of it.
+// Cost: O(d), one pass, no allocation.
+func (l Lattice) Accumulate(sum []int64, x []float64, scale float64) bool {
+	sum = sum[:len(x)]
+	// Entries below 2^width in size, whose squares add up to less than 2⁶⁴ where
+	// they are few: then nothing wrapped.
+	width := bits.Len64(uint64(l.K))
+	offset := int64(1) << width
+	var square, all uint64
+	for j, v := range x {
+		k := nearest(v, scale)
+		sum[j] += k
+		square += uint64(k * k)
+		all |= uint64(k + offset)
+	}
+	if all>>(width+1) == 0 {
+		few := 2*width+bits.Len(uint(len(x))) <= 64
+		if few && square <= uint64(l.K)*uint64(l.K) || !few && l.insideScaled(x, scale) {
+			return true
+		}
+	}
+	for j, v := range x {
+		sum[j] -= nearest(v, scale)
+	}
+	return false
+}
+
+// insideScaled reports whether Σ k_j² ≤ K² for the nearest integers, all below
+// 2³¹ in size.
+func (l Lattice) insideScaled(x []float64, scale float64) bool {
+	limit := uint64(l.K) * uint64(l.K)
+	var sum uint64
+	for _, v := range x {
+		k := nearest(v, scale)
+		// The sum is at most 2⁶⁰ before, the square at most 2⁶².
+		if sum += uint64(k * k); sum > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// nearest returns scale·v rounded to an integer, halves to even, where it is
+// below 2⁵¹; some larger number where it is not, or is NaN. (Sums and
+// differences of such numbers wrap, and come back.)
+func nearest(v, scale float64) int64 {
+	return int64(math.Float64bits(float64(v*scale)+magic)) - magicBits
+}
