@@ -18,6 +18,7 @@ var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
 	"moments":                  "dp matfact internal/bin internal/fault",
+	"sgd":                      "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments internal/column internal/fault",
 	"stream":                   "config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
 	"cmd/streamdp":             "config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
@@ -55,7 +56,7 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact internal/audit internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sgd internal/audit internal/stattest",
 	"unsafe":                             "stream internal/decimal",
 }
 
