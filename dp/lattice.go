@@ -206,31 +206,41 @@ func (l Lattice) Radius(d int) float64 {
 }
 
 // Accumulate adds the nearest lattice point k of scale·x to sum, scale in
-// lattice units, if ‖k‖₂ ≤ K, tested in integers. Otherwise, also where the
-// product is not finite, it leaves sum as it was and returns false. A vector
-// within Radius is always added. sum and x have equal length; sum must have
-// room, |sum_j| < 2⁶² before and after.
+// lattice units, if ‖k‖₂ ≤ K, tested exactly. Otherwise it leaves sum as it was and
+// returns false. A vector within Radius is always added.
+//
+// All numbers are integers below 2⁵³, which float64 adds without rounding in any
+// order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
+// squares are exact as well while their sum is, and what is larger than K² is so in
+// float64 too. sum and x have equal length.
 //
 // Privacy: as Quantise; the caller clips, the test makes sure of it.
 // Cost: O(d), one pass, no allocation.
-func (l Lattice) Accumulate(sum []int64, x []float64, scale float64) bool {
-	sum = sum[:len(x)]
-	// Entries below 2^width in size, whose squares add up to less than 2⁶⁴ where
-	// they are few: then nothing wrapped.
-	width := bits.Len64(uint64(l.K))
-	offset := int64(1) << width
-	var square, all uint64
-	for j, v := range x {
-		k := nearest(v, scale)
-		sum[j] += k
-		square += uint64(k * k)
-		all |= uint64(k + offset)
+//
+// It panics if an entry of scale·x is not below 2⁵⁰: then sum is lost.
+func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
+	n := len(x)
+	sum = sum[:n]
+	var even, odd float64
+	i := 0
+	for ; i+1 < n; i += 2 {
+		k0, k1 := nearest(x[i], scale), nearest(x[i+1], scale)
+		sum[i] += k0
+		sum[i+1] += k1
+		even += float64(k0 * k0)
+		odd += float64(k1 * k1)
 	}
-	if all>>(width+1) == 0 {
-		few := 2*width+bits.Len(uint(len(x))) <= 64
-		if few && square <= uint64(l.K)*uint64(l.K) || !few && l.insideScaled(x, scale) {
-			return true
-		}
+	if i < n {
+		k := nearest(x[i], scale)
+		sum[i] += k
+		even += float64(k * k)
+	}
+	square := even + odd
+	if square <= float64(l.K)*float64(l.K) {
+		return true
+	}
+	if !(square < 1<<100) {
+		panic("dp: Accumulate: a vector is far outside of the lattice's ball")
 	}
 	for j, v := range x {
 		sum[j] -= nearest(v, scale)
@@ -238,24 +248,6 @@ func (l Lattice) Accumulate(sum []int64, x []float64, scale float64) bool {
 	return false
 }
 
-// insideScaled reports whether Σ k_j² ≤ K² for the nearest integers, all below
-// 2³¹ in size.
-func (l Lattice) insideScaled(x []float64, scale float64) bool {
-	limit := uint64(l.K) * uint64(l.K)
-	var sum uint64
-	for _, v := range x {
-		k := nearest(v, scale)
-		// The sum is at most 2⁶⁰ before, the square at most 2⁶².
-		if sum += uint64(k * k); sum > limit {
-			return false
-		}
-	}
-	return true
-}
-
 // nearest returns scale·v rounded to an integer, halves to even, where it is
-// below 2⁵¹; some larger number where it is not, or is NaN. (Sums and
-// differences of such numbers wrap, and come back.)
-func nearest(v, scale float64) int64 {
-	return int64(math.Float64bits(float64(v*scale)+magic)) - magicBits
-}
+// below 2⁵⁰; some larger number, or NaN, where it is not.
+func nearest(v, scale float64) float64 { return (float64(v*scale) + magic) - magic }

@@ -77,11 +77,9 @@ type AMB struct {
 	// The open step; no part of the state.
 	rows      uint64
 	nulls     int64
-	inside    int64     // records not clipped
-	sum       []int64   // Σ clip(g/ζ) on the lattice
+	gradients gradients
 	histogram histogram // of a search
 	searching bool
-	last      gradientScale // of the open step's ζ
 
 	// Scratch.
 	x              []float64
@@ -135,17 +133,17 @@ func build(cfg Config, p dp.Params, plan Plan, factor matfact.Factorization) (*A
 		square:  cfg.ClipX * cfg.ClipX,
 		ladder:  ladder{cfg.Top, cfg.Rungs},
 		// s_t = q_t − w_t and q_t the draw, rounded.
-		reach:   limits.Noise + 14*plan.GradientNoise + 4,
-		w:       make([]float64, d),
-		zeta:    plan.Zeta,
-		shaper:  factor.NewShaper(d),
-		shaped:  factor.Kind() != "identity",
-		sum:     make([]int64, d),
-		x:       make([]float64, d),
-		noise:   make([]int64, d),
-		mean:    make([]float64, d),
-		predict: make([]float64, d),
-		jump:    jump{factor: plan.Jump},
+		reach:     limits.Noise + 14*plan.GradientNoise + 4,
+		w:         make([]float64, d),
+		zeta:      plan.Zeta,
+		shaper:    factor.NewShaper(d),
+		shaped:    factor.Kind() != "identity",
+		gradients: newGradients(plan.Lattice, plan.One, d),
+		x:         make([]float64, d),
+		noise:     make([]int64, d),
+		mean:      make([]float64, d),
+		predict:   make([]float64, d),
+		jump:      jump{factor: plan.Jump},
 	}
 	if e.horizon == 0 {
 		e.horizon = endless / uint64(d)
@@ -243,11 +241,10 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 
 // open starts the step after the last closed one.
 func (e *AMB) open() {
-	e.rows, e.nulls, e.inside = 0, 0, 0
-	clear(e.sum)
+	e.rows, e.nulls = 0, 0
 	clear(e.histogram)
 	e.searching, _ = e.kind(e.step + 1)
-	e.last = e.plan.scale(e.zeta)
+	e.gradients.open(e.zeta)
 }
 
 // Add adds a record to the open step. row is in scaled units, of length Columns,
@@ -259,112 +256,70 @@ func (e *AMB) Add(slot uint64, row []float64) {
 		e.nulls++
 		return
 	}
-	x := e.x[:e.columns-1]
-	copy(x, row[:e.target])
-	copy(x[e.target:], row[e.target+1:])
-	r, square, shrink, ok := e.residual(x, row[e.target])
-	if !ok {
-		e.nulls++
-		return
+	n := len(row) - 1
+	x := row[:n]
+	if e.target != n || e.plan.Constant > 0 { // features in a row, the constant after them
+		x = e.x[:n]
+		copy(x, row[:e.target])
+		copy(x[e.target:], row[e.target+1:])
 	}
-	if e.searching {
-		u := math.Abs(r)
-		if e.cfg.Value == "gradnorm" {
-			u *= math.Sqrt(square)
-		}
-		if math.IsInf(u, 0) {
-			e.nulls++
-			return
-		}
-		e.histogram[e.ladder.index(u)]++
-		return
-	}
-	if e.plan.Constant > 0 {
-		e.x[len(x)] = e.plan.Constant / shrink
-	}
-	factor, inside := e.last.of(r, square)
-	if inside {
-		e.inside++
-	}
-	e.plan.Lattice.Accumulate(e.sum, e.x, factor*shrink)
-}
-
-// residual returns ⟨x, w⟩ − y, the squared norm of the features with the constant,
-// and the factor that shortens x. It is not ok where a number is missing.
-func (e *AMB) residual(x []float64, y float64) (r, square, shrink float64, ok bool) {
-	dot, square := dotSquare(e.w[:len(x)], x)
-	shrink = 1
+	dot, square := dotSquare(e.w, x)
+	shrink := 1.0
 	if !(square <= e.square) {
 		if !(square < 1e300) { // too large for squares, or no numbers
-			largest := 0.0
-			for _, v := range x {
-				largest = max(largest, math.Abs(v))
-			}
-			if !(largest <= math.MaxFloat64) {
-				return 0, 0, 0, false
-			}
-			for j := range x {
-				x[j] = math.Ldexp(x[j], -600)
-			}
-			dot, square = dotSquare(e.w[:len(x)], x)
+			e.addLarge(row)
+			return
 		}
 		shrink = e.plan.ClipX / math.Sqrt(square)
 		dot *= shrink
 		square = e.square
 	}
+	y := row[e.target]
 	if c := e.cfg.ClipY; c > 0 && !(math.Abs(y) <= c) && y == y {
 		y = math.Copysign(c, y)
 	}
-	r = dot - y
+	r := dot - y
 	if c := e.plan.Constant; c > 0 {
-		r += float64(e.w[len(x)] * c)
+		r += float64(e.w[n] * c)
 		square += float64(c * c)
+		x = e.x
+		x[n] = c / shrink
 	}
-	return r, square, shrink, r-r == 0
+	switch {
+	case r-r != 0:
+		e.nulls++
+	case e.searching:
+		e.look(r, square)
+	default:
+		g := &e.gradients
+		g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
+	}
 }
 
-// dotSquare returns ⟨w, x⟩ and ‖x‖², in four interleaved sums.
-func dotSquare(w, x []float64) (dot, square float64) {
-	w = w[:len(x)]
-	var d0, d1, d2, d3, s0, s1, s2, s3 float64
-	for len(x) >= 4 && len(w) >= 4 {
-		x0, x1, x2, x3 := x[0], x[1], x[2], x[3]
-		d0 += float64(w[0] * x0)
-		s0 += float64(x0 * x0)
-		d1 += float64(w[1] * x1)
-		s1 += float64(x1 * x1)
-		d2 += float64(w[2] * x2)
-		s2 += float64(x2 * x2)
-		d3 += float64(w[3] * x3)
-		s3 += float64(x3 * x3)
-		x, w = x[4:], w[4:]
+// addLarge is Add for features whose squares leave the range of float64, or
+// that are no numbers: those are a null record, the others are shortened.
+func (e *AMB) addLarge(row []float64) {
+	x := slices.Concat(row[:e.target], row[e.target+1:])
+	if !finite(x) {
+		e.nulls++
+		return
 	}
-	for j, v := range x {
-		d0 += float64(w[j] * v)
-		s0 += float64(v * v)
-	}
-	return (d0 + d1) + (d2 + d3), (s0 + s1) + (s2 + s3)
+	shorten(x, e.plan.ClipX)
+	e.rows--
+	e.Add(0, slices.Insert(x, e.target, row[e.target]))
 }
 
-// gradientScale turns gradients into lattice steps for one clip norm ζ.
-type gradientScale struct {
-	one    float64 // lattice steps of a gradient of norm ζ
-	whole  float64 // one/ζ
-	square float64 // ζ²
-}
-
-func (p *Plan) scale(zeta float64) gradientScale {
-	return gradientScale{p.One, p.One / zeta, float64(zeta * zeta)}
-}
-
-// of returns the factor that turns the features into the clipped gradient rx/ζ in
-// lattice steps, where square is their squared norm, and whether it was not
-// clipped. No power of r or ζ overflows on the way.
-func (s gradientScale) of(r, square float64) (factor float64, inside bool) {
-	if float64(float64(r*r)*square) <= s.square {
-		return float64(r * s.whole), true
+// look takes a record into a search.
+func (e *AMB) look(r, square float64) {
+	u := math.Abs(r)
+	if e.cfg.Value == "gradnorm" {
+		u *= math.Sqrt(square)
 	}
-	return math.Copysign(s.one/math.Sqrt(square), r), false
+	if math.IsInf(u, 0) {
+		e.nulls++
+		return
+	}
+	e.histogram[e.ladder.index(u)]++
 }
 
 // ErrDiverged is returned by Close when the clip norm has stayed at its upper
@@ -430,14 +385,15 @@ func (e *AMB) setZeta(zeta float64, top bool) {
 func (e *AMB) descend(n dp.Noise, b uint64) {
 	e.used = e.zeta
 	if e.cfg.Clip == "track" {
-		count := e.inside*e.plan.Unit + e.nulls*e.plan.Null
+		count := e.gradients.inside*e.plan.Unit + e.nulls*e.plan.Null
 		row := n.Row("ambssgd/clip", []int64{count})
 		part := float64(count+dp.RoundAt(row, 0, e.plan.CountNoise)) / float64(float64(e.plan.Unit)*float64(b))
 		part = min(max(part, 0), 1)
 		e.setZeta(float64(e.zeta*exp(float64(-e.cfg.Kappa*(part-e.cfg.Quantile)))), false)
 	}
 
-	row := n.Row("ambssgd/grad", e.sum)
+	sum := e.gradients.integers()
+	row := n.Row("ambssgd/grad", sum)
 	r, predicted := 1.0, []float64(nil)
 	if e.shaped {
 		r, predicted = e.shaper.Predict(e.predict), e.predict
@@ -449,7 +405,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 	next := e.mean // scratch
 	var square float64
 	for j, w := range e.w {
-		next[j] = w - float64(step*float64(e.sum[j]+e.noise[j]))
+		next[j] = w - float64(step*float64(sum[j]+e.noise[j]))
 		square += float64(next[j] * next[j])
 	}
 	if !(square <= math.MaxFloat64) {

@@ -266,9 +266,9 @@ func caseHuber(t *testing.T, c cases.Case) {
 	d := len(in.Theta)
 	lattice := dp.Lattice{Exp: -30, K: 1 << 30}
 	one := lattice.Radius(d)
-	scale := gradientScale{one, one / in.Gamma, in.Gamma * in.Gamma}
-	all := make([]int64, d)
-	gradient := func(k []int64, j int) float64 { return float64(k[j]) / one * in.Gamma }
+	all, single := newGradients(lattice, one, d), newGradients(lattice, one, d)
+	all.open(in.Gamma)
+	gradient := func(g gradients, j int) float64 { return float64(g.integers()[j]) / one * in.Gamma }
 	for i, x := range in.X {
 		product, square := dotSquare(in.Theta, x)
 		r := product - in.Y[i]
@@ -279,12 +279,11 @@ func caseHuber(t *testing.T, c cases.Case) {
 		}
 		check(t, c, "bound of the residual", b, want.B[i])
 		check(t, c, "loss", loss, want.Loss[i])
-		factor, _ := scale.of(r, square)
-		k := make([]int64, d)
-		lattice.Accumulate(k, x, factor)
-		lattice.Accumulate(all, x, factor)
+		single.open(in.Gamma)
+		single.add(x, r, square, 1)
+		all.add(x, r, square, 1)
 		for j := range d {
-			near(t, "gradient", gradient(k, j), want.Grads[i][j], onLattice(t, c))
+			near(t, "gradient", gradient(single, j), want.Grads[i][j], onLattice(t, c))
 		}
 	}
 	for j := range d {

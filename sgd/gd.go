@@ -99,13 +99,13 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 		counting.sd = float64(counting.unit) / count * roundUp
 	}
 	n := s.Len()
-	if !(14*max(sd[0], counting.sd) < 1<<50 && float64(n)*float64(lattice.K) < 1<<61) {
-		return nil, errors.New("noise or sums leave 62 bits: raise epsilon, or use fewer records or lattice bits")
+	if !(14*max(sd[0], counting.sd) < 1<<50 && float64(n)*float64(lattice.K) < room) {
+		return nil, errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
 	}
 
 	squares := s.squares()
 	theta := append([]float64(nil), d.Start...)
-	sum, draws := make([]int64, s.D), make([]int64, s.D)
+	sums, draws := newGradients(lattice, one, s.D), make([]int64, s.D)
 	path := &Path{Mu: mu}
 	zeta := d.Clip
 	if zeta == 0 {
@@ -113,9 +113,8 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 	}
 	clipped := 0
 	for t := range d.Steps {
-		clear(sum)
-		scale := gradientScale{one, one / zeta, float64(zeta * zeta)}
-		var inside, nulls int64
+		sums.open(zeta)
+		var nulls int64
 		for i, square := range squares {
 			if square < 0 {
 				nulls++
@@ -127,13 +126,10 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 				nulls++ // a null record by overflow
 				continue
 			}
-			factor, in := scale.of(r, square)
-			if in {
-				inside++
-			}
-			lattice.Accumulate(sum, x, factor)
+			sums.add(x, r, square, 1)
 		}
-		clipped += n - int(inside+nulls)
+		clipped += n - int(sums.inside+nulls)
+		sum := sums.integers()
 		dp.RoundRow(draws, noise.Row(numbered("dp-gd/grad", t), sum), sd, nil, 1)
 		step := float64(d.Rate*zeta) / float64(float64(n)*one)
 		next := make([]float64, s.D)
@@ -146,7 +142,7 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 		path.Iterates = append(path.Iterates, theta)
 		path.Zeta = append(path.Zeta, zeta)
 		if d.Clip == 0 {
-			total := inside*counting.unit + nulls*counting.null
+			total := sums.inside*counting.unit + nulls*counting.null
 			total += dp.RoundAt(noise.Row(numbered("dp-gd/clip", t), []int64{total}), 0, counting.sd)
 			part := min(max(float64(total)/float64(float64(counting.unit)*float64(n)), 0), 1)
 			zeta = min(max(float64(zeta*exp(float64(-d.Kappa*(part-d.Quantile)))), d.ZetaLow), d.ZetaHigh)
@@ -154,23 +150,6 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 	}
 	path.Clipped = float64(clipped) / float64(n*d.Steps)
 	return path, nil
-}
-
-// dot returns ⟨w, x⟩ in four interleaved sums.
-func dot(w, x []float64) float64 {
-	w = w[:len(x)]
-	var d0, d1, d2, d3 float64
-	for len(x) >= 4 && len(w) >= 4 {
-		d0 += float64(w[0] * x[0])
-		d1 += float64(w[1] * x[1])
-		d2 += float64(w[2] * x[2])
-		d3 += float64(w[3] * x[3])
-		x, w = x[4:], w[4:]
-	}
-	for j, v := range x {
-		d0 += float64(w[j] * v)
-	}
-	return (d0 + d1) + (d2 + d3)
 }
 
 func (d *Descent) defaults(features int) {

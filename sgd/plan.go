@@ -171,9 +171,8 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 	if err := plan.batches(cfg, mu, adjacency, norm); err != nil {
 		return nil, nil, err
 	}
-	most := math.Ldexp(float64(plan.Batch), plan.Growth)
-	if !(most*float64(plan.Lattice.K)+limits.Noise < 1<<62) {
-		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 62 bits", Value: plan.Batch}
+	if !(float64(plan.Batch)*float64(plan.Lattice.K) < room) {
+		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 52 bits", Value: plan.Batch}
 	}
 	plan.rules(cfg, mu)
 	return plan, factor, nil
@@ -240,7 +239,7 @@ func (p *Plan) batches(cfg *Config, mu, adjacency, norm float64) error {
 		return &fault.Fault{Key: "batch", Rule: fmt.Sprintf("must be at least %.0f slots: with less the noise outweighs every step", math.Ceil(least)), Value: p.Batch}
 	}
 	if cfg.Growth == "double" {
-		for p.Batch<<(p.Growth+1) <= slots {
+		for math.Ldexp(float64(p.Batch), p.Growth+1)*float64(p.Lattice.K) < room {
 			p.Growth++
 		}
 	}

@@ -65,28 +65,6 @@ func NewSample(rows [][]float64, target int, b Bounds, constant float64) (*Sampl
 	return s, nil
 }
 
-// shorten scales x, finite, to a norm of at most bound.
-func shorten(x []float64, bound float64) {
-	largest := 0.0
-	for _, v := range x {
-		largest = max(largest, math.Abs(v))
-	}
-	if largest == 0 {
-		return
-	}
-	// By the largest first, so that no square overflows.
-	var square float64
-	for _, v := range x {
-		v /= largest
-		square += float64(v * v)
-	}
-	if norm := math.Sqrt(square); norm > bound/largest {
-		for j := range x {
-			x[j] = x[j] / largest * (bound / norm)
-		}
-	}
-}
-
 // Len returns the number of records.
 func (s *Sample) Len() int { return len(s.Y) }
 

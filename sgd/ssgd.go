@@ -60,24 +60,21 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 	// The noise is in units of the lattice's ball: never less than σ of the
 	// sensitivity that the integer test allows.
 	sd := []float64{d.Noise * float64(lattice.K) * roundUp}
-	scale := gradientScale{one, one / d.Clip, float64(d.Clip * d.Clip)}
 	step := float64(d.Rate*d.Clip) / one
 	path := &Path{}
 	squares := s.squares()
 	w := make([]float64, s.D)
-	sum, draws := make([]int64, s.D), make([]int64, s.D)
+	sums, draws := newGradients(lattice, one, s.D), make([]int64, s.D)
 	clipped := 0
 	for t, i := range order {
-		clear(sum)
+		sums.open(d.Clip)
 		x := s.row(i)
 		r := dot(w, x) - s.Y[i]
 		if squares[i] >= 0 && r-r == 0 {
-			factor, inside := scale.of(r, squares[i])
-			if !inside {
-				clipped++
-			}
-			lattice.Accumulate(sum, x, factor)
+			sums.add(x, r, squares[i], 1)
+			clipped += 1 - int(sums.inside)
 		}
+		sum := sums.integers()
 		dp.RoundRow(draws, noise.Row(numbered("dp-ssgd/grad", t), sum), sd, nil, 1)
 		next := make([]float64, s.D)
 		for j := range next {
