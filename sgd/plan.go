@@ -120,7 +120,7 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 			plan.Constant = math.Sqrt(cfg.Curvature)
 		}
 	}
-	plan.Bound = math.Hypot(cfg.ClipX, plan.Constant)
+	plan.Bound = math.Sqrt(float64(cfg.ClipX*cfg.ClipX) + float64(plan.Constant*plan.Constant))
 	plan.Curvature = cfg.Curvature
 	if plan.Curvature == 0 {
 		plan.Curvature = plan.Bound * plan.Bound
