@@ -1,7 +1,6 @@
 package sgd
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -18,63 +17,115 @@ import (
 // with C ~ Bin(n−1, e^−ε₀), A ~ Bin(C, ½), D ~ Bern(e^ε₀/(1+e^ε₀)), which
 // dominates every such mechanism. For a given C the best event is a half-line of A.
 //
-// Cost: O(√n) binomial tails.
+// Cost: O(√n).
 // Errors: n below 1, ε or ε₀ negative or not finite.
 // Source: Feldman, McMillan, Talwar (2021), Theorem 3.1.
 func CloneDelta(n int, epsilon0, epsilon float64) (float64, error) {
 	if n < 1 || !(epsilon >= 0) || !(epsilon0 >= 0) || math.IsInf(epsilon0, 0) {
-		return 0, fmt.Errorf("records %d, epsilon %g and epsilon0 %g must be positive", n, epsilon, epsilon0)
+		return 0, fmt.Errorf("%d records, epsilon %g and epsilon0 %g must be positive and finite", n, epsilon, epsilon0)
 	}
-	if epsilon >= epsilon0 {
-		return 0, nil
-	}
-	p := math.Exp(-epsilon0)
-	a := 1 / (1 + p) // P(D = 1)
-	grow := math.Exp(epsilon)
-	least, most, dropped := binomialRange(n-1, p, 1e-13)
-	slope := (a*grow - (1 - a)) / ((2*a - 1) * (1 + grow))
-	delta := dropped
-	weight := newBinomial(n-1, p)
-	for c := least; c <= most; c++ {
-		k := math.Ceil(float64(c+1) * slope)
-		above, at := halfTail(c, k-1), halfTail(c, k) // P(A ≥ k−1), P(A ≥ k)
-		if term := a*above + (1-a)*at - grow*((1-a)*above+a*at); term > 0 {
-			delta += weight.at(c) * term
-		}
-	}
-	// The tails err by less than 10⁻¹³ each, relative and absolute.
-	return min(1, delta*(1+1e-12)+1e-13*(1+grow)), nil
+	return newClones(n, epsilon0).delta(epsilon), nil
 }
 
-// halfTail returns P(A ≥ k) for A ~ Bin(c, ½).
-func halfTail(c int, k float64) float64 {
-	switch {
-	case k <= 0:
-		return 1
-	case k > float64(c):
+// clones holds what all ε have in common.
+type clones struct {
+	n           int
+	epsilon0    float64
+	p           float64 // e^−ε₀
+	least, most int     // of C, but for
+	dropped     float64
+}
+
+func newClones(n int, epsilon0 float64) clones {
+	c := clones{n: n, epsilon0: epsilon0, p: math.Exp(-epsilon0)}
+	c.least, c.most, c.dropped = binomialRange(n-1, c.p, 1e-13)
+	return c
+}
+
+func (s clones) delta(epsilon float64) float64 {
+	if epsilon >= s.epsilon0 {
 		return 0
 	}
-	return mathext.RegIncBeta(k, float64(c)-k+1, 0.5)
-}
+	a := 1 / (1 + s.p) // P(D = 1)
+	grow := math.Exp(epsilon)
+	slope := (a*grow - (1 - a)) / ((2*a - 1) * (1 + grow))
+	event := func(c int) int { return max(1, int(math.Ceil(float64(c+1)*slope))) }
 
-// binomial holds what the probabilities of Bin(n, p) have in common.
-type binomial struct {
-	n                int
-	log, logNot, all float64
-}
-
-func newBinomial(n int, p float64) binomial {
-	all, _ := math.Lgamma(float64(n) + 1)
-	return binomial{n, math.Log(p), math.Log1p(-p), all}
-}
-
-func (b binomial) at(c int) float64 {
-	if b.n == 0 {
-		return 1
+	// By recursion over C = c and k = event(c): the weight of c, P(A ≥ k) and
+	// P(A = k−1).
+	c := s.least
+	k := event(c)
+	weight := binomial(s.n-1, c, s.p)
+	at, one := 0.0, binomial(c, k-1, 0.5)
+	if k <= c {
+		at = mathext.RegIncBeta(float64(k), float64(c-k+1), 0.5)
 	}
-	x, _ := math.Lgamma(float64(c) + 1)
-	y, _ := math.Lgamma(float64(b.n-c) + 1)
-	return math.Exp(b.all - x - y + float64(c)*b.log + float64(b.n-c)*b.logNot)
+	delta := s.dropped
+	for {
+		above := at + one
+		if term := a*above + (1-a)*at - grow*((1-a)*above+a*at); term > 0 {
+			delta += weight * term
+		}
+		if c == s.most {
+			break
+		}
+		weight *= float64(s.n-1-c) / float64(c+1) * (s.p / (1 - s.p))
+		at += one / 2
+		one *= float64(c+1) / (2 * float64(c+2-k))
+		c++
+		for next := event(c); k < next; k++ {
+			one *= float64(c-k+1) / float64(k)
+			at = max(0, at-one)
+		}
+	}
+	// Tails and recursions err by less than 10⁻¹² of what they start from.
+	return min(1, delta*(1+1e-11)+1e-12*(1+grow))
+}
+
+// binomial returns P(X = k) for X ~ Bin(n, p), to within 10⁻¹³ of itself.
+//
+// Source: Loader (2000), "Fast and Accurate Computation of Binomial
+// Probabilities": no difference of large logarithms.
+func binomial(n, k int, p float64) float64 {
+	switch {
+	case k < 0 || k > n:
+		return 0
+	case k == 0:
+		return math.Exp(float64(n) * math.Log1p(-p))
+	case k == n:
+		return math.Exp(float64(n) * math.Log(p))
+	}
+	x, y, m := float64(k), float64(n-k), float64(n)
+	exponent := stirlingError(m) - stirlingError(x) - stirlingError(y) - deviance(x, m*p) - deviance(y, m*(1-p))
+	return math.Exp(exponent) * math.Sqrt(m/(2*math.Pi*x*y))
+}
+
+// stirlingError returns log n! − log(√(2πn)(n/e)ⁿ) for n ≥ 1.
+func stirlingError(n float64) float64 {
+	if n < 16 {
+		l, _ := math.Lgamma(n + 1)
+		return l - (n+0.5)*math.Log(n) + n - math.Log(2*math.Pi)/2
+	}
+	s := n * n
+	return (1./12 - (1./360-(1./1260-(1./1680-1./1188/s)/s)/s)/s) / n
+}
+
+// deviance returns x·log(x/m) + m − x.
+func deviance(x, m float64) float64 {
+	if math.Abs(x-m) < 0.1*(x+m) {
+		v := (x - m) / (x + m)
+		sum := (x - m) * v
+		term := 2 * x * v
+		for j := 3.0; ; j += 2 {
+			term *= v * v
+			next := sum + term/j
+			if next == sum {
+				return next
+			}
+			sum = next
+		}
+	}
+	return x*math.Log(x/m) + m - x
 }
 
 // binomialRange returns a range of Bin(n, p) and an upper bound on what lies
@@ -122,24 +173,23 @@ func binomialRange(n int, p, mass float64) (least, most int, outside float64) {
 
 // ShuffleEpsilon returns the ε, rounded up, of n shuffled records of which each
 // goes through a pure ε₀-local randomizer.
+//
+// Errors: as CloneDelta, and δ outside (0, 1).
 func ShuffleEpsilon(n int, epsilon0, delta float64) (float64, error) {
 	if !(delta > 0 && delta < 1) {
-		return 0, errors.New("delta must be in (0, 1)")
+		return 0, fmt.Errorf("delta is %g, must be in (0, 1)", delta)
 	}
 	if _, err := CloneDelta(n, epsilon0, 0); err != nil {
 		return 0, err
 	}
+	c := newClones(n, epsilon0)
 	low, high := 0.0, epsilon0
 	for range 100 {
 		middle := (low + high) / 2
-		if high-low <= 1e-9*high || middle <= low || middle >= high {
+		if high-low <= 1e-10*high || middle <= low || middle >= high {
 			break
 		}
-		d, err := CloneDelta(n, epsilon0, middle)
-		if err != nil {
-			return 0, err
-		}
-		if d <= delta {
+		if c.delta(middle) <= delta {
 			high = middle
 		} else {
 			low = middle
