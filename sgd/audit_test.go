@@ -10,6 +10,7 @@ import (
 	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
 	"streamdp/internal/stattest"
+	"streamdp/matfact"
 )
 
 // The audits of internal/audit take an estimator as a stranger would: rows in,
@@ -90,15 +91,10 @@ func (s *subject) question(j int, bins []int64) int64 {
 // auditSubject describes the estimator, in its present state, to the audits.
 func auditSubject(t testing.TB, e *AMB) *audit.Subject {
 	t.Helper()
-	const rows = 3000
 	s := &subject{AMB: e, closed: e.step}
-	c := audit.Identity
-	if d := []float64{1}; len(e.plan.Factorization.Bands) > 0 {
-		for _, m := range e.plan.Factorization.Bands {
-			d = append(d, -float64(m)*0x1p-64)
-		}
-		m := audit.Inverse(d, rows)
-		c = func() audit.Whitener { return m() }
+	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
 	start, zeta := e.coefficients(e.w), e.zeta
 	return &audit.Subject{
