@@ -527,6 +527,26 @@ func finite(x []float64) bool {
 	return true
 }
 
+// Sample returns a release of the form that is largest: every value that there
+// can be, of zeros.
+func (e *AMB) Sample() *dp.Release {
+	r := &dp.Release{}
+	for _, name := range e.cfg.Values() {
+		v := dp.Value{Name: name, Shape: []int{1}, Data: make([]float64, 1)}
+		switch name {
+		case "theta", "theta_average", "interval_low", "interval_high":
+			v.Data = make([]float64, len(e.w))
+		case "theta_average_original":
+			v.Data = e.original(make([]float64, len(e.w)))
+		}
+		if v.Shape[0] = len(v.Data); name == "theta_average" && *e.cfg.Intervals {
+			v.SE = make([]float64, len(e.w))
+		}
+		r.Values = append(r.Values, v)
+	}
+	return r
+}
+
 // Sizes returns what the estimator takes, at most, after 2⁴⁰ steps.
 func (e *AMB) Sizes() dp.Sizes {
 	const steps = 40
@@ -542,14 +562,9 @@ func (e *AMB) Sizes() dp.Sizes {
 		rows += batchesMost
 	}
 	state += 8 * d * rows
-	release := int64(8 * 4)
-	for _, name := range e.cfg.Values() {
-		switch name {
-		case "theta", "interval_low", "interval_high", "theta_average_original":
-			release += 8 * (d + 1)
-		case "theta_average":
-			release += 16 * d
-		}
+	release := int64(0)
+	for _, v := range e.Sample().Values {
+		release += 8 * int64(len(v.Data)+len(v.SE))
 	}
 	return dp.Sizes{State: state, Release: release, Peak: state + release + 8*(8*d+int64(len(e.histogram)))}
 }

@@ -14,106 +14,30 @@ import (
 )
 
 // The audits of internal/audit take an estimator as a stranger would: rows in,
-// releases out. This file tells them what is public about one, with arithmetic of
-// its own for what a search asks and for what releases say of the noisy sums.
+// releases out. This file tells them what is public about one, and what releases
+// say of the noisy sums.
 
-// subject is an estimator under audit. It runs from a state in which some steps
-// are closed.
-type subject struct {
-	*AMB
-	closed uint64
-	asked  []float64 // Gaussians that the search of the open step has drawn
-}
-
-func (s *subject) Range(t uint64) (first, end uint64) { return s.AMB.Range(t + s.closed) }
-
-// Close hands on the noise and listens to what a search draws of it.
-func (s *subject) Close(n dp.Noise) (*dp.Release, error) {
-	return s.AMB.Close(listening{n, s})
-}
-
-type listening struct {
-	dp.Noise
-	s *subject
-}
-
-func (n listening) Row(array string, hidden []int64) dp.Row {
-	row := n.Noise.Row(array, hidden)
-	if array == "ambssgd/stat" {
-		n.s.asked = n.s.asked[:0]
-		return listenedRow{row, n.s}
-	}
-	return row
-}
-
-type listenedRow struct {
-	dp.Row
-	s *subject
-}
-
-func (r listenedRow) At(j int) float64 {
-	z := r.Row.At(j)
-	if j == len(r.s.asked) {
-		r.s.asked = append(r.s.asked, z)
-	}
-	return z
-}
-
-// question returns the count that a search asks after the answers that it had.
-func (s *subject) question(j int, bins []int64) int64 {
-	p := &s.plan
-	count := func(rung int) (sum int64) {
-		for i, n := range bins[:len(bins)-1] {
-			if i <= rung {
-				sum += n * p.Unit
-			}
-		}
-		return sum
-	}
-	if s.cfg.Clip == "scan" {
-		return count(j)
-	}
-	low, high := 0, s.cfg.Rungs
-	for i := 0; ; i++ {
-		middle := (low + high) / 2
-		c := count(middle) + bins[len(bins)-1]*p.Null
-		if i == j {
-			return c
-		}
-		if float64(c)+math.Floor(s.asked[i]*p.SearchNoise+0.5) >= p.Threshold*float64(p.Unit) {
-			high = middle
-		} else {
-			low = middle + 1
-		}
-	}
-}
-
-// auditSubject describes the estimator, in its present state, to the audits.
-func auditSubject(t testing.TB, e *AMB) *audit.Subject {
+// auditSubject describes the estimator, in its present state, to the audits; a
+// mutant of it takes its place.
+func auditSubject(t testing.TB, e *AMB, mutant ...audit.Mechanism) *audit.Subject {
 	t.Helper()
-	s := &subject{AMB: e, closed: e.step}
 	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, zeta := e.coefficients(e.w), e.zeta
-	return &audit.Subject{
-		Mechanism: s, Mu: e.plan.Mu,
-		Array: func(name string, _ uint64) (audit.Array, bool) {
-			switch name {
-			case "ambssgd/stat":
-				return audit.Array{Deviations: []float64{e.plan.SearchNoise}, Signal: s.question}, true
-			case "ambssgd/clip":
-				return audit.Array{Deviations: []float64{e.plan.CountNoise}}, e.cfg.Clip == "track"
-			case "ambssgd/grad":
-				return audit.Array{Deviations: []float64{e.plan.GradientNoise}, C: c}, true
-			}
-			return audit.Array{}, false
-		},
-		Recover: func(releases []*dp.Release) (map[string][][]float64, error) {
-			return recoverRows(&e.plan, &e.cfg, e.iteration, start, zeta, releases)
-		},
+	p, m := &e.plan, audit.Mechanism(e)
+	if len(mutant) > 0 {
+		m = mutant[0]
 	}
+	s := audit.Descent{
+		Mechanism: m, Closed: e.step, Mu: p.Mu, C: c, Search: p.SearchNoise, Count: p.CountNoise, Gradient: p.GradientNoise,
+		Scan: e.cfg.Clip == "scan", Rungs: e.cfg.Rungs, Threshold: p.Threshold, Unit: p.Unit, Null: p.Null,
+	}.Subject()
+	first, start, zeta := e.iteration, e.coefficients(e.w), e.zeta
+	s.Recover = func(releases []*dp.Release) (map[string][][]float64, error) {
+		return recoverRows(p, &e.cfg, first, start, zeta, releases)
+	}
+	return s
 }
 
 // recoverRows returns the noisy sums and counts that gradient steps were made

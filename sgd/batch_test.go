@@ -123,12 +123,12 @@ func TestRefit(t *testing.T) {
 			rows[i] = make([]float64, d+1)
 			rows[i][d] = l.draw(rows[i][:d]) + 0.5
 		}
-		s, err := NewSample(rows, d, Bounds{20, 10}, 1)
+		s, err := NewSample(rows, d+1, d, Bounds{20, 10}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}
-		path, err := Refit(s, 5, p, dptest.Seeded(run))
+		theta, path, err := Refit(s, 5, p, dptest.Seeded(run))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestRefit(t *testing.T) {
 			t.Errorf("the refit costs %g of %g, %v", path.Mu, mu, err)
 		}
 		best := ols(t, s)
-		ours += distance(path.Average(), best) / 6
+		ours += distance(theta, best) / 6
 		fixed, err := GradientDescent(s, Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(d)}, p, dptest.Seeded(run))
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestCurvature(t *testing.T) {
 func TestSample(t *testing.T) {
 	t.Parallel()
 	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308}, nil, {0, 1, 0}}
-	s, err := NewSample(rows, 1, Bounds{1, 5}, 0.5)
+	s, err := NewSample(rows, 3, 1, Bounds{1, 5}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +190,11 @@ func TestSample(t *testing.T) {
 			}
 		}
 	}
-	if math.Abs(s.Bound.X-math.Sqrt(1.25)) > 1e-15 || s.Bound.Y != 5 {
-		t.Errorf("bounds are %+v", s.Bound)
+	if s.Bound != (Bounds{1, 5}) || s.Constant != 0.5 {
+		t.Errorf("bounds are %+v, the constant %g", s.Bound, s.Constant)
+	}
+	if c := s.withConstant(2); c.row(0)[2] != 2 || c.row(2)[2] != 0 || s.row(0)[2] != 0.5 || c.Coefficients([]float64{1, 1, 3})[2] != 6 {
+		t.Errorf("with another constant: %+v", c)
 	}
 	squares := s.squares()
 	for i, square := range squares {
@@ -200,16 +203,33 @@ func TestSample(t *testing.T) {
 		}
 	}
 	for _, bad := range []func() (*Sample, error){
-		func() (*Sample, error) { return NewSample(nil, 0, Bounds{1, 1}, 0) },
-		func() (*Sample, error) { return NewSample(rows, 3, Bounds{1, 1}, 0) },
-		func() (*Sample, error) { return NewSample(rows, 1, Bounds{0, 1}, 0) },
-		func() (*Sample, error) { return NewSample(rows, 1, Bounds{1, math.Inf(1)}, 0) },
-		func() (*Sample, error) { return NewSample(rows, 1, Bounds{1, 1}, 2) },
-		func() (*Sample, error) { return NewSample([][]float64{{1}}, 0, Bounds{1, 1}, 0) },
+		func() (*Sample, error) { return NewSample(nil, 3, 0, Bounds{1, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 3, Bounds{1, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{0, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{1, math.Inf(1)}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{1, 1}, 2) },
+		func() (*Sample, error) { return NewSample([][]float64{{1}}, 1, 0, Bounds{1, 1}, 0) },
 	} {
 		if _, err := bad(); err == nil {
 			t.Error("a sample without meaning is taken")
 		}
+	}
+}
+
+// TestLeastSquares: the solution of full rank, and the shortest of many.
+func TestLeastSquares(t *testing.T) {
+	t.Parallel()
+	l := newLinear(1, 4, 0)
+	theta, err := LeastSquares(l.sample(20))
+	if err != nil || distance(theta, l.w) > 1e-12 {
+		t.Errorf("%v, %v, want %v", theta, err, l.w)
+	}
+	theta, err = LeastSquares(&Sample{D: 2, X: []float64{1, 1, 2, 2, 3, 3}, Y: []float64{2, 4, 6}})
+	if err != nil || distance(theta, []float64{1, 1}) > 1e-12 {
+		t.Errorf("of equal columns: %v, %v", theta, err)
+	}
+	if _, err := LeastSquares(&Sample{D: 2, X: []float64{1, 2}, Y: []float64{1}}); err == nil {
+		t.Error("one record for two coefficients is taken")
 	}
 }
 

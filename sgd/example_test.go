@@ -78,17 +78,17 @@ func ExampleRefit() {
 		u, v := source.NormFloat64(), source.NormFloat64()
 		rows[i] = []float64{u, v, 2*u - v + source.NormFloat64()/2}
 	}
-	s, err := sgd.NewSample(rows, 2, sgd.Bounds{X: 5, Y: 15}, 0)
+	s, err := sgd.NewSample(rows, 3, 2, sgd.Bounds{X: 5, Y: 15}, 0)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	path, err := sgd.Refit(s, 10, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, dptest.Seeded(6))
+	theta, path, err := sgd.Refit(s, 10, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, dptest.Seeded(6))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%d steps, coefficients %.2f\n", len(path.Iterates), path.Average())
+	fmt.Printf("%d steps, coefficients %.2f\n", len(path.Iterates), theta)
 	// Output:
 	// 200 steps, coefficients [2.02 -1.02]
 }

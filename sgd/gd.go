@@ -199,45 +199,62 @@ func (d *Descent) validate(features int) error {
 
 // Refit is a regression on a window by gradient descent that needs no knowledge
 // but the sample's bounds: it spends a tenth of μ² on the features' largest
-// curvature, the rest on tracked steps, and its estimate is the path's Average.
-// radius bounds the coefficients' norm.
+// curvature, the rest on tracked steps, and returns the path and, as coefficients
+// of the features and of the constant 1, its Average. A constant feature gets the
+// value that gives it that curvature. radius bounds the coefficients' norm, and so
+// the clip norm; 0: unknown.
 //
 // Privacy: as GradientDescent, with the curvature λ_max(XᵀX), of sensitivity one
 // squared bound under both adjacencies, in the same μ.
 // Cost: O(nd² + Tnd), T at most 200.
 // Source: docs/theory/sgd.md.
-func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (*Path, error) {
+func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []float64, path *Path, err error) {
 	mu, err := p.Budget()
 	if err = errors.Join(s.validate(), err); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if !positive(s.Bound.X) || !positive(s.Bound.Y) || !positive(radius) {
-		return nil, fmt.Errorf("bounds %g and %g and radius %g must be positive and finite", s.Bound.X, s.Bound.Y, radius)
+	if !positive(s.Bound.X) || !positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
+		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X, s.Bound.Y, radius)
 	}
 	const share, fraction = 0.1, 0.1
-	h, err := curvature(s, mu*math.Sqrt(share), noise)
-	if err != nil {
-		return nil, err
+	bound, h := s.Bound.X, 0.0
+	if s.Constant == 0 || s.D > 1 {
+		if h, err = curvature(s, mu*math.Sqrt(share), noise); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		h = bound * bound // a constant alone
+	}
+	if s.Constant != 0 {
+		s = s.withConstant(math.Sqrt(h))
+		bound = math.Sqrt(bound*bound + h)
 	}
 	rest := mu * math.Sqrt(1-share) * (1 - 0x1p-48)
 	// The noise of a count, √(T/f)/μ, must not reach half of the records.
 	half := float64(s.Len()) * rest * math.Sqrt(fraction) / 2
-	size := s.Bound.X * s.Bound.Y
-	path, err := GradientDescent(s, Descent{
+	size := bound * s.Bound.Y
+	high := size * 0x1p16
+	if radius > 0 {
+		high = size + bound*bound*radius
+	}
+	path, err = GradientDescent(s, Descent{
 		Steps: int(min(200, max(10, half*half))), Rate: 0.5 / h,
-		Zeta: 0.1 * size, ZetaLow: size * 0x1p-32, ZetaHigh: size + s.Bound.X*s.Bound.X*radius, Fraction: fraction,
+		Zeta: 0.1 * size, ZetaLow: size * 0x1p-32, ZetaHigh: high, Fraction: fraction,
 	}, dp.Params{Mu: rest, Adjacency: p.Adjacency, LatticeBits: p.LatticeBits}, noise)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	path.Mu = mu
-	return path, nil
+	return s.Coefficients(path.Average()), path, nil
 }
 
-// curvature releases the largest eigenvalue of XᵀX/n, raised by a standard
-// deviation of its noise and not above the squared bound.
+// curvature releases the largest eigenvalue of XᵀX/n, the constant feature left
+// out, raised by a standard deviation of its noise and not above the squared bound.
 func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	n, d, bound := s.Len(), s.D, s.Bound.X
+	if s.Constant != 0 {
+		d--
+	}
 	// Rows in integers, so that the sum of n products is exact: n·K² < 2⁶².
 	width := 24
 	for width > 8 && math.Ldexp(float64(n), 2*width) >= 1<<62 {
@@ -247,7 +264,7 @@ func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	gram := make([]int64, d*d)
 	k, x := make([]int64, d), make([]float64, d)
 	for i := range n {
-		for j, v := range s.row(i) {
+		for j, v := range s.row(i)[:d] {
 			x[j] = v / bound
 		}
 		rows.Quantise(k, x)

@@ -75,12 +75,12 @@ func TestMutantCalibrations(t *testing.T) {
 // overlapping is the paper's algorithm: samples τ … τ+s for the search, s+1 of
 // them, and a batch that begins with τ+s again.
 type overlapping struct {
-	*subject
+	*AMB
 	last []float64
 }
 
 func (o *overlapping) Range(t uint64) (first, end uint64) {
-	first, end = o.subject.Range(t)
+	first, end = o.AMB.Range(t)
 	if t%2 == 0 {
 		end-- // its first record stands in the search
 	}
@@ -89,14 +89,14 @@ func (o *overlapping) Range(t uint64) (first, end uint64) {
 
 func (o *overlapping) Add(slot uint64, row []float64) {
 	o.last = append([]float64(nil), row...)
-	o.subject.Add(slot, row)
+	o.AMB.Add(slot, row)
 }
 
 func (o *overlapping) Close(n dp.Noise) (*dp.Release, error) {
 	searched := o.searching
-	r, err := o.subject.Close(n)
+	r, err := o.AMB.Close(n)
 	if searched {
-		o.subject.Add(0, o.last)
+		o.AMB.Add(0, o.last)
 	}
 	return r, err
 }
@@ -109,9 +109,7 @@ func TestMutantOverlap(t *testing.T) {
 	c.Value, c.Stat, c.Rungs = "gradnorm", 17, 31 // one more than s = 16; 5 questions always
 	for _, slot := range []int{15, 16} {
 		e := mustNew(t, c, params(dp.Replace))
-		s := auditSubject(t, e)
-		inner := s.Mechanism.(*subject)
-		s.Mechanism = &overlapping{subject: inner}
+		s := auditSubject(t, e, &overlapping{AMB: e})
 		base := make(audit.Stream, 4)
 		for i := range base {
 			first, end := s.Range(uint64(i) + 1)

@@ -3,7 +3,7 @@ package sgd
 import (
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"strconv"
 
 	"streamdp/dp"
@@ -15,7 +15,10 @@ type Sample struct {
 	D int
 	X []float64 // row by row
 	Y []float64
-	// Bound are public bounds of every record, the constant feature included.
+	// Constant is the value of the last feature of all records but null ones; 0:
+	// the last feature is one like the others.
+	Constant float64
+	// Bound are public bounds of every record, its constant feature left out.
 	// Refit needs them.
 	Bound Bounds
 }
@@ -24,20 +27,18 @@ type Sample struct {
 // target's absolute value.
 type Bounds struct{ X, Y float64 }
 
-// NewSample makes a sample of rows with the target in the given column: longer
-// features are shortened to b.X, targets cut to ±b.Y, and a constant feature of the
-// given value is appended unless that is 0. A row that is not as long as the
-// first, or holds something else than numbers, is a null record.
-func NewSample(rows [][]float64, target int, b Bounds, constant float64) (*Sample, error) {
-	if len(rows) == 0 {
-		return nil, errors.New("there are no records")
-	}
-	columns := len(rows[0])
+// NewSample makes a sample of rows of so many columns, one of them the target:
+// longer features are shortened to b.X, targets cut to ±b.Y, and a constant feature
+// of the given value is appended unless that is 0. A row of another length, nil
+// above all, or of something else than numbers, is a null record.
+func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64) (*Sample, error) {
 	d := columns - 1
 	if constant != 0 {
 		d++
 	}
 	switch {
+	case len(rows) == 0:
+		return nil, errors.New("there are no records")
 	case target < 0 || target >= columns:
 		return nil, fmt.Errorf("target is column %d, must be one of %d", target, columns)
 	case !positive(b.X) || !positive(b.Y):
@@ -47,8 +48,7 @@ func NewSample(rows [][]float64, target int, b Bounds, constant float64) (*Sampl
 	case d == 0:
 		return nil, errors.New("there are no features")
 	}
-	s := &Sample{D: d, X: make([]float64, d*len(rows)), Y: make([]float64, len(rows)),
-		Bound: Bounds{math.Hypot(b.X, constant), b.Y}}
+	s := &Sample{D: d, X: make([]float64, d*len(rows)), Y: make([]float64, len(rows)), Constant: constant, Bound: b}
 	for i, row := range rows {
 		x := s.X[i*d : (i+1)*d]
 		if len(row) != columns || !finite(row) {
@@ -63,6 +63,27 @@ func NewSample(rows [][]float64, target int, b Bounds, constant float64) (*Sampl
 		s.Y[i] = min(max(row[target], -b.Y), b.Y)
 	}
 	return s, nil
+}
+
+// withConstant returns the sample with another value for its constant feature.
+func (s *Sample) withConstant(value float64) *Sample {
+	c := *s
+	c.X, c.Constant = slices.Clone(s.X), value
+	for i := range s.Len() {
+		if last := &c.row(i)[s.D-1]; *last != 0 {
+			*last = value
+		}
+	}
+	return &c
+}
+
+// Coefficients returns θ as coefficients of the features and of the constant 1.
+func (s *Sample) Coefficients(theta []float64) []float64 {
+	c := slices.Clone(theta)
+	if s.Constant != 0 {
+		c[s.D-1] = float64(c[s.D-1] * s.Constant)
+	}
+	return c
 }
 
 // Len returns the number of records.

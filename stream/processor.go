@@ -60,7 +60,7 @@ func (p *processor) begin() {
 		p.r.d.metrics.republished(p.r.task, len(p.outbox))
 		p.flush()
 	}
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	p.schedule(p.r.d.now())
@@ -238,7 +238,7 @@ func (p *processor) close() (stop bool, err error) {
 	}
 	p.quiet++
 	p.r.d.metrics.stepped(p.r.task)
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	if rel != nil {

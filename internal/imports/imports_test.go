@@ -20,7 +20,7 @@ var ours = map[string]string{
 	"moments":                  "dp matfact internal/bin internal/fault",
 	"sgd":                      "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments sgd internal/column internal/fault",
-	"stream":                   "config dp moments sgd internal/bin internal/column internal/decimal internal/fault internal/kafka",
+	"stream":                   "config dp matfact moments sgd internal/bin internal/column internal/decimal internal/fault internal/kafka",
 	"cmd/streamdp":             "config dp matfact moments sgd stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
 	"internal/audit":           "dp matfact internal/stattest",
 	"internal/bin":             "",
