@@ -18,9 +18,10 @@ var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
 	"moments":                  "dp matfact internal/bin internal/fault internal/gram",
-	"config":                   "dp moments internal/column internal/fault",
-	"stream":                   "config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
-	"cmd/streamdp":             "config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
+	"sgd":                      "dp matfact internal/bin internal/fault",
+	"config":                   "dp moments sgd sketch internal/column internal/fault",
+	"stream":                   "config dp matfact moments sgd sketch internal/bin internal/column internal/decimal internal/fault internal/kafka",
+	"cmd/streamdp":             "config dp matfact moments sgd sketch stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
 	"internal/audit":           "dp matfact internal/stattest",
 	"internal/bin":             "",
 	"internal/column":          "",
@@ -60,7 +61,7 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact sketch internal/audit internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/stattest",
 	"unsafe":                             "stream internal/decimal",
 }
 
