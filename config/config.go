@@ -25,6 +25,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/moments"
+	"streamdp/sgd"
 )
 
 //go:generate go test -run ^TestReference$ -update
@@ -136,9 +137,10 @@ type Stream struct {
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments is the mechanism, with Columns, Step, Horizon, Centre and Scale
-	// of the stream filled in. Exactly one mechanism is not nil.
+	// Moments and SGD are the mechanisms, with what the stream says of columns,
+	// steps, horizon, centre and scale filled in. Exactly one is not nil.
 	Moments *moments.Config `toml:"moments"`
+	SGD     *sgd.Config     `toml:"sgd"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -282,10 +284,43 @@ func (c *Config) Stream(name string) *Stream {
 
 // Mechanism returns the name of the stream's mechanism table.
 func (s *Stream) Mechanism() string {
-	if s.Moments != nil {
+	switch {
+	case s.Moments != nil:
 		return "moments"
+	case s.SGD != nil:
+		return "sgd"
 	}
 	return ""
+}
+
+// estimator is what mechanisms' configurations have in common.
+type estimator interface {
+	Defaults()
+	Validate() error
+	// LastStep returns the step after which an epoch ends, 0 for none.
+	LastStep() uint64
+	// Values returns the names of the values that a release may hold.
+	Values() []string
+}
+
+// mechanism returns the configuration of the stream's mechanism, nil where there
+// is none.
+func (s *Stream) mechanism() estimator {
+	switch {
+	case s.Moments != nil:
+		return s.Moments
+	case s.SGD != nil:
+		return s.SGD
+	}
+	return nil
+}
+
+// LastStep returns the step after which an epoch ends, 0 for none.
+func (s *Stream) LastStep() uint64 {
+	if m := s.mechanism(); m != nil {
+		return m.LastStep()
+	}
+	return 0
 }
 
 // Params returns the guarantee in the form that estimators take.

@@ -26,9 +26,7 @@ func (d *document) validate(c *Config) {
 		d.checkScaling(s, key)
 		d.checkHorizon(s, key)
 		d.checkPrivacy(s, key)
-		if s.Moments != nil {
-			d.checkMoments(s, key)
-		}
+		d.checkEstimator(s, key)
 		d.checkValues(s, key)
 	}
 	d.checkTopics(c)
@@ -107,8 +105,11 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
 	}
 	// Streams of other mechanisms have other steps, or none.
-	if s.Moments != nil && d.written(under(key, "step")) == nil {
-		d.add(under(key, "step"), -1, "required", nil)
+	switch step := under(key, "step"); {
+	case s.Moments != nil && d.written(step) == nil:
+		d.add(step, -1, "required", nil)
+	case s.SGD != nil && d.written(step) != nil:
+		d.note(step, -1, "must not be there: steps of sgd are as long as its batch", s.Step)
 	}
 }
 
@@ -222,34 +223,57 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 	}
 }
 
-// follows names, for a key of [stream.NAME.moments], the keys whose faults make
-// a fault of this one mean nothing.
+// follows names, for a key of a mechanism, the keys whose faults make a fault of
+// this one mean nothing.
 var follows = map[string][]string{
-	"decay":         {"workload"},
-	"window":        {"workload"},
-	"covariance":    {"workload"},
-	"buffers":       {"factorization"},
-	"factorization": {"horizon"},
-	"nu":            {"weights", "inflation"},
+	"moments.decay":         {"workload"},
+	"moments.window":        {"workload"},
+	"moments.covariance":    {"workload"},
+	"moments.buffers":       {"factorization"},
+	"moments.factorization": {"horizon"},
+	"moments.nu":            {"weights", "inflation"},
+	"sgd.target":            {"columns"},
+	"sgd.zeta":              {"clip"},
+	"sgd.stat":              {"clip"},
+	"sgd.bootstrap":         {"clip"},
+	"sgd.curvature":         {"clip_x"},
 }
 
-// checkMoments has the mechanism's package check its configuration.
-func (d *document) checkMoments(s *Stream, key toml.Key) {
-	m := s.Moments
-	m.Columns, m.Step, m.Horizon, m.Centre, m.Scale = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale
-	m.Endless = s.OnHorizon == "continue"
+// needs says, for a key of a mechanism that another one's value requires, so.
+var needs = map[string]func(s *Stream) string{
+	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
+	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
+	"sgd.zeta":       func(s *Stream) string { return "required for clip " + strconv.Quote(s.SGD.Clip) },
+	"sgd.radius":     func(s *Stream) string { return "required for method " + strconv.Quote(s.SGD.Method) },
+	"sgd.method":     func(*Stream) string { return `required, "amb"; "newton" is ` + fault.NotYet },
+}
+
+// checkEstimator has the mechanism's package check its configuration.
+func (d *document) checkEstimator(s *Stream, key toml.Key) {
+	endless := s.OnHorizon == "continue"
+	if m := s.Moments; m != nil {
+		m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale, endless
+	}
+	if m := s.SGD; m != nil {
+		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
+	}
+	m := s.mechanism()
+	if m == nil {
+		return
+	}
 	m.Defaults()
+	table := s.Mechanism()
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {
 		switch n := root().at("stream", "NAME"); {
-		case n.at("moments", name) != nil:
-			return under(key, "moments", name)
+		case n.at(table, name) != nil:
+			return under(key, table, name)
 		case n.at("input", name) != nil:
 			return under(key, "input", name)
 		case n.at(name) != nil:
 			return under(key, name)
 		}
-		return under(key, "moments")
+		return under(key, table)
 	}
 	for _, err := range fault.All(m.Validate()) {
 		f, ok := err.(*fault.Fault)
@@ -258,13 +282,14 @@ func (d *document) checkMoments(s *Stream, key toml.Key) {
 			continue
 		}
 		sound := d.sound(locate(f.Key))
-		for _, cause := range follows[f.Key] {
+		for _, cause := range follows[table+"."+f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
-		switch missing := d.written(locate(f.Key)) == nil; {
+		need, missing := needs[table+"."+f.Key], d.written(locate(f.Key)) == nil
+		switch {
 		case !sound:
-		case missing && (f.Key == "decay" || f.Key == "window"):
-			d.add(locate(f.Key), -1, "required for workload "+strconv.Quote(m.Workload), nil)
+		case missing && need != nil:
+			d.add(locate(f.Key), -1, need(s), nil)
 		default:
 			d.add(locate(f.Key), -1, f.Rule, f.Value)
 		}
@@ -278,12 +303,20 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 		return
 	}
 	d.checkTwice(values, s.Output.Values)
-	if s.Moments == nil || !d.sound(under(key, "moments", "workload")) || !d.sound(under(key, "moments", "covariance")) ||
-		!d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
+	if s.mechanism() == nil {
+		return
+	}
+	// What the names of its values depend on.
+	for _, name := range []string{"workload", "covariance", "intervals"} {
+		if !d.sound(under(key, s.Mechanism(), name)) {
+			return
+		}
+	}
+	if !d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
 		return
 	}
 	later := []string{"covariance_psd", "second_moment_projected", "valid_count"}
-	published := s.Moments.Values()
+	published := s.mechanism().Values()
 	for i, name := range s.Output.Values {
 		switch {
 		case slices.Contains(later, name):

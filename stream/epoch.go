@@ -303,7 +303,7 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 // offset is beyond all offsets has no end.
 func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 	end := int64(-1)
-	if h := horizon(r.s); h > 0 {
+	if h := r.s.LastStep(); h > 0 {
 		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
 			end = base + int64(last)
 		}
@@ -433,7 +433,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 	if err != nil {
 		return nil, err
 	}
-	if h := horizon(r.s); h > 0 && ahead > h {
+	if h := r.s.LastStep(); h > 0 && ahead > h {
 		return nil, halted(haltOutput, "%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; start anew with: streamdp epoch open %s",
 			r.s.Output.Topic, r.s.Output.Partition, ahead, m.Epoch, h, r.task.Stream)
 	}
@@ -742,15 +742,6 @@ func (r *runner) baseOffset(from string, src Source, incarnation uint64, log off
 
 func notInLog(at int64, src Source, start, stable int64) error {
 	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
-}
-
-// horizon returns the number of steps after which the stream's epochs end, 0
-// for none.
-func horizon(s *config.Stream) uint64 {
-	if s.Moments != nil {
-		return s.Moments.LastStep()
-	}
-	return 0
 }
 
 // releaseHash identifies a published release: key, value and headers.

@@ -87,7 +87,7 @@ func (p *processor) begin() {
 		p.r.d.metrics.republished(p.r.task, len(p.outbox))
 		p.flush()
 	}
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	p.schedule(p.r.d.now())
@@ -264,7 +264,7 @@ func (p *processor) close() (stop bool, err error) {
 	}
 	p.quiet++
 	p.work.steps++
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	if rel != nil {

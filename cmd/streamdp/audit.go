@@ -12,6 +12,7 @@ import (
 	"streamdp/internal/audit"
 	"streamdp/matfact"
 	"streamdp/moments"
+	"streamdp/sgd"
 )
 
 func auditCommand(g *globals) *cobra.Command {
@@ -141,6 +142,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 	switch {
 	case s.Moments != nil:
 		return momentsSuite(s)
+	case s.SGD != nil:
+		return sgdSuite(s)
 	}
 	return nil, fmt.Errorf("there is no audit of %s", s.Mechanism())
 }
@@ -181,5 +184,36 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
 		Worst:   []audit.Pair{audit.JointWorst(plan.Nu, plan.Clip, s.Moments.Columns, s.Privacy.Adjacency)},
 		Horizon: s.Moments.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+	}, nil
+}
+
+// sgdSuite audits a regression by coupling: its steps follow from its releases, so
+// there is no one noise under which neighbours could be compared.
+func sgdSuite(s *config.Stream) (*audit.Suite, error) {
+	e, err := sgd.New(*s.SGD, s.Params())
+	if err != nil {
+		return nil, err
+	}
+	p := e.Plan()
+	c, err := audit.Stored(p.Factorization, matfact.Workload{Kind: "sum"}, 0)
+	if err != nil {
+		return nil, err
+	}
+	subject := audit.Descent{
+		Mechanism: e, Mu: p.Mu, C: c, Search: p.SearchNoise, Count: p.CountNoise, Gradient: p.GradientNoise,
+		Scan: s.SGD.Clip == "scan", Rungs: s.SGD.Rungs, Threshold: p.Threshold, Unit: p.Unit, Null: p.Null,
+	}.Subject()
+	if subject.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+		return nil, err
+	}
+	pairs := audit.Pairs(p.ClipX, e.Columns(), s.Privacy.Adjacency)
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		for i := range pairs {
+			pairs[i].Y = nil // a row of zeros is a record like others, and no null record
+		}
+	}
+	return &audit.Suite{
+		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Others: pairs, Steps: []int{1, 2, 3},
+		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }
