@@ -17,7 +17,7 @@ import (
 var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
-	"moments":                  "dp matfact internal/bin internal/fault internal/gram",
+	"moments":                  "dp matfact internal/bin internal/eigen internal/fault internal/gram",
 	"sgd":                      "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments sgd sketch internal/column internal/fault",
 	"stream":                   "config dp matfact moments sgd sketch internal/bin internal/column internal/decimal internal/fault internal/kafka",
@@ -26,6 +26,7 @@ var ours = map[string]string{
 	"internal/bin":             "",
 	"internal/column":          "",
 	"internal/decimal":         "",
+	"internal/eigen":           "",
 	"internal/fault":           "",
 	"internal/clipgrad":        "dp",
 	"internal/gram":            "",
