@@ -133,7 +133,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	if _, err := Adopt(c, p, moved); err == nil {
 		t.Error("another matrix is accepted with the noise of ours")
 	}
-	consistent, _, err := resolve(&c, p, moved.Factorization)
+	consistent, _, err := resolve(&c, p, &moved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	for i := range moved.Factorization.Decay {
 		moved.Factorization.Phases[0].Weight[i] /= 2
 	}
-	worse, _, err := resolve(&c, p, moved.Factorization)
+	worse, _, err := resolve(&c, p, &moved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,8 @@ func TestPlanIsACopy(t *testing.T) {
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	replace := dp.Params{Mu: 1, Adjacency: dp.Replace}
-	base := Config{Clip: 1, Columns: 2, Step: 1, Factorization: "identity"}
+	zeroOut := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
+	base := Config{Method: "jme", Clip: 1, Columns: 2, Step: 1, Factorization: "identity"}
 	with := func(f func(*Config)) Config {
 		c := base
 		f(&c)
@@ -219,11 +220,12 @@ func TestLimits(t *testing.T) {
 		{"large second moment's weight", with(func(c *Config) { c.Nu = 1e6 }), replace, ""},
 		{"too large a weight", with(func(c *Config) { c.Nu = 1e20 }), replace, "2^51"},
 		{"endless weight", with(func(c *Config) { c.Nu = math.Inf(1) }), replace, "nu"},
-		{"small weight", with(func(c *Config) { c.Nu = 1e-9 }), replace, ""},
-		{"too small a weight", with(func(c *Config) { c.Nu = 1e-30 }), replace, "2^51"},
-		{"tiny weight", with(func(c *Config) { c.Nu = 5e-324 }), replace, "must"},
+		{"small weight", with(func(c *Config) { c.Nu = 1e-9 }), zeroOut, ""},
+		{"too small a weight", with(func(c *Config) { c.Nu = 1e-30 }), zeroOut, "2^51"},
+		{"tiny weight", with(func(c *Config) { c.Nu = 5e-324 }), zeroOut, "must"},
+		{"less than the free weight", with(func(c *Config) { c.Nu = 0.499 }), replace, "at least 0.5"},
 		{"weights that overflow", with(func(c *Config) { c.Clip, c.Weights = 1e50, []float64{1e-200, 1e200} }), replace, "+Inf"},
-		{"weights that vanish", with(func(c *Config) { c.Clip, c.Weights = 1e-50, []float64{1e250, 1e-250} }), dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, "must"},
+		{"weights that vanish", with(func(c *Config) { c.Clip, c.Weights = 1e-50, []float64{1e250, 1e-250} }), zeroOut, "must"},
 		{"large clip", with(func(c *Config) { c.Clip = 1e59 }), replace, ""},
 		{"small clip", with(func(c *Config) { c.Clip = 1e-59 }), replace, ""},
 		{"clip beyond fourth powers", with(func(c *Config) { c.Clip = 1e61 }), replace, "about 1"},
@@ -254,13 +256,13 @@ func TestLimits(t *testing.T) {
 		{"fewer bands than one", with(func(c *Config) { c.Factorization, c.Bands = "bsr", -1 }), replace, "1 to 256"},
 		{"a window too wide", with(func(c *Config) { c.Workload, c.Window = "window", 1<<33 }), replace, "window"},
 		{"two choices of nu", with(func(c *Config) { c.Nu, c.Inflation = 1, 2 }), replace, "at most one"},
-		{"inflation of one, zero-out", with(func(c *Config) { c.Inflation = 1 }), dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, "inflation"},
+		{"inflation of one, zero-out", with(func(c *Config) { c.Inflation = 1 }), zeroOut, "inflation"},
 		{"a covariance of sums", with(func(c *Config) { yes := true; c.Workload, c.Covariance = "sum", &yes }), replace, "covariance"},
 		{"inflation", with(func(c *Config) { c.Inflation = 1.5 }), replace, ""},
 		{"weights", with(func(c *Config) { c.Weights = []float64{1, 5} }), replace, ""},
-		{"default weights", base, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}, ""},
+		{"default weights", base, zeroOut, ""},
 		{"unknown workload", with(func(c *Config) { c.Workload = "median" }), replace, "\"mean\", \"sum\", \"exponential\" or \"window\""},
-		{"unbuilt method", with(func(c *Config) { c.Method = "ime" }), replace, fault.NotYet},
+		{"unbuilt factorization", with(func(c *Config) { c.Factorization = "banded" }), replace, fault.NotYet},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -328,7 +330,7 @@ func TestSumsFit(t *testing.T) {
 		// Squares are the first to be too large, or rows.
 		for _, nu := range []float64{0.5, 0.02} {
 			c := Config{Clip: 1, Columns: 1, Step: 1, Factorization: "phased", Nu: nu}
-			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.Replace, LatticeBits: bits}
+			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.ZeroOut, LatticeBits: bits}
 			lo, hi := uint64(1), uint64(1)<<62
 			for hi-lo > 1 {
 				c.Step = lo + (hi-lo)/2
@@ -405,7 +407,7 @@ func TestCharges(t *testing.T) {
 				}
 				c.Clip, c.Columns, c.Step, c.Nu = 1.7, 4, 3, 0.8
 				e := mustNew(t, c, dp.Params{Mu: 0.5, Adjacency: adjacency})
-				p, norm := e.plan, e.factor.ColNorm()
+				p, norm := e.plan, e.shapes.first.factor.ColNorm()
 				tau := p.Sensitivity / 0.5
 				for what, ratio := range map[string]float64{
 					"first": p.First / tau, "diagonal": p.Diagonal / tau * math.Sqrt(p.Lambda), "off-diagonal": p.OffDiagonal / tau * math.Sqrt(2*p.Lambda),
@@ -421,8 +423,8 @@ func TestCharges(t *testing.T) {
 					}
 					return float64(50 * dim)
 				}
-				first, err1 := e.factor.Limits(p.First / p.Lattice.Step())
-				second, err2 := e.factor.Limits(p.Diagonal / p.SecondStep())
+				first, err1 := e.shapes.first.factor.Limits(p.First / p.Lattice.Step())
+				second, err2 := e.shapes.first.factor.Limits(p.Diagonal / p.SecondStep())
 				if err1 != nil || err2 != nil {
 					t.Fatal(err1, err2)
 				}
