@@ -499,7 +499,7 @@ func TestStatedErrors(t *testing.T) {
 	const steps, d, runs, alpha = 5, 2, 4000, stattest.Alpha / 500
 	s := audit.Stream{{{0.8, 0.5}}, {}, {{-0.2, -0.9}}, {nil}, {{0.9, -0.3}}}
 	for i, c := range variants(steps) {
-		if !squaring(c.Method) || c.Factorization == "blt" || c.Workload == "window" && c.Factorization == "sqrt" {
+		if !squaring(c.Method) || c.Factorization == "blt" {
 			continue
 		}
 		c.Clip, c.Columns, c.Project, c.PSDFloor = 1, d, false, nil
@@ -546,6 +546,81 @@ func TestStatedErrors(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestAcross compares covariances over time with those of released noise, by
+// dense matrices.
+func TestAcross(t *testing.T) {
+	t.Parallel()
+	const n = 12
+	for _, c := range everything(n) {
+		c.Clip, c.Columns = 1.3, 2
+		e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
+		got, err := e.Across(3, 7)
+		if squaring(c.Method) {
+			if err == nil {
+				t.Errorf("%s, %s: covariances that depend on the rows are %v", c.Method, describe(c), got)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Rows of AC⁻¹ over the divisors of full slots, by impulses.
+		rows := func(s *shape) (u, v []float64) {
+			u, v = make([]float64, n), make([]float64, n)
+			for j := range n {
+				f, z, total := s.factor.NewFilter(1), []float64{0}, 0.0
+				var past []float64
+				for i := range n {
+					if z[0] = 0; i == j {
+						z[0] = 1
+					}
+					f.Next(z, z)
+					past = append(past, z[0])
+					switch total += z[0]; s.kernel.Kind {
+					case "exponential":
+						total = (total-z[0])*s.kernel.Decay + z[0]
+					case "window":
+						if i >= int(s.kernel.Window) {
+							total -= past[i-int(s.kernel.Window)]
+						}
+					}
+					if i+1 == 3 {
+						u[j] = total / s.divisor(3, c.Step)
+					}
+					if i+1 == 7 {
+						v[j] = total / s.divisor(7, c.Step)
+					}
+				}
+			}
+			return u, v
+		}
+		dot := func(s *shape) (x float64) {
+			u, v := rows(s)
+			for j := range u {
+				x += u[j] * v[j]
+			}
+			return x
+		}
+		p := e.Plan()
+		first, second := dot(&e.shapes.first), dot(&e.shapes.second)
+		for name, x := range map[string][2]float64{
+			"mean": {got.Mean, p.First * p.First * first}, "diagonal": {got.Diagonal, p.Diagonal * p.Diagonal * second},
+			"off-diagonal": {got.OffDiagonal, p.OffDiagonal * p.OffDiagonal * second},
+		} {
+			if math.Abs(x[0]-x[1]) > 1e-9*(math.Abs(x[1])+p.First*1e-6) {
+				t.Errorf("%s, %s: covariance of %s is %g, want %g", c.Method, describe(c), name, x[0], x[1])
+			}
+		}
+		own, err := e.Across(5, 5)
+		if x := e.Expect(5); err != nil || math.Abs(math.Sqrt(own.Mean)-x.Mean) > 1e-12*x.Mean || math.Abs(math.Sqrt(own.Diagonal)-x.Diagonal) > 1e-12*x.Diagonal {
+			t.Errorf("%s, %s: variances %v, standard errors %v (%v)", c.Method, describe(c), own, x, err)
+		}
+		if _, err := e.Across(1, n+1); err == nil && e.cfg.LastStep() > 0 {
+			t.Errorf("%s, %s: covariances beyond the horizon", c.Method, describe(c))
 		}
 	}
 }

@@ -76,21 +76,20 @@ func (p *Plan) second() *matfact.Stored {
 // configuration asks for. A method that was chosen and does not fit the range of
 // integers was no choice.
 func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, shapes, error) {
-	plan, s, err := resolveMethod(cfg, p, kept)
+	mu, err := p.Budget()
+	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
+		return nil, shapes{}, err
+	}
+	plan, s, err := resolveMethod(cfg, mu, p, kept)
 	if err != nil && cfg.Method == "auto" {
 		joint := *cfg
-		joint.Method, joint.Metric = "jme", "last"
-		return resolveMethod(&joint, p, kept)
+		joint.Method = "jme"
+		return resolveMethod(&joint, mu, p, kept)
 	}
 	return plan, s, err
 }
 
-func resolveMethod(cfg *Config, p dp.Params, kept *Plan) (*Plan, shapes, error) {
-	mu, err := p.Budget()
-	err = errors.Join(cfg.Validate(), cfg.validateScaling(), err)
-	if err != nil {
-		return nil, shapes{}, err
-	}
+func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, shapes, error) {
 	d := cfg.Columns
 	var stored, storedSecond *matfact.Stored
 	if kept != nil {
