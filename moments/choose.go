@@ -69,9 +69,10 @@ func (c *Circumstances) Choose() (all []Alternative, best int) {
 func (c *Circumstances) best(method string) (Alternative, float64) {
 	a, cost := c.try(method, c.Nu)
 	if method == "combined" && c.Search {
-		// A grid, so that every processor finds the same.
-		for k := -80; k <= 80; k++ {
-			nu := math.Exp2(float64(k) / 8)
+		// A grid of products of roots of 2, so that every processor finds the
+		// same.
+		root := math.Sqrt(math.Sqrt(math.Sqrt2))
+		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
 			if c.Adjacency == dp.Replace && nu < free(c.Dim) {
 				continue
 			}

@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 		{"a floor of no covariance", func(c *Config) { c.PSDFloor, c.Covariance = &floor, &no }, "psd_floor: needs the covariance"},
 		{"a covariance of two workloads", func(c *Config) { c.Second, c.Covariance = &Second{Workload: "window", Window: 2}, &yes }, "covariance: needs one workload"},
 		{"a second moment that can't be", func(c *Config) { c.Second = &Second{Workload: "window"} }, "second moment: window: must be at least 1"},
-		{"a window larger than memory", func(c *Config) { c.Workload, c.Window = "window", 1 << 40 }, "more than 16 GiB"},
+		{"a window larger than memory", func(c *Config) { c.Workload, c.Window = "window", 1<<40 }, "more than 16 GiB"},
 		{"an unknown method", func(c *Config) { c.Method = "sum" }, "\"pp_debiased\" or \"combined\""},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 	dim := float64(d)
 	square := float64(n.First * n.First)
 	first = float64(dim * float64(square*g.First))
-	joint := float64(dim*(dim+1)/2) * float64(float64(n.Diagonal*n.Diagonal)*g.Second)
+	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*g.Second))
 	switch method {
 	case "pp", "pp_debiased", "combined":
 		quartic, linear := float64(square*square), float64(float64(square*clip)*clip)
@@ -102,7 +102,7 @@ func (s *scatter) norms() (root, inner float64) {
 // error is least: the zero of a derivative, or where the bound has a kink.
 func (s *scatter) weight(n Noise, clip float64, d int) float64 {
 	dim, square := float64(d), float64(n.First*n.First)
-	joint := float64(dim*(dim+1)/2) * float64(float64(n.Diagonal*n.Diagonal)*s.gains.Second)
+	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*s.gains.Second))
 	k1 := float64(2*(dim+1)) * float64(float64(square*clip)*clip)
 	k2 := float64(dim*(dim+1)) * float64(square*square)
 	u := s.gains.First
