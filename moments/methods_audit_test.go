@@ -158,14 +158,14 @@ func TestMutantMethods(t *testing.T) {
 		// Charged 1 + ν, moved by 1 + ν + κ.
 		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: true}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
 			factor := math.Sqrt((2 + countWeight) / 2)
-			for _, s := range e.arrays() {
+			for _, s := range e.arrays {
 				for i := range s.sd {
 					s.sd[i] /= factor
 				}
 			}
 		}, math.Sqrt((2 + countWeight) / 2)},
 		{"joint estimation's deviation of a single moment in a combination", Config{Method: "combined", Nu: 1}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
-			for _, s := range e.arrays() {
+			for _, s := range e.arrays {
 				for i := range s.sd {
 					s.sd[i] /= math.Sqrt2
 				}
@@ -185,7 +185,7 @@ func TestMutantMethods(t *testing.T) {
 			described := a.Array
 			a.Array = func(name string, step uint64) (audit.Array, bool) {
 				x, ok := described(name, step)
-				for _, s := range e.arrays() {
+				for _, s := range e.arrays {
 					if s.name == name {
 						x.Deviations = s.sd
 					}

@@ -68,12 +68,13 @@ type Estimator struct {
 
 	fingerprint uint64 // of what a state depends on
 
-	step         uint64  // last closed
-	weight       weight  // of the divisor
-	secondWeight *weight // of the second moment's divisor, where it has its own
-	first        *series // X
-	second       *series // upper triangle of S; nil for post-processing
-	count        *series // valid records, where they are released
+	step         uint64    // last closed
+	weight       weight    // of the divisor
+	secondWeight *weight   // of the second moment's divisor, where it has its own
+	first        *series   // X
+	second       *series   // upper triangle of S; nil for post-processing
+	count        *series   // valid records, where they are released
+	arrays       []*series // those that are there, in the order in which a step opens them
 	products     *products
 	gram         *noiseGram // with products: what their error depends on
 
@@ -165,6 +166,11 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 			return nil, err
 		}
 	}
+	for _, s := range []*series{e.first, e.second, e.count} {
+		if s != nil {
+			e.arrays = append(e.arrays, s)
+		}
+	}
 	e.weight = newWeight(s.first.kernel)
 	if s.second.kernel != s.first.kernel {
 		w := newWeight(s.second.kernel)
@@ -232,16 +238,7 @@ func (e *Estimator) endBlock() {
 	if e.second == nil {
 		return
 	}
-	shift := uint(e.plan.SecondExp - 2*e.plan.Lattice.Exp)
-	half := int64(0)
-	if shift > 0 {
-		half = 1 << (shift - 1)
-	}
-	total := e.second.integers
-	for i, p := range e.squares.Total()[:len(total)] {
-		total[i] += (p + half) >> shift
-	}
-	e.squares.Reset()
+	e.squares.RoundInto(e.second.integers, uint(e.plan.SecondExp-2*e.plan.Lattice.Exp))
 }
 
 // Close ends the open step and returns its release. It returns
@@ -262,7 +259,7 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 		e.products.add(e.first.integers)
 	}
 	e.first.end()
-	for _, s := range e.arrays()[1:] {
+	for _, s := range e.arrays[1:] {
 		s.draw(n)
 		s.end()
 	}

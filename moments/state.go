@@ -6,7 +6,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"math"
-	"slices"
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
@@ -51,7 +50,7 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	if e.secondWeight != nil {
 		e.secondWeight.appendTo(w)
 	}
-	for _, s := range e.arrays() {
+	for _, s := range e.arrays {
 		s.total.appendTo(w)
 		if err := w.Blob(s.shaper.AppendBinary); err != nil {
 			return b, err
@@ -61,12 +60,6 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 		e.products.appendTo(w)
 	}
 	return w.B, nil
-}
-
-// arrays returns the noise arrays of the mechanism, in the order in which a step
-// opens them.
-func (e *Estimator) arrays() []*series {
-	return slices.DeleteFunc([]*series{e.first, e.second, e.count}, func(s *series) bool { return s == nil })
 }
 
 var errDamaged = errors.New("state of moments: damaged")
@@ -93,7 +86,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	if e.secondWeight != nil {
 		e.secondWeight.restore(r, e.step, e.cfg.Step)
 	}
-	for _, s := range e.arrays() {
+	for _, s := range e.arrays {
 		s.total.restore(r, e.step)
 		blob := r.Bytes()
 		if r.Bad {

@@ -245,7 +245,7 @@ func TestRowOfShaperState(t *testing.T) {
 		c.Clip, c.Columns, c.Step = 1, 2, 1
 		e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 		for n := range uint64(5) {
-			for _, s := range e.arrays() {
+			for _, s := range e.arrays {
 				blob, err := s.shaper.AppendBinary(nil)
 				if err != nil {
 					t.Fatal(err)
