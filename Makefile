@@ -1,6 +1,6 @@
 FUZZTIME ?= 10s
 
-.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate check
+.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate reproduction check
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -39,6 +39,10 @@ fuzz-smoke:
 
 generate:
 	go generate ./...
+
+# The papers' figures, computed again: docs/reproduction.md and its plots.
+reproduction:
+	go run ./internal/reproduction
 
 check:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

@@ -226,21 +226,23 @@ func caseErrors(t *testing.T, c cases.Case) {
 
 // covarianceSums returns the expected squared errors of the covariance over all
 // releases, for joint estimation with d² and d(d+1)/2 draws, and a bracket of
-// post-processing's, C = I: the lower end takes alternating rows, whose means
-// vanish at even steps.
+// post-processing's: the lower end takes alternating rows, whose means vanish at
+// even steps.
 func covarianceSums(t *testing.T, w literal, kind string, n uint64, d int, sigma, clip float64) (jmeFull, jme, lower, upper float64) {
 	t.Helper()
 	s := w.setting(t, kind, n)
 	v := noiseOf(Joint(free(d), d, dp.Replace), sigma, clip, s)
 	var odd float64
 	for step := uint64(1); step <= n; step++ {
-		g := s.at(step)
-		c := s.shapes.scatter(g, step, float64(step), 1/s.scale(step))
-		one := covarianceError(1, v, clip, d, c)
+		one, err1 := ExpectedCovarianceError("jme", s.factor, v, clip, d, step)
+		squares, err2 := ExpectedCovarianceError("pp_debiased", s.factor, v, clip, d, step)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
 		jme += one
-		_, second := ExpectedError("jme", v, clip, d, g)
+		upper += squares
+		_, second := ExpectedError("jme", v, clip, d, s.at(step))
 		jmeFull += one - second + full(second, d)
-		upper += covarianceError(0, v, clip, d, c)
 		if step%2 == 1 && step > 1 {
 			odd += math.Pow(float64(step), -3)
 		}

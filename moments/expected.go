@@ -1,6 +1,11 @@
 package moments
 
-import "math"
+import (
+	"errors"
+	"math"
+
+	"streamdp/matfact"
+)
 
 // ExpectedError returns the expected squared errors of both moments in releases
 // whose gains are g: of the first moment's Euclidean norm, and of the second
@@ -36,6 +41,54 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 		return first, second
 	}
 	return first, joint
+}
+
+// ReleaseGains returns the gains of the releases first to last, added up, of a
+// workload with the row scaling that it has, over noise of the two matrices.
+//
+// Errors: a factorization of the first moment over which squares are not known;
+// all gains but those of post-processing are given all the same.
+// Cost: O(last²) for squares over correlated noise.
+func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
+	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
+	var g *noiseGram
+	if reason := checkGram(c1.Kind(), last); reason != "" {
+		err = errors.New(reason)
+	} else {
+		g = newGram(c1, w.Kernel())
+	}
+	for t := first; t <= last; t++ {
+		divisor := 1.0
+		if w.Kind == "mean" {
+			divisor = float64(t)
+		}
+		one, _ := s.gains(g, t, divisor, divisor)
+		sum = sum.Plus(one)
+	}
+	return sum, err
+}
+
+// ExpectedCovarianceError returns the expected squared Frobenius error of the
+// debiased covariance in release t of running means, one record a step, at most:
+// by joint estimation, where it is attained, by post-processing, or by their best
+// combination.
+//
+// Errors: as ReleaseGains, for methods that square rows.
+// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for
+// the combination. docs/theory/moments.md.
+func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int, t uint64) (float64, error) {
+	mean := matfact.Workload{Kind: "mean"}
+	g, err := ReleaseGains(mean, c, c, t, t)
+	s := shapes{shape{c, mean.Kernel(), true}, shape{c, mean.Kernel(), true}}
+	x := s.scatter(g, t, float64(t), float64(t))
+	switch method {
+	case "pp", "pp_debiased":
+		return covarianceError(0, n, clip, d, x), err
+	case "combined":
+		return covarianceError(x.weight(n, clip, d), n, clip, d, x), err
+	}
+	x.slots, x.white = 0, false // the mean's noise alone
+	return covarianceError(1, n, clip, d, x), nil
 }
 
 // Combine returns the weight of an unbiased estimate of squared error joint in

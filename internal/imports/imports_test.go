@@ -39,6 +39,7 @@ var ours = map[string]string{
 	"internal/cases":           "",
 	"internal/dptest":          "dp",
 	"internal/race":            "",
+	"internal/reproduction":    "dp matfact moments",
 	"internal/rival":           "",
 	"internal/stattest":        "",
 	"internal/imports":         "",
@@ -51,8 +52,8 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest",  // certificates
-	"math/rand":                          "cmd/streamdp internal/dptest", // the demonstration's data, simulations
+	"crypto/rand":                        "dp internal/kafka/kafkatest",                        // certificates
+	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction", // the demonstration's data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
 	"github.com/segmentio/kafka-go":      "internal/kafka internal/kafka/kafkatest",
@@ -62,7 +63,8 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/reproduction internal/stattest",
+	"gonum.org/v1/plot":                  "internal/reproduction",
 	"unsafe":                             "stream internal/decimal",
 }
 
