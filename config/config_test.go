@@ -391,8 +391,12 @@ func TestDefects(t *testing.T) {
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: not in this version (true)`, `8: http.tls: not in this version`, `9: http.basic_auth: not in this version`)
 	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user: not in this version`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"dead\" }\nstep ", `14: stream.orders.dead_letter.mode: not in this version ("full")`, `14: stream.orders.dead_letter.topic: not in this version ("dead")`)
-	f(end, end+"factorization = \"banded\"\nbands = 400\nnormalise = true\n", `23: stream.orders.moments.factorization: not in this version ("banded")`,
-		`24: stream.orders.moments.bands: must be 1 to 256 (400)`, `25: stream.orders.moments.normalise: not in this version (true)`)
+	f(end, end+"factorization = \"bsr\"\nbands = 400\n", `24: stream.orders.moments.bands: must be 1 to 256 (400)`)
+	f(end, end+"factorization = \"banded\"\nbands = 65\n", `20: stream.orders.moments.tune: factorization "banded" of a sum or mean needs it, or the stream's horizon`,
+		`24: stream.orders.moments.bands: must be at most 64 for factorization "banded" (65)`)
+	f(end, end+"factorization = \"dense\"\n", `23: stream.orders.moments.factorization: "dense" needs the stream's horizon`)
+	f(end, end+"normalise = true\n", `23: stream.orders.moments.normalise: belongs to factorizations "sqrt", "bsr", "bisr", "banded" and "blt" (true)`)
+	f(end, end+"normalise = true\nfactorization = \"bsr\"\n", `23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
 
 	// What the mechanism's package says, at its place.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
@@ -417,9 +421,15 @@ func TestDefects(t *testing.T) {
 	// Horizons.
 	f("step ", "on_horizon = \"halt\"\nstep ", `14: stream.orders.on_horizon: needs a horizon ("halt")`)
 	f("step ", "horizon = 10\non_horizon = \"stop\"\nstep ", `15: stream.orders.on_horizon: must be "halt", "rollover" or "continue" ("stop")`)
-	sqrt := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"continue\"", 1) + "factorization = \"sqrt\"\n"
-	if got := faults(t, sqrt); !slices.Equal(got, []string{`16: stream.orders.on_horizon: must not be "continue": factorization "sqrt" ends at the horizon`}) {
-		t.Error(got)
+	for extra, why := range map[string]string{
+		"factorization = \"sqrt\"\n":                   `factorization "sqrt" ends at the horizon`,
+		"factorization = \"dense\"\n":                  `factorization "dense" ends at the horizon`,
+		"factorization = \"bisr\"\nnormalise = true\n": `normalised noise ends at the horizon`,
+	} {
+		src := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"continue\"", 1) + extra
+		if got := faults(t, src); !slices.Equal(got, []string{`16: stream.orders.on_horizon: must not be "continue": ` + why}) {
+			t.Error(got)
+		}
 	}
 
 	// Addresses, topics, files.

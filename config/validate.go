@@ -203,8 +203,13 @@ func (d *document) checkHorizon(s *Stream, key toml.Key) {
 		d.add(on, -1, "needs a horizon", s.OnHorizon)
 		return
 	}
-	if s.OnHorizon == "continue" && s.Moments != nil && s.Moments.Factorization == "sqrt" {
-		d.add(on, -1, `must not be "continue": factorization "sqrt" ends at the horizon`, nil)
+	if m := s.Moments; s.OnHorizon == "continue" && m != nil {
+		switch {
+		case m.Factorization == "sqrt" || m.Factorization == "dense":
+			d.add(on, -1, fmt.Sprintf(`must not be "continue": factorization %q ends at the horizon`, m.Factorization), nil)
+		case m.Normalise:
+			d.add(on, -1, `must not be "continue": normalised noise ends at the horizon`, nil)
+		}
 	}
 }
 
@@ -230,6 +235,9 @@ var follows = map[string][]string{
 	"moments.window":        {"workload"},
 	"moments.covariance":    {"workload"},
 	"moments.buffers":       {"factorization"},
+	"moments.bands":         {"factorization"},
+	"moments.normalise":     {"factorization", "horizon"},
+	"moments.tune":          {"horizon"},
 	"moments.factorization": {"horizon", "method", "on_horizon"},
 	"moments.nu":            {"weights", "inflation"},
 	"moments.split":         {"method"},

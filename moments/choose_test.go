@@ -26,7 +26,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"squares of block sums", func(c *Config) { c.Method, c.Step = "pp", 2 }, "square their sum"},
 		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square their sum"},
-		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" }, "no Toeplitz matrix"},
+		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" }, "can't tell its error"},
 		{"squares over correlated noise without end", func(c *Config) { c.Method, c.Factorization, c.Tune = "pp", "blt", 100 }, "needs a last step"},
 		{"squares over correlated noise for too long", func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestGram+1 }, "at most 16384"},
 		{"squares over correlated noise that goes on", func(c *Config) { c.Method, c.Factorization, c.Horizon, c.Endless = "pp", "blt", 10, true }, "needs a last step"},

@@ -30,15 +30,19 @@ type Config struct {
 	// elsewhere.
 	Window uint64 `toml:"window"`
 	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
-	// "blt" or "phased".
+	// "banded", "dense", "blt" or "phased".
 	Factorization string `toml:"factorization"`
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it.
 	Buffers int `toml:"buffers"`
-	// Bands is the number of bands of "bsr" and "bisr", the diagonal included,
-	// 1–256. Default 16; the other factorizations do not use it.
+	// Bands is the number of bands of "bsr", "bisr" and "banded", the diagonal
+	// included, 1–256, or 1–64 for "banded". Default 16; the other factorizations
+	// do not use it.
 	Bands int `toml:"bands"`
-	// Tune is the number of steps for which a BLT's error is minimised; 0
-	// means the horizon.
+	// Normalise scales the noise to a horizon at which the epoch ends for
+	// certain. It goes with "sqrt", "bsr", "bisr", "banded" and "blt".
+	Normalise bool `toml:"normalise"`
+	// Tune is the number of steps for which the error of "blt" and "banded" is
+	// minimised; 0 means the horizon.
 	Tune uint64 `toml:"tune"`
 	// Nu is the dimensionless weight ν of the second moment. 0 chooses it: by
 	// Weights or Inflation if one of them is given, else under replacement as
@@ -98,6 +102,7 @@ type Second struct {
 	Factorization string
 	Buffers       int
 	Bands         int
+	Normalise     bool
 	Tune          uint64
 }
 
@@ -109,15 +114,10 @@ func (c *Config) second() *Config {
 	}
 	no, s, x := false, c.Second, *c
 	x.Workload, x.Decay, x.Window, x.Factorization = s.Workload, s.Decay, s.Window, s.Factorization
-	x.Buffers, x.Bands, x.Tune = s.Buffers, s.Bands, s.Tune
+	x.Buffers, x.Bands, x.Normalise, x.Tune = s.Buffers, s.Bands, s.Normalise, s.Tune
 	x.Second, x.Covariance, x.PSDFloor, x.Project = nil, &no, nil, false
 	x.Defaults()
 	return &x
-}
-
-// unbuilt are values of the schema that later versions will know.
-var unbuilt = map[string][]string{
-	"factorization": {"banded", "dense"},
 }
 
 // Defaults fills in what has a default.
@@ -192,17 +192,11 @@ func (c *Config) Validate() error {
 				return
 			}
 		}
-		for _, u := range unbuilt[key] {
-			if value == u {
-				l.Add(key, fault.NotYet, value)
-				return
-			}
-		}
 		l.Add(key, "must be "+quoted(built), value)
 	}
 	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
-	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "blt", "phased")
+	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased")
 	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
@@ -220,7 +214,13 @@ func (c *Config) Validate() error {
 	kind := c.factorization(c.Method)
 	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
 	l.Check(c.Bands >= 1 && c.Bands <= 256, "bands", "must be 1 to 256", c.Bands)
-	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\" and \"bisr\"", c.Bands)
+	l.Check(c.Bands <= 64 || kind != "banded", "bands", "must be at most 64 for factorization \"banded\"", c.Bands)
+	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands)
+	if c.Normalise {
+		l.Check(banded(kind) || kind == "sqrt" || kind == "blt", "normalise", "belongs to factorizations \"sqrt\", \"bsr\", \"bisr\", \"banded\" and \"blt\"", true)
+		l.Check(c.Horizon >= 1 && c.Horizon <= 1<<16, "normalise", "needs a horizon of at most 65536 steps", true)
+		l.Check(!c.Endless, "on_horizon", "must not be \"continue\": normalised noise ends at the horizon", nil)
+	}
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
 	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
@@ -236,8 +236,12 @@ func (c *Config) Validate() error {
 		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
 	}
 	c.validateMethod(&l, kind)
-	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", nil)
-	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
+	if kind == "sqrt" || kind == "dense" {
+		l.Check(c.Horizon > 0, "factorization", fmt.Sprintf("%q needs the stream's horizon", kind), nil)
+		l.Check(!c.Endless, "on_horizon", fmt.Sprintf("must not be \"continue\": factorization %q ends at the horizon", kind), nil)
+	}
+	l.Check(kind != "dense" || c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
+	l.Check(kind != "banded" || c.tune() > 0 || c.workload().Kernel().Kind != "sum", "tune", "factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
 	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	// The charge of an epoch ends with its last slot.
@@ -249,7 +253,7 @@ func (c *Config) Validate() error {
 const defaultBands = 16
 
 // banded reports whether a factorization has bands.
-func banded(kind string) bool { return kind == "bsr" || kind == "bisr" }
+func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
 
 // squaring reports whether a method squares noisy rows.
 func squaring(method string) bool {
@@ -273,7 +277,7 @@ func (c *Config) factorization(method string) string {
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method", fmt.Sprintf("must not be %q for steps of several slots: it squares rows one by one, and would square their sum", c.Method), nil)
-		if reason := checkGram(kind, c.LastStep()); reason != "" {
+		if reason := checkGram(kind, c.Normalise, c.LastStep()); reason != "" {
 			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
 		}
 	}

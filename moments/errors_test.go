@@ -416,7 +416,7 @@ func TestHorizon(t *testing.T) {
 	for _, c := range everything(5) {
 		c.Clip, c.Columns, c.Step = 1, 2, 1
 		for _, endless := range []bool{false, true} {
-			ends := c.Factorization == "sqrt" || squaring(c.Method) && c.Factorization != "identity"
+			ends := final(c) || squaring(c.Method) && c.Factorization != "identity"
 			if c.Endless = endless; endless && ends {
 				continue
 			}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"streamdp/dp"
@@ -21,7 +22,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	const steps = 40
 	var all []Config
-	for i, c := range audited(steps) {
+	for i, c := range slices.DeleteFunc(audited(steps), ends) {
 		c.Step = 4
 		switch i % 3 {
 		case 1:
@@ -35,12 +36,29 @@ func TestGolden(t *testing.T) {
 	if got := hashOf(t, all, steps); got != want {
 		t.Errorf("plans, releases or states of joint estimation changed: %s, were %s", got, want)
 	}
+	// Normalised columns; what optimisers find has other last bits elsewhere.
+	all = nil
+	for _, c := range ending(steps) {
+		if c.Factorization == "sqrt" || c.Factorization == "bisr" {
+			c.Step = 4
+			all = append(all, c)
+		}
+	}
+	const normalised = "5c66f0565b3a5cd0f6e72d7974f76adfcf33a0be9e05a17ba056274386459772"
+	if got := hashOf(t, all, steps); got != normalised {
+		t.Errorf("plans, releases or states with normalised columns changed: %s, were %s", got, normalised)
+	}
 	// The other methods, choices and projections.
 	all = append(variants(steps), Config{Workload: "mean", Factorization: "identity", Step: 1})
 	const others = "972ec3355cfa83cad59b7d15c4d7d1c40b21a4469ae75d342d5b3b9688087bcb"
 	if got := hashOf(t, all, steps); got != others {
 		t.Errorf("plans, releases or states of other methods changed: %s, were %s", got, others)
 	}
+}
+
+// ends reports whether a configuration is one of ending.
+func ends(c Config) bool {
+	return c.Normalise || c.Factorization == "banded" || c.Factorization == "dense"
 }
 
 // hashOf hashes plan, releases and last state of each configuration.

@@ -71,14 +71,16 @@ func newGram(f matfact.Factorization, kernel matfact.Workload) *noiseGram {
 	return g
 }
 
-// checkGram reports why rows that f shapes the noise of, for at most horizon
-// steps, are not squared: "" if they are.
-func checkGram(kind string, horizon uint64) string {
+// checkGram reports why rows whose noise is shaped for at most horizon steps, by
+// columns that are normalised or not, are not squared: "" if they are.
+func checkGram(kind string, normalised bool, horizon uint64) string {
 	switch {
 	case kind == "identity":
 		return ""
+	case normalised:
+		return "post-processing can't tell its error over noise of normalised columns"
 	case kind != "sqrt" && kind != "blt":
-		return fmt.Sprintf("%q shapes noise by no Toeplitz matrix, so post-processing could not tell its error", kind)
+		return fmt.Sprintf("post-processing can't tell its error over noise that %q shapes", kind)
 	case horizon == 0 || horizon > longestGram:
 		return fmt.Sprintf("post-processing over correlated noise needs a last step, at most %d, and gains nothing from the correlation: use \"identity\"", longestGram)
 	}

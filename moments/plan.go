@@ -276,7 +276,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, kept *
 	// One that an earlier version began, for which "auto" was joint estimation.
 	earlier := kept != nil && kept.Choice == nil && kept.Method == "jme"
 	white := over.first.factor.Kind() == "identity"
-	compare := method == "auto" && !earlier && c.Step == 1 && c.Second == nil && checkGram(over.first.factor.Kind(), c.LastStep()) == ""
+	compare := method == "auto" && !earlier && c.Step == 1 && c.Second == nil && checkGram(over.first.factor.Kind(), c.Normalise, c.LastStep()) == ""
 	if method == "auto" {
 		method = "jme"
 	}
@@ -353,20 +353,34 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (shapes, error) {
 		{kept.Factorization, fresh.Factorization, &over.first, &best.first, cfg},
 		{kept.SecondFactorization, fresh.SecondFactorization, &over.second, &best.second, cfg.second()},
 	} {
-		if x.kept == nil || x.kept.Kind != "blt" {
-			if !reflect.DeepEqual(x.kept, x.fresh) {
-				return shapes{}, foreign
-			}
+		if x.kept == nil {
 			continue
 		}
 		at := x.cfg.tune()
 		if at == 0 {
 			at = 1e4
 		}
+		if h := x.best.factor.Horizon(); h > 0 {
+			at = min(at, h)
+		}
 		deviation := func(s *shape) float64 {
 			return s.factor.ColNorm() * math.Sqrt(s.factor.RowVar(x.cfg.workload(), at))
 		}
-		if !near(deviation(x.over), deviation(x.best), optimum) {
+		tolerance := optimum
+		switch x.kept.Kind {
+		case "blt":
+		case "banded":
+			// The optimum is flat, and the search may end elsewhere on it.
+			tolerance = 1e-3
+		case "dense":
+			deviation = func(s *shape) float64 { return matfact.RMSE(s.factor, x.cfg.workload(), x.cfg.Horizon) }
+		default:
+			if !reflect.DeepEqual(x.kept, x.fresh) {
+				return shapes{}, foreign
+			}
+			continue
+		}
+		if !near(deviation(x.over), deviation(x.best), tolerance) {
 			return shapes{}, foreign
 		}
 	}
@@ -383,14 +397,14 @@ func (c *Config) tune() uint64 {
 
 // factorize builds the configured factorization.
 func factorize(cfg *Config, stored *matfact.Stored) (matfact.Factorization, error) {
-	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune}
+	c := matfact.Config{Kind: cfg.Factorization, Horizon: cfg.Horizon, Buffers: cfg.Buffers, Tune: cfg.Tune, Normalise: cfg.Normalise}
 	if c.Kind == "auto" {
 		if squaring(cfg.Method) {
 			c = matfact.Config{Kind: "identity"}
 		} else {
 			c = matfact.Auto(cfg.workload(), cfg.tune())
 		}
-		c.Horizon, c.Tune = cfg.Horizon, cfg.Tune
+		c.Horizon, c.Tune, c.Normalise = cfg.Horizon, cfg.Tune, cfg.Normalise
 		if cfg.Buffers != 0 {
 			c.Buffers = cfg.Buffers
 		}
@@ -451,6 +465,7 @@ func cloneStored(s *matfact.Stored) *matfact.Stored {
 	}
 	f := *s
 	f.Decay, f.Phases, f.Bands = slices.Clone(f.Decay), slices.Clone(f.Phases), slices.Clone(f.Bands)
+	f.Scales, f.Entries = slices.Clone(f.Scales), slices.Clone(f.Entries)
 	for i := range f.Phases {
 		f.Phases[i].Weight = slices.Clone(f.Phases[i].Weight)
 	}

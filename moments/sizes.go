@@ -14,7 +14,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	state := header + held(&e.shapes.first, 8, 8, 8)
 	add := func(s *shape, stored *matfact.Stored, coordinates int64) {
 		each := held(s, 16, 8, 8)
-		if stored.Kind == "sqrt" {
+		if stored.Kind == "sqrt" || stored.Kind == "dense" {
 			each += 8 * int64(e.horizon)
 		} else {
 			each += 16*int64(len(stored.Decay)) + 8*int64(len(stored.Bands))

@@ -127,6 +127,7 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		Factorization string          `json:"factorization"`
 		Buffers       int             `json:"buffers,omitempty"`
 		Bands         int             `json:"bands,omitempty"`
+		Normalise     bool            `json:"normalise,omitempty"`
 		Step          uint64          `json:"step"`
 		Horizon       uint64          `json:"horizon,omitempty"`
 		Nu            float64         `json:"nu,omitempty"`
@@ -136,7 +137,7 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		Choice        *moments.Choice `json:"choice,omitempty"`
 	}{
 		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
+		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Moments.Normalise, s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
 		split, s.Moments.PSDFloor, p.Choice,
 	})
 	return m, err

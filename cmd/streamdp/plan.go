@@ -186,7 +186,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 			continue
 		}
 		c := *s.Moments
-		c.Factorization, c.Buffers, c.Bands = kind, 0, 0
+		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
 		if c.Method == "auto" {
 			c.Method, c.Metric = uses.Method, "last"
 		}
