@@ -289,8 +289,8 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		return under(key, table)
 	}
 	faults := fault.All(m.Validate())
-	if m := s.Moments; m != nil && d.sound(under(key, "privacy", "adjacency")) {
-		faults = append(faults, fault.All(m.ValidateFor(s.Privacy.Adjacency))...)
+	if s.Moments != nil && d.sound(under(key, "privacy", "adjacency")) {
+		faults = append(faults, fault.All(s.Moments.ValidateFor(s.Privacy.Adjacency))...)
 	}
 	for _, err := range faults {
 		f, ok := err.(*fault.Fault)

@@ -43,10 +43,10 @@ func (l literal) read(t *testing.T) (matfact.Workload, func(t uint64) float64) {
 // setting is a workload with one factorization for both moments, and the gains of
 // its releases.
 type setting struct {
-	factor matfact.Factorization
-	shapes shapes
-	gram   *noiseGram
-	scale  func(t uint64) float64
+	factor  matfact.Factorization
+	shapes  shapes
+	overlap *overlap
+	scale   func(t uint64) float64
 }
 
 func (l literal) setting(t *testing.T, kind string, n uint64) *setting {
@@ -57,12 +57,12 @@ func (l literal) setting(t *testing.T, kind string, n uint64) *setting {
 		t.Fatal(err)
 	}
 	s := shape{f, w.Kernel(), false}
-	return &setting{f, shapes{s, s}, newGram(f, w.Kernel()), scale}
+	return &setting{f, shapes{s, s}, newOverlap(f, w.Kernel()), scale}
 }
 
 // at returns the gains of release t.
 func (s *setting) at(t uint64) Gains {
-	g, _ := s.shapes.gains(s.gram, t, 1/s.scale(t), 1/s.scale(t))
+	g, _ := s.shapes.gains(s.overlap, t, 1/s.scale(t), 1/s.scale(t))
 	return g
 }
 

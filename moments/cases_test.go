@@ -309,7 +309,7 @@ func caseTrace(t *testing.T, c cases.Case) {
 			case "pp_debiased":
 				all("S_pp_debiased", r.Values[1].Data, want.SPPDebiased[s])
 			default:
-				v := e.variances(e.gram, e.step, divisor, divisor, 0)
+				v := e.variances(e.overlap, e.step, divisor, divisor, 0)
 				near("pp_bias", literal*v.bias, want.PPBias[s])
 				v.weight = 0
 				debiased, _ := e.moments(&v, divisor, divisor)

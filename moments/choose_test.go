@@ -28,7 +28,7 @@ func TestRefusals(t *testing.T) {
 		{"a combination over blocks", func(c *Config) { c.Method, c.Step = "combined", 100 }, "square their sum"},
 		{"squares over phased noise", func(c *Config) { c.Method, c.Factorization = "pp_debiased", "phased" }, "can't tell its error"},
 		{"squares over correlated noise without end", func(c *Config) { c.Method, c.Factorization, c.Tune = "pp", "blt", 100 }, "needs a last step"},
-		{"squares over correlated noise for too long", func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestGram+1 }, "at most 16384"},
+		{"squares over correlated noise for too long", func(c *Config) { c.Method, c.Factorization, c.Horizon = "pp", "sqrt", longestSquares+1 }, "at most 16384"},
 		{"squares over correlated noise that goes on", func(c *Config) { c.Method, c.Factorization, c.Horizon, c.Endless = "pp", "blt", 10, true }, "needs a last step"},
 		{"two matrices for concatenation", func(c *Config) { c.Method, c.Tau, c.Second = "cs", 1, &Second{} }, "one matrix C"},
 		{"two matrices for squares", func(c *Config) { c.Method, c.Second = "pp", &Second{} }, "no factorization for the second moment"},

@@ -131,14 +131,14 @@ func (c *Config) Defaults() {
 	if c.Factorization == "" {
 		c.Factorization = "auto"
 	}
-	if c.Bands == 0 {
-		c.Bands = defaultBands
-	}
 	if c.Split == 0 {
 		c.Split = 0.5
 	}
 	if c.Metric == "" {
 		c.Metric = "last"
+	}
+	if c.Bands == 0 {
+		c.Bands = defaultBands
 	}
 	if c.Covariance == nil {
 		yes := c.Workload != "sum" && (c.Second == nil || c.second().workload() == c.workload())
@@ -249,12 +249,6 @@ func (c *Config) Validate() error {
 	return l.Err()
 }
 
-// defaultBands is the number of bands where none is given.
-const defaultBands = 16
-
-// banded reports whether a factorization has bands.
-func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
-
 // squaring reports whether a method squares noisy rows.
 func squaring(method string) bool {
 	return method == "pp" || method == "pp_debiased" || method == "combined"
@@ -277,7 +271,7 @@ func (c *Config) factorization(method string) string {
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method", fmt.Sprintf("must not be %q for steps of several slots: it squares rows one by one, and would square their sum", c.Method), nil)
-		if reason := checkGram(kind, c.Normalise, c.LastStep()); reason != "" {
+		if reason := checkSquares(kind, c.Normalise, c.LastStep()); reason != "" {
 			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
 		}
 	}
@@ -346,6 +340,12 @@ func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
 	}
 	return nil
 }
+
+// defaultBands is the number of bands where none is given.
+const defaultBands = 16
+
+// banded reports whether a factorization has bands.
+func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
 
 // validateScaling reports faults of Centre and Scale. They are no part of
 // Validate, for the reader of a configuration fills them in and checks them.

@@ -283,7 +283,7 @@ func erratumBias(t *testing.T) {
 		}
 		s := literal{Kind: "prefix"}.setting(t, "sqrt", uint64(x.n))
 		norm := s.factor.ColNorm()
-		bias, _, _ := s.gram.at(uint64(x.n))
+		bias, _, _ := s.overlap.at(uint64(x.n))
 		// What squares of noisy rows are too large by after n steps, ζ = σ = 1.
 		near(t, "the bias", 4*norm*norm*bias, x.right, 2e-3)
 		// What the algorithm takes off, literally.

@@ -31,9 +31,9 @@ type Errors struct {
 func (e *Estimator) Expect(t uint64) Errors {
 	d, slots := e.cfg.Columns, e.cfg.Step
 	first, second := e.shapes.first.divisor(t, slots), e.shapes.second.divisor(t, slots)
-	var g *noiseGram
+	var g *overlap
 	if e.plan.squares() {
-		g = newGram(e.shapes.first.factor, e.shapes.first.kernel)
+		g = newOverlap(e.shapes.first.factor, e.shapes.first.kernel)
 	}
 	v := e.variances(g, t, first, second, float64(slots)*weights(e.shapes.first.kernel, t))
 	x := Errors{Mean: math.Sqrt(v.mean), Diagonal: math.Sqrt(v.diagonal), OffDiagonal: math.Sqrt(v.off), ValidCount: v.count}

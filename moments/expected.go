@@ -51,11 +51,11 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 // Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
-	var g *noiseGram
-	if reason := checkGram(c1.Kind(), c1.Stored().Height > 0, last); reason != "" {
+	var g *overlap
+	if reason := checkSquares(c1.Kind(), c1.Stored().Height > 0, last); reason != "" {
 		err = errors.New(reason)
 	} else {
-		g = newGram(c1, w.Kernel())
+		g = newOverlap(c1, w.Kernel())
 	}
 	for t := first; t <= last; t++ {
 		divisor := 1.0

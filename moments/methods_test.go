@@ -104,7 +104,7 @@ func TestGram(t *testing.T) {
 			}
 			var q mat.SymDense
 			q.SymOuterK(1, inverse)
-			g := newGram(f, w)
+			g := newOverlap(f, w)
 			order := make([]int, n)
 			for i := range order {
 				order[i] = i + 1
@@ -246,7 +246,7 @@ func TestScatter(t *testing.T) {
 					for k := range d.a {
 						d.a[k] /= divisor
 					}
-					gains, bias := s.gains(newGram(f, w), uint64(step), divisor, divisor)
+					gains, bias := s.gains(newOverlap(f, w), uint64(step), divisor, divisor)
 					x := s.scatter(gains, uint64(step), records, divisor)
 					c := source.Float64()
 					linear, quartic := x.spread(c)
@@ -312,7 +312,7 @@ func TestScatterWeight(t *testing.T) {
 			records = weights(w, step)
 		}
 		divisor := max(1, records)
-		gains, _ := s.gains(newGram(f, w), step, divisor, divisor)
+		gains, _ := s.gains(newOverlap(f, w), step, divisor, divisor)
 		x := s.scatter(gains, step, records, divisor)
 		d, clip := 1+source.IntN(20), math.Exp(source.NormFloat64())
 		n := Calibrate(math.Exp(source.NormFloat64()), free(d), clip, f.ColNorm(), f.ColNorm(), d, dp.Replace)
@@ -458,8 +458,8 @@ func expectedErrors(e *Estimator, s audit.Stream, c Config) (exact, stated [3]fl
 		}
 		t := uint64(step) + 1
 		divisor := e.shapes.first.divisor(t, 1)
-		g, bias := e.shapes.gains(newGram(e.shapes.first.factor, e.shapes.first.kernel), t, divisor, divisor)
-		v := e.variances(newGram(e.shapes.first.factor, e.shapes.first.kernel), t, divisor, divisor, float64(t))
+		g, bias := e.shapes.gains(newOverlap(e.shapes.first.factor, e.shapes.first.kernel), t, divisor, divisor)
+		v := e.variances(newOverlap(e.shapes.first.factor, e.shapes.first.kernel), t, divisor, divisor, float64(t))
 		if !e.plan.squares() {
 			bias = 0
 		}

@@ -76,7 +76,7 @@ type Estimator struct {
 	count        *series   // valid records, where they are released
 	arrays       []*series // those that are there, in the order in which a step opens them
 	products     *products
-	gram         *noiseGram // with products: what their error depends on
+	overlap      *overlap // with products: what their error depends on
 
 	// The open step; no part of the state.
 	rows    uint64
@@ -159,7 +159,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	}
 	if plan.squares() {
 		e.products = newProducts(s.first.kernel, d)
-		e.gram = newGram(s.first.factor, s.first.kernel)
+		e.overlap = newOverlap(s.first.factor, s.first.kernel)
 	}
 	if plan.Count > 0 {
 		if e.count, err = newSeries("jme/count", 1, &s.first, plan.CountExp, []float64{math.Ldexp(plan.Count, -plan.CountExp)}); err != nil {

@@ -276,7 +276,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, kept *
 	// One that an earlier version began, for which "auto" was joint estimation.
 	earlier := kept != nil && kept.Choice == nil && kept.Method == "jme"
 	white := over.first.factor.Kind() == "identity"
-	compare := method == "auto" && !earlier && c.Step == 1 && c.Second == nil && checkGram(over.first.factor.Kind(), c.Normalise, c.LastStep()) == ""
+	compare := method == "auto" && !earlier && c.Step == 1 && c.Second == nil && checkSquares(over.first.factor.Kind(), c.Normalise, c.LastStep()) == ""
 	if method == "auto" {
 		method = "jme"
 	}
@@ -285,7 +285,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, kept *
 	}
 	x := Circumstances{
 		Mu: mu, Clip: c.Clip, Dim: d, Adjacency: adjacency, Alpha: over.first.factor.ColNorm(), Beta: over.second.factor.ColNorm(),
-		Gains:   over.total(newGram(over.first.factor, over.first.kernel), reference, c.Step, c.Metric == "sum"),
+		Gains:   over.total(newOverlap(over.first.factor, over.first.kernel), reference, c.Step, c.Metric == "sum"),
 		Squares: true, Combine: white,
 		Nu: nu, Search: c.Nu == 0 && c.Inflation == 0 && (adjacency == dp.ZeroOut || len(c.Weights) == 2),
 		Weights: [2]float64{1 / (c.Clip * c.Clip), 1 / (c.Clip * c.Clip * c.Clip * c.Clip)},

@@ -22,7 +22,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 			second = max(1, w.total())
 		}
 	}
-	v := e.variances(e.gram, e.step, first, second, float64(e.weight.count))
+	v := e.variances(e.overlap, e.step, first, second, float64(e.weight.count))
 
 	mean := e.first.value(first)
 	moment, raw := e.moments(&v, first, second)
@@ -162,7 +162,7 @@ type variances struct {
 
 // variances returns those of release t with the given divisors, whose workload
 // covers so many records.
-func (e *Estimator) variances(g *noiseGram, t uint64, first, second, records float64) variances {
+func (e *Estimator) variances(g *overlap, t uint64, first, second, records float64) variances {
 	square := func(x, u float64) float64 { return float64(float64(x*x) * u) }
 	p := &e.plan
 	u1 := e.shapes.first.variance(t)

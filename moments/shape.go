@@ -34,7 +34,7 @@ type shapes struct{ first, second shape }
 
 // gains returns those of release t with the given divisors; g is nil where rows
 // are not squared.
-func (s *shapes) gains(g *noiseGram, t uint64, first, second float64) (gains Gains, bias float64) {
+func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains, bias float64) {
 	x := Gains{First: s.first.variance(t)}.over(first)
 	y := Gains{Second: s.second.variance(t)}
 	if g != nil {
@@ -48,7 +48,7 @@ func (s *shapes) gains(g *noiseGram, t uint64, first, second float64) (gains Gai
 
 // total returns the gains of the release of step t, or of all releases up to it,
 // where every slot holds a record.
-func (s *shapes) total(g *noiseGram, t, slots uint64, all bool) (sum Gains) {
+func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	from := t
 	if all {
 		from = 1

@@ -57,7 +57,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	if e.cfg.PSDFloor != nil || e.cfg.Project {
 		peak += 8 * 2 * d * d
 	}
-	if e.gram != nil && e.gram.inverse != nil {
+	if e.overlap != nil && e.overlap.inverse != nil {
 		peak += 16 * int64(e.horizon)
 	}
 	return dp.Sizes{State: state, Release: release, Peak: peak}

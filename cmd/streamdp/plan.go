@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"streamdp/config"
-	"streamdp/moments"
 	"streamdp/sgd"
 	"streamdp/stream"
 )
@@ -24,8 +22,8 @@ type plan struct {
 	Steps          []uint64    `json:"steps"`
 	Factorizations []planForms `json:"factorizations,omitempty"`
 	Methods        []planForms `json:"methods,omitempty"`
-	// Correlation is that of the noise of the steps' means, and of their second
-	// moments; absent where that depends on the records.
+	// Correlation is that of the noise of means between these steps, and of second
+	// moments; absent where that depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
 	// Outlook is what a regression reaches after so many gradient steps, and
 	// with independent noise in place of correlated.
@@ -33,16 +31,6 @@ type plan struct {
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 
 	original bool // values in original units are released too
-}
-
-// planForms are the errors under one factorization, or of one method.
-type planForms struct {
-	Factorization string           `json:"factorization"`
-	Method        string           `json:"method,omitempty"`
-	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
-	Errors        []moments.Errors `json:"standard_errors,omitempty"`
-	StateBytes    int64            `json:"state_bytes,omitempty"`
-	Unavailable   string           `json:"unavailable,omitempty"`
 }
 
 func planCommand(g *globals) *cobra.Command {
@@ -86,9 +74,8 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			for _, p := range plans {
 				warn(g, p.Description)
-				if p.ReleaseBytes > defaultMessageBytes {
-					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: a release takes up to %s, more than a topic accepts by default (%s): "+
-						"choose fewer output.values, or raise the output topic's max.message.bytes\n", p.Stream, size(p.ReleaseBytes), size(defaultMessageBytes))
+				if large := oversize(p.Description); large != "" {
+					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n", p.Stream, large)
 				}
 			}
 			if g.json {
@@ -150,105 +137,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if s.SGD != nil {
 		return planSGD(s, d, steps)
 	}
-	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
-	configured, err := moments.New(*s.Moments, s.Params())
-	if err != nil {
-		return nil, err
-	}
-	uses := configured.Plan()
-	// form returns the errors of a variant of the stream.
-	form := func(e *moments.Estimator, c moments.Config) (f planForms) {
-		if e == nil {
-			if e, err = moments.New(c, s.Params()); err != nil {
-				reason := strings.ReplaceAll(err.Error(), "\n", "; ")
-				reason = strings.TrimPrefix(strings.TrimPrefix(reason, "factorization: "), "method: ")
-				return planForms{Factorization: c.Factorization, Unavailable: reason}
-			}
-		}
-		f = planForms{Factorization: e.Plan().Factorization.Kind, StateBytes: e.Sizes().State}
-		for _, t := range p.Steps {
-			f.Errors = append(f.Errors, e.Expect(t))
-		}
-		return f
-	}
-	kinds := []string{"identity", "sqrt", "blt", "phased"}
-	switch kind := uses.Factorization.Kind; {
-	case !all:
-		kinds = []string{kind}
-	case !slices.Contains(kinds, kind):
-		kinds = append(kinds, kind)
-	}
-	for _, kind := range kinds {
-		if kind == uses.Factorization.Kind {
-			f := form(configured, *s.Moments)
-			f.Configured = true
-			p.Factorizations = append(p.Factorizations, f)
-			continue
-		}
-		c := *s.Moments
-		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
-		if c.Method == "auto" {
-			c.Method, c.Metric = uses.Method, "last"
-		}
-		if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-			c.Tune = slices.Max(p.Steps)
-		}
-		p.Factorizations = append(p.Factorizations, form(nil, c))
-	}
-	for _, method := range []string{"jme", "ime", "cs", "pp_debiased", "pp", "combined"} {
-		var f planForms
-		if method == uses.Method {
-			f = form(configured, *s.Moments)
-			f.Configured = true
-		} else {
-			f = form(nil, variant(*s.Moments, method, uses))
-		}
-		f.Method = method
-		p.Methods = append(p.Methods, f)
-	}
-	p.Correlation = correlation(configured, p.Steps)
-	return p, nil
-}
-
-// variant returns the configuration of the same stream by another method, at the
-// weight of the second moment that the stream has, where it has one.
-func variant(c moments.Config, method string, uses moments.Plan) moments.Config {
-	takes := method == "jme" || method == "combined"
-	if !takes {
-		c.Nu, c.Weights, c.Inflation = 0, nil, 0
-	}
-	if method != "ime" {
-		c.Split = 0
-	}
-	if c.Tau = 0; method == "cs" {
-		if c.Tau = uses.Lambda; c.Tau == 0 {
-			c.Tau = 1 / (c.Clip * c.Clip)
-		}
-	}
-	c.Method, c.Metric = method, "last"
-	return c
-}
-
-// correlation returns the correlation of the noise of means between steps, nil
-// where that of a step with itself is not known.
-func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
-	rows := make([][]float64, len(steps))
-	sd := make([]float64, len(steps))
-	for i, t := range steps {
-		own, err := e.Across(t, t)
-		if err != nil {
-			return nil
-		}
-		sd[i] = math.Sqrt(own.Mean)
-		for j := range i + 1 {
-			c, err := e.Across(t, steps[j])
-			if err != nil {
-				return nil
-			}
-			rows[i] = append(rows[i], c.Mean/(sd[i]*sd[j]))
-		}
-	}
-	return rows
+	return planMoments(s, d, steps, all)
 }
 
 // planSGD is planOf for a regression.
@@ -319,58 +208,7 @@ func (p *plan) print(w io.Writer) error {
 	if p.Outlook != nil {
 		return p.printOutlook(w)
 	}
-	for _, v := range []struct {
-		name string
-		of   func(moments.Errors) float64
-	}{
-		{"mean", func(e moments.Errors) float64 { return e.Mean }},
-		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
-		{"second moment, off-diagonal", func(e moments.Errors) float64 { return e.OffDiagonal }},
-		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
-		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
-	} {
-		if err := p.table(w, "standard error of "+v.name+", scaled units", p.Factorizations, v.of); err != nil {
-			return err
-		}
-	}
-	applicable := slices.DeleteFunc(slices.Clone(p.Methods), func(f planForms) bool { return f.Unavailable != "" })
-	for _, v := range []struct {
-		name string
-		of   func(moments.Errors) float64
-	}{
-		{"mean, by method: Euclidean norm", func(e moments.Errors) float64 { return e.RMSEMean }},
-		{"second moment, by method: Frobenius norm", func(e moments.Errors) float64 { return e.RMSESecondMoment }},
-		{"covariance, by method: Frobenius norm (at most)", func(e moments.Errors) float64 { return e.RMSECovariance }},
-	} {
-		if err := p.table(w, "expected root squared error of "+v.name, applicable, v.of); err != nil {
-			return err
-		}
-	}
-	if len(p.Correlation) > 1 {
-		fmt.Fprint(w, "\n  correlation of the noise of these steps\n")
-		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-		for i, row := range p.Correlation {
-			fmt.Fprintf(t, "  %d\t", p.Steps[i])
-			for _, r := range row {
-				fmt.Fprintf(t, "%.3f\t", r)
-			}
-			fmt.Fprintln(t)
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(w, "\n  * is what the stream uses")
-	if p.original {
-		fmt.Fprintln(w, "  in original units (values …_original) entry i of the mean has scale[i] times that error,\n"+
-			"  entry ij of the covariance scale[i]·scale[j] times")
-	}
-	for _, f := range append(slices.Clone(p.Factorizations), p.Methods...) {
-		if f.Unavailable != "" {
-			fmt.Fprintf(w, "  - %s: %s\n", f.name(), f.Unavailable)
-		}
-	}
-	return nil
+	return p.printMoments(w)
 }
 
 // printOutlook writes what a regression will reach.
@@ -396,44 +234,6 @@ func (p *plan) printOutlook(w io.Writer) error {
 	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
 		"  searches of the clip norm have no release")
 	return nil
-}
-
-// name returns what the form stands for in a table.
-func (f *planForms) name() string {
-	if f.Method != "" {
-		return f.Method
-	}
-	return f.Factorization
-}
-
-// table prints one number of each form by step, and nothing where all are 0.
-func (p *plan) table(w io.Writer, title string, forms []planForms, of func(moments.Errors) float64) error {
-	if !slices.ContainsFunc(forms, func(f planForms) bool { return len(f.Errors) > 0 && of(f.Errors[0]) > 0 }) {
-		return nil
-	}
-	fmt.Fprintf(w, "\n  %s\n", title)
-	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  step\t")
-	for _, f := range forms {
-		mark := ""
-		if f.Configured {
-			mark = "*"
-		}
-		fmt.Fprintf(t, "%s%s\t", f.name(), mark)
-	}
-	fmt.Fprintln(t)
-	for i, step := range p.Steps {
-		fmt.Fprintf(t, "  %d\t", step)
-		for _, f := range forms {
-			if f.Unavailable != "" {
-				fmt.Fprint(t, "-\t")
-				continue
-			}
-			fmt.Fprintf(t, "%.4g\t", of(f.Errors[i]))
-		}
-		fmt.Fprintln(t)
-	}
-	return t.Flush()
 }
 
 func joinFloats(x []float64) string {

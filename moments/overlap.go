@@ -32,11 +32,11 @@ func (g Gains) over(divisor float64) Gains {
 	return Gains{g.First / s, g.Second / s, g.Fourth / s, g.Cross / s, g.Bias / s}
 }
 
-// longestGram bounds the steps of post-processing over correlated noise. It takes
+// longestSquares bounds the steps of post-processing over correlated noise. It takes
 // O(t) a step, and O(n²) to plan for n.
-const longestGram = 1 << 14
+const longestSquares = 1 << 14
 
-// noiseGram computes what post-processing over shaped noise depends on, step by step:
+// overlap computes what post-processing over shaped noise depends on, step by step:
 // Σ_k a_k Q_kk, Σ_kl a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a
 // kernel. With C Toeplitz and c′ the coefficients of its inverse,
 //
@@ -45,7 +45,7 @@ const longestGram = 1 << 14
 // Cost: O(t) time and memory at step t, of a window O(W) of the time; O(1) for
 // C = I, where all follow from Σa and Σa².
 // Source: as for ExpectedError.
-type noiseGram struct {
+type overlap struct {
 	kernel  matfact.Workload
 	factor  matfact.Factorization
 	inverse []float64 // c′ as far as it was asked for; nil for C = I
@@ -58,22 +58,22 @@ type noiseGram struct {
 	leaving []Gains
 }
 
-// newGram returns a noiseGram before the first step. It panics for a factorization
-// that checkGram refuses.
-func newGram(f matfact.Factorization, kernel matfact.Workload) *noiseGram {
-	g := &noiseGram{kernel: kernel, factor: f}
+// newOverlap returns an overlap before the first step. It panics for a factorization
+// that checkSquares refuses.
+func newOverlap(f matfact.Factorization, kernel matfact.Workload) *overlap {
+	g := &overlap{kernel: kernel, factor: f}
 	if f.Kind() != "identity" {
 		g.inverse = []float64{}
 		if kernel.Kind == "window" {
-			g.leaving = make([]Gains, min(kernel.Window, longestGram))
+			g.leaving = make([]Gains, min(kernel.Window, longestSquares))
 		}
 	}
 	return g
 }
 
-// checkGram reports why rows whose noise is shaped for at most horizon steps, by
+// checkSquares reports why rows whose noise is shaped for at most horizon steps, by
 // columns that are normalised or not, are not squared: "" if they are.
-func checkGram(kind string, normalised bool, horizon uint64) string {
+func checkSquares(kind string, normalised bool, horizon uint64) string {
 	switch {
 	case kind == "identity":
 		return ""
@@ -81,21 +81,21 @@ func checkGram(kind string, normalised bool, horizon uint64) string {
 		return "post-processing can't tell its error over noise of normalised columns"
 	case kind != "sqrt" && kind != "blt":
 		return fmt.Sprintf("post-processing can't tell its error over noise that %q shapes", kind)
-	case horizon == 0 || horizon > longestGram:
-		return fmt.Sprintf("post-processing over correlated noise needs a last step, at most %d, and gains nothing from the correlation: use \"identity\"", longestGram)
+	case horizon == 0 || horizon > longestSquares:
+		return fmt.Sprintf("post-processing over correlated noise needs a last step, at most %d, and gains nothing from the correlation: use \"identity\"", longestSquares)
 	}
 	return ""
 }
 
 // at returns Σ_k a_k Q_kk and the gains of post-processing in row t of the
 // kernel. Rows are cheap in ascending order.
-func (g *noiseGram) at(t uint64) (bias, fourth, cross float64) {
+func (g *overlap) at(t uint64) (bias, fourth, cross float64) {
 	if g.inverse == nil {
 		square := g.factor.RowVar(g.kernel, t)
 		return weights(g.kernel, t), square, square
 	}
 	if t < g.step {
-		*g = *newGram(g.factor, g.kernel)
+		*g = *newOverlap(g.factor, g.kernel)
 	}
 	for g.step < t {
 		g.next()
@@ -104,7 +104,7 @@ func (g *noiseGram) at(t uint64) (bias, fourth, cross float64) {
 }
 
 // next goes one step on.
-func (g *noiseGram) next() {
+func (g *overlap) next() {
 	g.step++
 	t := g.step
 	one := matfact.Workload{Kind: "window", Window: 1}
