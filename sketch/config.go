@@ -9,7 +9,7 @@ import (
 )
 
 // Solvers are the private solvers by their names in a configuration.
-var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd-residual"}
+var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-residual"}
 
 // Config describes a refit: the fields with a TOML name are the keys of a stream's
 // [refit] table, the others come from the stream itself.
@@ -58,9 +58,9 @@ type Config struct {
 	// Ratio is the number of rows of the fast transform in units of
 	// max(d, log(4T/ϱ)), ϱ = δ/10; default 4. Of "fast-ihm".
 	Ratio float64 `toml:"ratio"`
-	// Radius bounds the coefficients' norm, in units of ClipY/ClipX (the features'
-	// bound with the constant's); then no pass over the rows is needed, and none is
-	// kept. 0: none. Of "ihm".
+	// Radius bounds the coefficients' norm, in units of ClipY over the bound of a row of
+	// features with its constant. "ihm" with a radius needs no pass over the rows, and
+	// keeps none; "dp-gd" bounds its clip norm by it. 0: none.
 	Radius float64 `toml:"radius"`
 
 	// Columns are the names of a row's numbers.
@@ -168,7 +168,7 @@ var belongs = map[string][]string{
 	"residual_clip": {"ihm", "fast-ihm", "dp-gd-residual"},
 	"transforms":    {"fast-ihm"},
 	"ratio":         {"fast-ihm"},
-	"radius":        {"ihm"},
+	"radius":        {"ihm", "dp-gd"},
 }
 
 // accountings are the forms of accounting of each solver.
@@ -178,6 +178,7 @@ var accountings = map[string][]Accounting{
 	"adassp":         {Exact, Analytic, Paper},
 	"linmix":         {Exact, RDP, Paper},
 	"fast-ihm":       {RDP, Paper},
+	"dp-gd":          {Exact},
 	"dp-gd-residual": {Exact, Paper},
 }
 
@@ -229,12 +230,12 @@ func (c *Config) Validate() error {
 	l.Check(c.Transforms == 1 || c.Transforms == c.Iterations, "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
-	l.Check(c.Radius == 0 || c.ResidualClip == c.ClipY, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == c.ClipY, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	return l.Err()
 }
 
 // later are solvers that a later version has.
-var later = []string{"dp-gd", "dp-gd-paper"}
+var later = []string{"dp-gd-paper"}
 
 // maxWindow bounds a window, in slots.
 const maxWindow = 1 << 31

@@ -24,7 +24,7 @@ type Plan struct {
 	// NormBound is the bound on a row of features, the constant included, in scaled
 	// units.
 	NormBound float64 `json:"norm_bound"`
-	// Mu is the budget of newton.
+	// Mu is the budget of newton and dp-gd.
 	Mu float64 `json:"mu,omitempty"`
 	// Rows and Iterations are k and T, Sampled and Transforms k₂ and the number of fast
 	// transforms.
@@ -53,7 +53,7 @@ type Plan struct {
 // only for real ones: all noise is on lattices.
 func (p *Plan) FinitePrecision() bool {
 	switch p.Solver {
-	case "newton", "adassp", "dp-gd-residual":
+	case "newton", "adassp", "dp-gd", "dp-gd-residual":
 		return true
 	}
 	return false
@@ -86,11 +86,12 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		return max(rows, d+2)
 	}
 	switch c.Solver {
-	case "newton":
+	case "newton", "dp-gd":
 		mu, err := p.Budget()
 		if err != nil {
 			return nil, err
 		}
+		plan.Radius = c.Radius
 		plan.Mu = mu * (1 - 0x1p-49) // leaves room for the roundings of a ledger
 		plan.Cost = dp.Cost{Adjacency: p.Adjacency, Mu: plan.Mu}
 	case "ihm":
@@ -176,6 +177,11 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 	case "adassp":
 		s := &adasspSolver{params: params, s: p.Multiplier, shift: p.Tau, test: c.EigenTest}
 		return s, errors.Join(s.fits(p.Features), step(p.Multiplier))
+	case "dp-gd":
+		return &trackedSolver{
+			params:    dp.Params{Mu: p.Mu, Adjacency: params.Adjacency, LatticeBits: params.LatticeBits},
+			intercept: *c.Intercept, radius: p.Radius,
+		}, nil
 	case "dp-gd-residual":
 		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate, sigma: p.Sigma}, step(p.Sigma)
 	}

@@ -102,7 +102,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 }
 
 // summed reports whether the solver asks for sums alone.
-func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Radius > 0 }
+func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
 
 // Plan returns what the configuration resolved to.
 func (r *Refit) Plan() Plan {
