@@ -39,7 +39,7 @@ func TestGoldenReleases(t *testing.T) {
 		c.Window = 300
 		c.Defaults()
 		p := dp.Params{Epsilon: 4, Delta: 1e-4, Adjacency: dp.ZeroOut}
-		if c.Accounting == Exact && name != "newton" {
+		if c.accounting() == Exact && name != "newton" {
 			p.Adjacency = dp.Replace
 		}
 		plan, err := resolve(&c, p)

@@ -464,7 +464,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	check(func(c *Config) {})
-	check(func(c *Config) { c.ClipX, c.ClipY, c.Window = 0, math.NaN(), 0 }, "clip_x", "clip_y", "window", "residual_clip")
+	check(func(c *Config) { c.ClipX, c.ClipY, c.Window = 0, math.NaN(), 0 }, "clip_x", "clip_y", "window")
 	check(func(c *Config) { c.Target = "z" }, "target")
 	check(func(c *Config) { c.Columns = []string{"y"}; no := false; c.Intercept = &no }, "columns")
 	check(func(c *Config) { c.Stride = 100 }, "stride")

@@ -59,7 +59,7 @@ func neighbours(s *config.Stream) string {
 	switch {
 	case s.Privacy.Adjacency == dp.Replace:
 		return "one record is replaced by any other"
-	case s.SGD != nil:
+	case s.Moments == nil:
 		return "one record is replaced by a null record, which takes its place and adds nothing, or the reverse"
 	}
 	return "one record is replaced by the zero record, or the reverse"
