@@ -111,6 +111,16 @@ func (r *Refit) Plan() Plan {
 	return p
 }
 
+// Course returns what newton's releases of the open window, or else the last one, have
+// led to: the number T of its steps, t₀, the share c of the clip norm below which rows
+// count, and R². All are functions of releases. Other solvers have none.
+func (r *Refit) Course() (steps, start int, counted, squared float64) {
+	if s, ok := r.solver.(*newtonSolver); ok {
+		return s.trace.steps, s.trace.start, s.trace.counted, s.trace.squared
+	}
+	return 0, 0, 0, 0
+}
+
 // Columns returns the length of a row.
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
