@@ -96,14 +96,14 @@ func (r *runner) settle(ctx context.Context) (*live, error) {
 				return nil, halted(haltOutput, "%s/%d holds releases of this task, and the ledger knows no epoch of it: "+
 					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
 			}
-			if err := r.open(ctx, OpenRequest{Reason: "first"}); err != nil {
+			if err := r.open(ctx, OpenRequest{Reason: "first", unasked: true}); err != nil {
 				return nil, err
 			}
 		case last.Kind == kindClose:
 			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
 				return nil, nil
 			}
-			if err := r.open(ctx, OpenRequest{Reason: "rollover"}); err != nil {
+			if err := r.open(ctx, OpenRequest{Reason: "rollover", unasked: true}); err != nil {
 				return nil, err
 			}
 		default:
@@ -180,6 +180,9 @@ type OpenRequest struct {
 	DropOutbox bool `json:"drop_outbox,omitempty"`
 	// Reason is written to the ledger.
 	Reason string `json:"reason,omitempty"`
+
+	unasked bool  // no operator asked for it
+	output  int64 // releases that the ledger does not know are looked for from here, 0: everywhere
 }
 
 // open charges a new epoch and makes it, in an order that a crash cannot turn
@@ -201,7 +204,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err != nil {
 		return err
 	}
-	incarnation, err := r.incarnation(ctx, src, req.SameLog)
+	incarnation, anchor, err := r.incarnation(ctx, src, req.SameLog)
 	if err != nil {
 		return err
 	}
@@ -210,7 +213,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 		return err
 	}
 
-	epoch := r.d.ledger.nextEpoch(r.task)
+	epoch, err := r.nextEpoch(ctx, req)
+	if err != nil {
+		return err
+	}
 	secret, nonce := r.d.entropy(r.task, epoch)
 	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
@@ -262,7 +268,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(epoch)), file) }); err != nil {
 		return err
 	}
-	if err := r.begin(ctx, m, file, mech, output); err != nil {
+	if err := r.begin(ctx, m, file, mech, output, anchor); err != nil {
 		return err
 	}
 	if err := r.unmark(ctx, epoch); err != nil {
@@ -272,6 +278,25 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	r.log.Info("epoch opened", "epoch", epoch, "base", base, "incarnation", incarnation, "reason", req.Reason,
 		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", charged, "limit_epsilon", p.LimitEpsilon)
 	return nil
+}
+
+// nextEpoch returns the number of the epoch to open: the ledger's next one, unless
+// the output holds releases of it or of a later one. Then the state is an old
+// copy, which opens nothing by itself, and nothing under a number that was used.
+func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+	next := r.d.ledger.nextEpoch(r.task)
+	if req.unasked && r.ran.Load() {
+		return next, nil // this process ran the last one
+	}
+	newest, err := r.newestReleased(ctx, req.output)
+	switch {
+	case err != nil || newest < next:
+		return next, err
+	case req.unasked:
+		return 0, r.unknownEpoch(newest)
+	}
+	r.log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	return newest + 1, nil
 }
 
 // charge returns the ledger's entry for an epoch from base on. One whose last
@@ -310,8 +335,12 @@ func (r *runner) unmark(ctx context.Context, epoch uint64) error {
 	return r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, openingName(epoch)) })
 }
 
-// begin writes the first checkpoint of an epoch.
-func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mechanism, output int64) error {
+// begin writes the first checkpoint of an epoch. anchor is a record by which the
+// log is known, nil where there is none; one before the epoch counts.
+func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mechanism, output int64, anchor *kafka.Anchor) error {
+	if anchor != nil && anchor.Offset >= m.Base {
+		anchor = nil
+	}
 	state, err := mech.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -319,7 +348,7 @@ func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mech
 	return r.write(ctx, func() error {
 		return r.store.commit(&checkpoint{
 			epoch: m.Epoch, manifest: sha256.Sum256(file),
-			position: kafka.Position{Next: m.Base, LeaderEpoch: -1}, transcript: transcriptOf(file),
+			position: kafka.Position{Next: m.Base, LeaderEpoch: -1, Anchor: anchor}, transcript: transcriptOf(file),
 			outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
 			ledger: r.d.ledger.headHash(), build: build(), state: state,
 		})
@@ -377,7 +406,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 		if err := r.recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := r.begin(ctx, m, file, mech, unknownOutput); err != nil {
+		if err := r.begin(ctx, m, file, mech, unknownOutput, nil); err != nil {
 			return nil, err
 		}
 		if cp, err = r.store.load(); err != nil {
@@ -574,8 +603,9 @@ func (r *runner) anchorMAC(hash [32]byte) string {
 // incarnation returns the number under which the ledger counts this log: the
 // last one where the record that the last epoch ended with is still there, and
 // the next one where it is not, or nothing proves it. sameLog is the operator's
-// word for what retention, or a lost checkpoint, took the proof of.
-func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uint64, error) {
+// word for what retention, or a lost checkpoint, took the proof of. With the
+// number comes that record, where it is there.
+func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
 	n := uint64(1)
 	var last *Entry   // the newest close of this incarnation with an anchor
 	unproven := false // a later one covers records and has none
@@ -600,7 +630,7 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 	}
 	log, err := r.offsets(ctx, src.Topic)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	// same, other or gone: what the log says to a record that was read from it.
 	const (
@@ -618,7 +648,7 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 		found := other
 		err := r.read(ctx, src.Topic, int32(src.Partition), offset, func(rec *kafka.Record) error {
 			if rec.Offset == offset && is(rec.Hash()) {
-				found = same
+				found, anchor = same, kafka.AnchorOf(rec)
 			}
 			return errStop
 		})
@@ -644,32 +674,32 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if cp == nil || cp.position.Anchor == nil {
 			continue // it has read nothing
 		}
 		a := cp.position.Anchor
 		if found, err := look(a.Offset, func(h [32]byte) bool { return h == a.Hash }); err != nil || found == other {
-			return n + 1, err
+			return n + 1, nil, err
 		}
 	}
 	if last == nil && !unproven {
-		return n, nil
+		return n, anchor, nil
 	}
 	found := gone
 	if last != nil {
 		if found, err = look(last.AnchorOffset, func(h [32]byte) bool { return r.anchorMAC(h) == last.Anchor }); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	if found == same && unproven {
 		found = gone
 	}
 	if found == same || found == gone && sameLog {
-		return n, nil
+		return n, anchor, nil
 	}
-	return n + 1, nil
+	return n + 1, nil, nil
 }
 
 // checkpointOf reads the last commit of a task that may be running: one that is

@@ -401,6 +401,9 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 		return true, err
 	}
 	if err == nil && p.ending.kind == requestOpen {
+		if !p.comparing {
+			p.ending.open.output, _ = p.pub.position()
+		}
 		err = p.r.open(ctx, p.ending.open)
 	}
 	p.ending.reply <- err
