@@ -26,6 +26,7 @@ import (
 	"streamdp/dp"
 	"streamdp/moments"
 	"streamdp/sgd"
+	"streamdp/sketch"
 )
 
 //go:generate go test -run ^TestReference$ -update
@@ -137,10 +138,11 @@ type Stream struct {
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments and SGD are the mechanisms, with what the stream says of columns,
-	// steps, horizon, centre and scale filled in. Exactly one is not nil.
+	// Moments, SGD and Refit are the mechanisms, with what the stream says of
+	// columns, steps, horizon, centre and scale filled in. Exactly one is not nil.
 	Moments *moments.Config `toml:"moments"`
 	SGD     *sgd.Config     `toml:"sgd"`
+	Refit   *sketch.Config  `toml:"refit"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -289,6 +291,8 @@ func (s *Stream) Mechanism() string {
 		return "moments"
 	case s.SGD != nil:
 		return "sgd"
+	case s.Refit != nil:
+		return "refit"
 	}
 	return ""
 }
@@ -311,6 +315,8 @@ func (s *Stream) mechanism() estimator {
 		return s.Moments
 	case s.SGD != nil:
 		return s.SGD
+	case s.Refit != nil:
+		return s.Refit
 	}
 	return nil
 }

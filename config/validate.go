@@ -110,6 +110,8 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.add(step, -1, "required", nil)
 	case s.SGD != nil && d.written(step) != nil:
 		d.note(step, -1, "must not be there: steps of sgd are as long as its batch", s.Step)
+	case s.Refit != nil && s.Moments == nil && d.written(step) != nil:
+		d.note(step, -1, "must not be there: steps of refit are its windows", s.Step)
 	}
 }
 
@@ -250,6 +252,11 @@ var follows = map[string][]string{
 	"sgd.stat":              {"clip"},
 	"sgd.bootstrap":         {"clip"},
 	"sgd.curvature":         {"clip_x"},
+	"refit.target":          {"columns"},
+	"refit.stride":          {"window"},
+	"refit.accounting":      {"solver"},
+	"refit.residual_clip":   {"clip_y"},
+	"refit.transforms":      {"iterations"},
 }
 
 // needs says, for a key of a mechanism that another one's value requires, so.
@@ -268,6 +275,9 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale, endless
 	}
 	if m := s.SGD; m != nil {
+		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
+	}
+	if m := s.Refit; m != nil {
 		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
 	}
 	m := s.mechanism()
@@ -324,7 +334,7 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 		return
 	}
 	// What the names of its values depend on.
-	for _, name := range []string{"workload", "covariance", "intervals"} {
+	for _, name := range []string{"workload", "covariance", "intervals", "solver", "intercept"} {
 		if !d.sound(under(key, s.Mechanism(), name)) {
 			return
 		}

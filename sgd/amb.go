@@ -65,7 +65,7 @@ type AMB struct {
 	w         []float64
 	zeta      float64 // of the next gradient step
 	used      float64 // of the last one
-	ceiling   uint64  // steps in a row that zeta has been at its upper bound
+	ceiling   uint64  // steps in a row that zeta has been near its upper bound
 	began     uint64  // iteration with which the average began
 	average   average
 	jump      jump
@@ -322,10 +322,10 @@ func (e *AMB) look(r, square float64) {
 	e.histogram[e.ladder.index(u)]++
 }
 
-// ErrDiverged is returned by Close when the clip norm has stayed at its upper
+// ErrDiverged is returned by Close when the clip norm has stayed near its upper
 // bound for 64 steps: the iterates diverge, or most records exceed that bound.
 // It depends on released numbers only.
-var ErrDiverged = errors.New("the clip norm has been at its upper bound for 64 steps: " +
+var ErrDiverged = errors.New("the clip norm has been near its upper bound for 64 steps: " +
 	"the curvature given is too small, the batch too short, or the columns are scaled too large")
 
 const ceilingMost = 64
@@ -370,11 +370,15 @@ func (e *AMB) search(n dp.Noise) {
 	e.setZeta(float64(e.plan.Multiplier*e.ladder.rung(rung)), rung == e.ladder.rungs)
 }
 
+// nearCeiling is how near a clip norm is to its upper bound where it counts as
+// there: the noise of counts moves it.
+const nearCeiling = 0x1p-8
+
 // setZeta sets the clip norm of the next gradient step. top says that nothing
 // larger was to be found.
 func (e *AMB) setZeta(zeta float64, top bool) {
 	e.zeta = min(max(zeta, e.plan.ZetaLow), e.plan.ZetaHigh)
-	if top || e.zeta == e.plan.ZetaHigh {
+	if top || e.zeta >= e.plan.ZetaHigh*nearCeiling {
 		e.ceiling++
 	} else {
 		e.ceiling = 0

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"streamdp/internal/fault"
 )
 
 // Solvers are the private solvers by their names in a configuration.
-var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd-residual"}
+var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-residual"}
 
 // Config describes a refit: the fields with a TOML name are the keys of a stream's
 // [refit] table, the others come from the stream itself.
@@ -58,9 +59,9 @@ type Config struct {
 	// Ratio is the number of rows of the fast transform in units of
 	// max(d, log(4T/ϱ)), ϱ = δ/10; default 4. Of "fast-ihm".
 	Ratio float64 `toml:"ratio"`
-	// Radius bounds the coefficients' norm, in units of ClipY/ClipX (the features'
-	// bound with the constant's); then no pass over the rows is needed, and none is
-	// kept. 0: none. Of "ihm".
+	// Radius bounds the coefficients' norm, in units of ClipY over the bound of a row of
+	// features with its constant. "ihm" with a radius needs no pass over the rows, and
+	// keeps none; "dp-gd" bounds its clip norm by it. 0: none.
 	Radius float64 `toml:"radius"`
 
 	// Columns are the names of a row's numbers.
@@ -73,35 +74,17 @@ type Config struct {
 	Centre, Scale []float64 `toml:"-"`
 }
 
-// Defaults fills in what has a default.
+// Defaults fills in what has a default that is a constant.
 func (c *Config) Defaults() {
 	if c.Intercept == nil {
 		yes := true
 		c.Intercept = &yes
 	}
-	if c.Stride == 0 {
-		c.Stride = c.Window
-	}
 	if c.Solver == "" {
 		c.Solver = "newton"
 	}
-	if c.Accounting == "" {
-		c.Accounting = Exact
-		if c.Solver == "fast-ihm" {
-			c.Accounting = RDP
-		}
-	}
 	if c.Share == 0 {
 		c.Share = 0.2
-	}
-	if c.Iterations == 0 {
-		c.Iterations = 3
-		if c.Solver == "fast-ihm" {
-			c.Iterations = 4
-		}
-	}
-	if c.ResidualClip == 0 {
-		c.ResidualClip = c.ClipY
 	}
 	if c.Transforms == 0 {
 		c.Transforms = 1
@@ -109,6 +92,41 @@ func (c *Config) Defaults() {
 	if c.Ratio == 0 {
 		c.Ratio = 4
 	}
+}
+
+func (c *Config) stride() uint64 {
+	if c.Stride == 0 {
+		return c.Window
+	}
+	return c.Stride
+}
+
+func (c *Config) accounting() Accounting {
+	switch {
+	case c.Accounting != "":
+		return c.Accounting
+	case c.Solver == "fast-ihm":
+		return RDP
+	}
+	return Exact
+}
+
+func (c *Config) iterations() int {
+	switch {
+	case c.Iterations != 0:
+		return c.Iterations
+	case c.Solver == "fast-ihm":
+		return 4
+	}
+	return 3
+}
+
+// residualClip returns the bound on residuals in units of ClipY.
+func (c *Config) residualClip() float64 {
+	if c.ResidualClip == 0 {
+		return 1
+	}
+	return c.ResidualClip / c.ClipY
 }
 
 // target returns the place of the target among the columns, −1 if it is not there.
@@ -168,7 +186,7 @@ var belongs = map[string][]string{
 	"residual_clip": {"ihm", "fast-ihm", "dp-gd-residual"},
 	"transforms":    {"fast-ihm"},
 	"ratio":         {"fast-ihm"},
-	"radius":        {"ihm"},
+	"radius":        {"ihm", "dp-gd"},
 }
 
 // accountings are the forms of accounting of each solver.
@@ -178,6 +196,7 @@ var accountings = map[string][]Accounting{
 	"adassp":         {Exact, Analytic, Paper},
 	"linmix":         {Exact, RDP, Paper},
 	"fast-ihm":       {RDP, Paper},
+	"dp-gd":          {Exact},
 	"dp-gd-residual": {Exact, Paper},
 }
 
@@ -192,51 +211,73 @@ func (c *Config) Validate() error {
 	}
 	l.Check(c.features() >= 1, "columns", "must name a feature besides the target", len(c.Columns))
 	l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
-	l.Check(c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+	l.Check(c.Stride == 0 || c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
 	if !slices.Contains(Solvers, c.Solver) {
 		if slices.Contains(later, c.Solver) {
 			l.Add("solver", fault.NotYet, c.Solver)
 		} else {
-			l.Add("solver", fmt.Sprintf("must be one of %q", Solvers), c.Solver)
+			l.Add("solver", "must be "+quoted(Solvers, "or"), c.Solver)
 		}
 		return l.Err()
 	}
-	l.Check(slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
-		fmt.Sprintf("must be one of %q for solver %q", accountings[c.Solver], c.Solver), string(c.Accounting))
-	defaults := Config{Solver: c.Solver, ClipY: c.ClipY}
+	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
+		fmt.Sprintf("must be %s for solver %q", quoted(accountings[c.Solver], "or"), c.Solver), string(c.Accounting))
+	var defaults Config
 	defaults.Defaults()
 	foreign := func(key string, isDefault bool, value any) {
 		if !isDefault && !slices.Contains(belongs[key], c.Solver) {
-			l.Add(key, fmt.Sprintf("belongs to solvers %q", belongs[key]), value)
+			l.Add(key, belongTo(belongs[key]), value)
 		}
 	}
 	foreign("share", c.Share == defaults.Share, c.Share)
 	foreign("rows", c.Rows == 0, c.Rows)
-	foreign("iterations", c.Iterations == defaults.Iterations, c.Iterations)
+	foreign("iterations", c.Iterations == 0, c.Iterations)
 	foreign("eigen_test", !c.EigenTest, c.EigenTest)
 	foreign("debias", !c.Debias, c.Debias)
 	foreign("pool", !c.Pool, c.Pool)
-	foreign("residual_clip", c.ResidualClip == c.ClipY, c.ResidualClip)
-	foreign("transforms", c.Transforms == 1, c.Transforms)
+	foreign("residual_clip", c.ResidualClip == 0, c.ResidualClip)
+	foreign("transforms", c.Transforms == defaults.Transforms, c.Transforms)
 	foreign("ratio", c.Ratio == defaults.Ratio, c.Ratio)
 	foreign("radius", c.Radius == 0, c.Radius)
 	l.Check(c.Share > 0 && c.Share < 1, "share", "must be in (0, 1)", c.Share)
-	l.Check(c.Rows >= 0 && c.Rows <= 1<<20, "rows", "must be 0 (chosen) to 2^20", c.Rows)
 	least := c.features() + 2
-	l.Check(c.Rows == 0 || c.Rows >= least, "rows", fmt.Sprintf("must be at least %d, for a sketch that can be inverted", least), c.Rows)
-	l.Check(c.Iterations >= 1 && c.Iterations <= 1000, "iterations", "must be 1 to 1000", c.Iterations)
-	l.Check(positive(c.ResidualClip) || !positive(c.ClipY), "residual_clip", "must be positive and finite", c.ResidualClip)
-	l.Check(c.Transforms == 1 || c.Transforms == c.Iterations, "transforms", "must be 1 or the number of iterations", c.Transforms)
+	l.Check(c.Rows == 0 || c.Rows >= least && c.Rows <= 1<<20, "rows", fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
+	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
+	l.Check(c.ResidualClip == 0 || positive(c.ResidualClip), "residual_clip", "must be positive and finite, or 0 (clip_y)", c.ResidualClip)
+	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
-	l.Check(c.Radius == 0 || c.ResidualClip == c.ClipY, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	return l.Err()
 }
 
 // later are solvers that a later version has.
-var later = []string{"dp-gd", "dp-gd-paper"}
+var later = []string{"dp-gd-paper"}
 
 // maxWindow bounds a window, in slots.
 const maxWindow = 1 << 31
+
+// belongTo says which solvers a key belongs to.
+func belongTo(solvers []string) string {
+	if len(solvers) == 1 {
+		return fmt.Sprintf("belongs to solver %q", solvers[0])
+	}
+	return "belongs to solvers " + quoted(solvers, "and")
+}
+
+// quoted joins words in quotes, the last one by and or or.
+func quoted[S ~string](words []S, last string) string {
+	s := ""
+	for i, w := range words {
+		switch {
+		case i > 0 && i == len(words)-1:
+			s += " " + last + " "
+		case i > 0:
+			s += ", "
+		}
+		s += strconv.Quote(string(w))
+	}
+	return s
+}
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/sgd"
 )
 
 // descentSolver is gradient descent with residuals clipped to a fixed bound C:
@@ -86,3 +87,34 @@ func descend(d, iterations int, rate float64, gradient func(t int, theta []float
 	}
 	return theta
 }
+
+// trackedSolver is package sgd's gradient descent for windows: the clip norm follows a
+// private quantile, the step size a private curvature, and iterates are averaged.
+//
+// Privacy, cost: as [sgd.Refit].
+type trackedSolver struct {
+	params    dp.Params
+	intercept bool // the last feature is a constant
+	radius    float64
+}
+
+func (s *trackedSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
+	sample := &sgd.Sample{D: w.dim, X: w.x, Y: w.y, Bound: sgd.Bounds{X: 1, Y: 1}}
+	if s.intercept {
+		sample.Constant, sample.Bound.X = constant, constant*(1+0x1p-40)
+	}
+	theta, _, err = sgd.Refit(sample, s.radius, s.params, noise)
+	if err != nil {
+		return nil, 0, err
+	}
+	if s.intercept { // it comes as that of a constant 1
+		theta[w.dim-1] /= constant
+	}
+	if !finite(theta) {
+		return nil, 0, errFailed
+	}
+	return theta, 0, nil
+}
+
+// constant is the value of the constant feature of a window that has one.
+const constant = math.Sqrt2 / 2 * (1 - 0x1p-50)

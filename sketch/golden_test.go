@@ -33,10 +33,13 @@ func TestGoldenReleases(t *testing.T) {
 	all := configs()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := all[name]
+		if c.Solver == "dp-gd" {
+			continue // of package sgd
+		}
 		c.Window = 300
 		c.Defaults()
 		p := dp.Params{Epsilon: 4, Delta: 1e-4, Adjacency: dp.ZeroOut}
-		if c.Accounting == Exact && name != "newton" {
+		if c.accounting() == Exact && name != "newton" {
 			p.Adjacency = dp.Replace
 		}
 		plan, err := resolve(&c, p)

@@ -24,7 +24,7 @@ type Plan struct {
 	// NormBound is the bound on a row of features, the constant included, in scaled
 	// units.
 	NormBound float64 `json:"norm_bound"`
-	// Mu is the budget of newton.
+	// Mu is the budget of newton and dp-gd.
 	Mu float64 `json:"mu,omitempty"`
 	// Rows and Iterations are k and T, Sampled and Transforms k₂ and the number of fast
 	// transforms.
@@ -53,7 +53,7 @@ type Plan struct {
 // only for real ones: all noise is on lattices.
 func (p *Plan) FinitePrecision() bool {
 	switch p.Solver {
-	case "newton", "adassp", "dp-gd-residual":
+	case "newton", "adassp", "dp-gd", "dp-gd-residual":
 		return true
 	}
 	return false
@@ -75,7 +75,7 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		return nil, err
 	}
 	d := c.features()
-	plan := &Plan{Solver: c.Solver, Accounting: c.Accounting, Features: d, NormBound: c.ClipX}
+	plan := &Plan{Solver: c.Solver, Accounting: c.accounting(), Features: d, NormBound: c.ClipX}
 	if *c.Intercept {
 		plan.NormBound *= math.Sqrt2
 	}
@@ -86,46 +86,47 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		return max(rows, d+2)
 	}
 	switch c.Solver {
-	case "newton":
+	case "newton", "dp-gd":
 		mu, err := p.Budget()
 		if err != nil {
 			return nil, err
 		}
+		plan.Radius = c.Radius
 		plan.Mu = mu * (1 - 0x1p-49) // leaves room for the roundings of a ledger
 		plan.Cost = dp.Cost{Adjacency: p.Adjacency, Mu: plan.Mu}
 	case "ihm":
-		plan.Rows, plan.Iterations = chosen(sketchRows(d, c.Iterations, p.Delta)), c.Iterations
-		n, err := CalibrateIHM(c.Accounting, p, plan.Rows, plan.Iterations, c.Share, c.EigenTest)
+		plan.Rows, plan.Iterations = chosen(sketchRows(d, c.iterations(), p.Delta)), c.iterations()
+		n, err := CalibrateIHM(plan.Accounting, p, plan.Rows, plan.Iterations, c.Share, c.EigenTest)
 		if err != nil {
 			return nil, err
 		}
 		plan.Gamma, plan.Sigma, plan.Test, plan.Tau, plan.Cost = n.Gamma, n.Sigma, n.Test, n.Tau, n.Cost
-		plan.ResidualClip, plan.Radius = c.ResidualClip/c.ClipY, c.Radius
+		plan.ResidualClip, plan.Radius = c.residualClip(), c.Radius
 	case "linmix":
 		plan.Rows = max(chosen(mixingRows(d, p.Delta)), d+3)
-		n, err := CalibrateMixing(c.Accounting, p, plan.Rows)
+		n, err := CalibrateMixing(plan.Accounting, p, plan.Rows)
 		if err != nil {
 			return nil, err
 		}
 		plan.Gamma, plan.Test, plan.Tau, plan.Cost = n.Gamma, n.Test, n.Tau, n.Cost
 	case "fast-ihm":
-		plan.Rows, plan.Iterations, plan.Transforms = chosen(sketchRows(d, c.Iterations, p.Delta)), c.Iterations, c.Transforms
-		plan.Sampled = int(c.Ratio * max(float64(d), math.Log(4*float64(c.Iterations)/utility(p))))
-		n, err := CalibrateFast(c.Accounting, p, plan.Rows, plan.Iterations, plan.Transforms, c.Share)
+		plan.Rows, plan.Iterations, plan.Transforms = chosen(sketchRows(d, c.iterations(), p.Delta)), c.iterations(), c.Transforms
+		plan.Sampled = int(c.Ratio * max(float64(d), math.Log(4*float64(plan.Iterations)/utility(p))))
+		n, err := CalibrateFast(plan.Accounting, p, plan.Rows, plan.Iterations, plan.Transforms, c.Share)
 		if err != nil {
 			return nil, err
 		}
 		plan.Gamma, plan.Sigma, plan.Omega, plan.Tau, plan.Cost = n.Gamma, n.Sigma, n.Omega, n.Tau, n.Cost
-		plan.ResidualClip = c.ResidualClip / c.ClipY
+		plan.ResidualClip = c.residualClip()
 	case "adassp":
-		s, err := calibrateAdaSSP(c.Accounting, p, c.EigenTest)
+		s, err := calibrateAdaSSP(plan.Accounting, p, c.EigenTest)
 		if err != nil {
 			return nil, err
 		}
 		plan.Multiplier, plan.Tau, plan.Cost = s.s, s.shift, s.cost()
 	case "dp-gd-residual":
-		plan.Iterations, plan.ResidualClip = c.Iterations, c.ResidualClip/c.ClipY
-		s, err := calibrateDescent(c.Accounting, p, c.Iterations, plan.ResidualClip, rate)
+		plan.Iterations, plan.ResidualClip = c.iterations(), c.residualClip()
+		s, err := calibrateDescent(plan.Accounting, p, plan.Iterations, plan.ResidualClip, rate)
 		if err != nil {
 			return nil, err
 		}
@@ -176,6 +177,11 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 	case "adassp":
 		s := &adasspSolver{params: params, s: p.Multiplier, shift: p.Tau, test: c.EigenTest}
 		return s, errors.Join(s.fits(p.Features), step(p.Multiplier))
+	case "dp-gd":
+		return &trackedSolver{
+			params:    dp.Params{Mu: p.Mu, Adjacency: params.Adjacency, LatticeBits: params.LatticeBits},
+			intercept: *c.Intercept, radius: p.Radius,
+		}, nil
 	case "dp-gd-residual":
 		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate, sigma: p.Sigma}, step(p.Sigma)
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strconv"
-	"strings"
 	"testing"
 
 	"gonum.org/v1/gonum/mat"
@@ -19,87 +17,21 @@ import (
 func auditKeys(b byte) *audit.Keys { return audit.NewKeys([32]byte{0x5e, b}) }
 
 // describe returns what is public about the noise of a refit whose releases are all
-// additive, from formulas of its own. What follows from earlier releases it reads from
-// the trace of newton.
-func describe(r *Refit) *audit.Subject {
-	d := float64(r.plan.Features)
-	bits := float64(r.params.Bits())
-	s := r.params.Adjacency.Factor()
-	unit := math.Exp2(bits)
-	flat := func(sd float64) (audit.Array, bool) { return audit.Array{Deviations: []float64{sd}}, true }
-	// A matrix of noise sd on the diagonal and off beside it, in units of its lattice.
-	matrix := func(bound, sd, off float64) (audit.Array, bool) {
-		step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - bits)
-		sd *= (bound + d*step) / bound / step
-		off *= (bound + d*step) / bound / step
-		var all []float64
-		for i := range int(d) {
-			for j := i; j < int(d); j++ {
-				if i == j {
-					all = append(all, sd)
-				} else {
-					all = append(all, off)
-				}
-			}
-		}
-		return audit.Array{Deviations: all}, true
+// additive.
+func describe(t testing.TB, r *Refit) *audit.Subject {
+	t.Helper()
+	noise := r.plan.Multiplier
+	if r.plan.Solver == "dp-gd-residual" {
+		noise = r.plan.Sigma
 	}
-	// A sum of clipped gradients with noise of sd clip norms.
-	gradient := func(sd float64) (float64, float64) {
-		out := bits
-		if sd < 1 {
-			out -= math.Floor(math.Log2(sd))
-		}
-		return sd * (1 + math.Sqrt(d)*math.Exp2(-out)/s), math.Exp2(out)
+	s, err := audit.Windows{
+		Mechanism: r, Mu: r.Cost().Mu, Adjacency: r.params.Adjacency, Bits: r.params.Bits(), Features: r.plan.Features,
+		Solver: r.plan.Solver, Budget: r.plan.Mu, Noise: noise, Course: r.Course,
+	}.Subject()
+	if err != nil {
+		t.Fatal(err)
 	}
-	subject := &audit.Subject{Mechanism: r, Mu: r.Cost().Mu}
-	subject.Array = func(name string, _ uint64) (audit.Array, bool) {
-		array, number, _ := strings.Cut(strings.TrimPrefix(name, r.plan.Solver+"/"), "/")
-		t, _ := strconv.Atoi(number)
-		switch r.plan.Solver {
-		case "newton":
-			mu := r.plan.Mu
-			tr := r.solver.(*newtonSolver).trace
-			c := tr.counted
-			w := math.Sqrt(1 - c*c)
-			if s == 2 {
-				w = math.Sqrt(4 - (1+c)*(1+c))
-			}
-			m := mu * math.Sqrt(0.82*0.6/float64(tr.steps-tr.start))
-			if t < tr.start {
-				m = mu * math.Sqrt(0.82*0.4/float64(tr.start))
-			}
-			switch array {
-			case "hist":
-				return flat(math.Sqrt(s/0.06) / mu * unit / 16)
-			case "gram":
-				sd := math.Sqrt(s/0.12) * tr.squared / mu
-				return matrix(tr.squared, sd, sd/math.Sqrt2)
-			case "grad":
-				sd, units := gradient(s / m)
-				return flat(sd * units)
-			case "count":
-				sd, _ := gradient(s / m)
-				return flat(sd / w * unit / 16)
-			}
-		case "adassp":
-			switch array {
-			case "gram":
-				sd := r.plan.Multiplier * math.Sqrt(s)
-				return matrix(1, sd, sd)
-			case "xty":
-				sd, units := gradient(r.plan.Multiplier * s)
-				return flat(sd * units)
-			}
-		case "dp-gd-residual":
-			if array == "grad" {
-				sd, units := gradient(r.plan.Sigma)
-				return flat(sd * units)
-			}
-		}
-		return audit.Array{}, false
-	}
-	return subject
+	return s
 }
 
 // pairsFor returns neighbouring records (x, y) of d features and the target for an
@@ -184,7 +116,7 @@ func TestCoupling(t *testing.T) {
 						n = 800 // directions are whitened differently
 					}
 					r := auditRefit(t, solver, d, n, dp.Params{Mu: mu, Adjacency: a})
-					subject, keys := describe(r), auditKeys(byte(a))
+					subject, keys := describe(t, r), auditKeys(byte(a))
 					base := audit.Stream{auditWindow(n, d, 1), auditWindow(n/2, d, 2)}
 					top := 0.0
 					for _, p := range pairsFor(d, a) {
@@ -223,7 +155,7 @@ func TestShift(t *testing.T) {
 	t.Parallel()
 	const d, n, mu, runs = 2, 40, 4, 400
 	r := auditRefit(t, "newton", d, n, dp.Params{Mu: mu, Adjacency: dp.ZeroOut})
-	subject := describe(r)
+	subject := describe(t, r)
 	with, without := auditWindow(n, d, 3), auditWindow(n, d, 3)
 	for i, row := range with { // small rows with y = x₀, and one that is always clipped
 		for j := range row {

@@ -41,6 +41,7 @@ func configs() map[string]Config {
 	with("fast-ihm with a transform each", "fast-ihm", func(c *Config) { c.Transforms = 4 })
 	with("fast-ihm of the paper", "fast-ihm", func(c *Config) { c.Accounting = Paper })
 	with("linmix of the paper", "linmix", func(c *Config) { c.Accounting = Paper })
+	with("dp-gd in a ball", "dp-gd", func(c *Config) { c.Radius = 5 })
 	with("dp-gd-residual of the paper", "dp-gd-residual", func(c *Config) { c.Accounting = Paper })
 	return all
 }
@@ -463,7 +464,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	check(func(c *Config) {})
-	check(func(c *Config) { c.ClipX, c.ClipY, c.Window = 0, math.NaN(), 0 }, "clip_x", "clip_y", "window", "residual_clip")
+	check(func(c *Config) { c.ClipX, c.ClipY, c.Window = 0, math.NaN(), 0 }, "clip_x", "clip_y", "window")
 	check(func(c *Config) { c.Target = "z" }, "target")
 	check(func(c *Config) { c.Columns = []string{"y"}; no := false; c.Intercept = &no }, "columns")
 	check(func(c *Config) { c.Stride = 100 }, "stride")
@@ -472,7 +473,7 @@ func TestFaults(t *testing.T) {
 	check(func(c *Config) { c.Solver, c.Accounting = "fast-ihm", Exact }, "accounting")
 	check(func(c *Config) {
 		c.Share, c.Rows, c.Iterations, c.EigenTest, c.Debias, c.Pool, c.ResidualClip, c.Ratio, c.Radius = 0.3, 50, 2, true, true, true, 1, 5, 1
-	}, "share", "rows", "iterations", "eigen_test", "debias", "pool", "residual_clip", "ratio", "radius", "radius")
+	}, "share", "rows", "iterations", "eigen_test", "debias", "pool", "residual_clip", "ratio", "radius")
 	check(func(c *Config) { c.Solver, c.Transforms, c.Ratio = "fast-ihm", 3, -1 }, "transforms", "ratio")
 	check(func(c *Config) { c.Solver, c.Rows, c.Share, c.Iterations = "ihm", 4, 1, -1 }, "rows", "share", "iterations")
 	check(func(c *Config) { c.Solver, c.Radius, c.ResidualClip = "ihm", 1, 2 }, "radius")

@@ -92,7 +92,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	}
 	h := fnv.New64a()
 	if err := json.NewEncoder(h).Encode([]any{
-		Version, plan, cfg.Window, cfg.Stride, cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest,
+		Version, plan, cfg.Window, cfg.stride(), cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest,
 		cfg.Centre, cfg.Scale, p.Adjacency, p.Bits(),
 	}); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 }
 
 // summed reports whether the solver asks for sums alone.
-func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Radius > 0 }
+func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Solver == "ihm" && p.Radius > 0 }
 
 // Plan returns what the configuration resolved to.
 func (r *Refit) Plan() Plan {
@@ -111,15 +111,25 @@ func (r *Refit) Plan() Plan {
 	return p
 }
 
+// Course returns what newton's releases of the open window, or else the last one, have
+// led to: the number T of its steps, t₀, the share c of the clip norm below which rows
+// count, and R². All are functions of releases. Other solvers have none.
+func (r *Refit) Course() (steps, start int, counted, squared float64) {
+	if s, ok := r.solver.(*newtonSolver); ok {
+		return s.trace.steps, s.trace.start, s.trace.counted, s.trace.squared
+	}
+	return 0, 0, 0, 0
+}
+
 // Columns returns the length of a row.
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
 // Range returns the slots of step t ≥ 1, [first, end): those between the last window
 // and this one, which belong to none, and this one's.
 func (r *Refit) Range(t uint64) (first, end uint64) {
-	end = (t-1)*r.cfg.Stride + r.cfg.Window
+	end = (t-1)*r.cfg.stride() + r.cfg.Window
 	if t > 1 {
-		first = end - r.cfg.Stride
+		first = end - r.cfg.stride()
 	}
 	return first, end
 }
@@ -131,7 +141,7 @@ func (r *Refit) Cost() dp.Cost { return r.Plan().Cost }
 // units, of length Columns, and is neither changed nor kept; one of another length, nil
 // above all, or that is not finite is an invalid record, which counts as a null row.
 func (r *Refit) Add(slot uint64, row []float64) {
-	if slot < r.step*r.cfg.Stride {
+	if slot < r.step*r.cfg.stride() {
 		return
 	}
 	if r.rows++; r.rows > r.cfg.Window {
@@ -375,7 +385,7 @@ func (r *Refit) UnmarshalBinary(data []byte) error {
 		return errors.New("state of refit: of another configuration")
 	}
 	step, last := b.Uint(), r.cfg.LastStep()
-	if !b.Done() || step > math.MaxUint64/r.cfg.Stride-2 || last > 0 && step > last {
+	if !b.Done() || step > math.MaxUint64/r.cfg.stride()-2 || last > 0 && step > last {
 		return errors.New("state of refit: damaged")
 	}
 	r.step = step

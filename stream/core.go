@@ -91,6 +91,9 @@ func (c *core) close() (*pending, error) {
 	if r == nil {
 		return nil, nil
 	}
+	if w := c.mech.window; w > 0 {
+		first = end - w
+	}
 	p, err := c.encoder.encode(r, first, end)
 	if err != nil {
 		return nil, err

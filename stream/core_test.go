@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,7 +270,7 @@ func TestCoreSplits(t *testing.T) {
 		with(machineStream, "step   = 7", "step = 7\nhorizon = 40"),
 		with(machineStream, `adjacency = "replace"`, `adjacency = "zero-out"`),
 	}
-	variants = append(variants, machineRegressions...)
+	variants = append(append(variants, machineRegressions...), machineRefits...)
 	const n = 1500
 	restarts := 0
 	for v, toml := range variants {
@@ -292,12 +293,16 @@ func TestCoreSplits(t *testing.T) {
 			}
 		}
 		rounds := 6
-		if v == 1 {
+		least := 0
+		switch {
+		case v == 1:
 			rounds = 2 // a commit a record
+		case slices.Contains(machineRefits, toml):
+			rounds, least = 3, 20 // a restart calibrates
 		}
 		for round := range rounds {
 			got := newMachine(t, toml, 1)
-			largest := []int{1, 3, 20, 150, 900}[rng.IntN(5)]
+			largest := max(least, []int{1, 3, 20, 150, 900}[rng.IntN(5)])
 			var err error
 			if got.decoder, err = newDecoder("json", []string{"a", "b", "c"}); err != nil {
 				t.Fatal(err)

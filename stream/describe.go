@@ -16,6 +16,8 @@ type Description struct {
 	Epsilon   float64      `json:"epsilon"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
+	// Accounting is how noise follows from ε and δ: "exact Gaussian", …
+	Accounting string `json:"accounting"`
 	// Neighbours says what neighbouring logs differ in.
 	Neighbours      string  `json:"neighbours"`
 	Mu              float64 `json:"mu"`
@@ -49,7 +51,13 @@ func Describe(s *config.Stream) (*Description, error) {
 		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Neighbours: neighbours(s), Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
 		Clip: m.clip, Sensitivity: m.sens, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 		Lattice: m.lattice, Noise: m.noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
-		Warnings: m.warnings,
+		Warnings: m.warnings, Accounting: "exact Gaussian",
+	}
+	switch {
+	case m.accounting != "" && m.accounting != "exact":
+		d.Accounting = m.accounting
+	case m.sketched:
+		d.Accounting = "exact"
 	}
 	d.ReleaseBytes, err = releaseSize(s, m)
 	return d, err
@@ -59,7 +67,7 @@ func neighbours(s *config.Stream) string {
 	switch {
 	case s.Privacy.Adjacency == dp.Replace:
 		return "one record is replaced by any other"
-	case s.SGD != nil:
+	case s.Moments == nil:
 		return "one record is replaced by a null record, which takes its place and adds nothing, or the reverse"
 	}
 	return "one record is replaced by the zero record, or the reverse"

@@ -11,6 +11,7 @@ import (
 	"streamdp/matfact"
 	"streamdp/moments"
 	"streamdp/sgd"
+	"streamdp/sketch"
 )
 
 // Estimator is a mechanism: rows in, releases out. It has no clock, no I/O and
@@ -57,6 +58,12 @@ type mechanism struct {
 	noise    map[string]float64 // noise standard deviations of one step, by array
 	sample   *dp.Release        // a release of the largest form; nil: any is
 	warnings []string
+
+	// accounting is how the noise was found, "" for exact. sketched says that noise
+	// multiplies records, for which finite precision is not proven.
+	accounting string
+	sketched   bool
+	window     int64 // the last offsets of a step, which alone count; 0: all do
 }
 
 // versions are what the digest binds besides the configuration.
@@ -67,6 +74,8 @@ func versions(s *config.Stream) map[string]string {
 		v["mechanism"] = moments.Version
 	case s.SGD != nil:
 		v["mechanism"] = sgd.Version
+	case s.Refit != nil:
+		v["mechanism"] = sketch.Version
 	}
 	return v
 }
@@ -79,6 +88,8 @@ func newMechanism(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		return newMoments(s, plan)
 	case s.SGD != nil:
 		return newSGD(s, plan)
+	case s.Refit != nil:
+		return newRefit(s, plan)
 	}
 	return nil, errors.New("the stream has no mechanism")
 }
@@ -198,6 +209,59 @@ func newSGD(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 	}{
 		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind, bandsOf(p.Factorization),
 		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
+	})
+	return m, err
+}
+
+func newRefit(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	var e *sketch.Refit
+	var err error
+	if plan == nil {
+		e, err = sketch.New(*s.Refit, s.Params())
+	} else {
+		var p sketch.Plan
+		if err := json.Unmarshal(plan, &p); err != nil {
+			return nil, errors.New("the epoch's plan is damaged")
+		}
+		e, err = sketch.Adopt(*s.Refit, s.Params(), p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, c := e.Plan(), s.Refit
+	m := &mechanism{
+		Estimator: e, name: "refit", method: p.Solver, clip: p.NormBound, sens: s.Privacy.Adjacency.Factor(),
+		lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, noise: map[string]float64{},
+		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Window),
+	}
+	// In units of the clipped window.
+	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
+		if sd > 0 {
+			m.noise[name] = sd
+		}
+	}
+	if m.plan, err = json.Marshal(p); err != nil {
+		return nil, err
+	}
+	m.describe, err = json.Marshal(struct {
+		Name         string  `json:"name"`
+		Method       string  `json:"method"`
+		Target       string  `json:"target"`
+		Intercept    bool    `json:"intercept"`
+		ClipY        float64 `json:"clip_y"`
+		Window       uint64  `json:"window"`
+		Rows         int     `json:"rows,omitempty"`
+		Gamma        float64 `json:"gamma,omitempty"`
+		Iterations   int     `json:"iterations,omitempty"`
+		Sampled      int     `json:"sampled,omitempty"`
+		Transforms   int     `json:"transforms,omitempty"`
+		ResidualClip float64 `json:"residual_clip,omitempty"`
+		Radius       float64 `json:"radius,omitempty"`
+		EigenTest    bool    `json:"eigen_test,omitempty"`
+		Horizon      uint64  `json:"horizon,omitempty"`
+	}{
+		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Window, p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
+		p.ResidualClip * c.ClipY, p.Radius, c.EigenTest, c.LastStep(),
 	})
 	return m, err
 }

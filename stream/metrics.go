@@ -49,7 +49,7 @@ var metricTable = []metricDef{
 	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet."},
 	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970."},
 	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970."},
-	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units."},
+	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (count, search)."},
 	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch."},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta."},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch."},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"streamdp/internal/kafka"
@@ -69,4 +70,22 @@ func TestRegressionTruth(t *testing.T) {
 	if rel.Values["slots"].Data[0] != n || rel.Values["iteration"].Data[0] != 500 {
 		t.Errorf("%g slots, %g steps", rel.Values["slots"].Data, rel.Values["iteration"].Data)
 	}
+}
+
+// TestRegressionDiverges: targets without bound halt the task, for a reason that
+// says what to change and nothing of the records.
+func TestRegressionDiverges(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(killRegression, "batch = 20\n", "batch = 200\n"))
+	var values [][]byte
+	for range 25_000 {
+		values = append(values, []byte(`{"amount": 41, "items": 5, "weight": 7.1e99}`))
+	}
+	r.send(values...)
+	x := r.start()
+	status := x.halts(haltMechanism, "the clip norm has been near its upper bound for 64 steps", "curvature")
+	if strings.Contains(fmt.Sprint(status), "7.1") {
+		t.Errorf("the status tells a record: %+v", status)
+	}
+	x.end()
 }

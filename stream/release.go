@@ -68,14 +68,21 @@ func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error
 		m: m, values: s.Output.Values, base64: s.Output.Encoding == "base64",
 		identity: fmt.Sprintf("%s/%d/%d/", m.Stream, m.Partition, m.Epoch),
 	}
+	accounting, precision := "exact", "exact"
+	if mech.accounting != "" {
+		accounting = mech.accounting
+	}
+	if mech.sketched {
+		precision = "not proven"
+	}
 	head, err := json.Marshal(releaseHead{
 		Columns: s.Input.Columns, Centre: s.Centre, Scale: s.Scale, Mechanism: mech.describe,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
-			Unit: "record", Accounting: "exact", Clip: mech.clip, Sensitivity: mech.sens,
+			Unit: "record", Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sens,
 			NoiseMultiplier: 1 / cost.Mu, Lattice: mech.lattice,
 			LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, ChargedEpsilonAtOpen: m.ChargedEpsilonAtOpen,
-			FinitePrecision: "exact", Insecure: m.Insecure, Statements: statements(s, m),
+			FinitePrecision: precision, Insecure: m.Insecure, Statements: statements(s, m, mech.sketched),
 		},
 	})
 	if err != nil {
@@ -91,10 +98,10 @@ func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error
 }
 
 // statements says in words what is promised and what is not.
-func statements(s *config.Stream, m *manifest) []string {
+func statements(s *config.Stream, m *manifest, sketched bool) []string {
 	what := "replacing one record by another"
 	switch {
-	case s.Privacy.Adjacency == dp.ZeroOut && s.SGD != nil:
+	case s.Privacy.Adjacency == dp.ZeroOut && s.Moments == nil:
 		what = "replacing one record by a null record, which takes its place and adds nothing, or the reverse"
 	case s.Privacy.Adjacency == dp.ZeroOut:
 		what = "replacing one record by the zero record, or the reverse"
@@ -113,6 +120,9 @@ func statements(s *config.Stream, m *manifest) []string {
 		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
 		"Finite precision: exact (lattice).",
+	}
+	if sketched {
+		all[len(all)-1] = "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
 		all = append(all, approximateIntervals)
@@ -172,6 +182,14 @@ func (e *encoder) encode(r *dp.Release, first, end int64) (pending, error) {
 	fmt.Fprintf(&b, `{"schema":%q,"stream":%s,"partition":%d,"epoch":%d,"step":%d,"rows":%d,"offsets":[%d,%d],"covers":[%d,%d],`,
 		releaseSchema, name, e.m.Partition, e.m.Epoch, r.Step, r.Rows, first, end, e.m.Base, end)
 	b.Write(e.head)
+	if r.Failed != "" {
+		failed, err := json.Marshal(r.Failed)
+		if err != nil {
+			return pending{}, err
+		}
+		b.WriteString(`,"failed":`)
+		b.Write(failed)
+	}
 	b.WriteString(`,"values":{`)
 	separator := ""
 	for _, v := range r.Values {

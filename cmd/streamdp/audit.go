@@ -13,6 +13,7 @@ import (
 	"streamdp/matfact"
 	"streamdp/moments"
 	"streamdp/sgd"
+	"streamdp/sketch"
 )
 
 func auditCommand(g *globals) *cobra.Command {
@@ -144,6 +145,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 		return momentsSuite(s)
 	case s.SGD != nil:
 		return sgdSuite(s)
+	case s.Refit != nil:
+		return refitSuite(s)
 	}
 	return nil, fmt.Errorf("there is no audit of %s", s.Mechanism())
 }
@@ -218,5 +221,36 @@ func sgdSuite(s *config.Stream) (*audit.Suite, error) {
 	return &audit.Suite{
 		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Others: pairs, Steps: []int{1, 2, 3},
 		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+	}, nil
+}
+
+// refitSuite audits a refit by coupling. Sketches multiply records by noise, and have
+// no audit from outside.
+func refitSuite(s *config.Stream) (*audit.Suite, error) {
+	r, err := sketch.New(*s.Refit, s.Params())
+	if err != nil {
+		return nil, configError{err}
+	}
+	p := r.Plan()
+	w := audit.Windows{
+		Mechanism: r, Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: p.Features, Solver: p.Solver,
+		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Course: r.Course,
+	}
+	if w.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+		return nil, err
+	}
+	subject, err := w.Subject()
+	if err != nil {
+		return nil, err
+	}
+	pairs := audit.Pairs(s.Refit.ClipX, r.Columns(), s.Privacy.Adjacency)
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		for i := range pairs {
+			pairs[i].Y = nil // a row of zeros has a target and a constant
+		}
+	}
+	return &audit.Suite{
+		Configured: subject, Clip: s.Refit.ClipX, Adjacency: s.Privacy.Adjacency, Others: pairs, Steps: []int{1, 2},
+		Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }

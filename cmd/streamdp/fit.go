@@ -36,7 +36,7 @@ type fitFlags struct {
 func fitCommand(g *globals) *cobra.Command {
 	var f fitFlags
 	c := &cobra.Command{
-		Use:   "fit --solver NAME --csv FILE --target COLUMN --epsilon E --delta D --adjacency A --clip-x C --clip-y C",
+		Use:   "fit --csv FILE --target COLUMN --epsilon E --delta D --adjacency A --clip-x C --clip-y C",
 		Short: "Fit a private regression to a file, without Kafka",
 		Long: "Fit a linear regression of one column of a CSV file on the others, once, under\n" +
 			"(epsilon, delta)-differential privacy. The file may be compressed (.gz) or - for\n" +
@@ -51,14 +51,14 @@ func fitCommand(g *globals) *cobra.Command {
 					return usagef("--%s is needed", name)
 				}
 			}
-			if (f.solver == "") == !f.compare {
+			if f.compare && c.Flags().Changed("solver") {
 				return usagef("give either --solver or --compare")
 			}
 			return g.fit(&f)
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.solver, "solver", "", "solver: "+strings.Join(solverNames(), ", "))
+	fl.StringVar(&f.solver, "solver", "newton", "solver: "+strings.Join(solverNames(), ", "))
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
 	fl.StringVar(&f.header, "header", "auto", "whether the file has a header: auto, yes or no")
 	fl.StringVar(&f.target, "target", "", "column to predict: a name, a 1-based number, or last")
@@ -71,7 +71,7 @@ func fitCommand(g *globals) *cobra.Command {
 	fl.Float64Var(&f.clipX, "clip-x", 0, "bound on the features' Euclidean norm, after scaling; longer rows are shortened")
 	fl.Float64Var(&f.clipY, "clip-y", 0, "bound on the target's absolute value, after scaling")
 	fl.BoolVar(&f.intercept, "intercept", true, "fit a constant")
-	fl.Float64Var(&f.radius, "radius", 0, "bound on the coefficients' norm (default: 100 clip-y/clip-x)")
+	fl.Float64Var(&f.radius, "radius", 0, "bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
 	fl.Float64Var(&f.curvature, "curvature", 0, "bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd (default: clip-x squared, usually far too large)")
 	fl.BoolVar(&f.compare, "compare", false, "run all solvers, each at the full cost, and show their errors; needs --insecure-diagnostics")
 	fl.BoolVar(&f.diagnostics, "insecure-diagnostics", false, "print the error on the file, which is an exact function of it, and allow the solver ols, which protects nothing")
@@ -136,8 +136,11 @@ func (g *globals) fit(f *fitFlags) error {
 		return err
 	}
 	var all []*fitResult
+	bar := progress(g.stderr, int64(len(chosen)), "fitting")
 	for _, s := range chosen {
+		bar.Describe(s.name)
 		r, err := f.run(d, s)
+		_ = bar.Add(1)
 		if err != nil && !f.compare {
 			return err
 		}

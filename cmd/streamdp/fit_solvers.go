@@ -19,9 +19,15 @@ type solver struct {
 
 // solvers are in the order in which they are compared.
 var solvers = []solver{
+	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, fitRefit("newton")},
 	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, fitDescent},
 	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, fitPublished},
 	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, fitShuffled},
+	{"ihm", "Gaussian sketches that iterate", true, fitRefit("ihm")},
+	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, fitRefit("fast-ihm")},
+	{"linmix", "one Gaussian sketch of rows and target", true, fitRefit("linmix")},
+	{"adassp", "noisy sums of squares and products, and a ridge", true, fitRefit("adassp")},
+	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, fitRefit("dp-gd-residual")},
 	{"ambssgd", "the stream's estimator, over the file's order", true, fitStream},
 	{"ols", "least squares, which protects nothing", false, fitOLS},
 }
@@ -37,7 +43,7 @@ func solverNames() []string {
 func solverList() string {
 	var b strings.Builder
 	for _, s := range solvers {
-		fmt.Fprintf(&b, "  %-12s %s\n", s.name, s.about)
+		fmt.Fprintf(&b, "  %-14s %s\n", s.name, s.about)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -44,7 +44,13 @@ func TestFit(t *testing.T) {
 	t.Parallel()
 	const n = 20000
 	flags := fitFile(t, n)
-	for name, most := range map[string]float64{"dp-gd": 0.05, "dp-gd-paper": 0.4, "dp-ssgd": 1.5, "ambssgd": 0.1} {
+	for name, c := range map[string]struct {
+		most       float64
+		accounting string
+	}{
+		"newton": {0.05, "exact"}, "ihm": {0.2, "exact"}, "fast-ihm": {2, "rdp"}, "linmix": {0.5, "exact"}, "adassp": {0.2, "exact"},
+		"dp-gd": {0.05, "exact"}, "dp-gd-paper": {0.4, "exact"}, "dp-gd-residual": {2.1, "exact"}, "dp-ssgd": {1.5, "shuffle"}, "ambssgd": {0.1, "exact"},
+	} {
 		args := append(slices.Clone(flags), "--solver", name, "--json")
 		if name == "ambssgd" {
 			args = append(args, "--curvature", "1.2")
@@ -60,10 +66,10 @@ func TestFit(t *testing.T) {
 			far = max(far, math.Abs(append(slices.Clone(r.Theta), r.Intercept)[j]-w))
 		}
 		t.Logf("%s: %.3f, %.3f", name, r.Theta, r.Intercept)
-		if far > most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 || r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
+		if far > c.most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 || r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
 			t.Errorf("%s: %s", name, out)
 		}
-		if !slices.Equal(r.Columns, []string{"u", "v"}) || r.Account != map[bool]string{false: "exact", true: "shuffle"}[name == "dp-ssgd"] {
+		if !slices.Equal(r.Columns, []string{"u", "v"}) || r.Account != c.accounting {
 			t.Errorf("%s: %s", name, out)
 		}
 		// y = 100 + 20(θ₁(u−10)/2 + θ₂v/5 + θ₀)
@@ -115,6 +121,11 @@ func TestFitOutput(t *testing.T) {
 		t.Errorf("the comparison as JSON: %+v, %v", all, err)
 	}
 	short := fitFile(t, 100)
+	out = want(t, exitDone, "", append(short, "--epsilon", "0.1")...)
+	if !strings.Contains(out, "newton of sold on 100 rows") || !strings.Contains(out, "may be worse than no coefficients") {
+		t.Errorf("a fit on few rows prints\n%s", out)
+	}
+	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
 	want(t, exitFailure, "ambssgd: too few rows", append(short, "--solver", "ambssgd")...)
 }
 
@@ -127,9 +138,8 @@ func TestFitUsage(t *testing.T) {
 		want(t, exitUsage, text, append(slices.Clone(flags), more...)...)
 	}
 	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
-	f("give either --solver or --compare")
 	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
-	f(`--solver is "sgd", must be dp-gd,`, "--solver", "sgd")
+	f(`--solver is "sgd", must be newton, dp-gd,`, "--solver", "sgd")
 	f("it needs --insecure-diagnostics", "--compare")
 	f("solver ols protects nothing", "--solver", "ols")
 	f("epsilon is -1", "--solver", "dp-gd", "--epsilon", "-1")

@@ -124,7 +124,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Use:   "streamdp",
 		Short: "Differentially private statistics of Kafka streams",
 		Long: "streamdp consumes Kafka records and publishes only differentially private\n" +
-			"results of them: running means, second moments and covariances.\n\n" +
+			"results of them: running means, second moments, covariances, regressions.\n\n" +
 			"Start with: streamdp demo --once",
 		SilenceErrors: true,
 		SilenceUsage:  true,

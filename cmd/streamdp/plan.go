@@ -134,8 +134,11 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.SGD != nil {
+	switch {
+	case s.SGD != nil:
 		return planSGD(s, d, steps)
+	case s.Refit != nil:
+		return &plan{Description: d, Steps: steps}, nil
 	}
 	return planMoments(s, d, steps, all)
 }
@@ -180,7 +183,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, exact Gaussian accounting", d.Epsilon, d.Delta)
+	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, %s accounting", d.Epsilon, d.Delta, d.Accounting)
 	row("adjacency", "%s: %s", d.Adjacency, d.Neighbours)
 	row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
@@ -188,12 +191,14 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search"} {
+	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
 	}
-	row("noise of a step", "%s", strings.Join(noise, ", "))
+	if len(noise) > 0 {
+		row("noise of a step", "%s", strings.Join(noise, ", "))
+	}
 	row("checkpoint", "%s", size(d.StateBytes))
 	row("memory", "%s for the estimator", size(d.PeakBytes))
 	row("release", "at most %s", size(d.ReleaseBytes))
@@ -207,6 +212,10 @@ func (p *plan) print(w io.Writer) error {
 	}
 	if p.Outlook != nil {
 		return p.printOutlook(w)
+	}
+	if p.Factorizations == nil {
+		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
+		return err
 	}
 	return p.printMoments(w)
 }

@@ -32,7 +32,7 @@ var ours = map[string]string{
 	"internal/gram":            "",
 	"internal/newton":          "dp internal/gram",
 	"internal/wht":             "",
-	"sketch":                   "dp internal/bin internal/clipgrad internal/fault internal/gram internal/newton internal/wht",
+	"sketch":                   "dp sgd internal/bin internal/clipgrad internal/fault internal/gram internal/newton internal/wht",
 	"internal/kafka":           "",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",

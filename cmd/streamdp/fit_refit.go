@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"streamdp/sketch"
+)
+
+// fitRefit fits by a solver of the refits: the file is one window.
+func fitRefit(name string) func(*fitData) (*fitResult, error) {
+	return func(d *fitData) (*fitResult, error) {
+		r, err := sketch.New(sketch.Config{
+			Solver: name, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
+			Window: uint64(len(d.rows)), Columns: d.names,
+		}, d.params)
+		if err != nil {
+			return nil, err
+		}
+		for i, row := range d.rows {
+			r.Add(uint64(i), row)
+		}
+		release, err := r.Close(d.noise(1))
+		if err != nil {
+			return nil, err
+		}
+		if release.Failed != "" {
+			return nil, errors.New(release.Failed)
+		}
+		out := &fitResult{Account: string(r.Plan().Accounting), Note: strings.Join(r.Warnings(), "\n")}
+		for _, v := range release.Values {
+			switch v.Name {
+			case "theta":
+				out.Theta = v.Data
+			case "intercept":
+				out.Intercept = v.Data[0]
+			}
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,116 @@
+package audit
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"streamdp/dp"
+)
+
+// Windows describes a regression at the end of each window whose releases are all
+// Gaussian and additive, by formulas of its own.
+type Windows struct {
+	Mechanism
+	Mu        float64
+	Adjacency dp.Adjacency
+	Bits      int // of the lattices
+	Features  int // d, the constant included
+	// Solver is "newton", "adassp" or "dp-gd-residual"; others are an error.
+	Solver string
+	// Budget is the μ of newton, Noise the deviation of a release over its sensitivity
+	// of adassp, and of a gradient over its clip norm of dp-gd-residual.
+	Budget, Noise float64
+	// Course returns what newton's earlier releases of the open window led to: the
+	// number of its steps, how many of them come before the average, c and R².
+	Course func() (steps, start int, counted, squared float64)
+}
+
+// Subject returns the mechanism in the form that is audited. What is asked follows
+// from releases, and the solution does not determine them, so it is for Coupling.
+func (w Windows) Subject() (*Subject, error) {
+	s := &Subject{Mechanism: w.Mechanism, Mu: w.Mu}
+	factor := w.Adjacency.Factor()
+	unit := math.Exp2(float64(w.Bits))
+	arrays := map[string]func(array string, t int) (Array, bool){
+		"newton": func(array string, t int) (Array, bool) {
+			steps, start, c, squared := w.Course()
+			weight := math.Sqrt(1 - c*c)
+			if w.Adjacency == dp.Replace {
+				weight = math.Sqrt(4 - (1+c)*(1+c))
+			}
+			m := w.Budget * math.Sqrt(0.82*0.6/float64(steps-start))
+			if t < start {
+				m = w.Budget * math.Sqrt(0.82*0.4/float64(start))
+			}
+			switch array {
+			case "hist":
+				return Array{Deviations: []float64{math.Sqrt(factor/0.06) / w.Budget * unit / 16}}, true
+			case "gram":
+				sd := math.Sqrt(factor/0.12) * squared / w.Budget
+				return w.matrix(squared, sd, sd/math.Sqrt2), true
+			case "grad":
+				sd, units := w.gradient(factor / m)
+				return Array{Deviations: []float64{sd * units}}, true
+			case "count":
+				sd, _ := w.gradient(factor / m)
+				return Array{Deviations: []float64{sd / weight * unit / 16}}, true
+			}
+			return Array{}, false
+		},
+		"adassp": func(array string, _ int) (Array, bool) {
+			switch array {
+			case "lambda":
+				step := math.Exp2(math.Floor(math.Log2(min(1, w.Noise)))) / unit
+				return Array{Deviations: []float64{w.Noise * (1 + step) / step}}, true
+			case "gram":
+				sd := w.Noise * math.Sqrt(factor)
+				return w.matrix(1, sd, sd), true
+			case "xty":
+				sd, units := w.gradient(w.Noise * factor)
+				return Array{Deviations: []float64{sd * units}}, true
+			}
+			return Array{}, false
+		},
+		"dp-gd-residual": func(array string, _ int) (Array, bool) {
+			sd, units := w.gradient(w.Noise)
+			return Array{Deviations: []float64{sd * units}}, array == "grad"
+		},
+	}
+	of := arrays[w.Solver]
+	if of == nil {
+		return nil, fmt.Errorf("there is no audit of solver %s", w.Solver)
+	}
+	s.Array = func(name string, _ uint64) (Array, bool) {
+		array, number, _ := strings.Cut(strings.TrimPrefix(name, w.Solver+"/"), "/")
+		t, _ := strconv.Atoi(number)
+		return of(array, t)
+	}
+	return s, nil
+}
+
+// matrix describes the upper triangle of a Gram matrix of rows of squared norm at most
+// bound, with noise sd on the diagonal and off beside it.
+func (w Windows) matrix(bound, sd, off float64) Array {
+	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(w.Bits))
+	scale := (bound + float64(w.Features)*step) / bound / step
+	var all []float64
+	for i := range w.Features {
+		all = append(all, sd*scale)
+		for range w.Features - i - 1 {
+			all = append(all, off*scale)
+		}
+	}
+	return Array{Deviations: all}
+}
+
+// gradient returns the deviation, in clip norms, of a sum of gradients whose noise is to
+// be sd before its rounding is paid for, and the lattice units of a clip norm.
+func (w Windows) gradient(sd float64) (deviation, units float64) {
+	out := float64(w.Bits)
+	if sd < 1 {
+		out -= math.Floor(math.Log2(sd))
+	}
+	return sd * (1 + math.Sqrt(float64(w.Features))*math.Exp2(-out)/w.Adjacency.Factor()), math.Exp2(out)
+}
