@@ -155,6 +155,7 @@ func TestPlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, exitUsage, "--stream", "plan", "-c", two, "--plot", svg)
+	want(t, exitUsage, "noise of moments", "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"), "--plot", svg)
 	want(t, exitDone, "", "plan", "-c", two, "--stream", "again", "--steps", "10", "--plot", svg)
 }
 
