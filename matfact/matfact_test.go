@@ -2,6 +2,7 @@ package matfact
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -225,6 +226,50 @@ func TestErrors(t *testing.T) {
 	root := mustNew(t, Config{Kind: "sqrt", Horizon: 1000, Normalise: true}, Workload{Kind: "sum"})
 	near(t, "normalised square root, max", MaxError(root, Workload{Kind: "sum"}, 1000), 3.073, 2e-4)
 	near(t, "normalised square root, rmse", RMSE(root, Workload{Kind: "sum"}, 1000), 2.984, 2e-4)
+
+	// Sampled errors are the true ones.
+	window := Workload{Kind: "window", Window: 300}
+	for _, w := range []Workload{{Kind: "sum"}, mean, {Kind: "exponential", Decay: 0.999}, window} {
+		for _, c := range []Config{{Kind: "identity"}, {Kind: "phased"}, {Kind: "blt", Tune: 5000}, {Kind: "sqrt", Horizon: 20000}, {Kind: "bisr"}} {
+			for _, n := range []uint64{1, 1024, 1025, 20000} {
+				f := mustNew(t, c, w)
+				worst, rmse := Errors(f, w, n)
+				tolerance := 1e-5
+				if c.Kind == "phased" && w == window {
+					tolerance = 1e-3
+				}
+				near(t, fmt.Sprintf("Errors(%s, %v, %d): max", c.Kind, w, n), worst, MaxError(f, w, n), tolerance)
+				near(t, fmt.Sprintf("Errors(%s, %v, %d): rmse", c.Kind, w, n), rmse, RMSE(f, w, n), tolerance)
+			}
+		}
+	}
+
+	// The tree's errors and the bound of sums by their definitions.
+	for _, honaker := range []bool{false, true} {
+		var top, sum float64
+		for n := uint64(1); n <= 700; n++ {
+			var v float64
+			for l := range 10 {
+				if n>>l&1 == 1 && honaker {
+					v += math.Ldexp(1, l) / (math.Ldexp(1, l+1) - 1)
+				} else if n>>l&1 == 1 {
+					v++
+				}
+			}
+			top, sum = max(top, v), sum+v
+			norm := math.Sqrt(1 + math.Ceil(math.Log2(float64(n))))
+			near(t, fmt.Sprintf("TreeErrorAt(%d, %d, %t)", n, n, honaker), TreeErrorAt(n, n, honaker), norm*math.Sqrt(v), 1e-12)
+			worst, rmse := TreeError(n, honaker)
+			near(t, fmt.Sprintf("TreeError(%d, %t): max", n, honaker), worst, norm*math.Sqrt(top), 1e-12)
+			near(t, fmt.Sprintf("TreeError(%d, %t): rmse", n, honaker), rmse, norm*math.Sqrt(sum/float64(n)), 1e-12)
+		}
+	}
+	const many = 300000
+	var bound float64
+	for k := many; k >= 1; k-- {
+		bound += 0.5 / math.Sin(float64(2*k-1)*math.Pi/float64(4*many+2))
+	}
+	near(t, "SumBound", SumBound(many), bound/many, 1e-10)
 
 	// No C beats the bounds, and a window of one step is independent noise.
 	if b := SumBound(1); math.Abs(b-1) > 1e-12 {

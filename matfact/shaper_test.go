@@ -392,6 +392,9 @@ func TestShaperRestore(t *testing.T) {
 				t.Fatal(err)
 			}
 			restored := f.NewShaper(dim)
+			if want := shaperHeader + dim*int(f.Stored().StateBytes(uint64(step))); len(state) != len("prefix")+want {
+				t.Fatalf("%s: step %d: %d bytes of state, want %d", f.name, step+1, len(state)-len("prefix"), want)
+			}
 			if err := restored.UnmarshalBinary(state[len("prefix"):]); err != nil {
 				t.Fatalf("%s: step %d: %v", f.name, step+1, err)
 			}

@@ -171,6 +171,20 @@ func (s *Stored) fingerprint() uint64 {
 	return h.Sum64()
 }
 
+// StateBytes returns what the state of a Shaper takes for each coordinate after
+// the given number of steps, header apart.
+func (s *Stored) StateBytes(steps uint64) int64 {
+	switch {
+	case steps == 0:
+		return 0
+	case s.Kind == "sqrt" || s.Kind == "dense":
+		return 8 * int64(steps)
+	case len(s.Phases) > 0:
+		return 16 * int64(len(s.Phases[phaseOf(s.Phases, steps)].Weight))
+	}
+	return 8 * int64(min(steps, uint64(len(s.Bands))))
+}
+
 // clone returns a copy that shares nothing with s.
 func (s *Stored) clone() *Stored {
 	c := &Stored{

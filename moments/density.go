@@ -16,8 +16,8 @@ type Density struct {
 // covariance of few rows has small and negative ones, where a density has none.
 //
 // Privacy: a function of releases, so at no cost. The floor must be a public
-// constant; about the square of the standard error of a covariance keeps the
-// inverse from amplifying noise.
+// constant; about the standard error of a covariance keeps the inverse from
+// amplifying noise.
 // Cost: O(d³) once, O(d²) a point.
 func NewDensity(mean, covariance []float64, floor float64) (*Density, error) {
 	if !(floor > 0) {

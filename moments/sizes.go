@@ -5,21 +5,15 @@ import (
 	"streamdp/matfact"
 )
 
-// Sizes returns what the estimator takes, at most: the phased factorization
-// starts with fewer buffers than it ends with.
+// Sizes returns what the estimator takes at its end: the phased factorization
+// starts with fewer buffers than it ends with, others with fewer rows.
 func (e *Estimator) Sizes() dp.Sizes {
 	const header, shaper = 1 + 8 + 8, 8 + 33
 	d := int64(e.cfg.Columns)
 	pairs := d * (d + 1) / 2
 	state := header + held(&e.shapes.first, 8, 8, 8)
 	add := func(s *shape, stored *matfact.Stored, coordinates int64) {
-		each := held(s, 16, 8, 8)
-		if stored.Kind == "sqrt" || stored.Kind == "dense" {
-			each += 8 * int64(e.horizon)
-		} else {
-			each += 16*int64(len(stored.Decay)) + 8*int64(len(stored.Bands))
-		}
-		state += shaper + coordinates*each
+		state += shaper + coordinates*(held(s, 16, 8, 8)+stored.StateBytes(e.horizon))
 	}
 	all := d // coordinates that are noisy or squared
 	add(&e.shapes.first, e.plan.Factorization, d)

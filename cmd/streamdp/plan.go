@@ -25,6 +25,7 @@ type plan struct {
 	// Correlation is that of the noise of means between these steps, and of second
 	// moments; absent where that depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
+	Comparison  *comparison `json:"comparison,omitempty"`
 	// Outlook is what a regression reaches after so many gradient steps, and
 	// with independent noise in place of correlated.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
@@ -34,7 +35,7 @@ type plan struct {
 }
 
 func planCommand(g *globals) *cobra.Command {
-	var name, steps string
+	var name, steps, plotFile string
 	var all bool
 	c := &cobra.Command{
 		Use:   "plan -c FILE",
@@ -63,7 +64,7 @@ func planCommand(g *globals) *cobra.Command {
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := planOf(s, within, all)
+				p, err := planOf(s, within, all, plotFile != "")
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -76,6 +77,17 @@ func planCommand(g *globals) *cobra.Command {
 				warn(g, p.Description)
 				if large := oversize(p.Description); large != "" {
 					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n", p.Stream, large)
+				}
+			}
+			if plotFile != "" {
+				if len(plans) > 1 {
+					return usagef("--plot draws one stream: choose it with --stream")
+				}
+				if plans[0].Comparison == nil {
+					return usagef("--plot draws the noise of moments, stream %s has none", plans[0].Stream)
+				}
+				if err := plans[0].Comparison.draw(plotFile); err != nil {
+					return err
 				}
 			}
 			if g.json {
@@ -95,6 +107,7 @@ func planCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
 	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
+	c.Flags().StringVar(&plotFile, "plot", "", "draw the error of every factorization against time into this .svg or .png file")
 	return c
 }
 
@@ -129,7 +142,7 @@ func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	return within
 }
 
-func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
+func planOf(s *config.Stream, steps []uint64, all, plot bool) (*plan, error) {
 	d, err := stream.Describe(s)
 	if err != nil {
 		return nil, err
@@ -140,7 +153,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	case s.Refit != nil:
 		return &plan{Description: d, Steps: steps}, nil
 	}
-	return planMoments(s, d, steps, all)
+	return planMoments(s, d, steps, all, plot)
 }
 
 // planSGD is planOf for a regression.

@@ -33,7 +33,7 @@ func (f *planForms) name() string {
 
 // planMoments is planOf for moments: the errors under every factorization, and of
 // every method that the stream could use.
-func planMoments(s *config.Stream, d *stream.Description, steps []uint64, all bool) (*plan, error) {
+func planMoments(s *config.Stream, d *stream.Description, steps []uint64, all, plot bool) (*plan, error) {
 	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
 	configured, err := moments.New(*s.Moments, s.Params())
 	if err != nil {
@@ -93,7 +93,10 @@ func planMoments(s *config.Stream, d *stream.Description, steps []uint64, all bo
 		p.Methods = append(p.Methods, f)
 	}
 	p.Correlation = correlation(configured, steps)
-	return p, nil
+	if all || plot {
+		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, steps)
+	}
+	return p, err
 }
 
 // variant returns the configuration of the same stream by another method, at the
@@ -175,6 +178,11 @@ func (p *plan) printMoments(w io.Writer) error {
 			fmt.Fprintln(t)
 		}
 		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if p.Comparison != nil {
+		if err := p.Comparison.print(w); err != nil {
 			return err
 		}
 	}

@@ -64,7 +64,7 @@ var outside = map[string]string{
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
 	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/reproduction internal/stattest",
-	"gonum.org/v1/plot":                  "internal/reproduction",
+	"gonum.org/v1/plot":                  "cmd/streamdp internal/reproduction",
 	"unsafe":                             "stream internal/decimal",
 }
 
