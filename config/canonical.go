@@ -89,10 +89,13 @@ func (n *node) isDefault(f reflect.Value) bool {
 	return reflect.DeepEqual(f.Interface(), same.Interface())
 }
 
-// plain returns the value as JSON has it: a list that is nil is empty, and what
-// has a text is its text.
+// plain returns the value as JSON has it: a list that is nil is empty, a number
+// that is not there is "off", and what has a text is its text.
 func plain(f reflect.Value) any {
 	if f.Kind() == reflect.Pointer {
+		if f.IsNil() {
+			return "off"
+		}
 		f = f.Elem()
 	}
 	if f.Kind() == reflect.Slice && f.IsNil() {

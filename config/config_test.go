@@ -107,7 +107,7 @@ func TestOrders(t *testing.T) {
 		LatticeBits: 24,
 		Privacy:     Privacy{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LimitEpsilon: 3, LimitDelta: 1e-8},
 	}
-	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Bands: 16, Covariance: &yes,
+	s.Moments = &moments.Config{Method: "auto", Clip: 1, Workload: "mean", Factorization: "auto", Bands: 16, Split: 0.5, Metric: "last", Covariance: &yes,
 		Columns: 3, Step: 100, Centre: s.Centre, Scale: s.Scale}
 	want.Streams = []*Stream{s}
 
@@ -391,14 +391,12 @@ func TestDefects(t *testing.T) {
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: not in this version (true)`, `8: http.tls: not in this version`, `9: http.basic_auth: not in this version`)
 	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user: not in this version`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"dead\" }\nstep ", `14: stream.orders.dead_letter.mode: not in this version ("full")`, `14: stream.orders.dead_letter.topic: not in this version ("dead")`)
-	f(end, end+"method = \"pp\"\nfactorization = \"banded\"\nbands = 400\n", `23: stream.orders.moments.method: not in this version ("pp")`,
-		`24: stream.orders.moments.factorization: not in this version ("banded")`, `25: stream.orders.moments.bands: must be 1 to 256 (400)`)
-	f(end, end+"normalise = true\nsplit = 0.4\ntau = 1\nmetric = \"sum\"\npsd_floor = 0\nproject = true\nvalid_count = true\n",
-		`23: stream.orders.moments.normalise: not in this version (true)`, `24: stream.orders.moments.split: not in this version (0.4)`,
-		`25: stream.orders.moments.tau: not in this version (1)`, `26: stream.orders.moments.metric: not in this version ("sum")`,
-		`27: stream.orders.moments.psd_floor: not in this version (0)`, `28: stream.orders.moments.project: not in this version (true)`,
-		`29: stream.orders.moments.valid_count: not in this version (true)`)
-	f(`"orders.dp"`, `"orders.dp", values = ["mean", "covariance_psd"]`, `11: stream.orders.output.values: not in this version ("covariance_psd")`)
+	f(end, end+"factorization = \"bsr\"\nbands = 400\n", `24: stream.orders.moments.bands: must be 1 to 256 (400)`)
+	f(end, end+"factorization = \"banded\"\nbands = 65\n", `20: stream.orders.moments.tune: factorization "banded" of a sum or mean needs it, or the stream's horizon`,
+		`24: stream.orders.moments.bands: must be at most 64 for factorization "banded" (65)`)
+	f(end, end+"factorization = \"dense\"\n", `23: stream.orders.moments.factorization: "dense" needs the stream's horizon`)
+	f(end, end+"normalise = true\n", `23: stream.orders.moments.normalise: belongs to factorizations "sqrt", "bsr", "bisr", "banded" and "blt" (true)`)
+	f(end, end+"normalise = true\nfactorization = \"bsr\"\n", `23: stream.orders.moments.normalise: needs a horizon of at most 65536 steps (true)`)
 
 	// What the mechanism's package says, at its place.
 	f("clip = 1.0", "clip = -1.0", "21: stream.orders.moments.clip: must be positive and finite (-1)")
@@ -408,15 +406,30 @@ func TestDefects(t *testing.T) {
 	f(`"mean"`, `"sum"`+"\ncovariance = true", `23: stream.orders.moments.covariance: a sum has no covariance (true)`)
 	f(`"mean"`, `"mean"`+"\nfactorization = \"sqrt\"", `23: stream.orders.moments.factorization: "sqrt" needs the stream's horizon`)
 	f(`"mean"`, `"mean"`+"\nnu = 1\ninflation = 2", `23: stream.orders.moments.nu: give at most one of nu, weights and inflation`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"ime\"\nnu = 1", `24: stream.orders.moments.nu: belongs to the methods "auto", "jme" and "combined"`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"pp\"", `23: stream.orders.moments.method: must not be "pp" for steps of several slots: it squares rows one by one, and would square their sum`)
+	f(`"mean"`, `"mean"`+"\nmethod = \"cs\"", `20: stream.orders.moments.tau: must be positive and finite for method "cs" (0)`)
+	f(`"mean"`, `"mean"`+"\ntau = 1\nsplit = 0.4\nmetric = \"sum\"\nmethod = \"jme\"", `23: stream.orders.moments.tau: belongs to method "cs" (1)`,
+		`24: stream.orders.moments.split: belongs to method "ime" (0.4)`, `25: stream.orders.moments.metric: belongs to method "auto" ("sum")`)
+	f(`"mean"`, `"mean"`+"\npsd_floor = -1", `23: stream.orders.moments.psd_floor: must be at least 0 (-1)`)
+	f(`"mean"`, `"mean"`+"\npsd_floor = 0\ncovariance = false", `23: stream.orders.moments.psd_floor: needs the covariance`)
+	f(`"orders.dp"`, `"orders.dp", values = ["mean", "covariance_psd"]`,
+		`11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original" or "covariance_original" ("covariance_psd")`)
 	f(`"mean"`, `"mean"`+"\nweights = [1]", `23: stream.orders.moments.weights: must be two positive numbers ([1])`)
 	f(`"mean"`, `"window"`+"\nwindow = -1", `23: stream.orders.moments.window: must be at least 1 (-1)`)
 
 	// Horizons.
 	f("step ", "on_horizon = \"halt\"\nstep ", `14: stream.orders.on_horizon: needs a horizon ("halt")`)
 	f("step ", "horizon = 10\non_horizon = \"stop\"\nstep ", `15: stream.orders.on_horizon: must be "halt", "rollover" or "continue" ("stop")`)
-	sqrt := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"continue\"", 1) + "factorization = \"sqrt\"\n"
-	if got := faults(t, sqrt); !slices.Equal(got, []string{`16: stream.orders.on_horizon: must not be "continue": factorization "sqrt" ends at the horizon`}) {
-		t.Error(got)
+	for extra, why := range map[string]string{
+		"factorization = \"sqrt\"\n":                   `factorization "sqrt" ends at the horizon`,
+		"factorization = \"dense\"\n":                  `factorization "dense" ends at the horizon`,
+		"factorization = \"bisr\"\nnormalise = true\n": `normalised noise ends at the horizon`,
+	} {
+		src := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"continue\"", 1) + extra
+		if got := faults(t, src); !slices.Equal(got, []string{`16: stream.orders.on_horizon: must not be "continue": ` + why}) {
+			t.Error(got)
+		}
 	}
 
 	// Addresses, topics, files.

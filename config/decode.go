@@ -613,6 +613,10 @@ func assign(f reflect.Value, value any) {
 	}
 	v := reflect.ValueOf(value)
 	if f.Kind() == reflect.Pointer {
+		if value == "off" {
+			f.SetZero()
+			return
+		}
 		p := reflect.New(f.Type().Elem())
 		p.Elem().Set(v.Convert(f.Type().Elem()))
 		f.Set(p)

@@ -205,8 +205,13 @@ func (d *document) checkHorizon(s *Stream, key toml.Key) {
 		d.add(on, -1, "needs a horizon", s.OnHorizon)
 		return
 	}
-	if s.OnHorizon == "continue" && s.Moments != nil && s.Moments.Factorization == "sqrt" {
-		d.add(on, -1, `must not be "continue": factorization "sqrt" ends at the horizon`, nil)
+	if m := s.Moments; s.OnHorizon == "continue" && m != nil {
+		switch {
+		case m.Factorization == "sqrt" || m.Factorization == "dense":
+			d.add(on, -1, fmt.Sprintf(`must not be "continue": factorization %q ends at the horizon`, m.Factorization), nil)
+		case m.Normalise:
+			d.add(on, -1, `must not be "continue": normalised noise ends at the horizon`, nil)
+		}
 	}
 }
 
@@ -232,8 +237,16 @@ var follows = map[string][]string{
 	"moments.window":        {"workload"},
 	"moments.covariance":    {"workload"},
 	"moments.buffers":       {"factorization"},
-	"moments.factorization": {"horizon"},
+	"moments.bands":         {"factorization"},
+	"moments.normalise":     {"factorization", "horizon"},
+	"moments.tune":          {"horizon"},
+	"moments.factorization": {"horizon", "method", "on_horizon"},
 	"moments.nu":            {"weights", "inflation"},
+	"moments.split":         {"method"},
+	"moments.tau":           {"method"},
+	"moments.metric":        {"method"},
+	"moments.method":        {"step"},
+	"moments.psd_floor":     {"covariance", "workload"},
 	"sgd.target":            {"columns"},
 	"sgd.zeta":              {"clip"},
 	"sgd.stat":              {"clip"},
@@ -285,7 +298,11 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		}
 		return under(key, table)
 	}
-	for _, err := range fault.All(m.Validate()) {
+	faults := fault.All(m.Validate())
+	if s.Moments != nil && d.sound(under(key, "privacy", "adjacency")) {
+		faults = append(faults, fault.All(s.Moments.ValidateFor(s.Privacy.Adjacency))...)
+	}
+	for _, err := range faults {
 		f, ok := err.(*fault.Fault)
 		if !ok {
 			d.note(locate(""), -1, err.Error(), nil)
@@ -325,13 +342,9 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	if !d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
 		return
 	}
-	later := []string{"covariance_psd", "second_moment_projected", "valid_count"}
 	published := s.mechanism().Values()
 	for i, name := range s.Output.Values {
-		switch {
-		case slices.Contains(later, name):
-			d.add(values, i, fault.NotYet, name)
-		case !slices.Contains(published, name):
+		if !slices.Contains(published, name) {
 			d.add(values, i, "must be a value that this stream publishes: "+alternatives(published), name)
 		}
 	}

@@ -175,6 +175,15 @@ func (w *Wide) Sub(v int64) {
 	w.Hi -= v>>63 + int64(borrow)
 }
 
+// AddProduct adds a·b.
+func (w *Wide) AddProduct(a, b int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	hi -= uint64(a)&uint64(b>>63) + uint64(b)&uint64(a>>63) // from unsigned to signed
+	var carry uint64
+	w.Lo, carry = bits.Add64(w.Lo, lo, 0)
+	w.Hi += int64(hi + carry)
+}
+
 // Float returns the nearest float64 of w·2^exp.
 func (w Wide) Float(exp int) float64 {
 	if w.Hi == int64(w.Lo)>>63 {

@@ -199,6 +199,30 @@ func TestWide(t *testing.T) {
 	}
 }
 
+// TestWideProducts adds products of every sign and size, the extremes among them.
+func TestWideProducts(t *testing.T) {
+	source := rand.New(rand.NewPCG(3, 3))
+	values := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MinInt64 + 1, 1 << 32, -1 << 32}
+	for range 20 {
+		values = append(values, int64(source.Uint64()))
+	}
+	for _, a := range values {
+		for _, b := range values {
+			start := Wide{Hi: int64(source.Uint64()) >> 2, Lo: source.Uint64()}
+			w := start
+			w.AddProduct(a, b)
+			big128 := func(w Wide) *big.Int {
+				x := new(big.Int).Lsh(big.NewInt(w.Hi), 64)
+				return x.Add(x, new(big.Int).SetUint64(w.Lo))
+			}
+			want := new(big.Int).Mul(big.NewInt(a), big.NewInt(b))
+			if want.Add(want, big128(start)); want.Cmp(big128(w)) != 0 {
+				t.Fatalf("%v + %d·%d is %v, want %v", start, a, b, big128(w), want)
+			}
+		}
+	}
+}
+
 // TestAccumulate adds vectors inside and far outside of the ball: what is added
 // is inside by integers, and a vector that is refused leaves no trace.
 func TestAccumulate(t *testing.T) {

@@ -75,12 +75,9 @@ const (
 )
 
 func roundOne(z float64, row Row, j int, sd, s, r float64) int64 {
-	a := float64(sd * z)
-	x := float64(r * (a - s))
-	w := (x + magic) - magic // half to even; a half is ambiguous and decided below
-	tau := float64(r * (float64(errZ*sd) + float64(errOp*(math.Abs(a)+math.Abs(s)))))
-	if math.Abs(x-w) < 0.5-tau && math.Abs(z) <= maxFloatZ && math.Abs(x) < maxUnits {
-		return int64(w)
+	x, n, tau := shaped(float64(sd*z), float64(errZ*sd), s, r)
+	if math.Abs(x-n) < 0.5-tau && math.Abs(z) <= maxFloatZ && math.Abs(x) < maxUnits {
+		return int64(n)
 	}
 	return roundExactly(x, tau, z, row, j, sd, s, r)
 }
@@ -93,9 +90,16 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	scale := float64(r * at(sd, j))
 	// |scale·z|·2¹² must stay below 2⁵¹ for every z of the main table, and the
 	// error of scale·z below 2⁻¹².
-	if len(s) > 0 || len(sd) > 1 || !(scale < 1<<35) {
+	if len(s) > 0 {
+		if len(sd) > 1 {
+			sd = sd[j : j+len(z)]
+		}
+		roundShaped(w, z, row, j, sd, s[j:], r)
+		return
+	}
+	if len(sd) > 1 || !(scale < 1<<35) {
 		for i, zi := range z {
-			w[i] = roundOne(zi, row, j+i, at(sd, j+i), at(s, j+i), r)
+			w[i] = roundOne(zi, row, j+i, at(sd, j+i), 0, r)
 		}
 		return
 	}
@@ -110,6 +114,43 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 			w[i] = roundOne(zi, row, j+i, at(sd, j), 0, r)
 		}
 	}
+}
+
+// roundShaped is roundOne where there is an s, without a call where the bound
+// settles the integer. s begins with coordinate j, and so does sd, unless one
+// number stands for all.
+func roundShaped(w []int64, z []float64, row Row, j int, sd, s []float64, r float64) {
+	w, s = w[:len(z)], s[:len(z)]
+	if len(sd) == 1 {
+		one, base := sd[0], float64(errZ*sd[0])
+		for i, zi := range z {
+			x, n, tau := shaped(float64(one*zi), base, s[i], r)
+			if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
+				w[i] = int64(n)
+				continue
+			}
+			w[i] = roundExactly(x, tau, zi, row, j+i, one, s[i], r)
+		}
+		return
+	}
+	sd = sd[:len(z)]
+	for i, zi := range z {
+		x, n, tau := shaped(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
+		if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
+			w[i] = int64(n)
+			continue
+		}
+		w[i] = roundExactly(x, tau, zi, row, j+i, sd[i], s[i], r)
+	}
+}
+
+// shaped returns x = r(a − s), the integer next to it and the bound on the error
+// of x, where z's share of the bound is base.
+func shaped(a, base, s, r float64) (x, n, tau float64) {
+	x = float64(r * (a - s))
+	n = (x + magic) - magic // half to even; a half is ambiguous and decided exactly
+	tau = float64(r * (base + float64(errOp*(math.Abs(a)+math.Abs(s)))))
+	return x, n, tau
 }
 
 // roundExactly finds the largest m with r(sd·Z − s) + ½ ≥ m, that is

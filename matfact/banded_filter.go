@@ -8,12 +8,16 @@ type bandedFilter struct {
 	dim     int
 	step    int
 	ring    []float64 // the row of step t at ((t−1) mod (p−1))·dim
+	past    []float64 // scratch
 }
 
 // NewFilter implements Factorization.
 func (b *banded) NewFilter(dim int) Filter {
 	checkDim(dim)
-	f := &bandedFilter{inverse: b.stored.Kind == "bisr", dim: dim, ring: make([]float64, len(b.stored.Bands)*dim)}
+	f := &bandedFilter{
+		inverse: b.stored.Kind == "bisr", dim: dim,
+		ring: make([]float64, len(b.stored.Bands)*dim), past: make([]float64, min(block, dim)),
+	}
 	for _, m := range b.stored.Bands {
 		f.bands = append(f.bands, m.float())
 	}
@@ -33,8 +37,8 @@ func (f *bandedFilter) Next(dst, z []float64) {
 		row := func(k int) []float64 { // of step t−k
 			return f.ring[(f.step+depth-k)%depth*f.dim:][first:last]
 		}
-		var past [block]float64
-		sum := past[:last-first]
+		sum := f.past[:last-first]
+		clear(sum)
 		k, known := 1, min(f.step, depth)
 		for ; k+3 <= known; k += 4 {
 			add4(sum, row(k), row(k+1), row(k+2), row(k+3), f.bands[k-1:k+3])

@@ -3,38 +3,162 @@ package matfact
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"sync"
 	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/rival"
 )
 
-// BenchmarkShaper measures a step (Predict and Push) with noise of realistic
-// size, without the draw.
-func BenchmarkShaper(b *testing.B) {
-	sum := Workload{Kind: "sum"}
-	for _, c := range []struct {
-		name string
-		f    Factorization
-		from uint64
-	}{
-		{"blt4", mustNew(b, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, sum), 0},
-		{"phased", mustNew(b, Config{Kind: "phased"}, sum), 1e6},
-	} {
-		for _, dim := range []int{10, 1024, 1 << 20} {
-			b.Run(fmt.Sprintf("%s/D=%d", c.name, dim), func(b *testing.B) {
-				shaper := c.f.NewShaper(dim).(*bufferedShaper)
-				shaper.step, shaper.phase = c.from, shaper.phaseAfter(c.from)
-				s, w := make([]float64, dim), make([]int64, dim)
-				for j := range w {
-					w[j] = int64(float64(1<<25) * math.Sin(float64(j)))
-				}
-				shaper.Push(w)
-				b.ReportAllocs()
-				for b.Loop() {
-					shaper.Predict(s)
-					shaper.Push(w)
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(dim), "ns/coordinate")
-			})
+// The rival of the benchmarks below draws as many Gaussians that protect nothing,
+// by NormFloat64 on ChaCha8.
+
+// BenchmarkFilter measures a step in float64 without the draw.
+func BenchmarkFilter(b *testing.B) {
+	eachFactor(b, func(b *testing.B, c benchedFactor, dim int) {
+		filter, z, y := c.filter(dim), make([]float64, dim), make([]float64, dim)
+		for i := range z {
+			z[i] = math.Sin(float64(i))
 		}
+		rival.Compare(b, dim, func() { filter.Next(y, z) }, "NormFloat64", normals(dim))
+	})
+}
+
+// BenchmarkShaper measures a step in integers without the draw: Predict, a
+// rounding in float64, Push.
+func BenchmarkShaper(b *testing.B) {
+	eachFactor(b, func(b *testing.B, c benchedFactor, dim int) {
+		shaper, z, s, w := c.shaper(dim), make([]float64, dim), make([]float64, dim), make([]int64, dim)
+		for i := range z {
+			z[i] = (1 << 24) * math.Sin(float64(i))
+		}
+		rival.Compare(b, dim, func() {
+			r := shaper.Predict(s)
+			for i, x := range z {
+				w[i] = int64(r*(x-s[i]) + 0.5)
+			}
+			shaper.Push(w)
+		}, "NormFloat64", normals(dim))
+	})
+}
+
+// BenchmarkNoise measures all that a step's noise takes: the row absorbed, keys, draws,
+// exact rounding and shaping.
+func BenchmarkNoise(b *testing.B) {
+	eachFactor(b, func(b *testing.B, c benchedFactor, dim int) {
+		step := noiseStep(b, c, dim, "bench")
+		rival.Compare(b, dim, step, "NormFloat64", normals(dim))
+	})
+}
+
+// BenchmarkCores measures a step of a long row, draws included, by two goroutines
+// that have half of the coordinates each, against the same by one.
+func BenchmarkCores(b *testing.B) {
+	c := benchedFactor{"blt4", mustNew(b, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, Workload{Kind: "sum"}), 0}
+	for _, dim := range []int{100000, 1 << 20} {
+		halves := func() [2]func() {
+			return [2]func(){noiseStep(b, c, dim/2, "first half"), noiseStep(b, c, dim/2, "second half")}
+		}
+		both, one := halves(), halves()
+		b.Run(fmt.Sprintf("D=%d", dim), func(b *testing.B) {
+			rival.Compare(b, dim, func() {
+				var group sync.WaitGroup
+				for _, step := range both {
+					group.Go(step)
+				}
+				group.Wait()
+			}, "one-core", func() {
+				for _, step := range one {
+					step()
+				}
+			})
+		})
+	}
+}
+
+// noiseStep returns a step of noise for dim coordinates.
+func noiseStep(b *testing.B, c benchedFactor, dim int, stream string) func() {
+	epoch, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, stream, 1, [16]byte{}, [32]byte{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := dp.NewTranscript([32]byte{3})
+	shaper, s, w, hidden := c.shaper(dim), make([]float64, dim), make([]int64, dim), make([]int64, dim)
+	var t uint64
+	return func() {
+		t++
+		row := epoch.Step(t, &h).Row("bench", hidden)
+		r := shaper.Predict(s)
+		dp.RoundRow(w, row, []float64{1 << 24}, s, r)
+		shaper.Push(w)
+	}
+}
+
+func eachFactor(b *testing.B, f func(b *testing.B, c benchedFactor, dim int)) {
+	for _, c := range benched(b) {
+		for _, dim := range []int{10, 1000, 1000000} {
+			b.Run(fmt.Sprintf("%s/D=%d", c.name, dim), func(b *testing.B) { f(b, c, dim) })
+		}
+	}
+}
+
+// normals returns the rival.
+func normals(dim int) func() {
+	source := rand.New(rand.NewChaCha8([32]byte{}))
+	return func() {
+		for range dim {
+			benchSink += source.NormFloat64()
+		}
+	}
+}
+
+var benchSink float64
+
+// benchedFactor is a factorization, and a number of steps after which a shaper
+// or filter of it is measured.
+type benchedFactor struct {
+	name string
+	f    Factorization
+	from uint64
+}
+
+// filter returns a filter that has its full state.
+func (c benchedFactor) filter(dim int) Filter {
+	filter, z := c.f.NewFilter(dim), make([]float64, dim)
+	if f, ok := filter.(*bufferedFilter); ok && c.from > 0 {
+		f.step = c.from
+		f.enter(f.matrix.phase(c.from + 1))
+	}
+	for range 40 {
+		filter.Next(z, z)
+	}
+	return filter
+}
+
+// shaper returns a shaper that has its full state.
+func (c benchedFactor) shaper(dim int) Shaper {
+	shaper, w := c.f.NewShaper(dim), make([]int64, dim)
+	if s, ok := shaper.(*bufferedShaper); ok {
+		s.step, s.phase = c.from, s.phaseAfter(c.from)
+	}
+	for range 40 {
+		shaper.Push(w)
+	}
+	return shaper
+}
+
+func benched(t testing.TB) []benchedFactor {
+	sum := Workload{Kind: "sum"}
+	return []benchedFactor{
+		{"identity", mustNew(t, Config{Kind: "identity"}, sum), 0},
+		{"bsr8", mustNew(t, Config{Kind: "bsr", Bands: 8}, sum), 0},
+		{"bsr32", mustNew(t, Config{Kind: "bsr", Bands: 32}, sum), 0},
+		{"bisr8", mustNew(t, Config{Kind: "bisr", Bands: 8}, sum), 0},
+		{"bisr32", mustNew(t, Config{Kind: "bisr", Bands: 32}, sum), 0},
+		{"blt2", mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 2}, sum), 0},
+		{"blt4", mustNew(t, Config{Kind: "blt", Tune: 1e5, Buffers: 4}, sum), 0},
+		{"phased", mustNew(t, Config{Kind: "phased"}, sum), 1e6},
 	}
 }
 

@@ -643,3 +643,76 @@ func TestRandomMatrices(t *testing.T) {
 	}
 	t.Logf("largest relative error %.1e", worst)
 }
+
+// TestRandomBands draws bands of every kind that Stored allows, normalised or
+// not, and compares what is claimed with the dense matrix: variances, column
+// norms, the reach of the noise, and what Shaper and Filter do.
+func TestRandomBands(t *testing.T) {
+	const n = 40
+	source := rand.New(rand.NewPCG(17, 18))
+	for trial := range 300 {
+		s := &Stored{Kind: []string{"bsr", "bisr", "banded"}[trial%3]}
+		p := 1 + source.IntN(12)
+		// Shares of 1 that add up to less (bisr), or steps down from 1 to 0.
+		share, sum := make([]float64, p), 0.0
+		for k := range share {
+			share[k] = math.Exp(-6 * source.Float64())
+			sum += share[k]
+		}
+		rest := 1.0
+		for k := range p - 1 {
+			if s.Kind == "bisr" {
+				s.Bands = append(s.Bands, floorFixed(0.99*source.Float64()*share[k]/sum)|1)
+			} else {
+				rest -= share[k] / sum
+				s.Bands = append(s.Bands, floorFixed(rest))
+			}
+		}
+		c := Config{Kind: s.Kind, Stored: s}
+		if c.Normalise = trial%2 == 0; c.Normalise {
+			c.Horizon, s.Height = n, n
+		}
+		f := mustNew(t, c, Workload{Kind: "sum"})
+		name := fmt.Sprintf("trial %d, %s", trial, s.Kind)
+		dense := denseMatrix(f, n)
+		inverse := invert(dense)
+		var reach float64
+		for j := range n {
+			var norm, sum float64
+			for i := range n {
+				norm += dense[i][j] * dense[i][j]
+				sum += math.Abs(inverse[j][i])
+			}
+			if math.Sqrt(norm) > f.ColNorm() {
+				t.Fatalf("%s: column %d has norm %.17g, ColNorm is %.17g", name, j, math.Sqrt(norm), f.ColNorm())
+			}
+			reach = max(reach, sum)
+		}
+		limits, err := f.Limits(1 << 24)
+		if err != nil || limits.Noise < reach*14*(1<<24) {
+			t.Fatalf("%s: Limits is %+v, %v; rows of C⁻¹ reach %g", name, limits, err, reach)
+		}
+		for _, w := range []Workload{{Kind: "sum"}, {Kind: "window", Window: 7}, {Kind: "exponential", Decay: source.Float64()}} {
+			rows := apply(w, inverse)
+			for step := uint64(1); step <= n; step += 3 {
+				scale := math.Sqrt(f.RowVar(w, step) * f.RowVar(w, n))
+				if got, want := f.Cov(w, step, n), dot(rows[step-1], rows[n-1]); !(math.Abs(got-want) < 1e-11*scale) {
+					t.Fatalf("%s: Cov(%v, %d, %d) = %.15g, want %.15g", name, w, step, n, got, want)
+				}
+				near(t, name+": RowVar", f.RowVar(w, step), dot(rows[step-1], rows[step-1]), 1e-11)
+			}
+		}
+		shaper, filter := f.NewShaper(1), f.NewFilter(1)
+		z, y, row, w := []float64{0}, []float64{0}, []float64{0}, []int64{0}
+		const sd = 1 << 34
+		for step := range n {
+			z[0] = source.NormFloat64()
+			filter.Next(y, z)
+			draw(w, z, row, sd, shaper.Predict(row))
+			shaper.Push(w)
+			if d := float64(w[0])/sd - y[0]; math.Abs(d) > 1e-8 {
+				t.Fatalf("%s: step %d: the Shaper is %g from the Filter", name, step+1, d)
+			}
+		}
+	}
+}

@@ -42,7 +42,7 @@ func newNormalised(c toeplitz, stored *Stored, n int) Factorization {
 	for j, x := range c.column(n) {
 		sum.add(x)
 		t := n - 1 - j // the column that has j+1 rows
-		norm := math.Sqrt(sum.float()) * (1 + 0x1p-48)
+		norm := math.Sqrt(sum.float())
 		m := math.Floor(1 / (fineUnit * norm))
 		f.factor[t], f.scale[t] = int64(m), 1/(fineUnit*m)
 		f.colNorm = max(f.colNorm, norm*(m*fineUnit))

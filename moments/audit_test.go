@@ -19,26 +19,39 @@ type subject struct {
 	plan   Plan
 	kernel matfact.Workload
 	c      audit.Matrix
+	worst  func(dp.Adjacency) audit.Pair
 }
 
 // newSubject returns a subject for e, which must not have closed a step.
 func newSubject(e *Estimator) (*subject, error) {
-	w := e.cfg.workload()
-	c, err := audit.Stored(e.plan.Factorization, w, e.cfg.Horizon)
+	p, w := e.Plan(), e.cfg.workload()
+	c, err := audit.Stored(p.Factorization, w, e.cfg.Horizon)
 	if err != nil {
 		return nil, err
 	}
-	p := e.Plan()
-	s := audit.Joint{
-		Mechanism: e, Mu: p.Mu, Workload: w, C: c, First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal,
-		Exp: p.Lattice.Exp, SecondExp: p.SecondExp,
-	}.Subject()
-	return &subject{s, e, e.cfg, p, w.Kernel(), c}, nil
+	m := audit.Moments{
+		Mechanism: e, Mu: p.Mu, Method: p.Method, Workload: w, C: c, Clip: p.Clip,
+		First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal, Count: p.Count,
+		Exp: p.Lattice.Exp, SecondExp: p.SecondExp, CountExp: p.CountExp,
+	}
+	if p.SecondFactorization != nil {
+		m.Second = e.cfg.second().workload()
+		if m.SecondC, err = audit.Stored(p.SecondFactorization, m.Second, e.cfg.Horizon); err != nil {
+			return nil, err
+		}
+	}
+	return &subject{m.Subject(), e, e.cfg, p, w.Kernel(), c, m.Worst}, nil
 }
 
+// mustSubject builds an estimator also where New refuses a weight as useless: it
+// must be private all the same.
 func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
 	t.Helper()
-	a, err := newSubject(mustNew(t, c, p))
+	e, err := newEstimator(c, p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := newSubject(e)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,43 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
+// BenchmarkStep measures the records of a whole step, up to where noise is drawn:
+// what BenchmarkAdd does, and at the step's end what is left of blocks, and the
+// rounding of squares to their lattice. A step of one record has an end for each.
+func BenchmarkStep(b *testing.B) {
+	for _, d := range []int{10, 100, 1000} {
+		for _, step := range []int{1, 100} {
+			b.Run(fmt.Sprintf("d=%d/step=%d", d, step), func(b *testing.B) {
+				e, err := New(Config{Method: "jme", Clip: 1.3, Columns: d, Step: uint64(step), Factorization: "identity"},
+					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+				if err != nil {
+					b.Fatal(err)
+				}
+				rows := make([][]float64, 64)
+				source := rand.New(rand.NewPCG(1, 2))
+				for i := range rows {
+					rows[i] = make([]float64, d)
+					for j := range d {
+						rows[i][j] = source.NormFloat64()
+					}
+				}
+				square := make([]float64, d*(d+1)/2)
+				rival.Compare(b, step, func() {
+					for i := range step {
+						e.Add(0, rows[i%len(rows)])
+					}
+					e.endBlock()
+					e.rows = 0
+				}, "rank1", func() {
+					for i := range step {
+						rankOne(square, rows[i%len(rows)])
+					}
+				})
+			})
+		}
+	}
+}
+
 // rankOne adds the upper triangle of xxᵀ.
 func rankOne(square, x []float64) {
 	for i, v := range x {
@@ -53,6 +90,35 @@ func rankOne(square, x []float64) {
 		square = square[len(tail):]
 		for j, y := range tail {
 			row[j] += v * y
+		}
+	}
+}
+
+// BenchmarkMethods measures a step of one record and its release by every method,
+// against that of joint estimation.
+func BenchmarkMethods(b *testing.B) {
+	for _, d := range []int{10, 100} {
+		for _, method := range []string{"ime", "pp_debiased", "combined"} {
+			b.Run(fmt.Sprintf("%s/d=%d", method, d), func(b *testing.B) {
+				row := make([]float64, d)
+				row[0] = 0.5
+				steps := func(method string) func() {
+					e, err := New(Config{Method: method, Clip: 1.3, Columns: d, Step: 1, Factorization: "identity"},
+						dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+					if err != nil {
+						b.Fatal(err)
+					}
+					noise, step := keyed(b, 1), uint64(0)
+					return func() {
+						step++
+						e.Add(step-1, row)
+						if _, err := e.Close(noise(step)); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				rival.Compare(b, 1, steps(method), "jme", steps("jme"))
+			})
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package moments
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 
+	"streamdp/dp"
 	"streamdp/internal/fault"
 	"streamdp/matfact"
 )
@@ -11,7 +14,10 @@ import (
 // Config describes a moment estimator. The fields with a TOML name are the
 // keys of a stream's [moments] table; the others come from the stream itself.
 type Config struct {
-	// Method is "auto" (the default) or "jme".
+	// Method is "auto" (the default), "jme" (joint estimation), "ime"
+	// (independent), "cs" (concatenation and split), "pp" and "pp_debiased"
+	// (squares of noisy rows, as they are or with their bias removed) or
+	// "combined" (jme and pp_debiased).
 	Method string `toml:"method"`
 	// Clip is the bound on a row's Euclidean norm, in scaled units. Required.
 	Clip float64 `toml:"clip"`
@@ -24,15 +30,19 @@ type Config struct {
 	// elsewhere.
 	Window uint64 `toml:"window"`
 	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
-	// "blt" or "phased".
+	// "banded", "dense", "blt" or "phased".
 	Factorization string `toml:"factorization"`
 	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it.
 	Buffers int `toml:"buffers"`
-	// Bands is the number of bands of "bsr" and "bisr", the diagonal included,
-	// 1–256. Default 16; the other factorizations do not use it.
+	// Bands is the number of bands of "bsr", "bisr" and "banded", the diagonal
+	// included, 1–256, or 1–64 for "banded". Default 16; the other factorizations
+	// do not use it.
 	Bands int `toml:"bands"`
-	// Tune is the number of steps for which a BLT's error is minimised; 0
-	// means the horizon.
+	// Normalise scales the noise to a horizon at which the epoch ends for
+	// certain. It goes with "sqrt", "bsr", "bisr", "banded" and "blt".
+	Normalise bool `toml:"normalise"`
+	// Tune is the number of steps for which the error of "blt" and "banded" is
+	// minimised; 0 means the horizon.
 	Tune uint64 `toml:"tune"`
 	// Nu is the dimensionless weight ν of the second moment. 0 chooses it: by
 	// Weights or Inflation if one of them is given, else under replacement as
@@ -44,9 +54,30 @@ type Config struct {
 	// Inflation ≥ 1 chooses ν by the variance that the mean may gain. At most
 	// one of Nu, Weights and Inflation may be given.
 	Inflation float64 `toml:"inflation"`
+	// Split is the share of μ² that "ime" gives the mean, in (0, 1). Default ½.
+	Split float64 `toml:"split"`
+	// Tau is the weight λ of the second moment in "cs", in 1/x². Required there,
+	// a fault elsewhere.
+	Tau float64 `toml:"tau"`
+	// Metric is the error by which "auto" chooses: "last" (the default), of the
+	// release of the last step, or "sum", of all releases up to it. Without a
+	// horizon the last step is Tune, or 10 000.
+	Metric string `toml:"metric"`
+	// PSDFloor asks for covariance_psd, the covariance with its eigenvalues
+	// raised to this number, at least 0. Default nil: none.
+	PSDFloor *float64 `toml:"psd_floor"`
+	// Project asks for second_moment_projected, the second moment brought to the
+	// positive semidefinite matrices of a trace that clipped rows can have.
+	Project bool `toml:"project"`
 	// Covariance asks for the covariance; default true, but false for "sum",
 	// which has none.
 	Covariance *bool `toml:"covariance"`
+	// ValidCount asks for the number of valid records, with noise of its own.
+	ValidCount bool `toml:"valid_count"`
+
+	// Second, if not nil, gives the second moment its own workload and
+	// factorization, in the methods "jme" and "ime". Library only.
+	Second *Second `toml:"-"`
 
 	// Columns is the length d of a row.
 	Columns int `toml:"-"`
@@ -62,10 +93,31 @@ type Config struct {
 	Centre, Scale []float64 `toml:"-"`
 }
 
-// unbuilt are values of the schema that later versions will know.
-var unbuilt = map[string][]string{
-	"method":        {"ime", "cs", "pp", "pp_debiased", "combined"},
-	"factorization": {"banded", "dense"},
+// Second is a workload and a factorization of the second moment's own; its fields
+// are as those of Config. A covariance needs equal workloads.
+type Second struct {
+	Workload      string
+	Decay         float64
+	Window        uint64
+	Factorization string
+	Buffers       int
+	Bands         int
+	Normalise     bool
+	Tune          uint64
+}
+
+// second returns the configuration of a stream whose moments are both as the
+// second one.
+func (c *Config) second() *Config {
+	if c.Second == nil {
+		return c
+	}
+	no, s, x := false, c.Second, *c
+	x.Workload, x.Decay, x.Window, x.Factorization = s.Workload, s.Decay, s.Window, s.Factorization
+	x.Buffers, x.Bands, x.Normalise, x.Tune = s.Buffers, s.Bands, s.Normalise, s.Tune
+	x.Second, x.Covariance, x.PSDFloor, x.Project = nil, &no, nil, false
+	x.Defaults()
+	return &x
 }
 
 // Defaults fills in what has a default.
@@ -79,11 +131,17 @@ func (c *Config) Defaults() {
 	if c.Factorization == "" {
 		c.Factorization = "auto"
 	}
+	if c.Split == 0 {
+		c.Split = 0.5
+	}
+	if c.Metric == "" {
+		c.Metric = "last"
+	}
 	if c.Bands == 0 {
 		c.Bands = defaultBands
 	}
 	if c.Covariance == nil {
-		yes := c.Workload != "sum"
+		yes := c.Workload != "sum" && (c.Second == nil || c.second().workload() == c.workload())
 		c.Covariance = &yes
 	}
 }
@@ -91,19 +149,22 @@ func (c *Config) Defaults() {
 // Values returns the names of the values that a release holds, in their order.
 // It expects Defaults to have run.
 func (c *Config) Values() []string {
-	if c.Workload == "sum" {
-		return []string{"sum", "second_moment"}
-	}
 	names := []string{"mean", "second_moment"}
-	if *c.Covariance {
-		names = append(names, "covariance")
+	if c.Workload == "sum" {
+		names[0] = "sum"
 	}
-	if c.scaled() {
-		names = append(names, "mean_original")
-		if *c.Covariance {
-			names = append(names, "covariance_original")
+	add := func(yes bool, name string) {
+		if yes {
+			names = append(names, name)
 		}
 	}
+	original := c.scaled() && c.Workload != "sum"
+	add(*c.Covariance, "covariance")
+	add(c.PSDFloor != nil, "covariance_psd")
+	add(c.Project, "second_moment_projected")
+	add(original, "mean_original")
+	add(original && *c.Covariance, "covariance_original")
+	add(c.ValidCount, "valid_count")
 	return names
 }
 
@@ -131,17 +192,11 @@ func (c *Config) Validate() error {
 				return
 			}
 		}
-		for _, u := range unbuilt[key] {
-			if value == u {
-				l.Add(key, fault.NotYet, value)
-				return
-			}
-		}
 		l.Add(key, "must be "+quoted(built), value)
 	}
-	oneOf("method", c.Method, "auto", "jme")
+	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
-	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "blt", "phased")
+	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased")
 	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
@@ -156,13 +211,16 @@ func (c *Config) Validate() error {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
 	}
 	l.Check(c.Buffers >= 0 && c.Buffers <= 8, "buffers", "must be 0 (chosen) to 8", c.Buffers)
-	kind := c.Factorization
-	if kind == "auto" {
-		kind = matfact.Auto(c.workload(), c.tune()).Kind
-	}
+	kind := c.factorization(c.Method)
 	l.Check(c.Buffers == 0 || kind == "blt", "buffers", "belongs to factorization \"blt\"", c.Buffers)
 	l.Check(c.Bands >= 1 && c.Bands <= 256, "bands", "must be 1 to 256", c.Bands)
-	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\" and \"bisr\"", c.Bands)
+	l.Check(c.Bands <= 64 || kind != "banded", "bands", "must be at most 64 for factorization \"banded\"", c.Bands)
+	l.Check(c.Bands == defaultBands || banded(kind), "bands", "belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands)
+	if c.Normalise {
+		l.Check(banded(kind) || kind == "sqrt" || kind == "blt", "normalise", "belongs to factorizations \"sqrt\", \"bsr\", \"bisr\", \"banded\" and \"blt\"", true)
+		l.Check(c.Horizon >= 1 && c.Horizon <= 1<<16, "normalise", "needs a horizon of at most 65536 steps", true)
+		l.Check(!c.Endless, "on_horizon", "must not be \"continue\": normalised noise ends at the horizon", nil)
+	}
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
 	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
@@ -177,8 +235,13 @@ func (c *Config) Validate() error {
 	if c.Covariance != nil && *c.Covariance {
 		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
 	}
-	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", nil)
-	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
+	c.validateMethod(&l, kind)
+	if kind == "sqrt" || kind == "dense" {
+		l.Check(c.Horizon > 0, "factorization", fmt.Sprintf("%q needs the stream's horizon", kind), nil)
+		l.Check(!c.Endless, "on_horizon", fmt.Sprintf("must not be \"continue\": factorization %q ends at the horizon", kind), nil)
+	}
+	l.Check(kind != "dense" || c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
+	l.Check(kind != "banded" || c.tune() > 0 || c.workload().Kernel().Kind != "sum", "tune", "factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
 	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	// The charge of an epoch ends with its last slot.
@@ -186,11 +249,103 @@ func (c *Config) Validate() error {
 	return l.Err()
 }
 
+// squaring reports whether a method squares noisy rows.
+func squaring(method string) bool {
+	return method == "pp" || method == "pp_debiased" || method == "combined"
+}
+
+// factorization returns the kind of factorization that is used with a method:
+// squares of noisy rows gain nothing from correlated noise.
+func (c *Config) factorization(method string) string {
+	switch {
+	case c.Factorization != "auto":
+		return c.Factorization
+	case squaring(method):
+		return "identity"
+	}
+	return matfact.Auto(c.workload(), c.tune()).Kind
+}
+
+// validateMethod checks what belongs to some methods only. kind is the resolved
+// kind of factorization.
+func (c *Config) validateMethod(l *fault.List, kind string) {
+	if squaring(c.Method) {
+		l.Check(c.Step <= 1, "method", fmt.Sprintf("must not be %q for steps of several slots: it squares rows one by one, and would square their sum", c.Method), nil)
+		if reason := checkSquares(kind, c.Normalise, c.LastStep()); reason != "" {
+			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
+		}
+	}
+	if c.Method == "cs" {
+		l.Check(positive(c.Tau), "tau", "must be positive and finite for method \"cs\"", c.Tau)
+		l.Check(c.Second == nil, "method", "\"cs\" needs one matrix C for both moments: it shapes them as one vector", nil)
+	} else {
+		l.Check(c.Tau == 0, "tau", "belongs to method \"cs\"", c.Tau)
+	}
+	if c.Method == "ime" {
+		l.Check(c.Split > 0 && c.Split < 1, "split", "must be in (0, 1)", c.Split)
+	} else {
+		l.Check(c.Split == 0.5, "split", "belongs to method \"ime\"", c.Split)
+	}
+	if c.Method != "auto" && c.Method != "jme" && c.Method != "combined" {
+		for _, key := range []struct {
+			name  string
+			given bool
+		}{{"nu", c.Nu != 0}, {"weights", len(c.Weights) > 0}, {"inflation", c.Inflation != 0}} {
+			l.Check(!key.given, key.name, "belongs to the methods \"auto\", \"jme\" and \"combined\"", nil)
+		}
+	}
+	l.Check(c.Metric == "last" || c.Metric == "sum", "metric", "must be \"last\" or \"sum\"", c.Metric)
+	if c.Metric == "sum" {
+		l.Check(c.Method == "auto", "metric", "belongs to method \"auto\"", c.Metric)
+		l.Check(c.reference() <= longestSum, "metric", fmt.Sprintf("\"sum\" needs a horizon or tune of at most %d steps, for it adds them up", longestSum), c.Metric)
+	}
+	if c.PSDFloor != nil {
+		l.Check(*c.PSDFloor >= 0 && !math.IsInf(*c.PSDFloor, 0), "psd_floor", "must be at least 0 and finite", *c.PSDFloor)
+		l.Check(*c.Covariance, "psd_floor", "needs the covariance", nil)
+	}
+	if c.Second != nil {
+		l.Check(c.Method == "auto" || c.Method == "jme" || c.Method == "ime" || c.Method == "cs", "method",
+			"squares noisy rows, which have no factorization for the second moment", c.Method)
+		l.Check(!*c.Covariance || c.second().workload() == c.workload(), "covariance", "needs one workload for both moments", true)
+		for _, err := range fault.All(c.second().Validate()) {
+			var f *fault.Fault
+			if errors.As(err, &f) && !slices.ContainsFunc(*l, func(e error) bool { return e.Error() == f.Error() }) {
+				*l = append(*l, fmt.Errorf("second moment: %w", err))
+			}
+		}
+	}
+}
+
+// longestSum bounds the steps whose errors are added up to choose a method.
+const longestSum = 1 << 20
+
+// reference returns the step at whose release methods are compared.
+func (c *Config) reference() uint64 {
+	if t := c.Horizon; t != 0 {
+		return t
+	}
+	if c.Tune != 0 {
+		return c.Tune
+	}
+	return 1e4
+}
+
+// ValidateFor reports what is wrong under the given adjacency only: a weight that
+// costs the second moment accuracy and gains the first nothing. It expects
+// Defaults to have run.
+func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
+	if adjacency == dp.Replace && c.Columns > 0 && c.Nu > 0 && c.Nu < free(c.Columns) {
+		return &fault.Fault{Key: "nu", Value: c.Nu,
+			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", free(c.Columns))}
+	}
+	return nil
+}
+
 // defaultBands is the number of bands where none is given.
 const defaultBands = 16
 
 // banded reports whether a factorization has bands.
-func banded(kind string) bool { return kind == "bsr" || kind == "bisr" }
+func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
 
 // validateScaling reports faults of Centre and Scale. They are no part of
 // Validate, for the reader of a configuration fills them in and checks them.

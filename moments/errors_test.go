@@ -201,8 +201,8 @@ func TestGoldenErrors(t *testing.T) {
 	for range 10_000 {
 		divisor, a, b := 1+100*source.Float64(), source.NormFloat64(), source.NormFloat64()
 		step := 1 + source.Uint64N(1000)
-		v := e.variances(step, divisor)
-		u := e.factor.RowVar(e.workload, step)
+		v := e.variances(nil, step, divisor, divisor, 0)
+		u := e.shapes.first.variance(step)
 		sd := e.plan.First / divisor
 		if want := times(times(sd, sd), u); v.mean != want {
 			t.Fatalf("variance %x, want %x", v.mean, want)
@@ -293,7 +293,7 @@ func TestWorkloads(t *testing.T) {
 				// A record moves by at most g, its square by 2ζg, and a step's
 				// squares are rounded to g₂. Old records weigh less.
 				g, g2 := e.plan.Lattice.Step(), e.plan.SecondStep()
-				divisor := e.plan.First * math.Sqrt(e.factor.RowVar(e.workload, uint64(step)+1)) / r.Values[0].SE[0]
+				divisor := e.plan.First * math.Sqrt(e.shapes.first.factor.RowVar(e.shapes.first.kernel, uint64(step)+1)) / r.Values[0].SE[0]
 				tolerance := (added + 1) * (g + 2*e.plan.Clip*g + g2) / divisor
 				near := func(what string, got, want []float64) {
 					for i := range want {
@@ -370,10 +370,10 @@ func TestOriginalUnits(t *testing.T) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
-	for _, c := range audited(4) {
+	for _, c := range everything(4) {
 		for _, covariance := range []*bool{nil, &yes, &no} {
 			for _, scale := range [][]float64{nil, {1, 1}, {2, 3}} {
-				if c.Covariance = covariance; c.Workload == "sum" && covariance == &yes {
+				if c.Covariance = covariance; covariance == &yes && (c.Workload == "sum" || c.Second != nil) || covariance == &no && c.PSDFloor != nil {
 					continue
 				}
 				c.Clip, c.Columns, c.Step, c.Scale = 1, 2, 1, scale
@@ -392,7 +392,8 @@ func TestValues(t *testing.T) {
 					if v.Layout == "upper" {
 						size = v.Shape[0] * (v.Shape[0] + 1) / 2
 					}
-					if len(v.Data) != size || len(v.SE) != 1 && len(v.SE) != size {
+					projected := v.Name == "covariance_psd" || v.Name == "second_moment_projected"
+					if len(v.Data) != size || projected && v.SE != nil || !projected && len(v.SE) != 1 && len(v.SE) != size {
 						t.Errorf("%s: %s has %d numbers and %d errors, shape %v", describe(c), v.Name, len(v.Data), len(v.SE), v.Shape)
 					}
 					bytes += 8 * int64(len(v.Data)+len(v.SE))
@@ -412,10 +413,11 @@ func TestValues(t *testing.T) {
 // there is no end only with the rounding charge.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
-	for _, c := range audited(5) {
+	for _, c := range everything(5) {
 		c.Clip, c.Columns, c.Step = 1, 2, 1
 		for _, endless := range []bool{false, true} {
-			if c.Endless = endless; endless && c.Factorization == "sqrt" {
+			ends := final(c) || squaring(c.Method) && c.Factorization != "identity"
+			if c.Endless = endless; endless && ends {
 				continue
 			}
 			e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})

@@ -26,7 +26,7 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*series{&e.first, &e.second} {
+	for _, s := range []*series{e.first, e.second} {
 		array, _ := a.Array(s.name, 1)
 		s.sd = array.Deviations
 	}
@@ -119,7 +119,7 @@ func TestMutantNoise(t *testing.T) {
 	const steps = 1000
 	type source = func(uint64) dp.Noise
 	shapers := func(a *subject, c []float64, coarse bool) {
-		for _, s := range []*series{&a.e.first, &a.e.second} {
+		for _, s := range []*series{a.e.first, a.e.second} {
 			s.shaper = &mutantShaper{coef: c, dim: len(s.integers), coarse: coarse}
 		}
 	}
@@ -161,7 +161,7 @@ func TestMutantNoise(t *testing.T) {
 		}},
 		{"unrounded feedback", true, false, func(a *subject, noise source) source {
 			taps := map[string]*mutantShaper{}
-			for _, s := range []*series{&a.e.first, &a.e.second} {
+			for _, s := range []*series{a.e.first, a.e.second} {
 				m := &mutantShaper{coef: a.root(t, steps), dim: len(s.integers), sd: s.sd, feedDrawn: true}
 				s.shaper, taps[s.name] = m, m
 			}
@@ -218,7 +218,7 @@ func TestMutantBands(t *testing.T) {
 			}
 			coef = append(coef, make([]float64, steps)...)
 			taps := map[string]*mutantShaper{}
-			for _, s := range []*series{&a.e.first, &a.e.second} {
+			for _, s := range []*series{a.e.first, a.e.second} {
 				x := &mutantShaper{coef: coef, dim: len(s.integers), sd: s.sd, keep: m.keep}
 				s.shaper, taps[s.name] = x, x
 			}

@@ -55,16 +55,48 @@ func free(d int) float64 {
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	var s2 float64
 	for i, a := range first {
-		b := second[i]
-		if a == 0 {
-			k := 1.0
-			if d >= 2 && adjacency == dp.Replace {
-				k = 2
+		s2 = max(s2, support(a*a, lambda*clip*clip*second[i]*second[i], d, adjacency))
+	}
+	return clip * math.Sqrt(s2)
+}
+
+// support returns sup a‖x−y‖² + b‖xxᵀ−yyᵀ‖²_F over pairs of neighbouring records
+// in the unit ball of ℝᵈ: a·r(b/a).
+func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
+	switch {
+	case a != 0:
+		return a * rd(b/a, d, adjacency)
+	case d >= 2 && adjacency == dp.Replace:
+		return 2 * b
+	}
+	return b
+}
+
+// ParticipationSensitivity bounds the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to all
+// records of one person, who contributes to the given steps (from 0) in both of
+// two neighbouring streams:
+//
+//	s² ≤ Σ_{i∈π} sup R¹_i‖x−y‖² + λR²_i‖xxᵀ−yyᵀ‖²_F,   R_i = Σ_{j∈π} |CᵀC|_ij
+//
+// first and second are the matrices, by row, over the full horizon: a later
+// column meets earlier ones in every row that follows. Of several patterns the
+// largest bound holds. One step gives the single record's exact sensitivity.
+//
+// Source: docs/theory/moments.md.
+func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
+	overlap := func(c [][]float64, i int) (sum float64) {
+		for _, j := range steps {
+			var g float64
+			for _, row := range c {
+				g += row[i] * row[j]
 			}
-			s2 = max(s2, lambda*b*b*clip*clip*k)
-			continue
+			sum += math.Abs(g)
 		}
-		s2 = max(s2, a*a*rd(lambda*clip*clip*b*b/(a*a), d, adjacency))
+		return sum
+	}
+	var s2 float64
+	for _, i := range steps {
+		s2 += support(overlap(first, i), lambda*clip*clip*overlap(second, i), d, adjacency)
 	}
 	return clip * math.Sqrt(s2)
 }
@@ -89,9 +121,7 @@ type Noise struct {
 // symmetric matrix is released in coordinates x_i², √2·x_ix_j.
 // Source: docs/theory/moments.md.
 func Calibrate(mu, nu, clip, alpha, beta float64, d int, adjacency dp.Adjacency) Noise {
-	lambda := nu * alpha * alpha / (clip * clip * beta * beta)
-	s := clip * alpha * math.Sqrt(rd(nu, d, adjacency))
-	return spread(lambda, s, mu)
+	return Joint(nu, d, adjacency).Noise(mu, clip, alpha, beta)
 }
 
 func spread(lambda, sensitivity, mu float64) Noise {

@@ -8,6 +8,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/audit"
+	"streamdp/matfact"
 )
 
 // apart returns α²‖x−y‖² + λβ²‖xxᵀ−yyᵀ‖²_F.
@@ -234,6 +235,137 @@ func TestChooseNu(t *testing.T) {
 	for _, phi := range []float64{0, 0.99, -1, math.NaN(), math.Inf(1)} {
 		if nu, err := NuForInflation(phi, 2, dp.Replace); err == nil {
 			t.Errorf("inflation %g gives %g", phi, nu)
+		}
+	}
+}
+
+// TestTradeoffs looks for neighbours that are farther apart than each method
+// charges, over both moments and the number of valid records: none is, and where
+// the method says so they are as far.
+func TestTradeoffs(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, d := range []int{1, 2, 4} {
+			for _, kappa := range []float64{0, 0.1, 2.4, 5} {
+				// Weights and whether what is charged is a supremum.
+				type charged struct {
+					name  string
+					t     Tradeoff
+					tight bool
+				}
+				all := []charged{
+					{"single", Single(adjacency).withCount(kappa), true},
+					{"split", Single(adjacency).withCount(kappa).split(0.3, d, adjacency), adjacency == dp.ZeroOut},
+					{"concatenation", CS(0.7, adjacency).withCount(kappa), adjacency == dp.ZeroOut},
+				}
+				for _, nu := range []float64{0.1, 0.5, 1, 3, 10} {
+					all = append(all, charged{fmt.Sprint("joint ", nu), Joint(nu, d, adjacency).withCount(kappa), true})
+				}
+				source := rand.New(rand.NewPCG(uint64(d), 77))
+				for _, c := range all {
+					top := 1 + c.t.Nu + kappa // a record that becomes invalid
+					if adjacency == dp.Replace {
+						p := audit.JointWorst(c.t.Nu, 1, d, adjacency)
+						top = max(top, apart(p.X, p.Y, 1, 1, c.t.Nu))
+						for range 2000 {
+							top = max(top, apart(inBall(source, d, 1), inBall(source, d, 1), 1, 1, c.t.Nu))
+						}
+					}
+					switch ratio := top / c.t.Square; {
+					case ratio > 1+1e-12:
+						t.Errorf("%s, %s, d=%d, κ %g: neighbours are %g apart, charged %g", c.name, adjacency, d, kappa, top, c.t.Square)
+					case c.tight && ratio < 1-1e-12:
+						t.Errorf("%s, %s, d=%d, κ %g: charged %g, neighbours are at most %g apart", c.name, adjacency, d, kappa, c.t.Square, top)
+					}
+				}
+			}
+			// Independent moments and joint estimation have one frontier under
+			// zero-out; under replacement the latter is better everywhere.
+			for _, share := range []float64{0.1, 0.5, 0.9} {
+				split := Split(share, d, adjacency)
+				joint := Joint(split.Nu, d, adjacency)
+				switch better := joint.First() < split.First()*(1-1e-9) && joint.Second() < split.Second()*(1-1e-9); {
+				case adjacency == dp.Replace && !better:
+					t.Errorf("d=%d, share %g: joint estimation has variances %g and %g, independent %g and %g", d, share, joint.First(), joint.Second(), split.First(), split.Second())
+				case adjacency == dp.ZeroOut && math.Abs(joint.First()/split.First()-1)+math.Abs(joint.Second()/split.Second()-1) > 1e-14:
+					t.Errorf("d=%d, share %g: the frontiers differ", d, share)
+				}
+			}
+		}
+	}
+}
+
+// TestParticipationSensitivity compares the bound for persons of several records
+// with the largest distance that a search finds: never above, one record exactly
+// the single sensitivity, and at ν = ½ attained by alternating or equal signs.
+func TestParticipationSensitivity(t *testing.T) {
+	t.Parallel()
+	const n, clip = 6, 1.4
+	source := rand.New(rand.NewPCG(8, 8))
+	coef, err := audit.KernelRoot(matfact.Workload{Kind: "sum"}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := make([][]float64, n)
+	for i := range c {
+		c[i] = make([]float64, n)
+		for j := range i + 1 {
+			c[i][j] = coef[i-j]
+		}
+	}
+	column := 0.0
+	for _, x := range coef {
+		column = math.Hypot(column, x)
+	}
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, steps := range [][]int{{0}, {0, 3}, {1, 2, 4}} {
+			for _, lambda := range []float64{0.5 / (clip * clip), 2} {
+				bound := ParticipationSensitivity(c, c, steps, lambda, clip, 2, adjacency)
+				if len(steps) == 1 {
+					if want := JointSensitivity([]float64{column}, []float64{column}, lambda, clip, 2, adjacency); math.Abs(bound-want) > 1e-12 {
+						t.Errorf("%s, one record: %g, want %g", adjacency, bound, want)
+					}
+				}
+				top := 0.0
+				for trial := range 4000 {
+					x, y := make([][]float64, n), make([][]float64, n)
+					for i := range n {
+						x[i], y[i] = make([]float64, 2), make([]float64, 2)
+					}
+					for k, i := range steps {
+						x[i], y[i] = inBall(source, 2, clip), inBall(source, 2, clip)
+						if trial == 0 {
+							x[i], y[i] = []float64{clip, 0}, []float64{-clip, 0}
+						} else if trial%3 == 0 && k > 0 {
+							x[i], y[i] = x[steps[0]], y[steps[0]]
+						}
+						if adjacency == dp.ZeroOut {
+							y[i] = make([]float64, 2)
+						}
+					}
+					var square float64
+					for i := range n {
+						var first [2]float64
+						var second [3]float64
+						for j := range i + 1 {
+							w := c[i][j]
+							first[0] += w * (x[j][0] - y[j][0])
+							first[1] += w * (x[j][1] - y[j][1])
+							second[0] += w * (x[j][0]*x[j][0] - y[j][0]*y[j][0])
+							second[1] += w * math.Sqrt2 * (x[j][0]*x[j][1] - y[j][0]*y[j][1])
+							second[2] += w * (x[j][1]*x[j][1] - y[j][1]*y[j][1])
+						}
+						square += first[0]*first[0] + first[1]*first[1] + lambda*(second[0]*second[0]+second[1]*second[1]+second[2]*second[2])
+					}
+					top = max(top, math.Sqrt(square))
+				}
+				if !(top <= bound*(1+1e-12)) {
+					t.Errorf("%s, steps %v: streams are %g apart, the bound is %g", adjacency, steps, top, bound)
+				}
+				if adjacency == dp.Replace && lambda*clip*clip <= 0.5 && top < bound*(1-1e-12) {
+					t.Errorf("%s, steps %v: streams are at most %g apart, the bound is %g", adjacency, steps, top, bound)
+				}
+			}
 		}
 	}
 }

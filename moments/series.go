@@ -26,12 +26,13 @@ type series struct {
 	predict []float64
 }
 
-func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload, exp int, sd []float64) (series, error) {
+func newSeries(name string, dim int, time *shape, exp int, sd []float64) (*series, error) {
+	f := time.factor
 	limits, err := f.Limits(slices.Max(sd))
 	if err != nil {
-		return series{}, err
+		return nil, err
 	}
-	s := series{
+	s := &series{
 		name:   name,
 		exp:    exp,
 		sd:     sd,
@@ -39,7 +40,7 @@ func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload
 		shaped: f.Kind() != "identity",
 		// s_t = q_t − w_t/r with r ≥ 1 and q_t the draw, rounded.
 		reach:    limits.Noise + 14*slices.Max(sd) + 4,
-		total:    newAccumulator(w, dim),
+		total:    newAccumulator(time.kernel, dim),
 		integers: make([]int64, dim),
 		noise:    make([]int64, dim),
 	}
@@ -49,8 +50,8 @@ func newSeries(name string, dim int, f matfact.Factorization, w matfact.Workload
 	return s, nil
 }
 
-// close draws the step's noise, adds it to the integers, and both to the total.
-func (s *series) close(n dp.Noise) {
+// draw adds the step's noise to the integers, which are then public.
+func (s *series) draw(n dp.Noise) {
 	row := n.Row(s.name, s.integers)
 	r := 1.0
 	if s.shaped {
@@ -61,6 +62,10 @@ func (s *series) close(n dp.Noise) {
 	for i, w := range s.noise {
 		s.integers[i] += w
 	}
+}
+
+// end adds the noisy integers to the total and opens the next step.
+func (s *series) end() {
 	s.total.add(s.integers)
 	clear(s.integers)
 }
@@ -152,6 +157,9 @@ func (a *windowed) add(row []int64) {
 	copy(old, row)
 	a.next = (a.next + len(row)) % len(a.ring)
 }
+
+// oldest returns the row that the next one replaces.
+func (a *windowed) oldest() []int64 { return a.ring[a.next:][:len(a.sum)] }
 
 // weight is the public divisor Σ_j a_tj·m_j.
 type weight struct {

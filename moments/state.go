@@ -13,22 +13,28 @@ import (
 
 // stateVersion is the first byte of a serialised state:
 //
-//	version, u64 fingerprint, u64 step, weight, (accumulator, u64 length, shaper's state) × 2
+//	version, u64 fingerprint, u64 step, weight, second weight?,
+//	(accumulator, u64 length, shaper's state) for each array, products?
 //
 // all little-endian but the shaper's, which is matfact's. weight is the divisor's
 // state, accumulator the noisy sum: for sums and means u64 records and 128 bits a
 // coordinate, for exponential weights a float64 each, for windows the last W
-// numbers each, by step modulo W. Dimensions come from the plan, which the
-// fingerprint stands for.
+// numbers each, by step modulo W. products are sums of squared noisy rows, as the
+// accumulators; those of a window follow from its rows. Arrays, dimensions and
+// what is marked ? come from the plan, which the fingerprint stands for.
 const stateVersion = 1
 
 // identify returns the fingerprint of everything that gives the numbers of a
 // state their meaning.
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
-	err := json.NewEncoder(h).Encode([]any{
-		Version, e.plan, e.workload, e.cfg.Columns, e.cfg.Step, e.horizon, e.cfg.Centre, e.cfg.Scale, e.params.Adjacency,
-	})
+	all := []any{
+		Version, e.plan, e.shapes.first.kernel, e.cfg.Columns, e.cfg.Step, e.horizon, e.cfg.Centre, e.cfg.Scale, e.params.Adjacency,
+	}
+	if e.secondWeight != nil {
+		all = append(all, e.shapes.second.kernel)
+	}
+	err := json.NewEncoder(h).Encode(all)
 	return h.Sum64(), err
 }
 
@@ -41,11 +47,17 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w.Uint(e.fingerprint)
 	w.Uint(e.step)
 	e.weight.appendTo(w)
-	for _, s := range []*series{&e.first, &e.second} {
+	if e.secondWeight != nil {
+		e.secondWeight.appendTo(w)
+	}
+	for _, s := range e.arrays {
 		s.total.appendTo(w)
 		if err := w.Blob(s.shaper.AppendBinary); err != nil {
 			return b, err
 		}
+	}
+	if e.products != nil {
+		e.products.appendTo(w)
 	}
 	return w.B, nil
 }
@@ -71,7 +83,10 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 		return errDamaged
 	}
 	e.weight.restore(r, e.step, e.cfg.Step)
-	for _, s := range []*series{&e.first, &e.second} {
+	if e.secondWeight != nil {
+		e.secondWeight.restore(r, e.step, e.cfg.Step)
+	}
+	for _, s := range e.arrays {
 		s.total.restore(r, e.step)
 		blob := r.Bytes()
 		if r.Bad {
@@ -80,6 +95,9 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 		if err := s.restore(blob, e.step); err != nil {
 			return err
 		}
+	}
+	if e.products != nil {
+		e.products.restore(r, e.first.total, e.cfg.Columns)
 	}
 	if !r.Done() {
 		return errDamaged

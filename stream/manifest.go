@@ -49,6 +49,8 @@ type manifest struct {
 	// Insecure says that all keys follow from a published number.
 	Insecure bool   `json:"insecure,omitempty"`
 	Version  string `json:"version"`
+
+	offline bool // of a Replay: never written, and charged in no ledger
 }
 
 // task returns the task that the manifest's epoch is of.

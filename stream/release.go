@@ -106,6 +106,9 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 	case s.Privacy.Adjacency == dp.ZeroOut:
 		what = "replacing one record by the zero record, or the reverse"
 	}
+	if m.offline {
+		return offlineStatements(s, m, what)
+	}
 	all := []string{
 		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
 			"(unit: record), for the records of %s/%d from offset %d on.",
@@ -122,7 +125,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 		all[len(all)-1] = "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
-		all = append(all, "Intervals are approximate: they rest on the scatter of batches of iterates.")
+		all = append(all, approximateIntervals)
 	}
 	if s.Input.AllowCompacted {
 		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")
@@ -132,6 +135,28 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 	}
 	return all
 }
+
+// offlineStatements are those of a Replay.
+func offlineStatements(s *config.Stream, m *manifest, what string) []string {
+	all := []string{
+		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: record).",
+			s.Privacy.Epsilon, s.Privacy.Delta, what),
+		inWords(m.Persons, s.Privacy.Delta),
+		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its (epsilon, delta) again, and no ledger has counted it.",
+		"The number and position of records, and the configuration, are not protected.",
+		"The guarantee is computational (AES-256, HKDF-SHA256); the noise key was drawn for this run and is forgotten.",
+		"Finite precision: exact (lattice).",
+	}
+	if s.SGD != nil && *s.SGD.Intervals {
+		all = append(all, approximateIntervals)
+	}
+	if m.Insecure {
+		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
+	}
+	return all
+}
+
+const approximateIntervals = "Intervals are approximate: they rest on the scatter of batches of iterates."
 
 // inWords says what protects somebody with more than one record.
 func inWords(persons []Person, delta float64) string {

@@ -158,24 +158,27 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 }
 
 func momentsSuite(s *config.Stream) (*audit.Suite, error) {
+	var attained float64
+	var worst audit.Pair
 	subject := func(p dp.Params) (*audit.Subject, moments.Plan, error) {
 		e, err := moments.New(*s.Moments, p)
 		if err != nil {
 			return nil, moments.Plan{}, configError{err}
 		}
 		plan := e.Plan()
-		if plan.Method != "jme" {
-			return nil, plan, audit.NoneError("method " + plan.Method)
-		}
+		attained = e.Attained()
 		w := matfact.Workload{Kind: s.Moments.Workload, Decay: s.Moments.Decay, Window: s.Moments.Window}
 		c, err := audit.Stored(plan.Factorization, w, s.Moments.Horizon)
 		if err != nil {
 			return nil, plan, err
 		}
-		return audit.Joint{
-			Mechanism: e, Mu: plan.Mu, Workload: w, C: c, First: plan.First, Diagonal: plan.Diagonal, OffDiagonal: plan.OffDiagonal,
-			Exp: plan.Lattice.Exp, SecondExp: plan.SecondExp,
-		}.Subject(), plan, nil
+		m := audit.Moments{
+			Mechanism: e, Mu: plan.Mu, Method: plan.Method, Workload: w, C: c, Clip: plan.Clip,
+			First: plan.First, Diagonal: plan.Diagonal, OffDiagonal: plan.OffDiagonal, Count: plan.Count,
+			Exp: plan.Lattice.Exp, SecondExp: plan.SecondExp, CountExp: plan.CountExp,
+		}
+		worst = m.Worst(s.Privacy.Adjacency)
+		return m.Subject(), plan, nil
 	}
 	configured, plan, err := subject(s.Params())
 	if err != nil {
@@ -191,7 +194,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	}
 	return &audit.Suite{
 		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
-		Worst:   []audit.Pair{audit.JointWorst(plan.Nu, plan.Clip, s.Moments.Columns, s.Privacy.Adjacency)},
+		Worst: []audit.Pair{worst}, Attained: attained,
 		Horizon: s.Moments.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }

@@ -20,6 +20,15 @@ import (
 // otherwise.
 const defaultMessageBytes = 1048588
 
+// oversize says that a topic may not accept the stream's releases, "" if it does.
+func oversize(d *stream.Description) string {
+	if d.ReleaseBytes <= defaultMessageBytes {
+		return ""
+	}
+	return fmt.Sprintf("a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
+		size(d.ReleaseBytes), size(defaultMessageBytes))
+}
+
 func checkCommand(g *globals) *cobra.Command {
 	var connect bool
 	c := &cobra.Command{
@@ -48,10 +57,8 @@ func checkCommand(g *globals) *cobra.Command {
 					faults = append(faults, fmt.Errorf("stream %s: %w", s.Name, err))
 					continue
 				}
-				if !connect && d.ReleaseBytes > defaultMessageBytes {
-					faults = append(faults, fmt.Errorf("stream %s: a release takes up to %s, more than a topic accepts by default (%s): "+
-						"choose fewer output.values, or check --connect against a topic with a larger max.message.bytes",
-						s.Name, size(d.ReleaseBytes), size(defaultMessageBytes)))
+				if large := oversize(d); !connect && large != "" {
+					faults = append(faults, fmt.Errorf("stream %s: %s, or check --connect against a topic with a larger max.message.bytes", s.Name, large))
 				}
 				all = append(all, d)
 			}

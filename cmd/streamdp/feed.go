@@ -154,19 +154,7 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 		if err != nil {
 			return nil, nil, 0, nil, err
 		}
-		lines := bufio.NewReaderSize(r, 1<<16)
-		return func() ([]byte, error) {
-			for {
-				line, err := lines.ReadBytes('\n')
-				line = bytes.TrimRight(line, "\r\n")
-				if len(line) > 0 {
-					return line, nil
-				}
-				if err != nil {
-					return nil, err
-				}
-			}
-		}, read, size, done, nil
+		return lines(r), read, size, done, nil
 	}
 	t, err := openTable(f.csv, f.header, f.columns)
 	if err == nil && f.labels != nil {
@@ -185,6 +173,23 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 		}
 		return encodeRow(f.codec, t.names, t.picked(line)), nil
 	}, t.read, t.size, t.close, nil
+}
+
+// lines returns the lines of r that are not empty.
+func lines(r io.Reader) func() ([]byte, error) {
+	in := bufio.NewReaderSize(r, 1<<16)
+	return func() ([]byte, error) {
+		for {
+			line, err := in.ReadBytes('\n')
+			line = bytes.TrimRight(line, "\r\n")
+			if len(line) > 0 {
+				return line, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
 }
 
 // sender sends records in batches, at a rate if there is one.

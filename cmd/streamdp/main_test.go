@@ -281,7 +281,7 @@ func TestUsage(t *testing.T) {
 func TestFaultsOfAConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bad.toml")
 	text := "[kafka]\nbrokers = []\n[stream.x]\ninput = { topic = \"a\", columns = [\"c\"] }\noutput = { topic = \"a\" }\n" +
-		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\nclib = 1.0\nmethod = \"pp\"\n"
+		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\nclib = 1.0\nfactorization = \"dense\"\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestFaultsOfAConfiguration(t *testing.T) {
 		file + ":9: stream.x.privacy.delta: must be in (0, 1) (2.0)",
 		file + ":10: stream.x.privacy.adjacency: must be \"zero-out\" or \"replace\" (\"add-remove\")",
 		file + ":12: stream.x.moments.clib: unknown key (did you mean clip?)",
-		file + ":13: stream.x.moments.method: not in this version (\"pp\")",
+		file + ":13: stream.x.moments.factorization: not in this version (\"dense\")",
 	} {
 		if !strings.Contains(errs, line) {
 			t.Errorf("missing %q in\n%s", line, errs)

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"streamdp/config"
-	"streamdp/moments"
 	"streamdp/sgd"
 	"streamdp/stream"
 )
@@ -22,21 +21,16 @@ type plan struct {
 	*stream.Description
 	Steps          []uint64    `json:"steps"`
 	Factorizations []planForms `json:"factorizations,omitempty"`
+	Methods        []planForms `json:"methods,omitempty"`
+	// Correlation is that of the noise of means between these steps, and of second
+	// moments; absent where that depends on records.
+	Correlation [][]float64 `json:"correlation,omitempty"`
 	// Outlook is what a regression reaches after so many gradient steps, and
 	// with independent noise in place of correlated.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 
 	original bool // values in original units are released too
-}
-
-// planForms are the standard errors under one factorization.
-type planForms struct {
-	Factorization string           `json:"factorization"`
-	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
-	Errors        []moments.Errors `json:"standard_errors,omitempty"`
-	StateBytes    int64            `json:"state_bytes,omitempty"`
-	Unavailable   string           `json:"unavailable,omitempty"`
 }
 
 func planCommand(g *globals) *cobra.Command {
@@ -80,6 +74,9 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			for _, p := range plans {
 				warn(g, p.Description)
+				if large := oversize(p.Description); large != "" {
+					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n", p.Stream, large)
+				}
 			}
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(plans)
@@ -143,38 +140,7 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	case s.Refit != nil:
 		return &plan{Description: d, Steps: steps}, nil
 	}
-	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
-	kinds := []string{"identity", "sqrt", "blt", "phased"}
-	configured, err := moments.New(*s.Moments, s.Params())
-	if err != nil {
-		return nil, err
-	}
-	uses := configured.Plan().Factorization.Kind
-	if !all {
-		kinds = []string{uses}
-	}
-	for _, kind := range kinds {
-		f := planForms{Factorization: kind, Configured: kind == uses}
-		e := configured
-		if kind != uses {
-			c := *s.Moments
-			c.Factorization, c.Buffers = kind, 0
-			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-				c.Tune = slices.Max(p.Steps)
-			}
-			if e, err = moments.New(c, s.Params()); err != nil {
-				f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
-				p.Factorizations = append(p.Factorizations, f)
-				continue
-			}
-		}
-		f.StateBytes = e.Sizes().State
-		for _, t := range p.Steps {
-			f.Errors = append(f.Errors, e.Expect(t))
-		}
-		p.Factorizations = append(p.Factorizations, f)
-	}
-	return p, nil
+	return planMoments(s, d, steps, all)
 }
 
 // planSGD is planOf for a regression.
@@ -225,7 +191,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "gradient", "count", "search", "eigenvalue", "statistics"} {
+	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
@@ -251,57 +217,7 @@ func (p *plan) print(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
 		return err
 	}
-	values := []struct {
-		name string
-		of   func(moments.Errors) float64
-	}{
-		{"mean", func(e moments.Errors) float64 { return e.Mean }},
-		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
-		{"second moment, off-diagonal", func(e moments.Errors) float64 { return e.OffDiagonal }},
-		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
-		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
-	}
-	for _, v := range values {
-		if !p.has(v.of) {
-			continue
-		}
-		fmt.Fprintf(w, "\n  standard error of %s, scaled units\n", v.name)
-		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprint(t, "  step\t")
-		for _, f := range p.Factorizations {
-			mark := ""
-			if f.Configured {
-				mark = "*"
-			}
-			fmt.Fprintf(t, "%s%s\t", f.Factorization, mark)
-		}
-		fmt.Fprintln(t)
-		for i, step := range p.Steps {
-			fmt.Fprintf(t, "  %d\t", step)
-			for _, f := range p.Factorizations {
-				if f.Unavailable != "" {
-					fmt.Fprint(t, "-\t")
-					continue
-				}
-				fmt.Fprintf(t, "%.4g\t", v.of(f.Errors[i]))
-			}
-			fmt.Fprintln(t)
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(w, "\n  * is what the stream uses")
-	if p.original {
-		fmt.Fprintln(w, "  in original units (values …_original) entry i of the mean has scale[i] times that error,\n"+
-			"  entry ij of the covariance scale[i]·scale[j] times")
-	}
-	for _, f := range p.Factorizations {
-		if f.Unavailable != "" {
-			fmt.Fprintf(w, "  - %s: %s\n", f.Factorization, f.Unavailable)
-		}
-	}
-	return nil
+	return p.printMoments(w)
 }
 
 // printOutlook writes what a regression will reach.
@@ -327,15 +243,6 @@ func (p *plan) printOutlook(w io.Writer) error {
 	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
 		"  searches of the clip norm have no release")
 	return nil
-}
-
-func (p *plan) has(of func(moments.Errors) float64) bool {
-	for _, f := range p.Factorizations {
-		if len(f.Errors) > 0 && of(f.Errors[0]) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func joinFloats(x []float64) string {

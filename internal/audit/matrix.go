@@ -108,10 +108,97 @@ func Inverse(d []float64, rows int) Matrix {
 	return Toeplitz(c)
 }
 
+// Dense returns the lower triangular matrix of the given rows, and no further
+// ones. It costs O(t) at step t.
+func Dense(rows [][]float64) Matrix {
+	return func() Whitener { return &dense{rows: rows} }
+}
+
+type dense struct {
+	rows [][]float64
+	x    []float64
+}
+
+func (d *dense) Ahead() (c, s float64) {
+	t := len(d.x)
+	return d.rows[t][t], d.row(t)
+}
+
+func (d *dense) row(t int) (s float64) {
+	for j, x := range d.x {
+		s += d.rows[t][j] * x
+	}
+	return s
+}
+
+func (d *dense) Push(x float64) { d.x = append(d.x, x) }
+
+func (d *dense) Later() (sum float64) {
+	for t := len(d.x); t < len(d.rows); t++ {
+		s := d.row(t)
+		sum += s * s
+	}
+	return sum
+}
+
+// Columns returns C·diag(m), which has as many columns as m.
+func Columns(c Matrix, m []float64) Matrix {
+	return func() Whitener { return &columns{Whitener: c(), m: m} }
+}
+
+type columns struct {
+	Whitener
+	m []float64
+	t int
+}
+
+func (w *columns) Ahead() (c, s float64) {
+	c, s = w.Whitener.Ahead()
+	return c * w.m[w.t], s
+}
+
+func (w *columns) Push(x float64) {
+	w.Whitener.Push(x * w.m[w.t])
+	w.t++
+}
+
+// Normalised returns the first rows of a Toeplitz matrix with C_tt = 1, each column
+// divided by its norm in them: times the largest multiple of 2⁻²⁰ that makes it no
+// longer than 1.
+func Normalised(c Matrix, rows int) Matrix {
+	first := make([]float64, rows)
+	first[0] = 1
+	column, _ := Whiten(c(), first)
+	m := make([]float64, rows)
+	var sum float64
+	for i, x := range column {
+		sum += x * x
+		m[rows-1-i] = math.Floor(0x1p20/math.Sqrt(sum)) * 0x1p-20
+	}
+	return Columns(Toeplitz(column), m)
+}
+
 // Stored returns the matrix that a stored factorization is, from the integers
 // that it is made of; for "sqrt" from workload and horizon. Another kind than
 // those it knows is an error.
 func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
+	if s.Height == 0 {
+		return stored(s, w, horizon)
+	}
+	if horizon != 0 && s.Height != horizon {
+		return nil, fmt.Errorf("columns are normalised in %d rows, the horizon is %d", s.Height, horizon)
+	}
+	c, err := stored(s, w, s.Height)
+	if err != nil {
+		return nil, err
+	}
+	if diagonal, _ := c().Ahead(); diagonal != 1 || s.Kind == "dense" || s.Kind == "phased" {
+		return nil, fmt.Errorf("the audits know no normalised %q", s.Kind)
+	}
+	return Normalised(c, int(s.Height)), nil
+}
+
+func stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
 	switch s.Kind {
 	case "identity":
 		return Identity, nil
@@ -130,6 +217,27 @@ func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, erro
 			c = reciprocal(c)
 		}
 		return func() Whitener { return &banded{c: c, inverse: s.Kind == "bisr"} }, nil
+	case "banded": // with bands that an optimiser found
+		c := []float64{1}
+		for _, m := range s.Bands {
+			c = append(c, float64(m)*0x1p-64)
+		}
+		return func() Whitener { return &banded{c: c} }, nil
+	case "dense":
+		rows, entries := make([][]float64, len(s.Scales)), s.Entries
+		for t, r := range s.Scales {
+			if len(entries) < t {
+				return nil, fmt.Errorf("%d rows have but %d entries", len(rows), len(s.Entries))
+			}
+			for _, e := range entries[:t] {
+				rows[t] = append(rows[t], float64(e)*0x1p-62)
+			}
+			rows[t], entries = append(rows[t], 1/r), entries[t:]
+		}
+		if uint64(len(rows)) < horizon || len(rows) == 0 {
+			return nil, fmt.Errorf("%d rows for a horizon of %d", len(rows), horizon)
+		}
+		return Dense(rows), nil
 	case "blt", "phased":
 		if len(s.Phases) == 0 {
 			return nil, errors.New("no phase")

@@ -38,6 +38,41 @@ func TestWhiteners(t *testing.T) {
 		}
 		return m
 	}
+	optimum, err := matfact.New(matfact.Config{Kind: "dense", Horizon: 30}, sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	optimal, err := matfact.New(matfact.Config{Kind: "banded", Bands: 5, Horizon: 100}, sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	normalised := func(kind string, w matfact.Workload) Matrix {
+		c := matfact.Config{Kind: kind, Horizon: 40, Normalise: true}
+		if strings.HasPrefix(kind, "b") && kind != "blt" {
+			c.Bands = 5
+		}
+		f, err := matfact.New(c, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Stored(f.Stored(), w, 40)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range 40 {
+			unit := make([]float64, 40)
+			unit[j] = 1
+			white, _ := Whiten(m(), unit)
+			var sum float64
+			for _, x := range white {
+				sum += x * x
+			}
+			if !(sum <= 1+1e-12 && sum >= 1-0x1p-18) {
+				t.Errorf("normalised %s: column %d has norm %.12g", kind, j, math.Sqrt(sum))
+			}
+		}
+		return m
+	}
 	stored := func(f matfact.Factorization) Matrix {
 		m, err := Stored(f.Stored(), matfact.Workload{}, 0)
 		if err != nil {
@@ -57,6 +92,14 @@ func TestWhiteners(t *testing.T) {
 		"bsr":      {band("bsr"), end},
 		"bisr":     {band("bisr"), end},
 		"blt":      {stored(blt), end},
+		"banded":   {stored(optimal), end},
+		"dense":    {stored(optimum), 30},
+
+		"normalised sqrt":   {normalised("sqrt", matfact.Workload{Kind: "window", Window: 9}), 40},
+		"normalised bsr":    {normalised("bsr", sums), 40},
+		"normalised bisr":   {normalised("bisr", sums), 40},
+		"normalised banded": {normalised("banded", sums), 40},
+		"normalised blt":    {normalised("blt", sums), 40},
 	} {
 		column := func(j, n int) []float64 { // of C
 			unit := make([]float64, n)

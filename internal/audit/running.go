@@ -26,6 +26,10 @@ type Series struct {
 	Exp        int       // its lattice has the step 2^Exp
 	Deviations []float64 // in lattice units
 	C          Matrix
+	// Workload is the array's own, where it has one. Undivided says that its sums
+	// are released as they are.
+	Workload  matfact.Workload
+	Undivided bool
 }
 
 // Subject returns the mechanism in the form that is audited.
@@ -44,9 +48,13 @@ func (r Running) Subject() *Subject {
 
 // recover undoes divisor and workload.
 func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error) {
-	kernel := r.Workload.Kernel()
 	all := map[string][][]float64{}
 	for _, s := range r.Series {
+		workload := r.Workload
+		if s.Workload.Kind != "" {
+			workload = s.Workload
+		}
+		kernel := workload.Kernel()
 		rows := make([][]float64, len(releases))
 		var total []float64
 		var weight float64 // Σ_j a_tj m_j
@@ -71,7 +79,7 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 			}
 			weight += float64(release.Rows)
 			divisor := max(weight, 1)
-			if r.Workload.Kind == "sum" {
+			if workload.Kind == "sum" || s.Undivided {
 				divisor = 1
 			}
 			row := make([]float64, len(data))

@@ -19,14 +19,16 @@ type Exact struct {
 	held  int       // vectors in rows
 	added int       // vectors in part, modulo room on its diagonal
 	room  int       // vectors that the diagonal of part holds
+	clean bool      // nothing has moved to sum
+	one   []int64   // scratch: a single vector
 }
 
 // NewExact returns an empty sum for vectors of length dim and norm at most k.
 func NewExact(dim int, k int64) Exact {
-	s := Exact{dim: dim, sum: make([]int64, dim*(dim+1)/2)}
+	s := Exact{dim: dim, sum: make([]int64, dim*(dim+1)/2), clean: true}
 	if room := (1 << 53) / (k * k); room >= group {
 		s.part = make([]float64, len(s.sum))
-		s.rows = make([]float64, group*dim)
+		s.rows, s.one = make([]float64, group*dim), make([]int64, dim)
 		s.room = int(min(room, 1<<30)) / group * group
 	}
 	return s
@@ -74,6 +76,7 @@ func (s *Exact) flushRows() {
 
 // flushDiagonal moves the diagonal of part to sum.
 func (s *Exact) flushDiagonal() {
+	s.clean = false
 	for i, n := 0, s.dim; n > 0; n-- {
 		s.sum[i] += int64(s.part[i])
 		s.part[i] = 0
@@ -88,7 +91,7 @@ func (s *Exact) flushPart() {
 		sum[i] += int64(p)
 	}
 	clear(s.part)
-	s.added = 0
+	s.added, s.clean = 0, false
 }
 
 // Total returns the sums. They are valid until the next call of a method.
@@ -102,9 +105,44 @@ func (s *Exact) Total() []int64 {
 	return s.sum
 }
 
+// RoundInto adds the sums, rounded to the nearest multiples of 2^shift, halves
+// up, and in units of it, to dst, and empties them. A single vector goes straight
+// from its integers to dst. The caller sees to it that sums and dst, with half a
+// unit, stay below 2⁶³.
+func (s *Exact) RoundInto(dst []int64, shift uint) {
+	half := int64(0)
+	if shift > 0 {
+		half = 1 << (shift - 1)
+	}
+	if s.clean && s.added == 0 && s.held == 1 {
+		for i, v := range s.rows[:s.dim] {
+			s.one[i] = int64(v)
+		}
+		addRounded(dst, s.one, half, shift)
+		s.held = 0
+		return
+	}
+	for i, p := range s.Total()[:len(dst)] {
+		dst[i] += (p + half) >> (shift & 63)
+	}
+	s.Reset()
+}
+
+// addRounded adds the products of one vector, each rounded.
+func addRounded(dst, k []int64, half int64, shift uint) {
+	for i, ki := range k {
+		tail := k[i:]
+		row := dst[:len(tail)]
+		dst = dst[len(tail):]
+		for j, kj := range tail {
+			row[j] += (ki*kj + half) >> (shift & 63)
+		}
+	}
+}
+
 // Reset empties the sum.
 func (s *Exact) Reset() {
 	clear(s.sum)
 	clear(s.part)
-	s.held, s.added = 0, 0
+	s.held, s.added, s.clean = 0, 0, true
 }

@@ -56,6 +56,42 @@ func TestExact(t *testing.T) {
 	}
 }
 
+// TestRoundInto compares sums that are rounded with products in int64, rounded once:
+// of none, of one vector, which has a way of its own, and of many, one after the
+// other, for what each leaves behind.
+func TestRoundInto(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(3, 4))
+	for _, k := range []int64{1 << 24, 1 << 25, 47453133, 1 << 30} { // the last two without the kernel
+		for _, d := range []int{1, 2, 5, 17} {
+			for name, draw := range vectors(source, d, k) {
+				s := NewExact(d, k)
+				for _, n := range []int{0, 1, 1, 2, 3, 1, 4, 1, 5, 17} {
+					for _, shift := range []uint{0, 1, 24} {
+						got, want, sum := make([]int64, d*(d+1)/2), make([]int64, d*(d+1)/2), make([]int64, d*(d+1)/2)
+						n := min(n, int((1<<62)/(k*k)))
+						for range n {
+							v := draw()
+							s.Add(v)
+							addProducts(sum, v)
+						}
+						for i, p := range sum {
+							start := source.Int64N(1<<40) - 1<<39
+							got[i] = start
+							if want[i] = start + p>>shift; shift > 0 && p>>(shift-1)&1 == 1 {
+								want[i]++
+							}
+						}
+						if s.RoundInto(got, shift); !slices.Equal(got, want) {
+							t.Fatalf("K=%d, %s, %d vectors of %d, shift %d: %v, want %v", k, name, n, d, shift, got, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // vectors returns sequences of integer vectors of length d and norm at most k.
 func vectors(source *rand.Rand, d int, k int64) map[string]func() []int64 {
 	within := func(v []int64) []int64 {

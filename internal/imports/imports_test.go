@@ -17,7 +17,7 @@ import (
 var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
-	"moments":                  "dp matfact internal/bin internal/fault internal/gram",
+	"moments":                  "dp matfact internal/bin internal/eigen internal/fault internal/gram",
 	"sgd":                      "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments sgd sketch internal/column internal/fault",
 	"stream":                   "config dp matfact moments sgd sketch internal/bin internal/column internal/decimal internal/fault internal/kafka",
@@ -26,6 +26,7 @@ var ours = map[string]string{
 	"internal/bin":             "",
 	"internal/column":          "",
 	"internal/decimal":         "",
+	"internal/eigen":           "",
 	"internal/fault":           "",
 	"internal/clipgrad":        "dp",
 	"internal/gram":            "",
@@ -38,6 +39,7 @@ var ours = map[string]string{
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",
 	"internal/cases":           "internal/dataset",
 	"internal/dptest":          "dp",
+	"internal/reproduction":    "dp matfact moments",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
@@ -54,8 +56,8 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest",                                // certificates
-	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction/measure", // the demonstration's data, simulations
+	"crypto/rand":                        "dp internal/kafka/kafkatest",                                                      // certificates
+	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction internal/reproduction/measure", // the demonstration's data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
 	"github.com/segmentio/kafka-go":      "internal/kafka internal/kafka/kafkatest",
@@ -65,7 +67,8 @@ var outside = map[string]string{
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sgd sketch internal/audit internal/reproduction internal/stattest",
+	"gonum.org/v1/plot":                  "internal/reproduction",
 	"unsafe":                             "stream internal/decimal",
 }
 

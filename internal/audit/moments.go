@@ -1,0 +1,166 @@
+package audit
+
+import (
+	"math"
+
+	"streamdp/dp"
+	"streamdp/matfact"
+)
+
+// Moments describes moment estimation of d columns by any method: arrays
+// jme/first, the rows; jme/second, the upper triangle of their squares, unless the
+// second moment is made of noisy rows; jme/count, the valid records.
+type Moments struct {
+	Mechanism
+	Mu       float64
+	Method   string // as package moments names it
+	Workload matfact.Workload
+	C        Matrix // of all arrays but a second moment with its own
+	// Second and SecondC are those of the second moment, where they differ.
+	Second  matfact.Workload
+	SecondC Matrix
+	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal and Count are the
+	// standard deviations of one step's independent draws, in scaled units and in
+	// records; 0 for an array that is not there.
+	Clip                                float64
+	First, Diagonal, OffDiagonal, Count float64
+	// Exp, SecondExp and CountExp are the exponents of the lattices' steps.
+	Exp, SecondExp, CountExp int
+}
+
+// Worst returns the pair of neighbouring records that is farthest apart: that of
+// JointWorst for the weight that the deviations give the second moment, or a record
+// and an invalid one where their number is released.
+func (m Moments) Worst(adjacency dp.Adjacency) Pair {
+	nu := 0.0
+	if m.Diagonal > 0 {
+		// Column norms of two matrices are not known here; at 1 they are equal.
+		nu = m.First * m.First / (m.Diagonal * m.Diagonal) * m.Clip * m.Clip
+	}
+	p := JointWorst(nu, m.Clip, m.Columns(), adjacency)
+	if m.Count == 0 {
+		return p
+	}
+	var rows, squares float64
+	for i, x := range p.X {
+		rows += (x - p.Y[i]) * (x - p.Y[i])
+		for j, y := range p.X {
+			e := x*y - p.Y[i]*p.Y[j]
+			squares += e * e
+		}
+	}
+	ratio := m.First / (m.Count * m.Clip)
+	if rows/(m.Clip*m.Clip)+nu*squares/math.Pow(m.Clip, 4) < 1+nu+ratio*ratio {
+		p.Y = nil
+	}
+	return p
+}
+
+// Subject returns the mechanism in the form that is audited. The releases of
+// "combined" determine its rows for independent noise only.
+func (m Moments) Subject() *Subject {
+	value := "mean"
+	if m.Workload.Kind == "sum" {
+		value = "sum"
+	}
+	first := Running{Mechanism: m.Mechanism, Mu: m.Mu, Workload: m.Workload, Series: []Series{
+		{Array: "jme/first", Value: value, Exp: m.Exp, Deviations: []float64{math.Ldexp(m.First, -m.Exp)}, C: m.C},
+	}}
+	all := first
+	if m.Diagonal > 0 {
+		var sd []float64
+		for i := range m.Columns() {
+			for k := i; k < m.Columns(); k++ {
+				v := m.OffDiagonal
+				if i == k {
+					v = m.Diagonal
+				}
+				sd = append(sd, math.Ldexp(v, -m.SecondExp))
+			}
+		}
+		c := m.C
+		if m.SecondC != nil {
+			c = m.SecondC
+		}
+		all.Series = append(all.Series, Series{Array: "jme/second", Value: "second_moment", Exp: m.SecondExp, Deviations: sd, C: c, Workload: m.Second})
+	}
+	if m.Count > 0 {
+		all.Series = append(all.Series, Series{
+			Array: "jme/count", Value: "valid_count", Exp: m.CountExp, Deviations: []float64{math.Ldexp(m.Count, -m.CountExp)}, C: m.C, Undivided: true,
+		})
+	}
+	s := all.Subject()
+	if m.Method != "combined" {
+		return s
+	}
+	if m.C != nil {
+		if _, independent := m.C().(identity); !independent {
+			s.Recover = nil
+			return s
+		}
+	}
+	s.Recover = func(releases []*dp.Release) (map[string][][]float64, error) {
+		rows, err := first.recover(releases)
+		if err != nil {
+			return nil, err
+		}
+		return all.recover(m.unmix(releases, rows["jme/first"]))
+	}
+	return s
+}
+
+// unmix takes the squares of noisy rows out of the second moments of "combined".
+// For independent noise their weight is the same in every release: both errors
+// fall as Σa².
+func (m Moments) unmix(releases []*dp.Release, rows [][]float64) []*dp.Release {
+	d, tau2 := float64(m.Columns()), m.First*m.First
+	joint := d * (d + 1) / 2 * m.Diagonal * m.Diagonal
+	squares := d*(d+1)*tau2*tau2 + 2*(d+1)*tau2*m.Clip*m.Clip
+	w := squares / (joint + squares)
+	kernel := m.Workload.Kernel()
+	out := make([]*dp.Release, len(releases))
+	for t, r := range releases {
+		out[t] = clone(r)
+		var slots, records float64
+		sum := make([]float64, m.Columns()*(m.Columns()+1)/2)
+		for k := 0; k <= t; k++ {
+			a := 1.0
+			switch {
+			case kernel.Kind == "exponential":
+				a = math.Pow(kernel.Decay, float64(t-k))
+			case kernel.Kind == "window" && t-k >= int(kernel.Window):
+				continue
+			}
+			slots += a
+			records += a * float64(releases[k].Rows)
+			n := 0
+			for i, x := range rows[k] {
+				for _, y := range rows[k][i:] {
+					sum[n] += a * math.Ldexp(x*y, 2*m.Exp)
+					n++
+				}
+			}
+		}
+		divisor := max(1, records)
+		if m.Workload.Kind == "sum" {
+			divisor = 1
+		}
+		for _, v := range out[t].Values {
+			if v.Name != "second_moment" {
+				continue
+			}
+			n := 0
+			for i := range m.Columns() {
+				for j := i; j < m.Columns(); j++ {
+					squared := sum[n] / divisor
+					if i == j {
+						squared -= tau2 * slots / divisor
+					}
+					v.Data[n] = (v.Data[n] - (1-w)*squared) / w
+					n++
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+// Command reproduction recomputes the figures of the papers and writes
+// docs/reproduction.md with plots: the paper's number, ours, and what differs and
+// why. Nothing in that file is written by hand. Run it by make reproduction.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"image/color"
+	"log"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// sections are the papers, in the order of the page. A section writes its text and
+// figures to the page.
+var sections = []func(*page) error{momentEstimation}
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
+	flag.Parse()
+	if err := write(*out); err != nil {
+		log.Fatal("reproduction: ", err)
+	}
+}
+
+func write(out string) error {
+	p := &page{figures: filepath.Join(out, "reproduction")}
+	if err := os.MkdirAll(p.figures, 0o755); err != nil {
+		return err
+	}
+	p.text(`# Reproduction
+
+<!-- Written by make reproduction; edit internal/reproduction instead. -->
+
+What the papers' figures show, computed again with this library. "Paper" is what a figure shows by the paper's own description, recomputed: the figures are images without numbers. σ is the noise multiplier, deviation over sensitivity, everywhere; where a paper means something else the text says so.
+Squared errors are expected values, summed over all releases. [errata.md](errata.md) has what is wrong in the papers, and the tests that show it.
+`)
+	for _, section := range sections {
+		if err := section(p); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(p.b.String()), 0o644)
+}
+
+// page is reproduction.md as far as it is written.
+type page struct {
+	b       strings.Builder
+	figures string
+}
+
+func (p *page) text(format string, args ...any) {
+	fmt.Fprintf(&p.b, format, args...)
+	p.b.WriteByte('\n')
+}
+
+// table writes rows of cells under a head.
+func (p *page) table(head []string, rows [][]string) {
+	line := func(cells []string) { p.text("| %s |", strings.Join(cells, " | ")) }
+	line(head)
+	p.text("|%s", strings.Repeat(" --- |", len(head)))
+	for _, r := range rows {
+		line(r)
+	}
+	p.b.WriteByte('\n')
+}
+
+// line is one curve of a figure.
+type line struct {
+	name   string
+	x, y   []float64
+	dashed bool
+}
+
+// figure is one panel.
+type figure struct {
+	name       string // of the file, without its ending
+	title      string
+	x, y       string
+	logX, logY bool
+	top        float64 // end of the y axis, 0: as the lines have it
+	right      bool    // the legend
+	lines      []line
+	caption    string
+}
+
+// palette can be told apart by most eyes.
+var palette = []color.RGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}, {90, 90, 90, 255}}
+
+// draw writes the figure and refers to it.
+func (p *page) draw(f figure) error {
+	g := plot.New()
+	g.Title.Text, g.X.Label.Text, g.Y.Label.Text = f.title, f.x, f.y
+	for _, s := range []*font.Length{&g.Title.TextStyle.Font.Size, &g.X.Label.TextStyle.Font.Size, &g.Y.Label.TextStyle.Font.Size, &g.Legend.TextStyle.Font.Size} {
+		*s = vg.Points(10)
+	}
+	if f.logX {
+		g.X.Scale, g.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	if f.logY {
+		g.Y.Scale, g.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	g.Legend.Top, g.Legend.Left = true, !f.right
+	for i, l := range f.lines {
+		points := make(plotter.XYs, len(l.x))
+		for j := range l.x {
+			points[j].X, points[j].Y = l.x[j], l.y[j]
+		}
+		c, err := plotter.NewLine(points)
+		if err != nil {
+			return err
+		}
+		c.Color, c.Width = palette[i%len(palette)], vg.Points(1.5)
+		if l.dashed {
+			c.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+		}
+		g.Add(c)
+		g.Legend.Add(l.name, c)
+	}
+	if f.top > 0 {
+		g.Y.Max = f.top
+	}
+	const margin = 6
+	c := vgsvg.New(13*vg.Centimeter, 9*vg.Centimeter)
+	g.Draw(draw.Crop(draw.New(c), margin, -margin, margin, -margin))
+	file, err := os.Create(filepath.Join(p.figures, f.name+".svg"))
+	if err != nil {
+		return err
+	}
+	if _, err := c.WriteTo(file); err != nil {
+		file.Close()
+		return err
+	}
+	p.text("![%s](reproduction/%s.svg)\n", f.caption, f.name)
+	return file.Close()
+}
+
+// logspace returns n numbers from lo to hi in equal ratios.
+func logspace(lo, hi float64, n int) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = lo * math.Pow(hi/lo, float64(i)/float64(n-1))
+	}
+	return x
+}
+
+// each applies f to each number.
+func each(x []float64, f func(float64) float64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = f(v)
+	}
+	return y
+}
+
+// num prints four digits.
+func num(x float64) string {
+	switch a := math.Abs(x); {
+	case a != 0 && (a >= 1e5 || a < 1e-3):
+		s := fmt.Sprintf("%.3e", x)
+		mantissa, exponent, _ := strings.Cut(s, "e")
+		power, err := strconv.Atoi(exponent)
+		if err != nil {
+			return s // an infinity
+		}
+		return fmt.Sprintf("%s·10^%d", mantissa, power)
+	case a >= 1000:
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.4g", x)
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"streamdp/internal/cases"
+)
+
+// TestCurrent: docs/reproduction.md is what the program writes. It takes some
+// seconds and runs with STREAMDP_SLOW=1.
+func TestCurrent(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
+	}
+	dir := t.TempDir()
+	if err := write(dir); err != nil {
+		t.Fatal(err)
+	}
+	docs := filepath.Join(cases.Root(t), "docs")
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		got, err1 := os.ReadFile(path)
+		want, err2 := os.ReadFile(filepath.Join(docs, name))
+		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
+			t.Errorf("docs/%s is not current: make reproduction (%v, %v)", name, err1, err2)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFigure writes one figure and looks at its numbers, which the paper's Figure 1
+// shows: the mean is as accurate as alone, and half of the second moment's noise is
+// spared by symmetry.
+func TestFigure(t *testing.T) {
+	t.Parallel()
+	p := &page{figures: t.TempDir()}
+	if err := figure1(p); err != nil {
+		t.Fatal(err)
+	}
+	if text := p.b.String(); !strings.Contains(text, "| JME, λ = ½: the second moment is free | 449.4 | 2010 | 1491 |") {
+		t.Errorf("the page is\n%s", text)
+	}
+	svg, err := os.ReadFile(filepath.Join(p.figures, "moments-fig1.svg"))
+	if err != nil || !bytes.Contains(svg, []byte("</svg>")) || !bytes.Contains(svg, []byte("RMSE of the first moment")) {
+		t.Errorf("the figure is %d bytes, %v", len(svg), err)
+	}
+	for x, want := range map[float64]string{0: "0", 0.5: "0.5", 1234.5: "1234", 99999.4: "99999", 1e5: "1.000·10^5", 2.5e-7: "2.500·10^-7", 0.01234: "0.01234"} {
+		if got := num(x); got != want {
+			t.Errorf("%g is printed as %s, want %s", x, got, want)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package moments
+
+import (
+	"errors"
+	"math"
+
+	"streamdp/dp"
+)
+
+// Errors are standard errors of one release, in scaled units, and its expected
+// root squared errors: the Euclidean norm of the mean's, the Frobenius norm of the
+// others'. Those that depend on rows are bounds over all rows.
+type Errors struct {
+	Mean                  float64 `json:"mean"`
+	Diagonal              float64 `json:"second_moment_diagonal"`
+	OffDiagonal           float64 `json:"second_moment_off_diagonal"`
+	CovarianceDiagonal    float64 `json:"covariance_diagonal,omitempty"`
+	CovarianceOffDiagonal float64 `json:"covariance_off_diagonal,omitempty"`
+	ValidCount            float64 `json:"valid_count,omitempty"`
+
+	RMSEMean         float64 `json:"rmse_mean"`
+	RMSESecondMoment float64 `json:"rmse_second_moment"`
+	RMSECovariance   float64 `json:"rmse_covariance,omitempty"`
+}
+
+// Expect returns the errors that the release of step t will state if every slot
+// holds a record: what can be known before any. Those of the covariance depend on
+// the mean; they are given for its largest possible norm.
+//
+// Cost: as a release; with post-processing over correlated noise O(t²).
+func (e *Estimator) Expect(t uint64) Errors {
+	d, slots := e.cfg.Columns, e.cfg.Step
+	first, second := e.shapes.first.divisor(t, slots), e.shapes.second.divisor(t, slots)
+	var g *overlap
+	if e.plan.squares() {
+		g = newOverlap(e.shapes.first.factor, e.shapes.first.kernel)
+	}
+	v := e.variances(g, t, first, second, float64(slots)*weights(e.shapes.first.kernel, t))
+	x := Errors{Mean: math.Sqrt(v.mean), Diagonal: math.Sqrt(v.diagonal), OffDiagonal: math.Sqrt(v.off), ValidCount: v.count}
+	gains, _ := e.shapes.gains(g, t, first, second)
+	n := Noise{First: e.plan.First, Diagonal: e.plan.Diagonal}
+	mean, moment := ExpectedError(e.plan.Method, n, e.plan.Clip, d, gains)
+	x.RMSEMean, x.RMSESecondMoment = math.Sqrt(mean), math.Sqrt(moment)
+	if *e.cfg.Covariance {
+		x.CovarianceDiagonal = v.covariance(e.plan.Clip, 0, true)
+		x.CovarianceOffDiagonal = v.covariance(e.plan.Clip, 0, false)
+		s := e.shapes.scatter(gains, t, float64(slots)*weights(e.shapes.first.kernel, t), first)
+		if !e.plan.squares() {
+			// The mean's noise is independent of the second moment's.
+			s.slots, s.white = 0, false
+		}
+		x.RMSECovariance = math.Sqrt(covarianceError(v.mixed, n, e.plan.Clip, d, s))
+	}
+	return x
+}
+
+// Covariances are covariances of the noise of two releases, by entry; entries of
+// different coordinates are independent.
+type Covariances struct{ Mean, Diagonal, OffDiagonal float64 }
+
+// Across returns the covariances of the noise of releases t and u where every
+// slot holds a record: τ²·Σ_j (AC⁻¹)_tj(AC⁻¹)_uj for entries of the mean, and with
+// the deviations of the second moment likewise.
+//
+// Errors: a step beyond the horizon; squared rows, whose covariances depend on the
+// rows.
+func (e *Estimator) Across(t, u uint64) (Covariances, error) {
+	switch {
+	case t == 0 || u == 0 || max(t, u) > e.horizon:
+		return Covariances{}, dp.ErrExhausted
+	case e.plan.squares():
+		return Covariances{}, errors.New("covariances of squared rows over time depend on the rows")
+	}
+	slots := e.cfg.Step
+	between := func(s *shape) float64 {
+		return s.factor.Cov(s.kernel, t, u) / s.divisor(t, slots) / s.divisor(u, slots)
+	}
+	first, second := between(&e.shapes.first), between(&e.shapes.second)
+	return Covariances{
+		Mean:        e.plan.First * e.plan.First * first,
+		Diagonal:    e.plan.Diagonal * e.plan.Diagonal * second,
+		OffDiagonal: e.plan.OffDiagonal * e.plan.OffDiagonal * second,
+	}, nil
+}

@@ -1,0 +1,192 @@
+package moments
+
+import (
+	"errors"
+	"math"
+
+	"streamdp/matfact"
+)
+
+// ExpectedError returns the expected squared errors of both moments in releases
+// whose gains are g: of the first moment's Euclidean norm, and of the second
+// moment's Frobenius norm. With the deviations τ of first-moment draws, v of
+// diagonal and v/2 of other second-moment draws,
+//
+//	first                      d·τ²·First
+//	second of jme, ime, cs     d(d+1)/2·v·Second
+//	       of pp_debiased      d(d+1)τ⁴·Fourth + 2(d+1)τ²ζ²·Cross     at most
+//	       of pp               that and dτ⁴·Bias                      at most
+//	       of combined         v_J v_P/(v_J + v_P)                    at most
+//
+// What depends on the rows is bounded over all rows of norm at most clip. The
+// bound of combined is for one release, or several of one ratio v_J/v_P.
+//
+// Source: Kalinin, Upadhyay, Lampert, Theorem 3.3, Lemma 3.8, Corollary 3.9, all
+// corrected: docs/theory/moments.md, docs/errata.md. The combination is ours.
+func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first, second float64) {
+	dim := float64(d)
+	square := float64(n.First * n.First)
+	first = float64(dim * float64(square*g.First))
+	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*g.Second))
+	switch method {
+	case "pp", "pp_debiased", "combined":
+		quartic, linear := float64(square*square), float64(float64(square*clip)*clip)
+		second = float64(dim*(dim+1)*float64(quartic*g.Fourth)) + float64(2*(dim+1)*float64(linear*g.Cross))
+		if method == "pp" {
+			second += float64(dim * float64(quartic*g.Bias))
+		}
+		if method == "combined" {
+			_, second = Combine(joint, second)
+		}
+		return first, second
+	}
+	return first, joint
+}
+
+// ReleaseGains returns the gains of the releases first to last, added up, of a
+// workload with the row scaling that it has, over noise of the two matrices.
+//
+// Errors: a factorization of the first moment over which squares are not known;
+// all gains but those of post-processing are given all the same.
+// Cost: O(last²) for squares over correlated noise.
+func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
+	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
+	var g *overlap
+	if reason := checkSquares(c1.Kind(), c1.Stored().Height > 0, last); reason != "" {
+		err = errors.New(reason)
+	} else {
+		g = newOverlap(c1, w.Kernel())
+	}
+	for t := first; t <= last; t++ {
+		divisor := 1.0
+		if w.Kind == "mean" {
+			divisor = float64(t)
+		}
+		one, _ := s.gains(g, t, divisor, divisor)
+		sum = sum.Plus(one)
+	}
+	return sum, err
+}
+
+// ExpectedCovarianceError returns the expected squared Frobenius error of the
+// debiased covariance in release t of running means, one record a step, at most:
+// by joint estimation, where it is attained, by post-processing, or by their best
+// combination.
+//
+// Errors: as ReleaseGains, for methods that square rows.
+// Source: Kalinin, Upadhyay, Lampert, Theorems 4.1 and 4.2, corrected; ours for
+// the combination. docs/theory/moments.md.
+func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, clip float64, d int, t uint64) (float64, error) {
+	mean := matfact.Workload{Kind: "mean"}
+	g, err := ReleaseGains(mean, c, c, t, t)
+	s := shapes{shape{c, mean.Kernel(), true}, shape{c, mean.Kernel(), true}}
+	x := s.scatter(g, t, float64(t), float64(t))
+	switch method {
+	case "pp", "pp_debiased":
+		return covarianceError(0, n, clip, d, x), err
+	case "combined":
+		return covarianceError(x.weight(n, clip, d), n, clip, d, x), err
+	}
+	x.slots, x.white = 0, false // the mean's noise alone
+	return covarianceError(1, n, clip, d, x), nil
+}
+
+// Combine returns the weight of an unbiased estimate of squared error joint in
+// its combination with an independent one of squared error processed, and the
+// combination's: the least there is.
+func Combine(joint, processed float64) (weight, combined float64) {
+	weight = processed / (joint + processed)
+	return weight, float64(weight * joint)
+}
+
+// scatter is what the covariance of post-processed rows depends on besides the
+// noise: with the release's normalised weights a and weight w of joint
+// estimation, Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H = (1−w)diag(a) − aaᵀ.
+type scatter struct {
+	gains Gains
+	total float64 // Σ_k a_k over all slots
+	white bool    // Q = I
+	// For equal weights 1/divisor, the slots and the records in them; slots is 0
+	// for other weights. peak is the largest weight.
+	slots, records, divisor, peak float64
+}
+
+// spread returns bounds of the error that H makes, for c = 1 − w: linear of
+// tr(XᵀHQHX)/ζ² over rows of norm at most ζ, quartic of tr((HQ)²). An entry of
+// the covariance has a variance of at most
+//
+//	w²v₂ + 4τ²ζ²·linear + 2τ⁴·quartic    on the diagonal
+//	w²v₂/2 + τ²ζ²·linear + τ⁴·quartic    off it
+//
+// with v₂ the variance of a diagonal entry of joint estimation's second moment.
+func (s *scatter) spread(c float64) (linear, quartic float64) {
+	u := s.gains.First
+	if s.white && s.slots > 0 {
+		// M²·tr(XᵀH²X) = c²Σ‖x‖² + (slots − 2cM)‖Y‖², where empty slots have
+		// x = 0 and ‖Y‖ ≤ ζ·records/M; Y may be 0 unless it is the only record.
+		share := s.records / s.divisor
+		mean := float64(s.slots-float64(float64(2*c)*s.divisor)) * float64(share*share)
+		if s.records > 1 {
+			mean = max(mean, 0)
+		}
+		linear = (float64(float64(c*c)*s.records) + mean) / float64(s.divisor*s.divisor)
+	} else {
+		root, inner := s.norms()
+		norm := root + float64(c*(inner-root))
+		linear = norm * norm
+	}
+	// tr((HQ)²) = c²·Fourth − 2c·Σ_k a_k(Qa)_k² + u², and the sum is at least u²/Σa.
+	quartic = float64(float64(c*c)*s.gains.Fourth) - float64(float64(2*c)*float64(u*u))/s.total + float64(u*u)
+	return linear, max(quartic, 0)
+}
+
+// norms returns bounds of ‖aYᵀ‖_Q and ‖(diag(a) − aaᵀ)X‖_Q for ζ = 1, of which
+// ‖HX‖_Q is at most w times the first and c times the second.
+func (s *scatter) norms() (root, inner float64) {
+	root = math.Sqrt(s.gains.First)
+	inner = math.Sqrt(s.gains.Cross) + root
+	if s.white {
+		inner = min(inner, math.Sqrt(s.peak*max(1, s.total-1)))
+	}
+	return root, inner
+}
+
+// weight returns the w in [0, 1] for which the bound of the covariance's squared
+// error is least: the zero of a derivative, or where the bound has a kink.
+func (s *scatter) weight(n Noise, clip float64, d int) float64 {
+	dim, square := float64(d), float64(n.First*n.First)
+	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*s.gains.Second))
+	k1 := float64(2*(dim+1)) * float64(float64(square*clip)*clip)
+	k2 := float64(dim*(dim+1)) * float64(square*square)
+	u := s.gains.First
+	quartic := float64(k2*float64(u*u)) / s.total
+	slope := func(numerator, denominator float64) float64 {
+		return (joint + numerator + quartic) / (joint + denominator + float64(k2*s.gains.Fourth))
+	}
+	var c float64
+	if s.white && s.slots > 0 {
+		m, share := s.divisor, s.records/s.divisor
+		square := float64(k1*s.records) / float64(m*m)
+		c = slope(float64(k1*float64(share*share))/m, square)
+		if kink := s.slots / (2 * m); s.records > 1 && c > kink {
+			c = max(kink, slope(0, square))
+		}
+	} else {
+		root, inner := s.norms()
+		c = slope(float64(k1*float64(root*(root-inner))), float64(k1*float64((inner-root)*(inner-root))))
+	}
+	return 1 - min(max(c, 0), 1)
+}
+
+// covarianceError returns the expected squared Frobenius error of the covariance
+// at weight w of joint estimation, at most. For w = 1, equal weights and no empty
+// slot it is attained:
+//
+//	d(d+1)/2·v₂ + 2(d+1)τ²u·ζ² + d(d+1)τ⁴u²
+//
+// Source: Theorems 4.1 and 4.2 of the paper, corrected.
+func covarianceError(w float64, n Noise, clip float64, d int, s *scatter) float64 {
+	dim, square := float64(d), n.First*n.First
+	linear, quartic := s.spread(1 - w)
+	return w*w*dim*(dim+1)/2*n.Diagonal*n.Diagonal*s.gains.Second + 2*(dim+1)*square*clip*clip*linear + dim*(dim+1)*square*square*quartic
+}

@@ -1,0 +1,73 @@
+package moments
+
+import (
+	"math"
+
+	"streamdp/matfact"
+)
+
+// shape is how a moment is spread over time: which steps its releases sum up,
+// and how its noise is correlated.
+type shape struct {
+	factor     matfact.Factorization
+	kernel     matfact.Workload // without the row scaling of a mean
+	normalised bool             // divided by the records, as all but sums are
+}
+
+func newShape(cfg *Config, f matfact.Factorization) shape {
+	return shape{f, cfg.workload().Kernel(), cfg.Workload != "sum"}
+}
+
+// variance returns the variance that unit noise has in release t.
+func (s *shape) variance(t uint64) float64 { return s.factor.RowVar(s.kernel, t) }
+
+// divisor returns what release t is divided by where every slot holds a record.
+func (s *shape) divisor(t, slots uint64) float64 {
+	if !s.normalised {
+		return 1
+	}
+	return float64(slots) * weights(s.kernel, t)
+}
+
+// shapes are those of both moments.
+type shapes struct{ first, second shape }
+
+// gains returns those of release t with the given divisors; g is nil where rows
+// are not squared.
+func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains, bias float64) {
+	x := Gains{First: s.first.variance(t)}.over(first)
+	y := Gains{Second: s.second.variance(t)}
+	if g != nil {
+		bias, y.Fourth, y.Cross = g.at(t)
+		bias /= second
+	}
+	y = y.over(second)
+	y.Bias = float64(bias * bias)
+	return x.Plus(y), bias
+}
+
+// total returns the gains of the release of step t, or of all releases up to it,
+// where every slot holds a record.
+func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
+	from := t
+	if all {
+		from = 1
+	}
+	for ; from <= t; from++ {
+		one, _ := s.gains(g, from, s.first.divisor(from, slots), s.second.divisor(from, slots))
+		sum = sum.Plus(one)
+	}
+	return sum
+}
+
+// scatter returns what the covariance of post-processed rows depends on in
+// release t of gains g, where the last slots held records, and divisor is their
+// weighted number.
+func (s *shapes) scatter(g Gains, t uint64, records, divisor float64) *scatter {
+	all := weights(s.first.kernel, t)
+	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor, peak: 1 / divisor}
+	if s.first.kernel.Kind != "exponential" {
+		c.slots, c.records = all, math.Round(records)
+	}
+	return c
+}

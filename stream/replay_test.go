@@ -1,0 +1,178 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+func replayed(t *testing.T, s *config.Stream, seed *uint64, values []string) (releases []string, r *Replay) {
+	t.Helper()
+	r, err := NewReplay(s, "v1", seed, func(b []byte) error { releases = append(releases, string(b)); return nil })
+	must(t, err)
+	defer r.Close()
+	for _, v := range values {
+		if err := r.Add([]byte(v)); errors.Is(err, dp.ErrExhausted) {
+			break
+		} else {
+			must(t, err)
+		}
+	}
+	return releases, r
+}
+
+func replayStream(t *testing.T, change string) *config.Stream {
+	t.Helper()
+	text := strings.Replace(ordersStream, "step   = 100", "step = 3\n"+change, 1)
+	if text == ordersStream {
+		t.Fatal("the stream has no step")
+	}
+	c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
+	must(t, err)
+	return c.Streams[0]
+}
+
+// TestReplay: the releases of a file are those of the core over the same records,
+// valid or not, for every whole step.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	s, seed := replayStream(t, ""), uint64(4)
+	var records []string
+	for i := range 11 {
+		records = append(records, fmt.Sprintf(`{"amount": %d, "items": %d, "weight": 1}`, 40+i, i%5))
+	}
+	records[1], records[5] = "{", `{"amount": 1}` // invalid
+	got, r := replayed(t, s, &seed, records)
+	if all, open := r.Records(); len(got) != 3 || all != 11 || open != 2 {
+		t.Fatalf("%d releases, %d records, %d of them open", len(got), all, open)
+	}
+	again, _ := replayed(t, s, &seed, records)
+	if !slices.Equal(got, again) {
+		t.Error("one seed gives two replays")
+	}
+	other, _ := replayed(t, s, nil, records)
+	if other[0] == got[0] || strings.Contains(other[0], "INSECURE") || !strings.Contains(got[0], "INSECURE") {
+		t.Error("a run without a seed has the seed's keys, or its statement")
+	}
+	fresh, _ := replayed(t, s, nil, records)
+	if fresh[0] == other[0] {
+		t.Error("two runs have the same noise")
+	}
+
+	var last struct {
+		Step    uint64
+		Rows    uint64
+		Offsets []int64
+		Privacy struct{ Statements []string }
+		Values  map[string]struct {
+			Data []float64
+			SE   json.RawMessage
+		}
+	}
+	for _, text := range got {
+		conforms(t, text)
+		must(t, json.Unmarshal([]byte(text), &last))
+	}
+	if last.Step != 3 || last.Rows != 3 || last.Offsets[0] != 6 || last.Offsets[1] != 9 {
+		t.Errorf("the last release is %+v", last)
+	}
+	if !strings.Contains(last.Privacy.Statements[2], "costs its (epsilon, delta) again") {
+		t.Errorf("statements %q", last.Privacy.Statements)
+	}
+	// The noise is large beside nine records, but its size is known.
+	var se float64
+	must(t, json.Unmarshal(last.Values["mean"].SE, &se))
+	for _, x := range last.Values["mean"].Data {
+		if x == 0 || x < -7*se || x > 7*se+1 {
+			t.Errorf("mean %g, standard error %g", x, se)
+		}
+	}
+}
+
+// TestReplayEnds: at the horizon, with an error for what comes after it, and at an
+// error of whoever takes the releases.
+func TestReplayEnds(t *testing.T) {
+	t.Parallel()
+	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 20)
+	got, r := replayed(t, replayStream(t, "horizon = 2"), nil, records)
+	if all, open := r.Records(); len(got) != 2 || all != 6 || open != 0 {
+		t.Errorf("%d releases, %d records, %d of them open", len(got), all, open)
+	}
+	if err := r.Add([]byte("x")); !errors.Is(err, dp.ErrExhausted) {
+		t.Errorf("a record behind the horizon: %v", err)
+	}
+	full := errors.New("full")
+	r, err := NewReplay(replayStream(t, ""), "v1", nil, func([]byte) error { return full })
+	must(t, err)
+	for i := range 3 {
+		if err := r.Add(nil); (err != nil) != (i == 2) || err != nil && !errors.Is(err, full) {
+			t.Errorf("record %d: %v", i, err)
+		}
+	}
+}
+
+// TestReplayMethods: a stream of every method says which one it is, and between
+// what was chosen.
+func TestReplayMethods(t *testing.T) {
+	t.Parallel()
+	records := slices.Repeat([]string{`{"amount": 40, "items": 3, "weight": 1}`}, 3)
+	for method, extra := range map[string]string{
+		"jme": "", "ime": "split = 0.3\n", "cs": "tau = 0.5\n", "pp": "", "pp_debiased": "", "combined": "",
+		"auto": "factorization = \"identity\"\nmetric = \"sum\"\n",
+	} {
+		text := strings.Replace(ordersStream, "step   = 100", "step = 1", 1) +
+			fmt.Sprintf("method = %q\npsd_floor = 0.01\nproject = true\nvalid_count = true\n%s", method, extra)
+		c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
+		must(t, err)
+		got, _ := replayed(t, c.Streams[0], nil, records)
+		if len(got) != 3 {
+			t.Fatalf("%s: %d releases", method, len(got))
+		}
+		conforms(t, got[2])
+		var r struct {
+			Mechanism struct {
+				Method string
+				Choice *struct {
+					Metric       string
+					Step         uint64
+					Alternatives []struct {
+						Method string
+						First  float64 `json:"rmse_first"`
+						Second float64 `json:"rmse_second"`
+					}
+				}
+			}
+			Values map[string]any
+		}
+		must(t, json.Unmarshal([]byte(got[2]), &r))
+		want := method
+		if method == "auto" {
+			want = "combined"
+			c := r.Mechanism.Choice
+			if c == nil || c.Metric != "sum" || c.Step != 10000 || len(c.Alternatives) != 3 || c.Alternatives[1].Method != "pp_debiased" {
+				t.Fatalf("the choice is %+v", c)
+			}
+			for _, a := range c.Alternatives {
+				if !(a.First > 0) || !(a.Second > 0) {
+					t.Errorf("errors %+v", a)
+				}
+			}
+		} else if r.Mechanism.Choice != nil {
+			t.Errorf("%s states a choice", method)
+		}
+		if r.Mechanism.Method != want {
+			t.Errorf("%s releases method %s", method, r.Mechanism.Method)
+		}
+		for _, v := range c.Streams[0].Moments.Values() {
+			if r.Values[v] == nil {
+				t.Errorf("%s releases no %s", method, v)
+			}
+		}
+	}
+}
