@@ -64,6 +64,9 @@ type Config struct {
 	// keeps none; "dp-gd" bounds its clip norm by it. 0: none.
 	Radius float64 `toml:"radius"`
 
+	// Dense forms sketches instead of drawing their squares, in the same law and tens of
+	// times more slowly: for comparisons. Of "ihm", without a radius.
+	Dense bool `toml:"-"`
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
 	// Horizon is the number of windows of the epoch; 0: none. Endless makes it no end.
@@ -187,6 +190,7 @@ var belongs = map[string][]string{
 	"transforms":    {"fast-ihm"},
 	"ratio":         {"fast-ihm"},
 	"radius":        {"ihm", "dp-gd"},
+	"dense":         {"ihm"},
 }
 
 // accountings are the forms of accounting of each solver.
@@ -239,6 +243,7 @@ func (c *Config) Validate() error {
 	foreign("transforms", c.Transforms == defaults.Transforms, c.Transforms)
 	foreign("ratio", c.Ratio == defaults.Ratio, c.Ratio)
 	foreign("radius", c.Radius == 0, c.Radius)
+	foreign("dense", !c.Dense, c.Dense)
 	l.Check(c.Share > 0 && c.Share < 1, "share", "must be in (0, 1)", c.Share)
 	least := c.features() + 2
 	l.Check(c.Rows == 0 || c.Rows >= least && c.Rows <= 1<<20, "rows", fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
@@ -248,6 +253,7 @@ func (c *Config) Validate() error {
 	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
 	return l.Err()
 }
 

@@ -162,7 +162,7 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 	case "ihm":
 		return &ihmSolver{
 			noise: SketchNoise{Gamma: p.Gamma, Sigma: p.Sigma, Test: p.Test, Tau: p.Tau}, params: params,
-			rows: p.Rows, iterations: p.Iterations, clip: p.ResidualClip, debias: c.Debias, pool: c.Pool, radius: p.Radius,
+			rows: p.Rows, iterations: p.Iterations, clip: p.ResidualClip, debias: c.Debias, pool: c.Pool, radius: p.Radius, dense: c.Dense,
 		}, step(p.Sigma)
 	case "linmix":
 		return &mixingSolver{noise: SketchNoise{Gamma: p.Gamma, Test: p.Test, Tau: p.Tau}, params: params, rows: p.Rows}, nil

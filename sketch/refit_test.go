@@ -478,6 +478,8 @@ func TestFaults(t *testing.T) {
 	check(func(c *Config) { c.Solver, c.Rows, c.Share, c.Iterations = "ihm", 4, 1, -1 }, "rows", "share", "iterations")
 	check(func(c *Config) { c.Solver, c.Radius, c.ResidualClip = "ihm", 1, 2 }, "radius")
 	check(func(c *Config) { c.Solver, c.Radius = "ihm", math.Inf(1) }, "radius")
+	check(func(c *Config) { c.Solver, c.Radius, c.Dense = "ihm", 1, true }, "dense")
+	check(func(c *Config) { c.Dense = true }, "dense")
 
 	for what, p := range map[string]dp.Params{
 		"adjacency": {Epsilon: 1, Delta: 1e-6}, "delta": {Epsilon: 1, Adjacency: dp.ZeroOut}, "mu": {Mu: 1e-7, Adjacency: dp.ZeroOut},

@@ -92,7 +92,7 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	}
 	h := fnv.New64a()
 	if err := json.NewEncoder(h).Encode([]any{
-		Version, plan, cfg.Window, cfg.stride(), cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest,
+		Version, plan, cfg.Window, cfg.stride(), cfg.LastStep(), cfg.Target, cfg.Columns, cfg.ClipX, cfg.ClipY, cfg.Debias, cfg.Pool, cfg.EigenTest, cfg.Dense,
 		cfg.Centre, cfg.Scale, p.Adjacency, p.Bits(),
 	}); err != nil {
 		return nil, err
@@ -348,6 +348,8 @@ func (r *Refit) Sizes() dp.Sizes {
 	peak += 8 * k * (d + 1)
 	switch {
 	case r.plan.summed():
+	case r.cfg.Dense:
+		peak += 8 * 2 * n * (d + 2)
 	case r.plan.Solver == "fast-ihm":
 		padded := int64(padded(int(n)))
 		peak += 8 * (n*(d+2) + padded*(d+1) + int64(r.plan.Sampled)*d)

@@ -10,6 +10,7 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/internal/cases"
 
 	"github.com/spf13/cobra"
 )
@@ -144,5 +145,42 @@ func TestAuditFails(t *testing.T) {
 	}
 	if _, err := suiteOf(&config.Stream{Name: "none"}); err == nil {
 		t.Error("a mechanism without audits passes")
+	}
+}
+
+// TestRefitCommands: plan and audit know refits; a solver without an audit does not
+// pass, and keeps no other stream from its own.
+func TestRefitCommands(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(cases.Root(t), "examples", "refit.toml")
+	out := want(t, exitDone, "", "plan", "-c", file)
+	for _, w := range []string{"(0.5, 1e-08)-differential privacy", "exact Gaussian accounting", "errors depend on the window", `"method":"newton"`, "standard error of mean"} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+	out = want(t, exitDone, "", "audit", "--quick", "-c", file)
+	if !strings.Contains(out, "stream prices: mu 0.101384, zero-out\n") || strings.Contains(out, "FAIL") {
+		t.Errorf("audit prints\n%s", out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"fast-ihm", "rdp"}} {
+		other := filepath.Join(t.TempDir(), "refit.toml")
+		if err := os.WriteFile(other, []byte(strings.Replace(string(text), "window = 20000", "window = 20000\nsolver = \""+c.solver+"\"", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out := want(t, exitDone, "", "plan", "-c", other); !strings.Contains(out, "together, "+c.accounting+" accounting") {
+			t.Errorf("plan prints\n%s", out)
+		}
+		code, none := exitDone, ""
+		if strings.Contains(c.solver, "ihm") {
+			code, none = exitFailure, "stream prices: there is no audit of solver "+c.solver
+		}
+		if out := want(t, code, none, "audit", "--quick", "-c", other); !strings.Contains(out, "stream sales: ") || strings.Contains(out, "FAIL") {
+			t.Errorf("audit prints\n%s", out)
+		}
 	}
 }

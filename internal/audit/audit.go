@@ -187,3 +187,8 @@ func difference(x, y []*dp.Release) error {
 
 // Restart makes the mechanism's present state the one from which runs begin.
 func (s *Subject) Restart() { s.start = nil }
+
+// NoneError names what there is no audit of, which is no pass.
+type NoneError string
+
+func (e NoneError) Error() string { return "there is no audit of " + string(e) }

@@ -95,11 +95,12 @@ func (s *Suite) budget() int {
 	return 3e7
 }
 
-// width counts the coordinates that one step draws.
+// width counts the coordinates that one step draws; some mechanisms draw none where
+// there is no record.
 func (s *Suite) width() (int, error) {
 	n := 0
 	var asked error
-	_, err := s.Configured.run(make(Stream, 1), func(uint64) dp.Noise {
+	_, err := s.Configured.run(Stream{{nil}}, func(uint64) dp.Noise {
 		return noiseFunc(func(_ string, hidden []int64) dp.Row {
 			n += len(hidden)
 			return newGiven(&asked, len(hidden), func(int) float64 { return 0 })

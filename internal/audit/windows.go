@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -17,7 +16,7 @@ type Windows struct {
 	Adjacency dp.Adjacency
 	Bits      int // of the lattices
 	Features  int // d, the constant included
-	// Solver is "newton", "adassp" or "dp-gd-residual"; others are an error.
+	// Solver is "newton", "adassp" or "dp-gd-residual"; others are a NoneError.
 	Solver string
 	// Budget is the μ of newton, Noise the deviation of a release over its sensitivity
 	// of adassp, and of a gradient over its clip norm of dp-gd-residual.
@@ -80,7 +79,7 @@ func (w Windows) Subject() (*Subject, error) {
 	}
 	of := arrays[w.Solver]
 	if of == nil {
-		return nil, fmt.Errorf("there is no audit of solver %s", w.Solver)
+		return nil, NoneError("solver " + w.Solver)
 	}
 	s.Array = func(name string, _ uint64) (Array, bool) {
 		array, number, _ := strings.Cut(strings.TrimPrefix(name, w.Solver+"/"), "/")

@@ -31,18 +31,22 @@ var ours = map[string]string{
 	"internal/clipgrad":        "dp",
 	"internal/gram":            "",
 	"internal/newton":          "dp internal/gram",
+	"internal/dataset":         "",
 	"internal/wht":             "",
 	"sketch":                   "dp sgd internal/bin internal/clipgrad internal/fault internal/gram internal/newton internal/wht",
 	"internal/kafka":           "",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "internal/kafka internal/kafka/embedded",
-	"internal/cases":           "",
+	"internal/cases":           "internal/dataset",
 	"internal/dptest":          "dp",
 	"internal/reproduction":    "dp matfact moments",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
 	"internal/imports":         "",
+
+	"internal/reproduction/measure":  "dp sgd sketch internal/dataset internal/reproduction/measured",
+	"internal/reproduction/measured": "",
 }
 
 // testsOnly are packages that no program may contain: noise without keys,
@@ -52,8 +56,8 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest",                        // certificates
-	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction", // the demonstration's data, simulations
+	"crypto/rand":                        "dp internal/kafka/kafkatest",                                                      // certificates
+	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction internal/reproduction/measure", // the demonstration's data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
 	"github.com/segmentio/kafka-go":      "internal/kafka internal/kafka/kafkatest",
