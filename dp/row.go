@@ -33,6 +33,7 @@ type keyedRow struct {
 	iv         [16]byte
 	near       [blockWords]float64 // scratch of RoundRow
 	ext        cipher.Block
+	pair       [32]byte // scratch of extension: counter and two words
 	source     *array
 	transcript Transcript
 }
@@ -75,13 +76,15 @@ func (r *keyedRow) extension(j int, dst []uint64) {
 	if r.ext == nil {
 		r.ext = newAES(r.source.keyFor("streamdp/row-ext/v1\x00", r.step, &r.transcript))
 	}
-	var iv [16]byte
-	binary.BigEndian.PutUint64(iv[:], r.step)
-	binary.BigEndian.PutUint64(iv[8:], uint64(j)<<16)
-	b := make([]byte, 8*len(dst))
-	cipher.NewCTR(r.ext, iv[:]).XORKeyStream(b, b)
+	// Counter mode by hand: one block at a time, into memory of the row.
+	counter, words := r.pair[:16], r.pair[16:]
+	binary.BigEndian.PutUint64(counter, r.step)
 	for i := range dst {
-		dst[i] = binary.LittleEndian.Uint64(b[8*i:])
+		if i%2 == 0 {
+			binary.BigEndian.PutUint64(counter[8:], uint64(j)<<16+uint64(i/2))
+			r.ext.Encrypt(words, counter)
+		}
+		dst[i] = binary.LittleEndian.Uint64(words[8*(i%2):])
 	}
 }
 
