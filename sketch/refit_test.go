@@ -419,11 +419,13 @@ func TestForeignPlans(t *testing.T) {
 	for name, c := range configs() {
 		plan := mustRefit(t, c, generous).Plan()
 		for i := range plan.numbers() {
-			p := plan
-			if x := p.numbers()[i]; *x != 0 {
-				*x *= 1 + 1e-6
-				if _, err := Adopt(c, generous, p); err == nil {
-					t.Errorf("%s: number %d of the plan changed", name, i)
+			for _, factor := range []float64{1 + 1e-6, 1 + 1e-10, 1 - 1e-10} {
+				p := plan
+				if x := p.numbers()[i]; *x != 0 {
+					*x *= factor
+					if _, err := Adopt(c, generous, p); err == nil {
+						t.Errorf("%s: number %d of the plan changed by %g", name, i, factor-1)
+					}
 				}
 			}
 		}
