@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"runtime"
+	"sync"
 )
 
 // Lattice is the grid on which records become integers: step g = 2^Exp, and K
@@ -71,8 +73,12 @@ func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 //
 // Privacy: for records in slots of public position, a sum of quantised rows
 // has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
-// Cost: O(d), no allocation.
+// Cost: O(d), no allocation; from 2¹⁶ coordinates on it uses all processors, for
+// a few allocations.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
+	if len(x) >= manyCoordinates {
+		return l.quantiseMany(dst, x)
+	}
 	norm, e, ok := norm2(x) // ‖x‖ = norm·2^e
 	if !ok {
 		clear(dst)
@@ -108,21 +114,104 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return false
 }
 
-// inside reports whether Σ k_j² ≤ K², exactly.
-func (l Lattice) inside(k []int64) bool {
-	limit := uint64(l.K) * uint64(l.K)
-	var sum uint64
-	for _, v := range k {
-		if v > l.K || v < -l.K {
-			return false
+// manyCoordinates is the length from which a row is worth several goroutines,
+// pieces the number of parts that it then has, whatever the number of processors.
+const (
+	manyCoordinates = 1 << 16
+	pieces          = 64
+)
+
+// inPieces calls f with the number and the borders of each piece of n
+// coordinates, on all processors, and returns when all have returned.
+func inPieces(n int, f func(i, from, to int)) {
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * pieces / workers; i < (w+1)*pieces/workers; i++ {
+				f(i, n*i/pieces, n*(i+1)/pieces)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// quantiseMany is Quantise on all processors. The norm is a sum of the pieces'
+// sums, which may differ in its last bits from a sum in one go; what the integer
+// test lets through is the same.
+func (l Lattice) quantiseMany(dst []int64, x []float64) bool {
+	var squares [pieces]float64
+	inPieces(len(x), func(i, from, to int) {
+		for _, v := range x[from:to] {
+			squares[i] += float64(v * v)
 		}
-		sq := uint64(v * v) // at most 2⁶⁰
-		var carry uint64
-		if sum, carry = bits.Add64(sum, sq, 0); carry != 0 || sum > limit {
+	})
+	var norm float64
+	for _, s := range squares {
+		norm += s
+	}
+	norm = math.Sqrt(norm)
+	e, ok := 0, true
+	if !(norm > 1e-140 && norm < 1e150) {
+		if norm, e, ok = norm2(x); !ok {
+			clear(dst)
 			return false
 		}
 	}
-	return true
+	scale := math.Ldexp(1, e-l.Exp)
+	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
+		scale = float64(l.K) / norm
+	}
+	limit := uint64(l.K) * uint64(l.K)
+	for _, shrink := range []float64{0, 1, 1 - 1.0/(1<<40)} { // 0: to nearest
+		var sums [pieces]uint64 // of squares, and whether the piece is inside
+		var inside [pieces]bool
+		inPieces(len(x), func(i, from, to int) {
+			dst := dst[from:to]
+			for j, v := range x[from:to] {
+				if e != 0 {
+					v = math.Ldexp(v, -e)
+				}
+				if v = float64(v * scale); shrink == 0 {
+					dst[j] = int64(math.Floor(v + 0.5))
+				} else {
+					dst[j] = int64(float64(v * shrink))
+				}
+			}
+			sums[i], inside[i] = l.squares(dst)
+		})
+		var sum uint64
+		all := true
+		for i, s := range sums {
+			sum += s // fits as long as all holds
+			all = all && inside[i] && sum <= limit
+		}
+		if all {
+			return true
+		}
+	}
+	clear(dst)
+	return false
+}
+
+// inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) inside(k []int64) bool {
+	_, ok := l.squares(k)
+	return ok
+}
+
+// squares returns Σ k_j² where that is at most K² ≤ 2⁶⁰, else false.
+func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
+	limit := uint64(l.K) * uint64(l.K)
+	for _, v := range k {
+		if v > l.K || v < -l.K {
+			return 0, false
+		}
+		if sum += uint64(v * v); sum > limit { // at most 2⁶¹
+			return 0, false
+		}
+	}
+	return sum, true
 }
 
 // norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless the squares leave the
