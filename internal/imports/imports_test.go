@@ -18,6 +18,7 @@ var ours = map[string]string{
 	"dp":                       "",
 	"matfact":                  "",
 	"moments":                  "dp matfact internal/bin internal/fault",
+	"adam":                     "dp matfact internal/bin internal/fault",
 	"config":                   "dp moments internal/column internal/fault",
 	"stream":                   "config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
 	"cmd/streamdp":             "config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
