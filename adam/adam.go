@@ -95,8 +95,8 @@ type Estimator struct {
 	squares []int64 // exact squares of the block, or squares of one record
 	inBlock uint64
 
-	// tap sees a shard's noisy sums; for tests.
-	tap func(from int, first, second []int64)
+	// tap sees the sums of a shard and their noise; for tests.
+	tap func(e *Estimator, w *worker, s *shard)
 }
 
 // shard is a range of coordinates with its share of the correlated noise.
@@ -112,7 +112,7 @@ type shard struct {
 // worker is the scratch space of one goroutine of Close.
 type worker struct {
 	cursors [2]dp.Cursor
-	noise   []int64
+	noise   [2][]int64
 	predict []float64
 }
 
@@ -293,9 +293,13 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	workers := min(runtime.GOMAXPROCS(0), len(e.shards))
 	for len(e.workers) < workers {
-		w := worker{noise: make([]int64, min(shardSize, e.dim))}
+		n := min(shardSize, e.dim)
+		w := worker{noise: [2][]int64{make([]int64, n)}}
+		if e.second != nil {
+			w.noise[1] = make([]int64, n)
+		}
 		if e.cfg.Factorization != "identity" {
-			w.predict = make([]float64, len(w.noise))
+			w.predict = make([]float64, n)
 		}
 		e.workers = append(e.workers, w)
 	}
@@ -311,7 +315,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	}
 	e.each(workers, func(w *worker, s *shard) {
 		e.draw(w, s, rows)
-		e.average(s, u)
+		e.average(w, s, u)
 		if e.cfg.UpdateClip > 0 {
 			s.square = e.length(s, u)
 		} else {

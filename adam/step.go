@@ -60,58 +60,53 @@ func (e *Estimator) update() update {
 	return u
 }
 
-// draw adds the noise of a shard to its sums.
+// draw draws the noise of a shard.
 func (e *Estimator) draw(w *worker, s *shard, rows [2]dp.Row) {
-	for i, sums := range [2][]int64{e.first, e.second} {
-		if rows[i] == nil {
+	for i, row := range rows {
+		if row == nil {
 			continue
 		}
-		sums = sums[s.from:s.to]
-		noise, predict, r := w.noise[:len(sums)], []float64(nil), 1.0
+		noise, predict, r := w.noise[i][:s.to-s.from], []float64(nil), 1.0
 		if s.shapers[i] != nil {
-			predict = w.predict[:len(sums)]
+			predict = w.predict[:len(noise)]
 			r = s.shapers[i].Predict(predict)
 		}
 		w.cursors[i].Round(noise, s.from, e.sd[i], predict, r)
 		if s.shapers[i] != nil {
 			s.shapers[i].Push(noise)
 		}
-		for j, k := range noise {
-			sums[j] += k
-		}
 	}
 	if e.tap != nil {
-		second := e.second
-		if second != nil {
-			second = second[s.from:s.to]
-		}
-		e.tap(s.from, e.first[s.from:s.to], second)
+		e.tap(e, w, s)
 	}
 }
 
-// average moves the moments of a shard by its noisy sums, and empties these.
-func (e *Estimator) average(s *shard, u *update) {
-	sums, m := e.first[s.from:s.to], e.m[s.from:s.to]
-	m = m[:len(sums)]
+// average moves the moments of a shard by its sums with their noise, and empties
+// the sums.
+func (e *Estimator) average(w *worker, s *shard, u *update) {
+	sums := e.first[s.from:s.to]
+	noise, m := w.noise[0][:len(sums)], e.m[s.from:s.to][:len(sums)]
+	first, beta1, part1, beta2, part2 := u.first, u.beta1, u.part1, u.beta2, u.part2
 	switch {
 	case e.v == nil:
 		for i, k := range sums {
-			x := float64(float64(k) * u.first)
-			m[i] = float64(u.beta1*m[i]) + float64(u.part1*x)
+			x := float64(float64(k+noise[i]) * first)
+			m[i] = float64(beta1*m[i]) + float64(part1*x)
 		}
 	case e.second == nil:
 		v := e.v[s.from:s.to][:len(sums)]
 		for i, k := range sums {
-			x := float64(float64(k) * u.first)
-			m[i] = float64(u.beta1*m[i]) + float64(u.part1*x)
-			v[i] = float64(u.beta2*v[i]) + float64(u.part2*float64(x*x))
+			x := float64(float64(k+noise[i]) * first)
+			m[i] = float64(beta1*m[i]) + float64(part1*x)
+			v[i] = float64(beta2*v[i]) + float64(part2*float64(x*x))
 		}
 	default:
-		v, second := e.v[s.from:s.to][:len(sums)], e.second[s.from:s.to][:len(sums)]
+		second, noise2, v := e.second[s.from:s.to][:len(sums)], w.noise[1][:len(sums)], e.v[s.from:s.to][:len(sums)]
+		unit := u.second
 		for i, k := range sums {
-			x, q := float64(float64(k)*u.first), float64(float64(second[i])*u.second)
-			m[i] = float64(u.beta1*m[i]) + float64(u.part1*x)
-			v[i] = float64(u.beta2*v[i]) + float64(u.part2*q)
+			x, q := float64(float64(k+noise[i])*first), float64(float64(second[i]+noise2[i])*unit)
+			m[i] = float64(beta1*m[i]) + float64(part1*x)
+			v[i] = float64(beta2*v[i]) + float64(part2*q)
 		}
 		clear(second)
 	}
@@ -122,12 +117,9 @@ func (e *Estimator) average(s *shard, u *update) {
 func (u *update) root(v float64) float64 {
 	v = float64(v*u.unbias2) - u.bias
 	if u.abs {
-		return math.Sqrt(math.Abs(v))
+		v = math.Abs(v)
 	}
-	if v < u.floor {
-		v = u.floor
-	}
-	return math.Sqrt(v)
+	return math.Sqrt(max(v, u.floor))
 }
 
 // length returns ‖u‖² of a shard.
@@ -151,27 +143,33 @@ func (e *Estimator) length(s *shard, u *update) (sum float64) {
 func (e *Estimator) move(s *shard, u *update) {
 	m, theta, out := e.m[s.from:s.to], e.theta[s.from:s.to], u.out[s.from:s.to]
 	theta, out = theta[:len(m)], out[:len(m)]
-	rate := float64(u.rate * u.shrink)
-	shrinkage := float64(u.rate * u.decay)
+	rate, unbias := float64(u.rate*u.shrink), u.unbias1
+	shrinkage, eps := float64(u.rate*u.decay), u.eps
+	parameters := e.cfg.Release == "parameters"
 	bad := 0.0
 	if e.v == nil {
 		for i, x := range m {
-			x = float64(float64(x*u.unbias1)*rate) + float64(shrinkage*theta[i])
-			theta[i] -= x
-			out[i] = -x
+			old := theta[i]
+			step := float64(float64(x*unbias)*rate) + float64(shrinkage*old)
+			now := old - step
+			theta[i] = now
+			bad += now - now
+			if out[i] = -step; parameters {
+				out[i] = now
+			}
 		}
-	} else {
-		v := e.v[s.from:s.to][:len(m)]
-		for i, x := range m {
-			x = float64(float64(x*u.unbias1)/(u.root(v[i])+u.eps)*rate) + float64(shrinkage*theta[i])
-			theta[i] -= x
-			out[i] = -x
-		}
+		s.bad = bad
+		return
 	}
-	for i, x := range theta {
-		bad += x - x
-		if e.cfg.Release == "parameters" {
-			out[i] = x
+	v := e.v[s.from:s.to][:len(m)]
+	for i, x := range m {
+		old := theta[i]
+		step := float64(float64(x*unbias)/(u.root(v[i])+eps)*rate) + float64(shrinkage*old)
+		now := old - step
+		theta[i] = now
+		bad += now - now
+		if out[i] = -step; parameters {
+			out[i] = now
 		}
 	}
 	s.bad = bad
