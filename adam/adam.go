@@ -276,10 +276,12 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	e.run(rows, &u)
 	r := &dp.Release{Step: e.step, Rows: e.rows, Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: u.out}}}
 	e.rows, e.inBlock = 0, 0
+	bad := u.deviation - u.deviation // NaN for what is not finite
 	for i := range e.shards {
-		if e.shards[i].bad != 0 {
-			return nil, errors.New("a parameter left the range of float64: lower the rate, or set v_floor or update_clip")
-		}
+		bad += e.shards[i].bad
+	}
+	if bad != 0 {
+		return nil, errors.New("a parameter left the range of float64: lower the rate, or set v_floor or update_clip")
 	}
 	if e.v != nil {
 		r.Values = append(r.Values, dp.Value{Name: "v_noise", Shape: []int{1}, Data: []float64{u.deviation}})

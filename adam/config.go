@@ -174,6 +174,7 @@ func (c *Config) Validate() error {
 	l.Check(c.Beta2 > 0 && c.Beta2 < 1, "beta2", "must be in (0, 1)", c.Beta2)
 
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
+	l.Check(!(c.MeanClip >= c.Clip) || c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
 	if c.Method == "joint_clip" {
 		l.Check(positive(c.Tau), "tau", "must be positive and finite", c.Tau)
 	} else {
@@ -188,7 +189,7 @@ func (c *Config) Validate() error {
 		l.Check(c.VFloor == 0, "v_floor", "method \"momentum\" has no second moment", c.VFloor)
 		l.Check(c.Negative == "floor", "negative", "method \"momentum\" has no second moment", c.Negative)
 	}
-	l.Check(c.VFloor == 0 || c.Negative == "floor", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
+	l.Check(c.VFloor == 0 || c.Negative == "floor" || c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
 	l.Check(c.Negative != "zero" || c.UpdateClip > 0, "update_clip", "must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
 	l.Check(c.Schedule != "cosine" || c.Horizon > 0, "schedule", "\"cosine\" needs the stream's horizon", c.Schedule)
 	l.Check(c.Schedule != "cosine" || !c.Endless, "on_horizon", "must not be \"continue\": schedule \"cosine\" ends at the horizon", nil)
