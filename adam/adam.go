@@ -86,6 +86,7 @@ type Estimator struct {
 	joint   jointClip
 	block   uint64 // records whose squares fit the exact sums
 	workers []worker
+	out     []float64 // what a step releases
 
 	// The open step; no part of the state.
 	rows    uint64
@@ -147,7 +148,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	e := &Estimator{
 		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: cfg.LastStep(), dim: d,
 		m: make([]float64, d), theta: make([]float64, d),
-		first: make([]int64, d), record: make([]int64, d),
+		first: make([]int64, d), record: make([]int64, d), out: make([]float64, d),
 		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
 	}
 	copy(e.theta, cfg.initial())
@@ -248,8 +249,9 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 // before they are rounded.
 func (e *Estimator) exact() bool { return e.cfg.Method == "jme" || e.cfg.Method == "jme_per_example" }
 
-// Close ends the open step and returns its release. It returns
-// dp.ErrExhausted, and changes nothing, after the horizon.
+// Close ends the open step and returns its release, whose data are valid until
+// the next call. It returns dp.ErrExhausted, and changes nothing, after the
+// horizon.
 func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	if e.step >= e.horizon {
 		return nil, dp.ErrExhausted
@@ -272,9 +274,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	e.step++
 	u := e.update()
-	u.out = make([]float64, e.dim)
 	e.run(rows, &u)
-	r := &dp.Release{Step: e.step, Rows: e.rows, Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: u.out}}}
+	r := &dp.Release{Step: e.step, Rows: e.rows, Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: e.out}}}
 	e.rows, e.inBlock = 0, 0
 	bad := u.deviation - u.deviation // NaN for what is not finite
 	for i := range e.shards {

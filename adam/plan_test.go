@@ -61,9 +61,11 @@ func TestAdopt(t *testing.T) {
 	c := Config{Method: "jme_batch", Clip: 1.3, MeanClip: 0.9, Rate: 0.1, Dim: 3, Step: 8, Factorization: "blt", Initial: []float64{1, 2, 3}}
 	e := mustNew(t, c, p)
 	for name, alter := range map[string]func(*Plan){
-		"method":       func(p *Plan) { p.Method = "jme_per_example" },
-		"first":        func(p *Plan) { p.First.Phases[0].Weight[0] += 1 << 44 },
-		"first kind":   func(p *Plan) { p.First = &matfact.Stored{Kind: "identity", Phases: []matfact.Phase{{Start: 1, Scale: 1}}} },
+		"method": func(p *Plan) { p.Method = "jme_per_example" },
+		"first":  func(p *Plan) { p.First.Phases[0].Weight[0] += 1 << 44 },
+		"first kind": func(p *Plan) {
+			p.First = &matfact.Stored{Kind: "identity", Phases: []matfact.Phase{{Start: 1, Scale: 1}}}
+		},
 		"no first":     func(p *Plan) { p.First = nil },
 		"second":       func(p *Plan) { p.Second.Decay[0] -= 1 << 50 },
 		"no second":    func(p *Plan) { p.Second = nil },

@@ -24,7 +24,6 @@ type update struct {
 	rate          float64
 	decay         float64
 	shrink        float64 // of u, to bound its norm
-	out           []float64
 }
 
 // update prepares e.step, which has just been opened.
@@ -141,7 +140,7 @@ func (e *Estimator) length(s *shard, u *update) (sum float64) {
 
 // move takes the step of a shard's parameters and writes what is released.
 func (e *Estimator) move(s *shard, u *update) {
-	m, theta, out := e.m[s.from:s.to], e.theta[s.from:s.to], u.out[s.from:s.to]
+	m, theta, out := e.m[s.from:s.to], e.theta[s.from:s.to], e.out[s.from:s.to]
 	theta, out = theta[:len(m)], out[:len(m)]
 	rate, unbias := float64(u.rate*u.shrink), u.unbias1
 	shrinkage, eps := float64(u.rate*u.decay), u.eps
