@@ -245,6 +245,14 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 	}
 }
 
+// Stale reports whether a gradient that was taken at the parameters of step, 0 for
+// the initial ones, must not count in the open step: because they are more than
+// MaxStaleness steps behind, or still to come. Which parameters those were is the
+// sender's word, and as protected as the gradient: it is added as nil.
+func (e *Estimator) Stale(step uint64) bool {
+	return step > e.step || e.step-step > e.cfg.MaxStaleness
+}
+
 // exact reports whether the squares of a block's records are summed exactly
 // before they are rounded.
 func (e *Estimator) exact() bool { return e.cfg.Method == "jme" || e.cfg.Method == "jme_per_example" }

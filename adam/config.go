@@ -62,6 +62,15 @@ type Config struct {
 	Release string `toml:"release"`
 	// Model is required for mode "model", a fault elsewhere.
 	Model *Model `toml:"model"`
+	// MaxStaleness is how many steps the parameters at which a gradient was taken
+	// may be behind; see Stale.
+	MaxStaleness uint64 `toml:"max_staleness"`
+
+	// StepHeader and InitialFile are for the daemon: the record header that
+	// names those parameters, default "model-step", and the file that Initial is
+	// read from.
+	StepHeader  string `toml:"step_header"`
+	InitialFile string `toml:"initial_file"`
 
 	// Columns is the length of a row of mode "model", Target the place of the
 	// target in it.
@@ -79,6 +88,8 @@ type Config struct {
 	Initial []float64 `toml:"-"`
 }
 
+const stepHeader = "model-step"
+
 // Defaults fills in what has a default.
 func (c *Config) Defaults() {
 	fill := func(s *string, def string) {
@@ -92,6 +103,7 @@ func (c *Config) Defaults() {
 	fill(&c.Negative, "floor")
 	fill(&c.Factorization, "identity")
 	fill(&c.Release, "parameters")
+	fill(&c.StepHeader, stepHeader)
 	for _, x := range []struct {
 		value *float64
 		def   float64
@@ -205,6 +217,8 @@ func (c *Config) Validate() error {
 		l.Check(c.Model == nil, "model", "belongs to mode \"model\"", nil)
 	case "model":
 		l.Check(c.Dim == 0, "dim", "belongs to mode \"gradients\"; a model has its own number of parameters", c.Dim)
+		l.Check(c.MaxStaleness == 0, "max_staleness", "belongs to mode \"gradients\"", c.MaxStaleness)
+		l.Check(c.StepHeader == stepHeader, "step_header", "belongs to mode \"gradients\"", c.StepHeader)
 		if c.Model == nil {
 			l.Add("model", "must be given for mode \"model\"", nil)
 			break

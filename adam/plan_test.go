@@ -150,6 +150,9 @@ func TestFaults(t *testing.T) {
 		{"", func(c *Config) { c.Method, c.Step = "jme", 1 }},
 		{"dim", func(c *Config) { c.Dim = -1 }},
 		{"model dim", func(c *Config) { c.Mode = "model" }},
+		{"max_staleness step_header", func(c *Config) {
+			c.Mode, c.Dim, c.Model, c.Columns, c.MaxStaleness, c.StepHeader = "model", 0, &Model{Loss: "linear"}, 2, 1, "x"
+		}},
 		{"model", func(c *Config) { c.Model = &Model{} }},
 		{"initial_file", func(c *Config) { c.Initial = []float64{1, 2} }},
 		{"initial_file", func(c *Config) { c.Initial = []float64{1, 2, math.NaN()} }},

@@ -27,7 +27,7 @@ const stateVersion = 1
 // state their meaning.
 func (e *Estimator) identify() (uint64, error) {
 	c := e.cfg
-	c.Initial = nil // its hash is in the plan
+	c.Initial, c.InitialFile = nil, "" // a hash of them is in the plan
 	h := fnv.New64a()
 	err := json.NewEncoder(h).Encode([]any{Version, e.plan, c, e.horizon, shardSize, e.params.Adjacency})
 	return h.Sum64(), err

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	"streamdp/adam"
 	"streamdp/dp"
 	"streamdp/moments"
 )
@@ -139,6 +140,9 @@ type Stream struct {
 	// Moments is the mechanism, with Columns, Step, Horizon, Centre and Scale
 	// of the stream filled in. Exactly one mechanism is not nil.
 	Moments *moments.Config `toml:"moments"`
+	// Adam is the mechanism, with Columns, Target, Step, Horizon and Endless
+	// filled in; Initial is not read. Nil: another one.
+	Adam *adam.Config `toml:"adam"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -282,10 +286,27 @@ func (c *Config) Stream(name string) *Stream {
 
 // Mechanism returns the name of the stream's mechanism table.
 func (s *Stream) Mechanism() string {
-	if s.Moments != nil {
+	switch {
+	case s.Moments != nil:
 		return "moments"
+	case s.Adam != nil:
+		return "adam"
 	}
 	return ""
+}
+
+// Gradients reports whether records are gradients, which have no columns.
+func (s *Stream) Gradients() bool { return s.Adam != nil && s.Adam.Mode == "gradients" }
+
+// LastStep returns the step after which the stream's epochs end, 0 for none.
+func (s *Stream) LastStep() uint64 {
+	switch {
+	case s.Moments != nil:
+		return s.Moments.LastStep()
+	case s.Adam != nil:
+		return s.Adam.LastStep()
+	}
+	return 0
 }
 
 // Params returns the guarantee in the form that estimators take.

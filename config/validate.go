@@ -29,6 +29,9 @@ func (d *document) validate(c *Config) {
 		if s.Moments != nil {
 			d.checkMoments(s, key)
 		}
+		if s.Adam != nil {
+			d.checkAdam(s, key)
+		}
 		d.checkValues(s, key)
 	}
 	d.checkTopics(c)
@@ -107,7 +110,7 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
 	}
 	// Streams of other mechanisms have other steps, or none.
-	if s.Moments != nil && d.written(under(key, "step")) == nil {
+	if (s.Moments != nil || s.Adam != nil) && d.written(under(key, "step")) == nil {
 		d.add(under(key, "step"), -1, "required", nil)
 	}
 }
@@ -144,7 +147,15 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 	if !d.sound(columns) {
 		return
 	}
+	if s.Gradients() {
+		d.checkGradients(s, key)
+		return
+	}
 	names := s.Input.Columns
+	if d.written(columns) == nil {
+		d.add(columns, -1, "required", nil)
+		return
+	}
 	if len(names) == 0 {
 		d.add(columns, -1, "must name at least one column", nil)
 	}
@@ -180,7 +191,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	}
 	columns := len(s.Input.Columns)
 	each := func(here toml.Key, list *[]float64) {
-		if !d.sound(here) {
+		if !d.sound(here) || s.Gradients() {
 			return
 		}
 		if _, isList := d.written(here).([]any); !isList {
@@ -239,35 +250,50 @@ func (d *document) checkMoments(s *Stream, key toml.Key) {
 	m.Columns, m.Step, m.Horizon, m.Centre, m.Scale = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale
 	m.Endless = s.OnHorizon == "continue"
 	m.Defaults()
+	d.noteFaults(key, "moments", m.Validate(), follows, func(missing string) string {
+		if missing == "decay" || missing == "window" {
+			return "required for workload " + strconv.Quote(m.Workload)
+		}
+		return ""
+	})
+}
+
+// noteFaults notes what the package of a mechanism says of its configuration.
+// follows is as above; required says what is missing where a key is not written,
+// "" to say what the package says.
+func (d *document) noteFaults(key toml.Key, mechanism string, err error, follows map[string][]string, required func(key string) string) {
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {
+		names := strings.Split(name, ".")
 		switch n := root().at("stream", "NAME"); {
-		case n.at("moments", name) != nil:
-			return under(key, "moments", name)
+		case n.at(append([]string{mechanism}, names...)...) != nil:
+			return under(key, append([]string{mechanism}, names...)...)
 		case n.at("input", name) != nil:
 			return under(key, "input", name)
 		case n.at(name) != nil:
 			return under(key, name)
 		}
-		return under(key, "moments")
+		return under(key, mechanism)
 	}
-	for _, err := range fault.All(m.Validate()) {
+	for _, err := range fault.All(err) {
 		f, ok := err.(*fault.Fault)
 		if !ok {
 			d.note(locate(""), -1, err.Error(), nil)
 			continue
 		}
-		sound := d.sound(locate(f.Key))
+		here := locate(f.Key)
+		sound := d.sound(here)
 		for _, cause := range follows[f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
-		switch missing := d.written(locate(f.Key)) == nil; {
-		case !sound:
-		case missing && (f.Key == "decay" || f.Key == "window"):
-			d.add(locate(f.Key), -1, "required for workload "+strconv.Quote(m.Workload), nil)
-		default:
-			d.add(locate(f.Key), -1, f.Rule, f.Value)
+		if !sound {
+			continue
 		}
+		if rule := required(f.Key); rule != "" && d.written(here) == nil {
+			d.add(here, -1, rule, nil)
+			continue
+		}
+		d.add(here, -1, f.Rule, f.Value)
 	}
 }
 
@@ -278,13 +304,20 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 		return
 	}
 	d.checkTwice(values, s.Output.Values)
+	if s.Adam != nil && d.sound(under(key, "adam", "method")) && d.sound(under(key, "adam", "release")) {
+		d.checkNames(values, s.Output.Values, s.Adam.Values())
+		return
+	}
 	if s.Moments == nil || !d.sound(under(key, "moments", "workload")) || !d.sound(under(key, "moments", "covariance")) ||
 		!d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
 		return
 	}
-	later := []string{"covariance_psd", "second_moment_projected", "valid_count"}
-	published := s.Moments.Values()
-	for i, name := range s.Output.Values {
+	d.checkNames(values, s.Output.Values, s.Moments.Values(), "covariance_psd", "second_moment_projected", "valid_count")
+}
+
+// checkNames notes names that are not published, or only later.
+func (d *document) checkNames(values toml.Key, names, published []string, later ...string) {
+	for i, name := range names {
 		switch {
 		case slices.Contains(later, name):
 			d.add(values, i, fault.NotYet, name)
