@@ -43,8 +43,11 @@ func (m *Model) validate(columns, target int) error {
 	default:
 		l.Add("model.loss", "must be "+quoted([]string{"linear", "logistic", "softmax", "mlp"}), m.Loss)
 	}
-	l.Check(columns >= 2, "model", "needs a feature beside the target", columns)
-	l.Check(target >= 0 && target < columns, "model.target", "must be one of the columns", m.Target)
+	if target < 0 || target >= columns {
+		l.Add("model.target", "must be one of the columns", m.Target)
+	} else {
+		l.Check(columns >= 2, "model.target", "must have another column beside it, for a feature", m.Target)
+	}
 	switch m.Loss {
 	case "softmax":
 		l.Check(m.Classes >= 2 && m.Classes <= maxModel, "model.classes", "must be at least 2", m.Classes)

@@ -147,7 +147,7 @@ func TestModelFaults(t *testing.T) {
 	}{
 		{nil, Model{Loss: "linear"}, 2, 1},
 		{[]string{"model.loss"}, Model{}, 2, 1},
-		{[]string{"model"}, Model{Loss: "linear"}, 1, 0},
+		{[]string{"model.target"}, Model{Loss: "linear"}, 1, 0},
 		{[]string{"model.target"}, Model{Loss: "linear"}, 2, -1},
 		{[]string{"model.classes", "model.hidden"}, Model{Loss: "logistic", Classes: 2, Hidden: 1}, 2, 1},
 		{[]string{"model.classes"}, Model{Loss: "softmax", Classes: 1}, 2, 1},

@@ -10,7 +10,7 @@ import (
 // adamFollows is follows for keys of [stream.NAME.adam].
 var adamFollows = map[string][]string{
 	"dim":           {"mode"},
-	"model":         {"mode", "columns"},
+	"model":         {"mode"},
 	"model.target":  {"columns", "mode"},
 	"model.classes": {"model.loss"},
 	"model.hidden":  {"model.loss"},
