@@ -96,6 +96,8 @@ type Estimator struct {
 	squares []int64 // exact squares of the block, or squares of one record
 	inBlock uint64
 
+	refused uint64 // see Refused
+
 	// tap sees the sums of a shard and their noise; for tests.
 	tap func(e *Estimator, w *worker, s *shard)
 }
@@ -237,6 +239,8 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 			e.addGradient(row)
 		} else if g := e.model.gradient(e.theta, row); g != nil {
 			e.addGradient(g)
+		} else {
+			e.refused++
 		}
 	}
 	// Blocks are counted in records, valid or not: their borders are public.
@@ -244,6 +248,10 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 		e.endBlock()
 	}
 }
+
+// Refused returns how many examples had a target that is no class, since the
+// estimator was made. It is an exact function of records: not to be released.
+func (e *Estimator) Refused() uint64 { return e.refused }
 
 // Stale reports whether a gradient that was taken at the parameters of step, 0 for
 // the initial ones, must not count in the open step: because they are more than
@@ -367,7 +375,7 @@ func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 // Sizes returns what the optimiser takes.
 func (e *Estimator) Sizes() dp.Sizes {
 	d := int64(e.dim)
-	state, peak := int64(1+8+8), int64(0)
+	state, peak := int64(1+8+8+8), int64(0)
 	floats := int64(2) // a parameter: m, θ
 	if e.v != nil {
 		floats++

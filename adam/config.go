@@ -131,8 +131,8 @@ func (c *Config) LastStep() uint64 {
 	return c.Horizon
 }
 
-// parameters returns the number of parameters.
-func (c *Config) parameters() int {
+// Parameters returns the number of parameters.
+func (c *Config) Parameters() int {
 	if c.Mode == "model" && c.Model != nil {
 		return c.Model.Parameters(c.Columns)
 	}
@@ -225,7 +225,7 @@ func (c *Config) Validate() error {
 		}
 		l = append(l, fault.All(c.Model.validate(c.Columns, c.Target))...)
 	}
-	d := c.parameters()
+	d := c.Parameters()
 	if c.Factorization == "sqrt" && d >= 1 {
 		arrays := 1.0
 		if c.joint() {

@@ -89,7 +89,7 @@ func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, factors, error) {
 }
 
 func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
-	d, m := cfg.parameters(), float64(cfg.Step)
+	d, m := cfg.Parameters(), float64(cfg.Step)
 	alpha, beta := f.first.ColNorm(), 1.0
 	if f.second != nil {
 		beta = f.second.ColNorm()
@@ -322,7 +322,7 @@ func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	case c.Nu != 0:
 		return c.Nu
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
-		return free(c.parameters())
+		return free(c.Parameters())
 	}
 	p := 1.0 // of a single vector, zeroed
 	if c.Method == "jme_batch" {

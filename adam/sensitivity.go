@@ -133,13 +133,13 @@ func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.
 	lambda = nu * alpha * alpha / (clip * clip * beta * beta)
 	switch c.Method {
 	case "jme", "jme_per_example":
-		return lambda, clip * alpha * math.Sqrt(rd(nu, c.parameters(), adjacency)) / m
+		return lambda, clip * alpha * math.Sqrt(rd(nu, c.Parameters(), adjacency)) / m
 	case "jme_batch":
 		ratio := beta * beta / (alpha * alpha)
 		if c.MeanClip > 0 {
-			return lambda, alpha * ClippedMeanSensitivity(c.MeanClip, f*clip/m+spare, lambda*ratio, c.parameters())
+			return lambda, alpha * ClippedMeanSensitivity(c.MeanClip, f*clip/m+spare, lambda*ratio, c.Parameters())
 		}
-		return lambda, alpha * BatchSensitivity(c.Step, lambda*ratio/(m*m), clip, c.parameters(), adjacency) / m
+		return lambda, alpha * BatchSensitivity(c.Step, lambda*ratio/(m*m), clip, c.Parameters(), adjacency) / m
 	case "joint_clip":
 		return c.Tau, f * clip * max(alpha, beta) / m
 	}

@@ -13,10 +13,10 @@ import (
 
 // stateVersion is the first byte of a serialised state:
 //
-//	version, u64 fingerprint, u64 step, what squaring makes of the noise, m, v, θ,
-//	(u64 length, shaper's state) for each shard and array
+//	version, u64 fingerprint, u64 step, u64 number of parameters, θ, what squaring
+//	makes of the noise, m, v, (u64 length, shaper's state) for each shard and array
 //
-// all little-endian but the shapers', which are matfact's. m, v and θ are float64s;
+// all little-endian but the shapers', which are matfact's. θ, m and v are float64s;
 // v is missing for momentum. What squaring makes of the noise is there for "pp" and
 // "pp_debiased": two float64s, and two k×k matrices of them for a BLT of k buffers.
 // Shapers are missing for independent noise. Dimensions come from the plan, which
@@ -41,10 +41,14 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w.Byte(stateVersion)
 	w.Uint(e.fingerprint)
 	w.Uint(e.step)
+	w.Uint(uint64(e.dim))
+	for _, v := range e.theta {
+		w.Float(v)
+	}
 	if e.noise != nil {
 		e.noise.appendTo(w)
 	}
-	for _, x := range [][]float64{e.m, e.v, e.theta} {
+	for _, x := range [][]float64{e.m, e.v} {
 		for _, v := range x {
 			w.Float(v)
 		}
@@ -82,10 +86,16 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	if r.Bad || e.step > e.horizon {
 		return errDamaged
 	}
+	if r.Uint() != uint64(e.dim) {
+		return errDamaged
+	}
+	for i := range e.theta {
+		e.theta[i] = r.Float()
+	}
 	if e.noise != nil {
 		e.noise.restore(r, e.step)
 	}
-	for _, x := range [][]float64{e.m, e.v, e.theta} {
+	for _, x := range [][]float64{e.m, e.v} {
 		for i := range x {
 			x[i] = r.Float()
 		}
@@ -112,6 +122,25 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	clear(e.second)
 	clear(e.squares)
 	return nil
+}
+
+// ParametersOf returns the parameters that a state holds, those of its last step's
+// release, whatever its configuration: what a successor may begin with. They are a
+// function of what was released, and as public.
+func ParametersOf(state []byte) ([]float64, error) {
+	r := &bin.Reader{B: state}
+	version, _, _, dim := r.Byte(), r.Uint(), r.Uint(), r.Uint()
+	if r.Bad || version != stateVersion || dim > uint64(len(r.B)/8) {
+		return nil, errDamaged
+	}
+	theta := make([]float64, dim)
+	for i := range theta {
+		theta[i] = r.Float()
+	}
+	if r.Bad {
+		return nil, errDamaged
+	}
+	return theta, nil
 }
 
 func (e *Estimator) restoreShaper(s matfact.Shaper, blob []byte, dim int, reach float64) error {

@@ -123,6 +123,10 @@ func TestRestart(t *testing.T) {
 			if most := e.Sizes().State; int64(len(states[steps-1])) > most || c.Factorization != "sqrt" && int64(len(states[steps-1])) < most {
 				t.Errorf("%s: a state of %d bytes, announced %d", what, len(states[steps-1]), most)
 			}
+			theta, err := ParametersOf(states[steps-1])
+			if err != nil || !slices.Equal(theta, e.Parameters()) {
+				t.Errorf("%s: the state's parameters are %g (%v), want %g", what, theta, err, e.Parameters())
+			}
 			// A step back: the same integers and keys, the same bytes.
 			if err := e.UnmarshalBinary(states[steps-3]); err != nil {
 				t.Fatal(err)
@@ -269,8 +273,13 @@ func TestStateRefused(t *testing.T) {
 	for n := range state {
 		refuse(fmt.Sprintf("a state cut to %d bytes", n), state[:n])
 	}
+	for n := range 25 + 8*3 {
+		if theta, err := ParametersOf(state[:n]); err == nil {
+			t.Errorf("a state cut to %d bytes has parameters %g", n, theta)
+		}
+	}
 	refuse("a longer state", append(slices.Clone(state), 0))
-	for i := range 17 { // version, fingerprint, step
+	for i := range 25 { // version, fingerprint, step, parameters
 		b := slices.Clone(state)
 		b[i] ^= 0x10
 		refuse(fmt.Sprintf("another byte %d", i), b)
@@ -280,10 +289,10 @@ func TestStateRefused(t *testing.T) {
 		order.PutUint64(b[at:], v)
 		return b
 	}
-	for at := 17; at < 17+8*9; at += 8 {
+	for at := 25; at < 25+8*9; at += 8 {
 		refuse("a moment that is no number", patch(at, math.Float64bits(math.NaN()), binary.LittleEndian))
 	}
-	shaper := 17 + 8*9 + 8
+	shaper := 25 + 8*9 + 8
 	if got := binary.BigEndian.Uint64(state[shaper+17:]); got != 5 {
 		t.Fatalf("the shaper's state holds %d steps where the test looks for 5", got)
 	}
@@ -316,6 +325,10 @@ func FuzzState(f *testing.F) {
 		if len(data) >= 9 {
 			data = slices.Clone(data)
 			binary.LittleEndian.PutUint64(data[1:], e.fingerprint)
+		}
+		theta, err := ParametersOf(data)
+		if (theta == nil) == (err == nil) && len(theta) > 0 {
+			t.Fatalf("ParametersOf returns %g, %v", theta, err)
 		}
 		if e.UnmarshalBinary(data) != nil {
 			return

@@ -26,16 +26,21 @@ type Description struct {
 	// deviations of one step's independent noise; in scaled units.
 	Lattice []float64          `json:"lattice"`
 	Noise   map[string]float64 `json:"noise_stddev"`
-	// Bytes of a checkpoint, of a published release at most, and of memory for
-	// the estimator.
+	// Bytes of a checkpoint, of a published release at most, of the largest
+	// message that it is published in, and of memory for the estimator.
 	StateBytes   int64 `json:"state_bytes"`
 	ReleaseBytes int64 `json:"release_bytes"`
+	MessageBytes int64 `json:"message_bytes"`
 	PeakBytes    int64 `json:"peak_bytes"`
 }
 
 // Describe builds the stream's mechanism and says what it promises and takes.
 func Describe(s *config.Stream) (*Description, error) {
-	m, err := newMechanism(s, nil)
+	initial, err := initialFile(s)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMechanism(s, nil, initial)
 	if err != nil {
 		return nil, err
 	}
@@ -46,22 +51,22 @@ func Describe(s *config.Stream) (*Description, error) {
 		Clip: m.clip, Sensitivity: m.sens, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 		Lattice: m.lattice, Noise: m.noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
 	}
-	d.ReleaseBytes, err = releaseSize(s, m)
+	d.ReleaseBytes, d.MessageBytes, err = releaseSize(s, m)
 	return d, err
 }
 
-// releaseSize bounds the bytes of a release: one of the right shape with the
-// longest numbers. It uses the mechanism up.
-func releaseSize(s *config.Stream, m *mechanism) (int64, error) {
+// releaseSize bounds the bytes of a release, and of its largest message: one of
+// the right shape with the longest numbers. It uses the mechanism up.
+func releaseSize(s *config.Stream, m *mechanism) (total, largest int64, err error) {
 	var zero [32]byte
 	keys, err := dp.NewEpoch(&zero, nil, "", 1, [16]byte{}, zero)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var h dp.Transcript
 	r, err := m.Close(keys.Step(1, &h))
 	if err != nil || r == nil {
-		return 0, err
+		return 0, 0, err
 	}
 	const longest = -2.2250738585072014e-308
 	for _, v := range r.Values {
@@ -78,8 +83,12 @@ func releaseSize(s *config.Stream, m *mechanism) (int64, error) {
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: 1.0000000000000002,
 		Persons: persons(m.Cost(), s.Privacy.Delta, 2, 10), Version: "v00.00.00-00000000000000-000000000000"}, m)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	p, err := e.encode(r, large, large)
-	return int64(len(p.value)), err
+	messages, err := e.encode(r, large, large)
+	for _, p := range messages {
+		total += int64(len(p.value))
+		largest = max(largest, int64(len(p.value)))
+	}
+	return total, largest, err
 }

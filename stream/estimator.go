@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"streamdp/adam"
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/moments"
@@ -52,23 +53,34 @@ type mechanism struct {
 	sens     float64
 	lattice  []float64
 	noise    map[string]float64 // noise standard deviations of one step, by array
+
+	chunked bool // releases above chunkBytes are published in pieces
+	// refused counts the decoded records that gave nothing all the same, and
+	// why; nil where there are none. It is no part of the state.
+	refused func() (Reason, uint64)
 }
 
 // versions are what the digest binds besides the configuration.
 func versions(s *config.Stream) map[string]string {
 	v := map[string]string{"noise": dp.NoiseFormat}
-	if s.Moments != nil {
+	switch {
+	case s.Moments != nil:
 		v["mechanism"] = moments.Version
+	case s.Adam != nil:
+		v["mechanism"] = adam.Version
 	}
 	return v
 }
 
 // newMechanism builds the stream's estimator; plan is that of a begun epoch,
-// nil for a new one.
-func newMechanism(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+// nil for a new one. initial are the parameters that the epoch begins with, for a
+// mechanism that has some; nil: its own.
+func newMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*mechanism, error) {
 	switch {
 	case s.Moments != nil:
 		return newMoments(s, plan)
+	case s.Adam != nil:
+		return newAdam(s, plan, initial)
 	}
 	return nil, errors.New("the stream has no mechanism")
 }
