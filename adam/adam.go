@@ -146,6 +146,11 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	if err != nil {
 		return nil, err
 	}
+	return assemble(cfg, p, plan, f)
+}
+
+// assemble builds the optimiser that a plan describes.
+func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err error) {
 	d := plan.Parameters
 	e := &Estimator{
 		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: cfg.LastStep(), dim: d,

@@ -115,7 +115,7 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	if cfg.MeanClip > 0 {
 		// Half a step a coordinate, and the error of float64.
 		most := m * cfg.MeanClip / g
-		loss := math.Sqrt(float64(d)) + most*0x1p-48
+		loss := math.Sqrt(float64(d)) + float64(most*0x1p-48)
 		plan.SumClip, spare = most-loss, loss*g/m
 		if !(plan.SumClip >= 1<<20) {
 			return nil, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step", Value: cfg.MeanClip}
@@ -167,25 +167,25 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 		coordinates = float64(h) * float64(d)
 	}
 	root := math.Sqrt(lambda)
-	s *= 1 + 0x1p-40
+	s = float64(s * (1 + 0x1p-40))
 	switch cfg.Method {
 	case "jme", "jme_per_example", "jme_batch":
-		s += root * beta * math.Sqrt(float64(d)) * secondUnit
+		s += float64(root * beta * math.Sqrt(float64(d)) * secondUnit)
 	}
 	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
 	limits, err := f.first.Limits(guess * n.First / firstUnit)
 	if err != nil {
 		return nil, err
 	}
-	s += 2 * limits.Rounding * firstUnit * math.Sqrt(coordinates)
+	s += float64(2 * limits.Rounding * firstUnit * math.Sqrt(coordinates))
 	var limits2 matfact.Limits
 	if f.second != nil {
 		if limits2, err = f.second.Limits(guess * n.Second / secondUnit); err != nil {
 			return nil, err
 		}
-		s += 2 * limits2.Rounding * secondUnit * root * math.Sqrt(coordinates)
+		s += float64(2 * limits2.Rounding * secondUnit * root * math.Sqrt(coordinates))
 	}
-	s *= 1 + 0x1p-40
+	s = float64(s * (1 + 0x1p-40))
 	final := spread(lambda, s, mu*(1-0x1p-48))
 	if !(final.First <= guess*n.First) {
 		return nil, fmt.Errorf("rounding would cost %.1g of the noise: use another factorization or more lattice_bits", final.First/n.First-1)

@@ -23,7 +23,7 @@ func (c *Config) rate(i uint64) float64 {
 // sinHalfTurns returns sin πx for |x| ≤ ½ by its Taylor series, whose first
 // omitted term is below 10⁻¹⁶. math.Sin has other last bits elsewhere.
 func sinHalfTurns(x float64) float64 {
-	y := math.Pi * x
+	y := float64(math.Pi * x)
 	square := float64(y * y)
 	term, sum := y, y
 	for k := 3.0; k < 23; k += 2 {

@@ -27,7 +27,7 @@ func rd(nu float64, d int, adjacency dp.Adjacency) float64 {
 		return 2 + 2*nu + 1/(2*nu)
 	}
 	q := math.Sqrt(1 - 2/nu)
-	return (3 - q) * (3 - q) * (nu*q + 1 + nu) / 8
+	return (3 - q) * (3 - q) * (float64(nu*q) + 1 + nu) / 8
 }
 
 // free returns ν*, the largest weight at which, under replacement, the squares
@@ -68,7 +68,7 @@ func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjace
 		return clip * math.Sqrt(rd(nu, d, adjacency))
 	}
 	n := float64(m)
-	return adjacency.Factor() * clip * math.Sqrt(1+nu*price(m, adjacency)*n*n)
+	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
 }
 
 // ClippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors
@@ -91,19 +91,19 @@ func ClippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 		}
 		k := (2*bound - x) * (2*bound - x)
 		if d >= 2 {
-			k = max(k, 2*bound*bound-x*x/2)
+			k = max(k, float64(2*bound*bound)-float64(x*x/2))
 		}
-		top = max(top, x*x*(1+lambda*k))
+		top = max(top, x*x*(1+float64(lambda*k)))
 	}
 	try(limit)
 	// Where the derivatives of the two branches vanish:
 	// D² − 3ρD + 2ρ² + 1/(2λ) = 0 and D² = 2ρ² + 1/λ.
-	if root := bound*bound/4 - 1/(2*lambda); root >= 0 {
-		try(1.5*bound - math.Sqrt(root))
-		try(1.5*bound + math.Sqrt(root))
+	if root := float64(bound*bound/4) - 1/(2*lambda); root >= 0 {
+		try(float64(1.5*bound) - math.Sqrt(root))
+		try(float64(1.5*bound) + math.Sqrt(root))
 	}
 	if d >= 2 {
-		try(math.Sqrt(2*bound*bound + 1/lambda))
+		try(math.Sqrt(float64(2*bound*bound) + 1/lambda))
 		try(2 * bound / 3) // where the branches meet, 3D² − 8ρD + 4ρ² = 0
 	}
 	return math.Sqrt(top)
