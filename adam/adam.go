@@ -213,6 +213,15 @@ func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err
 // Plan returns what the configuration resolved to.
 func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
+// Deviations returns the standard deviations of one step's independent draws in
+// lattice units of the two arrays adam/first and adam/second; 0 where there is none.
+func (e *Estimator) Deviations() (first, second float64) {
+	if e.sd[1] != nil {
+		second = e.sd[1][0]
+	}
+	return e.sd[0][0], second
+}
+
 // Parameters returns a copy of the current parameters, as last released.
 func (e *Estimator) Parameters() []float64 { return append([]float64(nil), e.theta...) }
 
@@ -375,6 +384,37 @@ func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 		wg.Go(func() { part(i) })
 	}
 	wg.Wait()
+}
+
+// Errors is the noise of one step, before any data.
+type Errors struct {
+	// Rate is the learning rate.
+	Rate float64 `json:"rate"`
+	// First and Second are standard deviations of a coordinate's noise in m̂ and
+	// v̂; the latter at gradient 0 where means are squared.
+	First  float64 `json:"first_moment"`
+	Second float64 `json:"second_moment,omitempty"`
+	// Bias is the mean of the noise in v̂, "pp" alone has one.
+	Bias float64 `json:"second_moment_bias,omitempty"`
+}
+
+// Expect returns the noise of step t. Steps beyond 100 000 are answered as that
+// one: averages have forgotten their beginning.
+func (e *Estimator) Expect(t uint64) Errors {
+	x := Errors{Rate: e.cfg.rate(t)}
+	t = min(t, 100_000)
+	x.First = e.plan.FirstNoise * linear(e.factors.first, e.cfg.Beta1, t)
+	switch {
+	case e.noise != nil:
+		v, variance := NewVNoise(e.factors.first, e.cfg.Beta2, t), e.plan.FirstNoise*e.plan.FirstNoise
+		x.Second = variance * v.Squared
+		if e.cfg.Method == "pp" {
+			x.Bias = variance * v.Bias
+		}
+	case e.second != nil:
+		x.Second = e.plan.SecondNoise * linear(e.factors.second, e.cfg.Beta2, t)
+	}
+	return x
 }
 
 // Sizes returns what the optimiser takes.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/audit"
 )
 
 // apart returns ‖x−y‖² + λ‖x∘x−y∘y‖².
@@ -65,25 +66,16 @@ func plus(x, y []float64) []float64 {
 // first whose sums, with squares, are as far apart as the theorem says: the others
 // all ζe₁, the first ±ζe₁ or ζe₁ and 0; for m = 1 the worst single vectors.
 func worstGradients(m uint64, nu, clip float64, d int, adjacency dp.Adjacency) (others [][]float64, x, y []float64) {
-	x, y = make([]float64, d), make([]float64, d)
+	x = make([]float64, d)
 	x[0] = clip
 	for range m - 1 {
 		others = append(others, append([]float64(nil), x...))
 	}
-	switch {
-	case adjacency == dp.ZeroOut:
-	case m > 1 || nu <= free(d):
-		y[0] = -clip
-	case d == 1:
-		y[0] = clip * (math.Sqrt(1-2/nu) - 1) / 2
-	default:
-		// At an angle of cosine −1/(2ν), on both sides of the diagonal of the
-		// first two axes: there xxᵀ−yyᵀ is diagonal.
-		angle := math.Acos(-1 / (2 * nu))
-		x[0], x[1] = clip*math.Cos(math.Pi/4+angle/2), clip*math.Sin(math.Pi/4+angle/2)
-		y[0], y[1] = clip*math.Cos(math.Pi/4-angle/2), clip*math.Sin(math.Pi/4-angle/2)
+	if m > 1 {
+		nu = 0
 	}
-	return others, x, y
+	p := audit.SquaresWorst(nu, clip, d, adjacency)
+	return others, p.X, p.Y
 }
 
 // TestBatchSensitivity looks for sums of vectors that are farther apart than the

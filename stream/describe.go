@@ -12,6 +12,8 @@ import (
 type Description struct {
 	Stream    string          `json:"stream"`
 	Mechanism json.RawMessage `json:"mechanism"`
+	// Factorization is what the configured one resolved to.
+	Factorization string `json:"-"`
 	// The guarantee of one epoch, for one record.
 	Epsilon         float64      `json:"epsilon"`
 	Delta           float64      `json:"delta"`
@@ -46,7 +48,7 @@ func Describe(s *config.Stream) (*Description, error) {
 	}
 	cost, sizes := m.Cost(), m.Sizes()
 	d := &Description{
-		Stream: s.Name, Mechanism: m.describe,
+		Stream: s.Name, Mechanism: m.describe, Factorization: m.factorization,
 		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
 		Clip: m.clip, Sensitivity: m.sens, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 		Lattice: m.lattice, Noise: m.noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"streamdp/adam"
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/internal/audit"
@@ -141,6 +142,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 	switch {
 	case s.Moments != nil:
 		return momentsSuite(s)
+	case s.Adam != nil:
+		return adamSuite(s)
 	}
 	return nil, fmt.Errorf("there is no audit of %s", s.Mechanism())
 }
@@ -182,4 +185,54 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 		Worst:   []audit.Pair{audit.JointWorst(plan.Nu, plan.Clip, s.Moments.Columns, s.Privacy.Adjacency)},
 		Horizon: s.Moments.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
+}
+
+// adamParameters bounds the parameters that an audit looks at: all are treated
+// alike, and what neighbours' gradients do shows in few.
+const adamParameters = 1 << 10
+
+// adamSuite audits sensitivity alone, by coupling: parameters do not determine the
+// noisy means that they were made from.
+func adamSuite(s *config.Stream) (*audit.Suite, error) {
+	c := *s.Adam
+	c.Dim = min(c.Dim, adamParameters)
+	e, err := adam.New(c, s.Params())
+	if err != nil {
+		return nil, configError{err}
+	}
+	plan := e.Plan()
+	first, second := e.Deviations()
+	arrays := map[string]audit.Array{}
+	for name, a := range map[string]struct {
+		stored *matfact.Stored
+		decay  float64
+		sd     float64
+	}{"adam/first": {plan.First, c.Beta1, first}, "adam/second": {plan.Second, c.Beta2, second}} {
+		if a.stored == nil {
+			continue
+		}
+		m, err := audit.Stored(a.stored, matfact.Workload{Kind: "exponential", Decay: a.decay}, c.Horizon)
+		if err != nil {
+			return nil, err
+		}
+		arrays[name] = audit.Array{Deviations: []float64{a.sd}, C: m}
+	}
+	subject := &audit.Subject{Mechanism: e, Array: func(name string, _ uint64) (audit.Array, bool) { a, ok := arrays[name]; return a, ok }}
+	// What the public is promised is ε at δ, whatever the plan says of μ.
+	if subject.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+		return nil, err
+	}
+	suite := &audit.Suite{
+		Configured: subject, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
+		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+	}
+	if c.Mode == "gradients" {
+		switch c.Method { // of which one pair is the worst whatever stands beside it
+		case "pp", "pp_debiased", "momentum":
+			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Privacy.Adjacency)}
+		case "jme", "jme_per_example":
+			suite.Worst = []audit.Pair{audit.SquaresWorst(plan.Nu, plan.Clip, c.Dim, s.Privacy.Adjacency)}
+		}
+	}
+	return suite, nil
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"streamdp/adam"
 	"streamdp/config"
+	"streamdp/dp"
 	"streamdp/moments"
 	"streamdp/stream"
 )
@@ -22,16 +24,17 @@ type plan struct {
 	Steps          []uint64    `json:"steps"`
 	Factorizations []planForms `json:"factorizations"`
 
+	tables   []planTable
 	original bool // values in original units are released too
 }
 
 // planForms are the standard errors under one factorization.
 type planForms struct {
-	Factorization string           `json:"factorization"`
-	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
-	Errors        []moments.Errors `json:"standard_errors,omitempty"`
-	StateBytes    int64            `json:"state_bytes,omitempty"`
-	Unavailable   string           `json:"unavailable,omitempty"`
+	Factorization string `json:"factorization"`
+	Configured    bool   `json:"configured,omitempty"`      // the one that the stream uses
+	Errors        []any  `json:"standard_errors,omitempty"` // the mechanism's, by step
+	StateBytes    int64  `json:"state_bytes,omitempty"`
+	Unavailable   string `json:"unavailable,omitempty"`
 }
 
 func planCommand(g *globals) *cobra.Command {
@@ -61,7 +64,7 @@ func planCommand(g *globals) *cobra.Command {
 				}
 				within := stepsWithin(s, at, chosen)
 				if len(within) == 0 {
-					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.Moments.LastStep())
+					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
 				p, err := planOf(s, within, all)
 				if err != nil {
@@ -107,7 +110,7 @@ func parseSteps(list string) ([]uint64, error) {
 // stepsWithin returns those of the steps that an epoch of the stream has and,
 // unless the user chose them, its last one.
 func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
-	last := s.Moments.LastStep()
+	last := s.LastStep()
 	if last == 0 {
 		return steps
 	}
@@ -128,38 +131,90 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
-	kinds := []string{"identity", "sqrt", "blt", "phased"}
-	configured, err := moments.New(*s.Moments, s.Params())
-	if err != nil {
-		return nil, err
+	p := &plan{Description: d, Steps: steps}
+	// The mechanism with another factorization.
+	var kinds []string
+	var build func(kind string) (estimator, error)
+	switch {
+	case s.Moments != nil:
+		p.original = slices.Contains(s.Moments.Values(), "mean_original")
+		kinds, build = []string{"identity", "sqrt", "blt", "phased"}, func(kind string) (estimator, error) {
+			c := *s.Moments
+			if kind != d.Factorization {
+				c.Factorization, c.Buffers = kind, 0
+				if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
+					c.Tune = slices.Max(p.Steps)
+				}
+			}
+			e, err := moments.New(c, s.Params())
+			return momentsPlan{e}, err
+		}
+		p.tables = momentsTables
+	case s.Adam != nil:
+		kinds, build = []string{"identity", "sqrt", "blt"}, func(kind string) (estimator, error) {
+			c := *s.Adam
+			c.Factorization = kind
+			e, err := adam.New(c, s.Params())
+			return adamPlan{e}, err
+		}
+		p.tables = adamTables
 	}
-	uses := configured.Plan().Factorization.Kind
 	if !all {
-		kinds = []string{uses}
+		kinds = []string{d.Factorization}
 	}
 	for _, kind := range kinds {
-		f := planForms{Factorization: kind, Configured: kind == uses}
-		e := configured
-		if kind != uses {
-			c := *s.Moments
-			c.Factorization, c.Buffers = kind, 0
-			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-				c.Tune = slices.Max(p.Steps)
+		f := planForms{Factorization: kind, Configured: kind == d.Factorization}
+		e, err := build(kind)
+		if err != nil {
+			if f.Configured {
+				return nil, err
 			}
-			if e, err = moments.New(c, s.Params()); err != nil {
-				f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
-				p.Factorizations = append(p.Factorizations, f)
-				continue
-			}
+			f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
+			p.Factorizations = append(p.Factorizations, f)
+			continue
 		}
 		f.StateBytes = e.Sizes().State
 		for _, t := range p.Steps {
-			f.Errors = append(f.Errors, e.Expect(t))
+			f.Errors = append(f.Errors, e.expect(t))
 		}
 		p.Factorizations = append(p.Factorizations, f)
 	}
 	return p, nil
+}
+
+// estimator is what a plan asks of a mechanism.
+type estimator interface {
+	Sizes() dp.Sizes
+	expect(t uint64) any
+}
+
+type momentsPlan struct{ *moments.Estimator }
+
+func (e momentsPlan) expect(t uint64) any { return e.Expect(t) }
+
+type adamPlan struct{ *adam.Estimator }
+
+func (e adamPlan) expect(t uint64) any { return e.Expect(t) }
+
+// planTable is one table of a plan: a number for each step and factorization.
+type planTable struct {
+	title string
+	of    func(e any) float64
+}
+
+var momentsTables = []planTable{
+	{"standard error of mean, scaled units", func(e any) float64 { return e.(moments.Errors).Mean }},
+	{"standard error of second moment, diagonal, scaled units", func(e any) float64 { return e.(moments.Errors).Diagonal }},
+	{"standard error of second moment, off-diagonal, scaled units", func(e any) float64 { return e.(moments.Errors).OffDiagonal }},
+	{"standard error of covariance, diagonal (at most), scaled units", func(e any) float64 { return e.(moments.Errors).CovarianceDiagonal }},
+	{"standard error of covariance, off-diagonal (at most), scaled units", func(e any) float64 { return e.(moments.Errors).CovarianceOffDiagonal }},
+}
+
+var adamTables = []planTable{
+	{"learning rate", func(e any) float64 { return e.(adam.Errors).Rate }},
+	{"noise of a coordinate of the first moment", func(e any) float64 { return e.(adam.Errors).First }},
+	{"noise of a coordinate of the second moment", func(e any) float64 { return e.(adam.Errors).Second }},
+	{"bias of the second moment", func(e any) float64 { return e.(adam.Errors).Bias }},
 }
 
 // printGuarantee writes what check and plan have in common, and a last row.
@@ -181,7 +236,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
@@ -189,7 +244,11 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("noise of a step", "%s", strings.Join(noise, ", "))
 	row("checkpoint", "%s", size(d.StateBytes))
 	row("memory", "%s for the estimator", size(d.PeakBytes))
-	row("release", "at most %s", size(d.ReleaseBytes))
+	release := "at most " + size(d.ReleaseBytes)
+	if d.MessageBytes < d.ReleaseBytes {
+		release += ", in messages of " + size(d.MessageBytes)
+	}
+	row("release", "%s", release)
 	row(name, "%s", text)
 	return t.Flush()
 }
@@ -198,21 +257,11 @@ func (p *plan) print(w io.Writer) error {
 	if err := printGuarantee(w, p.Description, "mechanism", string(p.Mechanism)); err != nil {
 		return err
 	}
-	values := []struct {
-		name string
-		of   func(moments.Errors) float64
-	}{
-		{"mean", func(e moments.Errors) float64 { return e.Mean }},
-		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
-		{"second moment, off-diagonal", func(e moments.Errors) float64 { return e.OffDiagonal }},
-		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
-		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
-	}
-	for _, v := range values {
+	for _, v := range p.tables {
 		if !p.has(v.of) {
 			continue
 		}
-		fmt.Fprintf(w, "\n  standard error of %s, scaled units\n", v.name)
+		fmt.Fprintf(w, "\n  %s\n", v.title)
 		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprint(t, "  step\t")
 		for _, f := range p.Factorizations {
@@ -251,7 +300,7 @@ func (p *plan) print(w io.Writer) error {
 	return nil
 }
 
-func (p *plan) has(of func(moments.Errors) float64) bool {
+func (p *plan) has(of func(any) float64) bool {
 	for _, f := range p.Factorizations {
 		if len(f.Errors) > 0 && of(f.Errors[0]) > 0 {
 			return true
