@@ -22,6 +22,7 @@ var ours = map[string]string{
 	"config":                   "adam dp moments internal/column internal/fault",
 	"stream":                   "adam config dp moments internal/bin internal/column internal/decimal internal/fault internal/kafka",
 	"cmd/streamdp":             "adam config dp matfact moments stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
+	"examples/trainer":         "",
 	"internal/audit":           "dp matfact internal/stattest",
 	"internal/bin":             "",
 	"internal/column":          "",
@@ -45,11 +46,11 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest",  // certificates
-	"math/rand":                          "cmd/streamdp internal/dptest", // the demonstration's data, simulations
+	"crypto/rand":                        "dp internal/kafka/kafkatest",                   // certificates
+	"math/rand":                          "cmd/streamdp examples/trainer internal/dptest", // made-up data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
-	"github.com/segmentio/kafka-go":      "internal/kafka internal/kafka/kafkatest",
+	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka internal/kafka/kafkatest",
 	"github.com/twmb/franz-go/pkg/kfake": "internal/kafka/embedded internal/kafka/kafkatest",
 	"github.com/twmb/franz-go/pkg/kgo":   "internal/kafka/embedded internal/kafka/kafkatest",
 	"github.com/spf13/cobra":             "cmd/streamdp",
