@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	"streamdp/adam"
 	"streamdp/dp"
 	"streamdp/moments"
 	"streamdp/sgd"
@@ -137,10 +138,12 @@ type Stream struct {
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments and SGD are the mechanisms, with what the stream says of columns,
+	// Moments, SGD and Adam are the mechanisms, with what the stream says of columns,
 	// steps, horizon, centre and scale filled in. Exactly one is not nil.
 	Moments *moments.Config `toml:"moments"`
 	SGD     *sgd.Config     `toml:"sgd"`
+	// Adam's Initial is not read.
+	Adam *adam.Config `toml:"adam"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -289,6 +292,8 @@ func (s *Stream) Mechanism() string {
 		return "moments"
 	case s.SGD != nil:
 		return "sgd"
+	case s.Adam != nil:
+		return "adam"
 	}
 	return ""
 }
@@ -311,6 +316,8 @@ func (s *Stream) mechanism() estimator {
 		return s.Moments
 	case s.SGD != nil:
 		return s.SGD
+	case s.Adam != nil:
+		return s.Adam
 	}
 	return nil
 }
@@ -322,6 +329,9 @@ func (s *Stream) LastStep() uint64 {
 	}
 	return 0
 }
+
+// Gradients reports whether records are gradients, which have no columns.
+func (s *Stream) Gradients() bool { return s.Adam != nil && s.Adam.Mode == "gradients" }
 
 // Params returns the guarantee in the form that estimators take.
 func (s *Stream) Params() dp.Params {

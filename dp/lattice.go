@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"runtime"
+	"sync"
 )
 
 // Lattice is the grid on which records become integers: step g = 2^Exp, and K
@@ -71,7 +73,8 @@ func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 //
 // Privacy: for records in slots of public position, a sum of quantised rows
 // has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
-// Cost: O(d), no allocation.
+// Cost: O(d), no allocation; from 2¹⁶ coordinates on it uses all processors, for
+// a few allocations.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	norm, e, ok := norm2(x) // ‖x‖ = norm·2^e
 	if !ok {
@@ -82,25 +85,10 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
 		scale = float64(l.K) / norm
 	}
-	for j, v := range x {
-		if e != 0 {
-			v = math.Ldexp(v, -e)
-		}
-		dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
-	}
-	if l.Inside(dst) {
-		return true
-	}
 	// Rounding to nearest leaves the ball for a third of the clipped records;
 	// rounding toward zero leaves it only by the error of scale.
-	for _, shrink := range []float64{1, 1 - 1.0/(1<<40)} {
-		for j, v := range x {
-			if e != 0 {
-				v = math.Ldexp(v, -e)
-			}
-			dst[j] = int64(float64(float64(v*scale) * shrink))
-		}
-		if l.Inside(dst) {
+	for _, shrink := range [...]float64{toNearest, 1, 1 - 1.0/(1<<40)} {
+		if l.round(dst, x, scale, e, shrink) {
 			return true
 		}
 	}
@@ -108,30 +96,97 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return false
 }
 
-// Inside reports whether Σ k_j² ≤ K², exactly.
-func (l Lattice) Inside(k []int64) bool {
+// toNearest is the shrink of round that asks for rounding to nearest.
+const toNearest = 0
+
+// round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink
+// and rounded toward zero, and reports whether that is inside.
+func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
+	if len(x) >= manyCoordinates {
+		return l.roundMany(dst, x, scale, e, shrink)
+	}
+	_, ok := l.roundPiece(dst, x, scale, e, shrink)
+	return ok
+}
+
+// roundMany is round on all processors.
+func (l Lattice) roundMany(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
+	var sums [pieces]uint64
+	var inside [pieces]bool
+	inPieces(len(x), func(i, from, to int) {
+		sums[i], inside[i] = l.roundPiece(dst[from:to], x[from:to], scale, e, shrink)
+	})
 	limit := uint64(l.K) * uint64(l.K)
 	var sum uint64
-	for _, v := range k {
-		if v > l.K || v < -l.K {
-			return false
-		}
-		sq := uint64(v * v) // at most 2⁶⁰
-		var carry uint64
-		if sum, carry = bits.Add64(sum, sq, 0); carry != 0 || sum > limit {
+	for i, s := range sums {
+		if sum += s; !inside[i] || sum > limit { // at most 2⁶¹
 			return false
 		}
 	}
 	return true
 }
 
+// roundPiece is round for a piece of a row, and returns its squares.
+func (l Lattice) roundPiece(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, ok bool) {
+	for j, v := range x {
+		if e != 0 {
+			v = math.Ldexp(v, -e)
+		}
+		if v = float64(v * scale); shrink == toNearest {
+			dst[j] = int64(math.Floor(v + 0.5))
+		} else {
+			dst[j] = int64(float64(v * shrink))
+		}
+	}
+	return l.squares(dst)
+}
+
+// Inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) Inside(k []int64) bool {
+	_, ok := l.squares(k)
+	return ok
+}
+
+// squares returns Σ k_j² where that is at most K² ≤ 2⁶⁰, else false.
+func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
+	limit := uint64(l.K) * uint64(l.K)
+	for _, v := range k {
+		if v > l.K || v < -l.K {
+			return 0, false
+		}
+		if sum += uint64(v * v); sum > limit { // at most 2⁶¹
+			return 0, false
+		}
+	}
+	return sum, true
+}
+
+// manyCoordinates is the length from which a row is worth several goroutines,
+// pieces the number of parts that it then has, whatever the number of processors.
+const (
+	manyCoordinates = 1 << 16
+	pieces          = 64
+)
+
+// inPieces calls f with the number and the borders of each piece of n
+// coordinates, on all processors, and returns when all have returned.
+func inPieces(n int, f func(i, from, to int)) {
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * pieces / workers; i < (w+1)*pieces/workers; i++ {
+				f(i, n*i/pieces, n*(i+1)/pieces)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless the squares leave the
 // range of float64; false where x holds a NaN or an infinity.
 func norm2(x []float64) (n float64, e int, ok bool) {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v * v)
-	}
+	sum := squares(x)
 	if sum > 1e-280 && sum < 1e300 {
 		return math.Sqrt(sum), 0, true
 	}
@@ -152,6 +207,33 @@ func norm2(x []float64) (n float64, e int, ok bool) {
 		sum += float64(s * s)
 	}
 	return math.Sqrt(sum), e, true
+}
+
+// squares returns Σ x_j². Of a long row it is a sum of its pieces' sums, which may
+// differ in its last bits from a sum in one go.
+func squares(x []float64) float64 {
+	if len(x) >= manyCoordinates {
+		return squaresMany(x)
+	}
+	return squaresPiece(x)
+}
+
+// squaresMany is squares on all processors.
+func squaresMany(x []float64) (sum float64) {
+	var sums [pieces]float64
+	inPieces(len(x), func(i, from, to int) { sums[i] = squaresPiece(x[from:to]) })
+	for _, s := range sums {
+		sum += s
+	}
+	return sum
+}
+
+// squaresPiece is squares in one go.
+func squaresPiece(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += float64(v * v)
+	}
+	return sum
 }
 
 // Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo: a sum over steps,

@@ -109,7 +109,8 @@ func TestQuantiseExtremes(t *testing.T) {
 		t.Errorf("%v, want ±%g", k, want)
 	}
 	wantInside(t, l, k)
-	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, []float64{3, 4}) }); n > 0 {
+	x := []float64{3, 4}
+	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, x) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -48,10 +48,10 @@ func checkCommand(g *globals) *cobra.Command {
 					faults = append(faults, fmt.Errorf("stream %s: %w", s.Name, err))
 					continue
 				}
-				if !connect && d.ReleaseBytes > defaultMessageBytes {
+				if !connect && d.MessageBytes > defaultMessageBytes {
 					faults = append(faults, fmt.Errorf("stream %s: a release takes up to %s, more than a topic accepts by default (%s): "+
 						"choose fewer output.values, or check --connect against a topic with a larger max.message.bytes",
-						s.Name, size(d.ReleaseBytes), size(defaultMessageBytes)))
+						s.Name, size(d.MessageBytes), size(defaultMessageBytes)))
 				}
 				all = append(all, d)
 			}
@@ -152,9 +152,9 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 				limit = n
 			}
 		}
-		if all[i].ReleaseBytes > limit {
+		if all[i].MessageBytes > limit {
 			fault("stream %s: a release takes up to %s, output topic %s accepts %s: choose fewer output.values or raise max.message.bytes",
-				s.Name, size(all[i].ReleaseBytes), s.Output.Topic, size(limit))
+				s.Name, size(all[i].MessageBytes), s.Output.Topic, size(limit))
 		}
 	}
 	if len(faults) > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"streamdp/config"
-	"streamdp/moments"
+	"streamdp/dp"
 	"streamdp/sgd"
 	"streamdp/stream"
 )
@@ -27,16 +27,23 @@ type plan struct {
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 
+	tables   []planTable
 	original bool // values in original units are released too
 }
 
 // planForms are the standard errors under one factorization.
 type planForms struct {
-	Factorization string           `json:"factorization"`
-	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
-	Errors        []moments.Errors `json:"standard_errors,omitempty"`
-	StateBytes    int64            `json:"state_bytes,omitempty"`
-	Unavailable   string           `json:"unavailable,omitempty"`
+	Factorization string `json:"factorization"`
+	Configured    bool   `json:"configured,omitempty"`      // the one that the stream uses
+	Errors        []any  `json:"standard_errors,omitempty"` // the mechanism's, by step
+	StateBytes    int64  `json:"state_bytes,omitempty"`
+	Unavailable   string `json:"unavailable,omitempty"`
+}
+
+// planTable is one table of a plan: a number for each step and factorization.
+type planTable struct {
+	title string
+	of    func(e any) float64
 }
 
 func planCommand(g *globals) *cobra.Command {
@@ -137,67 +144,48 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.SGD != nil {
-		return planSGD(s, d, steps)
+	p := &plan{Description: d, Steps: steps}
+	switch {
+	case s.Moments != nil:
+		return p, p.ofMoments(s, all)
+	case s.SGD != nil:
+		return p, p.ofRegression(s)
+	case s.Adam != nil:
+		return p, p.ofAdam(s, all)
 	}
-	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
-	kinds := []string{"identity", "sqrt", "blt", "phased"}
-	configured, err := moments.New(*s.Moments, s.Params())
-	if err != nil {
-		return nil, err
-	}
-	uses := configured.Plan().Factorization.Kind
+	return nil, fmt.Errorf("there is no plan of %s", s.Mechanism())
+}
+
+// estimator is what a plan in tables asks of a mechanism.
+type estimator interface {
+	Sizes() dp.Sizes
+	expect(t uint64) any
+}
+
+// compare fills the tables in: build makes the mechanism with each of the kinds of
+// factorizations, or only with the configured one.
+func (p *plan) compare(kinds []string, all bool, build func(kind string) (estimator, error)) error {
 	if !all {
-		kinds = []string{uses}
+		kinds = []string{p.Factorization}
 	}
 	for _, kind := range kinds {
-		f := planForms{Factorization: kind, Configured: kind == uses}
-		e := configured
-		if kind != uses {
-			c := *s.Moments
-			c.Factorization, c.Buffers = kind, 0
-			if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-				c.Tune = slices.Max(p.Steps)
+		f := planForms{Factorization: kind, Configured: kind == p.Factorization}
+		e, err := build(kind)
+		if err != nil {
+			if f.Configured {
+				return err
 			}
-			if e, err = moments.New(c, s.Params()); err != nil {
-				f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
-				p.Factorizations = append(p.Factorizations, f)
-				continue
-			}
+			f.Unavailable = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "factorization: ")
+			p.Factorizations = append(p.Factorizations, f)
+			continue
 		}
 		f.StateBytes = e.Sizes().State
 		for _, t := range p.Steps {
-			f.Errors = append(f.Errors, e.Expect(t))
+			f.Errors = append(f.Errors, e.expect(t))
 		}
 		p.Factorizations = append(p.Factorizations, f)
 	}
-	return p, nil
-}
-
-// planSGD is planOf for a regression.
-func planSGD(s *config.Stream, d *stream.Description, steps []uint64) (*plan, error) {
-	p := &plan{Description: d, Steps: steps}
-	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
-		e, err := sgd.New(c, s.Params())
-		if err != nil {
-			return nil, err
-		}
-		var all []sgd.Outlook
-		for _, n := range steps {
-			all = append(all, e.Expect(n))
-		}
-		return all, nil
-	}
-	c := *s.SGD
-	var err error
-	if p.Outlook, err = outlook(c); err != nil || c.Bands == 1 {
-		return p, err
-	}
-	c.Bands = 1
-	if p.Independent, err = outlook(c); err != nil {
-		p.Independent = nil // a batch that is too short for it
-	}
-	return p, nil
+	return nil
 }
 
 // warn prints what is probably not meant.
@@ -222,7 +210,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "gradient", "count", "search"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "gradient", "count", "search"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
@@ -230,7 +218,11 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("noise of a step", "%s", strings.Join(noise, ", "))
 	row("checkpoint", "%s", size(d.StateBytes))
 	row("memory", "%s for the estimator", size(d.PeakBytes))
-	row("release", "at most %s", size(d.ReleaseBytes))
+	release := "at most " + size(d.ReleaseBytes)
+	if d.MessageBytes < d.ReleaseBytes {
+		release += ", in messages of " + size(d.MessageBytes)
+	}
+	row("release", "%s", release)
 	row(name, "%s", text)
 	return t.Flush()
 }
@@ -242,21 +234,11 @@ func (p *plan) print(w io.Writer) error {
 	if p.Outlook != nil {
 		return p.printOutlook(w)
 	}
-	values := []struct {
-		name string
-		of   func(moments.Errors) float64
-	}{
-		{"mean", func(e moments.Errors) float64 { return e.Mean }},
-		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
-		{"second moment, off-diagonal", func(e moments.Errors) float64 { return e.OffDiagonal }},
-		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
-		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
-	}
-	for _, v := range values {
+	for _, v := range p.tables {
 		if !p.has(v.of) {
 			continue
 		}
-		fmt.Fprintf(w, "\n  standard error of %s, scaled units\n", v.name)
+		fmt.Fprintf(w, "\n  %s\n", v.title)
 		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 		fmt.Fprint(t, "  step\t")
 		for _, f := range p.Factorizations {
@@ -295,32 +277,7 @@ func (p *plan) print(w io.Writer) error {
 	return nil
 }
 
-// printOutlook writes what a regression will reach.
-func (p *plan) printOutlook(w io.Writer) error {
-	fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance,\n"+
-		"  for independent features of unit variance that do not change\n")
-	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
-	if p.Independent != nil {
-		fmt.Fprint(t, "with independent noise\t")
-	}
-	fmt.Fprintln(t)
-	for i, o := range p.Outlook {
-		fmt.Fprintf(t, "  %d\t%d\t%.3g\t%.3g\t", o.Iteration, o.Slots, o.Sampling, o.Privacy)
-		if p.Independent != nil {
-			fmt.Fprintf(t, "%.3g\t", p.Independent[i].Privacy)
-		}
-		fmt.Fprintln(t)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
-		"  searches of the clip norm have no release")
-	return nil
-}
-
-func (p *plan) has(of func(moments.Errors) float64) bool {
+func (p *plan) has(of func(any) float64) bool {
 	for _, f := range p.Factorizations {
 		if len(f.Errors) > 0 && of(f.Errors[0]) > 0 {
 			return true

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const adamConfig = `[kafka]
+brokers = ["localhost:9092"]
+[state]
+dir = "DIR/state"
+key_file = "DIR/key"
+[stream.updates]
+input = { topic = "gradients", codec = "float32" }
+output = { topic = "updates", encoding = "base64" }
+step = 64
+[stream.updates.privacy]
+epsilon = 4.0
+delta = 1e-6
+adjacency = "replace"
+limit_epsilon = 4.0
+[stream.updates.adam]
+clip = 1.0
+rate = 1e-3
+dim = 200000
+[stream.fit]
+input = { topic = "rows", columns = ["a", "b", "y"] }
+output = { topic = "fit" }
+step = 32
+horizon = 500
+[stream.fit.privacy]
+epsilon = 1.0
+delta = 1e-6
+adjacency = "zero-out"
+limit_epsilon = 1.0
+[stream.fit.adam]
+mode = "model"
+method = "jme_per_example"
+factorization = "blt"
+clip = 1.0
+rate = 0.01
+schedule = "cosine"
+model = { loss = "mlp", target = "y", hidden = 5 }
+`
+
+// TestAdamCommands plans, checks and audits streams of gradients and of examples.
+func TestAdamCommands(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "streamdp.toml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(adamConfig, "DIR", dir)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	contains := func(text string, words ...string) {
+		t.Helper()
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%q is missing from\n%s", w, text)
+			}
+		}
+	}
+	contains(want(t, exitDone, "", "plan", "-c", file),
+		"stream updates", `"method":"pp_debiased"`, "identity*", "release          at most 2135.3 kB, in messages of 900.0 kB", "noise of a coordinate of the second moment",
+		"stream fit", `"model":{"loss":"mlp","target":"y","hidden":5}`, "blt*", "learning rate", "500")
+	var plans []struct {
+		Factorizations []struct {
+			Errors []map[string]float64 `json:"standard_errors"`
+		}
+	}
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file, "--steps", "1,100")), &plans); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plans {
+		for _, f := range p.Factorizations {
+			if len(f.Errors) == 2 && !(f.Errors[0]["first_moment"] > f.Errors[1]["first_moment"] && f.Errors[1]["second_moment"] > 0) {
+				t.Errorf("noise %v", f.Errors)
+			}
+		}
+	}
+
+	want(t, exitDone, "", "keygen", filepath.Join(dir, "key"))
+	contains(want(t, exitDone, "", "check", "-c", file), "stream updates", "checkpoint       4800.0 kB", "noise of a step  first ", ", second ")
+
+	var a auditAnswer
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "audit", "-c", file, "--quick", "--json")), &a); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range a.Streams {
+		for _, f := range s.Findings {
+			if f.Audit != "A0" || !f.Passed {
+				t.Errorf("%s: %+v", s.Stream, f)
+			}
+		}
+	}
+	if n := len(a.Streams[1].Findings); a.Streams[1].Stream != "updates" || n != 3 {
+		t.Errorf("%d audits of %s, want 3: the worst pair among them", n, a.Streams[1].Stream)
+	}
+
+	want(t, exitUsage, "takes gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
+}
