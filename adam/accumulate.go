@@ -171,14 +171,14 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	// 2^(4e)(c²Σh² + τΣh⁴), and κg = ζ·c·h/E, κg∘g = ζ·h∘h/E with E the root.
 	_, e := math.Frexp(largest)
 	e = max(e, -200)
+	c := math.Ldexp(1, -e)
 	var two, four float64
 	for _, v := range g {
-		h := math.Ldexp(v, -e)
+		h := float64(v * c)
 		h2 := float64(h * h)
 		two += h2
 		four += float64(h2 * h2)
 	}
-	c := math.Ldexp(1, -e)
 	root := math.Sqrt(float64(float64(c*c)*two) + float64(j.tau*four))
 	// Norm over clip is root·2^(2e)/ζ.
 	norm := math.Ldexp(root, 2*e)
@@ -193,7 +193,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	}
 	for _, shrink := range [...]float64{0, 1, 1 - 1.0/(1<<40)} { // 0: to nearest
 		for i, v := range g {
-			h := math.Ldexp(v, -e)
+			h := float64(v * c)
 			x, q := float64(h*fx), float64(float64(h*h)*fq)
 			if shrink == 0 {
 				first[i], second[i] = int64(math.Floor(x+0.5)), int64(math.Floor(q+0.5))

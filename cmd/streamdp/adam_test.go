@@ -84,6 +84,8 @@ func TestAdamCommands(t *testing.T) {
 	want(t, exitDone, "", "keygen", filepath.Join(dir, "key"))
 	contains(want(t, exitDone, "", "check", "-c", file), "stream updates", "checkpoint       4800.0 kB", "noise of a step  first ", ", second ")
 
+	contains(want(t, exitDone, "", "check", "-c", file), "replace: one record is replaced by any other", "zero-out: one record is replaced by a null record, which takes its place")
+
 	var a auditAnswer
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "audit", "-c", file, "--quick", "--json")), &a); err != nil {
 		t.Fatal(err)
@@ -100,4 +102,29 @@ func TestAdamCommands(t *testing.T) {
 	}
 
 	want(t, exitUsage, "takes gradients", "feed", "-c", file, "--stream", "updates", "--csv", file)
+}
+
+// TestAdamAuditOfExamples: under zero-out an audit compares an example with no
+// record. A row of zeros has a gradient too, here the opposite one.
+func TestAdamAuditOfExamples(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "streamdp.toml")
+	text := strings.NewReplacer("DIR", dir,
+		"jme_per_example", "pp_debiased", "clip = 1.0\nrate = 0.01", "clip = 0.1\nrate = 0.01",
+		`{ loss = "mlp", target = "y", hidden = 5 }`, `{ loss = "logistic", target = "y" }`).Replace(adamConfig)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var a auditAnswer
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "audit", "-c", file, "--quick", "--json")), &a); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range a.Streams {
+		for _, f := range s.Findings {
+			if !f.Passed {
+				t.Errorf("%s: %+v", s.Stream, f)
+			}
+		}
+	}
 }
