@@ -42,7 +42,7 @@ func (e *Estimator) addGradient(g []float64) {
 		}
 		return
 	}
-	if !e.plan.Lattice.Quantise(e.record, g) {
+	if !e.plan.Lattice.QuantiseLong(e.record, g) {
 		return
 	}
 	switch e.cfg.Method {

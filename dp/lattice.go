@@ -73,22 +73,11 @@ func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 //
 // Privacy: for records in slots of public position, a sum of quantised rows
 // has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
-// Cost: O(d), no allocation; from 2¹⁶ coordinates on it uses all processors, for
-// a few allocations.
+// Cost: O(d), no allocation.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
-	norm, e, ok := norm2(x) // ‖x‖ = norm·2^e
-	if !ok {
-		clear(dst)
-		return false
-	}
-	scale := math.Ldexp(1, e-l.Exp)
-	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
-		scale = float64(l.K) / norm
-	}
-	// Rounding to nearest leaves the ball for a third of the clipped records;
-	// rounding toward zero leaves it only by the error of scale.
-	for _, shrink := range [...]float64{toNearest, 1, 1 - 1.0/(1<<40)} {
-		if l.round(dst, x, scale, e, shrink) {
+	scale, e, ok := l.scaling(x, sumOfSquares(x))
+	for i := 0; ok && i < len(shrinks); i++ {
+		if _, inside := l.round(dst, x, scale, e, shrinks[i]); inside {
 			return true
 		}
 	}
@@ -96,38 +85,50 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return false
 }
 
-// toNearest is the shrink of round that asks for rounding to nearest.
+// QuantiseLong is Quantise on all processors where x has 2¹⁶ coordinates or more.
+// The norm is then a sum of pieces' sums and may differ in its last bits, the same
+// on any number of processors; what the integer test lets through is the same.
+//
+// Privacy: as Quantise.
+// Cost: O(d) over the processors, a few allocations.
+func (l Lattice) QuantiseLong(dst []int64, x []float64) bool {
+	if len(x) < longRow {
+		return l.Quantise(dst, x)
+	}
+	scale, e, ok := l.scaling(x, sumOfSquaresLong(x))
+	for i := 0; ok && i < len(shrinks); i++ {
+		if l.roundLong(dst, x, scale, e, shrinks[i]) {
+			return true
+		}
+	}
+	clear(dst)
+	return false
+}
+
+// scaling returns the factor scale·2^−e that brings x, whose Σ x_j² is sum, into
+// the ball in lattice units; false where x is not finite.
+func (l Lattice) scaling(x []float64, sum float64) (scale float64, e int, ok bool) {
+	norm, e, ok := norm2(x, sum) // ‖x‖ = norm·2^e
+	if !ok {
+		return 0, 0, false
+	}
+	scale = math.Ldexp(1, e-l.Exp)
+	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
+		scale = float64(l.K) / norm
+	}
+	return scale, e, true
+}
+
+// shrinks are how round is tried: to nearest, which leaves the ball for a third of
+// the clipped records; toward zero, which leaves it only by the error of scale; and
+// with a margin for that.
+var shrinks = [...]float64{toNearest, 1, 1 - 1.0/(1<<40)}
+
 const toNearest = 0
 
 // round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink
-// and rounded toward zero, and reports whether that is inside.
-func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
-	if len(x) >= manyCoordinates {
-		return l.roundMany(dst, x, scale, e, shrink)
-	}
-	_, ok := l.roundPiece(dst, x, scale, e, shrink)
-	return ok
-}
-
-// roundMany is round on all processors.
-func (l Lattice) roundMany(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
-	var sums [pieces]uint64
-	var inside [pieces]bool
-	inPieces(len(x), func(i, from, to int) {
-		sums[i], inside[i] = l.roundPiece(dst[from:to], x[from:to], scale, e, shrink)
-	})
-	limit := uint64(l.K) * uint64(l.K)
-	var sum uint64
-	for i, s := range sums {
-		if sum += s; !inside[i] || sum > limit { // at most 2⁶¹
-			return false
-		}
-	}
-	return true
-}
-
-// roundPiece is round for a piece of a row, and returns its squares.
-func (l Lattice) roundPiece(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, ok bool) {
+// and rounded toward zero, and returns its squares as far as they are inside.
+func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
 	for j, v := range x {
 		if e != 0 {
 			v = math.Ldexp(v, -e)
@@ -139,6 +140,23 @@ func (l Lattice) roundPiece(dst []int64, x []float64, scale float64, e int, shri
 		}
 	}
 	return l.squares(dst)
+}
+
+// roundLong is round on all processors.
+func (l Lattice) roundLong(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
+	var sums [pieces]uint64
+	var inside [pieces]bool
+	inPieces(len(x), func(i, from, to int) {
+		sums[i], inside[i] = l.round(dst[from:to], x[from:to], scale, e, shrink)
+	})
+	limit := uint64(l.K) * uint64(l.K)
+	var sum uint64
+	for i, s := range sums {
+		if sum += s; !inside[i] || sum > limit { // at most 2⁶¹
+			return false
+		}
+	}
+	return true
 }
 
 // Inside reports whether Σ k_j² ≤ K², exactly.
@@ -161,11 +179,11 @@ func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
 	return sum, true
 }
 
-// manyCoordinates is the length from which a row is worth several goroutines,
+// longRow is the length from which a row is worth several goroutines,
 // pieces the number of parts that it then has, whatever the number of processors.
 const (
-	manyCoordinates = 1 << 16
-	pieces          = 64
+	longRow = 1 << 16
+	pieces  = 64
 )
 
 // inPieces calls f with the number and the borders of each piece of n
@@ -183,10 +201,9 @@ func inPieces(n int, f func(i, from, to int)) {
 	wg.Wait()
 }
 
-// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless the squares leave the
+// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless sum, Σ x_j², left the
 // range of float64; false where x holds a NaN or an infinity.
-func norm2(x []float64) (n float64, e int, ok bool) {
-	sum := squares(x)
+func norm2(x []float64, sum float64) (n float64, e int, ok bool) {
 	if sum > 1e-280 && sum < 1e300 {
 		return math.Sqrt(sum), 0, true
 	}
@@ -209,29 +226,20 @@ func norm2(x []float64) (n float64, e int, ok bool) {
 	return math.Sqrt(sum), e, true
 }
 
-// squares returns Σ x_j². Of a long row it is a sum of its pieces' sums, which may
-// differ in its last bits from a sum in one go.
-func squares(x []float64) float64 {
-	if len(x) >= manyCoordinates {
-		return squaresMany(x)
-	}
-	return squaresPiece(x)
-}
-
-// squaresMany is squares on all processors.
-func squaresMany(x []float64) (sum float64) {
-	var sums [pieces]float64
-	inPieces(len(x), func(i, from, to int) { sums[i] = squaresPiece(x[from:to]) })
-	for _, s := range sums {
-		sum += s
+// sumOfSquares returns Σ x_j².
+func sumOfSquares(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += float64(v * v)
 	}
 	return sum
 }
 
-// squaresPiece is squares in one go.
-func squaresPiece(x []float64) (sum float64) {
-	for _, v := range x {
-		sum += float64(v * v)
+// sumOfSquaresLong is sumOfSquares on all processors.
+func sumOfSquaresLong(x []float64) (sum float64) {
+	var sums [pieces]float64
+	inPieces(len(x), func(i, from, to int) { sums[i] = sumOfSquares(x[from:to]) })
+	for _, s := range sums {
+		sum += s
 	}
 	return sum
 }

@@ -24,11 +24,11 @@ func onProcessors(t *testing.T, f func() []int64) []int64 {
 	return want
 }
 
-// TestQuantiseMany gives long rows to the quantiser: inside the ball, the nearest
+// TestQuantiseLong gives long rows to the quantiser: inside the ball, the nearest
 // point or that toward zero, whatever the number of processors. It is not
 // parallel: it sets their number.
-func TestQuantiseMany(t *testing.T) {
-	const d = manyCoordinates + 777
+func TestQuantiseLong(t *testing.T) {
+	const d = longRow + 777
 	l, err := NewLattice(3.3, 1, 24)
 	if err != nil {
 		t.Fatal(err)
@@ -45,13 +45,13 @@ func TestQuantiseMany(t *testing.T) {
 		x := row(scale)
 		k := onProcessors(t, func() []int64 {
 			k := make([]int64, d)
-			if !l.Quantise(k, x) {
+			if !l.QuantiseLong(k, x) {
 				t.Errorf("scale %g: refused", scale)
 			}
 			return k
 		})
 		wantInside(t, l, k)
-		norm, e, _ := norm2(x)
+		norm, e, _ := norm2(x, sumOfSquares(x))
 		f := math.Ldexp(1, e-l.Exp)
 		if norm > math.Ldexp(float64(l.K), l.Exp-e) {
 			f = float64(l.K) / norm
@@ -66,14 +66,14 @@ func TestQuantiseMany(t *testing.T) {
 	for _, bad := range []float64{math.NaN(), math.Inf(-1)} {
 		x := row(1)
 		x[d-1], k[3] = bad, 7
-		if l.Quantise(k, x) || slices.ContainsFunc(k, func(v int64) bool { return v != 0 }) {
+		if l.QuantiseLong(k, x) || slices.ContainsFunc(k, func(v int64) bool { return v != 0 }) {
 			t.Errorf("a row with %g is taken", bad)
 		}
 	}
 	// The last coordinate alone leaves the ball.
 	x := make([]float64, d)
 	x[d-1] = 1e9
-	if !l.Quantise(k, x) || k[d-1] != l.K {
+	if !l.QuantiseLong(k, x) || k[d-1] != l.K {
 		t.Errorf("a long row with one coordinate: %d, want %d", k[d-1], l.K)
 	}
 }
