@@ -26,6 +26,7 @@ import (
 	"streamdp/adam"
 	"streamdp/dp"
 	"streamdp/moments"
+	"streamdp/sgd"
 )
 
 //go:generate go test -run ^TestReference$ -update
@@ -137,12 +138,12 @@ type Stream struct {
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments is the mechanism, with Columns, Step, Horizon, Centre and Scale
-	// of the stream filled in. Exactly one mechanism is not nil.
+	// Moments and SGD are the mechanisms, with what the stream says of columns,
+	// steps, horizon, centre and scale filled in. Exactly one is not nil.
 	Moments *moments.Config `toml:"moments"`
-	// Adam is the mechanism, with Columns, Target, Step, Horizon and Endless
-	// filled in; Initial is not read. Nil: another one.
+	// Adam: and Columns, the place of Target; Initial is not read.
 	Adam *adam.Config `toml:"adam"`
+	SGD  *sgd.Config  `toml:"sgd"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -291,6 +292,8 @@ func (s *Stream) Mechanism() string {
 		return "moments"
 	case s.Adam != nil:
 		return "adam"
+	case s.SGD != nil:
+		return "sgd"
 	}
 	return ""
 }
@@ -298,13 +301,34 @@ func (s *Stream) Mechanism() string {
 // Gradients reports whether records are gradients, which have no columns.
 func (s *Stream) Gradients() bool { return s.Adam != nil && s.Adam.Mode == "gradients" }
 
-// LastStep returns the step after which the stream's epochs end, 0 for none.
-func (s *Stream) LastStep() uint64 {
+// estimator is what mechanisms' configurations have in common.
+type estimator interface {
+	Defaults()
+	Validate() error
+	// LastStep returns the step after which an epoch ends, 0 for none.
+	LastStep() uint64
+	// Values returns the names of the values that a release may hold.
+	Values() []string
+}
+
+// mechanism returns the configuration of the stream's mechanism, nil where there
+// is none.
+func (s *Stream) mechanism() estimator {
 	switch {
 	case s.Moments != nil:
-		return s.Moments.LastStep()
+		return s.Moments
 	case s.Adam != nil:
-		return s.Adam.LastStep()
+		return s.Adam
+	case s.SGD != nil:
+		return s.SGD
+	}
+	return nil
+}
+
+// LastStep returns the step after which an epoch ends, 0 for none.
+func (s *Stream) LastStep() uint64 {
+	if m := s.mechanism(); m != nil {
+		return m.LastStep()
 	}
 	return 0
 }

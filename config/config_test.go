@@ -373,7 +373,7 @@ func TestDefects(t *testing.T) {
 	// Mechanisms.
 	f("[stream.orders.moments]\nclip = 1.0 ", "#", "9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
 		"21: stream.orders.privacy.workload: unknown key (it belongs in [stream.orders.moments])")
-	f("[stream.orders.moments]", "[stream.orders.sgd]", "20: stream.orders.sgd: not in this version")
+	f("[stream.orders.moments]", "[stream.orders.refit]", "20: stream.orders.refit: not in this version")
 	f(end, end+"[stream.orders.refit]\n", "23: stream.orders.refit: not in this version",
 		"23: stream.orders.refit: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
 

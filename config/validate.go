@@ -26,12 +26,7 @@ func (d *document) validate(c *Config) {
 		d.checkScaling(s, key)
 		d.checkHorizon(s, key)
 		d.checkPrivacy(s, key)
-		if s.Moments != nil {
-			d.checkMoments(s, key)
-		}
-		if s.Adam != nil {
-			d.checkAdam(s, key)
-		}
+		d.checkEstimator(s, key)
 		d.checkValues(s, key)
 	}
 	d.checkTopics(c)
@@ -110,8 +105,11 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
 	}
 	// Streams of other mechanisms have other steps, or none.
-	if (s.Moments != nil || s.Adam != nil) && d.written(under(key, "step")) == nil {
-		d.add(under(key, "step"), -1, "required", nil)
+	switch step := under(key, "step"); {
+	case (s.Moments != nil || s.Adam != nil) && d.written(step) == nil:
+		d.add(step, -1, "required", nil)
+	case s.SGD != nil && d.written(step) != nil:
+		d.note(step, -1, "must not be there: steps of sgd are as long as its batch", s.Step)
 	}
 }
 
@@ -233,49 +231,86 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 	}
 }
 
-// follows names, for a key of [stream.NAME.moments], the keys whose faults make
-// a fault of this one mean nothing.
+// follows names, for a key of a mechanism, the keys whose faults make a fault of
+// this one mean nothing.
 var follows = map[string][]string{
-	"decay":         {"workload"},
-	"window":        {"workload"},
-	"covariance":    {"workload"},
-	"buffers":       {"factorization"},
-	"factorization": {"horizon"},
-	"nu":            {"weights", "inflation"},
+	"moments.decay":         {"workload"},
+	"moments.window":        {"workload"},
+	"moments.covariance":    {"workload"},
+	"moments.buffers":       {"factorization"},
+	"moments.factorization": {"horizon"},
+	"moments.nu":            {"weights", "inflation"},
+	"sgd.target":            {"columns"},
+	"sgd.zeta":              {"clip"},
+	"sgd.stat":              {"clip"},
+	"sgd.bootstrap":         {"clip"},
+	"sgd.curvature":         {"clip_x"},
+	"adam.dim":              {"mode"},
+	"adam.model":            {"mode"},
+	"adam.model.target":     {"columns", "mode"},
+	"adam.model.classes":    {"model.loss"},
+	"adam.model.hidden":     {"model.loss"},
+	"adam.tau":              {"method"},
+	"adam.nu":               {"method"},
+	"adam.mean_clip":        {"method", "clip"},
+	"adam.v_floor":          {"method", "negative"},
+	"adam.negative":         {"method"},
+	"adam.method":           {"step"},
+	"adam.update_clip":      {"negative"},
+	"adam.schedule":         {"horizon"},
+	"adam.factorization":    {"horizon", "dim"},
 }
 
-// checkMoments has the mechanism's package check its configuration.
-func (d *document) checkMoments(s *Stream, key toml.Key) {
-	m := s.Moments
-	m.Columns, m.Step, m.Horizon, m.Centre, m.Scale = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale
-	m.Endless = s.OnHorizon == "continue"
-	m.Defaults()
-	d.noteFaults(key, "moments", m.Validate(), follows, func(missing string) string {
-		if missing == "decay" || missing == "window" {
-			return "required for workload " + strconv.Quote(m.Workload)
+// needs says, for a key of a mechanism that another one's value requires, so.
+var needs = map[string]func(s *Stream) string{
+	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
+	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
+	"sgd.zeta":       func(s *Stream) string { return "required for clip " + strconv.Quote(s.SGD.Clip) },
+	"sgd.radius":     func(s *Stream) string { return "required for method " + strconv.Quote(s.SGD.Method) },
+	"sgd.method":     func(*Stream) string { return `required, "amb"; "newton" is ` + fault.NotYet },
+
+	"adam.tau": func(s *Stream) string { return "required for method " + strconv.Quote(s.Adam.Method) },
+	"adam.dim": func(s *Stream) string { return "required for mode " + strconv.Quote(s.Adam.Mode) },
+
+	"adam.model.classes": func(s *Stream) string { return "required for loss " + strconv.Quote(s.Adam.Model.Loss) },
+	"adam.model.hidden":  func(s *Stream) string { return "required for loss " + strconv.Quote(s.Adam.Model.Loss) },
+}
+
+// checkEstimator has the mechanism's package check its configuration.
+func (d *document) checkEstimator(s *Stream, key toml.Key) {
+	endless := s.OnHorizon == "continue"
+	if m := s.Moments; m != nil {
+		m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale, endless
+	}
+	if m := s.SGD; m != nil {
+		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
+	}
+	if m := s.Adam; m != nil {
+		m.Step, m.Horizon, m.Endless = s.Step, s.Horizon, endless
+		if m.Model != nil && m.Mode == "model" {
+			m.Columns, m.Target = len(s.Input.Columns), slices.Index(s.Input.Columns, m.Model.Target)
 		}
-		return ""
-	})
-}
-
-// noteFaults notes what the package of a mechanism says of its configuration.
-// follows is as above; required says what is missing where a key is not written,
-// "" to say what the package says.
-func (d *document) noteFaults(key toml.Key, mechanism string, err error, follows map[string][]string, required func(key string) string) {
+	}
+	m := s.mechanism()
+	if m == nil {
+		return
+	}
+	m.Defaults()
+	table := s.Mechanism()
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {
 		names := strings.Split(name, ".")
 		switch n := root().at("stream", "NAME"); {
-		case n.at(append([]string{mechanism}, names...)...) != nil:
-			return under(key, append([]string{mechanism}, names...)...)
+		case n.at(append([]string{table}, names...)...) != nil:
+			return under(key, append([]string{table}, names...)...)
 		case n.at("input", name) != nil:
 			return under(key, "input", name)
 		case n.at(name) != nil:
 			return under(key, name)
 		}
-		return under(key, mechanism)
+		return under(key, table)
 	}
-	for _, err := range fault.All(err) {
+	for _, err := range fault.All(m.Validate()) {
 		f, ok := err.(*fault.Fault)
 		if !ok {
 			d.note(locate(""), -1, err.Error(), nil)
@@ -283,17 +318,17 @@ func (d *document) noteFaults(key toml.Key, mechanism string, err error, follows
 		}
 		here := locate(f.Key)
 		sound := d.sound(here)
-		for _, cause := range follows[f.Key] {
+		for _, cause := range follows[table+"."+f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
-		if !sound {
-			continue
+		need, missing := needs[table+"."+f.Key], d.written(here) == nil
+		switch {
+		case !sound:
+		case missing && need != nil:
+			d.add(here, -1, need(s), nil)
+		default:
+			d.add(here, -1, f.Rule, f.Value)
 		}
-		if rule := required(f.Key); rule != "" && d.written(here) == nil {
-			d.add(here, -1, rule, nil)
-			continue
-		}
-		d.add(here, -1, f.Rule, f.Value)
 	}
 }
 
@@ -304,20 +339,21 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 		return
 	}
 	d.checkTwice(values, s.Output.Values)
-	if s.Adam != nil && d.sound(under(key, "adam", "method")) && d.sound(under(key, "adam", "release")) {
-		d.checkNames(values, s.Output.Values, s.Adam.Values())
+	if s.mechanism() == nil {
 		return
 	}
-	if s.Moments == nil || !d.sound(under(key, "moments", "workload")) || !d.sound(under(key, "moments", "covariance")) ||
-		!d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
+	// What the names of its values depend on.
+	for _, name := range []string{"workload", "covariance", "intervals", "method", "release"} {
+		if !d.sound(under(key, s.Mechanism(), name)) {
+			return
+		}
+	}
+	if !d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
 		return
 	}
-	d.checkNames(values, s.Output.Values, s.Moments.Values(), "covariance_psd", "second_moment_projected", "valid_count")
-}
-
-// checkNames notes names that are not published, or only later.
-func (d *document) checkNames(values toml.Key, names, published []string, later ...string) {
-	for i, name := range names {
+	later := []string{"covariance_psd", "second_moment_projected", "valid_count"}
+	published := s.mechanism().Values()
+	for i, name := range s.Output.Values {
 		switch {
 		case slices.Contains(later, name):
 			d.add(values, i, fault.NotYet, name)

@@ -34,13 +34,15 @@ type fixedWord uint64
 
 func (w fixedWord) Uint64() uint64 { return uint64(w) }
 
-// reachable reports whether y can be x + σ·NormFloat64(), computed in float64.
+// reachable reports whether y can be x + σ·NormFloat64(), computed in float64, with
+// the product rounded or fused into the sum, as the processor has it.
 func reachable(y, x, sigma float64, strips *[128]float64) bool {
 	for _, w := range strips {
 		j := math.Round((y - x) / sigma / w)
 		// (y−x)/σ is off by some units of the last place: try the neighbours.
 		for d := -1.0; d <= 1; d++ {
-			if math.Abs(j+d) <= 1<<31 && x+float64(sigma*float64((j+d)*w)) == y {
+			z := float64((j + d) * w)
+			if math.Abs(j+d) <= 1<<31 && (x+float64(sigma*z) == y || math.FMA(sigma, z, x) == y) {
 				return true
 			}
 		}

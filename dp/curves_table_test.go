@@ -119,6 +119,12 @@ var renyiTable = []struct {
 	{Term{Kind: "fastmix-row", Count: 1, Gamma: 10000000.0, C2: 3.5}, 6, "1.88265402908213018781921e-14"},
 	{Term{Kind: "fastmix-row", Count: 1, Gamma: 8, C2: 1.2}, 3, "0.01765028161749174192894136"},
 	{Term{Kind: "fastmix-row", Count: 1, Gamma: 1.22}, 1.001, "46.8810747371975169134688"},
+	{Term{Kind: "sketch-row", Count: 1, Gamma: 100}, 99.9999999, "0.09958703197922668531361272"},
+	{Term{Kind: "sketch-row", Count: 1, Gamma: 1693993600.0}, 1693993599.9, "6.656737285254945608136038e-9"},
+	{Term{Kind: "sketch-row-replace", Count: 1, Gamma: 1000000.0}, 999999.999, "1.001506882977840743024256e-5"},
+	{Term{Kind: "fastmix-row", Count: 1, Gamma: 100}, 82.84271, "0.0997848900375698010777952"},
+	{Term{Kind: "fastmix-row", Count: 1, Gamma: 1.20710679}, 1.000000001, "7.36481832134305705262405e+7"},
+	{Term{Kind: "fastmix-row", Count: 1, Gamma: 1.3008165, C2: 100000000.0}, 1.077631671, "105.2409597352856794601824"},
 }
 
 var tightTable = []struct {

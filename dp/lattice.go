@@ -94,7 +94,7 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 		}
 		dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
 	}
-	if l.inside(dst) {
+	if l.Inside(dst) {
 		return true
 	}
 	// Rounding to nearest leaves the ball for a third of the clipped records;
@@ -106,7 +106,7 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 			}
 			dst[j] = int64(float64(float64(v*scale) * shrink))
 		}
-		if l.inside(dst) {
+		if l.Inside(dst) {
 			return true
 		}
 	}
@@ -194,8 +194,8 @@ func (l Lattice) quantiseMany(dst []int64, x []float64) bool {
 	return false
 }
 
-// inside reports whether Σ k_j² ≤ K², exactly.
-func (l Lattice) inside(k []int64) bool {
+// Inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) Inside(k []int64) bool {
 	_, ok := l.squares(k)
 	return ok
 }
@@ -285,3 +285,58 @@ func (w Wide) Float(exp int) float64 {
 	}
 	return math.Ldexp(sign*float64(top), exp+64-shift)
 }
+
+// Radius returns the largest norm, in lattice units, at which a vector of d
+// coordinates stays inside the ball of radius K when each is rounded to nearest:
+// K − √d/2 − 1, where the 1 covers what computing the norm may err. It is not
+// positive where d is too large for the lattice.
+func (l Lattice) Radius(d int) float64 {
+	return float64(l.K) - math.Sqrt(float64(d))/2 - 1
+}
+
+// Accumulate adds the nearest lattice point k of scale·x to sum, scale in
+// lattice units, if ‖k‖₂ ≤ K, tested exactly. Otherwise it leaves sum as it was and
+// returns false. A vector within Radius is always added.
+//
+// All numbers are integers below 2⁵³, which float64 adds without rounding in any
+// order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
+// squares are exact as well while their sum is, and what is larger than K² is so in
+// float64 too. sum and x have equal length.
+//
+// Privacy: as Quantise; the caller clips, the test makes sure of it.
+// Cost: O(d), one pass, no allocation.
+//
+// It panics if an entry of scale·x is not below 2⁵⁰: then sum is lost.
+func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
+	n := len(x)
+	sum = sum[:n]
+	var even, odd float64
+	i := 0
+	for ; i+1 < n; i += 2 {
+		k0, k1 := nearest(x[i], scale), nearest(x[i+1], scale)
+		sum[i] += k0
+		sum[i+1] += k1
+		even += float64(k0 * k0)
+		odd += float64(k1 * k1)
+	}
+	if i < n {
+		k := nearest(x[i], scale)
+		sum[i] += k
+		even += float64(k * k)
+	}
+	square := even + odd
+	if square <= float64(l.K)*float64(l.K) {
+		return true
+	}
+	if !(square < 1<<100) {
+		panic("dp: Accumulate: a vector is far outside of the lattice's ball")
+	}
+	for j, v := range x {
+		sum[j] -= nearest(v, scale)
+	}
+	return false
+}
+
+// nearest returns scale·v rounded to an integer, halves to even, where it is
+// below 2⁵⁰; some larger number, or NaN, where it is not.
+func nearest(v, scale float64) float64 { return (float64(v*scale) + magic) - magic }

@@ -1,6 +1,7 @@
 package dp
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -196,5 +197,98 @@ func TestWide(t *testing.T) {
 		if got := c.w.Float(0); got != c.want {
 			t.Errorf("%v is %v, want %v", c.w, got, c.want)
 		}
+	}
+}
+
+// TestAccumulate adds vectors inside and far outside of the ball: what is added
+// is inside by integers, and a vector that is refused leaves no trace.
+func TestAccumulate(t *testing.T) {
+	source := rand.New(rand.NewPCG(2, 2))
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1, 0.02}, {1.7, 3}, {1 - 0x1p-53, 0x1p-6}} {
+		l, err := NewLattice(c.bound, c.sd, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		added, refused := 0, 0
+		for i := range 20_000 {
+			d := 1 + source.IntN(40)
+			x, sum, before := make([]float64, d), make([]float64, d), make([]float64, d)
+			norm := 0.0
+			for j := range x {
+				x[j] = source.NormFloat64()
+				norm = math.Hypot(norm, x[j])
+				before[j] = float64(source.Int64N(1<<53) - 1<<52)
+			}
+			scale := l.Radius(d) / norm
+			switch i % 4 {
+			case 1:
+				scale *= 1 + math.Exp(30*source.Float64()-25)
+			case 2:
+				scale = math.Ldexp(scale, source.IntN(19))
+			case 3:
+				x[source.IntN(d)] = 5e-324
+			}
+			copy(sum, before)
+			ok := l.Accumulate(sum, x, scale)
+			k := make([]int64, d)
+			for j := range k {
+				k[j] = int64(sum[j] - before[j])
+			}
+			wantInside(t, l, k)
+			if !ok {
+				refused++
+				for _, v := range k {
+					if v != 0 {
+						t.Fatal("a refused vector left a trace")
+					}
+				}
+				if i%4 == 0 {
+					t.Fatalf("a vector on the radius, of %d coordinates, is refused", d)
+				}
+				continue
+			}
+			added++
+			for j, v := range x {
+				if !(math.Abs(float64(k[j])-v*scale) <= 0.5+0x1p-20) {
+					t.Fatalf("%g became %d", v*scale, k[j])
+				}
+			}
+		}
+		if added < 5000 || refused < 5000 {
+			t.Errorf("%d vectors were added, %d refused", added, refused)
+		}
+	}
+}
+
+// TestAccumulateFarOutside: what float64 could not take back stops the program.
+func TestAccumulateFarOutside(t *testing.T) {
+	l := Lattice{Exp: -24, K: 1 << 24}
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1.7e308, 0x1p50} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%g is taken", v)
+				}
+			}()
+			l.Accumulate(make([]float64, 5), []float64{0, 1, 2, 3, v}, 1)
+		}()
+	}
+}
+
+// BenchmarkAccumulate measures quantising a record into a sum in one pass.
+func BenchmarkAccumulate(b *testing.B) {
+	for _, d := range []int{10, 100} {
+		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
+			l := Lattice{Exp: -24, K: 1 << 24}
+			x, sum := make([]float64, d), make([]float64, d)
+			for j := range x {
+				x[j] = float64(j+1) / float64(d)
+			}
+			scale := l.Radius(d) / float64(d)
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Accumulate(sum, x, scale)
+			}
+		})
 	}
 }

@@ -131,7 +131,8 @@ func (t Term) kappa() float64 {
 
 // divergence returns r(1+x) of one use, +Inf outside the domain. Every formula
 // is a sum of positive terms, or of two whose difference keeps its digits, for
-// all x > 0, however small x, 1/γ or 1/scale: relative error below 2⁻⁴⁸.
+// all x > 0, however small x, 1/γ or 1/scale: relative error below 2⁻⁴⁸. Where
+// the orders end, and where those of FastMix rows begin to, it errs upwards.
 // lost(z) = z − log(1+z) takes the place of the logarithms.
 func (t Term) divergence(x float64) float64 {
 	switch t.Kind {
@@ -153,21 +154,30 @@ func (t Term) divergence(x float64) float64 {
 		u, k := 1/t.Gamma, t.kappa()
 		v := u + k*u*u
 		q := (u + 2*k*u*u + k*x*u*u) / (1 - v)
-		if !(v < 1 && x*q < 1) {
+		if !(v < 1) {
 			return math.Inf(1)
 		}
-		return ((k*(1+x)*u*u+v*v)/(1-v) - lost(-v) + lost(-x*q)/x) / 2
+		a := (k*(1+x)*u*u + v*v) / (1 - v)
+		return (a*(1+0x1p-49/(1-v)) - lost(-v) + pole(x*q, 1/(1-v))/x) / 2
 	}
 	return math.Inf(1)
+}
+
+// pole returns lost(−z) for a z that errs by condition units in the last place,
+// rounded up: near 1, where the orders end, its logarithm has no digits. Where it
+// has none at all, and beyond, it is +Inf.
+func pole(z, condition float64) float64 {
+	rest := 1 - z
+	if !(rest > 0x1p-49*condition) {
+		return math.Inf(1)
+	}
+	return lost(-z) + 0x1p-50*condition*z*z/rest
 }
 
 // removedRow returns the divergence of order 1+x of N(0, 1) from N(0, 1−1/γ).
 func removedRow(x, gamma float64) float64 {
 	u, q := 1/gamma, 1/(gamma-1)
-	if !(x*q < 1) {
-		return math.Inf(1)
-	}
-	return (u*q - lost(-u) + lost(-x*q)/x) / 2
+	return (u*q - lost(-u) + pole(x*q, 1)/x) / 2
 }
 
 // addedRow returns the divergence of order 1+x of N(0, 1) from N(0, 1+1/γ).
@@ -266,8 +276,8 @@ func (c Curve) Range() (limit float64, err error) {
 
 // At returns r(α), rounded up.
 //
-// Errors: an order outside the range, NaN included; a term that is not valid.
-// The result is never NaN, and finite.
+// Errors: an order outside the range, NaN included, or so near to its end that no
+// digit is left; a term that is not valid. The result is never NaN, and finite.
 func (c Curve) At(alpha float64) (float64, error) {
 	limit, err := c.Range()
 	if err != nil {

@@ -29,6 +29,9 @@ type Release struct {
 	Step   uint64  // step number within the epoch, from 1
 	Rows   uint64  // committed records of the step, valid or not
 	Values []Value // in the mechanism's fixed order
+	// Failed says that the step has no values, in words that depend on no record.
+	// Empty: it has.
+	Failed string
 }
 
 // Sizes is what an estimator takes, in bytes.

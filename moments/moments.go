@@ -18,6 +18,7 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/internal/gram"
 	"streamdp/matfact"
 )
 
@@ -66,10 +67,10 @@ type Estimator struct {
 
 	// The open step; no part of the state.
 	rows    uint64
-	integer []int64 // one record on the lattice
-	squares squares // of the current block
-	inBlock uint64  // records in it
-	block   uint64  // records a block takes
+	integer []int64    // one record on the lattice
+	squares gram.Exact // of the current block
+	inBlock uint64     // records in it
+	block   uint64     // records a block takes
 }
 
 // New returns the estimator that cfg describes, built for the guarantee p. All
@@ -109,7 +110,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 		workload: cfg.workload().Kernel(),
 		horizon:  cfg.LastStep(),
 		integer:  make([]int64, d),
-		squares:  newSquares(d, plan.Lattice.K),
+		squares:  gram.NewExact(d, plan.Lattice.K),
 		// Blocks of so many squares that their sum fits 62 bits.
 		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
 	}
@@ -167,7 +168,7 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 		for i, k := range e.integer {
 			total[i] += k
 		}
-		e.squares.add(e.integer)
+		e.squares.Add(e.integer)
 	}
 	// Blocks are counted in records, valid or not: their borders are public.
 	if e.inBlock++; e.inBlock == e.block {
@@ -184,10 +185,10 @@ func (e *Estimator) endBlock() {
 		half = 1 << (shift - 1)
 	}
 	total := e.second.integers
-	for i, p := range e.squares.total()[:len(total)] {
+	for i, p := range e.squares.Total()[:len(total)] {
 		total[i] += (p + half) >> shift
 	}
-	e.squares.reset()
+	e.squares.Reset()
 	e.inBlock = 0
 }
 

@@ -106,15 +106,15 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 		return endless
 	}
 	root := math.Sqrt(n.Lambda)
-	s := n.Sensitivity*(1+0x1p-40) + root*alpha*float64(d)*g2
+	s := float64(n.Sensitivity*(1+0x1p-40)) + float64(root*alpha*float64(d)*g2)
 	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
 	first, err1 := factor.Limits(guess * n.First / g)
 	second, err2 := factor.Limits(guess * n.Diagonal / g2)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, nil, err
 	}
-	s += 2 * first.Rounding * g * math.Sqrt(coordinates(d))
-	s += 2 * second.Rounding * g2 * math.Sqrt2 * root * math.Sqrt(coordinates(d*(d+1)/2))
+	s += float64(2 * first.Rounding * g * math.Sqrt(coordinates(d)))
+	s += float64(2 * second.Rounding * g2 * math.Sqrt2 * root * math.Sqrt(coordinates(d*(d+1)/2)))
 	s *= 1 + 0x1p-40
 	total := spread(n.Lambda, s, mu*(1-0x1p-48))
 	if !(total.First <= guess*n.First) {

@@ -84,7 +84,7 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	if !r.Done() {
 		return errDamaged
 	}
-	e.squares.reset()
+	e.squares.Reset()
 	e.rows, e.inBlock = 0, 0
 	return nil
 }

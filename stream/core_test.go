@@ -51,6 +51,19 @@ limit_epsilon = 3.0
 clip = 1.0
 `
 
+// machineRegressions are the same stream with regressions of several kinds.
+var machineRegressions = []string{
+	regression("clip = \"track\"\nbatch = 20\nbootstrap = 30"),
+	regression("clip = \"bisect\"\nbatch = 22\nstat = 13\nbands = 3\nvalue = \"residual\""),
+	regression("clip = \"fixed\"\nzeta = 1.5\nbatch = 20\nintercept = false\nintervals = false\naverage = \"smooth\""),
+}
+
+// regression is machineStream with a regression for its mechanism.
+func regression(keys string) string {
+	return with(machineStream, "step   = 7\n", "", "[stream.m.moments]\nclip = 1.0\n",
+		"[stream.m.sgd]\nmethod = \"amb\"\ntarget = \"b\"\nclip_x = 3.0\nclip_y = 4.0\ncurvature = 2.0\nradius = 5.0\n"+keys+"\n")
+}
+
 func newMachine(t testing.TB, toml string, key byte) *machine {
 	t.Helper()
 	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
@@ -256,6 +269,7 @@ func TestCoreSplits(t *testing.T) {
 		with(machineStream, "step   = 7", "step = 7\nhorizon = 40"),
 		with(machineStream, `adjacency = "replace"`, `adjacency = "zero-out"`),
 	}
+	variants = append(variants, machineRegressions...)
 	const n = 1500
 	restarts := 0
 	for v, toml := range variants {

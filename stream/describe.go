@@ -15,15 +15,17 @@ type Description struct {
 	// Factorization is what the configured one resolved to.
 	Factorization string `json:"-"`
 	// The guarantee of one epoch, for one record.
-	Epsilon         float64      `json:"epsilon"`
-	Delta           float64      `json:"delta"`
-	Adjacency       dp.Adjacency `json:"adjacency"`
-	Mu              float64      `json:"mu"`
-	NoiseMultiplier float64      `json:"noise_multiplier"`
-	Clip            float64      `json:"clip"`
-	Sensitivity     float64      `json:"sensitivity"`
-	LimitEpsilon    float64      `json:"limit_epsilon"`
-	LimitDelta      float64      `json:"limit_delta"`
+	Epsilon   float64      `json:"epsilon"`
+	Delta     float64      `json:"delta"`
+	Adjacency dp.Adjacency `json:"adjacency"`
+	// Neighbours says what neighbouring logs differ in.
+	Neighbours      string  `json:"neighbours"`
+	Mu              float64 `json:"mu"`
+	NoiseMultiplier float64 `json:"noise_multiplier"`
+	Clip            float64 `json:"clip"`
+	Sensitivity     float64 `json:"sensitivity"`
+	LimitEpsilon    float64 `json:"limit_epsilon"`
+	LimitDelta      float64 `json:"limit_delta"`
 	// Lattice are the steps of the integer lattices, Noise the standard
 	// deviations of one step's independent noise; in scaled units.
 	Lattice []float64          `json:"lattice"`
@@ -34,6 +36,8 @@ type Description struct {
 	ReleaseBytes int64 `json:"release_bytes"`
 	MessageBytes int64 `json:"message_bytes"`
 	PeakBytes    int64 `json:"peak_bytes"`
+	// Warnings are about what is allowed and probably not meant.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Describe builds the stream's mechanism and says what it promises and takes.
@@ -49,26 +53,43 @@ func Describe(s *config.Stream) (*Description, error) {
 	cost, sizes := m.Cost(), m.Sizes()
 	d := &Description{
 		Stream: s.Name, Mechanism: m.describe, Factorization: m.factorization,
-		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
+		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: cost.Adjacency, Neighbours: neighbours(s), Mu: cost.Mu, NoiseMultiplier: 1 / cost.Mu,
 		Clip: m.clip, Sensitivity: m.sens, LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 		Lattice: m.lattice, Noise: m.noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
+		Warnings: m.warnings,
 	}
 	d.ReleaseBytes, d.MessageBytes, err = releaseSize(s, m)
 	return d, err
 }
 
+// hasNullRecord reports whether zero-out is about a null record: where a row of
+// zeros is an example like others.
+func hasNullRecord(s *config.Stream) bool { return s.SGD != nil || s.Adam != nil }
+
+func neighbours(s *config.Stream) string {
+	switch {
+	case s.Privacy.Adjacency == dp.Replace:
+		return "one record is replaced by any other"
+	case hasNullRecord(s):
+		return "one record is replaced by a null record, which takes its place and adds nothing, or the reverse"
+	}
+	return "one record is replaced by the zero record, or the reverse"
+}
+
 // releaseSize bounds the bytes of a release, and of its largest message: one of
 // the right shape with the longest numbers. It uses the mechanism up.
 func releaseSize(s *config.Stream, m *mechanism) (total, largest int64, err error) {
-	var zero [32]byte
-	keys, err := dp.NewEpoch(&zero, nil, "", 1, [16]byte{}, zero)
-	if err != nil {
-		return 0, 0, err
-	}
-	var h dp.Transcript
-	r, err := m.Close(keys.Step(1, &h))
-	if err != nil || r == nil {
-		return 0, 0, err
+	r := m.sample
+	if r == nil {
+		var zero [32]byte
+		keys, err := dp.NewEpoch(&zero, nil, "", 1, [16]byte{}, zero)
+		if err != nil {
+			return 0, 0, err
+		}
+		var h dp.Transcript
+		if r, err = m.Close(keys.Step(1, &h)); err != nil || r == nil {
+			return 0, 0, err
+		}
 	}
 	const longest = -2.2250738585072014e-308
 	for _, v := range r.Values {

@@ -96,14 +96,14 @@ func (r *runner) settle(ctx context.Context) (*live, error) {
 				return nil, halted(haltOutput, "%s/%d holds releases of this task, and the ledger knows no epoch of it: "+
 					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
 			}
-			if err := r.open(ctx, OpenRequest{Reason: "first"}); err != nil {
+			if err := r.open(ctx, OpenRequest{Reason: "first", unasked: true}); err != nil {
 				return nil, err
 			}
 		case last.Kind == kindClose:
 			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
 				return nil, nil
 			}
-			if err := r.open(ctx, OpenRequest{Reason: "rollover"}); err != nil {
+			if err := r.open(ctx, OpenRequest{Reason: "rollover", unasked: true}); err != nil {
 				return nil, err
 			}
 		default:
@@ -180,6 +180,9 @@ type OpenRequest struct {
 	DropOutbox bool `json:"drop_outbox,omitempty"`
 	// Reason is written to the ledger.
 	Reason string `json:"reason,omitempty"`
+
+	unasked bool  // no operator asked for it
+	output  int64 // releases that the ledger does not know are looked for from here, 0: everywhere
 }
 
 // open charges a new epoch and makes it, in an order that a crash cannot turn
@@ -214,7 +217,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 		return err
 	}
 
-	epoch := r.d.ledger.nextEpoch(r.task)
+	epoch, err := r.nextEpoch(ctx, req)
+	if err != nil {
+		return err
+	}
 	secret, nonce := r.d.entropy(r.task, epoch)
 	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
@@ -281,11 +287,30 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	return nil
 }
 
+// nextEpoch returns the number of the epoch to open: the ledger's next one, unless
+// the output holds releases of it or of a later one. Then the state is an old
+// copy, which opens nothing by itself, and nothing under a number that was used.
+func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+	next := r.d.ledger.nextEpoch(r.task)
+	if req.unasked && r.ran.Load() {
+		return next, nil // this process ran the last one
+	}
+	newest, err := r.newestReleased(ctx, req.output)
+	switch {
+	case err != nil || newest < next:
+		return next, err
+	case req.unasked:
+		return 0, r.unknownEpoch(newest)
+	}
+	r.log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	return newest + 1, nil
+}
+
 // charge returns the ledger's entry for an epoch from base on. One whose last
 // offset is beyond all offsets has no end.
 func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 	end := int64(-1)
-	if h := horizon(r.s); h > 0 {
+	if h := r.s.LastStep(); h > 0 {
 		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
 			end = base + int64(last)
 		}
@@ -419,7 +444,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 	if err != nil {
 		return nil, err
 	}
-	if h := horizon(r.s); h > 0 && ahead > h {
+	if h := r.s.LastStep(); h > 0 && ahead > h {
 		return nil, halted(haltOutput, "%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; start anew with: streamdp epoch open %s",
 			r.s.Output.Topic, r.s.Output.Partition, ahead, m.Epoch, h, r.task.Stream)
 	}
@@ -736,10 +761,6 @@ func (r *runner) baseOffset(from string, src Source, incarnation uint64, log off
 func notInLog(at int64, src Source, start, stable int64) error {
 	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
 }
-
-// horizon returns the number of steps after which the stream's epochs end, 0
-// for none.
-func horizon(s *config.Stream) uint64 { return s.LastStep() }
 
 // releaseHash identifies a published release: key, value and headers.
 func releaseHash(key, value []byte, headers []kafka.Header) [32]byte {

@@ -8,7 +8,9 @@ import (
 	"streamdp/adam"
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/matfact"
 	"streamdp/moments"
+	"streamdp/sgd"
 )
 
 // Estimator is a mechanism: rows in, releases out. It has no clock, no I/O and
@@ -53,6 +55,8 @@ type mechanism struct {
 	sens     float64
 	lattice  []float64
 	noise    map[string]float64 // noise standard deviations of one step, by array
+	sample   *dp.Release        // a release of the largest form; nil: any is
+	warnings []string
 
 	chunked bool // releases above chunkBytes are published in pieces
 	// refused counts the decoded records that gave nothing all the same, and
@@ -68,6 +72,8 @@ func versions(s *config.Stream) map[string]string {
 		v["mechanism"] = moments.Version
 	case s.Adam != nil:
 		v["mechanism"] = adam.Version
+	case s.SGD != nil:
+		v["mechanism"] = sgd.Version
 	}
 	return v
 }
@@ -81,6 +87,8 @@ func newMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*m
 		return newMoments(s, plan)
 	case s.Adam != nil:
 		return newAdam(s, plan, initial)
+	case s.SGD != nil:
+		return newSGD(s, plan)
 	}
 	return nil, errors.New("the stream has no mechanism")
 }
@@ -110,10 +118,6 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 	if m.plan, err = json.Marshal(p); err != nil {
 		return nil, err
 	}
-	bands := len(p.Factorization.Bands)
-	if bands > 0 {
-		bands++ // and the diagonal
-	}
 	m.describe, err = json.Marshal(struct {
 		Name          string  `json:"name"`
 		Method        string  `json:"method"`
@@ -129,7 +133,83 @@ func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		Lambda        float64 `json:"lambda"`
 	}{
 		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), bands, s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
+		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
 	})
 	return m, err
+}
+
+func newSGD(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	var e *sgd.AMB
+	var err error
+	if plan == nil {
+		e, err = sgd.New(*s.SGD, s.Params())
+	} else {
+		var p sgd.Plan
+		if err := json.Unmarshal(plan, &p); err != nil {
+			return nil, errors.New("the epoch's plan is damaged")
+		}
+		e, err = sgd.Adopt(*s.SGD, s.Params(), p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, c := e.Plan(), s.SGD
+	m := &mechanism{
+		Estimator: e, name: "sgd", method: p.Method, factorization: p.Factorization.Kind,
+		clip: p.ClipX, sens: p.Sensitivity / p.One, sample: e.Sample(), warnings: e.Warnings(),
+	}
+	// Gradients are counted in clip norms, searches and counts in records.
+	m.lattice = []float64{1 / p.One, 1 / float64(p.Unit)}
+	m.noise = map[string]float64{"gradient": p.GradientNoise / p.One}
+	if p.CountNoise > 0 {
+		m.noise["count"] = p.CountNoise / float64(p.Unit)
+	}
+	if p.SearchNoise > 0 {
+		m.noise["search"] = p.SearchNoise / float64(p.Unit)
+	}
+	if m.plan, err = json.Marshal(p); err != nil {
+		return nil, err
+	}
+	m.describe, err = json.Marshal(struct {
+		Name          string  `json:"name"`
+		Method        string  `json:"method"`
+		Target        string  `json:"target"`
+		Intercept     bool    `json:"intercept"`
+		Clip          string  `json:"clip"`
+		Value         string  `json:"value"`
+		Quantile      float64 `json:"threshold_quantile"`
+		ClipY         float64 `json:"clip_y,omitempty"`
+		Factorization string  `json:"factorization"`
+		Bands         int     `json:"bands,omitempty"`
+		Batch         uint64  `json:"batch"`
+		Search        uint64  `json:"search,omitempty"`
+		Growth        string  `json:"growth"`
+		Eta0          float64 `json:"eta0"`
+		Curvature     float64 `json:"curvature"`
+		Radius        float64 `json:"radius"`
+		Average       string  `json:"average"`
+		Level         float64 `json:"level,omitempty"`
+		Horizon       uint64  `json:"horizon,omitempty"`
+	}{
+		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind, bandsOf(p.Factorization),
+		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
+	})
+	return m, err
+}
+
+// levelOf returns the level of a stream's intervals, 0 where it has none.
+func levelOf(c *sgd.Config) float64 {
+	if !*c.Intervals {
+		return 0
+	}
+	return c.Level
+}
+
+// bandsOf returns the number of bands of a factorization with its diagonal, 0
+// where there are none.
+func bandsOf(f *matfact.Stored) int {
+	if len(f.Bands) == 0 {
+		return 0
+	}
+	return len(f.Bands) + 1
 }

@@ -626,6 +626,46 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 }
 
+// TestRestoredClosed: a copy that was made while its epoch was closed opens no
+// successor by itself where the output holds one that it does not know, and none
+// of a number that was used.
+func TestRestoredClosed(t *testing.T) {
+	t.Parallel()
+	halts := with(ordersStream, "step   = 100", "step = 100\nhorizon = 4")
+	rolls := with(halts, "horizon = 4", "horizon = 4\non_horizon = \"rollover\"")
+	r := newRig(t, halts)
+	r.produce(0, 1050)
+	if err := r.start().ends(); err != nil {
+		t.Fatal(err)
+	}
+	s := r.sibling(rolls)
+	r.copyState(s)
+	r.toml = rolls
+	x := r.start()
+	x.until("epoch 3", func(s TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
+	x.end()
+
+	x = s.start()
+	if err := x.ends(); !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "epoch 3, which this ledger does not know") {
+		t.Errorf("the copy ended with %v", err)
+	}
+	if got := s.kinds(); got != "open close key-destroyed" {
+		t.Errorf("the copy's ledger: %s", got)
+	}
+	// The operator may pay again.
+	must(t, s.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+	if all := s.entries(); all[len(all)-1].Epoch != 4 {
+		t.Errorf("epoch %d is opened", all[len(all)-1].Epoch)
+	}
+	if !strings.Contains(s.log.String(), "does not know") {
+		t.Error("nobody was told")
+	}
+	x = s.start()
+	x.until("epoch 5", func(s TaskStatus) bool { return s.Epoch == 5 && s.Step == 2 && s.Outbox == 0 })
+	x.end()
+	s.history("orders.dp") // no number has two releases
+}
+
 // TestOutputMoves: with another output in the configuration the old one is read
 // to its end first.
 func TestOutputMoves(t *testing.T) {

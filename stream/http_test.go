@@ -270,11 +270,14 @@ func TestTicks(t *testing.T) {
 		return fmt.Sprint(s.Step, s.NextOffset, s.LogEnd, s.Outbox, counters.FindAllString(body, -1))
 	}
 	for round := range 3 {
-		// A while after a tick.
-		phase := time.Since(x.d.started) % period
-		time.Sleep((period + period/5 - phase) % period)
-		was := look()
-		tick := time.Since(x.d.started).Truncate(period) + period
+		// A while after a tick, and all of it before the next.
+		var was string
+		var tick time.Duration
+		for was = ""; was == "" || time.Since(x.d.started) >= tick; was = look() {
+			phase := time.Since(x.d.started) % period
+			time.Sleep((period + period/5 - phase) % period)
+			tick = time.Since(x.d.started).Truncate(period) + period
+		}
 		r.produce(250*round, 250)
 		for look() == was {
 			time.Sleep(5 * time.Millisecond)

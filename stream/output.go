@@ -151,9 +151,7 @@ func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint
 			return nil
 		}
 		if r.d.ledger.opening(r.task, of) == nil || of > epoch {
-			return halted(haltOutput, "%s/%d holds a release of epoch %d, which this ledger does not know: "+
-				"this state directory is an old copy; restore the newest one, or start anew with: streamdp epoch open %s",
-				r.s.Output.Topic, r.s.Output.Partition, of, r.task.Stream)
+			return r.unknownEpoch(of)
 		}
 		if of != epoch {
 			return nil
@@ -187,6 +185,32 @@ func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint
 		cp.output = end
 	}
 	return seen, ahead, nil
+}
+
+// unknownEpoch is the halt of a state that is older than its output.
+func (r *runner) unknownEpoch(epoch uint64) error {
+	return halted(haltOutput, "%s/%d holds a release of epoch %d, which this ledger does not know: "+
+		"this state directory is an old copy; restore the newest one, or start anew with: streamdp epoch open %s",
+		r.s.Output.Topic, r.s.Output.Partition, epoch, r.task.Stream)
+}
+
+// newestReleased returns the largest epoch of the task of which the output holds
+// a release from an offset on, 0 for all; 0 where there is none. Where that offset
+// is gone it looks everywhere.
+func (r *runner) newestReleased(ctx context.Context, from int64) (newest uint64, err error) {
+	note := func(rec *kafka.Record) error {
+		if t, epoch, _, ok := parseIdentity(rec.Key); ok && t == r.task {
+			newest = max(newest, epoch)
+		}
+		return nil
+	}
+	var gone *halt
+	if from > 0 {
+		if err = r.readOutput(ctx, r.s.Output.Topic, r.s.Output.Partition, from, note); !errors.As(err, &gone) {
+			return newest, err
+		}
+	}
+	return newest, r.readOutput(ctx, r.s.Output.Topic, r.s.Output.Partition, unknownOutput, note)
 }
 
 // outputWhole halts where the output lost what would tell whether the

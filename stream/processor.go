@@ -88,7 +88,7 @@ func (p *processor) begin() {
 		p.r.d.metrics.republished(p.r.task, len(p.outbox))
 		p.flush()
 	}
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	p.schedule(p.r.d.now())
@@ -270,7 +270,7 @@ func (p *processor) close() (stop bool, err error) {
 	}
 	p.quiet++
 	p.work.steps++
-	if h := horizon(p.r.s); h > 0 && p.core.step >= h {
+	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
 	if len(messages) > 0 {
@@ -416,6 +416,9 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 		return true, err
 	}
 	if err == nil && p.ending.kind == requestOpen {
+		if !p.comparing {
+			p.ending.open.output, _ = p.pub.position()
+		}
 		err = p.r.open(ctx, p.ending.open)
 	}
 	p.ending.reply <- err

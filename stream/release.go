@@ -103,7 +103,10 @@ func listed[T any](x []T) []T {
 // statements says in words what is promised and what is not.
 func statements(s *config.Stream, m *manifest) []string {
 	what := "replacing one record by another"
-	if s.Privacy.Adjacency == dp.ZeroOut {
+	switch {
+	case s.Privacy.Adjacency == dp.ZeroOut && hasNullRecord(s):
+		what = "replacing one record by a null record, which takes its place and adds nothing, or the reverse"
+	case s.Privacy.Adjacency == dp.ZeroOut:
 		what = "replacing one record by the zero record, or the reverse"
 	}
 	all := []string{
@@ -117,6 +120,9 @@ func statements(s *config.Stream, m *manifest) []string {
 		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
 		"Finite precision: exact (lattice).",
+	}
+	if s.SGD != nil && *s.SGD.Intervals {
+		all = append(all, "Intervals are approximate: they rest on the scatter of batches of iterates.")
 	}
 	if s.Input.AllowCompacted {
 		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")

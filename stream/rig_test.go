@@ -480,10 +480,24 @@ type release struct {
 	Rows      uint64
 	Offsets   [2]int64
 	Covers    [2]int64
-	Values    map[string]struct {
+	Mechanism struct {
+		Clip   string
+		Search int64
+	}
+	Values map[string]struct {
 		Shape []int
 		Data  []float64
 	}
+}
+
+// silent returns how many steps without a release, searches, are between this
+// release and the one before, or the epoch's begin where it is the first, and
+// their offsets.
+func (r *release) silent(first bool) (steps uint64, offsets int64) {
+	if r.Mechanism.Search == 0 || r.Mechanism.Clip == "track" && !first {
+		return 0, 0
+	}
+	return 1, r.Mechanism.Search
 }
 
 func (p *published) parse(t testing.TB) (rel release) {
@@ -534,19 +548,21 @@ func judge(t testing.TB, list []published) verdict {
 		if rel.Epoch != all[i].epoch || rel.Step != all[i].step {
 			v.gaps = append(v.gaps, all[i].key+": another identity inside")
 		}
-		if i == 0 || all[i].epoch != all[i-1].epoch {
-			if rel.Step != 1 {
+		first := i == 0 || all[i].epoch != all[i-1].epoch
+		silent, offsets := rel.silent(first)
+		if first {
+			if rel.Step != 1+silent {
 				v.missing = append(v.missing, fmt.Sprintf("before %s", all[i].key))
 			}
-			if rel.Offsets[0] != rel.Covers[0] {
+			if rel.Offsets[0] != rel.Covers[0]+offsets {
 				v.gaps = append(v.gaps, all[i].key)
 			}
 			continue
 		}
-		if rel.Step != all[i-1].step+1 {
+		if rel.Step != all[i-1].step+1+silent {
 			v.missing = append(v.missing, fmt.Sprintf("before %s", all[i].key))
 		}
-		if prev := all[i-1].parse(t); rel.Offsets[0] != prev.Offsets[1] || rel.Covers[0] != prev.Covers[0] {
+		if prev := all[i-1].parse(t); rel.Offsets[0] != prev.Offsets[1]+offsets || rel.Covers[0] != prev.Covers[0] {
 			v.gaps = append(v.gaps, all[i].key)
 		}
 	}

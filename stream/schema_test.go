@@ -246,7 +246,7 @@ func conforms(t testing.TB, value string) {
 func TestReleaseSchema(t *testing.T) {
 	t.Parallel()
 	log := mutateLog(1)[:100]
-	for _, toml := range []string{
+	for _, toml := range append([]string{
 		machineStream,
 		with(machineStream, `topic = "out"`, `topic = "out", encoding = "base64"`),
 		with(machineStream, `topic = "out"`, `topic = "out", values = ["mean", "covariance"]`),
@@ -256,7 +256,7 @@ func TestReleaseSchema(t *testing.T) {
 		machineStream + "workload = \"sum\"\nfactorization = \"identity\"\n",
 		machineStream + "workload = \"sum\"\nfactorization = \"bisr\"\nbands = 4\n",
 		with(machineStream, "step   = 7", "step = 7\nhorizon = 5", `adjacency = "replace"`, `adjacency = "zero-out"`),
-	} {
+	}, machineRegressions...) {
 		m := newMachine(t, toml, 1)
 		m.m.Insecure = strings.Contains(toml, "window")
 		m.restart()

@@ -98,7 +98,7 @@ func (r *runner) setState(state string, h *halt) {
 // setLive shows the epoch that runs.
 func (r *runner) setLive(l *live) {
 	r.change(func(s *TaskStatus) {
-		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.step, horizon(r.s)
+		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.step, r.s.LastStep()
 		s.NextOffset = l.cp.position.Next
 		s.Mu, s.Method, s.Factorization = l.m.Cost.Mu, l.core.mech.method, l.core.mech.factorization
 		s.NoiseStddev = l.core.mech.noise

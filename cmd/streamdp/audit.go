@@ -13,6 +13,7 @@ import (
 	"streamdp/internal/audit"
 	"streamdp/matfact"
 	"streamdp/moments"
+	"streamdp/sgd"
 )
 
 func auditCommand(g *globals) *cobra.Command {
@@ -144,6 +145,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 		return momentsSuite(s)
 	case s.Adam != nil:
 		return adamSuite(s)
+	case s.SGD != nil:
+		return sgdSuite(s)
 	}
 	return nil, fmt.Errorf("there is no audit of %s", s.Mechanism())
 }
@@ -226,6 +229,9 @@ func adamSuite(s *config.Stream) (*audit.Suite, error) {
 		Configured: subject, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}
+	if c.Mode == "model" && s.Privacy.Adjacency == dp.ZeroOut {
+		suite.Others = nullPairs(plan.Clip, e.Columns())
+	}
 	if c.Mode == "gradients" {
 		switch c.Method { // of which one pair is the worst whatever stands beside it
 		case "pp", "pp_debiased", "momentum":
@@ -235,4 +241,43 @@ func adamSuite(s *config.Stream) (*audit.Suite, error) {
 		}
 	}
 	return suite, nil
+}
+
+// sgdSuite audits a regression by coupling: its steps follow from its releases, so
+// there is no one noise under which neighbours could be compared.
+func sgdSuite(s *config.Stream) (*audit.Suite, error) {
+	e, err := sgd.New(*s.SGD, s.Params())
+	if err != nil {
+		return nil, err
+	}
+	p := e.Plan()
+	c, err := audit.Stored(p.Factorization, matfact.Workload{Kind: "sum"}, 0)
+	if err != nil {
+		return nil, err
+	}
+	subject := audit.Descent{
+		Mechanism: e, Mu: p.Mu, C: c, Search: p.SearchNoise, Count: p.CountNoise, Gradient: p.GradientNoise,
+		Scan: s.SGD.Clip == "scan", Rungs: s.SGD.Rungs, Threshold: p.Threshold, Unit: p.Unit, Null: p.Null,
+	}.Subject()
+	if subject.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+		return nil, err
+	}
+	var others []audit.Pair
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		others = nullPairs(p.ClipX, e.Columns())
+	}
+	return &audit.Suite{
+		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Others: others, Steps: []int{1, 2, 3},
+		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+	}, nil
+}
+
+// nullPairs are neighbours under zero-out where a row of zeros is a record like
+// others, and no null record.
+func nullPairs(clip float64, columns int) []audit.Pair {
+	pairs := audit.Pairs(clip, columns, dp.ZeroOut)
+	for i := range pairs {
+		pairs[i].Y = nil
+	}
+	return pairs
 }

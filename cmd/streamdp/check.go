@@ -84,6 +84,9 @@ func checkCommand(g *globals) *cobra.Command {
 					return err
 				}
 			}
+			for _, d := range all {
+				warn(g, d)
+			}
 			for _, w := range warnings {
 				fmt.Fprintf(g.stderr, "streamdp: warning: %s\n", w)
 			}

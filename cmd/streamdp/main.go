@@ -143,7 +143,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	f.StringVar(&g.logLevel, "log-level", "", "debug, info, warn or error (default: log.level of the configuration)")
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
-		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g),
+		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g), fitCommand(g),
 		statusCommand(g), epochCommand(g), ledgerCommand(g), auditCommand(g), keygenCommand(g), versionCommand(g),
 	} {
 		root.AddCommand(c)

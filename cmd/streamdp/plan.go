@@ -15,6 +15,7 @@ import (
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/moments"
+	"streamdp/sgd"
 	"streamdp/stream"
 )
 
@@ -22,7 +23,11 @@ import (
 type plan struct {
 	*stream.Description
 	Steps          []uint64    `json:"steps"`
-	Factorizations []planForms `json:"factorizations"`
+	Factorizations []planForms `json:"factorizations,omitempty"`
+	// Outlook is what a regression reaches after so many gradient steps, and
+	// with independent noise in place of correlated.
+	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
+	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 
 	tables   []planTable
 	original bool // values in original units are released too
@@ -46,7 +51,8 @@ func planCommand(g *globals) *cobra.Command {
 		Long: "Show what a configuration promises and how noisy its releases will be,\n" +
 			"without reading any data: everything printed is a function of the\n" +
 			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
-			"steps whose every slot holds a record.",
+			"steps whose every slot holds a record. For a regression, what is shown is the\n" +
+			"expected excess risk, where features are of unit variance and independent.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := g.load()
 			if err != nil {
@@ -74,6 +80,9 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			if len(plans) == 0 {
 				return usagef("the configuration has no stream %s", name)
+			}
+			for _, p := range plans {
+				warn(g, p.Description)
 			}
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(plans)
@@ -131,6 +140,9 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.SGD != nil {
+		return planSGD(s, d, steps)
+	}
 	p := &plan{Description: d, Steps: steps}
 	// The mechanism with another factorization.
 	var kinds []string
@@ -182,6 +194,32 @@ func planOf(s *config.Stream, steps []uint64, all bool) (*plan, error) {
 	return p, nil
 }
 
+// planSGD is planOf for a regression.
+func planSGD(s *config.Stream, d *stream.Description, steps []uint64) (*plan, error) {
+	p := &plan{Description: d, Steps: steps}
+	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
+		e, err := sgd.New(c, s.Params())
+		if err != nil {
+			return nil, err
+		}
+		var all []sgd.Outlook
+		for _, n := range steps {
+			all = append(all, e.Expect(n))
+		}
+		return all, nil
+	}
+	c := *s.SGD
+	var err error
+	if p.Outlook, err = outlook(c); err != nil || c.Bands == 1 {
+		return p, err
+	}
+	c.Bands = 1
+	if p.Independent, err = outlook(c); err != nil {
+		p.Independent = nil // a batch that is too short for it
+	}
+	return p, nil
+}
+
 // estimator is what a plan asks of a mechanism.
 type estimator interface {
 	Sizes() dp.Sizes
@@ -217,26 +255,29 @@ var adamTables = []planTable{
 	{"bias of the second moment", func(e any) float64 { return e.(adam.Errors).Bias }},
 }
 
+// warn prints what is probably not meant.
+func warn(g *globals, d *stream.Description) {
+	for _, w := range d.Warnings {
+		fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s\n", d.Stream, w)
+	}
+}
+
 // printGuarantee writes what check and plan have in common, and a last row.
 func printGuarantee(w io.Writer, d *stream.Description, name, text string) error {
-	what := "one record is replaced by the zero record, or the reverse"
-	if d.Adjacency.String() == "replace" {
-		what = "one record is replaced by any other"
-	}
 	fmt.Fprintf(w, "stream %s\n", d.Stream)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, exact Gaussian accounting", d.Epsilon, d.Delta)
-	row("adjacency", "%s: %s", d.Adjacency, what)
+	row("adjacency", "%s: %s", d.Adjacency, d.Neighbours)
 	row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
 	row("clip", "%.6g", d.Clip)
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "gradient", "count", "search"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
@@ -256,6 +297,9 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 func (p *plan) print(w io.Writer) error {
 	if err := printGuarantee(w, p.Description, "mechanism", string(p.Mechanism)); err != nil {
 		return err
+	}
+	if p.Outlook != nil {
+		return p.printOutlook(w)
 	}
 	for _, v := range p.tables {
 		if !p.has(v.of) {
@@ -297,6 +341,31 @@ func (p *plan) print(w io.Writer) error {
 			fmt.Fprintf(w, "  - %s: %s\n", f.Factorization, f.Unavailable)
 		}
 	}
+	return nil
+}
+
+// printOutlook writes what a regression will reach.
+func (p *plan) printOutlook(w io.Writer) error {
+	fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance,\n"+
+		"  for independent features of unit variance that do not change\n")
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
+	if p.Independent != nil {
+		fmt.Fprint(t, "with independent noise\t")
+	}
+	fmt.Fprintln(t)
+	for i, o := range p.Outlook {
+		fmt.Fprintf(t, "  %d\t%d\t%.3g\t%.3g\t", o.Iteration, o.Slots, o.Sampling, o.Privacy)
+		if p.Independent != nil {
+			fmt.Fprintf(t, "%.3g\t", p.Independent[i].Privacy)
+		}
+		fmt.Fprintln(t)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
+		"  searches of the clip norm have no release")
 	return nil
 }
 

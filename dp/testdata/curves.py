@@ -245,6 +245,8 @@ RENYI = [
     ("sketch-row-replace", 1.5, 5), ("sketch-row-replace", 1.00001, 1e9), ("sketch-row-replace", 99.9, 100), ("sketch-row-replace", 26, 327.2),
     ("fastmix-row", 1.5, 5), ("fastmix-row", 1.0000001, 1e8), ("fastmix-row", 16.5, 20), ("fastmix-row", 10, 20, 2.0),
     ("fastmix-row", 1.01, 50, 1.0), ("fastmix-row", 6, 1e7, 3.5), ("fastmix-row", 3, 8, 1.2), ("fastmix-row", 1.001, 1.22),
+    ("sketch-row", 99.9999999, 100), ("sketch-row", 1693993599.9, 1693993600.0), ("sketch-row-replace", 999999.999, 1e6),
+    ("fastmix-row", 82.84271, 100), ("fastmix-row", 1.000000001, 1.20710679), ("fastmix-row", 1.077631671, 1.3008165, 1e8),
 ]
 TIGHT = [  # terms, delta, epsilon
     ([("gaussian", 1, 0.5)], "1e-6", 2), ([("gaussian", 1, 0.001)], "1e-9", 0.01), ([("gaussian", 3, 0.1), ("sketch-row", 216, 300)], "1e-6", 1),

@@ -24,6 +24,10 @@ type Suite struct {
 	// Worst are the pairs that are farthest apart. They must be as far apart as
 	// μ says, up to 0.1 %.
 	Worst []Pair
+	// Others are the pairs beside them; nil: Pairs.
+	Others []Pair
+	// Steps are those, from 0, in which the others are put besides the first.
+	Steps []int
 	// Horizon is the last step, 0 for none.
 	Horizon uint64
 	// Keys give all noise and all records.
@@ -157,7 +161,11 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 		steps--
 	}
 	base := s.records(steps)
-	pairs := append(slices.Clone(s.Worst), Pairs(s.Clip, c.Columns(), s.Adjacency)...)
+	others := s.Others
+	if others == nil {
+		others = Pairs(s.Clip, c.Columns(), s.Adjacency)
+	}
+	pairs := append(slices.Clone(s.Worst), others...)
 	first, end := c.Range(1)
 	slots := int(min(end-first, 1<<14))
 	type trial struct {
@@ -167,6 +175,11 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 	var trials []trial
 	for i, p := range pairs {
 		trials = append(trials, trial{p, 0, 0})
+		for _, t := range s.Steps {
+			if t > 0 && t < steps && i >= len(s.Worst) {
+				trials = append(trials, trial{p, t, 0})
+			}
+		}
 		if i < len(s.Worst) {
 			for _, at := range [][2]int{{0, slots - 1}, {0, slots / 2}, {min(1, steps-1), 0}, {steps / 2, 0}, {steps - 1, slots - 1}} {
 				trials = append(trials, trial{p, at[0], at[1]})

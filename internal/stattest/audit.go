@@ -8,14 +8,15 @@ func StudentT(n int, alpha float64) float64 { return NoncentralT(n, 0, alpha) }
 
 // NoncentralT returns the t with P(T > t) = alpha for T = (Z + shift)/√(χ²_n/n),
 // Z standard Gaussian: the statistic of two samples whose means differ by shift
-// standard errors.
+// standard errors. NaN unless 0 < alpha ≤ ½.
 func NoncentralT(n int, shift, alpha float64) float64 {
-	lo, hi := shift-1, shift+1
+	if !(alpha > 0 && alpha <= 0.5) {
+		return math.NaN()
+	}
+	// The median is above this: that of √(χ²_n/n) is between 0.67 and 1.
+	lo, hi := min(shift, 2*shift)-1, shift+1
 	for NoncentralTail(n, shift, hi) > alpha {
 		hi += 2 * (hi - lo)
-	}
-	for NoncentralTail(n, shift, lo) < alpha {
-		lo -= 2 * (hi - lo)
 	}
 	return bisect(lo, hi, func(t float64) bool { return NoncentralTail(n, shift, t) <= alpha })
 }

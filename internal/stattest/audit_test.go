@@ -25,7 +25,7 @@ func TestNoncentralT(t *testing.T) {
 		if !(math.Abs(got-c.tail) <= 1e-10*c.tail) {
 			t.Errorf("P(T > %g), n = %d, shift = %g: %.15g, want %.15g", c.t, c.n, c.shift, got, c.tail)
 		}
-		if q := NoncentralT(c.n, c.shift, got); c.tail < 0.5 && !(math.Abs(q-c.t) <= 1e-9*c.t) {
+		if q := NoncentralT(c.n, c.shift, got); c.tail <= 0.5 != (math.Abs(q-c.t) <= 1e-9*c.t) {
 			t.Errorf("quantile of %.15g, n = %d, shift = %g: %.15g, want %.15g", got, c.n, c.shift, q, c.t)
 		}
 	}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"streamdp/dp"
+	"streamdp/sgd"
+)
+
+// solver is a way to fit. A new one is a line in solvers.
+type solver struct {
+	name    string
+	about   string
+	private bool
+	fit     func(*fitData) (*fitResult, error)
+}
+
+// solvers are in the order in which they are compared.
+var solvers = []solver{
+	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, fitDescent},
+	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, fitPublished},
+	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, fitShuffled},
+	{"ambssgd", "the stream's estimator, over the file's order", true, fitStream},
+	{"ols", "least squares, which protects nothing", false, fitOLS},
+}
+
+func solverNames() []string {
+	var names []string
+	for _, s := range solvers {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func solverList() string {
+	var b strings.Builder
+	for _, s := range solvers {
+		fmt.Fprintf(&b, "  %-12s %s\n", s.name, s.about)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// sample returns the rows with a constant feature of the given value.
+func (d *fitData) sample(constant float64) (*sgd.Sample, error) {
+	return sgd.NewSample(d.rows, len(d.names), d.target, sgd.Bounds{X: d.clipX, Y: d.clipY}, constant)
+}
+
+// constant returns the value of the constant feature, 0 where there is none: the
+// root of what the features' curvature is, or of their bound's share.
+func (d *fitData) constant() float64 {
+	switch {
+	case !d.intercept:
+		return 0
+	case d.curvature > 0:
+		return math.Sqrt(d.curvature)
+	}
+	return d.clipX / math.Sqrt(float64(max(1, len(d.names)-1)))
+}
+
+// result takes coefficients of the features and, where there is one, of the
+// constant 1.
+func (d *fitData) result(theta []float64, accounting string) *fitResult {
+	r := &fitResult{Theta: theta, Account: accounting}
+	if last := len(theta) - 1; d.intercept {
+		r.Theta, r.Intercept = theta[:last], theta[last]
+	}
+	return r
+}
+
+func fitDescent(d *fitData) (*fitResult, error) {
+	s, err := d.sample(d.constant())
+	if err != nil {
+		return nil, err
+	}
+	theta, _, err := sgd.Refit(s, d.radius, d.params, d.noise(1))
+	if err != nil {
+		return nil, err
+	}
+	return d.result(theta, "exact"), nil
+}
+
+func fitPublished(d *fitData) (*fitResult, error) {
+	constant := 0.0
+	if d.intercept {
+		constant = min(1, d.clipX)
+	}
+	s, err := d.sample(constant)
+	if err != nil {
+		return nil, err
+	}
+	path, err := sgd.GradientDescent(s, sgd.Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(float64(s.D))}, d.params, d.noise(1))
+	if err != nil {
+		return nil, err
+	}
+	return d.result(s.Coefficients(path.Iterates[len(path.Iterates)-1]), "exact"), nil
+}
+
+func fitShuffled(d *fitData) (*fitResult, error) {
+	s, err := d.sample(d.constant())
+	if err != nil {
+		return nil, err
+	}
+	sigma, err := sgd.CalibrateSSGD(s.Len(), d.params.Epsilon, d.params.Delta, d.params.Adjacency)
+	if err != nil {
+		return nil, err
+	}
+	// A quarter of the longest stable step, and a clip norm for residuals of
+	// about a tenth of their bound, as a first guess of what nobody knows.
+	square := s.Bound.X*s.Bound.X + s.Constant*s.Constant
+	if d.curvature > 0 {
+		square = d.curvature * float64(s.D)
+	}
+	path, err := sgd.ShuffledSGD(s, sgd.ShuffledDescent{Clip: 0.1 * math.Sqrt(square) * d.clipY, Rate: 1 / (4 * square), Noise: sigma}, d.params.Adjacency, d.noise(1), nil)
+	if err != nil {
+		return nil, err
+	}
+	return d.result(s.Coefficients(path.Average()), "shuffle"), nil
+}
+
+func fitStream(d *fitData) (*fitResult, error) {
+	no := false
+	e, err := sgd.New(sgd.Config{
+		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
+		Curvature: d.curvature, Radius: d.radius, Intervals: &no,
+	}, d.params)
+	if err != nil {
+		return nil, err
+	}
+	var last *dp.Release
+	slot := uint64(0)
+	for step := uint64(1); ; step++ {
+		_, end := e.Range(step)
+		if end > uint64(len(d.rows)) {
+			break // the rest of the file is no whole step
+		}
+		for ; slot < end; slot++ {
+			e.Add(slot, d.rows[slot])
+		}
+		r, err := e.Close(d.noise(step))
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			last = r
+		}
+	}
+	if last == nil {
+		_, end := e.Range(2)
+		return nil, fmt.Errorf("%w: the first estimate takes %d", errTooFew, end)
+	}
+	r := d.result(last.Values[1].Data, "exact")
+	if w := e.Warnings(); len(w) > 0 {
+		r.Note = strings.Join(w, "\n")
+	}
+	return r, nil
+}
+
+func fitOLS(d *fitData) (*fitResult, error) {
+	constant := 0.0
+	if d.intercept {
+		constant = 1
+	}
+	const unbounded = 1e150
+	s, err := sgd.NewSample(d.rows, len(d.names), d.target, sgd.Bounds{X: unbounded, Y: unbounded}, constant)
+	if err != nil {
+		return nil, err
+	}
+	theta, err := sgd.LeastSquares(s)
+	if err != nil {
+		return nil, err
+	}
+	return d.result(theta, "none"), nil
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/internal/cases"
+)
+
+// fitFile writes rows of y = 2u − v + 1 + noise, with original units, some of them
+// damaged, and returns the flags that fit needs for it.
+func fitFile(t *testing.T, n int) []string {
+	t.Helper()
+	source := rand.New(rand.NewPCG(1, 2))
+	var b strings.Builder
+	b.WriteString("u,sold,v\n")
+	for i := range n {
+		u, v := source.NormFloat64(), source.NormFloat64()
+		y := 2*u - v + 1 + source.NormFloat64()/2
+		if i%50 == 7 {
+			b.WriteString([]string{"?,1,2\n", "1,2\n", "1,nan,3\n", ",,\n"}[i/50%4])
+			continue
+		}
+		fmt.Fprintf(&b, "%g,%g,%g\n", 10+2*u, 100+20*y, 5*v)
+	}
+	file := filepath.Join(t.TempDir(), "sales.csv")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"fit", "--csv", file, "--target", "sold", "--epsilon", "2", "--delta", "1e-6", "--adjacency", "zero-out",
+		"--clip-x", "5", "--clip-y", "8", "--centre", "10,100,0", "--scale", "2,20,5"}
+}
+
+// TestFit runs every solver: the estimate is the relation's, as far as the solver
+// finds it, in scaled and in original units; a run without a seed is another one.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	const n = 20000
+	flags := fitFile(t, n)
+	for name, most := range map[string]float64{"dp-gd": 0.05, "dp-gd-paper": 0.4, "dp-ssgd": 1.5, "ambssgd": 0.1} {
+		args := append(slices.Clone(flags), "--solver", name, "--json")
+		if name == "ambssgd" {
+			args = append(args, "--curvature", "1.2")
+		}
+		seeded := append(slices.Clone(args), "--insecure-seed", "3")
+		out := want(t, exitDone, "INSECURE", seeded...)
+		var r fitResult
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		far := 0.0
+		for j, w := range []float64{2, -1, 1} {
+			far = max(far, math.Abs(append(slices.Clone(r.Theta), r.Intercept)[j]-w))
+		}
+		t.Logf("%s: %.3f, %.3f", name, r.Theta, r.Intercept)
+		if far > most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 || r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
+			t.Errorf("%s: %s", name, out)
+		}
+		if !slices.Equal(r.Columns, []string{"u", "v"}) || r.Account != map[bool]string{false: "exact", true: "shuffle"}[name == "dp-ssgd"] {
+			t.Errorf("%s: %s", name, out)
+		}
+		// y = 100 + 20(θ₁(u−10)/2 + θ₂v/5 + θ₀)
+		o := []float64{10 * r.Theta[0], 4 * r.Theta[1], 100 + 20*r.Intercept - 100*r.Theta[0]}
+		for j := range o {
+			if math.Abs(r.Original[j]-o[j]) > 1e-9*math.Abs(o[j]) {
+				t.Errorf("%s: in original units %g, want %g", name, r.Original, o)
+				break
+			}
+		}
+		var again, other fitResult
+		for dst, a := range map[*fitResult][]string{&again: seeded, &other: args} {
+			if err := json.Unmarshal([]byte(want(t, exitDone, "", a...)), dst); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(again.Theta, r.Theta) || slices.Equal(other.Theta, r.Theta) || other.Insecure {
+			t.Errorf("%s: a seed gives %g and %g, no seed %g", name, r.Theta, again.Theta, other.Theta)
+		}
+	}
+}
+
+// TestFitOutput: text, comparison, diagnostics.
+func TestFitOutput(t *testing.T) {
+	t.Parallel()
+	flags := fitFile(t, 3000)
+	with := func(more ...string) []string { return append(slices.Clone(flags), more...) }
+	out := want(t, exitDone, "", with("--solver", "dp-gd")...)
+	for _, w := range []string{"dp-gd of sold on 3000 rows: (2, 1e-06)-differentially private, zero-out, accounting exact", "original units", "intercept"} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+	if strings.Contains(out, "squared error") {
+		t.Errorf("an error on the file is printed without being asked for:\n%s", out)
+	}
+	out = want(t, exitDone, "not private", with("--solver", "ols", "--insecure-diagnostics")...)
+	if !strings.Contains(out, "accounting none") || !strings.Contains(out, "squared error on the file, not private: 0.2") {
+		t.Errorf("ols prints\n%s", out)
+	}
+	out = want(t, exitDone, "not private", with("--compare", "--insecure-diagnostics", "--intercept=false", "--columns", "u,sold", "--centre", "0", "--scale", "10")...)
+	for _, name := range solverNames() {
+		if !strings.Contains(out, name+" ") {
+			t.Errorf("%s is not compared:\n%s", name, out)
+		}
+	}
+	var all []fitResult
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--compare", "--insecure-diagnostics", "--json")...)), &all); err != nil || len(all) != len(solvers) || all[0].TrainMSE == nil {
+		t.Errorf("the comparison as JSON: %+v, %v", all, err)
+	}
+	short := fitFile(t, 100)
+	want(t, exitFailure, "ambssgd: too few rows", append(short, "--solver", "ambssgd")...)
+}
+
+// TestFitUsage has a line for each command line that can't be meant.
+func TestFitUsage(t *testing.T) {
+	t.Parallel()
+	flags := fitFile(t, 10)
+	f := func(text string, more ...string) {
+		t.Helper()
+		want(t, exitUsage, text, append(slices.Clone(flags), more...)...)
+	}
+	want(t, exitUsage, "--csv is needed", "fit", "--solver", "dp-gd")
+	f("give either --solver or --compare")
+	f("give either --solver or --compare", "--solver", "dp-gd", "--compare")
+	f(`--solver is "sgd", must be dp-gd,`, "--solver", "sgd")
+	f("it needs --insecure-diagnostics", "--compare")
+	f("solver ols protects nothing", "--solver", "ols")
+	f("epsilon is -1", "--solver", "dp-gd", "--epsilon", "-1")
+	f("delta is 2", "--solver", "dp-gd", "--delta", "2")
+	f(`--adjacency is "add-remove"`, "--solver", "dp-gd", "--adjacency", "add-remove")
+	f("--clip-x is 0", "--solver", "dp-gd", "--clip-x", "0")
+	f("--clip-y is +Inf", "--solver", "dp-gd", "--clip-y", "inf")
+	f("--radius must be", "--solver", "dp-gd", "--radius", "-1")
+	f("--curvature at least 0", "--solver", "dp-gd", "--curvature", "26")
+	f(`--target is "x", must be one of u, sold, v, or last`, "--solver", "dp-gd", "--target", "x")
+	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")
+	f("--centre has 2 numbers", "--solver", "dp-gd", "--centre", "1,2")
+	f("--header is \"maybe\"", "--solver", "dp-gd", "--header", "maybe")
+	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1", "--intercept=false")
+}
+
+// TestPlanRegression prints the plan of the example, and warns of what the example
+// does not do.
+func TestPlanRegression(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(cases.Root(t), "examples", "demand.toml")
+	out := want(t, exitDone, "", "plan", "-c", file)
+	for _, w := range []string{"a null record, which takes its place", "by privacy", "with independent noise", `"batch":274,"search":188`, "count and search in records"} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+	var plans []plan
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50", "-c", file)), &plans); err != nil ||
+		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 188+50*274 || len(plans[0].Independent) != 2 {
+		t.Errorf("plan --json: %+v, %v", plans, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loose := filepath.Join(t.TempDir(), "loose.toml")
+	if err := os.WriteFile(loose, []byte(strings.Replace(string(text), "curvature = 1.6", "# curvature", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, exitDone, "stream demand: curvature is not given", "plan", "-c", loose)
+	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out, "sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
+		t.Errorf("audit prints\n%s", out)
+	}
+}

@@ -1,0 +1,351 @@
+package clipgrad
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/rival"
+)
+
+// problem returns random rows: some null, some tiny, some without direction.
+func problem(seed uint64, n, d, bits int, unit bool) (r *Rows, z [][]float64) {
+	source := rand.New(rand.NewPCG(seed, 1))
+	y := make([]float64, n)
+	r = New(make([]float64, n*d), y, d, bits)
+	z = make([][]float64, n)
+	for i := range z {
+		y[i] = source.NormFloat64()
+		if i%7 == 3 {
+			y[i] = 0
+			r.SetNull(i)
+			continue
+		}
+		z[i] = make([]float64, d)
+		if i%11 != 5 {
+			scale := math.Ldexp(1, source.IntN(20)-18)
+			for j := range z[i] {
+				z[i][j] = scale * source.NormFloat64()
+			}
+		}
+		if unit {
+			r.SetUnit(i, z[i])
+			continue
+		}
+		norm := 0.0
+		for _, v := range z[i] {
+			norm = math.Hypot(norm, v)
+		}
+		for j := range z[i] {
+			z[i][j] /= max(norm, 1)
+		}
+		r.SetPlain(i, z[i])
+	}
+	return r, z
+}
+
+// TestSum compares with sums of integers in math/big, rounded once a block, and
+// with the clipped gradients in float64; for every kernel, and numbers of rows
+// around the borders of groups and blocks.
+func TestSum(t *testing.T) {
+	t.Parallel()
+	const zeta, c = 0.3, 0.4
+	for _, bits := range []int{24, 25, 26, 30} {
+		for _, d := range []int{1, 2, 3, 8, 17} {
+			for _, n := range []int{0, 1, 3, 4, 5, 31, 33, 1000, blockRows - 1, blockRows + 5} {
+				if n > 100 && d > 3 && bits != 24 {
+					continue
+				}
+				for _, unit := range []bool{false, true} {
+					r, z := problem(uint64(bits*d), n, d, bits, unit)
+					out := bits + n%3
+					u := make([]float64, d)
+					for j := range u {
+						u[j] = float64(j) - 0.7
+					}
+					got := make([]int64, d)
+					counted := r.Sum(got, u, zeta, c, out)
+
+					size := min(blockRows, 1<<(62-2*bits))
+					want, block, plain := make([]int64, d), make([]*big.Int, d), make([]float64, d)
+					var wantCounted int64
+					for j := range block {
+						block[j] = new(big.Int)
+					}
+					one := new(big.Int).Lsh(big.NewInt(1), uint(2*bits-out))
+					half := new(big.Int).Rsh(one, 1)
+					for i := range n {
+						e := r.row(i)
+						// An independent τ, from the norm and the exact direction.
+						var s, square float64
+						for j, v := range e {
+							s += v * u[j]
+							square += v * v
+						}
+						if square > math.Ldexp(1, 2*bits)*(1+1e-15*float64(d)) {
+							t.Fatalf("direction %d is too long", i)
+						}
+						res := r.y[i] - r.norm[i]*s/math.Ldexp(1, bits)
+						tau := math.RoundToEven(math.Ldexp(math.Max(-1, math.Min(1, res*r.norm[i]/zeta)), bits))
+						if z[i] != nil {
+							if math.Abs(tau) <= math.Floor(math.Ldexp(c, bits)) {
+								wantCounted++
+							}
+							a := math.Abs(res) * r.norm[i]
+							for j := range z[i] {
+								plain[j] += z[i][j] * res * math.Min(1, zeta/math.Max(a, 1e-300)) / zeta
+							}
+						}
+						for j, v := range e {
+							p := new(big.Int).Mul(big.NewInt(int64(v)), big.NewInt(int64(tau)))
+							block[j].Add(block[j], p)
+						}
+						if (i+1)%size == 0 || i == n-1 {
+							for j, b := range block {
+								b.Add(b, half)
+								want[j] += new(big.Int).Rsh(b, uint(2*bits-out)).Int64()
+								b.SetInt64(0)
+							}
+						}
+					}
+					// τ may round the other way once in 2⁵³⁻ᵇ rows.
+					for j := range want {
+						if diff := math.Ldexp(float64(got[j]-want[j]), -out); math.Abs(diff) > float64(n)*0x1p-48 {
+							t.Fatalf("%d bits, %d×%d: coordinate %d is %d, want %d", bits, n, d, j, got[j], want[j])
+						}
+						if diff := math.Ldexp(float64(got[j]), -out) - plain[j]; math.Abs(diff) > 1e-12+float64(n)*math.Ldexp(1, 1-bits) {
+							t.Fatalf("%d bits, %d×%d: coordinate %d is %g in float64, off by %g", bits, n, d, j, plain[j], diff)
+						}
+					}
+					if counted != wantCounted {
+						t.Fatalf("%d bits, %d×%d: %d rows counted, want %d", bits, n, d, counted, wantCounted)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestWorkers checks that the result does not depend on how blocks are shared out.
+func TestWorkers(t *testing.T) {
+	t.Parallel()
+	for _, bits := range []int{24, 28} {
+		r, _ := problem(5, 20_000, 3, bits, true)
+		u := []float64{0.1, -0.4, 2}
+		want := make([]int64, 3)
+		counted := r.Sum(want, u, 0.2, 0.5, bits)
+		for n := range 6 {
+			for len(r.workers) <= n {
+				r.workers = append(r.workers, worker{part: make([]float64, 3), block: make([]int64, 3), sum: make([]int64, 3)})
+			}
+			got := make([]int64, 3)
+			if k := r.Sum(got, u, 0.2, 0.5, bits); k != counted || !slices.Equal(got, want) {
+				t.Errorf("%d bits, %d workers: %v and %d, want %v and %d", bits, len(r.workers), got, k, want, counted)
+			}
+		}
+	}
+}
+
+// method is how a pass is made and what its count is said to weigh; a mutant has a
+// fault in one of them.
+type method struct {
+	limit  func(c float64) float64                 // rows count up to it
+	weight func(a dp.Adjacency, c float64) float64 // of the count
+	null   func(r *Rows, i int)
+}
+
+var sound = method{
+	limit:  func(c float64) float64 { return c },
+	weight: CountWeight,
+	null:   func(r *Rows, i int) { r.SetNull(i) },
+}
+
+// search looks for a pair of rows that moves the sums, and the sums with the weighted
+// count, by more than they may: rows of every length and residual, the clip norm and
+// the share that counts varied. It returns the largest of each in units of what is
+// charged.
+func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
+	const bits, d = 24, 3
+	source := rand.New(rand.NewPCG(7, 8))
+	for trial := range trials {
+		c := []float64{0.2, 0.27, 0.4, 0.65}[trial%4]
+		zeta := math.Exp(source.NormFloat64())
+		u := []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64()}
+		// A few fixed rows, so that blocks round different sums.
+		y := []float64{0.3, -0.2, 0, 0.9, 0}
+		r := New(make([]float64, 5*d), y, d, bits)
+		for i := range 4 {
+			r.SetUnit(i, []float64{source.NormFloat64(), source.NormFloat64(), 0.1})
+		}
+		draw := func() (z []float64, target float64) {
+			z = []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64()}
+			var norm, fit float64
+			for j, v := range z {
+				norm = math.Hypot(norm, v)
+				fit += v * u[j]
+			}
+			// Residuals at, near and beyond the limits.
+			value := []float64{c * (1 + 1e-9), c * (1 - 1e-6), c * (1 + 1e-6), 1, 2, source.Float64()}[source.IntN(6)]
+			if source.IntN(2) == 0 {
+				value = -value
+			}
+			return z, fit + value*zeta/norm
+		}
+		release := func(z []float64, target float64) ([]int64, int64) {
+			y[4] = target
+			if z == nil {
+				m.null(r, 4)
+			} else {
+				r.SetUnit(4, z)
+			}
+			dst := make([]int64, d)
+			return dst, r.Sum(dst, u, zeta, m.limit(c), bits)
+		}
+		z1, y1 := draw()
+		s1, n1 := release(z1, y1)
+		var s2 []int64
+		var n2 int64
+		switch {
+		case a == dp.ZeroOut:
+			s2, n2 = release(nil, 0)
+		case trial%3 == 0:
+			z2, y2 := draw()
+			s2, n2 = release(z2, y2)
+		default: // the opposite direction, where the pair is farthest apart
+			_, y2 := draw()
+			s2, n2 = release([]float64{-z1[0], -z1[1], -z1[2]}, y2)
+		}
+		var sum float64
+		for j := range s1 {
+			sum += math.Pow(math.Ldexp(float64(s1[j]-s2[j]), -bits), 2)
+		}
+		charged := Sensitivity(a, d, bits)
+		sums = max(sums, math.Sqrt(sum)/charged)
+		both = max(both, math.Sqrt(sum+math.Pow(m.weight(a, c)*float64(n1-n2), 2))/charged)
+	}
+	return sums, both
+}
+
+// TestSensitivity searches 60 000 pairs: none moves the sums, or the sums with their
+// count, by more than is charged, and the worst reaches nearly that.
+func TestSensitivity(t *testing.T) {
+	t.Parallel()
+	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		if sums, both := search(a, sound, 30_000); sums > 1 || both > 1 || sums < 0.999 || both < 0.999 {
+			t.Errorf("%s: sums move by %.9g of what is charged, with their count by %.9g", a, sums, both)
+		}
+	}
+}
+
+// TestMutants shows that the search finds what breaks the count's free ride.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	mutant := func(change func(m *method)) method {
+		m := sound
+		change(&m)
+		return m
+	}
+	for name, m := range map[string]method{
+		"the weight left out": mutant(func(m *method) { m.weight = func(dp.Adjacency, float64) float64 { return 1 } }),
+		"null rows counted": mutant(func(m *method) {
+			m.null = func(r *Rows, i int) { r.SetUnit(i, make([]float64, 3)) }
+		}),
+		"counted up to ζ and not cζ": mutant(func(m *method) { m.limit = func(float64) float64 { return 1 } }),
+		"the weight of zeroed rows": mutant(func(m *method) {
+			m.weight = func(a dp.Adjacency, c float64) float64 { return math.Sqrt(4 - 4*c*c) }
+		}),
+	} {
+		_, zeroed := search(dp.ZeroOut, m, 2000)
+		_, replaced := search(dp.Replace, m, 2000)
+		if zeroed < 1.05 && replaced < 1.05 {
+			t.Errorf("%s: moves by %.4f and %.4f of what is charged", name, zeroed, replaced)
+		}
+		t.Logf("%s: %.4f of what is charged under zero-out, %.4f under replace", name, zeroed, replaced)
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	r, _ := problem(9, 3000, 4, 24, true)
+	dst, u := make([]int64, 4), make([]float64, 4)
+	if n := testing.AllocsPerRun(20, func() { r.Sum(dst, u, 1, 0.3, 24) }); n > 8 {
+		t.Errorf("a pass over 3000 rows allocates %g times", n)
+	}
+}
+
+func FuzzSet(f *testing.F) {
+	f.Add(1.0, 2.0, 3.0, 0.5)
+	f.Add(math.Inf(1), 0.0, math.NaN(), 1e300)
+	f.Add(1e-300, -1e-310, 5e-324, -1e18)
+	f.Fuzz(func(t *testing.T, a, b, c, y float64) {
+		if math.IsNaN(y) || math.Abs(y) > 1e100 {
+			return
+		}
+		for _, unit := range []bool{false, true} {
+			r := New(make([]float64, 3), []float64{y}, 3, 24)
+			if unit {
+				r.SetUnit(0, []float64{a, b, c})
+			} else {
+				r.SetPlain(0, []float64{a, b, c})
+			}
+			dst := make([]int64, 3)
+			r.Sum(dst, []float64{1, -1, 0.5}, 0.1, 0.3, 24)
+			if !(dp.Lattice{Exp: -24, K: 1<<24 + 2}).Inside(dst) {
+				t.Errorf("one row sums up to %v", dst)
+			}
+		}
+	})
+}
+
+// descent is a pass of gradient descent without privacy: a gradient of
+// ½‖y − Xu‖², as one would write it.
+func descent(dst, x, y, u []float64) {
+	d := len(u)
+	clear(dst)
+	for i, r := range y {
+		row := x[i*d : (i+1)*d]
+		for j, v := range row {
+			r -= v * u[j]
+		}
+		for j, v := range row {
+			dst[j] += r * v
+		}
+	}
+}
+
+// BenchmarkSum measures a pass on one processor against one of plain gradient
+// descent over the same rows.
+func BenchmarkSum(b *testing.B) {
+	for _, shape := range [][2]int{{36_000, 8}, {13_500, 26}, {1 << 17, 90}} {
+		n, d := shape[0], shape[1]
+		b.Run(fmt.Sprintf("%dx%d", n, d), func(b *testing.B) {
+			r, z := problem(1, n, d, 24, true)
+			r.workers = r.workers[:1]
+			x := make([]float64, 0, n*d)
+			for _, row := range z {
+				if row == nil {
+					row = make([]float64, d)
+				}
+				x = append(x, row...)
+			}
+			sum, plain, u := make([]int64, d), make([]float64, d), make([]float64, d)
+			rival.Compare(b, n, func() { r.Sum(sum, u, 0.1, 0.3, 24) }, "descent", func() { descent(plain, x, r.y, u) })
+		})
+	}
+}
+
+// BenchmarkTwo measures a pass on two processors against one.
+func BenchmarkTwo(b *testing.B) {
+	const n, d = 1 << 16, 26
+	two, _ := problem(1, n, d, 24, true)
+	one, _ := problem(1, n, d, 24, true)
+	if len(two.workers) < 2 {
+		b.Skip("one processor")
+	}
+	two.workers, one.workers = two.workers[:2], one.workers[:1]
+	sum, u := make([]int64, d), make([]float64, d)
+	rival.Compare(b, n, func() { two.Sum(sum, u, 0.1, 0.3, 24) }, "one", func() { one.Sum(sum, u, 0.1, 0.3, 24) })
+}

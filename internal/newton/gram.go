@@ -1,0 +1,187 @@
+package newton
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"streamdp/dp"
+	"streamdp/internal/gram"
+)
+
+// Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise,
+// all in integers: rows on a lattice with at most K units of norm, their exact
+// products, rounded once a block to the lattice of the release, and rounded noise.
+//
+// Privacy: with the entries off the diagonal counted √2-fold, as in the Frobenius
+// norm, a record moves G by at most √S·R², S = 1 under zero-out and 2 under replace
+// (⟨xxᵀ, zzᵀ⟩ ≥ 0), and rounding adds less than a lattice step an entry. Noise of
+// standard deviation
+//
+//	SD = √S·(R² + d·g₂)/μ  on the diagonal,  SD/√2 off it
+//
+// makes it μ-Gaussian-private. Rows that are too long are shortened, so that this
+// holds for whatever rows are added.
+//
+// Cost: O(d²) time a row, O(d²) memory; Add allocates nothing.
+// Source: docs/theory/sketch.md.
+type Gram struct {
+	// SD is the noise's standard deviation on the diagonal.
+	SD float64
+	// Flat makes the noise off the diagonal as large as on it: more than is needed,
+	// and what older methods state.
+	Flat bool
+
+	dim   int
+	rows  dp.Lattice
+	exp   int     // lattice step of the release is g₂ = 2^exp
+	limit float64 // rows whose sum fits 62 bits
+
+	sum   partial
+	added float64
+}
+
+// partial is a sum of blocks.
+type partial struct {
+	row     []int64
+	squares gram.Exact
+	inBlock int
+	total   []int64
+}
+
+// blockRows is how many rows are summed exactly before they are rounded: their
+// positions are public.
+const blockRows = 4096
+
+// NewGram returns an empty sum for rows of length dim, clipped to norm √squared, whose
+// release will be μ-Gaussian-private.
+//
+// Errors: noise so small or so large beside R² that the lattices do not fit.
+func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, error) {
+	r := math.Sqrt(squared)
+	rows, err := dp.NewLattice(r, r, bits)
+	if err != nil {
+		return nil, err
+	}
+	root := math.Sqrt(a.Factor())
+	sd := root * squared / mu
+	_, e := math.Frexp(min(squared, sd/math.Sqrt2))
+	g := &Gram{dim: dim, rows: rows, exp: e - 1 - bits}
+	step := math.Ldexp(1, g.exp)
+	g.SD = root * (squared + float64(dim)*step) / mu * (1 + 0x1p-40)
+	k := float64(rows.K)
+	g.limit = math.Ldexp(1, 62) / (math.Ldexp(k*k, 2*rows.Exp-g.exp) + 1)
+	if g.exp < 2*rows.Exp || !(14*g.SD/step < 1<<51) {
+		return nil, fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice", sd, squared)
+	}
+	g.sum = g.newPartial()
+	return g, nil
+}
+
+func (g *Gram) newPartial() partial {
+	return partial{
+		row:     make([]int64, g.dim),
+		squares: gram.NewExact(g.dim, g.rows.K),
+		total:   make([]int64, g.dim*(g.dim+1)/2),
+	}
+}
+
+// block returns the number of rows of a block: their sum fits 62 bits.
+func (g *Gram) block() int { return int(min(blockRows, (1<<62)/(g.rows.K*g.rows.K))) }
+
+// Add adds a row; a null row too, whose position counts.
+func (g *Gram) Add(x []float64) {
+	g.sum.add(g, x)
+	g.added++
+}
+
+// AddRows adds rows that lie one after the other, on several processors if they are
+// many. It must be the first call, or follow whole blocks.
+func (g *Gram) AddRows(x []float64) {
+	size := g.block() * g.dim
+	blocks := (len(x) + size - 1) / size
+	workers := min(runtime.GOMAXPROCS(0), blocks)
+	if g.sum.inBlock > 0 || workers < 2 {
+		for ; len(x) > 0; x = x[g.dim:] {
+			g.Add(x[:g.dim])
+		}
+		return
+	}
+	parts := make([]partial, workers)
+	var group sync.WaitGroup
+	for i := range parts {
+		part := x[i*blocks/workers*size : min((i+1)*blocks/workers*size, len(x))]
+		g.added += float64(len(part) / g.dim)
+		group.Go(func() {
+			p := g.newPartial()
+			for ; len(part) > 0; part = part[g.dim:] {
+				p.add(g, part[:g.dim])
+			}
+			parts[i] = p
+		})
+	}
+	group.Wait()
+	last := len(parts) - 1 // may hold an open block
+	for _, p := range parts[:last] {
+		for i, v := range p.total {
+			parts[last].total[i] += v
+		}
+	}
+	for i, v := range g.sum.total {
+		parts[last].total[i] += v
+	}
+	g.sum = parts[last]
+}
+
+func (p *partial) add(g *Gram, x []float64) {
+	if g.rows.Quantise(p.row, x) {
+		p.squares.Add(p.row)
+	}
+	if p.inBlock++; p.inBlock == g.block() {
+		p.endBlock(g)
+	}
+}
+
+// endBlock rounds the block's products and adds them to the total.
+func (p *partial) endBlock(g *Gram) {
+	shift := uint(g.exp - 2*g.rows.Exp)
+	half := int64(0)
+	if shift > 0 {
+		half = 1 << (shift - 1)
+	}
+	for i, v := range p.squares.Total() {
+		p.total[i] += (v + half) >> shift
+	}
+	p.squares.Reset()
+	p.inBlock = 0
+}
+
+// Release returns the noisy upper triangle, row by row.
+//
+// Errors: more rows than 62 bits hold sums of.
+func (g *Gram) Release(n dp.Noise, array string) ([]float64, error) {
+	if !(g.added <= g.limit) {
+		return nil, fmt.Errorf("more rows than sums of %d bits hold", 62)
+	}
+	g.sum.endBlock(g)
+	hidden := g.sum.total
+	diagonal := math.Ldexp(g.SD, -g.exp)
+	off := diagonal / math.Sqrt2
+	if g.Flat {
+		off = diagonal
+	}
+	sd := make([]float64, 0, len(hidden))
+	for i := range g.dim {
+		sd = append(sd, diagonal)
+		for range g.dim - i - 1 {
+			sd = append(sd, off)
+		}
+	}
+	noise, upper := make([]int64, len(hidden)), make([]float64, len(hidden))
+	dp.RoundRow(noise, n.Row(array, hidden), sd, nil, 1)
+	for i, v := range hidden {
+		upper[i] = math.Ldexp(float64(v+noise[i]), g.exp)
+	}
+	return upper, nil
+}

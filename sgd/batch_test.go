@@ -1,0 +1,484 @@
+package sgd
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gonum.org/v1/gonum/mathext"
+
+	"streamdp/dp"
+	"streamdp/internal/dptest"
+	"streamdp/internal/stattest"
+)
+
+// TestProcess simulates the descent that is a Gaussian process and compares its
+// mean and covariances.
+func TestProcess(t *testing.T) {
+	t.Parallel()
+	const runs, steps, tau = 3000, 3, 5
+	l := newLinear(3, 2, 1)
+	s := l.sample(40)
+	const gamma, rate, lambda = 64, 0.3, 0.4
+	// λ = 2γ√T/(nμ)
+	mu := 2 * gamma * math.Sqrt(tau) / 40 / lambda
+	p, err := NewGDProcess(s, rate, lambda, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var early, late [][]float64
+	noise := dptest.Seeded(5)
+	for range runs {
+		path, err := GradientDescent(s, Descent{Steps: tau, Rate: rate, Clip: gamma}, dp.Params{Mu: mu, Adjacency: dp.Replace}, noise)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path.Clipped > 0 {
+			t.Fatal("a gradient was clipped")
+		}
+		difference := func(theta, mean []float64) []float64 {
+			return []float64{theta[0] - mean[0], theta[1] - mean[1]}
+		}
+		early = append(early, difference(path.Iterates[steps-1], p.Mean(steps)))
+		late = append(late, difference(path.Iterates[tau-1], p.Mean(tau)))
+	}
+	// Both steps together have the covariance [[A, B], [Bᵀ, D]].
+	var joint [][]float64
+	for i := range early {
+		joint = append(joint, slices.Concat(early[i], late[i]))
+	}
+	want := make([][]float64, 4)
+	for i := range want {
+		want[i] = make([]float64, 4)
+		for j := range want[i] {
+			switch {
+			case i < 2 && j < 2:
+				want[i][j] = p.Cov(steps, steps).At(i, j)
+			case i < 2:
+				want[i][j] = p.Cov(tau, steps).At(j-2, i)
+			case j < 2:
+				want[i][j] = p.Cov(tau, steps).At(i-2, j)
+			default:
+				want[i][j] = p.Cov(tau, tau).At(i-2, j-2)
+			}
+		}
+	}
+	if err := stattest.Covariance(joint, want, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	// Eigenvalues of ηΣ at 1, where M is singular, and at 2.
+	one := &Sample{D: 1, X: []float64{1, 1}, Y: []float64{1, 3}}
+	p, err = NewGDProcess(one, 1, 0.5, []float64{7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.OLS()[0] != 2 || p.Mean(1)[0] != 2 || p.Cov(4, 4).At(0, 0) != 0.25 || p.MSE(0) != 25 {
+		t.Errorf("a singular process has mean %v, variance %g", p.Mean(1), p.Cov(4, 4).At(0, 0))
+	}
+	if p, err = NewGDProcess(one, 2, 0.5, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Stationary(); err == nil {
+		t.Error("a process that does not contract has a stationary law")
+	}
+	if _, err := NewGDProcess(&Sample{D: 2, X: []float64{1, 1, 2, 2}, Y: []float64{1, 1}}, 1, 1, nil); err == nil {
+		t.Error("a sample without full rank is taken")
+	}
+}
+
+// TestNullRows: null records of a sample count q and add nothing.
+func TestNullRows(t *testing.T) {
+	t.Parallel()
+	l := newLinear(6, 3, 1)
+	full := l.sample(2000)
+	half := &Sample{D: 3, X: slices.Clone(full.X), Y: slices.Clone(full.Y)}
+	for i := range half.Y {
+		if i%5 < 3 {
+			clear(half.row(i))
+		}
+	}
+	zeta := func(s *Sample) float64 {
+		path, err := GradientDescent(s, Descent{Steps: 40, Rate: 0.5, Zeta: 1}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}, dptest.Seeded(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return median(path.Zeta[20:])
+	}
+	if a, b := zeta(full), zeta(half); math.Abs(a/b-1) > 0.15 {
+		t.Errorf("null records move the clip norm from %g to %g", a, b)
+	}
+}
+
+// TestRefit compares a refit that knows nothing but bounds five times too loose
+// with least squares, and with the published descent.
+func TestRefit(t *testing.T) {
+	t.Parallel()
+	const n, d = 4000, 6
+	var ours, published float64
+	for run := range uint64(6) {
+		l := newLinear(run, d, 0.3)
+		rows := make([][]float64, n)
+		for i := range rows {
+			rows[i] = make([]float64, d+1)
+			rows[i][d] = l.draw(rows[i][:d]) + 0.5
+		}
+		s, err := NewSample(rows, d+1, d, Bounds{20, 10}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}
+		theta, path, err := Refit(s, 5, p, dptest.Seeded(run))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mu, err := p.Budget(); err != nil || path.Mu != mu {
+			t.Errorf("the refit costs %g of %g, %v", path.Mu, mu, err)
+		}
+		best := ols(t, s)
+		ours += distance(theta, best) / 6
+		fixed, err := GradientDescent(s, Descent{Steps: 10, Rate: 0.25, Clip: 5 * math.Sqrt(d)}, p, dptest.Seeded(run))
+		if err != nil {
+			t.Fatal(err)
+		}
+		published += distance(fixed.Iterates[9], best) / 6
+	}
+	t.Logf("distance to least squares: %.3g, published %.3g", ours, published)
+	if !(ours < 0.05 && ours < published) {
+		t.Errorf("distance to least squares %g, published %g", ours, published)
+	}
+}
+
+// TestCurvature: the released eigenvalue is the one it says, up to its noise.
+func TestCurvature(t *testing.T) {
+	t.Parallel()
+	s := &Sample{D: 2, X: []float64{3, 0, 0, 2, 3, 0, 0, 1}, Y: make([]float64, 4), Bound: Bounds{4, 1}}
+	const mu = 1
+	h, err := curvature(s, mu, dptest.Zero())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 18./4 + 16/mu/4; math.Abs(h-want) > 1e-4 {
+		t.Errorf("the curvature is %g, want %g", h, want)
+	}
+	if h, err = curvature(s, mu, dptest.Queue(9)); err != nil || h != 16 {
+		t.Errorf("a large draw gives %g, %v; the bound is 16", h, err)
+	}
+	if h, err = curvature(s, mu, dptest.Queue(-9)); err != nil || !(h > 0) {
+		t.Errorf("a small draw gives %g, %v", h, err)
+	}
+}
+
+// TestSample: shortening, cutting, null rows.
+func TestSample(t *testing.T) {
+	t.Parallel()
+	rows := [][]float64{{3, 7, 4}, {0.3, -9, 0.4}, {1, 2}, {1, math.NaN(), 1}, {math.Inf(1), 0, 0}, {1e308, 1, -1e308}, nil, {0, 1, 0}}
+	s, err := NewSample(rows, 3, 1, Bounds{1, 5}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := math.Sqrt(0.5)
+	want := [][]float64{{0.6, 0.8, 0.5, 5}, {0.3, 0.4, 0.5, -5}, {}, {}, {}, {r, -r, 0.5, 1}, {}, {0, 0, 0.5, 1}}
+	for i, w := range want {
+		got := append(slices.Clone(s.row(i)), s.Y[i])
+		if len(w) == 0 {
+			w = make([]float64, 4)
+		}
+		for j := range w {
+			if math.Abs(got[j]-w[j]) > 1e-15 {
+				t.Errorf("row %d is %v, want %v", i, got, w)
+			}
+		}
+	}
+	if s.Bound != (Bounds{1, 5}) || s.Constant != 0.5 {
+		t.Errorf("bounds are %+v, the constant %g", s.Bound, s.Constant)
+	}
+	if c := s.withConstant(2); c.row(0)[2] != 2 || c.row(2)[2] != 0 || s.row(0)[2] != 0.5 || c.Coefficients([]float64{1, 1, 3})[2] != 6 {
+		t.Errorf("with another constant: %+v", c)
+	}
+	squares := s.squares()
+	for i, square := range squares {
+		if null := i == 2 || i == 3 || i == 4 || i == 6; (square < 0) != null {
+			t.Errorf("row %d has the square %g", i, square)
+		}
+	}
+	for _, bad := range []func() (*Sample, error){
+		func() (*Sample, error) { return NewSample(nil, 3, 0, Bounds{1, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 3, Bounds{1, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{0, 1}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{1, math.Inf(1)}, 0) },
+		func() (*Sample, error) { return NewSample(rows, 3, 1, Bounds{1, 1}, 2) },
+		func() (*Sample, error) { return NewSample([][]float64{{1}}, 1, 0, Bounds{1, 1}, 0) },
+	} {
+		if _, err := bad(); err == nil {
+			t.Error("a sample without meaning is taken")
+		}
+	}
+}
+
+// TestLeastSquares: the solution of full rank, and the shortest of many.
+func TestLeastSquares(t *testing.T) {
+	t.Parallel()
+	l := newLinear(1, 4, 0)
+	theta, err := LeastSquares(l.sample(20))
+	if err != nil || distance(theta, l.w) > 1e-12 {
+		t.Errorf("%v, %v, want %v", theta, err, l.w)
+	}
+	theta, err = LeastSquares(&Sample{D: 2, X: []float64{1, 1, 2, 2, 3, 3}, Y: []float64{2, 4, 6}})
+	if err != nil || distance(theta, []float64{1, 1}) > 1e-12 {
+		t.Errorf("of equal columns: %v, %v", theta, err)
+	}
+	if _, err := LeastSquares(&Sample{D: 2, X: []float64{1, 2}, Y: []float64{1}}); err == nil {
+		t.Error("one record for two coefficients is taken")
+	}
+}
+
+// TestDescentFaults: a descent without sense is refused, with all reasons.
+func TestDescentFaults(t *testing.T) {
+	t.Parallel()
+	s := &Sample{D: 1, X: []float64{1, 2}, Y: []float64{1, 2}}
+	good := Descent{Steps: 3, Rate: 0.1, Clip: 1}
+	p := dp.Params{Mu: 1, Adjacency: dp.Replace}
+	for i, alter := range []func(*Descent){
+		func(d *Descent) { d.Steps = 0 },
+		func(d *Descent) { d.Rate = math.NaN() },
+		func(d *Descent) { d.Clip = -1 },
+		func(d *Descent) { d.Zeta = 1 },
+		func(d *Descent) { d.Clip = 0 },
+		func(d *Descent) { d.Quantile = 2 },
+		func(d *Descent) { d.Fraction = -1 },
+		func(d *Descent) { d.Kappa = 1e9 },
+		func(d *Descent) { d.Start = []float64{1, 2} },
+		func(d *Descent) { d.Clip, d.Zeta, d.ZetaLow, d.ZetaHigh = 0, 1, 3, 2 },
+	} {
+		d := good
+		alter(&d)
+		if _, err := GradientDescent(s, d, p, dptest.Zero()); err == nil {
+			t.Errorf("fault %d is taken", i)
+		}
+	}
+	if _, err := GradientDescent(s, good, dp.Params{Mu: 1}, dptest.Zero()); err == nil {
+		t.Error("a descent without adjacency is taken")
+	}
+	s.X[0] = math.NaN()
+	if _, err := GradientDescent(s, good, p, dptest.Zero()); err == nil {
+		t.Error("a sample with NaN is taken")
+	}
+}
+
+// TestShuffleTable compares the accountant of a shuffled pass with published
+// numbers of ours, at δ = 10⁻⁶ and noise of 2α clip norms.
+func TestShuffleTable(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		n           int
+		alpha, want float64
+		relative    float64
+	}{{1e4, 1, 4.89, 2e-3}, {1e4, 1.5, 0.809, 2e-3}, {1e4, 3, 0.176, 5e-3}, {1e5, 1, 1.15, 2e-3}, {1e5, 2, 0.124, 6e-3}, {1e6, 3, 0.0177, 6e-3}} {
+		got, err := SSGDEpsilon(x.n, 2*x.alpha, 1e-6, dp.Replace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(got/x.want-1) > x.relative {
+			t.Errorf("n = %d, α = %g: ε = %.5g, want %g", x.n, x.alpha, got, x.want)
+		}
+		zero, err := SSGDEpsilon(x.n, 2*x.alpha, 1e-6, dp.ZeroOut)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if zero > got {
+			t.Errorf("n = %d, α = %g: zero-out costs %g, replace %g", x.n, x.alpha, zero, got)
+		}
+	}
+	for _, adjacency := range []dp.Adjacency{dp.Replace, dp.ZeroOut} {
+		sigma, err := CalibrateSSGD(1e4, 0.5, 1e-6, adjacency)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err1 := SSGDEpsilon(1e4, sigma, 1e-6, adjacency)
+		below, err2 := SSGDEpsilon(1e4, sigma*0.999, 1e-6, adjacency)
+		if err1 != nil || err2 != nil || !(at <= 0.5 && below > 0.5) {
+			t.Errorf("%s: noise %g gives ε = %g, a little less %g; %v, %v", adjacency, sigma, at, below, err1, err2)
+		}
+	}
+}
+
+// TestCloneDelta enumerates the pair of the shuffle bound for few records.
+func TestCloneDelta(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 5, 12} {
+		for _, epsilon0 := range []float64{0, 0.3, 1, 4} {
+			p := math.Exp(-epsilon0)
+			d := 1 / (1 + p)
+			// P(A + D, C − A + 1 − D) as a map of outcomes.
+			first, second := map[[2]int]float64{}, map[[2]int]float64{}
+			choose := func(n, k int) float64 {
+				x := 1.0
+				for i := range k {
+					x *= float64(n-i) / float64(i+1)
+				}
+				return x
+			}
+			for c := 0; c < n; c++ {
+				for a := 0; a <= c; a++ {
+					w := choose(n-1, c) * math.Pow(p, float64(c)) * math.Pow(1-p, float64(n-1-c)) * choose(c, a) / math.Pow(2, float64(c))
+					first[[2]int{a + 1, c - a}] += w * d
+					first[[2]int{a, c - a + 1}] += w * (1 - d)
+					second[[2]int{a, c - a + 1}] += w * d
+					second[[2]int{a + 1, c - a}] += w * (1 - d)
+				}
+			}
+			for _, epsilon := range []float64{0, 0.1, 0.5, 2, 5} {
+				var want float64
+				for k, v := range first {
+					want += max(0, v-math.Exp(epsilon)*second[k])
+				}
+				got, err := CloneDelta(n, epsilon0, epsilon)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got < want-1e-15 || got > want+1e-9 {
+					t.Errorf("n = %d, ε₀ = %g: δ(%g) = %.12g, want %.12g", n, epsilon0, epsilon, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestCloneDeltaLarge compares with tails that are computed one by one.
+func TestCloneDeltaLarge(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		n                 int
+		epsilon0, epsilon float64
+	}{{1e5, 3, 0.05}, {1e5, 3, 0.09}, {3e5, 1, 0.01}, {2e4, 6, 1.5}} {
+		p := math.Exp(-x.epsilon0)
+		a, grow := 1/(1+p), math.Exp(x.epsilon)
+		tail := func(c int, k float64) float64 {
+			switch {
+			case k <= 0:
+				return 1
+			case k > float64(c):
+				return 0
+			}
+			return mathext.RegIncBeta(k, float64(c)-k+1, 0.5)
+		}
+		var want float64
+		mean := float64(x.n-1) * p
+		for c := max(0, int(mean-9*math.Sqrt(mean))); float64(c) < mean+9*math.Sqrt(mean)+20; c++ {
+			k := math.Ceil(float64(c+1) * (a*grow - (1 - a)) / ((2*a - 1) * (1 + grow)))
+			above, at := tail(c, k-1), tail(c, k)
+			want += binomial(x.n-1, c, p) * max(0, a*above+(1-a)*at-grow*((1-a)*above+a*at))
+		}
+		got, err := CloneDelta(x.n, x.epsilon0, x.epsilon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(got-want) > 1e-9*want+2e-11 {
+			t.Errorf("%+v: δ = %.12g, want %.12g", x, got, want)
+		}
+	}
+}
+
+// TestBinomial compares probabilities with exact products.
+func TestBinomial(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 17, 60} {
+		for k := range n + 1 {
+			for _, p := range []float64{0.5, 0.01, 0.9} {
+				want := math.Pow(p, float64(k)) * math.Pow(1-p, float64(n-k))
+				for i := range k {
+					want *= float64(n-i) / float64(i+1)
+				}
+				if got := binomial(n, k, p); math.Abs(got-want) > 1e-12*want {
+					t.Errorf("P(Bin(%d, %g) = %d) = %.15g, want %.15g", n, p, k, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestPermutation counts the orders of four records under fresh keys.
+func TestPermutation(t *testing.T) {
+	t.Parallel()
+	const runs = 12000
+	counts := map[[4]int]float64{}
+	for run := range runs {
+		noise := keyed(t, byte(run))
+		row := noise(uint64(run)+1).Row("dp-ssgd/order", []int64{4})
+		order := permutation(4, row)
+		counts[[4]int(order)]++
+	}
+	var chi float64
+	for _, n := range counts {
+		want := float64(runs) / 24
+		chi += (n - want) * (n - want) / want
+	}
+	if _, most := stattest.ChiSquared(23, stattest.Alpha); len(counts) != 24 || chi > most {
+		t.Errorf("%d orders, %g from uniform, must be within %g", len(counts), chi, most)
+	}
+}
+
+// TestShuffledSGD runs a pass in secret order.
+func TestShuffledSGD(t *testing.T) {
+	t.Parallel()
+	l := newLinear(2, 3, 0.5)
+	s := l.sample(6000)
+	path, err := ShuffledSGD(s, ShuffledDescent{Clip: 3, Rate: 0.005, Noise: 2}, dp.Replace, keyed(t, 1)(1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if risk := l.excess(path.Average()); len(path.Iterates) != 6000 || risk > 0.1 {
+		t.Errorf("excess risk %g after %d steps", risk, len(path.Iterates))
+	}
+	for _, d := range []ShuffledDescent{{}, {Clip: 1, Rate: 1}, {Clip: -1, Rate: 1, Noise: 1}, {Clip: 1, Rate: math.Inf(1), Noise: 1}} {
+		if _, err := ShuffledSGD(s, d, dp.Replace, dptest.Zero(), nil); err == nil {
+			t.Errorf("%+v is taken", d)
+		}
+	}
+	if _, err := ShuffledSGD(s, ShuffledDescent{1, 1, 1}, 0, dptest.Zero(), nil); err == nil {
+		t.Error("a pass without adjacency is taken")
+	}
+}
+
+// TestConstructions: intervals need enough iterates, and those of independent
+// estimates cover as often as they say.
+func TestConstructions(t *testing.T) {
+	t.Parallel()
+	path := make([][]float64, 25)
+	for i := range path {
+		path[i] = []float64{float64(i)}
+	}
+	for _, f := range []func() error{
+		func() error { _, err := Checkpoints(path, 10, 16); return err },
+		func() error { _, err := BatchedMeans(path, 0, 0); return err },
+		func() error { _, err := BatchedMeans(path, 5, -1); return err },
+		func() error { _, err := RunMeans([][][]float64{path}, 25); return err },
+		func() error { _, _, err := Intervals(path[:1], 0.9); return err },
+		func() error { _, _, err := Intervals(path, 1); return err },
+	} {
+		if f() == nil {
+			t.Error("intervals of too little are taken")
+		}
+	}
+	source := rand.New(rand.NewPCG(1, 1))
+	covered := 0
+	const runs = 4000
+	for range runs {
+		x := make([][]float64, 6)
+		for i := range x {
+			x[i] = []float64{source.NormFloat64()}
+		}
+		centre, half, err := Intervals(x, 0.8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(centre[0]) <= half[0] {
+			covered++
+		}
+	}
+	// Binomial deviation 0.0063.
+	if p := float64(covered) / runs; math.Abs(p-0.8) > 6.2*0.0064 {
+		t.Errorf("intervals of level 0.8 cover %g", p)
+	}
+}

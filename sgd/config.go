@@ -1,0 +1,265 @@
+package sgd
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/internal/fault"
+)
+
+// Config describes an online regression. The fields with a TOML name are the
+// keys of a stream's [sgd] table; the others come from the stream itself.
+// Lengths are in scaled units.
+type Config struct {
+	// Target is the column to predict from all others. Required.
+	Target string `toml:"target"`
+	// ClipX is the bound on the features' Euclidean norm; longer records are
+	// shortened to it. Required.
+	ClipX float64 `toml:"clip_x"`
+	// ClipY is the bound on the target's absolute value. 0, the default: none.
+	ClipY float64 `toml:"clip_y"`
+	// Intercept asks for a constant. Default true.
+	Intercept *bool `toml:"intercept"`
+	// Method is "amb". Required in this version.
+	Method string `toml:"method"`
+	// Clip is how the gradients' clip norm is found: "track" (the default)
+	// follows a quantile by a count in every step, "bisect" and "scan" search it
+	// before every step in records of their own, "fixed" is Zeta.
+	Clip string `toml:"clip"`
+	// Value is what the clip norm is a quantile of: "gradnorm" (the default),
+	// the gradients' norm, or "residual", the residual's size, which is then
+	// multiplied by the largest norm of the features.
+	Value string `toml:"value"`
+	// Batch is the number of slots of a gradient step. 0, the default: chosen by
+	// Batch of the plan.
+	Batch uint64 `toml:"batch"`
+	// Stat is the number of slots of a search, for "bisect" and "scan". 0, the
+	// default: chosen.
+	Stat uint64 `toml:"stat"`
+	// Bootstrap is the number of slots of the first step of "track", a search.
+	// 0, the default: chosen.
+	Bootstrap uint64 `toml:"bootstrap"`
+	// Quantile is the part of the records that is not clipped, in (0, 1).
+	// Default 0.6. "scan" does not use it.
+	Quantile float64 `toml:"threshold_quantile"`
+	// Kappa is the gain by which "track" follows the quantile. Default 1.
+	Kappa float64 `toml:"kappa"`
+	// Fraction is the part of μ² that the counts of "track" cost. Default 0.05.
+	Fraction float64 `toml:"fraction"`
+	// Rungs is the number of doublings that a search covers. Default 32.
+	Rungs int `toml:"rungs"`
+	// Top is the largest value that a search can find. Default 65536.
+	Top float64 `toml:"top"`
+	// Zeta is the clip norm of "fixed". Required there, a fault elsewhere.
+	Zeta float64 `toml:"zeta"`
+	// Bands is the number of bands of the correlated noise; 1 is independent
+	// noise. Default 16.
+	Bands int `toml:"bands"`
+	// Eta0 is the step size in units of the largest stable one's half, in
+	// (0, 1]. Default 0.3.
+	Eta0 float64 `toml:"eta0"`
+	// Curvature is a bound on the largest eigenvalue of the features' second
+	// moment about 0. 0, the default: the square of the largest norm, which is
+	// usually far too large, and then the steps are far too short.
+	Curvature float64 `toml:"curvature"`
+	// Growth is "none" (the default) or "double": batches that double in size
+	// whenever the number of steps has doubled, from the 32nd on. For stationary
+	// data.
+	Growth string `toml:"growth"`
+	// Average is "tail" (the default), the mean of the last iterates, or
+	// "smooth", a mean with weights that fall with age.
+	Average string `toml:"average"`
+	// Tail is the part of the iterates that "tail" leaves out, at most. Default
+	// 0.25.
+	Tail float64 `toml:"tail"`
+	// Restart begins the average anew when released numbers show that the data
+	// have changed. Default true.
+	Restart *bool `toml:"restart"`
+	// Radius is the bound on the norm of the iterates. Required.
+	Radius float64 `toml:"radius"`
+	// Intervals asks for standard errors and confidence intervals. Default true.
+	Intervals *bool `toml:"intervals"`
+	// Level is that of the intervals, in (0, 1). Default 0.95.
+	Level float64 `toml:"level"`
+
+	// Columns are the names of a row's numbers.
+	Columns []string `toml:"-"`
+	// Horizon is the number of steps of the epoch, searches included; 0: none.
+	Horizon uint64 `toml:"-"`
+	// Endless makes Horizon no end.
+	Endless bool `toml:"-"`
+	// Centre and Scale are the public constants by which rows were scaled,
+	// used to publish original units. Empty: 0 and 1.
+	Centre, Scale []float64 `toml:"-"`
+	// Start is the first iterate, of the plan's dimension: an earlier release.
+	// Nil: 0.
+	Start []float64 `toml:"-"`
+}
+
+// Defaults fills in what has a default.
+func (c *Config) Defaults() {
+	yes := true
+	for _, p := range []**bool{&c.Intercept, &c.Restart, &c.Intervals} {
+		if *p == nil {
+			*p = &yes
+		}
+	}
+	word := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	word(&c.Method, "newton")
+	word(&c.Clip, "track")
+	word(&c.Value, "gradnorm")
+	word(&c.Growth, "none")
+	word(&c.Average, "tail")
+	number := func(x *float64, def float64) {
+		if *x == 0 {
+			*x = def
+		}
+	}
+	number(&c.Quantile, 0.6)
+	number(&c.Kappa, 1)
+	number(&c.Fraction, 0.05)
+	number(&c.Top, 65536)
+	number(&c.Eta0, 0.3)
+	number(&c.Tail, 0.25)
+	number(&c.Level, 0.95)
+	if c.Rungs == 0 {
+		c.Rungs = 32
+	}
+	if c.Bands == 0 {
+		c.Bands = 16
+	}
+}
+
+// LastStep returns the step after which the estimator ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
+}
+
+// Values returns the names of the values that a release may hold, in their
+// order; intervals are missing while there are too few steps. It expects Defaults
+// to have run.
+func (c *Config) Values() []string {
+	names := []string{"theta", "theta_average"}
+	if *c.Intervals {
+		names = append(names, "interval_low", "interval_high")
+	}
+	names = append(names, "zeta", "average_start", "iteration", "slots")
+	if c.scaled() {
+		names = append(names, "theta_average_original")
+	}
+	return names
+}
+
+// scaled reports whether original units differ from scaled ones.
+func (c *Config) scaled() bool {
+	return slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
+}
+
+// features returns the number of coordinates of an iterate.
+func (c *Config) features() int {
+	n := len(c.Columns) - 1
+	if *c.Intercept {
+		n++
+	}
+	return n
+}
+
+// Validate reports every violated rule at once, as *fault.Fault joined. It
+// expects Defaults to have run.
+func (c *Config) Validate() error {
+	var l fault.List
+	l.Check(slices.Contains(c.Columns, c.Target), "target", "must be one of the columns", c.Target)
+	l.Check(len(c.Columns) >= 2 || *c.Intercept, "columns", "must name a feature beside the target", len(c.Columns))
+	l.Check(c.ClipX >= 1e-60 && c.ClipX <= 1e60, "clip_x", "must be positive and in the range 1e-60 to 1e60: scale the columns to about 1", c.ClipX)
+	l.Check(c.ClipY == 0 || positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
+	switch c.Method {
+	case "amb":
+		c.validateAMB(&l)
+	case "newton":
+		l.Add("method", fault.NotYet+`; write method = "amb"`, c.Method)
+	default:
+		l.Add("method", `must be "amb"`, c.Method)
+	}
+	l.Check(c.Level > 0 && c.Level < 1, "level", "must be in (0, 1)", c.Level)
+	return l.Err()
+}
+
+func (c *Config) validateAMB(l *fault.List) {
+	oneOf := func(key, value string, words ...string) {
+		l.Check(slices.Contains(words, value), key, "must be "+quoted(words), value)
+	}
+	oneOf("clip", c.Clip, "track", "bisect", "scan", "fixed")
+	oneOf("value", c.Value, "gradnorm", "residual")
+	oneOf("growth", c.Growth, "none", "double")
+	oneOf("average", c.Average, "tail", "smooth")
+	fraction := func(key string, x float64) { l.Check(x > 0 && x < 1, key, "must be in (0, 1)", x) }
+	fraction("threshold_quantile", c.Quantile)
+	fraction("fraction", c.Fraction)
+	fraction("tail", c.Tail)
+	l.Check(positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)
+	l.Check(c.Rungs >= 1 && c.Rungs <= maxRungs, "rungs", fmt.Sprintf("must be 1 to %d", maxRungs), c.Rungs)
+	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top", "must be positive, and no farther from 1 than a factor of 2^400", c.Top)
+	if c.Clip == "fixed" {
+		l.Check(c.Zeta >= 0x1p-400 && c.Zeta <= 0x1p400, "zeta", `is required for clip "fixed", positive`, c.Zeta)
+	} else {
+		l.Check(c.Zeta == 0, "zeta", `belongs to clip "fixed"`, c.Zeta)
+	}
+	searches := c.Clip == "bisect" || c.Clip == "scan"
+	l.Check(c.Stat == 0 || searches, "stat", `belongs to clip "bisect" and "scan"`, c.Stat)
+	l.Check(c.Bootstrap == 0 || c.Clip == "track", "bootstrap", `belongs to clip "track"`, c.Bootstrap)
+	const slots = 1 << 31
+	l.Check(c.Batch <= slots, "batch", "must be at most 2^31 slots", c.Batch)
+	l.Check(c.Stat <= slots, "stat", "must be at most 2^31 slots", c.Stat)
+	l.Check(c.Bootstrap <= slots, "bootstrap", "must be at most 2^31 slots", c.Bootstrap)
+	l.Check(c.Bands >= 1 && c.Bands <= maxBands, "bands", fmt.Sprintf("must be 1 to %d", maxBands), c.Bands)
+	l.Check(c.Eta0 > 0 && c.Eta0 <= 1, "eta0", "must be positive and at most 1", c.Eta0)
+	l.Check(c.Curvature == 0 || positive(c.Curvature) && c.Curvature <= c.ClipX*c.ClipX,
+		"curvature", "must be positive and at most clip_x squared, or 0 (that)", c.Curvature)
+	l.Check(positive(c.Radius), "radius", "is required, positive and finite: the largest norm that coefficients can have", c.Radius)
+}
+
+// validateScaling reports faults of Centre, Scale and Start. They are no part of
+// Validate, for the reader of a configuration fills them in and checks them.
+func (c *Config) validateScaling() error {
+	var l fault.List
+	each := func(key string, list []float64, n int, ok func(float64) bool, must string) {
+		l.Check(len(list) == 0 || len(list) == n, key, fmt.Sprintf("must be %d numbers", n), len(list))
+		for _, x := range list {
+			l.Check(ok(x), key, must, x)
+		}
+	}
+	number := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+	each("centre", c.Centre, len(c.Columns), number, "must be finite")
+	each("scale", c.Scale, len(c.Columns), positive, "must be positive and finite")
+	each("start", c.Start, c.features(), number, "must be finite")
+	return l.Err()
+}
+
+// maxBands bounds the bands of correlated noise.
+const maxBands = 256
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+
+func quoted(words []string) string {
+	s := ""
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case i == len(words)-1:
+			s += " or "
+		default:
+			s += ", "
+		}
+		s += "\"" + w + "\""
+	}
+	return s
+}

@@ -1,0 +1,687 @@
+package sketch
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/cases"
+	"streamdp/internal/dptest"
+	"streamdp/internal/gram"
+	"streamdp/internal/wht"
+)
+
+func TestCases(t *testing.T) {
+	cases.Run(t, "sketch", map[string]func(*testing.T, cases.Case){
+		"renyi_curves":        caseCurves,
+		"analytic_gaussian":   caseSigma,
+		"gaussian_delta":      caseDelta,
+		"calibration_papers":  casePapers,
+		"calibration_joint":   caseJoint,
+		"fastmix_epsilon":     caseFastMixEpsilon,
+		"linmix_dynamic_k":    caseDynamicRows,
+		"fwht":                caseTransform,
+		"srht":                caseSRHT,
+		"ihm_fixed_noise":     caseIHM,
+		"adassp_fixed_noise":  caseAdaSSP,
+		"dpgd_fixed_noise":    caseDescent,
+		"fastmix_fixed_noise": caseFastMix,
+		"wishart_moments":     caseWishart,
+		"newton_fixed_noise":  caseNewton,
+		"dataset_statistics":  caseStatistics,
+		"dataset_train_mse":   caseTrainMSE,
+		"newton_train_mse":    caseNewtonMSE,
+	})
+}
+
+// relative returns the number of a tolerance that is a number, or text that begins
+// with "rel X" or "abs X".
+func relative(t *testing.T, c cases.Case) float64 {
+	t.Helper()
+	var x float64
+	if json.Unmarshal(c.Tol, &x) == nil {
+		return x
+	}
+	var text string
+	if err := json.Unmarshal(c.Tol, &text); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(text, "rel %g", &x); err != nil {
+		if _, err := fmt.Sscanf(text, "abs %g", &x); err != nil {
+			t.Fatalf("tolerance %q", text)
+		}
+	}
+	return x
+}
+
+// params are those of the sketch cases: zero-out, ε and δ.
+func params(eps, delta float64) dp.Params {
+	return dp.Params{Epsilon: eps, Delta: delta, Adjacency: dp.ZeroOut}
+}
+
+func caseCurves(t *testing.T, c cases.Case) {
+	var in struct{ Alpha, Gamma, Q float64 }
+	var want struct {
+		Phi       *float64
+		Fast1     *float64 `json:"phi_fast_q1"`
+		Fast      *float64 `json:"phi_fast_q"`
+		AlphaMax1 float64  `json:"alpha_max_fast_q1"`
+		AlphaMax  float64  `json:"alpha_max_fast_q"`
+		Unbounded *float64 `json:"phi_inf_L_eq_gamma"`
+	}
+	c.Read(t, &in, &want)
+	tol := relative(t, c)
+	check := func(what string, term dp.Term, want *float64) {
+		t.Helper()
+		term.Count = 1
+		got, err := (dp.Curve{term}).At(in.Alpha)
+		switch {
+		case want == nil && err == nil:
+			t.Errorf("%s is %g beyond its range", what, got)
+		case want != nil && err != nil:
+			t.Errorf("%s: %v", what, err)
+		case want != nil:
+			cases.Near(t, what, got, *want, tol, 0)
+		}
+	}
+	fast := func(q float64) dp.Term {
+		term := dp.Term{Kind: dp.KindFastMixRow, Gamma: in.Gamma, Count: 1}
+		if q < 1 { // q = ((C²−1)/C²)²
+			term.C2 = 1 / (1 - math.Sqrt(q))
+		}
+		return term
+	}
+	limit := func(what string, term dp.Term, want float64) {
+		t.Helper()
+		got, err := (dp.Curve{term}).Range()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cases.Near(t, what, got, want, tol, 0)
+	}
+	check("phi", dp.Term{Kind: dp.KindSketchRow, Gamma: in.Gamma}, want.Phi)
+	check("phi_fast_q1", fast(1), want.Fast1)
+	check("phi_fast_q", fast(in.Q), want.Fast)
+	limit("alpha_max_fast_q1", fast(1), want.AlphaMax1)
+	limit("alpha_max_fast_q", fast(in.Q), want.AlphaMax)
+	// Without a bound on m̂ a row has the curve of a dense one at γ = 1/β.
+	beta := 2/math.Sqrt(in.Gamma) - 1/in.Gamma
+	check("phi_inf", dp.Term{Kind: dp.KindSketchRow, Gamma: 1 / beta}, want.Unbounded)
+}
+
+func caseSigma(t *testing.T, c cases.Case) {
+	var in struct{ Epsilon, Delta, Sensitivity float64 }
+	var want struct{ Sigma float64 }
+	c.Read(t, &in, &want)
+	got, err := dp.Sigma(in.Epsilon, in.Delta, in.Sensitivity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases.Near(t, "sigma", got, want.Sigma, relative(t, c), 0)
+	if l := dp.LogDelta(in.Epsilon, in.Sensitivity/got); !(l <= math.Log(in.Delta)) {
+		t.Errorf("sigma gives delta %g", math.Exp(l))
+	}
+}
+
+func caseDelta(t *testing.T, c cases.Case) {
+	var in struct {
+		Epsilon    float64
+		Multiplier float64 `json:"noise_multiplier"`
+	}
+	var want struct{ Delta float64 }
+	c.Read(t, &in, &want)
+	cases.Near(t, "delta", math.Exp(dp.LogDelta(in.Epsilon, 1/in.Multiplier)), want.Delta, relative(t, c), 0)
+}
+
+// atLeast fails unless γ is near and not below what is wanted.
+func atLeast(t *testing.T, what string, got, want, rel float64) {
+	t.Helper()
+	cases.Near(t, what, got, want, rel, 0)
+	if got < want*(1-1e-9) {
+		t.Errorf("%s is %.17g, below %.17g", what, got, want)
+	}
+}
+
+func casePapers(t *testing.T, c cases.Case) {
+	var in struct {
+		Epsilon, Delta float64
+		K              int
+		T              int
+	}
+	var want struct {
+		LinMix      float64 `json:"gamma_linmix_unit"`
+		IHM         float64 `json:"gamma_ihm"`
+		Sigma       float64 `json:"sigma_ihm_C1"`
+		Closed      float64 `json:"gamma_ihm_closed"`
+		SigmaClosed float64 `json:"sigma_ihm_closed_C1"`
+		Fast        float64 `json:"gamma_fast"`
+		FastSigma   float64 `json:"sigma_fast_C1"`
+		Omega       float64 `json:"omega_fast"`
+		FastTau     float64 `json:"tau_fast_privacy_only"`
+		Tau         float64 `json:"tau_ihm_privacy_only"`
+	}
+	c.Read(t, &in, &want)
+	rel := relative(t, c)
+	p := params(in.Epsilon, in.Delta)
+	mixing, err := CalibrateMixing(Paper, p, in.K)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast(t, "gamma_linmix", mixing.Gamma, want.LinMix, rel)
+	ihm, err := CalibrateIHM(Paper, p, in.K, in.T, 0.5, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast(t, "gamma_ihm", ihm.Gamma, want.IHM, rel)
+	atLeast(t, "sigma_ihm", ihm.Sigma, want.Sigma, rel)
+	cases.Near(t, "tau_ihm", upperQuantile(in.Delta/4), want.Tau, rel, 0)
+	gamma, sigma := closedForm(p, in.K, in.T)
+	cases.Near(t, "gamma_ihm_closed", gamma, want.Closed, rel, 0)
+	cases.Near(t, "sigma_ihm_closed", sigma, want.SigmaClosed, rel, 0)
+	if ihm.Gamma > gamma || ihm.Sigma > sigma {
+		t.Errorf("the closed form asks for less noise: γ %g and %g, σ %g and %g", gamma, ihm.Gamma, sigma, ihm.Sigma)
+	}
+	fast, err := CalibrateFast(Paper, p, in.K, in.T, in.T, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast(t, "gamma_fast", fast.Gamma, want.Fast, rel)
+	atLeast(t, "sigma_fast", fast.Sigma, want.FastSigma, rel)
+	cases.Near(t, "omega_fast", fast.Omega, want.Omega, rel, 0)
+	cases.Near(t, "tau_fast", fast.Tau, want.FastTau, rel, 0)
+}
+
+// closedForm is Theorem 1 of Lev et al., "Near-Optimal Private Linear Regression via
+// Iterative Hessian Mixing".
+func closedForm(p dp.Params, k, iterations int) (gamma, sigma float64) {
+	eps, t := p.Epsilon, float64(iterations)
+	l := math.Log(5 / p.Delta)
+	gamma = math.Sqrt(float64(k)*t) / (math.Sqrt(8*l) * (math.Sqrt(1+eps/(8*l)) - 1))
+	l = math.Log(4 / p.Delta)
+	sigma = math.Sqrt(t) / (math.Sqrt(2*l) * (math.Sqrt(1+eps/(2*l)) - 1))
+	return gamma, sigma
+}
+
+func caseJoint(t *testing.T, c cases.Case) {
+	var in struct {
+		Epsilon, Delta float64
+		K              int
+		T              int
+		Share          float64
+		Test           bool    `json:"eigen_test"`
+		Tail           float64 `json:"tail_fraction"`
+	}
+	var want struct {
+		Gamma float64
+		Sigma float64  `json:"sigma_over_C"`
+		Test  *float64 `json:"test_noise"`
+		Tau   *float64
+		Check float64 `json:"eps_check"`
+	}
+	c.Read(t, &in, &want)
+	rel := relative(t, c)
+	p := params(in.Epsilon, in.Delta)
+	n, err := CalibrateIHM(RDP, p, in.K, in.T, in.Share, in.Test)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast(t, "gamma", n.Gamma, want.Gamma, rel)
+	atLeast(t, "sigma_over_C", n.Sigma, want.Sigma, rel)
+	if want.Test != nil {
+		cases.Near(t, "test_noise", n.Test, *want.Test, rel, 0)
+		cases.Near(t, "tau", n.Tau, *want.Tau, rel, 0)
+		if in.Tail != 0.5 {
+			t.Errorf("tail fraction %g", in.Tail)
+		}
+	} else if n.Test != 0 {
+		t.Errorf("a test at %g", n.Test)
+	}
+	eps, err := n.Cost.Curve().Epsilon(in.Delta - n.Cost.BadDelta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases.Near(t, "eps_check", eps, want.Check, rel, 0)
+	if eps > in.Epsilon {
+		t.Errorf("epsilon is %.17g", eps)
+	}
+}
+
+func caseFastMixEpsilon(t *testing.T, c cases.Case) {
+	var in struct {
+		Omega, Gamma float64
+		K1           int
+		Delta        float64
+	}
+	var want struct {
+		Exact     float64
+		Displayed *float64 `json:"displayed_bound"`
+	}
+	c.Read(t, &in, &want)
+	rel := relative(t, c)
+	got, err := FastMixEpsilon(in.Omega, in.Gamma, in.K1, in.Delta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases.Near(t, "exact", got, want.Exact, rel, 0)
+	// Theorem 1 of the paper, for γ > 25/8.
+	if in.Gamma <= 25./8 {
+		if want.Displayed != nil {
+			t.Errorf("the displayed bound holds for γ > 25/8")
+		}
+		return
+	}
+	l, r := math.Log(3/in.Delta), 25*float64(in.K1)/(32*in.Gamma*in.Gamma)
+	bound := 2/in.Omega + float64(in.K1)/(4*in.Gamma) + 25*l/(8*in.Gamma-25)
+	if l <= math.Pow(8*in.Gamma/25-1, 2)*r {
+		bound = 2/in.Omega + r + 2*math.Sqrt(r*l)
+	}
+	cases.Near(t, "displayed_bound", bound, *want.Displayed, rel, 0)
+	if got > bound {
+		t.Errorf("the exact form, %g, is above the displayed one, %g", got, bound)
+	}
+}
+
+func caseDynamicRows(t *testing.T, c cases.Case) {
+	var in struct {
+		Lambda         float64 `json:"lambda_tilde_over_C2"`
+		K              int
+		Epsilon, Delta float64
+	}
+	var want struct {
+		Gamma float64 `json:"gamma_unit"`
+		K     int     `json:"k_tilde"`
+	}
+	c.Read(t, &in, &want)
+	p := params(in.Epsilon, in.Delta)
+	n, err := CalibrateMixing(Paper, p, in.K)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atLeast(t, "gamma", n.Gamma, want.Gamma, 1e-6)
+	k, err := dynamicRows(Paper, p, n, in.K, in.Lambda)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k != want.K {
+		t.Errorf("%d rows, want %d", k, want.K)
+	}
+}
+
+func caseTransform(t *testing.T, c cases.Case) {
+	var in struct{ X []float64 }
+	var want struct{ Y []float64 }
+	c.Read(t, &in, &want)
+	wht.Transform(in.X, 1)
+	for i, v := range in.X {
+		cases.Near(t, "y", v, want.Y[i], 0, relative(t, c))
+	}
+}
+
+func caseSRHT(t *testing.T, c cases.Case) {
+	var in struct {
+		X      [][]float64
+		Padded int `json:"padded_n"`
+		Signs  []float64
+		Rows   []int
+	}
+	var want struct {
+		Z      [][]float64
+		M      float64 `json:"m_hat"`
+		Delta  float64
+		Lambda float64 `json:"lambda_min"`
+	}
+	c.Read(t, &in, &want)
+	tol, d := relative(t, c), len(in.X[0])
+	s := &srht{n: len(in.X), padded: padded(len(in.X)), signs: in.Signs[:len(in.X)], rows: in.Rows}
+	if s.padded != in.Padded {
+		t.Errorf("padded to %d, want %d", s.padded, in.Padded)
+	}
+	z, m := s.apply(flat(in.X), d)
+	for i, v := range flat(want.Z) {
+		cases.Near(t, "Z", z[i], v, 0, tol)
+	}
+	cases.Near(t, "m_hat", m, want.M, 0, tol)
+	cases.Near(t, "Delta", s.coherence(), want.Delta, 0, tol)
+	cases.Near(t, "lambda_min", leastEigenvalue(gramOf(z, d), d), want.Lambda, 0, tol)
+}
+
+func flat(rows [][]float64) []float64 {
+	var x []float64
+	for _, row := range rows {
+		x = append(x, row...)
+	}
+	return x
+}
+
+func gramOf(x []float64, d int) []float64 {
+	s := gram.NewSum(d)
+	s.Add(x)
+	return s.Upper()
+}
+
+// caseIHM runs the iteration on given matrices in float64, and the production solver
+// on the same noise, on its lattice.
+func caseIHM(t *testing.T, c cases.Case) {
+	var in struct {
+		X        [][]float64
+		Y        []float64
+		Eta2     float64
+		Sigma, C float64
+		K, T     int
+		S, Xi    [][][]float64
+		Zeta     [][]float64
+	}
+	var want struct {
+		With    []float64 `json:"with_eta2_term"`
+		Without []float64 `json:"without_eta2_term"`
+	}
+	c.Read(t, &in, &want)
+	tol, d := relative(t, c), len(in.X[0])
+	for _, ridge := range []bool{true, false} {
+		expected := want.Without
+		i := iteration{steps: in.T}
+		if ridge {
+			expected, i.ridge = want.With, in.Eta2
+		}
+		i.sketch = func(step int) (hessian, error) {
+			mixed := make([]float64, in.K*d)
+			for r := range in.K {
+				for k, s := range in.S[step][r] {
+					axpy(mixed[r*d:][:d], s, in.X[k])
+				}
+				axpy(mixed[r*d:][:d], math.Sqrt(in.Eta2), in.Xi[step][r])
+			}
+			return form(full(gramOf(mixed, d), d, 0), d, float64(in.K))
+		}
+		i.gradient = func(step int, theta []float64) ([]float64, error) {
+			return plainGradient(in.X, in.Y, theta, in.C, in.Sigma, in.Zeta[step]), nil
+		}
+		theta, err := i.run(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range theta {
+			cases.Near(t, "theta", v, expected[j], tol, tol)
+		}
+
+		solver := ihmSolver{
+			noise: SketchNoise{Gamma: in.Eta2, Sigma: in.Sigma / in.C}, params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30},
+			rows: in.K, iterations: in.T, clip: in.C, ridge: ridge, dense: true,
+		}
+		rows := map[string][][]float64{}
+		for step := range in.T {
+			var mix []float64
+			for k := range in.X {
+				for r := range in.K {
+					mix = append(mix, in.S[step][r][k])
+				}
+			}
+			rows[numbered("ihm/mix", step)] = [][]float64{append(mix, flat(in.Xi[step])...)}
+			rows[numbered("ihm/grad", step)] = [][]float64{in.Zeta[step]}
+		}
+		theta, _, err = solver.solve(windowOf(in.X, in.Y), dptest.Arrays(rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range theta {
+			cases.Near(t, "theta of the solver", v, expected[j], 1e-6, 1e-6)
+		}
+	}
+}
+
+// plainGradient is Σ x·clip_C(y − xᵀθ) + sigma·z in float64.
+func plainGradient(x [][]float64, y, theta []float64, c, sigma float64, z []float64) []float64 {
+	g := make([]float64, len(theta))
+	axpy(g, sigma, z)
+	for i, row := range x {
+		axpy(g, min(max(y[i]-dot(row, theta), -c), c), row)
+	}
+	return g
+}
+
+func caseAdaSSP(t *testing.T, c cases.Case) {
+	var in struct {
+		X         [][]float64
+		Y         []float64
+		S         float64
+		Shift     float64 `json:"lambda_shift_in_s"`
+		Varrho, Z float64
+		N         [][]float64 `json:"N_sym"`
+		Zeta      []float64
+		CX, CY    float64
+	}
+	var want struct {
+		Lambda float64 `json:"lambda_tilde"`
+		Ridge  float64
+		Theta  []float64
+	}
+	c.Read(t, &in, &want)
+	if in.CX != 1 || in.CY != 1 {
+		t.Fatalf("bounds %g and %g", in.CX, in.CY)
+	}
+	tol, d := relative(t, c), len(in.X[0])
+	near := func(what string, got, want float64) {
+		t.Helper()
+		cases.Near(t, what, got, want, tol, tol)
+	}
+	all := sumsOf(windowOf(in.X, in.Y))
+	lambda := max(0, leastEigenvalue(all.gram(), d)+in.S*in.Z-in.S*in.Shift)
+	near("lambda_tilde", lambda, want.Lambda)
+	ridge := ridgeFor(in.S, lambda, float64(d), in.Varrho)
+	near("ridge", ridge, want.Ridge)
+	var noise []float64
+	for i := range d {
+		noise = append(noise, in.N[i][i:]...)
+	}
+	upper, xy := all.gram(), all.xy()
+	axpy(upper, in.S, noise)
+	axpy(xy, in.S, in.Zeta)
+	for j, v := range solveSymmetric(upper, d, ridge, xy) {
+		near("theta", v, want.Theta[j])
+	}
+
+	solver := adasspSolver{params: dp.Params{Delta: 10 * in.Varrho, Adjacency: dp.ZeroOut, LatticeBits: 30}, s: in.S, shift: in.Shift, test: true}
+	theta, _, err := solver.solve(windowOf(in.X, in.Y), dptest.Arrays(map[string][][]float64{
+		"adassp/lambda": {{in.Z}}, "adassp/gram": {noise}, "adassp/xty": {in.Zeta},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for j, v := range theta {
+		cases.Near(t, "theta of the solver", v, want.Theta[j], 1e-6, 1e-6)
+	}
+}
+
+func caseDescent(t *testing.T, c cases.Case) {
+	var in struct {
+		X        [][]float64
+		Y        []float64
+		Rate     float64 `json:"lr"`
+		Sigma, C float64
+		T        int
+		Noise    [][]float64
+		Clip     string
+	}
+	var want struct{ Theta []float64 }
+	c.Read(t, &in, &want)
+	if in.Clip != "residual" {
+		t.Fatalf("clip %q", in.Clip)
+	}
+	tol, d, n := relative(t, c), len(in.X[0]), float64(len(in.X))
+	theta := descend(d, in.T, in.Rate/n, func(t int, theta []float64) []float64 {
+		return plainGradient(in.X, in.Y, theta, in.C, in.Sigma*n, in.Noise[t])
+	})
+	for j, v := range theta {
+		cases.Near(t, "theta", v, want.Theta[j], tol, tol)
+	}
+	solver := descentSolver{
+		params: dp.Params{Adjacency: dp.ZeroOut, LatticeBits: 30}, iterations: in.T, clip: in.C, rate: in.Rate, sigma: in.Sigma * n / in.C,
+	}
+	rows := map[string][][]float64{}
+	for i, z := range in.Noise {
+		rows[numbered("dp-gd-residual/grad", i)] = [][]float64{z}
+	}
+	theta, _, err := solver.solve(windowOf(in.X, in.Y), dptest.Arrays(rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for j, v := range theta {
+		cases.Near(t, "theta of the solver", v, want.Theta[j], 1e-6, 1e-6)
+	}
+}
+
+func caseFastMix(t *testing.T, c cases.Case) {
+	var in struct {
+		X                 [][]float64
+		Signs             []float64
+		Rows              []int
+		Gamma, Omega, Tau float64
+		Z1, Z2            float64
+		SG, Xi            [][]float64
+	}
+	var want struct {
+		M      float64 `json:"m_tilde"`
+		Lambda float64 `json:"lambda_tilde"`
+		Eta2   float64
+		Output [][]float64
+	}
+	c.Read(t, &in, &want)
+	tol, d := relative(t, c), len(in.X[0])
+	near := func(what string, got, want float64) {
+		t.Helper()
+		cases.Near(t, what, got, want, tol, tol)
+	}
+	s := &srht{n: len(in.X), padded: len(in.Signs), signs: in.Signs[:len(in.X)], rows: in.Rows}
+	z, m := s.apply(flat(in.X), d)
+	n := FastNoise{Gamma: in.Gamma, Omega: in.Omega, Tau: in.Tau}
+	draws := map[string]float64{"mhat": in.Z1, "lambda": in.Z2}
+	l, err := n.levels(m, s.coherence(), leastEigenvalue(gramOf(z, d), d), func(array string, x, scale float64) (float64, error) {
+		return x - scale*draws[array], nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near("m_tilde", l.distortion, want.M)
+	near("lambda_tilde", l.lambda, want.Lambda)
+	near("eta2", l.square, want.Eta2)
+	// The second sketch, as the first of a window of k₂ rows.
+	window := &Data{dim: d, x: z, y: make([]float64, len(in.Rows))}
+	var mix []float64
+	for i := range in.Rows {
+		for r := range in.SG {
+			mix = append(mix, in.SG[r][i])
+		}
+	}
+	row := dptest.Queue(append(mix, flat(in.Xi)...)...).Row("mix", nil)
+	for i, v := range gaussianMix(window, len(in.SG), math.Sqrt(l.square), row) {
+		near("output", v, flat(want.Output)[i])
+	}
+}
+
+func caseWishart(t *testing.T, c cases.Case) {
+	var in struct {
+		Sigma    [][]float64
+		K, Draws int
+	}
+	var want struct {
+		Mean, Var   [][]float64
+		MeanInverse [][]float64 `json:"mean_inverse"`
+	}
+	c.Read(t, &in, &want)
+	d := len(in.Sigma)
+	l := flat(in.Sigma)
+	if !cholesky(l, d) {
+		t.Fatal("not positive definite")
+	}
+	source := dptest.Seeded(17)
+	mean, inverse := make([]float64, d*d), make([]float64, d*d)
+	for range in.Draws {
+		w := drawWishart(l, d, in.K, source.Row("wishart", nil))
+		w.add(mean, d)
+		for j := range d {
+			e := make([]float64, d)
+			e[j] = 1
+			w.solve(e) // a column of (W/k)⁻¹
+			axpy(inverse[j*d:][:d], 1/float64(in.K), e)
+		}
+	}
+	n := float64(in.Draws)
+	for i := range d {
+		for j := range d {
+			cases.Near(t, "mean", mean[i*d+j]/n, want.Mean[i][j], 0, 5*math.Sqrt(want.Var[i][j]/n))
+		}
+		cases.Near(t, "mean of the inverse", inverse[i*d+i]/n, want.MeanInverse[i][i], 0.03, 0)
+	}
+}
+
+func windowOf(x [][]float64, y []float64) *Data {
+	w := NewData(len(x[0]), len(x))
+	for i, row := range x {
+		w.Add(row, y[i])
+	}
+	return w
+}
+
+func caseNewton(t *testing.T, c cases.Case) {
+	var in struct {
+		X         [][]float64
+		Y         []float64
+		Mu        float64
+		Adjacency dp.Adjacency
+		Hist      []float64
+		Gram      []float64 `json:"gram_upper"`
+		Grad      [][]float64
+		Count     []float64
+	}
+	var want struct {
+		Theta   []float64
+		Valid   float64 `json:"n_valid"`
+		R2      float64
+		Ridge   float64
+		Trace   float64 `json:"trace_cap"`
+		T       float64
+		C       float64
+		T0      float64
+		First   float64 `json:"zeta_first"`
+		Last    float64 `json:"zeta_last"`
+		Shrink  float64
+		MuSteps float64 `json:"mu_steps"`
+	}
+	c.Read(t, &in, &want)
+	w := windowOf(in.X, in.Y)
+	s, err := newNewton(in.Mu, in.Adjacency, 30, w.Len(), w.Dim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][][]float64{"newton/hist": {in.Hist}, "newton/gram": {in.Gram}}
+	for i := range in.Grad {
+		rows[numbered("newton/grad", i)] = [][]float64{in.Grad[i]}
+		rows[numbered("newton/count", i)] = [][]float64{{in.Count[i]}}
+	}
+	theta, _, err := s.solve(w, dptest.Arrays(rows))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace := s.trace
+	near := func(what string, got, want float64) {
+		t.Helper()
+		rel, _ := c.Tolerance(t)
+		cases.Near(t, what, got, want, rel, rel)
+	}
+	for j := range theta {
+		near("theta", theta[j], want.Theta[j])
+	}
+	near("n_valid", trace.valid, want.Valid)
+	near("r2", trace.squared, want.R2)
+	near("ridge", trace.ridge, want.Ridge)
+	near("trace_cap", trace.trace, want.Trace)
+	near("T", float64(trace.steps), want.T)
+	near("t0", float64(trace.start), want.T0)
+	near("c", trace.counted, want.C)
+	near("zeta_first", trace.first, want.First)
+	near("zeta_last", trace.last, want.Last)
+	near("shrink", trace.shrink, want.Shrink)
+	near("mu_steps", s.part(stepShare), want.MuSteps)
+}

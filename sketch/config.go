@@ -1,0 +1,242 @@
+package sketch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/internal/fault"
+)
+
+// Solvers are the private solvers by their names in a configuration.
+var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd-residual"}
+
+// Config describes a refit: the fields with a TOML name are the keys of a stream's
+// [refit] table, the others come from the stream itself.
+type Config struct {
+	// Target is the column to predict. Required.
+	Target string `toml:"target"`
+	// ClipX is the bound on the features' Euclidean norm, in scaled units. Required.
+	ClipX float64 `toml:"clip_x"`
+	// ClipY is the bound on the target's absolute value, in scaled units. Required.
+	ClipY float64 `toml:"clip_y"`
+	// Intercept asks for a constant; default true.
+	Intercept *bool `toml:"intercept"`
+	// Window is the number of slots of a window. Required.
+	Window uint64 `toml:"window"`
+	// Stride is the number of slots from one window's start to the next, at least
+	// Window, which is its default.
+	Stride uint64 `toml:"stride"`
+	// Solver is one of Solvers; default "newton".
+	Solver string `toml:"solver"`
+	// Accounting is "exact", "rdp" or "paper", and "analytic" for "adassp". Default:
+	// "exact", but "rdp" for "fast-ihm", which has no exact one. "newton" has no other.
+	Accounting Accounting `toml:"accounting"`
+	// Share is the part of the budget that sketches get, in (0, 1); default 0.2. Of
+	// "ihm" and "fast-ihm".
+	Share float64 `toml:"share"`
+	// Rows is the number of rows of a sketch; 0 chooses it. Of "ihm", "linmix" and
+	// "fast-ihm".
+	Rows int `toml:"rows"`
+	// Iterations is the number of iterations; 0: 3, and 4 for "fast-ihm". Of "ihm",
+	// "fast-ihm" and "dp-gd-residual".
+	Iterations int `toml:"iterations"`
+	// EigenTest spends budget on the least eigenvalue, so that windows that have
+	// variance in every direction get less noise. Of "ihm" and "adassp".
+	EigenTest bool `toml:"eigen_test"`
+	// Debias corrects the mean of an inverted sketch. With EigenTest only where the
+	// sketch had no noise. Of "ihm".
+	Debias bool `toml:"debias"`
+	// Pool averages the sketches of all iterations so far. Of "ihm".
+	Pool bool `toml:"pool"`
+	// ResidualClip bounds residuals, in scaled units; 0: ClipY. Of "ihm", "fast-ihm" and
+	// "dp-gd-residual".
+	ResidualClip float64 `toml:"residual_clip"`
+	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. Of
+	// "fast-ihm".
+	Transforms int `toml:"transforms"`
+	// Ratio is the number of rows of the fast transform in units of
+	// max(d, log(4T/ϱ)), ϱ = δ/10; default 4. Of "fast-ihm".
+	Ratio float64 `toml:"ratio"`
+	// Radius bounds the coefficients' norm, in units of ClipY/ClipX (the features'
+	// bound with the constant's); then no pass over the rows is needed, and none is
+	// kept. 0: none. Of "ihm".
+	Radius float64 `toml:"radius"`
+
+	// Columns are the names of a row's numbers.
+	Columns []string `toml:"-"`
+	// Horizon is the number of windows of the epoch; 0: none. Endless makes it no end.
+	Horizon uint64 `toml:"-"`
+	Endless bool   `toml:"-"`
+	// Centre and Scale are the public constants by which rows were scaled, used to
+	// publish original units. Empty: 0 and 1.
+	Centre, Scale []float64 `toml:"-"`
+}
+
+// Defaults fills in what has a default.
+func (c *Config) Defaults() {
+	if c.Intercept == nil {
+		yes := true
+		c.Intercept = &yes
+	}
+	if c.Stride == 0 {
+		c.Stride = c.Window
+	}
+	if c.Solver == "" {
+		c.Solver = "newton"
+	}
+	if c.Accounting == "" {
+		c.Accounting = Exact
+		if c.Solver == "fast-ihm" {
+			c.Accounting = RDP
+		}
+	}
+	if c.Share == 0 {
+		c.Share = 0.2
+	}
+	if c.Iterations == 0 {
+		c.Iterations = 3
+		if c.Solver == "fast-ihm" {
+			c.Iterations = 4
+		}
+	}
+	if c.ResidualClip == 0 {
+		c.ResidualClip = c.ClipY
+	}
+	if c.Transforms == 0 {
+		c.Transforms = 1
+	}
+	if c.Ratio == 0 {
+		c.Ratio = 4
+	}
+}
+
+// target returns the place of the target among the columns, −1 if it is not there.
+func (c *Config) target() int { return slices.Index(c.Columns, c.Target) }
+
+// features returns d, the constant included.
+func (c *Config) features() int {
+	d := len(c.Columns) - 1
+	if *c.Intercept {
+		d++
+	}
+	return d
+}
+
+// LastStep returns the window after which the refit ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
+}
+
+// scaled reports whether original units differ from scaled ones.
+func (c *Config) scaled() bool {
+	return slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
+}
+
+// Values returns the names of the values that a release holds, in their order. It
+// expects Defaults to have run.
+func (c *Config) Values() []string {
+	names := []string{"theta"}
+	if *c.Intercept {
+		names = append(names, "intercept")
+	}
+	if c.scaled() {
+		names = append(names, "theta_original")
+		if *c.Intercept {
+			names = append(names, "intercept_original")
+		}
+	}
+	switch c.Solver {
+	case "ihm", "linmix", "fast-ihm":
+		names = append(names, "eta")
+	}
+	return names
+}
+
+// belongs are the keys that only some solvers have.
+var belongs = map[string][]string{
+	"share":         {"ihm", "fast-ihm"},
+	"rows":          {"ihm", "linmix", "fast-ihm"},
+	"iterations":    {"ihm", "fast-ihm", "dp-gd-residual"},
+	"eigen_test":    {"ihm", "adassp"},
+	"debias":        {"ihm"},
+	"pool":          {"ihm"},
+	"residual_clip": {"ihm", "fast-ihm", "dp-gd-residual"},
+	"transforms":    {"fast-ihm"},
+	"ratio":         {"fast-ihm"},
+	"radius":        {"ihm"},
+}
+
+// accountings are the forms of accounting of each solver.
+var accountings = map[string][]Accounting{
+	"newton":         {Exact},
+	"ihm":            {Exact, RDP, Paper},
+	"adassp":         {Exact, Analytic, Paper},
+	"linmix":         {Exact, RDP, Paper},
+	"fast-ihm":       {RDP, Paper},
+	"dp-gd-residual": {Exact, Paper},
+}
+
+// Validate reports every violated rule at once, as *fault.Fault joined. It expects
+// Defaults to have run.
+func (c *Config) Validate() error {
+	var l fault.List
+	l.Check(positive(c.ClipX), "clip_x", "must be positive and finite", c.ClipX)
+	l.Check(positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
+	if len(c.Columns) > 0 {
+		l.Check(c.target() >= 0, "target", "must be one of the columns", c.Target)
+	}
+	l.Check(c.features() >= 1, "columns", "must name a feature besides the target", len(c.Columns))
+	l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
+	l.Check(c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+	if !slices.Contains(Solvers, c.Solver) {
+		if slices.Contains(later, c.Solver) {
+			l.Add("solver", fault.NotYet, c.Solver)
+		} else {
+			l.Add("solver", fmt.Sprintf("must be one of %q", Solvers), c.Solver)
+		}
+		return l.Err()
+	}
+	l.Check(slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
+		fmt.Sprintf("must be one of %q for solver %q", accountings[c.Solver], c.Solver), string(c.Accounting))
+	defaults := Config{Solver: c.Solver, ClipY: c.ClipY}
+	defaults.Defaults()
+	foreign := func(key string, isDefault bool, value any) {
+		if !isDefault && !slices.Contains(belongs[key], c.Solver) {
+			l.Add(key, fmt.Sprintf("belongs to solvers %q", belongs[key]), value)
+		}
+	}
+	foreign("share", c.Share == defaults.Share, c.Share)
+	foreign("rows", c.Rows == 0, c.Rows)
+	foreign("iterations", c.Iterations == defaults.Iterations, c.Iterations)
+	foreign("eigen_test", !c.EigenTest, c.EigenTest)
+	foreign("debias", !c.Debias, c.Debias)
+	foreign("pool", !c.Pool, c.Pool)
+	foreign("residual_clip", c.ResidualClip == c.ClipY, c.ResidualClip)
+	foreign("transforms", c.Transforms == 1, c.Transforms)
+	foreign("ratio", c.Ratio == defaults.Ratio, c.Ratio)
+	foreign("radius", c.Radius == 0, c.Radius)
+	l.Check(c.Share > 0 && c.Share < 1, "share", "must be in (0, 1)", c.Share)
+	l.Check(c.Rows >= 0 && c.Rows <= 1<<20, "rows", "must be 0 (chosen) to 2^20", c.Rows)
+	least := c.features() + 2
+	l.Check(c.Rows == 0 || c.Rows >= least, "rows", fmt.Sprintf("must be at least %d, for a sketch that can be inverted", least), c.Rows)
+	l.Check(c.Iterations >= 1 && c.Iterations <= 1000, "iterations", "must be 1 to 1000", c.Iterations)
+	l.Check(positive(c.ResidualClip) || !positive(c.ClipY), "residual_clip", "must be positive and finite", c.ResidualClip)
+	l.Check(c.Transforms == 1 || c.Transforms == c.Iterations, "transforms", "must be 1 or the number of iterations", c.Transforms)
+	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
+	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
+	l.Check(c.Radius == 0 || c.ResidualClip == c.ClipY, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	return l.Err()
+}
+
+// later are solvers that a later version has.
+var later = []string{"dp-gd", "dp-gd-paper"}
+
+// maxWindow bounds a window, in slots.
+const maxWindow = 1 << 31
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

@@ -1,0 +1,508 @@
+package sketch
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/gonum/mat"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/stattest"
+)
+
+// auditKeys give the noise of an audit, the same in every run of the tests.
+func auditKeys(b byte) *audit.Keys { return audit.NewKeys([32]byte{0x5e, b}) }
+
+// describe returns what is public about the noise of a refit whose releases are all
+// additive, from formulas of its own. What follows from earlier releases it reads from
+// the trace of newton.
+func describe(r *Refit) *audit.Subject {
+	d := float64(r.plan.Features)
+	bits := float64(r.params.Bits())
+	s := r.params.Adjacency.Factor()
+	unit := math.Exp2(bits)
+	flat := func(sd float64) (audit.Array, bool) { return audit.Array{Deviations: []float64{sd}}, true }
+	// A matrix of noise sd on the diagonal and off beside it, in units of its lattice.
+	matrix := func(bound, sd, off float64) (audit.Array, bool) {
+		step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - bits)
+		sd *= (bound + d*step) / bound / step
+		off *= (bound + d*step) / bound / step
+		var all []float64
+		for i := range int(d) {
+			for j := i; j < int(d); j++ {
+				if i == j {
+					all = append(all, sd)
+				} else {
+					all = append(all, off)
+				}
+			}
+		}
+		return audit.Array{Deviations: all}, true
+	}
+	// A sum of clipped gradients with noise of sd clip norms.
+	gradient := func(sd float64) (float64, float64) {
+		out := bits
+		if sd < 1 {
+			out -= math.Floor(math.Log2(sd))
+		}
+		return sd * (1 + math.Sqrt(d)*math.Exp2(-out)/s), math.Exp2(out)
+	}
+	subject := &audit.Subject{Mechanism: r, Mu: r.Cost().Mu}
+	subject.Array = func(name string, _ uint64) (audit.Array, bool) {
+		array, number, _ := strings.Cut(strings.TrimPrefix(name, r.plan.Solver+"/"), "/")
+		t, _ := strconv.Atoi(number)
+		switch r.plan.Solver {
+		case "newton":
+			mu := r.plan.Mu
+			tr := r.solver.(*newtonSolver).trace
+			c := tr.counted
+			w := math.Sqrt(1 - c*c)
+			if s == 2 {
+				w = math.Sqrt(4 - (1+c)*(1+c))
+			}
+			m := mu * math.Sqrt(0.82*0.6/float64(tr.steps-tr.start))
+			if t < tr.start {
+				m = mu * math.Sqrt(0.82*0.4/float64(tr.start))
+			}
+			switch array {
+			case "hist":
+				return flat(math.Sqrt(s/0.06) / mu * unit / 16)
+			case "gram":
+				sd := math.Sqrt(s/0.12) * tr.squared / mu
+				return matrix(tr.squared, sd, sd/math.Sqrt2)
+			case "grad":
+				sd, units := gradient(s / m)
+				return flat(sd * units)
+			case "count":
+				sd, _ := gradient(s / m)
+				return flat(sd / w * unit / 16)
+			}
+		case "adassp":
+			switch array {
+			case "gram":
+				sd := r.plan.Multiplier * math.Sqrt(s)
+				return matrix(1, sd, sd)
+			case "xty":
+				sd, units := gradient(r.plan.Multiplier * s)
+				return flat(sd * units)
+			}
+		case "dp-gd-residual":
+			if array == "grad" {
+				sd, units := gradient(r.plan.Sigma)
+				return flat(sd * units)
+			}
+		}
+		return audit.Array{}, false
+	}
+	return subject
+}
+
+// pairsFor returns neighbouring records (x, y) of d features and the target for an
+// audit: every kind of row, at targets inside, at and beyond the bound.
+func pairsFor(d int, a dp.Adjacency) []audit.Pair {
+	var all []audit.Pair
+	with := func(x []float64, y float64) []float64 {
+		if len(x) != d {
+			return x // no record, or one of another length
+		}
+		return append(append([]float64(nil), x...), y)
+	}
+	for i, p := range audit.Pairs(1, d, a) {
+		for k, y := range []float64{1, -1, 0.02, 30} {
+			if (i+k)%2 == 0 {
+				other := []float64{-y, y, 0.4}[(i+k)%3]
+				if a == dp.ZeroOut {
+					other = 0
+				}
+				all = append(all, audit.Pair{X: with(p.X, y), Y: with(p.Y, other)})
+			}
+		}
+	}
+	if a == dp.Replace && d == 2 {
+		// Orthogonal for the Gram matrix, opposite where the second feature counts most,
+		// and in different bins.
+		for _, y := range []float64{1, -1} {
+			all = append(all, audit.Pair{X: []float64{0.7, 0.7, y}, Y: []float64{0.45, -0.45, y}})
+		}
+	}
+	return all
+}
+
+// auditWindow is a window's records for audits: some rows are null, some clipped.
+func auditWindow(n, d int, seed uint64) [][]float64 {
+	source := rand.New(rand.NewPCG(seed, 9))
+	rows := make([][]float64, n)
+	for i := range rows {
+		if i%9 == 4 {
+			continue
+		}
+		row := make([]float64, d+1)
+		for j := range d {
+			row[j] = 0.5 * source.NormFloat64() / math.Sqrt(float64(d))
+			if j == 1 {
+				row[j] /= 30
+			}
+			row[d] += row[j] * float64(1-j)
+		}
+		row[d] += 0.1 * source.NormFloat64()
+		rows[i] = row
+	}
+	return rows
+}
+
+func auditRefit(t *testing.T, solver string, d, window int, p dp.Params) *Refit {
+	t.Helper()
+	no := false
+	c := Config{Solver: solver, Target: "y", ClipX: 1, ClipY: 1, Window: uint64(window), Intercept: &no}
+	for j := range d {
+		c.Columns = append(c.Columns, fmt.Sprint("x", j))
+	}
+	c.Columns = append(c.Columns, "y")
+	return mustRefit(t, c, p)
+}
+
+// TestCoupling is the replayed-transcript audit of the solvers whose releases are all
+// additive: for every pair of neighbouring windows there is noise that makes them release
+// the same, to the last bit, and it is no farther than μ. The worst pair, a row that is
+// clipped everywhere, is as far as μ under zero-out; under replace different releases
+// have different worst pairs.
+func TestCoupling(t *testing.T) {
+	t.Parallel()
+	for _, solver := range []string{"newton", "adassp", "dp-gd-residual"} {
+		for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			for _, mu := range []float64{0.8, 4} {
+				t.Run(fmt.Sprintf("%s/%s/%g", solver, a, mu), func(t *testing.T) {
+					t.Parallel()
+					const d = 2
+					n := 60
+					if mu > 1 && solver == "newton" {
+						n = 800 // directions are whitened differently
+					}
+					r := auditRefit(t, solver, d, n, dp.Params{Mu: mu, Adjacency: a})
+					subject, keys := describe(r), auditKeys(byte(a))
+					base := audit.Stream{auditWindow(n, d, 1), auditWindow(n/2, d, 2)}
+					top := 0.0
+					for _, p := range pairsFor(d, a) {
+						distance, err := subject.Coupling(base.Replace(0, 7, p.X), base.Replace(0, 7, p.Y), keys)
+						if err != nil {
+							t.Fatalf("%v and %v: %v", p.X, p.Y, err)
+						}
+						top = max(top, distance/subject.Mu)
+						if !(distance <= subject.Mu*(1+1e-9)) {
+							t.Errorf("%v and %v are %.9g of μ apart", p.X, p.Y, distance/subject.Mu)
+						}
+					}
+					least := 0.999
+					if a == dp.Replace {
+						least = map[string]float64{"newton": 0.93, "adassp": 0.87, "dp-gd-residual": 0.99}[solver]
+					}
+					if a == dp.Replace && n == 800 {
+						least = 0.95
+					}
+					if top < least {
+						t.Errorf("the worst pair is %.6f of μ apart", top)
+					}
+					t.Logf("the worst pair is %.6f of μ apart", top)
+				})
+			}
+		}
+	}
+}
+
+// TestShift is the audit of newton under fresh keys. For a row that is clipped in every
+// release the likelihood ratio of all releases, of two windows that differ in it, is that
+// of two Gaussians μ apart: its logarithm is N(μ²/2, μ²) under the one window and
+// N(−μ²/2, μ²) under the other. So the windows can be told apart no better, by any test
+// of the releases. 400 runs a side.
+func TestShift(t *testing.T) {
+	t.Parallel()
+	const d, n, mu, runs = 2, 40, 4, 400
+	r := auditRefit(t, "newton", d, n, dp.Params{Mu: mu, Adjacency: dp.ZeroOut})
+	subject := describe(r)
+	with, without := auditWindow(n, d, 3), auditWindow(n, d, 3)
+	for i, row := range with { // small rows with y = x₀, and one that is always clipped
+		for j := range row {
+			with[i][j] *= 0.3
+			without[i][j] *= 0.3
+		}
+	}
+	with[7], without[7] = []float64{1, 0, -1}, nil
+	for side, windows := range [2][2][][]float64{{with, without}, {without, with}} {
+		var z []float64
+		var steps int
+		for run := range runs {
+			epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1)}, "audit", uint64(run+1), [16]byte{}, [32]byte{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := dp.NewTranscript([32]byte{1})
+			first := &witness{noise: epoch.Step(1, &h), subject: subject}
+			a := closeWindow(t, r, windows[0], first)
+			steps = r.solver.(*newtonSolver).trace.steps
+			second := &replay{first: first.rows, subject: subject}
+			b := closeWindow(t, r, windows[1], second)
+			if second.fault != nil || !equalValues(a, b) {
+				t.Fatalf("run %d: the transcript can't be replayed: %v", run, second.fault)
+			}
+			if d := math.Sqrt(second.square) / mu; d > 1+1e-9 || d < 0.98 {
+				t.Fatalf("run %d: the windows are %.6f of μ apart", run, math.Sqrt(second.square)/mu)
+			}
+			z = append(z, second.product/math.Sqrt(second.square))
+		}
+		if err := stattest.Variance(z, stattest.Alpha); err != nil {
+			t.Errorf("side %d: log likelihood ratio: %v", side, err)
+		}
+		if err := stattest.Mean(z, 0, 1, stattest.Alpha); err != nil {
+			t.Errorf("side %d: log likelihood ratio: %v", side, err)
+		}
+		t.Logf("side %d: %d runs of %d steps", side, runs, steps)
+	}
+}
+
+func equalValues(a, b *dp.Release) bool {
+	for i, v := range a.Values {
+		for j, x := range v.Data {
+			if x != b.Values[i].Data[j] {
+				return false
+			}
+		}
+	}
+	return len(a.Values) > 0 && len(a.Values) == len(b.Values)
+}
+
+// witness passes noise on, moved to the middle of what rounds to the same integers, and
+// keeps what it hid and what it was.
+type witness struct {
+	noise   dp.Noise
+	subject *audit.Subject
+	rows    []witnessed
+}
+
+type witnessed struct {
+	array  string
+	hidden []int64
+	z      []float64
+}
+
+func (w *witness) Row(array string, hidden []int64) dp.Row {
+	z := make([]float64, len(hidden))
+	w.noise.Row(array, hidden).Fill(z)
+	desc, _ := w.subject.Array(array, 1)
+	for j := range z {
+		sd := desc.Deviations[min(j, len(desc.Deviations)-1)]
+		z[j] = math.Floor(sd*z[j]+0.5) / sd
+	}
+	w.rows = append(w.rows, witnessed{array, append([]int64(nil), hidden...), z})
+	return fixedRow{z: z}
+}
+
+// replay is the noise under which a neighbour releases what the first window did: the
+// integers of the first noise, moved by what the rows differ in.
+type replay struct {
+	first           []witnessed
+	subject         *audit.Subject
+	square, product float64 // of the moves, and of moves and draws, in deviations
+	fault           error
+}
+
+func (r *replay) Row(array string, hidden []int64) dp.Row {
+	if len(r.first) == 0 || r.first[0].array != array {
+		r.fault = fmt.Errorf("array %s is opened out of turn", array)
+		return zeroNoise{}
+	}
+	before := r.first[0]
+	r.first = r.first[1:]
+	desc, _ := r.subject.Array(array, 1)
+	z := make([]float64, len(hidden))
+	for j, k := range hidden {
+		sd := desc.Deviations[min(j, len(desc.Deviations)-1)]
+		moved := float64(before.hidden[j]-k) / sd
+		r.square += moved * moved
+		r.product += moved * before.z[j]
+		z[j] = before.z[j] + moved
+	}
+	return fixedRow{z: z}
+}
+
+// fixedRow is a row of given numbers.
+type fixedRow struct {
+	zeroNoise
+	z []float64
+}
+
+func (f fixedRow) At(j int) float64   { return f.z[j] }
+func (f fixedRow) Fill(dst []float64) { copy(dst, f.z) }
+
+// sketchUnder is a sketch of a window under audit: rows N(0, Σ) with the Σ that is
+// claimed, drawn by along.
+type sketchUnder struct {
+	covariance *mat.SymDense
+	along      func(v []float64, row dp.Row) (sum float64, rows int)
+}
+
+func (s sketchUnder) Covariance() *mat.SymDense { return s.covariance }
+
+func (s sketchUnder) Along(v []float64, run uint64) (float64, int, error) {
+	e, err := dp.NewEpoch(&[32]byte{9}, &[32]byte{8}, "audit", run+1, [16]byte{}, [32]byte{})
+	if err != nil {
+		return 0, 0, err
+	}
+	h := dp.NewTranscript([32]byte{2})
+	sum, rows := s.along(v, e.Step(1, &h).Row("sketch", nil))
+	return sum, rows, nil
+}
+
+// lonely is a window of which one record alone has a direction that the others have
+// hardly any variance in: the record that a sketch shows most.
+func lonely() *Data {
+	w := window(50, 3, 11)
+	for i := range w.Len() {
+		w.row(i)[2] /= 40
+	}
+	copy(w.row(4), []float64{0, 0, 1})
+	return w
+}
+
+// auditSketches returns the report on sketches of a window, and of it without the record
+// that they show most; build makes sketches of either.
+func auditSketches(t *testing.T, w *Data, gamma, eta2 float64, build func(w *Data) sketchUnder) *audit.SketchReport {
+	t.Helper()
+	record, _, err := audit.Leverage(mat.NewDense(w.Len(), w.dim, append([]float64(nil), w.x...)), eta2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	neighbour := w.clone()
+	clear(neighbour.row(record))
+	r, err := audit.Sketches(build(w), build(neighbour), gamma, 20, stattest.Alpha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const auditGamma, auditRows = 5, 200
+
+// dense is Gaussian mixing, and drawn its square as a Wishart matrix, at η².
+func dense(eta2 float64, drawn bool) func(w *Data) sketchUnder {
+	return func(w *Data) sketchUnder {
+		d := w.dim
+		upper := sumsOf(w).gram()
+		s := sketchUnder{covariance: mat.NewSymDense(d, full(upper, d, eta2))}
+		s.along = func(v []float64, row dp.Row) (sum float64, rows int) {
+			if drawn {
+				l := full(upper, d, eta2)
+				cholesky(l, d)
+				total := make([]float64, d*d)
+				drawWishart(l, d, auditRows, row).add(total, d)
+				for i := range v {
+					sum += v[i] * dot(total[i*d:][:d], v)
+				}
+				return sum, auditRows
+			}
+			mixed := gaussianMix(w, auditRows, math.Sqrt(eta2), row)
+			for i := range auditRows {
+				p := dot(mixed[i*d:][:d], v)
+				sum += p * p
+			}
+			return sum, auditRows
+		}
+		return s
+	}
+}
+
+// fast is FastMix of fixed released levels at η̃².
+func fast(transform *srht, eta2 float64) func(w *Data) sketchUnder {
+	return func(w *Data) sketchUnder {
+		z, _ := transform.apply(w.x, w.dim)
+		return dense(eta2, true)(&Data{dim: w.dim, x: z, y: make([]float64, len(transform.rows))})
+	}
+}
+
+// fastBound is the γ of a dense row that is as private as a FastMix row at γ: the
+// larger of the two eigenvalues by which its covariance may shrink.
+func fastBound(gamma float64) float64 { return 2 * gamma / (1 + math.Sqrt2) }
+
+// TestSketches audits Gaussian mixing, the square of IHM's sketch and FastMix at γ = 5.
+func TestSketches(t *testing.T) {
+	t.Parallel()
+	w := lonely()
+	eta2 := auditGamma - leastEigenvalue(sumsOf(w).gram(), 3)
+	for _, drawn := range []bool{false, true} {
+		r := auditSketches(t, w, auditGamma, eta2, dense(eta2, drawn))
+		if err := r.Err(); err != nil {
+			t.Errorf("drawn %t: %v", drawn, err)
+		}
+		if math.Abs(r.Claimed-(1-1./auditGamma)) > 0.01 || r.Finds > 2.05 {
+			t.Errorf("the record shows as much as %.4f, and the audit finds %.3f/γ only", r.Claimed, r.Finds)
+		}
+	}
+	x, transform, levels := distorted(t)
+	r := auditSketches(t, x, fastBound(auditGamma), levels.square, fast(transform, levels.square))
+	if err := r.Err(); err != nil {
+		t.Errorf("FastMix: %v", err)
+	}
+}
+
+// distorted returns a window of one feature and a transform of it to few rows, of a
+// thousand the one in which a record matters most beside what it does to XᵀX, and the
+// noise that it asks for.
+func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
+	t.Helper()
+	w = NewData(1, 50)
+	for i := range 50 {
+		w.Add([]float64{0.3 * math.Cos(float64(i))}, 0)
+	}
+	w.row(4)[0] = 1
+	least := 1.0
+	for seed := range uint64(1000) {
+		s := drawSRHT(50, 3, newQuick(seed))
+		z, m := s.apply(w.x, 1)
+		square := gramOf(z, 1)[0]
+		neighbour := w.clone()
+		clear(neighbour.row(4))
+		z, _ = s.apply(neighbour.x, 1)
+		if ratio := (gramOf(z, 1)[0] + max(0, auditGamma-square)) / max(auditGamma, square); ratio < least {
+			n := FastNoise{Gamma: auditGamma}
+			l, err := n.levels(m, s.coherence(), square, func(_ string, x, _ float64) (float64, error) { return x, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			least, transform, levels = ratio, s, l
+		}
+	}
+	return w, transform, levels
+}
+
+// TestSketchMutants shows that the audit of sketches finds noise calibrated to less than
+// γ, units that are mixed up where a sketch goes without noise, η² scaled by a norm bound
+// a second time, and a coherence that is left out.
+func TestSketchMutants(t *testing.T) {
+	t.Parallel()
+	w := lonely()
+	lambda := leastEigenvalue(sumsOf(w).gram(), 3)
+	eta2 := auditGamma - lambda
+	x, transform, levels := distorted(t)
+	z, m := transform.apply(x.x, 1)
+	without := max(0, auditGamma-gramOf(z, 1)[0]) // C² = 1 + 2m̂ taken for 1
+	// λ̃ ≥ γ compared without C² = 2: rows without noise at half of γ, here with so much
+	// that they are.
+	half := auditGamma/2. - lambda
+	for name, r := range map[string]*audit.SketchReport{
+		"γ below what is required":         auditSketches(t, w, auditGamma, eta2-auditGamma/2., dense(eta2-auditGamma/2., true)),
+		"dynamic k without the norm bound": auditSketches(t, w, auditGamma, half, dense(half, true)),
+		// For a bound of ½ on rows: η̃·½, where η̃ has the bound already.
+		"η² scaled twice":    auditSketches(t, w, auditGamma, eta2/4, dense(eta2/4, false)),
+		"coherence left out": auditSketches(t, x, fastBound(auditGamma), without, fast(transform, without)),
+	} {
+		if r.Ratio <= r.High {
+			t.Errorf("%s: ratio %.4f, must be above %.4f to be found; the rows' claim is %.4f", name, r.Ratio, r.High, 1/r.Claimed)
+		}
+		t.Logf("%s: ratio %.4f of at most %.4f", name, r.Ratio, r.High)
+	}
+	t.Logf("coherence left out: m̂ = %.3f, η² = %.3f for %.3f", m, without, levels.square)
+}

@@ -1,0 +1,126 @@
+package sketch
+
+import (
+	"runtime"
+	"sync"
+
+	"streamdp/internal/gram"
+)
+
+// Sums are all that least squares asks of a window, Σ [x, y][x, y]ᵀ, and the number of
+// its rows. They grow row by row in O(d²) memory, and those of a window are the sums
+// of those of its blocks.
+type Sums struct {
+	dim, n int
+	sum    *gram.Sum
+	row    []float64
+}
+
+// NewSums returns the sums of no rows of dim features.
+func NewSums(dim int) *Sums {
+	return &Sums{dim: dim, sum: gram.NewSum(dim + 1), row: make([]float64, dim+1)}
+}
+
+// Add adds a row of a window.
+func (s *Sums) Add(x []float64, y float64) {
+	copy(s.row, x)
+	s.row[s.dim] = y
+	s.sum.Add(s.row)
+	s.n++
+}
+
+// addRows adds rows lo … hi−1 of a window, a few at a time.
+func (s *Sums) addRows(w *Data, lo, hi int) {
+	const few = 16
+	rows := make([]float64, few*(s.dim+1))
+	for ; lo < hi; lo += few {
+		n := min(few, hi-lo)
+		for i := range n {
+			row := rows[i*(s.dim+1):][:s.dim+1]
+			row[copy(row, w.row(lo+i))] = w.y[lo+i]
+		}
+		s.sum.Add(rows[:n*(s.dim+1)])
+		s.n += n
+	}
+}
+
+// Merge adds the sums of another block of rows.
+func (s *Sums) Merge(o *Sums) {
+	s.sum.Merge(o.sum)
+	s.n += o.n
+}
+
+// Reset empties the sums.
+func (s *Sums) Reset() {
+	s.sum.Reset()
+	s.n = 0
+}
+
+// Len returns the number of rows.
+func (s *Sums) Len() int { return s.n }
+
+// joint returns Σ [x, y][x, y]ᵀ, upper triangle row by row.
+func (s *Sums) joint() []float64 { return s.sum.Upper() }
+
+// gram returns Σ xxᵀ, upper triangle row by row.
+func (s *Sums) gram() []float64 {
+	upper := make([]float64, 0, s.dim*(s.dim+1)/2)
+	joint := s.joint()
+	for i := range s.dim {
+		upper = append(upper, joint[:s.dim-i]...)
+		joint = joint[s.dim-i+1:]
+	}
+	return upper
+}
+
+// xy returns Σ xy.
+func (s *Sums) xy() []float64 {
+	xy := make([]float64, s.dim)
+	joint := s.joint()
+	for i := range xy {
+		xy[i] = joint[s.dim-i]
+		joint = joint[s.dim-i+1:]
+	}
+	return xy
+}
+
+// segments is into how many parts a window is cut, whatever the number of processors,
+// so that the bits of a sum do not depend on it.
+const segments = 8
+
+// sumsOf returns the sums over a window, in the same order of additions on every
+// machine.
+func sumsOf(w *Data) *Sums {
+	var parts [segments]*Sums
+	each(segments, func(i int) {
+		s := NewSums(w.dim)
+		s.addRows(w, i*w.Len()/segments, (i+1)*w.Len()/segments)
+		s.joint()
+		parts[i] = s
+	})
+	for _, s := range parts[1:] {
+		parts[0].Merge(s)
+	}
+	return parts[0]
+}
+
+// eigenError bounds by how much an eigenvalue of the Gram matrix of n rows of squared
+// norm at most bound is off when it is computed: by sums, then by rotations, with room
+// to spare.
+func eigenError(n, d int, bound float64) float64 {
+	return bound * (gram.Error(n, segments) + float64(n)*float64(d)*0x1p-48)
+}
+
+// each calls f(0) … f(n−1), on all processors.
+func each(n int, f func(i int)) {
+	workers := min(runtime.GOMAXPROCS(0), n)
+	var group sync.WaitGroup
+	for w := range workers {
+		group.Go(func() {
+			for i := w; i < n; i += workers {
+				f(i)
+			}
+		})
+	}
+	group.Wait()
+}
