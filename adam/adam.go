@@ -55,9 +55,9 @@ import (
 // computed from them and from public numbers. The number of records in each slot
 // is public, valid or not.
 //
-// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C; memory
-// of 24 to 56 bytes a parameter, and 24 a buffer. From 2¹⁶ parameters on both use
-// all processors. Add allocates nothing for fewer.
+// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C; memory of
+// 56 to 80 bytes a parameter, and 16 a buffer and 8 an array with correlated noise.
+// From 2¹⁶ parameters on both use all processors. Add allocates nothing for fewer.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"

@@ -104,7 +104,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	}
 	m.r = &runner{d: d, s: s, task: Task{s.Name, 0}, store: st, log: d.log, troubles: map[string]string{}}
 	m.r.status.Store(&TaskStatus{})
-	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0); err != nil {
+	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	m.restart()

@@ -208,7 +208,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err != nil {
 		return err
 	}
-	incarnation, err := r.incarnation(ctx, src, req.SameLog)
+	incarnation, anchor, err := r.incarnation(ctx, src, req.SameLog)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(epoch)), file) }); err != nil {
 		return err
 	}
-	if err := r.begin(ctx, m, file, mech, output); err != nil {
+	if err := r.begin(ctx, m, file, mech, output, anchor); err != nil {
 		return err
 	}
 	if err := r.unmark(ctx, epoch); err != nil {
@@ -342,8 +342,12 @@ func (r *runner) unmark(ctx context.Context, epoch uint64) error {
 	return r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, openingName(epoch)) })
 }
 
-// begin writes the first checkpoint of an epoch.
-func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mechanism, output int64) error {
+// begin writes the first checkpoint of an epoch. anchor is a record by which the
+// log is known, nil where there is none; one before the epoch counts.
+func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mechanism, output int64, anchor *kafka.Anchor) error {
+	if anchor != nil && anchor.Offset >= m.Base {
+		anchor = nil
+	}
 	state, err := mech.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -351,7 +355,7 @@ func (r *runner) begin(ctx context.Context, m *manifest, file []byte, mech *mech
 	return r.write(ctx, func() error {
 		return r.store.commit(&checkpoint{
 			epoch: m.Epoch, manifest: sha256.Sum256(file),
-			position: kafka.Position{Next: m.Base, LeaderEpoch: -1}, transcript: transcriptOf(file),
+			position: kafka.Position{Next: m.Base, LeaderEpoch: -1, Anchor: anchor}, transcript: transcriptOf(file),
 			outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
 			ledger: r.d.ledger.headHash(), build: build(), state: state,
 		})
@@ -413,7 +417,7 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 		if err := r.recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := r.begin(ctx, m, file, mech, unknownOutput); err != nil {
+		if err := r.begin(ctx, m, file, mech, unknownOutput, nil); err != nil {
 			return nil, err
 		}
 		if cp, err = r.store.load(); err != nil {
@@ -617,8 +621,9 @@ func (r *runner) anchorMAC(hash [32]byte) string {
 // incarnation returns the number under which the ledger counts this log: the
 // last one where the record that the last epoch ended with is still there, and
 // the next one where it is not, or nothing proves it. sameLog is the operator's
-// word for what retention, or a lost checkpoint, took the proof of.
-func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uint64, error) {
+// word for what retention, or a lost checkpoint, took the proof of. With the
+// number comes that record, where it is there.
+func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
 	n := uint64(1)
 	var last *Entry   // the newest close of this incarnation with an anchor
 	unproven := false // a later one covers records and has none
@@ -643,7 +648,7 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 	}
 	log, err := r.offsets(ctx, src.Topic)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	// same, other or gone: what the log says to a record that was read from it.
 	const (
@@ -661,7 +666,7 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 		found := other
 		err := r.read(ctx, src.Topic, int32(src.Partition), offset, func(rec *kafka.Record) error {
 			if rec.Offset == offset && is(rec.Hash()) {
-				found = same
+				found, anchor = same, kafka.AnchorOf(rec)
 			}
 			return errStop
 		})
@@ -687,32 +692,32 @@ func (r *runner) incarnation(ctx context.Context, src Source, sameLog bool) (uin
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if cp == nil || cp.position.Anchor == nil {
 			continue // it has read nothing
 		}
 		a := cp.position.Anchor
 		if found, err := look(a.Offset, func(h [32]byte) bool { return h == a.Hash }); err != nil || found == other {
-			return n + 1, err
+			return n + 1, nil, err
 		}
 	}
 	if last == nil && !unproven {
-		return n, nil
+		return n, anchor, nil
 	}
 	found := gone
 	if last != nil {
 		if found, err = look(last.AnchorOffset, func(h [32]byte) bool { return r.anchorMAC(h) == last.Anchor }); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	if found == same && unproven {
 		found = gone
 	}
 	if found == same || found == gone && sameLog {
-		return n, nil
+		return n, anchor, nil
 	}
-	return n + 1, nil
+	return n + 1, nil, nil
 }
 
 // checkpointOf reads the last commit of a task that may be running: one that is

@@ -626,6 +626,32 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 }
 
+// TestLogReplacedBeforeFirst: an epoch that has read nothing yet knows its log by
+// the record that the one before ended with.
+func TestLogReplacedBeforeFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(ordersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\""))
+	r.produce(0, 400)
+	x := r.start()
+	x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 })
+	x.end()
+	x = r.start()
+	x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+	r.produce(400, 50)
+	x.until("read", func(s TaskStatus) bool { return s.NextOffset == 450 })
+	x.end()
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+		return d.OpenEpoch(ctx, ordersTask, OpenRequest{From: "latest"})
+	}))
+	if e := r.entries(); e[len(e)-1].First != 450 || e[len(e)-1].Incarnation != 1 {
+		t.Errorf("the last epoch: %+v", e[len(e)-1])
+	}
+	r.recreate(7, 600)
+	x = r.start()
+	x.halts(haltReplaced, "epoch open")
+	x.end()
+}
+
 // TestRestoredClosed: a copy that was made while its epoch was closed opens no
 // successor by itself where the output holds one that it does not know, and none
 // of a number that was used.
