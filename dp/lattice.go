@@ -129,6 +129,13 @@ const toNearest = 0
 // round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink
 // and rounded toward zero, and returns its squares as far as they are inside.
 func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
+	dst = dst[:len(x)]
+	if e == 0 && shrink == toNearest { // nearly every record
+		for j, v := range x {
+			dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
+		}
+		return l.squares(dst)
+	}
 	for j, v := range x {
 		if e != 0 {
 			v = math.Ldexp(v, -e)
