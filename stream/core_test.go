@@ -72,7 +72,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 		t.Fatal(err)
 	}
 	s := cfg.Streams[0]
-	mech, err := newMechanism(s, nil)
+	mech, err := newMechanism(s, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	if m.file, err = m.m.encode(); err != nil {
 		t.Fatal(err)
 	}
-	if m.decoder, err = newDecoder(s.Input.Codec, s.Input.Columns); err != nil {
+	if m.decoder, err = newDecoder(s); err != nil {
 		t.Fatal(err)
 	}
 	d := &Daemon{cfg: cfg, metrics: newMetrics(false, "test", true), ledger: &ledger{}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), started: time.Now()}
@@ -117,7 +117,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 func (m *machine) restart() {
 	m.t.Helper()
 	m.restarts++
-	mech, err := newMechanism(m.r.s, m.m.Plan)
+	mech, err := newMechanism(m.r.s, m.m.Plan, nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestCoreSplits(t *testing.T) {
 			got := newMachine(t, toml, 1)
 			largest := max(least, []int{1, 3, 20, 150, 900}[rng.IntN(5)])
 			var err error
-			if got.decoder, err = newDecoder("json", []string{"a", "b", "c"}); err != nil {
+			if got.decoder, err = newDecoder(got.r.s); err != nil {
 				t.Fatal(err)
 			}
 			got.decoder.codecs = got.decoder.codecs[:1+rng.IntN(len(got.decoder.codecs))]
