@@ -29,8 +29,14 @@ var sections = []func(*page) error{momentEstimation}
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
+	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
+	folder := flag.String("kept", "internal/reproduction/kept", "directory of what simulations gave")
 	flag.Parse()
-	if err := write(*out); err != nil {
+	run := func() error { return write(*out) }
+	if *simulated != "" {
+		run = func() error { return simulate(*simulated, *folder) }
+	}
+	if err := run(); err != nil {
 		log.Fatal("reproduction: ", err)
 	}
 }
