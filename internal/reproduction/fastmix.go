@@ -6,7 +6,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"streamdp/dp"
@@ -71,7 +73,7 @@ type fastFamily struct {
 
 // fastCell is one solver at one budget.
 type fastCell struct {
-	// Risk is ‖X(θ−θ*)‖²/n; Seconds the shortest time of one solution, on one processor.
+	// Risk is ‖X(θ−θ*)‖²/n; Seconds the least processor time of one solution.
 	Risk    statistic `json:"risk"`
 	Seconds float64   `json:"seconds"`
 	Trials  int       `json:"trials"`
@@ -95,7 +97,8 @@ func simulateFast(n int, budgets []float64) ([]fastFamily, error) {
 	return all, nil
 }
 
-func (w *window) compareFast(name string, budgets []float64) (*fastFamily, error) {
+// compareFast solves the window by those solvers, or by all if none is named.
+func (w *window) compareFast(name string, budgets []float64, keys ...string) (*fastFamily, error) {
 	n, d := len(w.y), len(w.x[0])
 	best, err := w.best()
 	if err != nil {
@@ -115,6 +118,9 @@ func (w *window) compareFast(name string, budgets []float64) (*fastFamily, error
 		return sum / float64(n)
 	}
 	for _, s := range fastSolvers() {
+		if len(keys) > 0 && !slices.Contains(keys, s.key) {
+			continue
+		}
 		use := budgets
 		if s.budgets != nil {
 			use = s.budgets
@@ -129,12 +135,13 @@ func (w *window) compareFast(name string, budgets []float64) (*fastFamily, error
 			least := time.Duration(math.MaxInt64)
 			for range s.trials {
 				fit.add(w)
-				begun := time.Now()
+				runtime.GC() // of what came before
+				begun := processorTime()
 				theta, err := fit.close()
 				if err != nil {
 					return nil, err
 				}
-				least = min(least, time.Since(begun))
+				least = min(least, processorTime()-begun)
 				if theta == nil {
 					risk.failed++
 				} else {
@@ -153,7 +160,10 @@ func (w *window) compareFast(name string, budgets []float64) (*fastFamily, error
 // and z ~ N(0, 0.1), scaled into the unit ball: x uniform on the sphere, or normal with
 // covariance 2·0.99^|i−j|.
 func synthetic(family string, n, d int) *window {
-	source := rand.New(rand.NewPCG(19, 5))
+	// The paper does not say its θ₀. With 39, correlated rows have nearly its ratio of
+	// ‖Y‖² to what least squares leaves; on the sphere all θ₀ are alike.
+	seed := map[string]uint64{"sphere": 5, "correlated": 39}[family]
+	source := rand.New(rand.NewPCG(19, seed))
 	normal := func() []float64 {
 		x := make([]float64, d)
 		for j := range x {
@@ -196,7 +206,7 @@ func fastMixing(p *page) error {
 	}
 	p.text(`## Lev, Shenfeld, Srinivasan, Ligett, Wilson: The Fast Mixing Mechanism for Differential Privacy
 
-Its synthetic families, n = 2^19, d = 32, T = %d, zero-out, δ = 1/n², scaled by the data's own norms as there. Excess risk is ‖X(θ−θ*)‖²/n; "paper" as above. r is k₂ over max(d, log(4T/ϱ)). Time is the shortest of a few solutions, on one processor, in which the window lies in memory: a ratio to compare, no promise.
+Its synthetic families, n = 2^19, d = 32, T = %d, zero-out, δ = 1/n², scaled by the data's own norms as there. Excess risk is ‖X(θ−θ*)‖²/n; "paper" as above. r is k₂ over max(d, log(4T/ϱ)). Time is the least processor time of a few solutions, on one processor, of a window that lies in memory: ratios to compare, no promises.
 The paper's real sets (Beijing, YearMSD, Black Friday, Rossman, airline) are in no copy here.
 `, fastIterations)
 	for _, f := range all {
@@ -254,4 +264,14 @@ func (s statistic) plusMinus() string {
 		return num(s.Mean)
 	}
 	return fmt.Sprintf("%s ± %.1g", num(s.Mean), s.Half)
+}
+
+// processorTime returns the processor time that the program has taken, to which other
+// programs do not add.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err) // of a valid call
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -27,6 +27,7 @@ type simulation struct {
 var simulations = []simulation{
 	{"refits", func() (any, error) { return simulateRefits(refitSets, refitBudgets) }},
 	{"fastmix", func() (any, error) { return simulateFast(fastRows, fastBudgets) }},
+	{"windows", func() (any, error) { return simulateWindows([]string{"elevators", "pol"}) }},
 }
 
 func simulationNames() string {

@@ -24,7 +24,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation}
+var sections = []func(*page) error{momentEstimation, hessianMixing, fastMixing, refitWindows}
 
 func main() {
 	log.SetFlags(0)
