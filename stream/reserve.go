@@ -42,7 +42,7 @@ func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
 			if other.Input.Topic != s.Input.Topic {
 				continue
 			}
-			m, err := newMechanism(other, nil)
+			m, err := newMechanism(other, nil, nil)
 			if err != nil {
 				return nil, err
 			}

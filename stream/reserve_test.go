@@ -148,7 +148,7 @@ func TestReserve(t *testing.T) {
 	}
 	d, err := Describe(c.Stream("b"))
 	must(t, err)
-	m, err := newMechanism(c.Stream("a"), nil)
+	m, err := newMechanism(c.Stream("a"), nil, nil)
 	must(t, err)
 	if n := a.Sketches.Rows; n < 216 || !(a.Mu > m.Cost().Mu) || d.Epsilon != 1 {
 		t.Errorf("%d rows are set aside, and %g for Gaussians", n, a.Mu)

@@ -27,7 +27,6 @@ type simulation struct {
 var simulations = []simulation{
 	{"refits", func() (any, error) { return simulateRefits(refitSets, refitBudgets) }},
 	{"fastmix", func() (any, error) { return simulateFast(fastRows, fastBudgets) }},
-	{"windows", func() (any, error) { return simulateWindows([]string{"elevators", "pol"}) }},
 }
 
 func simulationNames() string {
@@ -108,7 +107,7 @@ func (s *sample) add(x float64) {
 	s.square += x * x
 }
 
-// statistic returns the mean and 1.96 standard errors, times scale, to six digits: all
+// statistic returns the mean and 1.96 standard errors, times scale, to nine digits: all
 // that a file need hold.
 func (s *sample) statistic(scale float64) statistic {
 	if s.n == 0 {
@@ -120,11 +119,11 @@ func (s *sample) statistic(scale float64) statistic {
 	return statistic{Mean: digits(mean * scale), Half: digits(half * scale), Failed: s.failed}
 }
 
-// digits rounds to six digits.
+// digits rounds to nine digits.
 func digits(x float64) float64 {
 	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
 		return 0
 	}
-	unit := math.Pow(10, 5-math.Floor(math.Log10(math.Abs(x))))
+	unit := math.Pow(10, 8-math.Floor(math.Log10(math.Abs(x))))
 	return math.Round(x*unit) / unit
 }

@@ -24,7 +24,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, hessianMixing, fastMixing, refitWindows}
+var sections = []func(*page) error{momentEstimation, momentStreams, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)
@@ -32,7 +32,7 @@ func main() {
 	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
 	folder := flag.String("kept", "internal/reproduction/kept", "directory of what simulations gave")
 	flag.Parse()
-	run := func() error { return write(*out) }
+	run := func() error { return write(*out, *out) }
 	if *simulated != "" {
 		run = func() error { return simulate(*simulated, *folder) }
 	}
@@ -41,8 +41,13 @@ func main() {
 	}
 }
 
-func write(out string) error {
+// write writes the page and its figures to out. Parts that this run cannot
+// compute are those of the page in the folder kept.
+func write(out, kept string) error {
 	p := &page{figures: filepath.Join(out, "reproduction")}
+	if old, err := os.ReadFile(filepath.Join(kept, "reproduction.md")); err == nil {
+		p.kept = string(old)
+	}
 	if err := os.MkdirAll(p.figures, 0o755); err != nil {
 		return err
 	}
@@ -65,6 +70,21 @@ Squared errors are expected values, summed over all releases. [errata.md](errata
 type page struct {
 	b       strings.Builder
 	figures string
+	kept    string // the page as it was
+}
+
+// keep copies the part under a heading, to the next heading, from the page as it
+// was: it needs data that are no part of the project.
+func (p *page) keep(heading string) error {
+	_, part, found := strings.Cut(p.kept, "\n"+heading+"\n")
+	if !found {
+		return fmt.Errorf("%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
+	}
+	for _, next := range []string{"\n## ", "\n### "} {
+		part, _, _ = strings.Cut(part, next)
+	}
+	p.text("%s\n%s", heading, strings.TrimSuffix(part, "\n"))
+	return nil
 }
 
 func (p *page) text(format string, args ...any) {

@@ -267,7 +267,7 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		rows = append(rows, row)
 	}
 	p.table(head, rows)
-	p.text("%s\n", comparison(all))
+	p.text("%s\n", newtonAgainst(all))
 	for _, part := range []struct {
 		title string
 		of    func(*refitErrors) map[string][]statistic
@@ -332,8 +332,8 @@ func (s statistic) short() string {
 	return v
 }
 
-// comparison says how newton does against the others.
-func comparison(all []refitErrors) string {
+// newtonAgainst says how newton does against the others.
+func newtonAgainst(all []refitErrors) string {
 	text := ""
 	for _, part := range []struct {
 		title string
