@@ -317,12 +317,11 @@ func (l Lattice) Radius(d int) float64 {
 //
 // All numbers are integers below 2⁵³, which float64 adds without rounding in any
 // order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
-// squares are exact as well while their sum is, so for K ≤ 2²⁶ the test is exact. For
-// larger K the squares are rounded, and ‖k‖₂ ≤ K·(1 + (d+4)·2⁻⁵⁴). sum and x have equal
-// length.
+// squares are exact as well while their sum is, so for K ≤ 2²⁶ the test is. For larger K
+// they are rounded, and it gives away what they may err by: less than Radius leaves. sum
+// and x have equal length.
 //
-// Privacy: as Quantise, up to that factor, for which the caller's noise must have room;
-// the caller clips, the test makes sure of it.
+// Privacy: as Quantise; the caller clips, the test makes sure of it.
 // Cost: O(d), one pass, no allocation.
 //
 // It panics if an entry of scale·x is not below 2⁵⁰: then sum is lost.
@@ -343,8 +342,11 @@ func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 		sum[i] += k
 		even += float64(k * k)
 	}
-	square := even + odd
-	if square <= float64(l.K)*float64(l.K) {
+	square, limit := even+odd, float64(l.K)*float64(l.K)
+	if l.K > 1<<26 {
+		limit *= 1 - float64(n+8)*0x1p-53
+	}
+	if square <= limit {
 		return true
 	}
 	if !(square < 1<<100) {
