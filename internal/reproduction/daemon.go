@@ -39,7 +39,20 @@ type release struct {
 	Step   uint64
 	Values map[string]struct {
 		Data []float64
+		SE   spreads
 	}
+}
+
+// spreads are standard errors: one for each entry, or one for all of them.
+type spreads []float64
+
+func (s *spreads) UnmarshalJSON(b []byte) error {
+	var all float64
+	if json.Unmarshal(b, &all) == nil {
+		*s = []float64{all}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]float64)(s))
 }
 
 // value returns a released value, nil where there is none of the name.

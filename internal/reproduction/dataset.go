@@ -88,9 +88,21 @@ func (s *regressionSet) scaled(row []float64) []float64 {
 	return z
 }
 
-// passage is one of the training rows, with a mechanism's tables.
-func (s *regressionSet) passage(seed uint64, format string, args ...any) *passage {
-	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed, tables: fmt.Sprintf(format, args...)}
+// passage is one of the training rows, under zero-out and δ = 10⁻⁶, by the
+// mechanism whose table is given from its name on: the set adds target, bounds and
+// radius.
+func (s *regressionSet) passage(seed uint64, epsilon float64, mechanism string) *passage {
+	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed, tables: fmt.Sprintf(`[stream.data.privacy]
+epsilon = %g
+delta = 1e-6
+adjacency = "zero-out"
+limit_epsilon = %g
+[stream.data.%s
+target = "y"
+clip_x = %g
+clip_y = %g
+radius = 5.0
+`, epsilon, epsilon, mechanism, s.clipX, s.clipY)}
 }
 
 // score returns the part of the held-out targets' variance that coefficients in
