@@ -24,7 +24,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, momentStreams, onlineRegression}
+var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, onlineRegression}
 
 func main() {
 	log.SetFlags(0)
@@ -53,11 +53,15 @@ What the papers' figures show, computed again with this library. "Paper" is what
 Squared errors are expected values, summed over all releases. [errata.md](errata.md) has what is wrong in the papers, and the tests that show it.
 `)
 	for _, section := range sections {
+		// One empty line between sections, however they end.
+		text := strings.TrimRight(p.b.String(), "\n")
+		p.b.Reset()
+		p.text("%s\n", text)
 		if err := section(p); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(p.b.String()), 0o644)
+	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(strings.TrimRight(p.b.String(), "\n")+"\n"), 0o644)
 }
 
 // page is reproduction.md as far as it is written.
@@ -77,7 +81,7 @@ func (p *page) keep(heading string) error {
 	for _, next := range []string{"\n## ", "\n### "} {
 		part, _, _ = strings.Cut(part, next)
 	}
-	p.text("%s\n%s", heading, strings.TrimSuffix(part, "\n"))
+	p.text("%s\n%s\n", heading, strings.TrimRight(part, "\n"))
 	return nil
 }
 
