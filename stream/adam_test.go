@@ -342,7 +342,8 @@ func TestOwnSize(t *testing.T) {
 }
 
 // TestTenMillion is TestOwnSize with ten million parameters, whose gradients take 40 MB
-// each. It takes half a minute and 3 GB, and runs with STREAMDP_SLOW=1.
+// each. It takes half a minute and, with the broker and what is read back, 5 GB, and
+// runs with STREAMDP_SLOW=1.
 func TestTenMillion(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
