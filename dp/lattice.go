@@ -312,15 +312,17 @@ func (l Lattice) Radius(d int) float64 {
 }
 
 // Accumulate adds the nearest lattice point k of scale·x to sum, scale in
-// lattice units, if ‖k‖₂ ≤ K, tested exactly. Otherwise it leaves sum as it was and
+// lattice units, if ‖k‖₂ ≤ K. Otherwise it leaves sum as it was and
 // returns false. A vector within Radius is always added.
 //
 // All numbers are integers below 2⁵³, which float64 adds without rounding in any
 // order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
-// squares are exact as well while their sum is, and what is larger than K² is so in
-// float64 too. sum and x have equal length.
+// squares are exact as well while their sum is, so for K ≤ 2²⁶ the test is exact. For
+// larger K the squares are rounded, and ‖k‖₂ ≤ K·(1 + (d+4)·2⁻⁵⁴). sum and x have equal
+// length.
 //
-// Privacy: as Quantise; the caller clips, the test makes sure of it.
+// Privacy: as Quantise, up to that factor, for which the caller's noise must have room;
+// the caller clips, the test makes sure of it.
 // Cost: O(d), one pass, no allocation.
 //
 // It panics if an entry of scale·x is not below 2⁵⁰: then sum is lost.

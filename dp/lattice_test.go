@@ -299,6 +299,31 @@ func TestAccumulateFarOutside(t *testing.T) {
 	}
 }
 
+// TestAccumulateRounds: on the finest lattices squares are rounded, and what passes is
+// longer than K by no more than is said.
+func TestAccumulateRounds(t *testing.T) {
+	l := Lattice{Exp: -30, K: 1 << 30}
+	for _, d := range []int{3, 40, 4000} {
+		x := make([]float64, d)
+		longest := 0.0 // Σk² − K² of what was added
+		for i := range 60 {
+			x[0] = float64(l.K)
+			square := 0.0
+			for j := 2; j < d; j += 2 { // added after K², where they are lost
+				x[j] = float64(i)
+				square += float64(i * i)
+			}
+			if l.Accumulate(make([]float64, d), x, 1) {
+				longest = square
+			}
+		}
+		k := float64(l.K)
+		if most := 2 * k * k * float64(d+4) * 0x1p-54; longest > most || longest == 0 {
+			t.Errorf("%d coordinates: a squared norm of K² + %g is added, must be at most %g more", d, longest, most)
+		}
+	}
+}
+
 // BenchmarkAccumulate measures quantising a record into a sum in one pass.
 func BenchmarkAccumulate(b *testing.B) {
 	for _, d := range []int{10, 100} {

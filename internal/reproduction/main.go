@@ -24,13 +24,19 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, onlineRegression}
+var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
+	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
+	folder := flag.String("kept", "internal/reproduction/kept", "directory of what simulations gave")
 	flag.Parse()
-	if err := write(*out, *out); err != nil {
+	run := func() error { return write(*out, *out) }
+	if *simulated != "" {
+		run = func() error { return simulate(*simulated, *folder) }
+	}
+	if err := run(); err != nil {
 		log.Fatal("reproduction: ", err)
 	}
 }
@@ -53,15 +59,11 @@ What the papers' figures show, computed again with this library. "Paper" is what
 Squared errors are expected values, summed over all releases. [errata.md](errata.md) has what is wrong in the papers, and the tests that show it.
 `)
 	for _, section := range sections {
-		// One empty line between sections, however they end.
-		text := strings.TrimRight(p.b.String(), "\n")
-		p.b.Reset()
-		p.text("%s\n", text)
 		if err := section(p); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(strings.TrimRight(p.b.String(), "\n")+"\n"), 0o644)
+	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(p.b.String()), 0o644)
 }
 
 // page is reproduction.md as far as it is written.
@@ -74,14 +76,14 @@ type page struct {
 // keep copies the part under a heading, to the next heading, from the page as it
 // was: it needs data that are no part of the project.
 func (p *page) keep(heading string) error {
-	_, part, found := strings.Cut(p.kept, "\n"+heading+"\n")
+	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // the end is a heading too
 	if !found {
 		return fmt.Errorf("%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
 	}
 	for _, next := range []string{"\n## ", "\n### "} {
 		part, _, _ = strings.Cut(part, next)
 	}
-	p.text("%s\n%s\n", heading, strings.TrimRight(part, "\n"))
+	p.text("%s\n%s", heading, part)
 	return nil
 }
 
