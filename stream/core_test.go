@@ -299,6 +299,8 @@ func TestCoreSplits(t *testing.T) {
 			rounds = 2 // a commit a record
 		case slices.Contains(machineRefits, toml):
 			rounds, least = 3, 20 // a restart calibrates
+		case slices.Contains(machineRegressions, toml):
+			rounds = 3 // the same, for less
 		}
 		for round := range rounds {
 			got := newMachine(t, toml, 1)
