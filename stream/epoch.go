@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -310,16 +311,32 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 // offset is beyond all offsets has no end.
 func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 	end := int64(-1)
-	if h := r.s.LastStep(); h > 0 {
-		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
-			end = base + int64(last)
-		}
+	if h := r.s.LastStep(); h > 0 && within(mech, h, uint64(math.MaxInt64-base)) {
+		_, last := mech.Range(h)
+		end = base + int64(last)
 	}
 	p := r.s.Privacy
 	return Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 	}
+}
+
+// within reports whether h steps surely end within so many slots. The slots of step h
+// are no proof: a product that is beyond 64 bits is some small number, and an epoch
+// charged up to it would run on where nothing is charged. No step is longer than the
+// longest of the first two and the last two; a difference of products is right whatever
+// they are.
+func within(e Estimator, h, slots uint64) bool {
+	var longest uint64
+	for _, t := range []uint64{1, 2, h - 1, h} {
+		if t > 0 && t <= h {
+			first, end := e.Range(t)
+			longest = max(longest, end-first)
+		}
+	}
+	hi, lo := bits.Mul64(h, longest)
+	return hi == 0 && lo <= slots
 }
 
 // write repeats a write while there is no room for it.
