@@ -50,15 +50,24 @@ func (g *gradients) add(x []float64, r, square, shrink float64) {
 // scale returns the factor that makes features of squared norm square the clipped
 // gradient in lattice steps, and counts the record.
 func (g *gradients) scale(r, square float64) float64 {
-	switch {
-	case square < tiny:
+	if square < tiny {
 		g.inside++
 		return 0
-	case float64(float64(r*r)*square) <= g.square && (math.Abs(r) >= faint || float64(math.Abs(r)*math.Sqrt(square)) <= math.Sqrt(g.square)):
-		g.inside++
-		return float64(r * g.whole)
 	}
-	return math.Copysign(g.one/math.Sqrt(square), r)
+	if math.Abs(r) < faint && float64(math.Abs(r)*math.Sqrt(square)) > math.Sqrt(g.square) {
+		return math.Copysign(g.one/math.Sqrt(square), r)
+	}
+	// Whether a record is clipped is what no processor predicts: a choice between
+	// integers is compiled without a branch.
+	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
+	whole := math.Float64bits(float64(r * g.whole))
+	inside := int64(0)
+	if float64(float64(r*r)*square) <= g.square {
+		factor = whole
+		inside = 1
+	}
+	g.inside += inside
+	return math.Float64frombits(factor)
 }
 
 // integers returns the sum. It is valid until the next call.

@@ -144,6 +144,16 @@ func (c *Config) features() int {
 	return d
 }
 
+// Sketches reports whether the solver's releases are functions of Gaussian sketches,
+// which have no μ. It expects Defaults to have run.
+func (c *Config) Sketches() bool {
+	switch c.Solver {
+	case "ihm", "linmix", "fast-ihm":
+		return true
+	}
+	return false
+}
+
 // LastStep returns the window after which the refit ends, 0 for none.
 func (c *Config) LastStep() uint64 {
 	if c.Endless {
@@ -171,8 +181,7 @@ func (c *Config) Values() []string {
 			names = append(names, "intercept_original")
 		}
 	}
-	switch c.Solver {
-	case "ihm", "linmix", "fast-ihm":
+	if c.Sketches() {
 		names = append(names, "eta")
 	}
 	return names

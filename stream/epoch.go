@@ -226,7 +226,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
 	p := r.s.Privacy
-	e := r.charge(mech, src, base)
+	e, err := r.charge(mech, src, base)
+	if err != nil {
+		return err
+	}
 	e.Epoch, e.Incarnation, e.Reason = epoch, incarnation, req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(nonce[:]), hex.EncodeToString(digest[:])
 	if err := r.write(ctx, func() error { return r.store.mark(epoch) }); err != nil {
@@ -308,18 +311,29 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 }
 
 // charge returns the ledger's entry for an epoch from base on. One whose last
-// offset is beyond all offsets has no end.
-func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
+// offset is beyond all offsets has no end. The first one of a source says what the
+// limit sets aside for sketches.
+func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) {
 	end := int64(-1)
 	if h := r.s.LastStep(); h > 0 && within(mech, h, uint64(math.MaxInt64-base)) {
 		_, last := mech.Range(h)
 		end = base + int64(last)
 	}
 	p := r.s.Privacy
-	return Entry{
+	e := Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 	}
+	if r.d.ledger.unopened(src) {
+		reserved, err := Reserve(r.d.cfg, r.s)
+		if err != nil {
+			return e, halted(haltBudget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
 }
 
 // within reports whether h steps surely end within so many slots. The slots of step h
