@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"fmt"
-	"math"
 	"testing"
 
 	"streamdp/config"
@@ -43,13 +41,8 @@ func TestChargedOffsets(t *testing.T) {
 			t.Errorf("%v", err)
 			continue
 		}
-		r := &runner{s: s, task: Task{s.Name, 0}}
-		if e := r.charge(mech, Source{}, c.base); e.First != c.base || e.End != c.end {
-			what := fmt.Sprintf("%s with horizon %d", s.Mechanism(), s.Horizon)
-			if e.End < 0 {
-				e.End = math.MaxInt64
-			}
-			t.Errorf("%s: offsets %d to %d, want to %d", what, e.First, e.End, c.end)
+		if end := chargedTo(mech, s.LastStep(), c.base); end != c.end {
+			t.Errorf("%s with horizon %d: offsets %d to %d, want to %d", s.Mechanism(), s.Horizon, c.base, end, c.end)
 		}
 	}
 }
