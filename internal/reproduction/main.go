@@ -24,7 +24,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, onlineRegression}
+var sections = []func(*page) error{momentEstimation, adaptiveClipping, gradientDescent, onlineRegression}
 
 func main() {
 	log.SetFlags(0)
