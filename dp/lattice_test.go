@@ -109,6 +109,7 @@ func TestQuantiseExtremes(t *testing.T) {
 		t.Errorf("%v, want ±%g", k, want)
 	}
 	wantInside(t, l, k)
+	// On the stack, too: a row of the caller's must not be made to leave it.
 	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, []float64{3, 4}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -295,6 +296,28 @@ func TestAccumulateFarOutside(t *testing.T) {
 			}()
 			l.Accumulate(make([]float64, 5), []float64{0, 1, 2, 3, v}, 1)
 		}()
+	}
+}
+
+// TestAccumulateRounds: on the finest lattices squares are rounded, and what is longer
+// than K is refused all the same.
+func TestAccumulateRounds(t *testing.T) {
+	l := Lattice{Exp: -30, K: 1 << 30}
+	for _, d := range []int{3, 40, 4000, 1 << 20} {
+		x := make([]float64, d)
+		for i := range 12 {
+			x[0] = float64(l.K)
+			for j := 2; j < d; j += 2 { // added after K², where they are lost
+				x[j] = float64(i)
+			}
+			if i > 0 && l.Accumulate(make([]float64, d), x, 1) {
+				t.Errorf("%d coordinates: a vector beyond K is added", d)
+			}
+			x[0] = l.Radius(d) - float64(i)*math.Sqrt(float64(d))
+			if !l.Accumulate(make([]float64, d), x, 1) {
+				t.Errorf("%d coordinates: a vector within Radius is refused", d)
+			}
+		}
 	}
 }
 

@@ -38,6 +38,10 @@ func (g *gradients) open(zeta float64) {
 // would leave the range of float64.
 const tiny = 1e-280
 
+// faint is the residual below which its square has lost digits, or all of them, so
+// that a gradient of any norm could pass for one below ζ.
+const faint = 0x1p-500
+
 // add adds the gradient rx·shrink of features x, where square is ‖x·shrink‖².
 func (g *gradients) add(x []float64, r, square, shrink float64) {
 	g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
@@ -49,6 +53,9 @@ func (g *gradients) scale(r, square float64) float64 {
 	if square < tiny {
 		g.inside++
 		return 0
+	}
+	if math.Abs(r) < faint && float64(math.Abs(r)*math.Sqrt(square)) > math.Sqrt(g.square) {
+		return math.Copysign(g.one/math.Sqrt(square), r)
 	}
 	// Whether a record is clipped is what no processor predicts: a choice between
 	// integers is compiled without a branch.

@@ -66,10 +66,10 @@ type live struct {
 	m    *manifest
 	core *core
 	cp   *checkpoint // the last commit
-	// published are releases that the output partition already holds, step →
+	// published are messages that the output partition already holds, key →
 	// hash. Those after cp were published before this state was restored, and
 	// must come out again.
-	published map[uint64][32]byte
+	published map[string][32]byte
 	ahead     uint64 // the largest step of them
 }
 
@@ -192,7 +192,11 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.ledgerIsNewest(); err != nil {
 		return err
 	}
-	mech, err := newMechanism(r.s, nil)
+	initial, err := r.initial()
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	mech, err := newMechanism(r.s, nil, initial)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
@@ -221,7 +225,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
 	p := r.s.Privacy
-	e := r.charge(mech, src, base)
+	e, err := r.charge(mech, src, base)
+	if err != nil {
+		return err
+	}
 	e.Epoch, e.Incarnation, e.Reason = epoch, incarnation, req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(nonce[:]), hex.EncodeToString(digest[:])
 	if err := r.write(ctx, func() error { return r.store.mark(epoch) }); err != nil {
@@ -243,6 +250,9 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	}
 
 	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(secretName(epoch)), secret[:]) }); err != nil {
+		return err
+	}
+	if err := r.keepInitial(ctx, epoch, initial); err != nil {
 		return err
 	}
 	keys, err := dp.NewEpoch(r.d.key, &secret, r.task.Stream, epoch, nonce, digest)
@@ -300,8 +310,9 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 }
 
 // charge returns the ledger's entry for an epoch from base on. One whose last
-// offset is beyond all offsets has no end.
-func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
+// offset is beyond all offsets has no end. The first one of a source says what the
+// limit sets aside for sketches.
+func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) {
 	end := int64(-1)
 	if h := r.s.LastStep(); h > 0 {
 		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
@@ -309,10 +320,20 @@ func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 		}
 	}
 	p := r.s.Privacy
-	return Entry{
+	e := Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 	}
+	if r.d.ledger.unopened(src) {
+		reserved, err := Reserve(r.d.cfg, r.s)
+		if err != nil {
+			return e, halted(haltBudget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
 }
 
 // write repeats a write while there is no room for it.
@@ -381,7 +402,11 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 			keys.Destroy()
 		}
 	}()
-	mech, err := newMechanism(r.s, m.Plan)
+	initial, err := r.initialOf(m.Epoch)
+	if err != nil {
+		return nil, halted(haltState, "initial parameters of epoch %d: %w", m.Epoch, err)
+	}
+	mech, err := newMechanism(r.s, m.Plan, initial)
 	if err != nil {
 		return nil, halted(haltState, "manifest of epoch %d: %w", m.Epoch, err)
 	}
@@ -518,7 +543,9 @@ func (r *runner) limit(ctx context.Context, m *manifest) error {
 
 // void ends an epoch that never began.
 func (r *runner) void(ctx context.Context, opened *Entry) error {
-	if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)) }); err != nil {
+	if err := r.write(ctx, func() error {
+		return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch), initialName(opened.Epoch))
+	}); err != nil {
 		return err
 	}
 	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
@@ -538,6 +565,9 @@ func (r *runner) void(ctx context.Context, opened *Entry) error {
 // below end from then on, −1 for all, and destroys what must not outlive it.
 // Its releases must have been acknowledged, or given up.
 func (r *runner) closeEpoch(ctx context.Context, opened *Entry, end int64, anchor *kafka.Anchor, reason string) error {
+	if err := r.keepFinal(ctx, opened); err != nil {
+		return err
+	}
 	e := Entry{Kind: kindClose, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Reason: reason, End: end}
 	if anchor != nil {
 		e.AnchorOffset, e.Anchor = anchor.Offset, r.anchorMAC(anchor.Hash)
@@ -575,7 +605,9 @@ func (r *runner) destroySecrets(ctx context.Context) error {
 		if r.d.now().Before(e.Time.Add(r.d.cfg.State.EpochSecretRetention)) {
 			continue
 		}
-		if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)) }); err != nil {
+		if err := r.write(ctx, func() error {
+			return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch), initialName(e.Epoch))
+		}); err != nil {
 			return err
 		}
 		err := r.write(ctx, func() error {

@@ -24,13 +24,19 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, adaptiveClipping, gradientDescent, onlineRegression}
+var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, adaptiveClipping, gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
+	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
+	folder := flag.String("kept", "internal/reproduction/kept", "directory of what simulations gave")
 	flag.Parse()
-	if err := write(*out, *out); err != nil {
+	run := func() error { return write(*out, *out) }
+	if *simulated != "" {
+		run = func() error { return simulate(*simulated, *folder) }
+	}
+	if err := run(); err != nil {
 		log.Fatal("reproduction: ", err)
 	}
 }
