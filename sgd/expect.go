@@ -64,8 +64,8 @@ func (e *AMB) Expect(iteration uint64) Outlook {
 	}
 }
 
-// Fit says how a regression's steps fit a guess of the features' conditioning.
-type Fit struct {
+// Pace says how a regression's steps fit a guess of the features' conditioning.
+type Pace struct {
 	// Condition is the guess: the largest eigenvalue of the features' second moment
 	// over the least that matters.
 	Condition float64 `json:"condition"`
@@ -84,15 +84,15 @@ type Fit struct {
 	Settling uint64 `json:"settling_steps"`
 }
 
-// Fit returns how the steps fit features of a condition number, at least 1. What it
+// Pace returns how the steps fit features of a condition number, at least 1. What it
 // says beyond 1 is a rule of thumb: the noise that a direction bears grows as the
 // root of its eigenvalue.
-func (e *AMB) Fit(condition float64) Fit {
+func (e *AMB) Pace(condition float64) Pace {
 	p := &e.plan
 	least, want := p.sizes(&e.cfg, p.Mu, e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
 	rate := p.rate(e.cfg.Eta0, p.Batch)
 	_, _, left := clippedMoments(len(e.w), e.cfg.Quantile)
-	return Fit{
+	return Pace{
 		Condition: condition, Batch: p.Batch, Search: p.Search, StepSize: rate,
 		Least: uint64(math.Ceil(least)), Advised: uint64(math.Ceil(want)),
 		Settling: uint64(math.Ceil(3 * condition / (rate * p.Curvature * left))),
