@@ -1,6 +1,7 @@
 package sketch
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -195,53 +196,64 @@ func TestSketchCoupling(t *testing.T) {
 	}
 }
 
-// TestShift is the audit of newton under fresh keys. For a row that is clipped in every
-// release the likelihood ratio of all releases, of two windows that differ in it, is that
-// of two Gaussians μ apart: its logarithm is N(μ²/2, μ²) under the one window and
-// N(−μ²/2, μ²) under the other. So the windows can be told apart no better, by any test
-// of the releases. 400 runs a side.
+// TestShift is the audit of newton under fresh keys. Given what was released before, the
+// log likelihood ratio of a release, of two windows that differ in a record, is that of
+// two Gaussians m apart, N(m²/2, m²) under the one window and N(−m²/2, m²) under the
+// other; over all releases Σm² is at most μ². So the windows can be told apart no better
+// than two Gaussians μ apart, by any test of the releases. A record that is clipped in
+// every release and no record are μ apart in every run. 400 runs a side.
 func TestShift(t *testing.T) {
 	t.Parallel()
 	const d, n, mu, runs = 2, 40, 4, 400
-	r := auditRefit(t, "newton", d, n, dp.Params{Mu: mu, Adjacency: dp.ZeroOut})
-	subject := describe(t, r)
-	with, without := auditWindow(n, d, 3), auditWindow(n, d, 3)
-	for i, row := range with { // small rows with y = x₀, and one that is always clipped
-		for j := range row {
-			with[i][j] *= 0.3
-			without[i][j] *= 0.3
-		}
-	}
-	with[7], without[7] = []float64{1, 0, -1}, nil
-	for side, windows := range [2][2][][]float64{{with, without}, {without, with}} {
-		var z []float64
-		var steps int
-		for run := range runs {
-			epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1)}, "audit", uint64(run+1), [16]byte{}, [32]byte{})
-			if err != nil {
-				t.Fatal(err)
+	for a, pair := range map[dp.Adjacency][2][]float64{
+		dp.ZeroOut: {{1, 0, -1}, nil},
+		dp.Replace: {{1, 0, -1}, {0.45, -0.45, 1}},
+	} {
+		r := auditRefit(t, "newton", d, n, dp.Params{Mu: mu, Adjacency: a})
+		subject := describe(t, r)
+		var windows [2][][]float64
+		for side := range windows { // small rows with y = x₀, and the one
+			windows[side] = auditWindow(n, d, 3)
+			for _, row := range windows[side] {
+				for j := range row {
+					row[j] *= 0.3
+				}
 			}
-			h := dp.NewTranscript([32]byte{1})
-			first := &witness{noise: epoch.Step(1, &h), subject: subject}
-			a := closeWindow(t, r, windows[0], first)
-			steps = r.solver.(*newtonSolver).trace.steps
-			second := &replay{first: first.rows, subject: subject}
-			b := closeWindow(t, r, windows[1], second)
-			if second.fault != nil || !equalValues(a, b) {
-				t.Fatalf("run %d: the transcript can't be replayed: %v", run, second.fault)
+			windows[side][7] = pair[side]
+		}
+		for side := range windows {
+			var releases, totals []float64
+			for run := range runs {
+				epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit", uint64(run+1), [16]byte{}, [32]byte{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := dp.NewTranscript([32]byte{1})
+				first := &witness{noise: epoch.Step(1, &h), subject: subject}
+				mine := closeWindow(t, r, windows[side], first)
+				second := &replay{first: first.rows, subject: subject}
+				other := closeWindow(t, r, windows[1-side], second)
+				if second.fault != nil || !equalValues(mine, other) {
+					t.Fatalf("%s, run %d: the transcript can't be replayed: %v", a, run, second.fault)
+				}
+				if d := math.Sqrt(second.square) / mu; d > 1+1e-9 || a == dp.ZeroOut && d < 0.98 {
+					t.Fatalf("%s, run %d: the windows are %.6f of μ apart", a, run, d)
+				}
+				releases, totals = append(releases, second.z...), append(totals, second.product/math.Sqrt(second.square))
 			}
-			if d := math.Sqrt(second.square) / mu; d > 1+1e-9 || d < 0.98 {
-				t.Fatalf("run %d: the windows are %.6f of μ apart", run, math.Sqrt(second.square)/mu)
+			if a == dp.Replace {
+				totals = nil // of distances that differ
 			}
-			z = append(z, second.product/math.Sqrt(second.square))
+			for what, z := range map[string][]float64{"a release": releases, "all releases": totals} {
+				if z == nil {
+					continue
+				}
+				if err := errors.Join(stattest.Variance(z, stattest.Alpha/2), stattest.Mean(z, 0, 1, stattest.Alpha/2)); err != nil {
+					t.Errorf("%s, side %d: log likelihood ratio of %s: %v", a, side, what, err)
+				}
+			}
+			t.Logf("%s, side %d: %d runs, %d releases that differ", a, side, runs, len(releases))
 		}
-		if err := stattest.Variance(z, stattest.Alpha); err != nil {
-			t.Errorf("side %d: log likelihood ratio: %v", side, err)
-		}
-		if err := stattest.Mean(z, 0, 1, stattest.Alpha); err != nil {
-			t.Errorf("side %d: log likelihood ratio: %v", side, err)
-		}
-		t.Logf("side %d: %d runs of %d steps", side, runs, steps)
 	}
 }
 
@@ -287,7 +299,8 @@ func (w *witness) Row(array string, hidden []int64) dp.Row {
 type replay struct {
 	first           []witnessed
 	subject         *audit.Subject
-	square, product float64 // of the moves, and of moves and draws, in deviations
+	square, product float64   // of the moves, and of moves and draws, in deviations
+	z               []float64 // product over the root of square, of each release that moved
 	fault           error
 }
 
@@ -300,13 +313,19 @@ func (r *replay) Row(array string, hidden []int64) dp.Row {
 	r.first = r.first[1:]
 	desc, _ := r.subject.Array(array, 1)
 	z := make([]float64, len(hidden))
+	var square, product float64
 	for j, k := range hidden {
 		sd := desc.Deviations[min(j, len(desc.Deviations)-1)]
 		moved := float64(before.hidden[j]-k) / sd
-		r.square += moved * moved
-		r.product += moved * before.z[j]
+		square += moved * moved
+		product += moved * before.z[j]
 		z[j] = before.z[j] + moved
 	}
+	if square > 0 {
+		r.z = append(r.z, product/math.Sqrt(square))
+	}
+	r.square += square
+	r.product += product
 	return fixedRow{z: z}
 }
 
