@@ -16,20 +16,24 @@ import (
 type gradients struct {
 	lattice dp.Lattice
 	one     float64 // lattice steps of a gradient of norm ζ, a little less than K
+	near    float64 // part of ζ up to which a gradient counts, at most 1
 	whole   float64 // one/ζ
 	square  float64 // ζ²
+	count   float64 // (near·ζ)²
 	sum     []float64
-	inside  int64 // records that were not clipped
+	inside  int64 // records that count
 	row     []int64
 }
 
 func newGradients(l dp.Lattice, one float64, dim int) gradients {
-	return gradients{lattice: l, one: one, sum: make([]float64, dim), row: make([]int64, dim)}
+	return gradients{lattice: l, one: one, near: 1, sum: make([]float64, dim), row: make([]int64, dim)}
 }
 
 // open starts a step with clip norm zeta.
 func (g *gradients) open(zeta float64) {
 	g.whole, g.square = g.one/zeta, float64(zeta*zeta)
+	near := float64(g.near * zeta)
+	g.count = float64(near * near)
 	g.inside = 0
 	clear(g.sum)
 }
@@ -46,12 +50,15 @@ func (g *gradients) add(x []float64, r, square, shrink float64) {
 // scale returns the factor that makes features of squared norm square the clipped
 // gradient in lattice steps, and counts the record.
 func (g *gradients) scale(r, square float64) float64 {
+	size := float64(float64(r*r) * square)
 	switch {
 	case square < tiny:
 		g.inside++
 		return 0
-	case float64(float64(r*r)*square) <= g.square:
+	case size <= g.count:
 		g.inside++
+		return float64(r * g.whole)
+	case size <= g.square:
 		return float64(r * g.whole)
 	}
 	return math.Copysign(g.one/math.Sqrt(square), r)

@@ -167,7 +167,7 @@ func TestGram(t *testing.T) {
 						at++
 					}
 				}
-				if (r+1)%g.block() == 0 || r == n-1 {
+				if (r+1)%g.Block() == 0 || r == n-1 {
 					for i, v := range block {
 						want[i] += (v + 1<<(shift-1)) >> shift
 						block[i] = 0
