@@ -30,7 +30,7 @@ var ours = map[string]string{
 	"internal/fault":           "",
 	"internal/clipgrad":        "dp",
 	"internal/gram":            "",
-	"internal/newton":          "dp internal/bin internal/gram",
+	"internal/newton":          "dp internal/bin internal/eigen internal/gram",
 	"internal/dataset":         "",
 	"internal/wht":             "",
 	"sketch":                   "dp sgd internal/bin internal/clipgrad internal/fault internal/gram internal/newton internal/wht",

@@ -497,7 +497,7 @@ func TestGoldenBits(t *testing.T) {
 	valid := norms.Valid(200)
 	squared, missed := norms.Radius(valid, 3, 0.25)
 	put(valid, squared, missed, norms.Trace(squared, valid, missed))
-	const want = "7e413b9251bcebc42ee407766b3df45ef1d2774b2d05eae5c373730ee24e4ced"
+	const want = "415e9b34443f2cd7b407152411bf278bc041c3914fef7fe67ace3781e3ef4152"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("the bits hash to %s, want %s", got, want)
 	}

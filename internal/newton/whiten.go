@@ -2,6 +2,8 @@ package newton
 
 import (
 	"math"
+
+	"streamdp/internal/eigen"
 )
 
 // Whitening is the linear map that a noisy Gram matrix G̃ = VΛVᵀ suggests:
@@ -21,7 +23,7 @@ type Whitening struct {
 // Whiten returns the map for the upper triangle of G̃, row by row, with
 // ℓ = clip(λ, 0, tr), scaled down so that Σℓ ≤ tr.
 //
-// Cost: O(d³), some ten times that of a product of matrices.
+// Cost: O(d³), some five times that of a product of matrices.
 func Whiten(upper []float64, dim int, ridge, trace float64) *Whitening {
 	values, vectors := Eigen(upper, dim)
 	w := &Whitening{Vectors: vectors, Share: make([]float64, dim), Scale: make([]float64, dim), dim: dim}
@@ -171,68 +173,31 @@ func (w *Whitening) ApplyRows(x []float64) {
 
 // Eigen returns the eigenvalues of a symmetric matrix, given by its upper triangle
 // row by row, and its eigenvectors as the columns of a row-major matrix, in no
-// particular order: by Jacobi's cyclic rotations, to 2⁻⁵⁰ of the matrix's norm.
-//
-// Cost: 6 to 12 rounds of 6d³ operations.
+// particular order. For a matrix that eigen.Symmetric gives up, which none is known to
+// do, they are zeros and the unit vectors: what is computed from them stays a function
+// of the matrix.
 func Eigen(upper []float64, dim int) (values, vectors []float64) {
-	d := dim
-	a := make([]float64, d*d)
-	vectors = make([]float64, d*d)
+	vectors = make([]float64, dim*dim)
 	n := 0
-	var norm float64
-	for i := range d {
-		vectors[i*d+i] = 1
-		for j := i; j < d; j++ {
-			a[i*d+j], a[j*d+i] = upper[n], upper[n]
-			norm += float64(upper[n] * upper[n])
+	for i := range dim {
+		for j := i; j < dim; j++ {
+			vectors[j*dim+i] = upper[n]
 			n++
 		}
 	}
-	small := math.Sqrt(norm) * 0x1p-54 / float64(d)
-	for range 60 {
-		rotated := false
-		for p := range d {
-			for q := p + 1; q < d; q++ {
-				if math.Abs(a[p*d+q]) > small {
-					rotate(a, vectors, d, p, q)
-					rotated = true
-				}
-			}
+	values, ok := eigen.Symmetric(vectors, dim)
+	if !ok {
+		clear(values)
+		clear(vectors)
+		for i := range dim {
+			vectors[i*dim+i] = 1
 		}
-		if !rotated {
-			break
-		}
+		return values, vectors
 	}
-	values = make([]float64, d)
-	for i := range values {
-		values[i] = a[i*d+i]
+	for i := range dim {
+		for j := range i {
+			vectors[i*dim+j], vectors[j*dim+i] = vectors[j*dim+i], vectors[i*dim+j]
+		}
 	}
 	return values, vectors
-}
-
-// rotate makes entry (p, q) of a zero.
-func rotate(a, vectors []float64, d, p, q int) {
-	apq := a[p*d+q]
-	theta := (a[q*d+q] - a[p*d+p]) / (2 * apq)
-	t := 1 / (math.Abs(theta) + math.Sqrt(float64(theta*theta)+1))
-	if theta < 0 {
-		t = -t
-	}
-	c := 1 / math.Sqrt(float64(t*t)+1)
-	s := float64(t * c)
-	app, aqq := a[p*d+p]-float64(t*apq), a[q*d+q]+float64(t*apq)
-	// Rows p and q; columns follow by symmetry.
-	rp, rq := a[p*d:][:d], a[q*d:][:d]
-	for k, x := range rp {
-		y := rq[k]
-		u, v := float64(c*x)-float64(s*y), float64(s*x)+float64(c*y)
-		rp[k], rq[k] = u, v
-		a[k*d+p], a[k*d+q] = u, v
-	}
-	a[p*d+p], a[q*d+q], a[p*d+q], a[q*d+p] = app, aqq, 0, 0
-	for k := range d {
-		row := vectors[k*d:][:d]
-		x, y := row[p], row[q]
-		row[p], row[q] = float64(c*x)-float64(s*y), float64(s*x)+float64(c*y)
-	}
 }
