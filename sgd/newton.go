@@ -66,6 +66,10 @@ type Newton struct {
 	restarts  uint64  // hard ones
 	drifts    uint64  // drift restarts
 	hasty     bool    // since a hard restart no epoch of number 3 or more has ended
+	seen      presence
+	sure      bool   // the searches saw records
+	repeats   uint64 // pairs of searches that repeated one which saw none
+	tries     uint64 // of these, the last ones in a row
 	shaper    matfact.Shaper
 	run
 
@@ -172,6 +176,7 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 		whole:     make([]float64, d),
 	}
 	e.gradients.near = plan.Near
+	e.seen = full(float64(plan.batch(0)))
 	if e.horizon == 0 {
 		e.horizon = endless / uint64(d)
 	}
@@ -218,7 +223,7 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 
 // Longest returns the largest number of slots that the first t steps may have.
 func (e *Newton) Longest(t uint64) uint64 {
-	most := e.plan.Search
+	most := searchMost * e.plan.Search
 	for _, b := range e.plan.Batch {
 		most = max(most, b)
 	}
@@ -230,10 +235,13 @@ func (e *Newton) Longest(t uint64) uint64 {
 
 // size returns the slots of the open step.
 func (e *Newton) size() uint64 {
-	if e.phase != descent {
-		return e.plan.Search
+	switch {
+	case e.phase == descent:
+		return e.plan.batch(e.epoch)
+	case e.tries > 0:
+		return e.plan.Search * uint64(min(math.Ceil(1/e.seen.share()), searchMost))
 	}
-	return e.plan.batch(e.epoch)
+	return e.plan.Search
 }
 
 // open starts the step after the last closed one.
@@ -352,16 +360,31 @@ const (
 	scaleQuantile = 0.6
 )
 
+// A search is believed if the counts that it was told are far from the threshold: with
+// null records alone the sum of squares of six such distances, in deviations of the
+// noise, is beyond farEnough once in 2·10⁶ searches. Else it is repeated as soon as
+// records are evident, in as many slots as their share asks for, up to searchMost times
+// as many; what has been found triesMost times is believed.
+const (
+	farEnough  = 40
+	searchMost = 16
+	triesMost  = 7
+)
+
 // find ends a search.
 func (e *Newton) find(n dp.Noise) {
 	p := &e.plan
 	*e.search.nulls() = e.nulls
 	row := n.Row("newton/boot", e.search)
-	ask := func(l ladder, null int64, quantile float64) float64 {
-		return l.rung(l.bisect(e.search, counting{p.Unit, null, p.SearchNoise}, quantile*float64(p.Search), row))
+	ask := func(l ladder, null int64, quantile float64) (found float64, sure bool) {
+		rung, far := l.locate(e.search, counting{p.Unit, null, p.SearchNoise}, quantile*float64(e.size()), row)
+		if sure = far >= farEnough; !sure && e.tries < triesMost {
+			return 1, false
+		}
+		return l.rung(rung), sure
 	}
 	if e.phase == searchNorm {
-		e.squared = ask(normLadder, p.NullNorm, normQuantile)
+		e.squared, e.sure = ask(normLadder, p.NullNorm, normQuantile)
 		if last := len(e.w) - 1; *e.cfg.Intercept {
 			e.constant = constantFor(e.squared)
 			e.w[last] /= e.constant
@@ -369,8 +392,14 @@ func (e *Newton) find(n dp.Noise) {
 		e.phase = searchScale
 		return
 	}
+	scale, sure := ask(scaleLadder, p.NullScale, scaleQuantile)
+	if e.sure = e.sure && sure; e.sure {
+		e.tries = 0
+	} else {
+		e.seen = presence{}
+	}
 	norm := math.Sqrt(2 * e.squared)
-	e.zeta = ask(scaleLadder, p.NullScale, scaleQuantile) / norm
+	e.zeta = scale / norm
 	e.white = newton.Uniform(len(e.w), norm)
 	e.signal = 0.5
 	e.phase = descent
@@ -396,6 +425,7 @@ const (
 	countedPart  = 0.27 // of ζ, below which a record counts
 	countedShare = 0.53 // of the records, that ζ makes count
 	gain         = 0.7
+	few          = 0.4 // of the slots hold records: fewer make slower steps
 	zetaLeast    = 0x1p-40
 	zetaMost     = 0x1p32
 )
@@ -409,7 +439,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	counts := []int64{e.gradients.inside * p.Unit, e.nulls * p.Unit}
 	row := n.Row("newton/count", counts)
 	counted := float64(counts[0]+dp.RoundAt(row, 0, p.CountNoise)) / unit
-	nulls := newton.Clip(float64(counts[1]+dp.RoundAt(row, 1, p.NullNoise))/unit, 0, b)
+	nulls := float64(counts[1]+dp.RoundAt(row, 1, p.NullNoise)) / unit
 
 	sum := e.gradients.integers()
 	row = n.Row("newton/grad", sum)
@@ -421,11 +451,33 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		u[j] = float64(float64(k+e.noise[j]) * (e.zeta / p.One))
 	}
 
+	e.iteration++
+	there := e.seen.sees(b, b-nulls, p.NullNoise/unit)
+	switch {
+	case there && !e.sure && e.tries < triesMost:
+		e.tries++
+		e.repeats++
+		e.forget()
+		return nil
+	case !there:
+		e.gram.Drop()
+		return nil
+	}
+	e.sure, e.tries = true, 0
+	rate, gain, share := p.rate(e.epoch), float64(gain), e.seen.share()
+	if share >= few {
+		nulls = newton.Clip(nulls, 0, b)
+	} else {
+		// Few records are hardly heard in the noise: smaller steps listen longer.
+		// The clip's bias would be more than they say.
+		rate *= float64(share / few * (share / few))
+		gain *= share / few
+	}
+
 	// In the features' space: W⁻¹u for the blocks, y = w + Wu/b.
 	e.white.Unapply(e.whole, u)
 	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
 	e.white.Apply(e.mean, u)
-	rate := p.rate(e.epoch)
 	for j, v := range e.mean {
 		v /= b
 		e.mean[j] = e.w[j] + v
@@ -437,7 +489,6 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	e.zeta = newton.Clip(float64(e.zeta*newton.Exp(float64(-gain*(part-countedShare)))), zetaLeast, zetaMost)
 
 	e.done++
-	e.iteration++
 	e.gram.Seal()
 	for j, c := range e.norms {
 		e.hist[j] += c
@@ -482,9 +533,6 @@ func (e *Newton) project(w []float64) {
 func (e *Newton) restart() {
 	e.restarts++
 	e.hasty = true
-	if last := len(e.w) - 1; *e.cfg.Intercept {
-		e.w[last] = float64(e.w[last] * e.constant)
-	}
 	e.forget()
 }
 
@@ -497,6 +545,9 @@ func (e *Newton) abandon() {
 // forget begins with the searches.
 func (e *Newton) forget() {
 	d := len(e.w)
+	if e.constant > 0 {
+		e.w[d-1] = float64(e.w[d-1] * e.constant)
+	}
 	e.phase = searchNorm
 	e.run = run{
 		wander: newWander(d),

@@ -14,7 +14,8 @@ import (
 // newtonStateVersion is the first byte of a serialised state of Newton:
 //
 //	version, u64 fingerprint, u64 step, iteration, first slot of the last step, slots,
-//	phase, iterate, last clip norm, u64 restarts, drifts, hasty, constant, R²,
+//	phase, iterate, last clip norm, u64 restarts, drifts, hasty, presence, sure,
+//	u64 repeats, tries, constant, R²,
 //	[clip norm, signal, u64 epoch, done, V, √H, recent clip norms, wander, blocks,
 //	 matrix, weight, missed, Gram matrix, histogram], u64 length, shaper's state
 //
@@ -54,6 +55,10 @@ func (e *Newton) AppendBinary(b []byte) ([]byte, error) {
 	w.Uint(e.restarts)
 	w.Uint(e.drifts)
 	truth(e.hasty)
+	e.seen.appendTo(w)
+	truth(e.sure)
+	w.Uint(e.repeats)
+	w.Uint(e.tries)
 	w.Float(e.constant)
 	w.Float(e.squared)
 	if e.phase == descent {
@@ -94,13 +99,17 @@ func (e *Newton) UnmarshalBinary(data []byte) error {
 		return errors.New("state of sgd: of another configuration")
 	}
 	d := len(e.w)
+	e.constant = 0
+	e.forget()
 	e.step, e.iteration, e.first, e.slots = r.Uint(), r.Uint(), r.Uint(), r.Uint()
 	phase := phase(r.Index(int(descent) + 1))
 	copy(e.w, floats(r, d))
 	e.used = r.Float()
 	e.restarts, e.drifts = r.Uint(), r.Uint()
 	e.hasty = r.Index(2) == 1
-	e.forget()
+	e.seen.restore(r)
+	e.sure = r.Index(2) == 1
+	e.repeats, e.tries = r.Uint(), uint64(r.Index(triesMost+1))
 	e.phase = phase
 	e.constant, e.squared = r.Float(), r.Float()
 	if r.Bad || !e.consistent() {
@@ -128,9 +137,10 @@ func (e *Newton) consistent() bool {
 	p, last := &e.plan, e.slots-e.first
 	switch {
 	case e.step > e.horizon || e.iteration > e.step || e.restarts > e.iteration || e.drifts > e.iteration,
-		e.step != e.iteration+2*e.restarts+uint64(e.phase),
+		e.repeats > e.iteration || e.tries > e.repeats || e.tries > 0 && e.sure && e.phase == descent,
+		e.step != e.iteration+2*(e.restarts+e.repeats)+uint64(e.phase),
 		e.step == 0 && (e.first != 0 || e.slots != 0),
-		e.step > 0 && (e.first > e.Longest(e.step-1) || last != p.Search && !slices.Contains(p.Batch, last)),
+		e.step > 0 && (e.first > e.Longest(e.step-1) || (last%p.Search != 0 || last > searchMost*p.Search) && !slices.Contains(p.Batch, last)),
 		e.hasty && e.restarts == 0,
 		e.iteration > 0 != (e.used != 0), e.used != 0 && !inRange(e.used):
 		return false

@@ -182,6 +182,13 @@ func (g *Gram) Seal() {
 	g.kept = g.added
 }
 
+// Drop forgets what was added since the last Seal.
+func (g *Gram) Drop() {
+	g.sum.squares.Reset()
+	clear(g.sum.total)
+	g.sum.inBlock, g.added = 0, g.kept
+}
+
 // AppendTo appends the state after the last Seal.
 func (g *Gram) AppendTo(w *bin.Writer) {
 	w.Float(g.kept)
@@ -201,7 +208,7 @@ func (g *Gram) Restore(r *bin.Reader) {
 		r.Bad = r.Bad || !(math.Abs(float64(v)) <= most)
 		g.sealed[i] = v
 	}
-	g.sum, g.added = g.newPartial(), g.kept
+	g.Drop()
 }
 
 // Release returns the noisy upper triangle, row by row. The sum is sealed then.
