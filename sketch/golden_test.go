@@ -70,7 +70,7 @@ func TestGoldenReleases(t *testing.T) {
 			}
 		}
 	}
-	const want = "bf271fea3773badad9cc8a427755b6eaaff7354dc380ab5154edda21c1780a1c"
+	const want = "63e5cdc1081c1b73465569c1475d8483d71f9af1fa3d69ee269f1d211aa65666"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("releases hash to %s, want %s", got, want)
 	}

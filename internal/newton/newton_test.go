@@ -497,7 +497,7 @@ func TestGoldenBits(t *testing.T) {
 	valid := norms.Valid(200)
 	squared, missed := norms.Radius(valid, 3, 0.25)
 	put(valid, squared, missed, norms.Trace(squared, valid, missed))
-	const want = "415e9b34443f2cd7b407152411bf278bc041c3914fef7fe67ace3781e3ef4152"
+	const want = "1125201bdbf070eb455806ed86e4c97a5443a4f73f6c810463299f2326775ccd"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("the bits hash to %s, want %s", got, want)
 	}
