@@ -2,13 +2,16 @@ package sgd
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"streamdp/dp"
 	"streamdp/internal/audit"
+	"streamdp/internal/clipgrad"
 	"streamdp/internal/dptest"
 	"streamdp/internal/newton"
+	"streamdp/internal/stattest"
 	"streamdp/matfact"
 )
 
@@ -354,6 +357,156 @@ func TestNewtonMutants(t *testing.T) {
 		t.Logf("%s: %.4f of μ, %v", fault.name, w, err)
 		if found := err != nil || w > 1+1e-9; found != (fault.name != "none") {
 			t.Errorf("%s: %.6f of μ, %v", fault.name, w, err)
+		}
+	}
+}
+
+// told releases the noisy integers of a step themselves.
+type told struct{ *Newton }
+
+func (m told) Close(n dp.Noise) (*dp.Release, error) {
+	hidden := map[string][]int64{}
+	var counts []float64
+	_, err := m.Newton.Close(noiseFunc(func(array string, h []int64) dp.Row {
+		hidden[array] = slices.Clone(h)
+		row := n.Row(array, h)
+		if array == "newton/count" {
+			for j, sd := range []float64{m.plan.CountNoise, m.plan.NullNoise} {
+				counts = append(counts, float64(h[j]+dp.RoundAt(row, j, sd)))
+			}
+		}
+		return row
+	}))
+	var sums []float64
+	for j, k := range hidden["newton/grad"] {
+		sums = append(sums, float64(k+m.noise[j]))
+	}
+	return &dp.Release{Values: []dp.Value{{Name: "newton/grad", Data: sums}, {Name: "newton/count", Data: counts}}}, err
+}
+
+type noiseFunc func(array string, hidden []int64) dp.Row
+
+func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
+
+// TestNewtonShift runs neighbours under fresh keys and tells them apart by gradient,
+// count and count of null records as well as can be: no better than by their parts of
+// μ², and nearly as well.
+func TestNewtonShift(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		e := eventfulNewton(t, adjacency)
+		m := &logged{Newton: e, log: eventful(), at: 1 << 60}
+		for e.phase != descent {
+			if _, err := m.Close(dptest.Zero()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := newtonSubject(t, e, told{e})
+		s.Mu *= math.Sqrt(nullShare + gradientShare)
+		s.Recover = func(releases []*dp.Release) (map[string][][]float64, error) {
+			all := map[string][][]float64{}
+			for _, r := range releases {
+				for _, v := range r.Values {
+					all[v.Name] = append(all[v.Name], v.Data)
+				}
+			}
+			return all, nil
+		}
+		p := place{zeta: e.zeta, w: e.w, e: *e.white}
+		pairs := p.records(e.cfg.ClipX)
+		x, y := pairs[1], pairs[8] // counts; is clipped, on the other side
+		if adjacency == dp.ZeroOut {
+			x, y = nil, pairs[1]
+		}
+		// Later steps hold null records: what they release does not depend on what
+		// was released.
+		stream := audit.Stream{{x}, nil, nil}
+		r, err := s.Shift(stream, stream.Replace(0, 0, y), audit.NewKeys([32]byte{3}), 400, stattest.Alpha)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low, r.High, r.Finds)
+		if err := r.Err(); err != nil {
+			t.Errorf("%s: %v", adjacency, err)
+		}
+	}
+}
+
+// TestNewtonJoint searches among pairs of records, in random spaces and at random clip
+// norms, for one that moves gradient and count together by more than their noise pays
+// for, in the integers that the noise hides.
+func TestNewtonJoint(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(4, 5))
+	pairs := 60000
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, bits := range []int{24, 30} {
+			for _, d := range []int{1, 2, 7} {
+				e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: new(bool)}, dp.Params{Mu: 1, Adjacency: adjacency, LatticeBits: bits})
+				e.phase, e.squared = descent, 1
+				hidden := func(row []float64) (g []float64, count float64) {
+					e.open()
+					e.Add(0, row)
+					e.flush()
+					for _, k := range e.gradients.integers() {
+						g = append(g, float64(k)/float64(e.plan.Lattice.K))
+					}
+					return g, float64(e.gradients.inside)
+				}
+				weight := clipgrad.CountWeight(adjacency, countedPart)
+				worst := 0.0
+				for n := range pairs / 12 {
+					if n%50 == 0 {
+						vectors := make([]float64, d*d)
+						for i := range d {
+							vectors[i*d+i] = 1
+						}
+						scale := make([]float64, d)
+						for i := range scale {
+							scale[i] = math.Exp2(8*source.Float64() - 6)
+						}
+						e.white = newton.Restore(vectors, scale)
+						e.zeta = math.Exp2(20*source.Float64() - 10)
+						e.begin()
+						for j := range e.w {
+							e.w[j] = source.NormFloat64()
+						}
+					}
+					record := func() []float64 {
+						x, z := make([]float64, d+1), make([]float64, d)
+						for j := range d {
+							x[j] = source.NormFloat64()
+						}
+						if n%3 == 0 { // the same line
+							copy(x, []float64{0.5, 0.5})
+						}
+						norm := math.Sqrt(dot(x[:d], x[:d]))
+						for j := range d {
+							x[j] /= norm * (1 + 1e-12)
+						}
+						e.white.Apply(z, x[:d])
+						part := []float64{countedPart, countedPart * (1 + 1e-5*source.NormFloat64()), 1, 3, source.Float64()}[source.IntN(5)]
+						x[d] = dot(e.w, x[:d]) + math.Copysign(part*e.zeta/math.Sqrt(dot(z, z)), source.NormFloat64())
+						return x
+					}
+					x := record()
+					var y []float64
+					if adjacency == dp.Replace {
+						y = record()
+					}
+					g, c := hidden(x)
+					f, k := hidden(y)
+					square := weight * (c - k) * weight * (c - k)
+					for j, v := range f {
+						square += (g[j] - v) * (g[j] - v)
+					}
+					worst = max(worst, math.Sqrt(square)/adjacency.Factor())
+				}
+				t.Logf("%s, %d bits, d = %d: %.6f", adjacency, bits, d, worst)
+				if worst > 1 || worst < 0.99 {
+					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of what is paid for", adjacency, bits, d, worst)
+				}
+			}
 		}
 	}
 }
