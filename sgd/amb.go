@@ -505,23 +505,7 @@ func finite(x []float64) bool {
 
 // Sample returns a release of the form that is largest: every value that there
 // can be, of zeros.
-func (e *AMB) Sample() *dp.Release {
-	r := &dp.Release{}
-	for _, name := range e.cfg.Values() {
-		v := dp.Value{Name: name, Shape: []int{1}, Data: make([]float64, 1)}
-		switch name {
-		case "theta", "theta_average", "interval_low", "interval_high":
-			v.Data = make([]float64, len(e.w))
-		case "theta_average_original":
-			v.Data = e.cfg.original(make([]float64, len(e.w)))
-		}
-		if v.Shape[0] = len(v.Data); name == "theta_average" && *e.cfg.Intervals {
-			v.SE = make([]float64, len(e.w))
-		}
-		r.Values = append(r.Values, v)
-	}
-	return r
-}
+func (e *AMB) Sample() *dp.Release { return e.cfg.sample() }
 
 // Sizes returns what the estimator takes, at most, after 2⁴⁰ steps.
 func (e *AMB) Sizes() dp.Sizes {

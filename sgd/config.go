@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"streamdp/dp"
 	"streamdp/internal/fault"
 )
 
@@ -204,6 +205,25 @@ func (c *Config) original(theta []float64) []float64 {
 		out = append(out, constant)
 	}
 	return out
+}
+
+// sample returns a release with every value that there can be, of zeros.
+func (c *Config) sample() *dp.Release {
+	r, d := &dp.Release{}, c.features()
+	for _, name := range c.Values() {
+		v := dp.Value{Name: name, Shape: []int{1}, Data: make([]float64, 1)}
+		switch name {
+		case "theta", "theta_average", "interval_low", "interval_high":
+			v.Data = make([]float64, d)
+		case "theta_average_original":
+			v.Data = c.original(make([]float64, d))
+		}
+		if v.Shape[0] = len(v.Data); name == "theta_average" && *c.Intervals {
+			v.SE = make([]float64, d)
+		}
+		r.Values = append(r.Values, v)
+	}
+	return r
 }
 
 // features returns the number of coordinates of an iterate.
