@@ -110,6 +110,7 @@ type run struct {
 	done     uint64  // steps of the open epoch
 	white    *newton.Whitening
 	jump     jump
+	before   float64 // median clip norm of the epoch before; 0: none
 	wander   wander
 	blocks   blocks
 
@@ -144,6 +145,7 @@ func AdoptNewton(cfg Config, p dp.Params, plan NewtonPlan) (*Newton, error) {
 	if err != nil {
 		return nil, err
 	}
+	plan.adjacency, plan.bits, plan.dim = own.adjacency, own.bits, own.dim
 	if plan.Factorization == nil || !alike(reflect.ValueOf(plan), reflect.ValueOf(*own)) {
 		return nil, errPlan
 	}
@@ -494,7 +496,9 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		e.hist[j] += c
 	}
 	drifted := e.wander.sees(e.mean, e.white)
-	switch jumped := e.jump.sees(e.zeta); {
+	// Before an epoch knows its clip norms, only what can't be chance is a jump.
+	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
+	switch jumped := e.jump.sees(e.zeta) || early; {
 	case !finite(e.w) || e.zeta == zetaMost || jumped && e.hasty:
 		e.abandon()
 		return nil
@@ -565,6 +569,10 @@ func (e *Newton) end(n dp.Noise) error {
 	if err != nil {
 		return err
 	}
+	e.before = 0
+	if len(e.jump.recent) >= recentLeast {
+		e.before = median(e.jump.recent)
+	}
 	// Without a record there is nothing to learn, and the smallest R² would have
 	// the largest weight.
 	if !norms.Empty() {
@@ -587,6 +595,7 @@ func (e *Newton) end(n dp.Noise) error {
 		e.white = newton.Whiten(scaled, len(e.w), ridge, trace)
 		signal := max(e.white.Signal()*slots/valid, 0.05)
 		e.zeta = newton.Clip(float64(e.zeta*math.Sqrt(signal/e.signal)), zetaLeast, zetaMost)
+		e.before = float64(e.before * math.Sqrt(signal/e.signal))
 		e.signal = signal
 		e.squared, _ = norms.Radius(valid, p.RadiusNoise, 0.5)
 	}

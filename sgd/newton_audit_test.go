@@ -177,14 +177,14 @@ func (p *place) records(clip float64) [][]float64 {
 }
 
 // couple looks for the worst pair of records at a place: under zero-out beside none,
-// under replace beside those whose gradients are clipped.
+// under replace beside that and such whose gradients are clipped.
 func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 	m.at = p.slot
 	all := p.records(m.cfg.ClipX)
 	keys := audit.NewKeys([32]byte{7})
 	for i, x := range all {
 		for k, y := range all {
-			if i == k || m.params.Adjacency == dp.ZeroOut && k > 0 || m.params.Adjacency == dp.Replace && k%8 != 0 && k%8 != 7 {
+			if i == k || m.params.Adjacency == dp.ZeroOut && k > 0 || m.params.Adjacency == dp.Replace && k%8 != 0 {
 				continue
 			}
 			base := make(audit.Stream, eventfulSteps)

@@ -16,8 +16,8 @@ import (
 //	version, u64 fingerprint, u64 step, iteration, first slot of the last step, slots,
 //	phase, iterate, last clip norm, u64 restarts, drifts, hasty, presence, sure,
 //	u64 repeats, tries, constant, R²,
-//	[clip norm, signal, u64 epoch, done, V, √H, recent clip norms, wander, blocks,
-//	 matrix, weight, missed, Gram matrix, histogram], u64 length, shaper's state
+//	[clip norm, signal, u64 epoch, done, V, √H, recent clip norms, their median
+//	 an epoch ago, wander, blocks, matrix, weight, missed, Gram matrix, histogram], u64 length, shaper's state
 //
 // all little-endian but the shaper's, which is matfact's. What is in brackets is there
 // in the phase of descent only.
@@ -69,6 +69,7 @@ func (e *Newton) AppendBinary(b []byte) ([]byte, error) {
 		floats(e.white.Vectors)
 		floats(e.white.Scale)
 		e.jump.appendTo(w)
+		w.Float(e.before)
 		e.wander.appendTo(w)
 		e.blocks.appendTo(w)
 		floats(e.matrix)
@@ -175,6 +176,8 @@ func (e *Newton) restoreRun(r *bin.Reader) bool {
 	e.begin()
 	e.done = done
 	e.jump.restore(r)
+	e.before = r.Float()
+	r.Bad = r.Bad || e.before < 0
 	e.wander.restore(r)
 	e.blocks.restore(r)
 	e.matrix = floats(r, len(e.matrix))
