@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	"streamdp/adam"
 	"streamdp/dp"
 	"streamdp/moments"
 	"streamdp/sgd"
@@ -138,11 +139,13 @@ type Stream struct {
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments, SGD and Refit are the mechanisms, with what the stream says of
+	// Moments, SGD, Refit and Adam are the mechanisms, with what the stream says of
 	// columns, steps, horizon, centre and scale filled in. Exactly one is not nil.
 	Moments *moments.Config `toml:"moments"`
 	SGD     *sgd.Config     `toml:"sgd"`
 	Refit   *sketch.Config  `toml:"refit"`
+	// Adam's Initial is not read.
+	Adam *adam.Config `toml:"adam"`
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
@@ -293,6 +296,8 @@ func (s *Stream) Mechanism() string {
 		return "sgd"
 	case s.Refit != nil:
 		return "refit"
+	case s.Adam != nil:
+		return "adam"
 	}
 	return ""
 }
@@ -317,6 +322,8 @@ func (s *Stream) mechanism() estimator {
 		return s.SGD
 	case s.Refit != nil:
 		return s.Refit
+	case s.Adam != nil:
+		return s.Adam
 	}
 	return nil
 }
@@ -328,6 +335,9 @@ func (s *Stream) LastStep() uint64 {
 	}
 	return 0
 }
+
+// Gradients reports whether records are gradients, which have no columns.
+func (s *Stream) Gradients() bool { return s.Mechanism() == "adam" && s.Adam.Mode == "gradients" }
 
 // Params returns the guarantee in the form that estimators take.
 func (s *Stream) Params() dp.Params {

@@ -373,9 +373,7 @@ func TestDefects(t *testing.T) {
 	// Mechanisms.
 	f("[stream.orders.moments]\nclip = 1.0 ", "#", "9: stream.orders: a mechanism is required, such as [stream.orders.moments]",
 		"21: stream.orders.privacy.workload: unknown key (it belongs in [stream.orders.moments])")
-	f("[stream.orders.moments]", "[stream.orders.adam]", "20: stream.orders.adam: not in this version")
-	f(end, end+"[stream.orders.adam]\n", "23: stream.orders.adam: not in this version",
-		"23: stream.orders.adam: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
+	f(end, end+"[stream.orders.adam]\nclip = 1.0\nrate = 0.1\n", "23: stream.orders.adam: a stream has exactly one mechanism, and this one has [stream.orders.moments]")
 
 	// Credentials.
 	f("[state]", "tls.cert_file = \"c.pem\"\n[state]", `3: kafka.tls.cert_file: needs key_file too`)

@@ -228,7 +228,7 @@ func (d *document) readStreams(n *node, key toml.Key, v any) {
 // mustHave names the required keys of a table.
 func (n *node) mustHave() (names []string) {
 	for _, c := range n.children {
-		if c.has(required) {
+		if c.has(required) || c.has(usual) {
 			names = append(names, c.name)
 		}
 	}

@@ -39,6 +39,9 @@ type flags int
 const (
 	// required: there is no default.
 	required flags = 1 << iota
+	// usual: required but where the mechanism has no use for it, which validate
+	// knows.
+	usual
 	// unbuilt: known to the schema, but this version has no behaviour for it.
 	// Any value but the default is a fault, and so is the table.
 	unbuilt
@@ -119,7 +122,7 @@ var schema = []key{
 	{path: "stream.NAME.input.partition", kind: wholes, flags: always, def: `0`, rule: partition, doc: "Partition, or list of them. Each is a task of its own, with its own epochs; the digest of a task holds its own partition only."},
 	{path: "stream.NAME.input.start", kind: start, flags: always, def: `"earliest"`, doc: "Where the first epoch begins: `\"earliest\"` (start of the log), `\"latest\"` (last stable offset) or an offset."},
 	{path: "stream.NAME.input.codec", kind: text, flags: always, def: `"json"`, words: []string{"json", "json-array", "csv", "float64", "float32"}, doc: "Form of a record's value: a JSON object, a JSON array of numbers, a line of CSV, or packed little-endian numbers."},
-	{path: "stream.NAME.input.columns", kind: texts, flags: required | always, doc: "The numbers of a row, in order. `json`: names, or dotted paths to names inside objects. `csv`: positions from `\"1\"`. Elsewhere labels, one for each number of the record."},
+	{path: "stream.NAME.input.columns", kind: texts, flags: usual | always, says: "required, but for gradients", doc: "The numbers of a row, in order. `json`: names, or dotted paths to names inside objects. `csv`: positions from `\"1\"`. Elsewhere labels, one for each number of the record."},
 	{path: "stream.NAME.input.allow_compacted", kind: boolean, flags: always, def: `false`, doc: "Read a topic that Kafka compacts. Then a lost state directory cannot be rebuilt from the log, and that one record may remove another is not covered by the guarantee."},
 	{path: "stream.NAME.output", kind: table, flags: required | outside, doc: "Where releases go."},
 	{path: "stream.NAME.output.topic", kind: text, flags: required, rule: topic, doc: "Topic; no other stream's, and no input."},
@@ -219,31 +222,33 @@ var schema = []key{
 	{path: "stream.NAME.refit.ratio", kind: number, def: `4`, rule: positive, doc: "Rows of `fast-ihm`'s transform, in units of the number of features or of a logarithm, if that is more."},
 	{path: "stream.NAME.refit.radius", kind: number, def: `0`, rule: natural, doc: "Bound on the coefficients' norm, in units of clip_y over the features' bound with their constant, for `ihm`, which then needs no rows, and `dp-gd`; 0: none."},
 
-	{path: "stream.NAME.adam", kind: table, flags: unbuilt, doc: "Mechanism: Adam updates from gradients."},
-	{path: "stream.NAME.adam.mode", kind: text, def: `"gradients"`, words: []string{"gradients", "model"}, doc: "Records are gradients, or examples of a model."},
-	{path: "stream.NAME.adam.method", kind: text, def: `"pp_debiased"`, words: []string{"pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum"}, doc: "Estimator of the two moments."},
-	{path: "stream.NAME.adam.clip", kind: number, flags: required, rule: positive, doc: "Bound on a gradient's Euclidean norm."},
-	{path: "stream.NAME.adam.nu", kind: number, def: `0`, rule: natural, doc: "Weight of the second moment; 0: chosen."},
-	{path: "stream.NAME.adam.tau", kind: number, rule: positive, says: "required for `joint_clip`", doc: "Weight of the second moment in the joint norm."},
-	{path: "stream.NAME.adam.beta1", kind: number, def: `0.9`, rule: fraction, doc: "Decay of the first moment."},
-	{path: "stream.NAME.adam.beta2", kind: number, def: `0.999`, rule: fraction, doc: "Decay of the second moment."},
-	{path: "stream.NAME.adam.rate", kind: number, flags: required, rule: positive, doc: "Learning rate."},
-	{path: "stream.NAME.adam.schedule", kind: text, def: `"constant"`, words: []string{"constant", "inverse-sqrt", "cosine"}, doc: "How the learning rate falls."},
-	{path: "stream.NAME.adam.eps", kind: number, def: `1e-8`, rule: positive, doc: "Added to the root of the second moment."},
-	{path: "stream.NAME.adam.v_floor", kind: number, def: `0`, rule: natural, doc: "Least second moment; 0: chosen."},
-	{path: "stream.NAME.adam.update_clip", kind: number, def: `0`, rule: natural, doc: "Bound on a coordinate's update; 0: none."},
-	{path: "stream.NAME.adam.weight_decay", kind: number, def: `0`, rule: natural, doc: "Decay of the parameters."},
-	{path: "stream.NAME.adam.factorization", kind: text, def: `"identity"`, words: []string{"identity", "blt"}, doc: "How noise is correlated over steps."},
-	{path: "stream.NAME.adam.dim", kind: whole, rule: fromOne, says: "required for `gradients`", doc: "Number of parameters."},
-	{path: "stream.NAME.adam.step_header", kind: text, def: `"model-step"`, doc: "Record header that names the parameters a gradient was taken at."},
-	{path: "stream.NAME.adam.max_staleness", kind: whole, def: `0`, rule: natural, doc: "Steps that those may be old."},
-	{path: "stream.NAME.adam.release", kind: text, def: `"parameters"`, words: []string{"parameters", "update"}, doc: "What is published."},
-	{path: "stream.NAME.adam.initial_file", kind: file, doc: "First parameters."},
+	{path: "stream.NAME.adam", kind: table, doc: "Mechanism: steps of the Adam optimiser, from gradients or from examples of a model. A step divides by `step`, whatever number of records it holds."},
+	{path: "stream.NAME.adam.mode", kind: text, def: `"gradients"`, words: []string{"gradients", "model"}, doc: "Records are gradients, `dim` numbers each in `float32`, `float64` or `json-array`, without `input.columns`, `centre` and `scale`; or rows of features and a target, from which the gradient of `model` is taken."},
+	{path: "stream.NAME.adam.method", kind: text, def: `"pp_debiased"`, words: []string{"pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum"}, doc: "Where the second moment comes from: the noisy mean squared, less its noise's part (`pp_debiased`), or with it (`pp`); squares noised by themselves, of one gradient (`jme`, step = 1), of every gradient (`jme_per_example`) or of their mean (`jme_batch`); both clipped together (`joint_clip`). `momentum` has none."},
+	{path: "stream.NAME.adam.clip", kind: number, flags: required, rule: says("positive and finite"), doc: "Bound on a gradient's Euclidean norm; longer ones are shortened to it."},
+	{path: "stream.NAME.adam.mean_clip", kind: number, def: `0`, rule: says("less than `clip`"), doc: "Bound on the norm of a step's mean, for `jme_batch`; 0: none."},
+	{path: "stream.NAME.adam.nu", kind: number, def: `0`, rule: says("positive and finite, or 0 (chosen)"), doc: "Weight ν of the second moment in the methods `jme…`: more of it means less noise there and more in the first."},
+	{path: "stream.NAME.adam.tau", kind: number, rule: says("positive and finite"), says: "required for `joint_clip`, a fault elsewhere", doc: "Weight of the squares in the norm that both share."},
+	{path: "stream.NAME.adam.beta1", kind: number, def: `0.9`, rule: says("in (0, 1)"), doc: "Weight of the previous step in the first moment."},
+	{path: "stream.NAME.adam.beta2", kind: number, def: `0.999`, rule: says("in (0, 1)"), doc: "Weight of the previous step in the second moment."},
+	{path: "stream.NAME.adam.rate", kind: number, flags: required, rule: says("positive and finite"), doc: "Learning rate. One chosen by trial on the same records is outside the guarantee."},
+	{path: "stream.NAME.adam.schedule", kind: text, def: `"constant"`, words: []string{"constant", "inverse-sqrt", "cosine"}, doc: "How the learning rate falls: not, with the root of the step, or to 0 at the horizon."},
+	{path: "stream.NAME.adam.eps", kind: number, def: `1e-8`, rule: says("positive and finite"), doc: "Added to the root of the second moment."},
+	{path: "stream.NAME.adam.v_floor", kind: number, def: `0`, rule: says("positive, or 0 (chosen)"), doc: "Least second moment; 0: the standard deviation of its noise."},
+	{path: "stream.NAME.adam.negative", kind: text, def: `"floor"`, words: []string{"floor", "zero", "abs"}, doc: "What becomes of a second moment that noise made negative: `v_floor`; 0, which needs `update_clip`; or its absolute value."},
+	{path: "stream.NAME.adam.update_clip", kind: number, def: `0`, rule: says("positive, or 0 (none)"), doc: "Bound on the Euclidean norm of an update, before the learning rate."},
+	{path: "stream.NAME.adam.weight_decay", kind: number, def: `0`, rule: says("at least 0"), doc: "Share of themselves, times the learning rate, that parameters lose in every step."},
+	{path: "stream.NAME.adam.factorization", kind: text, def: `"identity"`, words: []string{"identity", "blt", "sqrt"}, doc: "How noise is correlated over steps. Squaring a mean undoes it: with `pp` and `pp_debiased` only `identity` keeps the second moment accurate."},
+	{path: "stream.NAME.adam.dim", kind: whole, rule: says("at least 1"), says: "required for `gradients`, a fault elsewhere", doc: "Number of parameters."},
+	{path: "stream.NAME.adam.step_header", kind: text, def: `"model-step"`, rule: rule{"a name", func(v any) bool { return v != "" }}, doc: "Record header of mode `gradients`: in decimal, the `model_step` of the parameters that the gradient was taken at, 0 for the initial ones."},
+	{path: "stream.NAME.adam.max_staleness", kind: whole, def: `0`, rule: natural, doc: "Steps that those may be behind the newest; an older gradient, and one from the future, counts as zero."},
+	{path: "stream.NAME.adam.release", kind: text, def: `"parameters"`, words: []string{"parameters", "update"}, doc: "What is published: the parameters after the step, or what the step adds to them."},
+	{path: "stream.NAME.adam.initial_file", kind: file, flags: outside, doc: "Public parameters to begin with, packed little-endian float64; read when an epoch opens that has no predecessor. Without it they are 0, those of `mlp` small and fixed."},
 	{path: "stream.NAME.adam.model", kind: table, doc: "The model of mode `model`."},
-	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Model and loss."},
-	{path: "stream.NAME.adam.model.target", kind: text, flags: required, doc: "Column to predict."},
-	{path: "stream.NAME.adam.model.classes", kind: whole, rule: fromOne, doc: "Classes of `softmax`, `mlp`."},
-	{path: "stream.NAME.adam.model.hidden", kind: whole, rule: fromOne, doc: "Hidden units of `mlp`."},
+	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Linear, logistic (class 1 is a target above 0 in scaled units) and softmax regression (targets are classes from 0 on), or a network with one hidden layer of tanh units."},
+	{path: "stream.NAME.adam.model.target", kind: text, flags: required, doc: "Column to predict; the others are features."},
+	{path: "stream.NAME.adam.model.classes", kind: whole, rule: says("at least 2"), says: "required for `softmax`; 0 makes `mlp` predict a number", doc: "Number of classes."},
+	{path: "stream.NAME.adam.model.hidden", kind: whole, rule: says("at least 1"), says: "required for `mlp`, a fault elsewhere", doc: "Number of hidden units."},
 }
 
 // mechanisms are the tables of which a stream has exactly one.

@@ -106,11 +106,11 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	}
 	// Streams of other mechanisms have other steps, or none.
 	switch step := under(key, "step"); {
-	case s.Moments != nil && d.written(step) == nil:
+	case (s.Moments != nil || s.Adam != nil) && d.written(step) == nil:
 		d.add(step, -1, "required", nil)
 	case s.SGD != nil && d.written(step) != nil:
 		d.note(step, -1, "must not be there: steps of sgd are as long as its batch", s.Step)
-	case s.Refit != nil && s.Moments == nil && d.written(step) != nil:
+	case s.Refit != nil && s.Moments == nil && s.Adam == nil && d.written(step) != nil:
 		d.note(step, -1, "must not be there: steps of refit are its windows", s.Step)
 	}
 }
@@ -147,7 +147,15 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 	if !d.sound(columns) {
 		return
 	}
+	if s.Gradients() {
+		d.checkGradients(s, key)
+		return
+	}
 	names := s.Input.Columns
+	if d.written(columns) == nil {
+		d.add(columns, -1, "required", nil)
+		return
+	}
 	if len(names) == 0 {
 		d.add(columns, -1, "must name at least one column", nil)
 	}
@@ -183,7 +191,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	}
 	columns := len(s.Input.Columns)
 	each := func(here toml.Key, list *[]float64) {
-		if !d.sound(here) {
+		if !d.sound(here) || s.Gradients() {
 			return
 		}
 		if _, isList := d.written(here).([]any); !isList {
@@ -257,6 +265,20 @@ var follows = map[string][]string{
 	"refit.accounting":      {"solver"},
 	"refit.residual_clip":   {"clip_y"},
 	"refit.transforms":      {"iterations"},
+	"adam.dim":              {"mode"},
+	"adam.model":            {"mode"},
+	"adam.model.target":     {"columns", "mode"},
+	"adam.model.classes":    {"model.loss"},
+	"adam.model.hidden":     {"model.loss"},
+	"adam.tau":              {"method"},
+	"adam.nu":               {"method"},
+	"adam.mean_clip":        {"method", "clip"},
+	"adam.v_floor":          {"method", "negative"},
+	"adam.negative":         {"method"},
+	"adam.method":           {"step"},
+	"adam.update_clip":      {"negative"},
+	"adam.schedule":         {"horizon"},
+	"adam.factorization":    {"horizon", "dim"},
 }
 
 // needs says, for a key of a mechanism that another one's value requires, so.
@@ -266,6 +288,11 @@ var needs = map[string]func(s *Stream) string{
 	"sgd.zeta":       func(s *Stream) string { return "required for clip " + strconv.Quote(s.SGD.Clip) },
 	"sgd.radius":     func(s *Stream) string { return "required for method " + strconv.Quote(s.SGD.Method) },
 	"sgd.method":     func(*Stream) string { return `required, "amb"; "newton" is ` + fault.NotYet },
+
+	"adam.tau":           func(s *Stream) string { return "required for method " + strconv.Quote(s.Adam.Method) },
+	"adam.dim":           func(s *Stream) string { return "required for mode " + strconv.Quote(s.Adam.Mode) },
+	"adam.model.classes": func(s *Stream) string { return "required for loss " + strconv.Quote(s.Adam.Model.Loss) },
+	"adam.model.hidden":  func(s *Stream) string { return "required for loss " + strconv.Quote(s.Adam.Model.Loss) },
 }
 
 // checkEstimator has the mechanism's package check its configuration.
@@ -280,6 +307,12 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 	if m := s.Refit; m != nil {
 		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
 	}
+	if m := s.Adam; m != nil {
+		m.Step, m.Horizon, m.Endless = s.Step, s.Horizon, endless
+		if m.Model != nil && m.Mode == "model" {
+			m.Columns, m.Target = len(s.Input.Columns), slices.Index(s.Input.Columns, m.Model.Target)
+		}
+	}
 	m := s.mechanism()
 	if m == nil {
 		return
@@ -288,9 +321,10 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 	table := s.Mechanism()
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {
+		names := strings.Split(name, ".")
 		switch n := root().at("stream", "NAME"); {
-		case n.at(table, name) != nil:
-			return under(key, table, name)
+		case n.at(append([]string{table}, names...)...) != nil:
+			return under(key, append([]string{table}, names...)...)
 		case n.at("input", name) != nil:
 			return under(key, "input", name)
 		case n.at(name) != nil:
@@ -308,17 +342,18 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 			d.note(locate(""), -1, err.Error(), nil)
 			continue
 		}
-		sound := d.sound(locate(f.Key))
+		here := locate(f.Key)
+		sound := d.sound(here)
 		for _, cause := range follows[table+"."+f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
-		need, missing := needs[table+"."+f.Key], d.written(locate(f.Key)) == nil
+		need, missing := needs[table+"."+f.Key], d.written(here) == nil
 		switch {
 		case !sound:
 		case missing && need != nil:
-			d.add(locate(f.Key), -1, need(s), nil)
+			d.add(here, -1, need(s), nil)
 		default:
-			d.add(locate(f.Key), -1, f.Rule, f.Value)
+			d.add(here, -1, f.Rule, f.Value)
 		}
 	}
 }
@@ -334,7 +369,7 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 		return
 	}
 	// What the names of its values depend on.
-	for _, name := range []string{"workload", "covariance", "intervals", "solver", "intercept"} {
+	for _, name := range []string{"workload", "covariance", "intervals", "solver", "intercept", "method", "release"} {
 		if !d.sound(under(key, s.Mechanism(), name)) {
 			return
 		}

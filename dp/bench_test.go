@@ -38,7 +38,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-func benchEpoch(b *testing.B) *Epoch {
+func benchEpoch(b testing.TB) *Epoch {
 	var secret [32]byte
 	e, err := NewEpoch(&secret, &secret, "bench", 1, [16]byte{}, [32]byte{})
 	if err != nil {

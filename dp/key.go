@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"runtime"
+	"sync"
 )
 
 // NoiseFormat is the version of everything between a master key and a noise
@@ -113,7 +115,7 @@ func (n *stepNoise) Row(name string, hidden []int64) Row {
 		panic("dp: noise array " + name + " opened twice in one step")
 	}
 	a.opened = n.opening
-	n.transcript.absorb(a.tag(n.step, hidden))
+	a.absorb(n.transcript, n.step, hidden)
 	return a.row(n.step, n.transcript, len(hidden))
 }
 
@@ -124,11 +126,17 @@ type array struct {
 	current  keyedRow
 
 	// Reused, for what passes through an interface would be allocated.
-	message []byte // label ‖ u64be(t) ‖ h
-	bytes   []byte // integers, for the absorber
-	nonce   [12]byte
-	sum     [32]byte // a tag and zeros, or a key
-	opened  uint64   // the opening that last used it
+	message []byte   // label ‖ u64be(t) ‖ h
+	sum     [32]byte // a key
+	tags    [][32]byte
+	taggers []tagger
+	opened  uint64 // the opening that last used it
+}
+
+// tagger is the scratch space of one goroutine that makes tags.
+type tagger struct {
+	bytes []byte // integers, for the absorber
+	nonce [12]byte
 }
 
 func (e *Epoch) array(name string) *array {
@@ -164,21 +172,52 @@ func (e *Epoch) derive(label string, lp []byte) []byte {
 	return key
 }
 
-// tag returns GMAC(row) ‖ 16 zero bytes under a nonce of the step. Two rows of
-// one step get equal tags with probability (blocks+1)/2¹²⁸; a tag leaves the
-// process only inside the transcript's hash.
-func (a *array) tag(step uint64, hidden []int64) *[32]byte {
-	if n := 8 * len(hidden); cap(a.bytes) < n {
-		a.bytes = make([]byte, n)
+// absorbPiece is the number of integers that one tag covers; longer rows have
+// several, which are made at once.
+const absorbPiece = 1 << 16
+
+// absorb takes the integer row of a step into the transcript: for each piece,
+// in order, GMAC(piece) ‖ 16 zero bytes, under the nonce u32be(piece) ‖ u64be(t).
+// Two pieces of one step get equal tags with probability (blocks+1)/2¹²⁸; a tag
+// leaves the process only inside the transcript's hash.
+func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
+	pieces := max(1, (len(hidden)+absorbPiece-1)/absorbPiece)
+	workers := min(pieces, runtime.GOMAXPROCS(0))
+	for len(a.tags) < pieces {
+		a.tags = append(a.tags, [32]byte{}) // its second half stays zero
 	}
-	data := a.bytes[:8*len(hidden)]
-	for i, v := range hidden {
-		binary.LittleEndian.PutUint64(data[8*i:8*i+8], uint64(v))
+	for len(a.taggers) < workers {
+		a.taggers = append(a.taggers, tagger{})
 	}
-	binary.BigEndian.PutUint64(a.nonce[4:], step)
-	a.sum = [32]byte{}
-	a.absorber.Seal(a.sum[:0:16], a.nonce[:], nil, data)
-	return &a.sum
+	if workers == 1 {
+		a.tagEach(&a.taggers[0], 0, pieces, step, hidden)
+	} else {
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() { a.tagEach(&a.taggers[w], w*pieces/workers, (w+1)*pieces/workers, step, hidden) })
+		}
+		wg.Wait()
+	}
+	for i := range pieces {
+		h.absorb(&a.tags[i])
+	}
+}
+
+// tagEach makes the tags of pieces from … to−1.
+func (a *array) tagEach(t *tagger, from, to int, step uint64, hidden []int64) {
+	if n := 8 * min(len(hidden), absorbPiece); cap(t.bytes) < n {
+		t.bytes = make([]byte, n)
+	}
+	for i := from; i < to; i++ {
+		piece := hidden[min(i*absorbPiece, len(hidden)):min((i+1)*absorbPiece, len(hidden))]
+		data := t.bytes[:8*len(piece)]
+		for j, v := range piece {
+			binary.LittleEndian.PutUint64(data[8*j:8*j+8], uint64(v))
+		}
+		binary.BigEndian.PutUint32(t.nonce[:], uint32(i))
+		binary.BigEndian.PutUint64(t.nonce[4:], step)
+		a.absorber.Seal(a.tags[i][:0:16], t.nonce[:], nil, data)
+	}
 }
 
 // row prepares the keyed row of a step at transcript h.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"runtime"
+	"sync"
 )
 
 // Lattice is the grid on which records become integers: step g = 2^Exp, and K
@@ -73,34 +75,9 @@ func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 // has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
 // Cost: O(d), no allocation.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
-	norm, e, ok := norm2(x) // ‖x‖ = norm·2^e
-	if !ok {
-		clear(dst)
-		return false
-	}
-	scale := math.Ldexp(1, e-l.Exp)
-	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
-		scale = float64(l.K) / norm
-	}
-	for j, v := range x {
-		if e != 0 {
-			v = math.Ldexp(v, -e)
-		}
-		dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
-	}
-	if l.Inside(dst) {
-		return true
-	}
-	// Rounding to nearest leaves the ball for a third of the clipped records;
-	// rounding toward zero leaves it only by the error of scale.
-	for _, shrink := range []float64{1, 1 - 1.0/(1<<40)} {
-		for j, v := range x {
-			if e != 0 {
-				v = math.Ldexp(v, -e)
-			}
-			dst[j] = int64(float64(float64(v*scale) * shrink))
-		}
-		if l.Inside(dst) {
+	scale, e, ok := l.scaling(x, sumOfSquares(x))
+	for i := 0; ok && i < len(shrinks); i++ {
+		if _, inside := l.round(dst, x, scale, e, shrinks[i]); inside {
 			return true
 		}
 	}
@@ -108,30 +85,132 @@ func (l Lattice) Quantise(dst []int64, x []float64) bool {
 	return false
 }
 
-// Inside reports whether Σ k_j² ≤ K², exactly.
-func (l Lattice) Inside(k []int64) bool {
+// QuantiseLong is Quantise on all processors where x has 2¹⁶ coordinates or more.
+// The norm is then a sum of pieces' sums and may differ in its last bits, the same
+// on any number of processors; what the integer test lets through is the same.
+//
+// Privacy: as Quantise.
+// Cost: O(d) over the processors, a few allocations.
+func (l Lattice) QuantiseLong(dst []int64, x []float64) bool {
+	if len(x) < longRow {
+		return l.Quantise(dst, x)
+	}
+	scale, e, ok := l.scaling(x, sumOfSquaresLong(x))
+	for i := 0; ok && i < len(shrinks); i++ {
+		if l.roundLong(dst, x, scale, e, shrinks[i]) {
+			return true
+		}
+	}
+	clear(dst)
+	return false
+}
+
+// scaling returns the factor scale·2^−e that brings x, whose Σ x_j² is sum, into
+// the ball in lattice units; false where x is not finite.
+func (l Lattice) scaling(x []float64, sum float64) (scale float64, e int, ok bool) {
+	norm, e, ok := norm2(x, sum) // ‖x‖ = norm·2^e
+	if !ok {
+		return 0, 0, false
+	}
+	scale = math.Ldexp(1, e-l.Exp)
+	if bound := math.Ldexp(float64(l.K), l.Exp-e); norm > bound {
+		scale = float64(l.K) / norm
+	}
+	return scale, e, true
+}
+
+// shrinks are how round is tried: to nearest, which leaves the ball for a third of
+// the clipped records; toward zero, which leaves it only by the error of scale; and
+// with a margin for that.
+var shrinks = [...]float64{toNearest, 1, 1 - 1.0/(1<<40)}
+
+const toNearest = 0
+
+// round writes scale·2^−e·x to dst, rounded to nearest, or multiplied by shrink
+// and rounded toward zero, and returns its squares as far as they are inside.
+func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
+	dst = dst[:len(x)]
+	if e == 0 && shrink == toNearest { // nearly every record
+		for j, v := range x {
+			dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
+		}
+		return l.squares(dst)
+	}
+	for j, v := range x {
+		if e != 0 {
+			v = math.Ldexp(v, -e)
+		}
+		if v = float64(v * scale); shrink == toNearest {
+			dst[j] = int64(math.Floor(v + 0.5))
+		} else {
+			dst[j] = int64(float64(v * shrink))
+		}
+	}
+	return l.squares(dst)
+}
+
+// roundLong is round on all processors.
+func (l Lattice) roundLong(dst []int64, x []float64, scale float64, e int, shrink float64) bool {
+	var sums [pieces]uint64
+	var inside [pieces]bool
+	inPieces(len(x), func(i, from, to int) {
+		sums[i], inside[i] = l.round(dst[from:to], x[from:to], scale, e, shrink)
+	})
 	limit := uint64(l.K) * uint64(l.K)
 	var sum uint64
-	for _, v := range k {
-		if v > l.K || v < -l.K {
-			return false
-		}
-		sq := uint64(v * v) // at most 2⁶⁰
-		var carry uint64
-		if sum, carry = bits.Add64(sum, sq, 0); carry != 0 || sum > limit {
+	for i, s := range sums {
+		if sum += s; !inside[i] || sum > limit { // at most 2⁶¹
 			return false
 		}
 	}
 	return true
 }
 
-// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless the squares leave the
-// range of float64; false where x holds a NaN or an infinity.
-func norm2(x []float64) (n float64, e int, ok bool) {
-	var sum float64
-	for _, v := range x {
-		sum += float64(v * v)
+// Inside reports whether Σ k_j² ≤ K², exactly.
+func (l Lattice) Inside(k []int64) bool {
+	_, ok := l.squares(k)
+	return ok
+}
+
+// squares returns Σ k_j² where that is at most K² ≤ 2⁶⁰, else false.
+func (l Lattice) squares(k []int64) (sum uint64, ok bool) {
+	limit := uint64(l.K) * uint64(l.K)
+	for _, v := range k {
+		if v > l.K || v < -l.K {
+			return 0, false
+		}
+		if sum += uint64(v * v); sum > limit { // at most 2⁶¹
+			return 0, false
+		}
 	}
+	return sum, true
+}
+
+// longRow is the length from which a row is worth several goroutines,
+// pieces the number of parts that it then has, whatever the number of processors.
+const (
+	longRow = 1 << 16
+	pieces  = 64
+)
+
+// inPieces calls f with the number and the borders of each piece of n
+// coordinates, on all processors, and returns when all have returned.
+func inPieces(n int, f func(i, from, to int)) {
+	workers := runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * pieces / workers; i < (w+1)*pieces/workers; i++ {
+				f(i, n*i/pieces, n*(i+1)/pieces)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless sum, Σ x_j², left the
+// range of float64; false where x holds a NaN or an infinity.
+func norm2(x []float64, sum float64) (n float64, e int, ok bool) {
 	if sum > 1e-280 && sum < 1e300 {
 		return math.Sqrt(sum), 0, true
 	}
@@ -152,6 +231,24 @@ func norm2(x []float64) (n float64, e int, ok bool) {
 		sum += float64(s * s)
 	}
 	return math.Sqrt(sum), e, true
+}
+
+// sumOfSquares returns Σ x_j².
+func sumOfSquares(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += float64(v * v)
+	}
+	return sum
+}
+
+// sumOfSquaresLong is sumOfSquares on all processors.
+func sumOfSquaresLong(x []float64) (sum float64) {
+	var sums [pieces]float64
+	inPieces(len(x), func(i, from, to int) { sums[i] = sumOfSquares(x[from:to]) })
+	for _, s := range sums {
+		sum += s
+	}
+	return sum
 }
 
 // Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo: a sum over steps,

@@ -109,6 +109,7 @@ func TestQuantiseExtremes(t *testing.T) {
 		t.Errorf("%v, want ±%g", k, want)
 	}
 	wantInside(t, l, k)
+	// On the stack, too: a row of the caller's must not be made to leave it.
 	if n := testing.AllocsPerRun(100, func() { l.Quantise(k, []float64{3, 4}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

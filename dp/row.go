@@ -26,6 +26,7 @@ type keyedRow struct {
 	step       uint64
 	block      cipher.Block
 	stream     cipher.Stream
+	base       int // block of coordinate 0: not the first for a Cursor's
 	next       int // block of words that stream gives next
 	held       int // block of words that buffer holds, −1 none
 	size       int // words a block
@@ -43,7 +44,7 @@ type keyedRow struct {
 func (r *keyedRow) open(key *[32]byte, step uint64, length int) {
 	r.step = step
 	r.block = newAES(key)
-	r.stream, r.next, r.held = nil, -1, -1
+	r.stream, r.base, r.next, r.held = nil, 0, -1, -1
 	r.size = min(max(length+length&1, 2), blockWords)
 	r.ext, r.source = nil, nil
 }
@@ -57,8 +58,9 @@ func newAES(key *[32]byte) cipher.Block {
 	return block
 }
 
-// words returns the words of block b, as bytes.
+// words returns the words of block b from base, as bytes.
 func (r *keyedRow) words(b int) []byte {
+	b += r.base
 	if r.held != b {
 		if r.next != b {
 			binary.BigEndian.PutUint64(r.iv[:], r.step)
@@ -71,17 +73,22 @@ func (r *keyedRow) words(b int) []byte {
 	return r.buffer[:8*r.size]
 }
 
-// extension writes extension words 0 … len(dst)−1 of coordinate j.
-func (r *keyedRow) extension(j int, dst []uint64) {
+// extend derives X.
+func (r *keyedRow) extend() {
 	if r.ext == nil {
 		r.ext = newAES(r.source.keyFor("streamdp/row-ext/v1\x00", r.step, &r.transcript))
 	}
+}
+
+// extension writes extension words 0 … len(dst)−1 of coordinate j.
+func (r *keyedRow) extension(j int, dst []uint64) {
+	r.extend()
 	// Counter mode by hand: one block at a time, into memory of the row.
 	counter, words := r.pair[:16], r.pair[16:]
 	binary.BigEndian.PutUint64(counter, r.step)
 	for i := range dst {
 		if i%2 == 0 {
-			binary.BigEndian.PutUint64(counter[8:], uint64(j)<<16+uint64(i/2))
+			binary.BigEndian.PutUint64(counter[8:], uint64(j+r.base*r.size)<<16+uint64(i/2))
 			r.ext.Encrypt(words, counter)
 		}
 		dst[i] = binary.LittleEndian.Uint64(words[8*(i%2):])

@@ -166,6 +166,8 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 //
 //	manifest-N, secret-N          of epoch N, N in decimal
 //	opening-N                     epoch N is being opened, and has drawn no noise
+//	initial-N                     the parameters that it begins with, if there are any
+//	final-N                       those that it ended with, for its successor
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
@@ -201,6 +203,8 @@ var slotBytes = 5 << 20
 func manifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
 func secretName(epoch uint64) string   { return fmt.Sprintf("secret-%d", epoch) }
 func openingName(epoch uint64) string  { return fmt.Sprint(openingPrefix, epoch) }
+func initialName(epoch uint64) string  { return fmt.Sprintf("initial-%d", epoch) }
+func finalName(epoch uint64) string    { return fmt.Sprintf("final-%d", epoch) }
 
 // openStore makes the task's directory and removes what an interrupted write
 // left.

@@ -115,7 +115,7 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 			return err
 		}
 	}
-	mech, err := newMechanism(s, nil)
+	mech, err := newMechanism(s, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 	if err != nil {
 		return err
 	}
-	dec, err := newDecoder(s.Input.Codec, s.Input.Columns)
+	dec, err := newDecoder(s)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 			if err != nil {
 				return err
 			}
-			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel.key, Value: rel.value, Headers: rel.headers, Time: time.UnixMilli(1)}})
+			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel[0].key, Value: rel[0].value, Headers: rel[0].headers, Time: time.UnixMilli(1)}})
 			if err != nil {
 				return err
 			}

@@ -27,6 +27,9 @@ const (
 	Duplicate               // a column, or an object on the way to one, stands there twice
 	NotNumber               // a column holds something else than a number
 	NotFinite               // a column is NaN, infinite, or too large for a float64
+	NoStep                  // a gradient without exactly one header that says where it was taken
+	Stale                   // a gradient taken at parameters that are too old, or still to come
+	NoClass                 // an example whose target is no class
 	reasons                 // their number
 )
 
@@ -37,6 +40,7 @@ func (r Reason) String() string {
 	}
 	return [reasons]string{
 		"decoded", "null", "malformed", "too-deep", "arity", "missing", "duplicate", "not-number", "not-finite",
+		"no-step", "stale", "no-class",
 	}[r]
 }
 

@@ -35,7 +35,7 @@ func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) 
 			return err
 		}
 	}
-	mech, err := newMechanism(r.s, nil)
+	mech, err := newMechanism(r.s, nil, nil)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}

@@ -22,7 +22,7 @@ type core struct {
 	first, end int64         // offsets of the open step
 	records    uint64        // in it, valid or not
 
-	centre, scale []float64 // rows enter as (x − centre)/scale
+	centre, scale []float64 // rows enter as (x − centre)/scale; nil: as they are
 	row           []float64
 }
 
@@ -36,7 +36,9 @@ func newCore(s *config.Stream, m *manifest, manifestFile []byte, mech *mechanism
 		mech: mech, keys: keys, encoder: e, base: m.Base,
 		transcript: transcriptOf(manifestFile),
 		centre:     s.Centre, scale: s.Scale,
-		row: make([]float64, mech.Columns()),
+	}
+	if c.centre != nil {
+		c.row = make([]float64, mech.Columns())
 	}
 	c.openStep()
 	return c, nil
@@ -66,7 +68,7 @@ func (c *core) openStep() {
 // as they were decoded, nil for a record that gave none.
 func (c *core) add(offset int64, row []float64) {
 	c.records++
-	if row != nil {
+	if row != nil && c.centre != nil {
 		for j, x := range row {
 			c.row[j] = (x - c.centre[j]) / c.scale[j]
 		}
@@ -75,9 +77,9 @@ func (c *core) add(offset int64, row []float64) {
 	c.mech.Add(uint64(offset-c.base), row)
 }
 
-// close ends the open step, whose slots have all been seen. It returns nil
-// where the step has no release.
-func (c *core) close() (*pending, error) {
+// close ends the open step, whose slots have all been seen. It returns the
+// messages of its release, none where it has no release.
+func (c *core) close() ([]pending, error) {
 	h := c.transcript
 	h.AbsorbRecords(c.records)
 	r, err := c.mech.Close(c.keys.Step(c.step+1, &h))
@@ -94,9 +96,5 @@ func (c *core) close() (*pending, error) {
 	if w := c.mech.window; w > 0 {
 		first = end - w
 	}
-	p, err := c.encoder.encode(r, first, end)
-	if err != nil {
-		return nil, err
-	}
-	return &p, nil
+	return c.encoder.encode(r, first, end)
 }

@@ -66,10 +66,10 @@ type live struct {
 	m    *manifest
 	core *core
 	cp   *checkpoint // the last commit
-	// published are releases that the output partition already holds, step →
+	// published are messages that the output partition already holds, key →
 	// hash. Those after cp were published before this state was restored, and
 	// must come out again.
-	published map[uint64][32]byte
+	published map[string][32]byte
 	ahead     uint64 // the largest step of them
 }
 
@@ -192,7 +192,11 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.ledgerIsNewest(); err != nil {
 		return err
 	}
-	mech, err := newMechanism(r.s, nil)
+	initial, err := r.initial()
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	mech, err := newMechanism(r.s, nil, initial)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
@@ -243,6 +247,9 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	}
 
 	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(secretName(epoch)), secret[:]) }); err != nil {
+		return err
+	}
+	if err := r.keepInitial(ctx, epoch, initial); err != nil {
 		return err
 	}
 	keys, err := dp.NewEpoch(r.d.key, &secret, r.task.Stream, epoch, nonce, digest)
@@ -381,7 +388,11 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (l *live, err error)
 			keys.Destroy()
 		}
 	}()
-	mech, err := newMechanism(r.s, m.Plan)
+	initial, err := r.initialOf(m.Epoch)
+	if err != nil {
+		return nil, halted(haltState, "initial parameters of epoch %d: %w", m.Epoch, err)
+	}
+	mech, err := newMechanism(r.s, m.Plan, initial)
 	if err != nil {
 		return nil, halted(haltState, "manifest of epoch %d: %w", m.Epoch, err)
 	}
@@ -518,7 +529,9 @@ func (r *runner) limit(ctx context.Context, m *manifest) error {
 
 // void ends an epoch that never began.
 func (r *runner) void(ctx context.Context, opened *Entry) error {
-	if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch)) }); err != nil {
+	if err := r.write(ctx, func() error {
+		return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch), initialName(opened.Epoch))
+	}); err != nil {
 		return err
 	}
 	r.log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
@@ -538,6 +551,9 @@ func (r *runner) void(ctx context.Context, opened *Entry) error {
 // below end from then on, −1 for all, and destroys what must not outlive it.
 // Its releases must have been acknowledged, or given up.
 func (r *runner) closeEpoch(ctx context.Context, opened *Entry, end int64, anchor *kafka.Anchor, reason string) error {
+	if err := r.keepFinal(ctx, opened); err != nil {
+		return err
+	}
 	e := Entry{Kind: kindClose, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Reason: reason, End: end}
 	if anchor != nil {
 		e.AnchorOffset, e.Anchor = anchor.Offset, r.anchorMAC(anchor.Hash)
@@ -575,7 +591,9 @@ func (r *runner) destroySecrets(ctx context.Context) error {
 		if r.d.now().Before(e.Time.Add(r.d.cfg.State.EpochSecretRetention)) {
 			continue
 		}
-		if err := r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch)) }); err != nil {
+		if err := r.write(ctx, func() error {
+			return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch), initialName(e.Epoch))
+		}); err != nil {
 			return err
 		}
 		err := r.write(ctx, func() error {

@@ -4,8 +4,8 @@ import (
 	"encoding"
 	"encoding/json"
 	"errors"
-	"math"
 
+	"streamdp/adam"
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/matfact"
@@ -56,14 +56,18 @@ type mechanism struct {
 	sens     float64
 	lattice  []float64
 	noise    map[string]float64 // noise standard deviations of one step, by array
-	sample   *dp.Release        // a release of the largest form; nil: any is
 	warnings []string
 
+	sample  *dp.Release // a release of the largest form; nil: any is
+	chunked bool        // releases above chunkBytes are published in pieces
 	// accounting is how the noise was found, "" for exact. sketched says that noise
 	// multiplies records, for which finite precision is not proven.
 	accounting string
 	sketched   bool
 	window     int64 // the last offsets of a step, which alone count; 0: all do
+	// refused counts the decoded records that gave nothing all the same, and
+	// why; nil where there are none. It is no part of the state.
+	refused func() (Reason, uint64)
 }
 
 // versions are what the digest binds besides the configuration.
@@ -76,13 +80,16 @@ func versions(s *config.Stream) map[string]string {
 		v["mechanism"] = sgd.Version
 	case s.Refit != nil:
 		v["mechanism"] = sketch.Version
+	case s.Adam != nil:
+		v["mechanism"] = adam.Version
 	}
 	return v
 }
 
 // newMechanism builds the stream's estimator; plan is that of a begun epoch,
-// nil for a new one.
-func newMechanism(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+// nil for a new one. initial are the parameters that the epoch begins with, for a
+// mechanism that has some; nil: its own.
+func newMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*mechanism, error) {
 	switch {
 	case s.Moments != nil:
 		return newMoments(s, plan)
@@ -90,188 +97,24 @@ func newMechanism(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 		return newSGD(s, plan)
 	case s.Refit != nil:
 		return newRefit(s, plan)
+	case s.Adam != nil:
+		return newAdam(s, plan, initial)
 	}
 	return nil, errors.New("the stream has no mechanism")
 }
 
-func newMoments(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
-	var e *moments.Estimator
-	var err error
+// planned builds a mechanism: for a new epoch from its configuration, for a begun one,
+// which has a plan, by that.
+func planned[C, P, E any](c C, params dp.Params, plan json.RawMessage, build func(C, dp.Params) (E, error), adopt func(C, dp.Params, P) (E, error)) (E, error) {
 	if plan == nil {
-		e, err = moments.New(*s.Moments, s.Params())
-	} else {
-		var p moments.Plan
-		if err := json.Unmarshal(plan, &p); err != nil {
-			return nil, errors.New("the epoch's plan is damaged")
-		}
-		e, err = moments.Adopt(*s.Moments, s.Params(), p)
+		return build(c, params)
 	}
-	if err != nil {
-		return nil, err
+	var p P
+	if err := json.Unmarshal(plan, &p); err != nil {
+		var none E
+		return none, errors.New("the epoch's plan is damaged")
 	}
-	p := e.Plan()
-	m := &mechanism{
-		Estimator: e, name: "moments", method: p.Method, factorization: p.Factorization.Kind,
-		clip: p.Clip, sens: p.Sensitivity, lattice: []float64{p.Lattice.Step()}, noise: map[string]float64{"first": p.First},
-	}
-	if p.Diagonal > 0 {
-		m.lattice = append(m.lattice, p.SecondStep())
-		m.noise["second_diagonal"], m.noise["second_off_diagonal"] = p.Diagonal, p.OffDiagonal
-	}
-	if p.Count > 0 {
-		m.lattice = append(m.lattice, math.Ldexp(1, p.CountExp))
-		m.noise["valid_count"] = p.Count
-	}
-	if m.plan, err = json.Marshal(p); err != nil {
-		return nil, err
-	}
-	split := 0.0
-	if p.Method == "ime" {
-		split = s.Moments.Split
-	}
-	m.describe, err = json.Marshal(struct {
-		Name          string          `json:"name"`
-		Method        string          `json:"method"`
-		Workload      string          `json:"workload"`
-		Decay         float64         `json:"decay,omitempty"`
-		Window        uint64          `json:"window,omitempty"`
-		Factorization string          `json:"factorization"`
-		Buffers       int             `json:"buffers,omitempty"`
-		Bands         int             `json:"bands,omitempty"`
-		Normalise     bool            `json:"normalise,omitempty"`
-		Step          uint64          `json:"step"`
-		Horizon       uint64          `json:"horizon,omitempty"`
-		Nu            float64         `json:"nu,omitempty"`
-		Lambda        float64         `json:"lambda,omitempty"`
-		Split         float64         `json:"split,omitempty"`
-		PSDFloor      *float64        `json:"psd_floor,omitempty"`
-		Choice        *moments.Choice `json:"choice,omitempty"`
-	}{
-		"moments", p.Method, s.Moments.Workload, s.Moments.Decay, s.Moments.Window,
-		p.Factorization.Kind, len(p.Factorization.Decay), bandsOf(p.Factorization), s.Moments.Normalise, s.Step, s.Moments.LastStep(), p.Nu, p.Lambda,
-		split, s.Moments.PSDFloor, p.Choice,
-	})
-	return m, err
-}
-
-func newSGD(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
-	var e *sgd.AMB
-	var err error
-	if plan == nil {
-		e, err = sgd.New(*s.SGD, s.Params())
-	} else {
-		var p sgd.Plan
-		if err := json.Unmarshal(plan, &p); err != nil {
-			return nil, errors.New("the epoch's plan is damaged")
-		}
-		e, err = sgd.Adopt(*s.SGD, s.Params(), p)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p, c := e.Plan(), s.SGD
-	m := &mechanism{
-		Estimator: e, name: "sgd", method: p.Method, factorization: p.Factorization.Kind,
-		clip: p.ClipX, sens: p.Sensitivity / p.One, sample: e.Sample(), warnings: e.Warnings(),
-	}
-	// Gradients are counted in clip norms, searches and counts in records.
-	m.lattice = []float64{1 / p.One, 1 / float64(p.Unit)}
-	m.noise = map[string]float64{"gradient": p.GradientNoise / p.One}
-	if p.CountNoise > 0 {
-		m.noise["count"] = p.CountNoise / float64(p.Unit)
-	}
-	if p.SearchNoise > 0 {
-		m.noise["search"] = p.SearchNoise / float64(p.Unit)
-	}
-	if m.plan, err = json.Marshal(p); err != nil {
-		return nil, err
-	}
-	m.describe, err = json.Marshal(struct {
-		Name          string  `json:"name"`
-		Method        string  `json:"method"`
-		Target        string  `json:"target"`
-		Intercept     bool    `json:"intercept"`
-		Clip          string  `json:"clip"`
-		Value         string  `json:"value"`
-		Quantile      float64 `json:"threshold_quantile"`
-		ClipY         float64 `json:"clip_y,omitempty"`
-		Factorization string  `json:"factorization"`
-		Bands         int     `json:"bands,omitempty"`
-		Batch         uint64  `json:"batch"`
-		Search        uint64  `json:"search,omitempty"`
-		Growth        string  `json:"growth"`
-		Eta0          float64 `json:"eta0"`
-		Curvature     float64 `json:"curvature"`
-		Radius        float64 `json:"radius"`
-		Average       string  `json:"average"`
-		Level         float64 `json:"level,omitempty"`
-		Horizon       uint64  `json:"horizon,omitempty"`
-	}{
-		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind, bandsOf(p.Factorization),
-		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
-	})
-	return m, err
-}
-
-func newRefit(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
-	var e *sketch.Refit
-	var err error
-	if plan == nil {
-		e, err = sketch.New(*s.Refit, s.Params())
-	} else {
-		var p sketch.Plan
-		if err := json.Unmarshal(plan, &p); err != nil {
-			return nil, errors.New("the epoch's plan is damaged")
-		}
-		e, err = sketch.Adopt(*s.Refit, s.Params(), p)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p, c := e.Plan(), s.Refit
-	m := &mechanism{
-		Estimator: e, name: "refit", method: p.Solver, clip: p.NormBound, sens: s.Privacy.Adjacency.Factor(),
-		lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, noise: map[string]float64{},
-		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Window),
-	}
-	// In units of the clipped window.
-	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
-		if sd > 0 {
-			m.noise[name] = sd
-		}
-	}
-	if m.plan, err = json.Marshal(p); err != nil {
-		return nil, err
-	}
-	m.describe, err = json.Marshal(struct {
-		Name         string  `json:"name"`
-		Method       string  `json:"method"`
-		Target       string  `json:"target"`
-		Intercept    bool    `json:"intercept"`
-		ClipY        float64 `json:"clip_y"`
-		Window       uint64  `json:"window"`
-		Rows         int     `json:"rows,omitempty"`
-		Gamma        float64 `json:"gamma,omitempty"`
-		Iterations   int     `json:"iterations,omitempty"`
-		Sampled      int     `json:"sampled,omitempty"`
-		Transforms   int     `json:"transforms,omitempty"`
-		ResidualClip float64 `json:"residual_clip,omitempty"`
-		Radius       float64 `json:"radius,omitempty"`
-		EigenTest    bool    `json:"eigen_test,omitempty"`
-		Horizon      uint64  `json:"horizon,omitempty"`
-	}{
-		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Window, p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
-		p.ResidualClip * c.ClipY, p.Radius, c.EigenTest, c.LastStep(),
-	})
-	return m, err
-}
-
-// levelOf returns the level of a stream's intervals, 0 where it has none.
-func levelOf(c *sgd.Config) float64 {
-	if !*c.Intervals {
-		return 0
-	}
-	return c.Level
+	return adopt(c, params, p)
 }
 
 // bandsOf returns the number of bands of a factorization with its diagonal, 0

@@ -258,8 +258,12 @@ func TestGoldenRelease(t *testing.T) {
 		change(s, m)
 		e, err := newEncoder(s, m, goldenMechanism())
 		must(t, err)
-		p, err := e.encode(rel, 1600, 1700)
+		all, err := e.encode(rel, 1600, 1700)
 		must(t, err)
+		if len(all) != 1 {
+			t.Fatalf("%d messages", len(all))
+		}
+		p := all[0]
 		conforms(t, string(p.value))
 		var b strings.Builder
 		b.WriteString("key: " + string(p.key) + "\n")

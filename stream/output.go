@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,9 +18,17 @@ import (
 // written, and is read from its start.
 const unknownOutput = -1
 
-// parseIdentity reads a release's key, STREAM/PARTITION/EPOCH/STEP.
+// parseIdentity reads the key of a release, STREAM/PARTITION/EPOCH/STEP, or of
+// one of its pieces, with /PIECE behind that.
 func parseIdentity(key []byte) (t Task, epoch, step uint64, ok bool) {
 	parts := strings.Split(string(key), "/")
+	if len(parts) == 5 {
+		if n, err := strconv.ParseUint(parts[4], 10, 31); err != nil || n == 0 || parts[4] != strconv.FormatUint(n, 10) {
+			return t, 0, 0, false
+		}
+		key = key[:len(key)-len(parts[4])-1]
+		parts = parts[:4]
+	}
 	if len(parts) != 4 {
 		return t, 0, 0, false
 	}
@@ -128,13 +137,13 @@ func (r *runner) readOutput(ctx context.Context, topic string, partition int, fr
 // findPublished reads what the output holds since a checkpoint of the epoch, and
 // makes sure that it is what this epoch could have released: a state that is
 // older than the world, a restored backup, must repeat it byte for byte before
-// it publishes anything. It returns the hashes of the releases after the
-// checkpoint's step, and the largest of their steps.
-func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint) (published map[uint64][32]byte, ahead uint64, err error) {
-	seen := map[uint64][32]byte{} // what this state owes, then what was published
+// it publishes anything. It returns the hashes of the messages after the
+// checkpoint's step, by key, and the largest of their steps.
+func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint) (published map[string][32]byte, ahead uint64, err error) {
+	seen := map[string][32]byte{} // what this state owes, then what was published
 	for i := range cp.outbox {
 		p := &cp.outbox[i]
-		seen[p.step] = releaseHash(p.key, p.value, p.headers)
+		seen[string(p.key)] = releaseHash(p.key, p.value, p.headers)
 	}
 	note := func(rec *kafka.Record) error {
 		t, of, step, ok := parseIdentity(rec.Key)
@@ -148,10 +157,10 @@ func (r *runner) findPublished(ctx context.Context, epoch uint64, cp *checkpoint
 			return nil
 		}
 		hash := releaseHash(rec.Key, rec.Value, rec.Headers)
-		if was, known := seen[step]; known && was != hash {
+		if was, known := seen[string(rec.Key)]; known && was != hash {
 			return r.differs(string(rec.Key))
 		}
-		seen[step] = hash
+		seen[string(rec.Key)] = hash
 		ahead = max(ahead, step)
 		return nil
 	}
@@ -249,13 +258,7 @@ func (r *runner) releasedTo(ctx context.Context, opened *Entry) (end int64, err 
 		if !ok || t != r.task || epoch != opened.Epoch {
 			return nil
 		}
-		var release struct {
-			Offsets [2]int64 `json:"offsets"`
-		}
-		if json.Unmarshal(rec.Value, &release) == nil {
-			end = max(end, release.Offsets[1])
-		}
-		end = max(end, opened.First)
+		end = max(end, opened.First, releaseEnd(rec.Value))
 		return nil
 	})
 	var gone *halt
@@ -263,6 +266,29 @@ func (r *runner) releasedTo(ctx context.Context, opened *Entry) (end int64, err 
 		return end, nil // no output, no releases in it
 	}
 	return end, err
+}
+
+// releaseEnd returns where the offsets end that a release is of, −1 where value is
+// none. It is content with the first piece of one, which has its offsets.
+func releaseEnd(value []byte) int64 {
+	d := json.NewDecoder(bytes.NewReader(value))
+	for depth := 0; ; {
+		token, err := d.Token()
+		if err != nil {
+			return -1
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		case "offsets":
+			var offsets [2]int64
+			if depth == 1 && d.Decode(&offsets) == nil {
+				return offsets[1]
+			}
+		}
+	}
 }
 
 // publisher sends committed releases in order, one request at a time, until
@@ -315,10 +341,7 @@ func signal(c chan struct{}) {
 func (p *publisher) run(ctx context.Context) {
 	for {
 		p.mu.Lock()
-		batch := p.queue
-		if len(batch) > 500 {
-			batch = batch[:500]
-		}
+		batch := some(p.queue)
 		p.mu.Unlock()
 		if len(batch) == 0 {
 			select {
@@ -343,6 +366,16 @@ func (p *publisher) run(ctx context.Context) {
 		p.acked.Store(batch[len(batch)-1].step)
 		signal(p.notify)
 	}
+}
+
+// some returns a part of the queue that can be acknowledged by its last step: all
+// pieces of a release or none.
+func some(queue []pending) []pending {
+	n := min(len(queue), 500)
+	for 0 < n && n < len(queue) && queue[n].step == queue[n-1].step {
+		n++
+	}
+	return queue[:n]
 }
 
 func (p *publisher) send(ctx context.Context, batch []pending) error {

@@ -28,6 +28,7 @@ type processor struct {
 	next     int            // its next record
 	position kafka.Position // of the last boundary, where that lies before current
 	seen     int64          // offsets below it have been applied
+	refused  uint64         // of the mechanism's count, what metrics have
 
 	pending      []pending // built since the last commit
 	pendingBytes int
@@ -247,6 +248,11 @@ func (p *processor) apply() error {
 	if c.first >= b.First {
 		p.position = b.Position(c.first)
 	}
+	if refused := c.mech.refused; refused != nil {
+		why, n := refused()
+		p.work.rejected[why] += int(n - p.refused)
+		p.refused = n
+	}
 	p.current, p.seen = nil, b.Next
 	p.fetch.free <- b
 	return nil
@@ -254,7 +260,7 @@ func (p *processor) apply() error {
 
 // close ends the open step. stop asks for a return to the loop.
 func (p *processor) close() (stop bool, err error) {
-	rel, err := p.core.close()
+	messages, err := p.core.close()
 	if errors.Is(err, dp.ErrExhausted) {
 		p.exhausted = true
 		return true, nil
@@ -267,22 +273,31 @@ func (p *processor) close() (stop bool, err error) {
 	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
 		p.exhausted = true
 	}
-	if rel != nil {
+	if len(messages) > 0 {
 		if p.comparing {
-			if was, ok := p.live.published[rel.step]; ok {
-				if was != releaseHash(rel.key, rel.value, rel.headers) {
+			// What is out already is compared; of a release in pieces some may be
+			// missing.
+			missing := messages[:0]
+			for _, rel := range messages {
+				was, ok := p.live.published[string(rel.key)]
+				switch {
+				case !ok:
+					missing = append(missing, rel)
+				case was != releaseHash(rel.key, rel.value, rel.headers):
 					return true, p.r.differs(string(rel.key))
 				}
-				rel = nil // it is out already
 			}
+			messages = missing
 		}
 		if p.core.step >= p.live.ahead {
 			p.comparing = false
 		}
 	}
-	if rel != nil {
-		p.pending = append(p.pending, *rel)
-		p.pendingBytes += rel.size()
+	if len(messages) > 0 {
+		p.pending = append(p.pending, messages...)
+		for i := range messages {
+			p.pendingBytes += messages[i].size()
+		}
 		p.work.releases++
 		if p.full() && p.period > 0 {
 			p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))

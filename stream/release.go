@@ -2,8 +2,10 @@ package stream
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,9 +27,9 @@ type encoder struct {
 	m        *manifest
 	values   []string // to publish, empty: all
 	base64   bool
+	chunked  bool   // large releases are published in pieces
 	head     []byte // the fields that are equal in all releases of the epoch
 	tail     []byte
-	headers  []kafka.Header
 	identity string // STREAM/PARTITION/EPOCH/
 }
 
@@ -65,7 +67,7 @@ type releasePrivacy struct {
 func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error) {
 	cost := mech.Cost()
 	e := &encoder{
-		m: m, values: s.Output.Values, base64: s.Output.Encoding == "base64",
+		m: m, values: s.Output.Values, base64: s.Output.Encoding == "base64", chunked: mech.chunked,
 		identity: fmt.Sprintf("%s/%d/%d/", m.Stream, m.Partition, m.Epoch),
 	}
 	accounting, precision := "exact", "exact"
@@ -76,7 +78,7 @@ func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error
 		precision = "not proven"
 	}
 	head, err := json.Marshal(releaseHead{
-		Columns: s.Input.Columns, Centre: s.Centre, Scale: s.Scale, Mechanism: mech.describe,
+		Columns: listed(s.Input.Columns), Centre: listed(s.Centre), Scale: listed(s.Scale), Mechanism: mech.describe,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
 			Unit: "record", Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sens,
@@ -97,14 +99,19 @@ func newEncoder(s *config.Stream, m *manifest, mech *mechanism) (*encoder, error
 	return e, nil
 }
 
+// listed returns a list that JSON has as one, where there is none.
+func listed[T any](x []T) []T {
+	if x == nil {
+		return []T{}
+	}
+	return x
+}
+
 // statements says in words what is promised and what is not.
 func statements(s *config.Stream, m *manifest, sketched bool) []string {
 	what := "replacing one record by another"
-	switch {
-	case s.Privacy.Adjacency == dp.ZeroOut && s.Moments == nil:
-		what = "replacing one record by a null record, which takes its place and adds nothing, or the reverse"
-	case s.Privacy.Adjacency == dp.ZeroOut:
-		what = "replacing one record by the zero record, or the reverse"
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		what = "replacing one record by " + absent(s) + ", or the reverse"
 	}
 	if m.offline {
 		return offlineStatements(s, m, what)
@@ -172,12 +179,12 @@ func inWords(persons []Person, delta float64) string {
 	return "A person with up to k of these records is protected less: " + strings.Join(all, ", ") + "."
 }
 
-// encode returns the release of offsets [first, end).
-func (e *encoder) encode(r *dp.Release, first, end int64) (pending, error) {
+// encode returns the release of offsets [first, end): one message, or its pieces.
+func (e *encoder) encode(r *dp.Release, first, end int64) ([]pending, error) {
 	var b bytes.Buffer
 	name, err := json.Marshal(e.m.Stream)
 	if err != nil {
-		return pending{}, err
+		return nil, err
 	}
 	fmt.Fprintf(&b, `{"schema":%q,"stream":%s,"partition":%d,"epoch":%d,"step":%d,"rows":%d,"offsets":[%d,%d],"covers":[%d,%d],`,
 		releaseSchema, name, e.m.Partition, e.m.Epoch, r.Step, r.Rows, first, end, e.m.Base, end)
@@ -185,7 +192,7 @@ func (e *encoder) encode(r *dp.Release, first, end int64) (pending, error) {
 	if r.Failed != "" {
 		failed, err := json.Marshal(r.Failed)
 		if err != nil {
-			return pending{}, err
+			return nil, err
 		}
 		b.WriteString(`,"failed":`)
 		b.Write(failed)
@@ -199,19 +206,52 @@ func (e *encoder) encode(r *dp.Release, first, end int64) (pending, error) {
 		b.WriteString(separator)
 		separator = ","
 		if err := e.value(&b, v); err != nil {
-			return pending{}, err
+			return nil, err
 		}
 	}
 	b.WriteByte('}')
 	b.Write(e.tail)
 	id := fmt.Sprintf("%s%d", e.identity, r.Step)
-	return pending{step: r.Step, key: []byte(id), value: b.Bytes(), headers: []kafka.Header{
-		{Key: "content-type", Value: []byte("application/json")},
+	if !e.chunked || b.Len() <= chunkBytes {
+		return []pending{{step: r.Step, key: []byte(id), value: b.Bytes(), headers: e.headers(id, "application/json")}}, nil
+	}
+	return e.pieces(r.Step, id, b.Bytes()), nil
+}
+
+// headers are those of the CloudEvents binding.
+func (e *encoder) headers(id, content string) []kafka.Header {
+	return []kafka.Header{
+		{Key: "content-type", Value: []byte(content)},
 		{Key: "ce_specversion", Value: []byte("1.0")},
 		{Key: "ce_id", Value: []byte(id)},
 		{Key: "ce_source", Value: []byte("streamdp/" + e.m.Stream)},
 		{Key: "ce_type", Value: []byte(releaseSchema)},
-	}}, nil
+	}
+}
+
+// chunkBytes is the size above which a release is published in pieces, and that of
+// a piece: with its key and headers less than what a topic takes by default.
+var chunkBytes = 900_000 // tests lower it
+
+// pieces cuts the JSON of a release. Piece i of n, from 1, has the release's key
+// with /i behind it and two more headers: streamdp_chunk, "i/n", and
+// streamdp_sha256, the hash of the whole in hexadecimal, which is equal in all
+// pieces. Whoever puts the values together in order has the release, if the hash
+// says so.
+func (e *encoder) pieces(step uint64, id string, value []byte) []pending {
+	hash := sha256.Sum256(value)
+	whole := []byte(hex.EncodeToString(hash[:]))
+	n := (len(value) + chunkBytes - 1) / chunkBytes
+	all := make([]pending, 0, n)
+	for piece := range slices.Chunk(value, chunkBytes) {
+		i := len(all) + 1
+		own := fmt.Sprintf("%s/%d", id, i)
+		all = append(all, pending{step: step, key: []byte(own), value: piece, headers: append(e.headers(own, "application/octet-stream"),
+			kafka.Header{Key: "streamdp_chunk", Value: fmt.Appendf(nil, "%d/%d", i, n)},
+			kafka.Header{Key: "streamdp_sha256", Value: whole},
+		)})
+	}
+	return all
 }
 
 func (e *encoder) value(b *bytes.Buffer, v dp.Value) error {

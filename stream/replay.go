@@ -32,11 +32,19 @@ type Replay struct {
 // NewReplay returns a replay of stream s that hands its releases to publish. seed,
 // if not nil, fixes all keys: then nothing is protected, and every release says so.
 func NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
-	mech, err := newMechanism(s, nil)
+	if s.Gradients() {
+		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
+	}
+	initial, err := initialFile(s)
 	if err != nil {
 		return nil, err
 	}
-	codec, err := NewCodec(s.Input.Codec, s.Input.Columns)
+	mech, err := newMechanism(s, nil, initial)
+	if err != nil {
+		return nil, err
+	}
+	mech.chunked = false // a release is a line
+	codec, err := codecOf(s)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +96,7 @@ func (r *Replay) Add(value []byte) error {
 	if r.next++; r.next < r.core.end {
 		return nil
 	}
-	p, err := r.core.close()
+	messages, err := r.core.close()
 	if errors.Is(err, dp.ErrExhausted) {
 		r.done = true
 		return err
@@ -99,10 +107,12 @@ func (r *Replay) Add(value []byte) error {
 	if h := r.s.LastStep(); h > 0 && r.core.step >= h {
 		r.done = true
 	}
-	if p == nil {
-		return nil
+	for _, m := range messages {
+		if err := r.publish(m.value); err != nil {
+			return err
+		}
 	}
-	return r.publish(p.value)
+	return nil
 }
 
 // Records returns how many records were taken, and how many of them are in a step

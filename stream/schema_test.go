@@ -256,7 +256,7 @@ func TestReleaseSchema(t *testing.T) {
 		machineStream + "workload = \"sum\"\nfactorization = \"identity\"\n",
 		machineStream + "workload = \"sum\"\nfactorization = \"bisr\"\nbands = 4\n",
 		with(machineStream, "step   = 7", "step = 7\nhorizon = 5", `adjacency = "replace"`, `adjacency = "zero-out"`),
-	}, append(machineRefits, machineRegressions...)...) {
+	}, slices.Concat(machineRefits, machineRegressions, machineCombined)...) {
 		m := newMachine(t, toml, 1)
 		m.m.Insecure = strings.Contains(toml, "window")
 		m.restart()

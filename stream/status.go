@@ -165,6 +165,10 @@ func (r *runner) remember(sent []pending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := max(0, len(sent)-recentReleases); i < len(sent); i++ {
+		// A release in pieces is too large for the API.
+		if i > 0 && sent[i].step == sent[i-1].step || i+1 < len(sent) && sent[i].step == sent[i+1].step {
+			continue
+		}
 		r.recent = append(r.recent, json.RawMessage(sent[i].value))
 	}
 	size, keep := 0, 0

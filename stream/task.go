@@ -321,7 +321,7 @@ func (r *runner) process(ctx context.Context, l *live) error {
 	if err != nil {
 		return err
 	}
-	decoder, err := newDecoder(r.s.Input.Codec, r.s.Input.Columns)
+	decoder, err := newDecoder(r.s)
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}

@@ -22,11 +22,11 @@ const defaultMessageBytes = 1048588
 
 // oversize says that a topic may not accept the stream's releases, "" if it does.
 func oversize(d *stream.Description) string {
-	if d.ReleaseBytes <= defaultMessageBytes {
+	if d.MessageBytes <= defaultMessageBytes {
 		return ""
 	}
 	return fmt.Sprintf("a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
-		size(d.ReleaseBytes), size(defaultMessageBytes))
+		size(d.MessageBytes), size(defaultMessageBytes))
 }
 
 func checkCommand(g *globals) *cobra.Command {
@@ -159,9 +159,9 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 				limit = n
 			}
 		}
-		if all[i].ReleaseBytes > limit {
+		if all[i].MessageBytes > limit {
 			fault("stream %s: a release takes up to %s, output topic %s accepts %s: choose fewer output.values or raise max.message.bytes",
-				s.Name, size(all[i].ReleaseBytes), s.Output.Topic, size(limit))
+				s.Name, size(all[i].MessageBytes), s.Output.Topic, size(limit))
 		}
 	}
 	if len(faults) > 0 {

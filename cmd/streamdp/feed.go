@@ -81,6 +81,9 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		if s == nil {
 			return usagef("the configuration has no stream %s", f.stream)
 		}
+		if s.Gradients() {
+			return usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
+		}
 		if cluster, err = stream.Cluster(cfg); err != nil {
 			return err
 		}

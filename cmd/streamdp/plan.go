@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"streamdp/config"
+	"streamdp/dp"
 	"streamdp/sgd"
 	"streamdp/stream"
 )
@@ -31,7 +32,8 @@ type plan struct {
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 
-	original bool // values in original units are released too
+	tables   func(w io.Writer) error // prints what follows the guarantee
+	original bool                    // values in original units are released too
 }
 
 func planCommand(g *globals) *cobra.Command {
@@ -147,39 +149,81 @@ func planOf(s *config.Stream, steps []uint64, all, plot bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &plan{Description: d, Steps: steps}
 	switch {
+	case s.Moments != nil:
+		return p, p.ofMoments(s, all, plot)
 	case s.SGD != nil:
-		return planSGD(s, d, steps)
+		return p, p.ofRegression(s)
 	case s.Refit != nil:
-		return &plan{Description: d, Steps: steps}, nil
+		return p, p.ofRefit()
+	case s.Adam != nil:
+		return p, p.ofAdam(s, all)
 	}
-	return planMoments(s, d, steps, all, plot)
+	return nil, fmt.Errorf("there is no plan of %s", s.Mechanism())
 }
 
-// planSGD is planOf for a regression.
-func planSGD(s *config.Stream, d *stream.Description, steps []uint64) (*plan, error) {
-	p := &plan{Description: d, Steps: steps}
-	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
-		e, err := sgd.New(c, s.Params())
-		if err != nil {
-			return nil, err
+// planForms are the errors under one factorization, or of one method.
+type planForms struct {
+	Factorization string `json:"factorization"`
+	Method        string `json:"method,omitempty"`
+	Configured    bool   `json:"configured,omitempty"`      // the one that the stream uses
+	Errors        []any  `json:"standard_errors,omitempty"` // the mechanism's, by step
+	StateBytes    int64  `json:"state_bytes,omitempty"`
+	Unavailable   string `json:"unavailable,omitempty"`
+}
+
+// name returns what the form stands for in a table.
+func (f *planForms) name() string {
+	if f.Method != "" {
+		return f.Method
+	}
+	return f.Factorization
+}
+
+// planned is what a plan in tables asks of a mechanism.
+type planned interface {
+	Sizes() dp.Sizes
+	expect(t uint64) any
+}
+
+// form returns the errors of e.
+func (p *plan) form(e planned, factorization string) planForms {
+	f := planForms{Factorization: factorization, StateBytes: e.Sizes().State}
+	for _, t := range p.Steps {
+		f.Errors = append(f.Errors, e.expect(t))
+	}
+	return f
+}
+
+// unavailable returns the form that a mechanism does not have, and why.
+func unavailable(factorization string, err error) planForms {
+	why := strings.ReplaceAll(err.Error(), "\n", "; ")
+	why = strings.TrimPrefix(strings.TrimPrefix(why, "factorization: "), "method: ")
+	return planForms{Factorization: factorization, Unavailable: why}
+}
+
+// compare fills in the errors under each kind of factorization, or only under the
+// configured one. other makes the mechanism with another kind.
+func (p *plan) compare(kinds []string, all bool, configured planned, other func(kind string) (planned, error)) {
+	switch {
+	case !all:
+		kinds = []string{p.Factorization}
+	case !slices.Contains(kinds, p.Factorization):
+		kinds = append(kinds, p.Factorization)
+	}
+	for _, kind := range kinds {
+		var f planForms
+		if kind == p.Factorization {
+			f = p.form(configured, kind)
+			f.Configured = true
+		} else if e, err := other(kind); err != nil {
+			f = unavailable(kind, err)
+		} else {
+			f = p.form(e, kind)
 		}
-		var all []sgd.Outlook
-		for _, n := range steps {
-			all = append(all, e.Expect(n))
-		}
-		return all, nil
+		p.Factorizations = append(p.Factorizations, f)
 	}
-	c := *s.SGD
-	var err error
-	if p.Outlook, err = outlook(c); err != nil || c.Bands == 1 {
-		return p, err
-	}
-	c.Bands = 1
-	if p.Independent, err = outlook(c); err != nil {
-		p.Independent = nil // a batch that is too short for it
-	}
-	return p, nil
 }
 
 // warn prints what is probably not meant.
@@ -204,7 +248,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
@@ -214,7 +258,11 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	}
 	row("checkpoint", "%s", size(d.StateBytes))
 	row("memory", "%s for the estimator", size(d.PeakBytes))
-	row("release", "at most %s", size(d.ReleaseBytes))
+	release := "at most " + size(d.ReleaseBytes)
+	if d.MessageBytes < d.ReleaseBytes {
+		release += ", in messages of " + size(d.MessageBytes)
+	}
+	row("release", "%s", release)
 	row(name, "%s", text)
 	return t.Flush()
 }
@@ -223,39 +271,47 @@ func (p *plan) print(w io.Writer) error {
 	if err := printGuarantee(w, p.Description, "mechanism", string(p.Mechanism)); err != nil {
 		return err
 	}
-	if p.Outlook != nil {
-		return p.printOutlook(w)
-	}
-	if p.Factorizations == nil {
-		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
-		return err
-	}
-	return p.printMoments(w)
+	return p.tables(w)
 }
 
-// printOutlook writes what a regression will reach.
-func (p *plan) printOutlook(w io.Writer) error {
-	fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance,\n"+
-		"  for independent features of unit variance that do not change\n")
+// printTable prints one number of each form by step, and nothing where all are 0.
+// E is what the mechanism's errors are.
+func printTable[E any](w io.Writer, p *plan, title string, forms []planForms, of func(E) float64) error {
+	if !slices.ContainsFunc(forms, func(f planForms) bool { return len(f.Errors) > 0 && of(f.Errors[0].(E)) > 0 }) {
+		return nil
+	}
+	fmt.Fprintf(w, "\n  %s\n", title)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
-	if p.Independent != nil {
-		fmt.Fprint(t, "with independent noise\t")
+	fmt.Fprint(t, "  step\t")
+	for _, f := range forms {
+		mark := ""
+		if f.Configured {
+			mark = "*"
+		}
+		fmt.Fprintf(t, "%s%s\t", f.name(), mark)
 	}
 	fmt.Fprintln(t)
-	for i, o := range p.Outlook {
-		fmt.Fprintf(t, "  %d\t%d\t%.3g\t%.3g\t", o.Iteration, o.Slots, o.Sampling, o.Privacy)
-		if p.Independent != nil {
-			fmt.Fprintf(t, "%.3g\t", p.Independent[i].Privacy)
+	for i, step := range p.Steps {
+		fmt.Fprintf(t, "  %d\t", step)
+		for _, f := range forms {
+			if f.Unavailable != "" {
+				fmt.Fprint(t, "-\t")
+				continue
+			}
+			fmt.Fprintf(t, "%.4g\t", of(f.Errors[i].(E)))
 		}
 		fmt.Fprintln(t)
 	}
-	if err := t.Flush(); err != nil {
-		return err
+	return t.Flush()
+}
+
+// printMissing says what forms there are none of, and why.
+func printMissing(w io.Writer, forms ...[]planForms) {
+	for _, f := range slices.Concat(forms...) {
+		if f.Unavailable != "" {
+			fmt.Fprintf(w, "  - %s: %s\n", f.name(), f.Unavailable)
+		}
 	}
-	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
-		"  searches of the clip norm have no release")
-	return nil
 }
 
 func joinFloats(x []float64) string {

@@ -5,98 +5,56 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"streamdp/config"
 	"streamdp/moments"
-	"streamdp/stream"
 )
 
-// planForms are the errors under one factorization, or of one method.
-type planForms struct {
-	Factorization string           `json:"factorization"`
-	Method        string           `json:"method,omitempty"`
-	Configured    bool             `json:"configured,omitempty"` // the one that the stream uses
-	Errors        []moments.Errors `json:"standard_errors,omitempty"`
-	StateBytes    int64            `json:"state_bytes,omitempty"`
-	Unavailable   string           `json:"unavailable,omitempty"`
-}
+type momentsPlan struct{ *moments.Estimator }
 
-// name returns what the form stands for in a table.
-func (f *planForms) name() string {
-	if f.Method != "" {
-		return f.Method
-	}
-	return f.Factorization
-}
+func (e momentsPlan) expect(t uint64) any { return e.Expect(t) }
 
-// planMoments is planOf for moments: the errors under every factorization, and of
-// every method that the stream could use.
-func planMoments(s *config.Stream, d *stream.Description, steps []uint64, all, plot bool) (*plan, error) {
-	p := &plan{Description: d, Steps: steps, original: slices.Contains(s.Moments.Values(), "mean_original")}
+// ofMoments shows the errors under every factorization, and of every method that the
+// stream could use.
+func (p *plan) ofMoments(s *config.Stream, all, plot bool) error {
+	p.tables = p.printMoments
+	p.original = slices.Contains(s.Moments.Values(), "mean_original")
 	configured, err := moments.New(*s.Moments, s.Params())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	uses := configured.Plan()
-	form := func(e *moments.Estimator) planForms {
-		f := planForms{Factorization: e.Plan().Factorization.Kind, StateBytes: e.Sizes().State}
-		for _, t := range steps {
-			f.Errors = append(f.Errors, e.Expect(t))
-		}
-		return f
-	}
-	other := func(c moments.Config) planForms {
-		e, err := moments.New(c, s.Params())
-		if err != nil {
-			return planForms{Factorization: c.Factorization, Unavailable: strings.ReplaceAll(err.Error(), "\n", "; ")}
-		}
-		return form(e)
-	}
-	kinds := []string{"identity", "sqrt", "blt", "phased"}
-	switch kind := uses.Factorization.Kind; {
-	case !all:
-		kinds = []string{kind}
-	case !slices.Contains(kinds, kind):
-		kinds = append(kinds, kind)
-	}
-	for _, kind := range kinds {
-		if kind == uses.Factorization.Kind {
-			f := form(configured)
-			f.Configured = true
-			p.Factorizations = append(p.Factorizations, f)
-			continue
-		}
+	p.compare([]string{"identity", "sqrt", "blt", "phased"}, all, momentsPlan{configured}, func(kind string) (planned, error) {
 		c := *s.Moments
 		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
 		if c.Method == "auto" {
 			c.Method, c.Metric = uses.Method, "last"
 		}
 		if kind == "blt" && c.Horizon == 0 && c.Tune == 0 {
-			c.Tune = slices.Max(steps)
+			c.Tune = slices.Max(p.Steps)
 		}
-		f := other(c)
-		f.Unavailable = strings.TrimPrefix(f.Unavailable, "factorization: ")
-		p.Factorizations = append(p.Factorizations, f)
-	}
+		e, err := moments.New(c, s.Params())
+		return momentsPlan{e}, err
+	})
 	for _, method := range []string{"jme", "ime", "cs", "pp_debiased", "pp", "combined"} {
-		var f planForms
-		if f.Configured = method == uses.Method; f.Configured {
-			f = form(configured)
+		f, c := planForms{}, variant(*s.Moments, method, uses)
+		if method == uses.Method {
+			f = p.form(momentsPlan{configured}, uses.Factorization.Kind)
 			f.Configured = true
+		} else if e, err := moments.New(c, s.Params()); err != nil {
+			f = unavailable(c.Factorization, err)
 		} else {
-			f = other(variant(*s.Moments, method, uses))
-			f.Unavailable = strings.TrimPrefix(f.Unavailable, "method: ")
+			f = p.form(momentsPlan{e}, e.Plan().Factorization.Kind)
 		}
 		f.Method = method
 		p.Methods = append(p.Methods, f)
 	}
-	p.Correlation = correlation(configured, steps)
+	p.Correlation = correlation(configured, p.Steps)
 	if all || plot {
-		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, steps)
+		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, p.Steps)
 	}
-	return p, err
+	return err
 }
 
 // variant returns the configuration of the same stream by another method, at the
@@ -140,7 +98,7 @@ func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
 	return rows
 }
 
-// printMoments writes the tables of planMoments.
+// printMoments writes the tables of ofMoments.
 func (p *plan) printMoments(w io.Writer) error {
 	type column struct {
 		name string
@@ -153,7 +111,7 @@ func (p *plan) printMoments(w io.Writer) error {
 		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
 		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
 	} {
-		if err := p.table(w, "standard error of "+v.name+", scaled units", p.Factorizations, v.of); err != nil {
+		if err := printTable(w, p, "standard error of "+v.name+", scaled units", p.Factorizations, v.of); err != nil {
 			return err
 		}
 	}
@@ -163,7 +121,7 @@ func (p *plan) printMoments(w io.Writer) error {
 		{"second moment, by method: Frobenius norm", func(e moments.Errors) float64 { return e.RMSESecondMoment }},
 		{"covariance, by method: Frobenius norm (at most)", func(e moments.Errors) float64 { return e.RMSECovariance }},
 	} {
-		if err := p.table(w, "expected root squared error of "+v.name, applicable, v.of); err != nil {
+		if err := printTable(w, p, "expected root squared error of "+v.name, applicable, v.of); err != nil {
 			return err
 		}
 	}
@@ -191,40 +149,6 @@ func (p *plan) printMoments(w io.Writer) error {
 		fmt.Fprintln(w, "  in original units (values …_original) entry i of the mean has scale[i] times that error,\n"+
 			"  entry ij of the covariance scale[i]·scale[j] times")
 	}
-	for _, f := range append(slices.Clone(p.Factorizations), p.Methods...) {
-		if f.Unavailable != "" {
-			fmt.Fprintf(w, "  - %s: %s\n", f.name(), f.Unavailable)
-		}
-	}
+	printMissing(w, p.Factorizations, p.Methods)
 	return nil
-}
-
-// table prints one number of each form by step, and nothing where all are 0.
-func (p *plan) table(w io.Writer, title string, forms []planForms, of func(moments.Errors) float64) error {
-	if !slices.ContainsFunc(forms, func(f planForms) bool { return len(f.Errors) > 0 && of(f.Errors[0]) > 0 }) {
-		return nil
-	}
-	fmt.Fprintf(w, "\n  %s\n", title)
-	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "  step\t")
-	for _, f := range forms {
-		mark := ""
-		if f.Configured {
-			mark = "*"
-		}
-		fmt.Fprintf(t, "%s%s\t", f.name(), mark)
-	}
-	fmt.Fprintln(t)
-	for i, step := range p.Steps {
-		fmt.Fprintf(t, "  %d\t", step)
-		for _, f := range forms {
-			if f.Unavailable != "" {
-				fmt.Fprint(t, "-\t")
-				continue
-			}
-			fmt.Fprintf(t, "%.4g\t", of(f.Errors[i]))
-		}
-		fmt.Fprintln(t)
-	}
-	return t.Flush()
 }

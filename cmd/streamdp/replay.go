@@ -67,6 +67,9 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if s == nil {
 		return usagef("the configuration has no stream %q: give --stream NAME", f.stream)
 	}
+	if s.Gradients() {
+		return usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
+	}
 	next, read, size, done, err := values(file, f.header, s.Input.Codec, s.Input.Columns)
 	if err != nil {
 		return err

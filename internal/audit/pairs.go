@@ -33,6 +33,20 @@ func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
+// SquaresWorst is JointWorst for the squares of the coordinates in place of the
+// matrices xxᵀ: the same distance, of records at that angle on both sides of the
+// diagonal of the first two axes, where the difference of the matrices is diagonal.
+func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
+	if adjacency == dp.ZeroOut || d == 1 || nu <= 0.5 {
+		return JointWorst(nu, clip, d, adjacency)
+	}
+	x, y := make([]float64, d), make([]float64, d)
+	half := math.Acos(-1/(2*nu)) / 2
+	x[0], x[1] = clip*math.Cos(math.Pi/4+half), clip*math.Sin(math.Pi/4+half)
+	y[0], y[1] = clip*math.Cos(math.Pi/4-half), clip*math.Sin(math.Pi/4-half)
+	return Pair{x, y}
+}
+
 // Pairs returns neighbouring records of every kind for a mechanism that clips
 // rows of d numbers to the norm clip: at all angles, of all sizes, and what is no
 // record.
@@ -72,6 +86,18 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	}
 	for i, x := range special {
 		all = append(all, Pair{x, special[(i+3)%len(special)]}, Pair{x, unit(-clip, 0)})
+	}
+	return all
+}
+
+// NullPairs is Pairs for a mechanism to which a row of zeros is a record like
+// others: under zero-out the second of a pair is no record.
+func NullPairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
+	all := Pairs(clip, d, adjacency)
+	if adjacency == dp.ZeroOut {
+		for i := range all {
+			all[i].Y = nil
+		}
 	}
 	return all
 }

@@ -17,6 +17,15 @@ func Folder() string { return os.Getenv("STREAMDP_DATA") }
 // Read returns the training rows of a split: features and the target, which is the
 // file's last column. It reads NAME/data.csv.gz and NAME/test_mask.csv.gz.
 func Read(folder, name string, split int) (x [][]float64, y []float64, err error) {
+	return read(folder, name, split, false)
+}
+
+// Test returns the rows that Read leaves out.
+func Test(folder, name string, split int) (x [][]float64, y []float64, err error) {
+	return read(folder, name, split, true)
+}
+
+func read(folder, name string, split int, held bool) (x [][]float64, y []float64, err error) {
 	rows, err := table(filepath.Join(folder, name, "data.csv.gz"))
 	if err != nil {
 		return nil, nil, err
@@ -29,7 +38,8 @@ func Read(folder, name string, split int) (x [][]float64, y []float64, err error
 		return nil, nil, fmt.Errorf("data set %s: %d rows and %d of the mask", name, len(rows), len(mask))
 	}
 	for i, row := range rows {
-		if test := mask[i][split]; test != "0" && test != "False" && test != "false" {
+		mark := mask[i][split]
+		if test := mark != "0" && mark != "False" && mark != "false"; test != held {
 			continue
 		}
 		values := make([]float64, len(row))

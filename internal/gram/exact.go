@@ -1,5 +1,7 @@
 package gram
 
+import "math"
+
 // Exact sums the products k_ik_j, i ≤ j, of integer vectors with ‖k‖₂ ≤ K,
 // exactly: in float64, whose 53 bits hold them, four vectors at a time.
 //
@@ -7,7 +9,8 @@ package gram
 // most K²/2 to another one. So entries and all their partial sums are exact in
 // float64 for ⌊2⁵³/K²⌋ and twice as many vectors, in any order and fused or not;
 // then they move to int64. Where four vectors do not fit, K > 2²⁵·⁵, products are
-// formed in int64. Both forms give the same integers.
+// formed in int64. Both forms give the same integers, and so do the kernels in
+// assembly, which take four columns at a time.
 //
 // Cost: d²/2 multiplications a vector, d² numbers; nothing is allocated.
 type Exact struct {
@@ -64,7 +67,7 @@ func addProducts(sum, k []int64) {
 // flushRows moves the held vectors to part, those that are missing as zeros.
 func (s *Exact) flushRows() {
 	clear(s.rows[s.held*s.dim:])
-	addGroup(s.part, s.rows, s.dim)
+	addGroup(s.part, s.rows, s.dim, vector)
 	s.held = 0
 	switch s.added += group; s.added {
 	case s.room:
@@ -107,7 +110,7 @@ func (s *Exact) Total() []int64 {
 
 // RoundInto adds the sums, rounded to the nearest multiples of 2^shift, halves
 // up, and in units of it, to dst, and empties them. A single vector goes straight
-// from its integers to dst. The caller sees to it that sums and dst, with half a
+// to dst. The caller sees to it that sums and dst, with half a
 // unit, stay below 2⁶³.
 func (s *Exact) RoundInto(dst []int64, shift uint) {
 	half := int64(0)
@@ -115,11 +118,15 @@ func (s *Exact) RoundInto(dst []int64, shift uint) {
 		half = 1 << (shift - 1)
 	}
 	if s.clean && s.added == 0 && s.held == 1 {
-		for i, v := range s.rows[:s.dim] {
+		one := s.rows[:s.dim]
+		if s.held = 0; vector && shift > 0 {
+			addNearest(dst, one, shift)
+			return
+		}
+		for i, v := range one {
 			s.one[i] = int64(v)
 		}
 		addRounded(dst, s.one, half, shift)
-		s.held = 0
 		return
 	}
 	for i, p := range s.Total()[:len(dst)] {
@@ -139,6 +146,34 @@ func addRounded(dst, k []int64, half int64, shift uint) {
 		}
 	}
 }
+
+// addNearest is addRounded in float64, for products p of at most 2⁵¹ and shift ≥ 1:
+// ⌊p/2^shift + ½⌋ is the integer nearest to (2p+1)/2^(shift+1), which is exact and
+// never halfway between two.
+func addNearest(dst []int64, k []float64, shift uint) {
+	unit := math.Ldexp(1, -int(shift))
+	odd := unit / 2
+	for i, ki := range k {
+		tail := k[i:]
+		row := dst[:len(tail)]
+		dst = dst[len(tail):]
+		v := ki * unit
+		if whole := len(tail) &^ (group - 1); whole > 0 {
+			addNearestRow(&row[0], &tail[0], whole, v, odd)
+			tail, row = tail[whole:], row[whole:]
+		}
+		for j, x := range tail {
+			row[j] += int64(math.Float64bits(float64(v*x)+odd+magic)) - magicBits
+		}
+	}
+}
+
+// Adding magic, 1.5·2⁵², to a number of less than 2⁵¹ leaves the nearest integer in
+// the low bits.
+const (
+	magic     = 3 << 51
+	magicBits = 0x4338 << 48
+)
 
 // Reset empties the sum.
 func (s *Exact) Reset() {

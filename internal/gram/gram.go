@@ -8,9 +8,10 @@ package gram
 const group = 4
 
 // addGroup adds Σ xxᵀ of the first group rows of x to upper, two rows of the
-// triangle at a time, which halves the loads. Nothing is fused, so that a sum has the
-// same bits on every machine.
-func addGroup(upper, x []float64, d int) {
+// triangle at a time, which halves the loads, and with kernels four of its columns.
+// Nothing is fused and no order depends on that, so that a sum has the same bits on
+// every machine.
+func addGroup(upper, x []float64, d int, kernels bool) {
 	r0, r1, r2, r3 := x[:d], x[d:2*d], x[2*d:3*d], x[3*d:4*d]
 	for {
 		a0, a1, a2, a3 := r0[0], r1[0], r2[0], r3[0]
@@ -23,8 +24,17 @@ func addGroup(upper, x []float64, d int) {
 		b0, b1, b2, b3 := r0[0], r1[0], r2[0], r3[0]
 		first, second := upper[1:][:n], upper[1+n:][:n]
 		upper = upper[1+2*n:]
+		y0, y1, y2, y3 := r0, r1, r2, r3
+		if kernels && n >= group {
+			from := n &^ (group - 1)
+			addPairs(&first[0], &second[0], &r0[0], &r1[0], &r2[0], &r3[0], from, &[2 * group]float64{a0, a1, a2, a3, b0, b1, b2, b3})
+			first, second = first[from:], second[from:]
+			y0, y1, y2, y3 = r0[from:], r1[from:], r2[from:], r3[from:]
+		}
+		second = second[:len(first)]
+		y0, y1, y2, y3 = y0[:len(first)], y1[:len(first)], y2[:len(first)], y3[:len(first)]
 		for j := range first {
-			x0, x1, x2, x3 := r0[j], r1[j], r2[j], r3[j]
+			x0, x1, x2, x3 := y0[j], y1[j], y2[j], y3[j]
 			first[j] += (float64(a0*x0) + float64(a1*x1)) + (float64(a2*x2) + float64(a3*x3))
 			second[j] += (float64(b0*x0) + float64(b1*x1)) + (float64(b2*x2) + float64(b3*x3))
 		}
@@ -82,7 +92,7 @@ func (s *Sum) Add(x []float64) {
 }
 
 func (s *Sum) addGroup(x []float64) {
-	addGroup(s.block, x, s.dim)
+	addGroup(s.block, x, s.dim, false)
 	if s.groups++; s.groups == blockRows/group {
 		s.endBlock()
 	}
@@ -102,7 +112,7 @@ func (s *Sum) Upper() []float64 {
 	if held := len(s.rows); held > 0 { // those that are missing are zeros
 		s.rows = s.rows[:cap(s.rows)]
 		clear(s.rows[held:])
-		addGroup(s.block, s.rows, s.dim)
+		addGroup(s.block, s.rows, s.dim, false)
 		s.rows = s.rows[:0]
 		s.groups++
 	}

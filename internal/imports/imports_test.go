@@ -19,9 +19,11 @@ var ours = map[string]string{
 	"matfact":                  "",
 	"moments":                  "dp matfact internal/bin internal/eigen internal/fault internal/gram",
 	"sgd":                      "dp matfact internal/bin internal/clipgrad internal/fault internal/newton",
-	"config":                   "dp moments sgd sketch internal/column internal/fault",
-	"stream":                   "config dp matfact moments sgd sketch internal/bin internal/column internal/decimal internal/fault internal/kafka",
-	"cmd/streamdp":             "config dp matfact moments sgd sketch stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
+	"adam":                     "dp matfact internal/bin internal/fault",
+	"config":                   "adam dp moments sgd sketch internal/column internal/fault",
+	"stream":                   "adam config dp matfact moments sgd sketch internal/bin internal/column internal/decimal internal/fault internal/kafka",
+	"cmd/streamdp":             "adam config dp matfact moments sgd sketch stream internal/audit internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
+	"examples/trainer":         "",
 	"internal/audit":           "dp matfact internal/stattest",
 	"internal/bin":             "",
 	"internal/column":          "",
@@ -39,7 +41,7 @@ var ours = map[string]string{
 	"internal/kafka/kafkatest": "",
 	"internal/cases":           "internal/dataset",
 	"internal/dptest":          "dp",
-	"internal/reproduction":    "dp matfact moments",
+	"internal/reproduction":    "config dp matfact moments stream internal/dataset internal/kafka internal/kafka/embedded",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
@@ -53,11 +55,11 @@ var testsOnly = []string{"internal/cases", "internal/dptest", "internal/race", "
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/kafka/kafkatest",                        // certificates
-	"math/rand":                          "cmd/streamdp internal/dptest internal/reproduction", // the demonstration's data, simulations
+	"crypto/rand":                        "dp internal/kafka/kafkatest",                                         // certificates
+	"math/rand":                          "cmd/streamdp examples/trainer internal/dptest internal/reproduction", // made-up data, simulations
 	"github.com/BurntSushi/toml":         "config",
 	"github.com/prometheus/":             "stream",
-	"github.com/segmentio/kafka-go":      "internal/kafka internal/kafka/kafkatest",
+	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka internal/kafka/kafkatest",
 	"github.com/twmb/franz-go/pkg/kfake": "internal/kafka/embedded internal/kafka/kafkatest",
 	"github.com/twmb/franz-go/pkg/kgo":   "internal/kafka/embedded internal/kafka/kafkatest",
 	"github.com/spf13/cobra":             "cmd/streamdp",

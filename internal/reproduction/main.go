@@ -24,19 +24,24 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation}
+var sections = []func(*page) error{momentEstimation, momentStreams, onlineRegression}
 
 func main() {
 	log.SetFlags(0)
 	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
 	flag.Parse()
-	if err := write(*out); err != nil {
+	if err := write(*out, *out); err != nil {
 		log.Fatal("reproduction: ", err)
 	}
 }
 
-func write(out string) error {
+// write writes the page and its figures to out. Parts that this run cannot
+// compute are those of the page in the folder kept.
+func write(out, kept string) error {
 	p := &page{figures: filepath.Join(out, "reproduction")}
+	if old, err := os.ReadFile(filepath.Join(kept, "reproduction.md")); err == nil {
+		p.kept = string(old)
+	}
 	if err := os.MkdirAll(p.figures, 0o755); err != nil {
 		return err
 	}
@@ -59,6 +64,21 @@ Squared errors are expected values, summed over all releases. [errata.md](errata
 type page struct {
 	b       strings.Builder
 	figures string
+	kept    string // the page as it was
+}
+
+// keep copies the part under a heading, to the next heading, from the page as it
+// was: it needs data that are no part of the project.
+func (p *page) keep(heading string) error {
+	_, part, found := strings.Cut(p.kept, "\n"+heading+"\n")
+	if !found {
+		return fmt.Errorf("%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
+	}
+	for _, next := range []string{"\n## ", "\n### "} {
+		part, _, _ = strings.Cut(part, next)
+	}
+	p.text("%s\n%s", heading, strings.TrimSuffix(part, "\n"))
+	return nil
 }
 
 func (p *page) text(format string, args ...any) {

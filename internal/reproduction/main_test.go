@@ -17,10 +17,10 @@ func TestCurrent(t *testing.T) {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
 	}
 	dir := t.TempDir()
-	if err := write(dir); err != nil {
+	docs := filepath.Join(cases.Root(t), "docs")
+	if err := write(dir, docs); err != nil {
 		t.Fatal(err)
 	}
-	docs := filepath.Join(cases.Root(t), "docs")
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

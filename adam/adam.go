@@ -1,0 +1,453 @@
+// Package adam releases the steps of the Adam optimiser, computed from a stream of
+// gradients, under differential privacy: DP-Adam in six forms, and momentum
+// without a second moment to compare them with.
+//
+// A record is one gradient, or one example of a model whose gradient is taken
+// here. It is clipped in norm; one that is no gradient counts as the zero vector,
+// in its slot. A step of m slots makes a mean gradient, divided by m whatever it
+// holds; integer noise is added on the lattice of package dp, correlated over
+// steps by package matfact where that is asked for; moments and parameters follow
+// from the noisy means alone.
+//
+// By default the second moment is that of the noisy mean, less what its noise adds
+// ("pp_debiased"). The published algorithm that noises squares besides is private
+// for steps of one gradient only; what it takes for more, and what each form is
+// worth, is in docs/theory/adam.md.
+package adam
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+
+	"streamdp/dp"
+	"streamdp/matfact"
+)
+
+// Estimator is the optimiser. For gradients g_k ∈ ℝᵈ, ‖g_k‖₂ ≤ ζ, in step i with
+// m slots, it takes
+//
+//	x̂ = (1/m) Σ_k g_k + [C₁⁻¹Z₁]_i,             Z₁ ~ N(0, ρ₁²)
+//	m_i = β₁m_{i−1} + (1−β₁)x̂,   m̂ = m_i/(1−β₁^i)
+//	v_i = β₂v_{i−1} + (1−β₂)q̂,   v̂ = v_i/(1−β₂^i)
+//	u = m̂/(√max(v̂, floor) + eps),   u ← u·min(1, update_clip/‖u‖₂)
+//	θ_i = θ_{i−1} − α_i(u + decay·θ_{i−1})
+//
+// and releases θ_i or θ_i − θ_{i−1}. q̂ depends on the method:
+//
+//	pp               x̂∘x̂
+//	pp_debiased      x̂∘x̂, and v̂ less the mean of its noise, ρ₁² for C₁ = I
+//	jme              x∘x + [C₂⁻¹Z₂]_i for steps of one gradient x
+//	jme_per_example  (1/m) Σ_k g_k∘g_k + [C₂⁻¹Z₂]_i
+//	jme_batch        x∘x + [C₂⁻¹Z₂]_i, x the mean
+//	joint_clip       (1/m) Σ_k κ_k g_k∘g_k + [C₂⁻¹Z₂]_i, where each pair
+//	                 (g_k, √τ·g_k∘g_k) is clipped to ζ by κ_k, for x̂ as well
+//	momentum         no v: u = m̂
+//
+// with Z₂ ~ N(0, ρ₂²). Units are those of the gradients.
+//
+// Privacy: the noisy means of all steps are one Gaussian mechanism with ratio μ,
+// so (ε, δ)-private with the exact curve, for one record zeroed or replaced
+// (Params.Adjacency) in its slot, adaptively, since gradients may depend on
+// released parameters, and, without a horizon, for ever. Everything after them is
+// computed from them and from public numbers. The number of records in each slot
+// is public, valid or not.
+//
+// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C; memory of
+// 56 to 80 bytes a parameter, and 16 a buffer and 8 an array with correlated noise.
+// From 2¹⁶ parameters on both use all processors. Add allocates nothing for fewer.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
+// Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
+// Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"
+// (pp_debiased). Deviations: corrected sensitivities, means, zero-out adjacency,
+// integer noise, floors; docs/theory/adam.md.
+//
+// An Estimator is not safe for concurrent use.
+type Estimator struct {
+	cfg     Config
+	params  dp.Params
+	plan    Plan
+	factors factors
+	horizon uint64 // the last step
+	dim     int
+
+	fingerprint uint64 // of what a state depends on
+
+	step    uint64    // last closed
+	m, v    []float64 // moments, v nil for momentum
+	theta   []float64 // parameters
+	noise   *squared  // of squares of x̂; nil unless the method squares it
+	shards  []shard
+	reach   [2]float64 // bounds predictions of either array, in lattice units
+	sd      [2][]float64
+	model   *learner // nil for gradients
+	joint   jointClip
+	block   uint64 // records whose squares fit the exact sums
+	workers []worker
+	out     []float64 // what a step releases
+
+	// The open step; no part of the state.
+	rows    uint64
+	first   []int64 // sums of gradients
+	second  []int64 // sums of squares, or nil
+	record  []int64 // one gradient on the lattice
+	squares []int64 // exact squares of the block, or squares of one record
+	inBlock uint64
+
+	refused uint64 // see Refused
+
+	// tap sees the sums of a shard and their noise; for tests.
+	tap func(e *Estimator, w *worker, s *shard)
+}
+
+// shard is a range of coordinates with its share of the correlated noise.
+type shard struct {
+	from, to int
+	shapers  [2]matfact.Shaper // of either array; nil for independent noise
+
+	// Of the open step.
+	square float64 // ‖u‖²
+	bad    float64 // not 0 where a parameter is not finite
+}
+
+// worker is the scratch space of one goroutine of Close.
+type worker struct {
+	cursors [2]dp.Cursor
+	noise   [2][]int64
+	predict []float64
+}
+
+// New returns the optimiser that cfg describes, built for the guarantee p. All
+// faults are reported at once.
+func New(cfg Config, p dp.Params) (*Estimator, error) {
+	return newEstimator(cfg, p, nil)
+}
+
+// Adopt is New with the plan of an epoch that has begun: the releases of an
+// epoch are a function of its plan's numbers, never of recomputed ones. It
+// refuses a plan that the configuration does not lead to.
+func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
+	return newEstimator(cfg, p, &plan)
+}
+
+func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
+	cfg.Defaults()
+	var plan *Plan
+	var f factors
+	var err error
+	if kept == nil {
+		plan, f, err = resolve(&cfg, p, nil)
+	} else {
+		plan = kept
+		f, err = adopt(kept, &cfg, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return assemble(cfg, p, plan, f)
+}
+
+// assemble builds the optimiser that a plan describes.
+func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err error) {
+	d := plan.Parameters
+	e := &Estimator{
+		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: cfg.LastStep(), dim: d,
+		m: make([]float64, d), theta: make([]float64, d),
+		first: make([]int64, d), record: make([]int64, d), out: make([]float64, d),
+		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
+	}
+	copy(e.theta, cfg.initial())
+	if cfg.Method != "momentum" {
+		e.v = make([]float64, d)
+	}
+	if h := f.first.Horizon(); h > 0 && (e.horizon == 0 || h < e.horizon) {
+		e.horizon = h
+	}
+	if e.horizon == 0 {
+		e.horizon = endless / uint64(d)
+	}
+	first, second := plan.units(cfg.Step)
+	e.sd[0] = []float64{plan.FirstNoise / first}
+	if cfg.joint() {
+		e.second = make([]int64, d)
+		e.sd[1] = []float64{plan.SecondNoise / second}
+	}
+	switch cfg.Method {
+	case "pp", "pp_debiased":
+		e.noise = newSquared(f.first, cfg.Beta2)
+	case "jme", "jme_per_example":
+		e.squares = make([]int64, d)
+	case "joint_clip":
+		e.squares = make([]int64, d)
+		e.joint = newJointClip(plan, cfg.Tau)
+	}
+	if cfg.Mode == "model" {
+		e.model = newLearner(cfg.Model, cfg.Columns, cfg.Target)
+	}
+	for i, c := range []matfact.Factorization{f.first, f.second} {
+		if c == nil {
+			continue
+		}
+		limits, err := c.Limits(e.sd[i][0])
+		if err != nil {
+			return nil, err
+		}
+		// s_t = q_t − w_t, q_t the draw, rounded.
+		e.reach[i] = limits.Noise + 14*e.sd[i][0] + 4
+	}
+	for from := 0; from < d; from += shardSize {
+		s := shard{from: from, to: min(from+shardSize, d)}
+		for i, c := range []matfact.Factorization{f.first, f.second} {
+			if c != nil && c.Kind() != "identity" {
+				s.shapers[i] = c.NewShaper(s.to - from)
+			}
+		}
+		e.shards = append(e.shards, s)
+	}
+	e.fingerprint, err = e.identify()
+	return e, err
+}
+
+// Plan returns what the configuration resolved to.
+func (e *Estimator) Plan() Plan { return e.plan.clone() }
+
+// Deviations returns the standard deviations of one step's independent draws in
+// lattice units of the two arrays adam/first and adam/second; 0 where there is none.
+func (e *Estimator) Deviations() (first, second float64) {
+	if e.sd[1] != nil {
+		second = e.sd[1][0]
+	}
+	return e.sd[0][0], second
+}
+
+// Parameters returns a copy of the current parameters, as last released.
+func (e *Estimator) Parameters() []float64 { return append([]float64(nil), e.theta...) }
+
+// Columns returns the length of a row.
+func (e *Estimator) Columns() int {
+	if e.model != nil {
+		return e.cfg.Columns
+	}
+	return e.dim
+}
+
+// Range returns the slots of step t ≥ 1, [first, end).
+func (e *Estimator) Range(t uint64) (first, end uint64) {
+	return (t - 1) * e.cfg.Step, t * e.cfg.Step
+}
+
+// Cost returns what one record pays for all releases of an epoch.
+func (e *Estimator) Cost() dp.Cost {
+	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
+}
+
+// Add adds a record to the open step: a gradient, or an example of the model. row
+// is of length Columns, and is neither changed nor kept; one of another length,
+// nil above all, is an invalid record, which counts and contributes nothing.
+func (e *Estimator) Add(slot uint64, row []float64) {
+	e.rows++
+	if len(row) == e.Columns() {
+		if e.model == nil {
+			e.addGradient(row)
+		} else if g := e.model.gradient(e.theta, row); g != nil {
+			e.addGradient(g)
+		} else {
+			e.refused++
+		}
+	}
+	// Blocks are counted in records, valid or not: their borders are public.
+	if e.inBlock++; e.inBlock == e.block && e.exact() {
+		e.endBlock()
+	}
+}
+
+// Refused returns how many examples had a target that is no class, since the
+// estimator was made. It is an exact function of records: not to be released.
+func (e *Estimator) Refused() uint64 { return e.refused }
+
+// Stale reports whether a gradient that was taken at the parameters of step, 0 for
+// the initial ones, must not count in the open step: because they are more than
+// MaxStaleness steps behind, or still to come. Which parameters those were is the
+// sender's word, and as protected as the gradient: it is added as nil.
+func (e *Estimator) Stale(step uint64) bool {
+	return step > e.step || e.step-step > e.cfg.MaxStaleness
+}
+
+// exact reports whether the squares of a block's records are summed exactly
+// before they are rounded.
+func (e *Estimator) exact() bool { return e.cfg.Method == "jme" || e.cfg.Method == "jme_per_example" }
+
+// Close ends the open step and returns its release, whose data are valid until
+// the next call. It returns dp.ErrExhausted, and changes nothing, after the
+// horizon.
+func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
+	if e.step >= e.horizon {
+		return nil, dp.ErrExhausted
+	}
+	if e.rows > e.cfg.Step {
+		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.rows, e.cfg.Step)
+	}
+	switch {
+	case e.exact():
+		e.endBlock()
+	case e.cfg.Method == "jme_batch":
+		if e.plan.SumClip > 0 {
+			e.clipSum(e.plan.SumClip)
+		}
+		e.all((*Estimator).squareSums)
+	}
+	rows := [2]dp.Row{n.Row("adam/first", e.first)}
+	if e.second != nil {
+		rows[1] = n.Row("adam/second", e.second)
+	}
+	e.step++
+	u := e.update()
+	e.run(rows, &u)
+	r := &dp.Release{Step: e.step, Rows: e.rows, Values: []dp.Value{{Name: e.cfg.Release, Shape: []int{e.dim}, Data: e.out}}}
+	e.rows, e.inBlock = 0, 0
+	bad := u.deviation - u.deviation // NaN for what is not finite
+	for i := range e.shards {
+		bad += e.shards[i].bad
+	}
+	if bad != 0 {
+		return nil, errors.New("a parameter left the range of float64: lower the rate, or set v_floor or update_clip")
+	}
+	if e.v != nil {
+		r.Values = append(r.Values, dp.Value{Name: "v_noise", Shape: []int{1}, Data: []float64{u.deviation}})
+	}
+	r.Values = append(r.Values, dp.Value{Name: "model_step", Shape: []int{1}, Data: []float64{float64(e.step)}})
+	return r, nil
+}
+
+// run draws the step's noise and moves moments and parameters, shard by shard on
+// all processors if the rows can be read so.
+func (e *Estimator) run(rows [2]dp.Row, u *update) {
+	workers := min(runtime.GOMAXPROCS(0), len(e.shards))
+	for len(e.workers) < workers {
+		n := min(shardSize, e.dim)
+		w := worker{noise: [2][]int64{make([]int64, n)}}
+		if e.second != nil {
+			w.noise[1] = make([]int64, n)
+		}
+		if e.cfg.Factorization != "identity" {
+			w.predict = make([]float64, n)
+		}
+		e.workers = append(e.workers, w)
+	}
+	for i := range workers {
+		for k, row := range rows {
+			if row != nil && !e.workers[i].cursors[k].Open(row) {
+				workers = 1 // of a test
+			}
+		}
+		if workers == 1 {
+			break
+		}
+	}
+	e.each(workers, func(w *worker, s *shard) {
+		e.draw(w, s, rows)
+		e.average(w, s, u)
+		if e.cfg.UpdateClip > 0 {
+			s.square = e.length(s, u)
+		} else {
+			e.move(s, u)
+		}
+	})
+	if e.cfg.UpdateClip == 0 {
+		return
+	}
+	var square float64
+	for i := range e.shards { // in order, whoever summed
+		square += e.shards[i].square
+	}
+	if norm := math.Sqrt(square); norm > e.cfg.UpdateClip {
+		u.shrink = e.cfg.UpdateClip / norm
+	}
+	e.each(workers, func(_ *worker, s *shard) { e.move(s, u) })
+}
+
+// each calls f for all shards, each worker taking those of a range in order.
+func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
+	part := func(i int) {
+		for k := len(e.shards) * i / workers; k < len(e.shards)*(i+1)/workers; k++ {
+			f(&e.workers[i], &e.shards[k])
+		}
+	}
+	if workers == 1 {
+		part(0)
+		return
+	}
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Go(func() { part(i) })
+	}
+	wg.Wait()
+}
+
+// Errors is the noise of one step, before any data.
+type Errors struct {
+	// Rate is the learning rate.
+	Rate float64 `json:"rate"`
+	// First and Second are standard deviations of a coordinate's noise in m̂ and
+	// v̂; the latter at gradient 0 where means are squared.
+	First  float64 `json:"first_moment"`
+	Second float64 `json:"second_moment,omitempty"`
+	// Bias is the mean of the noise in v̂, "pp" alone has one.
+	Bias float64 `json:"second_moment_bias,omitempty"`
+}
+
+// Expect returns the noise of step t. Steps beyond 100 000 are answered as that
+// one: averages have forgotten their beginning.
+func (e *Estimator) Expect(t uint64) Errors {
+	x := Errors{Rate: e.cfg.rate(t)}
+	t = min(t, 100_000)
+	x.First = e.plan.FirstNoise * linear(e.factors.first, e.cfg.Beta1, t)
+	switch {
+	case e.noise != nil:
+		v, variance := NewVNoise(e.factors.first, e.cfg.Beta2, t), e.plan.FirstNoise*e.plan.FirstNoise
+		x.Second = variance * v.Squared
+		if e.cfg.Method == "pp" {
+			x.Bias = variance * v.Bias
+		}
+	case e.second != nil:
+		x.Second = e.plan.SecondNoise * linear(e.factors.second, e.cfg.Beta2, t)
+	}
+	return x
+}
+
+// Sizes returns what the optimiser takes.
+func (e *Estimator) Sizes() dp.Sizes {
+	d := int64(e.dim)
+	state, peak := int64(1+8+8+8), int64(0)
+	floats := int64(2) // a parameter: m, θ
+	if e.v != nil {
+		floats++
+	}
+	state += 8 * floats * d
+	if e.noise != nil {
+		state += 16
+		if e.plan.First.Kind == "blt" {
+			state += 16 * int64(len(e.plan.First.Decay)*len(e.plan.First.Decay))
+		}
+	}
+	const header = 8 + 33 // of a shaper
+	for i, f := range []*matfact.Stored{e.plan.First, e.plan.Second} {
+		if f == nil || e.shards[0].shapers[i] == nil {
+			continue
+		}
+		each := int64(16 * len(f.Decay))
+		if f.Kind == "sqrt" {
+			each = 8 * int64(e.horizon)
+		}
+		state += header*int64(len(e.shards)) + each*d
+		peak += 8 * d // predictions
+	}
+	// Besides: sums, one record, squares; a row and its gradient.
+	for _, x := range [][]int64{e.first, e.second, e.record, e.squares} {
+		peak += 8 * int64(len(x))
+	}
+	release := 8 * d
+	return dp.Sizes{State: state, Release: release + 16, Peak: peak + state + release + 16*d}
+}

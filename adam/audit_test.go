@@ -1,0 +1,230 @@
+package adam
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/stattest"
+)
+
+// The audits of internal/audit take an optimiser as a stranger would: gradients
+// in, releases out. Parameters do not determine the noisy means that they were
+// made from, so the releases of these tests hold those as well; TestStep shows
+// that parameters follow from them. This file says what is public about the noise.
+
+// subject is an optimiser under audit.
+type subject struct {
+	*audit.Subject
+	e *tapped
+}
+
+func newSubject(t testing.TB, e *Estimator) *subject {
+	t.Helper()
+	p := e.Plan()
+	first, second := p.units(e.cfg.Step)
+	arrays := map[string]audit.Array{}
+	describe := func(name string, sd float64, stored int) {
+		s, decay := p.First, e.cfg.Beta1
+		if stored == 2 {
+			s, decay = p.Second, e.cfg.Beta2
+		}
+		c, err := audit.Stored(s, exponential(decay), e.cfg.Horizon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrays[name] = audit.Array{Deviations: []float64{sd}, C: c}
+	}
+	describe("adam/first", p.FirstNoise/first, 1)
+	if p.Second != nil {
+		describe("adam/second", p.SecondNoise/second, 2)
+	}
+	m := newTapped(e)
+	return &subject{&audit.Subject{
+		Mechanism: m, Mu: p.Mu,
+		Array: func(name string, _ uint64) (audit.Array, bool) { a, ok := arrays[name]; return a, ok },
+		Recover: func(releases []*dp.Release) (map[string][][]float64, error) {
+			rows := map[string][][]float64{}
+			for _, r := range releases {
+				for _, v := range r.Values[len(r.Values)-2:] {
+					if name := "adam/" + v.Name; len(v.Data) > 0 {
+						rows[name] = append(rows[name], v.Data)
+					}
+				}
+			}
+			if len(rows) == 0 {
+				return nil, errors.New("no noisy rows")
+			}
+			return rows, nil
+		},
+	}, m}
+}
+
+// auditKeys returns fixed keys: a test must not vary.
+func auditKeys(seed byte) *audit.Keys { return audit.NewKeys([32]byte{0xad, seed}) }
+
+// audited are all methods with all factorizations, as the audits take them.
+func audited(m uint64) (all []Config) {
+	for _, c := range methods(m) {
+		for _, kind := range []string{"identity", "blt", "sqrt"} {
+			c.Factorization, c.Dim, c.Horizon = kind, 3, 5
+			c.Beta2 = 0.99 // with a column norm other than β₁'s
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func describe(c Config, adjacency dp.Adjacency) string {
+	return fmt.Sprintf("%s/%s/m=%d/d=%d/nu=%g/rho=%g/%s", c.Method, c.Factorization, c.Step, c.Dim, c.Nu, c.MeanClip, adjacency)
+}
+
+// tight reports whether the sensitivity of a configuration is attained: not where
+// clipping makes it a bound, or where the two matrices differ and the larger
+// column norm counts for both arrays.
+func tight(c Config, adjacency dp.Adjacency) bool {
+	if c.Method == "joint_clip" {
+		return adjacency == dp.ZeroOut && c.Factorization == "identity"
+	}
+	return c.MeanClip == 0
+}
+
+// neighbours returns streams of the given number of steps whose step at differs in
+// one gradient: the worst ones for the configuration, and some of every kind.
+func neighbours(e *Estimator, steps, at int, adjacency dp.Adjacency) (all [][2]audit.Stream) {
+	m, d := e.cfg.Step, e.dim
+	base := make(audit.Stream, steps)
+	for i, gradients := range gradientsOf(steps, d, m) {
+		base[i] = gradients
+	}
+	nu := e.plan.Nu
+	if e.cfg.Method == "jme_batch" && m > 1 {
+		nu = 0 // any
+	}
+	others, x, y := worstGradients(m, nu, e.plan.Clip, d, adjacency)
+	if e.cfg.Method == "jme_per_example" { // a sum of single vectors with squares
+		_, x, y = worstGradients(1, nu, e.plan.Clip, d, adjacency)
+	}
+	if e.cfg.MeanClip > 0 { // a long sum hides everything
+		others = make([][]float64, m-1)
+	}
+	worst := slices.Clone(base)
+	worst[at] = append(slices.Clone(others), x)
+	all = append(all, [2]audit.Stream{worst, worst.Replace(at, int(m)-1, y)})
+	for _, p := range audit.Pairs(e.plan.Clip, d, adjacency) {
+		for _, b := range []audit.Stream{worst, base} {
+			n := slices.Clone(b)
+			n[at] = append(slices.Clone(b[at]), make([][]float64, int(m))...)[:m]
+			all = append(all, [2]audit.Stream{n.Replace(at, 0, p.X), n.Replace(at, 0, p.Y)})
+		}
+	}
+	return all
+}
+
+// TestSensitivity is audit A0 for every method, batch size, factorization and
+// adjacency: no pair of neighbouring streams is farther apart than μ, the worst
+// pair is at least 0.999μ where the bound is exact, and coupled noise makes both
+// release the same to the last bit, parameters included.
+func TestSensitivity(t *testing.T) {
+	t.Parallel()
+	const steps, mu = 4, 2
+	pairs, coupled := 0, 0
+	for _, m := range []uint64{1, 4} {
+		for _, base := range audited(m) {
+			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+				for _, nu := range []float64{0, 0.2, 1.5} {
+					for _, d := range []int{1, 3} {
+						c := base
+						c.Dim, c.Nu = d, nu
+						if c.Method[0] != 'j' || c.Method == "joint_clip" {
+							if c.Nu = 0; nu != 0 {
+								continue
+							}
+						}
+						what := describe(c, adjacency)
+						s := newSubject(t, mustNew(t, c, dp.Params{Mu: mu, Adjacency: adjacency}))
+						keys := auditKeys(1)
+						var worst float64
+						for i, pair := range neighbours(s.e.Estimator, steps, 0, adjacency) {
+							distance, err := s.Sensitivity(pair[0], pair[1], keys)
+							if err != nil {
+								t.Fatal(what, err)
+							}
+							pairs++
+							if i == 0 {
+								worst = distance
+							}
+							if !(distance <= s.Mu*(1+1e-9)) {
+								t.Errorf("%s: pair %d is %.9g of μ apart", what, i, distance/s.Mu)
+							}
+							if i > 3 {
+								continue
+							}
+							other, err := s.Coupling(pair[0], pair[1], keys)
+							if err != nil {
+								t.Errorf("%s: pair %d can't be coupled: %v", what, i, err)
+							}
+							coupled++
+							if math.Abs(other-distance) > 1e-6*s.Mu {
+								t.Errorf("%s: pair %d is %.9g of μ apart, coupled %.9g", what, i, distance/s.Mu, other/s.Mu)
+							}
+						}
+						if tight(c, adjacency) && worst < 0.999*s.Mu {
+							t.Errorf("%s: the worst pair is only %.6g of μ apart", what, worst/s.Mu)
+						}
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d pairs of streams, %d of them coupled", pairs, coupled)
+}
+
+// TestNoise is audit A1: whitened, the noisy rows are the Gaussians that were
+// drawn, and these are white; for every method and factorization.
+func TestNoise(t *testing.T) {
+	t.Parallel()
+	const steps = 400
+	for i, c := range audited(4) {
+		c.Horizon = steps
+		s := newSubject(t, mustNew(t, c, dp.Params{Epsilon: 2, Delta: 1e-6, Adjacency: dp.Adjacency(1 + i%2)}))
+		base := make(audit.Stream, steps)
+		copy(base, gradientsOf(steps, c.Dim, c.Step))
+		n, err := s.NoiseUnder(base, auditKeys(byte(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(n.Identity, n.Repeated, audit.Failed(n.Law(stattest.Alpha))); err != nil {
+			t.Errorf("%s: %v", describe(c, dp.Adjacency(1+i%2)), err)
+		}
+	}
+}
+
+// TestShift is audit A2: releases of the worst pair under fresh keys differ as a
+// Gaussian mechanism of μ = 4 makes them, for every method at m = 1 and 4 and both
+// adjacencies. 300 runs a side show 1.4μ.
+func TestShift(t *testing.T) {
+	t.Parallel()
+	for _, m := range []uint64{1, 4} {
+		for i, c := range audited(m) {
+			if i%3 != 0 && i%3 != 1 { // identity and blt; sqrt is in A0 and A1
+				continue
+			}
+			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+				s := newSubject(t, mustNew(t, c, dp.Params{Mu: 4, Adjacency: adjacency}))
+				pair := neighbours(s.e.Estimator, 2, 0, adjacency)[0]
+				r, err := s.Shift(pair[0], pair[1], auditKeys(byte(m)), 300, stattest.Alpha)
+				if err != nil {
+					t.Fatal(describe(c, adjacency), err)
+				}
+				if err := r.Err(); err != nil {
+					t.Errorf("%s: %v", describe(c, adjacency), err)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package adam
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"streamdp/dp"
+	"streamdp/internal/rival"
+)
+
+// BenchmarkStep measures the end of a step: keys, transcript, noise, moments,
+// parameters and the release. Its rival draws as much secure noise alone and moves
+// as many parameters by an Adam that protects nothing; both on all processors that
+// they can use, which for the rival is one, so one is what both have here.
+// BenchmarkScaling has the processors.
+func BenchmarkStep(b *testing.B) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, c := range []Config{
+		{Method: "pp_debiased"},
+		{Method: "jme_per_example"},
+		{Method: "pp_debiased", Factorization: "blt"},
+		{Method: "momentum"},
+	} {
+		for _, d := range []int{1_000, 1_000_000, 10_000_000} {
+			c.Dim = d
+			b.Run(fmt.Sprintf("%s/%s/d=%d", c.Method, or(c.Factorization, "identity"), d), func(b *testing.B) {
+				e := benchmarked(b, c)
+				noise, step := keyed(b, 1), uint64(0)
+				plain := newPlainAdam(b, d, e.second != nil)
+				rival.Compare(b, d, func() {
+					step++
+					if _, err := e.Close(noise(step)); err != nil {
+						b.Fatal(err)
+					}
+				}, "noise+adam", plain.step)
+			})
+		}
+	}
+}
+
+func or(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func benchmarked(b testing.TB, c Config) *Estimator {
+	c.Clip, c.Rate, c.Step = 1, 1e-3, 32
+	e, err := New(c, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return e
+}
+
+// plainAdam is the optimiser as it is printed, on gradients that are only noise.
+type plainAdam struct {
+	rows        []dp.Row
+	w           []int64
+	m, v, theta []float64
+	i           float64
+}
+
+func newPlainAdam(b testing.TB, d int, two bool) *plainAdam {
+	p := &plainAdam{w: make([]int64, d), m: make([]float64, d), v: make([]float64, d), theta: make([]float64, d)}
+	e, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "rival", 1, [16]byte{}, [32]byte{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := dp.NewTranscript([32]byte{})
+	noise := e.Step(1, &h)
+	p.rows = append(p.rows, noise.Row("first", p.w))
+	if two {
+		p.rows = append(p.rows, noise.Row("second", p.w))
+	}
+	return p
+}
+
+func (p *plainAdam) step() {
+	for _, row := range p.rows {
+		dp.RoundRow(p.w, row, []float64{1 << 24}, nil, 1)
+	}
+	const beta1, beta2, eps, rate = 0.9, 0.999, 1e-8, 1e-3
+	p.i++
+	c1, c2 := 1-math.Pow(beta1, p.i), 1-math.Pow(beta2, p.i)
+	m, v, theta := p.m, p.v[:len(p.m)], p.theta[:len(p.m)]
+	for j, w := range p.w[:len(m)] {
+		g := float64(w) * 0x1p-24
+		m[j] = beta1*m[j] + (1-beta1)*g
+		v[j] = beta2*v[j] + (1-beta2)*g*g
+		theta[j] -= rate * (m[j] / c1) / (math.Sqrt(v[j]/c2) + eps)
+	}
+}
+
+// BenchmarkAdd measures a gradient, quantised, tested and added, against a
+// float64 sum of clipped gradients.
+func BenchmarkAdd(b *testing.B) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, method := range []string{"pp_debiased", "jme_per_example", "joint_clip"} {
+		for _, d := range []int{1_000, 1_000_000} {
+			b.Run(fmt.Sprintf("%s/d=%d", method, d), func(b *testing.B) {
+				c := Config{Method: method, Dim: d}
+				if method == "joint_clip" {
+					c.Tau = 1
+				}
+				e := benchmarked(b, c)
+				g, sum := make([]float64, d), make([]float64, d)
+				for j := range g {
+					g[j] = math.Sin(float64(j))
+				}
+				rival.Compare(b, d, func() { e.Add(0, g) }, "sum", func() {
+					var square float64
+					for _, x := range g {
+						square += x * x
+					}
+					scale := min(1, 1/math.Sqrt(square))
+					for j, x := range g {
+						sum[j] += scale * x
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkScaling runs a whole step, one gradient and its end, with all
+// processors and with one, and reports how many times faster it gets.
+func BenchmarkScaling(b *testing.B) {
+	all := runtime.GOMAXPROCS(0)
+	for _, kind := range []string{"identity", "blt"} {
+		for _, d := range []int{1_000_000, 10_000_000} {
+			b.Run(fmt.Sprintf("%s/d=%d", kind, d), func(b *testing.B) {
+				e := benchmarked(b, Config{Factorization: kind, Dim: d})
+				noise, step := keyed(b, 1), uint64(0)
+				g := make([]float64, d)
+				for j := range g {
+					g[j] = math.Sin(float64(j))
+				}
+				run := func() time.Duration {
+					start := time.Now()
+					e.Add(0, g)
+					step++
+					if _, err := e.Close(noise(step)); err != nil {
+						b.Fatal(err)
+					}
+					return time.Since(start)
+				}
+				run()
+				var one, many time.Duration
+				for b.Loop() {
+					many += run()
+					b.StopTimer()
+					runtime.GOMAXPROCS(1)
+					one += run()
+					runtime.GOMAXPROCS(all)
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(one)/float64(many), "times-faster")
+				b.ReportMetric(float64(all), "processors")
+			})
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package adam
+
+import (
+	"math"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/cases"
+	"streamdp/internal/dptest"
+	"streamdp/matfact"
+)
+
+func TestCases(t *testing.T) {
+	cases.Run(t, "adam", map[string]func(*testing.T, cases.Case){
+		"batch_sens":         caseBatchSensitivity,
+		"clipped_mean_sens":  caseClippedMean,
+		"algorithm2_literal": caseLiteral,
+		"trace":              caseTrace,
+		"v_noise":            caseVNoise,
+		"fig4":               caseFigure4,
+	})
+}
+
+// caseNear is the comparison of this area: relative, absolute below 1e-9.
+func caseNear(t *testing.T, c cases.Case, what string, got, want float64) {
+	t.Helper()
+	rel, _ := c.Tolerance(t)
+	cases.Near(t, what, got, want, rel, 1e-9)
+}
+
+func caseBatchSensitivity(t *testing.T, c cases.Case) {
+	var in struct {
+		M         uint64
+		Lam, Zeta float64
+		Adjacency dp.Adjacency
+		Aggregate string
+		D         int
+	}
+	var want struct{ Sens float64 }
+	c.Read(t, &in, &want)
+	m := float64(in.M)
+	switch in.Aggregate {
+	case "sum":
+		caseNear(t, c, "sens", BatchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
+	case "mean":
+		caseNear(t, c, "sens", BatchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
+		// The same through the calibration of the method.
+		cfg := Config{Method: "jme_batch", Clip: in.Zeta, Dim: in.D, Step: in.M, Mode: "gradients"}
+		n := cfg.Calibrate(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
+		caseNear(t, c, "lambda", n.Lambda, in.Lam)
+		caseNear(t, c, "calibrated", n.First, want.Sens)
+	default:
+		t.Fatalf("unknown aggregate %q", in.Aggregate)
+	}
+}
+
+func caseClippedMean(t *testing.T, c cases.Case) {
+	var in struct {
+		Rho      float64
+		Distance float64 `json:"max_distance"`
+		Lam      float64
+		D        int
+	}
+	var want struct{ Sens float64 }
+	c.Read(t, &in, &want)
+	caseNear(t, c, "sens", ClippedMeanSensitivity(in.Rho, in.Distance, in.Lam, in.D), want.Sens)
+}
+
+// caseLiteral states what the printed Algorithm 2 gives, whose noise is that of
+// one vector.
+func caseLiteral(t *testing.T, c cases.Case) {
+	var in struct {
+		M                uint64
+		Lam, Zeta, Sigma float64
+		D                int
+	}
+	var want struct {
+		Claimed   float64 `json:"claimed_sens"`
+		Sum       float64 `json:"true_sens_sum"`
+		Effective float64 `json:"effective_sigma_sum"`
+		Mean      float64 `json:"true_over_claimed_mean_reading"`
+	}
+	c.Read(t, &in, &want)
+	claimed := in.Zeta * math.Sqrt(rd(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
+	actual := BatchSensitivity(in.M, in.Lam, in.Zeta, in.D, dp.Replace)
+	m := float64(in.M)
+	caseNear(t, c, "claimed_sens", claimed, want.Claimed)
+	caseNear(t, c, "true_sens_sum", actual, want.Sum)
+	caseNear(t, c, "effective_sigma_sum", in.Sigma*claimed/actual, want.Effective)
+	caseNear(t, c, "true_over_claimed_mean_reading", BatchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
+}
+
+// caseTrace replays gradients and draws through the production path: at 30
+// lattice bits, which errs by 10⁻⁷, where a wrong formula errs by far more.
+func caseTrace(t *testing.T, c cases.Case) {
+	var in struct {
+		Method, Factorization string
+		Adjacency             dp.Adjacency
+		Zeta, Sigma           float64
+		Nu, Tau               float64
+		M                     uint64
+		Hyper                 struct {
+			Beta1, Beta2, Lr, Eps float64
+			VFloor                float64   `json:"v_floor"`
+			Theta0                []float64 `json:"theta0"`
+			UpdateClip            float64   `json:"update_clip"`
+		}
+		Gradients [][][]float64
+		G1, G2    [][]float64
+	}
+	var want struct {
+		First  float64  `json:"std_Z1"`
+		Second *float64 `json:"std_Z2"`
+		Lam    *float64
+		Steps  []struct {
+			M     []float64 `json:"m_hat"`
+			V     []float64 `json:"v_hat"`
+			Theta []float64
+		}
+	}
+	c.Read(t, &in, &want)
+	e, err := New(Config{
+		Method: in.Method, Clip: in.Zeta, Nu: in.Nu, Tau: in.Tau, Beta1: in.Hyper.Beta1, Beta2: in.Hyper.Beta2,
+		Rate: in.Hyper.Lr, Eps: in.Hyper.Eps, VFloor: in.Hyper.VFloor, UpdateClip: in.Hyper.UpdateClip,
+		Factorization: in.Factorization, Dim: len(in.Hyper.Theta0), Initial: in.Hyper.Theta0,
+		Step: in.M, Horizon: uint64(len(in.Gradients)),
+	}, dp.Params{Mu: 1 / in.Sigma, Adjacency: in.Adjacency, LatticeBits: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel, _ := c.Tolerance(t)
+	rel = max(rel, 1e-6)
+	near := func(what string, got, want float64) {
+		t.Helper()
+		cases.Near(t, what, got, want, rel, rel)
+	}
+	p := e.Plan()
+	near("std_Z1", p.FirstNoise, want.First)
+	if want.Second != nil {
+		near("std_Z2", p.SecondNoise, *want.Second)
+		near("lam", p.Lambda, *want.Lam)
+	} else if p.SecondNoise != 0 {
+		t.Errorf("std_Z2 is %g, want none", p.SecondNoise)
+	}
+	noise := dptest.Arrays(map[string][][]float64{"adam/first": in.G1, "adam/second": in.G2})
+	for i, batch := range in.Gradients {
+		for k, g := range batch {
+			e.Add(uint64(i)*in.M+uint64(k), g)
+		}
+		u := e.peek()
+		r, err := e.Close(noise)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range e.dim {
+			near("m_hat", e.m[j]*u.unbias1, want.Steps[i].M[j])
+			near("v_hat", e.v[j]*u.unbias2-u.bias, want.Steps[i].V[j])
+			near("theta", r.Values[0].Data[j], want.Steps[i].Theta[j])
+		}
+	}
+}
+
+// peek returns the public numbers of the next step.
+func (e *Estimator) peek() update {
+	again, err := Adopt(e.cfg, e.params, e.Plan())
+	if err != nil {
+		panic(err)
+	}
+	var u update
+	for range e.step + 1 {
+		again.step++
+		u = again.update()
+	}
+	return u
+}
+
+func caseVNoise(t *testing.T, c cases.Case) {
+	var in struct {
+		T     uint64
+		Beta2 float64
+	}
+	var want struct {
+		Linear      float64 `json:"jme_identity"`
+		Squared     float64 `json:"pp_identity_over_tau2"`
+		LinearSqrt  float64 `json:"jme_sqrt"`
+		SquaredSqrt float64 `json:"pp_sqrt_over_tau2"`
+		BiasSqrt    float64 `json:"pp_sqrt_bias_over_tau2"`
+	}
+	c.Read(t, &in, &want)
+	identity := NewVNoise(factorization(t, "identity", in.Beta2, in.T), in.Beta2, in.T)
+	caseNear(t, c, "jme_identity", identity.Linear, want.Linear)
+	caseNear(t, c, "pp_identity_over_tau2", identity.Squared, want.Squared)
+	caseNear(t, c, "bias at C = I", identity.Bias, 1)
+	root := NewVNoise(factorization(t, "sqrt", in.Beta2, in.T), in.Beta2, in.T)
+	caseNear(t, c, "jme_sqrt", root.Linear, want.LinearSqrt)
+	caseNear(t, c, "pp_sqrt_over_tau2", root.Squared, want.SquaredSqrt)
+	caseNear(t, c, "pp_sqrt_bias_over_tau2", root.Bias, want.BiasSqrt)
+}
+
+func factorization(t testing.TB, kind string, decay float64, horizon uint64) matfact.Factorization {
+	t.Helper()
+	f, err := matfact.New(matfact.Config{Kind: kind, Horizon: horizon}, matfact.Workload{Kind: "exponential", Decay: decay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func caseFigure4(t *testing.T, c cases.Case) {
+	var in struct {
+		N             uint64
+		D             int
+		Beta2         float64
+		Zeta, Sigma   float64
+		Factorization string
+		Workload      string
+		Omega         float64 `json:"omega_paper"`
+	}
+	var want struct {
+		JME      float64 `json:"jme_diag"`
+		Debiased float64 `json:"pp_debiased"`
+		Biased   float64 `json:"pp_biased"`
+	}
+	c.Read(t, &in, &want)
+	if in.Workload != "(1-beta2) E_beta2" || math.Abs(in.Omega-2*in.Sigma) > 1e-12 {
+		t.Fatalf("unknown workload %q or axis %g", in.Workload, in.Omega)
+	}
+	f := factorization(t, in.Factorization, in.Beta2, in.N)
+	for method, want := range map[string]float64{"jme": want.JME, "pp_debiased": want.Debiased, "pp": want.Biased} {
+		got, err := ExpectedError(method, f, in.Beta2, in.Zeta, 1/in.Sigma, dp.Replace, in.D, in.N)
+		if err != nil {
+			t.Fatal(err)
+		}
+		caseNear(t, c, method, got, want)
+	}
+}

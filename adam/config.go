@@ -1,0 +1,264 @@
+package adam
+
+import (
+	"fmt"
+	"math"
+
+	"streamdp/internal/fault"
+)
+
+// Config describes an optimiser. The fields with a TOML name are the keys of a
+// stream's [adam] table; the others come from the stream itself.
+type Config struct {
+	// Mode says what a row is: "gradients" (the default), one gradient; or
+	// "model", features and target of an example, whose gradient is that of
+	// Model at the current parameters.
+	Mode string `toml:"mode"`
+	// Method is "pp_debiased" (the default), "pp", "jme", "jme_per_example",
+	// "jme_batch", "joint_clip" or "momentum"; see Estimator.
+	Method string `toml:"method"`
+	// Clip is the bound ζ on the Euclidean norm of one gradient. Required.
+	Clip float64 `toml:"clip"`
+	// MeanClip bounds the norm of a step's mean gradient as well, for
+	// "jme_batch", which pays for the largest possible mean; 0: no bound.
+	MeanClip float64 `toml:"mean_clip"`
+	// Nu is the dimensionless weight ν of the second moment in the methods
+	// "jme…". 0 chooses it: for single vectors under replacement as much as
+	// costs the first moment nothing, else by the errors of both moments.
+	Nu float64 `toml:"nu"`
+	// Tau is the weight τ of the squares, 1/gradient². Required for
+	// "joint_clip", a fault elsewhere.
+	Tau float64 `toml:"tau"`
+	// Beta1 and Beta2 are the weights of the previous step in the two moments,
+	// in (0, 1). Default 0.9 and 0.999.
+	Beta1 float64 `toml:"beta1"`
+	Beta2 float64 `toml:"beta2"`
+	// Rate is the learning rate. Required.
+	Rate float64 `toml:"rate"`
+	// Schedule is "constant" (the default); "inverse-sqrt", rate/√i in step i;
+	// or "cosine", from rate to 0 over the horizon.
+	Schedule string `toml:"schedule"`
+	// Eps is added to the root of the second moment. Default 1e-8.
+	Eps float64 `toml:"eps"`
+	// VFloor is the least second moment; 0 takes its noise's standard deviation.
+	VFloor float64 `toml:"v_floor"`
+	// Negative says what becomes of a noisy second moment below 0: "floor" (the
+	// default) raises all below VFloor to it; "zero" raises negative ones to 0,
+	// and "abs" takes their absolute value, both without a floor.
+	Negative string `toml:"negative"`
+	// UpdateClip bounds the Euclidean norm of the update before the rate; 0: no
+	// bound. Required for "zero", which divides by Eps.
+	UpdateClip float64 `toml:"update_clip"`
+	// WeightDecay is the decoupled decay: parameters shrink by rate·WeightDecay
+	// of themselves in every step.
+	WeightDecay float64 `toml:"weight_decay"`
+	// Factorization is "identity" (the default), "blt" or "sqrt".
+	Factorization string `toml:"factorization"`
+	// Dim is the number of parameters. Required for mode "gradients", a fault
+	// elsewhere: a model has its own.
+	Dim int `toml:"dim"`
+	// Release is "parameters" (the default), or "update", what a step adds to
+	// them.
+	Release string `toml:"release"`
+	// Model is required for mode "model", a fault elsewhere.
+	Model *Model `toml:"model"`
+	// MaxStaleness is how many steps the parameters at which a gradient was taken
+	// may be behind; see Stale.
+	MaxStaleness uint64 `toml:"max_staleness"`
+
+	// StepHeader and InitialFile are for the daemon: the record header that
+	// names those parameters, default "model-step", and the file that Initial is
+	// read from.
+	StepHeader  string `toml:"step_header"`
+	InitialFile string `toml:"initial_file"`
+
+	// Columns is the length of a row of mode "model", Target the place of the
+	// target in it.
+	Columns int `toml:"-"`
+	Target  int `toml:"-"`
+	// Step is the number m of slots of one step: the divisor of its means,
+	// whatever the number of records in them.
+	Step uint64 `toml:"-"`
+	// Horizon is the number of steps of the epoch; 0: none.
+	Horizon uint64 `toml:"-"`
+	// Endless makes Horizon a length to tune noise for, and no end.
+	Endless bool `toml:"-"`
+	// Initial are the parameters before the first step; empty: 0, or for a
+	// network small fixed weights. They are public.
+	Initial []float64 `toml:"-"`
+}
+
+const stepHeader = "model-step"
+
+// Defaults fills in what has a default.
+func (c *Config) Defaults() {
+	fill := func(s *string, def string) {
+		if *s == "" {
+			*s = def
+		}
+	}
+	fill(&c.Mode, "gradients")
+	fill(&c.Method, "pp_debiased")
+	fill(&c.Schedule, "constant")
+	fill(&c.Negative, "floor")
+	fill(&c.Factorization, "identity")
+	fill(&c.Release, "parameters")
+	fill(&c.StepHeader, stepHeader)
+	for _, x := range []struct {
+		value *float64
+		def   float64
+	}{{&c.Beta1, 0.9}, {&c.Beta2, 0.999}, {&c.Eps, 1e-8}} {
+		if *x.value == 0 {
+			*x.value = x.def
+		}
+	}
+}
+
+// Values returns the names of the values that a release holds, in their order.
+// It expects Defaults to have run.
+func (c *Config) Values() []string {
+	if c.Method == "momentum" {
+		return []string{c.Release, "model_step"}
+	}
+	return []string{c.Release, "v_noise", "model_step"}
+}
+
+// LastStep returns the step after which the optimiser ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
+}
+
+// Parameters returns the number of parameters.
+func (c *Config) Parameters() int {
+	if c.Mode == "model" && c.Model != nil {
+		return c.Model.Parameters(c.Columns)
+	}
+	return c.Dim
+}
+
+// joint reports whether the method noises the second moment by itself, so that a
+// step has two noise arrays.
+func (c *Config) joint() bool {
+	switch c.Method {
+	case "jme", "jme_per_example", "jme_batch", "joint_clip":
+		return true
+	}
+	return false
+}
+
+// maxParameters bounds the number of parameters: 80 GB of them.
+const maxParameters = 1e10
+
+// maxHistory bounds the memory that a square root may take, in bytes.
+const maxHistory = 1 << 34
+
+// Validate reports every violated rule at once, as *fault.Fault joined. It
+// expects Defaults to have run.
+func (c *Config) Validate() error {
+	var l fault.List
+	oneOf := func(key, value string, words ...string) {
+		for _, w := range words {
+			if value == w {
+				return
+			}
+		}
+		l.Add(key, "must be "+quoted(words), value)
+	}
+	oneOf("mode", c.Mode, "gradients", "model")
+	oneOf("method", c.Method, "pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum")
+	oneOf("schedule", c.Schedule, "constant", "inverse-sqrt", "cosine")
+	oneOf("negative", c.Negative, "floor", "zero", "abs")
+	oneOf("factorization", c.Factorization, "identity", "blt", "sqrt")
+	oneOf("release", c.Release, "parameters", "update")
+	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
+	l.Check(positive(c.Rate), "rate", "must be positive and finite", c.Rate)
+	l.Check(positive(c.Eps), "eps", "must be positive and finite", c.Eps)
+	for _, x := range []struct {
+		key   string
+		value float64
+	}{{"mean_clip", c.MeanClip}, {"nu", c.Nu}, {"v_floor", c.VFloor}, {"update_clip", c.UpdateClip}, {"weight_decay", c.WeightDecay}} {
+		l.Check(x.value >= 0 && !math.IsInf(x.value, 0), x.key, "must be positive and finite, or 0", x.value)
+	}
+	l.Check(c.Beta1 > 0 && c.Beta1 < 1, "beta1", "must be in (0, 1)", c.Beta1)
+	l.Check(c.Beta2 > 0 && c.Beta2 < 1, "beta2", "must be in (0, 1)", c.Beta2)
+
+	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
+	l.Check(!(c.MeanClip >= c.Clip) || c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
+	if c.Method == "joint_clip" {
+		l.Check(positive(c.Tau), "tau", "must be positive and finite", c.Tau)
+	} else {
+		l.Check(c.Tau == 0, "tau", "belongs to method \"joint_clip\"", c.Tau)
+	}
+	switch c.Method {
+	case "jme", "jme_per_example", "jme_batch":
+	default:
+		l.Check(c.Nu == 0, "nu", "belongs to the methods \"jme\", \"jme_per_example\" and \"jme_batch\"", c.Nu)
+	}
+	if c.Method == "momentum" {
+		l.Check(c.VFloor == 0, "v_floor", "method \"momentum\" has no second moment", c.VFloor)
+		l.Check(c.Negative == "floor", "negative", "method \"momentum\" has no second moment", c.Negative)
+	}
+	l.Check(c.VFloor == 0 || c.Negative == "floor" || c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
+	l.Check(c.Negative != "zero" || c.UpdateClip > 0, "update_clip", "must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
+	l.Check(c.Schedule != "cosine" || c.Horizon > 0, "schedule", "\"cosine\" needs the stream's horizon", c.Schedule)
+	l.Check(c.Schedule != "cosine" || !c.Endless, "on_horizon", "must not be \"continue\": schedule \"cosine\" ends at the horizon", nil)
+	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
+	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
+	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
+	l.Check(c.Method != "jme" || c.Step <= 1, "method",
+		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" squares their sum", c.Method)
+
+	switch c.Mode {
+	case "gradients":
+		l.Check(c.Dim >= 1 && c.Dim <= maxParameters, "dim", fmt.Sprintf("must be 1 to %g parameters", float64(maxParameters)), c.Dim)
+		l.Check(c.Model == nil, "model", "belongs to mode \"model\"", nil)
+	case "model":
+		l.Check(c.Dim == 0, "dim", "belongs to mode \"gradients\"; a model has its own number of parameters", c.Dim)
+		l.Check(c.MaxStaleness == 0, "max_staleness", "belongs to mode \"gradients\"", c.MaxStaleness)
+		l.Check(c.StepHeader == stepHeader, "step_header", "belongs to mode \"gradients\"", c.StepHeader)
+		if c.Model == nil {
+			l.Add("model", "must be given for mode \"model\"", nil)
+			break
+		}
+		l = append(l, fault.All(c.Model.validate(c.Columns, c.Target))...)
+	}
+	d := c.Parameters()
+	if c.Factorization == "sqrt" && d >= 1 {
+		arrays := 1.0
+		if c.joint() {
+			arrays = 2
+		}
+		l.Check(float64(c.Horizon)*float64(d)*8*arrays <= maxHistory, "factorization",
+			"must be \"blt\": a square root keeps all noise, which would take more than 16 GiB", c.Factorization)
+	}
+	if len(c.Initial) > 0 {
+		l.Check(len(c.Initial) == d, "initial_file", fmt.Sprintf("must hold %d parameters", d), len(c.Initial))
+		for _, x := range c.Initial {
+			if x-x != 0 {
+				l.Add("initial_file", "must hold finite numbers", nil)
+				break
+			}
+		}
+	}
+	return l.Err()
+}
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+
+func quoted(words []string) string {
+	s := ""
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case i == len(words)-1:
+			s += " or "
+		default:
+			s += ", "
+		}
+		s += "\"" + w + "\""
+	}
+	return s
+}

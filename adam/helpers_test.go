@@ -1,0 +1,30 @@
+package adam
+
+import (
+	"testing"
+
+	"streamdp/dp"
+)
+
+// keyed returns the noise of an epoch with fixed keys. Its transcript absorbs
+// what the daemon's does.
+func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
+	e, err := dp.NewEpoch(&[32]byte{1, key}, &[32]byte{2, key}, "audit", 1, [16]byte{}, [32]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := dp.NewTranscript([32]byte{3})
+	return func(step uint64) dp.Noise {
+		h.AbsorbRecords(4)
+		return e.Step(step, &h)
+	}
+}
+
+func mustNew(t testing.TB, c Config, p dp.Params) *Estimator {
+	t.Helper()
+	e, err := New(c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}

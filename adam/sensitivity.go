@@ -1,0 +1,164 @@
+package adam
+
+import (
+	"math"
+
+	"streamdp/dp"
+)
+
+// rd returns r(ν) = sup ‖x−y‖² + ν‖x∘x−y∘y‖² over neighbouring records in the
+// unit ball of ℝᵈ, the squared joint sensitivity of a vector and its squares at
+// relative weight ν:
+//
+//	zero-out: 1 + ν                              (y = 0)
+//	replace, d ≥ 2: 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
+//	replace, d = 1: 4 for ν ≤ (11+5√5)/8, else (3−q)²(νq+1+ν)/8, q = √(1−2/ν)
+//
+// It is the same for the squares alone as for the matrix xxᵀ.
+// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
+// Differential Privacy", Lemma 3.5 and Theorem 4.3. docs/theory/adam.md.
+func rd(nu float64, d int, adjacency dp.Adjacency) float64 {
+	switch {
+	case adjacency == dp.ZeroOut:
+		return 1 + nu
+	case nu <= free(d):
+		return 4
+	case d >= 2:
+		return 2 + 2*nu + 1/(2*nu)
+	}
+	q := math.Sqrt(1 - 2/nu)
+	return (3 - q) * (3 - q) * (float64(nu*q) + 1 + nu) / 8
+}
+
+// free returns ν*, the largest weight at which, under replacement, the squares
+// of a single vector cost nothing: r(ν*) = 4 = r(0).
+func free(d int) float64 {
+	if d == 1 {
+		return (11 + 5*math.Sqrt(5)) / 8
+	}
+	return 0.5
+}
+
+// price returns by what factor the weight ν of the squares of a mean over m
+// vectors counts: its squared sensitivity is (1 + price·ν) times that of the mean.
+func price(m uint64, adjacency dp.Adjacency) float64 {
+	n := float64(m)
+	if adjacency == dp.ZeroOut {
+		return (2*n - 1) * (2*n - 1) / (n * n)
+	}
+	return 4 * (n - 1) * (n - 1) / (n * n)
+}
+
+// BatchSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) to one of the m
+// vectors of norm at most clip in the sum x = Σ_j g_j ∈ ℝᵈ:
+//
+//	replace, m ≥ 2: 2ζ√(1 + 4νb²), b = m−1;   m = 1: ζ√r(ν);   ν = λζ²
+//	zero-out:       ζ√(1 + ν(2m−1)²)
+//
+// in the unit of x; λ has the unit 1/x². For the mean x/m divide the result by m
+// and give λ/m² for λ. With m ≥ 2 nothing is free: the square is that of a sum,
+// and one vector moves it by 4(m−1)ζ², not by what Lemma 3.5 says of one vector.
+//
+// Privacy: exact; both suprema are attained by one pair. It holds for short
+// batches, and for matrices xxᵀ in place of the squares.
+// Source: docs/theory/adam.md, §3.
+func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
+	nu := lambda * clip * clip
+	if m == 1 {
+		return clip * math.Sqrt(rd(nu, d, adjacency))
+	}
+	n := float64(m)
+	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
+}
+
+// ClippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors
+// x ∈ ℝᵈ of norm at most bound, of which neighbouring ones are at most distance
+// apart, distance ≤ 2·bound:
+//
+//	s² = max_{0≤D≤distance} D²(1 + λ·max((2ρ−D)², 2ρ²−D²/2)),   ρ = bound;
+//
+// for d = 1 without the second argument of the maximum. A mean of m vectors of
+// norm at most ζ, clipped once more to ρ, has distance 2ζ/m, under zero-out ζ/m.
+//
+// Privacy: exact over that set of pairs, an upper bound for means.
+// Source: docs/theory/adam.md, §3.
+func ClippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
+	limit := min(distance, 2*bound)
+	top := 0.0
+	try := func(x float64) {
+		if !(x > 0 && x <= limit) {
+			return
+		}
+		k := (2*bound - x) * (2*bound - x)
+		if d >= 2 {
+			k = max(k, float64(2*bound*bound)-float64(x*x/2))
+		}
+		top = max(top, x*x*(1+float64(lambda*k)))
+	}
+	try(limit)
+	// Where the derivatives of the two branches vanish:
+	// D² − 3ρD + 2ρ² + 1/(2λ) = 0 and D² = 2ρ² + 1/λ.
+	if root := float64(bound*bound/4) - 1/(2*lambda); root >= 0 {
+		try(float64(1.5*bound) - math.Sqrt(root))
+		try(float64(1.5*bound) + math.Sqrt(root))
+	}
+	if d >= 2 {
+		try(math.Sqrt(float64(2*bound*bound) + 1/lambda))
+		try(2 * bound / 3) // where the branches meet, 3D² − 8ρD + 4ρ² = 0
+	}
+	return math.Sqrt(top)
+}
+
+// Noise is what a calibration gives: standard deviations of the means of one
+// step before shaping, that is of independent draws.
+type Noise struct {
+	Lambda      float64 // weight of the second moment, 1/x²; 0 where there is none
+	Sensitivity float64 // joint ℓ₂ sensitivity of ([C₁x], √λ[C₂q]), x
+	First       float64 // ρ₁, of every entry of x̂, x
+	Second      float64 // ρ₂ = ρ₁/√λ, of every entry of q̂, x²; 0 where there is none
+}
+
+// sensitivity returns λ and the joint sensitivity of the two means of a step, for
+// column norms alpha and beta of C₁ and C₂: with m = c.Step, f = 1 or 2 and
+// λ = να²/(ζ²β²),
+//
+//	pp, pp_debiased, momentum     fζα/m
+//	jme, jme_per_example          ζα√r(ν)/m
+//	jme_batch                     fζα√(1 + price·ν)/m        (m = 1, replace: as jme)
+//	joint_clip                    fζ·max(α, β)/m             (λ = τ)
+//
+// spare is added to the distance of neighbouring means that are clipped again.
+func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
+	m, f := float64(c.Step), adjacency.Factor()
+	lambda = nu * alpha * alpha / (clip * clip * beta * beta)
+	switch c.Method {
+	case "jme", "jme_per_example":
+		return lambda, clip * alpha * math.Sqrt(rd(nu, c.Parameters(), adjacency)) / m
+	case "jme_batch":
+		ratio := beta * beta / (alpha * alpha)
+		if c.MeanClip > 0 {
+			return lambda, alpha * ClippedMeanSensitivity(c.MeanClip, f*clip/m+spare, lambda*ratio, c.Parameters())
+		}
+		return lambda, alpha * BatchSensitivity(c.Step, lambda*ratio/(m*m), clip, c.Parameters(), adjacency) / m
+	case "joint_clip":
+		return c.Tau, f * clip * max(alpha, beta) / m
+	}
+	return 0, f * clip * alpha / m
+}
+
+// Calibrate returns the noise that makes the releases of the configured method
+// μ-Gaussian-private, at relative weight nu of the second moment where the method
+// has one and for column norms alpha and beta of C₁ and C₂. It leaves out what
+// the arithmetic of a lattice adds.
+func (c *Config) Calibrate(mu, nu, alpha, beta float64, adjacency dp.Adjacency) Noise {
+	lambda, s := c.sensitivity(nu, c.Clip, alpha, beta, 0, adjacency)
+	return spread(lambda, s, mu)
+}
+
+func spread(lambda, s, mu float64) Noise {
+	n := Noise{Lambda: lambda, Sensitivity: s, First: s / mu}
+	if lambda > 0 {
+		n.Second = n.First / math.Sqrt(lambda)
+	}
+	return n
+}

@@ -1,0 +1,31 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/BurntSushi/toml"
+)
+
+// checkGradients checks the input of a stream whose records are gradients: their
+// numbers have no names, and no scale of their own.
+func (d *document) checkGradients(s *Stream, key toml.Key) {
+	columns := under(key, "input", "columns")
+	if d.written(columns) != nil {
+		d.add(columns, -1, "belongs to rows; a gradient has adam.dim numbers, and mode \"model\" takes rows", nil)
+	}
+	codec := under(key, "input", "codec")
+	if d.sound(codec) && !slices.Contains([]string{"float32", "float64", "json-array"}, s.Input.Codec) {
+		rule := "must be \"float32\", \"float64\" or \"json-array\" for gradients"
+		if d.written(codec) == nil {
+			d.add(codec, -1, "required for gradients: \"float32\", \"float64\" or \"json-array\"", nil)
+		} else {
+			d.add(codec, -1, rule, s.Input.Codec)
+		}
+	}
+	for _, name := range []string{"centre", "scale"} {
+		if here := under(key, name); d.written(here) != nil {
+			d.add(here, -1, "belongs to rows; a gradient is taken as it is", nil)
+		}
+	}
+	s.Input.Columns, s.Centre, s.Scale = nil, nil, nil
+}

@@ -1,0 +1,68 @@
+package dp
+
+import "math/big"
+
+// CursorStep divides every coordinate at which a Cursor may start.
+const CursorStep = blockWords
+
+// Cursor draws the noise of a row from any coordinate on, so that a long row can
+// be drawn in pieces; what it gives does not depend on them. Cursors of one row
+// may be used by several goroutines at once where Open says so, each by one. The
+// zero value is ready to be opened, for one row after another; it keeps the keys
+// of the last.
+type Cursor struct {
+	row   Row
+	fast  bool // keyed is the row
+	keyed keyedRow
+}
+
+// Open sets the cursor to a row. Shared tells whether cursors of it may be used at
+// once: those of an Epoch's long rows may, those of a test's rows not. All of
+// them must be opened before the first is used.
+func (c *Cursor) Open(row Row) (shared bool) {
+	c.row = row
+	keyed, ok := row.(*keyedRow)
+	c.fast = ok && keyed.size == blockWords
+	if c.fast {
+		keyed.extend() // while nobody else does
+		c.keyed.step, c.keyed.block, c.keyed.size, c.keyed.ext = keyed.step, keyed.block, keyed.size, keyed.ext
+		c.keyed.stream, c.keyed.next, c.keyed.held = nil, -1, -1
+	}
+	return c.fast
+}
+
+// Round is RoundRow for the coordinates from … from+len(w)−1 of the row; sd and
+// s are those coordinates'. from must be a multiple of CursorStep.
+//
+// Cost: as RoundRow, and one allocation where it does not go on from the end of
+// the call before.
+func (c *Cursor) Round(w []int64, from int, sd, s []float64, r float64) {
+	if from%CursorStep != 0 {
+		panic("dp: a cursor is set between blocks")
+	}
+	switch {
+	case c.fast:
+		c.keyed.base = from / blockWords
+		RoundRow(w, &c.keyed, sd, s, r)
+	case from == 0:
+		RoundRow(w, c.row, sd, s, r)
+	default:
+		RoundRow(w, shifted{c.row, from}, sd, s, r)
+	}
+}
+
+// shifted is a row from one of its coordinates on.
+type shifted struct {
+	row  Row
+	from int
+}
+
+func (r shifted) At(j int) float64             { return r.row.At(r.from + j) }
+func (r shifted) Above(j int, b *big.Rat) bool { return r.row.Above(r.from+j, b) }
+func (r shifted) Word(j int) uint64            { return r.row.Word(r.from + j) }
+
+func (r shifted) Fill(dst []float64) {
+	for j := range dst {
+		dst[j] = r.At(j)
+	}
+}

@@ -1,0 +1,99 @@
+package dp
+
+import (
+	"slices"
+	"sync"
+	"testing"
+)
+
+// TestCursor draws rows in pieces, in any order and by several goroutines: they
+// are the rows drawn at once, tails and exact decisions included.
+func TestCursor(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{1, 255, 256, 1000, 300_000} {
+		e := benchEpoch(t)
+		h := NewTranscript([32]byte{1})
+		hidden := make([]int64, length)
+		row := e.Step(1, &h).Row("a", hidden)
+		// At 2⁻²⁰ of the usual lattice a tenth of the draws needs a closer
+		// look, and with s all of them are rounded one by one.
+		for _, sd := range []float64{16, 1 << 24, 1 << 40} {
+			s := make([]float64, length)
+			for j := range s {
+				s[j] = float64(j%7) * sd / 3
+			}
+			for _, s := range [][]float64{nil, s} {
+				want, got := make([]int64, length), make([]int64, length)
+				RoundRow(want, row, []float64{sd}, s, 1)
+				var one, two Cursor
+				shared := one.Open(row)
+				two.Open(row)
+				if shared != (length >= CursorStep-1) {
+					t.Fatalf("length %d: shared is %t", length, shared)
+				}
+				draw := func(c *Cursor, from, to int) {
+					var part []float64
+					if s != nil {
+						part = s[from:to]
+					}
+					c.Round(got[from:to], from, []float64{sd}, part, 1)
+				}
+				const piece = 3 * CursorStep
+				if !shared {
+					draw(&one, 0, length)
+				} else {
+					var wg sync.WaitGroup
+					for k, c := range []*Cursor{&one, &two} {
+						wg.Go(func() { // one the even pieces, two the odd, backwards
+							for from := (length - 1) / piece * piece; from >= 0; from -= piece {
+								if from/piece%2 == k {
+									draw(c, from, min(from+piece, length))
+								}
+							}
+						})
+					}
+					wg.Wait()
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("length %d, sd %g: pieces differ from the row", length, sd)
+				}
+			}
+		}
+	}
+}
+
+// TestCursorOfOtherRows draws from a row that is not keyed.
+func TestCursorOfOtherRows(t *testing.T) {
+	t.Parallel()
+	e := benchEpoch(t)
+	h := NewTranscript([32]byte{1})
+	row := shifted{e.Step(1, &h).Row("a", make([]int64, 1000)), 0}
+	want, got := make([]int64, 1000), make([]int64, 1000)
+	RoundRow(want, row, []float64{1 << 24}, nil, 1)
+	var c Cursor
+	if c.Open(row) {
+		t.Error("a foreign row is shared")
+	}
+	c.Round(got[:512], 0, []float64{1 << 24}, nil, 1)
+	c.Round(got[512:], 512, []float64{1 << 24}, nil, 1)
+	if !slices.Equal(got, want) {
+		t.Error("pieces differ from the row")
+	}
+}
+
+// TestCursorAllocations draws on without allocating.
+func TestCursorAllocations(t *testing.T) {
+	e := benchEpoch(t)
+	h := NewTranscript([32]byte{1})
+	row := e.Step(1, &h).Row("a", make([]int64, 1<<22))
+	var c Cursor
+	c.Open(row)
+	w, from := make([]int64, 1<<16), 0
+	c.Round(w, from, []float64{1 << 10}, nil, 1)
+	if n := testing.AllocsPerRun(30, func() {
+		from += len(w)
+		c.Round(w, from, []float64{1 << 10}, nil, 1)
+	}); n > 0 {
+		t.Errorf("%g allocations a piece of %d, with two tails each", n, len(w))
+	}
+}

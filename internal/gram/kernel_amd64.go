@@ -1,0 +1,21 @@
+package gram
+
+import "golang.org/x/sys/cpu"
+
+// vector reports whether the kernels of kernel_amd64.s run here. Tests turn it
+// off: what they make has the same bits as the loops in Go.
+var vector = cpu.X86.HasAVX2
+
+// addPairs is the inner loop of addGroup over n entries, a multiple of 4, of two
+// rows of the triangle: with a the entries of the four rows that multiply them,
+// first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j with a₄ … a₇. Each
+// operation rounds as it does there.
+//
+//go:noescape
+func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[2 * group]float64)
+
+// addNearestRow is the inner loop of addNearest over n entries, a multiple
+// of 4.
+//
+//go:noescape
+func addNearestRow(dst *int64, x *float64, n int, v, odd float64)

@@ -1,0 +1,84 @@
+#include "textflag.h"
+
+// 1.5·2⁵² as a float64: added to a number of less than 2⁵¹, it leaves the nearest
+// integer in the low bits.
+DATA magic<>+0(SB)/8, $0x4338000000000000
+GLOBL magic<>(SB), RODATA|NOPTR, $8
+
+// func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[8]float64)
+TEXT ·addPairs(SB), NOSPLIT, $0-64
+	MOVQ first+0(FP), DI
+	MOVQ second+8(FP), SI
+	MOVQ x0+16(FP), R8
+	MOVQ x1+24(FP), R9
+	MOVQ x2+32(FP), R10
+	MOVQ x3+40(FP), R11
+	MOVQ n+48(FP), CX
+	MOVQ a+56(FP), DX
+	VBROADCASTSD 0(DX), Y0
+	VBROADCASTSD 8(DX), Y1
+	VBROADCASTSD 16(DX), Y2
+	VBROADCASTSD 24(DX), Y3
+	VBROADCASTSD 32(DX), Y4
+	VBROADCASTSD 40(DX), Y5
+	VBROADCASTSD 48(DX), Y6
+	VBROADCASTSD 56(DX), Y7
+	XORQ AX, AX
+	JMP test
+
+loop:
+	VMOVUPD (R8)(AX*8), Y8
+	VMOVUPD (R9)(AX*8), Y9
+	VMOVUPD (R10)(AX*8), Y10
+	VMOVUPD (R11)(AX*8), Y11
+	VMULPD Y0, Y8, Y12
+	VMULPD Y1, Y9, Y13
+	VMULPD Y2, Y10, Y14
+	VMULPD Y3, Y11, Y15
+	VADDPD Y13, Y12, Y12
+	VADDPD Y15, Y14, Y14
+	VADDPD Y14, Y12, Y12
+	VADDPD (DI)(AX*8), Y12, Y12
+	VMOVUPD Y12, (DI)(AX*8)
+	VMULPD Y4, Y8, Y8
+	VMULPD Y5, Y9, Y9
+	VMULPD Y6, Y10, Y10
+	VMULPD Y7, Y11, Y11
+	VADDPD Y9, Y8, Y8
+	VADDPD Y11, Y10, Y10
+	VADDPD Y10, Y8, Y8
+	VADDPD (SI)(AX*8), Y8, Y8
+	VMOVUPD Y8, (SI)(AX*8)
+	ADDQ $4, AX
+
+test:
+	CMPQ AX, CX
+	JLT loop
+	VZEROUPPER
+	RET
+
+// func addNearestRow(dst *int64, x *float64, n int, v, odd float64)
+TEXT ·addNearestRow(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	VBROADCASTSD v+24(FP), Y0
+	VBROADCASTSD odd+32(FP), Y1
+	VBROADCASTSD magic<>(SB), Y2
+	XORQ AX, AX
+	JMP test
+
+loop:
+	VMULPD (SI)(AX*8), Y0, Y3
+	VADDPD Y1, Y3, Y3
+	VADDPD Y2, Y3, Y3
+	VPSUBQ Y2, Y3, Y3
+	VPADDQ (DI)(AX*8), Y3, Y3
+	VMOVDQU Y3, (DI)(AX*8)
+	ADDQ $4, AX
+
+test:
+	CMPQ AX, CX
+	JLT loop
+	VZEROUPPER
+	RET

@@ -1,0 +1,13 @@
+//go:build !amd64
+
+package gram
+
+const vector = false
+
+func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[2 * group]float64) {
+	panic("gram: no kernel")
+}
+
+func addNearestRow(dst *int64, x *float64, n int, v, odd float64) {
+	panic("gram: no kernel")
+}

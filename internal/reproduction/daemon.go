@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/stream"
+)
+
+// passage is a run of the daemon over a topic, from a broker in this process and
+// over TCP: what a user's stream goes through, codec, state directory and publishing
+// included.
+type passage struct {
+	columns       []string
+	centre, scale []float64 // public constants; nil: 0 and 1
+	// tables are those of the privacy and of the mechanism, in TOML, as they stand
+	// under [stream.data].
+	tables string
+	// seed derives keys and nonces, so that a run can be repeated: nothing is
+	// protected.
+	seed uint64
+}
+
+// release is what is read of a published one.
+type release struct {
+	Step   uint64
+	Values map[string]struct {
+		Data []float64
+		SE   spreads
+	}
+}
+
+// spreads are standard errors: one for each entry, or one for all of them.
+type spreads []float64
+
+func (s *spreads) UnmarshalJSON(b []byte) error {
+	var all float64
+	if json.Unmarshal(b, &all) == nil {
+		*s = []float64{all}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]float64)(s))
+}
+
+// value returns a released value, nil where there is none of the name.
+func (r *release) value(name string) []float64 { return r.Values[name].Data }
+
+// run sends rows, one record each, and returns the last release of the daemon that
+// read them all; with each not nil, it is called with all of them in order.
+func (g *passage) run(rows [][]float64, each func(*release) error) (last *release, err error) {
+	dir, err := os.MkdirTemp("", "streamdp-reproduction-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	broker, err := embedded.Start(embedded.Options{Topics: []string{"data"}})
+	if err != nil {
+		return nil, err
+	}
+	defer broker.Close()
+	client, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	messages := make([]kafka.Message, len(rows))
+	for i, row := range rows {
+		value := make([]byte, 0, 8*len(row))
+		for _, x := range row {
+			value = binary.LittleEndian.AppendUint64(value, math.Float64bits(x))
+		}
+		messages[i] = kafka.Message{Value: value, Time: time.UnixMilli(1)}
+	}
+	ctx := context.Background()
+	if _, err := client.Produce(ctx, "data", 0, messages); err != nil {
+		return nil, err
+	}
+	if err := g.consume(broker.Addr(), dir, int64(len(rows))); err != nil {
+		return nil, err
+	}
+	err = client.ReadBack(ctx, "data.dp", 0, 0, func(rec *kafka.Record) error {
+		r := new(release)
+		if err := json.Unmarshal(rec.Value, r); err != nil {
+			return err
+		}
+		last = r
+		if each != nil {
+			return each(r)
+		}
+		return nil
+	})
+	if err == nil && last == nil {
+		err = fmt.Errorf("%d rows lead to no release", len(rows))
+	}
+	return last, err
+}
+
+// consume runs a daemon until it has read n records and published what they lead to.
+func (g *passage) consume(broker, dir string, n int64) error {
+	cfg, err := config.Parse("reproduction", g.toml(broker, dir))
+	if err != nil {
+		return err
+	}
+	var journal bytes.Buffer
+	daemon, err := stream.New(stream.Options{
+		Config: cfg, Key: stream.InsecureKey(g.seed), InsecureSeed: &g.seed, Version: "reproduction",
+		Log: slog.New(slog.NewTextHandler(&journal, &slog.HandlerOptions{Level: slog.LevelError})),
+	})
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(ctx) }()
+	for {
+		s := daemon.Status()[0]
+		if s.State == "halted" {
+			stop()
+			return errors.Join(fmt.Errorf("the daemon halted: %s: %s", s.Reason, s.Message), <-done)
+		}
+		if s.NextOffset >= n && s.Outbox == 0 {
+			stop()
+			return <-done
+		}
+		select {
+		case err := <-done:
+			return fmt.Errorf("the daemon ended after %d of %d records: %w\n%s", s.NextOffset, n, err, &journal)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (g *passage) toml(broker, dir string) []byte {
+	constants := func(x []float64, def float64) string {
+		words := make([]string, len(g.columns))
+		for i := range words {
+			v := def
+			if x != nil {
+				v = x[i]
+			}
+			if words[i] = fmt.Sprintf("%g", v); !strings.ContainsAny(words[i], ".e") {
+				words[i] += ".0"
+			}
+		}
+		return "[" + strings.Join(words, ", ") + "]"
+	}
+	return fmt.Appendf(nil, `[kafka]
+brokers = [%q]
+[state]
+dir = %q
+key_file = "unused"
+commit_interval = "50ms"
+[http]
+listen = "127.0.0.1:0"
+[stream.data]
+input = { topic = "data", codec = "float64", columns = %s }
+output = { topic = "data.dp" }
+centre = %s
+scale = %s
+%s`, broker, filepath.Join(dir, "state"), strings.ReplaceAll(fmt.Sprintf("%q", g.columns), `" "`, `", "`), constants(g.centre, 0), constants(g.scale, 1), g.tables)
+}

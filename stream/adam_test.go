@@ -1,0 +1,570 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/adam"
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+const gradientStream = `
+[stream.orders]
+input  = { topic = "orders", codec = "float64" }
+output = { topic = "orders.dp" }
+step   = 4
+[stream.orders.privacy]
+epsilon = 4.0
+delta = 1e-6
+adjacency = "zero-out"
+limit_epsilon = 40.0
+[stream.orders.adam]
+clip = 1.0
+rate = 0.1
+dim  = 3
+`
+
+const modelStream = `
+[stream.orders]
+input  = { topic = "orders", codec = "json", columns = ["a", "b", "paid"] }
+output = { topic = "orders.dp" }
+centre = [0, 0, 0.5]
+step   = 50
+[stream.orders.privacy]
+epsilon = 8.0
+delta = 1e-6
+adjacency = "zero-out"
+limit_epsilon = 40.0
+[stream.orders.adam]
+mode = "model"
+clip = 1.0
+rate = 0.05
+model = { loss = "logistic", target = "paid" }
+`
+
+// gradient is a record of packed float64s taken at the parameters of a step.
+func gradient(step uint64, x ...float64) kafka.Message {
+	return kafka.Message{Value: packParameters(x), Headers: stepHeader(step), Time: time.UnixMilli(1)}
+}
+
+func stepHeader(step uint64) []kafka.Header {
+	return []kafka.Header{{Key: "other", Value: []byte("x")}, {Key: "model-step", Value: fmt.Appendf(nil, "%d", step)}}
+}
+
+// post appends messages to the topic "orders".
+func (r *rig) post(messages ...kafka.Message) {
+	r.t.Helper()
+	if _, err := r.client.Produce(context.Background(), "orders", 0, messages); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// data returns the numbers of a value of a release, JSON or base64.
+func data(t testing.TB, value, name string) []float64 {
+	t.Helper()
+	var rel struct {
+		Values map[string]struct{ Data json.RawMessage }
+	}
+	must(t, json.Unmarshal([]byte(value), &rel))
+	raw := rel.Values[name].Data
+	var x []float64
+	if json.Unmarshal(raw, &x) == nil {
+		return x
+	}
+	var text string
+	must(t, json.Unmarshal(raw, &text))
+	b, err := base64.StdEncoding.DecodeString(text)
+	must(t, err)
+	x, err = parseParameters(b)
+	must(t, err)
+	return x
+}
+
+// assembled puts the pieces of an output together and judges it as if there were none.
+func assembled(t testing.TB, list []published, records []kafka.Record) []published {
+	t.Helper()
+	var all []published
+	open := map[string][]byte{}
+	for i, p := range list {
+		chunk, hash := header(records[i], "streamdp_chunk"), header(records[i], "streamdp_sha256")
+		if chunk == "" {
+			all = append(all, p)
+			continue
+		}
+		var k, n int
+		if _, err := fmt.Sscanf(chunk, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
+			t.Fatalf("chunk %q", chunk)
+		}
+		key := strings.TrimSuffix(p.key, fmt.Sprintf("/%d", k))
+		if key == p.key || key != identity(ordersTask, p.epoch, p.step) {
+			t.Fatalf("piece %s has key %s", chunk, p.key)
+		}
+		if k == 1 {
+			open[key] = nil
+		}
+		open[key] = append(open[key], p.value...)
+		if k < n {
+			continue
+		}
+		if sum := sha256.Sum256(open[key]); hex.EncodeToString(sum[:]) != hash {
+			t.Fatalf("%s: the pieces have another hash", key)
+		}
+		p.key, p.value, p.hash = key, string(open[key]), sha256.Sum256(open[key])
+		all = append(all, p)
+	}
+	return all
+}
+
+func header(rec kafka.Record, key string) string {
+	for _, h := range rec.Headers {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// records reads an output topic with headers.
+func (r *rig) records(topic string) (list []kafka.Record) {
+	r.t.Helper()
+	start, _, _, err := r.client.Offsets(context.Background(), topic, 0)
+	must(r.t, err)
+	must(r.t, r.client.ReadBack(context.Background(), topic, 0, start, func(rec *kafka.Record) error {
+		c := *rec
+		c.Key, c.Value, c.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
+		for i, h := range c.Headers {
+			c.Headers[i].Value = slices.Clone(h.Value)
+		}
+		list = append(list, c)
+		return nil
+	}))
+	return list
+}
+
+// TestGradients runs a stream of gradients end to end: every release moves the
+// parameters, follows the schema, and what is no gradient, or not one of these
+// parameters, counts as nothing in its slot.
+func TestGradients(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, gradientStream)
+	bad := []kafka.Message{
+		gradient(0, 1, 2), gradient(0, 1, 2, 3, 4), gradient(0, 1, math.NaN(), 0), gradient(0, math.Inf(1), 0, 0), {Headers: stepHeader(0), Time: time.UnixMilli(1)},
+		{Value: packParameters([]float64{1, 1, 1}), Time: time.UnixMilli(1)},
+		gradient(7, 1, 1, 1), gradient(3, 1, 1, 1), // future and stale, in steps 7 and 8
+		{Value: packParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...), Time: time.UnixMilli(1)},
+		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: []byte("-1")}}, Time: time.UnixMilli(1)},
+		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: nil}}, Time: time.UnixMilli(1)},
+		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "Model-Step", Value: []byte("0")}}, Time: time.UnixMilli(1)},
+	}
+	x := r.start()
+	const steps = 12
+	for i := range uint64(steps) {
+		r.post(gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), bad[i])
+		x.published(i + 1)
+	}
+	_, body := x.get("/metrics")
+	for _, want := range []string{
+		`{partition="0",reason="arity",stream="orders"} 2`, `{partition="0",reason="not-finite",stream="orders"} 2`, `{partition="0",reason="null",stream="orders"} 1`,
+		`{partition="0",reason="no-step",stream="orders"} 5`, `{partition="0",reason="stale",stream="orders"} 2`,
+	} {
+		if !strings.Contains(body, "streamdp_diagnostic_records_rejected_total"+want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	x.end()
+	r.history("orders.dp")
+	list := r.output("orders.dp")
+	var last []float64
+	for i, p := range list {
+		conforms(t, p.value)
+		theta := data(t, p.value, "parameters")
+		if rel := p.parse(t); rel.Rows != 4 || len(theta) != 3 || slices.Equal(theta, last) || data(t, p.value, "model_step")[0] != float64(i+1) {
+			t.Errorf("step %d: %s", i+1, p.value)
+		}
+		last = theta
+	}
+	if !(last[0] < 0 && last[1] > 0 && last[2] < 0) {
+		t.Errorf("parameters %g do not follow the gradients", last)
+	}
+
+	// With nulls in place of what was refused, the same bytes.
+	nulls := newRig(t, gradientStream)
+	nulls.seed = r.seed
+	y := nulls.start()
+	for i := range uint64(steps) {
+		nulls.post(gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), kafka.Message{Time: time.UnixMilli(1)})
+		y.published(i + 1)
+	}
+	y.end()
+	for i, p := range nulls.output("orders.dp") {
+		if !slices.Equal(data(t, p.value, "parameters"), data(t, list[i].value, "parameters")) {
+			t.Errorf("step %d: a refused record is not worth what a null is", i+1)
+		}
+	}
+}
+
+// TestStaleGradients accepts gradients as far behind as is allowed.
+func TestStaleGradients(t *testing.T) {
+	t.Parallel()
+	s, err := config.Parse("c.toml", []byte("[kafka]\nbrokers=[\"h:1\"]\n[state]\ndir=\"d\"\nkey_file=\"k\"\n"+with(gradientStream, "dim  = 3", "dim = 3\nmax_staleness = 2")))
+	must(t, err)
+	m, err := newMechanism(s.Streams[0], nil, nil)
+	must(t, err)
+	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "x", 1, [16]byte{}, [32]byte{})
+	must(t, err)
+	var h dp.Transcript
+	_, refused := m.refused()
+	for step := range uint64(6) {
+		for at := range uint64(8) {
+			m.Add(0, []float64{0.1, 0.2, 0.3, float64(at)})
+			_, n := m.refused()
+			if stale := n > refused; stale != (at > step || at+2 < step) {
+				t.Errorf("open step %d: a gradient at step %d is stale: %t", step+1, at, stale)
+			}
+			refused = n
+			if at%4 == 3 {
+				m.Estimator.(*gradients).UnmarshalBinary(mustAppend(t, m))
+			}
+		}
+		for range 4 {
+			m.Add(0, nil)
+		}
+		if _, err := m.Close(keys.Step(step+1, &h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why, _ := m.refused(); why != Stale {
+		t.Errorf("refused for %v", why)
+	}
+}
+
+func mustAppend(t testing.TB, m *mechanism) []byte {
+	t.Helper()
+	b, err := m.AppendBinary(nil)
+	must(t, err)
+	return b
+}
+
+// TestPieces publishes releases that are larger than a message, is interrupted
+// everywhere, and restored from an old copy: the pieces are those of a run without
+// interruption.
+func TestPieces(t *testing.T) {
+	defer func(n int) { chunkBytes = n }(chunkBytes)
+	chunkBytes = 700
+	toml := with(gradientStream, "dim  = 3", "dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
+	message := func(i uint64) kafka.Message {
+		x := make([]float64, 150)
+		for j := range x {
+			x[j] = math.Sin(float64(i) + float64(j))
+		}
+		return gradient(i/4, x...)
+	}
+	r := newRig(t, toml)
+	const steps = 8
+	copied := r.sibling(toml)
+	sent := uint64(0)
+	for _, stop := range []uint64{3, 4, 7, steps} {
+		for ; sent < 4*stop; sent++ {
+			r.post(message(sent))
+		}
+		x := r.start()
+		x.published(stop)
+		x.end()
+		if stop == 3 {
+			r.copyState(copied)
+		}
+	}
+	list := r.output("orders.dp")
+	v := judge(t, assembled(t, list, r.records("orders.dp")))
+	v.faultless(t)
+	if v.steps != steps || len(list) < 3*steps {
+		t.Fatalf("%d steps in %d messages", v.steps, len(list))
+	}
+
+	// Without interruption, at another broker.
+	other := newRig(t, toml)
+	for i := range uint64(4 * steps) {
+		other.post(message(i))
+	}
+	y := other.start()
+	y.published(steps)
+	y.end()
+	same := other.output("orders.dp")
+	for step := uint64(1); step <= steps; step++ {
+		if !slices.Equal(data(t, wholeOf(list, step), "parameters"), data(t, wholeOf(same, step), "parameters")) {
+			t.Errorf("step %d differs from the uninterrupted run", step)
+		}
+	}
+
+	// The old copy repeats what is out and compares it, then goes on.
+	z := copied.start()
+	z.published(steps)
+	z.end()
+	if !strings.Contains(copied.log.String(), "repeating releases to compare them") {
+		t.Error("the copy did not notice that the output is ahead")
+	}
+	if n := len(r.output("orders.dp")); n != len(list) {
+		t.Errorf("the copy published %d messages that were out", n-len(list))
+	}
+}
+
+// wholeOf returns the release of a step from its pieces in an output.
+func wholeOf(list []published, step uint64) string {
+	var b strings.Builder
+	for _, p := range list {
+		if p.step == step {
+			b.WriteString(p.value)
+		}
+	}
+	return b.String()
+}
+
+// TestOwnSize publishes a release above what topics take by default without any
+// test's limit.
+func TestOwnSize(t *testing.T) {
+	t.Parallel()
+	const dim = 100_000
+	r := newRig(t, with(gradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`, `codec = "float32"`,
+		`topic = "orders.dp" }`, `topic = "orders.dp", encoding = "base64" }`, "step   = 4", "step = 1"))
+	value := make([]byte, 4*dim)
+	for i := range dim {
+		binary.LittleEndian.PutUint32(value[4*i:], math.Float32bits(float32(i%7)))
+	}
+	r.post(kafka.Message{Value: value, Headers: stepHeader(0), Time: time.UnixMilli(1)})
+	x := r.start()
+	x.published(1)
+	if code, body := x.get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
+		t.Errorf("the API shows pieces: %d %.100s", code, body)
+	}
+	x.end()
+	list := r.output("orders.dp")
+	if len(list) != 2 {
+		t.Fatalf("%d messages", len(list))
+	}
+	all := assembled(t, list, r.records("orders.dp"))
+	conforms(t, all[0].value)
+	if theta := data(t, all[0].value, "parameters"); len(theta) != dim {
+		t.Errorf("%d parameters", len(theta))
+	}
+	if at := releaseEnd([]byte(list[0].value)); at != 1 {
+		t.Errorf("the first piece ends with offset %d", at)
+	}
+	if at := releaseEnd([]byte(list[1].value)); at != -1 {
+		t.Errorf("the second piece ends with offset %d", at)
+	}
+}
+
+// TestLearnt: a successor begins with what its predecessor ended with, whether the
+// horizon or an operator ended it, running or not, and whatever else changes; the
+// manifest says so. The first begins with initial_file.
+func TestLearnt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(gradientStream, "step   = 4", "step = 4\nhorizon = 2\non_horizon = \"rollover\"", "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	file := filepath.Join(r.dir, "theta")
+	must(t, os.WriteFile(file, packParameters([]float64{5, -6, 7}), 0o600))
+	r.toml = with(r.toml, "INITIAL", file)
+	for i := range uint64(30) {
+		r.post(gradient(i/4%2, 1, 1, 1)) // taken at step 0 or 1 of its epoch
+	}
+	x := r.start()
+	x.until("three epochs", func(s TaskStatus) bool { return s.Epoch == 4 })
+	if err := x.control("close", OpenRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	x.end()
+	initial := func(epoch uint64) string {
+		file, err := os.ReadFile(r.file(manifestName(epoch)))
+		must(t, err)
+		m, err := parseManifest(file)
+		must(t, err)
+		var p adam.Plan
+		must(t, json.Unmarshal(m.Plan, &p))
+		return p.Initial
+	}
+	hash := func(x []float64) string {
+		sum := sha256.Sum256(packParameters(x))
+		return hex.EncodeToString(sum[:])
+	}
+	if got := initial(1); got != hash([]float64{5, -6, 7}) {
+		t.Errorf("the first epoch begins with %s", got)
+	}
+	last := map[uint64][]float64{}
+	for _, p := range r.output("orders.dp") {
+		last[p.epoch] = data(t, p.value, "parameters")
+	}
+	for epoch := uint64(2); epoch <= 3; epoch++ {
+		if got := initial(epoch); got != hash(last[epoch-1]) {
+			t.Errorf("epoch %d does not begin with what epoch %d ended with", epoch, epoch-1)
+		}
+	}
+	if theta := last[1]; !(theta[0] > 3 && theta[0] < 6) {
+		t.Errorf("epoch 1 ends with %g", theta)
+	}
+
+	// Another rate, opened by an operator while nothing runs.
+	r.toml = with(r.toml, "rate = 0.1", "rate = 0.2")
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+	if got := initial(5); got != hash(last[4]) && got != hash(last[3]) {
+		t.Errorf("epoch 5 begins with %s", got)
+	}
+	// Another number of parameters: nothing to begin with fits.
+	r.toml = strings.Replace(with(r.toml, "dim  = 3", "dim = 4"), fmt.Sprintf("\ninitial_file = %q", file), "", 1)
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+	if got := initial(6); got != "" || !strings.Contains(r.log.String(), "are another model's") {
+		t.Errorf("epoch 6 begins with %s", got)
+	}
+	// A changed file is not what the epoch began with.
+	must(t, os.WriteFile(r.file(initialName(6)), packParameters([]float64{1, 2, 3, 4}), 0o600))
+	y := r.start()
+	y.halts(haltState, "manifest of epoch 6")
+	if y.ends() == nil {
+		t.Error("the daemon ends well")
+	}
+}
+
+// TestInitialFile refuses a file that holds no parameters of this model.
+func TestInitialFile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(gradientStream, "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	file := filepath.Join(r.dir, "theta")
+	r.toml = with(r.toml, "INITIAL", file)
+	s, err := config.Parse("c.toml", r.text())
+	must(t, err)
+	for name, content := range map[string][]byte{
+		"missing": nil, "empty": {}, "cut": make([]byte, 23), "of two": make([]byte, 16), "no number": packParameters([]float64{1, math.NaN(), 2}),
+	} {
+		if content != nil {
+			must(t, os.WriteFile(file, content, 0o600))
+		}
+		if _, err := Describe(s.Streams[0]); err == nil {
+			t.Errorf("a file that is %s is taken", name)
+		}
+	}
+	must(t, os.WriteFile(file, packParameters([]float64{1, 2, 3}), 0o600))
+	d, err := Describe(s.Streams[0])
+	must(t, err)
+	if d.MessageBytes != d.ReleaseBytes || d.Noise["first"] <= 0 || len(d.Lattice) != 1 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestModel runs a logistic regression end to end.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modelStream)
+	var values [][]byte
+	for i := range 50 * 40 {
+		a, b := math.Sin(float64(i)), math.Cos(float64(7*i))
+		paid := 0
+		if a > b/2 {
+			paid = 1
+		}
+		values = append(values, fmt.Appendf(nil, `{"a": %g, "b": %g, "paid": %d}`, a, b, paid))
+	}
+	r.send(values...)
+	x := r.start()
+	x.published(40)
+	x.end()
+	r.history("orders.dp")
+	list := r.output("orders.dp")
+	conforms(t, list[39].value)
+	theta := data(t, list[39].value, "parameters")
+	if !(len(theta) == 3 && theta[0] > 0.3 && theta[1] < -0.1) {
+		t.Errorf("parameters %g", theta)
+	}
+	for _, want := range []string{`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`, `"columns":["a","b","paid"]`} {
+		if !strings.Contains(list[0].value, want) {
+			t.Errorf("a release lacks %s", want)
+		}
+	}
+}
+
+// TestRefusedClasses counts examples whose target is no class.
+func TestRefusedClasses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(modelStream, `"logistic"`, `"softmax", classes = 2`, "step   = 50", "step = 2", "centre = [0, 0, 0.5]", ""))
+	r.send([]byte(`{"a":1,"b":1,"paid":1}`), []byte(`{"a":1,"b":1,"paid":2}`), []byte(`{"a":1,"b":1,"paid":0.5}`), []byte(`{"a":1,"b":1,"paid":0}`))
+	x := r.start()
+	x.published(2)
+	if _, body := x.get("/metrics"); !strings.Contains(body, `rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
+		t.Error("metrics lack the refused examples")
+	}
+	x.end()
+}
+
+// TestManySmallRecords decodes a response of many records, none of which can be
+// a gradient of a million numbers: without a row for each.
+func TestManySmallRecords(t *testing.T) {
+	t.Parallel()
+	const dim, n = 1_000_000, 5000
+	for _, codec := range []string{"float32", "float64", "json-array"} {
+		s := &config.Stream{Input: config.Input{Codec: codec}, Adam: &adam.Config{Mode: "gradients", Dim: dim, StepHeader: "s"}}
+		d, err := newDecoder(s)
+		must(t, err)
+		d.codecs = d.codecs[:1]
+		b := &batch{}
+		for i := range n {
+			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Value: []byte("[0]")})
+		}
+		full := make([]byte, 4*dim)
+		switch codec {
+		case "float64":
+			full = make([]byte, 8*dim)
+		case "json-array":
+			full = append(append([]byte("["), bytes.Repeat([]byte("0,"), dim-1)...), "0]"...)
+		}
+		b.Records[17] = kafka.Record{Offset: 17, Value: full, Headers: []kafka.Header{{Key: "s", Value: []byte("3")}}}
+		d.decode(b)
+		if len(b.rows) != dim+1 {
+			t.Errorf("%s: %d numbers for one gradient", codec, len(b.rows))
+		}
+		for i := range n {
+			row := b.row(i, dim+1)
+			if (row != nil) != (i == 17) || row == nil && b.reasons[i] != Arity {
+				t.Fatalf("%s: record %d: %v, a row: %t", codec, i, b.reasons[i], row != nil)
+			}
+		}
+		if row := b.row(17, dim+1); row[dim] != 3 {
+			t.Errorf("%s: taken at step %g", codec, row[dim])
+		}
+	}
+}
+
+// FuzzGradient decodes records with any value and header: a refused one leaves
+// nothing, another has finite numbers and a step.
+func FuzzGradient(f *testing.F) {
+	for _, header := range []string{"0", "17", "-1", "", "1e3", "999999999999999", "1000000000000000", " 1", "0x1"} {
+		f.Add([]byte("[1,2]"), header, "s", uint8(0))
+		f.Add(packParameters([]float64{1, 2}), header, "s", uint8(1))
+		f.Add(make([]byte, 8), header, "t", uint8(2))
+	}
+	f.Fuzz(func(t *testing.T, value []byte, header, name string, kind uint8) {
+		codec, err := newGradientCodec([]string{"json-array", "float64", "float32"}[kind%3], 2, "s")
+		must(t, err)
+		row := []float64{7, 7, 7}
+		r := codec.Decode(&Record{Value: value, Headers: []kafka.Header{{Key: name, Value: []byte(header)}}}, row)
+		for _, x := range row {
+			if x-x != 0 || r != Decoded && x != 0 {
+				t.Fatalf("%v leaves %g", r, row)
+			}
+		}
+		if r == Decoded && (name != "s" || row[2] < 0 || row[2] != math.Floor(row[2]) || row[2] >= 1e15) {
+			t.Fatalf("header %q of %q gives step %g", header, name, row[2])
+		}
+	})
+}

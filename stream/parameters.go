@@ -1,0 +1,144 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"streamdp/adam"
+	"streamdp/config"
+)
+
+// What a mechanism has learnt outlives its epoch: a successor begins with the
+// parameters that the epoch before ended with. They are a function of releases, and
+// as public. The files hold packed little-endian float64s; the plan in the manifest
+// holds the hash of the ones that its epoch begins with.
+
+// initial returns the parameters that a new epoch begins with: those of the last
+// epoch, else those of the stream's initial_file, else nil, the mechanism's own.
+func (r *runner) initial() ([]float64, error) {
+	if r.s.Adam == nil {
+		return nil, nil
+	}
+	names, err := r.d.disk.ReadDir(r.store.dir)
+	if err != nil {
+		return nil, err
+	}
+	var last uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == finalName(n) {
+			last = max(last, n)
+		}
+	}
+	if last == 0 {
+		return initialFile(r.s)
+	}
+	data, err := r.d.disk.ReadFile(r.store.path(finalName(last)))
+	if err != nil {
+		return nil, err
+	}
+	x, err := parseParameters(data)
+	if err != nil {
+		return nil, halted(haltState, "parameters of epoch %d: %w", last, err)
+	}
+	if n := r.s.Adam.Parameters(); len(x) != n {
+		r.log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last, "parameters", len(x), "configured", n)
+		return initialFile(r.s)
+	}
+	return x, nil
+}
+
+// keepInitial writes what a new epoch begins with.
+func (r *runner) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
+	if x == nil {
+		return nil
+	}
+	return r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(initialName(epoch)), packParameters(x)) })
+}
+
+// initialOf returns what an epoch began with, nil where that is the mechanism's
+// own.
+func (r *runner) initialOf(epoch uint64) ([]float64, error) {
+	data, err := r.d.disk.ReadFile(r.store.path(initialName(epoch)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseParameters(data)
+}
+
+// keepFinal writes the parameters that an epoch which is being closed ended with,
+// out of its last checkpoint. Without one its successor begins anew.
+func (r *runner) keepFinal(ctx context.Context, opened *Entry) error {
+	if opened.Mechanism != "adam" {
+		return nil
+	}
+	cp, err := r.store.load()
+	if err != nil && !errors.Is(err, errCheckpoint) {
+		return err
+	}
+	if err != nil || cp == nil || cp.epoch != opened.Epoch {
+		r.log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		return nil
+	}
+	x, err := adam.ParametersOf(cp.state)
+	if err != nil {
+		r.log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		return nil
+	}
+	return r.write(ctx, func() error {
+		if err := removeAll(r.d.disk, r.store.dir, finalName(opened.Epoch)); err != nil { // of an interrupted closing
+			return err
+		}
+		return writeNew(r.d.disk, r.store.path(finalName(opened.Epoch)), packParameters(x))
+	})
+}
+
+// parseParameters reads packed little-endian float64s.
+func parseParameters(data []byte) ([]float64, error) {
+	if len(data)%8 != 0 || len(data) == 0 {
+		return nil, fmt.Errorf("%d bytes are no float64s", len(data))
+	}
+	x := make([]float64, len(data)/8)
+	for i := range x {
+		x[i] = math.Float64frombits(binary.LittleEndian.Uint64(data[8*i:]))
+		if x[i]-x[i] != 0 {
+			return nil, fmt.Errorf("number %d is not finite", i+1)
+		}
+	}
+	return x, nil
+}
+
+// packParameters writes what parseParameters reads.
+func packParameters(x []float64) []byte {
+	data := make([]byte, 0, 8*len(x))
+	for _, v := range x {
+		data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
+	}
+	return data
+}
+
+// initialFile reads the parameters that a stream's first epoch begins with; nil
+// where the mechanism has its own.
+func initialFile(s *config.Stream) ([]float64, error) {
+	if s.Adam == nil || s.Adam.InitialFile == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(s.Adam.InitialFile)
+	if err != nil {
+		return nil, fmt.Errorf("initial_file: %w", err)
+	}
+	x, err := parseParameters(data)
+	if err != nil {
+		return nil, fmt.Errorf("initial_file: %w", err)
+	}
+	return x, nil
+}
