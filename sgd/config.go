@@ -284,7 +284,9 @@ func (c *Config) validateNewton(l *fault.List) {
 	}{{"batch", c.Batch}, {"stat", c.Stat}, {"bootstrap", c.Bootstrap}, {"rungs", uint64(c.Rungs)}, {"bands", uint64(c.Bands)}} {
 		unused(n.key, n.value == 0, n.value)
 	}
-	unused("restart", c.Restart == nil, c.Restart)
+	if c.Restart != nil {
+		unused("restart", false, *c.Restart)
+	}
 	l.Check(c.Radius == 0 || positive(c.Radius), "radius", "must be positive and finite, or 0 (none)", c.Radius)
 }
 
