@@ -311,7 +311,13 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 	end := int64(-1)
 	if h := r.s.LastStep(); h > 0 {
-		if _, last := mech.Range(h); last <= uint64(math.MaxInt64-base) {
+		var last uint64
+		if a, ok := mech.Estimator.(adaptive); ok {
+			last = a.Longest(h)
+		} else {
+			_, last = mech.Range(h)
+		}
+		if last <= uint64(math.MaxInt64-base) {
 			end = base + int64(last)
 		}
 	}

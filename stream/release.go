@@ -132,7 +132,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 		all[len(all)-1] = "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
-		all = append(all, approximateIntervals)
+		all = append(all, approximateIntervals(s))
 	}
 	if s.Input.AllowCompacted {
 		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")
@@ -155,7 +155,7 @@ func offlineStatements(s *config.Stream, m *manifest, what string) []string {
 		"Finite precision: exact (lattice).",
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
-		all = append(all, approximateIntervals)
+		all = append(all, approximateIntervals(s))
 	}
 	if m.Insecure {
 		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
@@ -163,7 +163,14 @@ func offlineStatements(s *config.Stream, m *manifest, what string) []string {
 	return all
 }
 
-const approximateIntervals = "Intervals are approximate: they rest on the scatter of batches of iterates."
+// approximateIntervals says what a regression's intervals rest on.
+func approximateIntervals(s *config.Stream) string {
+	scatter := "batches of iterates"
+	if s.SGD.Method == "newton" {
+		scatter = "estimates from parts of the stream"
+	}
+	return "Intervals are approximate: they rest on the scatter of " + scatter + "."
+}
 
 // inWords says what protects somebody with more than one record.
 func inWords(persons []Person, delta float64) string {
