@@ -246,6 +246,19 @@ func (e *Newton) size() uint64 {
 	return e.plan.Search
 }
 
+// Opened returns what earlier releases made of the open step: the quantile that it
+// searches, 0 if it is a gradient step, its slots, and R², the squared norm, in units
+// of the bound, to which rows are shortened in the open epoch's matrix.
+func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
+	switch e.phase {
+	case searchNorm:
+		quantile = normQuantile
+	case searchScale:
+		quantile = scaleQuantile
+	}
+	return quantile, e.size(), e.squared
+}
+
 // open starts the step after the last closed one.
 func (e *Newton) open() {
 	e.added, e.nulls, e.held = 0, 0, 0

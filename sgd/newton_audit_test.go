@@ -54,14 +54,11 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
 		C: c, Gradient: e.plan.GradientNoise,
 		Course: func() (float64, uint64, float64) {
-			squared := e.squared
+			quantile, slots, squared := e.Opened()
 			if m, ok := m.(*mutant); ok && m.old > 0 {
 				squared = m.old
 			}
-			if e.phase == searchNorm {
-				return normQuantile, e.size(), squared
-			}
-			return scaleQuantile, e.size(), squared
+			return quantile, slots, squared
 		},
 	}.Subject()
 }

@@ -50,6 +50,7 @@ func TestFit(t *testing.T) {
 	}{
 		"newton": {0.05, "exact"}, "ihm": {0.2, "exact"}, "fast-ihm": {2, "rdp"}, "linmix": {0.5, "exact"}, "adassp": {0.2, "exact"},
 		"dp-gd": {0.05, "exact"}, "dp-gd-paper": {0.4, "exact"}, "dp-gd-residual": {2.1, "exact"}, "dp-ssgd": {1.5, "shuffle"}, "ambssgd": {0.1, "exact"},
+		"newton-online": {0.1, "exact"},
 	} {
 		args := append(slices.Clone(flags), "--solver", name, "--json")
 		if name == "ambssgd" {
@@ -127,6 +128,7 @@ func TestFitOutput(t *testing.T) {
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
 	want(t, exitFailure, "ambssgd: too few rows", append(short, "--solver", "ambssgd")...)
+	want(t, exitFailure, "newton-online: too few rows", append(short, "--solver", "newton-online")...)
 }
 
 // TestFitUsage has a line for each command line that can't be meant.

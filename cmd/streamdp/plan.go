@@ -31,6 +31,10 @@ type plan struct {
 	// with independent noise in place of correlated.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
+	// Schedule is that of newton, and Descent the outlook of amb after about as
+	// many slots as each of Outlook.
+	Schedule *schedule     `json:"schedule,omitempty"`
+	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
 
 	tables   func(w io.Writer) error // prints what follows the guarantee
 	original bool                    // values in original units are released too
