@@ -158,11 +158,46 @@ func TestFitUsage(t *testing.T) {
 	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1", "--intercept=false")
 }
 
-// TestPlanRegression prints the plan of the example, and warns of what the example
-// does not do.
-func TestPlanRegression(t *testing.T) {
+// TestPlanNewton prints the plan of the example, and audits it.
+func TestPlanNewton(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "demand.toml")
+	out := want(t, exitDone, "", "plan", "-c", file)
+	for _, w := range []string{"a null record, which takes its place", "two searches of 188 slots each", "4 and later", "useful after 30 gradient steps, from slot 3466 on",
+		"by privacy", "all of amb's", `"search":188,"batches":[103,`, "nulls 25.5", "histogram 29.45"} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+	var plans []plan
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50,500", "-c", file)), &plans); err != nil ||
+		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 2*188+500*103 || len(plans[0].Descent) != 2 || plans[0].Schedule.Useful != 3466 {
+		t.Errorf("plan --json: %+v, %v", plans, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct{ old, new, warning string }{
+		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget take steps of up to"},
+		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]", "stream demand: the horizon of 20 steps ends before the estimate is useful"},
+	} {
+		other := filepath.Join(t.TempDir(), "other.toml")
+		if err := os.WriteFile(other, []byte(strings.Replace(string(text), x.old, x.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, exitDone, x.warning, "plan", "-c", other)
+	}
+	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out, "sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
+		t.Errorf("audit prints\n%s", out)
+	}
+}
+
+// TestPlanRegression prints the plan of the example of method amb, and warns of what the
+// example does not do.
+func TestPlanRegression(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(cases.Root(t), "examples", "demand-amb.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
 	for _, w := range []string{"a null record, which takes its place", "by privacy", "with independent noise", `"batch":274,"search":188`, "count and search in records"} {
 		if !strings.Contains(out, w) {

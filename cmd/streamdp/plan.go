@@ -252,7 +252,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "nulls", "search", "histogram", "eigenvalue", "statistics"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}
