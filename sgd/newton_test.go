@@ -186,7 +186,7 @@ func TestNewtonAdopt(t *testing.T) {
 func TestNewtonNulls(t *testing.T) {
 	t.Parallel()
 	const records = 60000
-	runs := uint64(4)
+	runs := uint64(2)
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		runs = 50
 	}
@@ -198,13 +198,13 @@ func TestNewtonNulls(t *testing.T) {
 		records  uint64
 		features int
 	}{
-		{"none", func(n uint64, _ *rand.Rand) bool { return true }, 0, 1, 400000, 10},
-		{"none, two features", func(n uint64, _ *rand.Rand) bool { return true }, 0, 1, 400000, 2},
+		{"none", func(n uint64, _ *rand.Rand) bool { return true }, 0, 1, 150000, 10},
+		{"none, two features", func(n uint64, _ *rand.Rand) bool { return true }, 0, 1, 150000, 2},
 		{"none at first", func(n uint64, _ *rand.Rand) bool { return n < 20000 }, 2, 1e-3, records, 10},
 		{"none in the first search", func(n uint64, _ *rand.Rand) bool { return n < 150 }, 2, 1e-3, records, 10},
 		{"none in the second search", func(n uint64, _ *rand.Rand) bool { return n >= 156 && n < 312 }, 2, 1e-3, records, 10},
-		{"none for a while", func(n uint64, _ *rand.Rand) bool { return n > 30000 && n < 50000 }, 2, 3e-3, records, 10},
-		{"none since", func(n uint64, _ *rand.Rand) bool { return n > 30000 }, 2, 1e-2, 400000, 10},
+		{"none for a while", func(n uint64, _ *rand.Rand) bool { return n > 30000 && n < 50000 }, 2, 1e-2, records, 10},
+		{"none since", func(n uint64, _ *rand.Rand) bool { return n > 30000 }, 2, 1e-2, 150000, 10},
 		{"now and then", func(n uint64, _ *rand.Rand) bool { return n/2000%2 == 0 }, 5, 1e-2, records, 10},
 		{"half", func(_ uint64, s *rand.Rand) bool { return s.IntN(2) == 0 }, 5, 1e-2, records, 10},
 		{"four of five", func(_ uint64, s *rand.Rand) bool { return s.IntN(5) > 0 }, 10, 2e-2, records, 10},
@@ -251,7 +251,7 @@ func TestNewtonNulls(t *testing.T) {
 // depend on them.
 func TestNewtonLearns(t *testing.T) {
 	t.Parallel()
-	const records, runs = 60000, 6
+	const records, runs = 60000, 3
 	for _, loose := range []float64{1, 5} {
 		for _, condition := range []float64{1, 64, 256} {
 			var sum float64
@@ -287,7 +287,7 @@ func TestNewtonDrift(t *testing.T) {
 		},
 		"a feature grows": func(l *linear) { l.deviation[3] *= 10 },
 	} {
-		for run := range uint64(3) {
+		for run := range uint64(2) {
 			l := newLinear(run, 10, 1)
 			s := newOnline(t, 10, 20, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}, run)
 			s.until(t, 50000, l.draw)
@@ -382,7 +382,7 @@ func TestNewtonAddAllocates(t *testing.T) {
 // allows 4.5 deviations, taken from the runs, below 95 %.
 func TestNewtonCoverage(t *testing.T) {
 	t.Parallel()
-	runs := uint64(15)
+	runs := uint64(8)
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		runs = 150
 	}

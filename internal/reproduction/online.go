@@ -14,7 +14,12 @@ func onlineRegression(p *page) error {
 
 What the methods of package sgd do where the papers have no figure.
 `)
-	return dataSets(p)
+	for _, part := range []func(*page) error{dataSets, newtonSets, newtonDrift} {
+		if err := part(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dataSets streams data sets of others through the daemon. They are no part of the
