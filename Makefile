@@ -1,6 +1,6 @@
 FUZZTIME ?= 10s
 
-.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate reproduction check
+.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate reproduction simulations check
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -44,6 +44,11 @@ generate:
 # The papers' figures, computed again: docs/reproduction.md and its plots.
 reproduction:
 	go run ./internal/reproduction
+
+# What it shows that takes minutes: five on one core. STREAMDP_DATA names the data sets.
+simulations:
+	go run ./internal/reproduction -simulate refits
+	GOMAXPROCS=1 go run ./internal/reproduction -simulate fastmix
 
 check:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

@@ -31,7 +31,8 @@ type Charge struct {
 // (Gaussians: Σμ² ≤ μ_max²), or in every field by itself (ΣK ≤ K_max rows of
 // γ ≥ γ_min besides), because what is left over can then be filled with
 // mechanisms that read nothing. An (ε, δ) over which Gaussians and sketches
-// trade against each other in view of releases is not known to be one.
+// trade against each other in view of releases is not known to be one:
+// [Cost.WithinReserve] is what enforces a limit.
 // Cost: O(n²) for n charges; a conversion to ε for each of the positions that
 // are the worst in some respect.
 // Errors: a charge that can't be stated for the adjacency; δ outside (0, 1).
@@ -39,11 +40,25 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 	if err := checkEpsDelta(0, delta); err != nil {
 		return Cost{}, err
 	}
+	worst, err := MostCharged(charges, adjacency)
+	if err != nil {
+		return Cost{}, err
+	}
+	return Parallel(delta, worst...)
+}
+
+// MostCharged returns the costs that records pay as [Charged] adds them, those alone
+// that no other one covers: what records pay is within a limit if all of these are.
+// Without charges it is the empty cost.
+//
+// Cost: O(n²) for n charges.
+// Errors: a charge that can't be stated for the adjacency.
+func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	logs := map[uint64][]Charge{}
 	for _, c := range charges {
 		var err error
 		if c.Cost, err = c.Cost.In(adjacency); err != nil {
-			return Cost{}, err
+			return nil, err
 		}
 		logs[c.Log] = append(logs[c.Log], c)
 	}
@@ -64,10 +79,10 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 			worst = []Cost{join(worst)}
 		}
 	}
-	return Parallel(delta, worst...)
+	return worst, nil
 }
 
-// most is how many incomparable costs Charged keeps apart. Beyond it takes a
+// most is how many incomparable costs MostCharged keeps apart. Beyond it takes a
 // cost that covers them all: an upper bound still.
 const most = 256
 

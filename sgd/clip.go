@@ -42,6 +42,10 @@ func (g *gradients) open(zeta float64) {
 // would leave the range of float64.
 const tiny = 1e-280
 
+// faint is the residual below which its square has lost digits, or all of them, so
+// that a gradient of any norm could pass for one below ζ.
+const faint = 0x1p-500
+
 // add adds the gradient rx·shrink of features x, where square is ‖x·shrink‖².
 func (g *gradients) add(x []float64, r, square, shrink float64) {
 	g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
@@ -50,18 +54,39 @@ func (g *gradients) add(x []float64, r, square, shrink float64) {
 // scale returns the factor that makes features of squared norm square the clipped
 // gradient in lattice steps, and counts the record.
 func (g *gradients) scale(r, square float64) float64 {
-	size := float64(float64(r*r) * square)
-	switch {
-	case square < tiny:
+	if square < tiny {
 		g.inside++
 		return 0
-	case size <= g.count:
-		g.inside++
-		return float64(r * g.whole)
-	case size <= g.square:
-		return float64(r * g.whole)
 	}
-	return math.Copysign(g.one/math.Sqrt(square), r)
+	if math.Abs(r) < faint {
+		return g.scaleFaint(r, square)
+	}
+	// Whether a record is clipped, and whether it counts, is what no processor
+	// predicts: a choice between integers is compiled without a branch.
+	size := float64(float64(r*r) * square)
+	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
+	whole := math.Float64bits(float64(r * g.whole))
+	inside := int64(0)
+	if size <= g.square {
+		factor = whole
+	}
+	if size <= g.count {
+		inside = 1
+	}
+	g.inside += inside
+	return math.Float64frombits(factor)
+}
+
+// scaleFaint is scale for a residual whose square has lost its digits.
+func (g *gradients) scaleFaint(r, square float64) float64 {
+	norm := float64(math.Abs(r) * math.Sqrt(square))
+	if norm > math.Sqrt(g.square) {
+		return math.Copysign(g.one/math.Sqrt(square), r)
+	}
+	if norm <= math.Sqrt(g.count) {
+		g.inside++
+	}
+	return float64(r * g.whole)
 }
 
 // integers returns the sum. It is valid until the next call.

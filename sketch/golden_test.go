@@ -70,7 +70,7 @@ func TestGoldenReleases(t *testing.T) {
 			}
 		}
 	}
-	const want = "63e5cdc1081c1b73465569c1475d8483d71f9af1fa3d69ee269f1d211aa65666"
+	const want = "0fe660299e919989cb01e82c8b95c60d53ed249cede196242649ae2e6838586d"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("releases hash to %s, want %s", got, want)
 	}

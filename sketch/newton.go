@@ -125,7 +125,13 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	t.trace = norms.Trace(squared, t.valid, missed) / 2
 	t.ridge = min(1.35*gram.SD*math.Sqrt(size)+missed/4, t.trace)
 	white := newton.Whiten(upper, d, t.ridge, t.trace)
-	white.ApplyRows(w.x)
+	each(segments, func(i int) { // whole groups of rows, as one call would make them
+		lo, hi := i*w.Len()/segments&^3, (i+1)*w.Len()/segments&^3
+		if i == segments-1 {
+			hi = w.Len()
+		}
+		white.ApplyRows(w.x[lo*d : hi*d])
+	})
 	rows := clipgrad.New(w.x, w.y, d, s.bits)
 	for i := range null {
 		if null[i] {

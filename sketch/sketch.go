@@ -287,8 +287,7 @@ func (r *Refit) values(theta []float64, eta float64) []dp.Value {
 			values = append(values, number("intercept_original", b))
 		}
 	}
-	switch r.plan.Solver {
-	case "ihm", "linmix", "fast-ihm":
+	if r.cfg.Sketches() {
 		values = append(values, number("eta", float64(eta*r.plan.NormBound)))
 	}
 	return values

@@ -56,7 +56,10 @@ func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) 
 	if base < 0 {
 		return nil
 	}
-	e := r.charge(mech, opened.Source, base)
+	e, err := r.charge(mech, opened.Source, base)
+	if err != nil {
+		return err
+	}
 	e.Incarnation = opened.Incarnation
 	if err := r.d.ledger.affords(e, opened, end); err != nil {
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {

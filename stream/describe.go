@@ -28,6 +28,9 @@ type Description struct {
 	Sensitivity     float64 `json:"sensitivity"`
 	LimitEpsilon    float64 `json:"limit_epsilon"`
 	LimitDelta      float64 `json:"limit_delta"`
+	// Reserved is how the limit is divided where a stream of the topic has sketches, by
+	// [Reserve]; Describe leaves it out.
+	Reserved *Reserved `json:"reserved,omitempty"`
 	// Lattice are the steps of the integer lattices, Noise the standard
 	// deviations of one step's independent noise; in scaled units.
 	Lattice []float64          `json:"lattice"`

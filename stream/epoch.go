@@ -225,7 +225,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	defer clear(secret[:])
 	digest := r.s.Digest(r.task.Partition, versions(r.s))
 	p := r.s.Privacy
-	e := r.charge(mech, src, base)
+	e, err := r.charge(mech, src, base)
+	if err != nil {
+		return err
+	}
 	e.Epoch, e.Incarnation, e.Reason = epoch, incarnation, req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(nonce[:]), hex.EncodeToString(digest[:])
 	if err := r.write(ctx, func() error { return r.store.mark(epoch) }); err != nil {
@@ -307,8 +310,9 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 }
 
 // charge returns the ledger's entry for an epoch from base on. One whose last
-// offset is beyond all offsets has no end.
-func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
+// offset is beyond all offsets has no end. The first one of a source says what the
+// limit sets aside for sketches.
+func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) {
 	end := int64(-1)
 	if h := r.s.LastStep(); h > 0 {
 		var last uint64
@@ -322,10 +326,20 @@ func (r *runner) charge(mech *mechanism, src Source, base int64) Entry {
 		}
 	}
 	p := r.s.Privacy
-	return Entry{
+	e := Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 	}
+	if r.d.ledger.unopened(src) {
+		reserved, err := Reserve(r.d.cfg, r.s)
+		if err != nil {
+			return e, halted(haltBudget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
 }
 
 // write repeats a write while there is no room for it.

@@ -125,7 +125,7 @@ func FuzzLedger(f *testing.F) {
 					t.Fatal("a number would be used twice")
 				}
 				if e.Kind == kindOpen {
-					l.charged(e.Source, e.Cost.Adjacency, e.LimitDelta, nil, nil)
+					l.charged(e.Source, e.Cost.Adjacency, e.LimitDelta, nil)
 				}
 			}
 		}

@@ -58,6 +58,9 @@ type Entry struct {
 	End         int64   `json:"end,omitempty"`   // open: horizon's end, −1 without one; close: end of the last step
 	Mechanism   string  `json:"mechanism,omitempty"`
 	Cost        dp.Cost `json:"cost,omitzero"`
+	// Reserved is what the limit of the source sets aside for sketches, in the entry
+	// that opened the source's first epoch.
+	Reserved dp.Cost `json:"reserved,omitzero"`
 
 	// open, limit
 	Epsilon      float64 `json:"epsilon,omitempty"`
@@ -174,7 +177,7 @@ func parseLedger(data []byte) (entries []Entry, heads [][32]byte, err error) {
 			if e.Cost.Empty() || e.Cost.Validate() != nil {
 				return nil, nil, fmt.Errorf("%w: line %d charges nothing", errLedger, n)
 			}
-			possible = e.Epoch > newest[id.task] && e.chargesOffsets()
+			possible = e.Epoch > newest[id.task] && e.chargesOffsets() && e.Reserved.Mu == 0
 			openings[id], newest[id.task] = &e, e.Epoch
 		case kindClose:
 			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First)
@@ -249,9 +252,20 @@ type errBudget struct {
 	delta          float64
 	adjacency      dp.Adjacency
 	alreadyCharged float64
+	// What the limit sets aside for sketches, if that is what is exceeded.
+	reserved *dp.Cost
 }
 
 func (e *errBudget) Error() string {
+	switch r := e.reserved; {
+	case r == nil:
+	case r.Empty():
+		return fmt.Sprintf("%s/%d has nothing set aside for sketches, which its first epoch would have had to, before the first release: only solvers without them can read it",
+			e.source.Topic, e.source.Partition)
+	default:
+		return fmt.Sprintf("what %s/%d has set aside for sketches is spent: with this epoch more would be charged than %s; a solver without them may fit still",
+			e.source.Topic, e.source.Partition, sketches(*r))
+	}
 	return fmt.Sprintf("budget of %s/%d spent: with %s charged to date, this epoch would bring a record to epsilon %s at delta %g (%s), above limit_epsilon %g",
 		e.source.Topic, e.source.Partition, AtMost(e.alreadyCharged), AtMost(e.spent), e.delta, e.adjacency, e.limit)
 }
@@ -267,6 +281,9 @@ func (l *ledger) open(e Entry) (charged float64, err error) {
 	defer l.mu.Unlock()
 	if charged, err = l.fits(&e, nil); err != nil {
 		return 0, err
+	}
+	if _, first := l.reserved(e.Source); !first {
+		e.Reserved = dp.Cost{}
 	}
 	return charged, l.appendLocked(e)
 }
@@ -284,28 +301,84 @@ func (l *ledger) affords(e Entry, opened *Entry, end int64) error {
 // errBudget where that exceeds its limit.
 func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
 	adjacency := e.Cost.Adjacency
-	after, err := l.charged(e.Source, adjacency, e.LimitDelta, e, closing)
+	reserved, first := l.reserved(e.Source)
+	if first {
+		reserved = e.Reserved
+	}
+	worst, over, err := l.within(e.Source, adjacency, reserved, e, closing, e.LimitEpsilon, e.LimitDelta)
 	if err != nil {
 		return 0, err
 	}
-	spent, err := after.Epsilon(e.LimitDelta)
+	spent, err := worst.Epsilon(e.LimitDelta)
+	if err != nil || over == nil {
+		return spent, err
+	}
+	already, err := l.epsilon(e.Source, adjacency, e.LimitDelta, closing)
 	if err != nil {
 		return 0, err
 	}
-	// Not a comparison of spent with the limit: an epoch that takes the whole
-	// limit fits, whatever rounding ε takes.
-	fits, err := after.Within(e.LimitEpsilon, e.LimitDelta)
+	over.spent, over.alreadyCharged = spent, already
+	return 0, over
+}
+
+// within compares what records of a source pay, with extra and if the epoch of closing
+// ended there, with the limit (ε, δ) and what it sets aside. It returns the largest
+// cost, and over where the limit is exceeded.
+func (l *ledger) within(s Source, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon, delta float64) (worst dp.Cost, over *errBudget, err error) {
+	costs, err := dp.MostCharged(l.charges(s, extra, closing), adjacency)
 	if err != nil {
-		return 0, err
+		return worst, nil, err
 	}
-	if !fits {
-		already, err := l.epsilon(e.Source, adjacency, e.LimitDelta, closing)
+	if worst, err = dp.Parallel(delta, costs...); err != nil {
+		return worst, nil, err
+	}
+	if reserved.Adjacency == 0 { // nothing
+		reserved.Adjacency = adjacency
+	}
+	if reserved, err = reserved.In(adjacency); err != nil {
+		return worst, nil, err
+	}
+	for _, c := range costs {
+		// Not a comparison of ε: an epoch that takes the whole limit fits, whatever
+		// rounding ε takes.
+		ok, err := c.WithinReserve(reserved, epsilon, delta)
 		if err != nil {
-			return 0, err
+			return worst, nil, err
 		}
-		return 0, &errBudget{e.Source, spent, e.LimitEpsilon, e.LimitDelta, adjacency, already}
+		if ok {
+			continue
+		}
+		over = &errBudget{source: s, limit: epsilon, delta: delta, adjacency: adjacency}
+		if c.Mu = 0; !reserved.Covers(c) {
+			over.reserved = &reserved
+		}
+		return worst, over, nil
 	}
-	return spent, nil
+	return worst, nil, nil
+}
+
+// reserved returns what the limit of a source sets aside for sketches: what the
+// first opening says, before any release. first is true where there is none.
+func (l *ledger) reserved(s Source) (reserved dp.Cost, first bool) {
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Kind != kindOpen || e.Source != s {
+			continue
+		}
+		// An epoch that never began released nothing.
+		if end := l.end(i); end == nil || end.Kind != kindVoid || !e.Reserved.Empty() {
+			return e.Reserved, false
+		}
+	}
+	return dp.Cost{}, true
+}
+
+// unopened reports whether no epoch of the source was ever opened.
+func (l *ledger) unopened(s Source) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, first := l.reserved(s)
+	return first
 }
 
 // setLimit appends a limit that is not the last one recorded for the source.
@@ -322,32 +395,37 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		}
 		break
 	}
-	charged, err := l.charged(e.Source, adjacency, e.LimitDelta, nil, nil)
+	reserved, _ := l.reserved(e.Source)
+	worst, over, err := l.within(e.Source, adjacency, reserved, nil, nil, e.LimitEpsilon, e.LimitDelta)
 	if err != nil {
 		return err
 	}
-	spent, err := charged.Epsilon(e.LimitDelta)
-	if err != nil {
-		return err
-	}
-	fits, err := charged.Within(e.LimitEpsilon, e.LimitDelta)
-	if err != nil {
-		return err
-	}
-	if !fits {
-		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %s",
-			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, AtMost(spent))
+	if over != nil {
+		spent, err := worst.Epsilon(e.LimitDelta)
+		if err != nil {
+			return err
+		}
+		aside := ""
+		if !reserved.Empty() {
+			aside = ", beside what is set aside for sketches"
+		}
+		return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %s%s",
+			e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, AtMost(spent), aside)
 	}
 	return l.appendLocked(e)
 }
 
 // charged returns what the worst-off record of a source pays, over all epochs of
-// all streams, and extra, if the epoch of closing ended there; of several that
-// can't be compared, the one with the largest ε at delta. Ranges of one
-// incarnation of the log compose by position; different incarnations may hold
-// the same people, so they add up.
-func (l *ledger) charged(s Source, adjacency dp.Adjacency, delta float64, extra, closing *Entry) (dp.Cost, error) {
-	var charges []dp.Charge
+// all streams, if the epoch of closing ended there; of several that can't be compared,
+// the one with the largest ε at delta.
+func (l *ledger) charged(s Source, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
+	return dp.Charged(l.charges(s, nil, closing), adjacency, delta)
+}
+
+// charges returns what is charged of a source, by all epochs of all streams, and
+// extra, if the epoch of closing ended there. Ranges of one incarnation of the log
+// compose by position; different incarnations may hold the same people, so they add up.
+func (l *ledger) charges(s Source, extra, closing *Entry) (charges []dp.Charge) {
 	add := func(e *Entry, end int64) {
 		charges = append(charges, dp.Charge{Log: e.Incarnation, First: e.First, End: end, Cost: e.Cost})
 	}
@@ -368,13 +446,13 @@ func (l *ledger) charged(s Source, adjacency dp.Adjacency, delta float64, extra,
 	if extra != nil {
 		add(extra, extra.End)
 	}
-	return dp.Charged(charges, adjacency, delta)
+	return charges
 }
 
 // epsilon returns the ε at delta of what is charged to date, if the epoch of
 // closing ended there.
 func (l *ledger) epsilon(s Source, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
-	cost, err := l.charged(s, adjacency, delta, nil, closing)
+	cost, err := l.charged(s, adjacency, delta, closing)
 	if err != nil {
 		return 0, err
 	}

@@ -158,7 +158,10 @@ func TestNewtonCharge(t *testing.T) {
 	for _, horizon := range []string{"", "horizon = 50\n"} {
 		m := newMachine(t, with(onlineNewton(""), "scale  =", horizon+"scale  ="), 1)
 		mech := m.p.core.mech
-		e := m.r.charge(mech, Source{"c", "in", 0}, 1000)
+		e, err := m.r.charge(mech, Source{"c", "in", 0}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
 		want := int64(-1)
 		if horizon != "" {
 			longest := mech.Estimator.(*sgd.Newton).Longest(50)

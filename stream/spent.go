@@ -17,6 +17,8 @@ type Spent struct {
 	LimitEpsilon float64      `json:"limit_epsilon"`
 	LimitDelta   float64      `json:"limit_delta"`
 	Adjacency    dp.Adjacency `json:"adjacency"`
+	// Reserved is how the limit is divided, if something is set aside for sketches.
+	Reserved *Reserved `json:"reserved,omitempty"`
 	// ChargedEpsilon is what the worst-off record pays at LimitDelta, over all
 	// incarnations of the log.
 	ChargedEpsilon float64 `json:"charged_epsilon"`
@@ -158,6 +160,18 @@ func (l *ledger) spent(s Source, records []int) (*Spent, error) {
 		case kindLimit:
 			out.LimitEpsilon, out.LimitDelta = e.LimitEpsilon, e.LimitDelta
 		}
+	}
+	reserved, _ := l.reserved(s)
+	if !reserved.Empty() {
+		in, err := reserved.In(out.Adjacency)
+		if err != nil {
+			return nil, err
+		}
+		mu, err := dp.ReservedMu(in, out.LimitEpsilon, out.LimitDelta)
+		if err != nil {
+			return nil, err
+		}
+		out.Reserved = &Reserved{in, mu}
 	}
 	var err error
 	if out.ChargedEpsilon, err = l.epsilon(s, out.Adjacency, out.LimitDelta, nil); err != nil {

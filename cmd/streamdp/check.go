@@ -53,6 +53,9 @@ func checkCommand(g *globals) *cobra.Command {
 			var all []*stream.Description
 			for _, s := range cfg.Streams {
 				d, err := stream.Describe(s)
+				if err == nil {
+					err = d.Divide(cfg, s)
+				}
 				if err != nil {
 					faults = append(faults, fmt.Errorf("stream %s: %w", s.Name, err))
 					continue

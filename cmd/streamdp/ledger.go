@@ -64,6 +64,9 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 		}
 		fmt.Fprintf(out, "%s/%d of cluster %s: a record pays at most epsilon %s at delta %g (%s); the limit is %g\n",
 			s.Topic, s.Partition, s.Cluster, stream.AtMost(s.ChargedEpsilon), s.LimitDelta, s.Adjacency, s.LimitEpsilon)
+		if s.Reserved != nil {
+			fmt.Fprintf(out, "  set aside for sketches: %s\n", s.Reserved)
+		}
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprint(w, "LOG\tOFFSETS\tEPSILON")
 		if len(s.Ranges) > 0 {

@@ -70,7 +70,7 @@ func planCommand(g *globals) *cobra.Command {
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := planOf(s, within, all, plotFile != "")
+				p, err := planOf(cfg, s, within, all, plotFile != "")
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -148,8 +148,11 @@ func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	return within
 }
 
-func planOf(s *config.Stream, steps []uint64, all, plot bool) (*plan, error) {
+func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool) (*plan, error) {
 	d, err := stream.Describe(s)
+	if err == nil {
+		err = d.Divide(cfg, s)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +250,9 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, %s accounting", d.Epsilon, d.Delta, d.Accounting)
 	row("adjacency", "%s: %s", d.Adjacency, d.Neighbours)
 	row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
+	if d.Reserved != nil {
+		row("set aside", "for sketches: %s", d.Reserved)
+	}
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
 	row("clip", "%.6g", d.Clip)
 	row("sensitivity", "%.6g", d.Sensitivity)

@@ -37,6 +37,7 @@ type Rows struct {
 	norm      []float64  // ν_i; of a null row −0
 	y         []float64
 	integer   []int64   // scratch of one row
+	scratch   []float64 // scratch of one row
 	iterate   []float64 // scratch of one pass
 	workers   []worker
 }
@@ -53,7 +54,7 @@ func New(x, y []float64, dim, bits int) *Rows {
 	}
 	r := &Rows{
 		dim: dim, bits: bits, lattice: dp.Lattice{Exp: -bits, K: 1 << bits}, top: math.Ldexp(1, bits),
-		e: x, norm: make([]float64, len(y)), y: y, integer: make([]int64, dim), iterate: make([]float64, dim),
+		e: x, norm: make([]float64, len(y)), y: y, integer: make([]int64, dim), scratch: make([]float64, dim), iterate: make([]float64, dim),
 		workers: make([]worker, max(1, min(runtime.GOMAXPROCS(0), len(y)/512))),
 	}
 	for i := range r.norm {
@@ -103,7 +104,8 @@ func (r *Rows) set(i int, x []float64, scale, norm float64) {
 		square += float64(k * k)
 	}
 	// Squares of integers below 2²⁶ add up exactly, as far as they matter.
-	if r.bits <= 26 && square <= r.top*r.top {
+	limit := r.top * r.top
+	if r.bits <= 26 && (square <= limit || shorten(dst, r.scratch, r.top/math.Sqrt(square), limit)) {
 		return
 	}
 	for j, k := range dst {
@@ -113,6 +115,31 @@ func (r *Rows) set(i int, x []float64, scale, norm float64) {
 	for j, k := range r.integer {
 		dst[j] = float64(k)
 	}
+}
+
+// shorten multiplies the integers k by scale ≤ 1 and rounds them, to nearest and, where
+// that is too long, toward zero: what [dp.Lattice.Quantise] does, without int64. It
+// reports whether their squares add up to no more than limit; else k is as it was.
+func shorten(k, scratch []float64, scale, limit float64) bool {
+	var square float64
+	for j, v := range k {
+		x := math.Floor(float64(v*scale) + 0.5)
+		scratch[j] = x
+		square += float64(x * x)
+	}
+	if square > limit {
+		square = 0
+		for j, v := range k {
+			x := math.Trunc(float64(v * scale))
+			scratch[j] = x
+			square += float64(x * x)
+		}
+	}
+	if square > limit {
+		return false
+	}
+	copy(k, scratch)
+	return true
 }
 
 // magic, added and subtracted, rounds to an integer.
@@ -138,17 +165,19 @@ func (r *Rows) row(i int) []float64 { return r.e[i*r.dim:][:r.dim] }
 // Cost: 2d multiplications a row; nothing is allocated a row. Blocks are shared out
 // among the processors; the result does not depend on how.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted int64) {
+	origin := true
 	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
 			panic("clipgrad: the iterate left the range of float64")
 		}
 		r.iterate[j] = math.Ldexp(v, -r.bits)
+		origin = origin && v == 0
 	}
 	if !(zeta > 1e-150 && zeta < 1e150) || out < r.bits || out > 2*r.bits || math.Ldexp(float64(len(r.y)), out) > 1<<62 {
 		panic(fmt.Sprintf("clipgrad: clip norm %g, %d bits of %d, %d rows", zeta, out, 2*r.bits, len(r.y)))
 	}
 	p := pass{
-		rows: r, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
+		rows: r, u: r.iterate, origin: origin, shift: uint(2*r.bits - out), top: r.top,
 		quotient: math.Ldexp(1/zeta, r.bits), limit: math.Floor(math.Ldexp(c, r.bits)) + 0.5,
 	}
 	// Blocks of so many rows that their sum fits 62 bits.
@@ -204,6 +233,7 @@ func CountWeight(a dp.Adjacency, c float64) float64 {
 type pass struct {
 	rows     *Rows
 	u        []float64 // divided by E
+	origin   bool      // u = 0: no products
 	top      float64   // E
 	quotient float64   // E/ζ
 	limit    float64   // between the integers that count and those that do not
@@ -254,6 +284,9 @@ func (w *worker) rows(p *pass, lo, hi int) {
 		e0 := r.e[lo*d:][:d]
 		e1, e2, e3 := r.e[(lo+1)*d:][:len(e0)], r.e[(lo+2)*d:][:len(e0)], r.e[(lo+3)*d:][:len(e0)]
 		u := p.u[:len(e0)]
+		if p.origin {
+			u = nil
+		}
 		var s0, s1, s2, s3 float64
 		for j, v := range u {
 			s0 += float64(e0[j] * v)

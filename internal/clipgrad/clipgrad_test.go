@@ -349,3 +349,70 @@ func BenchmarkTwo(b *testing.B) {
 	sum, u := make([]int64, d), make([]float64, d)
 	rival.Compare(b, n, func() { two.Sum(sum, u, 0.1, 0.3, 24) }, "one", func() { one.Sum(sum, u, 0.1, 0.3, 24) })
 }
+
+// TestDirections: the direction of a row that rounding has put outside of the ball is
+// that which the lattice gives it, to the last unit, and never longer than E.
+func TestDirections(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(11, 12))
+	for _, bits := range []int{24, 26} {
+		lattice, outside := dp.Lattice{Exp: -bits, K: 1 << bits}, 0
+		for _, d := range []int{1, 2, 3, 8, 90} {
+			const n = 2000
+			r := New(make([]float64, n*d), make([]float64, n), d, bits)
+			x, want := make([]float64, d), make([]int64, d)
+			for i := range n {
+				norm := 0.0
+				for j := range x {
+					x[j] = source.NormFloat64()
+					norm = math.Hypot(norm, x[j])
+				}
+				if i%2 == 1 { // equal entries round alike
+					for j := range x {
+						x[j] = 1
+					}
+					norm = math.Sqrt(float64(d))
+				}
+				for j := range x {
+					x[j] /= norm * (1 - 0x1p-30*float64(i%3)) // up to 2⁻²⁹ too long
+				}
+				rounded := make([]float64, d)
+				for j, v := range x {
+					rounded[j] = math.Ldexp(math.RoundToEven(math.Ldexp(v, bits)), -bits)
+					want[j] = int64(math.Ldexp(rounded[j], bits))
+				}
+				if !lattice.Inside(want) {
+					outside++
+					lattice.Quantise(want, rounded)
+				}
+				r.SetPlain(i, x)
+				for j, k := range want {
+					if r.row(i)[j] != float64(k) {
+						t.Fatalf("%d bits: row %v has direction %v, want %v", bits, x, r.row(i), want)
+					}
+				}
+				if !lattice.Inside(want) {
+					t.Fatalf("%d bits: direction %v is longer than 2^%d", bits, want, bits)
+				}
+			}
+		}
+		if outside < 1000 {
+			t.Errorf("%d bits: %d rows were outside", bits, outside)
+		}
+	}
+}
+
+// TestOrigin: a pass at 0, which forms no products, is that of residuals y.
+func TestOrigin(t *testing.T) {
+	t.Parallel()
+	for _, d := range []int{1, 5} {
+		r, _ := problem(3, 1003, d, 24, true)
+		far, at := make([]int64, d), make([]int64, d)
+		tiny := make([]float64, d)
+		tiny[0] = 0x1p-300 // moves no residual
+		a, b := r.Sum(at, make([]float64, d), 0.3, 0.4, 24), r.Sum(far, tiny, 0.3, 0.4, 24)
+		if a != b || !slices.Equal(at, far) {
+			t.Errorf("d = %d: %v, %d counted; beside 0 %v, %d", d, at, a, far, b)
+		}
+	}
+}

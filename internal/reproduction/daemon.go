@@ -29,6 +29,11 @@ type passage struct {
 	// tables are those of the privacy and of the mechanism, in TOML, as they stand
 	// under [stream.data].
 	tables string
+	// beside are the tables of another stream over the same topic, as they stand under
+	// [stream.beside]; empty: there is none.
+	beside string
+	// inspect, if not nil, looks at the state directory that a run leaves behind.
+	inspect func(dir string) error
 	// seed derives keys and nonces, so that a run can be repeated: nothing is
 	// protected.
 	seed uint64
@@ -91,6 +96,11 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 	if err := g.consume(broker.Addr(), dir, int64(len(rows))); err != nil {
 		return nil, err
 	}
+	if g.inspect != nil {
+		if err := g.inspect(filepath.Join(dir, "state")); err != nil {
+			return nil, err
+		}
+	}
 	err = client.ReadBack(ctx, "data.dp", 0, 0, func(rec *kafka.Record) error {
 		r := new(release)
 		if err := json.Unmarshal(rec.Value, r); err != nil {
@@ -128,18 +138,22 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	done := make(chan error, 1)
 	go func() { done <- daemon.Run(ctx) }()
 	for {
-		s := daemon.Status()[0]
-		if s.State == "halted" {
-			stop()
-			return errors.Join(fmt.Errorf("the daemon halted: %s: %s", s.Reason, s.Message), <-done)
+		through, next := true, int64(0)
+		for _, s := range daemon.Status() {
+			if s.State == "halted" {
+				stop()
+				return errors.Join(fmt.Errorf("the daemon halted: %s: %s", s.Reason, s.Message), <-done)
+			}
+			next = s.NextOffset
+			through = through && s.NextOffset >= n && s.Outbox == 0
 		}
-		if s.NextOffset >= n && s.Outbox == 0 {
+		if through {
 			stop()
 			return <-done
 		}
 		select {
 		case err := <-done:
-			return fmt.Errorf("the daemon ended after %d of %d records: %w\n%s", s.NextOffset, n, err, &journal)
+			return fmt.Errorf("the daemon ended after %d of %d records: %w\n%s", next, n, err, &journal)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -159,7 +173,8 @@ func (g *passage) toml(broker, dir string) []byte {
 		}
 		return "[" + strings.Join(words, ", ") + "]"
 	}
-	return fmt.Appendf(nil, `[kafka]
+	columns := strings.ReplaceAll(fmt.Sprintf("%q", g.columns), `" "`, `", "`)
+	text := fmt.Appendf(nil, `[kafka]
 brokers = [%q]
 [state]
 dir = %q
@@ -167,10 +182,18 @@ key_file = "unused"
 commit_interval = "50ms"
 [http]
 listen = "127.0.0.1:0"
-[stream.data]
+`, broker, filepath.Join(dir, "state"))
+	for i, tables := range []string{g.tables, g.beside} {
+		if tables == "" {
+			continue
+		}
+		name := []string{"data", "beside"}[i]
+		text = fmt.Appendf(text, `[stream.%s]
 input = { topic = "data", codec = "float64", columns = %s }
-output = { topic = "data.dp" }
-centre = %s
-scale = %s
-%s`, broker, filepath.Join(dir, "state"), strings.ReplaceAll(fmt.Sprintf("%q", g.columns), `" "`, `", "`), constants(g.centre, 0), constants(g.scale, 1), g.tables)
+output = { topic = "%[1]s.dp" }
+centre = %[3]s
+scale = %[4]s
+%[5]s`, name, columns, constants(g.centre, 0), constants(g.scale, 1), tables)
+	}
+	return text
 }

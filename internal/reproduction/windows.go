@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"streamdp/internal/dataset"
+	"streamdp/stream"
+)
+
+// refitWindow is the number of records of a window of the daemon's run.
+const refitWindow = 5000
+
+// refitRun is what a stream of refits, with moments beside it, has led to.
+type refitRun struct {
+	r2   []float64 // of each refit, on the rows that were held out
+	both *stream.SpentRange
+	// What the limit sets aside for sketches, nil for none.
+	reserved *stream.Reserved
+}
+
+// refits runs the daemon with refits of a solver, and moments of the same topic beside
+// them, on one ledger.
+func (s *regressionSet) refits(solver string, seed uint64) (*refitRun, error) {
+	const privacy = `[stream.%s.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "zero-out"
+limit_epsilon = 3.0
+`
+	out := &refitRun{}
+	g := passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed}
+	g.tables = fmt.Sprintf(privacy+"[stream.data.refit]\ntarget = \"y\"\nsolver = %q\nclip_x = %g\nclip_y = %g\nwindow = %d\n", "data", solver, s.clipX, s.clipY, refitWindow)
+	g.beside = fmt.Sprintf("step = 500\n"+privacy+"[stream.beside.moments]\nclip = %g\n", "beside", s.clipX)
+	g.inspect = func(dir string) error {
+		spent, err := stream.ReadSpent(dir, "", []int{10})
+		if err != nil {
+			return err
+		}
+		if len(spent) != 1 || len(spent[0].Ranges) != 1 || len(spent[0].Ranges[0].By) != 2 {
+			return fmt.Errorf("the ledger is %+v, want one range that two streams charge", spent)
+		}
+		out.both, out.reserved = &spent[0].Ranges[0], spent[0].Reserved
+		return nil
+	}
+	_, err := g.run(s.train, func(r *release) error {
+		theta := original(r)
+		if len(theta) != len(s.columns) {
+			return fmt.Errorf("window %d has no coefficients", r.Step)
+		}
+		out.r2 = append(out.r2, s.score(theta))
+		return nil
+	})
+	if err == nil && len(out.r2) != len(s.train)/refitWindow {
+		err = fmt.Errorf("%d releases of %d rows", len(out.r2), len(s.train))
+	}
+	return out, err
+}
+
+// windowRefits is what package sketch is for: refits in the daemon, of windows of a
+// topic, beside another task.
+func windowRefits(p *page) error {
+	const title = "## Refits of windows through the daemon"
+	if dataset.Folder() == "" {
+		return p.keep(title)
+	}
+	p.text(`%s
+
+elevators and pol of the UCI repository, the training rows of the first split, one record each, in random order, sent to a broker and read by the daemon as it is run: windows of %d records, each refitted at ε = 1, δ = 10⁻⁸, zero-out, beside moments of all columns of the same topic at the same (ε, δ), which release after every 500 records; one ledger, limit_epsilon = 3. R² is on the rows held out. Scales and bounds were computed from the training rows, which no deployment may do; columns are clipped as in "Data sets through the daemon".
+`, title, refitWindow)
+	solvers := []string{"newton", "dp-gd", "adassp", "ihm"}
+	var quality, ledger [][]string
+	for i, name := range []string{"elevators", "pol"} {
+		set, err := openSet(name, 0)
+		if err != nil {
+			return err
+		}
+		theta, err := set.ols()
+		if err != nil {
+			return err
+		}
+		all := set.score(theta)
+		var runs []*refitRun
+		for j, solver := range solvers {
+			r, err := set.refits(solver, uint64(100*i+j))
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", name, solver, err)
+			}
+			runs = append(runs, r)
+			aside, ten := "nothing", "none"
+			if r.reserved != nil {
+				aside = r.reserved.String()
+			}
+			if e := r.both.Persons[0].Epsilon; e != nil {
+				ten = num(*e)
+			}
+			ledger = append(ledger, []string{name, solver, num(r.both.By[0].Epsilon), num(r.both.By[1].Epsilon), num(r.both.Epsilon), ten, aside})
+		}
+		for k := range len(set.train) / refitWindow {
+			part := *set
+			part.train = set.train[k*refitWindow : (k+1)*refitWindow]
+			if theta, err = part.ols(); err != nil {
+				return err
+			}
+			row := []string{name, fmt.Sprintf("[%d, %d)", k*refitWindow, (k+1)*refitWindow), fmt.Sprintf("%.3f", all), fmt.Sprintf("%.3f", set.score(theta))}
+			for _, r := range runs {
+				row = append(row, fmt.Sprintf("%.3f", r.r2[k]))
+			}
+			quality = append(quality, row)
+		}
+	}
+	p.table(slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers), quality)
+	p.text("What the ledger says that a record pays, at δ = 10⁻⁸. Windows are disjoint, so however many there are it is one refit and the moments; a person with ten records has the last ε but one, and what is set aside for sketches is no part of the limit that moments can use:\n")
+	p.table([]string{"data", "solver", "refit, ε", "moments, ε", "both, ε", "both, ten records", "set aside for sketches"}, ledger)
+	return nil
+}
