@@ -58,7 +58,7 @@ func canonical(n *node, v reflect.Value) map[string]any {
 	for _, c := range n.children {
 		f := field(v, c.name)
 		switch {
-		case c.has(outside) || !f.IsValid():
+		case c.has(outside) || !f.IsValid() || c.of != "" && f.IsZero():
 		case c.kind == table && f.Kind() == reflect.Pointer:
 			if !f.IsNil() {
 				t[c.name] = canonical(c, f.Elem())

@@ -82,9 +82,9 @@ func TestSGDDefects(t *testing.T) {
 		}
 	}
 	const end = "curvature = 1.5"
-	f(`method = "amb"`, "", `16: stream.demand.sgd.method: required, "amb"; "newton" is not in this version`)
-	f(`"amb"`, `"newton"`, `17: stream.demand.sgd.method: not in this version ("newton")`)
-	f(`"amb"`, `"sgd"`, `17: stream.demand.sgd.method: must be "amb" ("sgd")`)
+	f(`method = "amb"`, "", `20: stream.demand.sgd.curvature: belongs to method "amb" (1.5)`)
+	f(`"amb"`, `"newton"`, `20: stream.demand.sgd.curvature: belongs to method "amb" (1.5)`)
+	f(`"amb"`, `"sgd"`, `17: stream.demand.sgd.method: must be "newton" or "amb" ("sgd")`)
 	f(`target = "sold"`, ``, `16: stream.demand.sgd.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `18: stream.demand.sgd.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "", `16: stream.demand.sgd.clip_x: required`)
@@ -110,6 +110,37 @@ func TestSGDDefects(t *testing.T) {
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "interval_low", "interval_high", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("mean")`)
 	f(`"demand.dp" }`, `"demand.dp", values = ["interval_low"] }`+"\nsgd.intervals = false",
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("interval_low")`)
+}
+
+// TestNewton reads a regression that has hardly more than bounds.
+func TestNewton(t *testing.T) {
+	bare := strings.NewReplacer("method = \"amb\"\n", "", "curvature = 1.5 ", "# ", "radius = 20.0 ", "# ").Replace(demand)
+	yes := true
+	for _, src := range []string{bare, bare + "method = \"newton\"\n"} {
+		s := parse(t, src).Stream("demand")
+		want := sgd.Config{
+			Target: "sold", ClipX: 4, Intercept: &yes, Method: "newton", Intervals: &yes, Level: 0.95,
+			Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50}, Scale: []float64{4, 2, 20},
+		}
+		if !reflect.DeepEqual(*s.SGD, want) {
+			t.Errorf("got %+v, want %+v", *s.SGD, want)
+		}
+		const canonical = `"sgd":{"clip_x":4,"target":"sold"}`
+		if got := string(s.Canonical(0)); !strings.Contains(got, canonical) {
+			t.Errorf("%s has no %s", got, canonical)
+		}
+	}
+	f := func(more, want string) {
+		t.Helper()
+		if got := faults(t, bare+more+"\n"); !reflect.DeepEqual(got, []string{want}) {
+			t.Errorf("%s\n got %s\nwant %s", more, strings.Join(got, "\n     "), want)
+		}
+	}
+	f("batch = 100", `21: stream.demand.sgd.batch: belongs to method "amb" (100)`)
+	f("restart = true", `21: stream.demand.sgd.restart: belongs to method "amb" (true)`)
+	f("bands = 16", `21: stream.demand.sgd.bands: belongs to method "amb" (16)`)
+	f("radius = -1", `21: stream.demand.sgd.radius: must be positive (-1)`)
+	f("level = 1", `21: stream.demand.sgd.level: must be in (0, 1) (1)`)
 }
 
 // TestSchemaAgreesWithSGD: words and defaults of the table are those that the
@@ -147,13 +178,28 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
 	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
-	theirs.Method = "" // to be written, in this version
+	if mine.Method != theirs.Method {
+		t.Errorf("the default method is %q, the package has %q", mine.Method, theirs.Method)
+	}
+	mine.Method = "amb"
+	theirs = sgd.Config{Method: "amb"}
+	theirs.Defaults()
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}
+	mine.Method = "newton"
+	d.clearOthers(n, nil, mine.Method, reflect.ValueOf(&mine).Elem())
+	theirs = sgd.Config{}
+	theirs.Defaults()
+	if !reflect.DeepEqual(mine, theirs) {
+		t.Errorf("defaults of newton %+v, the package has %+v", mine, theirs)
+	}
 	// Every value that a release can hold has a name that the configuration knows.
 	theirs.Centre = []float64{1, 0}
-	if names := theirs.Values(); !slices.Contains(names, "theta_average_original") || len(names) != 9 {
-		t.Errorf("values are %q", names)
+	for method, want := range map[string]int{"amb": 9, "newton": 11} {
+		theirs.Method = method
+		if names := theirs.Values(); !slices.Contains(names, "theta_average_original") || len(names) != want {
+			t.Errorf("values are %q", names)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -287,7 +288,6 @@ var needs = map[string]func(s *Stream) string{
 	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
 	"sgd.zeta":       func(s *Stream) string { return "required for clip " + strconv.Quote(s.SGD.Clip) },
 	"sgd.radius":     func(s *Stream) string { return "required for method " + strconv.Quote(s.SGD.Method) },
-	"sgd.method":     func(*Stream) string { return `required, "amb"; "newton" is ` + fault.NotYet },
 
 	"adam.tau":           func(s *Stream) string { return "required for method " + strconv.Quote(s.Adam.Method) },
 	"adam.dim":           func(s *Stream) string { return "required for mode " + strconv.Quote(s.Adam.Mode) },
@@ -317,8 +317,11 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 	if m == nil {
 		return
 	}
-	m.Defaults()
 	table := s.Mechanism()
+	if s.SGD != nil {
+		d.clearOthers(root().at("stream", "NAME", table), under(key, table), s.SGD.Method, reflect.ValueOf(s.SGD).Elem())
+	}
+	m.Defaults()
 	// Some rules of the mechanism are about keys of the stream.
 	locate := func(name string) toml.Key {
 		names := strings.Split(name, ".")
@@ -344,6 +347,9 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		}
 		here := locate(f.Key)
 		sound := d.sound(here)
+		if n := root().at("stream", "NAME", table, f.Key); n != nil && n.of != "" {
+			sound = sound && d.sound(locate("method"))
+		}
 		for _, cause := range follows[table+"."+f.Key] {
 			sound = sound && d.sound(locate(cause))
 		}
@@ -354,6 +360,15 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 			d.add(here, -1, need(s), nil)
 		default:
 			d.add(here, -1, f.Rule, f.Value)
+		}
+	}
+}
+
+// clearOthers takes the defaults of keys that another method has out of a table.
+func (d *document) clearOthers(n *node, key toml.Key, method string, v reflect.Value) {
+	for _, c := range n.children {
+		if c.of != "" && c.of != method && d.written(under(key, c.name)) == nil {
+			field(v, c.name).SetZero()
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"streamdp/dp"
+	"streamdp/internal/newton"
 	"streamdp/matfact"
 )
 
@@ -393,7 +394,7 @@ func (e *AMB) descend(n dp.Noise, b uint64) {
 		row := n.Row("ambssgd/clip", []int64{count})
 		part := float64(count+dp.RoundAt(row, 0, e.plan.CountNoise)) / float64(float64(e.plan.Unit)*float64(b))
 		part = min(max(part, 0), 1)
-		e.setZeta(float64(e.zeta*exp(float64(-e.cfg.Kappa*(part-e.cfg.Quantile)))), false)
+		e.setZeta(float64(e.zeta*newton.Exp(float64(-e.cfg.Kappa*(part-e.cfg.Quantile)))), false)
 	}
 
 	sum := e.gradients.integers()
@@ -462,7 +463,7 @@ func (e *AMB) release(slots uint64) (*dp.Release, error) {
 	one("iteration", float64(e.iteration))
 	one("slots", float64(slots))
 	if e.cfg.scaled() {
-		original := e.original(average.Data)
+		original := e.cfg.original(average.Data)
 		values = append(values, dp.Value{Name: "theta_average_original", Shape: []int{len(original)}, Data: original})
 	}
 	for _, v := range values {
@@ -492,35 +493,6 @@ func (e *AMB) coefficients(w []float64) []float64 {
 	return theta
 }
 
-// original returns coefficients for rows before centring and scaling. The last
-// one is the constant, where there is one or where centring makes one.
-func (e *AMB) original(theta []float64) []float64 {
-	at := func(x []float64, i int, missing float64) float64 {
-		if len(x) == 0 {
-			return missing
-		}
-		return x[i]
-	}
-	out := make([]float64, 0, e.columns)
-	unit := at(e.cfg.Scale, e.target, 1)
-	constant := at(e.cfg.Centre, e.target, 0)
-	if *e.cfg.Intercept {
-		constant += float64(unit * theta[len(theta)-1])
-	}
-	for i := range e.columns {
-		if i == e.target {
-			continue
-		}
-		c := float64(unit*theta[len(out)]) / at(e.cfg.Scale, i, 1)
-		constant -= float64(c * at(e.cfg.Centre, i, 0))
-		out = append(out, c)
-	}
-	if *e.cfg.Intercept || slices.ContainsFunc(e.cfg.Centre, func(x float64) bool { return x != 0 }) {
-		out = append(out, constant)
-	}
-	return out
-}
-
 // finite reports whether all of x are numbers.
 func finite(x []float64) bool {
 	for _, v := range x {
@@ -533,23 +505,7 @@ func finite(x []float64) bool {
 
 // Sample returns a release of the form that is largest: every value that there
 // can be, of zeros.
-func (e *AMB) Sample() *dp.Release {
-	r := &dp.Release{}
-	for _, name := range e.cfg.Values() {
-		v := dp.Value{Name: name, Shape: []int{1}, Data: make([]float64, 1)}
-		switch name {
-		case "theta", "theta_average", "interval_low", "interval_high":
-			v.Data = make([]float64, len(e.w))
-		case "theta_average_original":
-			v.Data = e.original(make([]float64, len(e.w)))
-		}
-		if v.Shape[0] = len(v.Data); name == "theta_average" && *e.cfg.Intervals {
-			v.SE = make([]float64, len(e.w))
-		}
-		r.Values = append(r.Values, v)
-	}
-	return r
-}
+func (e *AMB) Sample() *dp.Release { return e.cfg.sample() }
 
 // Sizes returns what the estimator takes, at most, after 2⁴⁰ steps.
 func (e *AMB) Sizes() dp.Sizes {

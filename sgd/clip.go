@@ -16,20 +16,24 @@ import (
 type gradients struct {
 	lattice dp.Lattice
 	one     float64 // lattice steps of a gradient of norm ζ, a little less than K
+	near    float64 // part of ζ up to which a gradient counts, at most 1
 	whole   float64 // one/ζ
 	square  float64 // ζ²
+	count   float64 // (near·ζ)²
 	sum     []float64
-	inside  int64 // records that were not clipped
+	inside  int64 // records that count
 	row     []int64
 }
 
 func newGradients(l dp.Lattice, one float64, dim int) gradients {
-	return gradients{lattice: l, one: one, sum: make([]float64, dim), row: make([]int64, dim)}
+	return gradients{lattice: l, one: one, near: 1, sum: make([]float64, dim), row: make([]int64, dim)}
 }
 
 // open starts a step with clip norm zeta.
 func (g *gradients) open(zeta float64) {
 	g.whole, g.square = g.one/zeta, float64(zeta*zeta)
+	near := float64(g.near * zeta)
+	g.count = float64(near * near)
 	g.inside = 0
 	clear(g.sum)
 }
@@ -54,20 +58,35 @@ func (g *gradients) scale(r, square float64) float64 {
 		g.inside++
 		return 0
 	}
-	if math.Abs(r) < faint && float64(math.Abs(r)*math.Sqrt(square)) > math.Sqrt(g.square) {
-		return math.Copysign(g.one/math.Sqrt(square), r)
+	if math.Abs(r) < faint {
+		return g.scaleFaint(r, square)
 	}
-	// Whether a record is clipped is what no processor predicts: a choice between
-	// integers is compiled without a branch.
+	// Whether a record is clipped, and whether it counts, is what no processor
+	// predicts: a choice between integers is compiled without a branch.
+	size := float64(float64(r*r) * square)
 	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
 	whole := math.Float64bits(float64(r * g.whole))
 	inside := int64(0)
-	if float64(float64(r*r)*square) <= g.square {
+	if size <= g.square {
 		factor = whole
+	}
+	if size <= g.count {
 		inside = 1
 	}
 	g.inside += inside
 	return math.Float64frombits(factor)
+}
+
+// scaleFaint is scale for a residual whose square has lost its digits.
+func (g *gradients) scaleFaint(r, square float64) float64 {
+	norm := float64(math.Abs(r) * math.Sqrt(square))
+	if norm > math.Sqrt(g.square) {
+		return math.Copysign(g.one/math.Sqrt(square), r)
+	}
+	if norm <= math.Sqrt(g.count) {
+		g.inside++
+	}
+	return float64(r * g.whole)
 }
 
 // integers returns the sum. It is valid until the next call.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"streamdp/dp"
 	"streamdp/internal/fault"
 )
 
@@ -100,7 +101,7 @@ type Config struct {
 // Defaults fills in what has a default.
 func (c *Config) Defaults() {
 	yes := true
-	for _, p := range []**bool{&c.Intercept, &c.Restart, &c.Intervals} {
+	truth := func(p **bool) {
 		if *p == nil {
 			*p = &yes
 		}
@@ -110,23 +111,29 @@ func (c *Config) Defaults() {
 			*s = def
 		}
 	}
-	word(&c.Method, "newton")
-	word(&c.Clip, "track")
-	word(&c.Value, "gradnorm")
-	word(&c.Growth, "none")
-	word(&c.Average, "tail")
 	number := func(x *float64, def float64) {
 		if *x == 0 {
 			*x = def
 		}
 	}
+	word(&c.Method, "newton")
+	truth(&c.Intercept)
+	truth(&c.Intervals)
+	number(&c.Level, 0.95)
+	if c.Method != "amb" {
+		return
+	}
+	truth(&c.Restart)
+	word(&c.Clip, "track")
+	word(&c.Value, "gradnorm")
+	word(&c.Growth, "none")
+	word(&c.Average, "tail")
 	number(&c.Quantile, 0.6)
 	number(&c.Kappa, 1)
 	number(&c.Fraction, 0.05)
 	number(&c.Top, 65536)
 	number(&c.Eta0, 0.3)
 	number(&c.Tail, 0.25)
-	number(&c.Level, 0.95)
 	if c.Rungs == 0 {
 		c.Rungs = 32
 	}
@@ -151,7 +158,13 @@ func (c *Config) Values() []string {
 	if *c.Intervals {
 		names = append(names, "interval_low", "interval_high")
 	}
-	names = append(names, "zeta", "average_start", "iteration", "slots")
+	names = append(names, "zeta")
+	if c.Method == "newton" {
+		names = append(names, "whitening", "restarts", "drift_restarts")
+	} else {
+		names = append(names, "average_start")
+	}
+	names = append(names, "iteration", "slots")
 	if c.scaled() {
 		names = append(names, "theta_average_original")
 	}
@@ -162,6 +175,55 @@ func (c *Config) Values() []string {
 func (c *Config) scaled() bool {
 	return slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
+}
+
+// original returns coefficients for rows before centring and scaling. The last
+// one is the constant, where there is one or where centring makes one.
+func (c *Config) original(theta []float64) []float64 {
+	at := func(x []float64, i int, missing float64) float64 {
+		if len(x) == 0 {
+			return missing
+		}
+		return x[i]
+	}
+	out := make([]float64, 0, len(c.Columns))
+	target := slices.Index(c.Columns, c.Target)
+	unit := at(c.Scale, target, 1)
+	constant := at(c.Centre, target, 0)
+	if *c.Intercept {
+		constant += float64(unit * theta[len(theta)-1])
+	}
+	for i := range c.Columns {
+		if i == target {
+			continue
+		}
+		k := float64(unit*theta[len(out)]) / at(c.Scale, i, 1)
+		constant -= float64(k * at(c.Centre, i, 0))
+		out = append(out, k)
+	}
+	if *c.Intercept || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) {
+		out = append(out, constant)
+	}
+	return out
+}
+
+// sample returns a release with every value that there can be, of zeros.
+func (c *Config) sample() *dp.Release {
+	r, d := &dp.Release{}, c.features()
+	for _, name := range c.Values() {
+		v := dp.Value{Name: name, Shape: []int{1}, Data: make([]float64, 1)}
+		switch name {
+		case "theta", "theta_average", "interval_low", "interval_high":
+			v.Data = make([]float64, d)
+		case "theta_average_original":
+			v.Data = c.original(make([]float64, d))
+		}
+		if v.Shape[0] = len(v.Data); name == "theta_average" && *c.Intervals {
+			v.SE = make([]float64, d)
+		}
+		r.Values = append(r.Values, v)
+	}
+	return r
 }
 
 // features returns the number of coordinates of an iterate.
@@ -185,12 +247,47 @@ func (c *Config) Validate() error {
 	case "amb":
 		c.validateAMB(&l)
 	case "newton":
-		l.Add("method", fault.NotYet+`; write method = "amb"`, c.Method)
+		c.validateNewton(&l)
 	default:
-		l.Add("method", `must be "amb"`, c.Method)
+		l.Add("method", `must be "newton" or "amb"`, c.Method)
 	}
 	l.Check(c.Level > 0 && c.Level < 1, "level", "must be in (0, 1)", c.Level)
 	return l.Err()
+}
+
+// is reports a fault where the method is another one.
+func (c *Config) is(method string) error {
+	if c.Method == method || c.Method != "amb" && c.Method != "newton" {
+		return nil // the latter is a fault already
+	}
+	return &fault.Fault{Key: "method", Rule: fmt.Sprintf("must be %q for this estimator", method), Value: c.Method}
+}
+
+// validateNewton reports what belongs to amb: nothing of it has a meaning here.
+func (c *Config) validateNewton(l *fault.List) {
+	unused := func(key string, zero bool, v any) { l.Check(zero, key, `belongs to method "amb"`, v) }
+	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth}, {"average", c.Average}} {
+		unused(w.key, w.value == "", w.value)
+	}
+	for _, x := range []struct {
+		key   string
+		value float64
+	}{
+		{"threshold_quantile", c.Quantile}, {"kappa", c.Kappa}, {"fraction", c.Fraction}, {"top", c.Top}, {"zeta", c.Zeta},
+		{"eta0", c.Eta0}, {"curvature", c.Curvature}, {"tail", c.Tail},
+	} {
+		unused(x.key, x.value == 0, x.value)
+	}
+	for _, n := range []struct {
+		key   string
+		value uint64
+	}{{"batch", c.Batch}, {"stat", c.Stat}, {"bootstrap", c.Bootstrap}, {"rungs", uint64(c.Rungs)}, {"bands", uint64(c.Bands)}} {
+		unused(n.key, n.value == 0, n.value)
+	}
+	if c.Restart != nil {
+		unused("restart", false, *c.Restart)
+	}
+	l.Check(c.Radius == 0 || positive(c.Radius), "radius", "must be positive and finite, or 0 (none)", c.Radius)
 }
 
 func (c *Config) validateAMB(l *fault.List) {

@@ -8,6 +8,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"streamdp/dp"
+	"streamdp/internal/newton"
 )
 
 // Descent describes full-batch gradient descent.
@@ -145,7 +146,7 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 			total := sums.inside*counting.unit + nulls*counting.null
 			total += dp.RoundAt(noise.Row(numbered("dp-gd/clip", t), []int64{total}), 0, counting.sd)
 			part := min(max(float64(total)/float64(float64(counting.unit)*float64(n)), 0), 1)
-			zeta = min(max(float64(zeta*exp(float64(-d.Kappa*(part-d.Quantile)))), d.ZetaLow), d.ZetaHigh)
+			zeta = min(max(float64(zeta*newton.Exp(float64(-d.Kappa*(part-d.Quantile)))), d.ZetaLow), d.ZetaHigh)
 		}
 	}
 	path.Clipped = float64(clipped) / float64(n*d.Steps)

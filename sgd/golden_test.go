@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -72,6 +73,56 @@ func TestGolden(t *testing.T) {
 		h.Write(mustState(t, e))
 	}
 	const want = "732d26e18c48a4a3c688067ca91ba026"
+	if got := hex.EncodeToString(h.Sum(nil)[:16]); got != want {
+		t.Errorf("the hash is %s, want %s", got, want)
+	}
+}
+
+// TestNewtonGolden pins every bit of releases and states of Newton, as TestGolden.
+func TestNewtonGolden(t *testing.T) {
+	t.Parallel()
+	h := sha256.New()
+	logs := newtonLogs()
+	for i, name := range slices.Sorted(maps.Keys(logs)) {
+		intercept := i%2 == 0
+		c := Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Radius: 50}
+		c.Defaults()
+		p := dp.Params{Mu: newtonMu, Adjacency: dp.Adjacency(1 + i%2)}
+		plan, factor, err := resolveNewton(&c, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What comes from logarithms, powers and quantiles has other last bits elsewhere.
+		for k := range plan.Jumps {
+			plan.Jumps[k] = 1.5
+		}
+		for n := range plan.Student {
+			if plan.Student[n] > 0 {
+				plan.Student[n] = 2 + 4/float64(n)
+			}
+		}
+		e, err := buildNewton(c, p, *plan, factor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		noise := keyed(t, byte(i))
+		for e.slots < 11000 {
+			r := e.feed(t, logs[name], noise(e.step+1))
+			if r == nil {
+				continue
+			}
+			for _, v := range r.Values {
+				h.Write([]byte(v.Name))
+				for _, x := range slices.Concat(v.Data, v.SE) {
+					var b [8]byte
+					binary.LittleEndian.PutUint64(b[:], math.Float64bits(x))
+					h.Write(b[:])
+				}
+			}
+		}
+		h.Write(newtonState(t, e))
+	}
+	const want = "ae2db998d0ab6d3406fcd6f9379c173a"
 	if got := hex.EncodeToString(h.Sum(nil)[:16]); got != want {
 		t.Errorf("the hash is %s, want %s", got, want)
 	}

@@ -7,6 +7,7 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
+	"streamdp/matfact"
 )
 
 // The tests of this file audit estimators with a planted fault each, of the kind
@@ -138,17 +139,18 @@ func TestMutantOverlap(t *testing.T) {
 // scaledRing keeps the noise of past steps in units of the gradient and not of the
 // clip norm: another mechanism than the one that is calibrated for.
 type scaledRing struct {
-	e    *AMB
-	q    [][]float64
-	zeta []float64
+	bands []matfact.Fixed
+	used  *float64 // clip norm of the step
+	q     [][]float64
+	zeta  []float64
 }
 
 func (s *scaledRing) Predict(dst []float64) float64 {
 	for j := range dst {
 		dst[j] = 0
-		for k, m := range s.e.plan.Factorization.Bands {
+		for k, m := range s.bands {
 			if i := len(s.q) - 1 - k; i >= 0 {
-				dst[j] += float64(m) * 0x1p-64 * s.q[i][j] * s.zeta[i] / s.e.used
+				dst[j] += float64(m) * 0x1p-64 * s.q[i][j] * s.zeta[i] / *s.used
 			}
 		}
 	}
@@ -161,7 +163,7 @@ func (s *scaledRing) Push(w []int64) {
 	for j, v := range w {
 		row[j] += float64(v)
 	}
-	s.q, s.zeta = append(s.q, row), append(s.zeta, s.e.used)
+	s.q, s.zeta = append(s.q, row), append(s.zeta, *s.used)
 }
 
 // The state of a mutant is never restored but at its start.
@@ -183,7 +185,7 @@ func TestMutantRing(t *testing.T) {
 		c := variants()["track"]
 		c.Bands, c.Kappa, c.Intercept = 16, kappa, new(bool)
 		e := recalibrated(t, c, params(dp.Replace), func(*Plan) {})
-		e.shaper = &scaledRing{e: e}
+		e.shaper = &scaledRing{bands: e.plan.Factorization.Bands, used: &e.used}
 		// Behind the bootstrap, by hand: the mutant has no state.
 		closeStep(t, e, records(3, 100), dptest.Zero())
 		e.step, e.iteration = 1, 0

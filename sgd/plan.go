@@ -91,7 +91,7 @@ const roundUp = 1 + 0x1p-40
 // that is given, else the one that the configuration asks for.
 func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.Factorization, error) {
 	mu, err := p.Budget()
-	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
+	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), cfg.is("amb"), err); err != nil {
 		return nil, nil, err
 	}
 	factor, err := factorize(cfg.Bands, stored)
@@ -326,10 +326,12 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (matfact.Factorization, error) 
 		return nil, err
 	}
 	if kept.Factorization == nil || !alike(reflect.ValueOf(*kept), reflect.ValueOf(*own)) {
-		return nil, errors.New("the epoch's plan does not belong to this configuration")
+		return nil, errPlan
 	}
 	return factor, nil
 }
+
+var errPlan = errors.New("the epoch's plan does not belong to this configuration")
 
 // alike reports whether two plans are equal up to the last bits of their
 // float64 numbers, fewer than what resolve adds to the noise.

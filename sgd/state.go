@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"streamdp/internal/bin"
+	"streamdp/matfact"
 )
 
 // stateVersion is the first byte of a serialised state:
@@ -99,7 +100,11 @@ func (e *AMB) UnmarshalBinary(data []byte) error {
 	if !r.Done() || !e.consistent() {
 		return errDamaged
 	}
-	if err := e.restoreShaper(blob); err != nil {
+	var scratch []float64
+	if e.shaped {
+		scratch = e.predict
+	}
+	if err := restoreShaper(e.shaper, blob, e.iteration, scratch, e.reach); err != nil {
 		return err
 	}
 	e.open()
@@ -149,19 +154,20 @@ func (e *AMB) consistent() bool {
 	return e.batches == nil || e.batches.length <= 1<<56 && e.batches.total() == since
 }
 
-// restoreShaper takes a shaper's state.
-func (e *AMB) restoreShaper(blob []byte) error {
-	if err := e.shaper.UnmarshalBinary(blob); err != nil {
+// restoreShaper takes a shaper's state after so many steps. Its predictions, into
+// scratch, must not be beyond reach; scratch is nil for independent noise.
+func restoreShaper(shaper matfact.Shaper, blob []byte, steps uint64, scratch []float64, reach float64) error {
+	if err := shaper.UnmarshalBinary(blob); err != nil {
 		return err
 	}
 	// Every shaper's state begins with version, fingerprint, dimension, steps.
-	if binary.BigEndian.Uint64(blob[1+8+8:]) != e.iteration {
+	if binary.BigEndian.Uint64(blob[1+8+8:]) != steps {
 		return errDamaged
 	}
-	if e.shaped {
-		e.shaper.Predict(e.predict)
-		for _, x := range e.predict {
-			if !(math.Abs(x) <= e.reach) {
+	if scratch != nil {
+		shaper.Predict(scratch)
+		for _, x := range scratch {
+			if !(math.Abs(x) <= reach) {
 				return errDamaged
 			}
 		}

@@ -77,16 +77,27 @@ func (l ladder) scan(h histogram, c counting, threshold float64, row dp.Row) int
 //
 // Privacy: μ = unit·√searches/sd.
 func (l ladder) bisect(h histogram, c counting, threshold float64, row dp.Row) int {
+	rung, _ := l.locate(h, c, threshold, row)
+	return rung
+}
+
+// locate is bisect that also returns Σ((count − threshold)/sd)² over the noisy counts:
+// for null records, each of them a threshold's part of a record, a χ² of that many
+// degrees.
+func (l ladder) locate(h histogram, c counting, threshold float64, row dp.Row) (rung int, far float64) {
 	low, high := 0, l.rungs
 	for i := 0; low < high; i++ {
 		middle := (low + high) / 2
-		if reached(h.upTo(middle)*c.unit+*h.nulls()*c.null+dp.RoundAt(row, i, c.sd), c, threshold) {
+		count := h.upTo(middle)*c.unit + *h.nulls()*c.null + dp.RoundAt(row, i, c.sd)
+		if reached(count, c, threshold) {
 			high = middle
 		} else {
 			low = middle + 1
 		}
+		z := (float64(count) - float64(threshold*float64(c.unit))) / c.sd
+		far += float64(z * z)
 	}
-	return low
+	return low, far
 }
 
 func (h histogram) upTo(rung int) int64 {

@@ -21,43 +21,17 @@ import (
 // publishedOnce holds what published read.
 var publishedOnce = map[string]*Data{}
 
-// published returns a data set as the papers prepare it, which is not private:
-// features standardised and divided by the largest norm, the target divided by its
-// largest size, everything by loose.
+// published returns a data set as the papers prepare it; see cases.Published.
 func published(t testing.TB, name string, loose float64) *Data {
 	t.Helper()
 	key := fmt.Sprint(name, loose)
 	if w := publishedOnce[key]; w != nil {
 		return w
 	}
-	x, y := cases.DataSet(t, name, 0)
-	n, d := float64(len(x)), len(x[0])
-	for j := range d {
-		var mean, square float64
-		for i := range x {
-			mean += x[i][j] / n
-		}
-		for i := range x {
-			x[i][j] -= mean
-			square += x[i][j] * x[i][j] / n
-		}
-		if square > 0 {
-			for i := range x {
-				x[i][j] /= math.Sqrt(square)
-			}
-		}
-	}
-	var largest, target float64
+	x, y := cases.Published(t, name, 0, loose)
+	w := NewData(len(x[0]), len(x))
 	for i := range x {
-		largest = max(largest, math.Sqrt(dot(x[i], x[i])))
-		target = max(target, math.Abs(y[i]))
-	}
-	w := NewData(d, len(x))
-	for i := range x {
-		for j := range x[i] {
-			x[i][j] /= largest * loose
-		}
-		w.Add(x[i], y[i]/(target*loose))
+		w.Add(x[i], y[i])
 	}
 	publishedOnce[key] = w
 	return w

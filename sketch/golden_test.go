@@ -70,7 +70,7 @@ func TestGoldenReleases(t *testing.T) {
 			}
 		}
 	}
-	const want = "7aba4f814e9cc7ef7db41dff6b9cec3e1e6a7a199fa42305017bdb5549a86e33"
+	const want = "0fe660299e919989cb01e82c8b95c60d53ed249cede196242649ae2e6838586d"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("releases hash to %s, want %s", got, want)
 	}

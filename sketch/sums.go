@@ -105,7 +105,7 @@ func sumsOf(w *Data) *Sums {
 }
 
 // eigenError bounds by how much an eigenvalue of the Gram matrix of n rows of squared
-// norm at most bound is off when it is computed: by sums, then by rotations, with room
+// norm at most bound is off when it is computed: by sums, then by internal/eigen, with room
 // to spare.
 func eigenError(n, d int, bound float64) float64 {
 	return bound * (gram.Error(n, segments) + float64(n)*float64(d)*0x1p-48)

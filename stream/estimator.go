@@ -23,7 +23,8 @@ type Estimator interface {
 	// Columns returns the length of a row.
 	Columns() int
 	// Range returns the slots of step t, [first, end), with
-	// first(t) = end(t−1). It is asked for the open step and the last one.
+	// first(t) = end(t−1). It is asked for the open step alone, and for the last
+	// one of all where the estimator is not adaptive.
 	Range(t uint64) (first, end uint64)
 	// Add adds the record of a slot to the open step; nil is an invalid one. It
 	// clips by itself, allocates nothing, and does not keep row. It is never
@@ -40,6 +41,13 @@ type Estimator interface {
 	// step is in it.
 	encoding.BinaryAppender
 	encoding.BinaryUnmarshaler
+}
+
+// adaptive is an estimator whose steps' slots depend on releases: of those to come it
+// knows how many there are at most.
+type adaptive interface {
+	// Longest returns the largest number of slots that the first t steps can have.
+	Longest(t uint64) uint64
 }
 
 // mechanism is an estimator with what an epoch keeps of it and says about it.
@@ -76,6 +84,8 @@ func versions(s *config.Stream) map[string]string {
 	switch {
 	case s.Moments != nil:
 		v["mechanism"] = moments.Version
+	case s.SGD != nil && s.SGD.Method == "newton":
+		v["mechanism"] = sgd.NewtonVersion
 	case s.SGD != nil:
 		v["mechanism"] = sgd.Version
 	case s.Refit != nil:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"streamdp/internal/kafka"
+	"streamdp/sgd"
 )
 
 // killRegression is killStream with a regression, whose steps have the same
@@ -31,6 +32,39 @@ func TestKillRegression(t *testing.T) {
 	t.Logf("%d kills, %d steps, %d releases published again", kills, v.steps, v.duplicates)
 	if v.steps != steps || steps < 100 || len(v.bytes) != int(steps)-1 {
 		t.Errorf("%d releases of %d steps", len(v.bytes), steps)
+	}
+}
+
+// killNewton is killRegression with the default method, and a budget that leaves its
+// steps short.
+var killNewton = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n", "[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
+	"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
+
+// TestKillNewton is TestKillRegression with steps that differ in length, searches
+// before them, and ends of epochs between.
+func TestKillNewton(t *testing.T) {
+	t.Parallel()
+	const seed, kills = 26, 60
+	r := newRig(t, killNewton)
+	f := r.feed()
+	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
+	f.end()
+	s := r.options().Config.Stream("orders")
+	e, err := sgd.NewNewton(*s.SGD, s.Params())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, end := e.Plan(), r.steps(1)
+	iterations := uint64(0)
+	for p.Course(iterations+1).Slots <= end {
+		iterations++
+	}
+	r.finish(iterations + 2)
+	v := r.history("orders.dp")
+	v.equals(t, r.uninterrupted(iterations+2))
+	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.bytes), p.Course(iterations).Epoch, v.duplicates)
+	if v.steps != iterations+2 || len(v.bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
+		t.Errorf("%d releases of %d steps, want %d", len(v.bytes), v.steps, iterations)
 	}
 }
 
@@ -69,6 +103,75 @@ func TestRegressionTruth(t *testing.T) {
 	}
 	if rel.Values["slots"].Data[0] != n || rel.Values["iteration"].Data[0] != 500 {
 		t.Errorf("%g slots, %g steps", rel.Values["slots"].Data, rel.Values["iteration"].Data)
+	}
+}
+
+// TestNewtonTruth is TestRegressionTruth with the default method, which is told a bound
+// that is far too large and nothing else.
+func TestNewtonTruth(t *testing.T) {
+	t.Parallel()
+	toml := with(onlineNewton(""), "clip_x = 3.0", "clip_x = 30.0")
+	rng := rand.New(rand.NewPCG(5, 6))
+	const n = 30060
+	var log []kafka.Record
+	for i := range n {
+		rec := kafka.Record{Offset: int64(i)}
+		if i%10 == 3 {
+			rec.Value = badValues[i/10%len(badValues)]
+		} else {
+			a, c := 1+rng.NormFloat64()/2, -2+1.5*rng.NormFloat64()
+			rec.Value = fmt.Appendf(nil, `{"a":%g,"b":%g,"c":%g}`, a, 2*a-c-3.5+0.4*rng.NormFloat64(), c)
+		}
+		log = append(log, rec)
+	}
+	m := newMachine(t, toml, 1).all(log, n)
+	var last uint64
+	for step := range m.releases {
+		last = max(last, step)
+	}
+	p := published{key: "last", value: string(m.releases[last].value)}
+	rel := p.parse(t)
+	got := rel.Values["theta_average_original"].Data
+	for j, want := range []float64{2, -1, -3.5} {
+		if len(got) != 3 || math.Abs(got[j]-want) > 0.06 {
+			t.Fatalf("coefficients %.3g, want 2, -1, -3.5", got)
+		}
+	}
+	low, high := rel.Values["interval_low"].Data, rel.Values["interval_high"].Data
+	for j, v := range rel.Values["theta_average"].Data {
+		if !(low[j] < v && v < high[j]) {
+			t.Errorf("coefficient %d: %g is not inside %g to %g", j, v, low[j], high[j])
+		}
+	}
+	if slots := rel.Values["slots"].Data[0]; slots != float64(rel.Offsets[1]) || slots < n-1000 || rel.Values["restarts"].Data[0] != 0 || rel.Values["whitening"].Data[0] < 5 {
+		t.Errorf("%g slots, offsets %d, epoch %g", slots, rel.Offsets, rel.Values["whitening"].Data)
+	}
+	if !strings.Contains(p.value, "estimates from parts of the stream") {
+		t.Errorf("the release does not say what intervals rest on: %s", p.value)
+	}
+}
+
+// TestNewtonCharge: steps whose slots follow from releases are charged for as many as
+// they can have.
+func TestNewtonCharge(t *testing.T) {
+	t.Parallel()
+	for _, horizon := range []string{"", "horizon = 50\n"} {
+		m := newMachine(t, with(onlineNewton(""), "scale  =", horizon+"scale  ="), 1)
+		mech := m.p.core.mech
+		e, err := m.r.charge(mech, Source{"c", "in", 0}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := int64(-1)
+		if horizon != "" {
+			longest := mech.Estimator.(*sgd.Newton).Longest(50)
+			if want = 1000 + int64(longest); longest < 50*1024 { // a search in sixteen times its slots
+				t.Errorf("50 steps have %d slots at most", longest)
+			}
+		}
+		if e.First != 1000 || e.End != want {
+			t.Errorf("charged are offsets %d to %d, want 1000 to %d", e.First, e.End, want)
+		}
 	}
 }
 

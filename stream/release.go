@@ -129,7 +129,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 		finitePrecision(sketched),
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
-		all = append(all, approximateIntervals)
+		all = append(all, approximateIntervals(s))
 	}
 	if s.Input.AllowCompacted {
 		all = append(all, "The input topic is compacted: that a record's key made the cleaner remove another record is not protected.")
@@ -152,12 +152,21 @@ func offlineStatements(s *config.Stream, m *manifest, what string, sketched bool
 		finitePrecision(sketched),
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
-		all = append(all, approximateIntervals)
+		all = append(all, approximateIntervals(s))
 	}
 	if m.Insecure {
 		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
 	}
 	return all
+}
+
+// approximateIntervals says what a regression's intervals rest on.
+func approximateIntervals(s *config.Stream) string {
+	scatter := "batches of iterates"
+	if s.SGD.Method == "newton" {
+		scatter = "estimates from parts of the stream"
+	}
+	return "Intervals are approximate: they rest on the scatter of " + scatter + "."
 }
 
 // finitePrecision says whether the guarantee holds for the numbers that are computed.
@@ -167,8 +176,6 @@ func finitePrecision(sketched bool) string {
 	}
 	return "Finite precision: exact (lattice)."
 }
-
-const approximateIntervals = "Intervals are approximate: they rest on the scatter of batches of iterates."
 
 // inWords says what protects somebody with more than one record.
 func inWords(persons []Person, delta float64) string {

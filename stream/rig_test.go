@@ -481,6 +481,7 @@ type release struct {
 	Offsets   [2]int64
 	Covers    [2]int64
 	Mechanism struct {
+		Method string
 		Clip   string
 		Search int64
 	}
@@ -494,8 +495,11 @@ type release struct {
 // release and the one before, or the epoch's begin where it is the first, and
 // their offsets.
 func (r *release) silent(first bool) (steps uint64, offsets int64) {
-	if r.Mechanism.Search == 0 || r.Mechanism.Clip == "track" && !first {
+	switch {
+	case r.Mechanism.Search == 0 || r.Mechanism.Clip != "bisect" && r.Mechanism.Clip != "scan" && !first:
 		return 0, 0
+	case r.Mechanism.Method == "newton":
+		return 2, 2 * r.Mechanism.Search
 	}
 	return 1, r.Mechanism.Search
 }

@@ -9,6 +9,9 @@ import (
 
 // newSGD returns a regression on the stream.
 func newSGD(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	if s.SGD.Method == "newton" {
+		return newOnlineNewton(s, plan)
+	}
 	e, err := planned(*s.SGD, s.Params(), plan, sgd.New, sgd.Adopt)
 	if err != nil {
 		return nil, err
@@ -53,6 +56,47 @@ func newSGD(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
 	}{
 		"sgd", p.Method, c.Target, *c.Intercept, c.Clip, c.Value, c.Quantile, c.ClipY, p.Factorization.Kind, bandsOf(p.Factorization),
 		p.Batch, p.Search, c.Growth, c.Eta0, p.Curvature, p.Radius, c.Average, levelOf(c), c.LastStep(),
+	})
+	return m, err
+}
+
+// newOnlineNewton is newSGD for method "newton".
+func newOnlineNewton(s *config.Stream, plan json.RawMessage) (*mechanism, error) {
+	e, err := planned(*s.SGD, s.Params(), plan, sgd.NewNewton, sgd.AdoptNewton)
+	if err != nil {
+		return nil, err
+	}
+	p, c := e.Plan(), s.SGD
+	m := &mechanism{
+		Estimator: e, name: "sgd", method: p.Method, factorization: p.Factorization.Kind,
+		clip: p.ClipX, sens: p.Sensitivity / p.One, sample: e.Sample(), warnings: e.Warnings(),
+	}
+	// Gradients are counted in clip norms, searches, counts and histograms in records.
+	unit := float64(p.Unit)
+	m.lattice = []float64{1 / p.One, 1 / unit}
+	m.noise = map[string]float64{
+		"gradient": p.GradientNoise / p.One, "count": p.CountNoise / unit, "nulls": p.NullNoise / unit, "search": p.SearchNoise / unit,
+		"histogram": p.HistogramNoise,
+	}
+	if m.plan, err = json.Marshal(p); err != nil {
+		return nil, err
+	}
+	m.describe, err = json.Marshal(struct {
+		Name          string   `json:"name"`
+		Method        string   `json:"method"`
+		Target        string   `json:"target"`
+		Intercept     bool     `json:"intercept"`
+		ClipY         float64  `json:"clip_y,omitempty"`
+		Factorization string   `json:"factorization"`
+		Bands         int      `json:"bands,omitempty"`
+		Search        uint64   `json:"search"`
+		Batches       []uint64 `json:"batches"`
+		Radius        float64  `json:"radius,omitempty"`
+		Level         float64  `json:"level,omitempty"`
+		Horizon       uint64   `json:"horizon,omitempty"`
+	}{
+		"sgd", p.Method, c.Target, *c.Intercept, c.ClipY, p.Factorization.Kind, bandsOf(p.Factorization),
+		p.Search, p.Batch, p.Radius, levelOf(c), c.LastStep(),
 	})
 	return m, err
 }

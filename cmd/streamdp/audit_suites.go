@@ -20,6 +20,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 	switch {
 	case s.Moments != nil:
 		return momentsSuite(s)
+	case s.SGD != nil && s.SGD.Method == "newton":
+		return newtonSuite(s)
 	case s.SGD != nil:
 		return sgdSuite(s)
 	case s.Refit != nil:
@@ -95,6 +97,38 @@ func sgdSuite(s *config.Stream) (*audit.Suite, error) {
 		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3},
 		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
 		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+	}, nil
+}
+
+// newtonSuite is sgdSuite for method newton. Streams are full of records, for without
+// them there are no gradient steps, and go beyond the end of an epoch.
+func newtonSuite(s *config.Stream) (*audit.Suite, error) {
+	e, err := sgd.NewNewton(*s.SGD, s.Params())
+	if err != nil {
+		return nil, configError{err}
+	}
+	p := e.Plan()
+	c, err := audit.Stored(p.Factorization, matfact.Workload{Kind: "sum"}, 0)
+	if err != nil {
+		return nil, err
+	}
+	features := e.Columns() - 1
+	if *s.SGD.Intercept {
+		features++
+	}
+	keys := audit.NewKeys(dp.NewSecret())
+	o := audit.Online{
+		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: features,
+		C: c, Gradient: p.GradientNoise, Course: e.Opened, Budget: p.Mu,
+	}
+	// What the public is promised is ε at δ, whatever the plan says of μ.
+	if o.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+		return nil, err
+	}
+	return &audit.Suite{
+		Configured: o.Subject(), Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3, 5, 6},
+		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
+		Horizon: s.SGD.LastStep(), Keys: keys,
 	}, nil
 }
 

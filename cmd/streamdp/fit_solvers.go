@@ -28,7 +28,8 @@ var solvers = []solver{
 	{"linmix", "one Gaussian sketch of rows and target", true, fitRefit("linmix")},
 	{"adassp", "noisy sums of squares and products, and a ridge", true, fitRefit("adassp")},
 	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, fitRefit("dp-gd-residual")},
-	{"ambssgd", "the stream's estimator, over the file's order", true, fitStream},
+	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, fitOnline},
+	{"ambssgd", "the stream's estimator of method amb, likewise", true, fitStream},
 	{"ols", "least squares, which protects nothing", false, fitOLS},
 }
 
@@ -134,10 +135,38 @@ func fitStream(d *fitData) (*fitResult, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.stream(e)
+}
+
+func fitOnline(d *fitData) (*fitResult, error) {
+	no := false
+	e, err := sgd.NewNewton(sgd.Config{
+		Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept, Intervals: &no,
+	}, d.params)
+	if err != nil {
+		return nil, err
+	}
+	return d.stream(e)
+}
+
+// online is a stream's estimator, whose second value is the estimate.
+type online interface {
+	Range(step uint64) (first, end uint64)
+	Add(slot uint64, row []float64)
+	Close(n dp.Noise) (*dp.Release, error)
+	Warnings() []string
+}
+
+// stream runs a stream's estimator over the rows.
+func (d *fitData) stream(e online) (*fitResult, error) {
 	var last *dp.Release
+	first := uint64(0) // slots before the first release, or more than there are rows
 	slot := uint64(0)
 	for step := uint64(1); ; step++ {
 		_, end := e.Range(step)
+		if last == nil {
+			first = end
+		}
 		if end > uint64(len(d.rows)) {
 			break // the rest of the file is no whole step
 		}
@@ -153,8 +182,7 @@ func fitStream(d *fitData) (*fitResult, error) {
 		}
 	}
 	if last == nil {
-		_, end := e.Range(2)
-		return nil, fmt.Errorf("%w: the first estimate takes %d", errTooFew, end)
+		return nil, fmt.Errorf("%w: the first estimate takes at least %d", errTooFew, first)
 	}
 	r := d.result(last.Values[1].Data, "exact")
 	if w := e.Warnings(); len(w) > 0 {

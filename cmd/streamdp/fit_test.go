@@ -50,6 +50,7 @@ func TestFit(t *testing.T) {
 	}{
 		"newton": {0.05, "exact"}, "ihm": {0.2, "exact"}, "fast-ihm": {2, "rdp"}, "linmix": {0.5, "exact"}, "adassp": {0.2, "exact"},
 		"dp-gd": {0.05, "exact"}, "dp-gd-paper": {0.4, "exact"}, "dp-gd-residual": {2.1, "exact"}, "dp-ssgd": {1.5, "shuffle"}, "ambssgd": {0.1, "exact"},
+		"newton-online": {0.1, "exact"},
 	} {
 		args := append(slices.Clone(flags), "--solver", name, "--json")
 		if name == "ambssgd" {
@@ -155,6 +156,7 @@ func TestFitOutput(t *testing.T) {
 	}
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
 	want(t, exitFailure, "ambssgd: too few rows", append(short, "--solver", "ambssgd")...)
+	want(t, exitFailure, "newton-online: too few rows", append(short, "--solver", "newton-online")...)
 }
 
 // TestFitUsage has a line for each command line that can't be meant.
@@ -184,11 +186,46 @@ func TestFitUsage(t *testing.T) {
 	f("no column beside the target", "--solver", "dp-gd", "--columns", "sold", "--centre", "0", "--scale", "1", "--intercept=false")
 }
 
-// TestPlanRegression prints the plan of the example, and warns of what the example
-// does not do.
-func TestPlanRegression(t *testing.T) {
+// TestPlanNewton prints the plan of the example, and audits it.
+func TestPlanNewton(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(cases.Root(t), "examples", "demand.toml")
+	out := want(t, exitDone, "", "plan", "-c", file)
+	for _, w := range []string{"a null record, which takes its place", "two searches of 188 slots each", "4 and later", "useful after 30 gradient steps, from slot 3466 on",
+		"by privacy", "all of amb's", `"search":188,"batches":[103,`, "nulls 25.5", "histogram 29.45"} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q in\n%s", w, out)
+		}
+	}
+	var plans []plan
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50,500", "-c", file)), &plans); err != nil ||
+		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 2*188+500*103 || len(plans[0].Descent) != 2 || plans[0].Schedule.Useful != 3466 {
+		t.Errorf("plan --json: %+v, %v", plans, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct{ old, new, warning string }{
+		{"epsilon = 1.0 ", "epsilon = 0.02 ", "stream demand: 4 features at this budget take steps of up to"},
+		{"[stream.demand.privacy]", "horizon = 20\n[stream.demand.privacy]", "stream demand: the horizon of 20 steps ends before the estimate is useful"},
+	} {
+		other := filepath.Join(t.TempDir(), "other.toml")
+		if err := os.WriteFile(other, []byte(strings.Replace(string(text), x.old, x.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(t, exitDone, x.warning, "plan", "-c", other)
+	}
+	if out := want(t, exitDone, "", "audit", "--quick", "-c", file); !strings.Contains(out, "sensitivity/mu, largest of") || strings.Contains(out, "FAIL") {
+		t.Errorf("audit prints\n%s", out)
+	}
+}
+
+// TestPlanRegression prints the plan of the example of method amb, and warns of what the
+// example does not do.
+func TestPlanRegression(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(cases.Root(t), "examples", "demand-amb.toml")
 	out := want(t, exitDone, "", "plan", "-c", file)
 	for _, w := range []string{"a null record, which takes its place", "by privacy", "with independent noise", `"batch":274,"search":188`, "count and search in records"} {
 		if !strings.Contains(out, w) {

@@ -32,6 +32,10 @@ type plan struct {
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 	Pace        *sgd.Pace     `json:"pace,omitempty"`
+	// Schedule is that of newton, and Descent the outlook of amb after about as
+	// many slots as each of Outlook.
+	Schedule *schedule     `json:"schedule,omitempty"`
+	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
 
 	tables   func(w io.Writer) error // prints what follows the guarantee
 	original bool                    // values in original units are released too
@@ -261,7 +265,7 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "search", "eigenvalue", "statistics"} {
+	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "nulls", "search", "histogram", "eigenvalue", "statistics"} {
 		if v, ok := d.Noise[name]; ok {
 			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
 		}

@@ -59,9 +59,106 @@ func (p *plan) ofRefit() error {
 	return nil
 }
 
+// schedule is when newton's steps end.
+type schedule struct {
+	// Search is the number of slots of each of the two searches.
+	Search uint64 `json:"search"`
+	// Epochs are the first ones; later ones have steps as long as the last's, and twice
+	// as many each.
+	Epochs []scheduleEpoch `json:"epochs"`
+	// Useful is the slot with which the estimate becomes useful.
+	Useful uint64 `json:"useful_after_slots"`
+}
+
+type scheduleEpoch struct {
+	Steps uint64 `json:"steps"`
+	Slots uint64 `json:"slots_per_step"`
+}
+
+// ofNewton shows the schedule, and what a regression will reach beside a descent that is
+// told the curvature.
+func (p *plan) ofNewton(s *config.Stream) error {
+	p.tables = p.printNewton
+	e, err := sgd.NewNewton(*s.SGD, s.Params())
+	if err != nil {
+		return err
+	}
+	plan := e.Plan()
+	p.Schedule = &schedule{Search: plan.Search, Useful: plan.Course(sgd.UsefulSteps).Slots}
+	steps := uint64(0)
+	for n := uint64(4); len(p.Schedule.Epochs) < len(plan.Batch); n *= 2 {
+		steps += n
+		p.Schedule.Epochs = append(p.Schedule.Epochs, scheduleEpoch{n, plan.Course(steps).Batch})
+	}
+	told := *s.SGD
+	told.Method, told.Curvature, told.Horizon = "amb", min(1, told.ClipX*told.ClipX), 0
+	if told.Radius == 0 {
+		told.Radius = 1
+	}
+	amb, err := sgd.New(told, s.Params())
+	if err != nil {
+		amb = nil // there is nothing to compare with
+	}
+	for _, n := range p.Steps {
+		if n < sgd.UsefulSteps {
+			continue
+		}
+		o := e.Expect(plan.Course(n).Slots)
+		p.Outlook = append(p.Outlook, o)
+		if amb != nil {
+			q := amb.Plan()
+			p.Descent = append(p.Descent, amb.Expect(max(1, (o.Slots-min(o.Slots, q.Search))/q.Batch)))
+		}
+	}
+	return nil
+}
+
+// printNewton writes the tables of ofNewton.
+func (p *plan) printNewton(w io.Writer) error {
+	fmt.Fprintf(w, "\n  two searches of %d slots each come first, without a release, and again where the data jump\n", p.Schedule.Search)
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "  epoch\tsteps\tslots a step\t")
+	last := len(p.Schedule.Epochs) - 1
+	for k, e := range p.Schedule.Epochs {
+		if k == last {
+			fmt.Fprintf(t, "  %d and later\ttwice the epoch before\t%d\t\n", k, e.Slots)
+			break
+		}
+		fmt.Fprintf(t, "  %d\t%d\t%d\t\n", k, e.Steps, e.Slots)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n  the estimate is useful after %d gradient steps, from slot %d on: until then releases hold little more than noise\n", sgd.UsefulSteps, p.Schedule.Useful)
+	if len(p.Outlook) > 0 {
+		fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance, for features of any\n"+
+			"  second moment that does not change; and of method amb, for uncorrelated features of unit\n  variance, told so\n")
+		fmt.Fprint(t, "  iteration\tslots\tby sampling\tby privacy\t")
+		if p.Descent != nil {
+			fmt.Fprint(t, "all of amb's\t")
+		}
+		fmt.Fprintln(t)
+		for i, o := range p.Outlook {
+			fmt.Fprintf(t, "  %d\t%d\t%.3g\t%.3g\t", o.Iteration, o.Slots, o.Sampling, o.Privacy)
+			if p.Descent != nil {
+				fmt.Fprintf(t, "%.3g\t", p.Descent[i].Sampling+p.Descent[i].Privacy)
+			}
+			fmt.Fprintln(t)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count, nulls, histogram and search in records")
+	return err
+}
+
 // ofRegression shows what a regression will reach, and how its steps suit features of
 // that condition number.
 func (p *plan) ofRegression(s *config.Stream, condition float64) error {
+	if s.SGD.Method == "newton" {
+		return p.ofNewton(s)
+	}
 	p.tables = p.printOutlook
 	e, err := sgd.New(*s.SGD, s.Params())
 	if err != nil {

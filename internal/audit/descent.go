@@ -26,12 +26,15 @@ type Descent struct {
 	// are the lattice units of a record and a null record.
 	Threshold  float64
 	Unit, Null int64
+
+	array string // of the searches; "": ambssgd/stat
 }
 
 // Subject returns the mechanism in the form that is audited. Clip norms follow
 // from releases, and what a search is asked from its answers, so it is for
 // Coupling.
 func (d Descent) Subject() *Subject {
+	d.array = "ambssgd/stat"
 	l := &listener{Descent: d}
 	return &Subject{
 		Mechanism: l, Mu: d.Mu,
@@ -60,7 +63,7 @@ func (l *listener) Range(t uint64) (first, end uint64) { return l.Mechanism.Rang
 func (l *listener) Close(n dp.Noise) (*dp.Release, error) {
 	return l.Mechanism.Close(noiseFunc(func(array string, hidden []int64) dp.Row {
 		row := n.Row(array, hidden)
-		if array == "ambssgd/stat" {
+		if array == l.array {
 			l.drawn = l.drawn[:0]
 			return heard{row, l}
 		}

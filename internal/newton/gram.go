@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"streamdp/dp"
+	"streamdp/internal/bin"
 	"streamdp/internal/gram"
 )
 
@@ -40,6 +41,10 @@ type Gram struct {
 
 	sum   partial
 	added float64
+
+	// What the last Seal left: all that a state holds.
+	sealed []int64
+	kept   float64
 }
 
 // partial is a sum of blocks.
@@ -76,8 +81,12 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 		return nil, fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice", sd, squared)
 	}
 	g.sum = g.newPartial()
+	g.sealed = make([]int64, len(g.sum.total))
 	return g, nil
 }
+
+// Limit returns how many rows a release may sum.
+func (g *Gram) Limit() float64 { return g.limit }
 
 func (g *Gram) newPartial() partial {
 	return partial{
@@ -87,10 +96,11 @@ func (g *Gram) newPartial() partial {
 	}
 }
 
-// block returns the number of rows of a block: their sum fits 62 bits.
-func (g *Gram) block() int { return int(min(blockRows, (1<<62)/(g.rows.K*g.rows.K))) }
+// Block returns the number of rows of a block: their sum fits 62 bits.
+func (g *Gram) Block() int { return int(min(blockRows, (1<<62)/(g.rows.K*g.rows.K))) }
 
-// Add adds a row; a null row too, whose position counts.
+// Add adds a row; a null row too, whose position counts, unless blocks are ended by
+// EndBlock at public positions, at most Block apart.
 func (g *Gram) Add(x []float64) {
 	g.sum.add(g, x)
 	g.added++
@@ -99,7 +109,7 @@ func (g *Gram) Add(x []float64) {
 // AddRows adds rows that lie one after the other, on several processors if they are
 // many. It must be the first call, or follow whole blocks.
 func (g *Gram) AddRows(x []float64) {
-	size := g.block() * g.dim
+	size := g.Block() * g.dim
 	blocks := (len(x) + size - 1) / size
 	workers := min(runtime.GOMAXPROCS(0), blocks)
 	if g.sum.inBlock > 0 || workers < 2 {
@@ -123,22 +133,23 @@ func (g *Gram) AddRows(x []float64) {
 	}
 	group.Wait()
 	last := len(parts) - 1 // may hold an open block
-	for _, p := range parts[:last] {
-		for i, v := range p.total {
-			parts[last].total[i] += v
-		}
-	}
-	for i, v := range g.sum.total {
-		parts[last].total[i] += v
+	for _, p := range append(parts[:last:last], g.sum) {
+		addTo(parts[last].total, p.total)
 	}
 	g.sum = parts[last]
+}
+
+func addTo(dst, x []int64) {
+	for i, v := range x {
+		dst[i] += v
+	}
 }
 
 func (p *partial) add(g *Gram, x []float64) {
 	if g.rows.Quantise(p.row, x) {
 		p.squares.Add(p.row)
 	}
-	if p.inBlock++; p.inBlock == g.block() {
+	if p.inBlock++; p.inBlock == g.Block() {
 		p.endBlock(g)
 	}
 }
@@ -157,15 +168,58 @@ func (p *partial) endBlock(g *Gram) {
 	p.inBlock = 0
 }
 
-// Release returns the noisy upper triangle, row by row.
+// EndBlock ends a block of fewer rows than Block.
+func (g *Gram) EndBlock() { g.sum.endBlock(g) }
+
+// Rows returns how many rows were added before the last Seal.
+func (g *Gram) Rows() float64 { return g.kept }
+
+// Seal ends a block, and a step: what was added before it is part of the state.
+func (g *Gram) Seal() {
+	g.EndBlock()
+	addTo(g.sealed, g.sum.total)
+	clear(g.sum.total)
+	g.kept = g.added
+}
+
+// Drop forgets what was added since the last Seal.
+func (g *Gram) Drop() {
+	g.sum.squares.Reset()
+	clear(g.sum.total)
+	g.sum.inBlock, g.added = 0, g.kept
+}
+
+// AppendTo appends the state after the last Seal.
+func (g *Gram) AppendTo(w *bin.Writer) {
+	w.Float(g.kept)
+	for _, v := range g.sealed {
+		w.Int(v)
+	}
+}
+
+// Restore reads what AppendTo of a sum with the same parameters wrote, and drops
+// rows since the last Seal. Sums that so many rows cannot have are bad.
+func (g *Gram) Restore(r *bin.Reader) {
+	g.kept = r.Float()
+	r.Bad = r.Bad || !(g.kept >= 0 && g.kept <= g.limit) || g.kept != math.Floor(g.kept)
+	most := g.kept * (math.Ldexp(1, 62) / g.limit)
+	for i := range g.sealed {
+		v := r.Int()
+		r.Bad = r.Bad || !(math.Abs(float64(v)) <= most)
+		g.sealed[i] = v
+	}
+	g.Drop()
+}
+
+// Release returns the noisy upper triangle, row by row. The sum is sealed then.
 //
 // Errors: more rows than 62 bits hold sums of.
 func (g *Gram) Release(n dp.Noise, array string) ([]float64, error) {
 	if !(g.added <= g.limit) {
 		return nil, fmt.Errorf("more rows than sums of %d bits hold", 62)
 	}
-	g.sum.endBlock(g)
-	hidden := g.sum.total
+	g.Seal()
+	hidden := g.sealed
 	diagonal := math.Ldexp(g.SD, -g.exp)
 	off := diagonal / math.Sqrt2
 	if g.Flat {

@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"streamdp/dp"
+	"streamdp/internal/bin"
 	"streamdp/internal/dptest"
 )
 
@@ -167,7 +168,7 @@ func TestGram(t *testing.T) {
 						at++
 					}
 				}
-				if (r+1)%g.block() == 0 || r == n-1 {
+				if (r+1)%g.Block() == 0 || r == n-1 {
 					for i, v := range block {
 						want[i] += (v + 1<<(shift-1)) >> shift
 						block[i] = 0
@@ -456,6 +457,130 @@ func TestWhiten(t *testing.T) {
 	}
 }
 
+// TestGramState seals, restores and drops between rows: the release is that of what was
+// sealed, whatever else was added, and blocks end where they are told to.
+func TestGramState(t *testing.T) {
+	const d = 3
+	source := rand.New(rand.NewPCG(7, 8))
+	fresh := func() *Gram {
+		g, err := NewGram(d, 0.25, 1, dp.Replace, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	row := func() []float64 {
+		x := make([]float64, d)
+		for j := range x {
+			x[j] = source.NormFloat64() / 3
+		}
+		return x
+	}
+	straight, again := fresh(), fresh()
+	rows := 0.0
+	for step := range 50 {
+		for i := range 30 {
+			x := row()
+			straight.Add(x)
+			again.Add(x)
+			if rows++; i == 20 { // a public position
+				straight.EndBlock()
+				again.EndBlock()
+			}
+		}
+		straight.Seal()
+		again.Seal()
+		if again.Rows() != rows {
+			t.Fatalf("%g rows after %g", again.Rows(), rows)
+		}
+		again.Add(row())
+		if step%2 == 0 {
+			again.Drop()
+			continue
+		}
+		w := &bin.Writer{}
+		again.AppendTo(w)
+		again = fresh()
+		again.Add(row()) // dropped
+		r := &bin.Reader{B: w.B}
+		if again.Restore(r); !r.Done() {
+			t.Fatal("a state is refused")
+		}
+		// A sum beyond what so many rows have.
+		w.B[8+6] = 0x7f
+		bad := &bin.Reader{B: w.B}
+		if fresh().Restore(bad); bad.Done() {
+			t.Fatal("a sum that no rows have is taken")
+		}
+	}
+	x, y := dptest.Zero(), dptest.Zero()
+	if _, err := straight.Release(x, "g"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Release(y, "g"); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(x.Hidden("g"), y.Hidden("g")) {
+		t.Errorf("%v after restarts, %v without", y.Hidden("g"), x.Hidden("g"))
+	}
+	if !(straight.Limit() > 1e6) {
+		t.Errorf("at most %g rows", straight.Limit())
+	}
+}
+
+// TestWhitening: uniform maps, inverses, maps that are restored, and four rows at once.
+func TestWhitening(t *testing.T) {
+	source := rand.New(rand.NewPCG(5, 6))
+	for _, d := range []int{1, 2, 5, 8} {
+		x, y, z := make([]float64, 4*d), make([]float64, d), make([]float64, d)
+		for i := range x {
+			x[i] = source.NormFloat64()
+		}
+		u := Uniform(d, 4)
+		u.Apply(y, x[:d])
+		for j, v := range y {
+			if v != x[j]/4 {
+				t.Errorf("d = %d: coordinate %d is %g, want %g", d, j, v, x[j]/4)
+			}
+		}
+		upper := make([]float64, 0, d*(d+1)/2)
+		for i := range d {
+			for j := i; j < d; j++ {
+				upper = append(upper, source.NormFloat64())
+			}
+		}
+		w := Whiten(upper, d, 0.1, 50)
+		w.Apply(y, x[:d])
+		w.Unapply(z, y)
+		for j, v := range z {
+			if math.Abs(v-x[j]) > 1e-12 {
+				t.Errorf("d = %d: W⁻¹W is off by %g", d, v-x[j])
+			}
+		}
+		if r := Restore(slices.Clone(w.Vectors), slices.Clone(w.Scale)); !slices.Equal(r.Root, w.Root) {
+			t.Errorf("d = %d: a map has other bits when it is restored", d)
+		}
+		four := make([]float64, 4*d)
+		w.ApplyFour(four, x)
+		for i := range 4 {
+			if w.Apply(y, x[i*d:][:d]); !slices.Equal(y, four[i*d:][:d]) {
+				t.Errorf("d = %d: row %d has other bits among four", d, i)
+			}
+		}
+	}
+}
+
+// TestMissed: for radii between bins too, such as a search has found.
+func TestMissed(t *testing.T) {
+	n := Norms{SD: 1}
+	n.Counts[0], n.Counts[1], n.Counts[4] = 100, 10, 1.9
+	for squared, want := range map[float64]float64{1: 0, 0.5: 25, 0.25: 50 + 1.25, 0x1p-32: 75 + 3.75} {
+		if got := n.Missed(squared); math.Abs(got-want) > 1e-6 {
+			t.Errorf("R² = %g misses %g, want %g", squared, got, want)
+		}
+	}
+}
+
 // TestGoldenBits holds the arithmetic to the same bits on every machine.
 func TestGoldenBits(t *testing.T) {
 	h := sha256.New()
@@ -497,7 +622,7 @@ func TestGoldenBits(t *testing.T) {
 	valid := norms.Valid(200)
 	squared, missed := norms.Radius(valid, 3, 0.25)
 	put(valid, squared, missed, norms.Trace(squared, valid, missed))
-	const want = "7e413b9251bcebc42ee407766b3df45ef1d2774b2d05eae5c373730ee24e4ced"
+	const want = "1125201bdbf070eb455806ed86e4c97a5443a4f73f6c810463299f2326775ccd"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("the bits hash to %s, want %s", got, want)
 	}

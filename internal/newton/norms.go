@@ -101,22 +101,22 @@ func (n *Norms) Empty() bool { return n.total(Bins) <= 1.5*n.spread() }
 // middle returns the squared norm that stands for those of bin j.
 func middle(j int) float64 { return math.Ldexp(0.75, -j) }
 
-// missed returns M_i, about by how much clipping rows to squared norm 2⁻ⁱ shortens
-// the trace of their Gram matrix; bins that noise alone could fill do not count.
-func (n *Norms) missed(i int) float64 {
+// Missed returns M, about by how much clipping rows to squared norm R² shortens the
+// trace of their Gram matrix; bins that noise alone could fill do not count.
+func (n *Norms) Missed(squared float64) float64 {
 	var m float64
-	for j := range i {
-		if c := n.Counts[j]; c > 2*n.SD {
-			m += float64(c * max(middle(j)-math.Ldexp(1, -i), 0))
+	for j, c := range n.Counts {
+		if c > 2*n.SD {
+			m += float64(c * max(middle(j)-squared, 0))
 		}
 	}
 	return m
 }
 
 // Radius chooses the squared norm R² = 2⁻ⁱ to which rows are clipped for their Gram
-// matrix, and returns it with M_i: the first i in 0…24 that minimises
+// matrix, and returns it with M, as Missed: the first i in 0…24 that minimises
 //
-//	noise·2⁻ⁱ + weight·M_i
+//	noise·2⁻ⁱ + weight·M
 //
 // before the first i > 0 with max(Σ_{j<i} c_j, 0) > 0.4n̂ − 1.5 sd·√i, as clipping too
 // many rows would hide directions. noise is what the release's noise costs at R² = 1.
@@ -126,9 +126,10 @@ func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 		if i > 0 && max(n.total(i), 0) > float64(0.4*valid)-float64(1.5*n.SD)*math.Sqrt(float64(i)) {
 			break
 		}
-		m := n.missed(i)
-		if cost := math.Ldexp(noise, -i) + float64(weight*m); cost < best {
-			best, squared, missed = cost, math.Ldexp(1, -i), m
+		r := math.Ldexp(1, -i)
+		m := n.Missed(r)
+		if cost := float64(noise*r) + float64(weight*m); cost < best {
+			best, squared, missed = cost, r, m
 		}
 	}
 	return squared, missed

@@ -16,7 +16,7 @@ func onlineRegression(p *page) error {
 
 What the methods of package sgd do where the papers have no figure.
 `)
-	for _, f := range []func(*page) error{dataSets, recovery, intervals} {
+	for _, f := range []func(*page) error{dataSets, recovery, intervals, newtonSets, newtonDrift} {
 		if err := f(p); err != nil {
 			return err
 		}

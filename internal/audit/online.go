@@ -1,0 +1,109 @@
+package audit
+
+import (
+	"math"
+
+	"streamdp/dp"
+)
+
+// Online describes online Newton steps: two searches, newton/boot, steps with a sum of
+// clipped gradients, newton/grad, beside a count and a count of null records,
+// newton/count, and the two releases of an epoch's end, newton/hist and newton/gram.
+type Online struct {
+	Mechanism
+	// Closed is the number of steps that the mechanism has closed. Runs begin
+	// with the next one.
+	Closed uint64
+	// Mu is what is promised; Budget is what the noise is calibrated for, 0 for Mu.
+	Mu, Budget float64
+	Adjacency  dp.Adjacency
+	Bits       int // of the lattices
+	Features   int // d, the constant included
+	C          Matrix
+	// Gradient is the standard deviation of a gradient's independent draws, in
+	// lattice units.
+	Gradient float64
+	// Course returns what earlier releases led to: the quantile and the slots of
+	// the open search, and R², the squared norm to which rows are shortened in
+	// the open epoch's matrix.
+	Course func() (quantile float64, slots uint64, squared float64)
+}
+
+// Subject returns the mechanism in the form that is audited. All of it follows from
+// releases, so it is for Coupling.
+func (o Online) Subject() *Subject {
+	mu := o.Budget
+	if mu == 0 {
+		mu = o.Mu
+	}
+	factor, unit := o.Adjacency.Factor(), math.Exp2(float64(o.Bits-4))
+	const counted, rungs, questions = 0.27, 32, 6
+	weight := math.Sqrt(1 - counted*counted)
+	if o.Adjacency == dp.Replace {
+		weight = math.Sqrt(4 - (1+counted)*(1+counted))
+	}
+	search := math.Sqrt(questions) / mu * unit
+	l := &listener{Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit), array: "newton/boot"}}
+	return &Subject{
+		Mechanism: l, Mu: o.Mu,
+		Array: func(name string, _ uint64) (Array, bool) {
+			quantile, slots, squared := o.Course()
+			switch name {
+			case "newton/boot":
+				l.Threshold, l.Null = quantile*float64(slots), int64(math.Floor(quantile*unit+0.5))
+				return Array{Deviations: []float64{search}, Signal: l.question}, true
+			case "newton/count":
+				return Array{Deviations: []float64{factor / (weight * 0.9 * mu) * unit, unit / (0.2 * mu)}}, true
+			case "newton/grad":
+				return Array{Deviations: []float64{o.Gradient}, C: o.C}, true
+			case "newton/hist":
+				return Array{Deviations: []float64{math.Sqrt(factor/0.03) / mu * unit}}, true
+			case "newton/gram":
+				sd := math.Sqrt(factor/0.12) * squared / mu
+				return matrixArray(o.Features, o.Bits, squared, sd, sd/math.Sqrt2), true
+			}
+			return Array{}, false
+		},
+	}
+}
+
+// Filled returns a mechanism whose slots without a record hold one that keys make, with
+// features of norm up to about clip: the same in all runs.
+func Filled(m Mechanism, keys *Keys, clip float64) Mechanism {
+	return &filled{Mechanism: m, keys: keys, clip: clip, given: map[uint64][]float64{}}
+}
+
+type filled struct {
+	Mechanism
+	keys  *Keys
+	clip  float64
+	step  uint64
+	given map[uint64][]float64 // of the open step
+}
+
+func (f *filled) Add(slot uint64, row []float64) { f.given[slot] = row }
+
+func (f *filled) Close(n dp.Noise) (*dp.Release, error) {
+	f.step++
+	first, end := f.Range(f.step)
+	d := f.Columns()
+	z, made := f.keys.row("filling", f.step, int(end-first)*d), make([]float64, d)
+	for slot := first; slot < end; slot++ {
+		row, ok := f.given[slot]
+		if !ok {
+			for j := range made {
+				made[j] = z[int(slot-first)*d+j] * f.clip / 2 / math.Sqrt(float64(d))
+			}
+			row = made
+		}
+		f.Mechanism.Add(slot, row)
+	}
+	clear(f.given)
+	return f.Mechanism.Close(n)
+}
+
+func (f *filled) UnmarshalBinary(b []byte) error {
+	f.step = 0
+	clear(f.given)
+	return f.Mechanism.UnmarshalBinary(b)
+}

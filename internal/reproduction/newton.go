@@ -1,0 +1,238 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"streamdp/internal/dataset"
+)
+
+// newtonSets compares the stream's default with the descent that is told the curvature,
+// on data sets of others.
+func newtonSets(p *page) error {
+	const title, splits = "### What nobody tells", 3
+	if dataset.Folder() == "" {
+		return p.keep(title)
+	}
+	p.text(`%s
+
+Four sets of the UCI repository through the daemon, as above, one pass. The part of the learnable signal that the last release leaves unexplained, on the training rows: (E − E_ols)/(E_0 − E_ols), E the mean squared error, E_ols that of least squares, E_0 that of the mean; the median of %d splits. 0 is least squares, 1 nothing learned. Zero-out, δ = 10⁻⁶.
+newton is told the bound of the features' norm, and nothing else; amb bounds and a radius, "given" the largest eigenvalue as well. "5×" has all bounds five times too large.
+`, title, splits)
+	var cells [][]string
+	for _, name := range []string{"elevators", "pol", "sml", "bike"} {
+		var sets []*regressionSet
+		for split := range splits {
+			s, err := openSet(name, split)
+			if err != nil {
+				return err
+			}
+			sets = append(sets, s)
+		}
+		for _, epsilon := range []float64{1, 4} {
+			for _, loose := range []float64{1, 5} {
+				bounds := "tight"
+				if loose > 1 {
+					bounds = fmt.Sprintf("%g×", loose)
+				}
+				row := []string{fmt.Sprintf("%s, %d rows, %d features", name, len(sets[0].train), len(sets[0].columns)-1), num(epsilon), bounds}
+				for _, c := range contenders {
+					var losses []float64
+					for split, s := range sets {
+						last, err := s.contend(c, uint64(split), epsilon, loose).run(s.train, nil)
+						if err != nil {
+							return fmt.Errorf("%s, %s: %w", name, c.name, err)
+						}
+						loss, err := s.loss(original(last))
+						if err != nil {
+							return err
+						}
+						losses = append(losses, loss)
+					}
+					slices.Sort(losses)
+					row = append(row, fmt.Sprintf("%.3g", losses[len(losses)/2]))
+				}
+				cells = append(cells, row)
+			}
+		}
+	}
+	head := []string{"data", "ε", "bounds"}
+	for _, c := range contenders {
+		head = append(head, c.name)
+	}
+	p.table(head, cells)
+
+	s, err := openSet("elevators", 0)
+	if err != nil {
+		return err
+	}
+	var lines []line
+	for _, c := range contenders {
+		l := line{name: c.name}
+		last, err := s.contend(c, 1, 1, 1).run(s.train, func(r *release) error {
+			loss, err := s.loss(original(r))
+			if slots := r.value("slots"); err == nil && slots != nil && slots[0] > 1000 {
+				l.x, l.y = append(l.x, slots[0]), append(l.y, min(max(loss, 1e-3), 3))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if l.x == nil { // one release of all records
+			loss, err := s.loss(original(last))
+			if err != nil {
+				return err
+			}
+			l.x, l.y, l.dashed = []float64{1000, float64(len(s.train))}, []float64{loss, loss}, true
+		}
+		lines = append(lines, l)
+	}
+	return p.draw(figure{
+		name: "newton-elevators", title: "elevators, ε = 1, tight bounds", x: "records", y: "loss of learnable signal", logX: true, logY: true, right: true, lines: lines,
+		caption: "Loss of learnable signal against the number of records on elevators, for newton, amb given and left alone, and a refit of all records.",
+	})
+}
+
+// contender is an estimator of the comparison.
+type contender struct {
+	name  string
+	table func(s *regressionSet, x, y float64) string // for bounds x and y
+}
+
+var contenders = []contender{
+	{"newton", func(_ *regressionSet, x, _ float64) string { return fmt.Sprintf("sgd]\nclip_x = %g", x) }},
+	{"amb, given", func(s *regressionSet, x, y float64) string {
+		return fmt.Sprintf("sgd]\nmethod = \"amb\"\nclip_x = %g\nclip_y = %g\nradius = 5.0\ncurvature = %g", x, y, s.curvature)
+	}},
+	{"amb, left alone", func(_ *regressionSet, x, y float64) string {
+		return fmt.Sprintf("sgd]\nmethod = \"amb\"\nclip_x = %g\nclip_y = %g\nradius = 5.0", x, y)
+	}},
+	{"one newton refit", func(s *regressionSet, x, y float64) string {
+		return fmt.Sprintf("refit]\nclip_x = %g\nclip_y = %g\nwindow = %d", x, y, len(s.train))
+	}},
+}
+
+// contend is passage with bounds loose times too large.
+func (s *regressionSet) contend(c contender, seed uint64, epsilon, loose float64) *passage {
+	return &passage{columns: s.columns, centre: s.centre, scale: s.scale, seed: seed, tables: regressionTables(epsilon, c.table(s, loose*s.clipX, loose*s.clipY))}
+}
+
+// regressionTables are those of a regression of y under zero-out and δ = 10⁻⁶.
+func regressionTables(epsilon float64, mechanism string) string {
+	return fmt.Sprintf("[stream.data.privacy]\nepsilon = %g\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = %g\n[stream.data.%s\ntarget = \"y\"\n",
+		epsilon, epsilon, mechanism)
+}
+
+// loss returns the part of the learnable signal that coefficients in original units,
+// the constant last, leave unexplained on the training rows.
+func (s *regressionSet) loss(theta []float64) (float64, error) {
+	best, err := s.ols()
+	if err != nil {
+		return 0, err
+	}
+	last := len(s.columns) - 1
+	square := func(theta []float64) (sum float64) {
+		for _, row := range s.train {
+			e := row[last] - theta[last]
+			for j := range last {
+				e -= theta[j] * row[j]
+			}
+			sum += e * e
+		}
+		return sum
+	}
+	mean := make([]float64, last+1)
+	mean[last] = s.centre[last]
+	least := square(best)
+	return (square(theta) - least) / (square(mean) - least), nil
+}
+
+// newtonDrift lets coefficients flip, and a feature grow tenfold, in mid-stream.
+func newtonDrift(p *page) error {
+	p.text(`### Changes in mid-stream
+
+10⁵ records through the daemon, ten independent features of variance 1, residuals of variance 1, coefficients of norm 1; after half of them all coefficients change their sign, or one feature is ten times as large from then on. Excess risk of ` + "`theta_average`" + ` for the distribution of the moment, ε = 1, δ = 10⁻⁶, zero-out, clip_x = 20. amb is told a curvature of 1, which is right before the change, and a radius of 10.
+`)
+	var cells [][]string
+	for _, change := range []struct {
+		name, about string
+		flip, grow  float64
+	}{{"flip", "all coefficients change sign", -1, 1}, {"grow", "one feature grows tenfold", 1, 10}} {
+		const n, d = 100000, 10
+		source := rand.New(rand.NewPCG(17, 3))
+		w := make([]float64, d)
+		for j := range w {
+			w[j] = source.NormFloat64()
+		}
+		norm := length(w)
+		var columns []string
+		for j := range w {
+			w[j] /= norm
+			columns = append(columns, fmt.Sprint("x", j))
+		}
+		columns = append(columns, "y")
+		rows := make([][]float64, n)
+		for i := range rows {
+			sign, size := 1.0, 1.0
+			if i >= n/2 {
+				sign, size = change.flip, change.grow
+			}
+			row := make([]float64, d+1)
+			row[d] = source.NormFloat64()
+			for j := range w {
+				row[j] = source.NormFloat64()
+				if j == 3 {
+					row[j] *= size
+				}
+				row[d] += sign * w[j] * row[j]
+			}
+			rows[i] = row
+		}
+		var lines []line
+		for _, m := range []struct{ name, table string }{
+			{"newton", "sgd]\nclip_x = 20.0\nintercept = false"},
+			{"amb", "sgd]\nmethod = \"amb\"\nclip_x = 20.0\nradius = 10.0\ncurvature = 1.0\nintercept = false"},
+		} {
+			l := line{name: m.name}
+			if _, err := (&passage{columns: columns, seed: 5, tables: regressionTables(1, m.table)}).run(rows, func(r *release) error {
+				slots := r.value("slots")[0]
+				sign, size := 1.0, 1.0
+				if slots > n/2 {
+					sign, size = change.flip, change.grow
+				}
+				var sum float64
+				for j, v := range r.value("theta_average") {
+					e := v - sign*w[j]
+					if j == 3 {
+						e *= size
+					}
+					sum += e * e / 2
+				}
+				if slots > 2000 {
+					l.x, l.y = append(l.x, slots), append(l.y, sum)
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			lines = append(lines, l)
+			row := []string{change.about, m.name}
+			for _, at := range []float64{0.5, 0.55, 0.6, 0.75, 1} {
+				i, _ := slices.BinarySearch(l.x, math.Nextafter(at*n, math.Inf(1)))
+				row = append(row, num(l.y[i-1]))
+			}
+			cells = append(cells, row)
+		}
+		if err := p.draw(figure{
+			name: "newton-" + change.name, title: change.about + " at 50 000", x: "records", y: "excess risk", logY: true, right: true, lines: lines,
+			caption: "Excess risk against the number of records where " + change.about + ".",
+		}); err != nil {
+			return err
+		}
+	}
+	p.table([]string{"change after 50 000 records", "", "50 000", "55 000", "60 000", "75 000", "100 000"}, cells)
+	return nil
+}

@@ -1,0 +1,509 @@
+package sgd
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/clipgrad"
+	"streamdp/internal/dptest"
+	"streamdp/internal/newton"
+	"streamdp/internal/stattest"
+	"streamdp/matfact"
+)
+
+// logged is a Newton that takes its records from a log, so that a stream's neighbour
+// can differ in any slot, whatever the slots of steps are. The one record that an audit
+// adds, in the first step, stands in slot at.
+type logged struct {
+	*Newton
+	log    [][]float64
+	at     uint64
+	record []float64
+}
+
+func (l *logged) Add(_ uint64, row []float64) { l.record = row }
+
+func (l *logged) fill() {
+	first, end := l.Range(l.step + 1)
+	for slot := first; slot < end; slot++ {
+		row := l.log[slot]
+		if slot == l.at {
+			row = l.record
+		}
+		l.Newton.Add(slot, row)
+	}
+}
+
+func (l *logged) Close(n dp.Noise) (*dp.Release, error) {
+	l.fill()
+	return l.Newton.Close(n)
+}
+
+// newtonSubject describes an estimator to the audits; a mutant takes its place.
+func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
+	t.Helper()
+	c, err := audit.Stored(e.plan.Factorization, matfact.Workload{Kind: "sum"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return audit.Online{
+		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
+		C: c, Gradient: e.plan.GradientNoise,
+		Course: func() (float64, uint64, float64) {
+			quantile, slots, squared := e.Opened()
+			if m, ok := m.(*mutant); ok && m.old > 0 {
+				squared = m.old
+			}
+			return quantile, slots, squared
+		},
+	}.Subject()
+}
+
+// newtonMu leaves the slots of a step few.
+const newtonMu = 4
+
+// eventful is a log of records of two features and a target which a Newton with
+// newtonMu takes through three epochs, a hard restart in the fourth, two searches and
+// two more epochs, in this many steps.
+const eventfulSteps = 84
+
+func eventful() [][]float64 {
+	l := newLinear(3, 2, 0.3)
+	log := make([][]float64, 12000)
+	for i := range log {
+		if i%9 == 4 {
+			continue
+		}
+		x := make([]float64, 3)
+		x[2] = l.draw(x[:2])
+		if i > 2800 {
+			x[2] *= 60
+		}
+		log[i] = x
+	}
+	return log
+}
+
+func eventfulNewton(t testing.TB, adjacency dp.Adjacency) *Newton {
+	t.Helper()
+	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: new(bool)}, dp.Params{Mu: newtonMu, Adjacency: adjacency})
+}
+
+// place is where a record of the eventful log stands, by the course of a run.
+type place struct {
+	name string
+	slot uint64
+	zeta float64   // clip norm of its step
+	w    []float64 // iterate at its step
+	e    newton.Whitening
+}
+
+// places runs the log without noise worth mentioning and says where its steps are.
+func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
+	t.Helper()
+	e := m.Newton
+	seen := map[string]bool{}
+	note := func(name string, slot uint64) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		p := place{name: name, slot: slot, zeta: e.zeta, w: slices.Clone(e.w)}
+		if e.white != nil {
+			p.e = *e.white
+		}
+		all = append(all, p)
+	}
+	for range eventfulSteps {
+		first, end := e.Range(e.step + 1)
+		switch {
+		case e.phase == searchNorm && e.restarts == 0:
+			note("first search", first+7)
+		case e.phase == searchScale && e.restarts > 0:
+			note("second search after a restart", end-1)
+		case e.phase != descent:
+		case e.restarts == 0 && e.epoch == 0:
+			note("first step", first+1)
+		case e.restarts == 0 && e.epoch == 1 && e.done == 3:
+			note("step of the second epoch", first+11)
+		case e.restarts == 0 && e.epoch == 2 && e.done+1 == e.plan.steps(2):
+			note("last slot of the third epoch", end-1)
+		case e.restarts == 0 && e.epoch == 3 && e.done == 0:
+			note("first slot after it", first)
+		case e.restarts == 0 && e.epoch == 3 && e.done == 5:
+			note("open matrix that a restart drops", first+3)
+		case e.restarts == 1 && e.epoch == 0 && e.done == 1:
+			note("step after the restart", first+2)
+		}
+		m.at = 1 << 60
+		if _, err := m.Close(dptest.Zero()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e.restarts != 1 || e.epoch < 2 || len(all) != 8 {
+		t.Fatalf("the log leads to %d restarts, epoch %d, %d places", e.restarts, e.epoch, len(all))
+	}
+	return all
+}
+
+// records returns what neighbours hold at a place: features at the bound, far below it
+// and between; gradients of both signs that count just so, that just do not, that are
+// just not clipped, and, the last two of each, such that are; and first what is no record.
+func (p *place) records(clip float64) [][]float64 {
+	all := [][]float64{nil}
+	for _, x := range [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}} {
+		if p.e.Root == nil {
+			for _, size := range []float64{1e-3, 1, 1e3, 1e6} {
+				all = append(all, []float64{x[0], x[1], size}, []float64{x[0], x[1], -size})
+			}
+			continue
+		}
+		scaled, z := []float64{x[0] / clip, x[1] / clip}, make([]float64, 2)
+		p.e.Apply(z, scaled)
+		at := dot(p.w, scaled)
+		for _, part := range []float64{countedPart * (1 - 1e-6), countedPart * (1 + 1e-6), 1 - 1e-9, 7} {
+			size := part * p.zeta / math.Sqrt(dot(z, z))
+			all = append(all, []float64{x[0], x[1], at + size}, []float64{x[0], x[1], at - size})
+		}
+	}
+	return all
+}
+
+// couple looks for the worst pair of records at a place: under zero-out beside none,
+// under replace beside that and such whose gradients are clipped.
+func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
+	m.at = p.slot
+	all := p.records(m.cfg.ClipX)
+	keys := audit.NewKeys([32]byte{7})
+	for i, x := range all {
+		for k, y := range all {
+			if i == k || m.params.Adjacency == dp.ZeroOut && k > 0 || m.params.Adjacency == dp.Replace && k%8 != 0 {
+				continue
+			}
+			base := make(audit.Stream, eventfulSteps)
+			base[0] = [][]float64{x}
+			distance, err := s.Coupling(base, base.Replace(0, 0, y), keys)
+			if err != nil {
+				return worst, err
+			}
+			worst = max(worst, distance/s.Mu)
+		}
+	}
+	return worst, nil
+}
+
+// TestNewtonCoupling is the sensitivity audit of the whole trajectory: ends of epochs
+// and a hard restart are inside, and everything that a record does to all later
+// releases counts.
+func TestNewtonCoupling(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		e := eventfulNewton(t, adjacency)
+		m := &logged{Newton: e, log: eventful()}
+		s := newtonSubject(t, e, m)
+		start, err := e.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := places(t, s, m)
+		if err := e.UnmarshalBinary(start); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			w, err := couple(s, m, p)
+			if err != nil {
+				t.Fatalf("%s, %s: %v", adjacency, p.name, err)
+			}
+			t.Logf("%s, %s: %.6f of μ", adjacency, p.name, w)
+			if least := leastAt(adjacency, p.name); w > 1+1e-9 || w < least {
+				t.Errorf("%s, %s: the worst pair is %.9f of μ apart, want %.4f to 1", adjacency, p.name, w, least)
+			}
+		}
+	}
+}
+
+// leastAt returns what the worst pair at a place must at least cost, as part of μ. Under
+// replace no pair costs all of it: two records are no null records, and gradients that
+// are farthest apart belong to rows that are not.
+func leastAt(adjacency dp.Adjacency, name string) float64 {
+	switch name {
+	case "first search", "second search after a restart":
+		return 0.5 // a binary search may end earlier than it is charged for, a count move by less
+	case "first slot after it", "open matrix that a restart drops":
+		return map[dp.Adjacency]float64{dp.ZeroOut: math.Sqrt(0.85) - 1e-3, dp.Replace: 0.9 - 1e-3}[adjacency]
+	}
+	return map[dp.Adjacency]float64{dp.ZeroOut: 0.999, dp.Replace: math.Sqrt(0.81+0.03+0.12/2) - 1e-2}[adjacency]
+}
+
+// mutant is a logged Newton with a fault, where alter plants one into the estimator and
+// close into the end of a step.
+type mutant struct {
+	logged
+	close func(m *mutant, n dp.Noise) (*dp.Release, error)
+
+	// A matrix that was kept, and, while it is released, its R².
+	kept    *newton.Gram
+	squares float64
+	old     float64
+}
+
+func (m *mutant) UnmarshalBinary(b []byte) error {
+	m.kept, m.old = nil, 0
+	return m.Newton.UnmarshalBinary(b)
+}
+
+// again releases the kept matrix.
+func (m *mutant) again(n dp.Noise) error {
+	m.old = m.squares
+	_, err := m.kept.Release(n, "newton/gram")
+	m.old = 0
+	return err
+}
+
+func (m *mutant) Close(n dp.Noise) (*dp.Release, error) {
+	if m.close == nil {
+		return m.logged.Close(n)
+	}
+	return m.close(m, n)
+}
+
+// TestNewtonMutants plants faults of the kind that published algorithms had. An audit
+// that passes one of them proves nothing about the estimator.
+func TestNewtonMutants(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []struct {
+		name, at string
+		alter    func(m *mutant)
+		close    func(m *mutant, n dp.Noise) (*dp.Release, error)
+	}{
+		{name: "none", at: "first step"},
+		{name: "noise of past steps scaled by the clip norm", at: "first step", alter: func(m *mutant) {
+			m.shaper = &scaledRing{bands: m.plan.Factorization.Bands, used: &m.used}
+		}},
+		{
+			name: "noise begun anew with each epoch, its column norm left at 1", at: "first step",
+			alter: func(m *mutant) { m.plan.GradientNoise /= m.factor.ColNorm() },
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				epoch := m.epoch
+				r, err := m.logged.Close(n)
+				if m.epoch != epoch {
+					m.shaper = m.factor.NewShaper(len(m.w))
+				}
+				return r, err
+			},
+		},
+		{name: "weight of the count left out", at: "first step", alter: func(m *mutant) {
+			m.plan.CountNoise *= math.Sqrt(1 - countedPart*countedPart)
+		}},
+		{name: "null record counted", at: "first step", close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			m.fill()
+			if m.phase == descent {
+				m.flush()
+				m.gradients.inside += m.nulls
+			}
+			return m.Newton.Close(n)
+		}},
+		{name: "rows not shortened in the matrix", at: "last slot of the third epoch", close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			if m.phase == descent && m.done == 0 && m.squared < 1 {
+				// A sum for rows of norm 1 with the noise of shorter ones.
+				sd := m.gram.SD
+				m.gram, _ = newton.NewGram(len(m.w), 1, m.plan.GramMu/m.squared, m.params.Adjacency, m.params.Bits())
+				m.gram.SD = sd
+			}
+			return m.logged.Close(n)
+		}},
+		{
+			name: "open matrix released at a restart, its records used again", at: "open matrix that a restart drops",
+			close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+				gram, squared, restarts, epoch := m.gram, m.squared, m.restarts, m.epoch
+				r, err := m.logged.Close(n)
+				switch {
+				case err != nil:
+				case m.restarts > restarts:
+					m.kept, m.squares = gram, squared
+					err = m.again(n)
+				case m.kept != nil && m.epoch > epoch:
+					err = m.again(n)
+					m.kept = nil
+				}
+				return r, err
+			},
+		},
+	} {
+		e := eventfulNewton(t, dp.ZeroOut)
+		m := &mutant{logged: logged{Newton: e, log: eventful()}}
+		start, err := e.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := places(t, newtonSubject(t, e, &m.logged), &m.logged)
+		if err := e.UnmarshalBinary(start); err != nil {
+			t.Fatal(err)
+		}
+		if fault.alter != nil {
+			fault.alter(m)
+		}
+		m.close = fault.close
+		s := newtonSubject(t, e, m)
+		i := slices.IndexFunc(all, func(p place) bool { return p.name == fault.at })
+		w, err := couple(s, &m.logged, all[i])
+		t.Logf("%s: %.4f of μ, %v", fault.name, w, err)
+		if found := err != nil || w > 1+1e-9; found != (fault.name != "none") {
+			t.Errorf("%s: %.6f of μ, %v", fault.name, w, err)
+		}
+	}
+}
+
+// told releases the noisy integers of a step themselves.
+type told struct{ *Newton }
+
+func (m told) Close(n dp.Noise) (*dp.Release, error) {
+	hidden := map[string][]int64{}
+	var counts []float64
+	_, err := m.Newton.Close(noiseFunc(func(array string, h []int64) dp.Row {
+		hidden[array] = slices.Clone(h)
+		row := n.Row(array, h)
+		if array == "newton/count" {
+			for j, sd := range []float64{m.plan.CountNoise, m.plan.NullNoise} {
+				counts = append(counts, float64(h[j]+dp.RoundAt(row, j, sd)))
+			}
+		}
+		return row
+	}))
+	var sums []float64
+	for j, k := range hidden["newton/grad"] {
+		sums = append(sums, float64(k+m.noise[j]))
+	}
+	return &dp.Release{Values: []dp.Value{{Name: "newton/grad", Data: sums}, {Name: "newton/count", Data: counts}}}, err
+}
+
+type noiseFunc func(array string, hidden []int64) dp.Row
+
+func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
+
+// TestNewtonShift runs neighbours under fresh keys and tells them apart by gradient,
+// count and count of null records as well as can be: no better than by their parts of
+// μ², and nearly as well.
+func TestNewtonShift(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		e := eventfulNewton(t, adjacency)
+		m := &logged{Newton: e, log: eventful(), at: 1 << 60}
+		for e.phase != descent {
+			if _, err := m.Close(dptest.Zero()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := newtonSubject(t, e, told{e})
+		s.Mu *= math.Sqrt(nullShare + gradientShare)
+		s.Recover = func(releases []*dp.Release) (map[string][][]float64, error) {
+			all := map[string][][]float64{}
+			for _, r := range releases {
+				for _, v := range r.Values {
+					all[v.Name] = append(all[v.Name], v.Data)
+				}
+			}
+			return all, nil
+		}
+		p := place{zeta: e.zeta, w: e.w, e: *e.white}
+		pairs := p.records(e.cfg.ClipX)
+		x, y := pairs[1], pairs[8] // counts; is clipped, on the other side
+		if adjacency == dp.ZeroOut {
+			x, y = nil, pairs[1]
+		}
+		// Later steps hold null records: what they release does not depend on what
+		// was released.
+		stream := audit.Stream{{x}, nil, nil}
+		r, err := s.Shift(stream, stream.Replace(0, 0, y), audit.NewKeys([32]byte{3}), 400, stattest.Alpha)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.4g standard errors apart, allowed %.4g to %.4g; finds %.3g times μ", adjacency, r.T, r.Low, r.High, r.Finds)
+		if err := r.Err(); err != nil {
+			t.Errorf("%s: %v", adjacency, err)
+		}
+	}
+}
+
+// TestNewtonJoint searches among pairs of records, in random spaces and at random clip
+// norms, for one that moves gradient and count together by more than their noise pays
+// for, in the integers that the noise hides.
+func TestNewtonJoint(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(4, 5))
+	pairs := 60000
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, bits := range []int{24, 30} {
+			for _, d := range []int{1, 2, 7} {
+				e := mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 1, Intercept: new(bool)}, dp.Params{Mu: 1, Adjacency: adjacency, LatticeBits: bits})
+				e.phase, e.squared = descent, 1
+				hidden := func(row []float64) (g []float64, count float64) {
+					e.open()
+					e.Add(0, row)
+					e.flush()
+					for _, k := range e.gradients.integers() {
+						g = append(g, float64(k)/float64(e.plan.Lattice.K))
+					}
+					return g, float64(e.gradients.inside)
+				}
+				weight := clipgrad.CountWeight(adjacency, countedPart)
+				worst := 0.0
+				for n := range pairs / 12 {
+					if n%50 == 0 {
+						vectors := make([]float64, d*d)
+						for i := range d {
+							vectors[i*d+i] = 1
+						}
+						scale := make([]float64, d)
+						for i := range scale {
+							scale[i] = math.Exp2(8*source.Float64() - 6)
+						}
+						e.white = newton.Restore(vectors, scale)
+						e.zeta = math.Exp2(20*source.Float64() - 10)
+						e.begin()
+						for j := range e.w {
+							e.w[j] = source.NormFloat64()
+						}
+					}
+					record := func() []float64 {
+						x, z := make([]float64, d+1), make([]float64, d)
+						for j := range d {
+							x[j] = source.NormFloat64()
+						}
+						if n%3 == 0 { // the same line
+							copy(x, []float64{0.5, 0.5})
+						}
+						norm := math.Sqrt(dot(x[:d], x[:d]))
+						for j := range d {
+							x[j] /= norm * (1 + 1e-12)
+						}
+						e.white.Apply(z, x[:d])
+						part := []float64{countedPart, countedPart * (1 + 1e-5*source.NormFloat64()), 1, 3, source.Float64()}[source.IntN(5)]
+						x[d] = dot(e.w, x[:d]) + math.Copysign(part*e.zeta/math.Sqrt(dot(z, z)), source.NormFloat64())
+						return x
+					}
+					x := record()
+					var y []float64
+					if adjacency == dp.Replace {
+						y = record()
+					}
+					g, c := hidden(x)
+					f, k := hidden(y)
+					square := weight * (c - k) * weight * (c - k)
+					for j, v := range f {
+						square += (g[j] - v) * (g[j] - v)
+					}
+					worst = max(worst, math.Sqrt(square)/adjacency.Factor())
+				}
+				t.Logf("%s, %d bits, d = %d: %.6f", adjacency, bits, d, worst)
+				if worst > 1 || worst < 0.99 {
+					t.Errorf("%s, %d bits, d = %d: the worst pair moves gradient and count by %.9f of what is paid for", adjacency, bits, d, worst)
+				}
+			}
+		}
+	}
+}
