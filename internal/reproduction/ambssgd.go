@@ -100,7 +100,7 @@ func excessRisk(p *page, d int, sizes []int) error {
 		case n > 30_000:
 			trials = 8
 		}
-		risks := make([]spread, len(names))
+		risks := make([]sample, len(names))
 		for trial := range trials {
 			run := uint64(trial)
 			l := newLinear(run, d)

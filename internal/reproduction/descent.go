@@ -139,8 +139,8 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 			if d > 50 {
 				trials = 10
 			}
-			errors := make([]spread, len(names))
-			var square, law spread // of the distance to least squares
+			errors := make([]sample, len(names))
+			var square, law sample // of the distance to least squares
 			for trial := range trials {
 				run := uint64(1000*d + trial)
 				l := newLinear(run, d)
@@ -206,7 +206,7 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 			if n > 10000 {
 				trials = 30
 			}
-			errors := make([]spread, len(names))
+			errors := make([]sample, len(names))
 			for trial := range trials {
 				run := uint64(trial)
 				l := newLinear(run, d)
@@ -263,7 +263,7 @@ Part of all gradients that are clipped, n = 100p, ρ = 0.015, %d trials.
 	}
 	var cells [][]string
 	for _, d := range []int{10, 20, 50, 100} {
-		part := make([]spread, len(factors))
+		part := make([]sample, len(factors))
 		for trial := range trials {
 			run := uint64(1000*d + trial)
 			s := newLinear(run, d).sample(100 * d)
@@ -304,8 +304,8 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 		covers, widths := make([]line, len(names)), make([]line, len(names))
 		var cells [][]string
 		for _, total := range totals {
-			covered, width := make([]spread, len(names)), make([]spread, len(names))
-			var ols spread
+			covered, width := make([]sample, len(names)), make([]sample, len(names))
+			var ols sample
 			for run := range f.runs {
 				l := newLinear(run, d)
 				if f.aniso {

@@ -107,16 +107,28 @@ func (s *sample) add(x float64) {
 	s.square += x * x
 }
 
+func (s *sample) mean() float64 { return s.sum / float64(s.n) }
+
+// error returns the standard error of the mean.
+func (s *sample) error() float64 {
+	n, mean := float64(s.n), s.mean()
+	return math.Sqrt(max(0, s.square/n-mean*mean) / max(1, n-1))
+}
+
+// String is the mean with its error, as many digits as the error has two of.
+func (s *sample) String() string {
+	places := max(2, 1-int(math.Floor(math.Log10(max(s.error(), 1e-9)))))
+	return fmt.Sprintf("%.*f ± %.*f", places, s.mean(), places, s.error())
+}
+
 // statistic returns the mean and 1.96 standard errors, times scale, to nine digits: all
 // that a file need hold.
 func (s *sample) statistic(scale float64) statistic {
 	if s.n == 0 {
 		return statistic{Failed: s.failed}
 	}
-	n := float64(s.n)
-	mean := s.sum / n
-	half := 1.96 * math.Sqrt(max(0, s.square/n-mean*mean)/max(1, n-1))
-	return statistic{Mean: digits(mean * scale), Half: digits(half * scale), Failed: s.failed}
+	half := 1.96 * s.error()
+	return statistic{Mean: digits(s.mean() * scale), Half: digits(half * scale), Failed: s.failed}
 }
 
 // digits rounds to nine digits.

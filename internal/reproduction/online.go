@@ -206,8 +206,8 @@ Approximate intervals of level 95 %% for w* from batched means of the iterates, 
 		bands int
 		eta0  float64
 	}{{"16 bands, η₀ = 0.3 (default)", 16, 0.3}, {"16 bands, η₀ = 0.1", 16, 0.1}, {"independent noise, η₀ = 0.3, batches of 400", 1, 0.3}} {
-		covered := make([]spread, len(at))
-		var width spread
+		covered := make([]sample, len(at))
+		var width sample
 		for run := range runs {
 			cfg := sgd.Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1, Bands: s.bands, Eta0: s.eta0}
 			if s.bands == 1 {
@@ -246,7 +246,7 @@ Approximate intervals of level 95 %% for w* from batched means of the iterates, 
 			cell := "none yet"
 			if n := covered[i].n; n > 0 {
 				cell = covered[i].String()
-				void += runs - int(n)
+				void += runs - n
 			}
 			row = append(row, cell)
 		}

@@ -136,25 +136,3 @@ func (o *online) next(l *linear) (map[string][]float64, error) {
 	}
 	return values, nil
 }
-
-// spread is a sample's mean and error.
-type spread struct{ n, sum, squares float64 }
-
-func (s *spread) add(x float64) {
-	s.n++
-	s.sum += x
-	s.squares += x * x
-}
-
-func (s *spread) mean() float64 { return s.sum / s.n }
-
-// error returns the standard error of the mean.
-func (s *spread) error() float64 {
-	m := s.mean()
-	return math.Sqrt(max(0, s.squares/s.n-m*m) / (s.n - 1))
-}
-
-func (s *spread) String() string {
-	digits := max(2, 1-int(math.Floor(math.Log10(max(s.error(), 1e-9)))))
-	return fmt.Sprintf("%.*f ± %.*f", digits, s.mean(), digits, s.error())
-}
