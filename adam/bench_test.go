@@ -9,11 +9,12 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/rival"
+	"streamdp/matfact"
 )
 
 // BenchmarkStep measures the end of a step: keys, transcript, noise, moments,
-// parameters and the release. Its rival draws as much secure noise alone and moves
-// as many parameters by an Adam that protects nothing; both on all processors that
+// parameters and the release. Its rival draws the same noise alone, correlated where
+// ours is, and moves as many parameters by an Adam that protects nothing; both on all processors that
 // they can use, which for the rival is one, so one is what both have here.
 // BenchmarkScaling has the processors.
 func BenchmarkStep(b *testing.B) {
@@ -29,13 +30,17 @@ func BenchmarkStep(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s/d=%d", c.Method, or(c.Factorization, "identity"), d), func(b *testing.B) {
 				e := benchmarked(b, c)
 				noise, step := keyed(b, 1), uint64(0)
-				plain := newPlainAdam(b, d, e.second != nil)
+				name, plain := "noise+adam", newPlainAdam(b, d, e.second != nil)
+				if e.shards[0].shapers[0] != nil {
+					name = "shaped+adam" // as much noise, correlated likewise
+					plain.shape(e)
+				}
 				rival.Compare(b, d, func() {
 					step++
 					if _, err := e.Close(noise(step)); err != nil {
 						b.Fatal(err)
 					}
-				}, "noise+adam", plain.step)
+				}, name, plain.step)
 			})
 		}
 	}
@@ -63,6 +68,35 @@ type plainAdam struct {
 	w           []int64
 	m, v, theta []float64
 	i           float64
+
+	cursor  dp.Cursor
+	shapers []matfact.Shaper // of shards, nil for independent noise
+	predict []float64
+}
+
+// shape correlates the noise as e does, in shards of the same size.
+func (p *plainAdam) shape(e *Estimator) {
+	p.predict = make([]float64, shardSize)
+	for _, s := range e.shards {
+		p.shapers = append(p.shapers, e.factors.first.NewShaper(s.to-s.from))
+	}
+}
+
+// draw draws the noise of a step.
+func (p *plainAdam) draw(row dp.Row) {
+	sd := []float64{1 << 24}
+	if p.shapers == nil {
+		dp.RoundRow(p.w, row, sd, nil, 1)
+		return
+	}
+	p.cursor.Open(row)
+	for i, shaper := range p.shapers {
+		from := i * shardSize
+		w := p.w[from:min(from+shardSize, len(p.w))]
+		r := shaper.Predict(p.predict[:len(w)])
+		p.cursor.Round(w, from, sd, p.predict[:len(w)], r)
+		shaper.Push(w)
+	}
 }
 
 func newPlainAdam(b testing.TB, d int, two bool) *plainAdam {
@@ -82,7 +116,7 @@ func newPlainAdam(b testing.TB, d int, two bool) *plainAdam {
 
 func (p *plainAdam) step() {
 	for _, row := range p.rows {
-		dp.RoundRow(p.w, row, []float64{1 << 24}, nil, 1)
+		p.draw(row)
 	}
 	const beta1, beta2, eps, rate = 0.9, 0.999, 1e-8, 1e-3
 	p.i++

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"math"
+	"slices"
 
 	"streamdp/internal/bin"
 	"streamdp/matfact"
@@ -37,7 +38,7 @@ func (e *Estimator) identify() (uint64, error) {
 // step is in it. Where noise is correlated it is as secret as the gradients:
 // whoever has it can subtract the noise.
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
-	w := &bin.Writer{B: b}
+	w := &bin.Writer{B: slices.Grow(b, int(e.Sizes().State))}
 	w.Byte(stateVersion)
 	w.Uint(e.fingerprint)
 	w.Uint(e.step)

@@ -312,13 +312,14 @@ func (l Lattice) Radius(d int) float64 {
 }
 
 // Accumulate adds the nearest lattice point k of scale·x to sum, scale in
-// lattice units, if ‖k‖₂ ≤ K, tested exactly. Otherwise it leaves sum as it was and
+// lattice units, if ‖k‖₂ ≤ K. Otherwise it leaves sum as it was and
 // returns false. A vector within Radius is always added.
 //
 // All numbers are integers below 2⁵³, which float64 adds without rounding in any
 // order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
-// squares are exact as well while their sum is, and what is larger than K² is so in
-// float64 too. sum and x have equal length.
+// squares are exact as well while their sum is, so for K ≤ 2²⁶ the test is. For larger K
+// they are rounded, and it gives away what they may err by: less than Radius leaves. sum
+// and x have equal length.
 //
 // Privacy: as Quantise; the caller clips, the test makes sure of it.
 // Cost: O(d), one pass, no allocation.
@@ -341,8 +342,11 @@ func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 		sum[i] += k
 		even += float64(k * k)
 	}
-	square := even + odd
-	if square <= float64(l.K)*float64(l.K) {
+	square, limit := even+odd, float64(l.K)*float64(l.K)
+	if l.K > 1<<26 {
+		limit *= 1 - float64(n+8)*0x1p-53
+	}
+	if square <= limit {
 		return true
 	}
 	if !(square < 1<<100) {

@@ -299,6 +299,28 @@ func TestAccumulateFarOutside(t *testing.T) {
 	}
 }
 
+// TestAccumulateRounds: on the finest lattices squares are rounded, and what is longer
+// than K is refused all the same.
+func TestAccumulateRounds(t *testing.T) {
+	l := Lattice{Exp: -30, K: 1 << 30}
+	for _, d := range []int{3, 40, 4000, 1 << 20} {
+		x := make([]float64, d)
+		for i := range 12 {
+			x[0] = float64(l.K)
+			for j := 2; j < d; j += 2 { // added after K², where they are lost
+				x[j] = float64(i)
+			}
+			if i > 0 && l.Accumulate(make([]float64, d), x, 1) {
+				t.Errorf("%d coordinates: a vector beyond K is added", d)
+			}
+			x[0] = l.Radius(d) - float64(i)*math.Sqrt(float64(d))
+			if !l.Accumulate(make([]float64, d), x, 1) {
+				t.Errorf("%d coordinates: a vector within Radius is refused", d)
+			}
+		}
+	}
+}
+
 // BenchmarkAccumulate measures quantising a record into a sum in one pass.
 func BenchmarkAccumulate(b *testing.B) {
 	for _, d := range []int{10, 100} {

@@ -18,7 +18,7 @@ import (
 //	w_{t+1} = w_t − η_t(ζ_t/b_t)(Σ_i clip(g_i/ζ_t) + [C⁻¹Z]_t),   clip(u) = u·min(1, 1/‖u‖)
 //
 // projected onto the ball of the radius, an average of the last iterates with
-// standard errors and confidence intervals, and the clip norm ζ_t. Z has
+// standard errors and approximate confidence intervals, and the clip norm ζ_t. Z has
 // independent entries N(0, τ²), τ = S‖C‖/μ_g with S = 1 under zero-out and 2 under
 // replacement. Noise is shaped in units of ζ_t: whatever ζ_t, η_t and b_t do, the
 // sums and C⁻¹Z are those of one matrix mechanism. Then,

@@ -38,6 +38,10 @@ func (g *gradients) open(zeta float64) {
 // would leave the range of float64.
 const tiny = 1e-280
 
+// faint is the residual below which its square has lost digits, or all of them, so
+// that a gradient of any norm could pass for one below ζ.
+const faint = 0x1p-500
+
 // add adds the gradient rx·shrink of features x, where square is ‖x·shrink‖².
 func (g *gradients) add(x []float64, r, square, shrink float64) {
 	g.lattice.Accumulate(g.sum, x, g.scale(r, square)*shrink)
@@ -46,15 +50,24 @@ func (g *gradients) add(x []float64, r, square, shrink float64) {
 // scale returns the factor that makes features of squared norm square the clipped
 // gradient in lattice steps, and counts the record.
 func (g *gradients) scale(r, square float64) float64 {
-	switch {
-	case square < tiny:
+	if square < tiny {
 		g.inside++
 		return 0
-	case float64(float64(r*r)*square) <= g.square:
-		g.inside++
-		return float64(r * g.whole)
 	}
-	return math.Copysign(g.one/math.Sqrt(square), r)
+	if math.Abs(r) < faint && float64(math.Abs(r)*math.Sqrt(square)) > math.Sqrt(g.square) {
+		return math.Copysign(g.one/math.Sqrt(square), r)
+	}
+	// Whether a record is clipped is what no processor predicts: a choice between
+	// integers is compiled without a branch.
+	factor := math.Float64bits(math.Copysign(g.one/math.Sqrt(square), r))
+	whole := math.Float64bits(float64(r * g.whole))
+	inside := int64(0)
+	if float64(float64(r*r)*square) <= g.square {
+		factor = whole
+		inside = 1
+	}
+	g.inside += inside
+	return math.Float64frombits(factor)
 }
 
 // integers returns the sum. It is valid until the next call.

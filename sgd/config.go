@@ -78,7 +78,7 @@ type Config struct {
 	Restart *bool `toml:"restart"`
 	// Radius is the bound on the norm of the iterates. Required.
 	Radius float64 `toml:"radius"`
-	// Intervals asks for standard errors and confidence intervals. Default true.
+	// Intervals asks for standard errors and approximate confidence intervals. Default true.
 	Intervals *bool `toml:"intervals"`
 	// Level is that of the intervals, in (0, 1). Default 0.95.
 	Level float64 `toml:"level"`

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"sync"
 
 	"streamdp/dp"
 	"streamdp/internal/fault"
@@ -262,12 +263,25 @@ func (p *Plan) rules(cfg *Config, mu float64) {
 	}
 	if *cfg.Intervals {
 		p.BatchMeans = uint64(math.Ceil(9 / cfg.Eta0))
-		p.Student = make([]float64, batchesMost)
-		for n := intervalsLeast; n < batchesMost; n++ {
-			p.Student[n] = StudentQuantile((1+cfg.Level)/2, float64(n-1))
-		}
+		p.Student = slices.Clone(students(cfg.Level))
 	}
 }
+
+// students returns the quantiles of Plan.Student. Every restart of a daemon asks for
+// those of the same few levels again, and they are most of what a plan costs.
+func students(level float64) []float64 {
+	if q, ok := quantiles.Load(level); ok {
+		return q.([]float64)
+	}
+	q := make([]float64, batchesMost)
+	for n := intervalsLeast; n < batchesMost; n++ {
+		q[n] = StudentQuantile((1+level)/2, float64(n-1))
+	}
+	quantiles.Store(level, q)
+	return q
+}
+
+var quantiles sync.Map // of a level; never changed
 
 // intervalsLeast is the number of means from which intervals are published.
 const intervalsLeast = 5

@@ -217,8 +217,12 @@ var accountings = map[string][]Accounting{
 // Defaults to have run.
 func (c *Config) Validate() error {
 	var l fault.List
-	l.Check(positive(c.ClipX), "clip_x", "must be positive and finite", c.ClipX)
-	l.Check(positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
+	bounded := func(key string, x float64, or string) {
+		l.Check(positive(x), key, "must be positive and finite"+or, x)
+		l.Check(!positive(x) || x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
+	}
+	bounded("clip_x", c.ClipX, "")
+	bounded("clip_y", c.ClipY, "")
 	if len(c.Columns) > 0 {
 		l.Check(c.target() >= 0, "target", "must be one of the columns", c.Target)
 	}
@@ -257,7 +261,9 @@ func (c *Config) Validate() error {
 	least := c.features() + 2
 	l.Check(c.Rows == 0 || c.Rows >= least && c.Rows <= 1<<20, "rows", fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
 	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
-	l.Check(c.ResidualClip == 0 || positive(c.ResidualClip), "residual_clip", "must be positive and finite, or 0 (clip_y)", c.ResidualClip)
+	if c.ResidualClip != 0 {
+		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
+	}
 	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
 	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)

@@ -48,6 +48,13 @@ func clip(dst, x []float64, bound float64) bool {
 	norm, ok := norm(x)
 	if norm > bound {
 		scale := bound / norm
+		if scale < 0x1p-900 {
+			// The quotient may have lost digits, or all of them: shorten twice.
+			for j, v := range x {
+				dst[j] = math.Ldexp(v, -600)
+			}
+			return clip(dst, dst, bound)
+		}
 		for j, v := range x {
 			dst[j] = float64(v * scale)
 		}

@@ -156,24 +156,27 @@ func laplace(word uint64) float64 {
 
 // releaseLaplace returns x − scale·z on a lattice, for an x whose sensitivity is
 // scale/ω and whose arithmetic errs by at most err; rounding and err move it upwards.
+// What they add to the sensitivity is added to the scale as well, and the result moved
+// up by τ of that: so τ scales above it are τ of those that the noise has.
 //
 // Privacy: that of a Laplace mechanism of scale ω times the sensitivity, but for the
 // float64 that the draw is computed in.
-func releaseLaplace(n dp.Noise, array string, x, err, scale, omega float64, bits int) (float64, error) {
+func releaseLaplace(n dp.Noise, array string, x, err, scale, omega, tau float64, bits int) (float64, error) {
 	if scale == 0 { // x does not depend on the data
 		return err, nil
 	}
 	_, e := math.Frexp(min(scale, scale/omega))
 	exp := e - 1 - bits
 	step := math.Ldexp(1, exp)
-	scale *= 1 + (2*err+step)*omega/scale*(1+0x1p-40)
-	k := math.Floor(math.Ldexp(x, -exp) + 0.5)
-	if !(math.Abs(k) < 1<<61) || !(math.Ldexp(45*scale, -exp) < 1<<61) {
+	more := (2*err + step) * omega * (1 + 0x1p-40)
+	scale *= 1 + more/scale
+	if !(math.Ldexp(45*scale, -exp) < 1<<61) {
 		return 0, errFailed
 	}
-	z := laplace(n.Row(array, []int64{int64(k)}).Word(0))
+	k := nearest(x, exp)
+	z := laplace(n.Row(array, []int64{k}).Word(0))
 	w := math.Floor(-math.Ldexp(scale*z, -exp) + 0.5)
-	return math.Ldexp(float64(int64(k)+int64(w)), exp) + step + err, nil
+	return math.Ldexp(float64(k+int64(w)), exp) + step + err + float64(more*tau*(1+0x1p-40)), nil
 }
 
 // fastSolver is fast iterative Hessian mixing: [ihmSolver] with sketches X̃ = S_G·Z + η̃ξ
@@ -210,7 +213,7 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 		upper := sum.Upper()
 		err := eigenError(k2+w.Len(), d, 1)
 		found, failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d), func(array string, x, scale float64) (float64, error) {
-			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, err, scale, s.fast.Omega, bits)
+			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, err, scale, s.fast.Omega, s.fast.Tau, bits)
 		})
 		if failed != nil {
 			return nil, 0, failed

@@ -70,7 +70,7 @@ func TestGoldenReleases(t *testing.T) {
 			}
 		}
 	}
-	const want = "cd3cc344a20c6151f1fdb5b0a96021ede577e352242887e23003f228588fdc90"
+	const want = "7aba4f814e9cc7ef7db41dff6b9cec3e1e6a7a199fa42305017bdb5549a86e33"
 	if got := hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("releases hash to %s, want %s", got, want)
 	}

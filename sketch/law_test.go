@@ -146,7 +146,7 @@ func TestLaplace(t *testing.T) {
 	var released []float64
 	noise := newQuick(6)
 	for range 20_000 {
-		v, err := releaseLaplace(noise, "m", 10, 0, scale, omega, 24)
+		v, err := releaseLaplace(noise, "m", 10, 0, scale, omega, 0, 24)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,8 +155,62 @@ func TestLaplace(t *testing.T) {
 	if err := stattest.KolmogorovSmirnov(released, cdf, stattest.Alpha); err != nil {
 		t.Error(err)
 	}
-	if v, err := releaseLaplace(noise, "m", 1e-17, 0.25, 0, omega, 24); err != nil || v != 0.25 {
+	if v, err := releaseLaplace(noise, "m", 1e-17, 0.25, 0, omega, 3, 24); err != nil || v != 0.25 {
 		t.Errorf("what does not depend on data is released as %g: %v", v, err)
+	}
+}
+
+// TestBounds: bounds of λ_min and m̂ fail no oftener than their τ says, also where
+// arithmetic errs so much, as over windows of 2³¹ rows, that the noise is half as large
+// again as it would be without.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
+	noise := newQuick(7)
+	gaussian, exponential := 0, 0
+	const tau, laplaceTau = 2.5, 4.0
+	for range draws {
+		level, e := lower(noise, "l", x, err, 1, scale, tau, 24)
+		if e != nil {
+			t.Fatal(e)
+		}
+		if level > x {
+			gaussian++
+		}
+		above, e := releaseLaplace(noise, "m", x, err, scale, scale, laplaceTau, 24)
+		if e != nil {
+			t.Fatal(e)
+		}
+		if above+scale*laplaceTau < x {
+			exponential++
+		}
+	}
+	for _, c := range []struct {
+		what  string
+		found int
+		most  float64
+	}{{"λ_min", gaussian, upperTail(tau)}, {"m̂", exponential, math.Exp(-laplaceTau) / 2}} {
+		if most := c.most * draws; float64(c.found) > most+6.2*math.Sqrt(most) {
+			t.Errorf("%d of %d bounds of %s fail, must be at most %.0f", c.found, draws, c.what, most)
+		}
+	}
+}
+
+// TestFarOut: a number that the lattice does not hold is no failure, which would show
+// that it is there.
+func TestFarOut(t *testing.T) {
+	t.Parallel()
+	for _, x := range []float64{1e13, -1e13, 1e300, -1e300} {
+		v, err := releaseVector(zeroNoise{}, "v", []float64{x, 3}, 1, 0, 2, 24)
+		if err != nil {
+			t.Fatalf("%g fails: %v", x, err)
+		}
+		if v[1] != 3 || v[0] != math.Copysign(0x1p37, x) && v[0] != x {
+			t.Errorf("%g and 3 are released as %g", x, v)
+		}
+		if v, err := releaseLaplace(newQuick(1), "m", x, 0, 3, 6, 1, 24); err != nil || math.Signbit(v) != math.Signbit(x) {
+			t.Errorf("%g is released as %g: %v", x, v, err)
+		}
 	}
 }
 

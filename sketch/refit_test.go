@@ -3,7 +3,9 @@ package sketch
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -417,11 +419,13 @@ func TestForeignPlans(t *testing.T) {
 	for name, c := range configs() {
 		plan := mustRefit(t, c, generous).Plan()
 		for i := range plan.numbers() {
-			p := plan
-			if x := p.numbers()[i]; *x != 0 {
-				*x *= 1 + 1e-6
-				if _, err := Adopt(c, generous, p); err == nil {
-					t.Errorf("%s: number %d of the plan changed", name, i)
+			for _, factor := range []float64{1 + 1e-6, 1 + 1e-10, 1 - 1e-10} {
+				p := plan
+				if x := p.numbers()[i]; *x != 0 {
+					*x *= factor
+					if _, err := Adopt(c, generous, p); err == nil {
+						t.Errorf("%s: number %d of the plan changed by %g", name, i, factor-1)
+					}
 				}
 			}
 		}
@@ -468,6 +472,8 @@ func TestFaults(t *testing.T) {
 	check(func(c *Config) { c.Target = "z" }, "target")
 	check(func(c *Config) { c.Columns = []string{"y"}; no := false; c.Intercept = &no }, "columns")
 	check(func(c *Config) { c.Stride = 100 }, "stride")
+	check(func(c *Config) { c.ClipX, c.ClipY = 1e-310, 1e300 }, "clip_x", "clip_y")
+	check(func(c *Config) { c.Solver, c.ResidualClip = "ihm", 1e-200 }, "residual_clip")
 	check(func(c *Config) { c.Solver = "ols" }, "solver")
 	check(func(c *Config) { c.Accounting = RDP }, "accounting")
 	check(func(c *Config) { c.Solver, c.Accounting = "fast-ihm", Exact }, "accounting")
@@ -519,4 +525,56 @@ func FuzzState(f *testing.F) {
 			t.Errorf("%x reads as %x: %v", data, again, err)
 		}
 	})
+}
+
+// TestRowsInTheBall: rows of the window are in the unit ball exactly, whatever a record
+// holds and whatever its bounds are: sketches rest on it, which test no integers.
+func TestRowsInTheBall(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(16, 17))
+	check := func(what string, row []float64, y float64) {
+		t.Helper()
+		sum := new(big.Float).SetPrec(4096)
+		for _, v := range row {
+			f := new(big.Float).SetPrec(4096).SetFloat64(v)
+			sum.Add(sum, f.Mul(f, f))
+		}
+		if sum.Cmp(big.NewFloat(1)) > 0 || !(math.Abs(y) <= 1) {
+			excess, _ := sum.Float64()
+			t.Errorf("%s: squared norm %.17g, target %g", what, excess, y)
+		}
+	}
+	for _, clip := range []float64{1e-60, 1e-15, 1e-3, 0.7, 1, 3, 1e60} {
+		for _, intercept := range []bool{false, true} {
+			c := Config{Solver: "linmix", Target: "y", Columns: []string{"a", "y", "b", "c"}, ClipX: clip, ClipY: 1 / clip, Window: 10, Intercept: &intercept}
+			r := mustRefit(t, c, generous)
+			for range 1000 {
+				row := make([]float64, 4)
+				size := math.Ldexp(1, source.IntN(2090)-1070) // up to 2¹⁰¹⁹
+				if source.IntN(3) == 0 {
+					size = clip
+				}
+				for j := range row {
+					row[j] = 16 * size * (2*source.Float64() - 1)
+				}
+				y, ok := r.features(row)
+				if !ok {
+					t.Fatalf("%g is refused", row)
+				}
+				check(fmt.Sprintf("clip_x %g, record %g", clip, row), r.row, y)
+				d := NewData(4, 1)
+				d.Add(row, y)
+				check(fmt.Sprintf("row %g", row), d.row(0), y)
+			}
+			for _, row := range [][]float64{
+				{math.MaxFloat64, math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64}, {5e-324, -5e-324, 0, 5e-324}, {clip, 0, math.Copysign(0, -1), 0},
+			} {
+				y, ok := r.features(row)
+				if !ok {
+					t.Fatalf("%g is refused", row)
+				}
+				check(fmt.Sprintf("clip_x %g, record %g", clip, row), r.row, y)
+			}
+		}
+	}
 }

@@ -7,24 +7,23 @@ import (
 )
 
 // releaseVector returns x with Gaussian noise of standard deviation sd in each
-// coordinate, and a little more, on a lattice: x is rounded to integers, the noise is
-// a rounded Gaussian.
+// coordinate, and a little more, see [deviation], on a lattice: x is rounded to
+// integers, the noise is a rounded Gaussian. An x beyond 61 bits of the lattice is moved
+// to their end, which moves no two of them apart: whether it was is no event that could
+// be seen.
 //
 // Privacy: for an x that moves by at most sensitivity in norm, and whose own
 // arithmetic errs by at most err in norm, it is (sensitivity/sd)-Gaussian-private.
-// Errors: numbers beyond 62 bits of the lattice.
+// Errors: noise beyond 51 bits of the lattice, whatever x.
 func releaseVector(n dp.Noise, array string, x []float64, sensitivity, err, sd float64, bits int) ([]float64, error) {
-	_, e := math.Frexp(min(sensitivity, sd))
-	exp := e - 1 - bits
-	moves := sensitivity + 2*err + math.Sqrt(float64(len(x)))*math.Ldexp(1, exp)
-	units := math.Ldexp(sd*(moves/sensitivity)*(1+0x1p-40), -exp)
+	raised, exp := deviation(len(x), sensitivity, err, sd, bits)
+	units := math.Ldexp(raised, -exp)
+	if !(14*units < 1<<51) {
+		return nil, errFailed
+	}
 	hidden := make([]int64, len(x))
 	for j, v := range x {
-		k := math.Floor(math.Ldexp(v, -exp) + 0.5)
-		if !(math.Abs(k) < 1<<61) || !(14*units < 1<<51) {
-			return nil, errFailed
-		}
-		hidden[j] = int64(k)
+		hidden[j] = nearest(v, exp)
 	}
 	noise := make([]int64, len(x))
 	dp.RoundRow(noise, n.Row(array, hidden), []float64{units}, nil, 1)
@@ -33,6 +32,28 @@ func releaseVector(n dp.Noise, array string, x []float64, sensitivity, err, sd f
 		noisy[j] = math.Ldexp(float64(k+noise[j]), exp)
 	}
 	return noisy, nil
+}
+
+// nearest returns x in units of 2^exp, rounded, and moved into ±2⁶¹.
+func nearest(x float64, exp int) int64 {
+	const most = 1 << 61
+	switch k := math.Floor(math.Ldexp(x, -exp) + 0.5); {
+	case k > most:
+		return most
+	case k > -most:
+		return int64(k)
+	}
+	return -most
+}
+
+// deviation returns the standard deviation of the noise of releaseVector in each of d
+// coordinates, and the exponent of its lattice's step: sd, raised by what arithmetic and
+// the lattice add to the sensitivity.
+func deviation(d int, sensitivity, err, sd float64, bits int) (raised float64, exp int) {
+	_, e := math.Frexp(min(sensitivity, sd))
+	exp = e - 1 - bits
+	moves := sensitivity + 2*err + math.Sqrt(float64(d))*math.Ldexp(1, exp)
+	return sd * (moves / sensitivity) * (1 + 0x1p-40), exp
 }
 
 // bitsOf returns the float64 bits of the numbers that a sketch's noise multiplies:
@@ -51,7 +72,9 @@ func bitsOf(parts ...[]float64) []int64 {
 //
 //	λ̃ = max(0, λ − sd·(τ − Z)),  Z ~ N(0, 1)
 //
-// on a lattice. bound is by how much λ moves, sd and the result are in its units.
+// on a lattice. bound is by how much λ moves, sd and the result are in its units. Z and
+// τ both count the deviation that the noise has, which is more than sd where arithmetic
+// errs: a τ of the smaller one would stand for another probability.
 //
 // Privacy: (bound/sd)-Gaussian-private, under either adjacency: λ_min(XᵀX) moves by at
 // most ‖x‖², by Weyl's inequality.
@@ -60,8 +83,9 @@ func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits i
 	if e != nil {
 		return 0, e
 	}
+	raised, _ := deviation(1, bound, err, sd, bits)
 	rounding := 2 * math.Ldexp(min(bound, sd), -bits)
-	return max(0, noisy[0]-sd*tau-rounding-err), nil
+	return max(0, noisy[0]-float64(raised*tau*(1+0x1p-50))-rounding-err), nil
 }
 
 // roundPublic rounds coefficients of a sketch's solution to multiples of 2⁻²⁰ in the

@@ -334,38 +334,71 @@ func wholeOf(list []published, step uint64) string {
 	return b.String()
 }
 
-// TestOwnSize publishes a release above what topics take by default without any
-// test's limit.
+// TestOwnSize publishes releases above what topics take by default, from a state that
+// goes to slots, without any test's limit, and goes on where it was ended.
 func TestOwnSize(t *testing.T) {
 	t.Parallel()
-	const dim = 100_000
+	large(t, 250_000, 3)
+}
+
+// TestTenMillion is TestOwnSize with ten million parameters, whose gradients take 40 MB
+// each. It takes half a minute and, with the broker and what is read back, 5 GB, and
+// runs with STREAMDP_SLOW=1.
+func TestTenMillion(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
+	}
+	large(t, 10_000_000, 119)
+}
+
+// large publishes two steps of dim parameters, in so many messages each, by two
+// daemons one after the other.
+func large(t *testing.T, dim, messages int) {
 	r := newRig(t, with(gradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`, `codec = "float32"`,
 		`topic = "orders.dp" }`, `topic = "orders.dp", encoding = "base64" }`, "step   = 4", "step = 1"))
+	setTopicConfig(t, r, "orders", "max.message.bytes", fmt.Sprint(4*dim+1000))
 	value := make([]byte, 4*dim)
 	for i := range dim {
 		binary.LittleEndian.PutUint32(value[4*i:], math.Float32bits(float32(i%7)))
 	}
-	r.post(kafka.Message{Value: value, Headers: stepHeader(0), Time: time.UnixMilli(1)})
-	x := r.start()
-	x.published(1)
-	if code, body := x.get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
-		t.Errorf("the API shows pieces: %d %.100s", code, body)
+	var all []published
+	for step := range uint64(2) {
+		r.post(kafka.Message{Value: value, Headers: stepHeader(step), Time: time.UnixMilli(1)})
+		x := r.start()
+		x.published(step + 1)
+		if code, body := x.get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
+			t.Errorf("the API shows pieces: %d %.100s", code, body)
+		}
+		x.end()
+		if info, err := os.Stat(r.file("checkpoint.0")); err != nil || info.Size() < int64(24*dim) {
+			t.Errorf("the state is in no slot: %v", err)
+		}
+		list := r.output("orders.dp")
+		if len(list) != messages*int(step+1) {
+			t.Fatalf("%d messages of %d steps", len(list), step+1)
+		}
+		if at := releaseEnd([]byte(list[0].value)); at != 1 {
+			t.Errorf("the first piece ends with offset %d", at)
+		}
+		if at := releaseEnd([]byte(list[1].value)); at != -1 {
+			t.Errorf("the second piece ends with offset %d", at)
+		}
+		all = assembled(t, list, r.records("orders.dp"))
 	}
-	x.end()
-	list := r.output("orders.dp")
-	if len(list) != 2 {
-		t.Fatalf("%d messages", len(list))
+	if len(all) != 2 {
+		t.Fatalf("%d releases", len(all))
 	}
-	all := assembled(t, list, r.records("orders.dp"))
 	conforms(t, all[0].value)
-	if theta := data(t, all[0].value, "parameters"); len(theta) != dim {
-		t.Errorf("%d parameters", len(theta))
+	one, two := data(t, all[0].value, "parameters"), data(t, all[1].value, "parameters")
+	var moved, same float64
+	for j := range two {
+		if two[j] != one[j] {
+			moved++
+		}
+		same += two[j] * one[j]
 	}
-	if at := releaseEnd([]byte(list[0].value)); at != 1 {
-		t.Errorf("the first piece ends with offset %d", at)
-	}
-	if at := releaseEnd([]byte(list[1].value)); at != -1 {
-		t.Errorf("the second piece ends with offset %d", at)
+	if len(one) != dim || len(two) != dim || moved < float64(dim)*0.99 || same <= 0 {
+		t.Errorf("%d and %d parameters, %g of them moved", len(one), len(two), moved)
 	}
 }
 

@@ -314,6 +314,8 @@ func TestCoreSplits(t *testing.T) {
 			least = 20 // most boundaries of a search release nothing: what was not committed is long
 		case slices.Contains(machineRefits, toml):
 			rounds, least = 3, 20 // a restart calibrates
+		case slices.Contains(machineRegressions, toml):
+			rounds = 3 // the same, for less
 		}
 		for round := range rounds {
 			got := newMachine(t, toml, 1)

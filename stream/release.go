@@ -114,7 +114,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 		what = "replacing one record by " + absent(s) + ", or the reverse"
 	}
 	if m.offline {
-		return offlineStatements(s, m, what)
+		return offlineStatements(s, m, what, sketched)
 	}
 	all := []string{
 		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
@@ -126,10 +126,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 			m.LimitEpsilon, m.LimitDelta, AtMost(m.ChargedEpsilonAtOpen)),
 		"The number, position, arrival time and transaction status of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256) and holds against anyone without the noise key; the operator is trusted.",
-		"Finite precision: exact (lattice).",
-	}
-	if sketched {
-		all[len(all)-1] = "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
+		finitePrecision(sketched),
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
 		all = append(all, approximateIntervals)
@@ -144,7 +141,7 @@ func statements(s *config.Stream, m *manifest, sketched bool) []string {
 }
 
 // offlineStatements are those of a Replay.
-func offlineStatements(s *config.Stream, m *manifest, what string) []string {
+func offlineStatements(s *config.Stream, m *manifest, what string, sketched bool) []string {
 	all := []string{
 		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: record).",
 			s.Privacy.Epsilon, s.Privacy.Delta, what),
@@ -152,7 +149,7 @@ func offlineStatements(s *config.Stream, m *manifest, what string) []string {
 		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its (epsilon, delta) again, and no ledger has counted it.",
 		"The number and position of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256); the noise key was drawn for this run and is forgotten.",
-		"Finite precision: exact (lattice).",
+		finitePrecision(sketched),
 	}
 	if s.SGD != nil && *s.SGD.Intervals {
 		all = append(all, approximateIntervals)
@@ -161,6 +158,14 @@ func offlineStatements(s *config.Stream, m *manifest, what string) []string {
 		all = append(all, "INSECURE: the noise follows from a published number. Nothing is protected.")
 	}
 	return all
+}
+
+// finitePrecision says whether the guarantee holds for the numbers that are computed.
+func finitePrecision(sketched bool) string {
+	if sketched {
+		return "Finite precision: not proven (sketch). The noise of sketches multiplies records in floating point, for which there is no proof; other noise is exact (lattice)."
+	}
+	return "Finite precision: exact (lattice)."
 }
 
 const approximateIntervals = "Intervals are approximate: they rest on the scatter of batches of iterates."

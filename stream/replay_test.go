@@ -176,3 +176,19 @@ func TestReplayMethods(t *testing.T) {
 		}
 	}
 }
+
+// TestReplayStatements: a replay claims no more of its solver's arithmetic than the
+// daemon does.
+func TestReplayStatements(t *testing.T) {
+	t.Parallel()
+	records := slices.Repeat([]string{`{"a":1,"b":2,"c":3}`}, 40)
+	for solver, want := range map[string]string{"newton": "exact (lattice)", "ihm": "not proven (sketch)", "linmix": "not proven (sketch)"} {
+		c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+
+			refitOf("window = 40\nsolver = \""+solver+"\"")))
+		must(t, err)
+		got, _ := replayed(t, c.Streams[0], nil, records)
+		if len(got) != 1 || strings.Count(got[0], "Finite precision: ") != 1 || !strings.Contains(got[0], "Finite precision: "+want) {
+			t.Errorf("%s: %q", solver, got)
+		}
+	}
+}

@@ -42,8 +42,10 @@ func fitCommand(g *globals) *cobra.Command {
 			"(epsilon, delta)-differential privacy. The file may be compressed (.gz) or - for\n" +
 			"standard input. Every cell of the chosen columns is a number; a row in which one\n" +
 			"is not counts as a null record.\n\n" +
-			"Bounds, centre and scale are public constants that you give, never derived from\n" +
-			"the file. Each run costs its epsilon and delta again.\n\nSolvers:\n" + solverList(),
+			"A header is public. auto takes the first line for one where no cell is a number;\n" +
+			"where a record may look so, say --header no. Bounds, centre and scale are public\n" +
+			"constants that you give, never derived from the file. Each run costs its epsilon\n" +
+			"and delta again.\n\nSolvers:\n" + solverList(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
 			for _, name := range []string{"csv", "target", "epsilon", "delta", "adjacency", "clip-x", "clip-y"} {
@@ -109,7 +111,7 @@ type fitResult struct {
 	Epsilon   float64      `json:"epsilon"`
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
-	Seconds   float64      `json:"seconds"`
+	Seconds   float64      `json:"seconds"` // whole ones, without diagnostics
 	Account   string       `json:"accounting"`
 	Note      string       `json:"note,omitempty"`
 	Failure   string       `json:"failure,omitempty"` // of one of several
@@ -201,6 +203,11 @@ func (f *fitFlags) run(d *fitData, s solver) (*fitResult, error) {
 	r.Columns = slices.Delete(slices.Clone(d.names), d.target, d.target+1)
 	r.Epsilon, r.Delta, r.Adjacency = d.params.Epsilon, d.params.Delta, d.params.Adjacency
 	r.Seconds, r.Insecure = time.Since(begun).Seconds(), f.seeded
+	if !f.diagnostics {
+		// How long work took depends on the records; between one multiple and the next
+		// it does not show.
+		r.Seconds = math.Ceil(r.Seconds)
+	}
 	if f.diagnostics {
 		mse := d.mse(r)
 		r.TrainMSE = &mse

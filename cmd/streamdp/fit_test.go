@@ -106,6 +106,31 @@ func TestFitOutput(t *testing.T) {
 	if strings.Contains(out, "squared error") {
 		t.Errorf("an error on the file is printed without being asked for:\n%s", out)
 	}
+	// How long it took is a function of the file, and so are a first line's cells.
+	var r fitResult
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil || r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {
+		t.Errorf("a fit took %g seconds, %v", r.Seconds, err)
+	}
+	file := filepath.Join(t.TempDir(), "x.csv")
+	for line, fault := range map[string]bool{"1,a secret,3": true, "7,,3": true, ",,": false, "u,sold,v": false, "1,2,3": false} {
+		if err := os.WriteFile(file, []byte(line+strings.Repeat("\n1,2,3", 100)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []string{"auto", "no"} {
+			args := with("--csv", file, "--target", "last", "--header", n)
+			if fault && n == "auto" {
+				want(t, exitUsage, "x.csv: the first line has numbers and cells that are none: say --header yes or --header no\n", args...)
+				continue
+			}
+			rows := 101
+			if line != "1,2,3" && n == "auto" {
+				rows = 100
+			}
+			if out := want(t, exitDone, "", args...); !strings.Contains(out, fmt.Sprintf(" on %d rows", rows)) {
+				t.Errorf("%q, header %s:\n%s", line, n, out)
+			}
+		}
+	}
 	out = want(t, exitDone, "not private", with("--solver", "ols", "--insecure-diagnostics")...)
 	if !strings.Contains(out, "accounting none") || !strings.Contains(out, "squared error on the file, not private: 0.2") {
 		t.Errorf("ols prints\n%s", out)

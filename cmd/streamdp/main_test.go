@@ -622,6 +622,7 @@ func TestFeed(t *testing.T) {
 	want(t, exitUsage, "no column", append(slices.Clone(to), "--columns", "zzz", "--csv", file("g.csv", "x,y\n1,2\n"))...)
 	// A line of numbers is no header, and no error shows it.
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n", append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
+	want(t, exitUsage, "no column \"zzz\" among c1, c2\n", append(slices.Clone(to), "--columns", "zzz", "--csv", file("h2.csv", "1.5,word\n"))...)
 	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)
 	want(t, exitFailure, "topic nowhere does not exist", "feed", "--brokers", s.broker.Addr(), "--topic", "nowhere", "--csv", file("j.csv", "1,2\n"))
 

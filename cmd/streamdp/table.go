@@ -66,8 +66,10 @@ func openFile(path string) (r io.Reader, read *counter, size int64, close func()
 }
 
 // openTable opens a CSV file. header is "auto", "yes" or "no"; auto takes the
-// first line for a row where every cell of the chosen columns is a number.
-// columns are names or 1-based numbers, none for all.
+// first line for a row where every cell of the chosen columns is a number, for a
+// header where none is, and refuses what may be either: a damaged record that passed
+// for a header would be published, and the others would be one fewer. columns are names
+// or 1-based numbers, none for all.
 func openTable(path, header string, columns []string) (*table, error) {
 	r, read, size, close, err := openFile(path)
 	if err != nil {
@@ -94,9 +96,13 @@ func openTable(path, header string, columns []string) (*table, error) {
 	isHeader := header == "yes"
 	if header == "auto" {
 		plain, plainErr := pickColumns(numbered, columns)
-		// A line of numbers without the chosen names is data, which no message
+		// A line with numbers and without the chosen names is data, which no message
 		// may show.
-		isHeader = (plainErr != nil || !allNumbers(line, plain)) && (err == nil || !allNumbers(line, all(len(line))))
+		isHeader = (plainErr != nil || !allNumbers(line, plain)) && (err == nil || !anyNumber(line, all(len(line))))
+		if isHeader && plainErr == nil && anyNumber(line, plain) {
+			close()
+			return nil, usagef("%s: the first line has numbers and cells that are none: say --header yes or --header no", path)
+		}
 	}
 	if isHeader {
 		t.header = line
@@ -169,6 +175,15 @@ func allNumbers(line []string, pick []int) bool {
 		}
 	}
 	return true
+}
+
+func anyNumber(line []string, pick []int) bool {
+	for _, i := range pick {
+		if _, ok := number(line[i]); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // number reads a decimal number as the daemon's codecs do.

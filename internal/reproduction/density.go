@@ -192,7 +192,7 @@ func private(method string, run uint64, rows [][]float64, truth *moments.Density
 	if err != nil {
 		return err
 	}
-	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "offline/reproduction", run, [16]byte{}, [32]byte{})
+	keys, err := simulated(run)
 	if err != nil {
 		return err
 	}

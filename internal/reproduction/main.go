@@ -24,7 +24,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, momentStreams, onlineRegression, hessianMixing, fastMixing, windowRefits}
+var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)
@@ -76,14 +76,14 @@ type page struct {
 // keep copies the part under a heading, to the next heading, from the page as it
 // was: it needs data that are no part of the project.
 func (p *page) keep(heading string) error {
-	_, part, found := strings.Cut(p.kept, "\n"+heading+"\n")
+	_, part, found := strings.Cut(p.kept+"## ", "\n"+heading+"\n") // the end is a heading too
 	if !found {
 		return fmt.Errorf("%q is not on the page yet, and STREAMDP_DATA names no folder of data sets to compute it from", heading)
 	}
 	for _, next := range []string{"\n## ", "\n### "} {
 		part, _, _ = strings.Cut(part, next)
 	}
-	p.text("%s\n%s", heading, strings.TrimSuffix(part, "\n"))
+	p.text("%s\n%s", heading, part)
 	return nil
 }
 

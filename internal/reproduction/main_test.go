@@ -63,3 +63,19 @@ func TestFigure(t *testing.T) {
 		}
 	}
 }
+
+// TestKeep: what a run cannot compute stays as it was, to the next heading; a page
+// that does not have it is an error.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	old := "# Page\n\n## One\n\nFirst.\n\n### Two\n\nSecond,\n\n| a |\n\n### Three\n\nThird.\n\n"
+	for heading, want := range map[string]string{"## One": "## One\n\nFirst.\n\n", "### Two": "### Two\n\nSecond,\n\n| a |\n\n", "### Three": "### Three\n\nThird.\n\n"} {
+		p := &page{kept: old}
+		if err := p.keep(heading); err != nil || p.b.String() != want {
+			t.Errorf("%s keeps %q, %v, want %q", heading, p.b.String(), err, want)
+		}
+	}
+	if err := (&page{kept: old}).keep("### Four"); err == nil || !strings.Contains(err.Error(), "STREAMDP_DATA") {
+		t.Errorf("a part that is not there: %v", err)
+	}
+}
