@@ -16,7 +16,7 @@ import (
 // a batch that diverges in any case.
 func TestPlanPace(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand.toml"))
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-amb.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
