@@ -146,7 +146,7 @@ var schema = []key{
 	{path: "stream.NAME.privacy.epsilon", kind: number, flags: required | always, rule: positive, doc: "ε that one epoch costs each record it reads, all releases together."},
 	{path: "stream.NAME.privacy.delta", kind: number, flags: required | always, rule: fraction, doc: "δ of the same."},
 	{path: "stream.NAME.privacy.adjacency", kind: text, flags: required | always, words: []string{"zero-out", "replace"}, doc: "What neighbouring logs differ in: the content of one record, which in the other log is empty (`\"zero-out\"`), or anything else (`\"replace\"`). Number and offsets of records are public in both."},
-	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: required | outside, rule: positive, doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency."},
+	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: required | outside, rule: positive, doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency. Where one of them has a solver with sketches, the first epoch sets a part of the limit aside for them, which covers all streams of the topic together; `plan` shows it."},
 	{path: "stream.NAME.privacy.limit_delta", kind: number, flags: outside, rule: fraction, says: "`delta`", doc: "δ of that limit; at least `delta`."},
 
 	{path: "stream.NAME.user", kind: table, flags: unbuilt, doc: "Protection of all records of a user."},

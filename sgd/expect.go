@@ -64,6 +64,41 @@ func (e *AMB) Expect(iteration uint64) Outlook {
 	}
 }
 
+// Pace says how a regression's steps fit a guess of the features' conditioning.
+type Pace struct {
+	// Condition is the guess: the largest eigenvalue of the features' second moment
+	// over the least that matters.
+	Condition float64 `json:"condition"`
+	// Batch and Search are the slots of a step and of a search, StepSize is η of the
+	// first steps.
+	Batch    uint64  `json:"batch"`
+	Search   uint64  `json:"search"`
+	StepSize float64 `json:"step_size"`
+	// Least is the batch below which iterates diverge, Advised the one that would be
+	// chosen.
+	Least   uint64 `json:"least_batch"`
+	Advised uint64 `json:"advised_batch"`
+	// Settling is the number of steps in which the direction of the least eigenvalue
+	// goes 95 % of its way, if Curvature is the largest one, by the part of the
+	// curvature that clipping leaves.
+	Settling uint64 `json:"settling_steps"`
+}
+
+// Pace returns how the steps fit features of a condition number, at least 1. What it
+// says beyond 1 is a rule of thumb: the noise that a direction bears grows as the
+// root of its eigenvalue.
+func (e *AMB) Pace(condition float64) Pace {
+	p := &e.plan
+	least, want := p.sizes(&e.cfg, p.Mu, e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
+	rate := p.rate(e.cfg.Eta0, p.Batch)
+	_, _, left := clippedMoments(len(e.w), e.cfg.Quantile)
+	return Pace{
+		Condition: condition, Batch: p.Batch, Search: p.Search, StepSize: rate,
+		Least: uint64(math.Ceil(least)), Advised: uint64(math.Ceil(want)),
+		Settling: uint64(math.Ceil(3 * condition / (rate * p.Curvature * left))),
+	}
+}
+
 // before returns the slots of searches before the end of gradient step n.
 func (e *AMB) before(n uint64) uint64 {
 	switch e.cfg.Clip {

@@ -213,21 +213,26 @@ func (p *Plan) searches(cfg *Config, mu float64) error {
 	return nil
 }
 
-// batches chooses the batch, or checks the configured one.
-func (p *Plan) batches(cfg *Config, mu, adjacency, norm float64) error {
+// sizes returns the batch below which the noise of a step, which is in proportion to
+// the error, is larger than what the step corrects, and the batch to choose: four
+// times that, and so much that the noise of an average is no larger than its
+// sampling error, and that of a count small.
+func (p *Plan) sizes(cfg *Config, mu, adjacency, norm, condition float64) (least, want float64) {
 	d, alpha := float64(cfg.features()), 1/mu
 	v := noiseShape(p.Factorization, norm)
 	half := math.Sqrt2 * math.Erfinv(cfg.Quantile) // half the width of the quantile's interval of N(0, 1)
 	strength := adjacency * alpha * half
-	// Below least the noise of a step, which is in proportion to the error, is
-	// larger than what the step corrects; at even the noise of an average is as
-	// large as its sampling error.
-	least := strength * d * v.step * math.Sqrt(cfg.Eta0/(2-cfg.Eta0))
-	even := strength * strength * d * v.average
-	want := max(4*least, 2*even, 20)
+	least = strength * d * v.step * math.Sqrt(cfg.Eta0/(2-cfg.Eta0)) * math.Sqrt(condition)
+	want = max(4*least, 2*strength*strength*d*v.average, 20)
 	if cfg.Clip == "track" {
 		want = max(want, 12*cfg.Kappa*alpha/math.Sqrt(cfg.Fraction))
 	}
+	return least, want
+}
+
+// batches chooses the batch, or checks the configured one.
+func (p *Plan) batches(cfg *Config, mu, adjacency, norm float64) error {
+	least, want := p.sizes(cfg, mu, adjacency, norm, 1)
 	const slots = 1 << 31
 	p.Batch = cfg.Batch
 	if p.Batch == 0 {

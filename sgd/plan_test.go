@@ -238,6 +238,34 @@ func TestExpect(t *testing.T) {
 	}
 }
 
+// TestPace: the batch advised is the one that is chosen, a condition number takes its
+// root of it, and after the steps named the slow direction is near its end.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	const condition = 9
+	sim := simulate(t, 2, Config{ClipX: 5, Intercept: new(bool), Radius: 10, Curvature: 1, Intervals: new(bool), Restart: new(bool)},
+		dp.Params{Epsilon: 30, Delta: 1e-6, Adjacency: dp.ZeroOut}, 5, func(p *Plan) { p.Batch = 400 })
+	one, pace := sim.e.Pace(1), sim.e.Pace(condition)
+	if e := mustNew(t, sim.e.cfg, sim.e.params); e.plan.Batch != one.Advised || pace.Search != e.plan.Search || pace.Batch != 400 {
+		t.Errorf("%+v, chosen are %d and %d", pace, e.plan.Batch, e.plan.Search)
+	}
+	wide := mustNew(t, Config{Method: "amb", Columns: append(names(200), "y"), Target: "y", ClipX: 30, Radius: 10}, params(dp.Replace))
+	if a, b := wide.Pace(1).Least, wide.Pace(4).Least; b < 2*a-1 || b > 2*a || a < 10 {
+		t.Errorf("the least batch goes from %d to %d", a, b)
+	}
+	l := newLinear(3, 2, 0.5)
+	l.deviation, l.w = []float64{1, 1. / 3}, []float64{0, 1}
+	var r *dp.Release
+	for range pace.Settling {
+		r = sim.next(t, l.draw)
+	}
+	left := 1 - value(r, "theta")[1]
+	t.Logf("after %d steps of %.3g %.3g of the way is left", pace.Settling, pace.StepSize, left)
+	if !(left > 0 && left < 0.15) {
+		t.Errorf("after %d steps %g of the way is left", pace.Settling, left)
+	}
+}
+
 // TestExpectGrowth adds up a schedule of doubling batches.
 func TestExpectGrowth(t *testing.T) {
 	t.Parallel()

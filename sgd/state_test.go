@@ -224,3 +224,28 @@ func FuzzState(f *testing.F) {
 		}
 	})
 }
+
+// TestMemory: what is kept grows with the logarithm of the number of steps.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	const d, bands, steps = 10, 16, 1 << 14
+	sim := simulate(t, d, Config{ClipX: 5, Intercept: new(bool), Radius: 10, Curvature: 1, Bands: bands, Batch: 40},
+		dp.Params{Epsilon: 20, Delta: 1e-6, Adjacency: dp.ZeroOut}, 1, nil)
+	l := newLinear(1, d, 1)
+	for n := 1; n <= steps; n++ {
+		sim.next(t, l.draw)
+		if n&(n-1) != 0 || n < 64 {
+			continue
+		}
+		state, err := sim.e.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The average's blocks, the ring, the means of intervals and drift, and what
+		// does not depend on d.
+		most := 8*d*(int(math.Log2(float64(n)))+2+bands+batchesMost+8) + 8*(recentMost+20)
+		if len(state) > most {
+			t.Errorf("after %d steps the state has %d bytes, more than %d", n, len(state), most)
+		}
+	}
+}

@@ -157,20 +157,23 @@ func CalibrateMixing(acc Accounting, p dp.Params, k int) (SketchNoise, error) {
 // may have where λ_min ≥ λ ≥ γ, after a test at γ/√k: the one at which test and sketch
 // together are still (ε, δ)-private.
 //
-// Privacy: k̃ follows from a private λ. The guarantee is (ε, δ) itself; there is no
-// single cost that covers every k̃.
+// Privacy: k̃ follows from a private λ, so test and sketch must be private by themselves,
+// their ε and δ added up, as the paper's calibration has it. The guarantee is (ε, δ)
+// itself; there is no single cost that covers every k̃. That each k̃ by itself is
+// (ε, δ)-private together with the test would be no proof: which of them is drawn goes
+// with what the test has lost already.
+// Errors: another accounting.
 // Source: as [CalibrateMixing], Algorithm 5, with λ in units of the rows' squared norm
 // bound, which it compares without them.
 func dynamicRows(acc Accounting, p dp.Params, n SketchNoise, k int, lambda float64) (int, error) {
-	allowed := func(rows int) (bool, error) {
-		if acc == Paper {
-			spent := classical(p.Delta/3, float64(k), n.Gamma)
-			return sketchWithin(p, rows, lambda, p.Epsilon-spent, p.Delta/3)
-		}
-		c := n.Cost
-		c.Rows, c.Gamma = rows, lambda
-		return within(acc, p, c)
+	if acc != Paper {
+		return 0, fmt.Errorf("accounting is %q, must be %q for rows that follow from a release", acc, Paper)
 	}
+	spent := classical(p.Delta/3, float64(k), n.Gamma)
+	if exact, err := dp.Epsilon(p.Delta/3, 1/n.Test); err != nil || !(exact <= spent) {
+		return 0, errors.Join(err, fmt.Errorf("the paper's calibration does not give the test of λ_min its epsilon, %g", spent))
+	}
+	allowed := func(rows int) (bool, error) { return sketchWithin(p, rows, lambda, p.Epsilon-spent, p.Delta/3) }
 	lo, hi := k, 2*k
 	for {
 		ok, err := allowed(hi)

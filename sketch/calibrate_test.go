@@ -213,3 +213,18 @@ func TestTail(t *testing.T) {
 		}
 	}
 }
+
+// TestDynamicRows: only a sketch with a guarantee of its own may follow from the test.
+func TestDynamicRows(t *testing.T) {
+	t.Parallel()
+	p := params(0.5, 1e-6)
+	for _, acc := range []Accounting{Exact, RDP, Paper} {
+		n, err := CalibrateMixing(acc, p, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := dynamicRows(acc, p, n, 100, 2*n.Gamma); (err == nil) != (acc == Paper) || err == nil && rows <= 100 {
+			t.Errorf("%s: %d rows, %v", acc, rows, err)
+		}
+	}
+}

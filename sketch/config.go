@@ -265,7 +265,7 @@ func (c *Config) Validate() error {
 		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
 	}
 	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
-	l.Check(positive(c.Ratio), "ratio", "must be positive and finite", c.Ratio)
+	l.Check(positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)

@@ -211,9 +211,10 @@ func (s *fastSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float6
 		sum := gram.NewSum(d)
 		sum.Add(z)
 		upper := sum.Upper()
-		err := eigenError(k2+w.Len(), d, 1)
+		// A row of Z may be much longer than 1, but Σ‖z‖² ≤ ‖S‖²·n, and ‖S‖² ≤ N/k₂.
+		errs := map[string]float64{"mhat": eigenError(k2+w.Len(), d, 1), "lambda": eigenError((transform.padded/k2+1)*w.Len(), d, 1)}
 		found, failed := s.fast.levels(m, transform.coherence(), leastEigenvalue(upper, d), func(array string, x, scale float64) (float64, error) {
-			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, err, scale, s.fast.Omega, s.fast.Tau, bits)
+			return releaseLaplace(noise, numbered("fast-ihm/"+array, t), x, errs[array], scale, s.fast.Omega, s.fast.Tau, bits)
 		})
 		if failed != nil {
 			return nil, 0, failed

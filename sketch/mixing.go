@@ -71,7 +71,8 @@ func gaussianMix(w *Data, k int, eta float64, row dp.Row) []float64 {
 // With dynamic set, a sketch of a window with λ̃ ≥ γC² has as many rows as λ̃ pays for,
 // and no noise.
 //
-// Privacy: as [CalibrateMixing] states; dynamic, (ε, δ) without a cost.
+// Privacy: as [CalibrateMixing] states; dynamic, (ε, δ) without a cost, by the paper's
+// accounting alone.
 // Cost: O(nd²) time, O(d²) memory beside the window.
 // Source: Lev et al., Algorithms 2, 4 and 5. Deviations: λ̃ is compared in units of C²;
 // the sketch is drawn as a Wishart matrix. docs/theory/sketch.md.

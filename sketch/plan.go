@@ -111,7 +111,7 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		plan.Gamma, plan.Test, plan.Tau, plan.Cost = n.Gamma, n.Test, n.Tau, n.Cost
 	case "fast-ihm":
 		plan.Rows, plan.Iterations, plan.Transforms = chosen(sketchRows(d, c.iterations(), p.Delta)), c.iterations(), c.Transforms
-		plan.Sampled = int(c.Ratio * max(float64(d), math.Log(4*float64(plan.Iterations)/utility(p))))
+		plan.Sampled = max(1, int(c.Ratio*max(float64(d), math.Log(4*float64(plan.Iterations)/utility(p)))))
 		n, err := CalibrateFast(plan.Accounting, p, plan.Rows, plan.Iterations, plan.Transforms, c.Share)
 		if err != nil {
 			return nil, err

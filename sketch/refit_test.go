@@ -481,6 +481,7 @@ func TestFaults(t *testing.T) {
 		c.Share, c.Rows, c.Iterations, c.EigenTest, c.Debias, c.Pool, c.ResidualClip, c.Ratio, c.Radius = 0.3, 50, 2, true, true, true, 1, 5, 1
 	}, "share", "rows", "iterations", "eigen_test", "debias", "pool", "residual_clip", "ratio", "radius")
 	check(func(c *Config) { c.Solver, c.Transforms, c.Ratio = "fast-ihm", 3, -1 }, "transforms", "ratio")
+	check(func(c *Config) { c.Solver, c.Ratio = "fast-ihm", 1e30 }, "ratio")
 	check(func(c *Config) { c.Solver, c.Rows, c.Share, c.Iterations = "ihm", 4, 1, -1 }, "rows", "share", "iterations")
 	check(func(c *Config) { c.Solver, c.Radius, c.ResidualClip = "ihm", 1, 2 }, "radius")
 	check(func(c *Config) { c.Solver, c.Radius = "ihm", math.Inf(1) }, "radius")

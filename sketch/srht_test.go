@@ -2,6 +2,7 @@ package sketch
 
 import (
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -127,6 +128,22 @@ func TestFastSensitivities(t *testing.T) {
 	}
 	if topM > 1+1e-12 || topL > 1+1e-12 || topM < 0.9 || topL < 0.9 {
 		t.Errorf("m̂ moves by %.6f of Δ̂, λ̂ by %.6f of 1+2m̂", topM, topL)
+	}
+}
+
+// TestSpread: rows that fall in with one of the sampled rows of a transform make it much
+// longer than they are, up to what the errors of its squares are bounded by.
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	const n, k2 = 1000, 20
+	s := drawSRHT(n, k2, newQuick(1))
+	x := make([]float64, n)
+	for i, sign := range s.signs {
+		x[i] = sign * float64(1-2*(bits.OnesCount(uint(i&s.rows[3]))&1))
+	}
+	z, _ := s.apply(x, 1)
+	if sum := dot(z, z); sum < 40*n || sum > float64(s.padded/k2+1)*n {
+		t.Errorf("squares of %d rows add up to %g after the transform", n, sum)
 	}
 }
 

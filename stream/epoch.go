@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -313,21 +314,9 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 // offset is beyond all offsets has no end. The first one of a source says what the
 // limit sets aside for sketches.
 func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) {
-	end := int64(-1)
-	if h := r.s.LastStep(); h > 0 {
-		var last uint64
-		if a, ok := mech.Estimator.(adaptive); ok {
-			last = a.Longest(h)
-		} else {
-			_, last = mech.Range(h)
-		}
-		if last <= uint64(math.MaxInt64-base) {
-			end = base + int64(last)
-		}
-	}
 	p := r.s.Privacy
 	e := Entry{
-		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: end, Mechanism: mech.name, Cost: mech.Cost(),
+		Kind: kindOpen, Stream: r.task.Stream, Source: src, First: base, End: chargedTo(mech, r.s.LastStep(), base), Mechanism: mech.name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 	}
 	if r.d.ledger.unopened(src) {
@@ -340,6 +329,38 @@ func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) 
 		}
 	}
 	return e, nil
+}
+
+// chargedTo returns the offset at which h steps from base on end, −1 where h is 0 or
+// that may be beyond all offsets. The slots of step h alone are no proof: a product that
+// is beyond 64 bits is some small number, and an epoch charged up to it would run on
+// where nothing is charged. No step is longer than the longest of the first two and the
+// last two; a difference of products is right whatever they are.
+func chargedTo(e Estimator, h uint64, base int64) int64 {
+	if h == 0 {
+		return -1
+	}
+	if m, ok := e.(*mechanism); ok {
+		e = m.Estimator
+	}
+	if a, ok := e.(adaptive); ok {
+		most := a.Longest(h)
+		if most > uint64(math.MaxInt64-base) {
+			return -1
+		}
+		return base + int64(most)
+	}
+	var longest, last uint64
+	for _, t := range []uint64{1, 2, h - 1, h} {
+		if t > 0 && t <= h {
+			first, end := e.Range(t)
+			longest, last = max(longest, end-first), end
+		}
+	}
+	if hi, lo := bits.Mul64(h, longest); hi > 0 || lo > uint64(math.MaxInt64-base) {
+		return -1
+	}
+	return base + int64(last)
 }
 
 // write repeats a write while there is no room for it.

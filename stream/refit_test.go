@@ -167,7 +167,7 @@ limit_delta = 1e-7
 }
 
 // runBeside feeds rows to the three streams, and returns each refit's releases. The
-// moments must not wait for a refit, and the ledger adds the three charges.
+// ledger adds the three charges.
 func runBeside(t *testing.T, columns []string, target string, rows [][]float64, window int) map[string][]release {
 	t.Helper()
 	r := newRig(t, beside(columns, target, window))
@@ -243,6 +243,35 @@ func TestRefitsBeside(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRefitStallsNone: moments of the topic release all their steps while a refit that
+// takes long is at work.
+func TestRefitStallsNone(t *testing.T) {
+	t.Parallel()
+	toml := with(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`, "solver = \"ihm\"\nrows = 65536\niterations = 100")
+	rng := rand.New(rand.NewPCG(9, 10))
+	var values [][]byte
+	for range 5000 {
+		values = append(values, fmt.Appendf(nil, "[%g,%g]", rng.NormFloat64()/4, rng.NormFloat64()/4))
+	}
+	r := newRig(t, toml)
+	r.send(values...)
+	x := r.start()
+	x.until("the moments are published", func(TaskStatus) bool {
+		for _, s := range x.d.Status() {
+			if s.Stream == "orders" {
+				return s.Step == 10 && s.Outbox == 0
+			}
+		}
+		return false
+	})
+	for _, s := range x.d.Status() {
+		if s.Stream == "second" && s.Step == 10 {
+			t.Error("the refit was done before the moments: it took no time")
+		}
+	}
+	x.end()
 }
 
 // TestRefitData runs windows of 5000 records of two data sets, prepared as the papers

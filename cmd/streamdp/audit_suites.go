@@ -132,8 +132,9 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 	}, nil
 }
 
-// refitSuite audits a refit by coupling. Solvers that sketch multiply records by noise,
-// which no release shows: their audits are in the tests of package sketch.
+// refitSuite audits a refit by coupling. What neighbours' releases differ in is additive
+// noise, and for solvers that sketch the covariance of sketches besides. Those of fast
+// transforms have neither form: their audits are in the tests of package sketch.
 func refitSuite(s *config.Stream) (*audit.Suite, error) {
 	r, err := sketch.New(*s.Refit, s.Params())
 	if err != nil {
@@ -142,9 +143,11 @@ func refitSuite(s *config.Stream) (*audit.Suite, error) {
 	p := r.Plan()
 	w := audit.Windows{
 		Mechanism: r, Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: p.Features, Solver: p.Solver,
-		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Course: r.Course,
+		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Test: p.Test, Rows: p.Rows, Gamma: p.Gamma, Radius: p.Radius, Course: r.Course,
 	}
-	if w.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
+	if s.Refit.Sketches() {
+		w.Mu = p.Cost.Mu // the rest of ε is that of the sketches
+	} else if w.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}
 	subject, err := w.Subject()
@@ -153,7 +156,7 @@ func refitSuite(s *config.Stream) (*audit.Suite, error) {
 	}
 	return &audit.Suite{
 		Configured: subject, Clip: s.Refit.ClipX, Adjacency: s.Privacy.Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Privacy.Adjacency), Steps: []int{1, 2},
-		Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
+		SketchRows: p.Cost.Rows, Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }
 

@@ -167,7 +167,7 @@ func TestRefitCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"fast-ihm", "rdp"}} {
+	for _, c := range []struct{ solver, accounting string }{{"adassp", "exact Gaussian"}, {"dp-gd", "exact Gaussian"}, {"dp-gd-residual", "exact Gaussian"}, {"ihm", "exact"}, {"linmix", "exact"}, {"fast-ihm", "rdp"}} {
 		other := filepath.Join(t.TempDir(), "refit.toml")
 		if err := os.WriteFile(other, []byte(strings.Replace(string(text), "window = 20000", "window = 20000\nsolver = \""+c.solver+"\"", 1)), 0o600); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestRefitCommands(t *testing.T) {
 			t.Errorf("plan prints\n%s", out)
 		}
 		code, none := exitDone, ""
-		if strings.Contains(c.solver, "ihm") {
+		if c.solver == "fast-ihm" {
 			code, none = exitFailure, "stream prices: there is no audit of solver "+c.solver
 		}
 		if out := want(t, code, none, "audit", "--quick", "-c", other); !strings.Contains(out, "stream sales: ") || strings.Contains(out, "FAIL") {

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"streamdp/internal/race"
 	"streamdp/stream"
@@ -76,7 +75,7 @@ func TestDemoTable(t *testing.T) {
 // and an interrupt ends it with the comparison, wherever in a step it comes.
 func TestDemoInterrupted(t *testing.T) {
 	for round := range 3 {
-		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		c := program(ctx, "demo")
 		var out, errs bytes.Buffer

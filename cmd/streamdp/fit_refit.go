@@ -27,7 +27,11 @@ func fitRefit(name string) func(*fitData) (*fitResult, error) {
 		if release.Failed != "" {
 			return nil, errors.New(release.Failed)
 		}
-		out := &fitResult{Account: string(r.Plan().Accounting), Note: strings.Join(r.Warnings(), "\n")}
+		plan, notes := r.Plan(), r.Warnings()
+		if !plan.FinitePrecision() {
+			notes = append(notes, "finite precision: not proven (sketch)")
+		}
+		out := &fitResult{Account: string(plan.Accounting), Note: strings.Join(notes, "\n")}
 		for _, v := range release.Values {
 			switch v.Name {
 			case "theta":

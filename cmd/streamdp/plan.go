@@ -31,6 +31,7 @@ type plan struct {
 	// with independent noise in place of correlated.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
+	Pace        *sgd.Pace     `json:"pace,omitempty"`
 	// Schedule is that of newton, and Descent the outlook of amb after about as
 	// many slots as each of Outlook.
 	Schedule *schedule     `json:"schedule,omitempty"`
@@ -42,6 +43,7 @@ type plan struct {
 
 func planCommand(g *globals) *cobra.Command {
 	var name, steps, plotFile string
+	var condition float64
 	var all bool
 	c := &cobra.Command{
 		Use:   "plan -c FILE",
@@ -50,8 +52,12 @@ func planCommand(g *globals) *cobra.Command {
 			"without reading any data: everything printed is a function of the\n" +
 			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
 			"steps whose every slot holds a record. For a regression, what is shown is the\n" +
-			"expected excess risk, where features are of unit variance and independent.",
+			"expected excess risk, where features are of unit variance and independent, and\n" +
+			"batches, step size and settling time for the condition number given.",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if !(condition >= 1 && condition <= 1e12) {
+				return usagef("--condition is %g, must be 1 to 1e12", condition)
+			}
 			cfg, err := g.load()
 			if err != nil {
 				return err
@@ -70,7 +76,7 @@ func planCommand(g *globals) *cobra.Command {
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := planOf(cfg, s, within, all, plotFile != "")
+				p, err := planOf(cfg, s, within, all, plotFile != "", condition)
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -112,6 +118,7 @@ func planCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
 	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
+	c.Flags().Float64Var(&condition, "condition", 1, "for a regression: a guess of the condition number of the features' second moment")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
 	c.Flags().StringVar(&plotFile, "plot", "", "draw the error of every factorization against time into this .svg or .png file")
 	return c
@@ -148,7 +155,7 @@ func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	return within
 }
 
-func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool) (*plan, error) {
+func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool, condition float64) (*plan, error) {
 	d, err := stream.Describe(s)
 	if err == nil {
 		err = d.Divide(cfg, s)
@@ -161,7 +168,7 @@ func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool
 	case s.Moments != nil:
 		return p, p.ofMoments(s, all, plot)
 	case s.SGD != nil:
-		return p, p.ofRegression(s)
+		return p, p.ofRegression(s, condition)
 	case s.Refit != nil:
 		return p, p.ofRefit()
 	case s.Adam != nil:

@@ -153,12 +153,23 @@ func (p *plan) printNewton(w io.Writer) error {
 	return err
 }
 
-// ofRegression shows what a regression will reach.
-func (p *plan) ofRegression(s *config.Stream) error {
+// ofRegression shows what a regression will reach, and how its steps suit features of
+// that condition number.
+func (p *plan) ofRegression(s *config.Stream, condition float64) error {
 	if s.SGD.Method == "newton" {
 		return p.ofNewton(s)
 	}
 	p.tables = p.printOutlook
+	e, err := sgd.New(*s.SGD, s.Params())
+	if err != nil {
+		return err
+	}
+	pace := e.Pace(condition)
+	p.Pace = &pace
+	if pace.Batch < pace.Least {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("batches of %d slots are fewer than the %d below which coefficients diverge, if the features' condition number is %g; %d would be chosen for it",
+			pace.Batch, pace.Least, condition, pace.Advised))
+	}
 	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
 		e, err := sgd.New(c, s.Params())
 		if err != nil {
@@ -171,7 +182,6 @@ func (p *plan) ofRegression(s *config.Stream) error {
 		return all, nil
 	}
 	c := *s.SGD
-	var err error
 	if p.Outlook, err = outlook(c); err != nil || c.Bands == 1 {
 		return err
 	}
@@ -202,6 +212,10 @@ func (p *plan) printOutlook(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	a := p.Pace
+	fmt.Fprintf(w, "\n  batches of %d slots, searches of %d, step size %.3g; for a condition number of %g\n"+
+		"  batches of %d are the least and %d advised, and coefficients settle in %d steps\n",
+		a.Batch, a.Search, a.StepSize, a.Condition, a.Least, a.Advised, a.Settling)
 	fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count and search in records;\n"+
 		"  searches of the clip norm have no release")
 	return nil

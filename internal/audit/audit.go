@@ -57,7 +57,8 @@ type Subject struct {
 	// determine them. A row is nil for a step in which the array is not opened.
 	Recover func(releases []*dp.Release) (map[string][][]float64, error)
 
-	start []byte // the state before the first step
+	start    []byte // the state before the first step
+	sketches spectrum
 }
 
 // Array is what is public about an array of noise.
@@ -72,6 +73,9 @@ type Array struct {
 	// than hidden[j]: the answer to a question about a histogram, say. It is
 	// asked when the coordinate is drawn.
 	Signal func(j int, hidden []int64) int64
+	// Squares, if not nil, says that the array is no additive noise: the square of a
+	// sketch is drawn from it.
+	Squares *Squares
 }
 
 func (a *Array) deviation(j int) float64 {

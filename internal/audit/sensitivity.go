@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"gonum.org/v1/gonum/mat"
+
 	"streamdp/dp"
 )
 
@@ -87,6 +89,10 @@ func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 // pair's part of μ, and an error where the releases are not the same to the last
 // bit: then they are no function of integers with the noise that is described.
 //
+// Squares of sketches stay what they are: the neighbour's draws are those that give the
+// same one from another covariance, and how far the covariances are apart goes to the
+// suite's A3.
+//
 // It covers mechanisms of any adaptivity, for both runs follow one transcript,
 // and needs no Recover. A draw can't be moved by more than about 11 standard
 // deviations.
@@ -120,7 +126,9 @@ type coupling struct {
 	arrays  map[string]*coupledArray
 	opened  []*coupledRow // in order
 	moved   float64       // Σ of squares
-	err     *error
+	// sketched counts the rows of sketches by step.
+	sketched map[uint64]int
+	err      *error
 }
 
 // coupledArray follows the integer noise of an array, and in the second run how
@@ -133,6 +141,9 @@ type coupledArray struct {
 type coupledRow struct {
 	array string
 	drawn []draw
+	// Of an array of squares: Σ, and in the first run A.
+	covariance *mat.SymDense
+	bartlett   *mat.TriDense
 }
 
 type draw struct {
@@ -167,7 +178,7 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		a = &coupledArray{}
 		c.arrays[name] = a
 	}
-	row := &coupledRow{name, make([]draw, len(hidden))}
+	row := &coupledRow{array: name, drawn: make([]draw, len(hidden))}
 	c.opened = append(c.opened, row)
 	var before *coupledRow
 	if c.other != nil {
@@ -176,6 +187,12 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 			return newGiven(c.err, len(hidden), func(int) float64 { return 0 })
 		}
 		before = c.other.opened[len(c.opened)-1]
+	}
+	if desc.Squares != nil {
+		if c.sketched == nil {
+			c.sketched = map[uint64]int{}
+		}
+		return c.square(name, t, desc.Squares, hidden, before, row)
 	}
 	var small []float64
 	if before == nil {

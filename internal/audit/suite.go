@@ -28,6 +28,8 @@ type Suite struct {
 	Attained float64
 	// Others are the pairs beside them; nil: Pairs.
 	Others []Pair
+	// SketchRows is how many rows of sketches a record is charged for; 0: there are none.
+	SketchRows int
 	// Steps are those, from 0, in which the others are put besides the first.
 	Steps []int
 	// Horizon is the last step, 0 for none.
@@ -223,6 +225,18 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 			Audit: "A0", What: "pairs that no noise makes release the same", Draws: draws,
 			Statistic: apart, Low: 0, High: 0, Finds: "releases of more than noisy integers", Power: 1,
 		}.verdict(leak),
+	}
+	if s.SketchRows > 0 {
+		seen := c.sketches
+		found = append(found,
+			Finding{
+				Audit: "A3", What: "what sketches show of a record, in parts of 1/gamma", Draws: draws,
+				Statistic: seen.far, Low: 0x1p-1022, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
+			}.verdict(nil),
+			Finding{
+				Audit: "A3", What: "rows of sketches, over those charged", Draws: draws,
+				Statistic: float64(seen.rows) / float64(s.SketchRows), Low: 1, High: 1, Finds: "a row that is not charged", Power: 1,
+			}.verdict(nil))
 	}
 	if len(s.Worst) > 0 {
 		attained := 1.0

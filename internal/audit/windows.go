@@ -8,19 +8,26 @@ import (
 	"streamdp/dp"
 )
 
-// Windows describes a regression at the end of each window whose releases are all
-// Gaussian and additive, by formulas of its own.
+// Windows describes a regression at the end of each window whose releases are
+// Gaussian and additive, or follow from squares of Gaussian sketches, by formulas of its
+// own.
 type Windows struct {
 	Mechanism
 	Mu        float64
 	Adjacency dp.Adjacency
 	Bits      int // of the lattices
 	Features  int // d, the constant included
-	// Solver is "newton", "adassp" or "dp-gd-residual"; others are a NoneError.
+	// Solver is "newton", "adassp", "dp-gd", "dp-gd-residual", "ihm" or "linmix"; others
+	// are a NoneError.
 	Solver string
-	// Budget is the μ of newton, Noise the deviation of a release over its sensitivity
-	// of adassp, and of a gradient over its clip norm of dp-gd-residual.
+	// Budget is the μ of newton and dp-gd, Noise the deviation of a release over its
+	// sensitivity of adassp, and of a gradient over its clip norm of dp-gd-residual and
+	// ihm.
 	Budget, Noise float64
+	// Test is the deviation of the least eigenvalue of ihm and linmix over its
+	// sensitivity, Rows and Gamma are those of their sketches, Radius is ihm's.
+	Test, Gamma, Radius float64
+	Rows                int
 	// Course returns what newton's earlier releases of the open window led to: the
 	// number of its steps, how many of them come before the average, c and R².
 	Course func() (steps, start int, counted, squared float64)
@@ -29,7 +36,8 @@ type Windows struct {
 // Subject returns the mechanism in the form that is audited. What is asked follows
 // from releases, and the solution does not determine them, so it is for Coupling.
 func (w Windows) Subject() (*Subject, error) {
-	s := &Subject{Mechanism: w.Mechanism, Mu: w.Mu}
+	open := &counted{Mechanism: w.Mechanism}
+	s := &Subject{Mechanism: open, Mu: w.Mu}
 	factor := w.Adjacency.Factor()
 	unit := math.Exp2(float64(w.Bits))
 	arrays := map[string]func(array string, t int) (Array, bool){
@@ -48,7 +56,7 @@ func (w Windows) Subject() (*Subject, error) {
 				return Array{Deviations: []float64{math.Sqrt(factor/0.06) / w.Budget * unit / 16}}, true
 			case "gram":
 				sd := math.Sqrt(factor/0.12) * squared / w.Budget
-				return matrixArray(w.Features, w.Bits, squared, sd, sd/math.Sqrt2), true
+				return w.matrix(squared, sd, sd/math.Sqrt2), true
 			case "grad":
 				sd, units := w.gradient(factor / m)
 				return Array{Deviations: []float64{sd * units}}, true
@@ -61,11 +69,10 @@ func (w Windows) Subject() (*Subject, error) {
 		"adassp": func(array string, _ int) (Array, bool) {
 			switch array {
 			case "lambda":
-				step := math.Exp2(math.Floor(math.Log2(min(1, w.Noise)))) / unit
-				return Array{Deviations: []float64{w.Noise * (1 + step) / step}}, true
+				return w.vector(1, w.Noise, 1), true
 			case "gram":
 				sd := w.Noise * math.Sqrt(factor)
-				return matrixArray(w.Features, w.Bits, 1, sd, sd), true
+				return w.matrix(1, sd, sd), true
 			case "xty":
 				sd, units := w.gradient(w.Noise * factor)
 				return Array{Deviations: []float64{sd * units}}, true
@@ -75,6 +82,48 @@ func (w Windows) Subject() (*Subject, error) {
 		"dp-gd-residual": func(array string, _ int) (Array, bool) {
 			sd, units := w.gradient(w.Noise)
 			return Array{Deviations: []float64{sd * units}}, array == "grad"
+		},
+		"ihm": func(array string, _ int) (Array, bool) {
+			switch array {
+			case "lambda":
+				return w.eigenvalue(1), w.Test > 0
+			case "grad":
+				if w.Radius > 0 { // sums, released as they are
+					bound := 1 + w.Radius
+					return w.vector(factor*bound, bound*w.Noise, w.Features), true
+				}
+				sd, units := w.gradient(w.Noise)
+				return Array{Deviations: []float64{sd * units}}, true
+			case "wishart":
+				return Array{Squares: &Squares{w.Rows, w.Gamma}}, true
+			}
+			return Array{}, false
+		},
+		"linmix": func(array string, _ int) (Array, bool) {
+			const bound = 2 // on the squared norm of features and target
+			switch array {
+			case "lambda":
+				return w.eigenvalue(bound), true
+			case "wishart":
+				return Array{Squares: &Squares{w.Rows, w.Gamma}}, true
+			}
+			return Array{}, false
+		},
+		"dp-gd": func(array string, _ int) (Array, bool) {
+			// A tenth of μ² is the curvature's, a tenth of the rest the counts'.
+			rest := w.Budget * math.Sqrt(0.9)
+			half := float64(open.n) * rest * math.Sqrt(0.1) / 2
+			step := rest / math.Sqrt(math.Floor(min(200, max(10, half*half))))
+			switch array {
+			case "lambda":
+				return Array{Deviations: []float64{(1<<20 + 1) / (w.Budget * math.Sqrt(0.1))}}, true
+			case "grad":
+				sd := factor / (step * math.Sqrt(0.9))
+				return Array{Deviations: []float64{sd * math.Exp2(float64(w.Bits)-math.Floor(math.Log2(min(1, sd))))}}, true
+			case "clip":
+				return Array{Deviations: []float64{unit / 16 / (step * math.Sqrt(0.1))}}, true
+			}
+			return Array{}, false
 		},
 	}
 	of := arrays[w.Solver]
@@ -89,8 +138,40 @@ func (w Windows) Subject() (*Subject, error) {
 	return s, nil
 }
 
-// matrixArray describes the upper triangle of a Gram matrix of so many features, of rows
-// of squared norm at most bound, with noise sd on the diagonal and off beside it.
+// counted counts the records of the open window.
+type counted struct {
+	Mechanism
+	n int
+}
+
+func (c *counted) Add(slot uint64, row []float64) {
+	c.n++
+	c.Mechanism.Add(slot, row)
+}
+
+func (c *counted) Close(n dp.Noise) (*dp.Release, error) {
+	r, err := c.Mechanism.Close(n)
+	c.n = 0
+	return r, err
+}
+
+// vector describes d numbers with noise sd whose norm moves by at most so much.
+func (w Windows) vector(moves, sd float64, d int) Array {
+	step := math.Exp2(math.Floor(math.Log2(min(moves, sd))) - float64(w.Bits))
+	return Array{Deviations: []float64{sd * (1 + math.Sqrt(float64(d))*step/moves) / step}}
+}
+
+// eigenvalue describes the least eigenvalue of a Gram matrix of rows of squared norm at
+// most bound.
+func (w Windows) eigenvalue(bound float64) Array { return w.vector(bound, bound*w.Test, 1) }
+
+// matrix describes the upper triangle of a Gram matrix of rows of squared norm at most
+// bound, with noise sd on the diagonal and off beside it.
+func (w Windows) matrix(bound, sd, off float64) Array {
+	return matrixArray(w.Features, w.Bits, bound, sd, off)
+}
+
+// matrixArray is matrix for so many features and bits.
 func matrixArray(features, bits int, bound, sd, off float64) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(bits))
 	scale := (bound + float64(features)*step) / bound / step

@@ -41,7 +41,7 @@ var ours = map[string]string{
 	"internal/kafka/kafkatest": "",
 	"internal/cases":           "internal/dataset",
 	"internal/dptest":          "dp",
-	"internal/reproduction":    "adam config dp matfact moments sgd sketch stream internal/dataset internal/kafka internal/kafka/embedded",
+	"internal/reproduction":    "adam config dp matfact moments sgd sketch stream internal/dataset internal/fault internal/kafka internal/kafka/embedded",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",

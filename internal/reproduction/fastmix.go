@@ -57,7 +57,7 @@ func fastSolvers() []fastSolver {
 	return append(all,
 		fastSolver{"ihm", "ihm", sketch.Config{Solver: "ihm", Iterations: fastIterations}, 5, nil},
 		fastSolver{"ihm, pooled", "ihm, debiased and pooled", sketch.Config{Solver: "ihm", Iterations: fastIterations, Debias: true, Pool: true}, 5, nil},
-		fastSolver{"newton", "newton", sketch.Config{Solver: "newton"}, 3, nil},
+		fastSolver{"newton", "newton", sketch.Config{Solver: "newton"}, 2, nil},
 	)
 }
 

@@ -152,7 +152,7 @@ func TestSimulations(t *testing.T) {
 	for _, x := range []float64{1, 2, 3} {
 		s.add(x)
 	}
-	if got, want := s.statistic(2), (statistic{Mean: 4, Half: 2.26321305}); !reflect.DeepEqual(got, want) {
+	if got, want := s.statistic(2), (statistic{Mean: 4, Half: 2.26321306}); !reflect.DeepEqual(got, want) {
 		t.Errorf("statistic %+v, want %+v", got, want)
 	}
 }

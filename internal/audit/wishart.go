@@ -1,0 +1,130 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"gonum.org/v1/gonum/mat"
+
+	"streamdp/dp"
+)
+
+// Squares describes an array of noise of which the square X̃ᵀX̃ of a Gaussian sketch is
+// drawn, by Bartlett's decomposition L·A·Aᵀ·Lᵀ of the rows' covariance Σ = LLᵀ. It
+// hides the float64 bits of Σ, row by row; of Rows·d draws, for i = 0 … d−1 the next
+// Rows−i are those whose squares add up to A_ii², the next i are A_i0 … A_i,i−1.
+type Squares struct {
+	Rows int
+	// Gamma is what no eigenvalue of Σ may be below, in units of the records' largest
+	// squared norm.
+	Gamma float64
+}
+
+// spectrum is what coupled runs have found of sketches.
+type spectrum struct {
+	// far is the largest γ(1 − min(λ, 1/λ)) over eigenvalues λ of Σ⁻¹Σ' for neighbours.
+	far float64
+	// rows is the largest number of rows of one run's step.
+	rows int
+}
+
+// square opens an array of which a sketch's square is drawn. In the second run the
+// draws are those that give the first run's square: what the rows' covariances are apart
+// is all that they betray.
+func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, before, row *coupledRow) dp.Row {
+	d := int(math.Sqrt(float64(len(hidden))))
+	zero := newGiven(c.err, len(hidden), func(int) float64 { return 0 })
+	if d*d != len(hidden) || d == 0 || desc.Rows < d {
+		fail(c.err, fmt.Errorf("step %d: %s hides %d numbers for %d rows", t, name, len(hidden), desc.Rows))
+		return zero
+	}
+	c.sketched[t] += desc.Rows
+	found := &c.subject.sketches
+	found.rows = max(found.rows, c.sketched[t])
+	row.covariance = mat.NewSymDense(d, nil)
+	for i := range d {
+		for j := i; j < d; j++ {
+			row.covariance.SetSym(i, j, math.Float64frombits(uint64(hidden[i*d+j])))
+		}
+	}
+	draws := func(z []float64) dp.Row {
+		return newGiven(c.err, len(z), func(j int) float64 {
+			if j >= len(z) {
+				fail(c.err, fmt.Errorf("step %d: %s draws more than %d rows take", t, name, desc.Rows))
+				return 0
+			}
+			return z[j]
+		})
+	}
+	if before == nil {
+		z := c.keys.row(name, t, desc.Rows*d)[:desc.Rows*d]
+		row.bartlett = bartlett(z, d, desc.Rows)
+		return draws(z)
+	}
+	z, far, err := transport(before, row, desc)
+	if err != nil {
+		fail(c.err, fmt.Errorf("step %d: %s: %w", t, name, err))
+		return zero
+	}
+	found.far = max(found.far, far)
+	return draws(z)
+}
+
+// bartlett returns A of an array's draws.
+func bartlett(z []float64, d, rows int) *mat.TriDense {
+	a := mat.NewTriDense(d, mat.Lower, nil)
+	for i := range d {
+		var square float64
+		for _, v := range z[:rows-i] {
+			square += v * v
+		}
+		z = z[rows-i:]
+		a.SetTri(i, i, math.Sqrt(square))
+		for j, v := range z[:i] {
+			a.SetTri(i, j, v)
+		}
+		z = z[i:]
+	}
+	return a
+}
+
+// transport returns draws that give the neighbour's array the square of the first
+// run's, and γ(1 − min(λ, 1/λ)) for the eigenvalue λ of Σ⁻¹Σ' that is farthest from 1.
+func transport(first, second *coupledRow, desc *Squares) (z []float64, far float64, err error) {
+	d := first.covariance.SymmetricDim()
+	if second.covariance.SymmetricDim() != d {
+		return nil, 0, errors.New("neighbours have sketches of different width")
+	}
+	_, lambda, err := extreme(first.covariance, second.covariance)
+	if err != nil {
+		return nil, 0, err
+	}
+	// A record in Σ ⪰ γ has a share of the variance in its direction of at most 1/γ: λ is
+	// what is left without it, or 1/λ where the record is the neighbour's.
+	far = desc.Gamma * (1 - min(lambda, 1/lambda))
+	lower := func(s *mat.SymDense) *mat.TriDense {
+		var c mat.Cholesky
+		var l mat.TriDense
+		c.Factorize(s) // extreme has
+		c.LTo(&l)
+		return &l
+	}
+	var whole, a mat.Dense
+	whole.Mul(lower(first.covariance), first.bartlett)
+	if err := a.Solve(lower(second.covariance), &whole); err != nil {
+		return nil, 0, err
+	}
+	for i := range d {
+		if !(a.At(i, i) > 0) {
+			return nil, 0, errors.New("the first run's square is none of the neighbour's")
+		}
+		part := make([]float64, desc.Rows-i)
+		part[0] = a.At(i, i)
+		z = append(z, part...)
+		for j := range i {
+			z = append(z, a.At(i, j))
+		}
+	}
+	return z, far, nil
+}
