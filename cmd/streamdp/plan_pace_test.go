@@ -20,7 +20,7 @@ func TestPlanPace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "demand.toml")
+	file := filepath.Join(t.TempDir(), "demand-amb.toml")
 	write := func(old, new string) {
 		t.Helper()
 		changed := strings.Replace(string(text), old, new, 1)
