@@ -336,24 +336,20 @@ func (r *runner) charge(mech *mechanism, src Source, base int64) (Entry, error) 
 // is beyond 64 bits is some small number, and an epoch charged up to it would run on
 // where nothing is charged. No step is longer than the longest of the first two and the
 // last two; a difference of products is right whatever they are.
-func chargedTo(e Estimator, h uint64, base int64) int64 {
+func chargedTo(mech *mechanism, h uint64, base int64) int64 {
 	if h == 0 {
 		return -1
 	}
-	if m, ok := e.(*mechanism); ok {
-		e = m.Estimator
-	}
-	if a, ok := e.(adaptive); ok {
-		most := a.Longest(h)
-		if most > uint64(math.MaxInt64-base) {
-			return -1
+	if a, ok := mech.Estimator.(adaptive); ok {
+		if end := a.Longest(h); end <= uint64(math.MaxInt64-base) {
+			return base + int64(end)
 		}
-		return base + int64(most)
+		return -1
 	}
 	var longest, last uint64
 	for _, t := range []uint64{1, 2, h - 1, h} {
 		if t > 0 && t <= h {
-			first, end := e.Range(t)
+			first, end := mech.Range(t)
 			longest, last = max(longest, end-first), end
 		}
 	}

@@ -42,9 +42,13 @@ func (r *rig) feed() *feeder {
 			for range 25 {
 				list = append(list, kafka.Message{Value: orderRecord(f.fed + len(list)), Time: time.UnixMilli(1)})
 			}
-			if _, err := client.Produce(ctx, "orders", 0, list); err == nil {
+			// The end does not interrupt it: what is sent would come in later, after
+			// the steps have been counted.
+			sending, cancel := context.WithTimeout(context.Background(), time.Minute)
+			if _, err := client.Produce(sending, "orders", 0, list); err == nil {
 				f.fed += len(list)
 			}
+			cancel()
 		}
 	})
 	return f

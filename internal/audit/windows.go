@@ -56,7 +56,7 @@ func (w Windows) Subject() (*Subject, error) {
 				return Array{Deviations: []float64{math.Sqrt(factor/0.06) / w.Budget * unit / 16}}, true
 			case "gram":
 				sd := math.Sqrt(factor/0.12) * squared / w.Budget
-				return w.matrix(squared, sd, sd/math.Sqrt2), true
+				return matrixArray(w.Features, w.Bits, squared, sd, sd/math.Sqrt2), true
 			case "grad":
 				sd, units := w.gradient(factor / m)
 				return Array{Deviations: []float64{sd * units}}, true
@@ -72,7 +72,7 @@ func (w Windows) Subject() (*Subject, error) {
 				return w.vector(1, w.Noise, 1), true
 			case "gram":
 				sd := w.Noise * math.Sqrt(factor)
-				return w.matrix(1, sd, sd), true
+				return matrixArray(w.Features, w.Bits, 1, sd, sd), true
 			case "xty":
 				sd, units := w.gradient(w.Noise * factor)
 				return Array{Deviations: []float64{sd * units}}, true
@@ -165,13 +165,8 @@ func (w Windows) vector(moves, sd float64, d int) Array {
 // most bound.
 func (w Windows) eigenvalue(bound float64) Array { return w.vector(bound, bound*w.Test, 1) }
 
-// matrix describes the upper triangle of a Gram matrix of rows of squared norm at most
-// bound, with noise sd on the diagonal and off beside it.
-func (w Windows) matrix(bound, sd, off float64) Array {
-	return matrixArray(w.Features, w.Bits, bound, sd, off)
-}
-
-// matrixArray is matrix for so many features and bits.
+// matrixArray describes the upper triangle of a Gram matrix of so many features, of rows
+// of squared norm at most bound, with noise sd on the diagonal and off beside it.
 func matrixArray(features, bits int, bound, sd, off float64) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(bound, sd/math.Sqrt2))) - float64(bits))
 	scale := (bound + float64(features)*step) / bound / step

@@ -18,7 +18,7 @@ func gradientDescent(p *page) error {
 
 Simulations of ` + "`GradientDescent`" + `, which is the paper's Algorithm 1 with integer noise. The paper leaves open η, the adjacency, σ, θ*, whether data are drawn anew in every trial, n in Figures 3 to 7, ρ of Figure 2, the level of the intervals, and bounds and budgets of AdaSSP. Chosen here: η = ¼, replacement, σ = 1, θ* uniform on the unit sphere, new data in every trial, 95 %%; T = 10 and γ = 5√p as there.
 AdaSSP is that of package sketch under zero-out, with the eigenvalue, exact accounting, and bounds √p + 2 and 5. "law" is the exact one of iterates that are not clipped (` + "`GDProcess`" + `) on the same samples: what the paper's figure must show where nothing is clipped. ± is the standard error over the trials.
-The test cases ` + "`fig1`, `fig2`, `fig3` and `fig56`" + ` hold the same simulations to another implementation, within 4.5 standard errors.
+The test cases ` + "`fig1`, `fig2`, `fig3` and `fig56`" + ` hold the same simulations to another implementation, within tolerances that follow from the trials of both.
 Figures 4 and 7, errors against the clip norm, are not reproduced.
 `)
 	for _, f := range []func(*page) error{descentSizes, descentSamples, descentClipped, descentIntervals} {
@@ -181,7 +181,7 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 		}
 		p.table([]string{"p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged", "DP-GD to θ̂, rms", "law"}, cells)
 	}
-	p.text(`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The text of the paper says that distances are to least squares, and plots least squares too: the figure must be of distances to θ*.
+	p.text(`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The paper's text has distances to least squares, and the figure a curve of least squares: it must show distances to θ*.
 `)
 	return nil
 }

@@ -110,7 +110,7 @@ elevators and pol of the UCI repository, the training rows of the first split, o
 		}
 	}
 	p.table(slices.Concat([]string{"data", "offsets", "least squares, all rows", "least squares, window"}, solvers), quality)
-	p.text("What the ledger says that a record pays, at δ = 10⁻⁸. Windows are disjoint, so however many there are it is one refit and the moments; a person with ten records has the last ε but one, and what is set aside for sketches is no part of the limit that moments can use:\n")
+	p.text("What the ledger says that a record pays, at δ = 10⁻⁸. Windows are disjoint, so however many there are it is one refit and the moments. What is set aside for sketches is not for moments:\n")
 	p.table([]string{"data", "solver", "refit, ε", "moments, ε", "both, ε", "both, ten records", "set aside for sketches"}, ledger)
 	return nil
 }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"math"
+	"testing"
+
+	"streamdp/internal/dataset"
+)
+
+// TestDataSet: the rows of a set are in one half of a split each, and the daemon on
+// them, given the curvature, comes near least squares, as the page says.
+func TestDataSet(t *testing.T) {
+	if dataset.Folder() == "" {
+		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
+	}
+	t.Parallel()
+	s, err := openSet("pol", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := openSet("pol", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.train) + len(s.test); n != len(again.train)+len(again.test) || len(s.test) < n/20 || len(s.test) > n/5 {
+		t.Errorf("splits have %d + %d and %d + %d rows", len(s.train), len(s.test), len(again.train), len(again.test))
+	}
+	theta, err := s.ols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The gradient at least squares is 0.
+	gradient := make([]float64, len(s.columns))
+	for _, row := range s.train {
+		z := s.scaled(row)
+		e := row[len(row)-1] - theta[len(theta)-1]
+		for j := range len(row) - 1 {
+			e -= theta[j] * row[j]
+		}
+		z[len(z)-1] = 1
+		for j := range z {
+			gradient[j] += e * z[j] / s.scale[len(row)-1] / float64(len(s.train))
+		}
+	}
+	for j, g := range gradient {
+		if math.Abs(g) > 1e-8 {
+			t.Errorf("coefficient %d: the gradient of least squares is %g", j, g)
+		}
+	}
+	best := s.score(theta)
+	last, err := s.passage(0, 1, "sgd]\nmethod = \"amb\"\ncurvature = 3.2").run(s.train, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.score(original(last))
+	t.Logf("R² is %.3f, of least squares %.3f", got, best)
+	if !(best > 0.4 && got > best-0.03) {
+		t.Errorf("R² is %g, of least squares %g", got, best)
+	}
+}
