@@ -139,7 +139,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	if h := cfg.LastStep(); h > 0 {
 		coordinates = float64(h) * float64(d)
 	}
-	plan.Sensitivity = (sensitivity + 2*limits.Rounding*math.Sqrt(coordinates)) * roundUp
+	plan.Sensitivity = (sensitivity + float64(2*limits.Rounding*math.Sqrt(coordinates))) * roundUp
 	plan.GradientNoise = plan.Sensitivity / gradient * roundUp
 	if !(plan.GradientNoise <= guess*sensitivity/gradient) {
 		return nil, nil, errors.New("rounding of correlated noise would cost more than 0.1 % of the noise")

@@ -70,7 +70,7 @@ newton is told the bound of the features' norm, and nothing else; amb bounds and
 		row = append(row, fmt.Sprintf("%.3g", math.Exp(m)))
 	}
 	p.table(head, append(cells, row))
-	p.text(`newton does not mind bounds that are too large: it finds the norm to which its matrix shortens rows, and the clip norm, by itself. amb given the curvature is ahead where features are alike and bounds tight, as on pol at ε = 1, and behind elsewhere: slow directions (elevators), few records (sml), a constant feature that loose bounds make far too large. Left alone it learns next to nothing. All records at once are best where bounds are tight; with loose ones at ε = 1 the stream is ahead of that refit on every set.
+	p.text(`newton does not mind bounds that are too large: it finds the norm to which its matrix shortens rows, and the clip norm, by itself. amb given the curvature is ahead on pol at ε = 1 with tight bounds, and behind everywhere else, by most where bounds are loose. Left alone it learns little or nothing. All records at once are best where bounds are tight; with loose ones at ε = 1 the stream is ahead of that refit on every set.
 `)
 
 	s, err := openSet("elevators", 0)
@@ -243,5 +243,7 @@ func newtonDrift(p *page) error {
 		}
 	}
 	p.table([]string{"change after 50 000 records", "", "50 000", "55 000", "60 000", "75 000", "100 000"}, cells)
+	p.text(`A feature that grows makes amb's steps a hundred times too long in its direction: it diverges until its radius holds it. newton sees the clip norm jump, forgets its matrix and searches again.
+`)
 	return nil
 }
