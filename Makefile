@@ -10,7 +10,7 @@ test:
 
 # The packages that share memory between goroutines.
 race:
-	go test -race -timeout=20m ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./sketch ./stream
+	go test -race -timeout=20m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./sketch ./stream
 
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
