@@ -223,14 +223,15 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 	panic(fmt.Sprintf("sgd: slots of step %d are asked for, and step %d is open", t, e.step+1))
 }
 
-// Longest returns the largest number of slots that the first t steps may have.
+// Longest returns the largest number of slots that the first t steps may have,
+// math.MaxUint64 where that is beyond 64 bits.
 func (e *Newton) Longest(t uint64) uint64 {
 	most := searchMost * e.plan.Search
 	for _, b := range e.plan.Batch {
 		most = max(most, b)
 	}
-	if t > (1<<62)/most {
-		return 1 << 62
+	if t > math.MaxUint64/most {
+		return math.MaxUint64
 	}
 	return t * most
 }

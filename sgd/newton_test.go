@@ -127,7 +127,7 @@ func TestNewtonPlan(t *testing.T) {
 					t.Errorf("after epoch %d the course is %+v, and %d slots are enough for %d steps", k, c, at, p.within(at))
 				}
 			}
-			if n := e.Longest(3); n < p.Course(1).Slots || e.Longest(1000) < p.Course(998).Slots || e.Longest(1<<62) != 1<<62 {
+			if n := e.Longest(3); n < p.Course(1).Slots || e.Longest(1000) < p.Course(998).Slots || e.Longest(1<<62) != math.MaxUint64 {
 				t.Errorf("three steps have at most %d slots", n)
 			}
 		}

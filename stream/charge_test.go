@@ -17,6 +17,9 @@ func TestChargedOffsets(t *testing.T) {
 	window := func(horizon, keys string) string {
 		return with(refitOf(keys), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
 	}
+	adapt := func(horizon string) string {
+		return with(onlineNewton(""), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
+	}
 	step := func(horizon string) string {
 		return with(machineStream, "step   = 7", "step = 100\nhorizon = "+horizon) + "workload = \"sum\"\nfactorization = \"identity\"\n"
 	}
@@ -32,6 +35,12 @@ func TestChargedOffsets(t *testing.T) {
 		{window("1048577", "window = 20\nstride = 17592186044416"), 7, all}, // 2²⁰·2⁴⁴ + 20
 		{regress("4"), 0, 2 * (1024 + 22)},
 		{regress("35271021173440828"), 0, all}, // (1024 + 22)·h/2 = 2⁶⁴ + 1428
+		// Steps whose slots follow from releases: as many as they can have, a search in
+		// sixteen times its 64.
+		{adapt("50"), 1000, 1000 + 50*1024},
+		{adapt("9007199254740991"), 0, (1<<53 - 1) * 1024},
+		{adapt("9007199254740992"), 0, all},
+		{adapt("18014398509481984"), 0, all}, // 2⁶⁴
 	} {
 		cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+c.toml))
 		must(t, err)

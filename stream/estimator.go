@@ -46,7 +46,8 @@ type Estimator interface {
 // adaptive is an estimator whose steps' slots depend on releases: of those to come it
 // knows how many there are at most.
 type adaptive interface {
-	// Longest returns the largest number of slots that the first t steps can have.
+	// Longest returns the largest number of slots that the first t steps can have,
+	// math.MaxUint64 where that is beyond 64 bits.
 	Longest(t uint64) uint64
 }
 

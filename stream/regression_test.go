@@ -151,30 +151,6 @@ func TestNewtonTruth(t *testing.T) {
 	}
 }
 
-// TestNewtonCharge: steps whose slots follow from releases are charged for as many as
-// they can have.
-func TestNewtonCharge(t *testing.T) {
-	t.Parallel()
-	for _, horizon := range []string{"", "horizon = 50\n"} {
-		m := newMachine(t, with(onlineNewton(""), "scale  =", horizon+"scale  ="), 1)
-		mech := m.p.core.mech
-		e, err := m.r.charge(mech, Source{"c", "in", 0}, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := int64(-1)
-		if horizon != "" {
-			longest := mech.Estimator.(*sgd.Newton).Longest(50)
-			if want = 1000 + int64(longest); longest < 50*1024 { // a search in sixteen times its slots
-				t.Errorf("50 steps have %d slots at most", longest)
-			}
-		}
-		if e.First != 1000 || e.End != want {
-			t.Errorf("charged are offsets %d to %d, want 1000 to %d", e.First, e.End, want)
-		}
-	}
-}
-
 // TestRegressionDiverges: targets without bound halt the task, for a reason that
 // says what to change and nothing of the records.
 func TestRegressionDiverges(t *testing.T) {

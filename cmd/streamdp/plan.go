@@ -118,7 +118,7 @@ func planCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
 	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
-	c.Flags().Float64Var(&condition, "condition", 1, "for a regression: a guess of the condition number of the features' second moment")
+	c.Flags().Float64Var(&condition, "condition", 1, "for a regression by amb: a guess of the condition number of the features' second moment")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
 	c.Flags().StringVar(&plotFile, "plot", "", "draw the error of every factorization against time into this .svg or .png file")
 	return c

@@ -16,11 +16,11 @@ import (
 // a batch that diverges in any case.
 func TestPlanPace(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand.toml"))
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-amb.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "demand.toml")
+	file := filepath.Join(t.TempDir(), "demand-amb.toml")
 	write := func(old, new string) {
 		t.Helper()
 		changed := strings.Replace(string(text), old, new, 1)

@@ -181,7 +181,7 @@ Distance to θ* except where it is to θ̂, least squares; ρ = 0.05. Trials: 20
 		}
 		p.table([]string{"p", "trials", "DP-GD", "least squares", "AdaSSP", "ours: tracked, averaged", "DP-GD to θ̂, rms", "law"}, cells)
 	}
-	p.text(`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The text of the paper says that distances are to least squares, and plots least squares too: the figure must be of distances to θ*.
+	p.text(`As in the paper DP-GD and least squares stay level and AdaSSP grows. Its growth is not the claimed √p: it is near the error of θ = 0, which is 1. The paper's text has distances to least squares, and the figure a curve of least squares: it must show distances to θ*.
 `)
 	return nil
 }
