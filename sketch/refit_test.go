@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/dptest"
 	"streamdp/internal/fault"
+	"streamdp/internal/race"
 )
 
 // configs are a refit of each solver, and of each way that one has.
@@ -284,6 +286,38 @@ func TestBadWindows(t *testing.T) {
 			if release := closeWindow(t, r, records(120, 1), dptest.Seeded(1)); release.Failed != "" {
 				t.Errorf("%s: after bad windows: %s", name, release.Failed)
 			}
+		}
+	}
+}
+
+// TestMemory: what a window takes is what is stated, but for what the collector would
+// have freed and some kilobytes for names of arrays.
+func TestMemory(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	const n = 40_000
+	for name, c := range configs() {
+		if c.Transforms > 1 {
+			continue // one after the other
+		}
+		c.Window = n
+		r := mustRefit(t, c, generous)
+		for i, row := range records(n, 1) {
+			r.Add(uint64(i), row)
+		}
+		var held uint64
+		if r.data != nil {
+			held = uint64(8 * (cap(r.data.x) + cap(r.data.y)))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := r.Close(dptest.Seeded(1)); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if took, stated := held+after.TotalAlloc-before.TotalAlloc, uint64(r.Sizes().Peak); took > stated+stated/4+256<<10 {
+			t.Errorf("%s: a window takes %d bytes, said %d", name, took, stated)
 		}
 	}
 }

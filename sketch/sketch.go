@@ -342,7 +342,7 @@ func (r *Refit) Sizes() dp.Sizes {
 		}
 	}
 	// Matrices of the solver and its draws.
-	peak := 8 * 16 * d * d
+	peak := 8 * 16 * (d + 1) * (d + 1)
 	k := int64(r.plan.Rows)
 	peak += 8 * k * (d + 1)
 	switch {
@@ -351,9 +351,11 @@ func (r *Refit) Sizes() dp.Sizes {
 		peak += 8 * 2 * n * (d + 2)
 	case r.plan.Solver == "fast-ihm":
 		padded := int64(padded(int(n)))
-		peak += 8 * (n*(d+2) + padded*(d+1) + int64(r.plan.Sampled)*d)
-	default:
-		peak += 8 * n * (d + 2)
+		peak += 8 * (n*(d+3) + padded*(d+3) + int64(r.plan.Sampled)*d)
+	case r.plan.Solver == "dp-gd": // another copy, whose constant has another value
+		peak += 8 * n * (2*d + 3)
+	default: // rows, targets, norms, and which are null
+		peak += 8*n*(d+2) + n
 	}
 	return dp.Sizes{State: stateBytes, Release: release, Peak: stateBytes + release + peak}
 }

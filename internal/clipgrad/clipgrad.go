@@ -61,7 +61,7 @@ func New(x, y []float64, dim, bits int) *Rows {
 		r.norm[i] = math.Copysign(0, -1)
 	}
 	for i := range r.workers {
-		r.workers[i] = worker{part: make([]float64, dim), block: make([]int64, dim), sum: make([]int64, dim)}
+		r.workers[i] = newWorker(dim)
 	}
 	return r
 }
@@ -162,8 +162,8 @@ func (r *Rows) row(i int) []float64 { return r.e[i*r.dim:][:r.dim] }
 //
 // Privacy: one row changes one block, so [Sensitivity] bounds by how much the sums
 // move. Together with the count see [CountWeight].
-// Cost: 2d multiplications a row; nothing is allocated a row. Blocks are shared out
-// among the processors; the result does not depend on how.
+// Cost: 2d multiplications a row; nothing is allocated a row. Rows are shared out among
+// the processors; the result does not depend on how.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted int64) {
 	origin := true
 	for j, v := range u {
@@ -183,24 +183,43 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 	// Blocks of so many rows that their sum fits 62 bits.
 	p.size = min(blockRows, 1<<(62-2*r.bits))
 	p.room = 1 << max(0, 53-2*r.bits)
-	blocks := (len(r.y) + p.size - 1) / p.size
+	n, of := len(r.y), len(r.workers)
 	var group sync.WaitGroup
 	for i := range r.workers {
-		lo, hi := i*blocks/len(r.workers), (i+1)*blocks/len(r.workers)
-		if i == len(r.workers)-1 {
-			r.workers[i].run(&p, lo, hi)
+		lo, hi := i*n/of&^3, (i+1)*n/of&^3
+		if i == of-1 {
+			r.workers[i].run(&p, lo, n)
 			break
 		}
 		group.Go(func() { r.workers[i].run(&p, lo, hi) })
 	}
 	group.Wait()
+	// Blocks that several workers have parts of are rounded when they are whole.
 	clear(dst)
+	open := r.workers[0].pieces[0].sum // of the block before
 	for i := range r.workers {
-		counted += r.workers[i].counted
-		for j, v := range r.workers[i].sum {
+		w := &r.workers[i]
+		counted += w.counted
+		for j, v := range w.sum {
 			dst[j] += v
 		}
+		for k := range w.used {
+			piece := &w.pieces[k]
+			if i+k == 0 {
+				continue
+			}
+			if piece.starts {
+				p.round(dst, open)
+				open = piece.sum
+				continue
+			}
+			for j, v := range piece.sum {
+				open[j] += v
+				piece.sum[j] = 0
+			}
+		}
 	}
+	p.round(dst, open)
 	return counted
 }
 
@@ -242,31 +261,64 @@ type pass struct {
 	room     int // rows whose sum is exact in float64, a power of two
 }
 
-// worker sums blocks.
+// round adds a block's sum, rounded, to dst, and empties it.
+func (p *pass) round(dst, block []int64) {
+	half := int64(0)
+	if p.shift > 0 {
+		half = 1 << (p.shift - 1)
+	}
+	for j, v := range block {
+		dst[j] += (v + half) >> p.shift
+		block[j] = 0
+	}
+}
+
+// worker sums rows that lie one behind the other.
 type worker struct {
 	part    []float64 // exact, not yet in block
 	block   []int64   // exact
 	sum     []int64   // rounded
 	counted int64
+	// pieces are the exact sums of the first block and of the last one, if that is
+	// another, of which there may be rows elsewhere.
+	pieces [2]piece
+	used   int
 }
 
-// run sums blocks lo … hi−1.
+func newWorker(dim int) worker {
+	return worker{
+		part: make([]float64, dim), block: make([]int64, dim), sum: make([]int64, dim),
+		pieces: [2]piece{{sum: make([]int64, dim)}, {sum: make([]int64, dim)}},
+	}
+}
+
+type piece struct {
+	starts bool // the block's first row is among them
+	sum    []int64
+}
+
+// run sums rows lo … hi−1.
 func (w *worker) run(p *pass, lo, hi int) {
 	clear(w.sum)
-	w.counted = 0
-	r := p.rows
-	half := int64(0)
-	if p.shift > 0 {
-		half = 1 << (p.shift - 1)
-	}
-	for b := lo; b < hi; b++ {
-		for i, end := b*p.size, min((b+1)*p.size, len(r.y)); i < end; i += p.room {
-			w.rows(p, i, min(i+p.room, end))
+	w.counted, w.used = 0, 0
+	n := len(p.rows.y)
+	for lo < hi || w.used == 0 {
+		start := lo / p.size * p.size
+		end := min(start+p.size, n)
+		inner := lo == start && end <= hi && w.used > 0 // no other worker has rows of it
+		starts := lo == start
+		for end := min(end, hi); lo < end; lo += p.room {
+			w.rows(p, lo, min(lo+p.room, end))
 		}
-		for j, v := range w.block {
-			w.sum[j] += (v + half) >> p.shift
+		lo = min(end, hi)
+		if inner {
+			p.round(w.sum, w.block)
+			continue
 		}
-		clear(w.block)
+		last := &w.pieces[min(w.used, 1)]
+		w.used++
+		last.starts = starts
+		last.sum, w.block = w.block, last.sum
 	}
 }
 

@@ -130,21 +130,29 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestWorkers checks that the result does not depend on how blocks are shared out.
+// TestWorkers: however rows are shared out among workers, at the borders of blocks and
+// around them, with more workers than rows, the sums are the same, pass after pass.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
+	const d = 3
 	for _, bits := range []int{24, 28} {
-		r, _ := problem(5, 20_000, 3, bits, true)
-		u := []float64{0.1, -0.4, 2}
-		want := make([]int64, 3)
-		counted := r.Sum(want, u, 0.2, 0.5, bits)
-		for n := range 6 {
-			for len(r.workers) <= n {
-				r.workers = append(r.workers, worker{part: make([]float64, 3), block: make([]int64, 3), sum: make([]int64, 3)})
-			}
-			got := make([]int64, 3)
-			if k := r.Sum(got, u, 0.2, 0.5, bits); k != counted || !slices.Equal(got, want) {
-				t.Errorf("%d bits, %d workers: %v and %d, want %v and %d", bits, len(r.workers), got, k, want, counted)
+		for _, n := range []int{1, 7, 63, 64, 65, 4095, 4096, 4097, 8192, 12_291, 20_000} {
+			var want [][]int64
+			for _, workers := range []int{1, 2, 3, 4, 5, 16, 64} {
+				r, _ := problem(5, n, d, bits, true)
+				r.workers = nil
+				for range workers {
+					r.workers = append(r.workers, newWorker(d))
+				}
+				for pass, u := range [][]float64{{0.1, -0.4, 2}, {0, 0, 0}, {1, 1, -1}} {
+					got := make([]int64, d)
+					got = append(got, r.Sum(got, u, 0.2, 0.5, bits+pass))
+					if workers == 1 {
+						want = append(want, got)
+					} else if !slices.Equal(got, want[pass]) {
+						t.Fatalf("%d bits, %d rows, %d workers, pass %d: %v, want %v", bits, n, workers, pass, got, want[pass])
+					}
+				}
 			}
 		}
 	}
