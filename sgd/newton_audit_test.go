@@ -52,7 +52,7 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	}
 	return audit.Online{
 		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
-		C: c, Gradient: e.plan.GradientNoise,
+		C: c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise,
 		Course: func() (float64, uint64, float64) {
 			quantile, slots, squared := e.Opened()
 			if m, ok := m.(*mutant); ok && m.old > 0 {

@@ -143,6 +143,29 @@ func TestNewtonRestart(t *testing.T) {
 	}
 }
 
+// TestNewtonManyEpochs restores a state after more epochs than lengths double.
+func TestNewtonManyEpochs(t *testing.T) {
+	t.Parallel()
+	e, again := eventfulNewton(t, dp.ZeroOut), eventfulNewton(t, dp.ZeroOut)
+	e.plan.Doublings, again.plan.Doublings = 0, 0
+	log := eventful()[:2800] // before the jump
+	noise := keyed(t, 1)
+	for e.epoch < 70 {
+		step := e.step + 1
+		first, end := e.Range(step)
+		for slot := first; slot < end; slot++ {
+			e.Add(slot, log[slot%uint64(len(log))])
+		}
+		if _, err := e.Close(noise(step)); err != nil || e.restarts > 0 {
+			t.Fatal(err, e.restarts)
+		}
+	}
+	state := newtonState(t, e)
+	if err := again.UnmarshalBinary(state); err != nil || !bytes.Equal(newtonState(t, again), state) {
+		t.Fatalf("epoch %d: %v", e.epoch, err)
+	}
+}
+
 // TestNewtonOrder adds the records of every step in another order: every bit is the
 // same.
 func TestNewtonOrder(t *testing.T) {

@@ -101,6 +101,16 @@ func TestNewtonPlan(t *testing.T) {
 				weight = math.Sqrt(4 - (1+c)*(1+c))
 			}
 			near("noise of the count", p.CountNoise/unit, s/(weight*0.9*p.Mu))
+			// What rounding of predicted noise may move gradients by comes on top of what
+			// a record does, in clip norms: one that counts, and one that does not.
+			exact := float64(p.Lattice.K) * e.factor.ColNorm()
+			for count, moved := range []float64{s, s - 1 + c} {
+				gradient := (moved*exact + p.Sensitivity - s*exact) / p.GradientNoise
+				counts := float64(count) * unit / p.CountNoise
+				if got := math.Hypot(gradient, counts) / (0.9 * p.Mu); !(got <= 1) {
+					t.Errorf("%s, d = %d: a record moves gradient and count by %.9f of what is charged", adjacency, d, got)
+				}
+			}
 			near("noise of the count of null records", p.NullNoise/unit, 1/(0.2*p.Mu))
 			near("noise of a gradient", p.GradientNoise/float64(p.Lattice.K), s*1.60135/(0.9*p.Mu))
 			near("noise of the histogram", p.HistogramNoise, math.Sqrt(s/0.03)/p.Mu)

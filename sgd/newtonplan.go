@@ -145,7 +145,9 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 		return nil, nil, errors.New("rounding of correlated noise would cost more than 0.1 % of the noise")
 	}
 
-	counted := adjacency / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient) // in records
+	// In records; with what rounding adds to the sensitivity, as the gradients' noise: the
+	// count is free of that part too.
+	counted := plan.Sensitivity / (float64(plan.Lattice.K) * norm) / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient)
 	missing := 1 / (mu * math.Sqrt(nullShare))
 	plan.CountNoise = counted * unit * roundUp
 	plan.NullNoise = missing * unit * roundUp

@@ -160,7 +160,7 @@ func inRange(zeta float64) bool { return zeta >= zetaLeast && zeta <= zetaMost }
 func (e *Newton) restoreRun(r *bin.Reader) bool {
 	p, d := &e.plan, len(e.w)
 	e.zeta, e.signal = r.Float(), r.Float()
-	e.epoch = r.Index(64)
+	e.epoch = r.Index(int(e.iteration/firstSteps) + 1)
 	done := r.Uint()
 	if r.Bad || !inRange(e.zeta) || !(e.signal >= 0.05) || done >= p.steps(e.epoch) || done > e.iteration {
 		return false

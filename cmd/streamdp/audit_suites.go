@@ -119,7 +119,7 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 	keys := audit.NewKeys(dp.NewSecret())
 	o := audit.Online{
 		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: features,
-		C: c, Gradient: p.GradientNoise, Course: e.Opened, Budget: p.Mu,
+		C: c, Gradient: p.GradientNoise, Count: p.CountNoise, Course: e.Opened, Budget: p.Mu,
 	}
 	// What the public is promised is ε at δ, whatever the plan says of μ.
 	if o.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {

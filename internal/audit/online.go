@@ -21,8 +21,8 @@ type Online struct {
 	Features   int // d, the constant included
 	C          Matrix
 	// Gradient is the standard deviation of a gradient's independent draws, in
-	// lattice units.
-	Gradient float64
+	// lattice units, Count that of the count beside it, in counts of 2^(Bits−4) a record.
+	Gradient, Count float64
 	// Course returns what earlier releases led to: the quantile and the slots of
 	// the open search, and R², the squared norm to which rows are shortened in
 	// the open epoch's matrix.
@@ -37,11 +37,7 @@ func (o Online) Subject() *Subject {
 		mu = o.Mu
 	}
 	factor, unit := o.Adjacency.Factor(), math.Exp2(float64(o.Bits-4))
-	const counted, rungs, questions = 0.27, 32, 6
-	weight := math.Sqrt(1 - counted*counted)
-	if o.Adjacency == dp.Replace {
-		weight = math.Sqrt(4 - (1+counted)*(1+counted))
-	}
+	const rungs, questions = 32, 6
 	search := math.Sqrt(questions) / mu * unit
 	l := &listener{Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit), array: "newton/boot"}}
 	return &Subject{
@@ -53,7 +49,7 @@ func (o Online) Subject() *Subject {
 				l.Threshold, l.Null = quantile*float64(slots), int64(math.Floor(quantile*unit+0.5))
 				return Array{Deviations: []float64{search}, Signal: l.question}, true
 			case "newton/count":
-				return Array{Deviations: []float64{factor / (weight * 0.9 * mu) * unit, unit / (0.2 * mu)}}, true
+				return Array{Deviations: []float64{o.Count, unit / (0.2 * mu)}}, true
 			case "newton/grad":
 				return Array{Deviations: []float64{o.Gradient}, C: o.C}, true
 			case "newton/hist":
