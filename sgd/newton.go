@@ -611,6 +611,11 @@ func (e *Newton) end(n dp.Noise) error {
 		e.zeta = newton.Clip(float64(e.zeta*math.Sqrt(signal/e.signal)), zetaLeast, zetaMost)
 		e.before = float64(e.before * math.Sqrt(signal/e.signal))
 		e.signal = signal
+		if share := e.seen.share(); share < few {
+			// The histogram does not know how few there are, and rows would be
+			// shortened until they are lost in the matrix.
+			valid = min(valid, float64(slots*share))
+		}
 		e.squared, _ = norms.Radius(valid, p.RadiusNoise, 0.5)
 	}
 	if e.epoch >= 3 {
