@@ -159,7 +159,7 @@ func excessRisk(p *page, d int, sizes []int) error {
 	}
 	title := fmt.Sprintf("d = %d, ε = 1", d)
 	if err := p.draw(figure{
-		name: fmt.Sprintf("amb-d%d", d), title: title, x: "records", y: "excess risk", logX: true, logY: true, right: true, top: 100, lines: lines,
+		name: fmt.Sprintf("amb-d%d", d), title: title, x: "records", y: "excess risk", logX: true, logY: true, top: 100, lines: lines,
 		caption: fmt.Sprintf("Excess risk against the number of records, d = %d.", d),
 	}); err != nil {
 		return err

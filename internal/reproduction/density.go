@@ -53,7 +53,7 @@ The private curves are the estimators of package moments as they are: rows clipp
 		lines = append(lines, l)
 	}
 	if err := p.draw(figure{
-		name: "moments-fig5", title: "Gaussian density estimation, d = 5", x: "rows", y: "KL divergence", logY: true, top: 1e4, right: true, lines: lines,
+		name: "moments-fig5", title: "Gaussian density estimation, d = 5", x: "rows", y: "KL divergence", logY: true, top: 1e4, lines: lines,
 		caption: "Divergence of the estimated density against the number of rows.",
 	}); err != nil {
 		return err

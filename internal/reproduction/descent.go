@@ -237,7 +237,7 @@ p = 10, 100 trials up to n = 10 000 and 30 above. ρ = 0.015 is Figure 8a; for F
 			lines[i].name, lines[i].dashed = name, i == 1
 		}
 		if err := p.draw(figure{
-			name: "descent-fig" + f.number, title: fmt.Sprintf("Figure %s: p = 10, ρ = %g", f.number, f.rho), x: "n", y: "distance", logX: true, logY: true, right: true, lines: lines,
+			name: "descent-fig" + f.number, title: fmt.Sprintf("Figure %s: p = 10, ρ = %g", f.number, f.rho), x: "n", y: "distance", logX: true, logY: true, lines: lines,
 			caption: fmt.Sprintf("Figure %s, distances against n at ρ = %g.", f.number, f.rho),
 		}); err != nil {
 			return err
@@ -360,7 +360,7 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 		}
 		if f.n == 5000 || f.aniso {
 			tag := map[bool]string{false: "5", true: "10"}[f.aniso]
-			if err := p.draw(figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "coverage", right: true, lines: covers, caption: what + ": coverage against the number of iterations."}); err != nil {
+			if err := p.draw(figure{name: "descent-fig" + tag, title: what, x: "iterations in all", y: "coverage", lines: covers, caption: what + ": coverage against the number of iterations."}); err != nil {
 				return err
 			}
 			tag = map[bool]string{false: "6", true: "11"}[f.aniso]

@@ -248,7 +248,7 @@ The paper's real sets (Beijing, YearMSD, Black Friday, Rossman, airline) are in 
 			}
 		}
 		if err := p.draw(figure{
-			name: "fastmix-" + f.Name, title: fmt.Sprintf("%s, n = 2^19, d = %d", f.Name, f.Dim), x: "ε", y: "excess risk", logX: true, logY: true, lines: lines, right: true,
+			name: "fastmix-" + f.Name, title: fmt.Sprintf("%s, n = 2^19, d = %d", f.Name, f.Dim), x: "ε", y: "excess risk", logX: true, logY: true, lines: lines,
 			caption: "Excess risk against ε, correlated columns.",
 		}); err != nil {
 			return err

@@ -6,7 +6,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"image/color"
 	"log"
 	"math"
 	"os"
@@ -14,12 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"streamdp/internal/chart"
 )
 
 // sections are the papers, in the order of the page. A section writes its text and
@@ -117,60 +111,18 @@ type figure struct {
 	x, y       string
 	logX, logY bool
 	top        float64 // end of the y axis, 0: as the lines have it
-	right      bool    // the legend
 	lines      []line
 	caption    string
 }
 
-// palette can be told apart by most eyes.
-var palette = []color.RGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}, {90, 90, 90, 255}}
-
 // draw writes the figure and refers to it.
 func (p *page) draw(f figure) error {
-	g := plot.New()
-	g.Title.Text, g.X.Label.Text, g.Y.Label.Text = f.title, f.x, f.y
-	for _, s := range []*font.Length{&g.Title.TextStyle.Font.Size, &g.X.Label.TextStyle.Font.Size, &g.Y.Label.TextStyle.Font.Size, &g.Legend.TextStyle.Font.Size} {
-		*s = vg.Points(10)
-	}
-	if f.logX {
-		g.X.Scale, g.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-	}
-	if f.logY {
-		g.Y.Scale, g.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-	}
-	g.Legend.Top, g.Legend.Left = true, !f.right
-	for i, l := range f.lines {
-		points := make(plotter.XYs, len(l.x))
-		for j := range l.x {
-			points[j].X, points[j].Y = l.x[j], l.y[j]
-		}
-		c, err := plotter.NewLine(points)
-		if err != nil {
-			return err
-		}
-		c.Color, c.Width = palette[i%len(palette)], vg.Points(1.5)
-		if l.dashed {
-			c.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
-		}
-		g.Add(c)
-		g.Legend.Add(l.name, c)
-	}
-	if f.top > 0 {
-		g.Y.Max = f.top
-	}
-	const margin = 6
-	c := vgsvg.New(13*vg.Centimeter, 9*vg.Centimeter)
-	g.Draw(draw.Crop(draw.New(c), margin, -margin, margin, -margin))
-	file, err := os.Create(filepath.Join(p.figures, f.name+".svg"))
-	if err != nil {
-		return err
-	}
-	if _, err := c.WriteTo(file); err != nil {
-		file.Close()
-		return err
+	c := chart.Chart{Title: f.title, X: f.x, Y: f.y, LogX: f.logX, LogY: f.logY, Top: f.top}
+	for _, l := range f.lines {
+		c.Lines = append(c.Lines, chart.Line{Name: l.name, X: l.x, Y: l.y, Dashed: l.dashed})
 	}
 	p.text("![%s](reproduction/%s.svg)\n", f.caption, f.name)
-	return file.Close()
+	return c.Write(filepath.Join(p.figures, f.name+".svg"), 17, 9)
 }
 
 // logspace returns n numbers from lo to hi in equal ratios.

@@ -77,7 +77,7 @@ d = 10, n = 100, prefix sums, C = I, σ = 1; root of the summed squared errors. 
 `)
 	if err := p.draw(figure{
 		name: "moments-fig1", title: "Prefix sums, d = 10, n = 100", x: "RMSE of the first moment", y: "RMSE of the second moment",
-		caption: "Joint estimation is below and to the left of the other methods.", right: true,
+		caption: "Joint estimation is below and to the left of the other methods.",
 		lines: []line{
 			curve("λ-JME, paper", true, false, logspace(0.5, 16, 60), joint),
 			curve("λ-JME", false, true, logspace(0.5, 16, 60), joint),

@@ -100,7 +100,7 @@ newton is told the bound of the features' norm, and nothing else; amb bounds and
 		lines = append(lines, l)
 	}
 	return p.draw(figure{
-		name: "newton-elevators", title: "elevators, ε = 1, tight bounds", x: "records", y: "loss of learnable signal", logX: true, logY: true, right: true, lines: lines,
+		name: "newton-elevators", title: "elevators, ε = 1, tight bounds", x: "records", y: "loss of learnable signal", logX: true, logY: true, lines: lines,
 		caption: "Loss of learnable signal against the number of records on elevators, for newton, amb given and left alone, and a refit of all records.",
 	})
 }
@@ -236,7 +236,7 @@ func newtonDrift(p *page) error {
 			cells = append(cells, row)
 		}
 		if err := p.draw(figure{
-			name: "newton-" + change.name, title: change.about + " at 50 000", x: "records", y: "excess risk", logY: true, right: true, lines: lines,
+			name: "newton-" + change.name, title: change.about + " at 50 000", x: "records", y: "excess risk", logY: true, lines: lines,
 			caption: "Excess risk against the number of records where " + change.about + ".",
 		}); err != nil {
 			return err

@@ -163,7 +163,7 @@ w* turns into −w* after %d of %d steps. d = %d, H = I, σ = ‖w*‖ = 1, ε =
 		lines = append(lines, l)
 	}
 	if err := p.draw(figure{
-		name: "sgd-recovery", title: "w* → −w* after step 200", x: "steps", y: "excess risk", logY: true, top: 30, right: true, lines: lines,
+		name: "sgd-recovery", title: "w* → −w* after step 200", x: "steps", y: "excess risk", logY: true, top: 30, lines: lines,
 		caption: "Excess risk against the number of steps: the average that begins anew falls like the last iterate and further, the other one stays up.",
 	}); err != nil {
 		return err

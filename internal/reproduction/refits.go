@@ -235,7 +235,7 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 			lines = append(lines, l)
 		}
 		if err := p.draw(figure{
-			name: "refits-" + set, title: fmt.Sprintf("%s, n = %d, d = %d; OLS %s", set, e.Rows, e.Dim, num(e.OLS)), x: "ε", y: "mean squared error", logX: true, logY: true, lines: lines, right: true,
+			name: "refits-" + set, title: fmt.Sprintf("%s, n = %d, d = %d; OLS %s", set, e.Rows, e.Dim, num(e.OLS)), x: "ε", y: "mean squared error", logX: true, logY: true, lines: lines,
 			caption: fmt.Sprintf("Mean squared error of solvers against ε on %s.", set),
 		}); err != nil {
 			return err
