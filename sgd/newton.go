@@ -293,7 +293,7 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	case e.phase == searchNorm:
 		e.search[normLadder.index(square)]++
 	case e.phase == searchScale:
-		if u := math.Abs(y-dot(e.w, x)) * math.Sqrt(square); u-u == 0 {
+		if u := float64(math.Abs(y-dot(e.w, x)) * math.Sqrt(square)); u-u == 0 {
 			e.search[scaleLadder.index(u)]++
 		} else {
 			e.nulls++

@@ -81,7 +81,7 @@ func (n *Norms) total(end int) float64 {
 }
 
 // spread returns s_n = 2√24·sd, two standard deviations of the sum of all bins.
-func (n *Norms) spread() float64 { return 2 * n.SD * math.Sqrt(Bins) }
+func (n *Norms) spread() float64 { return float64(2 * n.SD * math.Sqrt(Bins)) }
 
 // Valid returns n̂, the number of valid rows among those of slots positions,
 //
@@ -123,7 +123,7 @@ func (n *Norms) Missed(squared float64) float64 {
 func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 	best := math.Inf(1)
 	for i := 0; i <= Bins; i++ {
-		if i > 0 && max(n.total(i), 0) > float64(0.4*valid)-float64(1.5*n.SD)*math.Sqrt(float64(i)) {
+		if i > 0 && max(n.total(i), 0) > float64(0.4*valid)-float64(1.5*n.SD*math.Sqrt(float64(i))) {
 			break
 		}
 		r := math.Ldexp(1, -i)
@@ -146,6 +146,6 @@ func (n *Norms) Trace(squared, valid, missed float64) float64 {
 		sum += float64(c * b)
 		square += float64(b * b)
 	}
-	s := n.SD * math.Sqrt(square)
+	s := float64(n.SD * math.Sqrt(square))
 	return min(max(sum+s, s), float64(valid*squared)+missed)
 }
