@@ -228,15 +228,15 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 	}
 	if s.Constant != 0 {
 		s = s.withConstant(math.Sqrt(h))
-		bound = math.Sqrt(bound*bound + h)
+		bound = math.Sqrt(float64(bound*bound) + h)
 	}
 	rest := mu * math.Sqrt(1-share) * (1 - 0x1p-48)
 	// The noise of a count, √(T/f)/μ, must not reach half of the records.
 	half := float64(s.Len()) * rest * math.Sqrt(fraction) / 2
-	size := bound * s.Bound.Y
+	size := float64(bound * s.Bound.Y)
 	high := size * 0x1p16
 	if radius > 0 {
-		high = size + bound*bound*radius
+		high = size + float64(bound*bound*radius)
 	}
 	path, err = GradientDescent(s, Descent{
 		Steps: int(min(200, max(10, half*half))), Rate: 0.5 / h,

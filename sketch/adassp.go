@@ -133,7 +133,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 // ridgeFor returns max(0, s·√(d·log(2d²/ϱ)) − λ̃): what the norm of the noise matrix
 // exceeds with probability ϱ at most, less what the data have.
 func ridgeFor(s, lambda, d, failure float64) float64 {
-	return max(0, s*math.Sqrt(d*newton.Log(2*d*d/failure))-lambda)
+	return max(0, float64(s*math.Sqrt(d*newton.Log(2*d*d/failure)))-lambda)
 }
 
 // solveSymmetric returns (A + ridge·I)⁻¹b for the upper triangle of a symmetric A, which

@@ -123,7 +123,7 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 		return nil, 0, err
 	}
 	t.trace = norms.Trace(squared, t.valid, missed) / 2
-	t.ridge = min(1.35*gram.SD*math.Sqrt(size)+missed/4, t.trace)
+	t.ridge = min(float64(1.35*gram.SD*math.Sqrt(size))+missed/4, t.trace)
 	white := newton.Whiten(upper, d, t.ridge, t.trace)
 	each(segments, func(i int) { // whole groups of rows, as one call would make them
 		lo, hi := i*w.Len()/segments&^3, (i+1)*w.Len()/segments&^3

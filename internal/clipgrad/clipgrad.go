@@ -241,9 +241,9 @@ func Sensitivity(a dp.Adjacency, dim, out int) float64 {
 // one counts, are (1+c)² + w² apart; two that count 2c, two that do not 2. It needs
 // that a null row does not count.
 func CountWeight(a dp.Adjacency, c float64) float64 {
-	w := 1 - c*c
+	w := 1 - float64(c*c)
 	if a == dp.Replace {
-		w = 4 - (1+c)*(1+c)
+		w = 4 - float64((1+c)*(1+c))
 	}
 	return math.Sqrt(w) * (1 - 0x1p-40)
 }

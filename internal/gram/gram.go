@@ -71,7 +71,7 @@ func NewSum(dim int) *Sum {
 // sums, is from exact, in the Frobenius norm: a term is rounded at most 3 times, then
 // once in each addition of its block, of the blocks, and of the parts.
 func Error(n, parts int) float64 {
-	return float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20)
+	return float64(float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20))
 }
 
 // Add adds xxᵀ of the row x, or of several rows that lie one after the other.

@@ -581,6 +581,50 @@ func TestMissed(t *testing.T) {
 	}
 }
 
+// TestGoldenNorms: what follows from a histogram has no fused products, whose bits would
+// be those of some machines only.
+func TestGoldenNorms(t *testing.T) {
+	apart := [3]int{}
+	for k := range 1000 {
+		n := Norms{SD: 10 + float64(k)/100}
+		// As many rows as may be shortened, and hardly more.
+		const valid = 1000.0
+		root := math.Sqrt(2)
+		limit := 0.4*valid - float64(1.5*n.SD*root)
+		if math.FMA(-1.5*n.SD, root, 0.4*valid) != limit {
+			apart[0]++
+		}
+		for _, c := range []struct{ rows, want float64 }{{limit, 0.25}, {math.Nextafter(limit, 1e3), 0.5}} {
+			n.Counts[1] = c.rows
+			if squared, _ := n.Radius(valid, 1, 0); squared != c.want {
+				t.Fatalf("deviation %g, %v rows: R² = %g, want %g", n.SD, c.rows, squared, c.want)
+			}
+		}
+		n.Counts[1] = 300
+		root = math.Sqrt(Bins)
+		if math.FMA(2*n.SD, root, 300) != 300+float64(2*n.SD*root) {
+			apart[1]++
+		}
+		if got, want := n.Valid(1e4), 300+float64(2*n.SD*root); got != want {
+			t.Fatalf("deviation %g: %v rows, want %v", n.SD, got, want)
+		}
+		var square float64
+		for j := range Bins {
+			square += float64(min(middle(j), 0.5) * min(middle(j), 0.5))
+		}
+		root = math.Sqrt(square)
+		if math.FMA(n.SD, root, 300*middle(1)) != 300*middle(1)+float64(n.SD*root) {
+			apart[2]++
+		}
+		if got, want := n.Trace(0.5, 1e4, 0), 300*middle(1)+float64(n.SD*root); got != want {
+			t.Fatalf("deviation %g: trace %v, want %v", n.SD, got, want)
+		}
+	}
+	if slices.Min(apart[:]) < 50 {
+		t.Errorf("%d cases are told apart", apart)
+	}
+}
+
 // TestGoldenBits holds the arithmetic to the same bits on every machine.
 func TestGoldenBits(t *testing.T) {
 	h := sha256.New()
