@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -186,6 +187,18 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 }
 
 func labels(t Task) []string { return []string{t.Stream, strconv.Itoa(t.Partition)} }
+
+// begin shows a task's counters at 0: what first appears at 1 has no increase.
+func (m *metrics) begin(t Task) {
+	for _, d := range metricTable {
+		if d.kind == "counter" && slices.Equal(d.labels, task) {
+			m.add(d.name, t, 0)
+		}
+	}
+	for r := Decoded + 1; r < reasons; r++ {
+		m.add("diagnostic_records_rejected_total", t, 0, r.String())
+	}
+}
 
 func (m *metrics) add(name string, t Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(labels(t), more...)...).Add(n)
