@@ -83,7 +83,7 @@ func planCommand(g *globals) *cobra.Command {
 				plans = append(plans, *p)
 			}
 			if len(plans) == 0 {
-				return usagef("the configuration has no stream %s", name)
+				return noStream(cfg, name)
 			}
 			for _, p := range plans {
 				warn(g, p.Description)

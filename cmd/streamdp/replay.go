@@ -65,7 +65,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	}
 	s := cfg.Stream(f.stream)
 	if s == nil {
-		return usagef("the configuration has no stream %q: give --stream NAME", f.stream)
+		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
 		return usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)

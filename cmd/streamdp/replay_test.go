@@ -62,7 +62,7 @@ func TestReplay(t *testing.T) {
 		t.Error("a run without a seed has its keys")
 	}
 
-	want(t, exitUsage, "no stream \"nope\"", "replay", "-c", s.config, "--stream", "nope", "x")
+	want(t, exitUsage, "no stream nope, only orders", "replay", "-c", s.config, "--stream", "nope", "x")
 	want(t, exitUsage, "--header is \"maybe\"", "replay", "-c", s.config, "--header", "maybe", "x")
 	want(t, exitFailure, "no such file", "replay", "-c", s.config, filepath.Join(dir, "missing.ndjson"))
 	want(t, exitUsage, "no column \"items\"", "replay", "-c", s.config, write("c.csv", "amount,other\n1,2\n"))
