@@ -176,7 +176,7 @@ var schema = []key{
 	{path: "stream.NAME.moments.covariance", kind: boolean, flags: always, says: "`true`, `false` for `sum`", doc: "Publish the covariance, which costs no budget. A sum has none."},
 	{path: "stream.NAME.moments.valid_count", kind: boolean, def: `false`, doc: "Publish also `valid_count`, the number of valid records under the workload's weights, with noise."},
 
-	{path: "stream.NAME.sgd", kind: table, doc: "Mechanism: online linear regression of one column on the others. A step is `batch` offsets and ends with a release; a search of the clip norm is a step without one. Lengths are in scaled units."},
+	{path: "stream.NAME.sgd", kind: table, doc: "Mechanism: online linear regression of one column on the others. A step has as many offsets as `plan` shows, with `amb` those of `batch`, and ends with a release; a search of the clip norm is a step without one. Lengths are in scaled units."},
 	{path: "stream.NAME.sgd.target", kind: text, flags: required, doc: "Column to predict from all others."},
 	{path: "stream.NAME.sgd.clip_x", kind: number, flags: required, rule: says("positive, and in the range 1e-60 to 1e60"), doc: "Bound on the features' Euclidean norm after scaling; longer ones are shortened to it."},
 	{path: "stream.NAME.sgd.clip_y", kind: number, rule: positive, doc: "Bound on the target's absolute value after scaling."},
@@ -226,7 +226,7 @@ var schema = []key{
 	{path: "stream.NAME.adam", kind: table, doc: "Mechanism: steps of the Adam optimiser, from gradients or from examples of a model. A step divides by `step`, whatever number of records it holds."},
 	{path: "stream.NAME.adam.mode", kind: text, def: `"gradients"`, words: []string{"gradients", "model"}, doc: "Records are gradients, `dim` numbers each in `float32`, `float64` or `json-array`, without `input.columns`, `centre` and `scale`; or rows of features and a target, from which the gradient of `model` is taken."},
 	{path: "stream.NAME.adam.method", kind: text, def: `"pp_debiased"`, words: []string{"pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum"}, doc: "Where the second moment comes from: the noisy mean squared, less its noise's part (`pp_debiased`), or with it (`pp`); squares noised by themselves, of one gradient (`jme`, step = 1), of every gradient (`jme_per_example`) or of their mean (`jme_batch`); both clipped together (`joint_clip`). `momentum` has none."},
-	{path: "stream.NAME.adam.clip", kind: number, flags: required, rule: says("positive and finite"), doc: "Bound on a gradient's Euclidean norm; longer ones are shortened to it."},
+	{path: "stream.NAME.adam.clip", kind: number, flags: required, rule: says("positive and finite"), doc: "Bound on a gradient's Euclidean norm; longer ones are shortened to it. Where that happens to many, parameters are those of another optimum: those of a logistic regression come out too large."},
 	{path: "stream.NAME.adam.mean_clip", kind: number, def: `0`, rule: says("less than `clip`"), doc: "Bound on the norm of a step's mean, for `jme_batch`; 0: none."},
 	{path: "stream.NAME.adam.nu", kind: number, def: `0`, rule: says("positive and finite, or 0 (chosen)"), doc: "Weight ν of the second moment in the methods `jme…`: more of it means less noise there and more in the first."},
 	{path: "stream.NAME.adam.tau", kind: number, rule: says("positive and finite"), says: "required for `joint_clip`, a fault elsewhere", doc: "Weight of the squares in the norm that both share."},
