@@ -315,7 +315,7 @@ func TestPieces(t *testing.T) {
 	z := copied.start()
 	z.published(steps)
 	z.end()
-	if !strings.Contains(copied.log.String(), "repeating releases to compare them") {
+	if log := copied.log.String(); !strings.Contains(log, "repeating releases to compare them") || !strings.Contains(log, "the output holds the same releases") {
 		t.Error("the copy did not notice that the output is ahead")
 	}
 	if n := len(r.output("orders.dp")); n != len(list) {

@@ -291,6 +291,7 @@ func (p *processor) close() (stop bool, err error) {
 		}
 		if p.core.step >= p.live.ahead {
 			p.comparing = false
+			p.r.log.Info("the output holds the same releases", "step", p.core.step)
 		}
 	}
 	if len(messages) > 0 {
