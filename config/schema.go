@@ -246,7 +246,7 @@ var schema = []key{
 	{path: "stream.NAME.adam.release", kind: text, def: `"parameters"`, words: []string{"parameters", "update"}, doc: "What is published: the parameters after the step, or what the step adds to them."},
 	{path: "stream.NAME.adam.initial_file", kind: file, flags: outside, doc: "Public parameters to begin with, packed little-endian float64; read when an epoch opens that has no predecessor. Without it they are 0, those of `mlp` small and fixed."},
 	{path: "stream.NAME.adam.model", kind: table, doc: "The model of mode `model`."},
-	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Linear, logistic (class 1 is a target above 0 in scaled units) and softmax regression (targets are classes from 0 on), or a network with one hidden layer of tanh units."},
+	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Linear, logistic (class 1 is a target above 0 in scaled units) and softmax regression (targets are classes from 0 on, after centre and scale; others make a record invalid), or a network with one hidden layer of tanh units."},
 	{path: "stream.NAME.adam.model.target", kind: text, flags: required, doc: "Column to predict; the others are features."},
 	{path: "stream.NAME.adam.model.classes", kind: whole, rule: says("at least 2"), says: "required for `softmax`; 0 makes `mlp` predict a number", doc: "Number of classes."},
 	{path: "stream.NAME.adam.model.hidden", kind: whole, rule: says("at least 1"), says: "required for `mlp`, a fault elsewhere", doc: "Number of hidden units."},
