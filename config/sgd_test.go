@@ -103,7 +103,7 @@ func TestSGDDefects(t *testing.T) {
 		`27: stream.demand.sgd.tail: must be in (0, 1) (1)`, `28: stream.demand.sgd.threshold_quantile: must be in (0, 1) (1)`)
 	f(end, "batch = -1\nbands = 300\nclip_y = -2\naverage = \"mean\"", `20: stream.demand.sgd.batch: must be at least 0 (-1)`, `21: stream.demand.sgd.bands: must be 1 to 256 (300)`,
 		`22: stream.demand.sgd.clip_y: must be positive (-2)`, `23: stream.demand.sgd.average: must be "tail" or "smooth" ("mean")`)
-	f("scale ", "step = 100\nscale ", `10: stream.demand.step: must not be there: steps of sgd are as long as its batch (100)`)
+	f("scale ", "step = 100\nscale ", `10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
 	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`, `9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
 		`10: stream.demand.scale: must be one number, or one for each of the 1 columns`)
 	f(`"demand.dp"`, `"demand.dp", values = ["theta", "mean"]`,

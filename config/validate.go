@@ -110,7 +110,7 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	case (s.Moments != nil || s.Adam != nil) && d.written(step) == nil:
 		d.add(step, -1, "required", nil)
 	case s.SGD != nil && d.written(step) != nil:
-		d.note(step, -1, "must not be there: steps of sgd are as long as its batch", s.Step)
+		d.note(step, -1, "must not be there: sgd has steps of its own length", s.Step)
 	case s.Refit != nil && s.Moments == nil && s.Adam == nil && d.written(step) != nil:
 		d.note(step, -1, "must not be there: steps of refit are its windows", s.Step)
 	}

@@ -311,11 +311,15 @@ func TestPieces(t *testing.T) {
 		}
 	}
 
+	if strings.Contains(other.log.String(), "the output holds the same releases") {
+		t.Error("an uninterrupted run says that it compared")
+	}
+
 	// The old copy repeats what is out and compares it, then goes on.
 	z := copied.start()
 	z.published(steps)
 	z.end()
-	if !strings.Contains(copied.log.String(), "repeating releases to compare them") {
+	if log := copied.log.String(); !strings.Contains(log, "repeating releases to compare them") || strings.Count(log, "the output holds the same releases") != 1 {
 		t.Error("the copy did not notice that the output is ahead")
 	}
 	if n := len(r.output("orders.dp")); n != len(list) {

@@ -462,8 +462,8 @@ func TestHorizon(t *testing.T) {
 		if err := x.ends(); !errors.Is(err, ErrNothing) {
 			t.Errorf("a second run ended with %v", err)
 		}
-		if s := x.d.Status()[0]; s.State != stateExhausted {
-			t.Errorf("state %s", s.State)
+		if s := x.d.Status()[0]; s.State != stateExhausted || s.Epoch != 1 || s.NextOffset != 400 || s.Lag != 0 {
+			t.Errorf("state %s, epoch %d up to %d, lag %d", s.State, s.Epoch, s.NextOffset, s.Lag)
 		}
 		// A log that is lost afterwards is none of its business.
 		r.recreate(0, 10)

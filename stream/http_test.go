@@ -176,11 +176,22 @@ func TestMetrics(t *testing.T) {
 		r.send(badValues...)
 		x := r.start()
 		x.published(26)
+		families, err := x.d.metrics.registry.Gather()
+		must(t, err)
+		begun := 0
+		for _, f := range families {
+			if slices.Contains([]string{"commit_errors_total", "releases_republished_total"}, strings.TrimPrefix(f.GetName(), prefix)) {
+				begun++
+			}
+		}
+		if begun != 2 {
+			t.Errorf("%s: %d of 2 counters are there before they count", exposure, begun)
+		}
 		x.d.metrics.kafkaError(&kafka.Error{API: "fetch", Code: 7})
 		x.d.metrics.halted(ordersTask, haltGap)
 		x.d.metrics.commitFailed(ordersTask)
 		x.d.metrics.republished(ordersTask, 0)
-		families, err := x.d.metrics.registry.Gather()
+		families, err = x.d.metrics.registry.Gather()
 		must(t, err)
 		problems, err := promlint.NewWithMetricFamilies(families).Lint()
 		must(t, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ var metricTable = []metricDef{
 	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet."},
 	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970."},
 	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970."},
-	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (count, search)."},
+	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (all others)."},
 	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch."},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta."},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch."},
@@ -187,6 +188,18 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 
 func labels(t Task) []string { return []string{t.Stream, strconv.Itoa(t.Partition)} }
 
+// begin shows a task's counters at 0: what first appears at 1 has no increase.
+func (m *metrics) begin(t Task) {
+	for _, d := range metricTable {
+		if d.kind == "counter" && slices.Equal(d.labels, task) {
+			m.add(d.name, t, 0)
+		}
+	}
+	for r := Decoded + 1; r < reasons; r++ {
+		m.add("diagnostic_records_rejected_total", t, 0, r.String())
+	}
+}
+
 func (m *metrics) add(name string, t Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(labels(t), more...)...).Add(n)
 }
@@ -240,7 +253,7 @@ func MetricsReference() []byte {
 		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +
 		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
 		"The number of records, offsets and commits is public under both adjacency relations. " +
-		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\n" +
+		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\nA task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first count on.\n\n" +
 		"| metric | type | labels | class | meaning |\n| --- | --- | --- | --- | --- |\n")
 	for _, d := range metricTable {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.name, d.kind, strings.Join(d.labels, ", "), d.class, d.help)

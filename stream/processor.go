@@ -289,8 +289,9 @@ func (p *processor) close() (stop bool, err error) {
 			}
 			messages = missing
 		}
-		if p.core.step >= p.live.ahead {
+		if p.comparing && p.core.step >= p.live.ahead {
 			p.comparing = false
+			p.r.log.Info("the output holds the same releases", "step", p.core.step)
 		}
 	}
 	if len(messages) > 0 {

@@ -27,6 +27,8 @@ type Replay struct {
 	next    int64 // offset of the next record
 	publish func(release []byte) error
 	done    bool
+
+	rejected [reasons]int64
 }
 
 // NewReplay returns a replay of stream s that hands its releases to publish. seed,
@@ -89,7 +91,8 @@ func (r *Replay) Add(value []byte) error {
 		return dp.ErrExhausted
 	}
 	row := r.row
-	if r.codec.Decode(&kafka.Record{Offset: r.next, Value: value}, row) != Decoded {
+	if why := r.codec.Decode(&kafka.Record{Offset: r.next, Value: value}, row); why != Decoded {
+		r.rejected[why]++
 		row = nil
 	}
 	r.core.add(r.next, row)
@@ -118,6 +121,23 @@ func (r *Replay) Add(value []byte) error {
 // Records returns how many records were taken, and how many of them are in a step
 // that is not complete and so in no release.
 func (r *Replay) Records() (all, open int64) { return r.next, r.next - r.core.first }
+
+// Rejected returns how many of them gave no row, by reason. Not private: one record
+// changes it.
+func (r *Replay) Rejected() map[string]int64 {
+	found := map[string]int64{}
+	for why, n := range r.rejected {
+		if n > 0 {
+			found[Reason(why).String()] = n
+		}
+	}
+	if r.core.mech.refused != nil {
+		if why, n := r.core.mech.refused(); n > 0 {
+			found[why.String()] += int64(n)
+		}
+	}
+	return found
+}
 
 // Close forgets the keys.
 func (r *Replay) Close() { r.core.keys.Destroy() }

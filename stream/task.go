@@ -70,6 +70,7 @@ func newRunner(d *Daemon, s *config.Stream, partition int) (*runner, error) {
 		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, logStart: -1,
 	})
+	d.metrics.begin(t)
 	return r, nil
 }
 
@@ -174,11 +175,18 @@ func (r *runner) calm() {
 	clear(r.troubles)
 }
 
-// finished sets the state of a task whose epoch is closed.
+// finished sets the state of a task whose epoch is closed. Where an earlier
+// process closed it, this one has said nothing of it yet.
 func (r *runner) finished() {
 	state := stateClosed
-	if last := r.d.ledger.newest(r.task); last != nil && last.Reason == reasonHorizon {
+	last := r.d.ledger.newest(r.task)
+	if last != nil && last.Reason == reasonHorizon {
 		state = stateExhausted
+	}
+	if last != nil && r.status.Load().Epoch == 0 {
+		r.change(func(s *TaskStatus) { s.Epoch, s.NextOffset = last.Epoch, last.End })
+		r.log.Info("nothing to run: the epoch is closed", "epoch", last.Epoch, "end", last.End, "reason", last.Reason,
+			"another", "streamdp epoch open "+r.task.Stream)
 	}
 	r.setState(state, nil)
 }

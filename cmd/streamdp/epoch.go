@@ -124,7 +124,7 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	}
 	s := cfg.Stream(name)
 	if s == nil {
-		return usagef("the configuration has no stream %s", name)
+		return noStream(cfg, name)
 	}
 	task := stream.Task{Stream: name, Partition: f.partition}
 	if f.partition < 0 {
@@ -188,7 +188,7 @@ func (g *globals) changed(cfg *config.Config, s *config.Stream, t stream.Task) e
 		} else {
 			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets [%d, %s) of %s/%d\n", e.Epoch, t, e.First, offset(e.End), e.Topic, e.Partition)
 		}
-		fmt.Fprintf(g.stdout, "records have paid at most %.6g so far; the limit is %g\n", charged, s.Privacy.LimitEpsilon)
+		fmt.Fprintf(g.stdout, "records have paid at most %s so far; the limit is %g\n", stream.AtMost(charged), s.Privacy.LimitEpsilon)
 		break
 	}
 	return nil

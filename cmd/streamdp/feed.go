@@ -25,6 +25,7 @@ type feedFlags struct {
 	brokers, columns                          []string
 	partition                                 int
 	rate                                      int
+	create                                    bool
 	labels                                    []string // of the stream's columns, where records hold them without names
 }
 
@@ -36,8 +37,8 @@ func feedCommand(g *globals) *cobra.Command {
 		Long: "Send the rows of a CSV file, or the lines of an NDJSON file, to a topic, in\n" +
 			"order. A file may be compressed (.gz) or - for standard input. If a broker\n" +
 			"fails, a request is sent again: rows may then be there twice.\n\n" +
-			"The topic must exist. A cell that is no number makes its record invalid: it\n" +
-			"counts as the zero row.",
+			"The topic must exist, or --create makes it with the cluster's defaults. A cell\n" +
+			"that is no number makes its record invalid: it counts as the zero row.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"brokers", "topic", "codec"} {
 				if f.stream != "" && c.Flags().Changed(name) {
@@ -58,6 +59,7 @@ func feedCommand(g *globals) *cobra.Command {
 	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: auto, yes or no")
 	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
 	fl.IntVar(&f.rate, "rate", 0, "records a second (default: as fast as possible)")
+	fl.BoolVar(&f.create, "create", false, "create the topic where it is missing, with the cluster's defaults")
 	return c
 }
 
@@ -79,7 +81,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		}
 		s := cfg.Stream(f.stream)
 		if s == nil {
-			return usagef("the configuration has no stream %s", f.stream)
+			return noStream(cfg, f.stream)
 		}
 		if s.Gradients() {
 			return usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
@@ -124,6 +126,15 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		return err
 	}
 	defer done()
+	if f.create {
+		t, err := client.Topic(ctx, f.topic)
+		if err == nil && !t.Exists {
+			err = client.CreateTopic(ctx, f.topic, f.partition+1, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
 
 	bar := progress(g.stderr, size, "feeding")
 	s := &sender{client: client, topic: f.topic, partition: int32(f.partition), rate: f.rate, started: time.Now()}
@@ -245,7 +256,7 @@ func (s *sender) flush(ctx context.Context) error {
 		}
 		if kafka.UnknownTopic(err) {
 			if t, err := s.client.Topic(ctx, s.topic); err == nil && !t.Exists {
-				return fmt.Errorf("topic %s does not exist: create it first", s.topic)
+				return fmt.Errorf("topic %s does not exist: create it first, or give --create", s.topic)
 			}
 			return fmt.Errorf("topic %s has no partition %d", s.topic, s.partition)
 		}

@@ -74,7 +74,7 @@ func fitCommand(g *globals) *cobra.Command {
 	fl.Float64Var(&f.clipY, "clip-y", 0, "bound on the target's absolute value, after scaling")
 	fl.BoolVar(&f.intercept, "intercept", true, "fit a constant")
 	fl.Float64Var(&f.radius, "radius", 0, "bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
-	fl.Float64Var(&f.curvature, "curvature", 0, "bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd (default: clip-x squared, usually far too large)")
+	fl.Float64Var(&f.curvature, "curvature", 0, "bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default: for the first two clip-x squared, usually far too large)")
 	fl.BoolVar(&f.compare, "compare", false, "run all solvers, each at the full cost, and show their errors; needs --insecure-diagnostics")
 	fl.BoolVar(&f.diagnostics, "insecure-diagnostics", false, "print the error on the file, which is an exact function of it, and allow the solver ols, which protects nothing")
 	fl.Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
@@ -102,6 +102,9 @@ type fitResult struct {
 	Solver    string    `json:"solver"`
 	Theta     []float64 `json:"theta"`
 	Intercept float64   `json:"intercept"`
+	// SE are the standard errors of theta and intercept, of noise and sampling, where
+	// the solver knows them.
+	SE []float64 `json:"se,omitempty"`
 	// Original are theta and intercept in the file's units, where those differ.
 	Original  []float64    `json:"theta_original,omitempty"`
 	Columns   []string     `json:"columns"`
@@ -116,6 +119,8 @@ type fitResult struct {
 	Note      string       `json:"note,omitempty"`
 	Failure   string       `json:"failure,omitempty"` // of one of several
 	Insecure  bool         `json:"insecure,omitempty"`
+
+	steps int // of gradients, of a stream's estimator
 }
 
 func (g *globals) fit(f *fitFlags) error {
@@ -132,6 +137,15 @@ func (g *globals) fit(f *fitFlags) error {
 		return usagef("--compare shows errors on the file, which are not private: it needs --insecure-diagnostics")
 	case !chosen[0].private && !f.diagnostics:
 		return usagef("solver %s protects nothing: it needs --insecure-diagnostics", chosen[0].name)
+	}
+	for _, s := range chosen {
+		switch {
+		case f.compare:
+		case f.radius != 0 && !slices.Contains([]string{"dp-gd", "ambssgd"}, s.name):
+			return usagef("--radius is for dp-gd and ambssgd, not %s", s.name)
+		case f.curvature != 0 && !slices.Contains([]string{"dp-gd", "dp-ssgd", "ambssgd"}, s.name):
+			return usagef("--curvature is for ambssgd, dp-ssgd and dp-gd, not %s", s.name)
+		}
 	}
 	d, centre, scale, err := f.read()
 	if err != nil {
@@ -365,14 +379,24 @@ func (r *fitResult) print(w io.Writer, d *fitData) error {
 	}
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(i int, name string, v float64) {
-		fmt.Fprintf(t, "  %s\t%.6g\t", name, v)
+		fmt.Fprintf(t, "  %s\t%.6g\t", name, v+0) // no −0
+		if i < len(r.SE) {
+			fmt.Fprintf(t, "%.2g\t", r.SE[i])
+		} else if r.SE != nil {
+			fmt.Fprint(t, "\t")
+		}
 		if r.Original != nil {
 			fmt.Fprintf(t, "%.6g\t", r.Original[i])
 		}
 		fmt.Fprintln(t)
 	}
-	if r.Original != nil {
+	switch {
+	case r.Original != nil && r.SE != nil:
+		fmt.Fprintln(t, "  \tscaled\tstandard error\toriginal units\t")
+	case r.Original != nil:
 		fmt.Fprintln(t, "  \tscaled\toriginal units\t")
+	case r.SE != nil:
+		fmt.Fprintln(t, "  \t\tstandard error\t")
 	}
 	for i, name := range r.Columns {
 		row(i, name, r.Theta[i])

@@ -127,10 +127,9 @@ func fitShuffled(d *fitData) (*fitResult, error) {
 }
 
 func fitStream(d *fitData) (*fitResult, error) {
-	no := false
 	e, err := sgd.New(sgd.Config{
 		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
-		Curvature: d.curvature, Radius: d.radius, Intervals: &no,
+		Curvature: d.curvature, Radius: d.radius,
 	}, d.params)
 	if err != nil {
 		return nil, err
@@ -139,14 +138,18 @@ func fitStream(d *fitData) (*fitResult, error) {
 }
 
 func fitOnline(d *fitData) (*fitResult, error) {
-	no := false
 	e, err := sgd.NewNewton(sgd.Config{
-		Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept, Intervals: &no,
+		Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 	}, d.params)
 	if err != nil {
 		return nil, err
 	}
-	return d.stream(e)
+	r, err := d.stream(e)
+	if err == nil && r.steps < sgd.UsefulSteps {
+		r.SE = nil // far too small
+		r.Note = fmt.Sprintf("%d gradient steps, fewer than %d: the coefficients are little more than noise", r.steps, sgd.UsefulSteps)
+	}
+	return r, err
 }
 
 // online is a stream's estimator, whose second value is the estimate.
@@ -161,7 +164,7 @@ type online interface {
 func (d *fitData) stream(e online) (*fitResult, error) {
 	var last *dp.Release
 	first := uint64(0) // slots before the first release, or more than there are rows
-	slot := uint64(0)
+	slot, steps := uint64(0), 0
 	for step := uint64(1); ; step++ {
 		_, end := e.Range(step)
 		if last == nil {
@@ -179,12 +182,14 @@ func (d *fitData) stream(e online) (*fitResult, error) {
 		}
 		if r != nil {
 			last = r
+			steps++
 		}
 	}
 	if last == nil {
 		return nil, fmt.Errorf("%w: the first estimate takes at least %d", errTooFew, first)
 	}
 	r := d.result(last.Values[1].Data, "exact")
+	r.SE, r.steps = last.Values[1].SE, steps
 	if w := e.Warnings(); len(w) > 0 {
 		r.Note = strings.Join(w, "\n")
 	}

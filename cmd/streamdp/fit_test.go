@@ -70,6 +70,9 @@ func TestFit(t *testing.T) {
 		if far > c.most || r.N != n || r.D != 2 || r.Solver != name || r.Epsilon != 2 || r.Delta != 1e-6 || r.Adjacency.String() != "zero-out" || !r.Insecure || r.TrainMSE != nil {
 			t.Errorf("%s: %s", name, out)
 		}
+		if online := name == "newton-online" || name == "ambssgd"; r.SE != nil && (!online || len(r.SE) != 3) || name == "newton-online" && r.SE == nil {
+			t.Errorf("%s: standard errors %v", name, r.SE)
+		}
 		if !slices.Equal(r.Columns, []string{"u", "v"}) || r.Account != c.accounting {
 			t.Errorf("%s: %s", name, out)
 		}
@@ -157,6 +160,11 @@ func TestFitOutput(t *testing.T) {
 	want(t, exitFailure, "fast-ihm: ", append(short, "--solver", "fast-ihm", "--adjacency", "replace")...)
 	want(t, exitFailure, "ambssgd: too few rows", append(short, "--solver", "ambssgd")...)
 	want(t, exitFailure, "newton-online: too few rows", append(short, "--solver", "newton-online")...)
+	some := fitFile(t, 1000)
+	out = want(t, exitDone, "", append(some, "--solver", "newton-online")...)
+	if !strings.Contains(out, "gradient steps, fewer than 30: ") || strings.Contains(out, "standard error") {
+		t.Errorf("a fit by newton-online of few rows prints\n%s", out)
+	}
 }
 
 // TestFitUsage has a line for each command line that can't be meant.
@@ -178,6 +186,8 @@ func TestFitUsage(t *testing.T) {
 	f("--clip-x is 0", "--solver", "dp-gd", "--clip-x", "0")
 	f("--clip-y is +Inf", "--solver", "dp-gd", "--clip-y", "inf")
 	f("--radius must be", "--solver", "dp-gd", "--radius", "-1")
+	f("--radius is for dp-gd and ambssgd, not newton-online", "--solver", "newton-online", "--radius", "3")
+	f("--curvature is for ambssgd, dp-ssgd and dp-gd, not newton", "--curvature", "3")
 	f("--curvature at least 0", "--solver", "dp-gd", "--curvature", "26")
 	f(`--target is "x", must be one of u, sold, v, or last`, "--solver", "dp-gd", "--target", "x")
 	f("--scale must be positive", "--solver", "dp-gd", "--scale", "0")

@@ -71,6 +71,18 @@ func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// noStream says that the configuration has no such stream, and which it has.
+func noStream(cfg *config.Config, name string) error {
+	var names []string
+	for _, s := range cfg.Streams {
+		names = append(names, s.Name)
+	}
+	if name == "" {
+		return usagef("give --stream, one of %s", strings.Join(names, ", "))
+	}
+	return usagef("the configuration has no stream %s, only %s", name, strings.Join(names, ", "))
+}
+
 // configError is a configuration that can't be run.
 type configError struct{ error }
 

@@ -623,7 +623,14 @@ func TestFeed(t *testing.T) {
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n", append(slices.Clone(to), "--columns", "zzz", "--csv", file("h.csv", "1.5,2\n"))...)
 	want(t, exitUsage, "no column \"zzz\" among c1, c2\n", append(slices.Clone(to), "--columns", "zzz", "--csv", file("h2.csv", "1.5,word\n"))...)
 	want(t, exitUsage, "--rate is -1", append(slices.Clone(to), "--rate", "-1", "--csv", file("i.csv", "1,2\n"))...)
-	want(t, exitFailure, "topic nowhere does not exist", "feed", "--brokers", s.broker.Addr(), "--topic", "nowhere", "--csv", file("j.csv", "1,2\n"))
+	nowhere := []string{"feed", "--brokers", s.broker.Addr(), "--topic", "nowhere"}
+	want(t, exitFailure, "topic nowhere does not exist: create it first, or give --create\n", append(slices.Clone(nowhere), "--csv", file("j.csv", "1,2\n"))...)
+	// Created even for a file without rows, and once.
+	want(t, exitDone, "0 records sent to nowhere/1", append(slices.Clone(nowhere), "--create", "--partition", "1", "--csv", file("j2.csv", "x,y\n"))...)
+	for _, partition := range []string{"0", "1"} {
+		want(t, exitDone, "1 records sent to nowhere/"+partition, append(slices.Clone(nowhere), "--create", "--partition", partition, "--csv", file("j3.csv", "1,2\n"))...)
+	}
+	want(t, exitUsage, "the configuration has no stream order, only orders\n", "feed", "-c", s.config, "--stream", "order", "--csv", file("j4.csv", "1,2\n"))
 
 	// What the stream says holds, and what contradicts it is refused.
 	stream := []string{"feed", "-c", s.config, "--stream", "orders"}

@@ -51,9 +51,10 @@ func planCommand(g *globals) *cobra.Command {
 		Long: "Show what a configuration promises and how noisy its releases will be,\n" +
 			"without reading any data: everything printed is a function of the\n" +
 			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
-			"steps whose every slot holds a record. For a regression, what is shown is the\n" +
-			"expected excess risk, where features are of unit variance and independent, and\n" +
-			"batches, step size and settling time for the condition number given.",
+			"steps whose every slot holds a record. For an online regression, what is\n" +
+			"shown is the expected excess risk and the length of steps: by newton for\n" +
+			"features of any second moment, by amb for independent ones of unit variance,\n" +
+			"and with step size and settling time for the condition number given.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !(condition >= 1 && condition <= 1e12) {
 				return usagef("--condition is %g, must be 1 to 1e12", condition)
@@ -83,7 +84,7 @@ func planCommand(g *globals) *cobra.Command {
 				plans = append(plans, *p)
 			}
 			if len(plans) == 0 {
-				return usagef("the configuration has no stream %s", name)
+				return noStream(cfg, name)
 			}
 			for _, p := range plans {
 				warn(g, p.Description)

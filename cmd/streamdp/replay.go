@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ type replayFlags struct {
 	stream, header string
 	seed           uint64
 	seeded         bool
+	diagnostics    bool
 }
 
 func replayCommand(g *globals) *cobra.Command {
@@ -48,6 +50,7 @@ func replayCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&f.stream, "stream", "", "stream of the configuration (default: the only one)")
 	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: auto, yes or no")
+	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false, "say how many records gave no row, and why, which is an exact function of them")
 	c.Flags().Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
 	return c
 }
@@ -65,7 +68,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	}
 	s := cfg.Stream(f.stream)
 	if s == nil {
-		return usagef("the configuration has no stream %q: give --stream NAME", f.stream)
+		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
 		return usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
@@ -123,12 +126,29 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if ended {
 		fmt.Fprint(g.stderr, "; the file goes on behind the horizon")
 	}
+	if f.diagnostics {
+		fmt.Fprintf(g.stderr, "\nnot private: %s", rejections(r.Rejected()))
+	}
 	fmt.Fprintf(g.stderr, "\nwhoever publishes these releases has spent (%g, %g), %s, on each record once more\n",
 		s.Privacy.Epsilon, s.Privacy.Delta, s.Privacy.Adjacency)
 	if f.seeded {
 		fmt.Fprintln(g.stderr, "INSECURE: keys follow from --insecure-seed; nothing was protected")
 	}
 	return nil
+}
+
+// rejections says how many records gave no row, by reason.
+func rejections(found map[string]int64) string {
+	if len(found) == 0 {
+		return "every record gave a row"
+	}
+	var list []string
+	total := int64(0)
+	for _, why := range slices.Sorted(maps.Keys(found)) {
+		list = append(list, fmt.Sprintf("%s %d", why, found[why]))
+		total += found[why]
+	}
+	return fmt.Sprintf("%d records gave no row (%s)", total, strings.Join(list, ", "))
 }
 
 // values returns the values of a file's records.

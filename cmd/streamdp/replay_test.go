@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"streamdp/internal/cases"
 )
 
 // TestReplay runs a stream's estimator on the same records in every form that a
@@ -62,7 +64,19 @@ func TestReplay(t *testing.T) {
 		t.Error("a run without a seed has its keys")
 	}
 
-	want(t, exitUsage, "no stream \"nope\"", "replay", "-c", s.config, "--stream", "nope", "x")
+	bad := write("bad.ndjson", "{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
+	want(t, exitDone, "not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", bad)
+	want(t, exitDone, "not private: every record gave a row\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", write("b.ndjson", documents))
+	want(t, exitDone, "do not fill a step\nwhoever", "replay", "-c", s.config, bad)
+	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "churn.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := write("classes.toml", strings.Replace(string(example), `"logistic"`, `"softmax", classes = 2`, 1))
+	customers := write("customers.csv", "months,calls,bill,left\n"+strings.Repeat("20,1,50,1\n20,1,50,0.5\n", 200))
+	want(t, exitDone, "not private: 200 records gave no row (no-class 200)\n", "replay", "-c", classes, "--insecure-diagnostics", customers)
+
+	want(t, exitUsage, "no stream nope, only orders", "replay", "-c", s.config, "--stream", "nope", "x")
 	want(t, exitUsage, "--header is \"maybe\"", "replay", "-c", s.config, "--header", "maybe", "x")
 	want(t, exitFailure, "no such file", "replay", "-c", s.config, filepath.Join(dir, "missing.ndjson"))
 	want(t, exitUsage, "no column \"items\"", "replay", "-c", s.config, write("c.csv", "amount,other\n1,2\n"))

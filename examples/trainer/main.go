@@ -3,6 +3,7 @@
 // the daemon's releases.
 //
 //	streamdp keygen /etc/streamdp/key
+//	kafka-topics.sh --bootstrap-server localhost:9092 --create --topic gradients
 //	streamdp run -c examples/trainer/trainer.toml
 //	go run ./examples/trainer -brokers localhost:9092
 //
