@@ -626,6 +626,16 @@ func (e *Newton) end(n dp.Noise) error {
 	return nil
 }
 
+// sinceRestart returns the steps since the last hard restart, those of this epoch and
+// of all before it.
+func (e *Newton) sinceRestart() uint64 {
+	steps := e.done
+	for k := range e.epoch {
+		steps += e.plan.steps(k)
+	}
+	return steps
+}
+
 // recent returns the stretches that the estimate rests on, those of the open epoch
 // only if open says so.
 func (e *Newton) recent(open bool) stretches {
@@ -648,7 +658,7 @@ func (e *Newton) release(rows uint64) *dp.Release {
 	shape := []int{d}
 	average := dp.Value{Name: "theta_average", Shape: shape, Data: e.coefficients(e.mean)}
 	var low, high []float64
-	if *e.cfg.Intervals && len(recent) > 0 {
+	if *e.cfg.Intervals && len(recent) > 0 && e.sinceRestart() >= UsefulSteps {
 		if parts := recent.errors(e.total, e.mean, e.white); parts > 0 {
 			average.SE = e.coefficients(e.total)
 			for j, v := range average.Data {

@@ -387,6 +387,32 @@ func TestNewtonAddAllocates(t *testing.T) {
 	}
 }
 
+// TestNewtonEarlyIntervals: there are none before the 30th step, of the stream and since
+// a hard restart, whose parts scatter less than they err; from then on there are.
+func TestNewtonEarlyIntervals(t *testing.T) {
+	t.Parallel()
+	const d = 4
+	l := newLinear(3, d, 1)
+	s := newOnline(t, d, 8, dp.Params{Epsilon: 4, Delta: 1e-6, Adjacency: dp.ZeroOut}, 3)
+	since, restarts, scale := 0, 0.0, 1.0
+	for range 250 {
+		r := s.next(t, func(x []float64) float64 { return scale * l.draw(x) })
+		since++
+		if now := value(r, "restarts")[0]; now > restarts {
+			since, restarts = 0, now
+		}
+		if got, want := value(r, "interval_low") != nil, since >= UsefulSteps; got != want {
+			t.Fatalf("step %v, %d steps since a restart: intervals %v, want %v", value(r, "iteration"), since, got, want)
+		}
+		if value(r, "iteration")[0] == 130 {
+			scale = 1000
+		}
+	}
+	if restarts == 0 {
+		t.Error("no restart")
+	}
+}
+
 // TestNewtonCoverage counts how often intervals hold the true coefficients, in two
 // conditions. Noise that cancels between parts makes them wider than need be; the bound
 // allows 4.5 deviations, taken from the runs, below 95 %.

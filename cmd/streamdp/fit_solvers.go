@@ -146,7 +146,6 @@ func fitOnline(d *fitData) (*fitResult, error) {
 	}
 	r, err := d.stream(e)
 	if err == nil && r.steps < sgd.UsefulSteps {
-		r.SE = nil // far too small
 		r.Note = fmt.Sprintf("%d gradient steps, fewer than %d: the coefficients are little more than noise", r.steps, sgd.UsefulSteps)
 	}
 	return r, err
