@@ -81,7 +81,7 @@ func caseLiteral(t *testing.T, c cases.Case) {
 		Mean      float64 `json:"true_over_claimed_mean_reading"`
 	}
 	c.Read(t, &in, &want)
-	claimed := in.Zeta * math.Sqrt(rd(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
+	claimed := in.Zeta * math.Sqrt(dp.SquaresSensitivity(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
 	actual := BatchSensitivity(in.M, in.Lam, in.Zeta, in.D, dp.Replace)
 	m := float64(in.M)
 	caseNear(t, c, "claimed_sens", claimed, want.Claimed)

@@ -165,7 +165,7 @@ func (c *Config) Validate() error {
 				return
 			}
 		}
-		l.Add(key, "must be "+quoted(words), value)
+		l.Add(key, "must be "+fault.Quoted(words, "or"), value)
 	}
 	oneOf("mode", c.Mode, "gradients", "model")
 	oneOf("method", c.Method, "pp_debiased", "pp", "jme", "jme_per_example", "jme_batch", "joint_clip", "momentum")
@@ -247,18 +247,3 @@ func (c *Config) Validate() error {
 }
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
-
-func quoted(words []string) string {
-	s := ""
-	for i, w := range words {
-		switch {
-		case i == 0:
-		case i == len(words)-1:
-			s += " or "
-		default:
-			s += ", "
-		}
-		s += "\"" + w + "\""
-	}
-	return s
-}

@@ -28,7 +28,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 	if method == "jme" {
 		nu := 1.0
 		if adjacency == dp.Replace {
-			nu = free(d)
+			nu = dp.FreeSquares(d)
 		}
 		sd := c.Calibrate(mu, nu, alpha, alpha, adjacency).Second
 		var sum float64

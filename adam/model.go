@@ -41,7 +41,7 @@ func (m *Model) validate(columns, target int) error {
 	switch m.Loss {
 	case "linear", "logistic", "softmax", "mlp":
 	default:
-		l.Add("model.loss", "must be "+quoted([]string{"linear", "logistic", "softmax", "mlp"}), m.Loss)
+		l.Add("model.loss", "must be "+fault.Quoted([]string{"linear", "logistic", "softmax", "mlp"}, "or"), m.Loss)
 	}
 	if target < 0 || target >= columns {
 		l.Add("model.target", "must be one of the columns", m.Target)

@@ -322,7 +322,7 @@ func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	case c.Nu != 0:
 		return c.Nu
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
-		return free(c.Parameters())
+		return dp.FreeSquares(c.Parameters())
 	}
 	p := 1.0 // of a single vector, zeroed
 	if c.Method == "jme_batch" {

@@ -6,39 +6,6 @@ import (
 	"streamdp/dp"
 )
 
-// rd returns r(ν) = sup ‖x−y‖² + ν‖x∘x−y∘y‖² over neighbouring records in the
-// unit ball of ℝᵈ, the squared joint sensitivity of a vector and its squares at
-// relative weight ν:
-//
-//	zero-out: 1 + ν                              (y = 0)
-//	replace, d ≥ 2: 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
-//	replace, d = 1: 4 for ν ≤ (11+5√5)/8, else (3−q)²(νq+1+ν)/8, q = √(1−2/ν)
-//
-// It is the same for the squares alone as for the matrix xxᵀ.
-// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
-// Differential Privacy", Lemma 3.5 and Theorem 4.3. docs/theory/adam.md.
-func rd(nu float64, d int, adjacency dp.Adjacency) float64 {
-	switch {
-	case adjacency == dp.ZeroOut:
-		return 1 + nu
-	case nu <= free(d):
-		return 4
-	case d >= 2:
-		return 2 + 2*nu + 1/(2*nu)
-	}
-	q := math.Sqrt(1 - 2/nu)
-	return (3 - q) * (3 - q) * (float64(nu*q) + 1 + nu) / 8
-}
-
-// free returns ν*, the largest weight at which, under replacement, the squares
-// of a single vector cost nothing: r(ν*) = 4 = r(0).
-func free(d int) float64 {
-	if d == 1 {
-		return (11 + 5*math.Sqrt(5)) / 8
-	}
-	return 0.5
-}
-
 // price returns by what factor the weight ν of the squares of a mean over m
 // vectors counts: its squared sensitivity is (1 + price·ν) times that of the mean.
 func price(m uint64, adjacency dp.Adjacency) float64 {
@@ -65,7 +32,7 @@ func price(m uint64, adjacency dp.Adjacency) float64 {
 func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	nu := lambda * clip * clip
 	if m == 1 {
-		return clip * math.Sqrt(rd(nu, d, adjacency))
+		return clip * math.Sqrt(dp.SquaresSensitivity(nu, d, adjacency))
 	}
 	n := float64(m)
 	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
@@ -133,7 +100,7 @@ func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.
 	lambda = nu * alpha * alpha / (clip * clip * beta * beta)
 	switch c.Method {
 	case "jme", "jme_per_example":
-		return lambda, clip * alpha * math.Sqrt(rd(nu, c.Parameters(), adjacency)) / m
+		return lambda, clip * alpha * math.Sqrt(dp.SquaresSensitivity(nu, c.Parameters(), adjacency)) / m
 	case "jme_batch":
 		ratio := beta * beta / (alpha * alpha)
 		if c.MeanClip > 0 {

@@ -41,7 +41,7 @@ func caseRd(t *testing.T, c cases.Case) {
 	}
 	var want struct{ R float64 }
 	c.Read(t, &in, &want)
-	c.Near(t, "r", rd(in.Nu, in.D, in.Adjacency), want.R)
+	c.Near(t, "r", dp.SquaresSensitivity(in.Nu, in.D, in.Adjacency), want.R)
 }
 
 func caseJointSensitivity(t *testing.T, c cases.Case) {
@@ -101,7 +101,7 @@ func caseCalibration(t *testing.T, c cases.Case) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nu := free(in.D)
+	nu := dp.FreeSquares(in.D)
 	if in.Nu != nil {
 		nu = *in.Nu
 	}
@@ -148,7 +148,7 @@ func caseLambda(t *testing.T, c cases.Case) {
 		nu := ChooseNu(in.K1, in.K2, in.D, in.Adjacency)
 		c.Near(t, "nu", nu, want.Nu)
 		if want.Objective != nil {
-			c.Near(t, "objective", (in.K1+in.K2/nu)*rd(nu, in.D, in.Adjacency), *want.Objective)
+			c.Near(t, "objective", (in.K1+in.K2/nu)*dp.SquaresSensitivity(nu, in.D, in.Adjacency), *want.Objective)
 		}
 		return
 	}
@@ -158,8 +158,8 @@ func caseLambda(t *testing.T, c cases.Case) {
 	}
 	c.Near(t, "nu", nu, want.Nu)
 	if want.Factor != nil && in.Adjacency == dp.Replace {
-		at := free(in.D)
-		c.Near(t, "second moment's factor", rd(nu, in.D, in.Adjacency)/nu/(rd(at, in.D, in.Adjacency)/at), *want.Factor)
+		at := dp.FreeSquares(in.D)
+		c.Near(t, "second moment's factor", dp.SquaresSensitivity(nu, in.D, in.Adjacency)/nu/(dp.SquaresSensitivity(at, in.D, in.Adjacency)/at), *want.Factor)
 	}
 }
 

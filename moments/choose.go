@@ -73,7 +73,7 @@ func (c *Circumstances) best(method string) (Alternative, float64) {
 		// same.
 		root := math.Sqrt(math.Sqrt(math.Sqrt2))
 		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
-			if c.Adjacency == dp.Replace && nu < free(c.Dim) {
+			if c.Adjacency == dp.Replace && nu < dp.FreeSquares(c.Dim) {
 				continue
 			}
 			if b, lower := c.try(method, nu); lower < cost {

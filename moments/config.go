@@ -192,7 +192,7 @@ func (c *Config) Validate() error {
 				return
 			}
 		}
-		l.Add(key, "must be "+quoted(built), value)
+		l.Add(key, "must be "+fault.Quoted(built, "or"), value)
 	}
 	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
@@ -334,9 +334,9 @@ func (c *Config) reference() uint64 {
 // costs the second moment accuracy and gains the first nothing. It expects
 // Defaults to have run.
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
-	if adjacency == dp.Replace && c.Columns > 0 && c.Nu > 0 && c.Nu < free(c.Columns) {
+	if adjacency == dp.Replace && c.Columns > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.Columns) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
-			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", free(c.Columns))}
+			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", dp.FreeSquares(c.Columns))}
 	}
 	return nil
 }
@@ -369,18 +369,3 @@ const maxSlots = 1 << 62
 const maxRing = 1 << 34
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
-
-func quoted(words []string) string {
-	s := ""
-	for i, w := range words {
-		switch {
-		case i == 0:
-		case i == len(words)-1:
-			s += " or "
-		default:
-			s += ", "
-		}
-		s += "\"" + w + "\""
-	}
-	return s
-}

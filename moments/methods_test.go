@@ -315,7 +315,7 @@ func TestScatterWeight(t *testing.T) {
 		gains, _ := s.gains(newOverlap(f, w), step, divisor, divisor)
 		x := s.scatter(gains, step, records, divisor)
 		d, clip := 1+source.IntN(20), math.Exp(source.NormFloat64())
-		n := Calibrate(math.Exp(source.NormFloat64()), free(d), clip, f.ColNorm(), f.ColNorm(), d, dp.Replace)
+		n := Calibrate(math.Exp(source.NormFloat64()), dp.FreeSquares(d), clip, f.ColNorm(), f.ColNorm(), d, dp.Replace)
 		best := covarianceError(x.weight(n, clip, d), n, clip, d, x)
 		for k := range 1001 {
 			if other := covarianceError(float64(k)/1000, n, clip, d, x); other < best*(1-1e-12) {

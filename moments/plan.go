@@ -442,7 +442,7 @@ func (c *Config) nu(d int, adjacency dp.Adjacency, over *shapes, gains Gains) (f
 	case len(c.Weights) == 2:
 		return ChooseNu(1, ratio*c.Weights[1]*c.Clip*c.Clip/c.Weights[0], d, adjacency), nil
 	case adjacency == dp.Replace:
-		return free(d), nil
+		return dp.FreeSquares(d), nil
 	}
 	return ChooseNu(1, ratio, d, adjacency), nil
 }

@@ -7,38 +7,6 @@ import (
 	"streamdp/dp"
 )
 
-// rd returns r(ν) = sup ‖x−y‖² + ν‖xxᵀ−yyᵀ‖²_F over pairs of neighbouring
-// records in the unit ball of ℝᵈ, the squared joint sensitivity of a record and
-// its square at relative weight ν:
-//
-//	zero-out: 1 + ν                              (y = 0)
-//	replace, d ≥ 2: 4 for ν ≤ ½, else 2 + 2ν + 1/(2ν)
-//	replace, d = 1: 4 for ν ≤ (11+5√5)/8, else (3−q)²(νq+1+ν)/8, q = √(1−2/ν)
-//
-// Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
-// Differential Privacy", Lemma 3.5; the zero-out form is ours. docs/theory/moments.md.
-func rd(nu float64, d int, adjacency dp.Adjacency) float64 {
-	switch {
-	case adjacency == dp.ZeroOut:
-		return 1 + nu
-	case nu <= free(d):
-		return 4
-	case d >= 2:
-		return 2 + 2*nu + 1/(2*nu)
-	}
-	q := math.Sqrt(1 - 2/nu)
-	return (3 - q) * (3 - q) * (nu*q + 1 + nu) / 8
-}
-
-// free returns ν*, the largest weight at which, under replacement, the second
-// moment costs nothing: r(ν*) = 4 = r(0).
-func free(d int) float64 {
-	if d == 1 {
-		return (11 + 5*math.Sqrt(5)) / 8
-	}
-	return 0.5
-}
-
 // JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one
 // record of norm at most clip, in the unit of a record:
 //
@@ -50,7 +18,7 @@ func free(d int) float64 {
 //
 // Privacy: exact where one column attains the maximum; a record contributes to
 // one column.
-// Source: as rd. The paper asks for decreasing column norms, which only
+// Source: as dp.SquaresSensitivity. The paper asks for decreasing column norms, which only
 // exactness needs.
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	var s2 float64
@@ -65,7 +33,7 @@ func JointSensitivity(first, second []float64, lambda, clip float64, d int, adja
 func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 	switch {
 	case a != 0:
-		return a * rd(b/a, d, adjacency)
+		return a * dp.SquaresSensitivity(b/a, d, adjacency)
 	case d >= 2 && adjacency == dp.Replace:
 		return 2 * b
 	}
@@ -151,10 +119,10 @@ func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	// d = 1: unimodal beyond the free point; search log ν by golden section.
 	objective := func(logNu float64) float64 {
 		nu := math.Exp(logNu)
-		return (k1 + k2/nu) * rd(nu, d, adjacency)
+		return (k1 + k2/nu) * dp.SquaresSensitivity(nu, d, adjacency)
 	}
-	lo := math.Log(free(1))
-	hi := math.Log(max(2*free(1), 4*(1+math.Sqrt(k2/k1))))
+	lo := math.Log(dp.FreeSquares(1))
+	hi := math.Log(max(2*dp.FreeSquares(1), 4*(1+math.Sqrt(k2/k1))))
 	const golden = 0.6180339887498949
 	for hi-lo > 1e-12 {
 		a, b := hi-golden*(hi-lo), lo+golden*(hi-lo)
@@ -164,10 +132,10 @@ func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 			lo = a
 		}
 	}
-	if at := math.Exp((lo + hi) / 2); objective(math.Log(at)) < objective(math.Log(free(1))) {
+	if at := math.Exp((lo + hi) / 2); objective(math.Log(at)) < objective(math.Log(dp.FreeSquares(1))) {
 		return at
 	}
-	return free(1)
+	return dp.FreeSquares(1)
 }
 
 // NuForInflation returns the largest ν at which the variance of the first
@@ -189,9 +157,9 @@ func NuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, 
 	case d >= 2:
 		return ((2*inflation - 1) + 2*math.Sqrt(inflation*(inflation-1))) / 2, nil
 	}
-	lo, hi := free(1), 8*inflation // r(ν) > ν for d = 1
+	lo, hi := dp.FreeSquares(1), 8*inflation // r(ν) > ν for d = 1
 	for range 100 {
-		if mid := (lo + hi) / 2; rd(mid, 1, adjacency) <= 4*inflation {
+		if mid := (lo + hi) / 2; dp.SquaresSensitivity(mid, 1, adjacency) <= 4*inflation {
 			lo = mid
 		} else {
 			hi = mid

@@ -196,7 +196,7 @@ func TestChooseNu(t *testing.T) {
 		for _, d := range []int{1, 2, 10} {
 			at := func(nu float64) string { return fmt.Sprintf("%s, d=%d, nu=%g", adjacency, d, nu) }
 			for ratio := 1e-6; ratio < 1e7; ratio *= 3.1 {
-				objective := func(nu float64) float64 { return (1 + ratio/nu) * rd(nu, d, adjacency) }
+				objective := func(nu float64) float64 { return (1 + ratio/nu) * dp.SquaresSensitivity(nu, d, adjacency) }
 				nu := ChooseNu(1, ratio, d, adjacency)
 				best, where := math.Inf(1), 0.0
 				for x := 1e-5; x < 1e5; x *= 1.001 {
@@ -207,7 +207,7 @@ func TestChooseNu(t *testing.T) {
 				if objective(nu) > best*(1+1e-9) {
 					t.Errorf("%s for ratio %g: %g is better by %g", at(nu), ratio, where, objective(nu)/best-1)
 				}
-				if adjacency == dp.Replace && nu < free(d) {
+				if adjacency == dp.Replace && nu < dp.FreeSquares(d) {
 					t.Errorf("%s for ratio %g is below the free weight", at(nu), ratio)
 				}
 			}
@@ -223,10 +223,10 @@ func TestChooseNu(t *testing.T) {
 				if adjacency == dp.Replace {
 					alone = 4
 				}
-				if err != nil || math.Abs(rd(nu, d, adjacency)/alone-phi) > 1e-12*phi {
-					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi, rd(nu, d, adjacency)/alone, err)
+				if err != nil || math.Abs(dp.SquaresSensitivity(nu, d, adjacency)/alone-phi) > 1e-12*phi {
+					t.Errorf("%s for inflation %g gives %g (%v)", at(nu), phi, dp.SquaresSensitivity(nu, d, adjacency)/alone, err)
 				}
-				if nu < free(d) && adjacency == dp.Replace {
+				if nu < dp.FreeSquares(d) && adjacency == dp.Replace {
 					t.Errorf("%s for inflation %g is below the free weight", at(nu), phi)
 				}
 			}

@@ -25,12 +25,14 @@ func (t Tradeoff) Second() float64 { return t.Square / t.Nu }
 // Joint is joint estimation: it charges r(ν), the exact sensitivity of both
 // moments together, and is on the best frontier there is under replacement.
 func Joint(nu float64, d int, adjacency dp.Adjacency) Tradeoff {
-	return Tradeoff{nu, rd(nu, d, adjacency)}
+	return Tradeoff{nu, dp.SquaresSensitivity(nu, d, adjacency)}
 }
 
 // Single is the first moment alone, which post-processing makes both moments
 // of: 4 under replacement, 1 under zero-out.
-func Single(adjacency dp.Adjacency) Tradeoff { return Tradeoff{0, rd(0, 2, adjacency)} }
+func Single(adjacency dp.Adjacency) Tradeoff {
+	return Tradeoff{0, dp.SquaresSensitivity(0, 2, adjacency)}
+}
 
 // Split is independent estimation: a Gaussian mechanism for each moment, the
 // first with share·μ² and the second with (1−share)·μ², share in (0, 1). Their

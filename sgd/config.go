@@ -292,7 +292,7 @@ func (c *Config) validateNewton(l *fault.List) {
 
 func (c *Config) validateAMB(l *fault.List) {
 	oneOf := func(key, value string, words ...string) {
-		l.Check(slices.Contains(words, value), key, "must be "+quoted(words), value)
+		l.Check(slices.Contains(words, value), key, "must be "+fault.Quoted(words, "or"), value)
 	}
 	oneOf("clip", c.Clip, "track", "bisect", "scan", "fixed")
 	oneOf("value", c.Value, "gradnorm", "residual")
@@ -345,18 +345,3 @@ func (c *Config) validateScaling() error {
 const maxBands = 256
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
-
-func quoted(words []string) string {
-	s := ""
-	for i, w := range words {
-		switch {
-		case i == 0:
-		case i == len(words)-1:
-			s += " or "
-		default:
-			s += ", "
-		}
-		s += "\"" + w + "\""
-	}
-	return s
-}

@@ -116,38 +116,20 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	plan.SearchNoise = spread * unit * roundUp
 	plan.Search = max(64, uint64(min(math.Ceil(15*spread), 1<<32)))
 
-	// The noise needs the lattice's K, the lattice an idea of the noise.
-	norm := factor.ColNorm()
 	gradient := mu * math.Sqrt(gradientShare)
-	plan.Lattice, err = dp.NewLattice(1, adjacency*norm/gradient, p.Bits())
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, gradient)
 	if err != nil {
 		return nil, nil, err
 	}
-	plan.One = plan.Lattice.Radius(d)
 	small := dp.Lattice{Exp: plan.Lattice.Exp, K: int64(math.Floor(countedPart * float64(plan.Lattice.K)))}
 	plan.Near = small.Radius(d) / plan.One
-	if !(plan.One >= float64(plan.Lattice.K)/2 && plan.Near > countedPart/2) {
+	if !(plan.Near > countedPart/2) {
 		return nil, nil, fmt.Errorf("%d features are too many for a lattice of %d steps", d, plan.Lattice.K)
-	}
-	sensitivity := adjacency * float64(plan.Lattice.K) * norm
-	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
-	limits, err := factor.Limits(guess * sensitivity / gradient)
-	if err != nil {
-		return nil, nil, err
-	}
-	coordinates := float64(endless)
-	if h := cfg.LastStep(); h > 0 {
-		coordinates = float64(h) * float64(d)
-	}
-	plan.Sensitivity = (sensitivity + float64(2*limits.Rounding*math.Sqrt(coordinates))) * roundUp
-	plan.GradientNoise = plan.Sensitivity / gradient * roundUp
-	if !(plan.GradientNoise <= guess*sensitivity/gradient) {
-		return nil, nil, errors.New("rounding of correlated noise would cost more than 0.1 % of the noise")
 	}
 
 	// In records; with what rounding adds to the sensitivity, as the gradients' noise: the
 	// count is free of that part too.
-	counted := plan.Sensitivity / (float64(plan.Lattice.K) * norm) / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient)
+	counted := plan.Sensitivity / (float64(plan.Lattice.K) * factor.ColNorm()) / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient)
 	missing := 1 / (mu * math.Sqrt(nullShare))
 	plan.CountNoise = counted * unit * roundUp
 	plan.NullNoise = missing * unit * roundUp

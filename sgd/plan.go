@@ -98,7 +98,6 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 	if err != nil {
 		return nil, nil, err
 	}
-	d := cfg.features()
 	adjacency := p.Adjacency.Factor()
 	plan := &Plan{
 		Method:        "amb",
@@ -141,31 +140,10 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 		return nil, nil, err
 	}
 
-	// The noise needs the lattice's K, the lattice an idea of the noise.
 	norm := factor.ColNorm()
-	plan.Lattice, err = dp.NewLattice(1, adjacency*norm/gradient, p.Bits())
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, gradient)
 	if err != nil {
 		return nil, nil, err
-	}
-	plan.One = plan.Lattice.Radius(d)
-	if !(plan.One >= float64(plan.Lattice.K)/2) {
-		return nil, nil, fmt.Errorf("%d features are too many for a lattice of %d steps", d, plan.Lattice.K)
-	}
-	sensitivity := adjacency * float64(plan.Lattice.K) * norm
-	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
-	limits, err := factor.Limits(guess * sensitivity / gradient)
-	if err != nil {
-		return nil, nil, err
-	}
-	// Each prediction of correlated noise may err by Rounding on either side.
-	coordinates := float64(endless)
-	if h := cfg.LastStep(); h > 0 {
-		coordinates = float64(h) * float64(d)
-	}
-	plan.Sensitivity = (sensitivity + 2*limits.Rounding*math.Sqrt(coordinates)) * roundUp
-	plan.GradientNoise = plan.Sensitivity / gradient * roundUp
-	if !(plan.GradientNoise <= guess*sensitivity/gradient) {
-		return nil, nil, errors.New("rounding of correlated noise would cost more than 0.1 % of the noise: use fewer bands")
 	}
 	plan.Mu = mu * (1 - 0x1p-49) // leaves room for the roundings of a ledger
 
@@ -177,6 +155,39 @@ func resolve(cfg *Config, p dp.Params, stored *matfact.Stored) (*Plan, matfact.F
 	}
 	plan.rules(cfg, mu)
 	return plan, factor, nil
+}
+
+// gradientNoise returns the lattice of a step's sum of gradients over the clip norm, the
+// steps of it that a gradient of that norm has, the sum's sensitivity through all steps
+// and the deviation of a step's independent draws, both in lattice steps, that make it
+// μ-Gaussian-private for all of them together.
+func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, mu float64) (l dp.Lattice, one, sensitivity, noise float64, err error) {
+	d, norm, adjacency := cfg.features(), factor.ColNorm(), p.Adjacency.Factor()
+	// The noise needs the lattice's K, the lattice an idea of the noise.
+	if l, err = dp.NewLattice(1, adjacency*norm/mu, p.Bits()); err != nil {
+		return
+	}
+	if one = l.Radius(d); !(one >= float64(l.K)/2) {
+		err = fmt.Errorf("%d features are too many for a lattice of %d steps", d, l.K)
+		return
+	}
+	sensitivity = adjacency * float64(l.K) * norm
+	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
+	most := guess * sensitivity / mu
+	limits, err := factor.Limits(most)
+	if err != nil {
+		return
+	}
+	// Each prediction of correlated noise may err by Rounding on either side.
+	coordinates := float64(endless)
+	if h := cfg.LastStep(); h > 0 {
+		coordinates = float64(h) * float64(d)
+	}
+	sensitivity = (sensitivity + float64(2*limits.Rounding*math.Sqrt(coordinates))) * roundUp
+	if noise = sensitivity / mu * roundUp; !(noise <= most) {
+		err = errors.New("rounding of correlated noise would cost more than 0.1 % of the noise: use fewer bands")
+	}
+	return
 }
 
 // searches fills in what concerns counts and the bounds of the clip norm.

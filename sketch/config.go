@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"streamdp/internal/fault"
 )
@@ -233,12 +232,12 @@ func (c *Config) Validate() error {
 		if slices.Contains(later, c.Solver) {
 			l.Add("solver", fault.NotYet, c.Solver)
 		} else {
-			l.Add("solver", "must be "+quoted(Solvers, "or"), c.Solver)
+			l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
 		}
 		return l.Err()
 	}
 	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
-		fmt.Sprintf("must be %s for solver %q", quoted(accountings[c.Solver], "or"), c.Solver), string(c.Accounting))
+		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver), string(c.Accounting))
 	var defaults Config
 	defaults.Defaults()
 	foreign := func(key string, isDefault bool, value any) {
@@ -283,22 +282,7 @@ func belongTo(solvers []string) string {
 	if len(solvers) == 1 {
 		return fmt.Sprintf("belongs to solver %q", solvers[0])
 	}
-	return "belongs to solvers " + quoted(solvers, "and")
-}
-
-// quoted joins words in quotes, the last one by and or or.
-func quoted[S ~string](words []S, last string) string {
-	s := ""
-	for i, w := range words {
-		switch {
-		case i > 0 && i == len(words)-1:
-			s += " " + last + " "
-		case i > 0:
-			s += ", "
-		}
-		s += strconv.Quote(string(w))
-	}
-	return s
+	return "belongs to solvers " + fault.Quoted(solvers, "and")
 }
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

@@ -71,3 +71,18 @@ func All(err error) []error {
 	}
 	return []error{err}
 }
+
+// Quoted returns words as a rule names them: "a", "b" or "c".
+func Quoted[S ~string](words []S, last string) string {
+	s := ""
+	for i, w := range words {
+		switch {
+		case i > 0 && i == len(words)-1:
+			s += " " + last + " "
+		case i > 0:
+			s += ", "
+		}
+		s += strconv.Quote(string(w))
+	}
+	return s
+}
