@@ -63,7 +63,8 @@ func (c *Chart) Write(path string, width, height float64) error {
 	}
 	const margin = vg.Length(6)
 	all := draw.Crop(draw.New(canvas), margin, -margin, margin, -margin)
-	names := legend.Rectangle(all).Size().X + 2*margin
+	// Who looks at an SVG may have a wider font.
+	names := legend.Rectangle(all).Size().X*1.15 + 2*margin
 	p.Draw(draw.Crop(all, 0, -names, 0, 0))
 	legend.Draw(draw.Crop(all, all.Size().X-names+margin, 0, 0, -vg.Centimeter))
 	var b bytes.Buffer
