@@ -69,10 +69,12 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			chosen := c.Flags().Changed("steps")
 			var plans []plan
+			guessed := !c.Flags().Changed("condition")
 			for _, s := range cfg.Streams {
 				if name != "" && s.Name != name {
 					continue
 				}
+				guessed = guessed || s.SGD != nil && s.SGD.Method == "amb"
 				within := stepsWithin(s, at, chosen)
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
@@ -85,6 +87,9 @@ func planCommand(g *globals) *cobra.Command {
 			}
 			if len(plans) == 0 {
 				return noStream(cfg, name)
+			}
+			if !guessed {
+				return usagef("--condition is for regressions by method \"amb\", and there is none")
 			}
 			for _, p := range plans {
 				warn(g, p.Description)
