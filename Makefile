@@ -8,9 +8,11 @@ build:
 test:
 	go test ./...
 
-# The packages that share memory between goroutines.
+# The packages that share memory between goroutines; of sketch, whose tests are statistics
+# mostly, those that run every solver, on any number of processors.
 race:
-	go test -race -timeout=20m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./sketch ./stream
+	go test -race -timeout=20m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream
+	go test -race -run='Golden|Processors|Extremes' ./sketch
 
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
