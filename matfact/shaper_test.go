@@ -21,10 +21,10 @@ func draw(w []int64, z, s []float64, sd, r float64) {
 
 // oracle computes Σ_{j<t} C_tj w_j as a fraction, n·2^(−64t), without rounding.
 type oracle struct {
-	decay, weight []*big.Int
-	stored        *Stored
-	state         []*big.Int
-	step          uint64
+	decay  []*big.Int
+	stored *Stored
+	state  []*big.Int
+	step   uint64
 }
 
 func newOracle(s *Stored) *oracle {
@@ -347,9 +347,9 @@ func TestMonteCarlo(t *testing.T) {
 // dimensions around the block size.
 func TestShaperLayout(t *testing.T) {
 	for _, f := range factorizations(t, 50) {
-		alone, s, w := f.NewShaper(1), []float64{0}, []int64{0}
+		s, w := []float64{0}, []int64{0}
 		for _, dim := range []int{1, 2, block - 1, block, block + 1, 2*block + 1} {
-			alone = f.NewShaper(1)
+			alone := f.NewShaper(1)
 			all, row, noise := f.NewShaper(dim), make([]float64, dim), make([]int64, dim)
 			for step := range 50 {
 				r, rAll := alone.Predict(s), all.Predict(row)

@@ -506,7 +506,7 @@ func TestStatedErrors(t *testing.T) {
 		e := mustNew(t, c, dp.Params{Mu: 2, Adjacency: dp.Adjacency(1 + i%2)})
 		want, start := exactly(s, c, e.plan.Clip), mustState(t, e)
 		noise := dptest.Seeded(uint64(i))
-		type moments struct{ n, m1, m2, se float64 }
+		type moments struct{ m1, m2, se float64 }
 		var all [steps][3][3]moments
 		for range runs {
 			if err := e.UnmarshalBinary(start); err != nil {

@@ -349,9 +349,7 @@ func TestOwnSize(t *testing.T) {
 // each. It takes half a minute and, with the broker and what is read back, 5 GB, and
 // runs with STREAMDP_SLOW=1.
 func TestTenMillion(t *testing.T) {
-	if os.Getenv("STREAMDP_SLOW") == "" {
-		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
-	}
+	slow(t)
 	large(t, 10_000_000, 119)
 }
 

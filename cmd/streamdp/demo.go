@@ -36,8 +36,6 @@ type demoFlags struct {
 	clip, epsilon, delta  float64
 	step                  uint64
 	adjacency, listen     string
-	decay                 float64
-	window                uint64
 	seed                  uint64
 	seeded                bool
 }

@@ -66,9 +66,6 @@ func New(x, y []float64, dim, bits int) *Rows {
 	return r
 }
 
-// Len returns the number of rows.
-func (r *Rows) Len() int { return len(r.y) }
-
 // SetUnit makes z/‖z‖ the direction of row i and ‖z‖ its length: its gradients are
 // clipped by their norm. z may be the row's own memory.
 func (r *Rows) SetUnit(i int, z []float64) {

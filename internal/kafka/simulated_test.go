@@ -27,7 +27,6 @@ type simulated struct {
 	start       int64
 	stable, end int64
 	requests    int
-	epochs      []int32                                       // CurrentLeaderEpoch of the requests
 	tweak       func(*kmsg.FetchResponseTopicPartition)       // of every answer
 	instead     func(*kmsg.FetchResponse) bool                // takes the answer over
 	listOffsets func(*kmsg.ListOffsetsResponseTopicPartition) // of every answer
