@@ -101,7 +101,13 @@ func (g *passage) run(rows [][]float64, each func(*release) error) (last *releas
 			return nil, err
 		}
 	}
-	err = client.ReadBack(ctx, "data.dp", 0, 0, func(rec *kafka.Record) error {
+	// Another client: this one's metadata knows no topic that the daemon made.
+	reader, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	err = reader.ReadBack(ctx, "data.dp", 0, 0, func(rec *kafka.Record) error {
 		r := new(release)
 		if err := json.Unmarshal(rec.Value, r); err != nil {
 			return err
@@ -135,6 +141,11 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	defer daemon.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
+	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
+		if err := daemon.OpenEpoch(ctx, stream.Task{Stream: s.Stream, Partition: s.Partition}, stream.OpenRequest{}); err != nil {
+			return err
+		}
+	}
 	done := make(chan error, 1)
 	go func() { done <- daemon.Run(ctx) }()
 	for {

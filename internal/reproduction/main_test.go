@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,13 +33,24 @@ func TestCurrent(t *testing.T) {
 		got, err1 := os.ReadFile(path)
 		want, err2 := os.ReadFile(filepath.Join(docs, name))
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
-			t.Errorf("docs/%s is not current: make reproduction (%v, %v)", name, err1, err2)
+			t.Errorf("docs/%s is not current: make reproduction (%v, %v)%s", name, err1, err2, difference(string(got), string(want)))
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// difference returns the first line in which a file differs.
+func difference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf(": line %d is now\n%s\nand was\n%s", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf(": %d lines, and %d before", len(g), len(w))
 }
 
 // TestFigure writes one figure and looks at its numbers, which the paper's Figure 1
