@@ -152,14 +152,10 @@ func newGradients(w *Data, a dp.Adjacency, clip, sd float64, bits int) (*gradien
 	if err != nil {
 		return nil, err
 	}
-	g := &gradients{
-		rows: clipgrad.New(w.x, w.y, w.dim, bits), adjacency: a, clip: clip, sd: sd, out: out,
+	return &gradients{
+		rows: clipgrad.ByResidual(w.x, w.y, nil, w.dim, bits), adjacency: a, clip: clip, sd: sd, out: out,
 		sum: make([]int64, w.dim), noise: make([]int64, w.dim),
-	}
-	for i := range w.y {
-		g.rows.SetPlain(i, w.row(i))
-	}
-	return g, nil
+	}, nil
 }
 
 // release returns Σ x·clip_C(y − xᵀθ) with noise.

@@ -102,9 +102,15 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 
 	// Histogram of norms, and how far to clip for the Gram matrix.
 	var hist newton.Histogram
+	var parts [segments]newton.Histogram
 	null := make([]bool, w.Len())
-	for i := range null {
-		null[i] = !hist.Add(w.row(i))
+	eachSegment(w.Len(), func(part, lo, hi int) {
+		for i := lo; i < hi; i++ {
+			null[i] = !parts[part].Add(w.row(i))
+		}
+	})
+	for i := range parts {
+		hist.Merge(&parts[i])
 	}
 	norms := hist.Release(noise, "newton/hist", newton.HistogramSD(s.part(histShare), s.adjacency), s.bits)
 	t.valid = norms.Valid(n)
@@ -125,22 +131,8 @@ func (s *newtonSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta floa
 	t.trace = norms.Trace(squared, t.valid, missed) / 2
 	t.ridge = min(float64(1.35*gram.SD*math.Sqrt(size))+missed/4, t.trace)
 	white := newton.Whiten(upper, d, t.ridge, t.trace)
-	each(segments, func(i int) { // whole groups of rows, as one call would make them
-		lo, hi := i*w.Len()/segments&^3, (i+1)*w.Len()/segments&^3
-		if i == segments-1 {
-			hi = w.Len()
-		}
-		white.ApplyRows(w.x[lo*d : hi*d])
-	})
-	rows := clipgrad.New(w.x, w.y, d, s.bits)
-	for i := range null {
-		if null[i] {
-			w.y[i] = 0
-			rows.SetNull(i)
-		} else {
-			rows.SetUnit(i, w.row(i))
-		}
-	}
+	eachSegment(w.Len(), func(_, lo, hi int) { white.ApplyRows(w.x[lo*d : hi*d]) })
+	rows := clipgrad.ByNorm(w.x, w.y, null, d, s.bits)
 
 	// The schedule. ν is the number of records for each standard deviation of noise
 	// in a coordinate.

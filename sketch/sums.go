@@ -92,11 +92,11 @@ const segments = 8
 // machine.
 func sumsOf(w *Data) *Sums {
 	var parts [segments]*Sums
-	each(segments, func(i int) {
+	eachSegment(w.Len(), func(part, lo, hi int) {
 		s := NewSums(w.dim)
-		s.addRows(w, i*w.Len()/segments, (i+1)*w.Len()/segments)
+		s.addRows(w, lo, hi)
 		s.joint()
-		parts[i] = s
+		parts[part] = s
 	})
 	for _, s := range parts[1:] {
 		parts[0].Merge(s)
@@ -109,6 +109,11 @@ func sumsOf(w *Data) *Sums {
 // to spare.
 func eigenError(n, d int, bound float64) float64 {
 	return bound * (gram.Error(n, segments) + float64(n)*float64(d)*0x1p-48)
+}
+
+// eachSegment calls f with every segment of n rows, lo … hi−1, on all processors.
+func eachSegment(n int, f func(part, lo, hi int)) {
+	each(segments, func(i int) { f(i, i*n/segments, (i+1)*n/segments) })
 }
 
 // each calls f(0) … f(n−1), on all processors.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -15,37 +16,47 @@ import (
 // problem returns random rows: some null, some tiny, some without direction.
 func problem(seed uint64, n, d, bits int, unit bool) (r *Rows, z [][]float64) {
 	source := rand.New(rand.NewPCG(seed, 1))
-	y := make([]float64, n)
-	r = New(make([]float64, n*d), y, d, bits)
+	x, y, null := make([]float64, 0, n*d), make([]float64, n), make([]bool, n)
 	z = make([][]float64, n)
 	for i := range z {
 		y[i] = source.NormFloat64()
-		if i%7 == 3 {
-			y[i] = 0
-			r.SetNull(i)
-			continue
+		row := make([]float64, d)
+		if null[i] = i%7 == 3; !null[i] {
+			z[i] = row
 		}
-		z[i] = make([]float64, d)
 		if i%11 != 5 {
 			scale := math.Ldexp(1, source.IntN(20)-18)
-			for j := range z[i] {
-				z[i][j] = scale * source.NormFloat64()
+			for j := range row {
+				row[j] = scale * source.NormFloat64()
 			}
 		}
-		if unit {
-			r.SetUnit(i, z[i])
-			continue
+		if !unit {
+			norm := 0.0
+			for _, v := range row {
+				norm = math.Hypot(norm, v)
+			}
+			for j := range row {
+				row[j] /= max(norm, 1)
+			}
 		}
-		norm := 0.0
-		for _, v := range z[i] {
-			norm = math.Hypot(norm, v)
-		}
-		for j := range z[i] {
-			z[i][j] /= max(norm, 1)
-		}
-		r.SetPlain(i, z[i])
+		x = append(x, row...)
 	}
-	return r, z
+	if unit {
+		return ByNorm(x, y, null, d, bits), z
+	}
+	return ByResidual(x, y, null, d, bits), z
+}
+
+// direction returns the direction of row i, in integers.
+func (r *Rows) direction(i int) []float64 {
+	if !r.grouped() || i >= len(r.y)&^(group-1) {
+		return r.row(i)
+	}
+	e := make([]float64, r.dim)
+	for j := range e {
+		e[j] = r.e[i&^(group-1)*r.dim+j*group+i%group]
+	}
+	return e
 }
 
 // TestSum compares with sums of integers in math/big, rounded once a block, and
@@ -79,7 +90,7 @@ func TestSum(t *testing.T) {
 					one := new(big.Int).Lsh(big.NewInt(1), uint(2*bits-out))
 					half := new(big.Int).Rsh(one, 1)
 					for i := range n {
-						e := r.row(i)
+						e := r.direction(i)
 						// An independent τ, from the norm and the exact direction.
 						var s, square float64
 						for j, v := range e {
@@ -140,10 +151,7 @@ func TestWorkers(t *testing.T) {
 			var want [][]int64
 			for _, workers := range []int{1, 2, 3, 4, 5, 16, 64} {
 				r, _ := problem(5, n, d, bits, true)
-				r.workers = nil
-				for range workers {
-					r.workers = append(r.workers, newWorker(d))
-				}
+				r.hire(workers)
 				for pass, u := range [][]float64{{0.1, -0.4, 2}, {0, 0, 0}, {1, 1, -1}} {
 					got := make([]int64, d)
 					got = append(got, r.Sum(got, u, 0.2, 0.5, bits+pass))
@@ -163,13 +171,13 @@ func TestWorkers(t *testing.T) {
 type method struct {
 	limit  func(c float64) float64                 // rows count up to it
 	weight func(a dp.Adjacency, c float64) float64 // of the count
-	null   func(r *Rows, i int)
+	null   bool                                    // a null row is known as one
 }
 
 var sound = method{
 	limit:  func(c float64) float64 { return c },
 	weight: CountWeight,
-	null:   func(r *Rows, i int) { r.SetNull(i) },
+	null:   true,
 }
 
 // search looks for a pair of rows that moves the sums, and the sums with the weighted
@@ -184,10 +192,9 @@ func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 		zeta := math.Exp(source.NormFloat64())
 		u := []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64()}
 		// A few fixed rows, so that blocks round different sums.
-		y := []float64{0.3, -0.2, 0, 0.9, 0}
-		r := New(make([]float64, 5*d), y, d, bits)
-		for i := range 4 {
-			r.SetUnit(i, []float64{source.NormFloat64(), source.NormFloat64(), 0.1})
+		var fixed []float64
+		for range 4 {
+			fixed = append(fixed, source.NormFloat64(), source.NormFloat64(), 0.1)
 		}
 		draw := func() (z []float64, target float64) {
 			z = []float64{source.NormFloat64(), source.NormFloat64(), source.NormFloat64()}
@@ -204,12 +211,11 @@ func search(a dp.Adjacency, m method, trials int) (sums, both float64) {
 			return z, fit + value*zeta/norm
 		}
 		release := func(z []float64, target float64) ([]int64, int64) {
-			y[4] = target
+			null := make([]bool, 5)
 			if z == nil {
-				m.null(r, 4)
-			} else {
-				r.SetUnit(4, z)
+				null[4], z = m.null, make([]float64, d)
 			}
+			r := ByNorm(append(slices.Clone(fixed), z...), []float64{0.3, -0.2, 0, 0.9, target}, null, d, bits)
 			dst := make([]int64, d)
 			return dst, r.Sum(dst, u, zeta, m.limit(c), bits)
 		}
@@ -258,10 +264,8 @@ func TestMutants(t *testing.T) {
 		return m
 	}
 	for name, m := range map[string]method{
-		"the weight left out": mutant(func(m *method) { m.weight = func(dp.Adjacency, float64) float64 { return 1 } }),
-		"null rows counted": mutant(func(m *method) {
-			m.null = func(r *Rows, i int) { r.SetUnit(i, make([]float64, 3)) }
-		}),
+		"the weight left out":        mutant(func(m *method) { m.weight = func(dp.Adjacency, float64) float64 { return 1 } }),
+		"null rows counted":          mutant(func(m *method) { m.null = false }),
 		"counted up to ζ and not cζ": mutant(func(m *method) { m.limit = func(float64) float64 { return 1 } }),
 		"the weight of zeroed rows": mutant(func(m *method) {
 			m.weight = func(a dp.Adjacency, c float64) float64 { return math.Sqrt(4 - 4*c*c) }
@@ -293,12 +297,11 @@ func FuzzSet(f *testing.F) {
 			return
 		}
 		for _, unit := range []bool{false, true} {
-			r := New(make([]float64, 3), []float64{y}, 3, 24)
+			prepared := ByResidual
 			if unit {
-				r.SetUnit(0, []float64{a, b, c})
-			} else {
-				r.SetPlain(0, []float64{a, b, c})
+				prepared = ByNorm
 			}
+			r := prepared([]float64{a, b, c}, []float64{y}, nil, 3, 24)
 			dst := make([]int64, 3)
 			r.Sum(dst, []float64{1, -1, 0.5}, 0.1, 0.3, 24)
 			if !(dp.Lattice{Exp: -24, K: 1<<24 + 2}).Inside(dst) {
@@ -331,7 +334,7 @@ func BenchmarkSum(b *testing.B) {
 		n, d := shape[0], shape[1]
 		b.Run(fmt.Sprintf("%dx%d", n, d), func(b *testing.B) {
 			r, z := problem(1, n, d, 24, true)
-			r.workers = r.workers[:1]
+			r.hire(1)
 			x := make([]float64, 0, n*d)
 			for _, row := range z {
 				if row == nil {
@@ -350,10 +353,11 @@ func BenchmarkTwo(b *testing.B) {
 	const n, d = 1 << 16, 26
 	two, _ := problem(1, n, d, 24, true)
 	one, _ := problem(1, n, d, 24, true)
-	if len(two.workers) < 2 {
+	if runtime.GOMAXPROCS(0) < 2 {
 		b.Skip("one processor")
 	}
-	two.workers, one.workers = two.workers[:2], one.workers[:1]
+	two.hire(2)
+	one.hire(1)
 	sum, u := make([]int64, d), make([]float64, d)
 	rival.Compare(b, n, func() { two.Sum(sum, u, 0.1, 0.3, 24) }, "one", func() { one.Sum(sum, u, 0.1, 0.3, 24) })
 }
@@ -367,9 +371,9 @@ func TestDirections(t *testing.T) {
 		lattice, outside := dp.Lattice{Exp: -bits, K: 1 << bits}, 0
 		for _, d := range []int{1, 2, 3, 8, 90} {
 			const n = 2000
-			r := New(make([]float64, n*d), make([]float64, n), d, bits)
-			x, want := make([]float64, d), make([]int64, d)
+			rows, wants := make([]float64, n*d), make([]int64, n*d)
 			for i := range n {
+				x, want := rows[i*d:][:d], wants[i*d:][:d]
 				norm := 0.0
 				for j := range x {
 					x[j] = source.NormFloat64()
@@ -393,10 +397,13 @@ func TestDirections(t *testing.T) {
 					outside++
 					lattice.Quantise(want, rounded)
 				}
-				r.SetPlain(i, x)
+			}
+			r := ByResidual(slices.Clone(rows), make([]float64, n), nil, d, bits)
+			for i := range n {
+				want, got := wants[i*d:][:d], r.direction(i)
 				for j, k := range want {
-					if r.row(i)[j] != float64(k) {
-						t.Fatalf("%d bits: row %v has direction %v, want %v", bits, x, r.row(i), want)
+					if got[j] != float64(k) {
+						t.Fatalf("%d bits: row %v has direction %v, want %v", bits, rows[i*d:][:d], got, want)
 					}
 				}
 				if !lattice.Inside(want) {
@@ -406,21 +413,6 @@ func TestDirections(t *testing.T) {
 		}
 		if outside < 1000 {
 			t.Errorf("%d bits: %d rows were outside", bits, outside)
-		}
-	}
-}
-
-// TestOrigin: a pass at 0, which forms no products, is that of residuals y.
-func TestOrigin(t *testing.T) {
-	t.Parallel()
-	for _, d := range []int{1, 5} {
-		r, _ := problem(3, 1003, d, 24, true)
-		far, at := make([]int64, d), make([]int64, d)
-		tiny := make([]float64, d)
-		tiny[0] = 0x1p-300 // moves no residual
-		a, b := r.Sum(at, make([]float64, d), 0.3, 0.4, 24), r.Sum(far, tiny, 0.3, 0.4, 24)
-		if a != b || !slices.Equal(at, far) {
-			t.Errorf("d = %d: %v, %d counted; beside 0 %v, %d", d, at, a, far, b)
 		}
 	}
 }

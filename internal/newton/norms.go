@@ -39,6 +39,13 @@ func (h *Histogram) Add(x []float64) bool {
 	return valid
 }
 
+// Merge adds the rows of o.
+func (h *Histogram) Merge(o *Histogram) {
+	for j, count := range o {
+		h[j] += count
+	}
+}
+
 // Release returns the histogram with independent Gaussian noise of standard
 // deviation sd in each bin, on a lattice of 2^(bits−4) units a row.
 //

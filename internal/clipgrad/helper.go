@@ -1,0 +1,68 @@
+package clipgrad
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// helper runs a worker's part of each pass in a goroutine of its own. A pass may take
+// less time than waking a thread does; so the goroutine waits awake for the next one,
+// and Sum for the goroutine, but no longer than patience. Then the goroutine ends, and
+// nobody has to close it.
+type helper struct {
+	state atomic.Int32
+	pass  *pass
+	done  chan struct{} // receives if awaited
+}
+
+// States of a helper.
+const (
+	away    int32 = iota // no goroutine
+	waiting              // for a pass
+	working
+	awaited // working, and Sum sleeps
+)
+
+// patience is about as long as waking a thread takes: to wait for so long and then to
+// sleep costs at most twice what sleeping at once would have.
+const patience = 100 * time.Microsecond
+
+// begin hands the pass to the worker's goroutine.
+func (w *worker) begin(p *pass) {
+	w.pass = p
+	if w.state.CompareAndSwap(waiting, working) {
+		return
+	}
+	w.state.Store(working)
+	go func() {
+		for {
+			w.run(w.pass)
+			if w.state.Swap(waiting) == awaited {
+				w.done <- struct{}{}
+			}
+			if !w.leaves(waiting) && w.state.CompareAndSwap(waiting, away) {
+				return
+			}
+		}
+	}()
+}
+
+// end waits for the end of the worker's part.
+func (w *worker) end() {
+	if !w.leaves(working) && w.state.CompareAndSwap(working, awaited) {
+		<-w.done
+	}
+}
+
+// leaves waits, for patience, until the state is another one.
+func (h *helper) leaves(state int32) bool {
+	for begun := time.Now(); time.Since(begun) < patience; runtime.Gosched() {
+		for range 64 {
+			if h.state.Load() != state {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,165 @@
+package clipgrad
+
+import "math"
+
+// pass is what is common to the rows of one pass.
+type pass struct {
+	rows     *Rows
+	u        []float64 // divided by E
+	top      float64   // E
+	quotient float64   // E/ζ
+	limit    float64   // between the integers that count and those that do not
+	shift    uint
+	size     int // rows of a block
+	room     int // rows whose sum is exact in float64, a power of two
+}
+
+// round adds a block's sum, rounded, to dst, and empties it.
+func (p *pass) round(dst, block []int64) {
+	half := int64(0)
+	if p.shift > 0 {
+		half = 1 << (p.shift - 1)
+	}
+	for j, v := range block {
+		dst[j] += (v + half) >> p.shift
+		block[j] = 0
+	}
+}
+
+// worker sums rows that lie one behind the other.
+type worker struct {
+	helper
+	lo, hi  int       // its rows
+	lanes   []float64 // exact, not yet in block: of each column, four sums
+	block   []int64   // exact
+	sum     []int64   // rounded
+	counted int64
+	// pieces are the exact sums of the first block and of the last one, if that is
+	// another, of which there may be rows elsewhere.
+	pieces [2]piece
+	used   int
+}
+
+// apart is the distance, in numbers, from a worker's lanes to what others write: their
+// processors fetch ahead of the lanes that they are at, within a page.
+const apart = 256
+
+func newWorker(dim, lo, hi int) *worker {
+	return &worker{
+		helper: helper{done: make(chan struct{}, 1)},
+		lo:     lo, hi: hi,
+		lanes: make([]float64, group*dim+2*apart)[apart:][:group*dim], block: make([]int64, dim), sum: make([]int64, dim),
+		pieces: [2]piece{{sum: make([]int64, dim)}, {sum: make([]int64, dim)}},
+	}
+}
+
+type piece struct {
+	starts bool // the block's first row is among them
+	sum    []int64
+}
+
+// run sums the worker's share of the rows.
+func (w *worker) run(p *pass) {
+	clear(w.sum)
+	w.counted, w.used = 0, 0
+	n := len(p.rows.y)
+	lo, hi := w.lo, w.hi
+	for lo < hi || w.used == 0 {
+		start := lo / p.size * p.size
+		end := min(start+p.size, n)
+		inner := lo == start && end <= hi && w.used > 0 // no other worker has rows of it
+		starts := lo == start
+		w.rows(p, lo, min(end, hi))
+		lo = min(end, hi)
+		if inner {
+			p.round(w.sum, w.block)
+			continue
+		}
+		last := &w.pieces[min(w.used, 1)]
+		w.used++
+		last.starts = starts
+		last.sum, w.block = w.block, last.sum
+	}
+}
+
+// rows adds rows lo … hi−1 to the block. lo begins a group.
+func (w *worker) rows(p *pass, lo, hi int) {
+	if p.rows.grouped() {
+		for whole := hi &^ (group - 1); lo < whole; {
+			next := min(lo+group*p.room, whole)
+			if pairs := (next - lo) / (2 * group); vector && pairs > 0 {
+				r, d := p.rows, p.rows.dim
+				w.counted += addPairs(&w.lanes[0], &r.e[lo*d], &r.y[lo], &r.norm[lo], &p.u[0], d, pairs, p.quotient, p.top, p.limit)
+				lo += pairs * 2 * group
+			}
+			for ; lo < next; lo += group {
+				w.group(p, lo)
+			}
+			w.flush()
+		}
+	}
+	for ; lo < hi; lo++ {
+		w.one(p, lo)
+	}
+}
+
+// group adds the whole group that row i begins to the lanes.
+func (w *worker) group(p *pass, i int) {
+	r, d := p.rows, p.rows.dim
+	e := r.e[i*d:][:group*d]
+	var s0, s1, s2, s3 float64
+	for j, v := range p.u {
+		k := e[group*j:][:group]
+		s0 += float64(k[0] * v)
+		s1 += float64(k[1] * v)
+		s2 += float64(k[2] * v)
+		s3 += float64(k[3] * v)
+	}
+	y, norm := r.y[i:][:group], r.norm[i:][:group]
+	t0, t1 := p.weight(y[0], norm[0], s0), p.weight(y[1], norm[1], s1)
+	t2, t3 := p.weight(y[2], norm[2], s2), p.weight(y[3], norm[3], s3)
+	w.counted += (p.counts(t0, norm[0]) + p.counts(t1, norm[1])) + (p.counts(t2, norm[2]) + p.counts(t3, norm[3]))
+	for j := 0; j < len(e); j += group {
+		k, lane := e[j:][:group], w.lanes[j:][:group]
+		lane[0] += k[0] * t0 // integers up to 2⁵³
+		lane[1] += k[1] * t1
+		lane[2] += k[2] * t2
+		lane[3] += k[3] * t3
+	}
+}
+
+// flush moves the lanes to the block.
+func (w *worker) flush() {
+	for j := range w.block {
+		lane := w.lanes[group*j:][:group]
+		w.block[j] += int64(lane[0]) + int64(lane[1]) + (int64(lane[2]) + int64(lane[3]))
+	}
+	clear(w.lanes)
+}
+
+// weight returns τ for the product s = ⟨e, u⟩/E. Neither it nor counts has a branch
+// that the data decide.
+func (p *pass) weight(y, norm, s float64) float64 {
+	t := float64((y-float64(norm*s))*norm) * p.quotient
+	rounded := (min(math.Abs(t), p.top) + magic) - magic
+	return math.Float64frombits(math.Float64bits(rounded) | math.Float64bits(t)&(1<<63))
+}
+
+// counts returns 1 if |τ| ≤ ⌊cE⌋ and the row is not null.
+func (p *pass) counts(t, norm float64) int64 {
+	return int64(math.Float64bits(math.Abs(t)-p.limit) >> 63 &^ (math.Float64bits(norm) >> 63))
+}
+
+// one adds row i with products in int64.
+func (w *worker) one(p *pass, i int) {
+	e := p.rows.row(i)
+	var s float64
+	for j, v := range e {
+		s += float64(v * p.u[j])
+	}
+	t := p.weight(p.rows.y[i], p.rows.norm[i], s)
+	w.counted += p.counts(t, p.rows.norm[i])
+	for j, v := range e {
+		w.block[j] += int64(v) * int64(t)
+	}
+}
