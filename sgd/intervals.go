@@ -26,7 +26,8 @@ func Intervals(estimates [][]float64, level float64) (centre, half []float64, er
 	for j := range half {
 		var square float64
 		for _, theta := range estimates {
-			square += (theta[j] - centre[j]) * (theta[j] - centre[j])
+			off := theta[j] - centre[j]
+			square += float64(off * off)
 		}
 		half[j] = t * math.Sqrt(square/float64(m-1)/float64(m))
 	}
