@@ -234,7 +234,7 @@ func TestKillCopies(t *testing.T) {
 	want := r.uninterrupted(steps)
 	v.equals(t, want)
 	t.Logf("%d kills of two copies, %d steps, %d releases published again", 2*kills, v.steps, v.duplicates)
-	if v.duplicates < int(steps)/10 {
+	if v.duplicates < 2*kills { // one for each kill; beside other work there are few more than that
 		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", v.duplicates, steps)
 	}
 }
