@@ -52,8 +52,9 @@ const (
 
 // ByNorm returns rows with direction x/‖x‖ and length ‖x‖: their gradients are clipped
 // by their norm. x, of n·dim numbers, becomes their memory; y, of n, holds their
-// targets; null says which rows are null, if any: no gradient, and never counted. The
-// lattice has 24–30 bits.
+// targets; null says which rows are null, if any: no gradient, and never counted. So is
+// a row whose target is no number; one whose x has no norm in float64 has direction 0.
+// The lattice has 24–30 bits.
 //
 // Cost: O(n·dim) time on all processors.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
@@ -61,7 +62,8 @@ func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
 }
 
 // ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1: their gradients are
-// clipped by their residual. A longer x is shortened. Otherwise it is as [ByNorm].
+// clipped by their residual. A longer x is shortened, to 0 where its square leaves the
+// range of float64. Otherwise it is as [ByNorm].
 func ByResidual(x, y []float64, null []bool, dim, bits int) *Rows {
 	return prepare(x, y, null, dim, bits, (*Rows).setPlain)
 }
@@ -82,7 +84,7 @@ func prepare(x, y []float64, null []bool, dim, bits int, set func(*Rows, *scratc
 		wait.Go(func() {
 			s := newScratch(dim)
 			for i := w.lo; i < w.hi; i++ {
-				if null != nil && null[i] {
+				if null != nil && null[i] || y[i]-y[i] != 0 {
 					clear(r.row(i))
 					r.norm[i], y[i] = math.Copysign(0, -1), 0
 				} else {
@@ -196,7 +198,7 @@ func shorten(k, scratch []float64, scale, limit float64) bool {
 		scratch[j] = x
 		square += float64(x * x)
 	}
-	if square > limit {
+	if !(square <= limit) {
 		square = 0
 		for j, v := range k {
 			x := math.Trunc(float64(v * scale))
@@ -204,7 +206,7 @@ func shorten(k, scratch []float64, scale, limit float64) bool {
 			square += float64(x * x)
 		}
 	}
-	if square > limit {
+	if !(square <= limit) { // also NaN
 		return false
 	}
 	copy(k, scratch)

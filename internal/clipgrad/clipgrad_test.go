@@ -416,3 +416,39 @@ func TestDirections(t *testing.T) {
 		}
 	}
 }
+
+// TestNoNumbers: a row of no numbers, or of ones beyond the range of float64, moves the
+// sums and the count by no more than any other row.
+func TestNoNumbers(t *testing.T) {
+	t.Parallel()
+	const n, c = 9, 0.4 // a whole pair of groups, and a row beside it
+	bad := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e200}
+	for _, bits := range []int{24, 26, 28} {
+		for name, rows := range map[string]func(x, y []float64, null []bool, dim, bits int) *Rows{"norm": ByNorm, "residual": ByResidual} {
+			for _, place := range []int{2, n - 1} {
+				sum := func(feature, target float64, null bool) (total, counted int64) {
+					x, y, nulls, dst := make([]float64, n), make([]float64, n), make([]bool, n), make([]int64, 1)
+					for i := range x {
+						x[i], y[i] = 0.5, 0.1*float64(i)
+					}
+					x[place], y[place], nulls[place] = feature, target, null
+					counted = rows(x, y, nulls, 1, bits).Sum(dst, []float64{0.3}, 0.2, c, bits)
+					return dst[0], counted
+				}
+				without, counted := sum(0, 0, true)
+				check := func(feature, target float64) {
+					if total, count := sum(feature, target, false); math.Abs(float64(total-without)) > math.Ldexp(1, bits) || count-counted < 0 || count-counted > 1 {
+						t.Errorf("%s, %d bits, row %d is %g with target %g: sum %d and count %d, without it %d and %d", name, bits, place, feature, target, total, count, without, counted)
+					}
+				}
+				for _, v := range bad {
+					check(v, 0.5)
+					if v-v != 0 {
+						check(0.5, v)
+						check(0, v)
+					}
+				}
+			}
+		}
+	}
+}

@@ -50,8 +50,8 @@ func TestKernel(t *testing.T) {
 			for k := range x {
 				x[k] = 0.5
 			}
-			targets[3] = y
 			r := ByResidual(x, targets, nil, 1, 24)
+			r.y[3] = y
 			w := r.workers[0]
 			p := &pass{rows: r, u: []float64{0.1}, top: r.top, quotient: 1, limit: 2, size: blockRows, room: room(24)}
 			if kernel {
