@@ -22,7 +22,7 @@ type Participation struct {
 // which one person's rows can fall on steps and over all ‖x_i‖₂ ≤ 1: what
 // ColNorm is for a single row. n is the number of steps after which the stream
 // ends for certain; 0 where it does not. A person then counts as often as the
-// separation allows, at most p.Count times.
+// separation allows, at most p.Count times, and columns end at row n.
 //
 // With X = CᵀC, the square is at most max_π Σ_{i,j∈π} |X_ij|, and equal to it
 // where X ≥ 0. How that is maximised depends on C:
@@ -61,8 +61,8 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 		p.Count = min(p.Count, 1+(n-1)/p.Separation)
 	}
 	most := float64(p.Count) * f.ColNorm()
-	if p.Count == 1 {
-		return f.ColNorm(), nil
+	if p.Count == 1 && n == 0 {
+		return most, nil
 	}
 	var square float64
 	switch f := f.(type) {
@@ -72,7 +72,7 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 		square = toeplitzParticipation(f, p, n)
 	}
 	if square == 0 {
-		if n == 0 || n > 1024 {
+		if n == 0 || n > 1024 || p.Count == 1 {
 			return most, nil
 		}
 		square = patternBound(absGram(entries(f, int(n))), p)
