@@ -223,15 +223,16 @@ func caseMinSepGeneral(t *testing.T, c testCase) {
 		Exact float64 `json:"exact_scalar_sens2"`
 	}
 	c.Read(t, &in, &want)
-	if in.FormulaC != "C_ij=cos(1.3 i+0.4 j)+2*[i==j], 0-based, i>=j" {
+	var row, column, diagonal float64
+	if _, err := fmt.Sscanf(in.FormulaC, "C_ij=cos(%g i+%g j)+%g*[i==j], 0-based, i>=j", &row, &column, &diagonal); err != nil {
 		t.Fatalf("unknown matrix: %s", in.FormulaC)
 	}
 	m := newMatrix(in.N)
 	for i := range m {
 		for j := range i + 1 {
-			m[i][j] = math.Cos(1.3*float64(i) + 0.4*float64(j))
+			m[i][j] = math.Cos(row*float64(i) + column*float64(j))
 		}
-		m[i][i] += 2
+		m[i][i] += diagonal
 	}
 	got := patternBound(absGram(m), Participation{Count: in.K, Separation: in.B})
 	if !(got >= want.Exact*(1-c.Tol) && got <= 1.5*want.Exact) {
@@ -367,7 +368,9 @@ func caseBLTGiven(t *testing.T, c testCase) {
 		Prefix          []float64 `json:"prefix_noise"`
 	}
 	c.Read(t, &in, &want)
-	if in.Z != "z_t=sin(1+0.7(t-1)), t=1..12" {
+	var phase, frequency float64
+	var steps int
+	if _, err := fmt.Sscanf(in.Z, "z_t=sin(%g+%g(t-1)), t=1..%d", &phase, &frequency, &steps); err != nil || len(want.Noise) != steps {
 		t.Fatalf("unknown z: %s", in.Z)
 	}
 	p := append([]float64{0}, in.Ahat...)
@@ -406,7 +409,7 @@ func caseBLTGiven(t *testing.T, c testCase) {
 	noise, prefix := make([]float64, len(want.Noise)), make([]float64, len(want.Noise))
 	var total float64
 	for i := range noise {
-		filter.Next(noise[i:i+1], []float64{math.Sin(1 + 0.7*float64(i))})
+		filter.Next(noise[i:i+1], []float64{math.Sin(phase + frequency*float64(i))})
 		total += noise[i]
 		prefix[i] = total
 	}
