@@ -107,6 +107,7 @@ func spread(lambda, sensitivity, mu float64) Noise {
 // the weighted squared errors of first and second moments at r = ν = 1:
 //
 //	zero-out √(K₂/K₁);  replace, d ≥ 2: (1 + √(1 + 16K₂/K₁))/4, at least ½
+//	replace, d = 1: 2/(κ(2−κ)) for κ = √(K₁/K₂) < 2√5 − 4, else ν*
 //
 // Source: docs/theory/moments.md.
 func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
@@ -116,26 +117,11 @@ func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	case d >= 2:
 		return (1 + math.Sqrt(1+16*k2/k1)) / 4
 	}
-	// d = 1: unimodal beyond the free point; search log ν by golden section.
-	objective := func(logNu float64) float64 {
-		nu := math.Exp(logNu)
-		return (k1 + k2/nu) * dp.SquaresSensitivity(nu, d, adjacency)
+	kappa := math.Sqrt(k1 / k2)
+	if kappa >= 2*math.Sqrt(5)-4 {
+		return dp.FreeSquares(1)
 	}
-	lo := math.Log(dp.FreeSquares(1))
-	hi := math.Log(max(2*dp.FreeSquares(1), 4*(1+math.Sqrt(k2/k1))))
-	const golden = 0.6180339887498949
-	for hi-lo > 1e-12 {
-		a, b := hi-golden*(hi-lo), lo+golden*(hi-lo)
-		if objective(a) <= objective(b) {
-			hi = b
-		} else {
-			lo = a
-		}
-	}
-	if at := math.Exp((lo + hi) / 2); objective(math.Log(at)) < objective(math.Log(dp.FreeSquares(1))) {
-		return at
-	}
-	return dp.FreeSquares(1)
+	return max(dp.FreeSquares(1), 2/(kappa*(2-kappa)))
 }
 
 // NuForInflation returns the largest ν at which the variance of the first

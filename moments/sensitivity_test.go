@@ -232,6 +232,13 @@ func TestChooseNu(t *testing.T) {
 			}
 		}
 	}
+	// d = 1 under replacement, where the closed form holds: searched for with 40
+	// digits, which finds half of them.
+	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: dp.FreeSquares(1), 0.25: dp.FreeSquares(1)} {
+		if nu := ChooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
+			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)
+		}
+	}
 	for _, phi := range []float64{0, 0.99, -1, math.NaN(), math.Inf(1)} {
 		if nu, err := NuForInflation(phi, 2, dp.Replace); err == nil {
 			t.Errorf("inflation %g gives %g", phi, nu)
