@@ -500,7 +500,7 @@ func TestAddAllocates(t *testing.T) {
 func TestLearns(t *testing.T) {
 	t.Parallel()
 	const n, d = 60000, 10
-	_, verbatim := paperVerbatim(t, n, d, 12, 4545, 454, 1)
+	_, verbatim := paperVerbatim(t, n, d, 12, 4545, 454, math.Sqrt(8*math.Log(1e6)), 1)
 	l := newLinear(1, d, 1)
 	sim := simulate(t, d, Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1.5},
 		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, 1, nil)
