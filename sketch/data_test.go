@@ -1,6 +1,7 @@
 package sketch
 
 import (
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -22,13 +23,13 @@ import (
 var publishedOnce = map[string]*Data{}
 
 // published returns a data set as the papers prepare it; see cases.Published.
-func published(t testing.TB, name string, loose float64) *Data {
+func published(t testing.TB, name string, split int, loose float64) *Data {
 	t.Helper()
-	key := fmt.Sprint(name, loose)
+	key := fmt.Sprint(name, " ", split, " ", loose)
 	if w := publishedOnce[key]; w != nil {
 		return w
 	}
-	x, y := cases.Published(t, name, 0, loose)
+	x, y := cases.Published(t, name, split, loose)
 	w := NewData(len(x[0]), len(x))
 	for i := range x {
 		w.Add(x[i], y[i])
@@ -78,7 +79,7 @@ func caseStatistics(t *testing.T, c cases.Case) {
 		ThetaNorm float64 `json:"theta_norm"`
 	}
 	c.Read(t, &in, &want)
-	w := published(t, in.Dataset, 1)
+	w := published(t, in.Dataset, in.Split, 1)
 	n, d := w.Len(), w.Dim()
 	if n != want.N || d != want.D {
 		t.Fatalf("%d×%d, want %d×%d", n, d, want.N, want.D)
@@ -182,25 +183,39 @@ func seedOf(words ...string) uint64 {
 	return h.Sum64()
 }
 
+// deltaOf reads a δ, a number or "1/n^2".
+func deltaOf(t *testing.T, text json.RawMessage, n int) (delta float64) {
+	t.Helper()
+	if string(text) == `"1/n^2"` {
+		return 1 / float64(n) / float64(n)
+	}
+	if err := json.Unmarshal(text, &delta); err != nil {
+		t.Fatalf("delta %s: %v", text, err)
+	}
+	return delta
+}
+
 func caseTrainMSE(t *testing.T, c cases.Case) {
 	type statistic struct{ Mean, CI95, Median float64 }
 	var in struct {
 		Dataset       string
 		Split         int
 		Epsilon       float64
-		Delta, Varrho string
-		T, C          int
+		Delta         json.RawMessage
+		Varrho        string
+		T             int
+		C             float64
 		K             string
 		Share         float64
 		Trials        int
 	}
 	var want map[string]statistic
 	c.Read(t, &in, &want)
-	if in.Delta != "1/n^2" || in.Varrho != "delta/10" || in.K != "k_ihm / k_lin" || in.C != 1 {
-		t.Fatalf("delta %s, varrho %s, k %s, C %d", in.Delta, in.Varrho, in.K, in.C)
+	if in.Varrho != "delta/10" || in.K != "k_ihm / k_lin" {
+		t.Fatalf("varrho %s, k %s", in.Varrho, in.K)
 	}
-	w := published(t, in.Dataset, 1)
-	p := params(in.Epsilon, 1/float64(w.Len())/float64(w.Len()))
+	w := published(t, in.Dataset, in.Split, 1)
+	p := params(in.Epsilon, deltaOf(t, in.Delta, w.Len()))
 	k := sketchRows(w.Dim(), in.T, p.Delta)
 	mixing := func() testSolver {
 		k := mixingRows(w.Dim(), p.Delta)
@@ -215,7 +230,7 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &ihmSolver{noise: n, params: p, rows: k, iterations: in.T, clip: 1}
+		return &ihmSolver{noise: n, params: p, rows: k, iterations: in.T, clip: in.C}
 	}
 	adassp := func(acc Accounting, test bool) *adasspSolver {
 		s, err := calibrateAdaSSP(acc, p, test)
@@ -226,12 +241,12 @@ func caseTrainMSE(t *testing.T, c cases.Case) {
 	}
 	published := adassp(Analytic, true) // as its code has it: λ̃ is lowered by s²
 	published.shift = published.s
-	descent, err := calibrateDescent(Paper, p, in.T, 1, 0.25)
+	descent, err := calibrateDescent(Paper, p, in.T, in.C, 0.25)
 	if err != nil {
 		t.Fatal(err)
 	}
 	solvers := map[string]testSolver{
-		"adassp": adassp(Analytic, true), "adassp_code": published, "adassp_joint_notest": adassp(Exact, false),
+		"adassp": adassp(Analytic, true), "adassp_code": published, "adassp_joint": adassp(Exact, true), "adassp_joint_notest": adassp(Exact, false),
 		"linmix": mixing(), "ihm": ihm(Paper, true), "ihm_joint": ihm(RDP, true), "ihm_joint_notest": ihm(RDP, false), "dpgd": descent,
 	}
 	mse := errorOf(w)
@@ -252,7 +267,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		Dataset   string
 		Split     int
 		Epsilon   float64
-		Delta     string
+		Delta     json.RawMessage
 		Adjacency dp.Adjacency
 		Loose     float64
 		Trials    int
@@ -262,8 +277,8 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		CI95 float64
 	}
 	c.Read(t, &in, &want)
-	w := published(t, in.Dataset, in.Loose)
-	p := dp.Params{Epsilon: in.Epsilon, Delta: 1 / float64(w.Len()) / float64(w.Len()), Adjacency: in.Adjacency}
+	w := published(t, in.Dataset, in.Split, in.Loose)
+	p := dp.Params{Epsilon: in.Epsilon, Delta: deltaOf(t, in.Delta, w.Len()), Adjacency: in.Adjacency}
 	mu, err := p.Budget()
 	if err != nil {
 		t.Fatal(err)
