@@ -198,16 +198,16 @@ func deltaOf(t *testing.T, text json.RawMessage, n int) (delta float64) {
 func caseTrainMSE(t *testing.T, c cases.Case) {
 	type statistic struct{ Mean, CI95, Median float64 }
 	var in struct {
-		Dataset       string
-		Split         int
-		Epsilon       float64
-		Delta         json.RawMessage
-		Varrho        string
-		T             int
-		C             float64
-		K             string
-		Share         float64
-		Trials        int
+		Dataset string
+		Split   int
+		Epsilon float64
+		Delta   json.RawMessage
+		Varrho  string
+		T       int
+		C       float64
+		K       string
+		Share   float64
+		Trials  int
 	}
 	var want map[string]statistic
 	c.Read(t, &in, &want)
