@@ -186,7 +186,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		}
 		noise := dptest.Seeded(source.Uint64())
 		order := source.Perm(len(x))
-		var theta []float64
+		theta := make([]float64, len(x[0])) // until there is a release
 		for slot := uint64(0); ; {
 			_, end := e.Range(e.step + 1)
 			if end > uint64(len(x)) {
