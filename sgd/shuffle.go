@@ -60,9 +60,10 @@ func (s clones) delta(epsilon float64) float64 {
 	if k <= c {
 		at = mathext.RegIncBeta(float64(k), float64(c-k+1), 0.5)
 	}
-	delta := s.dropped
+	delta, most := s.dropped, 0.0
 	for {
 		above := at + one
+		most = max(most, above)
 		if term := a*above + (1-a)*at - grow*((1-a)*above+a*at); term > 0 {
 			delta += weight * term
 		}
@@ -78,8 +79,9 @@ func (s clones) delta(epsilon float64) float64 {
 			at = max(0, at-one)
 		}
 	}
-	// Tails and recursions err by less than 10⁻¹² of what they start from.
-	return min(1, delta*(1+1e-11)+1e-12*(1+grow))
+	// Tails and recursions err by less than 10⁻¹², and by less than 10⁻⁹ of the
+	// largest tail: the sum of all steps of a recursion is within some hundred times it.
+	return min(1, delta*(1+1e-11)+min(1e-12, 1e-9*most)*(1+grow))
 }
 
 // binomial returns P(X = k) for X ~ Bin(n, p), to within 10⁻¹³ of itself.
