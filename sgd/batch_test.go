@@ -345,6 +345,26 @@ func TestCloneDelta(t *testing.T) {
 	}
 }
 
+// TestCloneDeltaExact compares with sums of 40 digits: never below them, and above by
+// what is dropped of C and by less than 10⁻⁶ of them: tails are the largest, and so are
+// their roundings, where C is least.
+func TestCloneDeltaExact(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		n                        int
+		epsilon0, epsilon, delta float64
+	}{
+		{20, 1, 0.2, 0.065502573864145673}, {500, 0.7, 0.11, 7.1547412018260347e-5},
+		{3000, 2, 0.3, 8.434327077347207e-7}, {3000, 2, 0.45, 4.0496426330749074e-11},
+		{2000, 0.5, 0.09, 1.681790124839921e-13}, {8000, 1.5, 0.2, 8.2398826105638872e-14},
+	} {
+		got, err := CloneDelta(x.n, x.epsilon0, x.epsilon)
+		if dropped := newClones(x.n, x.epsilon0).dropped; err != nil || got < x.delta || got > x.delta*(1+1e-6)+dropped {
+			t.Errorf("%+v: δ = %.17g, %v, with %g dropped", x, got, err, dropped)
+		}
+	}
+}
+
 // TestCloneDeltaLarge compares with tails that are computed one by one: what is added
 // for rounding is little even for a δ of 10⁻¹⁰.
 func TestCloneDeltaLarge(t *testing.T) {

@@ -56,11 +56,10 @@ func (s clones) delta(epsilon float64) float64 {
 	c := s.least
 	k := event(c)
 	weight := binomial(s.n-1, c, s.p)
-	at, one := 0.0, binomial(c, k-1, 0.5)
-	if k <= c {
-		at = mathext.RegIncBeta(float64(k), float64(c-k+1), 0.5)
-	}
-	delta, most := s.dropped, 0.0
+	at, terms := upperTail(c, k)
+	one := binomial(c, k-1, 0.5)
+	first, most, moved, steps := at, 0.0, 0.0, 0.0 // for the bound of errors
+	delta := s.dropped
 	for {
 		above := at + one
 		most = max(most, above)
@@ -72,16 +71,37 @@ func (s clones) delta(epsilon float64) float64 {
 		}
 		weight *= float64(s.n-1-c) / float64(c+1) * (s.p / (1 - s.p))
 		at += one / 2
+		moved += one
 		one *= float64(c+1) / (2 * float64(c+2-k))
+		steps++
 		c++
 		for next := event(c); k < next; k++ {
 			one *= float64(c-k+1) / float64(k)
 			at = max(0, at-one)
+			moved += one
+			steps++
 		}
 	}
-	// Tails and recursions err by less than 10⁻¹², and by less than 10⁻⁹ of the
-	// largest tail: the sum of all steps of a recursion is within some hundred times it.
-	return min(1, delta*(1+1e-11)+min(1e-12, 1e-9*most)*(1+grow))
+	// Binomials err by 10⁻¹³ of themselves, and each step rounds one and weight up to
+	// three times, and what is added to at once.
+	step := 0x1p-52 * steps
+	off := first*(1e-13+0x1p-51*terms) + moved*(1e-13+2*step) + most*(step+1e-15)
+	return min(1, delta*(1+1e-12+3*step)+off*(1+grow))
+}
+
+// upperTail returns P(X ≥ k) for X ~ Bin(n, ½), n/2 < k ≤ n+1, and of how many terms it
+// is the sum: the first and all that follow from it, each less than the one before, so
+// that it errs by little of itself however small it is.
+func upperTail(n, k int) (sum, terms float64) {
+	if k > n {
+		return 0, 0
+	}
+	for term := binomial(n, k, 0.5); term > sum*0x1p-70; k++ {
+		sum += term
+		terms++
+		term *= float64(n-k) / float64(k+1)
+	}
+	return sum, terms
 }
 
 // binomial returns P(X = k) for X ~ Bin(n, p), to within 10⁻¹³ of itself.
