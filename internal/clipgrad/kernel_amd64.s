@@ -1,7 +1,9 @@
 #include "textflag.h"
 
+// 1.5·2⁵², which rounds to an integer what it is added to and subtracted from.
 DATA magic<>+0(SB)/8, $0x4338000000000000
 GLOBL magic<>(SB), RODATA|NOPTR, $8
+// All bits but the sign.
 DATA magnitude<>+0(SB)/8, $0x7FFFFFFFFFFFFFFF
 GLOBL magnitude<>(SB), RODATA|NOPTR, $8
 
@@ -20,12 +22,13 @@ TEXT ·addPairs(SB), NOSPLIT, $0-88
 	VBROADCASTSD magic<>(SB), Y13
 	VBROADCASTSD magnitude<>(SB), Y14
 	VXORPD Y15, Y15, Y15
-	MOVQ R13, R14
-	SHLQ $5, R14 // bytes of a group
+	MOVQ R13, SI
+	SHLQ $5, SI // bytes of a group
 	JMP test
 
 pair:
-	LEAQ (R8)(R14*1), R9
+	// Y0, Y1: the products of the rows of two groups with u.
+	LEAQ (R8)(SI*1), R9
 	VXORPD Y0, Y0, Y0
 	VXORPD Y1, Y1, Y1
 	XORQ BX, BX
@@ -42,6 +45,7 @@ product:
 	CMPQ CX, R13
 	JLT product
 
+	// Y0, Y1 become their weights, and Y15 counts, as in pass.weight and pass.counts.
 	VMOVUPD (R11), Y8
 	VMOVUPD 32(R11), Y9
 	VMULPD Y0, Y8, Y2
@@ -75,6 +79,7 @@ product:
 	VPADDQ Y2, Y15, Y15
 	VPADDQ Y3, Y15, Y15
 
+	// lanes += columns times weights.
 	XORQ BX, BX
 
 add:
@@ -84,12 +89,12 @@ add:
 	VADDPD (DI)(BX*1), Y2, Y2
 	VMOVUPD Y2, (DI)(BX*1)
 	ADDQ $32, BX
-	CMPQ BX, R14
+	CMPQ BX, SI
 	JLT add
 
 	ADDQ $64, R10
 	ADDQ $64, R11
-	LEAQ (R9)(R14*1), R8
+	LEAQ (R9)(SI*1), R8
 	DECQ DX
 
 test:
