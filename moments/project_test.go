@@ -97,7 +97,7 @@ func TestProjections(t *testing.T) {
 				if got := inner(x, p.upper, member, d); got > 1e-9*float64(d*d) {
 					t.Errorf("d = %d: another matrix is nearer, by %g", d, got)
 				}
-				again := p.upper
+				var again []float64
 				if math.IsInf(p.trace, 1) {
 					again, err = ProjectPSD(p.upper, d, floor)
 				} else {
