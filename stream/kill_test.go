@@ -226,15 +226,22 @@ func TestKillCopies(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// On a busy machine one copy is dead or behind while the other publishes. So the log
+	// grows by a quarter while both are down, and then both publish that.
+	for published := r.history("orders.dp").steps; r.steps(20) < published+published/4; {
+		time.Sleep(10 * time.Millisecond)
+	}
 	f.end()
 	steps := r.steps(20)
-	r.finish(steps)
-	s.finish(steps)
+	for _, x := range []*rig{r, s} {
+		wg.Go(func() { x.finish(steps) })
+	}
+	wg.Wait()
 	v := r.history("orders.dp")
 	want := r.uninterrupted(steps)
 	v.equals(t, want)
 	t.Logf("%d kills of two copies, %d steps, %d releases published again", 2*kills, v.steps, v.duplicates)
-	if v.duplicates < 2*kills { // one for each kill; beside other work there are few more than that
+	if v.duplicates < int(steps)/10 {
 		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", v.duplicates, steps)
 	}
 }
