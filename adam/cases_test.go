@@ -269,8 +269,8 @@ func caseFigure4(t *testing.T, c cases.Case) {
 }
 
 // crossTerm returns Σ|M| and, where that is more than little, the largest tr(MG) over
-// Gram matrices G of unit vectors, by ascent, for M_kl = Q_kl·Σ_t a_tk·a_tl of n steps: Q the covariance of shaped
-// noise, a_tk = (1−β)β^(t−k).
+// Gram matrices G of unit vectors, by ascent, for M_kl = Q_kl·Σ_t a_tk·a_tl of n steps:
+// Q the covariance of shaped noise, a_tk = (1−β)β^(t−k).
 func crossTerm(f matfact.Factorization, beta float64, n int, little float64) (bound, most float64) {
 	filter := f.NewFilter(1)
 	c := make([]float64, n) // of C⁻¹, Toeplitz

@@ -82,8 +82,8 @@ func (s clones) delta(epsilon float64) float64 {
 			steps++
 		}
 	}
-	// Binomials err by 10⁻¹³ of themselves, and each step rounds one and weight up to
-	// three times, and what is added to at once.
+	// Binomials err by 10⁻¹³ of themselves; a step rounds one twice, weight up to five
+	// times, and once what at becomes.
 	step := 0x1p-52 * steps
 	off := first*(1e-13+0x1p-51*terms) + moved*(1e-13+2*step) + most*(step+1e-15)
 	return min(1, delta*(1+1e-12+3*step)+off*(1+grow))

@@ -56,7 +56,7 @@ const (
 // a row whose target is no number; one whose x has no norm in float64 has direction 0.
 // The lattice has 24–30 bits.
 //
-// Cost: O(n·dim) time on all processors.
+// Cost: O(n·dim) time on all processors, n numbers beside x and y.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
 	return prepare(x, y, null, dim, bits, (*Rows).setUnit)
 }
