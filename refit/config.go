@@ -1,0 +1,304 @@
+package refit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/internal/fault"
+)
+
+// Solvers are the names of the private solvers in a configuration.
+var Solvers = []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-residual"}
+
+// Config describes a refit. The fields with a TOML name are the keys of a stream's refit
+// table; docs/config.md explains them. The other fields follow from the stream.
+type Config struct {
+	// Target is the column to predict. Required.
+	Target string `toml:"target"`
+	// ClipX is the bound on the features' Euclidean norm, in scaled units. Required.
+	ClipX float64 `toml:"clip_x"`
+	// ClipY is the bound on the target's absolute value, in scaled units. Required.
+	ClipY float64 `toml:"clip_y"`
+	// Intercept asks for a constant; default true.
+	Intercept *bool `toml:"intercept"`
+	// Window is the number of slots of a window. Required.
+	Window uint64 `toml:"window"`
+	// Stride is the number of slots from one window's start to the next, at least
+	// Window, which is its default.
+	Stride uint64 `toml:"stride"`
+	// Solver is one of Solvers; default "newton".
+	Solver string `toml:"solver"`
+	// Accounting is "exact", "rdp" or "paper", and also "analytic" for "adassp". The default
+	// is "exact", or "rdp" for "fast-ihm", which has no exact one. "newton" allows "exact"
+	// only.
+	Accounting Accounting `toml:"accounting"`
+	// Share is the share of the budget for sketches, in (0, 1); default 0.2. For "ihm" and
+	// "fast-ihm".
+	Share float64 `toml:"share"`
+	// Rows is the number of rows of a sketch; 0 lets the package choose. For "ihm", "linmix"
+	// and "fast-ihm".
+	Rows int `toml:"rows"`
+	// Iterations is the number of iterations; 0: 3, or 4 for "fast-ihm". For "ihm",
+	// "fast-ihm" and "dp-gd-residual".
+	Iterations int `toml:"iterations"`
+	// EigenTest spends budget on the smallest eigenvalue. A window whose rows vary in every
+	// direction then gets less noise. For "ihm" and "adassp".
+	EigenTest bool `toml:"eigen_test"`
+	// Debias corrects the mean of an inverted sketch; with EigenTest, only if the sketch had
+	// no noise. For "ihm".
+	Debias bool `toml:"debias"`
+	// Pool averages the sketches of all iterations so far. For "ihm".
+	Pool bool `toml:"pool"`
+	// ResidualClip bounds residuals, in scaled units; 0: ClipY. For "ihm", "fast-ihm" and
+	// "dp-gd-residual".
+	ResidualClip float64 `toml:"residual_clip"`
+	// Transforms is the number of fast transforms, 1 or Iterations. Default 1. For
+	// "fast-ihm".
+	Transforms int `toml:"transforms"`
+	// Ratio is the number of rows of the fast transform, in units of max(d, log(4T/ϱ)) with
+	// ϱ = δ/10; default 4. For "fast-ihm".
+	Ratio float64 `toml:"ratio"`
+	// Radius bounds the coefficients' norm; 0: no bound. Its unit is ClipY divided by the
+	// bound on a row of features with its constant. "ihm" with a radius needs no pass over
+	// the rows, and keeps none of them. "dp-gd" bounds its clip norm by it.
+	Radius float64 `toml:"radius"`
+
+	// Dense forms sketches, where otherwise only their squares are drawn. The distribution
+	// is the same, and it takes tens of times longer: for comparisons. For "ihm", without a
+	// radius.
+	Dense bool `toml:"-"`
+	// Partitions says that records come from so many partitions, which are summed apart and
+	// merged, see [Refit.NewPart]. Then Window and Stride are slots of each of them. 0: all
+	// records come from one log.
+	Partitions uint64 `toml:"-"`
+	// Columns are the names of a row's numbers.
+	Columns []string `toml:"-"`
+	// Horizon is the number of windows of the epoch; 0: no end. Endless says that windows
+	// continue after Horizon.
+	Horizon uint64 `toml:"-"`
+	Endless bool   `toml:"-"`
+	// Centre and Scale are the public constants by which rows were scaled, used to
+	// publish original units. Empty: 0 and 1.
+	Centre, Scale []float64 `toml:"-"`
+	// Found says that a warm-up found bounds: then releases have original units, whatever
+	// Centre and Scale are.
+	Found bool `toml:"-"`
+}
+
+// Defaults fills in the defaults that are constants.
+func (c *Config) Defaults() {
+	if c.Intercept == nil {
+		yes := true
+		c.Intercept = &yes
+	}
+	if c.Solver == "" {
+		c.Solver = "newton"
+	}
+	if c.Share == 0 {
+		c.Share = 0.2
+	}
+	if c.Transforms == 0 {
+		c.Transforms = 1
+	}
+	if c.Ratio == 0 {
+		c.Ratio = 4
+	}
+}
+
+// Slots returns the number of slots of a window, of all partitions together.
+func (c *Config) Slots() uint64 { return c.Window * max(1, c.Partitions) }
+
+// stride returns the number of slots from one window's start to the next, of all partitions
+// together.
+func (c *Config) stride() uint64 {
+	if c.Stride == 0 {
+		return c.Slots()
+	}
+	return c.Stride * max(1, c.Partitions)
+}
+
+func (c *Config) accounting() Accounting {
+	switch {
+	case c.Accounting != "":
+		return c.Accounting
+	case c.Solver == "fast-ihm":
+		return RDP
+	}
+	return Exact
+}
+
+func (c *Config) iterations() int {
+	switch {
+	case c.Iterations != 0:
+		return c.Iterations
+	case c.Solver == "fast-ihm":
+		return 4
+	}
+	return 3
+}
+
+// residualClip returns the bound on residuals in units of ClipY.
+func (c *Config) residualClip() float64 {
+	if c.ResidualClip == 0 {
+		return 1
+	}
+	return c.ResidualClip / c.ClipY
+}
+
+// target returns the position of the target among the columns, −1 if it is missing.
+func (c *Config) target() int { return slices.Index(c.Columns, c.Target) }
+
+// features returns d, the constant included.
+func (c *Config) features() int {
+	d := len(c.Columns) - 1
+	if *c.Intercept {
+		d++
+	}
+	return d
+}
+
+// merging are the solvers whose releases are functions of integer sums over the rows.
+var merging = []string{"newton", "adassp", "dp-gd-residual"}
+
+// Sketches reports whether the solver's releases are functions of Gaussian sketches. The cost
+// of these is not a μ. Call Defaults first.
+func (c *Config) Sketches() bool {
+	switch c.Solver {
+	case "ihm", "linmix", "fast-ihm":
+		return true
+	}
+	return false
+}
+
+// LastStep returns the window after which the refit ends, 0 for none.
+func (c *Config) LastStep() uint64 {
+	if c.Endless {
+		return 0
+	}
+	return c.Horizon
+}
+
+// scaled reports whether original units differ from scaled ones.
+func (c *Config) scaled() bool {
+	return c.Found || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
+}
+
+// Values returns the names of the values that a release holds, in their order. It
+// expects Defaults to have run.
+func (c *Config) Values() []string {
+	names := []string{"theta"}
+	if *c.Intercept {
+		names = append(names, "intercept")
+	}
+	if c.scaled() {
+		names = append(names, "theta_original")
+		if *c.Intercept {
+			names = append(names, "intercept_original")
+		}
+	}
+	if c.Sketches() {
+		names = append(names, "eta")
+	}
+	return names
+}
+
+// belongs lists the keys that only some solvers have.
+var belongs = map[string][]string{
+	"share":         {"ihm", "fast-ihm"},
+	"rows":          {"ihm", "linmix", "fast-ihm"},
+	"iterations":    {"ihm", "fast-ihm", "dp-gd-residual"},
+	"eigen_test":    {"ihm", "adassp"},
+	"debias":        {"ihm"},
+	"pool":          {"ihm"},
+	"residual_clip": {"ihm", "fast-ihm", "dp-gd-residual"},
+	"transforms":    {"fast-ihm"},
+	"ratio":         {"fast-ihm"},
+	"radius":        {"ihm", "dp-gd"},
+	"dense":         {"ihm"},
+}
+
+// accountings are the forms of accounting of each solver.
+var accountings = map[string][]Accounting{
+	"newton":         {Exact},
+	"ihm":            {Exact, RDP, Paper},
+	"adassp":         {Exact, Analytic, Paper},
+	"linmix":         {Exact, RDP, Paper},
+	"fast-ihm":       {RDP, Paper},
+	"dp-gd":          {Exact},
+	"dp-gd-residual": {Exact, Paper},
+}
+
+// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
+func (c *Config) Validate() error {
+	var l fault.List
+	bounded := func(key string, x float64, or string) {
+		l.Check(positive(x), key, "must be positive and finite"+or, x)
+		l.Check(!positive(x) || x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
+	}
+	bounded("clip_x", c.ClipX, "")
+	bounded("clip_y", c.ClipY, "")
+	if len(c.Columns) > 0 {
+		l.Check(c.target() >= 0, "target", "must be one of the columns", c.Target)
+	}
+	l.Check(c.features() >= 1, "columns", "must name a feature besides the target", len(c.Columns))
+	l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
+	l.Check(c.Stride == 0 || c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+	if !slices.Contains(Solvers, c.Solver) {
+		l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
+		return l.Err()
+	}
+	if c.Partitions > 0 {
+		l.Check(c.Window <= maxWindow/c.Partitions, "window", fmt.Sprintf("must be at most %d slots, of %d partitions together", uint64(maxWindow), c.Partitions), c.Window)
+		l.Check(c.Stride <= math.MaxInt64/c.Partitions, "stride", "is too large for so many partitions", c.Stride)
+		l.Check(slices.Contains(merging, c.Solver), "solver", fmt.Sprintf("must be %s with merge = true: others are no functions of sums that are exact in any order", fault.Quoted(merging, "or")), c.Solver)
+		l.Check(!c.EigenTest, "eigen_test", "must be false with merge = true: an eigenvalue is no sum that is exact in any order", nil)
+	}
+	l.Check(c.Accounting == "" || slices.Contains(accountings[c.Solver], c.Accounting), "accounting",
+		fmt.Sprintf("must be %s for solver %q", fault.Quoted(accountings[c.Solver], "or"), c.Solver), string(c.Accounting))
+	var defaults Config
+	defaults.Defaults()
+	foreign := func(key string, isDefault bool, value any) {
+		if !isDefault && !slices.Contains(belongs[key], c.Solver) {
+			l.Add(key, belongTo(belongs[key]), value)
+		}
+	}
+	foreign("share", c.Share == defaults.Share, c.Share)
+	foreign("rows", c.Rows == 0, c.Rows)
+	foreign("iterations", c.Iterations == 0, c.Iterations)
+	foreign("eigen_test", !c.EigenTest, c.EigenTest)
+	foreign("debias", !c.Debias, c.Debias)
+	foreign("pool", !c.Pool, c.Pool)
+	foreign("residual_clip", c.ResidualClip == 0, c.ResidualClip)
+	foreign("transforms", c.Transforms == defaults.Transforms, c.Transforms)
+	foreign("ratio", c.Ratio == defaults.Ratio, c.Ratio)
+	foreign("radius", c.Radius == 0, c.Radius)
+	foreign("dense", !c.Dense, c.Dense)
+	l.Check(c.Share > 0 && c.Share < 1, "share", "must be in (0, 1)", c.Share)
+	least := c.features() + 2
+	l.Check(c.Rows == 0 || c.Rows >= least && c.Rows <= 1<<20, "rows", fmt.Sprintf("must be 0 (chosen) or %d to 2^20, for a sketch that can be inverted", least), c.Rows)
+	l.Check(c.Iterations >= 0 && c.Iterations <= 1000, "iterations", "must be 0 (chosen) to 1000", c.Iterations)
+	if c.ResidualClip != 0 {
+		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
+	}
+	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
+	l.Check(positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
+	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
+	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
+	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
+	return l.Err()
+}
+
+// maxWindow is the largest number of slots of a window.
+const maxWindow = 1 << 31
+
+// belongTo says which solvers a key belongs to.
+func belongTo(solvers []string) string {
+	if len(solvers) == 1 {
+		return fmt.Sprintf("belongs to solver %q", solvers[0])
+	}
+	return "belongs to solvers " + fault.Quoted(solvers, "and")
+}
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

@@ -1,0 +1,227 @@
+package refit
+
+import (
+	"math"
+
+	"streamdp/dp"
+)
+
+// ihmSolver is iterative Hessian mixing. With η² = γ, or with a test of λ_min
+// η² = max(0, γ − λ̃), it iterates from θ₀ = 0
+//
+//	H_t = X̃_tᵀX̃_t/k for a fresh sketch X̃_t = S_tX + ηξ_t of k rows
+//	g_t = Xᵀclip_C(Y − Xθ_t) [− η²θ_t] + CσZ_t
+//	θ_{t+1} = θ_t + H_t⁻¹g_t,  t = 0…T−1
+//
+// The term in brackets is off by default. Without it the iterates approach the least-squares
+// solution, with it that of a ridge regression.
+//
+// Privacy: as [calibrateIHM] states. Without a test, γ holds for every window because of η²
+// alone; with a test, except with the probability that the test fails. Gradients and test are
+// exact on lattices. The sketches multiply data by noise, for which no guarantee in finite
+// precision is proven.
+// Cost: O(nd² + d³ + T(nd + d²)) time, O(d²) memory besides the window, which it overwrites;
+// O(Tknd) time with dense. With a radius it makes no pass over the rows.
+// Errors: [errFailed] if a matrix is not positive definite. That happens no more often than
+// the test fails.
+// Source: Lev et al., Algorithm 1. Deviations: the law of X̃ᵀX̃ is drawn directly;
+// docs/theory/refit.md.
+type ihmSolver struct {
+	noise      sketchNoise
+	params     dp.Params
+	rows       int     // k
+	iterations int     // T
+	clip       float64 // C, in units of the target's bound
+	ridge      bool    // subtract η²θ_t
+	debias     bool    // correct the mean of H⁻¹, where nothing was added to XᵀX
+	pool       bool    // H_t is the mean of all sketches so far
+	radius     float64 // iterates stay in this ball, and gradients come from sums; 0: off
+	dense      bool    // form the sketches
+}
+
+func (s *ihmSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
+	return attempt(s.prepare, w, noise)
+}
+
+// prepare returns a function that solves the window. It takes over the window's memory. Each
+// call of the function is a mechanism of its own.
+func (s *ihmSolver) prepare(w *Data) (solution, error) {
+	all := sumsOf(w)
+	if s.radius > 0 {
+		return s.prepareSums(all)
+	}
+	var dense *Data
+	if s.dense {
+		dense = w.clone()
+	}
+	gradient, err := s.byRows(w, "ihm/grad")
+	if err != nil {
+		return nil, err
+	}
+	return s.prepared(all, dense, gradient), nil
+}
+
+// prepareSums is prepare for a solver with a radius, which needs the sums only.
+func (s *ihmSolver) prepareSums(w *rowSums) (solution, error) {
+	return s.prepared(w, nil, s.bySums(w)), nil
+}
+
+// prepared returns the solution of a window with the given sums and gradients; dense
+// holds the rows of sketches that are formed.
+func (s *ihmSolver) prepared(w *rowSums, dense *Data, gradient gradientOf) solution {
+	d, upper, lambda := w.dim, w.gram(), 0.0
+	if s.noise.Test > 0 {
+		lambda = leastEigenvalue(upper, d)
+	}
+	return func(noise dp.Noise) (theta []float64, eta float64, err error) {
+		square := s.noise.Gamma
+		if s.noise.Test > 0 {
+			level, err := lower(noise, "ihm/lambda", lambda, eigenError(w.Len(), d, 1), 1, s.noise.Test, s.noise.Tau, s.params.Bits())
+			if err != nil {
+				return nil, 0, err
+			}
+			square = max(0, s.noise.Gamma-level)
+		}
+		i := iteration{steps: s.iterations, radius: s.radius}
+		i.gradient = func(t int, theta []float64) ([]float64, error) { return gradient(noise, t, theta) }
+		if dense != nil {
+			i.sketch = s.denseSketches(dense, math.Sqrt(square), noise)
+		} else {
+			l := full(upper, d, square)
+			hidden := bitsOf(l)
+			if !cholesky(l, d) {
+				return nil, 0, errFailed
+			}
+			i.sketch = s.wishartSketches("ihm", d, noise, func(int) ([]float64, []int64) { return l, hidden })
+		}
+		if s.ridge {
+			i.ridge = square
+		}
+		if s.debias && (s.noise.Test == 0 || square == 0) {
+			i.debias, i.pool, i.rows = true, s.pool, s.rows
+		}
+		if theta, err = i.run(d); err != nil {
+			return nil, 0, err
+		}
+		roundPublic(theta)
+		return theta, math.Sqrt(square), nil
+	}
+}
+
+// solution solves the window that it was prepared for. eta is the level η of the sketch's
+// noise, which is public.
+type solution = func(noise dp.Noise) (theta []float64, eta float64, err error)
+
+// attempt prepares the window and solves it once.
+func attempt(prepare func(*Data) (solution, error), w *Data, noise dp.Noise) (theta []float64, eta float64, err error) {
+	solve, err := prepare(w)
+	if err != nil {
+		return nil, 0, err
+	}
+	return solve(noise)
+}
+
+// iteration is θ_{t+1} = P(θ_t + f_t·H_t⁻¹(g_t − ridge·θ_t)) from θ₀ = 0, with P the
+// projection onto the ball of the radius, if that is not 0.
+type iteration struct {
+	steps    int
+	sketch   func(t int) (hessian, error)
+	gradient func(t int, theta []float64) ([]float64, error)
+	ridge    float64
+	radius   float64
+	// debias makes f_t = (K−d−1)/K, for E[H_t⁻¹] is K/(K−d−1) times what it should be,
+	// with K rows in H_t: rows, or (t+1)·rows if sketches are pooled. Else f_t = 1.
+	debias, pool bool
+	rows         int
+}
+
+// run returns θ_T.
+func (i *iteration) run(d int) ([]float64, error) {
+	theta := make([]float64, d)
+	for t := range i.steps {
+		g, err := i.gradient(t, theta)
+		if err != nil {
+			return nil, err
+		}
+		h, err := i.sketch(t)
+		if err != nil {
+			return nil, err
+		}
+		axpy(g, -i.ridge, theta)
+		h.solve(g)
+		axpy(theta, i.factor(t, d), g)
+		if norm := math.Sqrt(dot(theta, theta)); i.radius > 0 && norm > i.radius {
+			for j := range theta {
+				theta[j] *= i.radius / norm
+			}
+		}
+		if !finite(theta) {
+			return nil, errFailed
+		}
+	}
+	return theta, nil
+}
+
+func (i *iteration) factor(t, d int) float64 {
+	if !i.debias {
+		return 1
+	}
+	k := float64(i.rows)
+	if i.pool {
+		k *= float64(t + 1)
+	}
+	return (k - float64(d) - 1) / k
+}
+
+// wishartSketches draws each iteration's Hessian. covariance gives the Cholesky factor
+// of the iteration's rows' covariance, and the bits that it came from.
+func (s *ihmSolver) wishartSketches(name string, d int, noise dp.Noise, covariance func(t int) (l []float64, hidden []int64)) func(t int) (hessian, error) {
+	pooled := make([]float64, d*d)
+	return func(t int) (hessian, error) {
+		l, hidden := covariance(t)
+		w := drawWishart(l, d, s.rows, noise.Row(numbered(name+"/wishart", t), hidden))
+		if !s.pool {
+			return w, nil
+		}
+		w.add(pooled, d)
+		return form(append([]float64(nil), pooled...), d, float64(s.rows*(t+1)))
+	}
+}
+
+// denseSketches forms each iteration's sketch, as the source does.
+func (s *ihmSolver) denseSketches(w *Data, eta float64, noise dp.Noise) func(t int) (hessian, error) {
+	return func(t int) (hessian, error) {
+		row := noise.Row(numbered("ihm/mix", t), bitsOf(w.x, []float64{eta}))
+		mixed := &Data{dim: w.dim, x: gaussianMix(w, s.rows, eta, row), y: make([]float64, s.rows)}
+		return form(full(sumsOf(mixed).gram(), w.dim, 0), w.dim, float64(s.rows))
+	}
+}
+
+// gradientOf releases Σ x·clip_C(y − xᵀθ) with the noise of iteration t.
+type gradientOf = func(noise dp.Noise, t int, theta []float64) ([]float64, error)
+
+// byRows computes gradients by passes over the rows. It takes over the rows' memory.
+func (s *ihmSolver) byRows(w *Data, array string) (gradientOf, error) {
+	g, err := newGradients(w, s.params.Adjacency, s.clip, s.noise.Sigma, s.params.Bits())
+	if err != nil {
+		return nil, err
+	}
+	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
+		return g.release(noise, numbered(array, t), theta), nil
+	}, nil
+}
+
+// bySums computes gradients without the rows. With ‖θ‖ ≤ R no residual exceeds C_Y + R. So at
+// C = C_Y + R nothing is clipped, and Xᵀclip_C(Y − Xθ) = XᵀY − XᵀXθ.
+func (s *ihmSolver) bySums(w *rowSums) gradientOf {
+	n, d, adjacency := w.Len(), w.dim, s.params.Adjacency
+	bound := (1 + s.radius) * dp.RoundUp
+	symmetric, xy := full(w.gram(), d, 0), w.xy()
+	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
+		g := append([]float64(nil), xy...)
+		for i := range d {
+			axpy(g, -theta[i], symmetric[i*d:][:d])
+		}
+		return releaseVector(noise, numbered("ihm/grad", t), g, adjacency.Factor()*bound, eigenError(n, d, 2*bound), bound*s.noise.Sigma, s.params.Bits())
+	}
+}

@@ -1,0 +1,363 @@
+package refit
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/stattest"
+)
+
+// window returns n random rows of d features, correlated, with a linear target.
+func window(n, d int, seed uint64) *Data {
+	source := rand.New(rand.NewPCG(seed, 3))
+	w := NewData(d, n)
+	x := make([]float64, d)
+	for range n {
+		y := 0.0
+		for j := range x {
+			x[j] = source.NormFloat64() / (2 * math.Sqrt(float64(d)))
+			if j > 0 {
+				x[j] += 0.6 * x[j-1]
+			}
+			y += x[j] / float64(j+1)
+		}
+		w.Add(x, y+0.05*source.NormFloat64())
+	}
+	return w
+}
+
+// TestWishartLaw compares functionals of a sketch that is formed and of one whose square
+// is drawn, by the Kolmogorov distance of two samples.
+func TestWishartLaw(t *testing.T) {
+	t.Parallel()
+	const n, d, k, eta, draws = 40, 3, 9, 0.4, 4000
+	w := window(n, d, 1)
+	upper := sumsOf(w).gram()
+	l := full(upper, d, eta*eta)
+	if !cholesky(l, d) {
+		t.Fatal("not positive definite")
+	}
+	functionals := func(h hessian) []float64 {
+		var all []float64
+		for j := range d {
+			e := make([]float64, d)
+			e[j] = 1
+			h.solve(e)
+			all = append(all, e...)
+		}
+		g := []float64{1, -2, 0.5}
+		h.solve(g)
+		return append(all, g[0], g[0]+g[1]+g[2], dot(g, g))
+	}
+	var drawn, formed [][]float64
+	a, b := newQuick(1), newQuick(2)
+	for range draws {
+		drawn = append(drawn, functionals(drawWishart(l, d, k, a)))
+		mixed := gaussianMix(w, k, eta, b)
+		h, err := form(full(gramOf(mixed, d), d, 0), d, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		formed = append(formed, functionals(h))
+	}
+	const tests = 12
+	for f := range tests {
+		var x, y []float64
+		for i := range draws {
+			x, y = append(x, drawn[i][f]), append(y, formed[i][f])
+		}
+		slices.Sort(x)
+		slices.Sort(y)
+		var distance float64
+		for i, j := 0, 0; i < draws && j < draws; {
+			if x[i] <= y[j] {
+				i++
+			} else {
+				j++
+			}
+			distance = max(distance, math.Abs(float64(i-j))/draws)
+		}
+		// Each sample is within √(log(2/α)/2n) of the law, α shared out.
+		if most := 2 * math.Sqrt(math.Log(2/(stattest.Alpha/(2*tests)))/(2*draws)); distance > most {
+			t.Errorf("functional %d: the two laws are %.4f apart, must be at most %.4f", f, distance, most)
+		}
+	}
+}
+
+// TestLambda checks that the released λ is the eigenvalue but for noise of the stated
+// deviation, and is a lower bound with the stated probability.
+func TestLambda(t *testing.T) {
+	t.Parallel()
+	const lambda, sd, tau, draws = 300.0, 20.0, 1.5, 20_000
+	noise := newQuick(3)
+	var z []float64
+	above := 0
+	for range draws {
+		level, err := lower(noise, "l", lambda, 0, 1, sd, tau, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z = append(z, (level+sd*tau-lambda)/sd)
+		if level > lambda {
+			above++
+		}
+	}
+	if err := stattest.Variance(z, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	if err := stattest.Mean(z, 0, 1, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	want := upperTail(tau) * draws
+	if math.Abs(float64(above)-want) > 6.2*math.Sqrt(want) {
+		t.Errorf("%d of %d levels are above, want %.0f", above, draws, want)
+	}
+	if level, err := lower(noise, "l", 0.5, 0, 1, sd, 8, 24); err != nil || level != 0 {
+		t.Errorf("a level of %g: %v", level, err)
+	}
+}
+
+// TestLaplace checks the law of the Laplace draws, and that a release is x moved by it.
+func TestLaplace(t *testing.T) {
+	t.Parallel()
+	source := rand.New(rand.NewPCG(4, 4))
+	var z []float64
+	for range 50_000 {
+		z = append(z, laplace(source.Uint64()))
+	}
+	cdf := func(x float64) float64 {
+		if x < 0 {
+			return math.Exp(x) / 2
+		}
+		return 1 - math.Exp(-x)/2
+	}
+	if err := stattest.KolmogorovSmirnov(z, cdf, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	for word, want := range map[uint64]float64{0: 64 * math.Ln2, 1 << 63: -64 * math.Ln2, 1<<63 - 1: 0, math.MaxUint64: 0} {
+		if got := laplace(word); math.Abs(got-want) > 1e-15*math.Abs(want)+1e-18 {
+			t.Errorf("word %x gives %g, want %g", word, got, want)
+		}
+	}
+	const scale, omega = 3.0, 6.0
+	var released []float64
+	noise := newQuick(6)
+	for range 20_000 {
+		v, err := releaseLaplace(noise, "m", 10, 0, scale, omega, 0, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		released = append(released, (10-v)/scale)
+	}
+	if err := stattest.KolmogorovSmirnov(released, cdf, stattest.Alpha); err != nil {
+		t.Error(err)
+	}
+	if v, err := releaseLaplace(noise, "m", 1e-17, 0.25, 0, omega, 3, 24); err != nil || v != 0.25 {
+		t.Errorf("what does not depend on data is released as %g: %v", v, err)
+	}
+}
+
+// TestBounds: bounds of λ_min and m̂ fail no oftener than their τ says, also where
+// arithmetic errs so much, as over windows of 2³¹ rows, that the noise is half as large
+// again as it would be without.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	const x, err, scale, draws = 1e4, 0.25, 20.0, 40_000
+	noise := newQuick(7)
+	gaussian, exponential := 0, 0
+	const tau, laplaceTau = 2.5, 4.0
+	for range draws {
+		level, e := lower(noise, "l", x, err, 1, scale, tau, 24)
+		if e != nil {
+			t.Fatal(e)
+		}
+		if level > x {
+			gaussian++
+		}
+		above, e := releaseLaplace(noise, "m", x, err, scale, scale, laplaceTau, 24)
+		if e != nil {
+			t.Fatal(e)
+		}
+		if above+scale*laplaceTau < x {
+			exponential++
+		}
+	}
+	for _, c := range []struct {
+		what  string
+		found int
+		most  float64
+	}{{"λ_min", gaussian, upperTail(tau)}, {"m̂", exponential, math.Exp(-laplaceTau) / 2}} {
+		if most := c.most * draws; float64(c.found) > most+6.2*math.Sqrt(most) {
+			t.Errorf("%d of %d bounds of %s fail, must be at most %.0f", c.found, draws, c.what, most)
+		}
+	}
+}
+
+// TestFarOut: a number that the lattice does not hold is no failure, which would show
+// that it is there.
+func TestFarOut(t *testing.T) {
+	t.Parallel()
+	for _, x := range []float64{1e13, -1e13, 1e300, -1e300} {
+		v, err := releaseVector(zeroNoise{}, "v", []float64{x, 3}, 1, 0, 2, 24)
+		if err != nil {
+			t.Fatalf("%g fails: %v", x, err)
+		}
+		if v[1] != 3 || v[0] != math.Copysign(0x1p37, x) && v[0] != x {
+			t.Errorf("%g and 3 are released as %g", x, v)
+		}
+		if v, err := releaseLaplace(newQuick(1), "m", x, 0, 3, 6, 1, 24); err != nil || math.Signbit(v) != math.Signbit(x) {
+			t.Errorf("%g is released as %g: %v", x, v, err)
+		}
+	}
+}
+
+// TestRadius: with no residual above its bound, gradients from sums are those from rows,
+// and iterates never leave the ball.
+func TestRadius(t *testing.T) {
+	t.Parallel()
+	w := window(500, 4, 5)
+	s := &ihmSolver{noise: sketchNoise{Gamma: 2, Sigma: 1e-3}, params: dp.Params{Adjacency: dp.Replace}, rows: 40, iterations: 4, clip: 3, radius: 2}
+	bySums := s.bySums(sumsOf(w))
+	byRows, err := s.byRows(w.clone(), "ihm/grad")
+	if err != nil {
+		t.Fatal(err)
+	}
+	theta := []float64{0.5, -1, 0.2, 0.9}
+	a, err := bySums(zeroNoise{}, 0, theta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := byRows(zeroNoise{}, 0, theta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for j := range a {
+		if math.Abs(a[j]-b[j]) > 1e-4 {
+			t.Errorf("gradients %v and %v", a, b)
+		}
+	}
+	for seed := range uint64(20) {
+		s.noise.Sigma = 50
+		theta, _, err := s.solve(w.clone(), newQuick(seed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if norm := math.Sqrt(dot(theta, theta)); norm > s.radius+1e-5 {
+			t.Errorf("an iterate of norm %g", norm)
+		}
+	}
+}
+
+type zeroNoise struct{ quick }
+
+func (zeroNoise) Row(string, []int64) dp.Row { return zeroNoise{} }
+func (zeroNoise) At(int) float64             { return 0 }
+
+// TestOptions checks what the options of iterative Hessian mixing are for: where no
+// direction lacks variance, correcting and pooling sketches lowers the error; and they
+// change nothing in the first step but its length.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	w := window(4000, 5, 6)
+	p := dp.Params{Epsilon: 2, Delta: 1e-7, Adjacency: dp.ZeroOut}
+	k := sketchRows(5, 3, p.Delta)
+	noise, err := calibrateIHM(Exact, p, k, 3, 0.2, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mse := errorOf(w)
+	ols, err := LeastSquares(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	excess := func(debias, pool bool, gamma float64) float64 {
+		n := noise
+		n.Gamma *= gamma
+		s := &ihmSolver{noise: n, params: p, rows: k, iterations: 3, clip: 1, debias: debias, pool: pool}
+		mean, _ := trials(t, w, s, 300, 7, func(theta []float64) float64 { return mse(theta) - mse(ols.Theta) })
+		return mean
+	}
+	// A γ that the window's least eigenvalue exceeds: no noise in the sketch.
+	lambda := leastEigenvalue(sumsOf(w).gram(), 5)
+	small := 0.2 * lambda / noise.Gamma
+	plain, both := excess(false, false, small), excess(true, true, small)
+	if !(both < 0.8*plain) {
+		t.Errorf("error %.3g, corrected and pooled %.3g", plain, both)
+	}
+	// With noise in it, η² > 0, the test leaves both out.
+	if plain, both := excess(false, false, 20), excess(true, false, 20); plain != both {
+		t.Errorf("where the sketch has noise the error is %.6g, corrected %.6g", plain, both)
+	}
+	i := iteration{debias: true, pool: true, rows: 50}
+	if f := i.factor(2, 5); math.Abs(f-144./150) > 1e-15 {
+		t.Errorf("factor %g", f)
+	}
+}
+
+// TestNonPrivate checks that the baselines are near to least squares.
+func TestNonPrivate(t *testing.T) {
+	t.Parallel()
+	w := window(700, 4, 8)
+	ols, err := LeastSquares(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mse := errorOf(w)
+	for _, fast := range []bool{false, true} {
+		s, err := IHS(w, 100, 8, fast, newQuick(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := mse(s.Theta)/mse(ols.Theta) - 1; !(e < 1e-3) {
+			t.Errorf("fast %t: error %g above least squares", fast, e)
+		}
+	}
+	if _, err := IHS(w, 3, 8, false, newQuick(1)); err == nil {
+		t.Error("a sketch of fewer rows than features")
+	}
+	// Dependent columns: the shortest solution; and a window without rows.
+	double := NewData(2, 10)
+	for i := range 10 {
+		x := float64(i)/20 - 0.2
+		double.Add([]float64{x, x}, x)
+	}
+	shortest, err := LeastSquares(double)
+	if err != nil || math.Abs(shortest.Theta[0]-0.5) > 1e-12 || math.Abs(shortest.Theta[1]-0.5) > 1e-12 {
+		t.Errorf("dependent columns: %v, %v", shortest, err)
+	}
+	if none, err := LeastSquares(NewData(3, 0)); err != nil || dot(none.Theta, none.Theta) != 0 {
+		t.Errorf("no rows: %v, %v", none, err)
+	}
+}
+
+// TestBlocks checks that a window's sums are those of its blocks.
+func TestBlocks(t *testing.T) {
+	t.Parallel()
+	w := window(9000, 3, 9)
+	whole, blocks := newRowSums(3), newRowSums(3)
+	for lo := 0; lo < w.Len(); lo += 1000 {
+		block := newRowSums(3)
+		for i := lo; i < lo+1000; i++ {
+			block.Add(w.row(i), w.y[i])
+			whole.Add(w.row(i), w.y[i])
+		}
+		blocks.Merge(block)
+	}
+	parallel := sumsOf(w)
+	if whole.Len() != 9000 || blocks.Len() != 9000 || parallel.Len() != 9000 {
+		t.Fatal("rows are missing")
+	}
+	for i, v := range whole.joint() {
+		if math.Abs(v-blocks.joint()[i]) > 1e-10 || math.Abs(v-parallel.joint()[i]) > 1e-10 {
+			t.Errorf("entry %d: %g, of blocks %g, in parallel %g", i, v, blocks.joint()[i], parallel.joint()[i])
+		}
+	}
+	whole.Reset()
+	whole.Merge(blocks)
+	if !slices.Equal(whole.gram(), blocks.gram()) || !slices.Equal(whole.xy(), blocks.xy()) {
+		t.Error("a merge into nothing is another sum")
+	}
+}

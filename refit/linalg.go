@@ -1,0 +1,113 @@
+package refit
+
+import "math"
+
+// Matrices here are d×d, row-major. No multiplication and addition are fused, so that results
+// have the same bits on every machine.
+
+// cholesky replaces the lower triangle of the symmetric matrix a by L, a = LLᵀ, and
+// clears the rest. It reports whether a is positive definite.
+func cholesky(a []float64, d int) bool {
+	for i := range d {
+		ri := a[i*d:][:d]
+		for j := range i + 1 {
+			rj := a[j*d:][:d]
+			sum := ri[j] - dot(ri[:j], rj[:j])
+			if i > j {
+				ri[j] = sum / rj[j]
+				continue
+			}
+			if !(sum > 0) || math.IsInf(sum, 1) {
+				return false
+			}
+			ri[j] = math.Sqrt(sum)
+		}
+		clear(ri[i+1:])
+	}
+	return true
+}
+
+// forward replaces x by L⁻¹x.
+func forward(l, x []float64) {
+	d := len(x)
+	for i := range x {
+		row := l[i*d:][:i+1]
+		x[i] = (x[i] - dot(row[:i], x[:i])) / row[i]
+	}
+}
+
+// backward replaces x by L⁻ᵀx.
+func backward(l, x []float64) {
+	d := len(x)
+	for i := d - 1; i >= 0; i-- {
+		row := l[i*d:][:i+1]
+		x[i] /= row[i]
+		for j, v := range row[:i] {
+			x[j] -= float64(v * x[i])
+		}
+	}
+}
+
+// lowerProduct returns LA of two lower triangles.
+func lowerProduct(l, a []float64, d int) []float64 {
+	m := make([]float64, d*d)
+	for i := range d {
+		dst := m[i*d:][:i+1]
+		for k, v := range l[i*d:][:i+1] {
+			for j, w := range a[k*d:][:k+1] {
+				dst[j] += float64(v * w)
+			}
+		}
+	}
+	return m
+}
+
+// addSquare adds MMᵀ of a lower triangle M to a.
+func addSquare(a, m []float64, d int) {
+	for i := range d {
+		for j := range i + 1 {
+			v := dot(m[i*d:][:j+1], m[j*d:][:j+1])
+			a[i*d+j] += v
+			if i > j {
+				a[j*d+i] += v
+			}
+		}
+	}
+}
+
+// dot returns ⟨x, y⟩.
+func dot(x, y []float64) float64 {
+	y = y[:len(x)]
+	var even, odd float64
+	for len(x) >= 2 {
+		even += float64(x[0] * y[0])
+		odd += float64(x[1] * y[1])
+		x, y = x[2:], y[2:]
+	}
+	if len(x) == 1 {
+		even += float64(x[0] * y[0])
+	}
+	return even + odd
+}
+
+// full returns the symmetric matrix of an upper triangle, row by row, plus ridge·I.
+func full(upper []float64, d int, ridge float64) []float64 {
+	a := make([]float64, d*d)
+	n := 0
+	for i := range d {
+		for j := i; j < d; j++ {
+			a[i*d+j], a[j*d+i] = upper[n], upper[n]
+			n++
+		}
+		a[i*d+i] += ridge
+	}
+	return a
+}
+
+// axpy adds a·x to dst.
+func axpy(dst []float64, a float64, x []float64) {
+	dst = dst[:len(x)]
+	for j, v := range x {
+		dst[j] += float64(a * v)
+	}
+}

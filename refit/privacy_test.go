@@ -1,0 +1,652 @@
+package refit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/gonum/mat"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/stattest"
+)
+
+// auditKeys give the noise of an audit, the same in every run of the tests.
+func auditKeys(b byte) *audit.Keys { return audit.NewKeys([32]byte{0x5e, b}) }
+
+// describe returns what is public about the noise of a refit.
+func describe(t testing.TB, r *Refit) *audit.Subject {
+	t.Helper()
+	s, err := describedWindows(r).Subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func describedWindows(r *Refit) audit.Windows {
+	noise := r.plan.Multiplier
+	switch r.plan.Solver {
+	case "dp-gd-residual", "ihm", "linmix":
+		noise = r.plan.Sigma
+	}
+	return audit.Windows{
+		Mechanism: r, Mu: r.Cost().Mu, Adjacency: r.params.Adjacency, Bits: r.params.Bits(), Features: r.plan.Features, Centred: *r.cfg.Intercept,
+		Solver: r.plan.Solver, Budget: r.plan.Mu, Noise: noise, Test: r.plan.Test, Rows: r.plan.Rows, Gamma: r.plan.Gamma, Radius: r.plan.Radius, Course: r.Course,
+	}
+}
+
+// extremesOf returns the pairs of which it is known what they cost.
+func extremesOf(r *Refit, w audit.Windows) []audit.Extreme {
+	c, p := &r.cfg, &r.plan
+	return w.Extremes(audit.Target{
+		Columns: len(c.Columns), Target: len(c.Columns) - 1, ClipX: c.ClipX, ClipY: c.ClipY, Residual: p.ResidualClip,
+		Iterations: p.Iterations, Tau: p.Tau, Debias: c.Debias, Pool: c.Pool, Slots: int(c.Window),
+	})
+}
+
+// pairsFor returns neighbouring records (x, y) of d features and the target for an
+// audit: every kind of row, at targets inside, at and beyond the bound.
+func pairsFor(d int, a dp.Adjacency) []audit.Pair {
+	var all []audit.Pair
+	with := func(x []float64, y float64) []float64 {
+		if len(x) != d {
+			return x // no record, or one of another length
+		}
+		return append(append([]float64(nil), x...), y)
+	}
+	for i, p := range audit.Pairs(1, d, a) {
+		for k, y := range []float64{1, -1, 0.02, 30} {
+			if (i+k)%2 == 0 {
+				other := []float64{-y, y, 0.4}[(i+k)%3]
+				if a == dp.ZeroOut {
+					other = 0
+				}
+				all = append(all, audit.Pair{X: with(p.X, y), Y: with(p.Y, other)})
+			}
+		}
+	}
+	if a == dp.Replace && d == 2 {
+		// Orthogonal for the Gram matrix, opposite where the second feature counts most,
+		// and in different bins.
+		for _, y := range []float64{1, -1} {
+			all = append(all, audit.Pair{X: []float64{0.7, 0.7, y}, Y: []float64{0.45, -0.45, y}})
+		}
+	}
+	return all
+}
+
+// auditWindow is a window's records for audits: some rows are null, some clipped.
+func auditWindow(n, d int, seed uint64) [][]float64 {
+	source := rand.New(rand.NewPCG(seed, 9))
+	rows := make([][]float64, n)
+	for i := range rows {
+		if i%9 == 4 {
+			continue
+		}
+		row := make([]float64, d+1)
+		for j := range d {
+			row[j] = 0.5 * source.NormFloat64() / math.Sqrt(float64(d))
+			if j == 1 {
+				row[j] /= 30
+			}
+			row[d] += row[j] * float64(1-j)
+		}
+		row[d] += 0.1 * source.NormFloat64()
+		rows[i] = row
+	}
+	return rows
+}
+
+func auditRefit(t *testing.T, solver string, d, window int, intercept bool, p dp.Params) *Refit {
+	t.Helper()
+	c := Config{Solver: solver, Target: "y", ClipX: 1, ClipY: 1, Window: uint64(window), Intercept: &intercept}
+	for j := range d {
+		c.Columns = append(c.Columns, fmt.Sprint("x", j))
+	}
+	c.Columns = append(c.Columns, "y")
+	return mustRefit(t, c, p)
+}
+
+// TestCoupling is the replayed-transcript audit of the solvers whose releases are all
+// additive: for every pair of neighbouring windows there is noise that makes them release
+// the same, to the last bit, and it is no farther than μ. The worst pair, a row that is
+// clipped everywhere, is as far as μ under zero-out; under replace different releases
+// have different worst pairs.
+func TestCoupling(t *testing.T) {
+	t.Parallel()
+	for _, solver := range []string{"newton", "adassp", "dp-gd-residual", "dp-gd"} {
+		for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			for _, mu := range []float64{0.8, 4} {
+				t.Run(fmt.Sprintf("%s/%s/%g", solver, a, mu), func(t *testing.T) {
+					t.Parallel()
+					const d = 2
+					n := 60
+					if mu > 1 && solver == "newton" {
+						n = 800 // directions are whitened differently
+					}
+					r := auditRefit(t, solver, d, n, false, dp.Params{Mu: mu, Adjacency: a})
+					subject, keys := describe(t, r), auditKeys(byte(a))
+					base := audit.Stream{auditWindow(n, d, 1), auditWindow(n/2, d, 2)}
+					top := 0.0
+					for _, p := range pairsFor(d, a) {
+						distance, err := subject.Coupling(base.Replace(0, 7, p.X), base.Replace(0, 7, p.Y), keys)
+						if err != nil {
+							t.Fatalf("%v and %v: %v", p.X, p.Y, err)
+						}
+						top = max(top, distance/subject.Mu)
+						if !(distance <= subject.Mu*(1+1e-9)) {
+							t.Errorf("%v and %v are %.9g of μ apart", p.X, p.Y, distance/subject.Mu)
+						}
+					}
+					least := 0.999
+					if solver == "dp-gd" { // curvature, gradients and counts have different ones
+						least = 0.92
+					}
+					if a == dp.Replace {
+						least = map[string]float64{"newton": 0.93, "adassp": 0.87, "dp-gd-residual": 0.99, "dp-gd": 0.92}[solver]
+					}
+					if a == dp.Replace && n == 800 {
+						least = 0.95
+					}
+					if top < least {
+						t.Errorf("the worst pair is %.6f of μ apart", top)
+					}
+					t.Logf("the worst pair is %.6f of μ apart", top)
+				})
+			}
+		}
+	}
+}
+
+// exactCount is a newton whose histogram's noise adds up to 0: n̂ follows from the exact
+// count of records.
+type exactCount struct{ *Refit }
+
+func (m exactCount) Close(n dp.Noise) (*dp.Release, error) {
+	return m.Refit.Close(noiseFunc(func(array string, hidden []int64) dp.Row {
+		row := n.Row(array, hidden)
+		if array != "newton/hist" {
+			return row
+		}
+		z := make([]float64, len(hidden))
+		last := len(z) - 1
+		for j := range last {
+			z[j] = row.At(j)
+			z[last] -= z[j]
+		}
+		return fixedRow{z: z}
+	}))
+}
+
+// TestExactCountMutant: a record beside none shows an n̂ of the exact count, with and
+// without an intercept; two records do not, for they count alike.
+func TestExactCountMutant(t *testing.T) {
+	t.Parallel()
+	const d, n = 2, 400
+	for _, intercept := range []bool{false, true} {
+		for _, name := range []string{"none", "n̂ from the exact count"} {
+			r := auditRefit(t, "newton", d, n, intercept, dp.Params{Mu: 4, Adjacency: dp.Replace})
+			w := describedWindows(r)
+			if name != "none" {
+				w.Mechanism = exactCount{r}
+			}
+			s, err := w.Subject()
+			if err != nil {
+				t.Fatal(err)
+			}
+			base, keys := audit.Stream{auditWindow(n, d, 1)}, auditKeys(5)
+			record := []float64{0.3, 0.2, 1}
+			_, beside := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, nil), keys)
+			_, alike := s.Coupling(base.Replace(0, 7, record), base.Replace(0, 7, []float64{-0.3, 0.2, -1}), keys)
+			t.Logf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
+			if (beside == nil) != (name == "none") || alike != nil {
+				t.Errorf("intercept %t, %s: beside none: %v; two records: %v", intercept, name, beside, alike)
+			}
+		}
+	}
+}
+
+// TestSketchCoupling is the replayed-transcript audit of ihm and linmix: besides moved
+// additive noise the neighbour draws what gives it the same squares of sketches, and
+// both release the same. The additive part is no farther than μ; of a row whose noise is
+// η² = γ alone a sketch shows 1/γ, and that is the most.
+func TestSketchCoupling(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]Config{
+		"ihm":              {Solver: "ihm"},
+		"ihm, test":        {Solver: "ihm", EigenTest: true, Debias: true},
+		"ihm, pooled":      {Solver: "ihm", Debias: true, Pool: true, Accounting: RDP},
+		"ihm, radius":      {Solver: "ihm", Radius: 2},
+		"linmix":           {Solver: "linmix"},
+		"linmix, paper":    {Solver: "linmix", Accounting: Paper},
+		"ihm, constant":    {Solver: "ihm", Intercept: new(bool)},
+		"linmix, constant": {Solver: "linmix", Intercept: new(bool)},
+	} {
+		for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			if a == dp.Replace && c.accounting() == Paper {
+				continue
+			}
+			const d, n = 2, 60
+			intercept := c.Intercept != nil
+			c := c
+			c.Intercept = &intercept
+			c.Target, c.ClipX, c.ClipY, c.Window, c.Columns = "y", 1, 1, n, []string{"x0", "x1", "y"}
+			r := mustRefit(t, c, dp.Params{Epsilon: 6, Delta: 1e-6, Adjacency: a})
+			subject, keys := describe(t, r), auditKeys(byte(a))
+			suite := audit.Suite{
+				Configured: subject, Clip: 1, Adjacency: a, Keys: keys, SketchRows: r.Cost().Rows, Quick: true,
+				Others: pairsFor(d, a), Steps: []int{1}, Extremes: extremesOf(r, describedWindows(r)),
+			}
+			found, err := suite.Run()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range found {
+				if !f.Passed {
+					t.Errorf("%s, %s: %s: %s", name, a, f.What, f.Fault)
+				}
+				t.Logf("%s, %s: %s: %.6f", name, a, f.What, f.Statistic)
+			}
+		}
+	}
+}
+
+// TestShift is the audit of newton under fresh keys. Given what was released before, the
+// log likelihood ratio of a release, of two windows that differ in a record, is that of
+// two Gaussians m apart, N(m²/2, m²) under the one window and N(−m²/2, m²) under the
+// other; over all releases Σm² is at most μ². So the windows can be told apart no better
+// than two Gaussians μ apart, by any test of the releases. A record that is clipped in
+// every release and no record are μ apart in every run. 400 runs a side.
+func TestShift(t *testing.T) {
+	t.Parallel()
+	const d, n, mu, runs = 2, 40, 4, 400
+	for a, pair := range map[dp.Adjacency][2][]float64{
+		dp.ZeroOut: {{1, 0, -1}, nil},
+		dp.Replace: {{1, 0, -1}, {0.45, -0.45, 1}},
+	} {
+		r := auditRefit(t, "newton", d, n, false, dp.Params{Mu: mu, Adjacency: a})
+		subject := describe(t, r)
+		var windows [2][][]float64
+		for side := range windows { // small rows with y = x₀, and the one
+			windows[side] = auditWindow(n, d, 3)
+			for _, row := range windows[side] {
+				for j := range row {
+					row[j] *= 0.3
+				}
+			}
+			windows[side][7] = pair[side]
+		}
+		for side := range windows {
+			var releases, totals []float64
+			for run := range runs {
+				epoch, err := dp.NewEpoch(&[32]byte{7}, &[32]byte{byte(side + 1), byte(a - dp.ZeroOut)}, "audit", uint64(run+1), [16]byte{}, [32]byte{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := dp.NewTranscript([32]byte{1})
+				first := &witness{noise: epoch.Step(1, &h), subject: subject}
+				mine := closeWindow(t, r, windows[side], first)
+				second := &replay{first: first.rows, subject: subject}
+				other := closeWindow(t, r, windows[1-side], second)
+				if second.fault != nil || !equalValues(mine, other) {
+					t.Fatalf("%s, run %d: the transcript can't be replayed: %v", a, run, second.fault)
+				}
+				if d := math.Sqrt(second.square) / mu; d > 1+1e-9 || a == dp.ZeroOut && d < 0.98 {
+					t.Fatalf("%s, run %d: the windows are %.6f of μ apart", a, run, d)
+				}
+				releases, totals = append(releases, second.z...), append(totals, second.product/math.Sqrt(second.square))
+			}
+			if a == dp.Replace {
+				totals = nil // of distances that differ
+			}
+			for what, z := range map[string][]float64{"a release": releases, "all releases": totals} {
+				if z == nil {
+					continue
+				}
+				if err := errors.Join(stattest.Variance(z, stattest.Alpha/2), stattest.Mean(z, 0, 1, stattest.Alpha/2)); err != nil {
+					t.Errorf("%s, side %d: log likelihood ratio of %s: %v", a, side, what, err)
+				}
+			}
+			t.Logf("%s, side %d: %d runs, %d releases that differ", a, side, runs, len(releases))
+		}
+	}
+}
+
+func equalValues(a, b *dp.Release) bool {
+	for i, v := range a.Values {
+		for j, x := range v.Data {
+			if x != b.Values[i].Data[j] {
+				return false
+			}
+		}
+	}
+	return len(a.Values) > 0 && len(a.Values) == len(b.Values)
+}
+
+// witness passes noise on, moved to the middle of what rounds to the same integers, and
+// keeps what it hid and what it was.
+type witness struct {
+	noise   dp.Noise
+	subject *audit.Subject
+	rows    []witnessed
+}
+
+type witnessed struct {
+	array  string
+	hidden []int64
+	z      []float64
+}
+
+func (w *witness) Row(array string, hidden []int64) dp.Row {
+	z := make([]float64, len(hidden))
+	w.noise.Row(array, hidden).Fill(z)
+	desc, _ := w.subject.Array(array, 1)
+	for j := range z {
+		sd := desc.Deviations[min(j, len(desc.Deviations)-1)]
+		z[j] = math.Floor(sd*z[j]+0.5) / sd
+	}
+	w.rows = append(w.rows, witnessed{array, append([]int64(nil), hidden...), z})
+	return fixedRow{z: z}
+}
+
+// replay is the noise under which a neighbour releases what the first window did: the
+// integers of the first noise, moved by what the rows differ in.
+type replay struct {
+	first           []witnessed
+	subject         *audit.Subject
+	square, product float64   // of the moves, and of moves and draws, in deviations
+	z               []float64 // product over the root of square, of each release that moved
+	fault           error
+}
+
+func (r *replay) Row(array string, hidden []int64) dp.Row {
+	if len(r.first) == 0 || r.first[0].array != array {
+		r.fault = fmt.Errorf("array %s is opened out of turn", array)
+		return zeroNoise{}
+	}
+	before := r.first[0]
+	r.first = r.first[1:]
+	desc, _ := r.subject.Array(array, 1)
+	z := make([]float64, len(hidden))
+	var square, product float64
+	for j, k := range hidden {
+		sd := desc.Deviations[min(j, len(desc.Deviations)-1)]
+		moved := float64(before.hidden[j]-k) / sd
+		square += moved * moved
+		product += moved * before.z[j]
+		z[j] = before.z[j] + moved
+	}
+	if square > 0 {
+		r.z = append(r.z, product/math.Sqrt(square))
+	}
+	r.square += square
+	r.product += product
+	return fixedRow{z: z}
+}
+
+// fixedRow is a row of given numbers.
+type fixedRow struct {
+	zeroNoise
+	z []float64
+}
+
+func (f fixedRow) At(j int) float64   { return f.z[j] }
+func (f fixedRow) Fill(dst []float64) { copy(dst, f.z) }
+
+// sketchUnder is a sketch of a window under audit: rows N(0, Σ) with the Σ that is
+// claimed, drawn by along.
+type sketchUnder struct {
+	covariance *mat.SymDense
+	along      func(v []float64, row dp.Row) (sum float64, rows int)
+}
+
+func (s sketchUnder) Covariance() *mat.SymDense { return s.covariance }
+
+func (s sketchUnder) Along(v []float64, run uint64) (float64, int, error) {
+	e, err := dp.NewEpoch(&[32]byte{9}, &[32]byte{8}, "audit", run+1, [16]byte{}, [32]byte{})
+	if err != nil {
+		return 0, 0, err
+	}
+	h := dp.NewTranscript([32]byte{2})
+	sum, rows := s.along(v, e.Step(1, &h).Row("sketch", nil))
+	return sum, rows, nil
+}
+
+// lonely is a window of which one record alone has a direction that the others have
+// hardly any variance in: the record that a sketch shows most.
+func lonely() *Data {
+	w := window(50, 3, 11)
+	for i := range w.Len() {
+		w.row(i)[2] /= 40
+	}
+	copy(w.row(4), []float64{0, 0, 1})
+	return w
+}
+
+// auditSketches returns the report on sketches of a window, and of it without the record
+// that they show most; build makes sketches of either.
+func auditSketches(t *testing.T, w *Data, gamma, eta2 float64, build func(w *Data) sketchUnder) *audit.SketchReport {
+	t.Helper()
+	record, _, err := audit.Leverage(mat.NewDense(w.Len(), w.dim, append([]float64(nil), w.x...)), eta2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	neighbour := w.clone()
+	clear(neighbour.row(record))
+	r, err := audit.Sketches(build(w), build(neighbour), gamma, 20, stattest.Alpha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const auditGamma, auditRows = 5, 200
+
+// dense is Gaussian mixing, and drawn its square as a Wishart matrix, at η².
+func dense(eta2 float64, drawn bool) func(w *Data) sketchUnder {
+	return func(w *Data) sketchUnder {
+		d := w.dim
+		upper := sumsOf(w).gram()
+		s := sketchUnder{covariance: mat.NewSymDense(d, full(upper, d, eta2))}
+		s.along = func(v []float64, row dp.Row) (sum float64, rows int) {
+			if drawn {
+				l := full(upper, d, eta2)
+				cholesky(l, d)
+				total := make([]float64, d*d)
+				drawWishart(l, d, auditRows, row).add(total, d)
+				for i := range v {
+					sum += v[i] * dot(total[i*d:][:d], v)
+				}
+				return sum, auditRows
+			}
+			mixed := gaussianMix(w, auditRows, math.Sqrt(eta2), row)
+			for i := range auditRows {
+				p := dot(mixed[i*d:][:d], v)
+				sum += p * p
+			}
+			return sum, auditRows
+		}
+		return s
+	}
+}
+
+// fast is FastMix of fixed released levels at η̃².
+func fast(transform *srht, eta2 float64) func(w *Data) sketchUnder {
+	return func(w *Data) sketchUnder {
+		z, _ := transform.apply(w.x, w.dim)
+		return dense(eta2, true)(&Data{dim: w.dim, x: z, y: make([]float64, len(transform.rows))})
+	}
+}
+
+// fastBound is the γ of a dense row that is as private as a FastMix row at γ: the
+// larger of the two eigenvalues by which its covariance may shrink.
+func fastBound(gamma float64) float64 { return 2 * gamma / (1 + math.Sqrt2) }
+
+// TestSketches audits Gaussian mixing, the square of IHM's sketch and FastMix at γ = 5.
+func TestSketches(t *testing.T) {
+	t.Parallel()
+	w := lonely()
+	eta2 := auditGamma - leastEigenvalue(sumsOf(w).gram(), 3)
+	for _, drawn := range []bool{false, true} {
+		r := auditSketches(t, w, auditGamma, eta2, dense(eta2, drawn))
+		if err := r.Err(); err != nil {
+			t.Errorf("drawn %t: %v", drawn, err)
+		}
+		if math.Abs(r.Claimed-(1-1./auditGamma)) > 0.01 || r.Finds > 2.05 {
+			t.Errorf("the record shows as much as %.4f, and the audit finds %.3f/γ only", r.Claimed, r.Finds)
+		}
+	}
+	x, transform, levels := distorted(t)
+	r := auditSketches(t, x, fastBound(auditGamma), levels.square, fast(transform, levels.square))
+	if err := r.Err(); err != nil {
+		t.Errorf("FastMix: %v", err)
+	}
+}
+
+// distorted returns a window of one feature and a transform of it to few rows, of a
+// thousand the one in which a record matters most beside what it does to XᵀX, and the
+// noise that it asks for.
+func distorted(t *testing.T) (w *Data, transform *srht, levels fastLevels) {
+	t.Helper()
+	w = NewData(1, 50)
+	for i := range 50 {
+		w.Add([]float64{0.3 * math.Cos(float64(i))}, 0)
+	}
+	w.row(4)[0] = 1
+	least := 1.0
+	for seed := range uint64(1000) {
+		s := drawSRHT(50, 3, newQuick(seed))
+		z, m := s.apply(w.x, 1)
+		square := gramOf(z, 1)[0]
+		neighbour := w.clone()
+		clear(neighbour.row(4))
+		z, _ = s.apply(neighbour.x, 1)
+		if ratio := (gramOf(z, 1)[0] + max(0, auditGamma-square)) / max(auditGamma, square); ratio < least {
+			n := fastNoise{Gamma: auditGamma}
+			l, err := n.levels(m, s.coherence(), square, func(_ string, x, _ float64) (float64, error) { return x, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			least, transform, levels = ratio, s, l
+		}
+	}
+	return w, transform, levels
+}
+
+// TestSketchMutants shows that the audit of sketches finds noise calibrated to less than
+// γ, units that are mixed up where a sketch goes without noise, η² scaled by a norm bound
+// a second time, and a coherence that is left out.
+func TestSketchMutants(t *testing.T) {
+	t.Parallel()
+	w := lonely()
+	lambda := leastEigenvalue(sumsOf(w).gram(), 3)
+	eta2 := auditGamma - lambda
+	x, transform, levels := distorted(t)
+	z, m := transform.apply(x.x, 1)
+	without := max(0, auditGamma-gramOf(z, 1)[0]) // C² = 1 + 2m̂ taken for 1
+	// λ̃ ≥ γ compared without C² = 2: rows without noise at half of γ, here with so much
+	// that they are.
+	half := auditGamma/2. - lambda
+	for name, r := range map[string]*audit.SketchReport{
+		"γ below what is required":         auditSketches(t, w, auditGamma, eta2-auditGamma/2., dense(eta2-auditGamma/2., true)),
+		"dynamic k without the norm bound": auditSketches(t, w, auditGamma, half, dense(half, true)),
+		// For a bound of ½ on rows: η̃·½, where η̃ has the bound already.
+		"η² scaled twice":    auditSketches(t, w, auditGamma, eta2/4, dense(eta2/4, false)),
+		"coherence left out": auditSketches(t, x, fastBound(auditGamma), without, fast(transform, without)),
+	} {
+		if r.Ratio <= r.High {
+			t.Errorf("%s: ratio %.4f, must be above %.4f to be found; the rows' claim is %.4f", name, r.Ratio, r.High, 1/r.Claimed)
+		}
+		t.Logf("%s: ratio %.4f of at most %.4f", name, r.Ratio, r.High)
+	}
+	t.Logf("coherence left out: m̂ = %.3f, η² = %.3f for %.3f", m, without, levels.square)
+}
+
+// TestSketchCouplingMutants shows that the replayed transcript finds sketches at less
+// than γ, a row that is not charged, gradients with less noise and a test without margin;
+// and what is said to be private is less so by a tenth: noise, γ and test as the plan
+// states them, which is all that the audit knows.
+func TestSketchCouplingMutants(t *testing.T) {
+	t.Parallel()
+	understated := func(mutate func(w *audit.Windows)) func(r *Refit, w *audit.Windows) {
+		return func(r *Refit, w *audit.Windows) {
+			mutate(w)
+			switch s := r.solver.(type) {
+			case *ihmSolver:
+				s.noise.Sigma, s.noise.Test = w.Noise, w.Test
+			case *mixingSolver:
+				s.noise.Test = w.Test
+			case *descentSolver:
+				s.sigma = w.Noise
+			}
+		}
+	}
+	ihm := func(mutate func(s *ihmSolver)) func(r *Refit, w *audit.Windows) {
+		return func(r *Refit, _ *audit.Windows) { mutate(r.solver.(*ihmSolver)) }
+	}
+	for _, m := range []struct {
+		name   string
+		config Config
+		mutate func(r *Refit, w *audit.Windows)
+		sound  bool
+	}{
+		{name: "γ below what is required", mutate: ihm(func(s *ihmSolver) { s.noise.Gamma *= 0.9 })},
+		{name: "a row more", mutate: ihm(func(s *ihmSolver) { s.rows++ })},
+		{name: "an iteration more", mutate: ihm(func(s *ihmSolver) { s.iterations++ })},
+		{name: "less noise of gradients", mutate: ihm(func(s *ihmSolver) { s.noise.Sigma *= 0.99 })},
+		{name: "no margin of the test", config: Config{EigenTest: true}, mutate: ihm(func(s *ihmSolver) { s.noise.Tau = -20 })},
+
+		{name: "none, ihm", mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "noise of ihm", mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "more noise of ihm than is charged", mutate: understated(func(w *audit.Windows) { w.Noise *= 1.1 })},
+		{name: "none, ihm with a radius", config: Config{Radius: 2}, mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "noise of ihm with a radius", config: Config{Radius: 2}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "none, ihm with a test", config: Config{EigenTest: true}, mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "noise of ihm with a test", config: Config{EigenTest: true}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+		{name: "none, linmix", config: Config{Solver: "linmix"}, mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "test of linmix", config: Config{Solver: "linmix"}, mutate: understated(func(w *audit.Windows) { w.Test /= 1.1 })},
+		{name: "γ of linmix", config: Config{Solver: "linmix"}, mutate: func(r *Refit, _ *audit.Windows) { r.solver.(*mixingSolver).noise.Gamma /= 1.1 }},
+		{name: "none, gradients", config: Config{Solver: "dp-gd-residual"}, mutate: understated(func(*audit.Windows) {}), sound: true},
+		{name: "noise of gradients", config: Config{Solver: "dp-gd-residual"}, mutate: understated(func(w *audit.Windows) { w.Noise /= 1.1 })},
+	} {
+		for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			for _, intercept := range []bool{false, true} {
+				c := m.config
+				if c.Solver == "" {
+					c.Solver = "ihm"
+				}
+				c.Target, c.ClipX, c.ClipY, c.Window, c.Columns, c.Intercept = "y", 1, 1, 60, []string{"x0", "x1", "y"}, &intercept
+				r := mustRefit(t, c, dp.Params{Epsilon: 6, Delta: 1e-6, Adjacency: a})
+				w := describedWindows(r)
+				m.mutate(r, &w)
+				subject, err := w.Subject()
+				if err != nil {
+					t.Fatal(err)
+				}
+				suite := audit.Suite{
+					Configured: subject, Clip: 1, Adjacency: a, Keys: auditKeys(3), SketchRows: r.Cost().Rows, Quick: true,
+					Others: pairsFor(2, a)[:3], Extremes: extremesOf(r, w),
+				}
+				found, err := suite.Run()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var faults []string
+				for _, f := range found {
+					if !f.Passed {
+						faults = append(faults, f.Audit+": "+f.Fault)
+					}
+				}
+				if m.sound != (len(faults) == 0) || len(suite.Extremes) == 0 {
+					t.Errorf("%s, %s, intercept %t: %v", m.name, a, intercept, faults)
+				}
+				t.Logf("%s, %s, intercept %t: %s", m.name, a, intercept, strings.Join(faults, "; "))
+			}
+		}
+	}
+}

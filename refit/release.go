@@ -1,0 +1,97 @@
+package refit
+
+import (
+	"math"
+
+	"streamdp/dp"
+)
+
+// releaseVector returns x with Gaussian noise on a lattice. The standard deviation in each
+// coordinate is sd, and a little more; see [deviation]. x is rounded to integers, and the noise
+// is a rounded Gaussian. An x beyond 61 bits of the lattice is moved to the end of that range.
+// This moves no two values further apart, and nobody can see whether it happened.
+//
+// Privacy: if x moves by at most sensitivity in norm, and its own arithmetic errs by at most
+// err in norm, it is (sensitivity/sd)-Gaussian-private.
+// Errors: noise beyond 51 bits of the lattice, whatever x.
+func releaseVector(n dp.Noise, array string, x []float64, sensitivity, err, sd float64, bits int) ([]float64, error) {
+	raised, exp := deviation(len(x), sensitivity, err, sd, bits)
+	units := math.Ldexp(raised, -exp)
+	if !(dp.MaxDraw*units < 1<<51) {
+		return nil, errFailed
+	}
+	hidden := make([]int64, len(x))
+	for j, v := range x {
+		hidden[j] = nearest(v, exp)
+	}
+	noise := make([]int64, len(x))
+	dp.RoundRow(noise, n.Row(array, hidden), []float64{units}, nil, 1)
+	noisy := make([]float64, len(x))
+	for j, k := range hidden {
+		noisy[j] = math.Ldexp(float64(k+noise[j]), exp)
+	}
+	return noisy, nil
+}
+
+// nearest returns x in units of 2^exp, rounded, and moved into ±2⁶¹.
+func nearest(x float64, exp int) int64 {
+	const most = 1 << 61
+	switch k := math.Floor(math.Ldexp(x, -exp) + 0.5); {
+	case k > most:
+		return most
+	case k > -most:
+		return int64(k)
+	}
+	return -most
+}
+
+// deviation returns the standard deviation of the noise of releaseVector in each of d
+// coordinates, and the exponent of its lattice step. The deviation is sd, raised by what
+// arithmetic and the lattice add to the sensitivity.
+func deviation(d int, sensitivity, err, sd float64, bits int) (raised float64, exp int) {
+	_, e := math.Frexp(min(sensitivity, sd))
+	exp = e - 1 - bits
+	moves := sensitivity + 2*err + math.Sqrt(float64(d))*math.Ldexp(1, exp)
+	return sd * (moves / sensitivity) * dp.RoundUp, exp
+}
+
+// bitsOf returns the float64 bits of the numbers that a sketch's noise multiplies. The noise
+// row takes them as the integers that it hides.
+func bitsOf(parts ...[]float64) []int64 {
+	var all []int64
+	for _, part := range parts {
+		for _, v := range part {
+			all = append(all, int64(math.Float64bits(v)))
+		}
+	}
+	return all
+}
+
+// lower returns a lower bound of λ_min. tau stands for the probability that it is not one:
+//
+//	λ̃ = max(0, λ − sd·(τ − Z)),  Z ~ N(0, 1)
+//
+// on a lattice. λ moves by at most bound; sd and the result are in units of bound. Z and τ both
+// count standard deviations of the noise as it is, which is larger than sd if arithmetic
+// errs. With τ counted in sd, the bound would fail with a larger probability.
+//
+// Privacy: (bound/sd)-Gaussian-private, under either adjacency: λ_min(XᵀX) moves by at
+// most ‖x‖², by Weyl's inequality.
+func lower(n dp.Noise, array string, lambda, err, bound, sd, tau float64, bits int) (float64, error) {
+	noisy, e := releaseVector(n, array, []float64{lambda}, bound, err, sd, bits)
+	if e != nil {
+		return 0, e
+	}
+	raised, _ := deviation(1, bound, err, sd, bits)
+	rounding := 2 * math.Ldexp(min(bound, sd), -bits)
+	return max(0, noisy[0]-float64(raised*tau*(1+0x1p-50))-rounding-err), nil
+}
+
+// roundPublic rounds the coefficients of a sketch's solution to multiples of 2⁻²⁰ in the units
+// of the clipped window. That is far below their noise, and far above what floating point
+// could reveal.
+func roundPublic(theta []float64) {
+	for j, v := range theta {
+		theta[j] = math.Floor(v*(1<<20)+0.5) / (1 << 20)
+	}
+}

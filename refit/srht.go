@@ -1,0 +1,97 @@
+package refit
+
+import (
+	"math"
+	"math/bits"
+
+	"streamdp/dp"
+	"streamdp/internal/wht"
+)
+
+// srht is a subsampled randomised Hadamard transform, S = H̃[rows]·B/√k₂ ∈ ℝ^(k₂×N). B are
+// random signs, H̃ is a Walsh–Hadamard transform of length N, the smallest power of two ≥ n,
+// and rows are k₂ of its rows. It acts on n rows and N − n rows of zeros. Its columns have
+// norm 1.
+//
+// Signs and rows are public: they protect nothing and depend on no record.
+type srht struct {
+	n, padded int
+	signs     []float64 // of the first n rows
+	rows      []int
+}
+
+// drawSRHT draws a transform of n rows to k₂ ≤ N.
+func drawSRHT(n, k2 int, row dp.Row) *srht {
+	s := &srht{n: n, padded: padded(n), signs: make([]float64, n)}
+	for i := range s.signs {
+		s.signs[i] = 1 - 2*float64(row.Word(i)>>63)
+	}
+	all := make([]int, s.padded)
+	for i := range all {
+		all[i] = i
+	}
+	for i := range k2 { // Fisher and Yates
+		hi, _ := bits.Mul64(row.Word(n+i), uint64(s.padded-i))
+		j := i + int(hi)
+		all[i], all[j] = all[j], all[i]
+	}
+	s.rows = all[:k2]
+	return s
+}
+
+// padded returns the least power of two that is at least n.
+func padded(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
+// apply returns Z = SX, k₂×d, and how much the transform distorts a row,
+//
+//	m̂ = max_{i≤n} ‖ZᵀSe_i − x_i‖
+//
+// as (SᵀS − I)X = B·H̃W with W = −U/N, plus U/k₂ in the sampled rows, and U = H̃BX. Rows of the
+// padding are equal in all neighbours, so they do not count.
+//
+// Cost: two transforms of N×d.
+func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
+	u := make([]float64, s.padded*d)
+	for i, sign := range s.signs {
+		for j, v := range x[i*d:][:d] {
+			u[i*d+j] = sign * v
+		}
+	}
+	wht.Transform(u, d)
+	k2 := float64(len(s.rows))
+	z = make([]float64, len(s.rows)*d)
+	for r, i := range s.rows {
+		for j, v := range u[i*d:][:d] {
+			z[r*d+j] = v / math.Sqrt(k2)
+		}
+	}
+	for i := range u {
+		u[i] /= -float64(s.padded)
+	}
+	for r, i := range s.rows {
+		for j := range u[i*d:][:d] {
+			u[i*d+j] += z[r*d+j] / math.Sqrt(k2)
+		}
+	}
+	wht.Transform(u, d)
+	for i := range s.n {
+		row := u[i*d:][:d]
+		distortion = max(distortion, dot(row, row))
+	}
+	return z, math.Sqrt(distortion)
+}
+
+// coherence returns Δ̂ = max_{i≠j} |⟨Se_i, Se_j⟩|. Except for signs it depends on i XOR j alone,
+// so one transform of the indicator of the sampled rows gives all values.
+func (s *srht) coherence() float64 {
+	z := make([]float64, s.padded)
+	for _, i := range s.rows {
+		z[i] = 1
+	}
+	wht.Transform(z, 1)
+	var largest float64
+	for _, v := range z[1:] {
+		largest = max(largest, math.Abs(v))
+	}
+	return largest / float64(len(s.rows))
+}
