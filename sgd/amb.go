@@ -1,14 +1,13 @@
 package sgd
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"slices"
 
 	"streamdp/dp"
-	"streamdp/internal/newton"
+	"streamdp/internal/calibration"
 	"streamdp/matfact"
 )
 
@@ -18,23 +17,23 @@ import (
 //
 //	w_{t+1} = w_t − η_t(ζ_t/b_t)(Σ_i clip(g_i/ζ_t) + [C⁻¹Z]_t),   clip(u) = u·min(1, 1/‖u‖)
 //
-// projected onto the ball of the radius, an average of the last iterates with
-// standard errors and approximate confidence intervals, and the clip norm ζ_t. Z has
-// independent entries N(0, τ²), τ = S‖C‖/μ_g with S = 1 under zero-out and 2 under
-// replacement. Noise is shaped in units of ζ_t: whatever ζ_t, η_t and b_t do, the
-// sums and C⁻¹Z are those of one matrix mechanism. Then,
+// projected onto the ball of the radius. It also releases an average of the last iterates, with
+// standard errors and approximate confidence intervals, and the clip norm ζ_t. Z has independent
+// entries N(0, τ²), τ = S‖C‖/μ_g with S = 1 under zero-out and 2 under replacement. The noise is
+// added in units of ζ_t, so the sums and C⁻¹Z are those of one matrix mechanism, whatever ζ_t,
+// η_t and b_t are. Then the clip norm is chosen by Config.Clip:
 //
 //	track   ζ_{t+1} = ζ_t·exp(−κ(c̃_t/b_t − q)), c̃_t a noisy count of unclipped records
 //	bisect, scan   ζ_t found by a private search in records of its own
 //
-// A null record, also a slot without record, adds nothing to the sum and q to a
-// count. Units are those of the scaled rows; the constant feature has the plan's
-// Constant as value, and its coefficient is released for the constant 1.
+// A null record, or a slot without a record, adds nothing to the sum and q to a count. Units are
+// those of the scaled rows. The constant feature has the plan's Constant as its value; its
+// coefficient is released for the constant 1.
 //
-// Privacy: all releases together, however many, are μ-Gaussian private for one
-// record nulled (zero-out) or replaced in its slot: a record is in one search, or
-// in one gradient sum and one count whose costs add up to μ². What is released
-// later only post-processes. The slots of every step are public.
+// Privacy: all releases together, however many, are μ-Gaussian private for one record nulled
+// (zero-out) or replaced in its slot. A record is in one search, or in one gradient sum and one
+// count whose costs add up to μ². Everything else is post-processing. The slots of every step
+// are public.
 //
 // Cost: O(d) time a record without allocation, O(pd) a step for p bands; memory
 // O((p + log T)d) after T steps.
@@ -48,7 +47,7 @@ import (
 type AMB struct {
 	cfg     Config
 	params  dp.Params
-	plan    Plan
+	plan    AMBPlan
 	factor  matfact.Factorization
 	horizon uint64 // the last step
 
@@ -89,38 +88,38 @@ type AMB struct {
 	standardErrors []float64
 }
 
-// New returns the estimator that cfg describes, built for the guarantee p. All
-// faults are reported at once.
-func New(cfg Config, p dp.Params) (*AMB, error) {
-	cfg.Defaults()
-	plan, factor, err := resolve(&cfg, p, nil)
+// NewAMB returns the estimator that cfg describes, with the guarantee p. It reports all faults
+// at once.
+func NewAMB(cfg Config, p dp.Params) (*AMB, error) {
+	cfg.ofMethod("amb")
+	plan, factor, err := resolveAMB(&cfg, p, nil)
 	if err != nil {
 		return nil, err
 	}
-	return build(cfg, p, plan.clone(), factor)
+	return buildAMB(cfg, p, plan.clone(), factor)
 }
 
-// Adopt is New with the plan of an epoch that has begun: the releases of an
-// epoch are a function of its plan's numbers, never of recomputed ones. It
-// refuses a plan that the configuration does not lead to.
-func Adopt(cfg Config, p dp.Params, plan Plan) (*AMB, error) {
-	cfg.Defaults()
+// AdoptAMB returns the estimator of an epoch that has begun, with the plan that the epoch
+// recorded. Recomputed numbers could differ in their last bits, and then the releases would
+// change. It refuses a plan that does not belong to the configuration.
+func AdoptAMB(cfg Config, p dp.Params, plan AMBPlan) (*AMB, error) {
+	cfg.ofMethod("amb")
 	if cfg.Start == nil {
 		cfg.Start = plan.Start // an earlier release, which only the plan has
 	}
-	factor, err := adopt(&plan, &cfg, p)
+	factor, err := adoptAMB(&plan, &cfg, p)
 	if err != nil {
 		return nil, err
 	}
-	return build(cfg, p, plan.clone(), factor)
+	return buildAMB(cfg, p, plan.clone(), factor)
 }
 
-// young is the number of steps below which the last half is averaged: iterates
-// are on their way.
+// young is a number of steps. Before it the iterates are still on their way, and the last half
+// of them is averaged.
 const young = 64
 
-// build makes an estimator of the plan's numbers.
-func build(cfg Config, p dp.Params, plan Plan, factor matfact.Factorization) (*AMB, error) {
+// buildAMB makes an estimator of the plan's numbers.
+func buildAMB(cfg Config, p dp.Params, plan AMBPlan, factor matfact.Factorization) (*AMB, error) {
 	d := cfg.features()
 	limits, err := factor.Limits(plan.GradientNoise)
 	if err != nil {
@@ -128,13 +127,12 @@ func build(cfg Config, p dp.Params, plan Plan, factor matfact.Factorization) (*A
 	}
 	e := &AMB{
 		cfg: cfg, params: p, plan: plan, factor: factor,
-		horizon: cfg.LastStep(),
-		target:  slices.Index(cfg.Columns, cfg.Target),
-		columns: len(cfg.Columns),
-		square:  cfg.ClipX * cfg.ClipX,
-		ladder:  ladder{cfg.Top, cfg.Rungs},
-		// s_t = q_t − w_t and q_t the draw, rounded.
-		reach:     limits.Noise + 14*plan.GradientNoise + 4,
+		horizon:   calibration.LastStep(cfg.LastStep(), d, factor),
+		target:    slices.Index(cfg.Columns, cfg.Target),
+		columns:   len(cfg.Columns),
+		square:    cfg.ClipX * cfg.ClipX,
+		ladder:    ladder{cfg.Top, cfg.Rungs},
+		reach:     calibration.Reach(limits, plan.GradientNoise),
 		w:         make([]float64, d),
 		zeta:      plan.Zeta,
 		shaper:    factor.NewShaper(d),
@@ -145,9 +143,6 @@ func build(cfg Config, p dp.Params, plan Plan, factor matfact.Factorization) (*A
 		mean:      make([]float64, d),
 		predict:   make([]float64, d),
 		jump:      jump{factor: plan.Jump},
-	}
-	if e.horizon == 0 {
-		e.horizon = endless / uint64(d)
 	}
 	copy(e.w, plan.Start)
 	if cfg.Average == "smooth" {
@@ -170,8 +165,8 @@ func build(cfg Config, p dp.Params, plan Plan, factor matfact.Factorization) (*A
 	return e, err
 }
 
-// Plan returns what the configuration resolved to.
-func (e *AMB) Plan() Plan { return e.plan.clone() }
+// Plan returns the public numbers that the configuration resolved to.
+func (e *AMB) Plan() AMBPlan { return e.plan.clone() }
 
 // Columns returns the length of a row.
 func (e *AMB) Columns() int { return e.columns }
@@ -179,8 +174,7 @@ func (e *AMB) Columns() int { return e.columns }
 // Cost returns what one record pays for all releases of an epoch.
 func (e *AMB) Cost() dp.Cost { return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu} }
 
-// kind says whether step t ≥ 1 is a search, and how many gradient steps are
-// before it.
+// kind reports whether step t ≥ 1 is a search, and how many gradient steps come before it.
 func (e *AMB) kind(t uint64) (search bool, before uint64) {
 	switch e.cfg.Clip {
 	case "fixed":
@@ -203,8 +197,8 @@ func (e *AMB) batch(n uint64) uint64 {
 	return e.plan.Batch << min(doublings, e.plan.Growth)
 }
 
-// slots returns those of the first n gradient steps. It saturates, far beyond
-// what a log can hold.
+// slots returns the number of slots of the first n gradient steps. It saturates far beyond the
+// length of any log.
 func (e *AMB) slots(n uint64) uint64 {
 	var total uint64
 	first := uint64(0)
@@ -248,9 +242,9 @@ func (e *AMB) open() {
 	e.gradients.open(e.zeta)
 }
 
-// Add adds a record to the open step. row is in scaled units, of length Columns,
-// and is neither changed nor kept; one of another length, nil above all, and one
-// that holds no numbers are null records.
+// Add adds a record to the open step. row is in scaled units; Add neither changes nor keeps it.
+// A row whose length is not Columns, in particular nil, and a row with a number that is not
+// finite are null records.
 func (e *AMB) Add(slot uint64, row []float64) {
 	e.rows++
 	if len(row) != e.columns {
@@ -297,8 +291,8 @@ func (e *AMB) Add(slot uint64, row []float64) {
 	}
 }
 
-// addLarge is Add for features whose squares leave the range of float64, or
-// that are no numbers: those are a null record, the others are shortened.
+// addLarge is Add for features whose squares leave the range of float64. It shortens them. If
+// they are not finite, the record is a null record.
 func (e *AMB) addLarge(row []float64) {
 	x := slices.Concat(row[:e.target], row[e.target+1:])
 	if !finite(x) {
@@ -310,29 +304,8 @@ func (e *AMB) addLarge(row []float64) {
 	e.Add(0, slices.Insert(x, e.target, row[e.target]))
 }
 
-// look takes a record into a search.
-func (e *AMB) look(r, square float64) {
-	u := math.Abs(r)
-	if e.cfg.Value == "gradnorm" {
-		u *= math.Sqrt(square)
-	}
-	if math.IsInf(u, 0) {
-		e.nulls++
-		return
-	}
-	e.histogram[e.ladder.index(u)]++
-}
-
-// ErrDiverged is returned by Close when the clip norm has stayed near its upper
-// bound for 64 steps: the iterates diverge, or most records exceed that bound.
-// It depends on released numbers only.
-var ErrDiverged = errors.New("the clip norm has been near its upper bound for 64 steps: " +
-	"the curvature given is too small, the batch too short, or the columns are scaled too large")
-
-const ceilingMost = 64
-
-// Close ends the open step and returns its release, nil after a search. It
-// returns dp.ErrExhausted, and changes nothing, after the horizon.
+// Close ends the open step and returns its release, nil after a search. After the horizon it
+// returns dp.ErrExhausted and changes nothing.
 func (e *AMB) Close(n dp.Noise) (*dp.Release, error) {
 	if e.step >= e.horizon {
 		return nil, dp.ErrExhausted
@@ -359,155 +332,10 @@ func (e *AMB) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// search ends a step that looks for the clip norm.
-func (e *AMB) search(n dp.Noise) {
-	*e.histogram.nulls() = e.nulls
-	row := n.Row("ambssgd/stat", e.histogram)
-	find := e.ladder.bisect
-	if e.cfg.Clip == "scan" {
-		find = e.ladder.scan
-	}
-	rung := find(e.histogram, counting{e.plan.Unit, e.plan.Null, e.plan.SearchNoise}, e.plan.Threshold, row)
-	e.setZeta(float64(e.plan.Multiplier*e.ladder.rung(rung)), rung == e.ladder.rungs)
-}
-
-// nearCeiling is how near a clip norm is to its upper bound where it counts as
-// there: the noise of counts moves it.
-const nearCeiling = 0x1p-8
-
-// setZeta sets the clip norm of the next gradient step. top says that nothing
-// larger was to be found.
-func (e *AMB) setZeta(zeta float64, top bool) {
-	e.zeta = min(max(zeta, e.plan.ZetaLow), e.plan.ZetaHigh)
-	if top || e.zeta >= e.plan.ZetaHigh*nearCeiling {
-		e.ceiling++
-	} else {
-		e.ceiling = 0
-	}
-}
-
-// descend ends a gradient step of b slots.
-func (e *AMB) descend(n dp.Noise, b uint64) {
-	e.used = e.zeta
-	if e.cfg.Clip == "track" {
-		count := e.gradients.inside*e.plan.Unit + e.nulls*e.plan.Null
-		row := n.Row("ambssgd/clip", []int64{count})
-		part := float64(count+dp.RoundAt(row, 0, e.plan.CountNoise)) / float64(float64(e.plan.Unit)*float64(b))
-		part = min(max(part, 0), 1)
-		e.setZeta(float64(e.zeta*newton.Exp(float64(-e.cfg.Kappa*(part-e.cfg.Quantile)))), false)
-	}
-
-	sum := e.gradients.integers()
-	row := n.Row("ambssgd/grad", sum)
-	r, predicted := 1.0, []float64(nil)
-	if e.shaped {
-		r, predicted = e.shaper.Predict(e.predict), e.predict
-	}
-	dp.RoundRow(e.noise, row, []float64{e.plan.GradientNoise}, predicted, r)
-	e.shaper.Push(e.noise)
-
-	step := float64(e.plan.rate(e.cfg.Eta0, b)*e.used) / float64(float64(b)*e.plan.One)
-	next := e.mean // scratch
-	var square float64
-	for j, w := range e.w {
-		next[j] = w - float64(step*float64(sum[j]+e.noise[j]))
-		square += float64(next[j] * next[j])
-	}
-	if !(square <= math.MaxFloat64) {
-		return // no iterate; the last one stays
-	}
-	if norm := math.Sqrt(square); e.plan.Radius > 0 && norm > e.plan.Radius {
-		for j := range next {
-			next[j] = float64(next[j] * (e.plan.Radius / norm))
-		}
-	}
-	copy(e.w, next)
-}
-
-// release updates the averages with the new iterate and assembles what is
-// published, after slots slots.
-func (e *AMB) release(slots uint64) (*dp.Release, error) {
-	if e.drift != nil {
-		jumped := e.plan.Jump > 0 && e.jump.sees(e.used)
-		if e.drift.sees(e.w) || jumped {
-			e.restart()
-		}
-	}
-	e.average.add(e.w)
-	if e.batches != nil {
-		e.batches.add(e.w)
-	}
-
-	after := e.average.mean(e.mean)
-	average := dp.Value{Name: "theta_average", Shape: []int{len(e.w)}, Data: e.coefficients(e.mean)}
-	var low, high []float64
-	if e.batches != nil {
-		if t := e.plan.Student[e.batches.error(e.standardErrors)]; t > 0 {
-			average.SE = e.coefficients(e.standardErrors)
-			for j, v := range average.Data {
-				half := float64(t * average.SE[j])
-				low, high = append(low, v-half), append(high, v+half)
-			}
-		}
-	}
-	values := []dp.Value{{Name: "theta", Shape: average.Shape, Data: e.coefficients(e.w)}, average}
-	if low != nil {
-		values = append(values, dp.Value{Name: "interval_low", Shape: average.Shape, Data: low},
-			dp.Value{Name: "interval_high", Shape: average.Shape, Data: high})
-	}
-	one := func(name string, v float64) {
-		values = append(values, dp.Value{Name: name, Shape: []int{1}, Data: []float64{v}})
-	}
-	one("zeta", e.used)
-	one("average_start", float64(e.began+after))
-	one("iteration", float64(e.iteration))
-	one("slots", float64(slots))
-	if e.cfg.scaled() {
-		original := e.cfg.original(average.Data)
-		values = append(values, dp.Value{Name: "theta_average_original", Shape: []int{len(original)}, Data: original})
-	}
-	for _, v := range values {
-		if !finite(v.Data) || !finite(v.SE) {
-			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
-		}
-	}
-	return &dp.Release{Step: e.step, Rows: e.rows, Values: values}, nil
-}
-
-// restart begins the averages anew with the next iterate.
-func (e *AMB) restart() {
-	e.began = e.iteration - 1
-	e.average.reset()
-	e.drift.reset()
-	if e.batches != nil {
-		e.batches.reset()
-	}
-}
-
-// coefficients returns w as coefficients of the features and of the constant 1.
-func (e *AMB) coefficients(w []float64) []float64 {
-	theta := slices.Clone(w)
-	if last := len(theta) - 1; e.plan.Constant > 0 {
-		theta[last] = float64(theta[last] * e.plan.Constant)
-	}
-	return theta
-}
-
-// finite reports whether all of x are numbers.
-func finite(x []float64) bool {
-	for _, v := range x {
-		if v-v != 0 { // NaN for NaN and the infinities
-			return false
-		}
-	}
-	return true
-}
-
-// Sample returns a release of the form that is largest: every value that there
-// can be, of zeros.
+// Sample returns a release of the largest form: it has every value, all zeros.
 func (e *AMB) Sample() *dp.Release { return e.cfg.sample() }
 
-// Sizes returns what the estimator takes, at most, after 2⁴⁰ steps.
+// Sizes returns the memory and state that the estimator needs, in bytes, for up to 2⁴⁰ steps.
 func (e *AMB) Sizes() dp.Sizes {
 	const steps = 40
 	d := int64(len(e.w))

@@ -10,6 +10,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 )
 
 // variants are configurations of every kind, with records of two features.
@@ -43,7 +44,7 @@ func params(adjacency dp.Adjacency) dp.Params { return dp.Params{Mu: 4, Adjacenc
 
 func mustNew(t testing.TB, c Config, p dp.Params) *AMB {
 	t.Helper()
-	e, err := New(c, p)
+	e, err := NewAMB(c, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,7 @@ func TestManyNulls(t *testing.T) {
 	zeta := func(nulls int, clip string) float64 {
 		l := newLinear(1, 4, 1)
 		sim := simulate(t, 4, Config{ClipX: 1e3, Intercept: new(bool), Clip: clip, Radius: 10, Batch: 800}, params(dp.ZeroOut), 1,
-			func(p *Plan) { p.Bound, p.Curvature = 2, 1 })
+			func(p *AMBPlan) { p.Bound, p.Curvature = 2, 1 })
 		source := rand.New(rand.NewPCG(3, 3))
 		var all []float64
 		for range 60 {
@@ -347,104 +348,6 @@ func TestOriginalUnits(t *testing.T) {
 	}
 }
 
-// TestQuietSource: a source of exact records drives the clip norm to its floor and
-// no further, from where it returns.
-func TestQuietSource(t *testing.T) {
-	t.Parallel()
-	l := newLinear(4, 3, 0)
-	l.w = make([]float64, 3)
-	sim := simulate(t, 3, Config{ClipX: 10, Intercept: new(bool), Radius: 10, Batch: 300, Curvature: 1}, params(dp.Replace), 4, nil)
-	zeta := 0.0
-	step := func() { zeta = value(sim.next(t, l.draw), "zeta")[0] }
-	for range 1000 {
-		step()
-	}
-	if floor := sim.e.plan.ZetaLow; zeta != floor || floor != 0x1p-32 {
-		t.Errorf("the clip norm is %g, want the floor %g", zeta, floor)
-	}
-	l.sigma = 1
-	n := 0
-	for ; zeta < 0.5 && n < 100; n++ {
-		step()
-	}
-	t.Logf("back from the floor after %d steps", n)
-	if n > 45 {
-		t.Errorf("the clip norm needs %d steps from its floor", n)
-	}
-}
-
-// TestUnitChange multiplies the features by 10 for a while, which makes steps five
-// times too long: the radius keeps the iterates where they come back from.
-func TestUnitChange(t *testing.T) {
-	t.Parallel()
-	l := newLinear(5, 4, 0.5)
-	sim := simulate(t, 4, Config{ClipX: 1e3, Intercept: new(bool), Radius: 10, Batch: 400}, params(dp.Replace), 5,
-		func(p *Plan) { p.Bound, p.Curvature = 2, 1 })
-	largest := 0.0
-	run := func(steps int, factor float64) (r *dp.Release) {
-		for range steps {
-			r = sim.next(t, func(x []float64) float64 {
-				y := l.draw(x)
-				for j := range x {
-					x[j] *= factor
-				}
-				return y
-			})
-			largest = max(largest, math.Sqrt(2*l.excess(value(r, "theta"))))
-		}
-		return r
-	}
-	run(100, 1)
-	run(100, 10)
-	r := run(50, 1)
-	iterate := l.excess(value(r, "theta"))
-	r = run(200, 1)
-	average := l.excess(value(r, "theta_average"))
-	t.Logf("largest error %.3g; excess risk of the iterate 50 steps later %.3g, of the average 250 steps later %.3g", largest, iterate, average)
-	if largest > 11.1 || iterate > 0.01 || average > 0.01 {
-		t.Errorf("largest error %g, excess risk afterwards %g and %g", largest, iterate, average)
-	}
-}
-
-// TestDiverged: targets without bound that grow without end halt the estimator,
-// for a reason that is in its releases.
-func TestDiverged(t *testing.T) {
-	t.Parallel()
-	for _, clip := range []string{"track", "bisect"} {
-		e := mustNew(t, variants()[clip], params(dp.Replace))
-		var err error
-		var last *dp.Release
-		steps := 0
-		for ; err == nil && steps < 1000; steps++ {
-			first, end := e.Range(e.step + 1)
-			for slot := first; slot < end; slot++ {
-				e.Add(slot, []float64{1, 1e100, 1})
-			}
-			var r *dp.Release
-			if r, err = e.Close(dptest.Seeded(uint64(steps))); r != nil {
-				last = r
-			}
-		}
-		if !errors.Is(err, ErrDiverged) {
-			t.Errorf("%s: %d steps end with %v", clip, steps, err)
-		}
-		for _, v := range last.Values {
-			if !finite(v.Data) {
-				t.Errorf("%s: %s is %v", clip, v.Name, v.Data)
-			}
-		}
-		// A restart finds the same.
-		state := mustState(t, e)
-		f := mustNew(t, variants()[clip], params(dp.Replace))
-		if err := f.UnmarshalBinary(state); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Close(dptest.Zero()); !errors.Is(err, ErrDiverged) {
-			t.Errorf("%s: after a restart Close returns %v", clip, err)
-		}
-	}
-}
-
 // TestHorizon: after the last step nothing is released and nothing changes.
 func TestHorizon(t *testing.T) {
 	t.Parallel()
@@ -454,11 +357,11 @@ func TestHorizon(t *testing.T) {
 	for range 5 {
 		closeStep(t, e, nil, dptest.Zero())
 	}
-	state := mustState(t, e)
+	state := estimatortest.State(t, e)
 	if r, err := e.Close(dptest.Zero()); r != nil || !errors.Is(err, dp.ErrExhausted) {
 		t.Errorf("after the horizon Close returns %v, %v", r, err)
 	}
-	if !slices.Equal(mustState(t, e), state) {
+	if !slices.Equal(estimatortest.State(t, e), state) {
 		t.Error("Close after the horizon changes the state")
 	}
 	for range 17 {
@@ -483,11 +386,9 @@ func TestAddAllocates(t *testing.T) {
 			c.Bootstrap = 1 << 20
 		}
 		e := mustNew(t, c, params(dp.Replace))
-		row := []float64{0.3, 0.2, 40}
-		for range 3 { // a search, a gradient step, another one
-			if n := testing.AllocsPerRun(100, func() { e.Add(0, row) }); n != 0 {
-				t.Errorf("%s: a record allocates %g times", name, n)
-			}
+		for step := range uint64(3) { // a search, a gradient step, another one
+			first, _ := e.Range(step + 1)
+			t.Run(name, func(t *testing.T) { estimatortest.Allocates(t, e, first, []float64{0.3, 0.2, 40}, nil) })
 			if _, err := e.Close(dptest.Zero()); err != nil {
 				t.Fatal(err)
 			}
@@ -512,102 +413,6 @@ func TestLearns(t *testing.T) {
 	t.Logf("excess risk after %d records: %.3g verbatim, %.3g ours", n, verbatim, ours)
 	if !(verbatim > 0.499 && ours < 0.005) {
 		t.Errorf("excess risk %g verbatim, %g ours", verbatim, ours)
-	}
-}
-
-// TestAverages compares tail and batches with what they stand for, over all
-// lengths.
-func TestAverages(t *testing.T) {
-	t.Parallel()
-	source := rand.New(rand.NewPCG(8, 9))
-	var all [][]float64
-	tails := []*tail{newTail(0.25, 64, 2), newTail(0.5, 0, 2), newTail(0.9, 0, 2)}
-	b := newBatches(3, 2)
-	mean, se := make([]float64, 2), make([]float64, 2)
-	for n := 1; n <= 1500; n++ {
-		w := []float64{source.NormFloat64(), 5 + source.NormFloat64()}
-		all = append(all, w)
-		for _, a := range tails {
-			a.add(w)
-			f := a.fraction
-			if n < int(a.young) {
-				f = 0.5
-			}
-			start := 0
-			for p := 1; float64(p) <= f*float64(n); p *= 2 {
-				start = p
-			}
-			after := a.mean(mean)
-			want := meanOf(all[start:])
-			if int(after) != start || math.Abs(mean[0]-want[0])+math.Abs(mean[1]-want[1]) > 1e-12 {
-				t.Fatalf("f = %g, T = %d: mean %v after %d, want %v after %d", a.fraction, n, mean, after, want, start)
-			}
-		}
-		b.add(w)
-		if b.total() != uint64(n) || b.length < 3 || n >= 3*batchesMost && (len(b.sums) < batchesMost/2 || len(b.sums) >= batchesMost) {
-			t.Fatalf("%d vectors: %d batches of %d, %d open", n, len(b.sums), b.length, b.count)
-		}
-		used := b.error(se)
-		var means [][]float64
-		for l := int(b.length); l <= n; l += int(b.length) {
-			if first := l - int(b.length); first >= n/4 {
-				means = append(means, meanOf(all[first:l]))
-			}
-		}
-		if used != len(means) {
-			t.Fatalf("%d vectors: %d batches are in the last three quarters, want %d", n, used, len(means))
-		}
-		if used < 2 {
-			continue
-		}
-		_, half, err := Intervals(means, 0.9)
-		if err != nil {
-			t.Fatal(err)
-		}
-		quantile := StudentQuantile(0.95, float64(used-1))
-		for j := range se {
-			if math.Abs(se[j]*quantile-half[j]) > 1e-12 {
-				t.Fatalf("%d vectors: half-width %g, want %g", n, se[j]*quantile, half[j])
-			}
-		}
-	}
-}
-
-// TestDriftRule takes the rule to sequences that do not drift and to one that
-// does.
-func TestDriftRule(t *testing.T) {
-	t.Parallel()
-	for _, d := range []int{1, 2, 10} {
-		source := rand.New(rand.NewPCG(uint64(d), 2))
-		rule := newDrift(8, d)
-		w := make([]float64, d)
-		draw := func(mean float64) []float64 {
-			for j := range w {
-				w[j] = mean + source.NormFloat64()
-			}
-			return w
-		}
-		restarts := 0
-		for range 8 * 2000 {
-			if rule.sees(draw(0)) {
-				restarts++
-				rule.reset()
-			}
-		}
-		if restarts > 20 {
-			t.Errorf("d = %d: %d of 2000 blocks of a constant sequence are out of line", d, restarts)
-		}
-		rule.reset()
-		at := -1
-		for i := range 8 * 40 {
-			if rule.sees(draw(0.02 * float64(i))) {
-				at = i
-				break
-			}
-		}
-		if at < 0 {
-			t.Errorf("d = %d: a drift goes unseen", d)
-		}
 	}
 }
 

@@ -17,7 +17,7 @@ func BenchmarkAdd(b *testing.B) {
 	for _, d := range []int{10, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
 			no := false
-			e, err := New(Config{
+			e, err := NewAMB(Config{
 				Method: "amb", Columns: append(names(d), "y"), Target: "y", ClipX: 100, Intercept: &no, Radius: 10,
 				Clip: "fixed", Zeta: 2, Batch: 1 << 26,
 			}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})

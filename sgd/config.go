@@ -9,9 +9,9 @@ import (
 	"streamdp/internal/fault"
 )
 
-// Config describes an online regression. The fields with a TOML name are the
-// keys of a stream's [sgd] table; the others come from the stream itself.
-// Lengths are in scaled units.
+// Config describes an online regression. The fields with a TOML name are the keys of a stream's
+// sgd table; docs/config.md explains them. The other fields follow from the stream. Lengths are
+// in scaled units. Fields "of amb" must not be set for newton.
 type Config struct {
 	// Target is the column to predict from all others. Required.
 	Target string `toml:"target"`
@@ -22,79 +22,83 @@ type Config struct {
 	ClipY float64 `toml:"clip_y"`
 	// Intercept asks for a constant. Default true.
 	Intercept *bool `toml:"intercept"`
-	// Method is "amb". Required in this version.
+	// Method is "newton" (the default) or "amb".
 	Method string `toml:"method"`
-	// Clip is how the gradients' clip norm is found: "track" (the default)
-	// follows a quantile by a count in every step, "bisect" and "scan" search it
-	// before every step in records of their own, "fixed" is Zeta.
+	// Clip, of amb, says how the gradients' clip norm is found. "track" (the default) follows
+	// a quantile by a count in every step. "bisect" and "scan" search it before every step, in
+	// records of their own. "fixed" uses Zeta.
 	Clip string `toml:"clip"`
-	// Value is what the clip norm is a quantile of: "gradnorm" (the default),
-	// the gradients' norm, or "residual", the residual's size, which is then
-	// multiplied by the largest norm of the features.
+	// Value, of amb, says of what the clip norm is a quantile. "gradnorm" (the default) is the
+	// gradients' norm. "residual" is the size of the residual; the quantile is then multiplied
+	// by the largest norm of the features.
 	Value string `toml:"value"`
-	// Batch is the number of slots of a gradient step. 0, the default: chosen by
-	// Batch of the plan.
+	// Batch, of amb, is the number of slots of a gradient step. 0, the default: enough that
+	// the noise is at most the sampling error.
 	Batch uint64 `toml:"batch"`
-	// Stat is the number of slots of a search, for "bisect" and "scan". 0, the
-	// default: chosen.
+	// Stat, of amb with "bisect" or "scan", is the number of slots of a search. 0, the
+	// default, lets the package choose.
 	Stat uint64 `toml:"stat"`
-	// Bootstrap is the number of slots of the first step of "track", a search.
-	// 0, the default: chosen.
+	// Bootstrap, of amb with "track", is the number of slots of the first step, which is a
+	// search. 0, the default, lets the package choose.
 	Bootstrap uint64 `toml:"bootstrap"`
-	// Quantile is the part of the records that is not clipped, in (0, 1).
-	// Default 0.6. "scan" does not use it.
+	// Quantile, of amb, is the share of records that is not clipped, in (0, 1). Default 0.6.
+	// "scan" does not use it.
 	Quantile float64 `toml:"threshold_quantile"`
-	// Kappa is the gain by which "track" follows the quantile. Default 1.
+	// Kappa, of amb, is the gain by which "track" follows the quantile. Default 1.
 	Kappa float64 `toml:"kappa"`
-	// Fraction is the part of μ² that the counts of "track" cost. Default 0.05.
+	// Fraction, of amb, is the share of μ² that the counts of "track" cost. Default 0.05.
 	Fraction float64 `toml:"fraction"`
-	// Rungs is the number of doublings that a search covers. Default 32.
+	// Rungs, of amb, is the number of doublings that a search covers. Default 32.
 	Rungs int `toml:"rungs"`
-	// Top is the largest value that a search can find. Default 65536.
+	// Top, of amb, is the largest value that a search can find. Default 65536.
 	Top float64 `toml:"top"`
-	// Zeta is the clip norm of "fixed". Required there, a fault elsewhere.
+	// Zeta, of amb, is the clip norm of "fixed". Required for it; it must be 0 otherwise.
 	Zeta float64 `toml:"zeta"`
-	// Bands is the number of bands of the correlated noise; 1 is independent
-	// noise. Default 16.
+	// Bands, of amb, is the number of bands of the correlated noise; 1 is
+	// independent noise. Default 16.
 	Bands int `toml:"bands"`
-	// Eta0 is the step size in units of the largest stable one's half, in
-	// (0, 1]. Default 0.3.
+	// Eta0, of amb, is the step size in (0, 1]. For the given curvature steps are stable below
+	// 2. Default 0.3.
 	Eta0 float64 `toml:"eta0"`
-	// Curvature is a bound on the largest eigenvalue of the features' second
-	// moment about 0. 0, the default: the square of the largest norm, which is
-	// usually far too large, and then the steps are far too short.
+	// Curvature, of amb, is a bound on the largest eigenvalue of the features' second moment
+	// about 0. 0, the default, takes the square of the largest norm. That is usually far too
+	// large, and makes the steps far too short.
 	Curvature float64 `toml:"curvature"`
-	// Growth is "none" (the default) or "double": batches that double in size
-	// whenever the number of steps has doubled, from the 32nd on. For stationary
-	// data.
+	// Growth, of amb, is "none" (the default) or "double": batches that double in
+	// size whenever the number of steps has doubled, from the 32nd on. For
+	// stationary data.
 	Growth string `toml:"growth"`
-	// Average is "tail" (the default), the mean of the last iterates, or
+	// Average, of amb, is "tail" (the default), the mean of the last iterates, or
 	// "smooth", a mean with weights that fall with age.
 	Average string `toml:"average"`
-	// Tail is the part of the iterates that "tail" leaves out, at most. Default
+	// Tail, of amb, is the largest share of the iterates that "tail" leaves out. Default
 	// 0.25.
 	Tail float64 `toml:"tail"`
-	// Restart begins the average anew when released numbers show that the data
-	// have changed. Default true.
+	// Restart, of amb, begins the average anew when released numbers show that the
+	// data have changed. Default true. newton always does.
 	Restart *bool `toml:"restart"`
-	// Radius is the bound on the norm of the iterates. Required.
+	// Radius is the bound on the norm of the iterates; for newton, without the intercept.
+	// Required for amb. For newton 0, the default, means no bound.
 	Radius float64 `toml:"radius"`
 	// Intervals asks for standard errors and approximate confidence intervals. Default true.
 	Intervals *bool `toml:"intervals"`
-	// Level is that of the intervals, in (0, 1). Default 0.95.
+	// Level is the level of the intervals, in (0, 1). Default 0.95.
 	Level float64 `toml:"level"`
 
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
-	// Horizon is the number of steps of the epoch, searches included; 0: none.
+	// Horizon is the number of steps of the epoch, including searches; 0: no end.
 	Horizon uint64 `toml:"-"`
-	// Endless makes Horizon no end.
+	// Endless says that steps continue after Horizon.
 	Endless bool `toml:"-"`
 	// Centre and Scale are the public constants by which rows were scaled,
 	// used to publish original units. Empty: 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
-	// Start is the first iterate, of the plan's dimension: an earlier release.
-	// Nil: 0.
+	// Found says that a warm-up found bounds: then releases have original units, and a
+	// constant among them, whatever Centre and Scale are.
+	Found bool `toml:"-" json:",omitempty"`
+	// Start is the first iterate, for example that of an earlier release. It has the plan's
+	// dimension. Nil: 0.
 	Start []float64 `toml:"-"`
 }
 
@@ -142,6 +146,15 @@ func (c *Config) Defaults() {
 	}
 }
 
+// ofMethod fills in the defaults for the estimator of one method. A configuration without a
+// method means that one.
+func (c *Config) ofMethod(method string) {
+	if c.Method == "" {
+		c.Method = method
+	}
+	c.Defaults()
+}
+
 // LastStep returns the step after which the estimator ends, 0 for none.
 func (c *Config) LastStep() uint64 {
 	if c.Endless {
@@ -150,9 +163,8 @@ func (c *Config) LastStep() uint64 {
 	return c.Horizon
 }
 
-// Values returns the names of the values that a release may hold, in their
-// order; intervals are missing while there are too few steps. It expects Defaults
-// to have run.
+// Values returns the names of the values that a release may have, in their order. Intervals are
+// missing while there are too few steps. Call Defaults first.
 func (c *Config) Values() []string {
 	names := []string{"theta", "theta_average"}
 	if *c.Intervals {
@@ -173,12 +185,12 @@ func (c *Config) Values() []string {
 
 // scaled reports whether original units differ from scaled ones.
 func (c *Config) scaled() bool {
-	return slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
+	return c.Found || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) ||
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// original returns coefficients for rows before centring and scaling. The last
-// one is the constant, where there is one or where centring makes one.
+// original returns coefficients for rows before centring and scaling. The last one is the
+// constant, if there is one or if centring makes one.
 func (c *Config) original(theta []float64) []float64 {
 	at := func(x []float64, i int, missing float64) float64 {
 		if len(x) == 0 {
@@ -201,13 +213,13 @@ func (c *Config) original(theta []float64) []float64 {
 		constant -= float64(k * at(c.Centre, i, 0))
 		out = append(out, k)
 	}
-	if *c.Intercept || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) {
+	if *c.Intercept || c.Found || slices.ContainsFunc(c.Centre, func(x float64) bool { return x != 0 }) {
 		out = append(out, constant)
 	}
 	return out
 }
 
-// sample returns a release with every value that there can be, of zeros.
+// sample returns a release that has every value, all zeros.
 func (c *Config) sample() *dp.Release {
 	r, d := &dp.Release{}, c.features()
 	for _, name := range c.Values() {
@@ -235,8 +247,7 @@ func (c *Config) features() int {
 	return n
 }
 
-// Validate reports every violated rule at once, as *fault.Fault joined. It
-// expects Defaults to have run.
+// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	l.Check(slices.Contains(c.Columns, c.Target), "target", "must be one of the columns", c.Target)
@@ -255,7 +266,7 @@ func (c *Config) Validate() error {
 	return l.Err()
 }
 
-// is reports a fault where the method is another one.
+// is reports a fault if the method is another one.
 func (c *Config) is(method string) error {
 	if c.Method == method || c.Method != "amb" && c.Method != "newton" {
 		return nil // the latter is a fault already
@@ -263,7 +274,7 @@ func (c *Config) is(method string) error {
 	return &fault.Fault{Key: "method", Rule: fmt.Sprintf("must be %q for this estimator", method), Value: c.Method}
 }
 
-// validateNewton reports what belongs to amb: nothing of it has a meaning here.
+// validateNewton reports fields of amb that are set: newton does not use them.
 func (c *Config) validateNewton(l *fault.List) {
 	unused := func(key string, zero bool, v any) { l.Check(zero, key, `belongs to method "amb"`, v) }
 	for _, w := range []struct{ key, value string }{{"clip", c.Clip}, {"value", c.Value}, {"growth", c.Growth}, {"average", c.Average}} {
@@ -324,8 +335,8 @@ func (c *Config) validateAMB(l *fault.List) {
 	l.Check(positive(c.Radius), "radius", "is required, positive and finite: the largest norm that coefficients can have", c.Radius)
 }
 
-// validateScaling reports faults of Centre, Scale and Start. They are no part of
-// Validate, for the reader of a configuration fills them in and checks them.
+// validateScaling reports faults of Centre, Scale and Start. They are not part of Validate,
+// because the reader of a configuration fills them in and checks them.
 func (c *Config) validateScaling() error {
 	var l fault.List
 	each := func(key string, list []float64, n int, ok func(float64) bool, must string) {

@@ -5,15 +5,75 @@ import (
 	"math/rand/v2"
 
 	"streamdp/dp"
-	"streamdp/internal/dptest"
 	"streamdp/sgd"
 )
 
-// What is known of an online regression before any record: how many slots a
-// release takes, what a record pays, and how accurate it will be.
+// A regression with its defaults, on a stream of spending = 2·age − income + 1 with noise,
+// where ages vary twenty times as much as incomes. Nothing is known beforehand but a bound
+// of the features' norm.
 func ExampleNew() {
 	e, err := sgd.New(sgd.Config{
-		Method:    "amb",
+		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
+	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	run, source := dp.NewRun(), rand.New(rand.NewPCG(1, 2))
+	var last *dp.Release
+	for step := uint64(1); ; step++ {
+		first, end := e.Range(step)
+		if end > 200_000 {
+			break
+		}
+		for slot := first; slot < end; slot++ {
+			age, income := 20*source.NormFloat64(), source.NormFloat64()
+			e.Add(slot, []float64{age, income, 2*age - income + 1 + source.NormFloat64()/2})
+		}
+		release, err := e.Close(run.Step(end - first))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if release != nil { // a search of the clip norm has none
+			last = release
+		}
+	}
+	average := last.Values[1]
+	fmt.Printf("%s %.0f, for age, income, and the constant\n", average.Name, average.Data)
+	// Output:
+	// theta_average [2 -1 1], for age, income, and the constant
+}
+
+// What is known of an online regression before any record: when its estimate becomes
+// useful, how accurate it will be, and what a record pays.
+func ExampleNewNewton() {
+	e, err := sgd.NewNewton(sgd.Config{
+		Columns: []string{"age", "income", "spending"}, Target: "spending", ClipX: 500,
+	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p := e.Plan()
+	useful := p.Course(sgd.UsefulSteps)
+	fmt.Printf("three searches of %d slots; from slot %d on the estimate is useful\n", p.Search, useful.Slots)
+	fmt.Printf("every record pays μ = %.4f, once, whatever the number of releases\n", e.Cost().Mu)
+	for _, slots := range []uint64{10_000, 100_000, 1_000_000} {
+		o := e.Expect(slots)
+		fmt.Printf("after %d records: %d steps, excess risk %.0e by sampling, %.0e by privacy\n", slots, o.Iteration, o.Sampling, o.Privacy)
+	}
+	// Output:
+	// three searches of 156 slots; from slot 3018 on the estimate is useful
+	// every record pays μ = 0.2367, once, whatever the number of releases
+	// after 10000 records: 112 steps, excess risk 2e-04 by sampling, 9e-05 by privacy
+	// after 100000 records: 1170 steps, excess risk 2e-05 by sampling, 2e-06 by privacy
+	// after 1000000 records: 11759 steps, excess risk 2e-06 by sampling, 9e-08 by privacy
+}
+
+// The same of the published method, which is told what curvature the features have.
+func ExampleNewAMB() {
+	e, err := sgd.NewAMB(sgd.Config{
 		Columns:   []string{"age", "income", "spending"},
 		Target:    "spending",
 		ClipX:     4,   // features are shortened to norm 4
@@ -41,85 +101,38 @@ func ExampleNew() {
 
 // A stream of y = 2u − v + 1 with noise, and the estimate after 400 releases.
 func ExampleAMB() {
-	e, err := sgd.New(sgd.Config{
-		Method: "amb", Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 4, Curvature: 1.5, Radius: 10,
+	e, err := sgd.NewAMB(sgd.Config{
+		Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 4, Curvature: 1.5, Radius: 10,
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	source, noise := rand.New(rand.NewPCG(1, 2)), dptest.Seeded(3)
+	run, source := dp.NewRun(), rand.New(rand.NewPCG(1, 2))
 	var last *dp.Release
 	for step := uint64(1); step <= 401; step++ {
-		for slot, end := e.Range(step); slot < end; slot++ {
+		first, end := e.Range(step)
+		for slot := first; slot < end; slot++ {
 			u, v := source.NormFloat64(), source.NormFloat64()
 			e.Add(slot, []float64{u, v, 2*u - v + 1 + source.NormFloat64()/2})
 		}
-		if last, err = e.Close(noise); err != nil {
+		if last, err = e.Close(run.Step(end - first)); err != nil {
 			fmt.Println(err)
 			return
-		}
-	}
-	for _, v := range last.Values[:4] {
-		fmt.Printf("%s %.2f\n", v.Name, v.Data)
-	}
-	// Output:
-	// theta [2.00 -1.01 1.00]
-	// theta_average [2.00 -0.99 1.00]
-	// interval_low [2.00 -1.00 0.99]
-	// interval_high [2.01 -0.99 1.00]
-}
-
-// A stream of y = 2u − v + 1 with noise, u twenty times as large as v, of which
-// nothing is known but a bound of the features' norm.
-func ExampleNewton() {
-	e, err := sgd.NewNewton(sgd.Config{
-		Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 500,
-	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	const records = 200_000
-	p, o := e.Plan(), e.Expect(records)
-	useful := p.Course(sgd.UsefulSteps)
-	fmt.Printf("two searches of %d slots; from slot %d on the estimate is useful\n", p.Search, useful.Slots)
-	fmt.Printf("after %d records: %d steps, expected excess risk %.0e\n", records, o.Iteration, o.Sampling+o.Privacy)
-
-	source, noise := rand.New(rand.NewPCG(1, 2)), dptest.Seeded(3)
-	var last *dp.Release
-	for step := uint64(1); ; step++ {
-		slot, end := e.Range(step)
-		if end > records {
-			break
-		}
-		for ; slot < end; slot++ {
-			u, v := 20*source.NormFloat64(), source.NormFloat64()
-			e.Add(slot, []float64{u, v, 2*u - v + 1 + source.NormFloat64()/2})
-		}
-		r, err := e.Close(noise)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		if r != nil {
-			last = r
 		}
 	}
 	for _, v := range last.Values[:2] {
-		fmt.Printf("%s %.3f\n", v.Name, v.Data)
+		fmt.Printf("%s %.0f\n", v.Name, v.Data)
 	}
 	// Output:
-	// two searches of 156 slots; from slot 2862 on the estimate is useful
-	// after 200000 records: 2349 steps, expected excess risk 1e-05
-	// theta [1.993 -0.984 1.016]
-	// theta_average [2.000 -1.000 0.998]
+	// theta [2 -1 1]
+	// theta_average [2 -1 1]
 }
 
-// A table of 2000 records, fitted at once from nothing but their bounds.
+// A table of 20 000 records, fitted at once from nothing but their bounds.
 func ExampleRefit() {
 	source := rand.New(rand.NewPCG(4, 5))
-	rows := make([][]float64, 2000)
+	rows := make([][]float64, 20_000)
 	for i := range rows {
 		u, v := source.NormFloat64(), source.NormFloat64()
 		rows[i] = []float64{u, v, 2*u - v + source.NormFloat64()/2}
@@ -129,12 +142,13 @@ func ExampleRefit() {
 		fmt.Println(err)
 		return
 	}
-	theta, path, err := sgd.Refit(s, 10, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, dptest.Seeded(6))
+	noise := dp.NewRun().Step(uint64(len(rows)))
+	theta, path, err := sgd.Refit(s, 10, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, noise)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%d steps, coefficients %.2f\n", len(path.Iterates), theta)
+	fmt.Printf("%d steps, coefficients %.1f\n", len(path.Iterates), theta)
 	// Output:
-	// 200 steps, coefficients [2.02 -1.02]
+	// 200 steps, coefficients [2.0 -1.0]
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/estimatortest"
 )
 
 // TestGolden pins every bit of plans, releases and states, on every architecture
@@ -35,7 +36,7 @@ func TestGolden(t *testing.T) {
 		c := all[name]
 		c.Defaults()
 		p := params(dp.Adjacency(1 + i%2))
-		plan, factor, err := resolve(&c, p, nil)
+		plan, factor, err := resolveAMB(&c, p, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +48,7 @@ func TestGolden(t *testing.T) {
 				plan.Student[n] = 2 + 4/float64(n)
 			}
 		}
-		e, err := build(c, p, *plan, factor)
+		e, err := buildAMB(c, p, *plan, factor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestGolden(t *testing.T) {
 				}
 			}
 		}
-		h.Write(mustState(t, e))
+		h.Write(estimatortest.State(t, e))
 	}
 	const want = "732d26e18c48a4a3c688067ca91ba026"
 	if got := hex.EncodeToString(h.Sum(nil)[:16]); got != want {
@@ -81,10 +82,10 @@ func TestGolden(t *testing.T) {
 // TestNewtonGolden pins every bit of releases and states of Newton, as TestGolden.
 func TestNewtonGolden(t *testing.T) {
 	t.Parallel()
-	h := sha256.New()
-	logs := newtonLogs()
-	for i, name := range slices.Sorted(maps.Keys(logs)) {
+	states := sha256.New()
+	for i, name := range slices.Sorted(maps.Keys(newtonLogs(false))) {
 		intercept := i%2 == 0
+		log := newtonLogs(intercept)[name]
 		c := Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Radius: 50}
 		c.Defaults()
 		p := dp.Params{Mu: newtonMu, Adjacency: dp.Adjacency(1 + i%2)}
@@ -105,9 +106,9 @@ func TestNewtonGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		noise := keyed(t, byte(i))
+		noise, h := keyed(t, byte(i)), sha256.New()
 		for e.slots < 11000 {
-			r := e.feed(t, logs[name], noise(e.step+1))
+			r := e.feed(t, log, noise(e.step+1))
 			if r == nil {
 				continue
 			}
@@ -120,10 +121,23 @@ func TestNewtonGolden(t *testing.T) {
 				}
 			}
 		}
-		h.Write(newtonState(t, e))
+		if got := hex.EncodeToString(h.Sum(nil)[:8]); got != newtonGolden[name] {
+			t.Errorf("intercept %t, %q: %q,", intercept, name, got)
+		}
+		states.Write(estimatortest.State(t, e))
 	}
-	const want = "c81622827f305b8f3837dd1926f5045d"
-	if got := hex.EncodeToString(h.Sum(nil)[:16]); got != want {
-		t.Errorf("the hash is %s, want %s", got, want)
+	if got := hex.EncodeToString(states.Sum(nil)[:16]); got != newtonGolden["states"] {
+		t.Errorf("\"states\": %q,", got)
 	}
+}
+
+// newtonGolden are the first bytes of hashes of releases by log, and of all states.
+var newtonGolden = map[string]string{
+	"drift":               "556c15e412caef4d",
+	"few records":         "7b197ab52f7e10ae",
+	"hard restart":        "c21ff225d0293301",
+	"none":                "650607d7baffb2ed",
+	"one target for most": "9bb31d3c1ef7d40e",
+	"records later":       "7c9fe222897743f4",
+	"states":              "337b211ac260343b6698b83826e4779b",
 }

@@ -16,15 +16,15 @@ import (
 
 // recalibrated returns an estimator behind its bootstrap whose noise is what alter
 // makes of the plan, which goes on claiming its μ.
-func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*Plan)) *AMB {
+func recalibrated(t *testing.T, c Config, p dp.Params, alter func(*AMBPlan)) *AMB {
 	t.Helper()
 	c.Defaults()
-	plan, factor, err := resolve(&c, p, nil)
+	plan, factor, err := resolveAMB(&c, p, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	alter(plan)
-	e, err := build(c, p, *plan, factor)
+	e, err := buildAMB(c, p, *plan, factor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,16 @@ func TestMutantCalibrations(t *testing.T) {
 		name      string
 		search    bool // shows in the bootstrap
 		adjacency dp.Adjacency
-		alter     func(*Plan)
+		alter     func(*AMBPlan)
 		factor    float64 // by which the pair is farther apart than μ
 	}{
-		{"none", false, dp.Replace, func(*Plan) {}, 1},
-		{"none, search", true, dp.Replace, func(*Plan) {}, 1},
-		{"sensitivity without its factor 2", false, dp.Replace, func(p *Plan) { p.GradientNoise /= 2 }, math.Sqrt(4*0.95 + 0.05)},
-		{"column norm left out", false, dp.Replace, func(p *Plan) { p.GradientNoise /= norm }, math.Sqrt(norm*norm*0.95 + 0.05)},
-		{"count not paid for", false, dp.Replace, func(p *Plan) { p.GradientNoise *= math.Sqrt(0.95) }, math.Sqrt(1.05)},
-		{"count as if it were the whole budget", false, dp.Replace, func(p *Plan) { p.CountNoise *= math.Sqrt(0.05) }, math.Sqrt(0.95 + 1)},
-		{"questions of a search not added up", true, dp.Replace, func(p *Plan) { p.SearchNoise /= math.Sqrt(6) }, math.Sqrt(6)},
+		{"none", false, dp.Replace, func(*AMBPlan) {}, 1},
+		{"none, search", true, dp.Replace, func(*AMBPlan) {}, 1},
+		{"sensitivity without its factor 2", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= 2 }, math.Sqrt(4*0.95 + 0.05)},
+		{"column norm left out", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise /= norm }, math.Sqrt(norm*norm*0.95 + 0.05)},
+		{"count not paid for", false, dp.Replace, func(p *AMBPlan) { p.GradientNoise *= math.Sqrt(0.95) }, math.Sqrt(1.05)},
+		{"count as if it were the whole budget", false, dp.Replace, func(p *AMBPlan) { p.CountNoise *= math.Sqrt(0.05) }, math.Sqrt(0.95 + 1)},
+		{"questions of a search not added up", true, dp.Replace, func(p *AMBPlan) { p.SearchNoise /= math.Sqrt(6) }, math.Sqrt(6)},
 	} {
 		e := recalibrated(t, c, params(m.adjacency), m.alter)
 		x := audit.Stream{{{3, 1e-9, 0}}}
@@ -184,7 +184,7 @@ func TestMutantRing(t *testing.T) {
 	for _, kappa := range []float64{1e-12, 1} {
 		c := variants()["track"]
 		c.Bands, c.Kappa, c.Intercept = 16, kappa, new(bool)
-		e := recalibrated(t, c, params(dp.Replace), func(*Plan) {})
+		e := recalibrated(t, c, params(dp.Replace), func(*AMBPlan) {})
 		e.shaper = &scaledRing{bands: e.plan.Factorization.Bands, used: &e.used}
 		// Behind the bootstrap, by hand: the mutant has no state.
 		closeStep(t, e, records(3, 100), dptest.Zero())

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"streamdp/dp"
+	"streamdp/internal/calibration"
 	"streamdp/internal/newton"
 	"streamdp/matfact"
 )
@@ -25,22 +26,32 @@ import (
 // shortened, target and all. The estimate is a Newton step from the mean iterate of the
 // last two or three epochs,
 //
-//	θ̂ = Σbw/Σb + W²·ΣW_t⁻¹u_t/Σb
+//	θ̂ = Σbw/Σb + WVFVᵀW·ΣW_t⁻¹u_t/Σb
 //
+// where V are the eigenvectors of W and the diagonal matrix F weighs what such a step
+// misses against its noise (F = I in the first epoch),
 // with intervals from the scatter of such estimates over parts of those epochs. Two
 // steps at the start search for the size of the features and of the gradients, each in
 // records of its own. They come again, W forgotten, where ζ jumps: a hard restart.
 // Where means of w + Wu/b wander, the estimate begins anew: a drift restart.
 //
+// With an intercept a row is s = (x − m, R/2) in place of x, where R is the norm to which
+// features are shortened in the matrix, and a null record is what is no row of numbers,
+// not x = 0. A record's features are shortened to their bound, its target is not. The
+// centre m is 0 at first and follows, as R does, from the matrix of each epoch; what was
+// learned is told for the new rows. A third search, before that for the gradients, finds
+// the median of y − ⟨s, w⟩.
+//
 // Privacy: all releases together, however many, are μ-Gaussian private for one record
 // nulled (zero-out) or replaced in its slot. A record is in one search, which may take
 // all of μ, or in one step, and in one epoch's histogram of norms and Gram matrix:
 // 0.81μ² for gradient and c, which is free (clipgrad.CountWeight), 0.04μ² for n, 0.03μ²
-// and 0.12μ². C shapes the noise of u/ζ, which has the same sensitivity whatever W and
+// and 0.12μ². Rows of the matrix have a squared norm of R², with an intercept 1.25R². C
+// shapes the noise of u/ζ, which has the same sensitivity whatever W and
 // ζ are: functions of earlier releases, and so is the number of a step's slots.
 //
 // Cost: O(d²) time a record, without allocation, and O(d³) at an epoch's end; memory
-// 4d² + 250d numbers.
+// 4d² + 250d numbers, with an intercept 1026 more.
 // Source: docs/theory/sgd.md.
 //
 // A Newton is not safe for concurrent use.
@@ -65,18 +76,23 @@ type Newton struct {
 	used      float64 // clip norm of the last gradient step
 	restarts  uint64  // hard ones
 	drifts    uint64  // drift restarts
-	hasty     bool    // since a hard restart no epoch of number 3 or more has ended
+	unsettled bool    // since a hard restart no epoch of number 3 or more has ended
 	seen      presence
-	sure      bool   // the searches saw records
+	believed  bool   // the searches saw records
 	repeats   uint64 // pairs of searches that repeated one which saw none
 	tries     uint64 // of these, the last ones in a row
 	shaper    matfact.Shaper
 	run
 
+	// asPublished leaves out what was added to the algorithm's first description, so that
+	// tests can compare with it: modes and gains.
+	asPublished bool
+
 	// The open step; no part of the state.
 	added     uint64 // records
 	nulls     int64
 	search    histogram
+	residuals histogram // of the search for the median
 	gradients gradients
 	norms     newton.Histogram
 	edge      uint64 // slot with which a block of the Gram matrix ends
@@ -95,19 +111,22 @@ type Newton struct {
 type phase uint64
 
 const (
-	searchNorm phase = iota
+	searchNorm   phase = iota
+	searchMedian       // with an intercept
 	searchScale
 	descent
 )
 
 // run is what the state holds of the time since the last hard restart.
 type run struct {
-	constant float64 // feature; 0: there is none, or none yet
-	squared  float64 // R²: squared norm to which rows are shortened in the Gram matrix
-	zeta     float64 // of the next gradient step
-	signal   float64 // τ: Σh over the part of rows that are not null
-	epoch    int     // k
-	done     uint64  // steps of the open epoch
+	centre   []float64 // m
+	constant float64   // C; 0: there is none, or none yet
+	squared  float64   // R²: squared norm to which rows are shortened in the Gram matrix
+	mode     bool      // the median that was found is a mode; true in the next search only
+	zeta     float64   // of the next gradient step
+	signal   float64   // τ: Σh over the part of rows that are not null
+	epoch    int       // k
+	done     uint64    // steps of the open epoch
 	white    *newton.Whitening
 	jump     jump
 	before   float64 // median clip norm of the epoch before; 0: none
@@ -124,10 +143,10 @@ type run struct {
 	hist newton.Histogram
 }
 
-// NewNewton returns the estimator that cfg describes, built for the guarantee p. All
-// faults are reported at once.
+// NewNewton returns the estimator that cfg describes, with the guarantee p. It reports all
+// faults at once.
 func NewNewton(cfg Config, p dp.Params) (*Newton, error) {
-	cfg.Defaults()
+	cfg.ofMethod("newton")
 	plan, factor, err := resolveNewton(&cfg, p)
 	if err != nil {
 		return nil, err
@@ -135,9 +154,9 @@ func NewNewton(cfg Config, p dp.Params) (*Newton, error) {
 	return buildNewton(cfg, p, plan.clone(), factor)
 }
 
-// AdoptNewton is NewNewton with the plan of an epoch that has begun; see [Adopt].
+// AdoptNewton is NewNewton with the plan of an epoch that has begun; see [AdoptAMB].
 func AdoptNewton(cfg Config, p dp.Params, plan NewtonPlan) (*Newton, error) {
-	cfg.Defaults()
+	cfg.ofMethod("newton")
 	if cfg.Start == nil {
 		cfg.Start = plan.Start
 	}
@@ -145,9 +164,9 @@ func AdoptNewton(cfg Config, p dp.Params, plan NewtonPlan) (*Newton, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan.adjacency, plan.bits, plan.dim = own.adjacency, own.bits, own.dim
+	plan.adjacency, plan.bits, plan.dim, plan.intercept = own.adjacency, own.bits, own.dim, own.intercept
 	if plan.Factorization == nil || !alike(reflect.ValueOf(plan), reflect.ValueOf(*own)) {
-		return nil, errPlan
+		return nil, calibration.ErrForeign
 	}
 	return buildNewton(cfg, p, plan.clone(), factor)
 }
@@ -160,9 +179,9 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 	}
 	e := &Newton{
 		cfg: cfg, params: p, plan: plan, factor: factor,
-		horizon:   cfg.LastStep(),
+		horizon:   calibration.LastStep(cfg.LastStep(), d, factor),
 		rows:      newRows(&cfg),
-		reach:     limits.Noise + 14*plan.GradientNoise + 4,
+		reach:     calibration.Reach(limits, plan.GradientNoise),
 		w:         make([]float64, d),
 		shaper:    factor.NewShaper(d),
 		search:    normLadder.histogram(),
@@ -178,10 +197,10 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 		whole:     make([]float64, d),
 	}
 	e.gradients.near = plan.Near
-	e.seen = full(float64(plan.batch(0)))
-	if e.horizon == 0 {
-		e.horizon = endless / uint64(d)
+	if plan.intercept {
+		e.residuals = make(histogram, medianRungs*medianParts+2)
 	}
+	e.seen = full(float64(plan.batch(0)))
 	for j, v := range plan.Start {
 		e.w[j] = float64(v * e.unit(j))
 	}
@@ -191,18 +210,7 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 	return e, err
 }
 
-// unit returns what coordinate j of an iterate is for a coefficient of 1.
-func (e *Newton) unit(j int) float64 {
-	if *e.cfg.Intercept && j == len(e.w)-1 {
-		if e.constant == 0 {
-			return 1
-		}
-		return 1 / e.constant
-	}
-	return e.cfg.ClipX
-}
-
-// Plan returns what the configuration resolved to.
+// Plan returns the public numbers that the configuration resolved to.
 func (e *Newton) Plan() NewtonPlan { return e.plan.clone() }
 
 // Columns returns the length of a row.
@@ -211,8 +219,8 @@ func (e *Newton) Columns() int { return e.rows.columns }
 // Cost returns what one record pays for all releases of an epoch.
 func (e *Newton) Cost() dp.Cost { return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu} }
 
-// Range returns the slots of step t, [first, end), for the open step and the last one:
-// those of later ones depend on releases.
+// Range returns the slots of step t, [first, end), for the open step and the last closed one.
+// The slots of later steps depend on releases.
 func (e *Newton) Range(t uint64) (first, end uint64) {
 	switch t {
 	case e.step:
@@ -223,8 +231,8 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 	panic(fmt.Sprintf("sgd: slots of step %d are asked for, and step %d is open", t, e.step+1))
 }
 
-// Longest returns the largest number of slots that the first t steps may have,
-// math.MaxUint64 where that is beyond 64 bits.
+// Longest returns the largest number of slots that the first t steps can have together,
+// math.MaxUint64 if that is beyond 64 bits.
 func (e *Newton) Longest(t uint64) uint64 {
 	most := searchMost * e.plan.Search
 	for _, b := range e.plan.Batch {
@@ -247,23 +255,11 @@ func (e *Newton) size() uint64 {
 	return e.plan.Search
 }
 
-// Opened returns what earlier releases made of the open step: the quantile that it
-// searches, 0 if it is a gradient step, its slots, and R², the squared norm, in units
-// of the bound, to which rows are shortened in the open epoch's matrix.
-func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
-	switch e.phase {
-	case searchNorm:
-		quantile = normQuantile
-	case searchScale:
-		quantile = scaleQuantile
-	}
-	return quantile, e.size(), e.squared
-}
-
 // open starts the step after the last closed one.
 func (e *Newton) open() {
 	e.added, e.nulls, e.held = 0, 0, 0
 	clear(e.search)
+	clear(e.residuals)
 	clear(e.norms[:])
 	if e.phase == descent {
 		e.gradients.open(e.zeta)
@@ -271,14 +267,13 @@ func (e *Newton) open() {
 	}
 }
 
-// Add adds a record to the open step. row is in scaled units, of length Columns, and
-// is neither changed nor kept; one of another length, nil above all, one that holds no
-// numbers, and one whose features are all 0 where there is no constant, are null
-// records.
+// Add adds a record to the open step. row is in scaled units; Add neither changes nor keeps it.
+// Null records are: a row whose length is not Columns, in particular nil; a row with a number
+// that is not finite; and, without an intercept, a row whose features are all 0.
 func (e *Newton) Add(slot uint64, row []float64) {
 	e.added++
 	if e.phase == descent && slot >= e.edge {
-		// Blocks of the Gram matrix end at public positions.
+		// The positions at which a block of the Gram matrix ends are public.
 		e.flush()
 		e.gram.EndBlock()
 		block := uint64(e.gram.Block())
@@ -286,13 +281,23 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	}
 	d := len(e.w)
 	x := e.x[e.held*d:][:d]
-	y, square, ok := e.rows.read(x, row, e.constant)
+	y, square, ok := e.rows.read(x, row)
+	if ok && e.rows.intercept && e.phase != searchNorm {
+		square = e.centred(x)
+	}
 	switch {
 	case !ok:
 		e.nulls++
 	case e.phase == searchNorm:
 		e.search[normLadder.index(square)]++
+	case e.phase == searchMedian:
+		if r := y - dot(e.w, x); r-r == 0 {
+			e.residuals[medianBin(r)]++
+		} else {
+			e.nulls++
+		}
 	case e.phase == searchScale:
+		square += float64(e.constant * e.constant)
 		if u := float64(math.Abs(y-dot(e.w, x)) * math.Sqrt(square)); u-u == 0 {
 			e.search[scaleLadder.index(u)]++
 		} else {
@@ -306,7 +311,7 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	}
 }
 
-// flush takes the held rows into the open step.
+// flush adds the held rows to the open step.
 func (e *Newton) flush() {
 	d, g := len(e.w), &e.gradients
 	clear(e.x[e.held*d:])
@@ -319,14 +324,20 @@ func (e *Newton) flush() {
 			continue
 		}
 		g.lattice.Accumulate(g.sum, z, g.scale(r, dot(z, z)))
+		if square := e.squares[i]; e.rows.intercept && square > e.squared {
+			shrink := math.Sqrt(e.squared / square)
+			for j, v := range x[:d-1] {
+				x[j] = float64(v * shrink)
+			}
+		}
 		e.gram.Add(x)
 		e.norms[newton.Bin(e.squares[i])]++
 	}
 	e.held = 0
 }
 
-// Close ends the open step and returns its release, nil after a search. It returns
-// dp.ErrExhausted, and changes nothing, after the horizon.
+// Close ends the open step and returns its release, nil after a search. After the horizon it
+// returns dp.ErrExhausted and changes nothing.
 func (e *Newton) Close(n dp.Noise) (*dp.Release, error) {
 	if e.step >= e.horizon {
 		return nil, dp.ErrExhausted
@@ -353,346 +364,4 @@ func (e *Newton) Close(n dp.Noise) (*dp.Release, error) {
 	}
 	e.open()
 	return r, nil
-}
-
-func allFinite(r *dp.Release) bool {
-	for _, v := range r.Values {
-		if !finite(v.Data) || !finite(v.SE) {
-			return false
-		}
-	}
-	return true
-}
-
-// The ladders of the two searches: of ‖x‖² and of |r|‖x‖.
-var (
-	normLadder  = ladder{1, 32}
-	scaleLadder = ladder{0x1p16, 32}
-)
-
-// Parts of the records at which the searches stop.
-const (
-	normQuantile  = 0.75
-	scaleQuantile = 0.6
-)
-
-// A search is believed if the counts that it was told are far from the threshold: with
-// null records alone the sum of squares of six such distances, in deviations of the
-// noise, is beyond farEnough once in 2·10⁶ searches. Else it is repeated as soon as
-// records are evident, in as many slots as their share asks for, up to searchMost times
-// as many; what has been found triesMost times is believed.
-const (
-	farEnough  = 40
-	searchMost = 16
-	triesMost  = 7
-)
-
-// find ends a search.
-func (e *Newton) find(n dp.Noise) {
-	p := &e.plan
-	*e.search.nulls() = e.nulls
-	row := n.Row("newton/boot", e.search)
-	ask := func(l ladder, null int64, quantile float64) (found float64, sure bool) {
-		rung, far := l.locate(e.search, counting{p.Unit, null, p.SearchNoise}, quantile*float64(e.size()), row)
-		if sure = far >= farEnough; !sure && e.tries < triesMost {
-			return 1, false
-		}
-		return l.rung(rung), sure
-	}
-	if e.phase == searchNorm {
-		e.squared, e.sure = ask(normLadder, p.NullNorm, normQuantile)
-		if last := len(e.w) - 1; *e.cfg.Intercept {
-			e.constant = constantFor(e.squared)
-			e.w[last] /= e.constant
-		}
-		e.phase = searchScale
-		return
-	}
-	scale, sure := ask(scaleLadder, p.NullScale, scaleQuantile)
-	if e.sure = e.sure && sure; e.sure {
-		e.tries = 0
-	} else {
-		e.seen = presence{}
-	}
-	norm := math.Sqrt(2 * e.squared)
-	e.zeta = scale / norm
-	e.white = newton.Uniform(len(e.w), norm)
-	e.signal = 0.5
-	e.phase = descent
-	e.begin()
-}
-
-// constantFor returns the constant feature for features of a squared norm: half as large
-// as they are. A larger one hides them in the Gram matrix, a smaller one is learned late.
-func constantFor(squared float64) float64 { return math.Sqrt(squared) / 2 }
-
-// begin begins an epoch.
-func (e *Newton) begin() {
-	e.done = 0
-	e.gram, _ = e.plan.gram(e.squared) // as the plan has tried
-	clear(e.hist[:])
-	e.jump = jump{factor: e.plan.jump(e.epoch)}
-	e.wander.begin()
-	e.blocks.begin()
-}
-
-// What decides how ζ follows the gradients' norms.
-const (
-	countedPart  = 0.27 // of ζ, below which a record counts
-	countedShare = 0.53 // of the records, that ζ makes count
-	gain         = 0.7
-	few          = 0.4 // of the slots hold records: fewer make slower steps
-	zetaLeast    = 0x1p-40
-	zetaMost     = 0x1p32
-)
-
-// descend ends a gradient step of b slots.
-func (e *Newton) descend(n dp.Noise, b float64) error {
-	p := &e.plan
-	e.flush()
-	e.used = e.zeta
-	unit := float64(p.Unit)
-	counts := []int64{e.gradients.inside * p.Unit, e.nulls * p.Unit}
-	row := n.Row("newton/count", counts)
-	counted := float64(counts[0]+dp.RoundAt(row, 0, p.CountNoise)) / unit
-	nulls := float64(counts[1]+dp.RoundAt(row, 1, p.NullNoise)) / unit
-
-	sum := e.gradients.integers()
-	row = n.Row("newton/grad", sum)
-	r := e.shaper.Predict(e.predict)
-	dp.RoundRow(e.noise, row, []float64{p.GradientNoise}, e.predict, r)
-	e.shaper.Push(e.noise)
-	u := e.total
-	for j, k := range sum {
-		u[j] = float64(float64(k+e.noise[j]) * (e.zeta / p.One))
-	}
-
-	e.iteration++
-	there := e.seen.sees(b, b-nulls, p.NullNoise/unit)
-	switch {
-	case there && !e.sure && e.tries < triesMost:
-		e.tries++
-		e.repeats++
-		e.forget()
-		return nil
-	case !there:
-		e.gram.Drop()
-		return nil
-	}
-	e.sure, e.tries = true, 0
-	rate, gain, share := p.rate(e.epoch), float64(gain), e.seen.share()
-	if share >= few {
-		nulls = newton.Clip(nulls, 0, b)
-	} else {
-		// Few records are hardly heard in the noise: smaller steps listen longer.
-		// The clip's bias would be more than they say.
-		rate *= float64(share / few * (share / few))
-		gain *= share / few
-	}
-
-	// In the features' space: W⁻¹u for the blocks, y = w + Wu/b.
-	e.white.Unapply(e.whole, u)
-	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
-	e.white.Apply(e.mean, u)
-	for j, v := range e.mean {
-		v /= b
-		e.mean[j] = e.w[j] + v
-		e.w[j] += float64(rate * v)
-	}
-	e.project(e.w)
-
-	part := newton.Clip((counted+float64(countedShare*nulls))/b, 0, 1)
-	e.zeta = newton.Clip(float64(e.zeta*newton.Exp(float64(-gain*(part-countedShare)))), zetaLeast, zetaMost)
-
-	e.done++
-	e.gram.Seal()
-	for j, c := range e.norms {
-		e.hist[j] += c
-	}
-	drifted := e.wander.sees(e.mean, e.white)
-	// Before an epoch knows its clip norms, only what can't be chance is a jump.
-	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
-	switch jumped := e.jump.sees(e.zeta) || early; {
-	case !finite(e.w) || e.zeta == zetaMost || jumped && e.hasty:
-		e.abandon()
-		return nil
-	case jumped:
-		recent := e.recent(false)
-		if len(recent) == 0 && e.epoch > 0 {
-			recent = e.recent(true)
-		}
-		if len(recent) > 0 {
-			recent.estimate(e.w, e.white)
-			e.project(e.w)
-		}
-		e.restart()
-		return nil
-	case drifted != nil:
-		copy(e.w, drifted)
-		e.project(e.w)
-		e.wander.reset()
-		e.blocks.reset()
-		e.drifts++
-	}
-	if e.done == p.steps(e.epoch) {
-		return e.end(n)
-	}
-	return nil
-}
-
-// project shortens w to the radius, where there is one.
-func (e *Newton) project(w []float64) {
-	if e.plan.Radius > 0 {
-		shorten(w, e.plan.Radius*e.cfg.ClipX)
-	}
-}
-
-// restart forgets everything but the iterate and the noise: a hard restart.
-func (e *Newton) restart() {
-	e.restarts++
-	e.hasty = true
-	e.forget()
-}
-
-// abandon is a hard restart from 0.
-func (e *Newton) abandon() {
-	clear(e.w)
-	e.restart()
-}
-
-// forget begins with the searches.
-func (e *Newton) forget() {
-	d := len(e.w)
-	if e.constant > 0 {
-		e.w[d-1] = float64(e.w[d-1] * e.constant)
-	}
-	e.phase = searchNorm
-	e.run = run{
-		wander: newWander(d),
-		blocks: blocks{dim: d},
-		matrix: make([]float64, d*(d+1)/2),
-	}
-}
-
-// end ends an epoch with its releases.
-func (e *Newton) end(n dp.Noise) error {
-	p, d := &e.plan, float64(len(e.w))
-	slots := float64(p.steps(e.epoch) * p.batch(e.epoch))
-	norms := e.hist.Release(n, "newton/hist", p.HistogramNoise, e.params.Bits())
-	upper, err := e.gram.Release(n, "newton/gram")
-	if err != nil {
-		return err
-	}
-	e.before = 0
-	if len(e.jump.recent) >= recentLeast {
-		e.before = median(e.jump.recent)
-	}
-	// Without a record there is nothing to learn, and the smallest R² would have
-	// the largest weight.
-	if !norms.Empty() {
-		root := slots / e.gram.SD
-		weight := float64(root * root)
-		for i, v := range upper {
-			e.matrix[i] += float64(weight * (v / slots))
-		}
-		e.weight += weight
-		missed := norms.Missed(e.squared)
-		e.missed += float64(weight * (missed / slots))
-
-		valid := norms.Valid(slots)
-		trace := norms.Trace(e.squared, valid, missed) / slots
-		ridge := min(float64(1.35*math.Sqrt(d/e.weight))+float64(0.25*e.missed)/e.weight, trace)
-		scaled := make([]float64, len(e.matrix))
-		for i, v := range e.matrix {
-			scaled[i] = v / e.weight
-		}
-		e.white = newton.Whiten(scaled, len(e.w), ridge, trace)
-		signal := max(e.white.Signal()*slots/valid, 0.05)
-		e.zeta = newton.Clip(float64(e.zeta*math.Sqrt(signal/e.signal)), zetaLeast, zetaMost)
-		e.before = float64(e.before * math.Sqrt(signal/e.signal))
-		e.signal = signal
-		if share := e.seen.share(); share < few {
-			// The histogram does not know how few there are, and rows would be
-			// shortened until they are lost in the matrix.
-			valid = min(valid, float64(slots*share))
-		}
-		e.squared, _ = norms.Radius(valid, p.RadiusNoise, 0.5)
-	}
-	if e.epoch >= 3 {
-		e.hasty = false
-	}
-	e.epoch++
-	e.begin()
-	return nil
-}
-
-// sinceRestart returns the steps since the last hard restart, those of this epoch and
-// of all before it.
-func (e *Newton) sinceRestart() uint64 {
-	steps := e.done
-	for k := range e.epoch {
-		steps += e.plan.steps(k)
-	}
-	return steps
-}
-
-// recent returns the stretches that the estimate rests on, those of the open epoch
-// only if open says so.
-func (e *Newton) recent(open bool) stretches {
-	most := 2
-	if e.epoch >= 5 {
-		most = 3
-	}
-	return e.blocks.newest(most, open)
-}
-
-// release assembles what is published.
-func (e *Newton) release(rows uint64) *dp.Release {
-	d := len(e.w)
-	recent := e.recent(true)
-	if len(recent) > 0 {
-		recent.estimate(e.mean, e.white)
-	} else {
-		copy(e.mean, e.w)
-	}
-	shape := []int{d}
-	average := dp.Value{Name: "theta_average", Shape: shape, Data: e.coefficients(e.mean)}
-	var low, high []float64
-	if *e.cfg.Intervals && len(recent) > 0 && e.sinceRestart() >= UsefulSteps {
-		if parts := recent.errors(e.total, e.mean, e.white); parts > 0 {
-			average.SE = e.coefficients(e.total)
-			for j, v := range average.Data {
-				half := float64(e.plan.Student[parts] * average.SE[j])
-				low, high = append(low, v-half), append(high, v+half)
-			}
-		}
-	}
-	values := []dp.Value{{Name: "theta", Shape: shape, Data: e.coefficients(e.w)}, average}
-	if low != nil {
-		values = append(values, dp.Value{Name: "interval_low", Shape: shape, Data: low},
-			dp.Value{Name: "interval_high", Shape: shape, Data: high})
-	}
-	for _, v := range []struct {
-		name  string
-		value float64
-	}{
-		{"zeta", e.used}, {"whitening", float64(e.epoch)}, {"restarts", float64(e.restarts)}, {"drift_restarts", float64(e.drifts)},
-		{"iteration", float64(e.iteration)}, {"slots", float64(e.slots)},
-	} {
-		values = append(values, dp.Value{Name: v.name, Shape: []int{1}, Data: []float64{v.value}})
-	}
-	if e.cfg.scaled() {
-		original := e.cfg.original(average.Data)
-		values = append(values, dp.Value{Name: "theta_average_original", Shape: []int{len(original)}, Data: original})
-	}
-	return &dp.Release{Step: e.step, Rows: rows, Values: values}
-}
-
-// coefficients returns an iterate as coefficients of the features and of the constant 1.
-func (e *Newton) coefficients(w []float64) []float64 {
-	theta := make([]float64, len(w))
-	for j, v := range w {
-		theta[j] = v / e.unit(j)
-	}
-	return theta
 }

@@ -1,8 +1,11 @@
 package sgd
 
 import (
+	"errors"
 	"math"
+	"math/big"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -52,7 +55,7 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 	}
 	return audit.Online{
 		Mechanism: m, Closed: e.step, Mu: e.plan.Mu, Adjacency: e.params.Adjacency, Bits: e.params.Bits(), Features: len(e.w),
-		C: c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise,
+		C: c, Gradient: e.plan.GradientNoise, Count: e.plan.CountNoise, Locate: e.plan.LocateNoise,
 		Course: func() (float64, uint64, float64) {
 			quantile, slots, squared := e.Opened()
 			if m, ok := m.(*mutant); ok && m.old > 0 {
@@ -60,6 +63,7 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 			}
 			return quantile, slots, squared
 		},
+		Released: e.AppendReleased,
 	}.Subject()
 }
 
@@ -67,11 +71,11 @@ func newtonSubject(t testing.TB, e *Newton, m audit.Mechanism) *audit.Subject {
 const newtonMu = 4
 
 // eventful is a log of records of two features and a target which a Newton with
-// newtonMu takes through three epochs, a hard restart in the fourth, two searches and
-// two more epochs, in this many steps.
-const eventfulSteps = 84
+// newtonMu takes through three epochs, a hard restart in the fourth, its searches and
+// two more epochs, in this many steps. With an intercept all of it is far from 0.
+const eventfulSteps = 86
 
-func eventful() [][]float64 {
+func eventful(intercept bool) [][]float64 {
 	l := newLinear(3, 2, 0.3)
 	log := make([][]float64, 12000)
 	for i := range log {
@@ -80,6 +84,11 @@ func eventful() [][]float64 {
 		}
 		x := make([]float64, 3)
 		x[2] = l.draw(x[:2])
+		if intercept {
+			x[0] += 6
+			x[1] -= 3
+			x[2] += 5
+		}
 		if i > 2800 {
 			x[2] *= 60
 		}
@@ -88,18 +97,20 @@ func eventful() [][]float64 {
 	return log
 }
 
-func eventfulNewton(t testing.TB, adjacency dp.Adjacency) *Newton {
+func eventfulNewton(t testing.TB, adjacency dp.Adjacency, intercept bool) *Newton {
 	t.Helper()
-	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: new(bool)}, dp.Params{Mu: newtonMu, Adjacency: adjacency})
+	return mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept}, dp.Params{Mu: newtonMu, Adjacency: adjacency})
 }
 
 // place is where a record of the eventful log stands, by the course of a run.
 type place struct {
-	name string
-	slot uint64
-	zeta float64   // clip norm of its step
-	w    []float64 // iterate at its step
-	e    newton.Whitening
+	name     string
+	slot     uint64
+	zeta     float64   // clip norm of its step
+	w        []float64 // iterate at its step
+	e        newton.Whitening
+	centre   []float64
+	constant float64
 }
 
 // places runs the log without noise worth mentioning and says where its steps are.
@@ -112,7 +123,7 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 			return
 		}
 		seen[name] = true
-		p := place{name: name, slot: slot, zeta: e.zeta, w: slices.Clone(e.w)}
+		p := place{name: name, slot: slot, zeta: e.zeta, w: slices.Clone(e.w), centre: e.centre, constant: e.constant}
 		if e.white != nil {
 			p.e = *e.white
 		}
@@ -123,6 +134,10 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 		switch {
 		case e.phase == searchNorm && e.restarts == 0:
 			note("first search", first+7)
+		case e.phase == searchMedian && e.restarts == 0:
+			note("search for the median", first+9)
+		case e.phase == searchMedian:
+			note("search for the median after a restart", end-1)
 		case e.phase == searchScale && e.restarts > 0:
 			note("second search after a restart", end-1)
 		case e.phase != descent:
@@ -144,25 +159,35 @@ func places(t testing.TB, s *audit.Subject, m *logged) (all []place) {
 			t.Fatal(err)
 		}
 	}
-	if e.restarts != 1 || e.epoch < 2 || len(all) != 8 {
+	want := 8
+	if *e.cfg.Intercept {
+		want = 10
+	}
+	if e.restarts != 1 || e.epoch < 2 || len(all) != want {
 		t.Fatalf("the log leads to %d restarts, epoch %d, %d places", e.restarts, e.epoch, len(all))
 	}
 	return all
 }
 
 // records returns what neighbours hold at a place: features at the bound, far below it
-// and between; gradients of both signs that count just so, that just do not, that are
+// and between, with an intercept features of zeros too; gradients of both signs that count just so, that just do not, that are
 // just not clipped, and, the last two of each, such that are; and first what is no record.
 func (p *place) records(clip float64) [][]float64 {
-	all := [][]float64{nil}
-	for _, x := range [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}} {
+	all, features := [][]float64{nil}, [][]float64{{clip, 0}, {-clip * 1e-3, 0}, {-clip * 0.7, clip * 0.7}}
+	if len(p.w) > 2 {
+		features = append(features, []float64{0, 0})
+	}
+	for _, x := range features {
 		if p.e.Root == nil {
 			for _, size := range []float64{1e-3, 1, 1e3, 1e6} {
 				all = append(all, []float64{x[0], x[1], size}, []float64{x[0], x[1], -size})
 			}
 			continue
 		}
-		scaled, z := []float64{x[0] / clip, x[1] / clip}, make([]float64, 2)
+		scaled, z := []float64{x[0] / clip, x[1] / clip}, make([]float64, len(p.w))
+		if len(p.w) > 2 {
+			scaled = []float64{scaled[0] - p.centre[0], scaled[1] - p.centre[1], p.constant}
+		}
 		p.e.Apply(z, scaled)
 		at := dot(p.w, scaled)
 		for _, part := range []float64{countedPart * (1 - 1e-6), countedPart * (1 + 1e-6), 1 - 1e-9, 7} {
@@ -201,40 +226,92 @@ func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 // releases counts.
 func TestNewtonCoupling(t *testing.T) {
 	t.Parallel()
-	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-		e := eventfulNewton(t, adjacency)
-		m := &logged{Newton: e, log: eventful()}
-		s := newtonSubject(t, e, m)
-		start, err := e.AppendBinary(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := places(t, s, m)
-		if err := e.UnmarshalBinary(start); err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range all {
-			w, err := couple(s, m, p)
+	for _, intercept := range withIntercept() {
+		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			e := eventfulNewton(t, adjacency, intercept)
+			m := &logged{Newton: e, log: eventful(intercept)}
+			s := newtonSubject(t, e, m)
+			start, err := e.AppendBinary(nil)
 			if err != nil {
-				t.Fatalf("%s, %s: %v", adjacency, p.name, err)
+				t.Fatal(err)
 			}
-			t.Logf("%s, %s: %.6f of μ", adjacency, p.name, w)
-			if least := leastAt(adjacency, p.name); w > 1+1e-9 || w < least {
-				t.Errorf("%s, %s: the worst pair is %.9f of μ apart, want %.4f to 1", adjacency, p.name, w, least)
+			all := places(t, s, m)
+			if intercept && (zeros(e.centre) || e.epoch == 0) {
+				t.Fatal("the centre did not move")
+			}
+			if err := e.UnmarshalBinary(start); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range all {
+				w, err := couple(s, m, p)
+				if err != nil {
+					t.Fatalf("intercept %t, %s, %s: %v", intercept, adjacency, p.name, err)
+				}
+				t.Logf("intercept %t, %s, %s: %.6f of μ", intercept, adjacency, p.name, w)
+				if least := leastAt(adjacency, intercept, p.name); w > 1+1e-9 || w < least {
+					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart, want %.4f to 1", intercept, adjacency, p.name, w, least)
+				}
 			}
 		}
 	}
 }
 
+// TestNewtonCouplingNulls is the same audit where records are missing at the start and
+// again later, where few slots hold one, and where none does: steps hold there, searches
+// are repeated and steps are shorter, as earlier releases say. With an intercept the
+// search for the gradients' norm has another quantile where one target for most.
+func TestNewtonCouplingNulls(t *testing.T) {
+	t.Parallel()
+	for _, intercept := range withIntercept() {
+		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			logs := newtonLogs(intercept)
+			for _, name := range []string{"records later", "few records", "none", "one target for most"} {
+				e := eventfulNewton(t, adjacency, intercept)
+				m := &logged{Newton: e, log: append(logs[name], make([][]float64, 90_000)...)} // repeated searches are long
+				s := newtonSubject(t, e, m)
+				worst := 0.0
+				for _, slot := range []uint64{7, 140, 230, 1510, 5100} {
+					w, err := couple(s, m, place{slot: slot})
+					if err != nil {
+						t.Fatalf("intercept %t, %s, %s, slot %d: %v", intercept, adjacency, name, slot, err)
+					}
+					worst = max(worst, w)
+				}
+				t.Logf("intercept %t, %s, %s: %.6f of μ", intercept, adjacency, name, worst)
+				if worst > 1+1e-9 || worst < 0.9 {
+					t.Errorf("intercept %t, %s, %s: the worst pair is %.9f of μ apart", intercept, adjacency, name, worst)
+				}
+			}
+		}
+	}
+}
+
+// withIntercept returns the models to audit: that with an intercept, which is the default
+// and has every release of the other, and with STREAMDP_SLOW=1 both.
+func withIntercept() []bool {
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		return []bool{false, true}
+	}
+	return []bool{true}
+}
+
+func zeros(x []float64) bool { return !slices.ContainsFunc(x, func(v float64) bool { return v != 0 }) }
+
 // leastAt returns what the worst pair at a place must at least cost, as part of μ. Under
 // replace no pair costs all of it: two records are no null records, and gradients that
 // are farthest apart belong to rows that are not.
-func leastAt(adjacency dp.Adjacency, name string) float64 {
+func leastAt(adjacency dp.Adjacency, intercept bool, name string) float64 {
 	switch name {
+	case "search for the median", "search for the median after a restart":
+		// A null record counts half, and counts that all move by one cost all.
+		return map[dp.Adjacency]float64{dp.ZeroOut: 0.499, dp.Replace: 0.999}[adjacency]
 	case "first search", "second search after a restart":
 		return 0.5 // a binary search may end earlier than it is charged for, a count move by less
 	case "first slot after it", "open matrix that a restart drops":
 		return map[dp.Adjacency]float64{dp.ZeroOut: math.Sqrt(0.85) - 1e-3, dp.Replace: 0.9 - 1e-3}[adjacency]
+	}
+	if intercept && adjacency == dp.Replace { // matrices share the constant's entry
+		return 0.91
 	}
 	return map[dp.Adjacency]float64{dp.ZeroOut: 0.999, dp.Replace: math.Sqrt(0.81+0.03+0.12/2) - 1e-2}[adjacency]
 }
@@ -276,11 +353,74 @@ func (m *mutant) Close(n dp.Noise) (*dp.Release, error) {
 func TestNewtonMutants(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []struct {
-		name, at string
-		alter    func(m *mutant)
-		close    func(m *mutant, n dp.Noise) (*dp.Release, error)
+		name, at  string
+		alter     func(m *mutant)
+		close     func(m *mutant, n dp.Noise) (*dp.Release, error)
+		intercept bool
+		replace   bool
 	}{
 		{name: "none", at: "first step"},
+		{name: "none", at: "last slot of the third epoch", intercept: true},
+		{name: "counts of the median uncharged beyond those of another search", at: "search for the median", intercept: true, replace: true, alter: func(m *mutant) {
+			m.plan.LocateNoise *= math.Sqrt(6. / 10)
+		}},
+		{name: "a mode by the exact count of records", at: "search for the median", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			phase := m.phase
+			m.fill()
+			nulls := m.nulls
+			r, err := m.Newton.Close(n)
+			if m.mode = phase == searchMedian && nulls <= 7; m.mode != (phase == searchMedian && nulls == 7) {
+				return nil, errors.New("the log has other null records")
+			}
+			return r, err
+		}},
+		{name: "mean read exactly", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			epoch, constant := m.epoch, m.constant
+			var sums []int64
+			r, err := m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
+				if array == "newton/gram" {
+					sums = slices.Clone(h)
+				}
+				return n.Row(array, h)
+			}))
+			if m.epoch > epoch { // the last column is ΣC(x − m, C)
+				for j, k := range []int{2, 4} {
+					m.centre[j] = constant * float64(sums[k]) / float64(sums[5])
+				}
+			}
+			return r, err
+		}},
+		{name: "records counted exactly at an epoch's end", at: "last slot of the third epoch", close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			return m.logged.Close(noiseFunc(func(array string, h []int64) dp.Row {
+				row := n.Row(array, h)
+				if array != "newton/hist" {
+					return row
+				}
+				z, last := make(givenRow, len(h)), len(h)-1
+				for j := range last {
+					z[j] = row.At(j)
+					z[last] -= z[j]
+				}
+				return z
+			}))
+		}},
+		{name: "null records centred", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			m.fill()
+			if m.phase == descent {
+				m.flush()
+				for range m.nulls {
+					m.gram.Add([]float64{-m.centre[0], -m.centre[1], m.constant})
+				}
+			}
+			return m.Newton.Close(n)
+		}},
+		{name: "constant inside of the bound", at: "last slot of the third epoch", intercept: true, close: func(m *mutant, n dp.Noise) (*dp.Release, error) {
+			if m.phase == descent && m.done == 0 {
+				// The rows of the matrix have a constant, and its noise is that of features.
+				m.gram, _ = newton.NewGram(len(m.w), m.plan.norms()*m.squared, m.plan.norms()*m.plan.GramMu, m.params.Adjacency, m.params.Bits())
+			}
+			return m.logged.Close(n)
+		}},
 		{name: "noise of past steps scaled by the clip norm", at: "first step", alter: func(m *mutant) {
 			m.shaper = &scaledRing{bands: m.plan.Factorization.Bands, used: &m.used}
 		}},
@@ -334,8 +474,12 @@ func TestNewtonMutants(t *testing.T) {
 			},
 		},
 	} {
-		e := eventfulNewton(t, dp.ZeroOut)
-		m := &mutant{logged: logged{Newton: e, log: eventful()}}
+		adjacency := dp.ZeroOut
+		if fault.replace {
+			adjacency = dp.Replace
+		}
+		e := eventfulNewton(t, adjacency, fault.intercept)
+		m := &mutant{logged: logged{Newton: e, log: eventful(fault.intercept)}}
 		start, err := e.AppendBinary(nil)
 		if err != nil {
 			t.Fatal(err)
@@ -381,6 +525,16 @@ func (m told) Close(n dp.Noise) (*dp.Release, error) {
 	return &dp.Release{Values: []dp.Value{{Name: "newton/grad", Data: sums}, {Name: "newton/count", Data: counts}}}, err
 }
 
+// givenRow is a row of given numbers.
+type givenRow []float64
+
+func (g givenRow) At(j int) float64   { return g[j] }
+func (g givenRow) Fill(dst []float64) { copy(dst, g) }
+func (g givenRow) Word(int) uint64    { panic("a word is drawn") }
+func (g givenRow) Above(j int, b *big.Rat) bool {
+	return new(big.Rat).SetFloat64(g[j]).Cmp(b) > 0
+}
+
 type noiseFunc func(array string, hidden []int64) dp.Row
 
 func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hidden) }
@@ -391,8 +545,8 @@ func (f noiseFunc) Row(array string, hidden []int64) dp.Row { return f(array, hi
 func TestNewtonShift(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-		e := eventfulNewton(t, adjacency)
-		m := &logged{Newton: e, log: eventful(), at: 1 << 60}
+		e := eventfulNewton(t, adjacency, false)
+		m := &logged{Newton: e, log: eventful(false), at: 1 << 60}
 		for e.phase != descent {
 			if _, err := m.Close(dptest.Zero()); err != nil {
 				t.Fatal(err)

@@ -23,6 +23,7 @@ type newtonCase struct {
 		ClipX     float64 `json:"clip_x"`
 		Intercept bool
 		Boot      [][]float64 `json:"noise_boot"`
+		Locate    [][]float64 `json:"noise_locate"`
 		Count     [][]float64 `json:"noise_count"`
 		Grad      [][]float64 `json:"noise_grad"`
 		Hist      [][]float64 `json:"noise_hist"`
@@ -33,12 +34,16 @@ type newtonCase struct {
 		Restarts []int
 		R2       float64
 		W        [][]float64
+		Constant float64
+		Centre   []float64
 		At       []struct {
 			Phase    string
 			Slots    uint64
 			Zeta     *float64
 			Epoch    *int
 			W        []float64
+			Constant float64
+			Centre   []float64
 			Estimate []float64
 			T        uint64
 		}
@@ -46,22 +51,23 @@ type newtonCase struct {
 }
 
 // caseNewtonReplay runs the whole estimator with the noise given, row by row of each
-// array, and compares iterates, estimates, clip norms, restarts and the last W. The
-// cases do not know the rules for streams with hardly a record: they are compared
-// without them, and with them as long as none has acted.
+// array, and compares iterates, estimates, clip norms, restarts and the last W, with an
+// intercept centres and constants. The cases do not know the rules for streams with
+// hardly a record, nor modes and gains: they are compared without all of these, and with
+// them as long as none has acted, but for estimates with gains.
 func caseNewtonReplay(t *testing.T, c cases.Case) {
 	var n newtonCase
 	c.Read(t, &n.in, &n.want)
-	if n.in.Intercept {
-		t.Fatal("the constant feature of a case is another one than ours")
+	if n.in.Intercept = c.Kind == "stream_newton_intercept_replay"; n.in.Intercept != (n.in.Locate != nil) {
+		t.Fatal("noise of a median without an intercept, or none with one")
 	}
 	tol := onLattice(t, c)
 	n.replay(t, tol, true)
 	n.replay(t, tol, false)
 }
 
-// replay compares a stream: plain without the rules for few records, else with them,
-// until one acts.
+// replay compares a stream: plain without what the cases do not know, else with it,
+// until it acts.
 func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 	in, want := &c.in, &c.want
 	d := len(in.X[0])
@@ -74,7 +80,7 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		t.Fatal(err)
 	}
 	noise := dptest.Arrays(map[string][][]float64{
-		"newton/boot": in.Boot, "newton/count": in.Count, "newton/grad": in.Grad, "newton/hist": in.Hist, "newton/gram": in.Gram,
+		"newton/boot": in.Boot, "newton/locate": in.Locate, "newton/count": in.Count, "newton/grad": in.Grad, "newton/hist": in.Hist, "newton/gram": in.Gram,
 	})
 	slot, at := uint64(0), want.At
 	var restarts []int
@@ -93,6 +99,7 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		}
 		if plain {
 			e.tries, e.before, e.seen = triesMost, 0, full(0x1p60)
+			e.asPublished = true
 		}
 		norms, done := len(e.jump.recent), e.done
 		r, err := e.Close(noise)
@@ -101,8 +108,12 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		}
 		early := e.restarts > hard && norms+1 < recentLeast
 		idle := phase == descent && e.epoch == epoch && e.done == done && e.restarts == hard
-		if !plain && (phase != searchNorm && !e.sure || e.repeats > 0 || e.seen.share() < few || early || idle) {
+		if !plain && (phase != searchNorm && !e.believed || e.repeats > 0 || e.seen.share() < few || early || idle) {
 			t.Logf("a rule for few records acts in step %d", step)
+			return
+		}
+		if e.mode {
+			t.Logf("the median of step %d is a mode", step)
 			return
 		}
 		if e.restarts > hard {
@@ -116,11 +127,22 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		}
 		what := at[0]
 		at = at[1:]
-		if name := []string{"boot1", "boot2", "step"}[phase]; name != what.Phase || end-first != what.Slots {
+		phases := []string{"boot1", "", "boot2", "step"}
+		if in.Intercept {
+			phases = []string{"norm", "median", "residual", "step"}
+		}
+		if name := phases[phase]; name != what.Phase || end-first != what.Slots {
 			t.Fatalf("step %d is a %s of %d slots, want %s, %d", step, name, end-first, what.Phase, what.Slots)
 		}
-		for j, v := range e.coefficients(e.w) {
-			near(t, sprint("w after step ", step), v, what.W[j], tol)
+		if !in.Intercept {
+			for j, v := range e.coefficients(e.w) {
+				near(t, sprint("w after step ", step), v, what.W[j], tol)
+			}
+		} else if e.phase != searchNorm { // a restart forgets them
+			near(t, sprint("constant after step ", step), e.constant, what.Constant, tol)
+			for j, v := range e.centre {
+				near(t, sprint("centre after step ", step), v, what.Centre[j], tol)
+			}
 		}
 		if phase != descent {
 			if r != nil {
@@ -132,15 +154,27 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 		if epoch != *what.Epoch {
 			t.Errorf("step %d is of epoch %d, want %d", step, epoch, *what.Epoch)
 		}
-		for j, v := range value(r, "theta_average") {
-			near(t, sprint("estimate after step ", step), v, what.Estimate[j], tol)
+		if e.weight == 0 || plain { // no gains
+			for j, v := range value(r, "theta_average") {
+				near(t, sprint("estimate after step ", step), v, what.Estimate[j], tol)
+			}
 		}
+	}
+	if len(at) > 0 {
+		t.Errorf("step %d was not compared", at[0].T)
 	}
 	if !slices.Equal(restarts, want.Restarts) {
 		t.Errorf("restarts %v, want %v", restarts, want.Restarts)
 	}
 	if e.squared != want.R2 {
 		t.Errorf("R² = %g, want %g", e.squared, want.R2)
+	}
+	if in.Intercept {
+		near(t, "constant", e.constant, want.Constant, tol)
+		for j, v := range e.centre {
+			near(t, "centre", v, want.Centre[j], tol)
+		}
+		return
 	}
 	for i := range d {
 		for j := range d {
@@ -150,7 +184,9 @@ func (c *newtonCase) replay(t *testing.T, tol float64, plain bool) {
 }
 
 // caseNewtonMSE runs the estimator once over a published data set in random order, as
-// often as the case did, and compares the logarithm of the error of its last estimate.
+// often as the case did, and compares the logarithm of the error of its last estimate:
+// without modes and gains, which the cases do not know, it must be the case's, and with
+// them no larger.
 func caseNewtonMSE(t *testing.T, c cases.Case) {
 	var in struct {
 		Dataset   string
@@ -159,6 +195,8 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		Delta     float64
 		Adjacency dp.Adjacency
 		ClipX     float64 `json:"clip_x"`
+		ShiftX    float64 `json:"shift_x"`
+		ShiftY    float64 `json:"shift_y"`
 		Loose     float64
 		Order     string
 		Trials    int
@@ -171,22 +209,29 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 	if in.Order != "random, one pass" {
 		t.Fatalf("order %q", in.Order)
 	}
-	x, y := cases.Published(t, in.Dataset, in.Split, in.Loose)
-	no := false
-	cfg := Config{Target: "y", ClipX: in.ClipX, Intercept: &no, Intervals: &no, Columns: append(names(len(x[0])), "y")}
+	no, intercept := false, c.Kind == "stream_newton_intercept_mse"
+	var x [][]float64
+	var y []float64
+	if intercept {
+		x, y = cases.Shifted(t, in.Dataset, in.Split, in.ShiftX, in.ShiftY, in.Loose)
+	} else {
+		x, y = cases.Published(t, in.Dataset, in.Split, in.Loose)
+	}
+	cfg := Config{Target: "y", ClipX: in.ClipX, Intercept: &intercept, Intervals: &no, Columns: append(names(len(x[0])), "y")}
 	params := dp.Params{Epsilon: in.Epsilon, Delta: in.Delta, Adjacency: in.Adjacency}
 	h := fnv.New64a()
 	h.Write([]byte(c.Name))
 	source := rand.New(rand.NewPCG(h.Sum64(), 0))
 	var sum, square float64
-	for range in.Trials {
+	var gain, gainSquare, pairs float64 // of every third trial
+	trial := func(asPublished bool, seed uint64, order []int) float64 {
 		e, err := NewNewton(cfg, params)
 		if err != nil {
 			t.Fatal(err)
 		}
-		noise := dptest.Seeded(source.Uint64())
-		order := source.Perm(len(x))
-		theta := make([]float64, len(x[0])) // until there is a release
+		e.asPublished = asPublished
+		noise := dptest.Seeded(seed)
+		theta := make([]float64, len(e.w)) // until there is a release
 		for slot := uint64(0); ; {
 			_, end := e.Range(e.step + 1)
 			if end > uint64(len(x)) {
@@ -206,19 +251,37 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		}
 		var mse float64
 		for i := range x {
-			r := y[i] - dot(theta, x[i])
+			r := y[i] - dot(theta[:len(x[i])], x[i])
+			if intercept {
+				r -= theta[len(x[i])]
+			}
 			mse += r * r / float64(len(x))
 		}
-		v := math.Log(mse)
+		return math.Log(mse)
+	}
+	for i := range in.Trials {
+		seed, order := source.Uint64(), source.Perm(len(x))
+		v := trial(true, seed, order)
 		sum += v
 		square += v * v
+		if i%3 == 0 {
+			less := v - trial(false, seed, order)
+			gain += less
+			gainSquare += less * less
+			pairs++
+		}
 	}
 	n := float64(in.Trials)
 	mean := sum / n
+	gain /= pairs
+	spread := math.Sqrt((gainSquare/pairs - gain*gain) / (pairs - 1))
 	half := 1.96 * math.Sqrt((square/n-mean*mean)/(n-1))
 	if most := 3*math.Hypot(want.CI95, half)/1.96 + 0.01; !(math.Abs(mean-want.Mean) <= most) {
 		t.Errorf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)
 	} else {
-		t.Logf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)
+		t.Logf("mean log error %.6g ± %.2g, want %.6g ± %.2g; with modes and gains less by %.2g ± %.2g", mean, half, want.Mean, want.CI95, gain, 1.96*spread)
+	}
+	if !(gain > -3*spread-0.01) {
+		t.Errorf("with modes and gains the mean log error is larger by %.3g", -gain)
 	}
 }

@@ -10,22 +10,13 @@ import (
 	"testing"
 
 	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 )
-
-func newtonState(t testing.TB, e *Newton) []byte {
-	t.Helper()
-	b, err := e.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // newtonLogs are logs of three columns with what happens to streams: each goes through
 // searches, epochs, and what its name says.
-func newtonLogs() map[string][][]float64 {
-	drifting := eventful()
+func newtonLogs(intercept bool) map[string][][]float64 {
+	drifting := eventful(intercept)
 	for i, row := range drifting {
 		if row != nil && i > 2800 {
 			drifting[i] = []float64{row[0], row[1], row[2] / 60} // as before the jump
@@ -34,17 +25,24 @@ func newtonLogs() map[string][][]float64 {
 			}
 		}
 	}
-	late := eventful()
+	late := eventful(intercept)
 	clear(late[:1500]) // searches that see no records
 	clear(late[5000:6500])
-	few := eventful()
+	few := eventful(intercept)
 	for i := range few {
 		if i%12 != 0 {
 			few[i] = nil
 		}
 	}
+	mode := eventful(intercept)
+	for i, row := range mode {
+		if row != nil && i%3 > 0 {
+			row[2] = 40
+		}
+	}
 	return map[string][][]float64{
-		"hard restart": eventful(), "drift": drifting, "records later": late, "few records": few, "none": make([][]float64, 12000),
+		"hard restart": eventful(intercept), "drift": drifting, "records later": late, "few records": few, "none": make([][]float64, 12000),
+		"one target for most": mode,
 	}
 }
 
@@ -62,83 +60,83 @@ func (e *Newton) feed(t testing.TB, log [][]float64, n dp.Noise) *dp.Release {
 	return r
 }
 
-// TestNewtonRestart takes state and plan through their bytes after every step into a
-// new estimator, as TestRestart does: inside of a bootstrap, between a hard restart and
-// its bootstrap, at an epoch's end. Split is where a step's records come from two
-// processes, the first of which ends: nothing of the open step is in a state.
+// newtonContract is that of an estimator over a log, of which it closes as many steps as
+// have their last slot before last.
+func newtonContract(t testing.TB, c Config, p dp.Params, log [][]float64, last uint64) estimatortest.Contract[*Newton] {
+	t.Helper()
+	contract := estimatortest.Contract[*Newton]{
+		New:   estimatortest.Adopted(t, mustNewton(t, c, p).Plan(), func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(c, p, kept) }),
+		Rows:  func(_, first, end uint64) [][]float64 { return log[first:end] },
+		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
+		Size:  func(e *Newton) int64 { return e.Sizes().State },
+	}
+	e, noise := contract.New(t), contract.Noise(t)
+	for ; e.slots < last; contract.Steps++ {
+		e.feed(t, log, noise(e.step+1))
+	}
+	return contract
+}
+
+// TestNewtonRestart ends runs inside of a bootstrap, between a hard restart and its
+// bootstrap, at an epoch's end.
 func TestNewtonRestart(t *testing.T) {
 	t.Parallel()
 	moments := map[string]int{}
-	for name, log := range newtonLogs() {
-		for _, intercept := range []bool{false, true} {
+	for _, intercept := range []bool{false, true} {
+		for name, log := range newtonLogs(intercept) {
 			c := Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept, Centre: []float64{0, 0.5, 1}, Scale: []float64{1, 2, 3}}
-			p := dp.Params{Mu: newtonMu, Adjacency: dp.Replace}
-			straight := mustNewton(t, c, p)
-			rebuild := func() *Newton {
-				text, err := json.Marshal(straight.Plan())
-				if err != nil {
-					t.Fatal(err)
-				}
-				var kept NewtonPlan
-				if err := json.Unmarshal(text, &kept); err != nil {
-					t.Fatal(err)
-				}
-				e, err := AdoptNewton(c, p, kept)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return e
-			}
-			again := rebuild()
-			x, y := keyed(t, 5), keyed(t, 5)
-			for straight.slots < 11000 {
-				step := straight.step + 1
-				hard, drifts, repeats, epoch := straight.restarts, straight.drifts, straight.repeats, straight.epoch
-				a, b := straight.feed(t, log, x(step)), again.feed(t, log, y(step))
-				text, err1 := json.Marshal(a)
-				other, err2 := json.Marshal(b)
-				if err1 != nil || err2 != nil {
-					t.Fatal(err1, err2)
-				}
-				state := newtonState(t, again)
-				if !bytes.Equal(text, other) || !bytes.Equal(newtonState(t, straight), state) {
-					t.Fatalf("%s, step %d: the release or the state differs after restarts", name, step)
-				}
-				if a != nil && len(a.Values) > len(straight.Sample().Values) {
-					t.Fatalf("a release of %d values, announced %d", len(a.Values), len(straight.Sample().Values))
+			contract := newtonContract(t, c, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}, log, 11000)
+			var hard, drifts, repeats uint64
+			epoch := 0
+			contract.After = func(e *Newton, _ []byte, r *dp.Release) {
+				if r != nil && len(r.Values) > len(e.Sample().Values) {
+					t.Fatalf("a release of %d values, announced %d", len(r.Values), len(e.Sample().Values))
 				}
 				for what, happened := range map[string]bool{
-					"in a bootstrap": straight.phase == searchScale, "hard restart": straight.restarts > hard, "drift restart": straight.drifts > drifts,
-					"search repeated": straight.repeats > repeats, "end of an epoch": straight.epoch > epoch, "held": straight.phase == descent && !straight.sure,
+					"in a bootstrap": e.phase == searchScale, "before a median": e.phase == searchMedian, "about a centre": e.phase == descent && !zeros(e.centre),
+					"hard restart": e.restarts > hard, "drift restart": e.drifts > drifts,
+					"search repeated": e.repeats > repeats, "behind a mode": e.mode, "end of an epoch": e.epoch > epoch, "held": e.phase == descent && !e.believed,
 				} {
 					if happened {
 						moments[what]++
 					}
 				}
-				first, _ := again.Range(step + 1)
-				again.Add(first, []float64{0.3, 0.1, -0.2})
-				again.Add(first+1, nil)
-				if !bytes.Equal(newtonState(t, again), state) {
-					t.Fatal("a state holds something of the open step")
-				}
-				again = rebuild()
-				if step%5 == 0 { // one that is in use
-					again.feed(t, log, dptest.Zero())
-				}
-				again.Add(0, []float64{0.3, 0.1, -0.2}) // dropped
-				if err := again.UnmarshalBinary(state); err != nil {
-					t.Fatalf("%s, step %d: %v", name, step, err)
-				}
-				if most := straight.Sizes().State; int64(len(state)) > most {
-					t.Fatalf("%s, step %d: a state of %d bytes, announced %d", name, step, len(state), most)
-				}
+				hard, drifts, repeats, epoch = e.restarts, e.drifts, e.repeats, e.epoch
 			}
+			t.Run(fmt.Sprintf("%s/%v", name, intercept), func(t *testing.T) { contract.Restart(t) })
 		}
 	}
 	t.Log(moments)
-	for _, what := range []string{"in a bootstrap", "hard restart", "drift restart", "search repeated", "end of an epoch", "held"} {
+	for _, what := range []string{"in a bootstrap", "before a median", "about a centre", "hard restart", "drift restart", "search repeated", "behind a mode", "end of an epoch", "held"} {
 		if moments[what] == 0 {
 			t.Errorf("no state was taken at this moment: %s", what)
+		}
+	}
+}
+
+// TestNewtonDamaged damages states of every phase, those before a restart and before the
+// end of an epoch among them.
+func TestNewtonDamaged(t *testing.T) {
+	t.Parallel()
+	for _, intercept := range []bool{false, true} {
+		e := eventfulNewton(t, dp.Replace, intercept)
+		c := newtonContract(t, e.cfg, e.params, eventful(intercept), 6000)
+		states, _ := c.Run(t, nil)
+		taken := map[string]bool{}
+		for i, state := range states {
+			if err := e.UnmarshalBinary(state); err != nil {
+				t.Fatal(err)
+			}
+			what := fmt.Sprintf("phase %d, epoch %d, its last step %v, tries %v", e.phase, min(e.epoch, 2), e.phase == descent && e.done+1 == e.plan.steps(e.epoch), e.tries > 0)
+			if taken[what] {
+				continue
+			}
+			taken[what] = true
+			t.Run(fmt.Sprintf("intercept %v, step %d", intercept, i+1), func(t *testing.T) { c.Damaged(t, state) })
+		}
+		t.Logf("%d states: %v", len(taken), taken)
+		if len(taken) < 6 {
+			t.Errorf("states of %d moments alone", len(taken))
 		}
 	}
 }
@@ -146,9 +144,9 @@ func TestNewtonRestart(t *testing.T) {
 // TestNewtonManyEpochs restores a state after more epochs than lengths double.
 func TestNewtonManyEpochs(t *testing.T) {
 	t.Parallel()
-	e, again := eventfulNewton(t, dp.ZeroOut), eventfulNewton(t, dp.ZeroOut)
+	e, again := eventfulNewton(t, dp.ZeroOut, false), eventfulNewton(t, dp.ZeroOut, false)
 	e.plan.Doublings, again.plan.Doublings = 0, 0
-	log := eventful()[:2800] // before the jump
+	log := eventful(false)[:2800] // before the jump
 	noise := keyed(t, 1)
 	for e.epoch < 70 {
 		step := e.step + 1
@@ -160,8 +158,8 @@ func TestNewtonManyEpochs(t *testing.T) {
 			t.Fatal(err, e.restarts)
 		}
 	}
-	state := newtonState(t, e)
-	if err := again.UnmarshalBinary(state); err != nil || !bytes.Equal(newtonState(t, again), state) {
+	state := estimatortest.State(t, e)
+	if err := again.UnmarshalBinary(state); err != nil || !bytes.Equal(estimatortest.State(t, again), state) {
 		t.Fatalf("epoch %d: %v", e.epoch, err)
 	}
 }
@@ -170,9 +168,9 @@ func TestNewtonManyEpochs(t *testing.T) {
 // same.
 func TestNewtonOrder(t *testing.T) {
 	t.Parallel()
-	a, b := eventfulNewton(t, dp.ZeroOut), eventfulNewton(t, dp.ZeroOut)
+	a, b := eventfulNewton(t, dp.ZeroOut, false), eventfulNewton(t, dp.ZeroOut, false)
 	x, y := keyed(t, 1), keyed(t, 1)
-	log := eventful()
+	log := eventful(false)
 	reversed := slices.Clone(log)
 	for a.slots < 7000 {
 		first, end := a.Range(a.step + 1)
@@ -181,7 +179,7 @@ func TestNewtonOrder(t *testing.T) {
 		r, s := a.feed(t, log, x(step)), b.feed(t, reversed, y(step))
 		text, _ := json.Marshal(r)
 		other, _ := json.Marshal(s)
-		if !bytes.Equal(text, other) || !bytes.Equal(newtonState(t, a), newtonState(t, b)) {
+		if !bytes.Equal(text, other) || !bytes.Equal(estimatortest.State(t, a), estimatortest.State(t, b)) {
 			t.Fatalf("step %d depends on the order of its records", step)
 		}
 	}
@@ -191,14 +189,15 @@ func TestNewtonOrder(t *testing.T) {
 // damaged states to its own.
 func TestNewtonStateRefused(t *testing.T) {
 	t.Parallel()
-	own, p := eventfulNewton(t, dp.Replace).cfg, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}
+	own, p := eventfulNewton(t, dp.Replace, false).cfg, dp.Params{Mu: newtonMu, Adjacency: dp.Replace}
 	e := mustNewton(t, own, p)
-	log, noise := eventful(), keyed(t, 3)
+	log, noise := eventful(false), keyed(t, 3)
 	for step := range uint64(40) {
 		e.feed(t, log, noise(step+1))
 	}
-	state := newtonState(t, e)
+	state := estimatortest.State(t, e)
 	no, yes := false, true
+	others := map[string]*Newton{}
 	for name, alter := range map[string]func(*Config, *dp.Params){
 		"clip_x":    func(c *Config, _ *dp.Params) { c.ClipX *= 1.01 },
 		"clip_y":    func(c *Config, _ *dp.Params) { c.ClipY = 7 },
@@ -218,23 +217,16 @@ func TestNewtonStateRefused(t *testing.T) {
 	} {
 		c, q := own, p
 		alter(&c, &q)
-		if err := mustNewton(t, c, q).UnmarshalBinary(state); err == nil {
-			t.Errorf("an estimator of another %s takes the state", name)
-		}
+		others[name] = mustNewton(t, c, q)
 	}
+	estimatortest.Foreign(t, state, others)
 	refuse := func(what string, damaged []byte) {
 		t.Helper()
 		if err := mustNewton(t, own, p).UnmarshalBinary(damaged); err == nil {
 			t.Errorf("%s is taken", what)
 		}
 	}
-	for n := range state {
-		if n%7 == 0 {
-			refuse(fmt.Sprintf("a state cut to %d bytes", n), state[:n])
-		}
-	}
-	refuse("a longer state", append(slices.Clone(state), 0))
-	for i := range 49 { // version, fingerprint, step, iteration, slots, phase
+	for i := 9; i < 49; i++ { // step, iteration, slots, phase
 		if i < 25 || i >= 33 { // the last step may begin earlier
 			b := slices.Clone(state)
 			b[i] ^= 0x10
@@ -254,35 +246,49 @@ func TestNewtonStateRefused(t *testing.T) {
 	refuse("slots of the presence below none", patch(iterate+56, math.Float64bits(-1)))
 }
 
-// FuzzNewtonState gives arbitrary bytes to UnmarshalBinary. What it takes it writes
-// again as it was, and the next step closes or fails in order.
-func FuzzNewtonState(f *testing.F) {
-	var all []*Newton
-	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-		e := eventfulNewton(f, adjacency)
-		log, noise := eventful(), keyed(f, 3)
-		for n := range uint64(80) {
-			if n < 4 || n == 29 || n == 79 {
-				f.Add(uint8(len(all)), newtonState(f, e))
-			}
-			e.feed(f, log, noise(n+1))
-		}
-		all = append(all, e)
-	}
-	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
-		e := all[int(which)%len(all)]
-		if err := e.UnmarshalBinary(data); err != nil {
+// TestNewtonUnseen refuses a state that repeats a search for records which, it says,
+// nobody saw: the search would have no slots.
+func TestNewtonUnseen(t *testing.T) {
+	t.Parallel()
+	e := eventfulNewton(t, dp.Replace, false)
+	c := newtonContract(t, e.cfg, e.params, newtonLogs(false)["records later"], 8000)
+	found := false
+	c.After = func(e *Newton, state []byte, _ *dp.Release) {
+		if e.phase == descent || e.tries == 0 {
 			return
 		}
-		if got := newtonState(t, e); !bytes.Equal(got, data) {
-			t.Fatalf("a state of %d bytes is written again as %d others", len(data), len(got))
+		found = true
+		const long = 1 + 8*6 + 2*8 + 4*8 + 3*8
+		unseen := slices.Clone(state)
+		clear(unseen[long : long+3*8])
+		if err := c.New(t).UnmarshalBinary(unseen); err == nil {
+			t.Errorf("step %d: a search for nobody is taken", e.step)
 		}
-		first, end := e.Range(e.step + 1)
-		for slot := first; slot < min(end, first+100); slot++ {
-			e.Add(slot, []float64{0.1, -3, 1})
+	}
+	c.Restart(t)
+	if !found {
+		t.Error("no search was repeated")
+	}
+}
+
+// FuzzNewtonState gives arbitrary bytes to UnmarshalBinary.
+func FuzzNewtonState(f *testing.F) {
+	var all []estimatortest.Contract[*Newton]
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		intercept := adjacency == dp.Replace
+		e := eventfulNewton(f, adjacency, intercept)
+		all = append(all, newtonContract(f, e.cfg, e.params, eventful(intercept), 8000))
+	}
+	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*Newton]) (some [][]byte) {
+		states, _ := c.Run(f, nil)
+		for n, state := range states {
+			if n < 4 || n == 29 || n == len(states)-1 {
+				some = append(some, state)
+			}
 		}
-		if r, err := e.Close(dptest.Zero()); err == nil && r != nil && !allFinite(r) {
-			t.Fatal("a release that is not finite")
-		}
+		// An eigenvector that is far too long: the next record made a panic of it.
+		long := slices.Clone(some[len(some)-1])
+		binary.LittleEndian.PutUint64(long[217:], math.Float64bits(math.MaxFloat64))
+		return append(some, long, estimatortest.State(f, c.New(f)))
 	})
 }

@@ -1,7 +1,6 @@
 package sgd
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 )
 
 func mustNewton(t testing.TB, c Config, p dp.Params) *Newton {
@@ -148,47 +148,8 @@ func TestNewtonPlan(t *testing.T) {
 // another.
 func TestNewtonAdopt(t *testing.T) {
 	t.Parallel()
-	e := eventfulNewton(t, dp.ZeroOut)
-	text, err := json.Marshal(e.Plan())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		t.Fatal(err)
-	}
-	for name, v := range fields {
-		other := map[string]any{name: nil}
-		switch v := v.(type) {
-		case float64:
-			other[name] = v*1.01 + 1
-		case string:
-			other[name] = v + "x"
-		}
-		for n, v := range fields {
-			if n != name {
-				other[n] = v
-			}
-		}
-		text, err := json.Marshal(other)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var p NewtonPlan
-		if json.Unmarshal(text, &p) != nil {
-			continue
-		}
-		if _, err := AdoptNewton(e.cfg, e.params, p); err == nil {
-			t.Errorf("a plan with another %s is taken", name)
-		}
-	}
-	var p NewtonPlan
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := AdoptNewton(e.cfg, e.params, p); err != nil {
-		t.Error(err)
-	}
+	e := eventfulNewton(t, dp.ZeroOut, true)
+	estimatortest.Plans(t, e.Plan(), 1e-9, func(kept NewtonPlan) (*Newton, error) { return AdoptNewton(e.cfg, e.params, kept) })
 }
 
 // TestNewtonNulls: streams of null records alone never move the coefficients; such that
@@ -354,14 +315,14 @@ func TestNewtonHorizon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	state := newtonState(t, e)
+	state := estimatortest.State(t, e)
 	if r, err := e.Close(dptest.Zero()); r != nil || !errors.Is(err, dp.ErrExhausted) {
 		t.Errorf("after the horizon Close returns %v, %v", r, err)
 	}
-	if !slices.Equal(newtonState(t, e), state) {
+	if !slices.Equal(estimatortest.State(t, e), state) {
 		t.Error("Close after the horizon changes the state")
 	}
-	e = eventfulNewton(t, dp.ZeroOut)
+	e = eventfulNewton(t, dp.ZeroOut, false)
 	for range e.plan.Search + 1 {
 		e.Add(0, nil)
 	}
@@ -373,14 +334,12 @@ func TestNewtonHorizon(t *testing.T) {
 // TestNewtonAddAllocates: nothing, in searches, in steps, and where blocks of the matrix
 // end.
 func TestNewtonAddAllocates(t *testing.T) {
-	e := eventfulNewton(t, dp.Replace)
-	log := eventful()
+	e := eventfulNewton(t, dp.Replace, false)
+	log := eventful(false)
 	for range 4 {
 		slot, _ := e.Range(e.step + 1)
-		if n := testing.AllocsPerRun(20, func() { e.Add(slot, []float64{0.3, 0.2, 40}); slot++ }); n != 0 {
-			t.Errorf("a record allocates %g times", n)
-		}
-		if err := e.UnmarshalBinary(newtonState(t, e)); err != nil {
+		estimatortest.Allocates(t, e, slot, []float64{0.3, 0.2, 40}, nil)
+		if err := e.UnmarshalBinary(estimatortest.State(t, e)); err != nil {
 			t.Fatal(err)
 		}
 		e.feed(t, log, dptest.Zero())
@@ -423,30 +382,49 @@ func TestNewtonCoverage(t *testing.T) {
 		runs = 150
 	}
 	const d, records = 10, 50000
-	for _, condition := range []float64{1, 64} {
+	for _, c := range []struct {
+		condition float64
+		intercept bool // features and target far from 0
+	}{{1, false}, {64, false}, {64, true}} {
 		var covered, squares, width float64
 		for run := range runs {
-			l := conditioned(run, d, condition)
+			l := conditioned(run, d, c.condition)
 			s := newOnline(t, d, 8, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut}, run)
-			r := s.until(t, records, l.draw)
+			draw, want, deviations := l.draw, slices.Clone(l.w), slices.Clone(l.deviation)
+			if c.intercept {
+				s.e = mustNewton(t, Config{Columns: append(names(d), "y"), Target: "y", ClipX: 12}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
+				constant := 5.0
+				for j := range d {
+					constant -= l.w[j] * 1.5
+				}
+				want, deviations = append(want, constant), append(deviations, 1)
+				draw = func(x []float64) float64 {
+					y := l.draw(x) + 5
+					for j := range x {
+						x[j] += 1.5
+					}
+					return y
+				}
+			}
+			r := s.until(t, records, draw)
 			low, high := value(r, "interval_low"), value(r, "interval_high")
 			if low == nil {
 				t.Fatalf("run %d has no intervals", run)
 			}
-			here := 0.0
-			for j := range d {
-				if l.w[j] >= low[j] && l.w[j] <= high[j] {
-					here += 1. / d
+			here, n := 0.0, float64(len(want))
+			for j, w := range want {
+				if w >= low[j] && w <= high[j] {
+					here += 1 / n
 				}
-				width += (high[j] - low[j]) * l.deviation[j] / d / float64(runs)
+				width += (high[j] - low[j]) * deviations[j] / n / float64(runs)
 			}
 			covered += here / float64(runs)
 			squares += here * here / float64(runs)
 		}
 		deviation := math.Sqrt(max(squares-covered*covered, 0) / float64(runs))
-		t.Logf("condition %g, %d runs: intervals of level 0.95 cover %.3f ± %.3f, width %.4f", condition, runs, covered, deviation, width)
+		t.Logf("%+v, %d runs: intervals of level 0.95 cover %.3f ± %.3f, width %.4f", c, runs, covered, deviation, width)
 		if covered < 0.95-4.5*deviation {
-			t.Errorf("condition %g: intervals of level 0.95 cover %.3f", condition, covered)
+			t.Errorf("%+v: intervals of level 0.95 cover %.3f", c, covered)
 		}
 	}
 }

@@ -345,18 +345,18 @@ type simulation struct {
 
 // simulate builds an estimator of features x0 … and target y without a constant,
 // with the plan that alter makes of the resolved one.
-func simulate(t testing.TB, d int, cfg Config, p dp.Params, seed uint64, alter func(*Plan)) *simulation {
+func simulate(t testing.TB, d int, cfg Config, p dp.Params, seed uint64, alter func(*AMBPlan)) *simulation {
 	t.Helper()
 	cfg.Columns, cfg.Target, cfg.Method = append(names(d), "y"), "y", "amb"
 	cfg.Defaults()
-	plan, factor, err := resolve(&cfg, p, nil)
+	plan, factor, err := resolveAMB(&cfg, p, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if alter != nil {
 		alter(plan)
 	}
-	e, err := build(cfg, p, *plan, factor)
+	e, err := buildAMB(cfg, p, *plan, factor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func caseStreamTrack(t *testing.T, c cases.Case) {
 		sim := simulate(t, in.D, Config{
 			ClipX: 1e6, Intercept: &no, Radius: 1, Clip: "track", Batch: in.Batch, Bootstrap: in.S0, Bands: in.Band, Quantile: in.Q,
 			Kappa: in.Kappa, Fraction: in.Frac, Rungs: in.L, Top: in.Top, Eta0: 1, Restart: &no, Intervals: &no,
-		}, dp.Params{Epsilon: in.Eps, Delta: in.Delta, Adjacency: adjacencyOf(t, in.Adjacency)}, uint64(trial), func(p *Plan) {
+		}, dp.Params{Epsilon: in.Eps, Delta: in.Delta, Adjacency: adjacencyOf(t, in.Adjacency)}, uint64(trial), func(p *AMBPlan) {
 			p.Radius = 0
 			p.Bound, p.Curvature = 1, 1
 		})
@@ -485,7 +485,7 @@ func paperVerbatim(t *testing.T, n, d, steps int, batch, stat uint64, alpha floa
 	sim := simulate(t, d, Config{
 		ClipX: 1e6, Intercept: &no, Radius: 1, Clip: "scan", Value: "residual", Batch: batch, Stat: stat, Bands: 1,
 		Rungs: int(math.Ceil(200 * math.Log2(float64(n)))), Top: 65536, Restart: &no, Intervals: &no,
-	}, dp.Params{Mu: 1 / alpha, Adjacency: dp.Replace}, seed, func(p *Plan) {
+	}, dp.Params{Mu: 1 / alpha, Adjacency: dp.Replace}, seed, func(p *AMBPlan) {
 		p.Radius = 0
 		p.Bound, p.Curvature = math.Sqrt(float64(d)), 1
 		p.Multiplier = math.Sqrt(float64(d)) * math.Sqrt(math.Log(float64(n)))

@@ -1,176 +1,18 @@
 package sgd
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"errors"
-	"hash/fnv"
-	"math"
 
 	"streamdp/internal/bin"
-	"streamdp/matfact"
 )
 
-// stateVersion is the first byte of a serialised state:
-//
-//	version, u64 fingerprint, u64 step, u64 iteration, iterate, u64 the last clip
-//	norm and the next, u64 steps at its bound, u64 begin of the average, average,
-//	[recent clip norms, drift], [batches], u64 length, shaper's state
-//
-// all little-endian but the shaper's, which is matfact's. What is in brackets is
-// there where the plan has restarts and intervals. Dimensions come from the plan,
-// which the fingerprint stands for.
-const stateVersion = 1
-
-// identify returns the fingerprint of everything that gives the numbers of a
-// state their meaning.
-func (e *AMB) identify() (uint64, error) {
-	cfg := e.cfg // batch sizes and horizons are in the plan, or no part of a state
-	h := fnv.New64a()
-	err := json.NewEncoder(h).Encode([]any{Version, e.plan, cfg, cfg.Columns, cfg.Centre, cfg.Scale, e.horizon, e.params.Adjacency})
-	return h.Sum64(), err
-}
-
-// AppendBinary appends the state after the last Close. Nothing of the open
-// step is in it. It is as secret as the rows: whoever has it can subtract the
-// noise.
-func (e *AMB) AppendBinary(b []byte) ([]byte, error) {
-	w := &bin.Writer{B: b}
-	w.Byte(stateVersion)
-	w.Uint(e.fingerprint)
-	w.Uint(e.step)
-	w.Uint(e.iteration)
-	for _, v := range e.w {
-		w.Float(v)
+// floats reads n numbers.
+func floats(r *bin.Reader, n int) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = r.Float()
 	}
-	w.Float(e.used)
-	w.Float(e.zeta)
-	w.Uint(e.ceiling)
-	w.Uint(e.began)
-	e.average.appendTo(w)
-	if e.drift != nil {
-		e.jump.appendTo(w)
-		e.drift.appendTo(w)
-	}
-	if e.batches != nil {
-		e.batches.appendTo(w)
-	}
-	if err := w.Blob(e.shaper.AppendBinary); err != nil {
-		return b, err
-	}
-	return w.B, nil
+	return x
 }
 
 var errDamaged = errors.New("state of sgd: damaged")
-
-// UnmarshalBinary restores a state that AppendBinary of an estimator with the
-// same plan and configuration wrote, and drops the open step. After an error the
-// estimator must not be used.
-//
-// It refuses whatever AppendBinary cannot have written in form. Iterates that
-// were changed it cannot tell from others: the file that holds them has a hash.
-func (e *AMB) UnmarshalBinary(data []byte) error {
-	r := &bin.Reader{B: data}
-	if r.Byte() != stateVersion {
-		return errors.New("state of sgd: unknown version")
-	}
-	if r.Uint() != e.fingerprint {
-		return errors.New("state of sgd: of another configuration")
-	}
-	e.step = r.Uint()
-	e.iteration = r.Uint()
-	if e.step > e.horizon {
-		return errDamaged
-	}
-	if _, before := e.kind(e.step + 1); e.iteration != before {
-		return errDamaged
-	}
-	copy(e.w, floats(r, len(e.w)))
-	e.used, e.zeta = r.Float(), r.Float()
-	e.ceiling, e.began = r.Uint(), r.Uint()
-	e.average.restore(r)
-	if e.drift != nil {
-		e.jump.restore(r)
-		e.drift.restore(r)
-	}
-	if e.batches != nil {
-		e.batches.restore(r)
-	}
-	blob := r.Bytes()
-	if !r.Done() || !e.consistent() {
-		return errDamaged
-	}
-	var scratch []float64
-	if e.shaped {
-		scratch = e.predict
-	}
-	if err := restoreShaper(e.shaper, blob, e.iteration, scratch, e.reach); err != nil {
-		return err
-	}
-	e.open()
-	return nil
-}
-
-// consistent reports whether the parts of a state belong to one sequence of
-// iterates and are within their bounds.
-func (e *AMB) consistent() bool {
-	p := &e.plan
-	norm := func(zeta float64) bool { return zeta >= p.ZetaLow && zeta <= p.ZetaHigh }
-	switch {
-	case e.cfg.Clip == "fixed":
-		norm = func(zeta float64) bool { return zeta == p.Zeta }
-	case e.step == 0:
-		norm = func(zeta float64) bool { return zeta == 0 }
-	}
-	if !norm(e.zeta) || e.iteration > 0 != (e.used != 0) || e.used != 0 && !norm(e.used) || e.ceiling > e.step || e.began > e.iteration {
-		return false
-	}
-	var square float64
-	for _, v := range e.w {
-		square += float64(v * v)
-	}
-	if p.Radius > 0 && !(math.Sqrt(square) <= p.Radius*(1+0x1p-40)) && e.iteration > 0 {
-		return false
-	}
-	since := e.iteration - e.began
-	if e.average.length() != since {
-		return false
-	}
-	if e.drift != nil {
-		seen := e.drift.blocks*e.drift.length + e.drift.count
-		// The step that restarts is in the new average and in no block.
-		if e.drift.blocks > e.iteration || seen != since && !(e.began > 0 && seen+1 == since) {
-			return false
-		}
-		if uint64(len(e.jump.recent)) > e.iteration {
-			return false
-		}
-		for _, z := range e.jump.recent {
-			if !norm(z) {
-				return false
-			}
-		}
-	}
-	return e.batches == nil || e.batches.length <= 1<<56 && e.batches.total() == since
-}
-
-// restoreShaper takes a shaper's state after so many steps. Its predictions, into
-// scratch, must not be beyond reach; scratch is nil for independent noise.
-func restoreShaper(shaper matfact.Shaper, blob []byte, steps uint64, scratch []float64, reach float64) error {
-	if err := shaper.UnmarshalBinary(blob); err != nil {
-		return err
-	}
-	// Every shaper's state begins with version, fingerprint, dimension, steps.
-	if binary.BigEndian.Uint64(blob[1+8+8:]) != steps {
-		return errDamaged
-	}
-	if scratch != nil {
-		shaper.Predict(scratch)
-		for _, x := range scratch {
-			if !(math.Abs(x) <= reach) {
-				return errDamaged
-			}
-		}
-	}
-	return nil
-}

@@ -1,0 +1,56 @@
+package sgd
+
+import (
+	"errors"
+	"math"
+
+	"streamdp/dp"
+)
+
+// look counts a record in a search.
+func (e *AMB) look(r, square float64) {
+	u := math.Abs(r)
+	if e.cfg.Value == "gradnorm" {
+		u *= math.Sqrt(square)
+	}
+	if math.IsInf(u, 0) {
+		e.nulls++
+		return
+	}
+	e.histogram[e.ladder.index(u)]++
+}
+
+// ErrDiverged is returned by Close when the clip norm has stayed near its upper
+// bound for 64 steps: the iterates diverge, or most records exceed that bound.
+// It depends on released numbers only.
+var ErrDiverged = errors.New("the clip norm has been near its upper bound for 64 steps: " +
+	"the curvature given is too small, the batch too short, or the columns are scaled too large")
+
+const ceilingMost = 64
+
+// search ends a step that looks for the clip norm.
+func (e *AMB) search(n dp.Noise) {
+	*e.histogram.nulls() = e.nulls
+	row := n.Row("ambssgd/stat", e.histogram)
+	find := e.ladder.bisect
+	if e.cfg.Clip == "scan" {
+		find = e.ladder.scan
+	}
+	rung := find(e.histogram, counting{e.plan.Unit, e.plan.Null, e.plan.SearchNoise}, e.plan.Threshold, row)
+	e.setZeta(float64(e.plan.Multiplier*e.ladder.rung(rung)), rung == e.ladder.rungs)
+}
+
+// nearCeiling says how near to its upper bound a clip norm counts as at the bound. The noise of
+// counts moves the clip norm a little.
+const nearCeiling = 0x1p-8
+
+// setZeta sets the clip norm of the next gradient step. top says that the search could not have
+// found a larger one.
+func (e *AMB) setZeta(zeta float64, top bool) {
+	e.zeta = min(max(zeta, e.plan.ZetaLow), e.plan.ZetaHigh)
+	if top || e.zeta >= e.plan.ZetaHigh*nearCeiling {
+		e.ceiling++
+	} else {
+		e.ceiling = 0
+	}
+}

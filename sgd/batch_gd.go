@@ -1,0 +1,301 @@
+package sgd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"gonum.org/v1/gonum/mat"
+
+	"streamdp/dp"
+	"streamdp/internal/newton"
+)
+
+// Descent describes full-batch gradient descent.
+type Descent struct {
+	// Steps is the number T of iterations. Required.
+	Steps int
+	// Rate is the step size η. Required.
+	Rate float64
+	// Clip is the gradients' clip norm γ, the same in all steps. 0: it is tracked.
+	Clip float64
+	// Zeta is the first clip norm, if it is tracked. Required then.
+	Zeta float64
+	// Quantile is the share of records that tracking leaves unclipped. Default 0.6.
+	Quantile float64
+	// Kappa is the gain of tracking. Default 1.
+	Kappa float64
+	// Fraction is the share of μ² that the counts of tracking cost. Default 0.1.
+	Fraction float64
+	// ZetaLow and ZetaHigh bound the clip norm. Default 2^−32 and 2^32.
+	ZetaLow, ZetaHigh float64
+	// Start is the first iterate θ₀. Nil: 0.
+	Start []float64
+}
+
+// Path is what a descent releases.
+type Path struct {
+	// Iterates are θ₁ … θ_T.
+	Iterates [][]float64
+	// Zeta are the clip norms of their steps.
+	Zeta []float64
+	// Mu is what every record pays for all of them.
+	Mu float64
+	// Clipped is the share of gradients that were clipped. It is exact, so it must not be
+	// released.
+	Clipped float64
+}
+
+// Average returns the mean of the iterates after the first half.
+func (p *Path) Average() []float64 {
+	mean := make([]float64, len(p.Iterates[0]))
+	last := p.Iterates[len(p.Iterates)/2:]
+	for _, theta := range last {
+		for j, v := range theta {
+			mean[j] += v / float64(len(last))
+		}
+	}
+	return mean
+}
+
+// GradientDescent releases the iterates of gradient descent on clipped losses
+// (DP-GD). For n records, r_i = ⟨x_i, θ_{t−1}⟩ − y_i and T steps it releases
+//
+//	θ_t = θ_{t−1} − η(ζ_t/n)(Σ_i clip(r_ix_i/ζ_t) + Z_t),   Z_t ~ N(0, τ²I)
+//
+// with ζ_t = γ and τ = S√T/μ, or, tracking, τ = S√(T/(1−f))/μ and
+//
+//	ζ_{t+1} = ζ_t·exp(−κ(c̃_t/n − q)),   c̃_t = #unclipped + q·#null + N(0, T/(fμ²))
+//
+// where S = 1 under zero-out and 2 under replacement. It minimises a sum of Huber
+// losses, one for each record.
+//
+// Privacy: all iterates and clip norms together are μ-Gaussian private for one of n records,
+// nulled or replaced; n is public.
+// Cost: O(nd) time a step, O(n) memory besides the sample.
+// Errors: everything that is wrong with d and p, joined.
+// Source: Brown, Dvijotham, Evans, Liu, Smith, Thakurta (2024), "Private Gradient
+// Descent for Linear Regression", Algorithm 1, which has fixed γ. Deviations:
+// exact calibration, tracking, integer noise; docs/theory/sgd.md.
+func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, error) {
+	d.defaults(s.D)
+	mu, err := p.Budget()
+	if err = errors.Join(s.validate(), d.validate(s.D), err); err != nil {
+		return nil, err
+	}
+	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
+	if d.Clip == 0 {
+		count = gradient * math.Sqrt(d.Fraction)
+		gradient *= math.Sqrt(1 - d.Fraction)
+	}
+	lattice, one, err := unitLattice(s.D, p.Adjacency.Factor()/gradient, p.Bits())
+	if err != nil {
+		return nil, err
+	}
+	sd := []float64{p.Adjacency.Factor() * float64(lattice.K) / gradient * dp.RoundUp}
+	counting := counting{unit: 1 << (p.Bits() - 4)}
+	counting.null = int64(math.Floor(d.Quantile*float64(counting.unit) + 0.5))
+	if count > 0 {
+		counting.sd = float64(counting.unit) / count * dp.RoundUp
+	}
+	n := s.Len()
+	if !(dp.MaxDraw*max(sd[0], counting.sd) < 1<<50 && float64(n)*float64(lattice.K) < room) {
+		return nil, errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
+	}
+
+	squares := s.squares()
+	theta := append([]float64(nil), d.Start...)
+	sums, draws := newGradients(lattice, one, s.D), make([]int64, s.D)
+	path := &Path{Mu: mu}
+	zeta := d.Clip
+	if zeta == 0 {
+		zeta = d.Zeta
+	}
+	clipped := 0
+	for t := range d.Steps {
+		sums.open(zeta)
+		var nulls int64
+		for i, square := range squares {
+			if square < 0 {
+				nulls++
+				continue
+			}
+			x := s.row(i)
+			r := dot(theta, x) - s.Y[i]
+			if r-r != 0 {
+				nulls++ // a null record by overflow
+				continue
+			}
+			sums.add(x, r, square, 1)
+		}
+		clipped += n - int(sums.inside+nulls)
+		sum := sums.integers()
+		dp.RoundRow(draws, noise.Row(numbered("dp-gd/grad", t), sum), sd, nil, 1)
+		step := float64(d.Rate*zeta) / float64(float64(n)*one)
+		next := make([]float64, s.D)
+		for j := range next {
+			next[j] = theta[j] - float64(step*float64(sum[j]+draws[j]))
+		}
+		if finite(next) {
+			theta = next
+		}
+		path.Iterates = append(path.Iterates, theta)
+		path.Zeta = append(path.Zeta, zeta)
+		if d.Clip == 0 {
+			total := sums.inside*counting.unit + nulls*counting.null
+			total += dp.RoundAt(noise.Row(numbered("dp-gd/clip", t), []int64{total}), 0, counting.sd)
+			part := min(max(float64(total)/float64(float64(counting.unit)*float64(n)), 0), 1)
+			zeta = min(max(float64(zeta*newton.Exp(float64(-d.Kappa*(part-d.Quantile)))), d.ZetaLow), d.ZetaHigh)
+		}
+	}
+	path.Clipped = float64(clipped) / float64(n*d.Steps)
+	return path, nil
+}
+
+func (d *Descent) defaults(features int) {
+	number := func(x *float64, def float64) {
+		if *x == 0 {
+			*x = def
+		}
+	}
+	number(&d.Quantile, 0.6)
+	number(&d.Kappa, 1)
+	number(&d.Fraction, 0.1)
+	number(&d.ZetaLow, 0x1p-32)
+	number(&d.ZetaHigh, 0x1p32)
+	if d.Start == nil {
+		d.Start = make([]float64, features)
+	}
+}
+
+func (d *Descent) validate(features int) error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(d.Steps >= 1, "steps is %d, must be at least 1", d.Steps)
+	check(positive(d.Rate), "rate is %g, must be positive and finite", d.Rate)
+	const low, high = 0x1p-400, 0x1p400
+	scale := func(name string, x float64) {
+		check(x >= low && x <= high, "%s is %g, must be positive, and no farther from 1 than a factor of 2^400", name, x)
+	}
+	if d.Clip != 0 {
+		scale("clip", d.Clip)
+		check(d.Zeta == 0, "zeta is %g, belongs to tracking", d.Zeta)
+	} else {
+		scale("zeta", d.Zeta)
+		scale("least zeta", d.ZetaLow)
+		scale("largest zeta", d.ZetaHigh)
+		check(d.ZetaLow <= d.ZetaHigh, "zeta must have %g ≤ %g", d.ZetaLow, d.ZetaHigh)
+	}
+	check(d.Quantile > 0 && d.Quantile < 1, "quantile is %g, must be in (0, 1)", d.Quantile)
+	check(d.Fraction > 0 && d.Fraction < 1, "fraction is %g, must be in (0, 1)", d.Fraction)
+	check(positive(d.Kappa) && d.Kappa <= 100, "kappa is %g, must be positive and at most 100", d.Kappa)
+	check(len(d.Start) == features && finite(d.Start), "start must be %d numbers", features)
+	return errors.Join(errs...)
+}
+
+// Refit is a regression on a window by gradient descent that needs only the sample's bounds. It
+// spends a tenth of μ² on the features' largest curvature, and the rest on tracked steps. A
+// constant feature gets a value that gives it that curvature. radius bounds the coefficients'
+// norm, and so the clip norm; 0: unknown. It returns the path, and its Average as coefficients
+// of the features and of the constant 1.
+//
+// Privacy: as GradientDescent. The curvature λ_max(XᵀX) is paid from the same μ; its sensitivity
+// is one squared bound under both adjacencies.
+// Cost: O(nd² + Tnd), T at most 200.
+// Source: docs/theory/sgd.md.
+func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []float64, path *Path, err error) {
+	mu, err := p.Budget()
+	if err = errors.Join(s.validate(), err); err != nil {
+		return nil, nil, err
+	}
+	if !positive(s.Bound.X) || !positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
+		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X, s.Bound.Y, radius)
+	}
+	const share, fraction = 0.1, 0.1
+	bound, h := s.Bound.X, 0.0
+	if s.Constant == 0 || s.D > 1 {
+		if h, err = curvature(s, mu*math.Sqrt(share), noise); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		h = bound * bound // a constant alone
+	}
+	if s.Constant != 0 {
+		s = s.withConstant(math.Sqrt(h))
+		bound = math.Sqrt(float64(bound*bound) + h)
+	}
+	rest := mu * math.Sqrt(1-share) * (1 - 0x1p-48)
+	// The noise of a count, √(T/f)/μ, must stay below half of the records.
+	half := float64(s.Len()) * rest * math.Sqrt(fraction) / 2
+	size := float64(bound * s.Bound.Y)
+	high := size * 0x1p16
+	if radius > 0 {
+		high = size + float64(bound*bound*radius)
+	}
+	path, err = GradientDescent(s, Descent{
+		Steps: int(min(200, max(10, half*half))), Rate: 0.5 / h,
+		Zeta: 0.1 * size, ZetaLow: size * 0x1p-32, ZetaHigh: high, Fraction: fraction,
+	}, dp.Params{Mu: rest, Adjacency: p.Adjacency, LatticeBits: p.LatticeBits}, noise)
+	if err != nil {
+		return nil, nil, err
+	}
+	path.Mu = mu
+	return s.Coefficients(path.Average()), path, nil
+}
+
+// curvature releases the largest eigenvalue of XᵀX/n, without the constant feature. It raises it
+// by a standard deviation of its noise, but not above the squared bound.
+func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
+	n, d, bound := s.Len(), s.D, s.Bound.X
+	if s.Constant != 0 {
+		d--
+	}
+	// Rows in integers, so that the sum of n products is exact: n·K² < 2⁶².
+	width := 24
+	for width > 8 && math.Ldexp(float64(n), 2*width) >= 1<<62 {
+		width--
+	}
+	rows := dp.Lattice{Exp: -width, K: 1 << width}
+	gram := make([]int64, d*d)
+	k, x := make([]int64, d), make([]float64, d)
+	for i := range n {
+		for j, v := range s.row(i)[:d] {
+			x[j] = v / bound
+		}
+		rows.Quantise(k, x)
+		for j, v := range k {
+			row := gram[j*d : (j+1)*d]
+			for l, u := range k[:j+1] {
+				row[l] += v * u
+			}
+		}
+	}
+	m := mat.NewSymDense(d, nil)
+	for j := range d {
+		for l := range j + 1 {
+			m.SetSym(j, l, math.Ldexp(float64(gram[j*d+l]), -2*width))
+		}
+	}
+	var eigen mat.EigenSym
+	if !eigen.Factorize(m, false) {
+		return 0, errors.New("the eigenvalues did not converge")
+	}
+	values := eigen.Values(nil)
+	largest := values[len(values)-1]
+	// In units of bound²: one record moves the eigenvalue by at most 1, and its computation errs
+	// by less than n·d·2⁻⁴⁰ in each of two neighbours.
+	const unit = 1 << 20
+	sensitivity := (1+2*float64(n)*float64(d)*0x1p-40)*unit + 1
+	sd := sensitivity / mu * dp.RoundUp
+	if !(dp.MaxDraw*sd < 1<<50) {
+		return 0, errors.New("noise of the curvature leaves its range: raise epsilon")
+	}
+	total := int64(math.Floor(largest*unit + 0.5))
+	total += dp.RoundAt(noise.Row("dp-gd/lambda", []int64{total}), 0, sd)
+	released, deviation := float64(total)/unit, sd/unit
+	return bound * bound * min(1, max(released+deviation, deviation)/float64(n)), nil
+}

@@ -1,0 +1,134 @@
+package sgd
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"streamdp/dp"
+)
+
+// Sample is a table of records for the batch solvers. Each record has d features and a target. A
+// record whose features are all 0 is a null record.
+type Sample struct {
+	D int
+	X []float64 // row by row
+	Y []float64
+	// Constant is the value of the last feature in all records but null ones. 0: the last
+	// feature is an ordinary one.
+	Constant float64
+	// Bound has public bounds of every record, without its constant feature. Refit needs
+	// them.
+	Bound Bounds
+}
+
+// Bounds are bounds of records: of the features' Euclidean norm and of the
+// target's absolute value.
+type Bounds struct{ X, Y float64 }
+
+// NewSample makes a sample of rows of so many columns, one of them the target. Features longer
+// than b.X are shortened to it, and targets are cut to ±b.Y. A constant feature of the given
+// value is appended, unless that is 0. A row of another length, in particular nil, and a row
+// with a number that is not finite are null records.
+func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64) (*Sample, error) {
+	d := columns - 1
+	if constant != 0 {
+		d++
+	}
+	switch {
+	case len(rows) == 0:
+		return nil, errors.New("there are no records")
+	case target < 0 || target >= columns:
+		return nil, fmt.Errorf("target is column %d, must be one of %d", target, columns)
+	case !positive(b.X) || !positive(b.Y):
+		return nil, fmt.Errorf("bounds are %g and %g, must be positive and finite", b.X, b.Y)
+	case !(constant >= 0 && constant <= b.X):
+		return nil, fmt.Errorf("constant is %g, must be 0 to the features' bound", constant)
+	case d == 0:
+		return nil, errors.New("there are no features")
+	}
+	s := &Sample{D: d, X: make([]float64, d*len(rows)), Y: make([]float64, len(rows)), Constant: constant, Bound: b}
+	for i, row := range rows {
+		x := s.X[i*d : (i+1)*d]
+		if len(row) != columns || !finite(row) {
+			continue
+		}
+		copy(x, row[:target])
+		copy(x[target:], row[target+1:])
+		shorten(x[:columns-1], b.X)
+		if constant != 0 {
+			x[d-1] = constant
+		}
+		s.Y[i] = min(max(row[target], -b.Y), b.Y)
+	}
+	return s, nil
+}
+
+// withConstant returns the sample with another value for its constant feature.
+func (s *Sample) withConstant(value float64) *Sample {
+	c := *s
+	c.X, c.Constant = slices.Clone(s.X), value
+	for i := range s.Len() {
+		if last := &c.row(i)[s.D-1]; *last != 0 {
+			*last = value
+		}
+	}
+	return &c
+}
+
+// Coefficients returns θ as coefficients of the features and of the constant 1.
+func (s *Sample) Coefficients(theta []float64) []float64 {
+	c := slices.Clone(theta)
+	if s.Constant != 0 {
+		c[s.D-1] = float64(c[s.D-1] * s.Constant)
+	}
+	return c
+}
+
+// Len returns the number of records.
+func (s *Sample) Len() int { return len(s.Y) }
+
+// squares returns ‖x_i‖², negative for null records.
+func (s *Sample) squares() []float64 {
+	out := make([]float64, s.Len())
+	for i := range out {
+		x := s.row(i)
+		_, out[i] = dotSquare(x, x)
+		null := true
+		for _, v := range x {
+			null = null && v == 0
+		}
+		if null {
+			out[i] = -1
+		}
+	}
+	return out
+}
+
+func (s *Sample) row(i int) []float64 { return s.X[i*s.D : (i+1)*s.D] }
+
+func (s *Sample) validate() error {
+	if s.D < 1 || len(s.Y) < 1 || len(s.X) != s.D*len(s.Y) {
+		return fmt.Errorf("a sample of %d features has %d numbers for %d targets", s.D, len(s.X), len(s.Y))
+	}
+	if !finite(s.X) || !finite(s.Y) {
+		return errors.New("a sample must hold finite numbers: records that do not are null records, with features of 0")
+	}
+	return nil
+}
+
+// unitLattice returns the lattice for vectors of norm at most 1 in d dimensions, and the number
+// of lattice steps of norm 1, for noise of standard deviation sd.
+func unitLattice(d int, sd float64, bits int) (l dp.Lattice, one float64, err error) {
+	if l, err = dp.NewLattice(1, sd, bits); err != nil {
+		return l, 0, err
+	}
+	if one = l.Radius(d); !(one >= float64(l.K)/2) {
+		err = fmt.Errorf("%d features are too many for a lattice of %d steps", d, l.K)
+	}
+	return l, one, err
+}
+
+// numbered returns the name of array i of a solver.
+func numbered(name string, i int) string { return name + "/" + strconv.Itoa(i) }

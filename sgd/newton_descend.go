@@ -1,0 +1,120 @@
+package sgd
+
+import (
+	"streamdp/dp"
+	"streamdp/internal/newton"
+)
+
+// How ζ follows the gradients' norms.
+const (
+	countedPart  = 0.27 // of ζ, below which a record counts
+	countedShare = 0.53 // of the records, that ζ makes count
+	gain         = 0.7
+	few          = 0.4 // of the slots hold records: fewer make slower steps
+	zetaLeast    = 0x1p-40
+	zetaMost     = 0x1p32
+)
+
+// descend ends a gradient step of b slots.
+func (e *Newton) descend(n dp.Noise, b float64) error {
+	p := &e.plan
+	e.flush()
+	e.used = e.zeta
+	unit := float64(p.Unit)
+	counts := []int64{e.gradients.inside * p.Unit, e.nulls * p.Unit}
+	row := n.Row("newton/count", counts)
+	counted := float64(counts[0]+dp.RoundAt(row, 0, p.CountNoise)) / unit
+	nulls := float64(counts[1]+dp.RoundAt(row, 1, p.NullNoise)) / unit
+
+	sum := e.gradients.integers()
+	row = n.Row("newton/grad", sum)
+	r := e.shaper.Predict(e.predict)
+	dp.RoundRow(e.noise, row, []float64{p.GradientNoise}, e.predict, r)
+	e.shaper.Push(e.noise)
+	u := e.total
+	for j, k := range sum {
+		u[j] = float64(float64(k+e.noise[j]) * (e.zeta / p.One))
+	}
+
+	e.iteration++
+	there := e.seen.sees(b, b-nulls, p.NullNoise/unit)
+	switch {
+	case there && !e.believed && e.tries < triesMost:
+		e.tries++
+		e.repeats++
+		e.forget()
+		return nil
+	case !there:
+		e.gram.Drop()
+		return nil
+	}
+	e.believed, e.tries = true, 0
+	rate, gain, share := p.rate(e.epoch), float64(gain), e.seen.share()
+	if share >= few {
+		nulls = newton.Clip(nulls, 0, b)
+	} else {
+		// With few records the noise hides them, so take smaller steps that average over more of
+		// them. Do not clip the count of nulls then: its bias would exceed the number of records.
+		rate *= float64(share / few * (share / few))
+		gain *= share / few
+	}
+
+	// In the features' space: W⁻¹u for the blocks, y = w + Wu/b.
+	e.white.Unapply(e.whole, u)
+	e.blocks.add(e.done/p.stretch(e.epoch), b, e.w, e.whole)
+	e.white.Apply(e.mean, u)
+	for j, v := range e.mean {
+		v /= b
+		e.mean[j] = e.w[j] + v
+		e.w[j] += float64(rate * v)
+	}
+	e.project(e.w)
+
+	part := newton.Clip((counted+float64(countedShare*nulls))/b, 0, 1)
+	e.zeta = newton.Clip(float64(e.zeta*newton.Exp(float64(-gain*(part-countedShare)))), zetaLeast, zetaMost)
+
+	e.done++
+	e.gram.Seal()
+	for j, c := range e.norms {
+		e.hist[j] += c
+	}
+	drifted := e.wander.sees(e.mean, e.white)
+	// Until an epoch has enough clip norms, only what cannot be chance counts as a jump.
+	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
+	switch jumped := e.jump.sees(e.zeta) || early; {
+	case !finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:
+		e.abandon()
+		return nil
+	case jumped:
+		recent := e.recent(false)
+		if len(recent) == 0 && e.epoch > 0 {
+			recent = e.recent(true)
+		}
+		if len(recent) > 0 {
+			recent.estimate(e.w, e.white, nil)
+			e.project(e.w)
+		}
+		e.restart()
+		return nil
+	case drifted != nil:
+		copy(e.w, drifted)
+		e.project(e.w)
+		e.wander.reset()
+		e.blocks.reset()
+		e.drifts++
+	}
+	if e.done == p.steps(e.epoch) {
+		return e.end(n)
+	}
+	return nil
+}
+
+// project shortens the features' coefficients of w to the radius, if there is one.
+func (e *Newton) project(w []float64) {
+	if *e.cfg.Intercept {
+		w = w[:len(w)-1]
+	}
+	if e.plan.Radius > 0 {
+		shorten(w, e.plan.Radius*e.cfg.ClipX)
+	}
+}

@@ -1,0 +1,242 @@
+package sgd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/dp"
+	"streamdp/internal/clipgrad"
+	"streamdp/internal/fault"
+	"streamdp/internal/newton"
+	"streamdp/matfact"
+)
+
+// NewtonVersion names the algorithm and state of [Newton]. A new version needs a new epoch.
+const NewtonVersion = "newton/v3" // v1 did not centre, v2 knew no modes and no gains
+
+// NewtonPlan holds what a configuration of [Newton] resolves to before the first record; see
+// [AMBPlan].
+type NewtonPlan struct {
+	Method string `json:"method"`
+	// Factorization correlates the noise of the gradients.
+	Factorization *matfact.Stored `json:"factorization"`
+	// Mu is the guarantee.
+	Mu float64 `json:"mu"`
+	// ClipX bounds the features' norm.
+	ClipX float64 `json:"clip_x"`
+	// Search is the number of slots of each of the Searches. Batch is the number of slots of a
+	// step, by epoch; the last entry is for all later epochs.
+	Search uint64   `json:"search"`
+	Batch  []uint64 `json:"batch"`
+	// Doublings is how many times epochs double in length.
+	Doublings int `json:"doublings"`
+	// Unit is the number of lattice steps that a record adds to a count. NullNorm, NullLocate
+	// and NullScale are those of a null record in the three searches; in the last one they are
+	// modeQuantile of Unit where the median is a mode. SearchNoise,
+	// LocateNoise, CountNoise and NullNoise are standard deviations in these lattice steps.
+	// The fields of the median are 0 without an intercept.
+	Unit        int64   `json:"unit"`
+	NullNorm    int64   `json:"null_norm"`
+	NullLocate  int64   `json:"null_locate,omitempty"`
+	NullScale   int64   `json:"null_scale"`
+	SearchNoise float64 `json:"search_noise"`
+	LocateNoise float64 `json:"locate_noise,omitempty"`
+	CountNoise  float64 `json:"count_noise"`
+	NullNoise   float64 `json:"null_noise"`
+	// Lattice is that of gradients divided by the clip norm. One is the number of lattice
+	// steps of a gradient of that norm. Near is the share of the clip norm up to which a
+	// gradient counts; then it has at most ⌊0.27K⌋ lattice steps, however it is rounded.
+	Lattice dp.Lattice `json:"lattice"`
+	One     float64    `json:"one"`
+	Near    float64    `json:"near"`
+	// Sensitivity is that of the gradients' sums of all steps, correlated by C.
+	// GradientNoise is the standard deviation of a step's independent draws. Both are in
+	// lattice steps.
+	Sensitivity   float64 `json:"sensitivity"`
+	GradientNoise float64 `json:"gradient_noise"`
+	// HistogramNoise is the standard deviation of a bin's noise, in records. GramMu is the
+	// guarantee of an epoch's Gram matrix. RadiusNoise weighs the noise of that matrix when
+	// the norm is chosen to which its rows are shortened.
+	HistogramNoise float64 `json:"histogram_noise"`
+	GramMu         float64 `json:"gram_mu"`
+	RadiusNoise    float64 `json:"radius_noise"`
+	// Jumps are factors, by epoch like Batch: a clip norm above the factor times its recent
+	// median makes a hard restart.
+	Jumps []float64 `json:"jumps"`
+	// Radius bounds the coefficients' norm; 0: no bound.
+	Radius float64 `json:"radius,omitempty"`
+	// Student holds the quantiles of Student's t for intervals from so many parts.
+	Student []float64 `json:"student,omitempty"`
+	// Start are the first coefficients; nil: 0.
+	Start []float64 `json:"start,omitempty"`
+
+	adjacency dp.Adjacency
+	bits      int
+	dim       int
+	intercept bool
+}
+
+// The shares of μ² that a record pays: in its epoch for the histogram of norms and for the Gram
+// matrix; in its step for the count of null records, and for the gradient together with the
+// count of small gradients.
+const (
+	histogramShare = 0.03
+	gramShare      = 0.12
+	nullShare      = 0.04
+	gradientShare  = 0.81
+)
+
+// shapedBands are the bands of the gradients' noise.
+const shapedBands = 64
+
+// resolveNewton computes the plan and its factorization.
+func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization, error) {
+	mu, err := p.Budget()
+	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), cfg.is("newton"), err); err != nil {
+		return nil, nil, err
+	}
+	factor, err := factorize(shapedBands, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := cfg.features()
+	adjacency := p.Adjacency.Factor()
+	plan := &NewtonPlan{
+		Method:        "newton",
+		Factorization: factor.Stored(),
+		Mu:            mu * dp.LedgerRoom,
+		ClipX:         cfg.ClipX,
+		Unit:          1 << (p.Bits() - 4),
+		Radius:        cfg.Radius,
+		Start:         slices.Clone(cfg.Start),
+		adjacency:     p.Adjacency, bits: p.Bits(), dim: d, intercept: *cfg.Intercept,
+	}
+	unit := float64(plan.Unit)
+	plan.NullNorm = int64(math.Floor(normQuantile*unit + 0.5))
+	plan.NullScale = int64(math.Floor(scaleQuantile*unit + 0.5))
+	spread := math.Sqrt(float64(normLadder.searches())) / mu
+	plan.SearchNoise = spread * unit * dp.RoundUp
+	plan.Search = max(64, uint64(min(math.Ceil(15*spread), 1<<32)))
+	if plan.intercept {
+		plan.NullLocate = plan.Unit / 2
+		plan.LocateNoise = math.Sqrt(medianQuestions) / mu * unit * dp.RoundUp
+	}
+
+	gradient := mu * math.Sqrt(gradientShare)
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, gradient)
+	if err != nil {
+		return nil, nil, err
+	}
+	small := dp.Lattice{Exp: plan.Lattice.Exp, K: int64(math.Floor(countedPart * float64(plan.Lattice.K)))}
+	plan.Near = small.Radius(d) / plan.One
+	if !(plan.Near > countedPart/2) {
+		return nil, nil, fmt.Errorf("%d features are too many for a lattice of %d steps", d, plan.Lattice.K)
+	}
+
+	// In records, raised by the same factor as the gradients' noise, which covers rounding: so
+	// the count stays free.
+	counted := plan.Sensitivity / (float64(plan.Lattice.K) * factor.ColNorm()) / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient)
+	missing := 1 / (mu * math.Sqrt(nullShare))
+	plan.CountNoise = counted * unit * dp.RoundUp
+	plan.NullNoise = missing * unit * dp.RoundUp
+	if noise := max(plan.SearchNoise, plan.LocateNoise, plan.CountNoise, plan.NullNoise); !(dp.MaxDraw*noise < 1<<50) {
+		return nil, nil, fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/unit)
+	}
+	plan.HistogramNoise = newton.HistogramSD(mu*math.Sqrt(histogramShare), p.Adjacency)
+	plan.GramMu = mu * math.Sqrt(gramShare) / dp.RoundUp
+	plan.RadiusNoise = plan.norms() * 1.35 * math.Sqrt(float64(d)*adjacency) / plan.GramMu
+
+	// Batches and jumps, and how long epochs may be.
+	growth := 1.0
+	for range 5 {
+		b := math.Ceil(max(50, 20/mu, 1.25*adjacency*float64(d)/mu*growth))
+		if !(b <= 1<<31 && b*float64(plan.Lattice.K) < room) {
+			return nil, nil, &fault.Fault{Rule: fmt.Sprintf("steps would have to be of %.3g slots: raise epsilon", b)}
+		}
+		plan.Batch = append(plan.Batch, uint64(b))
+		share := countedShare * missing
+		sd := gain / b * math.Sqrt(float64(counted*counted)+float64(share*share)+b*countedShare*(1-countedShare))
+		plan.Jumps = append(plan.Jumps, math.Exp(max(math.Log(1.4), 5*sd)))
+		growth *= math.Sqrt2
+	}
+	rows := float64(1 << 36)
+	for i := range normLadder.rungs + 1 {
+		g, err := plan.gram(normLadder.rung(i))
+		if err != nil {
+			return nil, nil, err
+		}
+		rows = min(rows, g.Limit())
+	}
+	for plan.Doublings < 40 && math.Ldexp(firstSteps*float64(plan.Batch[4]), plan.Doublings+1) <= rows {
+		plan.Doublings++
+	}
+
+	if *cfg.Intervals {
+		plan.Student = make([]float64, partsMost+1)
+		for n := partsLeast; n <= partsMost; n++ {
+			plan.Student[n] = StudentQuantile((1+cfg.Level)/2, float64(n-1))
+		}
+	}
+	return plan, factor, nil
+}
+
+// firstSteps is the number of steps of the first epoch.
+const firstSteps = 4
+
+// steps returns the steps of epoch k.
+func (p *NewtonPlan) steps(k int) uint64 { return firstSteps << min(k, p.Doublings) }
+
+// batch returns the slots of a step of epoch k.
+func (p *NewtonPlan) batch(k int) uint64 { return p.Batch[min(k, len(p.Batch)-1)] }
+
+// jump returns the factor that makes a jump of the clip norm in epoch k.
+func (p *NewtonPlan) jump(k int) float64 { return p.Jumps[min(k, len(p.Jumps)-1)] }
+
+// rate returns the step size of epoch k.
+func (p *NewtonPlan) rate(k int) float64 {
+	rate := 0.7
+	for range k {
+		if rate = float64(rate * 0.85); rate < 0.3 {
+			return 0.3
+		}
+	}
+	return rate
+}
+
+// stretch returns the steps of a stretch of epoch k.
+func (p *NewtonPlan) stretch(k int) uint64 { return max(1, p.steps(k)/stretchesMost) }
+
+// Searches returns the number of searches with which a stream begins: for the features' norm,
+// with an intercept for the median of the residuals, and for the gradients' norm.
+func (p *NewtonPlan) Searches() uint64 {
+	if p.intercept {
+		return 3
+	}
+	return 2
+}
+
+// norms returns the squared norm of a row in units of R², whose features are shortened
+// to R: with a constant of ½R it is 5/4.
+func (p *NewtonPlan) norms() float64 {
+	if p.intercept {
+		return 1.25
+	}
+	return 1
+}
+
+// gram returns an empty Gram matrix of rows whose features are shortened to norm
+// √squared.
+func (p *NewtonPlan) gram(squared float64) (*newton.Gram, error) {
+	return newton.NewGram(p.dim, p.norms()*squared, p.GramMu, p.adjacency, p.bits)
+}
+
+// clone returns a copy that shares no memory with p.
+func (p *NewtonPlan) clone() NewtonPlan {
+	c := *p
+	c.Factorization = p.Factorization.Clone()
+	c.Batch, c.Jumps = slices.Clone(p.Batch), slices.Clone(p.Jumps)
+	c.Student, c.Start = slices.Clone(p.Student), slices.Clone(p.Start)
+	return c
+}

@@ -1,0 +1,27 @@
+package sgd
+
+// restart is a hard restart: it forgets everything but the iterate and the noise.
+func (e *Newton) restart() {
+	e.restarts++
+	e.unsettled = true
+	e.forget()
+}
+
+// abandon is a hard restart from the iterate 0.
+func (e *Newton) abandon() {
+	clear(e.w)
+	e.restart()
+}
+
+// forget goes back to the searches.
+func (e *Newton) forget() {
+	d := len(e.w)
+	e.uncentre(e.w)
+	e.phase = searchNorm
+	e.run = run{
+		centre: make([]float64, e.rows.columns-1),
+		wander: newWander(d),
+		blocks: blocks{dim: d},
+		matrix: make([]float64, d*(d+1)/2),
+	}
+}

@@ -1,0 +1,104 @@
+package sgd
+
+import (
+	"math"
+
+	"streamdp/dp"
+	"streamdp/internal/newton"
+)
+
+// Opened returns how earlier releases opened the open step: the quantile that it searches, 0 if
+// it is a gradient step; its slots; and R², the squared norm, in units of the bound, to which
+// rows are shortened in the open epoch's matrix.
+func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
+	switch e.phase {
+	case searchNorm:
+		quantile = normQuantile
+	case searchMedian:
+		quantile = 0.5
+	case searchScale:
+		quantile = e.scaleQuantile()
+	}
+	return quantile, e.size(), e.squared
+}
+
+// scaleQuantile returns the share of the records at which the search for the gradients' norm
+// stops.
+func (e *Newton) scaleQuantile() float64 {
+	if e.mode {
+		return modeQuantile
+	}
+	return scaleQuantile
+}
+
+// The ladders of two searches: for ‖x‖², and for |r|‖x‖ (with an intercept |r|‖s‖).
+var (
+	normLadder  = ladder{1, 32}
+	scaleLadder = ladder{0x1p16, 32}
+)
+
+// The shares of the records at which the searches stop.
+const (
+	normQuantile  = 0.75
+	scaleQuantile = 0.6
+	// modeQuantile takes the place of scaleQuantile where the median is a mode. Residuals there
+	// are nearly 0, and a clip norm that they chose would hide all others. The counts of a
+	// search have noise of 1/15 of the slots: three deviations from all records.
+	modeQuantile = 0.8
+)
+
+// A search is believed if its counts are far from the threshold. farEnough is the limit: with
+// null records alone, the sum of squares of six distances, in standard deviations of the noise,
+// exceeds it once in 2·10⁶ searches. Otherwise the search is repeated as soon as records are
+// evident. It then takes more slots, according to the share of slots with records, up to
+// searchMost times as many. After triesMost repetitions the result is believed.
+const (
+	farEnough  = 40
+	searchMost = 16
+	triesMost  = 7
+)
+
+// find ends a search.
+func (e *Newton) find(n dp.Noise) {
+	p := &e.plan
+	if e.phase == searchMedian {
+		median, mode := e.findMedian(n)
+		e.w[len(e.w)-1] += median / e.constant
+		e.mode = mode && !e.asPublished
+		e.phase = searchScale
+		return
+	}
+	*e.search.nulls() = e.nulls
+	row := n.Row("newton/boot", e.search)
+	ask := func(l ladder, null int64, quantile float64) (found float64, believed bool) {
+		f := l.locate(e.search, counting{p.Unit, null, p.SearchNoise}, quantile*float64(e.size()), row)
+		if believed = f.far >= farEnough || e.mode; !believed && e.tries < triesMost {
+			return 1, false
+		}
+		return l.rung(f.place), believed
+	}
+	if e.phase == searchNorm {
+		e.squared, e.believed = ask(normLadder, p.NullNorm, normQuantile)
+		e.phase = searchScale
+		if last := len(e.w) - 1; *e.cfg.Intercept {
+			e.constant = constantFor(e.squared)
+			e.w[last] /= e.constant
+			e.phase = searchMedian
+		}
+		return
+	}
+	quantile := e.scaleQuantile()
+	scale, believed := ask(scaleLadder, int64(math.Floor(quantile*float64(p.Unit)+0.5)), quantile)
+	e.mode = false
+	if e.believed = e.believed && believed; e.believed {
+		e.tries = 0
+	} else {
+		e.seen = presence{}
+	}
+	norm := math.Sqrt(2 * e.squared)
+	e.zeta = scale / norm
+	e.white = newton.Uniform(len(e.w), norm)
+	e.signal = 0.5
+	e.phase = descent
+	e.begin()
+}

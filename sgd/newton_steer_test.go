@@ -1,0 +1,376 @@
+package sgd
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/bin"
+	"streamdp/internal/dptest"
+	"streamdp/internal/newton"
+)
+
+// What steers a Newton beside its gradients: whether and where records are, jumps of the
+// clip norm and drifts, each of which begins searches or averages anew, and n̂. The logs
+// of this file reach all of them, and so does a log of null records alone that is made to
+// release the same.
+
+// loud is by how much the noise of an array is larger than its plan said, so that all
+// records of a step, or of an epoch, hide in it. Decisions are those of the batches that
+// were planned, for the first run has no noise.
+func loud(a dp.Adjacency) map[string][]float64 {
+	return map[string][]float64{
+		"newton/boot": {10}, "newton/locate": {10}, "newton/count": {20, 5}, "newton/grad": {100},
+		"newton/hist": {64 / math.Sqrt(a.Factor())}, "newton/gram": {300},
+	}
+}
+
+// loudNewton is an eventfulNewton with such noise.
+func loudNewton(t *testing.T, adjacency dp.Adjacency, intercept bool) *Newton {
+	t.Helper()
+	c := eventfulNewton(t, adjacency, intercept).cfg
+	p := dp.Params{Mu: newtonMu, Adjacency: adjacency}
+	plan, factor, err := resolveNewton(&c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for array, noise := range map[string][]*float64{
+		"newton/boot": {&plan.SearchNoise}, "newton/locate": {&plan.LocateNoise}, "newton/count": {&plan.CountNoise, &plan.NullNoise},
+		"newton/grad": {&plan.GradientNoise}, "newton/hist": {&plan.HistogramNoise},
+	} {
+		for i, sd := range noise {
+			*sd *= loud(adjacency)[array][i]
+		}
+	}
+	plan.GramMu /= loud(adjacency)["newton/gram"][0]
+	e, err := buildNewton(c, p, *plan, factor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// loudSubject is newtonSubject for such noise.
+func loudSubject(t *testing.T, m *steeredNewton) *audit.Subject {
+	t.Helper()
+	s := newtonSubject(t, m.Newton, m)
+	quiet, factors := s.Array, loud(m.params.Adjacency)
+	s.Array = func(name string, step uint64) (audit.Array, bool) {
+		a, ok := quiet(name, step)
+		switch name {
+		case "newton/boot", "newton/hist":
+			a.Deviations = []float64{a.Deviations[0] * factors[name][0]}
+		case "newton/count": // the first is the plan's
+			a.Deviations = []float64{a.Deviations[0], a.Deviations[1] * factors[name][1]}
+		case "newton/gram": // on a lattice of its own
+			squared, d := m.plan.norms()*m.squared, len(m.w)
+			lattice := math.Exp2(math.Floor(math.Log2(squared)) - float64(m.params.Bits()))
+			sd := math.Sqrt(m.params.Adjacency.Factor()/gramShare) / newtonMu * factors[name][0] * (squared + float64(d)*lattice) / lattice
+			a.Deviations = nil
+			for i := range d {
+				a.Deviations = append(a.Deviations, sd)
+				for range d - i - 1 {
+					a.Deviations = append(a.Deviations, sd/math.Sqrt2)
+				}
+			}
+		}
+		return a, ok
+	}
+	return s
+}
+
+// steeredNewton takes records from its log in each first run and null records in each
+// second, and counts what its rules say.
+type steeredNewton struct {
+	*Newton
+	log   [][]float64
+	runs  int
+	alone bool   // the second run has all records but one,
+	at    uint64 // in this slot
+
+	held, slow, repeats, restarts, drifts, abandoned, epochs, modes int
+
+	// A fault, planted behind a gradient step with what it would have been without noise.
+	fault func(m *steeredNewton, before *Newton, x *exactNewton)
+	// Rules that the fault feeds.
+	ownPresence presence
+	ownJump     jump
+	ownWander   wander
+	ownW        []float64 // iterate that noise never touched since the last restart or drift
+	jumps       []float64 // of the plan
+}
+
+// exactNewton is a step without noise.
+type exactNewton struct {
+	nulls, zeta float64
+	y           []float64 // w + Wu/b
+}
+
+func (m *steeredNewton) UnmarshalBinary(b []byte) error {
+	m.runs++
+	m.held, m.slow, m.repeats, m.restarts, m.drifts, m.abandoned, m.epochs, m.modes = 0, 0, 0, 0, 0, 0, 0, 0
+	m.ownPresence, m.ownJump, m.ownWander, m.ownW = full(float64(m.plan.batch(0))), jump{}, newWander(len(m.w)), nil
+	return m.Newton.UnmarshalBinary(b)
+}
+
+func (m *steeredNewton) Close(n dp.Noise) (*dp.Release, error) {
+	first, end := m.Range(m.step + 1)
+	for slot := first; slot < end; slot++ {
+		row := m.log[slot]
+		// Of a long search few records can be others.
+		if m.runs%2 == 0 && (slot == m.at || !m.alone && (m.phase == descent || slot < first+64)) {
+			row = nil
+		}
+		m.Newton.Add(slot, row)
+	}
+	before, x := *m.Newton, m.exact()
+	before.w = slices.Clone(m.w)
+	r, err := m.Newton.Close(n)
+	if m.mode {
+		m.modes++
+	}
+	if err != nil || before.phase != descent {
+		return r, err
+	}
+	switch {
+	case m.repeats < int(m.Newton.repeats):
+		m.repeats = int(m.Newton.repeats)
+	case m.restarts < int(m.Newton.restarts):
+		m.restarts = int(m.Newton.restarts)
+		if zeros(m.w) {
+			m.abandoned++
+		}
+	case m.epoch == before.epoch && m.done == before.done:
+		m.held++
+	case m.seen.share() < few:
+		m.slow++
+	}
+	if m.epoch > before.epoch && m.white != before.white {
+		m.epochs++
+	}
+	m.drifts = int(m.Newton.drifts)
+	if m.phase != descent || before.drifts != m.Newton.drifts || m.ownW == nil {
+		m.ownWander.reset()
+		m.ownW = slices.Clone(m.w)
+	}
+	if m.phase == descent && m.fault != nil {
+		if m.epoch != before.epoch {
+			m.ownWander.begin()
+		}
+		if m.done <= 1 {
+			m.ownJump = jump{}
+		}
+		m.fault(m, &before, x)
+		m.open()
+	}
+	return r, nil
+}
+
+// exact returns the open step without noise.
+func (m *steeredNewton) exact() *exactNewton {
+	x := &exactNewton{}
+	if m.phase != descent {
+		return x
+	}
+	m.flush()
+	b := float64(m.size())
+	x.nulls = float64(m.nulls) + b - float64(m.added)
+	part := (float64(m.gradients.inside) + countedShare*x.nulls) / b
+	x.zeta = newton.Clip(m.zeta*newton.Exp(-gain*(part-countedShare)), zetaLeast, zetaMost)
+	u := make([]float64, len(m.w))
+	for j, k := range m.gradients.integers() {
+		u[j] = float64(k) * (m.zeta / m.plan.One)
+	}
+	x.y = make([]float64, len(m.w))
+	m.white.Apply(x.y, u)
+	for j := range x.y {
+		x.y[j] = m.w[j] + x.y[j]/b
+	}
+	return x
+}
+
+// steeredLogs are logs that reach all rules between them.
+func steeredLogs(intercept bool) map[string][][]float64 {
+	logs := newtonLogs(intercept)
+	twice := eventful(intercept)
+	for i, row := range twice {
+		if row != nil && i > 5600 {
+			row[2] *= 60
+		}
+	}
+	logs["two jumps"] = twice
+	for name, log := range logs {
+		logs[name] = append(log, make([][]float64, 90_000)...) // repeated searches are long
+	}
+	return logs
+}
+
+// unlike runs the log and then null records that are made to release the same.
+func (m *steeredNewton) unlike(t *testing.T) error {
+	t.Helper()
+	stream := make(audit.Stream, 170)
+	return loudSubject(t, m).Unlike(stream, stream)
+}
+
+// TestNewtonSteering: null records alone that are made to release what an eventful log
+// does have its slots, whitenings, jumps, drifts and repeated searches too, and hold where
+// it holds, to the last bit. Nothing of that can have followed from records.
+func TestNewtonSteering(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		for _, intercept := range []bool{false, true} {
+			all := map[string]int{}
+			for name, log := range steeredLogs(intercept) {
+				m := &steeredNewton{Newton: loudNewton(t, adjacency, intercept), log: log}
+				if err := m.unlike(t); err != nil {
+					t.Errorf("%s, intercept %t, %s: %v", adjacency, intercept, name, err)
+				}
+				t.Logf("%s, intercept %t, %s: %d epochs, %d held, %d slow, %d repeats, %d restarts, %d abandoned, %d drifts, %d modes", adjacency, intercept, name,
+					m.epochs, m.held, m.slow, m.repeats, m.restarts, m.abandoned, m.drifts, m.modes)
+				if intercept {
+					all["a mode"] += m.modes
+				}
+				for rule, n := range map[string]int{
+					"a whitening": m.epochs, "a step without records": m.held, "a slow step": m.slow, "a repeated search": m.repeats,
+					"a jump": m.restarts - m.abandoned, "a jump after a jump": m.abandoned, "a drift": m.drifts,
+				} {
+					all[rule] += n
+				}
+			}
+			for rule, n := range all {
+				if n == 0 {
+					t.Errorf("%s, intercept %t: no log leads to %s", adjacency, intercept, rule)
+				}
+			}
+		}
+	}
+}
+
+// TestNewtonSteeringMutants feeds the rules exact counts and sums. A neighbour that has a
+// record less shows what goes into the state; what only decides shows where there are no
+// records.
+func TestNewtonSteeringMutants(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []struct {
+		name, log string
+		neighbour bool // finds it too
+		plant     func(m *steeredNewton, before *Newton, x *exactNewton)
+	}{
+		{"none", "hard restart", false, nil},
+		{"records are followed by the exact count", "records later", true, func(m *steeredNewton, before *Newton, x *exactNewton) {
+			b := float64(before.size())
+			m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit))
+			m.seen = m.ownPresence
+		}},
+		{"a step holds where the exact count shows no records", "records later", false, func(m *steeredNewton, before *Newton, x *exactNewton) {
+			b := float64(before.size())
+			if !m.ownPresence.sees(b, b-x.nulls, m.plan.NullNoise/float64(m.plan.Unit)) {
+				copy(m.w, before.w)
+				m.zeta = before.zeta
+			}
+		}},
+		{"clip norm follows the exact count", "drift", true, func(m *steeredNewton, before *Newton, x *exactNewton) {
+			if m.epoch == before.epoch && m.done > before.done {
+				m.zeta = x.zeta
+			}
+		}},
+		{"jump compares with clip norms of exact counts", "hard restart", true, func(m *steeredNewton, _ *Newton, x *exactNewton) {
+			if n := len(m.Newton.jump.recent); n > 0 {
+				m.Newton.jump.recent[n-1] = x.zeta
+			}
+		}},
+		{"jump of the clip norm of exact counts", "hard restart", false, func(m *steeredNewton, _ *Newton, x *exactNewton) {
+			m.ownJump.factor = m.jumps[min(m.epoch, len(m.jumps)-1)]
+			if m.ownJump.sees(x.zeta) {
+				m.restart()
+			}
+		}},
+		{"means that wander are of exact sums", "drift", true, func(m *steeredNewton, _ *Newton, x *exactNewton) {
+			copy(m.Newton.wander.last, x.y)
+		}},
+		{"drift of iterates of exact sums", "drift", false, func(m *steeredNewton, before *Newton, x *exactNewton) {
+			y := slices.Clone(x.y)
+			for j := range y {
+				y[j] += m.ownW[j] - before.w[j]
+				m.ownW[j] += m.plan.rate(before.epoch) * (x.y[j] - before.w[j])
+			}
+			if m.ownWander.sees(y, before.white) != nil {
+				m.blocks.reset()
+				m.Newton.drifts++
+				m.ownWander.reset()
+			}
+		}},
+	} {
+		log := steeredLogs(true)[fault.log]
+		m := &steeredNewton{Newton: loudNewton(t, dp.ZeroOut, true), log: log, at: 4001, fault: fault.plant}
+		m.jumps = slices.Clone(m.plan.Jumps)
+		if fault.name == "jump of the clip norm of exact counts" { // instead of released ones
+			for k := range m.plan.Jumps {
+				m.plan.Jumps[k] = 1e300
+			}
+		}
+		start, err := m.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlike := m.unlike(t)
+		if err := m.Newton.UnmarshalBinary(start); err != nil {
+			t.Fatal(err)
+		}
+		m.alone = true
+		alike := m.unlike(t)
+		t.Logf("%s: no records: %v; a record less: %v", fault.name, unlike, alike)
+		if (unlike != nil) != (fault.plant != nil) || (alike != nil) != fault.neighbour {
+			t.Errorf("%s: no records: %v; a record less: %v", fault.name, unlike, alike)
+		}
+	}
+}
+
+// TestGramBlocks: blocks in which products are rounded end at public positions, so that a
+// record too small for any product moves none, whether it is there or not. The planted
+// fault ends them by the records there are.
+func TestGramBlocks(t *testing.T) {
+	t.Parallel()
+	for _, intercept := range []bool{false, true} {
+		for _, fault := range []bool{false, true} {
+			products := func(tiny []float64) []byte {
+				e := mustNewton(t, Config{Columns: []string{"u", "v", "y"}, Target: "y", ClipX: 20, Intercept: &intercept},
+					dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut, LatticeBits: 30})
+				for log := eventful(intercept); e.phase != descent; {
+					e.feed(t, log, dptest.Zero())
+				}
+				if e.gram.Block() > 16 {
+					t.Fatalf("blocks are of %d rows", e.gram.Block())
+				}
+				log := eventful(intercept)
+				first, end := e.Range(e.step + 1)
+				for slot := first; slot < end; slot++ {
+					row := log[slot]
+					if slot == first+1 {
+						row = tiny
+					}
+					if fault {
+						e.edge = math.MaxUint64
+					}
+					e.Add(slot, row)
+				}
+				if _, err := e.Close(dptest.Zero()); err != nil {
+					t.Fatal(err)
+				}
+				w := &bin.Writer{}
+				e.gram.AppendTo(w)
+				return w.B[8:] // behind the number of rows
+			}
+			same := bytes.Equal(products([]float64{1e-12, 0, 1}), products(nil))
+			if intercept { // the constant is no small product: its own entry may move
+				same = bytes.Equal(products([]float64{1e-12, 0, 1})[:16], products(nil)[:16])
+			}
+			if same == fault {
+				t.Errorf("intercept %t, fault %t: the products are the same: %t", intercept, fault, same)
+			}
+		}
+	}
+}

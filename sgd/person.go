@@ -1,0 +1,64 @@
+package sgd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"streamdp/dp"
+	"streamdp/matfact"
+)
+
+// PersonCharge is what amb charges for all records of one person.
+type PersonCharge struct {
+	// Ratio is a person's μ over that of a single record.
+	Ratio float64
+	// Search is the factor by which the noise of searches of the clip norm has to grow.
+	Search float64
+}
+
+// ChargePerson returns what method "amb" charges for persons with records in the steps that p
+// allows, if a single record pays μ² in its step: 1−share for the gradient, correlated by f, and
+// share for the count of the quantile q (0 without "track"). With m = p.PerStep, k = p.Count, α
+// the column norm and P of matfact.Sensitivity without an end,
+//
+//	Ratio² = (1−share)·(P/α)² + share·k·m²·max(1, 2·max(q, 1−q)²),   the 2 under replace only.
+//
+// p.Separation is in gradient steps: if s of the steps between two of a person's can be searches,
+// it is s less than that in steps of the stream.
+//
+// Privacy: gradients by the general rule, each record adds a vector of norm ζ under a matrix of
+// joint norm P. Counts have independent noise in each step: m records move a count by at most
+// m; under replace two persons move 2k counts by m·max(q, 1−q), for a record takes the place
+// of a null one. A search in place of a gradient step costs no more; its noise grows by √2 under
+// replace. docs/theory/sgd.md, §2.
+//
+// Errors: a share or quantile outside of its range; a participation that matfact.Sensitivity
+// refuses; inner products of columns that may be negative, with which a step of a search
+// may cost more than one of a gradient; a factorization that ends.
+func ChargePerson(share, q float64, f matfact.Factorization, p matfact.Participation, adjacency dp.Adjacency) (PersonCharge, error) {
+	var errs []error
+	if !(share >= 0 && share < 1) {
+		errs = append(errs, fmt.Errorf("share is %g, must be in [0, 1)", share))
+	}
+	if !(q > 0 && q < 1) {
+		errs = append(errs, fmt.Errorf("quantile is %g, must be in (0, 1)", q))
+	}
+	if !matfact.NonNegativeGram(f) || f.Horizon() > 0 {
+		errs = append(errs, fmt.Errorf("factorization %q ends, or may have negative inner products of columns: it protects no persons", f.Kind()))
+	}
+	norm, err := matfact.Sensitivity(f, p, 0)
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return PersonCharge{}, err
+	}
+	m, k := float64(max(1, p.PerStep)), float64(p.Count)
+	ratio := norm / f.ColNorm() * dp.RoundUp
+	c := PersonCharge{Search: 1}
+	count := 1.0
+	if adjacency == dp.Replace {
+		far := max(q, 1-q)
+		count, c.Search = max(1, 2*far*far), math.Sqrt2
+	}
+	c.Ratio = math.Sqrt((1-share)*ratio*ratio+share*k*m*m*count) * dp.RoundUp
+	return c, nil
+}
