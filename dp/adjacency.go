@@ -2,13 +2,13 @@ package dp
 
 import "fmt"
 
-// Adjacency says which two streams count as neighbours, and so what one record
-// is protected against. It is a privacy parameter like ε and δ: there is no
-// default, and the zero value is refused everywhere.
+// Adjacency says which two streams are neighbours, and so what a record is protected against.
+// For example, under Replace nobody can tell whether a record said 3 or 4; under ZeroOut,
+// whether it said 3 or nothing. Adjacency is a privacy parameter like ε and δ: it has no
+// default, and every function refuses the zero value.
 //
-// In both relations the two streams differ in the content of one committed
-// record at one offset. Number, offsets and transaction status of records are
-// public in both.
+// In both relations the two streams differ in the content of one committed record at one
+// offset. The number, the offsets and the transaction status of records are public.
 type Adjacency int
 
 const (

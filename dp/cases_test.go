@@ -275,7 +275,7 @@ func mironov(t *testing.T, c Curve, delta float64) float64 {
 func caseSketchDelta(t *testing.T, c cases.Case) {
 	in := directionCase{}
 	in.check(t, c)
-	got, err := SketchDelta(in.Epsilon, in.Rows, in.Gamma)
+	got, err := sketchDelta(in.Epsilon, in.Rows, in.Gamma)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func caseSketchDelta(t *testing.T, c cases.Case) {
 func caseJointDelta(t *testing.T, c cases.Case) {
 	in := directionCase{}
 	in.check(t, c)
-	got, err := JointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, ZeroOut)
+	got, err := jointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, ZeroOut)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func caseJointDeltaReplace(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Delta float64 }
 	c.Read(t, &in, &want)
-	got, err := JointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, Replace)
+	got, err := jointDelta(in.Epsilon, in.Mu, in.Rows, in.Gamma, Replace)
 	if err != nil {
 		t.Fatal(err)
 	}

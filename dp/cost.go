@@ -10,16 +10,16 @@ import (
 	"slices"
 )
 
-// Cost is what one record pays for everything that a mechanism releases over an
-// epoch, in the mechanism's adjacency: the Gaussian mechanisms that it is made
-// of, its sketch rows, what else has only a Rényi curve, and the probability
-// that all this does not hold.
+// Cost is what one record pays for all releases of a mechanism over an epoch, in the
+// mechanism's adjacency. It has a field for each kind of release: Gaussian mechanisms, rows of
+// sketches, and mechanisms of which only a Rényi curve is known. A last field is the
+// probability that the guarantee fails.
 //
-// Costs add with [Compose]. ε and δ follow at the end, once: ε of parts are
-// never added.
+// Add costs with [Compose], and compute ε and δ once, from the sum. To add up the parts' ε
+// would give a larger ε than the sum has.
 //
-// In JSON a cost is an object with the fields below, zeroes left out; one that
-// is not valid does not parse.
+// In JSON a cost is an object with the fields below, without those that are zero. An invalid
+// cost does not parse.
 type Cost struct {
 	// Adjacency is the relation that the other fields are stated for.
 	Adjacency Adjacency `json:"adjacency"`
@@ -28,18 +28,18 @@ type Cost struct {
 	// Rows is the number of rows N(0, XᵀX + η²I) of dense Gaussian sketches, for
 	// rows x of norm at most 1.
 	Rows int `json:"rows,omitempty"`
-	// Gamma is what no eigenvalue of XᵀX + η²I is below, above 1; 0 without rows.
+	// Gamma is a lower bound on the eigenvalues of XᵀX + η²I, above 1; 0 without rows.
 	Gamma float64 `json:"gamma,omitempty"`
-	// Terms is the part of which only Rényi curves are known: pure, Laplace and
+	// Terms are the mechanisms of which only Rényi curves are known: pure, Laplace and
 	// FastMix terms, in any order.
 	Terms []Term `json:"terms,omitempty"`
-	// BadDelta is the probability, whatever the data are, of an event outside
-	// which the rest holds: that a private lower bound of an eigenvalue is
-	// none, for example. It is a part of δ.
+	// BadDelta is the probability, for every data set, of an event in which the other
+	// fields do not hold; for example, that a private lower bound of an eigenvalue is above
+	// the eigenvalue. It is a part of δ.
 	BadDelta float64 `json:"bad_delta,omitempty"`
 }
 
-// Validate says what is wrong with the cost, all faults at once.
+// Validate returns everything that is wrong with the cost, joined.
 func (c Cost) Validate() error {
 	_, err := newJoint(c.Mu, c.Rows, c.Gamma, c.Adjacency)
 	errs := []error{err}
@@ -65,8 +65,7 @@ func (c Cost) Validate() error {
 
 var errFastMix = errors.New("FastMix rows have a guarantee for one record and the adjacency zero-out only")
 
-// UnmarshalJSON reads a cost and refuses unknown fields and one that is not
-// valid.
+// UnmarshalJSON reads a cost. It refuses unknown fields and an invalid cost.
 func (c *Cost) UnmarshalJSON(data []byte) error {
 	type plain Cost
 	var p plain
@@ -82,7 +81,7 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Empty reports whether the cost pays for nothing.
+// Empty reports whether the cost is that of releasing nothing.
 func (c Cost) Empty() bool {
 	return c.Mu == 0 && c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0
 }
@@ -93,9 +92,9 @@ func (c Cost) Equal(o Cost) bool {
 		c.BadDelta == o.BadDelta && slices.Equal(c.Terms, o.Terms)
 }
 
-// Covers reports whether what o pays for is a part of what c pays for, whatever
-// ε and δ: every field of o is at most that of c, or at least for Gamma. It is a
-// partial order on valid costs of one adjacency whose terms Compose has merged.
+// Covers reports whether a record that pays c pays for everything that o pays for, whatever ε
+// and δ are: every field of o is at most that of c, or at least for Gamma. It is a partial
+// order on valid costs of one adjacency whose terms Compose has merged.
 func (c Cost) Covers(o Cost) bool {
 	if c.Adjacency != o.Adjacency || !(c.Mu >= o.Mu) || c.Rows < o.Rows || o.Rows > 0 && c.Gamma > o.Gamma || c.BadDelta < o.BadDelta {
 		return false
@@ -112,16 +111,16 @@ func (c Cost) Covers(o Cost) bool {
 	return true
 }
 
-// Compose returns the cost of a record that pays all of costs, also where a
-// later mechanism was chosen in view of an earlier one's releases:
+// Compose returns the cost of a record that pays all of costs. It also holds if a later
+// mechanism was chosen after seeing an earlier one's releases:
 //
 //	μ = √Σμ_i²,  K = ΣK_i,  γ = min γ_i,  all terms,  δ_bad = Σδ_bad,i
 //
 // rounded up. Rows of a larger γ are a post-processing of rows of a smaller one.
 // The result does not depend on the order.
 //
-// Privacy: the costs must be stated for one adjacency; it panics where they are
-// not. Convert with [Cost.In].
+// Privacy: all costs must be stated for the same adjacency; otherwise it panics. [Cost.In]
+// converts them.
 func Compose(costs ...Cost) Cost {
 	if len(costs) == 0 {
 		return Cost{}
@@ -197,12 +196,12 @@ func merge(terms []Term) []Term {
 	return merged
 }
 
-// Parallel returns the cost of the worst-off record where every record pays only
-// one of costs: the one with the largest ε at δ. A cost that has no ε at δ is
-// the worst. Where one cost covers another, δ does not matter.
+// Parallel returns the cost of the worst-off record if every record pays only one of costs.
+// That is the cost with the largest ε at δ. A cost that has no ε at δ is the worst. If one cost
+// covers all others, δ does not matter.
 //
-// Privacy: the mechanisms must read disjoint sets of record positions, and the
-// costs be stated for one adjacency; it panics where they are not.
+// Privacy: the mechanisms must read disjoint sets of record positions. All costs must be stated
+// for the same adjacency; otherwise it panics.
 // Errors: δ outside (0, 1); no costs.
 func Parallel(delta float64, costs ...Cost) (Cost, error) {
 	if len(costs) == 0 {
@@ -259,13 +258,11 @@ func compare(a, b Cost) int {
 		}))
 }
 
-// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up.
-// BadDelta is taken from δ first; then Gaussians alone are exact, Gaussians with
-// sketch rows too, and with anything else the sum of the Rényi curves is
-// converted.
+// Epsilon returns the smallest ε ≥ 0 that the cost guarantees at δ, rounded up. It first
+// subtracts BadDelta from δ. For Gaussians, with or without sketch rows, the curve is exact.
+// With any other term it converts the sum of the Rényi curves.
 //
-// Errors: δ outside (0, 1); nothing of it left by BadDelta; a cost that is not
-// valid.
+// Errors: δ outside (0, 1); BadDelta of at least δ; an invalid cost.
 func (c Cost) Epsilon(delta float64) (float64, error) {
 	if err := errors.Join(checkEpsDelta(0, delta), c.Validate()); err != nil {
 		return 0, err
@@ -277,7 +274,7 @@ func (c Cost) Epsilon(delta float64) (float64, error) {
 	if len(c.Terms) > 0 {
 		return c.Curve().Epsilon(rest)
 	}
-	return JointEpsilon(rest, c.Mu, c.Rows, c.Gamma, c.Adjacency)
+	return jointEpsilon(rest, c.Mu, c.Rows, c.Gamma, c.Adjacency)
 }
 
 // left returns δ − BadDelta, rounded down.
@@ -301,7 +298,7 @@ func (c Cost) Delta(eps float64) (float64, error) {
 	if len(c.Terms) > 0 {
 		delta, err = c.Curve().Delta(eps)
 	} else {
-		delta, err = JointDelta(eps, c.Mu, c.Rows, c.Gamma, c.Adjacency)
+		delta, err = jointDelta(eps, c.Mu, c.Rows, c.Gamma, c.Adjacency)
 	}
 	return min(1, sumUp(delta, c.BadDelta)), err
 }
@@ -328,16 +325,15 @@ func (c Cost) Within(eps, delta float64) (bool, error) {
 	return d <= delta, err
 }
 
-// Curve returns the Rényi curve of the cost without BadDelta. It is looser than
-// Epsilon's exact curves where there are no terms.
+// Curve returns the Rényi curve of the cost without BadDelta. For a cost without terms,
+// Epsilon's exact curve is tighter.
 func (c Cost) Curve() Curve {
 	return rowCurve(c.Mu, c.Rows, c.Gamma, c.Adjacency).Add(c.Terms...)
 }
 
-// In returns the cost stated for another adjacency. A replacement is two steps
-// of zeroing, so ZeroOut → Replace doubles μ and ε₀ and halves Laplace scales;
-// sketch rows then mean those of both steps. The zero record is a record, so
-// Replace → ZeroOut changes no number.
+// In returns the cost stated for another adjacency. A replacement is two zeroings, so from
+// ZeroOut to Replace μ and ε₀ double, Laplace scales are halved, and sketch rows mean those of
+// both zeroings. The zero record is a record, so from Replace to ZeroOut no number changes.
 //
 // Errors: FastMix rows to Replace; an adjacency that is not set.
 func (c Cost) In(a Adjacency) (Cost, error) {
@@ -354,8 +350,8 @@ func (c Cost) In(a Adjacency) (Cost, error) {
 // Group returns the cost that protects k records of one person, in the cost's
 // adjacency: kμ for Gaussians, kε₀ for pure mechanisms, 1/k of a Laplace scale.
 //
-// Errors: k not positive; sketch rows, FastMix rows and BadDelta, which have no
-// such rule: use [Cost.GroupEpsilon].
+// Errors: k not positive. Sketch rows, FastMix rows and BadDelta have no such rule: use
+// [Cost.GroupEpsilon].
 func (c Cost) Group(k int) (Cost, error) {
 	if k < 1 {
 		return Cost{}, fmt.Errorf("group of %d records, must be at least 1", k)
@@ -396,13 +392,13 @@ func timesUp(x, k float64) float64 {
 	return p
 }
 
-// GroupEpsilon returns an ε that protects k records of one person at δ, rounded
-// up: that of Group where there is one, else the least that follows from the
-// cost of one record,
+// GroupEpsilon returns an ε that protects k records of one person at δ, rounded up. If the cost
+// has a Group, it is the ε of that. Otherwise it is the smallest ε that follows from the cost
+// of one record,
 //
 //	(kε, δ'·(e^{kε}−1)/(e^ε−1)) for every ε and δ' = Delta(ε)
 //
-// Errors: as Epsilon's, and where no ε is large enough, as with γ ≤ k.
+// Errors: as Epsilon's; or no ε is large enough, as for γ ≤ k.
 func (c Cost) GroupEpsilon(k int, delta float64) (float64, error) {
 	group, err := c.Group(k)
 	if err == nil {

@@ -133,10 +133,10 @@ func TestCostEpsilon(t *testing.T) {
 	want, err = Epsilon(math.Nextafter(delta-4e-7, 0), 0.3)
 	is(c, delta, want, err)
 	c.Rows, c.Gamma = 60, 20
-	want, err = JointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, ZeroOut)
+	want, err = jointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, ZeroOut)
 	is(c, delta, want, err)
 	c.Adjacency = Replace
-	want, err = JointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, Replace)
+	want, err = jointEpsilon(math.Nextafter(delta-4e-7, 0), 0.3, 60, 20, Replace)
 	is(c, delta, want, err)
 	c.Terms = []Term{{Kind: KindPure, Count: 3, Epsilon: 0.1}}
 	want, err = Curve{{Kind: KindGaussian, Count: 1, Mu: 0.3}, {Kind: KindSketchRowReplace, Count: 60, Gamma: 20}, c.Terms[0]}.Epsilon(math.Nextafter(delta-4e-7, 0))
@@ -177,7 +177,7 @@ func TestWithin(t *testing.T) {
 			lo, hi := 1.1, 1e6
 			for hi-lo > 1e-12*hi {
 				mid := (lo + hi) / 2
-				if d, err := JointDelta(eps, c.Mu, 60, mid, Replace); err == nil && d <= delta {
+				if d, err := jointDelta(eps, c.Mu, 60, mid, Replace); err == nil && d <= delta {
 					hi = mid
 				} else {
 					lo = mid

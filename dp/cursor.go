@@ -5,20 +5,19 @@ import "math/big"
 // CursorStep divides every coordinate at which a Cursor may start.
 const CursorStep = blockWords
 
-// Cursor draws the noise of a row from any coordinate on, so that a long row can
-// be drawn in pieces; what it gives does not depend on them. Cursors of one row
-// may be used by several goroutines at once where Open says so, each by one. The
-// zero value is ready to be opened, for one row after another; it keeps the keys
-// of the last.
+// Cursor draws the noise of a row from any coordinate on, so that a long row can be drawn in
+// pieces. The noise does not depend on how it is cut. If Open returns true, several goroutines
+// may draw from one row at once, each with its own Cursor. The zero value is ready to be
+// opened. A Cursor can be opened for one row after another; it keeps the keys of the last.
 type Cursor struct {
 	row   Row
 	fast  bool // keyed is the row
 	keyed keyedRow
 }
 
-// Open sets the cursor to a row. Shared tells whether cursors of it may be used at
-// once: those of an Epoch's long rows may, those of a test's rows not. All of
-// them must be opened before the first is used.
+// Open sets the cursor to a row. shared reports whether cursors of the row may be used at once:
+// those of an Epoch's long rows may, those of a test's rows may not. Open all cursors before
+// using the first.
 func (c *Cursor) Open(row Row) (shared bool) {
 	c.row = row
 	keyed, ok := row.(*keyedRow)

@@ -62,6 +62,49 @@ func TestCursor(t *testing.T) {
 	}
 }
 
+// TestCursorExtensions draws a block of nothing but tail words at the far end of a row,
+// where the digits of Z are extension words alone: a cursor reads those of the
+// coordinates in the row, not in its piece. What it would give for the latter is the
+// planted fault.
+func TestCursorExtensions(t *testing.T) {
+	t.Parallel()
+	const block, length = 5, 6 * blockWords
+	e := benchEpoch(t)
+	h := NewTranscript([32]byte{1})
+	row := e.Step(1, &h).Row("a", make([]int64, length)).(*keyedRow)
+	var c Cursor
+	if !c.Open(row) {
+		t.Fatal("the row is not shared")
+	}
+	tails := func(r *keyedRow) { // block's words have no digit but their last ones
+		clear(r.buffer[:])
+		for i := range blockWords {
+			r.buffer[8*i], r.buffer[8*i+7] = byte(i%4), byte(i<<7)
+		}
+		r.held = block
+	}
+	tails(row)
+	tails(&c.keyed)
+	fault := c.keyed
+	fault.base, fault.held = 0, 0
+	sd := []float64{1 << 40}
+	got, wrong := make([]int64, blockWords), make([]int64, blockWords)
+	c.Round(got, block*blockWords, sd, nil, 1)
+	RoundRow(wrong, &fault, sd, nil, 1)
+	found := 0
+	for i, w := range got {
+		if want := RoundAt(row, block*blockWords+i, sd[0]); w != want {
+			t.Fatalf("coordinate %d is %d in a piece and %d in its row", block*blockWords+i, w, want)
+		}
+		if w != wrong[i] {
+			found++
+		}
+	}
+	if found < blockWords*9/10 {
+		t.Errorf("extension words of the piece change %d of %d draws only", found, blockWords)
+	}
+}
+
 // TestCursorOfOtherRows draws from a row that is not keyed.
 func TestCursorOfOtherRows(t *testing.T) {
 	t.Parallel()

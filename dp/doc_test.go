@@ -34,7 +34,7 @@ func TestPrivacyTable(t *testing.T) {
 		return func(eps float64) (float64, float64) {
 			gamma := calibrate(eps)
 			at := func(f float64) float64 {
-				return must(dp.JointEpsilon(delta*(1-bad), mu(eps, gamma, f), rows, f*gamma, dp.ZeroOut))
+				return must(dp.Cost{Adjacency: dp.ZeroOut, Mu: mu(eps, gamma, f), Rows: rows, Gamma: f * gamma}.Epsilon(delta * (1 - bad)))
 			}
 			lo, hi := 1.01/gamma, 1.0
 			for hi-lo > 1e-9 {

@@ -9,9 +9,9 @@ import (
 	"gonum.org/v1/gonum/integrate/quad"
 )
 
-// slack is what every comparison with log δ gives away, relative and absolute:
-// more than LogDelta can err (10⁻¹⁴, docs/theory/dp.md), so that a computed
-// "private" is private in exact arithmetic too.
+// slack is subtracted in every comparison with log δ, relative and absolute. It is more than the
+// error of LogDelta (10⁻¹⁴, docs/theory/dp.md). So what is computed to be private is private in
+// exact arithmetic too.
 const slack = 1e-13
 
 // LogDelta returns log δ(ε, μ), the exact privacy profile of the Gaussian

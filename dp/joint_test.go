@@ -44,7 +44,7 @@ func TestJointTable(t *testing.T) {
 		removed, added := pair{c.mu, k, 0, c.gamma}.logDelta(c.eps), pair{c.mu, 0, k, c.gamma}.logDelta(c.eps)
 		above(t, name+"removal", expUp(removed), c.removed, rel)
 		above(t, name+"addition", expUp(added), c.added, rel)
-		got, err := JointDelta(c.eps, c.mu, c.rows, c.gamma, ZeroOut)
+		got, err := jointDelta(c.eps, c.mu, c.rows, c.gamma, ZeroOut)
 		if err != nil || got != expUp(max(removed, added)) {
 			t.Errorf("%s%g, %v", name, got, err)
 		}
@@ -61,7 +61,7 @@ func TestJointTable(t *testing.T) {
 
 func TestReplaceTable(t *testing.T) {
 	for _, c := range replaceTable {
-		got, err := JointDelta(c.eps, c.mu, c.rows, c.gamma, Replace)
+		got, err := jointDelta(c.eps, c.mu, c.rows, c.gamma, Replace)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestReplaceTable(t *testing.T) {
 
 func TestEpsilonTable(t *testing.T) {
 	for _, c := range epsilonTable {
-		got, err := JointEpsilon(c.delta, c.mu, c.rows, c.gamma, ZeroOut)
+		got, err := jointEpsilon(c.delta, c.mu, c.rows, c.gamma, ZeroOut)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,32 +175,63 @@ func TestJointConditioned(t *testing.T) {
 	check(pair{0.01, 12, 12, 10}, 1, 1e-9)
 }
 
+// TestJointFewRows: with a few rows and next to no Gaussian noise the tail of the
+// sum decides how far above it is. The closed form without Gaussian noise stands
+// for the exact value: so little noise moves it by less than the bounds compared.
+func TestJointFewRows(t *testing.T) {
+	for k := 1.0; k < 8; k++ {
+		for _, gamma := range []float64{1.0001, 1.01, 1.1, 1.5, 5, 30} {
+			bound := 2e-7
+			switch {
+			case gamma < 1.1:
+				bound = 0.01
+			case k == 1:
+				bound = 2e-5
+			}
+			for _, p := range []pair{{0, k, 0, gamma}, {0, 0, k, gamma}} {
+				for lg := -8.0; lg < 2.5; lg += 0.5 {
+					eps := math.Pow(10, lg)
+					want := math.Exp(p.logDelta(eps))
+					if want < 1e-60 {
+						continue
+					}
+					p := p
+					p.mu = 1e-10
+					if got := math.Exp(p.logDelta(eps)); !(got >= want*(1-1e-9) && got <= want*(1+bound)) {
+						t.Errorf("%+v at %g: %.15g, without Gaussian noise %.15g (%.2g)", p, eps, got, want, got/want-1)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestJointLimits: without Gaussian noise it is the sketch's curve, without rows
 // the Gaussian's, and it joins both without a jump.
 func TestJointLimits(t *testing.T) {
 	for _, a := range []Adjacency{ZeroOut, Replace} {
 		for _, eps := range []float64{0.1, 0.5, 2} {
-			zero, err := JointDelta(eps, 0, 72, 30, a)
+			zero, err := jointDelta(eps, 0, 72, 30, a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			tiny, err := JointDelta(eps, 1e-9, 72, 30, a)
+			tiny, err := jointDelta(eps, 1e-9, 72, 30, a)
 			if err != nil || !(math.Abs(tiny-zero) <= 1e-9*zero) {
 				t.Errorf("%v, epsilon %g: %g with mu 1e-9, %g with 0, %v", a, eps, tiny, zero, err)
 			}
 			want := math.Exp(LogDelta(eps, 0.4))
-			none, err := JointDelta(eps, 0.4, 0, 0, a)
+			none, err := jointDelta(eps, 0.4, 0, 0, a)
 			if err != nil || !(none >= want && none <= want*(1+1e-12)) {
 				t.Errorf("%v, epsilon %g: %g without rows, Gaussian %g, %v", a, eps, none, want, err)
 			}
-			few, err := JointDelta(eps, 0.4, 4, 1e12, a)
+			few, err := jointDelta(eps, 0.4, 4, 1e12, a)
 			if err != nil || !(math.Abs(few-want) <= 1e-9*want) {
 				t.Errorf("%v, epsilon %g: %g with rows of gamma 1e12, Gaussian %g, %v", a, eps, few, want, err)
 			}
 		}
 	}
-	sketch, err := SketchDelta(1, 100, 20)
-	joint, err2 := JointDelta(1, 0, 100, 20, ZeroOut)
+	sketch, err := sketchDelta(1, 100, 20)
+	joint, err2 := jointDelta(1, 0, 100, 20, ZeroOut)
 	if err != nil || err2 != nil || sketch != joint {
 		t.Errorf("sketch %g, joint %g, %v, %v", sketch, joint, err, err2)
 	}
@@ -210,7 +241,7 @@ func TestJointLimits(t *testing.T) {
 // twice the shift is at least that of ZeroOut.
 func TestJointMonotone(t *testing.T) {
 	delta := func(eps, mu float64, rows int, gamma float64, a Adjacency) float64 {
-		d, err := JointDelta(eps, mu, rows, gamma, a)
+		d, err := jointDelta(eps, mu, rows, gamma, a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +311,7 @@ func TestReplaceTwoSteps(t *testing.T) {
 		mu, gamma, eps float64
 		rows           int
 	}{{0.1, 327.2, 0.4, 216}, {0.3, 20, 1, 60}, {0, 100, 0.3, 100}, {0.05, 4, 2, 12}} {
-		one, err := JointDelta(2*c.eps, 2*c.mu, c.rows, c.gamma, Replace)
+		one, err := jointDelta(2*c.eps, 2*c.mu, c.rows, c.gamma, Replace)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,17 +335,17 @@ func TestJointRefuses(t *testing.T) {
 		{1, 2e6, 1, 2, ZeroOut}, {1, 1, -1, 2, ZeroOut}, {1, 1, 1, 1, ZeroOut}, {1, 1, 1, 0, ZeroOut}, {1, 1, 1, -3, ZeroOut}, {1, 1, 1, nan, ZeroOut},
 		{1, 1, 1, inf, ZeroOut}, {1, 1, 1, 2, 0}, {1, 1, 1, 2, 3},
 	} {
-		if d, err := JointDelta(c.eps, c.mu, c.rows, c.gamma, c.a); err == nil {
+		if d, err := jointDelta(c.eps, c.mu, c.rows, c.gamma, c.a); err == nil {
 			t.Errorf("%+v: δ = %g", c, d)
 		}
 		if c.eps == 1 {
-			if e, err := JointEpsilon(1e-6, c.mu, c.rows, c.gamma, c.a); err == nil {
+			if e, err := jointEpsilon(1e-6, c.mu, c.rows, c.gamma, c.a); err == nil {
 				t.Errorf("%+v: ε = %g", c, e)
 			}
 		}
 	}
 	for _, delta := range []float64{0, 1, -1, nan} {
-		if e, err := SketchEpsilon(delta, 10, 20); err == nil {
+		if e, err := sketchEpsilon(delta, 10, 20); err == nil {
 			t.Errorf("delta %g: ε = %g", delta, e)
 		}
 	}
@@ -331,7 +362,7 @@ func TestJointFinite(t *testing.T) {
 						if testing.Short() && rows == 1 {
 							continue
 						}
-						if d, err := JointDelta(eps, mu, rows, gamma, a); err != nil || !(d >= 0 && d <= 1) {
+						if d, err := jointDelta(eps, mu, rows, gamma, a); err != nil || !(d >= 0 && d <= 1) {
 							t.Errorf("epsilon %g, mu %g, %d rows, gamma %g, %v: %g, %v", eps, mu, rows, gamma, a, d, err)
 						}
 					}

@@ -13,13 +13,13 @@ import (
 	"sync"
 )
 
-// NoiseFormat is the version of everything between a master key and a noise
-// row: derivations, word layout, table, rounding. It is part of an epoch's
-// digest: another version is another epoch.
+// NoiseFormat is the version of everything between a master key and a noise row: derivations,
+// word layout, table, rounding. It is part of an epoch's digest, so a new version needs a new
+// epoch.
 const NoiseFormat = "row/v1"
 
-// NewSecret returns 32 fresh bytes of the system's generator, for a master key
-// or an epoch secret. It never fails; without entropy the program ends.
+// NewSecret returns 32 fresh bytes from the system's generator, for a master key or an epoch
+// secret. It never fails: without entropy the program ends.
 func NewSecret() (s [32]byte) {
 	rand.Read(s[:])
 	return s
@@ -42,12 +42,11 @@ func NewNonce() (n [16]byte) {
 // has absorbed the array's integer row. K gives the words of row t, X the
 // extension words of its tail and of exact decisions.
 //
-// Privacy: the rows of one run are independent of each other and of everything
-// released before, whatever the records are, as far as HMAC-SHA256 and AES-256
-// are pseudo-random; the guarantee is computational in that sense. Whoever
-// holds the master key and the epoch secret can subtract the noise of every
-// release of the epoch.
-// Cost: 0.6 µs and two allocations a row, nothing per coordinate.
+// Privacy: the rows of one run are independent of each other and of everything released before,
+// whatever the records are, if HMAC-SHA256 and AES-256 are pseudo-random. In that sense the
+// guarantee is computational. Whoever has the master key and the epoch secret can subtract the
+// noise of every release of the epoch.
+// Cost: 0.6 µs and two allocations a row, one up to 12 words, nothing per coordinate.
 // Source: docs/theory/dp.md.
 //
 // An Epoch is not safe for concurrent use.
@@ -57,9 +56,9 @@ type Epoch struct {
 	noise  stepNoise
 }
 
-// NewEpoch derives the epoch's key. stream and epoch name the task's epoch,
-// nonce is its public random name, digest the hash of the configuration that
-// its guarantee depends on. secret may be nil for reference vectors only.
+// NewEpoch derives the epoch's key. stream and epoch name the task's epoch, nonce is its public
+// random name, and digest is the hash of the configuration that its guarantee depends on.
+// secret may be nil for reference vectors only.
 func NewEpoch(master, secret *[32]byte, stream string, epoch uint64, nonce [16]byte, digest [32]byte) (*Epoch, error) {
 	info := append([]byte("streamdp/epoch/v1\x00"), lengthPrefixed(stream)...)
 	info = binary.BigEndian.AppendUint64(info, epoch)
@@ -94,8 +93,8 @@ func (e *Epoch) Destroy() {
 	e.arrays = nil
 }
 
-// Step returns the noise of step t ≥ 1. h must have absorbed the number of the
-// step's records; it moves on as arrays are opened.
+// Step returns the noise of step t ≥ 1. h must have absorbed the number of the step's records.
+// Opening an array changes h.
 func (e *Epoch) Step(t uint64, h *Transcript) Noise {
 	e.noise = stepNoise{epoch: e, step: t, transcript: h, opening: e.noise.opening + 1}
 	return &e.noise

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// Lattice is the grid on which records become integers: step g = 2^Exp, and K
-// the largest norm of a record in units of g. The clip norm is K·g, not the
-// configured number: clipping and calibration both use Bound.
+// Lattice is the grid on which records become integers. Its step is g = 2^Exp, and K is the
+// largest norm of a record in units of g. The clip norm is K·g, which may be a little less than
+// the configured one. Clipping and calibration both use Bound.
 type Lattice struct {
 	Exp int
 	K   int64
@@ -22,11 +22,11 @@ type Lattice struct {
 //
 //	g = 2^e ≤ 2^−bits·min(bound, sd),  K = ⌊bound/g⌋ ≤ 2³⁰
 //
-// with the largest such e. Where K ≤ 2³⁰ asks for a coarser step, g has fewer
-// than the wished bits (24–30), but never fewer than 24.
+// with the largest such e. If K ≤ 2³⁰ needs a coarser step, g has fewer than the wanted bits
+// (24–30), but at least 24.
 //
-// Errors: a bound or sd that is not positive and finite; bits outside 24–30;
-// noise so small beside the bound that 24 bits do not fit.
+// Errors: a bound or sd that is not positive and finite; bits outside 24–30; noise so much
+// smaller than the bound that 24 bits do not fit.
 func NewLattice(bound, sd float64, bits int) (Lattice, error) {
 	var errs []error
 	if !(bound > 0) || !finite(bound) {
@@ -65,29 +65,74 @@ func (l Lattice) Step() float64 { return math.Ldexp(1, l.Exp) }
 // Bound returns K·g, the norm to which records are clipped.
 func (l Lattice) Bound() float64 { return math.Ldexp(float64(l.K), l.Exp) }
 
-// Quantise clips x to norm K·g and writes its nearest lattice point to dst:
-// ‖dst‖₂ ≤ K, tested in integers, is the sensitivity that is calibrated for.
-// A record that is not finite, or that no rounding brings inside, becomes the
-// zero vector; then the result is false. dst and x have equal length; x is not
-// changed.
+// Quantise clips x to norm K·g and writes the nearest lattice point to dst. The calibrated
+// sensitivity is ‖dst‖₂ ≤ K, and that is tested in integers. If x is not finite, or no rounding
+// brings it inside, dst becomes the zero vector and the result is false. dst and x have equal
+// length; x is not changed.
 //
 // Privacy: for records in slots of public position, a sum of quantised rows
 // has ℓ₂ sensitivity exactly K·g under ZeroOut and 2K·g under Replace.
 // Cost: O(d), no allocation.
 func (l Lattice) Quantise(dst []int64, x []float64) bool {
-	scale, e, ok := l.scaling(x, sumOfSquares(x))
+	_, inside := l.QuantiseSquare(dst, x)
+	return inside
+}
+
+// QuantiseSquare is Quantise, and returns Σ dst_j² as well.
+func (l Lattice) QuantiseSquare(dst []int64, x []float64) (square uint64, inside bool) {
+	sum := sumOfSquares(x)
+	if ordinary(sum) && -500 <= l.Exp && l.Exp <= 500 { // nearly every record
+		scale, norm := powerOfTwo(-l.Exp), math.Sqrt(sum)
+		if norm > float64(l.K)*powerOfTwo(l.Exp) {
+			scale = float64(l.K) / norm
+		}
+		if square, inside = l.roundNear(dst, x, scale); inside {
+			return square, true
+		}
+		if square, inside = l.roundDown(dst, x, scale); inside {
+			return square, true
+		}
+	}
+	scale, e, ok := l.scaling(x, sum)
 	for i := 0; ok && i < len(shrinks); i++ {
-		if _, inside := l.round(dst, x, scale, e, shrinks[i]); inside {
-			return true
+		if square, inside = l.round(dst, x, scale, e, shrinks[i]); inside {
+			return square, true
 		}
 	}
 	clear(dst)
-	return false
+	return 0, false
 }
 
-// QuantiseLong is Quantise on all processors where x has 2¹⁶ coordinates or more.
-// The norm is then a sum of pieces' sums and may differ in its last bits, the same
-// on any number of processors; what the integer test lets through is the same.
+// roundNear is round for e = 0 and the first of shrinks, where ‖scale·x‖ is at most K, up to
+// its last bits. So no integer, and no sum of squares, comes near the end of its type, and one
+// test at the end is enough.
+func (l Lattice) roundNear(dst []int64, x []float64, scale float64) (sum uint64, inside bool) {
+	dst = dst[:len(x)]
+	for j, v := range x {
+		k := int64(math.Floor(float64(v*scale) + 0.5))
+		dst[j] = k
+		sum += uint64(k * k)
+	}
+	return sum, sum <= uint64(l.K)*uint64(l.K)
+}
+
+// roundDown is roundNear for the second of shrinks, 1.
+func (l Lattice) roundDown(dst []int64, x []float64, scale float64) (sum uint64, inside bool) {
+	dst = dst[:len(x)]
+	for j, v := range x {
+		k := int64(float64(v * scale))
+		dst[j] = k
+		sum += uint64(k * k)
+	}
+	return sum, sum <= uint64(l.K)*uint64(l.K)
+}
+
+// powerOfTwo returns 2^e for |e| ≤ 500.
+func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(1023+e) << 52) }
+
+// QuantiseLong is Quantise on all processors, if x has 2¹⁶ coordinates or more. It adds up the
+// norm in pieces, so its last bits may differ from those of Quantise. They do not depend on the
+// number of processors. The integer test is the same.
 //
 // Privacy: as Quantise.
 // Cost: O(d) over the processors, a few allocations.
@@ -130,12 +175,6 @@ const toNearest = 0
 // and rounded toward zero, and returns its squares as far as they are inside.
 func (l Lattice) round(dst []int64, x []float64, scale float64, e int, shrink float64) (sum uint64, inside bool) {
 	dst = dst[:len(x)]
-	if e == 0 && shrink == toNearest { // nearly every record
-		for j, v := range x {
-			dst[j] = int64(math.Floor(float64(v*scale) + 0.5))
-		}
-		return l.squares(dst)
-	}
 	for j, v := range x {
 		if e != 0 {
 			v = math.Ldexp(v, -e)
@@ -208,10 +247,13 @@ func inPieces(n int, f func(i, from, to int)) {
 	wg.Wait()
 }
 
+// ordinary reports whether a sum of squares and what made it stayed in the range of float64.
+func ordinary(sum float64) bool { return sum > 1e-280 && sum < 1e300 }
+
 // norm2 returns n and e with ‖x‖₂ = n·2^e, e = 0 unless sum, Σ x_j², left the
 // range of float64; false where x holds a NaN or an infinity.
 func norm2(x []float64, sum float64) (n float64, e int, ok bool) {
-	if sum > 1e-280 && sum < 1e300 {
+	if ordinary(sum) {
 		return math.Sqrt(sum), 0, true
 	}
 	var largest float64
@@ -251,8 +293,8 @@ func sumOfSquaresLong(x []float64) (sum float64) {
 	return sum
 }
 
-// Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo: a sum over steps,
-// which int64 could not hold for ever.
+// Wide is a 128-bit two's complement integer, hi·2⁶⁴ + lo. It is for sums over all steps, which
+// int64 could not hold for ever.
 type Wide struct {
 	Hi int64
 	Lo uint64
@@ -263,6 +305,22 @@ func (w *Wide) Add(v int64) {
 	var carry uint64
 	w.Lo, carry = bits.Add64(w.Lo, uint64(v), 0)
 	w.Hi += v>>63 + int64(carry)
+}
+
+// AddWide adds x.
+func (w *Wide) AddWide(x Wide) {
+	lo, carry := bits.Add64(w.Lo, x.Lo, 0)
+	w.Lo, w.Hi = lo, w.Hi+x.Hi+int64(carry)
+}
+
+// Rounded returns the nearest integer to w/2^shift, halves up. It must fit int64, and w must
+// be less than 2¹²⁶ in size.
+func (w Wide) Rounded(shift uint) int64 {
+	if shift == 0 {
+		return int64(w.Lo)
+	}
+	w.AddWide(Wide{Hi: 0, Lo: 1 << (shift - 1)})
+	return int64(w.Lo>>shift | uint64(w.Hi)<<(64-shift))
 }
 
 // Sub subtracts v.
@@ -303,28 +361,27 @@ func (w Wide) Float(exp int) float64 {
 	return math.Ldexp(sign*float64(top), exp+64-shift)
 }
 
-// Radius returns the largest norm, in lattice units, at which a vector of d
-// coordinates stays inside the ball of radius K when each is rounded to nearest:
-// K − √d/2 − 1, where the 1 covers what computing the norm may err. It is not
-// positive where d is too large for the lattice.
+// Radius returns a norm, in lattice units. A vector of d coordinates of at most that norm stays
+// inside the ball of radius K when each coordinate is rounded to nearest. It is K − √d/2 − 1; the
+// 1 covers the error of a computed norm. It is not positive if d is too large for the lattice.
 func (l Lattice) Radius(d int) float64 {
 	return float64(l.K) - math.Sqrt(float64(d))/2 - 1
 }
 
-// Accumulate adds the nearest lattice point k of scale·x to sum, scale in
-// lattice units, if ‖k‖₂ ≤ K. Otherwise it leaves sum as it was and
-// returns false. A vector within Radius is always added.
+// Accumulate adds to sum the nearest lattice point k of scale·x, scale in lattice units, if
+// ‖k‖₂ ≤ K. Otherwise it leaves sum unchanged and returns false. A vector within Radius is always
+// added.
 //
-// All numbers are integers below 2⁵³, which float64 adds without rounding in any
-// order, at half the time of int64: |sum_j| ≤ 2⁵² must hold before and after. The
-// squares are exact as well while their sum is, so for K ≤ 2²⁶ the test is. For larger K
-// they are rounded, and it gives away what they may err by: less than Radius leaves. sum
-// and x have equal length.
+// All numbers are integers below 2⁵³, which float64 adds without rounding in any order, in half
+// the time of int64. |sum_j| ≤ 2⁵² must hold before and after. The test is exact for K ≤ 2²⁶,
+// because the squares and their sum are. For larger K they are rounded, and the test is
+// stricter by as much as they may err; Radius leaves more room than that. sum and x have equal
+// length.
 //
-// Privacy: as Quantise; the caller clips, the test makes sure of it.
+// Privacy: as Quantise. The caller clips, and the test verifies it.
 // Cost: O(d), one pass, no allocation.
 //
-// It panics if an entry of scale·x is not below 2⁵⁰: then sum is lost.
+// It panics if an entry of scale·x is not below 2⁵⁰. sum is lost then.
 func (l Lattice) Accumulate(sum, x []float64, scale float64) bool {
 	n := len(x)
 	sum = sum[:n]

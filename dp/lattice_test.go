@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -50,6 +51,46 @@ func TestQuantiseStaysInside(t *testing.T) {
 		if outside > 0 {
 			t.Errorf("bound %g: %d vectors fell to zero", c.bound, outside)
 		}
+	}
+}
+
+// TestQuantiseWays: the ways for nearly every record give the same integers as the general
+// one, on both sides of the bound, where rounding to nearest leaves the ball, and near the ends
+// of what they take.
+func TestQuantiseWays(t *testing.T) {
+	source := rand.New(rand.NewPCG(3, 1))
+	tries := map[int]int{}
+	for _, c := range []struct{ bound, sd float64 }{{1, 1}, {1.7, 3}, {1e-3, 7}, {3e8, 2e8}, {1e-130, 1e-130}, {1e140, 1e140}, {64, 1}} {
+		l, err := NewLattice(c.bound, c.sd, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10_000 {
+			d := 1 + source.IntN(20)
+			x, got, want := make([]float64, d), make([]int64, d), make([]int64, d)
+			size := c.bound * math.Exp(40*source.Float64()-30)
+			if source.IntN(2) == 0 {
+				size = c.bound * (0.5 + source.Float64()) / math.Sqrt(float64(d))
+			}
+			for j := range x {
+				x[j] = source.NormFloat64() * size
+			}
+			square, inside := l.QuantiseSquare(got, x)
+			scale, e, ok := l.scaling(x, sumOfSquares(x))
+			i, sum, ok2 := 0, uint64(0), false
+			for ; ok && i < len(shrinks); i++ {
+				if sum, ok2 = l.round(want, x, scale, e, shrinks[i]); ok2 {
+					break
+				}
+			}
+			tries[i]++
+			if inside != ok2 || square != sum || !slices.Equal(got, want) {
+				t.Fatalf("%v on %+v: %v %d %v, want %v %d %v", x, l, got, square, inside, want, sum, ok2)
+			}
+		}
+	}
+	if tries[0] < 1000 || tries[1] < 1000 {
+		t.Errorf("the tries that were enough: %v", tries)
 	}
 }
 
@@ -336,5 +377,32 @@ func BenchmarkAccumulate(b *testing.B) {
 				l.Accumulate(sum, x, scale)
 			}
 		})
+	}
+}
+
+// TestWideRounded: sums of 128 bits are rounded as integers of any size are.
+func TestWideRounded(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	for range 10_000 {
+		shift := uint(rng.IntN(62))
+		want := new(big.Int)
+		var w Wide
+		for range 5 {
+			a, b := rng.Int64()>>rng.IntN(60), rng.Int64()>>rng.IntN(60)
+			if rng.IntN(2) == 0 {
+				a = -a
+			}
+			var x Wide
+			x.AddProduct(a, b)
+			w.AddWide(x)
+			want.Add(want, new(big.Int).Mul(big.NewInt(a), big.NewInt(b)))
+		}
+		if shift > 0 {
+			want.Add(want, new(big.Int).Lsh(big.NewInt(1), shift-1))
+		}
+		want.Rsh(want, shift) // floors, as of two's complement
+		if want.IsInt64() && w.Rounded(shift) != want.Int64() {
+			t.Fatalf("shift %d: %d, want %d", shift, w.Rounded(shift), want)
+		}
 	}
 }

@@ -5,37 +5,35 @@ import (
 	"slices"
 )
 
-// Charge is what the records at some positions of a log pay: Cost, for the
-// offsets [First, End). End < 0 means without end.
+// Charge is a cost and the records that pay it: those at the offsets [First, End) of a log.
+// End < 0 means without end.
 type Charge struct {
-	// Log tells apart logs whose offsets do not name the same records. What
-	// different logs hold may be the same people's, so their charges add up.
+	// Log distinguishes logs: equal offsets in different logs are different records. Still,
+	// the records of two logs may belong to the same people, so the charges of two logs
+	// add up.
 	Log        uint64
 	First, End int64
 	Cost       Cost
 }
 
-// Charged returns the largest cost that any record pays, stated for the given
-// adjacency: charges that cover a position add up, those of disjoint ranges of a
-// log do not, and the worst of every log add up. Where several positions are the
-// worst in different respects, it is the one with the largest ε at δ. Without
-// charges it is the empty cost.
+// Charged returns the largest cost that any record pays, stated for the given adjacency.
+// Charges that cover the same position add up; those of disjoint ranges of a log do not; the
+// largest costs of all logs add up. If several positions are the worst in different respects, it
+// takes the one with the largest ε at δ. Without charges it returns the empty cost.
 //
-// Privacy: parallel composition over disjoint ranges of public positions,
-// sequential composition where ranges meet. That is a guarantee if the charges
-// were chosen without looking at releases. Where ranges or parameters of later
-// charges follow from earlier releases, adaptive composition covers what one
-// position pays only up to a bound that was fixed before: the guarantee is the
-// limit that is enforced at every opening, and the sum so far is a log entry. A
-// limit is such a bound if it orders all costs that are admitted: in μ alone
-// (Gaussians: Σμ² ≤ μ_max²), or in every field by itself (ΣK ≤ K_max rows of
-// γ ≥ γ_min besides), because what is left over can then be filled with
-// mechanisms that read nothing. An (ε, δ) over which Gaussians and sketches
-// trade against each other in view of releases is not known to be one:
-// [Cost.WithinReserve] is what enforces a limit.
-// Cost: O(n²) for n charges; a conversion to ε for each of the positions that
-// are the worst in some respect.
-// Errors: a charge that can't be stated for the adjacency; δ outside (0, 1).
+// Privacy: parallel composition over disjoint ranges of public positions, sequential
+// composition where ranges overlap. The result is a guarantee if nobody looked at releases when
+// choosing the charges.
+//
+// Often later charges do depend on earlier releases. Then the result only says what was spent.
+// The guarantee is a limit that was fixed before the first release and is enforced at every
+// charge. For Gaussians a limit on μ is one (Σμ² ≤ μ_max²). A limit on every field by itself is
+// another (besides μ, at most K_max rows of γ ≥ γ_min). For a limit on (ε, δ) no proof is known,
+// because Gaussians and sketches can be traded against each other after seeing releases: use
+// [Cost.WithinReserve].
+// Cost: O(n²) for n charges, and one conversion to ε for each position that is the worst in some
+// respect.
+// Errors: a charge that cannot be stated for the adjacency; δ outside (0, 1).
 func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error) {
 	if err := checkEpsDelta(0, delta); err != nil {
 		return Cost{}, err
@@ -47,9 +45,9 @@ func Charged(charges []Charge, adjacency Adjacency, delta float64) (Cost, error)
 	return Parallel(delta, worst...)
 }
 
-// MostCharged returns the costs that records pay as [Charged] adds them, those alone
-// that no other one covers: what records pay is within a limit if all of these are.
-// Without charges it is the empty cost.
+// MostCharged returns the costs that records pay, as [Charged] adds them up, without those that
+// another one covers. If all of these are within a limit, then so is what every record pays.
+// Without charges it returns the empty cost.
 //
 // Cost: O(n²) for n charges.
 // Errors: a charge that can't be stated for the adjacency.
@@ -82,12 +80,12 @@ func MostCharged(charges []Charge, adjacency Adjacency) ([]Cost, error) {
 	return worst, nil
 }
 
-// most is how many incomparable costs MostCharged keeps apart. Beyond it takes a
-// cost that covers them all: an upper bound still.
+// most is how many incomparable costs MostCharged keeps apart. If there are more, a cost that
+// covers them all replaces them; it is still an upper bound.
 const most = 256
 
-// totals returns what is paid at each position where a range begins: elsewhere a
-// position pays no more.
+// totals returns what is paid at each position where a range begins. No other position pays
+// more.
 func totals(charges []Charge) []Cost {
 	var all []Cost
 	for _, at := range charges {
@@ -104,8 +102,8 @@ func totals(charges []Charge) []Cost {
 	return all
 }
 
-// join returns the least cost that covers all of costs, but for terms, of which
-// it takes all.
+// join returns the smallest cost that covers all of costs, except that it takes all their
+// terms.
 func join(costs []Cost) Cost {
 	c := Cost{Adjacency: costs[0].Adjacency}
 	for _, k := range costs {

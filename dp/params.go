@@ -4,18 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 )
 
-// Params is the privacy that an estimator is built for. Nothing in it has a
-// default but LatticeBits.
+// Params is the privacy that an estimator guarantees. Only LatticeBits has a default.
 type Params struct {
 	// Epsilon, in (0, ∞). Required unless Mu is set.
 	Epsilon float64
 	// Delta, in (0, 1). Required unless Mu is set.
 	Delta float64
-	// Mu > 0 states the budget as Gaussian differential privacy and replaces
-	// Epsilon and Delta. For library use and reference cases; the
-	// configuration of the daemon does not offer it.
+	// Mu > 0 states the budget as Gaussian differential privacy, in place of Epsilon and
+	// Delta. It is for library use and reference cases; the daemon's configuration does not
+	// have it.
 	Mu float64
 	// Adjacency. Required.
 	Adjacency Adjacency
@@ -24,8 +24,8 @@ type Params struct {
 	LatticeBits int
 }
 
-// Budget returns μ: the largest one whose Gaussian mechanism is (ε, δ)-private,
-// rounded down, or Mu where that is set. All faults are reported at once.
+// Budget returns μ: Mu if that is set, otherwise the largest μ whose Gaussian mechanism is
+// (ε, δ)-private, rounded down. It refuses a δ below LeastDelta. It reports all faults at once.
 func (p Params) Budget() (mu float64, err error) {
 	var errs []error
 	if !p.Adjacency.Valid() {
@@ -42,7 +42,10 @@ func (p Params) Budget() (mu float64, err error) {
 		mu = p.Mu
 	default:
 		var e error
-		if mu, e = Mu(p.Epsilon, p.Delta); e != nil {
+		if mu, e = Mu(p.Epsilon, p.Delta); e == nil {
+			e = CheckDelta(mu, p.Delta)
+		}
+		if e != nil {
 			errs = append(errs, e)
 		}
 	}
@@ -58,4 +61,33 @@ func (p Params) Bits() int {
 		return 24
 	}
 	return p.LatticeBits
+}
+
+// LeastDelta returns the smallest δ that the noise of this package supports for a mechanism with
+// the given μ.
+//
+// The noise is cut at ±c standard deviations, c = maxZ; a Gaussian has no such end. Over N noisy
+// coordinates, whose shifts between neighbours have norm at most μ, the cut adds at most
+//
+//	δ_cut = Q(c − μ) + N·2⁻¹²⁸
+//
+// to the δ of either direction of the adjacency. LeastDelta is 2¹⁰·δ_cut for N = 2⁵⁶, which is
+// more coordinates than any epoch has. So the stated δ is too small by at most a thousandth. It
+// is about 2⁻⁶² up to μ = 3, and more than 1 if μ reaches c.
+//
+// Source: docs/theory/dp.md, "The cut".
+func LeastDelta(mu float64) float64 {
+	tail := 1.0
+	if mu < maxZ {
+		tail, _ = upperTail(new(big.Rat).SetFloat64(maxZ-mu), 192).Float64()
+	}
+	return 0x1p10 * (tail*RoundUp + 0x1p-72)
+}
+
+// CheckDelta refuses a δ below LeastDelta.
+func CheckDelta(mu, delta float64) error {
+	if least := LeastDelta(mu); delta < least {
+		return fmt.Errorf("delta is %g, must be at least %.2g: noise is cut off %g standard deviations out, which a smaller delta would not cover", delta, least, maxZ)
+	}
+	return nil
 }

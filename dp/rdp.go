@@ -158,7 +158,7 @@ func (t Term) divergence(x float64) float64 {
 			return math.Inf(1)
 		}
 		a := (k*(1+x)*u*u + v*v) / (1 - v)
-		return (a*(1+0x1p-49/(1-v)) - lost(-v) + pole(x*q, 1/(1-v))/x) / 2
+		return (a*(1+sixteenRoundings/(1-v)) - lost(-v) + pole(x*q, 1/(1-v))/x) / 2
 	}
 	return math.Inf(1)
 }
@@ -168,10 +168,10 @@ func (t Term) divergence(x float64) float64 {
 // has none at all, and beyond, it is +Inf.
 func pole(z, condition float64) float64 {
 	rest := 1 - z
-	if !(rest > 0x1p-49*condition) {
+	if !(rest > sixteenRoundings*condition) {
 		return math.Inf(1)
 	}
-	return lost(-z) + 0x1p-50*condition*z*z/rest
+	return lost(-z) + eightRoundings*condition*z*z/rest
 }
 
 // removedRow returns the divergence of order 1+x of N(0, 1) from N(0, 1−1/γ).
@@ -322,7 +322,7 @@ func (c Curve) Epsilon(delta float64) (float64, error) {
 	l := math.Log(delta)
 	eps, err := c.minimise(func(x float64) float64 {
 		r, a, b := c.divergence(x), -math.Log1p(1/x), -(math.Log1p(x)+l)/x
-		return r + a + b + 0x1p-49*(r-a+(math.Log1p(x)-l)/x)
+		return r + a + b + sixteenRoundings*(r-a+(math.Log1p(x)-l)/x)
 	})
 	return max(0, eps), err
 }
@@ -344,7 +344,7 @@ func (c Curve) Delta(eps float64) (float64, error) {
 func (c Curve) logDelta(eps float64) (float64, error) {
 	return c.minimise(func(x float64) float64 {
 		r, a, b := c.divergence(x), x*math.Log1p(1/x), math.Log1p(x)
-		return x*(r-eps) - a - b + 0x1p-49*(x*(r+eps)+a+b)
+		return x*(r-eps) - a - b + sixteenRoundings*(x*(r+eps)+a+b)
 	})
 }
 

@@ -8,7 +8,7 @@ var ErrExhausted = errors.New("horizon reached: the epoch's budget covers no fur
 
 // Value is one released array.
 type Value struct {
-	// Name is one of the names of the release format, for example "mean".
+	// Name says what it is, for example "mean"; docs/release.md has all names.
 	Name string
 	// Shape is the array's shape as its readers think of it: [d] for a vector,
 	// [d d] for a symmetric matrix of layout "upper".
@@ -20,7 +20,17 @@ type Value struct {
 	Data []float64
 	// SE is the standard deviation of the noise: one number common to all
 	// entries, or one per entry; nil where it is not known.
+	// Where nothing is known of an entry it is NaN.
 	SE []float64
+	// SEWithClipping adds an estimate of what clipping took from each entry; nil where
+	// there is none.
+	SEWithClipping []float64
+}
+
+// Note is what a mechanism says of a step beside its values. Like those it is public.
+type Note struct {
+	Name  string
+	Value any // has a form in JSON
 }
 
 // Release is what a mechanism publishes for one step. The daemon adds stream,
@@ -32,11 +42,16 @@ type Release struct {
 	// Failed says that the step has no values, in words that depend on no record.
 	// Empty: it has.
 	Failed string
+	Notes  []Note // in the mechanism's fixed order
+	// Verdict is a note's, on the bounds that rows are scaled and clipped by; "" where
+	// they are given.
+	Verdict string
 }
 
 // Sizes is what an estimator takes, in bytes.
 type Sizes struct {
 	State   int64 // its serialised state, what a checkpoint holds
 	Release int64 // one release's numbers
-	Peak    int64 // everything in memory, between steps and inside one
+	Peak    int64 // everything in memory, between steps and inside one, without parts
+	Part    int64 // a [Part] of a step, where it has parts
 }

@@ -6,13 +6,14 @@ import (
 )
 
 // Reserve returns the part of a limit (ε, δ) that has to be set aside for sketches and
-// terms before the first release, for a limit over which they and Gaussians trade
-// against each other in view of releases is not known to be one:
+// terms before the first release:
 //
 //	all of m copies of c but their Gaussian part, m the largest number (at most 1024)
 //	whose composition is within (ε, δ)
 //
-// It is the empty cost, of c's adjacency, where c is Gaussian, which needs none.
+// Without it, a later choice could replace Gaussians by sketches after seeing releases, and no
+// proof is known that (ε, δ) still holds. A Gaussian c needs nothing set aside: the result is the
+// empty cost, in c's adjacency.
 //
 // Cost: some twenty evaluations of δ.
 // Errors: c itself is not within (ε, δ); as [Cost.Within].
@@ -57,7 +58,7 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 	c = copies(low)
 	// As far as it fits, room for what sums in another order round up.
 	roomy := c
-	roomy.BadDelta *= 1 + 0x1p-40
+	roomy.BadDelta *= RoundUp
 	ok, err := roomy.Within(eps, delta)
 	if err != nil {
 		return none, err
@@ -72,14 +73,14 @@ func Reserve(c Cost, eps, delta float64) (Cost, error) {
 // gaussian reports whether μ is all that there is to the cost.
 func (c Cost) gaussian() bool { return c.Rows == 0 && len(c.Terms) == 0 && c.BadDelta == 0 }
 
-// WithinReserve reports whether the cost is within (ε, δ) when reserved is set aside
-// for all of it that is not Gaussian: reserved covers that part, field by field, and
-// reserved with the Gaussian part is within (ε, δ).
+// WithinReserve reports whether the cost is within (ε, δ), if reserved is set aside for the part
+// of it that is not Gaussian. That means: reserved covers that part, field by field, and
+// reserved together with the Gaussian part is within (ε, δ).
 //
-// Privacy: a limit that is enforced by this holds for charges that were chosen in view
-// of releases, if reserved was fixed before the first of them. It orders everything
-// that it admits: what of μ, rows, terms and bad events is left over can be filled with
-// mechanisms that read nothing.
+// Privacy: a limit enforced in this way holds for charges that were chosen after seeing
+// releases, if reserved was fixed before the first release. The reason: with mechanisms that
+// read no data, every cost that it admits can be filled up to one and the same cost, which is
+// reserved and the rest of μ, and that cost is within (ε, δ).
 // Errors: as [Cost.Within]; two adjacencies.
 func (c Cost) WithinReserve(reserved Cost, eps, delta float64) (bool, error) {
 	if c.Adjacency != reserved.Adjacency {

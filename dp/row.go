@@ -18,6 +18,9 @@ const blockWords = 256
 
 var zeros [8 * blockWords]byte
 
+// fewWords is the length up to which the words of a row are encrypted one by one.
+const fewWords = 12
+
 // keyedRow is a row of the keyed generator. Word j is the little-endian uint64
 // at byte 8j of the AES-256-CTR keystream under K with IV u64be(step) ‖ 0;
 // extension word i of coordinate j lies at byte 8i of the keystream under X
@@ -61,15 +64,26 @@ func newAES(key *[32]byte) cipher.Block {
 // words returns the words of block b from base, as bytes.
 func (r *keyedRow) words(b int) []byte {
 	b += r.base
-	if r.held != b {
+	if r.held == b {
+		return r.buffer[:8*r.size]
+	}
+	if r.size <= fewWords {
+		// Counter mode by hand: for a few blocks that is less than a stream and its memory.
+		counter := r.pair[:16]
+		binary.BigEndian.PutUint64(counter, r.step)
+		for i := range r.size / 2 {
+			binary.BigEndian.PutUint64(counter[8:], uint64(b)*uint64(r.size/2)+uint64(i))
+			r.block.Encrypt(r.buffer[16*i:16*i+16], counter)
+		}
+	} else {
 		if r.next != b {
 			binary.BigEndian.PutUint64(r.iv[:], r.step)
 			binary.BigEndian.PutUint64(r.iv[8:], uint64(b)*uint64(r.size/2))
 			r.stream = cipher.NewCTR(r.block, r.iv[:])
 		}
 		r.stream.XORKeyStream(r.buffer[:8*r.size], zeros[:8*r.size])
-		r.held, r.next = b, b+1
 	}
+	r.held, r.next = b, b+1
 	return r.buffer[:8*r.size]
 }
 

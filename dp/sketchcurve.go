@@ -6,30 +6,30 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// SketchDelta returns δ(ε), rounded up, of a dense Gaussian sketch alone: K rows
+// sketchDelta returns δ(ε), rounded up, of a dense Gaussian sketch alone: K rows
 // drawn from N(0, XᵀX + η²I). It is exact, the curve of the worst data set:
 //
 //	removal:  S(t) − e^ε S(t/v),  v = 1 − 1/γ,  t = 2(ε − (K/2)log v)/(1/v − 1)
 //	addition: F(t) − e^ε F(t/w),  w = 1 + 1/γ,  t = 2((K/2)log w − ε)/(1 − 1/w)
 //
-// the larger of the two, with F and S the distribution function of χ²_K and its
-// complement. Where these differences have lost their digits, it is
-// [JointDelta]'s integral, which is also exact.
+// the larger of the two, with F and S the distribution function of χ²_K and its complement. If
+// these differences have lost their digits, it uses the integral of [jointDelta], which is also
+// exact.
 //
 // Privacy: ZeroOut, for rows x with ‖x‖ ≤ 1 and data sets whose XᵀX + η²I has no
-// eigenvalue below γ. For Replace use JointDelta.
+// eigenvalue below γ. For Replace use jointDelta.
 // Cost: four incomplete gamma functions.
 // Errors: ε negative, NaN or infinite; rows negative; γ not above 1.
 // Source: docs/theory/accounting.md.
-func SketchDelta(eps float64, rows int, gamma float64) (float64, error) {
-	return JointDelta(eps, 0, rows, gamma, ZeroOut)
+func sketchDelta(eps float64, rows int, gamma float64) (float64, error) {
+	return jointDelta(eps, 0, rows, gamma, ZeroOut)
 }
 
-// SketchEpsilon returns the smallest ε ≥ 0 with SketchDelta(ε) ≤ δ, rounded up.
+// sketchEpsilon returns the smallest ε ≥ 0 with sketchDelta(ε) ≤ δ, rounded up.
 //
 // Errors: δ outside (0, 1); rows negative; γ not above 1.
-func SketchEpsilon(delta float64, rows int, gamma float64) (float64, error) {
-	return JointEpsilon(delta, 0, rows, gamma, ZeroOut)
+func sketchEpsilon(delta float64, rows int, gamma float64) (float64, error) {
+	return jointEpsilon(delta, 0, rows, gamma, ZeroOut)
 }
 
 // gammaError bounds the relative error of gonum's regularised incomplete gamma
@@ -57,7 +57,7 @@ func rowsDelta(eps, rows, gamma float64, removed bool) (delta float64, sharp boo
 	}
 	if t <= 0 {
 		if removed { // the loss is always above ε
-			return min(1, -math.Expm1(eps)*(1+0x1p-50)), true
+			return min(1, -math.Expm1(eps)*(1+eightRoundings)), true
 		}
 		return 0, true // never
 	}

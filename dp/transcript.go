@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 )
 
-// Transcript is the running hash of everything that an epoch's noise has
-// hidden: the manifest, the number of records of each step, and every integer
-// row before noise. The keys of a noise row are derived from it, so a row whose
-// integers, or any earlier ones, differ in one bit gets independent noise.
+// Transcript is the running hash of everything that an epoch's noise has hidden: the manifest,
+// the number of records of each step, and every integer row before noise. The keys of a noise row
+// are derived from it. So if a row's integers, or any earlier ones, differ in one bit, the row
+// gets independent noise.
 //
-// It is a function of raw data: secret state, in the checkpoint only.
+// It is a function of raw data. Keep it secret: it belongs in the checkpoint only.
 type Transcript [32]byte
 
 // NewTranscript starts the transcript of an epoch from the hash of its
@@ -19,8 +19,7 @@ func NewTranscript(manifest [32]byte) Transcript {
 	return sha256.Sum256(append([]byte("streamdp/transcript/v1\x00"), manifest[:]...))
 }
 
-// AbsorbRecords absorbs the number of committed records of a step, the first
-// thing that a step absorbs.
+// AbsorbRecords absorbs the number of committed records of a step. Every step absorbs it first.
 func (h *Transcript) AbsorbRecords(records uint64) {
 	var x [32]byte
 	binary.BigEndian.PutUint64(x[:], records)

@@ -9,9 +9,11 @@ import (
 // mechanism's Rényi divergence of order α is at most αρ, for every α > 1. A
 // Gaussian mechanism has ρ = μ²/2.
 //
-// ρ is stated for one adjacency relation, and what is derived from it holds for
-// that one. Conversions fail for ρ negative, NaN or infinite and for δ outside
-// (0, 1).
+// ρ is stated for one adjacency relation, and so is everything derived from it. Conversions fail
+// if ρ is negative, NaN or infinite, or δ is outside (0, 1).
+//
+// It is for calibrations as papers have them. For a new one use [Mu]: at equal ε and δ a Gaussian
+// mechanism needs less noise by its exact curve.
 type ZCDP float64
 
 // Simple returns ρ + 2√(ρ log 1/δ), rounded up: the bound that papers quote.
@@ -22,7 +24,7 @@ func (rho ZCDP) Simple(delta float64) (float64, error) {
 		return 0, err
 	}
 	r, l := float64(rho), -math.Log(delta)
-	return (r + 2*math.Sqrt(r*l)) * (1 + 0x1p-50), nil
+	return (r + 2*math.Sqrt(r*l)) * (1 + eightRoundings), nil
 }
 
 // Tight returns the best ε that follows from ρ alone, rounded up: the curve αρ
@@ -42,8 +44,8 @@ func (rho ZCDP) Tight(delta float64) (float64, error) {
 // Exact returns the exact ε, rounded up, of the Gaussian mechanism with
 // μ = √(2ρ). It is below Tight.
 //
-// Privacy: holds only where every composed mechanism is Gaussian. Of another
-// mechanism ρ bounds the Rényi divergences, not the curve: use Tight.
+// Privacy: it holds only if every composed mechanism is Gaussian. For another mechanism ρ bounds
+// the Rényi divergences but not the curve: use Tight.
 func (rho ZCDP) Exact(delta float64) (float64, error) {
 	if err := rho.check(delta); err != nil {
 		return 0, err
@@ -55,7 +57,7 @@ func (rho ZCDP) Exact(delta float64) (float64, error) {
 //
 //	ρ = (√(L+ε) − √L)²,  L = log 1/δ
 //
-// Gaussian mechanisms may have more, Mu(ε, δ)²/2.
+// A Gaussian mechanism may have a larger one, Mu(ε, δ)²/2.
 //
 // Errors: ε negative, NaN or infinite; δ outside (0, 1).
 func RhoSimple(eps, delta float64) (ZCDP, error) {
@@ -64,7 +66,7 @@ func RhoSimple(eps, delta float64) (ZCDP, error) {
 	}
 	l := -math.Log(delta)
 	root := eps / (math.Sqrt(l+eps) + math.Sqrt(l)) // the difference, without one
-	return ZCDP(root * root * (1 - 0x1p-50)), nil
+	return ZCDP(root * root * (1 - eightRoundings)), nil
 }
 
 // mu returns √(2ρ), rounded up.

@@ -1,0 +1,157 @@
+package dp
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Run is the noise of one run of an estimator, from its first step to its last:
+//
+//	run := dp.NewRun()
+//	release, err := estimator.Close(run.Step(records))
+//
+// It contains the keys of an [Epoch] and the [Transcript] of what their noise has hidden. A
+// program needs nothing else.
+//
+// Privacy: the noise of a step is a function of the keys, the step's number, its number of
+// records, and the very integers that it hides, in this step and all steps before. The same
+// steps over the same integers have the same noise. If one integer differs, now or earlier, the
+// noise is independent from there on. So the same noise never hides two different data sets, and
+// nobody can subtract their releases to remove it. The guarantee is computational: it assumes
+// that HMAC-SHA256 and AES-256 are pseudo-random.
+//
+// One run serves one estimator. After a restart both continue from one state, see
+// [Run.AppendState]. A program that keeps no state begins a new run with a new estimator; records
+// that it reads again then pay once more.
+//
+// Cost: 0.6 µs and two allocations an array of a step, nothing per coordinate.
+//
+// A Run is not safe for concurrent use.
+type Run struct {
+	epoch      *Epoch
+	transcript Transcript
+	step       uint64
+}
+
+// NewRun returns a run with fresh keys from the system's generator. They exist in memory and in
+// the states of the run, nowhere else. It never fails: without entropy the program ends.
+func NewRun() *Run {
+	master, secret := NewSecret(), NewSecret()
+	e, err := NewEpoch(&master, &secret, "library/fresh", 1, NewNonce(), [32]byte{})
+	clear(master[:])
+	clear(secret[:])
+	if err != nil {
+		panic(err) // unreachable: HKDF with 32 bytes
+	}
+	return &Run{epoch: e, transcript: NewTranscript([32]byte{})}
+}
+
+// NewKeyedRun returns the run that belongs to a key and an identity. With it a program can make
+// the same releases again, on another machine or after a crash, from the key and the records
+// alone. It is for programs that keep a key safe anyway; other programs call [NewRun].
+//
+// key is 32 bytes of [NewSecret]. Keep it as long as the releases matter: whoever has it and the
+// identity can subtract the noise of all of them. The identity is name, number and bound. bound
+// is everything that decides what a release is made of, most simply the estimator's
+// configuration, its plan and its [Params]; it is taken as JSON. Two runs that differ in any of
+// this must differ in bound, so that their noise is independent: the same draws, scaled to two
+// sizes over equal integers, would reveal the integers.
+//
+// It refuses a key of zeros, because nobody has set it, an empty name, and an empty bound.
+func NewKeyedRun(key *[32]byte, name string, number uint64, bound ...any) (*Run, error) {
+	switch {
+	case key == nil || *key == [32]byte{}:
+		return nil, errors.New("the key of a run is not set: 32 bytes of dp.NewSecret")
+	case name == "":
+		return nil, errors.New("a keyed run needs a name")
+	case len(bound) == 0:
+		return nil, errors.New("a keyed run needs what decides its releases: the estimator's configuration, plan and parameters")
+	}
+	text, err := json.Marshal(bound)
+	if err != nil {
+		return nil, fmt.Errorf("what a keyed run is bound to: %w", err)
+	}
+	digest := sha256.Sum256(append([]byte("streamdp/run/v1\x00"), text...))
+	e, err := NewEpoch(key, &digest, "library/keyed/"+name, number, [16]byte{}, digest)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{epoch: e, transcript: NewTranscript(digest)}, nil
+}
+
+// Step returns the noise of the next step, which holds so many records, valid or not. Pass it to
+// one call of Close: opening an array twice in a step panics. If Close fails, take a new Step for
+// the next call; its noise is independent.
+func (r *Run) Step(records uint64) Noise {
+	r.step++
+	r.transcript.AbsorbRecords(records)
+	return r.epoch.Step(r.step, &r.transcript)
+}
+
+// Destroy overwrites the keys. After that the run gives no noise, and no release can be made
+// again from memory.
+func (r *Run) Destroy() { r.epoch.Destroy() }
+
+// runVersion is the first byte of a serialised run:
+//
+//	version, epoch key [32], u64be step, transcript [32], the estimator's state,
+//	first 8 bytes of the SHA-256 of all that
+const runVersion = 1
+
+const (
+	runHead = 1 + 32 + 8 + 32
+	runSum  = 8
+)
+
+// AppendState appends the state of the run and of its estimator, both after the last Close. It
+// is as secret as the records: whoever has it can subtract the noise.
+//
+// Make it durable before the release of that Close leaves the process. Then a crash loses
+// nothing that anybody has seen: after a restart the next step of the same records has the same
+// noise as it would have had. Suppose instead that a program restarts from an older state, and
+// closes a published step again over other records. Then it has released two draws of noise for
+// that step, and the step's records pay twice.
+func (r *Run) AppendState(b []byte, estimator encoding.BinaryAppender) ([]byte, error) {
+	if r.epoch.arrays == nil {
+		return b, errors.New("state of a run: its keys are destroyed")
+	}
+	start := len(b)
+	b = append(b, runVersion)
+	b = append(b, r.epoch.key[:]...)
+	b = binary.BigEndian.AppendUint64(b, r.step)
+	b = append(b, r.transcript[:]...)
+	b, err := estimator.AppendBinary(b)
+	if err != nil {
+		return b[:start], err
+	}
+	sum := sha256.Sum256(b[start:])
+	return append(b, sum[:runSum]...), nil
+}
+
+// ResumeRun returns the run that AppendState wrote, and restores the estimator. The estimator
+// must have the same configuration and the same plan; all estimators of this module refuse the
+// state of another. ResumeRun refuses a damaged state: with other keys or another transcript the
+// same records would get a second draw of noise. After an error use neither the run nor the
+// estimator.
+func ResumeRun(state []byte, estimator encoding.BinaryUnmarshaler) (*Run, error) {
+	if len(state) < runHead+runSum || state[0] != runVersion {
+		return nil, errors.New("state of a run: of another version, or damaged")
+	}
+	body, sum := state[:len(state)-runSum], state[len(state)-runSum:]
+	if want := sha256.Sum256(body); !bytes.Equal(want[:runSum], sum) {
+		return nil, errors.New("state of a run: damaged")
+	}
+	if err := estimator.UnmarshalBinary(body[runHead:]); err != nil {
+		return nil, err
+	}
+	r := &Run{epoch: &Epoch{arrays: make(map[string]*array)}}
+	copy(r.epoch.key[:], body[1:])
+	r.step = binary.BigEndian.Uint64(body[33:])
+	copy(r.transcript[:], body[41:])
+	return r, nil
+}
