@@ -7,13 +7,12 @@ import (
 	"math/bits"
 )
 
-// maxBands bounds the bands p: a step costs O(pD), and where many bands would be
-// wanted a BLT does better with a few buffers.
+// maxBands is the largest number p of bands. A step costs O(pD). For a workload that wants
+// many bands, a BLT with a few buffers does better.
 const maxBands = 256
 
-// banded is a Toeplitz C of which either C itself or C⁻¹ has few bands. Its
-// coefficients are integers in units of 2⁻⁶⁴, m_k = Bands[k−1]·2⁻⁶⁴ for
-// k = 1 … p−1:
+// banded is a Toeplitz matrix C. Either C itself or C⁻¹ has few bands. Its coefficients are
+// integers in units of 2⁻⁶⁴, m_k = Bands[k−1]·2⁻⁶⁴ for k = 1 … p−1:
 //
 //	bsr, banded  c(x)   = 1 + Σ_k m_k x^k      1 > m_1 > m_2 > … > 0
 //	bisr         1/c(x) = 1 − Σ_k m_k x^k      Σ_k m_k < 1
@@ -38,8 +37,8 @@ type banded struct {
 	gain    float64 // Σ_t c_t, of bisr
 }
 
-// rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. Beyond a
-// window's steps its root has other signs and is of no use: there are no bands.
+// rootBands returns the m of bsr (α = ½) and bisr (α = −½) for w. It returns at most as many
+// bands as a window has steps: beyond them the coefficients of a window's root change sign.
 func rootBands(kind string, w Workload, p int) *Stored {
 	alpha, sign := 0.5, 1.0
 	if kind == "bisr" {
@@ -63,7 +62,7 @@ func newBanded(s *Stored) (Factorization, error) {
 	if err := s.validateBands(); err != nil {
 		return nil, err
 	}
-	b := &banded{stored: s.clone()}
+	b := &banded{stored: s.Clone()}
 	if s.Kind == "bisr" {
 		b.inverse = []float64{1}
 		one := 1.0
@@ -80,14 +79,14 @@ func newBanded(s *Stored) (Factorization, error) {
 	for _, m := range s.Bands {
 		norm += float64(m.float() * m.float())
 	}
-	b.colNorm = math.Sqrt(norm) * (1 + 0x1p-40)
+	b.colNorm = math.Sqrt(norm) * roundUp
 	var err error
 	b.inverse, b.reach, err = invertBands(s.Bands)
 	return b, err
 }
 
-// validateBands reports whatever about the bands of s the formulas of this file
-// do not allow.
+// validateBands returns an error if the formulas of this file do not hold for the bands of
+// s.
 func (s *Stored) validateBands() error {
 	var errs []error
 	add := func(format string, args ...any) {
@@ -110,8 +109,8 @@ func (s *Stored) validateBands() error {
 	return errors.Join(errs...)
 }
 
-// remainder returns 1 − Σm_k in units of 2⁻⁶⁴, 0 where that is not positive and
-// all ones where there are no bands.
+// remainder returns 1 − Σm_k in units of 2⁻⁶⁴, 0 if that is not positive, and 2⁶⁴−1 if there
+// are no bands.
 func (s *Stored) remainder() uint64 {
 	var sum, carry uint64
 	for _, m := range s.Bands {
@@ -133,7 +132,7 @@ func (s *Stored) remainder() uint64 {
 // left of the sum is at most (p−1)M²/(1−(Σm)²).
 func inverseNorm(m []Fixed, remainder uint64) float64 {
 	if len(m) == 0 {
-		return 1 + 0x1p-40
+		return roundUp
 	}
 	rest := float64(remainder) * 0x1p-64 // 1 − Σm
 	c := make([]uint64, len(m))          // the latest values, a ring
@@ -149,16 +148,15 @@ func inverseNorm(m []Fixed, remainder uint64) float64 {
 		if t%len(m) == 0 {
 			top := float64(largest) * 0x1p-62
 			if tail := float64(float64(top*top)*float64(len(m))) / float64(rest*(2-rest)); tail < 0x1p-60 {
-				return math.Sqrt(sum+tail) * (1 + 0x1p-40)
+				return math.Sqrt(sum+tail) * roundUp
 			}
 			largest = 0
 		}
 	}
 }
 
-// invertBands returns the coefficients of 1/c, c = 1 + Σ_k m_k x^k, up to where
-// they are 0 for all purposes, and a bound on the sum of their magnitudes over
-// all of them.
+// invertBands returns the coefficients of 1/c, c = 1 + Σ_k m_k x^k, up to those that are
+// negligible, and an upper bound on Σ|ĉ_t| over all of them.
 //
 // With the d_k of banded, ĉ_t = Σ_k d_k ĉ_{t−k} for t > p: a weighted mean, and
 // Σ_k c_k ĉ_{t−k} = 0 puts 0 between the smallest and the largest of p consecutive
@@ -211,7 +209,7 @@ func (b *banded) Kind() string { return b.stored.Kind }
 func (b *banded) ColNorm() float64 { return b.colNorm }
 
 // Stored implements Factorization.
-func (b *banded) Stored() *Stored { return b.stored.clone() }
+func (b *banded) Stored() *Stored { return b.stored.Clone() }
 
 // Limits implements Factorization: |w| ≤ |q|·Σ|ĉ|.
 //

@@ -1,7 +1,7 @@
 package matfact
 
-// bandedFilter keeps the last p−1 rows: of Y, for y_t = z_t − Σ_k m_k y_{t−k},
-// where C has the bands, of Z, for y_t = z_t − Σ_k m_k z_{t−k}, where C⁻¹ does.
+// bandedFilter keeps the last p−1 rows. If C has the bands, y_t = z_t − Σ_k m_k y_{t−k} and
+// the rows are of Y. If C⁻¹ has them, y_t = z_t − Σ_k m_k z_{t−k} and the rows are of Z.
 type bandedFilter struct {
 	bands   []float64
 	inverse bool

@@ -19,16 +19,16 @@ type bandObjective struct {
 	length uint64   // n, for a sum; the others are taken as endless
 }
 
-// The longest that an optimum is made for, in steps, and the most bands. Beyond
-// p² steps the best bands come near to equal ones, whose inverse hardly decays;
-// it would take long to find them, and they are of no use.
+// Limits of the optimisation, in steps and in bands. For streams longer than p² steps the
+// best bands are nearly equal, and their inverse hardly decays: finding them would take
+// long, and a BLT does better.
 const (
 	maxBandTune  = 1 << 20
 	maxBestBands = 64
 )
 
-// newBandedOptimum returns the integers of the best C with c.Bands bands: for
-// c.Tune or c.Horizon steps of a sum or mean, else for an endless stream.
+// newBandedOptimum returns the integers of the best C with c.Bands bands. A sum or mean is
+// optimised for c.Tune or c.Horizon steps, any other workload for an endless stream.
 func newBandedOptimum(cfg Config, w Workload) (*Stored, error) {
 	o := bandObjective{kernel: w.Kernel()}
 	p := cmp.Or(cfg.Bands, defaultBands)
@@ -111,12 +111,12 @@ func bandsOf(x []float64) (c, d []float64) {
 	return c, d
 }
 
-// log returns ln Σc² + ln Σb² at x, +Inf where 1/c does not vanish, and its
-// gradient where grad is not nil.
+// log returns ln Σc² + ln Σb² at x, +Inf if 1/c does not decay. It writes the gradient to
+// grad unless that is nil.
 //
 // With ĉ = 1/c and e_j = ∂E/∂ĉ_j, ∂ĉ/∂c_k = −x^kĉ² gives ∂E/∂c_k = −Σ_t u_tĉ_{t−k},
-// u_t = e_t − Σ_k c_k u_{t+k}. Once ĉ has vanished b goes on as the kernel does,
-// so what is left of E is a multiple of its last square.
+// u_t = e_t − Σ_k c_k u_{t+k}. Where ĉ is negligible, b continues as the kernel does, so the
+// rest of E is a multiple of its last square.
 func (o bandObjective) log(x, grad []float64) float64 {
 	c, d := bandsOf(x)
 	p := len(c)
@@ -139,7 +139,8 @@ func (o bandObjective) log(x, grad []float64) float64 {
 			u[t] -= c[k] * u[t+k]
 		}
 	}
-	// From ∂/∂c_k over ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k to the variables.
+	// Turn derivatives by c into derivatives by d, ∂/∂d_i = −Σ_{k≥i} ∂/∂c_k, and these into
+	// derivatives by the variables.
 	byD := make([]float64, p) // of d_{i+1}
 	var tail, mean float64
 	for k := p - 1; k >= 1; k-- {
@@ -159,11 +160,11 @@ func (o bandObjective) log(x, grad []float64) float64 {
 	return f
 }
 
-// vanished bounds what is left of 1/c where it is cut off.
+// vanished bounds the coefficients of 1/c that are taken as zero.
 const vanished = 0x1p-52
 
-// invert returns the coefficients of 1/c until p consecutive ones vanish, or up
-// to the length that counts; nil if they do not.
+// invert returns the coefficients of 1/c until p consecutive ones are negligible, or up to
+// o.length. It returns nil if they do not decay.
 func (o bandObjective) invert(c []float64) []float64 {
 	inverse := []float64{1}
 	quiet := 0

@@ -8,21 +8,21 @@ import (
 	"slices"
 )
 
-// fineUnit is the unit, in lattice units, of what a fineShaper counts.
+// fineUnit is the unit in which a fineShaper counts, as a multiple of a lattice unit.
 const fineUnit = 0x1p-20
 
-// maxFine bounds what is kept in those units.
+// maxFine is the largest number in units of fineUnit that is stored.
 const maxFine = 1 << 61
 
-// bandedShaper keeps the last p−1 rows of integers. Before step t, with u what is
-// pushed,
+// bandedShaper keeps the last p−1 rows of integers. With u_t the row that Push takes at step
+// t, it predicts
 //
 //	bsr, banded   s_t = Σ_k m_k u_{t−k}              keeps u
 //	bisr          s_t = ⌊Σ_k m_k q_{t−k} + ½⌋        keeps q_t = u_t + s_t
 //
-// where the sum is exact: products of 64-bit integers in 128 bits. In the latter
-// C⁻¹q = u would hold without the rounding; each one moves s by less than half
-// of Σ_t c_t units.
+// The sum is exact: products of 64-bit integers in 128 bits. For bisr, C⁻¹q = u would hold
+// exactly without the rounding; all roundings together move s by less than half of Σ_t c_t
+// units.
 type bandedShaper struct {
 	bands       []Fixed
 	inverse     bool // keeps q
@@ -35,8 +35,7 @@ type bandedShaper struct {
 	sum         []int128  // scratch
 }
 
-// NewShaper implements Factorization. The state is D integers for each band but
-// one.
+// NewShaper implements Factorization. The state is (p−1)·D integers for p bands.
 func (b *banded) NewShaper(dim int) Shaper {
 	checkDim(dim)
 	s := b.fineShaper(dim, b.stored.fingerprint())
@@ -81,8 +80,7 @@ func (s *bandedShaper) Push(u []int64) {
 	s.predict()
 }
 
-// row returns the place of the row that follows t steps; it is empty where
-// there are no bands.
+// row returns the memory for the row of step t+1. It is empty if there are no bands.
 func (s *bandedShaper) row(t uint64) []int64 {
 	depth := uint64(len(s.bands))
 	if depth == 0 {
@@ -112,8 +110,8 @@ func (s *bandedShaper) predict() {
 	}
 }
 
-// accumulate adds m·x to sum, in units of 2⁻⁶⁴. A negative x is taken as
-// unsigned, 2⁶⁴ too much, and repaired in the high word.
+// accumulate adds m·x to sum, in units of 2⁻⁶⁴. A negative x, read as unsigned, is 2⁶⁴ too
+// large; a correction of the high word undoes that.
 func accumulate(sum []int128, x []int64, m uint64) {
 	sum = sum[:len(x)]
 	for j, v := range x {
@@ -125,8 +123,8 @@ func accumulate(sum []int128, x []int64, m uint64) {
 	}
 }
 
-// AppendBinary implements Shaper. Where a buffered shaper writes its buffers
-// this one writes its rows, the oldest first.
+// AppendBinary implements Shaper. It writes its rows, the oldest first, in the place of the
+// buffers of a buffered shaper.
 func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
 	rows := min(s.step, uint64(len(s.bands)))
 	b = slices.Grow(b, shaperHeader+8*int(rows)*s.dim)

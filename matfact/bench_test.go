@@ -191,6 +191,8 @@ func BenchmarkOptimise(b *testing.B) {
 		{"exponential/d=3", Config{Kind: "blt"}, Workload{Kind: "exponential", Decay: 0.999}},
 		{"window/d=3", Config{Kind: "blt"}, Workload{Kind: "window", Window: 1000}},
 		{"phased", Config{Kind: "phased"}, Workload{Kind: "sum"}},
+		{"persons/N=1e6/k=1000", AutoPersons(Workload{Kind: "sum"}, 1e6, Participation{Count: 1000, Separation: 100}), Workload{Kind: "sum"}},
+		{"persons/N=1e9/k=1e6/d=8", AutoPersons(Workload{Kind: "sum"}, 1e9, Participation{Count: 1e6, Separation: 10}), Workload{Kind: "sum"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -11,113 +11,145 @@ import "math"
 // largest entry is below 10⁻⁹, when f no longer decreases in float64, or after
 // 2000 steps. x is overwritten with the best point; its value is returned.
 //
-// Cost: one to two evaluations and O(len(x)²) a step. gonum's optimize would do
-// as well, but pulls in a module of its own for samplers that are not used.
+// Cost: one to two evaluations and O(len(x)²) a step. gonum's optimize could do this too,
+// but it needs a further module for samplers that this project does not use.
 func minimise(x []float64, f func(x, grad []float64) float64) float64 {
 	n := len(x)
-	var (
-		grad, nextGrad = make([]float64, n), make([]float64, n)
-		next, dir, hy  = make([]float64, n), make([]float64, n), make([]float64, n)
-		h              = make([]float64, n*n)
-		value          = f(x, grad)
-		fresh          = true // h is the identity, with no scale of its own yet
-	)
-	reset := func() {
-		clear(h)
-		for i := range n {
-			h[i*n+i] = 1
-		}
-		fresh = true
+	q := quasiNewton{
+		x: x, f: f, grad: make([]float64, n), dir: make([]float64, n), hy: make([]float64, n),
+		next: make([]float64, n), nextGrad: make([]float64, n), h: make([]float64, n*n),
 	}
-	reset()
+	q.value = f(x, q.grad)
+	q.reset()
 	for range 2000 {
-		var largest, slope float64
-		for i := range n {
-			dir[i] = 0
-			for j := range n {
-				dir[i] -= h[i*n+j] * grad[j]
-			}
-			slope += dir[i] * grad[i]
-			largest = max(largest, math.Abs(grad[i]))
-		}
+		slope, largest := q.direct()
 		if largest < 1e-9 {
 			break
 		}
-		if !(slope < 0) {
-			reset()
-			slope = 0
-			for i := range n {
-				dir[i] = -grad[i]
-				slope -= grad[i] * grad[i]
-			}
-		}
-		step, lo, hi := 1.0, 0.0, math.Inf(1)
-		if fresh {
-			step = min(1, 1/largest)
-		}
-		nextValue, found := value, false
-		for range 60 {
-			for i := range n {
-				next[i] = x[i] + step*dir[i]
-			}
-			nextValue = f(next, nextGrad)
-			var nextSlope float64
-			for i := range n {
-				nextSlope += nextGrad[i] * dir[i]
-			}
-			if !(nextValue <= value+1e-4*step*slope) {
-				hi = step
-			} else if nextSlope < 0.9*slope {
-				lo = step
-			} else {
-				found = true
-				break
-			}
-			if math.IsInf(hi, 1) {
-				step = 2 * lo
-			} else {
-				step = (lo + hi) / 2
-			}
-		}
+		step, value, found := q.search(slope, largest)
 		if !found {
-			// Below float64's resolution of f. With a fresh H there is nothing
-			// left to try.
-			if fresh {
+			// The decrease is below the resolution of float64. With a fresh H nothing is left to
+			// try.
+			if q.fresh {
 				break
 			}
-			reset()
+			q.reset()
 			continue
 		}
-		var sy, yy, yhy float64 // s = next−x = step·dir, y = nextGrad−grad
-		for i := range n {
-			y := nextGrad[i] - grad[i]
-			sy += step * dir[i] * y
-			yy += y * y
-		}
-		if fresh && sy > 0 {
-			for i := range n {
-				h[i*n+i] = sy / yy
-			}
-		}
-		for i := range n {
-			hy[i] = 0
-			for j := range n {
-				hy[i] += h[i*n+j] * (nextGrad[j] - grad[j])
-			}
-			yhy += hy[i] * (nextGrad[i] - grad[i])
-		}
-		if sy > 0 {
-			fresh = false
-			for i := range n {
-				for j := range n {
-					si, sj := step*dir[i], step*dir[j]
-					h[i*n+j] += (1+yhy/sy)*si*sj/sy - (hy[i]*sj+si*hy[j])/sy
-				}
-			}
-		}
-		copy(x, next)
-		copy(grad, nextGrad)
-		value = nextValue
+		q.update(step)
+		copy(x, q.next)
+		copy(q.grad, q.nextGrad)
+		q.value = value
 	}
-	return value
+	return q.value
+}
+
+// quasiNewton is the state of minimise.
+type quasiNewton struct {
+	f              func(x, grad []float64) float64
+	x, grad        []float64 // the best point
+	value          float64   // of f there
+	next, nextGrad []float64 // the point that a line search is at
+	dir            []float64 // of the line search
+	h              []float64 // estimate of the inverse Hessian
+	fresh          bool      // h is the identity, with no scale of its own yet
+	hy             []float64 // scratch
+}
+
+// reset sets the estimate of the Hessian back to the identity.
+func (q *quasiNewton) reset() {
+	clear(q.h)
+	n := len(q.x)
+	for i := range n {
+		q.h[i*n+i] = 1
+	}
+	q.fresh = true
+}
+
+// direct sets the direction to −H·∇f, or to −∇f if f does not decrease along −H·∇f. It
+// returns the slope of f in that direction and the gradient's largest entry.
+func (q *quasiNewton) direct() (slope, largest float64) {
+	n := len(q.x)
+	for i := range n {
+		q.dir[i] = 0
+		for j := range n {
+			q.dir[i] -= q.h[i*n+j] * q.grad[j]
+		}
+		slope += q.dir[i] * q.grad[i]
+		largest = max(largest, math.Abs(q.grad[i]))
+	}
+	if largest >= 1e-9 && !(slope < 0) {
+		q.reset()
+		slope = 0
+		for i := range n {
+			q.dir[i] = -q.grad[i]
+			slope -= q.grad[i] * q.grad[i]
+		}
+	}
+	return slope, largest
+}
+
+// search doubles and bisects the step until both weak Wolfe conditions hold at the next
+// point.
+func (q *quasiNewton) search(slope, largest float64) (step, value float64, found bool) {
+	step, lo, hi := 1.0, 0.0, math.Inf(1)
+	if q.fresh {
+		step = min(1, 1/largest)
+	}
+	for range 60 {
+		for i := range q.x {
+			q.next[i] = q.x[i] + step*q.dir[i]
+		}
+		value = q.f(q.next, q.nextGrad)
+		var nextSlope float64
+		for i := range q.x {
+			nextSlope += q.nextGrad[i] * q.dir[i]
+		}
+		if !(value <= q.value+1e-4*step*slope) {
+			hi = step
+		} else if nextSlope < 0.9*slope {
+			lo = step
+		} else {
+			return step, value, true
+		}
+		if math.IsInf(hi, 1) {
+			step = 2 * lo
+		} else {
+			step = (lo + hi) / 2
+		}
+	}
+	return step, value, false
+}
+
+// update improves the estimate of the inverse Hessian by s = next − x = step·dir and
+// y = nextGrad − grad.
+func (q *quasiNewton) update(step float64) {
+	n := len(q.x)
+	var sy, yy, yhy float64
+	for i := range n {
+		y := q.nextGrad[i] - q.grad[i]
+		sy += step * q.dir[i] * y
+		yy += y * y
+	}
+	if q.fresh && sy > 0 {
+		for i := range n {
+			q.h[i*n+i] = sy / yy
+		}
+	}
+	for i := range n {
+		q.hy[i] = 0
+		for j := range n {
+			q.hy[i] += q.h[i*n+j] * (q.nextGrad[j] - q.grad[j])
+		}
+		yhy += q.hy[i] * (q.nextGrad[i] - q.grad[i])
+	}
+	if sy > 0 {
+		q.fresh = false
+		for i := range n {
+			for j := range n {
+				si, sj := step*q.dir[i], step*q.dir[j]
+				q.h[i*n+j] += (1+yhy/sy)*si*sj/sy - (q.hy[i]*sj+si*q.hy[j])/sy
+			}
+		}
+	}
 }

@@ -5,12 +5,13 @@ import "math"
 // newBLT optimises a buffered linear Toeplitz matrix for w and returns its
 // integers.
 //
-// C is Toeplitz with c_0 = 1 and c_j = Σ_i ω_i θ_i^(j−1), so that C⁻¹ needs one
-// buffer a row for each θ_i. It is always calibrated with S(∞) = Σ_j c_j², which
-// is finite, so it is valid on a stream of any length; for sums and means the
-// error is minimised at the length c.Tune or c.Horizon and grows like √t far
-// beyond it. For exponential weights and windows the limit of an endless stream
-// is what is minimised.
+// C is Toeplitz with c_0 = 1 and c_j = Σ_i ω_i θ_i^(j−1), so that C⁻¹ needs one buffer of the
+// size of a row for each θ_i. The column norm is √S(∞), S(∞) = Σ_j c_j² over all j. It is
+// finite, so C is valid on a stream of any length. For sums and means the error is minimised
+// at the length c.Tune or c.Horizon; far beyond that length it grows like √t. For
+// exponential weights and windows the error of an endless stream is minimised. With
+// c.Participation, the largest norm that one person's rows can have together takes the place
+// of the column norm.
 func newBLT(c Config, w Workload) (*Stored, error) {
 	length := c.Tune
 	if length == 0 {
@@ -19,6 +20,9 @@ func newBLT(c Config, w Workload) (*Stored, error) {
 	o := bltObjective{pole: w.pole(), sens: math.Inf(1), length: float64(length)}
 	if c.Normalise { // columns end at the horizon
 		o.sens = float64(c.Horizon)
+	}
+	if p := c.Participation.Within(c.Horizon); p.Count > 1 {
+		o.count, o.separation = float64(p.Count), float64(p.Separation)
 	}
 	switch w.Kind {
 	case "exponential":
@@ -37,12 +41,12 @@ func newBLT(c Config, w Workload) (*Stored, error) {
 	return storeBLT(a, ahat), nil
 }
 
-// storeBLT rounds a BLT to the integers Θ_i = ⌊2⁶⁴θ_i⌋, Ω_i = ⌊2⁶⁴ω_i⌋; they are
-// the C that counts from then on.
+// storeBLT rounds a BLT to the integers Θ_i = ⌊2⁶⁴θ_i⌋, Ω_i = ⌊2⁶⁴ω_i⌋. From then on C is
+// the matrix of these integers.
 //
-// Where fewer buffers would do, as for short windows, the optimiser lets a buffer
-// vanish or puts it beside another. What adds less than 10⁻⁹ to the norm of a
-// column, ω_i/√a_i, is left out: it would only make the modes ill-conditioned.
+// If fewer buffers would be enough, as for short windows, the optimiser lets the weight of
+// one go to 0, or moves it onto another one. A buffer that adds less than 10⁻⁹ to the norm of
+// a column, ω_i/√a_i, is left out: it would only make the modes ill-conditioned.
 func storeBLT(a, ahat []float64) *Stored {
 	omega := residues(ahat, a)
 	s := &Stored{Kind: "blt"}

@@ -8,9 +8,9 @@ import "math"
 //	c(x)   = Π_i (1−θ̂_i x)/(1−θ_i x) = 1 + Σ_i ω_i x/(1−θ_i x)      of C
 //	1/c(x)                            = 1 + Σ_i ω̂_i x/(1−θ̂_i x)     of C⁻¹
 //
-// and is held in gap form, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays
-// lie as near to 1 as 1−10⁻⁹. All functions here are float64 for optimising and
-// planning: nothing that is released or that privacy rests on comes from them.
+// and is held in gap form, a_i = 1−θ_i and â_i = 1−θ̂_i, because the best decays are as near
+// to 1 as 1−10⁻⁹. All functions in this file compute in float64, for optimising and planning.
+// Neither releases nor privacy depend on them.
 //
 // Source: Dvijotham, McMahan, Pillutla, Steinke, Thakurta, "Efficient and
 // Near-Optimal Noise Generation for Streaming Differential Privacy". The gap
@@ -45,8 +45,8 @@ func residues(r, p []float64) []float64 {
 	return b
 }
 
-// geometric returns G(δ, n) = Σ_{m<n} (1−δ)^m and its derivative with respect
-// to δ ∈ [0, 1]. n may be +Inf where δ > 0.
+// geometric returns G(δ, n) = Σ_{m<n} (1−δ)^m and its derivative with respect to δ ∈ [0, 1].
+// n may be +Inf if δ > 0.
 func geometric(delta, n float64) (g, dg float64) {
 	switch {
 	case n <= 0:
@@ -71,10 +71,9 @@ func geometric(delta, n float64) (g, dg float64) {
 // gapProduct returns p+q−pq = 1 − (1−p)(1−q).
 func gapProduct(p, q float64) float64 { return p + q*(1-p) }
 
-// energy returns Σ_ik b_i b_k G(D_ik, n), D_ik = p_i+p_k−p_ip_k: the sum of the
-// first n squares of Σ_i b_i (1−p_i)^m. The two slices receive the partial
-// derivatives with respect to b and to p, the other held fixed, added to what
-// they hold; they may be nil.
+// energy returns Σ_ik b_i b_k G(D_ik, n), D_ik = p_i+p_k−p_ip_k: the sum of the first n
+// squares of Σ_i b_i (1−p_i)^m. It adds the partial derivatives with respect to b and to p
+// to the slices db and dp, unless they are nil.
 func energy(b, p []float64, n float64, db, dp []float64) float64 {
 	var q float64
 	for i := range b {
@@ -120,8 +119,8 @@ func chainRule(b, r, p, db, dp []float64) (dr, total []float64) {
 	return dr, total
 }
 
-// sensitivity returns S(n) = Σ_{j<n} c_j², and its derivatives with respect to
-// a and â where they are asked for.
+// sensitivity returns S(n) = Σ_{j<n} c_j² and, if grad is set, its derivatives with respect
+// to a and â.
 func sensitivity(a, ahat []float64, n float64, grad bool) (s float64, da, dahat []float64) {
 	omega := residues(ahat, a)
 	if !grad {
@@ -133,13 +132,13 @@ func sensitivity(a, ahat []float64, n float64, grad bool) (s float64, da, dahat 
 	return s, da, dahat
 }
 
-// squaredError returns E(n) = Σ_{j<n} b_j² for the workload 1/(1−(1−a₀)x), or,
-// where window > 0 (and a₀ = 0), the limit for n → ∞ of the error of a sum over
-// the last window steps,
+// squaredError returns E(n) = Σ_{j<n} b_j² for the workload 1/(1−(1−a₀)x). If window > 0
+// (and a₀ = 0), it returns instead the limit for n → ∞ of the error of a sum over the last
+// window steps,
 //
 //	E(W) + Σ_{i,k≥1} κ_iκ_k / D_ik,   κ_i = β_i (1 − (1−â_i)^W),
 //
-// with its derivatives where they are asked for.
+// If grad is set, it also returns the derivatives.
 func squaredError(a, ahat []float64, a0, n, window float64, grad bool) (e float64, da, dahat []float64) {
 	p := append([]float64{a0}, ahat...)
 	beta := residues(a, p)

@@ -9,16 +9,17 @@ import (
 // decays: the identity (no buffers), a BLT (one phase) and the phased scheme
 // (many). See Stored for the matrix, docs/theory/matfact.md for the derivations.
 //
-// A product that is added to something is written float64(x*y) throughout this
-// type's methods: the conversion forbids to fuse the two, which some
-// architectures would do, and then a release would differ from its re-derivation
-// elsewhere.
+// Throughout this type's methods, a product that is added to something is written
+// float64(x*y). The conversion forbids the compiler to fuse multiplication and addition,
+// which it does on some architectures. A fused operation has other last bits, and the
+// release would differ from the same release made elsewhere.
 type buffered struct {
 	stored  *Stored
 	colNorm float64
 
-	modes   []*modes // by phase, on demand
-	chains  []*chain // by workload, most recent first
+	modes   []*modes    // by phase, on demand
+	reached *[2]float64 // what reach returns, on demand
+	chains  []*chain    // by workload, most recent first
 	scratch walker
 }
 
@@ -26,11 +27,11 @@ func newBuffered(s *Stored) (Factorization, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	b := &buffered{stored: s.clone(), modes: make([]*modes, len(s.Phases))}
+	b := &buffered{stored: s.Clone(), modes: make([]*modes, len(s.Phases))}
 	for p := range s.Phases {
 		b.colNorm = max(b.colNorm, b.colNorm2(p))
 	}
-	b.colNorm = math.Sqrt(b.colNorm) * (1 + 0x1p-40)
+	b.colNorm = math.Sqrt(b.colNorm) * roundUp
 	return b, nil
 }
 
@@ -61,7 +62,7 @@ func (b *buffered) colNorm2(p int) float64 {
 func (b *buffered) Kind() string     { return b.stored.Kind }
 func (b *buffered) Horizon() uint64  { return 0 }
 func (b *buffered) ColNorm() float64 { return b.colNorm }
-func (b *buffered) Stored() *Stored  { return b.stored.clone() }
+func (b *buffered) Stored() *Stored  { return b.stored.Clone() }
 
 // phase returns the number of the phase that holds step t ≥ 1.
 func (b *buffered) phase(t uint64) int { return phaseOf(b.stored.Phases, t) }

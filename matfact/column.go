@@ -2,20 +2,20 @@ package matfact
 
 import "math/bits"
 
-// toeplitz is a Factorization whose columns are one sequence c_0 = 1, c_1, …,
-// shifted and cut off at the last row.
+// toeplitz is a Factorization with a Toeplitz matrix: every column is the sequence c_0 = 1,
+// c_1, …, shifted, and cut off at the last row.
 type toeplitz interface {
 	Factorization
-	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶², each rounded up by less
-	// than a unit for every rounding error it inherits, so that no norm computed
-	// from them is too small. n is at most the horizon where there is one.
+	// column returns |c_0| … |c_{n−1}| in units of 2⁻⁶². Each is rounded up by enough
+	// that no norm computed from them is too small. n is at most the horizon, if there is
+	// one.
 	column(n int) []uint64
-	// inverseSeries returns the first n coefficients of C⁻¹, by operations that
-	// IEEE 754 fixes.
+	// inverseSeries returns the first n coefficients of C⁻¹, the same bits on every
+	// architecture.
 	inverseSeries(n int) []float64
-	// fineShaper returns a Shaper whose s and w count in units of its caller's,
-	// and fineLimits its limits, in lattice units, where a unit is that many of
-	// them.
+	// fineShaper returns a Shaper that counts s and w in units of its caller's choice.
+	// fineLimits returns its limits in lattice units, with unit the number of the caller's
+	// units in a lattice unit.
 	fineShaper(dim int, fingerprint uint64) Shaper
 	fineLimits(sd, unit float64) (Limits, error)
 }
@@ -45,8 +45,8 @@ func (b *banded) column(n int) []uint64 {
 	return c
 }
 
-// weightedSum returns ⌈Σ_k m_k c_{t−k}⌉, with t and t−k taken modulo the length
-// of c; c may be a ring of len(m) values.
+// weightedSum returns ⌈Σ_k m_k c_{t−k}⌉. It takes indices modulo the length of c, so that c
+// may be a ring of len(m) values.
 func weightedSum(m []Fixed, c []uint64, t int) uint64 {
 	var hi, lo, carry uint64
 	for k := 1; k <= min(t, len(m)); k++ {
@@ -60,7 +60,7 @@ func weightedSum(m []Fixed, c []uint64, t int) uint64 {
 	return hi
 }
 
-// column of a matrix of one phase with ones on its diagonal.
+// column is for a matrix of one phase with ones on its diagonal.
 func (b *buffered) column(n int) []uint64 {
 	c := make([]uint64, n)
 	v := make([]uint64, len(b.stored.Decay)) // ΩΘ^(t−1), in units of 2⁻⁶⁴

@@ -11,17 +11,16 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// maxDenseHorizon bounds what the dense optimum is built for: it takes seconds
-// to find, and holds n² numbers.
+// maxDenseHorizon is the longest horizon of a dense optimum: finding one takes seconds, and
+// it holds n² numbers.
 const maxDenseHorizon = 300
 
-// dense is the C of all lower triangular ones that has the least root mean
-// square error over the n rows of a workload, its row scaling included. Its
-// entries below the diagonal are integers in units of 2⁻⁶², its diagonal is
-// 1/Scales[t].
+// dense is, of all lower triangular matrices C, the one with the smallest root mean square
+// error over the n rows of a workload, its row scaling included. Its entries below the
+// diagonal are integers in units of 2⁻⁶², and its diagonal is 1/Scales[t].
 //
-// It is for few steps, and to measure others against: the square root is within
-// 6 % of it for sums of 100 steps, a BLT within as much.
+// It is for few steps, and to compare others with. For sums of 100 steps the error of the
+// square root is within 6 % of it, and so is that of a BLT.
 type dense struct {
 	stored  *Stored
 	n       int
@@ -75,7 +74,7 @@ func newDense(s *Stored, horizon uint64) (Factorization, error) {
 	if err := s.validateDense(horizon); err != nil {
 		return nil, err
 	}
-	d := &dense{stored: s.clone(), n: int(horizon)}
+	d := &dense{stored: s.Clone(), n: int(horizon)}
 	norms := make([]float64, d.n)
 	d.inverse = make([][]float64, d.n)
 	for t := range d.n {
@@ -101,7 +100,7 @@ func newDense(s *Stored, horizon uint64) (Factorization, error) {
 	for _, v := range norms {
 		d.colNorm = max(d.colNorm, v)
 	}
-	d.colNorm = math.Sqrt(d.colNorm) * (1 + 0x1p-40)
+	d.colNorm = math.Sqrt(d.colNorm) * roundUp
 	if !(d.reach < 1e6) {
 		return nil, fmt.Errorf("stored factorization: noise can grow by a factor %g, must be below 1e6", d.reach)
 	}
@@ -145,7 +144,7 @@ func (d *dense) Horizon() uint64 { return uint64(d.n) }
 func (d *dense) ColNorm() float64 { return d.colNorm }
 
 // Stored implements Factorization.
-func (d *dense) Stored() *Stored { return d.stored.clone() }
+func (d *dense) Stored() *Stored { return d.stored.Clone() }
 
 // NewShaper implements Factorization. It keeps D integers for every step.
 func (d *dense) NewShaper(dim int) Shaper {
@@ -162,7 +161,7 @@ func (d *dense) NewFilter(dim int) Filter {
 // Limits implements Factorization: |w| ≤ |q|·max_t Σ_j|C⁻¹_tj|.
 func (d *dense) Limits(sd float64) (Limits, error) { return limits(sd, d.reach*(1+0x1p-10), 0, 0) }
 
-// of returns the rows of AC⁻¹ for a kernel, in O(n²) where it is new.
+// of returns the rows of AC⁻¹ for a kernel, in O(n²) if they are not cached.
 func (d *dense) of(kernel Workload) [][]float64 {
 	const kept = 4
 	for _, t := range d.tables {

@@ -7,9 +7,8 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// denseOptimum is the best lower triangular C of all for n rows A of a workload,
-// with the proof: value is the error that C has, bound one that no C can go
-// below.
+// denseOptimum is the best lower triangular C for n rows A of a workload, with a proof of
+// it: value is the error of C, and bound is a number that the error of no C is below.
 type denseOptimum struct {
 	c            *mat.Dense // largest column norm 1
 	value, bound float64
@@ -21,15 +20,15 @@ type denseOptimum struct {
 //	max   max_t ‖row t of AC⁻¹‖            worst = true; not for means, whose
 //	      first row has the largest error, 1, under any C
 //
-// For positive weights u, v that add up to 1, with D_u AD_v = UσVᵀ where D has
-// their roots,
+// The weights u, v are positive and add up to 1; D_u and D_v are the diagonal matrices of
+// their square roots. With the singular value decomposition D_u AD_v = UσVᵀ,
 //
-//	C = D_v^(−1) σ^½Vᵀ and B = D_u^(−1) Uσ^½ have A = BC and errors that follow,
-//	Σσ is at most the least error of any C (u uniform for the rmse),
+//	C = D_v^(−1) σ^½Vᵀ and B = D_u^(−1) Uσ^½ give A = BC, and so the error of C;
+//	Σσ is a lower bound on the error of any C (with u uniform for the rmse).
 //
-// and both meet where v is the diagonal of VσVᵀ over Σσ, and u that of UσUᵀ. That
-// is iterated, accelerated by Anderson's method on the logarithms, until the
-// bound is met to 10⁻⁹. Only CᵀC matters, so C is made lower triangular.
+// The two are equal if v is the diagonal of VσVᵀ over Σσ, and u that of UσUᵀ. This fixed
+// point is iterated, accelerated by Anderson's method on the logarithms, until error and
+// bound agree to 10⁻⁹. Only CᵀC matters, so C is made lower triangular at the end.
 //
 // Cost: 20 to 40 singular value decompositions: 0.1 s for n = 100, 3 s for 300.
 // Source: the fixed point is that of Yuan, Yang, Zhang, Hao, "Optimizing linear
@@ -38,83 +37,33 @@ type denseOptimum struct {
 // Errors: no convergence to 10⁻⁶.
 func optimiseDense(a *mat.Dense, worst bool) (*denseOptimum, error) {
 	n, _ := a.Dims()
+	p := densePoint{
+		a: a, n: n, worst: worst,
+		gram: mat.NewSymDense(n, nil), scaled: mat.NewDense(n, n, nil),
+	}
 	x := make([]float64, 2*n) // ln u, ln v
 	if !worst {
 		x = make([]float64, n) // ln v
 	}
 	var (
-		best    denseOptimum
-		gram    = mat.NewSymDense(n, nil)
-		scaled  = mat.NewDense(n, n, nil)
+		best    = denseOptimum{value: math.Inf(1)}
 		next    = make([]float64, len(x))
 		speed   anderson
-		svd     mat.SVD
-		u, v    mat.Dense
-		sigma   []float64
-		lnV     []float64
-		lnU     = func(int) float64 { return -math.Log(float64(n)) }
 		stalled int
 	)
-	best.value = math.Inf(1)
 	for range 300 {
-		lnV = x[len(x)-n:]
-		if worst {
-			lnU = func(t int) float64 { return x[t] }
+		value, bound, err := p.evaluate(x, next)
+		if err != nil {
+			return nil, err
 		}
-		var sumU, sumV float64
-		for t := range n {
-			sumU += math.Exp(lnU(t))
-			sumV += math.Exp(lnV[t])
-			for j := range n {
-				scaled.Set(t, j, a.At(t, j)*math.Exp((lnU(t)+lnV[j])/2))
-			}
-		}
-		if !svd.Factorize(scaled, mat.SVDThin) {
-			return nil, errors.New("optimising a dense factorization: no singular value decomposition")
-		}
-		sigma = svd.Values(sigma)
-		svd.UTo(&u)
-		svd.VTo(&v)
-		var trace float64
-		for _, s := range sigma {
-			trace += s
-		}
-		// Largest squared row norm of B (or their mean) and column norm of C.
-		var top, mean, column float64
-		for t := range n {
-			var du, dv float64
-			for k, s := range sigma {
-				du += s * u.At(t, k) * u.At(t, k)
-				dv += s * v.At(t, k) * v.At(t, k)
-			}
-			top = max(top, du/math.Exp(lnU(t)))
-			mean += du
-			column = max(column, dv/math.Exp(lnV[t]))
-			next[len(x)-n+t] = math.Log(dv / trace)
-			if worst {
-				next[t] = math.Log(du / trace)
-			}
-		}
-		value := math.Sqrt(mean * column)
-		if worst {
-			value = math.Sqrt(top * column)
-		}
-		best.bound = max(best.bound, trace/math.Sqrt(sumU*sumV))
+		best.bound = max(best.bound, bound)
 		stalled++
 		if value < best.value*(1-1e-10) {
 			stalled = 0
 		}
 		if value < best.value {
 			best.value = value
-			for i := range n {
-				for j := range i + 1 {
-					var g float64
-					for k, s := range sigma {
-						g += s * v.At(i, k) * v.At(j, k)
-					}
-					gram.SetSym(i, j, g*math.Exp(-(lnV[i]+lnV[j])/2)/column)
-				}
-			}
+			p.keep()
 		}
 		if best.value <= best.bound*(1+1e-9) || stalled > 30 {
 			break
@@ -125,8 +74,94 @@ func optimiseDense(a *mat.Dense, worst bool) (*denseOptimum, error) {
 		return nil, errors.New("optimising a dense factorization: does not converge")
 	}
 	var err error
-	best.c, err = lowerFactor(gram)
+	best.c, err = lowerFactor(p.gram)
 	return &best, err
+}
+
+// densePoint is a point of the iteration of optimiseDense: the weights, and what is computed
+// from them.
+type densePoint struct {
+	a     *mat.Dense
+	n     int
+	worst bool
+
+	lnU, lnV []float64 // lnU nil: uniform weights
+	scaled   *mat.Dense
+	svd      mat.SVD
+	u, v     mat.Dense
+	sigma    []float64
+	column   float64       // largest squared column norm of C
+	gram     *mat.SymDense // CᵀC of the best point, columns of C scaled to norm 1 at most
+}
+
+// logU returns ln u_t.
+func (p *densePoint) logU(t int) float64 {
+	if p.lnU == nil {
+		return -math.Log(float64(p.n))
+	}
+	return p.lnU[t]
+}
+
+// evaluate goes to the weights x. It returns the error of their C and the lower bound that
+// they prove. It sets next to the weights of the next iteration.
+func (p *densePoint) evaluate(x, next []float64) (value, bound float64, err error) {
+	p.lnV = x[len(x)-p.n:]
+	if p.worst {
+		p.lnU = x[:p.n]
+	}
+	var sumU, sumV float64
+	for t := range p.n {
+		sumU += math.Exp(p.logU(t))
+		sumV += math.Exp(p.lnV[t])
+		for j := range p.n {
+			p.scaled.Set(t, j, p.a.At(t, j)*math.Exp((p.logU(t)+p.lnV[j])/2))
+		}
+	}
+	if !p.svd.Factorize(p.scaled, mat.SVDThin) {
+		return 0, 0, errors.New("optimising a dense factorization: no singular value decomposition")
+	}
+	p.sigma = p.svd.Values(p.sigma)
+	p.svd.UTo(&p.u)
+	p.svd.VTo(&p.v)
+	var trace float64
+	for _, s := range p.sigma {
+		trace += s
+	}
+	// Largest squared row norm of B (or their mean) and column norm of C.
+	var top, mean float64
+	p.column = 0
+	for t := range p.n {
+		var du, dv float64
+		for k, s := range p.sigma {
+			du += s * p.u.At(t, k) * p.u.At(t, k)
+			dv += s * p.v.At(t, k) * p.v.At(t, k)
+		}
+		top = max(top, du/math.Exp(p.logU(t)))
+		mean += du
+		p.column = max(p.column, dv/math.Exp(p.lnV[t]))
+		next[len(x)-p.n+t] = math.Log(dv / trace)
+		if p.worst {
+			next[t] = math.Log(du / trace)
+		}
+	}
+	value = math.Sqrt(mean * p.column)
+	if p.worst {
+		value = math.Sqrt(top * p.column)
+	}
+	return value, trace / math.Sqrt(sumU*sumV), nil
+}
+
+// keep records the point as the best one.
+func (p *densePoint) keep() {
+	for i := range p.n {
+		for j := range i + 1 {
+			var g float64
+			for k, s := range p.sigma {
+				g += s * p.v.At(i, k) * p.v.At(j, k)
+			}
+			p.gram.SetSym(i, j, g*math.Exp(-(p.lnV[i]+p.lnV[j])/2)/p.column)
+		}
+	}
 }
 
 // lowerFactor returns the lower triangular C with a positive diagonal and
@@ -154,12 +189,11 @@ func lowerFactor(x *mat.SymDense) (*mat.Dense, error) {
 	return c, nil
 }
 
-// anderson accelerates a fixed-point iteration x ← g(x): of the affine
-// combinations of the last few points it takes the one whose residual g(x) − x
-// is least.
+// anderson accelerates a fixed-point iteration x ← g(x). It takes the affine combination of
+// the last few points whose residual g(x) − x is smallest.
 type anderson struct{ points, images [][]float64 }
 
-// next returns the point after x, of which image is g(x).
+// next returns the point after x; image is g(x).
 func (a *anderson) next(x, image []float64) []float64 {
 	const depth = 10
 	a.points = append(a.points, append([]float64(nil), x...))

@@ -29,6 +29,30 @@ func ExampleNew() {
 	// step 1000000000: standard deviation 1.1e-08
 }
 
+// Sums over a year of days in which one person has rows in at most 52 steps, 7 days apart. A
+// matrix that is best for single rows has far more noise for persons.
+func ExampleSensitivity() {
+	w, person := matfact.Workload{Kind: "sum"}, matfact.Participation{Count: 52, Separation: 7}
+	for _, c := range []matfact.Config{matfact.AutoPersons(w, 364, person), matfact.Auto(w, 364), {Kind: "identity"}} {
+		f, err := matfact.New(c, w)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		s, err := matfact.Sensitivity(f, person, 364)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s: %.4g for one row, %.4g for a person, error at the end %.3g\n",
+			f.Kind(), f.ColNorm(), s, s*math.Sqrt(f.RowVar(w, 364)))
+	}
+	// Output:
+	// blt: 1.781 for one row, 18.5 for a person, error at the end 57.2
+	// blt: 1.722 for one row, 42.31 for a person, error at the end 73
+	// identity: 1 for one row, 7.211 for a person, error at the end 138
+}
+
 // A simulated stream of exponentially weighted sums: its noise has the standard
 // deviation that RowVar states, 37 % less than that of independent noise.
 func ExampleFactorization_newFilter() {

@@ -4,10 +4,10 @@ package matfact
 //
 //	y = r(z − Σ_j κ_j²u_j),   u_j ← (1−â_j)u_j + z
 //
-// with u = c/κ. Nothing is fed back, so rounding cannot recirculate; a gap â below
-// 2⁻²⁴ is multiplied by itself, not as part of 1−â. A new phase takes u to its own
-// modes. The rows are within 10⁻⁸ of the exact ones over 10⁹ steps; float32 would
-// not do.
+// with u = c/κ. No output is fed back, so rounding errors do not add up over time. A gap â
+// below 2⁻²⁴ multiplies u itself, because 1−â would lose it. A new phase converts u to its
+// own modes. The rows are within 10⁻⁸ of the exact ones over 10⁹ steps; float32 would not
+// be accurate enough.
 type bufferedFilter struct {
 	matrix *buffered
 	modes  *modes
@@ -65,7 +65,7 @@ func (f *bufferedFilter) Next(dst, z []float64) {
 		f.enter(p)
 	}
 	dst, z = dst[:f.dim], z[:f.dim]
-	// dst may be z, which is read again where one pass does not do.
+	// dst may be z. Keep a copy of z if it must be read a second time.
 	again := len(f.state) > 1 && (len(f.state) != len(f.decay) || len(f.state) != 2 && len(f.state) != 4)
 	for first := 0; first < f.dim; first += block {
 		last := min(first+block, f.dim)

@@ -14,9 +14,8 @@ type rows interface {
 	row(t int) (before []int64, scale float64)
 }
 
-// historyShaper keeps all rows and sums them anew at every step, exactly:
-// products of 63-bit integers in 128 bits. Predict's error is that of one
-// conversion.
+// historyShaper keeps all rows. At every step it computes the sums from all of them, exactly:
+// products of 63-bit integers in 128 bits. The error of Predict is that of one conversion.
 type historyShaper struct {
 	rows        rows
 	horizon     int
@@ -58,8 +57,8 @@ func (s *historyShaper) Push(w []int64) {
 	s.predict()
 }
 
-// predict sets next to Σ_{j<t} C_tj w_j for the step t that follows, and scale.
-// After the last step nothing follows.
+// predict sets next to Σ_{j<t} C_tj w_j for the next step t, and scale. After the last step
+// it does nothing.
 func (s *historyShaper) predict() {
 	steps := len(s.past) / s.dim
 	if steps == s.horizon {
@@ -85,8 +84,8 @@ func (s *historyShaper) predict() {
 	convert(s.next, s.sum)
 }
 
-// AppendBinary implements Shaper. Where a buffered shaper writes its buffers
-// this one writes all rows.
+// AppendBinary implements Shaper. It writes all rows, in the place of the buffers of a
+// buffered shaper.
 func (s *historyShaper) AppendBinary(b []byte) ([]byte, error) {
 	steps := len(s.past) / s.dim
 	b = slices.Grow(b, shaperHeader+8*len(s.past))

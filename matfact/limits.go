@@ -41,8 +41,12 @@ func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 // margin leaves room for the float64 rounding of the bounds below.
 const margin = 1 + 0x1p-20
 
-// limits derives Limits from the largest |w| and |s_i| for |q| ≤ 1 and from the
-// error of the state, in lattice units. |s_i| may reach 2⁵⁷.
+// roundUp times a column norm is at least the exact norm: float64 sums and roots err by far
+// less than this factor.
+const roundUp = 1 + 0x1p-40
+
+// limits returns the Limits, given the largest |w| and |s_i| for |q| ≤ 1 and the error of
+// the state, in lattice units. It returns an error if |s_i| may exceed 2⁵⁷.
 func limits(sd, noise, state, floor float64) (Limits, error) {
 	if !(sd >= 0) || math.IsInf(sd, 0) {
 		return Limits{}, fmt.Errorf("noise is %g lattice units, must be finite and at least 0", sd)
@@ -86,6 +90,14 @@ func (b *buffered) inverseSeries(n int) []float64 {
 
 // reach returns the largest |w| and the largest |s_i| for |q| ≤ 1.
 func (b *buffered) reach() (noise, state float64) {
+	if b.reached == nil {
+		noise, state = b.farthest()
+		b.reached = &[2]float64{noise, state}
+	}
+	return b.reached[0], b.reached[1]
+}
+
+func (b *buffered) farthest() (noise, state float64) {
 	var bound []float64 // of the modes, where the phase begins
 	for p, ph := range b.stored.Phases {
 		m := b.mode(p)

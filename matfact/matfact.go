@@ -1,22 +1,28 @@
-// Package matfact factorizes workloads, so that the noise of a stream of
-// private releases is correlated where that makes the released rows more
-// accurate. It is linear algebra: it draws no noise and charges no budget.
+// Package matfact factorizes workloads. A stream of private releases has independent noise in
+// every release, or correlated noise; a factorization says how to correlate it so that the
+// released rows are more accurate. The package is linear algebra: it draws no noise and
+// charges no budget.
 //
-// A workload A maps the stream of rows x₁, x₂, … ∈ ℝ^D to what is wanted: sums,
-// means, moving averages. Instead of AX a mechanism releases
+// For example, of running sums over 1000 steps with independent noise the last one has the
+// noise of 1000 draws added up. [Auto] chooses a matrix with which later noise cancels most
+// of the earlier noise, at the same guarantee:
+//
+//	f, err := matfact.New(matfact.Auto(matfact.Workload{Kind: "sum"}, 1000), matfact.Workload{Kind: "sum"})
+//
+// A workload A maps the stream of rows x₁, x₂, … ∈ ℝ^D to what is wanted: sums, means, moving
+// averages. Instead of AX a mechanism releases
 //
 //	A(X + C⁻¹Z) = AX + BZ,   B = AC⁻¹,
 //
 // with C lower triangular with a positive diagonal and Z independent Gaussians.
 //
-// Privacy: the released rows are a function of the Gaussian mechanism's output
-// CX + Z, computable row by row, so the guarantee is that of one Gaussian
-// mechanism, also where rows are chosen after seeing earlier releases. If two
-// streams differ in one row by at most Δ (ℓ₂), CX moves by at most Δ·ColNorm:
-// noise of standard deviation σ·Δ·ColNorm has noise multiplier σ. ColNorm is the
-// largest column norm of C over all columns and its full height, in most cases
-// infinite. Everything in this package that is valid for every length stays
-// private on a stream that never ends.
+// Privacy: the released rows are a function of CX + Z, computable row by row. So the
+// guarantee is that of one Gaussian mechanism. It also holds if rows are chosen after seeing
+// earlier releases. If two streams differ in one row by at most Δ (ℓ₂), CX moves by at most
+// Δ·ColNorm, so noise of standard deviation σ·Δ·ColNorm has noise multiplier σ. ColNorm is the
+// largest norm of a column of C, over all columns and all their rows; a column has
+// infinitely many rows unless the factorization has a horizon. A factorization without a
+// horizon stays private on a stream that never ends.
 //
 // These matrices C are built:
 //
@@ -36,13 +42,14 @@
 //	          the stream doubles in length: 17–27 % above the best Toeplitz
 //	          error of every length from 10 to 10¹¹ at once, O(D log t) a step.
 //
-// Auto chooses. Identity and sqrt are the usual baselines; the errors of the
-// tree mechanism and lower bounds are there for comparison.
+// [Auto] chooses one of them, [AutoPersons] if one person may have many rows. Identity and sqrt are the usual baselines. The errors of the
+// tree mechanism and lower bounds on the error are there for comparison: [TreeError],
+// [SumBound], [ExpOptimum], [WindowOptimum].
 //
-// A Factorization gives two realisations of C⁻¹Z: a Shaper, in integers and
-// bit-identical on every architecture, for everything that is released; and a
-// Filter in float64 for simulations. Its variances are exact and bit-identical
-// as well, because releases state them.
+// A Factorization computes C⁻¹Z in two ways. A Shaper computes in integers, with the same bits
+// on every architecture; use it for everything that is released. A Filter computes in
+// float64, for simulations. The variances have the same bits on every architecture too,
+// because releases state them.
 //
 // Derivations, error tables and the argument for the fixed-point arithmetic are
 // in docs/theory/matfact.md.
@@ -59,7 +66,7 @@ import (
 // the square root for 10⁹ steps.
 const maxBuffers = 8
 
-// defaultBands is the number of bands where none is given.
+// defaultBands is the number of bands if none is given.
 const defaultBands = 16
 
 // Config selects a factorization.
@@ -67,32 +74,37 @@ type Config struct {
 	// Kind is "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt" or
 	// "phased". Required; see Auto.
 	Kind string
-	// Horizon is the number of steps of the stream, 0 where there is none.
-	// Required for "sqrt" and "dense", which refuse further steps. "blt" and "banded" of a
-	// sum or mean are tuned for it unless Tune is set; the others do not use it.
+	// Horizon is the number of steps of the stream, 0 if it has no end. "sqrt" and
+	// "dense" require it, and refuse further steps. "blt" and "banded" of a sum or mean
+	// are tuned for it unless Tune is set. The others do not use it.
 	Horizon uint64
-	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it as Auto
-	// does. 0 for the other kinds.
+	// Buffers is the number of buffers of a BLT, 1–8; 0 lets New choose it as Auto does.
+	// It must be 0 for the other kinds.
 	Buffers int
 	// Bands is the number of bands p of "bsr", "bisr" and "banded", the diagonal
-	// included, 1–256 or, for "banded", 1–64; 0 means 16. A window has no more
-	// bands than steps. 0 for the other kinds.
+	// included: 1–256 or, for "banded", 1–64; 0 means 16. A window has no more bands than
+	// steps. It must be 0 for the other kinds.
 	Bands int
-	// Normalise divides every column of "sqrt", "bsr", "bisr", "banded" or "blt" by
-	// its norm down to row Horizon, which must be at most 65536: up to 6 % less
-	// noise for a stream that ends there. False for the other kinds.
+	// Normalise divides every column of "sqrt", "bsr", "bisr", "banded" or "blt" by its
+	// norm down to row Horizon, which must be at most 65536. That gives up to 6 % less
+	// noise for a stream that ends there. It must be false for the other kinds.
 	Normalise bool
 	// Tune is the number of steps for which the error of "blt" or "banded" of a
 	// sum or mean is minimised; 0 means Horizon. It does not limit the stream. The other kinds
 	// and workloads do not use it.
 	Tune uint64
-	// Stored is what Factorization.Stored returned when the stream began. Where
-	// it is given nothing is optimised: an optimiser finds other last bits on
-	// another processor, and noise would no longer fit what was released.
+	// Participation tunes "blt" for the rows of one person in place of single rows: it
+	// minimises the error times what Sensitivity returns for Participation, without an end.
+	// The zero value, and a Count of 1, stand for single rows. The other kinds do not use it.
+	Participation Participation
+	// Stored is what Factorization.Stored returned when the stream began. If it is given,
+	// New does not optimise. A restarted stream needs it: on another processor an
+	// optimiser may find other last bits, and then the noise would no longer match the
+	// earlier releases.
 	Stored *Stored
 }
 
-// Auto returns the factorization to use for w where nothing else is asked for:
+// Auto returns the factorization to use for w if nothing particular is wanted:
 //
 //	sum, mean, no horizon   phased
 //	sum, mean, horizon N    BLT, the fewest buffers within 1.5 % of the
@@ -109,9 +121,37 @@ func Auto(w Workload, horizon uint64) Config {
 	return c
 }
 
-// autoBuffers returns the number of buffers of a BLT for w, tuned for n steps.
-// For a sum it is the smallest within 1.5 % of the square root's error, both
-// optimised for S(∞)·E(n) (TestAuto checks the borders).
+// personTune is the number of steps for which AutoPersons tunes sums of a stream without end.
+const personTune = 10_000
+
+// AutoPersons returns the factorization to use for w if nothing particular is wanted and one
+// person can have the rows of p, for a stream of horizon steps, 0 if it has no end:
+//
+//	p.Count 1                        as Auto
+//	rows in every step of a sum      identity: no C has a smaller error at the end
+//	else                             BLT of as many buffers as Auto's, tuned for p
+//
+// A BLT for sums of a stream without end is tuned for 10 000 steps, and valid for ever.
+func AutoPersons(w Workload, horizon uint64, p Participation) Config {
+	p = p.Within(horizon)
+	switch {
+	case p.Count <= 1:
+		return Auto(w, horizon)
+	case w.Kernel().Kind == "sum" && p.Count == horizon:
+		return Config{Kind: "identity", Horizon: horizon}
+	}
+	c := Config{Kind: "blt", Horizon: horizon, Participation: p}
+	if horizon == 0 && w.Kernel().Kind == "sum" {
+		c.Tune = personTune
+	}
+	c.Buffers = autoBuffers(w, max(horizon, c.Tune))
+	return c
+}
+
+// autoBuffers returns the number of buffers of a BLT for w, tuned for n steps. For a sum it
+// is the smallest number whose error is within 1.5 % of the square root's. Both are
+// optimised for S(∞)·E(n). TestAuto checks where the number changes. For rows of persons the
+// error is within 1 % of that of 8 buffers: TestPersonBuffers.
 func autoBuffers(w Workload, n uint64) int {
 	switch w.Kind {
 	case "exponential":
@@ -141,7 +181,7 @@ func autoBuffers(w Workload, n uint64) int {
 
 // New returns the factorization that c asks for, made for w.
 //
-// Errors: all that is wrong with c, w and c.Stored, joined.
+// Errors: everything that is wrong with c, w and c.Stored, joined.
 func New(c Config, w Workload) (Factorization, error) {
 	var errs []error
 	if err := w.Validate(); err != nil {
@@ -174,6 +214,14 @@ func New(c Config, w Workload) (Factorization, error) {
 		}
 	} else if c.Bands != 0 {
 		errs = append(errs, fmt.Errorf("bands is %d, belongs to factorizations \"bsr\", \"bisr\" and \"banded\"", c.Bands))
+	}
+	if c.Participation != (Participation{}) {
+		if err := c.Participation.validate(); err != nil {
+			errs = append(errs, err)
+		}
+		if c.Normalise && c.Participation.Count > 1 {
+			errs = append(errs, errors.New("normalise does not go with participation: it gives every single column the norm 1, and a person's rows have another norm together"))
+		}
 	}
 	if c.Kind == "sqrt" && (c.Horizon == 0 || c.Horizon > maxSqrtHorizon) {
 		errs = append(errs, fmt.Errorf("horizon is %d, must be 1–%d for factorization \"sqrt\"", c.Horizon, maxSqrtHorizon))
@@ -248,15 +296,15 @@ func (c Config) build(w Workload) (Factorization, error) {
 	return newBuffered(s)
 }
 
-// banded reports whether the kind is one that Bands belongs to.
+// banded reports whether the kind uses Bands.
 func (c Config) banded() bool { return c.Kind == "bsr" || c.Kind == "bisr" || c.Kind == "banded" }
 
-// Factorization is a lower triangular matrix C with a positive diagonal. What
-// it holds is exact: coefficients are integers, and everything below is computed
-// from them, never from the numbers an optimiser returned.
+// Factorization is a lower triangular matrix C with a positive diagonal. Its coefficients are
+// integers, and everything below is computed from them, not from the numbers that an
+// optimiser returned.
 //
-// A Factorization caches what its variances need and is not safe for
-// concurrent use. The Shapers and Filters it makes are independent of it.
+// A Factorization caches what its variances need, and is not safe for concurrent use. The
+// Shapers and Filters that it makes share nothing with it.
 type Factorization interface {
 	// Kind returns the name by which New knows the factorization.
 	Kind() string
@@ -269,56 +317,54 @@ type Factorization interface {
 	NewShaper(dim int) Shaper
 	// NewFilter returns a realisation in float64 for rows of length dim ≥ 1.
 	NewFilter(dim int) Filter
-	// RowVar returns Σ_j (AC⁻¹)²_tj, the variance in row t of w for unit noise.
-	// It is the same number, to the last bit, on every architecture and
-	// whatever was asked before. t ≥ 1; 0 gives 0. RowVar, CinvVar and Cov panic
-	// beyond the horizon and on an invalid workload.
+	// RowVar returns Σ_j (AC⁻¹)²_tj, the variance in row t of w for unit noise. The
+	// result has the same bits on every architecture, whatever was computed before.
+	// t ≥ 1; 0 gives 0. RowVar, CinvVar and Cov panic if t is beyond the horizon or the
+	// workload is invalid.
 	RowVar(w Workload, t uint64) float64
 	// CinvVar returns Σ_j (C⁻¹)²_tj, the variance of the noise in row t before
 	// the workload.
 	CinvVar(t uint64) float64
 	// Cov returns Σ_j (AC⁻¹)_tj (AC⁻¹)_uj, the covariance of rows t and u of w.
 	Cov(w Workload, t, u uint64) float64
-	// Limits bounds what a Shaper can reach where the independent noise has
-	// standard deviation sd, in lattice units. It returns an error where the
-	// fixed-point state could overflow.
+	// Limits returns bounds on the numbers of a Shaper, for independent noise of standard
+	// deviation sd in lattice units. It returns an error if the fixed-point state could
+	// overflow.
 	Limits(sd float64) (Limits, error)
-	// Stored returns the integers that C is made of.
+	// Stored returns the integers that define C.
 	Stored() *Stored
 }
 
-// Limits bounds the release path, for ever or up to the horizon, for draws
-// |Z| ≤ 14. Both are in lattice units.
+// Limits are bounds on the numbers of a Shaper at every step, if all draws have |Z| ≤ 14.
+// Both are in lattice units.
 type Limits struct {
-	// Noise is the largest |w| that can occur.
+	// Noise is an upper bound on |w|.
 	Noise float64
-	// Rounding bounds |ŝ_t − s_t|, the difference between the number that
-	// Predict returns and the exact one. Two neighbouring streams may round
-	// differently: over n steps of D coordinates the sensitivity grows by
-	// 2·Rounding·√(nD).
+	// Rounding is an upper bound on |ŝ_t − s_t|, the difference between the number that
+	// Predict returns and the exact one. Two neighbouring streams may round differently:
+	// over n steps of D coordinates that adds 2·Rounding·√(nD) to the sensitivity.
 	Rounding float64
 }
 
-// Shaper turns independent Gaussian noise into integer noise correlated by C⁻¹,
-// by solving CW = Z row by row. Step t is
+// Shaper turns independent Gaussian noise into integer noise correlated by C⁻¹. It solves
+// CW = Z row by row. Step t is
 //
 //	r := Predict(s)                           s_t = Σ_{j<t} C_tj w_j,  r_t = 1/C_tt
 //	w_t = ⌊ r_t(σZ_t/g − s_t) + ½ ⌋           by the caller
 //	Push(w)
 //
 // Privacy: adding w_t to an integer row x_t gives ⌊r_t([Cx]_t + σZ_t/g −
-// Σ_{j<t} C_tj(x_j+w_j)) + ½⌋, a function of the real-valued Gaussian
-// mechanism's output and of past releases. So rounding costs no privacy, but
-// only if the w that was used is what is pushed, and the s that Predict
-// returned is what was subtracted.
+// Σ_{j<t} C_tj(x_j+w_j)) + ½⌋. That is a function of the real-valued Gaussian mechanism's
+// output and of past releases, so rounding costs no privacy. It holds only if the caller
+// subtracts the very s that Predict returned, and pushes the very w that it used.
 //
-// All state is integers, and the one conversion to float64 is exact up to its
-// final rounding: every architecture gets the same s.
+// The state is integers, and they are converted to float64 once, with one rounding. So every
+// architecture gets the same s.
 //
 // A Shaper is not safe for concurrent use.
 type Shaper interface {
-	// Predict writes s_t of the step about to be drawn into s, in lattice
-	// units, and returns r_t. It changes nothing.
+	// Predict writes s_t of the next step t into s, in lattice units, and returns r_t. It
+	// changes no state.
 	Predict(s []float64) (r float64)
 	// Push takes the integer row that was used, each entry within
 	// Limits.Noise, and ends the step. It panics beyond the horizon.
@@ -326,14 +372,13 @@ type Shaper interface {
 	// AppendBinary appends the state. It is as secret as the rows that the
 	// noise hides.
 	encoding.BinaryAppender
-	// UnmarshalBinary restores a state that a Shaper of the same factorization
-	// and dimension wrote, and leaves the Shaper as it was where it reports an
-	// error.
+	// UnmarshalBinary restores a state that a Shaper of the same factorization and
+	// dimension wrote. If it returns an error, the Shaper is unchanged.
 	encoding.BinaryUnmarshaler
 }
 
-// Filter is C⁻¹Z in float64: for reference cases, planning and simulation. It
-// must not protect data, for float64 noise added to data does not.
+// Filter computes C⁻¹Z in float64, for reference cases, planning and simulation. It must not
+// protect data: float64 noise, added to data, can reveal them through its last bits.
 //
 // A Filter is not safe for concurrent use.
 type Filter interface {

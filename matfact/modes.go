@@ -91,8 +91,8 @@ func excess(decay []Fixed, omega []float64, origin int, x float64) float64 {
 	return f
 }
 
-// shift returns the matrix R, k'×k, that takes the coordinates of m to those of
-// the next phase: c' = Rc for the same s. Buffers that next adds are empty.
+// shift returns the matrix R, k'×k, that converts the coordinates of m to those of the next
+// phase: c' = Rc for the same s. Buffers that next adds start empty.
 func (m *modes) shift(next *modes) []float64 {
 	k, kn := len(m.gap), len(next.gap)
 	r := make([]float64, kn*k)

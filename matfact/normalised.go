@@ -6,20 +6,19 @@ import (
 	"math"
 )
 
-// maxNormalised bounds the horizon of normalised columns: variances cost O(t) a
-// step, and for so many steps the gain is below 4 %.
+// maxNormalised is the longest horizon of normalised columns. Variances cost O(t) a step,
+// and for so many steps the gain is below 4 %.
 const maxNormalised = 1 << 16
 
-// normalised is a Toeplitz C for a stream that ends at step n for certain, with
-// every column divided by its own norm down to row n:
+// normalised is a Toeplitz C for a stream that certainly ends at step n. Every column is
+// divided by its own norm down to row n:
 //
 //	C' = C·diag(1/r),   r_t² = Σ_{j≤n−t} c_j²,   C'⁻¹ = diag(r)·C⁻¹.
 //
-// Columns near the end are short and have room for less noise; all that is
-// released is shaped so that every row costs the same. r_t is 2²⁰/M_t with an
-// integer M_t, rounded so that no norm exceeds 1, and C'_tj = c_{t−j}M_j2⁻²⁰ is
-// what the shaper solves with: it pushes M_t·w_t to C's own, which counts in
-// units of 2⁻²⁰.
+// Columns near the end are short, so their norms are smaller: undivided, the last rows would
+// cost less than the first and get too much noise. r_t is 2²⁰/M_t with an integer M_t,
+// rounded so that no norm exceeds 1. The shaper solves with C'_tj = c_{t−j}M_j2⁻²⁰: it pushes
+// M_t·w_t to the shaper of C, which counts in units of 2⁻²⁰.
 type normalised struct {
 	inner   toeplitz
 	stored  *Stored
@@ -33,7 +32,7 @@ type normalised struct {
 
 func newNormalised(c toeplitz, stored *Stored, n int) Factorization {
 	f := &normalised{
-		inner: c, stored: stored.clone(), n: n,
+		inner: c, stored: stored.Clone(), n: n,
 		factor: make([]int64, n), scale: make([]float64, n),
 		inverse: c.inverseSeries(n),
 	}
@@ -47,7 +46,7 @@ func newNormalised(c toeplitz, stored *Stored, n int) Factorization {
 		f.factor[t], f.scale[t] = int64(m), 1/(fineUnit*m)
 		f.colNorm = max(f.colNorm, norm*(m*fineUnit))
 	}
-	f.colNorm *= 1 + 0x1p-40
+	f.colNorm *= roundUp
 	return f
 }
 
@@ -61,9 +60,9 @@ func (f *normalised) Horizon() uint64 { return uint64(f.n) }
 func (f *normalised) ColNorm() float64 { return f.colNorm }
 
 // Stored implements Factorization.
-func (f *normalised) Stored() *Stored { return f.stored.clone() }
+func (f *normalised) Stored() *Stored { return f.stored.Clone() }
 
-// Limits implements Factorization. |w| ≤ r|u| with u what the inner Shaper is
+// Limits implements Factorization. |w| ≤ r|u|, with u the rows that the inner Shaper is
 // given, in units of 2⁻²⁰.
 func (f *normalised) Limits(sd float64) (Limits, error) {
 	inner, err := f.inner.fineLimits(sd, fineUnit)
@@ -83,8 +82,8 @@ func (f *normalised) NewShaper(dim int) Shaper {
 	}
 }
 
-// fineShaper lets another Shaper count in units of 2⁻²⁰ lattice units, so that
-// what is rounded there costs that much less, and columns can be scaled.
+// fineShaper lets another Shaper count in units of 2⁻²⁰ lattice units. Its rounding then
+// costs that much less, and columns can be scaled.
 type fineShaper struct {
 	inner  Shaper
 	fine   []int64   // scratch
@@ -93,7 +92,7 @@ type fineShaper struct {
 	step   int
 }
 
-// Predict implements Shaper. After the last step it has nothing to predict.
+// Predict implements Shaper. After the last step there is nothing to predict.
 func (s *fineShaper) Predict(dst []float64) (r float64) {
 	r = s.inner.Predict(dst)
 	for j := range s.fine {
@@ -171,8 +170,8 @@ type normalisedTable struct {
 	energy []float64
 }
 
-// advance makes the next row: what the kernel leaves of the one before, plus the
-// row of C'⁻¹, less the one that leaves a window.
+// advance computes the next row: the row before, times the kernel's decay, plus the row of
+// C'⁻¹, minus the row that leaves a window.
 func (f *normalised) advance(t *normalisedTable) {
 	at := len(t.row)
 	t.row = append(t.row, 0)
@@ -199,8 +198,8 @@ func (f *normalised) advance(t *normalisedTable) {
 	t.energy = append(t.energy, sum)
 }
 
-// RowVar implements Factorization. It costs O(t) for the step after the last
-// that was asked for, O(t²) for the first.
+// RowVar implements Factorization. It costs O(t) for the step after the last one asked for,
+// and O(t²) for the first one.
 func (f *normalised) RowVar(w Workload, t uint64) float64 {
 	w.must()
 	f.within(t)

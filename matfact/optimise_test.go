@@ -40,35 +40,37 @@ func bandObjectives() []bandObjective {
 	return list
 }
 
+// checkGradient compares the gradient of f at x with central differences.
+func checkGradient(t *testing.T, name string, x []float64, f func(x, grad []float64) float64) {
+	t.Helper()
+	grad, unused := make([]float64, len(x)), make([]float64, len(x))
+	f(x, grad)
+	for i := range x {
+		const h = 1e-4
+		at := func(d float64) float64 {
+			y := slices.Clone(x)
+			y[i] += d
+			return f(y, unused)
+		}
+		// Fifth-order differences.
+		want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+		if math.Abs(grad[i]-want) > 1e-8*(1+math.Abs(want)) {
+			t.Errorf("%s: ∂/∂x[%d] = %.12g, differences give %.12g", name, i, grad[i], want)
+		}
+	}
+}
+
 // TestGradient compares the exact gradients of the optimisers with central
 // differences at random points.
 func TestGradient(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
-	check := func(name string, x []float64, f func(x, grad []float64) float64) {
-		t.Helper()
-		grad, unused := make([]float64, len(x)), make([]float64, len(x))
-		f(x, grad)
-		for i := range x {
-			const h = 1e-4
-			at := func(d float64) float64 {
-				y := slices.Clone(x)
-				y[i] += d
-				return f(y, unused)
-			}
-			// Fifth-order differences.
-			want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
-			if math.Abs(grad[i]-want) > 1e-8*(1+math.Abs(want)) {
-				t.Errorf("%s: ∂/∂x[%d] = %.12g, differences give %.12g", name, i, grad[i], want)
-			}
-		}
-	}
 	for _, o := range objectives() {
 		for d := 1; d <= 4; d++ {
 			x := bltStart(d, max(o.window, min(o.length, 1e6), 10), 0.3)
 			for i := range x {
 				x[i] += 0.3 * source.NormFloat64()
 			}
-			check(fmt.Sprintf("%+v, %d buffers", o, d), x, o.log)
+			checkGradient(t, fmt.Sprintf("%+v, %d buffers", o, d), x, o.log)
 		}
 	}
 	for _, o := range bandObjectives() {
@@ -80,7 +82,7 @@ func TestGradient(t *testing.T) {
 			for i := range x {
 				x[i] = source.NormFloat64()
 			}
-			check(fmt.Sprintf("%+v, %d bands", o, p), x, o.log)
+			checkGradient(t, fmt.Sprintf("%+v, %d bands", o, p), x, o.log)
 		}
 	}
 	for k := 1; k <= 6; k++ {
@@ -89,7 +91,7 @@ func TestGradient(t *testing.T) {
 			x[i] = math.Log(0.5*math.Sqrt(phasedGaps[i])) + 0.2*source.NormFloat64()
 		}
 		p := newPhaseObjective(phasedGaps[:k], 1e5)
-		check(fmt.Sprintf("phase of %d buffers", k), x, p.log)
+		checkGradient(t, fmt.Sprintf("phase of %d buffers", k), x, p.log)
 	}
 }
 

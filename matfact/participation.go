@@ -6,26 +6,45 @@ import (
 	"math"
 )
 
-// Participation describes the rows that belong to one person.
+// Participation describes in how many steps one person has rows, and how far apart they are.
 type Participation struct {
-	// Count is how many there are at most.
+	// Count is the largest number of steps in which one person has rows.
 	Count uint64
 	// Separation is the least number of steps between two of them; 1 allows
 	// consecutive steps.
 	Separation uint64
-	// Fixed says that neighbours are exactly Separation steps apart, as where
-	// every epoch reads the same rows in the same order.
+	// Fixed says that a person's consecutive rows are exactly Separation steps apart, as
+	// if every epoch reads the same rows in the same order.
 	Fixed bool
+	// PerStep is the largest number of a person's rows in one step; 0 means 1.
+	PerStep uint64
 }
 
-// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖ over all ways π in
-// which one person's rows can fall on steps and over all ‖x_i‖₂ ≤ 1: what
-// ColNorm is for a single row. n is the number of steps after which the stream
-// ends for certain; 0 where it does not. A person then counts as often as the
-// separation allows, at most p.Count times, and columns end at row n.
+// Within returns p for a stream that certainly ends after n steps, 0 if it does not end. In n
+// steps no person has rows in more than 1 + ⌊(n−1)/Separation⌋ of them.
+func (p Participation) Within(n uint64) Participation {
+	if n > 0 && p.Separation > 0 {
+		p.Count = min(p.Count, 1+(n-1)/p.Separation)
+	}
+	return p
+}
+
+// validate returns what is wrong with p.
+func (p Participation) validate() error {
+	if p.Count == 0 || p.Separation == 0 {
+		return fmt.Errorf("participation is %d steps, %d apart, must be at least 1 and 1", p.Count, p.Separation)
+	}
+	return nil
+}
+
+// Sensitivity returns an upper bound on ‖Σ_{i∈π} C e_i x_iᵀ‖, over all sets π of steps in
+// which one person can have rows and over all x_i that are sums of at most PerStep rows of norm
+// 1. For a single row that is ColNorm. n is the number of steps after which the stream
+// certainly ends, 0 if it does not end. Then columns end at row n, and a person has rows in as
+// many steps as the separation allows, at most p.Count.
 //
-// With X = CᵀC, the square is at most max_π Σ_{i,j∈π} |X_ij|, and equal to it
-// where X ≥ 0. How that is maximised depends on C:
+// With m = PerStep and X = CᵀC, the result is at most m·max_π √(Σ_{i,j∈π} |X_ij|), and equal to
+// it where X ≥ 0. How that is maximised depends on C:
 //
 //	non-negative, non-increasing Toeplitz   steps 1, 1+b, 1+2b, …: exact
 //	phased                                  X_ij at lag (j−i)b, for the worst phases
@@ -34,17 +53,20 @@ type Participation struct {
 //	                                        all offsets of a fixed one
 //	other                                   Count·ColNorm
 //
-// It is for one matrix. A mechanism that releases two arrays shaped by different
-// C₁, C₂ and calibrates them jointly must not combine the two Sensitivities as it
-// combines two ColNorms: joint sensitivity is convex in the pair of squares, so
-// the sum over π can exceed its value at the two sums. Equal matrices are safe.
-// docs/theory/matfact.md has an example.
+// It is rounded up: by a factor 1+2⁻³⁴, which covers the float64 roundings. A BLT costs
+// O(d²) for d buffers, or O(Count·d²) up to 1000 steps of a stream that ends. The result has
+// the same bits on every architecture for "identity", "blt" and "phased".
+//
+// The result is for one matrix. Do not combine the results for two matrices C₁, C₂ in a joint
+// calibration of two arrays, as two ColNorms are combined: joint sensitivity is convex in the
+// pair of squares, so the true value can exceed the combination. For equal matrices the
+// combination is right. docs/theory/matfact.md has an example.
 //
 // Errors: a count or separation of 0; n beyond C's horizon.
 func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 	var errs []error
-	if p.Count == 0 || p.Separation == 0 {
-		errs = append(errs, fmt.Errorf("participation is %d rows %d steps apart, must be at least 1 and 1", p.Count, p.Separation))
+	if err := p.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if h := f.Horizon(); h > 0 {
 		if n > h {
@@ -57,10 +79,9 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 	if err := errors.Join(errs...); err != nil {
 		return 0, err
 	}
-	if n > 0 {
-		p.Count = min(p.Count, 1+(n-1)/p.Separation)
-	}
-	most := float64(p.Count) * f.ColNorm()
+	p = p.Within(n)
+	rows := float64(max(1, p.PerStep))
+	most := float64(p.Count) * f.ColNorm() * rows
 	if p.Count == 1 && n == 0 {
 		return most, nil
 	}
@@ -77,8 +98,8 @@ func Sensitivity(f Factorization, p Participation, n uint64) (float64, error) {
 		}
 		square = patternBound(absGram(entries(f, int(n))), p)
 	}
-	// The sums are of positive terms; the margin is for their roundings.
-	return min(most, math.Sqrt(square)*(1+0x1p-34)), nil
+	// All terms are positive; the factor covers their roundings.
+	return min(most, math.Sqrt(square)*(1+0x1p-34)*rows), nil
 }
 
 // participation returns the square for phases of buffers. For columns i < j of
@@ -92,11 +113,11 @@ func (b *buffered) participation(p Participation, n uint64) float64 {
 		if n > 0 && p.Count <= 1000 {
 			return b.pairs(p, n)
 		}
-		return float64(p.Count)*b.colNorm*b.colNorm + 2*b.equallySpaced(p)
+		return float64(float64(p.Count)*b.colNorm*b.colNorm) + 2*b.equallySpaced(p)
 	}
 	square := float64(p.Count) * b.colNorm * b.colNorm
 	for m := uint64(1); m < p.Count; {
-		// Lags m … end−1 count as m.
+		// Lags m … end−1 are all taken as m, which can only overstate the sum.
 		end := min(p.Count, m+1+m/16)
 		var worst float64
 		for i, first := range b.stored.Phases {
@@ -108,7 +129,7 @@ func (b *buffered) participation(p Participation, n uint64) float64 {
 			}
 		}
 		// 2 Σ_{m≤j<end} (k−j)
-		square += worst * float64(end-m) * (2*float64(p.Count) - float64(m) - float64(end-1))
+		square += float64(worst * float64(end-m) * (2*float64(p.Count) - float64(m) - float64(end-1)))
 		m = end
 	}
 	return square
@@ -121,9 +142,9 @@ func (b *buffered) overlap(first, second Phase, lag uint64) float64 {
 		gap, theta := b.stored.Decay[i].gap(), b.stored.Decay[i].float()
 		inner := 1 / second.Scale
 		for k, wk := range second.Weight {
-			inner += wk.float() * theta / (gap + b.stored.Decay[k].gap()*theta)
+			inner += float64(wk.float()*theta) / (gap + float64(b.stored.Decay[k].gap()*theta))
 		}
-		sum += wi.float() * (1 - gapPower(gap, lag-1)) * inner
+		sum += float64(wi.float() * (1 - gapPower(gap, lag-1)) * inner)
 	}
 	return sum
 }
@@ -137,24 +158,33 @@ func (b *buffered) equallySpaced(p Participation) float64 {
 		gap, theta := b.stored.Decay[i].gap(), b.stored.Decay[i].float()
 		inner := 1 / ph.Scale
 		for k, wk := range ph.Weight {
-			inner += wk.float() * theta / (gap + b.stored.Decay[k].gap()*theta)
+			inner += float64(wk.float()*theta) / (gap + float64(b.stored.Decay[k].gap()*theta))
 		}
 		// Σ_m (k−m) θ^(mb−1) = θ^(b−1) Σ_{m<k−1} (k−1−m) ρ^m, ρ = θ^b.
-		rest := float64(p.Count - 1)
-		spaced := rest * meanGeometric(gapPower(gap, p.Separation), rest)
-		sum += wi.float() * inner * (1 - gapPower(gap, p.Separation-1)) * spaced
+		delta, rest := gapPower(gap, p.Separation), float64(p.Count-1)
+		spaced := rest * meanOfSums(delta, rest, gapPower(delta, p.Count-1)/delta)
+		sum += float64(wi.float() * inner * (1 - gapPower(gap, p.Separation-1)) * spaced)
 	}
 	return sum
 }
 
 // meanGeometric returns H(δ, n) = (1/n) Σ_{m≤n} G(δ, m) = Σ_{j<n} (1−j/n)(1−δ)^j.
 func meanGeometric(delta, n float64) float64 {
-	if x := n * delta; x < 1e-2 {
-		return (n+1)/2 - delta*(n*n-1)/6 + delta*delta*(n*n-1)*(n-2)/24 -
-			delta*delta*delta*(n*n-1)*(n-2)*(n-3)/120
-	}
 	g, _ := geometric(delta, n)
-	return (n - (1-delta)*g) / (n * delta)
+	return meanOfSums(delta, n, g)
+}
+
+// meanOfSums returns H(δ, n), given G(δ, n). Where nδ is small, the closed form would lose
+// digits. There a series takes its place, whose terms alternate and fall: it ends after a
+// positive one, and so is not too small.
+func meanOfSums(delta, n, g float64) float64 {
+	x := n * delta
+	if x < 1e-2 {
+		f := n*n - 1
+		return (n+1)/2 - float64(delta*f/6) + float64(delta*delta*f*(n-2)/24) -
+			float64(delta*delta*delta*f*(n-2)*(n-3)/120) + float64(delta*delta*delta*delta*f*(n-2)*(n-3)*(n-4)/720)
+	}
+	return (n - float64((1-delta)*g)) / x
 }
 
 // pairs returns Σ_{p,q<k} X of a BLT whose columns end at row n,
@@ -172,23 +202,23 @@ func (b *buffered) pairs(p Participation, n uint64) float64 {
 			spaced := 1.0
 			first := 0.0 // 2 Σ_{m=1}^q θ^(mb−1)
 			if q > 0 {
-				rho := gapPower(decay[i].gap(), p.Separation)
-				g, _ := geometric(rho, float64(q))
+				delta := gapPower(decay[i].gap(), p.Separation)
+				g := gapPower(delta, q) / delta
 				first = 2 * (1 - gapPower(decay[i].gap(), p.Separation-1)) * g
-				spaced += first * theta
+				spaced += float64(first * theta)
 			}
-			square += wi.float() / ph.Scale * first
+			square += float64(wi.float() / ph.Scale * first)
 			for k, wk := range ph.Weight {
-				d := decay[i].gap() + decay[k].gap()*theta
-				square += wi.float() * wk.float() * spaced * gapPower(d, rows-1) / d
+				d := decay[i].gap() + float64(decay[k].gap()*theta)
+				square += float64(wi.float() * wk.float() * spaced * gapPower(d, rows-1) / d)
 			}
 		}
 	}
 	return square
 }
 
-// toeplitzParticipation returns the square where the columns are known by their
-// coefficients and these are non-negative and do not increase; else 0.
+// toeplitzParticipation returns the square if C is Toeplitz with known coefficients that are
+// non-negative and do not increase; otherwise 0.
 func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
 	const longest = 1 << 22
 	length := n
@@ -215,37 +245,47 @@ func toeplitzParticipation(f toeplitz, p Participation, n uint64) float64 {
 	if length > longest {
 		return 0
 	}
-	c := f.column(int(length))
+	c := make([]float64, length)
+	for j, x := range f.column(int(length)) {
+		c[j] = float64(x) * columnUnit
+	}
+	return spacedColumns(c, p)
+}
+
+// spacedColumns returns Σ_t (Σ_{j<k} c_{t−jb})², the squared norm of the sum of the columns 1,
+// 1+b, 1+2b, … of a Toeplitz matrix whose columns begin with c and end with it. It returns 0 if c
+// increases somewhere.
+func spacedColumns(c []float64, p Participation) float64 {
 	for j := 1; j < len(c); j++ {
 		if c[j] > c[j-1] {
 			return 0
 		}
 	}
-	// v_t = Σ_{j<k} c_{t−jb}.
-	v := make([]float64, len(c))
-	b, span := int(p.Separation), int(p.Count*p.Separation)
+	v := make([]float64, len(c)) // Σ_{j<k} c_{t−jb}
+	n := uint64(len(c))
+	b, span := min(p.Separation, n), min(p.Count, n)*min(p.Separation, n)
 	var square float64
 	for t := range v {
-		v[t] = float64(c[t]) * columnUnit
-		if t >= b {
-			v[t] += v[t-b]
+		v[t] = c[t]
+		if at := uint64(t); at >= b {
+			v[t] += v[at-b]
+			if at >= span {
+				v[t] -= c[at-span]
+			}
 		}
-		if t >= span {
-			v[t] -= float64(c[t-span]) * columnUnit
-		}
-		square += v[t] * v[t]
+		square += float64(v[t] * v[t])
 	}
 	return square
 }
 
-// significant returns the number of coefficients of C after which there are none,
-// or the rest adds less than 2⁻⁴⁰ to any sum of products of them.
+// significant returns a number of coefficients of C. Those beyond it are 0, or add less than
+// 2⁻⁴⁰ to any sum of products of them.
 func (b *banded) significant() uint64 {
 	p := uint64(len(b.stored.Bands))
 	if p == 0 || b.stored.Kind != "bisr" {
 		return p + 1
 	}
-	// p values that are at most M are followed by p that are at most MΣm.
+	// After p values of at most M, the next p are at most MΣm.
 	shrink := -math.Log1p(-1 / b.gain)
 	return p * uint64(math.Ceil(60*math.Ln2/shrink))
 }
@@ -267,10 +307,10 @@ func absGram(c [][]float64) [][]float64 {
 	return x
 }
 
-// entries returns the first n rows and columns of C, from what solving with it
-// does to unit vectors: C⁻¹ inverted.
+// entries returns the first n rows and columns of C. It gets C⁻¹ by applying the filter to
+// unit vectors, and inverts that.
 func entries(f Factorization, n int) [][]float64 {
-	// Rows of C⁻¹, all columns at once as coordinates.
+	// Rows of C⁻¹, with the unit vectors of all columns as coordinates.
 	filter := f.NewFilter(n)
 	inverse, z := make([][]float64, n), make([]float64, n)
 	for t := range inverse {
@@ -300,9 +340,9 @@ func invertLower(c [][]float64) [][]float64 {
 	return x
 }
 
-// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0: with
-// r_i the largest sum of row i over a pattern, the largest sum of r over one. For
-// a fixed pattern it returns the maximum.
+// patternBound returns an upper bound on max_π Σ_{i,j∈π} x_ij for x ≥ 0. With r_i the largest
+// sum over a pattern of entries in row i, it is the largest sum over a pattern of the r_i.
+// For a fixed pattern it returns the maximum itself.
 func patternBound(x [][]float64, p Participation) float64 {
 	if p.Fixed {
 		var most float64
@@ -342,4 +382,20 @@ func bestPattern(x []float64, p Participation) float64 {
 		fewer, best = best, fewer
 	}
 	return fewer[0]
+}
+
+// NonNegativeGram reports whether no two columns of C have a negative inner product: CᵀC ≥ 0, entry by
+// entry. Then Sensitivity is attained by equal rows, and some mechanisms have sharper bounds. It
+// holds for all matrices without negative entries. It is not claimed for "dense", nor for
+// "sqrt" of a window of more than one step, whose coefficients change sign.
+func NonNegativeGram(f Factorization) bool {
+	switch f := f.(type) {
+	case *dense:
+		return false
+	case *root:
+		return f.kernel.Kind != "window" || f.kernel.Window == 1
+	case *normalised:
+		return NonNegativeGram(f.inner)
+	}
+	return true
 }

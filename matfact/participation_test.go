@@ -21,7 +21,7 @@ func TestSensitivity(t *testing.T) {
 		c := denseMatrix(f.Factorization, n)
 		_, isToeplitz := f.Factorization.(toeplitz)
 		exact := isToeplitz && f.name != "sqrt window" && !strings.Contains(f.name, "phase")
-		for _, p := range []Participation{{1, 1, false}, {2, 1, false}, {2, 4, false}, {3, 1, false}, {3, 2, false}, {4, 3, false}, {9, 5, false}, {3, 2, true}, {20, 3, true}} {
+		for _, p := range []Participation{{1, 1, false, 0}, {2, 1, false, 0}, {2, 4, false, 0}, {3, 1, false, 0}, {3, 2, false, 0}, {4, 3, false, 0}, {9, 5, false, 0}, {3, 2, true, 0}, {20, 3, true, 0}} {
 			got, err := Sensitivity(f.Factorization, p, n)
 			if err != nil {
 				t.Fatal(err)
@@ -90,7 +90,7 @@ func TestSensitivityEndless(t *testing.T) {
 		if f.Horizon() > 0 {
 			continue
 		}
-		for _, p := range []Participation{{2, 1, false}, {5, 7, false}, {40, 3, false}, {7, 100, false}} {
+		for _, p := range []Participation{{2, 1, false, 0}, {5, 7, false, 0}, {40, 3, false, 0}, {7, 100, false, 0}} {
 			got, err := Sensitivity(f.Factorization, p, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -103,7 +103,7 @@ func TestSensitivityEndless(t *testing.T) {
 				t.Errorf("%s, %+v: %.12g without end, %.12g for 2⁴⁰ steps", f.name, p, got, long)
 			}
 		}
-		for _, p := range []Participation{{1 << 40, 1, false}, {5000, 3, false}, {5000, 1 << 30, false}} {
+		for _, p := range []Participation{{1 << 40, 1, false, 0}, {5000, 3, false, 0}, {5000, 1 << 30, false, 0}} {
 			got, err := Sensitivity(f.Factorization, p, 0)
 			if err != nil || !(got >= math.Sqrt(float64(p.Count))*f.ColNorm()*(1-1e-6)) && f.name != "odd phases" {
 				t.Errorf("%s, %+v: %g, %v", f.name, p, got, err)
@@ -114,7 +114,7 @@ func TestSensitivityEndless(t *testing.T) {
 	for _, c := range []struct {
 		p Participation
 		n uint64
-	}{{Participation{0, 1, false}, 5}, {Participation{1, 0, false}, 5}, {Participation{1, 1, false}, 11}} {
+	}{{Participation{0, 1, false, 0}, 5}, {Participation{1, 0, false, 0}, 5}, {Participation{1, 1, false, 0}, 11}} {
 		if s, err := Sensitivity(f, c.p, c.n); err == nil {
 			t.Errorf("%+v over %d steps: %g", c.p, c.n, s)
 		}

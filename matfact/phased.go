@@ -11,14 +11,13 @@ import "math"
 //
 // every column is a Toeplitz column of its own, with norm 1 whatever the height.
 //
-// Privacy: nothing but that norm is needed, so the guarantee holds on a stream
-// without end and against adaptively chosen rows. (A Toeplitz C valid for every
-// length has Σc_j² < ∞ and pays a power of log t; here each column
-// suits its own time.) After the last phase its weights are kept; the variance
-// then grows linearly.
+// Privacy: the guarantee needs only that norm, so it holds on an endless stream and against
+// adaptively chosen rows. (A Toeplitz C valid for every length has Σc_j² < ∞ and pays a power
+// of log t; here each column has weights for its own time.) The last phase of the table never
+// ends; in it the variance grows linearly.
 //
-// m trades early against late accuracy: 8 for sums, exponential weights and
-// windows, 1 for running averages, whose error is decided early.
+// m weighs early accuracy against late accuracy: 8 for sums, exponential weights and windows,
+// 1 for running averages, whose largest errors are early.
 //
 // Cost: O(log t) buffers a coordinate, 8 at t = 10⁶, at most 14.
 func phased(w Workload) *Stored {
@@ -31,7 +30,7 @@ func phased(w Workload) *Stored {
 		r := math.Sqrt(ph.s)
 		phase := Phase{Start: 1 << p, Scale: r}
 		for _, omega := range ph.omega {
-			// A weight below 2⁻⁶⁴ is none; its buffer comes with the next phase.
+			// A weight below 2⁻⁶⁴ is dropped; its buffer comes with the next phase.
 			if weight := floorFixed(omega / r); weight > 0 {
 				phase.Weight = append(phase.Weight, weight)
 			}

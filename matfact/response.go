@@ -2,19 +2,17 @@ package matfact
 
 import "math"
 
-// response computes the variances of a Toeplitz C from the coefficients of C⁻¹,
-// the noise's response to a unit draw. Row t of B = AC⁻¹ is b_{t−1} … b_0 with
-// b = aĉ, so
+// response computes the variances of a Toeplitz C from the coefficients ĉ of C⁻¹. These are
+// what the noise does after a unit draw. Row t of B = AC⁻¹ is b_{t−1} … b_0 with b = aĉ, so
 //
 //	RowVar(t) = Σ_{j<t} b_j²      Cov(t, u) = Σ_{j<t} b_j b_{j+u−t}.
 //
-// Coefficients beyond those it has are 0 where there is no horizon. From there
-// on b is constant for sums, decays with the workload for exponential weights,
-// and returns to 0 for windows, so that no row costs more than the coefficients
-// it has.
+// Without a horizon, ĉ_j is 0 beyond the stored coefficients. From there on b is constant for
+// sums, decays with the workload for exponential weights, and returns to 0 for windows. So
+// no row costs more than the number of coefficients.
 //
-// Everything is a function of the coefficients and t alone, in operations that
-// IEEE 754 fixes: see buffered.
+// The results are a function of the coefficients and t alone, in operations that have the
+// same bits everywhere: see buffered.
 type response struct {
 	inverse []float64 // ĉ
 	horizon uint64    // 0: every length
@@ -29,16 +27,16 @@ type series struct {
 	kernel Workload
 	b      []float64
 	energy []float64 // Σ_{j<t} b_j² at t
-	// width is the number of steps of a window that is at least as long as b
-	// before the window's end: b_j is the last of b up to width, then falls by
-	// one of b a step, to 0. 0 where b holds all that there is.
+	// width is the number of steps of a window that is at least as long as b. Up to width,
+	// b_j is the last value of b; after that it falls back to 0, step by step. width is 0
+	// if b holds all values.
 	width uint64
 	late  []float64 // Σ_{width≤j<width+t} b_j² at t
 	ratio float64   // b_{j+1}/b_j beyond b: 0, or the kernel's decay
 }
 
-// of returns the series of a kernel; it costs O(n) for n coefficients, and for a
-// window that is shorter than that.
+// of returns the series of a kernel. It costs O(n) for n coefficients; for a window shorter
+// than that, O(window).
 func (r *response) of(kernel Workload) *series {
 	const kept = 4
 	at := len(r.series)
@@ -131,8 +129,8 @@ func (s *series) at(j uint64) float64 {
 	}
 }
 
-// regular returns the end of the stretch from j on in which b is geometric, j
-// itself where it is not.
+// regular returns the end of the stretch from j on in which b is geometric. It returns j if
+// there is no such stretch.
 func (s *series) regular(j uint64) uint64 {
 	n := uint64(len(s.b))
 	switch {
@@ -201,7 +199,7 @@ func (s *series) lagged(t, lag uint64) float64 {
 	return sum
 }
 
-// within panics where row t is beyond the horizon.
+// within panics if row t is beyond the horizon.
 func (r *response) within(t uint64) {
 	if r.horizon > 0 && t > r.horizon {
 		panic(beyondHorizon)
@@ -220,8 +218,7 @@ func (r *response) RowVar(w Workload, t uint64) float64 {
 // CinvVar implements Factorization.
 func (r *response) CinvVar(t uint64) float64 { return r.RowVar(Workload{Kind: "window", Window: 1}, t) }
 
-// Cov implements Factorization. It costs O(t), and no more than the
-// coefficients there are.
+// Cov implements Factorization. It costs O(min(t, number of coefficients)).
 func (r *response) Cov(w Workload, t, u uint64) float64 {
 	w.must()
 	t, u = min(t, u), max(t, u)

@@ -94,8 +94,8 @@ func (s *bufferedShaper) phaseAfter(t uint64) int {
 func push(state []int128, w []int64, sum []int128, decay, weight uint64) {
 	w, sum = w[:len(state)], sum[:len(state)]
 	for j, s := range state {
-		// ⌊decay·s/2⁶⁴⌋ + weight·w for s = hi·2⁶⁴ + lo. A negative factor is
-		// taken as unsigned, 2⁶⁴ too much, and repaired in the high word.
+		// ⌊decay·s/2⁶⁴⌋ + weight·w for s = hi·2⁶⁴ + lo. A negative factor, read as unsigned,
+		// is 2⁶⁴ too large; a correction of the high word undoes that.
 		hi, lo := bits.Mul64(decay, uint64(s.hi))
 		hi -= decay & uint64(s.hi>>63)
 		low, _ := bits.Mul64(decay, s.lo)
@@ -113,9 +113,8 @@ func push(state []int128, w []int64, sum []int128, decay, weight uint64) {
 	}
 }
 
-// convert writes s in lattice units. The fraction is cut to 53 bits, so that
-// both parts are exact while |s| < 2⁵³ and one rounding is left: the error is
-// below 2⁻⁵³ + 2⁻⁵³|s|.
+// convert writes s in lattice units. The fraction is cut to 53 bits, so that both parts are
+// exact while |s| < 2⁵³, and only their sum is rounded: the error is below 2⁻⁵³ + 2⁻⁵³|s|.
 func convert(dst []float64, s []int128) {
 	dst = dst[:len(s)]
 	for j, x := range s {

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// Fixed is a number in [0, 1) in units of 2⁻⁶⁴. As text it is the decimal
-// integer: JSON numbers lose what does not fit 53 bits.
+// Fixed is a number in [0, 1) in units of 2⁻⁶⁴. Its text is the integer in decimal, because a
+// JSON number keeps only 53 bits.
 type Fixed uint64
 
 // MarshalText writes the integer in decimal.
@@ -33,18 +33,18 @@ func (f Fixed) float() float64 { return float64(f) * 0x1p-64 }
 // gap returns 1 − f·2⁻⁶⁴, rounded to nearest. f must not be 0.
 func (f Fixed) gap() float64 { return float64(-f) * 0x1p-64 }
 
-// Stored is a factorization as the integers it is made of. It belongs into the
-// manifest of a stream, as JSON, when the stream begins.
+// Stored is a factorization, written as the integers that define it. Keep it, as JSON, with
+// the stream from its beginning: see Config.Stored.
 //
 // With Θ_i = Decay[i]·2⁻⁶⁴ and, in the phase that holds step j,
 // Ω_i = Weight[i]·2⁻⁶⁴ and r = Scale, the matrix is
 //
 //	C_jj = 1/r,   C_tj = Σ_i Ω_i Θ_i^(t−j−1)  for t > j.
 //
-// "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt"
-// has neither decays nor phases: its coefficients follow from workload and
-// horizon by arithmetic that every architecture does alike. "bsr" and "bisr" are
-// Toeplitz, with ones on the diagonal and m_k = Bands[k−1]·2⁻⁶⁴:
+// "identity" is one phase without buffers, "blt" one phase with r = 1. "sqrt" has neither
+// decays nor phases: its coefficients follow from workload and horizon, with the same bits on
+// every architecture. "bsr" and "bisr" are Toeplitz, with ones on the diagonal and
+// m_k = Bands[k−1]·2⁻⁶⁴:
 //
 //	C_t,t−k = m_k of bsr,   C⁻¹_t,t−k = −m_k of bisr,   0 beyond.
 type Stored struct {
@@ -52,17 +52,16 @@ type Stored struct {
 	Decay  []Fixed `json:"decay,omitempty"`
 	Phases []Phase `json:"phases,omitempty"`
 	Bands  []Fixed `json:"bands,omitempty"`
-	// Scales and Entries are those of "dense": 1/C_tt, and C_t1 … C_t,t−1 in units
-	// of 2⁻⁶² row after row.
+	// Scales and Entries define "dense". Scales holds 1/C_tt. Entries holds C_t1 …
+	// C_t,t−1 for each row in turn, in units of 2⁻⁶².
 	Scales  []float64 `json:"scales,omitempty"`
 	Entries Packed    `json:"entries,omitempty"`
-	// Height is the number of rows down to which columns are normalised; 0: they
-	// are not.
+	// Height is the number of rows down to which columns are normalised; 0: they are not.
 	Height uint64 `json:"height,omitempty"`
 }
 
-// maxDecays bounds the number of buffers, for the error bounds that depend on
-// it. The phased scheme has 14.
+// maxDecays is the largest number of buffers. Error bounds depend on it. The phased scheme
+// has 14.
 const maxDecays = 16
 
 // Phase is a range of columns of C with common weights, up to the start of the
@@ -72,13 +71,13 @@ type Phase struct {
 	Start uint64 `json:"start"`
 	// Scale is r, the inverse of the diagonal.
 	Scale float64 `json:"scale"`
-	// Weight are the Ω of the first len(Weight) decays; the others are 0.
+	// Weight holds the Ω of the first len(Weight) decays; those of the others are 0.
 	Weight []Fixed `json:"weight,omitempty"`
 }
 
-// validate reports everything about the phases and decays of s that the
-// formulas of this package do not allow. What passes is a matrix with a finite
-// column norm whose inverse is stable, whoever wrote it.
+// validate reports everything about the phases and decays of s for which the formulas of this
+// package do not hold. If it returns nil, C has a finite column norm and a stable inverse,
+// even if s comes from elsewhere.
 func (s *Stored) validate() error {
 	var errs []error
 	add := func(format string, args ...any) {
@@ -126,7 +125,7 @@ func (s *Stored) validate() error {
 		}
 		// The largest root of Σ ω_i/(s−a_i) = 1 is at most 1 exactly where
 		// Σ ω_i/θ_i ≤ 1. A BLT whose optimum has θ̂ = 0 is on the border.
-		if one > 1+0x1p-40 {
+		if one > roundUp {
 			add("phase %d has an unstable inverse (%g > 1)", p, one)
 		}
 	}
@@ -136,8 +135,8 @@ func (s *Stored) validate() error {
 	return errors.Join(errs...)
 }
 
-// fingerprint identifies the matrix in the state of a Shaper, so that a state
-// is never continued with another C.
+// fingerprint identifies the matrix in the state of a Shaper, so that a state cannot be
+// continued with another C.
 func (s *Stored) fingerprint() uint64 {
 	h := fnv.New64a()
 	var buf []byte
@@ -171,8 +170,8 @@ func (s *Stored) fingerprint() uint64 {
 	return h.Sum64()
 }
 
-// StateBytes returns what the state of a Shaper takes for each coordinate after
-// the given number of steps, header apart.
+// StateBytes returns the size of a Shaper's state for each coordinate after the given number
+// of steps, without its header.
 func (s *Stored) StateBytes(steps uint64) int64 {
 	switch {
 	case steps == 0:
@@ -185,8 +184,11 @@ func (s *Stored) StateBytes(steps uint64) int64 {
 	return 8 * int64(min(steps, uint64(len(s.Bands))))
 }
 
-// clone returns a copy that shares nothing with s.
-func (s *Stored) clone() *Stored {
+// Clone returns a copy that shares no memory with s; the clone of nil is nil.
+func (s *Stored) Clone() *Stored {
+	if s == nil {
+		return nil
+	}
 	c := &Stored{
 		Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands),
 		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries), Height: s.Height,

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// maxSqrtHorizon bounds what the square root is built for. It costs O(t·D) at
-// step t; a few thousand steps are what it is good for.
+// maxSqrtHorizon is the longest horizon of a square root. Step t costs O(t·D), so it is meant
+// for a few thousand steps.
 const maxSqrtHorizon = 1 << 24
 
 // root is the Toeplitz square root C = A^½ of a kernel, for a known number of
@@ -48,7 +48,7 @@ func newRoot(stored *Stored, w Workload, horizon uint64) (Factorization, error) 
 		lo, carry = bits.Add64(lo, l, 0)
 		hi, _ = bits.Add64(hi, h, carry)
 	}
-	r.colNorm = math.Sqrt(float64(hi)*0x1p-60) * (1 + 0x1p-40)
+	r.colNorm = math.Sqrt(float64(hi)*0x1p-60) * roundUp
 	r.response = response{inverse: seriesPower(r.kernel, -0.5, int(horizon)), horizon: horizon}
 	return r, nil
 }
@@ -94,9 +94,9 @@ func (r *root) ColNorm() float64 { return r.colNorm }
 // Stored implements Factorization.
 func (r *root) Stored() *Stored { return &Stored{Kind: "sqrt"} }
 
-// Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. The margin covers that ĉ
-// is the inverse of the exact root and not of the stored one: coefficients that
-// differ by Σ|e_j| = ε change the sum L by less than L²ε/(1−Lε), and Lε < 10⁻⁵.
+// Limits implements Factorization: |w| ≤ |q|·Σ|ĉ_j|. ĉ is the inverse of the exact root, not
+// of the stored one; a margin covers the difference. Coefficients that differ by
+// Σ|e_j| = ε change the sum L by less than L²ε/(1−Lε), and Lε < 10⁻⁵.
 func (r *root) Limits(sd float64) (Limits, error) { return r.fineLimits(sd, 1) }
 
 func (r *root) fineLimits(sd, unit float64) (Limits, error) {
@@ -126,7 +126,7 @@ func (r *root) NewShaper(dim int) Shaper {
 }
 
 func (r *root) fineShaper(dim int, fingerprint uint64) Shaper {
-	// The fingerprint stands for kind and horizon, not for the kernel.
+	// The given fingerprint stands for kind and horizon only; add the kernel.
 	return newHistoryShaper(r, len(r.coef), maxFine, fingerprint^kernelHash(r.kernel), dim)
 }
 

@@ -10,26 +10,26 @@ import (
 //
 //	P ← (1−a₀)P + y,   y = r(z − κᵀc).
 //
-// P = π + χᵀc with χ_j = rκ_j/(â_j−a₀) makes its drift independent of the modes,
+// The state π in P = π + χᵀc, χ_j = rκ_j/(â_j−a₀), does not depend on the modes:
 //
 //	π ← (1−a₀)π + r(1 − Σ_j κ_j²/(â_j−a₀))z,
 //
-// so all states decay by themselves, and the covariance that n steps add is
-// closed form: drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are kept as
-// gaps, 1−(1−p)ⁿ, and doubled by g ← g(2−g), which loses nothing. For sums every
-// term is positive. Modes whose â_j comes near a₀ (which happens for exponential
-// kernels only) stay coupled to π, by λ_j = −rκ_j.
+// So all states decay by themselves, and the covariance that n steps add has a closed form:
+// drive_i·drive_l·(1−(1−D_il)ⁿ)/D_il, D = p+q−pq. Powers are kept as gaps, 1−(1−p)ⁿ, and
+// doubled by g ← g(2−g), which loses no accuracy. For sums every term is positive. If some
+// â_j is near a₀ (which happens for exponential kernels only), its mode stays coupled to π,
+// by λ_j = −rκ_j.
 //
-// A variance is then a walk backwards in time: the wanted rows are linear
-// functionals of the state; n steps add f·Q·gᵀ to the covariance and turn f
-// into fM. A window subtracts the accumulator at its border. At the start of a
-// phase the covariance of the state is known from the phase before.
+// A variance is computed by walking backwards in time. The wanted rows are linear functionals
+// of the state; going back n steps adds f·Q·gᵀ to the covariance and turns f into fM. A window
+// subtracts the accumulator at its border. At the start of a phase, the covariance of the
+// state is known from the phase before.
 //
-// Everything is a function of the stored integers and t alone, not of earlier
-// calls, in operations that IEEE 754 fixes: see buffered.
+// Results are a function of the stored integers and t alone, not of earlier calls, in
+// operations that have the same bits everywhere: see buffered.
 
-// RowVar implements Factorization. It costs O(k² + k log t) for k buffers, 0.3 to
-// 4 µs, and O(k⁴) once in each phase; it allocates nothing then.
+// RowVar implements Factorization. It costs O(k² + k log t) for k buffers, 0.3 to 4 µs, and
+// allocates nothing. The first call in a phase costs O(k⁴) more.
 func (b *buffered) RowVar(w Workload, t uint64) float64 { return b.Cov(w, t, t) }
 
 // CinvVar implements Factorization: a window of one step.
@@ -199,8 +199,8 @@ func (w *walker) back(f []float64) {
 	}
 }
 
-// chain is the systems of all phases for one kernel, as far as they were asked
-// for, and the covariance of the state where each phase begins.
+// chain holds the systems of the phases for one kernel, as far as they have been used, and
+// the covariance of the state at the beginning of each phase.
 type chain struct {
 	pole    float64
 	systems []*system
@@ -208,8 +208,8 @@ type chain struct {
 	basis   [][]float64 // state of the phase from that of the one before
 }
 
-// chain returns the chain of a kernel, extended to phase p. It costs O(k⁴) for
-// every phase that is new, about 0.1 ms for 14 buffers.
+// chain returns the chain of a kernel, extended to phase p. It costs O(k⁴) for every new
+// phase, about 0.1 ms for 14 buffers.
 func (b *buffered) chain(pole float64, p int) *chain {
 	const kept = 4
 	at := len(b.chains)
@@ -274,8 +274,8 @@ func (b *buffered) extend(c *chain) {
 	c.basis = append(c.basis, basis)
 }
 
-// walk returns the covariance of rows t ≤ u of a kernel 1/(1−(1−pole)x), or of a
-// window of that many steps where window > 0 (then pole is 0). Row 0 is 0.
+// walk returns the covariance of rows t ≤ u for the kernel 1/(1−(1−pole)x). If window > 0
+// (then pole is 0), it is for a window of that many steps. Row 0 is 0.
 func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	if t == 0 {
 		return 0
@@ -287,8 +287,8 @@ func (b *buffered) walk(pole float64, window, t, u uint64) float64 {
 	rows := [2][]float64{resize(w.f, k), resize(w.g, k)} // functionals of u and t
 	w.f, w.g = rows[0], rows[1]
 
-	// The times at which an accumulator is read into a row. An accumulator of
-	// no steps is 0 and needs no reading.
+	// The times at which an accumulator is read into a row. An accumulator without steps
+	// is 0 and need not be read.
 	type event struct {
 		at   uint64
 		row  int

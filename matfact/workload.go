@@ -13,10 +13,9 @@ import (
 //	"exponential" A_tk = Decay^(t−k)
 //	"window"      A_tk = 1 for t−Window < k ≤ t, else 0
 //
-// Divisors other than the literal 1/t of "mean" (a window's width, a bias
-// correction, a number of records) are row scalings. They touch neither the
-// factorization nor the privacy: divide the released row, and its standard
-// deviation, by them.
+// A divisor other than the 1/t of "mean" is not part of the workload: a window's width, a bias
+// correction, a number of records. It changes neither the factorization nor the privacy:
+// divide the released row, and its standard deviation, by it.
 type Workload struct {
 	// Kind is "sum", "mean", "exponential" or "window". Required.
 	Kind string
@@ -28,7 +27,7 @@ type Workload struct {
 	Window uint64
 }
 
-// Validate reports everything that is wrong with w.
+// Validate returns everything that is wrong with w, joined; nil if w is valid.
 func (w Workload) Validate() error {
 	var errs []error
 	switch w.Kind {
@@ -51,8 +50,8 @@ func (w Workload) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Kernel returns w without its row scaling, the Toeplitz matrix that noise is
-// shaped for: "sum" for "mean", w itself for the others.
+// Kernel returns w without its row scaling: "sum" for "mean", w itself for the others. It is
+// the Toeplitz matrix that noise is shaped for.
 func (w Workload) Kernel() Workload {
 	if w.Kind == "mean" {
 		return Workload{Kind: "sum"}
@@ -60,8 +59,8 @@ func (w Workload) Kernel() Workload {
 	return w
 }
 
-// pole returns a₀ = 1 − β, where the kernel is 1/(1−βx), or a difference of two
-// such kernels for a window.
+// pole returns a₀ = 1 − β if the kernel is 1/(1−βx). A window is a difference of two such
+// kernels, with β = 1.
 func (w Workload) pole() float64 {
 	if w.Kind == "exponential" {
 		return 1 - w.Decay
@@ -77,8 +76,8 @@ func (w Workload) scale(t uint64) float64 {
 	return 1
 }
 
-// must panics where w is invalid: the methods that take a workload have no
-// other way to say so, and an invalid one is a mistake of the program.
+// must panics if w is invalid. The methods that take a workload return no error, and an
+// invalid one is a mistake in the calling program.
 func (w Workload) must() {
 	if err := w.Validate(); err != nil {
 		panic("matfact: " + err.Error())
