@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// shardSize is the number of coordinates that one shaper, and one turn of a
-// goroutine, takes: noise, moments and parameters of a shard stay in the
-// second-level cache. It is part of the state's format.
+// shardSize is the number of coordinates of a shard. One shaper, and one goroutine at a time,
+// takes a shard. Its noise, moments and parameters fit the second-level cache. It is part of
+// the state's format.
 const shardSize = 1 << 14
 
-// all calls f for all coordinates, in one go where they are few, else in shards
-// on all processors. f must not depend on the borders.
+// all calls f for all coordinates. With few coordinates it makes one call; with many it calls
+// f for shards, on all processors. The results of f must not depend on the borders.
 func (e *Estimator) all(f func(e *Estimator, from, to int)) {
 	if len(e.shards) < 4 {
 		f(e, 0, e.dim)
@@ -33,8 +33,8 @@ func (e *Estimator) split(f func(e *Estimator, from, to int)) {
 	wg.Wait()
 }
 
-// addGradient clips and quantises a gradient and adds it, and its squares, to
-// the sums of the step. A gradient that is not finite adds nothing.
+// addGradient clips and quantises a gradient, and adds it and its squares to the sums of the
+// step. A gradient that is not finite adds nothing.
 func (e *Estimator) addGradient(g []float64) {
 	if e.cfg.Method == "joint_clip" {
 		if e.joint.quantise(e.record, e.squares, g) {
@@ -76,8 +76,8 @@ func (e *Estimator) addJoint(from, to int) {
 	}
 }
 
-// endBlock rounds the exact squares of a block to their lattice and adds them to
-// the step's.
+// endBlock rounds the exact squares of a block to their lattice, and adds them to those of
+// the step.
 func (e *Estimator) endBlock() {
 	e.all((*Estimator).roundSquares)
 	e.inBlock = 0
@@ -92,8 +92,8 @@ func (e *Estimator) roundSquares(from, to int) {
 	}
 }
 
-// shift returns by how many bits squares of lattice steps are shifted to reach
-// their own lattice, and half a unit of the last.
+// shift returns by how many bits squares of lattice steps are shifted to their own lattice,
+// and half of the last bit, to round to nearest.
 func (e *Estimator) shift() (shift uint, half int64) {
 	shift = uint(e.plan.SecondExp - 2*e.plan.Lattice.Exp)
 	if shift > 0 {
@@ -114,10 +114,10 @@ func (e *Estimator) squareSums(from, to int) {
 	}
 }
 
-// clipSum scales the first sums to the norm limit where theirs is larger: to the
-// nearest integers, so that neighbours' distances grow by less than one a
-// coordinate. The norm is exact up to its last rounding: an error that followed
-// the data would be one more thing to charge.
+// clipSum scales the first sums to the norm limit if their norm is larger. It rounds to the
+// nearest integers, so the distance of neighbours grows by less than one per coordinate. The
+// norm is computed exactly up to its last rounding: a larger error would depend on the data,
+// and would have to be charged too.
 func (e *Estimator) clipSum(limit float64) {
 	var hi, lo uint64
 	for _, x := range e.first {
@@ -137,7 +137,7 @@ func (e *Estimator) clipSum(limit float64) {
 	}
 }
 
-// jointClip takes gradients g to the lattices of (g, √τ·g∘g), clipped in norm.
+// jointClip maps a gradient g to the lattices of (g, √τ·g∘g), clipped in norm.
 type jointClip struct {
 	tau    float64
 	clip   float64 // K·g
@@ -146,7 +146,7 @@ type jointClip struct {
 	weight float64 // of a squared step of the second lattice: τ(g₂/g)²
 }
 
-// newJointClip returns it for a plan.
+// newJointClip returns the jointClip of a plan.
 func newJointClip(p *Plan, tau float64) jointClip {
 	j := jointClip{tau: tau, clip: p.Clip, g: p.Lattice.Step(), g2: math.Ldexp(1, p.SecondExp)}
 	ratio := j.g2 / j.g // exact
@@ -156,12 +156,12 @@ func newJointClip(p *Plan, tau float64) jointClip {
 	return j
 }
 
-// quantise writes the lattice points of κg and κg∘g, κ = min(1, ζ/‖(g, √τ·g∘g)‖),
-// to first and second. It reports false, and leaves zeros, for a gradient that is
-// not finite or that no rounding brings inside.
+// quantise writes the lattice points of κg and κg∘g, κ = min(1, ζ/‖(g, √τ·g∘g)‖), to first
+// and second. If the gradient is not finite, or if no rounding brings it inside, it returns
+// false and leaves zeros.
 //
-// Privacy: ‖first‖² + τ(g₂/g)²‖second‖² ≤ K², tested in integers up to one
-// rounding that is on the safe side; so both together have norm at most K·g.
+// Privacy: ‖first‖² + τ(g₂/g)²‖second‖² ≤ K². The test is in integers up to one rounding,
+// which can only refuse too much. So both together have norm at most K·g.
 func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	largest := 0.0
 	for _, v := range g {
@@ -180,7 +180,7 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 		four += float64(h2 * h2)
 	}
 	root := math.Sqrt(float64(float64(c*c)*two) + float64(j.tau*four))
-	// Norm over clip is root·2^(2e)/ζ.
+	// The norm over the clip norm is root·2^(2e)/ζ.
 	norm := math.Ldexp(root, 2*e)
 	fx, fq := math.Ldexp(1, e)/j.g, math.Ldexp(1, 2*e)/j.g2
 	if norm > j.clip {
@@ -210,8 +210,8 @@ func (j *jointClip) quantise(first, second []int64, g []float64) bool {
 	return false
 }
 
-// inside reports whether the weighted squares are at most K². The sums are
-// integers; a float64 has them to 2⁻⁵³, and limit is lower by 2⁻⁴⁸.
+// inside reports whether the weighted squares are at most K². The sums are integers, and their
+// float64 is right to 2⁻⁵³; limit is lower than K² by 2⁻⁴⁸.
 func (j *jointClip) inside(first, second []int64) bool {
 	var a, b uint64
 	const most = 1 << 31

@@ -1,18 +1,21 @@
-// Package adam releases the steps of the Adam optimiser, computed from a stream of
-// gradients, under differential privacy: DP-Adam in six forms, and momentum
-// without a second moment to compare them with.
+// Package adam releases the steps of the Adam optimiser under differential privacy. It
+// computes them from a stream of gradients by DP-Adam in six forms. For comparison there is
+// a seventh method, momentum without a second moment.
 //
-// A record is one gradient, or one example of a model whose gradient is taken
-// here. It is clipped in norm; one that is no gradient counts as the zero vector,
-// in its slot. A step of m slots makes a mean gradient, divided by m whatever it
-// holds; integer noise is added on the lattice of package dp, correlated over
-// steps by package matfact where that is asked for; moments and parameters follow
-// from the noisy means alone.
+// A record is one gradient, or one example of a model; the package computes the example's
+// gradient itself. The gradient is clipped in norm. A record without a valid gradient counts
+// as the zero vector. A step of m slots makes a mean gradient, the sum divided by m, however
+// many slots hold a record. Integer noise on the lattice of package dp is added to it; package
+// matfact can correlate the noise over steps. Moments and parameters follow from the noisy
+// means alone.
 //
-// By default the second moment is that of the noisy mean, less what its noise adds
-// ("pp_debiased"). The published algorithm that noises squares besides is private
-// for steps of one gradient only; what it takes for more, and what each form is
-// worth, is in docs/theory/adam.md.
+// For example, an [Estimator] with Step 100 takes 100 gradients by [Estimator.Add], and then
+// [Estimator.Close] returns the parameters after one step of Adam.
+//
+// By default the second moment is the square of the noisy mean, minus what the noise adds to
+// it ("pp_debiased"). The published algorithm adds noise to the squares as well; as published
+// it is private only for steps of one gradient. docs/theory/adam.md says what larger steps
+// need, and compares the methods.
 package adam
 
 import (
@@ -23,11 +26,12 @@ import (
 	"sync"
 
 	"streamdp/dp"
+	"streamdp/internal/calibration"
 	"streamdp/matfact"
 )
 
-// Estimator is the optimiser. For gradients g_k ∈ ℝᵈ, ‖g_k‖₂ ≤ ζ, in step i with
-// m slots, it takes
+// Estimator is the optimiser. For gradients g_k ∈ ℝᵈ, ‖g_k‖₂ ≤ ζ, in step i with m slots, it
+// computes
 //
 //	x̂ = (1/m) Σ_k g_k + [C₁⁻¹Z₁]_i,             Z₁ ~ N(0, ρ₁²)
 //	m_i = β₁m_{i−1} + (1−β₁)x̂,   m̂ = m_i/(1−β₁^i)
@@ -48,16 +52,16 @@ import (
 //
 // with Z₂ ~ N(0, ρ₂²). Units are those of the gradients.
 //
-// Privacy: the noisy means of all steps are one Gaussian mechanism with ratio μ,
-// so (ε, δ)-private with the exact curve, for one record zeroed or replaced
-// (Params.Adjacency) in its slot, adaptively, since gradients may depend on
-// released parameters, and, without a horizon, for ever. Everything after them is
-// computed from them and from public numbers. The number of records in each slot
-// is public, valid or not.
+// Privacy: the noisy means of all steps are one Gaussian mechanism with ratio μ, so they are
+// (ε, δ)-private with the exact curve. The unit is one record, zeroed or replaced
+// (Params.Adjacency) in its slot. The guarantee holds adaptively, because gradients may depend
+// on released parameters, and for ever if there is no horizon. Everything after the means is
+// computed from them and from public numbers. The number of records in each slot, valid or
+// not, is public.
 //
-// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C; memory of
-// 56 to 80 bytes a parameter, and 16 a buffer and 8 an array with correlated noise.
-// From 2¹⁶ parameters on both use all processors. Add allocates nothing for fewer.
+// Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C. Memory: 56 to 80 bytes
+// a parameter; with correlated noise, 16 more for each buffer and 8 for each array. From 2¹⁶
+// parameters on both use all processors. With fewer, Add allocates nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"
@@ -98,16 +102,16 @@ type Estimator struct {
 
 	refused uint64 // see Refused
 
-	// tap sees the sums of a shard and their noise; for tests.
+	// tap is called with the sums of a shard and their noise; for tests.
 	tap func(e *Estimator, w *worker, s *shard)
 }
 
-// shard is a range of coordinates with its share of the correlated noise.
+// shard is a range of coordinates, with its part of the correlated noise.
 type shard struct {
 	from, to int
 	shapers  [2]matfact.Shaper // of either array; nil for independent noise
 
-	// Of the open step.
+	// Results of the open step.
 	square float64 // ‖u‖²
 	bad    float64 // not 0 where a parameter is not finite
 }
@@ -119,41 +123,34 @@ type worker struct {
 	predict []float64
 }
 
-// New returns the optimiser that cfg describes, built for the guarantee p. All
-// faults are reported at once.
+// New returns the optimiser that cfg describes, with the guarantee p. It reports all faults
+// at once.
 func New(cfg Config, p dp.Params) (*Estimator, error) {
-	return newEstimator(cfg, p, nil)
-}
-
-// Adopt is New with the plan of an epoch that has begun: the releases of an
-// epoch are a function of its plan's numbers, never of recomputed ones. It
-// refuses a plan that the configuration does not lead to.
-func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
-	return newEstimator(cfg, p, &plan)
-}
-
-func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	cfg.Defaults()
-	var plan *Plan
-	var f factors
-	var err error
-	if kept == nil {
-		plan, f, err = resolve(&cfg, p, nil)
-	} else {
-		plan = kept
-		f, err = adopt(kept, &cfg, p)
-	}
+	plan, f, err := resolve(&cfg, p, nil)
 	if err != nil {
 		return nil, err
 	}
-	return assemble(cfg, p, plan, f)
+	return build(cfg, p, plan, f)
 }
 
-// assemble builds the optimiser that a plan describes.
-func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err error) {
+// Adopt returns the optimiser of an epoch that has begun, with the plan that the epoch
+// recorded. Recomputed numbers could differ in their last bits, and then the releases would
+// change. It refuses a plan that does not belong to the configuration.
+func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
+	cfg.Defaults()
+	f, err := adopt(&plan, &cfg, p)
+	if err != nil {
+		return nil, err
+	}
+	return build(cfg, p, &plan, f)
+}
+
+// build makes an optimiser from the numbers of a plan.
+func build(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err error) {
 	d := plan.Parameters
 	e := &Estimator{
-		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: cfg.LastStep(), dim: d,
+		cfg: cfg, params: p, plan: plan.clone(), factors: f, horizon: calibration.LastStep(cfg.LastStep(), d, f.first), dim: d,
 		m: make([]float64, d), theta: make([]float64, d),
 		first: make([]int64, d), record: make([]int64, d), out: make([]float64, d),
 		block: uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K),
@@ -161,12 +158,6 @@ func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err
 	copy(e.theta, cfg.initial())
 	if cfg.Method != "momentum" {
 		e.v = make([]float64, d)
-	}
-	if h := f.first.Horizon(); h > 0 && (e.horizon == 0 || h < e.horizon) {
-		e.horizon = h
-	}
-	if e.horizon == 0 {
-		e.horizon = endless / uint64(d)
 	}
 	first, second := plan.units(cfg.Step)
 	e.sd[0] = []float64{plan.FirstNoise / first}
@@ -184,7 +175,7 @@ func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err
 		e.joint = newJointClip(plan, cfg.Tau)
 	}
 	if cfg.Mode == "model" {
-		e.model = newLearner(cfg.Model, cfg.Columns, cfg.Target)
+		e.model = newLearner(cfg.Model, len(cfg.Columns), cfg.target())
 	}
 	for i, c := range []matfact.Factorization{f.first, f.second} {
 		if c == nil {
@@ -194,8 +185,7 @@ func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err
 		if err != nil {
 			return nil, err
 		}
-		// s_t = q_t − w_t, q_t the draw, rounded.
-		e.reach[i] = limits.Noise + 14*e.sd[i][0] + 4
+		e.reach[i] = calibration.Reach(limits, e.sd[i][0])
 	}
 	for from := 0; from < d; from += shardSize {
 		s := shard{from: from, to: min(from+shardSize, d)}
@@ -210,11 +200,11 @@ func assemble(cfg Config, p dp.Params, plan *Plan, f factors) (_ *Estimator, err
 	return e, err
 }
 
-// Plan returns what the configuration resolved to.
+// Plan returns the public numbers that the configuration resolved to.
 func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
-// Deviations returns the standard deviations of one step's independent draws in
-// lattice units of the two arrays adam/first and adam/second; 0 where there is none.
+// Deviations returns the standard deviations of one step's independent draws for the arrays
+// adam/first and adam/second, in lattice units; 0 for an array that does not exist.
 func (e *Estimator) Deviations() (first, second float64) {
 	if e.sd[1] != nil {
 		second = e.sd[1][0]
@@ -228,7 +218,7 @@ func (e *Estimator) Parameters() []float64 { return append([]float64(nil), e.the
 // Columns returns the length of a row.
 func (e *Estimator) Columns() int {
 	if e.model != nil {
-		return e.cfg.Columns
+		return len(e.cfg.Columns)
 	}
 	return e.dim
 }
@@ -238,14 +228,15 @@ func (e *Estimator) Range(t uint64) (first, end uint64) {
 	return (t - 1) * e.cfg.Step, t * e.cfg.Step
 }
 
-// Cost returns what one record pays for all releases of an epoch.
+// Cost returns what all releases of an epoch cost a single record or, where persons are
+// protected, all records of a person.
 func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
 
-// Add adds a record to the open step: a gradient, or an example of the model. row
-// is of length Columns, and is neither changed nor kept; one of another length,
-// nil above all, is an invalid record, which counts and contributes nothing.
+// Add adds a record to the open step: a gradient, or an example of the model. It neither
+// changes nor keeps row. A row whose length is not Columns, in particular nil, is an invalid
+// record: it is counted and contributes nothing.
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
 	if len(row) == e.Columns() {
@@ -257,20 +248,20 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 			e.refused++
 		}
 	}
-	// Blocks are counted in records, valid or not: their borders are public.
+	// Blocks are counted in records, valid or not, so that their borders are public.
 	if e.inBlock++; e.inBlock == e.block && e.exact() {
 		e.endBlock()
 	}
 }
 
-// Refused returns how many examples had a target that is no class, since the
-// estimator was made. It is an exact function of records: not to be released.
+// Refused returns how many examples since New or Adopt had a target that is not a class. It
+// is an exact function of records and must not be released.
 func (e *Estimator) Refused() uint64 { return e.refused }
 
-// Stale reports whether a gradient that was taken at the parameters of step, 0 for
-// the initial ones, must not count in the open step: because they are more than
-// MaxStaleness steps behind, or still to come. Which parameters those were is the
-// sender's word, and as protected as the gradient: it is added as nil.
+// Stale reports whether a gradient must not be used in the open step. step is the step whose
+// parameters the gradient was taken at, 0 for the initial ones. A gradient is stale if step
+// is more than MaxStaleness steps behind, or still to come. Only the sender knows step, and it
+// is as private as the gradient. Add a stale gradient as nil.
 func (e *Estimator) Stale(step uint64) bool {
 	return step > e.step || e.step-step > e.cfg.MaxStaleness
 }
@@ -279,9 +270,8 @@ func (e *Estimator) Stale(step uint64) bool {
 // before they are rounded.
 func (e *Estimator) exact() bool { return e.cfg.Method == "jme" || e.cfg.Method == "jme_per_example" }
 
-// Close ends the open step and returns its release, whose data are valid until
-// the next call. It returns dp.ErrExhausted, and changes nothing, after the
-// horizon.
+// Close ends the open step and returns its release. The release's data are valid until the
+// next call. After the horizon it returns dp.ErrExhausted and changes nothing.
 func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	if e.step >= e.horizon {
 		return nil, dp.ErrExhausted
@@ -321,8 +311,8 @@ func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
 	return r, nil
 }
 
-// run draws the step's noise and moves moments and parameters, shard by shard on
-// all processors if the rows can be read so.
+// run draws the step's noise and updates moments and parameters, shard by shard. It uses all
+// processors if the noise rows allow that.
 func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	workers := min(runtime.GOMAXPROCS(0), len(e.shards))
 	for len(e.workers) < workers {
@@ -368,7 +358,7 @@ func (e *Estimator) run(rows [2]dp.Row, u *update) {
 	e.each(workers, func(_ *worker, s *shard) { e.move(s, u) })
 }
 
-// each calls f for all shards, each worker taking those of a range in order.
+// each calls f for all shards. Each worker takes a range of shards, in order.
 func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 	part := func(i int) {
 		for k := len(e.shards) * i / workers; k < len(e.shards)*(i+1)/workers; k++ {
@@ -386,27 +376,27 @@ func (e *Estimator) each(workers int, f func(w *worker, s *shard)) {
 	wg.Wait()
 }
 
-// Errors is the noise of one step, before any data.
+// Errors describes the noise of one step, as far as it is known without data.
 type Errors struct {
 	// Rate is the learning rate.
 	Rate float64 `json:"rate"`
-	// First and Second are standard deviations of a coordinate's noise in m̂ and
-	// v̂; the latter at gradient 0 where means are squared.
+	// First and Second are the standard deviations of the noise of a coordinate of m̂
+	// and v̂. If means are squared, Second is the one at gradient 0.
 	First  float64 `json:"first_moment"`
 	Second float64 `json:"second_moment,omitempty"`
-	// Bias is the mean of the noise in v̂, "pp" alone has one.
+	// Bias is the mean of the noise in v̂. Only "pp" has one.
 	Bias float64 `json:"second_moment_bias,omitempty"`
 }
 
-// Expect returns the noise of step t. Steps beyond 100 000 are answered as that
-// one: averages have forgotten their beginning.
+// Expect returns the noise of step t. For steps beyond 100 000 it returns that of step
+// 100 000: by then the averages have forgotten their beginning.
 func (e *Estimator) Expect(t uint64) Errors {
 	x := Errors{Rate: e.cfg.rate(t)}
 	t = min(t, 100_000)
 	x.First = e.plan.FirstNoise * linear(e.factors.first, e.cfg.Beta1, t)
 	switch {
 	case e.noise != nil:
-		v, variance := NewVNoise(e.factors.first, e.cfg.Beta2, t), e.plan.FirstNoise*e.plan.FirstNoise
+		v, variance := newVNoise(e.factors.first, e.cfg.Beta2, t), e.plan.FirstNoise*e.plan.FirstNoise
 		x.Second = variance * v.Squared
 		if e.cfg.Method == "pp" {
 			x.Bias = variance * v.Bias
@@ -417,7 +407,7 @@ func (e *Estimator) Expect(t uint64) Errors {
 	return x
 }
 
-// Sizes returns what the optimiser takes.
+// Sizes returns the memory and state that the optimiser needs, in bytes.
 func (e *Estimator) Sizes() dp.Sizes {
 	d := int64(e.dim)
 	state, peak := int64(1+8+8+8), int64(0)
@@ -444,7 +434,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 		state += header*int64(len(e.shards)) + each*d
 		peak += 8 * d // predictions
 	}
-	// Besides: sums, one record, squares; a row and its gradient.
+	// In addition: sums, one record, squares; a row and its gradient.
 	for _, x := range [][]int64{e.first, e.second, e.record, e.squares} {
 		peak += 8 * int64(len(x))
 	}

@@ -204,6 +204,26 @@ func TestNoise(t *testing.T) {
 	}
 }
 
+// TestNoiseOfShards is audit A1 for rows of several shards, which are drawn in pieces: every
+// coordinate has the noise of its own words, correlated or not.
+func TestNoiseOfShards(t *testing.T) {
+	t.Parallel()
+	const steps, d = 2, shardSize + 300
+	for i, kind := range []string{"blt", "identity"} {
+		c := Config{Method: "jme_per_example", Clip: 1, Rate: 0.1, Dim: d, Step: 2, Horizon: steps, Factorization: kind}
+		e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
+		base := make(audit.Stream, steps)
+		copy(base, gradientsOf(steps, d, 2))
+		n, err := newSubject(t, e).Noise(base, keyed(t, byte(40+i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(n.Identity, n.Repeated, audit.Failed(n.Law(stattest.Alpha))); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
 // TestShift is audit A2: releases of the worst pair under fresh keys differ as a
 // Gaussian mechanism of μ = 4 makes them, for every method at m = 1 and 4 and both
 // adjacencies. 300 runs a side show 1.4μ.

@@ -43,12 +43,12 @@ func caseBatchSensitivity(t *testing.T, c cases.Case) {
 	m := float64(in.M)
 	switch in.Aggregate {
 	case "sum":
-		caseNear(t, c, "sens", BatchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
+		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam, in.Zeta, in.D, in.Adjacency), want.Sens)
 	case "mean":
-		caseNear(t, c, "sens", BatchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
+		caseNear(t, c, "sens", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, in.Adjacency)/m, want.Sens)
 		// The same through the calibration of the method.
 		cfg := Config{Method: "jme_batch", Clip: in.Zeta, Dim: in.D, Step: in.M, Mode: "gradients"}
-		n := cfg.Calibrate(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
+		n := cfg.calibrated(1, in.Lam*in.Zeta*in.Zeta, 1, 1, in.Adjacency)
 		caseNear(t, c, "lambda", n.Lambda, in.Lam)
 		caseNear(t, c, "calibrated", n.First, want.Sens)
 	default:
@@ -65,7 +65,7 @@ func caseClippedMean(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Sens float64 }
 	c.Read(t, &in, &want)
-	caseNear(t, c, "sens", ClippedMeanSensitivity(in.Rho, in.Distance, in.Lam, in.D), want.Sens)
+	caseNear(t, c, "sens", clippedMeanSensitivity(in.Rho, in.Distance, in.Lam, in.D), want.Sens)
 }
 
 // caseLiteral states what the printed Algorithm 2 gives, whose noise is that of
@@ -84,12 +84,12 @@ func caseLiteral(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	claimed := in.Zeta * math.Sqrt(dp.SquaresSensitivity(in.Lam*in.Zeta*in.Zeta, in.D, dp.Replace))
-	actual := BatchSensitivity(in.M, in.Lam, in.Zeta, in.D, dp.Replace)
+	actual := batchSensitivity(in.M, in.Lam, in.Zeta, in.D, dp.Replace)
 	m := float64(in.M)
 	caseNear(t, c, "claimed_sens", claimed, want.Claimed)
 	caseNear(t, c, "true_sens_sum", actual, want.Sum)
 	caseNear(t, c, "effective_sigma_sum", in.Sigma*claimed/actual, want.Effective)
-	caseNear(t, c, "true_over_claimed_mean_reading", BatchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
+	caseNear(t, c, "true_over_claimed_mean_reading", batchSensitivity(in.M, in.Lam/(m*m), in.Zeta, in.D, dp.Replace)/claimed, want.Mean)
 }
 
 // caseTrace replays gradients and draws through the production path: at 30
@@ -207,11 +207,11 @@ func caseVNoise(t *testing.T, c cases.Case) {
 		BiasSqrt    float64 `json:"pp_sqrt_bias_over_tau2"`
 	}
 	c.Read(t, &in, &want)
-	identity := NewVNoise(factorization(t, "identity", in.Beta2, in.T), in.Beta2, in.T)
+	identity := newVNoise(factorization(t, "identity", in.Beta2, in.T), in.Beta2, in.T)
 	caseNear(t, c, "jme_identity", identity.Linear, want.Linear)
 	caseNear(t, c, "pp_identity_over_tau2", identity.Squared, want.Squared)
 	caseNear(t, c, "bias at C = I", identity.Bias, 1)
-	root := NewVNoise(factorization(t, "sqrt", in.Beta2, in.T), in.Beta2, in.T)
+	root := newVNoise(factorization(t, "sqrt", in.Beta2, in.T), in.Beta2, in.T)
 	caseNear(t, c, "jme_sqrt", root.Linear, want.LinearSqrt)
 	caseNear(t, c, "pp_sqrt_over_tau2", root.Squared, want.SquaredSqrt)
 	caseNear(t, c, "pp_sqrt_bias_over_tau2", root.Bias, want.BiasSqrt)
@@ -248,7 +248,7 @@ func caseFigure4(t *testing.T, c cases.Case) {
 	f := factorization(t, in.Factorization, in.Beta2, in.N)
 	// Ours bounds how much gradients raise the error of a square, where the cases
 	// maximise over them: the more of a difference, the fewer parameters.
-	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).Calibrate(1/in.Sigma, 0, f.ColNorm(), 1, dp.Replace).First
+	noise := (&Config{Method: "pp", Clip: in.Zeta, Dim: in.D, Step: 1}).calibrated(1/in.Sigma, 0, f.ColNorm(), 1, dp.Replace).First
 	slack := 0.0
 	if in.Factorization != "identity" {
 		scale := 4 * noise * noise * in.Zeta * in.Zeta

@@ -3,31 +3,33 @@ package adam
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"streamdp/internal/fault"
+	"streamdp/matfact"
 )
 
-// Config describes an optimiser. The fields with a TOML name are the keys of a
-// stream's [adam] table; the others come from the stream itself.
+// Config describes an optimiser. The fields with a TOML name are the keys of a stream's adam
+// table; docs/config.md explains them. The other fields follow from the stream.
 type Config struct {
-	// Mode says what a row is: "gradients" (the default), one gradient; or
-	// "model", features and target of an example, whose gradient is that of
-	// Model at the current parameters.
+	// Mode says what a row is. In mode "gradients" (the default) it is a gradient. In mode
+	// "model" it is an example, features and target, and the gradient is that of Model at
+	// the current parameters.
 	Mode string `toml:"mode"`
 	// Method is "pp_debiased" (the default), "pp", "jme", "jme_per_example",
 	// "jme_batch", "joint_clip" or "momentum"; see Estimator.
 	Method string `toml:"method"`
 	// Clip is the bound ζ on the Euclidean norm of one gradient. Required.
 	Clip float64 `toml:"clip"`
-	// MeanClip bounds the norm of a step's mean gradient as well, for
-	// "jme_batch", which pays for the largest possible mean; 0: no bound.
+	// MeanClip also bounds the norm of a step's mean gradient, for "jme_batch", whose
+	// noise grows with the largest possible mean; 0: no bound.
 	MeanClip float64 `toml:"mean_clip"`
-	// Nu is the dimensionless weight ν of the second moment in the methods
-	// "jme…". 0 chooses it: for single vectors under replacement as much as
-	// costs the first moment nothing, else by the errors of both moments.
+	// Nu is the dimensionless weight ν of the second moment in the methods "jme…". 0 lets
+	// the package choose: for single vectors under replacement the largest weight that
+	// costs the first moment nothing, otherwise by the errors of both moments.
 	Nu float64 `toml:"nu"`
-	// Tau is the weight τ of the squares, 1/gradient². Required for
-	// "joint_clip", a fault elsewhere.
+	// Tau is the weight τ of the squares, 1/gradient². Required for "joint_clip"; it must
+	// be 0 otherwise.
 	Tau float64 `toml:"tau"`
 	// Beta1 and Beta2 are the weights of the previous step in the two moments,
 	// in (0, 1). Default 0.9 and 0.999.
@@ -40,51 +42,55 @@ type Config struct {
 	Schedule string `toml:"schedule"`
 	// Eps is added to the root of the second moment. Default 1e-8.
 	Eps float64 `toml:"eps"`
-	// VFloor is the least second moment; 0 takes its noise's standard deviation.
+	// VFloor is the smallest second moment; 0: the standard deviation of its noise.
 	VFloor float64 `toml:"v_floor"`
-	// Negative says what becomes of a noisy second moment below 0: "floor" (the
-	// default) raises all below VFloor to it; "zero" raises negative ones to 0,
-	// and "abs" takes their absolute value, both without a floor.
+	// Negative says what happens to a noisy second moment below 0. "floor" (the default)
+	// raises all values below VFloor to VFloor. "zero" raises negative values to 0, and
+	// "abs" takes their absolute value; neither uses VFloor.
 	Negative string `toml:"negative"`
 	// UpdateClip bounds the Euclidean norm of the update before the rate; 0: no
 	// bound. Required for "zero", which divides by Eps.
 	UpdateClip float64 `toml:"update_clip"`
-	// WeightDecay is the decoupled decay: parameters shrink by rate·WeightDecay
-	// of themselves in every step.
+	// WeightDecay is the decoupled decay: in every step parameters shrink by the share
+	// rate·WeightDecay.
 	WeightDecay float64 `toml:"weight_decay"`
 	// Factorization is "identity" (the default), "blt" or "sqrt".
 	Factorization string `toml:"factorization"`
-	// Dim is the number of parameters. Required for mode "gradients", a fault
-	// elsewhere: a model has its own.
+	// Dim is the number of parameters. Required for mode "gradients"; it must be 0 for
+	// mode "model", whose Model determines it.
 	Dim int `toml:"dim"`
-	// Release is "parameters" (the default), or "update", what a step adds to
-	// them.
+	// Release is "parameters" (the default), or "update", the change of the parameters.
 	Release string `toml:"release"`
-	// Model is required for mode "model", a fault elsewhere.
+	// Model is required for mode "model"; it must be nil otherwise.
 	Model *Model `toml:"model"`
-	// MaxStaleness is how many steps the parameters at which a gradient was taken
-	// may be behind; see Stale.
+	// MaxStaleness is how many steps old the parameters may be at which a gradient was
+	// taken; see Estimator.Stale.
 	MaxStaleness uint64 `toml:"max_staleness"`
 
-	// StepHeader and InitialFile are for the daemon: the record header that
-	// names those parameters, default "model-step", and the file that Initial is
-	// read from.
+	// StepHeader and InitialFile are for the daemon. StepHeader is the record header with
+	// the step whose parameters a gradient was taken at, default "model-step". InitialFile
+	// is the file that Initial is read from.
 	StepHeader  string `toml:"step_header"`
 	InitialFile string `toml:"initial_file"`
 
-	// Columns is the length of a row of mode "model", Target the place of the
-	// target in it.
-	Columns int `toml:"-"`
-	Target  int `toml:"-"`
-	// Step is the number m of slots of one step: the divisor of its means,
-	// whatever the number of records in them.
+	// Person, if not zero, protects all records of a person in place of a single one: in at
+	// most Count steps, any two at least Separation apart, at most PerStep in a step. Whoever
+	// adds rows must hold persons to that, by nil rows for records beyond it. What the
+	// releases cost is then a person's cost.
+	Person matfact.Participation `toml:"-"`
+
+	// Columns are the names of the numbers of a row in mode "model", including the
+	// target's.
+	Columns []string `toml:"-"`
+	// Step is the number m of slots of one step. Means are divided by m, however many of
+	// the slots hold a record.
 	Step uint64 `toml:"-"`
-	// Horizon is the number of steps of the epoch; 0: none.
+	// Horizon is the number of steps of the epoch; 0: no end.
 	Horizon uint64 `toml:"-"`
-	// Endless makes Horizon a length to tune noise for, and no end.
+	// Endless says that steps continue after Horizon; then noise is tuned for Horizon.
 	Endless bool `toml:"-"`
-	// Initial are the parameters before the first step; empty: 0, or for a
-	// network small fixed weights. They are public.
+	// Initial are the parameters before the first step. Empty: 0, or small fixed weights
+	// for a network. They are public.
 	Initial []float64 `toml:"-"`
 }
 
@@ -131,16 +137,19 @@ func (c *Config) LastStep() uint64 {
 	return c.Horizon
 }
 
+// target returns the position of the model's target among the columns, −1 if it is missing.
+func (c *Config) target() int { return slices.Index(c.Columns, c.Model.Target) }
+
 // Parameters returns the number of parameters.
 func (c *Config) Parameters() int {
 	if c.Mode == "model" && c.Model != nil {
-		return c.Model.Parameters(c.Columns)
+		return c.Model.Parameters(len(c.Columns))
 	}
 	return c.Dim
 }
 
-// joint reports whether the method noises the second moment by itself, so that a
-// step has two noise arrays.
+// joint reports whether the method adds noise to the second moment too. A step then has two
+// noise arrays.
 func (c *Config) joint() bool {
 	switch c.Method {
 	case "jme", "jme_per_example", "jme_batch", "joint_clip":
@@ -149,14 +158,13 @@ func (c *Config) joint() bool {
 	return false
 }
 
-// maxParameters bounds the number of parameters: 80 GB of them.
+// maxParameters is the largest number of parameters; as float64s they take 80 GB.
 const maxParameters = 1e10
 
 // maxHistory bounds the memory that a square root may take, in bytes.
 const maxHistory = 1 << 34
 
-// Validate reports every violated rule at once, as *fault.Fault joined. It
-// expects Defaults to have run.
+// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	oneOf := func(key, value string, words ...string) {
@@ -185,6 +193,16 @@ func (c *Config) Validate() error {
 	l.Check(c.Beta1 > 0 && c.Beta1 < 1, "beta1", "must be in (0, 1)", c.Beta1)
 	l.Check(c.Beta2 > 0 && c.Beta2 < 1, "beta2", "must be in (0, 1)", c.Beta2)
 
+	c.validateMethod(&l)
+	c.validatePerson(&l)
+	c.validateHorizon(&l)
+	c.validateMode(&l)
+	c.validateInitial(&l)
+	return l.Err()
+}
+
+// validateMethod reports fields that the method does not use, and fields that it lacks.
+func (c *Config) validateMethod(l *fault.List) {
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
 	l.Check(!(c.MeanClip >= c.Clip) || c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
 	if c.Method == "joint_clip" {
@@ -203,14 +221,29 @@ func (c *Config) Validate() error {
 	}
 	l.Check(c.VFloor == 0 || c.Negative == "floor" || c.Method == "momentum", "v_floor", "belongs to negative = \"floor\"", c.VFloor)
 	l.Check(c.Negative != "zero" || c.UpdateClip > 0, "update_clip", "must be set for negative = \"zero\": a step that divides by eps has no bound", nil)
+	l.Check(c.Method != "jme" || c.Step <= 1, "method",
+		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" squares their sum", c.Method)
+}
+
+// validateHorizon reports what does not fit the stream's steps and their number.
+func (c *Config) validateHorizon(l *fault.List) {
 	l.Check(c.Schedule != "cosine" || c.Horizon > 0, "schedule", "\"cosine\" needs the stream's horizon", c.Schedule)
 	l.Check(c.Schedule != "cosine" || !c.Endless, "on_horizon", "must not be \"continue\": schedule \"cosine\" ends at the horizon", nil)
 	l.Check(c.Factorization != "sqrt" || c.Horizon > 0, "factorization", "\"sqrt\" needs the stream's horizon", c.Factorization)
 	l.Check(c.Factorization != "sqrt" || !c.Endless, "on_horizon", "must not be \"continue\": factorization \"sqrt\" ends at the horizon", nil)
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
-	l.Check(c.Method != "jme" || c.Step <= 1, "method",
-		"\"jme\" squares a step's one gradient and needs step = 1; \"jme_per_example\" takes more, \"jme_batch\" squares their sum", c.Method)
+	if d := c.Parameters(); c.Factorization == "sqrt" && d >= 1 {
+		arrays := 1.0
+		if c.joint() {
+			arrays = 2
+		}
+		l.Check(float64(c.Horizon)*float64(d)*8*arrays <= maxHistory, "factorization",
+			"must be \"blt\": a square root keeps all noise, which would take more than 16 GiB", c.Factorization)
+	}
+}
 
+// validateMode reports keys that belong to the other mode, and faults of the model.
+func (c *Config) validateMode(l *fault.List) {
 	switch c.Mode {
 	case "gradients":
 		l.Check(c.Dim >= 1 && c.Dim <= maxParameters, "dim", fmt.Sprintf("must be 1 to %g parameters", float64(maxParameters)), c.Dim)
@@ -223,18 +256,13 @@ func (c *Config) Validate() error {
 			l.Add("model", "must be given for mode \"model\"", nil)
 			break
 		}
-		l = append(l, fault.All(c.Model.validate(c.Columns, c.Target))...)
+		*l = append(*l, fault.All(c.Model.validate(len(c.Columns), c.target()))...)
 	}
-	d := c.Parameters()
-	if c.Factorization == "sqrt" && d >= 1 {
-		arrays := 1.0
-		if c.joint() {
-			arrays = 2
-		}
-		l.Check(float64(c.Horizon)*float64(d)*8*arrays <= maxHistory, "factorization",
-			"must be \"blt\": a square root keeps all noise, which would take more than 16 GiB", c.Factorization)
-	}
-	if len(c.Initial) > 0 {
+}
+
+// validateInitial reports faults of the initial parameters.
+func (c *Config) validateInitial(l *fault.List) {
+	if d := c.Parameters(); len(c.Initial) > 0 {
 		l.Check(len(c.Initial) == d, "initial_file", fmt.Sprintf("must hold %d parameters", d), len(c.Initial))
 		for _, x := range c.Initial {
 			if x-x != 0 {
@@ -243,7 +271,6 @@ func (c *Config) Validate() error {
 			}
 		}
 	}
-	return l.Err()
 }
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

@@ -49,7 +49,7 @@ func TestDataSet(t *testing.T) {
 			}
 
 			steps := uint64(len(rows) / m)
-			c := Config{Mode: "model", Model: model, Columns: d, Target: d - 1, Clip: 1, Rate: set.rate, Schedule: "cosine", Step: m, Horizon: steps}
+			c := Config{Mode: "model", Model: model, Columns: exampleColumns(d, d-1), Clip: 1, Rate: set.rate, Schedule: "cosine", Step: m, Horizon: steps}
 			e := mustNew(t, c, dp.Params{Epsilon: 4, Delta: 1e-6, Adjacency: dp.ZeroOut})
 			if p := e.Plan(); p.Method != "pp_debiased" {
 				t.Fatalf("the default is %s", p.Method)

@@ -22,6 +22,8 @@ import (
 // Cost: O(steps²) unless f is the identity.
 // Source: Kalinin, Upadhyay, Lampert, Lemma 4.4, in noise multipliers;
 // docs/theory/adam.md, §5.
+//
+// Reproduction only: [Estimator.Expect] has the noise of an optimiser's steps.
 func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float64, adjacency dp.Adjacency, d int, steps uint64) (float64, error) {
 	c := Config{Method: method, Clip: clip, Dim: d, Step: 1, Beta2: beta2, Mode: "gradients"}
 	n, alpha := float64(d), f.ColNorm()
@@ -30,7 +32,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 		if adjacency == dp.Replace {
 			nu = dp.FreeSquares(d)
 		}
-		sd := c.Calibrate(mu, nu, alpha, alpha, adjacency).Second
+		sd := c.calibrated(mu, nu, alpha, alpha, adjacency).Second
 		var sum float64
 		for t := uint64(1); t <= steps; t++ {
 			sum += f.RowVar(exponential(beta2), t)
@@ -40,7 +42,7 @@ func ExpectedError(method string, f matfact.Factorization, beta2, clip, mu float
 	if method != "pp" && method != "pp_debiased" {
 		return 0, fmt.Errorf("method is %q, must be \"jme\", \"pp\" or \"pp_debiased\"", method)
 	}
-	variance := math.Pow(c.Calibrate(mu, 0, alpha, 1, adjacency).First, 2)
+	variance := math.Pow(c.calibrated(mu, 0, alpha, 1, adjacency).First, 2)
 	s := newSquared(f, beta2)
 	response := f.NewFilter(1)
 	var coef, cov []float64 // as in impulse

@@ -2,65 +2,65 @@ package adam_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 
 	"streamdp/adam"
 	"streamdp/dp"
 )
 
-// A logistic regression learns from a stream of examples, 64 a step. What is
-// released are its parameters.
+// A logistic regression learns from a stream of examples, 64 a step. What is released are
+// its parameters.
 func ExampleNew() {
-	model := adam.Model{Loss: "logistic", Target: "y"}
 	e, err := adam.New(adam.Config{
-		Mode: "model", Model: &model, Columns: 3, Target: 2,
+		Mode: "model", Model: &adam.Model{Loss: "logistic", Target: "clicked"}, Columns: []string{"age", "price", "clicked"},
 		Clip: 1, Rate: 0.02, Step: 64, Horizon: 500, Schedule: "cosine",
 	}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.ZeroOut})
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
-	noise := exampleNoise()
-	source := rand.New(rand.NewPCG(1, 2))
+	run, source := dp.NewRun(), rand.New(rand.NewPCG(1, 2))
 	for step := uint64(1); step <= 500; step++ {
 		first, end := e.Range(step)
 		for slot := first; slot < end; slot++ {
-			x, y := source.NormFloat64(), source.NormFloat64()
-			e.Add(slot, []float64{x, y, x - y/2})
+			age, price := source.NormFloat64(), source.NormFloat64()
+			clicked := 0.0
+			if age-price/2+source.NormFloat64() > 0 {
+				clicked = 1
+			}
+			e.Add(slot, []float64{age, price, clicked})
 		}
-		if _, err := e.Close(noise(step)); err != nil {
-			panic(err)
+		if _, err := e.Close(run.Step(end - first)); err != nil {
+			fmt.Println(err)
+			return
 		}
 	}
-	theta := e.Parameters()
-	fmt.Printf("%d parameters, right for the signs of x and y: %t\n", len(theta), theta[0] > 0 && theta[1] < 0)
-	fmt.Printf("each example pays mu = %.4f, once\n", e.Cost().Mu)
+	theta := e.Parameters() // of age, of price, and the constant
+	fmt.Printf("%d parameters, right for the signs of age and price: %t\n", len(theta), theta[0] > 0 && theta[1] < 0)
+	fmt.Printf("each example pays μ = %.4f, once\n", e.Cost().Mu)
 	// Output:
-	// 3 parameters, right for the signs of x and y: true
-	// each example pays mu = 0.2367, once
+	// 3 parameters, right for the signs of age and price: true
+	// each example pays μ = 0.2367, once
 }
 
-// What the second moment's noise does to a step, before any data: with means
-// squared, at C = I, after many steps.
-func ExampleNewVNoise() {
-	c := adam.Config{Method: "pp_debiased", Clip: 1, Step: 256}
-	rho := c.Calibrate(1, 0, 1, 1, dp.Replace).First
-	e2 := (1 - 0.999) / (1 + 0.999) // of bias-corrected weights, squared
-	fmt.Printf("noise of the mean %.4f, of v %.1e\n", rho, rho*rho*math.Sqrt(2*e2))
-	// Output:
-	// noise of the mean 0.0078, of v 1.9e-06
-}
-
-// exampleNoise returns the noise of an epoch. Outside an example its keys are
-// fresh: dp.NewSecret, dp.NewNonce.
-func exampleNoise() func(step uint64) dp.Noise {
-	e, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "example", 1, [16]byte{}, [32]byte{})
+// A step from gradients that others computed, here of three parameters.
+func ExampleEstimator_Close() {
+	e, err := adam.New(adam.Config{Dim: 3, Clip: 1, Rate: 0.1, Step: 10_000},
+		dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
-	h := dp.NewTranscript([32]byte{})
-	return func(step uint64) dp.Noise {
-		h.AbsorbRecords(64)
-		return e.Step(step, &h)
+	first, end := e.Range(1)
+	for slot := first; slot < end; slot++ {
+		e.Add(slot, []float64{0.6, -0.6, 0.3})
 	}
+	release, err := e.Close(dp.NewRun().Step(end - first))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s %.2f\n", release.Values[0].Name, release.Values[0].Data)
+	// Output:
+	// parameters [-0.10 0.10 -0.10]
 }

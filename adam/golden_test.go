@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/estimatortest"
 	"streamdp/matfact"
 )
 
@@ -51,7 +52,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	for i := range models {
-		all = append(all, Config{Mode: "model", Model: &models[i], Columns: 4, Target: 3, Clip: 2, Rate: 0.25, Step: 4})
+		all = append(all, Config{Mode: "model", Model: &models[i], Columns: exampleColumns(4, 3), Clip: 2, Rate: 0.25, Step: 4})
 	}
 	for i, c := range all {
 		p := dp.Params{Mu: 0.75, Adjacency: dp.Adjacency(1 + i%2)}
@@ -92,7 +93,7 @@ func TestGolden(t *testing.T) {
 				}
 			}
 		}
-		state := mustState(t, e)
+		state := estimatortest.State(t, e)
 		copy(state[1:9], make([]byte, 8)) // the fingerprint, which is of the plan
 		h.Write(state)
 	}
@@ -105,7 +106,7 @@ func TestGolden(t *testing.T) {
 // rebuilt returns an estimator as e would be with another plan.
 func rebuilt(t *testing.T, e *Estimator, plan *Plan, f factors) *Estimator {
 	t.Helper()
-	again, err := assemble(e.cfg, e.params, plan, f)
+	again, err := build(e.cfg, e.params, plan, f)
 	if err != nil {
 		t.Fatal(err)
 	}

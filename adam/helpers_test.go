@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/dptest"
 )
 
 // keyed returns the noise of an epoch with fixed keys. Its transcript absorbs
@@ -18,6 +19,13 @@ func keyed(t testing.TB, key byte) func(step uint64) dp.Noise {
 		h.AbsorbRecords(4)
 		return e.Step(step, &h)
 	}
+}
+
+// exampleColumns returns n names of columns, "y" at one place.
+func exampleColumns(n, target int) []string {
+	names := dptest.Columns(n)
+	names[target] = "y"
+	return names
 }
 
 func mustNew(t testing.TB, c Config, p dp.Params) *Estimator {

@@ -8,9 +8,9 @@ import (
 	"streamdp/internal/fault"
 )
 
-// Model is a model whose gradients the examples of a stream give. An example is a
-// row of features x and a target y, in scaled units; every unit has a bias b.
-// Parameters stand in this order, matrices row by row:
+// Model is a model whose gradients are taken on the examples of a stream. An example is a row
+// of features x and a target y, in scaled units. Every unit has a bias b. The parameters are
+// in this order, matrices row by row:
 //
 //	linear    w, b             loss ½(wᵀx + b − y)²
 //	logistic  w, b             −log P(y), P(1) = σ(wᵀx + b); y > 0 is class 1
@@ -18,24 +18,29 @@ import (
 //	mlp       (w_i, b_i)_i, then (v_k, c_k)_k over h_i = tanh(w_iᵀx + b_i): one
 //	          linear output, or with classes a softmax over them
 //
-// A public threshold makes a class of any number: as the target's centre.
+// To make two classes of any number, set the target's centre to a public threshold.
 type Model struct {
 	// Loss is "linear", "logistic", "softmax" or "mlp". Required.
 	Loss string `toml:"loss" json:"loss"`
 	// Target is the column of the target. Required.
 	Target string `toml:"target" json:"target"`
-	// Classes is their number, at least 2. Required for "softmax"; 0 for an "mlp"
-	// with a linear output; a fault elsewhere.
+	// Classes is the number of classes, at least 2. Required for "softmax"; 0 for an
+	// "mlp" with a linear output. It must be 0 for the other losses.
 	Classes int `toml:"classes" json:"classes,omitempty"`
-	// Hidden is the number of hidden units. Required for "mlp", a fault elsewhere.
+	// Hidden is the number of hidden units. Required for "mlp"; it must be 0 otherwise.
 	Hidden int `toml:"hidden" json:"hidden,omitempty"`
 }
 
-// maxModel bounds a model's numbers of classes and hidden units.
+// Classifies reports whether the target is a class.
+func (m *Model) Classifies() bool {
+	return m.Loss == "logistic" || m.Loss == "softmax" || m.Loss == "mlp" && m.Classes > 0
+}
+
+// maxModel is the largest number of classes, and of hidden units.
 const maxModel = 1 << 20
 
-// validate reports every violated rule, with keys of the model's table. target is
-// the place of the target among the columns.
+// validate returns all violated rules, with keys of the model's table. target is the position
+// of the target among the columns.
 func (m *Model) validate(columns, target int) error {
 	var l fault.List
 	switch m.Loss {
@@ -75,9 +80,9 @@ func (m *Model) Parameters(columns int) int {
 	return m.outputs() * columns
 }
 
-// initial returns the parameters before the first step: zeros, as nil, but for a
-// network, which would not leave them. Its weights are then uniform in ±√(6/(inputs
-// + outputs)) of their layer, always the same ones, and its biases 0.
+// initial returns the parameters before the first step: nil stands for zeros. A network does
+// not learn from zeros. Its weights are uniform in ±√(6/(inputs + outputs)) of their layer,
+// always the same ones, and its biases are 0.
 func (m *Model) initial(columns int) []float64 {
 	if m.Loss != "mlp" {
 		return nil
@@ -88,7 +93,7 @@ func (m *Model) initial(columns int) []float64 {
 		bound := math.Sqrt(6 / float64(inputs+units))
 		for i := range units {
 			for j := range inputs {
-				// SplitMix64, for numbers that need no more than to differ.
+				// SplitMix64: these weights need only differ.
 				state += 0x9e3779b97f4a7c15
 				z := state
 				z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -104,9 +109,9 @@ func (m *Model) initial(columns int) []float64 {
 	return theta
 }
 
-// Predict returns what a model with parameters theta says of features, in the
-// order of a row without its target: the linear output, the probability of class
-// 1, or the probability of each class.
+// Predict returns the prediction of a model with parameters theta. features is a row without
+// its target. The prediction is the linear output, the probability of class 1, or the
+// probability of each class.
 func (m *Model) Predict(theta, features []float64) ([]float64, error) {
 	columns := len(features) + 1
 	if err := m.validate(columns, 0); err != nil {
@@ -177,8 +182,8 @@ func affine(dst, matrix, x []float64) {
 	}
 }
 
-// gradient returns the gradient of the row's loss, valid until the next call; nil
-// where its target is no class.
+// gradient returns the gradient of the row's loss, valid until the next call. It returns nil
+// if the row's target is not a class.
 func (l *learner) gradient(theta, row []float64) []float64 {
 	y := row[l.target]
 	class := 0
@@ -189,8 +194,8 @@ func (l *learner) gradient(theta, row []float64) []float64 {
 		class = int(y)
 	}
 	l.forward(theta, row)
-	// The derivatives by the outputs before their link, in place: for all losses
-	// what is said less what is true.
+	// The derivatives by the outputs before their link function, in place. For every
+	// loss it is the prediction minus the truth.
 	switch {
 	case l.m.Classes > 0:
 		l.output[class]--
@@ -255,9 +260,9 @@ func softmax(z []float64) {
 	}
 }
 
-// exp returns eˣ for x ≤ 0, the same number on every architecture (math.Exp is
-// not), to 2 units in the last place; NaN for NaN. Gradients become integers, and
-// another build's should become the same.
+// exp returns eˣ for x ≤ 0 to 2 units in the last place, and NaN for NaN. It gives the same
+// bits on every architecture; math.Exp does not. So every build quantises a gradient to the
+// same integers.
 func exp(x float64) float64 {
 	const (
 		ln2Hi = 6.93147180369123816490e-01 // ln 2 with trailing zeros

@@ -14,8 +14,8 @@ import (
 )
 
 var models = []Model{
-	{Loss: "linear"}, {Loss: "logistic"}, {Loss: "softmax", Classes: 3},
-	{Loss: "mlp", Hidden: 4}, {Loss: "mlp", Hidden: 3, Classes: 3},
+	{Loss: "linear", Target: "y"}, {Loss: "logistic", Target: "y"}, {Loss: "softmax", Target: "y", Classes: 3},
+	{Loss: "mlp", Target: "y", Hidden: 4}, {Loss: "mlp", Target: "y", Hidden: 3, Classes: 3},
 }
 
 // loss is that of a model, by the standard library's functions.
@@ -123,7 +123,7 @@ func TestExp(t *testing.T) {
 func TestNotAClass(t *testing.T) {
 	t.Parallel()
 	m := Model{Loss: "softmax", Target: "y", Classes: 3}
-	e := mustNew(t, Config{Mode: "model", Model: &m, Columns: 3, Target: 2, Clip: 1, Rate: 0.1, Step: 8}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Mode: "model", Model: &m, Columns: exampleColumns(3, 2), Clip: 1, Rate: 0.1, Step: 8}, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	for i, y := range []float64{-1, 3, 0.5, math.NaN(), math.Inf(1), 1e300} {
 		e.Add(uint64(i), []float64{1, 2, y})
 	}
@@ -173,7 +173,7 @@ func TestModelSensitivity(t *testing.T) {
 		for _, method := range methods(4) {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				c := method
-				c.Mode, c.Model, c.Columns, c.Target, c.Rate, c.Factorization = "model", &model, columns, 0, 0.3, "blt"
+				c.Mode, c.Model, c.Columns, c.Rate, c.Factorization = "model", &model, exampleColumns(columns, 0), 0.3, "blt"
 				s := newSubject(t, mustNew(t, c, dp.Params{Mu: mu, Adjacency: adjacency}))
 				base := make(audit.Stream, steps)
 				for i := range base {
@@ -230,11 +230,10 @@ func TestModelLearns(t *testing.T) {
 		return x
 	}
 	for _, model := range models {
-		model.Target = "y"
 		if model.Loss == "mlp" {
 			model.Hidden = 12
 		}
-		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: columns, Target: 3, Clip: 5, Rate: 0.02, Step: m, Schedule: "cosine", Horizon: 1500}, dp.Params{Mu: 30, Adjacency: dp.ZeroOut})
+		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: exampleColumns(columns, 3), Clip: 5, Rate: 0.02, Step: m, Schedule: "cosine", Horizon: 1500}, dp.Params{Mu: 30, Adjacency: dp.ZeroOut})
 		noise := dptest.Seeded(1)
 		for i := range uint64(1500) {
 			for k := range uint64(m) {
@@ -281,7 +280,7 @@ func TestModelLearns(t *testing.T) {
 // TestModelAllocations: a record allocates nothing.
 func TestModelAllocations(t *testing.T) {
 	for _, model := range models {
-		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: 4, Target: 3, Clip: 5, Rate: 0.1, Step: 1000}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
+		e := mustNew(t, Config{Mode: "model", Model: &model, Columns: exampleColumns(4, 3), Clip: 5, Rate: 0.1, Step: 1000}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 		row := []float64{1, 2, 3, 1}
 		if n := testing.AllocsPerRun(100, func() { e.Add(0, row) }); n > 0 {
 			t.Errorf("%+v: %g allocations", model, n)

@@ -7,58 +7,56 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 
 	"streamdp/dp"
+	"streamdp/internal/calibration"
 	"streamdp/internal/fault"
 	"streamdp/matfact"
 )
 
-// Version names the mechanism's algorithm and state; another version is
-// another epoch.
+// Version names the mechanism's algorithm and state. A new version needs a new epoch.
 const Version = "adam/v1"
 
-// endless is the number of noisy coordinates for which the rounding of
-// correlated noise is charged where there is no horizon: ten million a second
-// for two centuries. The mechanism ends there.
-const endless = 1 << 56
-
-// Plan is everything that a configuration resolves to before the first record:
-// public numbers that the releases are a function of. An epoch keeps its plan,
-// because another processor may compute other last bits. Deviations are those of
-// means over a step's slots.
+// Plan holds what a configuration resolves to before the first record: public numbers that
+// the releases depend on. An epoch records its plan, because another processor may compute
+// other last bits. Deviations are those of means over a step's slots.
 type Plan struct {
 	Method string `json:"method"`
-	// First and Second shape the noise of the two moments; Second is nil where
-	// the method has one noise array.
+	// First and Second say how the noise of the two moments is correlated. Second is nil
+	// if the method has one noise array.
 	First  *matfact.Stored `json:"first"`
 	Second *matfact.Stored `json:"second,omitempty"`
-	// Parameters is their number, Initial the SHA-256 of the initial ones as
-	// little-endian float64s.
+	// Parameters is the number of parameters. Initial is the SHA-256 of the initial ones
+	// as little-endian float64s.
 	Parameters int    `json:"parameters"`
 	Initial    string `json:"initial"`
-	// Clip is K·g, the norm to which gradients are clipped, SumClip that of
-	// their sum in lattice steps; 0 for none.
+	// Clip is K·g, the norm to which gradients are clipped. SumClip is the norm to which
+	// their sum is clipped, in lattice steps; 0: it is not.
 	Clip    float64 `json:"clip"`
 	SumClip float64 `json:"sum_clip,omitempty"`
-	// Nu and Lambda weigh the second moment: dimensionless, and in 1/gradient².
+	// Nu and Lambda are the weight of the second moment, dimensionless and in 1/gradient².
 	Nu     float64 `json:"nu,omitempty"`
 	Lambda float64 `json:"lambda,omitempty"`
-	// Sensitivity is the joint ℓ₂ sensitivity of both means, with what
-	// quantisation and the rounding of correlated noise add.
+	// Sensitivity is the joint ℓ₂ sensitivity of both means, including what quantisation
+	// and the rounding of correlated noise add.
 	Sensitivity float64 `json:"sensitivity"`
-	// Mu is Sensitivity over the noise: the guarantee.
+	// Mu is Sensitivity divided by the noise: the guarantee.
 	Mu float64 `json:"mu"`
 	// FirstNoise and SecondNoise are ρ₁ and ρ₂, standard deviations of one
 	// step's independent draws.
 	FirstNoise  float64 `json:"first_noise"`
 	SecondNoise float64 `json:"second_noise,omitempty"`
-	// Lattice is that of the gradients; SecondExp is the exponent of the
-	// squares' step.
+	// Lattice is that of the gradients. SecondExp is the exponent of the lattice step of
+	// the squares.
 	Lattice   dp.Lattice `json:"lattice"`
 	SecondExp int        `json:"second_exp,omitempty"`
+	// Person says what is protected where that is not a single record.
+	Person *PersonPlan `json:"person,omitempty"`
 }
+
+// PersonPlan says what records of a person are protected together, and by what norm.
+type PersonPlan = calibration.Person
 
 // units returns what one lattice step of either sum is worth in the means.
 func (p *Plan) units(m uint64) (first, second float64) {
@@ -73,8 +71,8 @@ func (p *Plan) units(m uint64) (first, second float64) {
 // factors are the two matrices C; second is nil where the method has one.
 type factors struct{ first, second matfact.Factorization }
 
-// resolve computes the plan, and the factorizations it names: those of kept where
-// that is given, else the ones that the configuration asks for.
+// resolve computes the plan and its factorizations. If kept is not nil it uses the
+// factorizations in kept, otherwise those that the configuration asks for.
 func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, factors, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), err); err != nil {
@@ -88,41 +86,32 @@ func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, factors, error) {
 	return plan, f, err
 }
 
+// calibrate finds lattice and noise for a configuration, its factorizations and the ratio μ.
 func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	d, m := cfg.Parameters(), float64(cfg.Step)
-	alpha, beta := f.first.ColNorm(), 1.0
-	if f.second != nil {
-		beta = f.second.ColNorm()
+	alpha, beta, err := cfg.norms(f)
+	if err != nil {
+		return nil, err
 	}
 	plan := &Plan{
 		Method: cfg.Method, First: f.first.Stored(), Parameters: d, Initial: fingerprintOf(cfg.initial()),
-		Nu: cfg.nu(f, p.Adjacency), Mu: mu * (1 - 0x1p-49), // leaves room for the roundings of a ledger
+		Nu: cfg.nu(f, p.Adjacency), Mu: mu * dp.LedgerRoom,
 	}
 	if f.second != nil {
 		plan.Second = f.second.Stored()
 	}
 
-	// The lattice needs the noise and the noise the clip norm that the lattice
-	// has; the latter is smaller than the configured one by less than 2⁻²³.
+	// The lattice depends on the noise, and the noise on the clip norm of the lattice.
+	// That norm is smaller than the configured one by less than 2⁻²³.
 	_, rough := cfg.sensitivity(plan.Nu, cfg.Clip, alpha, beta, 0, p.Adjacency)
-	lattice, err := dp.NewLattice(cfg.Clip, m*rough/mu*(1-0x1p-20), p.Bits())
+	lattice, err := dp.NewLattice(cfg.Clip, m*rough/mu*calibration.NoiseRoom, p.Bits())
 	if err != nil {
 		return nil, err
 	}
 	plan.Lattice, plan.Clip = lattice, lattice.Bound()
-	g := lattice.Step()
-	spare := 0.0 // what rounding a clipped sum adds to a distance of means
-	if cfg.MeanClip > 0 {
-		// Half a step a coordinate, and the error of float64.
-		most := m * cfg.MeanClip / g
-		loss := math.Sqrt(float64(d)) + float64(most*0x1p-48)
-		plan.SumClip, spare = most-loss, loss*g/m
-		if !(plan.SumClip >= 1<<20) {
-			return nil, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step", Value: cfg.MeanClip}
-		}
-		if k := m * float64(lattice.K); !(k*k*float64(d) < 0x1p126) {
-			return nil, &fault.Fault{Key: "step", Rule: "must be less, for the norm of the sum to fit 126 bits", Value: cfg.Step}
-		}
+	spare, err := plan.clipSum(cfg)
+	if err != nil {
+		return nil, err
 	}
 	lambda, s := cfg.sensitivity(plan.Nu, plan.Clip, alpha, beta, spare, p.Adjacency)
 	n := spread(lambda, s, mu)
@@ -130,159 +119,167 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 		return nil, fmt.Errorf("gradients of norm %g and noise of %g leave the range of float64: scale the loss so that they are about 1", plan.Clip, n.First)
 	}
 
-	// Squares: g₂ = 2^e ≤ 2^−bits·min(largest square, noise), at least g².
-	second := 1.0
 	if f.second != nil {
-		if !(positive(lambda) && positive(n.Second)) {
-			return nil, fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", n.Second)
+		if err := plan.refineSquares(cfg, lambda, n.Second, p.Bits()); err != nil {
+			return nil, err
 		}
-		_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // of 2⁰
-		sd := n.Second / unit * (1 - 0x1p-20)
-		if cfg.Method == "joint_clip" {
-			squares, err := dp.NewLattice(plan.Clip/math.Sqrt(lambda), sd, p.Bits())
-			if err != nil {
-				return nil, err
-			}
-			plan.SecondExp = squares.Exp
-		} else {
-			largest := plan.Clip * plan.Clip
-			if cfg.Method == "jme_batch" {
-				largest *= m
-			}
-			_, e := math.Frexp(min(largest, sd))
-			plan.SecondExp = e - 1 - p.Bits()
-			if shift := plan.SecondExp - 2*lattice.Exp; shift < 0 || shift > 62 {
-				return nil, fmt.Errorf("noise of the second moment, %g, does not go with squares of gradients on a lattice of step %g: change lattice_bits, nu or clip", n.Second, g)
-			}
-		}
-		second = math.Ldexp(1, plan.SecondExp)
 	}
 	firstUnit, secondUnit := plan.units(cfg.Step)
 
-	// What arithmetic adds: squares are rounded once, or once a block, by less
-	// than a lattice step an entry between neighbours; and each prediction of
-	// correlated noise may err by its Rounding on either side.
-	coordinates := float64(endless)
-	if h := cfg.LastStep(); h > 0 {
-		coordinates = float64(h) * float64(d)
-	}
-	root := math.Sqrt(lambda)
-	s = float64(s * (1 + 0x1p-40))
+	// Arithmetic adds to the sensitivity. Squares are rounded once, or once a block; for
+	// neighbours that differs by less than a lattice step per entry. Correlated noise is
+	// rounded too.
+	root, rounded := math.Sqrt(lambda), 0.0
 	switch cfg.Method {
 	case "jme", "jme_per_example", "jme_batch":
-		s += float64(root * beta * math.Sqrt(float64(d)) * secondUnit)
+		rounded = float64(root * beta * math.Sqrt(float64(d)) * secondUnit)
 	}
-	const guess = 1 + 0x1p-10 // of how much the noise grows by what follows
-	limits, err := f.first.Limits(guess * n.First / firstUnit)
+	if cfg.personal() { // steps differ where the one person has records and where the other has
+		rounded *= p.Adjacency.Factor()
+		plan.Person = calibration.NewPerson(cfg.participation(), alpha)
+	}
+	arrays := []calibration.Array{{Factor: f.first, Entries: d, Unit: firstUnit, Deviation: n.First, Weight: 1}}
+	if f.second != nil {
+		arrays = append(arrays, calibration.Array{Factor: f.second, Entries: d, Unit: secondUnit, Deviation: n.Second, Weight: root})
+	}
+	s, limits, err := calibration.Charge(s, rounded, cfg.LastStep(), arrays...)
 	if err != nil {
 		return nil, err
 	}
-	s += float64(2 * limits.Rounding * firstUnit * math.Sqrt(coordinates))
-	var limits2 matfact.Limits
-	if f.second != nil {
-		if limits2, err = f.second.Limits(guess * n.Second / secondUnit); err != nil {
-			return nil, err
-		}
-		s += float64(2 * limits2.Rounding * secondUnit * root * math.Sqrt(coordinates))
-	}
-	s = float64(s * (1 + 0x1p-40))
-	final := spread(lambda, s, mu*(1-0x1p-48))
-	if !(final.First <= guess*n.First) {
-		return nil, fmt.Errorf("rounding would cost %.1g of the noise: use another factorization or more lattice_bits", final.First/n.First-1)
+	final := spread(lambda, s, mu*calibration.BudgetRoom)
+	if err := calibration.Grown(final.First, n.First); err != nil {
+		return nil, err
 	}
 	plan.Lambda, plan.Sensitivity, plan.FirstNoise, plan.SecondNoise = lambda, final.Sensitivity, final.First, final.Second
 
-	// int64 holds every sum, and the noise.
-	k := float64(lattice.K)
-	if !(m*k+limits.Noise < 1<<62) {
-		return nil, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
-	}
-	squares := 0.0 // the largest entry of a step's squares
-	switch cfg.Method {
-	case "jme", "jme_per_example":
-		squares = m*k*k*math.Ldexp(1, 2*lattice.Exp-plan.SecondExp) + m
-	case "jme_batch":
-		squares = m*k*m*k*math.Ldexp(1, 2*lattice.Exp-plan.SecondExp) + 1
-	case "joint_clip":
-		squares = m * plan.Clip / math.Sqrt(cfg.Tau) / second
-	}
-	if !(squares+limits2.Noise < 1<<62) {
-		return nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
+	if err := plan.fits(cfg, limits); err != nil {
+		return nil, err
 	}
 	return plan, nil
 }
 
-// adopt returns the factorizations of a kept plan, after checking that the plan
-// is what the configuration resolves to: a plan decides how much noise there is,
-// so nothing else may have written it.
+// clipSum sets the clip norm of a step's sum, if there is one. It returns how much the rounding
+// of a clipped sum adds to the distance of two means.
+func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
+	if cfg.MeanClip == 0 {
+		return 0, nil
+	}
+	// Half a step per coordinate, and the error of float64.
+	d, m, g := float64(p.Parameters), float64(cfg.Step), p.Lattice.Step()
+	most := m * cfg.MeanClip / g
+	loss := math.Sqrt(d) + float64(most*0x1p-48)
+	p.SumClip = most - loss
+	if !(p.SumClip >= 1<<20) {
+		return 0, &fault.Fault{Key: "mean_clip", Rule: "must be larger: it is hardly more than the lattice step", Value: cfg.MeanClip}
+	}
+	if k := m * float64(p.Lattice.K); !(k*k*d < 0x1p126) {
+		return 0, &fault.Fault{Key: "step", Rule: "must be less, for the norm of the sum to fit 126 bits", Value: cfg.Step}
+	}
+	return loss * g / m, nil
+}
+
+// refineSquares sets the lattice step of the squares for their weight λ and noise,
+// g₂ = 2^e ≤ 2^−bits·min(largest square, noise), at least g².
+func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error {
+	if !(positive(lambda) && positive(noise)) {
+		return fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", noise)
+	}
+	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // of 2⁰
+	sd := noise / unit * calibration.NoiseRoom
+	if cfg.Method == "joint_clip" {
+		squares, err := dp.NewLattice(p.Clip/math.Sqrt(lambda), sd, bits)
+		p.SecondExp = squares.Exp
+		return err
+	}
+	largest := p.Clip * p.Clip
+	if cfg.Method == "jme_batch" {
+		largest *= float64(cfg.Step)
+	}
+	p.SecondExp = calibration.Exponent(min(largest, sd), bits)
+	if shift := p.SecondExp - 2*p.Lattice.Exp; shift < 0 || shift > 62 {
+		return fmt.Errorf("noise of the second moment, %g, does not go with squares of gradients on a lattice of step %g: change lattice_bits, nu or clip", noise, p.Lattice.Step())
+	}
+	return nil
+}
+
+// fits returns a fault unless int64 can hold every sum, noise included.
+func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
+	m, k := float64(cfg.Step), float64(p.Lattice.K)
+	if !calibration.Fits(m*k, limits[0]) {
+		return &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", p.Lattice.K), Value: cfg.Step}
+	}
+	squares := 0.0 // the largest entry of a step's squares
+	switch cfg.Method {
+	case "jme", "jme_per_example":
+		squares = m*k*k*math.Ldexp(1, 2*p.Lattice.Exp-p.SecondExp) + m
+	case "jme_batch":
+		squares = m*k*m*k*math.Ldexp(1, 2*p.Lattice.Exp-p.SecondExp) + 1
+	case "joint_clip":
+		squares = m * p.Clip / math.Sqrt(cfg.Tau) / math.Ldexp(1, p.SecondExp)
+	}
+	if !calibration.Fits(squares, limits[len(limits)-1]) {
+		return &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
+	}
+	return nil
+}
+
+// adopt returns the factorizations of a kept plan, after checking that the plan is what the
+// configuration resolves to. A plan decides how much noise there is, so one that somebody
+// else wrote must not pass.
 //
-// Everything but the factorizations follows from the configuration and the
-// factorizations by arithmetic, and is compared to within the margin that resolve
-// adds to the sensitivity. The factorizations may be ones that another
-// processor's optimiser found: equally good, in other numbers.
+// Everything but the factorizations follows from the configuration and the factorizations by
+// arithmetic, and is compared to within the margin that resolve adds to the sensitivity. The
+// factorizations may come from another processor's optimiser: they are equally good, with
+// other numbers.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	fresh, best, err := resolve(cfg, p, nil)
 	if err != nil {
 		return factors{}, err
 	}
-	foreign := errors.New("the epoch's plan does not belong to this configuration")
-	if kept.First == nil || (kept.Second == nil) != (fresh.Second == nil) ||
-		kept.First.Kind != fresh.First.Kind || kept.Second != nil && kept.Second.Kind != fresh.Second.Kind {
-		return factors{}, foreign
+	if kept.First == nil || !calibration.SameKind(kept.First, fresh.First) || !calibration.SameKind(kept.Second, fresh.Second) {
+		return factors{}, calibration.ErrForeign
 	}
-	// ν may be chosen from the factorizations' errors, which differ a little.
+	// ν may have been chosen by the factorizations' errors, which differ a little.
 	chosen := *cfg
 	if cfg.weighted() && cfg.Nu == 0 {
-		if !near(kept.Nu, fresh.Nu, 1e-3) || !positive(kept.Nu) {
-			return factors{}, foreign
+		if !calibration.Near(kept.Nu, fresh.Nu, 1e-3) || !positive(kept.Nu) {
+			return factors{}, calibration.ErrForeign
 		}
 		chosen.Nu = kept.Nu
 	}
 	own, f, err := resolve(&chosen, p, kept)
 	if err != nil {
-		return factors{}, errors.Join(foreign, err)
+		return factors{}, errors.Join(calibration.ErrForeign, err)
 	}
-	const last = 0x1p-42
 	for _, x := range [...][2]float64{
 		{kept.Clip, own.Clip}, {kept.Nu, own.Nu}, {kept.Lambda, own.Lambda}, {kept.Sensitivity, own.Sensitivity}, {kept.Mu, own.Mu},
 		{kept.FirstNoise, own.FirstNoise}, {kept.SecondNoise, own.SecondNoise},
 	} {
-		if !near(x[0], x[1], last) {
-			return factors{}, foreign
+		if !calibration.Near(x[0], x[1], calibration.LastBits) {
+			return factors{}, calibration.ErrForeign
 		}
 	}
 	if kept.Method != own.Method || kept.Lattice != own.Lattice || kept.SecondExp != own.SecondExp ||
-		kept.SumClip != own.SumClip || kept.Parameters != own.Parameters || kept.Initial != own.Initial {
-		return factors{}, foreign
+		kept.SumClip != own.SumClip || !kept.Person.Agrees(own.Person) || kept.Parameters != own.Parameters || kept.Initial != own.Initial {
+		return factors{}, calibration.ErrForeign
 	}
-	for _, c := range []struct {
-		kept, fresh *matfact.Stored
-		own, best   matfact.Factorization
-		decay       float64
-	}{{kept.First, fresh.First, f.first, best.first, cfg.Beta1}, {kept.Second, fresh.Second, f.second, best.second, cfg.Beta2}} {
-		switch {
-		case c.kept == nil:
-		case c.kept.Kind != "blt":
-			if !reflect.DeepEqual(c.kept, c.fresh) {
-				return factors{}, foreign
-			}
-		default:
-			const optimum = 1e-6
-			at := func(f matfact.Factorization) float64 {
-				return f.ColNorm() * math.Sqrt(f.RowVar(exponential(c.decay), steady))
-			}
-			if !near(at(c.own), at(c.best), optimum) {
-				return factors{}, foreign
-			}
+	first := calibration.Factor{Kept: kept.First, Fresh: fresh.First, Own: f.first, Best: best.first, Workload: exponential(cfg.Beta1), At: steady}
+	if cfg.personal() {
+		first.OwnNorm, first.BestNorm = own.Person.Norm, fresh.Person.Norm
+	}
+	for _, c := range []calibration.Factor{
+		first,
+		{Kept: kept.Second, Fresh: fresh.Second, Own: f.second, Best: best.second, Workload: exponential(cfg.Beta2), At: steady},
+	} {
+		if !c.Same() {
+			return factors{}, calibration.ErrForeign
 		}
 	}
 	return f, nil
 }
 
-func near(a, b, tolerance float64) bool { return math.Abs(a-b) <= tolerance*math.Abs(b) }
-
-// steady is a number of steps at which exponential averages do not remember
-// their beginning any more, or hardly.
+// steady is a number of steps after which exponential averages have practically forgotten
+// their beginning.
 const steady = 10_000
 
 func exponential(decay float64) matfact.Workload {
@@ -293,6 +290,9 @@ func exponential(decay float64) matfact.Workload {
 func (c *Config) factorize(kept *Plan) (f factors, err error) {
 	build := func(decay float64, stored *matfact.Stored) (matfact.Factorization, error) {
 		m := matfact.Config{Kind: c.Factorization, Horizon: c.Horizon}
+		if c.personal() {
+			m.Participation = c.participation()
+		}
 		if kept != nil {
 			m.Stored = stored
 		}
@@ -311,16 +311,20 @@ func (c *Config) factorize(kept *Plan) (f factors, err error) {
 // weighted reports whether the method has a weight ν.
 func (c *Config) weighted() bool { return c.joint() && c.Method != "joint_clip" }
 
-// nu returns the weight of the second moment: the configured one; for single
-// vectors under replacement the largest that is free; else the ν that minimises
-// (K₁ + K₂/ν)(1 + price·ν), ν = √(K₂/(K₁·price)), where K₁ and K₂ are the squared
-// errors of m̂ and v̂ after many steps, with weights 1/ζ² and 1/ζ⁴.
+// nu returns the weight of the second moment: the configured one, if any. For single vectors
+// under replacement it is the largest that is free. Otherwise it is the ν that minimises
+// (K₁ + K₂/ν)(1 + price·ν), ν = √(K₂/(K₁·price)), where K₁ and K₂ are the squared errors of
+// m̂ and v̂ after many steps, with weights 1/ζ² and 1/ζ⁴.
 func (c *Config) nu(f factors, adjacency dp.Adjacency) float64 {
 	switch {
 	case !c.weighted():
 		return 0
 	case c.Nu != 0:
 		return c.Nu
+	case c.personal() && c.Method == "jme_batch":
+		adjacency = dp.ZeroOut // of which persons pay a multiple
+	case c.personal() && adjacency == dp.Replace:
+		return dp.FreeSquares(2)
 	case adjacency == dp.Replace && (c.Method != "jme_batch" || c.Step == 1):
 		return dp.FreeSquares(c.Parameters())
 	}
@@ -343,13 +347,12 @@ func (c *Config) initial() []float64 {
 		return c.Initial
 	}
 	if c.Mode == "model" {
-		return c.Model.initial(c.Columns)
+		return c.Model.initial(len(c.Columns))
 	}
 	return nil // zeros
 }
 
-// fingerprintOf returns the SHA-256 of parameters; "" of zeros that are not
-// written out.
+// fingerprintOf returns the SHA-256 of parameters, "" for nil, which stands for zeros.
 func fingerprintOf(x []float64) string {
 	if len(x) == 0 {
 		return ""
@@ -366,19 +369,10 @@ func fingerprintOf(x []float64) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// clone returns a copy that shares nothing with p.
+// clone returns a copy that shares no memory with p.
 func (p *Plan) clone() Plan {
 	c := *p
-	for _, s := range []**matfact.Stored{&c.First, &c.Second} {
-		if *s == nil {
-			continue
-		}
-		f := **s
-		f.Decay, f.Phases = slices.Clone(f.Decay), slices.Clone(f.Phases)
-		for i := range f.Phases {
-			f.Phases[i].Weight = slices.Clone(f.Phases[i].Weight)
-		}
-		*s = &f
-	}
+	c.First, c.Second = p.First.Clone(), p.Second.Clone()
+	c.Person = p.Person.Clone()
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/estimatortest"
 	"streamdp/internal/fault"
 	"streamdp/matfact"
 )
@@ -29,7 +30,7 @@ func TestCharges(t *testing.T) {
 					if e.factors.second != nil {
 						beta = e.factors.second.ColNorm()
 					}
-					n := exact.Calibrate(e.plan.Mu, e.plan.Nu, e.factors.first.ColNorm(), beta, adjacency)
+					n := exact.calibrated(e.plan.Mu, e.plan.Nu, e.factors.first.ColNorm(), beta, adjacency)
 					more := e.plan.Sensitivity/n.Sensitivity - 1
 					most := 1e-6
 					if kind == "blt" {
@@ -92,6 +93,7 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 	plan := e.Plan()
+	estimatortest.Plans(t, plan, 1e-9, func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) })
 	plan.First.Phases[0].Weight[0] += 3 // last bits
 	f, err := e.cfg.factorize(&plan)
 	if err != nil {
@@ -151,7 +153,7 @@ func TestFaults(t *testing.T) {
 		{"dim", func(c *Config) { c.Dim = -1 }},
 		{"model dim", func(c *Config) { c.Mode = "model" }},
 		{"max_staleness step_header", func(c *Config) {
-			c.Mode, c.Dim, c.Model, c.Columns, c.MaxStaleness, c.StepHeader = "model", 0, &Model{Loss: "linear"}, 2, 1, "x"
+			c.Mode, c.Dim, c.Model, c.Columns, c.MaxStaleness, c.StepHeader = "model", 0, &Model{Loss: "linear", Target: "y"}, exampleColumns(2, 0), 1, "x"
 		}},
 		{"model", func(c *Config) { c.Model = &Model{} }},
 		{"initial_file", func(c *Config) { c.Initial = []float64{1, 2} }},

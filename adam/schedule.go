@@ -8,7 +8,7 @@ import "math"
 //	inverse-sqrt  α/√i
 //	cosine        α(1 + cos(π(i−1)/n))/2, n the horizon
 //
-// It is public, and the same number on every architecture.
+// The rate is public, and has the same bits on every architecture.
 func (c *Config) rate(i uint64) float64 {
 	switch c.Schedule {
 	case "inverse-sqrt":
@@ -20,8 +20,8 @@ func (c *Config) rate(i uint64) float64 {
 	return c.Rate
 }
 
-// sinHalfTurns returns sin πx for |x| ≤ ½ by its Taylor series, whose first
-// omitted term is below 10⁻¹⁶. math.Sin has other last bits elsewhere.
+// sinHalfTurns returns sin πx for |x| ≤ ½ by its Taylor series, whose first omitted term is
+// below 10⁻¹⁶. math.Sin has other last bits on other architectures.
 func sinHalfTurns(x float64) float64 {
 	y := float64(math.Pi * x)
 	square := float64(y * y)
@@ -33,8 +33,8 @@ func sinHalfTurns(x float64) float64 {
 	return sum
 }
 
-// complement returns 1 − βⁿ for p = 1 − β, without cancellation and with
-// operations that every architecture does alike.
+// complement returns 1 − βⁿ for p = 1 − β, without cancellation and with the same bits on
+// every architecture.
 func complement(p float64, n uint64) float64 {
 	var g float64 // 1 − (1−p)^m for the bits of n read so far
 	for square := p; n > 0; n >>= 1 {

@@ -6,8 +6,8 @@ import (
 	"streamdp/dp"
 )
 
-// price returns by what factor the weight ν of the squares of a mean over m
-// vectors counts: its squared sensitivity is (1 + price·ν) times that of the mean.
+// price returns how much the weight ν of the squares of a mean over m vectors costs: the
+// squared sensitivity of both is (1 + price·ν) times that of the mean.
 func price(m uint64, adjacency dp.Adjacency) float64 {
 	n := float64(m)
 	if adjacency == dp.ZeroOut {
@@ -16,20 +16,20 @@ func price(m uint64, adjacency dp.Adjacency) float64 {
 	return 4 * (n - 1) * (n - 1) / (n * n)
 }
 
-// BatchSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) to one of the m
+// batchSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) to one of the m
 // vectors of norm at most clip in the sum x = Σ_j g_j ∈ ℝᵈ:
 //
 //	replace, m ≥ 2: 2ζ√(1 + 4νb²), b = m−1;   m = 1: ζ√r(ν);   ν = λζ²
 //	zero-out:       ζ√(1 + ν(2m−1)²)
 //
-// in the unit of x; λ has the unit 1/x². For the mean x/m divide the result by m
-// and give λ/m² for λ. With m ≥ 2 nothing is free: the square is that of a sum,
-// and one vector moves it by 4(m−1)ζ², not by what Lemma 3.5 says of one vector.
+// in the unit of x; λ has the unit 1/x². For the mean x/m divide the result by m and give λ/m²
+// for λ. With m ≥ 2 the squares are never free: they are the squares of a sum, and one vector
+// moves them by 4(m−1)ζ². Lemma 3.5 is about a single vector.
 //
-// Privacy: exact; both suprema are attained by one pair. It holds for short
-// batches, and for matrices xxᵀ in place of the squares.
+// Privacy: exact; one pair attains both suprema. It also holds for steps with fewer than m
+// vectors, and for matrices xxᵀ in place of the squares.
 // Source: docs/theory/adam.md, §3.
-func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
+func batchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	nu := lambda * clip * clip
 	if m == 1 {
 		return clip * math.Sqrt(dp.SquaresSensitivity(nu, d, adjacency))
@@ -38,9 +38,8 @@ func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjace
 	return adjacency.Factor() * clip * math.Sqrt(1+float64(nu*price(m, adjacency)*n*n))
 }
 
-// ClippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors
-// x ∈ ℝᵈ of norm at most bound, of which neighbouring ones are at most distance
-// apart, distance ≤ 2·bound:
+// clippedMeanSensitivity returns the ℓ₂ sensitivity of (x, √λ·x∘x) for vectors x ∈ ℝᵈ of norm
+// at most bound. Neighbouring vectors are at most distance apart, distance ≤ 2·bound:
 //
 //	s² = max_{0≤D≤distance} D²(1 + λ·max((2ρ−D)², 2ρ²−D²/2)),   ρ = bound;
 //
@@ -49,7 +48,7 @@ func BatchSensitivity(m uint64, lambda, clip float64, d int, adjacency dp.Adjace
 //
 // Privacy: exact over that set of pairs, an upper bound for means.
 // Source: docs/theory/adam.md, §3.
-func ClippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
+func clippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	limit := min(distance, 2*bound)
 	top := 0.0
 	try := func(x float64) {
@@ -63,7 +62,7 @@ func ClippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 		top = max(top, x*x*(1+float64(lambda*k)))
 	}
 	try(limit)
-	// Where the derivatives of the two branches vanish:
+	// The points where the derivatives of the two branches vanish:
 	// D² − 3ρD + 2ρ² + 1/(2λ) = 0 and D² = 2ρ² + 1/λ.
 	if root := float64(bound*bound/4) - 1/(2*lambda); root >= 0 {
 		try(float64(1.5*bound) - math.Sqrt(root))
@@ -76,9 +75,9 @@ func ClippedMeanSensitivity(bound, distance, lambda float64, d int) float64 {
 	return math.Sqrt(top)
 }
 
-// Noise is what a calibration gives: standard deviations of the means of one
-// step before shaping, that is of independent draws.
-type Noise struct {
+// stepNoise is the result of a calibration: the standard deviations of the independent draws
+// for the means of one step, before they are correlated.
+type stepNoise struct {
 	Lambda      float64 // weight of the second moment, 1/x²; 0 where there is none
 	Sensitivity float64 // joint ℓ₂ sensitivity of ([C₁x], √λ[C₂q]), x
 	First       float64 // ρ₁, of every entry of x̂, x
@@ -94,8 +93,11 @@ type Noise struct {
 //	jme_batch                     fζα√(1 + price·ν)/m        (m = 1, replace: as jme)
 //	joint_clip                    fζ·max(α, β)/m             (λ = τ)
 //
-// spare is added to the distance of neighbouring means that are clipped again.
+// For persons it is personSensitivity, with alpha = beta = P. spare is added to the distance of neighbouring means that are clipped once more.
 func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.Adjacency) (lambda, s float64) {
+	if c.personal() {
+		return c.personSensitivity(nu, clip, alpha, spare, adjacency)
+	}
 	m, f := float64(c.Step), adjacency.Factor()
 	lambda = nu * alpha * alpha / (clip * clip * beta * beta)
 	switch c.Method {
@@ -104,26 +106,26 @@ func (c *Config) sensitivity(nu, clip, alpha, beta, spare float64, adjacency dp.
 	case "jme_batch":
 		ratio := beta * beta / (alpha * alpha)
 		if c.MeanClip > 0 {
-			return lambda, alpha * ClippedMeanSensitivity(c.MeanClip, f*clip/m+spare, lambda*ratio, c.Parameters())
+			return lambda, alpha * clippedMeanSensitivity(c.MeanClip, f*clip/m+spare, lambda*ratio, c.Parameters())
 		}
-		return lambda, alpha * BatchSensitivity(c.Step, lambda*ratio/(m*m), clip, c.Parameters(), adjacency) / m
+		return lambda, alpha * batchSensitivity(c.Step, lambda*ratio/(m*m), clip, c.Parameters(), adjacency) / m
 	case "joint_clip":
 		return c.Tau, f * clip * max(alpha, beta) / m
 	}
 	return 0, f * clip * alpha / m
 }
 
-// Calibrate returns the noise that makes the releases of the configured method
-// μ-Gaussian-private, at relative weight nu of the second moment where the method
-// has one and for column norms alpha and beta of C₁ and C₂. It leaves out what
-// the arithmetic of a lattice adds.
-func (c *Config) Calibrate(mu, nu, alpha, beta float64, adjacency dp.Adjacency) Noise {
+// calibrated returns the noise with which the releases of the configured method are
+// μ-Gaussian-private. nu is the relative weight of the second moment, for methods that have
+// one; alpha and beta are the column norms of C₁ and C₂. The arithmetic of a lattice, which
+// adds a little, is not included.
+func (c *Config) calibrated(mu, nu, alpha, beta float64, adjacency dp.Adjacency) stepNoise {
 	lambda, s := c.sensitivity(nu, c.Clip, alpha, beta, 0, adjacency)
 	return spread(lambda, s, mu)
 }
 
-func spread(lambda, s, mu float64) Noise {
-	n := Noise{Lambda: lambda, Sensitivity: s, First: s / mu}
+func spread(lambda, s, mu float64) stepNoise {
+	n := stepNoise{Lambda: lambda, Sensitivity: s, First: s / mu}
 	if lambda > 0 {
 		n.Second = n.First / math.Sqrt(lambda)
 	}

@@ -91,7 +91,7 @@ func TestBatchSensitivity(t *testing.T) {
 			for _, d := range []int{1, 2, 3, 5} {
 				for _, nu := range []float64{0.003, 0.2, 0.5, 0.9, 2.77, 4, 30} {
 					lambda := nu / (clip * clip)
-					closed := BatchSensitivity(m, lambda, clip, d, adjacency)
+					closed := batchSensitivity(m, lambda, clip, d, adjacency)
 					source := rand.New(rand.NewPCG(uint64(d)+m, math.Float64bits(nu)))
 					rest := clip * float64(m-1)
 					best := 0.0
@@ -145,7 +145,7 @@ func TestClippedMeanSensitivity(t *testing.T) {
 		for _, bound := range []float64{0.2, 1, 3} {
 			for _, distance := range []float64{0.05, 0.5, 1.3, 7} {
 				for _, lambda := range []float64{0.01, 0.3, 1, 10} {
-					closed := ClippedMeanSensitivity(bound, distance, lambda, d)
+					closed := clippedMeanSensitivity(bound, distance, lambda, d)
 					best := 0.0
 					for start := range 240 {
 						x := inBall(source, d, bound)
@@ -203,12 +203,12 @@ func TestClippedMeanBoundsBatches(t *testing.T) {
 		for _, m := range []uint64{2, 5, 64} {
 			for _, lambda := range []float64{0.01, 1, 50} {
 				n, clip := float64(m), 1.3
-				exact := BatchSensitivity(m, lambda/(n*n), clip, 3, adjacency) / n
-				bound := ClippedMeanSensitivity(clip, adjacency.Factor()*clip/n, lambda, 3)
+				exact := batchSensitivity(m, lambda/(n*n), clip, 3, adjacency) / n
+				bound := clippedMeanSensitivity(clip, adjacency.Factor()*clip/n, lambda, 3)
 				if bound < exact*(1-1e-12) {
 					t.Errorf("%s, m=%d, lambda %g: %g for means in the whole ball, below %g", adjacency, m, lambda, bound, exact)
 				}
-				if tight := ClippedMeanSensitivity(clip/10, adjacency.Factor()*clip/n, lambda, 3); tight > bound {
+				if tight := clippedMeanSensitivity(clip/10, adjacency.Factor()*clip/n, lambda, 3); tight > bound {
 					t.Errorf("%s, m=%d, lambda %g: a smaller ball costs more", adjacency, m, lambda)
 				}
 			}
@@ -239,7 +239,7 @@ func TestCalibrate(t *testing.T) {
 				"jme_batch": {batch, batch / math.Sqrt(ratio)}, "joint_clip": {f * clip * beta / n / mu, f * clip * beta / n / mu / math.Sqrt(tau)},
 			} {
 				c := Config{Method: method, Clip: clip, Step: m, Dim: 3, Tau: tau, Mode: "gradients"}
-				got := c.Calibrate(mu, nu, alpha, beta, adjacency)
+				got := c.calibrated(mu, nu, alpha, beta, adjacency)
 				for i, x := range [2]float64{got.First, got.Second} {
 					if math.Abs(x-want[i]) > 1e-12*want[i] {
 						t.Errorf("%s, %s, m=%d: noise %d is %g, want %g", method, adjacency, m, i, x, want[i])
@@ -276,7 +276,7 @@ func TestNu(t *testing.T) {
 					continue
 				}
 				objective := func(nu float64) float64 {
-					n := c.Calibrate(1, nu, f.first.ColNorm(), f.second.ColNorm(), adjacency)
+					n := c.calibrated(1, nu, f.first.ColNorm(), f.second.ColNorm(), adjacency)
 					a, b := n.First*linear(f.first, c.Beta1, steady)/c.Clip, n.Second*linear(f.second, c.Beta2, steady)/(c.Clip*c.Clip)
 					return a*a + b*b
 				}

@@ -1,14 +1,14 @@
 package adam
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/fnv"
-	"math"
 	"slices"
 
 	"streamdp/internal/bin"
+	"streamdp/internal/calibration"
 	"streamdp/matfact"
 )
 
@@ -17,26 +17,67 @@ import (
 //	version, u64 fingerprint, u64 step, u64 number of parameters, θ, what squaring
 //	makes of the noise, m, v, (u64 length, shaper's state) for each shard and array
 //
-// all little-endian but the shapers', which are matfact's. θ, m and v are float64s;
-// v is missing for momentum. What squaring makes of the noise is there for "pp" and
-// "pp_debiased": two float64s, and two k×k matrices of them for a BLT of k buffers.
-// Shapers are missing for independent noise. Dimensions come from the plan, which
-// the fingerprint stands for.
+// all little-endian but the shapers', which are matfact's. θ, m and v are float64s; v is
+// missing for momentum. What squaring makes of the noise is there for "pp" and "pp_debiased":
+// two float64s, and two k×k matrices of them for a BLT of k buffers. Shapers are missing for
+// independent noise. Dimensions are not in the state: they are in the plan, and the
+// fingerprint identifies the plan.
 const stateVersion = 1
 
-// identify returns the fingerprint of everything that gives the numbers of a
-// state their meaning.
+// identify returns the fingerprint of everything that a reader of a state must know to
+// understand its numbers.
 func (e *Estimator) identify() (uint64, error) {
-	c := e.cfg
-	c.Initial, c.InitialFile = nil, "" // a hash of them is in the plan
 	h := fnv.New64a()
-	err := json.NewEncoder(h).Encode([]any{Version, e.plan, c, e.horizon, shardSize, e.params.Adjacency})
+	err := json.NewEncoder(h).Encode([]any{Version, e.plan, e.cfg.identity(), e.horizon, shardSize, e.params.Adjacency})
 	return h.Sum64(), err
 }
 
-// AppendBinary appends the state after the last Close. Nothing of the open
-// step is in it. Where noise is correlated it is as secret as the gradients:
-// whoever has it can subtract the noise.
+// identity is the part of a configuration that fingerprints contain, with these names in this
+// order. Do not change them: the states of open epochs would be refused. A field that is
+// added later is omitted if it is zero.
+type identity struct {
+	Mode, Method                          string
+	Clip, MeanClip, Nu, Tau, Beta1, Beta2 float64
+	Rate                                  float64
+	Schedule                              string
+	Eps, VFloor                           float64
+	Negative                              string
+	UpdateClip, WeightDecay               float64
+	Factorization                         string
+	Dim                                   int
+	Release                               string
+	Model                                 *Model
+	MaxStaleness                          uint64
+	StepHeader, InitialFile               string
+	Columns, Target                       int
+	Step, Horizon                         uint64
+	Endless                               bool
+	Initial                               []float64
+	Person                                *matfact.Participation `json:",omitempty"`
+}
+
+// identity returns the part of the configuration that a fingerprint contains. Initial
+// parameters are left out, because the plan has a hash of them.
+func (c *Config) identity() identity {
+	i := identity{
+		Mode: c.Mode, Method: c.Method, Clip: c.Clip, MeanClip: c.MeanClip, Nu: c.Nu, Tau: c.Tau, Beta1: c.Beta1, Beta2: c.Beta2,
+		Rate: c.Rate, Schedule: c.Schedule, Eps: c.Eps, VFloor: c.VFloor, Negative: c.Negative, UpdateClip: c.UpdateClip,
+		WeightDecay: c.WeightDecay, Factorization: c.Factorization, Dim: c.Dim, Release: c.Release, Model: c.Model,
+		MaxStaleness: c.MaxStaleness, StepHeader: c.StepHeader, Columns: len(c.Columns), Step: c.Step, Horizon: c.Horizon, Endless: c.Endless,
+	}
+	if c.Model != nil {
+		i.Target = c.target()
+	}
+	if c.personal() {
+		p := c.participation()
+		i.Person = &p
+	}
+	return i
+}
+
+// AppendBinary appends the state after the last Close. It leaves out the open step. With
+// correlated noise the state is as secret as the gradients: whoever has it can subtract the
+// noise.
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: slices.Grow(b, int(e.Sizes().State))}
 	w.Byte(stateVersion)
@@ -69,12 +110,11 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 
 var errDamaged = errors.New("state of adam: damaged")
 
-// UnmarshalBinary restores a state that AppendBinary of an estimator with the
-// same plan and configuration wrote, and drops the open step. After an error the
-// estimator must not be used.
+// UnmarshalBinary restores a state that an estimator with the same plan and configuration
+// wrote. It drops the open step. After an error the estimator must not be used.
 //
-// It refuses whatever AppendBinary cannot have written in form. Moments that were
-// changed it cannot tell from others: the file that holds them has a hash.
+// It refuses a state whose form AppendBinary cannot have written. It cannot detect a changed
+// number, so whoever stores a state must also store a hash of it.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
@@ -110,8 +150,9 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 			if r.Bad {
 				return errDamaged
 			}
-			if err := e.restoreShaper(s, blob, e.shards[i].to-e.shards[i].from, e.reach[k]); err != nil {
-				return err
+			scratch := make([]float64, e.shards[i].to-e.shards[i].from)
+			if err := calibration.RestoreShaper(s, blob, e.step, scratch, e.reach[k]); err != nil {
+				return fmt.Errorf("state of adam: %w", err)
 			}
 		}
 	}
@@ -125,9 +166,8 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// ParametersOf returns the parameters that a state holds, those of its last step's
-// release, whatever its configuration: what a successor may begin with. They are a
-// function of what was released, and as public.
+// ParametersOf returns the parameters in a state, under any configuration. They are those of
+// the last step, and as public as its release. A following epoch may begin with them.
 func ParametersOf(state []byte) ([]float64, error) {
 	r := &bin.Reader{B: state}
 	version, _, _, dim := r.Byte(), r.Uint(), r.Uint(), r.Uint()
@@ -142,22 +182,4 @@ func ParametersOf(state []byte) ([]float64, error) {
 		return nil, errDamaged
 	}
 	return theta, nil
-}
-
-func (e *Estimator) restoreShaper(s matfact.Shaper, blob []byte, dim int, reach float64) error {
-	if err := s.UnmarshalBinary(blob); err != nil {
-		return err
-	}
-	// Every shaper's state begins with version, fingerprint, dimension, steps.
-	if binary.BigEndian.Uint64(blob[1+8+8:]) != e.step {
-		return errDamaged
-	}
-	predict := make([]float64, dim)
-	s.Predict(predict)
-	for _, x := range predict {
-		if !(math.Abs(x) <= reach) {
-			return errDamaged
-		}
-	}
-	return nil
 }

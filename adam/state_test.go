@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"testing"
 
 	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
+	"streamdp/matfact"
 )
 
 // gradientsOf returns steps of up to m gradients each, some of them invalid.
@@ -31,35 +33,16 @@ func gradientsOf(steps, d int, m uint64) [][][]float64 {
 	return all
 }
 
-// run closes the steps and returns state and release after each, as bytes.
-// between is called after each step and returns the estimator to continue with.
-func run(t testing.TB, e *Estimator, steps [][][]float64, noise func(uint64) dp.Noise, between func(*Estimator) *Estimator) (states, releases [][]byte) {
+// contractOf is that of an estimator whose step t takes the gradients of steps[t−1].
+func contractOf(t testing.TB, c Config, p dp.Params, steps [][][]float64) estimatortest.Contract[*Estimator] {
 	t.Helper()
-	for i, gradients := range steps {
-		for k, g := range gradients {
-			e.Add(uint64(i)*e.cfg.Step+uint64(k), g)
-		}
-		r, err := e.Close(noise(uint64(i) + 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		release, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		states, releases = append(states, mustState(t, e)), append(releases, release)
-		e = between(e)
+	return estimatortest.Contract[*Estimator]{
+		New:   estimatortest.Adopted(t, mustNew(t, c, p).Plan(), func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
+		Steps: uint64(len(steps)),
+		Rows:  func(step, _, _ uint64) [][]float64 { return steps[step-1] },
+		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
+		Size:  func(e *Estimator) int64 { return e.Sizes().State },
 	}
-	return states, releases
-}
-
-func mustState(t testing.TB, e *Estimator) []byte {
-	t.Helper()
-	b, err := e.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // stateful are configurations whose states differ in form.
@@ -73,67 +56,40 @@ func stateful(m uint64) (all []Config) {
 	return all
 }
 
-// TestRestart takes the state and the plan through their bytes after every step,
-// into a new estimator: its states and releases are those of one that was never
-// interrupted. The open step is never in a state, and is dropped by a restore.
+// TestRestart ends runs of every method and factorization.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	const steps, d = 12, 3
 	for _, m := range []uint64{1, 4} {
 		s := gradientsOf(steps, d, m)
 		for _, c := range stateful(m) {
-			c.Dim, c.Initial = d, []float64{1, 2, 3}
-			what := fmt.Sprintf("%s/%s/m=%d", c.Method, c.Factorization, m)
-			p := dp.Params{Mu: 0.8, Adjacency: dp.ZeroOut}
-			e := mustNew(t, c, p)
-			plan, err := json.Marshal(e.Plan())
-			if err != nil {
-				t.Fatal(err)
-			}
-			states, releases := run(t, e, s, keyed(t, 5), func(e *Estimator) *Estimator { return e })
-			again, same := run(t, mustNew(t, c, p), s, keyed(t, 5), func(e *Estimator) *Estimator {
-				state := mustState(t, e)
-				for range c.Step {
-					e.Add(0, []float64{0.3, 0.1, -0.2})
+			t.Run(fmt.Sprintf("%s/%s/m=%d", c.Method, c.Factorization, m), func(t *testing.T) {
+				c.Dim, c.Initial = d, []float64{1, 2, 3}
+				contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.ZeroOut}, s)
+				contract.After = func(e *Estimator, state []byte, _ *dp.Release) {
+					if theta, err := ParametersOf(state); err != nil || !slices.Equal(theta, e.Parameters()) {
+						t.Errorf("the state's parameters are %g (%v), want %g", theta, err, e.Parameters())
+					}
 				}
-				if open := mustState(t, e); !bytes.Equal(open, state) {
-					t.Errorf("%s: a state holds something of the open step", what)
+				if e, states := contract.Restart(t); c.Factorization != "sqrt" && int64(len(states[steps-1])) < e.Sizes().State {
+					t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
 				}
-				var kept Plan
-				if err := json.Unmarshal(plan, &kept); err != nil {
-					t.Fatal(err)
-				}
-				next, err := Adopt(c, p, kept)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for range c.Step + 1 {
-					next.Add(0, []float64{0.3, 0.1, -0.2}) // dropped
-				}
-				if err := next.UnmarshalBinary(state); err != nil {
-					t.Fatal(err)
-				}
-				return next
 			})
-			for i := range states {
-				if !bytes.Equal(states[i], again[i]) || !bytes.Equal(releases[i], same[i]) {
-					t.Fatalf("%s: step %d differs after restarts", what, i+1)
-				}
-			}
-			if most := e.Sizes().State; int64(len(states[steps-1])) > most || c.Factorization != "sqrt" && int64(len(states[steps-1])) < most {
-				t.Errorf("%s: a state of %d bytes, announced %d", what, len(states[steps-1]), most)
-			}
-			theta, err := ParametersOf(states[steps-1])
-			if err != nil || !slices.Equal(theta, e.Parameters()) {
-				t.Errorf("%s: the state's parameters are %g (%v), want %g", what, theta, err, e.Parameters())
-			}
-			// A step back: the same integers and keys, the same bytes.
-			if err := e.UnmarshalBinary(states[steps-3]); err != nil {
-				t.Fatal(err)
-			}
-			if b := mustState(t, e); !bytes.Equal(b, states[steps-3]) {
-				t.Errorf("%s: a restored state is written differently", what)
-			}
+		}
+	}
+}
+
+// TestDamaged damages a state of every method and factorization.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	for _, m := range []uint64{1, 4} {
+		for _, c := range stateful(m) {
+			t.Run(fmt.Sprintf("%s/%s/m=%d", c.Method, c.Factorization, m), func(t *testing.T) {
+				c.Dim = 2
+				contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, gradientsOf(5, 2, m))
+				states, _ := contract.Run(t, nil)
+				contract.Damaged(t, states[4])
+			})
 		}
 	}
 }
@@ -159,12 +115,14 @@ func TestShards(t *testing.T) {
 				keys := keyed(t, 5)
 				noise = func(step uint64) dp.Noise { return foreign{keys(step)} }
 			}
-			states, releases := run(t, mustNew(t, c, p), s, noise, func(e *Estimator) *Estimator {
+			contract := contractOf(t, c, p, s)
+			contract.Noise = func(testing.TB) func(uint64) dp.Noise { return noise }
+			states, releases := contract.Run(t, func(_ uint64, e *Estimator) *Estimator {
 				if i != 2 {
 					return e
 				}
-				next := mustNew(t, c, p)
-				if err := next.UnmarshalBinary(mustState(t, e)); err != nil {
+				next := contract.New(t)
+				if err := next.UnmarshalBinary(estimatortest.State(t, e)); err != nil {
 					t.Fatal(err)
 				}
 				return next
@@ -177,9 +135,10 @@ func TestShards(t *testing.T) {
 			}
 		}
 		// All coordinates moved, the last as well.
-		e := mustNew(t, c, p)
 		runtime.GOMAXPROCS(5)
-		run(t, e, s, keyed(t, 5), func(e *Estimator) *Estimator { return e })
+		contract := contractOf(t, c, p, s)
+		var e *Estimator
+		contract.Run(t, func(_ uint64, last *Estimator) *Estimator { e = last; return last })
 		for j, x := range e.theta {
 			if x == 0 {
 				t.Fatalf("%s: parameter %d did not move", c.Method, j)
@@ -219,10 +178,7 @@ func TestAllocations(t *testing.T) {
 	}
 	t.Logf("%g allocations a step for 100 parameters, %g for %d", few, many, 20*shardSize)
 	e := mustNew(t, Config{Clip: 1, Rate: 1, Dim: 100, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})
-	g := make([]float64, 100)
-	if n := testing.AllocsPerRun(100, func() { e.Add(0, g) }); n > 0 {
-		t.Errorf("%g allocations a record", n)
-	}
+	estimatortest.Allocates(t, e, 0, make([]float64, 100), nil)
 }
 
 // TestStateRefused gives a state to estimators of other configurations, and
@@ -231,9 +187,10 @@ func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
 	own := Config{Method: "jme_per_example", Clip: 1.4, Rate: 0.1, Dim: 3, Step: 4, Factorization: "blt", Horizon: 30}
-	e := mustNew(t, own, p)
-	states, _ := run(t, e, gradientsOf(5, 3, 4), keyed(t, 5), func(e *Estimator) *Estimator { return e })
+	contract := contractOf(t, own, p, gradientsOf(5, 3, 4))
+	states, _ := contract.Run(t, nil)
 	state := states[4]
+	others := map[string]*Estimator{}
 	for name, alter := range map[string]func(*Config, *dp.Params){
 		"method":        func(c *Config, _ *dp.Params) { c.Method = "jme_batch" },
 		"clip":          func(c *Config, _ *dp.Params) { c.Clip *= 1.01 },
@@ -260,26 +217,21 @@ func TestStateRefused(t *testing.T) {
 	} {
 		c, q := own, p
 		alter(&c, &q)
-		if err := mustNew(t, c, q).UnmarshalBinary(state); err == nil {
-			t.Errorf("an estimator of another %s takes the state", name)
-		}
+		others[name] = mustNew(t, c, q)
 	}
+	estimatortest.Foreign(t, state, others)
 	refuse := func(what string, damaged []byte) {
 		t.Helper()
 		if err := mustNew(t, own, p).UnmarshalBinary(damaged); err == nil {
 			t.Errorf("%s is taken", what)
 		}
 	}
-	for n := range state {
-		refuse(fmt.Sprintf("a state cut to %d bytes", n), state[:n])
-	}
 	for n := range 25 + 8*3 {
 		if theta, err := ParametersOf(state[:n]); err == nil {
 			t.Errorf("a state cut to %d bytes has parameters %g", n, theta)
 		}
 	}
-	refuse("a longer state", append(slices.Clone(state), 0))
-	for i := range 25 { // version, fingerprint, step, parameters
+	for i := 9; i < 25; i++ { // step, parameters
 		b := slices.Clone(state)
 		b[i] ^= 0x10
 		refuse(fmt.Sprintf("another byte %d", i), b)
@@ -301,54 +253,64 @@ func TestStateRefused(t *testing.T) {
 	refuse("a prediction beyond all noise", patch(shaper+33, 1<<50, binary.BigEndian))
 }
 
-// FuzzState gives arbitrary bytes to UnmarshalBinary. What it takes it writes
-// again as it was, and the next step closes or fails in order.
+// FuzzState gives arbitrary bytes to UnmarshalBinary.
 func FuzzState(f *testing.F) {
-	var estimators []*Estimator
+	var all []estimatortest.Contract[*Estimator]
 	for _, c := range append(stateful(4), stateful(1)...) {
 		c.Dim = 2
-		e := mustNew(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace})
-		at := len(estimators)
-		estimators = append(estimators, e)
-		noise := dptest.Seeded(uint64(at))
-		for range 3 {
-			f.Add(uint8(at), mustState(f, e))
-			e.Add(0, []float64{0.5, 0.1})
-			if _, err := e.Close(noise); err != nil {
-				f.Fatal(err)
-			}
-		}
+		all = append(all, contractOf(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, gradientsOf(3, 2, c.Step)))
 	}
-	f.Fuzz(func(t *testing.T, at uint8, data []byte) {
-		e := estimators[int(at)%len(estimators)]
-		// A fuzzer cannot guess the fingerprint.
-		if len(data) >= 9 {
-			data = slices.Clone(data)
-			binary.LittleEndian.PutUint64(data[1:], e.fingerprint)
-		}
-		theta, err := ParametersOf(data)
-		if (theta == nil) == (err == nil) && len(theta) > 0 {
+	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*Estimator]) [][]byte {
+		states, _ := c.Run(f, nil)
+		return append(states, estimatortest.State(f, c.New(f)))
+	})
+}
+
+// FuzzParametersOf gives arbitrary bytes to ParametersOf, which knows no configuration.
+func FuzzParametersOf(f *testing.F) {
+	f.Add(estimatortest.State(f, mustNew(f, Config{Clip: 1, Rate: 1, Dim: 2, Step: 4}, dp.Params{Mu: 1, Adjacency: dp.Replace})))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if theta, err := ParametersOf(data); (theta == nil) == (err == nil) && len(theta) > 0 {
 			t.Fatalf("ParametersOf returns %g, %v", theta, err)
 		}
-		if e.UnmarshalBinary(data) != nil {
-			return
-		}
-		if b := mustState(t, e); !bytes.Equal(b, data) {
-			t.Fatalf("%x is taken and written as %x", data, b)
-		}
-		e.Add(0, []float64{0.5, 0.1})
-		r, err := e.Close(dptest.Seeded(1))
-		if (r == nil) == (err == nil) {
-			t.Fatalf("Close returns %v, %v", r, err)
-		}
-		if r != nil {
-			for _, v := range r.Values {
-				for _, x := range v.Data {
-					if x-x != 0 {
-						t.Fatalf("%s of %g is released", v.Name, x)
-					}
-				}
-			}
-		}
 	})
+}
+
+// TestIdentity pins how a configuration goes into fingerprints: another form would disown
+// the states of open epochs.
+func TestIdentity(t *testing.T) {
+	for _, x := range []struct {
+		c    Config
+		want string
+	}{
+		{Config{Mode: "model", Method: "pp", Clip: 1.5, MeanClip: 0.5, Nu: 0.25, Tau: 2, Beta1: 0.9, Beta2: 0.999, Rate: 0.1, Schedule: "cosine",
+			Eps: 1e-8, VFloor: 1, Negative: "abs", UpdateClip: 3, WeightDecay: 4, Factorization: "blt", Release: "update",
+			Model: &Model{Loss: "mlp", Target: "y", Classes: 3, Hidden: 4}, StepHeader: "model-step", Columns: []string{"u", "y", "v"},
+			Step: 7, Horizon: 9, Endless: true, Initial: []float64{1}, InitialFile: "f"},
+			`{"Mode":"model","Method":"pp","Clip":1.5,"MeanClip":0.5,"Nu":0.25,"Tau":2,"Beta1":0.9,"Beta2":0.999,"Rate":0.1,"Schedule":"cosine",` +
+				`"Eps":1e-8,"VFloor":1,"Negative":"abs","UpdateClip":3,"WeightDecay":4,"Factorization":"blt","Dim":0,"Release":"update",` +
+				`"Model":{"loss":"mlp","target":"y","classes":3,"hidden":4},"MaxStaleness":0,"StepHeader":"model-step","InitialFile":"",` +
+				`"Columns":3,"Target":1,"Step":7,"Horizon":9,"Endless":true,"Initial":null}`},
+		{Config{Mode: "gradients", Dim: 12, MaxStaleness: 2},
+			`{"Mode":"gradients","Method":"","Clip":0,"MeanClip":0,"Nu":0,"Tau":0,"Beta1":0,"Beta2":0,"Rate":0,"Schedule":"","Eps":0,"VFloor":0,` +
+				`"Negative":"","UpdateClip":0,"WeightDecay":0,"Factorization":"","Dim":12,"Release":"","Model":null,"MaxStaleness":2,` +
+				`"StepHeader":"","InitialFile":"","Columns":0,"Target":0,"Step":0,"Horizon":0,"Endless":false,"Initial":null}`},
+		{Config{Mode: "gradients", Dim: 12, Step: 4, Person: matfact.Participation{Count: 5, Separation: 2, PerStep: 9}},
+			`{"Mode":"gradients","Method":"","Clip":0,"MeanClip":0,"Nu":0,"Tau":0,"Beta1":0,"Beta2":0,"Rate":0,"Schedule":"","Eps":0,"VFloor":0,` +
+				`"Negative":"","UpdateClip":0,"WeightDecay":0,"Factorization":"","Dim":12,"Release":"","Model":null,"MaxStaleness":0,` +
+				`"StepHeader":"","InitialFile":"","Columns":0,"Target":0,"Step":4,"Horizon":0,"Endless":false,"Initial":null,` +
+				`"Person":{"Count":5,"Separation":2,"Fixed":false,"PerStep":4}}`},
+	} {
+		if got, err := json.Marshal(x.c.identity()); err != nil || string(got) != x.want {
+			t.Errorf("%v\n got %s\nwant %s", err, got, x.want)
+		}
+	}
+
+	// Every field but the names of columns and the initial parameters, which the plan has.
+	config, identity := reflect.TypeFor[Config](), reflect.TypeFor[identity]()
+	for i := range config.NumField() {
+		if _, ok := identity.FieldByName(config.Field(i).Name); !ok {
+			t.Errorf("%s is missing", config.Field(i).Name)
+		}
+	}
 }

@@ -6,10 +6,10 @@ import (
 	"streamdp/dp"
 )
 
-// update holds the public numbers of one step. Products that are added to
-// something are written float64(x*y) throughout: the conversion forbids to fuse
-// the two, which some architectures would do, and a release would differ from its
-// re-derivation elsewhere.
+// update holds the public numbers of one step. In this file a product that is added to
+// something is written float64(x*y). The conversion forbids the compiler to fuse
+// multiplication and addition, which it does on some architectures; a fused operation has
+// other last bits, and the release would differ from the same release made elsewhere.
 type update struct {
 	first, second float64 // what a lattice step of a sum is worth in the mean
 	beta1, part1  float64 // β₁, 1−β₁
@@ -26,7 +26,7 @@ type update struct {
 	shrink        float64 // of u, to bound its norm
 }
 
-// update prepares e.step, which has just been opened.
+// update computes the public numbers of e.step, which has just been opened.
 func (e *Estimator) update() update {
 	c := &e.cfg
 	u := update{
@@ -80,8 +80,7 @@ func (e *Estimator) draw(w *worker, s *shard, rows [2]dp.Row) {
 	}
 }
 
-// average moves the moments of a shard by its sums with their noise, and empties
-// the sums.
+// average updates the moments of a shard with its noisy sums, and sets the sums to zero.
 func (e *Estimator) average(w *worker, s *shard, u *update) {
 	sums := e.first[s.from:s.to]
 	noise, m := w.noise[0][:len(sums)], e.m[s.from:s.to][:len(sums)]
@@ -112,7 +111,7 @@ func (e *Estimator) average(w *worker, s *shard, u *update) {
 	clear(sums)
 }
 
-// root returns √v̂ as it divides, for a second moment v.
+// root returns the divisor √v̂ for a second moment v.
 func (u *update) root(v float64) float64 {
 	v = float64(v*u.unbias2) - u.bias
 	if u.abs {
@@ -121,7 +120,7 @@ func (u *update) root(v float64) float64 {
 	return math.Sqrt(max(v, u.floor))
 }
 
-// length returns ‖u‖² of a shard.
+// length returns ‖u‖² over a shard.
 func (e *Estimator) length(s *shard, u *update) (sum float64) {
 	m := e.m[s.from:s.to]
 	if e.v == nil {
@@ -138,7 +137,7 @@ func (e *Estimator) length(s *shard, u *update) (sum float64) {
 	return sum
 }
 
-// move takes the step of a shard's parameters and writes what is released.
+// move updates the parameters of a shard, and writes what is released.
 func (e *Estimator) move(s *shard, u *update) {
 	m, theta, out := e.m[s.from:s.to], e.theta[s.from:s.to], e.out[s.from:s.to]
 	theta, out = theta[:len(m)], out[:len(m)]

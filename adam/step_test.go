@@ -22,9 +22,9 @@ func newTapped(e *Estimator) *tapped {
 	t := &tapped{Estimator: e}
 	e.tap = func(e *Estimator, w *worker, s *shard) {
 		for i := s.from; i < s.to; i++ {
-			t.first = append(t.first, float64(e.first[i]+w.noise[0][i-s.from]))
+			t.first[i] = float64(e.first[i] + w.noise[0][i-s.from])
 			if e.second != nil {
-				t.second = append(t.second, float64(e.second[i]+w.noise[1][i-s.from]))
+				t.second[i] = float64(e.second[i] + w.noise[1][i-s.from])
 			}
 		}
 	}
@@ -33,7 +33,10 @@ func newTapped(e *Estimator) *tapped {
 
 // Close implements the daemon's interface.
 func (t *tapped) Close(n dp.Noise) (*dp.Release, error) {
-	t.first, t.second = nil, nil
+	t.first, t.second = make([]float64, t.dim), nil
+	if t.Estimator.second != nil {
+		t.second = make([]float64, t.dim)
+	}
 	r, err := t.Estimator.Close(n)
 	if err == nil {
 		r.Values = append(r.Values, dp.Value{Name: "first", Data: t.first}, dp.Value{Name: "second", Data: t.second})
@@ -149,13 +152,13 @@ func TestStep(t *testing.T) {
 						}
 						bias, deviation := 0.0, 0.0
 						if e.noise != nil {
-							v := NewVNoise(e.factors.first, e.cfg.Beta2, i+1)
+							v := newVNoise(e.factors.first, e.cfg.Beta2, i+1)
 							deviation = v.Squared * math.Pow(e.plan.FirstNoise, 2)
 							if e.cfg.Method == "pp_debiased" {
 								bias = v.Bias * math.Pow(e.plan.FirstNoise, 2)
 							}
 						} else if e.second != nil {
-							deviation = NewVNoise(e.factors.second, e.cfg.Beta2, i+1).Linear * e.plan.SecondNoise
+							deviation = newVNoise(e.factors.second, e.cfg.Beta2, i+1).Linear * e.plan.SecondNoise
 						}
 						theta, update := o.step(x, q, bias, deviation)
 						what := fmt.Sprintf("%s, m=%d, %+v, step %d", c.Method, m, option, i+1)

@@ -7,14 +7,14 @@ import (
 	"streamdp/matfact"
 )
 
-// squared follows what squaring noisy means makes of their noise. With unit noise
-// y = C⁻¹z of one coordinate, Q_kl its covariances, and the weights
-// a_k = (1−β)β^(i−k) of step i without bias correction,
+// squared computes mean and variance of the noise in the second moment if noisy means are
+// squared. With y = C⁻¹z, the noise of one coordinate from unit draws, its covariances Q_kl,
+// and the weights a_k = (1−β)β^(i−k) of step i without bias correction,
 //
 //	mean     Σ_k a_k Q_kk            of Σ_k a_k y_k²
 //	variance 2Σ_kl a_ka_l Q_kl²      of the same
 //
-// both numbers that do not depend on data. Source: docs/theory/adam.md, §5.
+// Neither depends on data. Source: docs/theory/adam.md, §5.
 type squared struct {
 	beta  float64
 	step  uint64
@@ -23,12 +23,12 @@ type squared struct {
 	lag   lags
 }
 
-// lags gives the covariances of one step after the other.
+// lags computes the covariances Q step by step.
 type lags interface {
 	// next returns, for the next step i, Q_ii and Σ_{k<i} β^(i−k) Q_ik².
 	next(beta float64) (own, cross float64)
 	appendTo(w *bin.Writer)
-	// restore sets the state after step steps.
+	// restore sets the state to that after step steps.
 	restore(r *bin.Reader, step uint64)
 }
 
@@ -76,9 +76,9 @@ func (white) restore(*bin.Reader, uint64)       {}
 //
 //	y = z − 1ᵀs,  s ← Θs + Ωy,   that is s ← As + Ωz,  A = diag Θ − Ω1ᵀ,
 //
-// so Q_li = −1ᵀA^(i−l−1)g_l for l < i with g_l = E[s_l y_l]. Squares of such
-// numbers are 1ᵀ(…)1 with G_i = Σ_{l<i} β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ, which
-// moves by G ← β(AGAᵀ + ggᵀ): k² numbers for k buffers, however long the stream.
+// so Q_li = −1ᵀA^(i−l−1)g_l for l < i with g_l = E[s_l y_l]. The sum of the squares is 1ᵀG1 with
+// G_i = Σ_{l<i} β^(i−l) A^(i−l−1)g_lg_lᵀ(A^(i−l−1))ᵀ, which follows G ← β(AGAᵀ + ggᵀ). It has k²
+// numbers for k buffers, however long the stream is.
 type buffers struct {
 	gap    []float64 // 1 − Θ
 	weight []float64 // Ω
@@ -191,7 +191,7 @@ func (m *impulse) next(beta float64) (own, cross float64) {
 
 func (m *impulse) appendTo(*bin.Writer) {}
 
-// restore goes through the steps again: O(t²), as the square root itself.
+// restore repeats all steps: O(t²), like the square root itself.
 func (m *impulse) restore(_ *bin.Reader, step uint64) {
 	m.response, m.coef, m.cov = m.factor.NewFilter(1), m.coef[:0], m.cov[:0]
 	for range step {
@@ -199,21 +199,19 @@ func (m *impulse) restore(_ *bin.Reader, step uint64) {
 	}
 }
 
-// VNoise are properties of the noise in the bias-corrected second moment of step
-// t, for unit noise before C.
-type VNoise struct {
-	// Linear is the standard deviation where the squares' means get noise of
-	// their own, times ρ₂.
+// vNoise describes the noise in the bias-corrected second moment of step t, for unit draws.
+type vNoise struct {
+	// Linear is the standard deviation, divided by ρ₂, if the means of the squares get
+	// noise of their own.
 	Linear float64
-	// Squared is the standard deviation where noisy means are squared, at
-	// gradient 0, and Bias its mean; times ρ₁².
+	// Squared is the standard deviation and Bias the mean, both divided by ρ₁², if noisy
+	// means are squared; at gradient 0.
 	Squared, Bias float64
 }
 
-// NewVNoise returns VNoise of step t for decay beta2 and noise shaped by f: C₂
-// for Linear, C₁ for the others. Cost: O(t) with k² a step for a BLT of k
-// buffers, O(t²) for a square root.
-func NewVNoise(f matfact.Factorization, beta2 float64, t uint64) VNoise {
+// newVNoise returns vNoise of step t for decay beta2 and noise correlated by f: C₂ for Linear,
+// C₁ for the others. Cost: O(t) for a BLT, k² a step for k buffers; O(t²) for a square root.
+func newVNoise(f matfact.Factorization, beta2 float64, t uint64) vNoise {
 	s := newSquared(f, beta2)
 	for range t {
 		s.advance()
@@ -223,10 +221,10 @@ func NewVNoise(f matfact.Factorization, beta2 float64, t uint64) VNoise {
 	return v
 }
 
-// squares returns Squared and Bias of the current step.
-func (s *squared) squares() VNoise {
+// squares returns vNoise of the current step, without Linear.
+func (s *squared) squares() vNoise {
 	correction := complement(1-s.beta, s.step)
-	return VNoise{Squared: math.Sqrt(2*s.pairs) / correction, Bias: s.mean / correction}
+	return vNoise{Squared: math.Sqrt(2*s.pairs) / correction, Bias: s.mean / correction}
 }
 
 // linear returns the deviation of Σ_k a_k[C₂⁻¹z]_k for bias-corrected weights.

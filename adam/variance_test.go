@@ -124,7 +124,7 @@ func TestExpectedError(t *testing.T) {
 				biases := make([]float64, steps)
 				if method == "pp_debiased" {
 					for i := range biases {
-						v := NewVNoise(f, beta2, uint64(i)+1)
+						v := newVNoise(f, beta2, uint64(i)+1)
 						biases[i] = math.Pow(e.plan.FirstNoise, 2) * v.Bias * complement(1-beta2, uint64(i)+1)
 					}
 				}

@@ -31,8 +31,8 @@ func newSubject(e *Estimator) (*subject, error) {
 	}
 	m := audit.Moments{
 		Mechanism: e, Mu: p.Mu, Method: p.Method, Workload: w, C: c, Clip: p.Clip,
-		First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal, Count: p.Count,
-		Exp: p.Lattice.Exp, SecondExp: p.SecondExp, CountExp: p.CountExp,
+		First: p.First, Diagonal: p.Diagonal, OffDiagonal: p.OffDiagonal, Count: p.Count, Full: p.Full,
+		Exp: p.Lattice.Exp, SecondExp: p.SecondExp, CountExp: p.CountExp, FullExp: p.FullExp,
 	}
 	if p.SecondFactorization != nil {
 		m.Second = e.cfg.second().workload()
@@ -47,7 +47,7 @@ func newSubject(e *Estimator) (*subject, error) {
 // must be private all the same.
 func mustSubject(t testing.TB, c Config, p dp.Params) *subject {
 	t.Helper()
-	e, err := newEstimator(c, p, nil)
+	e, err := newEstimator(c, p)
 	if err != nil {
 		t.Fatal(err)
 	}

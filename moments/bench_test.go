@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/dptest"
 	"streamdp/internal/rival"
 )
 
@@ -15,7 +16,7 @@ import (
 func BenchmarkAdd(b *testing.B) {
 	for _, d := range []int{3, 16, 100} {
 		b.Run(fmt.Sprintf("d=%d", d), func(b *testing.B) {
-			e, err := New(Config{Clip: 1.3, Columns: d, Step: 1 << 32, Factorization: "identity"},
+			e, err := New(Config{Clip: 1.3, Columns: dptest.Columns(d), Step: 1 << 32, Factorization: "identity"},
 				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 			if err != nil {
 				b.Fatal(err)
@@ -52,7 +53,7 @@ func BenchmarkStep(b *testing.B) {
 	for _, d := range []int{10, 100, 1000} {
 		for _, step := range []int{1, 100} {
 			b.Run(fmt.Sprintf("d=%d/step=%d", d, step), func(b *testing.B) {
-				e, err := New(Config{Method: "jme", Clip: 1.3, Columns: d, Step: uint64(step), Factorization: "identity"},
+				e, err := New(Config{Method: "jme", Clip: 1.3, Columns: dptest.Columns(d), Step: uint64(step), Factorization: "identity"},
 					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 				if err != nil {
 					b.Fatal(err)
@@ -103,7 +104,7 @@ func BenchmarkMethods(b *testing.B) {
 				row := make([]float64, d)
 				row[0] = 0.5
 				steps := func(method string) func() {
-					e, err := New(Config{Method: method, Clip: 1.3, Columns: d, Step: 1, Factorization: "identity"},
+					e, err := New(Config{Method: method, Clip: 1.3, Columns: dptest.Columns(d), Step: 1, Factorization: "identity"},
 						dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 					if err != nil {
 						b.Fatal(err)
@@ -130,7 +131,7 @@ func BenchmarkClose(b *testing.B) {
 	for _, kind := range []string{"identity", "phased"} {
 		for _, d := range []int{3, 16, 100} {
 			b.Run(fmt.Sprintf("%s/d=%d", kind, d), func(b *testing.B) {
-				e, err := New(Config{Clip: 1.3, Columns: d, Step: 100, Factorization: kind},
+				e, err := New(Config{Clip: 1.3, Columns: dptest.Columns(d), Step: 100, Factorization: kind},
 					dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 				if err != nil {
 					b.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"streamdp/dp"
+	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 )
 
 // TestThousandColumns takes 1000 columns, 500 500 coordinates of the second moment,
@@ -23,7 +25,7 @@ func TestThousandColumns(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	before := heap()
-	e := mustNew(t, Config{Clip: 1, Columns: d, Step: 10, Factorization: "phased"}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(d), Step: 10, Factorization: "phased"}, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace})
 	row := make([]float64, d)
 	for i := range row {
 		row[i] = float64(i%7) - 3
@@ -46,7 +48,7 @@ func TestThousandColumns(t *testing.T) {
 	if n := len(r.Values[1].Data); n != d*(d+1)/2 {
 		t.Errorf("%d coordinates", n)
 	}
-	state := mustState(t, e)
+	state := estimatortest.State(t, e)
 	if most := e.Sizes().State; int64(len(state)) > most {
 		t.Errorf("a state of %d bytes, announced %d", len(state), most)
 	}

@@ -373,15 +373,15 @@ func caseAuto(t *testing.T, c cases.Case) {
 	if in.Metric == "sum" {
 		g = s.sum(in.N)
 	}
-	x := Circumstances{
-		Mu: 1 / in.Sigma, Clip: in.Zeta, Dim: in.D, Adjacency: in.Adjacency, Alpha: s.factor.ColNorm(), Beta: s.factor.ColNorm(), Gains: g,
+	x := circumstances{
+		Mu: 1 / in.Sigma, Clip: in.Zeta, Dim: in.D, Adjacency: in.Adjacency, Joint: in.D, Alpha: s.factor.ColNorm(), Beta: s.factor.ColNorm(), Gains: g,
 		Squares: in.Block == 1, Combine: in.Combined && in.Factorization == "identity",
 		Nu: dp.FreeSquares(in.D), Weights: [2]float64{1 / (in.Zeta * in.Zeta), math.Pow(in.Zeta, -4)},
 	}
 	if in.Adjacency == dp.ZeroOut {
-		x.Nu, x.Search = ChooseNu(1, float64(in.D+1)/2, in.D, in.Adjacency), true
+		x.Nu, x.Search = chooseNu(1, float64(in.D+1)/2, in.D, in.Adjacency), true
 	}
-	all, best := x.Choose()
+	all, best := x.choose()
 	c.Near(t, "v_jme", all[0].Second*all[0].Second, want.Joint)
 	if (want.PP != nil) != (len(all) > 1) {
 		t.Fatalf("%d alternatives", len(all))

@@ -7,32 +7,32 @@ import (
 	"streamdp/dp"
 )
 
-// Circumstances are the public numbers by which a method is chosen. Nothing in
-// them depends on data.
-type Circumstances struct {
+// circumstances are the public numbers by which a method is chosen. None depends on data.
+type circumstances struct {
 	Mu        float64
 	Clip      float64
 	Dim       int
 	Adjacency dp.Adjacency
-	// Alpha and Beta are the column norms of both moments' matrices.
+	// Joint is the dimension by which the joint sensitivity of both moments is found.
+	Joint int
+	// Alpha and Beta are the column norms of the two moments' matrices; for persons, P.
 	Alpha, Beta float64
 	// Gains are those of the releases whose errors are compared.
 	Gains Gains
-	// Squares allows post-processing: one record a step, and gains that say what
-	// it costs. Combine allows its combination, which is worth its state for
-	// C = I.
+	// Squares allows post-processing. It needs steps of one record, and gains that say what it
+	// costs. Combine allows the combination, which pays for its larger state only if C = I.
 	Squares, Combine bool
-	// Nu is the weight of joint estimation; Search lets the combination have
-	// another one.
+	// Nu is the weight of joint estimation. Search allows another weight for the
+	// combination.
 	Nu     float64
 	Search bool
-	// Weights are those of the squared errors of both moments.
+	// Weights are the weights of the squared errors of the two moments.
 	Weights [2]float64
 }
 
-// Alternative is a method with its expected root squared errors, of the
-// Euclidean norm of the first moment and the Frobenius norm of the second; upper
-// bounds where they depend on the rows.
+// Alternative is a method with its expected root squared errors: the Euclidean norm for the
+// first moment, the Frobenius norm for the second. If an error depends on the rows, it is an
+// upper bound.
 type Alternative struct {
 	Method string  `json:"method"`
 	Nu     float64 `json:"nu,omitempty"`
@@ -40,13 +40,13 @@ type Alternative struct {
 	Second float64 `json:"rmse_second"`
 }
 
-// Choose returns what was compared and which of it has the smallest weighted sum
-// of squared errors: joint estimation, post-processing with its bias removed, and
-// the combination of both. Post-processing alone has less noise in the first
-// moment where joint estimation pays for the second.
+// choose returns the methods that it compared, and which of them has the smallest weighted
+// sum of squared errors. It compares joint estimation, post-processing with its bias removed,
+// and the combination of both. Post-processing has less noise in the first moment if joint
+// estimation has to pay for the second.
 //
 // Source: docs/theory/moments.md.
-func (c *Circumstances) Choose() (all []Alternative, best int) {
+func (c *circumstances) choose() (all []Alternative, best int) {
 	methods := []string{"jme"}
 	if c.Squares {
 		methods = append(methods, "pp_debiased")
@@ -64,16 +64,15 @@ func (c *Circumstances) Choose() (all []Alternative, best int) {
 	return all, best
 }
 
-// best returns the errors of a method and their weighted sum of squares, at the
-// combination's best ν.
-func (c *Circumstances) best(method string) (Alternative, float64) {
+// best returns the errors of a method and their weighted sum of squares. For the combination
+// it uses the best ν.
+func (c *circumstances) best(method string) (Alternative, float64) {
 	a, cost := c.try(method, c.Nu)
 	if method == "combined" && c.Search {
-		// A grid of products of roots of 2, so that every processor finds the
-		// same.
+		// A grid of products of roots of 2, which every processor computes with the same bits.
 		root := math.Sqrt(math.Sqrt(math.Sqrt2))
 		for nu := 0x1p-10; nu < 0x1p10; nu *= root {
-			if c.Adjacency == dp.Replace && nu < dp.FreeSquares(c.Dim) {
+			if c.Adjacency == dp.Replace && nu < dp.FreeSquares(c.Joint) {
 				continue
 			}
 			if b, lower := c.try(method, nu); lower < cost {
@@ -85,8 +84,8 @@ func (c *Circumstances) best(method string) (Alternative, float64) {
 }
 
 // try returns the errors of a method and their weighted sum of squares.
-func (c *Circumstances) try(method string, nu float64) (Alternative, float64) {
-	t := Joint(nu, c.Dim, c.Adjacency)
+func (c *circumstances) try(method string, nu float64) (Alternative, float64) {
+	t := Joint(nu, c.Joint, c.Adjacency)
 	if method == "pp_debiased" {
 		t, nu = Single(c.Adjacency), 0
 	}
@@ -94,7 +93,7 @@ func (c *Circumstances) try(method string, nu float64) (Alternative, float64) {
 	return Alternative{method, nu, math.Sqrt(first), math.Sqrt(second)}, float64(c.Weights[0]*first) + float64(c.Weights[1]*second)
 }
 
-// Choice says how a method was chosen: by the errors of the release of Step, or
+// Choice records how a method was chosen: by the errors of the release of Step, or by those
 // of all releases up to it.
 type Choice struct {
 	Metric       string        `json:"metric"` // "last" or "sum"
@@ -102,8 +101,8 @@ type Choice struct {
 	Alternatives []Alternative `json:"alternatives"`
 }
 
-// agrees reports whether two choices are the same, to within a relative
-// tolerance of their errors.
+// agrees reports whether two choices are the same. Their errors may differ by a relative
+// tolerance.
 func (c *Choice) agrees(other *Choice, tolerance float64) bool {
 	if c == nil || other == nil {
 		return c == other

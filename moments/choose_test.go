@@ -18,7 +18,7 @@ import (
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	floor, negative, yes, no := 0.0, -1.0, true, false
-	base := Config{Clip: 1, Columns: 2, Step: 1}
+	base := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1}
 	for _, x := range []struct {
 		name string
 		f    func(*Config)
@@ -80,7 +80,7 @@ func TestChoice(t *testing.T) {
 					{Workload: "mean", Factorization: "identity", Weights: []float64{1, 7}},
 					{Workload: "mean", Factorization: "identity", Inflation: 1.5},
 				} {
-					c.Clip, c.Columns, c.Step = 1.7, d, 1
+					c.Clip, c.Columns, c.Step = 1.7, dptest.Columns(d), 1
 					p := dp.Params{Mu: mu, Adjacency: adjacency}
 					name := fmt.Sprintf("%s, %s, mu %g", describe(c), adjacency, mu)
 					e := mustNew(t, c, p)
@@ -141,12 +141,12 @@ func TestChoice(t *testing.T) {
 		"several slots": {Step: 2, Factorization: "identity"},
 		"phased noise":  {Step: 1},
 	} {
-		c.Clip, c.Columns = 1, 2
+		c.Clip, c.Columns = 1, dptest.Columns(2)
 		if plan := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}).Plan(); plan.Choice != nil || plan.Method != "jme" {
 			t.Errorf("%s: %s, %+v", name, plan.Method, plan.Choice)
 		}
 	}
-	c := Config{Clip: 1, Columns: 2, Step: 1, Factorization: "identity"}
+	c := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "identity"}
 	if plan := mustNew(t, c, dp.Params{Mu: 1e-5, Adjacency: dp.Replace}).Plan(); plan.Choice != nil || plan.Method != "jme" {
 		t.Errorf("squares that do not fit: %s, %+v", plan.Method, plan.Choice)
 	}
@@ -159,11 +159,12 @@ func TestCombinationGrid(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 2))
 	for range 300 {
 		u := math.Exp(3 * source.NormFloat64())
-		x := Circumstances{
+		x := circumstances{
 			Mu: math.Exp(source.NormFloat64()), Clip: math.Exp(source.NormFloat64()), Dim: 1 + source.IntN(50), Adjacency: dp.ZeroOut,
 			Alpha: 1, Beta: 1, Gains: Gains{First: u, Second: u, Fourth: u, Cross: u, Bias: u}, Squares: true, Combine: true, Search: true,
 		}
-		x.Nu = ChooseNu(1, float64(x.Dim+1)/2, x.Dim, x.Adjacency)
+		x.Joint = x.Dim
+		x.Nu = chooseNu(1, float64(x.Dim+1)/2, x.Dim, x.Adjacency)
 		x.Weights = [2]float64{1 / (x.Clip * x.Clip), math.Pow(x.Clip, -4)}
 		_, found := x.best("combined")
 		least := math.Inf(1)
@@ -178,9 +179,8 @@ func TestCombinationGrid(t *testing.T) {
 	}
 }
 
-// TestAdoptMethods accepts every method's own plan, refuses plans of other
-// methods and altered ones, and goes on with an epoch that a version began for
-// which auto was joint estimation.
+// TestAdoptMethods accepts every method's own plan, and refuses plans of other
+// methods and altered ones.
 func TestAdoptMethods(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
@@ -196,7 +196,7 @@ func TestAdoptMethods(t *testing.T) {
 	}
 	auto := Config{Workload: "mean", Factorization: "identity", Step: 1}
 	for _, c := range append(variants(40), auto) {
-		c.Clip, c.Columns = 1.4, 3
+		c.Clip, c.Columns = 1.4, dptest.Columns(3)
 		own := mustNew(t, c, p).Plan()
 		e, err := Adopt(c, p, kept(own))
 		if err != nil {
@@ -230,26 +230,5 @@ func TestAdoptMethods(t *testing.T) {
 		} else {
 			refuse("presence of a choice", func(k *Plan) { k.Choice = &Choice{} })
 		}
-	}
-	auto.Clip, auto.Columns = 1.4, 3
-	if own := mustNew(t, auto, p).Plan(); own.Method != "combined" {
-		t.Fatalf("auto is %s, the test shows nothing", own.Method)
-	}
-	joint := auto
-	joint.Method = "jme"
-	old := mustNew(t, joint, p)
-	e, err := Adopt(auto, p, kept(old.Plan()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range []*Estimator{e, old} {
-		e.Add(0, []float64{0.1, 0.2, 0.3})
-	}
-	got, err1 := e.Close(dptest.Seeded(3))
-	want, err2 := old.Close(dptest.Seeded(3))
-	a, _ := json.Marshal(got)
-	b, _ := json.Marshal(want)
-	if err1 != nil || err2 != nil || string(a) != string(b) || string(mustState(t, e)) != string(mustState(t, old)) {
-		t.Errorf("an earlier epoch goes on with %s (%v), want %s (%v)", a, err1, b, err2)
 	}
 }

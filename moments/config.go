@@ -11,63 +11,64 @@ import (
 	"streamdp/matfact"
 )
 
-// Config describes a moment estimator. The fields with a TOML name are the
-// keys of a stream's [moments] table; the others come from the stream itself.
+// Config describes a moment estimator. The fields with a TOML name are the keys of a stream's
+// moments table; docs/config.md explains them. The other fields follow from the stream.
 type Config struct {
 	// Method is "auto" (the default), "jme" (joint estimation), "ime"
 	// (independent), "cs" (concatenation and split), "pp" and "pp_debiased"
 	// (squares of noisy rows, as they are or with their bias removed) or
 	// "combined" (jme and pp_debiased).
 	Method string `toml:"method"`
-	// Clip is the bound on a row's Euclidean norm, in scaled units. Required.
+	// Clip is the bound on a row's Euclidean norm, in scaled units. Required. NaN lets the
+	// warm-up find one.
 	Clip float64 `toml:"clip"`
 	// Workload is "mean" (the default), "sum", "exponential" or "window".
 	Workload string `toml:"workload"`
-	// Decay is the weight β of the previous step, in (0, 1). Required for
-	// "exponential", a fault elsewhere.
+	// Decay is the weight β of the previous step, in (0, 1). Required for "exponential"; it
+	// must be 0 otherwise.
 	Decay float64 `toml:"decay"`
-	// Window is the number of steps averaged. Required for "window", a fault
-	// elsewhere.
+	// Window is the number of steps averaged. Required for "window"; it must be 0 otherwise.
 	Window uint64 `toml:"window"`
 	// Factorization is "auto" (the default), "identity", "sqrt", "bsr", "bisr",
 	// "banded", "dense", "blt" or "phased".
 	Factorization string `toml:"factorization"`
-	// Buffers is the number of buffers of a BLT, 1–8; 0 chooses it.
+	// Buffers is the number of buffers of a BLT, 1–8; 0 lets the package choose.
 	Buffers int `toml:"buffers"`
 	// Bands is the number of bands of "bsr", "bisr" and "banded", the diagonal
 	// included, 1–256, or 1–64 for "banded". Default 16; the other factorizations
 	// do not use it.
 	Bands int `toml:"bands"`
-	// Normalise scales the noise to a horizon at which the epoch ends for
-	// certain. It goes with "sqrt", "bsr", "bisr", "banded" and "blt".
+	// Normalise reduces the noise of an epoch that certainly ends at its horizon. It is for
+	// "sqrt", "bsr", "bisr", "banded" and "blt".
 	Normalise bool `toml:"normalise"`
 	// Tune is the number of steps for which the error of "blt" and "banded" is
 	// minimised; 0 means the horizon.
 	Tune uint64 `toml:"tune"`
-	// Nu is the dimensionless weight ν of the second moment. 0 chooses it: by
-	// Weights or Inflation if one of them is given, else under replacement as
-	// much as costs the mean nothing, under zero-out by the default weights.
+	// Nu is the dimensionless weight ν of the second moment. 0 lets the package choose it: by
+	// Weights or Inflation if one of them is given. Otherwise it is, under replacement, the
+	// largest weight that costs the mean nothing, and, under zero-out, the one for the default
+	// Weights.
 	Nu float64 `toml:"nu"`
 	// Weights are the weights of the squared errors of mean and second moment
 	// from which ν is chosen. Default, under zero-out, [1/ζ², 1/ζ⁴].
 	Weights []float64 `toml:"weights"`
-	// Inflation ≥ 1 chooses ν by the variance that the mean may gain. At most
+	// Inflation ≥ 1 chooses ν by the factor by which the mean's variance may grow. At most
 	// one of Nu, Weights and Inflation may be given.
 	Inflation float64 `toml:"inflation"`
 	// Split is the share of μ² that "ime" gives the mean, in (0, 1). Default ½.
 	Split float64 `toml:"split"`
-	// Tau is the weight λ of the second moment in "cs", in 1/x². Required there,
-	// a fault elsewhere.
+	// Tau is the weight λ of the second moment in "cs", in 1/x². Required for it; it must be
+	// 0 otherwise.
 	Tau float64 `toml:"tau"`
-	// Metric is the error by which "auto" chooses: "last" (the default), of the
-	// release of the last step, or "sum", of all releases up to it. Without a
-	// horizon the last step is Tune, or 10 000.
+	// Metric is the error by which "auto" chooses: "last" (the default) is that of the release
+	// of the last step, "sum" that of all releases up to it. Without a horizon the last step
+	// is Tune, or 10 000.
 	Metric string `toml:"metric"`
-	// PSDFloor asks for covariance_psd, the covariance with its eigenvalues
-	// raised to this number, at least 0. Default nil: none.
+	// PSDFloor asks for covariance_psd: the covariance with its eigenvalues raised to this
+	// number, at least 0. Default nil: no such value.
 	PSDFloor *float64 `toml:"psd_floor"`
-	// Project asks for second_moment_projected, the second moment brought to the
-	// positive semidefinite matrices of a trace that clipped rows can have.
+	// Project asks for second_moment_projected: the nearest positive semidefinite matrix to
+	// the second moment whose trace clipped rows can have.
 	Project bool `toml:"project"`
 	// Covariance asks for the covariance; default true, but false for "sum",
 	// which has none.
@@ -79,22 +80,35 @@ type Config struct {
 	// factorization, in the methods "jme" and "ime". Library only.
 	Second *Second `toml:"-"`
 
-	// Columns is the length d of a row.
-	Columns int `toml:"-"`
-	// Step is the number of slots of one step, the B of the sensitivity
-	// argument: records of one step are added before noise is.
+	// Person, if not zero, protects all records of a person in place of a single one: in at
+	// most Count steps, any two at least Separation apart, at most PerStep in a step. Whoever
+	// adds rows must hold persons to that, by nil rows for records beyond it. What the
+	// releases cost is then a person's cost.
+	Person matfact.Participation `toml:"-"`
+
+	// Columns are the names of a row's numbers, d of them.
+	Columns []string `toml:"-"`
+	// Step is the number of slots of one step. Noise is added once a step, to the sum of its
+	// records.
 	Step uint64 `toml:"-"`
-	// Horizon is the number of steps of the epoch; 0: none.
+	// Horizon is the number of steps of the epoch; 0: no end.
 	Horizon uint64 `toml:"-"`
-	// Endless makes Horizon a length to tune noise for, and no end.
+	// Endless says that steps continue after Horizon; then noise is tuned for Horizon.
 	Endless bool `toml:"-"`
-	// Centre and Scale are the public constants by which rows were scaled,
-	// used to publish original units. Empty: 0 and 1.
+	// Centre and Scale are the public constants by which rows were scaled, used to publish
+	// original units. Empty: 0 and 1. NaN lets the warm-up find a constant.
 	Centre, Scale []float64 `toml:"-"`
+
+	// Where something is to be found by a warm-up, rows are not scaled when they are
+	// added, by nobody. Warmup is its number of slots, a multiple of Step; 0: the larger
+	// of 5000 and twice what it needs. WarmupMode is "buffer" (the default), for which
+	// all records take part in all stages and are kept in memory, or "split".
+	Warmup     uint64 `toml:"-"`
+	WarmupMode string `toml:"-"`
 }
 
-// Second is a workload and a factorization of the second moment's own; its fields
-// are as those of Config. A covariance needs equal workloads.
+// Second is a workload and a factorization for the second moment alone; its fields are as
+// those of Config. A covariance needs equal workloads.
 type Second struct {
 	Workload      string
 	Decay         float64
@@ -106,8 +120,7 @@ type Second struct {
 	Tune          uint64
 }
 
-// second returns the configuration of a stream whose moments are both as the
-// second one.
+// second returns the configuration of a stream in which both moments are as the second one.
 func (c *Config) second() *Config {
 	if c.Second == nil {
 		return c
@@ -134,6 +147,9 @@ func (c *Config) Defaults() {
 	if c.Split == 0 {
 		c.Split = 0.5
 	}
+	if c.WarmupMode == "" {
+		c.WarmupMode = "buffer"
+	}
 	if c.Metric == "" {
 		c.Metric = "last"
 	}
@@ -146,8 +162,8 @@ func (c *Config) Defaults() {
 	}
 }
 
-// Values returns the names of the values that a release holds, in their order.
-// It expects Defaults to have run.
+// Values returns the names of the values that a release holds, in their order. Call Defaults
+// first.
 func (c *Config) Values() []string {
 	names := []string{"mean", "second_moment"}
 	if c.Workload == "sum" {
@@ -165,11 +181,20 @@ func (c *Config) Values() []string {
 	add(original, "mean_original")
 	add(original && *c.Covariance, "covariance_original")
 	add(c.ValidCount, "valid_count")
-	return names
+	return append(names, "full_share")
 }
 
-// LastStep returns the step after which the estimator ends, 0 for none.
+// LastStep returns the step after which the estimator ends, 0 for none. The steps of a warm-up
+// come before those of the horizon.
 func (c *Config) LastStep() uint64 {
+	if h := c.last(); h > 0 {
+		return c.WarmupSteps() + h
+	}
+	return 0
+}
+
+// last returns the last step of moments.
+func (c *Config) last() uint64 {
 	if c.Endless {
 		return 0
 	}
@@ -182,8 +207,7 @@ func (c *Config) scaled() bool {
 		slices.ContainsFunc(c.Scale, func(x float64) bool { return x != 1 })
 }
 
-// Validate reports every violated rule at once, as *fault.Fault joined. It
-// expects Defaults to have run.
+// Validate returns all violated rules at once, as *fault.Fault joined. Call Defaults first.
 func (c *Config) Validate() error {
 	var l fault.List
 	oneOf := func(key, value string, built ...string) {
@@ -197,7 +221,7 @@ func (c *Config) Validate() error {
 	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
 	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased")
-	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
+	l.Check(positive(c.Clip) || c.autoClip(), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
 	} else {
@@ -205,7 +229,7 @@ func (c *Config) Validate() error {
 	}
 	if c.Workload == "window" {
 		l.Check(c.Window >= 1, "window", "must be at least 1 step", c.Window)
-		row := float64(c.Columns) * float64(c.Columns+3) / 2
+		row := float64(len(c.Columns)) * float64(len(c.Columns)+3) / 2
 		l.Check(float64(c.Window)*row*8 <= maxRing, "window", "must be less: the noisy rows of the window would take more than 16 GiB", c.Window)
 	} else {
 		l.Check(c.Window == 0, "window", "belongs to workload \"window\"", c.Window)
@@ -236,16 +260,22 @@ func (c *Config) Validate() error {
 		l.Check(c.Workload != "sum", "covariance", "a sum has no covariance", true)
 	}
 	c.validateMethod(&l, kind)
+	c.validatePerson(&l, kind)
+	c.validateWarmup(&l)
 	if kind == "sqrt" || kind == "dense" {
 		l.Check(c.Horizon > 0, "factorization", fmt.Sprintf("%q needs the stream's horizon", kind), nil)
 		l.Check(!c.Endless, "on_horizon", fmt.Sprintf("must not be \"continue\": factorization %q ends at the horizon", kind), nil)
 	}
 	l.Check(kind != "dense" || c.Horizon <= 300, "horizon", "must be at most 300 steps for factorization \"dense\"", c.Horizon)
 	l.Check(kind != "banded" || c.tune() > 0 || c.workload().Kernel().Kind != "sum", "tune", "factorization \"banded\" of a sum or mean needs it, or the stream's horizon", nil)
-	l.Check(c.Columns >= 1, "columns", "must name at least one column", c.Columns)
+	l.Check(len(c.Columns) >= 1, "columns", "must name at least one column", len(c.Columns))
 	l.Check(c.Step >= 1, "step", "must be at least 1 slot", c.Step)
 	// The charge of an epoch ends with its last slot.
-	l.Check(c.Step == 0 || c.LastStep() <= maxSlots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
+	slots := uint64(maxSlots)
+	if c.Automatic() {
+		slots /= 2 // the rest is for the warm-up
+	}
+	l.Check(c.Step == 0 || c.last() <= slots/c.Step, "horizon", "must be less: its steps have more offsets than a log", c.Horizon)
 	return l.Err()
 }
 
@@ -254,8 +284,8 @@ func squaring(method string) bool {
 	return method == "pp" || method == "pp_debiased" || method == "combined"
 }
 
-// factorization returns the kind of factorization that is used with a method:
-// squares of noisy rows gain nothing from correlated noise.
+// factorization returns the kind of factorization that is used with a method. For squares of
+// noisy rows it is the identity, because they gain nothing from correlated noise.
 func (c *Config) factorization(method string) string {
 	switch {
 	case c.Factorization != "auto":
@@ -263,15 +293,15 @@ func (c *Config) factorization(method string) string {
 	case squaring(method):
 		return "identity"
 	}
-	return matfact.Auto(c.workload(), c.tune()).Kind
+	return c.auto().Kind
 }
 
-// validateMethod checks what belongs to some methods only. kind is the resolved
-// kind of factorization.
+// validateMethod checks keys that belong to some methods only. kind is the kind of
+// factorization in use.
 func (c *Config) validateMethod(l *fault.List, kind string) {
 	if squaring(c.Method) {
 		l.Check(c.Step <= 1, "method", fmt.Sprintf("must not be %q for steps of several slots: it squares rows one by one, and would square their sum", c.Method), nil)
-		if reason := checkSquares(kind, c.Normalise, c.LastStep()); reason != "" {
+		if reason := checkSquares(kind, c.Normalise, c.last()); reason != "" {
 			l.Add("factorization", "must not be with method \""+c.Method+"\": "+reason, c.Factorization)
 		}
 	}
@@ -316,7 +346,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 	}
 }
 
-// longestSum bounds the steps whose errors are added up to choose a method.
+// longestSum is the largest number of steps whose errors are added up to choose a method.
 const longestSum = 1 << 20
 
 // reference returns the step at whose release methods are compared.
@@ -330,42 +360,41 @@ func (c *Config) reference() uint64 {
 	return 1e4
 }
 
-// ValidateFor reports what is wrong under the given adjacency only: a weight that
-// costs the second moment accuracy and gains the first nothing. It expects
-// Defaults to have run.
+// ValidateFor returns what is wrong under the given adjacency only: a weight that costs the
+// second moment accuracy and gains the first one nothing. Call Defaults first.
 func (c *Config) ValidateFor(adjacency dp.Adjacency) error {
-	if adjacency == dp.Replace && c.Columns > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.Columns) {
+	if adjacency == dp.Replace && len(c.Columns) > 0 && c.Nu > 0 && c.Nu < dp.FreeSquares(c.dimension()) {
 		return &fault.Fault{Key: "nu", Value: c.Nu,
-			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", dp.FreeSquares(c.Columns))}
+			Rule: fmt.Sprintf("must be at least %.6g under \"replace\": up to there the second moment is free, and less of it gains the mean nothing", dp.FreeSquares(c.dimension()))}
 	}
 	return nil
 }
 
-// defaultBands is the number of bands where none is given.
+// defaultBands is the number of bands if none is given.
 const defaultBands = 16
 
 // banded reports whether a factorization has bands.
 func banded(kind string) bool { return kind == "bsr" || kind == "bisr" || kind == "banded" }
 
-// validateScaling reports faults of Centre and Scale. They are no part of
-// Validate, for the reader of a configuration fills them in and checks them.
+// validateScaling reports faults of Centre and Scale. They are not part of Validate, because
+// the reader of a configuration fills them in and checks them.
 func (c *Config) validateScaling() error {
 	var l fault.List
 	each := func(key string, list []float64, ok func(float64) bool, must string) {
-		l.Check(len(list) == 0 || len(list) == c.Columns, key, "must be one number for each column", len(list))
+		l.Check(len(list) == 0 || len(list) == len(c.Columns), key, "must be one number for each column", len(list))
 		for _, x := range list {
 			l.Check(ok(x), key, must, x)
 		}
 	}
-	each("centre", c.Centre, func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }, "must be finite")
-	each("scale", c.Scale, positive, "must be positive and finite")
+	each("centre", c.Centre, func(x float64) bool { return !math.IsInf(x, 0) }, "must be finite")
+	each("scale", c.Scale, func(x float64) bool { return math.IsNaN(x) || positive(x) }, "must be positive and finite")
 	return l.Err()
 }
 
-// maxSlots bounds the slots of an epoch with an end: offsets are int64.
+// maxSlots is the largest number of slots of an epoch with an end: offsets are int64.
 const maxSlots = 1 << 62
 
-// maxRing bounds the memory that a window may take, in bytes.
+// maxRing is the largest memory of a window, in bytes.
 const maxRing = 1 << 34
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

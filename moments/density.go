@@ -11,13 +11,13 @@ type Density struct {
 	factor []float64 // lower Cholesky factor of the covariance, row by row
 }
 
-// NewDensity returns the Gaussian of the given mean and covariance, the latter an
-// upper triangle, row by row, with its eigenvalues raised to floor > 0: the noisy
-// covariance of few rows has small and negative ones, where a density has none.
+// NewDensity returns the Gaussian of the given mean and covariance. covariance is an upper
+// triangle, row by row. Its eigenvalues are raised to floor > 0: the noisy covariance of few
+// rows has small and negative eigenvalues, and a density needs positive ones.
 //
-// Privacy: a function of releases, so at no cost. The floor must be a public
-// constant; about the standard error of a covariance keeps the inverse from
-// amplifying noise.
+// Privacy: a function of releases, so it costs nothing. The floor must be a public constant.
+// About the standard error of a covariance is a good one: then the inverse does not amplify
+// noise.
 // Cost: O(d³) once, O(d²) a point.
 func NewDensity(mean, covariance []float64, floor float64) (*Density, error) {
 	if !(floor > 0) {

@@ -10,6 +10,7 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 	"streamdp/internal/stattest"
 	"streamdp/matfact"
 )
@@ -68,8 +69,8 @@ func near(t *testing.T, what string, got, want, relative float64) {
 // Equation (4) has 2ζ where the error is 2ζ²: λ contains 1/ζ².
 func erratumPrefactor(t *testing.T) {
 	const n, d, zeta, runs = 6, 3, 1.7, 3000
-	e := mustNew(t, Config{Method: "jme", Workload: "sum", Factorization: "sqrt", Horizon: n, Step: 1, Clip: zeta, Columns: d}, dp.Params{Mu: 1, Adjacency: dp.Replace})
-	zero, start, noise := make([]float64, d*(d+1)/2), mustState(t, e), dptest.Seeded(1)
+	e := mustNew(t, Config{Method: "jme", Workload: "sum", Factorization: "sqrt", Horizon: n, Step: 1, Clip: zeta, Columns: dptest.Columns(d)}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	zero, start, noise := make([]float64, d*(d+1)/2), estimatortest.State(t, e), dptest.Seeded(1)
 	var mean, square float64
 	for range runs {
 		if err := e.UnmarshalBinary(start); err != nil {

@@ -39,7 +39,7 @@ type truth struct{ mean, second, covariance [][]float64 }
 // every step anew from all records, in float64.
 func exactly(s audit.Stream, c Config, clip float64) truth {
 	var x truth
-	d := c.Columns
+	d := len(c.Columns)
 	for t := range s {
 		mean, second := make([]float64, d), make([]float64, d*(d+1)/2)
 		var divisor float64
@@ -98,7 +98,7 @@ func exactly(s audit.Stream, c Config, clip float64) truth {
 func TestStandardErrors(t *testing.T) {
 	t.Parallel()
 	const runs, steps, d, clip, alpha = 60000, 6, 3, 1.7, stattest.Alpha / 96
-	c := Config{Clip: clip, Columns: d, Step: 3, Workload: "mean", Factorization: "sqrt", Horizon: steps}
+	c := Config{Clip: clip, Columns: dptest.Columns(d), Step: 3, Workload: "mean", Factorization: "sqrt", Horizon: steps}
 	a := mustSubject(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	s := audit.Stream{
 		{{0.5, -0.3, 1.2}, {0.9, 0.1, 0.2}, {-0.4, 1.5, 0}}, {{3, 2, -4}, nil, {0.1, 0.1, 0.1}}, {}, {{1, 1, 1}},
@@ -194,7 +194,7 @@ func TestGoldenErrors(t *testing.T) {
 	times := func(x, y float64) float64 { return round((*big.Float).Mul, x, y) }
 	plus := func(x, y float64) float64 { return round((*big.Float).Add, x, y) }
 	source := rand.New(rand.NewPCG(1, 2))
-	e, err := New(Config{Clip: 1, Columns: 2, Step: 10, Workload: "sum", Factorization: "identity"}, dp.Params{Mu: 0.3, Adjacency: dp.ZeroOut})
+	e, err := New(Config{Clip: 1, Columns: dptest.Columns(2), Step: 10, Workload: "sum", Factorization: "identity"}, dp.Params{Mu: 0.3, Adjacency: dp.ZeroOut})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestExpect(t *testing.T) {
 	t.Parallel()
 	const steps = 40
 	for _, c := range audited(steps) {
-		c.Clip, c.Columns, c.Step = 2.5, 3, 4
+		c.Clip, c.Columns, c.Step = 2.5, dptest.Columns(3), 4
 		e := mustNew(t, c, dp.Params{Mu: 0.7, Adjacency: dp.ZeroOut})
 		noise, full := dptest.Zero(), []float64{0, e.plan.Clip, 0}
 		for step := uint64(1); step <= steps; step++ {
@@ -273,7 +273,7 @@ func TestWorkloads(t *testing.T) {
 			} else if window > 1 {
 				continue
 			}
-			c.Clip, c.Columns, c.Step = 1.2, d, 4
+			c.Clip, c.Columns, c.Step = 1.2, dptest.Columns(d), 4
 			e := mustNew(t, c, dp.Params{Mu: 5, Adjacency: dp.Replace})
 			want := exactly(s, c, e.plan.Clip)
 			noise, added := dptest.Zero(), 0.0
@@ -329,7 +329,7 @@ func TestWorkloads(t *testing.T) {
 func TestOriginalUnits(t *testing.T) {
 	t.Parallel()
 	centre, scale := []float64{10, -3}, []float64{2, 0.25}
-	c := Config{Clip: 1, Columns: 2, Step: 2, Factorization: "phased", Centre: centre, Scale: scale}
+	c := Config{Clip: 1, Columns: dptest.Columns(2), Step: 2, Factorization: "phased", Centre: centre, Scale: scale}
 	e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	e.Add(0, []float64{0.5, 0.25})
 	r, err := e.Close(dptest.Seeded(1))
@@ -376,7 +376,7 @@ func TestValues(t *testing.T) {
 				if c.Covariance = covariance; covariance == &yes && (c.Workload == "sum" || c.Second != nil) || covariance == &no && c.PSDFloor != nil {
 					continue
 				}
-				c.Clip, c.Columns, c.Step, c.Scale = 1, 2, 1, scale
+				c.Clip, c.Columns, c.Step, c.Scale = 1, dptest.Columns(2), 1, scale
 				announced := c
 				announced.Defaults()
 				e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
@@ -414,7 +414,7 @@ func TestValues(t *testing.T) {
 func TestHorizon(t *testing.T) {
 	t.Parallel()
 	for _, c := range everything(5) {
-		c.Clip, c.Columns, c.Step = 1, 2, 1
+		c.Clip, c.Columns, c.Step = 1, dptest.Columns(2), 1
 		for _, endless := range []bool{false, true} {
 			ends := final(c) || squaring(c.Method) && c.Factorization != "identity"
 			if c.Endless = endless; endless && ends {
@@ -461,7 +461,7 @@ func endlessSteps(d uint64) uint64 { return 1 << 56 / (d * (d + 1) / 2) }
 // which its sums were not sized.
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	e := mustNew(t, Config{Clip: 1, Columns: 1, Step: 3, Factorization: "identity"}, dp.Params{Mu: 1, Adjacency: dp.Replace})
+	e := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 3, Factorization: "identity"}, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	for step := range uint64(3) {
 		if first, end := e.Range(step + 1); first != 3*step || end != 3*step+3 {
 			t.Errorf("step %d has slots %d to %d", step+1, first, end)
@@ -487,7 +487,7 @@ func TestMechanism(t *testing.T) {
 	t.Parallel()
 	const steps, d = 24, 2
 	for _, c := range audited(steps) {
-		c.Clip, c.Columns, c.Step = 0.8, d, 4
+		c.Clip, c.Columns, c.Step = 0.8, dptest.Columns(d), 4
 		a := mustSubject(t, c, dp.Params{Mu: 1.5, Adjacency: dp.ZeroOut})
 		s := auditStream(steps, d)
 		want := exactly(s, c, a.plan.Clip)
@@ -508,6 +508,7 @@ func TestMechanism(t *testing.T) {
 			}
 			draws["jme/first"] = append(draws["jme/first"], z[:d])
 			draws["jme/second"] = append(draws["jme/second"], z[d:])
+			draws["jme/full"] = append(draws["jme/full"], []float64{0})
 		}
 		sd := []float64{a.plan.First, a.plan.First, a.plan.Diagonal, a.plan.OffDiagonal, a.plan.Diagonal}
 		for k := range cap(noise) {

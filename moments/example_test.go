@@ -16,8 +16,8 @@ import (
 // before any record: what a record costs, and how large the noise will be.
 func ExampleNew() {
 	e, err := moments.New(moments.Config{
-		Clip:    2, // rows are scaled to norm 2 at most
-		Columns: 2,
+		Columns: []string{"height", "weight"},
+		Clip:    2,    // rows are scaled to norm 2 at most
 		Step:    1000, // slots a release
 	}, dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace})
 	if err != nil {
@@ -39,48 +39,39 @@ func ExampleNew() {
 	// step 10000: se of a mean 1.1e-05, of a second moment 3.1e-05 and 2.2e-05
 }
 
-// A step of a stream, with the keyed noise that protects data: it is a function
-// of the keys and of the records. A program takes both keys from dp.NewSecret and
-// keeps them; here they are fixed.
+// Two steps of a stream, with the noise of a run.
 func ExampleEstimator_Close() {
-	e, err := moments.New(moments.Config{Clip: 2, Columns: 2, Step: 1000},
+	e, err := moments.New(moments.Config{Columns: []string{"x", "y"}, Clip: 2, Step: 100_000},
 		dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	master, secret := [32]byte{1}, [32]byte{2}
-	keys, err := dp.NewEpoch(&master, &secret, "orders", 1, [16]byte{}, [32]byte{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	transcript := dp.NewTranscript([32]byte{})
-
-	first, end := e.Range(1)
-	for slot := first; slot < end; slot++ {
-		x := float64(slot%10) / 10
-		e.Add(slot, []float64{x, 1 - x})
-	}
-	transcript.AbsorbRecords(end - first)
-	r, err := e.Close(keys.Step(1, &transcript))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, v := range r.Values {
-		fmt.Printf("%s %.2f, se %.2f\n", v.Name, v.Data, v.SE)
+	run := dp.NewRun()
+	for step := uint64(1); step <= 2; step++ {
+		first, end := e.Range(step)
+		for slot := first; slot < end; slot++ {
+			x := float64(slot%9) / 10
+			e.Add(slot, []float64{x, 1.5 - x})
+		}
+		r, err := e.Close(run.Step(end - first))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		mean, covariance := r.Values[0], r.Values[2]
+		fmt.Printf("%s %.1f, se %.1g; %s %.1f\n", mean.Name, mean.Data, mean.SE, covariance.Name, covariance.Data)
 	}
 	// Output:
-	// mean [0.44 0.58], se [0.02]
-	// second_moment [0.31 0.11 0.37], se [0.06 0.04 0.06]
-	// covariance [0.12 -0.14 0.04], se [0.06 0.05 0.07]
+	// mean [0.4 1.1], se [0.0002]; covariance [0.1 -0.1 0.1]
+	// mean [0.4 1.1], se [0.0001]; covariance [0.1 -0.1 0.1]
 }
 
 // Invalid records and empty slots: nil counts as a record and contributes zeros,
-// a slot without a record is not added. Noise of zero shows what is averaged.
+// a slot without a record is not added. Noise of zero, which no program may use,
+// shows what is averaged.
 func ExampleEstimator_Add() {
-	e, err := moments.New(moments.Config{Clip: 5, Columns: 2, Step: 4, Factorization: "identity"},
+	e, err := moments.New(moments.Config{Clip: 5, Columns: dptest.Columns(2), Step: 4, Factorization: "identity"},
 		dp.Params{Mu: 1, Adjacency: dp.ZeroOut})
 	if err != nil {
 		fmt.Println(err)
@@ -99,46 +90,46 @@ func ExampleEstimator_Add() {
 	// 3 records, mean [2.000 1.667], second moment [6.000 5.000 5.667]
 }
 
-// A state holds everything up to the last Close. With the plan of the epoch it
-// continues elsewhere, byte for byte as if nothing had happened.
+// A restart: the plan of the epoch and the state of run and estimator continue elsewhere,
+// byte for byte as if nothing had happened.
 func ExampleAdopt() {
-	cfg := moments.Config{Clip: 1, Columns: 1, Step: 1, Workload: "sum", Horizon: 10}
-	params := dp.Params{Mu: 10, Adjacency: dp.ZeroOut}
+	cfg := moments.Config{Columns: []string{"x"}, Clip: 1, Step: 1000, Workload: "sum", Horizon: 10}
+	params := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
 	e, err := moments.New(cfg, params)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	noise := dptest.Seeded(1)
-	e.Add(0, []float64{0.5})
-	if _, err := e.Close(noise); err != nil {
-		fmt.Println(err)
-		return
-	}
+	// Both are kept: the plan at the beginning, the state before each release is published.
 	plan := e.Plan()
-	state, err := e.AppendBinary(nil)
+	state, err := dp.NewRun().AppendState(nil, e)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	e, err = moments.Adopt(cfg, params, plan)
-	if err == nil {
-		err = e.UnmarshalBinary(state)
+	var sums [2]float64
+	for i := range sums {
+		if e, err = moments.Adopt(cfg, params, plan); err != nil {
+			fmt.Println(err)
+			return
+		}
+		run, err := dp.ResumeRun(state, e)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		e.Add(0, []float64{0.25})
+		r, err := e.Close(run.Step(1))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		sums[i] = r.Values[0].Data[0]
 	}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	e.Add(1, []float64{0.25})
-	r, err := e.Close(noise)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Printf("step %d: sum %.2f, se %.2f\n", r.Step, r.Values[0].Data, r.Values[0].SE)
+	fmt.Println("both continue alike:", sums[0] == sums[1])
 	// Output:
-	// step 2: sum [0.58], se [0.21]
+	// both continue alike: true
 }
 
 // Private linear regression from moments: with rows of features and target,
@@ -148,35 +139,27 @@ func ExampleAdopt() {
 // would otherwise be amplified.
 func ExampleProjectPSD_regression() {
 	e, err := moments.New(moments.Config{
-		Clip: 2, Columns: 3, Step: 500, // x₁, x₂, y
+		Columns: []string{"x1", "x2", "y"}, Clip: 2, Step: 50_000,
 		Weights: []float64{1, 10}, // covariances matter more than means
 	}, dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	// y = 0.8x₁ − 0.5x₂ + 0.1 + noise, a stream of 20 000 records. A program takes
-	// its keys from dp.NewSecret; here they are fixed.
-	source := rand.New(rand.NewPCG(1, 2))
-	master, secret := [32]byte{1}, [32]byte{2}
-	keys, err := dp.NewEpoch(&master, &secret, "regression", 1, [16]byte{}, [32]byte{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	transcript := dp.NewTranscript([32]byte{})
-	for step := uint64(1); step <= 40; step++ {
-		for slot := range uint64(500) {
+	// y = 0.8x₁ − 0.5x₂ + 0.15 + noise, a stream of 200 000 records.
+	source, run := rand.New(rand.NewPCG(1, 2)), dp.NewRun()
+	for step := uint64(1); step <= 4; step++ {
+		first, end := e.Range(step)
+		for slot := first; slot < end; slot++ {
 			x1, x2 := source.Float64()*2-1, source.Float64()*2-1
-			e.Add(slot, []float64{x1, x2, 0.8*x1 - 0.5*x2 + 0.1 + 0.2*(source.Float64()-0.5)})
+			e.Add(slot, []float64{x1, x2, 0.8*x1 - 0.5*x2 + 0.15 + 0.2*(source.Float64()-0.5)})
 		}
-		transcript.AbsorbRecords(500)
-		r, err := e.Close(keys.Step(step, &transcript))
+		r, err := e.Close(run.Step(end - first))
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		if step%20 != 0 {
+		if step%2 != 0 {
 			continue
 		}
 		mean, covariance := r.Values[0].Data, r.Values[2]
@@ -193,12 +176,12 @@ func ExampleProjectPSD_regression() {
 			return
 		}
 		intercept := mean[2] - theta.AtVec(0)*mean[0] - theta.AtVec(1)*mean[1]
-		fmt.Printf("%d records: y = %.2fx₁ %+.2fx₂ %+.2f, standard error of a covariance %.3f\n",
-			500*step, theta.AtVec(0), theta.AtVec(1), intercept, covariance.SE[1])
+		fmt.Printf("%d records: y = %.1fx₁ %+.1fx₂ %+.2f, standard error of a covariance %.0e\n",
+			end, theta.AtVec(0), theta.AtVec(1), intercept, covariance.SE[1])
 	}
 	// Output:
-	// 10000 records: y = 0.79x₁ -0.50x₂ +0.10, standard error of a covariance 0.004
-	// 20000 records: y = 0.80x₁ -0.50x₂ +0.11, standard error of a covariance 0.002
+	// 100000 records: y = 0.8x₁ -0.5x₂ +0.15, standard error of a covariance 2e-04
+	// 200000 records: y = 0.8x₁ -0.5x₂ +0.15, standard error of a covariance 1e-04
 }
 
 // A Gaussian density from a private mean and covariance, and how far it is from

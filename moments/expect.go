@@ -7,9 +7,9 @@ import (
 	"streamdp/dp"
 )
 
-// Errors are standard errors of one release, in scaled units, and its expected
-// root squared errors: the Euclidean norm of the mean's, the Frobenius norm of the
-// others'. Those that depend on rows are bounds over all rows.
+// Errors holds standard errors of one release, in scaled units, and its expected root
+// squared errors: the Euclidean norm for the mean, the Frobenius norm for the others. An
+// error that depends on the rows is an upper bound over all rows.
 type Errors struct {
 	Mean                  float64 `json:"mean"`
 	Diagonal              float64 `json:"second_moment_diagonal"`
@@ -17,19 +17,20 @@ type Errors struct {
 	CovarianceDiagonal    float64 `json:"covariance_diagonal,omitempty"`
 	CovarianceOffDiagonal float64 `json:"covariance_off_diagonal,omitempty"`
 	ValidCount            float64 `json:"valid_count,omitempty"`
+	FullShare             float64 `json:"full_share"`
 
 	RMSEMean         float64 `json:"rmse_mean"`
 	RMSESecondMoment float64 `json:"rmse_second_moment"`
 	RMSECovariance   float64 `json:"rmse_covariance,omitempty"`
 }
 
-// Expect returns the errors that the release of step t will state if every slot
-// holds a record: what can be known before any. Those of the covariance depend on
-// the mean; they are given for its largest possible norm.
+// Expect returns the errors that the release of step t will state if every slot holds a
+// record. They are known before any record. Those of the covariance depend on the mean,
+// and are given for its largest possible norm.
 //
 // Cost: as a release; with post-processing over correlated noise O(t²).
 func (e *Estimator) Expect(t uint64) Errors {
-	d, slots := e.cfg.Columns, e.cfg.Step
+	d, slots := len(e.cfg.Columns), e.cfg.Step
 	first, second := e.shapes.first.divisor(t, slots), e.shapes.second.divisor(t, slots)
 	var g *overlap
 	if e.plan.squares() {
@@ -37,6 +38,7 @@ func (e *Estimator) Expect(t uint64) Errors {
 	}
 	v := e.variances(g, t, first, second, float64(slots)*weights(e.shapes.first.kernel, t))
 	x := Errors{Mean: math.Sqrt(v.mean), Diagonal: math.Sqrt(v.diagonal), OffDiagonal: math.Sqrt(v.off), ValidCount: v.count}
+	x.FullShare = v.full / max(1, float64(slots)*weights(e.shapes.first.kernel, t))
 	gains, _ := e.shapes.gains(g, t, first, second)
 	n := Noise{First: e.plan.First, Diagonal: e.plan.Diagonal}
 	mean, moment := ExpectedError(e.plan.Method, n, e.plan.Clip, d, gains)
@@ -54,16 +56,15 @@ func (e *Estimator) Expect(t uint64) Errors {
 	return x
 }
 
-// Covariances are covariances of the noise of two releases, by entry; entries of
-// different coordinates are independent.
+// Covariances are covariances of the noise of two releases, by entry. Entries of different
+// coordinates are independent.
 type Covariances struct{ Mean, Diagonal, OffDiagonal float64 }
 
-// Across returns the covariances of the noise of releases t and u where every
-// slot holds a record: τ²·Σ_j (AC⁻¹)_tj(AC⁻¹)_uj for entries of the mean, and with
-// the deviations of the second moment likewise.
+// Across returns the covariances of the noise of releases t and u, if every slot holds a
+// record: τ²·Σ_j (AC⁻¹)_tj(AC⁻¹)_uj for entries of the mean, and the same with the
+// deviations of the second moment.
 //
-// Errors: a step beyond the horizon; squared rows, whose covariances depend on the
-// rows.
+// Errors: a step beyond the horizon; squared rows, whose covariances depend on the rows.
 func (e *Estimator) Across(t, u uint64) (Covariances, error) {
 	switch {
 	case t == 0 || u == 0 || max(t, u) > e.horizon:

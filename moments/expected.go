@@ -18,8 +18,8 @@ import (
 //	       of pp               that and dτ⁴·Bias                      at most
 //	       of combined         v_J v_P/(v_J + v_P)                    at most
 //
-// What depends on the rows is bounded over all rows of norm at most clip. The
-// bound of combined is for one release, or several of one ratio v_J/v_P.
+// A number that depends on the rows is bounded over all rows of norm at most clip. The bound
+// of combined is for one release, or for several with the same ratio v_J/v_P.
 //
 // Source: Kalinin, Upadhyay, Lampert, Theorem 3.3, Lemma 3.8, Corollary 3.9, all
 // corrected: docs/theory/moments.md, docs/errata.md. The combination is ours.
@@ -43,11 +43,11 @@ func ExpectedError(method string, n Noise, clip float64, d int, g Gains) (first,
 	return first, joint
 }
 
-// ReleaseGains returns the gains of the releases first to last, added up, of a
-// workload with the row scaling that it has, over noise of the two matrices.
+// ReleaseGains returns the sum of the gains of the releases first … last of a workload,
+// its row scaling included, over noise shaped by c1 and c2.
 //
-// Errors: a factorization of the first moment over which squares are not known;
-// all gains but those of post-processing are given all the same.
+// Errors: the gains of post-processing are not known over the first moment's factorization.
+// The other gains are returned even so.
 // Cost: O(last²) for squares over correlated noise.
 func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last uint64) (sum Gains, err error) {
 	s := shapes{shape{factor: c1, kernel: w.Kernel()}, shape{factor: c2, kernel: w.Kernel()}}
@@ -68,9 +68,9 @@ func ReleaseGains(w matfact.Workload, c1, c2 matfact.Factorization, first, last 
 	return sum, err
 }
 
-// ExpectedCovarianceError returns the expected squared Frobenius error of the
-// debiased covariance in release t of running means, one record a step, at most:
-// by joint estimation, where it is attained, by post-processing, or by their best
+// ExpectedCovarianceError returns an upper bound on the expected squared Frobenius error of
+// the debiased covariance in release t of running means, for steps of one record. It is for
+// joint estimation, which attains the bound, for post-processing, or for their best
 // combination.
 //
 // Errors: as ReleaseGains, for methods that square rows.
@@ -91,29 +91,29 @@ func ExpectedCovarianceError(method string, c matfact.Factorization, n Noise, cl
 	return covarianceError(1, n, clip, d, x), nil
 }
 
-// Combine returns the weight of an unbiased estimate of squared error joint in
-// its combination with an independent one of squared error processed, and the
-// combination's: the least there is.
+// Combine combines two independent unbiased estimates with squared errors joint and
+// processed. It returns the weight of the first one in the best combination, and the
+// combination's squared error.
 func Combine(joint, processed float64) (weight, combined float64) {
 	weight = processed / (joint + processed)
 	return weight, float64(weight * joint)
 }
 
-// scatter is what the covariance of post-processed rows depends on besides the
-// noise: with the release's normalised weights a and weight w of joint
-// estimation, Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H = (1−w)diag(a) − aaᵀ.
+// scatter holds what the covariance of post-processed rows depends on besides the noise. With
+// the release's normalised weights a and the weight w of joint estimation,
+// Σ̂ = wŜ_J + Σ_kl H_kl x̂_k x̂_lᵀ − E[noise], H = (1−w)diag(a) − aaᵀ.
 type scatter struct {
 	gains Gains
 	total float64 // Σ_k a_k over all slots
 	white bool    // Q = I
-	// For equal weights 1/divisor, the slots and the records in them; slots is 0
-	// for other weights. peak is the largest weight.
+	// For equal weights 1/divisor: the slots and the records in them; slots is 0 for other
+	// weights. peak is the largest weight.
 	slots, records, divisor, peak float64
 }
 
-// spread returns bounds of the error that H makes, for c = 1 − w: linear of
-// tr(XᵀHQHX)/ζ² over rows of norm at most ζ, quartic of tr((HQ)²). An entry of
-// the covariance has a variance of at most
+// spread returns upper bounds on what H adds to the error, for c = 1 − w. linear bounds
+// tr(XᵀHQHX)/ζ² over rows of norm at most ζ, and quartic bounds tr((HQ)²). An entry of the
+// covariance has a variance of at most
 //
 //	w²v₂ + 4τ²ζ²·linear + 2τ⁴·quartic    on the diagonal
 //	w²v₂/2 + τ²ζ²·linear + τ⁴·quartic    off it
@@ -140,8 +140,8 @@ func (s *scatter) spread(c float64) (linear, quartic float64) {
 	return linear, max(quartic, 0)
 }
 
-// norms returns bounds of ‖aYᵀ‖_Q and ‖(diag(a) − aaᵀ)X‖_Q for ζ = 1, of which
-// ‖HX‖_Q is at most w times the first and c times the second.
+// norms returns bounds of ‖aYᵀ‖_Q and ‖(diag(a) − aaᵀ)X‖_Q for ζ = 1. ‖HX‖_Q is at most w times
+// the first plus c times the second.
 func (s *scatter) norms() (root, inner float64) {
 	root = math.Sqrt(s.gains.First)
 	inner = math.Sqrt(s.gains.Cross) + root
@@ -151,8 +151,8 @@ func (s *scatter) norms() (root, inner float64) {
 	return root, inner
 }
 
-// weight returns the w in [0, 1] for which the bound of the covariance's squared
-// error is least: the zero of a derivative, or where the bound has a kink.
+// weight returns the w in [0, 1] with the smallest bound on the covariance's squared error.
+// It is the zero of a derivative, or a kink of the bound.
 func (s *scatter) weight(n Noise, clip float64, d int) float64 {
 	dim, square := float64(d), float64(n.First*n.First)
 	joint := float64(dim * (dim + 1) / 2 * float64(float64(n.Diagonal*n.Diagonal)*s.gains.Second))
@@ -178,9 +178,9 @@ func (s *scatter) weight(n Noise, clip float64, d int) float64 {
 	return 1 - min(max(c, 0), 1)
 }
 
-// covarianceError returns the expected squared Frobenius error of the covariance
-// at weight w of joint estimation, at most. For w = 1, equal weights and no empty
-// slot it is attained:
+// covarianceError returns an upper bound on the expected squared Frobenius error of the
+// covariance, at weight w of joint estimation. For w = 1, equal weights and no empty slot the
+// error equals the bound:
 //
 //	d(d+1)/2·v₂ + 2(d+1)τ²u·ζ² + d(d+1)τ⁴u²
 //

@@ -8,13 +8,14 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/audit"
+	"streamdp/internal/dptest"
 	"streamdp/internal/stattest"
 	"streamdp/matfact"
 )
 
 // methodPairs returns neighbouring records for an estimator, the worst ones first.
 func methodPairs(a *subject, adjacency dp.Adjacency) []audit.Pair {
-	return append([]audit.Pair{a.worst(adjacency)}, audit.Pairs(a.plan.Clip, a.cfg.Columns, adjacency)...)
+	return append([]audit.Pair{a.worst(adjacency)}, audit.NullPairs(a.plan.Clip, len(a.cfg.Columns), adjacency)...)
 }
 
 // TestMethodsSensitivity is the sensitivity audit of every method, by releases
@@ -33,7 +34,7 @@ func TestMethodsSensitivity(t *testing.T) {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				for _, d := range []int{1, 2, 3} {
 					c := c
-					c.Clip, c.Columns = 1.7, d
+					c.Clip, c.Columns = 1.7, dptest.Columns(d)
 					a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 					base, fixed, top := within(auditStream(steps, d), c.Step), keys(byte(i)), 0.0
 					for k, p := range methodPairs(a, adjacency) {
@@ -97,12 +98,12 @@ func TestMethods(t *testing.T) {
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 				for _, d := range []int{1, 2, 3} {
 					c := c
-					c.Clip, c.Columns = 1.3, d
+					c.Clip, c.Columns = 1.3, dptest.Columns(d)
 					configured := mustSubject(t, c, dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: adjacency})
 					loud := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 					s := audit.Suite{
 						Configured: configured.Subject, Loud: loud.Subject, Clip: configured.plan.Clip, Adjacency: adjacency,
-						Worst: methodPairs(configured, adjacency)[:1], Attained: configured.e.Attained(),
+						Worst: methodPairs(configured, adjacency)[:1], Others: audit.NullPairs(configured.plan.Clip, d, adjacency), Attained: configured.e.Attained(),
 						Horizon: c.Horizon, Keys: keys(byte(16*i + d)), Quick: !slow,
 					}
 					found, err := s.Run()
@@ -174,7 +175,7 @@ func TestMutantMethods(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			c := m.c
-			c.Clip, c.Columns, c.Step, c.Workload, c.Factorization = 2, 2, 1, "mean", "identity"
+			c.Clip, c.Columns, c.Step, c.Workload, c.Factorization = 2, dptest.Columns(2), 1, "mean", "identity"
 			e := mustNew(t, c, m.p)
 			a, err := newSubject(e)
 			if err != nil {

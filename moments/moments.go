@@ -1,15 +1,18 @@
-// Package moments releases running first and second moments of a stream under
-// differential privacy, with the covariance that follows from them.
+// Package moments releases running first and second moments of a stream under differential
+// privacy, and the covariance that follows from them.
 //
-// By default it is joint moment estimation: rows and their squares are two sums of one
-// mechanism with one joint sensitivity, which under replacement makes the
-// second moment free. Rows of norm above the clip bound are scaled to it; rows
-// that are no numbers count as the zero row, in their slot.
+// For example, an [Estimator] with Columns "height", "weight", Step 100 and the default
+// workload takes 100 rows by [Estimator.Add]. Then [Estimator.Close] returns the mean of all
+// rows so far, their second moment and covariance, each with standard errors.
 //
-// All arithmetic up to the noisy sums is in integers, on the lattice of package
-// dp, and the noise is correlated over time by package matfact. Derivations,
-// the corrected formulas and what they were checked against are in
-// docs/theory/moments.md.
+// The default method is joint moment estimation: rows and their squares are two sums of one
+// mechanism with one joint sensitivity. Under replacement the second moment then costs
+// nothing. Rows longer than the clip bound are shortened to it. A row with a number that is
+// not finite counts as the zero row, in its slot.
+//
+// All arithmetic up to the noisy sums is in integers, on the lattice of package dp. Package
+// matfact correlates the noise over time. docs/theory/moments.md has derivations, corrected
+// formulas, and what they were checked against.
 package moments
 
 import (
@@ -18,13 +21,14 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/internal/bounds"
+	"streamdp/internal/calibration"
 	"streamdp/internal/gram"
-	"streamdp/matfact"
 )
 
-// Estimator estimates running moments. For rows x_k ∈ ℝᵈ, ‖x_k‖₂ ≤ ζ, summed
-// within step t to X_t = Σx_k and S_t = Σx_kx_kᵀ, workload weights a_tj and the
-// records m_j of step j, joint estimation releases at the end of step t
+// Estimator estimates running moments. The rows x_k ∈ ℝᵈ, ‖x_k‖₂ ≤ ζ, of step t are summed to
+// X_t = Σx_k and S_t = Σx_kx_kᵀ. With workload weights a_tj and the number m_j of records in
+// step j, joint estimation releases at the end of step t
 //
 //	mean          Ŷ_t = Σ_j a_tj (X_j + [C⁻¹Z₁]_j) / M_t            ∈ ℝᵈ
 //	second moment Ŝ_t = Σ_j a_tj (S_j + λ^(−½)[C⁻¹Z₂]_j) / M_t      ∈ ℝᵈˣᵈ, symmetric
@@ -42,13 +46,13 @@ import (
 //	post-processing   Ŝ_t = Σ_j a_tj (x̂_jx̂_jᵀ − b_j I) / M_t,  b_j = Var x̂_j or 0
 //	combination       w_t of joint estimation and 1 − w_t of that
 //
-// Privacy: all releases together are one Gaussian mechanism with ratio μ (for
-// independent estimation two, of ratios with that sum of squares), so
-// (ε, δ)-private with the exact curve, for one record zeroed or replaced
-// (Params.Adjacency) in its slot, adaptively and, without a horizon, for ever.
-// s is the joint sensitivity with what quantisation and rounding add; squares of
-// noisy rows, weights and projections are functions of releases. The number of
-// records in each slot is public, valid or not.
+// Privacy: all releases together are one Gaussian mechanism with ratio μ. (For independent
+// estimation they are two, whose squared ratios add up to μ².) So they are (ε, δ)-private
+// with the exact curve. The unit is one record, zeroed or replaced (Params.Adjacency) in its
+// slot. The guarantee holds adaptively, and for ever if there is no horizon. s is the joint
+// sensitivity, including what quantisation and rounding add. Squares of noisy rows, weights
+// and projections are functions of releases. The number of records in each slot, valid or
+// not, is public.
 //
 // Cost: O(d²) time a record, O(d²·b) a step with b buffers of C; memory
 // O(d²·b), and W·d²/2 numbers for a window of W steps. Add allocates nothing.
@@ -74,66 +78,100 @@ type Estimator struct {
 	first        *series   // X
 	second       *series   // upper triangle of S; nil for post-processing
 	count        *series   // valid records, where they are released
+	full         *series   // rows that are not shortened
+	unshortened  fullCount // what they count
 	arrays       []*series // those that are there, in the order in which a step opens them
 	products     *products
 	overlap      *overlap // with products: what their error depends on
 
+	warmup *bounds.Warmup // nil: all bounds are given
+	found  *bounds.Found  // what it found; nil: nothing, or not yet
+	unit   float64        // the clip norm that was found, in whose unit rows are; else 1
+
 	// The open step; no part of the state.
 	rows    uint64
+	row     []float64  // one record, scaled by what was found
 	integer []int64    // one record on the lattice
 	squares gram.Exact // of the current block
 	inBlock uint64     // records in it
 	block   uint64     // records a block takes
+	// wide takes the exact squares of blocks where the step is summed in parts; nil: each
+	// block is rounded by itself.
+	wide []dp.Wide
+
+	clipped, refused uint64 // since New or Adopt; no part of the state
 }
 
-// New returns the estimator that cfg describes, built for the guarantee p. All
-// faults are reported at once.
+// New returns the estimator that cfg describes, with the guarantee p. It reports all faults
+// at once.
 func New(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
 	if err := cfg.ValidateFor(p.Adjacency); err != nil {
 		return nil, errors.Join(cfg.Validate(), err)
 	}
-	return newEstimator(cfg, p, nil)
+	return newEstimator(cfg, p)
 }
 
-// Adopt is New with the plan of an epoch that has begun: the releases of an
-// epoch are a function of its plan's numbers, never of recomputed ones. It
-// refuses a plan that the configuration does not lead to.
-func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
-	return newEstimator(cfg, p, &plan)
-}
-
-func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
+// newEstimator is New, but accepts a weight that only costs accuracy: it is private too.
+func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
-	var plan *Plan
-	var s shapes
-	var err error
-	if kept == nil {
-		plan, s, err = resolve(&cfg, p, nil)
-	} else {
-		plan = kept
-		s, err = adopt(kept, &cfg, p)
-	}
+	plan, s, err := resolve(&cfg, p, nil)
 	if err != nil {
 		return nil, err
 	}
-	d := cfg.Columns
+	return build(cfg, p, plan, s, true)
+}
+
+// Adopt returns the estimator of an epoch that has begun, with the plan that the epoch
+// recorded. Recomputed numbers could differ in their last bits, and then the releases would
+// change. It refuses a plan that does not belong to the configuration.
+func Adopt(cfg Config, p dp.Params, plan Plan) (*Estimator, error) {
+	k, err := Keep(cfg, p, plan)
+	if err != nil {
+		return nil, err
+	}
+	return k.Estimator()
+}
+
+// Kept is a recorded plan that was found to belong to its configuration. Many epochs with the
+// same plan need that found once. It never changes, and is safe for concurrent use.
+type Kept struct {
+	cfg    Config
+	params dp.Params
+	plan   Plan
+}
+
+// Keep returns a plan that an epoch recorded. It refuses one that does not belong to the
+// configuration.
+func Keep(cfg Config, p dp.Params, plan Plan) (*Kept, error) {
+	cfg.Defaults()
+	if err := adopt(&plan, &cfg, p); err != nil {
+		return nil, err
+	}
+	return &Kept{cfg, p, plan.clone()}, nil
+}
+
+// Estimator returns an estimator with the plan, which shares nothing that changes with others.
+func (k *Kept) Estimator() (*Estimator, error) {
+	s, err := shapesOf(&k.cfg, &k.plan)
+	if err != nil {
+		return nil, err
+	}
+	return build(k.cfg, k.params, &k.plan, s, false)
+}
+
+// build makes an estimator from the numbers of a plan. fresh says that the plan was made just
+// now.
+func build(cfg Config, p dp.Params, plan *Plan, s shapes, fresh bool) (_ *Estimator, err error) {
+	d := len(cfg.Columns)
 	pairs := d * (d + 1) / 2
 	e := &Estimator{
 		cfg:     cfg,
 		params:  p,
 		plan:    plan.clone(),
 		shapes:  s,
-		horizon: cfg.LastStep(),
+		horizon: calibration.LastStep(cfg.last(), pairs, s.first.factor, s.second.factor),
 		integer: make([]int64, d),
-	}
-	for _, f := range []matfact.Factorization{s.first.factor, s.second.factor} {
-		if h := f.Horizon(); h > 0 && (e.horizon == 0 || h < e.horizon) {
-			e.horizon = h
-		}
-	}
-	if e.horizon == 0 {
-		e.horizon = endless / uint64(pairs)
 	}
 	g, g2 := plan.Lattice.Step(), math.Ldexp(1, plan.SecondExp)
 	if e.first, err = newSeries("jme/first", d, &s.first, plan.Lattice.Exp, []float64{plan.First / g}); err != nil {
@@ -141,7 +179,7 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 	}
 	if plan.joint() {
 		e.squares = gram.NewExact(d, plan.Lattice.K)
-		// Blocks of so many squares that their sum fits 62 bits.
+		// A block has so many squares that their sum fits 62 bits.
 		e.block = uint64(1<<62) / uint64(plan.Lattice.K*plan.Lattice.K)
 		sd := make([]float64, 0, pairs)
 		for i := range d {
@@ -166,7 +204,12 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 			return nil, err
 		}
 	}
-	for _, s := range []*series{e.first, e.second, e.count} {
+	e.unshortened = cfg.fullCount(plan.Method, plan.Nu, p.Adjacency)
+	e.unshortened.on(plan.Lattice, d, plan.FullExp)
+	if e.full, err = newSeries("jme/full", 1, &s.first, plan.FullExp, []float64{math.Ldexp(plan.Full, -plan.FullExp)}); err != nil {
+		return nil, err
+	}
+	for _, s := range []*series{e.first, e.second, e.count, e.full} {
 		if s != nil {
 			e.arrays = append(e.arrays, s)
 		}
@@ -176,47 +219,81 @@ func newEstimator(cfg Config, p dp.Params, kept *Plan) (*Estimator, error) {
 		w := newWeight(s.second.kernel)
 		e.secondWeight = &w
 	}
+	if err := e.warmUp(fresh); err != nil {
+		return nil, err
+	}
 	e.fingerprint, err = e.identify()
 	return e, err
 }
 
-// Plan returns what the configuration resolved to.
+// Plan returns the public numbers that the configuration resolved to.
 func (e *Estimator) Plan() Plan { return e.plan.clone() }
 
 // Columns returns the length of a row.
-func (e *Estimator) Columns() int { return e.cfg.Columns }
+func (e *Estimator) Columns() int { return len(e.cfg.Columns) }
 
 // Range returns the slots of step t ≥ 1, [first, end).
 func (e *Estimator) Range(t uint64) (first, end uint64) {
-	return (t - 1) * e.cfg.Step, t * e.cfg.Step
+	if parts := e.parts(); parts > 0 {
+		if t <= parts {
+			return e.warmup.Range(t)
+		}
+		t -= parts
+		first = e.plan.Warmup.Records
+	}
+	return first + (t-1)*e.cfg.Step, first + t*e.cfg.Step
 }
 
-// Cost returns what one record pays for all releases of an epoch.
+// Cost returns what all releases of an epoch cost a single record or, where persons are
+// protected, all records of a person.
 func (e *Estimator) Cost() dp.Cost {
 	return dp.Cost{Adjacency: e.params.Adjacency, Mu: e.plan.Mu}
 }
 
-// Attained returns which part of μ two neighbours can be apart, up to what
-// arithmetic adds: all of it, but for the methods that charge a bound of what both
-// moments together move by.
+// Attained returns the share of μ by which two neighbours can be apart, up to what arithmetic
+// adds. It is 1, except for methods that charge an upper bound on the distance of both moments
+// together.
 func (e *Estimator) Attained() float64 {
 	t := e.cfg.tradeoff(e.plan.Method, e.plan.Nu, e.params.Adjacency)
-	exact := Joint(t.Nu, e.cfg.Columns, e.params.Adjacency)
+	if e.cfg.personal() {
+		kappa := e.cfg.countWeight(e.plan.Method, e.plan.Nu, e.params.Adjacency)
+		return math.Sqrt(PersonJoint(t.Nu, kappa, e.params.Adjacency).Square / t.Square)
+	}
+	exact := Joint(t.Nu, len(e.cfg.Columns), e.params.Adjacency)
 	if e.cfg.ValidCount {
 		exact = exact.withCount(countWeight)
 	}
+	exact = e.unshortened.charge(exact)
 	return math.Sqrt(exact.Square / t.Square)
 }
 
-// Add adds a record to the open step. row is in scaled units, of length Columns,
-// and is neither changed nor kept; one of another length, nil above all, is an
-// invalid record, which counts and contributes the zero row.
+// Add adds a record to the open step. row is in scaled units or, if a warm-up finds the
+// scaling, unscaled. Add neither changes nor keeps it. A row whose length is not Columns, in
+// particular nil, is an invalid record: it is counted, and contributes the zero row.
 func (e *Estimator) Add(slot uint64, row []float64) {
 	e.rows++
-	if len(row) == len(e.integer) && e.plan.Lattice.Quantise(e.integer, row) {
+	if e.warmup != nil {
+		if e.warming() {
+			e.warmup.Add(row)
+			return
+		}
+		row = e.scaled(row)
+	}
+	valid := len(row) == len(e.integer)
+	var square uint64
+	if valid {
+		if square, valid = e.plan.Lattice.QuantiseSquare(e.integer, row); !valid {
+			e.refused++
+		}
+	}
+	if valid {
 		total := e.first.integers[:len(e.integer)]
 		for i, k := range e.integer {
 			total[i] += k
+		}
+		e.full.integers[0] += e.unshortened.of(square)
+		if square >= e.unshortened.border && e.beyond(row) {
+			e.clipped++
 		}
 		if e.second != nil {
 			e.squares.Add(e.integer)
@@ -225,32 +302,60 @@ func (e *Estimator) Add(slot uint64, row []float64) {
 			e.count.integers[0] += 1 << -e.plan.CountExp
 		}
 	}
-	// Blocks are counted in records, valid or not: their borders are public.
+	// Blocks are counted in records, valid or not, so that their borders are public.
 	if e.inBlock++; e.inBlock == e.block {
 		e.endBlock()
 	}
 }
 
-// endBlock rounds the block's squares to the lattice of the second moment and
-// adds them to the step.
+// beyond reports whether a scaled row is longer than the clip norm.
+func (e *Estimator) beyond(row []float64) bool {
+	var square float64
+	for _, x := range row {
+		square += float64(x * x)
+	}
+	return square > e.plan.Clip*e.plan.Clip
+}
+
+// Clipped returns how many rows since New or Adopt were shortened to the clip norm. It is not
+// private, and not part of the state.
+func (e *Estimator) Clipped() uint64 { return e.clipped }
+
+// Refused returns how many rows since New or Adopt had a number that is not finite, for
+// example because scaling made it too large. It is not private, and not part of the state.
+func (e *Estimator) Refused() uint64 { return e.refused }
+
+// endBlock rounds the block's squares to the lattice of the second moment, and adds them to
+// those of the step.
 func (e *Estimator) endBlock() {
 	e.inBlock = 0
 	if e.second == nil {
 		return
 	}
+	if e.wide != nil {
+		for i, p := range e.squares.Total()[:len(e.wide)] {
+			e.wide[i].Add(p)
+		}
+		e.squares.Reset()
+		return
+	}
 	e.squares.RoundInto(e.second.integers, uint(e.plan.SecondExp-2*e.plan.Lattice.Exp))
 }
 
-// Close ends the open step and returns its release. It returns
-// dp.ErrExhausted, and changes nothing, after the horizon.
+// Close ends the open step and returns its release. After the horizon it returns
+// dp.ErrExhausted and changes nothing.
 func (e *Estimator) Close(n dp.Noise) (*dp.Release, error) {
-	if e.step >= e.horizon {
+	if _, ended := e.Ended(); ended || e.step >= e.horizon {
 		return nil, dp.ErrExhausted
+	}
+	if e.warming() {
+		return e.closeWarmup(n)
 	}
 	if e.rows > e.cfg.Step {
 		return nil, fmt.Errorf("step %d was given %d records for %d slots: its sums may have left their range", e.step+1, e.rows, e.cfg.Step)
 	}
 	e.endBlock()
+	e.roundWide()
 	e.first.draw(n)
 	if e.products != nil {
 		if w, ok := e.first.total.(*windowed); ok {

@@ -26,7 +26,7 @@ func recalibrate(t *testing.T, c Config, p dp.Params, f func(*Plan)) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*series{e.first, e.second} {
+	for _, s := range []*series{e.first, e.second, e.full} {
 		array, _ := a.Array(s.name, 1)
 		s.sd = array.Deviations
 	}
@@ -42,7 +42,7 @@ func TestMutantCalibrations(t *testing.T) {
 	replace, zeroOut := dp.Params{Mu: 2, Adjacency: dp.Replace}, dp.Params{Mu: 2, Adjacency: dp.ZeroOut}
 	// The largest and the last column norm of the square root for sums.
 	var largest float64
-	for _, c := range mustSubject(t, Config{Clip: 1, Columns: 1, Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
+	for _, c := range mustSubject(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Workload: "sum", Factorization: "sqrt", Horizon: steps}, replace).root(t, steps) {
 		largest = math.Hypot(largest, c)
 	}
 	less := func(all, second, off float64) func(p *Plan) {
@@ -75,7 +75,7 @@ func TestMutantCalibrations(t *testing.T) {
 		{"off-diagonal variance halved twice", replace, less(1, 1, math.Sqrt2), math.Sqrt(4.5 / 4)},
 	} {
 		t.Run(m.name, func(t *testing.T) {
-			c := Config{Clip: clip, Columns: 3, Step: 1, Workload: "mean", Factorization: "sqrt", Horizon: steps, Nu: nu}
+			c := Config{Clip: clip, Columns: dptest.Columns(3), Step: 1, Workload: "mean", Factorization: "sqrt", Horizon: steps, Nu: nu}
 			a := recalibrate(t, c, m.params, m.alter)
 			all := pairs(nu, a.plan.Clip, 3, m.params.Adjacency)
 			if m.params.Adjacency == dp.Replace { // weights for which the faults show most
@@ -174,7 +174,7 @@ func TestMutantNoise(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "sqrt", Horizon: steps},
+			a := mustSubject(t, Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "sqrt", Horizon: steps},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
 			noise := m.plant(a, keyed(t, 77))
 			n, err := a.Noise(auditStream(steps, 2), noise)
@@ -210,7 +210,7 @@ func TestMutantBands(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			a := mustSubject(t, Config{Clip: 2, Columns: 2, Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
+			a := mustSubject(t, Config{Clip: 2, Columns: dptest.Columns(2), Step: 4, Workload: "mean", Factorization: "bisr", Bands: 6},
 				dp.Params{Mu: 2, Adjacency: dp.Replace})
 			coef := inverse(a.root(t, 6))
 			for j := range coef {
@@ -218,7 +218,7 @@ func TestMutantBands(t *testing.T) {
 			}
 			coef = append(coef, make([]float64, steps)...)
 			taps := map[string]*mutantShaper{}
-			for _, s := range []*series{a.e.first, a.e.second} {
+			for _, s := range a.e.arrays {
 				x := &mutantShaper{coef: coef, dim: len(s.integers), sd: s.sd, keep: m.keep}
 				s.shaper, taps[s.name] = x, x
 			}
@@ -268,7 +268,9 @@ func (n tapped) Row(array string, hidden []int64) dp.Row {
 	row := n.Noise.Row(array, hidden)
 	z := make([]float64, len(hidden))
 	row.Fill(z)
-	n.shapers[array].z = z
+	if s := n.shapers[array]; s != nil {
+		s.z = z
+	}
 	return row
 }
 

@@ -7,12 +7,12 @@ import (
 	"streamdp/matfact"
 )
 
-// Gains are what shaped noise of variance 1 becomes in a release. Gains of
-// several releases add up to those of their summed squared errors.
+// Gains say how large a release's errors are if the noise, before it is correlated, has
+// variance 1. To add up squared errors over several releases, add their gains.
 //
-// a is the release's row of the workload, Q = (CᵀC)⁻¹ the covariance of the noise
-// before the workload. The last three are those of post-processing, which squares
-// noisy rows; they are 0 for other methods.
+// a is the release's row of the workload, and Q = (CᵀC)⁻¹ is the covariance of the noise before
+// the workload. The last three gains are for post-processing, which squares noisy rows; they
+// are 0 for other methods.
 type Gains struct {
 	First  float64 // aᵀQa of the first moment
 	Second float64 // aᵀQa of the second moment
@@ -21,29 +21,29 @@ type Gains struct {
 	Bias   float64 // (Σ_k a_k Q_kk)²
 }
 
-// Plus returns the gains of both.
+// Plus returns the sums of the gains of g and h.
 func (g Gains) Plus(h Gains) Gains {
 	return Gains{g.First + h.First, g.Second + h.Second, g.Fourth + h.Fourth, g.Cross + h.Cross, g.Bias + h.Bias}
 }
 
-// over returns the gains after a division of the release by divisor.
+// over returns the gains of a release that is divided by divisor.
 func (g Gains) over(divisor float64) Gains {
 	s := divisor * divisor
 	return Gains{g.First / s, g.Second / s, g.Fourth / s, g.Cross / s, g.Bias / s}
 }
 
-// longestSquares bounds the steps of post-processing over correlated noise. It takes
-// O(t) a step, and O(n²) to plan for n.
+// longestSquares is the largest number of steps of post-processing over correlated noise. It
+// takes O(t) at step t, and O(n²) to plan for n steps.
 const longestSquares = 1 << 14
 
-// overlap computes what post-processing over shaped noise depends on, step by step:
-// Σ_k a_k Q_kk, Σ_kl a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a
-// kernel. With C Toeplitz and c′ the coefficients of its inverse,
+// overlap computes, step by step, the sums that post-processing over correlated noise depends
+// on: Σ_k a_k Q_kk, Σ_kl a_k a_l Q_kl² and Σ_kl |a_k a_l Q_kl| for the rows a of a kernel. With C
+// Toeplitz and c′ the coefficients of its inverse,
 //
 //	Q_{t,t−m} = Q_{t−1,t−1−m} + c′_{t−1}c′_{t−1−m},   m < t.
 //
-// Cost: O(t) time and memory at step t, of a window O(W) of the time; O(1) for
-// C = I, where all follow from Σa and Σa².
+// Cost: O(t) time and memory at step t, O(W) time for a window. For C = I it is O(1), because
+// all follow from Σa and Σa².
 // Source: as for ExpectedError.
 type overlap struct {
 	kernel  matfact.Workload
@@ -53,13 +53,13 @@ type overlap struct {
 	step                uint64
 	q                   []float64 // Q_{t,t−m} by m
 	bias, fourth, cross float64
-	// For a window, what the pairs of step k with itself and later steps add, at
-	// k mod W: it leaves with k.
+	// For a window: what the pairs of step k with itself and later steps contribute, at
+	// k mod W. It is subtracted when step k leaves.
 	leaving []Gains
 }
 
-// newOverlap returns an overlap before the first step. It panics for a factorization
-// that checkSquares refuses.
+// newOverlap returns an overlap before the first step. It panics if checkSquares refuses the
+// factorization.
 func newOverlap(f matfact.Factorization, kernel matfact.Workload) *overlap {
 	g := &overlap{kernel: kernel, factor: f}
 	if f.Kind() != "identity" {
@@ -71,8 +71,9 @@ func newOverlap(f matfact.Factorization, kernel matfact.Workload) *overlap {
 	return g
 }
 
-// checkSquares reports why rows whose noise is shaped for at most horizon steps, by
-// columns that are normalised or not, are not squared: "" if they are.
+// checkSquares returns a reason why rows with noise correlated by this factorization cannot
+// be squared, "" if they can. horizon is the number of steps; normalised says that the
+// columns are normalised.
 func checkSquares(kind string, normalised bool, horizon uint64) string {
 	switch {
 	case kind == "identity":
@@ -87,8 +88,8 @@ func checkSquares(kind string, normalised bool, horizon uint64) string {
 	return ""
 }
 
-// at returns Σ_k a_k Q_kk and the gains of post-processing in row t of the
-// kernel. Rows are cheap in ascending order.
+// at returns Σ_k a_k Q_kk and the gains of post-processing in row t of the kernel. Ask for the
+// rows in ascending order: going back costs time.
 func (g *overlap) at(t uint64) (bias, fourth, cross float64) {
 	if g.inverse == nil {
 		square := g.factor.RowVar(g.kernel, t)
@@ -103,7 +104,7 @@ func (g *overlap) at(t uint64) (bias, fourth, cross float64) {
 	return g.bias, g.fourth, g.cross
 }
 
-// next goes one step on.
+// next moves to the next step.
 func (g *overlap) next() {
 	g.step++
 	t := g.step
@@ -173,8 +174,8 @@ func weights(kernel matfact.Workload, t uint64) float64 {
 	return float64(t)
 }
 
-// geometric returns 1 + β + … + β^(t−1) by products alone: the same bits
-// everywhere.
+// geometric returns 1 + β + … + β^(t−1). It multiplies and adds only, so that every
+// architecture gets the same bits.
 func geometric(beta float64, t uint64) float64 {
 	// S(2m) = S(m)(1+β^m), S(m+1) = 1 + βS(m), from the highest bit of t down.
 	sum, power := 0.0, 1.0

@@ -2,6 +2,7 @@ package moments
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 	"streamdp/matfact"
 )
 
@@ -18,7 +20,7 @@ func TestAdopt(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.Replace}
 	for _, c := range audited(1000) {
-		c.Clip, c.Columns, c.Step = 1.4, 3, 4
+		c.Clip, c.Columns, c.Step = 1.4, dptest.Columns(3), 4
 		own := mustNew(t, c, p).Plan()
 		kept := func() Plan { // as the epoch's manifest gives it back
 			text, err := json.Marshal(own)
@@ -127,12 +129,30 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// TestForeignPlans changes every number of plans that hold everything there is.
+func TestForeignPlans(t *testing.T) {
+	t.Parallel()
+	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
+	for name, c := range map[string]Config{
+		"two factorizations": {Step: 4, ValidCount: true, Horizon: 50, Factorization: "blt", Second: &Second{Factorization: "sqrt"}},
+		"a choice":           {Step: 1, Horizon: 50, Factorization: "blt"},
+		"phases":             {Step: 4, Factorization: "phased"},
+		"dense":              {Step: 4, Horizon: 10, Factorization: "dense"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.Clip, c.Columns = 1.4, dptest.Columns(3)
+			estimatortest.Plans(t, mustNew(t, c, p).Plan(), 1e-3, func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) })
+		})
+	}
+}
+
 // TestAdoptAnotherOptimum adopts a BLT that another processor's optimiser might
 // have found, with all that follows from it, and refuses the same matrix with the
 // noise of ours.
 func TestAdoptAnotherOptimum(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1.4, Columns: 3, Step: 4, Factorization: "blt", Horizon: 1000}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	c, p := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Factorization: "blt", Horizon: 1000}, dp.Params{Mu: 1, Adjacency: dp.Replace}
 	c.Defaults()
 	own := mustNew(t, c, p).Plan()
 	moved := own.clone()
@@ -174,7 +194,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 // TestPlanIsACopy changes what Plan returned and what Adopt was given.
 func TestPlanIsACopy(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1, Columns: 2, Step: 1, Factorization: "blt", Horizon: 10}, dp.Params{Mu: 1, Adjacency: dp.Replace}
+	c, p := Config{Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "blt", Horizon: 10}, dp.Params{Mu: 1, Adjacency: dp.Replace}
 	given := mustNew(t, c, p).Plan()
 	e, err := Adopt(c, p, given)
 	if err != nil {
@@ -198,7 +218,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	replace := dp.Params{Mu: 1, Adjacency: dp.Replace}
 	zeroOut := dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
-	base := Config{Method: "jme", Clip: 1, Columns: 2, Step: 1, Factorization: "identity"}
+	base := Config{Method: "jme", Clip: 1, Columns: dptest.Columns(2), Step: 1, Factorization: "identity"}
 	with := func(f func(*Config)) Config {
 		c := base
 		f(&c)
@@ -211,10 +231,10 @@ func TestLimits(t *testing.T) {
 		err  string // part of the error, "" for none
 	}{
 		{"plain", base, replace, ""},
-		{"one column", with(func(c *Config) { c.Columns = 1 }), replace, ""},
-		{"a hundred columns", with(func(c *Config) { c.Columns = 100 }), replace, ""},
-		{"three hundred columns", with(func(c *Config) { c.Columns = 300 }), replace, ""},
-		{"no column", with(func(c *Config) { c.Columns = 0 }), replace, "columns"},
+		{"one column", with(func(c *Config) { c.Columns = dptest.Columns(1) }), replace, ""},
+		{"a hundred columns", with(func(c *Config) { c.Columns = dptest.Columns(100) }), replace, ""},
+		{"three hundred columns", with(func(c *Config) { c.Columns = dptest.Columns(300) }), replace, ""},
+		{"no column", with(func(c *Config) { c.Columns = dptest.Columns(0) }), replace, "columns"},
 		{"no slot", with(func(c *Config) { c.Step = 0 }), replace, "step"},
 		{"the longest step", with(func(c *Config) { c.Step = 1<<38 - 1<<30 }), replace, ""},
 		{"a step too long", with(func(c *Config) { c.Step = 1 << 38 }), replace, "step: must be less"},
@@ -245,11 +265,11 @@ func TestLimits(t *testing.T) {
 		{"clip below the lattice", with(func(c *Config) { c.Clip = 1e-150 }), replace, "out of range"},
 		{"smallest clip", with(func(c *Config) { c.Clip = 5e-324 }), replace, "out of range"},
 		{"negative clip", with(func(c *Config) { c.Clip = -1 }), replace, "clip"},
-		{"no clip", with(func(c *Config) { c.Clip = math.NaN() }), replace, "clip"},
+		{"no clip", with(func(c *Config) { c.Clip = 0 }), replace, "clip"},
 		{"no adjacency", base, dp.Params{Mu: 1}, "adjacency"},
 		{"no budget", base, dp.Params{Adjacency: dp.Replace}, "delta"},
 		{"centre of another length", with(func(c *Config) { c.Centre = []float64{1} }), replace, "centre"},
-		{"centre that is none", with(func(c *Config) { c.Centre = []float64{1, math.NaN()} }), replace, "centre"},
+		{"centre that is none", with(func(c *Config) { c.Centre = []float64{1, math.Inf(-1)} }), replace, "centre"},
 		{"scale of another length", with(func(c *Config) { c.Scale = []float64{1, 2, 3} }), replace, "scale"},
 		{"scale of zero", with(func(c *Config) { c.Scale = []float64{1, 0} }), replace, "scale"},
 		{"a square root without end", with(func(c *Config) { c.Factorization, c.Horizon, c.Endless = "sqrt", 9, true }), replace, "on_horizon"},
@@ -296,7 +316,7 @@ func TestLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := e.Plan()
-			if e.Columns() != x.c.Columns || !e.Cost().Equal(dp.Cost{Adjacency: x.p.Adjacency, Mu: plan.Mu}) {
+			if e.Columns() != len(x.c.Columns) || !e.Cost().Equal(dp.Cost{Adjacency: x.p.Adjacency, Mu: plan.Mu}) {
 				t.Errorf("%d columns, cost %v", e.Columns(), e.Cost())
 			}
 			for what, v := range map[string]float64{
@@ -322,7 +342,7 @@ func TestLimits(t *testing.T) {
 			}
 			// The largest possible step: one row of full norm, all of it in one
 			// column or spread out.
-			row := make([]float64, x.c.Columns)
+			row := make([]float64, len(x.c.Columns))
 			for i := range row {
 				row[i] = 2 * plan.Clip
 			}
@@ -332,7 +352,7 @@ func TestLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, v := range r.Values[0].Data {
-				want := plan.Clip / math.Sqrt(float64(x.c.Columns))
+				want := plan.Clip / math.Sqrt(float64(len(x.c.Columns)))
 				if math.Abs(v-want) > 8*r.Values[0].SE[0]+2*g {
 					t.Errorf("mean %d is %g, want %g ± %g", i, v, want, r.Values[0].SE[0])
 				}
@@ -348,7 +368,7 @@ func TestSumsFit(t *testing.T) {
 	for _, bits := range []int{24, 27, 30} {
 		// Squares are the first to be too large, or rows.
 		for _, nu := range []float64{0.5, 0.02} {
-			c := Config{Clip: 1, Columns: 1, Step: 1, Factorization: "phased", Nu: nu}
+			c := Config{Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "phased", Nu: nu}
 			p := dp.Params{Mu: 20 * math.Exp2(24-float64(bits)), Adjacency: dp.ZeroOut, LatticeBits: bits}
 			lo, hi := uint64(1), uint64(1)<<62
 			for hi-lo > 1 {
@@ -384,7 +404,7 @@ func TestWeights(t *testing.T) {
 	t.Parallel()
 	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 		for _, weights := range [][]float64{nil, {1, 1}, {3, 0.2}, {1, 100}} {
-			c := Config{Clip: 1.9, Columns: 4, Step: 10, Factorization: "identity", Weights: weights}
+			c := Config{Clip: 1.9, Columns: dptest.Columns(4), Step: 10, Factorization: "identity", Weights: weights}
 			p := dp.Params{Mu: 1, Adjacency: adjacency}
 			nu := mustNew(t, c, p).plan.Nu
 			if weights == nil {
@@ -424,7 +444,7 @@ func TestCharges(t *testing.T) {
 				if c.Endless = endless; endless && final(c) {
 					continue
 				}
-				c.Clip, c.Columns, c.Step, c.Nu = 1.7, 4, 3, 0.8
+				c.Clip, c.Columns, c.Step, c.Nu = 1.7, dptest.Columns(4), 3, 0.8
 				e := mustNew(t, c, dp.Params{Mu: 0.5, Adjacency: adjacency})
 				p, norm := e.plan, e.shapes.first.factor.ColNorm()
 				tau := p.Sensitivity / 0.5
@@ -444,13 +464,16 @@ func TestCharges(t *testing.T) {
 				}
 				first, err1 := e.shapes.first.factor.Limits(p.First / p.Lattice.Step())
 				second, err2 := e.shapes.first.factor.Limits(p.Diagonal / p.SecondStep())
-				if err1 != nil || err2 != nil {
-					t.Fatal(err1, err2)
+				unit := math.Ldexp(1, p.FullExp)
+				full, err3 := e.shapes.first.factor.Limits(p.Full / unit)
+				if err := errors.Join(err1, err2, err3); err != nil {
+					t.Fatal(err)
 				}
 				exact := JointSensitivity([]float64{norm}, []float64{norm}, p.Lambda, p.Clip, 4, adjacency)
 				squares := math.Sqrt(p.Lambda) * norm * 4 * p.SecondStep()
 				predictions := 2*first.Rounding*p.Lattice.Step()*math.Sqrt(coordinates(4)) +
-					2*second.Rounding*p.SecondStep()*math.Sqrt(2*p.Lambda)*math.Sqrt(coordinates(10))
+					2*second.Rounding*p.SecondStep()*math.Sqrt(2*p.Lambda)*math.Sqrt(coordinates(10)) +
+					2*full.Rounding*unit*p.First/p.Full*math.Sqrt(coordinates(1))
 				if c.Factorization == "identity" != (predictions == 0) {
 					t.Errorf("%s: predictions cost %g", describe(c), predictions)
 				}

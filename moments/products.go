@@ -8,10 +8,9 @@ import (
 	"streamdp/matfact"
 )
 
-// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which
-// are public. Sums over all steps and over windows are exact integers of 128 bits,
-// so that adding and subtracting for years loses nothing; decaying ones are
-// float64.
+// products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which are public.
+// Sums over all steps and over windows are exact integers of 128 bits, so no error builds up
+// over years of adding and subtracting. Decaying sums are float64.
 type products struct {
 	decay  float64
 	window bool
@@ -26,7 +25,7 @@ func newProducts(w matfact.Workload, d int) *products {
 	return &products{window: w.Kind == "window", wide: make([]dp.Wide, d*(d+1)/2)}
 }
 
-// add takes a step's noisy row.
+// add adds a step's noisy row.
 func (p *products) add(row []int64) {
 	n := 0
 	for i, x := range row {
@@ -41,7 +40,7 @@ func (p *products) add(row []int64) {
 	}
 }
 
-// remove takes a row that has left the window away.
+// remove subtracts a row that has left the window.
 func (p *products) remove(row []int64) {
 	n := 0
 	for i, x := range row {
@@ -52,7 +51,7 @@ func (p *products) remove(row []int64) {
 	}
 }
 
-// value returns the sums over divisor, of rows in units of 2^exp.
+// value returns the sums divided by divisor. The rows are in units of 2^exp.
 func (p *products) value(exp int, divisor float64) []float64 {
 	x := make([]float64, max(len(p.float), len(p.wide)))
 	for i := range x {
@@ -65,8 +64,8 @@ func (p *products) value(exp int, divisor float64) []float64 {
 	return x
 }
 
-// fit reports whether the sums of steps squares of rows of entries up to most fit
-// 127 bits, and single products float64.
+// fit reports whether the squares of so many steps fit, for rows with entries of at most
+// most: 127 bits must hold the sums, and float64 each product.
 func fit(most, steps float64) bool { return most < 1<<53 && most*most*steps < 0x1p126 }
 
 func (p *products) appendTo(w *bin.Writer) {
@@ -82,7 +81,7 @@ func (p *products) appendTo(w *bin.Writer) {
 	}
 }
 
-// restore reads what appendTo wrote; rows is the total of the noisy rows.
+// restore reads what appendTo wrote. rows is the accumulator of the noisy rows.
 func (p *products) restore(r *bin.Reader, rows accumulator, d int) {
 	if p.window {
 		clear(p.wide)

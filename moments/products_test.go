@@ -8,6 +8,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 	"streamdp/matfact"
 )
 
@@ -75,19 +76,19 @@ func TestProducts(t *testing.T) {
 // over records that the noise makes equal: the releases are the same.
 func TestSquaresNeedNoData(t *testing.T) {
 	t.Parallel()
-	c := Config{Method: "pp", Clip: 1, Columns: 1, Step: 1, Factorization: "identity", Workload: "sum"}
+	c := Config{Method: "pp", Clip: 1, Columns: dptest.Columns(1), Step: 1, Factorization: "identity", Workload: "sum"}
 	e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 	sd := e.plan.First
 	e.Add(0, []float64{0.5})
-	a, err := e.Close(dptest.Queue(0.25))
+	a, err := e.Close(dptest.Queue(0.25, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.UnmarshalBinary(mustState(t, mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}))); err != nil {
+	if err := e.UnmarshalBinary(estimatortest.State(t, mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace}))); err != nil {
 		t.Fatal(err)
 	}
 	e.Add(0, []float64{-0.5})
-	b, err := e.Close(dptest.Queue(0.25 + 1/sd))
+	b, err := e.Close(dptest.Queue(0.25+1/sd, 0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,16 +8,18 @@ import (
 	"streamdp/internal/eigen"
 )
 
-// errEigen is an eigenvalue iteration that did not end, or numbers that are none.
+// errEigen is for an eigenvalue iteration that did not converge, and for numbers that are not
+// finite.
 var errEigen = errors.New("eigenvalues: no convergence")
 
-// ProjectPSD returns the nearest matrix, in Frobenius norm, whose eigenvalues are
-// at least floor: M = QΛQᵀ becomes Q·max(Λ, floor)·Qᵀ. upper is the upper triangle
-// of M, row by row, as is the result.
+// ProjectPSD returns the nearest matrix, in Frobenius norm, whose eigenvalues are at least
+// floor: M = QΛQᵀ becomes Q·max(Λ, floor)·Qᵀ. upper is the upper triangle of M, row by row,
+// and so is the result.
 //
-// The distance to every such matrix, so to the truth where that is one, never
-// grows. The estimate gains a bias and loses variance: the standard errors of M are
-// not those of the projection. As a function of a release it costs no budget.
+// The result is at least as near as M to every such matrix; in particular to the truth, if
+// its eigenvalues are at least floor. The estimate gains a bias and loses variance, so the
+// standard errors of M are not those of the result. As a function of a release it costs no
+// budget.
 // Cost: O(d³).
 func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
@@ -27,9 +29,9 @@ func ProjectPSD(upper []float64, d int, floor float64) ([]float64, error) {
 	})
 }
 
-// ProjectMoment returns the nearest positive semidefinite matrix with a trace of
-// at most limit: the second moments of rows of norm at most ζ under weights of sum
-// A lie there for limit = ζ²A. Otherwise as ProjectPSD.
+// ProjectMoment returns the nearest positive semidefinite matrix with a trace of at most
+// limit. The second moment of rows of norm at most ζ, with weights that add up to A, is such
+// a matrix for limit = ζ²A. Everything else is as for ProjectPSD.
 func ProjectMoment(upper []float64, d int, limit float64) ([]float64, error) {
 	return project(upper, d, func(values []float64) {
 		var trace float64
@@ -43,8 +45,8 @@ func ProjectMoment(upper []float64, d int, limit float64) ([]float64, error) {
 	})
 }
 
-// ProjectBall shortens x to norm at most radius, in place: the nearest vector of
-// the ball that holds the means, or sums, of rows of bounded norm.
+// ProjectBall shortens x to norm at most radius, in place. That is the nearest vector in the
+// ball; means, and sums, of rows of bounded norm are in such a ball.
 func ProjectBall(x []float64, radius float64) {
 	var sum float64
 	for _, v := range x {
@@ -57,8 +59,8 @@ func ProjectBall(x []float64, radius float64) {
 	}
 }
 
-// project takes a symmetric matrix apart, changes its eigenvalues, and puts it
-// together.
+// project computes the eigenvalues of a symmetric matrix, changes them, and puts the matrix
+// together again.
 func project(upper []float64, d int, change func(values []float64)) ([]float64, error) {
 	q := make([]float64, d*d)
 	n := 0
@@ -91,7 +93,7 @@ func project(upper []float64, d int, change func(values []float64)) ([]float64, 
 	return out, nil
 }
 
-// simplex replaces x ≥ 0 by the nearest vector ≥ 0 of sum total: x − θ, cut at 0.
+// simplex replaces x ≥ 0 by the nearest vector ≥ 0 with sum total: x − θ, or 0 if that is less.
 func simplex(x []float64, total float64) {
 	sorted := slices.Sorted(slices.Values(x))
 	slices.Reverse(sorted)

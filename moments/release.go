@@ -7,9 +7,9 @@ import (
 	"streamdp/dp"
 )
 
-// release assembles the values of the step just closed.
+// release returns the release of the step just closed.
 func (e *Estimator) release() (*dp.Release, error) {
-	d := e.cfg.Columns
+	d := len(e.cfg.Columns)
 	name, first, second := "mean", 1.0, 1.0
 	if e.shapes.first.normalised {
 		first = max(1, e.weight.total())
@@ -22,10 +22,11 @@ func (e *Estimator) release() (*dp.Release, error) {
 			second = max(1, w.total())
 		}
 	}
-	v := e.variances(e.overlap, e.step, first, second, float64(e.weight.count))
+	unit2 := float64(e.unit * e.unit)
+	v := e.variances(e.overlap, e.step, first, second, float64(e.weight.count)).in(unit2)
 
-	mean := e.first.value(first)
-	moment, raw := e.moments(&v, first, second)
+	mean := e.first.value(first / e.unit)
+	moment, raw := e.moments(&v, first/unit2, second/unit2)
 	shape := []int{d, d}
 	symmetric := func(name string, data, se []float64) dp.Value {
 		return dp.Value{Name: name, Shape: shape, Layout: "upper", Data: data, SE: se}
@@ -66,7 +67,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 		if e.secondWeight != nil {
 			weight = e.secondWeight.total()
 		}
-		projected, err := ProjectMoment(moment, d, float64(e.plan.Clip*e.plan.Clip)*weight/second)
+		projected, err := ProjectMoment(moment, d, float64(e.plan.Clip*e.plan.Clip)*unit2*weight/second)
 		if err != nil {
 			return nil, err
 		}
@@ -74,6 +75,9 @@ func (e *Estimator) release() (*dp.Release, error) {
 	}
 	if e.cfg.scaled() && e.shapes.first.normalised {
 		centre, scale := e.cfg.Centre, e.cfg.Scale
+		if e.found != nil {
+			centre, scale = e.found.Centre, e.found.Scale
+		}
 		original, se := make([]float64, d), make([]float64, d)
 		for i := range original {
 			original[i] = at(centre, i, 0) + float64(at(scale, i, 1)*mean[i])
@@ -94,16 +98,25 @@ func (e *Estimator) release() (*dp.Release, error) {
 	if e.count != nil {
 		values = append(values, dp.Value{Name: "valid_count", Shape: []int{1}, Data: e.count.value(1), SE: []float64{v.count}})
 	}
+	share := max(1, e.weight.total())
+	values = append(values, dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})
 	for _, v := range values {
 		if !finite(v.Data) || !finite(v.SE) {
 			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
 		}
 	}
-	return &dp.Release{Step: e.step, Rows: e.rows, Values: values}, nil
+	r := &dp.Release{Step: e.parts() + e.step, Rows: e.rows, Values: values}
+	if e.found != nil {
+		last := &values[len(values)-1]
+		e.withClipping(values)
+		b := e.bounds(last.Data[0], last.SE[0])
+		r.Notes, r.Verdict = []dp.Note{{Name: "bounds", Value: b}}, b.Verdict
+	}
+	return r, nil
 }
 
-// moments returns the second moment, and the one with the covariance's weight and
-// all bias in it, which is what the covariance is made of.
+// moments returns two second moments: the one to release, and the one with the
+// covariance's weight and without bias removed, from which the covariance is computed.
 func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []float64) {
 	var joint []float64
 	if e.second != nil {
@@ -113,7 +126,7 @@ func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []
 		return joint, joint
 	}
 	squares := e.products.value(e.plan.Lattice.Exp, first)
-	d := e.cfg.Columns
+	d := len(e.cfg.Columns)
 	mix := func(weight, bias float64) []float64 {
 		n := -1
 		return upper(d, func(i, j int) float64 {
@@ -141,23 +154,36 @@ func finite(x []float64) bool {
 	return true
 }
 
-// variances are those of the entries of one release, and the public numbers that
-// make it of noisy sums.
+// variances holds the variances of the entries of one release, and the public numbers
+// that turn noisy sums into it.
 type variances struct {
 	mean          float64
 	diagonal, off float64 // of the second moment; upper bounds for squared rows
 	count         float64 // standard error of the number of valid records
+	full          float64 // of the number of rows that are not shortened
 
-	// weight is that of joint estimation in the second moment, bias what squared
-	// rows are too large by, on the diagonal.
+	// weight is the weight of joint estimation in the second moment. bias is by how much
+	// squared rows are too large, on the diagonal.
 	weight, bias float64
-	// mixed is weight in the covariance, debias what its diagonal lacks.
+	// mixed is the weight in the covariance. debias is what its diagonal lacks.
 	mixed, debias float64
 	// linear and quartic are bounds of what rows and noise add to the variance of
 	// an entry of the covariance off the diagonal, joint that of joint estimation's
 	// second moment; not used where nothing is squared.
 	squared                bool
 	linear, quartic, joint float64
+}
+
+// in returns the variances in units whose square is this.
+func (v variances) in(square float64) variances {
+	fourth := float64(square * square)
+	v.mean *= square
+	v.bias *= square
+	v.debias *= square
+	for _, x := range []*float64{&v.diagonal, &v.off, &v.linear, &v.quartic, &v.joint} {
+		*x *= fourth
+	}
+	return v
 }
 
 // variances returns those of release t with the given divisors, whose workload
@@ -175,15 +201,13 @@ func (e *Estimator) variances(g *overlap, t uint64, first, second, records float
 		weight: 1, mixed: 1,
 	}
 	v.debias = v.mean
-	if p.Count > 0 {
-		v.count = p.Count * math.Sqrt(u1)
-	}
+	v.count, v.full = p.Count*math.Sqrt(u1), p.Full*math.Sqrt(u1)
 	if !p.squares() {
 		return v
 	}
 	gains, bias := e.shapes.gains(g, t, first, second)
 	n := Noise{First: p.First, Diagonal: p.Diagonal}
-	d := e.cfg.Columns
+	d := len(e.cfg.Columns)
 	tau2 := float64(p.First * p.First)
 	lambda, mu := float64(float64(tau2*p.Clip)*p.Clip), float64(tau2*tau2)
 	scatter := e.shapes.scatter(gains, t, records, first)
@@ -207,8 +231,8 @@ func (e *Estimator) variances(g *overlap, t uint64, first, second, records float
 	return v
 }
 
-// covariance returns the standard error of an entry of the covariance where
-// the mean has entries a and b there.
+// covariance returns the standard error of an entry of the covariance. a and b are the mean's
+// entries for its row and column.
 func (v *variances) covariance(a, b float64, diagonal bool) float64 {
 	if v.squared {
 		joint := float64(float64(v.mixed*v.mixed) * v.joint)

@@ -12,14 +12,16 @@ import (
 //
 //	s² = max_i ζ²·(α_i²·r(λζ²β_i²/α_i²))
 //
-// with α_i, β_i the norms of columns i of C₁ and C₂, which first and second
-// give. λ has the unit 1/x². Any lower triangular C's are allowed, and inputs
-// may depend on earlier outputs.
+// with α_i, β_i the norms of columns i of C₁ and C₂, given in first and second. λ has the unit
+// 1/x². C₁ and C₂ may be any lower triangular matrices, and inputs may depend on earlier
+// outputs.
 //
-// Privacy: exact where one column attains the maximum; a record contributes to
-// one column.
-// Source: as dp.SquaresSensitivity. The paper asks for decreasing column norms, which only
-// exactness needs.
+// Privacy: a record contributes to one column, so s is exact if that column attains the
+// maximum. Source: as dp.SquaresSensitivity. The paper asks for decreasing column norms; only
+// exactness needs them.
+//
+// An estimator calibrates by [Joint], which is the same for equal columns. This function
+// serves the reproduction.
 func JointSensitivity(first, second []float64, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
 	var s2 float64
 	for i, a := range first {
@@ -28,8 +30,8 @@ func JointSensitivity(first, second []float64, lambda, clip float64, d int, adja
 	return clip * math.Sqrt(s2)
 }
 
-// support returns sup a‖x−y‖² + b‖xxᵀ−yyᵀ‖²_F over pairs of neighbouring records
-// in the unit ball of ℝᵈ: a·r(b/a).
+// support returns sup a‖x−y‖² + b‖xxᵀ−yyᵀ‖²_F over pairs of neighbouring records in the unit
+// ball of ℝᵈ: a·r(b/a).
 func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 	switch {
 	case a != 0:
@@ -40,15 +42,15 @@ func support(a, b float64, d int, adjacency dp.Adjacency) float64 {
 	return b
 }
 
-// ParticipationSensitivity bounds the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to all
-// records of one person, who contributes to the given steps (from 0) in both of
+// ParticipationSensitivity returns an upper bound on the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to
+// all records of one person. The person contributes to the given steps (from 0) in both of
 // two neighbouring streams:
 //
 //	s² ≤ Σ_{i∈π} sup R¹_i‖x−y‖² + λR²_i‖xxᵀ−yyᵀ‖²_F,   R_i = Σ_{j∈π} |CᵀC|_ij
 //
-// first and second are the matrices, by row, over the full horizon: a later
-// column meets earlier ones in every row that follows. Of several patterns the
-// largest bound holds. One step gives the single record's exact sensitivity.
+// first and second are the matrices, by row, over the full horizon: two columns overlap in
+// all rows after the later one. For several possible patterns of steps, take the largest
+// bound. With one step it is the exact sensitivity to a single record.
 //
 // Source: docs/theory/moments.md.
 func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, clip float64, d int, adjacency dp.Adjacency) float64 {
@@ -69,27 +71,14 @@ func ParticipationSensitivity(first, second [][]float64, steps []int, lambda, cl
 	return clip * math.Sqrt(s2)
 }
 
-// Noise is what a calibration gives: standard deviations before shaping, that
-// is of one step's independent draws.
+// Noise is the result of a calibration: the standard deviations of one step's independent
+// draws, before they are correlated.
 type Noise struct {
 	Lambda      float64 // weight of the second moment, 1/x²
 	Sensitivity float64 // joint ℓ₂ sensitivity, x
 	First       float64 // of every entry of the first moment, x
 	Diagonal    float64 // of a diagonal entry of the second moment, x²
 	OffDiagonal float64 // of another entry, x²
-}
-
-// Calibrate returns the noise that makes the joint release of first and second
-// moments μ-Gaussian-private at relative weight ν, for column norms alpha and
-// beta of the two factorizations:
-//
-//	λ = να²/(ζ²β²),  s = ζα√r(ν),  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)
-//
-// Off-diagonal entries have half the variance of diagonal ones, because the
-// symmetric matrix is released in coordinates x_i², √2·x_ix_j.
-// Source: docs/theory/moments.md.
-func Calibrate(mu, nu, clip, alpha, beta float64, d int, adjacency dp.Adjacency) Noise {
-	return Joint(nu, d, adjacency).Noise(mu, clip, alpha, beta)
 }
 
 func spread(lambda, sensitivity, mu float64) Noise {
@@ -103,14 +92,14 @@ func spread(lambda, sensitivity, mu float64) Noise {
 	}
 }
 
-// ChooseNu returns the ν that minimises (K₁ + K₂/ν)·r(ν), where K₁ and K₂ are
+// chooseNu returns the ν that minimises (K₁ + K₂/ν)·r(ν), where K₁ and K₂ are
 // the weighted squared errors of first and second moments at r = ν = 1:
 //
 //	zero-out √(K₂/K₁);  replace, d ≥ 2: (1 + √(1 + 16K₂/K₁))/4, at least ½
 //	replace, d = 1: 2/(κ(2−κ)) for κ = √(K₁/K₂) < 2√5 − 4, else ν*
 //
 // Source: docs/theory/moments.md.
-func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
+func chooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	switch {
 	case adjacency == dp.ZeroOut:
 		return math.Sqrt(k2 / k1)
@@ -124,13 +113,13 @@ func ChooseNu(k1, k2 float64, d int, adjacency dp.Adjacency) float64 {
 	return max(dp.FreeSquares(1), 2/(kappa*(2-kappa)))
 }
 
-// NuForInflation returns the largest ν at which the variance of the first
-// moment is at most inflation times what it is alone: r(ν) = 4φ under
-// replacement, 1 + ν = φ under zero-out.
+// nuForInflation returns the largest ν at which the variance of the first moment is at most
+// inflation times its variance without a second moment: r(ν) = 4φ under replacement,
+// 1 + ν = φ under zero-out, for inflation φ.
 //
-// Errors: an inflation below 1; 1 itself under zero-out, where the second
-// moment is never free.
-func NuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, error) {
+// Errors: an inflation below 1. Under zero-out also 1 itself, because there the second moment
+// is never free.
+func nuForInflation(inflation float64, d int, adjacency dp.Adjacency) (float64, error) {
 	if !(inflation >= 1) || math.IsInf(inflation, 0) {
 		return 0, fmt.Errorf("inflation is %g, must be at least 1 and finite", inflation)
 	}

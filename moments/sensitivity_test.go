@@ -36,11 +36,11 @@ func TestJointSensitivity(t *testing.T) {
 			for _, nu := range []float64{0.01, 0.3, 0.5, 0.51, 0.9, 2, 2.772, 2.78, 4, 30} {
 				lambda := nu * alpha * alpha / (clip * clip * beta * beta)
 				closed := JointSensitivity([]float64{alpha}, []float64{beta}, lambda, clip, d, adjacency)
-				n := Calibrate(2, nu, clip, alpha, beta, d, adjacency)
+				n := Joint(nu, d, adjacency).Noise(2, clip, alpha, beta)
 				for what, got := range map[string]float64{"lambda": n.Lambda / lambda, "sensitivity": n.Sensitivity / closed, "first": n.First * 2 / closed,
 					"diagonal": n.Diagonal / n.First * math.Sqrt(lambda), "off": n.OffDiagonal / n.Diagonal * math.Sqrt2} {
 					if math.Abs(got-1) > 1e-14 {
-						t.Errorf("Calibrate(%g): %s is off by %g", nu, what, got-1)
+						t.Errorf("Noise at %g: %s is off by %g", nu, what, got-1)
 					}
 				}
 				source := rand.New(rand.NewPCG(uint64(d), math.Float64bits(nu)))
@@ -154,7 +154,7 @@ func TestRoundedSquares(t *testing.T) {
 			for _, shift := range []uint{1, 3, 8} {
 				const k, nu = 40, 0.5
 				l := dp.Lattice{Exp: 0, K: k}
-				n := Calibrate(1, nu, k, 1, 1, d, adjacency)
+				n := Joint(nu, d, adjacency).Noise(1, k, 1, 1)
 				exact := JointSensitivity([]float64{1}, []float64{1}, n.Lambda, k, d, adjacency)
 				charged := exact + math.Sqrt(n.Lambda)*float64(d)*math.Ldexp(1, int(shift))
 				top := 0.0
@@ -197,7 +197,7 @@ func TestChooseNu(t *testing.T) {
 			at := func(nu float64) string { return fmt.Sprintf("%s, d=%d, nu=%g", adjacency, d, nu) }
 			for ratio := 1e-6; ratio < 1e7; ratio *= 3.1 {
 				objective := func(nu float64) float64 { return (1 + ratio/nu) * dp.SquaresSensitivity(nu, d, adjacency) }
-				nu := ChooseNu(1, ratio, d, adjacency)
+				nu := chooseNu(1, ratio, d, adjacency)
 				best, where := math.Inf(1), 0.0
 				for x := 1e-5; x < 1e5; x *= 1.001 {
 					if f := objective(x); f < best {
@@ -212,7 +212,7 @@ func TestChooseNu(t *testing.T) {
 				}
 			}
 			for _, phi := range []float64{1, 1.0001, 1.1, 2, 50} {
-				nu, err := NuForInflation(phi, d, adjacency)
+				nu, err := nuForInflation(phi, d, adjacency)
 				if adjacency == dp.ZeroOut && phi == 1 {
 					if err == nil {
 						t.Errorf("%s for no inflation", at(nu))
@@ -235,12 +235,12 @@ func TestChooseNu(t *testing.T) {
 	// d = 1 under replacement, where the closed form holds: searched for with 40
 	// digits, which finds half of them.
 	for ratio, want := range map[float64]float64{1000: 32.130809304009794, 30: 6.0274543613966332, 12: 4.0484442026938767, 1e5: 316.72855783823252, 4: dp.FreeSquares(1), 0.25: dp.FreeSquares(1)} {
-		if nu := ChooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
+		if nu := chooseNu(1, ratio, 1, dp.Replace); math.Abs(nu/want-1) > 1e-14 {
 			t.Errorf("d=1, ratio %g: nu is %.17g, want %.17g", ratio, nu, want)
 		}
 	}
 	for _, phi := range []float64{0, 0.99, -1, math.NaN(), math.Inf(1)} {
-		if nu, err := NuForInflation(phi, 2, dp.Replace); err == nil {
+		if nu, err := nuForInflation(phi, 2, dp.Replace); err == nil {
 			t.Errorf("inflation %g gives %g", phi, nu)
 		}
 	}

@@ -6,11 +6,12 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
+	"streamdp/internal/calibration"
 	"streamdp/matfact"
 )
 
-// series is one array of the mechanism: a step's exact integers in, noisy
-// integers accumulated under the workload's kernel out.
+// series is one array of the mechanism. It takes the exact integers of a step, adds noise,
+// and accumulates the noisy integers under the workload's kernel.
 type series struct {
 	name     string
 	exp      int // lattice step 2^exp
@@ -33,13 +34,12 @@ func newSeries(name string, dim int, time *shape, exp int, sd []float64) (*serie
 		return nil, err
 	}
 	s := &series{
-		name:   name,
-		exp:    exp,
-		sd:     sd,
-		shaper: f.NewShaper(dim),
-		shaped: f.Kind() != "identity",
-		// s_t = q_t − w_t/r with r ≥ 1 and q_t the draw, rounded.
-		reach:    limits.Noise + 14*slices.Max(sd) + 4,
+		name:     name,
+		exp:      exp,
+		sd:       sd,
+		shaper:   f.NewShaper(dim),
+		shaped:   f.Kind() != "identity",
+		reach:    calibration.Reach(limits, slices.Max(sd)),
 		total:    newAccumulator(time.kernel, dim),
 		integers: make([]int64, dim),
 		noise:    make([]int64, dim),
@@ -50,7 +50,7 @@ func newSeries(name string, dim int, time *shape, exp int, sd []float64) (*serie
 	return s, nil
 }
 
-// draw adds the step's noise to the integers, which are then public.
+// draw adds the step's noise to the integers. Only after that are they public.
 func (s *series) draw(n dp.Noise) {
 	row := n.Row(s.name, s.integers)
 	r := 1.0
@@ -64,13 +64,13 @@ func (s *series) draw(n dp.Noise) {
 	}
 }
 
-// end adds the noisy integers to the total and opens the next step.
+// end adds the noisy integers to the total, and opens the next step.
 func (s *series) end() {
 	s.total.add(s.integers)
 	clear(s.integers)
 }
 
-// value returns the total over divisor, in scaled units.
+// value returns the total divided by divisor, in scaled units.
 func (s *series) value(divisor float64) []float64 {
 	x := s.total.read(s.exp)
 	for i := range x {
@@ -79,8 +79,7 @@ func (s *series) value(divisor float64) []float64 {
 	return x
 }
 
-// accumulator applies a workload's kernel to rows that are noisy, and so
-// public.
+// accumulator applies a workload's kernel to noisy rows, which are public.
 type accumulator interface {
 	add(row []int64)
 	read(exp int) []float64 // times 2^exp
@@ -98,7 +97,7 @@ func newAccumulator(w matfact.Workload, dim int) accumulator {
 	return &running{make([]dp.Wide, dim)}
 }
 
-// running is a sum over all steps. 128 bits hold it for ever.
+// running is a sum over all steps. 128 bits are enough for ever.
 type running struct{ sum []dp.Wide }
 
 func (a *running) add(row []int64) {
@@ -120,7 +119,7 @@ func (a *running) read(exp int) []float64 {
 	return x
 }
 
-// decaying is m ← βm + x. The rows are exact; float64 rounds what is public.
+// decaying is m ← βm + x. The rows x are exact; the float64 rounding concerns public numbers.
 type decaying struct {
 	decay float64
 	sum   []float64
@@ -140,8 +139,7 @@ func (a *decaying) read(exp int) []float64 {
 	return x
 }
 
-// windowed is the sum of the last rows, exactly: it adds the new and subtracts
-// the oldest.
+// windowed is the exact sum of the last rows: it adds the new row and subtracts the oldest.
 type windowed struct {
 	running
 	ring []int64 // the row of step t at ((t−1) mod W)·dim

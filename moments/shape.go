@@ -6,8 +6,8 @@ import (
 	"streamdp/matfact"
 )
 
-// shape is how a moment is spread over time: which steps its releases sum up,
-// and how its noise is correlated.
+// shape says how a moment is spread over time: which steps a release sums up, and how its
+// noise is correlated.
 type shape struct {
 	factor     matfact.Factorization
 	kernel     matfact.Workload // without the row scaling of a mean
@@ -18,10 +18,10 @@ func newShape(cfg *Config, f matfact.Factorization) shape {
 	return shape{f, cfg.workload().Kernel(), cfg.Workload != "sum"}
 }
 
-// variance returns the variance that unit noise has in release t.
+// variance returns the variance in release t for noise of variance 1.
 func (s *shape) variance(t uint64) float64 { return s.factor.RowVar(s.kernel, t) }
 
-// divisor returns what release t is divided by where every slot holds a record.
+// divisor returns the divisor of release t if every slot holds a record.
 func (s *shape) divisor(t, slots uint64) float64 {
 	if !s.normalised {
 		return 1
@@ -29,11 +29,11 @@ func (s *shape) divisor(t, slots uint64) float64 {
 	return float64(slots) * weights(s.kernel, t)
 }
 
-// shapes are those of both moments.
+// shapes holds the shapes of both moments.
 type shapes struct{ first, second shape }
 
-// gains returns those of release t with the given divisors; g is nil where rows
-// are not squared.
+// gains returns the gains of release t with the given divisors. g is nil if rows are not
+// squared.
 func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains, bias float64) {
 	x := Gains{First: s.first.variance(t)}.over(first)
 	y := Gains{Second: s.second.variance(t)}
@@ -46,8 +46,8 @@ func (s *shapes) gains(g *overlap, t uint64, first, second float64) (gains Gains
 	return x.Plus(y), bias
 }
 
-// total returns the gains of the release of step t, or of all releases up to it,
-// where every slot holds a record.
+// total returns the gains of the release of step t or, with all, of all releases up to it, if
+// every slot holds a record.
 func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	from := t
 	if all {
@@ -60,9 +60,9 @@ func (s *shapes) total(g *overlap, t, slots uint64, all bool) (sum Gains) {
 	return sum
 }
 
-// scatter returns what the covariance of post-processed rows depends on in
-// release t of gains g, where the last slots held records, and divisor is their
-// weighted number.
+// scatter returns what the covariance of post-processed rows depends on in release t with
+// gains g. records is the number of records in the last slots, and divisor the weighted
+// number.
 func (s *shapes) scatter(g Gains, t uint64, records, divisor float64) *scatter {
 	all := weights(s.first.kernel, t)
 	c := &scatter{gains: g, total: all / divisor, white: s.first.factor.Kind() == "identity", divisor: divisor, peak: 1 / divisor}

@@ -5,11 +5,12 @@ import (
 	"streamdp/matfact"
 )
 
-// Sizes returns what the estimator takes at its end: the phased factorization
-// starts with fewer buffers than it ends with, others with fewer rows.
+// Sizes returns the memory and state that the estimator needs at its end, in bytes. It
+// needs less at the beginning: the phased factorization starts with fewer buffers, others
+// with fewer rows.
 func (e *Estimator) Sizes() dp.Sizes {
 	const header, shaper = 1 + 8 + 8, 8 + 33
-	d := int64(e.cfg.Columns)
+	d := int64(len(e.cfg.Columns))
 	pairs := d * (d + 1) / 2
 	state := header + held(&e.shapes.first, 8, 8, 8)
 	add := func(s *shape, stored *matfact.Stored, coordinates int64) {
@@ -27,6 +28,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	if e.count != nil {
 		add(&e.shapes.first, e.plan.Factorization, 1)
 	}
+	add(&e.shapes.first, e.plan.Factorization, 1)
 	if e.products != nil {
 		state += pairs * held(&e.shapes.first, 16, 8, 0)
 		all += pairs
@@ -34,7 +36,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 	release := int64(0)
 	for _, name := range e.cfg.Values() {
 		switch name {
-		case "valid_count":
+		case "valid_count", "full_share":
 			release += 16
 		case "mean", "sum", "mean_original":
 			release += 16 * d
@@ -42,8 +44,15 @@ func (e *Estimator) Sizes() dp.Sizes {
 			release += 8 * d * (d + 1)
 		}
 	}
-	// Besides: open sums, squares in two forms, draws, predictions, deviations,
-	// a window's sum, squares of a window's rows, a matrix and its eigenvectors.
+	var warming dp.Sizes
+	if e.warmup != nil {
+		warming = e.warmup.Sizes()
+		state += warming.State
+		release += 8 * (2*d + 16) // what is repeated
+		release = max(release, warming.Release)
+	}
+	// In addition: open sums, squares in two forms, draws, predictions, deviations, a
+	// window's sum, squares of a window's rows, a matrix and its eigenvectors.
 	peak := state + release + all*8*10
 	if e.products != nil {
 		peak += 16 * pairs
@@ -54,7 +63,11 @@ func (e *Estimator) Sizes() dp.Sizes {
 	if e.overlap != nil && e.overlap.inverse != nil {
 		peak += 16 * int64(e.horizon)
 	}
-	return dp.Sizes{State: state, Release: release, Peak: peak}
+	part := 8 * (all + d)
+	if e.second != nil { // squares in two forms, of which one is in whole tiles
+		part += 24*pairs + 8*(d+8)*(d+12)
+	}
+	return dp.Sizes{State: state, Release: release, Peak: peak + warming.Peak, Part: part}
 }
 
 // held returns the bytes of an accumulator's coordinate: a sum, a decaying sum, or

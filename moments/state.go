@@ -1,35 +1,35 @@
 package moments
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/fnv"
-	"math"
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
+	"streamdp/internal/calibration"
 )
 
 // stateVersion is the first byte of a serialised state:
 //
-//	version, u64 fingerprint, u64 step, weight, second weight?,
+//	version, u64 fingerprint, u64 step, warm-up?, weight, second weight?,
 //	(accumulator, u64 length, shaper's state) for each array, products?
 //
-// all little-endian but the shaper's, which is matfact's. weight is the divisor's
-// state, accumulator the noisy sum: for sums and means u64 records and 128 bits a
-// coordinate, for exponential weights a float64 each, for windows the last W
-// numbers each, by step modulo W. products are sums of squared noisy rows, as the
-// accumulators; those of a window follow from its rows. Arrays, dimensions and
-// what is marked ? come from the plan, which the fingerprint stands for.
+// all little-endian but the shaper's, which is matfact's. weight is the divisor's state,
+// accumulator the noisy sum: for sums and means u64 records and 128 bits a coordinate,
+// for exponential weights a float64 each, for windows the last W numbers each, by step
+// modulo W. products are sums of squared noisy rows, as the accumulators; those of a
+// window follow from its rows. Arrays, dimensions, and whether the parts marked ? are
+// there, are in the plan, and the fingerprint identifies the plan.
 const stateVersion = 1
 
-// identify returns the fingerprint of everything that gives the numbers of a
-// state their meaning.
+// identify returns the fingerprint of everything that a reader of a state must know to
+// understand its numbers.
 func (e *Estimator) identify() (uint64, error) {
 	h := fnv.New64a()
 	all := []any{
-		Version, e.plan, e.shapes.first.kernel, e.cfg.Columns, e.cfg.Step, e.horizon, e.cfg.Centre, e.cfg.Scale, e.params.Adjacency,
+		Version, e.plan, e.shapes.first.kernel, len(e.cfg.Columns), e.cfg.Step, e.horizon, numbers(e.cfg.Centre), numbers(e.cfg.Scale), e.params.Adjacency,
 	}
 	if e.secondWeight != nil {
 		all = append(all, e.shapes.second.kernel)
@@ -38,14 +38,16 @@ func (e *Estimator) identify() (uint64, error) {
 	return h.Sum64(), err
 }
 
-// AppendBinary appends the state after the last Close. Nothing of the open
-// step is in it. It is as secret as the rows: whoever has it can subtract the
-// noise.
+// AppendBinary appends the state after the last Close. It leaves out the open step. It is as
+// secret as the rows: whoever has it can subtract the noise.
 func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 	w := &bin.Writer{B: b}
 	w.Byte(stateVersion)
 	w.Uint(e.fingerprint)
 	w.Uint(e.step)
+	if e.warmup != nil {
+		e.warmup.AppendTo(w)
+	}
 	e.weight.appendTo(w)
 	if e.secondWeight != nil {
 		e.secondWeight.appendTo(w)
@@ -64,12 +66,11 @@ func (e *Estimator) AppendBinary(b []byte) ([]byte, error) {
 
 var errDamaged = errors.New("state of moments: damaged")
 
-// UnmarshalBinary restores a state that AppendBinary of an estimator with the
-// same plan and configuration wrote, and drops the open step. After an error the
-// estimator must not be used.
+// UnmarshalBinary restores a state that an estimator with the same plan and configuration
+// wrote. It drops the open step. After an error the estimator must not be used.
 //
-// It refuses whatever AppendBinary cannot have written in form. Sums that were
-// changed it cannot tell from others: the file that holds them has a hash.
+// It refuses a state whose form AppendBinary cannot have written. It cannot detect a
+// changed number, so whoever stores a state must also store a hash of it.
 func (e *Estimator) UnmarshalBinary(data []byte) error {
 	r := &bin.Reader{B: data}
 	if r.Byte() != stateVersion {
@@ -81,6 +82,15 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 	e.step = r.Uint()
 	if e.step > e.horizon {
 		return errDamaged
+	}
+	if e.warmup != nil {
+		if err := e.warmup.Restore(r); err != nil {
+			return err
+		}
+		if e.step > 0 && (e.warming() || e.warmup.Failed()) {
+			return errDamaged
+		}
+		e.warmed()
 	}
 	e.weight.restore(r, e.step, e.cfg.Step)
 	if e.secondWeight != nil {
@@ -97,32 +107,21 @@ func (e *Estimator) UnmarshalBinary(data []byte) error {
 		}
 	}
 	if e.products != nil {
-		e.products.restore(r, e.first.total, e.cfg.Columns)
+		e.products.restore(r, e.first.total, len(e.cfg.Columns))
 	}
 	if !r.Done() {
 		return errDamaged
 	}
 	e.squares.Reset()
+	clear(e.wide)
 	e.rows, e.inBlock = 0, 0
 	return nil
 }
 
-// restore takes a shaper's state and drops the open step.
+// restore reads a shaper's state, and drops the open step.
 func (s *series) restore(blob []byte, step uint64) error {
-	if err := s.shaper.UnmarshalBinary(blob); err != nil {
-		return err
-	}
-	// Every shaper's state begins with version, fingerprint, dimension, steps.
-	if binary.BigEndian.Uint64(blob[1+8+8:]) != step {
-		return errDamaged
-	}
-	if s.shaped {
-		s.shaper.Predict(s.predict)
-		for _, x := range s.predict {
-			if !(math.Abs(x) <= s.reach) {
-				return errDamaged
-			}
-		}
+	if err := calibration.RestoreShaper(s.shaper, blob, step, s.predict, s.reach); err != nil {
+		return fmt.Errorf("state of moments: %w", err)
 	}
 	clear(s.integers)
 	return nil
@@ -211,4 +210,18 @@ func (w *weight) restore(r *bin.Reader, step, slots uint64) {
 		w.count = r.Uint()
 		r.Bad = r.Bad || w.count > 0 && (w.count-1)/slots >= step
 	}
+}
+
+// numbers returns x in a form that JSON can represent, with null for what a warm-up finds.
+func numbers(x []float64) []*float64 {
+	if x == nil {
+		return nil
+	}
+	out := make([]*float64, len(x))
+	for i := range x {
+		if x[i] == x[i] {
+			out[i] = &x[i]
+		}
+	}
+	return out
 }

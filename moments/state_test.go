@@ -1,9 +1,7 @@
 package moments
 
 import (
-	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -12,133 +10,66 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/audit"
 	"streamdp/internal/dptest"
+	"streamdp/internal/estimatortest"
 )
 
-// run closes the steps of s and returns state and release after each, as bytes.
-// between is called after each step and returns the estimator to continue with.
-func run(t *testing.T, e *Estimator, s audit.Stream, noise func(uint64) dp.Noise, between func(*Estimator) *Estimator) (states, releases [][]byte) {
+// contractOf is that of an estimator whose step t takes the records of s[t−1].
+func contractOf(t testing.TB, c Config, p dp.Params, s audit.Stream) estimatortest.Contract[*Estimator] {
 	t.Helper()
-	for step, records := range s {
-		for i, x := range records {
-			e.Add(uint64(step)*e.cfg.Step+uint64(i), x)
-		}
-		r, err := e.Close(noise(uint64(step) + 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		release, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		states, releases = append(states, mustState(t, e)), append(releases, release)
-		e = between(e)
+	return estimatortest.Contract[*Estimator]{
+		New:   estimatortest.Adopted(t, mustNew(t, c, p).Plan(), func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) }),
+		Steps: uint64(len(s)),
+		Rows:  func(step, _, _ uint64) [][]float64 { return s[step-1] },
+		Noise: func(t testing.TB) func(uint64) dp.Noise { return keyed(t, 5) },
+		Size:  func(e *Estimator) int64 { return e.Sizes().State },
 	}
-	return states, releases
 }
 
-func mustState(t testing.TB, e *Estimator) []byte {
-	t.Helper()
-	b, err := e.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// TestRestart takes the state and the plan through their bytes after every step,
-// into a new estimator: its states and releases are those of one that was never
-// interrupted. The open step is never in a state, and is dropped by a restore.
+// TestRestart ends runs of every method, workload and factorization.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	const steps = 40
 	for _, c := range everything(steps) {
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
-			c.Clip, c.Columns = 1.4, 3
-			s := within(auditStream(steps, 3), c.Step)
-			p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
-			e := mustNew(t, c, p)
-			plan, err := json.Marshal(e.Plan())
-			if err != nil {
-				t.Fatal(err)
-			}
-			states, releases := run(t, e, s, keyed(t, 5), func(e *Estimator) *Estimator { return e })
-			again, same := run(t, mustNew(t, c, p), s, keyed(t, 5), func(e *Estimator) *Estimator {
-				state := mustState(t, e)
-				for range c.Step {
-					e.Add(0, []float64{0.3, 0.1, -0.2})
-				}
-				if open := mustState(t, e); !bytes.Equal(open, state) {
-					t.Error("a state holds something of the open step")
-				}
-				var kept Plan
-				if err := json.Unmarshal(plan, &kept); err != nil {
-					t.Fatal(err)
-				}
-				next, err := Adopt(c, p, kept)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for range c.Step + 1 {
-					next.Add(0, []float64{0.3, 0.1, -0.2}) // dropped
-				}
-				if err := next.UnmarshalBinary(state); err != nil {
-					t.Fatal(err)
-				}
-				return next
-			})
-			for i := range states {
-				if !bytes.Equal(states[i], again[i]) {
-					t.Errorf("step %d: the state differs after restarts", i+1)
-				}
-				if !bytes.Equal(releases[i], same[i]) {
-					t.Errorf("step %d: the release differs after restarts", i+1)
-				}
-			}
-			if most := e.Sizes().State; int64(len(states[steps-1])) > most || e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" && int64(len(states[steps-1])) < most {
-				t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), most)
-			}
-			// A step back: the same integers and keys, the same bytes.
-			if err := e.UnmarshalBinary(states[steps-3]); err != nil {
-				t.Fatal(err)
-			}
-			if b := mustState(t, e); !bytes.Equal(b, states[steps-3]) {
-				t.Error("a restored state is written differently")
+			c.Clip, c.Columns = 1.4, dptest.Columns(3)
+			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(steps, 3), c.Step))
+			e, states := contract.Restart(t)
+			if e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" && int64(len(states[steps-1])) < e.Sizes().State {
+				t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
 			}
 		})
 	}
 }
 
-// TestRestartInABlock restores in the middle of a step whose squares are rounded
+// TestRestartInABlock ends a run in the middle of a step whose squares are rounded
 // every 13 records: the borders are counted from the step's start again.
 func TestRestartInABlock(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Clip: 1.1, Columns: 8, Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}
 	s := make(audit.Stream, 3)
 	for i, records := range auditStream(300, 8) {
 		if s[i%3] = append(s[i%3], records...); len(s[i%3]) > 30 {
 			s[i%3] = s[i%3][:30]
 		}
 	}
-	e := mustNew(t, c, p)
-	if e.block != 13 {
+	c := contractOf(t, Config{Clip: 1.1, Columns: dptest.Columns(8), Step: 30, Factorization: "phased"}, dp.Params{Mu: 40, Adjacency: dp.Replace}, s)
+	if e, _ := c.Restart(t); e.block != 13 {
 		t.Fatalf("a block holds %d records", e.block)
 	}
-	states, releases := run(t, e, s, keyed(t, 6), func(e *Estimator) *Estimator { return e })
-	again, same := run(t, mustNew(t, c, p), s, keyed(t, 6), func(e *Estimator) *Estimator {
-		state := mustState(t, e)
-		for range 7 {
-			e.Add(0, make([]float64, 8))
-		}
-		if err := e.UnmarshalBinary(state); err != nil {
-			t.Fatal(err)
-		}
-		return e
-	})
-	for i := range states {
-		if !bytes.Equal(states[i], again[i]) || !bytes.Equal(releases[i], same[i]) {
-			t.Errorf("step %d differs after a restart", i+1)
-		}
+}
+
+// TestDamaged damages a state of every method, workload and factorization.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	const steps = 6
+	for _, c := range everything(10) {
+		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
+			t.Parallel()
+			c.Clip, c.Columns = 1.4, dptest.Columns(2)
+			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(steps, 2), c.Step))
+			states, _ := contract.Run(t, nil)
+			contract.Damaged(t, states[steps-1])
+		})
 	}
 }
 
@@ -147,13 +78,14 @@ func TestRestartInABlock(t *testing.T) {
 func TestStateRefused(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Mu: 0.8, Adjacency: dp.Replace}
-	own := Config{Clip: 1.4, Columns: 3, Step: 4, Workload: "window", Window: 3, Factorization: "blt", Horizon: 30}
-	e := mustNew(t, own, p)
-	states, _ := run(t, e, auditStream(5, 3), keyed(t, 5), func(e *Estimator) *Estimator { return e })
+	own := Config{Clip: 1.4, Columns: dptest.Columns(3), Step: 4, Workload: "window", Window: 3, Factorization: "blt", Horizon: 30}
+	contract := contractOf(t, own, p, auditStream(5, 3))
+	states, _ := contract.Run(t, nil)
 	state := states[4]
+	others := map[string]*Estimator{}
 	for name, alter := range map[string]func(*Config, *dp.Params){
 		"clip":          func(c *Config, _ *dp.Params) { c.Clip *= 1.01 },
-		"columns":       func(c *Config, _ *dp.Params) { c.Columns = 2 },
+		"columns":       func(c *Config, _ *dp.Params) { c.Columns = dptest.Columns(2) },
 		"step":          func(c *Config, _ *dp.Params) { c.Step = 5 },
 		"workload":      func(c *Config, _ *dp.Params) { c.Workload, c.Window = "mean", 0 },
 		"window":        func(c *Config, _ *dp.Params) { c.Window = 4 },
@@ -172,27 +104,22 @@ func TestStateRefused(t *testing.T) {
 	} {
 		c, q := own, p
 		alter(&c, &q)
-		if err := mustNew(t, c, q).UnmarshalBinary(state); err == nil {
-			t.Errorf("an estimator of another %s takes the state", name)
-		}
+		others[name] = mustNew(t, c, q)
 	}
+	estimatortest.Foreign(t, state, others)
 	refuse := func(what string, damaged []byte) {
 		t.Helper()
 		if err := mustNew(t, own, p).UnmarshalBinary(damaged); err == nil {
 			t.Errorf("%s is taken", what)
 		}
 	}
-	for n := range state {
-		refuse(fmt.Sprintf("a state cut to %d bytes", n), state[:n])
-	}
-	refuse("a longer state", append(slices.Clone(state), 0))
 	const weight, total = 17, 17 + 3*8
 	patch := func(at int, v uint64, order binary.ByteOrder) []byte {
 		b := slices.Clone(state)
 		order.PutUint64(b[at:], v)
 		return b
 	}
-	for i := range 17 { // version, fingerprint, step
+	for i := 9; i < 17; i++ { // step
 		b := slices.Clone(state)
 		b[i] ^= 0x10
 		refuse(fmt.Sprintf("another byte %d", i), b)
@@ -207,7 +134,7 @@ func TestStateRefused(t *testing.T) {
 	refuse("a shaper one step ahead", patch(shaper+17, 6, binary.BigEndian))
 	refuse("a prediction beyond all noise", patch(shaper+33, 1<<50, binary.BigEndian))
 	before := mustNew(t, own, p)
-	fresh := mustState(t, before)
+	fresh := estimatortest.State(t, before)
 	b := slices.Clone(fresh)
 	b[total] = 1
 	refuse("a row of a step that was not", b)
@@ -215,23 +142,25 @@ func TestStateRefused(t *testing.T) {
 	b[weight] = 1
 	refuse("records of a step that was not", b)
 
-	exponential := mustNew(t, Config{Clip: 1, Columns: 1, Step: 4, Workload: "exponential", Decay: 0.5}, p)
-	start := mustState(t, exponential)
+	exponential := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Workload: "exponential", Decay: 0.5}, p)
+	start := estimatortest.State(t, exponential)
 	for _, sum := range []float64{-1, 8.1, math.NaN(), math.Inf(1)} {
 		binary.LittleEndian.PutUint64(start[weight:], math.Float64bits(sum))
 		if err := exponential.UnmarshalBinary(start); err == nil {
 			t.Errorf("a weight of %g is taken", sum)
 		}
 	}
-	mean := mustNew(t, Config{Clip: 1, Columns: 1, Step: 4, Factorization: "identity", Horizon: 7}, p)
-	start = mustState(t, mean)
+	mean := mustNew(t, Config{Clip: 1, Columns: dptest.Columns(1), Step: 4, Factorization: "identity", Horizon: 7}, p)
+	start = estimatortest.State(t, mean)
 	start[weight] = 1
 	if err := mean.UnmarshalBinary(start); err == nil {
 		t.Error("a record before the first step is taken")
 	}
-	for _, steps := range []byte{7, 8} { // in the state and both shapers'
+	for _, steps := range []byte{7, 8} { // in the state and all shapers'
 		start[9], start[weight] = steps, 0
-		start[weight+8+16+8+24], start[weight+8+16+8+33+16+8+24] = steps, steps
+		for i := range 3 {
+			start[weight+8+16+8+24+i*(33+16+8)] = steps
+		}
 		if err := mean.UnmarshalBinary(start); (err == nil) != (steps == 7) {
 			t.Errorf("a state after %d steps of 7: %v", steps, err)
 		}
@@ -242,7 +171,7 @@ func TestStateRefused(t *testing.T) {
 func TestRowOfShaperState(t *testing.T) {
 	t.Parallel()
 	for _, c := range everything(5) {
-		c.Clip, c.Columns, c.Step = 1, 2, 1
+		c.Clip, c.Columns, c.Step = 1, dptest.Columns(2), 1
 		e := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.Replace})
 		for n := range uint64(5) {
 			for _, s := range e.arrays {
@@ -261,42 +190,16 @@ func TestRowOfShaperState(t *testing.T) {
 	}
 }
 
-// FuzzState gives arbitrary bytes to UnmarshalBinary. What it takes it writes
-// again as it was, and the next step closes or fails in order.
+// FuzzState gives arbitrary bytes to UnmarshalBinary.
 func FuzzState(f *testing.F) {
 	const steps = 6
-	var estimators []*Estimator
+	var all []estimatortest.Contract[*Estimator] // below 256
 	for _, c := range everything(steps) {
-		c.Clip, c.Columns = 1.4, 2
-		e := mustNew(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace})
-		at := len(estimators) // below 256
-		estimators = append(estimators, e)
-		noise := dptest.Seeded(uint64(at))
-		for range 4 {
-			f.Add(uint8(at), mustState(f, e))
-			e.Add(0, []float64{0.5, 0.1})
-			if _, err := e.Close(noise); err != nil {
-				f.Fatal(err)
-			}
-		}
+		c.Clip, c.Columns = 1.4, dptest.Columns(2)
+		all = append(all, contractOf(f, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(3, 2), c.Step)))
 	}
-	f.Fuzz(func(t *testing.T, at uint8, data []byte) {
-		e := estimators[int(at)%len(estimators)]
-		// A fuzzer cannot guess the fingerprint.
-		if len(data) >= 9 {
-			data = slices.Clone(data)
-			binary.LittleEndian.PutUint64(data[1:], e.fingerprint)
-		}
-		if e.UnmarshalBinary(data) != nil {
-			return
-		}
-		if b := mustState(t, e); !bytes.Equal(b, data) {
-			t.Fatalf("%x is taken and written as %x", data, b)
-		}
-		e.Add(0, []float64{0.5, 0.1})
-		r, err := e.Close(dptest.Seeded(1))
-		if (r == nil) == (err == nil) {
-			t.Fatalf("Close returns %v, %v", r, err)
-		}
+	estimatortest.Fuzz(f, all, func(c *estimatortest.Contract[*Estimator]) [][]byte {
+		states, _ := c.Run(f, nil)
+		return append(states, estimatortest.State(f, c.New(f)))
 	})
 }

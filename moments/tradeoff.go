@@ -6,11 +6,11 @@ import (
 	"streamdp/dp"
 )
 
-// Tradeoff is how a method divides one budget between the two moments: the
-// relative weight ν that it gives the second one, and what it charges, as a
-// squared sensitivity in units of (ζα)². At noise multiplier σ, clip norm ζ and
-// column norms α and β, an entry of the first moment has the variance First·σ²ζ²α²
-// before shaping, a diagonal one of the second moment Second·σ²ζ⁴β².
+// Tradeoff says how a method divides one budget between the two moments. Nu is the relative
+// weight of the second moment. Square is what the method charges: a squared sensitivity in
+// units of (ζα)². At noise multiplier σ, clip norm ζ and column norms α and β, an entry of the
+// first moment has the variance First·σ²ζ²α² before shaping. A diagonal entry of the second
+// moment has Second·σ²ζ⁴β².
 type Tradeoff struct {
 	Nu     float64 // 0: only the first moment is given noise
 	Square float64
@@ -22,26 +22,27 @@ func (t Tradeoff) First() float64 { return t.Square }
 // Second returns the factor of the second moment's variance.
 func (t Tradeoff) Second() float64 { return t.Square / t.Nu }
 
-// Joint is joint estimation: it charges r(ν), the exact sensitivity of both
-// moments together, and is on the best frontier there is under replacement.
+// Joint is joint estimation. It charges r(ν), the exact sensitivity of both moments together.
+// Under replacement no other way to divide a budget between noise for the two moments
+// gives smaller errors in both.
 func Joint(nu float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, dp.SquaresSensitivity(nu, d, adjacency)}
 }
 
-// Single is the first moment alone, which post-processing makes both moments
-// of: 4 under replacement, 1 under zero-out.
+// Single is noise for the first moment alone; post-processing computes both moments from it.
+// It charges 4 under replacement, 1 under zero-out.
 func Single(adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{0, dp.SquaresSensitivity(0, 2, adjacency)}
 }
 
-// Split is independent estimation: a Gaussian mechanism for each moment, the
-// first with share·μ² and the second with (1−share)·μ², share in (0, 1). Their
-// factors are k₁/share and k₂/(1−share), k₁ = 4 and k₂ = 2 (1 for d = 1) under
-// replacement, both 1 under zero-out.
+// Split is independent estimation: one Gaussian mechanism for each moment, the first with
+// share·μ² and the second with (1−share)·μ², share in (0, 1). Their factors are k₁/share and
+// k₂/(1−share), with k₁ = 4 and k₂ = 2 (1 for d = 1) under replacement, and both 1 under
+// zero-out.
 //
-// It is joint estimation that charges the sum of two suprema for the supremum of
-// a sum: more under replacement, and the same frontier, at ν = (1−share)/share,
-// under zero-out.
+// It equals joint estimation that charges the sum of two suprema in place of the supremum of
+// the sum. Under replacement that is more. Under zero-out it gives the same errors, at
+// ν = (1−share)/share.
 // Source: Kalinin, Upadhyay, Lampert, Algorithm 4, which splits (ε, δ) by basic
 // composition instead; see SplitBasic.
 func Split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
@@ -58,9 +59,9 @@ func (t Tradeoff) split(share float64, d int, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{square * (1 - share) / second, square}
 }
 
-// SplitBasic returns the noise multipliers of the two mechanisms into which the
-// paper's Algorithm 4 splits (ε, δ): (aε, aδ) and ((1−a)ε, (1−a)δ). At (1, 10⁻⁶),
-// a = ½, they are 8.35 where Split needs 5.97. For reproduction only.
+// SplitBasic returns the noise multipliers of the two mechanisms into which the paper's
+// Algorithm 4 splits (ε, δ): (aε, aδ) and ((1−a)ε, (1−a)δ) for share a. At (1, 10⁻⁶) and
+// a = ½ both are 8.35; Split needs 5.97. For reproduction only.
 func SplitBasic(share, epsilon, delta float64) (first, second float64, err error) {
 	if first, err = dp.Sigma(share*epsilon, share*delta, 1); err != nil {
 		return 0, 0, err
@@ -69,20 +70,19 @@ func SplitBasic(share, epsilon, delta float64) (first, second float64, err error
 	return first, second, err
 }
 
-// CS is concatenation and split: noise for the one vector (x, √λ·vec xxᵀ) by a
-// bound on its norm, √(1+ν)·ζ with ν = λζ², twice that under replacement. Both
-// moments have one matrix C.
+// CS is concatenation and split: noise for the one vector (x, √λ·vec xxᵀ), by a bound on its
+// norm, √(1+ν)·ζ with ν = λζ², or twice that under replacement. Both moments have the same
+// matrix C.
 //
-// It is joint estimation with a crude sensitivity; the same under zero-out.
-// Source: Kalinin, Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ it lacks.
+// It is joint estimation with a crude sensitivity; under zero-out the sensitivity is exact.
+// Source: Kalinin, Upadhyay, Lampert, Algorithm 5, with the factor ‖C‖ that it lacks.
 func CS(nu float64, adjacency dp.Adjacency) Tradeoff {
 	return Tradeoff{nu, Single(adjacency).Square * (1 + nu)}
 }
 
-// withCount adds the number of valid records as a third coordinate, of weight
-// κζ². An invalid record is the zero row, so the number moves only between x and
-// 0, where the others move by 1 + ν: under replacement it is free up to
-// 1 + ν + κ = r(ν).
+// withCount adds the number of valid records as a third coordinate, of weight κζ². An invalid
+// record is the zero row, so the number changes only between x and 0; then the others change
+// by 1 + ν. So under replacement the number is free up to 1 + ν + κ = r(ν).
 func (t Tradeoff) withCount(kappa float64) Tradeoff {
 	if kappa > 0 {
 		t.Square = max(t.Square, 1+t.Nu+kappa)
@@ -91,7 +91,13 @@ func (t Tradeoff) withCount(kappa float64) Tradeoff {
 }
 
 // Noise returns the standard deviations that make the method μ-Gaussian-private
-// for rows of norm at most clip and matrices of column norms alpha and beta.
+// for rows of norm at most clip and matrices of column norms alpha and beta:
+//
+//	λ = να²/(ζ²β²),  s = ζα√Square,  τ = s/μ;  τ,  τ/√λ,  τ/√(2λ)
+//
+// Off-diagonal entries have half the variance of diagonal ones, because the
+// symmetric matrix is released in coordinates x_i², √2·x_ix_j.
+// Source: docs/theory/moments.md.
 func (t Tradeoff) Noise(mu, clip, alpha, beta float64) Noise {
 	lambda := t.Nu * alpha * alpha / (clip * clip * beta * beta)
 	return spread(lambda, clip*alpha*math.Sqrt(t.Square), mu)
