@@ -1,0 +1,787 @@
+// Package bounds finds the centre and scale of columns and the clip norm of rows
+// privately, from the first records of a stream: its warm-up.
+//
+// For example: five thousand rows whose columns lie around 2·10⁹, 0.3 and 40 give
+// centres 2e9, 0.31 and 38, scales 1100, 0.27 and 12, and the clip norm 3.1, which
+// one row in a hundred exceeds. Later rows are scaled by that, and the mechanism
+// that takes them is as good as with constants from somebody who knows the data.
+//
+// Five stages follow one another, each a set of histograms whose noisy prefix sums
+// are released; a stage uses what earlier ones released and nothing else:
+//
+//	A1  octaves      of which size is a column?
+//	A2  circles      where is its middle?
+//	A3  deviations   how far from there do values lie?
+//	A4  deviations   the same again, for columns that had no spread in A3, with less
+//	                 noise; for all where each had one
+//	B   norms        how long are scaled rows?
+//
+// The derivation is in docs/theory/bounds.md.
+package bounds
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"streamdp/dp"
+	"streamdp/internal/calibration"
+	"streamdp/internal/fault"
+)
+
+// The stages in their order.
+const (
+	octaves = iota
+	circles
+	deviations
+	again
+	norms
+	stages
+)
+
+var (
+	names = [stages]string{"A1", "A2", "A3", "A4", "B"}
+	// percent is each stage's share of μ² ("buffer"), or of the records ("split").
+	percent = [stages]uint64{12, 18, 32, 23, 15}
+	// percentRegression is the same before a regression, which leaves the choice of a clip
+	// norm to what follows: stages ask for about the same number of records.
+	percentRegression = [stages]uint64{22, 22, 24, 25, 7}
+	// need is how many deviations of its noise the number of a stage's records must
+	// be.
+	need = [stages]float64{14, 10, 14, 14, 14}
+)
+
+// Config says what is looked for, and in how many records.
+type Config struct {
+	// Columns is the length of a row.
+	Columns int
+	// Centre and Scale are the constants that are given, NaN where one is to be
+	// found. Nil: all are.
+	Centre, Scale []float64
+	// Clip says that the clip norm is to be found too.
+	Clip bool
+	// Regression is not nil where a regression follows. Then it says which bounds are
+	// found beside centres and scales, and Clip is false.
+	Regression *Regression
+	// Records is the number of slots, N.
+	Records uint64
+	// Split gives each stage records of its own, in place of all records and a share
+	// of the budget: nothing is buffered, and two to three times as many are needed.
+	Split bool
+	// Gains are those of the mechanism that follows, for the choice of the clip norm.
+	Gains Gains
+	// Full returns how much a row counts whose norm is so much of the clip norm; it falls
+	// from 1 to 0 at 1. Nil: the share of such rows is not estimated.
+	Full func(norm float64) float64
+}
+
+// Regression says which bounds of a regression's records are found.
+type Regression struct {
+	// Target is the column that is predicted from the others, the features.
+	Target int
+	// X is the bound on the norm of the scaled features, Y that on the absolute value of
+	// the scaled target.
+	X, Y bool
+}
+
+// Gains are public numbers of the mechanism that follows the warm-up: the standard
+// deviations of an entry of the mean and of one off the diagonal of the second moment
+// for the clip norm 1, at the release by which the clip norm is chosen, and the
+// number of that release's rows.
+type Gains struct {
+	Mean      float64 `json:"mean"`
+	Second    float64 `json:"second"`
+	Reference float64 `json:"rows"`
+}
+
+// Stage is what a stage releases. Numbers that a stage does not find are left out.
+type Stage struct {
+	Stage   string `json:"stage"`
+	Verdict string `json:"verdict"` // "ok" or "fail"
+	Reason  string `json:"reason,omitempty"`
+	// Records is the noisy number of valid records, Needed what it must be, Sigma the
+	// noise of one bin's draw. 0 where the stage had nothing to count.
+	Records float64 `json:"records"`
+	Needed  float64 `json:"needed"`
+	Sigma   float64 `json:"sigma"`
+	// Ranges are the octaves of each column's middle half, Circles the number of its
+	// circles in A2.
+	Ranges  [][2]float64 `json:"ranges,omitempty"`
+	Circles []int        `json:"circles,omitempty"`
+	Centre  []float64    `json:"centre,omitempty"`
+	Dead    []float64    `json:"dead,omitempty"`
+	Scale   []float64    `json:"scale,omitempty"`
+	// Cap is the largest deviation from the centre that is told from larger ones, 0 for
+	// a frozen column, null for one whose scale was given.
+	Cap    []*float64 `json:"cap,omitempty"`
+	Frozen []int      `json:"frozen,omitempty"` // from 0
+	// Unseen: in fewer than about this share of the rows a frozen column differs from
+	// its centre.
+	Unseen float64 `json:"unseen,omitempty"`
+	Clip   float64 `json:"clip,omitempty"`
+	*Clipping
+	// Features and Target are what stage B found for a regression.
+	Features *Limit `json:"features,omitempty"`
+	Target   *Limit `json:"target,omitempty"`
+}
+
+// Limit is a bound on features or target of a regression.
+type Limit struct {
+	Clip float64 `json:"clip"`
+	// Clipped is the share of rows beyond it, ClippedSE its deviation.
+	Clipped   float64 `json:"clipped"`
+	ClippedSE float64 `json:"clipped_se"`
+}
+
+// Clipping is what stage B says of its clip norm.
+type Clipping struct {
+	// Clipped is the share of rows beyond the clip norm, ClippedSE its deviation.
+	Clipped   float64 `json:"clipped"`
+	ClippedSE float64 `json:"clipped_se"`
+	// BiasMean and BiasSecond estimate what clipping takes from the mean of scaled
+	// rows, as a Euclidean norm, and from their second moment, as a Frobenius norm.
+	BiasMean   float64 `json:"bias_mean"`
+	BiasSecond float64 `json:"bias_second"`
+	// BiasedMean and BiasedSecond: it is more than twice what the noise is at the
+	// reference release.
+	BiasedMean   bool `json:"biased_mean"`
+	BiasedSecond bool `json:"biased_second"`
+}
+
+// Warmup finds bounds. It is fed the records of the slots [0, N), in one part or, if
+// they are split, in one part a stage, and then maps rows to scaled ones.
+//
+// Privacy: everything that it releases is, together, μ-Gaussian private for one
+// record zeroed out or replaced in its slot. A mechanism over other records may use
+// what was found and have the same μ again: a record is in one of the two.
+//
+// Memory: 8·N·d bytes for rows that are buffered; for the largest stage, A2 with six
+// circles a column, 8·3072·d bytes of counts and, while noise is drawn, twice as much
+// again; 8·833·d bytes from A3 to A4. A1 and A3 alone need 417 and 833 in place of 3072.
+//
+// A Warmup is not safe for concurrent use.
+type Warmup struct {
+	cfg       Config
+	mu        float64
+	adjacency dp.Adjacency
+	bits      int
+	taken     []int // the stages that the configuration has, in order
+	shares    [stages]uint64
+
+	// What was released.
+	next     int // of taken: the stage that is to come
+	failed   bool
+	ranges   []circle  // of the columns in A1
+	dead     []float64 // of the columns in A3
+	middle   []float64 // the centre of A2, of all columns
+	pool     *sums     // of A3, until A4 is over
+	found    Found     // what is known so far
+	released []*sums   // raw, of the last Close, for audits and replays
+	choice   *choice   // of stage B, likewise; nil for a regression
+
+	// The open part.
+	columns []int       // that the open stage looks at
+	edges   [][]float64 // of stage B's histograms
+	open    *histograms // nil where there is nothing to count
+	rows    []float64   // buffered
+	records uint64      // of the open part, valid or not
+}
+
+// Found is what a warm-up found, and what was given.
+type Found struct {
+	Centre, Scale []float64
+	// Cap is the largest deviation that is told from larger ones: 0 of a frozen column,
+	// +Inf where the scale was given.
+	Cap    []float64
+	Clip   float64 // 0 where it was not looked for
+	Unseen float64
+	Clipping
+	// X and Y are bounds on the features and the target of a regression, 0 where they were
+	// not looked for.
+	X, Y Limit
+	// Full estimates the share of the records that count in full, by Config.Full, from
+	// below. FullSE is its deviation.
+	Full, FullSE float64
+}
+
+// Frozen reports whether nothing is known of a column's spread: its scaled value is 0.
+func (f *Found) Frozen(j int) bool { return f.Cap[j] == 0 }
+
+// FrozenColumns returns the numbers of the frozen columns.
+func (f *Found) FrozenColumns() []int {
+	all := make([]int, len(f.Cap))
+	for j := range all {
+		all[j] = j
+	}
+	return f.frozenOf(all)
+}
+
+// frozenOf returns those of some columns that are frozen.
+func (f *Found) frozenOf(columns []int) (frozen []int) {
+	for _, j := range columns {
+		if f.Frozen(j) {
+			frozen = append(frozen, j)
+		}
+	}
+	return frozen
+}
+
+// Scaled writes (x − centre)/scale to dst, 0 for frozen columns, no further from 0 than
+// 16 caps. It returns false, and dst is of no use, where a number of x is not finite.
+func (f *Found) Scaled(dst, x []float64) bool {
+	for j, v := range x {
+		if v-v != 0 {
+			return false
+		}
+		dst[j] = f.scaled(j, v)
+	}
+	return true
+}
+
+// scaled returns the scaled value of column j.
+func (f *Found) scaled(j int, v float64) float64 {
+	limit := f.Cap[j]
+	if limit == 0 {
+		return 0
+	}
+	if math.IsInf(limit, 1) {
+		return (v - f.Centre[j]) / f.Scale[j]
+	}
+	limit *= 16 / f.Scale[j]
+	return max(-limit, min((clamped(v)-f.Centre[j])/f.Scale[j], limit))
+}
+
+// Needed returns the number of valid records that a warm-up needs, as Warmup.Needed.
+func (c Config) Needed(mu float64, adjacency dp.Adjacency) uint64 {
+	return newWarmup(c, mu, adjacency, 24).Needed()
+}
+
+// Parts returns the number of parts of a warm-up.
+func (c Config) Parts() uint64 {
+	taken, _ := c.stages()
+	if c.Split {
+		return uint64(len(taken))
+	}
+	return 1
+}
+
+// New returns a warm-up that is μ-Gaussian private.
+func New(cfg Config, mu float64, adjacency dp.Adjacency, bits int) (*Warmup, error) {
+	d := cfg.Columns
+	if d < 1 || cfg.Centre != nil && len(cfg.Centre) != d || cfg.Scale != nil && len(cfg.Scale) != d {
+		return nil, errors.New("warm-up: centre and scale must have an entry for each column")
+	}
+	w := newWarmup(cfg, mu, adjacency, bits)
+	if len(w.taken) == 0 {
+		return nil, errors.New("warm-up: all bounds are given, there is nothing to find")
+	}
+	if least := w.Needed(); cfg.Records < least {
+		return nil, &fault.Fault{Key: "warmup", Value: cfg.Records,
+			Rule: fmt.Sprintf("must be at least %d offsets, or there are too few records to find bounds beside the noise", least)}
+	}
+	for _, s := range w.taken {
+		// The least and the most that there can be: circles and frozen columns come later.
+		widths := []int{1, w.width(s)}
+		if s == circles {
+			widths[1] *= mostCircles
+		}
+		for _, width := range widths {
+			if _, _, err := calibrate(w.shape(s), width, w.budget(s), adjacency, bits, cfg.Records); err != nil {
+				return nil, err
+			}
+		}
+	}
+	w.begin()
+	return w, nil
+}
+
+// newWarmup is New without a test of the number of records and of the noise; it has not
+// begun.
+func newWarmup(cfg Config, mu float64, adjacency dp.Adjacency, bits int) *Warmup {
+	given := func(x []float64) []float64 {
+		if x != nil {
+			return slices.Clone(x)
+		}
+		return slices.Repeat([]float64{math.NaN()}, cfg.Columns)
+	}
+	cfg.Centre, cfg.Scale = given(cfg.Centre), given(cfg.Scale)
+	w := &Warmup{cfg: cfg, mu: mu * calibration.BudgetRoom, adjacency: adjacency, bits: bits}
+	w.taken, w.shares = cfg.stages()
+	return w
+}
+
+// begin sets what is known before the first record.
+func (w *Warmup) begin() {
+	f := Found{Centre: slices.Clone(w.cfg.Centre), Scale: slices.Clone(w.cfg.Scale), Cap: make([]float64, w.cfg.Columns)}
+	for j := range f.Cap {
+		if math.IsNaN(f.Centre[j]) {
+			f.Centre[j] = 0
+		}
+		if math.IsNaN(f.Scale[j]) {
+			f.Scale[j] = 1
+		} else {
+			f.Cap[j] = math.Inf(1)
+		}
+	}
+	w.found, w.middle, w.dead = f, slices.Clone(f.Centre), make([]float64, w.cfg.Columns)
+	w.next, w.failed, w.pool, w.ranges = 0, false, nil, nil
+	w.reset()
+}
+
+// reset drops the open part.
+func (w *Warmup) reset() {
+	w.rows, w.open, w.records = w.rows[:0], nil, 0
+	if w.cfg.Split && !w.Done() {
+		w.openStage()
+	}
+}
+
+// unknown returns the columns whose given constant is to be found.
+func unknown(given []float64) (columns []int) {
+	for j, v := range given {
+		if math.IsNaN(v) {
+			columns = append(columns, j)
+		}
+	}
+	return columns
+}
+
+// stages returns the stages that take place, and their shares. The share of a clip
+// norm that is given goes to the first look at deviations, that of other stages
+// without columns to all that are left.
+func (c *Config) stages() (taken []int, shares [stages]uint64) {
+	centred, scaled := len(unknown(c.Centre)) > 0, len(unknown(c.Scale)) > 0
+	shares = percent
+	if c.Regression != nil {
+		shares = percentRegression
+	}
+	limited := c.norms() > 0
+	if !limited {
+		shares[deviations] += shares[norms]
+	}
+	for s, takes := range [stages]bool{centred, centred, scaled, scaled, limited} {
+		if takes {
+			taken = append(taken, s)
+		} else {
+			shares[s] = 0
+		}
+	}
+	return taken, shares
+}
+
+// norms returns the number of stage B's histograms.
+func (c *Config) norms() (width int) {
+	if c.Clip {
+		return 1
+	}
+	if r := c.Regression; r != nil {
+		for _, found := range []bool{r.X, r.Y} {
+			if found {
+				width++
+			}
+		}
+	}
+	return width
+}
+
+// total returns the sum of shares.
+func (w *Warmup) total() (sum uint64) {
+	for _, x := range w.shares {
+		sum += x
+	}
+	return sum
+}
+
+// budget returns the μ of a stage.
+func (w *Warmup) budget(s int) float64 {
+	if w.cfg.Split {
+		return w.mu
+	}
+	return w.mu * math.Sqrt(float64(w.shares[s])/float64(w.total()))
+}
+
+// shape returns the histograms' shape of a stage.
+func (w *Warmup) shape(s int) *shape {
+	switch s {
+	case octaves:
+		return octaveShape()
+	case circles:
+		return circleShape()
+	case norms:
+		return normShape()
+	}
+	return deviationShape()
+}
+
+// looksAt returns the columns of a stage, as far as they are known.
+func (w *Warmup) looksAt(s int) []int {
+	switch s {
+	case octaves, circles:
+		return unknown(w.cfg.Centre)
+	case norms:
+		return nil
+	}
+	all := unknown(w.cfg.Scale)
+	if s == again && w.pool != nil {
+		if frozen := w.found.frozenOf(all); len(frozen) > 0 {
+			return frozen
+		}
+	}
+	return all
+}
+
+// width returns the number W of a stage's histograms, for A2 with one circle a column
+// as long as their number is not known.
+func (w *Warmup) width(s int) int {
+	switch {
+	case s == norms:
+		return w.cfg.norms()
+	case s == circles && w.ranges != nil:
+		n := 0
+		for _, c := range w.ranges {
+			n += c.count
+		}
+		return n
+	}
+	return len(w.looksAt(s))
+}
+
+// Needed returns the number of valid records that the stages need, from the public
+// configuration alone, with one circle a column in A2. √6 times as many are enough
+// there for any data.
+func (w *Warmup) Needed() (least uint64) {
+	for _, s := range w.taken {
+		shape := w.shape(s)
+		x := need[s] * shape.alpha * shape.alpha * math.Sqrt(float64(w.width(s))*shape.moves(w.adjacency)) / w.budget(s)
+		if w.cfg.Split {
+			x *= float64(w.total()) / float64(w.shares[s])
+		}
+		least = max(least, uint64(math.Ceil(min(x, 1<<62))))
+	}
+	return least
+}
+
+// Parts returns the number of parts that the records come in.
+func (w *Warmup) Parts() uint64 { return w.cfg.Parts() }
+
+// Range returns the slots of part t, from 1: [first, end).
+func (w *Warmup) Range(t uint64) (first, end uint64) {
+	if !w.cfg.Split {
+		return 0, w.cfg.Records
+	}
+	var before uint64
+	for _, s := range w.taken[:t-1] {
+		before += w.shares[s]
+	}
+	total := w.total()
+	border := func(share uint64) uint64 {
+		whole, rest := w.cfg.Records/total, w.cfg.Records%total
+		return whole*share + (rest*share+total/2)/total
+	}
+	return border(before), border(before + w.shares[w.taken[t-1]])
+}
+
+// Part returns the number of parts that are over.
+func (w *Warmup) Part() uint64 {
+	if w.cfg.Split {
+		return uint64(w.next)
+	}
+	if w.next > 0 {
+		return 1
+	}
+	return 0
+}
+
+// Done reports whether all parts are over, or one failed.
+func (w *Warmup) Done() bool { return w.failed || w.next == len(w.taken) }
+
+// Failed reports whether a part found no bounds. Then nothing may follow.
+func (w *Warmup) Failed() bool { return w.failed }
+
+// Found returns what was found; it is complete when the warm-up is done and has not
+// failed.
+func (w *Warmup) Found() *Found { return &w.found }
+
+// Sizes returns what the warm-up takes: what is left of it when it is done is small.
+func (w *Warmup) Sizes() dp.Sizes {
+	d := int64(w.cfg.Columns)
+	counts := 8 * max(circleBins*mostCircles*int64(len(unknown(w.cfg.Centre))), deviationBins*int64(len(unknown(w.cfg.Scale))), normBins)
+	pool := 8 * deviationBins * int64(len(unknown(w.cfg.Scale)))
+	s := dp.Sizes{State: 64*d + 128 + pool, Release: 8 * (14*d + 64)}
+	s.Peak = s.State + s.Release + 3*counts + pool
+	if !w.cfg.Split {
+		s.Peak += 8 * d * int64(min(w.cfg.Records, 1<<40))
+	}
+	return s
+}
+
+// Add adds a record to the open part. One of another length than the columns', or with
+// a number that is not finite, counts nowhere.
+func (w *Warmup) Add(row []float64) {
+	w.records++
+	if len(row) != w.cfg.Columns {
+		return
+	}
+	for _, v := range row {
+		if v-v != 0 {
+			return
+		}
+	}
+	switch {
+	case !w.cfg.Split:
+		w.rows = append(w.rows, row...)
+	case w.open != nil:
+		w.count(row)
+	}
+}
+
+// openStage makes ready what the next stage counts.
+func (w *Warmup) openStage() {
+	s := w.taken[w.next]
+	w.columns, w.open = w.looksAt(s), nil
+	if s == norms {
+		w.edges = w.normEdges()
+	}
+	width := w.width(s)
+	if width == 0 {
+		return
+	}
+	h, err := newHistograms(w.shape(s), width, w.budget(s), w.adjacency, w.bits, w.cfg.Records)
+	if err != nil {
+		panic(err) // New tried the most and the least noise that there can be
+	}
+	w.open = h
+}
+
+// active returns the number of columns that are not frozen.
+func (w *Warmup) active() int { return w.cfg.Columns - len(w.found.FrozenColumns()) }
+
+// count adds a valid row to the open stage.
+func (w *Warmup) count(row []float64) {
+	switch w.taken[w.next] {
+	case octaves:
+		for n, j := range w.columns {
+			w.open.add(octave(clamped(row[j])), n)
+		}
+	case circles:
+		n := 0
+		for i, j := range w.columns {
+			c := &w.ranges[i]
+			for k := range c.count {
+				w.open.add(c.bin(k, clamped(row[j])), n)
+				n++
+			}
+		}
+	case deviations, again:
+		for n, j := range w.columns {
+			w.open.add(deviation(clamped(row[j])-w.middle[j], w.dead[j]), n)
+		}
+	case norms:
+		if w.cfg.Regression != nil {
+			w.countLimits(row)
+			return
+		}
+		var sum float64
+		for j, v := range row {
+			y := w.found.scaled(j, v)
+			sum += float64(y * y)
+		}
+		w.open.add(normBin(w.edges[0], math.Sqrt(sum)), 0)
+	}
+}
+
+// Close ends the open part and returns what its stages release, in order. A stage that
+// fails is the last.
+func (w *Warmup) Close(n dp.Noise) ([]Stage, error) {
+	if w.Done() {
+		return nil, dp.ErrExhausted
+	}
+	w.released = nil
+	var all []Stage
+	for !w.Done() {
+		if !w.cfg.Split {
+			w.openStage()
+			for i := 0; w.open != nil && i < len(w.rows); i += w.cfg.Columns {
+				w.count(w.rows[i:][:w.cfg.Columns])
+			}
+		}
+		x := w.closeStage(n)
+		all = append(all, x)
+		if w.cfg.Split {
+			break
+		}
+	}
+	w.reset()
+	if w.Done() {
+		w.rows = nil
+	}
+	return all, nil
+}
+
+// closeStage releases the open stage and draws its conclusions.
+func (w *Warmup) closeStage(n dp.Noise) Stage {
+	s := w.taken[w.next]
+	x := Stage{Stage: names[s], Verdict: "ok"}
+	var p *sums
+	if w.open != nil {
+		p = w.open.release(n, "warmup/"+names[s])
+		x.Records, x.Needed, x.Sigma = p.records, need[s]*p.noise(), p.sigma
+	}
+	w.released = append(w.released, p)
+	w.open = nil
+	if p != nil && !(x.Records >= x.Needed) {
+		w.fail(&x, x.Stage, "not enough records")
+		return x
+	}
+	switch s {
+	case octaves:
+		w.ranges = []circle{}
+		for i := range w.columns {
+			lo, hi, count := quartiles(p.prefix[i], p.records)
+			w.ranges = append(w.ranges, newCircle(lo, hi, count))
+			x.Ranges, x.Circles = append(x.Ranges, [2]float64{lo, hi}), append(x.Circles, count)
+		}
+	case circles:
+		first := 0
+		for i, j := range w.columns {
+			c := &w.ranges[i]
+			w.middle[j], w.dead[j] = 0, 0
+			if c.count > 0 {
+				w.middle[j], w.dead[j] = c.centre(p.prefix[first:][:c.count])
+			}
+			first += c.count
+		}
+		copy(w.found.Centre, w.middle)
+		x.Centre, x.Dead = slices.Clone(w.middle), slices.Clone(w.dead)
+	case deviations, again:
+		w.closeDeviations(s, p, &x)
+	case norms:
+		w.closeNorms(p, &x)
+	}
+	if !w.failed {
+		w.next++
+	}
+	return x
+}
+
+func (w *Warmup) fail(x *Stage, stage, reason string) {
+	x.Stage, x.Verdict, x.Reason = stage, "fail", reason
+	w.failed, w.open = true, nil
+}
+
+// closeDeviations takes scales from the prefix sums of A3, or A4.
+func (w *Warmup) closeDeviations(s int, p *sums, x *Stage) {
+	all := unknown(w.cfg.Scale)
+	if s == again && len(w.columns) == len(all) && len(w.found.frozenOf(all)) == 0 {
+		p = w.pool.with(p, !w.cfg.Split)
+	}
+	certainty := certain(2 * float64(len(windows().all)*len(w.columns)))
+	for i, j := range w.columns {
+		found := spreadOf(p.prefix[i], p.sigma, p.records, certainty)
+		w.found.Centre[j], w.found.Scale[j], w.found.Cap[j] = w.middle[j], 1, 0
+		if found.frozen {
+			continue
+		}
+		w.found.Scale[j], w.found.Cap[j] = rounded(found.scale, 2), found.largest
+		if found.mean != 0 && math.IsNaN(w.cfg.Centre[j]) {
+			middle, reach := w.middle[j]+found.mean, found.scale/64
+			w.found.Centre[j] = simplest(middle-reach, middle+reach)
+		}
+	}
+	w.found.Unseen = certainty * windows().largest * p.sigma / p.records
+	x.Centre, x.Scale = slices.Clone(w.found.Centre), slices.Clone(w.found.Scale)
+	x.Frozen, x.Unseen = w.found.FrozenColumns(), w.found.Unseen
+	for _, c := range w.found.Cap {
+		if math.IsInf(c, 1) {
+			x.Cap = append(x.Cap, nil)
+		} else {
+			x.Cap = append(x.Cap, &c)
+		}
+	}
+	if w.pool = nil; s == deviations {
+		w.pool = p
+	} else if why := w.without(); why != "" {
+		w.fail(x, names[deviations], why)
+	}
+}
+
+// with adds the prefix sums of other records, or, with the inverse variances as weights,
+// other sums of the same ones.
+func (p *sums) with(q *sums, same bool) *sums {
+	a, b, sigma := 1.0, 1.0, math.Hypot(p.sigma, q.sigma)
+	if same {
+		a, b = 1/(p.sigma*p.sigma), 1/(q.sigma*q.sigma)
+		sigma = math.Sqrt(1 / (a + b))
+		a, b = a/(a+b), b/(a+b)
+	}
+	out := &sums{shape: p.shape, sigma: sigma, records: a*p.records + b*q.records}
+	for i := range p.prefix {
+		x := make([]float64, len(p.prefix[i]))
+		for k := range x {
+			x[k] = a*p.prefix[i][k] + b*q.prefix[i][k]
+		}
+		out.prefix = append(out.prefix, x)
+	}
+	return out
+}
+
+// without says in words why nothing can follow though there are records enough; "" if it
+// can.
+func (w *Warmup) without() string {
+	if r := w.cfg.Regression; r != nil {
+		switch {
+		case w.found.Frozen(r.Target):
+			return "the target has no spread"
+		case w.cfg.Columns > 1 && w.active() == 1:
+			return "no feature has a spread"
+		}
+	}
+	if w.active() == 0 {
+		return "no column has a spread"
+	}
+	return ""
+}
+
+// closeNorms takes the clip norm from the prefix sums of B.
+func (w *Warmup) closeNorms(p *sums, x *Stage) {
+	if w.cfg.Regression != nil {
+		w.closeLimits(p, x)
+		return
+	}
+	d := float64(w.active())
+	c := chooseClip(p.prefix[0], p.sigma, p.records, w.active(), w.cfg.Gains)
+	f := &w.found
+	f.Clip = c.clip
+	f.Clipping = Clipping{
+		Clipped: c.tell.share[c.edge], ClippedSE: p.sigma * normShape().deviation(term{c.edge, 1}) / p.records,
+		BiasMean: c.tell.mean[c.edge], BiasSecond: c.tell.other[c.edge],
+	}
+	f.BiasedMean = f.BiasMean > 2*math.Sqrt(d)*w.cfg.Gains.Mean*f.Clip
+	f.BiasedSecond = f.BiasSecond > 2*d*w.cfg.Gains.Second*f.Clip*f.Clip
+	w.estimateFull(p)
+	clipping := f.Clipping
+	x.Clip, x.Clipping, w.choice = f.Clip, &clipping, c
+}
+
+// estimateFull sets the share of records that count in full: Σ (P_i − P_(i−1))·h of a
+// bin's upper edge, which is at most h of any row in it.
+func (w *Warmup) estimateFull(p *sums) {
+	if w.cfg.Full == nil || w.records == 0 {
+		return
+	}
+	f, edges := &w.found, normEdges(w.active())
+	full := make([]float64, normBins+1) // h(upper edge) by bin, 0 behind the last
+	for i := 1; i < normBins; i++ {
+		if edges[i-1] < f.Clip {
+			full[i] = w.cfg.Full(edges[i-1] / f.Clip)
+		}
+	}
+	var terms []term
+	for i := range normBins {
+		if x := full[i] - full[i+1]; x != 0 {
+			terms = append(terms, term{i, x / float64(w.records)})
+		}
+	}
+	f.Full, f.FullSE = value(p.prefix[0], terms), p.sigma*normShape().deviation(terms...)
+}

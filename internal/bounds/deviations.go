@@ -1,0 +1,200 @@
+package bounds
+
+import (
+	"math"
+	"sync"
+
+	"gonum.org/v1/gonum/mathext"
+)
+
+// deviationBins: levels e_q = 2^(q/2 − 104), q from 0 to 415, of either sign, and zero
+// in the middle.
+const (
+	deviationBins = 833
+	deviationZero = 416
+	levels        = 416
+)
+
+// deviation returns the bin of a distance from the centre, below dead that of zero.
+func deviation(y, dead float64) int {
+	size := math.Abs(y)
+	if size < max(0x1p-104, dead) {
+		return deviationZero
+	}
+	m, e := math.Frexp(size)
+	q := 2 * (e - 1 + topOctave)
+	if m >= math.Sqrt2/2 {
+		q++
+	}
+	q = max(0, min(q, levels-1))
+	if y > 0 {
+		return deviationZero + 1 + q
+	}
+	return deviationZero - 1 - q
+}
+
+// level returns e_q.
+func level(q int) float64 {
+	x := math.Ldexp(1, q>>1-topOctave)
+	if q&1 == 1 {
+		x *= math.Sqrt2
+	}
+	return x
+}
+
+// above returns the prefix sums whose sum is T_q, the number of rows with a
+// distance of at least e_q on either side: none from level 416 on.
+func above(q int) []term {
+	if q >= levels {
+		return nil
+	}
+	return []term{{deviationBins - 1, 1}, {deviationZero + q, -1}, {deviationZero - 1 - q, 1}}
+}
+
+// beyond returns those of the number above less the number below: up_q − down_q.
+func beyond(q int) []term {
+	if q >= levels {
+		return nil
+	}
+	return []term{{deviationBins - 1, 1}, {deviationZero + q, -1}, {deviationZero - 1 - q, -1}}
+}
+
+// minus returns a − b as a linear form, times a factor.
+func minus(a, b []term, factor float64) []term {
+	out := make([]term, 0, len(a)+len(b))
+	for _, t := range a {
+		out = append(out, term{t.bin, factor * t.factor})
+	}
+	for _, t := range b {
+		out = append(out, term{t.bin, -factor * t.factor})
+	}
+	return out
+}
+
+// value returns a linear form of prefix sums.
+func value(p []float64, terms []term) (sum float64) {
+	for _, t := range terms {
+		if t.bin >= 0 {
+			sum += t.factor * p[t.bin]
+		}
+	}
+	return sum
+}
+
+// window is levels [from, to) and the deviation of its mass for σ = 1.
+type window struct {
+	from, to int
+	terms    []term
+	sd       float64
+}
+
+// windows are the 801 in which a spread is looked for, 2 to 32 levels wide, and the
+// largest of their deviations. ahead are the masses of 24 levels from each.
+var windows = sync.OnceValue(func() (w struct {
+	all     []window
+	largest float64
+	ahead   [levels]window
+}) {
+	s := deviationShape()
+	make := func(from, to int) window {
+		terms := minus(above(from), above(to), 1)
+		return window{from, to, terms, s.deviation(terms...)}
+	}
+	for width := 2; width <= 32; width *= 2 {
+		for from := 0; from < levels-width/2; from += width / 2 {
+			x := make(from, from+width)
+			w.all = append(w.all, x)
+			w.largest = max(w.largest, x.sd)
+		}
+	}
+	for q := range levels {
+		w.ahead[q] = make(q, q+reachAhead)
+	}
+	return w
+})
+
+// reachAhead is how many levels, two an octave, a tail is looked at, so that gaps are
+// crossed.
+const reachAhead = 24
+
+// chance is the probability with which a stage takes noise for a spread.
+const chance = 1e-3
+
+// certain returns how many deviations a mass must have not to be noise, where so
+// many masses are looked at: the quantile of the normal distribution at
+// 1 − chance/looks.
+func certain(looks float64) float64 { return -mathext.NormalQuantile(chance / looks) }
+
+// spread is what prefix sums say of a column's distances from its centre.
+type spread struct {
+	frozen  bool
+	mean    float64 // m₁, of the distances; 0 where it is not certain
+	scale   float64 // not rounded
+	largest float64 // the cap
+}
+
+// spreadOf finds the largest level that is certain to be reached, from there on
+// upward as long as the tail is likely, and takes the two moments of the distances
+// up to there from the numbers of rows beyond each level.
+func spreadOf(prefix []float64, sigma, records, certainty float64) spread {
+	s, w := deviationShape(), windows()
+	k := -1
+	for i := range w.all {
+		if x := &w.all[i]; x.from > k && value(prefix, x.terms) >= certainty*sigma*x.sd {
+			k = x.from
+		}
+	}
+	if k < 0 {
+		return spread{frozen: true}
+	}
+	for next := k; ; k = next {
+		for q := k + 1; q <= min(k+4, levels-1); q++ {
+			if x := &w.ahead[q]; value(prefix, x.terms) >= 3*sigma*x.sd {
+				next = q
+			}
+		}
+		if next == k {
+			break
+		}
+	}
+
+	first := max(0, k-reachAhead)
+	tail := make([]float64, 0, k-first+1) // falling: from k down, rising
+	for q := k; q >= first; q-- {
+		tail = append(tail, value(prefix, minus(above(q), above(k+reachAhead), 1)))
+	}
+	tail = rising(tail)
+	var second float64
+	var mean []term
+	var before1, before2 float64
+	for q := first; q <= k; q++ {
+		e := level(q)
+		// What the values of a level are on average if their logarithm is uniform.
+		e1, e2 := e*(math.Sqrt2-1)/(math.Ln2/2), e*e/math.Ln2
+		second += (e2 - before2) * max(tail[k-q], 0)
+		mean = append(mean, minus(beyond(q), beyond(k+reachAhead), e1-before1)...)
+		before1, before2 = e1, e2
+	}
+	second += 0.4 * before2 * max(tail[0], 0)
+	m1, m2 := value(prefix, mean)/records, second/records
+	if math.Abs(m1)*records < 2*sigma*s.deviation(merged(mean)...) {
+		m1 = 0
+	}
+	e := level(k)
+	return spread{mean: m1, scale: math.Sqrt(max(m2-m1*m1, m2/8, e*e/256)), largest: math.Sqrt2 * e}
+}
+
+// merged adds up the terms of equal bins.
+func merged(terms []term) []term {
+	at := map[int]int{}
+	var out []term
+	for _, t := range terms {
+		if i, ok := at[t.bin]; ok {
+			out[i].factor += t.factor
+			continue
+		}
+		at[t.bin] = len(out)
+		out = append(out, t)
+	}
+	return out
+}

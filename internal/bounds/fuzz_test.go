@@ -1,0 +1,66 @@
+package bounds
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/bin"
+	"streamdp/internal/dptest"
+)
+
+// FuzzState: a state that is accepted is written as it was read, and can be gone on with.
+func FuzzState(f *testing.F) {
+	const mu = 3
+	fuzzed := func(t testing.TB, split bool) *Warmup {
+		cfg := Config{Columns: 2, Clip: true, Split: split}
+		cfg.Records = cfg.Needed(mu, dp.ZeroOut)
+		w, err := New(cfg, mu, dp.ZeroOut, 24)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	// goOn does a part, and reports whether there is one.
+	goOn := func(w *Warmup, t testing.TB) bool {
+		if w.Done() {
+			return false
+		}
+		first, end := w.Range(uint64(w.next) + 1)
+		for i := first; i < end; i++ {
+			w.Add([]float64{math.Sin(float64(i)), 100 + 20*math.Cos(float64(7*i))})
+		}
+		if _, err := w.Close(dptest.Seeded(uint64(first))); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	}
+	for _, split := range []bool{false, true} {
+		for w := fuzzed(f, split); ; {
+			var b bin.Writer
+			w.AppendTo(&b)
+			f.Add(b.B, split)
+			if !goOn(w, f) {
+				break
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, split bool) {
+		w := fuzzed(t, split)
+		r := &bin.Reader{B: data}
+		if w.Restore(r) != nil || len(r.B) > 0 {
+			return
+		}
+		var b bin.Writer
+		w.AppendTo(&b)
+		if !bytes.Equal(b.B, data) {
+			t.Fatalf("read\n%x, written\n%x", data, b.B)
+		}
+		for goOn(w, t) {
+		}
+		if row := make([]float64, 2); !w.Failed() && !w.Found().Scaled(row, []float64{0.5, 100}) {
+			t.Logf("the row is refused by %+v", w.Found())
+		}
+	})
+}

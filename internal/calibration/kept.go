@@ -1,0 +1,65 @@
+package calibration
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"reflect"
+
+	"streamdp/matfact"
+)
+
+// ErrForeign is the error of a kept plan that does not belong to the configuration. A
+// plan decides how much noise there is, so one that somebody else wrote must not pass.
+var ErrForeign = errors.New("the epoch's plan does not belong to this configuration")
+
+// LastBits is the relative difference that two processors may have in a number of a plan,
+// computed from the same factorizations. It is less than the margins of a plan.
+const LastBits = 0x1p-42
+
+// Optimum is the relative difference that the errors may have of factorizations found by the
+// optimisers of two processors.
+const Optimum = 1e-6
+
+// Near reports whether a and b differ by at most tolerance·b.
+func Near(a, b, tolerance float64) bool { return math.Abs(a-b) <= tolerance*math.Abs(b) }
+
+// Factor compares a kept factorization with the one of the configuration.
+type Factor struct {
+	Kept, Fresh *matfact.Stored
+	Own, Best   matfact.Factorization // built of Kept and of Fresh
+	Workload    matfact.Workload
+	At          uint64 // the step whose error is compared
+	// OwnNorm and BestNorm are the norms of their columns that noise is calibrated to; 0:
+	// ColNorm.
+	OwnNorm, BestNorm float64
+}
+
+// SameKind reports whether both are nil, or both factorizations of one kind.
+func SameKind(a, b *matfact.Stored) bool {
+	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind)
+}
+
+// Same reports whether the kept factorization is the fresh one, or one that another
+// processor's optimiser may have found: equally good, with other numbers. Both must be of
+// the same kind.
+func (f *Factor) Same() bool {
+	if f.Kept == nil {
+		return true
+	}
+	deviation := func(c matfact.Factorization, norm float64) float64 {
+		return cmp.Or(norm, c.ColNorm()) * math.Sqrt(c.RowVar(f.Workload, f.At))
+	}
+	tolerance := Optimum
+	switch f.Kept.Kind {
+	case "blt":
+	case "banded":
+		// The optimum is flat, so the search may end elsewhere on it.
+		tolerance = 1e-3
+	case "dense":
+		deviation = func(c matfact.Factorization, _ float64) float64 { return matfact.RMSE(c, f.Workload, c.Horizon()) }
+	default:
+		return reflect.DeepEqual(f.Kept, f.Fresh)
+	}
+	return Near(deviation(f.Own, f.OwnNorm), deviation(f.Best, f.BestNorm), tolerance)
+}

@@ -1,0 +1,43 @@
+package calibration
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"streamdp/dp"
+	"streamdp/matfact"
+)
+
+// Reach is an upper bound on what a shaper predicts, in lattice units, for draws of standard
+// deviation sd. Step t draws q_t, rounds it, and has s_t = q_t − w_t/r with r ≥ 1.
+func Reach(limits matfact.Limits, sd float64) float64 {
+	return limits.Noise + float64(dp.MaxDraw*sd) + 4
+}
+
+var errShaper = errors.New("damaged: the noise is not that of the sums")
+
+// RestoreShaper gives s a state that was taken after so many steps. scratch is as long
+// as a row, or nil for independent noise, which predicts nothing.
+//
+// Errors: a state of another factorization or dimension, of another number of steps,
+// or with a prediction beyond reach, see Reach.
+func RestoreShaper(s matfact.Shaper, state []byte, steps uint64, scratch []float64, reach float64) error {
+	if err := s.UnmarshalBinary(state); err != nil {
+		return err
+	}
+	// Every shaper's state begins with version, fingerprint, dimension, steps.
+	if binary.BigEndian.Uint64(state[1+8+8:]) != steps {
+		return errShaper
+	}
+	if scratch == nil {
+		return nil
+	}
+	s.Predict(scratch)
+	for _, x := range scratch {
+		if !(math.Abs(x) <= reach) {
+			return errShaper
+		}
+	}
+	return nil
+}
