@@ -1,20 +1,19 @@
-// Package clipgrad sums the clipped gradients of a linear regression over many
-// rows, pass after pass, exactly and fast. It is where the sensitivity of every
-// gradient method over a window is decided, in integers.
+// Package clipgrad computes sums of clipped gradients of a linear regression over many
+// rows, pass after pass, exactly and fast. The sensitivity of every gradient method over
+// a window is enforced here, in integers.
 //
-// A row is a direction e_i ∈ ℤᵈ, ‖e_i‖₂ ≤ E = 2ᵇ, with a length ν_i ≥ 0 and a
-// target y_i. Its residual at u ∈ ℝᵈ and its clipped gradient, in units of the
-// clip norm ζ, are
+// A row is a direction e_i ∈ ℤᵈ, ‖e_i‖₂ ≤ E = 2ᵇ, with a length ν_i ≥ 0 and a target y_i.
+// Its residual at u ∈ ℝᵈ and its clipped gradient, in units of the clip norm ζ, are
 //
 //	r_i = y_i − ν_i⟨e_i, u⟩/E,   τ_i·e_i/E²,   τ_i = round(E·clip(ν_i r_i/ζ, ±1)) ∈ ℤ
 //
-// so that for e_i/E = z/‖z‖ and ν_i = ‖z‖ it is the gradient r·z clipped to norm ζ,
-// and for e_i/E = x with ‖x‖ ≤ 1 and ν_i = 1 it is x times the residual clipped to
-// ζ. The direction does not change from pass to pass, so its norm is tested once,
-// and a pass costs less than one of plain gradient descent.
+// so that for e_i/E = z/‖z‖ and ν_i = ‖z‖ it is the gradient r·z clipped to norm ζ, and
+// for e_i/E = x with ‖x‖ ≤ 1 and ν_i = 1 it is x times the residual clipped to ζ. The
+// direction does not change from pass to pass, so its norm is tested once, and a pass
+// costs less than one of plain gradient descent.
 //
-// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, by |τ_i| ≤ E and ‖e_i‖² ≤ E² in
-// integers. A row counts if |τ_i| ≤ ⌊cE⌋; then its gradient has norm at most c.
+// Privacy: ‖τ_i e_i/E²‖ ≤ 1 holds exactly, by |τ_i| ≤ E and ‖e_i‖² ≤ E² in integers. A
+// row counts if |τ_i| ≤ ⌊cE⌋; then its gradient has norm at most c.
 package clipgrad
 
 import (
@@ -37,33 +36,35 @@ type Rows struct {
 	norm      []float64  // ν_i; of a null row −0
 	y         []float64
 	iterate   []float64 // scratch of one pass
+	rest      []int64   // nil: every block is rounded
 	workers   []*worker
 }
 
 const (
-	// group is how many rows lie together, column by column, where bits leave float64
-	// room for sums of products: one vector of four holds a column.
+	// group is the number of rows that are stored together, column by column, if the bits
+	// leave float64 room for sums of products. One vector of four numbers holds a column.
 	group = 4
 
-	// blockRows is how many rows are summed before they are rounded to the caller's
-	// lattice: rows have public positions, so blocks have public borders.
+	// blockRows is the number of rows that are summed before they are rounded to the
+	// caller's lattice. The positions of rows are public, and so are the borders of
+	// blocks.
 	blockRows = 4096
 )
 
-// ByNorm returns rows with direction x/‖x‖ and length ‖x‖: their gradients are clipped
-// by their norm. x, of n·dim numbers, becomes their memory; y, of n, holds their
-// targets; null says which rows are null, if any: no gradient, and never counted. So is
-// a row whose target is no number; one whose x has no norm in float64 has direction 0.
-// The lattice has 24–30 bits.
+// ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped
+// by their norm. x has n·dim numbers and becomes the rows' memory; y has n targets. null
+// says which rows are null, if any: these have no gradient and are never counted. A row
+// whose target is not finite is null too. A row whose x has norm 0 in float64 has
+// direction 0. The lattice has 24–30 bits.
 //
 // Cost: O(n·dim) time on all processors, n numbers beside x and y.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
 	return prepare(x, y, null, dim, bits, (*Rows).setUnit)
 }
 
-// ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1: their gradients are
-// clipped by their residual. A longer x is shortened, to 0 where its square leaves the
-// range of float64. Otherwise it is as [ByNorm].
+// ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1, so their gradients are
+// clipped by their residual. A longer x is shortened; if its square leaves the range of
+// float64, to 0. Otherwise it is as [ByNorm].
 func ByResidual(x, y []float64, null []bool, dim, bits int) *Rows {
 	return prepare(x, y, null, dim, bits, (*Rows).setPlain)
 }
@@ -106,7 +107,7 @@ func (r *Rows) grouped() bool { return room(r.bits) >= group }
 // room is how many products of directions and weights float64 adds up exactly.
 func room(bits int) int { return 1 << max(0, 53-2*bits) }
 
-// hire shares the rows out among workers, by whole pairs of groups.
+// hire divides the rows among workers, by whole pairs of groups.
 func (r *Rows) hire(workers int) {
 	n, lo := len(r.y), 0
 	r.workers = r.workers[:0]
@@ -115,7 +116,11 @@ func (r *Rows) hire(workers int) {
 		if i == workers-1 {
 			hi = n
 		}
-		r.workers = append(r.workers, newWorker(r.dim, lo, hi))
+		w := newWorker(r.dim, lo, hi)
+		if r.rest != nil {
+			w.rest = make([]int64, r.dim)
+		}
+		r.workers = append(r.workers, w)
 		lo = hi
 	}
 }
@@ -152,7 +157,7 @@ func (r *Rows) set(s *scratch, i int, scale, norm float64) {
 		dst[j] = k
 		square += float64(k * k)
 	}
-	// Squares of integers below 2²⁶ add up exactly, as far as they matter.
+	// Squares of integers below 2²⁶ add up exactly, up to the limit that matters.
 	limit := r.top * r.top
 	if r.bits <= 26 && (square <= limit || shorten(dst, s.row, r.top/math.Sqrt(square), limit)) {
 		return
@@ -188,9 +193,9 @@ func (s *scratch) transpose(e []float64) {
 	}
 }
 
-// shorten multiplies the integers k by scale ≤ 1 and rounds them, to nearest and, where
-// that is too long, toward zero: what [dp.Lattice.Quantise] does, without int64. It
-// reports whether their squares add up to no more than limit; else k is as it was.
+// shorten multiplies the integers k by scale ≤ 1 and rounds them: to nearest and, if the
+// result is too long, toward zero. [dp.Lattice.Quantise] does the same with int64. It
+// reports whether their squares add up to at most limit; otherwise k is unchanged.
 func shorten(k, scratch []float64, scale, limit float64) bool {
 	var square float64
 	for j, v := range k {
@@ -216,16 +221,26 @@ func shorten(k, scratch []float64, scale, limit float64) bool {
 // magic, added and subtracted, rounds to an integer.
 const magic = 3 << 51
 
+// RoundOnce makes every Sum add up all rows exactly and round once, as if they were one
+// block. So a sum does not depend on the order of the rows. Its sensitivity is the same: a
+// row changes one sum that is rounded.
+func (r *Rows) RoundOnce() {
+	r.rest = make([]int64, r.dim)
+	for _, w := range r.workers {
+		w.rest = make([]int64, r.dim)
+	}
+}
+
 // Sum sets dst to the sum of the clipped gradients at u, in units of ζ·2^−out,
 //
 //	Σ_blocks ⌊2^out/E² · Σ_i τ_i e_i + ½⌋,
 //
 // and returns the number of rows that count at c. b ≤ out ≤ 2b.
 //
-// Privacy: one row changes one block, so [Sensitivity] bounds by how much the sums
-// move. Together with the count see [CountWeight].
-// Cost: 2d multiplications a row; nothing is allocated a row. Rows are shared out among
-// the processors; the result does not depend on how.
+// Privacy: one row changes one block, so [Sensitivity] bounds how far the sums move. For
+// the sums together with the count see [CountWeight].
+// Cost: 2d multiplications and no allocation a row. Several processors share the rows;
+// the result does not depend on how.
 func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted int64) {
 	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
@@ -250,8 +265,9 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 	for _, w := range r.workers[:last] {
 		w.end()
 	}
-	// Blocks that several workers have parts of are rounded when they are whole.
+	// Several workers may have parts of a block: round it when it is complete.
 	clear(dst)
+	clear(r.rest)
 	open := r.workers[0].pieces[0].sum // of the block before
 	for i := range r.workers {
 		w := r.workers[i]
@@ -259,13 +275,16 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 		for j, v := range w.sum {
 			dst[j] += v
 		}
+		for j, v := range w.rest {
+			r.rest[j] += v
+		}
 		for k := range w.used {
 			piece := &w.pieces[k]
 			if i+k == 0 {
 				continue
 			}
 			if piece.starts {
-				p.round(dst, open)
+				p.round(dst, r.rest, open)
 				open = piece.sum
 				continue
 			}
@@ -275,27 +294,28 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 			}
 		}
 	}
-	p.round(dst, open)
+	p.round(dst, r.rest, open)
+	p.finish(dst, r.rest)
 	return counted
 }
 
-// Sensitivity returns S + √d·2^−out: by how much the sums move at most, in units of
-// ζ, when one row becomes null (S = 1) or another row (S = 2). The rounding of the
-// one block that changes adds less than a lattice step in each coordinate.
+// Sensitivity returns S + √d·2^−out, a bound on how far the sums move, in units of ζ,
+// when one row becomes null (S = 1) or another row (S = 2). The rounding of the one block
+// that changes adds less than a lattice step in each coordinate.
 func Sensitivity(a dp.Adjacency, dim, out int) float64 {
-	return (a.Factor() + math.Sqrt(float64(dim))*math.Ldexp(1, -out)) * (1 + 0x1p-40)
+	return (a.Factor() + math.Sqrt(float64(dim))*math.Ldexp(1, -out)) * dp.RoundUp
 }
 
 // CountWeight returns the w for which the count is free: the sums, in units of ζ,
-// together with w times the number of rows that count at c move by no more than the
-// sums alone may,
+// together with w times the number of rows that count at c move by no more than the sums
+// alone may,
 //
 //	zero-out: w² = 1 − c²;   replace: w² = 4 − (1+c)²
 //
-// A row that counts has a gradient of norm at most c, another one of at most 1; so
-// one that becomes null moves the pair by c² + w² or by 1, and two rows, of which
-// one counts, are (1+c)² + w² apart; two that count 2c, two that do not 2. It needs
-// that a null row does not count.
+// A row that counts has a gradient of norm at most c, another row one of at most 1. So a
+// row that becomes null moves the pair by c² + w² or by 1. Two rows are apart by (1+c)² +
+// w² if one of them counts, by 2c if both do, and by 2 if none does. A null row must not
+// count.
 func CountWeight(a dp.Adjacency, c float64) float64 {
 	w := 1 - float64(c*c)
 	if a == dp.Replace {

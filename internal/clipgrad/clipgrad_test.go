@@ -59,7 +59,7 @@ func (r *Rows) direction(i int) []float64 {
 	return e
 }
 
-// TestSum compares with sums of integers in math/big, rounded once a block, and
+// TestSum compares with sums of integers in math/big, rounded once a block or once, and
 // with the clipped gradients in float64; for every kernel, and numbers of rows
 // around the borders of groups and blocks.
 func TestSum(t *testing.T) {
@@ -71,8 +71,12 @@ func TestSum(t *testing.T) {
 				if n > 100 && d > 3 && bits != 24 {
 					continue
 				}
-				for _, unit := range []bool{false, true} {
+				for _, how := range [][2]bool{{false, false}, {true, false}, {false, true}} {
+					unit, once := how[0], how[1]
 					r, z := problem(uint64(bits*d), n, d, bits, unit)
+					if once {
+						r.RoundOnce()
+					}
 					out := bits + n%3
 					u := make([]float64, d)
 					for j := range u {
@@ -82,6 +86,9 @@ func TestSum(t *testing.T) {
 					counted := r.Sum(got, u, zeta, c, out)
 
 					size := min(blockRows, 1<<(62-2*bits))
+					if once {
+						size = n + 1
+					}
 					want, block, plain := make([]int64, d), make([]*big.Int, d), make([]float64, d)
 					var wantCounted int64
 					for j := range block {

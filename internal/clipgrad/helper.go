@@ -7,9 +7,9 @@ import (
 )
 
 // helper runs a worker's part of each pass in a goroutine of its own. A pass may take
-// less time than waking a thread does; so the goroutine waits awake for the next one,
-// and Sum for the goroutine, but no longer than patience. Then the goroutine ends, and
-// nobody has to close it.
+// less time than waking a thread. So the goroutine waits for the next pass without
+// sleeping, and Sum waits for the goroutine in the same way, but both no longer than
+// patience. Then the goroutine ends; nobody has to close it.
 type helper struct {
 	state atomic.Int32
 	pass  *pass
@@ -24,11 +24,11 @@ const (
 	awaited // working, and Sum sleeps
 )
 
-// patience is about as long as waking a thread takes: to wait for so long and then to
-// sleep costs at most twice what sleeping at once would have.
+// patience is about the time of waking a thread. To wait so long and then sleep costs at
+// most twice as much as sleeping at once.
 const patience = 100 * time.Microsecond
 
-// begin hands the pass to the worker's goroutine.
+// begin gives the pass to the worker's goroutine.
 func (w *worker) begin(p *pass) {
 	w.pass = p
 	if w.state.CompareAndSwap(waiting, working) {
@@ -55,7 +55,7 @@ func (w *worker) end() {
 	}
 }
 
-// leaves waits, for patience, until the state is another one.
+// leaves waits, at most for patience, until the state changes.
 func (h *helper) leaves(state int32) bool {
 	for begun := time.Now(); time.Since(begun) < patience; runtime.Gosched() {
 		for range 64 {

@@ -2,8 +2,8 @@ package clipgrad
 
 import "golang.org/x/sys/cpu"
 
-// vector reports whether the kernel of kernel_amd64.s runs here. Tests turn it off: it
-// makes the same integers as the loops in Go.
+// vector reports whether the kernel of kernel_amd64.s can run here. Tests turn it off;
+// the loops in Go make the same integers.
 var vector = cpu.X86.HasAVX2
 
 // addPairs is worker.group over pairs of groups, from the first numbers of e, y and norm

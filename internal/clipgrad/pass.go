@@ -2,7 +2,7 @@ package clipgrad
 
 import "math"
 
-// pass is what is common to the rows of one pass.
+// pass holds what all rows of a pass share.
 type pass struct {
 	rows     *Rows
 	u        []float64 // divided by E
@@ -14,8 +14,19 @@ type pass struct {
 	room     int // rows whose sum is exact in float64, a power of two
 }
 
-// round adds a block's sum, rounded, to dst, and empties it.
-func (p *pass) round(dst, block []int64) {
+// round adds a block's rounded sum to dst, and sets the sum to 0. Where rest is not nil, it
+// rounds down, and adds to rest what that leaves: see finish. A block leaves less than
+// 2^shift, shift ≤ 30, so that the blocks of 2³¹ rows leave less than 2⁶¹.
+func (p *pass) round(dst, rest, block []int64) {
+	if rest != nil {
+		mask := int64(1)<<p.shift - 1
+		for j, v := range block {
+			dst[j] += v >> p.shift
+			rest[j] += v & mask
+			block[j] = 0
+		}
+		return
+	}
 	half := int64(0)
 	if p.shift > 0 {
 		half = 1 << (p.shift - 1)
@@ -26,6 +37,15 @@ func (p *pass) round(dst, block []int64) {
 	}
 }
 
+// finish rounds what all blocks have left to dst.
+func (p *pass) finish(dst, rest []int64) {
+	if p.shift > 0 {
+		for j, v := range rest {
+			dst[j] += (v + 1<<(p.shift-1)) >> p.shift
+		}
+	}
+}
+
 // worker sums rows that lie one behind the other.
 type worker struct {
 	helper
@@ -33,15 +53,16 @@ type worker struct {
 	lanes   []float64 // exact, not yet in block: of each column, four sums
 	block   []int64   // exact
 	sum     []int64   // rounded
+	rest    []int64   // what rounding down has left; nil where every block is rounded
 	counted int64
-	// pieces are the exact sums of the first block and of the last one, if that is
-	// another, of which there may be rows elsewhere.
+	// pieces are the exact sums of the worker's first and last block. Other workers may have
+	// rows of these blocks.
 	pieces [2]piece
 	used   int
 }
 
-// apart is the distance, in numbers, from a worker's lanes to what others write: their
-// processors fetch ahead of the lanes that they are at, within a page.
+// apart is the distance, in numbers, between a worker's lanes and memory that others write. A
+// processor fetches ahead of the memory that it uses, within a page.
 const apart = 256
 
 func newWorker(dim, lo, hi int) *worker {
@@ -61,6 +82,7 @@ type piece struct {
 // run sums the worker's share of the rows.
 func (w *worker) run(p *pass) {
 	clear(w.sum)
+	clear(w.rest)
 	w.counted, w.used = 0, 0
 	n := len(p.rows.y)
 	lo, hi := w.lo, w.hi
@@ -72,7 +94,7 @@ func (w *worker) run(p *pass) {
 		w.rows(p, lo, min(end, hi))
 		lo = min(end, hi)
 		if inner {
-			p.round(w.sum, w.block)
+			p.round(w.sum, w.rest, w.block)
 			continue
 		}
 		last := &w.pieces[min(w.used, 1)]
@@ -137,8 +159,8 @@ func (w *worker) flush() {
 	clear(w.lanes)
 }
 
-// weight returns τ for the product s = ⟨e, u⟩/E. Neither it nor counts has a branch
-// that the data decide.
+// weight returns τ for the product s = ⟨e, u⟩/E. Neither weight nor counts has a branch
+// that depends on the data.
 func (p *pass) weight(y, norm, s float64) float64 {
 	t := float64((y-float64(norm*s))*norm) * p.quotient
 	rounded := (min(math.Abs(t), p.top) + magic) - magic

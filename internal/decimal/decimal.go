@@ -1,9 +1,9 @@
-// Package decimal reads decimal numbers as they stand in records: by the
-// grammar of JSON, or by the wider one of a CSV cell.
+// Package decimal reads decimal numbers in records: with the grammar of JSON, or with the
+// wider one of a CSV cell.
 //
-// It does what strconv.ParseFloat does, for less: grammar and digits in one
-// pass, no allocation on any input, and nothing beyond plain decimals, so that
-// "nan", "inf", "0x1p-2" and "1_000" are not numbers.
+// It returns what strconv.ParseFloat returns, and is faster: it reads grammar and digits
+// in one pass, and never allocates. It accepts plain decimals only, so "nan", "inf",
+// "0x1p-2" and "1_000" are not numbers.
 package decimal
 
 import (
@@ -12,12 +12,11 @@ import (
 	"math/bits"
 )
 
-// JSON reads the number that b begins with, by the grammar of RFC 8259. It
-// returns the nearest float64 (ties to even) and the number's length in bytes.
-// The length is 0 where b begins with no number. A number too large for a
-// float64 is ±Inf, one too small ±0.
+// JSON reads the number at the beginning of b, by the grammar of RFC 8259. It returns the
+// nearest float64 (ties to even) and the number's length in bytes, 0 if there is no
+// number. A number too large for a float64 is ±Inf, one too small ±0.
 //
-// What follows the number is the caller's to judge: of "1]" it reads "1".
+// JSON ignores what follows the number: of "1]" it reads "1".
 func JSON(b []byte) (f float64, n int) { return read(b, true) }
 
 // Plain is JSON with the grammar of spreadsheets and programs that print
@@ -27,8 +26,8 @@ func Plain(b []byte) (f float64, n int) { return read(b, false) }
 // maxDigits is the number of decimal digits that always fit a uint64.
 const maxDigits = 19
 
-// maxExponent is where an exponent stops growing while it is read. No text is
-// long enough for its digits to bring such a number back into range.
+// maxExponent is where an exponent stops growing while it is read. No text has enough
+// digits to bring a number with such an exponent back into range.
 const maxExponent = 1 << 48
 
 func read(b []byte, strict bool) (f float64, n int) {
@@ -44,8 +43,8 @@ func read(b []byte, strict bool) (f float64, n int) {
 		i = 1
 	}
 
-	// All digits, of both sides of the point, go into one integer. It wraps
-	// around where there are too many; those numbers are read again.
+	// All digits, on both sides of the point, go into one integer. With too many digits
+	// it wraps around; such numbers are read again.
 	first := i
 	mant, i := append10(0, b, i)
 	whole := i - first
@@ -68,30 +67,12 @@ func read(b []byte, strict bool) (f float64, n int) {
 
 	exp := -int64(fraction)
 	if i < len(b) && b[i]|0x20 == 'e' {
-		i++
-		negative := false
-		if i < len(b) && (b[i] == '-' || b[i] == '+') {
-			negative = b[i] == '-'
-			i++
-		}
-		from := i
-		var e int64
-		for ; i < len(b); i++ {
-			d := int64(b[i]) - '0'
-			if uint64(d) > 9 {
-				break
-			}
-			if e < maxExponent {
-				e = e*10 + d
-			}
-		}
-		if i == from {
+		e, next := readExponent(b, i+1)
+		if next == 0 {
 			return 0, 0
 		}
-		if negative {
-			e = -e
-		}
 		exp += e
+		i = next
 	}
 
 	if whole+fraction > maxDigits {
@@ -116,8 +97,34 @@ func read(b []byte, strict bool) (f float64, n int) {
 	return math.Float64frombits(sign | u), i
 }
 
-// append10 appends the digits that stand at b[i] and behind it to mant, and
-// returns the index of what is none.
+// readExponent returns the exponent that begins at b[i] with its sign or first digit, and
+// the index behind it, 0 if it has no digit.
+func readExponent(b []byte, i int) (e int64, end int) {
+	negative := false
+	if i < len(b) && (b[i] == '-' || b[i] == '+') {
+		negative = b[i] == '-'
+		i++
+	}
+	from := i
+	for ; i < len(b); i++ {
+		d := int64(b[i]) - '0'
+		if uint64(d) > 9 {
+			break
+		}
+		if e < maxExponent {
+			e = e*10 + d
+		}
+	}
+	if i == from {
+		return 0, 0
+	}
+	if negative {
+		e = -e
+	}
+	return e, i
+}
+
+// append10 appends the digits from b[i] on to mant, and returns the index behind them.
 func append10(mant uint64, b []byte, i int) (uint64, int) {
 	for ; i < len(b); i++ {
 		d := uint64(b[i]) - '0'
@@ -129,10 +136,10 @@ func append10(mant uint64, b []byte, i int) (uint64, int) {
 	return mant, i
 }
 
-// appendFraction does the same, for numbers of many digits, eight bytes a step.
-// How many of the eight are digits is found without a branch: lengths differ
-// from number to number, and a branch on them is often wrong. So is one on the
-// step from 16 digits to 17, which is why only none end the second step.
+// appendFraction does the same for numbers with many digits, eight bytes a step. It finds
+// without a branch how many of the eight bytes are digits: lengths differ from number to
+// number, so a branch is often predicted wrongly. That also holds for a branch between 16
+// and 17 digits; therefore the second step does not end with one.
 func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	for i+16 <= len(b) {
 		x, n := digits(binary.LittleEndian.Uint64(b[i:]))
@@ -149,8 +156,8 @@ func appendFraction(mant uint64, b []byte, i int) (uint64, int) {
 	return append10(mant, b, i)
 }
 
-// digits returns the values of the digits that the eight bytes of a word begin
-// with, right-aligned behind zeros, and their number.
+// digits returns the values of the leading digits in the eight bytes of a word,
+// right-aligned behind zeros, and their number.
 func digits(x uint64) (values uint64, n int) {
 	x ^= 0x3030303030303030
 	n = bits.TrailingZeros64((x|(x+0x0606060606060606))&0xF0F0F0F0F0F0F0F0) >> 3

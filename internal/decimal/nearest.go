@@ -22,8 +22,8 @@ const infinity = 0x7FF << 52
 // T ≤ 10^q/2^(e−127) < T+1 with e = ⌊log₂ 10^q⌋.
 type power struct{ hi, lo uint64 }
 
-// powers[q−minPower] is that of 10^q. They are computed at start, in 0.1 ms;
-// 1302 constants in a file would be no shorter to trust.
+// powers[q−minPower] is the mantissa of 10^q. They are computed at start, in 0.1 ms. A
+// file with 1302 constants would be no easier to verify.
 var powers = computePowers()
 
 func computePowers() *[maxPower - minPower + 1]power {
@@ -62,21 +62,21 @@ func be64(b []byte) (u uint64) {
 	return u
 }
 
-// maxExactPower is the largest q for which T has all bits of 10^q.
+// maxExactPower is the largest q for which T is exact.
 const maxExactPower = 55
 
-// nearest returns the bits of the float64 nearest to mant·10^exp, ties to
-// even. It reports false where 128 bits of the power do not decide.
+// nearest returns the bits of the float64 nearest to mant·10^exp, ties to even. It
+// returns false if 128 bits of the power do not decide.
 //
-// With mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, the product w·T is hi:mid:lo in words. The
-// true one is equal to it where T is exact, and else above it by less than
-// w < 2⁶⁴, one unit of mid. So what lies below the last kept bit of hi decides
-// the rounding, unless it is one half less at most one unit of mid: then the
-// true value may be a tie or beyond, and the answer is left to slow.
+// With mant = w·2⁻ˡ, 2⁶³ ≤ w < 2⁶⁴, the product w·T is hi:mid:lo in words. If T is exact,
+// so is the product. Otherwise the true product is larger by less than w < 2⁶⁴, one unit
+// of mid. So the part below the last kept bit of hi decides the rounding, except if it is
+// one half less at most one unit of mid: then the true value may be a tie or above it,
+// and slow computes the answer.
 //
 // Cost: one wide multiplication, three in one of 500 numbers.
-// Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with
-// its error analysis replaced by the interval above.
+// Source: after Lemire, "Number Parsing at a Gigabyte per Second" (2021), with its error
+// analysis replaced by the interval above.
 func nearest(mant uint64, exp int64) (u uint64, ok bool) {
 	if mant == 0 || exp < minPower {
 		return 0, true
@@ -153,8 +153,8 @@ func long(digits []byte, exp int64) uint64 {
 	}
 	u, ok := nearest(mant, exp+dropped)
 	if more {
-		// The number lies between two that can be read. Mostly they are one
-		// float64.
+		// The number lies between two numbers that nearest can read. Usually both round
+		// to the same float64.
 		v, vok := nearest(mant+1, exp+dropped)
 		ok = ok && vok && u == v
 	}
@@ -164,14 +164,14 @@ func long(digits []byte, exp int64) uint64 {
 	return slow(digits, exp)
 }
 
-// maxSignificant is more than the 767 digits which a number half way between
-// two float64s can have, and fewer than the 800 beyond which strconv misplaces
-// the point of an integer.
+// maxSignificant is more than 767, the largest number of digits of a number half way
+// between two float64s. It is less than 800, beyond which strconv misplaces the point of
+// an integer.
 const maxSignificant = 780
 
-// slow is exact for every number whose value is neither clearly 0 nor clearly
-// infinite. It hands strconv the digits in a canonical form, for the
-// original may have an exponent, with digits to match, that strconv cuts.
+// slow is exact for every number that is neither clearly 0 nor clearly infinite. It
+// passes the digits to strconv in a canonical form: the original may have an exponent,
+// with digits to match, that strconv cuts.
 func slow(digits []byte, exp int64) uint64 {
 	var buf [maxSignificant + 32]byte
 	n, more := 0, false
@@ -187,7 +187,7 @@ func slow(digits []byte, exp int64) uint64 {
 		}
 	}
 	if more {
-		// Where the rest is not zero, its size does not matter.
+		// Only whether the rest is zero matters, not its size.
 		buf[n] = '1'
 		n++
 		exp--

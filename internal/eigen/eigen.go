@@ -1,26 +1,26 @@
-// Package eigen takes symmetric matrices apart: A = QΛQᵀ, the same bits on every
-// architecture, because what is computed from it is released.
+// Package eigen computes eigenvalues and eigenvectors of symmetric matrices, A = QΛQᵀ. It
+// gives the same bits on every architecture, because numbers computed from them are
+// released.
 package eigen
 
 import "math"
 
-// Symmetric computes the eigenvalues and eigenvectors of a symmetric matrix of
-// dimension n, A = Σ_k λ_k q_k q_kᵀ.
+// Symmetric computes the eigenvalues and eigenvectors of a symmetric matrix of dimension
+// n, A = Σ_k λ_k q_k q_kᵀ.
 //
-// a holds the matrix, row by row; only the lower triangle is read. Symmetric
-// writes the orthonormal q_k over it, q_k as row k, and returns the λ_k, not
-// sorted. Every entry must be finite and of a size whose square is. ok is false
-// where the iteration does not converge, which no matrix is known to cause.
+// a holds the matrix, row by row; Symmetric reads only the lower triangle. It overwrites
+// a with the orthonormal q_k, q_k as row k, and returns the λ_k, not sorted. Every entry
+// and its square must be finite. ok is false if the iteration does not converge; no such
+// matrix is known.
 //
-// The matrix is brought to tridiagonal form by Householder reflections and that
-// to diagonal form by the implicit QL algorithm with Wilkinson's shift, as in
-// EISPACK's tred2 and tql2. ‖A − QΛQᵀ‖ is a few n·2⁻⁵³‖A‖. Every product is
-// rounded before it is added.
+// Householder reflections turn the matrix into a tridiagonal one. The implicit QL
+// algorithm with Wilkinson's shift turns that into a diagonal one, as in EISPACK's tred2
+// and tql2. ‖A − QΛQᵀ‖ is a few n·2⁻⁵³‖A‖. Every product is rounded before it is added.
 //
 // Cost: about 9n³ operations, one allocation of 2n numbers.
-// Source: Martin, Reinsch, Wilkinson, "Householder's Tridiagonalization of a
-// Symmetric Matrix"; Bowdler, Martin, Reinsch, Wilkinson, "The QR and QL
-// Algorithms for Symmetric Matrices" (Handbook for Automatic Computation II).
+// Source: Martin, Reinsch, Wilkinson, "Householder's Tridiagonalization of a Symmetric
+// Matrix"; Bowdler, Martin, Reinsch, Wilkinson, "The QR and QL Algorithms for Symmetric
+// Matrices" (Handbook for Automatic Computation II).
 func Symmetric(a []float64, n int) (values []float64, ok bool) {
 	work := make([]float64, 2*n)
 	d, e := work[:n:n], work[n:]
@@ -31,6 +31,14 @@ func Symmetric(a []float64, n int) (values []float64, ok bool) {
 // tridiagonalise overwrites a with the transpose of Q of A = QTQᵀ, and leaves
 // T's diagonal in d and its subdiagonal in e[1:].
 func tridiagonalise(a, d, e []float64) {
+	reduce(a, d, e)
+	assemble(a, d)
+	e[0] = 0
+}
+
+// reduce leaves T's subdiagonal in e[1:], its diagonal in that of a, and the reflections
+// whose product is Q in the rows of a before the diagonal, with their h in d.
+func reduce(a, d, e []float64) {
 	n := len(d)
 	row := func(i int) []float64 { return a[i*n : (i+1)*n] }
 	// Row i is reflected to its last entry before the diagonal, from the last row
@@ -91,10 +99,15 @@ func tridiagonalise(a, d, e []float64) {
 		}
 		d[i] = h
 	}
-	// Q = H_{n−1}…H_1, built from the small reflections up; a row of a is a
-	// column of Q, so that everything below runs along rows. The reflection of
-	// step i acts on the first i coordinates.
-	e[0] = 0
+}
+
+// assemble overwrites the reflections that reduce left in a with the transpose of their
+// product Q = H_{n−1}…H_1, and d with T's diagonal. It is built from the small reflections
+// up; a row of a is a column of Q, so that everything runs along rows. The reflection of
+// step i acts on the first i coordinates.
+func assemble(a, d []float64) {
+	n := len(d)
+	row := func(i int) []float64 { return a[i*n : (i+1)*n] }
 	for i := range n {
 		v := row(i)
 		if h := d[i]; h != 0 {
@@ -188,7 +201,7 @@ func rotate(x, y []float64, c, s float64) {
 	}
 }
 
-// length returns √(a²+b²) without overflow. math.Hypot has other bits on other
+// length returns √(a²+b²) without overflow. math.Hypot has other last bits on other
 // processors.
 func length(a, b float64) float64 {
 	a, b = math.Abs(a), math.Abs(b)

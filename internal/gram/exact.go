@@ -10,15 +10,16 @@ import "math"
 // float64 for ⌊2⁵³/K²⌋ and twice as many vectors, in any order and fused or not;
 // then they move to int64. Where four vectors do not fit, K > 2²⁵·⁵, products are
 // formed in int64. Both forms give the same integers, and so do the kernels in
-// assembly, which take four columns at a time.
+// assembly.
 //
 // Cost: d²/2 multiplications a vector, d² numbers; nothing is allocated.
 type Exact struct {
 	dim int
 	sum []int64 // in row order of the upper triangle
 
-	part  []float64 // not yet in sum; nil for the integer form
-	rows  []float64 // up to four vectors, one after the other
+	part  tiles     // not yet in sum; nil for the integer form
+	rows  []float64 // up to four vectors, one after the other, each with zeros up to whole tiles
+	width int       // of one of them
 	held  int       // vectors in rows
 	added int       // vectors in part, modulo room on its diagonal
 	room  int       // vectors that the diagonal of part holds
@@ -30,20 +31,20 @@ type Exact struct {
 func NewExact(dim int, k int64) Exact {
 	s := Exact{dim: dim, sum: make([]int64, dim*(dim+1)/2), clean: true}
 	if room := (1 << 53) / (k * k); room >= group {
-		s.part = make([]float64, len(s.sum))
-		s.rows, s.one = make([]float64, group*dim), make([]int64, dim)
+		s.part, s.width = newTiles(dim), wholeTiles(dim)
+		s.rows, s.one = make([]float64, group*s.width), make([]int64, dim)
 		s.room = int(min(room, 1<<30)) / group * group
 	}
 	return s
 }
 
-// Add adds kkᵀ. The caller sees to it that the sums stay below 2⁶³.
+// Add adds kkᵀ. The caller must ensure that the sums stay below 2⁶³.
 func (s *Exact) Add(k []int64) {
 	if s.part == nil {
 		addProducts(s.sum, k)
 		return
 	}
-	row := s.rows[s.held*s.dim:][:len(k)]
+	row := s.rows[s.held*s.width:][:len(k)]
 	for i, v := range k {
 		row[i] = float64(v)
 	}
@@ -64,36 +65,23 @@ func addProducts(sum, k []int64) {
 	}
 }
 
-// flushRows moves the held vectors to part, those that are missing as zeros.
+// flushRows adds the held vectors to part; missing ones count as zeros.
 func (s *Exact) flushRows() {
-	clear(s.rows[s.held*s.dim:])
-	addGroup(s.part, s.rows, s.dim, vector)
+	clear(s.rows[s.held*s.width:])
+	s.part.add(s.rows, s.dim, fused)
 	s.held = 0
 	switch s.added += group; s.added {
 	case s.room:
-		s.flushDiagonal()
+		s.clean = false
+		s.part.moveDiagonal(s.sum, s.dim)
 	case 2 * s.room:
 		s.flushPart()
 	}
 }
 
-// flushDiagonal moves the diagonal of part to sum.
-func (s *Exact) flushDiagonal() {
-	s.clean = false
-	for i, n := 0, s.dim; n > 0; n-- {
-		s.sum[i] += int64(s.part[i])
-		s.part[i] = 0
-		i += n
-	}
-}
-
 // flushPart moves part to sum.
 func (s *Exact) flushPart() {
-	sum := s.sum[:len(s.part)]
-	for i, p := range s.part {
-		sum[i] += int64(p)
-	}
-	clear(s.part)
+	s.part.move(s.sum, s.dim)
 	s.added, s.clean = 0, false
 }
 
@@ -108,10 +96,9 @@ func (s *Exact) Total() []int64 {
 	return s.sum
 }
 
-// RoundInto adds the sums, rounded to the nearest multiples of 2^shift, halves
-// up, and in units of it, to dst, and empties them. A single vector goes straight
-// to dst. The caller sees to it that sums and dst, with half a
-// unit, stay below 2⁶³.
+// RoundInto rounds the sums to the nearest multiples of 2^shift, halves up, adds them to
+// dst in units of 2^shift, and sets them to 0. A single vector is added to dst directly.
+// The caller must ensure that the sums and dst, plus half a unit, stay below 2⁶³.
 func (s *Exact) RoundInto(dst []int64, shift uint) {
 	half := int64(0)
 	if shift > 0 {

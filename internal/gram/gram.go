@@ -3,8 +3,8 @@
 // row.
 package gram
 
-// group is the number of rows that go through the triangle together: fewer loads
-// and stores of it a row.
+// group is the number of rows that are added to the triangle together: the triangle is
+// then loaded and stored less often.
 const group = 4
 
 // addGroup adds Σ xxᵀ of the first group rows of x to upper, two rows of the
@@ -45,13 +45,14 @@ func addGroup(upper, x []float64, d int, kernels bool) {
 	}
 }
 
-// blockRows is how many rows are summed before they join the total, so that errors
-// grow with the number of blocks.
+// blockRows is the number of rows that are summed before they are added to the total. So
+// rounding errors grow with the number of blocks and not of rows.
 const blockRows = 4096
 
 // Sum is Σ xxᵀ of rows in float64.
 //
-// Cost: d²/2 multiplications a row, d² numbers; Add allocates nothing.
+// Cost: d²/2 multiplications a row, four at a time with AVX2, d² numbers; Add allocates
+// nothing.
 // Accuracy: see Error.
 type Sum struct {
 	dim    int
@@ -67,9 +68,9 @@ func NewSum(dim int) *Sum {
 	return &Sum{dim: dim, total: make([]float64, size), block: make([]float64, size), rows: make([]float64, 0, group*dim)}
 }
 
-// Error bounds how far the sum of n rows of norm at most 1, of up to parts merged
-// sums, is from exact, in the Frobenius norm: a term is rounded at most 3 times, then
-// once in each addition of its block, of the blocks, and of the parts.
+// Error returns an upper bound on the error of a sum, in the Frobenius norm. The sum is
+// of n rows of norm at most 1, and of up to parts merged sums. A term is rounded at most
+// 3 times, and then once in each addition of its block, of the blocks, and of the parts.
 func Error(n, parts int) float64 {
 	return float64(float64(n) * (3 + blockRows/group + float64(n)/blockRows + float64(parts) + 2) * 0x1p-53 * (1 + 0x1p-20))
 }
@@ -92,7 +93,7 @@ func (s *Sum) Add(x []float64) {
 }
 
 func (s *Sum) addGroup(x []float64) {
-	addGroup(s.block, x, s.dim, false)
+	addGroup(s.block, x, s.dim, vector)
 	if s.groups++; s.groups == blockRows/group {
 		s.endBlock()
 	}
@@ -112,7 +113,7 @@ func (s *Sum) Upper() []float64 {
 	if held := len(s.rows); held > 0 { // those that are missing are zeros
 		s.rows = s.rows[:cap(s.rows)]
 		clear(s.rows[held:])
-		addGroup(s.block, s.rows, s.dim, false)
+		addGroup(s.block, s.rows, s.dim, vector)
 		s.rows = s.rows[:0]
 		s.groups++
 	}
@@ -122,9 +123,9 @@ func (s *Sum) Upper() []float64 {
 	return s.total
 }
 
-// Merge adds another sum of rows of the same length, which keeps its own. The sum
-// over a window is that over its blocks, merged; nothing is ever subtracted, so
-// that it stays positive semidefinite to the accuracy of a sum.
+// Merge adds another sum of rows of the same length, and leaves that one unchanged. The
+// sum over a window is that of its blocks, merged. Nothing is ever subtracted, so it
+// stays positive semidefinite up to the accuracy of a sum.
 func (s *Sum) Merge(o *Sum) {
 	s.Upper()
 	for i, v := range o.Upper() {

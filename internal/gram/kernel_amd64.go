@@ -6,6 +6,9 @@ import "golang.org/x/sys/cpu"
 // off: what they make has the same bits as the loops in Go.
 var vector = cpu.X86.HasAVX2
 
+// fused is vector for the kernel that fuses products, where all sums are exact.
+var fused = cpu.X86.HasAVX2 && cpu.X86.HasFMA
+
 // addPairs is the inner loop of addGroup over n entries, a multiple of 4, of two
 // rows of the triangle: with a the entries of the four rows that multiply them,
 // first_j += (a₀x₀_j + a₁x₁_j) + (a₂x₂_j + a₃x₃_j), and second_j with a₄ … a₇. Each
@@ -19,3 +22,9 @@ func addPairs(first, second, x0, x1, x2, x3 *float64, n int, a *[2 * group]float
 //
 //go:noescape
 func addNearestRow(dst *int64, x *float64, n int, v, odd float64)
+
+// addTiles is tiles.add, for rows of a multiple of 4 entries. It makes the pairs before
+// row last, which is even.
+//
+//go:noescape
+func addTiles(t, rows *float64, width, last int)

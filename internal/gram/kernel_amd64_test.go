@@ -18,7 +18,7 @@ func TestKernels(t *testing.T) {
 	if !cpu.X86.HasAVX2 {
 		t.Skip("this processor has no AVX2: only the loops in Go run here")
 	}
-	defer func() { vector = true }()
+	defer func() { vector, fused = true, cpu.X86.HasFMA }()
 	source := rand.New(rand.NewPCG(7, 8))
 	for _, d := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 31, 64, 65} {
 		for range 20 {
@@ -72,7 +72,7 @@ func TestKernels(t *testing.T) {
 		}
 	}
 	// Without the kernels, sums are exact as well.
-	vector = false
+	vector, fused = false, false
 	for _, d := range []int{1, 2, 5, 17} {
 		for name, draw := range vectors(source, d, most) {
 			s, want := NewExact(d, most), make([]int64, d*(d+1)/2)

@@ -11,28 +11,30 @@ import (
 	"streamdp/internal/gram"
 )
 
-// Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise,
-// all in integers: rows on a lattice with at most K units of norm, their exact
-// products, rounded once a block to the lattice of the release, and rounded noise.
+// Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise. It
+// computes in integers: rows on a lattice with norm at most K, their exact products,
+// rounded once a block to the lattice of the release, and rounded noise.
 //
-// Privacy: with the entries off the diagonal counted √2-fold, as in the Frobenius
-// norm, a record moves G by at most √S·R², S = 1 under zero-out and 2 under replace
-// (⟨xxᵀ, zzᵀ⟩ ≥ 0), and rounding adds less than a lattice step an entry. Noise of
-// standard deviation
+// Privacy: with the entries off the diagonal counted √2-fold, as in the Frobenius norm, a
+// record moves G by at most √S·R², S = 1 under zero-out and 2 under replace (⟨xxᵀ, zzᵀ⟩ ≥
+// 0), and rounding adds less than a lattice step an entry. Noise of standard deviation
 //
 //	SD = √S·(R² + d·g₂)/μ  on the diagonal,  SD/√2 off it
 //
-// makes it μ-Gaussian-private. Rows that are too long are shortened, so that this
-// holds for whatever rows are added.
+// makes it μ-Gaussian-private. Longer rows are shortened, so this holds for all rows.
 //
 // Cost: O(d²) time a row, O(d²) memory; Add allocates nothing.
-// Source: docs/theory/sketch.md.
+// Source: docs/theory/refit.md.
 type Gram struct {
 	// SD is the noise's standard deviation on the diagonal.
 	SD float64
-	// Flat makes the noise off the diagonal as large as on it: more than is needed,
-	// and what older methods state.
+	// Flat makes the noise off the diagonal as large as on it. That is more than needed; older
+	// methods state it.
 	Flat bool
+	// Once makes a step's products be added up exactly and rounded once, at Seal, as if all
+	// rows were one block. So the sum does not depend on the order of the rows. The
+	// sensitivity is the same. It must be set before the first row.
+	Once bool
 
 	dim   int
 	rows  dp.Lattice
@@ -53,9 +55,10 @@ type partial struct {
 	squares gram.Exact
 	inBlock int
 	total   []int64
+	rest    []int64 // with Once: what rounding down has left
 }
 
-// blockRows is how many rows are summed exactly before they are rounded: their
+// blockRows is the number of rows that are summed exactly before they are rounded. Their
 // positions are public.
 const blockRows = 4096
 
@@ -74,10 +77,10 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 	_, e := math.Frexp(min(squared, sd/math.Sqrt2))
 	g := &Gram{dim: dim, rows: rows, exp: e - 1 - bits}
 	step := math.Ldexp(1, g.exp)
-	g.SD = root * (squared + float64(dim)*step) / mu * (1 + 0x1p-40)
+	g.SD = root * (squared + float64(dim)*step) / mu * dp.RoundUp
 	k := float64(rows.K)
 	g.limit = math.Ldexp(1, 62) / (math.Ldexp(k*k, 2*rows.Exp-g.exp) + 1)
-	if g.exp < 2*rows.Exp || !(14*g.SD/step < 1<<51) {
+	if g.exp < 2*rows.Exp || !(dp.MaxDraw*g.SD/step < 1<<51) {
 		return nil, fmt.Errorf("noise of standard deviation %g for a Gram matrix of rows of squared norm %g has no lattice", sd, squared)
 	}
 	g.sum = g.newPartial()
@@ -85,7 +88,7 @@ func NewGram(dim int, squared, mu float64, a dp.Adjacency, bits int) (*Gram, err
 	return g, nil
 }
 
-// Limit returns how many rows a release may sum.
+// Limit returns the largest number of rows of a release.
 func (g *Gram) Limit() float64 { return g.limit }
 
 func (g *Gram) newPartial() partial {
@@ -106,14 +109,14 @@ func (g *Gram) Add(x []float64) {
 	g.added++
 }
 
-// AddRows adds rows that lie one after the other, on several processors if they are
-// many. It must be the first call, or follow whole blocks.
-func (g *Gram) AddRows(x []float64) {
-	size := g.Block() * g.dim
+// AddRows adds rows that lie stride numbers after each other, on several processors if
+// they are many. It must be the first call, or follow whole blocks.
+func (g *Gram) AddRows(x []float64, stride int) {
+	size := g.Block() * stride
 	blocks := (len(x) + size - 1) / size
 	workers := min(runtime.GOMAXPROCS(0), blocks)
 	if g.sum.inBlock > 0 || workers < 2 {
-		for ; len(x) > 0; x = x[g.dim:] {
+		for ; len(x) > 0; x = x[stride:] {
 			g.Add(x[:g.dim])
 		}
 		return
@@ -122,10 +125,10 @@ func (g *Gram) AddRows(x []float64) {
 	var group sync.WaitGroup
 	for i := range parts {
 		part := x[i*blocks/workers*size : min((i+1)*blocks/workers*size, len(x))]
-		g.added += float64(len(part) / g.dim)
+		g.added += float64(len(part) / stride)
 		group.Go(func() {
 			p := g.newPartial()
-			for ; len(part) > 0; part = part[g.dim:] {
+			for ; len(part) > 0; part = part[stride:] {
 				p.add(g, part[:g.dim])
 			}
 			parts[i] = p
@@ -135,6 +138,12 @@ func (g *Gram) AddRows(x []float64) {
 	last := len(parts) - 1 // may hold an open block
 	for _, p := range append(parts[:last:last], g.sum) {
 		addTo(parts[last].total, p.total)
+		if p.rest != nil {
+			if parts[last].rest == nil {
+				parts[last].rest = make([]int64, len(p.rest))
+			}
+			addTo(parts[last].rest, p.rest)
+		}
 	}
 	g.sum = parts[last]
 }
@@ -156,16 +165,31 @@ func (p *partial) add(g *Gram, x []float64) {
 
 // endBlock rounds the block's products and adds them to the total.
 func (p *partial) endBlock(g *Gram) {
-	shift := uint(g.exp - 2*g.rows.Exp)
-	half := int64(0)
-	if shift > 0 {
-		half = 1 << (shift - 1)
-	}
-	for i, v := range p.squares.Total() {
-		p.total[i] += (v + half) >> shift
+	shift, half := g.shift()
+	if g.Once {
+		if p.rest == nil {
+			p.rest = make([]int64, len(p.total))
+		}
+		for i, v := range p.squares.Total() {
+			rest := p.rest[i] + v&(1<<shift-1)
+			p.total[i] += v>>shift + rest>>shift
+			p.rest[i] = rest & (1<<shift - 1)
+		}
+	} else {
+		for i, v := range p.squares.Total() {
+			p.total[i] += (v + half) >> shift
+		}
 	}
 	p.squares.Reset()
 	p.inBlock = 0
+}
+
+// shift returns by how many bits sums of products are shortened, and what rounds them.
+func (g *Gram) shift() (shift uint, half int64) {
+	if shift = uint(g.exp - 2*g.rows.Exp); shift > 0 {
+		half = 1 << (shift - 1)
+	}
+	return shift, half
 }
 
 // EndBlock ends a block of fewer rows than Block.
@@ -174,18 +198,24 @@ func (g *Gram) EndBlock() { g.sum.endBlock(g) }
 // Rows returns how many rows were added before the last Seal.
 func (g *Gram) Rows() float64 { return g.kept }
 
-// Seal ends a block, and a step: what was added before it is part of the state.
+// Seal ends a block and a step. The rows added before it are part of the state.
 func (g *Gram) Seal() {
 	g.EndBlock()
+	shift, half := g.shift()
+	for i, v := range g.sum.rest {
+		g.sum.total[i] += (v + half) >> shift
+	}
+	clear(g.sum.rest)
 	addTo(g.sealed, g.sum.total)
 	clear(g.sum.total)
 	g.kept = g.added
 }
 
-// Drop forgets what was added since the last Seal.
+// Drop discards the rows added since the last Seal.
 func (g *Gram) Drop() {
 	g.sum.squares.Reset()
 	clear(g.sum.total)
+	clear(g.sum.rest)
 	g.sum.inBlock, g.added = 0, g.kept
 }
 
@@ -197,8 +227,8 @@ func (g *Gram) AppendTo(w *bin.Writer) {
 	}
 }
 
-// Restore reads what AppendTo of a sum with the same parameters wrote, and drops
-// rows since the last Seal. Sums that so many rows cannot have are bad.
+// Restore reads what AppendTo of a sum with the same parameters wrote, and discards rows
+// since the last Seal. It refuses sums that so many rows cannot have.
 func (g *Gram) Restore(r *bin.Reader) {
 	g.kept = r.Float()
 	r.Bad = r.Bad || !(g.kept >= 0 && g.kept <= g.limit) || g.kept != math.Floor(g.kept)
@@ -211,9 +241,9 @@ func (g *Gram) Restore(r *bin.Reader) {
 	g.Drop()
 }
 
-// Release returns the noisy upper triangle, row by row. The sum is sealed then.
+// Release returns the noisy upper triangle, row by row. It also seals the sum.
 //
-// Errors: more rows than 62 bits hold sums of.
+// Errors: more rows than sums of 62 bits can hold.
 func (g *Gram) Release(n dp.Noise, array string) ([]float64, error) {
 	if !(g.added <= g.limit) {
 		return nil, fmt.Errorf("more rows than sums of %d bits hold", 62)

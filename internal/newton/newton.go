@@ -1,12 +1,12 @@
-// Package newton holds what the private Newton solvers share, the batch one and the
-// online one: the noisy histogram of squared norms and what follows from it, the
-// noisy Gram matrix of clipped rows, and the space that it whitens.
+// Package newton has what the two private Newton solvers, the one for windows and the
+// online one, share: the noisy histogram of squared norms and what is computed from it,
+// the noisy Gram matrix of clipped rows, and the linear map that whitens by it.
 //
-// Rows have norm at most 1. A null row, all zeros, is no row: it is in no bin and
-// adds nothing. Everything here but the two releases is post-processing of them.
+// A null row is not counted. Its caller adds it, as zeros, only to the positions of the
+// Gram matrix. Everything but the two releases is post-processing of them.
 //
-// Its arithmetic gives the same bits on every machine: no fused operation, no
-// function of package math but square roots and moves of bits.
+// The arithmetic gives the same bits on every machine: no fused operations, and of
+// package math only square roots and functions that move bits.
 package newton
 
 import "math"
@@ -60,3 +60,13 @@ func Pow(x, a float64) float64 { return Exp(float64(a * Log(x))) }
 
 // Clip returns the number of [lo, hi] that is nearest to x.
 func Clip(x, lo, hi float64) float64 { return min(max(x, lo), hi) }
+
+// Stein returns max(0, 1 − noise/square), the factor by which a noisy vector is
+// shortened. square is its squared norm, and noise about that of its noise. For the zero
+// vector it returns 0.
+func Stein(noise, square float64) float64 {
+	if square == 0 {
+		return 0
+	}
+	return max(0, 1-noise/square)
+}

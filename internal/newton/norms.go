@@ -7,7 +7,8 @@ import (
 )
 
 // Bins is the number of bins of the histogram: bin j holds the rows with
-// 2^−(j+1) < ‖x‖² ≤ 2^−j, the last one everything below.
+// 2^−(j+1) < ‖x‖² ≤ 2^−j, the first one everything above and the last one everything
+// below.
 const Bins = 24
 
 // Bin returns the bin of a row with squared norm s.
@@ -25,18 +26,13 @@ func Bin(s float64) int {
 // Histogram counts rows by their squared norm.
 type Histogram [Bins]int64
 
-// Add adds a row, of any norm, and reports whether it is one: a null row is not.
-func (h *Histogram) Add(x []float64) bool {
+// Add adds a row that is not null, of any norm.
+func (h *Histogram) Add(x []float64) {
 	var sum float64
-	valid := false
 	for _, v := range x {
 		sum += float64(v * v)
-		valid = valid || v != 0
 	}
-	if valid {
-		h[Bin(sum)]++
-	}
-	return valid
+	h[Bin(sum)]++
 }
 
 // Merge adds the rows of o.
@@ -68,11 +64,10 @@ func (h *Histogram) Release(n dp.Noise, array string, sd float64, bits int) Norm
 // HistogramSD returns the standard deviation that makes a histogram
 // μ-Gaussian-private.
 func HistogramSD(mu float64, a dp.Adjacency) float64 {
-	return math.Sqrt(a.Factor()) / mu * (1 + 0x1p-40)
+	return math.Sqrt(a.Factor()) / mu * dp.RoundUp
 }
 
-// Norms is a noisy histogram of squared norms. What follows from it is
-// post-processing.
+// Norms is a noisy histogram of squared norms. Everything computed from it is post-processing.
 type Norms struct {
 	Counts [Bins]float64
 	SD     float64 // of the noise in each bin
@@ -102,14 +97,25 @@ func (n *Norms) Valid(slots float64) float64 {
 	return slots
 }
 
-// Empty reports whether hardly a valid row was seen: Σ_j c_j ≤ 1.5 s_n.
+// Empty reports whether hardly any valid row was seen: Σ_j c_j ≤ 1.5 s_n.
 func (n *Norms) Empty() bool { return n.total(Bins) <= 1.5*n.spread() }
+
+// Common returns a squared norm 2⁻ⁱ that the longer rows commonly have at most: i is the
+// first with Σ_{j≤i} c_j > 0.2n̂. It returns 2⁻²⁴ if there is none.
+func (n *Norms) Common(valid float64) float64 {
+	for i := range Bins {
+		if n.total(i+1) > float64(0.2*valid) {
+			return math.Ldexp(1, -i)
+		}
+	}
+	return math.Ldexp(1, -Bins)
+}
 
 // middle returns the squared norm that stands for those of bin j.
 func middle(j int) float64 { return math.Ldexp(0.75, -j) }
 
-// Missed returns M, about by how much clipping rows to squared norm R² shortens the
-// trace of their Gram matrix; bins that noise alone could fill do not count.
+// Missed returns M, an estimate of how much clipping rows to squared norm R² takes from
+// the trace of their Gram matrix. Bins that noise alone could fill do not count.
 func (n *Norms) Missed(squared float64) float64 {
 	var m float64
 	for j, c := range n.Counts {
@@ -125,8 +131,8 @@ func (n *Norms) Missed(squared float64) float64 {
 //
 //	noise·2⁻ⁱ + weight·M
 //
-// before the first i > 0 with max(Σ_{j<i} c_j, 0) > 0.4n̂ − 1.5 sd·√i, as clipping too
-// many rows would hide directions. noise is what the release's noise costs at R² = 1.
+// before the first i > 0 with max(Σ_{j<i} c_j, 0) > 0.4n̂ − 1.5 sd·√i, because clipping
+// too many rows would hide directions. noise is what the release's noise costs at R² = 1.
 func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 	best := math.Inf(1)
 	for i := 0; i <= Bins; i++ {
@@ -142,7 +148,7 @@ func (n *Norms) Radius(valid, noise, weight float64) (squared, missed float64) {
 	return squared, missed
 }
 
-// Trace returns an upper bound, most likely, of the trace of the Gram matrix of the
+// Trace returns a number that most likely exceeds the trace of the Gram matrix of the
 // rows clipped to squared norm R²:
 //
 //	min(max(Σ_j c_j b_j + s_T, s_T), n̂R² + M),  b_j = min(0.75·2⁻ʲ, R²),  s_T = sd·‖b‖

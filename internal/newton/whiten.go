@@ -6,12 +6,12 @@ import (
 	"streamdp/internal/eigen"
 )
 
-// Whitening is the linear map that a noisy Gram matrix G̃ = VΛVᵀ suggests:
+// Whitening is the linear map computed from a noisy Gram matrix G̃ = VΛVᵀ:
 //
 //	W = V·diag(H^−½)·Vᵀ,  H_i = min(max(λ_i + ρ, ρ), tr)
 //
-// with a ridge ρ that stands for the noise and a cap tr that stands for the trace. It
-// is the symmetric root, so it does not depend on the sign or order of eigenvectors.
+// The ridge ρ stands for the noise and the cap tr for the trace. W is the symmetric root,
+// so it does not depend on the sign or the order of the eigenvectors.
 type Whitening struct {
 	Root    []float64 // W, d×d, row-major
 	Vectors []float64 // V, eigenvectors as columns, d×d, row-major
@@ -108,9 +108,13 @@ func (w *Whitening) Apply(dst, x []float64) {
 }
 
 // Unapply sets dst to W⁻¹x = V√H·Vᵀx. They must not overlap.
-func (w *Whitening) Unapply(dst, x []float64) {
+func (w *Whitening) Unapply(dst, x []float64) { w.Scaled(dst, x, w.Scale) }
+
+// Scaled sets dst to V·diag(scale)·Vᵀx, which is x with its part along each eigenvector
+// multiplied by a number. They must not overlap.
+func (w *Whitening) Scaled(dst, x, scale []float64) {
 	clear(dst)
-	for k, s := range w.Scale {
+	for k, s := range scale {
 		var sum float64
 		for j, v := range x {
 			sum += float64(w.Vectors[j*w.dim+k] * v)
@@ -157,25 +161,34 @@ func (w *Whitening) ApplyFour(dst, x []float64) {
 	}
 }
 
-// ApplyRows replaces each row x of an n×d matrix by Wx, four rows at a time.
-func (w *Whitening) ApplyRows(x []float64) {
+// ApplyRows replaces each row x by Wx, four rows at a time. Rows lie stride ≥ d numbers
+// after each other; what is between them stays.
+func (w *Whitening) ApplyRows(x []float64, stride int) {
 	d := w.dim
-	out := make([]float64, 4*d)
-	for ; len(x) >= 4*d; x = x[4*d:] {
-		w.ApplyFour(out, x)
-		copy(x, out)
+	in, out := make([]float64, 4*d), make([]float64, 4*d)
+	for ; len(x) >= 4*stride; x = x[4*stride:] {
+		rows := x[:4*d]
+		if stride > d {
+			rows = in
+			for i := range 4 {
+				copy(rows[i*d:], x[i*stride:][:d])
+			}
+		}
+		w.ApplyFour(out, rows)
+		for i := range 4 {
+			copy(x[i*stride:][:d], out[i*d:])
+		}
 	}
-	for ; len(x) > 0; x = x[d:] {
+	for ; len(x) > 0; x = x[stride:] {
 		w.Apply(out[:d], x[:d])
 		copy(x, out[:d])
 	}
 }
 
-// Eigen returns the eigenvalues of a symmetric matrix, given by its upper triangle
-// row by row, and its eigenvectors as the columns of a row-major matrix, in no
-// particular order. For a matrix that eigen.Symmetric gives up, which none is known to
-// do, they are zeros and the unit vectors: what is computed from them stays a function
-// of the matrix.
+// Eigen returns the eigenvalues of a symmetric matrix, given by its upper triangle row by
+// row, and its eigenvectors as the columns of a row-major matrix, in no particular order.
+// If eigen.Symmetric does not converge (no such matrix is known), it returns zeros and
+// the unit vectors; so the result is still a function of the matrix.
 func Eigen(upper []float64, dim int) (values, vectors []float64) {
 	vectors = make([]float64, dim*dim)
 	n := 0

@@ -6,8 +6,8 @@ import (
 	"math/bits"
 )
 
-// cached is how many numbers a block holds that is transformed as far as it goes
-// before the next one is touched: half a megabyte, for a second-level cache.
+// cached is the number of numbers in a block: half a megabyte, for a second-level cache.
+// A block is transformed as far as possible before the next one is touched.
 const cached = 1 << 16
 
 // Transform replaces the n×d matrix x, row-major, by H̃x, with
