@@ -113,6 +113,16 @@ func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (st
 	return start, lastStable, end, nil
 }
 
+// End returns the end of the partition's log (the high watermark), by one request.
+func (c *Client) End(ctx context.Context, topic string, partition int32) (int64, error) {
+	return c.listOffset(ctx, topic, partition, kafkago.LastOffset, false)
+}
+
+// LastStable returns the end of what readers of committed records are given, by one request.
+func (c *Client) LastStable(ctx context.Context, topic string, partition int32) (int64, error) {
+	return c.listOffset(ctx, topic, partition, kafkago.LastOffset, true)
+}
+
 // listOffset asks the leader for the offset at FirstOffset or LastOffset.
 func (c *Client) listOffset(ctx context.Context, topic string, partition int32, at int64, committed bool) (int64, error) {
 	const api = "list_offsets"
@@ -120,6 +130,11 @@ func (c *Client) listOffset(ctx context.Context, topic string, partition int32, 
 	if committed {
 		isolation = 1
 	}
+	leave, err := c.pass(ctx, topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
 	m, err := c.roundTrip(ctx, requestTimeout, &listoffsets.Request{
 		ReplicaID:      -1,
 		IsolationLevel: isolation,
@@ -152,6 +167,11 @@ func (c *Client) TopicConfig(ctx context.Context, topic string, keys ...string) 
 	if c.isClosed() {
 		return nil, callError(ctx, api, topic, -1, errClosed)
 	}
+	leave, err := c.pass(ctx, "", -1)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	res, err := c.api.DescribeConfigs(ctx, &kafkago.DescribeConfigsRequest{
 		Resources: []kafkago.DescribeConfigRequestResource{{
 			ResourceType: kafkago.ResourceTypeTopic, ResourceName: topic, ConfigNames: keys,

@@ -16,6 +16,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"golang.org/x/sys/unix"
 
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
@@ -86,32 +87,49 @@ func BenchmarkRealReader(b *testing.B) {
 	for i := range batch {
 		batch[i].Value = bytes.Repeat([]byte("x"), 128)
 	}
-	for range benchFetches * DefaultPartitionMaxBytes / (1000 * 128) {
+	for range benchRecords/1000 + 40 {
 		p.Send(batch...)
 	}
 	benchReader(b, dialBroker(b, addrs...), topic, 0)
 }
 
-const benchFetches = 24
+// cpuTime is what the process has used of the processors. Unlike the clock it does
+// not count the broker's work, nor that of neighbours.
+func cpuTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
-// benchReader reads so many responses from an offset on, again and again.
+const benchRecords = 700_000
+
+// benchReader reads so many records from an offset on, again and again.
 func benchReader(b *testing.B, c *Client, topic string, from int64) {
 	ctx := b.Context()
+	onRelease = nil
 	var chunks [3]Chunk
 	read := func() (n int) {
 		r := newReader(b, c, ReaderOptions{Topic: topic}, Position{Next: from, LeaderEpoch: -1})
-		for i := range benchFetches {
+		for i := 0; r.Position().Next < from+benchRecords; i++ {
 			chunk := &chunks[i%3]
 			if err := fetchOnce(ctx, r, chunk); err != nil {
 				b.Fatal(err)
 			}
 			n += len(chunk.Records)
 		}
+		if r.ahead != nil {
+			<-r.ahead.done
+		}
 		return n
 	}
 	count := func() (n int) {
+		// kafka-go decodes its own type of answer only. No fetch is under way.
+		protocol.Register(&fetch.Request{}, &fetch.Response{})
+		defer protocol.Register(&fetch.Request{}, &fetchResponse{})
 		next := from
-		for range benchFetches {
+		for next < from+benchRecords {
 			m, err := c.transport.RoundTrip(ctx, c.addr, &fetch.Request{
 				ReplicaID: -1, MaxWaitTime: 500, MinBytes: 1, MaxBytes: DefaultMaxBytes, IsolationLevel: int8(kafkago.ReadCommitted), SessionID: -1, SessionEpoch: -1,
 				Topics: []fetch.RequestTopic{{Topic: topic, Partitions: []fetch.RequestPartition{{CurrentLeaderEpoch: -1, FetchOffset: next, PartitionMaxBytes: DefaultPartitionMaxBytes}}}},
@@ -138,23 +156,29 @@ func benchReader(b *testing.B, c *Client, topic string, from int64) {
 		records, counted int
 		own, bare        time.Duration
 		mallocs          uint64
+		ownCPU, bareCPU  time.Duration
 		before, after    runtime.MemStats
 	)
 	for b.Loop() {
 		runtime.ReadMemStats(&before)
-		begin := time.Now()
+		begin, busy := time.Now(), cpuTime(b)
 		records += read()
 		own += time.Since(begin)
+		ownCPU += cpuTime(b) - busy
 		runtime.ReadMemStats(&after)
 		mallocs += after.Mallocs - before.Mallocs
-		begin = time.Now()
+		begin, busy = time.Now(), cpuTime(b)
 		counted += count()
 		bare += time.Since(begin)
+		bareCPU += cpuTime(b) - busy
 	}
 	perRecord := func(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / float64(n) }
 	b.ReportMetric(perRecord(own, records), "ns/record")
 	b.ReportMetric(perRecord(bare, counted), "ns/record-bare")
 	b.ReportMetric(perRecord(own, records)/perRecord(bare, counted), "ratio")
+	b.ReportMetric(perRecord(ownCPU, records), "cpu-ns/record")
+	b.ReportMetric(perRecord(bareCPU, counted), "cpu-ns/record-bare")
+	b.ReportMetric(perRecord(ownCPU, records)/perRecord(bareCPU, counted), "cpu-ratio")
 	b.ReportMetric(float64(records)/own.Seconds()/1e6, "Mrecords/s")
 	b.ReportMetric(float64(mallocs)/float64(records), "allocs/record")
 	b.ReportMetric(0, "ns/op")

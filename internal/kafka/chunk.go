@@ -1,24 +1,41 @@
 package kafka
 
 import (
-	"io"
+	"reflect"
 	"slices"
 	"sort"
-
-	"github.com/segmentio/kafka-go/protocol"
 )
 
-// minBuffer is the first buffer of a chunk; it then follows what responses
-// need.
-const minBuffer = 64 << 10
+// minBuffer is the least that a chunk takes for records out of compressed batches.
+const minBuffer = 4 << 10
 
-// Chunk is what one response brought: the committed records at offsets
-// [First, Next), and the partition's offsets at that moment. Offsets without a
-// record in Records hold none: aborted, a transaction marker, or compacted
-// away.
+// recordSize is the memory of a Record.
+var recordSize = int(reflect.TypeFor[Record]().Size())
+
+// What chunks fill, and give back.
+var (
+	recordSlab Slab[Record]
+	byteSlab   Slab[byte]
+)
+
+// minRecords is the room that a chunk begins with.
+const minRecords = 32
+
+// What a chunk takes at a time, beside its last record: records, and bytes for
+// those out of compressed batches and for headers. The records of others lie in
+// the response's buffer.
+const (
+	chunkRecords = 16 << 10
+	chunkBytes   = 1 << 20
+)
+
+// Chunk is a response, or a part of it: the committed records at offsets [First, Next), and
+// the partition's offsets at that moment. An offset without a record in Records holds none:
+// its record was aborted or compacted away, or it is a transaction marker.
 //
-// A chunk owns all memory that its records refer to, and is used again and
-// again: what it holds is valid until the next Fetch into it.
+// Keys, values and headers are valid until Release or the next Fetch into the same chunk;
+// fetches into other chunks do not change them. To keep one longer, copy it. A chunk is used
+// many times. What it holds comes from memory that all chunks share, and goes back there.
 type Chunk struct {
 	First, Next int64
 	Records     []Record
@@ -35,21 +52,30 @@ type Chunk struct {
 	// Lost counts offsets of this chunk that had been deleted before they were
 	// read (ReaderOptions.SkipGaps).
 	Lost int64
-	// AnchorDropped says that retention, or with ReaderOptions.Compacted the
-	// cleaner, removed the anchor's record, so that this once the log could
-	// not be identified by it.
+	// AnchorDropped says that the anchor's record is gone, so that this once the log could
+	// not be identified by it. Retention removed it or, with ReaderOptions.Compacted, the
+	// cleaner.
 	AnchorDropped bool
 
 	before, after *Anchor // the reader's anchor at First and at Next
 
-	buf  []byte
-	need int // bytes taken since the last reset, in all buffers
-	hdrs []Header
+	bufs  []*buffer // of responses with records here
+	held  *buffer   // the last of them
+	buf   []byte    // memory for records out of compressed batches
+	spent [][]byte  // what that was before
+	size  int       // what records took of it, and their headers
+	cost  int       // of the records in the memory that is shared
+	room  int       // the most that it may be; 0: anything
+	share *share    // what it is taken from
+	extra int       // of it: for each record, elsewhere
+	slab  bool      // Records are of it
+	hdrs  []Header
+	names map[string]string
 }
 
-// Position returns the position at an offset of [First, Next], to be stored
-// with the state that the records below it led to. It panics outside, where it
-// would pair an offset with a wrong anchor.
+// Position returns the position at an offset of [First, Next]. Store it together with the
+// state after the records below it. It panics for another offset, because the anchor would
+// be wrong.
 func (c *Chunk) Position(next int64) Position {
 	if next < c.First || next > c.Next {
 		panic("kafka: position outside the chunk")
@@ -65,77 +91,124 @@ func (c *Chunk) Position(next int64) Position {
 	return p
 }
 
-func (c *Chunk) reset(r *Reader) {
-	if c.need > cap(c.buf) {
-		c.buf = make([]byte, 0, c.need+c.need/4)
-	} else if c.buf == nil {
-		c.buf = make([]byte, 0, minBuffer)
+// Release gives the chunk's memory back: its records are gone. What else it says stays.
+func (c *Chunk) Release() {
+	for i, b := range c.bufs {
+		b.release()
+		c.bufs[i] = nil
 	}
+	c.bufs, c.held = c.bufs[:0], nil
+	for _, b := range append(c.spent, c.buf) {
+		byteSlab.Put(b)
+	}
+	c.spent, c.buf = nil, nil
+	if c.slab {
+		recordSlab.Put(c.Records)
+		c.Records, c.slab = nil, false
+	}
+	c.hdrs = nil
+	if c.share != nil {
+		c.share.add(-c.room)
+		c.share, c.room = nil, 0
+	}
+	c.cost = 0
+}
+
+func (c *Chunk) reset(r *Reader) {
+	c.Release()
 	*c = Chunk{
 		First: r.next, Next: r.next,
-		Records:  c.Records[:0],
 		LogStart: r.logStart, LastStable: r.lastStable, HighWatermark: r.end,
 		LeaderEpoch: r.epoch,
 		before:      r.anchor, after: r.anchor,
-		buf:  c.buf[:0],
-		hdrs: c.hdrs[:0],
+		bufs: c.bufs, names: c.names,
 	}
 }
 
 // take returns n bytes of the chunk's memory. A buffer that is full is left to
 // the records in it, never moved.
 func (c *Chunk) take(n int) []byte {
-	c.need += n
 	if cap(c.buf)-len(c.buf) < n {
-		c.buf = make([]byte, 0, max(2*cap(c.buf), n))
+		if c.buf != nil {
+			c.spent = append(c.spent, c.buf)
+		}
+		c.buf = byteSlab.Get(max(2*cap(c.buf), n, minBuffer))
 	}
 	i := len(c.buf)
 	c.buf = c.buf[:i+n]
 	return c.buf[i : i+n : i+n]
 }
 
-// copy takes a key or value over into the chunk and gives kafka-go its page
-// back.
-func (c *Chunk) copy(b protocol.Bytes) ([]byte, error) {
-	if b == nil {
-		return nil, nil
-	}
-	p := c.take(b.Len())
-	_, err := io.ReadFull(b, p)
-	b.Close()
-	return p, err
+// giveBack returns the last n bytes that were taken.
+func (c *Chunk) giveBack(n int) {
+	c.buf = c.buf[:len(c.buf)-n]
 }
 
-// headers takes the headers over. kafka-go allocates their bytes for each
-// record, so that they may be kept as they are.
-func (c *Chunk) headers(h []protocol.Header) []Header {
-	if len(h) == 0 {
-		return nil
-	}
-	if cap(c.hdrs)-len(c.hdrs) < len(h) {
-		c.hdrs = slices.Grow([]Header(nil), max(2*cap(c.hdrs), len(h)))
-	}
-	i := len(c.hdrs)
-	for _, x := range h {
-		c.hdrs = append(c.hdrs, Header(x))
-	}
-	return c.hdrs[i:len(c.hdrs):len(c.hdrs)]
+// full reports whether the chunk has reached its limits. They bound the memory that a small
+// batch can need: a compressed batch of a megabyte can hold gigabytes of records, or a
+// hundred million of them.
+func (c *Chunk) full() bool {
+	return len(c.Records) >= chunkRecords || c.size >= chunkBytes || c.room > 0 && c.cost >= c.room
 }
 
-// add copies a record into the chunk.
-func (c *Chunk) add(epoch int32, rec *protocol.Record) error {
-	key, err := c.copy(rec.Key)
-	if err != nil {
-		return err
+// add delivers a record, which lies in memory of the chunk or in the buffer.
+func (c *Chunk) add(r *record, epoch int32, buf *buffer) {
+	n := len(c.Records)
+	if n == cap(c.Records) {
+		c.Records, c.slab = recordSlab.Grow(c.Records, max(n, minRecords)), true
 	}
-	value, err := c.copy(rec.Value)
-	if err != nil {
-		return err
+	c.Records = c.Records[:n+1]
+	d := &c.Records[n]
+	d.Offset, d.LeaderEpoch, d.TooLarge = r.offset, epoch, r.large
+	d.Key, d.Value, d.Headers, d.sum = r.key, r.value, nil, nil
+	c.Bytes += len(r.key) + len(r.value)
+	c.size += r.taken + headerBytes*r.count
+	c.cost += r.taken + headerBytes*r.count + recordSize + c.extra
+	if r.count > 0 {
+		d.Headers = c.headers(r)
 	}
-	c.Bytes += len(key) + len(value)
-	c.Records = append(c.Records, Record{
-		Offset: rec.Offset, LeaderEpoch: epoch,
-		Key: key, Value: value, Headers: c.headers(rec.Headers),
-	})
-	return nil
+	if r.large {
+		sum := r.sum
+		d.sum = &sum
+	} else if buf != nil && buf != c.held {
+		c.keep(buf)
+	}
+}
+
+// keep holds the buffer of a response until the chunk is filled again.
+func (c *Chunk) keep(b *buffer) {
+	b.hold()
+	c.held = b
+	c.bufs = append(c.bufs, b)
+}
+
+// headers decodes a record's headers. Their names are strings of their own, used
+// again where they repeat; their values lie where the record does.
+func (c *Chunk) headers(r *record) []Header {
+	if cap(c.hdrs)-len(c.hdrs) < r.count {
+		c.hdrs = slices.Grow([]Header(nil), max(2*cap(c.hdrs), r.count))
+	}
+	first := len(c.hdrs)
+	at := 0
+	for range r.count {
+		var name, value []byte
+		name, value, at = nextHeader(r.headers, at)
+		c.hdrs = append(c.hdrs, Header{c.name(name), value})
+	}
+	return c.hdrs[first:len(c.hdrs):len(c.hdrs)]
+}
+
+// name returns b as a string, the same one for the same short name.
+func (c *Chunk) name(b []byte) string {
+	if s, ok := c.names[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if len(b) <= 64 && len(c.names) < 256 {
+		if c.names == nil {
+			c.names = make(map[string]string)
+		}
+		c.names[s] = s
+	}
+	return s
 }

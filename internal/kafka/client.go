@@ -58,10 +58,12 @@ type Client struct {
 	addr      net.Addr
 	api       kafkago.Client
 	stop      context.CancelFunc
+	fetches   sharedFetches
 
 	mu     sync.Mutex
 	closed bool
 	conns  map[net.Conn]struct{}
+	gates  map[int32]chan struct{} // by broker
 }
 
 // NewClient checks the options. It connects to nothing; see Probe.
@@ -109,6 +111,7 @@ func NewClient(o Options) (*Client, error) {
 	c.transport.TLS = o.TLS
 	c.transport.SASL = mechanism
 	c.transport.Context = ctx
+	c.fetches.c = c
 	c.api = kafkago.Client{Addr: c.addr, Timeout: requestTimeout, Transport: &c.transport}
 	return c, nil
 }

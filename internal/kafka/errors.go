@@ -84,10 +84,10 @@ func (e *Error) Label() string {
 	return e.kind
 }
 
-// Retriable reports whether the same call may succeed later without anybody
-// changing the request: wait and repeat it. Refused credentials and missing
-// permissions count as retriable. They are cured on the broker's side, and a
-// daemon that waits for it needs no second operator action.
+// Retriable reports whether the same call may succeed later without a change of the
+// request. Then wait and repeat it. Refused credentials and missing permissions are
+// retriable: they are repaired on the broker's side, and a daemon that waits for it needs no
+// second action of the operator.
 func (e *Error) Retriable() bool {
 	if e.Code == 0 {
 		return e.kind != kindUsage && e.kind != kindClosed
@@ -142,9 +142,9 @@ func (e *GapError) Error() string {
 		e.Topic, e.Partition, e.Next, e.LogStart-1, e.LogStart)
 }
 
-// TruncatedError says that the log ends before the position: it lost records
-// that were read, or it is another log. Its offsets will be given to other
-// records, so waiting for it to grow is no remedy.
+// TruncatedError says that the log ends before the position: it lost records that were read,
+// or it is another log. Its offsets will be given to other records, so it does not help to
+// wait until it grows.
 type TruncatedError struct {
 	Topic        string
 	Partition    int32
@@ -193,7 +193,7 @@ func (e *ReplacedError) Error() string {
 type TooLargeError struct {
 	Topic     string
 	Partition int32
-	Index     int // of the message in the call
+	Index     int // of the message in the call; those before it were appended
 	Bytes     int // of its key, value and headers
 	cause     *Error
 }
@@ -266,12 +266,8 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.kind, e.err = kindNetwork, errors.New("the broker closed the connection")
 	case api == "fetch":
-		// What a decoder says about record batches may be a function of their
-		// content: checksums, lengths.
-		e.kind, e.err = kindProtocol, errors.New("record batches could not be decoded")
-		if strings.Contains(err.Error(), "checksum") {
-			e.err = errors.New("a record batch does not match its checksum")
-		}
+		// What a decoder says may be a function of what it decodes.
+		e.kind, e.err = kindProtocol, errors.New("the answer could not be decoded")
 	default:
 		e.kind, e.err = kindProtocol, err
 	}

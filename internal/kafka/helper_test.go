@@ -203,7 +203,7 @@ func values(rs []kafkatest.Record) string {
 // ended.
 func expectQuiet(tb testing.TB) {
 	tb.Helper()
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for {
 		buf := make([]byte, 1<<20)
 		buf = buf[:runtime.Stack(buf, true)]

@@ -42,67 +42,73 @@ func (m *Message) encoded() int {
 	return m.bytes() + messageOverhead + headerOverhead*len(m.Headers)
 }
 
+// Appended says where messages of a call to Produce went: the next Count of them
+// have the offsets from Base on.
+type Appended struct {
+	Base  int64
+	Count int
+}
+
 // Produce appends messages to a partition in order and returns, after all of
-// them have been acknowledged by all in-sync replicas, the offset of the first.
-// It sends one request at a time, of at most 900 kB; the offsets of a call that
-// needed several need not be contiguous.
+// them have been acknowledged by all in-sync replicas, where they are. It sends
+// one request at a time, of at most 900 kB, each of which is one Appended: where
+// one does not begin at the end of the one before, somebody else wrote in between.
 //
-// After an error some, all or none of the messages may have been appended.
-// Where it is Retriable the caller sends all of them again, the same bytes,
-// until it succeeds; readers remove duplicates by key. *TooLargeError is final.
-func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (base int64, err error) {
+// After an error at says where the first messages went, those that were
+// acknowledged. Some, all or none of the others may have been appended. Where
+// the error is Retriable the caller sends them again, the same bytes, until it
+// succeeds; readers remove duplicates by key. *TooLargeError is final.
+func (c *Client) Produce(ctx context.Context, topic string, partition int32, msgs []Message) (at []Appended, err error) {
 	if len(msgs) == 0 {
-		return 0, localError("produce", topic, partition, kindUsage, "no messages")
+		return nil, localError("produce", topic, partition, kindUsage, "no messages")
 	}
 	for i := range msgs {
 		if msgs[i].Time.UnixMilli() <= 0 {
-			return 0, localError("produce", topic, partition, kindUsage, fmt.Sprintf("message %d has no time", i))
+			return nil, localError("produce", topic, partition, kindUsage, fmt.Sprintf("message %d has no time", i))
 		}
 	}
-	base = -1
-	for at := 0; at < len(msgs); {
+	for i := 0; i < len(msgs); {
 		n, size := 0, 0
-		for at+n < len(msgs) {
-			size += msgs[at+n].encoded()
+		for i+n < len(msgs) {
+			size += msgs[i+n].encoded()
 			if n > 0 && size > produceBytes {
 				break
 			}
 			n++
 		}
-		first, err := c.produce(ctx, topic, partition, msgs[at:at+n], at)
-		if err != nil {
-			return 0, err
+		if at, err = c.produce(ctx, topic, partition, msgs[i:i+n], i, at); err != nil {
+			return at, err
 		}
-		if base < 0 {
-			base = first
-		}
-		at += n
+		i += n
 	}
-	return base, nil
+	return at, nil
 }
 
-// produce sends one batch, in halves where the topic takes only smaller ones.
-// index is the first message's place in the caller's slice.
-func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int) (int64, error) {
+// produce sends one batch, in halves where the topic takes only smaller ones, and
+// adds to at where it went, as far as it did. index is the first message's place
+// in the caller's slice.
+func (c *Client) produce(ctx context.Context, topic string, partition int32, msgs []Message, index int, at []Appended) ([]Appended, error) {
 	base, err := c.produceBatch(ctx, topic, partition, msgs)
+	if err == nil {
+		return append(at, Appended{base, len(msgs)}), nil
+	}
 	var e *Error
 	if !errors.As(err, &e) {
-		return base, err
+		return at, err
 	}
 	switch kafkago.Error(e.Code) {
 	case kafkago.MessageSizeTooLarge, kafkago.RecordListTooLarge:
 	default:
-		return 0, err
+		return at, err
 	}
 	half := len(msgs) / 2
 	if half == 0 {
-		return 0, &TooLargeError{Topic: topic, Partition: partition, Index: index, Bytes: msgs[0].bytes(), cause: e}
+		return at, &TooLargeError{Topic: topic, Partition: partition, Index: index, Bytes: msgs[0].bytes(), cause: e}
 	}
-	if base, err = c.produce(ctx, topic, partition, msgs[:half], index); err != nil {
-		return 0, err
+	if at, err = c.produce(ctx, topic, partition, msgs[:half], index, at); err != nil {
+		return at, err
 	}
-	_, err = c.produce(ctx, topic, partition, msgs[half:], index+half)
-	return base, err
+	return c.produce(ctx, topic, partition, msgs[half:], index+half, at)
 }
 
 func (c *Client) produceBatch(ctx context.Context, topic string, partition int32, msgs []Message) (int64, error) {
@@ -110,6 +116,11 @@ func (c *Client) produceBatch(ctx context.Context, topic string, partition int32
 	if c.isClosed() {
 		return 0, callError(ctx, api, topic, partition, errClosed)
 	}
+	leave, err := c.pass(ctx, topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
 	records := make([]kafkago.Record, len(msgs))
 	for i := range msgs {
 		m := &msgs[i]

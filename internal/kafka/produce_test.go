@@ -56,8 +56,8 @@ func produceAndRead(t *testing.T, addrs []string) {
 		{Key: []byte{}, Value: nil, Time: at},
 	}
 	for _, want := range []int64{0, 3} {
-		if base, err := c.Produce(t.Context(), topic, 0, ms); err != nil || base != want {
-			t.Fatalf("base %d, %v; want %d", base, err, want)
+		if at, err := c.Produce(t.Context(), topic, 0, ms); err != nil || len(at) != 1 || at[0].Base != want || at[0].Count != len(ms) {
+			t.Fatalf("appended at %v, %v; want %d", at, err, want)
 		}
 	}
 	want := kafkatest.ReadCommitted(t, addrs, topic, 0, 0, 5)
@@ -106,10 +106,25 @@ func TestProduceSplitsByBytes(t *testing.T) {
 	for i := range ms {
 		ms[i].Value = bytes.Repeat([]byte{byte(i)}, 100_000)
 	}
-	if base, err := c.Produce(t.Context(), "out", 0, ms); err != nil || base != 5000 {
-		t.Fatalf("base %d, %v", base, err)
+	parts := 0
+	at, err := c.Produce(t.Context(), "out", 0, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := int64(5000)
+	for _, part := range at {
+		if part.Base != next {
+			t.Errorf("part %d is at %d, want %d", parts, part.Base, next)
+		}
+		next, parts = next+int64(part.Count), parts+1
+	}
+	if next != 5040 {
+		t.Errorf("the parts end at %d: %v", next, at)
 	}
 	got := sizes()
+	if parts != len(got) {
+		t.Errorf("%d parts, %d requests", parts, len(got))
+	}
 	for _, n := range got {
 		if n > 1_000_000 {
 			t.Errorf("a batch of %d bytes", n)
@@ -136,8 +151,19 @@ func tooLarge(t *testing.T, addrs []string) {
 	for i := range ms {
 		ms[i].Value = bytes.Repeat([]byte{byte(i)}, 4_000)
 	}
-	if _, err := c.Produce(t.Context(), topic, 0, ms); err != nil {
+	at, err := c.Produce(t.Context(), topic, 0, ms)
+	if err != nil {
 		t.Fatal(err)
+	}
+	next := int64(0)
+	for _, part := range at {
+		if part.Base != next || part.Count > 2 {
+			t.Errorf("parts %v", at)
+		}
+		next += int64(part.Count)
+	}
+	if next != 9 {
+		t.Errorf("the parts end at %d", next)
 	}
 	for i, r := range drain(t, newReader(t, c, ReaderOptions{Topic: topic}, start), 9, nil) {
 		if !bytes.Equal(r.Value, ms[i].Value) {
@@ -147,7 +173,17 @@ func tooLarge(t *testing.T, addrs []string) {
 	ms[6].Value = bytes.Repeat([]byte("x"), 20_000)
 	var large *TooLargeError
 	var e *Error
-	_, err := c.Produce(t.Context(), topic, 0, ms)
+	at, err = c.Produce(t.Context(), topic, 0, ms)
+	if n := 0; at == nil {
+		t.Error("nothing is said of the messages before the one that is too large")
+	} else {
+		for _, part := range at {
+			n += part.Count
+		}
+		if n != 6 || at[0].Base != 9 {
+			t.Errorf("%v was appended before the message that is too large", at)
+		}
+	}
 	if !errors.As(err, &large) || large.Index != 6 || large.Bytes != 20_002 || Retriable(err) {
 		t.Errorf("too large: %v", err)
 	}
@@ -169,8 +205,8 @@ func TestProduceAgain(t *testing.T) {
 			t.Fatalf("%v gives %v", fault, err)
 		}
 	}
-	if base, err := c.Produce(t.Context(), "out", 0, ms); err != nil || base != 6 {
-		t.Fatalf("base %d, %v", base, err)
+	if at, err := c.Produce(t.Context(), "out", 0, ms); err != nil || len(at) != 1 || at[0].Base != 6 {
+		t.Fatalf("appended at %v, %v", at, err)
 	}
 	for i, r := range drain(t, newReader(t, c, ReaderOptions{Topic: "out"}, start), 9, nil) {
 		if !bytes.Equal(r.Key, ms[i%3].Key) || !bytes.Equal(r.Value, ms[i%3].Value) {

@@ -4,6 +4,10 @@ import (
 	"context"
 )
 
+// maxReadBack is more than any record of our own has. A larger one is delivered
+// without its content, as by a Reader.
+const maxReadBack = 64 << 20
+
 // ReadBack calls fn with every record of a partition from an offset to the end
 // that the log has at the time of the call, and stops where fn returns an
 // error. The record is valid during the call only. Failed calls to the broker
@@ -16,12 +20,15 @@ import (
 func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error) error {
 	r, err := c.NewReader(ReaderOptions{
 		Topic: topic, Partition: partition,
-		Uncommitted: true,
-		Compacted:   true,
+		Uncommitted:    true,
+		Compacted:      true,
+		MaxRecordBytes: maxReadBack,
 	}, Position{Next: from, LeaderEpoch: -1})
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx) // also of a request sent ahead
+	defer cancel()
 	var pause Backoff
 	retry := func(call func() error) error {
 		for {

@@ -1,16 +1,12 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol"
 )
 
 // The limits of a fetch.
@@ -18,6 +14,7 @@ const (
 	DefaultMaxWait           = 500 * time.Millisecond
 	DefaultMaxBytes          = 8 << 20
 	DefaultPartitionMaxBytes = 4 << 20
+	DefaultMaxRecordBytes    = 1 << 20
 )
 
 const (
@@ -29,6 +26,9 @@ const (
 	// epochGrace is how long the leader and the metadata must agree on an
 	// older leader epoch until it is not a broker that lags behind.
 	epochGrace = 30 * time.Second
+	// aheadBytes is the size of an answer from which decoding it takes long enough
+	// to ask for the next one before.
+	aheadBytes = 16 << 10
 )
 
 // ReaderOptions say what is read and how.
@@ -46,15 +46,28 @@ type ReaderOptions struct {
 	Compacted bool
 	// Uncommitted delivers the records of open and aborted transactions too.
 	Uncommitted bool
-	// MaxWait is how long the broker may wait for records; default 500 ms.
+	// MaxWait is how long a fetch may wait for records; default 500 ms. It may return
+	// without any after 500 ms.
 	MaxWait time.Duration
 	// MaxBytes and PartitionMaxBytes bound a response on the wire, where
 	// records may be compressed; default 8 MiB and 4 MiB. A batch larger than
 	// that is still sent. MaxBytes must be the larger: a response cut by it may
 	// lack the list of aborted transactions.
 	MaxBytes, PartitionMaxBytes int
+	// MaxRecordBytes is the size beyond which a record is delivered without its
+	// content (Record.TooLarge); default 1 MiB. The size is the sum of key,
+	// value and, for each header, name, value and 40 bytes. It is a function of
+	// the record alone: neither its batch nor how that is compressed decides.
+	MaxRecordBytes int
+	// Memory bounds what this reader and others hold. Nil: each holds what the other
+	// limits allow. A reader with Memory must be closed.
+	Memory *Memory
+	// RowBytes is what the caller needs for each record while it has the chunk. It counts
+	// towards Memory.
+	RowBytes int
 
 	epochGrace time.Duration // tests shorten it
+	aheadBytes int           // tests lower it
 }
 
 // Reader reads the committed records of one partition in order, and proves at
@@ -68,7 +81,18 @@ type ReaderOptions struct {
 // begins at the position itself ("plain"): there the broker can wait for records,
 // and a batch as large as the limit is not returned for ever.
 //
-// A Reader is not safe for concurrent use. It holds no resources.
+// The request for the next answer is on its way while one is decoded: where that
+// answer ends is in the headers of its batches. It begins in the last batch with
+// records, so that the anchor, once it is known, is among what comes back. Where
+// it is not (the batch turns out to be aborted) that answer is not used.
+//
+// What it holds: two answers; what a codec needs (see inflater); and in each chunk a
+// megabyte, one record of MaxRecordBytes, 16 384 Records, and the answer that their
+// bytes lie in. No batch asks for more, whatever it decompresses to. ReaderOptions.Memory
+// may allow less.
+//
+// A Reader is not safe for concurrent use. What is under way ends with the context of the
+// Fetch that began it. Only a reader with Memory needs to be closed.
 type Reader struct {
 	c *Client
 	o ReaderOptions
@@ -87,9 +111,13 @@ type Reader struct {
 	empties     int       // answers in a row without the data that must exist
 	behindSince time.Time // of the first answer in a row with an older epoch
 
+	answers, chunks *share // of Memory; nil: there is no bound
+
+	ahead *ahead // the request for the next answer
+	w     walk   // the reading of the last one
+
 	// Used again at every fetch.
-	ans    answer
-	active map[int64]struct{} // producers inside an aborted transaction
+	ans answer
 }
 
 // NewReader returns a reader that continues at a position.
@@ -103,6 +131,12 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 	if o.PartitionMaxBytes == 0 {
 		o.PartitionMaxBytes = DefaultPartitionMaxBytes
 	}
+	if o.MaxRecordBytes == 0 {
+		o.MaxRecordBytes = DefaultMaxRecordBytes
+	}
+	if o.aheadBytes == 0 {
+		o.aheadBytes = aheadBytes
+	}
 	if o.epochGrace == 0 {
 		o.epochGrace = epochGrace
 	}
@@ -115,18 +149,30 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 		return nil, fmt.Errorf("kafka reader: max wait is %v, must be in [1ms, 1m]", o.MaxWait)
 	case o.PartitionMaxBytes < 1 || o.MaxBytes <= o.PartitionMaxBytes || o.MaxBytes > 1<<30:
 		return nil, fmt.Errorf("kafka reader: partition max bytes is %d and max bytes %d, must be positive and in this order", o.PartitionMaxBytes, o.MaxBytes)
+	case o.MaxRecordBytes < 1 || o.MaxRecordBytes > 1<<30:
+		return nil, fmt.Errorf("kafka reader: max record bytes is %d, must be in [1, 1073741824]", o.MaxRecordBytes)
 	case p.Next < 0:
 		return nil, fmt.Errorf("kafka reader: next offset is %d, must not be negative", p.Next)
 	case p.Anchor != nil && (p.Anchor.Offset < 0 || p.Anchor.Offset >= p.Next):
 		return nil, fmt.Errorf("kafka reader: anchor is at %d, must be in [0, %d)", p.Anchor.Offset, p.Next)
 	}
-	return &Reader{
+	r := &Reader{
 		c: c, o: o,
 		next: p.Next, epoch: p.LeaderEpoch, anchor: p.Anchor, cluster: o.ClusterID,
 		logStart: -1, lastStable: -1, end: -1,
-		slack:  fetchSlack,
-		active: make(map[int64]struct{}),
-	}, nil
+		slack: fetchSlack,
+		w:     walk{active: make(map[int64]struct{})},
+	}
+	r.answers, r.chunks = o.Memory.share()
+	return r, nil
+}
+
+// Close gives back what the reader holds of its Memory. No Fetch must be under way. Chunks
+// that it filled stay as they are until they are released.
+func (r *Reader) Close() {
+	r.forget()
+	r.answers.close()
+	r.chunks.close()
 }
 
 // Position is where the next fetch continues.
@@ -134,25 +180,69 @@ func (r *Reader) Position() Position {
 	return Position{Next: r.next, LeaderEpoch: r.epoch, Anchor: r.anchor}
 }
 
-// Fetch sends one request and fills the chunk with the answer, which may hold
-// no records: at the end of the log it comes after MaxWait. Where the answer
-// before it asked for a pause, because of a quota, that comes first. It repeats
-// nothing by itself. After an error the chunk is empty and the reader where it was, so
-// that a Retriable error is answered by waiting and calling Fetch again. The
-// others are terminal: *GapError, *TruncatedError, *ReplacedError, an Error
-// that is not retriable, or the context's error.
+// Fetch fills the chunk with the next part of the last answer or, where nothing is
+// left of that, with the beginning of a new one, which may hold no records: at the end
+// of the log it comes after MaxWait at most. Where the answer before it asked for a pause,
+// because of a quota, that comes first. It repeats nothing by itself. After an error
+// the chunk is empty and the reader where it was, so that a Retriable error is answered
+// by waiting and calling Fetch again. The others are terminal: *GapError,
+// *TruncatedError, *ReplacedError, an Error that is not retriable, or the context's
+// error.
 func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 	c.reset(r)
-	if err := r.patience(ctx); err != nil {
-		return err
+	err := r.fill(ctx, c)
+	if err != nil {
+		r.forget()
+		c.reset(r)
 	}
-	plain := r.plain
-	r.plain = false // after an error the log must be identified anew
-	metaEpoch, err := r.identify(ctx)
+	c.LeaderEpoch = r.epoch
+	return err
+}
+
+func (r *Reader) fill(ctx context.Context, c *Chunk) error {
+	if r.w.open {
+		err := r.part(ctx, c)
+		if err != nil || r.w.open || c.Next > c.First || c.AnchorDropped {
+			return err
+		}
+	}
+	from, metaEpoch, err := r.ask(ctx)
 	if err != nil {
 		return err
 	}
-	c.LeaderEpoch = r.epoch
+	records, err := r.judge(ctx, c, from, metaEpoch)
+	if err != nil || !records {
+		r.ans.release()
+		return err
+	}
+	r.beginWalk(from)
+	r.lookAhead(ctx)
+	return r.part(ctx, c)
+}
+
+// forget gives up what is under way. After an error the log must be identified
+// anew.
+func (r *Reader) forget() {
+	r.plain = false
+	r.w.close()
+	r.ans.release()
+	r.dropAhead()
+}
+
+// ask gets the next answer: the one that was asked for ahead, or by a request now. It
+// returns where the request began, and the leader epoch in the metadata at that time.
+func (r *Reader) ask(ctx context.Context) (from int64, metaEpoch int32, err error) {
+	if from, metaEpoch, ok, err := r.asked(ctx); ok {
+		return from, metaEpoch, err
+	}
+	if err := r.patience(ctx); err != nil {
+		return 0, 0, err
+	}
+	plain := r.plain
+	r.plain = false
+	if metaEpoch, err = r.identify(ctx); err != nil {
+		return 0, 0, err
+	}
 	from, limit := r.next, r.o.PartitionMaxBytes
 	if r.anchor != nil && !plain {
 		from = r.anchor.Offset
@@ -160,33 +250,74 @@ func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 			limit = 1 // a whole batch comes in any case
 		}
 	}
-	err = r.c.fetch(ctx, &r.o, from, limit, r.epoch, r.o.MaxWait+r.slack, &r.ans)
-	if err != nil {
-		var e *Error
-		if errors.As(err, &e) && e.kind == kindTimeout {
-			r.slack = min(2*r.slack, maxFetchSlack)
+	taken := 0
+	if r.answers != nil && limit > 1 {
+		if r.next >= r.readable() {
+			limit = min(limit, r.answers.part()) // it may wait long
 		}
+		if taken, err = r.answers.wait(ctx, limit); err != nil {
+			return 0, 0, err
+		}
+		limit = taken
+	}
+	err = r.fetch(ctx, from, limit, taken, r.epoch, r.o.MaxWait+r.slack, &r.ans)
+	return from, metaEpoch, r.patient(err)
+}
+
+// readable is where the log ended for this reader by the last answer; −1: there was none.
+func (r *Reader) readable() int64 {
+	if r.o.Uncommitted {
+		return r.end
+	}
+	return r.lastStable
+}
+
+// fetch is the client's, for which so many bytes were taken of the reader's share. It
+// settles what the answer took in fact.
+func (r *Reader) fetch(ctx context.Context, from int64, limit, taken int, epoch int32, timeout time.Duration, a *answer) error {
+	err := r.c.fetch(ctx, &r.o, from, limit, epoch, timeout, a)
+	if r.answers == nil {
 		return err
 	}
+	if b := a.records; err == nil && b != nil {
+		b.share, b.charged = r.answers, cap(b.b)
+		taken -= cap(b.b)
+	}
+	r.answers.add(-taken)
+	return err
+}
+
+// patient gives the broker more time after it was too slow.
+func (r *Reader) patient(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.kind == kindTimeout {
+		r.slack = min(2*r.slack, maxFetchSlack)
+	}
+	return err
+}
+
+// judge looks at what an answer says beside its records, and reports whether these
+// are to be read.
+func (r *Reader) judge(ctx context.Context, c *Chunk, from int64, metaEpoch int32) (bool, error) {
 	a := &r.ans
 	r.throttled = time.Now().Add(a.throttle)
 	if !a.present {
-		return r.nothing()
+		return false, r.nothing(a.throttle)
 	}
 	switch kafkago.Error(a.code) {
 	case 0:
 		r.behindSince = time.Time{}
 	case kafkago.OffsetOutOfRange:
-		return r.outOfRange(ctx, c, from)
+		return false, r.outOfRange(ctx, c, from)
 	case kafkago.UnknownLeaderEpoch:
-		return r.behind(metaEpoch)
+		return false, r.behind(metaEpoch)
 	default:
-		return r.failure(a.code)
+		return false, r.failure(a.code)
 	}
 	r.logStart, r.lastStable, r.end = a.logStart, a.lastStable, a.end
 	c.LogStart, c.LastStable, c.HighWatermark = a.logStart, a.lastStable, a.end
 	if a.logStart > r.next {
-		return r.gap(c, a.logStart)
+		return false, r.gap(c, a.logStart)
 	}
 	if a.end < r.next {
 		// A fetch between the new end and the position gets no error 1. A new
@@ -194,18 +325,13 @@ func (r *Reader) Fetch(ctx context.Context, c *Chunk) error {
 		// ListOffsets says by an error.
 		end, err := r.c.listOffset(ctx, r.o.Topic, r.o.Partition, kafkago.LastOffset, false)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if end < r.next {
-			return r.truncated(end)
+			return false, r.truncated(end)
 		}
 	}
-	w, err := r.walk(c)
-	if err != nil {
-		c.reset(r)
-		return err
-	}
-	return r.advance(c, from, w)
+	return true, nil
 }
 
 // patience waits as long as the last answer asked for. A broker whose quota this
@@ -251,163 +377,19 @@ func (r *Reader) identify(ctx context.Context) (int32, error) {
 			}
 			return -1, brokerError("metadata", r.o.Topic, -1, code)
 		}
-		for i := range m.Topics[0].Partitions {
-			if p := &m.Topics[0].Partitions[i]; p.PartitionIndex == r.o.Partition {
-				r.epoch = max(r.epoch, p.LeaderEpoch)
-				return p.LeaderEpoch, nil
-			}
+		if p := partitionIn(&m.Topics[0], r.o.Partition); p != nil {
+			r.epoch = max(r.epoch, p.LeaderEpoch)
+			return p.LeaderEpoch, nil
 		}
 	}
 	return -1, brokerError("metadata", r.o.Topic, r.o.Partition, int16(kafkago.UnknownTopicOrPartition))
 }
 
-// walk is what one pass over an answer found.
-type walk struct {
-	position int64 // after the last offset that is accounted for
-	batches  int
-	anchored bool // the anchor was met and is unchanged
-}
-
-// walk delivers the committed records at or after the position to c.
-func (r *Reader) walk(c *Chunk) (walk, error) {
-	a := &r.ans
-	w := walk{position: r.next, batches: len(a.batches)}
-	slices.SortFunc(a.aborted, func(x, y abortedTxn) int { return cmp.Compare(x.first, y.first) })
-	aborted := a.aborted
-	clear(r.active)
-	for i := range a.batches {
-		b := &a.batches[i]
-		// For markers too: the transaction they end may have no record left in
-		// this answer, and would else swallow the producer's next one.
-		for len(aborted) > 0 && aborted[0].first <= b.base {
-			r.active[aborted[0].producer] = struct{}{}
-			aborted = aborted[1:]
-		}
-		// Batches come in order, so what lies before one has been dealt with.
-		w.position = max(w.position, b.base)
-		_, drop := r.active[b.producer]
-		drop = drop && b.transactional
-		for {
-			rec, err := b.records.ReadRecord()
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				return w, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "record batch could not be decoded")
-			}
-			offset := rec.Offset
-			if r.anchor != nil && offset >= r.anchor.Offset && b.epoch >= 0 && b.epoch < r.anchor.LeaderEpoch {
-				return w, r.replaced(EpochWentBack)
-			}
-			switch {
-			case b.control:
-				if offset >= r.next {
-					w.position = offset + 1
-				}
-				// Type 0 aborts, 1 commits. A marker ends its producer's
-				// transaction either way; only the former ends an aborted one.
-				if m, err := protocol.ReadControlRecord(rec); err != nil {
-					return w, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "transaction marker could not be decoded")
-				} else if m.Type == 0 {
-					delete(r.active, b.producer)
-				}
-				continue
-			case offset < r.next:
-				if r.anchor != nil && offset == r.anchor.Offset {
-					same, err := r.matches(c, rec)
-					if err != nil {
-						return w, err
-					}
-					if !same || drop {
-						return w, r.replaced(AnchorDiffers)
-					}
-					w.anchored = true
-				}
-			case !drop:
-				if err := c.add(b.epoch, rec); err != nil {
-					return w, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "record could not be copied")
-				}
-				w.position = offset + 1
-				continue
-			default:
-				w.position = offset + 1
-			}
-			closeRecord(rec)
-		}
-	}
-	return w, nil
-}
-
-// matches compares the record at the anchor's offset with the anchor.
-func (r *Reader) matches(c *Chunk, rec *protocol.Record) (bool, error) {
-	key, err := c.copy(rec.Key)
-	value, verr := c.copy(rec.Value)
-	if err != nil || verr != nil {
-		return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "record could not be copied")
-	}
-	return HashRecord(rec.Offset, key, value) == r.anchor.Hash, nil
-}
-
-func closeRecord(rec *protocol.Record) {
-	if rec.Key != nil {
-		rec.Key.Close()
-	}
-	if rec.Value != nil {
-		rec.Value.Close()
-	}
-}
-
-// advance judges what a walk found, and moves the reader.
-func (r *Reader) advance(c *Chunk, from int64, w walk) error {
-	overlap := from < r.next
-	readable := r.ans.lastStable
-	if r.o.Uncommitted {
-		readable = r.ans.end
-	}
-	if w.batches == 0 && from < readable {
-		return r.nothing()
-	}
-	r.empties = 0
-	if overlap && w.batches > 0 && !w.anchored {
-		// The answer begins with the batch that holds, or held, the anchor's
-		// offset, so the record is gone.
-		if r.ans.logStart <= r.anchor.Offset && !r.o.Compacted {
-			c.reset(r)
-			return r.replaced(AnchorVanished)
-		}
-		r.anchor = nil
-		c.before, c.after, c.AnchorDropped = nil, nil, true
-	}
-	if w.position == r.next {
-		switch {
-		case overlap:
-			// Nothing follows, or it did not fit. The log is identified for
-			// one fetch from the position itself; until there is another
-			// anchor, the first batch is enough for that.
-			r.plain, r.narrow = w.anchored, true
-		case r.next < readable:
-			// A batch that covers the position but holds no record at or
-			// after it: the cleaner keeps empty batches, and how far this one
-			// reaches is not visible. An answer without any batch proves
-			// nothing of the kind, so it does not move the position.
-			w.position++
-		}
-	}
-	if n := len(c.Records); n > 0 {
-		r.anchor = AnchorOf(&c.Records[n-1])
-		c.after = r.anchor
-		r.narrow = false
-	}
-	r.next = w.position
-	c.Next = w.position
-	return nil
-}
-
 // nothing is an answer without data where there is some. From a broker that
 // throttles it says only that. One alone is no error either; several in a row
 // make the caller wait.
-func (r *Reader) nothing() error {
-	if r.ans.throttle > 0 {
+func (r *Reader) nothing(throttle time.Duration) error {
+	if throttle > 0 {
 		return nil
 	}
 	if r.empties++; r.empties < 2 {

@@ -31,6 +31,7 @@ func TestRealKafka(t *testing.T) {
 		"cancel a long poll": cancelDuringLongPoll,
 		"produce":            produceAndRead,
 		"too large":          tooLarge,
+		"topic id":           topicID,
 		"read back":          func(t *testing.T, addrs []string) { readBack(t, addrs, func() {}) },
 	} {
 		t.Run(name, func(t *testing.T) { test(t, addrs) })
@@ -315,8 +316,8 @@ func TestRealKafkaCrash(t *testing.T) {
 		t.Fatalf("read past an open transaction, to %d", r.Position().Next)
 	}
 	open.End(false)
-	if base, err := c.Produce(t.Context(), topic, 0, messages("c", 5)); err != nil || base < 103 {
-		t.Fatalf("base %d, %v", base, err)
+	if at, err := c.Produce(t.Context(), topic, 0, messages("c", 5)); err != nil || at[0].Base < 103 {
+		t.Fatalf("appended at %v, %v", at, err)
 	}
 	waitStable(t, c, topic, 109)
 	got := drain(t, r, 109, nil)

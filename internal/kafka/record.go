@@ -3,7 +3,7 @@ package kafka
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"math"
+	"hash"
 )
 
 // Header is one header of a record.
@@ -18,15 +18,26 @@ type Record struct {
 	Offset int64
 	// LeaderEpoch is that of the batch the record came in, −1 if unknown.
 	LeaderEpoch int32
+	// TooLarge says that the record is beyond ReaderOptions.MaxRecordBytes. Its
+	// key, value and headers are absent, as if it had none.
+	TooLarge bool
 	// Key and Value are nil where they are null, which is not the same as
 	// empty.
 	Key, Value []byte
 	// Headers are in the producer's order; names may repeat.
 	Headers []Header
+
+	sum *[32]byte // the hash, where the record is too large to be here
 }
 
-// Hash identifies the record; see HashRecord.
-func (r *Record) Hash() [32]byte { return HashRecord(r.Offset, r.Key, r.Value) }
+// Hash identifies the record; see HashRecord. It covers the whole record, where
+// that is too large to be here too.
+func (r *Record) Hash() [32]byte {
+	if r.sum != nil {
+		return *r.sum
+	}
+	return HashRecord(r.Offset, r.Key, r.Value)
+}
 
 // HashRecord is the SHA-256 of
 //
@@ -38,20 +49,39 @@ func (r *Record) Hash() [32]byte { return HashRecord(r.Offset, r.Key, r.Value) }
 // The hash is a function of private data: it is kept where the raw data may
 // be, and nowhere else.
 func HashRecord(offset int64, key, value []byte) [32]byte {
-	h := sha256.New()
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(offset))
-	h.Write(b[:])
+	h := newRecordHash(offset)
 	for _, f := range [2][]byte{key, value} {
-		n := uint32(math.MaxUint32)
+		n := int64(-1)
 		if f != nil {
-			n = uint32(len(f))
+			n = int64(len(f))
 		}
-		binary.LittleEndian.PutUint32(b[:4], n)
-		h.Write(b[:4])
+		h.field(n)
 		h.Write(f)
 	}
-	var sum [32]byte
+	return h.sum()
+}
+
+// recordHash computes HashRecord of a record that comes in parts: for key and
+// value in turn field, and what Write is given then.
+type recordHash struct {
+	hash.Hash
+	b [8]byte
+}
+
+func newRecordHash(offset int64) *recordHash {
+	h := &recordHash{Hash: sha256.New()}
+	binary.LittleEndian.PutUint64(h.b[:], uint64(offset))
+	h.Write(h.b[:])
+	return h
+}
+
+// field begins a field of n bytes; negative: null.
+func (h *recordHash) field(n int64) {
+	binary.LittleEndian.PutUint32(h.b[:4], uint32(max(n, -1)))
+	h.Write(h.b[:4])
+}
+
+func (h *recordHash) sum() (sum [32]byte) {
 	h.Sum(sum[:0])
 	return sum
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Certificate is one for 127.0.0.1 that has signed itself, so that it serves as
+// Certificate is one for 127.0.0.1 and metrics.example.org that has signed itself, so that it serves as
 // a server's, as a client's, and as the authority of both.
 type Certificate struct {
 	TLS       tls.Certificate
@@ -30,7 +30,7 @@ func NewCertificate(tb testing.TB) *Certificate {
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"metrics.example.org"}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {

@@ -5,6 +5,7 @@
 package kafkatest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
@@ -156,17 +157,7 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 	tb.Helper()
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = topic, 1, -1
-	for k, v := range config {
-		c := kmsg.NewCreateTopicsRequestTopicConfig()
-		c.Name, c.Value = k, &v
-		t.Configs = append(t.Configs, c)
-	}
-	req := kmsg.NewPtrCreateTopicsRequest()
-	req.Topics = append(req.Topics, t)
-	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.CreateTopicsResponse, error) {
-		return req.RequestWith(ctx, c)
-	})
-	check(tb, res.Topics[0].ErrorCode)
+	create(tb, addrs, t, config)
 	p := kmsg.NewListOffsetsRequestTopicPartition()
 	p.Timestamp = -1
 	l := kmsg.NewListOffsetsRequestTopic()
@@ -189,6 +180,22 @@ func CreateTopic(tb testing.TB, addrs []string, topic string, config map[string]
 			tb.Fatal(err)
 		}
 	}
+}
+
+// create asks for a topic with these settings.
+func create(tb testing.TB, addrs []string, t kmsg.CreateTopicsRequestTopic, config map[string]string) {
+	tb.Helper()
+	for k, v := range config {
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = k, &v
+		t.Configs = append(t.Configs, c)
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, t)
+	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.CreateTopicsResponse, error) {
+		return req.RequestWith(ctx, c)
+	})
+	check(tb, res.Topics[0].ErrorCode)
 }
 
 // DeleteTopic deletes a topic.
@@ -257,6 +264,13 @@ type Batch struct {
 	Transactional bool
 	Control       bool
 	Records       []Record // offsets ≥ Base
+	// Codec compresses the records; one that gains nothing is not used.
+	Codec kgo.CompressionCodec
+	// Body is what stands where the records should, instead of them, already
+	// compressed with codec Attributes&7; Count is how many are said to be there.
+	Body       []byte
+	Attributes int16
+	Count      int32
 }
 
 // Marker is the batch that ends a transaction.
@@ -275,17 +289,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Append encodes the batch as it is on the wire.
 func (b Batch) Append(dst []byte) []byte {
-	var records []byte
-	for _, r := range b.Records {
-		k := kmsg.Record{OffsetDelta: int32(r.Offset - b.Base), Key: r.Key, Value: r.Value}
-		for _, h := range r.Headers {
-			k.Headers = append(k.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
-		}
-		// The length counts what follows it, and is itself of varying length.
-		k.Length = int32(len(k.AppendTo(nil)) - 1)
-		records = k.AppendTo(records)
+	records, attributes, count := b.Body, b.Attributes, b.Count
+	if records == nil {
+		records, attributes = b.encode()
+		count = int32(len(b.Records))
 	}
-	var attributes int16
 	if b.Transactional {
 		attributes |= 1 << 4
 	}
@@ -295,7 +303,7 @@ func (b Batch) Append(dst []byte) []byte {
 	w := kmsg.RecordBatch{
 		FirstOffset: b.Base, PartitionLeaderEpoch: b.Epoch, Magic: 2, Attributes: attributes,
 		LastOffsetDelta: b.LastDelta, ProducerID: b.Producer, ProducerEpoch: -1, FirstSequence: -1,
-		NumRecords: int32(len(b.Records)), Records: records,
+		NumRecords: count, Records: records,
 	}
 	raw := w.AppendTo(nil)
 	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
@@ -303,8 +311,73 @@ func (b Batch) Append(dst []byte) []byte {
 	return append(dst, raw...)
 }
 
+// encode returns the records and the bits that say how they are compressed.
+func (b Batch) encode() (records []byte, attributes int16) {
+	for _, r := range b.Records {
+		k := kmsg.Record{OffsetDelta: int32(r.Offset - b.Base), Key: r.Key, Value: r.Value}
+		for _, h := range r.Headers {
+			k.Headers = append(k.Headers, kmsg.Header{Key: h.Key, Value: h.Value})
+		}
+		// The length counts what follows it, and is itself of varying length.
+		k.Length = int32(len(k.AppendTo(nil)) - 1)
+		records = k.AppendTo(records)
+	}
+	compressor, err := kgo.DefaultCompressor(b.Codec)
+	if err != nil {
+		panic(err)
+	}
+	if compressor == nil {
+		return records, 0
+	}
+	packed, codec := compressor.Compress(new(bytes.Buffer), records)
+	return packed, int16(codec)
+}
+
 // Ask sends any request, and fails where it is not answered.
 func Ask(tb testing.TB, addrs []string, req kmsg.Request) kmsg.Response {
 	tb.Helper()
 	return request(tb, addrs, func(ctx context.Context, c *kgo.Client) (kmsg.Response, error) { return c.Request(ctx, req) })
+}
+
+// Bomb is a batch of three records: first, n zeros that zstd stores in 4 bytes for each
+// 128 kB, and last.
+func Bomb(first, last []byte, n int) Batch {
+	block := func(kind uint32, stored []byte, size int, final uint32) []byte {
+		h := uint32(size)<<3 | kind<<1 | final
+		return append([]byte{byte(h), byte(h >> 8), byte(h >> 16)}, stored...)
+	}
+	record := func(delta int64, value []byte, size int) []byte {
+		b := binary.AppendVarint([]byte{0, 0}, delta)
+		b = binary.AppendVarint(append(b, 1), int64(size))
+		length := int64(len(b) + size + 1)
+		return append(append(binary.AppendVarint(nil, length), b...), value...)
+	}
+	const raw, repeated, largest = 0, 1, 128 << 10
+	body := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 13 << 3} // a window of 8 MB
+	head := append(append(record(0, first, len(first)), 0), record(1, nil, n)...)
+	body = append(body, block(raw, head, len(head), 0)...)
+	for left := n; left > 0; left -= largest {
+		body = append(body, block(repeated, []byte{0}, min(left, largest), 0)...)
+	}
+	tail := append(append([]byte{0}, record(2, last, len(last))...), 0)
+	body = append(body, block(raw, tail, len(tail), 1)...)
+	return Batch{LastDelta: 2, Producer: -1, Body: body, Count: 3, Attributes: 4}
+}
+
+// Append appends a batch to a partition as it is.
+func Append(tb testing.TB, addrs []string, topic string, partition int32, b Batch) {
+	tb.Helper()
+	p := kmsg.NewProduceRequestTopicPartition()
+	p.Partition, p.Records = partition, b.Append(nil)
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &topic
+	meta := kmsg.NewPtrMetadataRequest()
+	meta.Topics = append(meta.Topics, asked)
+	t := kmsg.NewProduceRequestTopic()
+	t.Topic, t.Partitions = topic, append(t.Partitions, p)
+	t.TopicID = Ask(tb, addrs, meta).(*kmsg.MetadataResponse).Topics[0].TopicID // newer requests name it so
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks, req.TimeoutMillis, req.Topics = -1, 10_000, append(req.Topics, t)
+	res := Ask(tb, addrs, req).(*kmsg.ProduceResponse)
+	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 }

@@ -44,6 +44,27 @@ func NewReal(tb testing.TB) *Real {
 	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)), Data: filepath.Join(dir, "data"), dir: dir}
 }
 
+// Second starts another broker in the cluster, with node id 2. It stops when the test ends.
+func (r *Real) Second() *Real {
+	r.tb.Helper()
+	if os.Getenv("STREAMDP_KAFKA_CONTROL") == "" {
+		r.tb.Skip("this cluster is not the test's to enlarge: make test-kafka starts one that is")
+	}
+	s := &Real{tb: r.tb, dir: filepath.Join(r.dir, "second")}
+	s.Data = filepath.Join(s.dir, "data")
+	if _, err := os.Stat(s.dir); err != nil {
+		r.control("join", s.dir)
+	}
+	r.tb.Cleanup(func() { s.control("stop") })
+	s.Start()
+	addr, err := os.ReadFile(filepath.Join(s.dir, "address"))
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	s.Addrs = []string{strings.TrimSpace(string(addr))}
+	return s
+}
+
 // Kill ends the broker as a crash would. The test that calls it leaves it
 // running again, also when it fails.
 func (r *Real) Kill() {
@@ -63,9 +84,9 @@ func (r *Real) Kill() {
 // Start starts the killed broker with its data, and returns when it serves.
 func (r *Real) Start() { r.tb.Helper(); r.control("start") }
 
-func (r *Real) control(what string) {
+func (r *Real) control(what string, args ...string) {
 	r.tb.Helper()
-	if out, err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"), what, r.dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command(os.Getenv("STREAMDP_KAFKA_CONTROL"), append([]string{what, r.dir}, args...)...).CombinedOutput(); err != nil {
 		r.tb.Fatalf("%s the broker: %v\n%s", what, err, out)
 	}
 }
@@ -122,5 +143,20 @@ func Topic(tb testing.TB, addrs []string, config map[string]string) string {
 	all := map[string]string{"retention.ms": "-1"}
 	maps.Copy(all, config)
 	CreateTopic(tb, addrs, name, all)
+	return name
+}
+
+// Spread creates a topic like [Topic], with a partition on each of these brokers.
+func Spread(tb testing.TB, addrs []string, policy string, nodes ...int32) string {
+	tb.Helper()
+	name := fmt.Sprintf("spread-%d", time.Now().UnixNano())
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
+	for p, node := range nodes {
+		a := kmsg.NewCreateTopicsRequestTopicReplicaAssignment()
+		a.Partition, a.Replicas = int32(p), []int32{node}
+		t.ReplicaAssignment = append(t.ReplicaAssignment, a)
+	}
+	create(tb, addrs, t, map[string]string{"retention.ms": "-1", "cleanup.policy": policy})
 	return name
 }

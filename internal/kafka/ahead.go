@@ -1,0 +1,114 @@
+package kafka
+
+import "context"
+
+// ahead is a request for the next answer that was sent before the last one was
+// decoded.
+type ahead struct {
+	base, from int64 // it begins at from, in a batch that begins at base
+	next       int64 // where the reader must be when the answer is due
+	metaEpoch  int32
+	ctx        context.Context
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when ans and err are there
+	ans        answer
+	err        error
+}
+
+// lookAhead asks for the next answer if there is one: the log goes on after this one.
+// It begins in the last batch that has records, where the anchor will be unless the
+// batch does not count.
+func (r *Reader) lookAhead(ctx context.Context) {
+	w := &r.w
+	readable := w.lastStable
+	if r.o.Uncommitted {
+		readable = w.end
+	}
+	// Records of aborted transactions may follow one another by the gigabyte; none
+	// of them is an anchor.
+	if w.throttle > 0 || len(w.aborted) > 0 || len(w.rest) < r.o.aheadBytes {
+		return
+	}
+	var h, last batchHeader
+	again := 0 // bytes that will come once more
+	for rest := w.rest; ; {
+		raw, next, err := cut(rest)
+		if err != nil || raw != nil && (raw[atMagic] < 2 || h.parse(raw) != nil) {
+			return
+		}
+		if raw == nil {
+			break
+		}
+		again += len(raw)
+		if h.count > 0 && !h.control() {
+			last, again = h, len(raw)
+		}
+		rest = next
+	}
+	if last.count == 0 || h.end <= r.next || h.end >= readable {
+		return
+	}
+	metaEpoch, err := r.identify(ctx)
+	if err != nil {
+		return // the next Fetch will see it
+	}
+	a := &ahead{base: last.base, from: last.end - 1, next: h.end, metaEpoch: metaEpoch, done: make(chan struct{})}
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	limit := min(r.o.PartitionMaxBytes+again, r.o.MaxBytes-1)
+	taken := 0
+	if r.answers != nil {
+		if taken = r.answers.take(limit); taken <= again {
+			r.answers.add(-taken)
+			a.cancel()
+			return
+		}
+		limit = taken
+	}
+	r.ahead = a
+	epoch, timeout := r.epoch, r.o.MaxWait+r.slack
+	go func() {
+		defer close(a.done)
+		a.err = r.fetch(a.ctx, a.from, limit, taken, epoch, timeout, &a.ans)
+	}()
+}
+
+// asked waits for the answer to the request that was sent ahead. ok is false where
+// there is none that can be used: then one must be sent now.
+func (r *Reader) asked(ctx context.Context) (from int64, metaEpoch int32, ok bool, err error) {
+	a := r.ahead
+	if a == nil {
+		return 0, 0, false, nil
+	}
+	if r.next != a.next || r.anchor == nil || r.anchor.Offset < a.base || r.anchor.Offset > a.from {
+		r.dropAhead()
+		return 0, 0, false, nil
+	}
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		r.dropAhead()
+		return 0, 0, true, ctx.Err()
+	}
+	r.ahead = nil
+	defer a.cancel()
+	if a.err != nil {
+		if a.ctx.Err() != nil && ctx.Err() == nil {
+			return 0, 0, false, nil // the Fetch that sent it was called off, not this one
+		}
+		return a.from, a.metaEpoch, true, r.patient(a.err)
+	}
+	r.ans = a.ans
+	return a.from, a.metaEpoch, true, nil
+}
+
+// dropAhead gives up the request that was sent ahead, and the answer to it, if it comes.
+func (r *Reader) dropAhead() {
+	if a := r.ahead; a != nil {
+		a.cancel()
+		r.ahead = nil
+		go func() {
+			<-a.done
+			a.ans.release()
+		}()
+	}
+}

@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"io"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/fetch"
+)
+
+// buffer is memory that a response was read into. The reader holds it until it has decoded
+// the response. A chunk with records in it holds it until the chunk is filled again. The
+// last holder gives it back.
+type buffer struct {
+	b    []byte // the response's record set; the capacity is a power of two
+	refs atomic.Int32
+
+	share   *share // what it was taken from
+	charged int
+}
+
+// Buffers of 2^minClass to 2^maxClass bytes are used again; larger ones, for
+// batches that no limit of a fetch can split, are left to the garbage collector.
+const (
+	minClass = 12
+	maxClass = 25
+)
+
+var buffers [maxClass + 1]sync.Pool
+
+// onRelease sees the memory of every buffer that is given back; tests set it.
+var onRelease func([]byte)
+
+// newBuffer returns an empty buffer with room for n bytes, held once.
+func newBuffer(n int) *buffer {
+	class := max(bits.Len(uint(max(n, 1)-1)), minClass)
+	if class <= maxClass {
+		if b, ok := buffers[class].Get().(*buffer); ok {
+			b.b = b.b[:0]
+			b.refs.Store(1)
+			return b
+		}
+	}
+	b := &buffer{b: make([]byte, 0, 1<<class)}
+	b.refs.Store(1)
+	return b
+}
+
+func (b *buffer) hold() { b.refs.Add(1) }
+
+func (b *buffer) release() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	if onRelease != nil {
+		onRelease(b.b)
+	}
+	if b.share != nil {
+		b.share.add(-b.charged)
+		b.share, b.charged = nil, 0
+	}
+	if class := bits.Len(uint(cap(b.b) - 1)); class <= maxClass {
+		buffers[class].Put(b)
+	}
+}
+
+// fetchResponse is fetch.Response with the record set as the bytes that it has on
+// the wire. kafka-go decodes a record set while it reads it, byte by byte, and a
+// compressed one into as much memory as that takes.
+//
+// It is registered as the answer to every fetch of the process. kafka-go's Reader,
+// ConsumerGroup and Client.Fetch expect their own type, and panic; this package
+// uses none of them, and no other imports kafka-go.
+type fetchResponse struct {
+	ThrottleTimeMs int32        `kafka:"min=v1,max=v11"`
+	ErrorCode      int16        `kafka:"min=v7,max=v11"`
+	SessionID      int32        `kafka:"min=v7,max=v11"`
+	Topics         []fetchTopic `kafka:"min=v0,max=v11"`
+}
+
+func (*fetchResponse) ApiKey() protocol.ApiKey { return protocol.Fetch }
+
+type fetchTopic struct {
+	Topic      string           `kafka:"min=v0,max=v11"`
+	Partitions []fetchPartition `kafka:"min=v0,max=v11"`
+}
+
+type fetchPartition struct {
+	Partition            int32                       `kafka:"min=v0,max=v11"`
+	ErrorCode            int16                       `kafka:"min=v0,max=v11"`
+	HighWatermark        int64                       `kafka:"min=v0,max=v11"`
+	LastStableOffset     int64                       `kafka:"min=v4,max=v11"`
+	LogStartOffset       int64                       `kafka:"min=v5,max=v11"`
+	AbortedTransactions  []fetch.ResponseTransaction `kafka:"min=v4,max=v11"`
+	PreferredReadReplica int32                       `kafka:"min=v11,max=v11"`
+	RecordSet            rawRecords                  `kafka:"min=v0,max=v11"`
+}
+
+// protocol/fetch registers its type when it is initialized, which is before this
+// package is.
+func init() { protocol.Register(&fetch.Request{}, &fetchResponse{}) }
+
+// rawRecords is a record set as it is on the wire, without its length.
+type rawRecords struct{ buf *buffer } // nil: none
+
+// trusted is the largest size that is allocated because a length says so, before any of the
+// bytes has arrived.
+const trusted = 8 << 20
+
+// ReadFrom reads the length of a record set and its bytes. kafka-go calls it where
+// a response has the record set.
+func (s *rawRecords) ReadFrom(r io.Reader) (int64, error) {
+	var head [4]byte
+	n, err := io.ReadFull(r, head[:])
+	size := int(int32(binary.BigEndian.Uint32(head[:])))
+	if err != nil || size <= 0 {
+		return int64(n), err
+	}
+	b := newBuffer(min(size, trusted))
+	for {
+		read := len(b.b)
+		b.b = b.b[:min(size, cap(b.b))]
+		k, err := io.ReadFull(r, b.b[read:])
+		if read += k; err != nil {
+			b.release()
+			return int64(n + read), err
+		}
+		if read == size {
+			s.buf = b
+			return int64(n + read), nil
+		}
+		larger := newBuffer(min(size, 2*cap(b.b)))
+		larger.b = append(larger.b, b.b...)
+		b.release()
+		b = larger
+	}
+}

@@ -1,0 +1,36 @@
+package kafka
+
+import "context"
+
+// gateWidth is how many requests, beside fetches, are under way to a broker at a time. Each
+// has a connection while it is. Without a limit a thousand tasks that publish at the same tick
+// would open a thousand.
+const gateWidth = 16
+
+// pass waits until a request to the leader of a partition may be sent; an empty topic stands
+// for any broker. leave is to be called after it. A broker that does not answer holds up the
+// requests to its own partitions, and those that any broker may answer.
+func (c *Client) pass(ctx context.Context, topic string, partition int32) (leave func(), err error) {
+	leader := int32(-1)
+	if topic != "" {
+		if m, err := c.metadata(ctx, topic); err == nil {
+			leader = leaderIn(m, topic, partition)
+		}
+	}
+	c.mu.Lock()
+	gate := c.gates[leader]
+	if gate == nil {
+		if c.gates == nil {
+			c.gates = make(map[int32]chan struct{})
+		}
+		gate = make(chan struct{}, gateWidth)
+		c.gates[leader] = gate
+	}
+	c.mu.Unlock()
+	select {
+	case gate <- struct{}{}:
+		return func() { <-gate }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,265 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"math/bits"
+
+	"github.com/segmentio/kafka-go/compress"
+)
+
+// inflater reads the body of a compressed batch as a stream. It holds 64 kB, and what the
+// codec needs:
+//
+//	gzip    44 kB
+//	lz4     two blocks, at most 16 MB
+//	snappy  a block and 22 times that, the most that snappy can compress
+//	zstd    the window, at most 128 MB, and no more than the body can hold
+//
+// The memory does not depend on how much the body decompresses to.
+type inflater struct {
+	src  bytes.Reader
+	z    io.ReadCloser
+	buf  []byte // what was decompressed and not read yet is buf[r:w]
+	r, w int
+	err  error
+
+	limited int64 // bytes that may be read before the record ends
+}
+
+const (
+	inflateBuffer = 64 << 10
+	// maxWindow is zstd's own default limit, which Kafka's clients and brokers
+	// have too. Level 22 needs all of it.
+	maxWindow = 128 << 20
+	unlimited = 1 << 62
+)
+
+// open begins a body. The limits of snappy and zstd are checked before their codec
+// sees it: it would believe the lengths that the body states.
+func (f *inflater) open(c compress.Compression, body []byte) error {
+	z := c.Codec()
+	switch {
+	case z == nil,
+		c == compress.Snappy && !snappyFits(body),
+		c == compress.Zstd && !zstdFits(body):
+		return errDamaged
+	}
+	f.src.Reset(body)
+	f.z = z.NewReader(&f.src)
+	if f.buf == nil {
+		f.buf = make([]byte, inflateBuffer)
+	}
+	f.r, f.w, f.err, f.limited = 0, 0, nil, unlimited
+	return nil
+}
+
+func (f *inflater) close() {
+	if f.z != nil {
+		f.z.Close()
+		f.z = nil
+		f.src.Reset(nil)
+	}
+}
+
+// fill reads more, and reports whether there is some.
+func (f *inflater) fill() bool {
+	f.r, f.w = 0, 0
+	for tries := 0; f.err == nil && f.w == 0; tries++ {
+		f.w, f.err = f.z.Read(f.buf)
+		if tries == 100 && f.err == nil {
+			f.err = io.ErrNoProgress
+		}
+	}
+	return f.w > 0
+}
+
+// limit allows n more bytes, those of a record, until unlimit.
+func (f *inflater) limit(n int64) { f.limited = n }
+func (f *inflater) unlimit()      { f.limited = unlimited }
+
+func (f *inflater) varint() (int64, bool) {
+	var x uint64
+	for s := 0; s < 70 && f.limited > 0; s += 7 {
+		if f.r == f.w && !f.fill() {
+			break
+		}
+		c := f.buf[f.r]
+		f.r++
+		f.limited--
+		x |= uint64(c&0x7f) << s
+		if c < 0x80 {
+			return int64(x>>1) ^ -int64(x&1), true
+		}
+	}
+	return 0, false
+}
+
+// read fills b.
+func (f *inflater) read(b []byte) bool {
+	for len(b) > 0 {
+		if f.r == f.w && !f.fill() {
+			return false
+		}
+		n := copy(b, f.buf[f.r:f.w])
+		f.r += n
+		b = b[n:]
+	}
+	return true
+}
+
+// skip passes over n bytes, which h sees unless it is nil. It ends early with the
+// context.
+func (f *inflater) skip(ctx context.Context, n int64, h io.Writer) bool {
+	if n < 0 || n > f.limited {
+		return false
+	}
+	f.limited -= n
+	for n > 0 {
+		if f.r == f.w && (ctx.Err() != nil || !f.fill()) {
+			return false
+		}
+		part := f.buf[f.r:min(f.w, f.r+int(min(n, inflateBuffer)))]
+		if h != nil {
+			h.Write(part)
+		}
+		f.r += len(part)
+		n -= int64(len(part))
+	}
+	return true
+}
+
+// failure is why skip returned false.
+func (f *inflater) failure(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return errDamaged
+}
+
+// xerial begins a body of snappy blocks with lengths, as Java writes it; others
+// write one block.
+var xerial = []byte{0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0}
+
+// snappyFits reports whether no block states a length that its bytes cannot give:
+// three bytes make at most 64.
+func snappyFits(body []byte) bool {
+	fits := func(block []byte) bool {
+		n, k := binary.Uvarint(block)
+		return k > 0 && n <= 22*uint64(len(block))
+	}
+	if len(body) < 16 || !bytes.Equal(body[:8], xerial) {
+		return fits(body)
+	}
+	for body = body[16:]; len(body) > 0; {
+		if len(body) < 4 {
+			return false
+		}
+		n := int64(binary.BigEndian.Uint32(body))
+		if body = body[4:]; n > int64(len(body)) || !fits(body[:n]) {
+			return false
+		}
+		body = body[n:]
+	}
+	return true
+}
+
+// zstdFits reports whether the body is whole zstd frames (RFC 8878) that need no
+// window beyond maxWindow. Where a frame's blocks cannot fill its window it
+// lowers, in place, the window that the frame asks for: the highest levels ask for
+// 128 MB whatever there is to compress.
+func zstdFits(body []byte) bool {
+	for len(body) > 0 {
+		n := zstdFrame(body)
+		if n < 0 {
+			return false
+		}
+		body = body[n:]
+	}
+	return true
+}
+
+// zstdFrame does that for the first frame and returns its length, or −1.
+func zstdFrame(b []byte) int {
+	if len(b) < 8 {
+		return -1
+	}
+	magic := binary.LittleEndian.Uint32(b)
+	if magic&^0xf == 0x184d2a50 { // to be skipped
+		if n := 8 + int64(binary.LittleEndian.Uint32(b[4:])); n <= int64(len(b)) {
+			return int(n)
+		}
+		return -1
+	}
+	if magic != 0xfd2fb528 {
+		return -1
+	}
+	descriptor := b[4]
+	single := descriptor&0x20 != 0
+	i, at := 5, 5
+	window := uint64(0)
+	if !single {
+		base := uint64(1) << (10 + b[at]>>3)
+		window = base + base/8*uint64(b[at]&7)
+		i++
+	}
+	i += []int{0, 1, 2, 4}[descriptor&3] // a dictionary's id
+	size := []int{0, 2, 4, 8}[descriptor>>6]
+	if size == 0 && single {
+		size = 1
+	}
+	if i+size > len(b) {
+		return -1
+	}
+	if single {
+		var field [8]byte
+		copy(field[:], b[i:i+size])
+		if window = binary.LittleEndian.Uint64(field[:]); size == 2 {
+			window += 256
+		}
+	}
+	i += size
+	content := uint64(0) // at most
+	for last := false; !last; {
+		if i+3 > len(b) {
+			return -1
+		}
+		block := uint(b[i]) | uint(b[i+1])<<8 | uint(b[i+2])<<16
+		i += 3
+		last = block&1 != 0
+		stored := int(block >> 3)
+		switch block >> 1 & 3 {
+		case 0: // raw
+			content += uint64(stored)
+		case 1: // one byte, repeated
+			content += uint64(stored)
+			stored = 1
+		case 2: // compressed
+			content += 128 << 10
+		default:
+			return -1
+		}
+		if stored > len(b)-i {
+			return -1
+		}
+		i += stored
+	}
+	if descriptor&4 != 0 { // checksum
+		i += 4
+	}
+	switch {
+	case i > len(b), single && window > content:
+		return -1
+	case !single && content < window:
+		if log := max(bits.Len64(max(content, 1)-1), 10); uint64(1)<<log < window {
+			window = 1 << log
+			b[at] = byte(log-10) << 3
+		}
+	}
+	if window > maxWindow {
+		return -1
+	}
+	return i
+}

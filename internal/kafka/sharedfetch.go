@@ -1,0 +1,472 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol/fetch"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+)
+
+// sharedFetches sends the fetches of all readers of a client. Readers of partitions with the
+// same leader share requests, so that a thousand of them need a few connections and not a
+// thousand.
+//
+// A leader has two lines, and a request is of one of them. In one wait the fetches that a
+// broker can answer at once; in the other, those at the end of their logs, for which it waits
+// until records come. A full line would else make a busy partition wait for an idle one.
+// A fetch goes with the next request of its line, whatever else is in that. It answers the
+// fetch if it has something about the partition that the reader must know: records, an
+// error, a log that ends elsewhere. Otherwise it goes with later requests, until it has
+// waited as long as its reader wants.
+//
+// A fetch alone in its line is what it would be without the others: the answer is the
+// reader's, whatever is in it.
+type sharedFetches struct {
+	c  *Client
+	mu sync.Mutex
+
+	lines    map[lineKey]*line
+	readable map[lineEnd]int64 // where the log was seen to end
+}
+
+// The requests of a line that are under way at a time.
+const (
+	// One busy request would be enough, but its answer must be received before the next
+	// one is sent.
+	busyRequests = 2
+	// Where brokers wait, one request has all fetches, and waits long. What comes
+	// meanwhile goes with one of the others, which wait shortly. When the long one has
+	// returned, and these too, all go together.
+	shortRequests = 2
+	longPoll      = 500 * time.Millisecond
+	shortPoll     = 100 * time.Millisecond
+	// pacing is how long an idle line rests after a request, for each fetch in it. Where
+	// a record comes to any of a thousand partitions every millisecond, that is the most
+	// that goes into fetching from all of them.
+	pacing    = 50 * time.Microsecond
+	maxPacing = 50 * time.Millisecond
+)
+
+// lineKey says which fetches can be in one request.
+type lineKey struct {
+	leader      int32
+	idle        bool // the broker waits for records
+	uncommitted bool
+}
+
+// lineEnd is a partition as one kind of reader sees it.
+type lineEnd struct {
+	topic       string
+	partition   int32
+	uncommitted bool
+}
+
+// line is the fetches of one kind at one broker.
+type line struct {
+	key      lineKey
+	queue    []*ask
+	requests int       // under way
+	long     bool      // one of them waits long
+	next     time.Time // no request before it
+	armed    bool      // pump will be called then
+}
+
+// ask is a fetch of one partition.
+type ask struct {
+	o       *ReaderOptions
+	leader  int32 // −1: unknown
+	from    int64
+	limit   int
+	epoch   int32
+	timeout time.Duration
+	begun   time.Time
+	alone   bool // it must be
+	empty   int  // answers in a row without what must be there
+	gone    bool // nobody waits for it
+	request *request
+
+	ans  answer
+	err  error // of the request, as kafka-go has it; or an Error
+	done chan struct{}
+}
+
+func (a *ask) end() lineEnd { return lineEnd{a.o.Topic, a.o.Partition, a.o.Uncommitted} }
+
+// request is a request under way.
+type request struct {
+	asks   []*ask
+	left   int // of them: somebody waits for it
+	long   bool
+	cancel context.CancelFunc
+}
+
+// fetch asks for records from an offset on and fills a, whose records must have been
+// released. The timeout is that of a request.
+func (c *Client) fetch(ctx context.Context, o *ReaderOptions, from int64, limit int, epoch int32, timeout time.Duration, a *answer) error {
+	m, err := c.metadata(ctx, o.Topic)
+	if err != nil {
+		return err
+	}
+	q := &ask{o: o, leader: leaderIn(m, o.Topic, o.Partition), from: from, limit: limit, epoch: epoch, timeout: timeout, begun: time.Now(), done: make(chan struct{})}
+	s := &c.fetches
+	s.add(q)
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		s.leave(q)
+		return ctx.Err()
+	}
+	if e := (*Error)(nil); errors.As(q.err, &e) {
+		return e
+	}
+	*a = q.ans
+	return callError(ctx, "fetch", o.Topic, o.Partition, q.err)
+}
+
+// leaderIn returns a partition's leader, −1 where the metadata has none.
+func leaderIn(m *metadata.Response, topic string, partition int32) int32 {
+	for i := range m.Topics {
+		if t := &m.Topics[i]; t.Name == topic {
+			if p := partitionIn(t, partition); p != nil && p.LeaderID >= 0 {
+				return p.LeaderID
+			}
+		}
+	}
+	return -1
+}
+
+// partitionIn returns a partition of a topic, whose partitions the transport has sorted. nil:
+// there is none.
+func partitionIn(t *metadata.ResponseTopic, partition int32) *metadata.ResponsePartition {
+	i, ok := slices.BinarySearchFunc(t.Partitions, partition, func(p metadata.ResponsePartition, id int32) int { return int(p.PartitionIndex) - int(id) })
+	if !ok {
+		return nil
+	}
+	return &t.Partitions[i]
+}
+
+// add puts a fetch into its line.
+func (s *sharedFetches) add(a *ask) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, known := s.readable[a.end()]
+	s.pump(s.enqueue(a, !known || a.from >= end))
+}
+
+// enqueue puts a fetch at the end of a line, and returns the line.
+func (s *sharedFetches) enqueue(a *ask, idle bool) *line {
+	key := lineKey{a.leader, idle, a.o.Uncommitted}
+	l := s.lines[key]
+	if l == nil {
+		if s.lines == nil {
+			s.lines = make(map[lineKey]*line)
+			s.readable = make(map[lineEnd]int64)
+		}
+		l = &line{key: key}
+		s.lines[key] = l
+	}
+	a.request = nil
+	l.queue = append(l.queue, a)
+	return l
+}
+
+// leave gives a fetch up. A request that nobody waits for any more ends.
+func (s *sharedFetches) leave(a *ask) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.gone = true
+	a.ans.release()
+	if r := a.request; r != nil {
+		if r.left--; r.left == 0 {
+			r.cancel()
+		}
+	}
+}
+
+// pump sends what the line has, as far as it may.
+func (s *sharedFetches) pump(l *line) {
+	for len(l.queue) > 0 {
+		// Without a leader each fetch goes alone, and fails by itself.
+		if l.key.leader >= 0 && l.full() && !l.queue[0].alone {
+			return
+		}
+		if l.queue = slices.DeleteFunc(l.queue, func(a *ask) bool { return a.gone }); len(l.queue) == 0 {
+			return
+		}
+		if wait := time.Until(l.next); wait > 0 {
+			if !l.armed {
+				l.armed = true
+				time.AfterFunc(wait, func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					l.armed = false
+					s.pump(l)
+				})
+			}
+			return
+		}
+		asks := l.gather()
+		l.requests++
+		if l.key.idle {
+			l.next = time.Now().Add(min(time.Duration(len(asks)-1)*pacing, maxPacing))
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		r := &request{asks: asks, left: len(asks), long: l.key.idle && !l.long, cancel: cancel}
+		l.long = l.long || r.long
+		for _, a := range asks {
+			a.request = r
+		}
+		go s.send(ctx, l, r)
+	}
+}
+
+// full reports whether the line must wait for one of its requests.
+func (l *line) full() bool {
+	switch {
+	case !l.key.idle:
+		return l.requests >= busyRequests
+	case l.long:
+		return l.requests >= 1+shortRequests
+	}
+	return l.requests > 0
+}
+
+// gather takes the fetches of the next request off the line: one of each partition, and so
+// many that none is refused what it asks for because of the others.
+func (l *line) gather() []*ask {
+	first := l.queue[0]
+	if first.alone || first.leader < 0 {
+		l.queue = l.queue[1:]
+		return []*ask{first}
+	}
+	var asks, left []*ask
+	seen := make(map[lineEnd]struct{}, len(l.queue))
+	sum := 0
+	for _, a := range l.queue {
+		_, twice := seen[a.end()]
+		limit := a.limit
+		if l.key.idle {
+			limit = 1 // it may be cut to that; see message
+		}
+		if len(asks) > 0 && (twice || a.alone || sum+limit >= a.o.MaxBytes) {
+			left = append(left, a)
+			continue
+		}
+		seen[a.end()] = struct{}{}
+		sum += limit
+		asks = append(asks, a)
+	}
+	l.queue = left
+	return asks
+}
+
+// send sends a request and deals with its answer.
+func (s *sharedFetches) send(ctx context.Context, l *line, r *request) {
+	defer r.cancel()
+	s.settle(r)
+	var res *fetchResponse
+	var err error
+	if len(r.asks) > 0 {
+		var timeout time.Duration
+		for _, a := range r.asks {
+			timeout = max(timeout, a.timeout-max(a.o.MaxWait-longPoll, 0))
+		}
+		res, err = s.c.roundTripFetch(ctx, timeout, r.message(l.key.idle))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.requests--
+	if r.long {
+		l.long = false
+	}
+	if res != nil {
+		s.deal(l, r.asks, res)
+	} else {
+		s.fail(r.asks, err)
+	}
+	for _, idle := range []bool{false, true} {
+		if k := (lineKey{l.key.leader, idle, l.key.uncommitted}); s.lines[k] != nil {
+			s.pump(s.lines[k])
+		}
+	}
+}
+
+// settle takes out of a request the fetches whose partition has moved to another leader
+// while they waited. Each goes alone: what becomes of it is the reader's.
+func (s *sharedFetches) settle(r *request) {
+	if len(r.asks) == 1 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	topics := make(map[string]*metadata.Response)
+	var moved []*ask
+	r.asks = slices.DeleteFunc(r.asks, func(a *ask) bool {
+		m, ok := topics[a.o.Topic]
+		if !ok {
+			m, _ = s.c.metadata(ctx, a.o.Topic)
+			topics[a.o.Topic] = m
+		}
+		if m != nil && leaderIn(m, a.o.Topic, a.o.Partition) == a.leader {
+			return false
+		}
+		moved = append(moved, a)
+		return true
+	})
+	if len(moved) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range moved {
+		if !a.gone { // else leave has counted it
+			r.left--
+			a.alone = true
+			s.pump(s.enqueue(a, false))
+		}
+	}
+}
+
+// message is the request as it is sent.
+func (r *request) message(idle bool) *fetch.Request {
+	asks := r.asks
+	first := asks[0].o
+	q := &fetch.Request{
+		ReplicaID:    -1,
+		MinBytes:     1,
+		SessionID:    -1, // see docs/theory/stream.md on why it is a full request
+		SessionEpoch: -1,
+	}
+	if !first.Uncommitted {
+		q.IsolationLevel = 1
+	}
+	wait := shortPoll
+	if r.long || !idle {
+		wait = longPoll
+	}
+	place := make(map[string]int)
+	for _, a := range asks {
+		wait = min(wait, a.o.MaxWait)
+		q.MaxBytes = max(q.MaxBytes, int32(a.o.MaxBytes))
+		i, ok := place[a.o.Topic]
+		if !ok {
+			i = len(q.Topics)
+			place[a.o.Topic] = i
+			q.Topics = append(q.Topics, fetch.RequestTopic{Topic: a.o.Topic})
+		}
+		limit := a.limit
+		if idle && len(asks) > 1 {
+			limit = max(min(limit, (first.MaxBytes-1)/len(asks)), 1)
+		}
+		q.Topics[i].Partitions = append(q.Topics[i].Partitions, fetch.RequestPartition{
+			Partition: a.o.Partition, CurrentLeaderEpoch: a.epoch, FetchOffset: a.from, LogStartOffset: -1, PartitionMaxBytes: int32(limit),
+		})
+	}
+	q.MaxWaitTime = int32(wait / time.Millisecond)
+	return q
+}
+
+// roundTripFetch is roundTrip for a fetch.
+func (c *Client) roundTripFetch(ctx context.Context, timeout time.Duration, q *fetch.Request) (*fetchResponse, error) {
+	m, err := c.roundTrip(ctx, timeout, q)
+	if err != nil {
+		return nil, err
+	}
+	res, ok := m.(*fetchResponse)
+	if !ok {
+		return nil, errors.New("malformed response")
+	}
+	return res, nil
+}
+
+// fail ends the fetches of a request that got no answer. If the transport refused to send it,
+// because it knew another leader for one of them, each goes alone.
+func (s *sharedFetches) fail(asks []*ask, err error) {
+	var unsent *fetch.Error
+	again := len(asks) > 1 && errors.As(err, &unsent)
+	for _, a := range asks {
+		switch {
+		case a.gone:
+		case again:
+			a.alone = true
+			s.enqueue(a, false)
+		default:
+			a.err = err
+			close(a.done)
+		}
+	}
+}
+
+// deal gives each fetch its part of the answer, or puts it back into a line.
+func (s *sharedFetches) deal(l *line, asks []*ask, res *fetchResponse) {
+	throttle := time.Duration(res.ThrottleTimeMs) * time.Millisecond
+	if throttle > 0 {
+		// The broker does not read from the connection before.
+		l.next = time.Now().Add(throttle)
+	}
+	of := make(map[lineEnd]*ask, len(asks))
+	for _, a := range asks {
+		a.ans = answer{throttle: throttle}
+		if res.ErrorCode != 0 {
+			a.err = brokerError("fetch", a.o.Topic, a.o.Partition, res.ErrorCode)
+		}
+		of[a.end()] = a
+	}
+	for i := range res.Topics {
+		t := &res.Topics[i]
+		for j := range t.Partitions {
+			p := &t.Partitions[j]
+			a := of[lineEnd{t.Topic, p.Partition, l.key.uncommitted}]
+			if a == nil || a.gone || a.err != nil || a.ans.present {
+				if p.RecordSet.buf != nil {
+					p.RecordSet.buf.release()
+				}
+				continue
+			}
+			a.ans.take(p)
+		}
+	}
+	now := time.Now()
+	// The line's only fetch, or one that had to go alone: there is nothing to share.
+	only := len(asks) == 1 && (asks[0].alone || !l.key.idle || l.requests == 0 && len(l.queue) == 0)
+	var starved []*ask
+	for i, a := range asks {
+		if a.gone {
+			continue
+		}
+		x := &a.ans
+		end := x.lastStable
+		if l.key.uncommitted {
+			end = x.end
+		}
+		if x.present && x.code == 0 {
+			s.readable[a.end()] = end
+		}
+		waited := now.Sub(a.begun) >= a.o.MaxWait-min(a.o.MaxWait, longPoll)/4
+		switch {
+		case only && a.o.MaxWait <= longPoll, a.err != nil, throttle > 0, !x.present, x.code != 0, x.records != nil, x.end < a.from, x.logStart > a.from:
+			close(a.done)
+		case end > a.from && (i > 0 || a.empty < 2):
+			// There is something, but the others filled the answer. The first
+			// of a request gets a batch in any case, from most brokers.
+			a.empty++
+			starved = append(starved, a)
+		case end > a.from, waited:
+			close(a.done)
+		default:
+			s.enqueue(a, true)
+		}
+	}
+	if len(starved) > 0 {
+		for _, a := range starved {
+			s.enqueue(a, false)
+		}
+		busy := s.lines[lineKey{l.key.leader, false, l.key.uncommitted}]
+		n := len(busy.queue) - len(starved)
+		busy.queue = append(slices.Clone(busy.queue[n:]), busy.queue[:n]...)
+	}
+}
