@@ -68,7 +68,7 @@ func TestAdam(t *testing.T) {
 	want = &adam.Config{
 		Mode: "model", Method: "pp_debiased", Clip: 1, Rate: 0.01, Beta1: 0.9, Beta2: 0.999, Schedule: "constant",
 		Eps: 1e-8, Negative: "floor", Factorization: "identity", Release: "parameters", StepHeader: "model-step", Step: 64,
-		Model: &adam.Model{Loss: "logistic", Target: "paid"}, Columns: 3, Target: 2,
+		Model: &adam.Model{Loss: "logistic", Target: "paid"}, Columns: []string{"age", "income", "paid"},
 	}
 	if !reflect.DeepEqual(s.Adam, want) || s.Gradients() || len(s.Centre) != 3 {
 		t.Errorf("%+v, %+v", s, s.Adam)
@@ -110,6 +110,7 @@ func TestAdamFaults(t *testing.T) {
 	f(g, "clip = 1.5", "clip = 1\nmean_clip = 2", `updates.adam.mean_clip: belongs to method "jme_batch" (2)`)
 	f(g, "rate = 1e-3", "", "updates.adam.rate: required")
 	f(g, `encoding = "base64"`, `values = ["parameters", "update"]`, `updates.output.values: must be a value that this stream publishes: "parameters", "v_noise" or "model_step" ("update")`)
+	f(g, `encoding = "base64"`, `privacy_every = 10`, `updates.output.privacy_every: must be 1 for adam: not every step of it has a release in one message (10)`)
 	f(g, "clip = 1.5", "clip = 1\ndecay = 1", `updates.adam.decay: unknown key (it belongs in [stream.updates.moments])`)
 
 	f(learning, "", "")

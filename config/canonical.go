@@ -6,23 +6,35 @@ import (
 	"encoding"
 	"encoding/json"
 	"io"
+	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
 )
 
-// Canonical returns the part of the stream's table that the guarantee of an
-// epoch depends on, for the task of one partition: JSON without blanks, keys
-// sorted, defaults filled in. Equal texts, and only they, are the same
-// configuration to an epoch.
+// Canonical returns the part of the stream's table that the guarantee of an epoch depends
+// on, for the task of one partition. It is JSON without blanks, with sorted keys and with
+// defaults filled in. Two configurations are the same to an epoch if and only if these texts
+// are equal.
 //
-// input.partition is the task's own, so that another partition beside it is no
-// change; on_horizon is "continue" or "end", because only the former lets an
-// epoch go on; what docs/config.md marks ° is absent, and so is a key that came
-// with a later version than the first, while it has its default.
+// The text differs from the file in these points:
+//   - input.partition is the task's own partition, so that the operator may add others;
+//   - of a merged stream it is the list of its partitions, and "all" where they are not
+//     known yet;
+//   - on_horizon is "continue" or "end", because nothing else of it matters to an epoch;
+//   - the keys of [stream.NAME.sgd.amb] are in sgd itself, where earlier versions had them;
+//   - the keys that docs/config.md marks ° are absent;
+//   - a key that the first version did not have is absent while it has its default.
 func (s *Stream) Canonical(partition int) []byte {
 	t := canonical(root().at("stream", "NAME"), reflect.ValueOf(s).Elem())
-	t["input"].(map[string]any)["partition"] = partition
+	in := t["input"].(map[string]any)
+	switch in["partition"] = partition; {
+	case s.Merge && s.Input.All():
+		in["partition"] = "all"
+	case s.Merge:
+		in["partition"] = s.Input.Partitions
+	}
 	t["on_horizon"] = "end"
 	if s.OnHorizon == "continue" {
 		t["on_horizon"] = "continue"
@@ -56,9 +68,11 @@ func DigestOf(canonical []byte, versions map[string]string) [32]byte {
 func canonical(n *node, v reflect.Value) map[string]any {
 	t := map[string]any{}
 	for _, c := range n.children {
-		f := field(v, c.name)
+		f := c.in(v)
 		switch {
-		case c.has(outside) || !f.IsValid() || c.of != "" && f.IsZero():
+		case c.has(outside) || n.of != "" && f.IsZero():
+		case c.has(flat):
+			maps.Copy(t, canonical(c, f))
 		case c.kind == table && f.Kind() == reflect.Pointer:
 			if !f.IsNil() {
 				t[c.name] = canonical(c, f.Elem())
@@ -72,8 +86,8 @@ func canonical(n *node, v reflect.Value) map[string]any {
 	return t
 }
 
-// isDefault reports whether f is the default of its key: the one of the schema,
-// or nothing.
+// isDefault reports whether f is the default of its key: the default in the schema or, if
+// there is none, the zero value.
 func (n *node) isDefault(f reflect.Value) bool {
 	def := n.fallback
 	if def == nil {
@@ -89,8 +103,8 @@ func (n *node) isDefault(f reflect.Value) bool {
 	return reflect.DeepEqual(f.Interface(), same.Interface())
 }
 
-// plain returns the value as JSON has it: a list that is nil is empty, a number
-// that is not there is "off", and what has a text is its text.
+// plain returns the value as the canonical JSON has it: an empty list for a nil list, "off"
+// for a missing number, "auto" for one that is found, and the text of a value that has one.
 func plain(f reflect.Value) any {
 	if f.Kind() == reflect.Pointer {
 		if f.IsNil() {
@@ -108,7 +122,29 @@ func plain(f reflect.Value) any {
 		}
 		return string(text)
 	}
+	switch x := f.Interface().(type) {
+	case Step:
+		if x.Clock() > 0 {
+			return x.Clock().String()
+		}
+	case float64:
+		return autoOr(x)
+	case []float64:
+		all := make([]any, len(x))
+		for i, v := range x {
+			all[i] = autoOr(v)
+		}
+		return all
+	}
 	return f.Interface()
+}
+
+// autoOr returns a number, or "auto" for one that a warm-up finds.
+func autoOr(x float64) any {
+	if math.IsNaN(x) {
+		return "auto"
+	}
+	return x
 }
 
 func marshal(v any) []byte {
@@ -158,7 +194,7 @@ func Diff(old, new []byte) []string {
 	return lines
 }
 
-// leaves returns the values of a JSON object that are no objects, as JSON, by
+// leaves returns all values of a JSON object that are not objects themselves, as JSON, by
 // dotted key.
 func leaves(data []byte) (map[string]string, error) {
 	d := json.NewDecoder(bytes.NewReader(data))

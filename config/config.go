@@ -1,17 +1,17 @@
 // Package config reads the configuration file of the daemon: TOML, strictly.
 //
-// An unknown key, a key in upper case, a number that is not finite, a duration
-// without its unit, a wrong word are faults, and so is a key or value whose
-// behaviour this version does not have: nothing is read and ignored. All faults
-// of a file are reported at once, each with its line. What the keys are is in
-// docs/config.md, which is made from the same table as the reader.
+// An unknown key, a key in upper case, a number that is not finite, a duration without its
+// unit and an unknown word are faults: no key of the file is ignored. All faults of a file
+// are reported at once, each with its line. docs/config.md lists the keys; it is made from
+// the same table as the reader.
 //
 // Strings may hold ${NAME}, which stands for an environment variable. Secrets
 // are files; their contents are never part of the configuration, and no message
 // shows them.
 //
-// The part of a stream's table that its guarantee depends on has a canonical
-// form, Stream.Canonical, and a digest, to which noise is bound.
+// The guarantee of an epoch depends on a part of the stream's table. That part has a
+// canonical form, [Stream.Canonical], and a digest, [Stream.Digest]. The noise of the epoch
+// depends on the digest.
 package config
 
 import (
@@ -26,13 +26,13 @@ import (
 	"streamdp/adam"
 	"streamdp/dp"
 	"streamdp/moments"
+	"streamdp/refit"
 	"streamdp/sgd"
-	"streamdp/sketch"
 )
 
 //go:generate go test -run ^TestReference$ -update
 
-// Config is a configuration file that has no fault. Defaults are filled in.
+// Config is a configuration file without faults, with defaults filled in.
 type Config struct {
 	Kafka Kafka `toml:"kafka"`
 	State State `toml:"state"`
@@ -50,6 +50,15 @@ type Kafka struct {
 	// ClientID is the name under which brokers know this client. Default
 	// "streamdp".
 	ClientID string `toml:"client_id"`
+	// BoundaryTopic is a topic of the cluster that holds the boundaries of steps by the
+	// clock. Default "": none.
+	BoundaryTopic string `toml:"boundary_topic"`
+	// ControlTopic is a topic of the cluster that mirrors the ledger and in which
+	// epochs are claimed. Empty: none.
+	ControlTopic string `toml:"control_topic"`
+	// FetchMemory is the memory in bytes that all tasks together have for answers of
+	// brokers and the records and rows in them. Default 256 MiB.
+	FetchMemory int `toml:"fetch_memory"`
 	// TLS is the table [kafka.tls]. Nil: none.
 	TLS *TLS `toml:"tls"`
 	// SASL is the table [kafka.sasl]. Nil: none.
@@ -92,6 +101,10 @@ type State struct {
 	// EpochSecretRetention is how long the secret of a closed epoch is kept.
 	// Default 0.
 	EpochSecretRetention time.Duration `toml:"epoch_secret_retention"`
+	// Encrypt encrypts checkpoints and secrets under the master key. Default false.
+	Encrypt bool `toml:"encrypt"`
+	// Archive keeps published releases on disk. Default false.
+	Archive bool `toml:"archive"`
 }
 
 // HTTP is the table [http]: metrics, status and health.
@@ -101,6 +114,34 @@ type HTTP struct {
 	// Exposure is "operator" (the default) or "public", which leaves out
 	// metrics that are exact functions of records.
 	Exposure string `toml:"exposure"`
+	// Metrics is "task" (the default), or "aggregate" for sums and extremes over all
+	// tasks instead of series for each.
+	Metrics string `toml:"metrics"`
+	// Hosts are further host names under which requests may reach the listener.
+	Hosts []string `toml:"hosts"`
+	// InsecureListen accepts a listener that other machines can reach and that has
+	// neither TLS nor a password. Default false.
+	InsecureListen bool `toml:"insecure_listen"`
+	// TLS is nil for HTTP in the clear.
+	TLS *ServerTLS `toml:"tls"`
+	// BasicAuth is nil where no password is asked for.
+	BasicAuth *BasicAuth `toml:"basic_auth"`
+}
+
+// ServerTLS is the table [http.tls]. LoadServerTLS reads its files.
+type ServerTLS struct {
+	// CertFile and KeyFile are the listener's certificate. Required.
+	CertFile string `toml:"cert_file"`
+	KeyFile  string `toml:"key_file"`
+}
+
+// BasicAuth is the table [http.basic_auth]: who may read.
+type BasicAuth struct {
+	// Username is required.
+	Username string `toml:"username"`
+	// PasswordFile is the file of the password. Required; LoadPassword reads
+	// it.
+	PasswordFile string `toml:"password_file"`
 }
 
 // Log is the table [log]: messages on standard error.
@@ -118,33 +159,51 @@ type Stream struct {
 	Input  Input  `toml:"input"`
 	Output Output `toml:"output"`
 	// Centre is subtracted from each column before it is divided by Scale.
-	// One number per column. Default 0.
+	// One number per column, NaN for "auto". Default 0; "auto" where the clip norm of
+	// moments is.
 	Centre []float64 `toml:"centre"`
-	// Scale is positive, one number per column. Default 1.
+	// Scale is positive, one number per column, NaN for "auto". Default 1, or "auto"
+	// likewise.
 	Scale []float64 `toml:"scale"`
-	// Step is the number of offsets of one step, at least 1. Required for
-	// moments.
-	Step uint64 `toml:"step"`
+	// Warmup is the number of offsets from which what is "auto" is found. Default 0:
+	// the mechanism's choice.
+	Warmup uint64 `toml:"warmup"`
+	// WarmupMode is "buffer" (the default) or "split".
+	WarmupMode string `toml:"warmup_mode"`
+	found      bool   `toml:"-"` // what was "auto" has been given; see Bounded
+	// Step is the length of a step: a number of offsets, at least 1, or a period of the
+	// clock. Default 100 offsets for moments.
+	Step Step `toml:"step"`
+	// StepMax is the largest number of offsets of a step by the clock, of all partitions
+	// together. Default 10 million.
+	StepMax uint64 `toml:"step_max"`
+	// Merge makes all partitions one task, whose steps hold Step offsets of each. Default
+	// false.
+	Merge bool `toml:"merge"`
+	// MergeAhead is the number of steps that a partition may be ahead of the slowest.
+	// Default 4.
+	MergeAhead int `toml:"merge_ahead"`
 	// Horizon is the number of steps of an epoch. Default 0: no end.
 	Horizon uint64 `toml:"horizon"`
-	// OnHorizon is what comes after the last step: "halt" (the default),
-	// "rollover" or "continue". Only with a horizon.
+	// OnHorizon says what follows the last step: "halt" (the default), "rollover" or
+	// "continue". Only with a horizon.
 	OnHorizon string `toml:"on_horizon"`
 	// OnGap is what happens when records were deleted before they were read:
 	// "halt" (the default) or "null".
-	OnGap      string     `toml:"on_gap"`
+	OnGap string `toml:"on_gap"`
+	// DeadLetter is the table [stream.NAME.dead_letter].
 	DeadLetter DeadLetter `toml:"dead_letter"`
-	// LatticeBits is how much finer than clip norm and noise the lattice is,
+	// LatticeBits says how much finer than clip norm and noise the lattice is, in bits:
 	// 24 to 30. Default 24.
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
 
-	// Moments, SGD, Refit and Adam are the mechanisms, with what the stream says of
-	// columns, steps, horizon, centre and scale filled in. Exactly one is not nil.
+	// Moments, SGD, Refit and Adam are the mechanisms. Exactly one is not nil. Its columns,
+	// steps, horizon, centre and scale are those of the stream.
 	Moments *moments.Config `toml:"moments"`
 	SGD     *sgd.Config     `toml:"sgd"`
-	Refit   *sketch.Config  `toml:"refit"`
-	// Adam's Initial is not read.
+	Refit   *refit.Config   `toml:"refit"`
+	// The configuration does not set Adam's Initial.
 	Adam *adam.Config `toml:"adam"`
 }
 
@@ -152,7 +211,8 @@ type Stream struct {
 type Input struct {
 	// Topic is the topic. Required.
 	Topic string `toml:"topic"`
-	// Partitions are the partitions, ascending, at least one. Default [0].
+	// Partitions are the partitions, ascending, at least one; or AllPartitions alone.
+	// Default [0].
 	Partitions []int `toml:"partition"`
 	// Start is where the first epoch begins. Default Earliest.
 	Start Start `toml:"start"`
@@ -162,13 +222,35 @@ type Input struct {
 	// Columns are the numbers of a row, in order: for json names or dotted
 	// paths, for csv positions from "1", elsewhere labels. Required.
 	Columns []string `toml:"columns"`
+	// MaxRecordBytes is the size beyond which a record counts as null. Default 0:
+	// chosen by the length of a row.
+	MaxRecordBytes int `toml:"max_record_bytes"`
 	// AllowCompacted accepts a topic that Kafka compacts. Default false.
 	AllowCompacted bool `toml:"allow_compacted"`
 }
 
+// AllPartitions, alone in Input.Partitions, stands for every partition of the topic.
+const AllPartitions = -1
+
+// FewestMerged is how many partitions a merged stream over all of them is taken to have while
+// nobody has asked the cluster: to check it, and to plan.
+const FewestMerged = 2
+
+// All reports whether the stream reads every partition of its topic.
+func (in *Input) All() bool { return slices.Contains(in.Partitions, AllPartitions) }
+
+// Reads reports whether the stream reads a partition.
+func (in *Input) Reads(partition int) bool {
+	return in.All() && partition >= 0 || slices.Contains(in.Partitions, partition)
+}
+
+// First returns a partition that the stream reads: the lowest, 0 for all.
+func (in *Input) First() int { return max(0, in.Partitions[0]) }
+
 // Output is the table [stream.NAME.output]: where releases go.
 type Output struct {
-	// Topic is the topic, no other stream's and no input. Required.
+	// Topic is the topic, no other stream's and no input. Default that of the input,
+	// followed by ".dp".
 	Topic string `toml:"topic"`
 	// Partition is the partition of all releases. Default 0.
 	Partition int `toml:"partition"`
@@ -179,12 +261,18 @@ type Output struct {
 	Values []string `toml:"values"`
 	// Encoding of the numbers is "json" (the default) or "base64".
 	Encoding string `toml:"encoding"`
+	// PrivacyEvery says which releases hold the whole privacy block: those of step 1 and of
+	// every so many steps after it. Default 1: all.
+	PrivacyEvery uint64 `toml:"privacy_every"`
 }
 
-// DeadLetter is the table [stream.NAME.dead_letter]: invalid records.
+// DeadLetter is the table [stream.NAME.dead_letter]: where is written which records gave
+// no row.
 type DeadLetter struct {
-	// Mode is "off".
+	// Mode is "off" (the default), "reference" or "full".
 	Mode string `toml:"mode"`
+	// Topic is required unless Mode is "off"; no input, and no output.
+	Topic string `toml:"topic"`
 }
 
 // Privacy is the table [stream.NAME.privacy]: the guarantee, per record.
@@ -195,11 +283,30 @@ type Privacy struct {
 	Delta float64 `toml:"delta"`
 	// Adjacency is what neighbouring logs differ in. Required.
 	Adjacency dp.Adjacency `toml:"adjacency"`
-	// LimitEpsilon is at least Epsilon: what no record of the input partition
-	// ever exceeds, over all epochs and streams. Required.
+	// LimitEpsilon is an upper bound, at least Epsilon, on what all epochs of all
+	// streams together may cost a record of the input partition. Default Epsilon.
 	LimitEpsilon float64 `toml:"limit_epsilon"`
 	// LimitDelta is at least Delta. Default Delta.
 	LimitDelta float64 `toml:"limit_delta"`
+}
+
+// Step is the length of a step: so many offsets or, negative, a period of the clock in
+// nanoseconds.
+type Step int64
+
+// Every returns the length of steps that end at each multiple of a period of the clock.
+func Every(period time.Duration) Step { return Step(-period) }
+
+// Clock returns the period of steps by the clock, 0 for steps of so many offsets.
+func (s Step) Clock() time.Duration { return max(0, time.Duration(-s)) }
+
+// Slots returns the largest number of offsets of a step, of one partition or, by the clock,
+// of all together.
+func (s *Stream) Slots() uint64 {
+	if s.Step.Clock() > 0 {
+		return s.StepMax
+	}
+	return uint64(s.Step)
 }
 
 // Start is the position where a stream's first epoch begins: an offset, or
@@ -249,8 +356,8 @@ func (s *Start) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Load reads the configuration file at path. Whatever is wrong in it comes as
-// Faults; another error means that the file could not be read.
+// Load reads the configuration file at path. If the file has faults, the error is of type
+// Faults. Any other error means that the file could not be read.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -259,8 +366,7 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a configuration from memory. name stands for the file in
-// messages.
+// Parse reads a configuration from memory. Messages call the file name.
 func Parse(name string, data []byte) (*Config, error) {
 	d := &document{name: name, masked: map[string]string{}, bad: map[string]bool{}}
 	c := &Config{}
@@ -271,7 +377,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	}
 	if len(d.faults) > 0 {
 		slices.SortStableFunc(d.faults, func(a, b *Fault) int { return cmp.Compare(a.Line, b.Line) })
-		// Equal elements of a list in one line have equal faults.
+		// A list in one line may hold the same faulty element twice: report it once.
 		return nil, slices.CompactFunc(d.faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 	}
 	return c, nil
@@ -286,58 +392,6 @@ func (c *Config) Stream(name string) *Stream {
 	}
 	return nil
 }
-
-// Mechanism returns the name of the stream's mechanism table.
-func (s *Stream) Mechanism() string {
-	switch {
-	case s.Moments != nil:
-		return "moments"
-	case s.SGD != nil:
-		return "sgd"
-	case s.Refit != nil:
-		return "refit"
-	case s.Adam != nil:
-		return "adam"
-	}
-	return ""
-}
-
-// estimator is what mechanisms' configurations have in common.
-type estimator interface {
-	Defaults()
-	Validate() error
-	// LastStep returns the step after which an epoch ends, 0 for none.
-	LastStep() uint64
-	// Values returns the names of the values that a release may hold.
-	Values() []string
-}
-
-// mechanism returns the configuration of the stream's mechanism, nil where there
-// is none.
-func (s *Stream) mechanism() estimator {
-	switch {
-	case s.Moments != nil:
-		return s.Moments
-	case s.SGD != nil:
-		return s.SGD
-	case s.Refit != nil:
-		return s.Refit
-	case s.Adam != nil:
-		return s.Adam
-	}
-	return nil
-}
-
-// LastStep returns the step after which an epoch ends, 0 for none.
-func (s *Stream) LastStep() uint64 {
-	if m := s.mechanism(); m != nil {
-		return m.LastStep()
-	}
-	return 0
-}
-
-// Gradients reports whether records are gradients, which have no columns.
-func (s *Stream) Gradients() bool { return s.Mechanism() == "adam" && s.Adam.Mode == "gradients" }
 
 // Params returns the guarantee in the form that estimators take.
 func (s *Stream) Params() dp.Params {

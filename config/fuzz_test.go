@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,6 +67,9 @@ func renderValue(v any) string {
 	case float64:
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	}
+	if p, ok := v.([]int); ok && slices.Equal(p, []int{AllPartitions}) {
+		return `"all"`
+	}
 	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice {
 		var parts []string
 		for i := range list.Len() {
@@ -94,6 +98,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("x = \"\"\"\\\r\"\"\"\ny = '''\n'''\n[[z]]\n\"a.b\".c = [{d = 1}, [\n]]")
 	f.Add(strings.Replace(orders, `"amount"`, `"$${x}$", "${HOME}", "\u00e9\U0001F600"`, 1))
 	f.Add(strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"rollover\"", 1))
+	f.Add(strings.Replace(orders, "partition = 0", `partition = "all"`, 1) + "[x]")
+	f.Add(strings.Replace(strings.Replace(orders, "partition = 0", `partition = "all"`, 1), "step   = 100", "step = 100\nmerge = true\nmerge_ahead = 9", 1))
 	f.Fuzz(func(t *testing.T, src string) {
 		lines := 1 + strings.Count(src, "\n")
 		c, err := Parse("f", []byte(src))

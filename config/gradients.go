@@ -6,8 +6,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// checkGradients checks the input of a stream whose records are gradients: their
-// numbers have no names, and no scale of their own.
+// checkGradients checks the input of a stream whose records are gradients. Such a stream has
+// no columns, no centre and no scale.
 func (d *document) checkGradients(s *Stream, key toml.Key) {
 	columns := under(key, "input", "columns")
 	if d.written(columns) != nil {

@@ -7,10 +7,9 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// positions says on which line of a file each key stands. The TOML package
-// keeps no positions for keys, so the source is read a second time, after that
-// package has accepted it: what is read here is valid, and nothing is decided
-// here but line numbers.
+// positions says on which line of a file each key is. The TOML package keeps no positions
+// for keys, so the source is read a second time, after that package has accepted it. So the
+// text read here is valid, and the result is used for line numbers only.
 type positions struct {
 	order   []toml.Key     // keys and table headers as they appear
 	written map[string]int // line of a key or header, by toml.Key.String()
@@ -34,8 +33,8 @@ func (p *positions) line(key toml.Key, element int) int {
 	return 1
 }
 
-// place names a key, or with element ≥ 0 an element of its list. No key is
-// called like an element: one with a bracket in it is quoted.
+// place names a key or, if element ≥ 0, an element of its list. The name of an element
+// cannot be a key's: a key with a bracket in it is quoted.
 func place(key toml.Key, element int) string {
 	if element < 0 {
 		return key.String()
@@ -170,8 +169,8 @@ func bare(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }
 
-// unquote returns the string of a one-line literal. The TOML package does it:
-// two readings of an escape would be one too many.
+// unquote returns the string of a one-line literal. It calls the TOML package, so that
+// escapes are read in one way only.
 func unquote(literal string) string {
 	var v struct{ Key string }
 	if _, err := toml.Decode("key = "+literal, &v); err != nil {
@@ -180,7 +179,7 @@ func unquote(literal string) string {
 	return v.Key
 }
 
-// close reports whether a list or table ends here, and skips its end.
+// close reports whether a list or table ends here; if so, it skips the bracket.
 func (s *scanner) close(bracket byte) bool {
 	if s.at == len(s.src) {
 		return true
@@ -192,7 +191,7 @@ func (s *scanner) close(bracket byte) bool {
 	return true
 }
 
-// value skips a value, noting the keys and elements inside it.
+// value skips a value, and records the positions of the keys and elements in it.
 func (s *scanner) value(key toml.Key) {
 	switch s.peek() {
 	case '"', '\'':

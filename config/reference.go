@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Reference returns docs/config.md: every key of the schema with its type, its
-// default and its meaning. go generate ./config writes it.
+// Reference returns docs/config.md: every key of the schema with its type, its default and
+// its meaning. "go generate ./config" writes the file.
 func Reference() []byte {
 	var b strings.Builder
 	b.WriteString(referenceHead)
@@ -25,8 +25,7 @@ The file is read strictly. These are faults, and all of them are reported at onc
 - an unknown key, also one in upper case;
 - a value of the wrong type: an integer may stand for a number, nothing else converts;
 - a number that is not finite;
-- a duration without its unit: ` + "`\"200ms\"`" + `, not ` + "`200`" + `;
-- a key or value whose behaviour this version does not have. It is marked *not yet* below, and never read and ignored; stating its default is allowed.
+- a duration without its unit: ` + "`\"200ms\"`" + `, not ` + "`200`" + `.
 
 Strings may hold ` + "`${NAME}`" + `, which stands for the environment variable NAME. One that is not set is a fault. ` + "`$${`" + ` stands for ` + "`${`" + `.
 Secrets are never values of this file but files that it names.
@@ -56,10 +55,7 @@ func (n *node) section(b *strings.Builder) {
 		b.WriteString(" °")
 	}
 	b.WriteString("\n\n" + n.doc)
-	switch {
-	case n.has(unbuilt):
-		b.WriteString(" *Not yet.*")
-	case n.has(required):
+	if n.has(required) {
 		b.WriteString(" Required.")
 	}
 	b.WriteString("\n\n")
@@ -82,12 +78,6 @@ func (n *node) section(b *strings.Builder) {
 		if len(c.words) > 0 {
 			meaning += " One of " + listed(c.words) + "."
 		}
-		if len(c.later) > 0 {
-			meaning += " *Not yet:* " + listed(c.later) + "."
-		}
-		if c.has(unbuilt) && !n.has(unbuilt) {
-			meaning += " *Not yet.*"
-		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, kindNames[c.kind], c.defaultText(), meaning)
 	}
 }
@@ -103,9 +93,10 @@ var kindNames = map[kind]string{
 	texts:   "list of strings",
 	numbers: "list of numbers",
 	spread:  "number, or one per column",
-	wholes:  "integer or list of integers",
+	wholes:  "integer, list of integers, or `\"all\"`",
 	start:   "string or integer",
 	off:     "`\"off\"` or number",
+	length:  "integer or string (duration)",
 }
 
 func (n *node) defaultText() string {

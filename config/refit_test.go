@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"streamdp/internal/fault"
-	"streamdp/sketch"
+	"streamdp/refit"
 )
 
 // weekly is a configuration of a refit; the mechanism's table begins with line 16.
@@ -38,7 +38,7 @@ window = 5000
 func TestRefit(t *testing.T) {
 	s := parse(t, weekly).Stream("weekly")
 	yes := true
-	want := sketch.Config{
+	want := refit.Config{
 		Target: "sold", ClipX: 4, ClipY: 3, Intercept: &yes, Window: 5000, Solver: "newton", Share: 0.2, Transforms: 1, Ratio: 4,
 		Columns: []string{"price", "weekday", "sold"}, Centre: []float64{10, 3, 50}, Scale: []float64{4, 2, 20},
 	}
@@ -77,12 +77,12 @@ func TestRefitDefects(t *testing.T) {
 	f(`target = "sold"`, "", `16: stream.weekly.refit.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `17: stream.weekly.refit.target: must be one of the columns ("returned")`)
 	f("clip_x = 4.0", "clip_x = 0", `18: stream.weekly.refit.clip_x: must be positive and finite (0)`)
-	f("clip_y = 3.0", "", `16: stream.weekly.refit.clip_y: required`)
+	f("clip_y = 3.0", "residual_clip = 1.0", `19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
 	f(end, "", `16: stream.weekly.refit.window: required`)
 	f(end, end+"\nstride = 4000", `21: stream.weekly.refit.stride: must be at least the window: a record of two windows would pay twice (4000)`)
 	f(end, end+"\nsolver = \"ols\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("ols")`)
-	f(end, end+"\nsolver = \"dp-gd-paper\"", `21: stream.weekly.refit.solver: not in this version ("dp-gd-paper")`)
+	f(end, end+"\nsolver = \"dp-gd-paper\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("dp-gd-paper")`)
 	f(end, end+"\naccounting = \"rdp\"", `21: stream.weekly.refit.accounting: must be "exact" for solver "newton" ("rdp")`)
 	f(end, end+"\nsolver = \"fast-ihm\"\naccounting = \"exact\"", `22: stream.weekly.refit.accounting: must be "rdp" or "paper" for solver "fast-ihm" ("exact")`)
 	f(end, end+"\nrows = 99\neigen_test = true\nradius = 1", `21: stream.weekly.refit.rows: belongs to solvers "ihm", "linmix" and "fast-ihm" (99)`,
@@ -101,7 +101,7 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 	n := root().at("stream", "NAME", "refit")
 	c := n.child("solver")
 	f := func(word, want string) {
-		m := sketch.Config{Target: "y", Columns: []string{"x", "y"}, ClipX: 1, ClipY: 1, Window: 9, Solver: word}
+		m := refit.Config{Target: "y", Columns: []string{"x", "y"}, ClipX: 1, ClipY: 1, Window: 9, Solver: word}
 		m.Defaults()
 		rule := ""
 		for _, err := range fault.All(m.Validate()) {
@@ -116,14 +116,12 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 	for _, w := range c.words {
 		f(w, "")
 	}
-	for _, w := range c.later {
-		f(w, fault.NotYet)
-	}
 	f("no", "must be "+alternatives(c.words))
-	var mine, theirs sketch.Config
+	var mine, theirs refit.Config
 	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
 	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
+	mine.ClipX, mine.ClipY = 0, 0 // of a file they are "auto"
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}

@@ -30,28 +30,32 @@ const (
 	wholes  // one integer or a list of them
 	start   // "earliest", "latest" or an offset
 	off     // "off" or a number
+	length  // offsets, or a duration
 )
 
-// flags of a key. outside and unbuilt hold for everything in a table that has
-// them.
+// flags of a key. outside holds for everything in a table that has it.
 type flags int
 
 const (
 	// required: there is no default.
 	required flags = 1 << iota
-	// usual: required but where the mechanism has no use for it, which validate
-	// knows.
+	// usual: required, unless the mechanism has no use for it. validate knows which
+	// mechanisms have none.
 	usual
-	// unbuilt: known to the schema, but this version has no behaviour for it.
-	// Any value but the default is a fault, and so is the table.
-	unbuilt
-	// outside: not part of the digest, may change while an epoch is open.
+	// flat: the file has a table, the program and the digest do not. The keys of the table
+	// are fields of the struct of the table around it, and are in that table in the digest.
+	flat
+	// outside: not in the digest; may change while an epoch is open.
 	outside
-	// always: in the digest whatever its value. A key of a stream that is
-	// neither outside nor always came with a later version than the first; it
-	// enters the digest only when it is not its default, so that an upgrade
-	// alone ends no epoch. Never give this flag to a new key.
+	// found: may be "auto"; then a warm-up finds the number. It is read as NaN.
+	found
+	// always: in the digest even if it has its default. All keys of a stream in the
+	// first version have this flag or outside. A key of a later version has neither: it
+	// enters the digest only when it differs from its default. So an upgrade alone ends no
+	// epoch. Never give this flag to a new key.
 	always
+	// every: may be "all". It is read as [AllPartitions].
+	every
 )
 
 // key is one row of the schema.
@@ -62,27 +66,29 @@ type key struct {
 	def   string   // the default as TOML text; "" where there is none
 	says  string   // the default in words, where it follows from other keys
 	words []string // an enumeration's words
-	later []string // further words, not built in this version
-	of    string   // the method that has the key; with another one it is no key
+	of    string   // the method that has the table; with another one its keys have no value
 	rule  rule
 	doc   string // one line for the reference
 }
 
-// rule is what a value must obey beyond its type; a list's elements each.
+// rule is what a value, or each element of a list, must satisfy besides its type.
 type rule struct {
 	text string         // completes "must be"
 	ok   func(any) bool // nil: checked by the mechanism's package, the text is for the reference
 }
 
-// schema is every key there is, in the order of the reference. Decoding,
-// unknown keys, what is not built yet, the digest and docs/config.md all come
-// from here.
+// stepMaxDefault is the default of step_max.
+const stepMaxDefault = "10000000"
+
+// schema has a row for every key, in the order of the reference. Decoding, the search for
+// unknown keys, the digest and docs/config.md all use it.
 var schema = []key{
 	{path: "kafka", kind: table, flags: required | outside, doc: "The Kafka cluster."},
 	{path: "kafka.brokers", kind: texts, flags: required, rule: broker, doc: "Brokers from which the cluster is found."},
 	{path: "kafka.client_id", kind: text, def: `"streamdp"`, doc: "Name of this client in the brokers' logs and quotas."},
-	{path: "kafka.group", kind: text, flags: unbuilt, def: `""`, doc: "Group under which offsets are written for lag tools. They are never read."},
-	{path: "kafka.control_topic", kind: text, flags: unbuilt, def: `""`, rule: topic, doc: "Topic of claims and of the ledger's mirror, one for all instances that read the same input."},
+	{path: "kafka.boundary_topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic that holds the boundaries of steps by the clock (`step = \"1m\"`), which need it. It has one partition and is not compacted; where it is missing it is made so, with unlimited retention. Several streams, and copies of a state directory, share it."},
+	{path: "kafka.control_topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. Of copies of a state directory, and of several that run one stream, it lets one open epochs, and a state directory that is an old copy does not start. All daemons that may read the same input share it. It has one partition and keeps everything; where it is missing it is made so."},
+	{path: "kafka.fetch_memory", kind: whole, def: `268435456`, rule: fetchMemory, doc: "Bytes of memory that all tasks together have for answers of brokers and for the records and rows in them, not counting what decompression needs. Half is divided among the tasks, the other half lent; a task that gets nothing works in its share, so no task waits for another one. A share is at least 80 KiB. A batch or record larger than its task's share is held all the same."},
 	{path: "kafka.tls", kind: table, doc: "TLS towards the brokers. The table alone, `[kafka.tls]`, trusts the system's authorities."},
 	{path: "kafka.tls.ca_file", kind: file, doc: "Certificates (PEM) of the authorities that brokers are checked against, instead of the system's."},
 	{path: "kafka.tls.cert_file", kind: file, doc: "Certificate (PEM) of this client; needs `key_file` too."},
@@ -98,19 +104,21 @@ var schema = []key{
 	{path: "state.key_group_readable", kind: boolean, def: `false`, doc: "Accept a key file that its group may read, as mounted secrets often are."},
 	{path: "state.commit_interval", kind: span, def: `"200ms"`, rule: interval, doc: "Period of durable commits; releases become visible at commits. `\"0s\"` commits at every step: for tests, and refused unless every broker is a loopback address."},
 	{path: "state.epoch_secret_retention", kind: span, def: `"0s"`, rule: lasting, doc: "How long the secret of a closed epoch is kept: until it is destroyed, whoever holds it and the master key can take the noise off that epoch's releases."},
-	{path: "state.archive", kind: boolean, flags: unbuilt, def: `false`, doc: "Keep every acknowledged release in a local file."},
-	{path: "state.encrypt", kind: boolean, flags: unbuilt, def: `false`, doc: "Encrypt checkpoints under the master key."},
+	{path: "state.encrypt", kind: boolean, def: `false`, doc: "Encrypt checkpoints and epoch secrets under the master key. A change takes effect at the next start, for all files."},
+	{path: "state.archive", kind: boolean, def: `false`, doc: "Keep published releases in the state directory, so that `streamdp republish` can publish them again where the output lost them. They are as public as the output; nothing deletes them."},
 
 	{path: "http", kind: table, flags: outside, doc: "Metrics, status and health."},
 	{path: "http.listen", kind: text, def: `"127.0.0.1:9464"`, rule: listen, doc: "Address to listen on."},
 	{path: "http.exposure", kind: text, def: `"operator"`, words: []string{"operator", "public"}, doc: "Who can read it. `\"public\"` leaves out every metric that is an exact function of records."},
-	{path: "http.pprof", kind: boolean, flags: unbuilt, def: `false`, doc: "Serve profiles, on a loopback address only."},
-	{path: "http.tls", kind: table, flags: unbuilt, doc: "TLS of the listener."},
-	{path: "http.tls.cert_file", kind: file, flags: required, doc: "Certificate."},
-	{path: "http.tls.key_file", kind: file, flags: required, doc: "Key of the certificate."},
-	{path: "http.basic_auth", kind: table, flags: unbuilt, doc: "Password of the listener."},
-	{path: "http.basic_auth.username", kind: text, flags: required, doc: "User."},
-	{path: "http.basic_auth.password_file", kind: file, flags: required, doc: "File that holds the password."},
+	{path: "http.metrics", kind: text, def: `"task"`, words: []string{"task", "aggregate"}, doc: "Series of each task or, with `\"aggregate\"`, sums and extremes over all tasks, for processes with hundreds of them; docs/metrics.md says which. `/api/v1/streams` has every task in any case."},
+	{path: "http.hosts", kind: texts, says: "none", rule: hostName, doc: "Names, without a port, by which requests may call the listener. An IP address, `localhost`, the name in `http.listen` and the names of the certificate may always. Any other name is refused, because a web page can give its own name this machine's address."},
+	{path: "http.insecure_listen", kind: boolean, def: `false`, doc: "Accept a listener beyond this machine with neither `[http.tls]` nor `[http.basic_auth]`: whoever reaches it can read it."},
+	{path: "http.tls", kind: table, doc: "TLS of the listener. The files are read at start."},
+	{path: "http.tls.cert_file", kind: file, flags: required, doc: "Certificate (PEM), with its chain."},
+	{path: "http.tls.key_file", kind: file, flags: required, doc: "Key of the certificate (PEM). Permissions as for `state.key_file`."},
+	{path: "http.basic_auth", kind: table, doc: "Password of the listener. Without TLS it crosses the network in the clear."},
+	{path: "http.basic_auth.username", kind: text, flags: required, rule: userName, doc: "User."},
+	{path: "http.basic_auth.password_file", kind: file, flags: required, doc: "File that holds the password, and at most one newline; permissions as for `state.key_file`."},
 
 	{path: "log", kind: table, flags: outside, doc: "Messages on standard error."},
 	{path: "log.level", kind: text, def: `"info"`, words: []string{"debug", "info", "warn", "error"}, doc: "Least level written."},
@@ -120,43 +128,45 @@ var schema = []key{
 	{path: "stream.NAME", kind: table, doc: "One stream: a topic, its partitions, one mechanism. NAME is 1 to 63 of `a-z`, `0-9`, `_` and `-`."},
 	{path: "stream.NAME.input", kind: table, flags: required, doc: "Where records come from and how they are read."},
 	{path: "stream.NAME.input.topic", kind: text, flags: required | always, rule: topic, doc: "Topic. A missing one is waited for."},
-	{path: "stream.NAME.input.partition", kind: wholes, flags: always, def: `0`, rule: partition, doc: "Partition, or list of them. Each is a task of its own, with its own epochs; the digest of a task holds its own partition only."},
+	{path: "stream.NAME.input.partition", kind: wholes, flags: always | every, def: `0`, rule: partition, doc: "Partition, or list of them, or `\"all\"`: every partition of the topic, also one that is added while the daemon runs. Each is a task of its own, with its own epochs; the digest of a task holds its own partition only."},
 	{path: "stream.NAME.input.start", kind: start, flags: always, def: `"earliest"`, doc: "Where the first epoch begins: `\"earliest\"` (start of the log), `\"latest\"` (last stable offset) or an offset."},
 	{path: "stream.NAME.input.codec", kind: text, flags: always, def: `"json"`, words: []string{"json", "json-array", "csv", "float64", "float32"}, doc: "Form of a record's value: a JSON object, a JSON array of numbers, a line of CSV, or packed little-endian numbers."},
 	{path: "stream.NAME.input.columns", kind: texts, flags: usual | always, says: "required, but for gradients", doc: "The numbers of a row, in order. `json`: names, or dotted paths to names inside objects. `csv`: positions from `\"1\"`. Elsewhere labels, one for each number of the record."},
+	{path: "stream.NAME.input.max_record_bytes", kind: whole, def: `0`, rule: recordSize, doc: "Size beyond which a record counts as null and its content is not held: the bytes of key, value and headers, and 40 for each header. 0: 1 MiB, or 32 bytes a number of a row where that is more; at most 1 GiB. It depends on nothing but the record."},
 	{path: "stream.NAME.input.allow_compacted", kind: boolean, flags: always, def: `false`, doc: "Read a topic that Kafka compacts. Then a lost state directory cannot be rebuilt from the log, and that one record may remove another is not covered by the guarantee."},
-	{path: "stream.NAME.output", kind: table, flags: required | outside, doc: "Where releases go."},
-	{path: "stream.NAME.output.topic", kind: text, flags: required, rule: topic, doc: "Topic; no other stream's, and no input."},
+	{path: "stream.NAME.output", kind: table, flags: outside, doc: "Where releases go."},
+	{path: "stream.NAME.output.topic", kind: text, rule: topic, says: "`input.topic`, followed by `.dp`", doc: "Topic; no other stream's, and no input."},
 	{path: "stream.NAME.output.partition", kind: whole, def: `0`, rule: partition, doc: "Partition of all releases of this stream."},
 	{path: "stream.NAME.output.create", kind: boolean, def: `true`, doc: "Create a missing topic, compacted, with the broker's replication."},
 	{path: "stream.NAME.output.values", kind: texts, def: `[]`, doc: "Names of the values to publish. Empty: all that the mechanism has."},
 	{path: "stream.NAME.output.encoding", kind: text, def: `"json"`, words: []string{"json", "base64"}, doc: "Form of the numbers: JSON, or base64 of little-endian float64."},
-	{path: "stream.NAME.centre", kind: spread, flags: always, def: `0`, doc: "What is subtracted from each column: a public constant, never computed from the data."},
-	{path: "stream.NAME.scale", kind: spread, flags: always, def: `1`, rule: divisor, doc: "What each column is divided by after that: public constants likewise."},
-	{path: "stream.NAME.step", kind: whole, flags: always, rule: fromOne, says: "required for moments and adam, a fault elsewhere", doc: "Offsets of one step. A step ends with a release."},
+	{path: "stream.NAME.output.privacy_every", kind: whole, def: `1`, rule: fromOne, doc: "Every how many releases one says all about its guarantee, beginning with step 1; the others have `privacy_sha256`, the hash of that block, instead, and are a kilobyte shorter. Above 1 for `moments` and `refit` only, which have a release at each step."},
+	{path: "stream.NAME.centre", kind: spread, flags: always | found, def: `0`, says: "`0`; `\"auto\"` where `moments.clip`, or `clip_x` of a regression, is", doc: "What is subtracted from each column: a public constant, never computed from the data; or `\"auto\"`, also for some columns of a list: found privately from the first records of an epoch, the warm-up."},
+	{path: "stream.NAME.scale", kind: spread, flags: always | found, def: `1`, rule: divisor, says: "`1`; `\"auto\"` likewise", doc: "What each column is divided by after that: public constants, or `\"auto\"`, likewise."},
+	{path: "stream.NAME.warmup", kind: whole, def: `0`, rule: natural, says: "the larger of 5000 and twice what `plan` says is needed, in whole steps", doc: "Offsets of the warm-up, a multiple of `step` for moments, where `centre`, `scale` or a bound is `\"auto\"`. Its records enter noisy histograms and nothing else; the mechanism's steps begin behind it."},
+	{path: "stream.NAME.warmup_mode", kind: text, def: `"buffer"`, words: []string{"buffer", "split"}, doc: "`\"buffer\"`: every record of the warm-up takes part in all of its five stages, and stays in memory until its end. `\"split\"`: each stage has records of its own; nothing is kept, and two to three times as many records are needed."},
+	{path: "stream.NAME.step", kind: length, flags: always, rule: says("at least 1, or at least `\"100ms\"`"), says: "100 for moments, required for adam, a fault elsewhere", doc: "Offsets of one step; or, for moments, a period of the clock such as `\"1m\"`: then a step ends at each multiple of it (UTC), with what the partitions hold. A step ends with a release."},
+	{path: "stream.NAME.step_max", kind: whole, def: stepMaxDefault, rule: stepMax, doc: "Most offsets that a step by the clock holds, of all partitions together, each the same part of them. What is beyond falls into later steps."},
+	{path: "stream.NAME.merge", kind: boolean, def: `false`, doc: "Publish one sequence of releases for all partitions together: a step holds `step` offsets of each, its sums are added before the noise is drawn, and the budget of every partition is charged. For moments and refits with given bounds."},
+	{path: "stream.NAME.merge_ahead", kind: whole, flags: outside, def: `4`, rule: ahead, doc: "Steps that a partition of a merged stream may be ahead of the slowest; their sums stay in memory."},
 	{path: "stream.NAME.horizon", kind: whole, flags: always, def: `0`, rule: natural, doc: "Steps of an epoch; 0: no end."},
 	{path: "stream.NAME.on_horizon", kind: text, flags: always, def: `"halt"`, words: []string{"halt", "rollover", "continue"}, doc: "What comes after the last step of a horizon: nothing; a new epoch, charged as one; or more steps under the same charge, where the factorization is valid for every length. In the digest only whether it is `\"continue\"`."},
 	{path: "stream.NAME.on_gap", kind: text, flags: outside, def: `"halt"`, words: []string{"halt", "null"}, doc: "When Kafka deleted records that were not read: stop, or count them as invalid."},
-	{path: "stream.NAME.dead_letter", kind: table, flags: outside, doc: "What happens to invalid records besides counting as the zero row."},
-	{path: "stream.NAME.dead_letter.mode", kind: text, def: `"off"`, words: []string{"off"}, later: []string{"reference", "full"}, doc: "Nothing; publish where the record stands; or publish the record."},
-	{path: "stream.NAME.dead_letter.topic", kind: text, flags: unbuilt, rule: topic, doc: "Topic, as private as the input."},
+	{path: "stream.NAME.dead_letter", kind: table, flags: outside, doc: "Which records gave no row, each with its reason, for who may see the input: not a private output."},
+	{path: "stream.NAME.dead_letter.mode", kind: text, def: `"off"`, words: []string{"off", "reference", "full"}, doc: "What is written of them: nothing, where they stand and why, or their key, value and headers too."},
+	{path: "stream.NAME.dead_letter.topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic, which any mode but `off` needs; several streams may share it. It is not created. Partition 0 is written."},
 	{path: "stream.NAME.lattice_bits", kind: whole, flags: always, def: `24`, rule: bits, doc: "How much finer than clip norm and noise the lattice is that records are rounded to."},
 
 	{path: "stream.NAME.privacy", kind: table, flags: required, doc: "The guarantee. One record is the unit."},
 	{path: "stream.NAME.privacy.epsilon", kind: number, flags: required | always, rule: positive, doc: "ε that one epoch costs each record it reads, all releases together."},
 	{path: "stream.NAME.privacy.delta", kind: number, flags: required | always, rule: fraction, doc: "δ of the same."},
 	{path: "stream.NAME.privacy.adjacency", kind: text, flags: required | always, words: []string{"zero-out", "replace"}, doc: "What neighbouring logs differ in: the content of one record, which in the other log is empty (`\"zero-out\"`), or anything else (`\"replace\"`). Number and offsets of records are public in both."},
-	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: required | outside, rule: positive, doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency. Where one of them has a solver with sketches, the first epoch sets a part of the limit aside for them, which covers all streams of the topic together; `plan` shows it."},
+	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: outside, rule: positive, says: "`epsilon`: one epoch of one stream", doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency. Where one of them has a solver with sketches, the first epoch sets a part of the limit aside for them, which covers all streams of the topic together; `plan` shows it."},
 	{path: "stream.NAME.privacy.limit_delta", kind: number, flags: outside, rule: fraction, says: "`delta`", doc: "δ of that limit; at least `delta`."},
-
-	{path: "stream.NAME.user", kind: table, flags: unbuilt, doc: "Protection of all records of a user."},
-	{path: "stream.NAME.user.key", kind: text, flags: required, doc: "`\"record-key\"`, or the column that names the user."},
-	{path: "stream.NAME.user.cap", kind: whole, flags: required, rule: fromOne, doc: "Records of a user that count in an epoch."},
-	{path: "stream.NAME.user.separation", kind: whole, def: `0`, rule: natural, doc: "Steps between two of them."},
 
 	{path: "stream.NAME.moments", kind: table, doc: "Mechanism: running means, sums, second moments and covariances. Lengths and weights are in scaled units."},
 	{path: "stream.NAME.moments.method", kind: text, flags: always, def: `"auto"`, words: []string{"auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined"}, doc: "Estimator: joint estimation of both moments (`jme`), independent estimation (`ime`), concatenation and split (`cs`), squares of noisy rows (`pp`, and without its bias `pp_debiased`; `step = 1`), or the best mix of those with `jme` (`combined`). `\"auto\"` chooses from public numbers between `jme` and, for `step = 1`, `pp_debiased` and `combined`; releases say what it chose and between which errors."},
-	{path: "stream.NAME.moments.clip", kind: number, flags: required | always, rule: says("positive and finite"), doc: "Bound on a row's Euclidean norm after scaling; longer rows are shortened to it."},
+	{path: "stream.NAME.moments.clip", kind: number, flags: always | found, def: `"auto"`, rule: says("positive and finite"), doc: "Bound on a row's Euclidean norm after scaling; longer rows are shortened to it. `\"auto\"`: found in the warm-up."},
 	{path: "stream.NAME.moments.workload", kind: text, flags: always, def: `"mean"`, words: []string{"mean", "sum", "exponential", "window"}, doc: "Which steps a release sums up, and with which weights: all of them, or with weights that fall with age, or the last ones."},
 	{path: "stream.NAME.moments.decay", kind: number, flags: always, rule: says("in (0, 1)"), says: "required for `exponential`, a fault elsewhere", doc: "Weight of the previous step."},
 	{path: "stream.NAME.moments.window", kind: whole, flags: always, rule: rule{"at least 1", atLeast(0)}, says: "required for `window`, a fault elsewhere", doc: "Steps averaged."},
@@ -176,41 +186,43 @@ var schema = []key{
 	{path: "stream.NAME.moments.covariance", kind: boolean, flags: always, says: "`true`, `false` for `sum`", doc: "Publish the covariance, which costs no budget. A sum has none."},
 	{path: "stream.NAME.moments.valid_count", kind: boolean, def: `false`, doc: "Publish also `valid_count`, the number of valid records under the workload's weights, with noise."},
 
-	{path: "stream.NAME.sgd", kind: table, doc: "Mechanism: online linear regression of one column on the others. A step has as many offsets as `plan` shows, with `amb` those of `batch`, and ends with a release; a search of the clip norm is a step without one. Lengths are in scaled units."},
+	{path: "stream.NAME.sgd", kind: table, doc: "Mechanism: online linear regression of one column on the others. A step has as many offsets as `plan` shows, with `amb` those of `amb.batch`, and ends with a release; a search of the clip norm is a step without one. Lengths are in scaled units."},
 	{path: "stream.NAME.sgd.target", kind: text, flags: required, doc: "Column to predict from all others."},
-	{path: "stream.NAME.sgd.clip_x", kind: number, flags: required, rule: says("positive, and in the range 1e-60 to 1e60"), doc: "Bound on the features' Euclidean norm after scaling; longer ones are shortened to it."},
-	{path: "stream.NAME.sgd.clip_y", kind: number, rule: positive, doc: "Bound on the target's absolute value after scaling."},
-	{path: "stream.NAME.sgd.intercept", kind: boolean, def: `true`, doc: "Fit a constant."},
-	{path: "stream.NAME.sgd.method", kind: text, def: `"newton"`, words: []string{"newton", "amb"}, doc: "Estimator. `\"newton\"` needs nothing but bounds: it learns the features' second moment as it goes. `\"amb\"` is a descent that has to be told their curvature; the keys below, from `clip` to `restart`, belong to it."},
-	{path: "stream.NAME.sgd.clip", of: "amb", kind: text, def: `"track"`, words: []string{"track", "bisect", "scan", "fixed"}, doc: "How the gradients' clip norm is found: it follows a quantile by a noisy count in every step; or a binary search in records of its own goes before every step; or the published search, which finds little; or it is `zeta`."},
-	{path: "stream.NAME.sgd.value", of: "amb", kind: text, def: `"gradnorm"`, words: []string{"gradnorm", "residual"}, doc: "What that quantile is of: the gradients' norm, or the residual's size, multiplied by the largest norm of the features."},
-	{path: "stream.NAME.sgd.batch", of: "amb", kind: whole, def: `0`, rule: natural, doc: "Offsets of a gradient step; 0: chosen so that noise is no larger than sampling error, see `streamdp plan`."},
-	{path: "stream.NAME.sgd.stat", of: "amb", kind: whole, def: `0`, rule: natural, doc: "Offsets of a search, for `bisect` and `scan`; 0: chosen."},
-	{path: "stream.NAME.sgd.bootstrap", of: "amb", kind: whole, def: `0`, rule: natural, doc: "Offsets of the first step of `track`, a search; 0: chosen."},
-	{path: "stream.NAME.sgd.threshold_quantile", of: "amb", kind: number, def: `0.6`, rule: fraction, doc: "Part of the records that is not clipped. More of it, and longer batches, where residuals are skewed and the intercept matters."},
-	{path: "stream.NAME.sgd.kappa", of: "amb", kind: number, def: `1`, rule: rule{"positive and at most 100", positive.ok}, doc: "Gain with which `track` follows the quantile."},
-	{path: "stream.NAME.sgd.fraction", of: "amb", kind: number, def: `0.05`, rule: fraction, doc: "Part of the budget μ² that the counts of `track` cost."},
-	{path: "stream.NAME.sgd.rungs", of: "amb", kind: whole, def: `32`, rule: rule{"1 to 10000", atLeast(1)}, doc: "Doublings that a search covers."},
-	{path: "stream.NAME.sgd.top", of: "amb", kind: number, def: `65536`, rule: positive, doc: "Largest clip norm that a search finds."},
-	{path: "stream.NAME.sgd.zeta", of: "amb", kind: number, rule: positive, says: "required for `fixed`, a fault elsewhere", doc: "The clip norm."},
-	{path: "stream.NAME.sgd.bands", of: "amb", kind: whole, def: `16`, rule: rule{"1 to 256", atLeast(1)}, doc: "Bands of the noise's correlation over steps; 1: independent."},
-	{path: "stream.NAME.sgd.eta0", of: "amb", kind: number, def: `0.3`, rule: rule{"positive and at most 1", positive.ok}, doc: "Step size, where 2 is the limit of stability for the curvature given."},
-	{path: "stream.NAME.sgd.curvature", of: "amb", kind: number, def: `0`, rule: rule{"at most clip_x squared", atLeast(0)}, doc: "Bound on the largest eigenvalue of the features' second moment, in scaled units; 0: the largest norm squared, 10 to 3000 times too large on most data, and then coefficients hardly move. A stream of moments tells it privately."},
-	{path: "stream.NAME.sgd.growth", of: "amb", kind: text, def: `"none"`, words: []string{"none", "double"}, doc: "Growth of batches: none, or doubling whenever the number of steps has doubled, for data that do not change."},
-	{path: "stream.NAME.sgd.average", of: "amb", kind: text, def: `"tail"`, words: []string{"tail", "smooth"}, doc: "`theta_average` is the mean of the last iterates, or a mean with weights that fall with age and less to keep."},
-	{path: "stream.NAME.sgd.tail", of: "amb", kind: number, def: `0.25`, rule: fraction, doc: "Part of the iterates that `tail` leaves out, at most."},
-	{path: "stream.NAME.sgd.restart", of: "amb", kind: boolean, def: `true`, doc: "Begin the average anew when releases show that the data have changed."},
-	{path: "stream.NAME.sgd.radius", kind: number, rule: positive, says: "none; required for `amb`", doc: "Bound on the norm of the coefficients: a public guess, far enough."},
+	{path: "stream.NAME.sgd.clip_x", kind: number, flags: found, def: `"auto"`, rule: says("positive, and in the range 1e-60 to 1e60"), doc: "Bound on the features' Euclidean norm after scaling; longer ones are shortened to it. `\"auto\"`: found by the warm-up, so that about one row in a thousand is longer."},
+	{path: "stream.NAME.sgd.clip_y", kind: number, flags: found, rule: positive, doc: "Bound on the target's absolute value after scaling, or `\"auto\"`, likewise."},
+	{path: "stream.NAME.sgd.intercept", kind: boolean, def: `true`, doc: "Fit a constant. `newton` finds privately where features and target lie, and needs no `centre` for it."},
+	{path: "stream.NAME.sgd.method", kind: text, def: `"newton"`, words: []string{"newton", "amb"}, doc: "Estimator. `\"newton\"` needs nothing but bounds: it learns the features' second moment as it goes. `\"amb\"` is a descent that has to be told their curvature, and has keys of its own in `[stream.NAME.sgd.amb]`."},
+	{path: "stream.NAME.sgd.radius", kind: number, rule: positive, says: "none; required for `amb`", doc: "Bound on the norm of the coefficients, for `newton` without the intercept: a public guess, far enough."},
 	{path: "stream.NAME.sgd.intervals", kind: boolean, def: `true`, doc: "Publish standard errors and approximate confidence intervals of `theta_average`, where there are steps enough."},
 	{path: "stream.NAME.sgd.level", kind: number, def: `0.95`, rule: fraction, doc: "Level of the intervals."},
+	{path: "stream.NAME.sgd.amb", kind: table, flags: flat, of: "amb", doc: "What method `amb` alone has, and a fault with another one."},
+	{path: "stream.NAME.sgd.amb.clip", kind: text, def: `"track"`, words: []string{"track", "bisect", "scan", "fixed"}, doc: "How the gradients' clip norm is found: it follows a quantile by a noisy count in every step; or a binary search in records of its own goes before every step; or the published search, which finds little; or it is `zeta`."},
+	{path: "stream.NAME.sgd.amb.value", kind: text, def: `"gradnorm"`, words: []string{"gradnorm", "residual"}, doc: "What that quantile is of: the gradients' norm, or the residual's size, multiplied by the largest norm of the features."},
+	{path: "stream.NAME.sgd.amb.batch", kind: whole, def: `0`, rule: natural, doc: "Offsets of a gradient step; 0: chosen so that noise is no larger than sampling error, see `streamdp plan`."},
+	{path: "stream.NAME.sgd.amb.stat", kind: whole, def: `0`, rule: natural, doc: "Offsets of a search, for `bisect` and `scan`; 0: chosen."},
+	{path: "stream.NAME.sgd.amb.bootstrap", kind: whole, def: `0`, rule: natural, doc: "Offsets of the first step of `track`, a search; 0: chosen."},
+	{path: "stream.NAME.sgd.amb.threshold_quantile", kind: number, def: `0.6`, rule: fraction, doc: "Part of the records that is not clipped. More of it, and longer batches, where residuals are skewed and the intercept matters."},
+	{path: "stream.NAME.sgd.amb.kappa", kind: number, def: `1`, rule: rule{"positive and at most 100", positive.ok}, doc: "Gain with which `track` follows the quantile."},
+	{path: "stream.NAME.sgd.amb.fraction", kind: number, def: `0.05`, rule: fraction, doc: "Part of the budget μ² that the counts of `track` cost."},
+	{path: "stream.NAME.sgd.amb.rungs", kind: whole, def: `32`, rule: rule{"1 to 10000", atLeast(1)}, doc: "Doublings that a search covers."},
+	{path: "stream.NAME.sgd.amb.top", kind: number, def: `65536`, rule: positive, doc: "Largest clip norm that a search finds."},
+	{path: "stream.NAME.sgd.amb.zeta", kind: number, rule: positive, says: "required for `fixed`, a fault elsewhere", doc: "The clip norm."},
+	{path: "stream.NAME.sgd.amb.bands", kind: whole, def: `16`, rule: rule{"1 to 256", atLeast(1)}, doc: "Bands of the noise's correlation over steps; 1: independent."},
+	{path: "stream.NAME.sgd.amb.eta0", kind: number, def: `0.3`, rule: rule{"positive and at most 1", positive.ok}, doc: "Step size, where 2 is the limit of stability for the curvature given."},
+	{path: "stream.NAME.sgd.amb.curvature", kind: number, def: `0`, rule: rule{"at most clip_x squared", atLeast(0)}, doc: "Bound on the largest eigenvalue of the features' second moment, in scaled units; 0: the largest norm squared, 10 to 3000 times too large on most data, and then coefficients hardly move. A stream of moments tells it privately."},
+	{path: "stream.NAME.sgd.amb.growth", kind: text, def: `"none"`, words: []string{"none", "double"}, doc: "Growth of batches: none, or doubling whenever the number of steps has doubled, for data that do not change."},
+	{path: "stream.NAME.sgd.amb.average", kind: text, def: `"tail"`, words: []string{"tail", "smooth"}, doc: "`theta_average` is the mean of the last iterates, or a mean with weights that fall with age and less to keep."},
+	{path: "stream.NAME.sgd.amb.tail", kind: number, def: `0.25`, rule: fraction, doc: "Part of the iterates that `tail` leaves out, at most."},
+	{path: "stream.NAME.sgd.amb.restart", kind: boolean, def: `true`, doc: "Begin the average anew when releases show that the data have changed."},
+
 	{path: "stream.NAME.refit", kind: table, doc: "Mechanism: a linear regression of one column on the others over each window, released at its end. Lengths are in scaled units."},
 	{path: "stream.NAME.refit.target", kind: text, flags: required, doc: "Column to predict from all others."},
-	{path: "stream.NAME.refit.clip_x", kind: number, flags: required, rule: says("positive and finite"), doc: "Bound on the features' Euclidean norm after scaling; longer ones are shortened to it."},
-	{path: "stream.NAME.refit.clip_y", kind: number, flags: required, rule: says("positive and finite"), doc: "Bound on the target's absolute value after scaling."},
-	{path: "stream.NAME.refit.intercept", kind: boolean, def: `true`, doc: "Fit a constant."},
+	{path: "stream.NAME.refit.clip_x", kind: number, flags: found, def: `"auto"`, rule: says("positive and finite"), doc: "Bound on the features' Euclidean norm after scaling; longer ones are shortened to it. `\"auto\"`: found by the warm-up, so that about one row in a thousand is longer."},
+	{path: "stream.NAME.refit.clip_y", kind: number, flags: found, def: `"auto"`, rule: says("positive and finite"), doc: "Bound on the target's absolute value after scaling, or `\"auto\"`, likewise."},
+	{path: "stream.NAME.refit.intercept", kind: boolean, def: `true`, doc: "Fit a constant. `newton` finds privately where features and target lie, and needs no `centre` for it; to the others a constant is one more feature, of value clip_x."},
 	{path: "stream.NAME.refit.window", kind: whole, flags: required, rule: rule{"1 to 2147483648", atLeast(0)}, doc: "Offsets of a window. A record belongs to one window at most, and pays for that."},
 	{path: "stream.NAME.refit.stride", kind: whole, rule: says("at least `window`"), says: "`window`", doc: "Offsets from one window's start to the next. Records between windows are left out."},
-	{path: "stream.NAME.refit.solver", kind: text, def: `"newton"`, words: []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-residual"}, later: []string{"dp-gd-paper"}, doc: "Solver. `\"newton\"` is the most accurate; the others are methods of the literature, for comparison or for few passes over a window. `\"linmix\"`, and `\"ihm\"` with a radius, keep no rows."},
+	{path: "stream.NAME.refit.solver", kind: text, def: `"newton"`, words: []string{"newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd", "dp-gd-residual"}, doc: "Solver. `\"newton\"` is the most accurate; the others are methods of the literature, for comparison or for few passes over a window. `\"linmix\"`, and `\"ihm\"` with a radius, keep no rows."},
 	{path: "stream.NAME.refit.accounting", kind: text, words: []string{"exact", "rdp", "analytic", "paper"}, says: "`\"exact\"`, `\"rdp\"` for `fast-ihm`", doc: "How noise follows from ε and δ: by the exact curve of all that is released; by its Rényi curve; split among releases, for `adassp`; or as the method's paper has it."},
 	{path: "stream.NAME.refit.share", kind: number, def: `0.2`, rule: fraction, doc: "Part of the budget that sketches get, for `ihm` and `fast-ihm`. More where the signal is strong."},
 	{path: "stream.NAME.refit.rows", kind: whole, def: `0`, rule: natural, doc: "Rows of a sketch; 0: chosen."},
@@ -244,7 +256,7 @@ var schema = []key{
 	{path: "stream.NAME.adam.step_header", kind: text, def: `"model-step"`, rule: rule{"a name", func(v any) bool { return v != "" }}, doc: "Record header of mode `gradients`: in decimal, the `model_step` of the parameters that the gradient was taken at, 0 for the initial ones."},
 	{path: "stream.NAME.adam.max_staleness", kind: whole, def: `0`, rule: natural, doc: "Steps that those may be behind the newest; an older gradient, and one from the future, counts as zero."},
 	{path: "stream.NAME.adam.release", kind: text, def: `"parameters"`, words: []string{"parameters", "update"}, doc: "What is published: the parameters after the step, or what the step adds to them."},
-	{path: "stream.NAME.adam.initial_file", kind: file, flags: outside, doc: "Public parameters to begin with, packed little-endian float64; read when an epoch opens that has no predecessor. Without it they are 0, those of `mlp` small and fixed."},
+	{path: "stream.NAME.adam.initial_file", kind: file, flags: outside, doc: "Public parameters to begin with, packed little-endian float64; read when an epoch opens that has no predecessor. Not where centre or scale is `\"auto\"`. Without it they are 0, those of `mlp` small and fixed."},
 	{path: "stream.NAME.adam.model", kind: table, doc: "The model of mode `model`."},
 	{path: "stream.NAME.adam.model.loss", kind: text, flags: required, words: []string{"linear", "logistic", "softmax", "mlp"}, doc: "Linear, logistic (class 1 is a target above 0 in scaled units) and softmax regression (targets are classes from 0 on, after centre and scale; others make a record invalid), or a network with one hidden layer of tanh units."},
 	{path: "stream.NAME.adam.model.target", kind: text, flags: required, doc: "Column to predict; the others are features."},
@@ -252,25 +264,30 @@ var schema = []key{
 	{path: "stream.NAME.adam.model.hidden", kind: whole, rule: says("at least 1"), says: "required for `mlp`, a fault elsewhere", doc: "Number of hidden units."},
 }
 
-// mechanisms are the tables of which a stream has exactly one.
-var mechanisms = []string{"moments", "sgd", "refit", "adam"}
-
 var (
-	natural   = rule{"at least 0", atLeast(0)}
-	fromOne   = rule{"at least 1", atLeast(1)}
-	positive  = rule{"positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 }}
-	fraction  = rule{"in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 }}
-	divisor   = rule{"positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) }}
-	partition = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
-	bits      = rule{"24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 }}
-	interval  = rule{"at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) }}
-	lasting   = rule{"at least \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= 0 }}
-	broker    = rule{"host:port", func(v any) bool { return address(v, false) }}
-	listen    = rule{"an address such as \"127.0.0.1:9464\"", func(v any) bool { return address(v, true) }}
-	topic     = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}
+	natural = rule{"at least 0", atLeast(0)}
+	fromOne = rule{"at least 1", atLeast(1)}
+	stepMax = rule{"1 to 1099511627776", func(v any) bool { n, ok := v.(int64); return ok && n >= 1 && n <= 1<<40 }}
+	// recordSize is a size that a reader of package kafka accepts, or 0 for the default.
+	recordSize  = rule{"in [0, 1073741824]", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= 1<<30 }}
+	fetchMemory = rule{"16777216 to 1099511627776", func(v any) bool { n, ok := v.(int64); return ok && n >= 16<<20 && n <= 1<<40 }}
+	positive    = rule{"positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 }}
+	fraction    = rule{"in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 }}
+	divisor     = rule{"positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) }}
+	partition   = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
+	ahead       = rule{"1 to 1000", func(v any) bool { n, ok := v.(int64); return ok && n >= 1 && n <= 1000 }}
+	bits        = rule{"24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 }}
+	interval    = rule{"at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) }}
+	lasting     = rule{"at least \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= 0 }}
+	broker      = rule{"host:port", func(v any) bool { return address(v, false) }}
+	listen      = rule{"an address such as \"127.0.0.1:9464\"", func(v any) bool { return address(v, true) }}
+	hostName    = rule{"a host's name, without a port", func(v any) bool { return v != "" && !strings.ContainsAny(v.(string), ":/ ") }}
+	userName    = rule{"a name without a colon", func(v any) bool { return v != "" && !strings.Contains(v.(string), ":") }}
+	topic       = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}
+	topicOrNone = rule{topic.text, func(v any) bool { return v == "" || isTopic(v) }}
 )
 
-// says is a rule that the mechanism's package checks.
+// says is a rule that the mechanism's package checks; text is for the reference.
 func says(text string) rule { return rule{text: text} }
 
 func atLeast(least int64) func(any) bool {
@@ -285,8 +302,8 @@ func atLeast(least int64) func(any) bool {
 	}
 }
 
-// address reports whether v is host:port. A listener may leave out the host,
-// and use port 0 to be given one.
+// address reports whether v is host:port. A listener may omit the host, and may use port 0
+// to let the system choose one.
 func address(v any, listener bool) bool {
 	s, _ := v.(string)
 	host, port, err := net.SplitHostPort(s)
@@ -304,15 +321,16 @@ func isTopic(v any) bool {
 	return topicPattern.MatchString(s) && s != "." && s != ".."
 }
 
-// node is a key with its place in the tree of tables.
+// node is a row of the schema in the tree of tables.
 type node struct {
 	key
 	name     string
+	parent   *node
 	fallback any // the default as the TOML package reads it; nil where there is none
 	children []*node
 }
 
-// child returns the row of the named key, nil where the schema has none.
+// child returns the row of the named key, nil if the schema has none.
 func (n *node) child(name string) *node {
 	for _, c := range n.children {
 		if c.name == name || c.name == "NAME" {
@@ -322,7 +340,7 @@ func (n *node) child(name string) *node {
 	return nil
 }
 
-// at descends along names.
+// at returns the row that the names lead to, one below the other.
 func (n *node) at(names ...string) *node {
 	for _, name := range names {
 		if n = n.child(name); n == nil {
@@ -341,13 +359,13 @@ var root = sync.OnceValue(func() *node {
 	for _, k := range schema {
 		names := strings.Split(k.path, ".")
 		parent := top.at(names[:len(names)-1]...)
-		k.flags |= parent.flags & (unbuilt | outside)
-		parent.children = append(parent.children, &node{key: k, name: names[len(names)-1], fallback: k.fallback()})
+		k.flags |= parent.flags & outside
+		parent.children = append(parent.children, &node{key: k, name: names[len(names)-1], parent: parent, fallback: k.fallback()})
 	}
 	return top
 })
 
-// fallback reads the default.
+// fallback parses the default.
 func (k *key) fallback() any {
 	if k.def == "" {
 		return nil
@@ -359,8 +377,17 @@ func (k *key) fallback() any {
 	return v.Default
 }
 
-// field returns the struct field whose TOML name is name, the zero Value where
-// there is none.
+// in returns the field of struct v that row n is read into. For a flat table it returns v
+// itself.
+func (n *node) in(v reflect.Value) reflect.Value {
+	if n.has(flat) {
+		return v
+	}
+	return field(v, n.name)
+}
+
+// field returns the struct field whose TOML name is name, the zero Value if there is
+// none.
 func field(v reflect.Value, name string) reflect.Value {
 	for i := range v.NumField() {
 		if v.Type().Field(i).Tag.Get("toml") == name {

@@ -12,16 +12,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
+
+	"streamdp/internal/osfile"
 )
 
 // LoadKey reads a master key: 64 hexadecimal digits and at most one newline.
 //
-// Symbolic links are followed, because secrets are mounted as such. The file
-// they lead to must be regular, out of reach for others, not writable for its
-// group, and readable for its group only with groupReadable; it is checked
-// after opening, so that no other file can take its place in between. A key of
-// zeros is refused. No error shows what stands in the file.
+// LoadKey follows symbolic links, because secrets are often mounted as such. The file they
+// lead to must be regular. Only its owner may write it. Only its owner may read it or, with
+// groupReadable, its group too. LoadKey checks this on the opened file, so that nobody can
+// replace the file in between. It refuses a key of zeros. No error shows the file's content.
 func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
 	text, err := readSecret("key file", path, groupReadable, keyText+2) // one byte more than is allowed
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +40,8 @@ func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
 	return key, nil
 }
 
-// LoadPassword reads a password: a line of at most 1000 bytes, its newline left
-// out. The file must have the permissions of a key file.
+// LoadPassword reads a password: a line of at most 1000 bytes, without its newline. The file
+// must have the permissions of a key file.
 func LoadPassword(path string, groupReadable bool) (string, error) {
 	const most = 1000
 	text, err := readSecret("password file", path, groupReadable, most+2)
@@ -57,8 +59,8 @@ func LoadPassword(path string, groupReadable bool) (string, error) {
 	return string(line), nil
 }
 
-// LoadTLS reads the files of [kafka.tls]. The client's key must have the
-// permissions of a key file.
+// LoadTLS reads the files named in [kafka.tls]. The client's key must have the permissions
+// of a key file.
 func LoadTLS(t *TLS, groupReadable bool) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
@@ -72,28 +74,46 @@ func LoadTLS(t *TLS, groupReadable bool) (*tls.Config, error) {
 		}
 	}
 	if t.CertFile != "" {
-		cert, err := os.ReadFile(t.CertFile)
-		if err != nil {
-			return nil, fmt.Errorf("certificate: %w", err)
-		}
-		key, err := readSecret("certificate's key", t.KeyFile, groupReadable, 1<<16)
+		pair, err := loadPair(t.CertFile, t.KeyFile, groupReadable)
 		if err != nil {
 			return nil, err
-		}
-		defer clear(key)
-		pair, err := tls.X509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("certificate %s: %w", t.CertFile, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
 }
 
-// readSecret reads at most so many bytes of a file that must be closed to
-// others.
+// LoadServerTLS reads the files named in [http.tls]. The key must have the permissions of a
+// key file.
+func LoadServerTLS(t *ServerTLS, groupReadable bool) (*tls.Config, error) {
+	pair, err := loadPair(t.CertFile, t.KeyFile, groupReadable)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
+}
+
+// loadPair reads a certificate and its key.
+func loadPair(certFile, keyFile string, groupReadable bool) (pair tls.Certificate, err error) {
+	cert, err := os.ReadFile(certFile)
+	if err != nil {
+		return pair, fmt.Errorf("certificate: %w", err)
+	}
+	key, err := readSecret("certificate's key", keyFile, groupReadable, 1<<16)
+	if err != nil {
+		return pair, err
+	}
+	defer clear(key)
+	if pair, err = tls.X509KeyPair(cert, key); err != nil {
+		return pair, fmt.Errorf("certificate %s: %w", certFile, err)
+	}
+	return pair, nil
+}
+
+// readSecret reads a file that others must not be able to read. It reads at most so many
+// bytes.
 func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
-	// A pipe without a writer must not hang the daemon before it is refused.
+	// O_NONBLOCK: opening a pipe that nobody writes must not hang the daemon.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -121,6 +141,8 @@ const keyText = 2 * 32
 func checkMode(mode os.FileMode, groupReadable bool) error {
 	perm := mode.Perm()
 	switch {
+	case runtime.GOOS == "windows":
+		return errors.New("is refused: on Windows streamdp can't tell who may read it")
 	case !mode.IsRegular():
 		return errors.New("must be a regular file")
 	case perm&0o007 != 0:
@@ -133,8 +155,8 @@ func checkMode(mode os.FileMode, groupReadable bool) error {
 	return nil
 }
 
-// parseKey reads the text of a key file. Its errors say nothing of the text
-// but how long it is.
+// parseKey reads the text of a key file. Its errors tell the length of the text and nothing
+// else about it.
 func parseKey(text []byte) (*[32]byte, error) {
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if len(text) > keyText {
@@ -154,7 +176,7 @@ func parseKey(text []byte) (*[32]byte, error) {
 	return &key, nil
 }
 
-// KeyID names a key without telling anything of it: the first 8 bytes of
+// KeyID returns a name for a key that reveals nothing of it: the first 8 bytes of
 // SHA-256("streamdp/keyid" ‖ key), in hexadecimal.
 func KeyID(key *[32]byte) string {
 	h := sha256.New()
@@ -163,10 +185,9 @@ func KeyID(key *[32]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// GenerateKey writes a new master key, 32 bytes of random, to a file that does
-// not exist yet, with mode 0600, and returns its KeyID. When it returns, the
-// file is on disk; after an error there is none. random must be a
-// cryptographic source.
+// GenerateKey writes a new master key, 32 random bytes, to a new file with mode 0600, and
+// returns the key's KeyID. When it returns without an error, the file is on disk. After an
+// error there is no file. random must be a cryptographic source.
 func GenerateKey(path string, random io.Reader) (id string, err error) {
 	var key [32]byte
 	defer clear(key[:])
@@ -195,21 +216,11 @@ func GenerateKey(path string, random io.Reader) (id string, err error) {
 		err = e
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = osfile.SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		os.Remove(path)
 		return "", fmt.Errorf("key file: %w", err)
 	}
 	return KeyID(&key), nil
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -32,8 +35,9 @@ limit_epsilon = 3.0
 method = "amb"
 target = "sold"
 clip_x = 4.0                       # bound on the features' norm after scaling
-curvature = 1.5                    # no eigenvalue of their second moment is larger
-radius = 20.0                      # nor the norm of the coefficients
+radius = 20.0                      # and on that of the coefficients
+[stream.demand.sgd.amb]
+curvature = 1.5                    # no eigenvalue of the features' second moment is larger
 `
 
 // TestSGD reads a regression: what the stream says is in its configuration, and
@@ -60,7 +64,7 @@ func TestSGD(t *testing.T) {
 	if s.LastStep() != 0 || s.SGD.Horizon != 7 || !s.SGD.Endless {
 		t.Errorf("a horizon that goes on: %+v", s.SGD)
 	}
-	s = parse(t, demand+"restart = false\nintervals = false\nintercept = false\nbands = 1\naverage = \"smooth\"\n").Stream("demand")
+	s = parse(t, strings.Replace(demand, "radius", "intervals = false\nintercept = false\nradius", 1)+"restart = false\nbands = 1\naverage = \"smooth\"\n").Stream("demand")
 	if *s.SGD.Restart || *s.SGD.Intervals || *s.SGD.Intercept {
 		t.Errorf("what is off is on: %+v", s.SGD)
 	}
@@ -82,27 +86,35 @@ func TestSGDDefects(t *testing.T) {
 		}
 	}
 	const end = "curvature = 1.5"
-	f(`method = "amb"`, "", `20: stream.demand.sgd.curvature: belongs to method "amb" (1.5)`)
-	f(`"amb"`, `"newton"`, `20: stream.demand.sgd.curvature: belongs to method "amb" (1.5)`)
+	f(`method = "amb"`, "", `22: stream.demand.sgd.amb.curvature: belongs to method "amb" (1.5)`)
+	f(`"amb"`, `"newton"`, `22: stream.demand.sgd.amb.curvature: belongs to method "amb" (1.5)`)
 	f(`"amb"`, `"sgd"`, `17: stream.demand.sgd.method: must be "newton" or "amb" ("sgd")`)
 	f(`target = "sold"`, ``, `16: stream.demand.sgd.target: required`)
 	f(`"sold"`+"\n", `"returned"`+"\n", `18: stream.demand.sgd.target: must be one of the columns ("returned")`)
-	f("clip_x = 4.0", "", `16: stream.demand.sgd.clip_x: required`)
+	f("clip_x = 4.0", "", `22: stream.demand.sgd.amb.curvature: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
 	f("clip_x = 4.0", "clip_x = 0", `19: stream.demand.sgd.clip_x: must be positive and in the range 1e-60 to 1e60: scale the columns to about 1 (0)`)
 	f("radius = 20.0", "", `16: stream.demand.sgd.radius: required for method "amb"`)
-	f("curvature = 1.5", "curvature = 17", `20: stream.demand.sgd.curvature: must be positive and at most clip_x squared, or 0 (that) (17)`)
-	f(end, "clip = \"fixed\"", `16: stream.demand.sgd.zeta: required for clip "fixed"`)
-	f(end, "zeta = 2", `20: stream.demand.sgd.zeta: belongs to clip "fixed" (2)`)
-	f(end, "clip = \"bisect\"\nbootstrap = 200", `21: stream.demand.sgd.bootstrap: belongs to clip "track" (200)`)
-	f(end, "stat = 200", `20: stream.demand.sgd.stat: belongs to clip "bisect" and "scan" (200)`)
-	f(end, "clip = \"quantile\"\nstat = 3", `20: stream.demand.sgd.clip: must be "track", "bisect", "scan" or "fixed" ("quantile")`)
-	f(end, "bands = 0\nrungs = 0\nkappa = 0\neta0 = 0\nfraction = 0\nlevel = 0\ntop = 0\ntail = 1\nthreshold_quantile = 1",
-		`20: stream.demand.sgd.bands: must be 1 to 256 (0)`, `21: stream.demand.sgd.rungs: must be 1 to 10000 (0)`,
-		`22: stream.demand.sgd.kappa: must be positive and at most 100 (0)`, `23: stream.demand.sgd.eta0: must be positive and at most 1 (0)`,
-		`24: stream.demand.sgd.fraction: must be in (0, 1) (0)`, `25: stream.demand.sgd.level: must be in (0, 1) (0)`, `26: stream.demand.sgd.top: must be positive (0)`,
-		`27: stream.demand.sgd.tail: must be in (0, 1) (1)`, `28: stream.demand.sgd.threshold_quantile: must be in (0, 1) (1)`)
-	f(end, "batch = -1\nbands = 300\nclip_y = -2\naverage = \"mean\"", `20: stream.demand.sgd.batch: must be at least 0 (-1)`, `21: stream.demand.sgd.bands: must be 1 to 256 (300)`,
-		`22: stream.demand.sgd.clip_y: must be positive (-2)`, `23: stream.demand.sgd.average: must be "tail" or "smooth" ("mean")`)
+	f("radius = 20.0", "clip_y = -2\nradius = 20.0\nlevel = 0", `20: stream.demand.sgd.clip_y: must be positive (-2)`, `22: stream.demand.sgd.level: must be in (0, 1) (0)`)
+	f("curvature = 1.5", "curvature = 17", `22: stream.demand.sgd.amb.curvature: must be positive and at most clip_x squared, or 0 (that) (17)`)
+	f(end, "clip = \"fixed\"", `21: stream.demand.sgd.amb.zeta: required for clip "fixed"`)
+	f(end, "zeta = 2", `22: stream.demand.sgd.amb.zeta: belongs to clip "fixed" (2)`)
+	f(end, "clip = \"bisect\"\nbootstrap = 200", `23: stream.demand.sgd.amb.bootstrap: belongs to clip "track" (200)`)
+	f(end, "stat = 200", `22: stream.demand.sgd.amb.stat: belongs to clip "bisect" and "scan" (200)`)
+	f(end, "clip = \"quantile\"\nstat = 3", `22: stream.demand.sgd.amb.clip: must be "track", "bisect", "scan" or "fixed" ("quantile")`)
+	f(end, "bands = 0\nrungs = 0\nkappa = 0\neta0 = 0\nfraction = 0\ntop = 0\ntail = 1\nthreshold_quantile = 1",
+		`22: stream.demand.sgd.amb.bands: must be 1 to 256 (0)`, `23: stream.demand.sgd.amb.rungs: must be 1 to 10000 (0)`,
+		`24: stream.demand.sgd.amb.kappa: must be positive and at most 100 (0)`, `25: stream.demand.sgd.amb.eta0: must be positive and at most 1 (0)`,
+		`26: stream.demand.sgd.amb.fraction: must be in (0, 1) (0)`, `27: stream.demand.sgd.amb.top: must be positive (0)`,
+		`28: stream.demand.sgd.amb.tail: must be in (0, 1) (1)`, `29: stream.demand.sgd.amb.threshold_quantile: must be in (0, 1) (1)`)
+	f(end, "batch = -1\nbands = 300\naverage = \"mean\"", `22: stream.demand.sgd.amb.batch: must be at least 0 (-1)`,
+		`23: stream.demand.sgd.amb.bands: must be 1 to 256 (300)`, `24: stream.demand.sgd.amb.average: must be "tail" or "smooth" ("mean")`)
+	// A key of the table around, and mistyped ones.
+	f(end, "level = 0.9", `22: stream.demand.sgd.amb.level: unknown key (it belongs in [stream.demand.sgd])`)
+	f(end, "clip_x = 4.0\nCurvature = 1\ncurvatur = 1", `22: stream.demand.sgd.amb.clip_x: unknown key (it belongs in [stream.demand.sgd])`,
+		`23: stream.demand.sgd.amb.Curvature: keys are lower case (did you mean curvature?)`, `24: stream.demand.sgd.amb.curvatur: unknown key (did you mean curvature?)`)
+	f("scale ", "curvature = 3\nscale ", `10: stream.demand.curvature: unknown key (it belongs in [stream.demand.sgd.amb])`)
+	f("[stream.demand.sgd.amb]\n"+end, "amb = 3", `21: stream.demand.sgd.amb: must be a table (3)`)
+	f("[stream.demand.sgd.amb]\n"+end, "[stream.demand.sgd.newton]\ncurvature = 1", `21: stream.demand.sgd.newton: unknown key`)
 	f("scale ", "step = 100\nscale ", `10: stream.demand.step: must not be there: sgd has steps of its own length (100)`)
 	f(`columns = ["price", "weekday", "sold"]`, `columns = ["sold"]`, `9: stream.demand.centre: must be one number, or one for each of the 1 columns`,
 		`10: stream.demand.scale: must be one number, or one for each of the 1 columns`)
@@ -112,9 +124,95 @@ func TestSGDDefects(t *testing.T) {
 		`8: stream.demand.output.values: must be a value that this stream publishes: "theta", "theta_average", "zeta", "average_start", "iteration", "slots" or "theta_average_original" ("interval_low")`)
 }
 
+// everyAMB has all keys of method amb at values that are no defaults.
+const everyAMB = `clip = "fixed"
+zeta = 2.5
+value = "residual"
+batch = 500
+threshold_quantile = 0.7
+kappa = 2
+fraction = 0.1
+rungs = 20
+top = 1024
+bands = 4
+eta0 = 0.2
+growth = "double"
+average = "smooth"
+tail = 0.5
+restart = false
+`
+
+// TestAMBMoved: what the keys of method amb said in the mechanism's own table, where
+// they stood in earlier versions, they say in the table that they have now, to the
+// same digest, and an open epoch goes on. The digests are those that the earlier
+// version computed for the same keys at the old places.
+func TestAMBMoved(t *testing.T) {
+	f := func(keys, digest string, more ...string) {
+		t.Helper()
+		around := strings.NewReplacer(append(more, "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ")...).Replace(demand)
+		got := parse(t, around+"[stream.demand.sgd.amb]\n"+keys).Streams[0].Digest(0, map[string]string{"noise": "1", "mechanism": "sgd/1"})
+		if hex.EncodeToString(got[:]) != digest {
+			t.Errorf("%s: digest %x, was %s", keys, got, digest)
+		}
+		var want []string
+		for i, line := range strings.Split(strings.TrimSuffix(keys, "\n"), "\n") {
+			name, _, ok := strings.Cut(line, " =")
+			if ok {
+				want = append(want, fmt.Sprintf("%d: stream.demand.sgd.%s: unknown key (moved to [stream.demand.sgd.amb])", strings.Count(around, "\n")+1+i, name))
+			}
+		}
+		if got := faults(t, around+keys); !slices.Equal(got, want) {
+			t.Errorf("%s at the old place\n got %s\nwant %s", keys, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+		}
+	}
+	f("curvature = 1.5\n", "5809a89e383e09140a0598754d6b81e3fcd484db0904ef80fffa975e9504d802")
+	f("curvature = 1.5\n"+everyAMB, "4befbb71e3bd9ae691f9fd47613c6820403bd3d073dd4279f8ffb77e0f411cd5",
+		"radius = ", "intervals = false\nlevel = 0.9\nclip_y = 3\nradius = ")
+	f("clip = \"bisect\"\nstat = 300\n", "607e606fc67d8970e6b9b92965fe18d5185bb5a5c99b8a111472e9715747cb4b")
+	f("bootstrap = 300\n", "8105cba4a73a8619427369a6bc92de63d38987a7b0f51101d23d820de3dd2976")
+	f("", "56d00ba5ed991fea7ce505e420f90174d46be46010b712f3644570b6a11ddcd7", "method = \"amb\"\n", "", "radius = 20.0 ", "radius = 7 # ")
+	// What follows from a key at its old place is no fault of its own.
+	halfway := strings.Replace(demand, "radius = ", "clip = \"bisect\"\nzeta = 1\nradius = ", 1) + "stat = 300\n"
+	want := []string{`20: stream.demand.sgd.clip: unknown key (moved to [stream.demand.sgd.amb])`, `21: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}
+	if got := faults(t, halfway); !slices.Equal(got, want) {
+		t.Errorf("got %s", strings.Join(got, "\n    "))
+	}
+	halfway = strings.Replace(demand, "radius = ", "zeta = 1\nradius = ", 1) + "clip = \"fixed\"\n"
+	if got := faults(t, halfway); !slices.Equal(got, []string{`20: stream.demand.sgd.zeta: unknown key (moved to [stream.demand.sgd.amb])`}) {
+		t.Errorf("got %s", strings.Join(got, "\n    "))
+	}
+}
+
+// TestExampleDigests: examples open the epochs that they opened in earlier versions.
+func TestExampleDigests(t *testing.T) {
+	for name, want := range map[string]map[string]string{
+		"orders":     {"orders": "94d194e74b2a6f7558fb913334a902b7cb5b3d3296afe5ec4b03191b63053267"},
+		"demand":     {"demand": "e2f4f6b6784030f6c32136bb913b9c21a6975243d92faaeb0271159f935982ac"},
+		"demand-amb": {"demand": "b468ff2ef6e0d93780b0d281211b9aec126ef0e8736503afa31125a5afaffbf5"},
+		"refit": {
+			"prices": "8957e6c0e93b54a019da520ecb88f755c4e0cb398dc73c797339c71aa4d447e2",
+			"sales":  "063c5f8c11e04731b6eb421417676795fdb7afc751fc37dea373593ec570cf96",
+		},
+		"churn": {"churn": "5f3770c7eda67e15172ca62290074837c95c140cd42d670a462258bafa81230c"},
+	} {
+		c, err := Load("../examples/" + name + ".toml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, s := range c.Streams {
+			digest := s.Digest(0, map[string]string{"noise": "1", "mechanism": s.Mechanism() + "/1"})
+			got[s.Name] = hex.EncodeToString(digest[:])
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s has the digests %v, had %v", name, got, want)
+		}
+	}
+}
+
 // TestNewton reads a regression that has hardly more than bounds.
 func TestNewton(t *testing.T) {
-	bare := strings.NewReplacer("method = \"amb\"\n", "", "curvature = 1.5 ", "# ", "radius = 20.0 ", "# ").Replace(demand)
+	bare := strings.NewReplacer("method = \"amb\"\n", "", "[stream.demand.sgd.amb]\n", "", "curvature = 1.5 ", "# ", "radius = 20.0 ", "# ").Replace(demand)
 	yes := true
 	for _, src := range []string{bare, bare + "method = \"newton\"\n"} {
 		s := parse(t, src).Stream("demand")
@@ -136,9 +234,9 @@ func TestNewton(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", more, strings.Join(got, "\n     "), want)
 		}
 	}
-	f("batch = 100", `21: stream.demand.sgd.batch: belongs to method "amb" (100)`)
-	f("restart = true", `21: stream.demand.sgd.restart: belongs to method "amb" (true)`)
-	f("bands = 16", `21: stream.demand.sgd.bands: belongs to method "amb" (16)`)
+	f("amb.batch = 100", `21: stream.demand.sgd.amb.batch: belongs to method "amb" (100)`)
+	f("amb.restart = true", `21: stream.demand.sgd.amb.restart: belongs to method "amb" (true)`)
+	f("[stream.demand.sgd.amb]\nbands = 16", `22: stream.demand.sgd.amb.bands: belongs to method "amb" (16)`)
 	f("radius = -1", `21: stream.demand.sgd.radius: must be positive (-1)`)
 	f("level = 1", `21: stream.demand.sgd.level: must be in (0, 1) (1)`)
 }
@@ -148,7 +246,7 @@ func TestNewton(t *testing.T) {
 func TestSchemaAgreesWithSGD(t *testing.T) {
 	n := root().at("stream", "NAME", "sgd")
 	for _, name := range []string{"method", "clip", "value", "growth", "average"} {
-		c := n.child(name)
+		_, c := locate(nil, "sgd", name)
 		f := func(word, want string) {
 			m := sgd.Config{Method: "amb", Target: "y", Columns: []string{"x", "y"}, ClipX: 1, Radius: 1}
 			if word == "fixed" {
@@ -169,9 +267,6 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 		for _, w := range c.words {
 			f(w, "")
 		}
-		for _, w := range c.later {
-			f(w, fault.NotYet)
-		}
 		f("no", "must be "+alternatives(c.words))
 	}
 	var mine, theirs sgd.Config
@@ -181,6 +276,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 	if mine.Method != theirs.Method {
 		t.Errorf("the default method is %q, the package has %q", mine.Method, theirs.Method)
 	}
+	mine.ClipX = 0 // of a file it is "auto"
 	mine.Method = "amb"
 	theirs = sgd.Config{Method: "amb"}
 	theirs.Defaults()
@@ -188,7 +284,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)
 	}
 	mine.Method = "newton"
-	d.clearOthers(n, nil, mine.Method, reflect.ValueOf(&mine).Elem())
+	d.clearOthers(n, nil, reflect.ValueOf(&mine).Elem())
 	theirs = sgd.Config{}
 	theirs.Defaults()
 	if !reflect.DeepEqual(mine, theirs) {

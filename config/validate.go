@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"reflect"
 	"regexp"
@@ -11,30 +13,35 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"streamdp/dp"
 	"streamdp/internal/column"
 	"streamdp/internal/fault"
 )
 
-// validate checks what concerns more than one value. A value that has a fault
-// already is left out of every check: what follows from a fault is none.
+// validate makes the checks that concern several values. It skips a check if one of its
+// values has a fault already, because a second message would only follow from the first.
 func (d *document) validate(c *Config) {
 	d.checkBrokers(c)
 	d.checkTLS(c)
+	d.checkListener(c)
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
 		d.checkMechanism(s, key)
 		d.checkInput(s, key)
 		d.checkScaling(s, key)
+		d.checkMerge(s, key)
+		d.checkClock(c, s, key)
 		d.checkHorizon(s, key)
 		d.checkPrivacy(s, key)
 		d.checkEstimator(s, key)
 		d.checkValues(s, key)
+		d.checkEvery(s, key)
 	}
 	d.checkTopics(c)
 	d.checkLimits(c)
 }
 
-// under returns the key below one.
+// under returns the key of an entry inside the table key.
 func under(key toml.Key, names ...string) toml.Key {
 	return append(key[:len(key):len(key)], names...)
 }
@@ -50,13 +57,13 @@ func (d *document) checkBrokers(c *Config) {
 	}
 	d.checkTwice(brokers, c.Kafka.Brokers)
 	commits := toml.Key{"state", "commit_interval"}
-	remote := func(b string) bool { return !loopback(b) }
+	remote := func(b string) bool { return !Loopback(b) }
 	if d.sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
 		d.add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
 	}
 }
 
-// checkTLS notes half of a client's certificate.
+// checkTLS finds a certificate without its key, or a key without its certificate.
 func (d *document) checkTLS(c *Config) {
 	t := c.Kafka.TLS
 	if t == nil || (t.CertFile == "") == (t.KeyFile == "") {
@@ -71,8 +78,17 @@ func (d *document) checkTLS(c *Config) {
 	}
 }
 
-// loopback reports whether host:port is this machine.
-func loopback(address string) bool {
+// checkListener finds a listener that everybody could read.
+func (d *document) checkListener(c *Config) {
+	h, key := &c.HTTP, toml.Key{"http", "listen"}
+	if !d.sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen || !d.sound(toml.Key{"http", "insecure_listen"}) {
+		return
+	}
+	d.add(key, -1, "must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true", h.Listen)
+}
+
+// Loopback reports whether only this machine can reach host:port.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
@@ -81,7 +97,7 @@ func loopback(address string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkTwice notes the elements of a list that stood in it before.
+// checkTwice finds elements that occur twice in a list.
 func (d *document) checkTwice(key toml.Key, list []string) {
 	for i, s := range list {
 		if slices.Contains(list[:i], s) {
@@ -92,8 +108,8 @@ func (d *document) checkTwice(key toml.Key, list []string) {
 
 func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	first := toml.Key(nil)
-	for _, name := range mechanisms {
-		here := under(key, name)
+	for _, m := range mechanisms {
+		here := under(key, m.name)
 		switch {
 		case d.written(here) == nil:
 		case first == nil:
@@ -105,19 +121,20 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	if first == nil && !d.hasUnknownTable(key) {
 		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
 	}
-	// Streams of other mechanisms have other steps, or none.
+	m, _ := s.mechanism()
 	switch step := under(key, "step"); {
-	case (s.Moments != nil || s.Adam != nil) && d.written(step) == nil:
+	case m == nil:
+	case m.steps == "" && d.written(step) == nil && m.step == 0:
 		d.add(step, -1, "required", nil)
-	case s.SGD != nil && d.written(step) != nil:
-		d.note(step, -1, "must not be there: sgd has steps of its own length", s.Step)
-	case s.Refit != nil && s.Moments == nil && s.Adam == nil && d.written(step) != nil:
-		d.note(step, -1, "must not be there: steps of refit are its windows", s.Step)
+	case d.written(step) == nil:
+		s.Step = m.step
+	case m.steps != "" && d.written(step) != nil:
+		d.note(step, -1, "must not be there: "+m.steps, s.Step)
 	}
 }
 
-// hasUnknownTable reports whether a stream has a table that the schema has not:
-// a mechanism under a wrong name, perhaps, which is a fault already.
+// hasUnknownTable reports whether a stream has a table that the schema does not have. It may
+// be a mechanism under a wrong name, which has been reported already.
 func (d *document) hasUnknownTable(key toml.Key) bool {
 	t, _ := d.written(key).(map[string]any)
 	for name, v := range t {
@@ -185,15 +202,24 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 	}
 }
 
-// checkScaling brings centre and scale to one number per column.
+// checkScaling turns centre and scale into one number per column.
 func (d *document) checkScaling(s *Stream, key toml.Key) {
 	if !d.sound(under(key, "input", "columns")) {
 		return
 	}
 	columns := len(s.Input.Columns)
+	m, _ := s.mechanism()
+	auto := s.Moments != nil && math.IsNaN(s.Moments.Clip)
+	if m != nil && m.warmup != nil {
+		_, x, _ := m.warmup.bounds(s)
+		auto = math.IsNaN(*x)
+	}
 	each := func(here toml.Key, list *[]float64) {
 		if !d.sound(here) || s.Gradients() {
 			return
+		}
+		if auto && d.written(here) == nil {
+			*list = []float64{math.NaN()}
 		}
 		if _, isList := d.written(here).([]any); !isList {
 			*list = slices.Repeat(*list, columns)
@@ -203,6 +229,55 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	}
 	each(under(key, "centre"), &s.Centre)
 	each(under(key, "scale"), &s.Scale)
+	d.checkAuto(s, key)
+}
+
+// checkMerge finds what a merged stream can't do.
+func (d *document) checkMerge(s *Stream, key toml.Key) {
+	merge := under(key, "merge")
+	if !s.Merge {
+		return
+	}
+	m, _ := s.mechanism()
+	if m != nil && m.merge == nil {
+		d.add(merge, -1, "must be false for "+m.name+": only moments and refits compute sums that can be added before the noise is drawn", nil)
+		return
+	}
+	found := s.Moments != nil && math.IsNaN(s.Moments.Clip) || s.Refit != nil && (math.IsNaN(s.Refit.ClipX) || math.IsNaN(s.Refit.ClipY))
+	if found || slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN) {
+		d.add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
+	}
+	if s.DeadLetter.Mode != "off" {
+		d.add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
+	}
+	if s.Input.Start >= 0 {
+		d.add(under(key, "input", "start"), -1, "must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
+	}
+}
+
+// checkClock finds what a stream with steps by the clock can't do.
+func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
+	step, most := under(key, "step"), under(key, "step_max")
+	m, _ := s.mechanism()
+	if s.Step.Clock() == 0 {
+		if d.sound(most) && strconv.FormatUint(s.StepMax, 10) != stepMaxDefault {
+			d.add(most, -1, "belongs to steps by the clock, such as step = \"1m\"", s.StepMax)
+		}
+		return
+	}
+	if m != nil && (m.clock != "" || m.merge == nil) {
+		d.add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), s.Step.Clock().String())
+		return
+	}
+	if slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN) || s.Moments != nil && math.IsNaN(s.Moments.Clip) {
+		d.add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", s.Step.Clock().String())
+	}
+	if s.DeadLetter.Mode != "off" {
+		d.add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
+	}
+	if topic := (toml.Key{"kafka", "boundary_topic"}); d.sound(topic) && c.Kafka.BoundaryTopic == "" {
+		d.add(topic, -1, "required, because steps of ["+key.String()+"] are by the clock", nil)
+	}
 }
 
 func (d *document) checkHorizon(s *Stream, key toml.Key) {
@@ -214,12 +289,9 @@ func (d *document) checkHorizon(s *Stream, key toml.Key) {
 		d.add(on, -1, "needs a horizon", s.OnHorizon)
 		return
 	}
-	if m := s.Moments; s.OnHorizon == "continue" && m != nil {
-		switch {
-		case m.Factorization == "sqrt" || m.Factorization == "dense":
-			d.add(on, -1, fmt.Sprintf(`must not be "continue": factorization %q ends at the horizon`, m.Factorization), nil)
-		case m.Normalise:
-			d.add(on, -1, `must not be "continue": normalised noise ends at the horizon`, nil)
+	if m, _ := s.mechanism(); s.OnHorizon == "continue" && m != nil && m.ends != nil {
+		if why := m.ends(s); why != "" {
+			d.add(on, -1, `must not be "continue": `+why, nil)
 		}
 	}
 }
@@ -234,13 +306,26 @@ func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 		d.add(limitDelta, -1, "must be at least delta, "+strconv.FormatFloat(p.Delta, 'g', -1, 64), p.LimitDelta)
 	}
 	epsilon, limitEpsilon := under(key, "privacy", "epsilon"), under(key, "privacy", "limit_epsilon")
+	if d.written(limitEpsilon) == nil {
+		p.LimitEpsilon = p.Epsilon
+	}
+	if d.sound(epsilon) && d.sound(delta) {
+		switch mu, err := dp.Mu(p.Epsilon, p.Delta); {
+		case err != nil || dp.CheckDelta(mu, p.Delta) == nil:
+		case dp.LeastDelta(mu) < 1:
+			d.add(delta, -1, fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look", dp.LeastDelta(mu)), p.Delta)
+		default:
+			d.add(epsilon, -1, "must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
+		}
+	}
 	if d.sound(epsilon) && d.sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
 		d.add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64), p.LimitEpsilon)
 	}
 }
 
-// follows names, for a key of a mechanism, the keys whose faults make a fault of
-// this one mean nothing.
+// follows lists keys that a key depends on. If one of them has a fault, a fault of the key
+// itself is not reported. For example, whether "moments.decay" is required depends on
+// "workload".
 var follows = map[string][]string{
 	"moments.decay":         {"workload"},
 	"moments.window":        {"workload"},
@@ -256,6 +341,8 @@ var follows = map[string][]string{
 	"moments.metric":        {"method"},
 	"moments.method":        {"step"},
 	"moments.psd_floor":     {"covariance", "workload"},
+	"moments.warmup":        {"step", "centre", "scale", "clip"},
+	"moments.warmup_mode":   {"centre", "scale", "clip"},
 	"sgd.target":            {"columns"},
 	"sgd.zeta":              {"clip"},
 	"sgd.stat":              {"clip"},
@@ -282,7 +369,7 @@ var follows = map[string][]string{
 	"adam.factorization":    {"horizon", "dim"},
 }
 
-// needs says, for a key of a mechanism that another one's value requires, so.
+// needs has the keys that some value of another key requires, and the message for them.
 var needs = map[string]func(s *Stream) string{
 	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
 	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
@@ -295,95 +382,114 @@ var needs = map[string]func(s *Stream) string{
 	"adam.model.hidden":  func(s *Stream) string { return "required for loss " + strconv.Quote(s.Adam.Model.Loss) },
 }
 
-// checkEstimator has the mechanism's package check its configuration.
+// checkEstimator lets the mechanism's package check its configuration.
 func (d *document) checkEstimator(s *Stream, key toml.Key) {
-	endless := s.OnHorizon == "continue"
-	if m := s.Moments; m != nil {
-		m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = len(s.Input.Columns), s.Step, s.Horizon, s.Centre, s.Scale, endless
-	}
-	if m := s.SGD; m != nil {
-		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
-	}
-	if m := s.Refit; m != nil {
-		m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless
-	}
-	if m := s.Adam; m != nil {
-		m.Step, m.Horizon, m.Endless = s.Step, s.Horizon, endless
-		if m.Model != nil && m.Mode == "model" {
-			m.Columns, m.Target = len(s.Input.Columns), slices.Index(s.Input.Columns, m.Model.Target)
-		}
-	}
-	m := s.mechanism()
+	m, e := s.mechanism()
 	if m == nil {
 		return
 	}
-	table := s.Mechanism()
-	if s.SGD != nil {
-		d.clearOthers(root().at("stream", "NAME", table), under(key, table), s.SGD.Method, reflect.ValueOf(s.SGD).Elem())
-	}
-	m.Defaults()
-	// Some rules of the mechanism are about keys of the stream.
-	locate := func(name string) toml.Key {
-		names := strings.Split(name, ".")
-		switch n := root().at("stream", "NAME"); {
-		case n.at(append([]string{table}, names...)...) != nil:
-			return under(key, append([]string{table}, names...)...)
-		case n.at("input", name) != nil:
-			return under(key, "input", name)
-		case n.at(name) != nil:
-			return under(key, name)
+	m.bind(s, s.OnHorizon == "continue")
+	if s.Merge && m.merge != nil && s.Step.Clock() == 0 {
+		n := len(s.Input.Partitions)
+		if s.Input.All() {
+			n = FewestMerged
 		}
-		return under(key, table)
+		m.merge(s, max(1, n))
+		e = m.of(s)
 	}
-	faults := fault.All(m.Validate())
-	if s.Moments != nil && d.sound(under(key, "privacy", "adjacency")) {
-		faults = append(faults, fault.All(s.Moments.ValidateFor(s.Privacy.Adjacency))...)
+	d.clearOthers(root().at("stream", "NAME", m.name), under(key, m.name), reflect.ValueOf(e).Elem())
+	e.Defaults()
+	d.checkWarmup(s, key)
+	checked := e
+	if s.Automatic() {
+		_, checked = s.Standing().mechanism()
+	}
+	faults := fault.All(checked.Validate())
+	if m.check != nil && d.sound(under(key, "privacy", "adjacency")) {
+		faults = append(faults, fault.All(m.check(s))...)
 	}
 	for _, err := range faults {
 		f, ok := err.(*fault.Fault)
 		if !ok {
-			d.note(locate(""), -1, err.Error(), nil)
+			d.note(under(key, s.Mechanism()), -1, err.Error(), nil)
 			continue
 		}
-		here := locate(f.Key)
-		sound := d.sound(here)
-		if n := root().at("stream", "NAME", table, f.Key); n != nil && n.of != "" {
-			sound = sound && d.sound(locate("method"))
+		d.addEstimator(s, key, f)
+	}
+}
+
+// addEstimator records a fault that the mechanism's package found, unless it follows from
+// one that is recorded already.
+func (d *document) addEstimator(s *Stream, key toml.Key, f *fault.Fault) {
+	table := s.Mechanism()
+	here, n := locate(key, table, f.Key)
+	causes := append([]string{f.Key}, follows[table+"."+f.Key]...)
+	if n.parent.of != "" {
+		causes = append(causes, "method")
+	}
+	for _, name := range causes {
+		at, _ := locate(key, table, name)
+		// A key at its former place has been reported there.
+		if !d.sound(at) || !d.sound(under(key, table, name)) {
+			return
 		}
-		for _, cause := range follows[table+"."+f.Key] {
-			sound = sound && d.sound(locate(cause))
+	}
+	if need := needs[table+"."+f.Key]; need != nil && d.written(here) == nil {
+		d.add(here, -1, need(s), nil)
+	} else {
+		d.add(here, -1, f.Rule, f.Value)
+	}
+}
+
+// locate finds the key that a mechanism's package calls name. It may be in the mechanism's
+// table, in a flat table inside it, or in the stream's table.
+func locate(stream toml.Key, table, name string) (toml.Key, *node) {
+	top, names := root().at("stream", "NAME"), strings.Split(name, ".")
+	own := top.at(table)
+	if n := own.at(names...); n != nil {
+		return under(stream, append([]string{table}, names...)...), n
+	}
+	for _, t := range own.children {
+		if n := t.child(name); n != nil && t.has(flat) {
+			return under(stream, table, t.name, name), n
 		}
-		need, missing := needs[table+"."+f.Key], d.written(here) == nil
-		switch {
-		case !sound:
-		case missing && need != nil:
-			d.add(here, -1, need(s), nil)
-		default:
-			d.add(here, -1, f.Rule, f.Value)
+	}
+	if n := top.at("input", name); n != nil {
+		return under(stream, "input", name), n
+	}
+	if n := top.child(name); n != nil {
+		return under(stream, name), n
+	}
+	return under(stream, table), own
+}
+
+// clearOthers sets the keys of other methods in a mechanism's table to zero. They had been
+// set to their defaults.
+func (d *document) clearOthers(n *node, key toml.Key, v reflect.Value) {
+	for _, t := range n.children {
+		if t.of == "" || t.of == field(v, "method").String() {
+			continue
+		}
+		for _, c := range t.children {
+			if d.written(under(key, t.name, c.name)) == nil {
+				field(t.in(v), c.name).SetZero()
+			}
 		}
 	}
 }
 
-// clearOthers takes the defaults of keys that another method has out of a table.
-func (d *document) clearOthers(n *node, key toml.Key, method string, v reflect.Value) {
-	for _, c := range n.children {
-		if c.of != "" && c.of != method && d.written(under(key, c.name)) == nil {
-			field(v, c.name).SetZero()
-		}
-	}
-}
-
-// checkValues checks that the mechanism publishes what output.values asks for.
+// checkValues checks that the mechanism publishes the values named in output.values.
 func (d *document) checkValues(s *Stream, key toml.Key) {
 	values := under(key, "output", "values")
 	if !d.sound(values) {
 		return
 	}
 	d.checkTwice(values, s.Output.Values)
-	if s.mechanism() == nil {
+	_, e := s.mechanism()
+	if e == nil {
 		return
 	}
-	// What the names of its values depend on.
+	// The names of the values depend on these keys.
 	for _, name := range []string{"workload", "covariance", "intervals", "solver", "intercept", "method", "release"} {
 		if !d.sound(under(key, s.Mechanism(), name)) {
 			return
@@ -392,7 +498,7 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	if !d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
 		return
 	}
-	published := s.mechanism().Values()
+	published := e.Values()
 	for i, name := range s.Output.Values {
 		if !slices.Contains(published, name) {
 			d.add(values, i, "must be a value that this stream publishes: "+alternatives(published), name)
@@ -400,30 +506,64 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	}
 }
 
-// checkTopics checks that no topic is written that is read, nor by two writers.
+// checkEvery checks that releases that leave out their privacy block have one to refer to: that
+// of step 1, in one message.
+func (d *document) checkEvery(s *Stream, key toml.Key) {
+	every := under(key, "output", "privacy_every")
+	if name := s.Mechanism(); d.sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
+		d.add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message", s.Output.PrivacyEvery)
+	}
+}
+
+// checkTopics checks that no output topic is an input topic or another stream's output,
+// and no topic of dead letters either of them.
 func (d *document) checkTopics(c *Config) {
 	type use struct {
 		key   toml.Key
 		topic string
+		given bool
 	}
-	var inputs, outputs []use
+	var inputs, outputs, letters []use
 	writes := func(key toml.Key) {
 		if s, ok := d.written(key).(string); ok {
 			if s, broken := d.expand(key, -1, s); broken == "" && s != "" {
-				outputs = append(outputs, use{key, s})
+				outputs = append(outputs, use{key, s, true})
 			}
 		}
 	}
-	writes(toml.Key{"kafka", "control_topic"})
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
 		if in := under(key, "input", "topic"); d.sound(in) {
-			inputs = append(inputs, use{in, s.Input.Topic})
+			inputs = append(inputs, use{in, s.Input.Topic, true})
 		}
-		if out := under(key, "output", "topic"); d.sound(out) {
+		switch out := under(key, "output", "topic"); {
+		case d.sound(out) && d.written(out) != nil:
 			writes(out)
+		case d.sound(out) && d.sound(under(key, "input", "topic")):
+			if s.Output.Topic = s.Input.Topic + ".dp"; !isTopic(s.Output.Topic) {
+				d.add(out, -1, "required, for the input's topic with \".dp\" is too long a name", nil)
+			}
+			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
-		writes(under(key, "dead_letter", "topic"))
+		switch dead := under(key, "dead_letter", "topic"); {
+		case s.DeadLetter.Topic != "":
+			letters = append(letters, use{dead, s.DeadLetter.Topic, true})
+		case s.DeadLetter.Mode != "off" && d.sound(dead) && d.sound(under(key, "dead_letter", "mode")):
+			d.add(dead, -1, "required, because mode is not \"off\"", nil)
+		}
+	}
+	for _, l := range letters {
+		for _, other := range append(inputs[:len(inputs):len(inputs)], outputs...) {
+			if other.topic == l.topic {
+				d.note(l.key, -1, "must be a topic of its own, not that of "+other.key.String(), l.topic)
+				break
+			}
+		}
+	}
+	for _, name := range []string{"control_topic", "boundary_topic"} {
+		if own := (toml.Key{"kafka", name}); d.sound(own) {
+			writes(own)
+		}
 	}
 	for i, out := range outputs {
 		for _, in := range inputs {
@@ -433,16 +573,21 @@ func (d *document) checkTopics(c *Config) {
 			}
 		}
 		for _, other := range outputs[:i] {
-			if other.topic == out.topic {
-				d.note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
-				break
+			if other.topic != out.topic {
+				continue
 			}
+			if !out.given && !other.given {
+				d.note(out.key, -1, fmt.Sprintf("required, because streams %s and %s read the same topic and would both publish to its default", other.key[1], out.key[1]), out.topic)
+			} else {
+				d.note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
+			}
+			break
 		}
 	}
 }
 
-// checkLimits checks that streams which read one topic agree on the limit and
-// its adjacency: it belongs to the input.
+// checkLimits checks that streams with the same input topic have the same limit and
+// adjacency. The limit belongs to the input, so there can be only one.
 func (d *document) checkLimits(c *Config) {
 	first := map[string]*Stream{}
 	streams := slices.Clone(c.Streams)
@@ -458,7 +603,7 @@ func (d *document) checkLimits(c *Config) {
 			first[s.Input.Topic] = s
 			continue
 		}
-		// cause is the key that the value comes from where it is not written.
+		// cause is the key that the value follows from if its own key is not in the file.
 		agree := func(name, cause string, mine, theirs any) {
 			for _, stream := range []string{s.Name, other.Name} {
 				privacy := toml.Key{"stream", stream, "privacy"}
@@ -472,7 +617,7 @@ func (d *document) checkLimits(c *Config) {
 			}
 		}
 		mine, theirs := s.Privacy, other.Privacy
-		agree("limit_epsilon", "limit_epsilon", mine.LimitEpsilon, theirs.LimitEpsilon)
+		agree("limit_epsilon", "epsilon", mine.LimitEpsilon, theirs.LimitEpsilon)
 		agree("limit_delta", "delta", mine.LimitDelta, theirs.LimitDelta)
 		agree("adjacency", "adjacency", mine.Adjacency.String(), theirs.Adjacency.String())
 	}

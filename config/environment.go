@@ -1,0 +1,45 @@
+package config
+
+import (
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+
+// expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not
+// expand the result again, and the result is never printed. broken is the rule that s
+// breaks, "" if none.
+func (d *document) expand(key toml.Key, element int, s string) (expanded, broken string) {
+	var b strings.Builder
+	source := s
+	for i := strings.IndexByte(s, '$'); i >= 0; i = strings.IndexByte(s, '$') {
+		b.WriteString(s[:i])
+		s = s[i:]
+		switch {
+		case strings.HasPrefix(s, "$${"):
+			b.WriteString("${")
+			s = s[3:]
+		case strings.HasPrefix(s, "${"):
+			m := variable.FindStringSubmatch(s)
+			if m == nil {
+				return "", "${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself"
+			}
+			value, ok := os.LookupEnv(m[1])
+			if !ok {
+				return "", "environment variable " + m[1] + " is not set"
+			}
+			b.WriteString(value)
+			s = s[len(m[0]):]
+			d.masked[place(key, element)] = source
+		default:
+			b.WriteByte('$')
+			s = s[1:]
+		}
+	}
+	b.WriteString(s)
+	return b.String(), ""
+}

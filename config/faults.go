@@ -1,0 +1,124 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"streamdp/internal/fault"
+)
+
+// Fault is a violated rule, and the place in the file where it is violated.
+type Fault struct {
+	File  string // the file as it was named to Load
+	Line  int    // from 1; of the table for a key that is missing
+	Key   string // full dotted key; "" where the file is no TOML
+	Rule  string // what must hold: "must be positive"
+	Value any    // what was found; nil where nothing was, or where it may be a secret
+	Hint  string // "did you mean clip?"; may be empty
+}
+
+// Error returns "file:line: key: rule (value) (hint)", without the parts that are empty.
+func (f *Fault) Error() string {
+	s := f.Rule
+	if f.Key != "" {
+		s = (&fault.Fault{Key: f.Key, Rule: f.Rule, Value: f.Value}).Error()
+	}
+	s = fmt.Sprintf("%s:%d: %s", f.File, f.Line, s)
+	if f.Hint != "" {
+		s += " (" + f.Hint + ")"
+	}
+	return s
+}
+
+// Faults are all faults of a file, in the order of its lines. Its Error has one line for
+// each fault.
+type Faults []*Fault
+
+// Error returns the faults, one a line.
+func (f Faults) Error() string {
+	lines := make([]string, len(f))
+	for i := range f {
+		lines[i] = f[i].Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the faults one by one.
+func (f Faults) Unwrap() []error {
+	errs := make([]error, len(f))
+	for i := range f {
+		errs[i] = f[i]
+	}
+	return errs
+}
+
+var (
+	quotation  = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"?|'[^']*'?|`[^`]*`?")
+	outOfRange = regexp.MustCompile(`^\S+ is out of range`)
+)
+
+// harmless removes what a parser's message quotes from the file, except single characters
+// and names of keys. The quoted text may be a password whose quotes were forgotten.
+func harmless(message string) string {
+	if strings.HasPrefix(message, "Key '") {
+		return message
+	}
+	message = outOfRange.ReplaceAllString(message, "number is out of range")
+	return quotation.ReplaceAllStringFunc(message, func(q string) string {
+		if utf8.RuneCountInString(strings.ReplaceAll(q, `\`, ``)) <= 3 {
+			return q
+		}
+		return "…"
+	})
+}
+
+// show returns the value for a message, nil if it may be a secret or is too long.
+func (n *node) show(v any) any {
+	if n.kind == file {
+		return nil
+	}
+	return scalar(v)
+}
+
+// literal is text that a message shows without quotes.
+type literal string
+
+// scalar returns v for a message, nil for lists and tables. A float keeps its decimal point:
+// for 100.0 the message is "must be an integer (100.0)", because "(100)" would puzzle its
+// reader.
+func scalar(v any) any {
+	switch v := v.(type) {
+	case string, bool, int64:
+		return v
+	case float64:
+		s := strconv.FormatFloat(v, 'g', -1, 64)
+		if v == math.Trunc(v) && !strings.ContainsAny(s, "eIN") {
+			s += ".0"
+		}
+		return literal(s)
+	case time.Time:
+		return literal("a date")
+	}
+	return nil
+}
+
+// alternatives prints words as "a", "b" or "c".
+func alternatives(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case i == len(words)-1:
+			b.WriteString(" or ")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Quote(w))
+	}
+	return b.String()
+}

@@ -1,0 +1,207 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+)
+
+// estimator is what mechanisms' configurations have in common.
+type estimator interface {
+	Defaults()
+	Validate() error
+	// LastStep returns the step after which an epoch ends, 0 for none.
+	LastStep() uint64
+	// Values returns the names of the values that a release may hold.
+	Values() []string
+}
+
+// mechanism is a table of which a stream has exactly one, [stream.NAME.…]. To add a
+// mechanism, add a row to [mechanisms], rows for its keys to [schema], and a field to
+// [Stream]; no other code here asks which mechanism a stream has.
+type mechanism struct {
+	name string
+	// of returns the mechanism's configuration in a stream, nil if the stream has another one.
+	of func(s *Stream) estimator
+	// bind copies the stream's columns, steps, horizon, centre and scale into the mechanism's
+	// configuration. endless says that epochs continue after their horizon.
+	bind func(s *Stream, endless bool)
+	// steps says why a stream must not set the length of a step; empty: it may. step is the
+	// length where it does not; 0: it must.
+	steps string
+	step  Step
+
+	// The fields below may be nil.
+
+	// clock says why steps can't be by the clock; empty: they can.
+	clock string
+	// merge makes a step that of so many partitions together; nil: it can't be one.
+	merge func(s *Stream, partitions int)
+	// finds: the mechanism has a warm-up of its own, which finds what is "auto".
+	finds bool
+	// warmup says what a warm-up finds for a mechanism that has none of its own; nil:
+	// nothing may be "auto".
+	warmup *warmup
+	// check finds faults that depend on the guarantee.
+	check func(s *Stream) error
+	// ends says why an epoch cannot continue after its horizon; empty: it can.
+	ends func(s *Stream) string
+	// gradients reports whether records are gradients.
+	gradients func(s *Stream) bool
+}
+
+// mechanisms are all mechanisms, in the order of the reference.
+var mechanisms = []*mechanism{
+	{
+		name: "moments",
+		of:   func(s *Stream) estimator { return s.Moments },
+		bind: func(s *Stream, endless bool) {
+			m := s.Moments
+			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Slots(), s.Horizon, s.Centre, s.Scale, endless
+			m.Warmup, m.WarmupMode = s.Warmup, s.WarmupMode
+		},
+		merge: func(s *Stream, partitions int) {
+			m := *s.Moments
+			if m.Step = s.Slots() * uint64(partitions); s.Slots() > math.MaxInt64/uint64(partitions) {
+				m.Step = math.MaxInt64
+			}
+			s.Moments = &m
+		},
+		step:  100,
+		finds: true,
+		check: func(s *Stream) error { return s.Moments.ValidateFor(s.Privacy.Adjacency) },
+		ends: func(s *Stream) string {
+			switch m := s.Moments; {
+			case m.Factorization == "sqrt" || m.Factorization == "dense":
+				return fmt.Sprintf("factorization %q ends at the horizon", m.Factorization)
+			case m.Normalise:
+				return "normalised noise ends at the horizon"
+			}
+			return ""
+		},
+	},
+	{
+		name:  "sgd",
+		clock: "its steps have sizes that are known",
+		of:    func(s *Stream) estimator { return s.SGD },
+		bind: func(s *Stream, endless bool) {
+			m := s.SGD
+			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+		},
+		warmup: &warmup{
+			bounds: func(s *Stream) (string, *float64, *float64) { return s.SGD.Target, &s.SGD.ClipX, &s.SGD.ClipY },
+			own:    func(s *Stream) { c := *s.SGD; s.SGD = &c },
+			needs: func(s *Stream) map[string]bool {
+				return map[string]bool{"curvature": s.SGD.Curvature > 0 && math.IsNaN(s.SGD.ClipX)}
+			},
+			// Columns of deviation 1 have a second moment whose trace is their number, and no
+			// eigenvalue is above that.
+			unit: func(s *Stream, features int) {
+				if m := s.SGD; m.Method == "amb" && m.Curvature == 0 {
+					m.Curvature = min(float64(features), m.ClipX*m.ClipX)
+				}
+			},
+		},
+		steps: "sgd has steps of its own length",
+	},
+	{
+		name:  "refit",
+		clock: "its steps are windows of so many offsets",
+		of:    func(s *Stream) estimator { return s.Refit },
+		bind: func(s *Stream, endless bool) {
+			m := s.Refit
+			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+		},
+		merge: func(s *Stream, partitions int) {
+			c := *s.Refit
+			c.Partitions = uint64(partitions)
+			s.Refit = &c
+		},
+		warmup: &warmup{
+			bounds: func(s *Stream) (string, *float64, *float64) { return s.Refit.Target, &s.Refit.ClipX, &s.Refit.ClipY },
+			own:    func(s *Stream) { c := *s.Refit; s.Refit = &c },
+			needs: func(s *Stream) map[string]bool {
+				return map[string]bool{"residual_clip": s.Refit.ResidualClip > 0 && math.IsNaN(s.Refit.ClipY)}
+			},
+		},
+		steps: "steps of refit are its windows",
+	},
+	{
+		name:  "adam",
+		clock: "its steps have sizes that are known",
+		of:    func(s *Stream) estimator { return s.Adam },
+		bind: func(s *Stream, endless bool) {
+			m := s.Adam
+			m.Step, m.Horizon, m.Endless = s.Slots(), s.Horizon, endless
+			if m.Model != nil && m.Mode == "model" {
+				m.Columns = s.Input.Columns
+			}
+		},
+		warmup: &warmup{
+			// A model has no bounds but centre and scale; clip is that of its gradients.
+			bounds: func(s *Stream) (string, *float64, *float64) {
+				if s.Adam.Model == nil {
+					return "", new(float64), new(float64)
+				}
+				return s.Adam.Model.Target, new(float64), new(float64)
+			},
+			own: func(s *Stream) { c := *s.Adam; s.Adam = &c },
+			needs: func(s *Stream) map[string]bool {
+				return map[string]bool{"initial_file": s.Adam.InitialFile != "", "model.target": s.Adam.Model.Classifies() && s.finds(s.Adam.Model.Target)}
+			},
+		},
+		gradients: func(s *Stream) bool { return s.Adam.Mode == "gradients" },
+	},
+}
+
+// mechanism returns the first mechanism that the stream has, and its configuration. Both are
+// nil if the stream has none.
+func (s *Stream) mechanism() (*mechanism, estimator) {
+	for _, m := range mechanisms {
+		if e := m.of(s); !reflect.ValueOf(e).IsNil() {
+			return m, e
+		}
+	}
+	return nil, nil
+}
+
+// Mechanism returns the name of the stream's mechanism table.
+func (s *Stream) Mechanism() string {
+	if m, _ := s.mechanism(); m != nil {
+		return m.name
+	}
+	return ""
+}
+
+// LastStep returns the step after which an epoch ends, 0 for none.
+func (s *Stream) LastStep() uint64 {
+	_, e := s.mechanism()
+	if e == nil {
+		return 0
+	}
+	last := e.LastStep()
+	if last > 0 {
+		last += s.warmupSteps()
+	}
+	return last
+}
+
+// Over returns a merged stream as it is over these partitions: its mechanism's steps hold
+// the offsets of all of them, as steps by the clock do anyway. Every other stream is returned as it is.
+func (s *Stream) Over(partitions []int) *Stream {
+	if !s.Merge {
+		return s
+	}
+	c := *s
+	c.Input.Partitions = partitions
+	if m, _ := c.mechanism(); m != nil && m.merge != nil && s.Step.Clock() == 0 {
+		m.merge(&c, len(partitions))
+	}
+	return &c
+}
+
+// Gradients reports whether records are gradients, which have no columns.
+func (s *Stream) Gradients() bool {
+	m, _ := s.mechanism()
+	return m != nil && m.gradients != nil && m.gradients(s)
+}

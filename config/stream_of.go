@@ -1,0 +1,103 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// StreamOf returns the stream of a canonical configuration, as kept in a manifest. It has
+// what [Stream.Canonical] writes, and defaults for the rest; its limit is its ε and δ.
+//
+// Errors: text that is not the canonical configuration of a stream of this version.
+func StreamOf(name string, text []byte) (*Stream, error) {
+	tree, err := tableOf(text)
+	if err != nil {
+		return nil, err
+	}
+	n, key := root().at("stream", "NAME"), toml.Key{"stream", name}
+	spread := func(n *node, t map[string]any) {
+		for _, c := range n.children {
+			if !c.has(flat) {
+				continue
+			}
+			own := map[string]any{}
+			for _, k := range c.children {
+				if v, ok := t[k.name]; ok {
+					own[k.name] = v
+					delete(t, k.name)
+				}
+			}
+			t[c.name] = own
+		}
+	}
+	for _, c := range n.children {
+		if t, ok := tree[c.name].(map[string]any); ok && c.kind == table {
+			spread(c, t)
+		}
+	}
+	if tree["on_horizon"] == "end" {
+		delete(tree, "on_horizon")
+	}
+	if tree["step"] == int64(0) {
+		delete(tree, "step")
+	}
+	tree["output"] = map[string]any{"topic": "none"}
+	if p, ok := tree["privacy"].(map[string]any); ok {
+		p["limit_epsilon"], p["limit_delta"] = p["epsilon"], p["delta"]
+	}
+	d := &document{
+		name: name, tree: map[string]any{"stream": map[string]any{name: tree}}, positions: scan(""),
+		masked: map[string]string{}, bad: map[string]bool{},
+	}
+	s := &Stream{Name: name}
+	d.readTable(n, key, tree, reflect.ValueOf(s).Elem())
+	if d.checkMechanism(s, key); len(d.faults) > 0 {
+		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
+	}
+	if d.checkEstimator(s, key); len(d.faults) > 0 {
+		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
+	}
+	if len(s.Input.Partitions) != 1 && !s.Merge || s.Input.All() || !bytes.Equal(s.Canonical(s.Input.Partitions[0]), text) {
+		return nil, fmt.Errorf("the epoch's configuration is not one of this version")
+	}
+	return s, nil
+}
+
+// tableOf reads a JSON object as the TOML package reads a table.
+func tableOf(text []byte) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var t map[string]any
+	if err := d.Decode(&t); err != nil || t == nil {
+		return nil, fmt.Errorf("the epoch's configuration is no table")
+	}
+	return plainTOML(t).(map[string]any), nil
+}
+
+func plainTOML(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = plainTOML(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = plainTOML(v[i])
+		}
+	case string:
+		return strings.ReplaceAll(v, "${", "$${") // it is no variable
+	case json.Number:
+		if i, err := v.Int64(); err == nil {
+			return i
+		}
+		if x, err := v.Float64(); err == nil {
+			return x
+		}
+	}
+	return v
+}

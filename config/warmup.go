@@ -1,0 +1,172 @@
+package config
+
+import (
+	"math"
+	"slices"
+
+	"github.com/BurntSushi/toml"
+
+	"streamdp/internal/bounds"
+)
+
+// warmup says what is found for a regression beside centre and scale.
+type warmup struct {
+	// bounds returns the target and where the bounds on features and target are, which are
+	// NaN to be found.
+	bounds func(s *Stream) (target string, x, y *float64)
+	// own gives a stream a copy of its mechanism's configuration.
+	own func(s *Stream)
+	// needs has the keys whose meaning depends on centre, scale or a bound; true: it is one
+	// to be found.
+	needs func(s *Stream) map[string]bool
+	// unit tells the mechanism that its features, as many as are not frozen, have been
+	// scaled to deviation 1; nil: it need not know.
+	unit func(s *Stream, features int)
+}
+
+// Automatic reports whether a warm-up precedes the mechanism, which is then given what the
+// warm-up found. Moments have a warm-up of their own, and gradients have none.
+func (s *Stream) Automatic() bool {
+	m, _ := s.mechanism()
+	if m == nil || m.warmup == nil || s.Gradients() {
+		return false
+	}
+	_, x, y := m.warmup.bounds(s)
+	return math.IsNaN(*x) || math.IsNaN(*y) || slices.ContainsFunc(s.Centre, math.IsNaN) || slices.ContainsFunc(s.Scale, math.IsNaN)
+}
+
+// Bounds returns what the warm-up of an automatic stream must find.
+func (s *Stream) Bounds() bounds.Config {
+	m, _ := s.mechanism()
+	target, x, y := m.warmup.bounds(s)
+	return bounds.Config{
+		Columns: len(s.Input.Columns), Centre: s.Centre, Scale: s.Scale,
+		Regression: &bounds.Regression{Target: slices.Index(s.Input.Columns, target), X: math.IsNaN(*x), Y: math.IsNaN(*y)},
+		Records:    s.Warmup, Split: s.WarmupMode == "split",
+	}
+}
+
+// Limits returns the bounds on features and target of a regression with a warm-up, NaN where
+// they are to be found.
+func (s *Stream) Limits() (x, y float64) {
+	m, _ := s.mechanism()
+	_, px, py := m.warmup.bounds(s)
+	return *px, *py
+}
+
+// warmupSteps returns the number of steps of a warm-up before the mechanism, 0 for none.
+func (s *Stream) warmupSteps() uint64 {
+	if !s.Automatic() {
+		return 0
+	}
+	return s.Bounds().Parts()
+}
+
+// Bounded returns an automatic stream with these constants, x and y in the place of bounds
+// that are "auto"; features is the number of those that are not frozen. Its releases state
+// original units whatever the constants are.
+func (s *Stream) Bounded(centre, scale []float64, x, y float64, features int) *Stream {
+	t := *s
+	m, _ := t.mechanism()
+	m.warmup.own(&t)
+	target, px, py := m.warmup.bounds(&t)
+	if math.IsNaN(*px) {
+		*px = x
+	}
+	if math.IsNaN(*py) {
+		*py = y
+	}
+	t.Centre, t.Scale, t.found = centre, scale, true
+	m.bind(&t, t.OnHorizon == "continue")
+	if m.warmup.unit != nil && s.standard(target) {
+		m.warmup.unit(&t, features)
+	}
+	return &t
+}
+
+// finds reports whether centre or scale of a column are found.
+func (s *Stream) finds(column string) bool {
+	j := slices.Index(s.Input.Columns, column)
+	return j >= 0 && j < min(len(s.Centre), len(s.Scale)) && (math.IsNaN(s.Centre[j]) || math.IsNaN(s.Scale[j]))
+}
+
+// standard reports whether centre and scale of all features are found.
+func (s *Stream) standard(target string) bool {
+	if len(s.Centre) != len(s.Input.Columns) || len(s.Scale) != len(s.Input.Columns) {
+		return false // a fault that is noted elsewhere
+	}
+	for j, name := range s.Input.Columns {
+		if name != target && !(math.IsNaN(s.Centre[j]) && math.IsNaN(s.Scale[j])) {
+			return false
+		}
+	}
+	return true
+}
+
+// Standing returns an automatic stream with 0 and 1 in the place of what is "auto". Its
+// mechanism has the guarantee, the noise and the steps of the one that follows the
+// warm-up.
+func (s *Stream) Standing() *Stream {
+	or := func(given []float64, missing float64) []float64 {
+		all := slices.Clone(given)
+		for j, v := range all {
+			if math.IsNaN(v) {
+				all[j] = missing
+			}
+		}
+		return all
+	}
+	return s.Bounded(or(s.Centre, 0), or(s.Scale, 1), 1, 1, 1)
+}
+
+// checkAuto notes bounds that are to be found by a mechanism for which none are, and keys of
+// a warm-up that it does not have.
+func (d *document) checkAuto(s *Stream, key toml.Key) {
+	m, _ := s.mechanism()
+	if m == nil || m.finds || m.warmup != nil {
+		return
+	}
+	for name, list := range map[string][]float64{"centre": s.Centre, "scale": s.Scale} {
+		if here := under(key, name); d.sound(here) && slices.ContainsFunc(list, math.IsNaN) {
+			d.add(here, -1, "must be numbers for "+m.name+", which has no warm-up to find them", nil)
+		}
+	}
+	for _, name := range []string{"warmup", "warmup_mode"} {
+		if here := under(key, name); d.written(here) != nil {
+			d.add(here, -1, "belongs to mechanisms with a warm-up, and "+m.name+" has none", nil)
+		}
+	}
+}
+
+// checkWarmup checks what belongs to the warm-up before a regression.
+func (d *document) checkWarmup(s *Stream, key toml.Key) {
+	m, _ := s.mechanism()
+	if m.warmup == nil {
+		return
+	}
+	sound := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			at, _ := locate(key, m.name, name)
+			return !d.sound(at)
+		})
+	}
+	if !sound("centre", "scale", "clip_x", "clip_y") {
+		return
+	}
+	if !s.Automatic() {
+		for _, name := range []string{"warmup", "warmup_mode"} {
+			if here := under(key, name); d.written(here) != nil {
+				d.add(here, -1, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", nil)
+			}
+		}
+		return
+	}
+	if here := under(key, "warmup"); d.sound(here) && s.Warmup > 1<<60 {
+		d.add(here, -1, "must be fewer offsets than a log has", s.Warmup)
+	}
+	for name, found := range m.warmup.needs(s) {
+		if here, _ := locate(key, m.name, name); found && d.sound(here) {
+			d.add(here, -1, "does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
+		}
+	}
+}
