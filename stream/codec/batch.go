@@ -1,0 +1,164 @@
+package codec
+
+import (
+	"runtime"
+	"sync"
+
+	"streamdp/internal/kafka"
+)
+
+// Batch is one response of the broker and the rows decoded from it. A caller uses one
+// Batch for many responses. Its memory is shared with all others: Release gives it back.
+type Batch struct {
+	kafka.Chunk
+	// Reasons holds for each record the reason why it gave no row, or [Decoded].
+	Reasons []Reason
+
+	columns int       // of a row
+	rows    []float64 // one row a record, or one for each in places
+	places  []int     // of each record's row among the rows, −1 without one; nil: its own
+}
+
+// What batches fill, and give back.
+var (
+	rowSlab    kafka.Slab[float64]
+	reasonSlab kafka.Slab[Reason]
+	placeSlab  kafka.Slab[int]
+)
+
+// Release gives the batch's memory back: its records and rows are gone.
+func (b *Batch) Release() {
+	b.Chunk.Release()
+	rowSlab.Put(b.rows)
+	reasonSlab.Put(b.Reasons)
+	placeSlab.Put(b.places)
+	b.rows, b.Reasons, b.places = nil, nil, nil
+}
+
+// RowBytes returns the memory of a row of format f and what belongs to it.
+func RowBytes(f Format) int { return 8*f.Width() + 8 + 1 }
+
+// Decoder decodes batches. It splits a large batch among several goroutines; the rows
+// are the same however it is split.
+//
+// A Decoder decodes one batch at a time.
+type Decoder struct {
+	format  Format
+	columns int
+	codecs  []Codec // one a worker; nil: it has had nothing to do
+	// least is a size in bytes: a record that is smaller cannot hold a row, so it gets
+	// no memory for one. 0: every record gets some. Without it, a batch of many small
+	// records would ask for many rows, and a row may have a million numbers.
+	least int
+	spare [][]float64 // one a worker, for records without one
+}
+
+// NewDecoder returns a decoder for records of format f. It decodes a large batch in so
+// many goroutines, if that many processors are free of other decoders. Its errors are those
+// of [Format.Codec].
+func NewDecoder(f Format, workers int) (*Decoder, error) {
+	c, err := f.Codec()
+	if err != nil {
+		return nil, err
+	}
+	d := &Decoder{format: f, columns: f.Width(), least: f.least(), codecs: make([]Codec, max(1, workers))}
+	d.codecs[0] = c
+	d.spare = make([][]float64, len(d.codecs))
+	return d, nil
+}
+
+// working has an element for each goroutine that decodes. All decoders of a process
+// together have as many as there are processors.
+var working = make(chan struct{}, runtime.GOMAXPROCS(0))
+
+// parallelBytes is the batch size from which a second goroutine is worth its start.
+const parallelBytes = 64 << 10
+
+// Decode decodes b.Records and sets the rows and reasons of b.
+func (d *Decoder) Decode(b *Batch) {
+	b.columns = d.columns
+	n := len(b.Records)
+	rows := n
+	placeSlab.Put(b.places)
+	b.places = nil
+	if d.least > 0 {
+		b.places, rows = placeSlab.Get(n)[:n], 0
+		for i := range b.Records {
+			b.places[i] = -1
+			if len(b.Records[i].Value) >= d.least {
+				b.places[i] = rows
+				rows++
+			}
+		}
+	}
+	if cap(b.rows) < rows*d.columns {
+		rowSlab.Put(b.rows)
+		b.rows = rowSlab.Get(rows * d.columns)
+	}
+	if cap(b.Reasons) < n {
+		reasonSlab.Put(b.Reasons)
+		b.Reasons = reasonSlab.Get(n)
+	}
+	b.rows, b.Reasons = b.rows[:rows*d.columns], b.Reasons[:n]
+	working <- struct{}{}
+	workers := 1
+	for free := true; free && workers < min(len(d.codecs), 1+b.Bytes/parallelBytes); {
+		select {
+		case working <- struct{}{}:
+			workers++
+		default:
+			free = false
+		}
+	}
+	var wg sync.WaitGroup
+	for w := 1; w < workers; w++ {
+		wg.Go(func() {
+			d.part(b, w, n*w/workers, n*(w+1)/workers)
+			<-working
+		})
+	}
+	d.part(b, 0, 0, n/workers)
+	<-working
+	wg.Wait()
+}
+
+// part has worker w decode the records from, from+1, …, to−1.
+func (d *Decoder) part(b *Batch, w, from, to int) {
+	if d.codecs[w] == nil {
+		d.codecs[w], _ = d.format.Codec() // has worked once
+	}
+	for i := from; i < to; i++ {
+		row := b.place(i)
+		if row == nil {
+			if d.spare[w] == nil {
+				d.spare[w] = make([]float64, d.columns)
+			}
+			row = d.spare[w]
+		}
+		if b.Records[i].TooLarge {
+			begin(row, d.columns)
+			b.Reasons[i] = TooLarge
+			continue
+		}
+		b.Reasons[i] = d.codecs[w].Decode(&b.Records[i], row)
+	}
+}
+
+// place returns the memory for the row of record i, nil if the record has none.
+func (b *Batch) place(i int) []float64 {
+	if b.places != nil {
+		if i = b.places[i]; i < 0 {
+			return nil
+		}
+	}
+	return b.rows[i*b.columns : (i+1)*b.columns]
+}
+
+// Row returns the row of record i, nil if the record gave none. The row is valid until
+// the batch is decoded again.
+func (b *Batch) Row(i int) []float64 {
+	if b.Reasons[i] != Decoded {
+		return nil
+	}
+	return b.place(i)
+}

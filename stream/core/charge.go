@@ -1,0 +1,57 @@
+package core
+
+import (
+	"math"
+	"math/bits"
+)
+
+// ChargedTo returns the offset behind the last record of h steps that begin at base. It
+// returns −1 if h is 0 (no end), or if the end may lie beyond the largest offset.
+//
+// A step by the clock may have any size, so their end is not known either.
+//
+// For example, with h = 10 steps of 100 slots from base 5 it returns 1005. For a large h,
+// Range(h) may overflow 64 bits and return a small number; an epoch charged only up to
+// there would run on uncharged. So the overflow is excluded first, by h times the longest
+// step. The longest step is among the first two and the last two. Its length is right even
+// if Range overflows, because it is a difference.
+func ChargedTo(mech *Mechanism, h uint64, base int64) int64 {
+	if h == 0 || mech.clocked {
+		return -1
+	}
+	if a, ok := mech.Estimator.(adaptive); ok {
+		if end := a.Longest(h); end <= uint64(math.MaxInt64-base) {
+			return base + int64(end)
+		}
+		return -1
+	}
+	var longest, last uint64
+	for _, t := range []uint64{1, 2, h - 1, h} {
+		if t > 0 && t <= h {
+			first, end := mech.Range(t)
+			longest, last = max(longest, end-first), end
+		}
+	}
+	if hi, lo := bits.Mul64(h, longest); hi > 0 || lo > uint64(math.MaxInt64-base) {
+		return -1
+	}
+	return base + int64(last)
+}
+
+// EndsAtLeast returns a lower bound of the offset at which step t of an epoch over so many
+// partitions ends in one of them, which it reads from base on; −1 where that is beyond all
+// offsets. The bound is exact where steps have the same slots whatever is released; else
+// every step has one slot or more, and one by the clock may have none. It is safe for
+// concurrent use.
+func EndsAtLeast(mech *Mechanism, t uint64, partitions int, base int64) int64 {
+	if mech.clocked {
+		return base
+	}
+	if _, ok := mech.Estimator.(adaptive); !ok {
+		return share(ChargedTo(mech, t, 0), partitions, base)
+	}
+	if t > uint64(math.MaxInt64-base) {
+		return -1
+	}
+	return base + int64(t)
+}

@@ -1,0 +1,178 @@
+package core
+
+import (
+	"errors"
+	"math"
+
+	"streamdp/dp"
+)
+
+// mergeable is an estimator whose open step may be summed in parts. A part may be used
+// while the estimator and other parts are, each by one goroutine.
+type mergeable interface {
+	// NewPart returns an empty part.
+	NewPart() (dp.Part, error)
+	// Merge adds a part to the open step and empties it, in whatever order.
+	Merge(dp.Part) error
+}
+
+// span is a range of offsets [first, end).
+type span struct{ first, end int64 }
+
+// Leaf sums the records of one partition of a merged epoch, or of one with steps by the
+// clock, step after step. It draws no
+// noise and makes no release: [Core.Merge] does, of the sums of all partitions. Step t of a
+// partition that begins at base holds the offsets [base + (t−1)s, base + t·s). By the clock it
+// ends where [Leaf.Until] says.
+//
+// A Leaf may be used while its Core and other leaves are.
+type Leaf struct {
+	index int // of its partition in the manifest
+	base  int64
+	ends  func(step uint64) span // relative to base; nil: by the clock
+	scaling
+	step uint64 // the open one
+	open span
+	sum  *Sum
+}
+
+// Sum is the exact sum of one step over one partition. Nothing of it may leave the
+// process: it has no noise.
+type Sum struct {
+	part    dp.Part
+	index   int
+	step    uint64
+	offsets span
+	records uint64
+}
+
+// Leaves returns a leaf for each partition of a merged epoch or of one with steps by the
+// clock, at the first step after the
+// last closed one.
+func (c *Core) Leaves() []*Leaf {
+	bases := basesOf(c.encoder.m)
+	parts := uint64(len(bases))
+	all := make([]*Leaf, parts)
+	for i, base := range bases {
+		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone()}
+		if c.at != nil {
+			l.open = span{c.at[i], -1}
+		} else {
+			l.ends = func(t uint64) span {
+				first, end := c.mech.Range(t)
+				return span{int64(first / parts), int64(end / parts)}
+			}
+			l.bound()
+		}
+		all[i] = l
+	}
+	return all
+}
+
+// NewSum returns memory for the sum of a step over a partition.
+func (c *Core) NewSum() (*Sum, error) {
+	e, ok := c.mech.Estimator.(mergeable)
+	if !ok {
+		return nil, errors.New("the mechanism's steps can't be merged")
+	}
+	part, err := e.NewPart()
+	return &Sum{part: part}, err
+}
+
+// bound opens a step.
+func (l *Leaf) bound() {
+	if l.ends == nil {
+		l.open = span{l.open.end, -1}
+		return
+	}
+	at := l.ends(l.step)
+	l.open = span{l.base + at.first, l.base + at.end}
+}
+
+// Step returns the number of the open step.
+func (l *Leaf) Step() uint64 { return l.step }
+
+// First returns the first offset of the open step.
+func (l *Leaf) First() int64 { return l.open.first }
+
+// End returns the offset behind the open step, −1 where it is not known yet.
+func (l *Leaf) End() int64 { return l.open.end }
+
+// Until sets the offset behind the open step, by the clock. Call it before Into.
+//
+// Errors: an offset before the step's first one.
+func (l *Leaf) Until(end int64) error {
+	if end < l.open.first {
+		return errors.New("internal: a step ends before it begins")
+	}
+	l.open.end = end
+	return nil
+}
+
+// Into makes the open step be summed into s, which is empty.
+func (l *Leaf) Into(s *Sum) {
+	s.index, s.step, s.offsets, s.records = l.index, l.step, l.open, 0
+	l.sum = s
+}
+
+// Add takes the next record, as [Core.Add] does.
+func (l *Leaf) Add(offset int64, row []float64) {
+	l.sum.records++
+	l.sum.part.Add(uint64(offset-l.base), l.scaled(row))
+}
+
+// Close ends the open step, and returns its sum. The next step needs another Into.
+func (l *Leaf) Close() *Sum {
+	s := l.sum
+	l.sum = nil
+	l.step++
+	l.bound()
+	return s
+}
+
+// Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions, in the
+// order of the manifest, and draws the step's noise. It returns the messages of the
+// release, and empties the sums. Sums of integers are exact, so the release does not
+// depend on when a partition was read, nor by whom.
+//
+// Privacy: as [Core.Close]. A record is in one sum.
+// Errors: sums of other steps, or of other partitions; nothing is drawn then.
+func (c *Core) Merge(sums []*Sum) ([]Message, error) {
+	if len(sums) != len(basesOf(c.encoder.m)) {
+		return nil, errors.New("internal: not one sum of each partition")
+	}
+	for i, s := range sums {
+		if s.index != i || s.step != c.step+1 || c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
+			return nil, errors.New("internal: a sum of another step or partition")
+		}
+	}
+	offsets := make([]span, len(sums))
+	for i, s := range sums {
+		if err := c.mech.Estimator.(mergeable).Merge(s.part); err != nil {
+			return nil, err
+		}
+		c.records += s.records
+		offsets[i] = s.offsets
+	}
+	return c.close(offsets)
+}
+
+// ChargedParts returns for each partition of a merged epoch the offset behind the last
+// record of h steps, as [ChargedTo] does.
+func ChargedParts(mech *Mechanism, h uint64, bases []int64) (ends []int64) {
+	total := ChargedTo(mech, h, 0)
+	for _, base := range bases {
+		ends = append(ends, share(total, len(bases), base))
+	}
+	return ends
+}
+
+// share returns the offset behind one partition's share of so many slots, from base on; −1
+// where that is beyond all offsets, or slots is −1.
+func share(slots int64, partitions int, base int64) int64 {
+	each := slots / int64(partitions)
+	if slots < 0 || each > math.MaxInt64-base {
+		return -1
+	}
+	return base + each
+}

@@ -1,0 +1,77 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"streamdp/config"
+	"streamdp/refit"
+)
+
+var refitMechanism = &descriptor{
+	name:    "refit",
+	has:     func(s *config.Stream) bool { return s.Refit != nil },
+	absent:  nullRecord,
+	build:   newRefit,
+	bounded: []string{"norm_bound"},
+	computes: func(s *config.Stream) string {
+		of := ""
+		if s.Merge {
+			of = " of each partition"
+		}
+		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %d offsets%s.", s.Refit.Target, features(s, s.Refit.Target), s.Refit.Window, of)
+	},
+	sketches: func(s *config.Stream) bool { return s.Refit.Sketches() },
+	statements: func(s *config.Stream) []string {
+		if s.Refit.Solver != "newton" {
+			return nil
+		}
+		return []string{"Standard errors are approximate: of noise, of sampling and of what clipping takes by estimate. They do not hold for columns that nearly depend on each other."}
+	},
+	versionOf: func(s *config.Stream) string { return s.Refit.Version() },
+}
+
+// newRefit returns regressions over windows.
+func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, error) {
+	e, err := planned(*s.Refit, s.Params(), plan, refit.New, refit.Adopt)
+	if err != nil {
+		return nil, err
+	}
+	p, c := e.Plan(), s.Refit
+	m := &Mechanism{
+		Estimator: e, Method: p.Solver, clip: p.NormBound, sensitivity: s.Privacy.Adjacency.Factor(),
+		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
+		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
+	}
+	// The plan has them in units of the clipped window.
+	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
+		if sd > 0 {
+			m.Noise[name] = sd
+		}
+	}
+	if m.Plan, err = json.Marshal(p); err != nil {
+		return nil, err
+	}
+	m.description, err = json.Marshal(struct {
+		Name         string  `json:"name"`
+		Method       string  `json:"method"`
+		Target       string  `json:"target"`
+		Intercept    bool    `json:"intercept"`
+		ClipY        float64 `json:"clip_y"`
+		Window       uint64  `json:"window"`
+		Rows         int     `json:"rows,omitempty"`
+		Gamma        float64 `json:"gamma,omitempty"`
+		Iterations   int     `json:"iterations,omitempty"`
+		Sampled      int     `json:"sampled,omitempty"`
+		Transforms   int     `json:"transforms,omitempty"`
+		ResidualClip float64 `json:"residual_clip,omitempty"`
+		Radius       float64 `json:"radius,omitempty"`
+		EigenTest    bool    `json:"eigen_test,omitempty"`
+		Horizon      uint64  `json:"horizon,omitempty"`
+	}{
+		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Slots(), p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
+		p.ResidualClip * c.ClipY, p.Radius, c.EigenTest, c.LastStep(),
+	})
+	return m, err
+}

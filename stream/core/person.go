@@ -1,0 +1,64 @@
+package core
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"streamdp/dp"
+)
+
+// Person is what protects a person who has Records records: Epsilon, at the δ of the
+// guarantee around it. Epsilon is rounded up to four digits, and nil if no ε holds.
+type Person struct {
+	Records int      `json:"records"`
+	Epsilon *float64 `json:"epsilon"`
+}
+
+// Persons returns what a cost means for persons who have so many records.
+func Persons(c dp.Cost, delta float64, records ...int) (all []Person) {
+	for _, k := range records {
+		p := Person{Records: k}
+		if eps, err := c.GroupEpsilon(k, delta); err == nil {
+			if up, err := roundUp(eps, 4); err == nil {
+				p.Epsilon = &up
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// roundUp rounds a positive number up to so many significant decimal digits.
+func roundUp(x float64, digits int) (float64, error) {
+	text := strconv.FormatFloat(x, 'e', digits-1, 64)
+	y, err := strconv.ParseFloat(text, 64)
+	if err != nil || y >= x {
+		return y, err
+	}
+	// Formatting rounded down: add one to the last digit.
+	mantissa, exponent, _ := strings.Cut(text, "e")
+	m, err := strconv.Atoi(strings.Replace(mantissa, ".", "", 1))
+	if err != nil {
+		return 0, err
+	}
+	e, err := strconv.Atoi(exponent)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(fmt.Sprintf("%de%d", m+1, e-digits+1), 64)
+}
+
+// AtMost writes an ε with six digits, rounded up, for a sentence that says "at most".
+func AtMost(epsilon float64) string {
+	return strconv.FormatFloat(ToShow(epsilon), 'g', -1, 64)
+}
+
+// ToShow rounds an ε up to six digits, so that what was worked out from a configured 1 shows
+// as 1.
+func ToShow(epsilon float64) float64 {
+	if up, err := roundUp(epsilon, 6); err == nil {
+		return up
+	}
+	return epsilon
+}

@@ -1,0 +1,249 @@
+package core
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+
+	"streamdp/internal/decimal"
+)
+
+// Released is what a published release says, with its numbers decoded.
+type Released struct {
+	Stream    string   `json:"stream"`
+	Partition int      `json:"partition"`
+	Epoch     uint64   `json:"epoch"`
+	Step      uint64   `json:"step"`
+	Rows      uint64   `json:"rows"`
+	Offsets   [2]int64 `json:"offsets"`
+	Covers    [2]int64 `json:"covers"`
+	Columns   []string `json:"columns"`
+	// Mechanism is its name.
+	Mechanism string `json:"mechanism"`
+	// Target is the column that a regression predicts, "" elsewhere.
+	Target string `json:"target,omitempty"`
+	// Level is that of intervals, 0 where there are none.
+	Level  float64 `json:"level,omitempty"`
+	Failed string  `json:"failed,omitempty"`
+	// Verdict is what the release says of bounds that a warm-up found, "" where it says
+	// nothing.
+	Verdict string          `json:"verdict,omitempty"`
+	Values  []ReleasedValue `json:"values"`
+}
+
+// ReleasedValue is a value of a release.
+type ReleasedValue struct {
+	Name   string `json:"name"`
+	Shape  []int  `json:"shape"`
+	Layout string `json:"layout,omitempty"`
+	Data   Floats `json:"data"`
+	// SE holds standard errors: none, one for all entries, or one an entry.
+	SE Floats `json:"se,omitempty"`
+	// SEWithClipping adds an estimate of what clipping does, where the clip norm was found.
+	SEWithClipping Floats `json:"se_with_clipping,omitempty"`
+	// Truth is what a demonstration knows of the value and a release never has.
+	Truth Floats `json:"truth,omitempty"`
+}
+
+// Floats are numbers that JSON writes with null for NaN.
+type Floats []float64
+
+// MarshalJSON implements json.Marshaler.
+func (x Floats) MarshalJSON() ([]byte, error) {
+	if !slices.ContainsFunc(x, math.IsNaN) {
+		return json.Marshal([]float64(x))
+	}
+	all := make([]*float64, len(x))
+	for i := range x {
+		if !math.IsNaN(x[i]) {
+			all[i] = &x[i]
+		}
+	}
+	return json.Marshal(all)
+}
+
+// ParseReleased reads a published release.
+func ParseReleased(value []byte) (*Released, error) {
+	var r struct {
+		Schema string `json:"schema"`
+		*Released
+		Mechanism struct {
+			Name   string  `json:"name"`
+			Target string  `json:"target"`
+			Level  float64 `json:"level"`
+			Model  struct {
+				Target string `json:"target"`
+			} `json:"model"`
+		} `json:"mechanism"`
+		Bounds struct {
+			Verdict string `json:"verdict"`
+		} `json:"bounds"`
+		Warmup []struct {
+			Verdict string `json:"verdict"`
+		} `json:"warmup"`
+		Values releasedValues `json:"values"`
+	}
+	out := new(Released)
+	r.Released = out
+	if err := json.Unmarshal(value, &r); err != nil {
+		return nil, err
+	}
+	if r.Schema != releaseSchema {
+		return nil, errors.New("not a release")
+	}
+	out.Mechanism = r.Mechanism.Name
+	if out.Target, out.Level = r.Mechanism.Target, r.Mechanism.Level; out.Target == "" {
+		out.Target = r.Mechanism.Model.Target
+	}
+	if out.Verdict = r.Bounds.Verdict; out.Verdict == "" && len(r.Warmup) > 0 {
+		out.Verdict = r.Warmup[len(r.Warmup)-1].Verdict
+	}
+	if r.Values == nil {
+		return nil, errors.New("no values")
+	}
+	out.Values = r.Values
+	return out, nil
+}
+
+// releasedValues are the values of a release, in the order in which they were published.
+type releasedValues []ReleasedValue
+
+// UnmarshalJSON implements json.Unmarshaler. The daemon reads many of its own releases, for
+// the page: a list of numbers is read in one pass.
+func (all *releasedValues) UnmarshalJSON(b []byte) error {
+	*all = releasedValues{}
+	return members(b, func(name string, b []byte) error {
+		v, known := ReleasedValue{Name: name}, false
+		err := members(b, func(name string, b []byte) (err error) {
+			switch name {
+			case "shape":
+				err = json.Unmarshal(b, &v.Shape)
+			case "layout":
+				err = json.Unmarshal(b, &v.Layout)
+			case "data":
+				known = true
+				if b[0] == '[' {
+					v.Data, err = numberList(b, false)
+				} else {
+					v.Data, err = Numbers(b)
+				}
+			case "se":
+				v.SE, err = parseErrors(b)
+			case "se_with_clipping":
+				v.SEWithClipping, err = parseErrors(b)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !known {
+			return errors.New("a value has no numbers")
+		}
+		if n, se, with := len(v.Data), len(v.SE), len(v.SEWithClipping); se > 1 && se != n || with > 1 && with != n {
+			return errors.New("as many errors as numbers are needed, or one")
+		}
+		*all = append(*all, v)
+		return nil
+	})
+}
+
+// members calls fn for each member of an object with its name and value. b is valid JSON.
+func members(b []byte, fn func(name string, value []byte) error) error {
+	b = bytes.TrimLeft(b, jsonSpace)
+	if len(b) == 0 || b[0] != '{' {
+		return errors.New("not an object")
+	}
+	for {
+		b = bytes.TrimLeft(b[1:], jsonSpace) // after a brace or a comma
+		if b[0] == '}' {
+			return nil // of an empty object
+		}
+		n := valueLen(b)
+		var name string
+		if err := json.Unmarshal(b[:n], &name); err != nil {
+			return err
+		}
+		b = bytes.TrimLeft(bytes.TrimLeft(b[n:], jsonSpace)[1:], jsonSpace) // after the colon
+		n = valueLen(b)
+		if err := fn(name, b[:n]); err != nil {
+			return err
+		}
+		if b = bytes.TrimLeft(b[n:], jsonSpace); b[0] == '}' {
+			return nil
+		}
+	}
+}
+
+const jsonSpace = " \t\r\n"
+
+// valueLen is the length of the value at the beginning of b, which is followed by more of
+// valid JSON.
+func valueLen(b []byte) int {
+	depth := 0
+	for i := 0; ; i++ {
+		switch b[i] {
+		case '"':
+			for i++; b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		case '[', '{':
+			depth++
+		case ']', '}':
+			if depth--; depth == 0 {
+				return i + 1
+			} else if depth < 0 {
+				return i
+			}
+		case ',', ':', ' ', '\t', '\r', '\n':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+}
+
+// parseErrors reads standard errors: one number, or a list in either encoding, in which NaN
+// stands for one that is not known; nil where there is none.
+func parseErrors(data json.RawMessage) ([]float64, error) {
+	switch {
+	case len(data) == 0 || string(data) == "null":
+		return nil, nil
+	case data[0] == '"':
+		return Numbers(data)
+	case data[0] != '[':
+		var one float64
+		err := json.Unmarshal(data, &one)
+		return []float64{one}, err
+	}
+	return numberList(data, true)
+}
+
+// numberList reads a list of numbers in valid JSON. Where unknown is true NaN stands for null.
+func numberList(data []byte, unknown bool) ([]float64, error) {
+	all := make([]float64, 0, 1+bytes.Count(data, []byte{','}))
+	data = bytes.TrimLeft(data[1:], jsonSpace)
+	for data[0] != ']' {
+		x, n := decimal.JSON(data)
+		switch {
+		case n > 0 && !math.IsInf(x, 0):
+		case unknown && bytes.HasPrefix(data, []byte("null")):
+			x, n = math.NaN(), len("null")
+		default:
+			return nil, errors.New("a list of numbers holds something else")
+		}
+		all = append(all, x)
+		data = bytes.TrimLeft(data[n:], jsonSpace)
+		if data[0] == ',' {
+			data = bytes.TrimLeft(data[1:], jsonSpace)
+		}
+	}
+	return all, nil
+}

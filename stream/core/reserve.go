@@ -1,0 +1,106 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+// Reserved says how the budget limit of an input partition is divided: a part for sketches,
+// the rest for Gaussian releases. It is a function of the configuration alone, so it is
+// known before the first release. The ledger records it when the first epoch opens.
+type Reserved struct {
+	// Sketches is the part for sketches. It is empty if no stream of the topic uses them.
+	Sketches dp.Cost `json:"sketches"`
+	// Mu is the rest, for all Gaussian releases together.
+	Mu float64 `json:"mu"`
+}
+
+// Reserve returns how the limit of a stream's input is divided. If a stream of the topic
+// uses sketches, it adds up the costs of one epoch of all streams of the topic, and finds
+// how many times the limit covers that sum. It sets the sketches' share of that aside.
+//
+// Errors: the limit does not cover even one epoch of all streams of the topic together.
+func Reserve(c *config.Config, s *config.Stream) (*Reserved, error) {
+	p := s.Privacy
+	var costs []dp.Cost
+	var names []string
+	sketched := false
+	for _, other := range c.Streams {
+		if other.Input.Topic != s.Input.Topic {
+			continue
+		}
+		d := mechanismOf(other)
+		sketched = sketched || d != nil && d.sketches != nil && d.sketches(other)
+		names = append(names, other.Name)
+	}
+	r := &Reserved{Sketches: dp.Cost{Adjacency: p.Adjacency}}
+	if sketched {
+		for _, other := range c.Streams {
+			if other.Input.Topic != s.Input.Topic {
+				continue
+			}
+			m, err := NewMechanism(other, nil, nil)
+			if err != nil {
+				return nil, err
+			}
+			cost, err := m.Cost().In(p.Adjacency)
+			if err != nil {
+				return nil, fmt.Errorf("stream %s: %w", other.Name, err)
+			}
+			costs = append(costs, cost)
+		}
+		var err error
+		if r.Sketches, err = dp.Reserve(dp.Compose(costs...), p.LimitEpsilon, p.LimitDelta); err != nil {
+			return nil, fmt.Errorf("limit_epsilon %g at delta %g does not cover all streams of topic %s together (%s), as it must with a solver that has sketches: %w",
+				p.LimitEpsilon, p.LimitDelta, s.Input.Topic, strings.Join(names, ", "), err)
+		}
+	}
+	var err error
+	r.Mu, err = dp.ReservedMu(r.Sketches, p.LimitEpsilon, p.LimitDelta)
+	return r, err
+}
+
+// Divide adds to a stream's description how the limit of its input is divided, if one of
+// the topic's streams uses sketches.
+//
+// Errors: as [Reserve].
+func (d *Description) Divide(c *config.Config, s *config.Stream) error {
+	r, err := Reserve(c, s)
+	if err == nil && !r.Sketches.Empty() {
+		d.Reserved = r
+	}
+	return err
+}
+
+// String says in words what is set aside.
+func (r *Reserved) String() string {
+	if r.Sketches.Empty() {
+		return ""
+	}
+	return fmt.Sprintf("%s; mu at most %.6g for all Gaussian releases", SketchesInWords(r.Sketches), r.Mu)
+}
+
+// SketchesInWords says in words what the sketches in a cost cost.
+func SketchesInWords(c dp.Cost) string {
+	var words []string
+	if c.Rows > 0 {
+		words = append(words, fmt.Sprintf("%d rows at gamma %.6g or more", c.Rows, c.Gamma))
+	}
+	for _, t := range c.Terms {
+		switch t.Kind {
+		case dp.KindFastMixRow:
+			words = append(words, fmt.Sprintf("%d fast rows at gamma %.6g", t.Count, t.Gamma))
+		case dp.KindLaplace:
+			words = append(words, fmt.Sprintf("%d Laplace releases of scale %.6g", t.Count, t.Scale))
+		default:
+			words = append(words, fmt.Sprintf("%d releases (%s)", t.Count, t.Kind))
+		}
+	}
+	if c.BadDelta > 0 {
+		words = append(words, fmt.Sprintf("bounds that fail with probability %.3g", c.BadDelta))
+	}
+	return strings.Join(words, ", ")
+}

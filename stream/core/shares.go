@@ -1,0 +1,64 @@
+package core
+
+import (
+	"encoding/json"
+
+	"streamdp/dp"
+)
+
+// Count is a released number with its standard error.
+type Count struct{ Value, SE float64 }
+
+// Shares is what a published release says of how many of its records count.
+type Shares struct {
+	Rows uint64 // committed records of its step
+	// Valid is valid_count, Full full_share; nil where the release has none.
+	Valid, Full *Count
+}
+
+// SharesOf reads a published release; ok is false where value is none.
+func SharesOf(value []byte) (s Shares, ok bool) {
+	type number struct {
+		Data json.RawMessage `json:"data"`
+		SE   *float64        `json:"se"`
+	}
+	var r struct {
+		Schema string `json:"schema"`
+		Rows   uint64 `json:"rows"`
+		Values struct {
+			Valid *number `json:"valid_count"`
+			Full  *number `json:"full_share"`
+		} `json:"values"`
+	}
+	if json.Unmarshal(value, &r) != nil || r.Schema != releaseSchema {
+		return s, false
+	}
+	count := func(n *number) *Count {
+		if n == nil || n.SE == nil {
+			return nil
+		}
+		x, err := Numbers(n.Data)
+		if err != nil || len(x) != 1 {
+			return nil
+		}
+		return &Count{x[0], *n.SE}
+	}
+	return Shares{Rows: r.Rows, Valid: count(r.Values.Valid), Full: count(r.Values.Full)}, true
+}
+
+// shares returns what a reader of the release finds.
+func (e *encoder) shares(r *dp.Release) *Shares {
+	s := &Shares{Rows: r.Rows}
+	for _, v := range r.Values {
+		if len(v.Data) != 1 || len(v.SE) != 1 || !e.publishes(v.Name) {
+			continue
+		}
+		switch c := &(Count{v.Data[0], v.SE[0]}); v.Name {
+		case "valid_count":
+			s.Valid = c
+		case "full_share":
+			s.Full = c
+		}
+	}
+	return s
+}

@@ -1,0 +1,103 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"streamdp/config"
+)
+
+// Computes says in one sentence what a stream publishes.
+func Computes(s *config.Stream) string {
+	if d := mechanismOf(s); d != nil && d.computes != nil {
+		return d.computes(s)
+	}
+	return fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Columns))
+}
+
+// enumerated writes "a, b and c".
+func enumerated(names []string) string {
+	switch n := len(names); n {
+	case 0:
+		return ""
+	case 1:
+		return names[0]
+	default:
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+}
+
+// features returns the columns without the target.
+func features(s *config.Stream, target string) string {
+	return enumerated(slices.DeleteFunc(slices.Clone(s.Input.Columns), func(c string) bool { return c == target }))
+}
+
+// onlineComputed says what an online regression publishes.
+func onlineComputed(s *config.Stream) string {
+	return fmt.Sprintf("Linear regression of %s on %s, improved while records come in.", s.SGD.Target, features(s, s.SGD.Target))
+}
+
+// momentsComputed says what a stream of moments publishes.
+func momentsComputed(s *config.Stream) string {
+	m := s.Moments
+	first, over := "Means", "over all records of the epoch so far"
+	switch m.Workload {
+	case "sum":
+		first = "Sums"
+	case "exponential":
+		over = fmt.Sprintf("over the records of the epoch, each step counting %g times the next one", m.Decay)
+	case "window":
+		over = fmt.Sprintf("over the last %d steps", m.Window)
+	}
+	var what []string
+	publishes := func(words string, names ...string) {
+		if len(s.Output.Values) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(s.Output.Values, n) }) {
+			what = append(what, words)
+		}
+	}
+	publishes(first, "mean", "sum", "mean_original")
+	publishes("second moments", "second_moment", "second_moment_projected")
+	if m.Covariance == nil || *m.Covariance {
+		publishes("covariances", "covariance", "covariance_psd", "covariance_original")
+	}
+	if what == nil {
+		what = []string{"Counts"}
+	}
+	every := fmt.Sprintf("%d offsets", s.Step)
+	if clock := clockOf(s); clock != "" {
+		every = brief(clock) + " by the clock"
+	}
+	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Columns), over, every)
+	return strings.ToUpper(sentence[:1]) + sentence[1:]
+}
+
+// brief leaves out the zeros at the end of a duration, of 1h0m0s all but 1h.
+func brief(duration string) string {
+	duration = strings.Replace(duration, "m0s", "m", 1)
+	return strings.Replace(duration, "h0m", "h", 1)
+}
+
+// Power is the largest probability with which any test finds out, from everything
+// published under (ε, δ), whether a given record was there, if it says so without reason
+// with probability alpha: min(e^ε·α + δ, 1 − e^−ε·(1 − δ − α)), the trade-off between the two
+// errors that (ε, δ)-differential privacy is equivalent to (Wasserman and Zhou, 2010;
+// Kairouz, Oh and Viswanath, 2015).
+func Power(alpha, epsilon, delta float64) float64 {
+	return min(math.Exp(epsilon)*alpha+delta, 1-math.Exp(-epsilon)*(1-delta-alpha), 1)
+}
+
+// Promise says what (ε, δ) means for one record, by an example.
+func Promise(epsilon, delta float64) string {
+	return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and says yes wrongly in 5%% of cases. "+
+		"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))
+}
+
+// PercentFound is [Power] at a twentieth, in percent, rounded up to three digits.
+func PercentFound(epsilon, delta float64) float64 {
+	if percent, err := roundUp(100*Power(0.05, epsilon, delta), 3); err == nil {
+		return min(percent, 100)
+	}
+	return 100
+}
