@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -19,8 +18,8 @@ import (
 
 	"streamdp/adam"
 	"streamdp/config"
-	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/stream/core"
 )
 
 const gradientStream = `
@@ -111,7 +110,7 @@ func assembled(t testing.TB, list []published, records []kafka.Record) []publish
 			t.Fatalf("chunk %q", chunk)
 		}
 		key := strings.TrimSuffix(p.key, fmt.Sprintf("/%d", k))
-		if key == p.key || key != identity(ordersTask, p.epoch, p.step) {
+		if key == p.key || key != core.Identity(ordersTask, p.epoch, p.step) {
 			t.Fatalf("piece %s has key %s", chunk, p.key)
 		}
 		if k == 1 {
@@ -218,54 +217,11 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestStaleGradients accepts gradients as far behind as is allowed.
-func TestStaleGradients(t *testing.T) {
-	t.Parallel()
-	s, err := config.Parse("c.toml", []byte("[kafka]\nbrokers=[\"h:1\"]\n[state]\ndir=\"d\"\nkey_file=\"k\"\n"+with(gradientStream, "dim  = 3", "dim = 3\nmax_staleness = 2")))
-	must(t, err)
-	m, err := newMechanism(s.Streams[0], nil, nil)
-	must(t, err)
-	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "x", 1, [16]byte{}, [32]byte{})
-	must(t, err)
-	var h dp.Transcript
-	_, refused := m.refused()
-	for step := range uint64(6) {
-		for at := range uint64(8) {
-			m.Add(0, []float64{0.1, 0.2, 0.3, float64(at)})
-			_, n := m.refused()
-			if stale := n > refused; stale != (at > step || at+2 < step) {
-				t.Errorf("open step %d: a gradient at step %d is stale: %t", step+1, at, stale)
-			}
-			refused = n
-			if at%4 == 3 {
-				m.Estimator.(*gradients).UnmarshalBinary(mustAppend(t, m))
-			}
-		}
-		for range 4 {
-			m.Add(0, nil)
-		}
-		if _, err := m.Close(keys.Step(step+1, &h)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if why, _ := m.refused(); why != Stale {
-		t.Errorf("refused for %v", why)
-	}
-}
-
-func mustAppend(t testing.TB, m *mechanism) []byte {
-	t.Helper()
-	b, err := m.AppendBinary(nil)
-	must(t, err)
-	return b
-}
-
 // TestPieces publishes releases that are larger than a message, is interrupted
 // everywhere, and restored from an old copy: the pieces are those of a run without
 // interruption.
 func TestPieces(t *testing.T) {
-	defer func(n int) { chunkBytes = n }(chunkBytes)
-	chunkBytes = 700
+	t.Parallel()
 	toml := with(gradientStream, "dim  = 3", "dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
 	message := func(i uint64) kafka.Message {
 		x := make([]float64, 150)
@@ -275,6 +231,7 @@ func TestPieces(t *testing.T) {
 		return gradient(i/4, x...)
 	}
 	r := newRig(t, toml)
+	r.chunk = 700
 	const steps = 8
 	copied := r.sibling(toml)
 	sent := uint64(0)
@@ -298,6 +255,7 @@ func TestPieces(t *testing.T) {
 
 	// Without interruption, at another broker.
 	other := newRig(t, toml)
+	other.chunk = 700
 	for i := range uint64(4 * steps) {
 		other.post(message(i))
 	}
@@ -379,10 +337,10 @@ func large(t *testing.T, dim, messages int) {
 		if len(list) != messages*int(step+1) {
 			t.Fatalf("%d messages of %d steps", len(list), step+1)
 		}
-		if at := releaseEnd([]byte(list[0].value)); at != 1 {
+		if at := core.ReleaseEnd([]byte(list[0].value)); at != 1 {
 			t.Errorf("the first piece ends with offset %d", at)
 		}
-		if at := releaseEnd([]byte(list[1].value)); at != -1 {
+		if at := core.ReleaseEnd([]byte(list[1].value)); at != -1 {
 			t.Errorf("the second piece ends with offset %d", at)
 		}
 		all = assembled(t, list, r.records("orders.dp"))
@@ -425,7 +383,7 @@ func TestLearnt(t *testing.T) {
 	initial := func(epoch uint64) string {
 		file, err := os.ReadFile(r.file(manifestName(epoch)))
 		must(t, err)
-		m, err := parseManifest(file)
+		m, err := core.ParseManifest(file)
 		must(t, err)
 		var p adam.Plan
 		must(t, json.Unmarshal(m.Plan, &p))
@@ -540,66 +498,4 @@ func TestRefusedClasses(t *testing.T) {
 		t.Error("metrics lack the refused examples")
 	}
 	x.end()
-}
-
-// TestManySmallRecords decodes a response of many records, none of which can be
-// a gradient of a million numbers: without a row for each.
-func TestManySmallRecords(t *testing.T) {
-	t.Parallel()
-	const dim, n = 1_000_000, 5000
-	for _, codec := range []string{"float32", "float64", "json-array"} {
-		s := &config.Stream{Input: config.Input{Codec: codec}, Adam: &adam.Config{Mode: "gradients", Dim: dim, StepHeader: "s"}}
-		d, err := newDecoder(s)
-		must(t, err)
-		d.codecs = d.codecs[:1]
-		b := &batch{}
-		for i := range n {
-			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Value: []byte("[0]")})
-		}
-		full := make([]byte, 4*dim)
-		switch codec {
-		case "float64":
-			full = make([]byte, 8*dim)
-		case "json-array":
-			full = append(append([]byte("["), bytes.Repeat([]byte("0,"), dim-1)...), "0]"...)
-		}
-		b.Records[17] = kafka.Record{Offset: 17, Value: full, Headers: []kafka.Header{{Key: "s", Value: []byte("3")}}}
-		d.decode(b)
-		if len(b.rows) != dim+1 {
-			t.Errorf("%s: %d numbers for one gradient", codec, len(b.rows))
-		}
-		for i := range n {
-			row := b.row(i, dim+1)
-			if (row != nil) != (i == 17) || row == nil && b.reasons[i] != Arity {
-				t.Fatalf("%s: record %d: %v, a row: %t", codec, i, b.reasons[i], row != nil)
-			}
-		}
-		if row := b.row(17, dim+1); row[dim] != 3 {
-			t.Errorf("%s: taken at step %g", codec, row[dim])
-		}
-	}
-}
-
-// FuzzGradient decodes records with any value and header: a refused one leaves
-// nothing, another has finite numbers and a step.
-func FuzzGradient(f *testing.F) {
-	for _, header := range []string{"0", "17", "-1", "", "1e3", "999999999999999", "1000000000000000", " 1", "0x1"} {
-		f.Add([]byte("[1,2]"), header, "s", uint8(0))
-		f.Add(packParameters([]float64{1, 2}), header, "s", uint8(1))
-		f.Add(make([]byte, 8), header, "t", uint8(2))
-	}
-	f.Fuzz(func(t *testing.T, value []byte, header, name string, kind uint8) {
-		codec, err := newGradientCodec([]string{"json-array", "float64", "float32"}[kind%3], 2, "s")
-		must(t, err)
-		row := []float64{7, 7, 7}
-		r := codec.Decode(&Record{Value: value, Headers: []kafka.Header{{Key: name, Value: []byte(header)}}}, row)
-		for _, x := range row {
-			if x-x != 0 || r != Decoded && x != 0 {
-				t.Fatalf("%v leaves %g", r, row)
-			}
-		}
-		if r == Decoded && (name != "s" || row[2] < 0 || row[2] != math.Floor(row[2]) || row[2] >= 1e15) {
-			t.Fatalf("header %q of %q gives step %g", header, name, row[2])
-		}
-	})
 }

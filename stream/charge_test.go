@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"streamdp/config"
+	"streamdp/stream/core"
 )
 
 // TestChargedOffsets: an epoch is charged for all offsets that its steps reach, also
@@ -12,7 +13,7 @@ func TestChargedOffsets(t *testing.T) {
 	t.Parallel()
 	const all = -1
 	regress := func(horizon string) string {
-		return with(regression("clip = \"bisect\"\nbatch = 22\nstat = 1024\nbands = 3"), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
+		return with(regression("amb.clip = \"bisect\"\namb.batch = 22\namb.stat = 1024\namb.bands = 3"), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
 	}
 	window := func(horizon, keys string) string {
 		return with(refitOf(keys), "[stream.m.privacy]", "horizon = "+horizon+"\n[stream.m.privacy]")
@@ -45,12 +46,12 @@ func TestChargedOffsets(t *testing.T) {
 		cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+c.toml))
 		must(t, err)
 		s := cfg.Streams[0]
-		mech, err := newMechanism(s, nil, nil)
+		mech, err := core.NewMechanism(s, nil, nil)
 		if err != nil {
 			t.Errorf("%v", err)
 			continue
 		}
-		if end := chargedTo(mech, s.LastStep(), c.base); end != c.end {
+		if end := core.ChargedTo(mech, s.LastStep(), c.base); end != c.end {
 			t.Errorf("%s with horizon %d: offsets %d to %d, want to %d", s.Mechanism(), s.Horizon, c.base, end, c.end)
 		}
 	}

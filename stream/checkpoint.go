@@ -7,32 +7,56 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"streamdp/dp"
 	"streamdp/internal/bin"
 	"streamdp/internal/kafka"
+	"streamdp/stream/core"
 )
 
-// pending is a release as it will be published, and published again: its bytes
-// are made once.
+// pending is a message that has not been acknowledged.
 type pending struct {
-	step    uint64
-	key     []byte
-	value   []byte
-	headers []kafka.Header
-	time    time.Time // of the commit that made it durable
+	core.Message
+	time time.Time // of the commit that made it durable
 }
 
-func (p *pending) size() int { return len(p.key) + len(p.value) + 256 }
+func (p *pending) size() int { return len(p.Key) + len(p.Value) + 256 }
 
-// checkpoint is the one durable write of a task: where it stands in the log,
-// what it has computed, and what it owes to its readers. It holds raw sums and
-// past noise, and is as secret as the records.
+func (p *pending) encode(w *bin.Writer) {
+	w.Uint(p.Step)
+	w.Bytes(p.Key)
+	w.Bytes(p.Value)
+	w.Uint(uint64(len(p.Headers)))
+	for _, h := range p.Headers {
+		w.String(h.Key)
+		w.Bytes(h.Value)
+	}
+	w.Int(p.time.UnixMilli())
+}
+
+// readPending reads what encode wrote.
+func readPending(r *bin.Reader) pending {
+	p := pending{Message: core.Message{Step: r.Uint(), Key: r.Bytes(), Value: r.Bytes()}}
+	for range r.Uint() {
+		if r.Bad {
+			break
+		}
+		p.Headers = append(p.Headers, kafka.Header{Key: r.String(), Value: r.Bytes()})
+	}
+	p.time = time.UnixMilli(r.Int())
+	return p
+}
+
+// checkpoint is what a task writes at a commit: its position in the log, its state, and
+// the releases that it has not published yet. It holds raw sums and past noise, and is as
+// secret as the records.
 type checkpoint struct {
 	epoch      uint64
 	manifest   [32]byte // SHA-256 of the epoch's manifest
@@ -40,9 +64,9 @@ type checkpoint struct {
 	step       uint64   // last closed
 	position   kafka.Position
 	transcript dp.Transcript
-	// output is the offset in the output partition from which releases that
-	// this checkpoint does not know are looked for: that of an acknowledged
-	// release, or, before there is one, where the partition ended.
+	// output is where to begin to look in the output partition for releases that this
+	// checkpoint does not know: the offset of an acknowledged release or, before there is one,
+	// the end of the partition at that time.
 	outputTopic     string
 	outputPartition int
 	output          int64
@@ -51,30 +75,110 @@ type checkpoint struct {
 	build           string
 	state           []byte
 	outbox          []pending
+	older           []kafka.Anchor // records read before position.Anchor, the oldest first; see thinned
+	// parts are the positions in the partitions of a merged epoch, ascending. Then position
+	// has their sum and no anchor.
+	parts []partPosition
+	// boundaryTopic is where the boundaries of steps by the clock are, "" of other steps, and boundary the
+	// offset there of that of step. At step 0 it is the topic's last record when the epoch opened, −1
+	// where that is not known or there was none.
+	boundaryTopic string
+	boundary      int64
 }
 
-// The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before.
-var checkpointMagic = []byte("streamdp checkpoint 1\n")
+// partPosition is a position in one partition of an epoch's input.
+type partPosition struct {
+	partition int
+	position  kafka.Position
+	older     []kafka.Anchor
+}
+
+// all returns the positions in all partitions. That of an epoch that is not merged has no
+// number.
+func (c *checkpoint) all() []partPosition {
+	if len(c.parts) > 0 {
+		return c.parts
+	}
+	return []partPosition{{position: c.position, older: c.older}}
+}
+
+// nexts returns the next offsets to read, by partition.
+func (c *checkpoint) nexts() (all []int64) {
+	for _, p := range c.all() {
+		all = append(all, p.position.Next)
+	}
+	return all
+}
+
+// of returns the position in a partition that the epoch reads.
+func (c *checkpoint) of(partition int) partPosition {
+	for _, p := range c.parts {
+		if p.partition == partition {
+			return p
+		}
+	}
+	return c.all()[0]
+}
+
+// ends returns what a closing of the epoch at the checkpoint says of each partition.
+func (c *checkpoint) ends(mac func([32]byte) string) (all []EntryPart) {
+	for _, p := range c.all() {
+		e := EntryPart{Partition: p.partition, End: p.position.Next}
+		if a := p.position.Anchor; a != nil {
+			e.AnchorOffset, e.Anchor = a.Offset, mac(a.Hash)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// maxOlder bounds the older anchors of a checkpoint.
+const maxOlder = 16
+
+// thinned returns older anchors of a log whose newest one is at an offset, so few that
+// every second one is four times as far from it as the one behind: the first is kept,
+// and one between two others goes where these are close enough. One record that a
+// made-up log happens to share with the one that was read, a heartbeat say, proves
+// little; these prove that the log before it is the same too.
+func thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
+	kept := slices.Clone(older)
+	for i := len(kept) - 2; i > 0; i-- {
+		if newest-kept[i-1].Offset <= 4*(newest-kept[i+1].Offset) {
+			kept = slices.Delete(kept, i, i+1)
+		}
+	}
+	if len(kept) > maxOlder {
+		kept = slices.Delete(kept, 1, 1+len(kept)-maxOlder)
+	}
+	return kept
+}
+
+// The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
+// epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
+// with these, none where it is not merged, and where its boundaries are.
+var (
+	checkpointMagic = []byte("streamdp checkpoint 1\n")
+	mergedMagic     = []byte("streamdp checkpoint 2\n")
+	clockMagic      = []byte("streamdp checkpoint 3\n")
+)
 
 // encode appends the file to b.
 func (c *checkpoint) encode(b []byte) []byte {
-	w := &bin.Writer{B: append(b, checkpointMagic...)}
+	magic := checkpointMagic
+	switch {
+	case c.boundaryTopic != "":
+		magic = clockMagic
+	case len(c.parts) > 0:
+		magic = mergedMagic
+	}
+	w := &bin.Writer{B: append(b, magic...)}
 	at := len(w.B)
 	w.Uint(0)
 	w.Uint(c.epoch)
 	w.Raw(c.manifest[:])
 	w.Uint(c.seq)
 	w.Uint(c.step)
-	w.Int(c.position.Next)
-	w.Int(int64(c.position.LeaderEpoch))
-	if a := c.position.Anchor; a != nil {
-		w.Byte(1)
-		w.Int(a.Offset)
-		w.Raw(a.Hash[:])
-		w.Int(int64(a.LeaderEpoch))
-	} else {
-		w.Byte(0)
-	}
+	writePosition(w, c.position)
 	w.Raw(c.transcript[:])
 	w.String(c.outputTopic)
 	w.Int(int64(c.outputPartition))
@@ -89,29 +193,106 @@ func (c *checkpoint) encode(b []byte) []byte {
 	w.Bytes(c.state)
 	w.Uint(uint64(len(c.outbox)))
 	for i := range c.outbox {
-		p := &c.outbox[i]
-		w.Uint(p.step)
-		w.Bytes(p.key)
-		w.Bytes(p.value)
-		w.Uint(uint64(len(p.headers)))
-		for _, h := range p.headers {
-			w.String(h.Key)
-			w.Bytes(h.Value)
+		c.outbox[i].encode(w)
+	}
+	if len(c.older) > 0 || c.boundaryTopic != "" { // a file without is one of earlier versions
+		writeOlder(w, c.older)
+	}
+	if len(c.parts) > 0 || c.boundaryTopic != "" {
+		w.Uint(uint64(len(c.parts)))
+		for i := range c.parts {
+			p := &c.parts[i]
+			w.Uint(uint64(p.partition))
+			writePosition(w, p.position)
+			writeOlder(w, p.older)
 		}
-		w.Int(p.time.UnixMilli())
+	}
+	if c.boundaryTopic != "" {
+		w.String(c.boundaryTopic)
+		w.Int(c.boundary)
 	}
 	binary.LittleEndian.PutUint64(w.B[at:], uint64(len(w.B)-at-8))
 	sum := sha256.Sum256(w.B[len(b):])
 	return append(w.B, sum[:]...)
 }
 
-// errCheckpoint says that a checkpoint can't be believed.
+func writePosition(w *bin.Writer, p kafka.Position) {
+	w.Int(p.Next)
+	w.Int(int64(p.LeaderEpoch))
+	if a := p.Anchor; a != nil {
+		w.Byte(1)
+		w.Int(a.Offset)
+		w.Raw(a.Hash[:])
+		w.Int(int64(a.LeaderEpoch))
+	} else {
+		w.Byte(0)
+	}
+}
+
+// readPosition reads what writePosition wrote. It sets r.Bad where that can't be.
+func readPosition(r *bin.Reader) kafka.Position {
+	p := kafka.Position{Next: r.Int(), LeaderEpoch: int32(r.Int())}
+	switch r.Byte() {
+	case 0:
+	case 1:
+		a := &kafka.Anchor{Offset: r.Int()}
+		copy(a.Hash[:], r.Raw(32))
+		a.LeaderEpoch = int32(r.Int())
+		p.Anchor = a
+		r.Bad = r.Bad || a.Offset < 0 || a.Offset >= p.Next
+	default:
+		r.Bad = true
+	}
+	r.Bad = r.Bad || p.Next < 0
+	return p
+}
+
+func writeOlder(w *bin.Writer, older []kafka.Anchor) {
+	w.Uint(uint64(len(older)))
+	for _, a := range older {
+		w.Int(a.Offset)
+		w.Raw(a.Hash[:])
+	}
+}
+
+// readOlder reads the anchors behind the newest one, which writeOlder wrote.
+func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
+	before := int64(-1)
+	n := r.Uint()
+	r.Bad = r.Bad || n > maxOlder || n > 0 && newest == nil
+	for ; n > 0 && !r.Bad; n-- {
+		a := kafka.Anchor{Offset: r.Int(), LeaderEpoch: -1}
+		copy(a.Hash[:], r.Raw(32))
+		r.Bad = r.Bad || a.Offset <= before || a.Offset >= newest.Offset
+		before = a.Offset
+		older = append(older, a)
+	}
+	return older
+}
+
+// readParts reads the positions of a merged epoch, whose sum is total.
+func readParts(r *bin.Reader, total int64) (parts []partPosition) {
+	before, sum := -1, int64(0)
+	for n := r.Uint(); n > 0 && !r.Bad; n-- {
+		number := r.Uint()
+		p := partPosition{partition: int(number & math.MaxInt32), position: readPosition(r)}
+		p.older = readOlder(r, p.position.Anchor)
+		r.Bad = r.Bad || number > math.MaxInt32 || p.partition <= before || p.position.Next > total-sum
+		before, sum = p.partition, sum+p.position.Next
+		parts = append(parts, p)
+	}
+	r.Bad = r.Bad || parts != nil && sum != total
+	return parts
+}
+
+// errCheckpoint says that a checkpoint is damaged.
 var errCheckpoint = errors.New("checkpoint damaged")
 
 // parseCheckpoint reads a file that encode wrote.
 func parseCheckpoint(data []byte) (*checkpoint, error) {
 	const hash = sha256.Size
-	if !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
+	isMerged, isClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic)
+	if !isMerged && !isClock && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
 		return nil, errCheckpoint
 	}
 	body, sum := data[:len(data)-hash], data[len(data)-hash:]
@@ -125,14 +306,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 	c := &checkpoint{epoch: r.Uint()}
 	copy(c.manifest[:], r.Raw(32))
 	c.seq, c.step = r.Uint(), r.Uint()
-	c.position = kafka.Position{Next: r.Int(), LeaderEpoch: int32(r.Int())}
-	anchored := r.Byte()
-	if anchored == 1 {
-		a := &kafka.Anchor{Offset: r.Int()}
-		copy(a.Hash[:], r.Raw(32))
-		a.LeaderEpoch = int32(r.Int())
-		c.position.Anchor = a
-	}
+	c.position = readPosition(r)
 	copy(c.transcript[:], r.Raw(32))
 	c.outputTopic, c.outputPartition, c.output = r.String(), int(r.Int()), r.Int()
 	acknowledged := r.Byte()
@@ -144,18 +318,23 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		if r.Bad {
 			break
 		}
-		p := pending{step: r.Uint(), key: r.Bytes(), value: r.Bytes()}
-		for range r.Uint() {
-			if r.Bad {
-				break
-			}
-			p.headers = append(p.headers, kafka.Header{Key: r.String(), Value: r.Bytes()})
-		}
-		p.time = time.UnixMilli(r.Int())
-		c.outbox = append(c.outbox, p)
+		c.outbox = append(c.outbox, readPending(r))
 	}
-	a := c.position.Anchor
-	if !r.Done() || c.epoch == 0 || c.position.Next < 0 || anchored > 1 || acknowledged > 1 || a != nil && (a.Offset < 0 || a.Offset >= c.position.Next) ||
+	switch {
+	case r.Bad:
+	case isMerged:
+		c.parts = readParts(r, c.position.Next)
+		r.Bad = r.Bad || c.parts == nil || c.position.Anchor != nil
+	case isClock:
+		c.older = readOlder(r, c.position.Anchor)
+		c.parts = readParts(r, c.position.Next)
+		c.boundaryTopic, c.boundary = r.String(), r.Int()
+		r.Bad = r.Bad || c.parts != nil && c.position.Anchor != nil || c.boundaryTopic == "" || c.boundary < -1 || c.boundary < 0 && c.step > 0
+	case len(r.B) > 0:
+		c.older = readOlder(r, c.position.Anchor)
+		r.Bad = r.Bad || len(c.older) == 0
+	}
+	if r.Bad || !r.Done() || c.epoch == 0 || acknowledged > 1 ||
 		c.output < unknownOutput || c.outputPartition < 0 {
 		return nil, errCheckpoint
 	}
@@ -173,17 +352,19 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
 //	*.tmp                         a write that did not end
 //
-// A small state goes to a new file that takes the place of the old one. A large
-// one, from slotBytes on, is written over the older of two slots, which costs
-// less where it is written often; the slots then replace the other files until
-// the epoch ends. A slot is believed only with its hash, and the one with the
-// larger number is the last commit, so that a torn write leaves the other.
+// A small state is written to a new file, which replaces the old one. A large state, from
+// slotBytes on, is written over the older of two slots, which is faster. From then on
+// there are slots only, until the epoch ends. A slot counts only if its hash is right,
+// and the one with the larger number is the last commit. So a torn write leaves the other
+// slot.
 type store struct {
-	disk disk
-	dir  string
-	buf  []byte
-	seq  uint64 // of the last commit
-	slot int    // that holds it, noSlot where the file does
+	disk   disk
+	dir    string
+	buf    []byte
+	seq    uint64  // of the last commit
+	slot   int     // that holds it, noSlot where the file does
+	seal   *sealer // nil: encrypted files can't be read
+	sealed []byte  // scratch
 }
 
 const (
@@ -191,24 +372,30 @@ const (
 	previousName   = "checkpoint.prev"
 	temporaryName  = checkpointName + temporarySuffix
 	openingPrefix  = "opening-"
+	secretPrefix   = "secret-"
 	noSlot         = -1
 )
 
 var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
 
-// slotBytes is the size of a checkpoint from which it goes to slots; tests
-// lower it.
+// slotBytes is the size of a checkpoint from which it is written to slots; tests lower it.
 var slotBytes = 5 << 20
 
 func manifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
-func secretName(epoch uint64) string   { return fmt.Sprintf("secret-%d", epoch) }
+func secretName(epoch uint64) string   { return fmt.Sprint(secretPrefix, epoch) }
 func openingName(epoch uint64) string  { return fmt.Sprint(openingPrefix, epoch) }
 func initialName(epoch uint64) string  { return fmt.Sprintf("initial-%d", epoch) }
 func finalName(epoch uint64) string    { return fmt.Sprintf("final-%d", epoch) }
 
-// openStore makes the task's directory and removes what an interrupted write
-// left.
-func openStore(d disk, dir string) (*store, error) {
+// secretEpoch returns the epoch of a secret's name.
+func secretEpoch(name string) (uint64, bool) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(name, secretPrefix), 10, 64)
+	return n, err == nil && name == secretName(n)
+}
+
+// openStore makes the task's directory, removes the remains of interrupted writes, and
+// writes each private file in the form that is wanted, encrypted or not.
+func openStore(d disk, dir string, seal *sealer) (*store, error) {
 	if err := d.MkdirAll(dir); err != nil {
 		return nil, err
 	}
@@ -220,13 +407,16 @@ func openStore(d disk, dir string) (*store, error) {
 		return nil, err
 	}
 	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, temporarySuffix) })
-	return &store{disk: d, dir: dir, slot: noSlot}, removeAll(d, dir, left...)
+	s := &store{disk: d, dir: dir, slot: noSlot, seal: seal}
+	if err := removeAll(d, dir, left...); err != nil || seal == nil {
+		return s, err
+	}
+	return s, s.migrate()
 }
 
 func (s *store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// mark notes, durably, that an epoch is being opened. Older marks are of epochs
-// that are void.
+// mark records, durably, that an epoch is being opened. Older marks belong to void epochs.
 func (s *store) mark(epoch uint64) error {
 	names, err := s.disk.ReadDir(s.dir)
 	if err != nil {
@@ -243,7 +433,7 @@ func (s *store) mark(epoch uint64) error {
 	return s.disk.SyncDir(s.dir)
 }
 
-// marked reports whether an opening of the epoch has not ended.
+// marked reports whether an opening of the epoch has not been completed.
 func (s *store) marked(epoch uint64) (bool, error) {
 	_, err := s.disk.ReadFile(s.path(openingName(epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -252,15 +442,14 @@ func (s *store) marked(epoch uint64) (bool, error) {
 	return err == nil, err
 }
 
-// newestEpoch returns the largest epoch that files of the task name, 0 where
-// there are none.
+// newestEpoch returns the largest epoch in the names of the task's files, 0 if there is none.
 func (s *store) newestEpoch() (newest uint64, err error) {
 	names, err := s.disk.ReadDir(s.dir)
 	if err != nil {
 		return 0, err
 	}
 	for _, name := range names {
-		for _, kind := range []string{"manifest-", "secret-"} {
+		for _, kind := range []string{"manifest-", secretPrefix} {
 			if n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64); err == nil {
 				newest = max(newest, n)
 			}
@@ -269,7 +458,7 @@ func (s *store) newestEpoch() (newest uint64, err error) {
 	return newest, nil
 }
 
-// load returns the last commit, nil where there is none.
+// load returns the last commit, nil if there is none.
 func (s *store) load() (*checkpoint, error) {
 	s.seq, s.slot = 0, noSlot
 	var newest *checkpoint
@@ -283,24 +472,24 @@ func (s *store) load() (*checkpoint, error) {
 			return nil, err
 		}
 		slots++
-		// A slot that is no checkpoint is one whose write did not end.
-		if c, err := parseCheckpoint(slotContent(data)); err == nil && (newest == nil || c.seq > newest.seq) {
+		// A slot with a wrong hash is one whose write was interrupted.
+		if c, err := s.parse(slotContent(data)); err == nil && (newest == nil || c.seq > newest.seq) {
 			newest, s.slot = c, i
 		}
 	}
 	data, err := s.disk.ReadFile(s.path(checkpointName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// One slot alone is an epoch's first write, which did not end.
+		// One slot alone is an epoch's first write to slots, and it was interrupted.
 		if newest == nil && slots == len(slotNames) {
 			return nil, errCheckpoint
 		}
 	case err != nil:
 		return nil, err
 	default:
-		// Slots follow the file and never the other way, so where a slot
-		// holds a commit the file is an older one.
-		c, err := parseCheckpoint(data)
+		// The task goes from the file to slots and never back. So if a slot holds a commit,
+		// the file holds an older one.
+		c, err := s.parse(data)
 		if err != nil && newest == nil {
 			return nil, err
 		}
@@ -314,8 +503,29 @@ func (s *store) load() (*checkpoint, error) {
 	return newest, nil
 }
 
-// slotContent cuts off what a longer commit has left behind the end.
+// previous returns the commit before the last one, nil if there is none or it is damaged. With
+// slots there is none: the slot that is not damaged is the last commit.
+func (s *store) previous() (*checkpoint, error) {
+	data, err := s.disk.ReadFile(s.path(previousName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.parse(data)
+	if err != nil {
+		return nil, nil
+	}
+	s.seq = max(s.seq, c.seq)
+	return c, nil
+}
+
+// slotContent removes what a longer, older commit left behind the end.
 func slotContent(data []byte) []byte {
+	if isSealed(data) {
+		return sealedContent(data)
+	}
 	head := len(checkpointMagic) + 8
 	if len(data) < head {
 		return data
@@ -327,24 +537,47 @@ func slotContent(data []byte) []byte {
 	return data
 }
 
-// commit makes c durable in place of the last one, all or nothing, and sets
-// c.seq. After an error the last commit is still there, or, where only its
-// acknowledgement failed, c is; both may be continued from. A number is used
-// once, also by a commit that failed, so that what comes later counts more.
+// commit makes c durable in place of the last commit, and sets c.seq. After an error
+// either the last commit is still there, or c is, if only the acknowledgement of the
+// write failed; the task can continue from both. A number is used once, even by a failed
+// commit, so that a later commit always has a larger one.
 func (s *store) commit(c *checkpoint) error {
 	s.seq++
 	c.seq = s.seq
-	s.buf = c.encode(s.buf[:0])
-	defer func() { clear(s.buf) }()
-	if s.slot == noSlot && len(s.buf) < slotBytes {
-		return s.replace()
+	if s.buf == nil {
+		s.buf = *commitBuffers.Get().(*[]byte)
 	}
-	return s.overwrite()
+	s.buf = c.encode(s.buf[:0])
+	defer func() {
+		clear(s.buf)
+		if b := s.buf[:0]; cap(b) <= pooledCommit {
+			commitBuffers.Put(&b)
+			s.buf = nil
+		}
+	}()
+	data := s.buf
+	if s.seal != nil && s.seal.on {
+		var err error
+		if s.sealed, err = s.seal.seal(s.sealed[:0], kindCheckpoint, c.seq, s.buf); err != nil {
+			return err
+		}
+		data = s.sealed
+	}
+	if s.slot == noSlot && len(data) < slotBytes {
+		return s.replace(data)
+	}
+	return s.overwrite(data)
 }
 
-// replace writes a new file, syncs it, keeps the old one under its second name,
-// renames, and syncs the directory.
-func (s *store) replace() (err error) {
+// commitBuffers are for the commits of all tasks. One larger than pooledCommit stays with its
+// task.
+var commitBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+const pooledCommit = 1 << 20
+
+// replace writes a new file and syncs it, keeps the old one as checkpoint.prev, renames
+// the new one, and syncs the directory.
+func (s *store) replace(data []byte) (err error) {
 	tmp, name, prev := s.path(temporaryName), s.path(checkpointName), s.path(previousName)
 	if err := s.disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -355,7 +588,7 @@ func (s *store) replace() (err error) {
 		}
 	}()
 	f, err := s.disk.Create(tmp)
-	if err := write(f, err, s.buf); err != nil {
+	if err := write(f, err, data); err != nil {
 		return err
 	}
 	if err := s.disk.Remove(prev); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -371,16 +604,22 @@ func (s *store) replace() (err error) {
 }
 
 // overwrite writes over the slot that does not hold the last commit.
-func (s *store) overwrite() error {
+func (s *store) overwrite(data []byte) error {
 	to := 0
 	if s.slot == 0 {
 		to = 1
 	}
+	if s.slot == noSlot && s.seal != nil && s.seal.on {
+		// A slot that holds no commit may hold parts of one in the clear, longer than this one.
+		if err := removeAll(s.disk, s.dir, slotNames[0], slotNames[1]); err != nil {
+			return err
+		}
+	}
 	f, err := s.disk.Overwrite(s.path(slotNames[to]))
-	if err := write(f, err, s.buf); err != nil {
+	if err := write(f, err, data); err != nil {
 		return err
 	}
-	// The slots' names, the first times.
+	// The first two times the names of the slots must become durable too.
 	if err := s.disk.SyncDir(s.dir); err != nil {
 		return err
 	}
@@ -392,8 +631,22 @@ func (s *store) overwrite() error {
 	return nil
 }
 
-// erase removes the checkpoints: they hold exact sums and past noise.
+// erase removes the checkpoints, because they hold exact sums and past noise.
 func (s *store) erase() error {
 	s.slot = noSlot
 	return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])
+}
+
+// unknownOutput in a checkpoint says that nobody had looked at the output when it was written.
+// So the output is read from its start.
+const unknownOutput = -1
+
+// encrypted reports whether a checkpoint of the task is encrypted, with whatever key.
+func (s *store) encrypted() bool {
+	for _, name := range append([]string{checkpointName}, slotNames[:]...) {
+		if data, err := s.disk.ReadFile(s.path(name)); err == nil && isSealed(data) {
+			return true
+		}
+	}
+	return false
 }

@@ -12,7 +12,10 @@ import (
 	"os/exec"
 	ossignal "os/signal"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,6 +24,9 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
 // The test binary executes itself as a process that can be killed.
@@ -30,14 +36,20 @@ const childVariable = "STREAMDP_TEST_CHILD"
 
 // childSpec says what a child process does.
 type childSpec struct {
-	Role   string // "daemon", "naive" or "broker"
+	Role   string // "daemon", "naive", "broker" or "rival"
 	Config string // text
 	Seed   uint64
+	Real   bool // secrets are drawn, not made from the seed
 	Fetch  int
+	Memory int64 // like GOMEMLIMIT, in bytes; 0: none
 
 	Port   int // broker
 	Data   string
 	Topics []string
+
+	Rival   string // of kafkatest.Rivals
+	Addrs   []string
+	Records int
 }
 
 func TestMain(m *testing.M) {
@@ -69,6 +81,11 @@ func child(text string) error {
 		b.Close()
 		return nil
 	}
+	if spec.Role == "rival" {
+		n, took, err := kafkatest.Rivals[spec.Rival](ctx, spec.Addrs, spec.Topics[0], spec.Records)
+		fmt.Println("up", float64(n)/took.Seconds())
+		return err
+	}
 	cfg, err := config.Parse("child.toml", []byte(spec.Config))
 	if err != nil {
 		return err
@@ -76,18 +93,24 @@ func child(text string) error {
 	if spec.Role == "naive" {
 		return naive(ctx, cfg, spec)
 	}
-	up := false
+	var up sync.Once
 	var d *Daemon
-	d, err = New(Options{
+	o := Options{
 		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test", FetchBytes: spec.Fetch,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		observe: func() {
-			if d != nil && !up && d.runners[0].ran.Load() {
-				up = true
-				fmt.Println("up", d.Addr())
+			if d != nil && d.runners[0].ran.Load() {
+				up.Do(func() { fmt.Println("up", d.Addr()) })
 			}
 		},
-	})
+	}
+	if spec.Real {
+		o.InsecureSeed = nil
+	}
+	if spec.Memory > 0 {
+		debug.SetMemoryLimit(spec.Memory)
+	}
+	d, err = New(o)
 	if err != nil {
 		return err
 	}
@@ -115,7 +138,7 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 			return err
 		}
 	}
-	mech, err := newMechanism(s, nil, nil)
+	mech, err := core.NewMechanism(s, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -124,28 +147,26 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 	if err != nil {
 		return err
 	}
-	m := &manifest{Stream: s.Name, Epoch: 1, Version: "test"}
-	c, err := newCore(s, m, nil, mech, keys)
+	m := &core.Manifest{Stream: s.Name, Epoch: 1, Version: "test"}
+	c, err := core.New(s, m, nil, mech, keys)
 	if err != nil {
 		return err
 	}
 	if saved.State != nil {
-		if err := mech.UnmarshalBinary(saved.State); err != nil {
+		if err := c.Resume(saved.State, saved.Step, c.Transcript(), []int64{saved.Next}); err != nil {
 			return err
 		}
-		c.step = saved.Step
-		c.openStep()
 	}
 	reader, err := client.NewReader(kafka.ReaderOptions{Topic: s.Input.Topic, PartitionMaxBytes: spec.Fetch}, kafka.Position{Next: saved.Next, LeaderEpoch: -1})
 	if err != nil {
 		return err
 	}
-	dec, err := newDecoder(s)
+	dec, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 	if err != nil {
 		return err
 	}
 	fmt.Println("up")
-	var b batch
+	var b codec.Batch
 	for ctx.Err() == nil {
 		if err := reader.Fetch(ctx, &b.Chunk); err != nil {
 			if kafka.Retriable(err) {
@@ -153,21 +174,21 @@ func naive(ctx context.Context, cfg *config.Config, spec childSpec) error {
 			}
 			return err
 		}
-		dec.decode(&b)
+		dec.Decode(&b)
 		for i := range b.Records {
-			c.add(b.Records[i].Offset, b.row(i, dec.columns))
-			if b.Records[i].Offset+1 < c.end {
+			c.Add(b.Records[i].Offset, b.Row(i))
+			if b.Records[i].Offset+1 < c.End() {
 				continue
 			}
-			rel, err := c.close()
+			rel, err := c.Close()
 			if err != nil {
 				return err
 			}
-			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel[0].key, Value: rel[0].value, Headers: rel[0].headers, Time: time.UnixMilli(1)}})
+			_, err = client.Produce(ctx, s.Output.Topic, 0, []kafka.Message{{Key: rel[0].Key, Value: rel[0].Value, Headers: rel[0].Headers, Time: time.UnixMilli(1)}})
 			if err != nil {
 				return err
 			}
-			saved.Step, saved.Next = c.step, c.first
+			saved.Step, saved.Next = c.Step(), c.First()
 			if saved.State, err = mech.AppendBinary(saved.State[:0]); err != nil {
 				return err
 			}

@@ -8,12 +8,12 @@ import (
 	"streamdp/internal/kafka"
 )
 
-// ErrCredentials says that a file with credentials for the cluster can't be
-// used.
-var ErrCredentials = errors.New("credentials for the cluster")
+// ErrCredentials says that a certificate, a key or a password cannot be used. It may be
+// for the cluster or for the HTTP server.
+var ErrCredentials = errors.New("credentials")
 
-// Cluster returns how to reach the cluster of a configuration. It reads
-// certificates and password.
+// Cluster returns how to reach the cluster of a configuration. It reads the certificates
+// and the password.
 //
 // Errors: ErrCredentials.
 func Cluster(c *config.Config) (kafka.Options, error) {

@@ -7,26 +7,19 @@ import (
 	"slices"
 
 	"streamdp/config"
+	"streamdp/stream/core"
 )
 
-// request asks a task's owner to change its epoch.
-type request struct {
-	kind  string
-	open  OpenRequest
-	reply chan error
-}
-
-const (
-	requestClose = "close"
-	requestOpen  = "open"
-)
-
-// acceptable refuses a request that would fail after it had closed the task's
-// open epoch, whose end is at end or later. The log holds offsets from start on,
-// and latest is its end; −1 where that is not known.
-func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) error {
+// acceptable refuses a request that would close the task's open epoch and then fail. The open
+// epoch ends at these ends or later, one for each partition. logs has the offsets of their
+// logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
+// the cluster, for at most measureTime.
+func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, logs []offsets) error {
 	if q.kind != requestOpen {
 		return nil
+	}
+	if err := r.d.ledgerIsNewest(); err != nil {
+		return err
 	}
 	var at config.Start
 	continues := q.open.From == "" || q.open.From == "continue"
@@ -35,33 +28,52 @@ func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) 
 			return err
 		}
 	}
-	mech, err := newMechanism(r.s, nil, nil)
-	if err != nil {
-		return halted(haltConfiguration, "%w", err)
+	if at >= 0 && opened.Partition == core.Merged && !continues {
+		return errMergedFrom()
 	}
 	if opened.Source.Topic != r.s.Input.Topic {
+		_, err := core.NewMechanism(r.s.Over(r.numbers(opened)), nil, nil)
+		if err != nil {
+			return halted(haltConfiguration, "%w", err)
+		}
 		return nil // where it begins is known only when it opens
 	}
-	base := int64(at)
-	switch {
-	case continues:
-		base = end
-	case at == config.Earliest:
-		base = start
-	case at == config.Latest:
-		base = latest
-	case latest >= 0 && (base < start || base > latest):
-		return notInLog(base, opened.Source, start, latest)
-	}
-	if base < 0 {
-		return nil
-	}
-	e, err := r.charge(mech, opened.Source, base)
+	numbers, added, err := r.added(ctx, q.open, opened)
 	if err != nil {
 		return err
 	}
-	e.Incarnation = opened.Incarnation
-	if err := r.d.ledger.affords(e, opened, end); err != nil {
+	mech, err := core.NewMechanism(r.s.Over(numbers), nil, nil)
+	if err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	parts := added
+	sources := opened.sources()
+	for i, v := range opened.views() {
+		if !slices.Contains(numbers, v.Partition) {
+			continue
+		}
+		p := begin{partition: v.Partition, incarnation: v.Incarnation, base: int64(at)}
+		switch log := logs[i]; {
+		case continues:
+			p.base = ends[i].End
+		case at == config.Earliest:
+			p.base = log.start
+		case at == config.Latest:
+			p.base = log.stable
+		case log.stable >= 0 && (p.base < log.start || p.base > log.stable):
+			return notInLog(p.base, sources[i], log.start, log.stable)
+		}
+		if p.base < 0 {
+			return nil
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b begin) int { return a.partition - b.partition })
+	e, err := r.charge(mech, opened.Source, parts)
+	if err != nil {
+		return err
+	}
+	if err := r.d.ledger.affords(e, opened, ends); err != nil {
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {
 			return halted(haltBudget, "%w", err)
 		}
@@ -70,10 +82,82 @@ func (r *runner) acceptable(q request, opened *Entry, end, start, latest int64) 
 	return nil
 }
 
+// numbers returns the partitions of an epoch.
+func (r *runner) numbers(opened *Entry) (all []int) {
+	for _, src := range opened.sources() {
+		all = append(all, src.Partition)
+	}
+	return all
+}
+
+// added returns the partitions that the task's next epoch would read, and where it would
+// begin in those of them that its open epoch does not read.
+func (r *runner) added(ctx context.Context, req OpenRequest, opened *Entry) (numbers []int, parts []begin, err error) {
+	if r.task.Partition != core.Merged {
+		return []int{r.task.Partition}, nil, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, measureTime, errors.New("the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
+	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	if numbers = r.reads(); numbers == nil {
+		t, err := r.d.client.Topic(ctx, r.s.Input.Topic)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(t.Partitions) == 0 {
+			return nil, nil, fmt.Errorf("input topic %s does not exist", r.s.Input.Topic)
+		}
+		for p := range t.Partitions {
+			numbers = append(numbers, p)
+		}
+	}
+	var id string
+	for _, p := range numbers {
+		src := opened.Source
+		if src.Partition = p; opened.concerns(src) {
+			continue
+		}
+		if id == "" {
+			if id, err = r.topicID(ctx); err != nil {
+				return nil, nil, err
+			}
+		}
+		log, err := r.offsets(ctx, src)
+		if err != nil {
+			return nil, nil, err
+		}
+		b := begin{partition: p}
+		if b.incarnation, b.anchor, err = r.incarnation(ctx, src, id, req.SameLog); err != nil {
+			return nil, nil, err
+		}
+		if b.base, err = r.baseOffset(req.From, src, b.incarnation, log); err != nil {
+			return nil, nil, err
+		}
+		parts = append(parts, b)
+	}
+	return numbers, parts, nil
+}
+
 // serve answers a request while no epoch is running.
 func (r *runner) serve(ctx context.Context, q request) error {
+	r.d.ledger.word(q)
+	if q.kind == requestOpen {
+		if err := r.d.mirror.adopt(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.finishClosings(ctx); err != nil {
 		return err
+	}
+	switch q.kind {
+	case requestRecover:
+		return r.recover(ctx, q.from)
+	case requestRepublish:
+		return r.republish(ctx, q.republish)
 	}
 	last := r.d.ledger.newest(r.task)
 	if last == nil || last.Kind != kindOpen {
@@ -82,11 +166,15 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		}
 		return r.open(ctx, q.open)
 	}
-	start, latest := int64(-1), int64(-1)
-	if s, l, _, err := r.d.client.Offsets(ctx, last.Topic, int32(r.task.Partition)); err == nil {
-		start, latest = s, l
+	var logs []offsets
+	for _, src := range last.sources() {
+		log, err := r.d.offsetsOf(ctx, src.Topic, src.Partition)
+		if err != nil {
+			log = offsets{-1, -1, -1}
+		}
+		logs = append(logs, log)
 	}
-	if err := r.acceptable(q, last, r.reached(last), start, latest); err != nil {
+	if err := r.acceptable(ctx, q, last, r.reached(last), logs); err != nil {
 		return err
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {
@@ -96,111 +184,4 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		return nil
 	}
 	return r.open(ctx, q.open)
-}
-
-// reached returns an offset that an epoch which is not running has reached, by
-// its checkpoint if there is one: its end is there or later.
-func (r *runner) reached(opened *Entry) int64 {
-	if cp, err := r.store.load(); err == nil && cp != nil && cp.epoch == opened.Epoch {
-		return max(cp.position.Next, opened.First)
-	}
-	return opened.First
-}
-
-// closeHalted closes an epoch that is open and not running: because the
-// configuration changed, a key is lost, the log is another one, or the daemon
-// is down. It needs nothing of the epoch but its checkpoint, and not even that.
-func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) error {
-	_, _, unusable := r.manifest(opened)
-	if errors.Is(unusable, errNoManifest) {
-		began, err := r.began(ctx, opened)
-		if err != nil {
-			return err
-		}
-		if !began {
-			return r.void(ctx, opened)
-		}
-	}
-	cp, err := r.store.load()
-	if err != nil && !errors.Is(err, errCheckpoint) {
-		return err
-	}
-	if unusable != nil || err != nil || cp == nil || cp.epoch != opened.Epoch {
-		r.log.Warn("epoch closed without its checkpoint: its charge covers everything up to the log's end")
-		released, err := r.releasedTo(ctx, opened)
-		if err != nil {
-			return err
-		}
-		end, err := r.reach(ctx, opened, released)
-		if err != nil {
-			return err
-		}
-		return r.closeEpoch(ctx, opened, end, nil, reasonRequest)
-	}
-	end := cp.position.Next
-	var lost *halt
-	_, ahead, err := r.findPublished(ctx, opened.Epoch, cp)
-	if err != nil && !errors.As(err, &lost) {
-		return err
-	}
-	switch {
-	case lost != nil || ahead > cp.step:
-		// Another copy of this state went on, or may have. What is owed here
-		// could contradict what that one published, so it stays here.
-		if lost != nil && len(cp.outbox) > 0 && !drop {
-			return fmt.Errorf("%d releases of the epoch may be published or not: %w (--drop-outbox gives them up)", len(cp.outbox), err)
-		}
-		if len(cp.outbox) > 0 {
-			r.log.Warn("releases are given up", "releases", len(cp.outbox))
-		}
-		if end, err = r.reach(ctx, opened, end); err != nil {
-			return err
-		}
-	case len(cp.outbox) > 0 && !drop:
-		if err := r.publishLeft(ctx, cp.outbox); err != nil {
-			return fmt.Errorf("%d releases of the epoch are not published: %w (--drop-outbox gives them up)", len(cp.outbox), err)
-		}
-	}
-	return r.closeEpoch(ctx, opened, end, cp.position.Anchor, reasonRequest)
-}
-
-// reach bounds what an epoch may have covered, where that is not known: at
-// least atLeast, and everything to the log's end; without a log, or with one that
-// ends before what it has covered, everything, as far as its horizon.
-func (r *runner) reach(ctx context.Context, opened *Entry, atLeast int64) (end int64, err error) {
-	end = -1
-	err = r.retry(ctx, "input", func() error {
-		t, err := r.d.client.Topic(ctx, opened.Topic)
-		if err != nil || !t.Exists || r.task.Partition >= len(t.Partitions) {
-			return err
-		}
-		_, _, end, err = r.d.client.Offsets(ctx, opened.Topic, int32(r.task.Partition))
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	if end < max(atLeast, opened.First) {
-		end = -1
-	}
-	if opened.End >= 0 && (end < 0 || end > opened.End) {
-		end = opened.End
-	}
-	return end, nil
-}
-
-// publishLeft publishes what a checkpoint owes.
-func (r *runner) publishLeft(ctx context.Context, outbox []pending) error {
-	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
-	defer cancel()
-	if err := r.retry(ctx, "output", func() error { return r.makeOutput(ctx) }); err != nil {
-		return err
-	}
-	p := newPublisher(r, &checkpoint{})
-	for batch := range slices.Chunk(outbox, 100) {
-		if err := p.send(ctx, batch); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -2,12 +2,12 @@ package stream
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +16,8 @@ import (
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
 // machine is the part of a task between fetched records and committed releases,
@@ -24,12 +26,12 @@ import (
 type machine struct {
 	t    testing.TB
 	r    *runner
-	m    *manifest
+	m    *core.Manifest
 	file []byte
 	keys func() *dp.Epoch
 
 	p        *processor
-	decoder  *decoder
+	decoder  *codec.Decoder
 	tweak    func(offset int64, row []float64) // of decoded rows
 	releases map[uint64]pending
 	restarts int
@@ -54,9 +56,9 @@ clip = 1.0
 
 // machineRegressions are the same stream with regressions of several kinds.
 var machineRegressions = []string{
-	regression("clip = \"track\"\nbatch = 20\nbootstrap = 30"),
-	regression("clip = \"bisect\"\nbatch = 22\nstat = 13\nbands = 3\nvalue = \"residual\""),
-	regression("clip = \"fixed\"\nzeta = 1.5\nbatch = 20\nintercept = false\nintervals = false\naverage = \"smooth\""),
+	regression("amb.clip = \"track\"\namb.batch = 20\namb.bootstrap = 30"),
+	regression("amb.clip = \"bisect\"\namb.batch = 22\namb.stat = 13\namb.bands = 3\namb.value = \"residual\""),
+	regression("amb.clip = \"fixed\"\namb.zeta = 1.5\namb.batch = 20\nintercept = false\nintervals = false\namb.average = \"smooth\""),
 	onlineNewton(""),
 	onlineNewton("intercept = false\nradius = 5.0\n"),
 }
@@ -77,7 +79,7 @@ func combined(keys string) string {
 // regression is machineStream with a regression for its mechanism.
 func regression(keys string) string {
 	return with(machineStream, "step   = 7\n", "", "[stream.m.moments]\nclip = 1.0\n",
-		"[stream.m.sgd]\nmethod = \"amb\"\ntarget = \"b\"\nclip_x = 3.0\nclip_y = 4.0\ncurvature = 2.0\nradius = 5.0\n"+keys+"\n")
+		"[stream.m.sgd]\nmethod = \"amb\"\ntarget = \"b\"\nclip_x = 3.0\nclip_y = 4.0\nradius = 5.0\namb.curvature = 2.0\n"+keys+"\n")
 }
 
 // onlineNewton is machineStream with the default regression, and a budget that leaves
@@ -94,11 +96,11 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 		t.Fatal(err)
 	}
 	s := cfg.Streams[0]
-	mech, err := newMechanism(s, nil, nil)
+	mech, err := core.NewMechanism(s, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	digest := s.Digest(0, versions(s))
+	digest := s.Digest(0, core.Versions(s))
 	master, secret := [32]byte{key, 1}, [32]byte{key, 2}
 	m := &machine{t: t, releases: map[uint64]pending{}}
 	m.keys = func() *dp.Epoch {
@@ -109,25 +111,28 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 		return e
 	}
 	check := m.keys().Check()
-	m.m = &manifest{
-		Format: manifestFormat, Stream: s.Name, Epoch: 1, Source: Source{"c", "in", 0}, Nonce: make([]byte, 16), KeyID: "00", EpochID: check[:],
-		Config: s.Canonical(0), Versions: versions(s), Digest: digest[:], Incarnation: 1, Partitions: 1,
-		Mechanism: mech.name, Plan: mech.plan, Cost: mech.Cost(), LimitEpsilon: 3, LimitDelta: 1e-8, ChargedEpsilonAtOpen: 1, Version: "test",
+	m.m = &core.Manifest{
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Cluster: "c", Topic: "in", Partition: 0}, Nonce: make([]byte, 16), KeyID: "00", EpochID: check[:],
+		Config: s.Canonical(0), Versions: core.Versions(s), Digest: digest[:], Incarnation: 1, Partitions: 1,
+		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(), LimitEpsilon: 3, LimitDelta: 1e-8, ChargedEpsilonAtOpen: 1, Version: "test",
 	}
-	if m.file, err = m.m.encode(); err != nil {
+	if m.file, err = m.m.Encode(); err != nil {
 		t.Fatal(err)
 	}
-	if m.decoder, err = newDecoder(s); err != nil {
+	if m.decoder, err = codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0)); err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{cfg: cfg, metrics: newMetrics(false, "test", true), ledger: &ledger{}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), started: time.Now()}
-	st, err := openStore(newSimDisk("/s/tasks/m-0"), "/s/tasks/m-0")
+	d := &host{cfg: cfg, metrics: newMetrics(false, false, "test", true), ledger: &ledger{}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), started: time.Now()}
+	st, err := openStore(newSimDisk("/s/tasks/m-0"), "/s/tasks/m-0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.r = &runner{d: d, s: s, task: Task{s.Name, 0}, store: st, log: d.log, troubles: map[string]string{}}
+	m.r = &runner{d: d, s: s, task: core.Task{Stream: s.Name, Partition: 0}, store: st, log: d.log}
+	m.r.repeater = newRepeater(d.log, d.metrics, func() {})
+	m.r.out = newOutput(m.r.repeater, d, m.r.task, s.Output)
+	m.r.guard = newGuard(m.r.out, nil)
 	m.r.status.Store(&TaskStatus{})
-	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
+	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, unknownBoundary, nil); err != nil {
 		t.Fatal(err)
 	}
 	m.restart()
@@ -139,11 +144,11 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 func (m *machine) restart() {
 	m.t.Helper()
 	m.restarts++
-	mech, err := newMechanism(m.r.s, m.m.Plan, nil)
+	mech, err := core.NewMechanism(m.r.s, m.m.Plan, nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	c, err := newCore(m.r.s, m.m, m.file, mech, m.keys())
+	c, err := core.New(m.r.s, m.m, m.file, mech, m.keys())
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -151,12 +156,12 @@ func (m *machine) restart() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if err := c.resume(cp); err != nil {
+	if err := c.Resume(cp.state, cp.step, cp.transcript, cp.nexts()); err != nil {
 		m.t.Fatal(err)
 	}
 	m.p = &processor{
-		r: m.r, live: &live{m: m.m, core: c, cp: cp}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
-		fetch: &fetcher{free: make(chan *batch, 1)}, pub: newPublisher(m.r, cp),
+		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
+		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.d, cp),
 	}
 	m.p.schedule(time.Now())
 }
@@ -170,14 +175,14 @@ func (m *machine) commit() {
 	if !m.p.due() {
 		return
 	}
-	if done, err := m.p.commit(); err != nil || !done {
+	if done, err := m.p.commit(time.Now()); err != nil || !done {
 		m.t.Fatal(done, err)
 	}
 	for _, rel := range m.p.outbox {
-		if was, ok := m.releases[rel.step]; ok && (!bytes.Equal(was.value, rel.value) || !bytes.Equal(was.key, rel.key)) {
-			m.t.Fatalf("step %d came out twice with different bytes", rel.step)
+		if was, ok := m.releases[rel.Step]; ok && (!bytes.Equal(was.Value, rel.Value) || !bytes.Equal(was.Key, rel.Key)) {
+			m.t.Fatalf("step %d came out twice with different bytes", rel.Step)
 		}
-		m.releases[rel.step] = rel
+		m.releases[rel.Step] = rel
 	}
 	m.p.outbox, m.p.outboxBytes, m.p.sent = nil, 0, 0
 }
@@ -186,7 +191,7 @@ func (m *machine) commit() {
 func (m *machine) feed(log []kafka.Record, end int64) {
 	m.t.Helper()
 	first := m.next()
-	b := &batch{}
+	b := &codec.Batch{}
 	b.First, b.Next = first, end
 	for _, rec := range log {
 		if rec.Offset >= first && rec.Offset < end {
@@ -194,10 +199,10 @@ func (m *machine) feed(log []kafka.Record, end int64) {
 			b.Bytes += len(rec.Value)
 		}
 	}
-	m.decoder.decode(b)
+	m.decoder.Decode(b)
 	if m.tweak != nil {
 		for i := range b.Records {
-			if row := b.row(i, m.decoder.columns); row != nil {
+			if row := b.Row(i); row != nil {
 				m.tweak(b.Records[i].Offset, row)
 			}
 		}
@@ -234,8 +239,8 @@ func (m *machine) equals(what string, want *machine) {
 	}
 	for step, w := range want.releases {
 		got := m.releases[step]
-		if !bytes.Equal(got.value, w.value) || !bytes.Equal(got.key, w.key) {
-			m.t.Errorf("%s: step %d:\n%s\n%s", what, step, got.value, w.value)
+		if !bytes.Equal(got.Value, w.Value) || !bytes.Equal(got.Key, w.Key) {
+			m.t.Errorf("%s: step %d:\n%s\n%s", what, step, got.Value, w.Value)
 			return
 		}
 	}
@@ -310,8 +315,8 @@ func TestCoreSplits(t *testing.T) {
 					in++
 				}
 			}
-			if !bytes.Contains(last.value, fmt.Appendf(nil, `"rows":%d,"offsets":[%d,%d],`, in, n/7*7-7, n/7*7)) || records == n {
-				t.Errorf("last release: %s", last.value)
+			if !bytes.Contains(last.Value, fmt.Appendf(nil, `"rows":%d,"offsets":[%d,%d],`, in, n/7*7-7, n/7*7)) || records == n {
+				t.Errorf("last release: %s", last.Value)
 			}
 		}
 		rounds := 6
@@ -330,10 +335,9 @@ func TestCoreSplits(t *testing.T) {
 			got := newMachine(t, toml, 1)
 			largest := max(least, []int{1, 3, 20, 150, 900}[rng.IntN(5)])
 			var err error
-			if got.decoder, err = newDecoder(got.r.s); err != nil {
+			if got.decoder, err = codec.NewDecoder(core.FormatOf(got.r.s), 1+rng.IntN(runtime.GOMAXPROCS(0))); err != nil {
 				t.Fatal(err)
 			}
-			got.decoder.codecs = got.decoder.codecs[:1+rng.IntN(len(got.decoder.codecs))]
 			for got.next() < n && !got.p.exhausted {
 				got.feed(log, min(got.next()+1+int64(rng.IntN(largest)), n))
 				switch rng.IntN(8) {
@@ -345,7 +349,7 @@ func TestCoreSplits(t *testing.T) {
 					}
 					got.restart() // what was not committed is repeated
 					// Else small responses might never reach a boundary.
-					got.feed(log, min(got.p.core.end+int64(rng.IntN(largest)), n))
+					got.feed(log, min(got.p.core.End()+int64(rng.IntN(largest)), n))
 					got.commit()
 				}
 			}
@@ -365,10 +369,10 @@ func TestCoreSplits(t *testing.T) {
 func TestCoreTruth(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 6))
-	log, _ := randomLog(rng, 700)
-	toml := with(machineStream, "epsilon = 1.0", "epsilon = 3e3", "limit_epsilon = 3.0", "limit_epsilon = 1e6", "clip = 1.0", "clip = 20.0")
-	m := newMachine(t, toml, 1).all(log, 700)
-	codec, err := NewCodec("json", []string{"a", "b", "c"})
+	log, _ := randomLog(rng, 10_500)
+	toml := with(machineStream, "epsilon = 1.0", "epsilon = 45.0", "limit_epsilon = 3.0", "limit_epsilon = 1e6", "clip = 1.0", "clip = 20.0")
+	m := newMachine(t, toml, 1).all(log, 10_500)
+	decode, err := codec.New("json", []string{"a", "b", "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,76 +381,18 @@ func TestCoreTruth(t *testing.T) {
 	rows := 0
 	for i := range log {
 		rec := &log[i]
-		if codec.Decode(rec, row) == Decoded && row[0] < 1e300 {
+		if decode.Decode(rec, row) == codec.Decoded && row[0] < 1e300 {
 			for j := range row {
 				sum[j] += (row[j] - m.r.s.Centre[j]) / m.r.s.Scale[j]
 			}
 		}
 		rows++
 	}
-	p := published{key: "last", value: string(m.releases[100].value)}
+	p := published{key: "last", value: string(m.releases[1500].Value)}
 	rel := p.parse(t)
 	for j, got := range rel.Values["mean"].Data {
 		if want := sum[j] / float64(rows); math.Abs(got-want) > 0.03 {
 			t.Errorf("mean %d is %g, want %g", j, got, want)
-		}
-	}
-}
-
-// TestDecodeParallel: rows and reasons do not depend on how many goroutines
-// decode.
-func TestDecodeParallel(t *testing.T) {
-	t.Parallel()
-	rng := rand.New(rand.NewPCG(3, 4))
-	log, _ := randomLog(rng, 9000)
-	packed := make([]kafka.Record, len(log))
-	for i := range packed {
-		packed[i].Offset = log[i].Offset
-		for range 3 {
-			packed[i].Value = binary.LittleEndian.AppendUint64(packed[i].Value, math.Float64bits(rng.NormFloat64()))
-		}
-		if rng.IntN(9) == 0 {
-			packed[i].Value = packed[i].Value[:rng.IntN(24)]
-		}
-	}
-	for codec, records := range map[string][]kafka.Record{"json": log, "float64": packed} {
-		var want *batch
-		for _, workers := range []int{1, 2, 3, 8} {
-			d := &decoder{columns: 3}
-			for range workers {
-				c, err := NewCodec(codec, []string{"a", "b", "c"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				d.codecs = append(d.codecs, c)
-			}
-			b := &batch{}
-			b.Records = records
-			for _, rec := range records {
-				b.Bytes += len(rec.Value)
-			}
-			if b.Bytes < 2*parallelBytes {
-				t.Fatalf("%d bytes are too few for a second goroutine", b.Bytes)
-			}
-			b.rows = make([]float64, 3*len(records)) // of an earlier, larger response
-			for i := range b.rows {
-				b.rows[i] = math.NaN()
-			}
-			d.decode(b)
-			if want == nil {
-				want = b
-				continue
-			}
-			for i := range records {
-				if b.reasons[i] != want.reasons[i] {
-					t.Fatalf("%s, %d workers: record %d: %v, want %v", codec, workers, i, b.reasons[i], want.reasons[i])
-				}
-				for j := range 3 {
-					if math.Float64bits(b.rows[3*i+j]) != math.Float64bits(want.rows[3*i+j]) {
-						t.Fatalf("%s, %d workers: record %d column %d: %g, want %g", codec, workers, i, j, b.rows[3*i+j], want.rows[3*i+j])
-					}
-				}
-			}
 		}
 	}
 }

@@ -7,30 +7,30 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"streamdp/internal/osfile"
 )
 
-// disk is what the daemon does with files. It is an interface so that a test
-// can crash before and after every operation, and lose what was not synced.
+// disk has the file operations of the daemon. It is an interface so that a test can crash
+// before and after every operation, and lose what was not synced.
 type disk interface {
-	// Create makes a new file, 0600; it fails where the name is taken.
+	// Create makes a new file, 0600. It fails if the name is taken.
 	Create(name string) (file, error)
-	// Append opens a file for writing at its end, and makes it, 0600, where it
-	// is missing.
+	// Append opens a file for writing at its end. If the file is missing it makes it, 0600.
 	Append(name string) (file, error)
-	// Overwrite opens a file for writing over what is in it, from its start,
-	// and makes it, 0600, where it is missing. What lies behind stays.
+	// Overwrite opens a file for writing over its content, from its start. If the file is
+	// missing it makes it, 0600. Content behind what is written stays.
 	Overwrite(name string) (file, error)
 	ReadFile(name string) ([]byte, error)
 	ReadDir(dir string) ([]string, error)
-	// MkdirAll makes a directory that is closed to others, and what is missing
-	// above it.
+	// MkdirAll makes a directory that others cannot access, and the missing ones above it.
 	MkdirAll(dir string) error
 	Rename(from, to string) error
 	Link(from, to string) error
 	Remove(name string) error
 	// Truncate cuts the file and syncs it.
 	Truncate(name string, size int64) error
-	// SyncDir makes the names of a directory durable.
+	// SyncDir makes the entries of a directory durable.
 	SyncDir(dir string) error
 }
 
@@ -59,8 +59,8 @@ func (osDisk) Rename(from, to string) error         { return os.Rename(from, to)
 func (osDisk) Link(from, to string) error           { return os.Link(from, to) }
 func (osDisk) Remove(name string) error             { return os.Remove(name) }
 
-// MkdirAll closes the last directory to others where it was there and open: what
-// was restored from a backup has the modes that the copy gave it.
+// MkdirAll takes other users' access to the last directory away if the directory exists: a
+// restored backup may have given it other modes.
 func (osDisk) MkdirAll(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -93,14 +93,7 @@ func (osDisk) Truncate(name string, size int64) error {
 	return f.Sync()
 }
 
-func (osDisk) SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
+func (osDisk) SyncDir(dir string) error { return osfile.SyncDir(dir) }
 
 // write writes data to a file that was just opened, syncs and closes it.
 func write(f file, err error, data []byte) error {
@@ -117,11 +110,10 @@ func write(f file, err error, data []byte) error {
 	return err
 }
 
-// temporarySuffix ends the names of writes that did not end.
+// temporarySuffix ends the names of files whose write is not complete.
 const temporarySuffix = ".tmp"
 
-// writeNew makes a file durable under a name that is free, all or nothing: a
-// file that is there is whole.
+// writeNew makes a file durable under a free name. If a file has that name, it is complete.
 func writeNew(d disk, name string, data []byte) error {
 	switch _, err := d.ReadFile(name); {
 	case err == nil:
@@ -147,7 +139,7 @@ func writeNew(d disk, name string, data []byte) error {
 	return err
 }
 
-// removeAll removes names that may be missing, and makes that durable.
+// removeAll removes files, which may be missing, and makes that durable.
 func removeAll(d disk, dir string, names ...string) error {
 	for _, name := range names {
 		if err := d.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -157,9 +149,32 @@ func removeAll(d disk, dir string, names ...string) error {
 	return d.SyncDir(dir)
 }
 
-// full reports whether a write failed for want of room, which passes; after any
-// other failure of a sync the process must end, because what is on disk is no
-// longer known.
+// full reports whether a write failed because the disk is full or no file descriptor is free.
+// That passes. After any other failure of a sync nobody knows what is on disk, and the process
+// must end.
 func full(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeOver makes a file durable in place of the one of that name, if there is one, all
+// or nothing.
+func writeOver(d disk, name string, data []byte) error {
+	tmp := name + temporarySuffix
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := d.Create(tmp)
+	if err = write(f, err, data); err == nil {
+		err = d.Rename(tmp, name)
+	}
+	if err != nil {
+		d.Remove(tmp)
+		return err
+	}
+	return d.SyncDir(filepath.Dir(name))
 }

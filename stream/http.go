@@ -7,28 +7,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"streamdp/stream/core"
+	"streamdp/stream/page"
 )
 
 //go:embed release.schema.json
 var releaseJSONSchema []byte
 
-// ControlSocket is the name of the socket in the state directory by which
-// commands reach a running daemon.
+// ControlSocket is the name of the socket in the state directory through which commands
+// reach a running daemon.
 const ControlSocket = "control.sock"
 
-// serve starts the HTTP server and the control socket. stop ends both and lets
-// running requests finish.
+// serve starts the HTTP server and the control socket. stop ends both, after the requests that
+// are running.
 func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
-	listener, err := net.Listen("tcp", d.cfg.HTTP.Listen)
+	listener, err := d.access.listen()
 	if err != nil {
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
@@ -41,10 +45,14 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	d.address.Store(listener.Addr().(*net.TCPAddr))
 	var stops []func()
 	for _, s := range []struct {
-		l net.Listener
-		h http.Handler
-	}{{listener, d.handler()}, {control, d.controlHandler(ctx)}} {
-		server := &http.Server{Handler: s.h, ReadHeaderTimeout: 5 * time.Second}
+		l     net.Listener
+		h     http.Handler
+		write time.Duration // a control request waits for its task, however long that takes
+	}{{listener, d.access.guard(d.handler()), writeTimeout}, {control, d.controlHandler(ctx), 0}} {
+		server := &http.Server{
+			Handler: s.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: s.write, IdleTimeout: idleTimeout,
+			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+		}
 		wg.Go(func() {
 			if err := server.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
 				d.log.Error("http server stopped", "error", err.Error())
@@ -66,8 +74,8 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 	}, nil
 }
 
-// listenPrivate listens on a socket that only this user can open, from its
-// first moment on: it is made in a directory that is closed to others, and moved.
+// listenPrivate listens on a socket that only this user can open, from its first moment on: it
+// makes the socket in a directory that others cannot access, and then moves it.
 func listenPrivate(private, path string) (net.Listener, error) {
 	made := filepath.Join(private, ControlSocket)
 	os.Remove(made) // of a process that was killed; the lock says that none runs
@@ -87,9 +95,11 @@ func listenPrivate(private, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// index is what a visitor of the address itself finds.
+// index is what a program that does not ask for HTML gets at the address itself; a browser
+// gets the status page.
 const index = `streamdp
 
+/                                   the status page, for browsers
 /metrics                            for Prometheus
 /-/healthy                          the process serves
 /-/ready                            every task runs, or what is missing
@@ -97,22 +107,32 @@ const index = `streamdp
 /api/v1/streams                     names of the streams
 /api/v1/streams/NAME                its tasks
 /api/v1/streams/NAME/releases       its newest releases; ?limit=1&partition=0
+/api/v1/streams/NAME/series         its released values over time; ?partition=0&after=0
 /api/v1/schema/release.json         JSON Schema of a release
 `
 
-// handler serves everything that is read.
+// handler serves everything that can be read.
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, index) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
+		if strings.Contains(req.Header.Get("Accept"), "text/html") {
+			page.ServeHTTP(w, req)
+			return
+		}
+		w.Header().Set("Vary", "Accept")
+		io.WriteString(w, index)
+	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{Registry: d.metrics.registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", d.ready)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		success(w, struct {
-			Version string       `json:"version"`
-			Started time.Time    `json:"started"`
-			Tasks   []TaskStatus `json:"tasks"`
-		}{d.version, d.started.UTC(), d.Status()})
+			Version  string       `json:"version"`
+			Started  time.Time    `json:"started"`
+			Exposure string       `json:"exposure"`
+			Insecure bool         `json:"insecure,omitempty"`
+			Tasks    []TaskStatus `json:"tasks"`
+		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
 		names := []string{}
@@ -123,6 +143,7 @@ func (d *Daemon) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /api/v1/streams/{name}", d.streamStatus)
 	mux.HandleFunc("GET /api/v1/streams/{name}/releases", d.streamReleases)
+	mux.HandleFunc("GET /api/v1/streams/{name}/series", d.streamSeries)
 	mux.HandleFunc("GET /api/v1/schema/release.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(releaseJSONSchema)
@@ -130,17 +151,26 @@ func (d *Daemon) handler() http.Handler {
 	return mux
 }
 
-// ready answers 200 if every task runs and the cluster answers, else 503 with
-// what is missing.
+// ready answers 200 if every task runs, the cluster answers, and published numbers do not say
+// that hardly any record counts. Otherwise it answers 503 and says what is missing.
 func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	var missing []string
+	if d.searching.Load() > 0 {
+		missing = append(missing, "the partitions of an input topic are not known yet")
+	}
 	for _, s := range d.Status() {
 		if s.State != stateRunning {
-			text := fmt.Sprintf("task %s-%d is %s", s.Stream, s.Partition, s.State)
+			text := fmt.Sprintf("task %s is %s", core.Task{Stream: s.Stream, Partition: s.Partition}, s.State)
 			if s.Reason != "" {
 				text += " (" + s.Reason + ")"
 			}
+			if s.Message != "" {
+				text += ": " + strings.ReplaceAll(s.Message, "\n", " ")
+			}
 			missing = append(missing, text)
+		}
+		if s.FewValid {
+			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
 		}
 	}
 	if len(missing) == 0 {
@@ -153,11 +183,11 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// streamRunners returns the runners that a request's path and partition name.
+// streamRunners returns the runners of the stream and partition that a request names.
 func (d *Daemon) streamRunners(req *http.Request) (found []*runner, err error) {
 	partition := req.URL.Query().Get("partition")
-	for _, r := range d.runners {
-		if r.task.Stream == req.PathValue("name") && (partition == "" || partition == strconv.Itoa(r.task.Partition)) {
+	for _, r := range d.tasks() {
+		if r.task.Stream == req.PathValue("name") && (partition == "" || partition == core.PartitionName(r.task.Partition)) {
 			found = append(found, r)
 		}
 	}
@@ -180,8 +210,7 @@ func (d *Daemon) streamStatus(w http.ResponseWriter, req *http.Request) {
 	success(w, tasks)
 }
 
-// streamReleases answers with the newest published releases, as they were
-// published.
+// streamReleases answers with the newest published releases, in their published form.
 func (d *Daemon) streamReleases(w http.ResponseWriter, req *http.Request) {
 	found, err := d.streamRunners(req)
 	if err != nil {
@@ -190,8 +219,8 @@ func (d *Daemon) streamReleases(w http.ResponseWriter, req *http.Request) {
 	}
 	limit := recentReleases
 	if text := req.URL.Query().Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
-			failure(w, http.StatusBadRequest, errors.New("limit must be a positive number"))
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > recentReleases {
+			failure(w, http.StatusBadRequest, fmt.Errorf("limit must be a number from 1 to %d: so many releases are kept, the output topic has all", recentReleases))
 			return
 		}
 	}
@@ -202,37 +231,24 @@ func (d *Daemon) streamReleases(w http.ResponseWriter, req *http.Request) {
 	success(w, releases[:min(limit, len(releases))])
 }
 
-// success and failure answer in the envelope of Prometheus' API.
-func success(w http.ResponseWriter, data any) {
-	answer(w, http.StatusOK, map[string]any{"status": "success", "data": data})
-}
-
-func failure(w http.ResponseWriter, code int, err error) {
-	answer(w, code, map[string]any{"status": "error", "error": err.Error()})
-}
-
-func answer(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	json.NewEncoder(w).Encode(body)
-}
-
-// ControlRequest is what a command asks of a running daemon.
+// ControlRequest is a command's request to a running daemon.
 type ControlRequest struct {
-	Stream    string      `json:"stream"`
-	Partition int         `json:"partition"`
-	Open      OpenRequest `json:"open"`
+	Stream    string           `json:"stream"`
+	Partition int              `json:"partition"`
+	Open      OpenRequest      `json:"open"`
+	Republish RepublishRequest `json:"republish"`
+	// From holds the files to restore for recover; nil: none.
+	From *Export `json:"from,omitempty"`
 }
 
-// ControlAnswer is what the daemon says to it.
+// ControlAnswer is the daemon's answer to it.
 type ControlAnswer struct {
 	Status string `json:"status"` // success, error
 	Error  string `json:"error"`
 	Reason string `json:"reason"` // of the halt that the request met
 }
 
-// Err returns the error that the request met, as OpenEpoch and CloseEpoch
-// return it.
+// Err returns the error of the request, the same that OpenEpoch and CloseEpoch return.
 func (a *ControlAnswer) Err() error {
 	switch err := errors.New(a.Error); {
 	case a.Status == "success":
@@ -244,17 +260,21 @@ func (a *ControlAnswer) Err() error {
 	}
 }
 
-// controlHandler serves what changes a task.
+// maxControlBytes is the largest control request. An exported epoch may have the
+// parameters of a large model and a long ledger.
+const maxControlBytes = 1 << 30
+
+// controlHandler serves the requests that change a task.
 func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
-	for _, kind := range []string{requestOpen, requestClose} {
+	for _, kind := range []string{requestOpen, requestClose, requestRecover, requestRepublish} {
 		mux.HandleFunc("POST /epoch/"+kind, func(w http.ResponseWriter, req *http.Request) {
 			var q ControlRequest
-			if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, 1<<16)).Decode(&q); err != nil {
+			if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxControlBytes)).Decode(&q); err != nil {
 				failure(w, http.StatusBadRequest, errors.New("not a control request"))
 				return
 			}
-			if err := d.ask(ctx, req.Context(), Task{q.Stream, q.Partition}, request{kind: kind, open: q.Open, reply: make(chan error, 1)}); err != nil {
+			if err := d.ask(ctx, req.Context(), core.Task{Stream: q.Stream, Partition: q.Partition}, request{kind: kind, open: q.Open, republish: q.Republish, from: q.From, reply: make(chan error, 1)}); err != nil {
 				a := ControlAnswer{Status: "error", Error: err.Error()}
 				if h := (*halt)(nil); errors.As(err, &h) {
 					a.Reason = h.reason
@@ -268,9 +288,9 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 	return mux
 }
 
-// ask hands a request to its task's owner and waits for the answer.
-func (d *Daemon) ask(ctx, patience context.Context, t Task, q request) error {
-	for _, r := range d.runners {
+// ask gives a request to its task's owner and waits for the answer.
+func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) error {
+	for _, r := range d.tasks() {
 		if r.task != t {
 			continue
 		}
@@ -290,5 +310,5 @@ func (d *Daemon) ask(ctx, patience context.Context, t Task, q request) error {
 			return patience.Err()
 		}
 	}
-	return fmt.Errorf("the configuration has no task %s", t)
+	return d.closeAbandoned(patience, t, q)
 }

@@ -69,11 +69,11 @@ func TestHTTP(t *testing.T) {
 	for _, path := range []string{"/debug/pprof/", "/debug/vars"} {
 		check("GET", path, 404, "text/plain")
 	}
-	for _, limit := range []string{"0", "-1", "x", "1.5"} {
+	for _, limit := range []string{"0", "-1", "x", "1.5", "101"} {
 		check("GET", "/api/v1/streams/orders/releases?limit="+limit, 400, "application/json", `"status":"error"`)
 	}
 	out := r.history("orders.dp")
-	for limit, want := range map[string]int{"": 10, "?limit=3": 3, "?limit=1000": 10, "?partition=0&limit=1": 1} {
+	for limit, want := range map[string]int{"": 10, "?limit=3": 3, "?limit=100": 10, "?partition=0&limit=1": 1} {
 		var answer struct{ Data []json.RawMessage }
 		must(t, json.Unmarshal([]byte(check("GET", "/api/v1/streams/orders/releases"+limit, 200, "application/json")), &answer))
 		if len(answer.Data) != want {
@@ -236,7 +236,7 @@ func TestMetricValues(t *testing.T) {
 	r := newRig(t, with(ordersStream, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"rollover\""))
 	r.produce(0, 1050)
 	x := r.start()
-	x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 3 && s.Outbox == 0 })
+	x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 3 && s.NextOffset == 1050 && s.Outbox == 0 })
 	_, page := x.get("/metrics")
 	for _, line := range []string{
 		`streamdp_records_read_total{partition="0",stream="orders"} 1`, // and more: some are read twice
@@ -252,7 +252,7 @@ func TestMetricValues(t *testing.T) {
 		`streamdp_outbox_releases{partition="0",stream="orders"} 0`,
 		`streamdp_privacy_epsilon{partition="0",stream="orders"} 1`,
 		`streamdp_privacy_limit_epsilon{partition="0",stream="orders"} 3`,
-		`streamdp_privacy_charged_epsilon{partition="0",stream="orders"} 0.99999`,
+		`streamdp_privacy_charged_epsilon{partition="0",stream="orders"} 1`,
 		`streamdp_insecure_noise 1`,
 		`streamdp_task_info{adjacency="zero-out",epoch="2",factorization="blt",mechanism="moments",method="jme",partition="0",stream="orders"} 1`,
 	} {
@@ -261,6 +261,33 @@ func TestMetricValues(t *testing.T) {
 		}
 	}
 	x.end()
+}
+
+// TestClippedRows: the exact number of shortened rows, and of rows that scaling made
+// infinite, is a metric for the operator, and nobody else sees it.
+func TestClippedRows(t *testing.T) {
+	t.Parallel()
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, with(ordersStream, "scale  = [80.0, 5.0, 2.0]", "scale = [80.0, 5.0, 1e-3]"))
+		r.http = fmt.Sprintf("exposure = %q", exposure)
+		for range 10 {
+			r.send([]byte(`{"amount": 40, "items": 3, "weight": 1.2}`), []byte(`{"amount": 140, "items": 3, "weight": 1.2}`),
+				[]byte(`{"amount": 40, "items": 8, "weight": 1.2}`), []byte(`{"amount": 40, "items": 3, "weight": 1e306}`),
+				[]byte(`{"amount": 40, "items": 8.01, "weight": 1.2}`))
+		}
+		x := r.start()
+		x.until("all is read", func(s TaskStatus) bool { return s.NextOffset == 50 })
+		_, page := x.get("/metrics")
+		for _, line := range []string{`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`, `rejected_total{partition="0",reason="not-finite",stream="orders"} 10`} {
+			if strings.Contains(page, line+"\n") != (exposure == "operator") {
+				t.Errorf("%s: line %s", exposure, line)
+			}
+		}
+		if strings.Contains(page, "clipped") != (exposure == "operator") {
+			t.Errorf("%s: says something of clipped rows", exposure)
+		}
+		x.end()
+	}
 }
 
 // TestMetricsReference: docs/metrics.md is made from the table of metrics.
@@ -331,14 +358,69 @@ func TestDescribe(t *testing.T) {
 	m := newMachine(t, machineStream, 1).all(mutateLog(1)[:700], 700)
 	largest := 0
 	for _, p := range m.releases {
-		largest = max(largest, len(p.value))
+		largest = max(largest, len(p.Value))
 	}
-	state, err := m.p.core.mech.AppendBinary(nil)
+	state, err := m.p.core.AppendState(nil)
 	must(t, err)
 	if int64(largest) > d.ReleaseBytes || d.ReleaseBytes > 3*int64(largest) {
 		t.Errorf("releases have up to %d bytes, said %d", largest, d.ReleaseBytes)
 	}
 	if n := int64(len(state)); n > d.StateBytes+1024 || d.StateBytes > 2*n+1024 {
 		t.Errorf("the state has %d bytes, said %d", n, d.StateBytes)
+	}
+}
+
+// TestMetricsAggregate: no series of a task, and the sums of all.
+func TestMetricsAggregate(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1, 2]`))
+		r.http = fmt.Sprintf("metrics = \"aggregate\"\nexposure = %q\n", exposure)
+		must(t, r.client.CreateTopic(t.Context(), "wide", n, nil))
+		for p := range n {
+			var list []kafka.Message
+			for i := range 100 * (p + 1) {
+				list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+			}
+			_, err := r.client.Produce(t.Context(), "wide", int32(p), list)
+			must(t, err)
+		}
+		x := r.start()
+		x.until("all are done", func(TaskStatus) bool {
+			for i, s := range x.d.Status() {
+				if s.Step != uint64(i+1) || s.Outbox > 0 {
+					return false
+				}
+			}
+			return true
+		})
+		_, page := x.get("/metrics")
+		for _, line := range []string{
+			`streamdp_task_state{state="running"} 3`, `streamdp_task_state{state="halted"} 0`,
+			`streamdp_step 6`, `streamdp_steps_total 6`, `streamdp_records_read_total 600`, `streamdp_next_offset 600`, `streamdp_lag_records 0`,
+			`streamdp_retention_headroom_records 100`, `streamdp_privacy_epsilon 1`, `streamdp_privacy_limit_epsilon 3`, `streamdp_epochs_total 3`,
+		} {
+			if !strings.Contains(page, "\n"+line+"\n") {
+				t.Errorf("%s: no line %q", exposure, line)
+			}
+		}
+		for _, absent := range []string{"stream=", "partition=", "streamdp_task_info", "streamdp_horizon_steps"} {
+			if strings.Contains(page, absent) {
+				t.Errorf("%s: has %q", exposure, absent)
+			}
+		}
+		// Of each metric that is shown, and in the table.
+		for _, d := range metricTable {
+			if d.kind == "gauge" && d.ofTask() && strings.Contains(page, "\n"+prefix+d.name+" ") != (d.over != "" && (exposure == "operator" || d.class != "P")) {
+				if d.name != "task_state" && d.name != "bounds_verdict" && d.name != "noise_stddev" { // these have a label
+					t.Errorf("%s: %s", exposure, d.name)
+				}
+			}
+		}
+		if t.Failed() {
+			t.Log(page)
+		}
+		x.end()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream/codec"
 )
 
 // canaries are texts of the values below. None may ever leave but as noise.
@@ -83,7 +84,7 @@ func TestNullInvariance(t *testing.T) {
 			leaks(t, path, body)
 		}
 		if hostile {
-			for _, reason := range []Reason{Null, Malformed, TooDeep, Missing, Duplicate, NotNumber, NotFinite} {
+			for _, reason := range []codec.Reason{codec.Null, codec.Malformed, codec.TooDeep, codec.Missing, codec.Duplicate, codec.NotNumber, codec.NotFinite} {
 				if !strings.Contains(metrics, fmt.Sprintf(`streamdp_diagnostic_records_rejected_total{partition="0",reason=%q,stream="orders"}`, reason.String())) {
 					t.Errorf("no record was rejected for %v", reason)
 				}
@@ -157,6 +158,31 @@ func TestNoLeaks(t *testing.T) {
 		leaks(t, h.name, text+x.d.Status()[0].Message)
 		if !strings.Contains(text, "halted") {
 			t.Errorf("%s: nothing was said", h.name)
+		}
+	}
+}
+
+// TestProducersDecideRetention: a start says that the timestamps of producers
+// decide what is deleted, where they do, and only there.
+func TestProducersDecideRetention(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind, retention string
+		warns           bool
+	}{{"CreateTime", "1000000", true}, {"LogAppendTime", "1000000", false}, {"CreateTime", "-1", false}} {
+		r := newRig(t, ordersStream)
+		setTopicConfig(t, r, "orders", "message.timestamp.type", c.kind)
+		setTopicConfig(t, r, "orders", "retention.ms", c.retention)
+		x := r.start()
+		x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+		x.end()
+		if n := strings.Count(r.log.String(), "producers' timestamps decide"); (n == 1) != c.warns || n > 1 {
+			t.Errorf("%s, retention %s: warned %d times", c.kind, c.retention, n)
+		}
+	}
+	for policy, want := range map[string]bool{"delete": true, "compact,delete": true, "compact": false} {
+		if got := ProducersDecideRetention(map[string]string{"cleanup.policy": policy, "message.timestamp.type": "CreateTime", "retention.ms": "604800000"}); got != want {
+			t.Errorf("%s: %t", policy, got)
 		}
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"streamdp/internal/kafka"
+	"streamdp/stream/core"
 )
 
 // killStream has small steps, so that most of a daemon's life is commits.
@@ -24,13 +26,16 @@ type feeder struct {
 	fed  int
 }
 
-func (r *rig) feed() *feeder {
+func (r *rig) feed() *feeder { return r.feedAt(4*time.Millisecond, 25) }
+
+// feedAt appends n records every pause.
+func (r *rig) feedAt(pause time.Duration, n int) *feeder {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &feeder{stop: stop}
 	// It has a client of its own, whose broker may die.
 	client := dial(r.t, r.addr)
 	f.done.Go(func() {
-		tick := time.NewTicker(4 * time.Millisecond)
+		tick := time.NewTicker(pause)
 		defer tick.Stop()
 		for {
 			select {
@@ -39,7 +44,7 @@ func (r *rig) feed() *feeder {
 			case <-tick.C:
 			}
 			var list []kafka.Message
-			for range 25 {
+			for range n {
 				list = append(list, kafka.Message{Value: orderRecord(f.fed + len(list)), Time: time.UnixMilli(1)})
 			}
 			// The end does not interrupt it: what is sent would come in later, after
@@ -61,7 +66,7 @@ func (f *feeder) end() {
 
 func (r *rig) spec(role string, fetch int) childSpec {
 	r.commit = "0s"
-	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Fetch: fetch}
+	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch}
 }
 
 // steps returns the whole steps in the input.
@@ -97,6 +102,7 @@ type interruptions struct {
 	unacked   int // they had left, and no later commit knew
 	lastSeen  uint64
 	nextInOut int64
+	window    time.Duration // kills come at most that long after the start, see killLoop
 }
 
 // note looks at what a kill has left.
@@ -115,7 +121,7 @@ func (i *interruptions) note(t testing.TB, r *rig) {
 		t.Fatalf("after kill %d: %v", i.kills, err)
 	}
 	if err := r.client.ReadBack(context.Background(), "orders.dp", 0, i.nextInOut, func(rec *kafka.Record) error {
-		if _, _, step, ok := parseIdentity(rec.Key); ok {
+		if _, _, step, ok := core.ParseIdentity(rec.Key); ok {
 			i.lastSeen = max(i.lastSeen, step)
 		}
 		i.nextInOut = rec.Offset + 1
@@ -127,24 +133,41 @@ func (i *interruptions) note(t testing.TB, r *rig) {
 		t.Fatalf("after kill %d: step %d is published, the last commit is of step %d", i.kills, i.lastSeen, cp.step)
 	}
 	if n := len(cp.outbox); n > 0 {
-		if cp.outbox[n-1].step > i.lastSeen {
+		// Both may hold: of several releases some had left.
+		if cp.outbox[n-1].Step > i.lastSeen {
 			i.unsent++
-		} else {
+		}
+		if cp.outbox[0].Step <= i.lastSeen {
 			i.unacked++
 		}
 	}
 }
 
-// killLoop starts and kills daemons until the number is reached.
+// killLoop starts and kills daemons until the number is reached. The moment of a kill is
+// drawn from a window after the start. With hit, the window grows while the daemon is
+// killed before it has published anything, as on a busy machine, and shrinks again.
 func killLoop(t testing.TB, r *rig, spec childSpec, rng *rand.Rand, kills int, hit *interruptions) {
 	t.Helper()
+	const shortest, longest = 37 * time.Millisecond, 500 * time.Millisecond
+	window := shortest
+	if hit != nil {
+		window = max(window, hit.window)
+	}
 	for range kills {
 		p := spawn(t, spec).up()
-		time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(37_000))*time.Microsecond) // the moment of the kill, nothing waits for it
+		time.Sleep(3*time.Millisecond + time.Duration(rng.Int64N(int64(window)))) // the moment of the kill, nothing waits for it
 		p.kill()
-		if hit != nil {
-			hit.note(t, r)
+		if hit == nil {
+			continue
 		}
+		before := hit.lastSeen
+		hit.note(t, r)
+		if hit.lastSeen == before {
+			window = min(window*5/4, longest)
+		} else {
+			window = max(window*4/5, shortest)
+		}
+		hit.window = window
 	}
 }
 
@@ -157,9 +180,10 @@ func (r *rig) finish(steps uint64) {
 	x.end()
 }
 
-// TestKill kills the daemon 200 times at random moments. Whatever was under
-// way: no step has two different releases, none is missing, and all are those
-// of a run without interruption.
+// TestKill kills the daemon 200 times at random moments, and more where none of them
+// hit a moment that matters. Whatever was under way: no step has two different releases,
+// none is missing, and all are those of a run without interruption. A release that had
+// left is seldom sent again: a start finds it in the output.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const seed, kills = 20, 200
@@ -168,7 +192,10 @@ func TestKill(t *testing.T) {
 	r := newRig(t, killStream)
 	var hit interruptions
 	f := r.feed()
-	killLoop(t, r, r.spec("daemon", 16<<10), rng, kills, &hit)
+	missed := func() bool { return hit.inCommit == 0 || hit.unsent == 0 || hit.unacked == 0 }
+	for hit.kills < kills || missed() && hit.kills < 4*kills {
+		killLoop(t, r, r.spec("daemon", 16<<10), rng, kills, &hit)
+	}
 	f.end()
 	steps := r.steps(20)
 	r.finish(steps)
@@ -180,8 +207,8 @@ func TestKill(t *testing.T) {
 	if v.steps != steps || steps < 500 {
 		t.Errorf("%d steps, the input has %d", v.steps, steps)
 	}
-	if hit.inCommit == 0 || hit.unsent == 0 || hit.unacked == 0 || v.duplicates == 0 {
-		t.Errorf("the kills missed: %+v, %d duplicates", hit, v.duplicates)
+	if missed() {
+		t.Errorf("the kills missed: %+v", hit)
 	}
 }
 
@@ -244,6 +271,69 @@ func TestKillCopies(t *testing.T) {
 	if v.duplicates < int(steps)/10 {
 		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", v.duplicates, steps)
 	}
+}
+
+// TestKillCopiesRolling kills two copies of a state whose epochs roll over every few
+// steps, each with secrets of its own. A copy halts after the first release that the
+// other one did not make: no later step of an epoch has two values. One that was killed when it
+// opened an epoch that the other has begun halts too, see TestCopyCutOff.
+func TestKillCopiesRolling(t *testing.T) {
+	t.Parallel()
+	const seed, kills = 25, 20
+	rolling := with(killStream, "step = 20", "step = 20\nhorizon = 8\non_horizon = \"rollover\"")
+	r := newRig(t, rolling)
+	r.real = true
+	f := r.feed()
+	spawn(t, r.spec("daemon", 16<<10)).up().kill()
+	s := r.sibling(rolling)
+	r.copyState(s)
+	var wg sync.WaitGroup
+	var halted atomic.Int32
+	var ends [2]string
+	stopped := func(p *process) bool {
+		log := p.stderr.String()
+		return strings.Contains(log, haltOutput) || strings.Contains(log, mayHaveRun)
+	}
+	for i, x := range []*rig{r, s} {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			for range kills {
+				p := spawn(t, x.spec("daemon", 16<<10))
+				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond) // the moment of the kill, nothing waits for it
+				p.cmd.Process.Kill()
+				<-p.done
+				if stopped(p) {
+					halted.Add(1)
+				}
+			}
+			// On a busy machine a copy is killed before it has come so far. So both work on
+			// until one of them has halted.
+			p := spawn(t, x.spec("daemon", 16<<10))
+			for late := time.Now().Add(patience); halted.Load() == 0 && time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
+				if stopped(p) {
+					halted.Add(1)
+				}
+			}
+			p.cmd.Process.Kill()
+			<-p.done
+			ends[i] = p.stderr.String()
+		})
+	}
+	wg.Wait()
+	f.end()
+	v := judge(t, r.output("orders.dp"))
+	for _, key := range v.forks {
+		if !strings.HasSuffix(key, "/1") {
+			t.Errorf("release %s has two values", key)
+		}
+	}
+	if halted.Load() == 0 {
+		for i, end := range ends {
+			t.Logf("copy %d: ...%s", i, end[max(0, len(end)-2000):])
+		}
+		t.Error("no copy halted: they never were at work in different epochs")
+	}
+	t.Logf("%d kills of two copies, %d halts, %d releases, of which %d have two values", 2*kills, halted.Load(), len(v.bytes), len(v.forks))
 }
 
 // TestKillBroker kills the broker too. What it had acknowledged is there when it

@@ -3,70 +3,84 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
-// metricDef is a line of the metrics reference, from which both the metric and
-// docs/metrics.md are made.
+// metricDef is a metric. Both the metric and its line in docs/metrics.md are made from it.
 type metricDef struct {
 	name   string // without the prefix
 	kind   string // counter, gauge, histogram
 	class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
 	labels []string
 	help   string
+	over   string // of a task's gauge, what http.metrics = "aggregate" shows: "sum", "largest" or "least" over all tasks; "": nothing
 }
+
+// ofTask reports whether there is a series for each task.
+func (d *metricDef) ofTask() bool { return len(d.labels) > 1 && d.labels[0] == "stream" }
 
 var task = []string{"stream", "partition"}
 
 var metricTable = []metricDef{
-	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built."},
-	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was loaded; there is no reload."},
-	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing."},
-	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in."},
-	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs."},
-	{"records_read_total", "counter", "–", task, "Committed records read, valid or not."},
-	{"steps_total", "counter", "–", task, "Steps closed."},
-	{"releases_total", "counter", "–", task, "Releases built."},
-	{"releases_republished_total", "counter", "–", task, "Releases published again after a restart, the same bytes."},
-	{"epochs_total", "counter", "–", task, "Epochs opened by this process."},
-	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"}, "Times that the task stopped and needs an operator."},
-	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code."},
-	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk."},
-	{"next_offset", "gauge", "–", task, "Next input offset to apply."},
-	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition."},
-	{"lag_records", "gauge", "–", task, "Offsets between the two."},
-	{"retention_headroom_records", "gauge", "–", task, "Offsets between the start of the input log and the next offset: how much retention may delete before records are lost."},
-	{"step", "gauge", "–", task, "Last closed step of the epoch."},
-	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never."},
-	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet."},
-	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970."},
-	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970."},
-	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (all others)."},
-	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch."},
-	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta."},
-	{"privacy_delta", "gauge", "–", task, "Delta of the epoch."},
-	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition is charged over all epochs and streams, at the limit's delta."},
-	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most."},
-	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged."},
-	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read."},
-	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit."},
-	{"fetch_duration_seconds", "histogram", "P", task, "Not private. Time of a fetch, waiting for records included."},
-	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit."},
-	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row."},
+	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built.", ""},
+	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was loaded; there is no reload.", ""},
+	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing.", ""},
+	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in.", "sum"},
+	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs.", ""},
+	{"bounds_verdict", "gauge", "–", []string{"stream", "partition", "verdict"}, "1 for what the last release of this process says of bounds that a warm-up found: ok, partial, stale, biased or fail; all 0 where there is none. As public as the release.", "sum"},
+	{"records_read_total", "counter", "–", task, "Committed records read, valid or not.", ""},
+	{"steps_total", "counter", "–", task, "Steps closed.", ""},
+	{"releases_total", "counter", "–", task, "Releases built.", ""},
+	{"releases_republished_total", "counter", "–", task, "Releases published again after a restart, the same bytes.", ""},
+	{"epochs_total", "counter", "–", task, "Epochs opened by this process.", ""},
+	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"}, "Times that the task stopped and needs an operator.", ""},
+	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
+	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk.", ""},
+	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
+	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
+	{"lag_records", "gauge", "–", task, "Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
+	{"retention_headroom_records", "gauge", "–", task, "Offsets between the start of the input log and the next offset: how much retention may delete before records are lost. Of a merged stream that of the partition with the least.", "least"},
+	{"step", "gauge", "–", task, "Last closed step of the epoch.", "sum"},
+	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
+	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count; always 0 where a stream publishes neither.", "sum"},
+	{"unread_partitions", "gauge", "–", task, "Partitions of the input topic that no stream of this configuration reads.", "largest"},
+	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
+	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970.", "least"},
+	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970.", "least"},
+	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (all others).", "largest"},
+	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
+	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
+	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
+	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition is charged over all epochs and streams, at the limit's delta.", "largest"},
+	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
+	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
+	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},
+	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
+	{"fetch_duration_seconds", "histogram", "P", task, "Not private. Time of a fetch, waiting for records included.", ""},
+	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
+	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
+	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
+	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row.", ""},
+	{"diagnostic_records_clipped_total", "counter", "P", task, "Not private. Rows that were shortened to the clip norm, of moments.", ""},
 }
 
 const prefix = "streamdp_"
 
-// metrics are the daemon's own: one registry, nothing global.
+// metrics are the daemon's metrics, in a registry of their own.
 type metrics struct {
 	registry *prometheus.Registry
 	counters map[string]*prometheus.CounterVec
@@ -74,15 +88,28 @@ type metrics struct {
 	times    map[string]*prometheus.HistogramVec
 	descs    map[string]*prometheus.Desc // of what is read at each scrape
 	public   bool
+
+	aggregate bool
+	over      map[string]string // of each gauge of tasks
+	mu        sync.Mutex
+	last      map[string]map[core.Task]float64 // aggregate: of gauges that are set, by task
+	exact     map[core.Task]*NotPrivate        // aggregate: for the status of tasks
 }
 
-// scraped are the gauges that follow from the status of the tasks.
+// scraped are the gauges that are computed from the tasks' status at each scrape.
 var scraped = map[string]func(TaskStatus) float64{
-	"next_offset":             func(s TaskStatus) float64 { return float64(s.NextOffset) },
-	"log_end_offset":          func(s TaskStatus) float64 { return float64(s.LogEnd) },
-	"lag_records":             func(s TaskStatus) float64 { return float64(s.Lag) },
-	"step":                    func(s TaskStatus) float64 { return float64(s.Step) },
-	"horizon_steps":           func(s TaskStatus) float64 { return float64(s.Horizon) },
+	"next_offset":       func(s TaskStatus) float64 { return float64(s.NextOffset) },
+	"log_end_offset":    func(s TaskStatus) float64 { return float64(s.LogEnd) },
+	"lag_records":       func(s TaskStatus) float64 { return float64(s.Lag) },
+	"step":              func(s TaskStatus) float64 { return float64(s.Step) },
+	"horizon_steps":     func(s TaskStatus) float64 { return float64(s.Horizon) },
+	"unread_partitions": func(s TaskStatus) float64 { return float64(s.Unread) },
+	"few_valid": func(s TaskStatus) float64 {
+		if s.FewValid {
+			return 1
+		}
+		return 0
+	},
 	"outbox_releases":         func(s TaskStatus) float64 { return float64(s.Outbox) },
 	"privacy_mu":              func(s TaskStatus) float64 { return s.Mu },
 	"privacy_epsilon":         func(s TaskStatus) float64 { return s.Epsilon },
@@ -91,16 +118,27 @@ var scraped = map[string]func(TaskStatus) float64{
 	"privacy_limit_epsilon":   func(s TaskStatus) float64 { return s.LimitEpsilon },
 }
 
-func newMetrics(public bool, version string, insecure bool) *metrics {
+func newMetrics(public, aggregate bool, version string, insecure bool) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{},
 		times: map[string]*prometheus.HistogramVec{}, descs: map[string]*prometheus.Desc{}, public: public,
+		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{}, exact: map[core.Task]*NotPrivate{},
 	}
 	for _, d := range metricTable {
 		name := prefix + d.name
+		if aggregate && d.ofTask() {
+			d.labels = slices.DeleteFunc(slices.Clone(d.labels), func(l string) bool { return l == "stream" || l == "partition" })
+			if d.kind == "gauge" {
+				// Computed at each scrape, those too that are set.
+				if m.over[d.name] = d.over; d.over != "" && !(public && d.class == "P") {
+					m.descs[d.name] = prometheus.NewDesc(name, fmt.Sprintf("The %s over all tasks: %s", d.over, d.help), d.labels, nil)
+				}
+				continue
+			}
+		}
 		switch {
-		case scraped[d.name] != nil || d.name == "task_state" || d.name == "task_info" || d.name == "noise_stddev" || d.name == "retention_headroom_records":
+		case scraped[d.name] != nil || d.name == "task_state" || d.name == "task_info" || d.name == "bounds_verdict" || d.name == "noise_stddev" || d.name == "retention_headroom_records":
 			m.descs[d.name] = prometheus.NewDesc(name, d.help, d.labels, nil)
 			continue
 		case d.kind == "counter":
@@ -108,7 +146,7 @@ func newMetrics(public bool, version string, insecure bool) *metrics {
 		case d.kind == "gauge":
 			m.gauges[d.name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: d.help}, d.labels)
 		default:
-			// Classic and native buckets at once: old and new servers.
+			// Classic and native buckets, for old and new servers.
 			m.times[d.name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 				Name: name, Help: d.help, Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
@@ -141,14 +179,17 @@ func newMetrics(public bool, version string, insecure bool) *metrics {
 	return m
 }
 
-// watch adds the gauges that are read from the tasks at each scrape.
-func (m *metrics) watch(runners func() []*runner) {
-	m.registry.MustRegister(&statusCollector{m, runners})
+// watch adds the gauges that are computed at each scrape.
+func (m *metrics) watch(tasks func() []TaskStatus) {
+	m.registry.MustRegister(&statusCollector{m, tasks})
 }
 
+// verdicts are what a release may say of its bounds.
+var verdicts = []string{"ok", "partial", "stale", "biased", "fail"}
+
 type statusCollector struct {
-	m       *metrics
-	runners func() []*runner
+	m     *metrics
+	tasks func() []TaskStatus
 }
 
 // Describe implements prometheus.Collector.
@@ -160,11 +201,15 @@ func (c *statusCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
-	for _, r := range c.runners() {
-		s := r.Status()
-		l := labels(r.task)
+	all := overall{m: c.m, of: map[string]*oneGauge{}}
+	for _, s := range c.tasks() {
+		t := core.Task{Stream: s.Stream, Partition: s.Partition}
 		gauge := func(name string, v float64, more ...string) {
-			out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.GaugeValue, v, append(l[:2:2], more...)...)
+			if c.m.aggregate {
+				all.add(name, v, more...)
+				return
+			}
+			out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.GaugeValue, v, append(labels(t), more...)...)
 		}
 		for name, f := range scraped {
 			gauge(name, f(s))
@@ -177,6 +222,13 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 			gauge("task_state", on, state)
 		}
 		gauge("task_info", 1, s.Mechanism, s.Method, s.Factorization, s.Adjacency, strconv.FormatUint(s.Epoch, 10))
+		for _, verdict := range verdicts {
+			on := 0.0
+			if s.Verdict == verdict {
+				on = 1
+			}
+			gauge("bounds_verdict", on, verdict)
+		}
 		for name, v := range s.NoiseStddev {
 			gauge("noise_stddev", v, name)
 		}
@@ -184,57 +236,162 @@ func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
 			gauge("retention_headroom_records", float64(s.NextOffset-s.logStart))
 		}
 	}
+	c.m.mu.Lock()
+	for name, tasks := range c.m.last {
+		for _, v := range tasks {
+			all.add(name, v)
+		}
+	}
+	c.m.mu.Unlock()
+	for _, x := range all.of {
+		out <- prometheus.MustNewConstMetric(c.m.descs[x.name], prometheus.GaugeValue, x.v, x.labels...)
+	}
 }
 
-func labels(t Task) []string { return []string{t.Stream, strconv.Itoa(t.Partition)} }
+// overall puts the gauges of all tasks together.
+type overall struct {
+	m  *metrics
+	of map[string]*oneGauge
+}
 
-// begin shows a task's counters at 0: what first appears at 1 has no increase.
-func (m *metrics) begin(t Task) {
+type oneGauge struct {
+	name   string
+	labels []string
+	v      float64
+}
+
+func (o *overall) add(name string, v float64, labels ...string) {
+	if o.m.descs[name] == nil {
+		return
+	}
+	key := name + " " + strings.Join(labels, " ")
+	x := o.of[key]
+	if x == nil {
+		o.of[key] = &oneGauge{name, labels, v}
+		return
+	}
+	switch o.m.over[name] {
+	case "largest":
+		x.v = max(x.v, v)
+	case "least":
+		x.v = min(x.v, v)
+	default:
+		x.v += v
+	}
+}
+
+func labels(t core.Task) []string { return []string{t.Stream, core.PartitionName(t.Partition)} }
+
+// labels are those that a task's series begin with.
+func (m *metrics) labels(t core.Task) []string {
+	if m.aggregate {
+		return nil
+	}
+	return labels(t)
+}
+
+// set sets a task's gauge.
+func (m *metrics) set(name string, t core.Task, v float64) {
+	if !m.aggregate {
+		m.gauges[name].WithLabelValues(labels(t)...).Set(v)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last[name] == nil {
+		m.last[name] = map[core.Task]float64{}
+	}
+	m.last[name][t] = v
+}
+
+// begin shows a task's counters at 0. A counter that first appears at 1 shows no increase.
+func (m *metrics) begin(t core.Task) {
 	for _, d := range metricTable {
 		if d.kind == "counter" && slices.Equal(d.labels, task) {
 			m.add(d.name, t, 0)
 		}
 	}
-	for r := Decoded + 1; r < reasons; r++ {
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
 		m.add("diagnostic_records_rejected_total", t, 0, r.String())
 	}
 }
 
-func (m *metrics) add(name string, t Task, n float64, more ...string) {
-	m.counters[name].WithLabelValues(append(labels(t), more...)...).Add(n)
+func (m *metrics) add(name string, t core.Task, n float64, more ...string) {
+	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
 }
 
-func (m *metrics) worked(t Task, w *work) {
+func (m *metrics) worked(t core.Task, w *work) {
 	m.add("records_read_total", t, float64(w.records))
 	m.add("steps_total", t, float64(w.steps))
 	m.add("releases_total", t, float64(w.releases))
-	for r := Decoded + 1; r < reasons; r++ {
+	m.add("diagnostic_records_clipped_total", t, float64(w.clipped))
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
 		if n := w.rejected[r]; n > 0 {
 			m.add("diagnostic_records_rejected_total", t, float64(n), r.String())
 		}
 	}
+	if m.aggregate {
+		found := m.notPrivate(t)
+		found.Clipped += uint64(w.clipped)
+		for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+			found.Rejected[r.String()] += uint64(w.rejected[r])
+		}
+		m.mu.Lock()
+		m.exact[t] = found
+		m.mu.Unlock()
+	}
 }
 
-func (m *metrics) republished(t Task, n int)    { m.add("releases_republished_total", t, float64(n)) }
-func (m *metrics) opened(t Task)                { m.add("epochs_total", t, 1) }
-func (m *metrics) halted(t Task, reason string) { m.add("halts_total", t, 1, reason) }
-func (m *metrics) commitFailed(t Task)          { m.add("commit_errors_total", t, 1) }
-func (m *metrics) fetched(t Task, took time.Duration, bytes int) {
-	m.times["fetch_duration_seconds"].WithLabelValues(labels(t)...).Observe(took.Seconds())
+// notPrivate returns what was counted exactly of a task's records.
+func (m *metrics) notPrivate(t core.Task) *NotPrivate {
+	if m.aggregate {
+		found := &NotPrivate{Rejected: make(map[string]uint64, codec.Reasons)}
+		for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+			found.Rejected[r.String()] = 0
+		}
+		m.mu.Lock()
+		was := m.exact[t] // replaced, never changed
+		m.mu.Unlock()
+		if was != nil {
+			found.Clipped = was.Clipped
+			maps.Copy(found.Rejected, was.Rejected)
+		}
+		return found
+	}
+	count := func(name string, more ...string) uint64 {
+		var x dto.Metric
+		if m.counters[name].WithLabelValues(append(labels(t), more...)...).Write(&x) != nil {
+			return 0
+		}
+		return uint64(x.GetCounter().GetValue())
+	}
+	found := &NotPrivate{Rejected: map[string]uint64{}, Clipped: count("diagnostic_records_clipped_total")}
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+		found.Rejected[r.String()] = count("diagnostic_records_rejected_total", r.String())
+	}
+	return found
+}
+
+func (m *metrics) republished(t core.Task, n int)    { m.add("releases_republished_total", t, float64(n)) }
+func (m *metrics) deadLetters(t core.Task, n int)    { m.add("dead_letters_total", t, float64(n)) }
+func (m *metrics) deadLetterFailed(t core.Task)      { m.add("dead_letter_errors_total", t, 1) }
+func (m *metrics) opened(t core.Task)                { m.add("epochs_total", t, 1) }
+func (m *metrics) halted(t core.Task, reason string) { m.add("halts_total", t, 1, reason) }
+func (m *metrics) commitFailed(t core.Task)          { m.add("commit_errors_total", t, 1) }
+func (m *metrics) fetched(t core.Task, took time.Duration, bytes int) {
+	m.times["fetch_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.add("read_bytes_total", t, float64(bytes))
 }
 
-func (m *metrics) committed(t Task, took time.Duration, bytes int, at time.Time) {
-	l := labels(t)
-	m.times["commit_duration_seconds"].WithLabelValues(l...).Observe(took.Seconds())
-	m.gauges["checkpoint_bytes"].WithLabelValues(l...).Set(float64(bytes))
-	m.gauges["last_commit_timestamp_seconds"].WithLabelValues(l...).Set(float64(at.UnixMilli()) / 1000)
+func (m *metrics) committed(t core.Task, took time.Duration, bytes int, at time.Time) {
+	m.times["commit_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
+	m.set("checkpoint_bytes", t, float64(bytes))
+	m.set("last_commit_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
-func (m *metrics) published(t Task, took time.Duration, at time.Time) {
-	l := labels(t)
-	m.times["publish_duration_seconds"].WithLabelValues(l...).Observe(took.Seconds())
-	m.gauges["last_release_timestamp_seconds"].WithLabelValues(l...).Set(float64(at.UnixMilli()) / 1000)
+func (m *metrics) published(t core.Task, took time.Duration, at time.Time) {
+	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
+	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
 func (m *metrics) kafkaError(err error) {
@@ -254,9 +411,39 @@ func MetricsReference() []byte {
 		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
 		"The number of records, offsets and commits is public under both adjacency relations. " +
 		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\nA task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first count on.\n\n" +
-		"| metric | type | labels | class | meaning |\n| --- | --- | --- | --- | --- |\n")
+		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and histograms are then those of all tasks together. Column \"all\" says what a gauge shows then: the sum over all tasks, the largest or the least; one without a word is absent.\n\n" +
+		"| metric | type | labels | class | all | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, d := range metricTable {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.name, d.kind, strings.Join(d.labels, ", "), d.class, d.help)
+		all := ""
+		if d.ofTask() {
+			if all = d.over; d.kind != "gauge" {
+				all = "sum"
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.name, d.kind, strings.Join(d.labels, ", "), d.class, all, d.help)
 	}
 	return []byte(b.String())
+}
+
+// work is what a task has done since the metrics were last updated.
+type work struct {
+	records, steps, releases int
+	rejected                 [codec.Reasons]int
+	clipped                  uint64
+}
+
+// read counts a batch.
+func (w *work) read(b *codec.Batch) {
+	w.records += len(b.Records)
+	for _, r := range b.Reasons {
+		w.rejected[r]++
+	}
+}
+
+// add adds what another part of the task has read.
+func (w *work) add(o *work) {
+	w.records += o.records
+	for r, n := range o.rejected {
+		w.rejected[r] += n
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
 )
 
 // The daemon halts where the log is not the one it was (faults_test.go). Here
@@ -39,7 +40,7 @@ func mutateLog(seed uint64) []kafka.Record {
 // All rows are inside the clip bound.
 func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int64, row []float64)) [][]float64 {
 	t.Helper()
-	codec, err := NewCodec("json", []string{"a", "b", "c"})
+	decode, err := codec.New("json", []string{"a", "b", "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 	for i := range log {
 		clear(scaled)
 		norm := 0.0
-		if codec.Decode(&log[i], row) == Decoded {
+		if decode.Decode(&log[i], row) == codec.Decoded {
 			if shift != nil {
 				shift(int64(i), row)
 			}
@@ -62,14 +63,14 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 		if norm >= 1 {
 			t.Fatalf("record %d would be clipped", i)
 		}
-		p := published{key: fmt.Sprint(i + 1), value: string(m.releases[uint64(i+1)].value)}
+		p := published{key: fmt.Sprint(i + 1), value: string(m.releases[uint64(i+1)].Value)}
 		rel := p.parse(t)
 		for k, x := range rel.Values["sum"].Data {
 			was := 0.0
 			if i > 0 {
 				was = before.Values["sum"].Data[k]
 			}
-			noise[i] = append(noise[i], (x-was-scaled[k])/m.p.core.mech.noise["first"])
+			noise[i] = append(noise[i], (x-was-scaled[k])/m.p.core.Mechanism().Noise["first"])
 		}
 		k := 0
 		for a := range 3 {
@@ -78,9 +79,9 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 				if i > 0 {
 					was = before.Values["second_moment"].Data[k]
 				}
-				sd := m.p.core.mech.noise["second_off_diagonal"]
+				sd := m.p.core.Mechanism().Noise["second_off_diagonal"]
 				if a == b {
-					sd = m.p.core.mech.noise["second_diagonal"]
+					sd = m.p.core.Mechanism().Noise["second_diagonal"]
 				}
 				noise[i] = append(noise[i], (rel.Values["second_moment"].Data[k]-was-scaled[a]*scaled[b])/sd)
 				k++
@@ -121,7 +122,7 @@ func TestMutatedLog(t *testing.T) {
 		m.tweak = tweak
 		m.all(other, int64(len(other)))
 		for step := 1; step <= from; step++ {
-			if !bytes.Equal(m.releases[uint64(step)].value, original.releases[uint64(step)].value) {
+			if !bytes.Equal(m.releases[uint64(step)].Value, original.releases[uint64(step)].Value) {
 				t.Errorf("%s: step %d differs already, the first other record is %d", name, step, from)
 				return
 			}
@@ -129,7 +130,7 @@ func TestMutatedLog(t *testing.T) {
 		if from == mutateSteps {
 			return // nothing differs
 		}
-		if bytes.Equal(m.releases[uint64(from+1)].value, original.releases[uint64(from+1)].value) {
+		if bytes.Equal(m.releases[uint64(from+1)].Value, original.releases[uint64(from+1)].Value) {
 			t.Errorf("%s: step %d does not differ", name, from+1)
 		}
 		r, n := correlation(want, noiseOf(t, m, other, tweak), from)
@@ -178,7 +179,7 @@ func TestMutatedLog(t *testing.T) {
 	check("clip", with(additive, "clip = 1.0", "clip = 1.000001"), 1, log, nil, 0)
 	check("a decoder one lattice step off", additive, 1, log, func(offset int64, row []float64) {
 		if offset == at {
-			row[1] += original.p.core.mech.lattice[0] * original.r.s.Scale[1]
+			row[1] += original.p.core.Mechanism().Lattice[0] * original.r.s.Scale[1]
 		}
 	}, at)
 }
@@ -192,7 +193,7 @@ func TestMutatedCount(t *testing.T) {
 	a := newMachine(t, toml, 1).all(log, 5)
 	b := newMachine(t, toml, 1).all(log[1:], 5) // the record at 0 is the zero row
 	mean := func(m *machine) float64 {
-		p := published{value: string(m.releases[1].value)}
+		p := published{value: string(m.releases[1].Value)}
 		rel := p.parse(t)
 		return rel.Values["mean"].Data[0] * float64(rel.Rows)
 	}

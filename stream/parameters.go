@@ -11,19 +11,21 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/adam"
 	"streamdp/config"
+	"streamdp/stream/core"
 )
 
-// What a mechanism has learnt outlives its epoch: a successor begins with the
-// parameters that the epoch before ended with. They are a function of releases, and
-// as public. The files hold packed little-endian float64s; the plan in the manifest
-// holds the hash of the ones that its epoch begins with.
+// The parameters that a mechanism has learnt outlive its epoch: the next epoch begins
+// with the parameters that this one ended with. They are a function of releases, and as
+// public. The files hold packed little-endian float64s. The plan in the manifest holds
+// the hash of the parameters that its epoch begins with.
 
-// initial returns the parameters that a new epoch begins with: those of the last
-// epoch, else those of the stream's initial_file, else nil, the mechanism's own.
+// initial returns the parameters that a new epoch begins with: those of the last epoch;
+// without one, those of the stream's initial_file; without that, nil, which stands for
+// the mechanism's own.
 func (r *runner) initial() ([]float64, error) {
-	if r.s.Adam == nil {
+	learning := core.LearningOf(r.s)
+	if learning == nil {
 		return nil, nil
 	}
 	names, err := r.d.disk.ReadDir(r.store.dir)
@@ -47,7 +49,7 @@ func (r *runner) initial() ([]float64, error) {
 	if err != nil {
 		return nil, halted(haltState, "parameters of epoch %d: %w", last, err)
 	}
-	if n := r.s.Adam.Parameters(); len(x) != n {
+	if n := learning.Parameters; len(x) != n {
 		r.log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last, "parameters", len(x), "configured", n)
 		return initialFile(r.s)
 	}
@@ -62,8 +64,8 @@ func (r *runner) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 	return r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(initialName(epoch)), packParameters(x)) })
 }
 
-// initialOf returns what an epoch began with, nil where that is the mechanism's
-// own.
+// initialOf returns the parameters that an epoch began with, nil if they are the
+// mechanism's own.
 func (r *runner) initialOf(epoch uint64) ([]float64, error) {
 	data, err := r.d.disk.ReadFile(r.store.path(initialName(epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,10 +77,10 @@ func (r *runner) initialOf(epoch uint64) ([]float64, error) {
 	return parseParameters(data)
 }
 
-// keepFinal writes the parameters that an epoch which is being closed ended with,
-// out of its last checkpoint. Without one its successor begins anew.
+// keepFinal writes the parameters with which an epoch that is being closed ended. It
+// reads them from the last checkpoint. Without a checkpoint the next epoch begins anew.
 func (r *runner) keepFinal(ctx context.Context, opened *Entry) error {
-	if opened.Mechanism != "adam" {
+	if !core.Learns(opened.Mechanism) {
 		return nil
 	}
 	cp, err := r.store.load()
@@ -89,9 +91,12 @@ func (r *runner) keepFinal(ctx context.Context, opened *Entry) error {
 		r.log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch", opened.Epoch)
 		return nil
 	}
-	x, err := adam.ParametersOf(cp.state)
+	x, err := core.LearntBy(opened.Mechanism, cp.state)
 	if err != nil {
 		r.log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		return nil
+	}
+	if x == nil {
 		return nil
 	}
 	return r.write(ctx, func() error {
@@ -126,13 +131,14 @@ func packParameters(x []float64) []byte {
 	return data
 }
 
-// initialFile reads the parameters that a stream's first epoch begins with; nil
-// where the mechanism has its own.
+// initialFile reads the parameters that a stream's first epoch begins with, nil if they
+// are the mechanism's own.
 func initialFile(s *config.Stream) ([]float64, error) {
-	if s.Adam == nil || s.Adam.InitialFile == "" {
+	learning := core.LearningOf(s)
+	if learning == nil || learning.File == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(s.Adam.InitialFile)
+	data, err := os.ReadFile(learning.File)
 	if err != nil {
 		return nil, fmt.Errorf("initial_file: %w", err)
 	}
@@ -141,4 +147,14 @@ func initialFile(s *config.Stream) ([]float64, error) {
 		return nil, fmt.Errorf("initial_file: %w", err)
 	}
 	return x, nil
+}
+
+// Describe describes a stream: its guarantee, its noise and the memory it needs. It reads the
+// stream's initial_file.
+func Describe(s *config.Stream) (*core.Description, error) {
+	initial, err := initialFile(s)
+	if err != nil {
+		return nil, err
+	}
+	return core.Describe(s, initial)
 }

@@ -3,43 +3,59 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
-// processor is the owner of an open epoch: records go through its core, what
-// comes out waits for a commit, what is committed for the broker.
+// processor owns an open epoch. Records go through its core. The releases that come out
+// wait for a commit, which makes them durable. Then they wait for the publisher, which
+// sends them to the broker.
 //
-// A release leaves at a tick of a clock that no record moves, a settleTime
-// after applying stopped for it: how long its noise took to draw, which in rare
-// cases depends on the noise, shows nowhere. What status and metrics say of the
-// work changes at ticks too.
+// A release leaves at a tick of a clock that no record moves: settleTime after applying
+// stopped for the tick. If the work on a record or a step lasted longer than that, the
+// release leaves at the next tick. How long the work took depends on records and noise;
+// it shows only in the choice of the tick. Status and metrics change at ticks too, and
+// times in messages and metrics are those of ticks.
 type processor struct {
 	r     *runner
-	live  *live
-	core  *core
-	fetch *fetcher
+	epoch *openEpoch
+	core  *core.Core
+	fetch *fetcher // of an epoch that is not merged
+	merge *merger  // of one that is
 	pub   *publisher
+	// readers are those of all partitions.
+	readers []*kafka.Reader
 
-	current  *batch         // being applied
+	whole    []leafStep     // sums of all partitions that wait to be merged
+	current  *codec.Batch   // being applied
 	next     int            // its next record
 	position kafka.Position // of the last boundary, where that lies before current
 	seen     int64          // offsets below it have been applied
-	refused  uint64         // of the mechanism's count, what metrics have
+	refused  uint64         // of the mechanism's counts, what metrics have
+	clipped  uint64
 
+	archived     []pending // acknowledged, and still in the last commit
 	pending      []pending // built since the last commit
 	pendingBytes int
-	quiet        int       // steps since the last commit
-	outbox       []pending // durable, not acknowledged
+	quiet        int          // steps since the last commit
+	dead         *deadLetters // nil: none are wanted
+	outbox       []pending    // durable, not acknowledged
 	outboxBytes  int
 	sent         int  // of outbox: given to the publisher
-	comparing    bool // repeating what was published before this state was restored
+	comparing    bool // repeating what the output holds already
+	missing      int  // messages that it did not hold, since then
 
 	period time.Duration
 	tick   time.Time     // when a commit is due, if there is something to commit
+	worked bool          // records were applied since the loop looked at the clock
+	late   bool          // the last tick passed during that: nothing is applied before the next
+	asleep bool          // nothing has happened since the last tick: the next is after something does
 	pause  kafka.Backoff // between commits that the disk has no room for
 	failed bool          // the last commit was one
 	state  []byte        // scratch
@@ -49,53 +65,55 @@ type processor struct {
 
 	exhausted bool
 	ending    *request // a close that waits for acknowledgements
-	ended     bool     // the epoch is closed, and nothing of it is written any more
+	// interrupted is a request that must be met while no epoch runs. Afterwards this epoch
+	// continues from its last commit.
+	interrupted *request
+	ended       bool // the epoch is closed, and nothing of it is written any more
 }
 
-// view is what the outside sees of an owner's progress.
-type view struct {
-	step             uint64
-	seen             int64
-	pending          int
-	comparing        bool
-	logStart, logEnd int64
-}
-
-// work is what a task has done and not shown yet.
-type work struct {
-	records, steps, releases int
-	rejected                 [reasons]int
-}
-
-// read counts a batch.
-func (w *work) read(b *batch) {
-	w.records += len(b.Records)
-	for _, r := range b.reasons {
-		w.rejected[r]++
-	}
-}
-
-// begin publishes what an earlier run owes, unless the output is ahead of it.
+// begin publishes what an earlier run left unpublished, unless the output is ahead of that.
 func (p *processor) begin() {
-	p.comparing = p.live.ahead > p.core.step
 	for i := range p.outbox {
 		p.outboxBytes += p.outbox[i].size()
 	}
-	if p.comparing {
-		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them",
-			"step", p.core.step, "published", p.live.ahead)
-	} else {
+	if p.compare(); !p.comparing {
 		p.r.d.metrics.republished(p.r.task, len(p.outbox))
 		p.flush()
 	}
-	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
-		p.exhausted = true
-	}
+	p.exhausted = p.over()
 	p.schedule(p.r.d.now())
 	p.show()
 }
 
-// flush gives the publisher what is durable and has not been given yet.
+// over reports whether the last step was the final one: the horizon is reached, or the
+// mechanism says so.
+func (p *processor) over() bool {
+	if _, ended := p.core.Ended(); ended {
+		return true
+	}
+	h := p.r.s.LastStep()
+	return h > 0 && p.core.Step() >= h
+}
+
+// compare finds out whether the output is ahead of this state, or is so no longer.
+func (p *processor) compare() {
+	ahead, behind := p.r.guard.behind()
+	if behind == p.comparing {
+		return
+	}
+	p.comparing, p.shown.comparing = behind, behind
+	p.report()
+	if behind {
+		p.missing = 0
+		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
+			"step", p.core.Step(), "published", ahead)
+		return
+	}
+	p.r.log.Info("the output holds the same releases", "step", p.core.Step())
+	signal(p.pub.wake)
+}
+
+// flush gives the publisher the durable releases that it does not have yet.
 func (p *processor) flush() {
 	if p.comparing || p.sent == len(p.outbox) {
 		return
@@ -104,8 +122,8 @@ func (p *processor) flush() {
 	p.sent = len(p.outbox)
 }
 
-// schedule sets the next tick, a multiple of the period; after a commit that
-// the disk had no room for, a pause comes first.
+// schedule sets the next tick, a multiple of the period. After a commit that failed
+// because the disk is full, a pause comes first.
 func (p *processor) schedule(now time.Time) {
 	if p.failed {
 		now = now.Add(p.pause.Next())
@@ -113,7 +131,7 @@ func (p *processor) schedule(now time.Time) {
 	p.tick = multiple(p.r.d.started, now, p.period)
 }
 
-// multiple returns the first start + k·period after now; period 0 gives now.
+// multiple returns the first start + k·period after now; for period 0 it returns now.
 func multiple(start, now time.Time, period time.Duration) time.Time {
 	if period == 0 {
 		return now
@@ -121,34 +139,49 @@ func multiple(start, now time.Time, period time.Duration) time.Time {
 	return start.Add((now.Sub(start)/period + 1) * period)
 }
 
-// due reports whether there is something to commit.
+// due reports whether there is something to commit. A commit says of one output only
+// what must be compared after a restart.
 func (p *processor) due() bool {
+	if p.comparing && p.epoch.moved {
+		return false
+	}
 	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0
 }
 
 // full reports whether applying must wait for a commit.
 func (p *processor) full() bool {
+	if p.comparing && p.epoch.moved {
+		return false
+	}
 	if p.period == 0 {
 		return len(p.pending) > 0
 	}
 	return len(p.pending) >= maxPending || p.pendingBytes >= maxPendingBytes
 }
 
-// choked reports whether applying must wait for the broker.
+// choked reports whether applying must wait for the broker, which while releases are
+// compared gets none.
 func (p *processor) choked() bool {
-	return len(p.outbox) >= maxOutbox || p.outboxBytes >= maxOutboxBytes
+	return !p.comparing && (len(p.outbox) >= maxOutbox || p.outboxBytes >= maxOutboxBytes)
 }
 
-// loop is the owner's life. It returns nil when the context or the epoch has
-// ended.
+// loop is the owner's main loop. It returns nil when the context or the epoch has ended.
 func (p *processor) loop(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for ctx.Err() == nil {
-		if now := p.r.d.now(); !now.Before(p.tick) {
-			if err := p.onTick(); err != nil {
+	for ctx.Err() == nil && p.interrupted == nil {
+		if now := p.r.d.now(); !p.asleep && !now.Before(p.tick) {
+			if p.worked && p.period > 0 && now.After(p.tick.Add(settleTime)) {
+				p.tick, p.late = multiple(p.r.d.started, now, p.period), true
+			} else if err := p.onTick(); err != nil {
 				return err
 			}
+		}
+		p.worked = false
+		p.compare()
+		if err := p.refuse(); err != nil {
+			p.ending.reply <- err
+			p.ending = nil
 		}
 		stopping := p.exhausted || p.ending != nil
 		if stopping && p.settled() {
@@ -156,23 +189,20 @@ func (p *processor) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		held := stopping || p.full() || p.choked()
-		if p.current != nil && !held {
-			if err := p.apply(); err != nil {
+		held := stopping || p.full() || p.choked() || p.late
+		if (p.current != nil || p.whole != nil) && !held {
+			p.worked = true
+			if err := p.workOff(); err != nil {
 				return err
 			}
 			continue
 		}
-		var in chan *batch
-		if p.current == nil && !held {
-			in = p.fetch.full
-		}
-		broken := p.fetch.failed
+		in, sums, broken := p.sources(held)
 		if stopping {
 			broken = nil // nothing more is read, so the log's fate is another epoch's
 		}
 		wait := time.Hour
-		if p.due() || p.period > 0 {
+		if !p.asleep && (p.due() || p.period > 0) {
 			wait = max(p.tick.Sub(p.r.d.now()), 0)
 		}
 		timer.Reset(wait)
@@ -181,6 +211,7 @@ func (p *processor) loop(ctx context.Context) error {
 		case b := <-in:
 			p.current, p.next = b, 0
 			p.work.read(b)
+		case p.whole = <-sums:
 		case <-timer.C:
 		case <-p.pub.notify:
 			p.acknowledge()
@@ -189,17 +220,31 @@ func (p *processor) loop(ctx context.Context) error {
 		case err := <-broken:
 			return err
 		case q := <-p.r.requests:
-			p.request(q)
+			p.request(ctx, q)
+		}
+		if p.asleep {
+			p.asleep = false
+			p.schedule(p.r.d.now())
 		}
 	}
 	return nil
 }
 
-// request takes a request to close the epoch, unless it can't be met.
-func (p *processor) request(q request) {
+// request accepts a request to close the epoch, unless it cannot be met.
+func (p *processor) request(ctx context.Context, q request) {
 	err := errors.New("the epoch is being closed already")
-	if p.ending == nil {
-		err = p.r.acceptable(q, p.opened(), p.core.first, p.r.logStart.Load(), p.r.logEnd.Load())
+	switch {
+	case q.kind == requestRecover:
+		err = errors.New("the task is running: there is nothing to recover")
+	case p.ending != nil:
+	case q.kind == requestRepublish && p.comparing:
+		err = errors.New("the task compares what was published before this state was restored: nothing is published until that has ended")
+	case q.kind == requestRepublish:
+		p.interrupted, err = &q, nil
+		return
+	default:
+		ends, logs := p.reached()
+		err = p.r.acceptable(ctx, q, p.opened(), ends, logs)
 	}
 	if err != nil {
 		q.reply <- err
@@ -208,11 +253,56 @@ func (p *processor) request(q request) {
 	p.ending = &q
 }
 
-// opened returns the ledger's entry of the epoch.
-func (p *processor) opened() *Entry { return p.r.d.ledger.opening(p.r.task, p.live.m.Epoch) }
+// sources returns where records come from, and where errors of reading do. held says that
+// nothing may be applied.
+func (p *processor) sources(held bool) (in chan *codec.Batch, sums chan []leafStep, broken chan error) {
+	wanted := p.current == nil && p.whole == nil && !held
+	if p.merge != nil {
+		if wanted {
+			sums = p.merge.whole
+		}
+		return nil, sums, p.merge.failed
+	}
+	if wanted {
+		in = p.fetch.full
+	}
+	return in, nil, p.fetch.failed
+}
 
-// settled reports whether nothing is left to commit or to publish. While
-// releases are compared, nothing is published that a request could wait for.
+// workOff applies what has been read.
+func (p *processor) workOff() error {
+	if p.merge != nil {
+		return p.applySums()
+	}
+	return p.apply()
+}
+
+// reached returns where the open step begins and the offsets of the log, by partition.
+func (p *processor) reached() (ends []EntryPart, logs []offsets) {
+	if p.merge == nil {
+		return []EntryPart{{End: p.core.First()}}, []offsets{{p.r.logStart.Load(), p.r.logEnd.Load(), p.r.logEnd.Load()}}
+	}
+	for i, at := range p.merge.at {
+		start, end := p.merge.leaves[i].logStart.Load(), p.merge.leaves[i].logEnd.Load()
+		ends, logs = append(ends, EntryPart{Partition: at.partition, End: at.position.Next}), append(logs, offsets{start, end, end})
+	}
+	return ends, logs
+}
+
+// opened returns the ledger's entry of the epoch.
+func (p *processor) opened() *Entry { return p.r.d.ledger.opening(p.r.task, p.epoch.m.Epoch) }
+
+// refuse returns why a request can't be met: while releases are compared, nothing is
+// published that it could wait for.
+func (p *processor) refuse() error {
+	if left := len(p.outbox) + len(p.pending); p.ending != nil && p.comparing && left > 0 && !p.ending.open.DropOutbox {
+		return fmt.Errorf("%d releases of the epoch are not published, and are not while others are compared: ask again later (--drop-outbox gives them up)", left)
+	}
+	return nil
+}
+
+// settled reports whether nothing is left to commit or to publish. While releases are
+// compared, nothing is published, so a request need not wait for that.
 func (p *processor) settled() bool {
 	if p.ending != nil && p.comparing {
 		return true
@@ -223,81 +313,94 @@ func (p *processor) settled() bool {
 	return len(p.outbox) == 0 || p.ending != nil && p.ending.open.DropOutbox
 }
 
-// apply takes records of the current batch until it ends, a tick comes, or a
+// apply applies records of the current batch, until the batch ends, a tick comes, or a
 // commit must come first.
 func (p *processor) apply() error {
 	b, c := p.current, p.core
-	columns := c.mech.Columns()
 	for ; p.next < len(b.Records); p.next++ {
 		offset := b.Records[p.next].Offset
-		for offset >= c.end {
-			if stop, err := p.close(); stop || err != nil {
+		for offset >= c.End() {
+			if stop, err := p.close(c.Close); stop || err != nil {
 				return err
 			}
 		}
 		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) {
 			return nil
 		}
-		c.add(offset, b.row(p.next, columns))
+		c.Add(offset, b.Row(p.next))
 	}
-	for b.Next >= c.end {
-		if stop, err := p.close(); stop || err != nil {
+	for b.Next >= c.End() {
+		if stop, err := p.close(c.Close); stop || err != nil {
 			return err
 		}
 	}
-	if c.first >= b.First {
-		p.position = b.Position(c.first)
+	if c.First() >= b.First {
+		p.position = b.Position(c.First())
 	}
-	if refused := c.mech.refused; refused != nil {
+	p.count()
+	p.current, p.seen = nil, b.Next
+	p.fetch.done(b)
+	return nil
+}
+
+// count takes the mechanism's counts of records for the metrics.
+func (p *processor) count() {
+	if refused := p.core.Mechanism().Refused; refused != nil {
 		why, n := refused()
 		p.work.rejected[why] += int(n - p.refused)
 		p.refused = n
 	}
-	p.current, p.seen = nil, b.Next
-	p.fetch.free <- b
+	if clipped := p.core.Mechanism().Clipped; clipped != nil {
+		n := clipped()
+		p.work.clipped += n - p.clipped
+		p.clipped = n
+	}
+}
+
+// applySums merges the sums of a step, and closes it.
+func (p *processor) applySums() error {
+	steps := p.whole
+	p.whole = nil
+	_, err := p.close(func() ([]core.Message, error) { return p.core.Merge(sumsOf(steps)) })
+	if err != nil || p.core.Step() < steps[0].step {
+		return err // the epoch has ended before the step
+	}
+	p.merge.merged(steps)
+	p.seen = p.core.First()
+	for _, s := range steps {
+		p.work.add(&s.work)
+	}
+	p.count()
 	return nil
 }
 
-// close ends the open step. stop asks for a return to the loop.
-func (p *processor) close() (stop bool, err error) {
-	messages, err := p.core.close()
+// close ends the open step, with by. stop asks the caller to return to the loop.
+func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err error) {
+	messages, err := by()
 	if errors.Is(err, dp.ErrExhausted) {
 		p.exhausted = true
 		return true, nil
 	}
 	if err != nil {
-		return true, halted(haltMechanism, "step %d: %w", p.core.step+1, err)
+		return true, halted(haltMechanism, "step %d: %w", p.core.Step()+1, err)
 	}
 	p.quiet++
 	p.work.steps++
-	if h := p.r.s.LastStep(); h > 0 && p.core.step >= h {
-		p.exhausted = true
+	p.exhausted = p.over()
+	// Compare what is published already. Of a release in pieces some may be missing.
+	if messages, err = p.r.guard.closed(p.core.Step(), messages); err != nil {
+		return true, err
 	}
-	if len(messages) > 0 {
-		if p.comparing {
-			// What is out already is compared; of a release in pieces some may be
-			// missing.
-			missing := messages[:0]
-			for _, rel := range messages {
-				was, ok := p.live.published[string(rel.key)]
-				switch {
-				case !ok:
-					missing = append(missing, rel)
-				case was != releaseHash(rel.key, rel.value, rel.headers):
-					return true, p.r.differs(string(rel.key))
-				}
-			}
-			messages = missing
-		}
-		if p.comparing && p.core.step >= p.live.ahead {
-			p.comparing = false
-			p.r.log.Info("the output holds the same releases", "step", p.core.step)
+	p.compare()
+	if p.comparing {
+		if p.missing += len(messages); p.missing > maxPending || p.pendingBytes > maxOutboxBytes {
+			return true, p.r.guard.incomplete()
 		}
 	}
 	if len(messages) > 0 {
-		p.pending = append(p.pending, messages...)
-		for i := range messages {
-			p.pendingBytes += messages[i].size()
+		for _, m := range messages {
+			p.pending = append(p.pending, pending{Message: m})
+			p.pendingBytes += p.pending[len(p.pending)-1].size()
 		}
 		p.work.releases++
 		if p.full() && p.period > 0 {
@@ -307,111 +410,183 @@ func (p *processor) close() (stop bool, err error) {
 	return p.exhausted || p.full(), nil
 }
 
-// onTick commits what is due and shows what was done. Nothing is applied between
-// the tick and that.
+// onTick commits what is due and shows what was done. Between the tick and that nothing
+// is applied.
 func (p *processor) onTick() error {
 	if p.period > 0 && (p.due() || p.view() != p.shown) {
 		time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
 	}
+	p.late = false
 	if p.due() {
-		if _, err := p.commit(); err != nil {
+		if _, err := p.commit(p.tick); err != nil {
 			return err
 		}
 	}
 	p.flush()
 	p.schedule(p.r.d.now())
 	p.show()
+	// What a merger reads changes the view without waking the owner, and so do the ends of the
+	// log while nothing is applied.
+	p.asleep = p.period > 0 && p.merge == nil && p.current == nil && !p.due() && !p.choked()
 	return nil
 }
 
-// commit makes everything since the last boundary durable. A full disk leaves
-// the last commit as it was; it is tried again at a later tick.
-func (p *processor) commit() (done bool, err error) {
+// nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and
+// returns it. It uses the shorter period that a full outbox has too.
+func (p *processor) nextTick() time.Time {
+	tick := multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
+	if p.period > 0 {
+		time.Sleep(tick.Add(settleTime).Sub(p.r.d.now()))
+	}
+	return tick
+}
+
+// commit makes everything since the last commit durable, at a tick. If the disk is full,
+// the last commit stays, and a later tick tries again.
+func (p *processor) commit(tick time.Time) (done bool, err error) {
 	begun := p.r.d.now()
-	at := begun.Truncate(time.Millisecond)
 	for i := range p.pending {
-		p.pending[i].time = at
+		p.pending[i].time = tick.Truncate(time.Millisecond)
 	}
 	position := p.position
-	if p.current != nil && p.core.first >= p.current.First {
-		position = p.current.Position(p.core.first)
+	var parts []partPosition
+	if p.merge != nil {
+		if position = p.merge.at[0].position; p.epoch.m.Partition == core.Merged {
+			position, parts = kafka.Position{Next: p.core.First(), LeaderEpoch: -1}, p.merge.at
+		}
+		for i := range parts {
+			parts[i].older = older(p.epoch.cp.parts[i], parts[i].position.Anchor)
+		}
 	}
-	if position.Next != p.core.first {
+	if p.current != nil && p.core.First() >= p.current.First {
+		position = p.current.Position(p.core.First())
+	}
+	if position.Next != p.core.First() {
 		return false, errors.New("internal: the boundary's position was not kept")
 	}
-	state, err := p.core.mech.AppendBinary(p.state[:0])
+	if err := p.keep(); err != nil {
+		return p.uncommitted(err)
+	}
+	state, err := p.core.AppendState(p.state[:0])
 	if err != nil {
 		return false, err
 	}
 	p.state = state
 	cp := &checkpoint{
-		epoch: p.live.m.Epoch, manifest: p.live.cp.manifest, step: p.core.step, position: position, transcript: p.core.transcript,
-		outputTopic: p.live.cp.outputTopic, outputPartition: p.live.cp.outputPartition,
+		epoch: p.epoch.m.Epoch, manifest: p.epoch.cp.manifest, step: p.core.Step(), position: position, transcript: p.core.Transcript(),
+		outputTopic: p.epoch.cp.outputTopic, outputPartition: p.epoch.cp.outputPartition,
 		ledger: p.r.d.ledger.headHash(), build: build(),
-		state: state, outbox: append(slices.Clip(p.outbox), p.pending...),
+		state: state, outbox: append(slices.Clip(p.outbox), p.pending...), parts: slices.Clone(parts),
+	}
+	cp.older = older(p.epoch.cp.all()[0], position.Anchor)
+	if p.merge != nil && p.merge.bounds != nil {
+		cp.boundaryTopic, cp.boundary = p.epoch.cp.boundaryTopic, p.merge.bound
 	}
 	cp.output, cp.acknowledged = p.pub.position()
-	if err := p.r.store.commit(cp); err != nil {
-		p.r.d.metrics.commitFailed(p.r.task)
-		if !full(err) {
-			return false, err
-		}
-		p.failed = true
-		p.r.troubled("commit", err)
-		return false, nil
+	committing <- struct{}{}
+	err = p.r.store.commit(cp)
+	<-committing
+	if err != nil {
+		return p.uncommitted(err)
 	}
 	p.failed = false
 	p.pause.Reset()
 	p.r.untroubled("commit")
 	cp.state = nil
-	p.live.cp = cp
+	p.epoch.cp = cp
+	p.dead.commit(cp.position.Next)
 	p.outbox = cp.outbox
 	p.outboxBytes += p.pendingBytes
 	p.pending, p.pendingBytes, p.quiet = nil, 0, 0
-	p.r.committed(p.r.d.now().Sub(begun), len(state))
+	p.r.committed(tick, p.r.d.now().Sub(begun), len(state))
 	p.flush()
 	return true, nil
 }
 
-// acknowledge drops what the broker has from the outbox; the next commit drops
-// it from the checkpoint.
+// committing has an element for each commit that is being written. Sixty-four at a time are
+// half as many again a second as a thousand at a time, with a thread for each.
+var committing = make(chan struct{}, 64)
+
+// uncommitted records that a commit failed. It returns an error unless the disk was full.
+func (p *processor) uncommitted(err error) (bool, error) {
+	p.r.d.metrics.commitFailed(p.r.task)
+	if !full(err) {
+		return false, err
+	}
+	p.failed = true
+	p.r.troubled("commit", err)
+	return false, nil
+}
+
+// keep writes to the archive the releases that the next commit drops.
+func (p *processor) keep() error {
+	if err := p.r.archive.append(p.epoch.m.Epoch, p.archived); err != nil {
+		return err
+	}
+	p.archived = nil
+	return nil
+}
+
+// older returns the older anchors of the next checkpoint in a partition, whose newest one
+// is given, by those of the last checkpoint.
+func older(was partPosition, newest *kafka.Anchor) []kafka.Anchor {
+	if newest == nil {
+		return nil
+	}
+	all := slices.Clip(was.older)
+	if a := was.position.Anchor; a != nil && a.Offset < newest.Offset {
+		all = append(all, kafka.Anchor{Offset: a.Offset, Hash: a.Hash, LeaderEpoch: -1})
+	}
+	return thinned(all, newest.Offset)
+}
+
+// acknowledge removes acknowledged releases from the outbox. The next commit removes them
+// from the checkpoint.
 func (p *processor) acknowledge() {
 	acked := p.pub.acked.Load()
 	n := 0
-	for n < p.sent && p.outbox[n].step <= acked {
+	for n < p.sent && p.outbox[n].Step <= acked {
 		p.outboxBytes -= p.outbox[n].size()
 		n++
 	}
-	p.r.remember(p.outbox[:n])
+	if p.r.d.cfg.State.Archive {
+		p.archived = append(p.archived, p.outbox[:n]...)
+	}
 	p.outbox = p.outbox[n:]
 	p.sent -= n
 	p.report()
 }
 
-// end closes the epoch. It is not done where the disk has no room for what must
-// be written first.
+// end closes the epoch. If the disk is too full for what must be written first, it does
+// not, and done is false.
 func (p *processor) end(ctx context.Context) (done bool, err error) {
 	if p.quiet > 0 && !p.comparing {
 		if p.failed {
 			return false, nil // a tick tries again
 		}
-		if done, err := p.commit(); !done {
+		if done, err := p.commit(p.nextTick()); !done {
 			p.schedule(p.r.d.now())
 			return false, err
 		}
 	}
+	if err := p.r.write(ctx, p.keep); err != nil {
+		return false, err
+	}
+	p.pub.stop()
 	p.ended = true
 	p.show()
 	if p.comparing {
-		// Only on request. The epoch covers what its other copy published.
-		err = p.r.closeHalted(ctx, p.opened(), true)
+		// Only on request. The epoch also covers what its other copy published.
+		err = p.r.closeHalted(ctx, p.opened(), p.ending.open.DropOutbox)
 	} else {
 		reason := reasonRequest
 		if p.exhausted {
 			reason = reasonHorizon
+			if why, ended := p.core.Ended(); ended {
+				reason = why
+			}
 		}
-		at := p.live.cp.position
-		err = p.r.closeEpoch(ctx, p.opened(), at.Next, at.Anchor, reason)
+		err = p.r.closeEpoch(ctx, p.opened(), p.epoch.cp.ends(p.r.anchorMAC), reason)
 	}
 	if p.ending == nil {
 		return true, err
@@ -431,12 +606,11 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 	return true, err
 }
 
-// shutdown ends the run: the open step is dropped, everything closed is
-// committed and, if the broker answers in time, published.
+// shutdown ends the run. It drops the open step, commits everything that is closed and,
+// if the broker answers in time, publishes it.
 func (p *processor) shutdown() error {
 	if p.due() || p.quiet > 0 {
-		time.Sleep(settleTime)
-		if _, err := p.commit(); err != nil {
+		if _, err := p.commit(p.nextTick()); err != nil {
 			return err
 		}
 	}
@@ -454,8 +628,8 @@ func (p *processor) shutdown() error {
 			return nil
 		}
 	}
-	if len(p.live.cp.outbox) > 0 && !p.comparing {
-		_, err := p.commit() // so that the next start has nothing to repeat
+	if len(p.epoch.cp.outbox) > 0 && !p.comparing {
+		_, err := p.commit(p.nextTick()) // so that the next start has nothing to repeat
 		return err
 	}
 	return nil
@@ -463,10 +637,14 @@ func (p *processor) shutdown() error {
 
 // view returns the owner's state.
 func (p *processor) view() view {
-	return view{p.core.step, p.seen, len(p.pending), p.comparing, p.r.logStart.Load(), p.r.logEnd.Load()}
+	log := logView{start: p.r.logStart.Load(), end: p.r.logEnd.Load()}
+	if p.merge != nil {
+		log = p.merge.log()
+	}
+	return view{p.core.Step(), p.seen, len(p.pending), p.comparing, log, p.core.Verdict()}
 }
 
-// show shows the owner's state, and what it has done, to the outside.
+// show publishes the owner's state, and what it has done, to status and metrics.
 func (p *processor) show() {
 	p.shown = p.view()
 	p.r.d.metrics.worked(p.r.task, &p.work)

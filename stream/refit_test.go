@@ -39,7 +39,7 @@ func TestRefitReleases(t *testing.T) {
 	log, _ := randomLog(rng, 200)
 	m := newMachine(t, machineRefits[1], 1).all(log, 200)
 	for step, first := range map[uint64]int64{1: 0, 2: 45, 4: 135} {
-		p := published{key: "k", value: string(m.releases[step].value)}
+		p := published{key: "k", value: string(m.releases[step].Value)}
 		rel := p.parse(t)
 		in := uint64(0)
 		for _, rec := range log {
@@ -58,13 +58,13 @@ func TestRefitReleases(t *testing.T) {
 		t.Helper()
 		m := newMachine(t, toml, 1).all(log, 200)
 		for _, w := range words {
-			if text := string(m.releases[1].value); !strings.Contains(text, w) {
+			if text := string(m.releases[1].Value); !strings.Contains(text, w) {
 				t.Errorf("a release without %s: %s", w, text)
 			}
 		}
 	}
 	said(machineRefits[0], `"mechanism":{"name":"refit","method":"newton","target":"b","intercept":true,"clip_y":4,"window":20}`, `"accounting":"exact"`,
-		`"finite_precision":"exact"`, `Finite precision: exact (lattice).`, `"intercept":{"shape":[1]`)
+		`"finite_precision":"exact"`, `Finite precision: exact (lattice).`, `"intercept":{"shape":[1]`, "Standard errors are approximate")
 	said(machineRefits[2], `"method":"ihm"`, `"iterations":3`, `"gamma":`, `"finite_precision":"not proven"`, `not proven (sketch)`, `"eta":`)
 	said(machineRefits[4], `"accounting":"rdp"`, `"transforms":1`, `with respect to replacing one record by a null record`)
 
@@ -76,7 +76,7 @@ func TestRefitReleases(t *testing.T) {
 		}
 	}
 	m = newMachine(t, machineRefits[0], 1).all(late, 200)
-	first, second := string(m.releases[1].value), string(m.releases[2].value)
+	first, second := string(m.releases[1].Value), string(m.releases[2].Value)
 	if !strings.Contains(first, `"rows":0,"offsets":[0,20]`) || !strings.Contains(first, `"failed":"no solution was found","values":{}`) {
 		t.Errorf("a window without a record: %s", first)
 	}
@@ -106,7 +106,7 @@ func TestRefitTruth(t *testing.T) {
 	}
 	m := newMachine(t, toml, 1).all(log, n)
 	for step := uint64(1); step <= 3; step++ {
-		p := published{key: "k", value: string(m.releases[step].value)}
+		p := published{key: "k", value: string(m.releases[step].Value)}
 		rel := p.parse(t)
 		got := append(slices.Clone(rel.Values["theta_original"].Data), rel.Values["intercept_original"].Data...)
 		for j, want := range []float64{2, -1, -3.5} {
@@ -337,5 +337,21 @@ func TestRefitData(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFewRecordsWarn: windows of too few records for their noise are warned of where the daemon
+// shows its state, for as long as the epoch runs; others are not.
+func TestFewRecordsWarn(t *testing.T) {
+	t.Parallel()
+	for window, warned := range map[string]bool{"window = 10\n": true, "window = 100\n": false} {
+		r := newRig(t, with(killRefit, "window = 100\n", window))
+		r.produce(0, 250)
+		x := r.start()
+		x.published(2)
+		if got := x.d.Status()[0].Warnings; (len(got) == 1 && strings.Contains(got[0], "windows of 10 records")) != warned || len(got) > 1 {
+			t.Errorf("%s: warnings %q", window, got)
+		}
+		x.end()
 	}
 }

@@ -14,7 +14,7 @@ import (
 // killRegression is killStream with a regression, whose steps have the same
 // offsets; the first one is a search.
 var killRegression = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
-	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\ncurvature = 1.0\nradius = 5.0\nbatch = 20\nbootstrap = 20\n")
+	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\namb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
 
 // TestKillRegression kills a daemon whose mechanism adapts to what it released:
 // a step repeated with other noise would change all later ones.
@@ -59,11 +59,12 @@ func TestKillNewton(t *testing.T) {
 	for p.Course(iterations+1).Slots <= end {
 		iterations++
 	}
-	r.finish(iterations + 2)
+	steps := iterations + p.Searches()
+	r.finish(steps)
 	v := r.history("orders.dp")
-	v.equals(t, r.uninterrupted(iterations+2))
+	v.equals(t, r.uninterrupted(steps))
 	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.bytes), p.Course(iterations).Epoch, v.duplicates)
-	if v.steps != iterations+2 || len(v.bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
+	if v.steps != steps || len(v.bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
 		t.Errorf("%d releases of %d steps, want %d", len(v.bytes), v.steps, iterations)
 	}
 }
@@ -72,7 +73,7 @@ func TestKillNewton(t *testing.T) {
 // machine: coefficients in original units come out.
 func TestRegressionTruth(t *testing.T) {
 	t.Parallel()
-	toml := with(regression("batch = 60\nbootstrap = 60"), "epsilon = 1.0", "epsilon = 40", "limit_epsilon = 3.0", "limit_epsilon = 50")
+	toml := with(regression("amb.batch = 60\namb.bootstrap = 60"), "epsilon = 1.0", "epsilon = 40", "limit_epsilon = 3.0", "limit_epsilon = 50")
 	rng := rand.New(rand.NewPCG(5, 6))
 	const n = 30060
 	var log []kafka.Record
@@ -87,7 +88,7 @@ func TestRegressionTruth(t *testing.T) {
 		log = append(log, rec)
 	}
 	m := newMachine(t, toml, 1).all(log, n)
-	p := published{key: "last", value: string(m.releases[501].value)}
+	p := published{key: "last", value: string(m.releases[501].Value)}
 	rel := p.parse(t)
 	got := rel.Values["theta_average_original"].Data
 	for j, want := range []float64{2, -1, -3.5} {
@@ -129,7 +130,7 @@ func TestNewtonTruth(t *testing.T) {
 	for step := range m.releases {
 		last = max(last, step)
 	}
-	p := published{key: "last", value: string(m.releases[last].value)}
+	p := published{key: "last", value: string(m.releases[last].Value)}
 	rel := p.parse(t)
 	got := rel.Values["theta_average_original"].Data
 	for j, want := range []float64{2, -1, -3.5} {
@@ -155,7 +156,7 @@ func TestNewtonTruth(t *testing.T) {
 // says what to change and nothing of the records.
 func TestRegressionDiverges(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(killRegression, "batch = 20\n", "batch = 200\n"))
+	r := newRig(t, with(killRegression, "batch = 20,", "batch = 200,"))
 	var values [][]byte
 	for range 25_000 {
 		values = append(values, []byte(`{"amount": 41, "items": 5, "weight": 7.1e99}`))

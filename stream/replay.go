@@ -8,49 +8,53 @@ import (
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
-// Replay runs a stream's estimator over records from anywhere: the decoder, the
-// estimator and the release format of the daemon, on a log that holds these
-// records and nothing else, from offset 0. There is no Kafka, no state and no
-// ledger.
+// Replay runs a stream's estimator on records from anywhere. Decoder, estimator and
+// release format are those of the daemon. It treats the records as a log that holds
+// nothing else, from offset 0. It uses no Kafka, no state and no ledger.
 //
-// Privacy: all keys are drawn for this run and forgotten with it, so its noise is
-// that of no other run and no release of the daemon. It is a mechanism of its own:
-// whoever publishes its releases has spent (ε, δ) on these records once more, and
-// nothing but the releases' statements says so.
+// Privacy: all keys are drawn for this run and forgotten with it. So no other run and no
+// release of the daemon has its noise. It is a mechanism of its own: whoever publishes
+// its releases spends (ε, δ) on these records once more. No ledger records that; only the
+// statements in the releases say it.
 type Replay struct {
 	s       *config.Stream
-	core    *core
-	codec   Codec
+	core    *core.Core
+	codec   codec.Codec
 	row     []float64
+	limit   int   // bytes of a value
 	next    int64 // offset of the next record
 	publish func(release []byte) error
+	watch   func(row []float64)
 	done    bool
 
-	rejected [reasons]int64
+	rejected [codec.Reasons]int64
 }
 
-// NewReplay returns a replay of stream s that hands its releases to publish. seed,
-// if not nil, fixes all keys: then nothing is protected, and every release says so.
+// NewReplay returns a replay of stream s that passes its releases to publish. If seed is
+// not nil, it fixes all keys; then nothing is protected, and every release says so.
 func NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
-	if s.Gradients() {
+	if core.FormatOf(s).Gradient > 0 {
 		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
 	}
+	s = s.Over([]int{s.Input.First()}) // the file is one partition
 	initial, err := initialFile(s)
 	if err != nil {
 		return nil, err
 	}
-	mech, err := newMechanism(s, nil, initial)
+	mech, err := core.NewMechanism(s, nil, initial)
 	if err != nil {
 		return nil, err
 	}
-	mech.chunked = false // a release is a line
-	codec, err := codecOf(s)
+	mech.Chunk = 0 // a release is a line
+	decoder, err := core.FormatOf(s).Codec()
 	if err != nil {
 		return nil, err
 	}
-	partition := s.Input.Partitions[0]
+	partition := s.Input.First()
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
 	if seed != nil {
 		master = *InsecureKey(*seed)
@@ -59,7 +63,7 @@ func NewReplay(s *config.Stream, version string, seed *uint64, publish func(rele
 		n := sha256.Sum256(append(label, 'n'))
 		nonce = [16]byte(n[:])
 	}
-	digest := s.Digest(partition, versions(s))
+	digest := s.Digest(partition, core.Versions(s))
 	keys, err := dp.NewEpoch(&master, &secret, "offline/"+s.Name, 1, nonce, digest)
 	clear(master[:])
 	clear(secret[:])
@@ -67,39 +71,64 @@ func NewReplay(s *config.Stream, version string, seed *uint64, publish func(rele
 		return nil, err
 	}
 	check := keys.Check()
-	m := &manifest{
-		Format: manifestFormat, Stream: s.Name, Epoch: 1, Source: Source{Topic: s.Input.Topic, Partition: partition},
-		Nonce: nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: versions(s), Digest: digest[:],
-		Mechanism: mech.name, Plan: mech.plan, Cost: mech.Cost(),
+	m := &core.Manifest{
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Topic: s.Input.Topic, Partition: partition},
+		Nonce: nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
+		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
-		Persons:  persons(mech.Cost(), s.Privacy.Delta, 2, 10),
-		Insecure: seed != nil, Version: version, offline: true,
+		Persons:  core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),
+		Insecure: seed != nil, Version: version, Offline: true,
 	}
-	file, err := m.encode()
+	file, err := m.Encode()
 	if err != nil {
 		return nil, err
 	}
-	r := &Replay{s: s, codec: codec, row: make([]float64, mech.Columns()), publish: publish}
-	r.core, err = newCore(s, m, file, mech, keys)
+	r := &Replay{s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish}
+	r.core, err = core.New(s, m, file, mech, keys)
 	return r, err
 }
 
-// Add takes the value of the next record; nil is a tombstone. After the horizon it
-// returns dp.ErrExhausted and takes nothing.
+// Add takes the value of the next record; nil is a tombstone. Of steps by the clock EndStep ends one. After the horizon it returns
+// dp.ErrExhausted and ignores the record.
 func (r *Replay) Add(value []byte) error {
 	if r.done {
 		return dp.ErrExhausted
 	}
 	row := r.row
-	if why := r.codec.Decode(&kafka.Record{Offset: r.next, Value: value}, row); why != Decoded {
+	why := codec.TooLarge
+	if len(value) <= r.limit {
+		why = r.codec.Decode(&kafka.Record{Offset: r.next, Value: value}, row)
+	}
+	if why != codec.Decoded {
 		r.rejected[why]++
 		row = nil
 	}
-	r.core.add(r.next, row)
-	if r.next++; r.next < r.core.end {
+	if r.watch != nil {
+		r.watch(row)
+	}
+	r.core.Add(r.next, row)
+	r.next++
+	if r.s.Step.Clock() > 0 || r.next < r.core.End() {
 		return nil
 	}
-	messages, err := r.core.close()
+	return r.close()
+}
+
+// EndStep ends a step by the clock, with the records since the one before. After the horizon it
+// returns dp.ErrExhausted.
+func (r *Replay) EndStep() error {
+	if r.done {
+		return dp.ErrExhausted
+	}
+	if err := r.core.Until(r.next); err != nil {
+		return err
+	}
+	return r.close()
+}
+
+// close ends the open step and publishes its release.
+func (r *Replay) close() error {
+	messages, err := r.core.Close()
 	if errors.Is(err, dp.ErrExhausted) {
 		r.done = true
 		return err
@@ -107,37 +136,61 @@ func (r *Replay) Add(value []byte) error {
 	if err != nil {
 		return err
 	}
-	if h := r.s.LastStep(); h > 0 && r.core.step >= h {
+	if h := r.s.LastStep(); h > 0 && r.core.Step() >= h {
 		r.done = true
 	}
+	r.done = r.done || r.Failed()
 	for _, m := range messages {
-		if err := r.publish(m.value); err != nil {
+		if err := r.publish(m.Value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Records returns how many records were taken, and how many of them are in a step
-// that is not complete and so in no release.
-func (r *Replay) Records() (all, open int64) { return r.next, r.next - r.core.first }
+// Warmup returns how many records go into the warm-up, 0 for none.
+func (r *Replay) Warmup() int64 { return r.core.Mechanism().Warmup }
 
-// Rejected returns how many of them gave no row, by reason. Not private: one record
+// Failed reports whether a warm-up found no bounds: then no release follows.
+func (r *Replay) Failed() bool {
+	_, ended := r.core.Ended()
+	return ended
+}
+
+// Records returns how many records were taken. open is how many of them are in an incomplete
+// step, and so in no release.
+func (r *Replay) Records() (all, open int64) { return r.next, r.next - r.core.First() }
+
+// Rejected returns how many records gave no row, by reason. This is not private: one record
 // changes it.
 func (r *Replay) Rejected() map[string]int64 {
 	found := map[string]int64{}
 	for why, n := range r.rejected {
 		if n > 0 {
-			found[Reason(why).String()] = n
+			found[codec.Reason(why).String()] = n
 		}
 	}
-	if r.core.mech.refused != nil {
-		if why, n := r.core.mech.refused(); n > 0 {
+	if r.core.Mechanism().Refused != nil {
+		if why, n := r.core.Mechanism().Refused(); n > 0 {
 			found[why.String()] += int64(n)
 		}
 	}
 	return found
 }
 
+// Clipped returns how many rows were shortened to the clip norm; ok is false for mechanisms
+// that do not count them. This is not private.
+func (r *Replay) Clipped() (n uint64, ok bool) {
+	clipped := r.core.Mechanism().Clipped
+	if clipped == nil {
+		return 0, false
+	}
+	return clipped(), true
+}
+
+// Watch calls see with the row of every record that follows, in original units, nil where it
+// gives none, before the estimator takes it. What see makes of it is not private.
+func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
+
 // Close forgets the keys.
-func (r *Replay) Close() { r.core.keys.Destroy() }
+func (r *Replay) Close() { r.core.Destroy() }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,53 @@ func replayStream(t *testing.T, change string) *config.Stream {
 	c, err := config.Parse("t.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+text))
 	must(t, err)
 	return c.Streams[0]
+}
+
+// TestRecordTooLarge: a record beyond input.max_record_bytes counts as null, in the daemon as
+// in a replay: the releases are those of a log with nothing in its place.
+func TestRecordTooLarge(t *testing.T) {
+	t.Parallel()
+	toml := strings.Replace(ordersStream, `codec = "json"`, `codec = "json", max_record_bytes = 100`, 1)
+	long := func(b []byte) []byte { return append(b, bytes.Repeat([]byte(" "), 101-len(b))...) }
+	run := func(change func([]byte) []byte) (releases []string, metrics string) {
+		r := newRig(t, toml)
+		var values [][]byte
+		for i := range 300 {
+			values = append(values, orderRecord(i))
+		}
+		for _, i := range []int{0, 150, 199, 299} {
+			values[i] = change(values[i])
+		}
+		r.send(values...)
+		x := r.start()
+		x.published(3)
+		_, metrics = x.get("/metrics")
+		x.end()
+		for _, rec := range r.records("orders.dp") {
+			releases = append(releases, string(rec.Value))
+		}
+		return releases, metrics
+	}
+	null, _ := run(func([]byte) []byte { return nil })
+	large, metrics := run(long)
+	if len(null) != 3 || !slices.Equal(null, large) {
+		t.Errorf("releases\n%s\nwith records that are too large, want\n%s", large, null)
+	}
+	if want := `streamdp_diagnostic_records_rejected_total{partition="0",reason="too-large",stream="orders"} 4`; !strings.Contains(metrics, want) {
+		t.Errorf("metrics lack %s", want)
+	}
+	if fits, _ := run(func(b []byte) []byte { return long(b)[:100] }); slices.Equal(fits, null) {
+		t.Error("records of exactly that size are null")
+	}
+
+	s, seed := replayStream(t, ""), uint64(4)
+	s.Input.MaxRecordBytes = 100
+	record := string(orderRecord(1))
+	releases, r := replayed(t, s, &seed, []string{record, string(long([]byte(record))), record})
+	without, _ := replayed(t, s, &seed, []string{record, "", record})
+	if n := r.Rejected()["too-large"]; n != 1 || !slices.Equal(releases, without) {
+		t.Errorf("a replay rejects %v", r.Rejected())
+	}
 }
 
 // TestReplay: the releases of a file are those of the core over the same records,

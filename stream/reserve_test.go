@@ -7,13 +7,14 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/stream/core"
 )
 
 // TestLedgerReserve: sketches are charged against what the source's first opening has
 // set aside, and nothing that is within the limit by trading them for Gaussians is.
 func TestLedgerReserve(t *testing.T) {
 	t.Parallel()
-	src := Source{"c", "in", 0}
+	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}
 	sketch := dp.Cost{Adjacency: dp.ZeroOut, Mu: 0.1, Rows: 216, Gamma: 300, BadDelta: 1e-11}
 	gauss := func(mu float64) dp.Cost { return dp.Cost{Adjacency: dp.ZeroOut, Mu: mu} }
 	reserved, err := dp.Reserve(sketch, 2, 1e-8)
@@ -23,7 +24,7 @@ func TestLedgerReserve(t *testing.T) {
 	alone, err := dp.Mu(2, 1e-8)
 	must(t, err)
 	begin := func() (*ledger, func(cost, reserved dp.Cost) error) {
-		l, err := openLedger(osDisk{}, t.TempDir())
+		l, err := openLedger(osDisk{}, t.TempDir(), nil)
 		must(t, err)
 		epoch := uint64(0)
 		return l, func(cost, reserved dp.Cost) error {
@@ -139,16 +140,16 @@ func TestReserve(t *testing.T) {
 		return c
 	}
 	c := parse(reserveStreams)
-	a, err := Reserve(c, c.Stream("a"))
+	a, err := core.Reserve(c, c.Stream("a"))
 	must(t, err)
-	b, err := Reserve(c, c.Stream("b"))
+	b, err := core.Reserve(c, c.Stream("b"))
 	must(t, err)
 	if !a.Sketches.Equal(b.Sketches) || a.Mu != b.Mu || a.Sketches.Rows == 0 {
 		t.Errorf("two streams of a topic set aside %+v and %+v", a, b)
 	}
 	d, err := Describe(c.Stream("b"))
 	must(t, err)
-	m, err := newMechanism(c.Stream("a"), nil, nil)
+	m, err := core.NewMechanism(c.Stream("a"), nil, nil)
 	must(t, err)
 	if n := a.Sketches.Rows; n < 216 || !(a.Mu > m.Cost().Mu) || d.Epsilon != 1 {
 		t.Errorf("%d rows are set aside, and %g for Gaussians", n, a.Mu)
@@ -157,13 +158,13 @@ func TestReserve(t *testing.T) {
 		t.Errorf("it says %q", text)
 	}
 	plain := parse(strings.Replace(reserveStreams, `"ihm"`, `"newton"`, 1))
-	r, err := Reserve(plain, plain.Stream("b"))
+	r, err := core.Reserve(plain, plain.Stream("b"))
 	must(t, err)
 	if !r.Sketches.Empty() || r.String() != "" {
 		t.Errorf("without sketches %+v is set aside", r)
 	}
 	tight := parse(strings.ReplaceAll(reserveStreams, "limit_epsilon = 3.0", "limit_epsilon = 1.2"))
-	if _, err := Reserve(tight, tight.Stream("a")); err == nil || !strings.Contains(err.Error(), "does not cover all streams of topic orders together (a, b)") {
+	if _, err := core.Reserve(tight, tight.Stream("a")); err == nil || !strings.Contains(err.Error(), "does not cover all streams of topic orders together (a, b)") {
 		t.Errorf("a limit that does not cover both: %v", err)
 	}
 }

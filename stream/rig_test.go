@@ -2,11 +2,12 @@ package stream
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"io"
 	"log/slog"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/race"
+	"streamdp/stream/core"
 )
 
 // slow skips what the default run has no time for.
@@ -44,18 +46,25 @@ func init() {
 
 // rig is a broker, a topic of records, and what daemons need to run on them.
 type rig struct {
-	t      testing.TB
-	broker *embedded.Broker
-	client *kafka.Client
-	addr   string
-	dir    string // state and key
-	commit string // commit_interval
-	toml   string // the streams' tables
-	http   string // further lines of [http]
-	seed   uint64
-	log    *journal
-	disk   disk
-	fetch  int
+	t                testing.TB
+	broker           *embedded.Broker
+	client           *kafka.Client
+	addr             string
+	dir              string // state and key
+	commit           string // commit_interval
+	toml             string // the streams' tables
+	http             string // further lines of [http]
+	archive, encrypt bool   // of [state]
+	seed             uint64
+	log              *journal
+	disk             disk
+	prepare          func(*Daemon) // before it runs; may be nil
+	fetch            int
+	chunk            int // Options.chunk
+
+	topic      string // kafka.control_topic
+	boundaries string // kafka.boundary_topic
+	real       bool   // secrets and nonces are drawn: copies of a state that open epochs have others
 
 	references int // uninterrupted runs so far
 }
@@ -90,7 +99,19 @@ func with(toml string, pairs ...string) string {
 // newRig starts a broker with the topic "orders".
 func newRig(t testing.TB, toml string) *rig {
 	t.Helper()
-	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
+	return newRigOn(t, toml, embedded.Options{Topics: []string{"orders"}})
+}
+
+// newOldRig is newRig with a broker whose topics have no ids: a topic that is made
+// anew is known by its records alone, like one whose records were lost.
+func newOldRig(t testing.TB, toml string) *rig {
+	t.Helper()
+	return newRigOn(t, toml, embedded.Options{Topics: []string{"orders"}, Extra: []kfake.Opt{kfake.MaxVersions(kversion.V2_7_0())}})
+}
+
+func newRigOn(t testing.TB, toml string, o embedded.Options) *rig {
+	t.Helper()
+	b, err := embedded.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +168,9 @@ func copyDir(t testing.TB, to, from string) {
 		t.Fatal(err)
 	}
 	err := filepath.WalkDir(from, func(path string, e os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // a daemon that runs has taken it away
+		}
 		if err != nil {
 			return err
 		}
@@ -158,6 +182,9 @@ func copyDir(t testing.TB, to, from string) {
 			return nil
 		}
 		data, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -199,8 +226,15 @@ func (j *journal) String() string {
 
 // text is the configuration file.
 func (r *rig) text() []byte {
-	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s",
-		r.addr, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.http, r.toml)
+	control := ""
+	if r.topic != "" {
+		control = fmt.Sprintf("control_topic = %q\n", r.topic)
+	}
+	if r.boundaries != "" {
+		control += fmt.Sprintf("boundary_topic = %q\n", r.boundaries)
+	}
+	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\nencrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s",
+		r.addr, control, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.archive, r.encrypt, r.http, r.toml)
 }
 
 func (r *rig) options() Options {
@@ -209,10 +243,14 @@ func (r *rig) options() Options {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return Options{
-		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk,
+	o := Options{
+		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	if r.real {
+		o.InsecureSeed = nil
+	}
+	return o
 }
 
 // running is a daemon that runs.
@@ -247,6 +285,9 @@ func (r *rig) try(edits ...func(*Options)) (*running, error) {
 	var err error
 	if x.d, err = New(o); err != nil {
 		return nil, err
+	}
+	if r.prepare != nil {
+		r.prepare(x.d)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	x.stop = stop
@@ -320,6 +361,15 @@ func (x *running) end() {
 	}
 }
 
+// endHalted stops a daemon of which every task may have halted.
+func (x *running) endHalted() {
+	x.t.Helper()
+	x.stop()
+	if err := x.ends(); err != nil && !errors.Is(err, ErrHalted) {
+		x.t.Fatalf("daemon: %v", err)
+	}
+}
+
 // control sends a request to the daemon's control socket, as commands do.
 func (x *running) control(kind string, open OpenRequest) error {
 	x.t.Helper()
@@ -328,7 +378,12 @@ func (x *running) control(kind string, open OpenRequest) error {
 
 func (x *running) controlOf(stream, kind string, open OpenRequest) error {
 	x.t.Helper()
-	body, err := json.Marshal(ControlRequest{Stream: stream, Open: open})
+	return x.ask(kind, ControlRequest{Stream: stream, Open: open})
+}
+
+func (x *running) ask(kind string, q ControlRequest) error {
+	x.t.Helper()
+	body, err := json.Marshal(q)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -401,7 +456,7 @@ func (r *rig) offline(f func(context.Context, *Daemon) error) error {
 	return f(ctx, d)
 }
 
-var ordersTask = Task{"orders", 0}
+var ordersTask = core.Task{Stream: "orders", Partition: 0}
 
 // produce appends n JSON records, numbered from first, in batches of 500.
 func (r *rig) produce(first, n int) {
@@ -431,178 +486,6 @@ func (r *rig) send(values ...[]byte) {
 	}
 }
 
-// copy of a release in the output topic.
-type published struct {
-	offset int64
-	key    string
-	value  string
-	hash   [32]byte // of key, value and headers
-	epoch  uint64
-	step   uint64
-}
-
-// output reads an output topic.
-func (r *rig) output(topic string) (list []published) {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	// A client that has followed the cluster learns of a new topic late.
-	client, err := kafka.NewClient(kafka.Options{Brokers: []string{r.addr}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer client.Close()
-	start, _, _, err := client.Offsets(ctx, topic, 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	err = client.ReadBack(ctx, topic, 0, start, func(rec *kafka.Record) error {
-		_, epoch, step, ok := parseIdentity(rec.Key)
-		if !ok {
-			return fmt.Errorf("key %q", rec.Key)
-		}
-		list = append(list, published{rec.Offset, string(rec.Key), string(rec.Value), releaseHash(rec.Key, rec.Value, rec.Headers), epoch, step})
-		return nil
-	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return list
-}
-
-// release is what tests read of a release's value.
-type release struct {
-	Schema    string
-	Stream    string
-	Partition int
-	Epoch     uint64
-	Step      uint64
-	Rows      uint64
-	Offsets   [2]int64
-	Covers    [2]int64
-	Mechanism struct {
-		Method string
-		Clip   string
-		Search int64
-	}
-	Values map[string]struct {
-		Shape []int
-		Data  []float64
-	}
-}
-
-// silent returns how many steps without a release, searches, are between this
-// release and the one before, or the epoch's begin where it is the first, and
-// their offsets.
-func (r *release) silent(first bool) (steps uint64, offsets int64) {
-	switch {
-	case r.Mechanism.Search == 0 || r.Mechanism.Clip != "bisect" && r.Mechanism.Clip != "scan" && !first:
-		return 0, 0
-	case r.Mechanism.Method == "newton":
-		return 2, 2 * r.Mechanism.Search
-	}
-	return 1, r.Mechanism.Search
-}
-
-func (p *published) parse(t testing.TB) (rel release) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(p.value), &rel); err != nil {
-		t.Fatalf("release %s: %v", p.key, err)
-	}
-	return rel
-}
-
-// verdict is what the checker finds in an output topic.
-type verdict struct {
-	steps      uint64              // largest
-	duplicates int                 // releases published again, the same bytes
-	forks      []string            // keys with two different values
-	missing    []string            // steps that are not there
-	gaps       []string            // offsets that do not follow the step before
-	bytes      map[string][32]byte // key → hash
-	byKey      map[string]published
-}
-
-// judge checks the releases of one task: one distinct value a key, no step
-// missing within an epoch, offsets contiguous.
-func judge(t testing.TB, list []published) verdict {
-	t.Helper()
-	v := verdict{bytes: map[string][32]byte{}, byKey: map[string]published{}}
-	for _, p := range list {
-		was, known := v.bytes[p.key]
-		switch {
-		case !known:
-			v.bytes[p.key], v.byKey[p.key] = p.hash, p
-		case was == p.hash:
-			v.duplicates++
-		default:
-			v.forks = append(v.forks, p.key)
-		}
-		v.steps = max(v.steps, p.step)
-	}
-	all := make([]published, 0, len(v.byKey))
-	for _, p := range v.byKey {
-		all = append(all, p)
-	}
-	slices.SortFunc(all, func(a, b published) int {
-		return cmp.Or(cmp.Compare(a.epoch, b.epoch), cmp.Compare(a.step, b.step))
-	})
-	for i := range all {
-		rel := all[i].parse(t)
-		if rel.Epoch != all[i].epoch || rel.Step != all[i].step {
-			v.gaps = append(v.gaps, all[i].key+": another identity inside")
-		}
-		first := i == 0 || all[i].epoch != all[i-1].epoch
-		silent, offsets := rel.silent(first)
-		if first {
-			if rel.Step != 1+silent {
-				v.missing = append(v.missing, fmt.Sprintf("before %s", all[i].key))
-			}
-			if rel.Offsets[0] != rel.Covers[0]+offsets {
-				v.gaps = append(v.gaps, all[i].key)
-			}
-			continue
-		}
-		if rel.Step != all[i-1].step+1+silent {
-			v.missing = append(v.missing, fmt.Sprintf("before %s", all[i].key))
-		}
-		if prev := all[i-1].parse(t); rel.Offsets[0] != prev.Offsets[1]+offsets || rel.Covers[0] != prev.Covers[0] {
-			v.gaps = append(v.gaps, all[i].key)
-		}
-	}
-	return v
-}
-
-// faultless fails unless an output is a correct history.
-func (v *verdict) faultless(t testing.TB) {
-	t.Helper()
-	if len(v.forks) > 0 || len(v.missing) > 0 || len(v.gaps) > 0 {
-		t.Errorf("%d steps with two different releases %v, missing %v, offsets that do not follow %v", len(v.forks), v.forks, v.missing, v.gaps)
-	}
-}
-
-// equals fails unless both outputs have the same bytes under the same keys.
-func (v *verdict) equals(t testing.TB, want *verdict) {
-	t.Helper()
-	if len(v.bytes) != len(want.bytes) {
-		t.Errorf("%d releases, want %d", len(v.bytes), len(want.bytes))
-	}
-	for key, hash := range want.bytes {
-		if got, ok := v.bytes[key]; !ok || got != hash {
-			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", key, v.byKey[key].value, want.byKey[key].value)
-			return
-		}
-	}
-}
-
-// history reads and judges the output topic.
-func (r *rig) history(topic string) *verdict {
-	r.t.Helper()
-	v := judge(r.t, r.output(topic))
-	v.faultless(r.t)
-	return &v
-}
-
 // entries reads the ledger.
 func (r *rig) entries() []Entry {
 	r.t.Helper()
@@ -610,11 +493,19 @@ func (r *rig) entries() []Entry {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	list, _, err := parseLedger(data)
+	l, err := parseLedger(data, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return list
+	return l.entries
+}
+
+// sealedAnew gives the only line of a ledger, which was changed, the MAC and sum of
+// what it says now.
+func (r *rig) sealedAnew(line []byte) []byte {
+	body := bytes.TrimSuffix(line, []byte("\n"))
+	body = append(slices.Clone(body[:len(body)-sealBytes]), '}')
+	return append(newLedgerKey(InsecureKey(r.seed)).seal(body), '\n')
 }
 
 // kinds are the kinds of the ledger's entries, in order.
@@ -624,4 +515,11 @@ func (r *rig) kinds() string {
 		all = append(all, e.Kind)
 	}
 	return strings.Join(all, " ")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -249,6 +251,7 @@ func TestReleaseSchema(t *testing.T) {
 	for _, toml := range append([]string{
 		machineStream,
 		with(machineStream, `topic = "out"`, `topic = "out", encoding = "base64"`),
+		with(machineStream, `topic = "out"`, `topic = "out", privacy_every = 3`),
 		with(machineStream, `topic = "out"`, `topic = "out", values = ["mean", "covariance"]`),
 		with(machineStream, `codec = "json"`, `codec = "json", allow_compacted = true`),
 		machineStream + "workload = \"exponential\"\ndecay = 0.9\n",
@@ -267,10 +270,10 @@ func TestReleaseSchema(t *testing.T) {
 			t.Fatal("no release")
 		}
 		for _, p := range m.releases {
-			conforms(t, string(p.value))
+			conforms(t, string(p.Value))
 		}
 	}
-	good := string(newMachine(t, machineStream, 1).all(log, 100).releases[3].value)
+	good := string(newMachine(t, machineStream, 1).all(log, 100).releases[3].Value)
 	for _, change := range [][2]string{
 		{`"schema":"streamdp.release.v1"`, `"schema":"streamdp.release.v2"`},
 		{`"epoch":1`, `"epoch":0`},
@@ -285,7 +288,7 @@ func TestReleaseSchema(t *testing.T) {
 		{`"delta":1e-8`, `"delta":1`},
 		{`"shape":[3]`, `"shape":[]`},
 		{`"layout":"upper"`, `"layout":"lower"`},
-		{`"se":[`, `"se":[null,`},
+		{`"se":[`, `"se":["1",`},
 		{`"finite_precision":"exact",`, ``},
 		{`"version":"test"`, `"version":null`},
 		{`"stream":"m"`, `"stream":"M"`},
@@ -297,5 +300,34 @@ func TestReleaseSchema(t *testing.T) {
 		if faults, err := validate(releaseJSONSchema, bad); err != nil || len(faults) == 0 {
 			t.Errorf("%s passes, %v", change[1], err)
 		}
+	}
+}
+
+// TestGoldenSchema: the releases that package core holds as files conform.
+func TestGoldenSchema(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("core/testdata/release*.json")
+	must(t, err)
+	if len(files) < 4 {
+		t.Fatalf("%d files", len(files))
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		must(t, err)
+		conforms(t, string(data[bytes.IndexByte(data, '{'):])) // behind key and headers
+	}
+}
+
+// TestSchemaCopy: the Python package has this schema.
+func TestSchemaCopy(t *testing.T) {
+	t.Parallel()
+	var copies [][]byte
+	for _, path := range []string{"release.schema.json", filepath.Join("..", "python", "src", "streamdp", "release.schema.json")} {
+		text, err := os.ReadFile(path)
+		must(t, err)
+		copies = append(copies, text)
+	}
+	if !bytes.Equal(copies[0], copies[1]) {
+		t.Error("copy stream/release.schema.json to python/src/streamdp")
 	}
 }

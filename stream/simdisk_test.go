@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // simDisk is a disk in memory that forgets. What a file holds is durable after
@@ -28,6 +29,18 @@ type simDisk struct {
 	crash   int      // the operation before which the machine stops; −1 never
 	down    bool
 	refuse  func(op, name string) error // fails an operation
+
+	opens  int         // of files and directories, to change or to read
+	scarce func() bool // no descriptor is left to open one
+}
+
+// descriptor counts an opening.
+func (d *simDisk) descriptor(op, name string) error {
+	d.opens++
+	if d.scarce != nil && d.scarce() {
+		return &fs.PathError{Op: op, Path: name, Err: syscall.EMFILE}
+	}
+	return nil
 }
 
 type inode struct {
@@ -173,6 +186,9 @@ func (d *simDisk) file(op, name string, exclusive, end bool) (file, error) {
 	if d.down {
 		return nil, errCrashed
 	}
+	if err := d.descriptor(op, name); err != nil {
+		return nil, err
+	}
 	i, err := d.open(op, name, true, exclusive)
 	if err != nil {
 		return nil, err
@@ -234,6 +250,9 @@ func (d *simDisk) ReadFile(name string) ([]byte, error) {
 	if d.down {
 		return nil, errCrashed
 	}
+	if err := d.descriptor("read", name); err != nil {
+		return nil, err
+	}
 	i := d.names[name]
 	if i == nil {
 		return nil, missing("read", name)
@@ -246,6 +265,9 @@ func (d *simDisk) ReadDir(dir string) ([]string, error) {
 	defer d.mu.Unlock()
 	if d.down {
 		return nil, errCrashed
+	}
+	if err := d.descriptor("readdir", dir); err != nil {
+		return nil, err
 	}
 	var list []string
 	for name := range d.names {
@@ -330,6 +352,9 @@ func (d *simDisk) Remove(name string) error {
 func (d *simDisk) Truncate(name string, size int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.descriptor("truncate", name); err != nil {
+		return err
+	}
 	i, err := d.open("truncate", name, false, false)
 	if err != nil {
 		return err
@@ -345,6 +370,9 @@ func (d *simDisk) Truncate(name string, size int64) error {
 func (d *simDisk) SyncDir(dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.descriptor("syncdir", dir); err != nil {
+		return err
+	}
 	if err := d.do("syncdir", dir); err != nil {
 		return err
 	}

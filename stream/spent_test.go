@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,55 +11,26 @@ import (
 	"time"
 
 	"streamdp/dp"
+	"streamdp/stream/core"
 )
-
-func TestRoundUp(t *testing.T) {
-	t.Parallel()
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 10_000 {
-		x := math.Exp(40 * (rng.Float64() - 0.5))
-		up, err := roundUp(x, 4)
-		if err != nil || up < x || up > x*1.001 {
-			t.Fatalf("%g rounds up to %g, %v", x, up, err)
-		}
-		if again, err := roundUp(up, 4); err != nil || again != up {
-			t.Fatalf("%g rounds up to %g, %v", up, again, err)
-		}
-	}
-	for x, want := range map[float64]float64{1: 1, 1.0001: 1.001, 9.9991: 10, 999.91: 1000, 0.00012341: 0.0001235, 2e-300: 2e-300} {
-		if up, err := roundUp(x, 4); err != nil || up != want {
-			t.Errorf("%g rounds up to %g, want %g", x, up, want)
-		}
-	}
-}
-
-// TestAtMost: what a text says is at most that is.
-func TestAtMost(t *testing.T) {
-	t.Parallel()
-	for x, want := range map[float64]string{0: "0", 1: "1", 0.999999999999998: "1", 1.4425941: "1.4426", 1.4425931: "1.4426", 1.442593: "1.4426", 1.44259: "1.44259", 12345678: "1.23457e+07"} {
-		if got := AtMost(x); got != want {
-			t.Errorf("%v is at most %s, want %s", x, got, want)
-		}
-	}
-}
 
 // TestSpent: ranges begin and end where charges do, costs add where ranges
 // meet, in the relation of the last opening, and a void epoch charges nothing.
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := openLedger(osDisk{}, dir)
+	l, err := openLedger(osDisk{}, dir, nil)
 	must(t, err)
 	l.now = func() time.Time { return time.Unix(0, 0) }
-	src := Source{"c", "in", 0}
+	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}
 	add := func(e Entry) { must(t, l.append(e)) }
-	open := func(stream string, epoch, incarnation uint64, s Source, first, end int64, a dp.Adjacency, mu float64) {
+	open := func(stream string, epoch, incarnation uint64, s core.Source, first, end int64, a dp.Adjacency, mu float64) {
 		add(Entry{Kind: kindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation, First: first, End: end,
 			Mechanism: "moments", Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8})
 	}
 	open("a", 1, 1, src, 0, -1, dp.ZeroOut, 0.1)
 	open("b", 1, 1, src, 50, 200, dp.ZeroOut, 0.2)
-	open("a", 2, 1, Source{"c", "other", 0}, 0, -1, dp.ZeroOut, 0.4)
+	open("a", 2, 1, core.Source{Cluster: "c", Topic: "other", Partition: 0}, 0, -1, dp.ZeroOut, 0.4)
 	add(Entry{Kind: kindClose, Stream: "a", Source: src, Epoch: 1, End: 100})
 	open("c", 1, 1, src, 0, -1, dp.ZeroOut, 9)
 	add(Entry{Kind: kindVoid, Stream: "c", Source: src, Epoch: 1})

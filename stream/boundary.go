@@ -1,0 +1,475 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// boundary says where a step by the clock ends.
+type boundary struct {
+	step uint64
+	ends []int64 // behind its records, by partition
+	at   int64   // offset in the boundary topic
+}
+
+// boundaries are those of an epoch whose steps are by the clock. At each multiple of the
+// period one more is decided: the partitions' last stable offsets, none below the last
+// boundary. It is written to the boundary topic, and read back before it is used. Of
+// several for one step, by copies of a state directory, the first in the topic counts, for
+// all. So a boundary is durable before any noise of its step, and nobody decides it twice.
+//
+// Privacy: a boundary is a function of public things, of the daemon's clock and of how many
+// offsets each partition has. It depends on no record's content, not on the times that
+// producers or brokers gave to records, and not on the task's progress. So neighbouring
+// streams, which differ in the content of one record, have the same boundaries, and no
+// record is moved to another step. What is left is that work on a record may keep the
+// processor from this clock for a moment, as it may delay a release.
+//
+// A wrong clock moves only boundaries to come. Those of a time when nothing ran are not made
+// up.
+//
+// A record of the topic has the key STREAM/PARTITION/EPOCH, {"step":t,"ends":[…]} as value,
+// and as header a MAC under a key that follows from the master key, the epoch and its
+// nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
+type boundaries struct {
+	*repeater
+	client   *kafka.Client
+	topic    string
+	name     []byte // the records' key
+	key      []byte // of their MAC
+	sources  []core.Source
+	most     int64  // offsets by which a partition moves in a step, at most
+	horizon  uint64 // last step, 0: none
+	wait     func(context.Context) error
+	patience time.Duration // for a partition's answer
+
+	reading sync.Mutex // held while the topic is read
+	next    int64      // of the topic, what was not read yet
+
+	mu    sync.Mutex
+	last  boundary   // the newest
+	queue []boundary // the next steps', without a gap; not all that are known
+	kept  boundary   // the newest that was put into queue, at first what the epoch begins at
+	came  chan struct{}
+}
+
+// boundaryHeader is the name of the header of a boundary.
+const boundaryHeader = "streamdp.boundary"
+
+// A partition's leader has half of a period to say how far it reaches, within these bounds. One that does not
+// answer would hold up the boundaries of all others.
+const (
+	minPatience = time.Second
+	maxPatience = 5 * time.Second
+)
+
+// maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
+const maxQueued = 4096
+
+// newBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
+// clock. It halts where the topic is not the one that the checkpoint knows.
+func (r *runner) newBoundaries(ctx context.Context, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
+	period := r.s.Step.Clock()
+	if period == 0 {
+		return nil, nil
+	}
+	if topic := r.d.cfg.Kafka.BoundaryTopic; cp.boundaryTopic != topic {
+		return nil, halted(haltConfiguration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
+			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, r.task.Stream)
+	}
+	b := newBoundaries(r.repeater, r.d.client, r.d.key, r.d.cfg.Kafka.BoundaryTopic, m)
+	b.most, b.horizon = int64(r.s.Slots())/int64(len(b.sources)), r.s.LastStep()
+	b.last = boundary{step: cp.step, ends: cp.nexts(), at: cp.boundary}
+	b.kept = b.last
+	b.wait, b.patience = r.d.beats(period), min(max(period/2, minPatience), maxPatience)
+	return b, b.begin(ctx)
+}
+
+func newBoundaries(r *repeater, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *boundaries {
+	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
+	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
+	key, err := hkdf.Key(sha256.New, master[:], slices.Concat(salt, name, m.Nonce), "streamdp/boundary/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	b := &boundaries{repeater: r, client: client, topic: topic, name: name, key: key, came: make(chan struct{})}
+	for _, partition := range reads(m) {
+		src := m.Source
+		src.Partition = partition
+		b.sources = append(b.sources, src)
+	}
+	return b
+}
+
+// begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there.
+func (b *boundaries) begin(ctx context.Context) error {
+	from := b.last
+	b.next = from.at + 1
+	if from.at < 0 {
+		// Nobody knows where the epoch's first boundary is.
+		err := b.retry(ctx, "boundary topic", func() (err error) {
+			b.next, _, _, err = b.client.Offsets(ctx, b.topic, 0)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	} else if from.step > 0 {
+		there := false
+		err := b.scan(ctx, from.at, func(rec *kafka.Record) error {
+			x, ours := b.parse(rec)
+			there = ours && rec.Offset == from.at && x.step == from.step && slices.Equal(x.ends, from.ends)
+			return errStop
+		})
+		if err != nil {
+			return err
+		}
+		if !there {
+			return b.lost("does not hold the boundary of step %d at offset %d", from.step, from.at)
+		}
+	}
+	return b.read(ctx)
+}
+
+// lost is the halt of a topic that lacks boundaries.
+func (b *boundaries) lost(format string, args ...any) error {
+	return halted(haltBoundary, "boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: streamdp epoch open %s",
+		b.topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
+}
+
+// scan reads the topic from an offset to its end, or until fn returns errStop.
+func (b *boundaries) scan(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
+	err := b.client.ReadBack(ctx, b.topic, 0, from, fn)
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	switch {
+	case errors.Is(err, errStop):
+		return nil
+	case errors.As(err, &gap), errors.As(err, &truncated):
+		return b.lost("does not reach to offset %d and on: %s", from, err)
+	}
+	return err
+}
+
+// mac returns that of a record's value.
+func (b *boundaries) mac(value []byte) []byte {
+	h := hmac.New(sha256.New, b.key)
+	h.Write(value)
+	return h.Sum(nil)
+}
+
+// parse reads a record of the topic. ours says that it is one of this epoch.
+func (b *boundaries) parse(rec *kafka.Record) (x boundary, ours bool) {
+	if !bytes.Equal(rec.Key, b.name) || len(rec.Headers) != 1 || rec.Headers[0].Key != boundaryHeader || !hmac.Equal(rec.Headers[0].Value, b.mac(rec.Value)) {
+		return x, false
+	}
+	var v boundaryValue
+	err := json.Unmarshal(rec.Value, &v)
+	return boundary{v.Step, v.Ends, rec.Offset}, err == nil && v.Step > 0
+}
+
+// boundaryValue is the value of a record of the topic.
+type boundaryValue struct {
+	Step uint64  `json:"step"`
+	Ends []int64 `json:"ends"`
+}
+
+// follows reports whether x can be the boundary after another one.
+func (b *boundaries) follows(x, before boundary) bool {
+	ok := x.step == before.step+1 && len(x.ends) == len(before.ends)
+	for i := range x.ends {
+		ok = ok && x.ends[i] >= before.ends[i] && x.ends[i]-before.ends[i] <= b.most
+	}
+	return ok
+}
+
+// read takes note of what is new in the topic.
+func (b *boundaries) read(ctx context.Context) error {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	return b.scan(ctx, b.next, func(rec *kafka.Record) error {
+		if x, ours := b.parse(rec); ours {
+			if err := b.take(x); err != nil {
+				return err
+			}
+		}
+		b.next = rec.Offset + 1
+		return nil
+	})
+}
+
+// take takes note of the next record of the epoch in the topic.
+func (b *boundaries) take(x boundary) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x.step <= b.last.step {
+		return nil // the first counts
+	}
+	if !b.follows(x, b.last) {
+		return b.lost("holds a boundary of step %d behind that of step %d", x.step, b.last.step)
+	}
+	if b.kept.step == b.last.step && len(b.queue) < maxQueued {
+		b.queue, b.kept = append(b.queue, x), x
+	}
+	b.last = x
+	close(b.came)
+	b.came = make(chan struct{})
+	return nil
+}
+
+// newest returns the last step whose boundary is in the topic.
+func (b *boundaries) newest(ctx context.Context) (step uint64, err error) {
+	err = b.read(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last.step, err
+}
+
+// of waits for the boundary of a step, which is not done yet.
+func (b *boundaries) of(ctx context.Context, step uint64) (boundary, error) {
+	for {
+		x, known, came, err := b.known(ctx, step)
+		if known || err != nil {
+			return x, err
+		}
+		select {
+		case <-ctx.Done():
+			return boundary{}, ctx.Err()
+		case <-came:
+		}
+	}
+}
+
+// known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
+// is another one.
+func (b *boundaries) known(ctx context.Context, step uint64) (x boundary, known bool, came chan struct{}, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last.step >= step && b.kept.step < step {
+		if err := b.refill(ctx); err != nil {
+			return x, false, nil, err
+		}
+	}
+	if len(b.queue) > 0 && step >= b.queue[0].step && step <= b.kept.step {
+		return b.queue[step-b.queue[0].step], true, nil, nil
+	}
+	return x, false, b.came, nil
+}
+
+// refill reads boundaries again that did not fit into memory. Those before are done, but for a few: leaves
+// that are ahead of others have taken them.
+func (b *boundaries) refill(ctx context.Context) error {
+	return b.scan(ctx, b.kept.at+1, func(rec *kafka.Record) error {
+		x, ours := b.parse(rec)
+		switch {
+		case !ours || x.step <= b.kept.step:
+			return nil
+		case !b.follows(x, b.kept):
+			return b.lost("holds a boundary of step %d behind that of step %d", x.step, b.kept.step)
+		}
+		b.queue, b.kept = append(b.queue, x), x
+		if len(b.queue) >= 2*maxQueued || b.kept.step == b.last.step {
+			return errStop
+		}
+		return nil
+	})
+}
+
+// done forgets the boundaries up to a step.
+func (b *boundaries) done(step uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for n < len(b.queue) && b.queue[n].step <= step {
+		n++
+	}
+	b.queue = b.queue[n:]
+}
+
+// run decides one boundary after the other until the context ends.
+func (b *boundaries) run(ctx context.Context) error {
+	for {
+		b.mu.Lock()
+		step := b.last.step + 1
+		b.mu.Unlock()
+		if b.horizon > 0 && step > b.horizon || b.wait(ctx) != nil {
+			return nil
+		}
+		if err := b.decide(ctx, step); err != nil {
+			return err
+		}
+	}
+}
+
+// decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
+// that: so two copies, whose clocks differ, make no more boundaries than one.
+func (b *boundaries) decide(ctx context.Context, step uint64) error {
+	return b.retry(ctx, "boundary topic", func() error {
+		if newest, err := b.newest(ctx); err != nil || newest >= step {
+			return err
+		}
+		ends, err := b.reach(ctx)
+		if err != nil {
+			return err
+		}
+		value, err := json.Marshal(boundaryValue{step, ends})
+		if err != nil {
+			return err
+		}
+		if _, err = b.client.Produce(ctx, b.topic, 0, []kafka.Message{{
+			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: time.Now(), // by which the topic's retention counts
+		}}); err != nil {
+			return err
+		}
+		newest, err := b.newest(ctx)
+		if err == nil && newest < step {
+			return b.lost("does not hold what was written to it")
+		}
+		return err
+	})
+}
+
+// reach returns how far the partitions reach that are there: the last stable offsets, none below the last
+// boundary or too far behind it. Where a partition does not answer, its records wait for a later step.
+func (b *boundaries) reach(ctx context.Context) ([]int64, error) {
+	soon, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	b.mu.Lock()
+	last := b.last.ends
+	b.mu.Unlock()
+	ends, errs := slices.Clone(last), make([]error, len(last))
+	var wg sync.WaitGroup
+	asking := make(chan struct{}, 16)
+	for i, src := range b.sources {
+		asking <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-asking }()
+			stable, err := b.client.LastStable(soon, src.Topic, int32(src.Partition))
+			if errs[i] = err; err == nil {
+				ends[i] = min(max(stable, last[i]), last[i]+b.most)
+			}
+		})
+	}
+	wg.Wait()
+	var missing error
+	for _, err := range errs {
+		if err != nil && !kafka.Retriable(err) && !errors.Is(err, context.DeadlineExceeded) {
+			return nil, err
+		}
+		missing = errors.Join(missing, err)
+	}
+	if missing != nil {
+		b.troubled("boundaries", missing)
+	} else {
+		b.untroubled("boundaries")
+	}
+	return ends, ctx.Err()
+}
+
+// beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
+// more than a period and a half, however somebody sets the clock, and makes up for nothing.
+func (h *host) beats(period time.Duration) func(context.Context) error {
+	if h.beat != nil {
+		return h.beat
+	}
+	var last time.Time
+	return func(ctx context.Context) error {
+		now := h.now().Round(0)
+		next := now.Truncate(period).Add(period)
+		if !last.IsZero() && next.Sub(last).Abs() < period/2 {
+			next = next.Add(period) // the timer was early
+		}
+		last = next
+		timer := time.NewTimer(next.Sub(now))
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+// boundaryEnd returns the offset of the boundary topic's last record, −1 where it is empty. It makes the
+// topic where it is missing, and halts where it could lose boundaries, or their order.
+func (r *runner) boundaryEnd(ctx context.Context) (at int64, err error) {
+	topic := r.d.cfg.Kafka.BoundaryTopic
+	err = r.retry(ctx, "boundary topic", func() error {
+		t, err := r.d.client.Topic(ctx, topic)
+		if err == nil && !t.Exists {
+			return r.d.client.CreateTopic(ctx, topic, 1, controlSettings)
+		}
+		if err != nil {
+			return err
+		}
+		settings, err := r.d.client.TopicConfig(ctx, topic, BoundarySettings...)
+		if err != nil {
+			return err
+		}
+		if why := UnfitBoundary(len(t.Partitions), settings); why != "" {
+			return halted(haltBoundary, "boundary topic %s %s", topic, why)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = r.retry(ctx, "boundary topic", func() error {
+		end, err := r.d.client.End(ctx, topic, 0)
+		at = end - 1
+		return err
+	})
+	return at, err
+}
+
+// BoundarySettings are the settings of a boundary topic that UnfitBoundary looks at.
+var BoundarySettings = []string{"cleanup.policy"}
+
+// UnfitBoundary says why a topic with so many partitions and these settings can't be the boundary topic,
+// empty where it can.
+func UnfitBoundary(partitions int, settings map[string]string) string {
+	if partitions != 1 {
+		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
+	}
+	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
+		return fmt.Sprintf("has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, which compaction removes", is)
+	}
+	return ""
+}
+
+// unknownBoundary in a first checkpoint says that the boundary topic is read from its start.
+const unknownBoundary = -1
+
+// written returns the boundaries that are in the topic, for a repetition; nil where steps are not by the
+// clock. One that is missing is a halt.
+func (b *boundaries) written() func(context.Context, uint64) (boundary, error) {
+	if b == nil {
+		return nil
+	}
+	return func(ctx context.Context, step uint64) (boundary, error) {
+		if _, err := b.newest(ctx); err != nil {
+			return boundary{}, err
+		}
+		b.done(step - 1)
+		x, known, _, err := b.known(ctx, step)
+		if err == nil && !known {
+			err = b.lost("lacks the boundary of step %d, of which the output holds the release", step)
+		}
+		return x, err
+	}
+}

@@ -1,0 +1,136 @@
+package stream
+
+import (
+	"fmt"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first
+// commit to the last one before the log ends, in turn with programs that read the same log and
+// do nothing with it: bare fetches of kafka-go, and franz-go's PollFetches. It reports millions
+// of records a second of each and the daemon's divided by each; and the processor time of each,
+// which neighbours on the machine change less. The rivals are other processes. With
+// STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
+func BenchmarkRealDaemon(b *testing.B) {
+	addrs := kafkatest.NewReal(b).Addrs
+	const columns, step, records = 16, 1000, 3_600_000
+	wide := wideStream(columns, step)
+	loose := []string{"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0"}
+	moments := "[stream.m.moments]\nclip = 1.0\n"
+	topics := map[string]string{}
+	for _, bench := range []struct{ name, codec, toml string }{
+		{"packed", "packed", wide},
+		{"json", "json", with(wide, `codec = "float64"`, `codec = "json"`)},
+		{"newton", "packed", with(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.sgd]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\n"}, loose...)...)},
+		{"refit", "packed", with(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.refit]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\nwindow = 100000\n"}, loose...)...)},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			topic := topics[bench.codec]
+			if topic == "" {
+				topic = kafkatest.Topic(b, addrs, nil)
+				topics[bench.codec] = topic
+				p := kafkatest.NewProducer(b, addrs, topic, 0, "")
+				var batch []kafkatest.Record
+				for i, rec := range packedRecords(columns, 1000) {
+					value := rec.Value
+					if bench.codec == "json" {
+						value = jsonRow(columns, i)
+					}
+					batch = append(batch, kafkatest.Record{Value: value})
+				}
+				for range records / len(batch) {
+					p.Send(batch...)
+				}
+			}
+			rates, costs := map[string][]float64{}, map[string][]float64{}
+			for i := 0; b.Loop(); i++ {
+				toml := with(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
+				r := newRigAt(b, nil, addrs[0], toml)
+				r.commit = "200ms"
+				x := r.start()
+				type sight struct {
+					offset int64
+					at     time.Time
+					busy   time.Duration
+				}
+				var commits []sight
+				saw := func(s TaskStatus) int64 {
+					if n := len(commits); s.NextOffset > 0 && (n == 0 || s.NextOffset > commits[n-1].offset) {
+						commits = append(commits, sight{s.NextOffset, time.Now(), processorTime(b)})
+					}
+					return s.NextOffset
+				}
+				x.until("a commit", func(s TaskStatus) bool { return saw(s) > 0 })
+				profiled := profile(b, i)
+				x.until("the end", func(s TaskStatus) bool { return saw(s) >= records-step })
+				profiled()
+				if len(commits) < 3 {
+					b.Fatalf("%d commits, 3 are needed", len(commits))
+				}
+				from, to := commits[0], commits[len(commits)-2]
+				rates["daemon"] = append(rates["daemon"], float64(to.offset-from.offset)/to.at.Sub(from.at).Seconds())
+				costs["daemon"] = append(costs["daemon"], float64((to.busy-from.busy).Nanoseconds())/float64(to.offset-from.offset))
+				x.end()
+				for name := range kafkatest.Rivals {
+					p := spawn(b, childSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic}, Records: records}).up()
+					rate, err := strconv.ParseFloat(p.addr, 64)
+					if err != nil {
+						b.Fatal(err, p.stderr)
+					}
+					<-p.done
+					rates[name] = append(rates[name], rate)
+					used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+					costs[name] = append(costs[name], float64(used.Nanoseconds())/records)
+				}
+			}
+			own := median(rates["daemon"])
+			b.ReportMetric(own/1e6, "Mrecords/s")
+			b.ReportMetric(median(costs["daemon"]), "cpu-ns/record")
+			for name := range kafkatest.Rivals {
+				b.ReportMetric(median(rates[name])/1e6, "Mrecords/s-"+name)
+				b.ReportMetric(median(costs[name]), "cpu-ns/record-"+name)
+				which := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
+				b.ReportMetric(own/median(rates[name]), which)
+				b.ReportMetric(median(costs["daemon"])/median(costs[name]), "cpu-"+which)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// profile begins a CPU profile, if one is wanted, and returns what ends it.
+func profile(b *testing.B, round int) func() {
+	name := os.Getenv("STREAMDP_PROFILE")
+	if name == "" {
+		return func() {}
+	}
+	f, err := os.Create(fmt.Sprint(name, ".", round))
+	must(b, err)
+	must(b, pprof.StartCPUProfile(f))
+	return func() {
+		pprof.StopCPUProfile()
+		must(b, f.Close())
+	}
+}
+
+func median(x []float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return x[len(x)/2]
+}
+
+// jsonRow is a record with columns c0, c1, … for codec json.
+func jsonRow(columns, i int) []byte {
+	var b strings.Builder
+	for c := range columns {
+		fmt.Fprintf(&b, `%s"c%d":%.6f`, map[bool]string{true: "{", false: ","}[c == 0], c, float64((i*31+c*17)%1000)/1000-0.5)
+	}
+	return []byte(b.String() + "}")
+}

@@ -1,0 +1,151 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Run runs all tasks until the context ends, or all epochs are closed, or a failure
+// concerns the whole process. In the first two cases it returns nil; if no task ever ran,
+// it returns ErrNothing or ErrHalted. It also returns ErrNothing if a warm-up failed and
+// nothing else is left to run.
+func (d *Daemon) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	stopHTTP, err := d.serve(ctx, &wg)
+	if err != nil {
+		return err
+	}
+	var failed atomic.Pointer[error] // the first failure of the process
+	run := func(f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(ctx); err != nil {
+				d.log.Error("stopping", "error", err.Error())
+				failed.CompareAndSwap(nil, &err)
+				cancel(err)
+			}
+		})
+	}
+	for _, r := range d.tasks() {
+		run(r.run)
+	}
+	if d.searching.Load() > 0 {
+		for _, s := range d.cfg.Streams {
+			if s.Input.All() && !s.Merge {
+				run(func(ctx context.Context) error { return d.follow(ctx, s, run) })
+			}
+		}
+	}
+	if d.cfg.State.EpochSecretRetention > 0 || len(d.others) > 0 {
+		run(d.destroySecrets)
+	}
+	err = d.watch(ctx)
+	cancel(err)
+	stopHTTP()
+	wg.Wait()
+	// A task may also fail after the context has ended, in its last commit.
+	if f := failed.Load(); f != nil {
+		return *f
+	}
+	if err == nil {
+		d.log.Info("stopped")
+	}
+	return err
+}
+
+// Log returns the daemon's logger.
+func (d *Daemon) Log() *slog.Logger { return d.log }
+
+// destroySecrets destroys the secrets of closed epochs when their retention is over.
+func (d *Daemon) destroySecrets(ctx context.Context) error {
+	if err := d.finishOthers(ctx); err != nil {
+		return err
+	}
+	if d.cfg.State.EpochSecretRetention == 0 {
+		return nil // each closing has done it
+	}
+	tick := time.NewTicker(min(d.cfg.State.EpochSecretRetention, time.Minute))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if d.ledger.waits() {
+			continue
+		}
+		for _, r := range slices.Concat(d.tasks(), d.others) {
+			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("task %s: %w", r.task, err)
+			}
+		}
+	}
+}
+
+// watch returns when nothing is left to run.
+func (d *Daemon) watch(ctx context.Context) error {
+	for {
+		done, stopped, ran := 0, 0, false
+		runners := d.tasks()
+		for _, r := range runners {
+			// A task sets ran before any state that comes after running.
+			switch r.status.Load().State {
+			case stateExhausted, stateClosed:
+				done++
+			case stateHalted:
+				stopped++
+			}
+			ran = ran || r.ran.Load()
+		}
+		switch n := len(runners); {
+		case d.searching.Load() > 0:
+			// More tasks are to come.
+		case done == n && ran:
+			return d.failedWarmup()
+		case done == n:
+			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another", ErrNothing)
+		case done+stopped == n && !ran && stopped > 0:
+			return d.haltedAtStart()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.changed:
+		}
+	}
+}
+
+// failedWarmup returns ErrNothing if a task ended because its warm-up found no bounds, as its
+// release says: somebody has to look, and a supervisor sees only how the process ends.
+func (d *Daemon) failedWarmup() error {
+	for _, r := range d.tasks() {
+		if s := r.status.Load(); s.State == stateClosed && s.Verdict == "fail" {
+			return fmt.Errorf("%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; correct the stream, then: streamdp epoch open %s",
+				ErrNothing, s.Epoch, r.task, r.task.Stream)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) haltedAtStart() error {
+	budget := true
+	errs := []error{ErrHalted}
+	for _, r := range d.tasks() {
+		if s := r.status.Load(); s.State == stateHalted {
+			errs = append(errs, fmt.Errorf("task %s: %s", r.task, s.Message))
+			budget = budget && s.Reason == haltBudget
+		}
+	}
+	if budget {
+		errs[0] = ErrNothing
+	}
+	return errors.Join(errs...)
+}

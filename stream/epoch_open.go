@@ -1,0 +1,417 @@
+package stream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// opening holds the parameters of an epoch that is being opened.
+type opening struct {
+	req        OpenRequest
+	initial    []float64 // what its mechanism begins with
+	mech       *core.Mechanism
+	src        core.Source
+	partitions int
+	topicID    string         // of the input, "" where the brokers have none
+	output     int64          // end of the output
+	boundary   int64          // last record of the boundary topic, by the clock
+	s          *config.Stream // over the partitions that the epoch reads
+	parts      []begin        // one, or one for each partition of a merged epoch
+	epoch      uint64
+	secret     [32]byte
+	nonce      [16]byte
+	digest     [32]byte
+	charged    float64 // ε, by the ledger, with this epoch
+}
+
+// begin is where an epoch begins in one partition.
+type begin struct {
+	partition int
+	// incarnation is the log's number, and anchor a record by which the log is known;
+	// nil: none is.
+	incarnation uint64
+	anchor      *kafka.Anchor
+	base        int64
+}
+
+// bases returns the first offsets.
+func bases(parts []begin) (all []int64) {
+	for _, p := range parts {
+		all = append(all, p.base)
+	}
+	return all
+}
+
+// open charges a new epoch and makes its files, in this order: mark, ledger, secret,
+// manifest, first checkpoint; each is durable before the next. So no crash can lead to
+// noise without a charge. The mark allows the next start to take the charge back.
+func (r *runner) open(ctx context.Context, req OpenRequest) error {
+	if err := r.d.ledgerIsNewest(); err != nil {
+		return err
+	}
+	o, err := r.survey(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer clear(o.secret[:])
+	if !req.unasked {
+		r.guard.forget()
+	}
+	if err := r.pay(ctx, o); err != nil {
+		return err
+	}
+	if err := r.claim(ctx, o); err != nil {
+		return err
+	}
+	if err := r.write(ctx, func() error { return r.store.keepSecret(o.epoch, o.secret[:]) }); err != nil {
+		return err
+	}
+	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
+		return err
+	}
+	m, err := r.manifestFor(o)
+	if err != nil {
+		return err
+	}
+	file, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(o.epoch)), file) }); err != nil {
+		return err
+	}
+	if err := r.begin(ctx, m, file, o.mech, o.output, o.boundary, o.parts); err != nil {
+		return err
+	}
+	if err := r.unmark(ctx, o.epoch); err != nil {
+		return err
+	}
+	p := r.s.Privacy
+	r.d.metrics.opened(r.task)
+	r.log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
+		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged, "limit_epsilon", p.LimitEpsilon)
+	return nil
+}
+
+// survey determines, and draws, the parameters of a new epoch. It writes nothing.
+func (r *runner) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+	o := &opening{req: req}
+	var err error
+	if o.initial, err = r.initial(); err != nil {
+		return nil, halted(haltConfiguration, "%w", err)
+	}
+	var logs []partLog
+	if o.src, o.partitions, logs, err = r.input(ctx, r.reads()); err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, log := range logs {
+		numbers = append(numbers, log.partition)
+	}
+	o.s = r.s.Over(numbers)
+	if o.mech, err = core.NewMechanism(o.s, nil, o.initial); err != nil {
+		return nil, halted(haltConfiguration, "%w", err)
+	}
+	if o.output, err = r.out.end(ctx); err != nil {
+		return nil, err
+	}
+	if r.s.Step.Clock() > 0 {
+		if n := len(logs); r.s.Slots() < uint64(n) {
+			return nil, halted(haltConfiguration, "step_max = %d is less than the %d partitions, of which each needs a part", r.s.Slots(), n)
+		}
+		if o.boundary, err = r.boundaryEnd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if o.topicID, err = r.topicID(ctx); err != nil {
+		return nil, err
+	}
+	sources := []core.Source{o.src}
+	for _, log := range logs {
+		p := begin{partition: log.partition}
+		src := o.src
+		src.Partition = p.partition
+		sources = append(sources, src)
+		if p.incarnation, p.anchor, err = r.incarnation(ctx, src, o.topicID, req.SameLog); err != nil {
+			return nil, err
+		}
+		if p.base, err = r.baseOffset(req.From, src, p.incarnation, log.offsets); err != nil {
+			return nil, err
+		}
+		o.parts = append(o.parts, p)
+	}
+	if o.epoch, err = r.nextEpoch(ctx, req); err != nil {
+		return nil, err
+	}
+	if n := r.d.mirror.others(r.task.Stream, sources); n > 0 && (!req.unasked || r.lastEpoch() < n) {
+		if req.unasked {
+			return nil, r.d.mirror.taken(r.task, n)
+		}
+		o.epoch = max(o.epoch, n+1)
+	}
+	o.secret, o.nonce = r.d.entropy(r.task, o.epoch)
+	o.digest = o.s.Digest(r.task.Partition, core.Versions(o.s))
+	return o, nil
+}
+
+// pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
+func (r *runner) pay(ctx context.Context, o *opening) error {
+	e, err := r.charge(o.mech, o.src, o.parts)
+	if err != nil {
+		return err
+	}
+	e.Epoch, e.TopicID, e.Reason = o.epoch, o.topicID, o.req.Reason
+	e.Nonce, e.Digest = hex.EncodeToString(o.nonce[:]), hex.EncodeToString(o.digest[:])
+	if err := r.write(ctx, func() error { return r.store.mark(o.epoch) }); err != nil {
+		return err
+	}
+	err = r.write(ctx, func() (err error) {
+		o.charged, err = r.d.ledger.open(e)
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	if err := r.unmark(ctx, o.epoch); err != nil {
+		return err
+	}
+	if budget := (*errBudget)(nil); errors.As(err, &budget) {
+		return halted(haltBudget, "%w", err)
+	}
+	return err
+}
+
+// claim makes sure, before any noise, that no other state directory opens the epoch. One
+// that does not get it charges nothing.
+func (r *runner) claim(ctx context.Context, o *opening) error {
+	opened := r.d.ledger.opening(r.task, o.epoch)
+	err := r.d.mirror.sync(ctx)
+	if err == nil {
+		err = r.d.mirror.ours(opened)
+	}
+	if lost := (*halt)(nil); errors.As(err, &lost) {
+		if err := r.void(ctx, opened); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// manifestFor returns the manifest of an epoch that is charged.
+func (r *runner) manifestFor(o *opening) (*core.Manifest, error) {
+	keys, err := dp.NewEpoch(r.d.key, &o.secret, r.task.Stream, o.epoch, o.nonce, o.digest)
+	if err != nil {
+		return nil, err
+	}
+	defer keys.Destroy()
+	check := keys.Check()
+	p := r.s.Privacy
+	m := &core.Manifest{
+		Format: core.ManifestFormat, Stream: r.task.Stream, Epoch: o.epoch, Source: o.src, Nonce: o.nonce[:],
+		KeyID: config.KeyID(r.d.key), EpochID: check[:],
+		Config: o.s.Canonical(r.task.Partition), Versions: core.Versions(o.s), Digest: o.digest[:],
+		Incarnation: o.parts[0].incarnation, Base: o.parts[0].base, Partitions: o.partitions,
+		Mechanism: o.mech.Name, Plan: o.mech.Plan, Cost: o.mech.Cost(),
+		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta, ChargedEpsilonAtOpen: o.charged,
+		Persons:  core.Persons(o.mech.Cost(), p.Delta, 2, 10),
+		Insecure: r.d.insecure != nil, Version: r.d.version,
+	}
+	if m.Partition == core.Merged {
+		m.Incarnation, m.Base = 0, 0
+		for _, p := range o.parts {
+			m.Parts = append(m.Parts, core.Part{Partition: p.partition, Incarnation: p.incarnation, Base: p.base})
+			m.Base += p.base
+		}
+	}
+	return m, nil
+}
+
+// nextEpoch returns the number of the epoch to open: the ledger's next one, unless the
+// output has releases of it or of a later one. Then the state is an old copy. It opens no
+// epoch by itself, and none under a number that was used.
+func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+	next := r.d.ledger.nextEpoch(r.task)
+	if req.unasked && r.guard.epoch > 0 {
+		return next, r.guard.closedWhole(ctx) // this process ran the last one
+	}
+	newest, err := r.out.newestEpoch(ctx, req.output)
+	switch {
+	case err != nil || newest < next:
+		return next, err
+	case req.unasked:
+		return 0, r.out.unknownEpoch(newest)
+	}
+	r.log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	return newest + 1, nil
+}
+
+// lastEpoch returns the number of the task's last epoch, 0 where none began.
+func (r *runner) lastEpoch() uint64 {
+	if last := r.d.ledger.newest(r.task); last != nil {
+		return last.Epoch
+	}
+	return 0
+}
+
+// charge returns the ledger's entry for an epoch from these offsets on. The entry has no
+// end if the last offset is beyond all offsets. The first entry of a source says what the
+// limit sets aside for sketches.
+func (r *runner) charge(mech *core.Mechanism, src core.Source, parts []begin) (Entry, error) {
+	p := r.s.Privacy
+	e := Entry{
+		Kind: kindOpen, Stream: r.task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
+		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+		Output: &EntryOutput{r.s.Output.Topic, r.s.Output.Partition},
+	}
+	if src.Partition == core.Merged {
+		ends := core.ChargedParts(mech, r.s.LastStep(), bases(parts))
+		for i, p := range parts {
+			e.Parts = append(e.Parts, EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
+		}
+		e.sum()
+	} else {
+		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.s.LastStep(), parts[0].base)
+	}
+	if slices.ContainsFunc(e.sources(), r.d.ledger.unopened) {
+		reserved, err := core.Reserve(r.d.cfg, r.s)
+		if err != nil {
+			return e, halted(haltBudget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
+}
+
+// unmark removes the mark of an epoch that is open, or will never be.
+func (r *runner) unmark(ctx context.Context, epoch uint64) error {
+	opening, err := r.store.marked(epoch)
+	if err != nil || !opening {
+		return err
+	}
+	return r.write(ctx, func() error { return removeAll(r.d.disk, r.store.dir, openingName(epoch)) })
+}
+
+// begin writes the first checkpoint of an epoch. parts have records by which the logs are
+// recognised; nil: none are known. One is used if it lies before the epoch. boundary is the
+// last record of the boundary topic at its opening, −1 where that is not known.
+func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output, boundary int64, parts []begin) error {
+	first, err := r.first(m, file, mech, output, boundary, parts)
+	if err != nil {
+		return err
+	}
+	return r.write(ctx, func() error { return r.store.commit(first) })
+}
+
+// first returns the checkpoint that begin writes.
+func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, output, boundary int64, parts []begin) (*checkpoint, error) {
+	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
+	var all []partPosition
+	for i, p := range m.Parts {
+		all = append(all, partPosition{partition: p.Partition, position: kafka.Position{Next: p.Base, LeaderEpoch: -1}})
+		if parts != nil {
+			all[i].position.Anchor = parts[i].before()
+		}
+	}
+	if parts != nil && all == nil {
+		position.Anchor = parts[0].before()
+	}
+	state, err := mech.AppendBinary(nil)
+	topic := ""
+	if r.s.Step.Clock() > 0 {
+		topic = r.d.cfg.Kafka.BoundaryTopic
+	}
+	return &checkpoint{
+		boundaryTopic: topic, boundary: boundary,
+		epoch: m.Epoch, manifest: sha256.Sum256(file), parts: all,
+		position: position, transcript: core.TranscriptOf(file),
+		outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,
+		ledger: r.d.ledger.headHash(), build: build(), state: state,
+	}, err
+}
+
+// before returns the record by which the log is known, if it lies before the epoch.
+func (b *begin) before() *kafka.Anchor {
+	if b.anchor == nil || b.anchor.Offset >= b.base {
+		return nil
+	}
+	return b.anchor
+}
+
+// predecessor returns the closing of the epoch of the stream that read a source last, and
+// the incarnation that it read; nil if there is none. Epochs in between that did not read
+// the source do not count: a merged stream may leave a partition out and take it up again.
+// A stream that becomes merged, or that is merged no longer, goes on where its other tasks
+// ended. It halts where one of these is open: its records would be charged twice.
+func (r *runner) predecessor(src core.Source) (last *Entry, incarnation uint64, err error) {
+	last, incarnation, open := r.d.ledger.lastReader(r.task, src)
+	if open != nil {
+		t := open.Task()
+		return nil, 0, halted(haltConfiguration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s%s",
+			src.Topic, src.Partition, open.Epoch, t, t.Stream, closeFlag(t))
+	}
+	return last, incarnation, nil
+}
+
+// errMergedFrom is the halt of a merged stream that is to begin at an offset.
+func errMergedFrom() error {
+	return halted(haltConfiguration, "an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets of their own")
+}
+
+// closeFlag is the flag that names a task of a stream that is no longer configured.
+func closeFlag(t core.Task) string {
+	if t.Partition == core.Merged {
+		return ""
+	}
+	return fmt.Sprintf(" --partition %d", t.Partition)
+}
+
+// baseOffset returns the offset at which a new epoch begins in a partition.
+func (r *runner) baseOffset(from string, src core.Source, incarnation uint64, log offsets) (int64, error) {
+	at := r.s.Input.Start
+	last, was, err := r.predecessor(src)
+	if err != nil {
+		return 0, err
+	}
+	if (from == "" || from == "continue") && last != nil {
+		if was == incarnation {
+			if last.End > log.end {
+				return 0, halted(haltTruncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
+					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.end, last.End, r.task.Stream)
+			}
+			return max(last.End, log.start), nil
+		}
+	}
+	if from != "" && from != "continue" {
+		if err := at.UnmarshalText([]byte(from)); err != nil {
+			return 0, err
+		}
+	}
+	switch at {
+	case config.Earliest:
+		return log.start, nil
+	case config.Latest:
+		return log.stable, nil
+	}
+	if r.task.Partition == core.Merged {
+		return 0, errMergedFrom()
+	}
+	if at := int64(at); at < log.start || at > log.stable {
+		return 0, halted(haltConfiguration, "%w", notInLog(at, src, log.start, log.stable))
+	}
+	return int64(at), nil
+}
+
+func notInLog(at int64, src core.Source, start, stable int64) error {
+	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
+}

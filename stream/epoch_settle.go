@@ -1,0 +1,65 @@
+package stream
+
+import (
+	"context"
+	"errors"
+)
+
+// settle finds the task's open epoch, or opens one that needs no request: the first
+// epoch, or, under rollover, the one after an epoch that reached its horizon. It returns
+// nil if there is none to run. It waits for the cluster as long as that takes.
+func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
+	for {
+		if err := r.finishClosings(ctx); err != nil {
+			return nil, err
+		}
+		if err := r.ledgerIsNewest(); err != nil {
+			return nil, err
+		}
+		if err := r.d.mirror.sync(ctx); err != nil {
+			return nil, err
+		}
+		last := r.d.ledger.newest(r.task)
+		switch {
+		case last == nil:
+			unused, err := r.out.unused(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if !unused {
+				return nil, halted(haltOutput, "%s/%d holds releases of this stream that the ledger knows no epoch of: "+
+					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
+			}
+			if err := r.open(ctx, OpenRequest{Reason: "first", unasked: true}); err != nil {
+				return nil, err
+			}
+		case last.Kind == kindClose:
+			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
+				return nil, nil
+			}
+			if err := r.open(ctx, OpenRequest{Reason: "rollover", unasked: true}); err != nil {
+				return nil, err
+			}
+		default:
+			if err := r.d.mirror.ours(last); err != nil {
+				return nil, err
+			}
+			l, err := r.resume(ctx, last)
+			if !errors.Is(err, errNoManifest) {
+				return l, err
+			}
+			began, err := r.began(ctx, last)
+			if err != nil {
+				return nil, err
+			}
+			if began {
+				return nil, halted(haltState, "the manifest of epoch %d is missing, and the epoch may have run: %s",
+					last.Epoch, restoreEpoch(r.task))
+			}
+			// A crash inside an opening: no row of noise was ever drawn.
+			if err := r.void(ctx, last); err != nil {
+				return nil, err
+			}
+		}
+	}
+}

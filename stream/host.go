@@ -1,0 +1,110 @@
+package stream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// host holds what all tasks of a process share.
+type host struct {
+	cfg       *config.Config
+	key       *[32]byte
+	insecure  *uint64
+	version   string
+	log       *slog.Logger
+	disk      disk
+	client    *kafka.Client
+	memory    *kafka.Memory // for what tasks have fetched
+	tails     tails
+	evidence  joint // looks at the files of all tasks
+	plans     plans
+	taskCount atomic.Int64 // of this process
+	ledger    *ledger
+	mirror    *mirror // of the ledger; nil: none
+	metrics   *metrics
+	started   time.Time
+
+	fetchBytes int
+	changed    chan struct{} // a task's state changed
+	observe    func()
+	chunk      int
+	truth      func(r *core.Released, value string) []float64 // of a demonstration; nil: none
+	lookEvery  time.Duration                                  // how often the cluster is asked what nothing depends on
+	clock      func() time.Time
+	beat       func(context.Context) error // tests: waits for the next boundary
+}
+
+// keptTasks is the number of tasks from which on each keeps less of what it has published.
+const keptTasks = 32
+
+// kept returns how many bytes a task may keep of its published releases for readers, where
+// one of a few may keep most.
+func (h *host) kept(most int) int {
+	return most * keptTasks / max(int(h.taskCount.Load()), keptTasks)
+}
+
+// taskDir returns the directory of a task's files.
+func (h *host) taskDir(t core.Task) string { return h.cfg.State.Dir + "/tasks/" + t.String() }
+
+// sealer returns what encrypts a task's files.
+func (h *host) sealer(t core.Task) *sealer {
+	return &sealer{master: h.key, task: t.String(), on: h.cfg.State.Encrypt}
+}
+
+// stateChanged wakes watch.
+func (h *host) stateChanged() { signal(h.changed) }
+
+// now is the clock. It is for pauses, ticks and times in records, never for content. Ticks and
+// pauses follow its monotonic reading. Only the retention of secrets and the times in the
+// ledger follow the wall clock.
+func (h *host) now() time.Time {
+	if h.clock != nil {
+		return h.clock()
+	}
+	return time.Now()
+}
+
+// entropy returns an epoch's secret and nonce.
+func (h *host) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]byte) {
+	if h.insecure == nil {
+		return dp.NewSecret(), dp.NewNonce()
+	}
+	label := binary.BigEndian.AppendUint64([]byte("streamdp insecure "), *h.insecure)
+	label = binary.BigEndian.AppendUint64(append(label, t.String()...), epoch)
+	secret = sha256.Sum256(append(label, 's'))
+	n := sha256.Sum256(append(label, 'n'))
+	return secret, [16]byte(n[:])
+}
+
+// build names the program that computed a checkpoint, to explain a difference found later.
+func build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
+
+// checkpointOf reads the last commit of a task that may be running. If it is just being
+// written it looks damaged, so checkpointOf tries again.
+func (h *host) checkpointOf(t core.Task) (cp *checkpoint, err error) {
+	for range 3 {
+		if cp, err = (&store{disk: h.disk, dir: h.taskDir(t), seal: h.sealer(t)}).load(); !errors.Is(err, errCheckpoint) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return cp, err
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,214 @@
+package stream
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// incarnation returns the number under which the ledger counts this log: the
+// last one where the record that the last epoch ended with is still there, and
+// the next one where it is not, or nothing proves it. sameLog is the operator's
+// word for what retention, a lost checkpoint or a new master key took the proof of.
+// With the number comes that record, where it is there.
+func (r *runner) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
+	log, err := r.offsets(ctx, src)
+	if err != nil {
+		return 0, nil, err
+	}
+	n, recorded, last, lastKey, unproven := r.d.ledger.lastIncarnation(src)
+	if recorded != "" && topicID != "" && recorded != topicID {
+		return n + 1, nil, nil // made anew, whatever is in it
+	}
+	w := &witness{r: r, src: src, log: log}
+	others, err := r.anchorsOfOthers(ctx, w, n, &unproven)
+	if err != nil || others == recordOther {
+		return n + 1, nil, err
+	}
+	if last == nil && !unproven && others == recordThere {
+		return n, w.anchor, nil
+	}
+	found := recordGone
+	switch {
+	case last == nil:
+	case lastKey != "" && lastKey != config.KeyID(r.d.key) && last.AnchorOffset < log.end:
+		// Its anchor is under a former key, with which alone it could be recognised.
+	default:
+		if found, err = w.look(ctx, last.AnchorOffset, func(h [32]byte) bool { return r.anchorMAC(h) == last.Anchor }); err != nil {
+			return 0, nil, err
+		}
+	}
+	if found == recordThere && unproven {
+		found = recordGone
+	}
+	if found == recordThere || found == recordGone && sameLog {
+		return n, w.anchor, nil
+	}
+	return n + 1, nil, nil
+}
+
+// lastIncarnation returns the newest incarnation of a source, 1 where there is none,
+// the id of its topic, "" where none was recorded, and the newest close of it with an
+// anchor, nil where there is none, with the id of the master key that the anchor is
+// under. unproven says that a later close covers records and has no anchor.
+func (l *ledger) lastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string, unproven bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.index.sources[src]
+	if of == nil {
+		return 1, "", nil, "", false
+	}
+	if of.anchor >= 0 {
+		found, _ := l.entries[of.anchor].view(src)
+		last = &found
+	}
+	return of.incarnation, of.topicID, last, of.anchorKey, of.unproven
+}
+
+// testimony is the answer of a log to the question whether a record was read from it.
+type testimony int
+
+const (
+	recordThere testimony = iota // it is there
+	recordOther                  // another one is, or none ever was
+	recordGone                   // retention has taken it
+)
+
+// witness looks in a log for records that were read from it.
+type witness struct {
+	r      *runner
+	src    core.Source
+	log    offsets
+	anchor *kafka.Anchor // the last record that was found
+}
+
+// look looks for the record at an offset, which it recognises by its hash.
+func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte) bool) (testimony, error) {
+	switch {
+	case offset < w.log.start:
+		return recordGone, nil
+	case offset >= w.log.end:
+		return recordOther, nil
+	}
+	found := recordOther
+	err := w.r.read(ctx, w.src.Topic, int32(w.src.Partition), offset, func(rec *kafka.Record) error {
+		if rec.Offset == offset && is(rec.Hash()) {
+			found, w.anchor = recordThere, kafka.AnchorOf(rec)
+		}
+		return errStop
+	})
+	var gap *kafka.GapError
+	switch {
+	case errors.As(err, &gap):
+		return recordGone, nil
+	case err != nil && !errors.Is(err, errStop):
+		return recordOther, err
+	}
+	return found, nil
+}
+
+// anchorsOfOthers looks for the anchors of other streams' open epochs on this
+// incarnation: they are in their checkpoints, also where this process does not run
+// them. It returns recordOther where one of them was read from another log; recordGone
+// where retention took one, and none is left, so that nothing tells; and recordThere
+// where one is left, or there never was one. It sets unproven where a checkpoint can't
+// tell.
+func (r *runner) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
+	gone, there := false, false
+	for _, t := range r.d.ledger.tasks() {
+		opened := r.d.ledger.newest(t)
+		if t == r.task || opened == nil || opened.Kind != kindOpen {
+			continue
+		}
+		if v, reads := opened.view(w.src); !reads || v.Incarnation != n {
+			continue
+		}
+		cp, err := r.d.checkpointOf(t)
+		if errors.Is(err, errCheckpoint) {
+			*unproven = true
+			continue
+		}
+		if err != nil {
+			return recordOther, err
+		}
+		if cp == nil || cp.of(w.src.Partition).position.Anchor == nil {
+			continue // it has read nothing
+		}
+		a := cp.of(w.src.Partition).position.Anchor
+		switch found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash }); {
+		case err != nil || found == recordOther:
+			return recordOther, err
+		case found == recordGone:
+			gone = true
+		default:
+			there = true
+		}
+	}
+	if gone && !there {
+		return recordGone, nil
+	}
+	return recordThere, nil
+}
+
+// provenLog looks for the older anchors of a checkpoint in the log, as far as
+// retention has left them. Each must be there unchanged. A compacted log keeps none.
+func (r *runner) provenLog(ctx context.Context, l *openEpoch) error {
+	if r.s.Input.AllowCompacted {
+		return nil
+	}
+	for _, at := range l.cp.all() {
+		src := l.m.Source
+		if src.Partition == core.Merged {
+			src.Partition = at.partition
+		}
+		if err := r.proven(ctx, src, at.older); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proven looks for older anchors in the log of a source.
+func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anchor) error {
+	if len(older) == 0 {
+		return nil
+	}
+	log, err := r.offsets(ctx, src)
+	if err != nil {
+		return err
+	}
+	w := &witness{r: r, src: src, log: log}
+	for _, a := range older {
+		if a.Offset >= log.end {
+			continue // the log is truncated, which the reader says
+		}
+		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })
+		if err != nil {
+			return err
+		}
+		if found == recordOther {
+			return halted(haltReplaced, "%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is needed: streamdp epoch open %s",
+				src.Topic, src.Partition, a.Offset, r.task.Stream)
+		}
+	}
+	return nil
+}
+
+// anchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
+// anybody who guesses the record could confirm the guess.
+func (r *runner) anchorMAC(hash [32]byte) string {
+	key, err := hkdf.Key(sha256.New, r.d.key[:], nil, "streamdp/anchor/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write(hash[:])
+	return hex.EncodeToString(mac.Sum(nil))
+}

@@ -1,0 +1,236 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// offsets are the ends of a log: its start; the offset below which every transaction is
+// decided; and its end.
+type offsets struct{ start, stable, end int64 }
+
+// partLog is one partition of the input: its number and offsets.
+type partLog struct {
+	partition int
+	offsets
+}
+
+// reads returns the partitions that a new epoch of the task reads, nil for all that the
+// topic has.
+func (r *runner) reads() []int {
+	switch {
+	case r.task.Partition != core.Merged:
+		return []int{r.task.Partition}
+	case r.s.Input.All():
+		return nil
+	}
+	return r.s.Input.Partitions
+}
+
+// input waits for partitions of the input, nil for all. It returns the task's source, how
+// many partitions the topic has, and the offsets of those asked for.
+func (r *runner) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
+	in := r.s.Input
+	err = r.retry(ctx, "input", func() error {
+		t, err := r.d.client.Topic(ctx, in.Topic)
+		switch {
+		case err != nil:
+			return err
+		case !t.Exists:
+			return &notYet{fmt.Errorf("input topic %s does not exist", in.Topic)}
+		case len(numbers) > 0 && slices.Max(numbers) >= len(t.Partitions):
+			return &notYet{fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic, len(t.Partitions), slices.Max(numbers))}
+		}
+		partitions = len(t.Partitions)
+		cluster, err := r.d.client.ClusterID(ctx)
+		if err != nil {
+			return err
+		}
+		src = core.Source{Cluster: cluster, Topic: in.Topic, Partition: r.task.Partition}
+		settings, err := r.d.client.TopicConfig(ctx, in.Topic, RetentionSettings...)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
+			return halted(haltCompacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
+				"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic, r.task.Stream)
+		}
+		if ProducersDecideRetention(settings) && !r.warned.Swap(true) {
+			r.log.Warn("producers' timestamps decide when records of the input are deleted, which the guarantee does not cover",
+				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy", "message.timestamp.type = LogAppendTime, or retention.ms = -1")
+		}
+		ask := numbers
+		if ask == nil {
+			for p := range t.Partitions {
+				ask = append(ask, p)
+			}
+		}
+		logs = logs[:0]
+		for _, p := range ask {
+			log, err := r.d.offsetsOf(ctx, in.Topic, p)
+			if err != nil {
+				return err
+			}
+			logs = append(logs, partLog{p, log})
+		}
+		return nil
+	})
+	return src, partitions, logs, err
+}
+
+// offsetsOf asks the cluster once for the offsets of a partition.
+func (h *host) offsetsOf(ctx context.Context, topic string, partition int) (log offsets, err error) {
+	log.start, log.stable, log.end, err = h.client.Offsets(ctx, topic, int32(partition))
+	return log, err
+}
+
+// RetentionSettings are the settings of a topic that decide which of its records are deleted.
+var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "retention.ms"}
+
+// ProducersDecideRetention reports whether, with these settings of a topic, the
+// timestamps that producers give to records decide which records are deleted. A timestamp
+// is content. The log is deleted by segments, and a segment goes when its newest
+// timestamp is old enough. So one record's timestamp decides which others are gone before
+// they are read.
+func ProducersDecideRetention(settings map[string]string) bool {
+	return settings["message.timestamp.type"] == "CreateTime" && strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
+}
+
+// offsets returns the offsets of a source's log.
+func (r *runner) offsets(ctx context.Context, src core.Source) (log offsets, err error) {
+	err = r.retry(ctx, "input", func() error {
+		log, err = r.d.offsetsOf(ctx, src.Topic, src.Partition)
+		return err
+	})
+	return log, err
+}
+
+// topicID returns the id of the input topic, "" where the brokers have none.
+func (r *runner) topicID(ctx context.Context) (id string, err error) {
+	err = r.retry(ctx, "input", func() error {
+		t, err := r.d.client.TopicID(ctx, r.s.Input.Topic)
+		id = t.String()
+		return err
+	})
+	return id, err
+}
+
+// read reads a log from an offset on, until fn returns an error.
+func (r *runner) read(ctx context.Context, topic string, partition int32, from int64, fn func(*kafka.Record) error) error {
+	return r.d.client.ReadBack(ctx, topic, partition, from, fn)
+}
+
+// fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
+// the next response arrives. An idle task holds no memory of batches.
+type fetcher struct {
+	r       *runner
+	reader  *kafka.Reader
+	decoder *codec.Decoder
+	free    chan *codec.Batch
+	fetched chan *codec.Batch // to be decoded
+	full    chan *codec.Batch
+	failed  chan error
+	what    string // in words, for logs and status
+
+	// The ends of the log that were seen last.
+	logStart, logEnd *atomic.Int64
+}
+
+func newFetcher(r *runner, reader *kafka.Reader, d *codec.Decoder) *fetcher {
+	f := &fetcher{
+		r: r, reader: reader, decoder: d, logStart: &r.logStart, logEnd: &r.logEnd,
+		free: make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches), full: make(chan *codec.Batch, batches),
+		failed: make(chan error, 1), what: "fetch",
+	}
+	for range batches {
+		f.free <- new(codec.Batch)
+	}
+	return f
+}
+
+// run fetches until the context ends, or until the log turns out to be another one. The
+// batches fetched before that are still decoded.
+func (f *fetcher) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(f.fetched)
+	wg.Go(f.decode)
+	for {
+		var b *codec.Batch
+		select {
+		case <-ctx.Done():
+			return
+		case b = <-f.free:
+		}
+		if err := f.fetch(ctx, b); err != nil {
+			if ctx.Err() == nil {
+				f.failed <- f.r.logError(err)
+			}
+			return
+		}
+		f.fetched <- b // has room for all there are
+	}
+}
+
+// decode decodes what was fetched and gives it to the owner, in order.
+func (f *fetcher) decode() {
+	for b := range f.fetched {
+		f.decoder.Decode(b)
+		f.full <- b // has room for all there are
+	}
+}
+
+// done takes back a batch that was applied.
+func (f *fetcher) done(b *codec.Batch) {
+	b.Release()
+	f.free <- b
+}
+
+// fetch fills a batch with records.
+func (f *fetcher) fetch(ctx context.Context, b *codec.Batch) error {
+	err := f.r.retry(ctx, f.what, func() error {
+		begun := f.r.d.now()
+		if err := f.reader.Fetch(ctx, &b.Chunk); err != nil {
+			return err
+		}
+		f.r.d.metrics.fetched(f.r.task, f.r.d.now().Sub(begun), b.Bytes)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if b.Lost > 0 {
+		f.r.log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
+	} else if b.AnchorDropped {
+		f.r.log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
+	}
+	f.logStart.Store(b.LogStart)
+	f.logEnd.Store(b.LastStable)
+	return nil
+}
+
+// logError turns the error with which a reader ended into a halt. It returns other errors
+// as they are.
+func (r *runner) logError(err error) error {
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	var replaced *kafka.ReplacedError
+	switch {
+	case errors.As(err, &gap):
+		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, r.task.Stream)
+	case errors.As(err, &truncated):
+		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
+	case errors.As(err, &replaced):
+		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
+	}
+	return err
+}

@@ -1,0 +1,36 @@
+package stream
+
+import "sync"
+
+// joint does work for several callers at once: each gets the result of a run that began after
+// its call. A thousand callers at a time need a few runs instead of a thousand.
+type joint struct {
+	running sync.Mutex
+	mu      sync.Mutex
+	next    *jointRun // that has not begun; nil: none
+}
+
+type jointRun struct {
+	callers int
+	done    bool
+	err     error
+}
+
+func (j *joint) do(f func() error) error {
+	j.mu.Lock()
+	if j.next == nil {
+		j.next = &jointRun{}
+	}
+	r := j.next
+	r.callers++
+	j.mu.Unlock()
+	j.running.Lock()
+	defer j.running.Unlock()
+	if !r.done {
+		j.mu.Lock()
+		j.next = nil
+		j.mu.Unlock()
+		r.err, r.done = f(), true
+	}
+	return r.err
+}

@@ -1,0 +1,117 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/config"
+)
+
+// TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three
+// partitions get records at different paces, and its epochs end every few steps. No key has
+// two releases, none is missing, in each partition the epochs follow each other without a
+// gap, every opening charged all partitions, and an auditor works every release out again.
+func TestKillsOfMerged(t *testing.T) {
+	t.Parallel()
+	const round = 250
+	n := kills(t)
+	rolls := []string{"limit_epsilon = 3.0", "limit_epsilon = 20.0"}
+	for name, toml := range map[string]string{
+		"moments": with(mergedStream, append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
+		"refits":  with(mergedRefit("window = 20\nstride = 30"), append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i, left := uint64(0), (n+1)/2; left > 0 && !t.Failed(); i++ {
+				killMerged(t, toml, i, min(left, round))
+				left -= round
+			}
+		})
+	}
+}
+
+func killMerged(t *testing.T, toml string, round uint64, n int) {
+	r := newMergedRig(t, toml, 3)
+	r.commit, r.real = "0s", true
+	text := r.kept()
+	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
+	rng := rand.New(rand.NewPCG(33, round))
+	var fed [3]int
+	feed := func() {
+		for p := range fed {
+			if behind := fed[p] - min(fed[0], fed[1], fed[2]); behind < 200 {
+				k := 1 + rng.IntN(60)
+				r.sendTo(p, fed[p], k)
+				fed[p] += k
+			}
+		}
+	}
+	begun := time.Now()
+	killSome(t, spec, rng, n, false, feed)
+	took := time.Since(begun)
+	steps, most := int64(0), int64(min(fed[0], fed[1], fed[2])) // by the ends of windows with a stride in epochs of three
+	end := func(step int64) int64 { return 20 * step }
+	if strings.Contains(toml, "stride") {
+		end = func(step int64) int64 { return step/3*80 + []int64{0, 20, 50}[step%3] }
+	}
+	for end(steps+1) <= most {
+		steps++
+	}
+	x := r.start(func(o *Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour })
+	x.until("all is published", func(s TaskStatus) bool {
+		return s.State == stateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= 3*end(steps)
+	})
+	x.end()
+	out := r.outputOf("orders.dp")
+	if int64(len(out)) != steps {
+		t.Errorf("%d releases, want %d", len(out), steps)
+	}
+	epochs := 0
+	ends := map[int]int64{}
+	for _, e := range r.entries() {
+		if e.Kind != kindOpen && e.Kind != kindClose {
+			continue
+		}
+		if len(e.Parts) != 3 {
+			t.Fatalf("line %d is of %d partitions", e.Seq, len(e.Parts))
+		}
+		for _, p := range e.Parts {
+			if e.Kind == kindOpen && p.First != ends[p.Partition] {
+				t.Errorf("epoch %d begins at offset %d of partition %d, the one before ended at %d", e.Epoch, p.First, p.Partition, ends[p.Partition])
+			}
+			if e.Kind == kindClose {
+				ends[p.Partition] = p.End
+			}
+		}
+		if e.Kind == kindOpen {
+			epochs++
+		}
+	}
+	cfg, err := config.Parse("kept.toml", []byte(text))
+	must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(n)*time.Second)
+	defer cancel()
+	all, err := Verify(ctx, Audit{Config: cfg, Key: InsecureKey(r.seed), Log: slog.New(slog.NewTextHandler(r.log, nil))}, mergedTask)
+	must(t, err)
+	verified := 0
+	for _, e := range all {
+		verified += e.Releases
+		if e.Difference+e.Unverifiable != "" || e.Missing != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	if verified != len(out) || verified == 0 {
+		t.Errorf("%d of %d releases were worked out again", verified, len(out))
+	}
+	for key := range out {
+		if !strings.HasPrefix(key, "orders/merged/") {
+			t.Errorf("release %s", key)
+		}
+	}
+	t.Logf("%d kills in %v: %d releases in %d epochs, offsets %v of three partitions", n, took.Round(time.Second), len(out), epochs, fmt.Sprint(ends))
+}

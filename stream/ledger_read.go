@@ -1,0 +1,161 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// EpochInfo is an epoch according to the ledger.
+type EpochInfo struct {
+	Stream      string    `json:"stream"`
+	Partition   int       `json:"partition"`
+	Epoch       uint64    `json:"epoch"`
+	State       string    `json:"state"` // open, closed
+	Cluster     string    `json:"cluster"`
+	Topic       string    `json:"topic"`
+	Incarnation uint64    `json:"incarnation"`
+	First       int64     `json:"first"`
+	End         int64     `json:"end"` // −1: open end
+	Mechanism   string    `json:"mechanism"`
+	Epsilon     float64   `json:"epsilon"`
+	Delta       float64   `json:"delta"`
+	Mu          float64   `json:"mu"`
+	Adjacency   string    `json:"adjacency"`
+	Opened      time.Time `json:"opened"`
+	// Closed is when the epoch ended, Destroyed when its noise became impossible to derive
+	// again; nil: not yet.
+	Closed    *time.Time `json:"closed,omitempty"`
+	Destroyed *time.Time `json:"secret_destroyed,omitempty"`
+	// Digest is the SHA-256 of the stream's configuration and the mechanism's version, in
+	// hexadecimal.
+	Digest string `json:"digest"`
+	Reason string `json:"reason"` // of its end, or of its opening while it is open
+	// Parts are the partitions of a merged epoch, whose First and End are sums.
+	Parts []EntryPart `json:"parts,omitempty"`
+}
+
+// globbed takes the meaning off the letters of a path that a pattern gives one.
+var globbed = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
+
+// readLedger reads the ledger of a state directory. Another process may be writing it, so
+// a last line without an end is ignored.
+func readLedger(dir string) (*ledger, error) {
+	data, err := osDisk{}.ReadFile(dir + "/" + ledgerName)
+	if errors.Is(err, fs.ErrNotExist) {
+		if found, err := filepath.Glob(filepath.Join(globbed.Replace(dir), "tasks", "*", "manifest-*")); err != nil || len(found) > 0 {
+			return nil, fmt.Errorf("%w: %s/%s is missing, and tasks has epochs: restore it, or where there is no copy: streamdp ledger repair", ErrState, dir, ledgerName)
+		}
+		return &ledger{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	l, err := parseLedger(data[:whole(data)], nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	return l, nil
+}
+
+// ReadEpochs lists the epochs of a state directory. A daemon may be running on it.
+func ReadEpochs(dir string) ([]EpochInfo, error) {
+	l, err := readLedger(dir)
+	if err != nil {
+		return nil, err
+	}
+	out := []EpochInfo{}
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Kind != kindOpen {
+			continue
+		}
+		info := EpochInfo{
+			Stream: e.Stream, Partition: e.Partition, Epoch: e.Epoch, State: "open",
+			Cluster: e.Cluster, Topic: e.Topic, Incarnation: e.Incarnation, First: e.First, End: e.End,
+			Mechanism: e.Mechanism, Epsilon: e.Epsilon, Delta: e.Delta, Mu: e.Cost.Mu, Adjacency: e.Cost.Adjacency.String(),
+			Opened: e.Time, Reason: e.Reason, Digest: e.Digest, Parts: slices.Clone(e.Parts),
+		}
+		if end := l.end(i); end != nil {
+			if end.Kind == kindVoid {
+				continue
+			}
+			info.State, info.End, info.Reason, info.Closed = "closed", end.End, end.Reason, &end.Time
+			for i := range end.Parts {
+				info.Parts[i].End = end.Parts[i].End
+			}
+		}
+		for j := i + 1; j < len(l.entries); j++ {
+			if d := &l.entries[j]; d.Kind == kindDestroyed && d.Task() == e.Task() && d.Epoch == e.Epoch {
+				info.Destroyed = &d.Time
+				break
+			}
+		}
+		out = append(out, info)
+	}
+	return out, nil
+}
+
+// SourceBudget is how the budget of an input partition was spent.
+type SourceBudget struct {
+	core.Source
+	Events []BudgetEvent `json:"events"`
+}
+
+// ReadBudget returns everything that the ledger of a state directory has charged, and every
+// change of a limit, in order. A daemon may be running on it.
+func ReadBudget(dir string) ([]SourceBudget, error) {
+	l, err := readLedger(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := []SourceBudget{}
+	for i := range l.entries {
+		for _, s := range l.entries[i].sources() {
+			if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == s }) {
+				continue
+			}
+			events, err := l.budgetOf(s, 0)
+			if err != nil {
+				return nil, err
+			}
+			if len(events) > 0 {
+				all = append(all, SourceBudget{s, events})
+			}
+		}
+	}
+	return all, nil
+}
+
+// ChargedEpsilon returns what the worst-off record of a stream's input partition, or of all
+// that a merged stream reads, has paid, at the limit's δ. It looks at all clusters that the ledger knows and at all
+// adjacencies in which the partition was ever charged, and takes the largest.
+func ChargedEpsilon(dir string, s *config.Stream, partition int) (float64, error) {
+	l, err := readLedger(dir)
+	if err != nil {
+		return 0, err
+	}
+	worst := 0.0
+	asked := map[core.Source]bool{}
+	for i := range l.entries {
+		for _, src := range l.entries[i].sources() {
+			if src.Topic != s.Input.Topic || asked[src] || partition != src.Partition && (partition != core.Merged || !s.Input.Reads(src.Partition)) {
+				continue
+			}
+			asked[src] = true
+			eps, err := l.chargedEpsilon(src, s.Privacy.Adjacency, s.Privacy.LimitDelta)
+			if err != nil {
+				return 0, err
+			}
+			worst = max(worst, eps)
+		}
+	}
+	return worst, nil
+}

@@ -1,0 +1,282 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// LedgerRepair is the difference between a ledger and one that has all that the control
+// topic and files tell of.
+type LedgerRepair struct {
+	Kept    int     `json:"kept"`    // lines that can be believed, from the first
+	Dropped int     `json:"dropped"` // bytes behind them
+	Added   []Entry `json:"added"`
+	Old     string  `json:"old,omitempty"` // where the old ledger is, once it is replaced
+}
+
+// RepairLedger works out a ledger for a state directory whose own is damaged, lost or
+// an old copy: the lines that can be believed, then those that follow them in the control
+// topic, if one is configured, then what manifests, checkpoints and secrets tell of beside
+// them. With write it takes the old one's place, which is kept under another name. No
+// daemon may run.
+//
+// What is not known counts against the budget. An epoch whose closing is lost is charged
+// to its horizon, or without end: its published releases say what it reached at least,
+// not at most. So is one that is open. No closing has an anchor, so that without the
+// operator's word the log counts as another one. What no file tells of is lost: epochs
+// without a manifest, limits that were raised since the last opening.
+//
+// A manifest is believed only if something else vouches for what it says of its cost:
+// the mechanism, built again from its configuration and plan, costs no more, or the
+// epoch's checkpoint names the hash of that very file.
+//
+// Errors: as New; a manifest that is damaged, or that nothing vouches for.
+func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, error) {
+	d, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if err := d.lockState(); err != nil {
+		return nil, err
+	}
+	cluster, err := Cluster(d.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if d.client, err = kafka.NewClient(cluster); err != nil {
+		return nil, err
+	}
+	r := &repair{d: d, dir: d.cfg.State.Dir, out: &LedgerRepair{}}
+	if err := r.salvage(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	defer d.disk.Remove(d.ledger.path)
+	if err := newMirror(&d.host, newRepeater(d.log, d.metrics, func() {})).salvage(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.tasks(); err != nil {
+		return nil, err
+	}
+	r.out.Added = d.ledger.all()[r.out.Kept:]
+	if !write || len(r.out.Added) == 0 && r.out.Dropped == 0 {
+		return r.out, nil
+	}
+	r.out.Old = fmt.Sprintf("%s/%s.%s", r.dir, ledgerName, d.now().UTC().Format("20060102T150405Z"))
+	name := r.dir + "/" + ledgerName
+	if err := d.disk.Link(name, r.out.Old); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	if err := errors.Join(d.disk.Rename(d.ledger.path, name), d.disk.SyncDir(r.dir)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	return r.out, nil
+}
+
+// repair is one that is being worked out, in a file beside the ledger.
+type repair struct {
+	d   *Daemon
+	dir string
+	out *LedgerRepair
+}
+
+// salvage copies the lines that can be believed.
+func (r *repair) salvage() error {
+	data, err := r.d.disk.ReadFile(r.dir + "/" + ledgerName)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	key := newLedgerKey(r.d.key)
+	ends := []int{0}
+	for i, c := range data {
+		if c == '\n' {
+			ends = append(ends, i+1)
+		}
+	}
+	// What begins a ledger that can be believed can be believed.
+	lo, hi := 0, len(ends)
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		if _, err := parseLedger(data[:ends[mid]], key); err == nil {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	// Lines under other keys alone prove nothing: anybody can write them.
+	if l, err := parseLedger(data[:ends[lo]], key); err == nil && l.foreign() {
+		lo = 0
+	}
+	r.out.Kept, r.out.Dropped = lo, len(data)-ends[lo]
+	path := r.dir + "/" + ledgerName + ".repair"
+	if err := removeAll(r.d.disk, r.dir, ledgerName+".repair"); err != nil {
+		return err
+	}
+	if err := writeNew(r.d.disk, path, data[:ends[lo]]); err != nil {
+		return err
+	}
+	l, err := parseLedger(data[:ends[lo]], key)
+	if err != nil {
+		return err
+	}
+	l.disk, l.dir, l.path, l.now, l.size = r.d.disk, r.dir, path, time.Now, int64(ends[lo])
+	r.d.ledger = l
+	return nil
+}
+
+// tasks adds what the files of all tasks tell of.
+func (r *repair) tasks() error {
+	names, err := r.d.disk.ReadDir(r.dir + "/tasks")
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	for _, name := range names {
+		if t, ok := core.ParseTask(name); ok {
+			if err := r.task(t); err != nil {
+				return fmt.Errorf("task %s: %w", t, err)
+			}
+		}
+	}
+	return nil
+}
+
+// task adds what the files of one task tell of.
+func (r *repair) task(t core.Task) error {
+	l := r.d.ledger
+	run, err := newAbandoned(&r.d.host, t)
+	if err != nil {
+		return err
+	}
+	if s := r.d.cfg.Stream(t.Stream); s != nil {
+		run.s = s
+	}
+	files, err := r.d.disk.ReadDir(run.store.dir)
+	if err != nil {
+		return err
+	}
+	var epochs []uint64
+	for _, name := range files {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "manifest-"), 10, 64); err == nil && n > 0 {
+			epochs = append(epochs, n)
+		}
+	}
+	slices.Sort(epochs)
+	newest := max(l.nextEpoch(t)-1, slices.Max(append(epochs, 0)))
+	cp, err := run.store.load()
+	if err != nil && !errors.Is(err, errCheckpoint) {
+		return err
+	}
+	// settle closes an epoch that is no longer open, and says which line an open one's
+	// checkpoint was written under.
+	settle := func(e *Entry) error {
+		secret := slices.Contains(files, secretName(e.Epoch))
+		if e.Epoch == newest && (secret || cp != nil && cp.epoch == e.Epoch) {
+			if cp == nil || cp.epoch != e.Epoch || l.knows(cp.ledger) {
+				return nil
+			}
+			return l.append(Entry{Kind: kindRepair, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, Accepts: hex.EncodeToString(cp.ledger[:])})
+		}
+		var ends []EntryPart
+		for _, v := range e.views() {
+			ends = append(ends, EntryPart{Partition: v.Partition, End: v.End})
+		}
+		closing := e.closing(ends)
+		closing.Reason = "repaired"
+		if err := l.append(*closing); err != nil || secret {
+			return err
+		}
+		return l.append(Entry{Kind: kindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+	}
+	if last := l.newest(t); last != nil && last.Kind == kindOpen {
+		if err := settle(last); err != nil {
+			return err
+		}
+	}
+	for _, n := range epochs {
+		if n < l.nextEpoch(t) {
+			continue
+		}
+		e, err := r.opened(run, n, cp)
+		if err != nil {
+			return err
+		}
+		if err := l.append(*e); err != nil {
+			return err
+		}
+		if err := settle(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
+// horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
+func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
+	file, err := r.d.disk.ReadFile(run.store.path(manifestName(n)))
+	if err != nil {
+		return nil, err
+	}
+	m, err := core.ParseManifest(file)
+	if err != nil {
+		return nil, halted(haltState, "manifest of epoch %d: %w", n, err)
+	}
+	if m.Task() != run.task || m.Epoch != n {
+		return nil, halted(haltState, "manifest of epoch %d: it is another one's", n)
+	}
+	ends, err := run.vouched(m, file, cp)
+	if err != nil {
+		return nil, err
+	}
+	var c struct {
+		Privacy struct{ Epsilon, Delta float64 }
+	}
+	if err := json.Unmarshal(m.Config, &c); err != nil {
+		return nil, halted(haltState, "manifest of epoch %d: %w", n, err)
+	}
+	e := &Entry{
+		Kind: kindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
+		Incarnation: m.Incarnation, First: m.Base, End: ends[0], Mechanism: m.Mechanism, Cost: m.Cost,
+		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
+	}
+	switch {
+	case cp != nil && cp.epoch == n:
+		e.Output = &EntryOutput{cp.outputTopic, cp.outputPartition}
+	case run.s != nil:
+		e.Output = &EntryOutput{run.s.Output.Topic, run.s.Output.Partition}
+	}
+	for i, p := range m.Parts {
+		e.Parts = append(e.Parts, EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
+	}
+	if m.Partition == core.Merged {
+		e.sum()
+	}
+	if slices.ContainsFunc(e.sources(), r.d.ledger.unopened) && run.s != nil {
+		reserved, err := core.Reserve(r.d.cfg, run.s)
+		if err != nil {
+			return nil, halted(haltBudget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
+}
+
+// accepted returns the hash that a repair accepts for a line of the ledger.
+func (e *Entry) accepted() (head [32]byte, ok bool) {
+	b, err := hex.DecodeString(e.Accepts)
+	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 && !bytes.Equal(b, make([]byte, 32))
+}

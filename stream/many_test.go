@@ -1,0 +1,179 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"streamdp/internal/race"
+)
+
+// TestManyTasks runs a hundred tasks in one process, from their first epochs to a release of
+// each in every second. TestThousandTasks runs a thousand.
+func TestManyTasks(t *testing.T) {
+	t.Parallel()
+	if race.Enabled {
+		t.Skip("the race detector takes several times the memory and time")
+	}
+	f := manyTasks(t, 100, 2)
+	if f.memory > 200 || f.idle > 0.1 {
+		t.Errorf("%.0f MB of resident memory, %.3f of a core while idle", f.memory, f.idle)
+	}
+}
+
+// TestIdleTaskSleeps: a task to which nothing happens does nothing at the ticks. It wakes for
+// records, and shows what it did at the next tick; for requests; and for its end.
+func TestIdleTaskSleeps(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	r.commit = "10ms"
+	x := r.start()
+	for round := range 3 {
+		r.produce(round*100, 100)
+		step := uint64(round + 1)
+		x.published(step)
+		x.until("everything of the step is shown", func(s TaskStatus) bool { return s.NextOffset == int64(round+1)*100 && s.Outbox == 0 })
+		changes := 0
+		for idle := time.After(500 * time.Millisecond); ; {
+			select {
+			case <-x.wake:
+				changes++
+				continue
+			case <-idle:
+			}
+			break
+		}
+		// Fifty ticks were due at most. A few changes are those of the last step.
+		if changes > 20 {
+			t.Errorf("the status of an idle task changed %d times", changes)
+		}
+	}
+	for epoch := range uint64(2) {
+		if err := x.control("open", OpenRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		x.until("another epoch runs", func(s TaskStatus) bool { return s.Epoch == epoch+2 && s.State == stateRunning })
+	}
+	x.end()
+}
+
+// TestThousandTasks shows what a process with a thousand tasks needs. The figures are goals for
+// a machine that does nothing else.
+func TestThousandTasks(t *testing.T) {
+	tasks, err := strconv.Atoi(os.Getenv("STREAMDP_TASKS"))
+	if err != nil {
+		t.Skip("needs a machine of its own for minutes: make tasks")
+	}
+	if race.Enabled {
+		t.Skip("the race detector takes several times the memory and time")
+	}
+	f := manyTasks(t, tasks, 20)
+	if restart := max(f.restart, f.again); f.memory > 1000 || restart > 5*time.Second || f.idle > 0.02 {
+		t.Errorf("%.0f MB of resident memory, first fetch after %v, %.3f of a core while idle: must be at most 1000, 5 s, 0.02", f.memory, restart, f.idle)
+	}
+}
+
+// figures are what manyTasks measured.
+type figures struct {
+	start, restart time.Duration // until every task runs: with an epoch to open, and without
+	again          time.Duration // and after releases
+	used           time.Duration // of processors, in again
+	memory         float64       // MB, at most
+	idle, busy     float64       // cores
+	late           time.Duration // from the last record to the last release
+}
+
+// manyTasks runs n tasks in a process, with packed records of 16 columns and a broker in
+// another process. Each gets so many steps, one a second.
+func manyTasks(t *testing.T, n, seconds int) (f figures) {
+	const columns, step = 16, 50
+	b := spawn(t, childSpec{Role: "broker", Topics: []string{"other"}}).up()
+	list := make([]string, n)
+	for i := range list {
+		list[i] = strconv.Itoa(i)
+	}
+	r := newRigAt(t, nil, b.addr, with(wideStream(columns, step), `topic = "in"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`))
+	if err := r.client.CreateTopic(t.Context(), "in", n, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.commit, r.http = "200ms", "metrics = \"aggregate\"\n"
+	launch := func() (*remote, time.Duration) {
+		begun := time.Now()
+		p := spawn(t, childSpec{Role: "daemon", Config: string(r.text()), Seed: r.seed}).up()
+		x := &remote{t, p}
+		x.until(fmt.Sprintf(`streamdp_task_state{state="running"} %d`, n))
+		return x, time.Since(begun)
+	}
+	x, took := launch()
+	f.start = took
+	if code := x.p.terminate(); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, x.p.stderr)
+	}
+	x, f.restart = launch()
+	time.Sleep(2 * time.Second)
+	before, begun := cpuTime(t, x.p.cmd.Process.Pid), time.Now()
+	time.Sleep(3 * time.Second)
+	f.idle = float64(cpuTime(t, x.p.cmd.Process.Pid)-before) / float64(time.Since(begun))
+
+	producer, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	values := packedRecords(columns, step)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	before, begun = cpuTime(t, x.p.cmd.Process.Pid), time.Now()
+	for range seconds {
+		for p := range n {
+			for _, v := range values {
+				producer.Produce(context.Background(), &kgo.Record{Topic: "in", Partition: int32(p), Value: v.Value}, nil)
+			}
+		}
+		if err := producer.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-tick.C
+	}
+	f.busy = float64(cpuTime(t, x.p.cmd.Process.Pid)-before) / float64(time.Since(begun))
+	begun = time.Now()
+	x.until(fmt.Sprintf("streamdp_step %d", n*seconds))
+	x.until("streamdp_outbox_releases 0")
+	f.late = time.Since(begun)
+	f.memory = highWater(t, x.p.cmd.Process.Pid)
+	begun = time.Now()
+	if code := x.p.terminate(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, x.p.stderr)
+	}
+	stopped := time.Since(begun)
+	x, f.again = launch()
+	f.used = cpuTime(t, x.p.cmd.Process.Pid)
+	t.Logf("%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release a second; the last release %.1f s after the last second; stopped in %.1f s",
+		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy, f.late.Seconds(), stopped.Seconds())
+	return f
+}
+
+// cpuTime is the time that a process has used of the processors.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Skip("no /proc here to measure time with")
+	}
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	var ticks time.Duration
+	for _, f := range fields[11:13] { // utime, stime
+		v, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += time.Duration(v)
+	}
+	return ticks * 10 * time.Millisecond
+}

@@ -1,0 +1,228 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// merger reads the partitions of a merged epoch, or of one with steps by the clock, each with goroutines of its own: one
+// fetches, one decodes, one sums. The sums of a step go to the processor when all
+// partitions have them. It draws no noise and writes nothing. After a crash it reads from
+// the last commit on again, and gets the same sums: they are functions of the logs.
+type merger struct {
+	leaves []*leafReader
+	at     []partPosition  // of the last merged step
+	bound  int64           // offset of its boundary, by the clock
+	bounds *boundaries     // nil: steps are not by the clock
+	whole  chan []leafStep // the sums of one step, of all partitions
+	failed chan error
+}
+
+// leafReader sums one partition.
+type leafReader struct {
+	index            int            // among the partitions
+	bounds           *boundaries    // of its merger
+	position         kafka.Position // of the open step
+	fetch            *fetcher
+	leaf             *core.Leaf
+	sums             chan leafStep  // closed, at most merge_ahead
+	free             chan *core.Sum // to be summed into
+	logStart, logEnd atomic.Int64
+}
+
+// leafStep is a closed step of one partition.
+type leafStep struct {
+	step     uint64
+	sum      *core.Sum
+	position kafka.Position // behind it
+	boundary int64          // offset of the step's boundary, by the clock
+	work     work           // since the step before
+}
+
+// sumsOf returns the sums of a step.
+func sumsOf(steps []leafStep) (all []*core.Sum) {
+	for _, s := range steps {
+		all = append(all, s.sum)
+	}
+	return all
+}
+
+// mergedFetchBytes bounds the responses that all partitions of a merged stream hold at a
+// time, by a quarter: a partition holds three or four.
+const mergedFetchBytes = 16 << 20
+
+// newMerger returns a merger that goes on at the checkpoint of an epoch.
+func newMerger(p *processor) (*merger, error) {
+	r, l := p.r, p.epoch
+	n := len(l.cp.all())
+	m := &merger{at: l.cp.all(), bound: l.cp.boundary, bounds: l.bounds, whole: make(chan []leafStep), failed: make(chan error, 2*n+1)}
+	bytes := min(r.d.fetchBytes, max(64<<10, mergedFetchBytes/n))
+	leaves, err := leavesAt(l.core, l.m, l.cp)
+	if err != nil {
+		return nil, err
+	}
+	for i, leaf := range leaves {
+		src := l.m.Source
+		src.Partition = reads(l.m)[i]
+		reader, err := p.open(src, bytes, m.at[i].position)
+		if err != nil {
+			return nil, err
+		}
+		decoder, err := codec.NewDecoder(core.FormatOf(r.s), runtime.GOMAXPROCS(0))
+		if err != nil {
+			return nil, halted(haltConfiguration, "%w", err)
+		}
+		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, sums: make(chan leafStep, r.s.MergeAhead), free: make(chan *core.Sum, r.s.MergeAhead+1), fetch: newFetcher(r, reader, decoder)}
+		x.logStart.Store(-1)
+		x.logEnd.Store(-1)
+		x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = m.failed, &x.logStart, &x.logEnd
+		x.fetch.what = fmt.Sprint("fetch of partition ", src.Partition) // one that works does not hide one that does not
+		for range cap(x.free) {
+			sum, err := l.core.NewSum()
+			if err != nil {
+				return nil, err
+			}
+			x.free <- sum
+		}
+		m.leaves = append(m.leaves, x)
+	}
+	return m, nil
+}
+
+// start reads until the context ends.
+func (m *merger) start(ctx context.Context, wg *sync.WaitGroup) {
+	for _, x := range m.leaves {
+		wg.Go(func() { x.fetch.run(ctx) })
+		wg.Go(func() {
+			if err := x.run(ctx); err != nil && ctx.Err() == nil {
+				m.failed <- err
+			}
+		})
+	}
+	if m.bounds != nil {
+		wg.Go(func() {
+			if err := m.bounds.run(ctx); err != nil && ctx.Err() == nil {
+				m.failed <- err
+			}
+		})
+	}
+	wg.Go(func() { m.collect(ctx) })
+}
+
+// collect gives the processor the steps of which it has all sums.
+func (m *merger) collect(ctx context.Context) {
+	for {
+		steps := make([]leafStep, len(m.leaves))
+		for i, x := range m.leaves {
+			select {
+			case <-ctx.Done():
+				return
+			case steps[i] = <-x.sums:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case m.whole <- steps:
+		}
+	}
+}
+
+// run closes step after step of the partition.
+func (x *leafReader) run(ctx context.Context) error {
+	var b *codec.Batch
+	var next int // of its records
+	var done work
+	for {
+		var at boundary
+		if x.bounds != nil {
+			var err error
+			if at, err = x.bounds.of(ctx, x.leaf.Step()); err == nil {
+				err = x.leaf.Until(at.ends[x.index])
+			}
+			if err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case sum := <-x.free:
+			x.leaf.Into(sum)
+		}
+		empty := x.leaf.First() == x.leaf.End() // only by the clock
+		for !empty {
+			if b == nil {
+				select {
+				case <-ctx.Done():
+					return nil
+				case b = <-x.fetch.full:
+				}
+				next = 0
+				done.read(b)
+			}
+			if x.add(b, &next) {
+				break
+			}
+			x.fetch.done(b)
+			b = nil
+		}
+		s := leafStep{step: x.leaf.Step(), sum: x.leaf.Close(), work: done, boundary: at.at}
+		if !empty { // the batch that closed the step holds its end
+			x.position = b.Position(x.leaf.First())
+		}
+		s.position = x.position
+		done = work{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case x.sums <- s:
+		}
+	}
+}
+
+// add adds the records of a batch from next on that belong to the open step, and reports
+// whether the batch reaches the step's end.
+func (x *leafReader) add(b *codec.Batch, next *int) bool {
+	end := x.leaf.End()
+	for ; *next < len(b.Records); *next++ {
+		offset := b.Records[*next].Offset
+		if offset >= end {
+			return true
+		}
+		x.leaf.Add(offset, b.Row(*next))
+	}
+	return b.Next >= end
+}
+
+// merged takes note of a step that the processor has closed, and gives its memory back.
+func (m *merger) merged(steps []leafStep) {
+	at := make([]partPosition, len(m.at))
+	for i := range at {
+		at[i] = partPosition{partition: m.at[i].partition, position: steps[i].position, older: m.at[i].older}
+		m.leaves[i].free <- steps[i].sum // has room for all there are
+	}
+	m.at = at
+	if m.bounds != nil {
+		m.bound = steps[0].boundary
+		m.bounds.done(steps[0].step)
+	}
+}
+
+// log returns what is known of the partitions' logs.
+func (m *merger) log() logView {
+	at := make([]int64, len(m.leaves))
+	logs := make([]offsets, len(m.leaves))
+	for i, x := range m.leaves {
+		end := x.logEnd.Load()
+		at[i], logs[i] = m.at[i].position.Next, offsets{x.logStart.Load(), end, end}
+	}
+	return viewOf(at, logs)
+}

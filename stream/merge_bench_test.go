@@ -1,0 +1,143 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// BenchmarkMerge compares one partition with eight that are merged: packed records of 16
+// columns, from response to release, without a broker. Decoding and summing run as in the
+// daemon. Reported are records a second of both and their ratio, for the processors that
+// the benchmark may use; processors-one is how many of them one partition keeps busy, and
+// cpu-ratio the processor time of eight over that of one.
+func BenchmarkMerge(b *testing.B) {
+	const columns, step, records = 16, 1000, 2_000_000
+	list := packedRecords(columns, 4000)
+	var one, eight, cpuOne, cpuEight time.Duration
+	for range b.N {
+		begun := processorTime(b)
+		one += readMerged(b, wideStream(columns, step), list, 1, records)
+		half := processorTime(b)
+		eight += readMerged(b, wideStream(columns, step), list, 8, records)
+		cpuOne, cpuEight = cpuOne+half-begun, cpuEight+processorTime(b)-half
+	}
+	rate := func(d time.Duration) float64 { return float64(b.N) * records / d.Seconds() / 1e6 }
+	b.ReportMetric(rate(one), "Mrecords/s-one")
+	b.ReportMetric(rate(eight), "Mrecords/s-eight")
+	b.ReportMetric(rate(eight)/rate(one), "ratio")
+	b.ReportMetric(float64(cpuEight)/float64(cpuOne), "cpu-ratio")
+	b.ReportMetric(float64(cpuOne)/float64(one), "processors-one")
+	b.ReportMetric(float64(runtime.GOMAXPROCS(0)), "processors")
+}
+
+// readMerged returns how long it takes to release so many records of several partitions.
+// One partition is not merged.
+func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, records int) time.Duration {
+	b.Helper()
+	if partitions > 1 {
+		toml = with(toml, "step = 1000", "step = 1000\nmerge = true")
+	}
+	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
+	must(b, err)
+	m := &core.Manifest{Stream: "m", Epoch: 1, Source: core.Source{Partition: core.Merged}, Version: "test"}
+	var numbers []int
+	for p := range partitions {
+		m.Parts, numbers = append(m.Parts, core.Part{Partition: p, Incarnation: 1}), append(numbers, p)
+	}
+	s := cfg.Streams[0].Over(numbers)
+	if partitions == 1 {
+		m.Partition, m.Parts = 0, nil
+	}
+	mech, err := core.NewMechanism(s, nil, nil)
+	must(b, err)
+	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "m", 1, [16]byte{3}, [32]byte{4})
+	must(b, err)
+	c, err := core.New(s, m, []byte("file"), mech, keys)
+	must(b, err)
+	defer c.Destroy()
+
+	ctx, stop := context.WithCancel(b.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	r := &runner{}
+	open := func() *fetcher {
+		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
+		must(b, err)
+		f := newFetcher(r, nil, decoder)
+		wg.Go(func() { // as run, with responses that are there
+			defer close(f.fetched)
+			for next := int64(0); ; next += int64(len(list)) {
+				select {
+				case <-ctx.Done():
+					return
+				case x := <-f.free:
+					x.First, x.Next, x.Records = next, next+int64(len(list)), slices.Grow(x.Records[:0], len(list))
+					for i, rec := range list {
+						rec.Offset = next + int64(i)
+						x.Records = append(x.Records, rec)
+					}
+					x.Bytes = len(list) * len(list[0].Value)
+					f.fetched <- x
+				}
+			}
+		})
+		wg.Go(f.decode)
+		return f
+	}
+	if partitions == 1 {
+		p := &processor{r: r, core: c, fetch: open()}
+		begun := time.Now()
+		for int(c.First()) < records {
+			batch := <-p.fetch.full
+			for i := range batch.Records {
+				for batch.Records[i].Offset >= c.End() {
+					_, err := c.Close()
+					must(b, err)
+				}
+				c.Add(batch.Records[i].Offset, batch.Row(i))
+			}
+			for batch.Next >= c.End() {
+				_, err := c.Close()
+				must(b, err)
+			}
+			p.fetch.free <- batch
+		}
+		return time.Since(begun)
+	}
+	x := &merger{at: make([]partPosition, partitions), whole: make(chan []leafStep)}
+	for _, leaf := range c.Leaves() {
+		l := &leafReader{leaf: leaf, sums: make(chan leafStep, 4), free: make(chan *core.Sum, 5), fetch: open()}
+		for range cap(l.free) {
+			sum, err := c.NewSum()
+			must(b, err)
+			l.free <- sum
+		}
+		x.leaves = append(x.leaves, l)
+		wg.Go(func() { l.run(ctx) })
+	}
+	wg.Go(func() { x.collect(ctx) })
+	begun := time.Now()
+	for int(c.First()) < records {
+		steps := <-x.whole
+		_, err := c.Merge(sumsOf(steps))
+		must(b, err)
+		x.merged(steps)
+	}
+	took := time.Since(begun)
+	if c.Step() != uint64(records/1000/partitions) {
+		b.Fatal(fmt.Sprint("closed ", c.Step(), " steps"))
+	}
+	return took
+}

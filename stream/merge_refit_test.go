@@ -1,0 +1,157 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
+)
+
+// mergedRefit is a merged stream with a refit of orders.
+func mergedRefit(keys string) string {
+	return with(mergedStream, "step = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
+		"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 1.5\nclip_y = 2.0\n"+keys+"\n")
+}
+
+// TestMergeRefit: windows of three partitions are one sequence of regressions, of each
+// solver that sums. It survives restarts, in the middle of a window too, with the same
+// bytes; another pace gives the same bytes; verify finds them; and the release says which
+// offsets of each partition the window has.
+func TestMergeRefit(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]string{
+		"newton":         "window = 100",
+		"with a stride":  "window = 80\nstride = 100\nintercept = false",
+		"adassp":         "window = 100\nsolver = \"adassp\"",
+		"dp-gd-residual": "window = 100\nsolver = \"dp-gd-residual\"",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMergedRig(t, mergedRefit(keys), 3)
+			r.sendTo(0, 0, 350)
+			r.sendTo(1, 1000, 130)
+			r.sendTo(2, 2000, 250)
+			x := r.start()
+			x.published(1)
+			x.end()
+			r.sendTo(1, 1130, 200)
+			x = r.start()
+			x.published(2)
+			r.sendTo(2, 2250, 100)
+			x.published(3)
+			x.end()
+			out := r.outputOf("orders.dp")
+			if len(out) != 3 {
+				t.Fatalf("%d releases", len(out))
+			}
+			rows, first := 300, 200
+			if name == "with a stride" {
+				rows, first = 240, 200
+			}
+			third := published{key: "k", value: out["orders/merged/1/3"]}
+			rel := third.parse(t)
+			end := first + rows/3
+			for p := range 3 {
+				if want := fmt.Sprintf(`{"partition":%d,"offsets":[%d,%d],"covers":[0,%d]}`, p, first, end, end); !strings.Contains(third.value, want) {
+					t.Errorf("step 3 lacks %s: %s", want, third.value)
+				}
+			}
+			if rel.Rows != uint64(rows) || rel.Offsets != [2]int64{int64(3 * first), int64(3 * end)} {
+				t.Errorf("step 3 has %d rows of %v", rel.Rows, rel.Offsets)
+			}
+			for _, v := range rel.Values["theta"].Data {
+				if math.IsNaN(v) || v == 0 {
+					t.Errorf("theta is %v", rel.Values["theta"].Data)
+				}
+			}
+			conforms(t, third.value)
+			o := r.options()
+			all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, mergedTask)
+			if err != nil || len(all) != 1 || all[0].Releases != 3 || all[0].Difference+all[0].Unverifiable != "" {
+				t.Errorf("verify: %+v, %v", all, err)
+			}
+			s := r.sibling(with(mergedRefit(keys), `"orders.dp"`, `"second.dp"`, "merge = true", "merge = true\nmerge_ahead = 1"))
+			y := s.start()
+			y.published(3)
+			y.end()
+			if again := s.outputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
+				t.Error("read at another pace, other bytes")
+			}
+			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, mergedTask, OpenRequest{}) }))
+			for _, p := range r.opening(2).Parts {
+				if p.First != int64(end) || p.Incarnation != 1 {
+					t.Errorf("epoch 2 begins with %+v", p)
+				}
+			}
+		})
+	}
+}
+
+// TestMergeEqual: the same records in the same steps, in 1, 3 and 64 partitions, have releases
+// of equal error, whose values are equal but for noise, at an ε at which that is small.
+// That integers are equal, in every pass of a regression too, is for moments.TestParts and
+// refit.TestParts to show.
+func TestMergeEqual(t *testing.T) {
+	t.Parallel()
+	const rows = 192 // of a step, over all partitions
+	type value struct{ Data, SE []float64 }
+	var want map[string]value
+	for _, partitions := range []int{1, 3, 64} {
+		text := with(mergedStream, "step = 100", fmt.Sprint("step = ", rows/partitions), "epsilon = 1.0", "epsilon = 30", "limit_epsilon = 3.0", "limit_epsilon = 30",
+			`"orders.dp" }`, `"orders.dp", values = ["mean", "second_moment"] }`)
+		r := newMergedRig(t, text, partitions)
+		for p := range partitions {
+			var list []kafka.Message
+			for i := p; i < 2*rows; i += partitions {
+				list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+			}
+			_, err := r.client.Produce(t.Context(), "orders", int32(p), list)
+			must(t, err)
+		}
+		x := r.start()
+		x.published(2)
+		x.end()
+		var rel struct {
+			Rows   int
+			Values map[string]struct {
+				Data []float64
+				SE   json.RawMessage
+			}
+		}
+		must(t, json.Unmarshal([]byte(r.outputOf("orders.dp")["orders/merged/1/2"]), &rel))
+		got := map[string]value{}
+		for name, v := range rel.Values {
+			se := make([]float64, len(v.Data))
+			if err := json.Unmarshal(v.SE, &se); err != nil { // one for all
+				must(t, json.Unmarshal(v.SE, &se[0]))
+				for j := range se {
+					se[j] = se[0]
+				}
+			}
+			got[name] = value{v.Data, se}
+		}
+		if want == nil {
+			want = got
+		}
+		if rel.Rows != rows || len(got) < 2 {
+			t.Fatalf("%d rows, %d values", rel.Rows, len(got))
+		}
+		for name, v := range got {
+			for j, x := range v.Data {
+				se := want[name].SE[j]
+				if se > 2e-3 || v.SE[j] != se {
+					t.Errorf("%d partitions: the error of %s is %g, of one partition %g", partitions, name, v.SE[j], se)
+				}
+				// A false alarm has probability 1e-15 for each of 27 values.
+				if off := math.Abs(x - want[name].Data[j]); off > 8*math.Sqrt2*se {
+					t.Errorf("%d partitions: %s[%d] is off by %g, with errors of %g", partitions, name, j, off, se)
+				}
+			}
+		}
+	}
+}

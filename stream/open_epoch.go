@@ -1,0 +1,12 @@
+package stream
+
+import "streamdp/stream/core"
+
+// openEpoch is an epoch that is open, ready to run.
+type openEpoch struct {
+	m      *core.Manifest
+	core   *core.Core
+	cp     *checkpoint // the last commit
+	bounds *boundaries // of steps by the clock; nil: they are not
+	moved  bool        // cp is of another output partition than the configured one
+}

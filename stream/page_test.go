@@ -1,0 +1,332 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/browser"
+	"streamdp/stream/core"
+)
+
+// pageStreams are a stream of moments and one of refits on one topic.
+var pageStreams = ordersStream + `
+[stream.weights]
+input  = { topic = "orders", codec = "json", columns = ["amount", "items", "weight"] }
+output = { topic = "weights.dp" }
+centre = [40.0, 3.0, 0.5]
+scale  = [80.0, 5.0, 0.5]
+[stream.weights.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "zero-out"
+limit_epsilon = 3.0
+[stream.weights.refit]
+target = "weight"
+clip_x = 2.0
+clip_y = 2.0
+window = 500
+`
+
+// TestPage drives the status page of a real daemon in a headless Chromium: it shows what the
+// API says, asks nobody else, complains of nothing, can be used by keyboard, breaks no rule of
+// accessibility, and goes on after a restart of the daemon.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	path := browser.Find()
+	if path == "" {
+		t.Skip("no Chromium: install one (Debian: chromium-headless-shell), or name it in STREAMDP_BROWSER")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience) // a dozen waits
+	defer cancel()
+	r := newRig(t, pageStreams)
+	r.produce(0, 1000)
+	r.send([]byte("no row"))
+	r.produce(1000, 249)
+	x := r.start()
+	x.published(12)
+	address := x.d.Addr()
+	p := browser.Open(t, path)
+	p.Size(1280, 900)
+	p.Go("http://" + address + "/")
+	shows := func(step int) string {
+		return fmt.Sprintf(`document.querySelector("#s-orders-0 .chart .value")?.dataset.release === "orders/0/1/%d" && document.querySelector("#s-weights-0 .coef td[data-value]")`, step)
+	}
+	p.Until(ctx, "release 12", shows(12))
+
+	pageAgrees(t, p, x)
+	p.Until(ctx, "what was rejected", `document.querySelector("#s-orders-0 .notprivate").innerText.includes("1") && document.querySelector("#s-orders-0 .notprivate").innerText.includes("operator")`)
+	var title string
+	p.Eval("document.title", &title)
+	if title != "streamdp: 2 running" {
+		t.Errorf("the title is %q", title)
+	}
+
+	// By keyboard: one release back.
+	p.Eval(`document.querySelector("#s-orders-0 .chart svg").focus()`, nil)
+	p.Key("ArrowLeft")
+	p.Until(ctx, "the release before", `document.querySelector("#s-orders-0 .chart .value").dataset.release === "orders/0/1/11"`)
+	p.Until(ctx, "it in words", `document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuetext").startsWith("epoch 1, step 11: ")`)
+	p.Eval(`document.activeElement.blur()`, nil)
+
+	for _, scheme := range []string{"light", "dark"} {
+		p.Prefers("prefers-color-scheme", scheme)
+		for _, width := range []int{1280, 768, 360} {
+			p.Size(width, 800)
+			p.Eval(`new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))`, nil)
+			var wide int
+			if p.Eval("document.documentElement.scrollWidth", &wide); wide > width {
+				t.Errorf("at %d pixels the page is %d wide", width, wide)
+			}
+			p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
+			for _, fault := range accessible(t, p) {
+				t.Errorf("%s, %d pixels: %s", scheme, width, fault)
+			}
+		}
+	}
+	for _, url := range p.Requests() {
+		if !strings.HasPrefix(url, "http://"+address+"/") && !strings.HasPrefix(url, "data:") && url != "about:blank" {
+			t.Errorf("the page asks for %s", url)
+		}
+	}
+	if c := p.Complaints(); len(c) > 0 {
+		t.Errorf("the page complains: %s", c)
+	}
+
+	// A restart, as a daemon that shows nothing exact.
+	x.end()
+	p.Until(ctx, "that nobody answers", `document.getElementById("live").innerText.startsWith("no answer since")`)
+	r.produce(1249, 101)
+	x = r.start(func(o *Options) { o.Config.HTTP.Listen, o.Config.HTTP.Exposure = address, "public" })
+	p.Until(ctx, "release 13", shows(13)+` && document.getElementById("live").innerText === "live" && !document.querySelector(".notprivate")`)
+	p.Forget()
+	p.Go("http://" + address + "/")
+	p.Until(ctx, "what the earlier process published", shows(13)+` && document.querySelector("#s-orders-0 .chart svg").getAttribute("aria-valuemax") === "12"`)
+	pageAgrees(t, p, x)
+	if c := p.Complaints(); len(c) > 0 {
+		t.Errorf("the page complains: %s", c)
+	}
+	x.end()
+}
+
+// pageAgrees compares what the page shows with the newest published releases.
+func pageAgrees(t *testing.T, p *browser.Page, x *running) {
+	t.Helper()
+	newest := map[string]*core.Released{}
+	for _, name := range []string{"orders", "weights"} {
+		_, body := x.get("/api/v1/streams/" + name + "/series?partition=0")
+		var answer struct {
+			Data struct{ Releases []*core.Released }
+		}
+		must(t, json.Unmarshal([]byte(body), &answer))
+		newest[name] = answer.Data.Releases[len(answer.Data.Releases)-1]
+		// The series are the published bytes' numbers.
+		for _, raw := range x.r.history(name + ".dp").byKey {
+			if r, err := core.ParseReleased([]byte(raw.value)); err != nil {
+				t.Error(err)
+			} else if r.Step == newest[name].Step && fmt.Sprint(r.Values) != fmt.Sprint(newest[name].Values) {
+				t.Errorf("the API says %v of release %d, published were %v", newest[name].Values, r.Step, r.Values)
+			}
+		}
+	}
+	value := func(r *core.Released, name string) core.ReleasedValue {
+		i := slices.IndexFunc(r.Values, func(v core.ReleasedValue) bool { return v.Name == name })
+		if i < 0 {
+			t.Fatalf("%s has no %s", r.Stream, name)
+		}
+		return r.Values[i]
+	}
+	type shown struct {
+		Value float64
+		Text  string
+	}
+	var got []shown
+	const list = `[...document.querySelectorAll(%q)].map((e) => ({Value: Number(e.dataset.value), Text: e.innerText}))`
+	same := func(what string, want []float64) {
+		t.Helper()
+		if len(got) != len(want) {
+			t.Fatalf("%s: the page shows %v, the API says %v", what, got, want)
+		}
+		for i, g := range got {
+			// The text is the value rounded to its last digit.
+			text := strings.ReplaceAll(g.Text, "−", "-")
+			read, err := strconv.ParseFloat(text, 64)
+			mantissa, exponent, _ := strings.Cut(text, "e")
+			_, decimals, _ := strings.Cut(mantissa, ".")
+			power, _ := strconv.Atoi(exponent)
+			if last := math.Pow10(power - len(decimals)); err != nil || g.Value != want[i] || math.Abs(read-want[i]) > 0.5001*last {
+				t.Errorf("%s %d: the page shows %v, the API says %v", what, i, g, want[i])
+			}
+		}
+	}
+	mean := value(newest["orders"], "mean_original")
+	p.Eval(fmt.Sprintf(list, "#s-orders-0 .chart .value"), &got)
+	same("mean", mean.Data)
+	theta := append(slices.Clone(value(newest["weights"], "theta_original").Data), value(newest["weights"], "intercept_original").Data...)
+	p.Eval(fmt.Sprintf(list, "#s-weights-0 .coef td[data-value]"), &got)
+	same("coefficient", theta)
+	cov := value(newest["orders"], "covariance_original").Data
+	var correlation []float64
+	at := func(i, j int) float64 { i, j = min(i, j), max(i, j); return cov[i*3-i*(i-1)/2+j-i] }
+	for i := range 3 {
+		for j := range 3 {
+			correlation = append(correlation, at(i, j)/math.Sqrt(at(i, i)*at(j, j)))
+		}
+	}
+	p.Eval(fmt.Sprintf(list, "#s-orders-0 .heat td[data-value]"), &got)
+	for i := range got {
+		if math.Abs(got[i].Value-correlation[i]) < 1e-12 {
+			got[i].Value = correlation[i] // worked out in another order
+		}
+	}
+	same("correlation", correlation)
+}
+
+// accessible returns what is wrong for readers who don't see the page, or don't see it well:
+// by axe-core, if STREAMDP_AXE names its file, and otherwise by a few rules of our own.
+func accessible(t *testing.T, p *browser.Page) (faults []string) {
+	t.Helper()
+	if path := os.Getenv("STREAMDP_AXE"); path != "" {
+		script, err := os.ReadFile(path)
+		must(t, err)
+		p.Eval(string(script)+"\n;0", nil)
+		p.Eval(`axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.html.slice(0, 200) + " " + (n.failureSummary || "")))) `, &faults)
+		return faults
+	}
+	p.Eval(`(() => {
+		const all = [], named = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.innerText || (e.id && document.querySelector('label[for="' + e.id + '"]'));
+		if (!document.documentElement.lang || !document.title) all.push("no language or title");
+		for (const e of document.querySelectorAll("button, select, a, [tabindex='0'], [role=img], [role=meter]")) if (!named(e)) all.push("no name: " + e.outerHTML.slice(0, 120));
+		const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+		for (const id of new Set(ids)) if (ids.filter((x) => x === id).length > 1) all.push("id twice: " + id);
+		let level = 0;
+		for (const h of document.querySelectorAll("h1, h2, h3, h4")) { const n = Number(h.tagName[1]); if (n > level + 1) all.push("heading " + h.innerText + " skips a level"); level = n; }
+		for (const th of document.querySelectorAll("th")) if (!th.scope) all.push("th without scope: " + th.innerText);
+		return all;
+	})()`, &faults)
+	return faults
+}
+
+// TestPageHeaders: a browser gets the page, with a policy that lets it ask nobody else; a
+// program gets the list of paths; and the page is kept while it is the same.
+func TestPageHeaders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	x := r.start()
+	x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+	get := func(pairs ...string) *http.Response {
+		req, err := http.NewRequest("GET", "http://"+x.d.Addr()+"/", nil)
+		must(t, err)
+		for i := 0; i < len(pairs); i += 2 {
+			req.Header.Set(pairs[i], pairs[i+1])
+		}
+		res, err := http.DefaultClient.Do(req)
+		must(t, err)
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	res := get("Accept", "text/html,application/xhtml+xml")
+	policy := res.Header.Get("Content-Security-Policy")
+	if res.StatusCode != 200 || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") || !strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
+		t.Errorf("%s %v", res.Status, res.Header)
+	}
+	body := readAll(t, res)
+	if strings.Contains(body, "/*style*/") || strings.Contains(body, "/*script*/") || len(body) > 60_000 {
+		t.Errorf("the page is not put together, or large: %d bytes", len(body))
+	}
+	if again := get("Accept", "text/html", "If-None-Match", res.Header.Get("ETag")); again.StatusCode != http.StatusNotModified {
+		t.Errorf("the same page again: %s", again.Status)
+	}
+	if plain := get("Accept", "*/*"); !strings.HasPrefix(plain.Header.Get("Content-Type"), "text/plain") {
+		t.Errorf("a program gets %v", plain.Header)
+	}
+	x.end()
+}
+
+// TestStatusInWords: what the page says of a stream: what it computes, what it promises, how
+// the budget was spent, how much retention may delete; and exact counts to operators only.
+func TestStatusInWords(t *testing.T) {
+	t.Parallel()
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, pageStreams)
+		r.http = fmt.Sprintf("exposure = %q", exposure)
+		r.produce(0, 500)
+		r.send([]byte("no row"))
+		x := r.start()
+		x.published(5)
+		x.until("all is counted", func(s TaskStatus) bool { return s.NextOffset == 501 && len(x.d.Status()[1].Budget) == 2 })
+		s := x.d.Status()[0]
+		if s.Computes != "Means, second moments and covariances of amount, items and weight over all records of the epoch so far: a release every 100 offsets." {
+			t.Errorf("it computes %q", s.Computes)
+		}
+		if len(s.Guarantee) < 5 || !strings.Contains(s.Guarantee[0], "at most 13.6% of cases") || !strings.Contains(s.Guarantee[1], "(1, 1e-08)-differentially private") {
+			t.Errorf("it promises %q", s.Guarantee)
+		}
+		if s.Headroom == nil || *s.Headroom != 501 {
+			t.Errorf("headroom %v", s.Headroom)
+		}
+		if len(s.Budget) != 2 || s.Budget[0].Kind != "open" || s.Budget[0].ChargedEpsilon != 1 || s.Budget[1].ChargedEpsilon != s.ChargedEpsilon || s.Budget[1].LimitEpsilon != 3 {
+			t.Errorf("budget %+v, charged %g", s.Budget, s.ChargedEpsilon)
+		}
+		total := uint64(0)
+		if s.NotPrivate != nil {
+			for _, n := range s.NotPrivate.Rejected {
+				total += n
+			}
+		}
+		if (exposure == "operator") != (total == 1) || (exposure == "public") != (s.NotPrivate == nil) {
+			t.Errorf("%s: not private is %+v", exposure, s.NotPrivate)
+		}
+		_, body := x.get("/api/v1/status")
+		if strings.Contains(body, "not_private") != (exposure == "operator") || !strings.Contains(body, `"exposure":"`+exposure+`"`) {
+			t.Errorf("%s: the status is %s", exposure, body)
+		}
+		x.end()
+	}
+}
+
+// TestSeriesRequests: which releases an answer has, and what is no request.
+func TestSeriesRequests(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	r.produce(0, 500)
+	x := r.start()
+	x.published(5)
+	x.until("all are remembered", func(TaskStatus) bool { return len(x.d.runners[0].releases(100)) == 5 })
+	steps := func(query string) (found []uint64) {
+		code, body := x.get("/api/v1/streams/orders/series" + query)
+		var answer struct {
+			Data struct {
+				Started  time.Time
+				Releases []struct{ N, Step uint64 }
+			}
+		}
+		must(t, json.Unmarshal([]byte(body), &answer))
+		if code != 200 || !answer.Data.Started.Equal(x.d.started) {
+			t.Errorf("%s: %d %s", query, code, body)
+		}
+		for _, p := range answer.Data.Releases {
+			found = append(found, p.Step)
+		}
+		return found
+	}
+	for query, want := range map[string][]uint64{"": {1, 2, 3, 4, 5}, "?partition=0": {1, 2, 3, 4, 5}, "?after=3": {4, 5}, "?after=5": nil} {
+		if got := steps(query); !slices.Equal(got, want) {
+			t.Errorf("%s: steps %v, want %v", query, got, want)
+		}
+	}
+	for query, want := range map[string]int{"?after=x": 400, "?after=-1": 400, "?partition=1": 404} {
+		if code, body := x.get("/api/v1/streams/orders/series" + query); code != want || !strings.Contains(body, `"status":"error"`) {
+			t.Errorf("%s: %d %s", query, code, body)
+		}
+	}
+	x.end()
+}

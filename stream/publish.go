@@ -1,0 +1,167 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"streamdp/internal/kafka"
+)
+
+// publisher sends committed releases in order, one request at a time. It repeats a
+// request, with pauses and the same bytes, until the broker has acknowledged it.
+type publisher struct {
+	out    *guard
+	d      *host
+	mu     sync.Mutex
+	queue  []pending
+	wake   chan struct{}
+	acked  atomic.Uint64 // step of the last acknowledged release
+	output int64         // as in checkpoint
+	held   bool          // checkpoint.acknowledged
+	failed chan error    // receives the error that ended it
+	notify chan struct{} // after each acknowledgement
+	stop   func()        // ends run, which has returned then
+
+	// sent sees what the broker has acknowledged, before anybody else learns of it; nil:
+	// nobody wants to. It runs beside the owner, who applies records meanwhile.
+	sent func([]pending)
+}
+
+func newPublisher(out *guard, d *host, cp *checkpoint) *publisher {
+	return &publisher{
+		out: out, d: d, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1),
+		output: cp.output, held: cp.acknowledged,
+	}
+}
+
+// position returns what a checkpoint says of the output.
+func (p *publisher) position() (output int64, acknowledged bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.output, p.held
+}
+
+// enqueue takes releases that a durable checkpoint holds.
+func (p *publisher) enqueue(list []pending) {
+	if len(list) == 0 {
+		return
+	}
+	p.mu.Lock()
+	p.queue = append(p.queue, list...)
+	p.mu.Unlock()
+	signal(p.wake)
+}
+
+// start publishes in the background until the context ends or stop is called.
+func (p *publisher) start(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	p.stop = func() {
+		cancel()
+		<-done
+	}
+	go func() {
+		defer close(done)
+		p.run(ctx)
+	}()
+}
+
+// run publishes until the context ends. It waits while the guard is behind; the owner
+// wakes it.
+func (p *publisher) run(ctx context.Context) {
+	for {
+		p.mu.Lock()
+		batch := wholeReleases(p.queue, p.acked.Load() == 0)
+		p.mu.Unlock()
+		if _, behind := p.out.behind(); behind || len(batch) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.wake:
+			}
+			continue
+		}
+		if err := p.send(ctx, batch); errors.Is(err, errBehind) {
+			signal(p.notify) // the owner learns of it
+			continue
+		} else if err != nil {
+			if ctx.Err() == nil {
+				p.failed <- err
+			}
+			return
+		}
+		p.mu.Lock()
+		p.queue = p.queue[len(batch):]
+		if len(p.queue) == 0 {
+			p.queue = nil
+		}
+		p.mu.Unlock()
+		if p.sent != nil {
+			p.sent(batch)
+		}
+		p.acked.Store(batch[len(batch)-1].Step)
+		signal(p.notify)
+	}
+}
+
+// wholeReleases returns the beginning of the queue that is sent in one request: all pieces of
+// each release in it, so that its last step acknowledges it. one asks for a single release.
+func wholeReleases(queue []pending, one bool) []pending {
+	n := min(len(queue), 500)
+	if one {
+		n = min(n, 1)
+	}
+	for 0 < n && n < len(queue) && queue[n].Step == queue[n-1].Step {
+		n++
+	}
+	return queue[:n]
+}
+
+func (p *publisher) send(ctx context.Context, batch []pending) error {
+	o := p.out
+	messages := make([]kafka.Message, len(batch))
+	for i := range batch {
+		b := &batch[i]
+		messages[i] = kafka.Message{Key: b.Key, Value: b.Value, Headers: b.Headers, Time: b.time}
+	}
+	err := o.retry(ctx, "publish", func() error {
+		if err := o.catchUp(ctx); err != nil {
+			return err
+		}
+		if _, behind := o.behind(); behind {
+			return errBehind
+		}
+		begun := p.d.now()
+		at, err := o.send(ctx, messages)
+		if kafka.UnknownTopic(err) {
+			// Somebody deleted the topic. Its releases are lost to readers, but later
+			// ones must not wait for them.
+			if e := o.make(ctx); e != nil {
+				return e
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := o.wrote(ctx, at); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		p.output, p.held = at[0].Base, true
+		p.mu.Unlock()
+		p.d.metrics.published(o.task, p.d.now().Sub(begun), p.d.now())
+		return nil
+	})
+	var large *kafka.TooLargeError
+	var h *halt
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, errBehind) || errors.As(err, &h):
+		return err
+	case errors.As(err, &large):
+		return halted(haltTooLarge, "release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp epoch open %s --drop-outbox",
+			batch[large.Index].Key, err, o.at.Topic, o.task.Stream)
+	}
+	return halted(haltPublish, "%w", err)
+}

@@ -1,0 +1,105 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream/core"
+)
+
+// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, and
+// kills the broker under load, once while the daemon ends without it. Each step begins in each partition
+// where the one before ended, all records are in one, and an auditor works every release out again.
+func TestRealKafkaClock(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	s := newSite(t, b.Addrs, "")
+	s.in = strings.Replace(s.out, "dp", "clock", 1)
+	must(t, s.client.CreateTopic(t.Context(), s.in, 3, map[string]string{"retention.ms": "-1"}))
+	s.from, s.table = `, partition = "all"`, "merge = true"
+	s.edit = strings.NewReplacer("step   = 100", "step = \"100ms\"", "[state]", "boundary_topic = \""+s.in+".bounds\"\n[state]")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	send := func(partition int32, first, n int) error {
+		list := make([]kafka.Message, n)
+		for i := range list {
+			list[i] = kafka.Message{Value: orderRecord(first + i), Time: time.UnixMilli(1)}
+		}
+		sending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		_, err := s.client.Produce(sending, s.in, partition, list)
+		return err
+	}
+	var load sync.WaitGroup
+	for partition := range int32(2) {
+		load.Go(func() {
+			// What is not acknowledged may be in the log, and is appended again.
+			for n := 0; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+				if send(partition, n, 20) == nil {
+					n += 20
+				}
+			}
+		})
+	}
+	d := s.run()
+	running := func(s TaskStatus) bool { return s.State == stateRunning }
+	d.wait("it runs", running)
+	for i := range 2 {
+		step := d.d.Status()[0].Step
+		d.wait("more steps", func(s TaskStatus) bool { return s.Step > step+2 })
+		b.Kill()
+		d.wait("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
+		if i == 1 {
+			d.stop()
+			<-d.done
+		}
+		b.Start()
+		if i == 1 {
+			d = s.run()
+		}
+		d.wait("it runs again", running)
+	}
+	stop()
+	load.Wait()
+	must(t, send(2, 0, 5))
+	var ends [3]int64
+	total := int64(0)
+	for p := range ends {
+		var err error
+		ends[p], err = s.client.End(t.Context(), s.in, int32(p))
+		must(t, err)
+		total += ends[p]
+	}
+	d.wait("all records", func(s TaskStatus) bool { return s.NextOffset >= total && s.Outbox == 0 && s.State == stateRunning })
+	d.end()
+	out := s.output()
+	cfg, err := config.Parse("test.toml", []byte(s.file()))
+	must(t, err)
+	all, err := Verify(t.Context(), Audit{Config: cfg, Key: InsecureKey(7), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, mergedTask)
+	must(t, err)
+	if len(all) != 1 || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 || all[0].Releases != len(out) {
+		t.Errorf("of %d releases: %+v", len(out), all)
+	}
+	var at [3]int64
+	rows := 0
+	for step := range uint64(len(out)) {
+		rel := parseClock(t, out[core.Identity(mergedTask, 1, step+1)].value)
+		for p, part := range rel.Parts {
+			if part.Offsets[0] != at[p] {
+				t.Errorf("step %d begins at %d in partition %d, not at %d", step+1, part.Offsets[0], p, at[p])
+			}
+			at[p] = part.Offsets[1]
+		}
+		rows += rel.Rows
+	}
+	if at != ends || rows != int(total) {
+		t.Errorf("the steps end at %v with %d records, and the partitions at %v", at, rows, ends)
+	}
+	t.Logf("2 kills of the broker: %d steps of %d records, which end at %v", len(out), rows, at)
+}

@@ -1,0 +1,171 @@
+package stream
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// spreadLoad writes to each partition of a topic, one that fails apart from the others.
+type spreadLoad struct {
+	stop func()
+	all  sync.WaitGroup
+	sent [3]atomic.Int64 // acknowledged
+	// pause is held while a batch is sent to the partition.
+	pause [3]sync.Mutex
+}
+
+func newSpreadLoad(t *testing.T, c *kafka.Client, topic string) *spreadLoad {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &spreadLoad{stop: stop}
+	t.Cleanup(stop)
+	for p := range l.sent {
+		l.all.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+				list := make([]kafka.Message, 20*(3-p)) // at different paces
+				for i := range list {
+					list[i] = kafka.Message{Value: orderRecord(int(l.sent[p].Load()) + i), Time: time.UnixMilli(1)}
+				}
+				// What is not acknowledged may be in the log, and is appended again: both
+				// daemons read the same.
+				l.pause[p].Lock()
+				sending, cancel := context.WithTimeout(ctx, 30*time.Second)
+				if _, err := c.Produce(sending, topic, int32(p), list); err == nil {
+					l.sent[p].Add(int64(len(list)))
+				}
+				cancel()
+				l.pause[p].Unlock()
+			}
+		})
+	}
+	return l
+}
+
+// more waits until a partition got n further records.
+func (l *spreadLoad) more(t *testing.T, p int, n int64) {
+	t.Helper()
+	want := l.sent[p].Load() + n
+	for deadline := time.Now().Add(60 * time.Second); l.sent[p].Load() < want; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("partition %d got no records", p)
+		}
+	}
+}
+
+// TestRealKafkaMerged merges three partitions, of which one lies on a second broker. That
+// broker is away for a while, and with it the partition's leader, also while the daemon starts; a partition is quiet for
+// a while; the first broker is killed under load, twice or STREAMDP_BROKER_KILLS times; and
+// the daemon starts anew in every other of these. What comes out is what a daemon
+// publishes that reads the same logs in one go.
+func TestRealKafkaMerged(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	second := b.Second()
+	kills := brokerKills(t, 2)
+	in := kafkatest.Spread(t, b.Addrs, "delete", 1, 2, 1)
+	site := func() *site {
+		s := newSite(t, b.Addrs, in)
+		s.from, s.table = `, partition = "all"`, "merge = true\nmerge_ahead = 3"
+		return s
+	}
+	s := site()
+	s.out = kafkatest.Spread(t, b.Addrs, "compact", 1) // not where the leader is gone
+	load := newSpreadLoad(t, s.client, in)
+	d := s.run()
+	running := func(s TaskStatus) bool { return s.State == stateRunning }
+	trouble := func(s TaskStatus) bool { return s.State == stateRetrying }
+	another := func() {
+		t.Helper()
+		step := d.d.Status()[0].Step
+		d.wait("another step", func(s TaskStatus) bool { return s.Step > step && s.State == stateRunning })
+	}
+	d.published(1)
+
+	second.Kill()
+	d.wait("trouble with the leader that is gone", trouble)
+	load.more(t, 0, 400) // the other partitions go on
+	load.more(t, 2, 400)
+	if s := d.d.Status()[0]; s.State != stateRetrying {
+		t.Errorf("without the leader of a partition the task is %s", s.State)
+	}
+	d.end()
+	d = s.run()
+	d.wait("trouble after a start", trouble)
+	second.Start()
+	d.wait("the leader is back", running)
+	another()
+
+	load.pause[2].Lock() // partition 2 is quiet
+	_, _, quiet, err := s.client.Offsets(t.Context(), in, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(quiet / 100)
+	load.more(t, 0, 600) // more than merge_ahead steps
+	load.more(t, 1, 600)
+	ends := func(p int32) uint64 {
+		_, _, end, err := s.client.Offsets(t.Context(), in, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return uint64(end / 100)
+	}
+	for p := range 2 { // the others are longer
+		for ends(int32(p)) <= last {
+			load.more(t, p, 100)
+		}
+	}
+	d.published(last)
+	d.end()
+	d = s.run()
+	d.wait("it runs", running)
+	load.more(t, 0, 100)
+	if is := d.d.Status()[0].Step; is != last {
+		t.Errorf("step %d is closed, and a partition has %d records", is, quiet)
+	}
+	load.pause[2].Unlock()
+	another()
+
+	rng := rand.New(rand.NewPCG(34, 0))
+	for i := range kills {
+		another()
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond) // the moment of the kill, nothing waits for it
+		b.Kill()
+		if i%2 == 1 {
+			d.wait("trouble", trouble)
+			d.stop()
+			<-d.done
+		}
+		b.Start()
+		if i%2 == 1 {
+			d = s.run()
+		}
+		d.wait("it runs again", running)
+	}
+	load.stop()
+	load.all.Wait()
+	steps := min(ends(0), ends(1), ends(2))
+	d.published(steps)
+	d.end()
+	got := s.output()
+
+	again := site()
+	d = again.run()
+	d.published(steps)
+	d.end()
+	want := again.output()
+	for key, p := range want {
+		if !p.equal(got[key]) {
+			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].value, p.value)
+		}
+	}
+	if len(got) != len(want) || uint64(len(got)) != steps {
+		t.Errorf("%d releases, %d in one go, of %d steps", len(got), len(want), steps)
+	}
+	t.Logf("the leader of a partition gone, a partition quiet, %d kills of the other broker: %d releases", kills, len(got))
+}

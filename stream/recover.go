@@ -1,0 +1,207 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"streamdp/stream/core"
+)
+
+// recover restores the state of the task's open epoch, whose checkpoint is damaged or
+// lost. It continues from the commit before the damaged one or, if that is damaged too,
+// from the epoch's first offset. It computes the releases published since then again:
+// with the same keys, manifest and log they have the same bytes. It writes a checkpoint
+// only after it has got everything that the output has. The first difference is a halt,
+// and leaves everything on disk as it was.
+//
+// The daemon never goes back from a damaged checkpoint without being asked: a disk that
+// lost one file may have lost others, and the operator should look at it first.
+//
+// recover needs the manifest and the secret of the epoch. If from is not nil, it restores
+// them from there. If the output has no releases to compare with, only a commit with its
+// anchor shows that the log is the epoch's; without one recover refuses.
+func (r *runner) recover(ctx context.Context, from *Export) error {
+	if from != nil {
+		if err := r.bringBack(ctx, from); err != nil {
+			return err
+		}
+	}
+	opened := r.d.ledger.newest(r.task)
+	if opened == nil || opened.Kind != kindOpen {
+		return halted(haltState, "the ledger knows no open epoch of %s: where it is lost too, bring it back first, with: streamdp ledger repair", r.task)
+	}
+	if _, _, err := r.manifest(opened); errors.Is(err, errNoManifest) {
+		return halted(haltState, "the manifest of epoch %d is missing: %s", opened.Epoch, restoreEpoch(r.task))
+	}
+	l, err := r.resumeAt(ctx, opened, r.earlier)
+	if err != nil {
+		return err
+	}
+	defer l.core.Destroy()
+	ahead, _ := r.guard.behind()
+	r.log.Info("recovering", "epoch", l.m.Epoch, "from_step", l.core.Step(), "next_offset", l.cp.position.Next, "published", ahead)
+	cp := l.cp
+	missing, err := r.repeat(ctx, l, cp)
+	if err != nil {
+		return err
+	}
+	cp.step, cp.transcript = l.core.Step(), l.core.Transcript()
+	cp.ledger, cp.build = r.d.ledger.headHash(), build()
+	cp.outbox = append(cp.outbox, missing...)
+	if cp.state, err = l.core.AppendState(nil); err != nil {
+		return err
+	}
+	defer clear(cp.state)
+	// A crash between the two leaves no checkpoint: then a start does the same again.
+	if err := r.write(ctx, r.store.erase); err != nil {
+		return err
+	}
+	if err := r.write(ctx, func() error { return r.store.commit(cp) }); err != nil {
+		return err
+	}
+	r.log.Info("recovered", "epoch", l.m.Epoch, "step", cp.step, "next_offset", cp.position.Next)
+	return nil
+}
+
+// bringBack writes those files of an exported epoch that are missing or damaged.
+func (r *runner) bringBack(ctx context.Context, from *Export) error {
+	m, err := core.ParseManifest([]byte(from.Manifest))
+	if err != nil {
+		return halted(haltState, "%w", err)
+	}
+	if m.Task() != r.task {
+		return fmt.Errorf("the file is of %s, not of %s", m.Task(), r.task)
+	}
+	opened := r.d.ledger.opening(r.task, m.Epoch)
+	if opened == nil {
+		// The ledger is lost too. ledger repair will charge what this manifest says.
+		cp, err := r.store.load()
+		if err != nil && !errors.Is(err, errCheckpoint) {
+			return err
+		}
+		if _, err := r.vouched(m, []byte(from.Manifest), cp); err != nil {
+			return err
+		}
+		if opened, err = from.opening(newLedgerKey(r.d.key)); err != nil {
+			return halted(haltState, "the ledger in the file: %w", err)
+		}
+	}
+	if m, err = manifestOf(r.task, opened, []byte(from.Manifest)); err != nil {
+		return err
+	}
+	if !m.Cost.Equal(opened.Cost) {
+		return halted(haltState, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
+	}
+	put := func(name string, data []byte) error {
+		if len(data) == 0 {
+			return nil
+		}
+		was, err := r.d.disk.ReadFile(r.store.path(name))
+		if err == nil && bytes.Equal(was, data) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return r.write(ctx, func() error {
+			if err := removeAll(r.d.disk, r.store.dir, name); err != nil {
+				return err
+			}
+			return writeNew(r.d.disk, r.store.path(name), data)
+		})
+	}
+	if len(from.Secret) > 0 {
+		keys, err := keysOf(r.d.key, m, from.Secret)
+		if err != nil {
+			return err
+		}
+		keys.Destroy()
+		if was, err := r.store.secret(m.Epoch); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		} else if !bytes.Equal(was, from.Secret) {
+			err := r.write(ctx, func() error {
+				if err := removeAll(r.d.disk, r.store.dir, secretName(m.Epoch)); err != nil {
+					return err
+				}
+				return r.store.keepSecret(m.Epoch, from.Secret)
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if err := put(initialName(m.Epoch), from.Initial); err != nil {
+		return err
+	}
+	return put(manifestName(m.Epoch), []byte(from.Manifest))
+}
+
+// earlier returns the commit before a damaged one, or the epoch's first checkpoint. It
+// refuses if the last commit is not damaged.
+func (r *runner) earlier(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error) {
+	cp, err := r.store.load()
+	switch {
+	case err != nil && !errors.Is(err, errCheckpoint):
+		return nil, err
+	case err == nil && cp != nil:
+		return cp, r.ofEpoch(cp, m, file)
+	}
+	if cp, err = r.store.previous(); err != nil {
+		return nil, err
+	}
+	if cp != nil && r.ofEpoch(cp, m, file) == nil {
+		return cp, nil
+	}
+	if err := r.recoverable(ctx, opened); err != nil {
+		return nil, err
+	}
+	return r.first(m, file, mech, unknownOutput, unknownBoundary, nil)
+}
+
+// repeat computes the steps by which the output is ahead of a state, and compares them.
+// It returns the messages of these steps that are not published, and sets the checkpoint's
+// positions to those after the last step.
+func (r *runner) repeat(ctx context.Context, l *openEpoch, cp *checkpoint) (missing []pending, err error) {
+	again, err := newRepetition(r.repeater, r.d.client, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
+	if err != nil {
+		return nil, err
+	}
+	at := r.d.now()
+	for {
+		behind, err := r.guard.stillBehind(ctx)
+		if err != nil || !behind {
+			if err == nil {
+				again.at(cp)
+			}
+			return missing, err
+		}
+		messages, err := again.close(ctx)
+		if ended := (*logEnded)(nil); errors.As(err, &ended) {
+			return nil, halted(haltTruncated, "%w, of which the output holds the release: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, r.task.Stream)
+		}
+		if err != nil {
+			return nil, r.logError(err)
+		}
+		if messages, err = r.guard.closed(l.core.Step(), messages); err != nil {
+			return nil, err
+		}
+		for _, rel := range messages {
+			missing = append(missing, pending{Message: rel, time: at})
+		}
+		if len(missing) > maxPending {
+			return nil, r.guard.incomplete()
+		}
+	}
+}
+
+// Recover restores the state of a task's open epoch whose checkpoint is damaged or lost.
+// It continues from the commit before, or from the epoch's first offset, computes again
+// what was published since then, and writes a checkpoint only if every byte is the same.
+// from holds files to restore first; it may be nil. It is for a daemon whose Run has not
+// been called; a running daemon is asked through its control socket.
+func (d *Daemon) Recover(ctx context.Context, t core.Task, from *Export) error {
+	return d.command(ctx, t, request{kind: requestRecover, from: from})
+}

@@ -1,0 +1,200 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// repetition reads an epoch's log again and computes its steps again. It publishes nothing and
+// writes nothing.
+type repetition struct {
+	core   *core.Core
+	one    *rereading   // of an epoch that is not merged
+	parts  []*rereading // of a merged epoch
+	leaves []*core.Leaf
+	sums   []*core.Sum
+	bounds func(ctx context.Context, step uint64) (boundary, error) // of steps by the clock; nil: they are not
+	last   boundary
+}
+
+// adder takes the records of steps: a core, or a leaf of one.
+type adder interface {
+	First() int64
+	End() int64
+	Add(offset int64, row []float64)
+}
+
+// rereading reads the log of one partition again.
+type rereading struct {
+	*repeater
+	partition int
+	into      adder
+	reader    *kafka.Reader
+	decoder   *codec.Decoder
+	batch     codec.Batch
+	next      int            // of the batch's records
+	filled    bool           // the batch has not been worked off
+	position  kafka.Position // of the last boundary, where that lies before the batch
+}
+
+// newRepetition returns a repetition that continues at a checkpoint's position, with a core
+// in the state of that position. bounds says where steps by the clock end. fetchBytes is the largest response of the broker.
+func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.Manifest, c *core.Core, cp *checkpoint,
+	bounds func(context.Context, uint64) (boundary, error), fetchBytes int) (*repetition, error) {
+	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
+		reader, err := client.NewReader(readerOptions(s, src, fetchBytes), at)
+		if err != nil {
+			return nil, err
+		}
+		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
+		if err != nil {
+			return nil, halted(haltConfiguration, "%w", err)
+		}
+		return &rereading{repeater: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
+	}
+	p := &repetition{core: c, bounds: bounds, last: boundary{at: cp.boundary}}
+	var err error
+	if m.Partition != core.Merged && bounds == nil {
+		p.one, err = open(m.Source, c, cp.position)
+		return p, err
+	}
+	if p.leaves, err = leavesAt(c, m, cp); err != nil {
+		return nil, err
+	}
+	for i, leaf := range p.leaves {
+		src := m.Source
+		src.Partition = reads(m)[i]
+		part, err := open(src, leaf, cp.all()[i].position)
+		if err != nil {
+			return nil, err
+		}
+		sum, err := c.NewSum()
+		if err != nil {
+			return nil, err
+		}
+		p.parts, p.sums = append(p.parts, part), append(p.sums, sum)
+	}
+	return p, nil
+}
+
+// leavesAt returns the leaves of a core in the state of a checkpoint. It halts unless the
+// checkpoint's positions are those of that state.
+func leavesAt(c *core.Core, m *core.Manifest, cp *checkpoint) ([]*core.Leaf, error) {
+	leaves := c.Leaves()
+	same := len(leaves) == len(cp.all()) && len(cp.parts) == len(m.Parts)
+	for i, p := range cp.all() {
+		same = same && (cp.parts == nil || p.partition == m.Parts[i].Partition) && p.position.Next == leaves[i].First()
+	}
+	if !same {
+		return nil, halted(haltState, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", taskFlags(m.Task()), m.Stream)
+	}
+	return leaves, nil
+}
+
+// logEnded says that the log ends before the end of a step that was published.
+type logEnded struct {
+	next int64
+	step uint64
+}
+
+func (e *logEnded) Error() string {
+	return fmt.Sprintf("the log ends at offset %d, before step %d does", e.next, e.step)
+}
+
+// close continues to the end of the next step, and returns the messages of its release.
+//
+// Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
+// core.Core.Close.
+func (p *repetition) close(ctx context.Context) ([]core.Message, error) {
+	step := p.core.Step() + 1
+	if p.one != nil {
+		if err := p.one.fill(ctx, step); err != nil {
+			return nil, err
+		}
+		return p.core.Close()
+	}
+	if p.bounds != nil {
+		at, err := p.bounds(ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		if len(at.ends) != len(p.leaves) {
+			return nil, halted(haltOutput, "step %d ends in %d partitions, and the epoch reads %d", step, len(at.ends), len(p.leaves))
+		}
+		for i, leaf := range p.leaves {
+			if err := leaf.Until(at.ends[i]); err != nil {
+				return nil, halted(haltOutput, "step %d: %w", step, err)
+			}
+		}
+		p.last = at
+	}
+	for i, part := range p.parts {
+		p.leaves[i].Into(p.sums[i])
+		if err := part.fill(ctx, step); err != nil {
+			return nil, err
+		}
+		p.leaves[i].Close()
+	}
+	return p.core.Merge(p.sums)
+}
+
+// fill continues to the end of the open step.
+func (p *rereading) fill(ctx context.Context, step uint64) error {
+	c, b := p.into, &p.batch
+	for c.First() < c.End() { // by the clock a step may be empty
+		for ; p.filled && p.next < len(b.Records); p.next++ {
+			offset := b.Records[p.next].Offset
+			if offset >= c.End() {
+				return nil
+			}
+			c.Add(offset, b.Row(p.next))
+		}
+		if p.filled && b.Next >= c.End() {
+			return nil
+		}
+		if p.filled && c.First() >= b.First {
+			p.position = b.Position(c.First())
+		}
+		if p.filled && b.Next == b.First && b.LastStable >= 0 && b.Next >= b.LastStable {
+			return &logEnded{b.Next, step}
+		}
+		p.filled = false
+		if err := p.retry(ctx, "fetch", func() error { return p.reader.Fetch(ctx, &b.Chunk) }); err != nil {
+			return err
+		}
+		p.decoder.Decode(b)
+		p.filled, p.next = true, 0
+	}
+	return nil
+}
+
+// at returns the position of the last boundary.
+func (p *rereading) at() kafka.Position {
+	if p.filled && p.into.First() >= p.batch.First {
+		return p.batch.Position(p.into.First())
+	}
+	return p.position
+}
+
+// at sets the positions of a checkpoint to the last boundary.
+func (p *repetition) at(cp *checkpoint) {
+	if p.one != nil {
+		cp.position = p.one.at()
+		return
+	}
+	cp.boundary = p.last.at
+	if cp.parts == nil {
+		cp.position = p.parts[0].at()
+		return
+	}
+	cp.position = kafka.Position{Next: p.core.First(), LeaderEpoch: -1}
+	for i, part := range p.parts {
+		cp.parts[i].position = part.at()
+	}
+}

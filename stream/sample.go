@@ -1,0 +1,80 @@
+package stream
+
+import (
+	"errors"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// Sample counts what a stream's decoder makes of records, before any budget is spent.
+//
+// Nothing of it is private: every number is an exact function of the records.
+type Sample struct {
+	Stream  string           `json:"stream"`
+	Records int64            `json:"records"`
+	Rows    int64            `json:"rows"`              // records that give a row
+	Null    map[string]int64 `json:"null"`              // the others, by reason
+	Columns []SampleColumn   `json:"columns,omitempty"` // none where a record has no names
+
+	whole   codec.Codec
+	row     []float64
+	limit   int
+	columns []codec.Codec
+}
+
+// SampleColumn counts what records hold in one column, whatever stands in the others.
+type SampleColumn struct {
+	Name    string           `json:"name"`
+	Numbers int64            `json:"numbers"` // records with a finite number there
+	Null    map[string]int64 `json:"null"`    // the others, by reason
+}
+
+// NewSample returns a sample of stream s without records.
+func NewSample(s *config.Stream) (*Sample, error) {
+	f := core.FormatOf(s)
+	if f.Gradient > 0 {
+		return nil, errors.New("takes gradients: a file has none with the header that they need")
+	}
+	whole, err := f.Codec()
+	if err != nil {
+		return nil, err
+	}
+	x := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()), limit: core.MaxRecordBytes(s)}
+	if f.Name != "json" && f.Name != "csv" {
+		return x, nil
+	}
+	for _, name := range f.Columns {
+		c, err := codec.New(f.Name, []string{name})
+		if err != nil {
+			return nil, err
+		}
+		x.columns = append(x.columns, c)
+		x.Columns = append(x.Columns, SampleColumn{Name: name, Null: map[string]int64{}})
+	}
+	return x, nil
+}
+
+// Add counts the value of a record.
+func (x *Sample) Add(value []byte) {
+	x.Records++
+	if len(value) > x.limit {
+		x.Null[codec.TooLarge.String()]++
+		return
+	}
+	rec := &kafka.Record{Value: value}
+	if why := x.whole.Decode(rec, x.row); why == codec.Decoded {
+		x.Rows++
+	} else {
+		x.Null[why.String()]++
+	}
+	for j, c := range x.columns {
+		if why := c.Decode(rec, x.row[:1]); why == codec.Decoded {
+			x.Columns[j].Numbers++
+		} else {
+			x.Columns[j].Null[why.String()]++
+		}
+	}
+}

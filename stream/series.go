@@ -1,0 +1,267 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// A task keeps its published values as lines, for the page: at most so many releases, and
+// so many bytes of numbers. Of a release with more numbers than seriesNumbers the largest
+// values are left out. So a task keeps at most 512 KiB, the words around it, and the bytes of
+// its newest release. One of many tasks keeps less: see host.kept.
+const (
+	seriesReleases = 256
+	seriesLeast    = 8
+	seriesBytes    = 1 << 19
+	seriesNumbers  = seriesBytes / 8 / seriesLeast
+)
+
+// series are the published values of a task over time. They span everything that was
+// published since they began: when there are too many releases, every other one is left
+// out, and from then on so many less are kept, always with the newest. A release that is
+// not kept is not decoded, but for the newest when somebody asks. It is safe for
+// concurrent use.
+type series struct {
+	mu          sync.Mutex
+	parse       func(value []byte) *core.Released // nil for what is no release
+	points      []point
+	newest      *point     // if it is not among points
+	raw         []byte     // the newest, if nobody has decoded it yet
+	stride      uint64     // one of so many is kept
+	count       uint64     // releases so far
+	epoch, step uint64     // of the newest
+	bytes       func() int // of numbers that may be kept; nil: seriesBytes
+}
+
+// point is a release of a series.
+type point struct {
+	// N counts the releases of this process from 1 on. 0 is one that an earlier process
+	// published.
+	N uint64 `json:"n"`
+	*core.Released
+	// TooLarge names the values that are left out.
+	TooLarge []string `json:"too_large,omitempty"`
+}
+
+// newPoint leaves out what is too large.
+func newPoint(n uint64, r *core.Released) point {
+	p := point{N: n, Released: r}
+	for numbers(r) > seriesNumbers {
+		i := 0
+		for j := range r.Values {
+			if len(r.Values[j].Data) > len(r.Values[i].Data) {
+				i = j
+			}
+		}
+		p.TooLarge = append(p.TooLarge, r.Values[i].Name)
+		r.Values = slices.Delete(r.Values, i, i+1)
+	}
+	return p
+}
+
+// numbers counts the numbers of a release.
+func numbers(r *core.Released) (n int) {
+	for _, v := range r.Values {
+		n += len(v.Data) + len(v.SE) + len(v.SEWithClipping) + len(v.Truth)
+	}
+	return n
+}
+
+// add adds the newest release. One that is there already is published again.
+func (s *series) add(epoch, step uint64, value []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch < s.epoch || epoch == s.epoch && step <= s.step {
+		return
+	}
+	s.epoch, s.step = epoch, step
+	s.count++
+	s.stride = max(s.stride, 1)
+	s.newest, s.raw = nil, value
+	if s.count%s.stride == 0 {
+		if p := s.decoded(); p != nil {
+			s.points = append(s.points, *p)
+			if s.thin(); len(s.points) > 0 && s.points[len(s.points)-1].N == p.N {
+				s.newest = nil
+			}
+		}
+	}
+}
+
+// decoded returns the newest release, nil if it is among points.
+func (s *series) decoded() *point {
+	if s.raw != nil {
+		if r := s.parse(s.raw); r != nil {
+			p := newPoint(s.count, r)
+			s.newest = &p
+		}
+		s.raw = nil
+	}
+	return s.newest
+}
+
+// thin leaves out every other release while there are too many.
+func (s *series) thin() {
+	for len(s.points) > s.most() {
+		s.stride *= 2
+		kept, earlier := s.points[:0], 0
+		for _, p := range s.points {
+			if p.N == 0 {
+				earlier++
+			}
+			if p.N == 0 && earlier%2 == 0 || p.N > 0 && p.N%s.stride == 0 {
+				kept = append(kept, p)
+			}
+		}
+		clear(s.points[len(kept):])
+		s.points = kept
+	}
+}
+
+// most is the largest number of releases that are kept.
+func (s *series) most() int {
+	largest := 1
+	for _, p := range s.points {
+		largest = max(largest, numbers(p.Released))
+	}
+	bytes := seriesBytes
+	if s.bytes != nil {
+		bytes = s.bytes()
+	}
+	return min(max(bytes/8/largest, seriesLeast), seriesReleases)
+}
+
+// recall adds, in front, what an earlier process published, in order.
+func (s *series) recall(earlier []*core.Released) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stride = max(s.stride, 1)
+	var all []point
+	for _, r := range earlier {
+		first := s.decoded()
+		if len(s.points) > 0 {
+			first = &s.points[0]
+		}
+		if first == nil || r.Epoch < first.Epoch || r.Epoch == first.Epoch && r.Step < first.Step {
+			all = append(all, newPoint(0, r))
+		}
+	}
+	s.points = append(all, s.points...)
+	s.thin()
+}
+
+// after returns what was published after release n of this process; 0: everything.
+func (s *series) after(n uint64) []point {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []point{}
+	for _, p := range s.points {
+		if n == 0 || p.N > n {
+			all = append(all, p)
+		}
+	}
+	if p := s.decoded(); p != nil && (n == 0 || p.N > n) {
+		all = append(all, *p)
+	}
+	return all
+}
+
+// recallTime is how long a first request waits for the output. recallRecords is how far
+// back in it recall looks, and recallBytes how much of it recall keeps.
+const (
+	recallTime    = 5 * time.Second
+	recallRecords = 256
+	recallBytes   = 16 << 20
+)
+
+// recall fills the series, at the first request for them, with what the output holds from
+// before this process. If the cluster does not answer, the next request tries again.
+func (r *runner) recall(ctx context.Context) {
+	r.recalling.Lock()
+	defer r.recalling.Unlock()
+	if r.recalled {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recallTime)
+	defer cancel()
+	topic, partition := r.s.Output.Topic, int32(r.s.Output.Partition)
+	start, _, end, err := r.d.client.Offsets(ctx, topic, partition)
+	if err != nil {
+		r.recalled = kafka.UnknownTopic(err) // so there is nothing
+		return
+	}
+	seen := map[string]bool{}
+	var earlier []*core.Released
+	size := 0
+	err = r.d.client.ReadBack(ctx, topic, partition, max(start, end-recallRecords), func(rec *kafka.Record) error {
+		t, epoch, _, ok := core.ParseIdentity(rec.Key)
+		if !ok || t != r.task || seen[string(rec.Key)] || r.d.ledger.opening(t, epoch) == nil {
+			return nil
+		}
+		if size += len(rec.Value); size > recallBytes {
+			return errStop
+		}
+		seen[string(rec.Key)] = true
+		if x := r.released(rec.Value); x != nil {
+			earlier = append(earlier, x)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errStop) {
+		return
+	}
+	slices.SortStableFunc(earlier, func(a, b *core.Released) int {
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Step, b.Step))
+	})
+	r.series.recall(earlier)
+	r.recalled = true
+}
+
+// released reads a release, and adds what a demonstration knows. It returns nil for a piece
+// of a release.
+func (r *runner) released(value []byte) *core.Released {
+	x, err := core.ParseReleased(value)
+	if err != nil {
+		return nil
+	}
+	if r.d.truth != nil {
+		for i := range x.Values {
+			x.Values[i].Truth = r.d.truth(x, x.Values[i].Name)
+		}
+	}
+	return x
+}
+
+// streamSeries answers with the published values of a task over time.
+func (d *Daemon) streamSeries(w http.ResponseWriter, req *http.Request) {
+	found, err := d.streamRunners(req)
+	if err != nil {
+		failure(w, http.StatusNotFound, err)
+		return
+	}
+	if len(found) > 1 {
+		failure(w, http.StatusBadRequest, errors.New("the stream has several partitions: name one with partition"))
+		return
+	}
+	var after uint64
+	if text := req.URL.Query().Get("after"); text != "" {
+		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
+			failure(w, http.StatusBadRequest, errors.New("after must be a whole number, the n of a release"))
+			return
+		}
+	}
+	found[0].recall(req.Context())
+	success(w, struct {
+		Started  time.Time `json:"started"` // numbers n are of the process that began then
+		Releases []point   `json:"releases"`
+	}{d.started.UTC(), found[0].series.after(after)})
+}

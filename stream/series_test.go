@@ -1,0 +1,140 @@
+package stream
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"streamdp/stream/core"
+)
+
+// seriesOf returns a series of releases with so many numbers.
+func seriesOf(numbers int) (s *series, add func(epoch, step uint64)) {
+	s = &series{parse: func(value []byte) *core.Released {
+		r := new(core.Released)
+		if json.Unmarshal(value, r) != nil {
+			return nil
+		}
+		r.Values = []core.ReleasedValue{{Name: "mean", Data: make([]float64, numbers)}}
+		return r
+	}}
+	return s, func(epoch, step uint64) {
+		s.add(epoch, step, fmt.Appendf(nil, `{"epoch": %d, "step": %d}`, epoch, step))
+	}
+}
+
+func stepsOf(points []point) (steps []uint64) {
+	for _, p := range points {
+		steps = append(steps, p.Step)
+	}
+	return steps
+}
+
+// TestSeriesSpansEverything: however many releases there were, the series begins near the
+// first one, ends with the newest, and is evenly spaced between.
+func TestSeriesSpansEverything(t *testing.T) {
+	s, add := seriesOf(10)
+	for n := uint64(1); n <= 5000; n++ {
+		add(1, n)
+		if n%7 == 0 {
+			add(1, n) // published again
+		}
+		got := stepsOf(s.after(0))
+		if len(got) > seriesReleases+1 || got[len(got)-1] != n || n <= seriesReleases && uint64(len(got)) != n {
+			t.Fatalf("after %d: %d releases, the last is %d", n, len(got), got[len(got)-1])
+		}
+		if n > seriesReleases && len(got) < seriesReleases/2 {
+			t.Fatalf("after %d only %d releases", n, len(got))
+		}
+		gap := got[0]
+		for i := 1; i < len(got)-1; i++ {
+			if got[i]-got[i-1] != gap {
+				t.Fatalf("after %d: steps %v", n, got)
+			}
+		}
+	}
+	if got := stepsOf(s.after(4999)); !slices.Equal(got, []uint64{5000}) {
+		t.Errorf("after 4999: %v", got)
+	}
+}
+
+// TestSeriesMemory: the numbers that are kept fit their bound, whatever a release holds.
+func TestSeriesMemory(t *testing.T) {
+	for _, n := range []int{1, 100, 5000, seriesNumbers, seriesNumbers + 1, 300_000} {
+		s, add := seriesOf(n)
+		for step := range uint64(600) {
+			add(1, step+1)
+		}
+		total := 0
+		for _, p := range s.points {
+			total += numbers(p.Released)
+		}
+		if 8*total > seriesBytes {
+			t.Errorf("%d numbers a release: %d bytes are kept", n, 8*total)
+		}
+		newest := s.after(0)[len(s.after(0))-1]
+		if left := slices.Equal(newest.TooLarge, []string{"mean"}); left != (n > seriesNumbers) {
+			t.Errorf("%d numbers a release: left out %v", n, newest.TooLarge)
+		}
+	}
+}
+
+// TestSeriesRecall: what an earlier process published comes before, once.
+func TestSeriesRecall(t *testing.T) {
+	s, add := seriesOf(1)
+	add(2, 3)
+	add(2, 4)
+	var earlier []*core.Released
+	for _, at := range [][2]uint64{{1, 1}, {1, 9}, {2, 1}, {2, 2}, {2, 3}, {2, 4}} {
+		earlier = append(earlier, &core.Released{Epoch: at[0], Step: at[1]})
+	}
+	s.recall(earlier)
+	if got := stepsOf(s.after(0)); !slices.Equal(got, []uint64{1, 9, 1, 2, 3, 4}) {
+		t.Errorf("steps %v", got)
+	}
+	if got := stepsOf(s.after(1)); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("after the first of this process: %v", got)
+	}
+	earlier = nil
+	for n := range uint64(1000) {
+		earlier = append(earlier, &core.Released{Epoch: 1, Step: n + 1})
+	}
+	empty, add := seriesOf(1)
+	empty.recall(earlier)
+	add(2, 1)
+	if got := stepsOf(empty.after(0)); len(got) > seriesReleases+1 || len(got) < seriesReleases/2 || got[len(got)-1] != 1 {
+		t.Errorf("%d releases, the last is step %d", len(got), got[len(got)-1])
+	}
+}
+
+// TestParseReleased: a release in either encoding gives the same numbers, with NaN for an error
+// that is not known.
+func TestParseReleased(t *testing.T) {
+	t.Parallel()
+	read := func(toml string) *core.Released {
+		m := newMachine(t, toml, 1).all(mutateLog(1)[:700], 700)
+		r, err := core.ParseReleased(m.releases[uint64(len(m.releases))].Value)
+		must(t, err)
+		return r
+	}
+	a := read(machineStream)
+	b := read(with(machineStream, `output = { topic = "out"`, `output = { topic = "out", encoding = "base64"`))
+	if len(a.Values) == 0 || fmt.Sprintf("%+v", *a) != fmt.Sprintf("%+v", *b) {
+		t.Errorf("%+v\n%+v", *a, *b)
+	}
+	r, err := core.ParseReleased([]byte(`{"schema":"streamdp.release.v1","mechanism":{"name":"sgd","target":"y","level":0.9},"values":{"b":{"shape":[2],"data":[1,2],"se":[0.5,null]},"a":{"shape":[1],"data":[3],"se":0.25}}}`))
+	must(t, err)
+	if r.Target != "y" || r.Level != 0.9 || r.Mechanism != "sgd" || r.Values[0].Name != "b" || !math.IsNaN(r.Values[0].SE[1]) || r.Values[1].SE[0] != 0.25 {
+		t.Errorf("%+v", r)
+	}
+	if text, err := json.Marshal(r.Values[0].SE); err != nil || string(text) != "[0.5,null]" {
+		t.Errorf("%s %v", text, err)
+	}
+	for _, bad := range []string{``, `{}`, `{"schema":"streamdp.release.v1"}`, `{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`, `{"schema":"streamdp.release.v1","values":[1]}`} {
+		if _, err := core.ParseReleased([]byte(bad)); err == nil {
+			t.Errorf("%s is taken for a release", bad)
+		}
+	}
+}

@@ -1,0 +1,395 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// tails are the output partitions that tasks of this process publish into.
+type tails struct {
+	client *kafka.Client
+	mu     sync.Mutex
+	of     map[tailKey]*tail
+}
+
+type tailKey struct {
+	topic     string
+	partition int
+}
+
+// join returns the tail of a partition, for one more task.
+func (t *tails) join(at config.Output, task core.Task) *tail {
+	key := tailKey{at.Topic, at.Partition}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.of[key]
+	if x == nil {
+		x = &tail{client: t.client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, next: unknownOutput}
+		if t.of == nil {
+			t.of = map[tailKey]*tail{}
+		}
+		t.of[key] = x
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.tasks[task] == nil {
+		x.tasks[task] = &gained{from: unknownOutput}
+	}
+	return x
+}
+
+// tail reads what an output partition gains, once for all tasks that publish into it, and sends
+// what they publish in common requests. With each reading for itself, a thousand tasks would
+// read a thousand times what each writes. What the tail has sent it need not read: where it
+// went says whether anybody else wrote before it. A task that it can't serve reads for itself:
+// one alone in its partition, one that has not read as far as the tail began, one that let too
+// much come together, and everyone after an error.
+type tail struct {
+	client    *kafka.Client
+	topic     string
+	partition int32
+
+	mu    sync.Mutex
+	tasks map[core.Task]*gained
+	next  int64     // everything before it was read, or sent by the tail
+	round *tailLook // that begins next; nil: none
+	queue []*sending
+	most  int  // bytes of a common request, where the broker took no larger one; 0: sharedBytes
+	busy  bool // a look or a request is under way
+	past  histories
+	// So far: looks, those that had to read, and requests.
+	looks, reads, requests int
+}
+
+// sending is what one task publishes at a time.
+type sending struct {
+	messages []kafka.Message
+	bytes    int
+	in       *sharedRequest // nil: it waits in the queue
+	done     chan struct{}
+	at       []kafka.Appended
+	err      error
+}
+
+// sharedRequest is a request with the messages of several tasks. It is given up when the last
+// of them has given up.
+type sharedRequest struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	wanted int // by so many tasks
+}
+
+// sharedBytes bounds what several tasks send in one request: brokers refuse batches of more
+// than 1 MiB by default.
+const sharedBytes = 800_000
+
+// leastShared bounds how small common requests become where brokers refuse larger ones.
+const leastShared = 16 << 10
+
+// gained is what the partition has gained of a task's releases from an offset on.
+type gained struct {
+	from int64 // unknownOutput: nothing is kept
+	list []released
+}
+
+// released is a message in an output that has the key of a release.
+type released struct {
+	offset      int64
+	key         string
+	epoch, step uint64
+	hash        [32]byte
+}
+
+// releasedIn returns what a record of an output says, if it is a release of a task that is
+// wanted.
+func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r released, ok bool) {
+	t, epoch, step, ok := core.ParseIdentity(rec.Key)
+	if !ok || !wanted(t) {
+		return t, r, false
+	}
+	return t, released{rec.Offset, string(rec.Key), epoch, step, core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
+}
+
+// tailLook is one look at the end of the partition, for all who asked before it began.
+type tailLook struct {
+	done chan struct{}
+	err  error
+}
+
+// lookTime bounds a look. Whoever waits for one looks for itself then.
+const lookTime = 10 * time.Second
+
+// since returns the task's releases from an offset to the end that the partition has after the
+// call has begun. ok is false if the task must read for itself.
+func (t *tail) since(ctx context.Context, task core.Task, from int64) (list []released, end int64, ok bool) {
+	t.mu.Lock()
+	mine := t.tasks[task]
+	if len(t.tasks) < 2 || from == unknownOutput {
+		t.mu.Unlock()
+		return nil, 0, false
+	}
+	if mine.from == unknownOutput {
+		mine.from = t.next
+	}
+	n := 0
+	for n < len(mine.list) && mine.list[n].offset < from {
+		n++
+	}
+	mine.list = mine.list[n:]
+	r := t.round
+	if r == nil {
+		r = &tailLook{done: make(chan struct{})}
+		t.round = r
+	}
+	t.begin()
+	t.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, 0, false
+	}
+	if r.err != nil {
+		return nil, 0, false
+	}
+	return t.known(task, from, from)
+}
+
+// known returns the task's releases from an offset to the end that the tail knows. ok is false
+// if it does not know what lies before the offset to.
+func (t *tail) known(task core.Task, from, to int64) (list []released, end int64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine := t.tasks[task]
+	if mine.from == unknownOutput || mine.from > from || t.next < to {
+		return nil, 0, false
+	}
+	for _, r := range mine.list {
+		if r.offset >= from {
+			list = append(list, r)
+		}
+	}
+	return list, t.next, true
+}
+
+// send appends a task's messages to the partition, as kafka.Client.Produce does. The messages
+// of all tasks that wait at a time go in common requests. ok is false if the task must send
+// them itself: it is alone.
+func (t *tail) send(ctx context.Context, messages []kafka.Message) (at []kafka.Appended, ok bool, err error) {
+	t.mu.Lock()
+	if len(t.tasks) < 2 {
+		t.mu.Unlock()
+		return nil, false, nil
+	}
+	s := &sending{messages: messages, done: make(chan struct{})}
+	for i := range messages {
+		m := &messages[i]
+		s.bytes += len(m.Key) + len(m.Value) + 256
+	}
+	t.queue = append(t.queue, s)
+	t.begin()
+	t.mu.Unlock()
+	select {
+	case <-s.done:
+		return s.at, true, s.err
+	case <-ctx.Done():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if r := s.in; r == nil {
+			t.queue = slices.DeleteFunc(t.queue, func(q *sending) bool { return q == s })
+		} else if r.wanted--; r.wanted == 0 {
+			r.cancel()
+		}
+		return nil, true, ctx.Err()
+	}
+}
+
+// begin makes somebody work off what waits.
+func (t *tail) begin() {
+	if !t.busy {
+		t.busy = true
+		go t.work()
+	}
+}
+
+// work looks and sends, one after the other, until nobody waits. A look while a request is
+// under way would read what that appends.
+func (t *tail) work() {
+	for {
+		t.mu.Lock()
+		r, shared := t.round, t.share()
+		t.round = nil
+		if r == nil && len(shared) == 0 {
+			t.busy = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		if r != nil {
+			r.err = t.look()
+			close(r.done)
+		}
+		if len(shared) > 0 {
+			t.append(shared)
+		}
+	}
+}
+
+// share takes off the queue what goes into the next request.
+func (t *tail) share() []*sending {
+	n, bytes := 0, 0
+	for n < len(t.queue) {
+		if bytes += t.queue[n].bytes; n > 0 && bytes > cmp.Or(t.most, sharedBytes) {
+			break
+		}
+		n++
+	}
+	shared := slices.Clone(t.queue[:n])
+	t.queue = slices.Delete(t.queue, 0, n)
+	if n > 0 {
+		r := &sharedRequest{wanted: n}
+		r.ctx, r.cancel = context.WithCancel(context.Background())
+		for _, s := range shared {
+			s.in = r
+		}
+	}
+	return shared
+}
+
+// append sends messages in one request. Each task learns of its own messages only: after an
+// error, those whose messages the broker has acknowledged before get no error. If the broker
+// refuses the others for good, each task's go alone: one that can't be published is not to
+// hold up the others.
+func (t *tail) append(shared []*sending) {
+	r := shared[0].in
+	defer r.cancel()
+	at, err := t.request(r.ctx, shared)
+	if len(at) > 1 && len(shared) > 1 {
+		t.mu.Lock()
+		t.most = max(cmp.Or(t.most, sharedBytes)/2, leastShared)
+		t.mu.Unlock()
+	}
+	left := shared
+	for len(left) > 0 && appended(at) >= len(left[0].messages) {
+		left[0].at, at = divide(at, len(left[0].messages))
+		close(left[0].done)
+		left = left[1:]
+	}
+	alone := len(shared) > 1 && !kafka.Retriable(err) && r.ctx.Err() == nil
+	for i, s := range left {
+		if s.err = err; alone {
+			s.at, s.err = t.request(r.ctx, left[i:i+1])
+		}
+		close(s.done)
+	}
+}
+
+// request sends messages, and returns where the first of them went: all, where there is no
+// error.
+func (t *tail) request(ctx context.Context, shared []*sending) ([]kafka.Appended, error) {
+	var messages []kafka.Message
+	for _, s := range shared {
+		messages = append(messages, s.messages...)
+	}
+	at, err := t.client.Produce(ctx, t.topic, t.partition, messages)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests++
+	for _, p := range at {
+		switch {
+		case p.Base == t.next:
+			t.next += int64(p.Count)
+		case p.Base < t.next: // the partition was deleted and made again, or lost its end
+			t.forget()
+		}
+	}
+	return at, err
+}
+
+// appended returns how many messages were appended.
+func appended(at []kafka.Appended) (n int) {
+	for _, p := range at {
+		n += p.Count
+	}
+	return n
+}
+
+// divide returns where the first n messages went, and where the others did.
+func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
+	for n > 0 {
+		p := at[0]
+		if p.Count > n {
+			return append(first, kafka.Appended{Base: p.Base, Count: n}), append([]kafka.Appended{{Base: p.Base + int64(n), Count: p.Count - n}}, at[1:]...)
+		}
+		first, at, n = append(first, p), at[1:], n-p.Count
+	}
+	return first, at
+}
+
+func (t *tail) look() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	end, err := t.client.End(ctx, t.topic, t.partition)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.looks++
+	from := t.next
+	switch {
+	case from == unknownOutput:
+		t.next = end
+		for _, g := range t.tasks {
+			g.from = end
+		}
+	case end < from: // it was deleted and made again, or lost its end
+		err = errors.New("the output ends before what was read")
+		t.forget()
+	}
+	if err != nil || from == unknownOutput || end == from {
+		t.mu.Unlock()
+		return err
+	}
+	t.reads++
+	t.mu.Unlock()
+	err = t.client.ReadBack(ctx, t.topic, t.partition, from, func(rec *kafka.Record) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.next = rec.Offset + 1
+		task, r, ok := releasedIn(rec, func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].from != unknownOutput })
+		if ok {
+			g := t.tasks[task]
+			if g.list = append(g.list, r); len(g.list) > maxFound {
+				*g = gained{from: t.next}
+			}
+		}
+		return nil
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	switch {
+	case err == nil:
+		t.next = max(t.next, end)
+	case errors.As(err, &gap) || errors.As(err, &truncated):
+		t.forget()
+	}
+	return err
+}
+
+// forget makes the next look begin at the output's end, and tasks look for themselves at
+// what is before. The output lost what was not read yet.
+func (t *tail) forget() {
+	t.next = unknownOutput
+	for _, g := range t.tasks {
+		*g = gained{from: unknownOutput}
+	}
+}

@@ -1,0 +1,372 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream/core"
+)
+
+// TestSharedOutput: of two tasks that publish into one partition, the one whose release
+// somebody else wrote stops before its next one. The other goes on.
+func TestSharedOutput(t *testing.T) {
+	t.Parallel()
+	for key, says := range map[string]string{
+		"orders/1/1/3":    "orders/1/1/3 differs",
+		"orders/1/1/11":   "orders/1/1/11 differs",
+		"orders/1/1/9999": "whose records the input does not have",
+		"orders/1/2/1":    "epoch 2, which this ledger does not know",
+	} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`))
+			must(t, r.client.CreateTopic(t.Context(), "wide", 2, nil))
+			produce := func(first, n int) {
+				for p := range 2 {
+					var list []kafka.Message
+					for i := range n {
+						list = append(list, kafka.Message{Value: orderRecord(first + i), Time: time.UnixMilli(1)})
+					}
+					_, err := r.client.Produce(t.Context(), "wide", int32(p), list)
+					must(t, err)
+				}
+			}
+			var x *running
+			both := func(step uint64) func(TaskStatus) bool {
+				return func(TaskStatus) bool {
+					return !slices.ContainsFunc(x.d.Status(), func(s TaskStatus) bool { return s.Step < step || s.Outbox > 0 })
+				}
+			}
+			produce(0, 250)
+			x = r.start()
+			x.until("two steps", both(2))
+			produce(250, 800)
+			x.until("ten steps", both(10))
+			r.forge("{}", key)
+			produce(1050, 200)
+			x.until("the halt", func(TaskStatus) bool { return x.d.Status()[1].State == stateHalted })
+			if s := x.d.Status()[1]; s.Reason != haltOutput || !strings.Contains(s.Message, says) {
+				t.Errorf("halted with %q: %s", s.Reason, s.Message)
+			}
+			x.until("the other", func(s TaskStatus) bool { return s.Step == 12 && s.Outbox == 0 })
+			for _, p := range r.output("orders.dp") {
+				if p.step > 10 && p.value != "{}" && strings.Contains(p.key, "orders/1/") {
+					t.Errorf("release %s left after the stray one", p.key)
+				}
+			}
+			x.endHalted()
+		})
+	}
+}
+
+// TestTail: what a task gets of a tail is what it would have read by itself.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	must(t, r.client.CreateTopic(t.Context(), "out", 1, nil))
+	tails := tails{client: r.client}
+	type reader struct {
+		task core.Task
+		tail *tail
+		next int64
+		got  []released
+	}
+	var readers []*reader
+	for i := range 3 {
+		task := core.Task{Stream: "s", Partition: i}
+		readers = append(readers, &reader{task: task, tail: tails.join(config.Output{Topic: "out"}, task)})
+	}
+	if _, _, ok := tails.join(config.Output{Topic: "other"}, readers[0].task).since(t.Context(), readers[0].task, 0); ok {
+		t.Error("a task alone is served")
+	}
+	own := func(from int64, task core.Task) (list []released, end int64) {
+		end = from
+		must(t, r.client.ReadBack(t.Context(), "out", 0, from, func(rec *kafka.Record) error {
+			end = rec.Offset + 1
+			if _, x, ok := releasedIn(rec, func(t core.Task) bool { return t == task }); ok {
+				list = append(list, x)
+			}
+			return nil
+		}))
+		return list, end
+	}
+	p := kafkatest.NewProducer(t, []string{r.addr}, "out", 0, "")
+	rng := rand.New(rand.NewPCG(9, 9))
+	served := 0
+	for step := range 300 {
+		key := core.Identity(core.Task{Stream: "s", Partition: rng.IntN(4)}, 1, uint64(step+1))
+		if rng.IntN(5) == 0 {
+			key = "none"
+		}
+		p.Send(kafkatest.Record{Key: []byte(key), Value: fmt.Append(nil, step)})
+		x := readers[rng.IntN(3)]
+		list, end, ok := x.tail.since(t.Context(), x.task, x.next)
+		if ok {
+			served++
+		} else {
+			list, end = own(x.next, x.task)
+		}
+		if end != int64(step+1) {
+			t.Fatalf("read to %d of %d", end, step+1)
+		}
+		x.got, x.next = append(x.got, list...), end
+		if rng.IntN(40) == 0 { // as if too much had come together
+			x.tail.mu.Lock()
+			*x.tail.tasks[x.task] = gained{from: x.tail.next}
+			x.tail.mu.Unlock()
+		}
+	}
+	for _, x := range readers {
+		list, _ := own(x.next, x.task)
+		want, _ := own(0, x.task)
+		if got := append(x.got, list...); !slices.Equal(got, want) {
+			t.Errorf("task %s got\n%v, want\n%v", x.task, got, want)
+		}
+	}
+	if served < 200 {
+		t.Errorf("served %d times", served)
+	}
+	// An output that was made anew: everyone reads for himself, and then goes on.
+	kafkatest.DeleteTopic(t, []string{r.addr}, "out")
+	must(t, dial(t, r.addr).CreateTopic(t.Context(), "out", 1, nil))
+	look := func() bool {
+		_, _, ok := readers[0].tail.since(t.Context(), readers[0].task, 0)
+		return ok
+	}
+	if look() {
+		t.Error("an output that lost its end is served")
+	}
+	for late := time.Now().Add(patience); !look(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatal("the new output is not served")
+		}
+	}
+}
+
+// TestTailSends: what tasks send together goes in one request, each learns where its messages
+// are, and none of them is read again. What another writer put between them is.
+func TestTailSends(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	must(t, r.client.CreateTopic(t.Context(), "out", 1, map[string]string{"max.message.bytes": "20000"}))
+	tails := tails{client: r.client}
+	const n = 20
+	var all []*tail
+	task := func(i int) core.Task { return core.Task{Stream: "s", Partition: i} }
+	message := func(i, step, size int) kafka.Message {
+		return kafka.Message{Key: []byte(core.Identity(task(i), 1, uint64(step))), Value: make([]byte, size), Time: time.UnixMilli(1)}
+	}
+	for i := range n {
+		all = append(all, tails.join(config.Output{Topic: "out"}, task(i)))
+	}
+	x := all[0]
+	if _, ok, _ := tails.join(config.Output{Topic: "other"}, task(0)).send(t.Context(), nil); ok {
+		t.Error("a task alone is served")
+	}
+	if _, _, ok := x.since(t.Context(), task(0), 0); !ok {
+		t.Fatal("the empty output is not served")
+	}
+	// together sends one after the other has queued up. Task i sends lists of i%3+1 messages.
+	together := func(step int, size func(i int) int) (at [n][]kafka.Appended, errs [n]error) {
+		x.mu.Lock()
+		for x.busy {
+			x.mu.Unlock()
+			runtime.Gosched()
+			x.mu.Lock()
+		}
+		x.busy = true // nobody works
+		x.mu.Unlock()
+		var wg sync.WaitGroup
+		for i := range n {
+			var list []kafka.Message
+			for range i%3 + 1 {
+				list = append(list, message(i, step, size(i)))
+			}
+			wg.Go(func() {
+				var ok bool
+				if at[i], ok, errs[i] = x.send(t.Context(), list); !ok {
+					t.Errorf("task %d is not served", i)
+				}
+			})
+		}
+		for queued := 0; queued < n; runtime.Gosched() {
+			x.mu.Lock()
+			queued = len(x.queue)
+			x.mu.Unlock()
+		}
+		go x.work()
+		wg.Wait()
+		return at, errs
+	}
+	// holds: everyone without an error knows where its messages are, and they are there once. It
+	// returns how many have one.
+	holds := func(step int, at [n][]kafka.Appended, errs [n]error, wrong func(i int, err error) bool) (failed int) {
+		t.Helper()
+		keys, times := map[int64]string{}, map[string]int{}
+		must(t, r.client.ReadBack(t.Context(), "out", 0, 0, func(rec *kafka.Record) error {
+			keys[rec.Offset] = string(rec.Key)
+			times[string(rec.Key)]++
+			return nil
+		}))
+		for i := range n {
+			if errs[i] != nil {
+				if failed++; !wrong(i, errs[i]) {
+					t.Errorf("task %d: %v", i, errs[i])
+				}
+				continue
+			}
+			if m := times[string(message(i, step, 0).Key)]; m != i%3+1 {
+				t.Errorf("%d messages of task %d", m, i)
+			}
+			count := 0
+			for _, p := range at[i] {
+				for k := range int64(p.Count) {
+					if keys[p.Base+k] != string(message(i, step, 0).Key) {
+						t.Errorf("offset %d holds %q, not what task %d sent", p.Base+k, keys[p.Base+k], i)
+					}
+					count++
+				}
+			}
+			if count != i%3+1 {
+				t.Errorf("task %d was told of %d messages", i, count)
+			}
+		}
+		return failed
+	}
+	nobody := func(int, error) bool { return false }
+	at, errs := together(1, func(int) int { return 10 })
+	holds(1, at, errs, nobody)
+	if x.requests != 1 {
+		t.Errorf("%d requests for what waited together", x.requests)
+	}
+	for i := range n {
+		end := at[i][len(at[i])-1].Base + 1
+		if list, known, ok := x.known(task(i), 0, end); !ok || len(list) > 0 || known < end {
+			t.Errorf("task %d has to read what this process sent", i)
+		}
+	}
+	// Another writer, behind that and so before what comes next.
+	p := kafkatest.NewProducer(t, []string{r.addr}, "out", 0, "")
+	p.Send(kafkatest.Record{Key: message(3, 7, 0).Key, Value: []byte("x")})
+	at, errs = together(2, func(int) int { return 10 })
+	holds(2, at, errs, nobody)
+	if _, _, ok := x.known(task(3), 0, at[3][0].Base); ok {
+		t.Error("what another writer put in between counts as known")
+	}
+	list, _, ok := x.since(t.Context(), task(3), 0)
+	if !ok || x.reads != 1 || !slices.ContainsFunc(list, func(r released) bool { return r.step == 7 }) {
+		t.Errorf("the other writer's release was not found: %v after %d reads", list, x.reads)
+	}
+	// One that the broker takes from nobody fails alone. The others go in smaller requests.
+	at, errs = together(3, func(i int) int {
+		if i == 5 {
+			return 30_000
+		}
+		return 1500
+	})
+	if holds(3, at, errs, func(i int, err error) bool {
+		large := (*kafka.TooLargeError)(nil)
+		return i == 5 && errors.As(err, &large) && large.Index == 0
+	}) != 1 {
+		t.Error("a message that is too large was taken")
+	}
+	// A broker that fails in the middle: who has no acknowledgement has an error, and sends again.
+	x.most = 0
+	var small []kmsg.Request // those that the topic takes, as one may be shown twice
+	r.broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "out", Err: kerr.NotEnoughReplicas, When: func(q kmsg.Request) bool {
+		if len(q.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records) < 20000 && !slices.Contains(small, q) {
+			small = append(small, q)
+		}
+		return len(small) > 1 && q == small[1]
+	}})
+	at, errs = together(4, func(i int) int { return 1500 })
+	if failed := holds(4, at, errs, func(i int, err error) bool { return kafka.Retriable(err) && at[i] == nil }); failed == 0 || failed == n {
+		t.Errorf("%d of %d tasks failed, with a request that failed in the middle", failed, n)
+	}
+	at, errs = together(5, func(i int) int { return 1500 })
+	holds(5, at, errs, nobody)
+	// One who gives up before its turn is not sent.
+	before := at
+	x.mu.Lock()
+	x.busy = true
+	x.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := x.send(ctx, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	x.work()
+	end, err := r.client.End(t.Context(), "out", 0)
+	must(t, err)
+	last := int64(0)
+	for _, parts := range before {
+		for _, p := range parts {
+			last = max(last, p.Base+int64(p.Count))
+		}
+	}
+	if end != last {
+		t.Errorf("the output ends at %d, not %d", end, last)
+	}
+	// A partition that was made again is another one.
+	must(t, x.look())
+	kafkatest.DeleteTopic(t, []string{r.addr}, "out")
+	must(t, r.client.CreateTopic(t.Context(), "out", 1, nil))
+	_, errs = together(6, func(int) int { return 1 })
+	for _, err := range errs {
+		must(t, err)
+	}
+	if _, _, ok := x.known(task(1), 0, 1); ok {
+		t.Error("a partition that was made again counts as known")
+	}
+}
+
+// TestTailGivenUp: a common request is given up with the last task that wants it.
+func TestTailGivenUp(t *testing.T) {
+	t.Parallel()
+	x := &tail{tasks: map[core.Task]*gained{{Stream: "a"}: {}, {Stream: "b"}: {}}, busy: true}
+	ctxs, ends := [2]context.Context{}, [2]func(){}
+	var gone [2]chan struct{}
+	for i := range 2 {
+		ctxs[i], ends[i] = context.WithCancel(t.Context())
+		gone[i] = make(chan struct{})
+		go func() {
+			defer close(gone[i])
+			if _, ok, err := x.send(ctxs[i], nil); !ok || !errors.Is(err, context.Canceled) {
+				t.Errorf("given up: %v, %v", ok, err)
+			}
+		}()
+	}
+	for queued := 0; queued < 2; runtime.Gosched() {
+		x.mu.Lock()
+		queued = len(x.queue)
+		x.mu.Unlock()
+	}
+	x.mu.Lock()
+	request := x.share()[0].in.ctx
+	x.mu.Unlock()
+	ends[0]()
+	<-gone[0]
+	if request.Err() != nil {
+		t.Error("a request that a task still wants is given up")
+	}
+	ends[1]()
+	<-gone[1]
+	if request.Err() == nil {
+		t.Error("a request that nobody wants goes on")
+	}
+}

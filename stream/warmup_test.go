@@ -1,0 +1,164 @@
+package stream
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// autoStream finds everything from 1500 offsets: with ε = 8 half of them are enough.
+func autoStream(mode string) string {
+	return with(ordersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`, "scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
+		"clip = 1.0", `clip = "auto"`, "epsilon = 1.0", "epsilon = 8.0", "limit_epsilon = 3.0", "limit_epsilon = 30.0",
+		"step   = 100", fmt.Sprintf("step = 100\nwarmup = %d\nwarmup_mode = %q", map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
+}
+
+// warm is what tests read of a release of a stream whose bounds are found.
+type warm struct {
+	release
+	Centre []any
+	Warmup []struct {
+		Stage, Verdict, Reason string
+		Records, Needed        float64
+	}
+	Bounds *struct {
+		Verdict       string
+		Centre, Scale []float64
+		Clip          float64
+	}
+}
+
+// TestWarmup: the warm-up's releases come first, of one step or of five, and later ones
+// repeat what they found and state original units; all have the published schema.
+// Killed again and again, a daemon publishes the same bytes.
+func TestWarmup(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"buffer", "split"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, autoStream(mode))
+			r.produce(0, 6050)
+			steps, parts := uint64(1+45), uint64(1)
+			if mode == "split" {
+				steps, parts = 5+30, 5
+			}
+			kills := 6
+			if os.Getenv("STREAMDP_SLOW") != "" {
+				kills = 60
+			}
+			rng := rand.New(rand.NewPCG(61, parts))
+			spec := r.spec("daemon", 16<<10)
+			for range kills {
+				p := spawn(t, spec).up()
+				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
+				p.kill()
+			}
+			r.finish(steps)
+			v := r.history("orders.dp")
+			v.equals(t, r.uninterrupted(steps))
+			if v.steps != steps {
+				t.Fatalf("%d steps, want %d", v.steps, steps)
+			}
+			var stages []string
+			for step := uint64(1); step <= steps; step++ {
+				p := v.byKey[fmt.Sprintf("orders/0/1/%d", step)]
+				conforms(t, p.value)
+				var x warm
+				if err := json.Unmarshal([]byte(p.value), &x); err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range x.Warmup {
+					stages = append(stages, s.Stage)
+					if s.Verdict != "ok" {
+						t.Fatalf("stage %+v", s)
+					}
+				}
+				if (step <= parts) != (len(x.Warmup) > 0) || (step <= parts) != (len(x.Values) == 0) || (step <= parts) != (x.Bounds == nil) {
+					t.Fatalf("step %d: %s", step, p.value)
+				}
+				if x.Centre[0] != "auto" {
+					t.Errorf("centre %v", x.Centre)
+				}
+				if step < steps {
+					continue
+				}
+				// amounts are 20.25 … 79.25, items 1 … 7, all alike.
+				mean := x.Values["mean_original"].Data
+				if !(mean[0] > 35 && mean[0] < 65 && mean[1] > 3 && mean[1] < 5 && mean[2] > 0.3 && mean[2] < 0.6) {
+					t.Errorf("means %v, bounds %+v", mean, x.Bounds)
+				}
+				if !(x.Bounds.Clip > 0.5 && x.Bounds.Clip < 10) {
+					t.Errorf("bounds %+v", x.Bounds)
+				}
+			}
+			if got := strings.Join(stages, " "); got != "A1 A2 A3 A4 B" {
+				t.Errorf("stages %s", got)
+			}
+		})
+	}
+}
+
+// TestWarmupFails: a warm-up without enough valid records ends the epoch, which is charged
+// for its offsets and no more, also where epochs follow one another; its release says
+// how many records it needed. A restart changes nothing.
+func TestWarmupFails(t *testing.T) {
+	t.Parallel()
+	for mode, text := range map[string]string{"buffer": autoStream("buffer"), "split": autoStream("split"), "refit": autoRegressions["refit"], "adam": autoRegressions["adam"]} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, with(text, "warmup = ", "horizon = 1000\non_horizon = \"rollover\"\nwarmup = "))
+			values := make([][]byte, 5000)
+			for i := range values {
+				values[i] = []byte(`{"amount": 1}`)
+			}
+			r.send(values...)
+			x0 := r.start()
+			if err := x0.ends(); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "the warm-up of epoch 1 of orders-0 found no bounds") {
+				t.Errorf("the daemon ended with %v", err)
+			}
+			if s := x0.d.Status()[0]; s.Verdict != "fail" || s.State != stateClosed {
+				t.Errorf("state %s, verdict %q", s.State, s.Verdict)
+			}
+			end := int64(1500)
+			if mode == "split" {
+				end = 360 // of A1
+			}
+			entries := r.entries()
+			if got := r.kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" || entries[1].End != end {
+				t.Errorf("ledger: %s, %+v", got, entries[1])
+			}
+			v := r.history("orders.dp")
+			p := v.byKey["orders/0/1/1"]
+			conforms(t, p.value)
+			var x warm
+			if err := json.Unmarshal([]byte(p.value), &x); err != nil {
+				t.Fatal(err)
+			}
+			if v.steps != 1 || len(x.Warmup) != 1 || x.Warmup[0].Verdict != "fail" || x.Warmup[0].Stage != "A1" || !(x.Warmup[0].Records < x.Warmup[0].Needed) || x.Offsets != [2]int64{0, end} {
+				t.Errorf("%d releases, %s", v.steps, p.value)
+			}
+			if err := r.start().ends(); !errors.Is(err, ErrNothing) {
+				t.Errorf("a second run ended with %v", err)
+			}
+		})
+	}
+}
+
+// TestWarmupStatus: while the warm-up waits for records, the status says how many are to come.
+func TestWarmupStatus(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, autoStream("buffer"))
+	r.produce(0, 1100)
+	x := r.start()
+	x.until("the warm-up waits", func(s TaskStatus) bool {
+		return strings.HasPrefix(s.Message, "the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
+	})
+	r.produce(1100, 500)
+	x.until("its end", func(s TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })
+	x.end()
+}
