@@ -170,3 +170,14 @@ func TestCouplingAdaptive(t *testing.T) {
 		})
 	}
 }
+
+// TestNullPairs: a quick audit cuts the pairs short, and what counts null records shows on
+// a record beside none alone.
+func TestNullPairs(t *testing.T) {
+	t.Parallel()
+	for _, a := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		if p := audit.NullPairs(2, 3, a)[0]; len(p.X) != 3 || p.Y != nil {
+			t.Errorf("%s: the first pair is %v and %v", a, p.X, p.Y)
+		}
+	}
+}

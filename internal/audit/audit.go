@@ -1,7 +1,7 @@
-// Package audit looks for privacy faults of a mechanism from outside: rows in,
-// releases out, noise that is known or chosen. It takes nothing from the code
-// under audit but what is public about it, and has arithmetic of its own for
-// the matrices that shape noise.
+// Package audit looks for privacy faults of a mechanism from outside. It feeds rows,
+// reads releases, and knows or chooses the noise. It uses nothing from the audited code
+// but the public description of its noise. For the matrices that correlate noise it has
+// arithmetic of its own.
 //
 //	A0  sensitivity  the noise that makes two neighbouring streams release the
 //	                 same is at most μ away (Sensitivity, Coupling)
@@ -12,17 +12,18 @@
 //	A3  sketches     released rows tell neighbours apart no better than claimed
 //	                 (Sketch)
 //
-// A0 and A1 together are the guarantee of a mechanism with additive noise: the
-// signal is at most μ where the noise is white of variance 1, and it is. They
-// have no level or next to none, and see faults of any size. A2 and A3 trust
-// nothing, and see less. What each can find, with proofs, is in
-// docs/theory/audit.md.
+// A0 and A1 together are the guarantee of a mechanism with additive noise: the signal is
+// at most μ if the noise is white of variance 1, and A1 tests that it is. They have
+// almost no false alarms, and see faults of any size. A2 and A3 assume nothing about the
+// mechanism, and see only larger faults. docs/theory/audit.md says, with proofs, what
+// each can find.
 //
-// Audits draw noise that protects nothing, so this package hands out no noise:
-// what it makes stays in the runs that it makes.
+// The noise of audits protects nothing, so this package hands out no noise. It stays in
+// the runs that the package makes.
 package audit
 
 import (
+	"crypto/sha256"
 	"encoding"
 	"errors"
 	"fmt"
@@ -43,38 +44,42 @@ type Mechanism interface {
 	encoding.BinaryUnmarshaler
 }
 
-// Subject is a mechanism with what is public about its noise.
+// Subject is a mechanism with the public description of its noise.
 type Subject struct {
 	Mechanism
-	// Mu is what all releases together are said to cost one record.
+	// Mu is what all releases together cost one record, according to the mechanism.
 	Mu float64
-	// Array describes an array of noise that the mechanism opens in step t, as
-	// it is opened: what it says may follow from earlier releases. false: there
-	// should be no such array.
+	// Array describes an array of noise that the mechanism opens in step t. It is called when
+	// the mechanism opens the array, so it may depend on earlier releases. false: the
+	// mechanism should not have such an array.
 	Array func(name string, t uint64) (Array, bool)
-	// Recover returns the noisy integer rows that releases 1, 2, … were made
-	// from, by array, as numbers near integers; nil where the releases do not
-	// determine them. A row is nil for a step in which the array is not opened.
+	// Recover returns the noisy integer rows from which releases 1, 2, … were made, by array,
+	// as numbers near integers; nil if the releases do not determine them. The row of a step
+	// in which the array is not opened is nil.
 	Recover func(releases []*dp.Release) (map[string][][]float64, error)
+	// Released appends the part of the mechanism's state that follows from releases and public
+	// numbers: the part that decides about later steps. Coupling checks that. nil: no such
+	// part is claimed.
+	Released func(b []byte) []byte
 
 	start    []byte // the state before the first step
 	sketches spectrum
 }
 
-// Array is what is public about an array of noise.
+// Array is the public description of an array of noise.
 type Array struct {
 	// Deviations are the standard deviations of the independent draws, in
 	// lattice units: one for each coordinate, or one for all.
 	Deviations []float64
-	// C shapes the draws over time: the integer noise W solves CW = σZ, up to
-	// its rounding. nil is the identity.
+	// C correlates the draws over time: the integer noise W solves CW = σZ, up to its
+	// rounding. nil is the identity.
 	C Matrix
-	// Signal returns the integer that coordinate j hides, where it is another
-	// than hidden[j]: the answer to a question about a histogram, say. It is
-	// asked when the coordinate is drawn.
+	// Signal returns the integer that coordinate j hides, if that is not hidden[j]; for
+	// example, the answer to a question about a histogram. It is called when the coordinate
+	// is drawn.
 	Signal func(j int, hidden []int64) int64
-	// Squares, if not nil, says that the array is no additive noise: the square of a
-	// sketch is drawn from it.
+	// Squares, if not nil, says that the noise is not additive: the square of a sketch is
+	// drawn from the array.
 	Squares *Squares
 }
 
@@ -114,9 +119,15 @@ func (s Stream) Replace(t, i int, x []float64) Stream {
 // Source gives the noise of each step of a run.
 type Source = func(t uint64) dp.Noise
 
-// run feeds the stream to the mechanism from its first step on and returns the
-// releases, nil for steps that have none.
-func (s *Subject) run(x Stream, noise Source) ([]*dp.Release, error) {
+// outcome is what a step leaves behind that may depend on nothing but releases.
+type outcome struct {
+	first, end uint64      // the step's slots
+	release    *dp.Release // nil: the step has none
+	released   [sha256.Size]byte
+}
+
+// run feeds the stream to the mechanism from its first step on.
+func (s *Subject) run(x Stream, noise Source) ([]outcome, error) {
 	if s.start == nil {
 		start, err := s.AppendBinary([]byte{})
 		if err != nil {
@@ -127,20 +138,23 @@ func (s *Subject) run(x Stream, noise Source) ([]*dp.Release, error) {
 	if err := s.UnmarshalBinary(s.start); err != nil {
 		return nil, err
 	}
-	releases := make([]*dp.Release, len(x))
+	all := make([]outcome, len(x))
 	for i, records := range x {
-		t := uint64(i) + 1
-		first, _ := s.Range(t)
+		t, o := uint64(i)+1, &all[i]
+		o.first, o.end = s.Range(t)
 		for k, row := range records {
-			s.Add(first+uint64(k), row)
+			s.Add(o.first+uint64(k), row)
 		}
 		r, err := s.Close(noise(t))
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", t, err)
 		}
-		releases[i] = clone(r)
+		o.release = clone(r)
+		if s.Released != nil {
+			o.released = sha256.Sum256(s.Released(nil))
+		}
 	}
-	return releases, nil
+	return all, nil
 }
 
 // clone copies a release: it may share memory with the mechanism.
@@ -156,43 +170,56 @@ func clone(r *dp.Release) *dp.Release {
 	return &c
 }
 
-// rows runs the stream and returns what its releases were made from.
+// rows runs the stream and returns the rows from which its releases were made.
 func (s *Subject) rows(x Stream, noise Source) (map[string][][]float64, error) {
 	if s.Recover == nil {
 		return nil, errors.New("the releases do not determine the noisy rows")
 	}
-	releases, err := s.run(x, noise)
+	all, err := s.run(x, noise)
 	if err != nil {
 		return nil, err
+	}
+	releases := make([]*dp.Release, len(all))
+	for i, o := range all {
+		releases[i] = o.release
 	}
 	return s.Recover(releases)
 }
 
-// difference says where two sequences of releases differ, nil where they are
-// equal to the last bit.
-func difference(x, y []*dp.Release) error {
+// difference says where two runs' outcomes differ, nil if they are equal to the last bit.
+func difference(x, y []outcome) error {
 	for t := range x {
 		a, b := x[t], y[t]
-		if reflect.DeepEqual(a, b) {
-			continue
+		switch {
+		case a.first != b.first || a.end != b.end:
+			return fmt.Errorf("step %d: the slots differ", t+1)
+		case !reflect.DeepEqual(a.release, b.release):
+			return fmt.Errorf("step %d: %w", t+1, differing(a.release, b.release))
+		case a.released != b.released:
+			return fmt.Errorf("step %d: the releases are the same and what is to follow from them in the state is not", t+1)
 		}
-		if a == nil || b == nil || len(a.Values) != len(b.Values) {
-			return fmt.Errorf("step %d: the releases are of different form", t+1)
-		}
-		for i := range a.Values {
-			if !reflect.DeepEqual(a.Values[i], b.Values[i]) {
-				return fmt.Errorf("step %d: value %s differs", t+1, a.Values[i].Name)
-			}
-		}
-		return fmt.Errorf("step %d: the releases differ", t+1)
 	}
 	return nil
 }
 
-// Restart makes the mechanism's present state the one from which runs begin.
+// differing says how two releases differ.
+func differing(a, b *dp.Release) error {
+	if a == nil || b == nil || len(a.Values) != len(b.Values) {
+		return errors.New("the releases are of different form")
+	}
+	for i := range a.Values {
+		if !reflect.DeepEqual(a.Values[i], b.Values[i]) {
+			return fmt.Errorf("value %s differs", a.Values[i].Name)
+		}
+	}
+	return errors.New("the releases differ")
+}
+
+// Restart makes runs begin from the mechanism's present state.
 func (s *Subject) Restart() { s.start = nil }
 
-// NoneError names what there is no audit of, which is no pass.
+// NoneError names a mechanism or solver that has no audit. Callers must not treat it as a
+// pass.
 type NoneError string
 
 func (e NoneError) Error() string { return "there is no audit of " + string(e) }

@@ -9,8 +9,8 @@ import (
 	"streamdp/matfact"
 )
 
-// Matrix is a lower triangular matrix C with a positive diagonal, by an oracle's
-// arithmetic. It starts at column 1.
+// Matrix is a lower triangular matrix C with a positive diagonal, in arithmetic that shares
+// nothing with the audited code. It starts at column 1.
 type Matrix func() Whitener
 
 // Whitener computes Cx, entry by entry, for one sequence x.
@@ -20,13 +20,13 @@ type Whitener interface {
 	Ahead() (c, s float64)
 	// Push takes the next x.
 	Push(x float64)
-	// Later returns Σ (Cx)_t² over all t to come, up to the end of C if it has
-	// one, should all x to come be 0.
+	// Later returns Σ (Cx)_t² over all later t, up to the end of C if it has one, for x that
+	// are 0 from here on.
 	Later() float64
 }
 
-// Whiten returns Cx and C_tt for each t. w must be at its beginning; then it is
-// where Later is that of x.
+// Whiten returns Cx and C_tt for each t. w must be at its beginning; afterwards it is
+// behind x, so that Later gives what x adds later.
 func Whiten(w Whitener, x []float64) (white, diagonal []float64) {
 	white, diagonal = make([]float64, len(x)), make([]float64, len(x))
 	for t, v := range x {
@@ -178,9 +178,8 @@ func Normalised(c Matrix, rows int) Matrix {
 	return Columns(Toeplitz(column), m)
 }
 
-// Stored returns the matrix that a stored factorization is, from the integers
-// that it is made of; for "sqrt" from workload and horizon. Another kind than
-// those it knows is an error.
+// Stored returns the matrix of a stored factorization, from its integers; for "sqrt" from
+// workload and horizon. An unknown kind is an error.
 func Stored(s *matfact.Stored, w matfact.Workload, horizon uint64) (Matrix, error) {
 	if s.Height == 0 {
 		return stored(s, w, horizon)

@@ -7,9 +7,9 @@ import (
 	"streamdp/matfact"
 )
 
-// Moments describes moment estimation of d columns by any method: arrays
-// jme/first, the rows; jme/second, the upper triangle of their squares, unless the
-// second moment is made of noisy rows; jme/count, the valid records.
+// Moments describes moment estimation of d columns by any method: arrays jme/first, the
+// rows; jme/second, the upper triangle of their squares, unless the second moment is made
+// of noisy rows; jme/count, the valid records; jme/full, the rows that are not shortened.
 type Moments struct {
 	Mechanism
 	Mu       float64
@@ -19,18 +19,19 @@ type Moments struct {
 	// Second and SecondC are those of the second moment, where they differ.
 	Second  matfact.Workload
 	SecondC Matrix
-	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal and Count are the
+	// Clip bounds the norm of a row. First, Diagonal, OffDiagonal, Count and Full are the
 	// standard deviations of one step's independent draws, in scaled units and in
 	// records; 0 for an array that is not there.
-	Clip                                float64
-	First, Diagonal, OffDiagonal, Count float64
-	// Exp, SecondExp and CountExp are the exponents of the lattices' steps.
-	Exp, SecondExp, CountExp int
+	Clip                                      float64
+	First, Diagonal, OffDiagonal, Count, Full float64
+	// Exp, SecondExp, CountExp and FullExp are the exponents of the lattices' steps.
+	Exp, SecondExp, CountExp, FullExp int
 }
 
-// Worst returns the pair of neighbouring records that is farthest apart: that of
-// JointWorst for the weight that the deviations give the second moment, or a record
-// and an invalid one where their number is released.
+// Worst returns the pair of neighbouring records that is farthest apart. It is that of
+// JointWorst for the weight that the deviations give the second moment, or a record and
+// an invalid one: under zero-out always, otherwise if the number of valid records is
+// released and that pair is farther.
 func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	nu := 0.0
 	if m.Diagonal > 0 {
@@ -38,6 +39,13 @@ func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 		nu = m.First * m.First / (m.Diagonal * m.Diagonal) * m.Clip * m.Clip
 	}
 	p := JointWorst(nu, m.Clip, m.Columns(), adjacency)
+	switch {
+	case adjacency == dp.ZeroOut:
+		p.Y = nil // a row of zeros counts in full
+		return p
+	case m.Columns() == 1 && p.Y[0] == -m.Clip:
+		p.Y[0] *= 1 - 1e-6 // counts in full, where the other is taken for a shortened row
+	}
 	if m.Count == 0 {
 		return p
 	}
@@ -52,6 +60,9 @@ func (m Moments) Worst(adjacency dp.Adjacency) Pair {
 	ratio := m.First / (m.Count * m.Clip)
 	if rows/(m.Clip*m.Clip)+nu*squares/math.Pow(m.Clip, 4) < 1+nu+ratio*ratio {
 		p.Y = nil
+		if m.Columns() == 1 {
+			p.X[0] *= 1 - 1e-6
+		}
 	}
 	return p
 }
@@ -87,6 +98,11 @@ func (m Moments) Subject() *Subject {
 	if m.Count > 0 {
 		all.Series = append(all.Series, Series{
 			Array: "jme/count", Value: "valid_count", Exp: m.CountExp, Deviations: []float64{math.Ldexp(m.Count, -m.CountExp)}, C: m.C, Undivided: true,
+		})
+	}
+	if m.Full > 0 {
+		all.Series = append(all.Series, Series{
+			Array: "jme/full", Value: "full_share", Exp: m.FullExp, Deviations: []float64{math.Ldexp(m.Full, -m.FullExp)}, C: m.C, Divided: true,
 		})
 	}
 	s := all.Subject()

@@ -11,19 +11,19 @@ import (
 	"streamdp/internal/stattest"
 )
 
-// NoiseReport is what audits of noise found in one or more runs.
+// NoiseReport is what audits of noise found in one or several runs.
 type NoiseReport struct {
-	// White holds C(x̃−x)/σ by array, a row for each opening: independent
-	// standard Gaussians if all is well, so many as Draws.
+	// White holds C(x̃−x)/σ by array, a row for each opening. In a sound mechanism these are
+	// independent standard Gaussians. Draws is their number.
 	White map[string][][]float64
 	Draws int
-	// Off is the largest distance of a whitened release from the noise that was
-	// drawn, over what rounding once makes possible: at most 1. Identity says
-	// where it is more.
+	// Off is the largest distance between a whitened release and the noise that was drawn,
+	// divided by the largest distance that one rounding can make: at most 1 if all is well.
+	// Identity says where it is more.
 	Off      float64
 	Identity error
-	// Words is how many words of the generator were remembered, none of which
-	// came twice; Repeated says which did.
+	// Words is the number of the generator's words that were remembered. None came twice,
+	// unless Repeated names one.
 	Words    int
 	Repeated error
 
@@ -34,10 +34,10 @@ type NoiseReport struct {
 // lags is how many steps apart noise is tested for correlation.
 const lags = 8
 
-// Noise runs the stream under known noise. What the releases hold, whitened, must
-// be the noise that was drawn, rounded once: |C(x̃−x) − σZ| ≤ C_tt/2 lattice
-// units. This is what makes the released integers a function of the Gaussian
-// mechanism's output. The report's White is for Law. It needs Recover.
+// Noise runs the stream under known noise. The releases, whitened, must hold the noise
+// that was drawn, rounded once: |C(x̃−x) − σZ| ≤ C_tt/2 lattice units. Because of this
+// the released integers are a function of the Gaussian mechanism's output. Law tests the
+// report's White. Noise needs Recover.
 func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	recorders := make([]*recorder, len(x))
 	rows, err := s.rows(x, func(t uint64) dp.Noise {
@@ -78,7 +78,7 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 				reach = max(reach, math.Abs(q.x[i]))
 			}
 			white, diagonal := Whiten(q.whitener, q.x)
-			// The oracle's own rounding: a few units of 2⁻⁵² of the largest sum.
+			// The audit's own rounding: a few units of 2⁻⁵² of the largest sum.
 			slack := reach * 0x1p-45
 			for i, t := range q.steps {
 				n.White[name][i] = append(n.White[name][i], white[i]/q.sd[i])
@@ -98,13 +98,13 @@ func (s *Subject) Noise(x Stream, noise Source) (*NoiseReport, error) {
 	return n, nil
 }
 
-// NoiseUnder is Noise under a new run's noise of keys.
+// NoiseUnder is Noise with the noise of new keys.
 func (s *Subject) NoiseUnder(x Stream, keys *Keys) (*NoiseReport, error) {
 	return s.Noise(x, keys.next())
 }
 
-// maxWords bounds the words that are remembered: as many random ones are all
-// different but for 2⁻³¹.
+// maxWords is the largest number of words that are remembered. So many random words are all
+// different, except with probability 2⁻³¹.
 const maxWords = 1 << 17
 
 func (n *NoiseReport) see(word uint64) {
@@ -118,8 +118,7 @@ func (n *NoiseReport) see(word uint64) {
 	n.Words = len(n.words)
 }
 
-// Add takes up the report of another run, under other keys: no word may be common
-// to both.
+// Add adds the report of another run, under other keys. No word may be in both.
 func (n *NoiseReport) Add(o *NoiseReport) {
 	for name, rows := range o.White {
 		n.White[name] = append(n.White[name], rows...)
@@ -136,12 +135,12 @@ func (n *NoiseReport) Add(o *NoiseReport) {
 	}
 }
 
-// Law tests that White is white: variance of each coordinate and of all, means,
-// correlations between coordinates, of one array and across arrays, and with the
-// next 8 openings. alpha is shared out among all tests. The first one is the
-// variance of all draws of the arrays that every step opens.
+// Law tests that White is white: the variance of each coordinate and of all, means,
+// correlations between coordinates (of one array and of different arrays), and
+// correlations with the next 8 openings. alpha is divided among all tests. The first test
+// is the variance of all draws of the arrays that every step opens.
 func (n *NoiseReport) Law(alpha float64) []stattest.Check {
-	// Arrays that every step opens are one wide row.
+	// The arrays that every step opens are tested together, as one wide row.
 	var groups [][][]float64
 	wide := make([][]float64, n.steps)
 	for _, name := range slices.Sorted(maps.Keys(n.White)) {

@@ -6,9 +6,10 @@ import (
 	"streamdp/dp"
 )
 
-// Online describes online Newton steps: two searches, newton/boot, steps with a sum of
-// clipped gradients, newton/grad, beside a count and a count of null records,
-// newton/count, and the two releases of an epoch's end, newton/hist and newton/gram.
+// Online describes online Newton steps: two searches, newton/boot, with an intercept one
+// of a median between them, newton/locate, steps with a sum of clipped gradients,
+// newton/grad, beside a count and a count of null records, newton/count, and the two
+// releases of an epoch's end, newton/hist and newton/gram.
 type Online struct {
 	Mechanism
 	// Closed is the number of steps that the mechanism has closed. Runs begin
@@ -21,15 +22,17 @@ type Online struct {
 	Features   int // d, the constant included
 	C          Matrix
 	// Gradient is the standard deviation of a gradient's independent draws, in
-	// lattice units, Count that of the count beside it, in counts of 2^(Bits−4) a record.
-	Gradient, Count float64
-	// Course returns what earlier releases led to: the quantile and the slots of
-	// the open search, and R², the squared norm to which rows are shortened in
-	// the open epoch's matrix.
+	// lattice units, Count that of the count beside it and Locate that of the counts of
+	// a median, in counts of 2^(Bits−4) a record. Without an intercept Locate is 0.
+	Gradient, Count, Locate float64
+	// Course returns what earlier releases led to: the quantile and the slots of the open
+	// search, and R², the squared norm to which rows are shortened in the open epoch's matrix.
 	Course func() (quantile float64, slots uint64, squared float64)
+	// Released is as in a Subject.
+	Released func(b []byte) []byte
 }
 
-// Subject returns the mechanism in the form that is audited. All of it follows from
+// Subject returns the mechanism in the form that is audited. All of it depends on
 // releases, so it is for Coupling.
 func (o Online) Subject() *Subject {
 	mu := o.Budget
@@ -39,12 +42,27 @@ func (o Online) Subject() *Subject {
 	factor, unit := o.Adjacency.Factor(), math.Exp2(float64(o.Bits-4))
 	const rungs, questions = 32, 6
 	search := math.Sqrt(questions) / mu * unit
-	l := &listener{Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit), array: "newton/boot"}}
+	// A median is sought among 64 intervals and then 16 parts of one, by ten counts.
+	const intervals, parts = 64, 16
+	matrix := 1.0
+	if o.Locate > 0 { // a constant of half the features' norm
+		matrix = 1.25
+	}
+	l := &listener{Descent: Descent{Mechanism: o.Mechanism, Closed: o.Closed, Search: search, Rungs: rungs, Unit: int64(unit), arrays: []string{"newton/boot", "newton/locate"}}}
 	return &Subject{
-		Mechanism: l, Mu: o.Mu,
+		Mechanism: l, Mu: o.Mu, Released: o.Released,
 		Array: func(name string, _ uint64) (Array, bool) {
 			quantile, slots, squared := o.Course()
 			switch name {
+			case "newton/locate":
+				l.Threshold, l.Null = quantile*float64(slots), int64(unit)/2
+				return Array{Deviations: []float64{o.Locate}, Signal: func(j int, bins []int64) int64 {
+					c, found := l.bisect(bins, intervals-1, 0, j, o.Locate, func(i int) int { return i*parts + parts - 1 })
+					if j >= questions {
+						c, _ = l.bisect(bins, parts-1, questions, j, o.Locate, func(i int) int { return found*parts + i })
+					}
+					return c
+				}}, o.Locate > 0
 			case "newton/boot":
 				l.Threshold, l.Null = quantile*float64(slots), int64(math.Floor(quantile*unit+0.5))
 				return Array{Deviations: []float64{search}, Signal: l.question}, true
@@ -55,6 +73,7 @@ func (o Online) Subject() *Subject {
 			case "newton/hist":
 				return Array{Deviations: []float64{math.Sqrt(factor/0.03) / mu * unit}}, true
 			case "newton/gram":
+				squared *= matrix
 				sd := math.Sqrt(factor/0.12) * squared / mu
 				return matrixArray(o.Features, o.Bits, squared, sd, sd/math.Sqrt2), true
 			}
@@ -63,8 +82,9 @@ func (o Online) Subject() *Subject {
 	}
 }
 
-// Filled returns a mechanism whose slots without a record hold one that keys make, with
-// features of norm up to about clip: the same in all runs.
+// Filled returns a mechanism in which every slot without a record gets one. The records
+// are made from keys, have features of norm up to about clip, and are the same in all
+// runs.
 func Filled(m Mechanism, keys *Keys, clip float64) Mechanism {
 	return &filled{Mechanism: m, keys: keys, clip: clip, given: map[uint64][]float64{}}
 }

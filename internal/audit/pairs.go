@@ -6,18 +6,19 @@ import (
 	"streamdp/dp"
 )
 
-// Pair is two records, one of which takes the other's place. Under zero-out the
-// second is invalid or zero.
+// Pair is two records, one of which replaces the other. Under zero-out the second one is
+// invalid or zero.
 type Pair struct{ X, Y []float64 }
 
-// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is
-// farthest apart in
+// JointWorst returns a pair of records in the ball of radius clip of ℝᵈ that is farthest
+// apart in
 //
 //	‖x−y‖² + (ν/clip²)‖xxᵀ−yyᵀ‖²_F
 //
-// a record and the zero record under zero-out; under replacement opposite records
-// while that is free, ν ≤ ½, beyond it records at an angle of cosine −1/(2ν); for
-// d = 1, from ν = (11+5√5)/8 on, records of opposite sign and unequal size.
+// Under zero-out they are a record and the zero record. Under replacement they are
+// opposite records as long as that is free, ν ≤ ½; for larger ν records at an angle of
+// cosine −1/(2ν). For d = 1, from ν = (11+5√5)/8 on, they are records of opposite sign
+// and unequal size.
 func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	x, y := make([]float64, d), make([]float64, d)
 	x[0] = clip
@@ -33,8 +34,8 @@ func JointWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// SquaresWorst is JointWorst for the squares of the coordinates in place of the
-// matrices xxᵀ: the same distance, of records at that angle on both sides of the
+// SquaresWorst is JointWorst for the squares of the coordinates in place of the matrices
+// xxᵀ. The distance is the same. The records are at that angle on both sides of the
 // diagonal of the first two axes, where the difference of the matrices is diagonal.
 func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	if adjacency == dp.ZeroOut || d == 1 || nu <= 0.5 {
@@ -47,9 +48,8 @@ func SquaresWorst(nu, clip float64, d int, adjacency dp.Adjacency) Pair {
 	return Pair{x, y}
 }
 
-// Pairs returns neighbouring records of every kind for a mechanism that clips
-// rows of d numbers to the norm clip: at all angles, of all sizes, and what is no
-// record.
+// Pairs returns neighbouring records of every kind for a mechanism that clips rows of d
+// numbers to the norm clip: at all angles, of all sizes, and rows that are no record.
 func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	unit := func(scale float64, angle float64) []float64 {
 		x := make([]float64, d)
@@ -90,10 +90,13 @@ func Pairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
 	return all
 }
 
-// NullPairs is Pairs for a mechanism to which a row of zeros is a record like
-// others: under zero-out the second of a pair is no record.
+// NullPairs is Pairs for a mechanism in which a row of zeros is a record like others: under
+// zero-out the second of a pair is not a record. A record beside none comes first, because
+// counts of null records steer some mechanisms.
 func NullPairs(clip float64, d int, adjacency dp.Adjacency) []Pair {
-	all := Pairs(clip, d, adjacency)
+	row := make([]float64, d)
+	row[0] = clip
+	all := append([]Pair{{X: row}}, Pairs(clip, d, adjacency)...)
 	if adjacency == dp.ZeroOut {
 		for i := range all {
 			all[i].Y = nil

@@ -26,10 +26,10 @@ type Series struct {
 	Exp        int       // its lattice has the step 2^Exp
 	Deviations []float64 // in lattice units
 	C          Matrix
-	// Workload is the array's own, where it has one. Undivided says that its sums
-	// are released as they are.
-	Workload  matfact.Workload
-	Undivided bool
+	// Workload is the array's own workload, if it has one. Undivided says that its sums are
+	// released without a divisor, and Divided that even those of the workload "sum" have one.
+	Workload           matfact.Workload
+	Undivided, Divided bool
 }
 
 // Subject returns the mechanism in the form that is audited.
@@ -79,7 +79,7 @@ func (r Running) recover(releases []*dp.Release) (map[string][][]float64, error)
 			}
 			weight += float64(release.Rows)
 			divisor := max(weight, 1)
-			if workload.Kind == "sum" || s.Undivided {
+			if workload.Kind == "sum" && !s.Divided || s.Undivided {
 				divisor = 1
 			}
 			row := make([]float64, len(data))

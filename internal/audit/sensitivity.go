@@ -3,16 +3,17 @@ package audit
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/mat"
 
 	"streamdp/dp"
 )
 
-// Sensitivity runs two neighbouring streams under the same noise and returns the
-// whitened distance between what they release, now and for ever: their part of
-// μ. It needs Recover, and a mechanism whose computations do not follow from its
-// releases: others must be audited by Coupling.
+// Sensitivity runs two neighbouring streams under the same noise. It returns the whitened
+// distance between what they release, now and for ever, which is the share of μ that they
+// use. It needs Recover, and a mechanism whose computations do not depend on its
+// releases. Other mechanisms must be audited by Coupling.
 //
 // Cost: two runs.
 func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err error) {
@@ -31,8 +32,8 @@ func (s *Subject) Sensitivity(x, y Stream, keys *Keys) (distance float64, err er
 	return s.Distance(first, second)
 }
 
-// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: how far apart
-// the noise's law sees two sequences of rows.
+// Distance returns √Σ|C(y−x)/σ|² over all arrays and coordinates: how far apart two
+// sequences of rows are for the noise.
 func (s *Subject) Distance(x, y map[string][][]float64) (float64, error) {
 	var sum float64
 	for name, rows := range x {
@@ -83,23 +84,42 @@ func (s *Subject) sequences(name string, rows [][]float64) ([]sequence, error) {
 	return all, nil
 }
 
-// Coupling runs a stream under chosen noise and then its neighbour under the
-// noise that makes it release the same: integer noise w' = w + x − x', that is
-// Gaussians moved by C(x−x')/σ. It returns how far they had to be moved, the
-// pair's part of μ, and an error where the releases are not the same to the last
-// bit: then they are no function of integers with the noise that is described.
+// Coupling runs a stream under chosen noise, and then its neighbour under the noise that
+// makes it release the same: integer noise w' = w + x − x', that is, Gaussians moved by
+// C(x−x')/σ. It returns how far they had to be moved, which is the share of μ that the
+// pair uses. If the releases are not the same to the last bit, they are not a function of
+// integers with the described noise, and it returns an error.
 //
-// Squares of sketches stay what they are: the neighbour's draws are those that give the
-// same one from another covariance, and how far the covariances are apart goes to the
-// suite's A3.
+// The squares of sketches stay the same: the neighbour's draws are those that give the
+// same square from another covariance. The suite's A3 tests how far the covariances are
+// apart.
 //
-// It covers mechanisms of any adaptivity, for both runs follow one transcript,
-// and needs no Recover. A draw can't be moved by more than about 11 standard
-// deviations.
+// It works however the mechanism adapts to its releases, because both runs have the same
+// releases. It does not need Recover. A draw cannot be moved by more than about 11
+// standard deviations.
 //
 // Cost: two runs.
 func (s *Subject) Coupling(x, y Stream, keys *Keys) (distance float64, err error) {
-	first := &coupling{subject: s, err: new(error), keys: keys}
+	return s.couple(x, y, &coupling{keys: keys})
+}
+
+// Unlike runs a stream without noise, and then another one under the noise that makes it
+// release the same, as Coupling does. The two need not be neighbours: their records may
+// all be different, if no sum of a step differs by more than a draw can. It returns an
+// error if the releases, the steps' slots, or what follows from them are not the same.
+//
+// Its purpose is a rule that fires at an exact count in place of a released one. Coupling
+// finds such a rule only if the one record of the pair changes the decision.
+//
+// Cost: two runs.
+func (s *Subject) Unlike(x, y Stream) error {
+	_, err := s.couple(x, y, &coupling{still: true})
+	return err
+}
+
+// couple is Coupling, with the noise that first chooses for the run of x.
+func (s *Subject) couple(x, y Stream, first *coupling) (distance float64, err error) {
+	first.subject, first.err = s, new(error)
 	a, err := s.run(x, first.source)
 	if err == nil {
 		err = *first.err
@@ -122,17 +142,21 @@ func (s *Subject) Coupling(x, y Stream, keys *Keys) (distance float64, err error
 type coupling struct {
 	subject *Subject
 	keys    *Keys
-	other   *coupling // the first run, in the second
-	arrays  map[string]*coupledArray
-	opened  []*coupledRow // in order
-	moved   float64       // Σ of squares
+	// still says that draws of the first run are those of lean, 0 without one, and
+	// squares of sketches their expectation: not such as keys give.
+	still  bool
+	lean   func(array string) []float64
+	other  *coupling // the first run, in the second
+	arrays map[string]*coupledArray
+	opened []*coupledRow // in order
+	moved  float64       // Σ of squares
 	// sketched counts the rows of sketches by step.
 	sketched map[uint64]int
 	err      *error
 }
 
-// coupledArray follows the integer noise of an array, and in the second run how
-// far it is from the first one's.
+// coupledArray follows the integer noise of an array and, in the second run, its distance from
+// that of the first run.
 type coupledArray struct {
 	noise, moved []Whitener
 }
@@ -196,7 +220,18 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 	}
 	var small []float64
 	if before == nil {
-		small = c.keys.row(name, t, max(1, len(hidden)))
+		switch {
+		case !c.still:
+			small = slices.Clone(c.keys.row(name, t, max(1, len(hidden))))
+			for j, z := range small {
+				small[j] = math.Remainder(z, 1)
+			}
+		case c.lean != nil:
+			small = c.lean(name)
+		}
+		if len(small) == 0 {
+			small = []float64{0}
+		}
 	}
 	return newGiven(c.err, len(hidden), func(j int) float64 {
 		for len(a.noise) <= j {
@@ -206,9 +241,8 @@ func (c *coupling) open(t uint64, name string, hidden []int64) dp.Row {
 		diagonal, ahead := a.noise[j].Ahead()
 		var w int64
 		if before == nil {
-			// Any noise will do. A small one leaves most room to move it.
-			n := math.Remainder(small[j%len(small)], 1)
-			w = int64(math.Round((sd*n - ahead) / diagonal))
+			// Any noise will do. A small one leaves the most room to move it.
+			w = int64(math.Round((sd*small[j%len(small)] - ahead) / diagonal))
 		} else {
 			first := before.at(j)
 			if !first.made {

@@ -10,17 +10,18 @@ import (
 
 // ShiftReport is what an audit of releases under fresh keys found.
 type ShiftReport struct {
-	// Runs is their number for each of the two streams.
+	// Runs is the number of runs for each of the two streams.
 	Runs int
-	// T is the distance of the two means of the best linear statistic, in standard
-	// errors. It must be in [Low, High], outside with probability at most alpha.
+	// T is the distance between the two means of the best linear statistic, in standard
+	// errors. It must be in [Low, High]; for a sound mechanism it is outside with probability
+	// at most alpha.
 	T, Low, High float64
-	// Finds is the multiple of the distance at which the audit alarms with
-	// probability Power.
+	// Finds is a multiple of the distance: if the distance is that large, the audit alarms
+	// with probability Power.
 	Finds float64
 }
 
-// Power is the probability with which an audit finds what it says that it finds.
+// Power is the probability with which an audit finds the fault that it says it finds.
 const Power = 0.999
 
 // Err reports a T out of its interval.
@@ -31,17 +32,17 @@ func (r *ShiftReport) Err() error {
 	return fmt.Errorf("the neighbours' means are %.6g standard errors apart, must be %.6g to %.6g", r.T, r.Low, r.High)
 }
 
-// Shift runs two neighbouring streams again and again under fresh keys and tells
-// them apart as well as a linear statistic can: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ².
-// Under the claim T has variance |C(y−x)/σ|² in either stream, and its means are
-// as much apart. The two samples are compared by their own standard deviations:
+// Shift runs two neighbouring streams again and again under fresh keys and tells them
+// apart as well as a linear statistic can: T = ⟨v, x̃⟩ with v = CᵀC(y−x)/σ². Under the
+// claim T has variance |C(y−x)/σ|² in either stream, and its means are as much apart. The
+// two samples are compared by their own standard deviations:
 //
 //	t = (T̄_y − T̄_x)/(s·√(2/runs))
 //
-// has the noncentral distribution of Student with 2·runs − 2 degrees of freedom
-// and shift D√(runs/2), D at most what μ leaves after what the steps to come will
-// show. A t above its upper quantile refutes the privacy, one below its lower
-// quantile the accuracy. It needs Recover. Only v follows from C and σ.
+// has the noncentral distribution of Student with 2·runs − 2 degrees of freedom and shift
+// D√(runs/2). D is at most what μ leaves after the steps to come have shown their part. A
+// t above its upper quantile refutes the privacy; one below its lower quantile refutes
+// the accuracy. Shift needs Recover. It uses C and σ only for v.
 //
 // Cost: two runs without noise and twice as many as runs with it.
 func (s *Subject) Shift(x, y Stream, keys *Keys, runs int, alpha float64) (*ShiftReport, error) {

@@ -28,16 +28,14 @@ type SketchReport struct {
 	// Claimed is the variance along v of the neighbour's rows, where that of the
 	// stream's is 1: the claim of the two covariances.
 	Claimed float64
-	// Ratio is the quotient of the sums of squares, larger over smaller by the
-	// claim, and High what it exceeds with probability at most alpha/3 where γ is
-	// as claimed.
+	// Ratio is the quotient of the two sums of squares, the larger over the smaller according
+	// to the claim. If γ is as claimed, it exceeds High with probability at most alpha/3.
 	Ratio, High float64
-	// X and Y are the checks that the two data sets' rows have the covariances
-	// that are claimed.
+	// X and Y check that the rows of the two data sets have the claimed covariances.
 	X, Y stattest.Check
-	// Repeated says that two runs gave the same sum: a sketch was used twice.
+	// Repeated says that two runs gave the same sum, so a sketch was used twice.
 	Repeated error
-	// Finds is the multiple of 1/γ that the ratio exposes with probability Power.
+	// Finds is a multiple of 1/γ: if 1/γ is that large, Ratio shows it with probability Power.
 	Finds float64
 }
 
@@ -50,20 +48,20 @@ func (r *SketchReport) Err() error {
 	return errors.Join(far, r.X.Err(), r.Y.Err(), r.Repeated)
 }
 
-// Sketches draws sketches of two neighbouring data sets and tells them apart as
-// well as rows N(0, Σ) and N(0, Σ') allow: by R = Σ⟨row, v⟩² along the v with
-// vᵀΣv = 1 at which λ = vᵀΣ'v is farthest from 1 in its logarithm, the extreme
-// eigenvector of Σ⁻¹Σ'. Then R ~ χ²_N and R' ~ λχ²_N with N the number of rows of
-// all runs. Where every row is as private as γ says, λ is in [1−1/γ, 1+1/γ], so
+// Sketches draws sketches of two neighbouring data sets and tells them apart as well as
+// rows N(0, Σ) and N(0, Σ') allow: by R = Σ⟨row, v⟩² along the v with vᵀΣv = 1 at which λ
+// = vᵀΣ'v is farthest from 1 in its logarithm, the extreme eigenvector of Σ⁻¹Σ'. Then R ~
+// χ²_N and R' ~ λχ²_N with N the number of rows of all runs. Where every row is as
+// private as γ says, λ is in [1−1/γ, 1+1/γ], so
 //
 //	R/R' ≤ F/(1−1/γ)  for λ < 1,   R'/R ≤ F·(1+1/γ)  for λ > 1
 //
-// but for a probability of alpha/3, F the upper quantile of the ratio of two χ²_N.
-// R and R'/λ must also be χ²_N by themselves, which finds noise that is missing in
-// both, and no sum may come twice.
+// except with probability alpha/3, with F the upper quantile of the ratio of two χ²_N. R
+// and R'/λ must also be χ²_N by themselves, which finds noise that is missing in both. No
+// sum may come twice.
 //
-// A removed record whose row is x has λ = 1 − xᵀΣ⁻¹x: of all records take the one
-// with the largest xᵀΣ⁻¹x, see Leverage.
+// A removed record whose row is x has λ = 1 − xᵀΣ⁻¹x: of all records take the one with
+// the largest xᵀΣ⁻¹x, see Leverage.
 func Sketches(x, y Sketch, gamma float64, runs int, alpha float64) (*SketchReport, error) {
 	if !(gamma > 1) {
 		return nil, fmt.Errorf("gamma is %g, must be above 1", gamma)
@@ -159,8 +157,8 @@ func extreme(a, b *mat.SymDense) (v []float64, lambda float64, err error) {
 	return back.RawVector().Data, values[at], nil
 }
 
-// Leverage returns the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, the one that
-// a sketch with noise η² = eta2 shows most, and that number.
+// Leverage returns the record of X with the largest xᵀ(XᵀX + ηI)⁻¹x, and that number. A
+// sketch with noise η² = eta2 shows that record most.
 func Leverage(x *mat.Dense, eta2 float64) (record int, s float64, err error) {
 	n, _ := x.Dims()
 	var chol mat.Cholesky

@@ -7,7 +7,7 @@ import (
 	"streamdp/dp"
 )
 
-// Noise that protects nothing: none of these types may leave the package.
+// This noise protects nothing, so none of these types may leave the package.
 
 // given is a row of chosen numbers; coordinate j is made when it is first read.
 type given struct {
@@ -68,9 +68,9 @@ func silence(err *error) Source {
 	}
 }
 
-// Keys makes keyed noise for as many runs as are asked for: that of the
-// production path, under keys that follow from a secret. With a secret of its own
-// no other run of anything has that noise.
+// Keys makes keyed noise for as many runs as needed. It is that of the production path,
+// under keys derived from a secret. With a secret of its own, no other run of anything
+// has that noise.
 //
 // Keys are not safe for concurrent use.
 type Keys struct {
@@ -88,7 +88,8 @@ type freeRow struct {
 // fixed bytes for a test that must not vary.
 func NewKeys(secret [32]byte) *Keys { return &Keys{secret: secret, free: map[freeRow][]float64{}} }
 
-// next returns the noise of a new run, bound to what it hides as the daemon's is.
+// next returns the noise of a new run. Like the daemon's, it depends on the integers that
+// it hides.
 func (k *Keys) next() Source {
 	k.runs++
 	e, h := k.epoch("run", k.runs)
@@ -98,8 +99,7 @@ func (k *Keys) next() Source {
 	}
 }
 
-// unbound returns noise that is a function of step and array alone, in all runs
-// the same.
+// unbound returns noise that depends on step and array alone, the same in all runs.
 func (k *Keys) unbound(err *error) Source {
 	return func(t uint64) dp.Noise {
 		return noiseFunc(func(array string, hidden []int64) dp.Row {
@@ -109,7 +109,7 @@ func (k *Keys) unbound(err *error) Source {
 	}
 }
 
-// row returns standard Gaussians that belong to the name and the number.
+// row returns the standard Gaussians for a name and a number.
 func (k *Keys) row(name string, number uint64, length int) []float64 {
 	at := freeRow{name, number}
 	if len(k.free[at]) < length {
@@ -130,7 +130,7 @@ func (k *Keys) epoch(name string, number uint64) (*dp.Epoch, *dp.Transcript) {
 	return e, &h
 }
 
-// recorder passes noise on and keeps what it hid and what it was.
+// recorder passes noise on, and remembers it and what it hid.
 type recorder struct {
 	dp.Noise
 	rows map[string]*recorded

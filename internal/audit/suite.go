@@ -11,32 +11,33 @@ import (
 	"streamdp/internal/stattest"
 )
 
-// Suite is a mechanism with what the audits of this package need to run all that
-// apply to it: A0, A1 and A2.
+// Suite is a mechanism with the settings for all audits of this package that apply to it:
+// A0, A1 and A2.
 type Suite struct {
-	// Configured is the mechanism as it is configured. Loud is the same with a
-	// large μ, about 4, where the fewest runs show a relative error; nil leaves
-	// A2 out.
+	// Configured is the mechanism as it is configured. Loud is the same mechanism with a large
+	// μ, about 4, where the fewest runs show a relative error; nil omits A2.
 	Configured, Loud *Subject
 	// Clip is the norm to which rows are clipped, Adjacency the relation.
 	Clip      float64
 	Adjacency dp.Adjacency
-	// Worst are the pairs that are farthest apart. They must be as far apart as
-	// μ says, up to 0.1 %, or that part of it which Attained states where the
-	// sensitivity that is charged is only a bound; 0 means all of it.
+	// Worst are the pairs that are farthest apart. They must use all of μ, up to 0.1 %. If
+	// the charged sensitivity is only an upper bound, Attained states which share of μ they
+	// must use; 0 means all of it.
 	Worst    []Pair
 	Attained float64
-	// Others are the pairs beside them; nil: Pairs.
+	// Extremes are pairs of which it is known what they cost.
+	Extremes []Extreme
+	// Others are the other pairs; nil: Pairs.
 	Others []Pair
-	// SketchRows is how many rows of sketches a record is charged for; 0: there are none.
+	// SketchRows is the number of sketch rows that a record is charged for; 0: none.
 	SketchRows int
-	// Steps are those, from 0, in which the others are put besides the first.
+	// Steps are the steps, from 0, in which the other pairs are tested besides the first.
 	Steps []int
 	// Horizon is the last step, 0 for none.
 	Horizon uint64
 	// Keys give all noise and all records.
 	Keys *Keys
-	// Quick runs a tenth.
+	// Quick runs a tenth of the draws.
 	Quick bool
 }
 
@@ -50,10 +51,9 @@ type Finding struct {
 	Statistic float64 `json:"statistic"`
 	Low       float64 `json:"low"`
 	High      float64 `json:"high"`
-	// Level bounds the probability that a mechanism without fault fails; 0: it
-	// can't.
+	// Level is an upper bound on the probability that a sound mechanism fails; 0: it cannot.
 	Level float64 `json:"level"`
-	// Finds is what the audit finds with probability Power at least.
+	// Finds is the fault that the audit finds with probability at least Power.
 	Finds  string  `json:"finds"`
 	Power  float64 `json:"power"`
 	Passed bool    `json:"passed"`
@@ -75,11 +75,10 @@ func (f Finding) verdict(err error) Finding {
 	return f
 }
 
-// Run runs the suite. An error means that an audit could not be made: it is not a
-// pass.
+// Run runs the suite. An error means that an audit could not be made; that is not a pass.
 func (s *Suite) Run() ([]Finding, error) {
 	var all []Finding
-	for _, part := range []func() ([]Finding, error){s.sensitivity, s.noise, s.shift} {
+	for _, part := range []func() ([]Finding, error){s.sensitivity, s.extremes, s.noise, s.shift} {
 		found, err := part()
 		if err != nil {
 			return all, err
@@ -89,7 +88,7 @@ func (s *Suite) Run() ([]Finding, error) {
 	return all, nil
 }
 
-// budget is about how many coordinates of all steps and runs one audit may take.
+// budget is about how many coordinates one audit may draw, over all steps and runs.
 func (s *Suite) budget() int {
 	if s.Quick {
 		return 3e5
@@ -156,7 +155,6 @@ func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
 
 // sensitivity is A0.
 func (s *Suite) sensitivity() ([]Finding, error) {
-	c := s.Configured
 	width, err := s.width()
 	if err != nil {
 		return nil, err
@@ -165,69 +163,92 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 	for steps > 2 && 4*steps*width > s.budget() {
 		steps--
 	}
-	base := s.records(steps)
+	trials := s.trials(steps)
+	// The worst pairs come first, so that none of them is left out.
+	if most := max(6*len(s.Worst), s.budget()/(4*steps*width)); len(trials) > most {
+		trials = trials[:most]
+	}
+	o := s.observe(s.records(steps), trials)
+	return s.judge(o, len(trials), 2*len(trials)*steps*width), nil
+}
+
+// trial is a pair of records at a slot of a step.
+type trial struct {
+	p       Pair
+	t, slot int
+}
+
+// trials returns every pair in the first slot, the worst ones in other slots and steps too,
+// and the others in the steps that the suite names.
+func (s *Suite) trials(steps int) (all []trial) {
+	c := s.Configured
 	others := s.Others
 	if others == nil {
 		others = Pairs(s.Clip, c.Columns(), s.Adjacency)
 	}
-	pairs := append(slices.Clone(s.Worst), others...)
 	first, end := c.Range(1)
 	slots := int(min(end-first, 1<<14))
-	type trial struct {
-		p       Pair
-		t, slot int
-	}
-	var trials []trial
-	for i, p := range pairs {
-		trials = append(trials, trial{p, 0, 0})
+	for i, p := range append(slices.Clone(s.Worst), others...) {
+		all = append(all, trial{p, 0, 0})
 		for _, t := range s.Steps {
 			if t > 0 && t < steps && i >= len(s.Worst) {
-				trials = append(trials, trial{p, t, 0})
+				all = append(all, trial{p, t, 0})
 			}
 		}
 		if i < len(s.Worst) {
 			for _, at := range [][2]int{{0, slots - 1}, {0, slots / 2}, {min(1, steps-1), 0}, {steps / 2, 0}, {steps - 1, slots - 1}} {
-				trials = append(trials, trial{p, at[0], at[1]})
+				all = append(all, trial{p, at[0], at[1]})
 			}
 		}
 	}
-	// The worst pairs come first and are never left out.
-	if most := max(6*len(s.Worst), s.budget()/(4*steps*width)); len(trials) > most {
-		trials = trials[:most]
-	}
-	far, apart := 0.0, 0.0
-	worst := math.Inf(1)
-	var leak, failed error
+	return all
+}
+
+// observed is what the trials of A0 showed: distances divided by μ, the largest one and
+// the smallest one of a worst pair in the first step; the number of pairs for which no
+// noise gives the same releases; and the first error of either kind.
+type observed struct {
+	far, worst, apart float64
+	leak, failed      error
+}
+
+// observe runs the trials.
+func (s *Suite) observe(base Stream, trials []trial) observed {
+	c, o := s.Configured, observed{worst: math.Inf(1)}
 	for i, k := range trials {
 		x, y := s.place(base, k.t, k.slot, k.p)
 		distance, err := c.Coupling(x, y, s.Keys)
 		if err != nil {
-			apart++
-			fail(&leak, err)
+			o.apart++
+			fail(&o.leak, err)
 		}
 		if c.Recover != nil {
 			if distance, err = c.Sensitivity(x, y, s.Keys); err != nil {
-				fail(&failed, err)
+				fail(&o.failed, err)
 			}
 		}
-		far = max(far, distance/c.Mu)
+		o.far = max(o.far, distance/c.Mu)
 		if i < 6*len(s.Worst) && k.t == 0 {
-			worst = min(worst, distance/c.Mu)
+			o.worst = min(o.worst, distance/c.Mu)
 		}
 	}
-	draws := 2 * len(trials) * steps * width
+	return o
+}
+
+// judge makes findings from the results of so many pairs and draws.
+func (s *Suite) judge(o observed, pairs, draws int) []Finding {
 	found := []Finding{
 		Finding{
-			Audit: "A0", What: fmt.Sprintf("sensitivity/mu, largest of %d pairs", len(trials)), Draws: draws,
-			Statistic: far, Low: 0, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
-		}.verdict(failed),
+			Audit: "A0", What: fmt.Sprintf("sensitivity/mu, largest of %d pairs", pairs), Draws: draws,
+			Statistic: o.far, Low: 0, High: 1 + 1e-9, Finds: "any excess on these pairs", Power: 1,
+		}.verdict(o.failed),
 		Finding{
 			Audit: "A0", What: "pairs that no noise makes release the same", Draws: draws,
-			Statistic: apart, Low: 0, High: 0, Finds: "releases of more than noisy integers", Power: 1,
-		}.verdict(leak),
+			Statistic: o.apart, Low: 0, High: 0, Finds: "releases of more than noisy integers", Power: 1,
+		}.verdict(o.leak),
 	}
 	if s.SketchRows > 0 {
-		seen := c.sketches
+		seen := s.Configured.sketches
 		found = append(found,
 			Finding{
 				Audit: "A3", What: "what sketches show of a record, in parts of 1/gamma", Draws: draws,
@@ -245,10 +266,10 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 		}
 		found = append(found, Finding{
 			Audit: "A0", What: "sensitivity/mu, worst pair", Draws: draws,
-			Statistic: worst, Low: 0.999 * attained, High: 1 + 1e-9, Finds: "0.1 % too much noise", Power: 1,
-		}.verdict(failed))
+			Statistic: o.worst, Low: 0.999 * attained, High: 1 + 1e-9, Finds: "0.1 % too much noise", Power: 1,
+		}.verdict(o.failed))
 	}
-	return found, nil
+	return found
 }
 
 // noise is A1.
@@ -317,8 +338,8 @@ func (s *Suite) noise() ([]Finding, error) {
 	}, nil
 }
 
-// correlationFound returns a correlation that each of the checks of correlations
-// exposes with probability Power.
+// correlationFound returns a correlation that each of the correlation checks finds with
+// probability Power.
 func correlationFound(checks []stattest.Check) (r float64) {
 	for _, c := range checks {
 		if strings.HasSuffix(c.What, "correlation") {

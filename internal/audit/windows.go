@@ -8,15 +8,17 @@ import (
 	"streamdp/dp"
 )
 
-// Windows describes a regression at the end of each window whose releases are
-// Gaussian and additive, or follow from squares of Gaussian sketches, by formulas of its
-// own.
+// Windows describes a regression at the end of each window. Its releases are Gaussian and
+// additive, or computed from squares of Gaussian sketches. The formulas here are the
+// audit's own.
 type Windows struct {
 	Mechanism
 	Mu        float64
 	Adjacency dp.Adjacency
 	Bits      int // of the lattices
 	Features  int // d, the constant included
+	// Centred says that newton has an intercept, and centres its rows.
+	Centred bool
 	// Solver is "newton", "adassp", "dp-gd", "dp-gd-residual", "ihm" or "linmix"; others
 	// are a NoneError.
 	Solver string
@@ -33,8 +35,8 @@ type Windows struct {
 	Course func() (steps, start int, counted, squared float64)
 }
 
-// Subject returns the mechanism in the form that is audited. What is asked follows
-// from releases, and the solution does not determine them, so it is for Coupling.
+// Subject returns the mechanism in the form that is audited. Its questions depend on
+// releases, and the solution does not determine them, so it is for Coupling.
 func (w Windows) Subject() (*Subject, error) {
 	open := &counted{Mechanism: w.Mechanism}
 	s := &Subject{Mechanism: open, Mu: w.Mu}
@@ -47,16 +49,27 @@ func (w Windows) Subject() (*Subject, error) {
 			if w.Adjacency == dp.Replace {
 				weight = math.Sqrt(4 - (1+c)*(1+c))
 			}
-			m := w.Budget * math.Sqrt(0.82*0.6/float64(steps-start))
+			histogram, matrix, rest, d := 0.06, 0.12, 0.82, w.Features
+			if w.Centred {
+				histogram, matrix, rest, d = 0.05, 0.11, 0.74, d-1
+			}
+			m := w.Budget * math.Sqrt(rest*0.6/float64(steps-start))
 			if t < start {
-				m = w.Budget * math.Sqrt(0.82*0.4/float64(start))
+				m = w.Budget * math.Sqrt(rest*0.4/float64(start))
 			}
 			switch array {
+			case "hist0":
+				return Array{Deviations: []float64{math.Sqrt(factor/0.02) / w.Budget * unit / 16}}, w.Centred
+			case "mean":
+				sd := factor / math.Sqrt(0.05) / w.Budget
+				return Array{Deviations: []float64{sd * w.finest(sd)}}, w.Centred
+			case "meany":
+				return Array{Deviations: []float64{factor / math.Sqrt(0.03) / w.Budget * unit}}, w.Centred
 			case "hist":
-				return Array{Deviations: []float64{math.Sqrt(factor/0.06) / w.Budget * unit / 16}}, true
+				return Array{Deviations: []float64{math.Sqrt(factor/histogram) / w.Budget * unit / 16}}, true
 			case "gram":
-				sd := math.Sqrt(factor/0.12) * squared / w.Budget
-				return matrixArray(w.Features, w.Bits, squared, sd, sd/math.Sqrt2), true
+				sd := math.Sqrt(factor/matrix) * squared / w.Budget
+				return matrixArray(d, w.Bits, squared, sd, sd/math.Sqrt2), true
 			case "grad":
 				sd, units := w.gradient(factor / m)
 				return Array{Deviations: []float64{sd * units}}, true
@@ -110,7 +123,7 @@ func (w Windows) Subject() (*Subject, error) {
 			return Array{}, false
 		},
 		"dp-gd": func(array string, _ int) (Array, bool) {
-			// A tenth of μ² is the curvature's, a tenth of the rest the counts'.
+			// A tenth of μ² is for the curvature, and a tenth of the rest for the counts.
 			rest := w.Budget * math.Sqrt(0.9)
 			half := float64(open.n) * rest * math.Sqrt(0.1) / 2
 			step := rest / math.Sqrt(math.Floor(min(200, max(10, half*half))))
@@ -155,7 +168,17 @@ func (c *counted) Close(n dp.Noise) (*dp.Release, error) {
 	return r, err
 }
 
-// vector describes d numbers with noise sd whose norm moves by at most so much.
+// finest returns the lattice units of a norm of 1 beside noise of deviation sd.
+func (w Windows) finest(sd float64) float64 {
+	_, e := math.Frexp(min(1, sd))
+	units := math.Exp2(float64(w.Bits + 1 - e))
+	for bits := w.Bits; units > 1<<30 && bits > 24; bits-- {
+		units /= 2
+	}
+	return units
+}
+
+// vector describes d numbers with noise sd, whose norm moves by at most this bound.
 func (w Windows) vector(moves, sd float64, d int) Array {
 	step := math.Exp2(math.Floor(math.Log2(min(moves, sd))) - float64(w.Bits))
 	return Array{Deviations: []float64{sd * (1 + math.Sqrt(float64(d))*step/moves) / step}}

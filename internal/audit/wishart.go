@@ -21,7 +21,7 @@ type Squares struct {
 	Gamma float64
 }
 
-// spectrum is what coupled runs have found of sketches.
+// spectrum is what coupled runs have found about sketches.
 type spectrum struct {
 	// far is the largest γ(1 − min(λ, 1/λ)) over eigenvalues λ of Σ⁻¹Σ' for neighbours.
 	far float64
@@ -29,9 +29,9 @@ type spectrum struct {
 	rows int
 }
 
-// square opens an array of which a sketch's square is drawn. In the second run the
-// draws are those that give the first run's square: what the rows' covariances are apart
-// is all that they betray.
+// square opens an array from which a sketch's square is drawn. In the second run the
+// draws are those that give the first run's square. Then the pair differs only in the
+// covariance of the rows.
 func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, before, row *coupledRow) dp.Row {
 	d := int(math.Sqrt(float64(len(hidden))))
 	zero := newGiven(c.err, len(hidden), func(int) float64 { return 0 })
@@ -58,7 +58,12 @@ func (c *coupling) square(name string, t uint64, desc *Squares, hidden []int64, 
 		})
 	}
 	if before == nil {
-		z := c.keys.row(name, t, desc.Rows*d)[:desc.Rows*d]
+		var z []float64
+		if c.still { // the covariance itself
+			z = even(d, desc.Rows)
+		} else {
+			z = c.keys.row(name, t, desc.Rows*d)[:desc.Rows*d]
+		}
 		row.bartlett = bartlett(z, d, desc.Rows)
 		return draws(z)
 	}
@@ -87,6 +92,16 @@ func bartlett(z []float64, d, rows int) *mat.TriDense {
 		z = z[i:]
 	}
 	return a
+}
+
+// even returns the draws of A = √rows·I.
+func even(d, rows int) []float64 {
+	z, at := make([]float64, rows*d), 0
+	for range d {
+		z[at] = math.Sqrt(float64(rows))
+		at += rows
+	}
+	return z
 }
 
 // transport returns draws that give the neighbour's array the square of the first

@@ -1,5 +1,5 @@
-// Package dataset reads regression data sets of others, which are no part of the
-// project, from a folder.
+// Package dataset reads public regression data sets, which are not part of the project, from a
+// folder.
 package dataset
 
 import (
@@ -11,16 +11,16 @@ import (
 	"strconv"
 )
 
-// Folder returns the folder of data sets, "" for none.
+// Folder returns the folder of data sets, "" if there is none.
 func Folder() string { return os.Getenv("STREAMDP_DATA") }
 
-// Read returns the training rows of a split: features and the target, which is the
+// Read returns the training rows of a split: the features, and the target, which is the
 // file's last column. It reads NAME/data.csv.gz and NAME/test_mask.csv.gz.
 func Read(folder, name string, split int) (x [][]float64, y []float64, err error) {
 	return read(folder, name, split, false)
 }
 
-// Test returns the rows that Read leaves out.
+// Test returns the test rows, which Read leaves out.
 func Test(folder, name string, split int) (x [][]float64, y []float64, err error) {
 	return read(folder, name, split, true)
 }

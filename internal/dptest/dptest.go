@@ -111,3 +111,12 @@ func (r *row) Word(j int) uint64 {
 	binary.LittleEndian.PutUint64(b[:], math.Float64bits(r.At(j)))
 	return binary.LittleEndian.Uint64(b[:])
 }
+
+// Columns returns n names of columns.
+func Columns(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint("c", i+1)
+	}
+	return names
+}

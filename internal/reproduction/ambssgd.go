@@ -40,17 +40,22 @@ On the same records a batch method is better still; a stream has a release every
 	return nil
 }
 
-// excessRisk draws and tabulates one dimension.
-func excessRisk(p *page, d int, sizes []int) error {
-	privacy := dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
+// riskPrivacy is the guarantee of all but the algorithm as printed.
+var riskPrivacy = dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}
+
+// riskMethod is a method of online regression.
+type riskMethod struct {
+	name string
+	// configure returns the regression for n records, and how many gradient steps
+	// it makes.
+	configure func(n int) (sgd.Config, dp.Params, int)
+}
+
+// riskMethods are those that excessRisk compares in d dimensions.
+func riskMethods(d int) []riskMethod {
 	no := false
 	base := sgd.Config{ClipX: math.Sqrt(float64(d)) + 5, Intercept: &no, Intervals: &no, Restart: &no, Radius: 10, Curvature: 1}
-	methods := []struct {
-		name string
-		// configure returns the regression for n records, and how many gradient steps
-		// it makes.
-		configure func(n int) (sgd.Config, dp.Params, int)
-	}{
+	return []riskMethod{
 		{"as printed", func(n int) (sgd.Config, dp.Params, int) {
 			const steps = 12
 			c := base
@@ -65,25 +70,87 @@ func excessRisk(p *page, d int, sizes []int) error {
 			const steps, search = 6, 156
 			c := base
 			c.Clip, c.Bands, c.Eta0, c.Stat, c.Batch = "bisect", 1, 1, search, uint64(n/steps-search)
-			return c, privacy, steps
+			return c, riskPrivacy, steps
 		}},
 		{"track, 24 steps", func(n int) (sgd.Config, dp.Params, int) {
 			const steps, search = 24, 156
 			c := base
 			c.Eta0, c.Bootstrap, c.Batch = 0.5, search, uint64((n-search)/steps)
-			return c, privacy, steps
+			return c, riskPrivacy, steps
 		}},
 		{"stream", func(n int) (sgd.Config, dp.Params, int) {
 			c := base
 			c.Bootstrap, c.Batch = 156, uint64(max(400, n/400))
-			return c, privacy, (n - 156) / int(c.Batch)
+			return c, riskPrivacy, (n - 156) / int(c.Batch)
 		}},
 		{"stream, independent noise", func(n int) (sgd.Config, dp.Params, int) {
 			c := base
 			c.Bands, c.Bootstrap, c.Batch = 1, 156, uint64(max(400, n/400))
-			return c, privacy, (n - 156) / int(c.Batch)
+			return c, riskPrivacy, (n - 156) / int(c.Batch)
 		}},
 	}
+}
+
+// riskTrials returns how often n records are drawn.
+func riskTrials(n int) int {
+	switch {
+	case n > 300_000:
+		return 2
+	case n > 100_000:
+		return 4
+	case n > 30_000:
+		return 8
+	}
+	return 20
+}
+
+// riskTrial adds the excess risks of one draw of n records: of least squares, of gradient
+// descent on a table, and of the methods.
+func riskTrial(methods []riskMethod, d, n int, run uint64, risks []sample) error {
+	l := newLinear(run, d)
+	s := l.sample(n)
+	process, err := sgd.NewGDProcess(s, 0.25, 0, nil)
+	if err != nil {
+		return err
+	}
+	risks[0].add(l.excess(process.OLS()))
+	if n*d <= 5_000_000 {
+		noise, err := once(run)
+		if err != nil {
+			return err
+		}
+		path, err := sgd.GradientDescent(s, sgd.Descent{Steps: 40, Rate: 0.5, Zeta: 4}, riskPrivacy, noise)
+		if err != nil {
+			return err
+		}
+		risks[1].add(l.excess(path.Average()))
+	}
+	for i, m := range methods {
+		cfg, privacy, steps := m.configure(n)
+		o, err := newOnline(cfg, d, privacy, run)
+		if refused := (*fault.Fault)(nil); errors.As(err, &refused) && refused.Key == "batch" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		l := newLinear(run, d)
+		var last map[string][]float64
+		for range steps {
+			for last = nil; last == nil; {
+				if last, err = o.next(l); err != nil {
+					return err
+				}
+			}
+		}
+		risks[2+i].add(l.excess(last["theta_average"]))
+	}
+	return nil
+}
+
+// excessRisk draws and tabulates one dimension.
+func excessRisk(p *page, d int, sizes []int) error {
+	methods := riskMethods(d)
 	names := []string{"least squares", "DP-GD, tracked"}
 	for _, m := range methods {
 		names = append(names, m.name)
@@ -91,55 +158,10 @@ func excessRisk(p *page, d int, sizes []int) error {
 	lines := make([]line, len(names))
 	var cells [][]string
 	for _, n := range sizes {
-		trials := 20
-		switch {
-		case n > 300_000:
-			trials = 2
-		case n > 100_000:
-			trials = 4
-		case n > 30_000:
-			trials = 8
-		}
 		risks := make([]sample, len(names))
-		for trial := range trials {
-			run := uint64(trial)
-			l := newLinear(run, d)
-			s := l.sample(n)
-			process, err := sgd.NewGDProcess(s, 0.25, 0, nil)
-			if err != nil {
+		for run := range riskTrials(n) {
+			if err := riskTrial(methods, d, n, uint64(run), risks); err != nil {
 				return err
-			}
-			risks[0].add(l.excess(process.OLS()))
-			if n*d <= 5_000_000 {
-				noise, err := once(run)
-				if err != nil {
-					return err
-				}
-				path, err := sgd.GradientDescent(s, sgd.Descent{Steps: 40, Rate: 0.5, Zeta: 4}, privacy, noise)
-				if err != nil {
-					return err
-				}
-				risks[1].add(l.excess(path.Average()))
-			}
-			for i, m := range methods {
-				cfg, privacy, steps := m.configure(n)
-				o, err := newOnline(cfg, d, privacy, run)
-				if refused := (*fault.Fault)(nil); errors.As(err, &refused) && refused.Key == "batch" {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				l := newLinear(run, d)
-				var last map[string][]float64
-				for range steps {
-					for last = nil; last == nil; {
-						if last, err = o.next(l); err != nil {
-							return err
-						}
-					}
-				}
-				risks[2+i].add(l.excess(last["theta_average"]))
 			}
 		}
 		row := []string{fmt.Sprint(n)}

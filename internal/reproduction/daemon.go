@@ -18,6 +18,7 @@ import (
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 // passage is a run of the daemon over a topic, from a broker in this process and
@@ -142,7 +143,7 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
-		if err := daemon.OpenEpoch(ctx, stream.Task{Stream: s.Stream, Partition: s.Partition}, stream.OpenRequest{}); err != nil {
+		if err := daemon.OpenEpoch(ctx, core.Task{Stream: s.Stream, Partition: s.Partition}, stream.OpenRequest{}); err != nil {
 			return err
 		}
 	}

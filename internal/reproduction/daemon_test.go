@@ -16,7 +16,7 @@ limit_epsilon = 8
 method = "amb"
 target = "y"
 clip_x = 3.0
-curvature = 1.5
+amb.curvature = 1.5
 radius = 5.0
 `
 
@@ -56,8 +56,8 @@ func TestPassage(t *testing.T) {
 	if _, err := g.run(rows[:10], nil); err == nil {
 		t.Error("ten rows lead to a release")
 	}
-	g.tables = strings.Replace(passageTables, "clip_x = 3.0\n", "", 1)
-	if _, err := g.run(rows, nil); err == nil || !strings.Contains(err.Error(), "clip_x") {
-		t.Errorf("features without a bound: %v", err)
+	g.tables = strings.Replace(passageTables, "epsilon = ", "epsilom = ", 1)
+	if _, err := g.run(rows, nil); err == nil || !strings.Contains(err.Error(), "epsilom: unknown key") {
+		t.Errorf("a configuration with a fault: %v", err)
 	}
 }

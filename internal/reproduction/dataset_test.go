@@ -48,7 +48,7 @@ func TestDataSet(t *testing.T) {
 		}
 	}
 	best := s.score(theta)
-	last, err := s.passage(0, 1, "sgd]\nmethod = \"amb\"\ncurvature = 3.2").run(s.train, nil)
+	last, err := s.passage(0, 1, "sgd]\nmethod = \"amb\"\namb.curvature = 3.2").run(s.train, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

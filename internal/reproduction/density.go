@@ -187,7 +187,7 @@ func unclipped(source *rand.Rand, rows [][]float64, truth *moments.Density, curv
 // private estimates the density from what an estimator releases.
 func private(method string, run uint64, rows [][]float64, truth *moments.Density, c *divergence) error {
 	e, err := moments.New(moments.Config{
-		Method: method, Clip: 8, Columns: len(rows[0]), Step: 1, Horizon: uint64(len(rows)), Factorization: "identity",
+		Method: method, Clip: 8, Columns: features(len(rows[0])), Step: 1, Horizon: uint64(len(rows)), Factorization: "identity",
 	}, dp.Params{Mu: 2, Adjacency: dp.Replace})
 	if err != nil {
 		return err

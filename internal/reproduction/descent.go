@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"streamdp/dp"
+	"streamdp/refit"
 	"streamdp/sgd"
-	"streamdp/sketch"
 )
 
 // gradientDescent is "Private Gradient Descent for Linear Regression": Figures 1,
@@ -17,7 +17,7 @@ func gradientDescent(p *page) error {
 	p.text(`## Brown, Dvijotham, Evans, Liu, Smith, Thakurta: Private Gradient Descent for Linear Regression
 
 Simulations of ` + "`GradientDescent`" + `, which is the paper's Algorithm 1 with integer noise. The paper leaves open η, the adjacency, σ, θ*, whether data are drawn anew in every trial, n in Figures 3 to 7, ρ of Figure 2, the level of the intervals, and bounds and budgets of AdaSSP. Chosen here: η = ¼, replacement, σ = 1, θ* uniform on the unit sphere, new data in every trial, 95 %%; T = 10 and γ = 5√p as there.
-AdaSSP is that of package sketch under zero-out, with the eigenvalue, exact accounting, and bounds √p + 2 and 5. "law" is the exact one of iterates that are not clipped (` + "`GDProcess`" + `) on the same samples: what the paper's figure must show where nothing is clipped. ± is the standard error over the trials.
+AdaSSP is that of package refit under zero-out, with the eigenvalue, exact accounting, and bounds √p + 2 and 5. "law" is the exact one of iterates that are not clipped (` + "`GDProcess`" + `) on the same samples: what the paper's figure must show where nothing is clipped. ± is the standard error over the trials.
 The test cases ` + "`fig1`, `fig2`, `fig3` and `fig56`" + ` hold the same simulations to another implementation, within tolerances that follow from the trials of both.
 Figures 4 and 7, errors against the clip norm, are not reproduced.
 `)
@@ -95,7 +95,7 @@ func lawOf(s *sgd.Sample, rho float64, steps int, gamma float64) (*sgd.GDProcess
 // adassp runs the paper's rival with bounds that hardly any record exceeds.
 func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	boundX, boundY := math.Sqrt(float64(s.D))+2, 5.
-	w := sketch.NewData(s.D, s.Len())
+	w := refit.NewData(s.D, s.Len())
 	x := make([]float64, s.D)
 	for i, y := range s.Y {
 		for j := range x {
@@ -112,7 +112,7 @@ func adassp(s *sgd.Sample, rho float64, run uint64) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	theta, _, err := sketch.Solve(sketch.Config{Solver: "adassp", EigenTest: true}, dp.Params{Epsilon: epsilon, Delta: delta, Adjacency: dp.ZeroOut}, w, noise)
+	theta, _, err := refit.Solve(refit.Config{Solver: "adassp", EigenTest: true}, dp.Params{Epsilon: epsilon, Delta: delta, Adjacency: dp.ZeroOut}, w, noise)
 	for j := range theta {
 		theta[j] *= boundY / boundX
 	}
@@ -286,6 +286,53 @@ Part of all gradients that are clipped, n = 100p, ρ = 0.015, %d trials.
 	return nil
 }
 
+// intervalTrial is a sample and the intervals from a descent on it.
+type intervalTrial struct {
+	d, m, burnIn, n int
+	aniso           bool
+	rho, level      float64
+}
+
+// run adds which part of the coordinates each construction covers, and its widths, for a
+// descent of so many iterations in all, and the widths of least squares.
+func (t intervalTrial) run(run uint64, total int, covered, width []sample, ols *sample) error {
+	l := newLinear(run, t.d)
+	if t.aniso {
+		l.anisotropic()
+	}
+	s := l.sample(t.n)
+	process, err := lawOf(s, t.rho, total, 5*math.Sqrt(float64(t.d)))
+	if err != nil {
+		return err
+	}
+	best := process.OLS()
+	estimates, err := constructions(s, t.rho, total, t.m, t.burnIn, run)
+	if err != nil {
+		return err
+	}
+	for i, e := range estimates {
+		if e == nil {
+			continue
+		}
+		centre, half, err := sgd.Intervals(e, t.level)
+		if err != nil {
+			return err
+		}
+		inside := 0.
+		for j := range centre {
+			if math.Abs(centre[j]-best[j]) <= half[j] {
+				inside += 1. / float64(t.d)
+			}
+			width[i].add(2 * half[j])
+		}
+		covered[i].add(inside)
+	}
+	for _, w := range leastSquaresWidths(s, best, t.level) {
+		ols.add(w)
+	}
+	return nil
+}
+
 // descentIntervals is Figures 5, 6, 10 and 11: three constructions of intervals.
 func descentIntervals(p *page) error {
 	const d, m, burnIn, rho, level = 10, 10, 20, 0.015, 0.95
@@ -303,43 +350,13 @@ p = %d, ρ = %g, m = %d estimates, burn-in %d, 100 runs as in the paper, 50 at n
 	}{{"5 and 6", 5000, false, 50}, {"5 and 6", 1000, false, 100}, {"10 and 11", 1000, true, 100}} {
 		covers, widths := make([]line, len(names)), make([]line, len(names))
 		var cells [][]string
+		t := intervalTrial{d, m, burnIn, f.n, f.aniso, rho, level}
 		for _, total := range totals {
 			covered, width := make([]sample, len(names)), make([]sample, len(names))
 			var ols sample
 			for run := range f.runs {
-				l := newLinear(run, d)
-				if f.aniso {
-					l.anisotropic()
-				}
-				s := l.sample(f.n)
-				process, err := lawOf(s, rho, total, 5*math.Sqrt(d))
-				if err != nil {
+				if err := t.run(run, total, covered, width, &ols); err != nil {
 					return err
-				}
-				best := process.OLS()
-				estimates, err := constructions(s, rho, total, m, burnIn, run)
-				if err != nil {
-					return err
-				}
-				for i, e := range estimates {
-					if e == nil {
-						continue
-					}
-					centre, half, err := sgd.Intervals(e, level)
-					if err != nil {
-						return err
-					}
-					inside := 0.
-					for j := range centre {
-						if math.Abs(centre[j]-best[j]) <= half[j] {
-							inside += 1. / d
-						}
-						width[i].add(2 * half[j])
-					}
-					covered[i].add(inside)
-				}
-				for _, w := range leastSquaresWidths(s, best, level) {
-					ols.add(w)
 				}
 			}
 			row := []string{fmt.Sprint(total)}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"streamdp/dp"
-	"streamdp/sketch"
+	"streamdp/refit"
 )
 
 const (
@@ -30,14 +30,14 @@ var fastRatios = []float64{4, 400, 800}
 // fastSolver is a line of the comparison.
 type fastSolver struct {
 	key, title string
-	config     sketch.Config
+	config     refit.Config
 	trials     int
 	budgets    []float64 // nil: all
 }
 
 // fastSolvers are the paper's rivals, its method, and ours.
 func fastSolvers() []fastSolver {
-	paper := sketch.Config{Solver: "ihm", Accounting: sketch.Paper, EigenTest: true, Iterations: fastIterations}
+	paper := refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true, Iterations: fastIterations}
 	dense := paper
 	dense.Dense = true
 	all := []fastSolver{
@@ -45,19 +45,19 @@ func fastSolvers() []fastSolver {
 		{"paper ihm", "IHM, paper, its law drawn", paper, 5, nil},
 	}
 	for _, r := range fastRatios {
-		all = append(all, fastSolver{fmt.Sprint("paper fast-ihm ", r), fmt.Sprintf("Fast IHM, paper, r = %g", r), sketch.Config{
-			Solver: "fast-ihm", Accounting: sketch.Paper, Iterations: fastIterations, Transforms: fastIterations, Ratio: r,
+		all = append(all, fastSolver{fmt.Sprint("paper fast-ihm ", r), fmt.Sprintf("Fast IHM, paper, r = %g", r), refit.Config{
+			Solver: "fast-ihm", Accounting: refit.Paper, Iterations: fastIterations, Transforms: fastIterations, Ratio: r,
 		}, 2, nil})
 	}
 	for _, r := range fastRatios {
-		all = append(all, fastSolver{fmt.Sprint("fast-ihm ", r), fmt.Sprintf("fast-ihm, one transform, r = %g", r), sketch.Config{
+		all = append(all, fastSolver{fmt.Sprint("fast-ihm ", r), fmt.Sprintf("fast-ihm, one transform, r = %g", r), refit.Config{
 			Solver: "fast-ihm", Iterations: fastIterations, Ratio: r,
 		}, 3, nil})
 	}
 	return append(all,
-		fastSolver{"ihm", "ihm", sketch.Config{Solver: "ihm", Iterations: fastIterations}, 5, nil},
-		fastSolver{"ihm, pooled", "ihm, debiased and pooled", sketch.Config{Solver: "ihm", Iterations: fastIterations, Debias: true, Pool: true}, 5, nil},
-		fastSolver{"newton", "newton", sketch.Config{Solver: "newton"}, 2, nil},
+		fastSolver{"ihm", "ihm", refit.Config{Solver: "ihm", Iterations: fastIterations}, 5, nil},
+		fastSolver{"ihm, pooled", "ihm, debiased and pooled", refit.Config{Solver: "ihm", Iterations: fastIterations, Debias: true, Pool: true}, 5, nil},
+		fastSolver{"newton", "newton", refit.Config{Solver: "newton"}, 2, nil},
 	)
 }
 

@@ -26,6 +26,9 @@ type simulation struct {
 // simulations are all of them. -simulate NAME runs one and keeps what it gave.
 var simulations = []simulation{
 	{"refits", func() (any, error) { return simulateRefits(refitSets, refitBudgets) }},
+	{"intercepts", simulateIntercepts},
+	{"coverage", simulateCoverage},
+	{"bounds", simulateBounds},
 	{"fastmix", func() (any, error) { return simulateFast(fastRows, fastBudgets) }},
 }
 

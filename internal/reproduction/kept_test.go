@@ -57,6 +57,34 @@ func TestKeptRefits(t *testing.T) {
 	}
 }
 
+// TestKeptIntercepts fits some sets again with an intercept, as TestKeptRefits.
+func TestKeptIntercepts(t *testing.T) {
+	if dataset.Folder() == "" {
+		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
+	}
+	t.Parallel()
+	all, err := kept[[]interceptLosses]("intercepts")
+	if err != nil || len(all) != len(refitSets)-1 {
+		t.Fatalf("%d sets are kept, of %d: %v", len(all), len(refitSets)-1, err)
+	}
+	for _, kept := range all {
+		if kept.Set != "servo" && (os.Getenv("STREAMDP_SLOW") == "" || kept.Rows > 2000) {
+			continue
+		}
+		again, err := simulateIntercept(refitSet{name: kept.Set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, solver := range interceptSolvers {
+			for i, at := range interceptSettings {
+				for k, epsilon := range refitBudgets {
+					near(t, fmt.Sprintf("%s, %s at %g, %+v", kept.Set, solver, epsilon, at), again.Losses[solver][i][k].Mean, kept.Losses[solver][i][k].Mean)
+				}
+			}
+		}
+	}
+}
+
 // TestRefitRun: the daemon refits windows of a data set beside moments of the topic;
 // together they cost less than one after the other, and refits come near least squares.
 func TestRefitRun(t *testing.T) {
@@ -83,6 +111,31 @@ func TestRefitRun(t *testing.T) {
 		}
 		if (r.reserved != nil) != (solver == "ihm") {
 			t.Errorf("%s: %v is set aside", solver, r.reserved)
+		}
+	}
+}
+
+// TestKeptCoverage simulates a set again, all small ones with STREAMDP_SLOW=1: the counts are the
+// same.
+func TestKeptCoverage(t *testing.T) {
+	if dataset.Folder() == "" {
+		t.Skip("needs data sets that are no part of the project: set STREAMDP_DATA")
+	}
+	t.Parallel()
+	all, err := kept[[]coverages]("coverage")
+	if err != nil || len(all) != len(refitSets)+1 {
+		t.Fatalf("%d sets are kept, of %d: %v", len(all), len(refitSets)+1, err)
+	}
+	for _, kept := range all {
+		if kept.Set != "servo" && (os.Getenv("STREAMDP_SLOW") == "" || kept.Rows > 2000) {
+			continue
+		}
+		again, err := (&refitSet{name: kept.Set}).coverages()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(*again, kept) {
+			t.Errorf("%+v, kept %+v", *again, kept)
 		}
 	}
 }

@@ -256,7 +256,7 @@ func (t *task) order(seed uint64) []int {
 func (t *task) private(by trainer, epsilon float64, adjacency dp.Adjacency, rate float64, seed uint64) (float64, error) {
 	d := len(t.train[0])
 	c := adam.Config{
-		Mode: "model", Method: by.method, Model: &t.model, Columns: d, Target: d - 1,
+		Mode: "model", Method: by.method, Model: &t.model, Columns: append(features(d-1), "y"),
 		Clip: 1, Step: by.batch, Rate: rate * by.factor, Schedule: "cosine", Factorization: "identity",
 	}
 	if by.method == "joint_clip" {

@@ -18,7 +18,7 @@ import (
 
 // sections are the papers, in the order of the page. A section writes its text and
 // figures to the page.
-var sections = []func(*page) error{momentEstimation, momentStreams, privateAdam, adaptiveClipping, gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
+var sections = []func(*page) error{momentEstimation, momentStreams, boundsFound, privateAdam, adaptiveClipping, gradientDescent, onlineRegression, hessianMixing, fastMixing, windowRefits}
 
 func main() {
 	log.SetFlags(0)

@@ -60,13 +60,13 @@ Public constants are tight here, for they were computed from the training rows, 
 					return fmt.Sprintf("refit]\nsolver = \"dp-gd\"\nwindow = %d", len(s.train))
 				},
 				func(s *regressionSet) string {
-					return fmt.Sprintf("sgd]\nmethod = \"amb\"\ncurvature = %g", s.curvature)
+					return fmt.Sprintf("sgd]\nmethod = \"amb\"\namb.curvature = %g", s.curvature)
 				},
 				func(s *regressionSet) string { return "sgd]\nmethod = \"amb\"" },
 				func(s *regressionSet) string {
-					return fmt.Sprintf("sgd]\nmethod = \"amb\"\nthreshold_quantile = 0.9\ncurvature = %g", s.curvature)
+					return fmt.Sprintf("sgd]\nmethod = \"amb\"\namb.threshold_quantile = 0.9\namb.curvature = %g", s.curvature)
 				},
-				func(s *regressionSet) string { return "sgd]\nmethod = \"amb\"\nthreshold_quantile = 0.9" },
+				func(s *regressionSet) string { return "sgd]\nmethod = \"amb\"\namb.threshold_quantile = 0.9" },
 			} {
 				var got scores
 				for split, s := range sets {
@@ -101,50 +101,61 @@ func (s scores) String() string {
 	return fmt.Sprintf("%.3f (%.3f to %.3f)", sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1])
 }
 
-// recovery turns the coefficients around in the middle of a stream.
-func recovery(p *page) error {
-	const d, batch, steps, change, runs = 10, 400, 400, 200, 20
-	names := []string{"average, begun anew", "average", "last iterate"}
-	risks := make([][][]float64, len(names)) // by curve, step and run
+// A stream whose coefficients change.
+const changeDim, changeBatch, changeSteps, changeAt, changeRuns = 10, 400, 400, 200, 20
+
+// changeRisks returns the excess risks by curve, step and run, the steps after the change at
+// which an average first began anew, by run, and how often one did before it.
+func changeRisks(curves int) (risks [][][]float64, restarts []float64, early int, err error) {
+	risks = make([][][]float64, curves) // by curve, step and run
 	for i := range risks {
-		risks[i] = make([][]float64, steps)
+		risks[i] = make([][]float64, changeSteps)
 	}
-	restarts := make([]float64, 0, runs) // the first one
-	early := 0
-	for run := range runs {
+	for run := range changeRuns {
 		for i, restart := range []bool{true, false} {
-			o, err := newOnline(sgd.Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1, Batch: batch, Restart: &restart}, d,
+			o, err := newOnline(sgd.Config{ClipX: 8, Intercept: new(bool), Radius: 10, Curvature: 1, Batch: changeBatch, Restart: &restart}, changeDim,
 				dp.Params{Epsilon: 1, Delta: 1e-6, Adjacency: dp.Replace}, uint64(run))
 			if err != nil {
-				return err
+				return nil, nil, 0, err
 			}
-			l := newLinear(uint64(run), d)
+			l := newLinear(uint64(run), changeDim)
 			if _, err := o.next(l); err != nil { // a search
-				return err
+				return nil, nil, 0, err
 			}
-			for t := range steps {
-				if t == change {
+			for t := range changeSteps {
+				if t == changeAt {
 					for j := range l.w {
 						l.w[j] = -l.w[j]
 					}
 				}
 				r, err := o.next(l)
 				if err != nil {
-					return err
+					return nil, nil, 0, err
 				}
 				risks[i][t] = append(risks[i][t], l.excess(r["theta_average"]))
 				if restart {
 					risks[2][t] = append(risks[2][t], l.excess(r["theta"]))
 					anew := t > 4 && r["average_start"][0] >= float64(t)
 					switch {
-					case anew && t < change:
+					case anew && t < changeAt:
 						early++
 					case anew && len(restarts) == run:
-						restarts = append(restarts, float64(t+1-change))
+						restarts = append(restarts, float64(t+1-changeAt))
 					}
 				}
 			}
 		}
+	}
+	return risks, restarts, early, nil
+}
+
+// recovery turns the coefficients around in the middle of a stream.
+func recovery(p *page) error {
+	const d, batch, steps, change, runs = changeDim, changeBatch, changeSteps, changeAt, changeRuns
+	names := []string{"average, begun anew", "average", "last iterate"}
+	risks, restarts, early, err := changeRisks(len(names))
+	if err != nil {
+		return err
 	}
 	median := func(x []float64) float64 {
 		s := slices.Sorted(slices.Values(x))

@@ -12,7 +12,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/dataset"
-	"streamdp/sketch"
+	"streamdp/refit"
 )
 
 // refitSet is a data set of the comparison.
@@ -50,25 +50,25 @@ var refitBudgets = []float64{0.1, 0.5, 1, 2, 5}
 // refitSolver is a column of the comparison.
 type refitSolver struct {
 	key, title string
-	config     sketch.Config
+	config     refit.Config
 	only       string // the set that it is for, "" for all
 }
 
 // refitSolvers are those of the paper as published, then ours.
 var refitSolvers = []refitSolver{
-	{"paper linmix", "linear mixing, paper", sketch.Config{Solver: "linmix", Accounting: sketch.Paper}, ""},
-	{"paper adassp", "AdaSSP, paper", sketch.Config{Solver: "adassp", Accounting: sketch.Analytic, EigenTest: true}, ""},
-	{"paper dp-gd", "DP-GD, paper", sketch.Config{Solver: "dp-gd-residual", Accounting: sketch.Paper}, ""},
-	{"paper ihm", "IHM, paper", sketch.Config{Solver: "ihm", Accounting: sketch.Paper, EigenTest: true}, ""},
-	{"linmix", "linmix", sketch.Config{Solver: "linmix"}, ""},
-	{"adassp", "adassp", sketch.Config{Solver: "adassp"}, ""},
-	{"dp-gd-residual", "dp-gd-residual", sketch.Config{Solver: "dp-gd-residual"}, ""},
-	{"ihm", "ihm", sketch.Config{Solver: "ihm"}, ""},
-	{"fast-ihm", "fast-ihm", sketch.Config{Solver: "fast-ihm", Iterations: 3}, ""},
-	{"dp-gd", "dp-gd", sketch.Config{Solver: "dp-gd"}, ""},
-	{"newton", "newton", sketch.Config{Solver: "newton"}, ""},
-	{"paper ihm 2", "IHM, paper, T = 2", sketch.Config{Solver: "ihm", Accounting: sketch.Paper, EigenTest: true, Iterations: 2}, weakSet},
-	{"ihm 2", "ihm, T = 2", sketch.Config{Solver: "ihm", Iterations: 2}, weakSet},
+	{"paper linmix", "linear mixing, paper", refit.Config{Solver: "linmix", Accounting: refit.Paper}, ""},
+	{"paper adassp", "AdaSSP, paper", refit.Config{Solver: "adassp", Accounting: refit.Analytic, EigenTest: true}, ""},
+	{"paper dp-gd", "DP-GD, paper", refit.Config{Solver: "dp-gd-residual", Accounting: refit.Paper}, ""},
+	{"paper ihm", "IHM, paper", refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true}, ""},
+	{"linmix", "linmix", refit.Config{Solver: "linmix"}, ""},
+	{"adassp", "adassp", refit.Config{Solver: "adassp"}, ""},
+	{"dp-gd-residual", "dp-gd-residual", refit.Config{Solver: "dp-gd-residual"}, ""},
+	{"ihm", "ihm", refit.Config{Solver: "ihm"}, ""},
+	{"fast-ihm", "fast-ihm", refit.Config{Solver: "fast-ihm", Iterations: 3}, ""},
+	{"dp-gd", "dp-gd", refit.Config{Solver: "dp-gd"}, ""},
+	{"newton", "newton", refit.Config{Solver: "newton"}, ""},
+	{"paper ihm 2", "IHM, paper, T = 2", refit.Config{Solver: "ihm", Accounting: refit.Paper, EigenTest: true, Iterations: 2}, weakSet},
+	{"ihm 2", "ihm, T = 2", refit.Config{Solver: "ihm", Iterations: 2}, weakSet},
 }
 
 // weakSet has hardly a linear signal.
@@ -199,15 +199,36 @@ func hessianMixing(p *page) error {
 	p.text(`## Lev, Shenfeld, Srinivasan, Ligett, Wilson: Near-Optimal Private Linear Regression via Iterative Hessian Mixing
 
 Solvers of one window, on the %d of the paper's 33 sets that there is a copy of. Zero-out, δ = 1/n², mean squared error over the rows that were fitted, in units of the target's largest square, means over trials under fresh keys.
-"Paper" is a method with the paper's settings and its accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), ε and δ divided as its Appendix C does; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are the solvers of package sketch with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
+"Paper" is a method with the paper's settings and its accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), ε and δ divided as its Appendix C does; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are the solvers of package refit with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
 The sets need STREAMDP_DATA, and the fits some minutes: the numbers are kept in internal/reproduction/kept and made by `+"`make simulations`"+`.
 
 ### Table 2: the sets
 
 Rows are the training part of the copy's first split (90 %%), columns are standardised, then all is divided by the largest norm and the largest target, as the paper's experiments do: *not private*, all solvers alike.
 `, len(all))
+	raw := tableOfSets(p, all)
+	p.text(`OLS is (1/n)L(θ*), zero (1/n)‖Y‖². Differences: %s are raw in the paper and have standardised columns in the copy, so that their errors are in other units; the copy's energy keeps the second target as a feature. The other sets agree to the difference of the splits. The paper's Appendix H has splits of 80 %%; its code takes 90 %% of the sets that come with a mask.
+
+### Figure 1, Appendices I and J: mean squared error against ε
+`, strings.Join(raw, ", "))
+	if err := errorsAgainstBudget(p, all); err != nil {
+		return err
+	}
+	p.text(`In one number: the loss is (error − OLS)/(zero − OLS), 0 for least squares and 1 for nothing learned; here as the geometric mean over the sets of its ratio to that of the paper's IHM. "Loose" has bounds %d times as large as they need be.
+`, refitLoose)
+	tableOfLosses(p, all)
+	p.text("%s\n", newtonAgainst(all))
+	tablesOfErrors(p, all)
+	tableOfWeakSignal(p, all)
+	if err := withIntercepts(p); err != nil {
+		return err
+	}
+	return standardErrors(p)
+}
+
+// tableOfSets tabulates the sets and returns the names of those that are raw in the paper.
+func tableOfSets(p *page, all []refitErrors) (raw []string) {
 	var rows [][]string
-	var raw []string
 	for i, e := range all {
 		set := refitSets[i]
 		if set.raw {
@@ -216,10 +237,11 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		rows = append(rows, []string{e.Set, fmt.Sprint(e.Rows), fmt.Sprint(set.rows), fmt.Sprint(e.Dim), num(e.OLS), num(set.loss), num(e.Zero), num(set.zero), fmt.Sprint(e.Trials)})
 	}
 	p.table([]string{"set", "n", "n, paper", "d", "OLS", "OLS, paper", "zero", "zero, paper", "trials"}, rows)
-	p.text(`OLS is (1/n)L(θ*), zero (1/n)‖Y‖². Differences: %s are raw in the paper and have standardised columns in the copy, so that their errors are in other units; the copy's energy keeps the second target as a feature. The other sets agree to the difference of the splits. The paper's Appendix H has splits of 80 %%; its code takes 90 %% of the sets that come with a mask.
+	return raw
+}
 
-### Figure 1, Appendices I and J: mean squared error against ε
-`, strings.Join(raw, ", "))
+// errorsAgainstBudget draws errors against ε on four sets.
+func errorsAgainstBudget(p *page, all []refitErrors) error {
 	for _, set := range []string{"pol", "concreteslump", "elevators", "sml"} {
 		i := slices.IndexFunc(all, func(e refitErrors) bool { return e.Set == set })
 		e := all[i]
@@ -241,15 +263,18 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 			return err
 		}
 	}
-	p.text(`In one number: the loss is (error − OLS)/(zero − OLS), 0 for least squares and 1 for nothing learned; here as the geometric mean over the sets of its ratio to that of the paper's IHM. "Loose" has bounds %d times as large as they need be.
-`, refitLoose)
+	return nil
+}
+
+// tableOfLosses tabulates each solver's loss over that of the paper's IHM.
+func tableOfLosses(p *page, all []refitErrors) {
 	head := []string{"solver"}
 	for _, bounds := range []string{"ε = %g", "loose, %g"} {
 		for _, epsilon := range refitBudgets {
 			head = append(head, fmt.Sprintf(bounds, epsilon))
 		}
 	}
-	rows = nil
+	var rows [][]string
 	for _, s := range refitSolvers {
 		if s.only != "" {
 			continue
@@ -267,7 +292,10 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		rows = append(rows, row)
 	}
 	p.table(head, rows)
-	p.text("%s\n", newtonAgainst(all))
+}
+
+// tablesOfErrors tabulates all errors, under tight and under loose bounds.
+func tablesOfErrors(p *page, all []refitErrors) {
 	for _, part := range []struct {
 		title string
 		of    func(*refitErrors) map[string][]statistic
@@ -295,12 +323,16 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		}
 		p.table(head, rows)
 	}
+}
+
+// tableOfWeakSignal tabulates losses on the set with hardly a signal.
+func tableOfWeakSignal(p *page, all []refitErrors) {
 	weak := all[slices.IndexFunc(all, func(e refitErrors) bool { return e.Set == weakSet })]
 	p.text(`#### Figure 6: hardly a signal
 
 %s: OLS %s, zero %s. The paper takes T = 2 there. Loss, tight bounds:
 `, weakSet, num(weak.OLS), num(weak.Zero))
-	head, rows = []string{"solver"}, nil
+	head, rows := []string{"solver"}, [][]string{}
 	for _, epsilon := range refitBudgets {
 		head = append(head, fmt.Sprintf("ε = %g", epsilon))
 	}
@@ -313,7 +345,6 @@ Rows are the training part of the copy's first split (90 %%), columns are standa
 		rows = append(rows, row)
 	}
 	p.table(head, rows)
-	return nil
 }
 
 func (e *refitErrors) tight() map[string][]statistic { return e.Tight }

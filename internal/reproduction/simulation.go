@@ -101,13 +101,19 @@ type online struct {
 	slot uint64
 }
 
+// features returns d names of columns.
+func features(d int) []string {
+	names := make([]string, d)
+	for j := range names {
+		names[j] = fmt.Sprint("x", j)
+	}
+	return names
+}
+
 // newOnline starts a regression of y on d features.
 func newOnline(cfg sgd.Config, d int, p dp.Params, run uint64) (*online, error) {
-	for j := range d {
-		cfg.Columns = append(cfg.Columns, fmt.Sprint("x", j))
-	}
-	cfg.Columns, cfg.Target, cfg.Method = append(cfg.Columns, "y"), "y", "amb"
-	e, err := sgd.New(cfg, p)
+	cfg.Columns, cfg.Target, cfg.Method = append(features(d), "y"), "y", "amb"
+	e, err := sgd.NewAMB(cfg, p)
 	if err != nil {
 		return nil, err
 	}

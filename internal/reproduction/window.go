@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"streamdp/dp"
-	"streamdp/sketch"
+	"streamdp/refit"
 )
 
 // window is rows of features and their targets.
@@ -57,19 +57,23 @@ func (w *window) scale(x, y float64) {
 
 // best returns the least squares solution.
 func (w *window) best() ([]float64, error) {
-	data := sketch.NewData(len(w.x[0]), len(w.y))
+	data := refit.NewData(len(w.x[0]), len(w.y))
 	for i, x := range w.x {
 		data.Add(x, w.y[i])
 	}
-	s, err := sketch.LeastSquares(data)
+	s, err := refit.LeastSquares(data)
 	return s.Theta, err
 }
 
-// error returns the mean squared error of coefficients over the window.
+// error returns the mean squared error of coefficients over the window, an intercept
+// behind those of the features if there is one.
 func (w *window) error(theta []float64) float64 {
-	var sum float64
+	var sum, constant float64
+	if d := len(w.x[0]); len(theta) > d {
+		constant = theta[d]
+	}
 	for i, x := range w.x {
-		r := w.y[i] - inner(x, theta)
+		r := w.y[i] - inner(x, theta) - constant
 		sum += r * r
 	}
 	return sum / float64(len(w.y))
@@ -85,7 +89,7 @@ func inner(x, y []float64) (sum float64) {
 // fitter fits windows by one solver, as a stream does, under keys that follow from a
 // name.
 type fitter struct {
-	refit *sketch.Refit
+	refit *refit.Refit
 	keys  *dp.Epoch
 	hash  dp.Transcript
 	step  uint64
@@ -93,12 +97,17 @@ type fitter struct {
 	rows  uint64
 }
 
-// newFitter returns the fitter of windows of n rows of d features, clipped to 1.
-func newFitter(c sketch.Config, p dp.Params, n, d int, name string) (*fitter, error) {
-	no := false
-	c.Intercept, c.Window, c.ClipX, c.ClipY, c.Target = &no, uint64(n), 1, 1, "y"
+// newFitter returns the fitter of windows of n rows of d features, clipped to 1, without
+// an intercept.
+func newFitter(c refit.Config, p dp.Params, n, d int, name string) (*fitter, error) {
+	return newFitterWith(c, p, n, d, name, false)
+}
+
+// newFitterWith is newFitter with or without an intercept, the last of the coefficients.
+func newFitterWith(c refit.Config, p dp.Params, n, d int, name string, intercept bool) (*fitter, error) {
+	c.Intercept, c.Window, c.ClipX, c.ClipY, c.Target = &intercept, uint64(n), 1, 1, "y"
 	c.Columns = append(make([]string, d), "y")
-	r, err := sketch.New(c, p)
+	r, err := refit.New(c, p)
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +128,24 @@ func (f *fitter) add(w *window) {
 	}
 }
 
-// close ends the window and returns its coefficients, nil where there are none.
-func (f *fitter) close() ([]float64, error) {
+// release ends the window.
+func (f *fitter) release() (*dp.Release, error) {
 	f.step++
 	f.hash.AbsorbRecords(f.rows)
-	r, err := f.refit.Close(f.keys.Step(f.step, &f.hash))
+	return f.refit.Close(f.keys.Step(f.step, &f.hash))
+}
+
+// close ends the window and returns its coefficients, nil where there are none.
+func (f *fitter) close() ([]float64, error) {
+	r, err := f.release()
 	if err != nil || r.Failed != "" {
 		return nil, err
 	}
-	return r.Values[0].Data, nil
+	theta := r.Values[0].Data
+	if len(r.Values) > 1 && r.Values[1].Name == "intercept" {
+		theta = append(theta, r.Values[1].Data[0])
+	}
+	return theta, nil
 }
 
 // trials fits the window n times and collects a measure of the coefficients.

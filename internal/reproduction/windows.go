@@ -6,6 +6,7 @@ import (
 
 	"streamdp/internal/dataset"
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 // refitWindow is the number of records of a window of the daemon's run.
@@ -16,7 +17,7 @@ type refitRun struct {
 	r2   []float64 // of each refit, on the rows that were held out
 	both *stream.SpentRange
 	// What the limit sets aside for sketches, nil for none.
-	reserved *stream.Reserved
+	reserved *core.Reserved
 }
 
 // refits runs the daemon with refits of a solver, and moments of the same topic beside
@@ -57,7 +58,7 @@ limit_epsilon = 3.0
 	return out, err
 }
 
-// windowRefits is what package sketch is for: refits in the daemon, of windows of a
+// windowRefits is what package refit is for: refits in the daemon, of windows of a
 // topic, beside another task.
 func windowRefits(p *page) error {
 	const title = "## Refits of windows through the daemon"

@@ -4,6 +4,7 @@
 package rival
 
 import (
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -14,8 +15,17 @@ import (
 // subject, the rival's under its name, and the median ratio of the stretches.
 // units is how many things one call of either handles. The benchmark's own
 // time and allocations are the subject's alone.
+//
+// With STREAMDP_SUBJECT_ONLY set it runs nothing but the subject, b.N times, for tools that
+// count instructions.
 func Compare(b *testing.B, units int, subject func(), name string, rival func()) {
 	b.Helper()
+	if os.Getenv("STREAMDP_SUBJECT_ONLY") != "" {
+		for range b.N {
+			subject()
+		}
+		return
+	}
 	b.ReportAllocs()
 	subject() // warm up, and size a stretch
 	rival()

@@ -1,0 +1,83 @@
+package estimatortest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// Plans changes every number, word and list of a plan, one at a time and by part if it
+// is a number, and gives it to adopt, which must refuse it, but take the plan as it is.
+// What is at a free path, such as ".start", the configuration leaves to the plan.
+func Plans[P, E any](t testing.TB, plan P, part float64, adopt func(P) (E, error), free ...string) {
+	t.Helper()
+	b, err := json.Marshal(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree any
+	if err := json.Unmarshal(b, &tree); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := adopt(plan); err != nil {
+		t.Fatalf("the plan itself: %v", err)
+	}
+	refuse := func(path string) {
+		t.Helper()
+		b, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var other P
+		if json.Unmarshal(b, &other) != nil {
+			return // not even a plan
+		}
+		if _, err := adopt(other); err == nil {
+			t.Errorf("a plan with another %s is adopted", path)
+		}
+	}
+	var walk func(path string, x any, set func(any))
+	walk = func(path string, x any, set func(any)) {
+		if slices.Contains(free, path) {
+			return
+		}
+		try := func(y any) {
+			set(y)
+			refuse(path)
+			set(x)
+		}
+		switch x := x.(type) {
+		case map[string]any:
+			for key, v := range x {
+				walk(path+"."+key, v, func(y any) { x[key] = y })
+			}
+		case []any:
+			for i, v := range x {
+				walk(fmt.Sprintf("%s[%d]", path, i), v, func(y any) { x[i] = y })
+			}
+			if len(x) > 0 {
+				try(x[:len(x)-1])
+			}
+		case float64:
+			if x == float64(int64(x)) {
+				try(x + 1)
+				try(x - 1)
+			} else {
+				try(x * (1 + part))
+				try(x * (1 - part))
+			}
+		case bool:
+			try(!x)
+		case string:
+			if v, err := strconv.ParseUint(x, 10, 64); err == nil {
+				// A fixed-point number, which another optimiser finds in other last bits.
+				try(strconv.FormatUint(v-v>>20, 10))
+			} else {
+				try(x + "x")
+			}
+		}
+	}
+	walk("", tree, func(any) {})
+}
