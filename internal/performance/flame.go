@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// frame is a function where its callers are those above it.
+type frame struct {
+	name  string
+	spent time.Duration // in it and what it calls
+	calls map[string]*frame
+}
+
+// flame draws CPU profiles as a flame graph: a file without scripts, in which each box is a
+// function, as wide as its share of the processor time, on top of its caller.
+func flame(title, output string, profiles []string) error {
+	args := append([]string{"tool", "pprof", "-traces"}, profiles...)
+	text, err := exec.Command("go", args...).Output()
+	if err != nil {
+		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	root, err := stacks(text)
+	if err != nil {
+		return err
+	}
+	if root.spent == 0 {
+		return fmt.Errorf("no samples in %s", strings.Join(profiles, ", "))
+	}
+	if err := os.MkdirAll(filepath.Dir(output), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(output, draw(title, root), 0o644)
+}
+
+// stacks reads what pprof -traces prints: after a line of dashes the time and the innermost
+// function, then its callers.
+func stacks(text []byte) (*frame, error) {
+	root := &frame{name: "the process"}
+	var spent time.Duration
+	var stack []string
+	finish := func() {
+		if spent == 0 {
+			return
+		}
+		root.spent += spent
+		f := root
+		for _, name := range slices.Backward(stack) {
+			if f.calls == nil {
+				f.calls = map[string]*frame{}
+			}
+			if f.calls[name] == nil {
+				f.calls[name] = &frame{name: name}
+			}
+			f = f.calls[name]
+			f.spent += spent
+		}
+		spent, stack = 0, stack[:0]
+	}
+	begun := false
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		line := lines.Text()
+		if strings.HasPrefix(line, "-----") {
+			finish()
+			begun = true
+			continue
+		}
+		name := strings.TrimSuffix(strings.TrimSpace(line), " (inline)")
+		if !begun || name == "" || strings.Contains(name, ":  ") { // a label
+			continue
+		}
+		if value, function, ok := strings.Cut(name, "   "); ok && len(stack) == 0 {
+			d, err := time.ParseDuration(value)
+			if err != nil {
+				return nil, fmt.Errorf("pprof -traces: %q is no time", value)
+			}
+			spent, name = d, strings.TrimSpace(function)
+		}
+		stack = append(stack, name)
+	}
+	finish()
+	return root, nil
+}
+
+// The picture's size in pixels: its width, and the height of a box.
+const (
+	flameWidth  = 1200
+	flameHeight = 17
+	flameTop    = 50
+	flameLeast  = 0.6 // narrower boxes are left out
+)
+
+// draw makes the SVG. The process is at the bottom.
+func draw(title string, root *frame) []byte {
+	deepest := 0
+	var boxes bytes.Buffer
+	var place func(f *frame, x float64, depth int)
+	scale := flameWidth / float64(root.spent)
+	place = func(f *frame, x float64, depth int) {
+		width := float64(f.spent) * scale
+		if width < flameLeast {
+			return
+		}
+		deepest = max(deepest, depth)
+		fmt.Fprintf(&boxes, `<g><title>%s: %.1f %%</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`,
+			html.EscapeString(f.name), 100*float64(f.spent)/float64(root.spent), x, -depth*flameHeight, width-0.3, flameHeight-1, colour(f.name))
+		if name, room := short(f.name), int(width/6.6); room >= 4 {
+			if len(name) > room {
+				name = name[:room-1] + "…"
+			}
+			fmt.Fprintf(&boxes, `<text x="%.1f" y="%d">%s</text>`, x+2, -depth*flameHeight+12, html.EscapeString(name))
+		}
+		boxes.WriteString("</g>\n")
+		var calls []*frame
+		for _, c := range f.calls {
+			calls = append(calls, c)
+		}
+		slices.SortFunc(calls, func(a, b *frame) int { return cmp.Or(cmp.Compare(b.spent, a.spent), cmp.Compare(a.name, b.name)) })
+		for _, c := range calls {
+			place(c, x, depth+1)
+			x += float64(c.spent) * scale
+		}
+	}
+	place(root, 0, 0)
+	height := flameTop + (deepest+1)*flameHeight + 5
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
+<rect width="%d" height="%d" fill="white"/>
+<text x="4" y="18" font-size="14">%s</text>
+<text x="4" y="36">%.2f s of processor time. Red: reading from Kafka. Orange: the daemon. Yellow: mechanisms and noise. Blue: this program's other parts. Grey: Go and libraries.</text>
+<g transform="translate(0 %d)">
+`, flameWidth, height, flameWidth, height, html.EscapeString(title), root.spent.Seconds(), height-5-flameHeight)
+	b.Write(boxes.Bytes())
+	b.WriteString("</g>\n</svg>\n")
+	return b.Bytes()
+}
+
+// short is a function's name without the folders of its package.
+func short(name string) string {
+	at := strings.IndexAny(name, "([") // of a receiver or a type
+	if at < 0 {
+		at = len(name)
+	}
+	return name[strings.LastIndex(name[:at], "/")+1:]
+}
+
+// colour tells the parts of the program from one another.
+func colour(name string) string {
+	for _, c := range []struct{ colour, prefixes string }{
+		{"#e4776b", "streamdp/internal/kafka github.com/segmentio/kafka-go streamdp/stream.(*fetcher)"},
+		{"#f2cf5b", "streamdp/dp streamdp/moments streamdp/matfact streamdp/sgd streamdp/refit streamdp/adam streamdp/internal/gram streamdp/internal/newton streamdp/stream/core"},
+		{"#f0a35e", "streamdp/stream."},
+		{"#8fb8de", "streamdp/"},
+	} {
+		for prefix := range strings.FieldsSeq(c.prefixes) {
+			if strings.HasPrefix(name, prefix) {
+				return c.colour
+			}
+		}
+	}
+	return "#d0d0d0"
+}

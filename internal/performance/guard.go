@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const guardFile = "internal/performance/guard.json"
+
+// kernel is a benchmark whose instructions are counted: those of a number of runs more than
+// of one run, so that what is around it drops out.
+type kernel struct {
+	name, pkg, bench string
+	runs             int
+}
+
+var guarded = []kernel{
+	{"noise of 1024 coordinates", "dp", "^BenchmarkStep$/^D=1024$", 100},
+	{"BLT 4 over 1000 coordinates", "matfact", "^BenchmarkShaper$/^blt4$/^D=1000$", 300},
+	{"record of 16 columns", "moments", "^BenchmarkAdd$/^d=16$", 20_000},
+	{"JSON record", "stream/codec", "^BenchmarkCodec$/^json$/^digits17$", 5000},
+	{"pass over 36 000 rows of 8", "internal/clipgrad", "^BenchmarkSum$/^36000x8$", 10},
+}
+
+// kept are the figures that a guard compares with.
+type kept struct {
+	Go           string
+	Instructions map[string]float64 // of a kernel's run, as valgrind counts them
+	Daemon       float64            // processor time of the daemon for that of a bare reader
+}
+
+// slower is by how much a figure may be worse than the one that is kept.
+const slower = 1.3
+
+// guard fails where a kernel takes 30 % more instructions than those that are kept, or the
+// daemon by as much more processor time beside a bare reader. keep writes the figures down
+// instead. Without valgrind it ends with 77.
+//
+// Instructions are those of the processor that valgrind presents, which has AVX2 where this
+// one has: they are the same on every machine, within a thousandth, but for the compiler's
+// version.
+func guard(keep bool) error {
+	if _, err := exec.LookPath("valgrind"); err != nil {
+		return &exitError{77, "not run: no valgrind (Debian: valgrind)"}
+	}
+	data, err := os.ReadFile(guardFile)
+	if err != nil {
+		return err
+	}
+	var was, is kept
+	if err := json.Unmarshal(data, &was); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "performance")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	version, err := exec.Command("go", "env", "GOVERSION").Output()
+	if err != nil {
+		return err
+	}
+	is = kept{Go: strings.TrimSpace(string(version)), Instructions: map[string]float64{}}
+	if is.Go != was.Go && !keep {
+		fmt.Printf("kept figures are of %s, this is %s\n", was.Go, is.Go)
+	}
+	var worse []string
+	compare := func(name, unit string, now, before, ratio float64) {
+		verdict := "as it was"
+		if !(ratio <= slower) && !keep {
+			verdict = "SLOWER"
+			worse = append(worse, name)
+		}
+		fmt.Printf("%-30s %12.6g, kept %12.6g %s: %s\n", name, now, before, unit, verdict)
+	}
+	for _, k := range guarded {
+		n, err := instructions(dir, k)
+		if err != nil {
+			return err
+		}
+		is.Instructions[k.name] = n
+		before := was.Instructions[k.name]
+		compare(k.name, "instructions", n, before, n/before)
+	}
+	if is.Daemon, err = daemonRatio(); err != nil {
+		return err
+	}
+	compare("daemon by bare reader", "of its time", is.Daemon, was.Daemon, is.Daemon/was.Daemon)
+	if keep {
+		return writeJSON(guardFile, is)
+	}
+	if worse != nil {
+		return fmt.Errorf("slower by more than 30 %%: %s; if that must be, go run ./internal/performance -guard -keep", strings.Join(worse, ", "))
+	}
+	return nil
+}
+
+// instructions returns those of one run of a kernel.
+func instructions(dir string, k kernel) (float64, error) {
+	test := filepath.Join(dir, strings.ReplaceAll(k.pkg, "/", "_"))
+	build := exec.Command("go", "test", "-c", "-o", test, "./"+k.pkg)
+	build.Env = append(os.Environ(), "GOAMD64=v1")
+	if output, err := build.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, output)
+	}
+	count := func(runs int) (float64, error) {
+		// The test framework runs it once before, both times.
+		cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", test,
+			"-test.run=^$", "-test.bench="+k.bench, "-test.benchtime="+strconv.Itoa(runs)+"x")
+		cmd.Dir = k.pkg
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1", "STREAMDP_SUBJECT_ONLY=1")
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w\n%s", k.name, err, output)
+		}
+		found := regexp.MustCompile(`I\s+refs:\s+([\d,]+)`).FindSubmatch(output)
+		if found == nil || !bytes.Contains(output, []byte("ns/op")) {
+			return 0, fmt.Errorf("%s: no count, or no benchmark, in\n%s", k.name, output)
+		}
+		return strconv.ParseFloat(strings.ReplaceAll(string(found[1]), ",", ""), 64)
+	}
+	one, err := count(1)
+	if err != nil {
+		return 0, err
+	}
+	all, err := count(1 + k.runs)
+	return (all - one) / float64(k.runs), err
+}
+
+// daemonRatio returns the processor time of a record in the daemon, over that of the reader
+// alone: the least of three runs, which neighbours disturb least. How long either takes by the
+// clock depends on who else is at work.
+func daemonRatio() (least float64, err error) {
+	cmd := exec.Command("go", "test", "-run=^$", "-bench=^BenchmarkDaemon$", "-benchtime=1x", "-count=3", "./stream")
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, output)
+	}
+	for _, m := range regexp.MustCompile(`([\d.]+) cpu-ratio\b`).FindAllStringSubmatch(string(output), -1) {
+		x, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			return 0, err
+		}
+		if least == 0 || x < least {
+			least = x
+		}
+	}
+	if least == 0 {
+		return 0, errors.New("no ratio in\n" + string(output))
+	}
+	return least, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestPage: docs/performance.md is what the kept figures and page.tmpl make.
+func TestPage(t *testing.T) {
+	t.Chdir("../..")
+	kept, err := readResults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := page(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(pageFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("docs/performance.md is not current: go run ./internal/performance -render")
+	}
+}
+
+// TestParse reads output of several packages and runs, with lines that are no figures.
+func TestParse(t *testing.T) {
+	got := parse([]byte("goos: linux\npkg: streamdp/dp\nBenchmarkRow/D=10-2   \t 5\t 7 ns/op\t 0.5 ratio\nBenchmarkRow/D=10-2 5 9 ns/op 0.9 ratio\n" +
+		"BenchmarkRow/D=10-2 5 8 ns/op 0.6 ratio\nPASS\nok \tstreamdp/dp\t1s\npkg: streamdp/internal/gram\nBenchmarkRow/D=10 \t 5\t 70 ns/op\n"))
+	if x := got["dp.BenchmarkRow/D=10"]; len(got) != 2 || x["ratio"] != 0.6 || x["ns/op"] != 8 {
+		t.Errorf("%v", got)
+	}
+	if x := got["internal/gram.BenchmarkRow/D=10"]["ns/op"]; x != 70 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestRows: each row is one that a run makes or that comes from Kafka, and goals are met on
+// their side only.
+func TestRows(t *testing.T) {
+	for _, r := range append(append([]row{}, endToEnd...), kernels...) {
+		pkg, name, _ := strings.Cut(r.bench, ".")
+		top, _, _ := strings.Cut(name, "/")
+		made := strings.HasPrefix(top, "BenchmarkReal")
+		for _, b := range runs {
+			made = made || b.pkg == pkg && strings.HasPrefix(b.bench, "^"+top+"$")
+		}
+		if !made {
+			t.Errorf("no run makes %s", r.bench)
+		}
+	}
+	kept := &results{Benchmarks: map[string]result{"a.B": {Figures: figures{"ratio": 0.5}}}}
+	for _, c := range []struct {
+		r         row
+		text, met string
+	}{
+		{row{bench: "a.B", unit: "ratio", goal: "≤ 0.5"}, "0.50", "yes"},
+		{row{bench: "a.B", unit: "ratio", goal: "≤ 0.4"}, "0.50", "no"},
+		{row{bench: "a.B", unit: "ratio", goal: "≥ 2.5", inverse: true}, "2.00", "no"},
+		{row{bench: "a.B", unit: "ratio", goal: "≥ 1.5", inverse: true}, "2.00", "yes"},
+		{row{bench: "a.B", unit: "ratio", goal: "stated"}, "0.50", ""},
+		{row{bench: "a.B", unit: "other", goal: "≤ 1"}, "not measured", ""},
+		{row{bench: "a.C", unit: "ratio", goal: "≤ 1"}, "not measured", ""},
+	} {
+		if text, met := c.r.value(kept); text != c.text || met != c.met {
+			t.Errorf("%+v: %s %q, want %s %q", c.r, text, met, c.text, c.met)
+		}
+	}
+	if x := number(math.Pi); x != "3.14" {
+		t.Error(x)
+	}
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// bench is a benchmark to run: with -benchtime time, count times.
+type bench struct {
+	pkg, bench, time string
+	count            int
+}
+
+// runs are the benchmarks that make bench runs, some ten minutes.
+var runs = []bench{
+	{"internal/kafka", "^BenchmarkReader$", "3x", 1},
+	{"stream", "^BenchmarkDaemon$", "2x", 1},
+	{"stream", "^BenchmarkFlat$", "1x", 1},
+	{"stream", "^BenchmarkMerge$", "3x", 3},
+	{"stream", "^BenchmarkLedger$", "300x", 3},
+	{"stream", "^BenchmarkCommit$", "300x", 3},
+	{"stream", "^BenchmarkCapacity$", "30x", 1},
+	{"stream", "^BenchmarkFootprint$", "1x", 1},
+	{"stream/core", "^BenchmarkEncode$", "0.2s", 1},
+	{"stream/codec", "^BenchmarkJSONRatio$", "0.3s", 3},
+	{"moments", "^BenchmarkAdd$", "0.3s", 5},
+	{"dp", "^BenchmarkRow$", "0.3s", 5},
+	{"dp", "^BenchmarkStep$", "0.3s", 5},
+	{"matfact", "^BenchmarkNoise$/^(identity|blt4)$/^D=1000", "0.3s", 5},
+	{"matfact", "^BenchmarkCores$", "0.5s", 3},
+	{"refit", "^BenchmarkIHM$/^(normal|gonum)$", "3x", 2},
+	{"refit", "^BenchmarkIHM$/^dense$", "1x", 1},
+	{"internal/gram", "^BenchmarkSum$/^131072x90$", "4x", 1},
+	{"internal/clipgrad", "^BenchmarkSum$", "0.3s", 3},
+	{"internal/wht", "^BenchmarkTransform$/^524288x32$", "4x", 3},
+	{"sgd", "^BenchmarkNewtonAdd$", "0.3s", 3},
+	{"adam", "^BenchmarkAdd$", "0.3s", 3},
+}
+
+// row is a line of a table: a path, its rival, and the goal.
+type row struct {
+	path, rival string
+	bench       string // its package and its name
+	unit        string // the metric
+	inverse     bool   // the metric is time by time, and the table gives speed by speed
+	scale       float64
+	before      string // what it was when the goals were set
+	goal        string // "≤ 1.2" or "≥ 2"; other words are no goal
+	suffix      string
+	why         string // it does not meet the goal, by its profile; the page shows it only then. A template
+}
+
+// value formats the row's figure, and whether it meets the goal, if there is both.
+func (r row) value(kept *results) (text, met string) {
+	got, ok := kept.Benchmarks[r.bench]
+	if !ok { // packed records are what a benchmark without parts is about
+		got, ok = kept.Benchmarks[strings.TrimSuffix(r.bench, "/packed")]
+	}
+	x, known := got.Figures[r.unit]
+	if !ok || !known {
+		return "not measured", ""
+	}
+	if r.inverse {
+		x = 1 / x
+	}
+	if r.scale != 0 {
+		x *= r.scale
+	}
+	text = number(x) + r.suffix
+	var limit float64
+	var sign string
+	if _, err := fmt.Sscanf(r.goal, "%s %g", &sign, &limit); err != nil {
+		return text, ""
+	}
+	met = "no"
+	if sign == "≤" && x <= limit || sign == "≥" && x >= limit {
+		met = "yes"
+	}
+	return text, met
+}
+
+// number has two or three digits.
+func number(x float64) string {
+	switch {
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10:
+		return fmt.Sprintf("%.1f", x)
+	case x < 0.1:
+		return fmt.Sprintf("%.2g", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
+
+const (
+	plainDraws = "normal floats of `math/rand/v2` on ChaCha8, as many draws"
+	rankOne    = "plain float64 rank-1 update"
+)
+
+// Why a row does not meet its goal.
+const (
+	readerWhy     = "Broker and reader share the two cores. Of the processor time, which is the reader's alone, it takes {{figure \"internal/kafka.BenchmarkReader\" \"cpu-ns/record\" 1}} ns a record, the rival {{figure \"internal/kafka.BenchmarkReader\" \"cpu-ns/record-bare\" 1}}: the rest of the clock's time is the broker's, and the same for both."
+	realReaderWhy = "Broker and reader share the two cores. Of the processor time, which is the reader's alone, it takes {{figure \"internal/kafka.BenchmarkRealReader\" \"cpu-ns/record\" 1}} ns a record, the rival {{figure \"internal/kafka.BenchmarkRealReader\" \"cpu-ns/record-bare\" 1}}: the rest of the clock's time is the broker's, and the same for both."
+	packedWhy     = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/packed\" \"cpu-ns/record\" 1}} ns of processor time, kafka-go's bare fetch {{figure \"stream.BenchmarkRealDaemon/packed\" \"cpu-ns/record-kafka-go\" 1}} and franz-go {{figure \"stream.BenchmarkRealDaemon/packed\" \"cpu-ns/record-franz-go\" 1}}, and the broker runs on the same two cores. Only an eighth of the daemon's is fetching: the flame graph shows 30 % sums, 19 % ends of steps (noise, and the release's numbers), 10 % commits. Records are applied in order by one goroutine."
+	jsonWhy       = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/json\" \"cpu-ns/record\" 1}} ns of processor time, kafka-go's bare fetch {{figure \"stream.BenchmarkRealDaemon/json\" \"cpu-ns/record-kafka-go\" 1}}: the rival does not look into the records. Of the daemon's, 46 % reads the 16 numbers of each, 10 % adds them, 10 % ends steps, and 9 % fetches, and the broker runs on the same two cores."
+	refitWhy      = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/refit\" \"cpu-ns/record\" 1}} ns of processor time, kafka-go's bare fetch {{figure \"stream.BenchmarkRealDaemon/refit\" \"cpu-ns/record-kafka-go\" 1}}. Of the daemon's, half are the passes of clipped gradients that the solver makes over the rows of a window, one after the other, 12 % adds records, 5 % is the Gram matrix, and 4 % fetches. No record is applied while a window is solved."
+	flatWhy       = "The smallest time of 21 responses stands for 10³ records, that of ten thousand for 10⁷: what else runs on the machine shows more in the first."
+	ledgerWhy     = "An opening takes {{figure \"stream.BenchmarkLedger\" \"ns/open\" 1e-3}} µs, most of it the search for ε, and a close {{figure \"stream.BenchmarkLedger\" \"ns/close\" 1e-3}} µs; neither reads earlier lines. The collector marks more of them."
+	statusWhy     = "Status shows what was charged after each of the last 24 events, and so reads the source's lines once: {{figure \"stream.BenchmarkLedger\" \"ns/status\" 1e-6}} ms behind 1000 epochs, of which about half are 24 searches for ε, whatever the ledger's length. It does so only when the ledger has changed, which is twice an epoch."
+	overwriteWhy  = "The rival overwrites one file and syncs it, and is not as safe; see Commits."
+	replaceWhy    = "Beside the same four operations a commit encodes the state, hashes it, and links the commit before it to a second name."
+	recordWhy     = "Of a record of 3 columns, two fifths of the time are the lattice (the norm, its root, rounding, and for half of the shortened rows a second rounding), a fifth the count of rows that are not shortened, a fifth the products; the rival has the products alone, a few nanoseconds. From about 20 columns on the products are most of it, and they are faster than the rival's."
+	coresWhy      = "The ratio is by the clock, and was taken while others used the machine. Two processes at once, one on each core, take 2 % more processor time a coordinate than one alone at D = 2¹⁹ (17.5 ns for 17.2), and one alone takes 16 at D = 1000, where the buffers stay in the cache. So memory is not what holds them up."
+	jsonBytesWhy  = "Shortest digits that give a float64 again are worked out number by number, by the Dragonbox algorithm in `strconv`: {{figure \"stream/core.BenchmarkEncode/json/d=100/strconv\" \"ns/unit-strconv\" 1}} ns a byte, beside {{figure \"stream/core.BenchmarkEncode/json/d=100/copy\" \"ns/unit-copy\" 1}} of a copy. Fewer digits would be another number. `output.privacy_every` leaves the epoch's block out of most releases, and base64 the digits."
+	base64Why     = "`encoding/base64` makes about a gigabyte a second, a copy in the cache some tens: a factor of 2 would need vector code for an encoding that is already several times as fast as digits."
+	normalWhy     = "See Normal equations."
+)
+
+// endToEnd are the rows of Kafka and disk.
+var endToEnd = []row{
+	{path: "fetch and decode of 128-byte records, Apache Kafka", rival: "kafka-go's `RoundTrip` and `ReadRecord`, same log", bench: "internal/kafka.BenchmarkRealReader", unit: "ratio", inverse: true, before: "0.84", goal: "≥ 2.5", why: realReaderWhy},
+	{path: "fetch and decode, broker in another process that makes up its log", rival: "the same", bench: "internal/kafka.BenchmarkReader", unit: "ratio", inverse: true, goal: "≥ 2.5", why: readerWhy},
+	{path: "the same, processor time", rival: "the same", bench: "internal/kafka.BenchmarkReader", unit: "cpu-ratio", inverse: true},
+	{path: "daemon, packed, d = 16, moments, step 1000, Apache Kafka", rival: "the raw fetch of the same log, nothing else done", bench: "stream.BenchmarkRealDaemon/packed", unit: "ratio", before: "0.28", goal: "≥ 2", why: packedWhy},
+	{path: "the same", rival: "franz-go's `PollFetches`", bench: "stream.BenchmarkRealDaemon/packed", unit: "ratio-franz", before: "0.23", goal: "≥ 1.2", why: packedWhy},
+	{path: "daemon, JSON of 16 columns, Apache Kafka", rival: "the raw fetch", bench: "stream.BenchmarkRealDaemon/json", unit: "ratio", before: "0.27", goal: "≥ 0.8", why: jsonWhy},
+	{path: "daemon, newton online, packed, d = 16, Apache Kafka", rival: "the raw fetch", bench: "stream.BenchmarkRealDaemon/newton", unit: "ratio", goal: "stated"},
+	{path: "daemon, refit by newton, packed, d = 16, Apache Kafka", rival: "the raw fetch", bench: "stream.BenchmarkRealDaemon/refit", unit: "ratio", goal: "≥ 0.8", why: refitWhy},
+	{path: "daemon, packed, d = 16, embedded broker in another process", rival: "this program's reader, nothing else done", bench: "stream.BenchmarkDaemon", unit: "ratio"},
+	{path: "the same, processor time", rival: "the same", bench: "stream.BenchmarkDaemon", unit: "cpu-ratio"},
+	{path: "a record after 10³ to 10⁷ records, largest by smallest", rival: "itself", bench: "stream.BenchmarkFlat", unit: "largest/smallest", before: "1.09", goal: "≤ 1.1", why: flatWhy},
+	{path: "eight partitions merged, packed, d = 16, step 1000, without a broker", rival: "one partition", bench: "stream.BenchmarkMerge", unit: "ratio", goal: "≥ 1.7"},
+	{path: "ledger: opening an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "open-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
+	{path: "ledger: closing an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "close-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
+	{path: "ledger: what status shows of the budget behind 1000 epochs", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "status-ratio", before: "grows", goal: "≤ 1.1", why: statusWhy},
+	{path: "commit of 10 kB", rival: "one write of the same bytes over a file, and its sync", bench: "stream.BenchmarkCommit/10kB", unit: "ratio", goal: "≤ 1.3", why: overwriteWhy},
+	{path: "commit of 100 kB", rival: "the same", bench: "stream.BenchmarkCommit/100kB", unit: "ratio", goal: "≤ 1.3", why: overwriteWhy},
+	{path: "commit of 10 kB", rival: "as safe: a new file, synced, renamed, the directory synced", bench: "stream.BenchmarkCommit/10kB-safe", unit: "ratio", goal: "≤ 1.3", why: replaceWhy},
+	{path: "commit of 100 kB", rival: "the same", bench: "stream.BenchmarkCommit/100kB-safe", unit: "ratio", goal: "≤ 1.3", why: replaceWhy},
+}
+
+// kernels are the rows of loops that run for each record or each step.
+var kernels = []row{
+	{path: "record of 3 columns: quantise, norm, sums", rival: rankOne, bench: "moments.BenchmarkAdd/d=3", unit: "ratio", before: "3.4", goal: "≤ 2.5", why: recordWhy},
+	{path: "record of 16", rival: rankOne, bench: "moments.BenchmarkAdd/d=16", unit: "ratio", before: "1.7", goal: "≤ 1.2", why: recordWhy},
+	{path: "record of 100", rival: rankOne, bench: "moments.BenchmarkAdd/d=100", unit: "ratio", goal: "≤ 0.8"},
+	{path: "secure Gaussian words to integers, D = 1024", rival: plainDraws, bench: "dp.BenchmarkRow/D=1024", unit: "ratio", before: "0.72", goal: "≤ 0.65"},
+	{path: "the same, D = 10⁶", rival: plainDraws, bench: "dp.BenchmarkRow/D=1000000", unit: "ratio", goal: "≤ 0.65"},
+	{path: "step set-up with absorption, D = 10", rival: "–", bench: "dp.BenchmarkStep/D=10", unit: "ns/op", scale: 1e-3, suffix: " µs", before: "1.0 µs", goal: "≤ 0.8 µs"},
+	{path: "noise without correlation, D = 10³, row absorbed", rival: plainDraws, bench: "matfact.BenchmarkNoise/identity/D=1000", unit: "ratio"},
+	{path: "noise with BLT 4, D = 10³, row absorbed", rival: plainDraws, bench: "matfact.BenchmarkNoise/blt4/D=1000", unit: "ratio", before: "2.4", goal: "≤ 1.5"},
+	{path: "the same, D = 10⁶", rival: plainDraws, bench: "matfact.BenchmarkNoise/blt4/D=1000000", unit: "ratio", before: "2.4", goal: "≤ 1.5"},
+	{path: "noise with BLT 4 on two cores, D = 2²⁰", rival: "on one", bench: "matfact.BenchmarkCores/D=1048576", unit: "ratio", inverse: true, goal: "≥ 1.7", why: coresWhy},
+	{path: "JSON, 10 of 16 fields with 17 digits", rival: "`encoding/json` into a struct", bench: "stream/codec.BenchmarkJSONRatio/digits17", unit: "ratio", goal: "≤ 0.2"},
+	{path: "release of d = 100 with covariance, JSON", rival: "its numbers printed by `strconv`", bench: "stream/core.BenchmarkEncode/json/d=100/strconv", unit: "ratio"},
+	{path: "the same", rival: "a copy of its bytes", bench: "stream/core.BenchmarkEncode/json/d=100/copy", unit: "ratio", goal: "≤ 2", why: jsonBytesWhy},
+	{path: "release of d = 100 with covariance, base64", rival: "a copy of its bytes", bench: "stream/core.BenchmarkEncode/base64/d=100/copy", unit: "ratio", goal: "≤ 2", why: base64Why},
+	{path: "Gram IHM, 2¹⁷×90: how many times faster", rival: "IHM whose sketches are formed", bench: "refit.BenchmarkIHM/dense", unit: "ratio", inverse: true, before: "86", goal: "≥ 80"},
+	{path: "the same", rival: "normal equations with the same kernels", bench: "refit.BenchmarkIHM/normal", unit: "ratio", before: "1.6–3.2", goal: "≤ 1.5", why: normalWhy},
+	{path: "the same", rival: "normal equations by gonum", bench: "refit.BenchmarkIHM/gonum", unit: "ratio"},
+	{path: "Gram matrix of 2¹⁷×90 numbers", rival: "gonum's `Syrk`", bench: "internal/gram.BenchmarkSum/131072x90", unit: "ratio", goal: "≤ 0.75"},
+	{path: "pass of clipped gradients, 36 000×8", rival: "a pass of plain gradient descent", bench: "internal/clipgrad.BenchmarkSum/36000x8", unit: "ratio"},
+	{path: "Walsh–Hadamard, 2¹⁹×32", rival: "a copy of the array", bench: "internal/wht.BenchmarkTransform/524288x32", unit: "ratio", goal: "≤ 10"},
+	{path: "record of newton online, d = 10", rival: "plain whitening and a rank-1 update", bench: "sgd.BenchmarkNewtonAdd/d=10", unit: "ratio"},
+	{path: "gradient of 10⁶ numbers, Adam", rival: "clipped and summed in float64", bench: "adam.BenchmarkAdd/pp_debiased/d=1000000", unit: "ratio"},
+}
+
+// table returns rows in Markdown.
+func table(rows []row, kept *results) string {
+	var b strings.Builder
+	b.WriteString("| path | rival | when the goal was set | now | goal | met |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, r := range rows {
+		value, met := r.value(kept)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.path, r.rival, or(r.before, "–"), value, or(r.goal, "–"), or(met, "–"))
+	}
+	return b.String()
+}
+
+func or(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
