@@ -63,8 +63,8 @@ func TestAdamCommands(t *testing.T) {
 		}
 	}
 	contains(want(t, exitDone, "", "plan", "-c", file),
-		"stream updates", `"method":"pp_debiased"`, "identity*", "release          at most 2135.3 kB, in messages of 900.0 kB", "noise of a coordinate of the second moment",
-		"stream fit", `"model":{"loss":"mlp","target":"y","hidden":5}`, "blt*", "learning rate", "500")
+		"stream updates", "method pp_debiased", "identity*", "release          at most 2135.3 kB, in messages of 900.0 kB", "noise of a coordinate of the second moment",
+		"stream fit", "model (loss mlp, target y, hidden 5)", "blt*", "learning rate", "500")
 	var plans []struct {
 		Factorizations []struct {
 			Errors []map[string]float64 `json:"standard_errors"`

@@ -20,16 +20,17 @@ import (
 
 	"streamdp/config"
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 func epochCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "epoch",
-		Short: "List, open and close epochs",
+		Short: "List, open, close and export epochs",
 		Long: "An epoch is one run of a stream's mechanism with one configuration and one\n" +
 			"key, charged once. A new one is the way out of every refusal and every halt.",
 	}
-	c.AddCommand(epochListCommand(g), epochOpenCommand(g), epochCloseCommand(g))
+	c.AddCommand(epochListCommand(g), epochOpenCommand(g), epochCloseCommand(g), epochExportCommand(g))
 	return c
 }
 
@@ -56,8 +57,8 @@ func epochListCommand(g *globals) *cobra.Command {
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
 			for _, e := range epochs {
-				fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s/%d\t%d\t[%d, %s)\t%g\t%g\t%s\t%s\t%s\n", e.Stream, e.Partition, e.Epoch, e.State,
-					e.Topic, e.Partition, e.Incarnation, e.First, offset(e.End), e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%g\t%g\t%s\t%s\t%s\n", e.Stream, core.PartitionName(e.Partition), e.Epoch, e.State,
+					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, offset(e.End), e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
 			}
 			return w.Flush()
 		},
@@ -72,7 +73,7 @@ func offset(end int64) string {
 	return fmt.Sprint(end)
 }
 
-// epochFlags are what open and close have in common.
+// epochFlags are the flags that open and close share.
 type epochFlags struct {
 	partition int
 	yes       bool
@@ -115,31 +116,36 @@ func (f *epochFlags) register(c *cobra.Command) {
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 }
 
-// changeEpoch asks the operator, then the running daemon or, where none runs,
-// does it itself under the directory's lock.
+// changeEpoch asks the operator to confirm, and then has the running daemon change the
+// epoch. If no daemon runs, it takes the directory's lock and changes the epoch itself.
 func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFlags) error {
 	cfg, err := g.load()
 	if err != nil {
 		return err
 	}
 	s := cfg.Stream(name)
+	if kind == "close" && (s == nil || f.partition >= 0 && !s.Input.Reads(f.partition) || f.partition < 0 && !s.Merge) {
+		left, err := abandoned(cfg, name)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 && (s == nil || f.partition >= 0 || slices.Contains(left, core.Merged)) {
+			s = &config.Stream{Name: name, Merge: slices.Contains(left, core.Merged), Input: config.Input{Partitions: left}}
+		}
+	}
 	if s == nil {
 		return noStream(cfg, name)
 	}
-	task := stream.Task{Stream: name, Partition: f.partition}
-	if f.partition < 0 {
-		if task.Partition, err = one(s.Input.Partitions, "partition", "--partition"); err != nil {
-			return err
-		}
-	} else if !slices.Contains(s.Input.Partitions, f.partition) {
-		return usagef("stream %s does not read partition %d", name, f.partition)
+	task, err := taskOf(s, f.partition)
+	if err != nil {
+		return err
 	}
 	if kind == "open" && f.open.From != "continue" && new(config.Start).UnmarshalText([]byte(f.open.From)) != nil {
 		return usagef("--from is %q, must be continue, earliest, latest or an offset", f.open.From)
 	}
 	f.open.Reason = "requested"
 	if !f.yes {
-		if err := g.confirm(cfg, s, task, kind); err != nil {
+		if err := g.confirm(cfg, s, task, kind, f.open.From); err != nil {
 			return err
 		}
 	}
@@ -153,9 +159,25 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	return g.changed(cfg, s, task)
 }
 
-// changeAlone changes the epoch where no daemon runs.
-func (g *globals) changeAlone(ctx context.Context, kind string, task stream.Task, open stream.OpenRequest) error {
-	d, err := g.daemon([]stream.Task{task})
+// abandoned returns the partitions of a stream that have an open epoch and are not in
+// the configuration any more.
+func abandoned(cfg *config.Config, name string) (partitions []int, err error) {
+	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s := cfg.Stream(name)
+	for _, e := range epochs {
+		if e.Stream == name && e.State == "open" && (s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
+			partitions = append(partitions, e.Partition)
+		}
+	}
+	return partitions, nil
+}
+
+// changeAlone changes the epoch when no daemon runs.
+func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, open stream.OpenRequest) error {
+	d, err := g.daemon([]core.Task{task})
 	if err != nil {
 		return err
 	}
@@ -167,12 +189,8 @@ func (g *globals) changeAlone(ctx context.Context, kind string, task stream.Task
 }
 
 // changed shows the task's newest epoch and what is spent.
-func (g *globals) changed(cfg *config.Config, s *config.Stream, t stream.Task) error {
+func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) error {
 	epochs, err := stream.ReadEpochs(cfg.State.Dir)
-	if err != nil {
-		return err
-	}
-	charged, err := stream.ChargedEpsilon(cfg.State.Dir, s, t.Partition)
 	if err != nil {
 		return err
 	}
@@ -184,18 +202,25 @@ func (g *globals) changed(cfg *config.Config, s *config.Stream, t stream.Task) e
 			return json.NewEncoder(g.stdout).Encode(e)
 		}
 		if e.State == "open" {
-			fmt.Fprintf(g.stdout, "epoch %d of %s is open from offset %d of %s/%d\n", e.Epoch, t, e.First, e.Topic, e.Partition)
+			fmt.Fprintf(g.stdout, "epoch %d of %s is open from offset %s of %s\n", e.Epoch, t, firsts(e), inputOf(e))
 		} else {
-			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets [%d, %s) of %s/%d\n", e.Epoch, t, e.First, offset(e.End), e.Topic, e.Partition)
+			fmt.Fprintf(g.stdout, "epoch %d of %s is closed; it is charged for offsets %s of %s\n", e.Epoch, t, ranges(e), inputOf(e))
 		}
-		fmt.Fprintf(g.stdout, "records have paid at most %s so far; the limit is %g\n", stream.AtMost(charged), s.Privacy.LimitEpsilon)
+		if s.Input.Topic == "" { // of a stream that the configuration has no longer
+			break
+		}
+		charged, err := stream.ChargedEpsilon(cfg.State.Dir, s, t.Partition)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(g.stdout, "records have paid at most %s so far; the limit is %g\n", core.AtMost(charged), s.Privacy.LimitEpsilon)
 		break
 	}
 	return nil
 }
 
-// confirm shows what the change charges and asks for a yes.
-func (g *globals) confirm(cfg *config.Config, s *config.Stream, t stream.Task, kind string) error {
+// confirm shows what the change costs and asks for a yes.
+func (g *globals) confirm(cfg *config.Config, s *config.Stream, t core.Task, kind, from string) error {
 	if kind == "close" {
 		fmt.Fprintf(g.stderr, "The open epoch of %s ends. Its secret and state are destroyed; its charge stays.\n", t)
 	} else {
@@ -204,10 +229,52 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t stream.Task, k
 			return err
 		}
 		p := s.Privacy
-		fmt.Fprintf(g.stderr, "A new epoch of %s charges epsilon %g at delta %g (%s).\n"+
-			"Records of %s/%d have paid at most %s so far; the limit is %g.\n",
-			t, p.Epsilon, p.Delta, p.Adjacency, s.Input.Topic, t.Partition, stream.AtMost(charged), p.LimitEpsilon)
+		begins, err := beginning(cfg, s, t, from)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(g.stderr, "A new epoch of %s charges epsilon %g at delta %g (%s).\nIt begins %s.\n"+
+			"Records of %s/%s have paid at most %s so far; the limit is %g.\n",
+			t, p.Epsilon, p.Delta, p.Adjacency, begins, s.Input.Topic, core.PartitionName(t.Partition), core.AtMost(charged), p.LimitEpsilon)
 	}
+	return g.ask()
+}
+
+// beginning says where a new epoch of a task will begin, as far as the state directory tells.
+func beginning(cfg *config.Config, s *config.Stream, t core.Task, from string) (string, error) {
+	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range slices.Backward(epochs) {
+		switch {
+		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
+		case e.State == "open":
+			return fmt.Sprintf("where epoch %d, which began at offset %s, ends now: behind its last committed step", e.Epoch, firsts(e)), nil
+		case len(e.Parts) > 0:
+			return fmt.Sprintf("where epoch %d ended, which had the offsets %s", e.Epoch, ranges(e)), nil
+		case e.End >= 0:
+			return fmt.Sprintf("at offset %d, where epoch %d ended, or at the first one that the log still has", e.End, e.Epoch), nil
+		}
+	}
+	if from == "continue" { // the first epoch: input.start says
+		start, err := s.Input.Start.MarshalText()
+		if err != nil {
+			return "", err
+		}
+		from = string(start)
+	}
+	switch from {
+	case "earliest":
+		return "at the first offset that the log still has", nil
+	case "latest":
+		return "at the end of the log", nil
+	}
+	return "at offset " + from, nil
+}
+
+// ask asks the operator for a yes.
+func (g *globals) ask() error {
 	fmt.Fprint(g.stderr, "Go on? [y/N] ")
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
@@ -221,8 +288,8 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t stream.Task, k
 	return errors.New("not done (--yes does not ask)")
 }
 
-// askDaemon sends a request to the daemon that runs on the state directory; it
-// reports whether there is one.
+// askDaemon sends a request to the daemon that runs on the state directory. It reports
+// whether there is such a daemon.
 func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.ControlRequest) (asked bool, err error) {
 	path := filepath.Join(cfg.State.Dir, stream.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{
@@ -252,4 +319,40 @@ func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.Co
 		return true, fmt.Errorf("the daemon answered %s", res.Status)
 	}
 	return true, answer.Err()
+}
+
+// inputOf names the input of an epoch: a partition, or those of a merged epoch.
+func inputOf(e stream.EpochInfo) string {
+	if len(e.Parts) == 0 {
+		return fmt.Sprintf("%s/%d", e.Topic, e.Partition)
+	}
+	var numbers []string
+	for _, p := range e.Parts {
+		numbers = append(numbers, fmt.Sprint(p.Partition))
+	}
+	return fmt.Sprintf("%s/%s", e.Topic, strings.Join(numbers, ","))
+}
+
+// firsts lists where an epoch begins, by partition.
+func firsts(e stream.EpochInfo) string {
+	if len(e.Parts) == 0 {
+		return fmt.Sprint(e.First)
+	}
+	var all []string
+	for _, p := range e.Parts {
+		all = append(all, fmt.Sprint(p.First))
+	}
+	return strings.Join(all, ",")
+}
+
+// ranges lists the offsets of an epoch, by partition.
+func ranges(e stream.EpochInfo) string {
+	if len(e.Parts) == 0 {
+		return fmt.Sprintf("[%d, %s)", e.First, offset(e.End))
+	}
+	var all []string
+	for _, p := range e.Parts {
+		all = append(all, fmt.Sprintf("[%d, %s)", p.First, offset(p.End)))
+	}
+	return strings.Join(all, ", ")
 }

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"streamdp/internal/cases"
+	"streamdp/internal/kafka"
+	"streamdp/stream"
 )
 
 // TestExamples checks and plans every configuration of examples/, with this
@@ -29,7 +34,7 @@ func TestExamples(t *testing.T) {
 			return err
 		}
 		file := filepath.Join(dir, fmt.Sprint(n, ".toml"))
-		own := strings.NewReplacer("/etc/streamdp/key", key, "/var/lib/streamdp", filepath.Join(dir, "state")).Replace(string(text))
+		own := strings.NewReplacer("/etc/streamdp/key", key, "${HOME}/streamdp/key", key, "/var/lib/streamdp", filepath.Join(dir, "state"), "${HOME}/streamdp/state", filepath.Join(dir, "state")).Replace(string(text))
 		if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
 			return err
 		}
@@ -42,5 +47,95 @@ func TestExamples(t *testing.T) {
 	})
 	if err != nil || n < 5 {
 		t.Errorf("%d examples: %v", n, err)
+	}
+}
+
+// TestReadmeFiles: what the README's commands read is there, and a replay of the sample gives
+// a release for every hundred orders. Neither needs a key.
+func TestReadmeFiles(t *testing.T) {
+	t.Chdir(cases.Root(t))
+	if out := want(t, exitDone, "", "replay", "-c", "examples/orders.toml", "examples/orders.csv"); strings.Count(out, "\n") != 20 {
+		t.Errorf("the replay has %d releases, want 20", strings.Count(out, "\n"))
+	}
+	// Of a file that is shorter than the warm-up both say so.
+	want(t, exitDone, "the warm-up takes the first 5000 records", "check", "-c", "examples/auto.toml", "--sample", "examples/orders.csv")
+	want(t, exitDone, "all are in the warm-up, which takes 5000", "replay", "-c", "examples/auto.toml", "examples/orders.csv")
+	want(t, exitDone, "", "fit", "--csv", "examples/orders.csv", "--target", "amount", "--epsilon", "1", "--delta", "1e-8", "--adjacency", "zero-out")
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"replay -c examples/orders.toml examples/orders.csv", "fit --csv examples/orders.csv --target amount --epsilon 1 --delta 1e-8 --adjacency zero-out"} {
+		if !bytes.Contains(readme, []byte("./streamdp "+command)) {
+			t.Errorf("the README does not say %q", command)
+		}
+	}
+}
+
+// TestReadmeConfiguration: the README's first configuration is examples/auto.toml without its
+// comments, and runs as it stands, with this machine's addresses and paths: a warm-up of 5000
+// records, whatever their columns hold, and a release for every hundred that follow.
+func TestReadmeConfiguration(t *testing.T) {
+	root := cases.Root(t)
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(readme), "```toml\n")
+	first, _, found := strings.Cut(rest, "```")
+	example, err := os.ReadFile(filepath.Join(root, "examples", "auto.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bare strings.Builder
+	for line := range strings.Lines(string(example)) {
+		if !strings.HasPrefix(line, "#") {
+			bare.WriteString(line)
+		}
+	}
+	if !found || strings.TrimLeft(bare.String(), "\n") != first {
+		t.Errorf("the README has\n%s\nthe example is\n%s", first, bare.String())
+	}
+
+	s := newSite(t)
+	own := strings.NewReplacer("localhost:9092", s.broker.Addr(), "${HOME}/streamdp/key", filepath.Join(s.dir, "key"), "${HOME}/streamdp/state", filepath.Join(s.dir, "state")).Replace(first)
+	if err := os.WriteFile(s.config, []byte(own+"[http]\nlisten = \"127.0.0.1:0\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var rows strings.Builder
+	rows.WriteString("amount,items,weight\n")
+	for i := range 5300 {
+		fmt.Fprintf(&rows, "%d.%02d,%d,%g\n", 20+i*37%60, i%100, 1+i*11%9, 0.0002*float64(1+i*7%40))
+	}
+	want(t, exitDone, "5300 records sent", "feed", "-c", s.config, "--stream", "orders", "--csv", write(t, "orders.csv", rows.String()))
+	d := s.start()
+	d.until("a warm-up and three releases", func(x stream.TaskStatus) bool { return x.Step == 4 && x.Outbox == 0 })
+	client, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var last published
+	if err := client.ReadBack(t.Context(), "orders.dp", 0, 0, func(r *kafka.Record) error {
+		if !bytes.HasSuffix(r.Key, []byte("/4")) {
+			return nil
+		}
+		return json.Unmarshal(r.Value, &last)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// The noise of three steps is much larger than the spread of so many rows: five of its
+	// deviations are exceeded once in 6·10⁵ runs.
+	mean := last.Values["mean_original"]
+	for j, truth := range []float64{50, 5, 0.0041} {
+		if !(math.Abs(mean.Data.at(j)-truth) < 5*mean.SE.at(j)) {
+			t.Errorf("mean %d is %g ± %g, the truth %g", j, mean.Data.at(j), mean.SE.at(j), truth)
+		}
+	}
+	if scale := last.Bounds.Scale; !(scale[0] > 5 && scale[0] < 60 && scale[1] > 0.8 && scale[1] < 10 && scale[2] > 0.0007 && scale[2] < 0.009) {
+		t.Errorf("scales %g", scale)
+	}
+	if code := d.stop(os.Interrupt); code != exitDone {
+		t.Errorf("exit code %d: %s", code, d.log)
 	}
 }

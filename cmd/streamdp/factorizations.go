@@ -14,10 +14,9 @@ import (
 	"streamdp/moments"
 )
 
-// comparison is the errors of all factorizations of one workload, for a number
-// of steps: of one coordinate of a release, where a record moves a row by at most
-// 1 and the noise multiplier is 1. Divisors that are not part of the workload are
-// left out.
+// comparison holds the errors of all factorizations of one workload, for a number of steps.
+// They are the errors of one coordinate of a release, when a record moves a row by at most 1
+// and the noise multiplier is 1. A divisor that is not part of the workload is left out.
 type comparison struct {
 	Workload string  `json:"workload"`
 	Steps    uint64  `json:"steps"`
@@ -34,8 +33,8 @@ type candidate struct {
 	Configured bool    `json:"configured,omitempty"` // the one that the stream uses
 	Max        float64 `json:"max,omitempty"`        // largest standard deviation of any step
 	RMSE       float64 `json:"rmse,omitempty"`       // root of the mean variance
-	// StateBytes is what the noise takes in memory and checkpoints, for each
-	// coordinate.
+	// StateBytes is the size of the noise's state, in memory and in checkpoints, for
+	// each coordinate.
 	StateBytes  int64  `json:"state_bytes"`
 	ValidSteps  uint64 `json:"valid_steps,omitempty"` // absent: every length
 	Unavailable string `json:"unavailable,omitempty"`
@@ -43,8 +42,9 @@ type candidate struct {
 	factor matfact.Factorization // nil for the tree, which has none
 }
 
-// comparisonOf compares for a stream of moments: for its horizon, or for the
-// length that its noise is tuned for, or for the last of the steps asked for.
+// comparisonOf compares the factorizations for a stream of moments. The number of steps is
+// the horizon; without one, the length that the noise is tuned for; without that, the last
+// of steps.
 func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*comparison, error) {
 	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
 	n := cmp.Or(m.Horizon, m.Tune, slices.Max(append(steps, 1)))
@@ -55,16 +55,15 @@ func comparisonOf(m *moments.Config, stored *matfact.Stored, steps []uint64) (*c
 	return compare(w, n, m.Bands, used), nil
 }
 
-// The lengths up to which the expensive candidates are made.
+// Beyond these lengths the expensive candidates are left out.
 const (
 	longestDense      = 100     // seconds beyond
 	longestNormalised = 4096    // their errors take O(n²)
 	longestRoot       = 1 << 20 // it keeps every row
 )
 
-// compare builds the factorizations for n steps of w. bands is the number of
-// bands of those that have them; used is what the stream uses, nil where there is
-// none.
+// compare builds the factorizations for n steps of w. bands is the number of bands of the
+// banded ones. used is the factorization that the stream uses, nil if there is no stream.
 func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization) *comparison {
 	c := &comparison{Workload: w.Kind, Steps: n, workload: w}
 	switch w.Kind {
@@ -119,7 +118,7 @@ func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization
 	return c
 }
 
-// measure returns the candidate that f is.
+// measure returns factorization f as a candidate, with its errors.
 func measure(name string, f matfact.Factorization, w matfact.Workload, n uint64) candidate {
 	x := candidate{Name: name, ValidSteps: f.Horizon(), StateBytes: f.Stored().StateBytes(n), factor: f}
 	x.Max, x.RMSE = matfact.Errors(f, w, n)
@@ -144,7 +143,7 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	c.Candidates = slices.Insert(c.Candidates, 0, own)
 }
 
-// describeFactor names a factorization as compare does.
+// describeFactor returns the name that compare gives to a factorization.
 func describeFactor(s *matfact.Stored) string {
 	name := s.Kind
 	switch {
@@ -159,7 +158,8 @@ func describeFactor(s *matfact.Stored) string {
 	return name
 }
 
-func plural(n int, what string) string {
+// plural counts things, whose name takes an s.
+func plural[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

@@ -1,29 +1,32 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/stream"
 )
+
+// feedCodecs are the forms of a record that feed can write.
+var feedCodecs = []string{"json", "json-array", "csv", "float64", "float32"}
 
 // feedFlags are the flags of feed.
 type feedFlags struct {
 	stream, topic, codec, csv, ndjson, header string
 	brokers, columns                          []string
-	partition                                 int
+	partition, partitions                     int
 	rate                                      int
 	create                                    bool
 	labels                                    []string // of the stream's columns, where records hold them without names
@@ -37,8 +40,10 @@ func feedCommand(g *globals) *cobra.Command {
 		Long: "Send the rows of a CSV file, or the lines of an NDJSON file, to a topic, in\n" +
 			"order. A file may be compressed (.gz) or - for standard input. If a broker\n" +
 			"fails, a request is sent again: rows may then be there twice.\n\n" +
-			"The topic must exist, or --create makes it with the cluster's defaults. A cell\n" +
-			"that is no number makes its record invalid: it counts as the zero row.",
+			"Each line is one record, whatever it holds: a line that is empty, no CSV, or\n" +
+			"larger than the topic accepts becomes a record without a row, and a cell that is\n" +
+			"no number makes its record invalid. Both count as the zero row.\n\n" +
+			"The topic must exist, or --create makes it with the cluster's defaults.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"brokers", "topic", "codec"} {
 				if f.stream != "" && c.Flags().Changed(name) {
@@ -53,25 +58,21 @@ func feedCommand(g *globals) *cobra.Command {
 	fl.StringSliceVar(&f.brokers, "brokers", nil, "brokers, host:port")
 	fl.StringVar(&f.topic, "topic", "", "topic")
 	fl.IntVar(&f.partition, "partition", 0, "partition (default: the stream's first, else 0)")
-	fl.StringVar(&f.codec, "codec", "json", "form of the records: json, json-array, csv, float64 or float32")
+	fl.StringVar(&f.codec, "codec", "json", "form of the records: "+strings.Join(feedCodecs, ", "))
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
 	fl.StringVar(&f.ndjson, "ndjson", "", "file of one JSON document a line, sent as they are")
-	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: auto, yes or no")
+	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+headerUsage)
 	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
 	fl.IntVar(&f.rate, "rate", 0, "records a second (default: as fast as possible)")
 	fl.BoolVar(&f.create, "create", false, "create the topic where it is missing, with the cluster's defaults")
+	fl.IntVar(&f.partitions, "partitions", 0, "with --create: how many partitions the new topic has (default: as many as it takes to have --partition)")
 	return c
 }
 
+// feed sends the records of a file to a topic.
 func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool) error {
-	if (f.csv == "") == (f.ndjson == "") {
-		return usagef("give either --csv FILE or --ndjson FILE")
-	}
-	if !slices.Contains([]string{"auto", "yes", "no"}, f.header) {
-		return usagef("--header is %q, must be auto, yes or no", f.header)
-	}
-	if f.rate < 0 {
-		return usagef("--rate is %d, must be at least 0", f.rate)
+	if err := f.checkFile(); err != nil {
+		return err
 	}
 	cluster := kafka.Options{Brokers: f.brokers}
 	if f.stream != "" {
@@ -79,38 +80,15 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		if err != nil {
 			return err
 		}
-		s := cfg.Stream(f.stream)
-		if s == nil {
-			return noStream(cfg, f.stream)
-		}
-		if s.Gradients() {
-			return usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
+		if err := f.fromStream(cfg, choosesPartition); err != nil {
+			return err
 		}
 		if cluster, err = stream.Cluster(cfg); err != nil {
 			return err
 		}
-		f.topic, f.codec = s.Input.Topic, s.Input.Codec
-		if !choosesPartition {
-			f.partition = s.Input.Partitions[0]
-		} else if !slices.Contains(s.Input.Partitions, f.partition) {
-			return usagef("stream %s does not read partition %d", f.stream, f.partition)
-		}
-		switch {
-		case f.columns != nil || f.codec == "csv":
-		case f.codec == "json":
-			f.columns = s.Input.Columns
-		default:
-			f.labels = s.Input.Columns
-		}
 	}
-	if len(cluster.Brokers) == 0 || f.topic == "" {
-		return usagef("--brokers and --topic are needed, or -c FILE and --stream")
-	}
-	if !slices.Contains([]string{"json", "json-array", "csv", "float64", "float32"}, f.codec) {
-		return usagef("--codec is %q, must be json, json-array, csv, float64 or float32", f.codec)
-	}
-	if f.ndjson != "" && f.codec != "json" && f.codec != "json-array" {
-		return usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
+	if err := f.checkTopic(cluster.Brokers); err != nil {
+		return err
 	}
 	cluster.ClientID = "streamdp-feed"
 	client, err := kafka.NewClient(cluster)
@@ -127,38 +105,89 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 	}
 	defer done()
 	if f.create {
-		t, err := client.Topic(ctx, f.topic)
-		if err == nil && !t.Exists {
-			err = client.CreateTopic(ctx, f.topic, f.partition+1, nil)
-		}
-		if err != nil {
+		if err := f.createTopic(ctx, client); err != nil {
 			return err
 		}
 	}
 
 	bar := progress(g.stderr, size, "feeding")
 	s := &sender{client: client, topic: f.topic, partition: int32(f.partition), rate: f.rate, started: time.Now()}
-	for {
-		value, err := next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.send(ctx, value); err != nil {
-			return err
-		}
-		if s.count%1000 == 0 {
-			bar.Set64(read.n)
-		}
-	}
-	if err := s.flush(ctx); err != nil {
+	if err := s.sendAll(ctx, next, func() { bar.Set64(read.n) }); err != nil {
 		return err
 	}
 	bar.Finish()
-	fmt.Fprintf(g.stderr, "%d records sent to %s/%d in %s\n", s.count, f.topic, f.partition, time.Since(s.started).Round(time.Millisecond))
+	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", plural(s.count, "record"), f.topic, f.partition, wholeSeconds(s.started))
 	return nil
+}
+
+// checkFile checks the flags that say what to send.
+func (f *feedFlags) checkFile() error {
+	switch {
+	case (f.csv == "") == (f.ndjson == ""):
+		return usagef("give either --csv FILE or --ndjson FILE")
+	case f.partitions != 0 && !f.create:
+		return usagef("--partitions is for --create: a topic that is there keeps its partitions")
+	case f.partitions < 0:
+		return usagef("--partitions is %d, must be at least 1", f.partitions)
+	case f.rate < 0:
+		return usagef("--rate is %d, must be at least 0", f.rate)
+	}
+	return checkHeader(f.header)
+}
+
+// fromStream takes topic, codec, partition and columns from a stream.
+func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error {
+	s := cfg.Stream(f.stream)
+	if s == nil {
+		return noStream(cfg, f.stream)
+	}
+	if s.Gradients() {
+		return usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
+	}
+	f.topic, f.codec = s.Input.Topic, s.Input.Codec
+	if !choosesPartition {
+		f.partition = s.Input.First()
+	} else if !s.Input.Reads(f.partition) {
+		return usagef("stream %s does not read partition %d", f.stream, f.partition)
+	}
+	if f.columns == nil {
+		f.name(s.Input.Columns)
+	}
+	return nil
+}
+
+// name names the numbers of the records after the columns of a stream, in the way that its
+// codec wants.
+func (f *feedFlags) name(columns []string) {
+	switch f.codec {
+	case "csv": // lines go as they are
+	case "json":
+		f.columns = columns
+	default:
+		f.labels = columns
+	}
+}
+
+// checkTopic checks the flags that say where to send, and in which form.
+func (f *feedFlags) checkTopic(brokers []string) error {
+	switch {
+	case len(brokers) == 0 || f.topic == "":
+		return usagef("--brokers and --topic are needed, or -c FILE and --stream")
+	case !slices.Contains(feedCodecs, f.codec):
+		return usagef("--codec is %q, must be one of %s", f.codec, strings.Join(feedCodecs, ", "))
+	case f.ndjson != "" && f.codec != "json" && f.codec != "json-array":
+		return usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
+	}
+	return nil
+}
+
+// createTopic creates the topic if it is missing.
+func (f *feedFlags) createTopic(ctx context.Context, client *kafka.Client) error {
+	t, err := client.Topic(ctx, f.topic)
+	if err == nil && !t.Exists {
+		err = client.CreateTopic(ctx, f.topic, max(f.partitions, f.partition+1), nil)
+	}
+	return err
 }
 
 // source returns the values of the records.
@@ -170,7 +199,11 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 		}
 		return lines(r), read, size, done, nil
 	}
-	t, err := openTable(f.csv, f.header, f.columns)
+	whole, columns := f.codec == "csv" && f.columns == nil, f.columns
+	if whole && f.header == "no" {
+		columns = []string{"1"} // lines go as they are, and none says how many columns there are
+	}
+	t, err := openTable(f.csv, f.header, columns)
 	if err == nil && f.labels != nil {
 		err = t.label(f.csv, f.labels)
 	}
@@ -182,31 +215,26 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 		if err != nil {
 			return nil, err
 		}
-		if f.codec == "csv" && f.columns == nil {
+		if whole {
 			return encodeRow("csv", t.header, line), nil
 		}
 		return encodeRow(f.codec, t.names, t.picked(line)), nil
 	}, t.read, t.size, t.close, nil
 }
 
-// lines returns the lines of r that are not empty.
+// lines returns the lines of r.
 func lines(r io.Reader) func() ([]byte, error) {
-	in := bufio.NewReaderSize(r, 1<<16)
+	in := newLineReader(r)
 	return func() ([]byte, error) {
-		for {
-			line, err := in.ReadBytes('\n')
-			line = bytes.TrimRight(line, "\r\n")
-			if len(line) > 0 {
-				return line, nil
-			}
-			if err != nil {
-				return nil, err
-			}
+		line, err := in.next()
+		if err != nil {
+			return nil, err
 		}
+		return append([]byte{}, line...), nil // an empty line is an empty value, and no tombstone
 	}
 }
 
-// sender sends records in batches, at a rate if there is one.
+// sender sends records in batches, at the wanted rate if one is given.
 type sender struct {
 	client    *kafka.Client
 	topic     string
@@ -216,6 +244,25 @@ type sender struct {
 	count     int
 	batch     []kafka.Message
 	bytes     int
+}
+
+// sendAll sends all records, and reports after every thousand.
+func (s *sender) sendAll(ctx context.Context, next func() ([]byte, error), tell func()) error {
+	for {
+		value, err := next()
+		if err == io.EOF {
+			return s.flush(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.send(ctx, value); err != nil {
+			return err
+		}
+		if s.count%1000 == 0 {
+			tell()
+		}
+	}
 }
 
 func (s *sender) send(ctx context.Context, value []byte) error {
@@ -243,16 +290,23 @@ func (s *sender) send(ctx context.Context, value []byte) error {
 	return ctx.Err()
 }
 
+// flush sends the batch. If a record is larger than the topic accepts, flush sends an empty
+// record in its place: the content of one record must not stop the others.
 func (s *sender) flush(ctx context.Context) error {
 	if len(s.batch) == 0 {
 		return nil
 	}
 	var pause kafka.Backoff
-	for {
-		_, err := s.client.Produce(ctx, s.topic, s.partition, s.batch)
+	for rest := s.batch; ; {
+		_, err := s.client.Produce(ctx, s.topic, s.partition, rest)
 		if err == nil {
 			s.batch, s.bytes = s.batch[:0], 0
 			return nil
+		}
+		if large, ok := errors.AsType[*kafka.TooLargeError](err); ok && len(rest[large.Index].Value) > 0 {
+			rest = rest[large.Index:] // those before it were appended
+			rest[0].Value = []byte{}
+			continue
 		}
 		if kafka.UnknownTopic(err) {
 			if t, err := s.client.Topic(ctx, s.topic); err == nil && !t.Exists {
@@ -269,7 +323,7 @@ func (s *sender) flush(ctx context.Context) error {
 	}
 }
 
-// progress returns a bar on a terminal, and one that shows nothing elsewhere.
+// progress returns a progress bar. Without a terminal it shows nothing.
 func progress(w io.Writer, total int64, what string) *progressbar.ProgressBar {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || total <= 0 {

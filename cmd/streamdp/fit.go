@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"streamdp/dp"
+	"streamdp/internal/bounds"
 )
 
 // fitFlags are the flags of fit.
@@ -25,7 +26,7 @@ type fitFlags struct {
 	centre, scale               string
 	epsilon, delta              float64
 	adjacency                   string
-	clipX, clipY                float64
+	clipX, clipY                string
 	intercept                   bool
 	radius, curvature           float64
 	compare, diagnostics        bool
@@ -36,19 +37,23 @@ type fitFlags struct {
 func fitCommand(g *globals) *cobra.Command {
 	var f fitFlags
 	c := &cobra.Command{
-		Use:   "fit --csv FILE --target COLUMN --epsilon E --delta D --adjacency A --clip-x C --clip-y C",
+		Use:   "fit --csv FILE --target COLUMN --epsilon E --delta D --adjacency A",
 		Short: "Fit a private regression to a file, without Kafka",
 		Long: "Fit a linear regression of one column of a CSV file on the others, once, under\n" +
 			"(epsilon, delta)-differential privacy. The file may be compressed (.gz) or - for\n" +
-			"standard input. Every cell of the chosen columns is a number; a row in which one\n" +
-			"is not counts as a null record.\n\n" +
-			"A header is public. auto takes the first line for one where no cell is a number;\n" +
-			"where a record may look so, say --header no. Bounds, centre and scale are public\n" +
-			"constants that you give, never derived from the file. Each run costs its epsilon\n" +
-			"and delta again.\n\nSolvers:\n" + solverList(),
+			"standard input. Each line is one record. Every cell of the chosen columns is a\n" +
+			"number; a line in which one is not, an empty line, and a quote that its line does\n" +
+			"not close make a null record. The number of lines is public.\n\n" +
+			"A first line is public, too: auto takes it for a header where no cell is a number,\n" +
+			"and it says how many columns there are. With --header no and --columns it is a\n" +
+			"record like any other. Bounds, centre and scale are public constants that you\n" +
+			"give. Those that are auto, as all are where --clip-x is not given, are found\n" +
+			"privately with a part of the budget: 10 % to 50 %, the less the more rows there\n" +
+			"are. Each run costs its epsilon and delta again.\n\n" +
+			"Solvers:\n" + solverList(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
-			for _, name := range []string{"csv", "target", "epsilon", "delta", "adjacency", "clip-x", "clip-y"} {
+			for _, name := range []string{"csv", "target", "epsilon", "delta", "adjacency"} {
 				if !c.Flags().Changed(name) {
 					return usagef("--%s is needed", name)
 				}
@@ -62,16 +67,16 @@ func fitCommand(g *globals) *cobra.Command {
 	fl := c.Flags()
 	fl.StringVar(&f.solver, "solver", "newton", "solver: "+strings.Join(solverNames(), ", "))
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
-	fl.StringVar(&f.header, "header", "auto", "whether the file has a header: auto, yes or no")
+	fl.StringVar(&f.header, "header", "auto", "whether the file has a header: "+headerUsage)
 	fl.StringVar(&f.target, "target", "", "column to predict: a name, a 1-based number, or last")
-	fl.StringSliceVar(&f.columns, "columns", nil, "columns to use, names or 1-based numbers (default: all)")
-	fl.StringVar(&f.centre, "centre", "0", "constant to subtract, one number or one a column")
-	fl.StringVar(&f.scale, "scale", "1", "constant to divide by, one number or one a column")
+	fl.StringSliceVar(&f.columns, "columns", nil, "columns to use, the target among them, names or 1-based numbers (default: all)")
+	fl.StringVar(&f.centre, "centre", "", "constant to subtract, one number or one a column, or auto (default: 0, auto where clip-x is)")
+	fl.StringVar(&f.scale, "scale", "", "constant to divide by, one number or one a column, or auto (default: 1, auto where clip-x is)")
 	fl.Float64Var(&f.epsilon, "epsilon", 0, "epsilon of the guarantee")
 	fl.Float64Var(&f.delta, "delta", 0, "delta of the guarantee")
 	fl.StringVar(&f.adjacency, "adjacency", "", "what neighbouring files differ in: one row nulled (zero-out) or replaced (replace)")
-	fl.Float64Var(&f.clipX, "clip-x", 0, "bound on the features' Euclidean norm, after scaling; longer rows are shortened")
-	fl.Float64Var(&f.clipY, "clip-y", 0, "bound on the target's absolute value, after scaling")
+	fl.StringVar(&f.clipX, "clip-x", "auto", "bound on the features' Euclidean norm, after scaling, or auto; longer rows are shortened")
+	fl.StringVar(&f.clipY, "clip-y", "auto", "bound on the target's absolute value, after scaling, or auto")
 	fl.BoolVar(&f.intercept, "intercept", true, "fit a constant")
 	fl.Float64Var(&f.radius, "radius", 0, "bound on the coefficients' norm, for dp-gd, ambssgd (default: 100 clip-y/clip-x)")
 	fl.Float64Var(&f.curvature, "curvature", 0, "bound on the largest eigenvalue of the features' second moment, for ambssgd, dp-ssgd, dp-gd (default: for the first two clip-x squared, usually far too large)")
@@ -81,11 +86,11 @@ func fitCommand(g *globals) *cobra.Command {
 	return c
 }
 
-// fitData is a file in memory, with what a solver needs.
+// fitData is a file in memory, with the parameters that a solver needs.
 type fitData struct {
 	names  []string
 	target int
-	rows   [][]float64 // scaled; nil is a null record
+	rows   [][]float64 // scaled, unless bounds are to be found; nil is a null record
 	params dp.Params
 	clipX  float64
 	clipY  float64
@@ -93,7 +98,13 @@ type fitData struct {
 	intercept bool
 	radius    float64
 	curvature float64
-	// noise gives the noise of each step of a solver's own counting.
+	// find says which bounds are to be found, nil for none. standard: centre and scale of all
+	// columns are. frozen are the columns without a spread, once they are.
+	find     *bounds.Config
+	standard bool
+	frozen   []int
+	// noise returns the noise of a step. Each solver numbers its own steps, from 1; bounds
+	// have step 0.
 	noise func(step uint64) dp.Noise
 }
 
@@ -102,10 +113,10 @@ type fitResult struct {
 	Solver    string    `json:"solver"`
 	Theta     []float64 `json:"theta"`
 	Intercept float64   `json:"intercept"`
-	// SE are the standard errors of theta and intercept, of noise and sampling, where
-	// the solver knows them.
-	SE []float64 `json:"se,omitempty"`
-	// Original are theta and intercept in the file's units, where those differ.
+	// SE holds the standard errors of theta and intercept, from noise and sampling, if
+	// the solver computes them.
+	SE deviations `json:"se,omitempty"`
+	// Original is theta and intercept in the file's units, if the data were scaled.
 	Original  []float64    `json:"theta_original,omitempty"`
 	Columns   []string     `json:"columns"`
 	TrainMSE  *float64     `json:"train_mse,omitempty"`
@@ -117,8 +128,11 @@ type fitResult struct {
 	Seconds   float64      `json:"seconds"` // whole ones, without diagnostics
 	Account   string       `json:"accounting"`
 	Note      string       `json:"note,omitempty"`
+	Bounds    *fitBounds   `json:"bounds,omitempty"`  // that were found
 	Failure   string       `json:"failure,omitempty"` // of one of several
 	Insecure  bool         `json:"insecure,omitempty"`
+	// NotPrivate names the keys above that are exact functions of the file.
+	NotPrivate []string `json:"not_private,omitempty"`
 
 	steps int // of gradients, of a stream's estimator
 }
@@ -162,6 +176,8 @@ func (g *globals) fit(f *fitFlags) error {
 		}
 		if err != nil {
 			r = &fitResult{Solver: s.name, Failure: err.Error()}
+		} else if r.Bounds != nil {
+			r.Original = original(r, d, r.Bounds.Centre, r.Bounds.Scale)
 		} else if centre != nil {
 			r.Original = original(r, d, centre, scale)
 		}
@@ -186,8 +202,8 @@ func (g *globals) fit(f *fitFlags) error {
 	return all[0].print(g.stdout, d)
 }
 
-// run fits by one solver under keys of its own, which are thrown away: no other
-// run of anything has its noise.
+// run fits with one solver. It makes new keys and throws them away afterwards, so that no
+// other run shares its noise.
 func (f *fitFlags) run(d *fitData, s solver) (*fitResult, error) {
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
 	if f.seeded {
@@ -204,10 +220,21 @@ func (f *fitFlags) run(d *fitData, s solver) (*fitResult, error) {
 	own := *d
 	own.noise = func(step uint64) dp.Noise { return keys.Step(step, &h) }
 	begun := time.Now()
-	r, err := s.fit(&own)
+	fitted, found := &own, (*fitBounds)(nil)
+	if d.automatic() && s.private {
+		if !s.gaussian {
+			return nil, usagef("solver %s takes its budget whole, and bounds need a part: give --centre, --scale, --clip-x and --clip-y", s.name)
+		}
+		if fitted, found, err = own.bounded(); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	r, err := s.fit(fitted)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
+	fitted.freeze(r)
+	r.Bounds = found
 	for _, v := range append(slices.Clone(r.Theta), r.Intercept) {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return nil, fmt.Errorf("%s: a coefficient left the range of float64: scale the columns to about 1", s.name)
@@ -216,26 +243,27 @@ func (f *fitFlags) run(d *fitData, s solver) (*fitResult, error) {
 	r.Solver, r.N, r.D = s.name, len(d.rows), len(d.names)-1
 	r.Columns = slices.Delete(slices.Clone(d.names), d.target, d.target+1)
 	r.Epsilon, r.Delta, r.Adjacency = d.params.Epsilon, d.params.Delta, d.params.Adjacency
-	r.Seconds, r.Insecure = time.Since(begun).Seconds(), f.seeded
-	if !f.diagnostics {
-		// How long work took depends on the records; between one multiple and the next
-		// it does not show.
-		r.Seconds = math.Ceil(r.Seconds)
-	}
+	r.Seconds, r.Insecure = wholeSeconds(begun), f.seeded
 	if f.diagnostics {
-		mse := d.mse(r)
-		r.TrainMSE = &mse
+		mse := fitted.mse(r)
+		if found != nil { // other runs find other scales
+			mse *= found.Scale[d.target] * found.Scale[d.target]
+		}
+		r.TrainMSE, r.Seconds = &mse, time.Since(begun).Seconds()
+		r.NotPrivate = []string{"train_mse", "seconds"}
+	}
+	if !s.private {
+		r.NotPrivate = append(r.NotPrivate, "theta", "intercept", "theta_original")
 	}
 	return r, nil
 }
 
-// read reads the file and scales its rows. centre and scale are nil where nothing
-// is scaled.
+// read reads the file and scales its rows. centre and scale are nil if nothing is scaled.
 func (f *fitFlags) read() (d *fitData, centre, scale []float64, err error) {
-	if !slices.Contains([]string{"auto", "yes", "no"}, f.header) {
-		return nil, nil, nil, usagef("--header is %q, must be auto, yes or no", f.header)
+	if err := checkHeader(f.header); err != nil {
+		return nil, nil, nil, err
 	}
-	d = &fitData{clipX: f.clipX, clipY: f.clipY, intercept: f.intercept, radius: f.radius, curvature: f.curvature}
+	d = &fitData{intercept: f.intercept, radius: f.radius, curvature: f.curvature}
 	d.params = dp.Params{Epsilon: f.epsilon, Delta: f.delta}
 	if err := d.params.Adjacency.UnmarshalText([]byte(f.adjacency)); err != nil {
 		return nil, nil, nil, usagef("--%w", err)
@@ -244,18 +272,32 @@ func (f *fitFlags) read() (d *fitData, centre, scale []float64, err error) {
 		return nil, nil, nil, usagef("%w", err)
 	}
 	for _, b := range []struct {
-		name  string
-		value float64
-	}{{"clip-x", f.clipX}, {"clip-y", f.clipY}} {
-		if !(b.value > 0) || math.IsInf(b.value, 0) {
-			return nil, nil, nil, usagef("--%s is %g, must be positive and finite", b.name, b.value)
+		name, text string
+		value      *float64
+	}{{"clip-x", f.clipX, &d.clipX}, {"clip-y", f.clipY, &d.clipY}} {
+		x, err := numbersOrAuto("--"+b.name, b.text, 1)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if *b.value = x[0]; x[0] <= 0 {
+			return nil, nil, nil, usagef("--%s is %g, must be positive and finite", b.name, x[0])
 		}
 	}
-	if !(f.radius >= 0) || math.IsInf(f.radius, 0) || !(f.curvature >= 0 && f.curvature <= f.clipX*f.clipX) {
+	findX := math.IsNaN(d.clipX)
+	switch {
+	case findX && f.curvature != 0:
+		return nil, nil, nil, usagef("--curvature needs a --clip-x that is given: its unit is that of the bound")
+	case !(f.radius >= 0) || math.IsInf(f.radius, 0) || !(f.curvature >= 0 && !(f.curvature > d.clipX*d.clipX)):
 		return nil, nil, nil, usagef("--radius must be at least 0, --curvature at least 0 and at most clip-x squared")
+	case d.radius == 0 && !findX && !math.IsNaN(d.clipY):
+		d.radius = 100 * d.clipY / d.clipX
 	}
-	if d.radius == 0 {
-		d.radius = 100 * f.clipY / f.clipX
+	for text, missing := range map[*string]string{&f.centre: "0", &f.scale: "1"} {
+		if *text == "" {
+			if *text = missing; findX {
+				*text = "auto"
+			}
+		}
 	}
 	t, err := openTable(f.csv, f.header, f.columns)
 	if err != nil {
@@ -269,14 +311,23 @@ func (f *fitFlags) read() (d *fitData, centre, scale []float64, err error) {
 	if len(d.names) < 2 && !f.intercept {
 		return nil, nil, nil, usagef("%s has no column beside the target", f.csv)
 	}
-	if centre, err = numbers("--centre", f.centre, len(d.names)); err == nil {
-		scale, err = numbers("--scale", f.scale, len(d.names))
+	if centre, err = numbersOrAuto("--centre", f.centre, len(d.names)); err == nil {
+		scale, err = numbersOrAuto("--scale", f.scale, len(d.names))
 	}
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if slices.ContainsFunc(scale, func(s float64) bool { return !(s > 0) }) {
+	if slices.ContainsFunc(scale, func(s float64) bool { return s <= 0 }) {
 		return nil, nil, nil, usagef("--scale must be positive")
+	}
+	use := func(cells []string) []float64 { return scaledRow(cells, centre, scale) }
+	if findX || math.IsNaN(d.clipY) || slices.ContainsFunc(append(slices.Clone(centre), scale...), math.IsNaN) {
+		d.find = &bounds.Config{Columns: len(d.names), Centre: centre, Scale: scale,
+			Regression: &bounds.Regression{Target: d.target, X: findX, Y: math.IsNaN(d.clipY)}}
+		given := func(x float64) bool { return !math.IsNaN(x) }
+		d.standard = !slices.ContainsFunc(centre, given) && !slices.ContainsFunc(scale, given)
+		zero, one := make([]float64, len(d.names)), slices.Repeat([]float64{1}, len(d.names))
+		use = func(cells []string) []float64 { return scaledRow(cells, zero, one) }
 	}
 	for {
 		line, err := t.next()
@@ -286,7 +337,7 @@ func (f *fitFlags) read() (d *fitData, centre, scale []float64, err error) {
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("%s: %w", f.csv, err)
 		}
-		d.rows = append(d.rows, scaledRow(t.picked(line), centre, scale))
+		d.rows = append(d.rows, use(t.picked(line)))
 	}
 	if len(d.rows) == 0 {
 		return nil, nil, nil, fmt.Errorf("%s has no rows", f.csv)
@@ -294,7 +345,7 @@ func (f *fitFlags) read() (d *fitData, centre, scale []float64, err error) {
 	same := func(x []float64, v float64) bool {
 		return !slices.ContainsFunc(x, func(y float64) bool { return y != v })
 	}
-	if same(centre, 0) && same(scale, 1) {
+	if d.automatic() || same(centre, 0) && same(scale, 1) {
 		return d, nil, nil, nil
 	}
 	return d, centre, scale, nil
@@ -316,7 +367,7 @@ func (f *fitFlags) targetOf(t *table) (int, error) {
 	return 0, usagef("--target is %q, must be one of %s, or last", f.target, strings.Join(t.names, ", "))
 }
 
-// scaledRow returns a row in scaled units, nil where a cell is no finite number.
+// scaledRow returns a row in scaled units, nil if a cell is not a finite number.
 func scaledRow(cells []string, centre, scale []float64) []float64 {
 	row := make([]float64, len(cells))
 	for i, c := range cells {
@@ -373,7 +424,17 @@ func original(r *fitResult, d *fitData, centre, scale []float64) []float64 {
 }
 
 func (r *fitResult) print(w io.Writer, d *fitData) error {
-	fmt.Fprintf(w, "%s of %s on %d rows: (%g, %g)-differentially private, %s, accounting %s\n", r.Solver, d.names[d.target], r.N, r.Epsilon, r.Delta, r.Adjacency, r.Account)
+	guarantee := fmt.Sprintf("(%g, %g)-differentially private, %s, accounting %s", r.Epsilon, r.Delta, r.Adjacency, r.Account)
+	switch {
+	case slices.Contains(r.NotPrivate, "theta"):
+		guarantee = "not private, an exact function of the file, accounting " + r.Account
+	case r.Insecure:
+		guarantee = "INSECURE, keys follow from --insecure-seed; else " + guarantee
+	}
+	fmt.Fprintf(w, "%s of %s on %d rows: %s\n", r.Solver, d.names[d.target], r.N, guarantee)
+	if r.Bounds != nil {
+		fmt.Fprintln(w, r.Bounds)
+	}
 	if r.Note != "" {
 		fmt.Fprintln(w, r.Note)
 	}
@@ -381,7 +442,7 @@ func (r *fitResult) print(w io.Writer, d *fitData) error {
 	row := func(i int, name string, v float64) {
 		fmt.Fprintf(t, "  %s\t%.6g\t", name, v+0) // no −0
 		if i < len(r.SE) {
-			fmt.Fprintf(t, "%.2g\t", r.SE[i])
+			fmt.Fprintf(t, "%s\t", r.SE.text(i))
 		} else if r.SE != nil {
 			fmt.Fprint(t, "\t")
 		}
@@ -413,6 +474,7 @@ func (r *fitResult) print(w io.Writer, d *fitData) error {
 
 // printComparison writes the errors of several solvers.
 func printComparison(w io.Writer, all []*fitResult) error {
+	fmt.Fprintln(w, "not private: errors and seconds are exact functions of the file")
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SOLVER\tMEAN SQUARED ERROR\tSECONDS\tACCOUNTING")
 	for _, r := range all {

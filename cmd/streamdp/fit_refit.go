@@ -4,13 +4,13 @@ import (
 	"errors"
 	"strings"
 
-	"streamdp/sketch"
+	"streamdp/refit"
 )
 
 // fitRefit fits by a solver of the refits: the file is one window.
 func fitRefit(name string) func(*fitData) (*fitResult, error) {
 	return func(d *fitData) (*fitResult, error) {
-		r, err := sketch.New(sketch.Config{
+		r, err := refit.New(refit.Config{
 			Solver: name, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 			Window: uint64(len(d.rows)), Columns: d.names,
 		}, d.params)
@@ -31,13 +31,16 @@ func fitRefit(name string) func(*fitData) (*fitResult, error) {
 		if !plan.FinitePrecision() {
 			notes = append(notes, "finite precision: not proven (sketch)")
 		}
+		if name == "newton" && release.Values[0].SE == nil {
+			notes = append(notes, "no standard errors: there are too few records for the noise, or nothing was learnt")
+		}
 		out := &fitResult{Account: string(plan.Accounting), Note: strings.Join(notes, "\n")}
 		for _, v := range release.Values {
 			switch v.Name {
 			case "theta":
-				out.Theta = v.Data
+				out.Theta, out.SE = v.Data, v.SE
 			case "intercept":
-				out.Intercept = v.Data[0]
+				out.Intercept, out.SE = v.Data[0], append(out.SE, v.SE...)
 			}
 		}
 		return out, nil

@@ -9,28 +9,30 @@ import (
 	"streamdp/sgd"
 )
 
-// solver is a way to fit. A new one is a line in solvers.
+// solver is a way to fit. To add one, add a line to solvers.
 type solver struct {
 	name    string
 	about   string
 	private bool
-	fit     func(*fitData) (*fitResult, error)
+	// gaussian: its budget is a μ, of which bounds may take a part.
+	gaussian bool
+	fit      func(*fitData) (*fitResult, error)
 }
 
-// solvers are in the order in which they are compared.
+// solvers are listed in the order in which they are compared.
 var solvers = []solver{
-	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, fitRefit("newton")},
-	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, fitDescent},
-	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, fitPublished},
-	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, fitShuffled},
-	{"ihm", "Gaussian sketches that iterate", true, fitRefit("ihm")},
-	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, fitRefit("fast-ihm")},
-	{"linmix", "one Gaussian sketch of rows and target", true, fitRefit("linmix")},
-	{"adassp", "noisy sums of squares and products, and a ridge", true, fitRefit("adassp")},
-	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, fitRefit("dp-gd-residual")},
-	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, fitOnline},
-	{"ambssgd", "the stream's estimator of method amb, likewise", true, fitStream},
-	{"ols", "least squares, which protects nothing", false, fitOLS},
+	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, true, fitRefit("newton")},
+	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, true, fitDescent},
+	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false, fitPublished},
+	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, false, fitShuffled},
+	{"ihm", "Gaussian sketches that iterate", true, false, fitRefit("ihm")},
+	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, false, fitRefit("fast-ihm")},
+	{"linmix", "one Gaussian sketch of rows and target", true, false, fitRefit("linmix")},
+	{"adassp", "noisy sums of squares and products, and a ridge", true, false, fitRefit("adassp")},
+	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, false, fitRefit("dp-gd-residual")},
+	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, true, fitOnline},
+	{"ambssgd", "the stream's estimator of method amb, likewise", true, true, fitStream},
+	{"ols", "least squares, which protects nothing", false, false, fitOLS},
 }
 
 func solverNames() []string {
@@ -54,8 +56,8 @@ func (d *fitData) sample(constant float64) (*sgd.Sample, error) {
 	return sgd.NewSample(d.rows, len(d.names), d.target, sgd.Bounds{X: d.clipX, Y: d.clipY}, constant)
 }
 
-// constant returns the value of the constant feature, 0 where there is none: the
-// root of what the features' curvature is, or of their bound's share.
+// constant returns the value of the constant feature, 0 if there is none. It is √curvature
+// or, without a curvature, clip_x/√d for d features: the share of one feature in the bound.
 func (d *fitData) constant() float64 {
 	switch {
 	case !d.intercept:
@@ -66,8 +68,7 @@ func (d *fitData) constant() float64 {
 	return d.clipX / math.Sqrt(float64(max(1, len(d.names)-1)))
 }
 
-// result takes coefficients of the features and, where there is one, of the
-// constant 1.
+// result returns the coefficients of the features and, if there is one, of the constant 1.
 func (d *fitData) result(theta []float64, accounting string) *fitResult {
 	r := &fitResult{Theta: theta, Account: accounting}
 	if last := len(theta) - 1; d.intercept {
@@ -113,8 +114,8 @@ func fitShuffled(d *fitData) (*fitResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A quarter of the longest stable step, and a clip norm for residuals of
-	// about a tenth of their bound, as a first guess of what nobody knows.
+	// The best step and clip norm are unknown. A first guess: a quarter of the longest
+	// stable step, and a clip norm for residuals of about a tenth of their bound.
 	square := s.Bound.X*s.Bound.X + s.Constant*s.Constant
 	if d.curvature > 0 {
 		square = d.curvature * float64(s.D)
@@ -127,7 +128,7 @@ func fitShuffled(d *fitData) (*fitResult, error) {
 }
 
 func fitStream(d *fitData) (*fitResult, error) {
-	e, err := sgd.New(sgd.Config{
+	e, err := sgd.NewAMB(sgd.Config{
 		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 		Curvature: d.curvature, Radius: d.radius,
 	}, d.params)
@@ -151,7 +152,7 @@ func fitOnline(d *fitData) (*fitResult, error) {
 	return r, err
 }
 
-// online is a stream's estimator, whose second value is the estimate.
+// online is the estimator of a stream. The second value of its release is the estimate.
 type online interface {
 	Range(step uint64) (first, end uint64)
 	Add(slot uint64, row []float64)

@@ -6,10 +6,12 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 func ledgerCommand(g *globals) *cobra.Command {
@@ -52,9 +54,83 @@ func ledgerCommand(g *globals) *cobra.Command {
 			return printSpent(g.stdout, spent)
 		},
 	}
+	c.AddCommand(ledgerRepairCommand(g))
 	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
 	c.Flags().IntSliceVar(&records, "records", []int{2, 10}, "numbers of records of a person")
 	return c
+}
+
+func ledgerRepairCommand(g *globals) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "repair -c FILE",
+		Short: "Work a damaged, lost or old ledger out again",
+		Long: "Work the ledger out again from the lines of it that can be believed, and from\n" +
+			"what the control topic, manifests, checkpoints and secrets tell of besides.\n" +
+			"What would be added is shown first. The old ledger is kept under another name.\n\n" +
+			"What nothing tells of counts against the budget: a closed epoch without a horizon\n" +
+			"is charged without end where its closing is lost. Prefer a backup of the newest\n" +
+			"ledger where there is one. A manifest that nothing vouches for is named and refused.\n" +
+			"No daemon may run on the directory.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := g.load()
+			if err != nil {
+				return err
+			}
+			key, err := loadKey(cfg)
+			if err != nil {
+				return err
+			}
+			log, err := g.logger("warn", cfg.Log.Format)
+			if err != nil {
+				return err
+			}
+			o := stream.Options{Config: cfg, Key: key, Log: log, Version: version()}
+			diff, err := stream.RepairLedger(c.Context(), o, false)
+			if err != nil {
+				return err
+			}
+			if len(diff.Added) == 0 && diff.Dropped == 0 {
+				if g.json {
+					return json.NewEncoder(g.stdout).Encode(diff)
+				}
+				fmt.Fprintf(g.stderr, "the ledger of %s lacks nothing that its files tell of\n", cfg.State.Dir)
+				return nil
+			}
+			if !yes {
+				printRepair(g.stderr, diff)
+				if err := g.ask(); err != nil {
+					return err
+				}
+			}
+			if diff, err = stream.RepairLedger(c.Context(), o, true); err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(diff)
+			}
+			printRepair(g.stdout, diff)
+			fmt.Fprintf(g.stdout, "the ledger was repaired; the old one is %s\n", diff.Old)
+			return nil
+		},
+	}
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return c
+}
+
+// printRepair shows what a repair changes.
+func printRepair(out io.Writer, r *stream.LedgerRepair) {
+	fmt.Fprintf(out, "%d lines of the ledger can be believed, %d bytes behind them can't\n", r.Kept, r.Dropped)
+	for _, e := range r.Added {
+		fmt.Fprintf(out, "+ %s %s epoch %d", e.Kind, e.Task(), e.Epoch)
+		switch e.Kind {
+		case "open":
+			fmt.Fprintf(out, ": epsilon %g at delta %g (%s) from offset %d of %s/%s", e.Epsilon, e.Delta, e.Cost.Adjacency, e.First, e.Topic, core.PartitionName(e.Source.Partition))
+		case "close":
+			fmt.Fprintf(out, ": charged up to offset %s", offset(e.End))
+		}
+		fmt.Fprintln(out)
+	}
 }
 
 func printSpent(out io.Writer, spent []stream.Spent) error {
@@ -63,7 +139,11 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 			fmt.Fprintln(out)
 		}
 		fmt.Fprintf(out, "%s/%d of cluster %s: a record pays at most epsilon %s at delta %g (%s); the limit is %g\n",
-			s.Topic, s.Partition, s.Cluster, stream.AtMost(s.ChargedEpsilon), s.LimitDelta, s.Adjacency, s.LimitEpsilon)
+			s.Topic, s.Partition, s.Cluster, core.AtMost(s.ChargedEpsilon), s.LimitDelta, s.Adjacency, s.LimitEpsilon)
+		for _, c := range s.Limits {
+			fmt.Fprintf(out, "  the limit changed on %s: from epsilon %g at delta %g to %g at %g\n",
+				c.Time.Format(time.DateTime), c.OldLimitEpsilon, c.OldLimitDelta, c.LimitEpsilon, c.LimitDelta)
+		}
 		if s.Reserved != nil {
 			fmt.Fprintf(out, "  set aside for sketches: %s\n", s.Reserved)
 		}
@@ -76,7 +156,7 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 		}
 		fmt.Fprintln(w, "\tBY")
 		for _, r := range s.Ranges {
-			fmt.Fprintf(w, "%d\t[%d, %s)\t%s", r.Incarnation, r.First, offset(r.End), stream.AtMost(r.Epsilon))
+			fmt.Fprintf(w, "%d\t[%d, %s)\t%s", r.Incarnation, r.First, offset(r.End), core.AtMost(r.Epsilon))
 			for _, p := range r.Persons {
 				if p.Epsilon == nil {
 					fmt.Fprint(w, "\tnone")
@@ -90,7 +170,7 @@ func printSpent(out io.Writer, spent []stream.Spent) error {
 				if b.Open {
 					open = ", open"
 				}
-				by = append(by, fmt.Sprintf("%s-%d epoch %d (%g%s)", b.Stream, b.Partition, b.Epoch, b.Epsilon, open))
+				by = append(by, fmt.Sprintf("%s epoch %d (%g%s)", core.Task{Stream: b.Stream, Partition: b.Partition}, b.Epoch, b.Epsilon, open))
 			}
 			fmt.Fprintf(w, "\t%s\n", strings.Join(by, ", "))
 		}

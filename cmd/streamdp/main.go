@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,8 +48,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitCode(c, err, stderr)
 }
 
-// interruptible returns a context that ends with the first SIGINT or SIGTERM; a
-// second one ends the process at once, which is safe at any moment.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels. The second one
+// ends the process at once; that is safe at any moment.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -64,14 +66,14 @@ func interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); close(signals); cancel() }
 }
 
-// usageError is a command line that can't be meant.
+// usageError is the error of a wrong command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// noStream says that the configuration has no such stream, and which it has.
+// noStream says that the configuration does not have the stream, and lists those it has.
 func noStream(cfg *config.Config, name string) error {
 	var names []string
 	for _, s := range cfg.Streams {
@@ -83,13 +85,13 @@ func noStream(cfg *config.Config, name string) error {
 	return usagef("the configuration has no stream %s, only %s", name, strings.Join(names, ", "))
 }
 
-// configError is a configuration that can't be run.
+// configError is the error of a configuration that cannot be run.
 type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }
 
-// exitCode prints the error of a command and maps it, in this one place, to the
-// exit code.
+// exitCode prints the error of a command and returns its exit code. No other code chooses
+// exit codes.
 func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
@@ -104,6 +106,7 @@ func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 		return exitConfig
 	case errors.As(err, new(configError)), errors.Is(err, stream.ErrCredentials):
 		code = exitConfig
+	case errors.As(err, new(failure)):
 	case errors.Is(err, stream.ErrNothing):
 		code = exitNothing
 	case errors.Is(err, stream.ErrState), errors.Is(err, stream.ErrHalted):
@@ -156,16 +159,18 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g), fitCommand(g), replayCommand(g),
-		statusCommand(g), epochCommand(g), ledgerCommand(g), auditCommand(g), keygenCommand(g), versionCommand(g),
+		statusCommand(g), epochCommand(g), ledgerCommand(g), reportCommand(g),
+		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), keygenCommand(g), manCommand(), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}
 	root.InitDefaultCompletionCmd()
+	g.complete(root)
 	strict(root)
 	return root
 }
 
-// needs checks that a command gets an argument for each name.
+// needs checks that the command line has an argument for each name.
 func needs(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		path := strings.TrimPrefix(c.CommandPath(), "streamdp ")
@@ -181,9 +186,8 @@ func needs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// strict makes arguments that a command and its children don't take usage
-// errors, cobra's own commands included, and lets a command that only has
-// children show its help.
+// strict makes unknown arguments of a command, of its children and of cobra's own commands
+// usage errors. A command that only has children shows its help.
 func strict(c *cobra.Command) {
 	if c.Args == nil || c.HasSubCommands() || c.Parent().Name() == "completion" {
 		c.Args = needs()
@@ -209,7 +213,7 @@ func (g *globals) load() (*config.Config, error) {
 	return c, err
 }
 
-// key reads the master key of a configuration.
+// loadKey reads the master key of a configuration.
 func loadKey(c *config.Config) (*[32]byte, error) {
 	key, err := config.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)
 	if err != nil {
@@ -218,7 +222,7 @@ func loadKey(c *config.Config) (*[32]byte, error) {
 	return key, nil
 }
 
-// logger returns the logger that flags and configuration ask for.
+// logger returns a logger as the flags and the configuration want it.
 func (g *globals) logger(level, format string) (*slog.Logger, error) {
 	if g.logLevel != "" {
 		level = g.logLevel
@@ -240,8 +244,15 @@ func (g *globals) logger(level, format string) (*slog.Logger, error) {
 	return nil, usagef("log format is %q, must be json or text", format)
 }
 
-// version returns the version that was built: the module's, or the commit's.
+// release is the version that the linker was told: see deploy/release.
+var release string
+
+// version returns the version of this build: that which the linker was told, or else the
+// module's, or else the commit's.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
@@ -260,3 +271,7 @@ func version() string {
 	}
 	return revision + dirty
 }
+
+// wholeSeconds returns the time since then, rounded up to whole seconds. How long work took
+// depends on the records; whole seconds show little of that.
+func wholeSeconds(then time.Time) float64 { return math.Ceil(time.Since(then).Seconds()) }

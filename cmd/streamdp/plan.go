@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,35 +18,49 @@ import (
 	"streamdp/dp"
 	"streamdp/sgd"
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 // plan is a stream's plan as --json prints it.
 type plan struct {
-	*stream.Description
+	*core.Description
 	Steps          []uint64    `json:"steps"`
 	Factorizations []planForms `json:"factorizations,omitempty"`
 	Methods        []planForms `json:"methods,omitempty"`
-	// Correlation is that of the noise of means between these steps, and of second
-	// moments; absent where that depends on records.
+	// Correlation is the correlation of the noise between these steps: of the means, and
+	// so of the second moments. It is absent if it depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
 	Comparison  *comparison `json:"comparison,omitempty"`
-	// Outlook is what a regression reaches after so many gradient steps, and
-	// with independent noise in place of correlated.
+	// Outlook is the expected error of a regression after so many gradient steps.
+	// Independent is the same with independent noise instead of correlated noise.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
 	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
 	Pace        *sgd.Pace     `json:"pace,omitempty"`
-	// Schedule is that of newton, and Descent the outlook of amb after about as
-	// many slots as each of Outlook.
+	// Schedule is the schedule of method newton. Descent is the outlook of method amb after
+	// about the same number of slots as each entry of Outlook.
 	Schedule *schedule     `json:"schedule,omitempty"`
 	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
 
+	// Warmup is what goes before a mechanism whose bounds are found: a *moments.WarmupPlan or
+	// a *core.WarmupPlan.
+	Warmup any `json:"warmup,omitempty"`
+
+	// Why says what "auto" took, and why, in sentences.
+	Why []string `json:"why,omitempty"`
+
+	// StepRecords is the number of records that a step by the clock is taken to hold, 0 for
+	// other steps.
+	StepRecords uint64 `json:"step_records,omitempty"`
+
 	tables   func(w io.Writer) error // prints what follows the guarantee
 	original bool                    // values in original units are released too
+	found    bool                    // the clip norm is found
 }
 
 func planCommand(g *globals) *cobra.Command {
 	var name, steps, plotFile string
 	var condition float64
+	var records uint64
 	var all bool
 	c := &cobra.Command{
 		Use:   "plan -c FILE",
@@ -51,13 +68,17 @@ func planCommand(g *globals) *cobra.Command {
 		Long: "Show what a configuration promises and how noisy its releases will be,\n" +
 			"without reading any data: everything printed is a function of the\n" +
 			"configuration alone. Standard errors are of noise only, in scaled units, for\n" +
-			"steps whose every slot holds a record. For an online regression, what is\n" +
+			"steps whose every slot holds a record; those of steps by the clock are for\n" +
+			"--step-records, and smaller where a step has more. For an online regression, what is\n" +
 			"shown is the expected excess risk and the length of steps: by newton for\n" +
 			"features of any second moment, by amb for independent ones of unit variance,\n" +
 			"and with step size and settling time for the condition number given.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !(condition >= 1 && condition <= 1e12) {
 				return usagef("--condition is %g, must be 1 to 1e12", condition)
+			}
+			if records < 2 || records > 1<<40 {
+				return usagef("--step-records is %d, must be 2 to %d", records, uint64(1)<<40)
 			}
 			cfg, err := g.load()
 			if err != nil {
@@ -74,12 +95,12 @@ func planCommand(g *globals) *cobra.Command {
 				if name != "" && s.Name != name {
 					continue
 				}
-				guessed = guessed || s.SGD != nil && s.SGD.Method == "amb"
+				guessed = guessed || mechanismOf(s).conditioned
 				within := stepsWithin(s, at, chosen)
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := planOf(cfg, s, within, all, plotFile != "", condition)
+				p, err := planOf(cfg, s, within, planQuestion{all, plotFile != "", condition, records})
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -125,6 +146,7 @@ func planCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&name, "stream", "", "only this stream")
 	c.Flags().StringVar(&steps, "steps", "1,10,100,1000,10000", "steps at which to show the noise; unless given, the horizon too")
 	c.Flags().Float64Var(&condition, "condition", 1, "for a regression by amb: a guess of the condition number of the features' second moment")
+	c.Flags().Uint64Var(&records, "step-records", 1000, "records that a step by the clock is taken to hold, for its errors")
 	c.Flags().BoolVar(&all, "factorizations", true, "show the other factorizations beside the configured one")
 	c.Flags().StringVar(&plotFile, "plot", "", "draw the error of every factorization against time into this .svg or .png file")
 	return c
@@ -142,12 +164,18 @@ func parseSteps(list string) ([]uint64, error) {
 	return steps, nil
 }
 
-// stepsWithin returns those of the steps that an epoch of the stream has and,
-// unless the user chose them, its last one.
+// stepsWithin returns the steps that an epoch of the stream has. It adds the last step of
+// the epoch, unless the user chose the steps.
 func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	last := s.LastStep()
 	if last == 0 {
 		return steps
+	}
+	switch { // what is shown is of the mechanism, whose steps begin behind the warm-up
+	case s.Moments != nil:
+		last -= s.Moments.WarmupSteps()
+	case s.Automatic():
+		last = s.Standing().LastStep()
 	}
 	var within []uint64
 	for _, t := range steps {
@@ -161,7 +189,7 @@ func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 	return within
 }
 
-func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool, condition float64) (*plan, error) {
+func planOf(cfg *config.Config, s *config.Stream, steps []uint64, ask planQuestion) (*plan, error) {
 	d, err := stream.Describe(s)
 	if err == nil {
 		err = d.Divide(cfg, s)
@@ -170,20 +198,16 @@ func planOf(cfg *config.Config, s *config.Stream, steps []uint64, all, plot bool
 		return nil, err
 	}
 	p := &plan{Description: d, Steps: steps}
-	switch {
-	case s.Moments != nil:
-		return p, p.ofMoments(s, all, plot)
-	case s.SGD != nil:
-		return p, p.ofRegression(s, condition)
-	case s.Refit != nil:
-		return p, p.ofRefit()
-	case s.Adam != nil:
-		return p, p.ofAdam(s, all)
+	if d.Warmup != nil {
+		p.Warmup, s = d.Warmup, s.Standing()
+	}
+	if m := mechanismOf(s); m.plan != nil {
+		return p, m.plan(p, s, ask)
 	}
 	return nil, fmt.Errorf("there is no plan of %s", s.Mechanism())
 }
 
-// planForms are the errors under one factorization, or of one method.
+// planForms holds the errors under one factorization, or of one method.
 type planForms struct {
 	Factorization string `json:"factorization"`
 	Method        string `json:"method,omitempty"`
@@ -193,7 +217,7 @@ type planForms struct {
 	Unavailable   string `json:"unavailable,omitempty"`
 }
 
-// name returns what the form stands for in a table.
+// name returns the form's name in a table.
 func (f *planForms) name() string {
 	if f.Method != "" {
 		return f.Method
@@ -201,7 +225,7 @@ func (f *planForms) name() string {
 	return f.Factorization
 }
 
-// planned is what a plan in tables asks of a mechanism.
+// planned has the methods of a mechanism that tables of errors use.
 type planned interface {
 	Sizes() dp.Sizes
 	expect(t uint64) any
@@ -223,8 +247,8 @@ func unavailable(factorization string, err error) planForms {
 	return planForms{Factorization: factorization, Unavailable: why}
 }
 
-// compare fills in the errors under each kind of factorization, or only under the
-// configured one. other makes the mechanism with another kind.
+// compare fills in the errors under each kind of factorization or, without all, under the
+// configured one only. other builds the mechanism with another kind.
 func (p *plan) compare(kinds []string, all bool, configured planned, other func(kind string) (planned, error)) {
 	switch {
 	case !all:
@@ -246,15 +270,15 @@ func (p *plan) compare(kinds []string, all bool, configured planned, other func(
 	}
 }
 
-// warn prints what is probably not meant.
-func warn(g *globals, d *stream.Description) {
+// warn prints the settings that are probably not meant.
+func warn(g *globals, d *core.Description) {
 	for _, w := range d.Warnings {
 		fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s\n", d.Stream, w)
 	}
 }
 
-// printGuarantee writes what check and plan have in common, and a last row.
-func printGuarantee(w io.Writer, d *stream.Description, name, text string) error {
+// printGuarantee writes the rows that check and plan share, and a last row.
+func printGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	fmt.Fprintf(w, "stream %s\n", d.Stream)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
@@ -266,15 +290,27 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	if d.Reserved != nil {
 		row("set aside", "for sketches: %s", d.Reserved)
 	}
+	switch {
+	case d.Merged && d.Partitions == 0:
+		row("merged", "all partitions are one sequence of releases; as many sequences with noise of their own, averaged, would have the root of their number times the noise")
+		row("", "what follows is for %d partitions: for more, name them in input.partition", config.FewestMerged)
+	case d.Merged:
+		row("merged", "%d partitions are one sequence of releases; %d with noise of their own, averaged, would have %.2f times the noise", d.Partitions, d.Partitions, math.Sqrt(float64(d.Partitions)))
+	}
+	if d.Clock != "" {
+		row("steps", "by the clock, every %s, each of at most %d offsets", d.Clock, d.StepMax)
+	}
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
-	row("clip", "%.6g", d.Clip)
+	if d.Found {
+		row("clip", "found by the warm-up; what follows is in units of it")
+	} else {
+		row("clip", "%.6g", d.Clip)
+	}
 	row("sensitivity", "%.6g", d.Sensitivity)
 	row("lattice", "%s", joinFloats(d.Lattice))
 	var noise []string
-	for _, name := range []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "gradient", "count", "nulls", "search", "histogram", "eigenvalue", "statistics"} {
-		if v, ok := d.Noise[name]; ok {
-			noise = append(noise, fmt.Sprintf("%s %.4g", name, v))
-		}
+	for _, name := range noiseNames(d.Noise) {
+		noise = append(noise, fmt.Sprintf("%s %.4g", name, d.Noise[name]))
 	}
 	if len(noise) > 0 {
 		row("noise of a step", "%s", strings.Join(noise, ", "))
@@ -290,15 +326,45 @@ func printGuarantee(w io.Writer, d *stream.Description, name, text string) error
 	return t.Flush()
 }
 
+// noiseNames returns the names of a mechanism's noise arrays, the most interesting first.
+func noiseNames(noise map[string]float64) []string {
+	first := []string{"first", "second", "second_diagonal", "second_off_diagonal", "valid_count", "full", "gradient", "count", "nulls", "search", "histogram"}
+	return slices.SortedFunc(maps.Keys(noise), func(a, b string) int {
+		place := func(name string) int {
+			if i := slices.Index(first, name); i >= 0 {
+				return i
+			}
+			return len(first)
+		}
+		return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b))
+	})
+}
+
 func (p *plan) print(w io.Writer) error {
-	if err := printGuarantee(w, p.Description, "mechanism", string(p.Mechanism)); err != nil {
+	if err := printGuarantee(w, p.Description, "mechanism", inWords(p.Mechanism)); err != nil {
 		return err
+	}
+	if b := p.Description.Warmup; b != nil {
+		printWarmup(w, b.Records, b.Needed, b.Parts)
+	}
+	for _, sentence := range p.Why {
+		fmt.Fprintf(w, "  %s\n", sentence)
 	}
 	return p.tables(w)
 }
 
-// printTable prints one number of each form by step, and nothing where all are 0.
-// E is what the mechanism's errors are.
+// printWarmup says what goes before a mechanism whose bounds are found.
+func printWarmup(w io.Writer, records, needed, parts uint64) {
+	steps := "1 step"
+	if parts > 1 {
+		steps = fmt.Sprintf("%d steps", parts)
+	}
+	fmt.Fprintf(w, "\n  warm-up: the first %d offsets, %s; at least %d of their records must be valid, up to √6\n"+
+		"  times as many where columns have large offsets; the steps below begin behind it\n", records, steps, needed)
+}
+
+// printTable prints one number of each form by step, and nothing if all are 0. E is the type
+// of the mechanism's errors.
 func printTable[E any](w io.Writer, p *plan, title string, forms []planForms, of func(E) float64) error {
 	if !slices.ContainsFunc(forms, func(f planForms) bool { return len(f.Errors) > 0 && of(f.Errors[0].(E)) > 0 }) {
 		return nil
@@ -328,7 +394,7 @@ func printTable[E any](w io.Writer, p *plan, title string, forms []planForms, of
 	return t.Flush()
 }
 
-// printMissing says what forms there are none of, and why.
+// printMissing names the forms that are not available, and says why.
 func printMissing(w io.Writer, forms ...[]planForms) {
 	for _, f := range slices.Concat(forms...) {
 		if f.Unavailable != "" {
@@ -345,7 +411,7 @@ func joinFloats(x []float64) string {
 	return strings.Join(words, ", ")
 }
 
-// size is a number of bytes for people.
+// size writes a number of bytes for people.
 func size(n int64) string {
 	switch {
 	case n < 10_000:

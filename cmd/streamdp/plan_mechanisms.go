@@ -15,13 +15,13 @@ type adamPlan struct{ *adam.Estimator }
 func (e adamPlan) expect(t uint64) any { return e.Expect(t) }
 
 // ofAdam shows the noise of the moments that updates are made from.
-func (p *plan) ofAdam(s *config.Stream, all bool) error {
+func (p *plan) ofAdam(s *config.Stream, ask planQuestion) error {
 	p.tables = p.printAdam
 	configured, err := adam.New(*s.Adam, s.Params())
 	if err != nil {
 		return err
 	}
-	p.compare([]string{"identity", "sqrt", "blt"}, all, adamPlan{configured}, func(kind string) (planned, error) {
+	p.compare([]string{"identity", "sqrt", "blt"}, ask.all, adamPlan{configured}, func(kind string) (planned, error) {
 		c := *s.Adam
 		c.Factorization = kind
 		e, err := adam.New(c, s.Params())
@@ -51,7 +51,7 @@ func (p *plan) printAdam(w io.Writer) error {
 }
 
 // ofRefit shows no errors: they depend on the window.
-func (p *plan) ofRefit() error {
+func (p *plan) ofRefit(*config.Stream, planQuestion) error {
 	p.tables = func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
 		return err
@@ -59,12 +59,13 @@ func (p *plan) ofRefit() error {
 	return nil
 }
 
-// schedule is when newton's steps end.
+// schedule says when the steps of method newton end.
 type schedule struct {
-	// Search is the number of slots of each of the two searches.
-	Search uint64 `json:"search"`
-	// Epochs are the first ones; later ones have steps as long as the last's, and twice
-	// as many each.
+	// Searches is the number of searches, and Search the number of slots of each.
+	Searches uint64 `json:"searches"`
+	Search   uint64 `json:"search"`
+	// Epochs are the first internal epochs. In the later ones a step is as long as in the
+	// last of these, and each has twice as many steps as the one before.
 	Epochs []scheduleEpoch `json:"epochs"`
 	// Useful is the slot with which the estimate becomes useful.
 	Useful uint64 `json:"useful_after_slots"`
@@ -75,16 +76,16 @@ type scheduleEpoch struct {
 	Slots uint64 `json:"slots_per_step"`
 }
 
-// ofNewton shows the schedule, and what a regression will reach beside a descent that is
-// told the curvature.
-func (p *plan) ofNewton(s *config.Stream) error {
+// ofNewton shows the schedule and the expected error. Beside it stands the error of method
+// amb, if it were told the curvature.
+func (p *plan) ofNewton(s *config.Stream, _ planQuestion) error {
 	p.tables = p.printNewton
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
 	if err != nil {
 		return err
 	}
 	plan := e.Plan()
-	p.Schedule = &schedule{Search: plan.Search, Useful: plan.Course(sgd.UsefulSteps).Slots}
+	p.Schedule = &schedule{Searches: plan.Searches(), Search: plan.Search, Useful: plan.Course(sgd.UsefulSteps).Slots}
 	steps := uint64(0)
 	for n := uint64(4); len(p.Schedule.Epochs) < len(plan.Batch); n *= 2 {
 		steps += n
@@ -95,7 +96,7 @@ func (p *plan) ofNewton(s *config.Stream) error {
 	if told.Radius == 0 {
 		told.Radius = 1
 	}
-	amb, err := sgd.New(told, s.Params())
+	amb, err := sgd.NewAMB(told, s.Params())
 	if err != nil {
 		amb = nil // there is nothing to compare with
 	}
@@ -115,7 +116,7 @@ func (p *plan) ofNewton(s *config.Stream) error {
 
 // printNewton writes the tables of ofNewton.
 func (p *plan) printNewton(w io.Writer) error {
-	fmt.Fprintf(w, "\n  two searches of %d slots each come first, without a release, and again where the data jump\n", p.Schedule.Search)
+	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again where the data jump\n", p.Schedule.Searches, p.Schedule.Search)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "  epoch\tsteps\tslots a step\t")
 	last := len(p.Schedule.Epochs) - 1
@@ -149,29 +150,26 @@ func (p *plan) printNewton(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of count, nulls, histogram and search in records")
+	_, err := fmt.Fprintln(w, "\n  noise of gradient is in clip norms, of all else in records")
 	return err
 }
 
-// ofRegression shows what a regression will reach, and how its steps suit features of
-// that condition number.
-func (p *plan) ofRegression(s *config.Stream, condition float64) error {
-	if s.SGD.Method == "newton" {
-		return p.ofNewton(s)
-	}
+// ofDescent shows the expected error of a descent, and whether its steps suit features of
+// the condition number that the user named.
+func (p *plan) ofDescent(s *config.Stream, ask planQuestion) error {
 	p.tables = p.printOutlook
-	e, err := sgd.New(*s.SGD, s.Params())
+	e, err := sgd.NewAMB(*s.SGD, s.Params())
 	if err != nil {
 		return err
 	}
-	pace := e.Pace(condition)
+	pace := e.Pace(ask.condition)
 	p.Pace = &pace
 	if pace.Batch < pace.Least {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("batches of %d slots are fewer than the %d below which coefficients diverge, if the features' condition number is %g; %d would be chosen for it",
-			pace.Batch, pace.Least, condition, pace.Advised))
+			pace.Batch, pace.Least, ask.condition, pace.Advised))
 	}
 	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
-		e, err := sgd.New(c, s.Params())
+		e, err := sgd.NewAMB(c, s.Params())
 		if err != nil {
 			return nil, err
 		}

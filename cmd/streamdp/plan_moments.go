@@ -15,17 +15,25 @@ type momentsPlan struct{ *moments.Estimator }
 
 func (e momentsPlan) expect(t uint64) any { return e.Expect(t) }
 
-// ofMoments shows the errors under every factorization, and of every method that the
-// stream could use.
-func (p *plan) ofMoments(s *config.Stream, all, plot bool) error {
+// ofMoments shows the errors under every factorization, and of every method that the stream
+// could use.
+func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
 	p.tables = p.printMoments
+	if s.Step.Clock() > 0 {
+		c, m := *s, *s.Moments
+		m.Step, c.Moments, p.StepRecords = ask.records, &m, ask.records
+		s = &c
+	}
 	p.original = slices.Contains(s.Moments.Values(), "mean_original")
 	configured, err := moments.New(*s.Moments, s.Params())
 	if err != nil {
 		return err
 	}
 	uses := configured.Plan()
-	p.compare([]string{"identity", "sqrt", "blt", "phased"}, all, momentsPlan{configured}, func(kind string) (planned, error) {
+	if uses.Warmup != nil {
+		p.Warmup, p.found = uses.Warmup, math.IsNaN(s.Moments.Clip)
+	}
+	p.compare([]string{"identity", "sqrt", "blt", "phased"}, ask.all, momentsPlan{configured}, func(kind string) (planned, error) {
 		c := *s.Moments
 		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
 		if c.Method == "auto" {
@@ -50,15 +58,16 @@ func (p *plan) ofMoments(s *config.Stream, all, plot bool) error {
 		f.Method = method
 		p.Methods = append(p.Methods, f)
 	}
+	p.Why = p.explain(s, uses)
 	p.Correlation = correlation(configured, p.Steps)
-	if all || plot {
+	if ask.all || ask.plot {
 		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, p.Steps)
 	}
 	return err
 }
 
-// variant returns the configuration of the same stream by another method, at the
-// weight of the second moment that the stream has, where it has one.
+// variant returns the configuration of the same stream with another method. The weight of
+// the second moment is that of the stream, if it has one.
 func variant(c moments.Config, method string, uses moments.Plan) moments.Config {
 	if method != "jme" && method != "combined" {
 		c.Nu, c.Weights, c.Inflation = 0, nil, 0
@@ -75,8 +84,8 @@ func variant(c moments.Config, method string, uses moments.Plan) moments.Config 
 	return c
 }
 
-// correlation returns the correlation of the noise of means between steps, each
-// with itself and those before it; nil where it depends on records.
+// correlation returns the correlations of the means' noise between steps, one row for each
+// step with the steps up to it. It is nil if they depend on records.
 func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
 	rows := make([][]float64, len(steps))
 	sd := make([]float64, len(steps))
@@ -104,6 +113,16 @@ func (p *plan) printMoments(w io.Writer) error {
 		name string
 		of   func(moments.Errors) float64
 	}
+	units := "scaled units"
+	if p.StepRecords > 0 {
+		units += fmt.Sprintf(", for %d records a step", p.StepRecords)
+	}
+	if b, ok := p.Warmup.(*moments.WarmupPlan); ok {
+		printWarmup(w, b.Records, b.Needed, b.Parts)
+		if p.found {
+			units = "units of the clip norm that is found"
+		}
+	}
 	for _, v := range []column{
 		{"mean", func(e moments.Errors) float64 { return e.Mean }},
 		{"second moment, diagonal", func(e moments.Errors) float64 { return e.Diagonal }},
@@ -111,7 +130,7 @@ func (p *plan) printMoments(w io.Writer) error {
 		{"covariance, diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceDiagonal }},
 		{"covariance, off-diagonal (at most)", func(e moments.Errors) float64 { return e.CovarianceOffDiagonal }},
 	} {
-		if err := printTable(w, p, "standard error of "+v.name+", scaled units", p.Factorizations, v.of); err != nil {
+		if err := printTable(w, p, "standard error of "+v.name+", "+units, p.Factorizations, v.of); err != nil {
 			return err
 		}
 	}

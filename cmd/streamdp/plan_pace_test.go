@@ -50,7 +50,7 @@ func TestPlanPace(t *testing.T) {
 
 	write("curvature = 1.6 ", "#")
 	want(t, exitDone, "curvature is not given, so the square of the largest norm, 32, stands for it", "plan", "-c", file)
-	write("radius = 10.0", "batch = 11\nradius = 10.0")
+	write("curvature = 1.6 ", "batch = 11\ncurvature = 1.6 ")
 	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "plan", "-c", file)
 }
 

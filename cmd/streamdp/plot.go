@@ -9,8 +9,8 @@ import (
 	"streamdp/matfact"
 )
 
-// draw writes into a file, in the form that its name ends in, the standard deviation
-// of a step against the step, one line for each candidate.
+// draw plots the standard deviation of a step against the step, one line for each candidate,
+// into a file. The end of the file's name chooses the form.
 func (c *comparison) draw(path string) error {
 	drawn := chart.Chart{
 		Title: fmt.Sprintf("Noise of workload %q under factorizations for %d steps (sensitivity 1, noise multiplier 1)", c.Workload, c.Steps),
@@ -34,7 +34,7 @@ func (c *comparison) draw(path string) error {
 	return err
 }
 
-// curve samples the error of x, 40 times a decade.
+// curve returns the error of x at about 40 steps a decade.
 func (x *candidate) curve(w matfact.Workload, n uint64) (line chart.Line) {
 	if x.ValidSteps > 0 {
 		n = min(n, x.ValidSteps)

@@ -3,11 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,11 +17,15 @@ import (
 
 // replayFlags are the flags of replay.
 type replayFlags struct {
-	stream, header string
-	seed           uint64
-	seeded         bool
-	diagnostics    bool
+	stream, header   string
+	boundaries, time string
+	seed             uint64
+	seeded           bool
+	diagnostics      bool
 }
+
+// fewerForWarmup says what to do where a warm-up takes more records than there are.
+const fewerForWarmup = "the key warmup says how many it takes, streamdp plan how many it needs"
 
 func replayCommand(g *globals) *cobra.Command {
 	var f replayFlags
@@ -34,8 +37,11 @@ func replayCommand(g *globals) *cobra.Command {
 			"format as run has, from the first record on. There is no Kafka, no state and\n" +
 			"no ledger.\n\n" +
 			"A file whose name ends in .csv or .csv.gz is read as feed reads it. Any other\n" +
-			"holds the values of records as the stream's codec has them: one a line, or for\n" +
-			"float64 and float32 one after the other.\n\n" +
+			"holds the values of records as the stream's codec has them: one a line, an empty\n" +
+			"line being an empty record, or for float64 and float32 one after the other.\n\n" +
+			"Steps by the clock end where those of published releases did (--boundaries), or\n" +
+			"where the times of the records say (--time). Those times are taken for public, as\n" +
+			"arrival times are: they decide which records a step holds.\n\n" +
 			"Every run draws keys of its own and forgets them: it is a mechanism beside\n" +
 			"everything else that reads these records, and costs its (epsilon, delta) again.",
 		Args: cobra.MaximumNArgs(1),
@@ -49,15 +55,17 @@ func replayCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&f.stream, "stream", "", "stream of the configuration (default: the only one)")
-	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: auto, yes or no")
-	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false, "say how many records gave no row, and why, which is an exact function of them")
+	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: "+headerUsage)
+	c.Flags().StringVar(&f.boundaries, "boundaries", "", "of steps by the clock: file of the epoch's published releases, one JSON object a line, from step 1 on; each step takes as many records as there")
+	c.Flags().StringVar(&f.time, "time", "", "of steps by the clock: name in JSON records, or in the header of a CSV file, of a record's time: RFC 3339 or seconds since 1970")
+	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false, "say how many records gave no row, and why; of moments also how many rows were shortened, and the truth beside the last release: exact functions of the records")
 	c.Flags().Uint64Var(&f.seed, "insecure-seed", 0, "derive keys from a number: reproducible, and protecting nothing")
 	return c
 }
 
 func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error {
-	if !slices.Contains([]string{"auto", "yes", "no"}, f.header) {
-		return usagef("--header is %q, must be auto, yes or no", f.header)
+	if err := checkHeader(f.header); err != nil {
+		return err
 	}
 	cfg, err := g.load()
 	if err != nil {
@@ -73,7 +81,11 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if s.Gradients() {
 		return usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
 	}
-	next, read, size, done, err := values(file, f.header, s.Input.Codec, s.Input.Columns)
+	steps, columns, err := f.steps(s, file)
+	if err != nil {
+		return err
+	}
+	next, read, size, done, err := values(file, f.header, s.Input.Codec, columns)
 	if err != nil {
 		return err
 	}
@@ -84,8 +96,26 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if f.seeded {
 		seed = &f.seed
 	}
+	var t *truth
+	var last *published // with values
+	if f.diagnostics && s.Moments != nil && steps == nil {
+		t = newTruth(s)
+		t.keep = 1
+		if s.Moments.Workload == "window" {
+			t.keep += s.Moments.Window
+		}
+	}
 	r, err := stream.NewReplay(s, version(), seed, func(release []byte) error {
 		releases++
+		if t != nil {
+			p := new(published)
+			if err := json.Unmarshal(release, p); err != nil {
+				return err
+			}
+			if t.found(p); len(p.Values) > 0 {
+				last = p
+			}
+		}
 		out.Write(release)
 		return out.WriteByte('\n')
 	})
@@ -93,6 +123,9 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 	}
 	defer r.Close()
+	if t != nil {
+		r.Watch(t.add)
+	}
 
 	bar := progress(g.stderr, size, "replaying")
 	ended := false
@@ -104,7 +137,14 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		if err != nil {
 			return err
 		}
-		if err := r.Add(value); errors.Is(err, dp.ErrExhausted) {
+		err = nil
+		if steps != nil {
+			err = steps.before(value, r.EndStep)
+		}
+		if err == nil {
+			err = r.Add(value)
+		}
+		if errors.Is(err, dp.ErrExhausted) {
 			ended = true
 			break
 		} else if err != nil {
@@ -115,19 +155,44 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		}
 	}
 	bar.Finish()
+	if steps != nil && !ended && ctx.Err() == nil {
+		if err := steps.end(r.EndStep); err != nil && !errors.Is(err, dp.ErrExhausted) {
+			return err
+		}
+	}
 	if err := errors.Join(out.Flush(), ctx.Err()); err != nil {
 		return err
 	}
 	all, open := r.Records()
-	fmt.Fprintf(g.stderr, "%d records, %d releases", all, releases)
-	if open > 0 {
+	fmt.Fprintf(g.stderr, "%s, %s", plural(all, "record"), plural(releases, "release"))
+	switch {
+	case open > 0 && releases == 0 && (s.Automatic() || s.Moments != nil && s.Moments.Automatic()):
+		fmt.Fprintf(g.stderr, "; all are in the warm-up, which takes %d (%s)", r.Warmup(), fewerForWarmup)
+	case open > 0 && steps != nil:
+		fmt.Fprintf(g.stderr, "; the last %d records are in a step that has not ended", open)
+	case open > 0:
 		fmt.Fprintf(g.stderr, "; the last %d records do not fill a step", open)
 	}
-	if ended {
+	switch {
+	case r.Failed():
+		fmt.Fprint(g.stderr, "; the warm-up found no bounds, its release says why")
+	case ended:
 		fmt.Fprint(g.stderr, "; the file goes on behind the horizon")
+	}
+	if steps != nil {
+		fmt.Fprintf(g.stderr, "\nsteps end where %s say", steps.says)
 	}
 	if f.diagnostics {
 		fmt.Fprintf(g.stderr, "\nnot private: %s", rejections(r.Rejected()))
+		if clipped, ok := r.Clipped(); ok {
+			fmt.Fprintf(g.stderr, "\nnot private: rows shortened to the clip norm: %d", clipped)
+		}
+		if last != nil {
+			fmt.Fprintf(g.stderr, "\nnot private: the last release, step %d, beside the rows as they are and as they were clipped\n", last.Step)
+			if err := t.print(g.stderr, last); err != nil {
+				return err
+			}
+		}
 	}
 	fmt.Fprintf(g.stderr, "\nwhoever publishes these releases has spent (%g, %g), %s, on each record once more\n",
 		s.Privacy.Epsilon, s.Privacy.Delta, s.Privacy.Adjacency)
@@ -142,22 +207,18 @@ func rejections(found map[string]int64) string {
 	if len(found) == 0 {
 		return "every record gave a row"
 	}
-	var list []string
 	total := int64(0)
-	for _, why := range slices.Sorted(maps.Keys(found)) {
-		list = append(list, fmt.Sprintf("%s %d", why, found[why]))
-		total += found[why]
+	for _, n := range found {
+		total += n
 	}
-	return fmt.Sprintf("%d records gave no row (%s)", total, strings.Join(list, ", "))
+	return fmt.Sprintf("%d records gave no row (%s)", total, byReason(found))
 }
 
 // values returns the values of a file's records.
 func values(file, header, codec string, columns []string) (next func() ([]byte, error), read *counter, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") {
 		f := feedFlags{csv: file, header: header, codec: codec}
-		if codec == "json" {
-			f.columns = columns
-		}
+		f.name(columns)
 		return f.source()
 	}
 	r, read, size, done, err := openFile(file)

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,8 +68,8 @@ func TestReplay(t *testing.T) {
 	}
 
 	bad := write("bad.ndjson", "{\"amount\":0.1,\"items\":1}\n{\"amount\":1}\n{\"amount\":\"x\",\"items\":1}\n[1]\n{\"items\":2}\n")
-	want(t, exitDone, "not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", bad)
-	want(t, exitDone, "not private: every record gave a row\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", write("b.ndjson", documents))
+	want(t, exitDone, "not private: 4 records gave no row (malformed 1, missing 2, not-number 1)\nnot private: rows shortened to the clip norm: 1\nwhoever", "replay", "-c", s.config, "--insecure-diagnostics", bad)
+	want(t, exitDone, "not private: every record gave a row\nnot private: rows shortened to the clip norm: 1\nnot private: the last release, step 3, ", "replay", "-c", s.config, "--insecure-diagnostics", write("b.ndjson", documents))
 	want(t, exitDone, "do not fill a step\nwhoever", "replay", "-c", s.config, bad)
 	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "churn.toml"))
 	if err != nil {
@@ -92,6 +95,109 @@ func TestReplay(t *testing.T) {
 	}
 	want(t, exitDone, "20 records, 2 releases\n", "replay", "-c", packed, write("p.bin", strings.Repeat("\x00\x00\x00\x3f", 40)))
 	want(t, exitFailure, "ends in the middle of a record of 8 bytes", "replay", "-c", packed, write("q.bin", strings.Repeat("\x00\x00\x00\x3f", 41)))
+}
+
+// TestReplayTruth: of moments the diagnostics show the last release beside the rows as they
+// are and as they were clipped, and count those. Without the flag nothing of it is printed.
+func TestReplayTruth(t *testing.T) {
+	t.Parallel()
+	replay := func(tables, rows string, more ...string) string {
+		config := write(t, "c.toml", "[kafka]\nbrokers = [\"a:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n[stream.x]\ninput = { topic = \"a\", columns = [\"u\", \"v\"] }\n"+tables)
+		code, _, errs := call(t, append([]string{"replay", "-c", config, write(t, "rows.ndjson", rows), "--insecure-seed", "1"}, more...)...)
+		if code != exitDone {
+			t.Fatalf("exit code %d: %s", code, errs)
+		}
+		return errs
+	}
+	table := func(errs string) map[string][]float64 {
+		found := map[string][]float64{}
+		for _, line := range strings.Split(errs, "\n") {
+			words := strings.Fields(line)
+			if len(words) < 6 || words[0] != "mean" && words[0] != "variance" && words[0] != "sum" {
+				continue
+			}
+			var x []float64
+			for _, w := range words[2:] {
+				v, err := strconv.ParseFloat(w, 64)
+				if err != nil {
+					v = math.NaN()
+				}
+				x = append(x, v)
+			}
+			found[words[0]+" "+words[1]] = x
+		}
+		return found
+	}
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if !(math.Abs(got-want) <= 2e-5*math.Abs(want)+1e-9) {
+			t.Errorf("%s: %g, want %g", what, got, want)
+		}
+	}
+	const privacy = "[stream.x.privacy]\nepsilon = 8.0\ndelta = 1e-6\nadjacency = \"zero-out\"\nlimit_epsilon = 8.0\n"
+
+	// Of four records one is of norm 5 and is shortened to 2.5, one is null, and two are as
+	// they are; all around centre (10, 0), with scales 1 and 2. Of the last step there is
+	// the window alone.
+	var fixed strings.Builder
+	for i := range 130 {
+		fmt.Fprintln(&fixed, []string{`{"u":13,"v":8}`, `{"u":"x","v":8}`, `{"u":11,"v":1}`, `{"u":9,"v":0}`}[i%4])
+	}
+	tables := "output = { topic = \"b\", encoding = %q }\ncentre = [10, 0]\nscale = [1, 2]\nstep = 4\n" + privacy + "[stream.x.moments]\nclip = 2.5\n%s"
+	for _, encoding := range []string{"json", "base64"} {
+		for _, workload := range []string{"", "workload = \"window\"\nwindow = 3\n", "workload = \"exponential\"\ndecay = 0.9\n"} {
+			errs := replay(fmt.Sprintf(tables, encoding, workload), fixed.String(), "--insecure-diagnostics")
+			for _, line := range []string{"not private: 33 records gave no row (not-number 33)\n", "not private: rows shortened to the clip norm: 33\n", "not private: the last release, step 32, beside"} {
+				if !strings.Contains(errs, line) {
+					t.Errorf("%q is not in\n%s", line, errs)
+				}
+			}
+			x := table(errs)
+			near("mean", x["mean u"][0], 10+3.0/4)
+			near("clipped mean", x["mean u"][1], 10+1.5/4)
+			near("mean", x["mean v"][0], 9.0/4)
+			near("clipped mean", x["mean v"][1], 5.0/4)
+			near("variance", x["variance u"][0], 11.0/4-9.0/16)
+			near("clipped variance", x["variance u"][1], (1.5*1.5+2)/4-1.5*1.5/16)
+			near("variance", x["variance v"][0], 65.0/4-81.0/16)
+			near("clipped variance", x["variance v"][1], 17.0/4-25.0/16)
+			for name, v := range x {
+				if !(math.Abs(v[2]-v[1]) < 5.5*v[3]) { // of 48 once in 5·10⁵
+					t.Errorf("%s: released %g ± %g, the truth is %g", name, v[2], v[3], v[1])
+				}
+			}
+		}
+	}
+	if errs := replay(fmt.Sprintf(tables, "json", ""), fixed.String()); strings.Contains(errs, "not private") || strings.Contains(errs, "clipped") {
+		t.Errorf("without diagnostics:\n%s", errs)
+	}
+
+	// Bounds that are found: the truth is that of the rows behind the warm-up.
+	source := rand.New(rand.NewPCG(5, 6))
+	var found strings.Builder
+	var mean, square float64
+	const warmup, rows = 1500, 3540
+	for i := range rows {
+		u, v := 1e6+50*source.NormFloat64(), math.Exp(source.NormFloat64())
+		fmt.Fprintf(&found, `{"u":%.3f,"v":%.6f}`+"\n", u, v)
+		if i >= warmup && i < rows-40 {
+			mean += v / 2000
+			square += v * v / 2000
+		}
+	}
+	errs := replay("output = { topic = \"b\" }\nstep = 100\ncentre = \"auto\"\nscale = \"auto\"\nwarmup = 1500\n"+privacy+"[stream.x.moments]\nclip = \"auto\"\n", found.String(), "--insecure-diagnostics")
+	x := table(errs)
+	near("mean", x["mean v"][0], mean)
+	near("variance", x["variance v"][0], square-mean*mean)
+	if v := x["mean v"]; len(v) != 5 || !(v[1] < v[0]) || !(math.Abs(v[2]-v[1]) < 5*v[3]) || !(v[4] > v[3]) {
+		t.Errorf("mean v: %v", v)
+	}
+	if v := x["variance v"]; !(v[1] < v[0]) || !(math.Abs(v[2]-v[1]) < 5*v[3]) {
+		t.Errorf("variance v: %v", v)
+	}
+	if m := regexp.MustCompile(`not private: rows shortened to the clip norm: (\d+)`).FindStringSubmatch(errs); m == nil || m[1] == "0" {
+		t.Errorf("no row was shortened:\n%s", errs)
+	}
 }
 
 // TestPlanMethods shows the errors of every applicable method, and warns of a
@@ -154,5 +260,52 @@ func TestPlanMethods(t *testing.T) {
 	}
 	if c := plans[0].Correlation; len(c) != 3 || len(c[2]) != 3 || math.Abs(c[2][2]-1) > 1e-12 || !(c[1][0] > 0.1) {
 		t.Errorf("correlation %v", c)
+	}
+}
+
+// TestSample: what a file's records give, column by column, and that it is not private.
+func TestSample(t *testing.T) {
+	s := newSite(t)
+	path := filepath.Join(t.TempDir(), "records.ndjson")
+	var text strings.Builder
+	for i := range 10 {
+		switch i {
+		case 3:
+			text.WriteString("\n")
+		case 4, 5:
+			fmt.Fprintf(&text, `{"amount": "x", "items": 1}`+"\n")
+		default:
+			fmt.Fprintf(&text, `{"amount": %d, "items": 1, "wait": 2}`+"\n", i)
+		}
+	}
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", path)
+	for _, line := range []string{"stream orders: 10 records, 7 rows, 3 null (malformed 1, not-number 2)\n", "  column amount is a number in 7 records (malformed 1, not-number 2)\n",
+		"  column items is a number in 9 records (malformed 1)\n"} {
+		if !strings.Contains(out, line) {
+			t.Errorf("%q is not in\n%s", line, out)
+		}
+	}
+	out = want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", path, "--stream", "orders", "--json")
+	var x struct {
+		Records, Rows int64
+		Columns       []struct {
+			Name    string
+			Numbers int64
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &x); err != nil || x.Records != 10 || x.Rows != 7 || len(x.Columns) != 2 || x.Columns[1].Numbers != 9 {
+		t.Errorf("%v: %s", err, out)
+	}
+	want(t, exitUsage, "no stream nope, only orders", "check", "-c", s.config, "--sample", path, "--stream", "nope")
+	want(t, exitUsage, "--header is \"maybe\"", "check", "-c", s.config, "--sample", path, "--header", "maybe")
+	rows := filepath.Join(t.TempDir(), "rows.ndjson")
+	if err := os.WriteFile(rows, []byte("{\"amount\":1}\n{\"amount\":2}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := want(t, exitDone, "not private: ", "check", "-c", s.config, "--sample", rows); !strings.Contains(out, "  column items is a number in no record (missing 2)\n") {
+		t.Errorf("%s", out)
 	}
 }

@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"runtime"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 func runCommand(g *globals) *cobra.Command {
@@ -20,18 +24,27 @@ func runCommand(g *globals) *cobra.Command {
 			"after a horizon where on_horizon is \"rollover\"; every other one is opened by\n" +
 			"streamdp epoch open.",
 		RunE: func(c *cobra.Command, _ []string) error {
+			// Unless it is asked for, the signal ends the process.
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
 			d, err := g.daemon(nil)
 			if err != nil {
 				return err
 			}
 			defer d.Close()
+			go func() {
+				for range hangups {
+					d.Log().Info("SIGHUP is ignored: the configuration is read at start only, a change needs a restart")
+				}
+			}()
 			return d.Run(c.Context())
 		},
 	}
 }
 
-// daemon builds the configured daemon, for some of its tasks or all.
-func (g *globals) daemon(tasks []stream.Task) (*stream.Daemon, error) {
+// daemon builds the configured daemon, for all tasks or for some of them.
+func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	cfg, err := g.load()
 	if err != nil {
 		return nil, err
@@ -67,7 +80,7 @@ func versionCommand(g *globals) *cobra.Command {
 	}
 }
 
-// one returns the only element that flags may leave out.
+// one returns the only element of a list. With several, the user must choose by the flag.
 func one[T any](list []T, what, flag string) (T, error) {
 	var zero T
 	switch len(list) {

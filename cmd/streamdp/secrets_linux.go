@@ -2,9 +2,8 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// keepSecrets makes sure that no core dump and no debugger of another process
-// of this user sees keys, rows or noise. What fails is no reason not to run:
-// both can be forbidden to a process that is confined already.
+// keepSecrets keeps keys, rows and noise out of core dumps, and away from debuggers of the
+// same user. A failure is ignored: a confined process may not be allowed to do this.
 func keepSecrets() {
 	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -2,6 +2,6 @@
 
 package main
 
-// keepSecrets has no portable form; docs/operations.md says how to forbid core
-// dumps from outside.
+// keepSecrets has no portable form. docs/operations.md says how an operator can forbid core
+// dumps.
 func keepSecrets() {}

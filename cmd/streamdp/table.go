@@ -1,128 +1,154 @@
 package main
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/binary"
-	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"streamdp/internal/column"
 	"streamdp/internal/decimal"
 )
 
-// table reads the rows of a CSV file, plain or compressed.
+// table reads the rows of a CSV file, plain or compressed. Each line is one row. A line that
+// is empty, too long or not CSV is a row without cells.
 type table struct {
-	header []string // of the whole file: its first line, or c1 … cN
-	names  []string // of the columns that next returns
-	pick   []int
-	rows   *csv.Reader
-	first  []string // a first line that is a row
-	read   *counter
-	size   int64 // of the file, 0 if unknown
-	close  func() error
+	header  []string // of the whole file: its first line, or names that --header has, or c1 … cN
+	names   []string // of the columns that next returns
+	pick    []int
+	lines   *lineReader
+	cells   []string // of the row that next returned
+	pending bool     // cells are those of a first line that is a row
+	read    *counter
+	size    int64 // of the file, 0 if unknown
+	close   func() error
 }
 
-// counter counts what is read from the file itself, for a progress bar.
-type counter struct {
-	io.Reader
-	n int64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.n += int64(n)
-	return n, err
-}
-
-// openFile opens a file, "-" for standard input, and unpacks .gz.
-func openFile(path string) (r io.Reader, read *counter, size int64, close func() error, err error) {
-	f := os.Stdin
-	if path != "-" {
-		if f, err = os.Open(path); err != nil {
-			return nil, nil, 0, nil, err
-		}
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			size = info.Size()
-		}
-	}
-	read = &counter{Reader: f}
-	r = bufio.NewReaderSize(read, 1<<16)
-	if strings.HasSuffix(path, ".gz") {
-		if r, err = gzip.NewReader(r); err != nil {
-			f.Close()
-			return nil, nil, 0, nil, fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return r, read, size, f.Close, nil
-}
-
-// openTable opens a CSV file. header is "auto", "yes" or "no"; auto takes the
-// first line for a row where every cell of the chosen columns is a number, for a
-// header where none is, and refuses what may be either: a damaged record that passed
-// for a header would be published, and the others would be one fewer. columns are names
-// or 1-based numbers, none for all.
+// openTable opens a CSV file. columns are names or 1-based numbers, none for all.
+//
+// header is "auto", "yes", "no" or the names of the columns. With auto, the first line is a row if every cell of the
+// chosen columns is a number, and a header if none is. In any other case auto is an error: a
+// damaged record, taken for a header, would be published, and one record would be missing.
+//
+// Privacy: the first line is public, because it decides how all others are read. It is
+// private like any other record if header is "no" and columns are given.
 func openTable(path, header string, columns []string) (*table, error) {
 	r, read, size, close, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &table{rows: csv.NewReader(r), read: read, size: size, close: close}
-	t.rows.FieldsPerRecord = -1 // a short line is a bad record, not the end
-	t.rows.LazyQuotes = true
-	t.rows.ReuseRecord = true
-	line, err := t.rows.Read()
-	if err != nil {
+	t := &table{lines: newLineReader(r), read: read, size: size, close: close}
+	if err = t.readHead(header, columns); err != nil {
 		close()
-		if err == io.EOF {
-			err = errors.New("is empty")
+		if _, usage := err.(usageError); usage {
+			return nil, usagef("%s: %w", path, err)
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	line = slices.Clone(line)
-	numbered := make([]string, len(line))
-	for i := range line {
-		numbered[i] = fmt.Sprintf("c%d", i+1)
-	}
-	names, err := pickColumns(line, columns)
-	isHeader := header == "yes"
-	if header == "auto" {
-		plain, plainErr := pickColumns(numbered, columns)
-		// A line with numbers and without the chosen names is data, which no message
-		// may show.
-		isHeader = (plainErr != nil || !allNumbers(line, plain)) && (err == nil || !anyNumber(line, all(len(line))))
-		if isHeader && plainErr == nil && anyNumber(line, plain) {
-			close()
-			return nil, usagef("%s: the first line has numbers and cells that are none: say --header yes or --header no", path)
-		}
-	}
-	if isHeader {
-		t.header = line
-	} else {
-		t.header, t.first = numbered, line
-		names, err = pickColumns(numbered, columns)
-	}
-	if err != nil {
-		close()
-		return nil, usagef("%s: %w", path, err)
-	}
-	t.pick = names
-	for _, i := range names {
+	for _, i := range t.pick {
 		t.names = append(t.names, t.header[i])
 	}
 	return t, nil
 }
 
-// label chooses the columns that carry the labels or, where the file names its
-// columns otherwise, takes all, which must be as many.
+// readHead reads the first line, decides whether it is a header, and chooses columns.
+func (t *table) readHead(header string, columns []string) (err error) {
+	first, err := t.next()
+	if err == io.EOF {
+		return errors.New("is empty")
+	}
+	if err != nil {
+		return err
+	}
+	t.header, t.pending = numbered(len(first)), true
+	if names := headerNames(header); names != nil {
+		if len(first) != len(names) {
+			return usagef("the first line has %d columns, --header names %d", len(first), len(names))
+		}
+		t.header = names
+		t.pick, err = pickColumns(t.header, columns)
+		return err
+	}
+	if header == "no" && len(columns) > 0 {
+		if t.header, err = highest(columns); err == nil {
+			t.pick, err = pickColumns(t.header, columns)
+		}
+		return err
+	}
+	if len(first) == 0 {
+		return usagef("the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns by their numbers")
+	}
+	isHeader := header == "yes"
+	if header == "auto" {
+		_, named := pickColumns(first, columns)
+		plain, err := pickColumns(t.header, columns)
+		// A line that holds numbers, and not the chosen names, is data: no message may show
+		// it.
+		isHeader = (err != nil || !allNumbers(first, plain)) && (named == nil || !anyNumber(first, all(len(first))))
+		if isHeader && err == nil && anyNumber(first, plain) {
+			return usagef("the first line has numbers and cells that are none: say --header yes or --header no")
+		}
+	}
+	if isHeader {
+		t.header, t.pending = slices.Clone(first), false
+	}
+	t.pick, err = pickColumns(t.header, columns)
+	return err
+}
+
+// headerUsage ends the help of --header.
+const headerUsage = "auto, yes, no, or where it has none the names of its columns, a,b,c"
+
+// checkHeader checks a value of --header.
+func checkHeader(header string) error {
+	names := headerNames(header)
+	for i, name := range names {
+		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
+			return usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,", header)
+		}
+	}
+	return nil
+}
+
+// headerNames returns the names of columns that a value of --header has, nil if it has none.
+func headerNames(header string) []string {
+	if slices.Contains([]string{"auto", "yes", "no"}, header) {
+		return nil
+	}
+	names := strings.Split(strings.TrimSuffix(header, ","), ",") // "x," is one name
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
+	}
+	return names
+}
+
+// numbered returns the names c1 … cN for n columns.
+func numbered(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("c%d", i+1)
+	}
+	return names
+}
+
+// highest returns the names c1 … cN, where N is the highest of the given columns. These are
+// numbers, or names of the form cN.
+func highest(columns []string) ([]string, error) {
+	n := 0
+	for _, c := range columns {
+		i, err := strconv.Atoi(strings.TrimPrefix(c, "c"))
+		if err != nil || i < 1 || i > 1_000_000 {
+			return nil, usagef("no column %q in a file without a header, whose columns are 1, 2 and so on", c)
+		}
+		n = max(n, i)
+	}
+	return numbered(n), nil
+}
+
+// label chooses the columns whose names are the labels. If the file has other names, label
+// takes all columns; then there must be as many as labels.
 func (t *table) label(path string, labels []string) error {
 	pick := make([]int, len(labels))
 	for k, l := range labels {
@@ -159,7 +185,7 @@ func pickColumns(header, columns []string) ([]int, error) {
 		if i < 0 {
 			n, err := strconv.Atoi(c)
 			if err != nil || n < 1 || n > len(header) {
-				return nil, fmt.Errorf("no column %q among %s", c, strings.Join(header, ", "))
+				return nil, usagef("no column %q among %s", c, strings.Join(header, ", "))
 			}
 			i = n - 1
 		}
@@ -193,16 +219,29 @@ func number(cell string) (float64, bool) {
 	return f, n > 0 && n == len(cell)
 }
 
-// next returns the whole next line. It is valid until the next call.
+// next returns the cells of the next line, none if the line has none. They are valid until
+// the next call.
 func (t *table) next() ([]string, error) {
-	if line := t.first; line != nil {
-		t.first = nil
-		return line, nil
+	if t.pending {
+		t.pending = false
+		return t.cells, nil
 	}
-	return t.rows.Read()
+	line, err := t.lines.next()
+	if err != nil {
+		return nil, err
+	}
+	cells, ok := t.cells[:0], len(line) > 0
+	if ok {
+		cells, ok = splitCells(cells, string(line))
+	}
+	if !ok {
+		cells = cells[:0]
+	}
+	t.cells = cells
+	return cells, nil
 }
 
-// picked returns the chosen cells of a line; one that is not there is empty.
+// picked returns the chosen cells of a line. A cell that the line lacks is empty.
 func (t *table) picked(line []string) []string {
 	cells := make([]string, len(t.pick))
 	for k, i := range t.pick {
@@ -213,96 +252,20 @@ func (t *table) picked(line []string) []string {
 	return cells
 }
 
-// encodeRow makes a record's value, in the form that a codec reads. A cell that
-// is no number stays what it is where the form allows it, and makes the record
-// invalid: the daemon decides, not the feeder.
-func encodeRow(codec string, names, cells []string) []byte {
-	switch codec {
-	case "csv":
-		var b strings.Builder
-		w := csv.NewWriter(&b)
-		w.Write(cells)
-		w.Flush()
-		return []byte(strings.TrimSuffix(b.String(), "\n"))
-	case "float64", "float32":
-		var b []byte
-		for _, c := range cells {
-			f, ok := number(c)
-			if !ok {
-				f = math.NaN()
-			}
-			if codec == "float64" {
-				b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
-			} else {
-				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(f)))
-			}
+// numbers parses a list of one number, or of one number per column.
+func numbers(flag, list string, columns int) ([]float64, error) {
+	words := strings.Split(list, ",")
+	if len(words) != 1 && len(words) != columns {
+		return nil, usagef("%s has %d numbers, must have 1 or one for each of the %d columns", flag, len(words), columns)
+	}
+	x := make([]float64, columns)
+	for i := range x {
+		word := strings.TrimSpace(words[min(i, len(words)-1)])
+		v, err := strconv.ParseFloat(word, 64)
+		if err != nil || math.IsInf(v, 0) || math.IsNaN(v) {
+			return nil, usagef("%s: %q is not a number", flag, word)
 		}
-		return b
-	case "json-array":
-		b := []byte{'['}
-		for i, c := range cells {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = appendJSON(b, c)
-		}
-		return append(b, ']')
+		x[i] = v
 	}
-	paths := make([][]string, len(names))
-	for i, name := range names {
-		path, ok := column.Path(name)
-		if !ok {
-			path = []string{name}
-		}
-		paths[i] = path
-	}
-	return appendObject(nil, paths, cells)
-}
-
-// appendJSON appends a cell as a number if it is one, as null if it is empty,
-// else as a string.
-func appendJSON(b []byte, cell string) []byte {
-	cell = strings.Trim(cell, " \t")
-	if f, n := decimal.JSON([]byte(cell)); n > 0 && n == len(cell) && !math.IsInf(f, 0) {
-		return append(b, cell...)
-	}
-	if f, ok := number(cell); ok && !math.IsInf(f, 0) {
-		return strconv.AppendFloat(b, f, 'g', -1, 64) // "+1", ".5"
-	}
-	if cell == "" {
-		return append(b, "null"...)
-	}
-	s, err := json.Marshal(cell)
-	if err != nil {
-		return append(b, "null"...)
-	}
-	return append(b, s...)
-}
-
-// appendObject appends a JSON object; paths of several names become nested
-// objects, whose members must stand together.
-func appendObject(b []byte, paths [][]string, cells []string) []byte {
-	b = append(b, '{')
-	for i := 0; i < len(paths); {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		head, j := paths[i][0], i+1
-		key, err := json.Marshal(head)
-		if err != nil {
-			key = []byte(`""`)
-		}
-		b = append(append(b, key...), ':')
-		if len(paths[i]) == 1 {
-			b = appendJSON(b, cells[i])
-		} else {
-			var inner [][]string
-			for j = i; j < len(paths) && len(paths[j]) > 1 && paths[j][0] == head; j++ {
-				inner = append(inner, paths[j][1:])
-			}
-			b = appendObject(b, inner, cells[i:j])
-		}
-		i = j
-	}
-	return append(b, '}')
+	return x, nil
 }

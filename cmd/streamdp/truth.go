@@ -1,70 +1,200 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"math"
+	"slices"
+	"text/tabwriter"
 
 	"streamdp/config"
 )
 
-// truth computes, in plain float64, what the releases of a stream estimate: the
-// workload's moments of the clipped, scaled rows. It is the demonstration's
-// yardstick and shares no code with the estimator.
+// truth computes what the releases of a stream of moments estimate, in plain float64: the
+// workload's moments of the scaled rows, as they are and shortened to the clip norm.
+// Releases are compared with it, so it shares no code with the estimator.
+//
+// What a warm-up finds it takes from the releases. Until then it holds the rows.
+//
+// Nothing of it is private.
 type truth struct {
-	s     *config.Stream
-	first string // "mean" or "sum"
-	row   []float64
-	open  moments2 // of the open step
-	steps []moments2
-	count uint64 // rows in the open step
+	s         *config.Stream
+	constants *constants // nil: not found yet
+	caps      []*float64 // from the warm-up's release
+	held      [][]float64
+	row       []float64
+	open      moments2 // of the open step
+	steps     []moments2
+	before    uint64        // steps that are not in steps any more
+	keep      uint64        // newest steps that stay; 0: all
+	count     uint64        // rows in the open step
+	apart     [][][]float64 // of steps that releases end: rows that wait, by partition; nil: other steps
+	begun     []int64       // rows of a partition that wait no longer
 }
 
-// moments2 are sums, or means, of rows and of the upper triangle of their
-// squares.
-type moments2 struct{ mean, second []float64 }
+// constants are those by which rows are scaled and shortened.
+type constants struct {
+	centre, scale []float64
+	limits        []float64 // of scaled values: 0 where a column is frozen
+	clip          float64
+}
+
+// moments2 holds sums, or means, of rows and of the upper triangles of their outer products,
+// of shortened rows and of rows as they are.
+type moments2 struct {
+	mean, second, plainMean, plainSecond []float64
+	weight                               []float64 // of the rows, one number
+}
+
+// each calls f with the entries of x and y.
+func (x *moments2) each(y *moments2, f func(a, b *float64)) {
+	for i, list := range [][]float64{x.mean, x.second, x.plainMean, x.plainSecond, x.weight} {
+		other := [][]float64{y.mean, y.second, y.plainMean, y.plainSecond, y.weight}[i]
+		for j := range list {
+			f(&list[j], &other[j])
+		}
+	}
+}
 
 func newTruth(s *config.Stream) *truth {
-	t := &truth{s: s, first: "mean", row: make([]float64, len(s.Input.Columns))}
-	if s.Moments.Workload == "sum" {
-		t.first = "sum"
-	}
+	t := &truth{s: s, row: make([]float64, len(s.Input.Columns))}
 	t.open = t.zero()
+	if !s.Moments.Automatic() {
+		t.constants = &constants{s.Centre, s.Scale, slices.Repeat([]float64{math.Inf(1)}, len(t.row)), s.Moments.Clip}
+	}
 	return t
 }
 
 func (t *truth) zero() moments2 {
 	d := len(t.row)
-	return moments2{make([]float64, d), make([]float64, d*(d+1)/2)}
+	pairs := d * (d + 1) / 2
+	return moments2{make([]float64, d), make([]float64, pairs), make([]float64, d), make([]float64, pairs), make([]float64, 1)}
 }
 
-// add adds a row; a cell that is no finite number makes it the zero row.
-func (t *truth) add(cells []string) {
-	norm := 0.0
-	for j := range t.row {
+// cells adds a row. If a cell is not a finite number, it adds a record without a row.
+func (t *truth) cells(cells []string) {
+	row := make([]float64, len(t.row))
+	for j := range row {
 		v, ok := number(cells[j])
-		v = (v - t.s.Centre[j]) / t.s.Scale[j]
-		if !ok || math.IsInf(v, 0) || math.IsNaN(v) {
-			clear(t.row)
-			norm = 0
+		if row[j] = v; !ok {
+			row = nil
 			break
 		}
-		t.row[j] = v
-		norm = math.Hypot(norm, v)
 	}
-	if clip := t.s.Moments.Clip; norm > clip {
-		for j := range t.row {
-			t.row[j] *= clip / norm
+	t.add(row)
+}
+
+// merge makes steps end where the releases of a stream say that merges so many partitions.
+func (t *truth) merge(partitions int) {
+	t.apart, t.begun = make([][][]float64, partitions), make([]int64, partitions)
+}
+
+// until ends the open step at these ends of the partitions. It returns false, and does
+// nothing, where there are not so many rows.
+func (t *truth) until(ends []int64) bool {
+	for i, end := range ends {
+		if n := end - t.begun[i]; n < 0 || n > int64(len(t.apart[i])) {
+			return false
 		}
 	}
+	for i, end := range ends {
+		n := end - t.begun[i]
+		for _, row := range t.apart[i][:n] {
+			t.take(row)
+		}
+		t.apart[i], t.begun[i] = t.apart[i][n:], end
+	}
+	t.close()
+	return true
+}
+
+// add adds a record; nil gives no row, and counts as a row of zeros.
+func (t *truth) add(row []float64) {
+	c := t.constants
+	if c == nil {
+		t.held = append(t.held, slices.Clone(row))
+		return
+	}
+	if t.apart != nil {
+		i := t.count % uint64(len(t.apart))
+		t.apart[i] = append(t.apart[i], slices.Clone(row))
+		t.count++
+		return
+	}
+	if t.take(row); t.count == t.s.Slots() {
+		t.close()
+	}
+}
+
+// take adds a record to the open step.
+func (t *truth) take(row []float64) {
+	c := t.constants
+	if t.scale(row) {
+		t.open.plainMean, t.open.plainSecond = accumulate(t.open.plainMean, t.open.plainSecond, t.row)
+		norm := 0.0
+		for j, v := range t.row {
+			t.row[j] = max(-c.limits[j], min(v, c.limits[j]))
+			norm = math.Hypot(norm, t.row[j])
+		}
+		for j := range t.row {
+			t.row[j] *= min(1, c.clip/max(norm, c.clip))
+		}
+		t.open.mean, t.open.second = accumulate(t.open.mean, t.open.second, t.row)
+	}
+	t.open.weight[0]++
+	if t.apart == nil {
+		t.count++
+	}
+}
+
+// scale writes the scaled row; false where it has none.
+func (t *truth) scale(row []float64) bool {
+	for j, v := range row {
+		v = (v - t.constants.centre[j]) / t.constants.scale[j]
+		if math.IsInf(v, 0) || math.IsNaN(v) {
+			return false
+		}
+		t.row[j] = v
+	}
+	return row != nil
+}
+
+// accumulate adds a row and its outer product to sums.
+func accumulate(mean, second, row []float64) ([]float64, []float64) {
 	n := 0
-	for i, x := range t.row {
-		t.open.mean[i] += x
-		for _, y := range t.row[i:] {
-			t.open.second[n] += x * y
+	for i, x := range row {
+		mean[i] += x
+		for _, y := range row[i:] {
+			second[n] += x * y
 			n++
 		}
 	}
-	if t.count++; t.count == t.s.Step {
-		t.close()
+	return mean, second
+}
+
+// found takes from a release what a warm-up found, and then the rows that it held.
+func (t *truth) found(r *published) {
+	if t.constants != nil {
+		return
+	}
+	for _, stage := range r.Warmup {
+		if t.held = nil; stage.Cap != nil {
+			t.caps = stage.Cap
+		}
+	}
+	if r.Bounds == nil {
+		return
+	}
+	c := &constants{r.Bounds.Centre, r.Bounds.Scale, slices.Repeat([]float64{math.Inf(1)}, len(t.row)), r.Bounds.Clip}
+	for j, most := range t.caps {
+		if most != nil {
+			c.limits[j] = 16 * *most / c.scale[j]
+		}
+	}
+	held := t.held
+	t.constants, t.held = c, nil
+	for _, row := range held {
+		t.add(row)
 	}
 }
 
@@ -77,52 +207,126 @@ func (t *truth) close() {
 	}
 	total := t.open
 	if n := len(t.steps); n > 0 {
-		before := t.steps[n-1]
-		for i := range total.mean {
-			total.mean[i] += keep * before.mean[i]
-		}
-		for i := range total.second {
-			total.second[i] += keep * before.second[i]
-		}
+		total.each(&t.steps[n-1], func(a, b *float64) { *a += keep * *b })
 	}
 	t.steps = append(t.steps, total)
-	t.open, t.count = t.zero(), 0
+	if n := uint64(len(t.steps)); t.keep > 0 && n > t.keep {
+		t.steps = slices.Delete(t.steps, 0, int(n-t.keep))
+		t.before += n - t.keep
+	}
+	t.open = t.zero()
+	if t.apart == nil {
+		t.count = 0
+	}
 }
 
-// at returns the value of step n ≥ 1, false where it is not complete. Every
-// slot holds a record, so that the divisor is the number of rows.
+// at returns the value of step n ≥ 1 behind the warm-up, and false if the step is not
+// complete, or no longer there.
 func (t *truth) at(n uint64) (moments2, bool) {
-	if n == 0 || n > uint64(len(t.steps)) {
+	if n <= t.before || n > t.before+uint64(len(t.steps)) {
 		return moments2{}, false
 	}
-	m, b := t.s.Moments, float64(t.s.Step)
-	now, divisor := t.steps[n-1], 1.0
-	var before *moments2
-	switch m.Workload {
-	case "mean":
-		divisor = b * float64(n)
-	case "exponential":
-		divisor = b * (1 - math.Pow(m.Decay, float64(n))) / (1 - m.Decay)
-	case "window":
-		divisor = b * float64(min(n, m.Window))
-		if n > m.Window {
-			before = &t.steps[n-1-m.Window]
+	m := t.s.Moments
+	now := t.steps[n-1-t.before]
+	before := t.zero()
+	if m.Workload == "window" && n > m.Window {
+		if n-m.Window <= t.before {
+			return moments2{}, false
 		}
+		before = t.steps[n-1-m.Window-t.before]
+	}
+	divisor := 1.0
+	if m.Workload != "sum" {
+		divisor = max(1, now.weight[0]-before.weight[0])
 	}
 	out := t.zero()
-	for i := range out.mean {
-		out.mean[i] = now.mean[i]
-		if before != nil {
-			out.mean[i] -= before.mean[i]
-		}
-		out.mean[i] /= divisor
-	}
-	for i := range out.second {
-		out.second[i] = now.second[i]
-		if before != nil {
-			out.second[i] -= before.second[i]
-		}
-		out.second[i] /= divisor
-	}
+	out.each(&now, func(a, b *float64) { *a = *b })
+	out.each(&before, func(a, b *float64) { *a = (*a - *b) / divisor })
 	return out, true
+}
+
+// versus is one line of the comparison of a release with the rows.
+type versus struct {
+	name            string
+	truth, clipped  float64 // of rows as they are, and of shortened ones
+	value, se, wide float64 // as released; NaN where the release does not say
+}
+
+// compared returns what a release says of the first moment and the variance of every
+// column, beside both truths: in original units where the release has them.
+func (t *truth) compared(r *published) (lines []versus) {
+	m, ok := t.at(r.Step - t.s.Moments.WarmupSteps())
+	if !ok {
+		return nil
+	}
+	d := len(t.row)
+	for _, x := range []struct {
+		label    string
+		names    [3]string // the first one that there is
+		original string
+		power    float64 // of the scale
+		entry    func(j int) int
+		of       func(mean, second []float64, j int) float64
+	}{
+		{"mean", [3]string{"mean_original", "mean", "sum"}, "mean_original", 1, func(j int) int { return j },
+			func(mean, _ []float64, j int) float64 { return mean[j] }},
+		{"variance", [3]string{"covariance_original", "covariance"}, "covariance_original", 2, func(j int) int { return diagonal(j, d) },
+			func(mean, second []float64, j int) float64 { return second[diagonal(j, d)] - mean[j]*mean[j] }},
+	} {
+		for _, name := range x.names {
+			v, ok := r.Values[name]
+			if !ok {
+				continue
+			}
+			label := x.label
+			if name == "sum" {
+				label = name
+			}
+			for j, column := range t.s.Input.Columns {
+				shift, factor := 0.0, 1.0
+				if name == x.original {
+					factor = math.Pow(t.constants.scale[j], x.power)
+					if x.power == 1 {
+						shift = t.constants.centre[j]
+					}
+				}
+				n := x.entry(j)
+				lines = append(lines, versus{
+					name: label + " " + column, truth: shift + factor*x.of(m.plainMean, m.plainSecond, j),
+					clipped: shift + factor*x.of(m.mean, m.second, j), value: v.Data.at(n), se: v.SE.at(n), wide: v.Wide.at(n),
+				})
+			}
+			break
+		}
+	}
+	return lines
+}
+
+// diagonal returns the place of entry (j, j) in an upper triangle of d columns.
+func diagonal(j, d int) int { return j*d - j*(j-1)/2 }
+
+// print writes the comparison of a release as a table.
+func (t *truth) print(w io.Writer, r *published) error {
+	lines := t.compared(r)
+	out := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	wide := slices.ContainsFunc(lines, func(x versus) bool { return !math.IsNaN(x.wide) })
+	head := "  \ttruth\tof clipped rows\trelease\tstandard error\t"
+	if wide {
+		head += "with clipping\t"
+	}
+	fmt.Fprintln(out, head)
+	number := func(x float64) string {
+		if math.IsNaN(x) {
+			return "-"
+		}
+		return fmt.Sprintf("%.6g", x)
+	}
+	for _, x := range lines {
+		fmt.Fprintf(out, "  %s\t%s\t%s\t%s\t%s\t", x.name, number(x.truth), number(x.clipped), number(x.value), number(x.se))
+		if wide {
+			fmt.Fprintf(out, "%s\t", number(x.wide))
+		}
+		fmt.Fprintln(out)
+	}
+	return out.Flush()
 }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/internal/cases"
+	"streamdp/stream"
+)
+
+func TestFaultsOfAConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bad.toml")
+	text := "[kafka]\nbrokers = []\n[stream.x]\ninput = { topic = \"a\", columns = [\"c\"] }\noutput = { topic = \"a\" }\n" +
+		"step = 0\n[stream.x.privacy]\nepsilon = nan\ndelta = 2.0\nadjacency = \"add-remove\"\n[stream.x.moments]\nclib = 1.0\nfactorization = \"dense\"\n[http]\npprof = true\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, errs := call(t, "check", "-c", file)
+	for _, line := range []string{
+		file + ":2: kafka.brokers: must name at least one broker",
+		file + ":8: stream.x.privacy.epsilon: ",
+		file + ":9: stream.x.privacy.delta: must be in (0, 1) (2.0)",
+		file + ":10: stream.x.privacy.adjacency: must be \"zero-out\" or \"replace\" (\"add-remove\")",
+		file + ":12: stream.x.moments.clib: unknown key (did you mean clip?)",
+		file + ":13: stream.x.moments.factorization: \"dense\" needs the stream's horizon",
+		file + ":15: http.pprof: unknown key (leave it out: this version has nothing that it would turn on)",
+	} {
+		if !strings.Contains(errs, line) {
+			t.Errorf("missing %q in\n%s", line, errs)
+		}
+	}
+	want(t, exitConfig, "", "check", "-c", file)
+}
+
+// TestCheckReportsAll: what is wrong with the key hides nothing of the streams.
+func TestCheckReportsAll(t *testing.T) {
+	s := newSite(t)
+	if err := os.Remove(filepath.Join(s.dir, "key")); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "clip = 1.0", "clip = 1e300", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, errs := call(t, "check", "-c", s.config)
+	for _, fault := range []string{"no such file", "stream orders: lattice step"} {
+		if !strings.Contains(errs, fault) {
+			t.Errorf("check says %q, not %q", errs, fault)
+		}
+	}
+	want(t, exitConfig, "", "check", "-c", s.config)
+}
+
+func TestCheckConnect(t *testing.T) {
+	s := newSite(t)
+	_, out, errs := call(t, "check", "--connect", "-c", s.config)
+	if !strings.Contains(out, "zero-out") || strings.Count(errs, "warning") != 2 || !strings.Contains(errs, "producers' timestamps decide when records of orders are deleted") {
+		t.Errorf("check --connect: %s%s", out, errs)
+	}
+	s.broker.Close()
+	want(t, exitFailure, "streamdp: broker "+s.broker.Addr()+": kafka connect: dial tcp "+s.broker.Addr()+": ", "check", "--connect", "-c", s.config)
+}
+
+// TestCheckIsDocumented: every line that check prints, and every array of noise, is in the
+// tables of docs/operations.md.
+func TestCheckIsDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## What check prints\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := func(kind, name string) {
+		if !strings.Contains(section, "`"+name+"`") {
+			t.Errorf("docs/operations.md has no %s %q", kind, name)
+		}
+	}
+	examples, err := filepath.Glob(filepath.Join(cases.Root(t), "examples", "*.toml"))
+	if err != nil || len(examples) < 5 {
+		t.Fatalf("%v, %v", examples, err)
+	}
+	line := regexp.MustCompile(`(?m)^  (\S+(?: \S+)*)  +(\S.*)$`)
+	for _, file := range examples {
+		c, err := config.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range c.Streams {
+			d, err := stream.Describe(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Divide(c, s); err != nil {
+				t.Fatal(err)
+			}
+			for name := range d.Noise {
+				named("array", name)
+			}
+			var out bytes.Buffer
+			if err := printGuarantee(&out, d, "configuration", "{}"); err != nil {
+				t.Fatal(err)
+			}
+			found := line.FindAllStringSubmatch(out.String(), -1)
+			if len(found) < 10 {
+				t.Errorf("%s: check prints\n%s", file, out.String())
+			}
+			for _, m := range found {
+				named("line", m[1])
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"streamdp/config"
+	"streamdp/internal/fault"
+)
+
+// configuration returns the configuration of the demonstration's daemon.
+func (d *demo) configuration(broker, dir string) []byte {
+	list := func(x []float64) string {
+		words := make([]string, len(x))
+		for i, v := range x {
+			words[i] = strconv.FormatFloat(v, 'g', -1, 64)
+			if !strings.ContainsAny(words[i], ".e") {
+				words[i] += ".0"
+			}
+		}
+		return "[" + strings.Join(words, ", ") + "]"
+	}
+	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
+	columns := make([]string, len(d.names))
+	for i := range d.names {
+		columns[i] = quote(fmt.Sprintf("v%d", i+1))
+	}
+	extra := ""
+	switch d.f.workload {
+	case "exponential":
+		decay := 0.99
+		if d.f.step == 0 {
+			decay = liveDecay
+		}
+		extra = fmt.Sprintf("decay = %g\n", decay)
+	case "window":
+		extra = "window = 20\n"
+	}
+	limit, more, partition, length, topic := 1.0, "", "0", d.f.length, ""
+	if d.live() {
+		limit, more = liveLimit, d.liveStreams(quote)
+		if d.f.step == 0 {
+			length, topic = quote(length), "boundary_topic = "+quote(liveBoundaries)+"\n"
+		}
+		partition, length = quote("all"), length+"\nmerge = true"
+	}
+	return fmt.Appendf(nil, `[kafka]
+brokers = [%s]
+%s[state]
+dir = %s
+key_file = "unused"
+commit_interval = "50ms"
+[http]
+listen = %s
+[stream.demo]
+input = { topic = "demo", partition = %s, codec = "json", columns = [%s] }
+output = { topic = "demo.dp" }
+centre = %s
+scale = %s
+step = %s
+[stream.demo.privacy]
+epsilon = %g
+delta = %g
+adjacency = %s
+limit_epsilon = %g
+[stream.demo.moments]
+clip = %g
+workload = %s
+%s%s`, quote(broker), topic, quote(filepath.Join(dir, "state")), quote(d.f.listen), partition, strings.Join(columns, ", "), list(d.centre), list(d.scale), length,
+		d.f.epsilon, d.f.delta, quote(d.f.adjacency), limit*d.f.epsilon, d.f.clip, quote(d.f.workload), extra, more)
+}
+
+// demoKeys are the keys of the configuration that a flag of demo sets.
+var demoKeys = map[string]string{
+	"http.listen":                   "--listen",
+	"stream.demo.centre":            "--centre",
+	"stream.demo.scale":             "--scale",
+	"stream.demo.step":              "--step",
+	"stream.demo.privacy.epsilon":   "--epsilon",
+	"stream.demo.privacy.delta":     "--delta",
+	"stream.demo.privacy.adjacency": "--adjacency",
+	"stream.demo.moments.clip":      "--clip",
+	"stream.demo.moments.workload":  "--workload",
+}
+
+// flagFaults turns the faults of the configuration into faults of the flags that it was made
+// from.
+func flagFaults(err error) error {
+	var faults config.Faults
+	errors.As(err, &faults)
+	var lines []string
+	for _, f := range faults {
+		// A key without a flag follows from a key that has a fault too.
+		if flag := demoKeys[f.Key]; flag != "" {
+			lines = append(lines, (&fault.Fault{Key: flag, Rule: f.Rule, Value: f.Value}).Error())
+		}
+	}
+	if lines = slices.Compact(lines); len(lines) == 0 {
+		return usageError{err}
+	}
+	return usagef("%s", strings.Join(lines, "\n"))
+}

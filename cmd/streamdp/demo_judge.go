@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+// demoResult is what --json prints.
+type demoResult struct {
+	Records   int64        `json:"records"`
+	Steps     uint64       `json:"steps"`
+	Releases  int          `json:"releases"`
+	Epsilon   float64      `json:"epsilon"`
+	Delta     float64      `json:"delta"`
+	Adjacency dp.Adjacency `json:"adjacency"`
+	Values    int          `json:"values"`
+	// Seconds are rounded up for a file's records, except with diagnostics.
+	Seconds  float64 `json:"seconds"`
+	Insecure bool    `json:"insecure,omitempty"`
+	// NotPrivate names the keys that are exact functions of a file.
+	NotPrivate []string `json:"not_private,omitempty"`
+	*Comparison
+}
+
+// Comparison is how far the releases are from the truth.
+type Comparison struct {
+	// MaxAbsZ is the largest |release − truth| / standard error, over all entries of the
+	// means and second moments of all steps. Bound is the value that MaxAbsZ exceeds in
+	// one of a million runs. Coverage is the share of entries below 1.96.
+	MaxAbsZ  float64 `json:"max_abs_z"`
+	Bound    float64 `json:"max_abs_z_bound"`
+	Coverage float64 `json:"coverage"`
+}
+
+// first is the name of the first moment.
+func (d *demo) first() string {
+	if d.f.workload == "sum" {
+		return "sum"
+	}
+	return "mean"
+}
+
+// judge reads all releases. It compares them with the truth, if the truth may be shown.
+func (d *demo) judge(client *kafka.Client) (*demoResult, *published, error) {
+	adjacency := dp.ZeroOut
+	if err := adjacency.UnmarshalText([]byte(d.f.adjacency)); err != nil {
+		return nil, nil, err
+	}
+	r := &demoResult{Records: d.records, Epsilon: d.f.epsilon, Delta: d.f.delta, Adjacency: adjacency, Insecure: d.f.seeded}
+	if d.truth != nil {
+		r.Comparison = new(Comparison)
+		if d.f.csv != "" {
+			r.NotPrivate = []string{"max_abs_z", "coverage", "seconds"}
+		}
+	}
+	seen := map[uint64]bool{}
+	var last *published
+	below := 0
+	err := client.ReadBack(context.Background(), "demo.dp", 0, 0, func(rec *kafka.Record) error {
+		p := new(published)
+		if err := json.Unmarshal(rec.Value, p); err != nil {
+			return err
+		}
+		if seen[p.Step] {
+			return nil // published again, the same bytes
+		}
+		seen[p.Step] = true
+		r.Releases++
+		r.Steps = max(r.Steps, p.Step)
+		last = p
+		r.Values += len(p.Values[d.first()].Data) + len(p.Values["second_moment"].Data)
+		if d.truth == nil {
+			return nil
+		}
+		near, err := d.compare(p, r.Comparison)
+		below += near
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.Values == 0 {
+		return nil, nil, fmt.Errorf("the stream's %d rows do not fill a step of %s", d.records, d.f.length)
+	}
+	if c := r.Comparison; c != nil {
+		c.Coverage = float64(below) / float64(r.Values)
+		c.Bound = math.Sqrt2 * math.Erfcinv(1e-6/float64(r.Values))
+	}
+	return r, last, nil
+}
+
+// compare updates c with the distance of a release from the truth. It returns how many
+// values of the release are within 1.96 standard errors.
+func (d *demo) compare(p *published, c *Comparison) (near int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.follow(context.Background(), p.Step)
+	want, ok := d.truth.at(p.Step)
+	if !ok {
+		return 0, fmt.Errorf("release of step %d, which is not complete", p.Step)
+	}
+	for name, truth := range map[string][]float64{d.first(): want.mean, "second_moment": want.second} {
+		v := p.Values[name]
+		for i, t := range truth {
+			z := math.Abs(v.Data[i]-t) / v.SE.at(i)
+			c.MaxAbsZ = max(c.MaxAbsZ, z)
+			if z < 1.96 {
+				near++
+			}
+		}
+	}
+	return near, nil
+}
+
+func (d *demo) print(w io.Writer, r *demoResult, last *published) error {
+	fmt.Fprintf(w, "%d records in %d steps of %s, %d releases, (%g, %g)-private, %s, in %g s\n",
+		r.Records, r.Steps, d.f.length, r.Releases, r.Epsilon, r.Delta, r.Adjacency, math.Round(10*r.Seconds)/10)
+	if r.NotPrivate != nil {
+		fmt.Fprintln(w, "not private: truth, z, what is said of all z, and the seconds are exact functions of the file")
+	}
+	fmt.Fprintln(w)
+	var want moments2
+	head := "  step %d, scaled\trelease\tstandard error\t\n"
+	if d.truth != nil {
+		want, _ = d.truth.at(last.Step)
+		head = "  step %d, scaled\ttruth\tof clipped rows\trelease\tstandard error\tz\t\n"
+	}
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, head, last.Step)
+	row := func(label string, plain, truth []float64, v publishedValue, i int) {
+		if truth == nil {
+			fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t\n", label, v.Data[i], v.SE.at(i))
+			return
+		}
+		fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t%.6f\t%.6f\t%+.2f\t\n", label, plain[i], truth[i], v.Data[i], v.SE.at(i), (v.Data[i]-truth[i])/v.SE.at(i))
+	}
+	for i := range d.names {
+		row(d.first()+" "+d.names[i], want.plainMean, want.mean, last.Values[d.first()], i)
+	}
+	n := 0
+	for i := range d.names {
+		for j := i; j < len(d.names); j++ {
+			if j == i || j == i+1 && i < 3 {
+				row(fmt.Sprintf("second moment %s·%s", d.names[i], d.names[j]), want.plainSecond, want.second, last.Values["second_moment"], n)
+			}
+			n++
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if c := r.Comparison; c != nil {
+		fmt.Fprintf(w, "\nover all %d values of all steps: largest |z| %.2f (above %.2f once in a million runs), %.1f %% below 1.96 (expected 95 %%)\n",
+			r.Values, c.MaxAbsZ, c.Bound, 100*c.Coverage)
+	} else {
+		fmt.Fprintln(w, "\nthe truth of a file is not shown: --insecure-diagnostics compares with it")
+	}
+	if d.f.seeded {
+		fmt.Fprintln(w, "INSECURE: keys follow from --insecure-seed; nothing was protected")
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream"
+	"streamdp/stream/core"
+)
+
+// Without --once the synthetic stream shows change: the columns' means swing, and the
+// coefficients of one more column, y, jump. Two more streams find those: regression while
+// records come in, refit once a window.
+const (
+	liveRate       = 1000                           // rows a second
+	liveRows       = 600 * liveRate                 // ten minutes: the broker keeps all of them in memory
+	liveSwing      = 90 * liveRate                  // rows of one swing of the means
+	livePartitions = 3                              // row n is in partition n mod 3
+	livePeriod     = "1s"                           // of the steps of moments
+	liveDecay      = 0.9                            // of a step of a second
+	liveBoundaries = "demo.boundaries"              // topic
+	liveEra        = 120 * liveRate                 // rows until the coefficients jump
+	liveWindow     = 20 * liveRate / livePartitions // of refit, in offsets of partition 0
+	liveFeature    = 3                              // y depends on so many columns
+	liveTarget     = "y"                            // by this name
+	liveCentre     = 2.0                            // of y: public constants, as all centres and scales
+	liveScale      = 3.0                            // of y
+	liveNoise      = 1.0                            // deviation of y around its expectation
+	liveHeight     = 0.2                            // of the swings
+	liveLimit      = 4                              // times epsilon: three streams read the topic
+	liveClip       = 3.0                            // norm of scaled features, and of the scaled target
+	liveRefit      = "refit"                        // name of a stream
+	liveOnline     = "regression"                   // of the other one
+)
+
+// liveMean is what the mean of column j differs from its centre by, in row n.
+func liveMean(n int64, j int) float64 {
+	return liveHeight * math.Sin(2*math.Pi*float64(n)/liveSwing+float64(j))
+}
+
+// liveCoefficients returns what y is made of in row n: one coefficient a feature, and the
+// intercept.
+func liveCoefficients(n int64) []float64 {
+	if n/liveEra%2 == 0 {
+		return []float64{1.5, -1, 0.5, 2}
+	}
+	return []float64{0.5, 1, 0.5, 2}
+}
+
+// liveExpectation returns y's expectation for the cells of row n, without noise. Features enter
+// as they differ from their centres.
+func liveExpectation(n int64, features []float64) float64 {
+	c := liveCoefficients(n)
+	y := c[liveFeature]
+	for j := range liveFeature {
+		y += c[j] * (features[j] - float64(j+1))
+	}
+	return y
+}
+
+// liveStreams returns the tables of the two regressions.
+func (d *demo) liveStreams(quote func(string) string) string {
+	common := func(name string) string {
+		return fmt.Sprintf(`[stream.%s]
+input = { topic = "demo", codec = "json", columns = ["v1", "v2", "v3", %s] }
+output = { topic = %s }
+centre = [1.0, 2.0, 3.0, %g]
+scale = [3.0, 3.0, 3.0, %g]
+[stream.%[1]s.privacy]
+epsilon = %[6]g
+delta = %[7]g
+adjacency = %[8]s
+limit_epsilon = %[9]g
+`, name, quote(liveTarget), quote(name+".dp"), liveCentre, liveScale, d.f.epsilon, d.f.delta, quote(d.f.adjacency), liveLimit*d.f.epsilon)
+	}
+	return common(liveOnline) + fmt.Sprintf("[stream.%s.sgd]\ntarget = %s\nclip_x = %g\n", liveOnline, quote(liveTarget), liveClip) +
+		common(liveRefit) + fmt.Sprintf("[stream.%s.refit]\ntarget = %s\nclip_x = %g\nclip_y = %g\nwindow = %d\n", liveRefit, quote(liveTarget), liveClip, liveClip, liveWindow)
+}
+
+// truthOf is what a value of a release would be without noise: of moments, of the rows
+// shortened to the clip norm; of regressions, what y was made of. nil where nobody knows.
+func (d *demo) truthOf(r *core.Released, value string) []float64 {
+	if r.Stream == "demo" {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		d.follow(ctx, r.Step)
+		return d.truth.value(r.Step, value)
+	}
+	// The newest row's coefficients, and the window's mean ones.
+	first, end := r.Offsets[1]-1, r.Offsets[1]
+	if r.Stream == liveRefit {
+		first = r.Offsets[0]
+	}
+	c := make([]float64, liveFeature+1)
+	for n := first; n < end; n++ {
+		for j, x := range liveCoefficients(n * livePartitions) { // of partition 0
+			c[j] += x / float64(end-first)
+		}
+	}
+	// c is of features from their centres; scaled ones are a third of that, as y is.
+	scaled := slices.Clone(c)
+	scaled[liveFeature] = (c[liveFeature] - liveCentre) / liveScale
+	original := slices.Clone(c)
+	for j := range liveFeature {
+		original[liveFeature] -= c[j] * float64(j+1)
+	}
+	switch value {
+	case "theta_average":
+		return scaled
+	case "theta":
+		if r.Stream == liveRefit {
+			return scaled[:liveFeature]
+		}
+		return scaled
+	case "theta_average_original":
+		return original
+	case "theta_original":
+		return original[:liveFeature]
+	case "intercept":
+		return scaled[liveFeature:]
+	case "intercept_original":
+		return original[liveFeature:]
+	}
+	return nil
+}
+
+// value returns what a value of moments would be without noise, nil where it is not known.
+func (t *truth) value(step uint64, name string) []float64 {
+	m, ok := t.at(step)
+	if !ok || t.constants == nil {
+		return nil
+	}
+	c, d := t.constants, len(t.row)
+	covariance := slices.Clone(m.second)
+	for i := range d {
+		for j := i; j < d; j++ {
+			covariance[diagonal(i, d)+j-i] -= m.mean[i] * m.mean[j]
+		}
+	}
+	switch name {
+	case "mean", "sum":
+		return m.mean
+	case "second_moment":
+		return m.second
+	case "covariance":
+		return covariance
+	case "mean_original":
+		out := make([]float64, d)
+		for j := range out {
+			out[j] = c.centre[j] + c.scale[j]*m.mean[j]
+		}
+		return out
+	case "covariance_original":
+		for i := range d {
+			for j := i; j < d; j++ {
+				covariance[diagonal(i, d)+j-i] *= c.scale[i] * c.scale[j]
+			}
+		}
+		return covariance
+	}
+	return nil
+}
+
+// openPage shows an address in the user's browser.
+func openPage(url string) error {
+	command := map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
+	if command == nil {
+		command = []string{"xdg-open"}
+	}
+	c := exec.Command(command[0], append(command[1:], url)...)
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("--open: no browser is opened, open %s yourself: %w", url, err)
+	}
+	go c.Wait()
+	return nil
+}
+
+// live reports whether the demonstration is the one with three streams.
+func (d *demo) live() bool { return !d.f.once && d.f.csv == "" }
+
+// partitions returns how many the topic has.
+func (d *demo) partitions() int {
+	if d.live() {
+		return livePartitions
+	}
+	return 1
+}
+
+// status returns the status of the stream of moments.
+func (d *demo) status(daemon *stream.Daemon) stream.TaskStatus {
+	all := daemon.Status()
+	return all[slices.IndexFunc(all, func(s stream.TaskStatus) bool { return s.Stream == "demo" })]
+}
+
+// steps reads the flag --step.
+func (f *demoFlags) steps(given bool) (err error) {
+	live := !f.once && f.csv == ""
+	if live && !given {
+		f.length = livePeriod
+	}
+	if f.step, err = strconv.ParseUint(f.length, 10, 62); err == nil {
+		if f.step == 0 {
+			return usagef("--step: must be at least 1 (0)")
+		}
+		return nil
+	}
+	if _, err := time.ParseDuration(f.length); err != nil {
+		return usagef("--step is %q, must be a number of offsets, or a period such as 1s", f.length)
+	}
+	if !live {
+		return usagef("--step is %s: a period goes with the synthetic stream without --once", f.length)
+	}
+	f.step = 0
+	return nil
+}
+
+// follow ends the truth's steps up to one whose release is there: where the boundaries say
+// that it ended, or after so many offsets of each partition.
+func (d *demo) follow(ctx context.Context, step uint64) {
+	if d.truth == nil || !d.live() {
+		return
+	}
+	done := func() uint64 { return d.truth.before + uint64(len(d.truth.steps)) }
+	for d.f.step > 0 && done() < step {
+		if !d.truth.until(slices.Repeat([]int64{int64((done() + 1) * d.f.step)}, livePartitions)) {
+			return
+		}
+	}
+	if d.f.step > 0 || done() >= step || d.client == nil {
+		return
+	}
+	// What does not arrive shows as a truth that is not known.
+	_ = d.client.ReadBack(ctx, liveBoundaries, 0, d.read, func(rec *kafka.Record) error {
+		var v struct {
+			Step uint64
+			Ends []int64
+		}
+		if err := json.Unmarshal(rec.Value, &v); err != nil || len(v.Ends) != livePartitions {
+			return errors.New("no boundary")
+		}
+		if v.Step == done()+1 && !d.truth.until(v.Ends) { // of several of a step the first counts
+			return errors.New("the rows are not here yet")
+		}
+		d.read = rec.Offset + 1
+		return nil
+	})
+}
+
+// described checks that every estimator of the configuration can be built.
+func described(cfg *config.Config) error {
+	for _, s := range cfg.Streams {
+		if _, err := core.Describe(s, nil); err != nil {
+			return usageError{err}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/browser"
+)
+
+// TestDemoPage: the demonstration's page shows its three streams, each with the truth beside
+// what is released, and complains of nothing. With STREAMDP_PICTURES=FOLDER it goes on until the
+// coefficients have jumped, two and a half minutes, and draws the page there.
+func TestDemoPage(t *testing.T) {
+	path := browser.Find()
+	if path == "" {
+		t.Skip("no Chromium: install one (Debian: chromium-headless-shell), or name it in STREAMDP_BROWSER")
+	}
+	folder := os.Getenv("STREAMDP_PICTURES")
+	wait := patience
+	if folder != "" {
+		wait += 3 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	c := program(ctx, "demo")
+	pipe, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Process.Signal(os.Interrupt)
+		c.Wait()
+	}()
+	lines := bufio.NewScanner(pipe)
+	lines.Scan()
+	url, ok := strings.CutPrefix(lines.Text(), "the page is at ")
+	if !ok {
+		t.Fatalf("the demonstration says %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() {
+		}
+	}()
+	p := browser.Open(t, path)
+	p.Size(1280, 900)
+	p.Go(url)
+	p.Until(ctx, "moments and regression with the truth", `document.querySelectorAll("#s-demo-merged .chart .truth").length === 9 && document.querySelectorAll("#s-regression-0 .coef td").length >= 12 && document.querySelectorAll("article").length === 3`)
+	p.Until(ctx, "that it is live", `document.title === "streamdp: 3 running" && document.getElementById("live").innerText === "live"`)
+	if folder != "" {
+		p.Until(ctx, "seven refits", `document.querySelector("#s-refit-0 dl").innerText.includes("step\n7")`)
+		for _, scheme := range []string{"light", "dark"} {
+			for _, width := range []int{1280, 768, 390} {
+				p.Prefers("prefers-color-scheme", scheme)
+				p.Size(width, 900)
+				time.Sleep(500 * time.Millisecond)
+				p.Picture(filepath.Join(folder, fmt.Sprintf("page-%s-%d.png", scheme, width)), 0)
+			}
+		}
+		p.Prefers("prefers-color-scheme", "light")
+		p.Size(1200, 900)
+		time.Sleep(500 * time.Millisecond)
+		p.Picture(filepath.Join(folder, "page.png"), 1250)
+	}
+	if c := p.Complaints(); len(c) > 0 {
+		t.Errorf("the page complains: %s", c)
+	}
+}

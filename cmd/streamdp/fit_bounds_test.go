@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/bounds"
+	"streamdp/internal/dptest"
+)
+
+// withoutBounds drops the last flags of fitFile: bounds, centre and scale.
+func withoutBounds(flags []string) []string {
+	return slices.Clone(flags[:slices.Index(flags, "--clip-x")])
+}
+
+// TestFitBounds: without any constant the solvers whose budget is a μ find the relation in
+// the file's units. Under replace, with some constants and for a column that never varies
+// too. The others refuse, and so do files with too few rows.
+func TestFitBounds(t *testing.T) {
+	t.Parallel()
+	flags := withoutBounds(fitFile(t, 20000))
+	// The file has sold = 100 + 20·(2(u−10)/2 − v/5 + 1).
+	relation := []float64{20, -4, -80}
+	for _, c := range []struct {
+		name string
+		more []string
+		most float64
+	}{
+		{"newton", nil, 0.05}, {"dp-gd", nil, 0.05}, {"newton-online", nil, 0.1}, {"ambssgd", nil, 0.1},
+		{"newton", []string{"--scale", "2,auto,5", "--clip-y", "8"}, 0.05},
+	} {
+		args := append(append(slices.Clone(flags), "--solver", c.name, "--json", "--insecure-seed", "3"), c.more...)
+		var r fitResult
+		if err := json.Unmarshal([]byte(want(t, exitDone, "INSECURE", args...)), &r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Original) != 3 || r.Bounds == nil || r.Bounds.Share != leastShare || len(r.Bounds.Frozen) != 0 || r.Account != "exact" {
+			t.Fatalf("%s %v: %+v", c.name, c.more, r)
+		}
+		for i, x := range relation {
+			// In units in which u, v and the target have deviation 1.
+			unit := []float64{49 / 2., 49 / 5., 49 * math.Sqrt(1+25)}[i]
+			if e := math.Abs(r.Original[i]-x) / unit; !(e <= c.most) {
+				t.Errorf("%s %v: coefficient %d is %g, want %g", c.name, c.more, i, r.Original[i], x)
+			}
+		}
+		if b := r.Bounds; b.Centre[0] < 9 || b.Centre[0] > 11 || b.Scale[2] < 4 || b.Scale[2] > 6 || !(b.ClipX > 1 && b.ClipX < 20) {
+			t.Errorf("%s %v: bounds %+v", c.name, c.more, b)
+		}
+	}
+	if out := want(t, exitDone, "", flags...); !strings.Contains(out, "bounds found with 10 % of the budget: clip-x ") {
+		t.Errorf("fit prints\n%s", out)
+	}
+	if out := want(t, exitDone, "", append(slices.Clone(flags), "--adjacency", "replace")...); !strings.Contains(out, "replace") {
+		t.Errorf("fit prints\n%s", out)
+	}
+	for want2, more := range map[string][]string{
+		"solver ihm takes its budget whole":  {"--solver", "ihm"},
+		"--curvature needs a --clip-x":       {"--solver", "ambssgd", "--curvature", "1"},
+		`--clip-y: "wide" is not a number`:   {"--clip-y", "wide"},
+		"--scale must be positive":           {"--scale", "auto,-1,auto"},
+		"--clip-x is -1, must be positive":   {"--clip-x", "-1"},
+		"--centre has 2 numbers, must have ": {"--centre", "auto,1"},
+	} {
+		want(t, exitUsage, want2, append(slices.Clone(flags), more...)...)
+	}
+	few := withoutBounds(fitFile(t, 300))
+	want(t, exitFailure, "too few rows: bounds need at least ", few...)
+}
+
+// TestFitBudget: bounds and fit together cost the whole budget and no more; a column that
+// never varies is frozen, and its coefficient is 0.
+func TestFitBudget(t *testing.T) {
+	t.Parallel()
+	const mu = 0.8
+	for _, n := range []int{900, 1500, 20000} {
+		d := &fitData{
+			names: []string{"a", "c", "y"}, target: 2, intercept: true, standard: true,
+			params: dp.Params{Mu: mu, Adjacency: dp.Replace},
+			find:   &bounds.Config{Columns: 3, Regression: &bounds.Regression{Target: 2, X: true, Y: true}},
+			noise:  func(step uint64) dp.Noise { return dptest.Seeded(step + 9) },
+		}
+		for i := range n {
+			x := float64(i%41) - 20
+			d.rows = append(d.rows, []float64{x, 7, 3*x + float64(i%7)})
+		}
+		own, found, err := d.bounded()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spent := (own.params.Mu*own.params.Mu + found.Share*mu*mu) / (mu * mu); math.Abs(spent-1) > 1e-15 || own.params.Adjacency != dp.Replace {
+			t.Errorf("%d rows: %.17g of the budget", n, spent)
+		}
+		least := float64(d.find.Needed(mu*math.Sqrt(found.Share), dp.Replace))
+		if !(found.Share >= leastShare && found.Share <= mostShare && least <= float64(n)) || found.Share < mostShare && found.Share > leastShare && math.Abs(boundsRoom*least/float64(n)-1) > 0.01 {
+			t.Errorf("%d rows: share %g, %g are needed", n, found.Share, least)
+		}
+		if !slices.Equal(found.Frozen, []string{"c"}) || own.rows[5][1] != 0 {
+			t.Errorf("found %+v, row %v", found, own.rows[5])
+		}
+		r := &fitResult{Theta: []float64{4, 5}, SE: []float64{1, 1, 1}}
+		if own.freeze(r); r.Theta[0] != 4 || r.Theta[1] != 0 || !math.IsNaN(r.SE[1]) || r.SE[2] != 1 {
+			t.Errorf("%+v", r)
+		}
+		if text, err := json.Marshal(r.SE); err != nil || string(text) != "[1,null,1]" {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+}

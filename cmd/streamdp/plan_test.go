@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/internal/cases"
+)
+
+func TestPlan(t *testing.T) {
+	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
+	got := want(t, exitDone, "", "plan", "-c", file)
+	golden := filepath.Join("testdata", "plan.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(text) {
+		t.Errorf("plan prints\n%s\nwant\n%s", got, text)
+	}
+	var plans []struct {
+		Mu             float64
+		Steps          []uint64
+		Factorizations []struct {
+			Factorization string
+			Errors        []map[string]float64 `json:"standard_errors"`
+		}
+	}
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) != 1 || len(plans[0].Factorizations) != 4 || len(plans[0].Steps) != 5 {
+		t.Errorf("plan --json: %+v", plans)
+	}
+}
+
+// TestPlanWithHorizon: the last step is what a horizon is for, and steps after it
+// have no noise to show.
+func TestPlanWithHorizon(t *testing.T) {
+	s := newSite(t)
+	s.write("horizon = 50", "1.0")
+	var plans []struct{ Steps []uint64 }
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", s.config)), &plans); err != nil {
+		t.Fatal(err)
+	}
+	if len(plans) != 1 || !slices.Equal(plans[0].Steps, []uint64{1, 10, 50}) {
+		t.Errorf("plan shows %+v", plans)
+	}
+	want(t, exitUsage, "--steps has no step of stream orders, which ends with step 50", "plan", "-c", s.config, "--steps", "100")
+}
+
+// TestPlanWarmup: where a regression's bounds are found, plan says from how many offsets,
+// and shows the steps behind them; the audit is of what follows.
+func TestPlanWarmup(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key, file := filepath.Join(dir, "key"), filepath.Join(dir, "s.toml")
+	want(t, exitDone, "", "keygen", key)
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "demand-auto.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.NewReplacer("/etc/streamdp/key", key, "/var/lib/streamdp", filepath.Join(dir, "state")).Replace(string(text))
+	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := want(t, exitDone, "", "plan", "-c", file)
+	for _, part := range []string{"found by the warm-up", "warm-up: the first 5000 offsets, 1 step; at least ", "the estimate is useful after"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%q is not in\n%s", part, out)
+		}
+	}
+	var plans []struct {
+		Warmup struct{ Records, Needed, Parts uint64 }
+	}
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", file)), &plans); err != nil {
+		t.Fatal(err)
+	}
+	if w := plans[0].Warmup; w.Records != 5000 || w.Parts != 1 || w.Needed < 500 || w.Needed > 5000 {
+		t.Errorf("warm-up %+v", w)
+	}
+	want(t, exitDone, "", "audit", "--quick", "-c", file)
+}
+
+// TestPlanSaysWhy: the plan says what auto took, and what it says of tune is what the plan of
+// a stream with that tune shows.
+func TestPlanSaysWhy(t *testing.T) {
+	example, err := os.ReadFile(filepath.Join(cases.Root(t), "examples", "orders.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type shown struct {
+		Why            []string
+		Factorizations []struct {
+			Configured bool
+			Errors     []struct{ Mean float64 } `json:"standard_errors"`
+		}
+	}
+	planned := func(old, replacement string) shown {
+		t.Helper()
+		text := strings.Replace(string(example), old, replacement, 1)
+		if text == string(example) && old != replacement {
+			t.Fatalf("no %q in the example", old)
+		}
+		var plans []shown
+		if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "-c", write(t, "plan.toml", text))), &plans); err != nil {
+			t.Fatal(err)
+		}
+		return plans[0]
+	}
+	noise := func(s shown, step int) float64 {
+		for _, f := range s.Factorizations {
+			if f.Configured {
+				return f.Errors[step].Mean
+			}
+		}
+		t.Fatal("no configured factorization")
+		return 0
+	}
+	says := func(s shown, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(strings.Join(s.Why, "\n"), part) {
+				t.Errorf("the plan says\n%s\nand not %q", strings.Join(s.Why, "\n"), part)
+			}
+		}
+	}
+	mean := `workload = "mean"`
+	own, tuned := planned(mean, mean), planned(mean, mean+"\ntune = 10000")
+	gain, loss := 1-noise(tuned, 4)/noise(own, 4), noise(tuned, 0)/noise(own, 0)-1
+	says(own, "auto took jme, because pp_debiased and combined, its other choices, square rows one by one", "auto took phased, because neither horizon nor tune is named",
+		fmt.Sprintf("with tune = 10000 noise would be %.0f %% less at step 10000, and %.0f %% more at step 1", 100*gain, 100*loss))
+	if !(gain > 0.2 && loss > 0.5) {
+		t.Errorf("tune gains %g and costs %g", gain, loss)
+	}
+	says(tuned, "auto took blt, because horizon or tune names 10000 steps")
+	says(planned(mean, "workload = \"window\"\nwindow = 20"), "auto took blt, because for workload \"window\"")
+	one := planned("step   = 100 ", "step = 1 ")
+	says(one, "auto took jme, because pp_debiased and combined, its other choices, square noisy rows, which goes with other factorizations only")
+	says(planned(mean, mean+"\nfactorization = \"identity\""), "auto took jme")
+	if named := planned(mean, mean+"\nmethod = \"jme\"\nfactorization = \"phased\""); len(named.Why) > 0 {
+		t.Errorf("nothing is auto, and the plan says %q", named.Why)
+	}
+	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "), "least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
+		"auto took blt, because horizon or tune names 50 steps")
+}

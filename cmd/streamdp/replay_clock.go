@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// clockSteps says where the steps by the clock of a file end.
+type clockSteps struct {
+	says string // what says so
+
+	sizes []uint64 // records of the steps to come, by published releases; nil: by times
+	taken uint64   // of the first of them
+
+	name   string        // of a record's time, which is public: it decides where other records go
+	period time.Duration // of the steps
+	tick   time.Time     // end of the open step; zero before the first record
+	most   uint64        // records of a step
+	open   uint64
+}
+
+// maxSilence bounds the steps without a record that a file's times make one after the other.
+const maxSilence = 1_000_000
+
+// minLate is how long before the open step a record's time may be at least. A record that is earlier by
+// more than that and by more than a period shows a file out of order, or that the record before it had
+// a time far ahead. All later ones would fall into that step.
+const minLate = time.Hour
+
+// steps returns where a file's steps by the clock end, nil where steps are not by the clock, and the
+// columns to read.
+func (f *replayFlags) steps(s *config.Stream, file string) (*clockSteps, []string, error) {
+	columns := s.Input.Columns
+	period := s.Step.Clock()
+	switch {
+	case period == 0 && f.boundaries+f.time != "":
+		return nil, nil, usagef("--boundaries and --time are for steps by the clock, and those of stream %s are %d offsets", s.Name, s.Step)
+	case period == 0:
+		return nil, columns, nil
+	case (f.boundaries == "") == (f.time == ""):
+		return nil, nil, usagef("steps of stream %s are by the clock: give either --boundaries or --time, to say where they end in the file", s.Name)
+	case f.time != "" && s.Input.Codec != "json":
+		return nil, nil, usagef("--time is a name in records, which codec %q has not: give --boundaries", s.Input.Codec)
+	case f.time != "":
+		if strings.HasSuffix(strings.TrimSuffix(file, ".gz"), ".csv") {
+			columns = append(columns[:len(columns):len(columns)], f.time)
+		}
+		return &clockSteps{says: "the records' times", name: f.time, period: period, most: s.Slots()}, columns, nil
+	}
+	sizes, err := releasedSizes(f.boundaries)
+	return &clockSteps{says: "the published releases", sizes: sizes}, columns, err
+}
+
+// releasedSizes returns how many records each step of published releases has, from step 1 on. A file
+// has no offsets without a record, such as those of transactions' ends.
+func releasedSizes(file string) (sizes []uint64, err error) {
+	in, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<26)
+	var epoch uint64
+	for n := 1; lines.Scan(); n++ {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		r, err := core.ParseReleased(lines.Bytes())
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s:%d: %w", file, n, err)
+		case epoch == 0:
+			epoch = r.Epoch
+		}
+		switch next := uint64(len(sizes)) + 1; {
+		case r.Epoch != epoch:
+			return nil, fmt.Errorf("%s:%d: a release of epoch %d among those of epoch %d: give those of one", file, n, r.Epoch, epoch)
+		case r.Step < next: // published again
+			continue
+		case r.Step > next:
+			return nil, fmt.Errorf("%s:%d: step %d, and step %d is missing", file, n, r.Step, next)
+		}
+		sizes = append(sizes, r.Rows)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if sizes == nil {
+		return nil, fmt.Errorf("%s holds no release", file)
+	}
+	return sizes, nil
+}
+
+// before ends the steps that end before the next record, whose value this is.
+func (c *clockSteps) before(value []byte, end func() error) error {
+	if c.name == "" {
+		if err := c.end(end); err != nil {
+			return err
+		}
+		c.taken++
+		return nil
+	}
+	at, err := timeOf(value, c.name)
+	if err != nil {
+		return err
+	}
+	if c.tick.IsZero() && !at.IsZero() {
+		c.tick = at.Truncate(c.period).Add(c.period)
+	}
+	if !at.IsZero() {
+		if at.Sub(c.tick)/c.period > maxSilence {
+			return fmt.Errorf("a record's time is %s, more than %d steps after the one before", at.Format(time.RFC3339), maxSilence)
+		}
+		if late := c.tick.Sub(at) - c.period; late > max(c.period, minLate) {
+			return fmt.Errorf("a record's time is %s, and the step that ends at %s is open: sort the file by time, or mend a time before it that is too far ahead",
+				at.Format(time.RFC3339), c.tick.Format(time.RFC3339))
+		}
+	}
+	for !at.Before(c.tick) && !at.IsZero() {
+		if err := end(); err != nil {
+			return err
+		}
+		c.tick, c.open = c.tick.Add(c.period), 0
+	}
+	if c.open++; c.open > c.most {
+		return fmt.Errorf("the step up to %s has more than step_max = %d records", c.tick.Format(time.RFC3339), c.most)
+	}
+	return nil
+}
+
+// end ends the steps that are complete at the end of the file, or before another record.
+func (c *clockSteps) end(end func() error) error {
+	for len(c.sizes) > 0 && c.taken >= c.sizes[0] {
+		c.taken, c.sizes = 0, c.sizes[1:]
+		if err := end(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// timeOf returns a record's time, the zero time where the record has none: then it is in the
+// step of the record before.
+func timeOf(value []byte, name string) (time.Time, error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(value, &fields) != nil {
+		return time.Time{}, nil
+	}
+	var text string
+	if json.Unmarshal(fields[name], &text) == nil {
+		if at, err := time.Parse(time.RFC3339, text); err == nil {
+			return at, nil
+		}
+	}
+	var seconds float64
+	if json.Unmarshal(fields[name], &seconds) == nil && seconds > 0 && seconds < 1<<33 {
+		return time.Unix(0, int64(seconds*1e9)), nil
+	}
+	return time.Time{}, nil
+}

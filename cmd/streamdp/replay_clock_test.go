@@ -1,0 +1,138 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestReplayClock: steps by the clock end in a file where the records' times say, or where
+// published releases ended, and replay says which.
+func TestReplayClock(t *testing.T) {
+	s := newSite(t)
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := strings.Replace(string(text), "brokers", "boundary_topic = \"b\"\nbrokers", 1)
+	i := strings.Index(clock, "step")
+	j := i + strings.IndexByte(clock[i:], '\n')
+	clock = clock[:i] + "step = \"1m\"" + clock[j:]
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cfg := write("clock.toml", clock)
+	// Minutes with 3, 0 and 2 records, and one record in the minute that has not ended; one
+	// without a time and one that is late belong to the step of the record before.
+	documents, table := "", "amount,ts,items\n"
+	for _, at := range []string{"10", "20.5", "", "150", "30", "185"} {
+		stamp := ""
+		if at != "" {
+			stamp = `,"ts":` + at
+		}
+		documents += `{"amount":0.5,"items":0.25` + stamp + "}\n"
+		table += "0.5," + at + ",0.25\n"
+	}
+	rows := func(out string) (all []int) {
+		for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+			var r struct{ Rows int }
+			if err := json.Unmarshal([]byte(line), &r); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, r.Rows)
+		}
+		return all
+	}
+	note := "6 records, 3 releases; the last 1 records are in a step that has not ended\nsteps end where the records' times say\n"
+	byTime := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write("a.ndjson", documents))
+	if got := fmt.Sprint(rows(byTime)); got != "[3 0 2]" {
+		t.Errorf("steps of %s records", got)
+	}
+	if got := want(t, exitDone, note, "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write("a.csv", table)); got != byTime {
+		t.Error("a.csv gives other releases than a.ndjson")
+	}
+	if got := want(t, exitDone, "6 records, 3 releases; the last 1 records are in a step that has not ended\nsteps end where the published releases say\n",
+		"replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write("out", byTime), write("a.ndjson", documents)); got != byTime {
+		t.Error("by published releases others than by times")
+	}
+	// One time far ahead would put all later records into its step, for good.
+	for _, far := range []string{"1e6,20", "4070908800,20"} {
+		table := "amount,ts,items\n"
+		for _, at := range strings.Split("10,"+far, ",") {
+			table += "0.5," + at + ",0.25\n"
+		}
+		want(t, exitFailure, "a record's time is ", "replay", "-c", cfg, "--insecure-seed", "7", "--time", "ts", write("far.csv", table))
+	}
+	lines := strings.SplitAfter(byTime, "\n")
+	want(t, exitUsage, "give either --boundaries or --time", "replay", "-c", cfg, write("a.ndjson", documents))
+	want(t, exitUsage, "are for steps by the clock", "replay", "-c", s.config, "--stream", "orders", "--time", "ts", write("a.ndjson", documents))
+	want(t, exitFailure, "step 3, and step 2 is missing", "replay", "-c", cfg, "--boundaries", write("gap", lines[0]+lines[2]), write("a.ndjson", documents))
+	// A step's offsets may hold no record, such as a transaction's end: then the file has fewer.
+	wide := strings.NewReplacer(`"offsets":[0,3]`, `"offsets":[0,5]`, `"offsets":[3,3]`, `"offsets":[5,6]`, `"offsets":[3,5]`, `"offsets":[6,9]`).Replace(byTime)
+	if wide == byTime {
+		t.Fatalf("no offsets in %s", byTime)
+	}
+	if got := want(t, exitDone, "", "replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write("wide", wide), write("a.ndjson", documents)); got != byTime {
+		t.Error("offsets without records move records to other steps")
+	}
+}
+
+// TestPlanClock: plan says what steps by the clock are, and for how many records errors are.
+func TestPlanClock(t *testing.T) {
+	s := newSite(t)
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := strings.Replace(string(text), "brokers", "boundary_topic = \"b\"\nbrokers", 1)
+	i := strings.Index(clock, "step")
+	j := i + strings.IndexByte(clock[i:], '\n')
+	path := filepath.Join(t.TempDir(), "clock.toml")
+	if err := os.WriteFile(path, []byte(clock[:i]+"step = \"1m\""+clock[j:]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mean := func(config string, args ...string) float64 {
+		var all []struct {
+			Clock          string
+			StepMax        uint64 `json:"step_max"`
+			StepRecords    uint64 `json:"step_records"`
+			Factorizations []struct {
+				Configured bool
+				Errors     []struct{ Mean float64 } `json:"standard_errors"`
+			}
+		}
+		out := want(t, exitDone, "", append([]string{"plan", "-c", config, "--json", "--stream", "orders", "--steps", "10"}, args...)...)
+		if err := json.Unmarshal([]byte(out), &all); err != nil {
+			t.Fatal(err)
+		}
+		if config == path && (all[0].Clock != "1m0s" || all[0].StepMax != 10_000_000 || all[0].StepRecords == 0) {
+			t.Errorf("plan says %+v", all[0])
+		}
+		for _, f := range all[0].Factorizations {
+			if f.Configured {
+				return f.Errors[0].Mean
+			}
+		}
+		t.Fatal("no form is configured")
+		return 0
+	}
+	thousand, ten := mean(path), mean(path, "--step-records", "10")
+	if r := ten / thousand; r < 99.9 || r > 100.1 {
+		t.Errorf("with a hundredth of the records the error is %g times as large", r)
+	}
+	if by := mean(s.config); by != ten {
+		t.Errorf("steps of 10 offsets have error %g, steps by the clock of 10 records %g", by, ten)
+	}
+	if out := want(t, exitDone, "", "plan", "-c", path, "--stream", "orders"); !strings.Contains(out, "by the clock, every 1m0s, each of at most 10000000 offsets") || !strings.Contains(out, "for 1000 records a step") {
+		t.Errorf("plan prints\n%s", out)
+	}
+	want(t, exitUsage, "--step-records is 1", "plan", "-c", path, "--step-records", "1")
+}

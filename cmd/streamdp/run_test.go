@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream"
+)
+
+func TestKeyFiles(t *testing.T) {
+	s := newSite(t)
+	key := filepath.Join(s.dir, "key")
+	want(t, exitFailure, "file exists: a key is never overwritten", "keygen", key)
+	info, err := os.Stat(key)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("key file: %v, %v", info.Mode(), err)
+	}
+	want(t, exitDone, "", "check", "-c", s.config)
+	for _, c := range []struct {
+		mode os.FileMode
+		text string
+		want string
+	}{
+		{0o644, "", "must not be open to others"},
+		{0o640, "", "must not be readable for its group"},
+		{0o600, "abc", "must hold 64 hexadecimal digits"},
+		{0o600, strings.Repeat("0", 64), "must not be a key of zeros"},
+	} {
+		if c.text != "" {
+			if err := os.WriteFile(key, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(key, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		want(t, exitConfig, c.want, "run", "-c", s.config)
+		os.Chmod(key, 0o600)
+	}
+	os.Remove(key)
+	want(t, exitConfig, "no such file or directory: streamdp keygen writes one", "run", "-c", s.config)
+	want(t, exitDone, "", "keygen", key)
+	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", filepath.Join(s.dir, "password")), "3")
+	for _, args := range []string{"run", "check", "feed --stream orders --csv /dev/null"} {
+		want(t, exitConfig, "password file: open", append(strings.Fields(args), "-c", s.config)...)
+	}
+}
+
+// TestGuardedStatus: status speaks to a listener with a certificate and a
+// password, by the configuration and by flags.
+func TestGuardedStatus(t *testing.T) {
+	s := newSite(t)
+	pair := kafkatest.NewCertificate(t)
+	file := func(name string, data []byte) string {
+		path := filepath.Join(s.dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cert, key, password, wrong := file("cert.pem", pair.Cert), file("key.pem", pair.Key), file("password", []byte("secret\n")), file("wrong", []byte("other\n"))
+	other := file("other.pem", kafkatest.NewCertificate(t).Cert)
+	s.write("", "1.0")
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := fmt.Sprintf("[http.tls]\ncert_file = %q\nkey_file = %q\n[http.basic_auth]\nusername = \"reader\"\npassword_file = %q\n", cert, key, password)
+	guarded := strings.Replace(string(text), "[log]\n", tables+"[log]\n", 1)
+	file("streamdp.toml", []byte(guarded))
+	d := s.start()
+	address := strings.TrimPrefix(d.url, "http://")
+	file("streamdp.toml", []byte(strings.Replace(guarded, "127.0.0.1:0", address, 1)))
+
+	flags := []string{"status", "--url", "https://" + address, "--ca-file", cert, "--user", "reader", "--password-file"}
+	for _, args := range [][]string{{"status", "-c", s.config}, append(flags, password)} {
+		if out := want(t, exitDone, "", args...); !strings.Contains(out, "orders-0") {
+			t.Errorf("%q prints %q", args, out)
+		}
+	}
+	want(t, exitFailure, "401 Unauthorized, not a status: user and password are needed", append(flags, wrong)...)
+	want(t, exitFailure, "401 Unauthorized", flags[:5]...)
+	want(t, exitFailure, "certificate", "status", "--url", "https://"+address)
+	want(t, exitFailure, "certificate", "status", "--url", "https://"+address, "--ca-file", other)
+	want(t, exitUsage, "--user and --password-file need each other", "status", "--url", "https://"+address, "--user", "reader")
+	want(t, exitConfig, "no such file", "status", "--url", "https://"+address, "--ca-file", cert+"x")
+	file("cert.pem", kafkatest.NewCertificate(t).Cert)
+	want(t, exitFailure, "the listener's certificate is not that of", "status", "-c", s.config)
+	if code := d.stop(syscall.SIGTERM); code != exitDone {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+	want(t, exitConfig, "http.tls: certificate", "check", "-c", s.config)
+}
+
+func TestRun(t *testing.T) {
+	s := newSite(t)
+	s.feed(35)
+	d := s.start()
+	d.until("three steps", released(3))
+	want(t, exitState, "in use by another process", "run", "-c", s.config)
+	if limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", d.cmd.Process.Pid)); err == nil &&
+		!slices.ContainsFunc(strings.Split(string(limits), "\n"), func(line string) bool {
+			return slices.Equal(strings.Fields(line), strings.Fields("Max core file size 0 0 bytes"))
+		}) {
+		t.Errorf("core dumps are not off:\n%s", limits)
+	}
+
+	out := want(t, exitDone, "", "status", "--url", d.url)
+	if !strings.Contains(out, "orders-0") || !strings.Contains(out, "running") {
+		t.Errorf("status prints %q", out)
+	}
+	var tasks struct{ Tasks []stream.TaskStatus }
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", "status", "--json", "--url", d.url)), &tasks); err != nil || len(tasks.Tasks) != 1 {
+		t.Errorf("status --json: %+v, %v", tasks, err)
+	}
+	if code := d.stop(syscall.SIGTERM); code != exitDone {
+		t.Errorf("SIGTERM: exit code %d\n%s", code, d.log)
+	}
+	s.feed(10)
+	d = s.start()
+	d.until("four steps", released(4))
+	if code := d.stop(syscall.SIGINT); code != exitDone {
+		t.Errorf("SIGINT: exit code %d\n%s", code, d.log)
+	}
+	// The log says where a restart goes on, and that the end was one.
+	for _, line := range []string{`"msg":"task running","task":"orders-0","epoch":1,"step":3,"next_offset":30,`, `"msg":"stopped"`} {
+		if !strings.Contains(d.log.String(), line) {
+			t.Errorf("the log lacks %s:\n%s", line, d.log)
+		}
+	}
+	if n := len(s.releases()); n != 4 {
+		t.Errorf("%d releases, want 4", n)
+	}
+}
+
+// TestHangup: SIGHUP does not end the daemon, and is answered in the log.
+func TestHangup(t *testing.T) {
+	s := newSite(t)
+	s.feed(25)
+	d := s.start()
+	d.until("two steps", released(2))
+	d.cmd.Process.Signal(syscall.SIGHUP)
+	s.feed(20)
+	d.until("four steps", released(4))
+	if code := d.stop(syscall.SIGTERM); code != exitDone || !strings.Contains(d.log.String(), "SIGHUP is ignored") {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+}
+
+// TestStatusVerdicts: what a release says of bounds that were found is said in words; where
+// nothing is wrong, nothing is. Warnings are repeated.
+func TestStatusVerdicts(t *testing.T) {
+	t.Parallel()
+	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
+		var out bytes.Buffer
+		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Verdict: verdict}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") || !strings.Contains(out.String(), words) {
+			t.Errorf("verdict %q: %s", verdict, out.String())
+		}
+	}
+	var out bytes.Buffer
+	if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "\norders-0: warning: few records\n") {
+		t.Errorf("a warning: %s", out.String())
+	}
+}

@@ -1,0 +1,151 @@
+// Command band draws one released value against the records that it covers, with the
+// band that its noise leaves: the release plus and minus 1.96 standard errors.
+//
+//	streamdp replay -c orders.toml orders.csv | go run ./examples/band -value mean_original -entry 0 -o mean.svg
+//
+// Releases come from standard input, one JSON object a line, as streamdp replay prints
+// them and as a Kafka console consumer prints a topic. The newest ones of a running
+// daemon, an object with a list under "data", are read as well:
+//
+//	curl -s 'http://127.0.0.1:9464/api/v1/streams/orders/releases' | go run ./examples/band
+//
+// Where a release comes twice the first is taken: both have the same bytes.
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"streamdp/internal/chart"
+)
+
+// release is what the picture needs of a release (docs/release.md).
+type release struct {
+	Partition int
+	Epoch     uint64
+	Step      uint64
+	Covers    [2]float64
+	Columns   []string
+	Values    map[string]struct {
+		Data []float64
+		SE   standardErrors
+	}
+}
+
+// standardErrors are standard errors: one number for all, or one for each.
+type standardErrors []float64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *standardErrors) UnmarshalJSON(text []byte) error {
+	var one float64
+	if string(text) != "null" && json.Unmarshal(text, &one) == nil {
+		*e = standardErrors{one}
+		return nil
+	}
+	return json.Unmarshal(text, (*[]float64)(e))
+}
+
+func main() {
+	value := flag.String("value", "mean", "released value to draw")
+	entry := flag.Int("entry", 0, "which number of it, from 0")
+	skip := flag.Int("skip", 0, "first releases to leave out: their bands are the widest")
+	out := flag.String("o", "band.svg", "file to write, .svg or .png")
+	flag.Parse()
+	if err := run(os.Stdin, *value, *entry, *skip, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "band:", err)
+		os.Exit(1)
+	}
+}
+
+// run reads releases and writes the picture.
+func run(in io.Reader, value string, entry, skip int, out string) error {
+	all, err := read(in)
+	if err != nil {
+		return err
+	}
+	c, err := band(all, value, entry, skip)
+	if err != nil {
+		return err
+	}
+	return c.Write(out, 18, 9)
+}
+
+// read returns the releases of the newest epoch, each once, by their steps.
+func read(in io.Reader) ([]release, error) {
+	var all []release
+	for dec := json.NewDecoder(in); ; {
+		var r struct {
+			release
+			Data []release // of an answer of the daemon
+		}
+		err := dec.Decode(&r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r.Data != nil {
+			all = append(all, r.Data...)
+		} else {
+			all = append(all, r.release)
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no release: streamdp status says what the stream waits for")
+	}
+	newest := slices.MaxFunc(all, func(a, b release) int { return cmp.Compare(a.Epoch, b.Epoch) }).Epoch
+	all = slices.DeleteFunc(all, func(r release) bool { return r.Epoch != newest || r.Partition != all[0].Partition })
+	slices.SortStableFunc(all, func(a, b release) int { return cmp.Compare(a.Step, b.Step) })
+	return slices.CompactFunc(all, func(a, b release) bool { return a.Step == b.Step }), nil
+}
+
+// band returns the picture of one number of a value.
+func band(all []release, value string, entry, skip int) (*chart.Chart, error) {
+	var x, y, low, high []float64
+	name := value
+	for _, r := range all {
+		v, ok := r.Values[value]
+		if !ok {
+			continue // a step without this value
+		}
+		if entry < 0 || entry >= len(v.Data) {
+			return nil, fmt.Errorf("%s has %d numbers, there is no number %d", value, len(v.Data), entry)
+		}
+		if skip > 0 {
+			skip--
+			continue
+		}
+		if len(v.Data) == len(r.Columns) {
+			name = value + " of " + r.Columns[entry]
+		}
+		x, y = append(x, r.Covers[1]-r.Covers[0]), append(y, v.Data[entry])
+		var se float64
+		switch len(v.SE) {
+		case 0:
+			return nil, fmt.Errorf("%s is released without a standard error", value)
+		case 1: // common to all numbers
+			se = v.SE[0]
+		default:
+			se = v.SE[entry]
+		}
+		low, high = append(low, y[len(y)-1]-1.96*se), append(high, y[len(y)-1]+1.96*se)
+	}
+	if len(x) == 0 {
+		return nil, fmt.Errorf("no release has %s", value)
+	}
+	return &chart.Chart{
+		X: "records", Y: name,
+		Lines: []chart.Line{
+			{Name: "released", X: x, Y: y, Bold: true},
+			{Name: "+ 1.96 standard errors", X: x, Y: high, Dashed: true},
+			{Name: "− 1.96 standard errors", X: x, Y: low, Dashed: true},
+		},
+	}, nil
+}
