@@ -1,0 +1,22 @@
+"""Reads what streamdp publishes.
+
+>>> import streamdp
+>>> releases = streamdp.read("localhost:9092", "orders.dp")       # or read_file("releases.ndjson")
+>>> frame = streamdp.frame(releases, "mean_original")             # pandas; backend="polars"
+>>> streamdp.plot_mean(releases)
+
+The package itself needs nothing but Python. Frames need pandas or polars, plots matplotlib,
+Parquet files pyarrow, the check against the schema jsonschema, and read a Kafka client.
+"""
+
+from ._frame import frame, records, write_parquet
+from ._plot import plot_coefficients, plot_correlation, plot_mean
+from ._read import read, read_file
+from ._release import Assembler, Release, ReleaseError, Value, assemble, parse
+from ._schema import SchemaError, verify_schema
+
+__all__ = [
+    "Assembler", "Release", "ReleaseError", "SchemaError", "Value", "assemble", "frame", "parse", "plot_coefficients",
+    "plot_correlation", "plot_mean", "read", "read_file", "records", "verify_schema", "write_parquet",
+]
+__version__ = "0.1.0"
