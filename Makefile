@@ -1,37 +1,74 @@
-# Of each fuzz target. A number of inputs: by the clock, go test may end with "context
-# deadline exceeded" where nothing is wrong (golang/go#75804, until Go 1.27).
-FUZZTIME ?= 20000x
+# Inputs of each fuzz target; see .ci/fuzz.
+FUZZROUND ?= 20000
+# What a nightly run does.
+FUZZMINUTES ?= 10
+KILLS ?= 10000
+BROKER_KILLS ?= 20
+SOAK ?= 30m
+# Of each benchmark on Apache Kafka.
+ROUNDS ?= 3
+CROSS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
-.PHONY: build test race golden golden-arm64 test-kafka bench bench-smoke fuzz-smoke generate reproduction simulations check
+.PHONY: build test race golden golden-arm64 test-kafka bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
+	kills nightly nightly-fuzz nightly-kills nightly-kafka soak tasks release cross
 
 build:
 	go build -o streamdp ./cmd/streamdp
 
+# For every system that it is built for; windows is built and not tested.
+cross:
+	for target in $(CROSS); do GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/streamdp || exit 1; done
+
 test:
 	go test ./...
 
-# The packages that share memory between goroutines; of sketch, whose tests are statistics
+# The packages that share memory between goroutines; of refit, whose tests are statistics
 # mostly, those that run every solver, on any number of processors.
 race:
-	go test -race -timeout=20m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream
-	go test -race -run='Golden|Processors|Extremes' ./sketch
+	go test -race -timeout=40m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/...
+	go test -race -run='Golden|Processors|Extremes' ./refit
 
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
 golden:
-	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./sketch ./internal/newton ./stream
-	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./sketch ./internal/newton ./stream
+	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
 
 # Needs qemu-aarch64 (Debian: qemu-user) or an arm64 machine.
 golden-arm64:
-	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./sketch ./internal/newton ./stream
+	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
 
 # Against a real Apache Kafka: see .ci/kafka/run, which exits with 77 where it
 # can't get one.
 test-kafka:
 	.ci/kafka/run
 
+# Measures what docs/performance.md says, in some ten minutes, and writes that page. ONLY=IHM
+# measures only the benchmarks that match.
 bench:
+	go run ./internal/performance -only '$(ONLY)'
+
+# Its rows that need Apache Kafka, in some five minutes; see .ci/kafka/run.
+bench-kafka:
+	mkdir -p .cache
+	GOAMD64=v1 .ci/kafka/run go test -run='^$$' -bench='^BenchmarkReal' -benchtime=$(ROUNDS)x -count=1 -p=1 -timeout=20m ./internal/kafka ./stream >.cache/bench-kafka.txt || { cat .cache/bench-kafka.txt; exit 1; }
+	@grep '^Benchmark' .cache/bench-kafka.txt
+	go run ./internal/performance -from .cache/bench-kafka.txt
+
+# The processor time of the daemon at full speed, as a flame graph: docs/performance/daemon.svg.
+flame:
+	mkdir -p .cache
+	rm -f .cache/daemon.pprof.*
+	STREAMDP_PROFILE=$(CURDIR)/.cache/daemon.pprof .ci/kafka/run go test -run='^$$' -bench='^BenchmarkRealDaemon$$/^packed' -benchtime=5x -count=1 ./stream
+	go run ./internal/performance -flame docs/performance/daemon.svg -title 'The daemon at full speed: packed records of 16 columns, moments, step 1000, Apache Kafka' .cache/daemon.pprof.*
+
+# Five kernels' instructions, and the daemon's processor time beside a bare reader's,
+# against internal/performance/guard.json. Ends with 2 where .ci/guard ends with 77.
+bench-guard:
+	.ci/guard
+
+# Every benchmark there is.
+bench-all:
 	go test -run='^$$' -bench=. -benchmem ./...
 
 # Every benchmark once: that it runs, not how fast.
@@ -39,11 +76,39 @@ bench-smoke:
 	go test -run='^$$' -bench=. -benchtime=1x ./...
 
 fuzz-smoke:
-	@set -e; for p in $$(go list ./...); do for f in $$(go test -list='^Fuzz' $$p | grep '^Fuzz'); do \
-		go test -run='^$$' -fuzz="^$$f$$" -fuzztime=$(FUZZTIME) $$p; done; done
+	FUZZROUND=$(FUZZROUND) .ci/fuzz 0
+
+# What takes hours: every fuzz target for ten minutes, ten thousand kills, twenty kills
+# of a real broker, half an hour at full speed.
+nightly: nightly-fuzz nightly-kills nightly-kafka soak
+
+# A thousand tasks in one process: memory, start, idle time, a release a second.
+tasks:
+	STREAMDP_TASKS=1000 go test -count=1 -timeout=20m -v -run='^TestThousandTasks$$' ./stream
+
+nightly-fuzz:
+	.ci/fuzz $(FUZZMINUTES)
+
+# What CI has time for of nightly-kills.
+kills:
+	STREAMDP_KILLS=250 go test -count=1 -timeout=20m -v -run='^TestKillsOf' ./stream
+
+nightly-kills:
+	STREAMDP_KILLS=$(KILLS) go test -count=1 -timeout=10h -v -run='^TestKillsOf' ./stream
+
+nightly-kafka:
+	STREAMDP_BROKER_KILLS=$(BROKER_KILLS) .ci/kafka/run go test -count=1 -timeout=1h -v -run='^TestRealKafka(Kills|Merged)$$' ./stream
+
+# With the race detector; SOAK=3m for a shorter one.
+soak:
+	STREAMDP_SOAK=$(SOAK) go test -race -count=1 -timeout=3h -v -run='^TestSoak$$' ./stream
 
 generate:
 	go generate ./...
+
+# Archives for every system, Debian packages, bills of materials and checksums, in dist/.
+release:
+	deploy/release $(VERSION)
 
 # The papers' figures, computed again: docs/reproduction.md and its plots.
 reproduction:
@@ -52,6 +117,9 @@ reproduction:
 # What it shows that takes minutes: five on one core. STREAMDP_DATA names the data sets.
 simulations:
 	go run ./internal/reproduction -simulate refits
+	go run ./internal/reproduction -simulate intercepts
+	go run ./internal/reproduction -simulate coverage
+	GOMAXPROCS=1 go run ./internal/reproduction -simulate bounds
 	GOMAXPROCS=1 go run ./internal/reproduction -simulate fastmix
 
 check:
