@@ -1,6 +1,6 @@
-// Package bin writes and reads the little-endian fields of state files. A
-// Reader never panics on what it is given: a field that is missing or
-// impossible makes it Bad, and everything after that reads as zero.
+// Package bin writes and reads the little-endian fields of state files. A Reader never
+// panics, whatever its input is: a missing or impossible field sets Bad, and all later
+// fields read as zero.
 package bin
 
 import (
@@ -23,7 +23,7 @@ func (w *Writer) Int(v int64) { w.Uint(uint64(v)) }
 // Float appends the 8 bytes of a float64.
 func (w *Writer) Float(v float64) { w.Uint(math.Float64bits(v)) }
 
-// Raw appends bytes whose number the reader knows.
+// Raw appends bytes. Their number must be known to the reader.
 func (w *Writer) Raw(v []byte) { w.B = append(w.B, v...) }
 
 // Bytes appends a length and the bytes; nil and empty are different.

@@ -33,6 +33,28 @@ func DataSet(t testing.TB, name string, split int) (x [][]float64, y []float64) 
 func Published(t testing.TB, name string, split int, loose float64) (x [][]float64, y []float64) {
 	t.Helper()
 	x, y = DataSet(t, name, split)
+	standardise(x, 0)
+	bound(x, y, loose)
+	return x, y
+}
+
+// Shifted is Published with the target standardised too, and with everything shifted by
+// so many standard deviations before it is divided.
+func Shifted(t testing.TB, name string, split int, features, target, loose float64) (x [][]float64, y []float64) {
+	t.Helper()
+	x, y = DataSet(t, name, split)
+	standardise(x, features)
+	column := make([][]float64, len(y))
+	for i := range y {
+		column[i] = y[i : i+1]
+	}
+	standardise(column, target)
+	bound(x, y, loose)
+	return x, y
+}
+
+// standardise gives each column mean shift and, if it has any, variance 1.
+func standardise(x [][]float64, shift float64) {
 	n := float64(len(x))
 	for j := range x[0] {
 		var mean, square float64
@@ -43,12 +65,19 @@ func Published(t testing.TB, name string, split int, loose float64) (x [][]float
 			x[i][j] -= mean
 			square += x[i][j] * x[i][j] / n
 		}
+		scale := 1.0
 		if square > 0 {
-			for i := range x {
-				x[i][j] /= math.Sqrt(square)
-			}
+			scale = math.Sqrt(square)
+		}
+		for i := range x {
+			x[i][j] = x[i][j]/scale + shift
 		}
 	}
+}
+
+// bound divides features by their largest norm, targets by the largest size, and both
+// by loose.
+func bound(x [][]float64, y []float64, loose float64) {
 	var largest, target float64
 	for i := range x {
 		var square float64
@@ -64,5 +93,4 @@ func Published(t testing.TB, name string, split int, loose float64) (x [][]float
 		}
 		y[i] /= target * loose
 	}
-	return x, y
 }

@@ -1,5 +1,5 @@
-// Package chart draws lines into a file: the plots of the program and the figures of
-// the documents. Names stand beside the axes, where they hide nothing.
+// Package chart draws lines into a file: the plots of the program and the figures of the
+// documents. It puts names beside the axes, where they hide no line.
 package chart
 
 import (
@@ -38,11 +38,11 @@ type Chart struct {
 	Lines       []Line
 }
 
-// ErrForm is what Write returns for a file of another form than it knows.
+// ErrForm says that Write does not know the form of a file.
 var ErrForm = errors.New("a chart's file must end in .svg or .png")
 
-// Write draws the chart into a file of so many centimetres, in the form that its name
-// ends in.
+// Write draws the chart into a file, with the size in centimetres. The end of the file's name
+// chooses the form.
 func (c *Chart) Write(path string, width, height float64) error {
 	w, h := vg.Length(width)*vg.Centimeter, vg.Length(height)*vg.Centimeter
 	var canvas interface {
@@ -74,8 +74,8 @@ func (c *Chart) Write(path string, width, height float64) error {
 	return os.WriteFile(path, b.Bytes(), 0o644)
 }
 
-// palette is that of Okabe and Ito, which people with other colour vision can
-// tell apart.
+// palette is that of Okabe and Ito. People with other colour vision can tell its colours
+// apart.
 var palette = []color.Color{
 	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{0, 0, 0, 255},
 	color.RGBA{204, 121, 167, 255}, color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255},

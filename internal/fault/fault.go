@@ -1,6 +1,5 @@
-// Package fault is the form in which a package reports what is wrong with its
-// configuration: one value for each fault, so that the reader of the file can
-// give every one its line.
+// Package fault has the form in which a package reports faults of its configuration: one
+// value for each fault, so that the reader of the file can name the line of each.
 package fault
 
 import (
@@ -34,10 +33,6 @@ func format(v any) string {
 	return fmt.Sprint(v)
 }
 
-// NotYet is the rule of a key or value of the schema whose behaviour this
-// version does not have. It is never read and ignored.
-const NotYet = "not in this version"
-
 // List collects faults.
 type List []error
 
@@ -56,8 +51,8 @@ func (l *List) Check(ok bool, key, rule string, value any) {
 // Err joins the faults; nil where there are none.
 func (l List) Err() error { return errors.Join(l...) }
 
-// All returns the faults inside a joined error, in order. An error that is no
-// fault is kept as it is.
+// All returns the faults inside a joined error, in order. It keeps an error that is not a
+// fault as it is.
 func All(err error) []error {
 	if err == nil {
 		return nil

@@ -1,11 +1,11 @@
-// Package stattest holds statistical assertions whose tolerance follows from the
-// number of samples and from a stated probability of a false alarm. With fixed
-// seeds a test either always passes or always fails; alpha is the chance that a
-// correct program got an unlucky seed, once, when the test was written. Nothing
-// is ever retried. Imported by tests, and by the audits of internal/audit.
+// Package stattest has statistical assertions. Their tolerance follows from the number of
+// samples and from a stated probability of a false alarm, alpha. With fixed seeds a test
+// either always passes or always fails. Then alpha is the probability that a correct
+// program got an unlucky seed when the test was written. Nothing is ever retried. Tests
+// import it, and the audits of internal/audit.
 //
-// Every function returns an error that says how far off the samples are, nil
-// where they are within the tolerance. NaN is never within it.
+// Every function returns an error that says how far off the samples are, nil if they are
+// within the tolerance. NaN is never within it.
 package stattest
 
 import (
@@ -17,8 +17,8 @@ import (
 	"gonum.org/v1/gonum/mathext"
 )
 
-// Alpha is the probability of a false alarm where nothing else is said: a
-// thousand such assertions a night for a thousand years give less than one.
+// Alpha is the default probability of a false alarm. A thousand such assertions a night
+// for a thousand years give less than one.
 const Alpha = 1e-9
 
 // Normal returns the z with P(|Z| > z) = alpha for a standard Gaussian. (The
@@ -216,7 +216,7 @@ func KolmogorovSmirnov(samples []float64, cdf func(float64) float64, alpha float
 		distance = max(distance, p-float64(i)/n, float64(i+1)/n-p)
 	}
 	if most := math.Sqrt(math.Log(2/alpha) / (2 * n)); !(distance <= most) {
-		return fmt.Errorf("Kolmogorov distance is %.6g, must be at most %.3g (%g samples, alpha %g)", distance, most, n, alpha)
+		return fmt.Errorf("the Kolmogorov distance is %.6g, must be at most %.3g (%g samples, alpha %g)", distance, most, n, alpha)
 	}
 	return nil
 }
