@@ -80,9 +80,9 @@ func (o *output) make(ctx context.Context) error {
 }
 
 // send appends messages to the output partition, with those of other tasks that publish into it
-// at the same time.
-func (o *output) send(ctx context.Context, messages []kafka.Message) ([]kafka.Appended, error) {
-	if at, ok, err := o.tail.send(ctx, messages); ok {
+// at the same time. Everything below the offset compared was compared; see errOvertaken.
+func (o *output) send(ctx context.Context, compared int64, messages []kafka.Message) ([]kafka.Appended, error) {
+	if at, ok, err := o.tail.send(ctx, o.task, compared, messages); ok {
 		return at, err
 	}
 	return o.client.Produce(ctx, o.at.Topic, int32(o.at.Partition), messages)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"streamdp/internal/kafka"
 )
@@ -127,14 +128,19 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 		messages[i] = kafka.Message{Key: b.Key, Value: b.Value, Headers: b.Headers, Time: b.time}
 	}
 	err := o.retry(ctx, "publish", func() error {
-		if err := o.catchUp(ctx); err != nil {
-			return err
+		var begun time.Time
+		var at []kafka.Appended
+		err := errOvertaken
+		for errors.Is(err, errOvertaken) {
+			if err := o.catchUp(ctx); err != nil {
+				return err
+			}
+			if _, behind := o.behind(); behind {
+				return errBehind
+			}
+			begun = p.d.now()
+			at, err = o.send(ctx, o.next, messages)
 		}
-		if _, behind := o.behind(); behind {
-			return errBehind
-		}
-		begun := p.d.now()
-		at, err := o.send(ctx, messages)
 		if kafka.UnknownTopic(err) {
 			// Somebody deleted the topic. Its releases are lost to readers, but later
 			// ones must not wait for them.

@@ -71,6 +71,8 @@ type tail struct {
 
 // sending is what one task publishes at a time.
 type sending struct {
+	task     core.Task
+	from     int64 // the output offset below which the task has compared everything
 	messages []kafka.Message
 	bytes    int
 	in       *sharedRequest // nil: it waits in the queue
@@ -181,14 +183,15 @@ func (t *tail) known(task core.Task, from, to int64) (list []released, end int64
 
 // send appends a task's messages to the partition, as kafka.Client.Produce does. The messages
 // of all tasks that wait at a time go in common requests. ok is false if the task must send
-// them itself: it is alone.
-func (t *tail) send(ctx context.Context, messages []kafka.Message) (at []kafka.Appended, ok bool, err error) {
+// them itself: it is alone. The error is errOvertaken if the partition has releases of the
+// task from the offset from on that the task has not compared: then nothing was sent.
+func (t *tail) send(ctx context.Context, task core.Task, from int64, messages []kafka.Message) (at []kafka.Appended, ok bool, err error) {
 	t.mu.Lock()
 	if len(t.tasks) < 2 {
 		t.mu.Unlock()
 		return nil, false, nil
 	}
-	s := &sending{messages: messages, done: make(chan struct{})}
+	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
 	for i := range messages {
 		m := &messages[i]
 		s.bytes += len(m.Key) + len(m.Value) + 256
@@ -270,6 +273,9 @@ func (t *tail) share() []*sending {
 func (t *tail) append(shared []*sending) {
 	r := shared[0].in
 	defer r.cancel()
+	if shared = slices.DeleteFunc(shared, t.overtaken); len(shared) == 0 {
+		return
+	}
 	at, err := t.request(r.ctx, shared)
 	if len(at) > 1 && len(shared) > 1 {
 		t.mu.Lock()
@@ -289,6 +295,23 @@ func (t *tail) append(shared []*sending) {
 		}
 		close(s.done)
 	}
+}
+
+// errOvertaken says that a task must compare releases before it sends anything.
+var errOvertaken = errors.New("the output has releases that were not compared")
+
+// overtaken ends a sending if the tail has read releases of its task that the task has not
+// compared. Another task's look may have read them after the task's own.
+func (t *tail) overtaken(s *sending) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.tasks[s.task]
+	if g == nil || g.from <= s.from && !slices.ContainsFunc(g.list, func(r released) bool { return r.offset >= s.from }) {
+		return false
+	}
+	s.err = errOvertaken
+	close(s.done)
+	return true
 }
 
 // request sends messages, and returns where the first of them went: all, where there is no

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -175,7 +177,7 @@ func TestTailSends(t *testing.T) {
 		all = append(all, tails.join(config.Output{Topic: "out"}, task(i)))
 	}
 	x := all[0]
-	if _, ok, _ := tails.join(config.Output{Topic: "other"}, task(0)).send(t.Context(), nil); ok {
+	if _, ok, _ := tails.join(config.Output{Topic: "other"}, task(0)).send(t.Context(), task(0), 0, nil); ok {
 		t.Error("a task alone is served")
 	}
 	if _, _, ok := x.since(t.Context(), task(0), 0); !ok {
@@ -199,7 +201,7 @@ func TestTailSends(t *testing.T) {
 			}
 			wg.Go(func() {
 				var ok bool
-				if at[i], ok, errs[i] = x.send(t.Context(), list); !ok {
+				if at[i], ok, errs[i] = x.send(t.Context(), task(i), math.MaxInt64, list); !ok {
 					t.Errorf("task %d is not served", i)
 				}
 			})
@@ -307,7 +309,7 @@ func TestTailSends(t *testing.T) {
 	x.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := x.send(ctx, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
+	if _, _, err := x.send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	x.work()
@@ -346,7 +348,7 @@ func TestTailGivenUp(t *testing.T) {
 		gone[i] = make(chan struct{})
 		go func() {
 			defer close(gone[i])
-			if _, ok, err := x.send(ctxs[i], nil); !ok || !errors.Is(err, context.Canceled) {
+			if _, ok, err := x.send(ctxs[i], core.Task{Stream: string(rune('a' + i))}, 0, nil); !ok || !errors.Is(err, context.Canceled) {
 				t.Errorf("given up: %v, %v", ok, err)
 			}
 		}()
@@ -368,5 +370,50 @@ func TestTailGivenUp(t *testing.T) {
 	<-gone[1]
 	if request.Err() == nil {
 		t.Error("a request that nobody wants goes on")
+	}
+}
+
+// TestTailOvertaken: between a task's own look and its request, another task's look reads a
+// release of it that somebody else wrote. The task compares it before anything of it leaves. The
+// others go on.
+func TestTailOvertaken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	must(t, r.client.CreateTopic(t.Context(), "orders.dp", 1, nil))
+	h := &host{client: r.client, metrics: newMetrics(false, false, "test", false), log: slog.New(slog.DiscardHandler)}
+	h.tails.client = r.client
+	var pubs [2]*publisher
+	var batches [2][]pending
+	for i := range pubs {
+		task := core.Task{Stream: "orders", Partition: i}
+		h.metrics.begin(task)
+		g := newGuard(newOutput(newRepeater(h.log, h.metrics, func() {}), h, task, config.Output{Topic: "orders.dp"}), nil)
+		g.reset(0)
+		g.epoch, g.next = 1, 0
+		m := core.Message{Step: 1, Key: []byte(core.Identity(task, 1, 1)), Value: []byte("mine")}
+		g.made.put(string(m.Key), core.ReleaseHash(m.Key, m.Value, m.Headers))
+		pubs[i], batches[i] = newPublisher(g, h, &checkpoint{}), []pending{{Message: m, time: time.UnixMilli(1)}}
+	}
+	looked := 0
+	h.clock = func() time.Time { // called between the first task's look and its request
+		if looked++; looked == 1 {
+			r.forge("theirs", "orders/0/1/1")
+			if err := pubs[1].out.catchUp(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		return time.UnixMilli(1)
+	}
+	var stop *halt
+	if err := pubs[0].send(t.Context(), batches[0]); !errors.As(err, &stop) || stop.reason != haltOutput || !strings.Contains(err.Error(), "orders/0/1/1 differs") {
+		t.Errorf("sent: %v", err)
+	}
+	must(t, pubs[1].send(t.Context(), batches[1]))
+	var keys []string
+	for _, p := range r.output("orders.dp") {
+		keys = append(keys, p.key+" "+p.value)
+	}
+	if got := strings.Join(keys, ", "); got != "orders/0/1/1 theirs, orders/1/1/1 mine" {
+		t.Errorf("the output holds %s", got)
 	}
 }
