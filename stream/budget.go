@@ -25,69 +25,95 @@ type BudgetEvent struct {
 // charged before them is in the first one.
 const budgetEvents = 24
 
+// budgetHistory is how what a source was charged came about, as far as it was read. What was
+// charged after a line is worked out from an index of the lines up to it.
+type budgetHistory struct {
+	then           ledger  // as it was after the last line that was read, without the lines
+	read           int     // lines of the source
+	epsilon, delta float64 // the last limit, 0 before the first
+	events         []BudgetEvent
+}
+
 // budgetOf returns the newest events of a source, at most so many (0: all), the oldest
 // first.
 //
-// What was charged after a line is worked out from the source's lines up to it, so the cost is
-// that of reading them once, and of adding up what they charge for each event.
-func (l *ledger) budgetOf(s core.Source, most int) (events []BudgetEvent, err error) {
-	entries := l.concerning(s)
-	var at []int
-	for i := range entries {
-		if e := &entries[i]; e.concerns(s) && (e.Kind == kindOpen || e.Kind == kindClose || e.Kind == kindVoid || e.Kind == kindLimit) {
-			at = append(at, i)
-		}
-	}
-	show := at
-	if most > 0 {
-		show = at[max(0, len(at)-most):]
-	}
-	if len(show) == 0 {
+// The newest [budgetEvents] are kept, so that a line more costs a line more, whatever the
+// ledger's length.
+func (l *ledger) budgetOf(s core.Source, most int) ([]BudgetEvent, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.index.sources[s]
+	if of == nil {
 		return nil, nil
 	}
-	var then ledger // as it was after each line
-	var last *Entry // with a limit
-	for i := range entries[:at[len(at)-1]+1] {
-		e := &entries[i]
-		then.entries = entries[:i+1]
-		then.index.add(then.entries)
-		if !e.concerns(s) {
-			continue
+	h := new(budgetHistory)
+	if most > 0 && most <= budgetEvents {
+		if of.history == nil {
+			of.history = h
 		}
-		if e.Kind == kindOpen || e.Kind == kindLimit {
-			last = e
-		}
-		if last == nil || !slices.Contains(show, i) {
-			continue
-		}
-		x := BudgetEvent{Time: e.Time.UTC(), Kind: e.Kind, Stream: e.Stream, Epoch: e.Epoch, LimitEpsilon: last.LimitEpsilon, LimitDelta: last.LimitDelta}
-		if e.Kind == kindOpen {
-			x.Epsilon = e.Epsilon
-		}
-		if of := then.index.sources[s]; of != nil && len(of.adjacencies) > 0 {
-			_, charged, err := then.strictest(s, of.adjacencies[0], last.LimitDelta)
-			if err != nil {
-				return nil, err
-			}
-			x.ChargedEpsilon = core.ToShow(charged)
-		}
-		events = append(events, x)
+		h = of.history
+	} else {
+		h.events = make([]BudgetEvent, 0, len(of.lines))
+	}
+	if err := h.readOn(l, s, of.lines, most); err != nil {
+		of.history = nil
+		return nil, err
+	}
+	events := slices.Clone(h.events)
+	if most > 0 {
+		events = events[max(0, len(events)-most):]
 	}
 	return events, nil
 }
 
-// concerning returns a copy of the lines that concern a source. What a source was charged
-// depends on no others.
-func (l *ledger) concerning(s core.Source) (lines []Entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if of := l.index.sources[s]; of != nil {
-		lines = make([]Entry, len(of.lines))
-		for n, i := range of.lines {
-			lines[n] = l.entries[i]
+// readOn reads the lines of the source that are new, and keeps at most so many events (0: all).
+func (h *budgetHistory) readOn(l *ledger, s core.Source, lines []int, most int) error {
+	defer func() { h.then.entries = nil }()
+	news := lines[h.read:]
+	isEvent := func(i int) bool {
+		e := &l.entries[i]
+		return e.concerns(s) && (e.Kind == kindOpen || e.Kind == kindClose || e.Kind == kindVoid || e.Kind == kindLimit)
+	}
+	skip := 0 // events that newer ones push out
+	if most > 0 {
+		for _, i := range news {
+			if isEvent(i) {
+				skip++
+			}
+		}
+		skip -= budgetEvents
+	}
+	for _, i := range news {
+		e := &l.entries[i]
+		h.read++
+		h.then.entries = l.entries[:i+1]
+		h.then.index.add(h.then.entries)
+		if e.concerns(s) && (e.Kind == kindOpen || e.Kind == kindLimit) {
+			h.epsilon, h.delta = e.LimitEpsilon, e.LimitDelta
+		}
+		if !isEvent(i) {
+			continue
+		}
+		if skip--; skip >= 0 || h.delta == 0 {
+			continue
+		}
+		x := BudgetEvent{Time: e.Time.UTC(), Kind: e.Kind, Stream: e.Stream, Epoch: e.Epoch, LimitEpsilon: h.epsilon, LimitDelta: h.delta}
+		if e.Kind == kindOpen {
+			x.Epsilon = e.Epsilon
+		}
+		if of := h.then.index.sources[s]; of != nil && len(of.adjacencies) > 0 {
+			_, charged, err := h.then.strictest(s, of.adjacencies[0], h.delta)
+			if err != nil {
+				return err
+			}
+			x.ChargedEpsilon = core.ToShow(charged)
+		}
+		h.events = append(h.events, x)
+		if most > 0 && len(h.events) > budgetEvents {
+			h.events = slices.Delete(h.events, 0, 1)
 		}
 	}
-	return lines
+	return nil
 }
 
 // touched returns how many lines concern sources, all together.

@@ -32,6 +32,8 @@ func TestBudgetOwnLines(t *testing.T) {
 			must(t, err)
 			want = append(want, core.ToShow(spent))
 		}
+		_, err := both.budgetOf(testSource, 3) // reads on line by line, where alone reads once
+		must(t, err)
 	}
 	limit := Entry{Kind: kindLimit, Stream: "orders", Source: testSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}
 	add(charging(1, 0, -1, dp.ZeroOut, 0.1), true)
@@ -42,10 +44,14 @@ func TestBudgetOwnLines(t *testing.T) {
 	add(ending(kindVoid, 2, 0), true)
 	add(charging(3, 50, 300, dp.ZeroOut, 0.3), true)
 	add(ending(kindClose, 3, 200), true)
+	for epoch := uint64(4); len(want) <= budgetEvents; epoch++ {
+		add(charging(epoch, 200, 300, dp.ZeroOut, 0.01), true)
+		add(ending(kindClose, epoch, 250), true)
+	}
 	if got, n := both.touched([]core.Source{testSource}), len(alone.all()); got != n {
 		t.Errorf("%d lines concern the source, not %d", got, n)
 	}
-	for _, most := range []int{0, 3} {
+	for _, most := range []int{0, 3, budgetEvents} {
 		got, err := both.budgetOf(testSource, most)
 		must(t, err)
 		same, err := alone.budgetOf(testSource, most)

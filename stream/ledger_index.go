@@ -35,6 +35,7 @@ type sourceIndex struct {
 	limit       int   // the last line that has one, −1 where there is none
 	first       int   // the opening that sets aside for sketches, −1 where there is none
 	lines       []int // all that concern the source
+	history     *budgetHistory
 
 	// About the present incarnation of the source's log: its number; the newest closing with
 	// an anchor, −1 if there is none; and whether a later closing covers records and has no

@@ -440,6 +440,8 @@ func BenchmarkLedger(b *testing.B) {
 		for epoch := range epochs {
 			rollover(b, l, epoch+1)
 		}
+		_, err = l.budgetOf(testSource, budgetEvents) // what a status has read before
+		must(b, err)
 		return l
 	}
 	long := ledgerOf(1000)
