@@ -1,5 +1,5 @@
 # Inputs of each fuzz target; see .ci/fuzz.
-FUZZROUND ?= 20000
+FUZZROUND ?= 10000
 # What a nightly run does.
 FUZZMINUTES ?= 10
 KILLS ?= 10000
