@@ -55,7 +55,8 @@ type boundaries struct {
 	most     int64  // offsets by which a partition moves in a step, at most
 	horizon  uint64 // last step, 0: none
 	wait     func(context.Context) error
-	patience time.Duration // for a partition's answer
+	patience time.Duration               // for a partition's answer
+	same     func(context.Context) error // halts where the topic is not the one of the epoch's opening
 
 	reading sync.Mutex // held while the topic is read
 	next    int64      // of the topic, what was not read yet
@@ -81,8 +82,8 @@ const (
 const maxQueued = 4096
 
 // newBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
-// clock. It halts where the topic is not the one that the checkpoint knows.
-func (r *runner) newBoundaries(ctx context.Context, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
+// clock. It halts where the topic is not the one that the ledger and the checkpoint know.
+func (r *runner) newBoundaries(ctx context.Context, opened *Entry, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
 	period := r.s.Step.Clock()
 	if period == 0 {
 		return nil, nil
@@ -91,12 +92,16 @@ func (r *runner) newBoundaries(ctx context.Context, m *core.Manifest, cp *checkp
 		return nil, halted(haltConfiguration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
 			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, r.task.Stream)
 	}
+	if err := r.sameBoundaryTopic(ctx, opened); err != nil {
+		return nil, err
+	}
 	b := newBoundaries(r.repeater, r.d.client, r.d.key, r.d.cfg.Kafka.BoundaryTopic, m)
 	b.most, b.horizon = int64(r.s.Slots())/int64(len(b.sources)), r.s.LastStep()
 	b.last = boundary{step: cp.step, ends: cp.nexts(), at: cp.boundary}
 	b.kept = b.last
 	b.wait, b.patience = r.d.beats(period), min(max(period/2, minPatience), maxPatience)
-	return b, b.begin(ctx)
+	b.same = func(ctx context.Context) error { return r.sameBoundaryTopic(ctx, opened) }
+	return b, b.begin(ctx, opened.Boundaries)
 }
 
 func newBoundaries(r *repeater, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *boundaries {
@@ -115,11 +120,14 @@ func newBoundaries(r *repeater, client *kafka.Client, master *[32]byte, topic st
 	return b
 }
 
-// begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there.
-func (b *boundaries) begin(ctx context.Context) error {
+// begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before
+// the first one it begins where the ledger says, opened, if it does.
+func (b *boundaries) begin(ctx context.Context, opened *EntryBoundaries) error {
 	from := b.last
 	b.next = from.at + 1
-	if from.at < 0 {
+	if from.step == 0 && opened != nil {
+		b.next = opened.First
+	} else if from.at < 0 {
 		// Nobody knows where the epoch's first boundary is.
 		err := b.retry(ctx, "boundary topic", func() (err error) {
 			b.next, _, _, err = b.client.Offsets(ctx, b.topic, 0)
@@ -318,6 +326,12 @@ func (b *boundaries) run(ctx context.Context) error {
 // decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
 // that: so two copies, whose clocks differ, make no more boundaries than one.
 func (b *boundaries) decide(ctx context.Context, step uint64) error {
+	if step == 1 {
+		// No record of the topic tells yet that it is the one of the epoch's opening.
+		if err := b.same(ctx); err != nil {
+			return err
+		}
+	}
 	return b.retry(ctx, "boundary topic", func() error {
 		if newest, err := b.newest(ctx); err != nil || newest >= step {
 			return err
@@ -405,54 +419,8 @@ func (h *host) beats(period time.Duration) func(context.Context) error {
 	}
 }
 
-// boundaryEnd returns the offset of the boundary topic's last record, −1 where it is empty. It makes the
-// topic where it is missing, and halts where it could lose boundaries, or their order.
-func (r *runner) boundaryEnd(ctx context.Context) (at int64, err error) {
-	topic := r.d.cfg.Kafka.BoundaryTopic
-	err = r.retry(ctx, "boundary topic", func() error {
-		t, err := r.d.client.Topic(ctx, topic)
-		if err == nil && !t.Exists {
-			return r.d.client.CreateTopic(ctx, topic, 1, controlSettings)
-		}
-		if err != nil {
-			return err
-		}
-		settings, err := r.d.client.TopicConfig(ctx, topic, BoundarySettings...)
-		if err != nil {
-			return err
-		}
-		if why := UnfitBoundary(len(t.Partitions), settings); why != "" {
-			return halted(haltBoundary, "boundary topic %s %s", topic, why)
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	err = r.retry(ctx, "boundary topic", func() error {
-		end, err := r.d.client.End(ctx, topic, 0)
-		at = end - 1
-		return err
-	})
-	return at, err
-}
-
-// BoundarySettings are the settings of a boundary topic that UnfitBoundary looks at.
-var BoundarySettings = []string{"cleanup.policy"}
-
-// UnfitBoundary says why a topic with so many partitions and these settings can't be the boundary topic,
-// empty where it can.
-func UnfitBoundary(partitions int, settings map[string]string) string {
-	if partitions != 1 {
-		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
-	}
-	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
-		return fmt.Sprintf("has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, which compaction removes", is)
-	}
-	return ""
-}
-
-// unknownBoundary in a first checkpoint says that the boundary topic is read from its start.
+// unknownBoundary in a checkpoint says that the boundary topic is read from where the ledger says, or from
+// its start.
 const unknownBoundary = -1
 
 // written returns the boundaries that are in the topic, for a repetition; nil where steps are not by the

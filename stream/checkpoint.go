@@ -80,8 +80,8 @@ type checkpoint struct {
 	// has their sum and no anchor.
 	parts []partPosition
 	// boundaryTopic is where the boundaries of steps by the clock are, "" of other steps, and boundary the
-	// offset there of that of step. At step 0 it is the topic's last record when the epoch opened, −1
-	// where that is not known or there was none.
+	// offset there of that of step. At step 0 it is −1, or in files of older builds the topic's last record
+	// when the epoch opened.
 	boundaryTopic string
 	boundary      int64
 }

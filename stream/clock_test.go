@@ -8,10 +8,6 @@ import (
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"streamdp/internal/kafka/kafkatest"
 )
 
 // wallClock is the system's clock after somebody has set it: its wall reading is off, and
@@ -150,11 +146,7 @@ func TestPartitionAdded(t *testing.T) {
 	r.produce(0, 550)
 	x := r.start()
 	x.published(5)
-	req := kmsg.NewPtrCreatePartitionsRequest()
-	topic := kmsg.NewCreatePartitionsRequestTopic()
-	topic.Topic, topic.Count = "orders", 2
-	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 10_000
-	kafkatest.Ask(t, r.broker.Addrs(), req)
+	addPartitions(t, r, "orders", 2)
 	if info, err := dial(t, r.addr).Topic(t.Context(), "orders"); err != nil || len(info.Partitions) != 2 {
 		t.Fatalf("%+v %v", info, err)
 	}

@@ -132,7 +132,7 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	m.r.out = newOutput(m.r.repeater, d, m.r.task, s.Output)
 	m.r.guard = newGuard(m.r.out, nil)
 	m.r.status.Store(&TaskStatus{})
-	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, unknownBoundary, nil); err != nil {
+	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	m.restart()

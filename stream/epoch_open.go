@@ -21,11 +21,11 @@ type opening struct {
 	mech       *core.Mechanism
 	src        core.Source
 	partitions int
-	topicID    string         // of the input, "" where the brokers have none
-	output     int64          // end of the output
-	boundary   int64          // last record of the boundary topic, by the clock
-	s          *config.Stream // over the partitions that the epoch reads
-	parts      []begin        // one, or one for each partition of a merged epoch
+	topicID    string           // of the input, "" where the brokers have none
+	output     int64            // end of the output
+	boundaries *EntryBoundaries // of steps by the clock; nil: they are not
+	s          *config.Stream   // over the partitions that the epoch reads
+	parts      []begin          // one, or one for each partition of a merged epoch
 	epoch      uint64
 	secret     [32]byte
 	nonce      [16]byte
@@ -89,7 +89,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(o.epoch)), file) }); err != nil {
 		return err
 	}
-	if err := r.begin(ctx, m, file, o.mech, o.output, o.boundary, o.parts); err != nil {
+	if err := r.begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
 		return err
 	}
 	if err := r.unmark(ctx, o.epoch); err != nil {
@@ -128,7 +128,7 @@ func (r *runner) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 		if n := len(logs); r.s.Slots() < uint64(n) {
 			return nil, halted(haltConfiguration, "step_max = %d is less than the %d partitions, of which each needs a part", r.s.Slots(), n)
 		}
-		if o.boundary, err = r.boundaryEnd(ctx); err != nil {
+		if o.boundaries, err = r.boundaryTopic(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -169,7 +169,7 @@ func (r *runner) pay(ctx context.Context, o *opening) error {
 	if err != nil {
 		return err
 	}
-	e.Epoch, e.TopicID, e.Reason = o.epoch, o.topicID, o.req.Reason
+	e.Epoch, e.TopicID, e.Boundaries, e.Reason = o.epoch, o.topicID, o.boundaries, o.req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(o.nonce[:]), hex.EncodeToString(o.digest[:])
 	if err := r.write(ctx, func() error { return r.store.mark(o.epoch) }); err != nil {
 		return err
@@ -303,10 +303,9 @@ func (r *runner) unmark(ctx context.Context, epoch uint64) error {
 }
 
 // begin writes the first checkpoint of an epoch. parts have records by which the logs are
-// recognised; nil: none are known. One is used if it lies before the epoch. boundary is the
-// last record of the boundary topic at its opening, −1 where that is not known.
-func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output, boundary int64, parts []begin) error {
-	first, err := r.first(m, file, mech, output, boundary, parts)
+// recognised; nil: none are known. One is used if it lies before the epoch.
+func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
+	first, err := r.first(m, file, mech, output, parts)
 	if err != nil {
 		return err
 	}
@@ -314,7 +313,7 @@ func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech 
 }
 
 // first returns the checkpoint that begin writes.
-func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, output, boundary int64, parts []begin) (*checkpoint, error) {
+func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*checkpoint, error) {
 	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
 	var all []partPosition
 	for i, p := range m.Parts {
@@ -330,9 +329,12 @@ func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 	topic := ""
 	if r.s.Step.Clock() > 0 {
 		topic = r.d.cfg.Kafka.BoundaryTopic
+		if opened := r.d.ledger.opening(r.task, m.Epoch); opened != nil && opened.Boundaries != nil {
+			topic = opened.Boundaries.Topic // whatever is configured since
+		}
 	}
 	return &checkpoint{
-		boundaryTopic: topic, boundary: boundary,
+		boundaryTopic: topic, boundary: unknownBoundary,
 		epoch: m.Epoch, manifest: sha256.Sum256(file), parts: all,
 		position: position, transcript: core.TranscriptOf(file),
 		outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,

@@ -84,7 +84,7 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 		return nil, halted(haltReplaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
 			m.Source.Topic, m.Epoch, id, opened.TopicID, r.task.Stream)
 	}
-	bounds, err := r.newBoundaries(ctx, m, cp)
+	bounds, err := r.newBoundaries(ctx, opened, m, cp)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (r *runner) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest
 		if err := r.recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := r.begin(ctx, m, file, mech, unknownOutput, unknownBoundary, nil); err != nil {
+		if err := r.begin(ctx, m, file, mech, unknownOutput, nil); err != nil {
 			return nil, err
 		}
 		return r.store.load()

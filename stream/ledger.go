@@ -41,9 +41,11 @@ type Entry struct {
 	End         int64  `json:"end,omitempty"`      // open: horizon's end, −1 without one; close: end of the last step
 	// Output is where the epoch's releases go from its first one on, nil in lines of older
 	// builds, which did not say it.
-	Output    *EntryOutput `json:"output,omitempty"`
-	Mechanism string       `json:"mechanism,omitempty"`
-	Cost      dp.Cost      `json:"cost,omitzero"`
+	Output *EntryOutput `json:"output,omitempty"`
+	// Boundaries are those of steps by the clock, nil of other steps and in lines of older builds.
+	Boundaries *EntryBoundaries `json:"boundaries,omitempty"`
+	Mechanism  string           `json:"mechanism,omitempty"`
+	Cost       dp.Cost          `json:"cost,omitzero"`
 	// Reserved is the part of the source's limit that is set aside for sketches, in the entry
 	// that opened the source's first epoch.
 	Reserved dp.Cost `json:"reserved,omitzero"`

@@ -87,7 +87,7 @@ func TestMergedAddedBudget(t *testing.T) {
 	x := r.start()
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 	x.end()
-	addPartitions(t, r, 3)
+	addPartitions(t, r, "orders", 3)
 	r.toml = one
 	x = r.start()
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })

@@ -248,7 +248,7 @@ func TestMergePartitionAdded(t *testing.T) {
 	r := newMergedRig(t, mergedStream, 2)
 	x := r.start(func(o *Options) { o.lookEvery = 20 * time.Millisecond })
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	addPartitions(t, r, 3)
+	addPartitions(t, r, "orders", 3)
 	x.until("it waits", func(s TaskStatus) bool { return s.Unread == 1 })
 	for p := range 3 {
 		r.sendTo(p, 0, 100)
@@ -435,12 +435,12 @@ func TestMergeShuffled(t *testing.T) {
 	}
 }
 
-// addPartitions gives the topic "orders" so many partitions.
-func addPartitions(t testing.TB, r *rig, count int32) {
+// addPartitions gives a topic so many partitions.
+func addPartitions(t testing.TB, r *rig, name string, count int32) {
 	t.Helper()
 	req := kmsg.NewPtrCreatePartitionsRequest()
 	topic := kmsg.NewCreatePartitionsRequestTopic()
-	topic.Topic, topic.Count = "orders", count
+	topic.Topic, topic.Count = name, count
 	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 5000
 	kafkatest.Ask(t, r.broker.Addrs(), req)
 }

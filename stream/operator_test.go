@@ -121,7 +121,7 @@ func TestAddedPartitions(t *testing.T) {
 	if strings.Contains(r.log.String(), "more partitions") {
 		t.Error("warned of partitions that are not there")
 	}
-	addPartitions(t, r, 3)
+	addPartitions(t, r, "orders", 3)
 	x.until("two are unread", func(s TaskStatus) bool { return s.Unread == 2 })
 	x.until("warned", func(TaskStatus) bool {
 		return strings.Contains(r.log.String(), "more partitions than when the epoch began")
@@ -140,7 +140,7 @@ func TestAddedPartitions(t *testing.T) {
 func TestAllPartitions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "orders", partition = "all"`))
-	add := func(count int32) { t.Helper(); addPartitions(t, r, count) }
+	add := func(count int32) { t.Helper(); addPartitions(t, r, "orders", count) }
 	running := func(x *running, n int) {
 		t.Helper()
 		for late := time.After(patience); ; {

@@ -158,7 +158,7 @@ func (r *runner) earlier(ctx context.Context, opened *Entry, m *core.Manifest, f
 	if err := r.recoverable(ctx, opened); err != nil {
 		return nil, err
 	}
-	return r.first(m, file, mech, unknownOutput, unknownBoundary, nil)
+	return r.first(m, file, mech, unknownOutput, nil)
 }
 
 // repeat computes the steps by which the output is ahead of a state, and compares them.

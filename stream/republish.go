@@ -164,7 +164,7 @@ func (r *runner) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 	}
 	begun := beginning(m)
 	begun.boundaryTopic, begun.boundary = cp.boundaryTopic, unknownBoundary
-	bounds, err := r.newBoundaries(ctx, m, begun)
+	bounds, err := r.newBoundaries(ctx, opened, m, begun)
 	if err != nil {
 		return err
 	}

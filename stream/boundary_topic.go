@@ -1,0 +1,90 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.
+// Before the first of them, no record ties the epoch to its topic: a topic that was made
+// anew would look like the one of the opening, in which boundaries were decided already.
+type EntryBoundaries struct {
+	Topic   string `json:"topic"`
+	TopicID string `json:"topic_id,omitempty"` // where the brokers have one
+	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
+}
+
+// boundaryTopic returns where the boundaries of a new epoch will be. It makes the topic where
+// that is missing.
+func (r *runner) boundaryTopic(ctx context.Context) (*EntryBoundaries, error) {
+	id, err := r.fitBoundaryTopic(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	to := &EntryBoundaries{Topic: r.d.cfg.Kafka.BoundaryTopic, TopicID: id}
+	err = r.retry(ctx, "boundary topic", func() (err error) {
+		to.First, err = r.d.client.End(ctx, to.Topic, 0)
+		return err
+	})
+	return to, err
+}
+
+// sameBoundaryTopic halts where the boundary topic could lose boundaries, or is not the one
+// of an epoch's opening. Lines of older builds do not say which that was.
+func (r *runner) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
+	id, err := r.fitBoundaryTopic(ctx, false)
+	was := opened.Boundaries
+	if err != nil || was == nil || was.TopicID == "" || was.TopicID == id {
+		return err
+	}
+	return halted(haltBoundary, "boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody may decide again what stood in the other; start anew with: streamdp epoch open %s",
+		was.Topic, opened.Epoch, id, was.TopicID, opened.Stream)
+}
+
+// fitBoundaryTopic returns the id of the boundary topic, "" where the brokers have none. Where
+// the topic is missing it makes it, or waits for it. It halts where the topic could lose
+// boundaries, or their order.
+func (r *runner) fitBoundaryTopic(ctx context.Context, create bool) (id string, err error) {
+	topic := r.d.cfg.Kafka.BoundaryTopic
+	err = r.retry(ctx, "boundary topic", func() error {
+		t, err := r.d.client.Topic(ctx, topic)
+		if err == nil && !t.Exists && create {
+			if err = r.d.client.CreateTopic(ctx, topic, 1, controlSettings); err == nil {
+				t, err = r.d.client.Topic(ctx, topic)
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case !t.Exists:
+			return &notYet{fmt.Errorf("topic %s does not exist", topic)}
+		}
+		settings, err := r.d.client.TopicConfig(ctx, topic, BoundarySettings...)
+		if err != nil {
+			return err
+		}
+		if why := UnfitBoundary(len(t.Partitions), settings); why != "" {
+			return halted(haltBoundary, "boundary topic %s %s", topic, why)
+		}
+		of, err := r.d.client.TopicID(ctx, topic)
+		id = of.String()
+		return err
+	})
+	return id, err
+}
+
+// BoundarySettings are the settings of a boundary topic that UnfitBoundary looks at.
+var BoundarySettings = []string{"cleanup.policy"}
+
+// UnfitBoundary says why a topic with so many partitions and these settings can't be the boundary topic,
+// empty where it can.
+func UnfitBoundary(partitions int, settings map[string]string) string {
+	if partitions != 1 {
+		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
+	}
+	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
+		return fmt.Sprintf("has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, which compaction removes", is)
+	}
+	return ""
+}
