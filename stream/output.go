@@ -47,9 +47,12 @@ func (o *output) unused(ctx context.Context) (bool, error) {
 	return unused, err
 }
 
-// end returns the end of the output partition. If the topic is missing, and may be made,
-// it makes it first.
+// end returns the end of the output partition, behind everything that this process has sent for
+// the task. If the topic is missing, and may be made, it makes it first.
 func (o *output) end(ctx context.Context) (end int64, err error) {
+	if err := o.tail.settled(ctx, o.task); err != nil {
+		return 0, err
+	}
 	err = o.retry(ctx, "output", func() error {
 		if err := o.make(ctx); err != nil {
 			return err
@@ -82,15 +85,16 @@ func (o *output) make(ctx context.Context) error {
 // send appends messages to the output partition, with those of other tasks that publish into it
 // at the same time. Everything below the offset compared was compared; see errOvertaken.
 func (o *output) send(ctx context.Context, compared int64, messages []kafka.Message) ([]kafka.Appended, error) {
-	if at, ok, err := o.tail.send(ctx, o.task, compared, messages); ok {
-		return at, err
-	}
-	return o.client.Produce(ctx, o.at.Topic, int32(o.at.Partition), messages)
+	return o.tail.send(ctx, o.task, compared, messages)
 }
 
 // read reads a partition of releases to its end, and from its start if from is unknown.
-// If fn returns errStop, it ends without an error.
+// If fn returns errStop, it ends without an error. It first waits for what this process is
+// sending for the task: else it may miss that, and take it for another writer's later.
 func (o *output) read(ctx context.Context, topic string, partition int, from int64, fn func(*kafka.Record) error) error {
+	if err := o.tail.settled(ctx, o.task); err != nil {
+		return err
+	}
 	exists := true
 	err := o.retry(ctx, "output", func() error {
 		t, err := o.client.Topic(ctx, topic)

@@ -6,7 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"streamdp/internal/kafka"
 	"streamdp/stream/core"
@@ -49,6 +53,38 @@ func (r *rig) output(topic string) (list []published) {
 		r.t.Fatal(err)
 	}
 	return list
+}
+
+// hold makes the broker refuse or hold requests to publish into a topic, as decide says. held
+// is closed when it holds one, until release is called.
+func (r *rig) hold(topic string, decide func(*kmsg.ProduceRequest) (refused *kerr.Error, hold bool)) (held chan struct{}, release func()) {
+	held, free := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(free) })
+	r.t.Cleanup(release)
+	c := r.broker.Cluster()
+	c.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		q := request.(*kmsg.ProduceRequest)
+		to := q.Topics[0]
+		if to.Topic != topic {
+			return nil, nil, false
+		}
+		refused, hold := decide(q)
+		if refused != nil {
+			answer := q.ResponseKind().(*kmsg.ProduceResponse)
+			answer.Topics = []kmsg.ProduceResponseTopic{{Topic: to.Topic, TopicID: to.TopicID,
+				Partitions: []kmsg.ProduceResponseTopicPartition{{Partition: to.Partitions[0].Partition, ErrorCode: refused.Code}}}}
+			return answer, nil, true
+		}
+		if hold {
+			c.SleepControl(func() {
+				close(held)
+				<-free
+			})
+		}
+		return nil, nil, false
+	})
+	return held, release
 }
 
 // release is what tests read of a release's value.

@@ -32,7 +32,7 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 	defer t.mu.Unlock()
 	x := t.of[key]
 	if x == nil {
-		x = &tail{client: t.client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, next: unknownOutput}
+		x = &tail{client: t.client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, sent: map[core.Task][]*sending{}, next: unknownOutput}
 		if t.of == nil {
 			t.of = map[tailKey]*tail{}
 		}
@@ -49,9 +49,10 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 // tail reads what an output partition gains, once for all tasks that publish into it, and sends
 // what they publish in common requests. With each reading for itself, a thousand tasks would
 // read a thousand times what each writes. What the tail has sent it need not read: where it
-// went says whether anybody else wrote before it. A task that it can't serve reads for itself:
-// one alone in its partition, one that has not read as far as the tail began, one that let too
-// much come together, and everyone after an error.
+// went says whether anybody else wrote before it. What a task has sent goes on when the task
+// stops, for the broker may append it all the same; settled waits for it. A task that the tail
+// can't serve reads for itself: one alone in its partition, one that has not read as far as the
+// tail began, one that let too much come together, and everyone after an error.
 type tail struct {
 	client    *kafka.Client
 	topic     string
@@ -62,11 +63,12 @@ type tail struct {
 	next  int64     // everything before it was read, or sent by the tail
 	round *tailLook // that begins next; nil: none
 	queue []*sending
-	most  int  // bytes of a common request, where the broker took no larger one; 0: sharedBytes
-	busy  bool // a look or a request is under way
+	sent  map[core.Task][]*sending // what waits or is under way
+	most  int                      // bytes of a common request, where the broker took no larger one; 0: sharedBytes
+	busy  bool                     // a look or a request is under way
 	past  histories
-	// So far: looks, those that had to read, and requests.
-	looks, reads, requests int
+	// So far: looks, those that had to read, requests, and waits for what was under way.
+	looks, reads, requests, waits int
 }
 
 // sending is what one task publishes at a time.
@@ -75,18 +77,10 @@ type sending struct {
 	from     int64 // the output offset below which the task has compared everything
 	messages []kafka.Message
 	bytes    int
-	in       *sharedRequest // nil: it waits in the queue
+	gone     bool // the task waits for it no longer
 	done     chan struct{}
 	at       []kafka.Appended
 	err      error
-}
-
-// sharedRequest is a request with the messages of several tasks. It is given up when the last
-// of them has given up.
-type sharedRequest struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	wanted int // by so many tasks
 }
 
 // sharedBytes bounds what several tasks send in one request: brokers refuse batches of more
@@ -182,35 +176,61 @@ func (t *tail) known(task core.Task, from, to int64) (list []released, end int64
 }
 
 // send appends a task's messages to the partition, as kafka.Client.Produce does. The messages
-// of all tasks that wait at a time go in common requests. ok is false if the task must send
-// them itself: it is alone. The error is errOvertaken if the partition has releases of the
-// task from the offset from on that the task has not compared: then nothing was sent.
-func (t *tail) send(ctx context.Context, task core.Task, from int64, messages []kafka.Message) (at []kafka.Appended, ok bool, err error) {
-	t.mu.Lock()
-	if len(t.tasks) < 2 {
-		t.mu.Unlock()
-		return nil, false, nil
-	}
+// of all tasks that wait at a time go in common requests. The error is errOvertaken if the
+// partition has releases of the task from the offset from on that the task has not compared:
+// then nothing was sent. When the context ends, send returns. What is under way goes on.
+func (t *tail) send(ctx context.Context, task core.Task, from int64, messages []kafka.Message) ([]kafka.Appended, error) {
 	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
 	for i := range messages {
 		m := &messages[i]
 		s.bytes += len(m.Key) + len(m.Value) + 256
 	}
-	t.queue = append(t.queue, s)
+	t.mu.Lock()
+	t.queue, t.sent[task] = append(t.queue, s), append(t.sent[task], s)
 	t.begin()
 	t.mu.Unlock()
 	select {
 	case <-s.done:
-		return s.at, true, s.err
+		return s.at, s.err
 	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.gone = true
+	if i := slices.Index(t.queue, s); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+		t.end(s, nil, ctx.Err())
+	}
+	return nil, ctx.Err()
+}
+
+// end tells the task what became of its messages. The lock is held.
+func (t *tail) end(s *sending, at []kafka.Appended, err error) {
+	s.at, s.err = at, err
+	left := slices.DeleteFunc(t.sent[s.task], func(x *sending) bool { return x == s })
+	if t.sent[s.task] = left; len(left) == 0 {
+		delete(t.sent, s.task)
+	}
+	close(s.done)
+}
+
+// settled waits until nothing that the task has sent is under way any more.
+func (t *tail) settled(ctx context.Context, task core.Task) error {
+	for {
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		if r := s.in; r == nil {
-			t.queue = slices.DeleteFunc(t.queue, func(q *sending) bool { return q == s })
-		} else if r.wanted--; r.wanted == 0 {
-			r.cancel()
+		sent := t.sent[task]
+		if len(sent) == 0 {
+			t.mu.Unlock()
+			return nil
 		}
-		return nil, true, ctx.Err()
+		done := sent[0].done
+		t.waits++
+		t.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -256,13 +276,6 @@ func (t *tail) share() []*sending {
 	}
 	shared := slices.Clone(t.queue[:n])
 	t.queue = slices.Delete(t.queue, 0, n)
-	if n > 0 {
-		r := &sharedRequest{wanted: n}
-		r.ctx, r.cancel = context.WithCancel(context.Background())
-		for _, s := range shared {
-			s.in = r
-		}
-	}
 	return shared
 }
 
@@ -271,57 +284,66 @@ func (t *tail) share() []*sending {
 // refuses the others for good, each task's go alone: one that can't be published is not to
 // hold up the others.
 func (t *tail) append(shared []*sending) {
-	r := shared[0].in
-	defer r.cancel()
-	if shared = slices.DeleteFunc(shared, t.overtaken); len(shared) == 0 {
+	if shared = slices.DeleteFunc(shared, t.dropped); len(shared) == 0 {
 		return
 	}
-	at, err := t.request(r.ctx, shared)
+	at, err := t.request(shared)
+	t.mu.Lock()
 	if len(at) > 1 && len(shared) > 1 {
-		t.mu.Lock()
 		t.most = max(cmp.Or(t.most, sharedBytes)/2, leastShared)
-		t.mu.Unlock()
 	}
 	left := shared
 	for len(left) > 0 && appended(at) >= len(left[0].messages) {
-		left[0].at, at = divide(at, len(left[0].messages))
-		close(left[0].done)
+		var own []kafka.Appended
+		own, at = divide(at, len(left[0].messages))
+		t.end(left[0], own, nil)
 		left = left[1:]
 	}
-	alone := len(shared) > 1 && !kafka.Retriable(err) && r.ctx.Err() == nil
+	t.mu.Unlock()
+	alone := len(shared) > 1 && !kafka.Retriable(err)
+	at = nil
 	for i, s := range left {
-		if s.err = err; alone {
-			s.at, s.err = t.request(r.ctx, left[i:i+1])
+		if alone {
+			if t.dropped(s) {
+				continue
+			}
+			at, err = t.request(left[i : i+1])
 		}
-		close(s.done)
+		t.mu.Lock()
+		t.end(s, at, err)
+		t.mu.Unlock()
 	}
 }
 
 // errOvertaken says that a task must compare releases before it sends anything.
 var errOvertaken = errors.New("the output has releases that were not compared")
 
-// overtaken ends a sending if the tail has read releases of its task that the task has not
-// compared. Another task's look may have read them after the task's own.
-func (t *tail) overtaken(s *sending) bool {
+// dropped ends a sending that must not leave: its task waits for it no longer, or the tail has
+// read releases of the task that the task has not compared. Another task's look may have read
+// them after the task's own.
+func (t *tail) dropped(s *sending) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := t.tasks[s.task]
-	if g == nil || g.from <= s.from && !slices.ContainsFunc(g.list, func(r released) bool { return r.offset >= s.from }) {
+	switch {
+	case s.gone:
+		t.end(s, nil, context.Canceled)
+	case g.from > s.from, slices.ContainsFunc(g.list, func(r released) bool { return r.offset >= s.from }):
+		t.end(s, nil, errOvertaken)
+	default:
 		return false
 	}
-	s.err = errOvertaken
-	close(s.done)
 	return true
 }
 
 // request sends messages, and returns where the first of them went: all, where there is no
-// error.
-func (t *tail) request(ctx context.Context, shared []*sending) ([]kafka.Appended, error) {
+// error. No task's context ends it: the client bounds how long a broker may take.
+func (t *tail) request(shared []*sending) ([]kafka.Appended, error) {
 	var messages []kafka.Message
 	for _, s := range shared {
 		messages = append(messages, s.messages...)
 	}
-	at, err := t.client.Produce(ctx, t.topic, t.partition, messages)
+	at, err := t.client.Produce(context.Background(), t.topic, t.partition, messages)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.requests++

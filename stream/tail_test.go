@@ -177,9 +177,6 @@ func TestTailSends(t *testing.T) {
 		all = append(all, tails.join(config.Output{Topic: "out"}, task(i)))
 	}
 	x := all[0]
-	if _, ok, _ := tails.join(config.Output{Topic: "other"}, task(0)).send(t.Context(), task(0), 0, nil); ok {
-		t.Error("a task alone is served")
-	}
 	if _, _, ok := x.since(t.Context(), task(0), 0); !ok {
 		t.Fatal("the empty output is not served")
 	}
@@ -200,10 +197,7 @@ func TestTailSends(t *testing.T) {
 				list = append(list, message(i, step, size(i)))
 			}
 			wg.Go(func() {
-				var ok bool
-				if at[i], ok, errs[i] = x.send(t.Context(), task(i), math.MaxInt64, list); !ok {
-					t.Errorf("task %d is not served", i)
-				}
+				at[i], errs[i] = x.send(t.Context(), task(i), math.MaxInt64, list)
 			})
 		}
 		for queued := 0; queued < n; runtime.Gosched() {
@@ -309,7 +303,7 @@ func TestTailSends(t *testing.T) {
 	x.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := x.send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
+	if _, err := x.send(ctx, task(1), math.MaxInt64, []kafka.Message{message(1, 9, 1)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	x.work()
@@ -337,39 +331,77 @@ func TestTailSends(t *testing.T) {
 	}
 }
 
-// TestTailGivenUp: a common request is given up with the last task that wants it.
+// TestTailGivenUp: what a task has sent goes on when the task stops, whatever becomes of the others
+// in the request, and the tail knows until when. What did not leave yet does not.
 func TestTailGivenUp(t *testing.T) {
 	t.Parallel()
-	x := &tail{tasks: map[core.Task]*gained{{Stream: "a"}: {}, {Stream: "b"}: {}}, busy: true}
-	ctxs, ends := [2]context.Context{}, [2]func(){}
-	var gone [2]chan struct{}
-	for i := range 2 {
-		ctxs[i], ends[i] = context.WithCancel(t.Context())
-		gone[i] = make(chan struct{})
-		go func() {
-			defer close(gone[i])
-			if _, ok, err := x.send(ctxs[i], core.Task{Stream: string(rune('a' + i))}, 0, nil); !ok || !errors.Is(err, context.Canceled) {
-				t.Errorf("given up: %v, %v", ok, err)
-			}
-		}()
+	r := newRig(t, ordersStream)
+	must(t, r.client.CreateTopic(t.Context(), "orders.dp", 1, nil))
+	tails := tails{client: r.client}
+	var x *tail
+	const n = 3
+	task := func(i int) core.Task { return core.Task{Stream: "s", Partition: i} }
+	for i := range n {
+		x = tails.join(config.Output{Topic: "orders.dp"}, task(i))
 	}
-	for queued := 0; queued < 2; runtime.Gosched() {
+	// The broker refuses the common request, and then holds the first task's own.
+	requests := 0
+	held, release := r.hold("orders.dp", func(q *kmsg.ProduceRequest) (refused *kerr.Error, held bool) {
+		requests++
+		if requests == 1 {
+			return kerr.InvalidRecord, false
+		}
+		return nil, requests == 2
+	})
+	x.mu.Lock()
+	x.busy = true // nobody works
+	x.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	var errs [n]error
+	var wg sync.WaitGroup
+	for i := range n {
+		of := ctx // the first two stop
+		if i == 2 {
+			of = t.Context()
+		}
+		wg.Go(func() {
+			_, errs[i] = x.send(of, task(i), 0, []kafka.Message{{Key: []byte(core.Identity(task(i), 1, 1)), Time: time.UnixMilli(1)}})
+		})
+		for queued := 0; queued <= i; runtime.Gosched() {
+			x.mu.Lock()
+			queued = len(x.queue)
+			x.mu.Unlock()
+		}
+	}
+	go x.work()
+	<-held
+	stop()
+	for left := n; left > 1; runtime.Gosched() {
 		x.mu.Lock()
-		queued = len(x.queue)
+		left = 0
+		for i := range n {
+			if sent := x.sent[task(i)]; len(sent) > 0 && !sent[0].gone {
+				left++
+			}
+		}
 		x.mu.Unlock()
 	}
-	x.mu.Lock()
-	request := x.share()[0].in.ctx
-	x.mu.Unlock()
-	ends[0]()
-	<-gone[0]
-	if request.Err() != nil {
-		t.Error("a request that a task still wants is given up")
+	if err := x.settled(ctx, task(0)); !errors.Is(err, context.Canceled) {
+		t.Errorf("settled before the broker has answered: %v", err)
 	}
-	ends[1]()
-	<-gone[1]
-	if request.Err() == nil {
-		t.Error("a request that nobody wants goes on")
+	release()
+	for i := range n {
+		must(t, x.settled(t.Context(), task(i)))
+	}
+	wg.Wait()
+	if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) || errs[2] != nil {
+		t.Errorf("ended with %v", errs)
+	}
+	if list := r.output("orders.dp"); len(list) != 2 || list[0].key != "s/0/1/1" || list[1].key != "s/2/1/1" {
+		t.Errorf("the output holds %v", list)
+	}
+	if len(x.sent) != 0 {
+		t.Errorf("%d tasks count as sending", len(x.sent))
 	}
 }
 
