@@ -1,0 +1,338 @@
+package persons
+
+import (
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Disk is where a [Journal] keeps its files.
+type Disk interface {
+	// Open opens a file for reading.
+	Open(name string) (io.ReadCloser, error)
+	// Create makes a new file. It fails if the name is taken.
+	Create(name string) (File, error)
+	// Append opens a file for writing at its end.
+	Append(name string) (File, error)
+	// Truncate cuts a file and syncs it.
+	Truncate(name string, size int64) error
+	Remove(name string) error
+	// ReadDir returns the names in a directory.
+	ReadDir(dir string) ([]string, error)
+	// SyncDir makes the names in a directory durable.
+	SyncDir(dir string) error
+}
+
+// File is a file that is open for writing.
+type File interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// Journal keeps on disk what a [Map] needs after a restart.
+//
+// At the commit of a step, Append makes the step's entries durable and returns the position
+// for the checkpoint. Once the checkpoint is durable, Committed removes the files that neither
+// it nor the checkpoint before needs. What is behind a checkpoint's position does not count:
+// [OpenJournal] cuts it off. So a process that begins at any of the two last checkpoints has the
+// map of that checkpoint, and reads the log on from there.
+//
+// With a cap, a snapshot of the map takes the place of the entries from time to time. When it
+// is written, and when files are begun and removed, depends on the rule and the number of
+// records alone, not on who wrote them.
+//
+// Disk: without a cap 20 bytes for each contribution of 1¼ separations, and with one twice
+// the sum of max(64 MiB, 48 bytes a user) and a snapshot of 24 bytes a user. The journal of one
+// step comes on top.
+type Journal struct {
+	disk   Disk
+	dir    string
+	prefix string
+	m      *Map
+	at     Position
+	hash   hash.Hash // state of the last segment's; nil: the next entries begin one
+	torn   bool      // the last file may have more than what counts, or the next one be there
+	oldest uint64    // number of the oldest file
+	first  uint64    // of the last checkpoint's first
+}
+
+// snapshotLeast is the least number of bytes of entries that a snapshot takes the place of;
+// tests lower it.
+var snapshotLeast uint64 = 64 << 20
+
+// OpenJournal fills m, which is new, with what the files hold at a position, and removes what is
+// behind it. The position of a new epoch is zero. The files are dir/prefix1, dir/prefix2 and
+// so on.
+//
+// Cost: it reads and hashes all that counts, in memory that doesn't grow with it.
+// Errors: ErrDamaged, if the files are not those of the position; errors of the disk.
+func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, error) {
+	j := &Journal{disk: d, dir: dir, prefix: prefix, m: m, at: at}
+	j.at.Segments = slices.Clone(at.Segments)
+	numbers, err := j.numbers()
+	if err != nil {
+		return nil, err
+	}
+	var last uint64
+	if n := len(at.Segments); n > 0 {
+		last, j.first = at.Segments[n-1].Number, at.Segments[0].Number
+	}
+	j.oldest = j.first
+	cut := false
+	for _, n := range numbers {
+		if n > last {
+			if err := d.Remove(j.name(n)); err != nil {
+				return nil, err
+			}
+			cut = true
+		} else {
+			j.oldest = min(j.oldest, n)
+		}
+	}
+	if cut {
+		if err := d.SyncDir(dir); err != nil {
+			return nil, err
+		}
+	}
+	for i := range j.at.Segments {
+		if err := j.read(&j.at.Segments[i]); err != nil {
+			return nil, err
+		}
+	}
+	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
+		j.hash = nil
+	}
+	m.step, m.fresh = uint32(at.Step), m.fresh[:0]
+	return j, nil
+}
+
+// read reads one segment, and cuts off what is behind it.
+func (j *Journal) read(s *Segment) error {
+	f, err := j.disk.Open(j.name(s.Number))
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrDamaged
+	}
+	if err != nil {
+		return err
+	}
+	h, further, err := j.m.readSegment(f, s, j.at.Step)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil && further {
+		err = j.disk.Truncate(j.name(s.Number), int64(s.Length))
+	}
+	j.hash = h
+	return err
+}
+
+func (j *Journal) name(number uint64) string {
+	return filepath.Join(j.dir, j.prefix+strconv.FormatUint(number, 10))
+}
+
+// numbers returns those of the files that there are.
+func (j *Journal) numbers() (all []uint64, err error) {
+	names, err := j.disk.ReadDir(j.dir)
+	for _, name := range names {
+		rest, ours := strings.CutPrefix(name, j.prefix)
+		if n, err := strconv.ParseUint(rest, 10, 64); ours && err == nil && n > 0 && strconv.FormatUint(n, 10) == rest {
+			all = append(all, n)
+		}
+	}
+	return all, err
+}
+
+// Append makes the entries of the map's open step durable, which had so many records. It returns
+// the position for the checkpoint, valid until the next call. To call it again for the same
+// step changes nothing. After an error it can be called again, and so can a process begin at
+// the last checkpoint.
+func (j *Journal) Append(records uint64) (*Position, error) {
+	m := j.m
+	if err := m.Err(); err != nil {
+		return nil, err
+	}
+	if m.Step() == j.at.Step {
+		return &j.at, nil
+	}
+	if m.rule.Cap > 0 && j.at.Seen+records >= m.rule.snapshotAfter() {
+		if err := j.snapshot(); err != nil {
+			return nil, err
+		}
+		return &j.at, nil
+	}
+	if err := j.mend(); err != nil {
+		return nil, err
+	}
+	segments := j.at.Segments
+	if n := len(segments); n > 0 && m.rule.Cap == 0 && m.Step()-segments[n-1].First >= (m.rule.Separation+7)/8 {
+		j.hash = nil
+	}
+	if j.hash == nil {
+		s := j.next(false)
+		h := sha256.New()
+		if err := j.begin(&s, func(w io.Writer) error {
+			w = io.MultiWriter(w, h)
+			_, err := w.Write(journalMagic)
+			if err == nil {
+				_, err = w.Write(m.fresh)
+			}
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		s.Length = uint64(len(journalMagic) + len(m.fresh))
+		s.Hash = [32]byte(h.Sum(nil))
+		j.hash = h
+		j.at.Segments = append(segments, s)
+	} else {
+		s := &segments[len(segments)-1]
+		j.torn = true
+		f, err := j.disk.Append(j.name(s.Number))
+		if err := write(f, err, func(w io.Writer) error { _, err := w.Write(m.fresh); return err }); err != nil {
+			return nil, err
+		}
+		j.hash.Write(m.fresh)
+		s.Length += uint64(len(m.fresh))
+		s.Hash = [32]byte(j.hash.Sum(nil))
+	}
+	j.torn = false
+	j.at.Seen += records
+	j.at.Step = m.Step()
+	j.drop()
+	return &j.at, nil
+}
+
+// snapshotAfter returns the number of records after which a snapshot takes the place of
+// their entries.
+func (r Rule) snapshotAfter() uint64 {
+	return max(snapshotLeast, 2*snapshotBytes*r.Users) / entryBytes
+}
+
+// snapshot writes all that the map holds, in place of all segments.
+func (j *Journal) snapshot() error {
+	if err := j.mend(); err != nil {
+		return err
+	}
+	s := j.next(true)
+	h := sha256.New()
+	if err := j.begin(&s, func(w io.Writer) error {
+		n, err := j.m.writeTo(io.MultiWriter(w, h))
+		s.Length = n
+		return err
+	}); err != nil {
+		return err
+	}
+	s.Hash = [32]byte(h.Sum(nil))
+	j.at = Position{Step: j.m.Step(), Segments: []Segment{s}}
+	j.hash, j.torn = nil, false
+	return nil
+}
+
+// next returns the segment that follows the last one.
+func (j *Journal) next(snapshot bool) Segment {
+	s := Segment{Number: 1, Snapshot: snapshot, First: j.m.Step()}
+	if n := len(j.at.Segments); n > 0 {
+		s.Number = j.at.Segments[n-1].Number + 1
+	}
+	return s
+}
+
+// begin makes a segment's file durable.
+func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
+	j.torn = true
+	f, err := j.disk.Create(j.name(s.Number))
+	if err := write(f, err, content); err != nil {
+		return err
+	}
+	if j.oldest == 0 {
+		j.oldest = s.Number
+	}
+	return j.disk.SyncDir(j.dir)
+}
+
+// mend undoes what an append that failed may have left.
+func (j *Journal) mend() error {
+	if !j.torn {
+		return nil
+	}
+	next := j.next(false)
+	if err := j.disk.Remove(j.name(next.Number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if n := len(j.at.Segments); n > 0 {
+		s := &j.at.Segments[n-1]
+		if err := j.disk.Truncate(j.name(s.Number), int64(s.Length)); err != nil {
+			return err
+		}
+	}
+	j.torn = false
+	return nil
+}
+
+// drop removes segments from the position whose persons are all gone in the next step. The
+// files stay until no checkpoint needs them.
+func (j *Journal) drop() {
+	if j.m.rule.Cap > 0 {
+		return
+	}
+	s := j.at.Segments
+	for len(s) > 1 && s[1].First+j.m.rule.Separation <= j.at.Step+2 {
+		s = s[1:]
+	}
+	j.at.Segments = slices.Clone(s)
+}
+
+// Committed says that the checkpoint with the last position is durable. It removes the files
+// that neither this checkpoint nor the one before needs.
+func (j *Journal) Committed() error {
+	if len(j.at.Segments) == 0 {
+		return nil
+	}
+	needed := j.first
+	j.first = j.at.Segments[0].Number
+	if needed <= j.oldest {
+		return nil
+	}
+	for ; j.oldest < needed; j.oldest++ {
+		if err := j.disk.Remove(j.name(j.oldest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return j.disk.SyncDir(j.dir)
+}
+
+// Erase removes all files of a journal, with the epoch's checkpoints.
+func Erase(d Disk, dir, prefix string) error {
+	j := &Journal{disk: d, dir: dir, prefix: prefix}
+	numbers, err := j.numbers()
+	if err != nil || len(numbers) == 0 {
+		return err
+	}
+	for _, n := range numbers {
+		if err := d.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return d.SyncDir(dir)
+}
+
+// write writes a file that was just opened, syncs and closes it.
+func write(f File, err error, content func(io.Writer) error) error {
+	if err != nil {
+		return err
+	}
+	err = content(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+package persons
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// slot is what the map remembers of a person.
+type slot struct {
+	tag   Tag
+	last  uint32 // step of the last contribution; 0: the slot is empty
+	steps uint32 // number of steps with one, and in the upper 8 bits of records in the last
+}
+
+const (
+	slotBytes = 24
+	stepsMask = MaxCap
+	oneRecord = MaxCap + 1
+)
+
+// Map answers which records count, in the order of the log. Its answers are a function of the
+// rule, the tags and their steps.
+//
+// It is a table with linear probing. The tag itself is the hash: it is pseudorandom, so
+// nobody can choose user keys that collide. Without a cap, who contributed at least
+// Separation steps ago is as good as not there. Such slots are taken by others, and each step
+// removes some, by a schedule that depends on the rule alone.
+//
+// A Map is not safe for concurrent use.
+type Map struct {
+	rule  Rule
+	step  uint32
+	slots []slot
+	shift int    // from the first 8 bytes of a tag to its place
+	users uint64 // with a cap: persons in the map
+	hand  uint64 // without: where the next removal begins
+	quota uint64 // and how many slots it looks at
+	// fresh holds the entries of the open step: each person once who has contributed in it.
+	fresh    []byte
+	overflow bool
+}
+
+// NewMap returns the map of an epoch before its first step. All its memory is allocated here,
+// except for the entries of the open step.
+func NewMap(r Rule) (*Map, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	n := r.slots()
+	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n)}
+	// Four rounds in Separation steps: what is gone makes up at most a fifth of the entries.
+	m.quota = min(n, n/max(1, r.Separation/4)+1)
+	return m, nil
+}
+
+// Open begins a step, which must be behind the one before.
+func (m *Map) Open(step uint64) error {
+	if step <= uint64(m.step) || step > MaxStep {
+		return fmt.Errorf("internal: step %d of persons follows %d", step, m.step)
+	}
+	m.step = uint32(step)
+	m.fresh = m.fresh[:0]
+	if m.rule.Cap == 0 {
+		m.sweep()
+	}
+	return nil
+}
+
+// Take answers for the next record of the open step.
+func (m *Map) Take(tag Tag) Answer {
+	if tag == (Tag{}) || m.step == 0 {
+		return NoUser
+	}
+	s, free := m.find(&tag)
+	if s != nil {
+		return m.again(s)
+	}
+	if m.rule.Cap > 0 && m.users == m.rule.Users {
+		return Full
+	}
+	if free == nil {
+		m.overflow = true
+		return Full
+	}
+	m.users++
+	*free = slot{tag: tag}
+	m.contribute(free)
+	return Counts
+}
+
+// find returns a person's slot or, if there is none, the one to take, nil if all are taken.
+func (m *Map) find(tag *Tag) (s, free *slot) {
+	mask := uint64(len(m.slots) - 1)
+	at := m.home(tag)
+	for range m.slots {
+		s := &m.slots[at]
+		if s.last == 0 {
+			if free == nil {
+				free = s
+			}
+			return nil, free
+		}
+		if s.tag == *tag {
+			return s, nil
+		}
+		if free == nil && m.gone(s) {
+			free = s
+		}
+		at = (at + 1) & mask
+	}
+	return nil, free
+}
+
+// again answers for a record of a person who is in the map.
+func (m *Map) again(s *slot) Answer {
+	if s.last == m.step {
+		if uint64(s.steps/oneRecord) < m.rule.PerStep {
+			s.steps += oneRecord
+			return Counts
+		}
+		return OverCap
+	}
+	if m.rule.Cap > 0 && uint64(s.steps&stepsMask) >= m.rule.Cap || uint64(m.step-s.last) < m.rule.Separation {
+		return OverCap
+	}
+	m.contribute(s)
+	return Counts
+}
+
+// contribute notes the person's first contribution in the open step.
+func (m *Map) contribute(s *slot) {
+	steps := s.steps & stepsMask
+	if m.rule.Cap > 0 { // otherwise nothing asks for it
+		steps++
+	}
+	s.last, s.steps = m.step, steps|oneRecord
+	m.fresh = appendEntry(m.fresh, &s.tag, m.step)
+}
+
+// Err says whether the map had no room where the rule must leave some. Nothing may be released
+// then.
+func (m *Map) Err() error {
+	if m.overflow {
+		return errors.New("internal: more persons than max_users within a separation")
+	}
+	return nil
+}
+
+// Fresh returns the journal's entries of the open step, valid until the next one.
+func (m *Map) Fresh() []byte { return m.fresh }
+
+// Step returns the number of the open step, 0 before the first.
+func (m *Map) Step() uint64 { return uint64(m.step) }
+
+// home returns a tag's place: its first bits, so that the table is nearly in the order of tags.
+func (m *Map) home(tag *Tag) uint64 { return binary.BigEndian.Uint64(tag[:8]) >> m.shift }
+
+// gone reports whether a person is as good as not in the map.
+func (m *Map) gone(s *slot) bool {
+	return m.rule.Cap == 0 && uint64(m.step-s.last) >= m.rule.Separation
+}
+
+// sweep removes who is gone from a part of the table.
+func (m *Map) sweep() {
+	mask := uint64(len(m.slots) - 1)
+	for range m.quota {
+		for s := &m.slots[m.hand]; s.last != 0 && m.gone(s); {
+			m.remove(m.hand) // something else may be there now
+		}
+		m.hand = (m.hand + 1) & mask
+	}
+}
+
+// remove empties a slot, and moves others back that would not be found behind it.
+func (m *Map) remove(at uint64) {
+	mask := uint64(len(m.slots) - 1)
+	for next := at; ; {
+		next = (next + 1) & mask
+		s := &m.slots[next]
+		if s.last == 0 || next == at {
+			break
+		}
+		// It may move if its own place is not behind the hole.
+		if (next-m.home(&s.tag))&mask >= (next-at)&mask {
+			m.slots[at] = *s
+			at = next
+		}
+	}
+	m.slots[at] = slot{}
+}

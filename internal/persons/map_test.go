@@ -1,0 +1,376 @@
+package persons
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// tagOf returns a tag that stands for person u, 0 for none. All have the same home in a small
+// table if they are crowded.
+func tagOf(u int, crowded bool) (t Tag) {
+	if u == 0 {
+		return t
+	}
+	if !crowded {
+		t[0] = byte(u * 37)
+	}
+	t[15] = byte(u)
+	t[14] = byte(u >> 8)
+	return t
+}
+
+// record is a record of a small log: its step and its person, 0 for none.
+type record struct{ step, user int }
+
+// counted says which records of a log count, by the map.
+func counted(t testing.TB, r Rule, log []record, crowded bool) []bool {
+	t.Helper()
+	m, err := NewMap(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]bool, len(log))
+	for i, x := range log {
+		for m.Step() < uint64(x.step) {
+			if err := m.Open(m.Step() + 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out[i] = m.Take(tagOf(x.user, crowded)) == Counts
+	}
+	if err := m.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// reference is the same in the words of the rule, in memory that never forgets.
+func reference(r Rule, log []record) []bool {
+	type person struct{ steps, last, in int }
+	all := map[int]*person{}
+	out := make([]bool, len(log))
+	for i, x := range log {
+		p := all[x.user]
+		switch {
+		case x.user == 0:
+		case p == nil:
+			if r.Cap == 0 || uint64(len(all)) < r.Users {
+				all[x.user] = &person{1, x.step, 1}
+				out[i] = true
+			}
+		case p.last == x.step:
+			if out[i] = uint64(p.in) < r.PerStep; out[i] {
+				p.in++
+			}
+		case (r.Cap == 0 || uint64(p.steps) < r.Cap) && uint64(x.step-p.last) >= r.Separation:
+			*p = person{p.steps + 1, x.step, 1}
+			out[i] = true
+		}
+	}
+	return out
+}
+
+func TestMapIsTheRule(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(20, 1))
+	for trial := range 2000 {
+		steps, perStep, users := 1+rng.IntN(30), 1+rng.IntN(8), 1+rng.IntN(40)
+		r := Rule{Cap: uint64(rng.IntN(5)), Separation: uint64(1 + rng.IntN(9)), PerStep: uint64(1 + rng.IntN(3))}
+		r.Users = uint64(1 + rng.IntN(users))
+		if r.Cap == 0 {
+			r.Users = r.Separation * uint64(perStep)
+		}
+		var log []record
+		for step := 1; step <= steps; step++ {
+			for range perStep {
+				log = append(log, record{step, rng.IntN(users + 1)})
+			}
+		}
+		want := reference(r, log)
+		for _, crowded := range []bool{false, true} {
+			if got := counted(t, r, log, crowded); !slices.Equal(got, want) {
+				t.Fatalf("trial %d, %+v, crowded %v: the map and the rule differ", trial, r, crowded)
+			}
+		}
+	}
+}
+
+// admissible reports whether one person's counted records obey the rule. Cap 0 is none.
+func admissible(r Rule, log []record, counts []bool, user int) bool {
+	steps, last, in := 0, -1<<30, 0
+	for i, x := range log {
+		if x.user != user || !counts[i] {
+			continue
+		}
+		if x.step == last {
+			if in++; uint64(in) > r.PerStep {
+				return false
+			}
+			continue
+		}
+		if uint64(x.step-last) < r.Separation {
+			return false
+		}
+		last, in = x.step, 1
+		steps++
+	}
+	return r.Cap == 0 || uint64(steps) <= r.Cap
+}
+
+// TestStability enumerates all logs of six slots in three or six steps over three persons and
+// none, and all neighbours of each. What counts of others stays, and every person obeys the rule. In a full table with
+// a cap, at most one other person changes; in one without a cap and with room for all of a
+// separation, none.
+func TestStability(t *testing.T) {
+	t.Parallel()
+	const slots, users = 6, 3
+	rules := []struct {
+		Rule
+		perStep int // slots in a step
+		others  int // who may change
+	}{
+		{Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 9}, 2, 0},
+		{Rule{Cap: 2, Separation: 1, PerStep: 2, Users: 9}, 2, 0},
+		{Rule{Cap: 2, Separation: 2, PerStep: 1, Users: 9}, 1, 0},
+		{Rule{Cap: 3, Separation: 3, PerStep: 1, Users: 9}, 1, 0},
+		{Rule{Separation: 1, PerStep: 1, Users: 2}, 2, 0},
+		{Rule{Separation: 2, PerStep: 1, Users: 4}, 2, 0},
+		{Rule{Separation: 2, PerStep: 2, Users: 2}, 1, 0},
+		{Rule{Separation: 4, PerStep: 1, Users: 4}, 1, 0},
+		{Rule{Cap: 2, Separation: 2, PerStep: 1, Users: 1}, 1, 1},
+		{Rule{Cap: 2, Separation: 1, PerStep: 1, Users: 2}, 2, 1},
+	}
+	for _, r := range rules {
+		// Each log's counted records, by its number in base users+1.
+		base, total := users+1, 1
+		for range slots {
+			total *= base
+		}
+		log := func(n int) []record {
+			l := make([]record, slots)
+			for i := range l {
+				l[i] = record{1 + i/r.perStep, n % base}
+				n /= base
+			}
+			return l
+		}
+		all := make([][]bool, total)
+		for n := range all {
+			l := log(n)
+			all[n] = counted(t, r.Rule, l, n%2 == 0)
+			for u := 1; u <= users; u++ {
+				if !admissible(r.Rule, l, all[n], u) {
+					t.Fatalf("%+v: person %d of %v counts beyond the rule: %v", r.Rule, u, l, all[n])
+				}
+			}
+		}
+		worst := 0
+		for n := range all {
+			l := log(n)
+			// Neighbours: u's records become nobody's or, at any slots of u or of nobody, one
+			// fresh person's or u's again.
+			for u := 1; u <= users; u++ {
+				neighbours(l, u, base, func(other []record, fresh int) {
+					k := 0
+					for i := slots - 1; i >= 0; i-- {
+						k = k*base + other[i].user
+					}
+					changed := 0
+					for v := 1; v <= users; v++ {
+						if v == u || v == fresh {
+							continue
+						}
+						for i := range l {
+							if l[i].user == v && all[n][i] != all[k][i] {
+								changed++
+								break
+							}
+						}
+					}
+					worst = max(worst, changed)
+				})
+			}
+		}
+		if worst > r.others {
+			t.Errorf("%+v: one person changes which records of %d others count, must be %d at most", r.Rule, worst, r.others)
+		}
+		if r.others > 0 && worst == 0 {
+			t.Errorf("%+v: the full table was not reached", r.Rule)
+		}
+	}
+}
+
+// neighbours calls f with every log in which the records of u give way to those of one person:
+// nobody (0), u itself, or one who is not in the log, at any of the slots of u and of nobody.
+func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
+	var free []int
+	present := make([]bool, base)
+	for i, x := range log {
+		present[x.user] = true
+		if x.user == u || x.user == 0 {
+			free = append(free, i)
+		}
+	}
+	other := slices.Clone(log)
+	for v := 1; v < base; v++ {
+		if v != u && present[v] {
+			continue
+		}
+		for set := range 1 << len(free) {
+			for j, i := range free {
+				other[i].user = 0
+				if set>>j&1 == 1 {
+					other[i].user = v
+				}
+			}
+			f(other, v)
+		}
+	}
+}
+
+// TestRefusingBreaksStability: without a cap, one refusal changes more than one other
+// person. So a map without room for a separation refuses to be released from.
+func TestRefusingBreaksStability(t *testing.T) {
+	t.Parallel()
+	m, err := NewMap(Rule{Separation: 100, PerStep: 1, Users: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open(1)
+	for u := 1; u <= len(m.slots)+1; u++ {
+		m.Take(tagOf(u, false))
+	}
+	if m.Err() == nil {
+		t.Error("a map without a cap had no room, and says nothing")
+	}
+	m.Open(2)
+	if m.Err() == nil {
+		t.Error("the next step forgets that")
+	}
+}
+
+// TestSweep: without a cap, who is gone does not fill the table.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	for _, separation := range []uint64{1, 3, 40} {
+		const perStep = 50
+		m, err := NewMap(Rule{Separation: separation, PerStep: 1, Users: perStep * separation})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tagger := NewTagger(new([KeyBytes]byte))
+		most := 0
+		for step := range 10 * separation {
+			m.Open(step + 1)
+			for i := range perStep {
+				m.Take(tagger.Tag(fmt.Append(nil, step, i)))
+			}
+			taken := 0
+			for i := range m.slots {
+				if m.slots[i].last != 0 {
+					taken++
+				}
+			}
+			most = max(most, taken)
+		}
+		if want := int(perStep*separation)*13/10 + perStep; most > want {
+			t.Errorf("separation %d: %d of %d slots are taken, at most %d", separation, most, len(m.slots), want)
+		}
+	}
+}
+
+func TestRuleFaults(t *testing.T) {
+	t.Parallel()
+	good := Rule{Cap: 3, Separation: 2, PerStep: 1, Users: 10}
+	for name, change := range map[string]func(*Rule){
+		"cap": func(r *Rule) { r.Cap = MaxCap + 1 }, "separation": func(r *Rule) { r.Separation = 0 },
+		"per_step": func(r *Rule) { r.PerStep = 0 }, "per_step large": func(r *Rule) { r.PerStep = 256 },
+		"max_users": func(r *Rule) { r.Users = 0 }, "max_users large": func(r *Rule) { r.Users = MaxUsers + 1 },
+	} {
+		r := good
+		change(&r)
+		if _, err := NewMap(r); err == nil {
+			t.Errorf("%s: a map of %+v", name, r)
+		}
+	}
+	m, err := NewMap(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Take(tagOf(1, false)) == Counts {
+		t.Error("a record counts before the first step")
+	}
+	for _, step := range []uint64{0, MaxStep + 1} {
+		if m.Open(step) == nil {
+			t.Errorf("step %d opens", step)
+		}
+	}
+	if m.Open(5) != nil || m.Open(5) == nil || m.Open(4) == nil {
+		t.Error("a step opens that is not behind the last one")
+	}
+}
+
+// TestMemory: at least 32 and at most 64 bytes a person.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	for users := uint64(1000); users < MaxUsers; users = users*5/4 + 1 {
+		each := float64(Rule{Users: users}.Memory()) / float64(users)
+		if each < 31.9 || each > 64.1 {
+			t.Errorf("%d users: %.1f bytes each", users, each)
+		}
+	}
+}
+
+// TestLargestSteps: the fields of a slot hold what a rule may ask for.
+func TestLargestSteps(t *testing.T) {
+	t.Parallel()
+	m, err := NewMap(Rule{Cap: MaxCap, Separation: 1, PerStep: MaxPerStep, Users: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open(MaxStep - MaxCap)
+	m.Take(tagOf(1, false))
+	tag := tagOf(1, false)
+	s, _ := m.find(&tag)
+	s.steps = MaxCap - 1 | oneRecord
+	m.Open(MaxStep - 1)
+	for i := range MaxPerStep + 1 {
+		if got := m.Take(tagOf(1, false)) == Counts; got != (i < MaxPerStep) {
+			t.Fatalf("record %d of a step: %v", i, got)
+		}
+	}
+	m.Open(MaxStep)
+	if m.Take(tagOf(1, false)) != OverCap {
+		t.Error("a person counts in more steps than the cap")
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	for _, users := range []int{1e4, 1e6, 1e7} {
+		b.Run(fmt.Sprint(users), func(b *testing.B) {
+			m, err := NewMap(Rule{Cap: 1000, Separation: 1, PerStep: 1, Users: uint64(users)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			tagger := NewTagger(new([KeyBytes]byte))
+			tags := make([]Tag, users)
+			m.Open(1)
+			for i := range tags {
+				tags[i] = tagger.Tag(fmt.Append(nil, i))
+				m.Take(tags[i])
+			}
+			rng := rand.New(rand.NewPCG(1, 2))
+			rng.Shuffle(users, func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				if i%users == 0 {
+					m.Open(m.Step() + 1)
+				}
+				m.Take(tags[i%users])
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+// Package persons decides which records of a person count.
+//
+// A person is all records of an epoch with one user key. A [Tagger] turns a user key into a
+// [Tag] of 16 bytes, under a key of the epoch. A [Map] holds a [Rule]: in how many steps a
+// person may contribute, how far apart, with how many records in a step. It answers for each
+// record, in the order of the log, whether it counts. A [Journal] keeps on disk what a Map
+// needs after a restart.
+//
+// # Stability
+//
+// Which of a person's records count depends on the slots of that person's records alone, as
+// long as the map has room for everybody. So a change of one person changes no answer for
+// another one, and the counted records of each person obey the rule in every log. That is all
+// that the sensitivity of a person relies on: matfact.Sensitivity is the largest change of the
+// sums under this rule. docs/theory/persons.md has the proof, and what a full map costs.
+//
+// # Cost
+//
+// A tag costs one AES block for a user key of up to 16 bytes. An answer costs one look-up in
+// an open-addressing table whose memory is allocated once: 32 to 64 bytes a person, see
+// [Rule.Memory]. A contribution costs 20 bytes in the journal.
+package persons
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// Rule says which records of a person count. A record in step t counts if the person has
+// contributed in t, by fewer than PerStep records; or if it is the person's first of t that
+// could count, the person has contributed in fewer than Cap steps, and at least Separation
+// steps ago.
+type Rule struct {
+	// Cap is the largest number of steps in which a person contributes; 0 means that
+	// Separation alone decides.
+	Cap uint64
+	// Separation is the least number of steps between two of them; 1 allows consecutive ones.
+	Separation uint64
+	// PerStep is the largest number of a person's records that count in one step.
+	PerStep uint64
+	// Users is the number of persons that the map has room for.
+	//
+	// With a Cap it remembers everybody who ever contributed. When so many have, records of
+	// others don't count. Without one it forgets who contributed Separation steps ago. Then
+	// nobody may be refused, because one refusal would change who is refused later: Users
+	// must be at least the number of records in Separation steps.
+	Users uint64
+}
+
+// The largest values of a rule, as the table holds them.
+const (
+	MaxCap     = 1<<24 - 1
+	MaxPerStep = 1<<8 - 1
+	MaxStep    = math.MaxUint32 - 1
+	MaxUsers   = 1 << 31
+)
+
+// Validate returns what is wrong with a rule.
+func (r Rule) Validate() error {
+	switch {
+	case r.Cap > MaxCap:
+		return fmt.Errorf("cap (%d) must be at most %d", r.Cap, MaxCap)
+	case r.Separation < 1:
+		return fmt.Errorf("separation (%d) must be at least 1", r.Separation)
+	case r.PerStep < 1 || r.PerStep > MaxPerStep:
+		return fmt.Errorf("per_step (%d) must be 1 to %d", r.PerStep, MaxPerStep)
+	case r.Users < 1 || r.Users > MaxUsers:
+		return fmt.Errorf("max_users (%d) must be 1 to %d", r.Users, MaxUsers)
+	}
+	return nil
+}
+
+// slots returns the size of the table: a power of two of which the users fill at most three
+// quarters.
+func (r Rule) slots() uint64 {
+	need := r.Users + (r.Users+2)/3
+	return 1 << bits.Len64(max(need, 8)-1)
+}
+
+// Memory returns the bytes that a map of this rule allocates when it is made. What one open
+// step adds is 20 bytes a contribution.
+func (r Rule) Memory() uint64 { return r.slots() * slotBytes }
+
+// Answer says whether a record counts, and if not, why. An answer is an exact fact about the
+// records of one person: it may not leave the process without protection.
+type Answer uint8
+
+// The answers.
+const (
+	Counts  Answer = iota // the record counts
+	NoUser                // it has no user key
+	OverCap               // its person has contributed enough, or too recently
+	Full                  // its person is new, and the map has no room
+	Answers               // their number
+)
+
+// String returns the answer's name, the value of the metric label "reason".
+func (a Answer) String() string {
+	if a >= Answers {
+		return "unknown"
+	}
+	return [Answers]string{"counts", "no-user", "over-cap", "full"}[a]
+}

@@ -1,0 +1,208 @@
+package persons
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+
+	"streamdp/internal/bin"
+)
+
+// A segment is a file of entries behind a header. A journal's entry is a tag and a step, 20
+// bytes: the person's first contribution in that step, in the order of the log. A snapshot's is a
+// tag, the last step and the number of steps, 24 bytes: all that the map knew of the person,
+// in the order of the table.
+var (
+	journalMagic  = []byte("streamdp users 1 j\n")
+	snapshotMagic = []byte("streamdp users 1 s\n")
+)
+
+const (
+	entryBytes    = 20
+	snapshotBytes = 24
+)
+
+// ErrDamaged says that the files are not those that were written.
+var ErrDamaged = errors.New("the files of persons are missing or damaged")
+
+// Segment is one file of a [Position].
+type Segment struct {
+	Number   uint64
+	Snapshot bool
+	First    uint64 // step of its first entries; of a snapshot the last one
+	Length   uint64 // bytes that count, with the header
+	Hash     [32]byte
+}
+
+// Position says what of the files counts. It belongs into the checkpoint that it was made for.
+type Position struct {
+	Step     uint64 // the last one that it holds
+	Seen     uint64 // records since the last snapshot
+	Segments []Segment
+}
+
+// AppendBinary appends a position to b.
+func (p *Position) AppendBinary(b []byte) ([]byte, error) {
+	w := &bin.Writer{B: b}
+	w.Uint(p.Step)
+	w.Uint(p.Seen)
+	w.Uint(uint64(len(p.Segments)))
+	for i := range p.Segments {
+		s := &p.Segments[i]
+		w.Uint(s.Number)
+		kind := uint64(0)
+		if s.Snapshot {
+			kind = 1
+		}
+		w.Uint(kind)
+		w.Uint(s.First)
+		w.Uint(s.Length)
+		w.Raw(s.Hash[:])
+	}
+	return w.B, nil
+}
+
+// UnmarshalBinary reads what AppendBinary wrote.
+func (p *Position) UnmarshalBinary(b []byte) error {
+	r := &bin.Reader{B: b}
+	*p = Position{Step: r.Uint(), Seen: r.Uint()}
+	for n := r.Uint(); n > 0 && !r.Bad; n-- {
+		s := Segment{Number: r.Uint(), Snapshot: r.Index(2) == 1, First: r.Uint(), Length: r.Uint()}
+		copy(s.Hash[:], r.Raw(32))
+		// Numbers follow one another, steps don't fall, and a snapshot is the first.
+		if k := len(p.Segments); k > 0 {
+			before := &p.Segments[k-1]
+			r.Bad = r.Bad || s.Snapshot || s.Number != before.Number+1 || s.First < before.First
+		}
+		r.Bad = r.Bad || s.Number == 0 || s.First > p.Step || s.Length < uint64(len(journalMagic))
+		p.Segments = append(p.Segments, s)
+	}
+	if p.Step > MaxStep || !r.Done() {
+		return ErrDamaged
+	}
+	return nil
+}
+
+func appendEntry(b []byte, tag *Tag, step uint32) []byte {
+	return binary.LittleEndian.AppendUint32(append(b, tag[:]...), step)
+}
+
+// readSegment reads what counts of a segment into the map, and returns the state of its hash.
+// Further reports whether the file has more. No entry may be of a step behind until.
+func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, further bool, err error) {
+	h = sha256.New()
+	r := bufio.NewReaderSize(in, 1<<16)
+	content := io.TeeReader(io.LimitReader(r, int64(s.Length)), h)
+	magic, size := journalMagic, uint64(entryBytes)
+	if s.Snapshot {
+		magic, size = snapshotMagic, snapshotBytes
+	}
+	rest := s.Length - uint64(len(magic)) // Length was checked
+	if rest%size != 0 {
+		return nil, false, ErrDamaged
+	}
+	head := make([]byte, len(magic))
+	if _, err := io.ReadFull(content, head); err != nil || string(head) != string(magic) {
+		return nil, false, damaged(err)
+	}
+	// In chunks of whole entries: hashing byte by byte costs more than reading.
+	chunk := make([]byte, 1000*size)
+	for rest > 0 {
+		c := chunk[:min(rest, uint64(len(chunk)))]
+		if _, err := io.ReadFull(content, c); err != nil {
+			return nil, false, damaged(err)
+		}
+		rest -= uint64(len(c))
+		for ; len(c) > 0; c = c[size:] {
+			if err := m.restore(c[:size], s, until); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+	if [32]byte(h.Sum(nil)) != s.Hash {
+		return nil, false, ErrDamaged
+	}
+	_, err = r.ReadByte()
+	if errors.Is(err, io.EOF) {
+		return h, false, nil
+	}
+	return h, true, err
+}
+
+// restore puts one entry into the map. What no map can have written is damage.
+func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
+	tag, step := Tag(entry), binary.LittleEndian.Uint32(entry[16:])
+	if tag == (Tag{}) || uint64(step) > until {
+		return ErrDamaged
+	}
+	if s.Snapshot {
+		steps := binary.LittleEndian.Uint32(entry[20:])
+		if m.rule.Cap == 0 || step == 0 || uint64(step) > s.First || steps == 0 || uint64(steps) > m.rule.Cap {
+			return ErrDamaged
+		}
+		known, free := m.find(&tag)
+		if known != nil || free == nil || m.users == m.rule.Users {
+			return ErrDamaged
+		}
+		m.users++
+		*free = slot{tag, step, steps}
+		return nil
+	}
+	if uint64(step) < s.First || step < m.step {
+		return ErrDamaged
+	}
+	if step > m.step {
+		if err := m.Open(uint64(step)); err != nil {
+			return ErrDamaged
+		}
+	}
+	before := len(m.fresh)
+	if m.Take(tag) != Counts || len(m.fresh) == before {
+		return ErrDamaged
+	}
+	return nil
+}
+
+// writeTo writes a snapshot of the map, and returns its length. The bytes depend on what the
+// map holds and not on the order in which that came: with linear probing, neither do the slots
+// that are taken, and within a run of them the entries are sorted by tag.
+func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
+	w := bufio.NewWriterSize(out, 1<<16)
+	w.Write(snapshotMagic) // an error stays until Flush
+	n = uint64(len(snapshotMagic))
+	var entry [snapshotBytes]byte
+	var run []slot
+	mask := len(m.slots) - 1
+	first := slices.IndexFunc(m.slots, func(s slot) bool { return s.last == 0 }) // a quarter is
+	for i := range m.slots {
+		s := &m.slots[(first+1+i)&mask]
+		if s.last != 0 {
+			run = append(run, *s)
+			continue
+		}
+		slices.SortFunc(run, func(a, b slot) int { return bytes.Compare(a.tag[:], b.tag[:]) })
+		for j := range run {
+			copy(entry[:], run[j].tag[:])
+			binary.LittleEndian.PutUint32(entry[16:], run[j].last)
+			binary.LittleEndian.PutUint32(entry[20:], run[j].steps&stepsMask)
+			w.Write(entry[:])
+			n += snapshotBytes
+		}
+		run = run[:0]
+	}
+	return n, w.Flush()
+}
+
+// damaged returns the error of a read: a file that is too short is damaged.
+func damaged(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrDamaged
+	}
+	return fmt.Errorf("files of persons: %w", err)
+}
