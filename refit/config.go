@@ -22,7 +22,7 @@ type Config struct {
 	ClipY float64 `toml:"clip_y"`
 	// Intercept asks for a constant; default true.
 	Intercept *bool `toml:"intercept"`
-	// Window is the number of slots of a window. Required.
+	// Window is the number of slots of a window. Required, unless Most is set.
 	Window uint64 `toml:"window"`
 	// Stride is the number of slots from one window's start to the next, at least
 	// Window, which is its default.
@@ -69,9 +69,14 @@ type Config struct {
 	// radius.
 	Dense bool `toml:"-"`
 	// Partitions says that records come from so many partitions, which are summed apart and
-	// merged, see [Refit.NewPart]. Then Window and Stride are slots of each of them. 0: all
-	// records come from one log.
+	// merged, see [Refit.NewPart]. Then Window and Stride, but not Most, are slots of each of
+	// them. 0: all records come from one log.
 	Partitions uint64 `toml:"-"`
+	// Most says that something else than a number of slots ends a window, such as a clock:
+	// each [Refit.Close] does. A window then has any number of slots, none included, and at
+	// most Most, of all partitions together. Window and Stride are 0 then. 0: a window has
+	// Window slots.
+	Most uint64 `toml:"-"`
 	// Columns are the names of a row's numbers.
 	Columns []string `toml:"-"`
 	// Horizon is the number of windows of the epoch; 0: no end. Endless says that windows
@@ -106,8 +111,14 @@ func (c *Config) Defaults() {
 	}
 }
 
-// Slots returns the number of slots of a window, of all partitions together.
-func (c *Config) Slots() uint64 { return c.Window * max(1, c.Partitions) }
+// Slots returns the number of slots of a window, of all partitions together; the largest one
+// where windows have no fixed number.
+func (c *Config) Slots() uint64 {
+	if c.Most > 0 {
+		return c.Most
+	}
+	return c.Window * max(1, c.Partitions)
+}
 
 // stride returns the number of slots from one window's start to the next, of all partitions
 // together.
@@ -243,8 +254,14 @@ func (c *Config) Validate() error {
 		l.Check(c.target() >= 0, "target", "must be one of the columns", c.Target)
 	}
 	l.Check(c.features() >= 1, "columns", "must name a feature besides the target", len(c.Columns))
-	l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
-	l.Check(c.Stride == 0 || c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+	if c.Most > 0 {
+		l.Check(c.Window == 0, "window", "must not be there: windows are steps by the clock", c.Window)
+		l.Check(c.Stride == 0, "stride", "must not be there: windows are steps by the clock", c.Stride)
+		l.Check(c.Most <= maxWindow, "step_max", fmt.Sprintf("must be at most %d for windows", uint64(maxWindow)), c.Most)
+	} else {
+		l.Check(c.Window >= 1 && c.Window <= maxWindow, "window", fmt.Sprintf("must be 1 to %d slots", uint64(maxWindow)), c.Window)
+		l.Check(c.Stride == 0 || c.Stride >= c.Window, "stride", "must be at least the window: a record of two windows would pay twice", c.Stride)
+	}
 	if !slices.Contains(Solvers, c.Solver) {
 		l.Add("solver", "must be "+fault.Quoted(Solvers, "or"), c.Solver)
 		return l.Err()

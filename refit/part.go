@@ -15,7 +15,8 @@ type Part struct {
 }
 
 // NewPart returns an empty part of a window. Its slots are those of its partition: window t
-// has Window of them, from (t−1)·Stride on, of each partition.
+// has Window of them, from (t−1)·Stride on, of each partition. With Most it has those that
+// were added since the last Merge.
 //
 // Every pass of newton over the rows of all parts is a sum of integers, as are the sums of
 // adassp and dp-gd-residual. A refit that merges parts adds such a sum up exactly and rounds
@@ -23,42 +24,58 @@ type Part struct {
 // release depends on which records the window has, and not on how they are divided among
 // parts, nor in which order they came.
 //
+// A refit of one log with Most has one part a window, for every solver. Its rows stay in
+// their order, so its release is that of the same rows by [Refit.Add].
+//
 // Privacy: a record is in one part. It changes one sum that is rounded, as it changes one
 // block otherwise, so the sensitivity is that of the refit.
-// Memory: the rows of the partition, allocated with the first one.
-// Errors: a refit that was not made for partitions.
+// Memory: the rows of the partition, allocated with the first one; with Most it grows with
+// them.
+// Errors: a refit that was not made for partitions, nor with Most.
 func (r *Refit) NewPart() (dp.Part, error) {
-	if r.cfg.Partitions == 0 {
+	if r.cfg.Partitions == 0 && r.cfg.Most == 0 {
 		return nil, errors.New("the refit has one log")
 	}
 	p := &Part{of: r, e: *r}
-	p.e.rows, p.e.sums, p.e.solver = 0, nil, nil
-	p.e.row, p.e.data = make([]float64, len(r.row)), &Data{dim: r.data.dim}
+	p.e.rows, p.e.solver = 0, nil
+	p.e.row = make([]float64, len(r.row))
+	if r.sums != nil {
+		p.e.sums = newRowSums(r.sums.dim)
+	} else {
+		p.e.data = &Data{dim: r.data.dim, exact: r.data.exact}
+	}
 	return p, nil
 }
 
 // Add adds a record, as [Refit.Add] does.
 func (p *Part) Add(slot uint64, row []float64) {
-	c := &p.e.cfg
-	if slot%max(c.Window, c.Stride) >= c.Window {
-		return // between windows
-	}
-	if w := p.e.data; w.x == nil {
-		n := int(c.Window)
-		w.x, w.y = make([]float64, 0, n*w.dim), make([]float64, 0, n)
+	if c := &p.e.cfg; c.Most == 0 {
+		if slot%max(c.Window, c.Stride) >= c.Window {
+			return // between windows
+		}
+		if w := p.e.data; w.x == nil {
+			n := int(c.Window)
+			w.x, w.y = make([]float64, 0, n*w.dim), make([]float64, 0, n)
+		}
 	}
 	p.e.take(row)
 }
 
 // Merge adds the rows of a part to the open window, and empties the part.
 //
-// Errors: a part of another refit. Then nothing is added.
+// Errors: a part of another refit, or a second part of a window of one log. Then nothing is
+// added.
 func (r *Refit) Merge(part dp.Part) error {
 	p, ok := part.(*Part)
 	if !ok || p.of != r {
 		return errors.New("a part of another refit")
 	}
-	if r.rows += p.e.rows; r.rows <= r.cfg.Slots() { // else Close refuses
+	if r.cfg.Partitions == 0 {
+		if r.rows > 0 {
+			return errors.New("the refit has one log, and its window has rows")
+		}
+		r.rows, r.data, r.sums, p.e.data, p.e.sums = p.e.rows, p.e.data, p.e.sums, r.data, r.sums
+	} else if r.rows += p.e.rows; r.rows <= r.cfg.Slots() { // else Close refuses
 		r.data.x, r.data.y = append(r.data.x, p.e.data.x...), append(r.data.y, p.e.data.y...)
 	}
 	p.e.reset()

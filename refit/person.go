@@ -15,7 +15,8 @@ import (
 //
 // Privacy: in a window the person's records become null rows one after the other, so all cost
 // perWindow times one; under replace another person's rows then take the place of null ones.
-// Windows have independent noise, so their μ² add up. It is group privacy of Gaussian
+// Windows have independent noise, so their μ² add up; a window by the clock may hold all of a
+// person's records of that time. It is group privacy of Gaussian
 // mechanisms, and holds for the solvers "newton", "adassp" and "dp-gd" with Gaussian noise alone.
 //
 // Errors: a solver with sketches, whose guarantee is no Gaussian mechanism's: many records of

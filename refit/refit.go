@@ -39,7 +39,8 @@ import (
 //
 // Privacy: every window costs its records the plan's Cost. Windows are disjoint, so a record
 // pays once: (ε, δ) as [dp.Params] states, for one record zeroed or replaced in its slot. The
-// number of records in each slot, valid or not, is public.
+// number of records in each slot, valid or not, is public, and so is where windows end. A
+// window of fewer slots than others has the same noise: none of it follows from their number.
 // Cost: as the solver's. Memory for a window of rows, or O(d²) for solvers that need sums
 // only: linmix, and ihm with a radius. Add allocates nothing.
 //
@@ -92,7 +93,11 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	if plan.summed() {
 		r.sums = newRowSums(plan.Features)
 	} else {
-		r.data = NewData(plan.Features, int(cfg.Slots()))
+		rows := int(cfg.Slots())
+		if cfg.Most > 0 {
+			rows = 0 // grows: windows may be far shorter
+		}
+		r.data = NewData(plan.Features, rows)
 		r.data.exact = cfg.Partitions > 0
 	}
 	h := fnv.New64a()
@@ -102,6 +107,9 @@ func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 	}
 	if cfg.Partitions > 0 {
 		identity = append(identity, cfg.Partitions)
+	}
+	if cfg.Most > 0 {
+		identity = append(identity, "windows that something else ends")
 	}
 	if err := json.NewEncoder(h).Encode(identity); err != nil {
 		return nil, err
@@ -134,7 +142,8 @@ func (r *Refit) Course() (steps, start int, counted, squared float64) {
 func (r *Refit) Columns() int { return len(r.cfg.Columns) }
 
 // Range returns the slots of step t ≥ 1, [first, end). They are those of window t and, with a
-// stride, those between the window before and this one, which belong to no window.
+// stride, those between the window before and this one, which belong to no window. Where
+// something else ends windows, they are those of the longest windows.
 func (r *Refit) Range(t uint64) (first, end uint64) {
 	end = (t-1)*r.cfg.stride() + r.cfg.Slots()
 	if t > 1 {
@@ -150,7 +159,7 @@ func (r *Refit) Cost() dp.Cost { return r.Plan().Cost }
 // units; Add neither changes nor keeps it. A row that is not finite or whose length is not
 // Columns, in particular nil, is an invalid record and counts as a null row.
 func (r *Refit) Add(slot uint64, row []float64) {
-	if slot < r.step*r.cfg.stride() {
+	if r.cfg.Most == 0 && slot < r.step*r.cfg.stride() {
 		return
 	}
 	r.take(row)
@@ -360,9 +369,13 @@ func (r *Refit) Warnings() []string {
 	if r.plan.Solver != "newton" {
 		return nil
 	}
+	most := ""
+	if r.cfg.Most > 0 {
+		most = "at most "
+	}
 	if nu := float64(r.cfg.Slots()) * r.plan.Mu / (float64(r.plan.Features) * r.params.Adjacency.Factor()); nu < fewRecords {
-		return []string{fmt.Sprintf("windows of %d records hold %.2g for each standard deviation of noise in a coefficient, "+
-			"fewer than %d: the result may be worse than no coefficients at all", r.cfg.Slots(), nu, fewRecords)}
+		return []string{fmt.Sprintf("windows of %s%d records hold %s%.2g for each standard deviation of noise in a coefficient, "+
+			"fewer than %d: the result may be worse than no coefficients at all", most, r.cfg.Slots(), most, nu, fewRecords)}
 	}
 	return nil
 }
@@ -411,7 +424,14 @@ func (r *Refit) Sizes() dp.Sizes {
 		peak += 8*n*(d+2) + n
 	}
 	sizes := dp.Sizes{State: stateBytes, Release: release, Peak: stateBytes + release + peak}
-	if r.cfg.Partitions > 0 {
+	switch {
+	case r.cfg.Most > 0 && r.sums != nil:
+		sizes.Part = 8 * 10 * (d + 1) * (d + 1)
+	case r.cfg.Most > 0: // memory grows with the rows, and while it does holds them twice
+		rows := 8 * n * (d + 1)
+		sizes.Peak += rows + rows/4
+		sizes.Part = 2*rows/int64(max(1, r.cfg.Partitions)) + rows/4 + 8*d
+	case r.cfg.Partitions > 0:
 		sizes.Part = 8 * (int64(r.cfg.Window)*(d+1) + d) // rows, targets, a row
 	}
 	return sizes

@@ -1,0 +1,186 @@
+package refit
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/dptest"
+	"streamdp/internal/fault"
+)
+
+// ended is a configuration whose windows something else ends.
+func ended(c Config, partitions int, most uint64) Config {
+	c.Window, c.Stride, c.Partitions, c.Most = 0, 0, uint64(partitions), most
+	return c
+}
+
+// closeParts closes a window that comes in parts: row i is in part i mod len(parts).
+func closeParts(t *testing.T, r *Refit, parts []dp.Part, first uint64, rows [][]float64, n dp.Noise) *dp.Release {
+	t.Helper()
+	for i, row := range rows {
+		parts[i%len(parts)].Add(first+uint64(i/len(parts)), row)
+	}
+	for _, p := range parts {
+		if err := r.Merge(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release, err := r.Close(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
+}
+
+// TestEndedWindows: windows that something else ends, some of them of no row or of few, have the
+// releases and hide the integers of windows of so many slots with the same rows, for every
+// solver. It does not matter whether they come one by one or in a part, and not at which slots.
+func TestEndedWindows(t *testing.T) {
+	t.Parallel()
+	sizes := []int{120, 0, 1, 2, 3, 5, 119, 240}
+	for name, c := range configs() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.Stride, c.Horizon = 0, 0
+			one, by, two := mustRefit(t, ended(c, 0, 240), generous), mustRefit(t, ended(c, 0, 240), generous), ended(c, 0, 240)
+			c.Window = 240
+			want := mustRefit(t, c, generous)
+			part, err := by.NewPart()
+			if err != nil {
+				t.Fatal(err)
+			}
+			slot := uint64(0)
+			for i, n := range sizes {
+				rows, seed := records(n, uint64(i)), uint64(i)
+				reference := &seen{Noise: dptest.Seeded(seed)}
+				release := closeWindow(t, want, rows, reference)
+				if (release.Failed != "") != (n == 0) && n > 5 {
+					t.Errorf("a window of %d rows: %q", n, release.Failed)
+				}
+				for _, row := range rows {
+					one.Add(slot, row)
+					slot++
+				}
+				noise := &seen{Noise: dptest.Seeded(seed)}
+				got, err := one.Close(noise)
+				if err != nil || !reflect.DeepEqual(got, release) || !slices.Equal(noise.hidden, reference.hidden) {
+					t.Errorf("a window of %d rows: %v\n%+v, want\n%+v", n, err, got, release)
+				}
+				noise = &seen{Noise: dptest.Seeded(seed)}
+				if got := closeParts(t, by, []dp.Part{part}, slot, rows, noise); !reflect.DeepEqual(got, release) || !slices.Equal(noise.hidden, reference.hidden) {
+					t.Errorf("a part of %d rows: %+v, want\n%+v", n, got, release)
+				}
+				// A run that ended goes on here.
+				state, err := one.AppendBinary(nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				two.Defaults()
+				if one, err = newRefit(two, generous, one.Plan()); err != nil {
+					t.Fatal(err)
+				}
+				if err := one.UnmarshalBinary(state); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 241 {
+				one.Add(0, nil)
+			}
+			if _, err := one.Close(dptest.Seeded(1)); err == nil {
+				t.Error("closed a window with too many rows")
+			}
+			state, err := one.AppendBinary(nil)
+			if err != nil || want.UnmarshalBinary(state) == nil {
+				t.Errorf("took the state of a refit with other windows: %v", err)
+			}
+		})
+	}
+}
+
+// TestEndedParts: a merged window that something else ends is that of so many slots of each
+// partition with the same rows. A quiet partition has no rows.
+func TestEndedParts(t *testing.T) {
+	t.Parallel()
+	p := dp.Params{Epsilon: 2, Delta: 1e-8, Adjacency: dp.ZeroOut}
+	for _, solver := range merging {
+		c := Config{Solver: solver, Target: "y", Columns: []string{"a", "y", "b"}, ClipX: 2, ClipY: 3}
+		parts := func(r *Refit) (all []dp.Part) {
+			for range r.cfg.Partitions {
+				part, err := r.NewPart()
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, part)
+			}
+			return all
+		}
+		want, got := mustRefit(t, merged(c, 3, 900), p), mustRefit(t, ended(c, 3, 5000), p)
+		whole := parts(got)
+		for i, n := range []int{900, 600, 1, 0} {
+			rows := records(n, 8)
+			a := closeParts(t, want, parts(want), uint64(300*i), rows, dptest.Seeded(1))
+			if b := closeParts(t, got, whole, uint64(300*i), rows, dptest.Seeded(1)); !reflect.DeepEqual(a, b) {
+				t.Errorf("%s, %d rows:\n%+v\n%+v", solver, n, b, a)
+			}
+		}
+		quiet := mustRefit(t, ended(c, 3, 5000), p)
+		three, rows := parts(quiet), records(300, 9)
+		for i, row := range rows {
+			three[0].Add(uint64(i), row)
+		}
+		for _, part := range three {
+			if err := quiet.Merge(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := quiet.Close(dptest.Seeded(2))
+		if b := closeWindow(t, mustRefit(t, merged(c, 1, 300), p), rows, dptest.Seeded(2)); err != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: with quiet partitions %v\n%+v, want\n%+v", solver, err, a, b)
+		}
+	}
+}
+
+// TestEndedFaults: windows end by slots or by something else, a refit of one log has one part a
+// window, and its memory is bounded.
+func TestEndedFaults(t *testing.T) {
+	t.Parallel()
+	c := ended(configs()["newton"], 0, 1<<31+1)
+	c.Window, c.Stride = 5, 5
+	var rules []string
+	c.Defaults()
+	for _, err := range fault.All(c.Validate()) {
+		rules = append(rules, err.Error())
+	}
+	if got := strings.Join(rules, "; "); got != "window: must not be there: windows are steps by the clock (5); stride: must not be there: windows are steps by the clock (5); step_max: must be at most 2147483648 for windows (2147483649)" {
+		t.Error(got)
+	}
+	r := mustRefit(t, ended(configs()["newton"], 0, 100), generous)
+	if w := strings.Join(mustRefit(t, ended(configs()["newton"], 0, 2), dp.Params{Epsilon: 0.1, Delta: 1e-8, Adjacency: dp.ZeroOut}).Warnings(), ""); !strings.Contains(w, "windows of at most 2 records hold at most") {
+		t.Errorf("warns %q", w)
+	}
+	one, err := r.NewPart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := r.NewPart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 90 {
+		one.Add(uint64(i), []float64{1, 1, 1})
+	}
+	two.Add(0, []float64{1, 1, 1})
+	data := one.(*Part).e.data
+	if took, stated := int64(8*(cap(data.x)+cap(data.y))), r.Sizes().Part; took > stated {
+		t.Errorf("a part takes %d bytes, said %d", took, stated)
+	}
+	if err := r.Merge(one); err != nil {
+		t.Fatal(err)
+	}
+	if r.Merge(two) == nil {
+		t.Error("merged two parts of one log")
+	}
+}
