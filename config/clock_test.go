@@ -46,3 +46,62 @@ func TestClock(t *testing.T) {
 		t.Errorf("adam: %v", err)
 	}
 }
+
+// TestClockRefit: a window of a refit has so many offsets, or it is a step by the clock of so
+// many at most.
+func TestClockRefit(t *testing.T) {
+	hourly := strings.NewReplacer("[state]", "boundary_topic = \"b\"\n[state]", "[stream.weekly.privacy]", "step = \"1h\"\nstep_max = 9000\n[stream.weekly.privacy]",
+		"window = 5000\n", "").Replace(weekly)
+	s := parse(t, hourly).Streams[0]
+	if s.Refit.Most != 9000 || s.Refit.Window != 0 || s.Refit.Slots() != 9000 || s.Slots() != 9000 {
+		t.Errorf("windows of %+v", s.Refit)
+	}
+	canonical := string(s.Canonical(0))
+	if !strings.Contains(canonical, `"step":"1h0m0s","step_max":9000}`) || strings.Contains(canonical, "window") {
+		t.Errorf("canonical %s", canonical)
+	}
+	// The default is written and not in the canonical form: an epoch with it can be read.
+	for _, most := range []string{"9000", "10000000"} {
+		s := parse(t, strings.Replace(hourly, "9000", most, 1)).Streams[0]
+		again, err := StreamOf("weekly", s.Canonical(0))
+		if err != nil || again.Refit.Most != s.StepMax {
+			t.Errorf("%s: %+v, %v", most, again, err)
+		}
+	}
+	merged := parse(t, strings.NewReplacer("columns = [\"price", "partition = \"all\", columns = [\"price", "step_max", "merge = true\nstep_max").Replace(hourly)).Streams[0]
+	if over := merged.Over([]int{0, 1, 2}); over.Refit.Partitions != 3 || over.Refit.Slots() != 9000 {
+		t.Errorf("over three partitions windows of %+v", over.Refit)
+	}
+	f := func(old, new string, want ...string) {
+		t.Helper()
+		_, err := Parse("f", []byte(strings.Replace(hourly, old, new, 1)))
+		if err == nil || strings.Count(err.Error(), "\n") != len(want)-1 {
+			t.Errorf("%s: %v, want %q", new, err, want)
+			return
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), "stream.weekly."+w) {
+				t.Errorf("%s: %v, want %s", new, err, w)
+			}
+		}
+	}
+	f("step_max = 9000\n", "", "step_max: required with a step by the clock: a window and its memory have room for so many records")
+	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
+	f("target =", "window = 100\ntarget =", "refit.window: must not be there: windows are steps by the clock (100)")
+	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")
+	f("step = \"1h\"\nstep_max = 9000\n", "", "refit.window: required, or a step by the clock, such as step = \"1h\"")
+	f("step = \"1h\"\nstep_max = 9000\n", "step = 100\n", "step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)")
+	f("clip_x = 4.0", "clip_x = \"auto\"", "step: needs centre, scale and clip that are given: a warm-up has a number of offsets")
+	parse(t, strings.Replace(hourly, "target =", "solver = \"ihm\"\ntarget =", 1))
+	hourly = strings.Replace(hourly, "step_max", "merge = true\nstep_max", 1)
+	f("target =", "solver = \"ihm\"\ntarget =", "refit.solver: must be \"newton\", \"adassp\" or \"dp-gd-residual\" with merge = true")
+}
+
+// TestClockFaultOnce: a mechanism that can't have steps by the clock says so once, in the words
+// of the file.
+func TestClockFaultOnce(t *testing.T) {
+	_, err := Parse("f", []byte(strings.Replace(demand, "[stream.demand.privacy]", "step = \"1m\"\n[stream.demand.privacy]", 1)))
+	if err == nil || !strings.HasSuffix(err.Error(), `stream.demand.step: must not be there: sgd has steps of its own length ("1m")`) || strings.Contains(err.Error(), "\n") {
+		t.Error(err)
+	}
+}

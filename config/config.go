@@ -172,10 +172,10 @@ type Stream struct {
 	WarmupMode string `toml:"warmup_mode"`
 	found      bool   `toml:"-"` // what was "auto" has been given; see Bounded
 	// Step is the length of a step: a number of offsets, at least 1, or a period of the
-	// clock. Default 100 offsets for moments.
+	// clock. Default 100 offsets for moments. Steps of refits are windows: only a period.
 	Step Step `toml:"step"`
 	// StepMax is the largest number of offsets of a step by the clock, of all partitions
-	// together. Default 10 million.
+	// together. Default 10 million; required for refits.
 	StepMax uint64 `toml:"step_max"`
 	// Merge makes all partitions one task, whose steps hold Step offsets of each. Default
 	// false.

@@ -26,8 +26,8 @@ type mechanism struct {
 	// bind copies the stream's columns, steps, horizon, centre and scale into the mechanism's
 	// configuration. endless says that epochs continue after their horizon.
 	bind func(s *Stream, endless bool)
-	// steps says why a stream must not set the length of a step; empty: it may. step is the
-	// length where it does not; 0: it must.
+	// steps says why a stream must not set the number of offsets of a step; empty: it may.
+	// step is the number where it sets no length; 0: it must.
 	steps string
 	step  Step
 
@@ -35,6 +35,8 @@ type mechanism struct {
 
 	// clock says why steps can't be by the clock; empty: they can.
 	clock string
+	// bounded says why step_max must be given for them; empty: it has a default.
+	bounded string
 	// merge makes a step that of so many partitions together; nil: it can't be one.
 	merge func(s *Stream, partitions int)
 	// finds: the mechanism has a warm-up of its own, which finds what is "auto".
@@ -61,6 +63,9 @@ var mechanisms = []*mechanism{
 			m.Warmup, m.WarmupMode = s.Warmup, s.WarmupMode
 		},
 		merge: func(s *Stream, partitions int) {
+			if s.Step.Clock() > 0 {
+				return // a step is that of all partitions
+			}
 			m := *s.Moments
 			if m.Step = s.Slots() * uint64(partitions); s.Slots() > math.MaxInt64/uint64(partitions) {
 				m.Step = math.MaxInt64
@@ -105,12 +110,14 @@ var mechanisms = []*mechanism{
 		steps: "sgd has steps of its own length",
 	},
 	{
-		name:  "refit",
-		clock: "its steps are windows of so many offsets",
-		of:    func(s *Stream) estimator { return s.Refit },
+		name: "refit",
+		of:   func(s *Stream) estimator { return s.Refit },
 		bind: func(s *Stream, endless bool) {
 			m := s.Refit
 			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+			if s.Step.Clock() > 0 {
+				m.Most = s.StepMax
+			}
 		},
 		merge: func(s *Stream, partitions int) {
 			c := *s.Refit
@@ -124,7 +131,8 @@ var mechanisms = []*mechanism{
 				return map[string]bool{"residual_clip": s.Refit.ResidualClip > 0 && math.IsNaN(s.Refit.ClipY)}
 			},
 		},
-		steps: "steps of refit are its windows",
+		steps:   "steps of refit are its windows: give their number of offsets as window, or a period of the clock",
+		bounded: "a window and its memory have room for so many records",
 	},
 	{
 		name:  "adam",
@@ -187,14 +195,14 @@ func (s *Stream) LastStep() uint64 {
 }
 
 // Over returns a merged stream as it is over these partitions: its mechanism's steps hold
-// the offsets of all of them, as steps by the clock do anyway. Every other stream is returned as it is.
+// the offsets of all of them. Every other stream is returned as it is.
 func (s *Stream) Over(partitions []int) *Stream {
 	if !s.Merge {
 		return s
 	}
 	c := *s
 	c.Input.Partitions = partitions
-	if m, _ := c.mechanism(); m != nil && m.merge != nil && s.Step.Clock() == 0 {
+	if m, _ := c.mechanism(); m != nil && m.merge != nil {
 		m.merge(&c, len(partitions))
 	}
 	return &c

@@ -79,7 +79,7 @@ func TestRefitDefects(t *testing.T) {
 	f("clip_x = 4.0", "clip_x = 0", `18: stream.weekly.refit.clip_x: must be positive and finite (0)`)
 	f("clip_y = 3.0", "residual_clip = 1.0", `19: stream.weekly.refit.residual_clip: does not go with "auto": its unit is that of a centre, scale or bound which is to be found`)
 	f(end, "window = 0", `20: stream.weekly.refit.window: must be 1 to 2147483648 slots (0)`)
-	f(end, "", `16: stream.weekly.refit.window: required`)
+	f(end, "", `16: stream.weekly.refit.window: required, or a step by the clock, such as step = "1h"`)
 	f(end, end+"\nstride = 4000", `21: stream.weekly.refit.stride: must be at least the window: a record of two windows would pay twice (4000)`)
 	f(end, end+"\nsolver = \"ols\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("ols")`)
 	f(end, end+"\nsolver = \"dp-gd-paper\"", `21: stream.weekly.refit.solver: must be "newton", "ihm", "adassp", "linmix", "fast-ihm", "dp-gd" or "dp-gd-residual" ("dp-gd-paper")`)
@@ -90,7 +90,7 @@ func TestRefitDefects(t *testing.T) {
 	f(end, end+"\nsolver = \"ihm\"\nrows = 3\nshare = 1", `22: stream.weekly.refit.rows: must be 0 (chosen) or 5 to 2^20, for a sketch that can be inverted (3)`,
 		`23: stream.weekly.refit.share: must be in (0, 1) (1)`)
 	f(end, end+"\nsolver = \"fast-ihm\"\ntransforms = 2", `22: stream.weekly.refit.transforms: must be 1 or the number of iterations (2)`)
-	f("scale ", "step = 100\nscale ", `10: stream.weekly.step: must not be there: steps of refit are its windows (100)`)
+	f("scale ", "step = 100\nscale ", `10: stream.weekly.step: must not be there: steps of refit are its windows: give their number of offsets as window, or a period of the clock (100)`)
 	f(`"weekly.dp"`, `"weekly.dp", values = ["theta", "eta"]`,
 		`8: stream.weekly.output.values: must be a value that this stream publishes: "theta", "intercept", "theta_original" or "intercept_original" ("eta")`)
 }

@@ -128,8 +128,8 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.add(step, -1, "required", nil)
 	case d.written(step) == nil:
 		s.Step = m.step
-	case m.steps != "" && d.written(step) != nil:
-		d.note(step, -1, "must not be there: "+m.steps, s.Step)
+	case m.steps != "" && (m.clock != "" || s.Step.Clock() == 0):
+		d.add(step, -1, "must not be there: "+m.steps, scalar(d.written(step)))
 	}
 }
 
@@ -243,8 +243,7 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 		d.add(merge, -1, "must be false for "+m.name+": only moments and refits compute sums that can be added before the noise is drawn", nil)
 		return
 	}
-	found := s.Moments != nil && math.IsNaN(s.Moments.Clip) || s.Refit != nil && (math.IsNaN(s.Refit.ClipX) || math.IsNaN(s.Refit.ClipY))
-	if found || slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN) {
+	if s.automatic() {
 		d.add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
 	}
 	if s.DeadLetter.Mode != "off" {
@@ -255,21 +254,30 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 	}
 }
 
+// automatic reports whether anything is found by a warm-up, of whatever mechanism.
+func (s *Stream) automatic() bool {
+	return s.Automatic() || s.Moments != nil && math.IsNaN(s.Moments.Clip) || slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN)
+}
+
 // checkClock finds what a stream with steps by the clock can't do.
 func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 	step, most := under(key, "step"), under(key, "step_max")
 	m, _ := s.mechanism()
-	if s.Step.Clock() == 0 {
+	switch {
+	case !d.sound(step):
+		return
+	case s.Step.Clock() == 0:
 		if d.sound(most) && strconv.FormatUint(s.StepMax, 10) != stepMaxDefault {
 			d.add(most, -1, "belongs to steps by the clock, such as step = \"1m\"", s.StepMax)
 		}
 		return
-	}
-	if m != nil && (m.clock != "" || m.merge == nil) {
+	case m != nil && (m.clock != "" || m.merge == nil):
 		d.add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), s.Step.Clock().String())
 		return
+	case m != nil && m.bounded != "" && d.written(most) == nil:
+		d.add(most, -1, "required with a step by the clock: "+m.bounded, nil)
 	}
-	if slices.ContainsFunc(slices.Concat(s.Centre, s.Scale), math.IsNaN) || s.Moments != nil && math.IsNaN(s.Moments.Clip) {
+	if s.automatic() {
 		d.add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", s.Step.Clock().String())
 	}
 	if s.DeadLetter.Mode != "off" {
@@ -349,6 +357,7 @@ var follows = map[string][]string{
 	"sgd.bootstrap":         {"clip"},
 	"sgd.curvature":         {"clip_x"},
 	"refit.target":          {"columns"},
+	"refit.window":          {"step"},
 	"refit.stride":          {"window"},
 	"refit.accounting":      {"solver"},
 	"refit.residual_clip":   {"clip_y"},
@@ -373,6 +382,7 @@ var follows = map[string][]string{
 var needs = map[string]func(s *Stream) string{
 	"moments.decay":  func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
 	"moments.window": func(s *Stream) string { return "required for workload " + strconv.Quote(s.Moments.Workload) },
+	"refit.window":   func(s *Stream) string { return "required, or a step by the clock, such as step = \"1h\"" },
 	"sgd.zeta":       func(s *Stream) string { return "required for clip " + strconv.Quote(s.SGD.Clip) },
 	"sgd.radius":     func(s *Stream) string { return "required for method " + strconv.Quote(s.SGD.Method) },
 
@@ -389,7 +399,7 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		return
 	}
 	m.bind(s, s.OnHorizon == "continue")
-	if s.Merge && m.merge != nil && s.Step.Clock() == 0 {
+	if s.Merge && m.merge != nil {
 		n := len(s.Input.Partitions)
 		if s.Input.All() {
 			n = FewestMerged

@@ -279,7 +279,10 @@ func TestClockRecovery(t *testing.T) {
 	for name, c := range map[string]struct {
 		toml string
 		task core.Task
-	}{"one": {clockStream, ordersTask}, "merged": {mergedClockStream, mergedTask}} {
+	}{
+		"one": {clockStream, ordersTask}, "merged": {mergedClockStream, mergedTask},
+		"refit": {clockRefit(clockStream, `solver = "linmix"`), ordersTask}, "merged refit": {clockRefit(mergedClockStream, ""), mergedTask},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := clockRig(t, c.toml, 2)

@@ -16,7 +16,8 @@ import (
 )
 
 // TestKillsOfClock kills a daemon at random moments whose steps end ten times a second, of
-// two streams: one merges three partitions, of which one is quiet, the other reads one. No
+// three streams: one merges three partitions, of which one is quiet, the others read one, and
+// one of these is a regression, whose windows are the steps. No
 // key has two releases and none is missing, each step begins in each partition where the
 // one before ended, and an auditor works every release out again.
 func TestKillsOfClock(t *testing.T) {
@@ -32,7 +33,8 @@ func TestKillsOfClock(t *testing.T) {
 func killClock(t *testing.T, round uint64, n int) {
 	one := with(strings.ReplaceAll(clockStream, "stream.orders", "stream.one"), `topic = "orders.dp"`, `topic = "one.dp"`, `step = "1m"`, `step = "100ms"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
 	merged := with(mergedClockStream, `step = "1m"`, "step = \"100ms\"\nhorizon = 40\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 20.0")
-	r := clockRig(t, merged+one, 3)
+	fit := strings.ReplaceAll(clockRefit(one, ""), "stream.one", "stream.fit")
+	r := clockRig(t, merged+one+with(fit, `topic = "one.dp"`, `topic = "fit.dp"`), 3)
 	r.commit, r.real = "10ms", true
 	text := r.kept()
 	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
@@ -51,8 +53,8 @@ func killClock(t *testing.T, round uint64, n int) {
 	fed[2] = 3
 	h := newHand()
 	x := r.start(func(o *Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour }, h.on)
-	want := map[string]int64{"orders": int64(fed[0] + fed[1] + fed[2]), "one": int64(fed[0])}
-	x.until("both run", func(TaskStatus) bool {
+	want := map[string]int64{"orders": int64(fed[0] + fed[1] + fed[2]), "one": int64(fed[0]), "fit": int64(fed[0])}
+	x.until("all run", func(TaskStatus) bool {
 		for _, s := range x.d.Status() {
 			if s.State != stateRunning {
 				return false
@@ -60,8 +62,9 @@ func killClock(t *testing.T, round uint64, n int) {
 		}
 		return true
 	})
-	h.tick() // one for each
-	h.tick()
+	for range want {
+		h.tick()
+	}
 	for name := range want {
 		x.until(name+" has published all", func(TaskStatus) bool {
 			for _, s := range x.d.Status() {
@@ -79,7 +82,7 @@ func killClock(t *testing.T, round uint64, n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(n)*time.Second)
 	defer cancel()
 	total := 0
-	for task, topic := range map[core.Task]string{mergedTask: "orders.dp", {Stream: "one"}: "one.dp"} {
+	for task, topic := range map[core.Task]string{mergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
 		out := r.outputOf(topic)
 		total += len(out)
 		all, err := Verify(ctx, Audit{Config: cfg, Key: InsecureKey(r.seed), Log: slog.New(slog.NewTextHandler(r.log, nil))}, task)

@@ -41,7 +41,7 @@ func (f *replayFlags) steps(s *config.Stream, file string) (*clockSteps, []strin
 	period := s.Step.Clock()
 	switch {
 	case period == 0 && f.boundaries+f.time != "":
-		return nil, nil, usagef("--boundaries and --time are for steps by the clock, and those of stream %s are %d offsets", s.Name, s.Step)
+		return nil, nil, usagef("--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets", s.Name)
 	case period == 0:
 		return nil, columns, nil
 	case (f.boundaries == "") == (f.time == ""):

@@ -9,6 +9,19 @@ import (
 	"testing"
 )
 
+// writer returns what writes a file into a directory of the test, and returns its path.
+func writer(t *testing.T) func(name, text string) string {
+	dir := t.TempDir()
+	return func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+}
+
 // TestReplayClock: steps by the clock end in a file where the records' times say, or where
 // published releases ended, and replay says which.
 func TestReplayClock(t *testing.T) {
@@ -21,14 +34,7 @@ func TestReplayClock(t *testing.T) {
 	i := strings.Index(clock, "step")
 	j := i + strings.IndexByte(clock[i:], '\n')
 	clock = clock[:i] + "step = \"1m\"" + clock[j:]
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := writer(t)
 	cfg := write("clock.toml", clock)
 	// Minutes with 3, 0 and 2 records, and one record in the minute that has not ended; one
 	// without a time and one that is late belong to the step of the record before.
@@ -82,6 +88,55 @@ func TestReplayClock(t *testing.T) {
 	}
 	if got := want(t, exitDone, "", "replay", "-c", cfg, "--insecure-seed", "7", "--boundaries", write("wide", wide), write("a.ndjson", documents)); got != byTime {
 		t.Error("offsets without records move records to other steps")
+	}
+}
+
+// TestReplayClockRefit: the windows of a refit end where steps by the clock do. The last record's
+// window has not ended, and one without records has no solution.
+func TestReplayClockRefit(t *testing.T) {
+	write := writer(t)
+	cfg := write("clock.toml", `[kafka]
+brokers = ["localhost:9092"]
+boundary_topic = "b"
+[state]
+dir = "state"
+key_file = "key"
+[stream.fit]
+input = { topic = "sales", columns = ["price", "sold"] }
+step = "1h"
+step_max = 60
+privacy = { epsilon = 1.0, delta = 1e-8, adjacency = "zero-out" }
+refit = { target = "sold", clip_x = 1.0, clip_y = 1.0 }
+`)
+	// 40 records in the first hour, none in the second, 60 in the third, one in the fourth.
+	table := "price,ts,sold\n"
+	for i := range 100 {
+		table += fmt.Sprintf("0.5,%d,0.25\n", []int{60, 7260}[min(1, i/40)]+i)
+	}
+	table += "0.5,10900,0.25\n"
+	args := []string{"replay", "-c", cfg, "--insecure-seed", "7"}
+	records := write("a.csv", table)
+	out := want(t, exitDone, "101 records, 3 releases; the last 1 records", append(args, "--time", "ts", records)...)
+	if got := want(t, exitDone, "steps end where the published releases say", append(args, "--boundaries", write("out", out), records)...); got != out {
+		t.Error("by published releases others than by times")
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	for i, rows := range []int{40, 0, 60} {
+		var r struct {
+			Rows   int
+			Failed string
+			Values map[string]any
+		}
+		if err := json.Unmarshal([]byte(lines[i]), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Rows != rows || (rows == 0) != (r.Failed != "") || (rows == 0) != (len(r.Values) == 0) {
+			t.Errorf("window %d: %s", i+1, lines[i])
+		}
+	}
+	want(t, exitFailure, "has more than step_max = 60 records", append(args, "--time", "ts", write("b.csv", strings.Replace(table, "0.5,10900", "0.5,10790", 1)))...)
+	if out := want(t, exitDone, "", "plan", "-c", cfg); !strings.Contains(out, "by the clock, every 1h0m0s, each of at most 60 offsets") {
+		t.Errorf("plan prints\n%s", out)
 	}
 }
 

@@ -79,17 +79,18 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 		Persons: Persons(cost, s.Privacy.Delta, 1, 2, 5, 10), Caveats: caveats(s, m.sketched),
 		Warnings: m.warnings, Accounting: "exact Gaussian",
 	}
+	parts := 0
 	if d.Merged = s.Merge; s.Merge {
-		n := config.FewestMerged
+		parts = config.FewestMerged
 		if !s.Input.All() {
-			n = len(s.Input.Partitions)
-			d.Partitions = n
+			parts = len(s.Input.Partitions)
+			d.Partitions = parts
 		}
-		d.PeakBytes += sizes.Part * int64(n) * int64(s.MergeAhead+1)
 	}
 	if d.Clock = clockOf(s); d.Clock != "" {
-		d.StepMax = s.StepMax
+		d.StepMax, parts = s.StepMax, max(1, parts)
 	}
+	d.PeakBytes += sizes.Part * int64(parts) * int64(s.MergeAhead+1)
 	switch {
 	case m.accounting != "" && m.accounting != "exact":
 		d.Accounting = m.accounting

@@ -16,11 +16,13 @@ var refitMechanism = &descriptor{
 	build:   newRefit,
 	bounded: []string{"norm_bound"},
 	computes: func(s *config.Stream) string {
-		of := ""
-		if s.Merge {
-			of = " of each partition"
+		window := fmt.Sprintf("%d offsets", s.Refit.Window)
+		if clock := clockOf(s); clock != "" {
+			window = brief(clock) + " by the clock"
+		} else if s.Merge {
+			window += " of each partition"
 		}
-		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %d offsets%s.", s.Refit.Target, features(s, s.Refit.Target), s.Refit.Window, of)
+		return fmt.Sprintf("Linear regression of %s on %s, solved anew for each window of %s.", s.Refit.Target, features(s, s.Refit.Target), window)
 	},
 	sketches: func(s *config.Stream) bool { return s.Refit.Sketches() },
 	statements: func(s *config.Stream) []string {
@@ -44,6 +46,9 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
 		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
 	}
+	if s.Step.Clock() > 0 {
+		m.window = 0 // all of a step's offsets are its window's
+	}
 	// The plan has them in units of the clipped window.
 	for name, sd := range map[string]float64{"gradient": p.Sigma, "eigenvalue": p.Test, "statistics": p.Multiplier} {
 		if sd > 0 {
@@ -59,7 +64,8 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Target       string  `json:"target"`
 		Intercept    bool    `json:"intercept"`
 		ClipY        float64 `json:"clip_y"`
-		Window       uint64  `json:"window"`
+		Window       uint64  `json:"window"` // by the clock: at most
+		Clock        string  `json:"clock,omitempty"`
 		Rows         int     `json:"rows,omitempty"`
 		Gamma        float64 `json:"gamma,omitempty"`
 		Iterations   int     `json:"iterations,omitempty"`
@@ -70,7 +76,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		EigenTest    bool    `json:"eigen_test,omitempty"`
 		Horizon      uint64  `json:"horizon,omitempty"`
 	}{
-		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Slots(), p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
+		"refit", p.Solver, c.Target, *c.Intercept, c.ClipY, c.Slots(), clockOf(s), p.Rows, p.Gamma, p.Iterations, p.Sampled, p.Transforms,
 		p.ResidualClip * c.ClipY, p.Radius, c.EigenTest, c.LastStep(),
 	})
 	return m, err
