@@ -86,6 +86,8 @@ func TestClockRefit(t *testing.T) {
 		}
 	}
 	f("step_max = 9000\n", "", "step_max: required with a step by the clock: a window and its memory have room for so many records")
+	f("step_max = 9000", "step_max = 0", "step_max: must be 1 to 1099511627776 (0)")
+	f("\"1h\"", "\"often\"", "step: must be")
 	f("step_max = 9000", "step_max = 2147483649", "step_max: must be at most 2147483648 for windows (2147483649)")
 	f("target =", "window = 100\ntarget =", "refit.window: must not be there: windows are steps by the clock (100)")
 	f("target =", "stride = 200\ntarget =", "refit.stride: must not be there: windows are steps by the clock (200)")

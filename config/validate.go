@@ -128,7 +128,7 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 		d.add(step, -1, "required", nil)
 	case d.written(step) == nil:
 		s.Step = m.step
-	case m.steps != "" && (m.clock != "" || s.Step.Clock() == 0):
+	case m.steps != "" && d.sound(step) && (m.clock != "" || s.Step.Clock() == 0):
 		d.add(step, -1, "must not be there: "+m.steps, scalar(d.written(step)))
 	}
 }
@@ -357,7 +357,7 @@ var follows = map[string][]string{
 	"sgd.bootstrap":         {"clip"},
 	"sgd.curvature":         {"clip_x"},
 	"refit.target":          {"columns"},
-	"refit.window":          {"step"},
+	"refit.window":          {"step", "step_max"},
 	"refit.stride":          {"window"},
 	"refit.accounting":      {"solver"},
 	"refit.residual_clip":   {"clip_y"},
