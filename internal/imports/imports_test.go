@@ -24,7 +24,7 @@ var ours = map[string]string{
 	"stream":                   "config dp stream/codec stream/core stream/page internal/bin internal/kafka internal/osfile",
 	"stream/page":              "",
 	"stream/core":              "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal",
-	"stream/codec":             "internal/column internal/decimal internal/fault internal/kafka",
+	"stream/codec":             "internal/column internal/decimal internal/fault internal/kafka internal/persons",
 	"deploy/sbom":              "",
 	"cmd/streamdp":             "adam config dp matfact moments sgd refit stream stream/core internal/audit internal/bounds internal/chart internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",
 	"examples/band":            "internal/chart",

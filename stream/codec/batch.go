@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
 )
 
 // Batch is one response of the broker and the rows decoded from it. A caller uses one
@@ -13,6 +14,9 @@ type Batch struct {
 	kafka.Chunk
 	// Reasons holds for each record the reason why it gave no row, or [Decoded].
 	Reasons []Reason
+	// Tags holds for each record the tag of its user key, the zero tag if it has none; nil if
+	// persons play no role, see [Decoder.TagUsers].
+	Tags []persons.Tag
 
 	columns int       // of a row
 	rows    []float64 // one row a record, or one for each in places
@@ -24,6 +28,7 @@ var (
 	rowSlab    kafka.Slab[float64]
 	reasonSlab kafka.Slab[Reason]
 	placeSlab  kafka.Slab[int]
+	tagSlab    kafka.Slab[persons.Tag]
 )
 
 // Release gives the batch's memory back: its records and rows are gone.
@@ -32,11 +37,18 @@ func (b *Batch) Release() {
 	rowSlab.Put(b.rows)
 	reasonSlab.Put(b.Reasons)
 	placeSlab.Put(b.places)
-	b.rows, b.Reasons, b.places = nil, nil, nil
+	tagSlab.Put(b.Tags)
+	b.rows, b.Reasons, b.places, b.Tags = nil, nil, nil, nil
 }
 
 // RowBytes returns the memory of a row of format f and what belongs to it.
-func RowBytes(f Format) int { return 8*f.Width() + 8 + 1 }
+func RowBytes(f Format) int {
+	n := 8*f.Width() + 8 + 1
+	if f.User != "" {
+		n += len(persons.Tag{})
+	}
+	return n
+}
 
 // Decoder decodes batches. It splits a large batch among several goroutines; the rows
 // are the same however it is split.
@@ -51,6 +63,8 @@ type Decoder struct {
 	// records would ask for many rows, and a row may have a million numbers.
 	least int
 	spare [][]float64 // one a worker, for records without one
+	// users is one a worker, nil if no tags are made.
+	users []*user
 }
 
 // NewDecoder returns a decoder for records of format f. It decodes a large batch in so
@@ -65,6 +79,23 @@ func NewDecoder(f Format, workers int) (*Decoder, error) {
 	d.codecs[0] = c
 	d.spare = make([][]float64, len(d.codecs))
 	return d, nil
+}
+
+// TagUsers makes Decode also set the tags of batches, under a key. The raw user keys stay inside
+// the decoder. The same key gives the same tags in all decoders.
+//
+// Errors: as those of [Format.Codec], if the format has no valid place of a user key.
+func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
+	users := make([]*user, len(d.codecs))
+	for w := range users {
+		u, err := newUser(d.format, key)
+		if err != nil {
+			return err
+		}
+		users[w] = u
+	}
+	d.users = users
+	return nil
 }
 
 // working has an element for each goroutine that decodes. All decoders of a process
@@ -100,6 +131,16 @@ func (d *Decoder) Decode(b *Batch) {
 		b.Reasons = reasonSlab.Get(n)
 	}
 	b.rows, b.Reasons = b.rows[:rows*d.columns], b.Reasons[:n]
+	if d.users != nil {
+		if cap(b.Tags) < n {
+			tagSlab.Put(b.Tags)
+			b.Tags = tagSlab.Get(n)
+		}
+		b.Tags = b.Tags[:n]
+	} else if b.Tags != nil {
+		tagSlab.Put(b.Tags)
+		b.Tags = nil
+	}
 	working <- struct{}{}
 	workers := 1
 	for free := true; free && workers < min(len(d.codecs), 1+b.Bytes/parallelBytes); {
@@ -138,9 +179,15 @@ func (d *Decoder) part(b *Batch, w, from, to int) {
 		if b.Records[i].TooLarge {
 			begin(row, d.columns)
 			b.Reasons[i] = TooLarge
+			if d.users != nil {
+				b.Tags[i] = persons.Tag{}
+			}
 			continue
 		}
 		b.Reasons[i] = d.codecs[w].Decode(&b.Records[i], row)
+		if d.users != nil {
+			b.Tags[i] = d.users[w].tag(&b.Records[i], d.codecs[w], b.Reasons[i])
+		}
 	}
 }
 

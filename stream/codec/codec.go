@@ -91,8 +91,14 @@ type Codec interface {
 // in quotes or not; spaces and tabs around it are allowed. There is no "nan",
 // no "inf", no hexadecimal, no "1_000" and no "1,5".
 func New(name string, columns []string) (Codec, error) {
+	return newCodec(name, columns, "")
+}
+
+// newCodec is New for records with a user key in a field, "" for none.
+func newCodec(name string, columns []string, user string) (Codec, error) {
 	var faults fault.List
 	faults.Check(len(columns) > 0, "columns", "must name at least one column", nil)
+	faults.Check(user == "" || name == "json" || name == "csv", "key", `must not be a field for codecs other than "json" and "csv"`, nil)
 	seen := make(map[string]bool, len(columns))
 	for _, c := range columns {
 		faults.Check(c != "", "columns", "must not hold an empty name", nil)
@@ -103,11 +109,11 @@ func New(name string, columns []string) (Codec, error) {
 	var codec Codec
 	switch name {
 	case "json":
-		codec = newJSON(columns, &faults)
+		codec = newJSON(columns, user, &faults)
 	case "json-array":
 		codec = &jsonArrayCodec{columns: len(columns)}
 	case "csv":
-		codec = newCSV(columns, &faults)
+		codec = newCSV(columns, user, &faults)
 	case "float64":
 		codec = float64Codec{columns: len(columns)}
 	case "float32":

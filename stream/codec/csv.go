@@ -12,24 +12,39 @@ import (
 type csvCodec struct {
 	columns int
 	cells   []csvCell // in the order of the line
+	user    userText  // of the user key, where one of the cells is that
 }
 
 type csvCell struct {
 	position int // from 1
-	column   int // where it goes in the row
+	column   int // where it goes in the row, userColumn for the user key
 }
 
-func newCSV(columns []string, faults *fault.List) *csvCodec {
+const userColumn = -1
+
+// newCSV returns the codec of some columns and, unless user is "", of a user key.
+func newCSV(columns []string, user string, faults *fault.List) *csvCodec {
 	c := &csvCodec{columns: len(columns)}
 	for i, s := range columns {
-		// Accept only the spelling that Itoa writes, so that "1" and "01" cannot name the same
-		// position twice.
-		p, err := strconv.Atoi(s)
-		faults.Check(err == nil && p >= 1 && strconv.Itoa(p) == s, "columns", `must be positions, "1" the first`, s)
+		p, ok := csvPosition(s)
+		faults.Check(ok, "columns", `must be positions, "1" the first`, s)
 		c.cells = append(c.cells, csvCell{p, i})
+	}
+	if user != "" {
+		p, ok := csvPosition(user)
+		faults.Check(ok, "key", `must be a position of a cell for codec "csv", "field:1" the first`, user)
+		faults.Check(!slices.Contains(columns, user), "key", "must not be a column", user)
+		c.cells = append(c.cells, csvCell{p, userColumn})
 	}
 	slices.SortFunc(c.cells, func(a, b csvCell) int { return a.position - b.position })
 	return c
+}
+
+// csvPosition reads a position. It accepts only the spelling that Itoa writes, so that "1" and
+// "01" cannot name the same one twice.
+func csvPosition(s string) (p int, ok bool) {
+	p, err := strconv.Atoi(s)
+	return p, err == nil && p >= 1 && strconv.Itoa(p) == s
 }
 
 func (c *csvCodec) Decode(rec *Record, dst []float64) Reason {
@@ -42,8 +57,10 @@ func (c *csvCodec) Decode(rec *Record, dst []float64) Reason {
 
 func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 	i, next := 0, 0
+	c.user.clear()
 	for position := 1; ; position++ {
-		if next < len(c.cells) && c.cells[next].position == position {
+		wanted := next < len(c.cells) && c.cells[next].position == position
+		if wanted && c.cells[next].column != userColumn {
 			x, n, r := csvNumber(b[i:])
 			if r != Decoded {
 				return r
@@ -55,6 +72,10 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 			n := csvSkip(b[i:])
 			if n < 0 {
 				return Malformed
+			}
+			if wanted {
+				c.user.setCell(b[i : i+n])
+				next++
 			}
 			i += n
 		}
@@ -75,6 +96,8 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 		switch {
 		case i < len(b):
 			return Malformed // a second line, or something behind a closing quote
+		case next+1 == len(c.cells) && c.cells[next].column == userColumn:
+			return Decoded // without a user key
 		case next < len(c.cells):
 			return Missing
 		}

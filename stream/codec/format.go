@@ -1,5 +1,7 @@
 package codec
 
+import "strings"
+
 // Format says what the records of a stream hold: columns or, if Gradient is positive, a
 // gradient.
 type Format struct {
@@ -12,6 +14,13 @@ type Format struct {
 	// parameters the gradient was taken at. A row is the gradient, followed by that step.
 	Gradient   int
 	StepHeader string
+	// User says where records have their user key, "" if persons play no role:
+	//
+	//	record-key   the record's key; an empty one, or none, is no user key
+	//	field:PATH   a string or an integer of a JSON object, PATH as a column; or the cell of a
+	//	             CSV line, PATH its position
+	//	header:NAME  the value of the header of that name, if there is exactly one
+	User string
 }
 
 // Width returns the length of a row.
@@ -27,7 +36,11 @@ func (f Format) Codec() (Codec, error) {
 	if f.Gradient > 0 {
 		return newGradientCodec(f.Name, f.Gradient, f.StepHeader)
 	}
-	return New(f.Name, f.Columns)
+	path, _ := strings.CutPrefix(f.User, fieldPrefix)
+	if path == f.User {
+		path = ""
+	}
+	return newCodec(f.Name, f.Columns, path)
 }
 
 // least returns a size in bytes below which a record cannot hold a row, 0 if even an empty

@@ -18,6 +18,7 @@ type jsonCodec struct {
 	seen    []uint64 // one bit a member: the record had it
 	found   int      // columns that the record had
 	name    []byte   // a name with its escapes resolved
+	user    userText // of the user key, where one of the members is that
 }
 
 // jsonObject is an object that holds columns, or objects with columns.
@@ -30,7 +31,8 @@ type jsonObject struct {
 type jsonMember struct {
 	bit    int         // in seen
 	column int         // where the number goes in the row
-	object *jsonObject // nil for a column
+	object *jsonObject // nil for a column and for the user key
+	user   bool        // the user key, or an object on the way to nothing else
 }
 
 // jsonMemory is one remembered separator. Longer ones are read every time.
@@ -43,7 +45,8 @@ type jsonMemory struct {
 // spareMemory is the number of positions kept for members that are not columns.
 const spareMemory = 64
 
-func newJSON(columns []string, faults *fault.List) *jsonCodec {
+// newJSON returns the codec of some columns and, unless user is "", of a user key.
+func newJSON(columns []string, user string, faults *fault.List) *jsonCodec {
 	c := &jsonCodec{columns: len(columns), root: &jsonObject{}}
 	bits, longest := 0, 0
 	for i, path := range columns {
@@ -78,6 +81,9 @@ func newJSON(columns []string, faults *fault.List) *jsonCodec {
 			o = m.object
 		}
 	}
+	if user != "" {
+		longest = max(longest, c.addUser(user, &bits, faults))
+	}
 	c.root.remember()
 	c.seen = make([]uint64, (bits+63)/64)
 	// A name longer than the buffer cannot be a column's. It is cut, but stays longer
@@ -108,6 +114,7 @@ func (c *jsonCodec) Decode(rec *Record, dst []float64) Reason {
 func (c *jsonCodec) decode(b []byte, dst []float64) Reason {
 	clear(c.seen)
 	c.found = 0
+	c.user.clear()
 	i := jsonSpace(b, 0)
 	if i == len(b) || b[i] != '{' {
 		return Malformed
@@ -171,10 +178,18 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			continue
 		}
 		seen, bit := &c.seen[member.bit/64], uint64(1)<<(member.bit%64)
-		if *seen&bit != 0 {
+		again := *seen&bit != 0
+		*seen |= bit
+		if member.user && (again || member.object == nil || i == len(b) || b[i] != '{') {
+			var r Reason
+			if i, r = c.userValue(b, i, depth, again || member.object != nil); r != Decoded {
+				return i, r
+			}
+			continue
+		}
+		if again {
 			return i, Duplicate
 		}
-		*seen |= bit
 		if member.object == nil {
 			x, next, r := jsonNumber(b, i)
 			if r != Decoded {

@@ -1,0 +1,203 @@
+package codec
+
+import (
+	"strings"
+
+	"streamdp/internal/column"
+	"streamdp/internal/fault"
+	"streamdp/internal/persons"
+)
+
+// The words of [Format.User].
+const (
+	recordKey    = "record-key"
+	fieldPrefix  = "field:"
+	headerPrefix = "header:"
+)
+
+// user makes the tags of one worker. The tag of a record depends on that record alone, and
+// not on whether it has a row: a record counts for its person, valid or not.
+type user struct {
+	tagger *persons.Tagger
+	header string    // its name, if the user key is in one
+	alone  fieldUser // reads a field, if the user key is one; nil: it is not
+}
+
+// fieldUser is a codec that also keeps the user key of the record that it decoded last, without
+// faults.
+type fieldUser interface {
+	Codec
+	text() *userText
+}
+
+func (c *jsonCodec) text() *userText { return &c.user }
+func (c *csvCodec) text() *userText  { return &c.user }
+
+// newUser returns what makes the tags of records of a format.
+func newUser(f Format, key *[persons.KeyBytes]byte) (*user, error) {
+	u := &user{tagger: persons.NewTagger(key)}
+	var faults fault.List
+	name, isHeader := strings.CutPrefix(f.User, headerPrefix)
+	path, isField := strings.CutPrefix(f.User, fieldPrefix)
+	switch {
+	case isHeader && name != "":
+		u.header = name
+	case isField && path != "" && f.Gradient == 0 && f.Name == "json":
+		u.alone = newJSON(nil, path, &faults)
+	case isField && path != "" && f.Gradient == 0 && f.Name == "csv":
+		u.alone = newCSV(nil, path, &faults)
+	case isField && path != "":
+		faults.Add("key", `must not be a field for codecs other than "json" and "csv"`, f.User)
+	case f.User != recordKey:
+		faults.Add("key", `must be "record-key", "field:PATH" or "header:NAME"`, f.User)
+	}
+	return u, faults.Err()
+}
+
+// tag returns the tag of a record that c just decoded, with what came of it.
+func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
+	switch {
+	case u.alone != nil:
+		read, ok := c.(fieldUser)
+		if !ok || r != Decoded {
+			// A record without a row was not read to its end: once more, for the user key alone.
+			if read = u.alone; read.Decode(rec, nil) != Decoded {
+				return persons.Tag{}
+			}
+		}
+		text := read.text()
+		defer text.clear() // no reference to the record stays
+		return u.tagger.Tag(text.bytes())
+	case u.header != "":
+		return u.tagger.Tag(theHeader(rec, u.header))
+	}
+	return u.tagger.Tag(rec.Key)
+}
+
+// theHeader returns the value of the header of a name, nil if there is none or several.
+func theHeader(rec *Record, name string) (value []byte) {
+	found := false
+	for i := range rec.Headers {
+		if rec.Headers[i].Key != name {
+			continue
+		}
+		if found {
+			return nil
+		}
+		value, found = rec.Headers[i].Value, true
+	}
+	return value
+}
+
+// userText is the user key of the record that was read last.
+type userText struct {
+	raw     []byte // inside the record; empty: none
+	escapes byte   // what begins an escape in raw, 0 if nothing does
+	buf     []byte // without its escapes
+}
+
+func (u *userText) clear() { u.raw, u.escapes = nil, 0 }
+
+// bytes returns the user key, empty if there is none.
+func (u *userText) bytes() []byte {
+	if u.escapes == 0 {
+		return u.raw
+	}
+	// No escape is shorter than what it stands for.
+	if need := len(u.raw) + 4; cap(u.buf) < need {
+		u.buf = make([]byte, 0, need)
+	}
+	if u.escapes == '\\' {
+		u.buf = jsonUnescape(u.buf[:0], u.raw)
+		return u.buf
+	}
+	u.buf = u.buf[:0]
+	for i := 0; i < len(u.raw); i++ {
+		if u.raw[i] == '"' {
+			i++ // two quotes stand for one
+		}
+		u.buf = append(u.buf, u.raw[i])
+	}
+	return u.buf
+}
+
+// setCell takes a well-formed cell of a CSV line.
+func (u *userText) setCell(cell []byte) {
+	u.raw = cell
+	if len(cell) > 0 && cell[0] == '"' {
+		u.raw = cell[1 : len(cell)-1]
+		u.escapes = '"'
+	}
+}
+
+// addUser adds the user key to what the codec reads, and returns the length of the longest name
+// on the way.
+func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest int) {
+	names, ok := column.Path(path)
+	if !ok || len(names) > maxDepth {
+		faults.Add("key", `must be "field:" and a name or a path "a.b" of at most 128 names, where \. is a dot and \\ a backslash in a name`, path)
+		return 0
+	}
+	o := c.root
+	for k, name := range names {
+		longest = max(longest, len(name))
+		m, last := o.members[name], k == len(names)-1
+		if m != nil && (last || m.object == nil) {
+			faults.Add("key", "must not be a column, nor inside or around one", path)
+			break
+		}
+		if m == nil {
+			m = &jsonMember{bit: *bits, user: true}
+			*bits++
+			if o.members == nil {
+				o.members = make(map[string]*jsonMember)
+			}
+			o.members[name] = m
+			if !last {
+				m.object = &jsonObject{}
+			}
+		}
+		o = m.object
+	}
+	return longest
+}
+
+// userValue reads the value of the user key: a string, or an integer without fraction and
+// exponent, whose text is the key; so "17" and 17 are one person. Anything else is no user
+// key, and so is what void says: a second one, or an object on the way that is none.
+func (c *jsonCodec) userValue(b []byte, i, depth int, void bool) (int, Reason) {
+	if !void && i < len(b) && b[i] == '"' {
+		next, plain, ok := jsonString(b, i+1)
+		if !ok {
+			return next, Malformed
+		}
+		c.user.raw = b[i+1 : next-1]
+		if !plain {
+			c.user.escapes = '\\'
+		}
+		return next, Decoded
+	}
+	next, r := jsonSkip(b, i, depth)
+	if r != Decoded {
+		return next, r
+	}
+	c.user.clear()
+	if text := b[i:next]; !void && integer(text) {
+		c.user.raw = text
+	}
+	return next, Decoded
+}
+
+// integer reports whether a JSON value is an integer literal, other than -0.
+func integer(text []byte) bool {
+	digits := text
+	if digits[0] == '-' {
+		digits = digits[1:]
+	}
+	for _, d := range digits {
+		if d < '0' || d > '9' {
+			return false
+		}
+	}
+	return string(text) != "-0"
+}
