@@ -231,16 +231,14 @@ type past struct {
 func (g *guard) compare(ctx context.Context, topic string, partition int, from int64, c comparison) error {
 	c.g, c.topic, c.partition, c.trust = g, topic, partition, c.trust || g.trusts
 	c.from = from
-	var list []released
-	next, shared, err := from, false, error(nil)
+	next, whole, err := from, false, error(nil)
 	if topic == g.at.Topic && partition == g.at.Partition {
-		list, next, shared = g.tail.history(ctx, g.task, from)
+		next, whole, err = g.tail.history(ctx, g.task, from, c.add, func(err error) { g.troubled("output", err) })
 	}
-	if shared {
-		next, err = c.addAll(list, next)
+	if whole || err != nil {
+		g.untroubled("output")
 	} else {
-		next = from
-		err = g.read(ctx, topic, partition, from, func(rec *kafka.Record) error {
+		err = g.read(ctx, topic, partition, next, func(rec *kafka.Record) error {
 			next = rec.Offset + 1
 			if _, r, ok := releasedIn(rec, func(t core.Task) bool { return t == g.task }); ok {
 				return c.add(r)

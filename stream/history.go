@@ -2,6 +2,8 @@ package stream
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	"streamdp/internal/kafka"
 	"streamdp/stream/core"
@@ -15,54 +17,80 @@ type histories struct {
 	busy bool     // one is under way
 }
 
-// history is one such reading. It is given up when the last task that wants it has given up.
+// history is one such reading. It keeps no release: each task is given its own as they are read.
+// It is given up when the last task that wants it has given up.
 type history struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	wanted int // by so many tasks
-	of     map[core.Task]*gained
-	end    int64
-	err    error
-	done   chan struct{}
+
+	mu  sync.Mutex
+	of  map[core.Task]*listener
+	end int64 // everything before it was read
 }
 
-// history returns the task's releases from an offset to the end that the partition has after
-// the call has begun. ok is false if the task must read for itself: it is alone in the
-// partition, the reading failed, or there are too many releases to keep.
-func (t *tail) history(ctx context.Context, task core.Task, from int64) (list []released, end int64, ok bool) {
+// listener is a task that waits for a reading.
+type listener struct {
+	from     int64
+	add      func(released) error
+	troubled func(error)
+
+	// What became of it.
+	next  int64 // up to here add was given everything
+	whole bool  // that is all that the partition holds
+	err   error // of add
+	done  chan struct{}
+}
+
+// history calls add with the task's releases from an offset to the end that the partition has
+// after the call has begun, and stops where add returns an error. errStop is none. It tells
+// troubled why a failed call to the broker is repeated. next is the offset up to which add was
+// given everything. whole is false if the task must read on for itself from there: it is alone
+// in the partition, or the reading failed.
+func (t *tail) history(ctx context.Context, task core.Task, from int64, add func(released) error, troubled func(error)) (next int64, whole bool, err error) {
 	t.mu.Lock()
 	if len(t.tasks) < 2 || from == unknownOutput {
 		t.mu.Unlock()
-		return nil, 0, false
+		return from, false, nil
 	}
 	h := t.past.next
 	if h == nil {
-		h = &history{of: map[core.Task]*gained{}, done: make(chan struct{})}
+		h = &history{of: map[core.Task]*listener{}}
 		h.ctx, h.cancel = context.WithCancel(context.Background())
 		t.past.next = h
 	}
-	mine := &gained{from: from}
+	mine := &listener{from: from, add: add, troubled: troubled, done: make(chan struct{})}
+	h.mu.Lock()
 	h.of[task] = mine
-	h.wanted++
+	h.mu.Unlock()
 	if !t.past.busy {
 		t.past.busy = true
 		go t.readHistories()
 	}
 	t.mu.Unlock()
 	select {
-	case <-h.done:
+	case <-mine.done:
 	case <-ctx.Done():
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if h.wanted--; h.wanted == 0 {
-			h.cancel()
-		}
-		return nil, 0, false
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.leave(task, mine)
+		return from, false, nil
 	}
-	if h.err != nil || mine.from == unknownOutput || h.end < from {
-		return nil, 0, false
+	if errors.Is(mine.err, errStop) {
+		return mine.next, true, nil
 	}
-	return mine.list, h.end, true
+	return mine.next, mine.whole, mine.err
+}
+
+// leave makes a task wait no longer. The lock is held.
+func (h *history) leave(task core.Task, l *listener) {
+	if h.of[task] != l {
+		return // it has left
+	}
+	delete(h.of, task)
+	close(l.done)
+	if len(h.of) == 0 {
+		h.cancel()
+	}
 }
 
 // readHistories reads until nobody waits.
@@ -77,32 +105,52 @@ func (t *tail) readHistories() {
 			return
 		}
 		t.mu.Unlock()
-		h.err = t.read(h)
+		err := t.read(h)
 		h.cancel()
-		close(h.done)
+		h.mu.Lock()
+		for task, l := range h.of {
+			l.next, l.whole = max(l.from, h.end), err == nil && h.end >= l.from
+			h.leave(task, l)
+		}
+		h.mu.Unlock()
 	}
 }
 
-// read reads from the first offset that a task wants.
+// read reads from the first offset that a task wants. If the topic is missing it fails: the
+// tasks find out what that means to them.
 func (t *tail) read(h *history) error {
+	h.mu.Lock()
 	first := true
-	for _, g := range h.of {
-		if first || g.from < h.end {
-			first, h.end = false, g.from
+	for _, l := range h.of {
+		if first || l.from < h.end {
+			first, h.end = false, l.from
 		}
 	}
-	return t.client.ReadBack(h.ctx, t.topic, t.partition, h.end, func(rec *kafka.Record) error {
+	from := h.end
+	h.mu.Unlock()
+	give := func(rec *kafka.Record) error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.end = rec.Offset + 1
-		task, r, ok := releasedIn(rec, func(task core.Task) bool {
-			g := h.of[task]
-			return g != nil && g.from != unknownOutput && g.from <= rec.Offset
-		})
+		task, r, ok := releasedIn(rec, func(task core.Task) bool { return h.of[task] != nil && h.of[task].from <= rec.Offset })
 		if !ok {
 			return nil
 		}
-		g := h.of[task]
-		if g.list = append(g.list, r); len(g.list) > maxFound {
-			*g = gained{from: unknownOutput}
+		l := h.of[task]
+		if l.err = l.add(r); l.err != nil {
+			l.next = h.end
+			h.leave(task, l)
+		}
+		return nil
+	}
+	return t.client.ReadBackOr(h.ctx, t.topic, t.partition, from, give, func(err error) error {
+		if kafka.UnknownTopic(err) {
+			return err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, l := range h.of {
+			l.troubled(err)
 		}
 		return nil
 	})

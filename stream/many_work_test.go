@@ -142,14 +142,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 		tail := d.tails.of[tailKey{"orders.dp", 0}]
 		tail.past.busy = true // nobody reads
 		go func() {
-			gathered(func() (asked int) {
-				tail.mu.Lock()
-				defer tail.mu.Unlock()
-				if tail.past.next != nil {
-					asked = tail.past.next.wanted
-				}
-				return asked
-			}, n)
+			gathered(tail.asking, n)
 			tail.readHistories()
 		}()
 	}

@@ -20,7 +20,7 @@ type output struct {
 	ledger *ledger
 	task   core.Task
 	at     config.Output
-	tail   *tail
+	tail   *tail // nil: it is only read
 }
 
 func newOutput(r *repeater, h *host, t core.Task, at config.Output) *output {
@@ -106,18 +106,27 @@ func (o *output) read(ctx context.Context, topic string, partition int, from int
 		if exists = partition < len(t.Partitions); !exists {
 			return nil
 		}
-		start, _, _, err := o.client.Offsets(ctx, topic, int32(partition))
 		if from == unknownOutput {
+			start, _, _, err := o.client.Offsets(ctx, topic, int32(partition))
+			if err != nil {
+				return err
+			}
 			from = start
 		}
-		return err
+		return o.client.ReadBackOr(ctx, topic, int32(partition), from, func(rec *kafka.Record) error {
+			from = rec.Offset + 1
+			return fn(rec)
+		}, func(err error) error {
+			if kafka.UnknownTopic(err) {
+				return err // whether it is there is asked again
+			}
+			o.troubled("output", err)
+			return nil
+		})
 	})
-	if err == nil {
-		if !exists {
-			return halted(haltOutputGone, "%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
-				topic, partition, o.onlyCopy())
-		}
-		err = o.client.ReadBack(ctx, topic, int32(partition), from, fn)
+	if err == nil && !exists {
+		return halted(haltOutputGone, "%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
+			topic, partition, o.onlyCopy())
 	}
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError

@@ -52,7 +52,7 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 // went says whether anybody else wrote before it. What a task has sent goes on when the task
 // stops, for the broker may append it all the same; settled waits for it. A task that the tail
 // can't serve reads for itself: one alone in its partition, one that has not read as far as the
-// tail began, one that let too much come together, and everyone after an error.
+// tail began, those whose lists were dropped, and everyone after an error.
 type tail struct {
 	client    *kafka.Client
 	topic     string
@@ -67,6 +67,7 @@ type tail struct {
 	most  int                      // bytes of a common request, where the broker took no larger one; 0: sharedBytes
 	busy  bool                     // a look or a request is under way
 	past  histories
+	kept  int // releases in the lists of all tasks: at most maxFound
 	// So far: looks, those that had to read, requests, and waits for what was under way.
 	looks, reads, requests, waits int
 }
@@ -140,6 +141,7 @@ func (t *tail) since(ctx context.Context, task core.Task, from int64) (list []re
 		n++
 	}
 	mine.list = mine.list[n:]
+	t.kept -= n
 	r := t.round
 	if r == nil {
 		r = &tailLook{done: make(chan struct{})}
@@ -216,7 +218,7 @@ func (t *tail) end(s *sending, at []kafka.Appended, err error) {
 
 // settled waits until nothing that the task has sent is under way any more.
 func (t *tail) settled(ctx context.Context, task core.Task) error {
-	for {
+	for t != nil {
 		t.mu.Lock()
 		sent := t.sent[task]
 		if len(sent) == 0 {
@@ -232,6 +234,7 @@ func (t *tail) settled(ctx context.Context, task core.Task) error {
 			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // begin makes somebody work off what waits.
@@ -410,9 +413,9 @@ func (t *tail) look() error {
 		t.next = rec.Offset + 1
 		task, r, ok := releasedIn(rec, func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].from != unknownOutput })
 		if ok {
-			g := t.tasks[task]
-			if g.list = append(g.list, r); len(g.list) > maxFound {
-				*g = gained{from: t.next}
+			t.tasks[task].list = append(t.tasks[task].list, r)
+			if t.kept++; t.kept > maxFound {
+				t.drop()
 			}
 		}
 		return nil
@@ -430,10 +433,20 @@ func (t *tail) look() error {
 	return err
 }
 
+// drop gives up the lists of all tasks that have one. Each reads for itself what was in its own.
+func (t *tail) drop() {
+	for _, g := range t.tasks {
+		if len(g.list) > 0 {
+			*g = gained{from: t.next}
+		}
+	}
+	t.kept = 0
+}
+
 // forget makes the next look begin at the output's end, and tasks look for themselves at
 // what is before. The output lost what was not read yet.
 func (t *tail) forget() {
-	t.next = unknownOutput
+	t.next, t.kept = unknownOutput, 0
 	for _, g := range t.tasks {
 		*g = gained{from: unknownOutput}
 	}

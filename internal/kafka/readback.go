@@ -18,6 +18,12 @@ const maxReadBack = 64 << 20
 // aborted records too: a foreign transaction left open in the topic must not
 // hide what was published after it.
 func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error) error {
+	return c.ReadBackOr(ctx, topic, partition, from, fn, func(error) error { return nil })
+}
+
+// ReadBackOr is ReadBack that tells failed why it is about to repeat a call. If that returns an
+// error, ReadBackOr ends with it.
+func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error, failed func(error) error) error {
 	r, err := c.NewReader(ReaderOptions{
 		Topic: topic, Partition: partition,
 		Uncommitted:    true,
@@ -35,6 +41,9 @@ func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, fr
 			err := call()
 			if !Retriable(err) {
 				pause.Reset()
+				return err
+			}
+			if err := failed(err); err != nil {
 				return err
 			}
 			if err := pause.Wait(ctx); err != nil {
