@@ -197,6 +197,8 @@ type Stream struct {
 	// 24 to 30. Default 24.
 	LatticeBits int     `toml:"lattice_bits"`
 	Privacy     Privacy `toml:"privacy"`
+	// User makes persons the unit of the guarantee; nil: records are.
+	User *User `toml:"user"`
 
 	// Moments, SGD, Refit and Adam are the mechanisms. Exactly one is not nil. Its columns,
 	// steps, horizon, centre and scale are those of the stream.

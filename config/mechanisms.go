@@ -48,6 +48,8 @@ type mechanism struct {
 	check func(s *Stream) error
 	// ends says why an epoch cannot continue after its horizon; empty: it can.
 	ends func(s *Stream) string
+	// persons: it can protect persons.
+	persons bool
 	// gradients reports whether records are gradients.
 	gradients func(s *Stream) bool
 }
@@ -61,6 +63,7 @@ var mechanisms = []*mechanism{
 			m := s.Moments
 			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Slots(), s.Horizon, s.Centre, s.Scale, endless
 			m.Warmup, m.WarmupMode = s.Warmup, s.WarmupMode
+			m.Person = s.Participation()
 		},
 		merge: func(s *Stream, partitions int) {
 			if s.Step.Clock() > 0 {
@@ -72,9 +75,10 @@ var mechanisms = []*mechanism{
 			}
 			s.Moments = &m
 		},
-		step:  100,
-		finds: true,
-		check: func(s *Stream) error { return s.Moments.ValidateFor(s.Privacy.Adjacency) },
+		step:    100,
+		finds:   true,
+		persons: true,
+		check:   func(s *Stream) error { return s.Moments.ValidateFor(s.Privacy.Adjacency) },
 		ends: func(s *Stream) string {
 			switch m := s.Moments; {
 			case m.Factorization == "sqrt" || m.Factorization == "dense":

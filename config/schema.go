@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	"streamdp/internal/persons"
 )
 
 // kind is the type of a key's value.
@@ -52,7 +54,8 @@ const (
 	// always: in the digest even if it has its default. All keys of a stream in the
 	// first version have this flag or outside. A key of a later version has neither: it
 	// enters the digest only when it differs from its default. So an upgrade alone ends no
-	// epoch. Never give this flag to a new key.
+	// epoch. Never give this flag to a new key, except in a table of a later version that is
+	// in the digest as a whole, or not at all.
 	always
 	// every: may be "all". It is read as [AllPartitions].
 	every
@@ -163,6 +166,15 @@ var schema = []key{
 	{path: "stream.NAME.privacy.adjacency", kind: text, flags: required | always, words: []string{"zero-out", "replace"}, doc: "What neighbouring logs differ in: the content of one record, which in the other log is empty (`\"zero-out\"`), or anything else (`\"replace\"`). Number and offsets of records are public in both."},
 	{path: "stream.NAME.privacy.limit_epsilon", kind: number, flags: outside, rule: positive, says: "`epsilon`: one epoch of one stream", doc: "ε that no record of the input partition ever exceeds, over all epochs and all streams that read it; at least `epsilon`. Streams that read one topic state the same limit and adjacency. Where one of them has a solver with sketches, the first epoch sets a part of the limit aside for them, which covers all streams of the topic together; `plan` shows it."},
 	{path: "stream.NAME.privacy.limit_delta", kind: number, flags: outside, rule: fraction, says: "`delta`", doc: "δ of that limit; at least `delta`."},
+
+	{path: "stream.NAME.user", kind: table, doc: "Not available in this version: a file that has this table is refused. It makes persons, not records, the unit of the guarantee: all records of an epoch with one user key."},
+	{path: "stream.NAME.user.key", kind: text, flags: required | always, rule: userKey, doc: "Where a record has its user key: the record's key, a string or integer of a JSON object (`field:PATH`, as in `columns`) or a cell of CSV (`field:1`), or a header. A record without one never counts."},
+	{path: "stream.NAME.user.cap", kind: whole, flags: always, def: `0`, rule: rule{"1 to 16777215", between(0, persons.MaxCap)}, says: "as many as `horizon` and `separation` allow; required without a horizon", doc: "Steps in which a person counts, at most."},
+	{path: "stream.NAME.user.separation", kind: whole, flags: always, def: `1`, rule: rule{"1 to 4294967294", between(1, persons.MaxStep)}, doc: "Steps from one in which a person counts to the next, at least; 1 allows consecutive ones."},
+	{path: "stream.NAME.user.per_step", kind: whole, flags: always, def: `1`, rule: rule{"1 to 255", between(1, persons.MaxPerStep)}, doc: "Records of a person that count in one step, at most."},
+	{path: "stream.NAME.user.max_users", kind: whole, flags: required | always, rule: rule{"1 to 2147483648", between(1, persons.MaxUsers)}, doc: "Persons that are remembered, at most. Where `cap` binds, records of others do not count when so many have; where `separation` alone does, it must be enough for all records of so many steps."},
+	{path: "stream.NAME.user.partitioner", kind: text, flags: always, def: `"none"`, words: []string{"none", "murmur2"}, doc: "With `\"murmur2\"`, for `record-key`, a record whose key does not belong to its partition by Java's default does not count; so a person is in one partition."},
+	{path: "stream.NAME.user.population", kind: text, flags: always, def: `""`, says: "`input.topic`", doc: "Name of the persons' population. What its streams, over all topics, cost a person is added up."},
 
 	{path: "stream.NAME.moments", kind: table, doc: "Mechanism: running means, sums, second moments and covariances. Lengths and weights are in scaled units."},
 	{path: "stream.NAME.moments.method", kind: text, flags: always, def: `"auto"`, words: []string{"auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined"}, doc: "Estimator: joint estimation of both moments (`jme`), independent estimation (`ime`), concatenation and split (`cs`), squares of noisy rows (`pp`, and without its bias `pp_debiased`; `step = 1`), or the best mix of those with `jme` (`combined`). `\"auto\"` chooses from public numbers between `jme` and, for `step = 1`, `pp_debiased` and `combined`; releases say what it chose and between which errors."},
@@ -275,6 +287,7 @@ var (
 	fraction    = rule{"in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 }}
 	divisor     = rule{"positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) }}
 	partition   = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
+	userKey     = rule{"\"record-key\", \"field:PATH\" or \"header:NAME\"", isUserKey}
 	ahead       = rule{"1 to 1000", func(v any) bool { n, ok := v.(int64); return ok && n >= 1 && n <= 1000 }}
 	bits        = rule{"24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 }}
 	interval    = rule{"at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) }}
@@ -300,6 +313,19 @@ func atLeast(least int64) func(any) bool {
 		}
 		return false
 	}
+}
+
+// between is a rule for integers from least to most.
+func between(least, most int64) func(any) bool {
+	return func(v any) bool { n, ok := v.(int64); return ok && n >= least && n <= most }
+}
+
+// isUserKey reports whether v says where a user key is.
+func isUserKey(v any) bool {
+	s, _ := v.(string)
+	path, field := strings.CutPrefix(s, UserField)
+	name, header := strings.CutPrefix(s, UserHeader)
+	return s == UserRecordKey || field && path != "" || header && name != ""
 }
 
 // address reports whether v is host:port. A listener may omit the host, and may use port 0

@@ -91,7 +91,7 @@ func TestSchema(t *testing.T) {
 	}
 	stream := root().at("stream", "NAME")
 	for _, c := range stream.children {
-		isMechanism := c.kind == table && !slices.Contains([]string{"input", "output", "privacy", "dead_letter"}, c.name)
+		isMechanism := c.kind == table && !slices.Contains([]string{"input", "output", "privacy", "dead_letter", "user"}, c.name)
 		if isMechanism != slices.ContainsFunc(mechanisms, func(m *mechanism) bool { return m.name == c.name }) {
 			t.Errorf("%s: mechanism %t", c.path, isMechanism)
 		}

@@ -33,12 +33,14 @@ func (d *document) validate(c *Config) {
 		d.checkClock(c, s, key)
 		d.checkHorizon(s, key)
 		d.checkPrivacy(s, key)
+		d.checkUser(s, key)
 		d.checkEstimator(s, key)
 		d.checkValues(s, key)
 		d.checkEvery(s, key)
 	}
 	d.checkTopics(c)
 	d.checkLimits(c)
+	d.checkPopulations(c)
 }
 
 // under returns the key of an entry inside the table key.
@@ -464,6 +466,9 @@ func locate(stream toml.Key, table, name string) (toml.Key, *node) {
 			return under(stream, table, t.name, name), n
 		}
 	}
+	if n := top.at("user", name); n != nil {
+		return under(stream, "user", name), n
+	}
 	if n := top.at("input", name); n != nil {
 		return under(stream, "input", name), n
 	}
@@ -600,11 +605,7 @@ func (d *document) checkTopics(c *Config) {
 // adjacency. The limit belongs to the input, so there can be only one.
 func (d *document) checkLimits(c *Config) {
 	first := map[string]*Stream{}
-	streams := slices.Clone(c.Streams)
-	slices.SortStableFunc(streams, func(a, b *Stream) int {
-		return d.line(toml.Key{"stream", a.Name}, -1) - d.line(toml.Key{"stream", b.Name}, -1)
-	})
-	for _, s := range streams {
+	for _, s := range d.byLine(c) {
 		if !d.sound(toml.Key{"stream", s.Name, "input", "topic"}) {
 			continue
 		}
@@ -631,4 +632,13 @@ func (d *document) checkLimits(c *Config) {
 		agree("limit_delta", "delta", mine.LimitDelta, theirs.LimitDelta)
 		agree("adjacency", "adjacency", mine.Adjacency.String(), theirs.Adjacency.String())
 	}
+}
+
+// byLine returns the streams in the order of the file.
+func (d *document) byLine(c *Config) []*Stream {
+	streams := slices.Clone(c.Streams)
+	slices.SortStableFunc(streams, func(a, b *Stream) int {
+		return d.line(toml.Key{"stream", a.Name}, -1) - d.line(toml.Key{"stream", b.Name}, -1)
+	})
+	return streams
 }

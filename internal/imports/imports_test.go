@@ -20,7 +20,7 @@ var ours = map[string]string{
 	"moments":                  "dp matfact internal/bin internal/bounds internal/calibration internal/eigen internal/fault internal/gram",
 	"sgd":                      "dp matfact internal/bin internal/calibration internal/clipgrad internal/fault internal/newton",
 	"adam":                     "dp matfact internal/bin internal/calibration internal/fault",
-	"config":                   "adam dp moments sgd refit internal/bounds internal/column internal/fault internal/osfile",
+	"config":                   "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/osfile internal/persons",
 	"stream":                   "config dp stream/codec stream/core stream/page internal/bin internal/kafka internal/osfile",
 	"stream/page":              "",
 	"stream/core":              "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal",

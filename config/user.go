@@ -1,0 +1,215 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"streamdp/dp"
+	"streamdp/internal/column"
+	"streamdp/internal/persons"
+	"streamdp/matfact"
+)
+
+// User is the table [stream.NAME.user]: persons are the unit of the guarantee, and which of
+// their records count.
+type User struct {
+	// Key is UserRecordKey, or UserField or UserHeader and what follows it. Required.
+	Key string `toml:"key"`
+	// Cap is the largest number of steps in which a person counts. Default 0: what horizon and
+	// separation allow.
+	Cap uint64 `toml:"cap"`
+	// Separation is the least number of steps between two of them. Default 1.
+	Separation uint64 `toml:"separation"`
+	// PerStep is the largest number of a person's records that count in a step. Default 1.
+	PerStep uint64 `toml:"per_step"`
+	// MaxUsers is the number of persons that are remembered, at most. Required.
+	MaxUsers uint64 `toml:"max_users"`
+	// Partitioner is "none" (the default) or "murmur2".
+	Partitioner string `toml:"partitioner"`
+	// Population is the name of the persons' population. Default the input's topic.
+	Population string `toml:"population"`
+}
+
+// The places of a user key, or how they begin.
+const (
+	UserRecordKey = "record-key"
+	UserField     = "field:"
+	UserHeader    = "header:"
+)
+
+// last returns the step after which an epoch certainly ends, 0 if it may go on.
+func (s *Stream) last() uint64 {
+	if s.OnHorizon == "continue" {
+		return 0
+	}
+	return s.Horizon
+}
+
+// Participation returns in which steps a person may count, zero if records are protected.
+func (s *Stream) Participation() matfact.Participation {
+	if s.User == nil {
+		return matfact.Participation{}
+	}
+	n, p := s.last(), matfact.Participation{Count: s.User.Cap, Separation: s.User.Separation, PerStep: s.User.PerStep}
+	if p.Count == 0 && n > 0 {
+		p.Count = n // cut below
+	}
+	return p.Within(n)
+}
+
+// PersonRule returns which records of persons count, in an epoch of one partition. There is a
+// user.
+func (s *Stream) PersonRule() persons.Rule {
+	u, n := s.User, s.last()
+	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Users: u.MaxUsers}
+	if n == 0 {
+		return r
+	}
+	remembered := n
+	if s.separated() {
+		r.Cap, remembered = 0, min(u.Separation, n)
+	}
+	r.Users = min(r.Users, times(remembered, s.Slots()))
+	return r
+}
+
+// separated reports whether the separation alone says in which steps a person counts: then no
+// cap could be reached.
+func (s *Stream) separated() bool {
+	n := s.last()
+	return n > 0 && (s.User.Cap == 0 || s.User.Cap >= 1+(n-1)/s.User.Separation)
+}
+
+// times multiplies, and returns more than any rule allows instead of what does not fit.
+func times(a, b uint64) uint64 {
+	if a > 0 && b > 1<<62/a {
+		return 1 << 62
+	}
+	return a * b
+}
+
+var populationName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+// notAvailable is the fault of every stream with a user: nothing holds persons to the rule yet.
+const notAvailable = "not available in this version: which records of a person count is not enforced yet"
+
+// checkUser finds what can't protect persons.
+func (d *document) checkUser(s *Stream, key toml.Key) {
+	u, here := s.User, under(key, "user")
+	if u == nil {
+		return
+	}
+	sound := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return !d.sound(under(here, name)) })
+	}
+	d.note(here, -1, notAvailable, nil)
+	if m, _ := s.mechanism(); m != nil && !m.persons {
+		d.add(here, -1, "must not be there: "+m.name+" does not protect persons", nil)
+		return
+	}
+	if u.Population == "" {
+		u.Population = s.Input.Topic
+	} else if sound("population") && !populationName.MatchString(u.Population) {
+		d.add(under(here, "population"), -1, "must be 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", u.Population)
+	}
+	if sound("key", "partitioner") && u.Partitioner == "murmur2" && u.Key != UserRecordKey {
+		d.add(under(here, "partitioner"), -1, "must be \"none\" unless key is \"record-key\"", u.Partitioner)
+	}
+	if s.Merge {
+		d.add(under(key, "merge"), -1, "must be false where persons are protected: records of partitions have no common order", nil)
+	}
+	d.checkUserKey(s, key)
+
+	horizon := under(key, "horizon")
+	if !d.sound(horizon) || !d.sound(under(key, "on_horizon")) || !d.sound(under(key, "step")) || !d.sound(under(key, "step_max")) {
+		return
+	}
+	n := s.last()
+	if n > persons.MaxStep {
+		d.add(horizon, -1, fmt.Sprintf("must be at most %d where persons are protected", uint64(persons.MaxStep)), n)
+		return
+	}
+	if !sound("cap", "separation", "per_step", "max_users") {
+		return
+	}
+	users, all := under(here, "max_users"), times(n, s.Slots())
+	switch needed := times(min(u.Separation, n), s.Slots()); {
+	case n == 0 && u.Cap == 0:
+		d.add(under(here, "cap"), -1, "required without a horizon, or where epochs continue after it", nil)
+	case s.separated() && u.MaxUsers < needed:
+		d.add(users, -1, fmt.Sprintf("must be at least %d (separation × step): whoever is refused there would change who counts later", needed), u.MaxUsers)
+	case !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
+		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
+		if n > 0 {
+			rule = fmt.Sprintf("must be at least %d (horizon × step) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all)
+		}
+		d.add(users, -1, rule, u.MaxUsers)
+	}
+}
+
+// checkUserKey finds what no decoder can read a user key from.
+func (d *document) checkUserKey(s *Stream, key toml.Key) {
+	at := under(key, "user", "key")
+	path, isField := strings.CutPrefix(s.User.Key, UserField)
+	if !isField || !d.sound(at) || !d.sound(under(key, "input", "codec")) || !d.sound(under(key, "input", "columns")) {
+		return
+	}
+	switch s.Input.Codec {
+	case "json":
+		names, ok := column.Path(path)
+		if !ok {
+			d.add(at, -1, `must be "field:" and a name, or names joined by single dots; \. is a dot and \\ a backslash in a name`, s.User.Key)
+			return
+		}
+		for _, c := range s.Input.Columns {
+			other, _ := column.Path(c)
+			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) {
+				d.add(at, -1, "must not be a column, nor inside or around one", s.User.Key)
+			}
+		}
+	case "csv":
+		if !csvColumn.MatchString(path) || slices.Contains(s.Input.Columns, path) {
+			d.add(at, -1, `must be "field:" and a position that is no column, for codec "csv"`, s.User.Key)
+		}
+	default:
+		d.add(at, -1, "must not be a field: a record of codec "+s.Input.Codec+" has none", s.User.Key)
+	}
+}
+
+// checkPopulations checks that streams of one population state the same limit and adjacency, and
+// that streams with one topic agree on who its persons are: the ledger charges a topic's records
+// or persons, never both.
+func (d *document) checkPopulations(c *Config) {
+	topics, populations := map[string]*Stream{}, map[string]*Stream{}
+	for _, s := range d.byLine(c) {
+		key := toml.Key{"stream", s.Name}
+		if !d.sound(under(key, "input", "topic")) {
+			continue
+		}
+		other := topics[s.Input.Topic]
+		switch {
+		case other == nil:
+			topics[s.Input.Topic] = s
+		case (s.User == nil) != (other.User == nil):
+			d.note(key, -1, "must have [user] if and only if stream."+other.Name+" has, which reads the same topic", nil)
+		case s.User != nil && (s.User.Key != other.User.Key || s.User.Population != other.User.Population):
+			d.note(under(key, "user"), -1, "must have the key and the population of stream."+other.Name+", which reads the same topic", nil)
+		}
+		if s.User == nil {
+			continue
+		}
+		first := populations[s.User.Population]
+		if first == nil {
+			populations[s.User.Population] = s
+			continue
+		}
+		mine, theirs := s.Privacy, first.Privacy
+		if first.Input.Topic != s.Input.Topic && (mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency) {
+			d.note(under(key, "privacy"), -1, "must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population", nil)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/persons"
+	"streamdp/matfact"
+)
+
+// TestUserIsRefused: while nothing holds persons to their rule, no file with them is accepted,
+// however good it is.
+func TestUserIsRefused(t *testing.T) {
+	text := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\nuser = { key = \"record-key\", max_users = 5000 }", 1)
+	got := faults(t, text)
+	if want := []string{"16: stream.orders.user: " + notAvailable}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestUserFaults(t *testing.T) {
+	f := func(stream, user string, want ...string) {
+		t.Helper()
+		text := strings.Replace(orders, "step   = 100", stream+"\nuser = { "+user+" }", 1)
+		var got []string
+		for _, g := range faults(t, text) {
+			if _, rest, _ := strings.Cut(g, ": stream.orders."); !strings.HasSuffix(g, notAvailable) {
+				got = append(got, rest)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s, %s:\n got %s\nwant %s", stream, user, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+		}
+	}
+	const finite, good = "step = 100\nhorizon = 50", `key = "record-key", max_users = 5000`
+	f(finite, good)
+	f(finite, good+", separation = 10")
+	f(finite, good+", cap = 3, per_step = 2, separation = 7, population = \"people\", partitioner = \"murmur2\"")
+	f(finite, `key = "field:customer.id", max_users = 5000`)
+	f(finite, `key = "header:user", max_users = 5000`)
+
+	f(finite, "max_users = 5000", "user.key: required")
+	f(finite, `key = "record-key"`, "user.max_users: required")
+	f(finite, `key = "key", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("key")`)
+	f(finite, `key = "field:", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
+	f(finite, `key = "field:amount", max_users = 5000`, `user.key: must not be a column, nor inside or around one ("field:amount")`)
+	f(finite, `key = "field:a..b", max_users = 5000`, `user.key: must be "field:" and a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("field:a..b")`)
+	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
+	f(finite, good+", separation = 0", "user.separation: must be 1 to 4294967294 (0)")
+	f(finite, good+", per_step = 256", "user.per_step: must be 1 to 255 (256)")
+	f(finite, good+", partitioner = \"other\"", `user.partitioner: must be "none" or "murmur2" ("other")`)
+	f(finite, `key = "header:u", max_users = 5000, partitioner = "murmur2"`, `user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
+	f(finite, good+`, population = "a b"`, `user.population: must be 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
+
+	// Room for everybody.
+	f(finite, `key = "record-key", max_users = 999, separation = 10`, "user.max_users: must be at least 1000 (separation × step): whoever is refused there would change who counts later (999)")
+	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
+	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
+	// Fewer steps than the separation would allow: everybody is remembered.
+	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`, "user.max_users: must be at least 5000 (horizon × step) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (1000)")
+	f("step = 100", good, "user.cap: required without a horizon, or where epochs continue after it")
+	f("step = 100", good+", cap = 3", "user.max_users: must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (5000)")
+	f("step = 100\nhorizon = 5000000000", good+", cap = 3", "horizon: must be at most 4294967294 where persons are protected (5000000000)")
+	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
+}
+
+// TestUserOfOtherMechanisms: none of them is refused less than moments.
+func TestUserOfOtherMechanisms(t *testing.T) {
+	text := strings.Replace(orders, "step   = 100", "user = { key = \"record-key\", max_users = 5000, cap = 1 }", 1)
+	at := strings.Index(text, "[stream.orders.moments]")
+	got := faults(t, text[:at]+"[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\n")
+	if !slices.ContainsFunc(got, func(s string) bool { return strings.HasSuffix(s, "sgd does not protect persons") }) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestPopulations: streams of one topic agree on their persons, and those of one population on
+// their limit.
+func TestPopulations(t *testing.T) {
+	user := func(s string) string {
+		return strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\n"+s, 1)
+	}
+	second := func(text, topic string) string {
+		_, stream, _ := strings.Cut(text, "[stream.orders]")
+		stream = strings.ReplaceAll("[stream.orders]"+stream, "stream.orders", "stream.second")
+		stream = strings.Replace(stream, `topic = "orders"`, `topic = "`+topic+`"`, 1)
+		return strings.Replace(stream, `"orders.dp"`, `"second.dp"`, 1)
+	}
+	const a = `user = { key = "record-key", max_users = 5000 }`
+	for _, c := range []struct{ first, second, topic, limit, want string }{
+		{a, a, "orders", "", ""},
+		{a, a, "clicks", "", ""},
+		{a, "", "orders", "", "must have [user] if and only if stream.orders has, which reads the same topic"},
+		{a, "", "clicks", "", ""},
+		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
+		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
+		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0", "must have the limit and the adjacency of stream.orders, whose persons are the same population"},
+	} {
+		s := second(user(c.second), c.topic)
+		if c.limit != "" {
+			s = strings.Replace(s, "limit_epsilon = 3.0", "limit_epsilon = "+c.limit, 1)
+		}
+		var got []string
+		for _, g := range faults(t, user(c.first)+"\n"+s) {
+			if !strings.HasSuffix(g, notAvailable) {
+				got = append(got, g)
+			}
+		}
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
+// ordersWith returns the example's stream with a user, as a manifest has it.
+func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
+	t.Helper()
+	c, err := Parse("t", []byte(strings.Replace(orders, "step   = 100", "step = 100\n"+horizon, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(c.Streams[0].Canonical(0))
+	text = strings.TrimSuffix(text, "}") + `,"user":` + user + "}"
+	text = strings.Replace(text, `"on_horizon":"end"`, `"on_horizon":"`+onHorizon+`"`, 1)
+	s, err := StreamOf("orders", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestUserStream: every value is in the digest, also a default; and what follows from them.
+func TestUserStream(t *testing.T) {
+	const user = `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":2,"population":"orders","separation":10}`
+	s := ordersWith(t, "horizon = 50", "end", user)
+	if !strings.Contains(string(s.Canonical(0)), `"user":`+user) {
+		t.Errorf("the digest has %s", s.Canonical(0))
+	}
+	if s.Moments.Person != (matfact.Participation{Count: 5, Separation: 10, PerStep: 2}) {
+		t.Errorf("moments protect %+v", s.Moments.Person)
+	}
+	if s.Privacy.Adjacency != dp.ZeroOut {
+		t.Fatal(s.Privacy.Adjacency)
+	}
+	for _, c := range []struct {
+		on           string
+		cap, max     uint64
+		count        uint64
+		wantCap, use uint64
+	}{
+		{"end", 0, 5000, 5, 0, 1000}, {"end", 5, 1000, 5, 0, 1000}, {"end", 9, 1000, 5, 0, 1000},
+		{"end", 4, 5000, 4, 4, 5000}, {"end", 4, 100, 4, 4, 100}, {"end", 4, 9999, 4, 4, 5000},
+		{"continue", 5, 1000, 5, 5, 1000},
+	} {
+		s.OnHorizon, s.User.Cap, s.User.MaxUsers = c.on, c.cap, c.max
+		want := persons.Rule{Cap: c.wantCap, Separation: 10, PerStep: 2, Users: c.use}
+		if got := s.PersonRule(); got != want || s.Participation().Count != c.count {
+			t.Errorf("%+v: %+v and %+v", c, got, s.Participation())
+		}
+	}
+	s.User = nil
+	if s.Participation() != (matfact.Participation{}) {
+		t.Error("a stream without persons protects some")
+	}
+}
