@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"streamdp/config"
 	"streamdp/internal/cases"
 	"streamdp/internal/kafka"
 	"streamdp/stream"
@@ -47,6 +48,35 @@ func TestExamples(t *testing.T) {
 	})
 	if err != nil || n < 5 {
 		t.Errorf("%d examples: %v", n, err)
+	}
+}
+
+// TestHowTos: the streams in the how-tos are whole, but for what every file has.
+func TestHowTos(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(cases.Root(t), "docs", "howto", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range strings.Split(string(text), "```toml\n")[1:] {
+			block, _, _ = strings.Cut(block, "```")
+			n++
+			if !strings.Contains(block, "[kafka]") {
+				block += "[kafka]\nbrokers = [\"localhost:9092\"]\nboundary_topic = \"bounds\"\n"
+			}
+			if _, err := config.Parse(filepath.Base(file), []byte(block+"[state]\ndir = \"state\"\nkey_file = \"key\"\n")); err != nil {
+				t.Errorf("%v\n%s", err, block)
+			}
+		}
+	}
+	if n < 4 {
+		t.Errorf("%d configurations", n)
 	}
 }
 

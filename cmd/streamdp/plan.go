@@ -16,6 +16,7 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/internal/fault"
 	"streamdp/sgd"
 	"streamdp/stream"
 	"streamdp/stream/core"
@@ -242,9 +243,19 @@ func (p *plan) form(e planned, factorization string) planForms {
 
 // unavailable returns the form that a mechanism does not have, and why.
 func unavailable(factorization string, err error) planForms {
-	why := strings.ReplaceAll(err.Error(), "\n", "; ")
-	why = strings.TrimPrefix(strings.TrimPrefix(why, "factorization: "), "method: ")
-	return planForms{Factorization: factorization, Unavailable: why}
+	var why []string
+	for _, err := range fault.All(err) {
+		f, ok := err.(*fault.Fault)
+		switch {
+		case !ok:
+			why = append(why, err.Error())
+		case f.Key == "factorization" || f.Key == "method":
+			why = append(why, f.Rule)
+		default: // without the value, which is the plan's and not the file's
+			why = append(why, f.Key+" "+f.Rule)
+		}
+	}
+	return planForms{Factorization: factorization, Unavailable: strings.Join(why, "; ")}
 }
 
 // compare fills in the errors under each kind of factorization or, without all, under the
@@ -298,7 +309,7 @@ func printGuarantee(w io.Writer, d *core.Description, name, text string) error {
 		row("merged", "%d partitions are one sequence of releases; %d with noise of their own, averaged, would have %.2f times the noise", d.Partitions, d.Partitions, math.Sqrt(float64(d.Partitions)))
 	}
 	if d.Clock != "" {
-		row("steps", "by the clock, every %s, each of at most %d offsets", d.Clock, d.StepMax)
+		row("steps", "by the clock, every %s, each of at most %d offsets", core.Brief(d.Clock), d.StepMax)
 	}
 	row("mu", "%.6g (noise multiplier %.6g)", d.Mu, d.NoiseMultiplier)
 	if d.Found {

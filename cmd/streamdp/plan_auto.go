@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"streamdp/config"
 	"streamdp/moments"
+	"streamdp/stream/core"
 )
 
 // explain says in sentences what "auto" took for moments, and why. Where it took the
@@ -95,8 +98,9 @@ func (p *plan) gainOfTune(s *config.Stream) string {
 		last, change(last), last, change(first), first)
 }
 
-// inWords writes a JSON object for people: key and value, key and value. What plan says
-// elsewhere in sentences is left out.
+// inWords writes a JSON object for people: key and value, key and value. Numbers have six
+// digits. What plan says elsewhere in sentences is left out, as how long a step by the clock
+// can be.
 func inWords(raw []byte) string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -116,16 +120,28 @@ func inWords(raw []byte) string {
 		key := fmt.Sprint(name)
 		switch {
 		case key == "choice" || key == "warmup":
+		case key == "clock" && len(all) > 0: // then the length before it is a bound
+			length, _, _ := strings.Cut(all[len(all)-1], " ")
+			all[len(all)-1] = length + " " + core.Brief(short(value)) + " by the clock"
 		case key == "name":
 			kind = strings.Trim(string(value), `"`)
 		case value[0] == '{':
 			all = append(all, key+" ("+inWords(value)+")")
 		default:
-			all = append(all, key+" "+strings.NewReplacer(`"`, "", ",", ", ").Replace(string(value)))
+			all = append(all, key+" "+short(value))
 		}
 	}
 	if kind != "" {
 		all = slices.Insert(all, 0, kind)
 	}
 	return strings.Join(all, ", ")
+}
+
+// short writes a JSON value that is no object: words without quotes, lists with blanks, and of
+// a number that is no integer six digits.
+func short(value json.RawMessage) string {
+	if x, err := strconv.ParseFloat(string(value), 64); err == nil && x != math.Trunc(x) {
+		return fmt.Sprintf("%.6g", x)
+	}
+	return strings.NewReplacer(`"`, "", ",", ", ").Replace(string(value))
 }

@@ -92,6 +92,17 @@ func TestPlanWarmup(t *testing.T) {
 	want(t, exitDone, "", "audit", "--quick", "-c", file)
 }
 
+// TestPlanInWords: a mechanism's numbers have six digits, and what is not compared says why.
+func TestPlanInWords(t *testing.T) {
+	t.Parallel()
+	out := want(t, exitDone, "", "plan", "-c", filepath.Join(cases.Root(t), "examples", "auto.toml"))
+	for _, part := range []string{"step 100, nu 1.41421, lambda 1.41421, ", "\n  - cs: tau needs a clip that is given: its unit is that of the rows\n"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%q is not in\n%s", part, out)
+		}
+	}
+}
+
 // TestPlanSaysWhy: the plan says what auto took, and what it says of tune is what the plan of
 // a stream with that tune shows.
 func TestPlanSaysWhy(t *testing.T) {

@@ -18,7 +18,7 @@ var refitMechanism = &descriptor{
 	computes: func(s *config.Stream) string {
 		window := fmt.Sprintf("%d offsets", s.Refit.Window)
 		if clock := clockOf(s); clock != "" {
-			window = brief(clock) + " by the clock"
+			window = Brief(clock) + " by the clock"
 		} else if s.Merge {
 			window += " of each partition"
 		}

@@ -67,14 +67,14 @@ func momentsComputed(s *config.Stream) string {
 	}
 	every := fmt.Sprintf("%d offsets", s.Step)
 	if clock := clockOf(s); clock != "" {
-		every = brief(clock) + " by the clock"
+		every = Brief(clock) + " by the clock"
 	}
 	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Columns), over, every)
 	return strings.ToUpper(sentence[:1]) + sentence[1:]
 }
 
-// brief leaves out the zeros at the end of a duration, of 1h0m0s all but 1h.
-func brief(duration string) string {
+// Brief leaves out the zeros at the end of a duration, of 1h0m0s all but 1h.
+func Brief(duration string) string {
 	duration = strings.Replace(duration, "m0s", "m", 1)
 	return strings.Replace(duration, "h0m", "h", 1)
 }

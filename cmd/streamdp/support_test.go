@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/internal/cases"
+)
+
+//go:generate go test -run ^TestSupportPage$ -update
+
+// supported is a row of the table: streams' mechanisms that go with the same.
+type supported struct {
+	name   string
+	input  string
+	tables []string
+	step   string   // where the mechanism needs one
+	auto   []string // replaced where bounds are to be found
+}
+
+const inputRows = `columns = ["x", "y"]`
+
+var (
+	clipFound  = []string{`clip = 1.0 → clip = "auto"`}
+	clipXFound = []string{`clip_x = 1.0 → clip_x = "auto"`}
+)
+
+// each returns a table for each of these words.
+func each(table string, words ...string) (all []string) {
+	for _, w := range words {
+		all = append(all, strings.Replace(table, "WORD", w, 1))
+	}
+	return all
+}
+
+const (
+	supportedRefit = `refit = { solver = "WORD", target = "y", clip_x = 1.0, clip_y = 1.0, window = 1000 }`
+	supportedSGD   = `sgd = { target = "y", clip_x = 1.0, clip_y = 1.0 }`
+	supportedAMB   = `sgd = { method = "amb", target = "y", clip_x = 1.0, clip_y = 1.0, radius = 1.0, amb = { curvature = 0.5 } }`
+	supportedModel = `adam = { mode = "model", clip = 1.0, rate = 0.1, model = { loss = "logistic", target = "y" } }`
+)
+
+var supportedMechanisms = []supported{
+	{"moments", inputRows, each(`moments = { clip = 1.0, method = "WORD" }`, "auto", "jme", "ime"), "", clipFound},
+	{"moments, methods `pp`, `pp_debiased`, `combined`", inputRows, each(`moments = { clip = 1.0, method = "WORD" }`, "pp", "pp_debiased", "combined"), "1", clipFound},
+	{"sgd, method `newton`", inputRows, []string{supportedSGD}, "", clipXFound},
+	{"sgd, method `amb`", inputRows, []string{supportedAMB}, "", []string{"centre = 0.0\n → ", clipXFound[0], "amb = { curvature = 0.5 } → "}},
+	{"refit, solvers `newton`, `adassp`, `dp-gd-residual`", inputRows, each(supportedRefit, "newton", "adassp", "dp-gd-residual"), "", clipXFound},
+	{"refit, solvers `ihm`, `linmix`, `dp-gd`", inputRows, each(supportedRefit, "ihm", "linmix", "dp-gd"), "", clipXFound},
+	{"refit, solver `fast-ihm`", inputRows, each(supportedRefit, "fast-ihm"), "", clipXFound},
+	{"adam, examples of a model", inputRows, []string{supportedModel}, "64", []string{`centre = 0.0 → centre = ["auto", 0.0]`}},
+	{"adam, gradients", `codec = "float32"`, []string{`adam = { clip = 1.0, rate = 0.1, dim = 5 }`}, "64", []string{`# centre = 0.0 → centre = "auto"`}},
+}
+
+// features are the columns of the table: what is replaced in the configuration.
+var features = []struct {
+	name string
+	of   func(s supported) []string
+}{
+	{"bounds found", func(s supported) []string { return s.auto }},
+	{"partitions merged", func(supported) []string {
+		return []string{"merge = false → merge = true", "input = { → input = { partition = \"all\", "}
+	}},
+	{"steps by the clock", func(s supported) []string {
+		return []string{"# step = → step =", "step = → step = \"1m\"\nstep_max = 1000 #", ", window = 1000 → "}
+	}},
+	{"dead letters", func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
+}
+
+// configured returns the configuration of one of the row's mechanisms with features.
+func (s supported) configured(table string, with ...int) (*config.Config, error) {
+	text := `[kafka]
+brokers = ["localhost:9092"]
+boundary_topic = "bounds"
+[state]
+dir = "state"
+key_file = "key"
+[stream.s]
+input = { topic = "in", INPUT }
+centre = 0.0
+merge = false
+step = STEP
+dead_letter = { mode = "off" }
+privacy = { epsilon = 1.0, delta = 1e-6, adjacency = "zero-out" }
+`
+	text = strings.NewReplacer("INPUT", s.input, "STEP", s.step).Replace(text) + table + "\n"
+	if s.step == "" {
+		text = strings.Replace(text, "step =", "# step =", 1)
+	}
+	if s.input != inputRows {
+		text = strings.Replace(text, "centre =", "# centre =", 1)
+	}
+	for _, i := range with {
+		for _, change := range features[i].of(s) {
+			old, replacement, _ := strings.Cut(change, " → ")
+			text = strings.Replace(text, old, replacement, 1)
+		}
+	}
+	return config.Parse("s.toml", []byte(text))
+}
+
+// audited says what an audit looks at.
+func audited(s *config.Stream) string {
+	switch suite, err := suiteOf(s); {
+	case err != nil:
+		return "–"
+	case suite.Loud != nil:
+		return "sensitivity, noise, neighbours"
+	}
+	return "sensitivity"
+}
+
+// TestSupportPage: docs/mechanisms.md says which mechanism goes with what, as configurations
+// are accepted and audits are there. A refusal is quoted.
+func TestSupportPage(t *testing.T) {
+	var page bytes.Buffer
+	var reasons []string
+	because := func(err error) string {
+		all, ok := errors.AsType[config.Faults](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		key := strings.TrimPrefix(all[0].Key, "stream.s.")
+		reason := fmt.Sprintf("`%s` %s", key, all[0].Rule)
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+		return fmt.Sprintf("– (%d)", 1+slices.Index(reasons, reason))
+	}
+	header := func(first string, last ...string) {
+		names := []string{first}
+		for _, f := range features {
+			names = append(names, f.name)
+		}
+		names = append(names, last...)
+		fmt.Fprintf(&page, "| %s |\n|%s\n", strings.Join(names, " | "), strings.Repeat(" --- |", len(names)))
+	}
+	cell := func(s supported, with ...int) {
+		word := "yes"
+		for i, table := range s.tables {
+			_, err := s.configured(table, with...)
+			if i == 0 && err != nil {
+				word = because(err)
+			}
+			if (word == "yes") != (err == nil) {
+				t.Errorf("%s is not as the others of %s: %v", table, s.name, err)
+			}
+		}
+		fmt.Fprintf(&page, " %s |", word)
+	}
+	page.WriteString("# Mechanisms, and what goes with them\n\nGenerated from cmd/streamdp/support_test.go, which tries each of them: `go generate ./cmd/streamdp`.\n\n")
+	header("mechanism", "`streamdp audit`")
+	for _, s := range supportedMechanisms {
+		fmt.Fprintf(&page, "| %s |", s.name)
+		for i := range features {
+			cell(s, i)
+		}
+		var words []string
+		for _, table := range s.tables {
+			c, err := s.configured(table)
+			if err != nil {
+				t.Fatalf("%s: %v", table, err)
+			}
+			words = append(words, audited(c.Streams[0]))
+		}
+		if words = slices.Compact(words); len(words) > 1 {
+			t.Errorf("%s are audited differently: %s", s.name, words)
+		}
+		fmt.Fprintf(&page, " %s |\n", words[0])
+	}
+	page.WriteString("\nTwo at once, of moments:\n\n")
+	header("")
+	for i, f := range features {
+		fmt.Fprintf(&page, "| %s |", f.name)
+		for j := range features {
+			if i == j {
+				page.WriteString(" |")
+			} else {
+				cell(supportedMechanisms[0], i, j)
+			}
+		}
+		page.WriteString("\n")
+	}
+	page.WriteString("\nWhat `check` says to the others:\n\n")
+	for i, reason := range reasons {
+		fmt.Fprintf(&page, "%d. %s\n", i+1, reason)
+	}
+	page.WriteString(`
+* Bounds found: ` + "`\"auto\"`" + `, [the warm-up](howto/choose-constants.md).
+* Partitions merged: [one answer for a topic](howto/merge-partitions.md).
+* Steps by the clock: [a release every minute](howto/steps-by-the-clock.md).
+* Dead letters: which records gave no row, [operations.md](operations.md).
+* The audit of "sensitivity" compares the releases of neighbouring streams under one noise; "noise" looks whether what was drawn is in the releases and white; "neighbours" tells streams apart under fresh keys.
+`)
+	path := filepath.Join(cases.Root(t), "docs", "mechanisms.md")
+	if *update {
+		if err := os.WriteFile(path, page.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if was, err := os.ReadFile(path); err != nil || !bytes.Equal(was, page.Bytes()) {
+		t.Errorf("docs/mechanisms.md is out of date, or missing: go generate ./cmd/streamdp (%v)", err)
+	}
+}
