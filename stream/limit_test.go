@@ -5,6 +5,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
 )
 
 // TestLimit: an opening beyond the limit is refused and changes nothing; a
@@ -142,4 +145,32 @@ func TestCharged(t *testing.T) {
 	d.end()
 	r.recreate(7, 2000)
 	near(x(OpenRequest{}), 1.78) // and the log that came after, √3
+}
+
+// TestMemoryGivenBack: a task that has ended has no share of kafka.fetch_memory, and one that runs
+// again has.
+func TestMemoryGivenBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`, "step   = 100", "step = 100\nhorizon = 1"))
+	must(t, r.client.CreateTopic(t.Context(), "wide", 2, nil))
+	var list []kafka.Message
+	for i := range 100 {
+		list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+	}
+	_, err := r.client.Produce(t.Context(), "wide", 0, list)
+	must(t, err)
+	x := r.start()
+	both := func(first string, epoch uint64, readers int) {
+		t.Helper()
+		x.until(first, func(s TaskStatus) bool {
+			return s.State == first && s.Epoch == epoch && x.d.Status()[1].State == stateRunning
+		})
+		if a, b := x.d.runners[0].expected, x.d.runners[1].expected; a != readers || b != 1 {
+			t.Errorf("%s: shares for %d and %d readers, not %d and 1", first, a, b, readers)
+		}
+	}
+	both(stateExhausted, 1, 0)
+	must(t, x.control(requestOpen, OpenRequest{}))
+	both(stateRunning, 2, 1)
+	x.end()
 }

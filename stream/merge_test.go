@@ -71,6 +71,9 @@ func TestMerge(t *testing.T) {
 	r.sendTo(1, 1000, 120)
 	x := r.start()
 	x.until("the merged task runs", func(s TaskStatus) bool { return s.State == stateRunning && s.Partition == core.Merged })
+	if n := x.d.runners[0].expected; n != 3 {
+		t.Errorf("the task has shares of the memory for %d partitions", n)
+	}
 	r.sendTo(2, 2000, 250)
 	x.published(1)
 	r.sendTo(1, 1120, 150)

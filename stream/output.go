@@ -92,10 +92,8 @@ func (o *output) send(ctx context.Context, compared int64, messages []kafka.Mess
 // If fn returns errStop, it ends without an error. It first waits for what this process is
 // sending for the task: else it may miss that, and take it for another writer's later.
 func (o *output) read(ctx context.Context, topic string, partition int, from int64, fn func(*kafka.Record) error) error {
-	if o.tail != nil { // an auditor sends nothing
-		if err := o.tail.settled(ctx, o.task); err != nil {
-			return err
-		}
+	if err := o.tail.settled(ctx, o.task); err != nil {
+		return err
 	}
 	exists := true
 	err := o.retry(ctx, "output", func() error {

@@ -20,6 +20,7 @@ func (r *runner) run(ctx context.Context) error {
 	defer r.stopLetters()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
+		r.expect(max(r.expected, r.readers()))
 		l, err := r.settled(ctx)
 		if err == nil && l != nil {
 			r.untroubled("disk")
@@ -49,6 +50,7 @@ func (r *runner) run(ctx context.Context) error {
 		case errors.As(err, &h):
 			r.log.Error("task halted", "reason", h.reason, "error", err.Error())
 			r.d.metrics.halted(r.task, h.reason)
+			r.expect(0) // what it had is for others
 			r.showHalted(ctx)
 			r.setState(stateHalted, h)
 			if r.wait(ctx, r.d.lookEvery); ctx.Err() == nil {
@@ -57,6 +59,7 @@ func (r *runner) run(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("task %s: %w", r.task, err)
 		case l == nil:
+			r.expect(0)
 			r.finished()
 			r.wait(ctx, 0)
 		}
@@ -176,6 +179,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 
 	fetching, stopFetching := context.WithCancel(ctx)
 	defer stopFetching()
+	r.expect(len(l.cp.all()))
 	if err := p.read(fetching, &wg); err != nil {
 		return err
 	}

@@ -56,6 +56,8 @@ type runner struct {
 	// lag of a merged task.
 	stoppedAt map[int]int64
 
+	expected int // readers of the input that have a share of the memory
+
 	mu      sync.Mutex
 	recent  []json.RawMessage // the last published releases
 	charged struct {          // what the ledger says, as of so many lines
@@ -78,15 +80,11 @@ func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
 		return nil, err
 	}
 	d.taskCount.Add(1)
-	readers := 1
-	if partition == core.Merged {
-		readers = max(len(s.Input.Partitions), 1)
-	}
-	d.memory.Expect(readers)
 	r.series.parse = r.released
 	r.series.bytes = func() int { return d.kept(seriesBytes) }
 	r.s, r.requests, r.census = s, make(chan request), newCensus(s)
 	r.release(s.Output)
+	r.expect(r.readers())
 	r.logStart.Store(-1)
 	r.logEnd.Store(-1)
 	r.status.Store(&TaskStatus{
@@ -98,6 +96,21 @@ func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
 	})
 	d.metrics.begin(t)
 	return r, nil
+}
+
+// readers returns how many partitions the task will read, as far as the configuration says. Of
+// all partitions of a topic that are merged, an epoch knows the number.
+func (r *runner) readers() int {
+	if r.task.Partition == core.Merged {
+		return max(len(r.s.Input.Partitions), 1)
+	}
+	return 1
+}
+
+// expect sets for how many readers the task has shares of the memory.
+func (r *runner) expect(readers int) {
+	r.d.memory.Expect(readers - r.expected)
+	r.expected = readers
 }
 
 // release sets where the task's releases go.

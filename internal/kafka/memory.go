@@ -17,9 +17,10 @@ import (
 // same. The reader then holds more than its share, which it borrows as far as there is some.
 //
 // Readers that were expected have their shares from the beginning. When another one is added
-// the shares of the others become smaller. What they hold beyond that counts as borrowed only
-// when they next take or give back something. Until then all together may hold more than the
-// bound.
+// the shares of the others become smaller, and what they hold beyond that counts as borrowed when
+// they next take or give back something. While all together hold the bound, a reader gets a part
+// of its share when it holds nothing, and nothing else. So the bound is exceeded by one such part
+// for each reader that was added while the others held everything, until these give back.
 type Memory struct{ answers, chunks pool }
 
 // The parts of a share that one answer and one chunk may take of it, so that the next is read
@@ -42,7 +43,8 @@ func NewMemory(bytes int) *Memory {
 	}
 }
 
-// Expect sets aside the shares of n more readers that will be added.
+// Expect sets aside the shares of n more readers that will be added. If n is negative so many
+// are expected no longer, and the others have their shares.
 func (m *Memory) Expect(n int) {
 	if m == nil {
 		return
@@ -82,8 +84,14 @@ func (p *pool) share() *share {
 	return &share{p: p, freed: make(chan struct{}, 1)}
 }
 
+// divided is the number of shares that half of the pool is divided into.
+func (p *pool) divided() int { return max(p.shares, p.expected, 1) }
+
 // own is the size of a share.
-func (p *pool) own() int { return max(p.half/max(p.shares, p.expected, 1), p.least) }
+func (p *pool) own() int { return max(p.half/p.divided(), p.least) }
+
+// bound is what all together may hold.
+func (p *pool) bound() int { return p.divided()*p.own() + p.half }
 
 func (p *pool) sum() int {
 	p.mu.Lock()
@@ -119,7 +127,11 @@ func (s *share) take(want int) int {
 	part := min(want, own/s.p.parts)
 	got := min(part, max(own-s.held, 0))
 	got += min(want-got, max((s.p.half-s.p.lent)/4, 0))
-	if got < part {
+	left := s.p.bound() - s.p.held
+	if s.held == 0 {
+		left = max(left, part)
+	}
+	if got = min(got, left); got < part {
 		return 0
 	}
 	s.change(got)

@@ -137,6 +137,61 @@ func TestMemoryExpected(t *testing.T) {
 	}
 }
 
+// TestMemoryAdded: readers that nobody expected are added one after the other, while those before
+// hold what they got. Each gets a part. Beyond the bound it gets no more until the others give
+// back.
+func TestMemoryAdded(t *testing.T) {
+	const total, readers = 32 << 20, 50
+	m := NewMemory(total)
+	var all [readers][2]*share
+	sure := 0 // what those that were added could be sure of
+	for i := range readers {
+		all[i][0], all[i][1] = m.share()
+		for _, s := range all[i] {
+			part := s.part()
+			if got := s.take(part); got < part {
+				t.Errorf("reader %d got %d of a part of %d", i+1, got, part)
+			}
+			for s.take(100_000) > 0 {
+			}
+			if i > 0 {
+				sure += part
+			}
+		}
+		if held := m.Held(); held > total+sure {
+			t.Fatalf("%d readers hold %d bytes of %d, and were sure of %d", i+1, held, total, sure)
+		}
+	}
+	for i := range readers {
+		for _, s := range all[i] {
+			s.add(-s.held)
+			for s.take(100_000) > 0 {
+			}
+		}
+	}
+	if held := m.Held(); held > total || held < total/2 {
+		t.Errorf("%d bytes of %d are held after all have given back once", held, total)
+	}
+}
+
+// TestMemoryEnded: the shares of readers that are expected no longer are those of the others.
+func TestMemoryEnded(t *testing.T) {
+	m := NewMemory(32 << 20)
+	m.Expect(4)
+	_, chunks := m.share()
+	_, other := m.share()
+	quarter := chunks.part()
+	m.Expect(-2)
+	if half := chunks.part(); half != 2*quarter {
+		t.Errorf("a part of %d bytes of one among four readers, %d among two", quarter, half)
+	}
+	other.close()
+	m.Expect(-1)
+	if whole := chunks.part(); whole != 4*quarter {
+		t.Errorf("a part of %d bytes of one among four readers, %d alone", quarter, whole)
+	}
+}
+
 // However shares are taken and given back, they add up, and a share that holds nothing gets
 // its part.
 func TestMemoryShares(t *testing.T) {
