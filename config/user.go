@@ -122,6 +122,9 @@ func (d *document) checkUser(s *Stream, key toml.Key) {
 	if s.Merge {
 		d.add(under(key, "merge"), -1, "must be false where persons are protected: records of partitions have no common order", nil)
 	}
+	if s.Step.Clock() > 0 {
+		d.add(under(key, "step"), -1, "must be a number of offsets where persons are protected", s.Step.Clock().String())
+	}
 	d.checkUserKey(s, key)
 
 	horizon := under(key, "horizon")

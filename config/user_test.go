@@ -26,7 +26,7 @@ func TestUserFaults(t *testing.T) {
 		text := strings.Replace(orders, "step   = 100", stream+"\nuser = { "+user+" }", 1)
 		var got []string
 		for _, g := range faults(t, text) {
-			if _, rest, _ := strings.Cut(g, ": stream.orders."); !strings.HasSuffix(g, notAvailable) {
+			if _, rest, ours := strings.Cut(g, ": stream.orders."); ours && !strings.HasSuffix(g, notAvailable) {
 				got = append(got, rest)
 			}
 		}
@@ -63,6 +63,7 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", good, "user.cap: required without a horizon, or where epochs continue after it")
 	f("step = 100", good+", cap = 3", "user.max_users: must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (5000)")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3", "horizon: must be at most 4294967294 where persons are protected (5000000000)")
+	f("step = \"1m\"\nhorizon = 50", good, "step: must be a number of offsets where persons are protected (\"1m0s\")")
 	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
 }
 

@@ -86,6 +86,18 @@ func (e *Epoch) Check() (id [8]byte) {
 	return id
 }
 
+// UserKey returns the key under which the epoch's task makes tags of persons:
+//
+//	HKDF(EK, "streamdp/user/v1\0" ‖ lp(task)), its first 16 bytes
+//
+// It tells nothing of the noise.
+func (e *Epoch) UserKey(task string) (k [16]byte) {
+	key := e.derive("streamdp/user/v1\x00", lengthPrefixed(task))
+	copy(k[:], key)
+	clear(key)
+	return k
+}
+
 // Destroy overwrites the keys. The epoch gives no noise afterwards.
 func (e *Epoch) Destroy() {
 	clear(e.key[:])

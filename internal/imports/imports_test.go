@@ -23,7 +23,7 @@ var ours = map[string]string{
 	"config":                   "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/osfile internal/persons",
 	"stream":                   "config dp stream/codec stream/core stream/page internal/bin internal/kafka internal/osfile",
 	"stream/page":              "",
-	"stream/core":              "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal",
+	"stream/core":              "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal internal/persons",
 	"stream/codec":             "internal/column internal/decimal internal/fault internal/kafka internal/persons",
 	"deploy/sbom":              "",
 	"cmd/streamdp":             "adam config dp matfact moments sgd refit stream stream/core internal/audit internal/bounds internal/chart internal/column internal/decimal internal/fault internal/kafka internal/kafka/embedded",

@@ -37,7 +37,7 @@ type File interface {
 
 // Journal keeps on disk what a [Map] needs after a restart.
 //
-// At the commit of a step, Append makes the step's entries durable and returns the position
+// At a commit, Append makes the entries of all closed steps durable and returns the position
 // for the checkpoint. Once the checkpoint is durable, Committed removes the files that neither
 // it nor the checkpoint before needs. What is behind a checkpoint's position does not count:
 // [OpenJournal] cuts it off. So a process that begins at any of the two last checkpoints has the
@@ -48,8 +48,8 @@ type File interface {
 // records alone, not on who wrote them.
 //
 // Disk: without a cap 20 bytes for each contribution of 1¼ separations, and with one twice
-// the sum of max(64 MiB, 48 bytes a user) and a snapshot of 24 bytes a user. The journal of one
-// step comes on top.
+// the sum of max(64 MiB, 48 bytes a user) and a snapshot of 24 bytes a user. What one commit
+// writes comes on top.
 type Journal struct {
 	disk   Disk
 	dir    string
@@ -108,7 +108,8 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
 		j.hash = nil
 	}
-	m.step, m.fresh = uint32(at.Step), m.fresh[:0]
+	m.step, m.done = uint32(at.Step), uint32(at.Step)
+	m.fresh, m.closed, m.records, m.taken = m.fresh[:0], 0, 0, 0
 	return j, nil
 }
 
@@ -148,19 +149,25 @@ func (j *Journal) numbers() (all []uint64, err error) {
 	return all, err
 }
 
-// Append makes the entries of the map's open step durable, which had so many records. It returns
-// the position for the checkpoint, valid until the next call. To call it again for the same
-// step changes nothing. After an error it can be called again, and so can a process begin at
-// the last checkpoint.
-func (j *Journal) Append(records uint64) (*Position, error) {
+// SnapshotDue reports whether a snapshot should be written. Append writes it only while no step is
+// open, because the map of the last closed step is gone otherwise. So whoever closes a step
+// asks, and if it is due, commits before the next one begins.
+func (j *Journal) SnapshotDue() bool {
+	return j.m.rule.Cap > 0 && j.at.Seen+j.m.records >= j.m.rule.snapshotAfter()
+}
+
+// Append makes the entries of the map's closed steps durable. It returns the position for the
+// checkpoint, valid until the next call. To call it again for the same step changes nothing.
+// After an error it can be called again, and so can a process begin at the last checkpoint.
+func (j *Journal) Append() (*Position, error) {
 	m := j.m
 	if err := m.Err(); err != nil {
 		return nil, err
 	}
-	if m.Step() == j.at.Step {
+	if m.Closed() == j.at.Step {
 		return &j.at, nil
 	}
-	if m.rule.Cap > 0 && j.at.Seen+records >= m.rule.snapshotAfter() {
+	if j.SnapshotDue() && m.step == m.done {
 		if err := j.snapshot(); err != nil {
 			return nil, err
 		}
@@ -170,9 +177,10 @@ func (j *Journal) Append(records uint64) (*Position, error) {
 		return nil, err
 	}
 	segments := j.at.Segments
-	if n := len(segments); n > 0 && m.rule.Cap == 0 && m.Step()-segments[n-1].First >= (m.rule.Separation+7)/8 {
+	if n := len(segments); n > 0 && m.rule.Cap == 0 && j.at.Step+1-segments[n-1].First >= (m.rule.Separation+7)/8 {
 		j.hash = nil
 	}
+	entries := m.fresh[:m.closed]
 	if j.hash == nil {
 		s := j.next(false)
 		h := sha256.New()
@@ -180,13 +188,13 @@ func (j *Journal) Append(records uint64) (*Position, error) {
 			w = io.MultiWriter(w, h)
 			_, err := w.Write(journalMagic)
 			if err == nil {
-				_, err = w.Write(m.fresh)
+				_, err = w.Write(entries)
 			}
 			return err
 		}); err != nil {
 			return nil, err
 		}
-		s.Length = uint64(len(journalMagic) + len(m.fresh))
+		s.Length = uint64(len(journalMagic) + len(entries))
 		s.Hash = [32]byte(h.Sum(nil))
 		j.hash = h
 		j.at.Segments = append(segments, s)
@@ -194,16 +202,17 @@ func (j *Journal) Append(records uint64) (*Position, error) {
 		s := &segments[len(segments)-1]
 		j.torn = true
 		f, err := j.disk.Append(j.name(s.Number))
-		if err := write(f, err, func(w io.Writer) error { _, err := w.Write(m.fresh); return err }); err != nil {
+		if err := write(f, err, func(w io.Writer) error { _, err := w.Write(entries); return err }); err != nil {
 			return nil, err
 		}
-		j.hash.Write(m.fresh)
-		s.Length += uint64(len(m.fresh))
+		j.hash.Write(entries)
+		s.Length += uint64(len(entries))
 		s.Hash = [32]byte(j.hash.Sum(nil))
 	}
 	j.torn = false
-	j.at.Seen += records
-	j.at.Step = m.Step()
+	j.at.Seen += m.records
+	j.at.Step = m.Closed()
+	m.written()
 	j.drop()
 	return &j.at, nil
 }
@@ -229,14 +238,18 @@ func (j *Journal) snapshot() error {
 		return err
 	}
 	s.Hash = [32]byte(h.Sum(nil))
-	j.at = Position{Step: j.m.Step(), Segments: []Segment{s}}
+	j.at = Position{Step: j.m.Closed(), Segments: []Segment{s}}
+	j.m.written()
 	j.hash, j.torn = nil, false
 	return nil
 }
 
 // next returns the segment that follows the last one.
 func (j *Journal) next(snapshot bool) Segment {
-	s := Segment{Number: 1, Snapshot: snapshot, First: j.m.Step()}
+	s := Segment{Number: 1, Snapshot: snapshot, First: j.at.Step + 1}
+	if snapshot {
+		s.First = j.m.Closed()
+	}
 	if n := len(j.at.Segments); n > 0 {
 		s.Number = j.at.Segments[n-1].Number + 1
 	}

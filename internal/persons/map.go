@@ -37,13 +37,18 @@ type Map struct {
 	users uint64 // with a cap: persons in the map
 	hand  uint64 // without: where the next removal begins
 	quota uint64 // and how many slots it looks at
-	// fresh holds the entries of the open step: each person once who has contributed in it.
+	// fresh holds the entries since the journal took some: each person once in each step. Those
+	// of closed steps come first.
 	fresh    []byte
+	closed   int    // bytes of them
+	done     uint32 // the last closed step
+	records  uint64 // of closed steps, since then too
+	taken    uint64 // of the open step
 	overflow bool
 }
 
 // NewMap returns the map of an epoch before its first step. All its memory is allocated here,
-// except for the entries of the open step.
+// except for the entries that the journal has not taken.
 func NewMap(r Rule) (*Map, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -55,22 +60,31 @@ func NewMap(r Rule) (*Map, error) {
 	return m, nil
 }
 
-// Open begins a step, which must be behind the one before.
+// Open begins a step, which must be behind the one before. That one is closed.
 func (m *Map) Open(step uint64) error {
 	if step <= uint64(m.step) || step > MaxStep {
 		return fmt.Errorf("internal: step %d of persons follows %d", step, m.step)
 	}
+	m.Close()
 	m.step = uint32(step)
-	m.fresh = m.fresh[:0]
 	if m.rule.Cap == 0 {
 		m.sweep()
 	}
 	return nil
 }
 
-// Take answers for the next record of the open step.
+// Close ends the open step: the journal may take its entries.
+func (m *Map) Close() {
+	m.closed, m.done = len(m.fresh), m.step
+	m.records += m.taken
+	m.taken = 0
+}
+
+// Take answers for the next record of the open step. No step is open before the first Open, and
+// after a Close.
 func (m *Map) Take(tag Tag) Answer {
-	if tag == (Tag{}) || m.step == 0 {
+	m.taken++
+	if tag == (Tag{}) || m.step == m.done {
 		return NoUser
 	}
 	s, free := m.find(&tag)
@@ -148,11 +162,17 @@ func (m *Map) Err() error {
 	return nil
 }
 
-// Fresh returns the journal's entries of the open step, valid until the next one.
-func (m *Map) Fresh() []byte { return m.fresh }
+// written removes the entries of closed steps, which the journal has.
+func (m *Map) written() {
+	m.fresh = m.fresh[:copy(m.fresh, m.fresh[m.closed:])]
+	m.closed, m.records = 0, 0
+}
 
-// Step returns the number of the open step, 0 before the first.
+// Step returns the number of the open or last closed step, 0 before the first.
 func (m *Map) Step() uint64 { return uint64(m.step) }
+
+// Closed returns the number of the last closed step.
+func (m *Map) Closed() uint64 { return uint64(m.done) }
 
 // home returns a tag's place: its first bits, so that the table is nearly in the order of tags.
 func (m *Map) home(tag *Tag) uint64 { return binary.BigEndian.Uint64(tag[:8]) >> m.shift }

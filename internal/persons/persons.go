@@ -78,8 +78,8 @@ func (r Rule) slots() uint64 {
 	return 1 << bits.Len64(max(need, 8)-1)
 }
 
-// Memory returns the bytes that a map of this rule allocates when it is made. What one open
-// step adds is 20 bytes a contribution.
+// Memory returns the bytes that a map of this rule allocates when it is made. A contribution
+// that the journal has not taken adds 20 bytes.
 func (r Rule) Memory() uint64 { return r.slots() * slotBytes }
 
 // Answer says whether a record counts, and if not, why. An answer is an exact fact about the

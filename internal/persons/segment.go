@@ -162,8 +162,8 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 			return ErrDamaged
 		}
 	}
-	before := len(m.fresh)
-	if m.Take(tag) != Counts || len(m.fresh) == before {
+	m.fresh, m.closed = m.fresh[:0], 0 // the journal has them
+	if m.Take(tag) != Counts || len(m.fresh) == 0 {
 		return ErrDamaged
 	}
 	return nil

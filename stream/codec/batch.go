@@ -201,6 +201,14 @@ func (b *Batch) place(i int) []float64 {
 	return b.rows[i*b.columns : (i+1)*b.columns]
 }
 
+// Tag returns the tag of record i, the zero tag if it has no user key or no tags are made.
+func (b *Batch) Tag(i int) persons.Tag {
+	if b.Tags == nil {
+		return persons.Tag{}
+	}
+	return b.Tags[i]
+}
+
 // Row returns the row of record i, nil if the record gave none. The row is valid until
 // the batch is decoded again.
 func (b *Batch) Row(i int) []float64 {

@@ -15,6 +15,7 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/internal/persons"
 )
 
 // Core makes the releases of one epoch. They are a function of the keys, the manifest and
@@ -31,6 +32,7 @@ type Core struct {
 	at         []int64       // by the clock: where it begins, by partition; nil: not by the clock
 	records    uint64        // in it, valid or not
 	verdict    string        // of the last release that had one
+	persons    *persons.Map  // nil: records are protected
 
 	scaling
 }
@@ -67,6 +69,11 @@ func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, ke
 		mech: mech, keys: keys, encoder: e, base: m.Base,
 		transcript: TranscriptOf(manifestFile), scaling: scaling{centre: s.Centre, scale: s.Scale},
 	}
+	if s.User != nil {
+		if c.persons, err = persons.NewMap(s.PersonRule()); err != nil {
+			return nil, err
+		}
+	}
 	if mech.scales {
 		c.centre, c.scale = nil, nil
 	}
@@ -82,10 +89,13 @@ func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, ke
 
 // Resume continues a begun epoch after the closed step. state and h are the mechanism's
 // state and the transcript after that step, and next are the next offsets to read, one for
-// each partition.
+// each partition. Where persons are protected, [Core.Persons] is as after that step.
 func (c *Core) Resume(state []byte, step uint64, h dp.Transcript, next []int64) error {
 	if err := c.mech.UnmarshalBinary(state); err != nil {
 		return err
+	}
+	if c.persons != nil && c.persons.Closed() != step {
+		return errors.New("checkpoint: persons and step disagree")
 	}
 	c.step, c.transcript = step, h
 	bases, total := basesOf(c.encoder.m), int64(0)
@@ -168,11 +178,39 @@ func (c *Core) openStep() {
 	c.first, c.end = c.base+int64(first), c.base+int64(end)
 }
 
+// Persons returns what remembers which persons contributed, nil where records are protected.
+// After New it is empty, and the caller fills it before Resume.
+func (c *Core) Persons() *persons.Map { return c.persons }
+
+// UserKey returns the key of the epoch's tags, for [Core.AddOf].
+func (c *Core) UserKey() [persons.KeyBytes]byte { return c.keys.UserKey(c.encoder.m.Task().String()) }
+
 // Add takes the next record, at an offset of the open step. row holds its numbers as they
-// were decoded; it is nil if the record gave none.
-func (c *Core) Add(offset int64, row []float64) {
+// were decoded; it is nil if the record gave none. Where persons are protected, it is a
+// record of nobody, and counts for nothing: see AddOf.
+func (c *Core) Add(offset int64, row []float64) { c.AddOf(offset, row, persons.Tag{}) }
+
+// AddOf is Add for a record of a person, whose tag plays no role where records are protected.
+//
+// Privacy: where persons are protected, a record that does not count for its person adds what a
+// record without a row does. Whether it has a row does not matter to what counts.
+func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) {
+	if c.persons != nil {
+		c.openPersons()
+		if c.persons.Take(tag) != persons.Counts {
+			row = nil
+		}
+	}
 	c.records++
 	c.mech.Add(uint64(offset-c.base), c.scaled(row))
+}
+
+// openPersons opens the step for persons, once. It fails only behind the largest step that a
+// map has, where nothing counts any more.
+func (c *Core) openPersons() {
+	if c.persons.Step() == c.step {
+		c.persons.Open(c.step + 1)
+	}
 }
 
 // Until sets the offset behind the open step by the clock, of an epoch over one partition
@@ -200,9 +238,18 @@ func (c *Core) Close() ([]Message, error) {
 func (c *Core) close(parts []span) ([]Message, error) {
 	h := c.transcript
 	h.AbsorbRecords(c.records)
+	if c.persons != nil {
+		if err := c.persons.Err(); err != nil {
+			return nil, err
+		}
+	}
 	r, err := c.mech.Close(c.keys.Step(c.step+1, &h))
 	if err != nil {
 		return nil, err
+	}
+	if c.persons != nil {
+		c.openPersons() // of a step without records
+		c.persons.Close()
 	}
 	c.step++
 	c.transcript = h

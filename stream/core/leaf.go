@@ -34,6 +34,8 @@ type Leaf struct {
 	step uint64 // the open one
 	open span
 	sum  *Sum
+	// nobody: persons are protected, of whom a leaf knows none, so no record counts.
+	nobody bool
 }
 
 // Sum is the exact sum of one step over one partition. Nothing of it may leave the
@@ -54,7 +56,7 @@ func (c *Core) Leaves() []*Leaf {
 	parts := uint64(len(bases))
 	all := make([]*Leaf, parts)
 	for i, base := range bases {
-		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone()}
+		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), nobody: c.persons != nil}
 		if c.at != nil {
 			l.open = span{c.at[i], -1}
 		} else {
@@ -118,6 +120,9 @@ func (l *Leaf) Into(s *Sum) {
 // Add takes the next record, as [Core.Add] does.
 func (l *Leaf) Add(offset int64, row []float64) {
 	l.sum.records++
+	if l.nobody {
+		row = nil
+	}
 	l.sum.part.Add(uint64(offset-l.base), l.scaled(row))
 }
 

@@ -16,6 +16,7 @@ var momentsMechanism = &descriptor{
 	absent:    nullRecord,
 	build:     newMoments,
 	keep:      keepMoments,
+	persons:   true,
 	computes:  momentsComputed,
 }
 

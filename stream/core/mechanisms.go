@@ -46,6 +46,8 @@ type descriptor struct {
 	// bounded has the plan's numbers that are in the unit of a bound which a warm-up may
 	// find.
 	bounded []string
+	// persons: it can protect persons in place of records.
+	persons bool
 	// learns is what one epoch passes on to the next; nil: nothing.
 	learns *learning
 }
@@ -128,6 +130,9 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 	if d == nil {
 		return nil, errors.New("the stream has no mechanism")
 	}
+	if s.User != nil && !d.persons {
+		return nil, errors.New(d.String() + " does not protect persons")
+	}
 	build := d.build
 	if s.Automatic() {
 		build = d.newWarmed
@@ -172,7 +177,11 @@ func FormatOf(s *config.Stream) codec.Format {
 	if d := mechanismOf(s); d != nil && d.format != nil {
 		return d.format(s)
 	}
-	return codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns}
+	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns}
+	if s.User != nil {
+		f.User = s.User.Key
+	}
+	return f
 }
 
 // MaxRecordBytes returns the size beyond which a record of the stream counts as null. The

@@ -1,0 +1,280 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/persons"
+)
+
+// personStream is a stream of moments that protects persons: in at most three steps, two
+// apart, with two records in each.
+func personStream(t testing.TB, user string) *config.Stream {
+	t.Helper()
+	s := parsed(t, `
+[stream.orders]
+input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
+step = 4
+horizon = 9
+[stream.orders.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "zero-out"
+[stream.orders.moments]
+clip = 1.0
+`)
+	text := strings.TrimSuffix(string(s.Canonical(0)), "}") + `,"user":` + user + "}"
+	protected, err := config.StreamOf("orders", []byte(text))
+	must(t, err)
+	return protected
+}
+
+const threeSteps = `{"cap":3,"key":"record-key","max_users":36,"partitioner":"none","per_step":2,"population":"orders","separation":2}`
+
+// recorder keeps the rows that a mechanism was given, nil for those without.
+type recorder struct {
+	Estimator
+	rows [][]float64
+}
+
+func (r *recorder) Add(slot uint64, row []float64) {
+	r.rows = append(r.rows, slices.Clone(row))
+	r.Estimator.Add(slot, row)
+}
+
+// personCore returns a core of the stream at its first step, and what records its rows.
+func personCore(t testing.TB, s *config.Stream) (*Core, *recorder) {
+	t.Helper()
+	mech, err := NewMechanism(s, nil, nil)
+	must(t, err)
+	rec := &recorder{Estimator: mech.Estimator}
+	mech.Estimator = rec
+	keys, err := dp.NewEpoch(&[32]byte{1}, &[32]byte{2}, "orders", 1, [16]byte{3}, [32]byte{4})
+	must(t, err)
+	m := &Manifest{Format: ManifestFormat, Stream: "orders", Epoch: 1, Source: Source{"cluster", "orders", 0}, Cost: mech.Cost(), Base: 100, Partitions: 1, Mechanism: "moments"}
+	c, err := New(s, m, []byte("manifest"), mech, keys)
+	must(t, err)
+	return c, rec
+}
+
+// personRecord is a slot of a log: the record's person, 0 for none, −1 if there is no record, and
+// whether it has a row.
+type personRecord struct {
+	user  int
+	valid bool
+}
+
+func randomLog(rng *rand.Rand, n int) (log []personRecord) {
+	for range n {
+		log = append(log, personRecord{rng.IntN(5), rng.IntN(4) > 0})
+	}
+	return log
+}
+
+// run adds records from an offset on, and closes steps of four.
+func runLog(t testing.TB, c *Core, tagger *persons.Tagger, log []personRecord, from int) (out []Message) {
+	t.Helper()
+	for i := from; i < len(log); i++ {
+		var row []float64
+		if log[i].valid {
+			row = []float64{float64(log[i].user) / 10, 1 / float64(2+i)}
+		}
+		var tag persons.Tag
+		if u := log[i].user; u > 0 {
+			tag = tagger.Tag(fmt.Append(nil, "user ", u))
+		}
+		if log[i].user >= 0 {
+			c.AddOf(int64(100+i), row, tag)
+		}
+		if i%4 == 3 {
+			messages, err := c.Close()
+			must(t, err)
+			out = append(out, messages...)
+		}
+	}
+	return out
+}
+
+// TestPersonsAreHeld: the mechanism gets the rows of records that count, and nil for all
+// others, which are still counted as records.
+func TestPersonsAreHeld(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, threeSteps)
+	rng := rand.New(rand.NewPCG(20, 3))
+	for range 50 {
+		log := randomLog(rng, 36)
+		c, rec := personCore(t, s)
+		key := c.UserKey()
+		runLog(t, c, persons.NewTagger(&key), log, 0)
+		if len(rec.rows) != len(log) {
+			t.Fatalf("%d rows of %d records", len(rec.rows), len(log))
+		}
+		steps, last, in := map[int]int{}, map[int]int{}, map[int]int{}
+		for i, x := range log {
+			u, step, counts := x.user, 1+i/4, false
+			switch {
+			case u == 0:
+			case last[u] == step:
+				counts = in[u] < 2
+			case steps[u] < 3 && (last[u] == 0 || step-last[u] >= 2):
+				steps[u], last[u], in[u], counts = steps[u]+1, step, 0, true
+			}
+			if counts {
+				in[u]++
+			}
+			if (rec.rows[i] != nil) != (counts && x.valid) {
+				t.Fatalf("record %d of %+v: the mechanism got %v", i, log, rec.rows[i])
+			}
+		}
+	}
+}
+
+// TestPersonsNeighbours: to void all records of a person takes that person's counted rows away,
+// and changes no other row.
+func TestPersonsNeighbours(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, threeSteps)
+	rng := rand.New(rand.NewPCG(20, 4))
+	for range 50 {
+		log := randomLog(rng, 36)
+		other := slices.Clone(log)
+		for i := range other {
+			if other[i].user == 1 {
+				other[i] = personRecord{}
+			}
+		}
+		rows := func(log []personRecord) [][]float64 {
+			c, rec := personCore(t, s)
+			key := c.UserKey()
+			runLog(t, c, persons.NewTagger(&key), log, 0)
+			return rec.rows
+		}
+		with, without := rows(log), rows(other)
+		for i := range log {
+			if log[i].user != 1 && !slices.Equal(with[i], without[i]) {
+				t.Fatalf("record %d of %+v is another's, and changed", i, log)
+			}
+			if log[i].user == 1 && without[i] != nil {
+				t.Fatal("a record of nobody has a row")
+			}
+		}
+	}
+}
+
+// TestPersonsResume: a process that begins at any checkpoint, with the map from the journal,
+// makes the same bytes. With another map than the checkpoint's it does not begin.
+func TestPersonsResume(t *testing.T) {
+	t.Parallel()
+	for _, user := range []string{threeSteps, strings.Replace(threeSteps, `"cap":3`, `"cap":0`, 1)} {
+		s := personStream(t, user)
+		log := randomLog(rand.New(rand.NewPCG(20, 5)), 36)
+		for i := range 4 { // a step without records
+			log[8+i] = personRecord{user: -1}
+		}
+		whole, _ := personCore(t, s)
+		key := whole.UserKey()
+		tagger := persons.NewTagger(&key)
+		want := runLog(t, whole, tagger, log, 0)
+
+		d := osFiles{t.TempDir()}
+		c, _ := personCore(t, s)
+		j, err := persons.OpenJournal(d, d.dir, "users-1.", c.Persons(), persons.Position{})
+		must(t, err)
+		got := []Message{}
+		for at := 0; at < len(log); at += 4 {
+			got = append(got, runLog(t, c, tagger, log[:at+4], at)...)
+			position, err := j.Append()
+			must(t, err)
+			state, err := c.AppendState(nil)
+			must(t, err)
+			step, h := c.Step(), c.Transcript()
+
+			c, _ = personCore(t, s)
+			if err := c.Resume(state, step, h, []int64{int64(104 + at)}); err == nil {
+				t.Fatal("a core resumes without its persons")
+			}
+			c, _ = personCore(t, s)
+			j, err = persons.OpenJournal(d, d.dir, "users-1.", c.Persons(), *position)
+			must(t, err)
+			must(t, c.Resume(state, step, h, []int64{int64(104 + at)}))
+		}
+		if len(got) != len(want) || len(want) != 9 {
+			t.Fatalf("%d releases, %d without a stop", len(got), len(want))
+		}
+		for i := range got {
+			if !bytes.Equal(got[i].Value, want[i].Value) {
+				t.Errorf("release %d has other bytes after restarts", i+1)
+			}
+		}
+	}
+}
+
+// TestPersonsNeedTags: whoever adds records without a person, or by leaves, adds nothing; and
+// other mechanisms protect no persons.
+func TestPersonsNeedTags(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, threeSteps)
+	c, rec := personCore(t, s)
+	c.Add(100, []float64{1, 1})
+	leaf := c.Leaves()[0]
+	sum, err := c.NewSum()
+	if err == nil {
+		part := &partRecorder{Part: sum.part}
+		sum.part = part
+		leaf.Into(sum)
+		if leaf.Add(100, []float64{1, 1}); part.row != nil {
+			t.Error("a leaf adds a row of nobody")
+		}
+	}
+	if len(rec.rows) != 1 || rec.rows[0] != nil {
+		t.Errorf("a record of nobody has the row %v", rec.rows)
+	}
+	if f := FormatOf(s); f.User != "record-key" {
+		t.Errorf("records have their user key in %q", f.User)
+	}
+	other := parsed(t, "[stream.x]\ninput = { topic = \"t\", columns = [\"a\", \"y\"] }\n[stream.x.privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"replace\"\n[stream.x.sgd]\ntarget = \"y\"\nclip_x = 1\nclip_y = 1\n")
+	other.User = s.User
+	if _, err := NewMechanism(other, nil, nil); err == nil {
+		t.Error("sgd protects persons")
+	}
+}
+
+// partRecorder keeps the last row.
+type partRecorder struct {
+	dp.Part
+	row []float64
+}
+
+func (p *partRecorder) Add(slot uint64, row []float64) {
+	p.row = row
+	p.Part.Add(slot, row)
+}
+
+// osFiles is a directory for a journal. What it promises in a crash is tested elsewhere.
+type osFiles struct{ dir string }
+
+func (osFiles) Open(name string) (io.ReadCloser, error) { return os.Open(name) }
+func (osFiles) Create(name string) (persons.File, error) {
+	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+func (osFiles) Append(name string) (persons.File, error) {
+	return os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0o600)
+}
+func (osFiles) Truncate(name string, size int64) error { return os.Truncate(name, size) }
+func (osFiles) Remove(name string) error               { return os.Remove(name) }
+func (osFiles) SyncDir(string) error                   { return nil }
+func (osFiles) ReadDir(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
