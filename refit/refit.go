@@ -42,7 +42,7 @@ import (
 // number of records in each slot, valid or not, is public, and so is where windows end. A
 // window of fewer slots than others has the same noise: none of it follows from their number.
 // Cost: as the solver's. Memory for a window of rows, or O(d²) for solvers that need sums
-// only: linmix, and ihm with a radius. Add allocates nothing.
+// only: linmix, and ihm with a radius. Add allocates nothing; with Most, memory for rows.
 //
 // A Refit is not safe for concurrent use.
 type Refit struct {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -14,16 +15,28 @@ import (
 	"streamdp/stream/core"
 )
 
-// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, and
-// kills the broker under load, once while the daemon ends without it. Each step begins in each partition
-// where the one before ended, all records are in one, and an auditor works every release out again.
+// TestRealKafkaClock merges three partitions, of which one is quiet, in steps of a tenth of a second, for
+// moments and for a regression, and kills the broker under load, once while the daemon ends without it.
+// Each step begins in each partition where the one before ended, all records are in one, and an auditor
+// works every release out again.
 func TestRealKafkaClock(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	s := newSite(t, b.Addrs, "")
 	s.in = strings.Replace(s.out, "dp", "clock", 1)
 	must(t, s.client.CreateTopic(t.Context(), s.in, 3, map[string]string{"retention.ms": "-1"}))
 	s.from, s.table = `, partition = "all"`, "merge = true"
-	s.edit = strings.NewReplacer("step   = 100", "step = \"100ms\"", "[state]", "boundary_topic = \""+s.in+".bounds\"\n[state]")
+	s.edit = strings.NewReplacer("step   = 100", "step = \"100ms\"", "[state]", "boundary_topic = \""+s.in+".bounds\"\n[state]",
+		"[stream.orders.moments]", fmt.Sprintf(`[stream.regression]
+input = { topic = %q, columns = ["amount", "items", "weight"], partition = "all" }
+output = { topic = %q }
+centre = [40.0, 3.0, 1.2]
+scale = [80.0, 5.0, 2.0]
+merge = true
+step = "100ms"
+step_max = 1000000
+privacy = { epsilon = 1.0, delta = 1e-8, adjacency = "zero-out", limit_epsilon = 3.0 }
+refit = { target = "weight", clip_x = 1.5, clip_y = 2.0 }
+[stream.orders.moments]`, s.in, s.out+".fit"))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	send := func(partition int32, first, n int) error {
@@ -76,30 +89,39 @@ func TestRealKafkaClock(t *testing.T) {
 		must(t, err)
 		total += ends[p]
 	}
-	d.wait("all records", func(s TaskStatus) bool { return s.NextOffset >= total && s.Outbox == 0 && s.State == stateRunning })
+	for i := range 2 {
+		d.wait("all records", func(TaskStatus) bool {
+			s := d.d.Status()[i]
+			return s.NextOffset >= total && s.Outbox == 0 && s.State == stateRunning
+		})
+	}
 	d.end()
-	out := s.output()
 	cfg, err := config.Parse("test.toml", []byte(s.file()))
 	must(t, err)
-	all, err := Verify(t.Context(), Audit{Config: cfg, Key: InsecureKey(7), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, mergedTask)
-	must(t, err)
-	if len(all) != 1 || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 || all[0].Releases != len(out) {
-		t.Errorf("of %d releases: %+v", len(out), all)
-	}
-	var at [3]int64
-	rows := 0
-	for step := range uint64(len(out)) {
-		rel := parseClock(t, out[core.Identity(mergedTask, 1, step+1)].value)
-		for p, part := range rel.Parts {
-			if part.Offsets[0] != at[p] {
-				t.Errorf("step %d begins at %d in partition %d, not at %d", step+1, part.Offsets[0], p, at[p])
-			}
-			at[p] = part.Offsets[1]
+	outputs := map[core.Task]string{mergedTask: s.out, {Stream: "regression", Partition: core.Merged}: s.out + ".fit"}
+	for task, topic := range outputs {
+		s.out = topic
+		out := s.output()
+		all, err := Verify(t.Context(), Audit{Config: cfg, Key: InsecureKey(7), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, task)
+		must(t, err)
+		if len(all) != 1 || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 || all[0].Releases != len(out) {
+			t.Errorf("%s, of %d releases: %+v", task, len(out), all)
 		}
-		rows += rel.Rows
+		var at [3]int64
+		rows := 0
+		for step := range uint64(len(out)) {
+			rel := parseClock(t, out[core.Identity(task, 1, step+1)].value)
+			for p, part := range rel.Parts {
+				if part.Offsets[0] != at[p] {
+					t.Errorf("%s: step %d begins at %d in partition %d, not at %d", task, step+1, part.Offsets[0], p, at[p])
+				}
+				at[p] = part.Offsets[1]
+			}
+			rows += rel.Rows
+		}
+		if at != ends || rows != int(total) {
+			t.Errorf("%s: the steps end at %v with %d records, and the partitions at %v", task, at, rows, ends)
+		}
+		t.Logf("%s: 2 kills of the broker, %d steps of %d records, which end at %v", task, len(out), rows, at)
 	}
-	if at != ends || rows != int(total) {
-		t.Errorf("the steps end at %v with %d records, and the partitions at %v", at, rows, ends)
-	}
-	t.Logf("2 kills of the broker: %d steps of %d records, which end at %v", len(out), rows, at)
 }
