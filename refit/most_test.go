@@ -100,6 +100,26 @@ func TestEndedWindows(t *testing.T) {
 	}
 }
 
+// TestEndedBlocks: a window of several blocks, which one log rounds one by one, has the release of
+// one by slots, also where it came in a part.
+func TestEndedBlocks(t *testing.T) {
+	t.Parallel()
+	rows := records(9600, 5)
+	for _, solver := range merging {
+		c := Config{Solver: solver, Target: "y", Columns: []string{"a", "y", "b"}, ClipX: 2, ClipY: 3, Window: 9600}
+		p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.Replace}
+		by := mustRefit(t, ended(c, 0, 20000), p)
+		part, err := by.NewPart()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := closeWindow(t, mustRefit(t, c, p), rows, dptest.Seeded(3))
+		if got := closeParts(t, by, []dp.Part{part}, 7, rows, dptest.Seeded(3)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n%+v, want\n%+v", solver, got, want)
+		}
+	}
+}
+
 // TestEndedParts: a merged window that something else ends is that of so many slots of each
 // partition with the same rows. A quiet partition has no rows.
 func TestEndedParts(t *testing.T) {
