@@ -274,13 +274,13 @@ func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 		}
 		return
 	case m != nil && (m.clock != "" || m.merge == nil):
-		d.add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), s.Step.Clock().String())
+		d.add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), scalar(d.written(step)))
 		return
 	case m != nil && m.bounded != "" && d.written(most) == nil:
 		d.add(most, -1, "required with a step by the clock: "+m.bounded, nil)
 	}
 	if s.automatic() {
-		d.add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", s.Step.Clock().String())
+		d.add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", scalar(d.written(step)))
 	}
 	if s.DeadLetter.Mode != "off" {
 		d.add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
