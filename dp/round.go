@@ -116,31 +116,46 @@ func roundBlock(w []int64, z []float64, row Row, j int, sd, s []float64, r float
 	}
 }
 
-// roundShaped is roundOne where there is an s, without a call where the bound
-// settles the integer. s begins with coordinate j, and so does sd, unless one
-// number stands for all.
+// nearS times the standard deviation is the largest |s_j| for which roundShaped has one bound
+// on the error of all coordinates. What earlier noise predicts is hardly ever larger.
+const nearS = 64
+
+// roundShaped is roundOne where there is an s, without a call where the bound settles the
+// integer. s begins with coordinate j, and so does sd, unless one number stands for all. Then
+// one bound on the error serves all coordinates, and roundOne has another look where it does not
+// settle the integer.
 func roundShaped(w []int64, z []float64, row Row, j int, sd, s []float64, r float64) {
 	w, s = w[:len(z)], s[:len(z)]
-	if len(sd) == 1 {
-		one, base := sd[0], float64(errZ*sd[0])
+	if len(sd) > 1 {
+		sd = sd[:len(z)]
 		for i, zi := range z {
-			x, n, tau := shaped(float64(one*zi), base, s[i], r)
+			x, n, tau := shaped(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
 			if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
 				w[i] = int64(n)
 				continue
 			}
-			w[i] = roundExactly(x, tau, zi, row, j+i, one, s[i], r)
+			w[i] = roundExactly(x, tau, zi, row, j+i, sd[i], s[i], r)
 		}
 		return
 	}
-	sd = sd[:len(z)]
+	one, far := sd[0], float64(nearS*sd[0])
+	// The float64 rounding of these bounds is far below what errZ and errOp leave.
+	most := float64(maxFloatZ*one) + far
+	sure := 0.5 - float64(r*(float64(errZ*one)+float64(errOp*most)))
+	if !(r*most < maxUnits/2) {
+		sure = 0
+	}
 	for i, zi := range z {
-		x, n, tau := shaped(float64(sd[i]*zi), float64(errZ*sd[i]), s[i], r)
-		if math.Abs(x-n) < 0.5-tau && math.Abs(zi) <= maxFloatZ && math.Abs(x) < maxUnits {
-			w[i] = int64(n)
-			continue
+		si := s[i]
+		x := float64(r * (float64(one*zi) - si))
+		y := x + magic // round(x) is in its low bits
+		w[i] = int64(math.Float64bits(y)) - magicBits
+		if math.Abs(x-(y-magic)) < sure {
+			if math.Abs(si) <= far {
+				continue
+			}
 		}
-		w[i] = roundExactly(x, tau, zi, row, j+i, sd[i], s[i], r)
+		w[i] = roundOne(zi, row, j+i, one, si, r)
 	}
 }
 

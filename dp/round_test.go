@@ -90,6 +90,14 @@ func TestRoundRowIsExact(t *testing.T) {
 					s[j] = sd*z[j] - half/r
 				}
 				check([]float64{sd}, s)
+				// The same with predictions so large that the bound which serves all
+				// coordinates does not hold, and around the largest for which it does.
+				for j := range s {
+					far := []float64{nearS - 1, nearS, nearS + 1, 1 << 20}[j%4]
+					half := math.Copysign(math.Floor(min(far*sd*r, 1<<49))+0.5, z[j])
+					s[j] = sd*z[j] - half/r
+				}
+				check([]float64{sd}, s)
 			})
 		}
 	}
