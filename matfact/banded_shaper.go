@@ -128,7 +128,7 @@ func accumulate(sum []int128, x []int64, m uint64) {
 func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
 	rows := min(s.step, uint64(len(s.bands)))
 	b = slices.Grow(b, shaperHeader+8*int(rows)*s.dim)
-	b = appendHeader(b, s.fingerprint, s.dim, s.step, int(rows))
+	b = appendHeader(b, shaperVersion, s.fingerprint, s.dim, s.step, int(rows))
 	for k := rows; k > 0; k-- {
 		for _, x := range s.row(s.step - k) {
 			b = binary.BigEndian.AppendUint64(b, uint64(x))
@@ -139,7 +139,7 @@ func (s *bandedShaper) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary implements Shaper.
 func (s *bandedShaper) UnmarshalBinary(data []byte) error {
-	step, rows, data, err := cutHeader(data, s.fingerprint, s.dim)
+	step, rows, data, err := cutHeader(data, shaperVersion, s.fingerprint, s.dim)
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,8 @@ func factorizations(t testing.TB, horizon uint64) []named {
 		{"normalised bsr", mustNew(t, Config{Kind: "bsr", Horizon: min(horizon, 300), Normalise: true}, exp(0.9))},
 		{"normalised bisr", mustNew(t, Config{Kind: "bisr", Horizon: min(horizon, 300), Normalise: true}, sum)},
 		{"normalised blt", mustNew(t, Config{Kind: "blt", Horizon: min(horizon, 300), Normalise: true}, sum)},
+		{"narrow sum", Narrow(mustNew(t, Config{Kind: "blt", Tune: 1000, Buffers: 4}, sum), 1<<36)},
+		{"narrow exponential", Narrow(mustNew(t, Config{Kind: "blt"}, exp(0.999)), 1<<36)},
 		{"phased sum", mustNew(t, Config{Kind: "phased"}, sum)},
 		{"phased mean", mustNew(t, Config{Kind: "phased"}, mean)},
 	}
@@ -352,7 +354,7 @@ func TestColumns(t *testing.T) {
 			c := denseMatrix(f.Factorization, n)
 			inverse := invert(c)
 			unit := int64(1) << 50
-			if f.Kind() == "bisr" || strings.HasPrefix(f.name, "normalised") {
+			if f.Kind() == "bisr" || strings.HasPrefix(f.name, "normalised") || strings.HasPrefix(f.name, "narrow") {
 				unit = 1 << 40 // times 2²⁰, what its state holds
 			}
 			for j := range n {

@@ -89,7 +89,7 @@ func (s *historyShaper) predict() {
 func (s *historyShaper) AppendBinary(b []byte) ([]byte, error) {
 	steps := len(s.past) / s.dim
 	b = slices.Grow(b, shaperHeader+8*len(s.past))
-	b = appendHeader(b, s.fingerprint, s.dim, uint64(steps), steps)
+	b = appendHeader(b, shaperVersion, s.fingerprint, s.dim, uint64(steps), steps)
 	for _, x := range s.past {
 		b = binary.BigEndian.AppendUint64(b, uint64(x))
 	}
@@ -98,7 +98,7 @@ func (s *historyShaper) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary implements Shaper.
 func (s *historyShaper) UnmarshalBinary(data []byte) error {
-	steps, rows, data, err := cutHeader(data, s.fingerprint, s.dim)
+	steps, rows, data, err := cutHeader(data, shaperVersion, s.fingerprint, s.dim)
 	if err != nil {
 		return err
 	}

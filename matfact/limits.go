@@ -31,7 +31,13 @@ func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	for _, d := range b.stored.Decay {
 		floor += 0x1p-64 / d.gap()
 	}
+	if b.stored.Fraction != 0 { // units of 2^−Fraction
+		floor = math.Ldexp(floor, 64-b.stored.Fraction)
+	}
 	l, err := limits(sd, noise, state/unit, floor*unit)
+	if err == nil && b.stored.Fraction != 0 && b.room(sd) < b.stored.Fraction {
+		err = fmt.Errorf("noise of %g lattice units can leave a state of 64 bits, %d of them behind the point", sd, b.stored.Fraction)
+	}
 	if len(b.stored.Decay) == 0 {
 		l.Rounding = 0 // s_t = 0
 	}

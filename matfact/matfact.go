@@ -243,6 +243,14 @@ func New(c Config, w Workload) (Factorization, error) {
 	if c.Stored != nil && c.Stored.Kind != c.Kind {
 		errs = append(errs, fmt.Errorf("stored factorization is %q, must be %q", c.Stored.Kind, c.Kind))
 	}
+	if c.Stored != nil && c.Stored.Fraction != 0 {
+		if c.Kind != "blt" || c.Normalise {
+			errs = append(errs, errors.New("stored factorization: fraction belongs to \"blt\" without normalised columns"))
+		}
+		if c.Participation.Count > 1 {
+			errs = append(errs, errors.New("stored factorization: fraction does not go with participation"))
+		}
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}

@@ -48,6 +48,9 @@ func (b *buffered) NewShaper(dim int) Shaper {
 }
 
 func (b *buffered) fineShaper(dim int, fingerprint uint64) Shaper {
+	if b.stored.Fraction != 0 {
+		return newNarrowShaper(b.stored, dim, fingerprint)
+	}
 	return &bufferedShaper{
 		stored:      b.stored,
 		fingerprint: fingerprint,
@@ -132,7 +135,7 @@ const (
 // AppendBinary implements Shaper.
 func (s *bufferedShaper) AppendBinary(b []byte) ([]byte, error) {
 	b = slices.Grow(b, shaperHeader+16*len(s.state)*s.dim)
-	b = appendHeader(b, s.fingerprint, s.dim, s.step, len(s.state))
+	b = appendHeader(b, shaperVersion, s.fingerprint, s.dim, s.step, len(s.state))
 	for _, state := range s.state {
 		for _, x := range state {
 			b = binary.BigEndian.AppendUint64(b, uint64(x.hi))
@@ -144,7 +147,7 @@ func (s *bufferedShaper) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary implements Shaper.
 func (s *bufferedShaper) UnmarshalBinary(data []byte) error {
-	step, rows, data, err := cutHeader(data, s.fingerprint, s.dim)
+	step, rows, data, err := cutHeader(data, shaperVersion, s.fingerprint, s.dim)
 	if err != nil {
 		return err
 	}
@@ -179,20 +182,20 @@ func (s *bufferedShaper) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-func appendHeader(b []byte, fingerprint uint64, dim int, step uint64, rows int) []byte {
-	b = append(b, shaperVersion)
+func appendHeader(b []byte, version byte, fingerprint uint64, dim int, step uint64, rows int) []byte {
+	b = append(b, version)
 	for _, v := range [...]uint64{fingerprint, uint64(dim), step, uint64(rows)} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
 	return b
 }
 
-func cutHeader(data []byte, fingerprint uint64, dim int) (step, rows uint64, rest []byte, err error) {
+func cutHeader(data []byte, version byte, fingerprint uint64, dim int) (step, rows uint64, rest []byte, err error) {
 	if len(data) < shaperHeader {
 		return 0, 0, nil, fmt.Errorf("shaper state has %d bytes, must have at least %d", len(data), shaperHeader)
 	}
-	if data[0] != shaperVersion {
-		return 0, 0, nil, fmt.Errorf("shaper state has version %d, must be %d", data[0], shaperVersion)
+	if data[0] != version {
+		return 0, 0, nil, fmt.Errorf("shaper state has version %d, must be %d", data[0], version)
 	}
 	u := func(i int) uint64 { return binary.BigEndian.Uint64(data[1+8*i:]) }
 	if u(0) != fingerprint {

@@ -77,7 +77,7 @@ func TestShaperFar(t *testing.T) {
 	for _, border := range []uint64{1 << 33, 1 << 39, 1 << 40} {
 		phase := f.phase(border - 1)
 		buffers := len(f.stored.Phases[phase].Weight)
-		state := appendHeader(nil, f.stored.fingerprint(), 1, border-3, buffers)
+		state := appendHeader(nil, shaperVersion, f.stored.fingerprint(), 1, border-3, buffers)
 		for i := range buffers {
 			state = binary.BigEndian.AppendUint64(state, uint64(int64(1000*(i-2))))
 			state = binary.BigEndian.AppendUint64(state, uint64(i)<<60)

@@ -58,6 +58,9 @@ type Stored struct {
 	Entries Packed    `json:"entries,omitempty"`
 	// Height is the number of rows down to which columns are normalised; 0: they are not.
 	Height uint64 `json:"height,omitempty"`
+	// Fraction is the number of fractional bits of a state of 64 bits, see Narrow. All weights
+	// of "blt" are multiples of 2^−Fraction then. 0: the state has 128 bits.
+	Fraction int `json:"fraction,omitempty"`
 }
 
 // maxDecays is the largest number of buffers. Error bounds depend on it. The phased scheme
@@ -132,6 +135,7 @@ func (s *Stored) validate() error {
 	if n := len(s.Phases); n > 0 && len(s.Phases[n-1].Weight) != len(s.Decay) {
 		add("the last phase must use all decays")
 	}
+	s.validateNarrow(add)
 	return errors.Join(errs...)
 }
 
@@ -166,6 +170,9 @@ func (s *Stored) fingerprint() uint64 {
 	if s.Height > 0 {
 		put(s.Height)
 	}
+	if s.Fraction != 0 {
+		put(^uint64(s.Fraction)) // no height is so large
+	}
 	h.Write(buf)
 	return h.Sum64()
 }
@@ -178,6 +185,8 @@ func (s *Stored) StateBytes(steps uint64) int64 {
 		return 0
 	case s.Kind == "sqrt" || s.Kind == "dense":
 		return 8 * int64(steps)
+	case s.Fraction != 0:
+		return 8 * int64(len(s.Decay))
 	case len(s.Phases) > 0:
 		return 16 * int64(len(s.Phases[phaseOf(s.Phases, steps)].Weight))
 	}
@@ -191,7 +200,7 @@ func (s *Stored) Clone() *Stored {
 	}
 	c := &Stored{
 		Kind: s.Kind, Decay: slices.Clone(s.Decay), Bands: slices.Clone(s.Bands),
-		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries), Height: s.Height,
+		Scales: slices.Clone(s.Scales), Entries: slices.Clone(s.Entries), Height: s.Height, Fraction: s.Fraction,
 	}
 	for _, ph := range s.Phases {
 		ph.Weight = slices.Clone(ph.Weight)

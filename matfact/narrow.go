@@ -1,0 +1,235 @@
+package matfact
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// A narrow BLT keeps 64 bits for each number of its state where a wide one keeps 128. A step
+// then takes a third of the multiplications and half of the memory. Its rounding error is
+// larger: Limits.Rounding states it, so whoever calibrates noise charges it.
+// docs/theory/matfact.md, §6.
+
+const (
+	// maxFraction and minFraction bound the fractional bits of a narrow state.
+	maxFraction, minFraction = 40, 16
+	// narrowState bounds |s_i|, the sum of all s_i, and their roundings, in units of a narrow
+	// state. Half of what 64 bits hold is never used.
+	narrowState = 1 << 62
+	// leastWeight is the least Ω_i in units of a narrow state: cutting it off there moves it by
+	// less than a thousandth.
+	leastWeight = 1 << 10
+)
+
+// Narrow returns the factorization f with weights cut to as many fractional bits as a state of
+// 64 bits has room for, whatever noise of standard deviation sd, in lattice units, does to it.
+// It returns nil where there is none: for another kind than a BLT, where columns are
+// normalised, and where too few bits are left.
+//
+// Its matrix is another one than f's, and has its own ColNorm, variances and Limits, which must
+// be used in place of f's. Its Limits refuse an sd that the state has no room for. It is for
+// single rows: New refuses its integers together with a Participation.
+func Narrow(f Factorization, sd float64) Factorization {
+	b, ok := f.(*buffered)
+	if !ok || b.stored.Kind != "blt" || b.stored.Fraction != 0 || len(b.stored.Decay) == 0 {
+		return nil
+	}
+	// One per cent is for what cutting the weights does to the bounds.
+	fraction := b.room(1.01 * sd)
+	if fraction < minFraction {
+		return nil
+	}
+	s := b.stored.Clone()
+	s.Fraction = fraction
+	for i, w := range s.Phases[0].Weight {
+		cut := w >> (64 - fraction)
+		if cut < leastWeight {
+			return nil
+		}
+		s.Phases[0].Weight[i] = cut << (64 - fraction)
+	}
+	n, err := newBuffered(s)
+	if err != nil {
+		return nil
+	}
+	return n
+}
+
+// room returns the largest number of fractional bits, up to maxFraction, that leave room for
+// the state and its sum with noise of standard deviation sd. It may be negative.
+//
+// With |q_t| ≤ q, |s_i| is at most q·state by reach, and |Σs_i| = |q_t − w_t| at most q(1+noise).
+// The state differs from the exact one by less than Limits.Rounding ≤ 1.
+func (b *buffered) room(sd float64) int {
+	noise, state := b.reach()
+	q := float64(maxDraw*sd) + 2
+	largest := float64(q*max(state, 1+noise))*margin + 1
+	if !(largest < narrowState) {
+		return -1
+	}
+	_, e := math.Frexp(largest) // largest < 2^e
+	return min(62-e, maxFraction)
+}
+
+// validateNarrow reports what is wrong with the fraction of s.
+func (s *Stored) validateNarrow(add func(format string, args ...any)) {
+	if s.Fraction == 0 {
+		return
+	}
+	if s.Kind != "blt" || s.Height != 0 || len(s.Decay) == 0 {
+		add("%s has no narrow state", s.Kind)
+	}
+	if s.Fraction < minFraction || s.Fraction > maxFraction {
+		add("has %d fractional bits, must be %d to %d", s.Fraction, minFraction, maxFraction)
+		return
+	}
+	for _, ph := range s.Phases {
+		if ph.Scale != 1 {
+			add("has scale %g, must be 1 for a narrow state", ph.Scale)
+		}
+		for i, w := range ph.Weight {
+			if w<<s.Fraction != 0 {
+				add("weight %d has more than %d fractional bits", i, s.Fraction)
+			}
+		}
+	}
+}
+
+// narrowShaper solves CW = Z in 64-bit fixed point, in units of 2^−Fraction. The state is
+// u_i = s_i + 2⁶³, and a step is
+//
+//	u_i ← ⌊Θ_i u_i⌋ + Ω_i w_t + k_i,   k_i = 2⁶³ − ⌊Θ_i 2⁶³⌋,
+//
+// so that one unsigned multiplication does. Without the floors that is s_i ← Θ_i s_i + Ω_i w_t;
+// both floors together err by less than a unit. So s_i differs from Σ_{j≤t} Ω_iΘ_i^(t−j)w_j by
+// less than 1/(1−Θ_i) units, however long the stream is.
+//
+// Nothing overflows: Limits bounds s_i and Σs_i. Sums in between may wrap around, which is
+// exact modulo 2⁶⁴.
+type narrowShaper struct {
+	stored      *Stored
+	fingerprint uint64
+	step        uint64 // steps pushed
+	unit        float64
+	buffers     []narrowBuffer
+	sum         []uint64 // Σ_i u_i of step+1
+}
+
+type narrowBuffer struct {
+	decay, weight, constant uint64
+	state                   []uint64
+}
+
+const bias = 1 << 63
+
+func newNarrowShaper(s *Stored, dim int, fingerprint uint64) *narrowShaper {
+	n := &narrowShaper{
+		stored: s, fingerprint: fingerprint, unit: math.Ldexp(1, -s.Fraction),
+		buffers: make([]narrowBuffer, len(s.Decay)), sum: make([]uint64, dim),
+	}
+	for j := range n.sum {
+		n.sum[j] = n.biases()
+	}
+	for i, d := range s.Decay {
+		b := &n.buffers[i]
+		b.decay, b.weight = uint64(d), uint64(s.Phases[0].Weight[i]>>(64-s.Fraction))
+		b.constant = bias - b.decay>>1
+		b.state = make([]uint64, dim)
+		for j := range b.state {
+			b.state[j] = bias
+		}
+	}
+	return n
+}
+
+// biases returns the sum of the biases of all buffers, modulo 2⁶⁴.
+func (s *narrowShaper) biases() uint64 { return uint64(len(s.buffers)) * bias }
+
+// Predict implements Shaper. It rounds once, to float64.
+func (s *narrowShaper) Predict(dst []float64) (r float64) {
+	dst = dst[:len(s.sum)]
+	biases := s.biases()
+	for j, u := range s.sum {
+		dst[j] = float64(int64(u-biases)) * s.unit
+	}
+	return 1
+}
+
+// Push implements Shaper.
+func (s *narrowShaper) Push(w []int64) {
+	w = w[:len(s.sum)]
+	for first := 0; first < len(w); first += block {
+		last := min(first+block, len(w))
+		sum, w := s.sum[first:last], w[first:last]
+		clear(sum)
+		for i := range s.buffers {
+			b := &s.buffers[i]
+			pushNarrow(b.state[first:last], w, sum, b.decay, b.weight, b.constant)
+		}
+	}
+	s.step++
+}
+
+// pushNarrow moves one buffer by one step and adds it to sum.
+func pushNarrow(state []uint64, w []int64, sum []uint64, decay, weight, constant uint64) {
+	w, sum = w[:len(state)], sum[:len(state)]
+	for j, u := range state {
+		u, _ := bits.Mul64(decay, u)
+		u += weight*uint64(w[j]) + constant
+		state[j] = u
+		sum[j] += u
+	}
+}
+
+// narrowVersion is that of the state: as that of a wide Shaper, with 8 bytes for each number.
+const narrowVersion = 2
+
+// AppendBinary implements Shaper.
+func (s *narrowShaper) AppendBinary(b []byte) ([]byte, error) {
+	rows := 0
+	if s.step > 0 {
+		rows = len(s.buffers)
+	}
+	b = slices.Grow(b, shaperHeader+8*rows*len(s.sum))
+	b = appendHeader(b, narrowVersion, s.fingerprint, len(s.sum), s.step, rows)
+	for _, buffer := range s.buffers[:rows] {
+		for _, u := range buffer.state {
+			b = binary.BigEndian.AppendUint64(b, u-bias)
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalBinary implements Shaper.
+func (s *narrowShaper) UnmarshalBinary(data []byte) error {
+	dim := len(s.sum)
+	step, rows, data, err := cutHeader(data, narrowVersion, s.fingerprint, dim)
+	if err != nil {
+		return err
+	}
+	want := 0
+	if step > 0 {
+		want = len(s.buffers)
+	}
+	if rows != uint64(want) || len(data) != 8*want*dim {
+		return fmt.Errorf("shaper state has %d buffers in %d bytes, must have %d in %d after %d steps", rows, len(data), want, 8*want*dim, step)
+	}
+	fresh := newNarrowShaper(s.stored, dim, s.fingerprint)
+	fresh.step = step
+	for i := range want {
+		for j := range dim {
+			x := int64(binary.BigEndian.Uint64(data))
+			if data = data[8:]; x > narrowState || x < -narrowState {
+				return errors.New("shaper state holds a number beyond what Limits allows")
+			}
+			fresh.buffers[i].state[j] = uint64(x) + bias
+			fresh.sum[j] += uint64(x)
+		}
+	}
+	*s = *fresh
+	return nil
+}
