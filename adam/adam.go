@@ -127,7 +127,7 @@ type worker struct {
 // at once.
 func New(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
-	plan, f, err := resolve(&cfg, p, nil)
+	plan, f, err := resolve(&cfg, p, nil, true)
 	if err != nil {
 		return nil, err
 	}
@@ -427,11 +427,7 @@ func (e *Estimator) Sizes() dp.Sizes {
 		if f == nil || e.shards[0].shapers[i] == nil {
 			continue
 		}
-		each := int64(16 * len(f.Decay))
-		if f.Kind == "sqrt" {
-			each = 8 * int64(e.horizon)
-		}
-		state += header*int64(len(e.shards)) + each*d
+		state += header*int64(len(e.shards)) + f.StateBytes(e.horizon)*d
 		peak += 8 * d // predictions
 	}
 	// In addition: sums, one record, squares; a row and its gradient.

@@ -72,8 +72,9 @@ func (p *Plan) units(m uint64) (first, second float64) {
 type factors struct{ first, second matfact.Factorization }
 
 // resolve computes the plan and its factorizations. If kept is not nil it uses the
-// factorizations in kept, otherwise those that the configuration asks for.
-func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, factors, error) {
+// factorizations in kept, otherwise those that the configuration asks for, with narrow states
+// if narrow is set and they can have them.
+func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, factors, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), err); err != nil {
 		return nil, factors{}, err
@@ -83,7 +84,32 @@ func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, factors, error) {
 		return nil, factors{}, err
 	}
 	plan, err := calibrate(cfg, p, mu, f)
-	return plan, f, err
+	if err != nil || kept != nil || !narrow || cfg.personal() {
+		return plan, f, err
+	}
+	// Of two moments both are calibrated together, and so is what narrow states cost.
+	if g, some := f.narrow(plan, cfg.Step); some {
+		if other, err := calibrate(cfg, p, mu, g); err == nil && other.FirstNoise <= plan.FirstNoise*calibration.NarrowGrowth {
+			return other, g, nil
+		}
+	}
+	return plan, f, nil
+}
+
+// narrow returns the factorizations with narrow states for the noise of a plan, and whether any
+// can have one.
+func (f factors) narrow(plan *Plan, m uint64) (factors, bool) {
+	first, second := plan.units(m)
+	all, sd := []matfact.Factorization{f.first}, []float64{plan.FirstNoise / first}
+	if f.second != nil {
+		all, sd = append(all, f.second), append(sd, plan.SecondNoise/second)
+	}
+	all, some := calibration.Narrow(all, sd)
+	f.first = all[0]
+	if f.second != nil {
+		f.second = all[1]
+	}
+	return f, some
 }
 
 // calibrate finds lattice and noise for a configuration, its factorizations and the ratio μ.
@@ -230,9 +256,9 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 // Everything but the factorizations follows from the configuration and the factorizations by
 // arithmetic, and is compared to within the margin that resolve adds to the sensitivity. The
 // factorizations may come from another processor's optimiser: they are equally good, with
-// other numbers.
+// other numbers. Those of an epoch that began before there were narrow states stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
-	fresh, best, err := resolve(cfg, p, nil)
+	fresh, best, err := resolve(cfg, p, nil, calibration.IsNarrow(kept.First) || calibration.IsNarrow(kept.Second))
 	if err != nil {
 		return factors{}, err
 	}
@@ -247,7 +273,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 		}
 		chosen.Nu = kept.Nu
 	}
-	own, f, err := resolve(&chosen, p, kept)
+	own, f, err := resolve(&chosen, p, kept, false)
 	if err != nil {
 		return factors{}, errors.Join(calibration.ErrForeign, err)
 	}

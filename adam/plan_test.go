@@ -94,7 +94,7 @@ func TestAdopt(t *testing.T) {
 	}
 	plan := e.Plan()
 	estimatortest.Plans(t, plan, 1e-9, func(kept Plan) (*Estimator, error) { return Adopt(c, p, kept) })
-	plan.First.Phases[0].Weight[0] += 3 // last bits
+	plan.First.Phases[0].Weight[0] += 3 << (64 - plan.First.Fraction) // last bits
 	f, err := e.cfg.factorize(&plan)
 	if err != nil {
 		t.Fatal(err)

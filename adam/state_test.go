@@ -250,7 +250,7 @@ func TestStateRefused(t *testing.T) {
 	}
 	refuse("one step more", patch(9, 6, binary.LittleEndian))
 	refuse("a shaper one step behind", patch(shaper+17, 4, binary.BigEndian))
-	refuse("a prediction beyond all noise", patch(shaper+33, 1<<50, binary.BigEndian))
+	refuse("a prediction beyond all noise", patch(shaper+33, 1<<62-1, binary.BigEndian))
 }
 
 // FuzzState gives arbitrary bytes to UnmarshalBinary.

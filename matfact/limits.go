@@ -31,7 +31,7 @@ func (b *buffered) fineLimits(sd, unit float64) (Limits, error) {
 	for _, d := range b.stored.Decay {
 		floor += 0x1p-64 / d.gap()
 	}
-	if b.stored.Fraction != 0 { // units of 2^−Fraction
+	if b.stored.Fraction != 0 { // the same in units of 2^−Fraction
 		floor = math.Ldexp(floor, 64-b.stored.Fraction)
 	}
 	l, err := limits(sd, noise, state/unit, floor*unit)

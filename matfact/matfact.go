@@ -247,7 +247,7 @@ func New(c Config, w Workload) (Factorization, error) {
 		if c.Kind != "blt" || c.Normalise {
 			errs = append(errs, errors.New("stored factorization: fraction belongs to \"blt\" without normalised columns"))
 		}
-		if c.Participation.Count > 1 {
+		if c.Participation != (Participation{}) {
 			errs = append(errs, errors.New("stored factorization: fraction does not go with participation"))
 		}
 	}

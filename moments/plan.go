@@ -78,9 +78,10 @@ func (p *Plan) second() *matfact.Stored {
 }
 
 // resolve computes the plan and the shapes of both moments. If kept is not nil it uses
-// the factorizations in kept, otherwise those that the configuration asks for. It does
-// not choose a method whose sums do not fit their integers.
-func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, shapes, error) {
+// the factorizations in kept, otherwise those that the configuration asks for, with narrow
+// states if narrow is set and they can have them. It does not choose a method whose sums do not
+// fit their integers.
+func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, shapes, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
 		return nil, shapes{}, err
@@ -89,11 +90,11 @@ func resolve(cfg *Config, p dp.Params, kept *Plan) (*Plan, shapes, error) {
 		unit := *cfg
 		unit.Clip, cfg = 1, &unit
 	}
-	plan, s, err := resolveMethod(cfg, mu, p, kept)
+	plan, s, err := resolveMethod(cfg, mu, p, kept, narrow)
 	if err != nil && cfg.Method == "auto" {
 		joint := *cfg
 		joint.Method = "jme"
-		return resolveMethod(&joint, mu, p, kept)
+		return resolveMethod(&joint, mu, p, kept, narrow)
 	}
 	return plan, s, err
 }
@@ -121,24 +122,55 @@ func shapesOf(cfg *Config, kept *Plan) (shapes, error) {
 	return over, nil
 }
 
-func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, shapes, error) {
-	d := len(cfg.Columns)
+func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, narrow bool) (*Plan, shapes, error) {
 	over, err := shapesOf(cfg, kept)
 	if err != nil {
 		return nil, shapes{}, err
 	}
+	plan, err := calibrate(cfg, mu, p, &over)
+	if err != nil {
+		return nil, shapes{}, err
+	}
+	if kept == nil && narrow && !cfg.personal() {
+		if other, some := over.narrow(cfg, plan); some {
+			if small, err := calibrate(cfg, mu, p, &other); err == nil && small.First <= plan.First*calibration.NarrowGrowth {
+				return small, other, nil
+			}
+		}
+	}
+	return plan, over, nil
+}
+
+// narrow returns the shapes with narrow states for the noise of a plan, and whether any can
+// have one.
+func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
+	first := max(plan.First/plan.Lattice.Step(), math.Ldexp(plan.Count, -plan.CountExp), math.Ldexp(plan.Full, -plan.FullExp))
+	second := plan.Diagonal / plan.SecondStep() // of the largest entries; 0: there are none
+	if cfg.Second == nil {
+		all, some := calibration.Narrow([]matfact.Factorization{s.first.factor}, []float64{max(first, second)})
+		shape := newShape(cfg, all[0])
+		return shapes{shape, shape}, some
+	}
+	all, some := calibration.Narrow([]matfact.Factorization{s.first.factor, s.second.factor}, []float64{first, second})
+	return shapes{newShape(cfg, all[0]), newShape(cfg.second(), all[1])}, some
+}
+
+// calibrate finds method, lattices and noise for a configuration, the ratio μ and the shapes of
+// both moments.
+func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error) {
+	d := len(cfg.Columns)
 	factor := over.first.factor
 	alpha, err := cfg.norm(factor)
 	if err = errors.Join(err, cfg.checkNonNegative(factor)); err != nil {
-		return nil, shapes{}, err
+		return nil, err
 	}
 	beta := alpha // persons have one matrix
 	if !cfg.personal() {
 		beta = over.second.factor.ColNorm()
 	}
-	method, nu, choice, err := cfg.choose(mu, p.Adjacency, &over, alpha, beta)
+	method, nu, choice, err := cfg.choose(mu, p.Adjacency, over, alpha, beta)
 	if err != nil {
-		return nil, shapes{}, err
+		return nil, err
 	}
 	share := cfg.tradeoff(method, nu, p.Adjacency)
 
@@ -147,17 +179,17 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, sha
 	rough := share.Noise(mu, cfg.Clip, alpha, beta)
 	lattice, err := dp.NewLattice(cfg.Clip, rough.First*calibration.NoiseRoom, p.Bits())
 	if err != nil {
-		return nil, shapes{}, err
+		return nil, err
 	}
 	clip := lattice.Bound()
 	n := share.Noise(mu, clip, alpha, beta)
 	// Computing standard errors of covariances takes fourth powers.
 	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
-		return nil, shapes{}, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
+		return nil, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
 	}
 	joint := method != "pp" && method != "pp_debiased"
 	if joint && !(positive(n.Lambda) && positive(n.Diagonal)) {
-		return nil, shapes{}, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", share.Nu, n.Diagonal)
+		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", share.Nu, n.Diagonal)
 	}
 	g := lattice.Step()
 
@@ -165,7 +197,7 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, sha
 	secondExp := 0
 	if joint {
 		if secondExp = calibration.Exponent(min(clip*clip, n.OffDiagonal*calibration.NoiseRoom), p.Bits()); secondExp < 2*lattice.Exp {
-			return nil, shapes{}, fmt.Errorf("noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower lattice_bits or nu", n.OffDiagonal, g)
+			return nil, fmt.Errorf("noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower lattice_bits or nu", n.OffDiagonal, g)
 		}
 	}
 	g2 := math.Ldexp(1, secondExp)
@@ -203,26 +235,26 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, sha
 	}
 	s, limits, err := calibration.Charge(n.Sensitivity, rounded, cfg.last(), arrays...)
 	if err != nil {
-		return nil, shapes{}, err
+		return nil, err
 	}
 	total := spread(n.Lambda, s, mu*calibration.BudgetRoom)
 	if err := calibration.Grown(total.First, n.First); err != nil {
-		return nil, shapes{}, err
+		return nil, err
 	}
 
 	// int64 must hold every sum: rows and squares of one step, and the noise.
 	step, k, first := float64(cfg.Step), float64(lattice.K), limits[0]
 	if !calibration.Fits(step*k, first) {
-		return nil, shapes{}, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
+		return nil, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
 	}
 	if joint && !calibration.Fits(step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step, limits[2]) {
-		return nil, shapes{}, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
+		return nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
 	}
 	if cfg.ValidCount && !calibration.Fits(step/g3, limits[len(limits)-1]) {
-		return nil, shapes{}, &fault.Fault{Key: "step", Rule: "must be less, for the number of valid records to fit 62 bits", Value: cfg.Step}
+		return nil, &fault.Fault{Key: "step", Rule: "must be less, for the number of valid records to fit 62 bits", Value: cfg.Step}
 	}
 	if !calibration.Fits(step/g4, limits[1]) {
-		return nil, shapes{}, &fault.Fault{Key: "step", Rule: "must be less, for the number of rows that are not shortened to fit 62 bits", Value: cfg.Step}
+		return nil, &fault.Fault{Key: "step", Rule: "must be less, for the number of rows that are not shortened to fit 62 bits", Value: cfg.Step}
 	}
 	plan := &Plan{
 		Method:        method,
@@ -250,9 +282,9 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan) (*Plan, sha
 		plan.Count, plan.CountExp = total.First/kappa, countExp
 	}
 	if plan.squares() && !fit(k+first.Noise, squaredSteps(cfg, d)) {
-		return nil, shapes{}, fmt.Errorf("squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: lower lattice_bits", k+first.Noise)
+		return nil, fmt.Errorf("squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: lower lattice_bits", k+first.Noise)
 	}
-	return plan, over, nil
+	return plan, nil
 }
 
 // countWeight is the weight of the number of valid records in the sensitivity, in
@@ -345,9 +377,9 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 // Everything but the factorizations follows from the configuration and the factorizations by
 // arithmetic, and is compared to within the margin that resolve adds to the sensitivity. A
 // factorization may come from another processor's optimiser: it is equally good, with other
-// numbers.
+// numbers. Those of an epoch that began before there were narrow states stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) error {
-	fresh, best, err := resolve(cfg, p, nil)
+	fresh, best, err := resolve(cfg, p, nil, calibration.IsNarrow(kept.Factorization) || calibration.IsNarrow(kept.SecondFactorization))
 	if err != nil {
 		return err
 	}
@@ -355,7 +387,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 		!calibration.SameKind(kept.SecondFactorization, fresh.SecondFactorization) {
 		return calibration.ErrForeign
 	}
-	own, over, err := resolve(cfg, p, kept)
+	own, over, err := resolve(cfg, p, kept, false)
 	if err != nil {
 		return errors.Join(calibration.ErrForeign, err)
 	}

@@ -158,12 +158,12 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	moved := own.clone()
 	for i := range moved.Factorization.Decay {
 		moved.Factorization.Decay[i] -= 1 << (20 + i)
-		moved.Factorization.Phases[0].Weight[i] += 1 << (30 + i)
+		moved.Factorization.Phases[0].Weight[i] += 1 << (64 - own.Factorization.Fraction + i)
 	}
 	if _, err := Adopt(c, p, moved); err == nil {
 		t.Error("another matrix is accepted with the noise of ours")
 	}
-	consistent, _, err := resolve(&c, p, &moved)
+	consistent, _, err := resolve(&c, p, &moved, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,9 +180,10 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	// A worse matrix, consistently calibrated, is private but not this
 	// configuration's.
 	for i := range moved.Factorization.Decay {
-		moved.Factorization.Phases[0].Weight[i] /= 2
+		w := &moved.Factorization.Phases[0].Weight[i]
+		*w = *w >> (65 - own.Factorization.Fraction) << (64 - own.Factorization.Fraction)
 	}
-	worse, _, err := resolve(&c, p, &moved)
+	worse, _, err := resolve(&c, p, &moved, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func TestStateRefused(t *testing.T) {
 	}
 	refuse("a shaper one step behind", patch(shaper+17, 4, binary.BigEndian))
 	refuse("a shaper one step ahead", patch(shaper+17, 6, binary.BigEndian))
-	refuse("a prediction beyond all noise", patch(shaper+33, 1<<50, binary.BigEndian))
+	refuse("a prediction beyond all noise", patch(shaper+33, 1<<62-1, binary.BigEndian))
 	before := mustNew(t, own, p)
 	fresh := estimatortest.State(t, before)
 	b := slices.Clone(fresh)

@@ -133,7 +133,7 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	own := measure(describeFactor(used.Stored()), used, w, n)
 	own.Configured = true
 	for i, x := range c.Candidates {
-		if x.factor != nil && x.factor.Kind() == used.Kind() && x.factor.ColNorm() == used.ColNorm() && x.Max == own.Max && x.RMSE == own.RMSE {
+		if x.factor != nil && x.factor.Kind() == used.Kind() && alike(x.factor.ColNorm(), used.ColNorm()) && alike(x.Max, own.Max) && alike(x.RMSE, own.RMSE) {
 			own.Name = x.Name
 			c.Candidates[i] = own
 			return
@@ -142,6 +142,10 @@ func (c *comparison) mark(used matfact.Factorization, w matfact.Workload, n uint
 	own.Name += ", as configured"
 	c.Candidates = slices.Insert(c.Candidates, 0, own)
 }
+
+// alike reports whether two numbers are those of one matrix: a narrow state has weights with
+// fewer bits.
+func alike(x, y float64) bool { return math.Abs(x-y) <= 1e-5*y }
 
 // describeFactor returns the name that compare gives to a factorization.
 func describeFactor(s *matfact.Stored) string {

@@ -35,9 +35,10 @@ type Factor struct {
 	OwnNorm, BestNorm float64
 }
 
-// SameKind reports whether both are nil, or both factorizations of one kind.
+// SameKind reports whether both are nil, or both factorizations of one kind, with states of
+// the same bits.
 func SameKind(a, b *matfact.Stored) bool {
-	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind)
+	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind && a.Fraction == b.Fraction)
 }
 
 // Same reports whether the kept factorization is the fresh one, or one that another
