@@ -34,7 +34,8 @@ type boundary struct {
 //
 // Privacy: a boundary is a function of public things, of the daemon's clock and of how many
 // offsets each partition has. It depends on no record's content, not on the times that
-// producers or brokers gave to records, and not on the task's progress. So neighbouring
+// producers or brokers gave to records, and not on the task's progress: neither on how far
+// it is behind nor on when the last epoch's work had ended; see watch. So neighbouring
 // streams, which differ in the content of one record, have the same boundaries, and no
 // record is moved to another step. What is left is that work on a record may keep the
 // processor from this clock for a moment, as it may delay a release.
@@ -47,19 +48,21 @@ type boundary struct {
 // nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
 type boundaries struct {
 	*repeater
-	client   *kafka.Client
-	topic    string
-	name     []byte // the records' key
-	key      []byte // of their MAC
-	sources  []core.Source
-	most     int64  // offsets by which a partition moves in a step, at most
-	horizon  uint64 // last step, 0: none
-	wait     func(context.Context) error
-	patience time.Duration               // for a partition's answer
-	same     func(context.Context) error // halts where the topic is not the one of the epoch's opening
+	client  *kafka.Client
+	topic   string
+	name    []byte // the records' key
+	key     []byte // of their MAC
+	sources []core.Source
+	most    int64                       // offsets by which a partition moves in a step, at most
+	horizon uint64                      // last step, 0: none
+	stamp   func() time.Time            // of a record that is written
+	same    func(context.Context) error // halts where the topic is not the one of the epoch's opening
+	watch   *watch                      // nil where nothing is decided
 
 	reading sync.Mutex // held while the topic is read
 	next    int64      // of the topic, what was not read yet
+
+	refilling sync.Mutex // held while the queue is filled from the topic; mu is not
 
 	mu    sync.Mutex
 	last  boundary   // the newest
@@ -70,13 +73,6 @@ type boundaries struct {
 
 // boundaryHeader is the name of the header of a boundary.
 const boundaryHeader = "streamdp.boundary"
-
-// A partition's leader has half of a period to say how far it reaches, within these bounds. One that does not
-// answer would hold up the boundaries of all others.
-const (
-	minPatience = time.Second
-	maxPatience = 5 * time.Second
-)
 
 // maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
 const maxQueued = 4096
@@ -99,7 +95,7 @@ func (r *runner) newBoundaries(ctx context.Context, opened *Entry, m *core.Manif
 	b.most, b.horizon = int64(r.s.Slots())/int64(len(b.sources)), r.s.LastStep()
 	b.last = boundary{step: cp.step, ends: cp.nexts(), at: cp.boundary}
 	b.kept = b.last
-	b.wait, b.patience = r.d.beats(period), min(max(period/2, minPatience), maxPatience)
+	b.stamp = func() time.Time { return stampOf(r.d.now(), period) }
 	b.same = func(ctx context.Context) error { return r.sameBoundaryTopic(ctx, opened) }
 	return b, b.begin(ctx, opened.Boundaries)
 }
@@ -265,36 +261,54 @@ func (b *boundaries) of(ctx context.Context, step uint64) (boundary, error) {
 // known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
 // is another one.
 func (b *boundaries) known(ctx context.Context, step uint64) (x boundary, known bool, came chan struct{}, err error) {
+	if err := b.refill(ctx, step); err != nil {
+		return x, false, nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.last.step >= step && b.kept.step < step {
-		if err := b.refill(ctx); err != nil {
-			return x, false, nil, err
-		}
-	}
 	if len(b.queue) > 0 && step >= b.queue[0].step && step <= b.kept.step {
 		return b.queue[step-b.queue[0].step], true, nil, nil
 	}
 	return x, false, b.came, nil
 }
 
-// refill reads boundaries again that did not fit into memory. Those before are done, but for a few: leaves
-// that are ahead of others have taken them.
-func (b *boundaries) refill(ctx context.Context) error {
-	return b.scan(ctx, b.kept.at+1, func(rec *kafka.Record) error {
+// refill reads boundaries again that did not fit into memory, if a step needs them. Those before are done, but
+// for a few: leaves that are ahead of others have taken them. A broker that is slow holds up the leaves that
+// need them, and not what is decided meanwhile: whether any are needed depends on the task's progress.
+func (b *boundaries) refill(ctx context.Context, step uint64) error {
+	state := func() (kept boundary, last uint64, queued int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.kept, b.last.step, len(b.queue)
+	}
+	if kept, last, _ := state(); kept.step >= step || last < step {
+		return nil
+	}
+	b.refilling.Lock()
+	defer b.refilling.Unlock()
+	kept, last, queued := state()
+	if kept.step >= step {
+		return nil // another leaf needed it too
+	}
+	var more []boundary
+	err := b.scan(ctx, kept.at+1, func(rec *kafka.Record) error {
 		x, ours := b.parse(rec)
 		switch {
-		case !ours || x.step <= b.kept.step:
+		case !ours || x.step <= kept.step:
 			return nil
-		case !b.follows(x, b.kept):
-			return b.lost("holds a boundary of step %d behind that of step %d", x.step, b.kept.step)
+		case !b.follows(x, kept):
+			return b.lost("holds a boundary of step %d behind that of step %d", x.step, kept.step)
 		}
-		b.queue, b.kept = append(b.queue, x), x
-		if len(b.queue) >= 2*maxQueued || b.kept.step == b.last.step {
+		more, kept = append(more, x), x
+		if queued+len(more) >= 2*maxQueued || kept.step == last {
 			return errStop
 		}
 		return nil
 	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue, b.kept = append(b.queue, more...), kept
+	return err
 }
 
 // done forgets the boundaries up to a step.
@@ -308,24 +322,35 @@ func (b *boundaries) done(step uint64) {
 	b.queue = b.queue[n:]
 }
 
-// run decides one boundary after the other until the context ends.
+// run makes boundaries of what the watch sees, one after the other, until the context ends or the last step
+// has one.
 func (b *boundaries) run(ctx context.Context) error {
+	b.watch.begin(b.sources)
+	defer b.watch.pause()
 	for {
 		b.mu.Lock()
-		step := b.last.step + 1
+		last := b.last
 		b.mu.Unlock()
-		if b.horizon > 0 && step > b.horizon || b.wait(ctx) != nil {
+		if b.horizon > 0 && last.step >= b.horizon {
 			return nil
 		}
-		if err := b.decide(ctx, step); err != nil {
+		x, err := b.watch.next(ctx)
+		if err == nil && !b.precedes(x, last) {
+			err = b.decide(ctx, last.step+1, x)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
+		b.watch.decided()
 	}
 }
 
 // decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
 // that: so two copies, whose clocks differ, make no more boundaries than one.
-func (b *boundaries) decide(ctx context.Context, step uint64) error {
+func (b *boundaries) decide(ctx context.Context, step uint64, x look) error {
 	if step == 1 {
 		// No record of the topic tells yet that it is the one of the epoch's opening.
 		if err := b.same(ctx); err != nil {
@@ -336,16 +361,15 @@ func (b *boundaries) decide(ctx context.Context, step uint64) error {
 		if newest, err := b.newest(ctx); err != nil || newest >= step {
 			return err
 		}
-		ends, err := b.reach(ctx)
-		if err != nil {
-			return err
-		}
-		value, err := json.Marshal(boundaryValue{step, ends})
+		b.mu.Lock()
+		last := b.last.ends
+		b.mu.Unlock()
+		value, err := json.Marshal(boundaryValue{step, b.ends(x, last)})
 		if err != nil {
 			return err
 		}
 		if _, err = b.client.Produce(ctx, b.topic, 0, []kafka.Message{{
-			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: time.Now(), // by which the topic's retention counts
+			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: b.stamp(),
 		}}); err != nil {
 			return err
 		}
@@ -357,41 +381,13 @@ func (b *boundaries) decide(ctx context.Context, step uint64) error {
 	})
 }
 
-// reach returns how far the partitions reach that are there: the last stable offsets, none below the last
-// boundary or too far behind it. Where a partition does not answer, its records wait for a later step.
-func (b *boundaries) reach(ctx context.Context) ([]int64, error) {
-	soon, cancel := context.WithTimeout(ctx, b.patience)
-	defer cancel()
-	b.mu.Lock()
-	last := b.last.ends
-	b.mu.Unlock()
-	ends, errs := slices.Clone(last), make([]error, len(last))
-	var wg sync.WaitGroup
-	asking := make(chan struct{}, 16)
-	for i, src := range b.sources {
-		asking <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-asking }()
-			stable, err := b.client.LastStable(soon, src.Topic, int32(src.Partition))
-			if errs[i] = err; err == nil {
-				ends[i] = min(max(stable, last[i]), last[i]+b.most)
-			}
-		})
+// stampOf returns the time that the record of a boundary bears, by which the topic's retention counts: the
+// last multiple of the period. A finer one would tell when the partitions had answered.
+func stampOf(now time.Time, period time.Duration) time.Time {
+	if at := now.Truncate(period); at.UnixMilli() > 0 {
+		return at
 	}
-	wg.Wait()
-	var missing error
-	for _, err := range errs {
-		if err != nil && !kafka.Retriable(err) && !errors.Is(err, context.DeadlineExceeded) {
-			return nil, err
-		}
-		missing = errors.Join(missing, err)
-	}
-	if missing != nil {
-		b.troubled("boundaries", missing)
-	} else {
-		b.untroubled("boundaries")
-	}
-	return ends, ctx.Err()
+	return time.UnixMilli(1)
 }
 
 // beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no

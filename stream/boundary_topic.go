@@ -50,7 +50,7 @@ func (r *runner) fitBoundaryTopic(ctx context.Context, create bool) (id string, 
 	err = r.retry(ctx, "boundary topic", func() error {
 		t, err := r.d.client.Topic(ctx, topic)
 		if err == nil && !t.Exists && create {
-			if err = r.d.client.CreateTopic(ctx, topic, 1, controlSettings); err == nil {
+			if err = r.d.client.CreateTopic(ctx, topic, 1, boundarySettings); err == nil {
 				t, err = r.d.client.Topic(ctx, topic)
 			}
 		}
@@ -67,6 +67,10 @@ func (r *runner) fitBoundaryTopic(ctx context.Context, create bool) (id string, 
 		if why := UnfitBoundary(len(t.Partitions), settings); why != "" {
 			return halted(haltBoundary, "boundary topic %s %s", topic, why)
 		}
+		if BrokersStampBoundaries(settings) {
+			r.log.Warn("the boundary topic's records bear the time at which brokers appended them, which tells when the partitions answered",
+				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy", "message.timestamp.type = CreateTime")
+		}
 		of, err := r.d.client.TopicID(ctx, topic)
 		id = of.String()
 		return err
@@ -74,8 +78,17 @@ func (r *runner) fitBoundaryTopic(ctx context.Context, create bool) (id string, 
 	return id, err
 }
 
-// BoundarySettings are the settings of a boundary topic that UnfitBoundary looks at.
-var BoundarySettings = []string{"cleanup.policy"}
+// boundarySettings are those of a boundary topic that is made.
+var boundarySettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
+
+// BoundarySettings are the settings of a boundary topic that UnfitBoundary and BrokersStampBoundaries look at.
+var BoundarySettings = []string{"cleanup.policy", "message.timestamp.type"}
+
+// BrokersStampBoundaries reports whether, with these settings of the boundary topic, its records bear the time
+// of their appending, to the millisecond. Else they bear a multiple of the period.
+func BrokersStampBoundaries(settings map[string]string) bool {
+	return settings["message.timestamp.type"] == "LogAppendTime"
+}
 
 // UnfitBoundary says why a topic with so many partitions and these settings can't be the boundary topic,
 // empty where it can.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"streamdp/dp"
 	"streamdp/internal/kafka/embedded"
@@ -52,12 +53,20 @@ func newMergedClockScenario(t testing.TB) *scenario {
 	s.r.toml = with(s.r.toml, "step = 5", "step = \"1m\"\nstep_max = 15")
 	s.r.boundaries = "bounds"
 	s.edit = func(o *Options) {
+		last := int64(-1)
 		o.beat = func(ctx context.Context) error {
-			if end, err := s.r.client.End(ctx, "bounds", 0); err != nil || end < 5 {
-				return err
+			for {
+				end, err := s.r.client.End(ctx, "bounds", 0)
+				if err != nil || end > last && end < 5 {
+					last = end
+					return err
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Millisecond): // until the boundary of the last beat is there
+				}
 			}
-			<-ctx.Done()
-			return ctx.Err()
 		}
 	}
 	return s

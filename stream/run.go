@@ -18,10 +18,14 @@ import (
 // concerns the whole process.
 func (r *runner) run(ctx context.Context) error {
 	defer r.stopLetters()
+	defer r.unwatch()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
 		r.expect(max(r.expected, r.readers()))
 		l, err := r.settled(ctx)
+		if l == nil {
+			r.unwatch()
+		}
 		if err == nil && l != nil {
 			r.untroubled("disk")
 			pause.Reset()
@@ -166,6 +170,16 @@ func (r *runner) wait(ctx context.Context, every time.Duration) {
 func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	p := &processor{r: r, epoch: l, core: l.core, position: l.cp.position, seen: l.cp.position.Next, outbox: l.cp.outbox, period: r.d.cfg.State.CommitInterval}
 	defer l.core.Destroy()
+	if l.bounds != nil {
+		l.bounds.watch = r.watched(ctx)
+		defer func() { // when nothing of the epoch runs any more
+			if !p.ended {
+				r.unwatch()
+				return
+			}
+			r.watch.again(l.bounds.left())
+		}()
+	}
 	defer func() {
 		for _, reader := range p.readers {
 			reader.Close()

@@ -46,6 +46,7 @@ type runner struct {
 	dead     *deadLetters // the last ones that were begun; nil: none
 	census   *census
 	warned   atomic.Bool // that producers decide retention
+	watch    *watch      // of steps by the clock, from one epoch to the next; nil: none runs
 
 	destroying sync.Mutex // held while secrets are destroyed
 

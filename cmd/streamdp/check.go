@@ -256,6 +256,9 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 			if why := stream.UnfitBoundary(len(t.Partitions), settings); why != "" {
 				fault("kafka.boundary_topic: topic %s %s", name, why)
 			}
+			if stream.BrokersStampBoundaries(settings) {
+				warn("kafka.boundary_topic: records of topic %s bear the time at which brokers appended them, which tells when the partitions answered: set message.timestamp.type = CreateTime", name)
+			}
 		}
 	}
 	for i, s := range cfg.Streams {

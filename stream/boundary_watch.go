@@ -1,0 +1,232 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// look is how far the partitions of a task reached at a multiple of its period: their last
+// stable offsets, by number. It lacks those that did not answer.
+type look map[int]int64
+
+// watch looks at each multiple of a task's period how far its partitions reach. It does so
+// from the first epoch that the process runs on, also while one epoch ends and the next one
+// opens. That one takes the looks of this time for its first boundaries. So which records are
+// in its steps depends on the clock. It does not depend on when the work on the last epoch's
+// records had ended, which is a matter of their content too. It is safe for concurrent use.
+type watch struct {
+	*repeater
+	client   *kafka.Client
+	wait     func(context.Context) error // for the next multiple
+	patience time.Duration               // for a partition's answer
+	stop     context.CancelFunc
+	stopped  chan struct{}
+
+	mu       sync.Mutex
+	sources  []core.Source
+	deciding bool          // an epoch makes boundaries of looks
+	behind   bool          // the looks are of a time when none did
+	looks    []look        // of which no boundary was made, the oldest first
+	err      error         // why there will be no more
+	changed  chan struct{} // closed when that changes
+}
+
+// maxLooks bounds the looks that wait for an epoch. Beyond, the newest takes the place of the
+// one before: one step is longer.
+const maxLooks = 1024
+
+// A partition's leader has half of a period to say how far it reaches, within these bounds. One that does not
+// answer would hold up the boundaries of all others.
+const (
+	minPatience = time.Second
+	maxPatience = 5 * time.Second
+)
+
+// watched makes sure that the task's watch runs.
+func (r *runner) watched(ctx context.Context) *watch {
+	if r.watch != nil {
+		return r.watch
+	}
+	period := r.s.Step.Clock()
+	ctx, stop := context.WithCancel(ctx)
+	w := &watch{
+		repeater: r.repeater, client: r.d.client, wait: r.d.beats(period), patience: min(max(period/2, minPatience), maxPatience),
+		stop: stop, stopped: make(chan struct{}), changed: make(chan struct{}),
+	}
+	r.watch = w
+	go w.run(ctx)
+	return w
+}
+
+// unwatch ends the task's watch: no epoch follows by itself. What it saw is forgotten.
+func (r *runner) unwatch() {
+	if r.watch != nil {
+		r.watch.stop()
+		<-r.watch.stopped
+		r.watch = nil
+	}
+}
+
+func (w *watch) run(ctx context.Context) {
+	defer close(w.stopped)
+	w.until(ctx, func() bool { return w.deciding }) // the first epoch runs
+	for w.wait(ctx) == nil {
+		x, err := w.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		w.change(func() {
+			if w.err = err; err != nil {
+				return
+			}
+			if len(w.looks) >= maxLooks {
+				w.looks = w.looks[:maxLooks-1]
+			}
+			w.looks = append(w.looks, x)
+		})
+		// While an epoch has no older looks than this one, a multiple that passes before the
+		// boundary is in the topic is left out.
+		if err != nil || w.until(ctx, func() bool { return !w.deciding || w.behind || len(w.looks) == 0 }) != nil {
+			return
+		}
+	}
+}
+
+// change changes the state, and wakes whoever waits for that.
+func (w *watch) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// until waits until the state is as wanted.
+func (w *watch) until(ctx context.Context, ok func() bool) error {
+	for {
+		w.mu.Lock()
+		done, changed := ok(), w.changed
+		w.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// begin says that an epoch over these sources takes the looks from here on.
+func (w *watch) begin(sources []core.Source) {
+	w.change(func() { w.sources, w.deciding = sources, true })
+}
+
+// pause says that no epoch takes looks until the next one begins.
+func (w *watch) pause() { w.change(func() { w.deciding, w.behind = false, true }) }
+
+// next waits for the oldest look of which no boundary was made.
+func (w *watch) next(ctx context.Context) (x look, err error) {
+	ended := w.until(ctx, func() bool {
+		switch {
+		case len(w.looks) > 0:
+			x = w.looks[0]
+		case w.err != nil:
+			err = w.err
+		default:
+			w.behind = false
+			return false
+		}
+		return true
+	})
+	return x, errors.Join(ended, err)
+}
+
+// decided says that the oldest look needs no boundary any more.
+func (w *watch) decided() { w.change(func() { w.looks = w.looks[1:] }) }
+
+// again puts looks before all others: those of boundaries that an epoch had, and whose steps it did not close.
+func (w *watch) again(looks []look) { w.change(func() { w.looks = append(looks, w.looks...) }) }
+
+// look asks the partitions that are there how far they reach. Where one does not answer, its records wait
+// for a later step.
+func (w *watch) look(ctx context.Context) (look, error) {
+	soon, cancel := context.WithTimeout(ctx, w.patience)
+	defer cancel()
+	w.mu.Lock()
+	sources := slices.Clone(w.sources)
+	w.mu.Unlock()
+	ends, errs := make([]int64, len(sources)), make([]error, len(sources))
+	var wg sync.WaitGroup
+	asking := make(chan struct{}, 16)
+	for i, src := range sources {
+		asking <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-asking }()
+			ends[i], errs[i] = w.client.LastStable(soon, src.Topic, int32(src.Partition))
+		})
+	}
+	wg.Wait()
+	x := look{}
+	var missing error
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			x[sources[i].Partition] = ends[i]
+		case !kafka.Retriable(err) && !errors.Is(err, context.DeadlineExceeded):
+			return nil, err
+		}
+		missing = errors.Join(missing, err)
+	}
+	if missing != nil {
+		w.troubled("boundaries", missing)
+	} else {
+		w.untroubled("boundaries")
+	}
+	return x, nil
+}
+
+// ends returns the boundary that a look gives after another one: none below that or too far behind it.
+func (b *boundaries) ends(x look, last []int64) []int64 {
+	ends := slices.Clone(last)
+	for i, src := range b.sources {
+		if at, known := x[src.Partition]; known {
+			ends[i] = min(max(at, last[i]), last[i]+b.most)
+		}
+	}
+	return ends
+}
+
+// precedes reports whether a look is of a time before the epoch's records.
+func (b *boundaries) precedes(x look, last boundary) bool {
+	if last.step > 0 {
+		return false
+	}
+	for i, src := range b.sources {
+		if at, known := x[src.Partition]; known && at < last.ends[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// left returns the looks that gave the boundaries of steps that the epoch did not close.
+func (b *boundaries) left() (all []look) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, end := range b.queue {
+		x := look{}
+		for i, src := range b.sources {
+			x[src.Partition] = end.ends[i]
+		}
+		all = append(all, x)
+	}
+	return all
+}
