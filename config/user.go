@@ -98,7 +98,7 @@ var populationName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 const notAvailable = "not available in this version: which records of a person count is not enforced yet"
 
 // checkUser finds what can't protect persons.
-func (d *document) checkUser(s *Stream, key toml.Key) {
+func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	u, here := s.User, under(key, "user")
 	if u == nil {
 		return
@@ -124,6 +124,9 @@ func (d *document) checkUser(s *Stream, key toml.Key) {
 	}
 	if s.Step.Clock() > 0 {
 		d.add(under(key, "step"), -1, "must be a number of offsets where persons are protected", s.Step.Clock().String())
+	}
+	if c.State.Encrypt {
+		d.add(toml.Key{"state", "encrypt"}, -1, "must be false where persons are protected: what is kept of them is not encrypted", true)
 	}
 	d.checkUserKey(s, key)
 

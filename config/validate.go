@@ -33,7 +33,7 @@ func (d *document) validate(c *Config) {
 		d.checkClock(c, s, key)
 		d.checkHorizon(s, key)
 		d.checkPrivacy(s, key)
-		d.checkUser(s, key)
+		d.checkUser(c, s, key)
 		d.checkEstimator(s, key)
 		d.checkValues(s, key)
 		d.checkEvery(s, key)

@@ -84,6 +84,8 @@ type checkpoint struct {
 	// when the epoch opened.
 	boundaryTopic string
 	boundary      int64
+	// users is the position of the files of persons, nil where records are protected.
+	users []byte
 }
 
 // partPosition is a position in one partition of an epoch's input.
@@ -155,17 +157,21 @@ func thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 
 // The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
 // epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
-// with these, none where it is not merged, and where its boundaries are.
+// with these, none where it is not merged, and where its boundaries are. That of an epoch that
+// protects persons ends with the position of their files.
 var (
 	checkpointMagic = []byte("streamdp checkpoint 1\n")
 	mergedMagic     = []byte("streamdp checkpoint 2\n")
 	clockMagic      = []byte("streamdp checkpoint 3\n")
+	usersMagic      = []byte("streamdp checkpoint 4\n")
 )
 
 // encode appends the file to b.
 func (c *checkpoint) encode(b []byte) []byte {
 	magic := checkpointMagic
 	switch {
+	case c.users != nil:
+		magic = usersMagic
 	case c.boundaryTopic != "":
 		magic = clockMagic
 	case len(c.parts) > 0:
@@ -195,7 +201,7 @@ func (c *checkpoint) encode(b []byte) []byte {
 	for i := range c.outbox {
 		c.outbox[i].encode(w)
 	}
-	if len(c.older) > 0 || c.boundaryTopic != "" { // a file without is one of earlier versions
+	if len(c.older) > 0 || c.boundaryTopic != "" || c.users != nil { // a file without is one of earlier versions
 		writeOlder(w, c.older)
 	}
 	if len(c.parts) > 0 || c.boundaryTopic != "" {
@@ -210,6 +216,9 @@ func (c *checkpoint) encode(b []byte) []byte {
 	if c.boundaryTopic != "" {
 		w.String(c.boundaryTopic)
 		w.Int(c.boundary)
+	}
+	if c.users != nil {
+		w.Bytes(c.users)
 	}
 	binary.LittleEndian.PutUint64(w.B[at:], uint64(len(w.B)-at-8))
 	sum := sha256.Sum256(w.B[len(b):])
@@ -291,8 +300,8 @@ var errCheckpoint = errors.New("checkpoint damaged")
 // parseCheckpoint reads a file that encode wrote.
 func parseCheckpoint(data []byte) (*checkpoint, error) {
 	const hash = sha256.Size
-	isMerged, isClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic)
-	if !isMerged && !isClock && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
+	isMerged, isClock, isUsers := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic), bytes.HasPrefix(data, usersMagic)
+	if !isMerged && !isClock && !isUsers && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
 		return nil, errCheckpoint
 	}
 	body, sum := data[:len(data)-hash], data[len(data)-hash:]
@@ -330,6 +339,10 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		c.parts = readParts(r, c.position.Next)
 		c.boundaryTopic, c.boundary = r.String(), r.Int()
 		r.Bad = r.Bad || c.parts != nil && c.position.Anchor != nil || c.boundaryTopic == "" || c.boundary < -1 || c.boundary < 0 && c.step > 0
+	case isUsers:
+		c.older = readOlder(r, c.position.Anchor)
+		c.users = r.Bytes()
+		r.Bad = r.Bad || c.users == nil
 	case len(r.B) > 0:
 		c.older = readOlder(r, c.position.Anchor)
 		r.Bad = r.Bad || len(c.older) == 0
@@ -350,6 +363,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 //	checkpoint                    the last commit
 //	checkpoint.prev               the commit before it
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
+//	users-N.K                     of epoch N that protects persons: who contributed; see package persons
 //	*.tmp                         a write that did not end
 //
 // A small state is written to a new file, which replaces the old one. A large state, from
@@ -631,10 +645,16 @@ func (s *store) overwrite(data []byte) error {
 	return nil
 }
 
-// erase removes the checkpoints, because they hold exact sums and past noise.
+// erase removes the checkpoints, because they hold exact sums and past noise, and the files of
+// persons.
 func (s *store) erase() error {
 	s.slot = noSlot
-	return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])
+	names, err := s.disk.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	gone := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, usersPrefix) })
+	return removeAll(s.disk, s.dir, append(gone, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])...)
 }
 
 // unknownOutput in a checkpoint says that nobody had looked at the output when it was written.

@@ -95,7 +95,12 @@ func newMachine(t testing.TB, toml string, key byte) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := cfg.Streams[0]
+	return machineOf(t, cfg, cfg.Streams[0], key)
+}
+
+// machineOf is newMachine for a stream.
+func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *machine {
+	t.Helper()
 	mech, err := core.NewMechanism(s, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +161,21 @@ func (m *machine) restart() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	users, err := openUsers(m.r.store, c, cp)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if users != nil {
+		key := c.UserKey()
+		if err := m.decoder.TagUsers(&key); err != nil {
+			m.t.Fatal(err)
+		}
+	}
 	if err := c.Resume(cp.state, cp.step, cp.transcript, cp.nexts()); err != nil {
 		m.t.Fatal(err)
 	}
 	m.p = &processor{
-		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
+		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp, users: users}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
 		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.d, cp),
 	}
 	m.p.schedule(time.Now())

@@ -22,6 +22,8 @@ type disk interface {
 	// missing it makes it, 0600. Content behind what is written stays.
 	Overwrite(name string) (file, error)
 	ReadFile(name string) ([]byte, error)
+	// Open opens a file for reading.
+	Open(name string) (io.ReadCloser, error)
 	ReadDir(dir string) ([]string, error)
 	// MkdirAll makes a directory that others cannot access, and the missing ones above it.
 	MkdirAll(dir string) error
@@ -54,10 +56,11 @@ func (osDisk) Overwrite(name string) (file, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
 }
 
-func (osDisk) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
-func (osDisk) Rename(from, to string) error         { return os.Rename(from, to) }
-func (osDisk) Link(from, to string) error           { return os.Link(from, to) }
-func (osDisk) Remove(name string) error             { return os.Remove(name) }
+func (osDisk) ReadFile(name string) ([]byte, error)    { return os.ReadFile(name) }
+func (osDisk) Open(name string) (io.ReadCloser, error) { return os.Open(name) }
+func (osDisk) Rename(from, to string) error            { return os.Rename(from, to) }
+func (osDisk) Link(from, to string) error              { return os.Link(from, to) }
+func (osDisk) Remove(name string) error                { return os.Remove(name) }
 
 // MkdirAll takes other users' access to the last directory away if the directory exists: a
 // restored backup may have given it other modes.

@@ -333,8 +333,12 @@ func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 			topic = opened.Boundaries.Topic // whatever is configured since
 		}
 	}
+	var users []byte
+	if r.s.User != nil {
+		users = noUsers()
+	}
 	return &checkpoint{
-		boundaryTopic: topic, boundary: unknownBoundary,
+		boundaryTopic: topic, boundary: unknownBoundary, users: users,
 		epoch: m.Epoch, manifest: sha256.Sum256(file), parts: all,
 		position: position, transcript: core.TranscriptOf(file),
 		outputTopic: r.s.Output.Topic, outputPartition: r.s.Output.Partition, output: output,

@@ -13,6 +13,7 @@ import (
 
 	"streamdp/config"
 	"streamdp/dp"
+	"streamdp/internal/persons"
 	"streamdp/stream/core"
 )
 
@@ -63,6 +64,13 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 	if err != nil {
 		return nil, err
 	}
+	users, err := openUsers(r.store, c, cp)
+	if errors.Is(err, persons.ErrDamaged) {
+		return nil, halted(haltState, "epoch %d: %w: restore the state directory as a whole, or start anew with: streamdp epoch open %s", m.Epoch, err, r.task.Stream)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if err := c.Resume(cp.state, cp.step, cp.transcript, cp.nexts()); err != nil {
 		return nil, halted(haltState, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, taskFlags(r.task), r.task.Stream)
 	}
@@ -93,7 +101,7 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 	if err := r.guard.begin(ctx, opened, r.s.LastStep(), mech, cp); err != nil {
 		return nil, err
 	}
-	return &openEpoch{m: m, core: c, cp: cp, bounds: bounds, moved: moved}, nil
+	return &openEpoch{m: m, core: c, cp: cp, bounds: bounds, users: users, moved: moved}, nil
 }
 
 // reads returns the partitions that an epoch reads.

@@ -145,7 +145,7 @@ func (p *processor) due() bool {
 	if p.comparing && p.epoch.moved {
 		return false
 	}
-	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0
+	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0 || p.crowded()
 }
 
 // full reports whether applying must wait for a commit.
@@ -156,7 +156,7 @@ func (p *processor) full() bool {
 	if p.period == 0 {
 		return len(p.pending) > 0
 	}
-	return len(p.pending) >= maxPending || p.pendingBytes >= maxPendingBytes
+	return len(p.pending) >= maxPending || p.pendingBytes >= maxPendingBytes || p.crowded()
 }
 
 // choked reports whether applying must wait for the broker, which while releases are
@@ -327,7 +327,7 @@ func (p *processor) apply() error {
 		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) {
 			return nil
 		}
-		c.Add(offset, b.Row(p.next))
+		c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
 	}
 	for b.Next >= c.End() {
 		if stop, err := p.close(c.Close); stop || err != nil {
@@ -484,10 +484,17 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	}
 	cp.output, cp.acknowledged = p.pub.position()
 	committing <- struct{}{}
-	err = p.r.store.commit(cp)
+	if cp.users, err = appendUsers(p.epoch.users); err == nil {
+		err = p.r.store.commit(cp)
+	}
 	<-committing
 	if err != nil {
 		return p.uncommitted(err)
+	}
+	if p.epoch.users != nil {
+		if err := p.epoch.users.Committed(); err != nil && !full(err) {
+			return false, err // what a full disk keeps is tried again
+		}
 	}
 	p.failed = false
 	p.pause.Reset()

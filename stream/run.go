@@ -246,6 +246,12 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
+	if p.epoch.users != nil {
+		key := p.core.UserKey()
+		if err := decoder.TagUsers(&key); err != nil {
+			return halted(haltConfiguration, "%w", err)
+		}
+	}
 	p.fetch = newFetcher(r, reader, decoder)
 	wg.Go(func() { p.fetch.run(ctx) })
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -258,6 +259,14 @@ func (d *simDisk) ReadFile(name string) ([]byte, error) {
 		return nil, missing("read", name)
 	}
 	return bytes.Clone(i.data), nil
+}
+
+func (d *simDisk) Open(name string) (io.ReadCloser, error) {
+	data, err := d.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
 func (d *simDisk) ReadDir(dir string) ([]string, error) {

@@ -168,6 +168,10 @@ func (m *Map) written() {
 	m.closed, m.records = 0, 0
 }
 
+// Waiting returns an upper bound on the bytes of entries that the journal may take. It depends on the
+// number of records alone.
+func (m *Map) Waiting() uint64 { return entryBytes * m.records }
+
 // Step returns the number of the open or last closed step, 0 before the first.
 func (m *Map) Step() uint64 { return uint64(m.step) }
 

@@ -224,15 +224,15 @@ func TestPersonsNeedTags(t *testing.T) {
 	s := personStream(t, threeSteps)
 	c, rec := personCore(t, s)
 	c.Add(100, []float64{1, 1})
-	leaf := c.Leaves()[0]
+	c.mech.Estimator = rec.Estimator
 	sum, err := c.NewSum()
-	if err == nil {
-		part := &partRecorder{Part: sum.part}
-		sum.part = part
-		leaf.Into(sum)
-		if leaf.Add(100, []float64{1, 1}); part.row != nil {
-			t.Error("a leaf adds a row of nobody")
-		}
+	must(t, err)
+	part := &partRecorder{Part: sum.part}
+	sum.part = part
+	leaf := c.Leaves()[0]
+	leaf.Into(sum)
+	if leaf.Add(100, []float64{1, 1}); part.row != nil {
+		t.Error("a leaf adds a row of nobody")
 	}
 	if len(rec.rows) != 1 || rec.rows[0] != nil {
 		t.Errorf("a record of nobody has the row %v", rec.rows)

@@ -1,0 +1,211 @@
+package stream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
+	"streamdp/stream/codec"
+)
+
+// userMachine is a machine whose stream protects persons. No file may ask for that yet, so it
+// comes from a manifest's configuration.
+func userMachine(t testing.TB, x userRule) *machine {
+	t.Helper()
+	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+with(machineStream, "step   = 7\n", "step = 7\n"+x.horizon)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.TrimSuffix(string(cfg.Streams[0].Canonical(0)), "}") + fmt.Sprintf(`,"user":{"cap":%d,"key":"field:user","max_users":%d,"partitioner":"none","per_step":1,"population":"in","separation":%d}}`, x.cap, x.users, x.separation)
+	s, err := config.StreamOf("m", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Output = cfg.Streams[0].Output
+	return machineOf(t, cfg, s, 1)
+}
+
+// userRules are a stream with a cap and a full table, and one that forgets.
+var userRules = []userRule{{"", 3, 6, 2}, {"horizon = 10\n", 0, 28, 4}}
+
+type userRule struct {
+	horizon                string
+	cap, users, separation int
+}
+
+// userLog has records of nine persons and of nobody, with and without rows.
+func userLog(n int) []kafka.Record {
+	rng := rand.New(rand.NewPCG(20, 9))
+	log, _ := randomLog(rng, n)
+	for i := range log {
+		if u := rng.IntN(10); u > 0 && bytes.HasPrefix(log[i].Value, []byte(`{"a"`)) {
+			log[i].Value = append(fmt.Appendf(nil, `{"user":"u%d",`, u), log[i].Value[1:]...)
+		}
+	}
+	return log
+}
+
+// toEnd reads a log to its end, in responses of a few records, with a commit after some of them,
+// until the disk stops.
+func (m *machine) toEnd(log []kafka.Record, end int64) error {
+	if err := m.publish(m.p.epoch.cp.outbox); err != nil { // which a crash may have left
+		return err
+	}
+	rng := rand.New(rand.NewPCG(1, 9))
+	for m.next() < end && !m.p.exhausted {
+		b := &codec.Batch{}
+		b.First, b.Next = m.next(), min(end, m.next()+1+rng.Int64N(12))
+		for _, rec := range log {
+			if rec.Offset >= b.First && rec.Offset < b.Next {
+				b.Records = append(b.Records, rec)
+				b.Bytes += len(rec.Value)
+			}
+		}
+		m.decoder.Decode(b)
+		m.p.current, m.p.next = b, 0
+		for m.p.current != nil && !m.p.exhausted {
+			if err := m.p.apply(); err != nil {
+				return err
+			}
+		}
+		if m.p.due() {
+			if done, err := m.p.commit(time.Now()); err != nil || !done {
+				return errors.Join(err, errors.New("no commit"))
+			}
+			if err := m.publish(m.p.outbox); err != nil {
+				return err
+			}
+			m.p.outbox, m.p.outboxBytes, m.p.sent = nil, 0, 0
+		}
+		if !m.p.exhausted {
+			<-m.p.fetch.free
+		}
+	}
+	return nil
+}
+
+// publish takes releases as published, which must not differ from what was before.
+func (m *machine) publish(list []pending) error {
+	for _, rel := range list {
+		if was, ok := m.releases[rel.Step]; ok && !bytes.Equal(was.Value, rel.Value) {
+			return fmt.Errorf("step %d came out twice with different bytes", rel.Step)
+		}
+		m.releases[rel.Step] = rel
+	}
+	return nil
+}
+
+// TestUsersCrashes stops the machine before every operation of the disk, and goes on as a new
+// process does: the releases have the bytes of a run without a stop.
+func TestUsersCrashes(t *testing.T) {
+	t.Parallel()
+	const end = 75
+	log := userLog(end)
+	for _, c := range userRules {
+		want := userMachine(t, c)
+		begun := want.r.store.disk.(*simDisk).ops
+		if err := want.toEnd(log, end); err != nil {
+			t.Fatal(err)
+		}
+		if len(want.releases) != 10 {
+			t.Fatalf("%d releases", len(want.releases))
+		}
+		whole := want.r.store.disk.(*simDisk)
+		if len(whole.holds(usersPrefix)) == 0 {
+			t.Fatal("no files of persons")
+		}
+		for op := begun; op < whole.ops; op++ {
+			mode := op % crashModes
+			m := userMachine(t, c)
+			d := m.r.store.disk.(*simDisk)
+			d.crash = op
+			if err := m.toEnd(log, end); !errors.Is(err, errCrashed) {
+				t.Fatalf("operation %d: %v, want a crash", op, err)
+			}
+			var err error
+			if m.r.store, err = openStore(d.reboot(mode, rand.New(rand.NewPCG(uint64(op), 1))), m.r.store.dir, nil); err != nil {
+				t.Fatal(err)
+			}
+			m.restart()
+			if err := m.toEnd(log, end); err != nil {
+				t.Fatalf("operation %d, mode %d: %v", op, mode, err)
+			}
+			m.equals(fmt.Sprintf("operation %d, mode %d", op, mode), want)
+		}
+	}
+}
+
+// TestUsersStateIsWhole: a task does not go on without the files of persons, with those of
+// another time, or with a checkpoint of an epoch without persons.
+func TestUsersStateIsWhole(t *testing.T) {
+	t.Parallel()
+	const end = 60
+	m := userMachine(t, userRules[0])
+	if err := m.toEnd(userLog(end), end); err != nil {
+		t.Fatal(err)
+	}
+	cp, err := m.r.store.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(what string, cp *checkpoint, change func(d *simDisk)) {
+		t.Helper()
+		s := *m.r.store
+		d := s.disk.(*simDisk).reboot(crashArrived, nil)
+		s.disk = d
+		change(d)
+		c := userMachine(t, userRules[0]).p.core
+		if _, err := openUsers(&s, c, cp); (err == nil) != (what == "") || err != nil && !errors.Is(err, persons.ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	files := m.r.store.disk.(*simDisk).holds(usersPrefix)
+	if !slices.Equal(files, []string{"users-1.1"}) {
+		t.Fatalf("files %v", files)
+	}
+	name := m.r.store.path(files[0])
+	open("", cp, func(*simDisk) {})
+	open("missing", cp, func(d *simDisk) { delete(d.names, name) })
+	open("changed", cp, func(d *simDisk) { d.names[name].data[40] ^= 1 })
+	open("older", cp, func(d *simDisk) { i := d.names[name]; i.data = i.data[:len(i.data)-20] })
+	other := *cp
+	other.users = nil
+	open("without", &other, func(*simDisk) {})
+	other = *cp
+	other.step--
+	open("another step", &other, func(*simDisk) {})
+
+	if err := m.r.store.erase(); err != nil || len(m.r.store.disk.(*simDisk).holds("")) > 0 {
+		t.Errorf("after the epoch: %v, %v", m.r.store.disk.(*simDisk).holds(""), err)
+	}
+}
+
+// TestUsersCheckpoint: the position is in the checkpoint and comes back; what anybody may see of
+// a checkpoint shows for every form of it.
+func TestUsersCheckpoint(t *testing.T) {
+	t.Parallel()
+	for _, change := range []func(*checkpoint){
+		func(c *checkpoint) { c.users = noUsers() },
+		func(c *checkpoint) { c.boundaryTopic = "bounds" },
+		func(*checkpoint) {},
+	} {
+		want := goldenCheckpoint()
+		change(want)
+		file := want.encode(nil)
+		got, err := parseCheckpoint(file)
+		if err != nil || !bytes.Equal(got.encode(nil), file) || !bytes.Equal(got.users, want.users) || got.boundaryTopic != want.boundaryTopic {
+			t.Errorf("read back: %v\n%+v\n%+v", err, got, want)
+		}
+		if _, err := Inspect(file); err != nil {
+			t.Errorf("to inspect it: %v", err)
+		}
+	}
+}
