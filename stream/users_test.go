@@ -118,6 +118,9 @@ func TestUsersCrashes(t *testing.T) {
 		if len(want.releases) != 10 {
 			t.Fatalf("%d releases", len(want.releases))
 		}
+		for _, rel := range want.releases {
+			conforms(t, string(rel.Value))
+		}
 		whole := want.r.store.disk.(*simDisk)
 		if len(whole.holds(usersPrefix)) == 0 {
 			t.Fatal("no files of persons")

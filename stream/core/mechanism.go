@@ -67,6 +67,7 @@ type Mechanism struct {
 	Noise   map[string]float64
 
 	description json.RawMessage // for the release, as what follows
+	norm        float64         // of a person's steps, where persons are protected
 	clip        float64
 	found       bool // the clip norm is found, and clip is in its unit
 	sensitivity float64

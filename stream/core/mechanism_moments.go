@@ -60,6 +60,9 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 		m.Lattice = append(m.Lattice, math.Ldexp(1, p.CountExp))
 		m.Noise["valid_count"] = p.Count
 	}
+	if p.Person != nil {
+		m.norm = p.Person.Norm
+	}
 	m.Lattice = append(m.Lattice, math.Ldexp(1, p.FullExp))
 	m.Noise["full"] = p.Full
 	if p.Warmup != nil {

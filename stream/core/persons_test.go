@@ -2,8 +2,10 @@ package core
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -214,6 +216,48 @@ func TestPersonsResume(t *testing.T) {
 				t.Errorf("release %d has other bytes after restarts", i+1)
 			}
 		}
+	}
+}
+
+// TestPersonRelease: a release says that persons are the unit, which of their records count, and
+// what is not promised. That of a stream without persons says nothing of the sort.
+func TestPersonRelease(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, threeSteps)
+	mech, err := NewMechanism(s, nil, nil)
+	must(t, err)
+	m := goldenManifest(t)
+	m.Persons = []Person{{2, new(2.708)}, {10, nil}}
+	e, err := newEncoder(s, m, mech)
+	must(t, err)
+	var head struct{ Privacy releasePrivacy }
+	must(t, json.Unmarshal(append(append([]byte("{"), e.head...), '}'), &head))
+	p := head.Privacy
+	want := releasePerson{"record-key", 3, 2, 2, 36, mech.norm, "orders", "none"}
+	if p.Unit != "person" || p.Person == nil || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
+		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
+	}
+	// The noise is that of a person: more than a record's, by the norm of three steps with two
+	// records in each.
+	if least := 2 * math.Sqrt(3); mech.norm < least || mech.sensitivity < mech.norm {
+		t.Errorf("norm %g, must be at least %g, and sensitivity %g", mech.norm, least, mech.sensitivity)
+	}
+	for _, part := range []string{
+		"differentially private with respect to replacing all records of one person by null records, which take their places and add nothing, or the reverse (unit: person)",
+		"A person is all records of the epoch with one user key (the record's key).", "in at most 3 steps, at least 2 apart, at most 2 in each",
+		"k persons together are protected less: (2.708, 1e-08) for k = 2.", "over the population orders the limit",
+	} {
+		if !strings.Contains(strings.Join(p.Statements, " "), part) {
+			t.Errorf("%q is not in %q", part, p.Statements)
+		}
+	}
+	if strings.Contains(strings.Join(p.Statements, " "), "A person with") {
+		t.Error("a release of persons has the words for records")
+	}
+	e, err = newEncoder(goldenStream(t), m, goldenMechanism())
+	must(t, err)
+	if strings.Contains(string(e.head), `"person"`) || strings.Contains(string(e.head), `"persons"`) || !strings.Contains(string(e.head), `"unit":"record"`) {
+		t.Errorf("without persons a release has %s", e.head)
 	}
 }
 

@@ -66,7 +66,10 @@ type releasePrivacy struct {
 	ChargedEpsilonAtOpen float64      `json:"charged_epsilon_at_open"`
 	FinitePrecision      string       `json:"finite_precision"`
 	Insecure             bool         `json:"insecure,omitempty"`
-	Statements           []string     `json:"statements"`
+	// Person and Persons are there where the unit is a person.
+	Person     *releasePerson `json:"person,omitempty"`
+	Persons    []releaseGroup `json:"persons,omitempty"`
+	Statements []string       `json:"statements"`
 }
 
 func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error) {
@@ -87,10 +90,10 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 		Columns: listed(s.Input.Columns), Centre: constants(s.Centre), Scale: constants(s.Scale), Mechanism: mech.description,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
-			Unit: "record", Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,
+			Unit: unit(s), Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,
 			NoiseMultiplier: 1 / cost.Mu, Lattice: mech.Lattice,
 			LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, ChargedEpsilonAtOpen: m.ChargedEpsilonAtOpen,
-			FinitePrecision: precision, Insecure: m.Insecure, Statements: e.statements,
+			FinitePrecision: precision, Insecure: m.Insecure, Person: personOf(s, mech), Persons: groupsOf(s, m), Statements: e.statements,
 		},
 	}
 	head, err := json.Marshal(about)
@@ -137,15 +140,19 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 	if s.Privacy.Adjacency == dp.ZeroOut {
 		what = "replacing one record by " + mechanismOf(s).absent + ", or the reverse"
 	}
+	group := inWords(m.Persons, s.Privacy.Delta)
+	if s.User != nil {
+		what, group = "replacing all records of one person by "+instead(s), personsInWords(s, m.Persons)
+	}
 	if m.Offline {
-		return offlineStatements(s, m, what, sketched)
+		return offlineStatements(s, m, what, group, sketched)
 	}
 	all := []string{
 		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
-			"(unit: record), for the records of %s.",
-			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, records(m)),
-		inWords(m.Persons, s.Privacy.Delta),
-		fmt.Sprintf("Over all epochs and streams of this ledger that read these records the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
+			"(unit: %s), for the records of %s.",
+			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, unit(s), records(m)),
+		group,
+		fmt.Sprintf("Over all epochs and streams of this ledger "+whose(s)+" the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
 			"Only the ledger tells whether it was raised since.",
 			m.LimitEpsilon, m.LimitDelta, AtMost(m.ChargedEpsilonAtOpen)),
 	}
@@ -186,11 +193,11 @@ func records(m *Manifest) string {
 }
 
 // offlineStatements says the same of the releases of a replay.
-func offlineStatements(s *config.Stream, m *Manifest, what string, sketched bool) []string {
+func offlineStatements(s *config.Stream, m *Manifest, what, group string, sketched bool) []string {
 	all := []string{
-		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: record).",
-			s.Privacy.Epsilon, s.Privacy.Delta, what),
-		inWords(m.Persons, s.Privacy.Delta),
+		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: %s).",
+			s.Privacy.Epsilon, s.Privacy.Delta, what, unit(s)),
+		group,
 		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its (epsilon, delta) again, and no ledger has counted it.",
 		"The number and position of records, and the configuration, are not protected.",
 		"The guarantee is computational (AES-256, HKDF-SHA256); the noise key was drawn for this run and is forgotten.",

@@ -1,0 +1,101 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+// unit returns what one epoch's ε is about: "record" or "person".
+func unit(s *config.Stream) string {
+	if s.User != nil {
+		return "person"
+	}
+	return "record"
+}
+
+// releasePerson is what a release says of who a person is and which records count.
+type releasePerson struct {
+	Key         string  `json:"key"`
+	Cap         uint64  `json:"cap"`
+	Separation  uint64  `json:"separation"`
+	PerStep     uint64  `json:"per_step"`
+	MaxUsers    uint64  `json:"max_users"`
+	Norm        float64 `json:"norm"`
+	Population  string  `json:"population"`
+	Partitioner string  `json:"partitioner"`
+}
+
+// releaseGroup is what protects so many persons together. An ε that no number holds is left out.
+type releaseGroup struct {
+	Count   int     `json:"count"`
+	Epsilon float64 `json:"epsilon"`
+}
+
+// personOf returns nil where records are protected.
+func personOf(s *config.Stream, m *Mechanism) *releasePerson {
+	u := s.User
+	if u == nil {
+		return nil
+	}
+	p := s.Participation()
+	return &releasePerson{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, u.Population, u.Partitioner}
+}
+
+// groupsOf returns nil where records are protected. The manifest's numbers of records are then
+// numbers of persons, since the epoch's cost is that of a person.
+func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
+	if s.User == nil {
+		return nil
+	}
+	for _, p := range m.Persons {
+		if p.Epsilon != nil {
+			all = append(all, releaseGroup{p.Records, *p.Epsilon})
+		}
+	}
+	return all
+}
+
+// instead says what the records of a person give way to in a neighbouring log.
+func instead(s *config.Stream) string {
+	if s.Privacy.Adjacency == dp.ZeroOut {
+		return "null records, which take their places and add nothing, or the reverse"
+	}
+	return "those of another one, whatever they hold and wherever they are"
+}
+
+// personsInWords says who a person is, which records count, and what is not promised of
+// persons.
+func personsInWords(s *config.Stream, persons []Person) string {
+	u, p := s.User, s.Participation()
+	where := map[string]string{config.UserRecordKey: "the record's key"}[u.Key]
+	if path, ok := strings.CutPrefix(u.Key, config.UserField); ok {
+		where = "field " + path
+	} else if name, ok := strings.CutPrefix(u.Key, config.UserHeader); ok {
+		where = "header " + name
+	}
+	var more []string
+	for _, p := range persons {
+		if p.Epsilon != nil {
+			more = append(more, fmt.Sprintf("(%g, %g) for k = %d", *p.Epsilon, s.Privacy.Delta, p.Records))
+		}
+	}
+	text := fmt.Sprintf("A person is all records of the epoch with one user key (%s). A person's records count in at most %d steps, at least %d apart, at most %d in each, the first that come; "+
+		"all others, and those without a user key, are null records. ", where, p.Count, p.Separation, p.PerStep)
+	if more == nil {
+		text += "Several persons together have no guarantee"
+	} else {
+		text += "k persons together are protected less: " + strings.Join(more, ", ")
+	}
+	return text + ". So is a human who has several user keys; and a record that somebody writes under another's key is of two persons."
+}
+
+// whose says which releases of a ledger the limit is about.
+func whose(s *config.Stream) string {
+	if s.User != nil {
+		return "over the population " + s.User.Population
+	}
+	return "that read these records"
+}
