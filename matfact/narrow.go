@@ -168,14 +168,16 @@ func (s *narrowShaper) Push(w []int64) {
 		clear(sum)
 		for i := range s.buffers {
 			b := &s.buffers[i]
-			pushNarrow(b.state[first:last], w, sum, b.decay, b.weight, b.constant)
+			pushNarrow(b.decay, b.weight, b.constant, b.state[first:last], w, sum)
 		}
 	}
 	s.step++
 }
 
-// pushNarrow moves one buffer by one step and adds it to sum.
-func pushNarrow(state []uint64, w []int64, sum []uint64, decay, weight, constant uint64) {
+// pushNarrow moves one buffer by one step and adds it to sum. Its loop takes all registers.
+//
+//go:noinline
+func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64) {
 	w, sum = w[:len(state)], sum[:len(state)]
 	for j, u := range state {
 		u, _ := bits.Mul64(decay, u)
