@@ -86,7 +86,7 @@ func (w *watch) run(ctx context.Context) {
 				return
 			}
 			if len(w.looks) >= maxLooks {
-				w.looks = w.looks[:maxLooks-1]
+				w.looks = w.looks[:len(w.looks)-1]
 			}
 			w.looks = append(w.looks, x)
 		})
