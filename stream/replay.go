@@ -40,6 +40,9 @@ func NewReplay(s *config.Stream, version string, seed *uint64, publish func(rele
 	if core.FormatOf(s).Gradient > 0 {
 		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
 	}
+	if s.User != nil {
+		return nil, errors.New("protects persons, whose keys stand in records: a file has none")
+	}
 	s = s.Over([]int{s.Input.First()}) // the file is one partition
 	initial, err := initialFile(s)
 	if err != nil {

@@ -251,6 +251,9 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 		if err := decoder.TagUsers(&key); err != nil {
 			return halted(haltConfiguration, "%w", err)
 		}
+		if r.s.User.Partitioner == "murmur2" {
+			decoder.OnlyAtHome(l.m.Source.Partition, l.m.Partitions)
+		}
 	}
 	p.fetch = newFetcher(r, reader, decoder)
 	wg.Go(func() { p.fetch.run(ctx) })

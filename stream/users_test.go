@@ -2,8 +2,11 @@ package stream
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,7 +16,9 @@ import (
 	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/internal/persons"
+	"streamdp/internal/rival"
 	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
 // userMachine is a machine whose stream protects persons. No file may ask for that yet, so it
@@ -211,4 +216,69 @@ func TestUsersCheckpoint(t *testing.T) {
 			t.Errorf("to inspect it: %v", err)
 		}
 	}
+}
+
+// TestUsersReplay: a replay has no user keys, so it refuses such a stream.
+func TestUsersReplay(t *testing.T) {
+	t.Parallel()
+	s := userMachine(t, userRules[0]).r.s
+	seed := uint64(1)
+	if _, err := NewReplay(s, "test", &seed, func([]byte) error { return nil }); err == nil {
+		t.Error("a replay of a stream that protects persons")
+	}
+}
+
+// BenchmarkUsers decodes and adds records of 16 packed numbers with a user key, against the same
+// records without one: what protecting persons costs between fetch and commit.
+func BenchmarkUsers(b *testing.B) {
+	const records, d = 4096, 16
+	rng := rand.New(rand.NewPCG(20, 20))
+	var list []kafka.Record
+	for i := range records {
+		value := make([]byte, 0, 8*d)
+		for range d {
+			value = binary.LittleEndian.AppendUint64(value, math.Float64bits(rng.NormFloat64()))
+		}
+		list = append(list, kafka.Record{Offset: int64(i), Key: fmt.Appendf(nil, "%012x", rng.Uint64N(1e6)), Value: value})
+	}
+	columns := make([]string, d)
+	for i := range columns {
+		columns[i] = fmt.Sprint("c", i)
+	}
+	quoted, _ := json.Marshal(columns)
+	toml := with(machineStream, `codec = "json", columns = ["a", "b", "c"]`, `codec = "float64", columns = `+string(quoted),
+		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7", "step = 1048576")
+	run := func(user string) func() {
+		cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
+		must(b, err)
+		s := cfg.Streams[0]
+		if user != "" {
+			s, err = config.StreamOf("m", []byte(strings.TrimSuffix(string(s.Canonical(0)), "}")+user+"}"))
+			must(b, err)
+			s.Output = cfg.Streams[0].Output
+		}
+		m := machineOf(b, cfg, s, 1)
+		decoder, err := codec.NewDecoder(core.FormatOf(s), 1)
+		must(b, err)
+		c := m.p.core
+		if user != "" {
+			key := c.UserKey()
+			must(b, decoder.TagUsers(&key))
+		}
+		var batch codec.Batch
+		batch.Records = list
+		at := c.First()
+		return func() {
+			decoder.Decode(&batch)
+			for i := range list {
+				c.AddOf(at, batch.Row(i), batch.Tag(i))
+				if at++; at == c.End() {
+					_, err := c.Close()
+					must(b, err)
+				}
+			}
+		}
+	}
+	with := run(`,"user":{"cap":1000,"key":"record-key","max_users":1000000,"partitioner":"none","per_step":255,"population":"in","separation":1}`)
+	rival.Compare(b, records, with, "without", run(""))
 }

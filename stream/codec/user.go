@@ -21,6 +21,8 @@ type user struct {
 	tagger *persons.Tagger
 	header string    // its name, if the user key is in one
 	alone  fieldUser // reads a field, if the user key is one; nil: it is not
+	// partition, of so many, is the one whose keys count; 0: all do.
+	partition, partitions int
 }
 
 // fieldUser is a codec that also keeps the user key of the record that it decoded last, without
@@ -70,6 +72,9 @@ func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
 		return u.tagger.Tag(text.bytes())
 	case u.header != "":
 		return u.tagger.Tag(theHeader(rec, u.header))
+	}
+	if u.partitions > 0 && homeOf(rec.Key, u.partitions) != u.partition {
+		return persons.Tag{}
 	}
 	return u.tagger.Tag(rec.Key)
 }

@@ -158,6 +158,48 @@ func TestUserKeysElsewhere(t *testing.T) {
 	}
 }
 
+// TestHome: the vectors of Kafka's own test of murmur2 (UtilsTest), and who has a tag in which
+// partition.
+func TestHome(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
+		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107,
+	} {
+		if got := int32(murmur2([]byte(key))); got != want {
+			t.Errorf("murmur2 of %s is %d, want %d", key, got, want)
+		}
+	}
+	f := Format{Name: "float64", Columns: []string{"x"}, User: "record-key"}
+	var records []Record
+	for i := range 100 {
+		records = append(records, Record{Key: fmt.Append(nil, "user", i), Value: []byte("12345678")})
+	}
+	there := make([]int, len(records))
+	for partition := range 3 {
+		d, err := NewDecoder(f, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.TagUsers(userKey); err != nil {
+			t.Fatal(err)
+		}
+		d.OnlyAtHome(partition, 3)
+		b := Batch{Chunk: kafka.Chunk{Records: records}}
+		d.Decode(&b)
+		for i, tag := range b.Tags {
+			if tag != (persons.Tag{}) {
+				there[i]++
+			}
+		}
+	}
+	for i, n := range there {
+		if n != 1 {
+			t.Errorf("user %d is a person in %d partitions", i, n)
+		}
+	}
+}
+
 func TestUserFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Format{
