@@ -327,6 +327,9 @@ func (p *processor) apply() error {
 		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) {
 			return nil
 		}
+		if p.next&63 == 0 {
+			c.Warm(b.TagsFrom(p.next, 64))
+		}
 		c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
 	}
 	for b.Next >= c.End() {

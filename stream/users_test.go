@@ -271,6 +271,9 @@ func BenchmarkUsers(b *testing.B) {
 		return func() {
 			decoder.Decode(&batch)
 			for i := range list {
+				if i&63 == 0 {
+					c.Warm(batch.TagsFrom(i, 64))
+				}
 				c.AddOf(at, batch.Row(i), batch.Tag(i))
 				if at++; at == c.End() {
 					_, err := c.Close()

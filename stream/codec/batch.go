@@ -218,6 +218,14 @@ func (b *Batch) Tag(i int) persons.Tag {
 	return b.Tags[i]
 }
 
+// TagsFrom returns the tags of at most n records from record i on, none if no tags are made.
+func (b *Batch) TagsFrom(i, n int) []persons.Tag {
+	if b.Tags == nil {
+		return nil
+	}
+	return b.Tags[i:min(i+n, len(b.Tags))]
+}
+
 // Row returns the row of record i, nil if the record gave none. The row is valid until
 // the batch is decoded again.
 func (b *Batch) Row(i int) []float64 {

@@ -182,6 +182,13 @@ func (c *Core) openStep() {
 // After New it is empty, and the caller fills it before Resume.
 func (c *Core) Persons() *persons.Map { return c.persons }
 
+// Warm says which tags come next, so that AddOf waits less for memory.
+func (c *Core) Warm(tags []persons.Tag) {
+	if c.persons != nil {
+		c.persons.Warm(tags)
+	}
+}
+
 // UserKey returns the key of the epoch's tags, for [Core.AddOf].
 func (c *Core) UserKey() [persons.KeyBytes]byte { return c.keys.UserKey(c.encoder.m.Task().String()) }
 
