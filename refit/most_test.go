@@ -204,3 +204,17 @@ func TestEndedFaults(t *testing.T) {
 		t.Error("merged two parts of one log")
 	}
 }
+
+// TestEndedFits: New refuses windows by the clock in which the sums of dp-gd have no room. A
+// boundary would be decided and the window never close.
+func TestEndedFits(t *testing.T) {
+	t.Parallel()
+	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut, LatticeBits: 30}
+	c := Config{Solver: "dp-gd", Target: "y", Columns: []string{"a", "y"}, ClipX: 2, ClipY: 3}
+	mustRefit(t, ended(c, 0, 1<<20), p)
+	if _, err := New(ended(c, 0, 5_000_000), p); err == nil || !strings.Contains(err.Error(), "5000000 records") {
+		t.Errorf("windows of at most 5000000 rows: %v", err)
+	}
+	c.Window = 5_000_000 // an epoch of these may exist
+	mustRefit(t, c, p)
+}

@@ -7,6 +7,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/calibration"
+	"streamdp/sgd"
 )
 
 // Version names the algorithm and state of the configured solver. A new version needs a new
@@ -184,10 +185,14 @@ func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
 		s := &adasspSolver{params: params, s: p.Multiplier, shift: p.Tau, test: c.EigenTest}
 		return s, errors.Join(s.fits(p.Features), step(p.Multiplier))
 	case "dp-gd":
-		return &trackedSolver{
+		s := &trackedSolver{
 			params:    dp.Params{Mu: p.Mu, Adjacency: params.Adjacency, LatticeBits: params.LatticeBits},
 			intercept: *c.Intercept, radius: p.Radius,
-		}, nil
+		}
+		if c.Most == 0 { // a window that does not fit says so when it closes
+			return s, nil
+		}
+		return s, sgd.RefitFits(p.Features, s.intercept, rows, s.params)
 	case "dp-gd-residual":
 		return &descentSolver{params: params, iterations: p.Iterations, clip: p.ResidualClip, rate: rate, sigma: p.Sigma}, step(p.Sigma)
 	}

@@ -83,24 +83,10 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 	if err = errors.Join(s.validate(), d.validate(s.D), err); err != nil {
 		return nil, err
 	}
-	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
-	if d.Clip == 0 {
-		count = gradient * math.Sqrt(d.Fraction)
-		gradient *= math.Sqrt(1 - d.Fraction)
-	}
-	lattice, one, err := unitLattice(s.D, p.Adjacency.Factor()/gradient, p.Bits())
+	n := s.Len()
+	lattice, one, sd, counting, err := d.rounding(s.D, n, mu, p)
 	if err != nil {
 		return nil, err
-	}
-	sd := []float64{p.Adjacency.Factor() * float64(lattice.K) / gradient * dp.RoundUp}
-	counting := counting{unit: 1 << (p.Bits() - 4)}
-	counting.null = int64(math.Floor(d.Quantile*float64(counting.unit) + 0.5))
-	if count > 0 {
-		counting.sd = float64(counting.unit) / count * dp.RoundUp
-	}
-	n := s.Len()
-	if !(dp.MaxDraw*max(sd[0], counting.sd) < 1<<50 && float64(n)*float64(lattice.K) < room) {
-		return nil, errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
 	}
 
 	squares := s.squares()
@@ -150,6 +136,32 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 	}
 	path.Clipped = float64(clipped) / float64(n*d.Steps)
 	return path, nil
+}
+
+// rounding returns the lattice of the gradients of n records, the lattice steps of the clip norm,
+// the noise of a sum of gradients in lattice steps, and how records that are not clipped are
+// counted.
+//
+// Errors: a budget, or a number of records, for which the integers leave their range.
+func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64, c counting, err error) {
+	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
+	if d.Clip == 0 {
+		count = gradient * math.Sqrt(d.Fraction)
+		gradient *= math.Sqrt(1 - d.Fraction)
+	}
+	if l, one, err = unitLattice(features, p.Adjacency.Factor()/gradient, p.Bits()); err != nil {
+		return l, one, nil, c, err
+	}
+	sd = []float64{p.Adjacency.Factor() * float64(l.K) / gradient * dp.RoundUp}
+	c.unit = 1 << (p.Bits() - 4)
+	c.null = int64(math.Floor(d.Quantile*float64(c.unit) + 0.5))
+	if count > 0 {
+		c.sd = float64(c.unit) / count * dp.RoundUp
+	}
+	if !(dp.MaxDraw*max(sd[0], c.sd) < 1<<50 && float64(n)*float64(l.K) < room) {
+		err = errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
+	}
+	return l, one, sd, c, err
 }
 
 func (d *Descent) defaults(features int) {
@@ -215,10 +227,9 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 	if !positive(s.Bound.X) || !positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
 		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X, s.Bound.Y, radius)
 	}
-	const share, fraction = 0.1, 0.1
 	bound, h := s.Bound.X, 0.0
 	if s.Constant == 0 || s.D > 1 {
-		if h, err = curvature(s, mu*math.Sqrt(share), noise); err != nil {
+		if h, err = curvature(s, curvatureMu(mu), noise); err != nil {
 			return nil, nil, err
 		}
 	} else {
@@ -228,17 +239,15 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 		s = s.withConstant(math.Sqrt(h))
 		bound = math.Sqrt(float64(bound*bound) + h)
 	}
-	rest := mu * math.Sqrt(1-share) * (1 - 0x1p-48)
-	// The noise of a count, √(T/f)/μ, must stay below half of the records.
-	half := float64(s.Len()) * rest * math.Sqrt(fraction) / 2
+	rest := descentMu(mu)
 	size := float64(bound * s.Bound.Y)
 	high := size * 0x1p16
 	if radius > 0 {
 		high = size + float64(bound*bound*radius)
 	}
 	path, err = GradientDescent(s, Descent{
-		Steps: int(min(200, max(10, half*half))), Rate: 0.5 / h,
-		Zeta: 0.1 * size, ZetaLow: size * 0x1p-32, ZetaHigh: high, Fraction: fraction,
+		Steps: refitSteps(s.Len(), rest), Rate: 0.5 / h,
+		Zeta: 0.1 * size, ZetaLow: size * 0x1p-32, ZetaHigh: high, Fraction: refitFraction,
 	}, dp.Params{Mu: rest, Adjacency: p.Adjacency, LatticeBits: p.LatticeBits}, noise)
 	if err != nil {
 		return nil, nil, err
@@ -246,6 +255,59 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 	path.Mu = mu
 	return s.Coefficients(path.Average()), path, nil
 }
+
+// RefitFits reports whether Refit can release every table of 1 to n records with so many features,
+// the constant one included if there is one.
+//
+// Errors: a number of records, or a budget, for which integers leave their range.
+func RefitFits(features int, constant bool, n int, p dp.Params) error {
+	mu, err := p.Budget()
+	if err != nil {
+		return err
+	}
+	free := features
+	if constant {
+		free--
+	}
+	if free > 0 {
+		if _, err = curvatureSD(free, n, curvatureMu(mu)); err != nil {
+			return fmt.Errorf("%d records: %w", n, err)
+		}
+	}
+	rest := descentMu(mu)
+	last := refitSteps(n, rest)
+	for steps := refitSteps(1, rest); steps <= last; steps++ {
+		records := n // at most, with so many steps
+		if steps < last {
+			records = int(min(float64(n), math.Sqrt(float64(steps+1))/halfCount(1, rest)+1))
+		}
+		d := Descent{Steps: steps, Fraction: refitFraction}
+		d.defaults(features)
+		if _, _, _, _, err := d.rounding(features, records, rest, p); err != nil {
+			return fmt.Errorf("%d records: %w", records, err)
+		}
+	}
+	return nil
+}
+
+// Of the μ² of Refit the curvature gets a tenth, and of that of its steps the counts.
+const refitShare, refitFraction = 0.1, 0.1
+
+// leastSteps and mostSteps bound the number T of the steps of Refit.
+const leastSteps, mostSteps = 10, 200
+
+func curvatureMu(mu float64) float64 { return mu * math.Sqrt(refitShare) }
+
+func descentMu(mu float64) float64 { return mu * math.Sqrt(1-refitShare) * (1 - 0x1p-48) }
+
+// refitSteps returns T for n records: the noise of a count, √(T/f)/μ, must stay below half of
+// them.
+func refitSteps(n int, mu float64) int {
+	half := halfCount(n, mu)
+	return int(min(mostSteps, max(leastSteps, half*half)))
+}
+
+func halfCount(n int, mu float64) float64 { return float64(n) * mu * math.Sqrt(refitFraction) / 2 }
 
 // curvature releases the largest eigenvalue of XᵀX/n, without the constant feature. It raises it
 // by a standard deviation of its noise, but not above the squared bound.
@@ -286,16 +348,30 @@ func curvature(s *Sample, mu float64, noise dp.Noise) (float64, error) {
 	}
 	values := eigen.Values(nil)
 	largest := values[len(values)-1]
-	// In units of bound²: one record moves the eigenvalue by at most 1, and its computation errs
-	// by less than n·d·2⁻⁴⁰ in each of two neighbours.
-	const unit = 1 << 20
-	sensitivity := (1+2*float64(n)*float64(d)*0x1p-40)*unit + 1
-	sd := sensitivity / mu * dp.RoundUp
-	if !(dp.MaxDraw*sd < 1<<50) {
-		return 0, errors.New("noise of the curvature leaves its range: raise epsilon")
+	sd, err := curvatureSD(d, n, mu)
+	if err != nil {
+		return 0, err
 	}
+	const unit = curvatureUnit
 	total := int64(math.Floor(largest*unit + 0.5))
 	total += dp.RoundAt(noise.Row("dp-gd/lambda", []int64{total}), 0, sd)
 	released, deviation := float64(total)/unit, sd/unit
 	return bound * bound * min(1, max(released+deviation, deviation)/float64(n)), nil
+}
+
+// curvatureUnit is what 1 is in the integers of the curvature.
+const curvatureUnit = 1 << 20
+
+// curvatureSD returns the noise of the curvature of n records, in units of bound²/curvatureUnit.
+//
+// Errors: noise that leaves its range.
+func curvatureSD(d, n int, mu float64) (float64, error) {
+	// One record moves the eigenvalue by at most 1, and its computation errs by less than
+	// n·d·2⁻⁴⁰ in each of two neighbours.
+	sensitivity := (1+2*float64(n)*float64(d)*0x1p-40)*curvatureUnit + 1
+	sd := sensitivity / mu * dp.RoundUp
+	if !(dp.MaxDraw*sd < 1<<50) {
+		return 0, errors.New("noise of the curvature leaves its range: raise epsilon")
+	}
+	return sd, nil
 }

@@ -1,6 +1,7 @@
 package sgd
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -303,5 +304,38 @@ func TestConstructions(t *testing.T) {
 	// Binomial deviation 0.0063.
 	if p := float64(covered) / runs; math.Abs(p-0.8) > 6.2*0.0064 {
 		t.Errorf("intervals of level 0.8 cover %g", p)
+	}
+}
+
+// TestRefitFits: RefitFits refuses the budgets with which Refit refuses a table of at most so many
+// records.
+func TestRefitFits(t *testing.T) {
+	t.Parallel()
+	for _, bits := range []int{24, 30} {
+		for _, constant := range []float64{0, 0.5} {
+			for e := -40; e <= 14; e++ {
+				for _, d := range []int{1, 2} {
+					const most = 7
+					p := dp.Params{Mu: math.Ldexp(1, e), Adjacency: dp.Replace, LatticeBits: bits}
+					var want error
+					for n := 1; n <= most; n++ {
+						s := &Sample{D: d, X: make([]float64, n*d), Y: make([]float64, n), Constant: constant, Bound: Bounds{1, 1}}
+						_, _, err := Refit(s, 0, p, dptest.Seeded(1))
+						want = errors.Join(want, err)
+					}
+					if got := RefitFits(d, constant != 0, most, p); (got == nil) != (want == nil) {
+						t.Errorf("%d bits, constant %g, %d features, mu 2^%d: %v, and Refit says %v", bits, constant, d, e, got, want)
+					}
+				}
+			}
+		}
+	}
+	// Sums of 2²² gradients of 2³⁰ lattice steps leave the range of float64's integers.
+	p := dp.Params{Mu: 0.1, Adjacency: dp.ZeroOut, LatticeBits: 30}
+	if err := RefitFits(2, true, 1<<22-1, p); err != nil {
+		t.Error(err)
+	}
+	if err := RefitFits(2, true, 1<<22, p); err == nil {
+		t.Error("took tables of 2^22 records")
 	}
 }
