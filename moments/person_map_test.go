@@ -1,0 +1,135 @@
+package moments
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/internal/audit"
+	"streamdp/internal/dptest"
+	"streamdp/internal/persons"
+	"streamdp/matfact"
+)
+
+// slotOf is a record of a log: its person, 0 for none, and its row, nil for an invalid one.
+type slotOf struct {
+	user int
+	row  []float64
+}
+
+// counted passes a log through the map, as the daemon does, and returns what reaches the estimator.
+// A map is made anew before the step restart (from 0), as if it had been lost; −1: never.
+func counted(t *testing.T, r persons.Rule, log []slotOf, restart int) audit.Stream {
+	t.Helper()
+	var m *persons.Map
+	s := make(audit.Stream, personSteps)
+	for step := range s {
+		if step == 0 || step == restart {
+			var err error
+			if m, err = persons.NewMap(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Open(uint64(step) + 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range log[step*personSlots:][:personSlots] {
+			row := x.row
+			if m.Take(persons.Tag{0: byte(x.user)}) != persons.Counts {
+				row = nil
+			}
+			s[step] = append(s[step], row)
+		}
+		if err := m.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// TestPersonsThroughMap is the sensitivity audit of capping map and estimator together, for whole
+// logs: a person's records give way to null records or, under replace, to those of somebody new at
+// other slots. No two are farther apart than μ. Somebody who writes into every slot is worth
+// all of it, and maps that are too generous are found.
+func TestPersonsThroughMap(t *testing.T) {
+	t.Parallel()
+	for _, factorization := range []string{"auto", "identity"} {
+		for _, rule := range []persons.Rule{
+			{Cap: 3, Separation: 4, PerStep: 1, Users: 100},
+			{Cap: 2, Separation: 3, PerStep: 2, Users: 100},
+			{Separation: 4, PerStep: 1, Users: 4 * personSlots},
+		} {
+			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+				p := matfact.Participation{Count: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep}
+				if p.Count == 0 {
+					p = matfact.Participation{Count: personSteps, Separation: p.Separation, PerStep: p.PerStep}.Within(personSteps)
+				}
+				c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: true, Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
+					Factorization: factorization, Tune: 12, Endless: true, Person: p}
+				a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
+				apart := func(r persons.Rule, x, y []slotOf, restart int) float64 {
+					distance, err := a.Sensitivity(counted(t, r, x, restart), counted(t, r, y, restart), keys(13))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return distance / a.plan.Mu
+				}
+				name := fmt.Sprintf("%s, %+v, %s", factorization, rule, adjacency)
+				source := rand.New(rand.NewPCG(45, 46))
+				for range 8 {
+					x := make([]slotOf, personSteps*personSlots)
+					y := make([]slotOf, len(x))
+					for i := range x {
+						x[i] = slotOf{source.IntN(4), inBall(source, 2, personClip)}
+						if source.IntN(8) == 0 {
+							x[i].row = nil
+						}
+						switch y[i] = x[i]; {
+						case x[i].user == 1:
+							x[i].row = []float64{personClip, 0}
+							y[i] = slotOf{}
+							fallthrough
+						case x[i].user == 0:
+							if adjacency == dp.Replace && source.IntN(2) == 0 {
+								y[i] = slotOf{9, []float64{-personClip, 0}}
+							} else if x[i].user == 0 {
+								y[i] = x[i]
+							}
+						}
+					}
+					if d := apart(rule, x, y, -1); d > 1+1e-9 {
+						t.Errorf("%s: two neighbours are %.9g of μ apart", name, d)
+					}
+				}
+				if adjacency == dp.Replace {
+					continue
+				}
+				everywhere, nobody := make([]slotOf, personSteps*personSlots), make([]slotOf, personSteps*personSlots)
+				for i := range everywhere {
+					everywhere[i] = slotOf{1, []float64{personClip, 0}}
+				}
+				if d := apart(rule, everywhere, nobody, -1); d < 0.999 || d > 1+1e-9 {
+					t.Errorf("%s: somebody who is everywhere is worth %.6g of μ", name, d)
+				}
+				generous := map[string]persons.Rule{
+					"records of a step": {Cap: rule.Cap, Separation: rule.Separation, PerStep: rule.PerStep + 1, Users: rule.Users},
+				}
+				if rule.Cap == 0 {
+					generous["separation"] = persons.Rule{Separation: rule.Separation - 2, PerStep: 1, Users: rule.Users}
+				} else if rule.Cap < 3 {
+					generous["cap"] = persons.Rule{Cap: rule.Cap + 1, Separation: rule.Separation, PerStep: rule.PerStep, Users: rule.Users}
+				}
+				for what, r := range generous {
+					if d := apart(r, everywhere, nobody, -1); d < 1.005 {
+						t.Errorf("%s: a map with more %s is worth %.6g of μ, and not found", name, what, d)
+					}
+				}
+				// White noise does not tell adjacent steps from others, so only a cap shows there.
+				if d := apart(rule, everywhere, nobody, 1); d < 1.005 && factorization == "auto" {
+					t.Errorf("%s: a map that is lost is worth %.6g of μ, and not found", name, d)
+				}
+			}
+		}
+	}
+}
