@@ -24,6 +24,9 @@ import (
 // them from there. If the output has no releases to compare with, only a commit with its
 // anchor shows that the log is the epoch's; without one recover refuses.
 func (r *runner) recover(ctx context.Context, from *Export) error {
+	if err := repeatable(r.s); err != nil {
+		return err
+	}
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
 			return err

@@ -47,6 +47,9 @@ type rereading struct {
 // in the state of that position. bounds says where steps by the clock end. fetchBytes is the largest response of the broker.
 func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.Manifest, c *core.Core, cp *checkpoint,
 	bounds func(context.Context, uint64) (boundary, error), fetchBytes int) (*repetition, error) {
+	if err := repeatable(s); err != nil {
+		return nil, err
+	}
 	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
 		reader, err := client.NewReader(readerOptions(s, src, fetchBytes), at)
 		if err != nil {

@@ -3,6 +3,7 @@ package stream
 import (
 	"fmt"
 
+	"streamdp/config"
 	"streamdp/internal/persons"
 	"streamdp/stream/core"
 )
@@ -57,4 +58,13 @@ func appendUsers(j *persons.Journal) ([]byte, error) {
 // be written, or a snapshot is due. It depends on the number of records alone.
 func (p *processor) crowded() bool {
 	return p.epoch.users != nil && p.quiet > 0 && (p.core.Persons().Waiting() >= maxPendingBytes || p.epoch.users.SnapshotDue())
+}
+
+// repeatable refuses to read a log again for an epoch that protects persons: nothing keeps up its
+// journal meanwhile.
+func repeatable(s *config.Stream) error {
+	if s.User != nil {
+		return halted(haltConfiguration, "stream %s protects persons: its log can't be read again in this version; restore the state directory as a whole", s.Name)
+	}
+	return nil
 }

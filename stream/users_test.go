@@ -218,6 +218,21 @@ func TestUsersCheckpoint(t *testing.T) {
 	}
 }
 
+// TestUsersAreNotRepeated: what would read the log again without tags refuses to, and leaves the state
+// alone.
+func TestUsersAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	m := userMachine(t, userRules[0])
+	var h *halt
+	if _, err := newRepetition(nil, nil, m.r.s, m.m, m.p.core, m.p.epoch.cp, nil, 0); !errors.As(err, &h) {
+		t.Errorf("a repetition: %v", err)
+	}
+	before := m.r.store.disk.(*simDisk).ops
+	if err := m.r.recover(t.Context(), nil); !errors.As(err, &h) || m.r.store.disk.(*simDisk).ops != before {
+		t.Errorf("recover: %v", err)
+	}
+}
+
 // TestUsersReplay: a replay has no user keys, so it refuses such a stream.
 func TestUsersReplay(t *testing.T) {
 	t.Parallel()
