@@ -107,6 +107,15 @@ func TestNullRows(t *testing.T) {
 	if a, b := zeta(full), zeta(half); math.Abs(a/b-1) > 0.15 {
 		t.Errorf("null records move the clip norm from %g to %g", a, b)
 	}
+	silent := &Sample{D: 3, X: half.X, Y: slices.Clone(half.Y)}
+	for i := range silent.Y {
+		if i%5 < 3 {
+			silent.Y[i] = 0
+		}
+	}
+	if a, b := zeta(half), zeta(silent); a != b {
+		t.Errorf("targets of null records move the clip norm from %g to %g", b, a)
+	}
 }
 
 // TestRefit compares a refit that knows nothing but bounds five times too loose
