@@ -39,10 +39,12 @@ import (
 //
 // Privacy: every window costs its records the plan's Cost. Windows are disjoint, so a record
 // pays once: (ε, δ) as [dp.Params] states, for one record zeroed or replaced in its slot. The
-// number of records in each slot, valid or not, is public, and so is where windows end. A
-// window of fewer slots than others has the same noise: none of it follows from their number.
+// number of records in each slot, valid or not, is public, and so is where windows end. With
+// Most a window has any number n of slots. For every n the releases, with noise that may be
+// chosen by n, compose to at most the plan's Cost.
 // Cost: as the solver's. Memory for a window of rows, or O(d²) for solvers that need sums
-// only: linmix, and ihm with a radius. Add allocates nothing; with Most, memory for rows.
+// only: linmix, and ihm with a radius. Add allocates nothing, except where
+// rows are kept and Most is set: then their memory grows with them.
 //
 // A Refit is not safe for concurrent use.
 type Refit struct {
@@ -427,10 +429,11 @@ func (r *Refit) Sizes() dp.Sizes {
 	switch {
 	case r.cfg.Most > 0 && r.sums != nil:
 		sizes.Part = 8 * 10 * (d + 1) * (d + 1)
-	case r.cfg.Most > 0: // memory grows with the rows, and while it does holds them twice
+	case r.cfg.Most > 0: // memory grows by a quarter, and while it does holds the rows twice
 		rows := 8 * n * (d + 1)
 		sizes.Peak += rows + rows/4
-		sizes.Part = 2*rows/int64(max(1, r.cfg.Partitions)) + rows/4 + 8*d
+		// Short slices double, and long ones end with a page: at most 16 KiB.
+		sizes.Part = (2*rows+rows/4)/int64(max(1, r.cfg.Partitions)) + 8*d + 1<<14
 	case r.cfg.Partitions > 0:
 		sizes.Part = 8 * (int64(r.cfg.Window)*(d+1) + d) // rows, targets, a row
 	}

@@ -23,8 +23,9 @@ type Estimator interface {
 	// for the first and last steps of the horizon.
 	Range(t uint64) (first, end uint64)
 	// Add adds the record of a slot to the open step. row is nil if the record is
-	// invalid. Add clips the row, allocates nothing, and does not keep row. It is not
-	// called for slots without a record.
+	// invalid. Add clips the row and does not keep row. It allocates nothing, but for the
+	// rows of a window that has no fixed number of slots. It is not called for slots
+	// without a record.
 	Add(slot uint64, row []float64)
 	// Close ends the open step. It returns nil if the step has no release, and the
 	// error dp.ErrExhausted after the last step of the horizon.
