@@ -180,7 +180,8 @@ type Stream struct {
 	// Merge makes all partitions one task, whose steps hold Step offsets of each. Default
 	// false.
 	Merge bool `toml:"merge"`
-	// MergeAhead is the number of steps that a partition may be ahead of the slowest.
+	// MergeAhead is the number of steps that a partition may be ahead of the slowest, and
+	// of windows that a refit by the clock may be ahead of the one that is solved.
 	// Default 4.
 	MergeAhead int `toml:"merge_ahead"`
 	// Horizon is the number of steps of an epoch. Default 0: no end.
