@@ -60,7 +60,7 @@ import (
 // not, is public.
 //
 // Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C. Memory: 56 to 80 bytes
-// a parameter; with correlated noise, 16 more for each buffer and 8 for each array. From 2¹⁶
+// a parameter; with correlated noise, 8 more for each buffer (16 in epochs that began with wide states) and 8 for each array. From 2¹⁶
 // parameters on both use all processors. With fewer, Add allocates nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
@@ -127,7 +127,7 @@ type worker struct {
 // at once.
 func New(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
-	plan, f, err := resolve(&cfg, p, nil, true)
+	plan, f, err := resolve(&cfg, p, nil, calibration.NarrowGrowth)
 	if err != nil {
 		return nil, err
 	}

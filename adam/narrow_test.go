@@ -22,7 +22,7 @@ func TestNarrow(t *testing.T) {
 		if !calibration.IsNarrow(e.plan.First) || c.joint() != calibration.IsNarrow(e.plan.Second) {
 			t.Errorf("%s: wide states", c.Method)
 		}
-		wide, _, err := resolve(&e.cfg, p, nil, false)
+		wide, _, err := resolve(&e.cfg, p, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestNarrowPersons(t *testing.T) {
 			t.Errorf("%+v: a plan with a fraction: %v", person, err)
 		}
 		c.Defaults()
-		if _, _, err := resolve(&c, p, &plan, false); err == nil {
+		if _, _, err := resolve(&c, p, &plan, 0); err == nil {
 			t.Errorf("%+v: noise of persons is calibrated to a narrow matrix", person)
 		}
 	}

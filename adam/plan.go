@@ -73,8 +73,8 @@ type factors struct{ first, second matfact.Factorization }
 
 // resolve computes the plan and its factorizations. If kept is not nil it uses the
 // factorizations in kept, otherwise those that the configuration asks for, with narrow states
-// if narrow is set and they can have them.
-func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, factors, error) {
+// if they can have them and the noise becomes at most growth times as large.
+func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, factors, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), err); err != nil {
 		return nil, factors{}, err
@@ -84,12 +84,12 @@ func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, factors,
 		return nil, factors{}, err
 	}
 	plan, err := calibrate(cfg, p, mu, f)
-	if err != nil || kept != nil || !narrow || cfg.personal() {
+	if err != nil || kept != nil || growth == 0 || cfg.personal() {
 		return plan, f, err
 	}
 	// Of two moments both are calibrated together, and so is what narrow states cost.
 	if g, some := f.narrow(plan, cfg.Step); some {
-		if other, err := calibrate(cfg, p, mu, g); err == nil && other.FirstNoise <= plan.FirstNoise*calibration.NarrowGrowth {
+		if other, err := calibrate(cfg, p, mu, g); err == nil && other.FirstNoise <= plan.FirstNoise*growth {
 			return other, g, nil
 		}
 	}
@@ -258,7 +258,7 @@ func (p *Plan) fits(cfg *Config, limits []matfact.Limits) error {
 // factorizations may come from another processor's optimiser: they are equally good, with
 // other numbers. Those of an epoch that began before there were narrow states stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
-	fresh, best, err := resolve(cfg, p, nil, calibration.IsNarrow(kept.First) || calibration.IsNarrow(kept.Second))
+	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.First, kept.Second))
 	if err != nil {
 		return factors{}, err
 	}
@@ -273,7 +273,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 		}
 		chosen.Nu = kept.Nu
 	}
-	own, f, err := resolve(&chosen, p, kept, false)
+	own, f, err := resolve(&chosen, p, kept, 0)
 	if err != nil {
 		return factors{}, errors.Join(calibration.ErrForeign, err)
 	}

@@ -14,6 +14,8 @@ import (
 // larger: Limits.Rounding states it, so whoever calibrates noise charges it.
 // docs/theory/matfact.md, §6.
 
+// An epoch's plan is compared with its configuration's, so with other numbers here, or in room,
+// an open epoch may be refused.
 const (
 	// maxFraction and minFraction bound the fractional bits of a narrow state.
 	maxFraction, minFraction = 40, 16
@@ -67,7 +69,7 @@ func Narrow(f Factorization, sd float64) Factorization {
 func (b *buffered) room(sd float64) int {
 	noise, state := b.reach()
 	q := float64(maxDraw*sd) + 2
-	largest := float64(q*max(state, 1+noise))*margin + 1
+	largest := float64(float64(q*max(state, 1+noise))*margin) + 1
 	if !(largest < narrowState) {
 		return -1
 	}
@@ -222,6 +224,7 @@ func (s *narrowShaper) UnmarshalBinary(data []byte) error {
 	}
 	fresh := newNarrowShaper(s.stored, dim, s.fingerprint)
 	fresh.step = step
+	wide := make([]float64, dim)
 	for i := range want {
 		for j := range dim {
 			x := int64(binary.BigEndian.Uint64(data))
@@ -230,6 +233,12 @@ func (s *narrowShaper) UnmarshalBinary(data []byte) error {
 			}
 			fresh.buffers[i].state[j] = uint64(x) + bias
 			fresh.sum[j] += uint64(x)
+			wide[j] += float64(x) // does not wrap
+		}
+	}
+	for _, sum := range wide {
+		if math.Abs(sum) > narrowState {
+			return errors.New("shaper state holds a sum beyond what Limits allows")
 		}
 	}
 	*s = *fresh

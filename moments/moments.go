@@ -115,7 +115,7 @@ func New(cfg Config, p dp.Params) (*Estimator, error) {
 // newEstimator is New, but accepts a weight that only costs accuracy: it is private too.
 func newEstimator(cfg Config, p dp.Params) (*Estimator, error) {
 	cfg.Defaults()
-	plan, s, err := resolve(&cfg, p, nil, true)
+	plan, s, err := resolve(&cfg, p, nil, calibration.NarrowGrowth)
 	if err != nil {
 		return nil, err
 	}

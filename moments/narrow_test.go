@@ -48,7 +48,7 @@ func TestNarrow(t *testing.T) {
 			t.Errorf("%s: narrow states %v, want %v", name, got, x.want)
 		}
 		c.Defaults()
-		wide, _, err := resolve(&c, p, nil, false)
+		wide, _, err := resolve(&c, p, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestNarrowPersons(t *testing.T) {
 			t.Errorf("%+v: a plan with a fraction: %v", person, err)
 		}
 		c.Defaults()
-		if _, _, err := resolve(&c, p, &plan, false); err == nil {
+		if _, _, err := resolve(&c, p, &plan, 0); err == nil {
 			t.Errorf("%+v: noise of persons is calibrated to a narrow matrix", person)
 		}
 	}
@@ -87,7 +87,7 @@ func TestNarrowEpochs(t *testing.T) {
 	t.Parallel()
 	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
 	c.Defaults()
-	old, _, err := resolve(&c, p, nil, false)
+	old, _, err := resolve(&c, p, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +136,27 @@ func TestNarrowEpochs(t *testing.T) {
 	}
 }
 
+// TestNarrowOtherProcessor: an epoch goes on with a fraction that differs by a bit from what this
+// processor's optimiser leads to.
+func TestNarrowOtherProcessor(t *testing.T) {
+	t.Parallel()
+	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.4, Columns: dptest.Columns(3), Step: 4}, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}
+	c.Defaults()
+	fresh := mustNew(t, c, p).Plan()
+	kept := fresh.Factorization.Clone()
+	kept.Fraction--
+	for i, w := range kept.Phases[0].Weight {
+		kept.Phases[0].Weight[i] = w >> (64 - kept.Fraction) << (64 - kept.Fraction)
+	}
+	plan, _, err := resolve(&c, p, &Plan{Factorization: kept}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Adopt(c, p, *plan); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNarrowGolden pins plan, releases and state of an epoch with narrow states, on every
 // architecture and for good. The matrix is given, because an optimiser finds other last bits
 // elsewhere.
@@ -147,7 +168,7 @@ func TestNarrowGolden(t *testing.T) {
 		Kind: "blt", Fraction: 29, Decay: []matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000},
 		Phases: []matfact.Phase{{Start: 1, Scale: 1, Weight: []matfact.Fixed{150000000 << 35, 78000000 << 35, 12000001 << 35}}},
 	}
-	plan, s, err := resolve(&c, p, &Plan{Factorization: given}, false)
+	plan, s, err := resolve(&c, p, &Plan{Factorization: given}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,9 +79,9 @@ func (p *Plan) second() *matfact.Stored {
 
 // resolve computes the plan and the shapes of both moments. If kept is not nil it uses
 // the factorizations in kept, otherwise those that the configuration asks for, with narrow
-// states if narrow is set and they can have them. It does not choose a method whose sums do not
+// states if they can have them and the noise becomes at most growth times as large. It does not choose a method whose sums do not
 // fit their integers.
-func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, shapes, error) {
+func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, shapes, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
 		return nil, shapes{}, err
@@ -90,11 +90,11 @@ func resolve(cfg *Config, p dp.Params, kept *Plan, narrow bool) (*Plan, shapes, 
 		unit := *cfg
 		unit.Clip, cfg = 1, &unit
 	}
-	plan, s, err := resolveMethod(cfg, mu, p, kept, narrow)
+	plan, s, err := resolveMethod(cfg, mu, p, kept, growth)
 	if err != nil && cfg.Method == "auto" {
 		joint := *cfg
 		joint.Method = "jme"
-		return resolveMethod(&joint, mu, p, kept, narrow)
+		return resolveMethod(&joint, mu, p, kept, growth)
 	}
 	return plan, s, err
 }
@@ -122,7 +122,7 @@ func shapesOf(cfg *Config, kept *Plan) (shapes, error) {
 	return over, nil
 }
 
-func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, narrow bool) (*Plan, shapes, error) {
+func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, growth float64) (*Plan, shapes, error) {
 	over, err := shapesOf(cfg, kept)
 	if err != nil {
 		return nil, shapes{}, err
@@ -131,9 +131,9 @@ func resolveMethod(cfg *Config, mu float64, p dp.Params, kept *Plan, narrow bool
 	if err != nil {
 		return nil, shapes{}, err
 	}
-	if kept == nil && narrow && !cfg.personal() {
+	if kept == nil && growth > 0 && !cfg.personal() {
 		if other, some := over.narrow(cfg, plan); some {
-			if small, err := calibrate(cfg, mu, p, &other); err == nil && small.First <= plan.First*calibration.NarrowGrowth {
+			if small, err := calibrate(cfg, mu, p, &other); err == nil && small.First <= plan.First*growth {
 				return small, other, nil
 			}
 		}
@@ -379,7 +379,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 // factorization may come from another processor's optimiser: it is equally good, with other
 // numbers. Those of an epoch that began before there were narrow states stay wide.
 func adopt(kept *Plan, cfg *Config, p dp.Params) error {
-	fresh, best, err := resolve(cfg, p, nil, calibration.IsNarrow(kept.Factorization) || calibration.IsNarrow(kept.SecondFactorization))
+	fresh, best, err := resolve(cfg, p, nil, calibration.GrowthOf(kept.Factorization, kept.SecondFactorization))
 	if err != nil {
 		return err
 	}
@@ -387,7 +387,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) error {
 		!calibration.SameKind(kept.SecondFactorization, fresh.SecondFactorization) {
 		return calibration.ErrForeign
 	}
-	own, over, err := resolve(cfg, p, kept, false)
+	own, over, err := resolve(cfg, p, kept, 0)
 	if err != nil {
 		return errors.Join(calibration.ErrForeign, err)
 	}

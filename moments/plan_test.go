@@ -163,7 +163,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 	if _, err := Adopt(c, p, moved); err == nil {
 		t.Error("another matrix is accepted with the noise of ours")
 	}
-	consistent, _, err := resolve(&c, p, &moved, false)
+	consistent, _, err := resolve(&c, p, &moved, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestAdoptAnotherOptimum(t *testing.T) {
 		w := &moved.Factorization.Phases[0].Weight[i]
 		*w = *w >> (65 - own.Factorization.Fraction) << (64 - own.Factorization.Fraction)
 	}
-	worse, _, err := resolve(&c, p, &moved, false)
+	worse, _, err := resolve(&c, p, &moved, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,10 +35,11 @@ type Factor struct {
 	OwnNorm, BestNorm float64
 }
 
-// SameKind reports whether both are nil, or both factorizations of one kind, with states of
-// the same bits.
+// SameKind reports whether both are nil, or both factorizations of one kind, with narrow states
+// or without. The number of their bits is a logarithm, rounded down, of numbers that an
+// optimiser found, and may differ by one on another processor.
 func SameKind(a, b *matfact.Stored) bool {
-	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind && a.Fraction == b.Fraction)
+	return (a == nil) == (b == nil) && (a == nil || a.Kind == b.Kind && IsNarrow(a) == IsNarrow(b))
 }
 
 // Same reports whether the kept factorization is the fresh one, or one that another

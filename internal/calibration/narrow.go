@@ -1,6 +1,11 @@
 package calibration
 
-import "streamdp/matfact"
+import (
+	"math"
+	"slices"
+
+	"streamdp/matfact"
+)
 
 // NarrowGrowth is the largest factor by which narrow states may increase the noise. Where they
 // would do more, an estimator keeps wide ones.
@@ -21,6 +26,16 @@ func Narrow(factors []matfact.Factorization, sd []float64) (_ []matfact.Factoriz
 		}
 	}
 	return narrow, some
+}
+
+// GrowthOf returns the largest factor by which narrow states may increase the noise of a
+// configuration whose kept plan has these factorizations: any where one is narrow, as its noise
+// is charged as it is, and 0 for wide states.
+func GrowthOf(kept ...*matfact.Stored) float64 {
+	if slices.ContainsFunc(kept, IsNarrow) {
+		return math.Inf(1)
+	}
+	return 0
 }
 
 // IsNarrow reports whether a kept factorization, nil for none, has a narrow state.
