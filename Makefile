@@ -22,10 +22,11 @@ cross:
 test:
 	go test ./...
 
-# The packages that share memory between goroutines; of refit, whose tests are statistics
-# mostly, those that run every solver, on any number of processors.
+# The packages that share memory between goroutines, without tests that compute and share
+# nothing; of refit, whose tests are statistics mostly, those that run every solver, on any
+# number of processors.
 race:
-	go test -race -timeout=40m ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/...
+	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Support|Normal)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/...
 	go test -race -run='Golden|Processors|Extremes' ./refit
 
 # The same bits on every machine: noise, states and releases against the files
