@@ -60,8 +60,9 @@ import (
 // not, is public.
 //
 // Cost: O(d) time a record; O(d·(1+b)) a step with b buffers of both C. Memory: 56 to 80 bytes
-// a parameter; with correlated noise, 8 more for each buffer (16 in epochs that began with wide states) and 8 for each array. From 2¹⁶
-// parameters on both use all processors. With fewer, Add allocates nothing.
+// a parameter; with correlated noise, 8 for each array and 8 more for each buffer, 16 where
+// states are wide. From 2¹⁶ parameters on both use all processors. With fewer, Add allocates
+// nothing.
 // Source: Kalinin, Upadhyay, Lampert, "Continual Release Moment Estimation with
 // Differential Privacy", Algorithm 2; Li et al., "Large Language Models Can Be
 // Strong Differentially Private Learners" (pp); Tang et al., "DP-AdamBC"

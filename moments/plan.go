@@ -77,10 +77,10 @@ func (p *Plan) second() *matfact.Stored {
 	return p.Factorization
 }
 
-// resolve computes the plan and the shapes of both moments. If kept is not nil it uses
-// the factorizations in kept, otherwise those that the configuration asks for, with narrow
-// states if they can have them and the noise becomes at most growth times as large. It does not choose a method whose sums do not
-// fit their integers.
+// resolve computes the plan and the shapes of both moments. If kept is not nil it uses the
+// factorizations in kept, otherwise those that the configuration asks for, with narrow states if
+// they can have them and the noise becomes at most growth times as large. It does not choose a
+// method whose sums do not fit their integers.
 func resolve(cfg *Config, p dp.Params, kept *Plan, growth float64) (*Plan, shapes, error) {
 	mu, err := p.Budget()
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), err); err != nil {
