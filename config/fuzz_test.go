@@ -31,6 +31,9 @@ func render(c *Config) []byte {
 			if s, ok := v.Interface().(Stream); ok && c.name == "on_horizon" && s.Horizon == 0 {
 				continue // would be a fault
 			}
+			if c.kind == boolean && f.Kind() == reflect.Pointer && f.IsNil() {
+				continue // follows from other keys
+			}
 			fmt.Fprintf(&b, "%s = %s\n", c.name, renderValue(plain(f)))
 		}
 		for _, c := range n.children {

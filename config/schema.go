@@ -196,7 +196,7 @@ var schema = []key{
 	{path: "stream.NAME.moments.psd_floor", kind: off, def: `"off"`, rule: natural, doc: "Publish also `covariance_psd`, the covariance with its eigenvalues raised to this number."},
 	{path: "stream.NAME.moments.project", kind: boolean, def: `false`, doc: "Publish also `second_moment_projected`, the nearest second moment that rows within `clip` can have."},
 	{path: "stream.NAME.moments.covariance", kind: boolean, flags: always, says: "`true`, `false` for `sum`", doc: "Publish the covariance, which costs no budget. A sum has none."},
-	{path: "stream.NAME.moments.valid_count", kind: boolean, def: `false`, doc: "Publish also `valid_count`, the number of valid records under the workload's weights, with noise."},
+	{path: "stream.NAME.moments.valid_count", kind: boolean, says: "`true` with `[stream.NAME.user]`, else `false`", doc: "Publish also `valid_count`, the number of valid records under the workload's weights, with noise; of persons those that count, and then `counted_share` and `mean_counted` too."},
 
 	{path: "stream.NAME.sgd", kind: table, doc: "Mechanism: online linear regression of one column on the others. A step has as many offsets as `plan` shows, with `amb` those of `amb.batch`, and ends with a release; a search of the clip norm is a step without one. Lengths are in scaled units."},
 	{path: "stream.NAME.sgd.target", kind: text, flags: required, doc: "Column to predict from all others."},

@@ -132,6 +132,38 @@ func ordersWith(t *testing.T, horizon, onHorizon, user string) *Stream {
 	return s
 }
 
+// TestUserCountsValid: records of persons that count are counted unless the file says otherwise, and
+// an epoch goes on with what it began with. Streams without persons keep their digests.
+func TestUserCountsValid(t *testing.T) {
+	f := func(of string, valid *bool, count bool, digest string) {
+		t.Helper()
+		s := ordersWith(t, "horizon = 50", "end", `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":1,"population":"orders","separation":1}`)
+		if of == "records" {
+			s.User, s.Moments.Person = nil, matfact.Participation{}
+		}
+		plain := s.Canonical(0)
+		s.Moments.ValidCount = valid
+		s.Moments.Defaults()
+		text := s.Canonical(0)
+		again, err := StreamOf("orders", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(s.Moments.Values(), "valid_count") != count || slices.Contains(again.Moments.Values(), "valid_count") != count {
+			t.Errorf("%s, %s: %q, and %q read again", of, text, s.Moments.Values(), again.Moments.Values())
+		}
+		if strings.Contains(string(plain), "valid_count") || strings.Contains(string(text), "valid_count") != (digest != "") || !strings.Contains(string(text), digest) {
+			t.Errorf("%s: the digest has %s, by default %s", of, text, plain)
+		}
+	}
+	f("records", nil, false, "")
+	f("records", new(false), false, "")
+	f("records", new(true), true, `"valid_count":true`)
+	f("persons", nil, true, "")
+	f("persons", new(true), true, "")
+	f("persons", new(false), false, `"valid_count":false`)
+}
+
 // TestUserStream: every value is in the digest, also a default; and what follows from them.
 func TestUserStream(t *testing.T) {
 	const user = `{"cap":0,"key":"record-key","max_users":5000,"partitioner":"none","per_step":2,"population":"orders","separation":10}`

@@ -73,8 +73,9 @@ type Config struct {
 	// Covariance asks for the covariance; default true, but false for "sum",
 	// which has none.
 	Covariance *bool `toml:"covariance"`
-	// ValidCount asks for the number of valid records, with noise of its own.
-	ValidCount bool `toml:"valid_count"`
+	// ValidCount asks for the number of valid records, with noise of its own. Default nil: where
+	// persons are protected, because most of their records may not count; see Person.
+	ValidCount *bool `toml:"valid_count"`
 
 	// Second, if not nil, gives the second moment its own workload and
 	// factorization, in the methods "jme" and "ime". Library only.
@@ -160,9 +161,20 @@ func (c *Config) Defaults() {
 		yes := c.Workload != "sum" && (c.Second == nil || c.second().workload() == c.workload())
 		c.Covariance = &yes
 	}
+	if c.ValidCount != nil && *c.ValidCount == c.personal() {
+		c.ValidCount = nil // the default has one form
+	}
 }
 
-// Values returns the names of the values that a release holds, in their order. Call Defaults
+// counts reports whether the number of valid records is released.
+func (c *Config) counts() bool {
+	if c.ValidCount != nil {
+		return *c.ValidCount
+	}
+	return c.personal()
+}
+
+// Values returns the names of the values that a release can hold, in their order. Call Defaults
 // first.
 func (c *Config) Values() []string {
 	names := []string{"mean", "second_moment"}
@@ -180,7 +192,11 @@ func (c *Config) Values() []string {
 	add(c.Project, "second_moment_projected")
 	add(original, "mean_original")
 	add(original && *c.Covariance, "covariance_original")
-	add(c.ValidCount, "valid_count")
+	add(c.counts(), "valid_count")
+	share := c.counts() && c.personal()
+	add(share, "counted_share")
+	add(share, "mean_counted")
+	add(share && c.scaled(), "mean_counted_original")
 	return append(names, "full_share")
 }
 

@@ -84,14 +84,14 @@ func TestMethods(t *testing.T) {
 	slow := os.Getenv("STREAMDP_SLOW") != ""
 	for i, c := range []Config{
 		{Method: "jme", Workload: "mean", Factorization: "phased", Step: 3},
-		{Method: "jme", Workload: "sum", Factorization: "sqrt", Step: 3, Horizon: 600, ValidCount: true},
+		{Method: "jme", Workload: "sum", Factorization: "sqrt", Step: 3, Horizon: 600, ValidCount: new(true)},
 		{Method: "jme", Workload: "exponential", Decay: 0.9, Factorization: "blt", Step: 3, Second: &Second{Workload: "window", Window: 4, Factorization: "identity"}},
-		{Method: "ime", Workload: "window", Window: 5, Factorization: "blt", Step: 2, Split: 0.4, ValidCount: true},
+		{Method: "ime", Workload: "window", Window: 5, Factorization: "blt", Step: 2, Split: 0.4, ValidCount: new(true)},
 		{Method: "cs", Workload: "mean", Factorization: "phased", Step: 3, Tau: 0.2},
-		{Method: "pp", Workload: "mean", Factorization: "identity", Step: 1, ValidCount: true},
+		{Method: "pp", Workload: "mean", Factorization: "identity", Step: 1, ValidCount: new(true)},
 		{Method: "pp_debiased", Workload: "sum", Factorization: "sqrt", Step: 1, Horizon: 600},
 		{Method: "combined", Workload: "exponential", Decay: 0.95, Factorization: "identity", Step: 1},
-		{Method: "combined", Workload: "mean", Factorization: "identity", Step: 1, ValidCount: true},
+		{Method: "combined", Workload: "mean", Factorization: "identity", Step: 1, ValidCount: new(true)},
 	} {
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
@@ -157,7 +157,7 @@ func TestMutantMethods(t *testing.T) {
 			}
 		}, math.Sqrt2},
 		// Charged 1 + ν, moved by 1 + ν + κ.
-		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: true}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
+		{"a free number of valid records under zero-out", Config{Method: "jme", Nu: 1, ValidCount: new(true)}, dp.Params{Mu: 4, Adjacency: dp.ZeroOut}, func(e *Estimator) {
 			factor := math.Sqrt((2 + countWeight) / 2)
 			for _, s := range e.arrays {
 				for i := range s.sd {

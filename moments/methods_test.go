@@ -38,7 +38,7 @@ func variants(n uint64) []Config {
 				if method == "ime" {
 					c.Split = 0.3
 				}
-				c.ValidCount, c.Project = (i+j)%2 == 0, (i+j)%3 == 0
+				c.ValidCount, c.Project = new((i+j)%2 == 0), (i+j)%3 == 0
 				if c.Workload != "sum" && (i+j)%3 == 1 {
 					c.PSDFloor = &floor
 				}
@@ -46,9 +46,9 @@ func variants(n uint64) []Config {
 			}
 		}
 		c := w
-		c.Method, c.Factorization, c.Horizon, c.Step, c.ValidCount = "jme", "sqrt", n, 4, true
+		c.Method, c.Factorization, c.Horizon, c.Step, c.ValidCount = "jme", "sqrt", n, 4, new(true)
 		all = append(all, c)
-		c.ValidCount, c.Second = false, &Second{Workload: w.Workload, Decay: w.Decay, Window: w.Window, Factorization: "identity"}
+		c.ValidCount, c.Second = nil, &Second{Workload: w.Workload, Decay: w.Decay, Window: w.Window, Factorization: "identity"}
 		all = append(all, c)
 		c.Method, c.Second = "ime", &Second{Workload: "exponential", Decay: 0.7, Factorization: "blt"}
 		all = append(all, c)

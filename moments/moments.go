@@ -260,7 +260,7 @@ func (e *Estimator) Attained() float64 {
 		return math.Sqrt(PersonJoint(t.Nu, kappa, e.params.Adjacency).Square / t.Square)
 	}
 	exact := Joint(t.Nu, len(e.cfg.Columns), e.params.Adjacency)
-	if e.cfg.ValidCount {
+	if e.cfg.counts() {
 		exact = exact.withCount(countWeight)
 	}
 	exact = e.unshortened.charge(exact)

@@ -162,7 +162,7 @@ func TestNarrowOtherProcessor(t *testing.T) {
 // elsewhere.
 func TestNarrowGolden(t *testing.T) {
 	t.Parallel()
-	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4, ValidCount: true}, dp.Params{Mu: 0.75, Adjacency: dp.ZeroOut}
+	c, p := Config{Workload: "sum", Factorization: "blt", Horizon: 100, Clip: 1.25, Columns: dptest.Columns(3), Step: 4, ValidCount: new(true)}, dp.Params{Mu: 0.75, Adjacency: dp.ZeroOut}
 	c.Defaults()
 	given := &matfact.Stored{
 		Kind: "blt", Fraction: 29, Decay: []matfact.Fixed{9100000000000000000, 17300000000000000000, 18410000000000000000},

@@ -22,7 +22,7 @@ func TestParts(t *testing.T) {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			for _, parts := range []int{1, 3, 64} {
 				t.Run(fmt.Sprint(method, adjacency, parts), func(t *testing.T) {
-					cfg := Config{Method: method, Clip: 1, Columns: []string{"a", "b", "c"}, Step: 640, ValidCount: true}
+					cfg := Config{Method: method, Clip: 1, Columns: []string{"a", "b", "c"}, Step: 640, ValidCount: new(true)}
 					if method == "cs" {
 						cfg.Tau = 1
 					}

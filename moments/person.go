@@ -99,7 +99,7 @@ func (c *Config) dimension() int {
 // not released.
 func (c *Config) countWeight(method string, nu float64, adjacency dp.Adjacency) float64 {
 	switch {
-	case !c.ValidCount:
+	case !c.counts():
 		return 0
 	case c.personal():
 		return PersonCountWeight(c.firstNu(method, nu), adjacency)

@@ -65,7 +65,7 @@ func TestPersonsThroughMap(t *testing.T) {
 				if p.Count == 0 {
 					p = matfact.Participation{Count: personSteps, Separation: p.Separation, PerStep: p.PerStep}.Within(personSteps)
 				}
-				c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: true, Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
+				c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
 					Factorization: factorization, Tune: 12, Endless: true, Person: p}
 				a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
 				apart := func(r persons.Rule, x, y []slotOf, restart int) float64 {

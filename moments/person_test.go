@@ -100,7 +100,7 @@ func personConfigs() (all []Config) {
 		for _, per := range []uint64{0, 2} {
 			c.Clip, c.Step = personClip, personSlots
 			c.Person = matfact.Participation{Count: 3, Separation: 4, PerStep: per}
-			c.ValidCount = per == 0
+			c.ValidCount = new(per == 0)
 			all = append(all, c)
 		}
 	}
@@ -242,7 +242,7 @@ func TestMutantPersons(t *testing.T) {
 	t.Parallel()
 	x := []float64{personClip}
 	c := Config{
-		Workload: "sum", Method: "jme", Nu: 2.5, ValidCount: true, Clip: personClip, Columns: dptest.Columns(1), Step: personSlots,
+		Workload: "sum", Method: "jme", Nu: 2.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(1), Step: personSlots,
 		Factorization: "blt", Buffers: 2, Tune: personSteps, Endless: true, Person: matfact.Participation{Count: 2, Separation: 4},
 	}
 	at := func(c Config, adjacency dp.Adjacency, p, q map[int][][]float64) float64 {

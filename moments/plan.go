@@ -203,7 +203,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	g2 := math.Ldexp(1, secondExp)
 	// A valid record counts 2^−countExp units of the count's lattice.
 	countExp, kappa := 0, math.Sqrt(cfg.countWeight(method, nu, p.Adjacency))*clip // the root of its weight
-	if cfg.ValidCount {
+	if cfg.counts() {
 		countExp = calibration.Exponent(min(1, n.First/kappa*calibration.NoiseRoom), p.Bits())
 	}
 	g3 := math.Ldexp(1, countExp)
@@ -230,7 +230,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 			Factor: over.second.factor, Entries: d * (d + 1) / 2, Unit: g2, Deviation: n.Diagonal, Weight: root, Symmetric: true,
 		})
 	}
-	if cfg.ValidCount { // in the unit of the rows, as its weight says
+	if cfg.counts() { // in the unit of the rows, as its weight says
 		arrays = append(arrays, calibration.Array{Factor: factor, Entries: 1, Unit: g3 * kappa, Deviation: n.First, Weight: 1})
 	}
 	s, limits, err := calibration.Charge(n.Sensitivity, rounded, cfg.last(), arrays...)
@@ -250,7 +250,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if joint && !calibration.Fits(step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step, limits[2]) {
 		return nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
 	}
-	if cfg.ValidCount && !calibration.Fits(step/g3, limits[len(limits)-1]) {
+	if cfg.counts() && !calibration.Fits(step/g3, limits[len(limits)-1]) {
 		return nil, &fault.Fault{Key: "step", Rule: "must be less, for the number of valid records to fit 62 bits", Value: cfg.Step}
 	}
 	if !calibration.Fits(step/g4, limits[1]) {
@@ -278,7 +278,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if cfg.Second != nil {
 		plan.SecondFactorization = over.second.factor.Stored()
 	}
-	if cfg.ValidCount {
+	if cfg.counts() {
 		plan.Count, plan.CountExp = total.First/kappa, countExp
 	}
 	if plan.squares() && !fit(k+first.Noise, squaredSteps(cfg, d)) {

@@ -134,7 +134,7 @@ func TestForeignPlans(t *testing.T) {
 	t.Parallel()
 	p := dp.Params{Epsilon: 1, Delta: 1e-7, Adjacency: dp.ZeroOut}
 	for name, c := range map[string]Config{
-		"two factorizations": {Step: 4, ValidCount: true, Horizon: 50, Factorization: "blt", Second: &Second{Factorization: "sqrt"}},
+		"two factorizations": {Step: 4, ValidCount: new(true), Horizon: 50, Factorization: "blt", Second: &Second{Factorization: "sqrt"}},
 		"a choice":           {Step: 1, Horizon: 50, Factorization: "blt"},
 		"phases":             {Step: 4, Factorization: "phased"},
 		"dense":              {Step: 4, Horizon: 10, Factorization: "dense"},

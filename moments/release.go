@@ -96,7 +96,11 @@ func (e *Estimator) release() (*dp.Release, error) {
 		}
 	}
 	if e.count != nil {
-		values = append(values, dp.Value{Name: "valid_count", Shape: []int{1}, Data: e.count.value(1), SE: []float64{v.count}})
+		count := e.count.value(1)
+		values = append(values, dp.Value{Name: "valid_count", Shape: []int{1}, Data: count, SE: []float64{v.count}})
+		if e.cfg.personal() {
+			values = append(values, e.counted(count[0], v.count, mean, math.Sqrt(v.mean), first)...)
+		}
 	}
 	share := max(1, e.weight.total())
 	values = append(values, dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})

@@ -36,9 +36,9 @@ func (e *Estimator) Sizes() dp.Sizes {
 	release := int64(0)
 	for _, name := range e.cfg.Values() {
 		switch name {
-		case "valid_count", "full_share":
+		case "valid_count", "counted_share", "full_share":
 			release += 16
-		case "mean", "sum", "mean_original":
+		case "mean", "sum", "mean_original", "mean_counted", "mean_counted_original":
 			release += 16 * d
 		default:
 			release += 8 * d * (d + 1)

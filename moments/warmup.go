@@ -317,7 +317,8 @@ func (e *Estimator) withClipping(values []dp.Value) {
 	}
 }
 
-// Sample returns a release that is as large as any, of a warm-up and of moments at once.
+// Sample returns a release that is as large as any, of a warm-up and of moments at once where
+// there is a warm-up. No value that may be absent is.
 func (e *Estimator) Sample() *dp.Release {
 	const longest = -2.2250738585072014e-308
 	d := len(e.cfg.Columns)
@@ -326,14 +327,20 @@ func (e *Estimator) Sample() *dp.Release {
 	for _, name := range e.cfg.Values() {
 		v := dp.Value{Name: name, Shape: []int{d}, Data: fill(d), SE: fill(d), SEWithClipping: fill(d)}
 		switch name {
-		case "valid_count", "full_share":
+		case "valid_count", "counted_share", "full_share":
 			v = dp.Value{Name: name, Shape: []int{1}, Data: fill(1), SE: fill(1)}
-		case "mean", "sum", "mean_original":
+		case "mean", "sum", "mean_original", "mean_counted", "mean_counted_original":
 		default:
 			v.Shape, v.Layout = []int{d, d}, "upper"
 			v.Data, v.SE, v.SEWithClipping = fill(d*(d+1)/2), fill(d*(d+1)/2), fill(d*(d+1)/2)
 		}
 		r.Values = append(r.Values, v)
+	}
+	if e.warmup == nil {
+		for i := range r.Values {
+			r.Values[i].SEWithClipping = nil
+		}
+		return r
 	}
 	number, clipping := longest, bounds.Clipping{Clipped: longest, ClippedSE: longest, BiasMean: longest, BiasSecond: longest}
 	b := &Bounds{Verdict: "partial", Centre: fill(d), Scale: fill(d), Frozen: e.cfg.Columns, Clip: longest, Clipping: &clipping,

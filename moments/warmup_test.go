@@ -429,7 +429,7 @@ func TestWarmupUnits(t *testing.T) {
 	for _, method := range []string{"jme", "combined", "pp_debiased"} {
 		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
 			c := automatic(2)
-			c.Method, c.Step, c.Project, c.ValidCount = method, 1, true, true
+			c.Method, c.Step, c.Project, c.ValidCount = method, 1, true, new(true)
 			p := dp.Params{Mu: 3, Adjacency: adjacency}
 			source := rand.New(rand.NewPCG(9, 10))
 			row := gaussians(source, []float64{5, 100}, []float64{2, 10})

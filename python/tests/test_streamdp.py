@@ -67,6 +67,30 @@ def test_guarantee_by_hash() -> None:
     streamdp.verify_schema(r)
 
 
+def test_persons() -> None:
+    """A release that protects persons says so, and a mean of the records that count may be absent."""
+    raw = json.loads(release())
+    assert streamdp.parse(release()).unit == "record"
+    raw["privacy"].update(unit="person", persons=[{"count": 2, "epsilon": 2.708}], person={
+        "key": "record-key", "cap": 3, "separation": 2, "per_step": 1, "max_users": 36, "norm": 1.9, "epsilon_record": 0.52,
+        "population": "orders", "partitioner": "none"})
+    raw["values"] = {
+        "mean": {"shape": [3], "data": [0.1, 0.2, 0.3], "se": 0.01},
+        "counted_share": {"shape": [1], "data": [0.25], "se": 0.01},
+        "mean_counted": {"shape": [3], "data": [0.4, 0.8, 1.2], "se": [0.05, 0.06, 0.07]},
+    }
+    raw["columns"] = ["a", "b", "c"]
+    r = streamdp.parse(json.dumps(raw))
+    streamdp.verify_schema(r)
+    assert r.unit == "person" and r.values["counted_share"].labels == (("counted_share", ""),)
+    assert r.values["mean_counted"].labels == (("a", ""), ("b", ""), ("c", "")) and r.values["mean_counted"].se == (0.05, 0.06, 0.07)
+    del raw["values"]["mean_counted"]
+    assert "mean_counted" not in streamdp.parse(json.dumps(raw)).values
+    raw["privacy"]["person"]["epsilon_record"] = 0
+    with pytest.raises(Exception, match="epsilon_record|minimum"):
+        streamdp.verify_schema(streamdp.parse(json.dumps(raw)))
+
+
 def test_encodings_agree() -> None:
     a, b = (streamdp.parse(golden(n)) for n in ("release.json", "release.base64.json"))
     assert a.values == b.values

@@ -233,9 +233,16 @@ func TestPersonRelease(t *testing.T) {
 	var head struct{ Privacy releasePrivacy }
 	must(t, json.Unmarshal(append(append([]byte("{"), e.head...), '}'), &head))
 	p := head.Privacy
-	want := releasePerson{"record-key", 3, 2, 2, 36, mech.norm, "orders", "none"}
-	if p.Unit != "person" || p.Person == nil || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
+	if p.Person == nil || p.Person.EpsilonRecord == nil {
+		t.Fatalf("a release says of persons %+v", p.Person)
+	}
+	want := releasePerson{"record-key", 3, 2, 2, 36, mech.norm, p.Person.EpsilonRecord, "orders", "none"}
+	if p.Unit != "person" || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
 		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
+	}
+	// A record is in one step of three, and one of two there.
+	if e := *p.Person.EpsilonRecord; e >= 0.4*p.Epsilon || e <= 0 {
+		t.Errorf("one record costs %g, all of a person %g", e, p.Epsilon)
 	}
 	// The noise is that of a person: more than a record's, by the norm of three steps with two
 	// records in each.

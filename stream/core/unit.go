@@ -18,14 +18,16 @@ func unit(s *config.Stream) string {
 
 // releasePerson is what a release says of who a person is and which records count.
 type releasePerson struct {
-	Key         string  `json:"key"`
-	Cap         uint64  `json:"cap"`
-	Separation  uint64  `json:"separation"`
-	PerStep     uint64  `json:"per_step"`
-	MaxUsers    uint64  `json:"max_users"`
-	Norm        float64 `json:"norm"`
-	Population  string  `json:"population"`
-	Partitioner string  `json:"partitioner"`
+	Key        string  `json:"key"`
+	Cap        uint64  `json:"cap"`
+	Separation uint64  `json:"separation"`
+	PerStep    uint64  `json:"per_step"`
+	MaxUsers   uint64  `json:"max_users"`
+	Norm       float64 `json:"norm"`
+	// EpsilonRecord is what one record costs a person who keeps the user key, nil if no ε holds.
+	EpsilonRecord *float64 `json:"epsilon_record,omitempty"`
+	Population    string   `json:"population"`
+	Partitioner   string   `json:"partitioner"`
 }
 
 // releaseGroup is what protects so many persons together. An ε that no number holds is left out.
@@ -41,7 +43,13 @@ func personOf(s *config.Stream, m *Mechanism) *releasePerson {
 		return nil
 	}
 	p := s.Participation()
-	return &releasePerson{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, u.Population, u.Partitioner}
+	return &releasePerson{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
+}
+
+// epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user
+// key; rounded up to four digits, and nil if no ε holds. There is a user.
+func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
+	return Persons(m.record, s.Privacy.Delta, 1)[0].Epsilon
 }
 
 // groupsOf returns nil where records are protected. The manifest's numbers of records are then

@@ -76,6 +76,12 @@ class Release:
         return (self.stream, self.partition, self.epoch, self.step)
 
     @property
+    def unit(self) -> str:
+        """What the guarantee is about: "record", or "person" for all records with one user key. Empty where the
+        release names the hash of its guarantee only."""
+        return str(self.raw.get("privacy", {}).get("unit", ""))
+
+    @property
     def statements(self) -> tuple[str, ...]:
         """What is promised and what is not, in words. Empty where the release names the hash of its guarantee only,
         which the release of step 1 of its epoch then has (output.privacy_every)."""
