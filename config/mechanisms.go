@@ -145,6 +145,7 @@ var mechanisms = []*mechanism{
 		bind: func(s *Stream, endless bool) {
 			m := s.Adam
 			m.Step, m.Horizon, m.Endless = s.Slots(), s.Horizon, endless
+			m.Person = s.Participation()
 			if m.Model != nil && m.Mode == "model" {
 				m.Columns = s.Input.Columns
 			}
@@ -163,6 +164,7 @@ var mechanisms = []*mechanism{
 			},
 		},
 		gradients: func(s *Stream) bool { return s.Adam.Mode == "gradients" },
+		persons:   true,
 	},
 }
 

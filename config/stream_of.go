@@ -59,6 +59,9 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if d.checkMechanism(s, key); len(d.faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
 	}
+	if s.Gradients() { // which have neither, as in a file
+		s.Input.Columns, s.Centre, s.Scale = nil, nil, nil
+	}
 	if d.checkEstimator(s, key); len(d.faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
 	}

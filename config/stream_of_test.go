@@ -38,7 +38,7 @@ func TestStreamOf(t *testing.T) {
 				t.Errorf("%s: %v\n%s", s.Name, err, canonical)
 				continue
 			}
-			if string(got.Canonical(3)) != string(canonical) || got.LastStep() != s.LastStep() || got.Params() != s.Params() {
+			if string(got.Canonical(3)) != string(canonical) || (got.Centre == nil) != (s.Centre == nil) || got.LastStep() != s.LastStep() || got.Params() != s.Params() {
 				t.Errorf("%s: another stream", s.Name)
 			}
 			seen[s.Mechanism()] = true

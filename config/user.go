@@ -119,6 +119,9 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if sound("key", "partitioner") && u.Partitioner == "murmur2" && u.Key != UserRecordKey {
 		d.add(under(here, "partitioner"), -1, "must be \"none\" unless key is \"record-key\"", u.Partitioner)
 	}
+	if s.Automatic() {
+		d.note(here, -1, "must not be there with a centre, scale or clip norm that is \"auto\": the warm-up that finds it protects single records", nil)
+	}
 	if s.Merge {
 		d.add(under(key, "merge"), -1, "must be false where persons are protected: records of partitions have no common order", nil)
 	}

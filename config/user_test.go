@@ -77,6 +77,31 @@ func TestUserOfOtherMechanisms(t *testing.T) {
 	}
 }
 
+// TestUserOfAdam: what a person's charge is not known for is refused, and what it follows from
+// reaches the optimiser.
+func TestUserOfAdam(t *testing.T) {
+	user := "step   = 64\nhorizon = 50\nuser = { key = \"header:u\", max_users = 640, separation = 10 }"
+	for _, c := range []struct{ text, old, new, want string }{
+		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"momentum\"", ""},
+		{gradients(), "dim  = 1000", "dim = 3\nfactorization = \"blt\"\nmethod = \"jme_per_example\"", "adam.factorization: must be \"identity\" where persons are protected and both moments have noise"},
+		{gradients(), "header:u", "field:u", "user.key: must not be a field: a record of codec float32 has none"},
+		{gradients(), "max_users = 640", "max_users = 639", "user.max_users: must be at least 640 (separation × step)"},
+		{learning, "", "", ""},
+		{learning, "[40, 3e4, 0.5]", "[\"auto\", 3e4, 0.5]", "user: must not be there with a centre, scale or clip norm that is \"auto\""},
+	} {
+		text := strings.Replace(strings.Replace(c.text, "step   = 64", user, 1), c.old, c.new, 1)
+		var got []string
+		for _, g := range faults(t, text) {
+			if !strings.HasSuffix(g, notAvailable) {
+				got = append(got, g)
+			}
+		}
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%q: %q, want %q", c.new, got, c.want)
+		}
+	}
+}
+
 // TestPopulations: streams of one topic agree on their persons, and those of one population on
 // their limit.
 func TestPopulations(t *testing.T) {

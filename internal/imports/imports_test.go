@@ -50,7 +50,7 @@ var ours = map[string]string{
 	"internal/browser":         "",
 	"internal/cases":           "internal/dataset",
 	"internal/dptest":          "dp",
-	"internal/estimatortest":   "dp",
+	"internal/estimatortest":   "dp internal/persons",
 	"internal/reproduction":    "adam config dp matfact moments sgd refit stream stream/core internal/chart internal/dataset internal/fault internal/kafka internal/kafka/embedded",
 	"internal/performance":     "",
 	"internal/persons":         "internal/bin",

@@ -16,6 +16,7 @@ var adamMechanism = &descriptor{
 	version: adam.Version,
 	absent:  nullRecord,
 	build:   newAdam,
+	persons: true,
 	computes: func(s *config.Stream) string {
 		a := s.Adam
 		if a.Mode == "gradients" {
@@ -59,6 +60,9 @@ func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechan
 	if c.Mode == "gradients" {
 		g := &gradients{Estimator: e}
 		m.Estimator, m.Refused = g, func() (codec.Reason, uint64) { return codec.Stale, g.stale }
+	}
+	if p.Person != nil {
+		m.norm = p.Person.Norm
 	}
 	if p.Second != nil {
 		m.Lattice = append(m.Lattice, math.Ldexp(1, p.SecondExp))

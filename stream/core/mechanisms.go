@@ -130,8 +130,12 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 	if d == nil {
 		return nil, errors.New("the stream has no mechanism")
 	}
-	if s.User != nil && !d.persons {
+	switch {
+	case s.User == nil:
+	case !d.persons:
 		return nil, errors.New(d.String() + " does not protect persons")
+	case s.Automatic():
+		return nil, errors.New("a warm-up protects single records, and no persons")
 	}
 	build := d.build
 	if s.Automatic() {
@@ -174,10 +178,10 @@ func CostOf(s *config.Stream, plan json.RawMessage) (*Mechanism, error) {
 
 // FormatOf returns the format of the stream's records.
 func FormatOf(s *config.Stream) codec.Format {
-	if d := mechanismOf(s); d != nil && d.format != nil {
-		return d.format(s)
-	}
 	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns}
+	if d := mechanismOf(s); d != nil && d.format != nil {
+		f = d.format(s)
+	}
 	if s.User != nil {
 		f.User = s.User.Key
 	}

@@ -1,0 +1,92 @@
+package core
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"streamdp/config"
+	"streamdp/internal/persons"
+)
+
+// protecting are streams of each mechanism that protects persons: two columns, steps of four.
+var protecting = map[string]string{
+	"adam, gradients": `input = { topic = "orders", codec = "float64" }
+step = 4
+adam = { clip = 1.0, rate = 0.1, dim = 1, max_staleness = 9 }`,
+	"adam, model": `input = { topic = "orders", codec = "float64", columns = ["a", "b"] }
+step = 4
+adam = { mode = "model", method = "momentum", factorization = "blt", clip = 1.0, rate = 0.1, model = { loss = "linear", target = "b" } }`,
+}
+
+// protected returns a stream of the table, with the user of a manifest; "" for none.
+func protected(t testing.TB, table, adjacency, user string) *config.Stream {
+	t.Helper()
+	s := parsed(t, "[stream.orders]\nhorizon = 9\nprivacy = { epsilon = 1.0, delta = 1e-8, adjacency = \""+adjacency+"\" }\n"+table+"\n")
+	if user == "" {
+		return s
+	}
+	text := strings.TrimSuffix(string(s.Canonical(0)), "}") + `,"user":` + user + "}"
+	s, err := config.StreamOf("orders", []byte(text))
+	must(t, err)
+	return s
+}
+
+// TestPersonsOfMechanisms: every mechanism gets the rows of records that count and no others,
+// states in its releases who is protected, and has noise for a person.
+func TestPersonsOfMechanisms(t *testing.T) {
+	t.Parallel()
+	for name, table := range protecting {
+		for _, adjacency := range []string{"zero-out", "replace"} {
+			s := protected(t, table, adjacency, threeSteps)
+			if f := FormatOf(s); f.User != "record-key" {
+				t.Errorf("%s: records have their user key in %q", name, f.User)
+			}
+			rng := rand.New(rand.NewPCG(20, 6))
+			log := randomLog(rng, 36)
+			c, rec := personCore(t, s)
+			key := c.UserKey()
+			tagger := persons.NewTagger(&key)
+			out := runLog(t, c, tagger, log, 0)
+			counted, err := persons.NewMap(s.PersonRule())
+			must(t, err)
+			for i, x := range log {
+				if i%4 == 0 {
+					must(t, counted.Open(uint64(i/4)+1))
+				}
+				var tag persons.Tag
+				if x.user > 0 {
+					tag = tagger.Tag(fmt.Append(nil, "user ", x.user))
+				}
+				if counts := counted.Take(tag) == persons.Counts; (rec.rows[i] != nil) != (counts && x.valid) {
+					t.Fatalf("%s: record %d of %+v: the mechanism got %v", name, i, log, rec.rows[i])
+				}
+			}
+			// The release states persons, and a norm that is the noise's.
+			if len(out) == 0 {
+				t.Fatalf("%s: no release", name)
+			}
+			var r struct{ Privacy releasePrivacy }
+			must(t, json.Unmarshal(out[0].Value, &r))
+			single, err := NewMechanism(protected(t, table, adjacency, ""), nil, nil)
+			must(t, err)
+			p := r.Privacy
+			if p.Unit != "person" || p.Person == nil || p.Person.Cap != 3 || p.Person.Norm != c.mech.norm {
+				t.Fatalf("%s: a release says %s, %+v", name, p.Unit, p.Person)
+			}
+			// The same ε, so noise and sensitivity grow alike: three steps with two records each.
+			if c.mech.Cost().Mu != single.Cost().Mu || c.mech.norm < 2*math.Sqrt(3) {
+				t.Errorf("%s: cost %+v, a single record's %+v; norm %g", name, c.mech.Cost(), single.Cost(), c.mech.norm)
+			}
+			for array, sd := range single.Noise {
+				noise, sensitivity := c.mech.Noise[array]/sd, c.mech.sensitivity/single.sensitivity
+				if math.Abs(noise/sensitivity-1) > 1e-3 || noise < 2*math.Sqrt(3) {
+					t.Errorf("%s, %s: %s has %g times the noise of single records, and %g times their sensitivity", name, adjacency, array, noise, sensitivity)
+				}
+			}
+		}
+	}
+}
