@@ -645,16 +645,21 @@ func (s *store) overwrite(data []byte) error {
 	return nil
 }
 
-// erase removes the checkpoints, because they hold exact sums and past noise, and the files of
-// persons.
+// erase removes what must not outlive an epoch: the checkpoints, because they hold exact sums and
+// past noise, and the files of persons.
 func (s *store) erase() error {
-	s.slot = noSlot
 	names, err := s.disk.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
 	gone := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, usersPrefix) })
-	return removeAll(s.disk, s.dir, append(gone, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])...)
+	return s.eraseCheckpoints(gone...)
+}
+
+// eraseCheckpoints removes the checkpoints, and other files.
+func (s *store) eraseCheckpoints(others ...string) error {
+	s.slot = noSlot
+	return removeAll(s.disk, s.dir, append(others, checkpointName, previousName, temporaryName, slotNames[0], slotNames[1])...)
 }
 
 // unknownOutput in a checkpoint says that nobody had looked at the output when it was written.

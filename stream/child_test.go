@@ -27,6 +27,7 @@ import (
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
+	"streamdp/internal/persons"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -43,7 +44,8 @@ type childSpec struct {
 	Seed   uint64
 	Real   bool // secrets are drawn, not made from the seed
 	Fetch  int
-	Memory int64 // like GOMEMLIMIT, in bytes; 0: none
+	Memory int64  // like GOMEMLIMIT, in bytes; 0: none
+	User   string // as rig.user
 
 	Port   int // broker
 	Data   string
@@ -55,6 +57,7 @@ type childSpec struct {
 }
 
 func TestMain(m *testing.M) {
+	persons.SnapshotLeast = 600 // of 30 records, instead of three million
 	if text := os.Getenv(childVariable); text != "" {
 		if err := child(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -94,6 +97,9 @@ func child(text string) error {
 	}
 	cfg, err := config.Parse("child.toml", []byte(spec.Config))
 	if err != nil {
+		return err
+	}
+	if err := protect(cfg, spec.User); err != nil {
 		return err
 	}
 	if spec.Role == "naive" {

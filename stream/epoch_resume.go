@@ -66,7 +66,8 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 	}
 	users, err := openUsers(r.store, c, cp)
 	if errors.Is(err, persons.ErrDamaged) {
-		return nil, halted(haltState, "epoch %d: %w: restore the state directory as a whole, or start anew with: streamdp epoch open %s", m.Epoch, err, r.task.Stream)
+		return nil, halted(haltState, "epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the epoch's beginning; "+
+			"or start anew with: streamdp epoch open %s", m.Epoch, err, taskFlags(r.task), r.task.Stream)
 	}
 	if err != nil {
 		return nil, err

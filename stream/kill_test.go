@@ -45,7 +45,7 @@ func (r *rig) feedAt(pause time.Duration, n int) *feeder {
 			}
 			var list []kafka.Message
 			for range n {
-				list = append(list, kafka.Message{Value: orderRecord(f.fed + len(list)), Time: time.UnixMilli(1)})
+				list = append(list, kafka.Message{Value: r.recordOf(f.fed + len(list)), Time: time.UnixMilli(1)})
 			}
 			// The end does not interrupt it: what is sent would come in later, after
 			// the steps have been counted.
@@ -66,7 +66,7 @@ func (f *feeder) end() {
 
 func (r *rig) spec(role string, fetch int) childSpec {
 	r.commit = "0s"
-	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch}
+	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch, User: r.user}
 }
 
 // steps returns the whole steps in the input.

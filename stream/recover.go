@@ -10,9 +10,9 @@ import (
 	"streamdp/stream/core"
 )
 
-// recover restores the state of the task's open epoch, whose checkpoint is damaged or
-// lost. It continues from the commit before the damaged one or, if that is damaged too,
-// from the epoch's first offset. It computes the releases published since then again:
+// recover restores the state of the task's open epoch, of which the checkpoint, or a file of
+// persons, is damaged or lost. It continues from the commit before the damaged one or, if that is
+// damaged too, from the epoch's first offset. It computes the releases published since then again:
 // with the same keys, manifest and log they have the same bytes. It writes a checkpoint
 // only after it has got everything that the output has. The first difference is a halt,
 // and leaves everything on disk as it was.
@@ -22,11 +22,10 @@ import (
 //
 // recover needs the manifest and the secret of the epoch. If from is not nil, it restores
 // them from there. If the output has no releases to compare with, only a commit with its
-// anchor shows that the log is the epoch's; without one recover refuses.
+// anchor shows that the log is the epoch's; without one recover refuses. Where only files of
+// persons are damaged, the steps up to the last commit are computed again too, and must lead to its
+// transcript.
 func (r *runner) recover(ctx context.Context, from *Export) error {
-	if err := repeatable(r.s); err != nil {
-		return err
-	}
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
 			return err
@@ -39,7 +38,8 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 	if _, _, err := r.manifest(opened); errors.Is(err, errNoManifest) {
 		return halted(haltState, "the manifest of epoch %d is missing: %s", opened.Epoch, restoreEpoch(r.task))
 	}
-	l, err := r.resumeAt(ctx, opened, r.earlier)
+	back := &rewind{r: r}
+	l, err := r.resumeAt(ctx, opened, back.start)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 	ahead, _ := r.guard.behind()
 	r.log.Info("recovering", "epoch", l.m.Epoch, "from_step", l.core.Step(), "next_offset", l.cp.position.Next, "published", ahead)
 	cp := l.cp
-	missing, err := r.repeat(ctx, l, cp)
+	missing, err := r.repeat(ctx, l, cp, back.last)
 	if err != nil {
 		return err
 	}
@@ -58,12 +58,20 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return err
 	}
 	defer clear(cp.state)
+	if err := r.write(ctx, func() (err error) { cp.users, err = rewriteUsers(l.users); return err }); err != nil {
+		return err
+	}
 	// A crash between the two leaves no checkpoint: then a start does the same again.
-	if err := r.write(ctx, r.store.erase); err != nil {
+	if err := r.write(ctx, func() error { return r.store.eraseCheckpoints() }); err != nil {
 		return err
 	}
 	if err := r.write(ctx, func() error { return r.store.commit(cp) }); err != nil {
 		return err
+	}
+	if l.users != nil {
+		if err := r.write(ctx, l.users.Committed); err != nil {
+			return err
+		}
 	}
 	r.log.Info("recovered", "epoch", l.m.Epoch, "step", cp.step, "next_offset", cp.position.Next)
 	return nil
@@ -142,48 +150,70 @@ func (r *runner) bringBack(ctx context.Context, from *Export) error {
 	return put(manifestName(m.Epoch), []byte(from.Manifest))
 }
 
-// earlier returns the commit before a damaged one, or the epoch's first checkpoint. It
-// refuses if the last commit is not damaged.
-func (r *runner) earlier(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error) {
+// rewind finds the checkpoint from which recover continues.
+type rewind struct {
+	r *runner
+	// last is the last commit where it is whole and its files of persons are not.
+	last *checkpoint
+}
+
+// start returns the last commit that is whole, of the last two, or the epoch's first checkpoint.
+func (w *rewind) start(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error) {
+	r := w.r
 	cp, err := r.store.load()
-	switch {
-	case err != nil && !errors.Is(err, errCheckpoint):
+	if err != nil && !errors.Is(err, errCheckpoint) {
 		return nil, err
-	case err == nil && cp != nil:
-		return cp, r.ofEpoch(cp, m, file)
+	}
+	if err == nil && cp != nil {
+		if err := r.ofEpoch(cp, m, file); err != nil {
+			return nil, err
+		}
+		if whole, err := usersWhole(r.store, r.s.User != nil, cp); whole || err != nil {
+			return cp, err
+		}
+		w.last = cp
 	}
 	if cp, err = r.store.previous(); err != nil {
 		return nil, err
 	}
 	if cp != nil && r.ofEpoch(cp, m, file) == nil {
-		return cp, nil
+		if whole, err := usersWhole(r.store, r.s.User != nil, cp); whole || err != nil {
+			return cp, err
+		}
 	}
-	if err := r.recoverable(ctx, opened); err != nil {
-		return nil, err
+	if w.last == nil {
+		if err := r.recoverable(ctx, opened); err != nil {
+			return nil, err
+		}
 	}
 	return r.first(m, file, mech, unknownOutput, nil)
 }
 
-// repeat computes the steps by which the output is ahead of a state, and compares them.
+// repeat computes the steps by which the output is ahead of a state, and compares them; and those up
+// to a later commit, if there is one, which they must lead to.
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
-func (r *runner) repeat(ctx context.Context, l *openEpoch, cp *checkpoint) (missing []pending, err error) {
+func (r *runner) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
 	again, err := newRepetition(r.repeater, r.d.client, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
 	if err != nil {
 		return nil, err
 	}
 	at := r.d.now()
 	for {
+		if last != nil && l.core.Step() == last.step && l.core.Transcript() != last.transcript {
+			return nil, r.elsewhere()
+		}
 		behind, err := r.guard.stillBehind(ctx)
-		if err != nil || !behind {
-			if err == nil {
-				again.at(cp)
-			}
-			return missing, err
+		if err != nil {
+			return nil, err
+		}
+		if !behind && (last == nil || l.core.Step() >= last.step) {
+			again.at(cp)
+			return missing, nil
 		}
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
-			return nil, halted(haltTruncated, "%w, of which the output holds the release: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, r.task.Stream)
+			return nil, halted(haltTruncated, "%w, which was committed or is published: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, r.task.Stream)
 		}
 		if err != nil {
 			return nil, r.logError(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // repetition reads an epoch's log again and computes its steps again. It publishes nothing and
-// writes nothing.
+// writes nothing: of persons the map holds what they contributed, and no journal does.
 type repetition struct {
 	core   *core.Core
 	one    *rereading   // of an epoch that is not merged
@@ -35,6 +35,7 @@ type rereading struct {
 	*repeater
 	partition int
 	into      adder
+	add       func(b *codec.Batch, i int) // record i of the batch, to into
 	reader    *kafka.Reader
 	decoder   *codec.Decoder
 	batch     codec.Batch
@@ -47,9 +48,6 @@ type rereading struct {
 // in the state of that position. bounds says where steps by the clock end. fetchBytes is the largest response of the broker.
 func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.Manifest, c *core.Core, cp *checkpoint,
 	bounds func(context.Context, uint64) (boundary, error), fetchBytes int) (*repetition, error) {
-	if err := repeatable(s); err != nil {
-		return nil, err
-	}
 	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
 		reader, err := client.NewReader(readerOptions(s, src, fetchBytes), at)
 		if err != nil {
@@ -59,13 +57,25 @@ func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.
 		if err != nil {
 			return nil, halted(haltConfiguration, "%w", err)
 		}
-		return &rereading{repeater: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
+		again := &rereading{repeater: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}
+		again.add = func(b *codec.Batch, i int) { into.Add(b.Records[i].Offset, b.Row(i)) }
+		return again, nil
 	}
 	p := &repetition{core: c, bounds: bounds, last: boundary{at: cp.boundary}}
 	var err error
 	if m.Partition != core.Merged && bounds == nil {
-		p.one, err = open(m.Source, c, cp.position)
-		return p, err
+		if p.one, err = open(m.Source, c, cp.position); err != nil {
+			return nil, err
+		}
+		if c.Persons() != nil {
+			p.one.add = func(b *codec.Batch, i int) {
+				if i&63 == 0 {
+					c.Warm(b.TagsFrom(i, 64))
+				}
+				c.AddOf(b.Records[i].Offset, b.Row(i), b.Tag(i))
+			}
+		}
+		return p, tagUsers(p.one.decoder, s, m, c)
 	}
 	if p.leaves, err = leavesAt(c, m, cp); err != nil {
 		return nil, err
@@ -120,7 +130,11 @@ func (p *repetition) close(ctx context.Context) ([]core.Message, error) {
 		if err := p.one.fill(ctx, step); err != nil {
 			return nil, err
 		}
-		return p.core.Close()
+		messages, err := p.core.Close()
+		if persons := p.core.Persons(); persons != nil {
+			persons.Forget()
+		}
+		return messages, err
 	}
 	if p.bounds != nil {
 		at, err := p.bounds(ctx, step)
@@ -156,7 +170,7 @@ func (p *rereading) fill(ctx context.Context, step uint64) error {
 			if offset >= c.End() {
 				return nil
 			}
-			c.Add(offset, b.Row(p.next))
+			p.add(b, p.next)
 		}
 		if p.filled && b.Next >= c.End() {
 			return nil

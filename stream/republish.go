@@ -192,9 +192,14 @@ func (r *runner) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 		}
 	}
 	if c.Transcript() != cp.transcript {
-		return halted(haltReplaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", r.task.Stream)
+		return r.elsewhere()
 	}
 	return nil
+}
+
+// elsewhere is the halt of a log that leads to another transcript than a commit's.
+func (r *runner) elsewhere() error {
+	return halted(haltReplaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", r.task.Stream)
 }
 
 // held returns the hashes of the task's messages in the output, by key. It halts if one

@@ -60,7 +60,9 @@ type rig struct {
 	disk             disk
 	prepare          func(*Daemon) // before it runs; may be nil
 	fetch            int
-	chunk            int // Options.chunk
+	chunk            int                // Options.chunk
+	user             string             // as JSON, of every stream, see protect; "": records are protected
+	record           func(i int) []byte // of the input; nil: orderRecord
 
 	topic      string // kafka.control_topic
 	boundaries string // kafka.boundary_topic
@@ -243,6 +245,7 @@ func (r *rig) options() Options {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	must(r.t, protect(c, r.user))
 	o := Options{
 		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -463,9 +466,16 @@ func (r *rig) produce(first, n int) {
 	r.t.Helper()
 	values := make([][]byte, n)
 	for i := range values {
-		values[i] = orderRecord(first + i)
+		values[i] = r.recordOf(first + i)
 	}
 	r.send(values...)
+}
+
+func (r *rig) recordOf(i int) []byte {
+	if r.record != nil {
+		return r.record(i)
+	}
+	return orderRecord(i)
 }
 
 func orderRecord(i int) []byte {

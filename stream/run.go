@@ -246,14 +246,8 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return halted(haltConfiguration, "%w", err)
 	}
-	if p.epoch.users != nil {
-		key := p.core.UserKey()
-		if err := decoder.TagUsers(&key); err != nil {
-			return halted(haltConfiguration, "%w", err)
-		}
-		if r.s.User.Partitioner == "murmur2" {
-			decoder.OnlyAtHome(l.m.Source.Partition, l.m.Partitions)
-		}
+	if err := tagUsers(decoder, r.s, l.m, p.core); err != nil {
+		return err
 	}
 	p.fetch = newFetcher(r, reader, decoder)
 	wg.Go(func() { p.fetch.run(ctx) })

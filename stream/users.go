@@ -1,10 +1,12 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 
 	"streamdp/config"
 	"streamdp/internal/persons"
+	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
 
@@ -47,7 +49,11 @@ func appendUsers(j *persons.Journal) ([]byte, error) {
 	if j == nil {
 		return nil, nil
 	}
-	at, err := j.Append()
+	return encodeUsers(j.Append())
+}
+
+// encodeUsers returns a position in the files of persons as a checkpoint has it.
+func encodeUsers(at *persons.Position, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +66,44 @@ func (p *processor) crowded() bool {
 	return p.epoch.users != nil && p.quiet > 0 && (p.core.Persons().Waiting() >= maxPendingBytes || p.epoch.users.SnapshotDue())
 }
 
-// repeatable refuses to read a log again for an epoch that protects persons: nothing keeps up its
-// journal meanwhile.
-func repeatable(s *config.Stream) error {
-	if s.User != nil {
-		return halted(haltConfiguration, "stream %s protects persons: its log can't be read again in this version; restore the state directory as a whole", s.Name)
+// usersWhole reports whether the files of persons are those of a checkpoint. It changes none of them.
+func usersWhole(s *store, protected bool, cp *checkpoint) (bool, error) {
+	if !protected || cp.users == nil {
+		return !protected && cp.users == nil, nil
+	}
+	var at persons.Position
+	if at.UnmarshalBinary(cp.users) != nil || at.Step != cp.step {
+		return false, nil
+	}
+	err := persons.Check(userFiles{s.disk}, s.dir, usersOf(cp.epoch), at)
+	if errors.Is(err, persons.ErrDamaged) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// rewriteUsers makes durable what a map of persons holds that was filled by reading the log again,
+// and returns the position for the checkpoint; nil where records are protected. The files that
+// there are stay until that checkpoint is durable.
+func rewriteUsers(j *persons.Journal) ([]byte, error) {
+	if j == nil {
+		return nil, nil
+	}
+	return encodeUsers(j.Rewrite())
+}
+
+// tagUsers makes a decoder of one partition's records set the tags of an epoch's persons. It does
+// nothing where records are protected.
+func tagUsers(d *codec.Decoder, s *config.Stream, m *core.Manifest, c *core.Core) error {
+	if c.Persons() == nil {
+		return nil
+	}
+	key := c.UserKey()
+	if err := d.TagUsers(&key); err != nil {
+		return halted(haltConfiguration, "%w", err)
+	}
+	if s.User.Partitioner == "murmur2" {
+		d.OnlyAtHome(m.Source.Partition, m.Partitions)
 	}
 	return nil
 }

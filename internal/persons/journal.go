@@ -40,8 +40,8 @@ type File interface {
 // At a commit, Append makes the entries of all closed steps durable and returns the position
 // for the checkpoint. Once the checkpoint is durable, Committed removes the files that neither
 // it nor the checkpoint before needs. What is behind a checkpoint's position does not count:
-// [OpenJournal] cuts it off. So a process that begins at any of the two last checkpoints has the
-// map of that checkpoint, and reads the log on from there.
+// the first Append after [OpenJournal] cuts it off. So a process that begins at any of the two last
+// checkpoints has the map of that checkpoint, and reads the log on from there.
 //
 // With a cap, a snapshot of the map takes the place of the entries from time to time. When it
 // is written, and when files are begun and removed, depends on the rule and the number of
@@ -62,13 +62,13 @@ type Journal struct {
 	first  uint64    // of the last checkpoint's first
 }
 
-// snapshotLeast is the least number of bytes of entries that a snapshot takes the place of;
-// tests lower it.
-var snapshotLeast uint64 = 64 << 20
+// SnapshotLeast is the least number of bytes of entries that a snapshot takes the place of. Tests
+// lower it before they open a journal.
+var SnapshotLeast uint64 = 64 << 20
 
-// OpenJournal fills m, which is new, with what the files hold at a position, and removes what is
-// behind it. The position of a new epoch is zero. The files are dir/prefix1, dir/prefix2 and
-// so on.
+// OpenJournal fills m, which is new, with what the files hold at a position. The position of a
+// new epoch is zero. The files are dir/prefix1, dir/prefix2 and so on. It changes none of them: what is
+// behind the position stays until something is appended.
 //
 // Cost: it reads and hashes all that counts, in memory that doesn't grow with it.
 // Errors: ErrDamaged, if the files are not those of the position; errors of the disk.
@@ -84,20 +84,11 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 		last, j.first = at.Segments[n-1].Number, at.Segments[0].Number
 	}
 	j.oldest = j.first
-	cut := false
 	for _, n := range numbers {
 		if n > last {
-			if err := d.Remove(j.name(n)); err != nil {
-				return nil, err
-			}
-			cut = true
+			j.torn = true
 		} else {
 			j.oldest = min(j.oldest, n)
-		}
-	}
-	if cut {
-		if err := d.SyncDir(dir); err != nil {
-			return nil, err
 		}
 	}
 	for i := range j.at.Segments {
@@ -113,7 +104,7 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	return j, nil
 }
 
-// read reads one segment, and cuts off what is behind it.
+// read reads one segment.
 func (j *Journal) read(s *Segment) error {
 	f, err := j.disk.Open(j.name(s.Number))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,11 +117,40 @@ func (j *Journal) read(s *Segment) error {
 	if e := f.Close(); err == nil {
 		err = e
 	}
-	if err == nil && further {
-		err = j.disk.Truncate(j.name(s.Number), int64(s.Length))
-	}
+	j.torn = j.torn || further
 	j.hash = h
 	return err
+}
+
+// Check compares the files with a position, and changes nothing. What OpenJournal finds damaged
+// for other reasons than changed bytes no journal has written.
+//
+// Cost: it reads and hashes all that counts, in little memory.
+// Errors: ErrDamaged, if the files are not those of the position; errors of the disk.
+func Check(d Disk, dir, prefix string, at Position) error {
+	j := &Journal{disk: d, dir: dir, prefix: prefix}
+	for i := range at.Segments {
+		s := &at.Segments[i]
+		f, err := d.Open(j.name(s.Number))
+		if errors.Is(err, fs.ErrNotExist) {
+			return ErrDamaged
+		}
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		n, err := io.Copy(h, io.LimitReader(f, int64(s.Length)))
+		if e := f.Close(); err == nil {
+			err = e
+		}
+		if err == nil && (uint64(n) != s.Length || [32]byte(h.Sum(nil)) != s.Hash) {
+			err = ErrDamaged
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (j *Journal) name(number uint64) string {
@@ -142,7 +162,7 @@ func (j *Journal) numbers() (all []uint64, err error) {
 	names, err := j.disk.ReadDir(j.dir)
 	for _, name := range names {
 		rest, ours := strings.CutPrefix(name, j.prefix)
-		if n, err := strconv.ParseUint(rest, 10, 64); ours && err == nil && n > 0 && strconv.FormatUint(n, 10) == rest {
+		if n, err := strconv.ParseUint(rest, 10, 64); ours && err == nil && 0 < n && n < 1<<63 && strconv.FormatUint(n, 10) == rest {
 			all = append(all, n)
 		}
 	}
@@ -212,7 +232,7 @@ func (j *Journal) Append() (*Position, error) {
 	j.torn = false
 	j.at.Seen += m.records
 	j.at.Step = m.Closed()
-	m.written()
+	m.Forget()
 	j.drop()
 	return &j.at, nil
 }
@@ -220,7 +240,7 @@ func (j *Journal) Append() (*Position, error) {
 // snapshotAfter returns the number of records after which a snapshot takes the place of
 // their entries.
 func (r Rule) snapshotAfter() uint64 {
-	return max(snapshotLeast, 2*snapshotBytes*r.Users) / entryBytes
+	return max(SnapshotLeast, 2*snapshotBytes*r.Users) / entryBytes
 }
 
 // snapshot writes all that the map holds, in place of all segments.
@@ -228,7 +248,43 @@ func (j *Journal) snapshot() error {
 	if err := j.mend(); err != nil {
 		return err
 	}
+	if err := j.take(j.next(true)); err != nil {
+		return err
+	}
+	j.torn = false
+	return nil
+}
+
+// Rewrite makes durable all that the map holds, in one snapshot, whatever the files hold. It is for
+// a map that was filled by reading the log again, with [Map.Forget] after each step. No step may be
+// open. It changes no file that there is, so that any checkpoint can still be continued. The next
+// Committed removes them all. After an error it can be called again.
+func (j *Journal) Rewrite() (*Position, error) {
+	if err := j.m.Err(); err != nil {
+		return nil, err
+	}
+	if j.m.step != j.m.done {
+		return nil, errors.New("internal: a snapshot of persons within a step")
+	}
+	numbers, err := j.numbers()
+	if err != nil {
+		return nil, err
+	}
 	s := j.next(true)
+	for _, n := range numbers {
+		s.Number = max(s.Number, n+1)
+	}
+	j.oldest = 1
+	if err := j.take(s); err != nil {
+		j.disk.Remove(j.name(s.Number)) // the next call takes another name if this fails
+		return nil, err
+	}
+	j.first, j.torn = s.Number, false
+	return &j.at, nil
+}
+
+// take writes a snapshot, in place of all segments.
+func (j *Journal) take(s Segment) error {
 	h := sha256.New()
 	if err := j.begin(&s, func(w io.Writer) error {
 		n, err := j.m.writeTo(io.MultiWriter(w, h))
@@ -239,8 +295,8 @@ func (j *Journal) snapshot() error {
 	}
 	s.Hash = [32]byte(h.Sum(nil))
 	j.at = Position{Step: j.m.Closed(), Segments: []Segment{s}}
-	j.m.written()
-	j.hash, j.torn = nil, false
+	j.m.Forget()
+	j.hash = nil
 	return nil
 }
 
@@ -269,14 +325,24 @@ func (j *Journal) begin(s *Segment, content func(io.Writer) error) error {
 	return j.disk.SyncDir(j.dir)
 }
 
-// mend undoes what an append that failed may have left.
+// mend removes what is behind the position: what an append that failed may have left, or a
+// later process.
 func (j *Journal) mend() error {
 	if !j.torn {
 		return nil
 	}
-	next := j.next(false)
-	if err := j.disk.Remove(j.name(next.Number)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	numbers, err := j.numbers()
+	if err != nil {
 		return err
+	}
+	next := j.next(false).Number
+	for _, n := range numbers {
+		if n < next {
+			continue
+		}
+		if err := j.disk.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	if n := len(j.at.Segments); n > 0 {
 		s := &j.at.Segments[n-1]
@@ -312,11 +378,19 @@ func (j *Journal) Committed() error {
 	if needed <= j.oldest {
 		return nil
 	}
-	for ; j.oldest < needed; j.oldest++ {
-		if err := j.disk.Remove(j.name(j.oldest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	numbers, err := j.numbers()
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		if n >= needed {
+			continue
+		}
+		if err := j.disk.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+	j.oldest = needed
 	return j.disk.SyncDir(j.dir)
 }
 

@@ -122,9 +122,9 @@ func mustBinary(p *Position) []byte {
 
 // lowSnapshots makes a snapshot due every few steps. Its tests run one after another.
 func lowSnapshots(t *testing.T) {
-	before := snapshotLeast
-	snapshotLeast = 20 * simRows * 5
-	t.Cleanup(func() { snapshotLeast = before })
+	before := SnapshotLeast
+	SnapshotLeast = 20 * simRows * 5
+	t.Cleanup(func() { SnapshotLeast = before })
 }
 
 // TestJournalCrashes stops the machine before every operation, three ways each, and continues

@@ -173,8 +173,9 @@ func (m *Map) Err() error {
 	return nil
 }
 
-// written removes the entries of closed steps, which the journal has.
-func (m *Map) written() {
+// Forget removes the entries of closed steps that no journal has taken. It is for a process that keeps
+// none, because it reads a log again: such entries would pile up in memory.
+func (m *Map) Forget() {
 	m.fresh = m.fresh[:copy(m.fresh, m.fresh[m.closed:])]
 	m.closed, m.records = 0, 0
 }

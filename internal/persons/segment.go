@@ -102,6 +102,7 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 	magic, size := journalMagic, uint64(entryBytes)
 	if s.Snapshot {
 		magic, size = snapshotMagic, snapshotBytes
+		m.step, m.done = uint32(s.First), uint32(s.First) // a snapshot is the first segment
 	}
 	rest := s.Length - uint64(len(magic)) // Length was checked
 	if rest%size != 0 {
@@ -143,11 +144,11 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 	}
 	if s.Snapshot {
 		steps := binary.LittleEndian.Uint32(entry[20:])
-		if m.rule.Cap == 0 || step == 0 || uint64(step) > s.First || steps == 0 || uint64(steps) > m.rule.Cap {
+		if step == 0 || uint64(step) > s.First || uint64(steps) > m.rule.Cap || (steps == 0) != (m.rule.Cap == 0) {
 			return ErrDamaged
 		}
 		known, free := m.find(&tag)
-		if known != nil || free == nil || m.users == m.rule.Users {
+		if known != nil || free == nil || m.rule.Cap > 0 && m.users == m.rule.Users {
 			return ErrDamaged
 		}
 		m.users++
@@ -169,7 +170,8 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 	return nil
 }
 
-// writeTo writes a snapshot of the map, and returns its length. The bytes depend on what the
+// writeTo writes a snapshot of the map after the last closed step, and returns its length. Who is as good
+// as not there in the next step is left out. With a cap the bytes depend on what the
 // map holds and not on the order in which that came: with linear probing, neither do the slots
 // that are taken, and within a run of them the entries are sorted by tag.
 func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
@@ -178,14 +180,7 @@ func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 	n = uint64(len(snapshotMagic))
 	var entry [snapshotBytes]byte
 	var run []slot
-	mask := len(m.slots) - 1
-	first := slices.IndexFunc(m.slots, func(s slot) bool { return s.last == 0 }) // a quarter is
-	for i := range m.slots {
-		s := &m.slots[(first+1+i)&mask]
-		if s.last != 0 {
-			run = append(run, *s)
-			continue
-		}
+	flush := func() {
 		slices.SortFunc(run, func(a, b slot) int { return bytes.Compare(a.tag[:], b.tag[:]) })
 		for j := range run {
 			copy(entry[:], run[j].tag[:])
@@ -196,6 +191,17 @@ func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 		}
 		run = run[:0]
 	}
+	mask := len(m.slots) - 1
+	first := slices.IndexFunc(m.slots, func(s slot) bool { return s.last == 0 })
+	for i := range m.slots {
+		switch s := &m.slots[(first+1+i)&mask]; {
+		case s.last == 0:
+			flush()
+		case m.rule.Cap > 0 || uint64(m.done-s.last)+1 < m.rule.Separation:
+			run = append(run, *s)
+		}
+	}
+	flush() // a table of which no slot is empty
 	return n, w.Flush()
 }
 
