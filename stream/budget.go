@@ -7,8 +7,8 @@ import (
 	"streamdp/stream/core"
 )
 
-// BudgetEvent is a line of the ledger that changed what records of an input partition have
-// paid or may pay, and both after it.
+// BudgetEvent is a line of the ledger that changed what records of an input partition, or
+// persons of a population, have paid or may pay, and both after it.
 type BudgetEvent struct {
 	Time   time.Time `json:"time"`
 	Kind   string    `json:"kind"` // open, void, close, limit
@@ -16,33 +16,33 @@ type BudgetEvent struct {
 	Epoch  uint64    `json:"epoch,omitempty"`
 	// Epsilon is that of the epoch by itself, of an opening.
 	Epsilon        float64 `json:"epsilon,omitempty"`
-	ChargedEpsilon float64 `json:"charged_epsilon"` // of the worst-off record, at the limit's delta
+	ChargedEpsilon float64 `json:"charged_epsilon"` // of the worst-off record or person, at the limit's delta
 	LimitEpsilon   float64 `json:"limit_epsilon"`
 	LimitDelta     float64 `json:"limit_delta"`
 }
 
-// budgetEvents is how many of the newest events of a source a status shows. What was
+// budgetEvents is how many of the newest events of an account a status shows. What was
 // charged before them is in the first one.
 const budgetEvents = 24
 
-// budgetHistory is how what a source was charged came about, as far as it was read. What was
+// budgetHistory is how what an account was charged came about, as far as it was read. What was
 // charged after a line is worked out from an index of the lines up to it.
 type budgetHistory struct {
 	then           ledger  // as it was after the last line that was read, without the lines
-	read           int     // lines of the source
+	read           int     // lines of the account
 	epsilon, delta float64 // the last limit, 0 before the first
 	events         []BudgetEvent
 }
 
-// budgetOf returns the newest events of a source, at most so many (0: all), the oldest
+// budgetOf returns the newest events of an account, at most so many (0: all), the oldest
 // first.
 //
 // The newest [budgetEvents] are kept, so that a line more costs a line more, whatever the
 // ledger's length.
-func (l *ledger) budgetOf(s core.Source, most int) ([]BudgetEvent, error) {
+func (l *ledger) budgetOf(a account, most int) ([]BudgetEvent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.index.sources[s]
+	of := l.index.accounts[a]
 	if of == nil {
 		return nil, nil
 	}
@@ -55,7 +55,7 @@ func (l *ledger) budgetOf(s core.Source, most int) ([]BudgetEvent, error) {
 	} else {
 		h.events = make([]BudgetEvent, 0, len(of.lines))
 	}
-	if err := h.readOn(l, s, of.lines, most); err != nil {
+	if err := h.readOn(l, a, of.lines, most); err != nil {
 		of.history = nil
 		return nil, err
 	}
@@ -66,13 +66,13 @@ func (l *ledger) budgetOf(s core.Source, most int) ([]BudgetEvent, error) {
 	return events, nil
 }
 
-// readOn reads the lines of the source that are new, and keeps at most so many events (0: all).
-func (h *budgetHistory) readOn(l *ledger, s core.Source, lines []int, most int) error {
+// readOn reads the lines of the account that are new, and keeps at most so many events (0: all).
+func (h *budgetHistory) readOn(l *ledger, a account, lines []int, most int) error {
 	defer func() { h.then.entries = nil }()
 	news := lines[h.read:]
 	isEvent := func(i int) bool {
 		e := &l.entries[i]
-		return e.concerns(s) && (e.Kind == kindOpen || e.Kind == kindClose || e.Kind == kindVoid || e.Kind == kindLimit)
+		return e.Kind == kindOpen || e.Kind == kindClose || e.Kind == kindVoid || e.Kind == kindLimit
 	}
 	skip := 0 // events that newer ones push out
 	if most > 0 {
@@ -88,7 +88,7 @@ func (h *budgetHistory) readOn(l *ledger, s core.Source, lines []int, most int) 
 		h.read++
 		h.then.entries = l.entries[:i+1]
 		h.then.index.add(h.then.entries)
-		if e.concerns(s) && (e.Kind == kindOpen || e.Kind == kindLimit) {
+		if e.Kind == kindOpen || e.Kind == kindLimit {
 			h.epsilon, h.delta = e.LimitEpsilon, e.LimitDelta
 		}
 		if !isEvent(i) {
@@ -101,8 +101,8 @@ func (h *budgetHistory) readOn(l *ledger, s core.Source, lines []int, most int) 
 		if e.Kind == kindOpen {
 			x.Epsilon = e.Epsilon
 		}
-		if of := h.then.index.sources[s]; of != nil && len(of.adjacencies) > 0 {
-			_, charged, err := h.then.strictest(s, of.adjacencies[0], h.delta)
+		if of := h.then.index.accounts[a]; of != nil && len(of.adjacencies) > 0 {
+			_, charged, err := h.then.strictest(a, of.adjacencies[0], h.delta)
 			if err != nil {
 				return err
 			}
@@ -116,12 +116,12 @@ func (h *budgetHistory) readOn(l *ledger, s core.Source, lines []int, most int) 
 	return nil
 }
 
-// touched returns how many lines concern sources, all together.
-func (l *ledger) touched(all []core.Source) (n int) {
+// touched returns how many lines concern accounts, all together.
+func (l *ledger) touched(all []account) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range all {
-		if of := l.index.sources[s]; of != nil {
+	for _, a := range all {
+		if of := l.index.accounts[a]; of != nil {
 			n += len(of.lines)
 		}
 	}

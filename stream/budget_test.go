@@ -28,11 +28,11 @@ func TestBudgetOwnLines(t *testing.T) {
 		elsewhere.Cost.Mu *= 2
 		must(t, both.append(elsewhere))
 		if event {
-			spent, err := both.chargedEpsilon(testSource, dp.ZeroOut, 1e-8)
+			spent, err := both.chargedEpsilon(ofRecords(testSource), dp.ZeroOut, 1e-8)
 			must(t, err)
 			want = append(want, core.ToShow(spent))
 		}
-		_, err := both.budgetOf(testSource, 3) // reads on line by line, where alone reads once
+		_, err := both.budgetOf(ofRecords(testSource), 3) // reads on line by line, where alone reads once
 		must(t, err)
 	}
 	limit := Entry{Kind: kindLimit, Stream: "orders", Source: testSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}
@@ -48,13 +48,13 @@ func TestBudgetOwnLines(t *testing.T) {
 		add(charging(epoch, 200, 300, dp.ZeroOut, 0.01), true)
 		add(ending(kindClose, epoch, 250), true)
 	}
-	if got, n := both.touched([]core.Source{testSource}), len(alone.all()); got != n {
+	if got, n := both.touched([]account{ofRecords(testSource)}), len(alone.all()); got != n {
 		t.Errorf("%d lines concern the source, not %d", got, n)
 	}
 	for _, most := range []int{0, 3, budgetEvents} {
-		got, err := both.budgetOf(testSource, most)
+		got, err := both.budgetOf(ofRecords(testSource), most)
 		must(t, err)
-		same, err := alone.budgetOf(testSource, most)
+		same, err := alone.budgetOf(ofRecords(testSource), most)
 		must(t, err)
 		for i := range same {
 			same[i].Time = got[i].Time

@@ -69,7 +69,11 @@ func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends 
 		parts = append(parts, p)
 	}
 	slices.SortFunc(parts, func(a, b begin) int { return a.partition - b.partition })
-	e, err := r.charge(mech, opened.Source, parts)
+	partitions, err := r.partitionsNow(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := r.charge(mech, opened.Source, partitions, parts)
 	if err != nil {
 		return err
 	}
@@ -80,6 +84,24 @@ func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends 
 		return err
 	}
 	return nil
+}
+
+// partitionsNow asks the cluster, for at most measureTime, how many partitions the input has,
+// where what persons pay depends on it. Where records are protected it returns 0.
+func (r *runner) partitionsNow(ctx context.Context) (int, error) {
+	if r.s.User == nil {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, measureTime, errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
+	defer cancel()
+	t, err := r.d.client.Topic(ctx, r.s.Input.Topic)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err == nil && len(t.Partitions) == 0:
+		return 0, fmt.Errorf("input topic %s does not exist", r.s.Input.Topic)
+	}
+	return len(t.Partitions), err
 }
 
 // numbers returns the partitions of an epoch.

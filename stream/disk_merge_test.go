@@ -140,7 +140,7 @@ func (s *scenario) verifyMerged(t testing.TB) {
 			t.Errorf("steps of partition %d begin at %v", p, next[p])
 		}
 		src := core.Source{Cluster: l.entries[0].Cluster, Topic: "orders", Partition: p}
-		if paid, err := l.epsilon(src, dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 || paid > 1.001 {
+		if paid, err := l.epsilon(ofRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 || paid > 1.001 {
 			t.Errorf("records of partition %d have paid epsilon %g, want that of one epoch; %v", p, paid, err)
 		}
 	}

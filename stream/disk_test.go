@@ -197,7 +197,7 @@ func (s *scenario) verify(t testing.TB, refs []epochReference) {
 		t.Errorf("%d epochs are charged, want 3: %s", charges, data)
 	}
 	first := entries[0]
-	if got, err := l.charged(first.Source, first.Cost.Adjacency, first.LimitDelta, nil); err != nil || got.Mu != first.Cost.Mu {
+	if got, err := l.charged(ofRecords(first.Source), first.Cost.Adjacency, first.LimitDelta, nil); err != nil || got.Mu != first.Cost.Mu {
 		t.Errorf("the worst-off record paid mu %g, an epoch costs %g", got.Mu, first.Cost.Mu)
 	}
 	// Nothing outlives its epoch.

@@ -165,7 +165,7 @@ func (r *runner) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 
 // pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
 func (r *runner) pay(ctx context.Context, o *opening) error {
-	e, err := r.charge(o.mech, o.src, o.parts)
+	e, err := r.charge(o.mech, o.src, o.partitions, o.parts)
 	if err != nil {
 		return err
 	}
@@ -262,16 +262,17 @@ func (r *runner) lastEpoch() uint64 {
 	return 0
 }
 
-// charge returns the ledger's entry for an epoch from these offsets on. The entry has no
-// end if the last offset is beyond all offsets. The first entry of a source says what the
-// limit sets aside for sketches.
-func (r *runner) charge(mech *core.Mechanism, src core.Source, parts []begin) (Entry, error) {
+// charge returns the ledger's entry for an epoch from these offsets on, of a topic with so many
+// partitions. The entry has no end if the last offset is beyond all offsets. The first entry of
+// an account says what the limit sets aside for sketches.
+func (r *runner) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (Entry, error) {
 	p := r.s.Privacy
 	e := Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
 		Output: &EntryOutput{r.s.Output.Topic, r.s.Output.Partition},
 	}
+	e.Unit, e.Person = entryPerson(r.s, partitions)
 	if src.Partition == core.Merged {
 		ends := core.ChargedParts(mech, r.s.LastStep(), bases(parts))
 		for i, p := range parts {
@@ -281,7 +282,7 @@ func (r *runner) charge(mech *core.Mechanism, src core.Source, parts []begin) (E
 	} else {
 		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.s.LastStep(), parts[0].base)
 	}
-	if slices.ContainsFunc(e.sources(), r.d.ledger.unopened) {
+	if slices.ContainsFunc(e.accounts(), r.d.ledger.unopened) {
 		reserved, err := core.Reserve(r.d.cfg, r.s)
 		if err != nil {
 			return e, halted(haltBudget, "%w", err)

@@ -232,7 +232,8 @@ func manifestOf(t core.Task, opened *Entry, file []byte) (*core.Manifest, error)
 		return nil, halted(haltState, "%w: %s", err, restoreEpoch(t))
 	}
 	if m.Task() != t || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce ||
-		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First || m.Incarnation != opened.Incarnation || !sameParts(m, opened) {
+		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First || m.Incarnation != opened.Incarnation || !sameParts(m, opened) ||
+		opened.Person != nil && opened.Person.Partitions != m.Partitions {
 		return nil, halted(haltState, "manifest of epoch %d: it is not the one that the ledger charged: %s", opened.Epoch, restoreEpoch(t))
 	}
 	return m, nil

@@ -85,7 +85,7 @@ func FuzzLedger(f *testing.F) {
 					t.Fatal("a number would be used twice")
 				}
 				if e.Kind == kindOpen {
-					l.charged(e.Source, e.Cost.Adjacency, e.LimitDelta, nil)
+					l.charged(e.account(), e.Cost.Adjacency, e.LimitDelta, nil)
 				}
 			}
 		}

@@ -236,7 +236,7 @@ func (r *rig) chargedOnce(t testing.TB) (voids int) {
 	}
 	want, err := dp.Compose(list...).Epsilon(1e-8)
 	must(t, err)
-	paid, err := l.charged(source, a, 1e-8, nil)
+	paid, err := l.charged(ofRecords(source), a, 1e-8, nil)
 	must(t, err)
 	got, err := paid.Epsilon(1e-8)
 	must(t, err)

@@ -46,6 +46,9 @@ type Entry struct {
 	Boundaries *EntryBoundaries `json:"boundaries,omitempty"`
 	Mechanism  string           `json:"mechanism,omitempty"`
 	Cost       dp.Cost          `json:"cost,omitzero"`
+	// Unit is whom the epoch protects: "person", and then Person says who that is; "": a record.
+	Unit   string       `json:"unit,omitempty"`
+	Person *EntryPerson `json:"person,omitempty"`
 	// Reserved is the part of the source's limit that is set aside for sketches, in the entry
 	// that opened the source's first epoch.
 	Reserved dp.Cost `json:"reserved,omitzero"`

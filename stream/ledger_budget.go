@@ -10,7 +10,7 @@ import (
 
 // errBudget says that an opening would exceed the limit.
 type errBudget struct {
-	source         core.Source
+	account        account
 	spent, limit   float64 // ε at the limit's δ
 	delta          float64
 	adjacency      dp.Adjacency
@@ -23,19 +23,18 @@ func (e *errBudget) Error() string {
 	switch r := e.reserved; {
 	case r == nil:
 	case r.Empty():
-		return fmt.Sprintf("%s/%d has nothing set aside for sketches, which its first epoch would have had to, before the first release: only solvers without them can read it",
-			e.source.Topic, e.source.Partition)
+		return fmt.Sprintf("%s has nothing set aside for sketches, which its first epoch would have had to, before the first release: only solvers without them can read it", e.account)
 	default:
-		return fmt.Sprintf("what %s/%d has set aside for sketches is spent: with this epoch more would be charged than %s; a solver without them may fit still",
-			e.source.Topic, e.source.Partition, core.SketchesInWords(*r))
+		return fmt.Sprintf("what %s has set aside for sketches is spent: with this epoch more would be charged than %s; a solver without them may fit still",
+			e.account, core.SketchesInWords(*r))
 	}
-	return fmt.Sprintf("budget of %s/%d spent: with %s charged to date, this epoch would bring a record to epsilon %s at delta %g (%s), above limit_epsilon %g",
-		e.source.Topic, e.source.Partition, core.AtMost(e.alreadyCharged), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
+	return fmt.Sprintf("budget of %s spent: with %s charged to date, this epoch would bring %s to epsilon %s at delta %g (%s), above limit_epsilon %g",
+		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
 }
 
-// open charges an epoch: it appends e, unless the records of its source would then pay
-// more than the limit. It returns the ε charged so far, including this epoch, at the
-// limit's δ.
+// open charges an epoch: it appends e, unless the records of its source, or the persons of its
+// population, would then pay more than the limit. It returns the ε charged so far, including
+// this epoch, at the limit's δ.
 func (l *ledger) open(e Entry) (charged float64, err error) {
 	if !e.chargesOffsets() {
 		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
@@ -45,15 +44,18 @@ func (l *ledger) open(e Entry) (charged float64, err error) {
 	if charged, err = l.fitsAll(&e, nil); err != nil {
 		return 0, err
 	}
-	if !slices.ContainsFunc(e.sources(), l.unopenedLocked) {
+	if !slices.ContainsFunc(e.accounts(), l.unopenedLocked) {
 		e.Reserved = dp.Cost{}
 	}
 	return charged, l.appendLocked(e)
 }
 
-// fitsAll is fits for every source that e charges. It returns the largest ε.
+// fitsAll is fits for every account that e charges. It returns the largest ε.
 func (l *ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
-	for _, v := range e.views() {
+	if err := l.agrees(e); err != nil {
+		return 0, err
+	}
+	for _, v := range e.charged() {
 		spent, err := l.fits(&v, closing)
 		if err != nil {
 			return 0, err
@@ -72,16 +74,17 @@ func (l *ledger) affords(e Entry, opened *Entry, end []EntryPart) error {
 	return err
 }
 
-// fits returns the ε that records of e's source pay including e. It returns an errBudget
+// fits returns the ε that is paid from e's account including e. It returns an errBudget
 // if that exceeds the limit, in e's adjacency or in another one in which an epoch of the
-// source was ever charged.
+// account was ever charged.
 func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
-	reserved, first := l.reserved(e.Source)
+	a := e.account()
+	reserved, first := l.reserved(a)
 	if first {
 		reserved = e.Reserved
 	}
-	for _, adjacency := range l.adjacencies(e.Source, e.Cost.Adjacency) {
-		worst, over, err := l.within(e.Source, adjacency, reserved, e, closing, e.LimitEpsilon, e.LimitDelta)
+	for _, adjacency := range l.adjacencies(a, e.Cost.Adjacency) {
+		worst, over, err := l.within(a, adjacency, reserved, e, closing, e.LimitEpsilon, e.LimitDelta)
 		if err != nil {
 			return 0, err
 		}
@@ -90,7 +93,7 @@ func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
 			return 0, err
 		}
 		if over != nil {
-			if over.alreadyCharged, err = l.epsilon(e.Source, adjacency, e.LimitDelta, closing); err != nil {
+			if over.alreadyCharged, err = l.epsilon(a, adjacency, e.LimitDelta, closing); err != nil {
 				return 0, err
 			}
 			over.spent = spent
@@ -103,9 +106,9 @@ func (l *ledger) fits(e, closing *Entry) (charged float64, err error) {
 	return charged, nil
 }
 
-// adjacencies returns the adjacencies in which a source was ever charged, and one more.
-func (l *ledger) adjacencies(s core.Source, also dp.Adjacency) (all []dp.Adjacency) {
-	if of := l.index.sources[s]; of != nil {
+// adjacencies returns the adjacencies in which an account was ever charged, and one more.
+func (l *ledger) adjacencies(a account, also dp.Adjacency) (all []dp.Adjacency) {
+	if of := l.index.accounts[a]; of != nil {
 		all = slices.Clone(of.adjacencies)
 	}
 	if !slices.Contains(all, also) {
@@ -114,11 +117,11 @@ func (l *ledger) adjacencies(s core.Source, also dp.Adjacency) (all []dp.Adjacen
 	return all
 }
 
-// within compares what records of a source pay with the limit (ε, δ) and the part set
+// within compares what is paid from an account with the limit (ε, δ) and the part set
 // aside. The sum includes extra, and takes the epoch of closing as ended there. It
 // returns the largest cost, and over if the limit is exceeded.
-func (l *ledger) within(s core.Source, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon, delta float64) (worst dp.Cost, over *errBudget, err error) {
-	costs, err := dp.MostCharged(l.charges(s, extra, closing), adjacency)
+func (l *ledger) within(a account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon, delta float64) (worst dp.Cost, over *errBudget, err error) {
+	costs, err := dp.MostCharged(l.charges(a, extra, closing), adjacency)
 	if err != nil {
 		return worst, nil, err
 	}
@@ -141,7 +144,7 @@ func (l *ledger) within(s core.Source, adjacency dp.Adjacency, reserved dp.Cost,
 		if ok {
 			continue
 		}
-		over = &errBudget{source: s, limit: epsilon, delta: delta, adjacency: adjacency}
+		over = &errBudget{account: a, limit: epsilon, delta: delta, adjacency: adjacency}
 		if c.Mu = 0; !reserved.Covers(c) {
 			over.reserved = &reserved
 		}
@@ -150,35 +153,35 @@ func (l *ledger) within(s core.Source, adjacency dp.Adjacency, reserved dp.Cost,
 	return worst, nil, nil
 }
 
-// reserved returns the part of a source's limit that is set aside for sketches. The first
+// reserved returns the part of an account's limit that is set aside for sketches. The first
 // opening says it, before any release. first is true if there is no opening yet.
-func (l *ledger) reserved(s core.Source) (reserved dp.Cost, first bool) {
-	if of := l.index.sources[s]; of != nil && of.first >= 0 {
+func (l *ledger) reserved(a account) (reserved dp.Cost, first bool) {
+	if of := l.index.accounts[a]; of != nil && of.first >= 0 {
 		return l.entries[of.first].Reserved, false
 	}
 	return dp.Cost{}, true
 }
 
-// unopened reports whether no epoch of the source was ever opened.
-func (l *ledger) unopened(s core.Source) bool {
+// unopened reports whether no epoch of the account was ever opened.
+func (l *ledger) unopened(a account) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unopenedLocked(s)
+	return l.unopenedLocked(a)
 }
 
-func (l *ledger) unopenedLocked(s core.Source) bool {
-	_, first := l.reserved(s)
+func (l *ledger) unopenedLocked(a account) bool {
+	_, first := l.reserved(a)
 	return first
 }
 
-// setLimit appends a limit that differs from the last one recorded for the source. It
-// refuses a limit below what records have paid, in adjacency or in another one in which
-// the source was ever charged.
+// setLimit appends a limit that differs from the last one recorded for what an epoch is
+// charged to. It refuses a limit below what is paid, in adjacency or in another one in which
+// the account was ever charged.
 func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	same := func(s core.Source) bool {
-		of := l.index.sources[s]
+	same := func(a account) bool {
+		of := l.index.accounts[a]
 		if of == nil || of.limit < 0 {
 			return false
 		}
@@ -186,12 +189,18 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		return old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta
 	}
 	changed := false
-	for _, v := range e.views() {
-		if same(v.Source) {
+	about := e
+	if of := l.index.tasks[e.Task()]; of != nil {
+		if i, known := of.openings[e.Epoch]; known {
+			about.Person = l.entries[i].Person
+		}
+	}
+	for _, a := range about.accounts() {
+		if same(a) {
 			continue
 		}
 		changed = true
-		if err := l.allows(v, adjacency); err != nil {
+		if err := l.allows(a, &e, adjacency); err != nil {
 			return err
 		}
 	}
@@ -201,11 +210,11 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 	return l.appendLocked(e)
 }
 
-// allows returns an error if the limit of e is below what records of its source have paid.
-func (l *ledger) allows(e Entry, adjacency dp.Adjacency) error {
-	reserved, _ := l.reserved(e.Source)
-	for _, adjacency := range l.adjacencies(e.Source, adjacency) {
-		worst, over, err := l.within(e.Source, adjacency, reserved, nil, nil, e.LimitEpsilon, e.LimitDelta)
+// allows returns an error if the limit of e is below what was paid from an account.
+func (l *ledger) allows(a account, e *Entry, adjacency dp.Adjacency) error {
+	reserved, _ := l.reserved(a)
+	for _, adjacency := range l.adjacencies(a, adjacency) {
+		worst, over, err := l.within(a, adjacency, reserved, nil, nil, e.LimitEpsilon, e.LimitDelta)
 		if err != nil {
 			return err
 		}
@@ -218,34 +227,41 @@ func (l *ledger) allows(e Entry, adjacency dp.Adjacency) error {
 			if !reserved.Empty() {
 				aside = ", beside what is set aside for sketches"
 			}
-			return halted(haltBudget, "limit_epsilon %g at delta %g is below what records of %s/%d have paid: %s (%s)%s",
-				e.LimitEpsilon, e.LimitDelta, e.Topic, e.Partition, core.AtMost(spent), adjacency, aside)
+			return halted(haltBudget, "limit_epsilon %g at delta %g is below what %s paid: %s (%s)%s",
+				e.LimitEpsilon, e.LimitDelta, a.payers(), core.AtMost(spent), adjacency, aside)
 		}
 	}
 	return nil
 }
 
-// charged returns what the worst-off record of a source pays, over all epochs of all
-// streams, if the epoch of closing ended there. If several costs cannot be compared, it
-// takes the one with the largest ε at delta.
-func (l *ledger) charged(s core.Source, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
-	return dp.Charged(l.charges(s, nil, closing), adjacency, delta)
+// charged returns what the worst-off record of a source pays, or the worst-off person of a
+// population, over all epochs of all streams, if the epoch of closing ended there. If several
+// costs cannot be compared, it takes the one with the largest ε at delta.
+func (l *ledger) charged(a account, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
+	return dp.Charged(l.charges(a, nil, closing), adjacency, delta)
 }
 
-// charges returns all charges of a source, of all epochs of all streams, and extra, if
-// the epoch of closing ended there. Within one incarnation of the log charges compose by
-// position. Those of different incarnations add up, because these may hold the same
-// people.
-func (l *ledger) charges(s core.Source, extra, closing *Entry) (charges []dp.Charge) {
+// charges returns all charges of an account, of all epochs of all streams, and extra, if
+// the epoch of closing ended there. Within one incarnation of the log charges of records
+// compose by position. Those of different incarnations add up, because these may hold the
+// same people. Those of persons are [ledger.personCharges].
+func (l *ledger) charges(a account, extra, closing *Entry) (charges []dp.Charge) {
+	of := l.index.accounts[a]
+	if a.population != "" {
+		if of == nil {
+			of = new(accountIndex)
+		}
+		return l.personCharges(of, extra, closing)
+	}
 	add := func(e *Entry, end int64) {
 		charges = append(charges, dp.Charge{Log: e.Incarnation, First: e.First, End: end, Cost: e.Cost})
 	}
-	if of := l.index.sources[s]; of != nil {
+	if of != nil {
 		charges = slices.Clone(of.closed)
 		for _, i := range of.open {
-			e, _ := l.entries[i].view(s)
+			e, _ := l.entries[i].view(a.Source)
 			if closing != nil && closing.Task() == l.entries[i].Task() && closing.Epoch == e.Epoch {
-				if ended, ok := closing.view(s); ok {
+				if ended, ok := closing.view(a.Source); ok {
 					e.End = ended.End
 				}
 			}
@@ -259,8 +275,8 @@ func (l *ledger) charges(s core.Source, extra, closing *Entry) (charges []dp.Cha
 }
 
 // epsilon returns the ε at delta of all charges so far, if the epoch of closing ended there.
-func (l *ledger) epsilon(s core.Source, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
-	cost, err := l.charged(s, adjacency, delta, closing)
+func (l *ledger) epsilon(a account, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
+	cost, err := l.charged(a, adjacency, delta, closing)
 	if err != nil {
 		return 0, err
 	}
@@ -277,22 +293,22 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 	}
 }
 
-// chargedEpsilon returns the ε at delta that the worst-off record of a source has paid.
-// It takes the given adjacency or, if that gives more, another one in which the source
-// was ever charged.
-func (l *ledger) chargedEpsilon(s core.Source, adjacency dp.Adjacency, delta float64) (float64, error) {
+// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
+// person of a population, has paid. It takes the given adjacency or, if that gives more, another
+// one in which the account was ever charged.
+func (l *ledger) chargedEpsilon(a account, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, worst, err := l.strictest(s, adjacency, delta)
+	_, worst, err := l.strictest(a, adjacency, delta)
 	return worst, err
 }
 
-// strictest looks at an adjacency, and at those in which the source was ever charged. It
-// returns the one in which the worst-off record has paid most, and that ε.
-func (l *ledger) strictest(s core.Source, also dp.Adjacency, delta float64) (worst dp.Adjacency, most float64, err error) {
+// strictest looks at an adjacency, and at those in which the account was ever charged. It
+// returns the one in which most is paid, and that ε.
+func (l *ledger) strictest(of account, also dp.Adjacency, delta float64) (worst dp.Adjacency, most float64, err error) {
 	worst = also
-	for _, a := range l.adjacencies(s, also) {
-		eps, err := l.epsilon(s, a, delta, nil)
+	for _, a := range l.adjacencies(of, also) {
+		eps, err := l.epsilon(of, a, delta, nil)
 		if err != nil {
 			return worst, 0, err
 		}

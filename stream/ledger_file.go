@@ -174,6 +174,9 @@ func parseLedger(data []byte, key *ledgerKey) (*ledger, error) {
 				return nil, fmt.Errorf("%w: line %d has no MAC, or that of another line", errLedger, n)
 			}
 		}
+		if !e.soundUnit() {
+			return nil, fmt.Errorf("%w: line %d protects what this version does not know", errLedger, n)
+		}
 		id := epoch{e.Task(), e.Epoch}
 		opened, known := openings[id]
 		possible := true
@@ -261,6 +264,9 @@ func (l *ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
 		return halted(haltKey, "the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
 			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.keyID, l.key.id)
+	}
+	if !e.soundUnit() {
+		return fmt.Errorf("internal: a line for epoch %d protects nobody that is known", e.Epoch)
 	}
 	if l.heads == nil {
 		l.heads = map[[32]byte]bool{}

@@ -3,18 +3,19 @@ package stream
 import (
 	"slices"
 
-	"streamdp/dp"
 	"streamdp/stream/core"
 )
 
 // ledgerIndex answers the questions of every opening and closing without reading all
 // lines again. It is a function of the lines.
 type ledgerIndex struct {
-	order   []core.Task // by first line
-	tasks   map[core.Task]*taskIndex
-	sources map[core.Source]*sourceIndex
-	ends    map[int]int // opening → what closed or voided it
-	keyID   string      // of the master key that the last line is under, "" before the first
+	order    []core.Task // by first line
+	tasks    map[core.Task]*taskIndex
+	sources  map[core.Source]*sourceIndex
+	accounts map[account]*accountIndex
+	topics   map[topic]*topicUnits
+	ends     map[int]int // opening → what closed or voided it
+	keyID    string      // of the master key that the last line is under, "" before the first
 }
 
 // taskIndex is the index of one task. Its numbers are indexes of entries.
@@ -28,14 +29,8 @@ type taskIndex struct {
 
 // sourceIndex is the index of one source.
 type sourceIndex struct {
-	openings    []int
-	open        []int       // openings that have not ended
-	closed      []dp.Charge // of epochs that are closed, ranges of one cost that meet as one
-	adjacencies []dp.Adjacency
-	limit       int   // the last line that has one, −1 where there is none
-	first       int   // the opening that sets aside for sketches, −1 where there is none
-	lines       []int // all that concern the source
-	history     *budgetHistory
+	openings []int
+	open     []int // openings that have not ended
 
 	// About the present incarnation of the source's log: its number; the newest closing with
 	// an anchor, −1 if there is none; and whether a later closing covers records and has no
@@ -51,6 +46,7 @@ type sourceIndex struct {
 func (x *ledgerIndex) add(entries []Entry) {
 	if x.tasks == nil {
 		x.tasks, x.sources, x.ends = map[core.Task]*taskIndex{}, map[core.Source]*sourceIndex{}, map[int]int{}
+		x.accounts, x.topics = map[account]*accountIndex{}, map[topic]*topicUnits{}
 	}
 	i := len(entries) - 1
 	e := &entries[i]
@@ -69,6 +65,7 @@ func (x *ledgerIndex) add(entries []Entry) {
 	case kindOpen:
 		t.openings[e.Epoch] = i
 		t.begun = append(t.begun, i)
+		x.count(e, 1)
 	case kindClose:
 		t.begun = append(t.begun, i)
 		t.undestroyed = append(t.undestroyed, i)
@@ -78,6 +75,7 @@ func (x *ledgerIndex) add(entries []Entry) {
 	case kindVoid:
 		if opened {
 			x.ends[opening] = i
+			x.count(&entries[opening], -1)
 			t.begun = slices.DeleteFunc(t.begun, func(b int) bool { return b == opening })
 		}
 	case kindDestroyed:
@@ -87,15 +85,33 @@ func (x *ledgerIndex) add(entries []Entry) {
 	if n := len(t.begun); n > 0 {
 		t.newest = t.begun[n-1]
 	}
+	var by *Entry // the epoch's opening
+	if opened && e.Kind != kindOpen {
+		by = &entries[opening]
+	}
 	of := e
-	if e.Kind == kindVoid && opened {
-		of = &entries[opening]
+	if e.Kind == kindVoid && by != nil {
+		of = by
 	}
 	for _, v := range of.views() {
 		v.Kind = e.Kind
-		s := x.source(v.Source)
-		s.lines = append(s.lines, i)
-		s.add(x, entries, i, opening, opened, v)
+		x.source(v.Source).add(x, entries, i, opening, by, v)
+		if e.Person != nil || by != nil && by.Person != nil {
+			continue
+		}
+		a := x.account(account{Source: v.Source})
+		if by == nil {
+			a.add(x, entries, i, opening, nil, v)
+		} else if o, ok := by.view(v.Source); ok {
+			a.add(x, entries, i, opening, &o, v)
+		} else {
+			a.add(x, entries, i, opening, nil, v)
+		}
+	}
+	if e.Person != nil {
+		x.account(e.account()).add(x, entries, i, opening, nil, *e)
+	} else if by != nil && by.Person != nil {
+		x.account(by.account()).add(x, entries, i, opening, by, *e)
 	}
 }
 
@@ -103,41 +119,36 @@ func (x *ledgerIndex) add(entries []Entry) {
 func (x *ledgerIndex) source(of core.Source) *sourceIndex {
 	s := x.sources[of]
 	if s == nil {
-		s = &sourceIndex{limit: -1, first: -1, incarnation: 1, anchor: -1}
+		s = &sourceIndex{incarnation: 1, anchor: -1}
 		x.sources[of] = s
 	}
 	return s
 }
 
-// add indexes the last line, entry i, as it is for the source. opening is the epoch's.
-func (s *sourceIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened bool, e Entry) {
+// add indexes the last line, entry i, as it is for the source. opened is the epoch's opening,
+// entry number opening; nil where there is none.
+func (s *sourceIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opened *Entry, e Entry) {
+	ended := func() {
+		s.open = slices.DeleteFunc(s.open, func(b int) bool { return b == opening })
+	}
 	switch e.Kind {
 	case kindOpen:
 		s.openings, s.open = append(s.openings, i), append(s.open, i)
-		if !slices.Contains(s.adjacencies, e.Cost.Adjacency) {
-			s.adjacencies = append(s.adjacencies, e.Cost.Adjacency)
-		}
-		if s.first < 0 {
-			s.first = i
-		}
-		s.limit = i
 		if e.Incarnation > s.incarnation {
 			s.incarnation, s.topicID, s.anchor, s.unproven = e.Incarnation, "", -1, false
 		}
 		if e.Incarnation == s.incarnation && e.TopicID != "" {
 			s.topicID = e.TopicID
 		}
-	case kindLimit:
-		s.limit = i
 	case kindClose:
-		if !opened {
+		if opened == nil {
 			break
 		}
-		o, ok := entries[opening].view(e.Source)
+		o, ok := opened.view(e.Source)
 		if !ok {
 			break
 		}
-		s.settle(opening, dp.Charge{Log: o.Incarnation, First: o.First, End: e.End, Cost: o.Cost})
+		ended()
 		switch {
 		case o.Incarnation != s.incarnation:
 		case e.Anchor != "":
@@ -146,34 +157,8 @@ func (s *sourceIndex) add(x *ledgerIndex, entries []Entry, i, opening int, opene
 			s.unproven = true
 		}
 	case kindVoid:
-		if !opened {
-			break
-		}
-		s.open = slices.DeleteFunc(s.open, func(b int) bool { return b == opening })
-		// An epoch that never began released nothing. So its part for sketches counts only
-		// if it is not empty.
-		s.first = -1
-		for _, o := range s.openings {
-			if end, ended := x.ends[o]; !ended || entries[end].Kind != kindVoid || !entries[o].Reserved.Empty() {
-				s.first = o
-				break
-			}
+		if opened != nil {
+			ended()
 		}
 	}
-}
-
-// settle indexes the charge of a closed epoch. Adjacent ranges of one log with the same
-// cost are merged; every position pays the same as before.
-func (s *sourceIndex) settle(opening int, c dp.Charge) {
-	s.open = slices.DeleteFunc(s.open, func(b int) bool { return b == opening })
-	if c.End == c.First {
-		return
-	}
-	for i := len(s.closed) - 1; i >= 0; i-- {
-		if was := &s.closed[i]; was.Log == c.Log && was.End == c.First && was.Cost.Equal(c.Cost) {
-			was.End = c.End
-			return
-		}
-	}
-	s.closed = append(s.closed, c)
 }

@@ -103,10 +103,12 @@ func ReadEpochs(dir string) ([]EpochInfo, error) {
 	return out, nil
 }
 
-// SourceBudget is how the budget of an input partition was spent.
+// SourceBudget is how the budget of an input partition or, of persons, of a population was
+// spent.
 type SourceBudget struct {
 	core.Source
-	Events []BudgetEvent `json:"events"`
+	Population string        `json:"population,omitempty"`
+	Events     []BudgetEvent `json:"events"`
 }
 
 // ReadBudget returns everything that the ledger of a state directory has charged, and every
@@ -118,16 +120,19 @@ func ReadBudget(dir string) ([]SourceBudget, error) {
 	}
 	all := []SourceBudget{}
 	for i := range l.entries {
-		for _, s := range l.entries[i].sources() {
-			if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == s }) {
+		if l.entries[i].Kind != kindOpen {
+			continue
+		}
+		for _, a := range l.entries[i].accounts() {
+			if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.population }) {
 				continue
 			}
-			events, err := l.budgetOf(s, 0)
+			events, err := l.budgetOf(a, 0)
 			if err != nil {
 				return nil, err
 			}
 			if len(events) > 0 {
-				all = append(all, SourceBudget{s, events})
+				all = append(all, SourceBudget{a.Source, a.population, events})
 			}
 		}
 	}
@@ -135,27 +140,34 @@ func ReadBudget(dir string) ([]SourceBudget, error) {
 }
 
 // ChargedEpsilon returns what the worst-off record of a stream's input partition, or of all
-// that a merged stream reads, has paid, at the limit's δ. It looks at all clusters that the ledger knows and at all
-// adjacencies in which the partition was ever charged, and takes the largest.
+// that a merged stream reads, has paid, at the limit's δ; where the stream protects persons, what
+// the worst-off person of its population has. It looks at all clusters that the ledger knows and
+// at all adjacencies in which there was ever a charge, and takes the largest.
 func ChargedEpsilon(dir string, s *config.Stream, partition int) (float64, error) {
 	l, err := readLedger(dir)
 	if err != nil {
 		return 0, err
 	}
-	worst := 0.0
-	asked := map[core.Source]bool{}
+	var accounts []account
+	if s.User != nil {
+		accounts = []account{{population: s.User.Population}}
+	}
 	for i := range l.entries {
 		for _, src := range l.entries[i].sources() {
-			if src.Topic != s.Input.Topic || asked[src] || partition != src.Partition && (partition != core.Merged || !s.Input.Reads(src.Partition)) {
-				continue
+			a := account{Source: src}
+			if s.User == nil && src.Topic == s.Input.Topic && !slices.Contains(accounts, a) &&
+				(partition == src.Partition || partition == core.Merged && s.Input.Reads(src.Partition)) {
+				accounts = append(accounts, a)
 			}
-			asked[src] = true
-			eps, err := l.chargedEpsilon(src, s.Privacy.Adjacency, s.Privacy.LimitDelta)
-			if err != nil {
-				return 0, err
-			}
-			worst = max(worst, eps)
 		}
+	}
+	worst := 0.0
+	for _, a := range accounts {
+		eps, err := l.chargedEpsilon(a, s.Privacy.Adjacency, s.Privacy.LimitDelta)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, eps)
 	}
 	return worst, nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/stream/core"
 )
@@ -242,6 +243,7 @@ func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
 	}
 	var c struct {
 		Privacy struct{ Epsilon, Delta float64 }
+		User    json.RawMessage
 	}
 	if err := json.Unmarshal(m.Config, &c); err != nil {
 		return nil, halted(haltState, "manifest of epoch %d: %w", n, err)
@@ -250,6 +252,13 @@ func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
 		Kind: kindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
 		Incarnation: m.Incarnation, First: m.Base, End: ends[0], Mechanism: m.Mechanism, Cost: m.Cost,
 		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
+	}
+	if c.User != nil {
+		s, err := config.StreamOf(m.Stream, m.Config)
+		if err != nil {
+			return nil, halted(haltState, "manifest of epoch %d: it protects persons, and who they are can't be read (%w); restore the ledger from a backup", n, err)
+		}
+		e.Unit, e.Person = entryPerson(s, m.Partitions)
 	}
 	switch {
 	case cp != nil && cp.epoch == n:
@@ -263,7 +272,7 @@ func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
 	if m.Partition == core.Merged {
 		e.sum()
 	}
-	if slices.ContainsFunc(e.sources(), r.d.ledger.unopened) && run.s != nil {
+	if slices.ContainsFunc(e.accounts(), r.d.ledger.unopened) && run.s != nil {
 		reserved, err := core.Reserve(r.d.cfg, run.s)
 		if err != nil {
 			return nil, halted(haltBudget, "%w", err)

@@ -63,7 +63,7 @@ type SpentBy struct {
 	Delta     float64 `json:"delta"`
 }
 
-// ReadSpent returns what the ledger of a state directory has charged, by ranges of offsets. It
+// ReadSpent returns what the ledger of a state directory has charged records, by ranges of offsets. It
 // does so for every input partition or, if stream is not empty, for those that the stream has
 // read. For each number in records it adds what protects a person who has so many records in a
 // range. A daemon may be running on the directory.
@@ -75,7 +75,7 @@ func ReadSpent(dir, stream string, records []int) ([]Spent, error) {
 	var sources []core.Source
 	for i := range l.entries {
 		e := &l.entries[i]
-		if e.Kind != kindOpen || stream != "" && e.Stream != stream {
+		if e.Kind != kindOpen || e.Person != nil || stream != "" && e.Stream != stream {
 			continue
 		}
 		for _, s := range e.sources() {
@@ -111,11 +111,12 @@ func (l *ledger) spent(s core.Source, records []int) (*Spent, error) {
 	out := &Spent{Source: s, Ranges: []SpentRange{}}
 	all := l.spendings(s, out)
 	var err error
-	if out.Adjacency, out.ChargedEpsilon, err = l.strictest(s, out.Adjacency, out.LimitDelta); err != nil {
+	a := account{Source: s}
+	if out.Adjacency, out.ChargedEpsilon, err = l.strictest(a, out.Adjacency, out.LimitDelta); err != nil {
 		return nil, err
 	}
 	out.ChargedEpsilon = core.ToShow(out.ChargedEpsilon)
-	reserved, _ := l.reserved(s)
+	reserved, _ := l.reserved(a)
 	if !reserved.Empty() {
 		in, err := reserved.In(out.Adjacency)
 		if err != nil {

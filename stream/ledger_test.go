@@ -19,6 +19,9 @@ import (
 
 var testSource = core.Source{Cluster: "c", Topic: "orders", Partition: 0}
 
+// ofRecords is the account of a source's records.
+func ofRecords(s core.Source) account { return account{Source: s} }
+
 // charging is an entry that opens an epoch of testSource for the stream orders.
 func charging(epoch uint64, first, end int64, a dp.Adjacency, mu float64) Entry {
 	return Entry{
@@ -265,7 +268,7 @@ func TestAdjacencies(t *testing.T) {
 	if _, err := l.open(charging(2, 1000, -1, dp.ZeroOut, small)); err != nil {
 		t.Error(err)
 	}
-	if eps, err := l.chargedEpsilon(testSource, dp.ZeroOut, 1e-8); err != nil || !(eps > 1.4 && eps < 1.5) {
+	if eps, err := l.chargedEpsilon(ofRecords(testSource), dp.ZeroOut, 1e-8); err != nil || !(eps > 1.4 && eps < 1.5) {
 		t.Errorf("charged %g, %v", eps, err)
 	}
 	if s, err := l.spent(testSource, nil); err != nil || s.Adjacency != dp.Replace || !(s.ChargedEpsilon > 1.4 && s.ChargedEpsilon < 1.5) {
@@ -338,7 +341,7 @@ func TestLedgerIndex(t *testing.T) {
 		}
 		want, err := dp.Charged(all, dp.ZeroOut, 1e-8)
 		must(t, err)
-		if got, err := l.charged(testSource, dp.ZeroOut, 1e-8, nil); err != nil || got.Mu != want.Mu {
+		if got, err := l.charged(ofRecords(testSource), dp.ZeroOut, 1e-8, nil); err != nil || got.Mu != want.Mu {
 			t.Errorf("after %d lines: charged mu %g, want %g, %v", len(l.entries), got.Mu, want.Mu, err)
 		}
 		got := l.newest(ordersTask)
@@ -360,7 +363,7 @@ func TestLedgerIndex(t *testing.T) {
 	add(ending(kindClose, 4, 200))
 	add(charging(5, 150, -1, dp.ZeroOut, 0.2))
 	add(ending(kindClose, 5, -1))
-	if n := len(l.index.sources[testSource].closed); n != 2 {
+	if n := len(l.index.accounts[ofRecords(testSource)].closed); n != 2 {
 		t.Errorf("%d ranges, want 2: [0, 200) and [150, …)", n)
 	}
 	if open := l.undestroyed(ordersTask); len(open) != 3 || open[0].Epoch != 2 {
@@ -440,7 +443,7 @@ func BenchmarkLedger(b *testing.B) {
 		for epoch := range epochs {
 			rollover(b, l, epoch+1)
 		}
-		_, err = l.budgetOf(testSource, budgetEvents) // what a status has read before
+		_, err = l.budgetOf(ofRecords(testSource), budgetEvents) // what a status has read before
 		must(b, err)
 		return l
 	}
@@ -462,9 +465,9 @@ func BenchmarkLedger(b *testing.B) {
 			must(b, l.append(ending(kindDestroyed, epoch, 0)))
 		}},
 		{"status", func(l *ledger, epoch uint64) {
-			_, err := l.chargedEpsilon(testSource, dp.ZeroOut, 1e-8)
+			_, err := l.chargedEpsilon(ofRecords(testSource), dp.ZeroOut, 1e-8)
 			must(b, err)
-			_, err = l.budgetOf(testSource, budgetEvents)
+			_, err = l.budgetOf(ofRecords(testSource), budgetEvents)
 			must(b, err)
 		}},
 	}

@@ -92,9 +92,9 @@ func (r *runner) Status() TaskStatus {
 	return s
 }
 
-// chargedEpsilon returns what records of the task's input have paid, and how that came
-// about. Other streams charge them too, so it is computed again when the ledger has another
-// line about the input.
+// chargedEpsilon returns what records of the task's input, or persons of its population, have
+// paid, and how that came about. Other tasks charge them too, so it is computed again when the
+// ledger has another line about the account.
 func (r *runner) chargedEpsilon() (float64, []BudgetEvent) {
 	n := r.d.ledger.lines()
 	if n == r.charged.lines {
@@ -103,14 +103,14 @@ func (r *runner) chargedEpsilon() (float64, []BudgetEvent) {
 	r.charged.lines = n
 	if last := r.d.ledger.newest(r.task); last == nil {
 		r.charged.epsilon, r.charged.events = 0, nil
-	} else if sources := last.sources(); last.Seq != r.charged.newest || r.d.ledger.touched(sources) != r.charged.touched {
-		r.charged.newest, r.charged.touched = last.Seq, r.d.ledger.touched(sources)
+	} else if accounts := r.d.ledger.accountsOf(last); last.Seq != r.charged.newest || r.d.ledger.touched(accounts) != r.charged.touched {
+		r.charged.newest, r.charged.touched = last.Seq, r.d.ledger.touched(accounts)
 		r.charged.epsilon, r.charged.events = 0, nil
-		for i, src := range sources {
-			spent, _ := r.d.ledger.chargedEpsilon(src, r.s.Privacy.Adjacency, r.s.Privacy.LimitDelta)
+		for i, a := range accounts {
+			spent, _ := r.d.ledger.chargedEpsilon(a, r.s.Privacy.Adjacency, r.s.Privacy.LimitDelta)
 			if shown := core.ToShow(spent); i == 0 || shown > r.charged.epsilon {
 				r.charged.epsilon = shown
-				r.charged.events, _ = r.d.ledger.budgetOf(src, budgetEvents)
+				r.charged.events, _ = r.d.ledger.budgetOf(a, budgetEvents)
 			}
 		}
 	}

@@ -92,11 +92,11 @@ func TestLedgerReserve(t *testing.T) {
 	l, open = begin()
 	must(t, open(gauss(0.01), dp.Cost{}))
 	must(t, l.append(Entry{Kind: kindVoid, Stream: "a", Source: src, Epoch: 1}))
-	if !l.unopened(src) {
+	if !l.unopened(ofRecords(src)) {
 		t.Error("an epoch that never began is the first one")
 	}
 	must(t, open(sketch, reserved))
-	if l.unopened(src) {
+	if l.unopened(ofRecords(src)) {
 		t.Error("a source with an epoch is unopened")
 	}
 }
