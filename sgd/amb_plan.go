@@ -129,7 +129,7 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	}
 
 	norm := factor.ColNorm()
-	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, gradient)
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, factor.ColNorm(), gradient)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,8 +149,8 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 // lattice; the number of lattice steps of a gradient of that norm; the sensitivity of the sums
 // of all steps, correlated by C; and the standard deviation of a step's independent draws that
 // makes all steps together μ-Gaussian-private. The last two are in lattice steps.
-func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, mu float64) (l dp.Lattice, one, sensitivity, noise float64, err error) {
-	d, norm, adjacency := cfg.features(), factor.ColNorm(), p.Adjacency.Factor()
+func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one, sensitivity, noise float64, err error) {
+	d, adjacency := cfg.features(), p.Adjacency.Factor()
 	// The noise depends on the lattice's K, and the lattice roughly on the noise.
 	if l, err = dp.NewLattice(1, adjacency*norm/mu, p.Bits()); err != nil {
 		return

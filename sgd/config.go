@@ -7,6 +7,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/fault"
+	"streamdp/matfact"
 )
 
 // Config describes an online regression. The fields with a TOML name are the keys of a stream's
@@ -91,6 +92,11 @@ type Config struct {
 	Horizon uint64 `toml:"-"`
 	// Endless says that steps continue after Horizon.
 	Endless bool `toml:"-"`
+	// Person, if not zero, protects all records of a person in place of a single one: in at most
+	// Count steps, any two at least Separation apart, at most PerStep in each, searches included.
+	// Whoever adds rows must hold persons to that, by nil rows for records beyond it. What the
+	// releases cost is then a person's cost.
+	Person matfact.Participation `toml:"-" json:"-"`
 	// Centre and Scale are the public constants by which rows were scaled,
 	// used to publish original units. Empty: 0 and 1.
 	Centre, Scale []float64 `toml:"-"`
@@ -262,6 +268,7 @@ func (c *Config) Validate() error {
 	default:
 		l.Add("method", `must be "newton" or "amb"`, c.Method)
 	}
+	c.validatePerson(&l)
 	l.Check(c.Level > 0 && c.Level < 1, "level", "must be in (0, 1)", c.Level)
 	return l.Err()
 }

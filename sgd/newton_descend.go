@@ -27,10 +27,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	nulls := float64(counts[1]+dp.RoundAt(row, 1, p.NullNoise)) / unit
 
 	sum := e.gradients.integers()
-	row = n.Row("newton/grad", sum)
-	r := e.shaper.Predict(e.predict)
-	dp.RoundRow(e.noise, row, []float64{p.GradientNoise}, e.predict, r)
-	e.shaper.Push(e.noise)
+	e.draw(n, sum)
 	u := e.total
 	for j, k := range sum {
 		u[j] = float64(float64(k+e.noise[j]) * (e.zeta / p.One))
@@ -107,6 +104,23 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 		return e.end(n)
 	}
 	return nil
+}
+
+// draw draws the noise of a step's gradients, correlated with that of earlier steps, and
+// leaves it in e.noise. It tells the source what the noise hides.
+func (e *Newton) draw(n dp.Noise, hidden []int64) {
+	row := n.Row("newton/grad", hidden)
+	r := e.shaper.Predict(e.predict)
+	dp.RoundRow(e.noise, row, []float64{e.plan.GradientNoise}, e.predict, r)
+	e.shaper.Push(e.noise)
+}
+
+// drawn returns how many steps have taken a column of C.
+func (e *Newton) drawn() uint64 {
+	if e.plan.Person != nil {
+		return e.step
+	}
+	return e.iteration
 }
 
 // project shortens the features' coefficients of w to the radius, if there is one.

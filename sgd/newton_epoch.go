@@ -10,7 +10,7 @@ import (
 // begin begins an epoch.
 func (e *Newton) begin() {
 	e.done = 0
-	e.gram, _ = e.plan.gram(e.squared) // as the plan has tried
+	e.gram, _ = e.plan.gram(e.squared, e.epoch) // as the plan has tried
 	clear(e.hist[:])
 	e.jump = jump{factor: e.plan.jump(e.epoch)}
 	e.wander.begin()
@@ -21,7 +21,7 @@ func (e *Newton) begin() {
 func (e *Newton) end(n dp.Noise) error {
 	p, d := &e.plan, float64(len(e.w))
 	slots := float64(p.steps(e.epoch) * p.batch(e.epoch))
-	norms := e.hist.Release(n, "newton/hist", p.HistogramNoise, e.params.Bits())
+	norms := e.hist.Release(n, "newton/hist", float64(p.HistogramNoise*p.fewer(e.epoch)), e.params.Bits())
 	upper, err := e.gram.Release(n, "newton/gram")
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (e *Newton) end(n dp.Noise) error {
 			// shortened until the noise of the matrix hides them.
 			there = min(valid, float64(slots*share))
 		}
-		squared, _ := norms.Radius(there, p.RadiusNoise, 0.5)
+		squared, _ := norms.Radius(there, float64(p.RadiusNoise*p.fewer(e.epoch)), 0.5)
 		if *e.cfg.Intercept {
 			e.recentre(upper, valid, squared)
 			trace += float64(valid * float64(e.constant*e.constant))

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"streamdp/dp"
-	"streamdp/internal/clipgrad"
+	"streamdp/internal/calibration"
 	"streamdp/internal/fault"
 	"streamdp/internal/newton"
 	"streamdp/matfact"
@@ -71,6 +71,11 @@ type NewtonPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start are the first coefficients; nil: 0.
 	Start []float64 `json:"start,omitempty"`
+	// Person says what is protected where that is not a single record. Fewer are factors, by epoch
+	// like Batch: a short epoch holds fewer of a person's steps than a long one, and its
+	// histogram and matrix have so much less noise than HistogramNoise and GramMu say.
+	Person *calibration.Person `json:"person,omitempty"`
+	Fewer  []float64           `json:"fewer,omitempty"`
 
 	adjacency dp.Adjacency
 	bits      int
@@ -97,7 +102,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	if err = errors.Join(cfg.Validate(), cfg.validateScaling(), cfg.is("newton"), err); err != nil {
 		return nil, nil, err
 	}
-	factor, err := factorize(shapedBands, nil)
+	factor, load, err := loadFor(cfg, p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,21 +116,23 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 		Unit:          1 << (p.Bits() - 4),
 		Radius:        cfg.Radius,
 		Start:         slices.Clone(cfg.Start),
+		Person:        load.person,
+		Fewer:         load.fewer,
 		adjacency:     p.Adjacency, bits: p.Bits(), dim: d, intercept: *cfg.Intercept,
 	}
 	unit := float64(plan.Unit)
 	plan.NullNorm = int64(math.Floor(normQuantile*unit + 0.5))
 	plan.NullScale = int64(math.Floor(scaleQuantile*unit + 0.5))
-	spread := math.Sqrt(float64(normLadder.searches())) / mu
+	spread := math.Sqrt(float64(normLadder.searches())) / mu * load.search
 	plan.SearchNoise = spread * unit * dp.RoundUp
 	plan.Search = max(64, uint64(min(math.Ceil(15*spread), 1<<32)))
 	if plan.intercept {
 		plan.NullLocate = plan.Unit / 2
-		plan.LocateNoise = math.Sqrt(medianQuestions) / mu * unit * dp.RoundUp
+		plan.LocateNoise = math.Sqrt(medianQuestions) / mu * load.locate * unit * dp.RoundUp
 	}
 
 	gradient := mu * math.Sqrt(gradientShare)
-	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, gradient)
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, load.norm, gradient)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,21 +144,24 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 
 	// In records, raised by the same factor as the gradients' noise, which covers rounding: so
 	// the count stays free.
-	counted := plan.Sensitivity / (float64(plan.Lattice.K) * factor.ColNorm()) / (clipgrad.CountWeight(p.Adjacency, countedPart) * gradient)
-	missing := 1 / (mu * math.Sqrt(nullShare))
+	counted := plan.Sensitivity / (float64(plan.Lattice.K) * factor.ColNorm()) / (load.weight * gradient)
+	missing := load.nulls / (mu * math.Sqrt(nullShare))
 	plan.CountNoise = counted * unit * dp.RoundUp
 	plan.NullNoise = missing * unit * dp.RoundUp
 	if noise := max(plan.SearchNoise, plan.LocateNoise, plan.CountNoise, plan.NullNoise); !(dp.MaxDraw*noise < 1<<50) {
 		return nil, nil, fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/unit)
 	}
-	plan.HistogramNoise = newton.HistogramSD(mu*math.Sqrt(histogramShare), p.Adjacency)
-	plan.GramMu = mu * math.Sqrt(gramShare) / dp.RoundUp
+	plan.HistogramNoise = newton.HistogramSD(mu/load.epoch*math.Sqrt(histogramShare), p.Adjacency)
+	plan.GramMu = mu / load.matrix * math.Sqrt(gramShare) / dp.RoundUp
 	plan.RadiusNoise = plan.norms() * 1.35 * math.Sqrt(float64(d)*adjacency) / plan.GramMu
 
 	// Batches and jumps, and how long epochs may be.
 	growth := 1.0
 	for range 5 {
 		b := math.Ceil(max(50, 20/mu, 1.25*adjacency*float64(d)/mu*growth))
+		if plan.Person != nil {
+			b = math.Ceil(max(50, 4*missing, float64(d)*plan.stepNoise(factor)*growth))
+		}
 		if !(b <= 1<<31 && b*float64(plan.Lattice.K) < room) {
 			return nil, nil, &fault.Fault{Rule: fmt.Sprintf("steps would have to be of %.3g slots: raise epsilon", b)}
 		}
@@ -163,11 +173,13 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	}
 	rows := float64(1 << 36)
 	for i := range normLadder.rungs + 1 {
-		g, err := plan.gram(normLadder.rung(i))
-		if err != nil {
-			return nil, nil, err
+		for _, k := range []int{0, len(plan.Fewer)} { // the least noise, and the most
+			g, err := plan.gram(normLadder.rung(i), k)
+			if err != nil {
+				return nil, nil, err
+			}
+			rows = min(rows, g.Limit())
 		}
-		rows = min(rows, g.Limit())
 	}
 	for plan.Doublings < 40 && math.Ldexp(firstSteps*float64(plan.Batch[4]), plan.Doublings+1) <= rows {
 		plan.Doublings++
@@ -226,10 +238,18 @@ func (p *NewtonPlan) norms() float64 {
 	return 1
 }
 
-// gram returns an empty Gram matrix of rows whose features are shortened to norm
+// gram returns an empty Gram matrix of epoch k, of rows whose features are shortened to norm
 // √squared.
-func (p *NewtonPlan) gram(squared float64) (*newton.Gram, error) {
-	return newton.NewGram(p.dim, p.norms()*squared, p.GramMu, p.adjacency, p.bits)
+func (p *NewtonPlan) gram(squared float64, k int) (*newton.Gram, error) {
+	return newton.NewGram(p.dim, p.norms()*squared, p.GramMu/p.fewer(k), p.adjacency, p.bits)
+}
+
+// fewer returns the factor of the noise of epoch k's histogram and matrix.
+func (p *NewtonPlan) fewer(k int) float64 {
+	if k < len(p.Fewer) {
+		return p.Fewer[k]
+	}
+	return 1
 }
 
 // clone returns a copy that shares no memory with p.
@@ -238,5 +258,6 @@ func (p *NewtonPlan) clone() NewtonPlan {
 	c.Factorization = p.Factorization.Clone()
 	c.Batch, c.Jumps = slices.Clone(p.Batch), slices.Clone(p.Jumps)
 	c.Student, c.Start = slices.Clone(p.Student), slices.Clone(p.Start)
+	c.Person, c.Fewer = p.Person.Clone(), slices.Clone(p.Fewer)
 	return c
 }

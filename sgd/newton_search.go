@@ -22,6 +22,10 @@ func (e *Newton) Opened() (quantile float64, slots uint64, squared float64) {
 	return quantile, e.size(), e.squared
 }
 
+// EpochSteps returns the number of steps of the open epoch, of which its last releases its
+// histogram and matrix.
+func (e *Newton) EpochSteps() uint64 { return e.plan.steps(e.epoch) }
+
 // scaleQuantile returns the share of the records at which the search for the gradients' norm
 // stops.
 func (e *Newton) scaleQuantile() float64 {
@@ -61,6 +65,10 @@ const (
 // find ends a search.
 func (e *Newton) find(n dp.Noise) {
 	p := &e.plan
+	if p.Person != nil {
+		// The columns of C count steps, as the separation of a person's does.
+		e.draw(n, make([]int64, len(e.w)))
+	}
 	if e.phase == searchMedian {
 		median, mode := e.findMedian(n)
 		e.w[len(e.w)-1] += median / e.constant

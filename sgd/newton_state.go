@@ -145,7 +145,7 @@ func (e *Newton) UnmarshalBinary(data []byte) error {
 	if !r.Done() {
 		return errDamaged
 	}
-	if err := calibration.RestoreShaper(e.shaper, blob, e.iteration, e.predict, e.reach); err != nil {
+	if err := calibration.RestoreShaper(e.shaper, blob, e.drawn(), e.predict, e.reach); err != nil {
 		return fmt.Errorf("state of sgd: %w", err)
 	}
 	e.open()

@@ -114,7 +114,7 @@ func TestNewtonPlan(t *testing.T) {
 			near("noise of the count of null records", p.NullNoise/unit, 1/(0.2*p.Mu))
 			near("noise of a gradient", p.GradientNoise/float64(p.Lattice.K), s*1.60135/(0.9*p.Mu))
 			near("noise of the histogram", p.HistogramNoise, math.Sqrt(s/0.03)/p.Mu)
-			g, err := p.gram(0.25)
+			g, err := p.gram(0.25, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

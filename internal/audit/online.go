@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/matfact"
 )
 
 // Online describes online Newton steps: two searches, newton/boot, with an intercept one
@@ -25,6 +26,11 @@ type Online struct {
 	// lattice units, Count that of the count beside it and Locate that of the counts of
 	// a median, in counts of 2^(Bits−4) a record. Without an intercept Locate is 0.
 	Gradient, Count, Locate float64
+	// Person, if not zero, says in which steps a person has records: then all of a person's
+	// are one record, and gradients take a column of C in searches, too.
+	Person matfact.Participation
+	// Epoch returns the number of steps of the open epoch. It is asked where there is a Person.
+	Epoch func() uint64
 	// Course returns what earlier releases led to: the quantile and the slots of the open
 	// search, and R², the squared norm to which rows are shortened in the open epoch's matrix.
 	Course func() (quantile float64, slots uint64, squared float64)
@@ -41,7 +47,8 @@ func (o Online) Subject() *Subject {
 	}
 	factor, unit := o.Adjacency.Factor(), math.Exp2(float64(o.Bits-4))
 	const rungs, questions = 32, 6
-	search := math.Sqrt(questions) / mu * unit
+	several := o.several()
+	search := math.Sqrt(questions) / mu * unit * several("search")
 	// A median is sought among 64 intervals and then 16 parts of one, by ten counts.
 	const intervals, parts = 64, 16
 	matrix := 1.0
@@ -67,18 +74,45 @@ func (o Online) Subject() *Subject {
 				l.Threshold, l.Null = quantile*float64(slots), int64(math.Floor(quantile*unit+0.5))
 				return Array{Deviations: []float64{search}, Signal: l.question}, true
 			case "newton/count":
-				return Array{Deviations: []float64{o.Count, unit / (0.2 * mu)}}, true
+				return Array{Deviations: []float64{o.Count, unit / (0.2 * mu) * several("nulls")}}, true
 			case "newton/grad":
 				return Array{Deviations: []float64{o.Gradient}, C: o.C}, true
 			case "newton/hist":
-				return Array{Deviations: []float64{math.Sqrt(factor/0.03) / mu * unit}}, true
+				return Array{Deviations: []float64{math.Sqrt(factor/0.03) / mu * unit * several("epoch")}}, true
 			case "newton/gram":
 				squared *= matrix
-				sd := math.Sqrt(factor/0.12) * squared / mu
+				sd := math.Sqrt(factor/0.12) * squared / mu * several("matrix")
 				return matrixArray(o.Features, o.Bits, squared, sd, sd/math.Sqrt2), true
 			}
 			return Array{}, false
 		},
+	}
+}
+
+// several returns how much more a person moves counts and matrices than a record does: m
+// records in each of k steps. What one epoch sums up has at most its number of steps of these,
+// and the sum over epochs of (steps/√(k·most))² is at most 1. Two persons have null records in
+// 2k steps, and searches in which one of them has records count at most 0.8 of a record.
+func (o Online) several() func(what string) float64 {
+	p := o.Person
+	if p.Count == 0 {
+		return func(string) float64 { return 1 }
+	}
+	k, two := float64(p.Count), o.Adjacency == dp.Replace
+	return func(what string) float64 {
+		square, m := k, float64(max(1, p.PerStep))
+		switch {
+		case what == "epoch" || what == "matrix":
+			square = k * min(k, float64(o.Epoch()))
+			if two && what == "matrix" { // blocks are rounded for each of two persons
+				m *= 1 + math.Ldexp(float64(o.Features), -o.Bits)/2
+			}
+		case two && what == "nulls":
+			square = 2 * k
+		case two && what == "search":
+			square = 2 * 0.8 * 0.8 * k
+		}
+		return m * math.Sqrt(square)
 	}
 }
 
