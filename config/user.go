@@ -125,9 +125,6 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if s.Merge {
 		d.add(under(key, "merge"), -1, "must be false where persons are protected: records of partitions have no common order", nil)
 	}
-	if s.Step.Clock() > 0 {
-		d.add(under(key, "step"), -1, "must be a number of offsets where persons are protected", s.Step.Clock().String())
-	}
 	if c.State.Encrypt {
 		d.add(toml.Key{"state", "encrypt"}, -1, "must be false where persons are protected: what is kept of them is not encrypted", true)
 	}
@@ -145,16 +142,19 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if !sound("cap", "separation", "per_step", "max_users") {
 		return
 	}
-	users, all := under(here, "max_users"), times(n, s.Slots())
+	users, all, slots := under(here, "max_users"), times(n, s.Slots()), "step"
+	if s.Step.Clock() > 0 {
+		slots = "step_max"
+	}
 	switch needed := times(min(u.Separation, n), s.Slots()); {
 	case n == 0 && u.Cap == 0:
 		d.add(under(here, "cap"), -1, "required without a horizon, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
-		d.add(users, -1, fmt.Sprintf("must be at least %d (separation × step): whoever is refused there would change who counts later", needed), u.MaxUsers)
+		d.add(users, -1, fmt.Sprintf("must be at least %d (separation × %s): whoever is refused there would change who counts later", needed, slots), u.MaxUsers)
 	case !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
 		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
 		if n > 0 {
-			rule = fmt.Sprintf("must be at least %d (horizon × step) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all)
+			rule = fmt.Sprintf("must be at least %d (horizon × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, slots)
 		}
 		d.add(users, -1, rule, u.MaxUsers)
 	}

@@ -63,7 +63,11 @@ func TestUserFaults(t *testing.T) {
 	f("step = 100", good, "user.cap: required without a horizon, or where epochs continue after it")
 	f("step = 100", good+", cap = 3", "user.max_users: must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (5000)")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3", "horizon: must be at most 4294967294 where persons are protected (5000000000)")
-	f("step = \"1m\"\nhorizon = 50", good, "step: must be a number of offsets where persons are protected (\"1m0s\")")
+	// By the clock a step has step_max records at most.
+	const clock = "step = \"1m\"\nhorizon = 50\nstep_max = 60"
+	f(clock, `key = "record-key", max_users = 600, separation = 10`)
+	f(clock, `key = "record-key", max_users = 599, separation = 10`, "user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who counts later (599)")
+	f(clock, `key = "record-key", max_users = 2999, cap = 2`, "user.max_users: must be at least 3000 (horizon × step_max) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (2999)")
 	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
 }
 

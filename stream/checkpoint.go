@@ -158,18 +158,21 @@ func thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 // The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
 // epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
 // with these, none where it is not merged, and where its boundaries are. That of an epoch that
-// protects persons ends with the position of their files.
+// protects persons ends with the position of their files. Form 5 has both.
 var (
 	checkpointMagic = []byte("streamdp checkpoint 1\n")
 	mergedMagic     = []byte("streamdp checkpoint 2\n")
 	clockMagic      = []byte("streamdp checkpoint 3\n")
 	usersMagic      = []byte("streamdp checkpoint 4\n")
+	usersClockMagic = []byte("streamdp checkpoint 5\n")
 )
 
 // encode appends the file to b.
 func (c *checkpoint) encode(b []byte) []byte {
 	magic := checkpointMagic
 	switch {
+	case c.users != nil && c.boundaryTopic != "":
+		magic = usersClockMagic
 	case c.users != nil:
 		magic = usersMagic
 	case c.boundaryTopic != "":
@@ -300,7 +303,8 @@ var errCheckpoint = errors.New("checkpoint damaged")
 // parseCheckpoint reads a file that encode wrote.
 func parseCheckpoint(data []byte) (*checkpoint, error) {
 	const hash = sha256.Size
-	isMerged, isClock, isUsers := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic), bytes.HasPrefix(data, usersMagic)
+	isMerged, isUsersClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, usersClockMagic)
+	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, clockMagic), isUsersClock || bytes.HasPrefix(data, usersMagic)
 	if !isMerged && !isClock && !isUsers && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
 		return nil, errCheckpoint
 	}
@@ -341,11 +345,13 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		r.Bad = r.Bad || c.parts != nil && c.position.Anchor != nil || c.boundaryTopic == "" || c.boundary < -1 || c.boundary < 0 && c.step > 0
 	case isUsers:
 		c.older = readOlder(r, c.position.Anchor)
-		c.users = r.Bytes()
-		r.Bad = r.Bad || c.users == nil
 	case len(r.B) > 0:
 		c.older = readOlder(r, c.position.Anchor)
 		r.Bad = r.Bad || len(c.older) == 0
+	}
+	if isUsers && !r.Bad {
+		c.users = r.Bytes()
+		r.Bad = r.Bad || c.users == nil
 	}
 	if r.Bad || !r.Done() || c.epoch == 0 || acknowledged > 1 ||
 		c.output < unknownOutput || c.outputPartition < 0 {

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +33,7 @@ type leafReader struct {
 	leaf             *core.Leaf
 	sums             chan leafStep  // closed, at most merge_ahead
 	free             chan *core.Sum // to be summed into
+	written          chan struct{}  // after a step with a snapshot of persons due: go on
 	logStart, logEnd atomic.Int64
 }
 
@@ -75,11 +75,11 @@ func newMerger(p *processor) (*merger, error) {
 		if err != nil {
 			return nil, err
 		}
-		decoder, err := codec.NewDecoder(core.FormatOf(r.s), runtime.GOMAXPROCS(0))
+		decoder, err := newDecoder(r.s, l.m, src.Partition, l.core)
 		if err != nil {
-			return nil, halted(haltConfiguration, "%w", err)
+			return nil, err
 		}
-		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, sums: make(chan leafStep, r.s.MergeAhead), free: make(chan *core.Sum, r.s.MergeAhead+1), fetch: newFetcher(r, reader, decoder)}
+		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, written: make(chan struct{}, 1), sums: make(chan leafStep, r.s.MergeAhead), free: make(chan *core.Sum, r.s.MergeAhead+1), fetch: newFetcher(r, reader, decoder)}
 		x.logStart.Store(-1)
 		x.logEnd.Store(-1)
 		x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = m.failed, &x.logStart, &x.logEnd
@@ -180,10 +180,19 @@ func (x *leafReader) run(ctx context.Context) error {
 		}
 		s.position = x.position
 		done = work{}
+		due := s.sum.SnapshotDue() // the sum is another's afterwards
 		select {
 		case <-ctx.Done():
 			return nil
 		case x.sums <- s:
+		}
+		if !due {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-x.written:
 		}
 	}
 }
@@ -197,7 +206,10 @@ func (x *leafReader) add(b *codec.Batch, next *int) bool {
 		if offset >= end {
 			return true
 		}
-		x.leaf.Add(offset, b.Row(*next))
+		if *next&63 == 0 {
+			x.leaf.Warm(b.TagsFrom(*next, 64))
+		}
+		x.leaf.AddOf(offset, b.Row(*next), b.Tag(*next))
 	}
 	return b.Next >= end
 }
@@ -213,6 +225,16 @@ func (m *merger) merged(steps []leafStep) {
 	if m.bounds != nil {
 		m.bound = steps[0].boundary
 		m.bounds.done(steps[0].step)
+	}
+}
+
+// written lets a leaf go on that waits for a snapshot of persons.
+func (m *merger) written() {
+	for _, x := range m.leaves {
+		select {
+		case x.written <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type processor struct {
 	readers []*kafka.Reader
 
 	whole    []leafStep     // sums of all partitions that wait to be merged
+	paused   bool           // its leaf waits for a commit, which has a snapshot of persons
 	current  *codec.Batch   // being applied
 	next     int            // its next record
 	position kafka.Position // of the last boundary, where that lies before current
@@ -102,6 +103,7 @@ func (p *processor) compare() {
 		return
 	}
 	p.comparing, p.shown.comparing = behind, behind
+	p.unpause()
 	p.report()
 	if behind {
 		p.missing = 0
@@ -369,12 +371,24 @@ func (p *processor) applySums() error {
 		return err // the epoch has ended before the step
 	}
 	p.merge.merged(steps)
+	p.paused = p.paused || p.epoch.users != nil && p.epoch.users.SnapshotDue()
+	p.unpause()
 	p.seen = p.core.First()
 	for _, s := range steps {
 		p.work.add(&s.work)
 	}
 	p.count()
 	return nil
+}
+
+// unpause puts a snapshot of persons off where no commit comes: while releases are compared with those
+// of another output.
+func (p *processor) unpause() {
+	if p.paused && p.comparing && p.epoch.moved {
+		p.paused = false
+		p.core.Persons().Postpone()
+		p.merge.written()
+	}
 }
 
 // close ends the open step, with by. stop asks the caller to return to the loop.
@@ -497,6 +511,10 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	if p.epoch.users != nil {
 		if err := p.epoch.users.Committed(); err != nil && !full(err) {
 			return false, err // what a full disk keeps is tried again
+		}
+		if p.paused {
+			p.paused = false
+			p.merge.written()
 		}
 	}
 	p.failed = false

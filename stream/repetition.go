@@ -3,10 +3,10 @@ package stream
 import (
 	"context"
 	"fmt"
-	"runtime"
 
 	"streamdp/config"
 	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -27,7 +27,8 @@ type repetition struct {
 type adder interface {
 	First() int64
 	End() int64
-	Add(offset int64, row []float64)
+	Warm(tags []persons.Tag)
+	AddOf(offset int64, row []float64, tag persons.Tag)
 }
 
 // rereading reads the log of one partition again.
@@ -35,7 +36,6 @@ type rereading struct {
 	*repeater
 	partition int
 	into      adder
-	add       func(b *codec.Batch, i int) // record i of the batch, to into
 	reader    *kafka.Reader
 	decoder   *codec.Decoder
 	batch     codec.Batch
@@ -53,29 +53,17 @@ func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.
 		if err != nil {
 			return nil, err
 		}
-		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
+		decoder, err := newDecoder(s, m, src.Partition, c)
 		if err != nil {
-			return nil, halted(haltConfiguration, "%w", err)
+			return nil, err
 		}
-		again := &rereading{repeater: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}
-		again.add = func(b *codec.Batch, i int) { into.Add(b.Records[i].Offset, b.Row(i)) }
-		return again, nil
+		return &rereading{repeater: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
 	}
 	p := &repetition{core: c, bounds: bounds, last: boundary{at: cp.boundary}}
 	var err error
 	if m.Partition != core.Merged && bounds == nil {
-		if p.one, err = open(m.Source, c, cp.position); err != nil {
-			return nil, err
-		}
-		if c.Persons() != nil {
-			p.one.add = func(b *codec.Batch, i int) {
-				if i&63 == 0 {
-					c.Warm(b.TagsFrom(i, 64))
-				}
-				c.AddOf(b.Records[i].Offset, b.Row(i), b.Tag(i))
-			}
-		}
-		return p, tagUsers(p.one.decoder, s, m, c)
+		p.one, err = open(m.Source, c, cp.position)
+		return p, err
 	}
 	if p.leaves, err = leavesAt(c, m, cp); err != nil {
 		return nil, err
@@ -125,16 +113,15 @@ func (e *logEnded) Error() string {
 // Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
 // core.Core.Close.
 func (p *repetition) close(ctx context.Context) ([]core.Message, error) {
+	if m := p.core.Persons(); m != nil {
+		defer m.Forget()
+	}
 	step := p.core.Step() + 1
 	if p.one != nil {
 		if err := p.one.fill(ctx, step); err != nil {
 			return nil, err
 		}
-		messages, err := p.core.Close()
-		if persons := p.core.Persons(); persons != nil {
-			persons.Forget()
-		}
-		return messages, err
+		return p.core.Close()
 	}
 	if p.bounds != nil {
 		at, err := p.bounds(ctx, step)
@@ -170,7 +157,10 @@ func (p *rereading) fill(ctx context.Context, step uint64) error {
 			if offset >= c.End() {
 				return nil
 			}
-			p.add(b, p.next)
+			if p.next&63 == 0 {
+				c.Warm(b.TagsFrom(p.next, 64))
+			}
+			c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
 		}
 		if p.filled && b.Next >= c.End() {
 			return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
@@ -242,11 +241,8 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return err
 	}
-	decoder, err := codec.NewDecoder(core.FormatOf(r.s), runtime.GOMAXPROCS(0))
+	decoder, err := newDecoder(r.s, l.m, l.m.Source.Partition, p.core)
 	if err != nil {
-		return halted(haltConfiguration, "%w", err)
-	}
-	if err := tagUsers(decoder, r.s, l.m, p.core); err != nil {
 		return err
 	}
 	p.fetch = newFetcher(r, reader, decoder)

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"streamdp/config"
 	"streamdp/internal/persons"
@@ -92,18 +93,18 @@ func rewriteUsers(j *persons.Journal) ([]byte, error) {
 	return encodeUsers(j.Rewrite())
 }
 
-// tagUsers makes a decoder of one partition's records set the tags of an epoch's persons. It does
-// nothing where records are protected.
-func tagUsers(d *codec.Decoder, s *config.Stream, m *core.Manifest, c *core.Core) error {
-	if c.Persons() == nil {
-		return nil
+// newDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
+// tags of the epoch's.
+func newDecoder(s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
+	d, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
+	if err == nil && s.User != nil {
+		key := c.UserKey()
+		if err = d.TagUsers(&key); err == nil && s.User.Partitioner == "murmur2" {
+			d.OnlyAtHome(partition, m.Partitions)
+		}
 	}
-	key := c.UserKey()
-	if err := d.TagUsers(&key); err != nil {
-		return halted(haltConfiguration, "%w", err)
+	if err != nil {
+		return nil, halted(haltConfiguration, "%w", err)
 	}
-	if s.User.Partitioner == "murmur2" {
-		d.OnlyAtHome(m.Source.Partition, m.Partitions)
-	}
-	return nil
+	return d, nil
 }

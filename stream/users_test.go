@@ -221,6 +221,7 @@ func TestUsersCheckpoint(t *testing.T) {
 	for _, change := range []func(*checkpoint){
 		func(c *checkpoint) { c.users = noUsers() },
 		func(c *checkpoint) { c.boundaryTopic = "bounds" },
+		func(c *checkpoint) { c.users, c.boundaryTopic = noUsers(), "bounds" },
 		func(*checkpoint) {},
 	} {
 		want := goldenCheckpoint()

@@ -99,8 +99,8 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
 		j.hash = nil
 	}
-	m.step, m.done = uint32(at.Step), uint32(at.Step)
-	m.fresh, m.closed, m.records, m.taken = m.fresh[:0], 0, 0, 0
+	m.step, m.open, m.fresh, m.taken, m.seen = uint32(at.Step), false, m.fresh[:0], 0, at.Seen
+	m.kept = Entries{step: uint32(at.Step)}
 	return j, nil
 }
 
@@ -172,22 +172,20 @@ func (j *Journal) numbers() (all []uint64, err error) {
 // SnapshotDue reports whether a snapshot should be written. Append writes it only while no step is
 // open, because the map of the last closed step is gone otherwise. So whoever closes a step
 // asks, and if it is due, commits before the next one begins.
-func (j *Journal) SnapshotDue() bool {
-	return j.m.rule.Cap > 0 && j.at.Seen+j.m.records >= j.m.rule.snapshotAfter()
-}
+func (j *Journal) SnapshotDue() bool { return j.m.kept.due }
 
 // Append makes the entries of the map's closed steps durable. It returns the position for the
 // checkpoint, valid until the next call. To call it again for the same step changes nothing.
 // After an error it can be called again, and so can a process begin at the last checkpoint.
 func (j *Journal) Append() (*Position, error) {
 	m := j.m
-	if err := m.Err(); err != nil {
+	if err := m.kept.Err(); err != nil {
 		return nil, err
 	}
 	if m.Closed() == j.at.Step {
 		return &j.at, nil
 	}
-	if j.SnapshotDue() && m.step == m.done {
+	if j.SnapshotDue() && !m.open {
 		if err := j.snapshot(); err != nil {
 			return nil, err
 		}
@@ -200,7 +198,7 @@ func (j *Journal) Append() (*Position, error) {
 	if n := len(segments); n > 0 && m.rule.Cap == 0 && j.at.Step+1-segments[n-1].First >= (m.rule.Separation+7)/8 {
 		j.hash = nil
 	}
-	entries := m.fresh[:m.closed]
+	entries := m.kept.list
 	if j.hash == nil {
 		s := j.next(false)
 		h := sha256.New()
@@ -230,7 +228,7 @@ func (j *Journal) Append() (*Position, error) {
 		s.Hash = [32]byte(j.hash.Sum(nil))
 	}
 	j.torn = false
-	j.at.Seen += m.records
+	j.at.Seen += m.kept.records
 	j.at.Step = m.Closed()
 	m.Forget()
 	j.drop()
@@ -263,7 +261,7 @@ func (j *Journal) Rewrite() (*Position, error) {
 	if err := j.m.Err(); err != nil {
 		return nil, err
 	}
-	if j.m.step != j.m.done {
+	if j.m.open {
 		return nil, errors.New("internal: a snapshot of persons within a step")
 	}
 	numbers, err := j.numbers()
@@ -296,6 +294,7 @@ func (j *Journal) take(s Segment) error {
 	s.Hash = [32]byte(h.Sum(nil))
 	j.at = Position{Step: j.m.Closed(), Segments: []Segment{s}}
 	j.m.Forget()
+	j.m.seen, j.m.kept.due = 0, false
 	j.hash = nil
 	return nil
 }

@@ -30,23 +30,46 @@ const (
 //
 // A Map is not safe for concurrent use.
 type Map struct {
-	rule  Rule
-	step  uint32
-	slots []slot
-	shift int    // from the first 8 bytes of a tag to its place
-	users uint64 // with a cap: persons in the map
-	hand  uint64 // without: where the next removal begins
-	quota uint64 // and how many slots it looks at
-	// fresh holds the entries since the journal took some: each person once in each step. Those
-	// of closed steps come first.
-	fresh    []byte
-	closed   int    // bytes of them
-	done     uint32 // the last closed step
-	records  uint64 // of closed steps, since then too
-	taken    uint64 // of the open step
-	overflow bool
-	near     uint32 // keeps the compiler from leaving out what Warm reads
+	rule          Rule
+	step          uint32
+	slots         []slot
+	shift         int    // from the first 8 bytes of a tag to its place
+	users         uint64 // with a cap: persons in the map
+	hand          uint64 // without: where the next removal begins
+	quota         uint64 // and how many slots it looks at
+	open          bool   // step is open
+	fresh         []byte // entries of the open step: each person once
+	taken         uint64 // records of it
+	seen          uint64 // records of closed steps since the last snapshot
+	overflow      bool
+	snapshotAfter uint64 // records after which one is due
+	near          uint32 // keeps the compiler from leaving out what Warm reads
+	// kept is what the journal has not taken yet. Everything above may be used by another
+	// goroutine; see CloseInto.
+	kept Entries
 }
+
+// Entries is what closed steps add to a [Journal]. They are exact facts about persons.
+type Entries struct {
+	list     []byte // each person once in each step
+	step     uint32 // the last closed one
+	records  uint64
+	overflow bool
+	due      bool // a snapshot is
+}
+
+// SnapshotDue reports whether the journal should write a snapshot, before the next step begins.
+func (e *Entries) SnapshotDue() bool { return e.due }
+
+// Err is [Map.Err] of these steps.
+func (e *Entries) Err() error {
+	if e.overflow {
+		return errOverflow
+	}
+	return nil
+}
+
+var errOverflow = errors.New("internal: more persons than max_users within a separation")
 
 // NewMap returns the map of an epoch before its first step. All its memory is allocated here,
 // except for the entries that the journal has not taken.
@@ -55,7 +78,7 @@ func NewMap(r Rule) (*Map, error) {
 		return nil, err
 	}
 	n := r.slots()
-	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n)}
+	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n), snapshotAfter: r.snapshotAfter()}
 	// Four rounds in Separation steps: what is gone makes up at most a fifth of the entries.
 	m.quota = min(n, n/max(1, r.Separation/4)+1)
 	return m, nil
@@ -66,8 +89,10 @@ func (m *Map) Open(step uint64) error {
 	if step <= uint64(m.step) || step > MaxStep {
 		return fmt.Errorf("internal: step %d of persons follows %d", step, m.step)
 	}
-	m.Close()
-	m.step = uint32(step)
+	if m.open {
+		m.Close()
+	}
+	m.step, m.open = uint32(step), true
 	if m.rule.Cap == 0 {
 		m.sweep()
 	}
@@ -75,17 +100,42 @@ func (m *Map) Open(step uint64) error {
 }
 
 // Close ends the open step: the journal may take its entries.
-func (m *Map) Close() {
-	m.closed, m.done = len(m.fresh), m.step
-	m.records += m.taken
-	m.taken = 0
+func (m *Map) Close() { m.CloseInto(&m.kept) }
+
+// CloseInto ends the open step, and adds its entries to e, which [Map.Keep] gives to the journal
+// later. So one goroutine may go through the log while another one keeps what it knows of
+// earlier steps. Where a snapshot is due, the first must not open a step before the second has
+// called [Journal.Append] or [Map.Postpone], for a snapshot holds the whole map.
+func (m *Map) CloseInto(e *Entries) {
+	e.list, e.step = append(e.list, m.fresh...), m.step
+	e.records += m.taken
+	e.overflow = e.overflow || m.overflow
+	m.seen += m.taken
+	m.fresh, m.taken, m.open = m.fresh[:0], 0, false
+	e.due = e.due || m.rule.Cap > 0 && m.seen >= m.snapshotAfter
 }
+
+// Keep gives the journal the entries of the steps after those that it was given, and empties e.
+func (m *Map) Keep(e *Entries) {
+	k := &m.kept
+	k.list, k.step = append(k.list, e.list...), e.step
+	k.records += e.records
+	k.overflow, k.due = k.overflow || e.overflow, k.due || e.due
+	*e = Entries{list: e.list[:0]}
+}
+
+// SnapshotAfter sets the number of records after which a snapshot is due, for tests. The default is that of
+// [Journal].
+func (m *Map) SnapshotAfter(records uint64) { m.snapshotAfter = records }
+
+// Postpone puts a snapshot that is due off, to the end of the next step.
+func (m *Map) Postpone() { m.kept.due = false }
 
 // Take answers for the next record of the open step. No step is open before the first Open, and
 // after a Close.
 func (m *Map) Take(tag Tag) Answer {
 	m.taken++
-	if tag == (Tag{}) || m.step == m.done {
+	if tag == (Tag{}) || !m.open {
 		return NoUser
 	}
 	s, free := m.find(&tag)
@@ -168,7 +218,7 @@ func (m *Map) contribute(s *slot) {
 // then.
 func (m *Map) Err() error {
 	if m.overflow {
-		return errors.New("internal: more persons than max_users within a separation")
+		return errOverflow
 	}
 	return nil
 }
@@ -176,19 +226,18 @@ func (m *Map) Err() error {
 // Forget removes the entries of closed steps that no journal has taken. It is for a process that keeps
 // none, because it reads a log again: such entries would pile up in memory.
 func (m *Map) Forget() {
-	m.fresh = m.fresh[:copy(m.fresh, m.fresh[m.closed:])]
-	m.closed, m.records = 0, 0
+	m.kept.list, m.kept.records = m.kept.list[:0], 0
 }
 
 // Waiting returns an upper bound on the bytes of entries that the journal may take. It depends on the
 // number of records alone.
-func (m *Map) Waiting() uint64 { return entryBytes * m.records }
+func (m *Map) Waiting() uint64 { return entryBytes * m.kept.records }
 
-// Step returns the number of the open or last closed step, 0 before the first.
+// Step returns the number of the step that was opened last, 0 before the first.
 func (m *Map) Step() uint64 { return uint64(m.step) }
 
-// Closed returns the number of the last closed step.
-func (m *Map) Closed() uint64 { return uint64(m.done) }
+// Closed returns the number of the last closed step, as far as the journal knows.
+func (m *Map) Closed() uint64 { return uint64(m.kept.step) }
 
 // home returns a tag's place: its first bits, so that the table is nearly in the order of tags.
 func (m *Map) home(tag *Tag) uint64 { return binary.BigEndian.Uint64(tag[:8]) >> m.shift }

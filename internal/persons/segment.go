@@ -102,7 +102,7 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 	magic, size := journalMagic, uint64(entryBytes)
 	if s.Snapshot {
 		magic, size = snapshotMagic, snapshotBytes
-		m.step, m.done = uint32(s.First), uint32(s.First) // a snapshot is the first segment
+		m.step, m.open = uint32(s.First), false // a snapshot is the first segment
 	}
 	rest := s.Length - uint64(len(magic)) // Length was checked
 	if rest%size != 0 {
@@ -163,10 +163,10 @@ func (m *Map) restore(entry []byte, s *Segment, until uint64) error {
 			return ErrDamaged
 		}
 	}
-	m.fresh, m.closed = m.fresh[:0], 0 // the journal has them
 	if m.Take(tag) != Counts || len(m.fresh) == 0 {
 		return ErrDamaged
 	}
+	m.fresh = m.fresh[:0] // the journal has it
 	return nil
 }
 
@@ -197,7 +197,7 @@ func (m *Map) writeTo(out io.Writer) (n uint64, err error) {
 		switch s := &m.slots[(first+1+i)&mask]; {
 		case s.last == 0:
 			flush()
-		case m.rule.Cap > 0 || uint64(m.done-s.last)+1 < m.rule.Separation:
+		case m.rule.Cap > 0 || uint64(m.step-s.last)+1 < m.rule.Separation:
 			run = append(run, *s)
 		}
 	}

@@ -179,7 +179,8 @@ func (c *Core) openStep() {
 }
 
 // Persons returns what remembers which persons contributed, nil where records are protected.
-// After New it is empty, and the caller fills it before Resume.
+// After New it is empty, and the caller fills it before Resume. Where a [Leaf] takes the records, it also
+// asks the map, so the caller may only do what concerns the journal.
 func (c *Core) Persons() *persons.Map { return c.persons }
 
 // Warm says which tags come next, so that AddOf waits less for memory.
@@ -236,17 +237,24 @@ func (c *Core) Until(end int64) error {
 // of the step's release, none if the step has no release.
 func (c *Core) Close() ([]Message, error) {
 	if c.at != nil {
-		return c.close([]span{{c.first, c.end}})
+		return c.close([]span{{c.first, c.end}}, nil)
 	}
-	return c.close(nil)
+	return c.close(nil, nil)
 }
 
 // close is Close. Of a merged epoch, and of steps by the clock, parts holds the offsets of each partition.
-func (c *Core) close(parts []span) ([]Message, error) {
+// Entries are those of persons in the step, where a leaf has taken its records; else nil.
+func (c *Core) close(parts []span, entries *persons.Entries) ([]Message, error) {
 	h := c.transcript
 	h.AbsorbRecords(c.records)
 	if c.persons != nil {
-		if err := c.persons.Err(); err != nil {
+		err := error(nil)
+		if entries != nil {
+			err = entries.Err()
+		} else {
+			err = c.persons.Err()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -254,7 +262,11 @@ func (c *Core) close(parts []span) ([]Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.persons != nil {
+	switch {
+	case c.persons == nil:
+	case entries != nil:
+		c.persons.Keep(entries)
+	default:
 		c.openPersons() // of a step without records
 		c.persons.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/internal/persons"
 )
 
 // mergeable is an estimator whose open step may be summed in parts. A part may be used
@@ -31,11 +32,10 @@ type Leaf struct {
 	base  int64
 	ends  func(step uint64) span // relative to base; nil: by the clock
 	scaling
-	step uint64 // the open one
-	open span
-	sum  *Sum
-	// nobody: persons are protected, of whom a leaf knows none, so no record counts.
-	nobody bool
+	step    uint64 // the open one
+	open    span
+	sum     *Sum
+	persons *persons.Map // nil: records are protected
 }
 
 // Sum is the exact sum of one step over one partition. Nothing of it may leave the
@@ -46,7 +46,12 @@ type Sum struct {
 	step    uint64
 	offsets span
 	records uint64
+	entries persons.Entries // of persons in the step
 }
+
+// SnapshotDue reports whether the leaf may not open another step before the journal of persons has
+// taken this one, or its snapshot was put off.
+func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
 // Leaves returns a leaf for each partition of a merged epoch or of one with steps by the
 // clock, at the first step after the
@@ -56,7 +61,7 @@ func (c *Core) Leaves() []*Leaf {
 	parts := uint64(len(bases))
 	all := make([]*Leaf, parts)
 	for i, base := range bases {
-		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), nobody: c.persons != nil}
+		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), persons: c.persons}
 		if c.at != nil {
 			l.open = span{c.at[i], -1}
 		} else {
@@ -115,12 +120,25 @@ func (l *Leaf) Until(end int64) error {
 func (l *Leaf) Into(s *Sum) {
 	s.index, s.step, s.offsets, s.records = l.index, l.step, l.open, 0
 	l.sum = s
+	if l.persons != nil {
+		l.persons.Open(l.step) // fails only behind the largest step: then nothing counts
+	}
 }
 
 // Add takes the next record, as [Core.Add] does.
-func (l *Leaf) Add(offset int64, row []float64) {
+func (l *Leaf) Add(offset int64, row []float64) { l.AddOf(offset, row, persons.Tag{}) }
+
+// Warm is [Core.Warm].
+func (l *Leaf) Warm(tags []persons.Tag) {
+	if l.persons != nil {
+		l.persons.Warm(tags)
+	}
+}
+
+// AddOf takes the next record, as [Core.AddOf] does.
+func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) {
 	l.sum.records++
-	if l.nobody {
+	if l.persons != nil && l.persons.Take(tag) != persons.Counts {
 		row = nil
 	}
 	l.sum.part.Add(uint64(offset-l.base), l.scaled(row))
@@ -130,6 +148,9 @@ func (l *Leaf) Add(offset int64, row []float64) {
 func (l *Leaf) Close() *Sum {
 	s := l.sum
 	l.sum = nil
+	if l.persons != nil {
+		l.persons.CloseInto(&s.entries)
+	}
 	l.step++
 	l.bound()
 	return s
@@ -146,6 +167,9 @@ func (c *Core) Merge(sums []*Sum) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
 		return nil, errors.New("internal: not one sum of each partition")
 	}
+	if c.persons != nil && len(sums) != 1 {
+		return nil, errors.New("internal: persons of several partitions")
+	}
 	for i, s := range sums {
 		if s.index != i || s.step != c.step+1 || c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
 			return nil, errors.New("internal: a sum of another step or partition")
@@ -159,7 +183,10 @@ func (c *Core) Merge(sums []*Sum) ([]Message, error) {
 		c.records += s.records
 		offsets[i] = s.offsets
 	}
-	return c.close(offsets)
+	if c.persons == nil {
+		return c.close(offsets, nil)
+	}
+	return c.close(offsets, &sums[0].entries)
 }
 
 // ChargedParts returns for each partition of a merged epoch the offset behind the last

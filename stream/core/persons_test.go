@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"streamdp/config"
 	"streamdp/dp"
@@ -328,4 +329,60 @@ func (osFiles) ReadDir(dir string) (names []string, err error) {
 		names = append(names, e.Name())
 	}
 	return names, err
+}
+
+// TestPersonsByLeaf: by the clock a leaf, which may be ahead, makes of a log what a core makes that takes
+// the records itself.
+func TestPersonsByLeaf(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, threeSteps)
+	s.Step, s.StepMax = config.Every(time.Minute), 4
+	log := randomLog(rand.New(rand.NewPCG(20, 6)), 36)
+	one, _ := personCore(t, s)
+	key := one.UserKey()
+	tagger := persons.NewTagger(&key)
+	var want []Message
+	for at := 0; at < len(log); at += 4 {
+		must(t, one.Until(int64(104+at)))
+		want = append(want, runLog(t, one, tagger, log[:at+4], at)...)
+	}
+	c, rec := personCore(t, s)
+	c.mech.Estimator = rec.Estimator
+	leaf := c.Leaves()[0]
+	sums := make([]*Sum, 3)
+	for step := range 9 {
+		if step%3 == 0 { // three steps ahead
+			for i := range sums {
+				var err error
+				sums[i], err = c.NewSum()
+				must(t, err)
+				must(t, leaf.Until(leaf.First()+4))
+				leaf.Into(sums[i])
+				for at := leaf.First(); at < leaf.End(); at++ {
+					x := log[at-100]
+					var row []float64
+					if x.valid {
+						row = []float64{float64(x.user) / 10, 1 / float64(2+at-100)}
+					}
+					var tag persons.Tag
+					if x.user > 0 {
+						tag = tagger.Tag(fmt.Append(nil, "user ", x.user))
+					}
+					leaf.AddOf(at, row, tag)
+				}
+				leaf.Close()
+			}
+		}
+		if ahead := c.Persons().Closed(); ahead != uint64(step) {
+			t.Fatalf("the journal may have step %d before it is released", ahead)
+		}
+		got, err := c.Merge(sums[step%3 : step%3+1])
+		must(t, err)
+		if len(got) != 1 || !bytes.Equal(got[0].Value, want[step].Value) {
+			t.Errorf("step %d has other bytes", step+1)
+		}
+	}
+	if _, err := c.Merge(sums[:2]); err == nil {
+		t.Error("sums of two partitions are merged under one map")
+	}
 }
