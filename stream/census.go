@@ -16,7 +16,13 @@ import (
 // stream in which three tenths count, it is wrong with probability at most 3e-7. For sums
 // and means the recent records are those since the last verdict. For windows and decaying
 // weights they are those under the weights, as far as this process has seen them.
+//
+// Where persons are protected few records may count by right. The verdict then says that
+// counted_share, of all records under the workload's weights, is below four of its standard
+// errors though these are below a thousandth: that may be no record at all, as where the user key
+// is looked for in the wrong place. It is taken back as soon as some are seen to count.
 type census struct {
+	persons  bool
 	workload string
 	decay    float64
 	window   int
@@ -36,11 +42,13 @@ type census struct {
 const (
 	fewShare     = 0.1
 	fewError     = 0.04
+	nobodyError  = 0.001
+	nobodyErrors = 4
 	censusWindow = 4096
 )
 
 func newCensus(s *config.Stream) *census {
-	c := &census{}
+	c := &census{persons: s.User != nil}
 	if m := s.Moments; m != nil {
 		c.workload, c.decay, c.window = m.Workload, m.Decay, int(min(m.Window, censusWindow))
 	}
@@ -49,6 +57,12 @@ func newCensus(s *config.Stream) *census {
 
 // take reads a published release of a step, and returns the verdict.
 func (c *census) take(step uint64, s core.Shares) bool {
+	if c.persons {
+		if n := s.Counted; n != nil && n.SE <= nobodyError {
+			c.fewValid = n.Value < nobodyErrors*n.SE
+		}
+		return c.fewValid
+	}
 	if f := s.Full; f != nil && f.SE <= fewError {
 		c.fewFull = f.Value < fewShare
 	}

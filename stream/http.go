@@ -169,7 +169,9 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 			}
 			missing = append(missing, text)
 		}
-		if s.FewValid {
+		if s.FewValid && s.Unit == "person" {
+			missing = append(missing, fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
+		} else if s.FewValid {
 			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
 		}
 	}

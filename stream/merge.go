@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -168,7 +169,7 @@ func (x *leafReader) run(ctx context.Context) error {
 				next = 0
 				done.read(b)
 			}
-			if x.add(b, &next) {
+			if x.add(b, &next, &done) {
 				break
 			}
 			x.fetch.done(b)
@@ -198,8 +199,9 @@ func (x *leafReader) run(ctx context.Context) error {
 }
 
 // add adds the records of a batch from next on that belong to the open step, and reports
-// whether the batch reaches the step's end.
-func (x *leafReader) add(b *codec.Batch, next *int) bool {
+// whether the batch reaches the step's end. It counts in done those that do not count for their
+// person.
+func (x *leafReader) add(b *codec.Batch, next *int, done *work) bool {
 	end := x.leaf.End()
 	for ; *next < len(b.Records); *next++ {
 		offset := b.Records[*next].Offset
@@ -209,7 +211,9 @@ func (x *leafReader) add(b *codec.Batch, next *int) bool {
 		if *next&63 == 0 {
 			x.leaf.Warm(b.TagsFrom(*next, 64))
 		}
-		x.leaf.AddOf(offset, b.Row(*next), b.Tag(*next))
+		if why := x.leaf.AddOf(offset, b.Row(*next), b.Tag(*next)); why != persons.Counts {
+			done.uncounted(b.Reasons[*next], why)
+		}
 	}
 	return b.Next >= end
 }

@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -56,7 +57,7 @@ var metricTable = []metricDef{
 	{"retention_headroom_records", "gauge", "–", task, "Offsets between the start of the input log and the next offset: how much retention may delete before records are lost. Of a merged stream that of the partition with the least.", "least"},
 	{"step", "gauge", "–", task, "Last closed step of the epoch.", "sum"},
 	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
-	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count; always 0 where a stream publishes neither.", "sum"},
+	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count or, where persons are protected, counted_share that perhaps none does; always 0 where a stream publishes none of these.", "sum"},
 	{"unread_partitions", "gauge", "–", task, "Partitions of the input topic that no stream of this configuration reads.", "largest"},
 	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
 	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970.", "least"},
@@ -74,7 +75,7 @@ var metricTable = []metricDef{
 	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
 	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
 	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
-	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row.", ""},
+	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row; where persons are protected also those that do not count for their person (no-user, over-cap, foreign, full).", ""},
 	{"diagnostic_records_clipped_total", "counter", "P", task, "Not private. Rows that were shortened to the clip norm, of moments.", ""},
 }
 
@@ -437,6 +438,19 @@ func (w *work) read(b *codec.Batch) {
 	w.records += len(b.Records)
 	for _, r := range b.Reasons {
 		w.rejected[r]++
+	}
+}
+
+// notCounted has the reasons for records that gave a row and do not count for their person.
+var notCounted = [persons.Answers]codec.Reason{
+	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign, persons.Full: codec.Full,
+}
+
+// uncounted counts a record that does not count for its person, unless it was counted as one
+// without a row.
+func (w *work) uncounted(decoded codec.Reason, why persons.Answer) {
+	if decoded == codec.Decoded {
+		w.rejected[notCounted[why]]++
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"streamdp/config"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
 	"streamdp/stream/core"
@@ -312,6 +313,20 @@ func TestCensus(t *testing.T) {
 		if full(f.v, f.se) != f.few {
 			t.Errorf("full_share %g ± %g", f.v, f.se)
 		}
+	}
+	// Of persons few records count by right; that none does is told by the share under the weights.
+	persons := newCensus(&config.Stream{User: new(config.User)})
+	for _, f := range []struct {
+		v, se float64
+		few   bool
+	}{{0, 0.01, false}, {0.001, 0.001, true}, {0.003, 0.0011, true}, {0.0041, 0.001, false}, {-0.001, 0.0005, true}, {0.002, 0.0004, false}} {
+		s := core.Shares{Rows: 100, Valid: &core.Count{}, Full: &core.Count{}, Counted: &core.Count{Value: f.v, SE: f.se}}
+		if persons.take(1, s) != f.few {
+			t.Errorf("counted_share %g ± %g", f.v, f.se)
+		}
+	}
+	if s, _ := core.SharesOf([]byte(`{"schema":"streamdp.release.v1","values":{"counted_share":{"shape":[1],"data":[0.5],"se":0.25}}}`)); s.Counted == nil || *s.Counted != (core.Count{Value: 0.5, SE: 0.25}) {
+		t.Errorf("parsed %+v", s)
 	}
 	for _, value := range []string{`{}`, `null`, `{"schema":"streamdp.release.v1","rows":3,"values":{"valid_count":{"data":[1,2],"se":1}}}`, `{"schema":"streamdp.release.v1","values":{"valid_count":{"data":"AA","se":1}}}`} {
 		if s, _ := core.SharesOf([]byte(value)); s.Valid != nil {

@@ -9,6 +9,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -332,7 +333,9 @@ func (p *processor) apply() error {
 		if p.next&63 == 0 {
 			c.Warm(b.TagsFrom(p.next, 64))
 		}
-		c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
+		if why := c.AddOf(offset, b.Row(p.next), b.Tag(p.next)); why != persons.Counts {
+			p.work.uncounted(b.Reasons[p.next], why)
+		}
 	}
 	for b.Next >= c.End() {
 		if stop, err := p.close(c.Close); stop || err != nil {

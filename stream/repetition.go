@@ -28,7 +28,7 @@ type adder interface {
 	First() int64
 	End() int64
 	Warm(tags []persons.Tag)
-	AddOf(offset int64, row []float64, tag persons.Tag)
+	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
 }
 
 // rereading reads the log of one partition again.

@@ -37,10 +37,11 @@ func (r *runner) setEpoch(l *openEpoch) {
 		s.Epoch, s.Base, s.Step, s.Horizon = l.m.Epoch, l.m.Base, l.core.Step(), r.s.LastStep()
 		s.NextOffset, s.Outbox = l.cp.position.Next, len(l.cp.outbox)
 		s.Mu, s.Method, s.Factorization = l.m.Cost.Mu, l.core.Mechanism().Method, l.core.Mechanism().Factorization
+		s.Person = core.ProtectedOf(r.s, l.core.Mechanism())
 		s.NoiseStddev = l.core.Mechanism().Noise
 		s.warmup = l.core.Mechanism().Warmup
 		s.Warnings = l.core.Mechanism().Warnings()
-		s.Guarantee = append([]string{core.Promise(s.Epsilon, s.Delta)}, l.core.Statements()...)
+		s.Guarantee = append([]string{core.Promise(s.Unit, s.Epsilon, s.Delta)}, l.core.Statements()...)
 	})
 	r.setState(stateRunning, nil)
 }
@@ -169,9 +170,14 @@ func (r *runner) count(sent []pending) {
 		return
 	}
 	r.change(func(s *TaskStatus) { s.FewValid = few })
-	if few {
+	switch {
+	case few && r.s.User != nil:
+		r.log.Warn("perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those of the topic?")
+	case few:
 		r.log.Warn("hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are columns, codec, centre, scale and clip those of the topic?")
-	} else {
+	case r.s.User != nil:
+		r.log.Info("records count again, by the published numbers")
+	default:
 		r.log.Info("more than a tenth of the records count again, by the published numbers")
 	}
 }

@@ -3,6 +3,8 @@ package stream
 import (
 	"math"
 	"time"
+
+	"streamdp/stream/core"
 )
 
 // The states of a task.
@@ -62,6 +64,10 @@ type TaskStatus struct {
 	// reads.
 	Unread int `json:"unread_partitions"`
 
+	// Unit is what Epsilon, ChargedEpsilon and the limit are about: "record" or "person".
+	Unit string `json:"unit"`
+	// Person says which records of a person count; nil for records, and before the first epoch.
+	Person         *core.Protected    `json:"person,omitempty"`
 	Epsilon        float64            `json:"epsilon"`
 	Delta          float64            `json:"delta"`
 	Mu             float64            `json:"mu,omitempty"`
@@ -84,7 +90,7 @@ type TaskStatus struct {
 
 // NotPrivate counts what the process did since it began. It is an exact function of records.
 type NotPrivate struct {
-	Rejected map[string]uint64 `json:"rejected_records"` // that gave no row, by reason
+	Rejected map[string]uint64 `json:"rejected_records"` // that gave no row, or do not count for their person, by reason
 	Clipped  uint64            `json:"clipped_records"`  // of moments: rows that were shortened
 }
 

@@ -90,9 +90,9 @@ func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
 	r.logEnd.Store(-1)
 	r.status.Store(&TaskStatus{
 		Stream: t.Stream, Partition: t.Partition, State: stateStarting, Mechanism: s.Mechanism(), Computes: core.Computes(s),
-		Guarantee: []string{core.Promise(s.Privacy.Epsilon, s.Privacy.Delta)},
+		Guarantee: []string{core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta)},
 		Topic:     s.Input.Topic, Output: s.Output.Topic,
-		Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
+		Unit: core.Unit(s), Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Adjacency: s.Privacy.Adjacency.String(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, logStart: -1,
 	})
 	d.metrics.begin(t)

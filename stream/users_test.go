@@ -169,6 +169,57 @@ func TestUsersCrashes(t *testing.T) {
 	}
 }
 
+// TestUsersRejected: a record that gave a row and does not count for its person is among those
+// rejected, once, for the reason that the map gives.
+func TestUsersRejected(t *testing.T) {
+	t.Parallel()
+	const end = 140 // twice seven slots for each of ten steps
+	log := userLog(end)
+	for _, rule := range userRules {
+		m := userMachine(t, rule)
+		if err := m.toEnd(log, end); err != nil {
+			t.Fatal(err)
+		}
+		own, err := persons.NewMap(m.r.s.PersonRule())
+		must(t, err)
+		decoder, err := codec.NewDecoder(core.FormatOf(m.r.s), 1)
+		must(t, err)
+		must(t, decoder.TagUsers(&[persons.KeyBytes]byte{1}))
+		var b codec.Batch
+		b.Records = log
+		decoder.Decode(&b)
+		var want [codec.Reasons]int
+		for i, rec := range log {
+			step := uint64(rec.Offset)/7 + 1
+			if step > m.p.core.Step() {
+				break
+			}
+			for own.Step() < step {
+				must(t, own.Open(own.Step()+1))
+			}
+			if why := own.Take(b.Tag(i)); b.Reasons[i] == codec.Decoded {
+				switch why {
+				case persons.NoUser:
+					want[codec.NoUser]++
+				case persons.OverCap:
+					want[codec.OverCap]++
+				case persons.Full:
+					want[codec.Full]++
+				}
+			}
+		}
+		got := m.p.work.rejected
+		if got != want || want[codec.NoUser] == 0 || want[codec.OverCap] == 0 || (want[codec.Full] == 0) != (rule.cap == 0) {
+			t.Errorf("%+v: rejected %v, want %v", rule, got, want)
+		}
+	}
+	w := work{}
+	w.uncounted(codec.Malformed, persons.OverCap)
+	if w.uncounted(codec.Decoded, persons.Foreign); w.rejected != [codec.Reasons]int{codec.Foreign: 1} {
+		t.Errorf("rejected %v", w.rejected)
+	}
+}
+
 // TestUsersStateIsWhole: a task does not go on without the files of persons, with those of
 // another time, or with a checkpoint of an epoch without persons.
 func TestUsersStateIsWhole(t *testing.T) {

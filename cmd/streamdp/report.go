@@ -84,6 +84,8 @@ type reportStream struct {
 	Columns    []string          `json:"columns"`
 	Computes   string            `json:"computes"`
 	Promise    string            `json:"promise"`
+	Unit       string            `json:"unit"`    // of the promise: "record" or "person"
+	User       *config.User      `json:"-"`       // where that is "person"
 	Digests    map[string]string `json:"digests"` // by partition, "merged" of all together
 	Versions   map[string]string `json:"versions"`
 	Audit      *streamAudit      `json:"audit,omitempty"`
@@ -118,7 +120,7 @@ func (g *globals) report(quick bool) (*report, error) {
 	for i, s := range cfg.Streams {
 		one := reportStream{
 			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Columns, Computes: core.Computes(s),
-			Promise: core.Promise(s.Privacy.Epsilon, s.Privacy.Delta), Digests: map[string]string{}, Versions: core.Versions(s),
+			Unit: core.Unit(s), User: s.User, Promise: core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta), Digests: map[string]string{}, Versions: core.Versions(s),
 		}
 		for _, t := range r.tasks(s) {
 			digest := t.stream.Digest(t.partition, one.Versions)

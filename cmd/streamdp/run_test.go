@@ -13,6 +13,7 @@ import (
 
 	"streamdp/internal/kafka/kafkatest"
 	"streamdp/stream"
+	"streamdp/stream/core"
 )
 
 func TestKeyFiles(t *testing.T) {
@@ -166,6 +167,24 @@ func TestStatusVerdicts(t *testing.T) {
 		}
 		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") || !strings.Contains(out.String(), words) {
 			t.Errorf("verdict %q: %s", verdict, out.String())
+		}
+	}
+	epsilon := 0.1234
+	for _, c := range []struct {
+		s    stream.TaskStatus
+		want string
+	}{
+		{stream.TaskStatus{Stream: "orders", Unit: "record"}, ""},
+		{stream.TaskStatus{Stream: "orders", Unit: "person"}, "\norders-0: epsilon and limit are those of a person, with all records\n"},
+		{stream.TaskStatus{Stream: "orders", Unit: "person", Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop", EpsilonRecord: &epsilon}},
+			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most epsilon 0.1234\n"},
+	} {
+		var out bytes.Buffer
+		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{c.s}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(out.String(), c.want) || strings.Contains(out.String(), "person") != (c.want != "") {
+			t.Errorf("%+v: %s", c.s, out.String())
 		}
 	}
 	var out bytes.Buffer

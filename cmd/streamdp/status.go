@@ -177,6 +177,9 @@ func printStatus(g *globals, tasks []stream.TaskStatus) error {
 		return err
 	}
 	for _, t := range tasks {
+		if words := personsOf(&t); words != "" {
+			fmt.Fprintf(g.stdout, "\n%s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, words)
+		}
 		if t.Message != "" {
 			fmt.Fprintf(g.stdout, "\n%s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.Message)
 		}
@@ -188,6 +191,23 @@ func printStatus(g *globals, tasks []stream.TaskStatus) error {
 		}
 	}
 	return nil
+}
+
+// personsOf says in words what the numbers of a task are about, "" where that is single records.
+func personsOf(t *stream.TaskStatus) string {
+	if t.Unit != "person" {
+		return ""
+	}
+	p := t.Person
+	if p == nil {
+		return "epsilon and limit are those of a person, with all records"
+	}
+	text := fmt.Sprintf("epsilon, charged and limit are those of a person (%s, population %s), who counts in at most %d steps, at least %d apart, with at most %d records in each",
+		p.Key, p.Population, p.Cap, p.Separation, p.PerStep)
+	if p.EpsilonRecord != nil {
+		text += fmt.Sprintf("; one record pays at most epsilon %g", *p.EpsilonRecord)
+	}
+	return text
 }
 
 // verdicts say in words what a release says of bounds that a warm-up found.

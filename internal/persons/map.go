@@ -138,6 +138,9 @@ func (m *Map) Take(tag Tag) Answer {
 	if tag == (Tag{}) || !m.open {
 		return NoUser
 	}
+	if tag == Away() {
+		return Foreign
+	}
 	s, free := m.find(&tag)
 	if s != nil {
 		return m.again(s)

@@ -374,3 +374,23 @@ func BenchmarkTake(b *testing.B) {
 		})
 	}
 }
+
+// TestMapAway: records whose user key belongs elsewhere are nobody's, and nobody keeps a place for
+// them.
+func TestMapAway(t *testing.T) {
+	m, err := NewMap(Rule{Cap: 1, Separation: 1, PerStep: 1, Users: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Open(1); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		tag  Tag
+		want Answer
+	}{{Away(), Foreign}, {Away(), Foreign}, {Tag{}, NoUser}, {Tag{1}, Counts}, {Tag{2}, Full}, {Tag{1}, OverCap}, {Away(), Foreign}} {
+		if got := m.Take(x.tag); got != x.want {
+			t.Errorf("%x: %s, want %s", x.tag, got, x.want)
+		}
+	}
+}

@@ -91,14 +91,15 @@ const (
 	Counts  Answer = iota // the record counts
 	NoUser                // it has no user key
 	OverCap               // its person has contributed enough, or too recently
+	Foreign               // its user key belongs to another partition
 	Full                  // its person is new, and the map has no room
 	Answers               // their number
 )
 
-// String returns the answer's name, the value of the metric label "reason".
+// String returns the answer's name.
 func (a Answer) String() string {
 	if a >= Answers {
 		return "unknown"
 	}
-	return [Answers]string{"counts", "no-user", "over-cap", "full"}[a]
+	return [Answers]string{"counts", "no-user", "over-cap", "foreign", "full"}[a]
 }

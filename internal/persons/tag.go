@@ -9,6 +9,11 @@ import (
 // Tag stands for a person inside one epoch. The zero Tag stands for no person.
 type Tag [16]byte
 
+// Away returns the tag of all records whose user key belongs to another partition. They are
+// nobody's, as those with the zero Tag. That somebody has one of the two by chance is as unlikely
+// as any other given tag.
+func Away() Tag { return Tag{0: 0xff, 15: 0xff} }
+
 // KeyBytes is the length of a Tagger's key.
 const KeyBytes = 16
 

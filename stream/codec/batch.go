@@ -14,8 +14,9 @@ type Batch struct {
 	kafka.Chunk
 	// Reasons holds for each record the reason why it gave no row, or [Decoded].
 	Reasons []Reason
-	// Tags holds for each record the tag of its user key, the zero tag if it has none; nil if
-	// persons play no role, see [Decoder.TagUsers].
+	// Tags holds for each record the tag of its user key, the zero tag if it has none and
+	// persons.Away if it belongs to another partition; nil if persons play no role, see
+	// [Decoder.TagUsers].
 	Tags []persons.Tag
 
 	columns int       // of a row
@@ -98,7 +99,7 @@ func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 	return nil
 }
 
-// OnlyAtHome makes a record without a person of one whose key does not belong to the partition that is
+// OnlyAtHome makes a record of nobody, with the tag persons.Away, of one whose key does not belong to the partition that is
 // read, of so many, by the default of Kafka's Java producer. It follows TagUsers, with user keys
 // that are record keys. So nobody is a person in two partitions.
 func (d *Decoder) OnlyAtHome(partition, partitions int) {

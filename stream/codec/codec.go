@@ -40,6 +40,10 @@ const (
 	Stale                   // a gradient taken at parameters that are too old, or still to come
 	NoClass                 // an example whose target is no class
 	TooLarge                // the record is beyond input.max_record_bytes, and was not held
+	NoUser                  // decoded, and of nobody: it has no user key
+	OverCap                 // decoded, and beyond what counts for its person
+	Foreign                 // decoded, and of a user key that belongs to another partition
+	Full                    // decoded, and of a person for whom there was no room
 	Reasons                 // their number
 )
 
@@ -50,7 +54,7 @@ func (r Reason) String() string {
 	}
 	return [Reasons]string{
 		"decoded", "null", "malformed", "too-deep", "arity", "missing", "duplicate", "not-number", "not-finite",
-		"no-step", "stale", "no-class", "too-large",
+		"no-step", "stale", "no-class", "too-large", "no-user", "over-cap", "foreign", "full",
 	}[r]
 }
 

@@ -73,8 +73,8 @@ func (u *user) tag(rec *Record, c Codec, r Reason) persons.Tag {
 	case u.header != "":
 		return u.tagger.Tag(theHeader(rec, u.header))
 	}
-	if u.partitions > 0 && homeOf(rec.Key, u.partitions) != u.partition {
-		return persons.Tag{}
+	if u.partitions > 0 && homeOf(rec.Key, u.partitions) != u.partition && len(rec.Key) > 0 {
+		return persons.Away()
 	}
 	return u.tagger.Tag(rec.Key)
 }

@@ -198,19 +198,22 @@ func (c *Core) UserKey() [persons.KeyBytes]byte { return c.keys.UserKey(c.encode
 // record of nobody, and counts for nothing: see AddOf.
 func (c *Core) Add(offset int64, row []float64) { c.AddOf(offset, row, persons.Tag{}) }
 
-// AddOf is Add for a record of a person, whose tag plays no role where records are protected.
+// AddOf is Add for a record of a person, whose tag plays no role where records are protected. It
+// returns whether the record counts for its person, and if not, why: an exact fact about the
+// person's records, as one about a record.
 //
 // Privacy: where persons are protected, a record that does not count for its person adds what a
 // record without a row does. Whether it has a row does not matter to what counts.
-func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) {
+func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts persons.Answer) {
 	if c.persons != nil {
 		c.openPersons()
-		if c.persons.Take(tag) != persons.Counts {
+		if counts = c.persons.Take(tag); counts != persons.Counts {
 			row = nil
 		}
 	}
 	c.records++
 	c.mech.Add(uint64(offset-c.base), c.scaled(row))
+	return counts
 }
 
 // openPersons opens the step for persons, once. It fails only behind the largest step that a

@@ -135,13 +135,16 @@ func (l *Leaf) Warm(tags []persons.Tag) {
 	}
 }
 
-// AddOf takes the next record, as [Core.AddOf] does.
-func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) {
+// AddOf takes the next record, and returns whether it counts for its person, as [Core.AddOf] does.
+func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) (counts persons.Answer) {
 	l.sum.records++
-	if l.persons != nil && l.persons.Take(tag) != persons.Counts {
-		row = nil
+	if l.persons != nil {
+		if counts = l.persons.Take(tag); counts != persons.Counts {
+			row = nil
+		}
 	}
 	l.sum.part.Add(uint64(offset-l.base), l.scaled(row))
+	return counts
 }
 
 // Close ends the open step, and returns its sum. The next step needs another Into.

@@ -69,7 +69,7 @@ type Mechanism struct {
 
 	description json.RawMessage // for the release, as what follows
 	norm        float64         // of a person's steps, where persons are protected
-	record      dp.Cost         // of one record then, see moments.Estimator.RecordCost
+	record      *dp.Cost        // of one record then, see moments.Estimator.RecordCost; nil: not known
 	clip        float64
 	found       bool // the clip norm is found, and clip is in its unit
 	sensitivity float64

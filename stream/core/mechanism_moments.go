@@ -61,7 +61,7 @@ func momentsOf(s *config.Stream, e *moments.Estimator) (*Mechanism, error) {
 		m.Noise["valid_count"] = p.Count
 	}
 	if p.Person != nil {
-		m.norm, m.record, m.sample = p.Person.Norm, e.RecordCost(), e.Sample()
+		m.norm, m.record, m.sample = p.Person.Norm, new(e.RecordCost()), e.Sample()
 	}
 	m.Lattice = append(m.Lattice, math.Ldexp(1, p.FullExp))
 	m.Noise["full"] = p.Full

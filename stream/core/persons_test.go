@@ -237,7 +237,7 @@ func TestPersonRelease(t *testing.T) {
 	if p.Person == nil || p.Person.EpsilonRecord == nil {
 		t.Fatalf("a release says of persons %+v", p.Person)
 	}
-	want := releasePerson{"record-key", 3, 2, 2, 36, mech.norm, p.Person.EpsilonRecord, "orders", "none"}
+	want := Protected{"record-key", 3, 2, 2, 36, mech.norm, p.Person.EpsilonRecord, "orders", "none"}
 	if p.Unit != "person" || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
 		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
 	}

@@ -67,7 +67,7 @@ type releasePrivacy struct {
 	FinitePrecision      string       `json:"finite_precision"`
 	Insecure             bool         `json:"insecure,omitempty"`
 	// Person and Persons are there where the unit is a person.
-	Person     *releasePerson `json:"person,omitempty"`
+	Person     *Protected     `json:"person,omitempty"`
 	Persons    []releaseGroup `json:"persons,omitempty"`
 	Statements []string       `json:"statements"`
 }
@@ -90,10 +90,10 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 		Columns: listed(s.Input.Columns), Centre: constants(s.Centre), Scale: constants(s.Scale), Mechanism: mech.description,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
-			Unit: unit(s), Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,
+			Unit: Unit(s), Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,
 			NoiseMultiplier: 1 / cost.Mu, Lattice: mech.Lattice,
 			LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, ChargedEpsilonAtOpen: m.ChargedEpsilonAtOpen,
-			FinitePrecision: precision, Insecure: m.Insecure, Person: personOf(s, mech), Persons: groupsOf(s, m), Statements: e.statements,
+			FinitePrecision: precision, Insecure: m.Insecure, Person: ProtectedOf(s, mech), Persons: groupsOf(s, m), Statements: e.statements,
 		},
 	}
 	head, err := json.Marshal(about)
@@ -150,7 +150,7 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 	all := []string{
 		fmt.Sprintf("This release and all other releases of epoch %d together are (%g, %g)-differentially private with respect to %s "+
 			"(unit: %s), for the records of %s.",
-			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, unit(s), records(m)),
+			m.Epoch, s.Privacy.Epsilon, s.Privacy.Delta, what, Unit(s), records(m)),
 		group,
 		fmt.Sprintf("Over all epochs and streams of this ledger "+whose(s)+" the limit enforced when this epoch opened was (%g, %g), with %s charged. "+
 			"Only the ledger tells whether it was raised since.",
@@ -196,7 +196,7 @@ func records(m *Manifest) string {
 func offlineStatements(s *config.Stream, m *Manifest, what, group string, sketched bool) []string {
 	all := []string{
 		fmt.Sprintf("This release and all other releases of this run together are (%g, %g)-differentially private with respect to %s (unit: %s).",
-			s.Privacy.Epsilon, s.Privacy.Delta, what, unit(s)),
+			s.Privacy.Epsilon, s.Privacy.Delta, what, Unit(s)),
 		group,
 		"The run is a mechanism of its own, beside every other run and every stream over these records: it costs its (epsilon, delta) again, and no ledger has counted it.",
 		"The number and position of records, and the configuration, are not protected.",

@@ -12,8 +12,8 @@ type Count struct{ Value, SE float64 }
 // Shares is what a published release says of how many of its records count.
 type Shares struct {
 	Rows uint64 // committed records of its step
-	// Valid is valid_count, Full full_share; nil where the release has none.
-	Valid, Full *Count
+	// Valid is valid_count, Full full_share, Counted counted_share; nil where the release has none.
+	Valid, Full, Counted *Count
 }
 
 // SharesOf reads a published release; ok is false where value is none.
@@ -26,8 +26,9 @@ func SharesOf(value []byte) (s Shares, ok bool) {
 		Schema string `json:"schema"`
 		Rows   uint64 `json:"rows"`
 		Values struct {
-			Valid *number `json:"valid_count"`
-			Full  *number `json:"full_share"`
+			Valid   *number `json:"valid_count"`
+			Full    *number `json:"full_share"`
+			Counted *number `json:"counted_share"`
 		} `json:"values"`
 	}
 	if json.Unmarshal(value, &r) != nil || r.Schema != releaseSchema {
@@ -43,7 +44,7 @@ func SharesOf(value []byte) (s Shares, ok bool) {
 		}
 		return &Count{x[0], *n.SE}
 	}
-	return Shares{Rows: r.Rows, Valid: count(r.Values.Valid), Full: count(r.Values.Full)}, true
+	return Shares{Rows: r.Rows, Valid: count(r.Values.Valid), Full: count(r.Values.Full), Counted: count(r.Values.Counted)}, true
 }
 
 // shares returns what a reader of the release finds.
@@ -58,6 +59,8 @@ func (e *encoder) shares(r *dp.Release) *Shares {
 			s.Valid = c
 		case "full_share":
 			s.Full = c
+		case "counted_share":
+			s.Counted = c
 		}
 	}
 	return s

@@ -8,23 +8,26 @@ import (
 	"streamdp/dp"
 )
 
-// unit returns what one epoch's ε is about: "record" or "person".
-func unit(s *config.Stream) string {
+// Unit returns what one epoch's ε is about: "record" or "person".
+func Unit(s *config.Stream) string {
 	if s.User != nil {
 		return "person"
 	}
 	return "record"
 }
 
-// releasePerson is what a release says of who a person is and which records count.
-type releasePerson struct {
-	Key        string  `json:"key"`
-	Cap        uint64  `json:"cap"`
-	Separation uint64  `json:"separation"`
-	PerStep    uint64  `json:"per_step"`
-	MaxUsers   uint64  `json:"max_users"`
-	Norm       float64 `json:"norm"`
-	// EpsilonRecord is what one record costs a person who keeps the user key, nil if no ε holds.
+// Protected says who a person is, and which records of a person count, as releases and the status
+// of a task do.
+type Protected struct {
+	Key        string `json:"key"`
+	Cap        uint64 `json:"cap"`
+	Separation uint64 `json:"separation"`
+	PerStep    uint64 `json:"per_step"`
+	MaxUsers   uint64 `json:"max_users"`
+	// Norm is P of matfact.Sensitivity: how much all records of a person weigh.
+	Norm float64 `json:"norm"`
+	// EpsilonRecord is what one record costs a person who keeps the user key, at the δ of the
+	// guarantee; nil if it is not known.
 	EpsilonRecord *float64 `json:"epsilon_record,omitempty"`
 	Population    string   `json:"population"`
 	Partitioner   string   `json:"partitioner"`
@@ -36,20 +39,23 @@ type releaseGroup struct {
 	Epsilon float64 `json:"epsilon"`
 }
 
-// personOf returns nil where records are protected.
-func personOf(s *config.Stream, m *Mechanism) *releasePerson {
+// ProtectedOf returns what a stream's mechanism protects, nil where that is single records.
+func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 	u := s.User
 	if u == nil {
 		return nil
 	}
 	p := s.Participation()
-	return &releasePerson{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
+	return &Protected{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
 }
 
 // epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user
-// key; rounded up to four digits, and nil if no ε holds. There is a user.
+// key; rounded up to four digits, and nil if it is not known. There is a user.
 func epsilonRecord(s *config.Stream, m *Mechanism) *float64 {
-	return Persons(m.record, s.Privacy.Delta, 1)[0].Epsilon
+	if m.record == nil {
+		return nil
+	}
+	return Persons(*m.record, s.Privacy.Delta, 1)[0].Epsilon
 }
 
 // groupsOf returns nil where records are protected. The manifest's numbers of records are then

@@ -11,10 +11,32 @@ import (
 
 // Computes says in one sentence what a stream publishes.
 func Computes(s *config.Stream) string {
+	text := fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Columns))
 	if d := mechanismOf(s); d != nil && d.computes != nil {
-		return d.computes(s)
+		text = d.computes(s)
 	}
-	return fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Columns))
+	if s.User != nil {
+		text += " A person counts in " + howOften(s) + "."
+	}
+	return text
+}
+
+// howOften says in which steps a person's records count. There is a user.
+func howOften(s *config.Stream) string {
+	p := s.Participation()
+	text := fmt.Sprintf("at most %s", counted(p.Count, "step"))
+	if p.Separation > 1 && p.Count > 1 {
+		text += fmt.Sprintf(", at least %d apart", p.Separation)
+	}
+	return text + fmt.Sprintf(", with at most %s in each", counted(max(1, p.PerStep), "record"))
+}
+
+// counted writes "1 step" or "3 steps".
+func counted(n uint64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // enumerated writes "a, b and c".
@@ -88,8 +110,12 @@ func Power(alpha, epsilon, delta float64) float64 {
 	return min(math.Exp(epsilon)*alpha+delta, 1-math.Exp(-epsilon)*(1-delta-alpha), 1)
 }
 
-// Promise says what (ε, δ) means for one record, by an example.
-func Promise(epsilon, delta float64) string {
+// Promise says what (ε, δ) means for what is protected, a [Unit], by an example.
+func Promise(unit string, epsilon, delta float64) string {
+	if unit == "person" {
+		return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether records of one given person were counted, and says yes wrongly in 5%% of cases. "+
+			"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))
+	}
 	return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and says yes wrongly in 5%% of cases. "+
 		"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))
 }

@@ -92,10 +92,18 @@ func TestPower(t *testing.T) {
 			t.Errorf("alpha %g: a test has power %g, said %g", alpha, best, Power(alpha, 1, 1e-8))
 		}
 	}
-	if text := Promise(1, 1e-8); !strings.Contains(text, "at most 13.6%") {
+	s := personStream(t, threeSteps)
+	if text := Computes(s); !strings.HasSuffix(text, "a release every 4 offsets. A person counts in at most 3 steps, at least 2 apart, with at most 2 records in each.") {
 		t.Error(text)
 	}
-	if text := Promise(1e6, 0.5); !strings.Contains(text, "at most 100%") {
+	s.User.Cap, s.User.PerStep = 1, 1
+	if text := Computes(s); !strings.HasSuffix(text, " A person counts in at most 1 step, with at most 1 record in each.") {
+		t.Error(text)
+	}
+	if text := Promise("record", 1, 1e-8); !strings.Contains(text, "one given record") || !strings.Contains(text, "at most 13.6%") {
+		t.Error(text)
+	}
+	if text := Promise("person", 1e6, 0.5); !strings.Contains(text, "one given person") || !strings.Contains(text, "at most 100%") {
 		t.Error(text)
 	}
 }

@@ -58,13 +58,14 @@
   const titles = {
     mean_original: "means", mean: "means, scaled", sum: "sums, scaled", second_moment: "second moments, scaled", covariance: "covariances, scaled",
     covariance_original: "covariances", covariance_psd: "covariances, nearest valid, scaled", second_moment_projected: "second moments, nearest possible, scaled",
-    valid_count: "valid records", full_share: "share of records that are not shortened",
+    valid_count: "valid records", counted_share: "share of records that count", mean_counted: "means of records that count, scaled",
+    mean_counted_original: "means of records that count", full_share: "share of records that are not shortened",
     theta: "coefficients, scaled", theta_original: "coefficients", theta_average: "estimated coefficients, scaled", theta_average_original: "estimated coefficients",
     interval_low: "lower ends of intervals, scaled", interval_high: "upper ends of intervals, scaled", intercept: "intercept, scaled", intercept_original: "intercept",
     zeta: "clip norm of gradients", parameters: "parameters", update: "updates", eta: "noise of the sketch", iteration: "gradient steps",
   };
   const titled = (name) => (titles[name] ? `${titles[name]} (${name})` : name);
-  const preferred = ["mean_original", "sum", "mean", "theta_average", "theta_average_original", "theta_original", "theta", "parameters", "update"];
+  const preferred = ["mean_counted_original", "mean_counted", "mean_original", "sum", "mean", "theta_average", "theta_average_original", "theta_original", "theta", "parameters", "update"];
   const matrices = ["covariance_original", "covariance", "covariance_psd", "second_moment", "second_moment_projected"];
   const coefficients = ["theta_average_original", "theta_average", "theta_original", "theta"];
 
@@ -196,7 +197,7 @@
     t.message = el("div", { role: "status" });
     t.guarantee = el("div"); t.budget = el("div"); t.position = el("div"); t.shares = el("div");
     t.values = el("section", { class: "block", hidden: true });
-    t.pick = el("select", { id: `${id}-value`, onchange: () => { t.charts.clear(); t.all = false; values(t); } });
+    t.pick = el("select", { id: `${id}-value`, onchange: () => { t.own = true; t.charts.clear(); t.all = false; values(t); } });
     t.more = el("button", { type: "button", onclick: () => { t.all = !t.all; t.charts.clear(); values(t); } });
     t.grid = el("div", { class: "charts" });
     t.legend = el("span", { class: "key" });
@@ -215,6 +216,7 @@
   const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const lately = (text) => (new Date(text).toDateString() === new Date().toDateString() ? new Date(text).toLocaleTimeString() : when(text));
 
+  const steps = (n) => `${whole(n)} step${n === 1 ? "" : "s"}`;
   const facts = (t) => {
     const s = t.status;
     say(t.badge, s.state);
@@ -224,15 +226,24 @@
       const all = [];
       const note = (text, mild) => all.push(el("p", { class: mild ? "alert mild" : "alert" }, text));
       if (s.message) note(`${s.reason ? `${s.reason}: ` : ""}${s.message}`, s.state !== "halted");
-      if (s.few_valid) note("Hardly a record counts in full, by the published numbers: at most a tenth of the last ones. Are columns, codec, centre, scale and clip those of the topic?", true);
+      if (s.few_valid && s.unit === "person") note("Perhaps no record counts, by the published numbers. Are columns, codec, and the key of [user] those of the topic?", true);
+      else if (s.few_valid) note("Hardly a record counts in full, by the published numbers: at most a tenth of the last ones. Are columns, codec, centre, scale and clip those of the topic?", true);
       if (s.verdict && s.verdict !== "ok") note(`The last release says of the bounds that the warm-up found: ${s.verdict}.`, true);
       for (const w of s.warnings || []) note(`${w[0].toUpperCase()}${w.slice(1)}.`, true);
       if (s.unread_partitions) note(`No stream here reads ${s.unread_partitions} of the topic's partitions.`, true);
       return all;
     });
     const g = s.guarantee || [];
-    renew(t.guarantee, JSON.stringify([s.epsilon, s.delta, s.adjacency, g]), () => [
-      el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for one record`), el("p", {}, g[0] || ""),
+    const p = s.person, person = s.unit === "person";
+    renew(t.guarantee, JSON.stringify([s.epsilon, s.delta, s.adjacency, g, s.unit, p]), () => [
+      el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for ${person ? "a person with all records" : "one record"}`), el("p", {}, g[0] || ""),
+      p ? list([
+        ["a person is", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "a record key")],
+        ["counts in at most", steps(p.cap)],
+        p.separation > 1 && p.cap > 1 ? ["at least apart", steps(p.separation)] : null,
+        p.per_step > 1 ? ["records in each at most", whole(p.per_step)] : null,
+        p.epsilon_record ? ["one record pays at most", `ε = ${plain(p.epsilon_record)}`] : null,
+      ]) : null,
       g.length > 1 ? el("details", {}, el("summary", {}, "What is promised and what is not"), el("ul", {}, ...g.slice(1).map((x) => el("li", {}, x)))) : null,
     ].filter(Boolean));
     budget(t);
@@ -272,7 +283,7 @@
         el("td", {}, plain(e.charged_epsilon, 5)), el("td", {}, plain(e.limit_epsilon))));
       return [
         el("h3", {}, "Budget"), el("p", { class: "big" }, text), meter,
-        el("p", {}, `Charged to the worst-off record of ${s.topic}${s.partition < 0 ? "" : `/${s.partition}`} by all epochs and streams together. An epoch beyond the limit is not opened.`),
+        el("p", {}, `Charged to the worst-off ${s.unit === "person" ? `person${s.person ? ` of the population ${s.person.population}` : ""}` : `record of ${s.topic}${s.partition < 0 ? "" : `/${s.partition}`}`} by all epochs and streams together. An epoch beyond the limit is not opened.`),
         events.length ? el("details", {}, el("summary", {}, "History"), history(s, events),
           el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ledger as ${s.stream}/${part(s.partition)} sees it` }, el("table", { class: "list" }, el("caption", {}, "The newest lines of the ledger"),
             el("thead", {}, el("tr", {}, ...["time", "what", "charged", "limit"].map((x) => el("th", { scope: "col" }, x)))), el("tbody", {}, ...rows)))) : null,
@@ -291,13 +302,16 @@
 
   const shares = (t) => {
     const s = t.status, r = newest(t);
-    const full = find(r, "full_share"), valid = find(r, "valid_count");
-    renew(t.shares, JSON.stringify([full, valid, s.not_private, r && r.covers]), () => {
+    const full = find(r, "full_share"), valid = find(r, "valid_count"), counted = find(r, "counted_share"), person = s.unit === "person";
+    renew(t.shares, JSON.stringify([full, valid, counted, person, s.not_private, r && r.covers]), () => {
       const all = [el("h3", {}, "Records that count")], rows = [];
       const percent = (x, se) => `${rounded(100 * x, 100 * se)} ± ${error(100 * se)} %`;
-      if (full) rows.push(["in full (not shortened, not rejected)", percent(full.data[0], seOf(full, 0))], ["shortened or rejected", percent(1 - full.data[0], seOf(full, 0))]);
+      if (counted) rows.push(["count for their person", percent(counted.data[0], seOf(counted, 0))]);
+      if (full && person) rows.push(["count, and are not shortened", percent(full.data[0], seOf(full, 0))]);
+      else if (full) rows.push(["in full (not shortened, not rejected)", percent(full.data[0], seOf(full, 0))], ["shortened or rejected", percent(1 - full.data[0], seOf(full, 0))]);
       if (valid) rows.push(["valid, under the workload's weights", `${rounded(valid.data[0], seOf(valid, 0))} ± ${error(seOf(valid, 0))}`]);
-      if (rows.length) all.push(list(rows), el("p", { class: "note" }, "Private numbers: they are released with noise."));
+      if (rows.length) all.push(list(rows), el("p", { class: "note" }, `${person ? "The rest came after enough others of their person, or have no user key, or no row. " : ""}Private numbers: they are released with noise.`));
+      else if (person) all.push(el("p", {}, "This stream's releases do not say how many records count for their person."));
       else all.push(el("p", {}, "This stream's releases do not say how many records were shortened or rejected."));
       if (s.not_private) {
         const found = Object.entries(s.not_private.rejected_records).filter(([, n]) => n > 0).map(([why, n]) => [`rejected: ${why.replaceAll("_", " ")}`, whole(n)]);
@@ -316,7 +330,7 @@
     const names = r.values.map((v) => v.name);
     if (t.names !== names.join()) {
       t.names = names.join();
-      const chosen = names.includes(t.pick.value) ? t.pick.value : preferred.find((n) => names.includes(n)) || names[0];
+      const chosen = t.own && names.includes(t.pick.value) ? t.pick.value : preferred.find((n) => names.includes(n)) || names[0];
       t.pick.replaceChildren(...names.map((n) => el("option", { value: n }, titled(n))));
       t.pick.value = chosen;
       t.charts.clear();
