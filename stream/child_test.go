@@ -58,6 +58,7 @@ type childSpec struct {
 
 func TestMain(m *testing.M) {
 	persons.SnapshotLeast = 600 // of 30 records, instead of three million
+	usersBytes = 400
 	if text := os.Getenv(childVariable); text != "" {
 		if err := child(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -69,10 +69,9 @@ type Options struct {
 	// without noise, nil where nobody knows. The API and the page show it beside the value.
 	Truth func(r *core.Released, value string) []float64
 
-	disk     disk   // tests replace it
-	observe  func() // tests: called after each change of a task's status
-	snapshot uint64 // tests: the records after which persons have a snapshot
-	chunk    int    // tests: the size above which a release is published in pieces
+	disk    disk   // tests replace it
+	observe func() // tests: called after each change of a task's status
+	chunk   int    // tests: the size above which a release is published in pieces
 	// lookEvery replaces the constant lookEvery; tests shorten it.
 	lookEvery time.Duration
 	clock     func() time.Time            // tests replace it
@@ -116,7 +115,7 @@ func New(o Options) (*Daemon, error) {
 func prepare(o Options) (*Daemon, error) {
 	d := &Daemon{host: host{
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log, disk: o.disk,
-		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, snapshot: o.snapshot, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
+		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
 	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")

@@ -72,9 +72,6 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 	if err != nil {
 		return nil, err
 	}
-	if r.d.snapshot > 0 && users != nil {
-		c.Persons().SnapshotAfter(r.d.snapshot)
-	}
 	if err := c.Resume(cp.state, cp.step, cp.transcript, cp.nexts()); err != nil {
 		return nil, halted(haltState, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, taskFlags(r.task), r.task.Stream)
 	}

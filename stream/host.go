@@ -38,7 +38,6 @@ type host struct {
 	fetchBytes int
 	changed    chan struct{} // a task's state changed
 	observe    func()
-	snapshot   uint64
 	chunk      int
 	truth      func(r *core.Released, value string) []float64 // of a demonstration; nil: none
 	lookEvery  time.Duration                                  // how often the cluster is asked what nothing depends on

@@ -104,7 +104,6 @@ func (p *processor) compare() {
 		return
 	}
 	p.comparing, p.shown.comparing = behind, behind
-	p.unpause()
 	p.report()
 	if behind {
 		p.missing = 0
@@ -142,19 +141,18 @@ func multiple(start, now time.Time, period time.Duration) time.Time {
 	return start.Add((now.Sub(start)/period + 1) * period)
 }
 
-// due reports whether there is something to commit. A commit says of one output only
-// what must be compared after a restart.
+// due reports whether there is something to commit, or to write while commits are deferred.
 func (p *processor) due() bool {
-	if p.comparing && p.epoch.moved {
-		return false
+	if p.deferred() {
+		return p.crowded()
 	}
 	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0 || p.crowded()
 }
 
 // full reports whether applying must wait for a commit.
 func (p *processor) full() bool {
-	if p.comparing && p.epoch.moved {
-		return false
+	if p.deferred() {
+		return p.crowded()
 	}
 	if p.period == 0 {
 		return len(p.pending) > 0
@@ -375,7 +373,6 @@ func (p *processor) applySums() error {
 	}
 	p.merge.merged(steps)
 	p.paused = p.paused || p.epoch.users != nil && p.epoch.users.SnapshotDue()
-	p.unpause()
 	p.seen = p.core.First()
 	for _, s := range steps {
 		p.work.add(&s.work)
@@ -384,12 +381,10 @@ func (p *processor) applySums() error {
 	return nil
 }
 
-// unpause puts a snapshot of persons off where no commit comes: while releases are compared with those
-// of another output.
+// unpause lets a leaf go on that waits for a snapshot of persons, which is written.
 func (p *processor) unpause() {
-	if p.paused && p.comparing && p.epoch.moved {
+	if p.paused {
 		p.paused = false
-		p.core.Persons().Postpone()
 		p.merge.written()
 	}
 }
@@ -423,11 +418,12 @@ func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err err
 			p.pendingBytes += p.pending[len(p.pending)-1].size()
 		}
 		p.work.releases++
-		if p.full() && p.period > 0 {
-			p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
-		}
 	}
-	return p.exhausted || p.full(), nil
+	full := p.full()
+	if full && p.period > 0 {
+		p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
+	}
+	return p.exhausted || full, nil
 }
 
 // onTick commits what is due and shows what was done. Between the tick and that nothing
@@ -462,8 +458,11 @@ func (p *processor) nextTick() time.Time {
 }
 
 // commit makes everything since the last commit durable, at a tick. If the disk is full,
-// the last commit stays, and a later tick tries again.
+// the last commit stays, and a later tick tries again. While commits are deferred it stays, too.
 func (p *processor) commit(tick time.Time) (done bool, err error) {
+	if p.deferred() {
+		return p.spill()
+	}
 	begun := p.r.d.now()
 	for i := range p.pending {
 		p.pending[i].time = tick.Truncate(time.Millisecond)
@@ -515,10 +514,7 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 		if err := p.epoch.users.Committed(); err != nil && !full(err) {
 			return false, err // what a full disk keeps is tried again
 		}
-		if p.paused {
-			p.paused = false
-			p.merge.written()
-		}
+		p.unpause()
 	}
 	p.failed = false
 	p.pause.Reset()

@@ -61,10 +61,33 @@ func encodeUsers(at *persons.Position, err error) ([]byte, error) {
 	return at.AppendBinary(nil)
 }
 
+// usersBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
+// disk; tests lower it.
+var usersBytes uint64 = maxPendingBytes
+
 // crowded reports whether persons ask for a commit before the next step begins: much waits to
-// be written, or a snapshot is due. It depends on the number of records alone.
+// be written, or a snapshot is due. It depends on the number of records alone. So what waits takes no
+// more than usersBytes and 20 bytes for each record of a step, or for each of max_users where that is less.
 func (p *processor) crowded() bool {
-	return p.epoch.users != nil && p.quiet > 0 && (p.core.Persons().Waiting() >= maxPendingBytes || p.epoch.users.SnapshotDue())
+	return p.epoch.users != nil && p.quiet > 0 && (p.core.Persons().Waiting() >= usersBytes || p.epoch.users.SnapshotDue())
+}
+
+// deferred reports whether nothing may be committed yet: releases of two outputs are compared, and a commit
+// says of one only what must be compared after a restart.
+func (p *processor) deferred() bool { return p.comparing && p.epoch.moved }
+
+// spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
+func (p *processor) spill() (done bool, err error) {
+	if p.epoch.users != nil {
+		if err := p.epoch.users.Spill(); err != nil {
+			return p.uncommitted(err)
+		}
+		p.unpause()
+	}
+	p.failed = false
+	p.pause.Reset()
+	p.r.untroubled("commit")
+	return true, nil
 }
 
 // usersWhole reports whether the files of persons are those of a checkpoint. It changes none of them.

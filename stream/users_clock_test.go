@@ -55,7 +55,7 @@ func TestClockUsers(t *testing.T) {
 			t.Parallel()
 			toml := with(clockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20")
 			r, h := clockRig(t, toml, 1), newHand()
-			on := []func(*Options){h.on, usersOn(t, user), func(o *Options) { o.snapshot = 20 }}
+			on := []func(*Options){h.on, usersOn(t, user)}
 			x := r.start(on...)
 			x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 			first, steps := 0, []int{9, 0, 30, 1, 25, 30, 4, 12}

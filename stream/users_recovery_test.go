@@ -182,3 +182,33 @@ func TestUsersRepublish(t *testing.T) {
 		})
 	}
 }
+
+// TestUsersRepetitionForgets: entries of persons don't pile up while a log is read again.
+func TestUsersRepetitionForgets(t *testing.T) {
+	t.Parallel()
+	r := personRig(t, 0, 20)
+	r.produce(0, 110)
+	x := r.start()
+	x.published(5)
+	x.end()
+	o := r.options()
+	a := Audit{Config: o.Config, Key: o.Key}
+	all, err := a.epochs(ordersTask)
+	must(t, err)
+	m, err := manifestOf(ordersTask, all[0].opened, all[0].manifest)
+	must(t, err)
+	keys, err := keysOf(a.Key, m, all[0].secret)
+	must(t, err)
+	c, err := a.coreOf(o.Config.Streams[0], m, all[0], keys)
+	must(t, err)
+	defer c.Destroy()
+	again, err := newRepetition(newRepeater(o.Log, newMetrics(true, false, "", false), func() {}), r.client, o.Config.Streams[0], m, c, beginning(m), nil, 1<<20)
+	must(t, err)
+	for range 5 {
+		_, err := again.close(t.Context())
+		must(t, err)
+		if n := c.Persons().Waiting(); n > 0 {
+			t.Fatalf("after step %d %d bytes wait", c.Step(), n)
+		}
+	}
+}

@@ -220,6 +220,81 @@ func TestUsersRejected(t *testing.T) {
 	}
 }
 
+// moved makes a machine compare releases of another output until a step, as after a copy was restored
+// and its output changed: meanwhile nothing is committed.
+func (m *machine) moved(until uint64) error {
+	m.p.epoch.moved = true
+	m.r.guard.found = map[string]found{"later": {step: until}}
+	m.p.compare()
+	rng := rand.New(rand.NewPCG(2, 9))
+	log := userLog(75)
+	for m.p.core.Step() < until {
+		b := &codec.Batch{}
+		b.First, b.Next = m.next(), m.next()+1+rng.Int64N(12)
+		for _, rec := range log {
+			if rec.Offset >= b.First && rec.Offset < b.Next {
+				b.Records = append(b.Records, rec)
+			}
+		}
+		m.decoder.Decode(b)
+		m.p.current, m.p.next = b, 0
+		for m.p.current != nil {
+			if err := m.p.apply(); err != nil {
+				return err
+			}
+			if n := m.p.core.Persons().Waiting(); n > usersBytes+7*20 {
+				return fmt.Errorf("%d bytes wait", n)
+			}
+			if m.p.full() {
+				if done, err := m.p.commit(time.Now()); err != nil || !done {
+					return errors.Join(err, errors.New("no commit"))
+				}
+				if m.p.full() {
+					return errors.New("what was written still waits")
+				}
+			}
+		}
+		<-m.p.fetch.free
+	}
+	return nil
+}
+
+// TestUsersWhileOutputsAreCompared: entries of persons don't pile up while nothing may be committed, the last
+// commit stays, and wherever the machine stops, it goes on to the bytes of a run without all that.
+func TestUsersWhileOutputsAreCompared(t *testing.T) {
+	t.Parallel()
+	const end = 75
+	for _, c := range userRules {
+		want := userMachine(t, c)
+		must(t, want.toEnd(userLog(end), end))
+		begun := userMachine(t, c)
+		first, err := begun.r.store.load()
+		must(t, err)
+		ops := begun.r.store.disk.(*simDisk).ops
+		must(t, begun.moved(9))
+		whole := begun.r.store.disk.(*simDisk)
+		if cp, err := begun.r.store.load(); err != nil || cp.seq != first.seq {
+			t.Errorf("a commit while outputs are compared: %v", err)
+		}
+		if whole.ops < ops+3 {
+			t.Fatalf("%d operations: nothing was written", whole.ops-ops)
+		}
+		for op := ops; op <= whole.ops; op++ {
+			m := userMachine(t, c)
+			d := m.r.store.disk.(*simDisk)
+			d.crash = op
+			if err := m.moved(9); op < whole.ops != errors.Is(err, errCrashed) {
+				t.Fatalf("operation %d: %v", op, err)
+			}
+			m.r.store, err = openStore(d.reboot(op%crashModes, rand.New(rand.NewPCG(uint64(op), 2))), m.r.store.dir, nil)
+			must(t, err)
+			m.restart()
+			must(t, m.toEnd(userLog(end), end))
+			m.equals(fmt.Sprint("operation ", op), want)
+		}
+	}
+}
+
 // TestUsersStateIsWhole: a task does not go on without the files of persons, with those of
 // another time, or with a checkpoint of an epoch without persons.
 func TestUsersStateIsWhole(t *testing.T) {

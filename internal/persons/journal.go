@@ -60,6 +60,7 @@ type Journal struct {
 	torn   bool      // the last file may have more than what counts, or the next one be there
 	oldest uint64    // number of the oldest file
 	first  uint64    // of the last checkpoint's first
+	last   uint64    // of the last that a checkpoint may have
 }
 
 // SnapshotLeast is the least number of bytes of entries that a snapshot takes the place of. Tests
@@ -79,13 +80,12 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if err != nil {
 		return nil, err
 	}
-	var last uint64
 	if n := len(at.Segments); n > 0 {
-		last, j.first = at.Segments[n-1].Number, at.Segments[0].Number
+		j.last, j.first = at.Segments[n-1].Number, at.Segments[0].Number
 	}
 	j.oldest = j.first
 	for _, n := range numbers {
-		if n > last {
+		if n > j.last {
 			j.torn = true
 		} else {
 			j.oldest = min(j.oldest, n)
@@ -178,21 +178,42 @@ func (j *Journal) SnapshotDue() bool { return j.m.kept.due }
 // checkpoint, valid until the next call. To call it again for the same step changes nothing.
 // After an error it can be called again, and so can a process begin at the last checkpoint.
 func (j *Journal) Append() (*Position, error) {
+	if err := j.append(); err != nil {
+		return nil, err
+	}
+	if n := len(j.at.Segments); n > 0 {
+		j.last = j.at.Segments[n-1].Number
+	}
+	return &j.at, nil
+}
+
+// Spill writes the entries of the map's closed steps to disk where no checkpoint follows, so that they don't
+// pile up in memory. A process that begins at the last checkpoint cuts them off. It removes files that no
+// checkpoint needs. After an error it can be called again.
+func (j *Journal) Spill() error {
+	if err := j.append(); err != nil {
+		return err
+	}
+	if len(j.at.Segments) == 0 || j.at.Segments[0].Number <= j.last+1 {
+		return nil
+	}
+	return j.remove(j.last+1, j.at.Segments[0].Number)
+}
+
+// append makes the entries of closed steps durable, and moves the position.
+func (j *Journal) append() error {
 	m := j.m
 	if err := m.kept.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	if m.Closed() == j.at.Step {
-		return &j.at, nil
+		return nil
 	}
 	if j.SnapshotDue() && !m.open {
-		if err := j.snapshot(); err != nil {
-			return nil, err
-		}
-		return &j.at, nil
+		return j.snapshot()
 	}
 	if err := j.mend(); err != nil {
-		return nil, err
+		return err
 	}
 	segments := j.at.Segments
 	if n := len(segments); n > 0 && m.rule.Cap == 0 && j.at.Step+1-segments[n-1].First >= (m.rule.Separation+7)/8 {
@@ -210,7 +231,7 @@ func (j *Journal) Append() (*Position, error) {
 			}
 			return err
 		}); err != nil {
-			return nil, err
+			return err
 		}
 		s.Length = uint64(len(journalMagic) + len(entries))
 		s.Hash = [32]byte(h.Sum(nil))
@@ -221,7 +242,7 @@ func (j *Journal) Append() (*Position, error) {
 		j.torn = true
 		f, err := j.disk.Append(j.name(s.Number))
 		if err := write(f, err, func(w io.Writer) error { _, err := w.Write(entries); return err }); err != nil {
-			return nil, err
+			return err
 		}
 		j.hash.Write(entries)
 		s.Length += uint64(len(entries))
@@ -232,7 +253,7 @@ func (j *Journal) Append() (*Position, error) {
 	j.at.Step = m.Closed()
 	m.Forget()
 	j.drop()
-	return &j.at, nil
+	return nil
 }
 
 // snapshotAfter returns the number of records after which a snapshot takes the place of
@@ -277,7 +298,7 @@ func (j *Journal) Rewrite() (*Position, error) {
 		j.disk.Remove(j.name(s.Number)) // the next call takes another name if this fails
 		return nil, err
 	}
-	j.first, j.torn = s.Number, false
+	j.first, j.last, j.torn = s.Number, s.Number, false
 	return &j.at, nil
 }
 
@@ -330,18 +351,8 @@ func (j *Journal) mend() error {
 	if !j.torn {
 		return nil
 	}
-	numbers, err := j.numbers()
-	if err != nil {
+	if err := j.remove(j.next(false).Number, 1<<63); err != nil {
 		return err
-	}
-	next := j.next(false).Number
-	for _, n := range numbers {
-		if n < next {
-			continue
-		}
-		if err := j.disk.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
 	}
 	if n := len(j.at.Segments); n > 0 {
 		s := &j.at.Segments[n-1]
@@ -377,35 +388,39 @@ func (j *Journal) Committed() error {
 	if needed <= j.oldest {
 		return nil
 	}
+	if err := j.remove(1, needed); err != nil {
+		return err
+	}
+	j.oldest = needed
+	return nil
+}
+
+// remove removes the files of numbers [from, to).
+func (j *Journal) remove(from, to uint64) error {
 	numbers, err := j.numbers()
 	if err != nil {
 		return err
 	}
+	gone := false
 	for _, n := range numbers {
-		if n >= needed {
+		if n < from || n >= to {
 			continue
 		}
 		if err := j.disk.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+		gone = true
 	}
-	j.oldest = needed
+	if !gone {
+		return nil
+	}
 	return j.disk.SyncDir(j.dir)
 }
 
 // Erase removes all files of a journal, with the epoch's checkpoints.
 func Erase(d Disk, dir, prefix string) error {
 	j := &Journal{disk: d, dir: dir, prefix: prefix}
-	numbers, err := j.numbers()
-	if err != nil || len(numbers) == 0 {
-		return err
-	}
-	for _, n := range numbers {
-		if err := d.Remove(j.name(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return d.SyncDir(dir)
+	return j.remove(0, 1<<63)
 }
 
 // write writes a file that was just opened, syncs and closes it.

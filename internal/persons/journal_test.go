@@ -43,6 +43,7 @@ var simRules = []Rule{
 // checkpoint here is a position and all answers so far.
 type run struct {
 	every       int           // steps of a commit; 0: one
+	spill       bool          // no checkpoint follows, save every fifth step
 	checkpoints [2]checkpoint // the one before the last, and the last
 }
 
@@ -90,6 +91,19 @@ func (p *run) from(d *simDisk, r Rule, log [][]Tag, c checkpoint) ([]Answer, err
 			answers = append(answers, m.Take(log[step][0]))
 			ahead = 1
 		}
+		if p.spill && step%5 > 0 {
+			err := j.Spill()
+			if errors.Is(err, syscall.ENOSPC) {
+				err = j.Spill()
+			}
+			if err != nil {
+				return nil, err
+			}
+			if len(m.fresh) > 0 {
+				return nil, errors.New("entries wait after a spill")
+			}
+			continue
+		}
 		position, err := j.Append()
 		if errors.Is(err, syscall.ENOSPC) { // passes
 			position, err = j.Append()
@@ -132,11 +146,11 @@ func lowSnapshots(t *testing.T) {
 // never stopped.
 func TestJournalCrashes(t *testing.T) {
 	lowSnapshots(t)
-	for i, r := range append(simRules, simRules...) {
-		every := i / len(simRules) * 3
+	for i, r := range slices.Repeat(simRules, 3) {
+		every, spill := i/len(simRules)%2*3, i/len(simRules) == 2
 		log := simLog(r)
 		whole := newSimDisk()
-		want, err := (&run{every: every}).from(whole, r, log, checkpoint{})
+		want, err := (&run{every: every, spill: spill}).from(whole, r, log, checkpoint{})
 		if err != nil {
 			t.Fatalf("%+v: %v", r, err)
 		}
@@ -145,7 +159,7 @@ func TestJournalCrashes(t *testing.T) {
 			for mode := range crashModes {
 				d := newSimDisk()
 				d.crash = op
-				p := &run{every: every}
+				p := &run{every: every, spill: spill}
 				if _, err := p.from(d, r, log, checkpoint{}); !errors.Is(err, errCrashed) {
 					t.Fatalf("%+v, operation %d: %v, want a crash", r, op, err)
 				}
@@ -156,7 +170,7 @@ func TestJournalCrashes(t *testing.T) {
 					if back == 0 && c.position == nil {
 						continue // there was none before
 					}
-					next := run{every, [2]checkpoint{{}, c}}
+					next := run{every, spill, [2]checkpoint{{}, c}}
 					got, err := next.from(after, r, log, c)
 					if err == nil { // and what it left can be read
 						_, err = new(run).from(after.reboot(crashLost, rng), r, log, next.checkpoints[1])
@@ -186,17 +200,18 @@ func TestJournalCrashes(t *testing.T) {
 // TestJournalFullDisk fails every operation once: the process goes on, with the same answers.
 func TestJournalFullDisk(t *testing.T) {
 	lowSnapshots(t)
-	for _, r := range simRules {
+	for i, r := range slices.Repeat(simRules, 2) {
+		spill := i >= len(simRules)
 		log := simLog(r)
 		whole := newSimDisk()
-		want, err := new(run).from(whole, r, log, checkpoint{})
+		want, err := (&run{spill: spill}).from(whole, r, log, checkpoint{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for op := range whole.ops {
 			d := newSimDisk()
 			d.crash, d.refuse = op, syscall.ENOSPC
-			p := &run{}
+			p := &run{spill: spill}
 			got, err := p.from(d, r, log, checkpoint{})
 			if err != nil || !slices.Equal(got, want) {
 				t.Fatalf("%+v, operation %d fails: %v", r, op, err)
@@ -247,6 +262,54 @@ func TestJournalFiles(t *testing.T) {
 		d.names[simDir+"/users-77.1"] = &inode{}
 		if err := Erase(d, simDir, simPrefix); err != nil || len(d.names) != 1 {
 			t.Errorf("%d files after Erase, %v; want that of another epoch", len(d.names), err)
+		}
+	}
+}
+
+// TestSpill: as little on disk as with commits, though no checkpoint follows, and the files of the last
+// two stay.
+func TestSpill(t *testing.T) {
+	lowSnapshots(t)
+	for _, r := range simRules {
+		log := simLog(r)
+		d := newSimDisk()
+		p := &run{}
+		if _, err := p.from(d, r, log[:6], checkpoint{}); err != nil {
+			t.Fatal(err)
+		}
+		var at Position
+		if err := at.UnmarshalBinary(p.checkpoints[1].position); err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewMap(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, err := OpenJournal(d, simDir, simPrefix, m, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := 0
+		for step := uint64(7); step < 200; step++ {
+			if err := m.Open(step); err != nil {
+				t.Fatal(err)
+			}
+			for i := range simRows {
+				m.Take(tagOf(int(step)*simRows+i, true))
+			}
+			m.Close()
+			if err := j.Spill(); err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, len(d.names))
+		}
+		if most > 14 {
+			t.Errorf("%+v: %d files", r, most)
+		}
+		for _, c := range p.checkpoints {
+			if got, err := new(run).from(d.reboot(crashArrived, nil), r, log, c); err != nil || len(got) != len(log)*simRows {
+				t.Errorf("%+v: from step %d: %v", r, c.step, err)
+			}
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (m *Map) Close() { m.CloseInto(&m.kept) }
 // CloseInto ends the open step, and adds its entries to e, which [Map.Keep] gives to the journal
 // later. So one goroutine may go through the log while another one keeps what it knows of
 // earlier steps. Where a snapshot is due, the first must not open a step before the second has
-// called [Journal.Append] or [Map.Postpone], for a snapshot holds the whole map.
+// called [Journal.Append] or [Journal.Spill], for a snapshot holds the whole map.
 func (m *Map) CloseInto(e *Entries) {
 	e.list, e.step = append(e.list, m.fresh...), m.step
 	e.records += m.taken
@@ -123,13 +123,6 @@ func (m *Map) Keep(e *Entries) {
 	k.overflow, k.due = k.overflow || e.overflow, k.due || e.due
 	*e = Entries{list: e.list[:0]}
 }
-
-// SnapshotAfter sets the number of records after which a snapshot is due, for tests. The default is that of
-// [Journal].
-func (m *Map) SnapshotAfter(records uint64) { m.snapshotAfter = records }
-
-// Postpone puts a snapshot that is due off, to the end of the next step.
-func (m *Map) Postpone() { m.kept.due = false }
 
 // Take answers for the next record of the open step. No step is open before the first Open, and
 // after a Close.

@@ -50,7 +50,7 @@ type Sum struct {
 }
 
 // SnapshotDue reports whether the leaf may not open another step before the journal of persons has
-// taken this one, or its snapshot was put off.
+// taken this one.
 func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
 // Leaves returns a leaf for each partition of a merged epoch or of one with steps by the
