@@ -69,6 +69,25 @@ func (c *Config) personSensitivity(nu, clip, norm, spare float64, adjacency dp.A
 	return lambda, f * clip * norm / m
 }
 
+// RecordCost returns what all releases cost one record of a person whose user key stays as it
+// is. Such a record changes one gradient of its step, and
+//
+//	μ₁ = μ·(s − s₀(1−α/P))/s
+//
+// for the charged sensitivity s, which is s₀ without roundings, and the column norm α of C. Where
+// records are protected it is Cost.
+func (e *Estimator) RecordCost() dp.Cost {
+	c := e.Cost()
+	p := e.plan.Person
+	if p == nil {
+		return c
+	}
+	_, less := e.cfg.personSensitivity(e.plan.Nu, e.plan.Clip, p.Norm-e.factors.first.ColNorm(), 0, e.params.Adjacency)
+	// More than a few last bits of the difference.
+	c.Mu = min(c.Mu, c.Mu*(max(0, e.plan.Sensitivity-less)/e.plan.Sensitivity+0x1p-40))
+	return c
+}
+
 // validatePerson reports what cannot protect persons.
 func (c *Config) validatePerson(l *fault.List) {
 	if !c.personal() {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+
+	"streamdp/sgd"
 )
 
 // estimator is what mechanisms' configurations have in common.
@@ -50,6 +52,9 @@ type mechanism struct {
 	ends func(s *Stream) string
 	// persons: it can protect persons.
 	persons bool
+	// slots returns an upper bound on the offsets of so many steps in a row, until the stream's
+	// last one, and whether it is known; nil: steps have s.Slots each.
+	slots func(s *Stream, steps uint64) (uint64, bool)
 	// gradients reports whether records are gradients.
 	gradients func(s *Stream) bool
 }
@@ -90,12 +95,36 @@ var mechanisms = []*mechanism{
 		},
 	},
 	{
-		name:  "sgd",
-		clock: "its steps have sizes that are known",
-		of:    func(s *Stream) estimator { return s.SGD },
-		bind: func(s *Stream, endless bool) {
-			m := s.SGD
-			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+		name:    "sgd",
+		clock:   "its steps have sizes that are known",
+		of:      func(s *Stream) estimator { return s.SGD },
+		bind:    bindSGD,
+		persons: true,
+		slots: func(s *Stream, steps uint64) (uint64, bool) {
+			t := *s // perhaps not bound yet
+			own := *s.SGD
+			if t.SGD = &own; t.last() == 0 {
+				return 0, false
+			}
+			if own.Defaults(); own.Method == "newton" { // without the defaults of amb, which may still be there
+				own = sgd.Config{
+					Target: own.Target, ClipX: own.ClipX, ClipY: own.ClipY, Intercept: own.Intercept, Method: own.Method,
+					Radius: own.Radius, Intervals: own.Intervals, Level: own.Level,
+				}
+			}
+			bindSGD(&t, false)
+			if own.Method == "newton" {
+				e, err := sgd.NewNewton(own, t.Params())
+				if err != nil {
+					return 0, false
+				}
+				return min(1<<62, e.Longest(min(steps, t.last()))), true
+			}
+			e, err := sgd.NewAMB(own, t.Params())
+			if err != nil {
+				return 0, false
+			}
+			return e.MostSlots(steps, t.last()), true
 		},
 		warmup: &warmup{
 			bounds: func(s *Stream) (string, *float64, *float64) { return s.SGD.Target, &s.SGD.ClipX, &s.SGD.ClipY },
@@ -166,6 +195,12 @@ var mechanisms = []*mechanism{
 		gradients: func(s *Stream) bool { return s.Adam.Mode == "gradients" },
 		persons:   true,
 	},
+}
+
+func bindSGD(s *Stream, endless bool) {
+	m := s.SGD
+	m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+	m.Person = s.Participation()
 }
 
 // mechanism returns the first mechanism that the stream has, and its configuration. Both are

@@ -73,8 +73,31 @@ func (s *Stream) PersonRule() persons.Rule {
 	if s.separated() {
 		r.Cap, remembered = 0, min(u.Separation, n)
 	}
-	r.Users = min(r.Users, times(remembered, s.Slots()))
+	if room, known := s.room(remembered); known {
+		r.Users = min(r.Users, room)
+	}
 	return r
+}
+
+// room returns an upper bound on the records of so many steps in a row, and whether it is known.
+func (s *Stream) room(steps uint64) (records uint64, known bool) {
+	if m, _ := s.mechanism(); m != nil && m.slots != nil {
+		return m.slots(s, steps)
+	}
+	return times(steps, s.Slots()), true
+}
+
+// stepsOf says in what unit a stream gives the number of records of its steps.
+func (s *Stream) stepsOf() string {
+	switch {
+	case s.Step.Clock() > 0:
+		return "step_max"
+	case s.Mechanism() == "sgd":
+		return "records a step"
+	case s.Mechanism() == "refit":
+		return "window"
+	}
+	return "step"
 }
 
 // separated reports whether the separation alone says in which steps a person counts: then no
@@ -142,11 +165,12 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if !sound("cap", "separation", "per_step", "max_users") {
 		return
 	}
-	users, all, slots := under(here, "max_users"), times(n, s.Slots()), "step"
-	if s.Step.Clock() > 0 {
-		slots = "step_max"
-	}
-	switch needed := times(min(u.Separation, n), s.Slots()); {
+	users, slots := under(here, "max_users"), s.stepsOf()
+	all, _ := s.room(n)
+	needed, known := s.room(min(u.Separation, n))
+	switch {
+	case n > 0 && !known:
+		return // for a fault that is noted elsewhere
 	case n == 0 && u.Cap == 0:
 		d.add(under(here, "cap"), -1, "required without a horizon, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:

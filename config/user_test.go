@@ -71,13 +71,35 @@ func TestUserFaults(t *testing.T) {
 	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
 }
 
-// TestUserOfOtherMechanisms: none of them is refused less than moments.
-func TestUserOfOtherMechanisms(t *testing.T) {
-	text := strings.Replace(orders, "step   = 100", "user = { key = \"record-key\", max_users = 5000, cap = 1 }", 1)
-	at := strings.Index(text, "[stream.orders.moments]")
-	got := faults(t, text[:at]+"[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\n")
-	if !slices.ContainsFunc(got, func(s string) bool { return strings.HasSuffix(s, "sgd does not protect persons") }) {
-		t.Errorf("%q", got)
+// TestUserOfRegressions: what protects no persons says why, and room is asked for by what steps
+// hold.
+func TestUserOfRegressions(t *testing.T) {
+	amb := "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"amount\"\nclip_x = 1\nradius = 1\namb = { curvature = 0.5, batch = 40000, bootstrap = 3000 }\n"
+	for _, c := range []struct{ user, table, want string }{
+		// A step of newton may have 64 times the slots of a search.
+		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
+		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", "(separation × records a step)"},
+		// The first of fifty steps is the search.
+		{"max_users = 80000", amb, ""},
+		{"max_users = 1963000, cap = 3", amb, ""},
+		{"max_users = 199999, separation = 4", amb, "user.max_users: must be at least 200000 (separation × records a step)"},
+		{"max_users = 1962999, cap = 3", amb, "user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
+		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
+	} {
+		user := "horizon = 50\nuser = { key = \"record-key\", " + c.user + " }"
+		if !strings.Contains(c.user, "max_users") {
+			user = strings.Replace(user, " }", ", max_users = 5000 }", 1)
+		}
+		text := strings.Replace(orders, "step   = 100", user, 1)
+		var got []string
+		for _, g := range faults(t, text[:strings.Index(text, "[stream.orders.moments]")]+c.table) {
+			if !strings.HasSuffix(g, notAvailable) {
+				got = append(got, g)
+			}
+		}
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s: %q, want %q", c.user, got, c.want)
+		}
 	}
 }
 

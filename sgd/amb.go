@@ -234,6 +234,19 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 	return first, first + e.batch(before)
 }
 
+// MostSlots returns an upper bound on the slots of so many steps in a row, of an epoch of last
+// steps; at least 1 each. It is less than two steps too large, and saturates far beyond the length
+// of any log.
+func (e *AMB) MostSlots(steps, last uint64) uint64 {
+	steps = min(steps, last)
+	// Batches don't shrink, and a search may be longer than a batch: so one step more at the end
+	// has room for all others but the first ones.
+	_, end := e.Range(last)
+	before, _ := e.Range(last - min(steps, last-1))
+	_, begin := e.Range(steps)
+	return max(begin, end-before)
+}
+
 // open starts the step after the last closed one.
 func (e *AMB) open() {
 	e.rows, e.nulls = 0, 0

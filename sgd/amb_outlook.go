@@ -75,7 +75,7 @@ type Pace struct {
 // rule of thumb: the noise that a direction can bear grows as the square root of its eigenvalue.
 func (e *AMB) Pace(condition float64) Pace {
 	p := &e.plan
-	least, want := p.sizes(&e.cfg, p.Mu, e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
+	least, want := p.sizes(&e.cfg, p.single(), e.params.Adjacency.Factor(), e.factor.ColNorm(), condition)
 	rate := p.rate(e.cfg.Eta0, p.Batch)
 	_, _, left := clippedMoments(len(e.w), e.cfg.Quantile)
 	return Pace{
@@ -138,7 +138,7 @@ func clippedMoments(d int, q float64) (size, zeta, curvature float64) {
 func (e *AMB) Warnings() []string {
 	var all []string
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	c, alpha := &e.cfg, 1/e.plan.Mu
+	c, alpha := &e.cfg, 1/e.plan.single()
 	if c.Curvature == 0 {
 		warn("curvature is not given, so the square of the largest norm, %.3g, stands for it. That is usually 10 to 3000 times too large, "+
 			"and the coefficients will hardly move: give the largest eigenvalue of the features' second moment", e.plan.Curvature)

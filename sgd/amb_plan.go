@@ -74,6 +74,18 @@ type AMBPlan struct {
 	Student []float64 `json:"student,omitempty"`
 	// Start is the first iterate; nil: 0.
 	Start []float64 `json:"start,omitempty"`
+	// Person says what is protected where that is not a single record; Norm is that of
+	// gradients. RecordMu is what one record pays then, up to roundings, 0 without persons.
+	Person   *calibration.Person `json:"person,omitempty"`
+	RecordMu float64             `json:"record_mu,omitempty"`
+}
+
+// single returns what one record pays, up to roundings.
+func (p *AMBPlan) single() float64 {
+	if p.Person != nil {
+		return p.RecordMu
+	}
+	return p.Mu
 }
 
 // resolveAMB computes the plan and its factorization. It uses the stored factorization if there
@@ -117,38 +129,56 @@ func resolveAMB(cfg *Config, p dp.Params, stored *matfact.Stored) (*AMBPlan, mat
 	if cfg.Value == "residual" {
 		plan.Multiplier = plan.Bound
 	}
-	// A record of a search pays μ there and nothing else. A record of a gradient step pays for
-	// the gradient and, with "track", for the count: 1−f and f of μ².
-	gradient := mu
-	if cfg.Clip == "track" {
-		gradient = mu * math.Sqrt(1-cfg.Fraction)
-		plan.CountNoise = float64(plan.Unit) / (mu * math.Sqrt(cfg.Fraction)) * dp.RoundUp
-	}
-	if err := plan.searches(cfg, mu); err != nil {
+	charge, norm, err := plan.chargePerson(cfg, factor, p.Adjacency)
+	if err != nil {
 		return nil, nil, err
 	}
+	one := mu // of a single record
+	if cfg.personal() {
+		one = mu / charge.Ratio
+		plan.RecordMu = one
+	}
+	// A record of a search pays μ there and nothing else. A record of a gradient step pays for
+	// the gradient and, with "track", for the count: 1−f and f of μ².
+	gradient := one
+	if cfg.Clip == "track" {
+		gradient = one * math.Sqrt(1-cfg.Fraction)
+		plan.CountNoise = float64(plan.Unit) / (one * math.Sqrt(cfg.Fraction)) * dp.RoundUp
+	}
 
-	norm := factor.ColNorm()
-	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, factor.ColNorm(), gradient)
+	alpha := factor.ColNorm()
+	if cfg.personal() {
+		gradient *= norm / alpha
+	}
+	plan.Lattice, plan.One, plan.Sensitivity, plan.GradientNoise, err = gradientNoise(cfg, p, factor, norm, gradient)
 	if err != nil {
 		return nil, nil, err
 	}
 	plan.Mu = mu * dp.LedgerRoom
+	searching := one / charge.Search
+	if cfg.personal() {
+		// A search stands for a gradient step, whose noise the roundings have raised.
+		searching *= adjacency * float64(plan.Lattice.K) * norm / plan.Sensitivity
+	}
+	if err := plan.searches(cfg, searching); err != nil {
+		return nil, nil, err
+	}
 
-	if err := plan.batches(cfg, mu, adjacency, norm); err != nil {
+	if err := plan.batches(cfg, one, adjacency, alpha); err != nil {
 		return nil, nil, err
 	}
 	if !(float64(plan.Batch)*float64(plan.Lattice.K) < room) {
 		return nil, nil, &fault.Fault{Key: "batch", Rule: "must be less, for sums of gradients to fit 52 bits", Value: plan.Batch}
 	}
-	plan.rules(cfg, mu)
+	plan.rules(cfg, one)
 	return plan, factor, nil
 }
 
 // gradientNoise returns four things for a step's sum of gradients over the clip norm: its
 // lattice; the number of lattice steps of a gradient of that norm; the sensitivity of the sums
 // of all steps, correlated by C; and the standard deviation of a step's independent draws that
-// makes all steps together μ-Gaussian-private. The last two are in lattice steps.
+// makes all steps together μ-Gaussian-private. The last two are in lattice steps. norm is the
+// largest one under C that gradients in which neighbours differ have together, if each has norm 1.
 func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm, mu float64) (l dp.Lattice, one, sensitivity, noise float64, err error) {
 	d, adjacency := cfg.features(), p.Adjacency.Factor()
 	// The noise depends on the lattice's K, and the lattice roughly on the noise.
@@ -174,20 +204,23 @@ func gradientNoise(cfg *Config, p dp.Params, factor matfact.Factorization, norm,
 	return
 }
 
+// questions returns how many a search asks.
+func (p *AMBPlan) questions(cfg *Config) int {
+	if cfg.Clip == "scan" {
+		return cfg.Rungs
+	}
+	return ladder{cfg.Top, cfg.Rungs}.searches()
+}
+
 // searches sets the fields for counts, and the bounds of the clip norm.
 func (p *AMBPlan) searches(cfg *Config, mu float64) error {
-	ladder := ladder{cfg.Top, cfg.Rungs}
 	// Far below every rung a sum of squares has no digits left.
 	p.ZetaLow = max(math.Ldexp(cfg.Top, -cfg.Rungs-16), 0x1p-500)
 	p.ZetaHigh = math.Ldexp(cfg.Top, 16)
 	if cfg.Clip == "fixed" {
 		return nil
 	}
-	questions := ladder.searches()
-	if cfg.Clip == "scan" {
-		questions = ladder.rungs
-	}
-	spread := math.Sqrt(float64(questions)) / mu // in records
+	spread := math.Sqrt(float64(p.questions(cfg))) / mu // in records
 	p.SearchNoise = spread * float64(p.Unit) * dp.RoundUp
 	if noise := max(p.SearchNoise, p.CountNoise); !(dp.MaxDraw*noise < 1<<50) {
 		return fmt.Errorf("noise of %.3g records is too large for counts: raise epsilon", noise/float64(p.Unit))
@@ -289,6 +322,7 @@ func (p *AMBPlan) clone() AMBPlan {
 	c := *p
 	c.Factorization = p.Factorization.Clone()
 	c.Student, c.Start = slices.Clone(p.Student), slices.Clone(p.Start)
+	c.Person = p.Person.Clone()
 	return c
 }
 

@@ -7,7 +7,6 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/calibration"
 	"streamdp/internal/clipgrad"
-	"streamdp/internal/fault"
 	"streamdp/matfact"
 )
 
@@ -117,17 +116,4 @@ func personBands(cfg *Config, p dp.Params) (best matfact.Factorization, norm flo
 // noise of a single record that is the 1.25S/μ from which steps get their slots.
 func (p *NewtonPlan) stepNoise(f matfact.Factorization) float64 {
 	return 0.652 * p.GradientNoise / p.One * math.Sqrt(windowNoise(f.Stored().Bands, 1))
-}
-
-// personal reports whether persons are protected in place of single records.
-func (c *Config) personal() bool { return c.Person != matfact.Participation{} }
-
-// validatePerson reports what cannot protect persons.
-func (c *Config) validatePerson(l *fault.List) {
-	if !c.personal() {
-		return
-	}
-	l.Check(c.Method == "newton", "method", `must be "newton" where persons are protected`, c.Method)
-	l.Check(c.Person.Count >= 1, "cap", "must be at least 1 step", c.Person.Count)
-	l.Check(c.Person.Separation >= 1, "separation", "must be at least 1 step", c.Person.Separation)
 }

@@ -253,7 +253,7 @@ func TestNewtonPersonsPlan(t *testing.T) {
 			t.Error("no restart")
 		}
 	}
-	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}}, {Person: matfact.Participation{Count: 1}}, {Method: "amb", Radius: 1, Person: personRules[0]}} {
+	for _, c := range []Config{{Person: matfact.Participation{Separation: 1}}, {Person: matfact.Participation{Count: 1}}, {Person: matfact.Participation{Count: 2, Separation: 2, Fixed: true}}} {
 		c.Columns, c.Target, c.ClipX = []string{"u", "y"}, "y", 1
 		c.Defaults()
 		if err := c.Validate(); err == nil {

@@ -6,8 +6,76 @@ import (
 	"math"
 
 	"streamdp/dp"
+	"streamdp/internal/calibration"
+	"streamdp/internal/fault"
 	"streamdp/matfact"
 )
+
+// personal reports whether persons are protected in place of single records.
+func (c *Config) personal() bool { return c.Person != matfact.Participation{} }
+
+// validatePerson reports what cannot protect persons.
+func (c *Config) validatePerson(l *fault.List) {
+	if !c.personal() {
+		return
+	}
+	p := c.Person
+	l.Check(p.Count >= 1, "cap", "must be at least 1 step", p.Count)
+	l.Check(p.Separation >= 1, "separation", "must be at least 1 step", p.Separation)
+	l.Check(!p.Fixed, "separation", "must be the least distance of two steps: records are not admitted by an exact one", nil)
+}
+
+// gradientSteps returns in which gradient steps a person can have records. A search between any
+// two of them halves their distance.
+func (c *Config) gradientSteps() matfact.Participation {
+	p := c.Person
+	if c.Clip == "bisect" || c.Clip == "scan" {
+		p.Separation = p.Separation/2 + p.Separation%2
+	}
+	return p
+}
+
+// chargePerson sets what a plan says of persons, and returns what is charged for one, in units of
+// what a single record pays; norm is that of their gradients under C. Without persons it is that
+// of a single record.
+func (p *AMBPlan) chargePerson(cfg *Config, f matfact.Factorization, adjacency dp.Adjacency) (charge PersonCharge, norm float64, err error) {
+	if !cfg.personal() {
+		return PersonCharge{1, 1}, f.ColNorm(), nil
+	}
+	share := 0.0
+	if cfg.Clip == "track" {
+		share = cfg.Fraction
+	}
+	steps := cfg.gradientSteps()
+	if charge, err = ChargePerson(share, float64(p.Null)/float64(p.Unit), f, steps, adjacency); err != nil {
+		return
+	}
+	if norm, err = matfact.Sensitivity(f, steps, 0); err != nil {
+		return
+	}
+	p.Person = calibration.NewPerson(cfg.Person, norm)
+	return
+}
+
+// RecordCost returns what all releases cost one record of a person whose user key stays as it
+// is: that of its step, which is a search, or a gradient and a count. Where records are protected
+// it is Cost.
+func (e *AMB) RecordCost() dp.Cost {
+	c, p := e.Cost(), &e.plan
+	if p.Person == nil {
+		return c
+	}
+	step := (p.Sensitivity - e.params.Adjacency.Factor()*float64(p.Lattice.K)*(p.Person.Norm-e.factor.ColNorm())) / p.GradientNoise
+	if p.CountNoise > 0 {
+		step = math.Hypot(step, float64(p.Unit)/p.CountNoise)
+	}
+	if p.SearchNoise > 0 {
+		step = max(step, math.Sqrt(float64(p.questions(&e.cfg)))*float64(p.Unit)/p.SearchNoise)
+	}
+	// More than a few last bits of a difference.
+	c.Mu = min(c.Mu, step+c.Mu*0x1p-40)
+	return c
+}
 
 // PersonCharge is what amb charges for all records of one person.
 type PersonCharge struct {

@@ -19,6 +19,8 @@ type Persons struct {
 	Rule persons.Rule
 	// Slots are those of each step.
 	Slots []int
+	// Quiet is the number of steps before somebody who is everywhere begins.
+	Quiet int
 	// Replace: another person's records come in their place, at other slots.
 	Replace bool
 	// Random draws a row of somebody else.
@@ -106,14 +108,18 @@ func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float6
 	return worst
 }
 
-// Everywhere returns how far somebody who writes into every slot, with the first of the worst
+// Everywhere returns how far somebody who writes into every slot after the quiet steps, with the first of the worst
 // rows, is from nobody or, under replace, from somebody else who does, behind a map with the
 // rule r. It is made anew before the step restart (from 0); −1: never.
 func (p *Persons) Everywhere(t testing.TB, r persons.Rule, restart int) float64 {
 	t.Helper()
 	var x, y []Slot
-	for _, n := range p.Slots {
+	for step, n := range p.Slots {
 		for range n {
+			if step < p.Quiet {
+				x, y = append(x, Slot{}), append(y, Slot{})
+				continue
+			}
 			x = append(x, Slot{1, p.Worst[0]})
 			if y = append(y, Slot{}); p.Replace {
 				y[len(y)-1] = Slot{9, p.Other[0]}

@@ -14,6 +14,7 @@ var ambMechanism = &descriptor{
 	version:    sgd.AMBVersion,
 	absent:     nullRecord,
 	build:      newAMB,
+	persons:    true,
 	bounded:    []string{"clip_x", "constant", "bound", "multiplier", "curvature"},
 	computes:   onlineComputed,
 	statements: func(s *config.Stream) []string { return approximateIntervals(s.SGD, "batches of iterates") },
@@ -33,6 +34,9 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 	// Gradients are in units of the clip norm, searches and counts in records.
 	m.Lattice = []float64{1 / p.One, 1 / float64(p.Unit)}
 	m.Noise = map[string]float64{"gradient": p.GradientNoise / p.One}
+	if p.Person != nil {
+		m.norm, m.record = p.Person.Norm, e.RecordCost()
+	}
 	if p.CountNoise > 0 {
 		m.Noise["count"] = p.CountNoise / float64(p.Unit)
 	}

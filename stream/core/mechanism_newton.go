@@ -14,6 +14,7 @@ var newtonMechanism = &descriptor{
 	version:  sgd.NewtonVersion,
 	absent:   nullRecord,
 	build:    newNewton,
+	persons:  true,
 	bounded:  []string{"clip_x"},
 	computes: onlineComputed,
 	statements: func(s *config.Stream) []string {
@@ -38,6 +39,9 @@ func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism,
 	m.Noise = map[string]float64{
 		"gradient": p.GradientNoise / p.One, "count": p.CountNoise / unit, "nulls": p.NullNoise / unit, "search": p.SearchNoise / unit,
 		"histogram": p.HistogramNoise,
+	}
+	if p.Person != nil {
+		m.norm, m.record = p.Person.Norm, e.Cost() // a record pays no more than all of a person's
 	}
 	if p.LocateNoise > 0 {
 		m.Noise["median"] = p.LocateNoise / unit

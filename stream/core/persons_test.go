@@ -292,10 +292,10 @@ func TestPersonsNeedTags(t *testing.T) {
 	if f := FormatOf(s); f.User != "record-key" {
 		t.Errorf("records have their user key in %q", f.User)
 	}
-	other := parsed(t, "[stream.x]\ninput = { topic = \"t\", columns = [\"a\", \"y\"] }\n[stream.x.privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"replace\"\n[stream.x.sgd]\ntarget = \"y\"\nclip_x = 1\nclip_y = 1\n")
+	other := parsed(t, "[stream.x]\ninput = { topic = \"t\", columns = [\"a\", \"y\"] }\n[stream.x.privacy]\nepsilon = 1\ndelta = 1e-8\nadjacency = \"replace\"\n[stream.x.refit]\nsolver = \"ihm\"\nwindow = 100\ntarget = \"y\"\nclip_x = 1\nclip_y = 1\n")
 	other.User = s.User
 	if _, err := NewMechanism(other, nil, nil); err == nil {
-		t.Error("sgd protects persons")
+		t.Error("a sketch protects persons")
 	}
 }
 
