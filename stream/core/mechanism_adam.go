@@ -62,7 +62,7 @@ func newAdam(s *config.Stream, plan json.RawMessage, initial []float64) (*Mechan
 		m.Estimator, m.Refused = g, func() (codec.Reason, uint64) { return codec.Stale, g.stale }
 	}
 	if p.Person != nil {
-		m.norm, m.record = p.Person.Norm, e.RecordCost()
+		m.norm, m.record = p.Person.Norm, new(e.RecordCost())
 	}
 	if p.Second != nil {
 		m.Lattice = append(m.Lattice, math.Ldexp(1, p.SecondExp))

@@ -35,7 +35,7 @@ func newAMB(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, er
 	m.Lattice = []float64{1 / p.One, 1 / float64(p.Unit)}
 	m.Noise = map[string]float64{"gradient": p.GradientNoise / p.One}
 	if p.Person != nil {
-		m.norm, m.record = p.Person.Norm, e.RecordCost()
+		m.norm, m.record = p.Person.Norm, new(e.RecordCost())
 	}
 	if p.CountNoise > 0 {
 		m.Noise["count"] = p.CountNoise / float64(p.Unit)

@@ -41,7 +41,7 @@ func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism,
 		"histogram": p.HistogramNoise,
 	}
 	if p.Person != nil {
-		m.norm, m.record = p.Person.Norm, e.Cost() // a record pays no more than all of a person's
+		m.norm = p.Person.Norm
 	}
 	if p.LocateNoise > 0 {
 		m.Noise["median"] = p.LocateNoise / unit
