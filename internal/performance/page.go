@@ -24,6 +24,7 @@ func page(kept *results) ([]byte, error) {
 	t.Funcs(template.FuncMap{
 		"endToEnd": func() string { return table(endToEnd, kept) },
 		"kernels":  func() string { return table(kernels, kept) },
+		"people":   func() string { return table(people, kept) },
 		"machines": func() string {
 			loads := map[string][]float64{}
 			for _, m := range kept.Machines {
@@ -46,7 +47,7 @@ func page(kept *results) ([]byte, error) {
 		"capacity":  func() string { return capacity(kept) },
 		"footprint": func() string { return footprint(kept) },
 	})
-	if _, err := t.Parse(strings.Replace(pageText, "{{unmet}}", unmet(slices.Concat(endToEnd, kernels), kept), 1)); err != nil {
+	if _, err := t.Parse(strings.Replace(pageText, "{{unmet}}", unmet(slices.Concat(endToEnd, people, kernels), kept), 1)); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer

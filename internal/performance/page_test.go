@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,7 +44,7 @@ func TestParse(t *testing.T) {
 // TestRows: each row is one that a run makes or that comes from Kafka, and goals are met on
 // their side only.
 func TestRows(t *testing.T) {
-	for _, r := range append(append([]row{}, endToEnd...), kernels...) {
+	for _, r := range slices.Concat(endToEnd, people, kernels) {
 		pkg, name, _ := strings.Cut(r.bench, ".")
 		top, _, _ := strings.Cut(name, "/")
 		made := strings.HasPrefix(top, "BenchmarkReal")

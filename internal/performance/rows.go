@@ -19,6 +19,9 @@ var runs = []bench{
 	{"stream", "^BenchmarkMerge$", "3x", 3},
 	{"stream", "^BenchmarkLedger$", "300x", 3},
 	{"stream", "^BenchmarkCommit$", "300x", 3},
+	{"stream", "^BenchmarkUsers$", "300x", 3},
+	{"internal/persons", "^BenchmarkPersons$/^take$", "3000x", 1},
+	{"internal/persons", "^BenchmarkPersons$/^start$", "3x", 1},
 	{"stream", "^BenchmarkCapacity$", "30x", 1},
 	{"stream", "^BenchmarkFootprint$", "1x", 1},
 	{"stream/core", "^BenchmarkEncode$", "0.2s", 1},
@@ -112,6 +115,7 @@ const (
 	setupWhy      = "Nearly half is SHA-256, of the transcript and of the keys of step and row: how much is hashed follows from the derivation of keys, which open epochs keep. A quarter is the key schedule of AES and the 512 bytes that it takes from the collector, which `crypto/aes` offers no way to use again. The rest is ten draws."
 	jsonBytesWhy  = "Shortest digits that give a float64 again are worked out number by number, by the Dragonbox algorithm in `strconv`: {{figure \"stream/core.BenchmarkEncode/json/d=100/strconv\" \"ns/unit-strconv\" 1}} ns a byte, beside {{figure \"stream/core.BenchmarkEncode/json/d=100/copy\" \"ns/unit-copy\" 1}} of a copy. Fewer digits would be another number. `output.privacy_every` leaves the epoch's block out of most releases, and base64 the digits."
 	base64Why     = "`encoding/base64` makes about a gigabyte a second, a copy in the cache some tens: a factor of 2 would need vector code for an encoding that is already several times as fast as digits."
+	usersWhy      = "A record of a person costs {{figure \"stream.BenchmarkUsers\" \"ns/unit\" 1}} ns, one without a user key {{figure \"stream.BenchmarkUsers\" \"ns/unit-without\" 1}}, of 16 numbers that only have to be copied. Its tag is one AES block, some 75 ns. Its place in the table is a wait for memory that {{figure \"internal/persons.BenchmarkPersons/take/1000000\" \"ns/unit\" 1}} ns are left of, 64 of them at a time. JSON or more columns make the ratio smaller, and so do persons who come again soon."
 	normalWhy     = "See Normal equations."
 )
 
@@ -136,6 +140,19 @@ var endToEnd = []row{
 	{path: "commit of 100 kB", rival: "the same", bench: "stream.BenchmarkCommit/100kB", unit: "ratio", goal: "≤ 1.3", why: overwriteWhy},
 	{path: "commit of 10 kB", rival: "as safe: a new file, synced, renamed, the directory synced", bench: "stream.BenchmarkCommit/10kB-safe", unit: "ratio", goal: "≤ 1.3", why: replaceWhy},
 	{path: "commit of 100 kB", rival: "the same", bench: "stream.BenchmarkCommit/100kB-safe", unit: "ratio", goal: "≤ 1.3", why: replaceWhy},
+}
+
+// people are the rows of what protecting persons costs.
+var people = []row{
+	{path: "packed record, d = 16, moments, with a user key, 10⁶ persons in random order, one core, from the broker's bytes to the sums", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio", goal: "≤ 1.5", why: usersWhy},
+	{path: "look-up among 10⁶ persons in random order", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "ratio"},
+	{path: "among 10⁷", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/10000000", unit: "ratio"},
+	{path: "memory of a person, 10⁶ persons", rival: "–", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "bytes/person", suffix: " bytes"},
+	{path: "10⁷ persons", rival: "–", bench: "internal/persons.BenchmarkPersons/take/10000000", unit: "bytes/person", suffix: " bytes"},
+	{path: "start: 10⁶ contributions read back, without the disk", rival: "SHA-256 of the same bytes", bench: "internal/persons.BenchmarkPersons/start/1000000", unit: "ratio"},
+	{path: "the same, time", rival: "–", bench: "internal/persons.BenchmarkPersons/start/1000000", unit: "ns/op", scale: 1e-9, suffix: " s"},
+	{path: "10⁷ contributions", rival: "SHA-256 of the same bytes", bench: "internal/persons.BenchmarkPersons/start/10000000", unit: "ratio"},
+	{path: "the same, time", rival: "–", bench: "internal/persons.BenchmarkPersons/start/10000000", unit: "ns/op", scale: 1e-9, suffix: " s"},
 }
 
 // kernels are the rows of loops that run for each record or each step.

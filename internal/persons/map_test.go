@@ -347,34 +347,6 @@ func TestLargestSteps(t *testing.T) {
 	}
 }
 
-func BenchmarkTake(b *testing.B) {
-	for _, users := range []int{1e4, 1e6, 1e7} {
-		b.Run(fmt.Sprint(users), func(b *testing.B) {
-			m, err := NewMap(Rule{Cap: 1000, Separation: 1, PerStep: 1, Users: uint64(users)})
-			if err != nil {
-				b.Fatal(err)
-			}
-			tagger := NewTagger(new([KeyBytes]byte))
-			tags := make([]Tag, users)
-			m.Open(1)
-			for i := range tags {
-				tags[i] = tagger.Tag(fmt.Append(nil, i))
-				m.Take(tags[i])
-			}
-			rng := rand.New(rand.NewPCG(1, 2))
-			rng.Shuffle(users, func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
-			b.ReportAllocs()
-			b.ResetTimer()
-			for i := range b.N {
-				if i%users == 0 {
-					m.Open(m.Step() + 1)
-				}
-				m.Take(tags[i%users])
-			}
-		})
-	}
-}
-
 // TestMapAway: records whose user key belongs elsewhere are nobody's, and nobody keeps a place for
 // them.
 func TestMapAway(t *testing.T) {

@@ -120,7 +120,10 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 			return nil, false, damaged(err)
 		}
 		rest -= uint64(len(c))
-		for ; len(c) > 0; c = c[size:] {
+		for i := uint64(0); len(c) > 0; c, i = c[size:], i+1 {
+			if i%64 == 0 {
+				m.warmFrom(c, int(size))
+			}
 			if err := m.restore(c[:size], s, until); err != nil {
 				return nil, false, err
 			}
@@ -134,6 +137,13 @@ func (m *Map) readSegment(in io.Reader, s *Segment, until uint64) (h hash.Hash, 
 		return h, false, nil
 	}
 	return h, true, err
+}
+
+// warmFrom is Warm for the next entries of a segment.
+func (m *Map) warmFrom(entries []byte, size int) {
+	for i := 0; i < min(len(entries), 64*size); i += size {
+		m.near += m.slots[m.home((*Tag)(entries[i:]))].last
+	}
 }
 
 // restore puts one entry into the map. What no map can have written is damage.
