@@ -24,18 +24,16 @@ type Part struct {
 // release depends on which records the window has, and not on how they are divided among
 // parts, nor in which order they came.
 //
-// A refit of one log with Most has one part a window, for every solver. Its rows stay in
-// their order, so its release is that of the same rows by [Refit.Add].
+// A refit of one log has one part a window, for every solver. Its rows stay in their order,
+// so its release is that of the same rows by [Refit.Add]. The part may be filled while
+// [Refit.Close] solves the window before.
 //
 // Privacy: a record is in one part. It changes one sum that is rounded, as it changes one
 // block otherwise, so the sensitivity is that of the refit.
 // Memory: the rows of the partition, allocated with the first one; with Most it grows with
 // them.
-// Errors: a refit that was not made for partitions, nor with Most.
+// Errors: none.
 func (r *Refit) NewPart() (dp.Part, error) {
-	if r.cfg.Partitions == 0 && r.cfg.Most == 0 {
-		return nil, errors.New("the refit has one log")
-	}
 	p := &Part{of: r, e: *r}
 	p.e.rows, p.e.solver = 0, nil
 	p.e.row = make([]float64, len(r.row))
@@ -53,7 +51,7 @@ func (p *Part) Add(slot uint64, row []float64) {
 		if slot%max(c.Window, c.Stride) >= c.Window {
 			return // between windows
 		}
-		if w := p.e.data; w.x == nil {
+		if w := p.e.data; w != nil && w.x == nil {
 			n := int(c.Window)
 			w.x, w.y = make([]float64, 0, n*w.dim), make([]float64, 0, n)
 		}

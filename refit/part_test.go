@@ -142,6 +142,58 @@ func TestPartsLikeOneLog(t *testing.T) {
 	}
 }
 
+// TestPartAhead: a refit of one log releases the same whether it takes the rows itself or
+// from a part, that takes those of the next window, and those between windows, while the
+// window before is solved.
+func TestPartAhead(t *testing.T) {
+	t.Parallel()
+	p := dp.Params{Epsilon: 1, Delta: 1e-8, Adjacency: dp.ZeroOut}
+	all := configs()
+	long := all["newton"]
+	long.Window = 2*4096 + 50 // of several blocks, that are rounded apart
+	all["several blocks"] = long
+	for name, c := range all {
+		for _, between := range []uint64{0, 7} {
+			if between > 0 {
+				c.Stride = c.Window + between
+			}
+			const windows = 3
+			own, ahead := mustRefit(t, c, p), mustRefit(t, c, p)
+			part, err := ahead.NewPart()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, slots := own.Range(windows)
+			rows := records(int(slots), 11)
+			add := func(step uint64, to interface{ Add(uint64, []float64) }) {
+				for first, end := own.Range(step); first < end; first++ {
+					to.Add(first, rows[first])
+				}
+			}
+			add(1, part)
+			for step := uint64(1); step <= windows; step++ {
+				add(step, own)
+				want, err := own.Close(dptest.Seeded(step))
+				if err != nil {
+					t.Fatal(name, err)
+				}
+				if err := ahead.Merge(part); err != nil {
+					t.Fatal(name, err)
+				}
+				var wait sync.WaitGroup
+				if step < windows {
+					wait.Go(func() { add(step+1, part) })
+				}
+				got, err := ahead.Close(dptest.Seeded(step))
+				wait.Wait()
+				if err != nil || !reflect.DeepEqual(got, want) {
+					t.Errorf("%s, window %d: %v\n%+v\nwant %+v", name, step, err, got, want)
+				}
+			}
+		}
+	}
+}
+
 // TestPartsRefused: solvers whose releases depend on the order of rows have no parts, a part
 // belongs to one refit, a window takes no more rows than it has slots, and the state of a
 // merged refit is that of no other.
@@ -160,9 +212,6 @@ func TestPartsRefused(t *testing.T) {
 	}
 	c := configs()["newton"]
 	one, two := mustRefit(t, c, p), mustRefit(t, merged(c, 2, 120), p)
-	if _, err := one.NewPart(); err == nil {
-		t.Error("a refit of one log has a part")
-	}
 	part, err := two.NewPart()
 	if err != nil {
 		t.Fatal(err)

@@ -434,7 +434,9 @@ func (r *Refit) Sizes() dp.Sizes {
 		sizes.Peak += rows + rows/4
 		// Short slices double, and long ones end with a page: at most 16 KiB.
 		sizes.Part = (2*rows+rows/4)/int64(max(1, r.cfg.Partitions)) + 8*d + 1<<14
-	case r.cfg.Partitions > 0:
+	case r.sums != nil: // of one log: those with partitions keep rows
+		sizes.Part = 8 * 10 * (d + 1) * (d + 1)
+	default:
 		sizes.Part = 8 * (int64(r.cfg.Window)*(d+1) + d) // rows, targets, a row
 	}
 	return sizes

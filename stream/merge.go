@@ -12,15 +12,18 @@ import (
 	"streamdp/stream/core"
 )
 
-// merger reads the partitions of a merged epoch, or of one with steps by the clock, each with goroutines of its own: one
-// fetches, one decodes, one sums. The sums of a step go to the processor when all
-// partitions have them. It draws no noise and writes nothing. After a crash it reads from
+// merger reads the partitions of a merged epoch, or of one with steps by the clock, each with
+// goroutines of its own: one fetches, one decodes, one sums. The sums of a step go to the
+// processor when all partitions have them. An epoch over one log whose steps take long to end
+// has a merger too, whose only leaf adds the next step's records meanwhile. It draws no noise and writes nothing. After a crash it reads from
 // the last commit on again, and gets the same sums: they are functions of the logs.
 type merger struct {
 	leaves []*leafReader
 	at     []partPosition  // of the last merged step
 	bound  int64           // offset of its boundary, by the clock
 	bounds *boundaries     // nil: steps are not by the clock
+	ahead  bool            // see core.Core.Ahead: one leaf, which shows what it has added at once
+	moved  chan struct{}   // receives when that leaf has added a batch
 	whole  chan []leafStep // the sums of one step, of all partitions
 	failed chan error
 }
@@ -35,7 +38,12 @@ type leafReader struct {
 	sums             chan leafStep  // closed, at most merge_ahead
 	free             chan *core.Sum // to be summed into
 	written          chan struct{}  // after a step with a snapshot of persons due: go on
+	moved            chan struct{}  // of its merger, nil where that is not ahead
 	logStart, logEnd atomic.Int64
+
+	seen atomic.Int64 // offsets below it have been added
+	mu   sync.Mutex
+	done work // since it was last asked for
 }
 
 // leafStep is a closed step of one partition.
@@ -44,7 +52,7 @@ type leafStep struct {
 	sum      *core.Sum
 	position kafka.Position // behind it
 	boundary int64          // offset of the step's boundary, by the clock
-	work     work           // since the step before
+	work     work           // since the step before; nothing where the merger is ahead
 }
 
 // sumsOf returns the sums of a step.
@@ -64,6 +72,10 @@ func newMerger(p *processor) (*merger, error) {
 	r, l := p.r, p.epoch
 	n := len(l.cp.all())
 	m := &merger{at: l.cp.all(), bound: l.cp.boundary, bounds: l.bounds, whole: make(chan []leafStep), failed: make(chan error, 2*n+1)}
+	ready := r.s.MergeAhead // sums that may wait
+	if l.core.Ahead() {
+		m.ahead, m.moved, ready = true, make(chan struct{}, 1), 0
+	}
 	bytes := min(r.d.fetchBytes, max(64<<10, mergedFetchBytes/n))
 	leaves, err := leavesAt(l.core, l.m, l.cp)
 	if err != nil {
@@ -80,7 +92,7 @@ func newMerger(p *processor) (*merger, error) {
 		if err != nil {
 			return nil, err
 		}
-		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, written: make(chan struct{}, 1), sums: make(chan leafStep, r.s.MergeAhead), free: make(chan *core.Sum, r.s.MergeAhead+1), fetch: newFetcher(r, reader, decoder)}
+		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, moved: m.moved, written: make(chan struct{}, 1), sums: make(chan leafStep, ready), free: make(chan *core.Sum, ready+1), fetch: newFetcher(r, reader, decoder)}
 		x.logStart.Store(-1)
 		x.logEnd.Store(-1)
 		x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = m.failed, &x.logStart, &x.logEnd
@@ -140,7 +152,6 @@ func (m *merger) collect(ctx context.Context) {
 func (x *leafReader) run(ctx context.Context) error {
 	var b *codec.Batch
 	var next int // of its records
-	var done work
 	for {
 		var at boundary
 		if x.bounds != nil {
@@ -167,20 +178,23 @@ func (x *leafReader) run(ctx context.Context) error {
 				case b = <-x.fetch.full:
 				}
 				next = 0
-				done.read(b)
+				x.read(b)
 			}
-			if x.add(b, &next, &done) {
+			if x.add(b, &next) {
 				break
 			}
+			x.show(b.Next)
 			x.fetch.done(b)
 			b = nil
 		}
-		s := leafStep{step: x.leaf.Step(), sum: x.leaf.Close(), work: done, boundary: at.at}
+		s := leafStep{step: x.leaf.Step(), sum: x.leaf.Close(), boundary: at.at}
+		if x.show(x.leaf.First()); x.moved == nil {
+			s.work = x.worked()
+		}
 		if !empty { // the batch that closed the step holds its end
 			x.position = b.Position(x.leaf.First())
 		}
 		s.position = x.position
-		done = work{}
 		due := s.sum.SnapshotDue() // the sum is another's afterwards
 		select {
 		case <-ctx.Done():
@@ -199,10 +213,15 @@ func (x *leafReader) run(ctx context.Context) error {
 }
 
 // add adds the records of a batch from next on that belong to the open step, and reports
-// whether the batch reaches the step's end. It counts in done those that do not count for their
-// person.
-func (x *leafReader) add(b *codec.Batch, next *int, done *work) bool {
+// whether the batch reaches the step's end.
+func (x *leafReader) add(b *codec.Batch, next *int) bool {
 	end := x.leaf.End()
+	var done work // of records that do not count for their person
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.done.add(&done)
+	}()
 	for ; *next < len(b.Records); *next++ {
 		offset := b.Records[*next].Offset
 		if offset >= end {
@@ -218,12 +237,42 @@ func (x *leafReader) add(b *codec.Batch, next *int, done *work) bool {
 	return b.Next >= end
 }
 
-// merged takes note of a step that the processor has closed, and gives its memory back.
+// read counts a batch.
+func (x *leafReader) read(b *codec.Batch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.done.read(b)
+}
+
+// worked returns what was done since it was last called.
+func (x *leafReader) worked() (done work) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	done, x.done = x.done, done
+	return done
+}
+
+// show says that the records below an offset have been added.
+func (x *leafReader) show(offset int64) {
+	x.seen.Store(offset)
+	select {
+	case x.moved <- struct{}{}:
+	default:
+	}
+}
+
+// emptied gives the memory of a step's sums back, before the step ends.
+func (m *merger) emptied(steps []leafStep) {
+	for i, s := range steps {
+		m.leaves[i].free <- s.sum // has room for all there are
+	}
+}
+
+// merged takes note of a step that the processor has closed.
 func (m *merger) merged(steps []leafStep) {
 	at := make([]partPosition, len(m.at))
 	for i := range at {
 		at[i] = partPosition{partition: m.at[i].partition, position: steps[i].position, older: m.at[i].older}
-		m.leaves[i].free <- steps[i].sum // has room for all there are
 	}
 	m.at = at
 	if m.bounds != nil {

@@ -202,6 +202,10 @@ func (p *processor) loop(ctx context.Context) error {
 		if stopping {
 			broken = nil // nothing more is read, so the log's fate is another epoch's
 		}
+		var moved chan struct{}
+		if p.asleep && p.merge != nil {
+			moved = p.merge.moved
+		}
 		wait := time.Hour
 		if !p.asleep && (p.due() || p.period > 0) {
 			wait = max(p.tick.Sub(p.r.d.now()), 0)
@@ -213,6 +217,7 @@ func (p *processor) loop(ctx context.Context) error {
 			p.current, p.next = b, 0
 			p.work.read(b)
 		case p.whole = <-sums:
+		case <-moved:
 		case <-timer.C:
 		case <-p.pub.notify:
 			p.acknowledge()
@@ -367,7 +372,9 @@ func (p *processor) count() {
 func (p *processor) applySums() error {
 	steps := p.whole
 	p.whole = nil
-	_, err := p.close(func() ([]core.Message, error) { return p.core.Merge(sumsOf(steps)) })
+	_, err := p.close(func() ([]core.Message, error) {
+		return p.core.Merge(sumsOf(steps), func() { p.merge.emptied(steps) })
+	})
 	if err != nil || p.core.Step() < steps[0].step {
 		return err // the epoch has ended before the step
 	}
@@ -441,9 +448,9 @@ func (p *processor) onTick() error {
 	p.flush()
 	p.schedule(p.r.d.now())
 	p.show()
-	// What a merger reads changes the view without waking the owner, and so do the ends of the
-	// log while nothing is applied.
-	p.asleep = p.period > 0 && p.merge == nil && p.current == nil && !p.due() && !p.choked()
+	// What a merger of several logs reads changes the view without waking the owner, and so do
+	// the ends of a log while nothing is applied.
+	p.asleep = p.period > 0 && (p.merge == nil || p.merge.ahead) && p.whole == nil && p.current == nil && !p.due() && !p.choked()
 	return nil
 }
 
@@ -668,12 +675,20 @@ func (p *processor) view() view {
 	if p.merge != nil {
 		log = p.merge.log()
 	}
-	return view{p.core.Step(), p.seen, len(p.pending), p.comparing, log, p.core.Verdict()}
+	seen := p.seen
+	if p.merge != nil && p.merge.ahead {
+		seen = max(seen, p.merge.leaves[0].seen.Load())
+	}
+	return view{p.core.Step(), seen, len(p.pending), p.comparing, log, p.core.Verdict()}
 }
 
 // show publishes the owner's state, and what it has done, to status and metrics.
 func (p *processor) show() {
 	p.shown = p.view()
+	if p.merge != nil && p.merge.ahead {
+		done := p.merge.leaves[0].worked()
+		p.work.add(&done)
+	}
 	p.r.d.metrics.worked(p.r.task, &p.work)
 	p.work = work{}
 	p.report()

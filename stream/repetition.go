@@ -145,7 +145,7 @@ func (p *repetition) close(ctx context.Context) ([]core.Message, error) {
 		}
 		p.leaves[i].Close()
 	}
-	return p.core.Merge(p.sums)
+	return p.core.Merge(p.sums, nil)
 }
 
 // fill continues to the end of the open step.

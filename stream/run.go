@@ -228,7 +228,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 // read begins to read the epoch's input, until the context ends.
 func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	r, l := p.r, p.epoch
-	if l.m.Partition == core.Merged || l.bounds != nil {
+	if l.m.Partition == core.Merged || l.bounds != nil || l.core.Ahead() {
 		m, err := newMerger(p)
 		if err != nil {
 			return err

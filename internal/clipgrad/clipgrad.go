@@ -21,6 +21,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"streamdp/dp"
 )
@@ -37,6 +38,7 @@ type Rows struct {
 	y         []float64
 	iterate   []float64 // scratch of one pass
 	rest      []int64   // nil: every block is rounded
+	blocks    []int64   // of one pass: the exact sum of each block; nil where workers round them
 	workers   []*worker
 }
 
@@ -81,18 +83,25 @@ func prepare(x, y []float64, null []bool, dim, bits int, set func(*Rows, *scratc
 	}
 	r.hire(max(1, min(runtime.GOMAXPROCS(0), n/512)))
 	var wait sync.WaitGroup
-	for _, w := range r.workers {
+	var taken atomic.Int64 // units
+	for range r.workers {
 		wait.Go(func() {
 			s := newScratch(dim)
-			for i := w.lo; i < w.hi; i++ {
-				if null != nil && null[i] || y[i]-y[i] != 0 {
-					clear(r.row(i))
-					r.norm[i], y[i] = math.Copysign(0, -1), 0
-				} else {
-					set(r, s, i)
+			for {
+				lo := int(taken.Add(1)-1) * unitRows
+				if lo >= n {
+					return
 				}
-				if i%group == group-1 && r.grouped() {
-					s.transpose(r.e[(i+1-group)*dim:][:group*dim])
+				for i := lo; i < min(lo+unitRows, n); i++ {
+					if null != nil && null[i] || y[i]-y[i] != 0 {
+						clear(r.row(i))
+						r.norm[i], y[i] = math.Copysign(0, -1), 0
+					} else {
+						set(r, s, i)
+					}
+					if i%group == group-1 && r.grouped() {
+						s.transpose(r.e[(i+1-group)*dim:][:group*dim])
+					}
 				}
 			}
 		})
@@ -107,21 +116,15 @@ func (r *Rows) grouped() bool { return room(r.bits) >= group }
 // room is how many products of directions and weights float64 adds up exactly.
 func room(bits int) int { return 1 << max(0, 53-2*bits) }
 
-// hire divides the rows among workers, by whole pairs of groups.
+// hire makes so many workers share the rows of a pass.
 func (r *Rows) hire(workers int) {
-	n, lo := len(r.y), 0
 	r.workers = r.workers[:0]
-	for i := range workers {
-		hi := (i + 1) * n / workers &^ (2*group - 1)
-		if i == workers-1 {
-			hi = n
-		}
-		w := newWorker(r.dim, lo, hi)
+	for range workers {
+		w := newWorker(r.dim)
 		if r.rest != nil {
 			w.rest = make([]int64, r.dim)
 		}
 		r.workers = append(r.workers, w)
-		lo = hi
 	}
 }
 
@@ -241,7 +244,7 @@ func (r *Rows) RoundOnce() {
 // the sums together with the count see [CountWeight].
 // Cost: 2d multiplications and no allocation a row. Several processors share the rows;
 // the result does not depend on how.
-func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted int64) {
+func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 	for j, v := range u {
 		if !(math.Abs(v) < 1e150) {
 			panic("clipgrad: the iterate left the range of float64")
@@ -253,50 +256,31 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) (counted 
 	}
 	// Blocks of so many rows that their sum fits 62 bits.
 	p := &pass{
-		rows: r, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
+		rows: r, dst: dst, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
 		quotient: math.Ldexp(1/zeta, r.bits), limit: math.Floor(math.Ldexp(c, r.bits)) + 0.5,
-		size: min(blockRows, 1<<(62-2*r.bits)), room: room(r.bits),
+		size: min(blockRows, 1<<(62-2*r.bits)), room: room(r.bits), done: make(chan struct{}),
 	}
-	last := len(r.workers) - 1
-	for _, w := range r.workers[:last] {
-		w.begin(p)
+	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.whole() {
+		r.blocks = make([]int64, need)
 	}
-	r.workers[last].run(p)
-	for _, w := range r.workers[:last] {
-		w.end()
-	}
-	// Several workers may have parts of a block: round it when it is complete.
 	clear(dst)
 	clear(r.rest)
-	open := r.workers[0].pieces[0].sum // of the block before
-	for i := range r.workers {
-		w := r.workers[i]
-		counted += w.counted
-		for j, v := range w.sum {
-			dst[j] += v
+	if units := (len(r.y) + unitRows - 1) / unitRows; units > 0 {
+		p.left.Store(int64(units))
+		last := len(r.workers) - 1
+		for _, w := range r.workers[:last] {
+			w.begin(p)
 		}
-		for j, v := range w.rest {
-			r.rest[j] += v
-		}
-		for k := range w.used {
-			piece := &w.pieces[k]
-			if i+k == 0 {
-				continue
-			}
-			if piece.starts {
-				p.round(dst, r.rest, open)
-				open = piece.sum
-				continue
-			}
-			for j, v := range piece.sum {
-				open[j] += v
-				piece.sum[j] = 0
-			}
+		r.workers[last].run(p)
+		if !soon(func() bool { return p.left.Load() == 0 }) {
+			<-p.done
 		}
 	}
-	p.round(dst, r.rest, open)
+	for i := 0; i < len(r.blocks); i += r.dim {
+		p.round(dst, r.rest, r.blocks[i:][:r.dim])
+	}
 	p.finish(dst, r.rest)
-	return counted
+	return p.counted
 }
 
 // Sensitivity returns S + √d·2^−out, a bound on how far the sums move, in units of ζ,

@@ -6,23 +6,14 @@ import (
 	"time"
 )
 
-// helper runs a worker's part of each pass in a goroutine of its own. A pass may take
-// less time than waking a thread. So the goroutine waits for the next pass without
-// sleeping, and Sum waits for the goroutine in the same way, but both no longer than
-// patience. Then the goroutine ends; nobody has to close it.
+// helper takes part in passes in a goroutine of its own. A pass may take less time than
+// waking a thread. So the goroutine waits for the next pass without sleeping, but no longer
+// than patience. Then it ends; nobody has to close it. A pass never waits for a helper that
+// has taken no unit of it, so one that gets no processor delays nothing.
 type helper struct {
-	state atomic.Int32
-	pass  *pass
-	done  chan struct{} // receives if awaited
+	pass atomic.Pointer[pass] // the last one
+	here atomic.Bool          // there is a goroutine
 }
-
-// States of a helper.
-const (
-	away    int32 = iota // no goroutine
-	waiting              // for a pass
-	working
-	awaited // working, and Sum sleeps
-)
 
 // patience is about the time of waking a thread. To wait so long and then sleep costs at
 // most twice as much as sleeping at once.
@@ -30,36 +21,32 @@ const patience = 100 * time.Microsecond
 
 // begin gives the pass to the worker's goroutine.
 func (w *worker) begin(p *pass) {
-	w.pass = p
-	if w.state.CompareAndSwap(waiting, working) {
-		return
+	w.pass.Store(p)
+	if w.here.CompareAndSwap(false, true) {
+		go w.help()
 	}
-	w.state.Store(working)
-	go func() {
-		for {
-			w.run(w.pass)
-			if w.state.Swap(waiting) == awaited {
-				w.done <- struct{}{}
-			}
-			if !w.leaves(waiting) && w.state.CompareAndSwap(waiting, away) {
-				return
-			}
+}
+
+// help runs pass after pass, as long as they come soon.
+func (w *worker) help() {
+	for {
+		p := w.pass.Load()
+		w.run(p)
+		if soon(func() bool { return w.pass.Load() != p }) {
+			continue
 		}
-	}()
-}
-
-// end waits for the end of the worker's part.
-func (w *worker) end() {
-	if !w.leaves(working) && w.state.CompareAndSwap(working, awaited) {
-		<-w.done
+		w.here.Store(false)
+		if w.pass.Load() == p || !w.here.CompareAndSwap(false, true) {
+			return
+		}
 	}
 }
 
-// leaves waits, at most for patience, until the state changes.
-func (h *helper) leaves(state int32) bool {
+// soon waits, at most for patience, until is says so.
+func soon(is func() bool) bool {
 	for begun := time.Now(); time.Since(begun) < patience; runtime.Gosched() {
 		for range 64 {
-			if h.state.Load() != state {
+			if is() {
 				return true
 			}
 		}

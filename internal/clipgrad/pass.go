@@ -1,10 +1,15 @@
 package clipgrad
 
-import "math"
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+)
 
 // pass holds what all rows of a pass share.
 type pass struct {
 	rows     *Rows
+	dst      []int64
 	u        []float64 // divided by E
 	top      float64   // E
 	quotient float64   // E/ζ
@@ -12,6 +17,13 @@ type pass struct {
 	shift    uint
 	size     int // rows of a block
 	room     int // rows whose sum is exact in float64, a power of two
+
+	taken atomic.Int64  // units that workers have taken
+	left  atomic.Int64  // those that are not summed
+	done  chan struct{} // closed when none is left
+
+	mu      sync.Mutex
+	counted int64
 }
 
 // round adds a block's rounded sum to dst, and sets the sum to 0. Where rest is not nil, it
@@ -46,61 +58,74 @@ func (p *pass) finish(dst, rest []int64) {
 	}
 }
 
-// worker sums rows that lie one behind the other.
+// worker sums units of rows.
 type worker struct {
 	helper
-	lo, hi  int       // its rows
-	lanes   []float64 // exact, not yet in block: of each column, four sums
-	block   []int64   // exact
-	sum     []int64   // rounded
-	rest    []int64   // what rounding down has left; nil where every block is rounded
-	counted int64
-	// pieces are the exact sums of the worker's first and last block. Other workers may have
-	// rows of these blocks.
-	pieces [2]piece
-	used   int
+	lanes []float64 // exact, not yet in block: of each column, four sums
+	block []int64   // exact
+	sum   []int64   // rounded, where blocks are whole
+	rest  []int64   // what rounding down has left; nil where every block is rounded
+	count int64
 }
 
 // apart is the distance, in numbers, between a worker's lanes and memory that others write. A
 // processor fetches ahead of the memory that it uses, within a page.
 const apart = 256
 
-func newWorker(dim, lo, hi int) *worker {
-	return &worker{
-		helper: helper{done: make(chan struct{}, 1)},
-		lo:     lo, hi: hi,
-		lanes: make([]float64, group*dim+2*apart)[apart:][:group*dim], block: make([]int64, dim), sum: make([]int64, dim),
-		pieces: [2]piece{{sum: make([]int64, dim)}, {sum: make([]int64, dim)}},
+func newWorker(dim int) *worker {
+	return &worker{lanes: make([]float64, group*dim+2*apart)[apart:][:group*dim], block: make([]int64, dim), sum: make([]int64, dim)}
+}
+
+// unitRows is how many rows a worker takes at a time: no more, so that none waits long for
+// another, whose processor something else may have taken. A block is a number of units, or
+// a unit a number of blocks.
+const unitRows = 512
+
+// run sums units until all of the pass are taken.
+func (w *worker) run(p *pass) {
+	n := len(p.rows.y)
+	for {
+		lo := int(p.taken.Add(1)-1) * unitRows
+		if lo >= n {
+			return
+		}
+		for end := min(lo+unitRows, n); lo < end; {
+			hi := min(lo+p.size, end)
+			w.rows(p, lo, hi)
+			if p.whole() {
+				p.round(w.sum, w.rest, w.block)
+			}
+			lo = hi
+		}
+		p.add(w, lo-1)
+		if p.left.Add(-1) == 0 {
+			close(p.done)
+		}
 	}
 }
 
-type piece struct {
-	starts bool // the block's first row is among them
-	sum    []int64
+// add adds a worker's sums of a unit, which row i is of, to those of the pass.
+func (p *pass) add(w *worker, i int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counted += w.count
+	w.count = 0
+	if p.whole() {
+		move(p.dst, w.sum)
+		move(p.rows.rest, w.rest)
+		return
+	}
+	move(p.rows.blocks[i/p.size*p.rows.dim:][:p.rows.dim], w.block)
 }
 
-// run sums the worker's share of the rows.
-func (w *worker) run(p *pass) {
-	clear(w.sum)
-	clear(w.rest)
-	w.counted, w.used = 0, 0
-	n := len(p.rows.y)
-	lo, hi := w.lo, w.hi
-	for lo < hi || w.used == 0 {
-		start := lo / p.size * p.size
-		end := min(start+p.size, n)
-		inner := lo == start && end <= hi && w.used > 0 // no other worker has rows of it
-		starts := lo == start
-		w.rows(p, lo, min(end, hi))
-		lo = min(end, hi)
-		if inner {
-			p.round(w.sum, w.rest, w.block)
-			continue
-		}
-		last := &w.pieces[min(w.used, 1)]
-		w.used++
-		last.starts = starts
-		last.sum, w.block = w.block, last.sum
+// whole reports whether units hold whole blocks, so that workers round them.
+func (p *pass) whole() bool { return p.size <= unitRows }
+
+// move adds src to dst, and sets it to 0. It does nothing where there is no dst.
+func move(dst, src []int64) {
+	for j := range dst {
+		dst[j] += src[j]
+		src[j] = 0
 	}
 }
 
@@ -111,7 +136,7 @@ func (w *worker) rows(p *pass, lo, hi int) {
 			next := min(lo+group*p.room, whole)
 			if pairs := (next - lo) / (2 * group); vector && pairs > 0 {
 				r, d := p.rows, p.rows.dim
-				w.counted += addPairs(&w.lanes[0], &r.e[lo*d], &r.y[lo], &r.norm[lo], &p.u[0], d, pairs, p.quotient, p.top, p.limit)
+				w.count += addPairs(&w.lanes[0], &r.e[lo*d], &r.y[lo], &r.norm[lo], &p.u[0], d, pairs, p.quotient, p.top, p.limit)
 				lo += pairs * 2 * group
 			}
 			for ; lo < next; lo += group {
@@ -140,7 +165,7 @@ func (w *worker) group(p *pass, i int) {
 	y, norm := r.y[i:][:group], r.norm[i:][:group]
 	t0, t1 := p.weight(y[0], norm[0], s0), p.weight(y[1], norm[1], s1)
 	t2, t3 := p.weight(y[2], norm[2], s2), p.weight(y[3], norm[3], s3)
-	w.counted += (p.counts(t0, norm[0]) + p.counts(t1, norm[1])) + (p.counts(t2, norm[2]) + p.counts(t3, norm[3]))
+	w.count += (p.counts(t0, norm[0]) + p.counts(t1, norm[1])) + (p.counts(t2, norm[2]) + p.counts(t3, norm[3]))
 	for j := 0; j < len(e); j += group {
 		k, lane := e[j:][:group], w.lanes[j:][:group]
 		lane[0] += k[0] * t0 // integers up to 2⁵³
@@ -180,7 +205,7 @@ func (w *worker) one(p *pass, i int) {
 		s += float64(v * p.u[j])
 	}
 	t := p.weight(p.rows.y[i], p.rows.norm[i], s)
-	w.counted += p.counts(t, p.rows.norm[i])
+	w.count += p.counts(t, p.rows.norm[i])
 	for j, v := range e {
 		w.block[j] += int64(v) * int64(t)
 	}

@@ -281,9 +281,9 @@ func (c *Core) close(parts []span, entries *persons.Entries) ([]Message, error) 
 			c.at[i] = p.end
 			c.end += p.end
 		}
-		if c.encoder.m.Partition != Merged {
-			parts = nil
-		}
+	}
+	if c.encoder.m.Partition != Merged {
+		parts = nil
 	}
 	first, end := c.first, c.end
 	c.openStep()

@@ -91,6 +91,9 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 		d.StepMax, parts = s.StepMax, max(1, parts)
 	}
 	d.PeakBytes += sizes.Part * int64(parts) * int64(s.MergeAhead+1)
+	if parts == 0 && m.ahead && s.User == nil {
+		d.PeakBytes += sizes.Part // the next step's records
+	}
 	switch {
 	case m.accounting != "" && m.accounting != "exact":
 		d.Accounting = m.accounting

@@ -21,7 +21,7 @@ type mergeable interface {
 type span struct{ first, end int64 }
 
 // Leaf sums the records of one partition of a merged epoch, or of one with steps by the
-// clock, step after step. It draws no
+// clock, or of one that [Core.Ahead] is for, step after step. It draws no
 // noise and makes no release: [Core.Merge] does, of the sums of all partitions. Step t of a
 // partition that begins at base holds the offsets [base + (t−1)s, base + t·s). By the clock it
 // ends where [Leaf.Until] says.
@@ -53,9 +53,8 @@ type Sum struct {
 // taken this one.
 func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
-// Leaves returns a leaf for each partition of a merged epoch or of one with steps by the
-// clock, at the first step after the
-// last closed one.
+// Leaves returns a leaf for each partition of the epoch, at the first step after the last
+// closed one.
 func (c *Core) Leaves() []*Leaf {
 	bases := basesOf(c.encoder.m)
 	parts := uint64(len(bases))
@@ -162,11 +161,13 @@ func (l *Leaf) Close() *Sum {
 // Merge closes the open step of a merged epoch, or of one with steps by the clock: it adds the sums of all partitions, in the
 // order of the manifest, and draws the step's noise. It returns the messages of the
 // release, and empties the sums. Sums of integers are exact, so the release does not
-// depend on when a partition was read, nor by whom.
+// depend on when a partition was read, nor by whom. It calls emptied, if that is not nil,
+// when leaves may use the sums again: before it ends the step, unless persons are protected,
+// whose entries the step's end needs.
 //
 // Privacy: as [Core.Close]. A record is in one sum.
 // Errors: sums of other steps, or of other partitions; nothing is drawn then.
-func (c *Core) Merge(sums []*Sum) ([]Message, error) {
+func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
 		return nil, errors.New("internal: not one sum of each partition")
 	}
@@ -186,10 +187,25 @@ func (c *Core) Merge(sums []*Sum) ([]Message, error) {
 		c.records += s.records
 		offsets[i] = s.offsets
 	}
+	if emptied == nil {
+		emptied = func() {}
+	}
 	if c.persons == nil {
+		emptied()
 		return c.close(offsets, nil)
 	}
-	return c.close(offsets, &sums[0].entries)
+	messages, err := c.close(offsets, &sums[0].entries)
+	if err == nil {
+		emptied()
+	}
+	return messages, err
+}
+
+// Ahead reports whether a leaf should add the records of the next step while a step of
+// this epoch over one log ends, because that takes long. Its releases are those of
+// [Core.Add] and [Core.Close].
+func (c *Core) Ahead() bool {
+	return c.mech.ahead && c.at == nil && c.persons == nil && c.encoder.m.Partition != Merged
 }
 
 // ChargedParts returns for each partition of a merged epoch the offset behind the last

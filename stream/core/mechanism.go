@@ -89,6 +89,7 @@ type Mechanism struct {
 	// finite precision of the computer.
 	accounting string
 	sketched   bool
+	ahead      bool  // a step takes long to end; see [Core.Ahead]
 	clocked    bool  // steps are by the clock, and Range says only what they can hold at most
 	window     int64 // the last offsets of a step, which alone count; 0: all do
 	// Refused counts the records that were decoded and still not used, and says why. It is

@@ -45,6 +45,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Estimator: e, Method: p.Solver, clip: p.NormBound, sensitivity: s.Privacy.Adjacency.Factor(),
 		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
 		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
+		ahead: true,
 	}
 	if s.Step.Clock() > 0 {
 		m.window = 0 // all of a step's offsets are its window's

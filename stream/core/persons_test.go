@@ -376,13 +376,13 @@ func TestPersonsByLeaf(t *testing.T) {
 		if ahead := c.Persons().Closed(); ahead != uint64(step) {
 			t.Fatalf("the journal may have step %d before it is released", ahead)
 		}
-		got, err := c.Merge(sums[step%3 : step%3+1])
+		got, err := c.Merge(sums[step%3:step%3+1], nil)
 		must(t, err)
 		if len(got) != 1 || !bytes.Equal(got[0].Value, want[step].Value) {
 			t.Errorf("step %d has other bytes", step+1)
 		}
 	}
-	if _, err := c.Merge(sums[:2]); err == nil {
+	if _, err := c.Merge(sums[:2], nil); err == nil {
 		t.Error("sums of two partitions are merged under one map")
 	}
 }

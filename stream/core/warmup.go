@@ -94,6 +94,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 	if err != nil {
 		return nil, err
 	}
+	m.ahead = false // a part of the window would need what the warm-up found
 	m.scales, m.found, m.warmup, m.Warmup = true, b.Regression.X, &own, int64(own.Records)
 	if m.Refused != nil {
 		m.Refused = func() (codec.Reason, uint64) { return e.after.Refused() }
