@@ -180,7 +180,7 @@ func TestDefects(t *testing.T) {
 	f("[state]", "control_topic = \"orders\"\n[state]", `3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
 	f("[state]", "control_topic = \"orders.dp\"\n[state]", `3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
 	f("[http]", "[http]\npprof = true\ntls = {}\nbasic_auth = {}", `7: http.pprof: `+former, `8: http.tls.cert_file: required`, `8: http.tls.key_file: required`, `9: http.basic_auth.username: required`, `9: http.basic_auth.password_file: required`)
-	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user.key: required`, `14: stream.orders.user.max_users: required`, `14: stream.orders.user: `+notAvailable)
+	f("step ", "user.cap = 1\nstep ", `14: stream.orders.user.key: required`, `14: stream.orders.user.max_users: required`)
 	f("step ", "dead_letter = { mode = \"reference\" }\nstep ", `14: stream.orders.dead_letter.topic: required, because mode is not "off"`)
 	f("step ", "dead_letter = { mode = \"some\", topic = \"d\" }\nstep ", `14: stream.orders.dead_letter.mode: must be "off", "reference" or "full" ("some")`)
 	f("step ", "dead_letter = { mode = \"full\", topic = \"orders\" }\nstep ", `14: stream.orders.dead_letter.topic: must be a topic of its own, not that of stream.orders.input.topic ("orders")`)

@@ -117,9 +117,6 @@ func times(a, b uint64) uint64 {
 
 var populationName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
 
-// notAvailable is the fault of every stream with a user: nothing holds persons to the rule yet.
-const notAvailable = "not available in this version: which records of a person count is not enforced yet"
-
 // checkUser finds what can't protect persons.
 func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	u, here := s.User, under(key, "user")
@@ -129,7 +126,6 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	sound := func(names ...string) bool {
 		return !slices.ContainsFunc(names, func(name string) bool { return !d.sound(under(here, name)) })
 	}
-	d.note(here, -1, notAvailable, nil)
 	if m, _ := s.mechanism(); m != nil && !m.persons {
 		d.add(here, -1, "must not be there: "+m.name+" does not protect persons", nil)
 		return

@@ -37,7 +37,10 @@ type EpochInfo struct {
 	// Digest is the SHA-256 of the stream's configuration and the mechanism's version, in
 	// hexadecimal.
 	Digest string `json:"digest"`
-	Reason string `json:"reason"` // of its end, or of its opening while it is open
+	// Unit is "person" where the epoch protects persons, those of Population, else empty.
+	Unit       string `json:"unit,omitempty"`
+	Population string `json:"population,omitempty"`
+	Reason     string `json:"reason"` // of its end, or of its opening while it is open
 	// Parts are the partitions of a merged epoch, whose First and End are sums.
 	Parts []EntryPart `json:"parts,omitempty"`
 }
@@ -81,7 +84,10 @@ func ReadEpochs(dir string) ([]EpochInfo, error) {
 			Stream: e.Stream, Partition: e.Partition, Epoch: e.Epoch, State: "open",
 			Cluster: e.Cluster, Topic: e.Topic, Incarnation: e.Incarnation, First: e.First, End: e.End,
 			Mechanism: e.Mechanism, Epsilon: e.Epsilon, Delta: e.Delta, Mu: e.Cost.Mu, Adjacency: e.Cost.Adjacency.String(),
-			Opened: e.Time, Reason: e.Reason, Digest: e.Digest, Parts: slices.Clone(e.Parts),
+			Opened: e.Time, Reason: e.Reason, Digest: e.Digest, Unit: e.Unit, Parts: slices.Clone(e.Parts),
+		}
+		if e.Person != nil {
+			info.Population = e.Person.Population
 		}
 		if end := l.end(i); end != nil {
 			if end.Kind == kindVoid {

@@ -66,7 +66,7 @@ var metricTable = []metricDef{
 	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
 	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
-	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition is charged over all epochs and streams, at the limit's delta.", "largest"},
+	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition, or the worst-off person of the population, is charged over all epochs and streams, at the limit's delta.", "largest"},
 	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
 	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
 	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},

@@ -55,10 +55,14 @@ func epochListCommand(g *globals) *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
+			fmt.Fprintln(w, "STREAM\tPARTITION\tEPOCH\tSTATE\tTOPIC\tLOG\tOFFSETS\tUNIT\tEPSILON\tDELTA\tADJACENCY\tOPENED\tREASON")
 			for _, e := range epochs {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%g\t%g\t%s\t%s\t%s\n", e.Stream, core.PartitionName(e.Partition), e.Epoch, e.State,
-					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, offset(e.End), e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
+				unit := "record"
+				if e.Unit != "" {
+					unit = e.Unit
+				}
+				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%s\t%g\t%g\t%s\t%s\t%s\n", e.Stream, core.PartitionName(e.Partition), e.Epoch, e.State,
+					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, offset(e.End), unit, e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
 			}
 			return w.Flush()
 		},
@@ -87,7 +91,8 @@ func epochOpenCommand(g *globals) *cobra.Command {
 		Short: "Close the open epoch, if there is one, and open another",
 		Long: "Close the open epoch of a task and open another under the present\n" +
 			"configuration. The new one starts from nothing and is charged in full; where\n" +
-			"it begins at the offset at which the old one ended, no record pays twice.",
+			"it begins at the offset at which the old one ended, no record pays twice. Persons\n" +
+			"pay for every epoch, wherever it begins.",
 		Args: needs("STREAM"),
 		RunE: func(c *cobra.Command, args []string) error { return g.changeEpoch(c.Context(), "open", args[0], &f) },
 	}
@@ -213,7 +218,11 @@ func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) err
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(g.stdout, "records have paid at most %s so far; the limit is %g\n", core.AtMost(charged), s.Privacy.LimitEpsilon)
+		payers := "records"
+		if s.User != nil {
+			payers = "persons of population " + s.User.Population
+		}
+		fmt.Fprintf(g.stdout, "%s have paid at most %s so far; the limit is %g\n", payers, core.AtMost(charged), s.Privacy.LimitEpsilon)
 		break
 	}
 	return nil
@@ -233,9 +242,13 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t core.Task, kin
 		if err != nil {
 			return err
 		}
+		payers := fmt.Sprintf("Records of %s/%s", s.Input.Topic, core.PartitionName(t.Partition))
+		if s.User != nil {
+			payers = "Wherever it begins, it charges all persons again. Those of population " + s.User.Population
+		}
 		fmt.Fprintf(g.stderr, "A new epoch of %s charges epsilon %g at delta %g (%s).\nIt begins %s.\n"+
-			"Records of %s/%s have paid at most %s so far; the limit is %g.\n",
-			t, p.Epsilon, p.Delta, p.Adjacency, begins, s.Input.Topic, core.PartitionName(t.Partition), core.AtMost(charged), p.LimitEpsilon)
+			"%s have paid at most %s so far; the limit is %g.\n",
+			t, p.Epsilon, p.Delta, p.Adjacency, begins, payers, core.AtMost(charged), p.LimitEpsilon)
 	}
 	return g.ask()
 }

@@ -16,19 +16,26 @@ import (
 
 func ledgerCommand(g *globals) *cobra.Command {
 	var name string
-	var records []int
+	var records, persons []int
 	c := &cobra.Command{
 		Use:   "ledger -c FILE",
-		Short: "Show what records have paid, by whom, and what protects a person",
-		Long: "For every input partition that the ledger knows, by ranges of offsets: what a\n" +
-			"record in them is charged, by which epochs, and what a person with several\n" +
-			"records in them is guaranteed. The ledger's chain is checked first.\n\n" +
+		Short: "Show what records and persons have paid, and by whom",
+		Long: "For every input partition whose records epochs protect, by ranges of offsets: what\n" +
+			"a record in them is charged, by which epochs, and what a person with several\n" +
+			"records in them is guaranteed. For every population whose persons epochs protect:\n" +
+			"what a person is charged, by which epochs, and what several persons together are\n" +
+			"guaranteed. The ledger's chain is checked first.\n\n" +
 			"The limit is the guarantee. The sum of the charges is one too if nobody chose\n" +
 			"an epoch in view of releases.",
 		RunE: func(*cobra.Command, []string) error {
 			for _, k := range records {
 				if k < 1 {
 					return usagef("--records is %d, must be at least 1", k)
+				}
+			}
+			for _, k := range persons {
+				if k < 1 {
+					return usagef("--persons is %d, must be at least 1", k)
 				}
 			}
 			cfg, err := g.load()
@@ -39,8 +46,12 @@ func ledgerCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			populations, err := stream.ReadPopulations(cfg.State.Dir, name, persons)
+			if err != nil {
+				return err
+			}
 			switch {
-			case len(spent) > 0:
+			case len(spent)+len(populations) > 0:
 			case name == "":
 				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing\n", cfg.State.Dir)
 			case cfg.Stream(name) == nil: // else the ledger may know it from an earlier configuration
@@ -49,14 +60,28 @@ func ledgerCommand(g *globals) *cobra.Command {
 				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing for stream %s\n", cfg.State.Dir, name)
 			}
 			if g.json {
-				return json.NewEncoder(g.stdout).Encode(spent)
+				all := []any{}
+				for _, s := range spent {
+					all = append(all, s)
+				}
+				for _, p := range populations {
+					all = append(all, p)
+				}
+				return json.NewEncoder(g.stdout).Encode(all)
 			}
-			return printSpent(g.stdout, spent)
+			if err := printSpent(g.stdout, spent); err != nil {
+				return err
+			}
+			if len(spent) > 0 && len(populations) > 0 {
+				fmt.Fprintln(g.stdout)
+			}
+			return printPopulations(g.stdout, populations)
 		},
 	}
 	c.AddCommand(ledgerRepairCommand(g))
 	c.Flags().StringVar(&name, "stream", "", "only partitions that this stream has read")
-	c.Flags().IntSliceVar(&records, "records", []int{2, 10}, "numbers of records of a person")
+	c.Flags().IntSliceVar(&records, "records", []int{2, 10}, "numbers of records of a person, where epochs protect records")
+	c.Flags().IntSliceVar(&persons, "persons", []int{2, 10}, "numbers of persons together, where epochs protect persons")
 	return c
 }
 
@@ -131,6 +156,50 @@ func printRepair(out io.Writer, r *stream.LedgerRepair) {
 		}
 		fmt.Fprintln(out)
 	}
+}
+
+// printPopulations shows what persons have paid.
+func printPopulations(out io.Writer, all []stream.PopulationSpent) error {
+	for i, p := range all {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "population %s: a person pays at most epsilon %s at delta %g (%s), mu %.6g; the limit is %g\n",
+			p.Population, core.AtMost(p.ChargedEpsilon), p.LimitDelta, p.Adjacency, p.Mu, p.LimitEpsilon)
+		for _, c := range p.Limits {
+			fmt.Fprintf(out, "  the limit changed on %s: from epsilon %g at delta %g to %g at %g\n",
+				c.Time.Format(time.DateTime), c.OldLimitEpsilon, c.OldLimitDelta, c.LimitEpsilon, c.LimitDelta)
+		}
+		for _, g := range p.Persons {
+			if g.Epsilon == nil {
+				fmt.Fprintf(out, "  %d persons together have no guarantee\n", g.Count)
+			} else {
+				fmt.Fprintf(out, "  %d persons together pay at most epsilon %.6g\n", g.Count, *g.Epsilon)
+			}
+		}
+		if p.OnePartition {
+			fmt.Fprintln(out, "  every user key counts in one partition: mu is the largest root of the sum of a partition's squares")
+		} else {
+			fmt.Fprintln(out, "  a person may have records anywhere: mu is the root of the sum of all epochs' squares")
+		}
+		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tA STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")
+		for _, e := range p.Epochs {
+			state := "closed"
+			switch {
+			case e.Open:
+				state = "open"
+			case !e.Charged:
+				state = "closed without a step: charges nothing"
+			}
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%.6g\t%g\t%s\n", core.Task{Stream: e.Stream, Partition: e.Partition}, e.Epoch, e.Topic,
+				e.Key, e.Cap, e.Separation, e.PerStep, e.Partitioner, e.Mu, e.Epsilon, state)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func printSpent(out io.Writer, spent []stream.Spent) error {

@@ -71,6 +71,9 @@ var features = []struct {
 	{"steps by the clock", func(s supported) []string {
 		return []string{"# step = → step =", "step = → step = \"1m\"\nstep_max = 1000 #", ", window = 1000 → "}
 	}},
+	{"persons protected", func(supported) []string {
+		return []string{"privacy = { → user = { key = \"header:u\", cap = 2, max_users = 100000 }\nprivacy = {", "adjacency = \"zero-out\" → adjacency = \"replace\""}
+	}},
 	{"dead letters", func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
 }
 
