@@ -38,6 +38,12 @@ type scenario struct {
 // newScenario starts a broker of its own, which takes a millisecond.
 func newScenario(t testing.TB) *scenario {
 	t.Helper()
+	return newScenarioOf(t, func(*rig) {})
+}
+
+// newScenarioOf is newScenario for a rig that is changed before it has records.
+func newScenarioOf(t testing.TB, edit func(r *rig)) *scenario {
+	t.Helper()
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +51,7 @@ func newScenario(t testing.TB) *scenario {
 	r := newRigAt(t, b, b.Addr(), rolloverStream)
 	r.commit = "0s"
 	r.disk = newSimDisk(r.dir)
+	edit(r)
 	r.produce(0, scenarioRecords)
 	return &scenario{r: r}
 }
@@ -111,6 +118,11 @@ type epochReference map[[2]int64]published
 
 func reference(t *testing.T, shift int) epochReference {
 	t.Helper()
+	return referenceOf(t, shift, newScenario)
+}
+
+func referenceOf(t *testing.T, shift int, newScenario func(testing.TB) *scenario) epochReference {
+	t.Helper()
 	s := newScenario(t)
 	defer s.close()
 	var crashes []int
@@ -148,8 +160,8 @@ func reference(t *testing.T, shift int) epochReference {
 	return ref
 }
 
-// verify holds the end of a scenario against what must be true after any crash.
-func (s *scenario) verify(t testing.TB, refs []epochReference) {
+// same fails unless the output of a scenario is that of an uninterrupted run.
+func (s *scenario) same(t testing.TB, refs []epochReference) {
 	t.Helper()
 	list := s.r.output("orders.dp")
 	v := judge(t, list)
@@ -168,7 +180,12 @@ func (s *scenario) verify(t testing.TB, refs []epochReference) {
 			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", p.key, p.value, want.value)
 		}
 	}
+}
 
+// verify holds the end of a scenario against what must be true after any crash.
+func (s *scenario) verify(t testing.TB, refs []epochReference) {
+	t.Helper()
+	s.same(t, refs)
 	d := s.r.disk.(*simDisk)
 	data, err := d.ReadFile(filepath.Join(s.r.dir, "state", "ledger.jsonl"))
 	if err != nil {

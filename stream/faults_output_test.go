@@ -42,12 +42,27 @@ func TestOutputDeleted(t *testing.T) {
 // published, compares, publishes nothing meanwhile, and goes on.
 func TestRestoredCopy(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
+	restoredCopy(t, newRig(t, ordersStream))
+}
+
+// TestUsersRestoredCopy is the same where persons are protected: the map is as of the commit that is
+// restored.
+func TestUsersRestoredCopy(t *testing.T) {
+	t.Parallel()
+	for mode, m := range personModes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			restoredCopy(t, personRig(t, mode, 100))
+		})
+	}
+}
+
+func restoredCopy(t *testing.T, r *rig) {
 	r.produce(0, 550)
 	x := r.start()
 	x.published(5)
 	x.end()
-	backup := r.sibling(ordersStream)
+	backup := r.sibling(r.toml)
 	r.copyState(backup)
 	r.produce(550, 1000)
 	x = r.start()

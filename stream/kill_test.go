@@ -240,11 +240,16 @@ func TestKillNaive(t *testing.T) {
 // bytes.
 func TestKillCopies(t *testing.T) {
 	t.Parallel()
-	const seed, kills = 22, 25
-	r := newRig(t, killStream)
+	steps, duplicates := killTwo(t, newRig(t, killStream), 22, 25)
+	if duplicates < int(steps)/10 {
+		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", duplicates, steps)
+	}
+}
+
+func killTwo(t *testing.T, r *rig, seed uint64, kills int) (steps uint64, duplicates int) {
 	f := r.feed()
 	spawn(t, r.spec("daemon", 16<<10)).up().kill()
-	s := r.sibling(killStream)
+	s := r.sibling(r.toml)
 	r.copyState(s)
 	var wg sync.WaitGroup
 	for i, x := range []*rig{r, s} {
@@ -259,7 +264,7 @@ func TestKillCopies(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	f.end()
-	steps := r.steps(20)
+	steps = r.steps(20)
 	for _, x := range []*rig{r, s} {
 		wg.Go(func() { x.finish(steps) })
 	}
@@ -268,9 +273,7 @@ func TestKillCopies(t *testing.T) {
 	want := r.uninterrupted(steps)
 	v.equals(t, want)
 	t.Logf("%d kills of two copies, %d steps, %d releases published again", 2*kills, v.steps, v.duplicates)
-	if v.duplicates < int(steps)/10 {
-		t.Errorf("only %d duplicates of %d steps: the copies were not at work at the same time", v.duplicates, steps)
-	}
+	return steps, v.duplicates
 }
 
 // TestKillCopiesRolling kills two copies of a state whose epochs roll over every few

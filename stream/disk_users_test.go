@@ -1,0 +1,107 @@
+package stream
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// newUsersScenario is newScenario where persons are protected: with a cap and a full table, or with a
+// separation alone.
+func newUsersScenario(cap int) func(testing.TB) *scenario {
+	users := 20 // two steps
+	if cap > 0 {
+		users = 5
+	}
+	return func(t testing.TB) *scenario {
+		return newScenarioOf(t, func(r *rig) {
+			r.toml = with(r.toml, `"zero-out"`, `"replace"`)
+			r.record = personRecord
+			r.user = fmt.Sprintf(`{"cap":%d,"key":"field:user","max_users":%d,"partitioner":"none","per_step":1,"population":"orders","separation":2}`, cap, users)
+		})
+	}
+}
+
+// verifyUsers fails unless the output is that of an uninterrupted run, and no file of persons outlives its
+// epoch.
+func (s *scenario) verifyUsers(t testing.TB, refs []epochReference) {
+	t.Helper()
+	s.same(t, refs)
+	open := uint64(0)
+	data, err := s.r.disk.ReadFile(s.r.ledgerFile())
+	must(t, err)
+	l, err := parseLedger(data, nil)
+	must(t, err)
+	if newest := l.newest(ordersTask); newest.Kind == kindOpen {
+		open = newest.Epoch
+	}
+	files := s.r.disk.(*simDisk).holds(usersPrefix)
+	if len(files) == 0 || slices.ContainsFunc(files, func(name string) bool { return !strings.HasPrefix(name, usersOf(open)) }) {
+		t.Errorf("epoch %d is open, and there are %v", open, files)
+	}
+}
+
+// TestUsersDiskCrashes stops the machine before operations on files of persons and checkpoints, in the openings,
+// commits and closings of three epochs, and fills its disk there. It takes every
+// ninth of them, and with STREAMDP_SLOW=1 all.
+func TestUsersDiskCrashes(t *testing.T) {
+	t.Parallel()
+	stride := 9
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		stride = 1
+	}
+	for _, cap := range []int{0, 1} {
+		t.Run(fmt.Sprint("cap ", cap), func(t *testing.T) {
+			t.Parallel()
+			begin := newUsersScenario(cap)
+			refs := []epochReference{referenceOf(t, 0, begin)}
+			whole := begin(t)
+			must(t, whole.run(t))
+			whole.verifyUsers(t, refs)
+			ops := whole.r.disk.(*simDisk).journal
+			whole.close()
+			points := 0
+			for k := 1; k < len(ops); k++ {
+				near := ops[k-1] + " " + ops[k]
+				if !strings.Contains(near, usersPrefix) {
+					continue
+				}
+				if points++; points%stride > 0 {
+					continue
+				}
+				rng := rand.New(rand.NewPCG(uint64(k), 20))
+				mode := rng.IntN(crashModes)
+				s := begin(t)
+				d := s.r.disk.(*simDisk)
+				if points/stride%2 == 0 {
+					refused := false
+					d.refuse = func(op, name string) error { // full once
+						if d.ops == k && op != "remove" && !refused {
+							refused = true
+							return syscall.ENOSPC
+						}
+						return nil
+					}
+				} else if s.crashed(t, k, mode, rng) {
+					s.r.disk.(*simDisk).crash = -1
+				} else {
+					t.Fatalf("operation %d: no crash", k)
+				}
+				must(t, s.run(t))
+				s.verifyUsers(t, refs)
+				s.close()
+				if t.Failed() {
+					t.Fatalf("operation %d (%s), mode %d\n%s", k, ops[k], mode, s.r.log)
+				}
+			}
+			t.Logf("%d of %d points", points/stride, points)
+			if points < 20 {
+				t.Errorf("%d points", points)
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+package stream
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"streamdp/internal/persons"
+)
+
+// TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after
+// every second step and files that change after each: with a cap and a full table, and with a separation
+// alone. No key has two releases, none is missing, and all are those of a run without interruption, in
+// which the map was never read from disk.
+func TestKillsOfUsers(t *testing.T) {
+	t.Parallel()
+	n := kills(t)
+	for mode, m := range personModes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for round, left := uint64(0), (n+1)/2; left > 0 && !t.Failed(); round++ {
+				killUsers(t, mode, round, min(left, 500)) // a horizon has room for that many
+				left -= 500
+			}
+		})
+	}
+}
+
+func killUsers(t *testing.T, mode int, round uint64, kills int) {
+	rng := rand.New(rand.NewPCG(40+uint64(mode), round))
+	r := personRig(t, mode, 20)
+	defer r.broker.Close()
+	spec := r.spec("daemon", 16<<10)
+	f := r.feedAt(20*time.Millisecond, 25)
+	behind := 0
+	for range kills {
+		killLoop(t, r, spec, rng, 1, nil)
+		if r.usersBehind() {
+			behind++
+		}
+	}
+	f.end()
+	steps := r.steps(20)
+	r.finish(steps)
+	if r.usersBehind() {
+		t.Error("files of persons hold more than the last commit, though nobody was killed")
+	}
+	r.history("orders.dp").equals(t, r.uninterrupted(steps))
+	t.Logf("%d kills, %d steps; after %d kills the files of persons held more than the last commit", kills, steps, behind)
+	if kills >= 100 && behind == 0 {
+		t.Error("no kill hit a commit between its two writes")
+	}
+}
+
+// usersBehind reports whether the files of persons hold more than the last commit.
+func (r *rig) usersBehind() bool {
+	r.t.Helper()
+	data, err := os.ReadFile(r.file(checkpointName))
+	must(r.t, err)
+	cp, err := parseCheckpoint(data)
+	must(r.t, err)
+	var at persons.Position
+	must(r.t, at.UnmarshalBinary(cp.users))
+	length, last := map[uint64]uint64{}, uint64(0)
+	for _, s := range at.Segments {
+		length[s.Number], last = s.Length, s.Number
+	}
+	for _, name := range r.hasUsers() {
+		info, err := os.Stat(name)
+		must(r.t, err)
+		var n uint64
+		_, err = fmt.Sscanf(filepath.Ext(name), ".%d", &n)
+		must(r.t, err)
+		if n > last || length[n] > 0 && uint64(info.Size()) > length[n] {
+			return true
+		}
+	}
+	return false
+}
+
+// TestUsersKillCopies kills two daemons on copies of one state directory that publish into one output.
+func TestUsersKillCopies(t *testing.T) {
+	t.Parallel()
+	slow(t)
+	for mode, m := range personModes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			if _, duplicates := killTwo(t, personRig(t, mode, 20), 42+uint64(mode), 15); duplicates == 0 {
+				t.Error("the copies were not at work at the same time")
+			}
+		})
+	}
+}
