@@ -22,7 +22,7 @@ import (
 
 // demoFlags are the flags of demo.
 type demoFlags struct {
-	once, open            bool
+	once, open, persons   bool
 	csv, header, workload string
 	diagnostics           bool
 	columns               []string
@@ -55,7 +55,10 @@ func demoCommand(g *globals) *cobra.Command {
 			"v1, v2 and v3 of partition 0, one while records come in and one for each window. The columns' means\n" +
 			"swing, and every two minutes y is made in another way. The address of the page\n" +
 			"that shows all this is printed, and --open opens it. A configuration of your\n" +
-			"own may read topic demo (JSON, columns v1, v2 and so on) of the broker.",
+			"own may read topic demo (JSON, columns v1, v2 and so on) of the broker.\n\n" +
+			"With --persons the log is one of a few busy persons and many with few records,\n" +
+			"and three streams show what protecting a person instead of a record costs, and\n" +
+			"what is then estimated.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
 			if f.once && f.open {
@@ -63,6 +66,14 @@ func demoCommand(g *globals) *cobra.Command {
 			}
 			if !f.once && f.csv == "" && !c.Flags().Changed("workload") {
 				f.workload = "exponential" // what changes shall be seen
+			}
+			if f.persons {
+				for _, name := range []string{"csv", "workload", "step", "clip", "centre", "scale", "header", "columns", "insecure-diagnostics"} {
+					if c.Flags().Changed(name) {
+						return usagef("--%s goes without --persons", name)
+					}
+				}
+				return g.demoPersons(c.Context(), &f)
 			}
 			if err := f.steps(c.Flags().Changed("step")); err != nil {
 				return err
@@ -77,6 +88,7 @@ func demoCommand(g *globals) *cobra.Command {
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.once, "once", false, "end when the stream is consumed; without it, run until interrupted")
+	fl.BoolVar(&f.persons, "persons", false, "one made-up log three times: protected by record, by person, and by so many records as a person has")
 	fl.BoolVar(&f.open, "open", false, "open the page in a browser")
 	fl.StringVar(&f.csv, "csv", "", "CSV file to stream, also .gz")
 	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+headerUsage)

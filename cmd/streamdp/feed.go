@@ -265,9 +265,12 @@ func (s *sender) sendAll(ctx context.Context, next func() ([]byte, error), tell 
 	}
 }
 
-func (s *sender) send(ctx context.Context, value []byte) error {
-	s.batch = append(s.batch, kafka.Message{Value: value, Time: time.Now().Truncate(time.Millisecond)})
-	s.bytes += len(value)
+func (s *sender) send(ctx context.Context, value []byte) error { return s.sendOf(ctx, nil, value) }
+
+// sendOf sends a record with a key, nil for none.
+func (s *sender) sendOf(ctx context.Context, key, value []byte) error {
+	s.batch = append(s.batch, kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond)})
+	s.bytes += len(key) + len(value)
 	s.count++
 	limit := 5000
 	if s.rate > 0 {

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/stream"
+)
+
+// The demonstration of persons: one log of a few heavy users and many with few records, in three
+// topics of their own, because a topic's ledger charges records or persons and never both.
+//
+//	records  protects one record at (ε, δ)
+//	persons  protects all records of a person at (ε, δ), of which some count
+//	group    protects records, at such a smaller ε that so many records as the busiest person has
+//	         are protected together at (ε, δ)
+const (
+	personsStep       = 400 // offsets
+	personsSteps      = 100
+	personsSeparation = 10
+	personsCap        = personsSteps/personsSeparation + 1 // with the horizon one step behind the log's end
+	personsUsers      = 6000
+	personsCentre     = 50 // of amounts from 0 to 100
+	personsScale      = 50
+)
+
+// personStreams are the names of the streams, and how they begin those of their topics.
+var personStreams = []string{"records", "persons", "group"}
+
+// demoPersons runs the demonstration of persons.
+func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
+	begun := time.Now()
+	log := newPersonLog(f)
+	dir, err := os.MkdirTemp("", "streamdp-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	broker, err := embedded.Start(embedded.Options{})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	for _, name := range personStreams {
+		if err := broker.CreateTopic(ctx, name, 1, map[string]string{"retention.ms": "-1"}); err != nil {
+			return err
+		}
+	}
+	text, err := log.configuration(f, broker.Addr(), dir)
+	if err != nil {
+		return err
+	}
+	cfg, err := config.Parse("demo configuration", text)
+	if err != nil {
+		return flagFaults(err)
+	}
+	if err := described(cfg); err != nil {
+		return err
+	}
+	daemon, err := g.demoDaemon(&demo{f: f}, cfg)
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(running) }()
+	client, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if !f.once {
+		if err := serving(ctx, daemon, done); err != nil {
+			return err
+		}
+		page := "http://" + daemon.Addr() + "/"
+		fmt.Fprintf(g.stderr, "the page is at %s\n", page)
+		if f.open {
+			if err := openPage(page); err != nil {
+				fmt.Fprintf(g.stderr, "streamdp: warning: %s\n", err)
+			}
+		}
+	}
+	bar := progress(g.stderr, int64(len(personStreams)*len(log.records)), "demo")
+	for i, name := range personStreams {
+		if err = log.send(running, client, name, func(n int) { bar.Set64(int64(i*len(log.records) + n)) }); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = allPublished(ctx, daemon, done)
+	}
+	bar.Finish()
+	if ctx.Err() != nil { // interrupted
+		stop()
+		return <-done
+	}
+	if err != nil {
+		return err
+	}
+	result, err := log.judge(ctx, client, f)
+	if err != nil {
+		return err
+	}
+	result.Seconds = time.Since(begun).Seconds()
+	if g.json {
+		err = json.NewEncoder(g.stdout).Encode(result)
+	} else {
+		err = result.print(g.stdout)
+	}
+	if err != nil {
+		return err
+	}
+	if !f.once {
+		fmt.Fprintln(g.stderr, "stream consumed; the page stays until you interrupt")
+		select {
+		case err := <-done:
+			return ended(err)
+		case <-ctx.Done():
+		}
+	}
+	stop()
+	return <-done
+}
+
+// allPublished waits until all streams have published all steps of the log.
+func allPublished(ctx context.Context, daemon *stream.Daemon, done chan error) error {
+	for {
+		left := len(personStreams)
+		for _, s := range daemon.Status() {
+			if s.Step >= personsSteps && s.Outbox == 0 {
+				left--
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case err := <-done:
+			return ended(err)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// configuration returns that of the daemon.
+func (l *personLog) configuration(f *demoFlags, broker, dir string) ([]byte, error) {
+	group, err := l.groupEpsilon(f)
+	if err != nil {
+		return nil, err
+	}
+	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
+	text := fmt.Appendf(nil, "[kafka]\nbrokers = [%s]\n[state]\ndir = %s\nkey_file = \"unused\"\ncommit_interval = \"50ms\"\n[http]\nlisten = %s\n",
+		quote(broker), quote(filepath.Join(dir, "state")), quote(f.listen))
+	for _, name := range personStreams {
+		epsilon, user := f.epsilon, ""
+		switch name {
+		case "group":
+			epsilon = group
+		case "persons":
+			user = fmt.Sprintf("[stream.persons.user]\nkey = \"record-key\"\nseparation = %d\nmax_users = %d\n", personsSeparation, personsSeparation*personsStep)
+		}
+		text = fmt.Appendf(text, `[stream.%[1]s]
+input = { topic = %[2]q, codec = "json", columns = ["amount"] }
+centre = %[3]d
+scale = %[4]d
+step = %[5]d
+horizon = %[6]d
+privacy = { epsilon = %[7]g, delta = %[8]g, adjacency = %[9]s }
+moments = { clip = 1.0, covariance = false }
+%[10]s`, name, name, personsCentre, personsScale, personsStep, personsSteps+1, epsilon, f.delta, quote(f.adjacency), user)
+	}
+	return text, nil
+}
+
+// groupEpsilon returns the ε of single records at which as many records as the busiest person
+// has cost the ε of the demonstration together, rounded down.
+func (l *personLog) groupEpsilon(f *demoFlags) (float64, error) {
+	p := dp.Params{Epsilon: f.epsilon, Delta: f.delta}
+	if err := p.Adjacency.UnmarshalText([]byte(f.adjacency)); err != nil {
+		return 0, usageError{err}
+	}
+	mu, err := p.Budget()
+	if err != nil {
+		return 0, usageError{err}
+	}
+	epsilon, err := dp.Cost{Adjacency: p.Adjacency, Mu: mu / float64(l.busiest)}.Epsilon(f.delta)
+	if err != nil {
+		return 0, usageError{fmt.Errorf("delta is too large to protect %d records together: %w", l.busiest, err)}
+	}
+	if epsilon *= 1 - 1e-6; !(epsilon > 0) {
+		return 0, usagef("--delta: must be less, or %d records together need no noise", l.busiest)
+	}
+	return epsilon, nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+
+	"streamdp/dp"
+	"streamdp/internal/kafka"
+)
+
+// demoPersonsResult is what the demonstration of persons prints, with --json as it stands here.
+type demoPersonsResult struct {
+	Records   int          `json:"records"`
+	Steps     int          `json:"steps"`
+	Persons   int          `json:"persons"`
+	Top       float64      `json:"share_of_busiest_hundredth"`
+	Busiest   int          `json:"records_of_busiest"`
+	Median    int          `json:"records_of_median"`
+	Counted   float64      `json:"share_counted"`
+	Delta     float64      `json:"delta"`
+	Adjacency dp.Adjacency `json:"adjacency"`
+	// The means of the made-up amounts: over records, over persons, and over records that count.
+	OverRecords float64              `json:"mean_over_records"`
+	OverPersons float64              `json:"mean_over_persons"`
+	OverCounted float64              `json:"mean_over_counted"`
+	Streams     []demoPersonsRelease `json:"streams"`
+	Seconds     float64              `json:"seconds"`
+	Insecure    bool                 `json:"insecure,omitempty"`
+}
+
+// demoPersonsRelease is the last release of a stream.
+type demoPersonsRelease struct {
+	Stream string `json:"stream"`
+	Unit   string `json:"unit"`
+	// What a record costs, and all records of the busiest person together.
+	EpsilonRecord float64 `json:"epsilon_record"`
+	EpsilonPerson float64 `json:"epsilon_busiest_person,omitempty"` // absent: no ε holds
+	Value         string  `json:"value"`
+	Mean          float64 `json:"mean"`
+	SE            float64 `json:"se"`
+	Share         float64 `json:"counted_share,omitempty"`
+	ShareSE       float64 `json:"counted_share_se,omitempty"`
+}
+
+// judge reads the last release of each stream.
+func (l *personLog) judge(ctx context.Context, client *kafka.Client, f *demoFlags) (*demoPersonsResult, error) {
+	r := &demoPersonsResult{
+		Records: len(l.records), Steps: personsSteps, Persons: l.persons, Top: l.top, Busiest: l.busiest, Median: l.median, Counted: l.counted,
+		Delta: f.delta, OverRecords: l.overRecords, OverPersons: l.overPersons, OverCounted: l.overCounted, Insecure: f.seeded,
+	}
+	if err := r.Adjacency.UnmarshalText([]byte(f.adjacency)); err != nil {
+		return nil, err
+	}
+	for _, name := range personStreams {
+		type release struct {
+			published
+			Privacy struct {
+				Epsilon, Mu float64
+				Unit        string
+				Person      *struct {
+					EpsilonRecord float64 `json:"epsilon_record"`
+				}
+			}
+		}
+		var last release
+		err := client.ReadBack(ctx, name+".dp", 0, 0, func(rec *kafka.Record) error {
+			last = release{} // a value that one release lacks is not that of another
+			return json.Unmarshal(rec.Value, &last)
+		})
+		if err != nil {
+			return nil, err
+		}
+		one := demoPersonsRelease{Stream: name, Unit: last.Privacy.Unit, EpsilonRecord: last.Privacy.Epsilon, Value: "mean_original"}
+		if p := last.Privacy.Person; p != nil {
+			one.EpsilonPerson, one.EpsilonRecord, one.Value = last.Privacy.Epsilon, p.EpsilonRecord, "mean_counted_original"
+			one.Share, one.ShareSE = last.Values["counted_share"].Data.at(0), last.Values["counted_share"].SE.at(0)
+		} else if eps, err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, f.delta); err == nil {
+			one.EpsilonPerson = eps
+		}
+		v := last.Values[one.Value]
+		if one.Mean, one.SE = v.Data.at(0), v.SE.at(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
+			return nil, fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records (--epsilon)", name, last.Step, one.Value)
+		}
+		r.Streams = append(r.Streams, one)
+	}
+	return r, nil
+}
+
+// print writes the streams side by side.
+func (r *demoPersonsResult) print(w io.Writer) error {
+	fmt.Fprintf(w, "%d made-up records of %d persons, in %d steps of %d, in %.1f s.\n"+
+		"The busiest 1 %% of them wrote %.0f %%, one alone wrote %d; half wrote at most %d.\n"+
+		"What one person writes is alike, and busy persons write larger amounts.\n"+
+		"Protected as persons they count in at most %d steps, at least %d apart, once in\n"+
+		"each: %.0f %% of the records.\n\n",
+		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap, personsSeparation, 100*r.Counted)
+	var table strings.Builder
+	t := tabwriter.NewWriter(&table, 2, 0, 3, ' ', tabwriter.AlignRight)
+	row := func(label string, cell func(s *demoPersonsRelease) string) {
+		cells := []string{fmt.Sprintf("%-37s", label)}
+		for i := range r.Streams {
+			cells = append(cells, cell(&r.Streams[i]))
+		}
+		fmt.Fprintf(t, "%s\t\n", strings.Join(cells, "\t"))
+	}
+	row("", func(s *demoPersonsRelease) string { return s.Stream })
+	row("protects", func(s *demoPersonsRelease) string {
+		switch s.Stream {
+		case "group":
+			return fmt.Sprintf("%d records", r.Busiest)
+		case "persons":
+			return "a person"
+		}
+		return "a record"
+	})
+	row("epsilon of one record", func(s *demoPersonsRelease) string { return threeDigits(s.EpsilonRecord) })
+	row("epsilon of the busiest person", func(s *demoPersonsRelease) string { return threeDigits(s.EpsilonPerson) })
+	row("mean, released", func(s *demoPersonsRelease) string { return fmt.Sprintf("%.2f", s.Mean) })
+	row("standard error of the noise", func(s *demoPersonsRelease) string { return fmt.Sprintf("%.2g", s.SE) })
+	for _, truth := range []struct {
+		name string
+		mean float64
+	}{{"over records", r.OverRecords}, {"over persons", r.OverPersons}, {"of what counts", r.OverCounted}} {
+		row(fmt.Sprintf("off the mean %s, %.2f", truth.name, truth.mean), func(s *demoPersonsRelease) string {
+			if s.Unit != "person" && truth.name == "of what counts" {
+				return ""
+			}
+			return fmt.Sprintf("%+.2f", s.Mean-truth.mean)
+		})
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	}
+	fmt.Fprintf(w, "\nAll at delta %g, %s. A cap moves what is estimated from the mean over\n"+
+		"records towards the mean over persons. The group has noise for the %d records\n"+
+		"of the busiest person; a real log has no such bound unless it is enforced.\n", r.Delta, r.Adjacency, r.Busiest)
+	if r.Insecure {
+		fmt.Fprintln(w, "INSECURE: keys follow from --insecure-seed; nothing was protected")
+	}
+	return nil
+}
+
+// threeDigits writes an ε with three digits, and "none" where there is none.
+func threeDigits(epsilon float64) string {
+	switch {
+	case epsilon == 0:
+		return "none"
+	case epsilon < 1000:
+		return fmt.Sprintf("%.3g", epsilon)
+	}
+	size := math.Pow(10, math.Floor(math.Log10(epsilon))-2)
+	return fmt.Sprintf("%.0f", math.Ceil(epsilon/size)*size)
+}

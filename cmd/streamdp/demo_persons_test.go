@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestDemoPersons: each stream's mean and error are those of what it estimates, by truths that the
+// demonstration works out by itself; and ε and noise are as the protection says. The keys are
+// fixed.
+func TestDemoPersons(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"--insecure-seed 1", "--insecure-seed 2 --adjacency replace --epsilon 2"} {
+		var r demoPersonsResult
+		if err := json.Unmarshal([]byte(want(t, exitDone, "", append([]string{"demo", "--persons", "--once", "--json"}, strings.Fields(args)...)...)), &r); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Streams) != 3 || r.Records != personsStep*personsSteps || !(r.Counted > 0.1 && r.Counted < 0.5) || r.OverRecords < r.OverPersons+5 {
+			t.Fatalf("%s: %+v", args, r)
+		}
+		records, persons, group := r.Streams[0], r.Streams[1], r.Streams[2]
+		for _, x := range []struct {
+			what             string
+			value, truth, se float64
+		}{
+			{"mean of records", records.Mean, r.OverRecords, records.SE},
+			{"mean of what counts", persons.Mean, r.OverCounted, persons.SE},
+			{"mean of the group", group.Mean, r.OverRecords, group.SE},
+			{"share that counts", persons.Share, r.Counted, persons.ShareSE},
+		} {
+			if !(math.Abs(x.value-x.truth) < 5*x.se) {
+				t.Errorf("%s: %s %g, is %g ± %g", args, x.what, x.value, x.truth, x.se)
+			}
+		}
+		if persons.Unit != "person" || records.Unit != "record" || group.Unit != "record" {
+			t.Errorf("%s: units of %+v", args, r.Streams)
+		}
+		epsilon := records.EpsilonRecord
+		if persons.EpsilonPerson != epsilon || !(persons.EpsilonRecord < epsilon/2) || !(group.EpsilonPerson <= epsilon && group.EpsilonPerson > 0.99*epsilon) || !(records.EpsilonPerson > 1000) {
+			t.Errorf("%s: epsilons of %+v", args, r.Streams)
+		}
+		// More than one record, less than the busiest person's one by one.
+		if least := 3 * records.SE; persons.SE < least || persons.SE > group.SE/20 {
+			t.Errorf("%s: errors of %+v", args, r.Streams)
+		}
+	}
+}
+
+// TestDemoPersonsTable: what is printed fits a terminal, and does not go with other logs.
+func TestDemoPersonsTable(t *testing.T) {
+	t.Parallel()
+	out := want(t, exitDone, "", "demo", "--persons", "--once", "--insecure-seed", "3")
+	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "off the mean over persons, ", "INSECURE"} {
+		if !strings.Contains(out, text) {
+			t.Errorf("missing %q in\n%s", text, out)
+		}
+	}
+	for line := range strings.Lines(out) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	want(t, exitUsage, "--workload goes without --persons", "demo", "--persons", "--workload", "sum")
+}
