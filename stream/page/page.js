@@ -212,7 +212,7 @@
   };
 
   const feeling = { running: "good", comparing: "good", starting: "warn", retrying: "warn", exhausted: "warn", closed: "warn", halted: "bad" };
-  const list = (rows) => el("dl", {}, ...rows.filter(Boolean).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
+  const list = (rows, name) => el("dl", { class: name }, ...rows.filter(Boolean).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
   const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const lately = (text) => (new Date(text).toDateString() === new Date().toDateString() ? new Date(text).toLocaleTimeString() : when(text));
 
@@ -238,12 +238,12 @@
     renew(t.guarantee, JSON.stringify([s.epsilon, s.delta, s.adjacency, g, s.unit, p]), () => [
       el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for ${person ? "a person with all records" : "one record"}`), el("p", {}, g[0] || ""),
       p ? list([
-        ["a person is", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "a record key")],
+        ["a person: all records with one", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "record key")],
         ["counts in at most", steps(p.cap)],
-        p.separation > 1 && p.cap > 1 ? ["at least apart", steps(p.separation)] : null,
-        p.per_step > 1 ? ["records in each at most", whole(p.per_step)] : null,
+        p.separation > 1 && p.cap > 1 ? ["which are apart at least", steps(p.separation)] : null,
+        p.per_step > 1 ? ["with records in each at most", whole(p.per_step)] : null,
         p.epsilon_record ? ["one record pays at most", `ε = ${plain(p.epsilon_record)}`] : null,
-      ]) : null,
+      ], "person") : null,
       g.length > 1 ? el("details", {}, el("summary", {}, "What is promised and what is not"), el("ul", {}, ...g.slice(1).map((x) => el("li", {}, x)))) : null,
     ].filter(Boolean));
     budget(t);
@@ -300,6 +300,8 @@
     return svg;
   };
 
+  // Why a record that gave a row may not count for its person.
+  const uncounted = ["no-user", "over-cap", "foreign", "full"];
   const shares = (t) => {
     const s = t.status, r = newest(t);
     const full = find(r, "full_share"), valid = find(r, "valid_count"), counted = find(r, "counted_share"), person = s.unit === "person";
@@ -314,7 +316,7 @@
       else if (person) all.push(el("p", {}, "This stream's releases do not say how many records count for their person."));
       else all.push(el("p", {}, "This stream's releases do not say how many records were shortened or rejected."));
       if (s.not_private) {
-        const found = Object.entries(s.not_private.rejected_records).filter(([, n]) => n > 0).map(([why, n]) => [`rejected: ${why.replaceAll("_", " ")}`, whole(n)]);
+        const found = Object.entries(s.not_private.rejected_records).filter(([, n]) => n > 0).map(([why, n]) => [`${uncounted.includes(why) ? "not counted" : "rejected"}: ${why.replaceAll("_", " ")}`, whole(n)]);
         if (!found.length) found.push(["rejected", "0"]);
         if (s.mechanism === "moments") found.push(["shortened", whole(s.not_private.clipped_records)]);
         all.push(el("div", { class: "notprivate" }, el("strong", {}, "Not private: for the operator only"), el("p", {}, "Counted exactly since the daemon began:"), list(found)));
