@@ -79,6 +79,17 @@ func (s *Stream) PersonRule() persons.Rule {
 	return r
 }
 
+// Refuses reports whether the table may be full, so that to leave one person out lets another one
+// in. There is a user.
+func (s *Stream) Refuses() bool {
+	n := s.last()
+	if s.separated() {
+		return false
+	}
+	all, known := s.room(n)
+	return n == 0 || !known || s.User.MaxUsers < all
+}
+
 // room returns an upper bound on the records of so many steps in a row, and whether it is known.
 func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	if m, _ := s.mechanism(); m != nil && m.slots != nil {

@@ -244,3 +244,24 @@ func TestUserStream(t *testing.T) {
 		t.Error("a stream without persons protects some")
 	}
 }
+
+// TestUserRefuses: a table may be full unless max_users is enough for all records, or for those
+// of a separation where that alone decides.
+func TestUserRefuses(t *testing.T) {
+	for user, want := range map[string]bool{
+		"separation = 10, max_users = 1000":          false, // steps of 100
+		"cap = 5, separation = 10, max_users = 1000": false, // no person has more than 5
+		"cap = 2, max_users = 5000":                  false,
+		"cap = 2, max_users = 4999":                  true,
+	} {
+		text := strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 50\nuser = { key = \"record-key\", "+user+" }", 1)
+		text = strings.Replace(text, `adjacency = "zero-out"`, `adjacency = "replace"`, 1)
+		c, err := Parse("t", []byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		if got := c.Streams[0].Refuses(); got != want {
+			t.Errorf("%s: the table may be full: %v", user, got)
+		}
+	}
+}

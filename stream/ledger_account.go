@@ -27,6 +27,9 @@ type EntryPerson struct {
 	// from the key and the number of Partitions of the topic; else "none".
 	Partitioner string `json:"partitioner"`
 	Partitions  int    `json:"partitions"`
+	// Refuses says that max_users may be reached. Then who leaves a partition lets somebody else in
+	// there, and who comes to another one may put somebody out.
+	Refuses bool `json:"refuses,omitempty"`
 }
 
 // entryPerson returns what an opening says of a stream's persons, and its unit; none where
@@ -39,7 +42,7 @@ func entryPerson(s *config.Stream, partitions int) (unit string, p *EntryPerson)
 	rule := s.Participation()
 	return unitPerson, &EntryPerson{
 		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep,
-		Partitioner: u.Partitioner, Partitions: partitions,
+		Partitioner: u.Partitioner, Partitions: partitions, Refuses: s.Refuses(),
 	}
 }
 
@@ -144,7 +147,13 @@ func compareShares(a, b share) int {
 	return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(a.adjacency, b.adjacency))
 }
 
-// layout is what decides whether a user key counts in one partition only.
+// layout is what decides whether all that a person changes is in one partition, or in two by half.
+//
+// Under replace the one who comes may be at home in another partition than the one who goes. Both
+// partitions change then, each by one person who comes or goes. That is at most 1/√2 of what the
+// partition is charged, for a charge is for one who goes and one who comes: so both together cost no
+// more than the larger one. With a full table each of the two also moves somebody else over its edge,
+// and each partition pays all of its charge.
 type layout struct {
 	cluster, topic string
 	partitions     int
@@ -152,7 +161,7 @@ type layout struct {
 }
 
 func (e *Entry) layout() layout {
-	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2"}
+	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2" && !e.Person.Refuses}
 }
 
 // account returns the index of an account.
@@ -248,7 +257,7 @@ func composed(sum, c dp.Cost) dp.Cost {
 	return dp.Compose(sum, c)
 }
 
-// enforced reports whether every user key counts in one partition only: all of the population's
+// enforced reports whether a person pays for one partition only: all of the population's
 // epochs, and extra, see to it, and agree on where that is. extra may be nil.
 func (a *accountIndex) enforced(extra *Entry) bool {
 	all := slices.Collect(maps.Keys(a.layouts))

@@ -18,6 +18,7 @@ type personEpoch struct {
 	partition     int
 	partitioner   string
 	partitions    int
+	refuses       bool
 	mu            float64
 	adjacency     dp.Adjacency
 	first, end    int64
@@ -30,7 +31,7 @@ func (p personEpoch) entry(epoch uint64) Entry {
 	return Entry{
 		Kind: kindOpen, Stream: p.stream, Source: core.Source{Cluster: "c", Topic: p.topic, Partition: p.partition}, Epoch: epoch,
 		Incarnation: max(1, p.incarnation), First: p.first, End: p.end, Mechanism: "moments", Cost: dp.Cost{Adjacency: p.adjacency, Mu: p.mu},
-		Unit: unitPerson, Person: &EntryPerson{Population: "members", Key: key, Cap: 5, Separation: 1, PerStep: 1, Partitioner: p.partitioner, Partitions: p.partitions},
+		Unit: unitPerson, Person: &EntryPerson{Population: "members", Key: key, Cap: 5, Separation: 1, PerStep: 1, Partitioner: p.partitioner, Partitions: p.partitions, Refuses: p.refuses},
 		Epsilon: 1, Delta: 1e-8, LimitEpsilon: 1e6, LimitDelta: 1e-8,
 	}
 }
@@ -80,6 +81,12 @@ func TestPopulationCharge(t *testing.T) {
 		{"enforced, one partition", []personEpoch{enforced, with(func(p *personEpoch) { p.stream, p.partitioner, p.mu = "b", "murmur2", 4 })}, 5},
 		{"enforced, two partitions", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.mu = 1, "murmur2", 4 })}, 4},
 		{"enforced, the first is the worst", []personEpoch{with(func(p *personEpoch) { p.partitioner, p.mu = "murmur2", 4 }), with(func(p *personEpoch) { p.partition, p.partitioner = 1, "murmur2" })}, 4},
+		{"enforced, of tables that may be full", []personEpoch{
+			with(func(p *personEpoch) { p.partitioner, p.adjacency, p.refuses = "murmur2", dp.Replace, true }),
+			with(func(p *personEpoch) {
+				p.partition, p.partitioner, p.mu, p.adjacency, p.refuses = 1, "murmur2", 4, dp.Replace, true
+			}),
+		}, 5},
 		{"one is not enforced", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.mu = 1, 4 })}, 5},
 		{"other numbers of partitions", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.partitions, p.mu = 1, "murmur2", 5, 4 })}, 5},
 		{"enforced in two topics", []personEpoch{enforced, with(func(p *personEpoch) {
@@ -253,8 +260,8 @@ func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
 	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1, adjacency: dp.ZeroOut, end: 100}.entry(1)
 	otherKey, otherPopulation, otherTopic := person, person, person
-	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, "none", 4}
-	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, "none", 4}
+	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, "none", 4, false}
+	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, "none", 4, false}
 	otherTopic.Stream, otherTopic.Topic, otherTopic.Person = "q", "elsewhere", otherKey.Person
 	record := charging(1, 0, 10, dp.ZeroOut, 0.1)
 	void := func(e Entry) Entry { return Entry{Kind: kindVoid, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch} }
