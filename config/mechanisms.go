@@ -151,6 +151,11 @@ var mechanisms = []*mechanism{
 			if s.Step.Clock() > 0 {
 				m.Most = s.StepMax
 			}
+			m.Person = s.Participation()
+		},
+		persons: true,
+		slots: func(s *Stream, steps uint64) (uint64, bool) {
+			return times(steps, max(s.Refit.Window, s.Slots())), true // records between windows count for nothing
 		},
 		merge: func(s *Stream, partitions int) {
 			c := *s.Refit

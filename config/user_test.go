@@ -89,6 +89,9 @@ func TestUserOfRegressions(t *testing.T) {
 		// The first of fifty steps is the search.
 		{"max_users = 80000", amb, ""},
 		{"max_users = 1963000, cap = 3", amb, ""},
+		{"max_users = 999, separation = 10", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", "user.max_users: must be at least 1000 (separation × window)"},
+		{"max_users = 1000, separation = 10", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nstride = 250\n", ""},
+		{"per_step = 1", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n", "refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb, "user.max_users: must be at least 200000 (separation × records a step)"},
 		{"max_users = 1962999, cap = 3", amb, "user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},

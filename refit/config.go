@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"streamdp/internal/fault"
+	"streamdp/matfact"
 )
 
 // Solvers are the names of the private solvers in a configuration.
@@ -89,6 +90,11 @@ type Config struct {
 	// Found says that a warm-up found bounds: then releases have original units, whatever
 	// Centre and Scale are.
 	Found bool `toml:"-"`
+	// Person, if not zero, protects all records of a person in place of a single one: in at
+	// most Count windows, any two at least Separation apart, at most PerStep in a window.
+	// Whoever adds rows must hold persons to that, by nil rows for records beyond it. What the
+	// releases cost is then a person's cost.
+	Person matfact.Participation `toml:"-"`
 }
 
 // Defaults fills in the defaults that are constants.
@@ -304,6 +310,7 @@ func (c *Config) Validate() error {
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
+	c.validatePerson(&l)
 	return l.Err()
 }
 

@@ -52,7 +52,11 @@ type Plan struct {
 	ResidualClip float64 `json:"residual_clip,omitempty"`
 	// Radius is the bound on the coefficients' norm.
 	Radius float64 `json:"radius,omitempty"`
-	// Cost is what a record pays.
+	// Person says what is protected where that is not a single record; Norm is how many times
+	// as much a person pays as one record does. Mu, Sigma and Multiplier are then those of a
+	// single record under zero-out.
+	Person *calibration.Person `json:"person,omitempty"`
+	// Cost is what a record pays, or a person.
 	Cost dp.Cost `json:"cost"`
 }
 
@@ -79,6 +83,11 @@ const rate = 0.25
 func resolve(c *Config, p dp.Params) (*Plan, error) {
 	_, err := p.Budget()
 	if err = errors.Join(c.Validate(), err); err != nil {
+		return nil, err
+	}
+	adjacency := p.Adjacency
+	p, ratio, err := c.record(p)
+	if err != nil {
 		return nil, err
 	}
 	d := c.features()
@@ -139,6 +148,10 @@ func resolve(c *Config, p dp.Params) (*Plan, error) {
 		}
 		plan.Sigma, plan.Cost = s.sigma, s.cost()
 	}
+	if c.personal() {
+		plan.Cost = dp.Cost{Adjacency: adjacency, Mu: plan.Cost.Mu * ratio}
+		plan.Person = calibration.NewPerson(c.participation(), ratio/adjacency.Factor())
+	}
 	_, err = plan.solver(c, p)
 	return plan, err
 }
@@ -154,7 +167,8 @@ type summing interface {
 	prepareSums(w *rowSums) (solution, error)
 }
 
-// solver returns the plan's solver, for the configured windows.
+// solver returns the plan's solver, for the configured windows and the guarantee of a single
+// record.
 //
 // Errors: numbers for which a lattice does not fit.
 func (p *Plan) solver(c *Config, params dp.Params) (solver, error) {
@@ -221,6 +235,10 @@ func adopt(kept *Plan, c *Config, p dp.Params) error {
 	if len(same.Cost.Terms) != len(own.Cost.Terms) {
 		return calibration.ErrForeign
 	}
+	if !same.Person.Agrees(own.Person) {
+		return calibration.ErrForeign
+	}
+	same.Person = own.Person
 	terms := append([]dp.Term(nil), same.Cost.Terms...)
 	for i := range terms {
 		t, want := &terms[i], own.Cost.Terms[i]

@@ -87,6 +87,10 @@ func Adopt(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
 }
 
 func newRefit(cfg Config, p dp.Params, plan Plan) (*Refit, error) {
+	p, _, err := cfg.record(p)
+	if err != nil {
+		return nil, err
+	}
 	s, err := plan.solver(&cfg, p)
 	if err != nil {
 		return nil, err
@@ -127,6 +131,7 @@ func (p *Plan) summed() bool { return p.Solver == "linmix" || p.Solver == "ihm" 
 func (r *Refit) Plan() Plan {
 	p := r.plan
 	p.Cost.Terms = append([]dp.Term(nil), p.Cost.Terms...)
+	p.Person = p.Person.Clone()
 	return p
 }
 
@@ -154,7 +159,8 @@ func (r *Refit) Range(t uint64) (first, end uint64) {
 	return first, end
 }
 
-// Cost returns what a single record pays: for one window, because windows are disjoint.
+// Cost returns what a single record pays: for one window, because windows are disjoint. Where
+// persons are protected, it is what a person pays.
 func (r *Refit) Cost() dp.Cost { return r.Plan().Cost }
 
 // Add adds a record to the open step; it ignores one before the window. row is in scaled

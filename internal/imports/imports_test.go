@@ -43,7 +43,7 @@ var ours = map[string]string{
 	"internal/newton":          "dp internal/bin internal/eigen internal/gram",
 	"internal/dataset":         "",
 	"internal/wht":             "",
-	"refit":                    "dp sgd internal/bin internal/calibration internal/clipgrad internal/fault internal/gram internal/newton internal/wht",
+	"refit":                    "dp sgd internal/bin internal/calibration internal/clipgrad internal/fault internal/gram internal/newton internal/wht matfact",
 	"internal/kafka":           "",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "",

@@ -205,7 +205,11 @@ func (c *Core) Add(offset int64, row []float64) { c.AddOf(offset, row, persons.T
 // Privacy: where persons are protected, a record that does not count for its person adds what a
 // record without a row does. Whether it has a row does not matter to what counts.
 func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts persons.Answer) {
-	if c.persons != nil {
+	switch {
+	case c.persons == nil:
+	case c.between(offset): // in no window, so nobody's turn is used up
+		row = nil
+	default:
 		c.openPersons()
 		if counts = c.persons.Take(tag); counts != persons.Counts {
 			row = nil
@@ -214,6 +218,12 @@ func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts perso
 	c.records++
 	c.mech.Add(uint64(offset-c.base), c.scaled(row))
 	return counts
+}
+
+// between reports whether an offset of the open step lies before its window: such a record adds
+// nothing, and so does not count for its person.
+func (c *Core) between(offset int64) bool {
+	return c.mech.window > 0 && offset < c.end-c.mech.window
 }
 
 // openPersons opens the step for persons, once. It fails only behind the largest step that a

@@ -14,6 +14,7 @@ var refitMechanism = &descriptor{
 	has:     func(s *config.Stream) bool { return s.Refit != nil },
 	absent:  nullRecord,
 	build:   newRefit,
+	persons: true,
 	bounded: []string{"norm_bound"},
 	computes: func(s *config.Stream) string {
 		window := fmt.Sprintf("%d offsets", s.Refit.Window)
@@ -46,6 +47,10 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
 		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
 		ahead: true,
+	}
+	if p.Person != nil {
+		m.norm, m.record = p.Person.Norm, new(e.RecordCost())
+		m.sensitivity *= m.norm
 	}
 	if s.Step.Clock() > 0 {
 		m.window = 0 // all of a step's offsets are its window's

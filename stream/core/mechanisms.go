@@ -145,6 +145,9 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 	if err != nil {
 		return nil, err
 	}
+	if s.User != nil && !(m.norm > 0) {
+		return nil, errors.New(d.String() + " has the noise of single records, not of persons")
+	}
 	return d.described(m, s), nil
 }
 
