@@ -396,12 +396,17 @@ func (c *Config) Stream(name string) *Stream {
 	return nil
 }
 
-// Params returns the guarantee in the form that estimators take.
+// Params returns the guarantee in the form that estimators take. Their adjacency is "replace" also where
+// [Stream.Crowds] holds.
 func (s *Stream) Params() dp.Params {
+	adjacency := s.Privacy.Adjacency
+	if s.Crowds() {
+		adjacency = dp.Replace
+	}
 	return dp.Params{
 		Epsilon:     s.Privacy.Epsilon,
 		Delta:       s.Privacy.Delta,
-		Adjacency:   s.Privacy.Adjacency,
+		Adjacency:   adjacency,
 		LatticeBits: s.LatticeBits,
 	}
 }

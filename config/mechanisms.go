@@ -83,7 +83,7 @@ var mechanisms = []*mechanism{
 		step:    100,
 		finds:   true,
 		persons: true,
-		check:   func(s *Stream) error { return s.Moments.ValidateFor(s.Privacy.Adjacency) },
+		check:   func(s *Stream) error { return s.Moments.ValidateFor(s.Params().Adjacency) },
 		ends: func(s *Stream) string {
 			switch m := s.Moments; {
 			case m.Factorization == "sqrt" || m.Factorization == "dense":

@@ -26,6 +26,9 @@ type User struct {
 	Separation uint64 `toml:"separation"`
 	// PerStep is the largest number of a person's records that count in a step. Default 1.
 	PerStep uint64 `toml:"per_step"`
+	// Period is the number of steps after which every person begins anew: the unit of the
+	// guarantee is then a person's records of one period. Default 0: of the whole epoch.
+	Period uint64 `toml:"period"`
 	// MaxUsers is the number of persons that are remembered, at most. Required.
 	MaxUsers uint64 `toml:"max_users"`
 	// Partitioner is "none" (the default) or "murmur2".
@@ -54,18 +57,40 @@ func (s *Stream) Participation() matfact.Participation {
 	if s.User == nil {
 		return matfact.Participation{}
 	}
-	n, p := s.last(), matfact.Participation{Count: s.User.Cap, Separation: s.User.Separation, PerStep: s.User.PerStep}
-	if p.Count == 0 && n > 0 {
-		p.Count = n // cut below
+	p := matfact.Participation{Count: s.User.Cap, Separation: s.User.Separation, PerStep: s.User.PerStep}
+	if p.Count == 0 {
+		p.Count = s.span() // cut below
 	}
-	return p.Within(n)
+	return p.Within(s.span())
+}
+
+// span returns the number of steps in which the records of one unit are, at most: those of a
+// period, or of the epoch; 0 if it may go on.
+func (s *Stream) span() uint64 {
+	n := s.last()
+	if p := s.User.Period; p > 0 && (n == 0 || p < n) {
+		return p
+	}
+	return n
+}
+
+// Crowds reports whether, with adjacency zero-out, one person more in the map may keep another one out.
+// Then to leave a person out lets another one in, which costs what it costs to replace one. A
+// configuration in which that may happen in an online regression is refused: there the lengths of steps
+// depend on what is charged.
+func (s *Stream) Crowds() bool {
+	if s.User == nil || s.SGD != nil || s.Privacy.Adjacency != dp.ZeroOut || s.separated() {
+		return false
+	}
+	n := s.span()
+	return n == 0 || s.User.MaxUsers < times(n, s.Slots())
 }
 
 // PersonRule returns which records of persons count, in an epoch of one partition. There is a
 // user.
 func (s *Stream) PersonRule() persons.Rule {
-	u, n := s.User, s.last()
-	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Users: u.MaxUsers}
+	u, n := s.User, s.span()
+	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Period: u.Period, Users: u.MaxUsers}
 	if n == 0 {
 		return r
 	}
@@ -82,7 +107,7 @@ func (s *Stream) PersonRule() persons.Rule {
 // Refuses reports whether the table may be full, so that to leave one person out lets another one
 // in. There is a user.
 func (s *Stream) Refuses() bool {
-	n := s.last()
+	n := s.span()
 	if s.separated() {
 		return false
 	}
@@ -114,8 +139,8 @@ func (s *Stream) stepsOf() string {
 // separated reports whether the separation alone says in which steps a person counts: then no
 // cap could be reached.
 func (s *Stream) separated() bool {
-	n := s.last()
-	return n > 0 && (s.User.Cap == 0 || s.User.Cap >= 1+(n-1)/s.User.Separation)
+	n := s.span()
+	return n > 0 && (s.User.Cap == 0 || s.User.Cap >= 1+(n-1)/max(1, s.User.Separation))
 }
 
 // times multiplies, and returns more than any rule allows instead of what does not fit.
@@ -169,20 +194,27 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 		d.add(horizon, -1, fmt.Sprintf("must be at most %d where persons are protected", uint64(persons.MaxStep)), n)
 		return
 	}
-	if !sound("cap", "separation", "per_step", "max_users") {
+	if !sound("cap", "separation", "per_step", "period", "max_users") {
 		return
 	}
+	if n > 0 && u.Period >= n {
+		d.add(under(here, "period"), -1, fmt.Sprintf("must be less than the horizon (%d), or not be there", n), u.Period)
+		return
+	}
+	n = s.span()
 	users, slots := under(here, "max_users"), s.stepsOf()
 	all, _ := s.room(n)
 	needed, known := s.room(min(u.Separation, n))
 	switch {
+	case n > 0 && !known && s.last() == 0:
+		d.add(under(here, "period"), -1, "needs a horizon for "+s.Mechanism()+": how many records so many steps have is not known without one", u.Period)
 	case n > 0 && !known:
 		return // for a fault that is noted elsewhere
 	case n == 0 && u.Cap == 0:
-		d.add(under(here, "cap"), -1, "required without a horizon, or where epochs continue after it", nil)
+		d.add(under(here, "cap"), -1, "required without a horizon or a period, or where epochs continue after it", nil)
 	case s.separated() && u.MaxUsers < needed:
 		d.add(users, -1, fmt.Sprintf("must be at least %d (separation × %s): whoever is refused there would change who counts later", needed, slots), u.MaxUsers)
-	case !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
+	case s.SGD != nil && !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
 		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
 		if n > 0 {
 			rule = fmt.Sprintf("must be at least %d (horizon × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, slots)
@@ -246,6 +278,9 @@ func (d *document) checkPopulations(c *Config) {
 		if first == nil {
 			populations[s.User.Population] = s
 			continue
+		}
+		if s.User.Period != first.User.Period {
+			d.note(under(key, "user"), -1, "must have the period of stream."+first.Name+", whose persons are the same population", nil)
 		}
 		mine, theirs := s.Privacy, first.Privacy
 		if first.Input.Topic != s.Input.Topic && (mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency) {

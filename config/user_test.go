@@ -66,15 +66,20 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "record-key", max_users = 1000, separation = 10`)
 	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 5`)
 	// Fewer steps than the separation would allow: everybody is remembered.
-	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`, "user.max_users: must be at least 5000 (horizon × step) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (1000)")
-	f("step = 100", good, "user.cap: required without a horizon, or where epochs continue after it")
-	f("step = 100", good+", cap = 3", "user.max_users: must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (5000)")
+	f(finite, `key = "record-key", max_users = 1000, separation = 10, cap = 4`)
+	f("step = 100", good, "user.cap: required without a horizon or a period, or where epochs continue after it")
+	f("step = 100", good+", cap = 3")
 	f("step = 100\nhorizon = 5000000000", good+", cap = 3", "horizon: must be at most 4294967294 where persons are protected (5000000000)")
+	// In a period a person has that many steps, whatever the horizon.
+	f("step = 100", `key = "record-key", max_users = 500, separation = 5, period = 20`)
+	f("step = 100", `key = "record-key", max_users = 499, separation = 5, period = 20`, "user.max_users: must be at least 500 (separation × step): whoever is refused there would change who counts later (499)")
+	f("step = 100", `key = "record-key", max_users = 2000, separation = 50, period = 20`)
+	f(finite, good+", period = 50", "user.period: must be less than the horizon (50), or not be there (50)")
 	// By the clock a step has step_max records at most.
 	const clock = "step = \"1m\"\nhorizon = 50\nstep_max = 60"
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`, "user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who counts later (599)")
-	f(clock, `key = "record-key", max_users = 2999, cap = 2`, "user.max_users: must be at least 3000 (horizon × step_max) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in (2999)")
+	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
 	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
 }
 
@@ -148,6 +153,7 @@ func TestPopulations(t *testing.T) {
 		{a, "", "clicks", "", ""},
 		{a, `user = { key = "header:u", max_users = 5000 }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "p" }`, "orders", "", "must have the key and the population of stream.orders, which reads the same topic"},
+		{a, `user = { key = "record-key", max_users = 5000, period = 9, population = "orders" }`, "clicks", "", "must have the period of stream.orders, whose persons are the same population"},
 		{a, `user = { key = "record-key", max_users = 5000, population = "orders" }`, "clicks", "9.0", "must have the limit and the adjacency of stream.orders, whose persons are the same population"},
 	} {
 		s := second(user(c.second), c.topic)
@@ -241,6 +247,29 @@ func TestUserStream(t *testing.T) {
 		if got := s.PersonRule(); got != want || s.Participation().Count != c.count {
 			t.Errorf("%+v: %+v and %+v", c, got, s.Participation())
 		}
+	}
+	// With a period, a unit's records are in so many steps. Where its persons fill the map, zero-out pays
+	// what replace does.
+	for _, c := range []struct {
+		on                       string
+		cap, period, max         uint64
+		count, wantCap, wantUser uint64
+		crowds                   bool
+	}{
+		{"end", 0, 0, 5000, 5, 0, 1000, false}, {"end", 4, 0, 5000, 4, 4, 5000, false}, {"end", 4, 0, 4999, 4, 4, 4999, true},
+		{"continue", 5, 0, 5000, 5, 5, 5000, true},
+		{"end", 0, 25, 5000, 3, 0, 1000, false}, {"continue", 0, 25, 5000, 3, 0, 1000, false}, {"continue", 9, 5, 5000, 1, 0, 500, false},
+		{"continue", 2, 25, 5000, 2, 2, 2500, false}, {"continue", 2, 25, 2499, 2, 2, 2499, true}, {"end", 2, 25, 2499, 2, 2, 2499, true},
+	} {
+		s.OnHorizon, s.User.Cap, s.User.Period, s.User.MaxUsers = c.on, c.cap, c.period, c.max
+		want := persons.Rule{Cap: c.wantCap, Separation: 10, PerStep: 2, Period: c.period, Users: c.wantUser}
+		if got := s.PersonRule(); got != want || s.Participation().Count != c.count || s.Crowds() != c.crowds || (s.Params().Adjacency == dp.Replace) != c.crowds {
+			t.Errorf("%+v: %+v and %+v, crowds %v", c, got, s.Participation(), s.Crowds())
+		}
+		if s.Privacy.Adjacency = dp.Replace; s.Crowds() {
+			t.Errorf("%+v: replace crowds", c)
+		}
+		s.Privacy.Adjacency = dp.ZeroOut
 	}
 	s.User = nil
 	if s.Participation() != (matfact.Participation{}) {

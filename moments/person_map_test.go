@@ -133,3 +133,81 @@ func TestPersonsThroughMap(t *testing.T) {
 		}
 	}
 }
+
+// TestPersonPeriodsThroughMap is the audit where a unit is a person's records of one period. To void or
+// replace one costs μ at most and all of it where somebody writes into every slot of the period; two
+// periods of one person cost more, and at most twice that. Maps are found that do not begin anew, or
+// at another step.
+func TestPersonPeriodsThroughMap(t *testing.T) {
+	t.Parallel()
+	const period = 4
+	rule := persons.Rule{Cap: 2, Separation: 2, PerStep: 1, Period: period, Users: 100}
+	for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+		c := Config{Workload: "sum", Method: "jme", Nu: 0.5, ValidCount: new(true), Clip: personClip, Columns: dptest.Columns(2), Step: personSlots,
+			Factorization: "auto", Tune: 12, Endless: true, Person: matfact.Participation{Count: 2, Separation: 2, PerStep: 1}.Within(period)}
+		a := mustSubject(t, c, dp.Params{Mu: 4, Adjacency: adjacency})
+		apart := func(r persons.Rule, x, y []slotOf) float64 {
+			distance, err := a.Sensitivity(counted(t, r, x, -1), counted(t, r, y, -1), keys(13))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return distance / a.plan.Mu
+		}
+		source := rand.New(rand.NewPCG(45, 47))
+		random := func() []slotOf {
+			x := make([]slotOf, personSteps*personSlots)
+			for i := range x {
+				x[i] = slotOf{source.IntN(4), inBall(source, 2, personClip)}
+			}
+			return x
+		}
+		for range 8 {
+			x := random()
+			y := append([]slotOf{}, x...)
+			p := source.IntN(personSteps / period)
+			for i := p * period * personSlots; i < (p+1)*period*personSlots; i++ {
+				if x[i].user == 1 {
+					x[i].row, y[i] = []float64{personClip, 0}, slotOf{}
+				}
+				if x[i].user < 2 && adjacency == dp.Replace && source.IntN(2) == 0 {
+					y[i] = slotOf{9, []float64{-personClip, 0}}
+				}
+			}
+			if d := apart(rule, x, y); d > 1+1e-9 {
+				t.Errorf("%s: two neighbours are %.9g of μ apart", adjacency, d)
+			}
+		}
+		if adjacency == dp.Replace {
+			continue
+		}
+		// Somebody is everywhere; one, or both, of the first two periods are voided.
+		everywhere := make([]slotOf, personSteps*personSlots)
+		for i := range everywhere {
+			everywhere[i] = slotOf{1, []float64{personClip, 0}}
+		}
+		without := func(first, end int) []slotOf {
+			y := append([]slotOf{}, everywhere...)
+			clear(y[first*period*personSlots : end*period*personSlots])
+			return y
+		}
+		for p := range 2 {
+			if d := apart(rule, everywhere, without(p, p+1)); d < 0.99 || d > 1+1e-9 {
+				t.Errorf("somebody who is everywhere in period %d is worth %.6g of μ", p, d)
+			}
+		}
+		if d := apart(rule, everywhere, without(0, 2)); d < 1.3 || d > 2 {
+			t.Errorf("two periods of one person are worth %.6g of μ", d)
+		}
+		for what, wrong := range map[string]uint64{"does not begin anew": 0, "begins anew a step early": period - 1, "has the cap over two periods": 2 * period} {
+			r := rule
+			r.Period = wrong
+			most := 0.0
+			for p := range 2 {
+				most = max(most, apart(r, everywhere, without(p, p+1)))
+			}
+			if most < 1.005 {
+				t.Errorf("a map that %s is worth %.6g of μ, and not found", what, most)
+			}
+		}
+	}
+}

@@ -23,6 +23,9 @@ type EntryPerson struct {
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
+	// Period is the number of steps after which every person begins anew: the account is then of the records that
+	// somebody has in one period of each epoch. 0: of all records.
+	Period uint64 `json:"period,omitempty"`
 	// Partitioner is "murmur2" where a user key counts in one partition only, which follows
 	// from the key and the number of Partitions of the topic; else "none".
 	Partitioner string `json:"partitioner"`
@@ -41,7 +44,7 @@ func entryPerson(s *config.Stream, partitions int) (unit string, p *EntryPerson)
 	}
 	rule := s.Participation()
 	return unitPerson, &EntryPerson{
-		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep,
+		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep, Period: u.Period,
 		Partitioner: u.Partitioner, Partitions: partitions, Refuses: s.Refuses(),
 	}
 }
@@ -318,7 +321,10 @@ func (l *ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 type topic struct{ cluster, name string }
 
 // protected is who the persons of a topic are.
-type protected struct{ population, key string }
+type protected struct {
+	population, key string
+	period          uint64
+}
 
 // topicUnits counts a topic's openings that are not void, by whom they protect.
 type topicUnits struct {
@@ -338,7 +344,7 @@ func (x *ledgerIndex) count(e *Entry, n int) {
 		t.records += n
 		return
 	}
-	of := protected{e.Person.Population, e.Person.Key}
+	of := protected{e.Person.Population, e.Person.Key, e.Person.Period}
 	if t.persons[of] += n; t.persons[of] == 0 {
 		delete(t.persons, of)
 	}
@@ -349,6 +355,16 @@ func (x *ledgerIndex) count(e *Entry, n int) {
 // bounds nothing for somebody with many of them, and one with other user keys bounds what
 // others pay.
 func (l *ledger) agrees(e *Entry) error {
+	if e.Person != nil {
+		for at, t := range l.index.topics {
+			for was := range t.persons {
+				if was.population == e.Person.Population && was.period != e.Person.Period {
+					return halted(haltConfiguration, "population %s has epochs, over topic %s, that protect what a person has in a period of %d steps (0: in the whole epoch), this one would protect what one has in %d: "+
+						"nothing would bound what both cost a person; configure period as it was", was.population, at.name, was.period, e.Person.Period)
+				}
+			}
+		}
+	}
 	t := l.index.topics[topic{e.Cluster, e.Topic}]
 	if t == nil {
 		return nil
@@ -365,7 +381,7 @@ func (l *ledger) agrees(e *Entry) error {
 			"nothing bounds what they cost a person, so limit_epsilon would be no bound; leave [stream.%s.user] out, or copy what is to come to another topic", e.Topic, e.Stream)
 	}
 	for was := range t.persons {
-		if was != (protected{e.Person.Population, e.Person.Key}) {
+		if was != (protected{e.Person.Population, e.Person.Key, e.Person.Period}) {
 			return halted(haltConfiguration, "topic %s has epochs that protect persons of population %s by key %q, this one would protect those of population %s by key %q: "+
 				"nothing would bound what both cost a person; configure population and key as they were", e.Topic, was.population, was.key, e.Person.Population, e.Person.Key)
 		}

@@ -260,8 +260,8 @@ func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
 	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1, adjacency: dp.ZeroOut, end: 100}.entry(1)
 	otherKey, otherPopulation, otherTopic := person, person, person
-	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, "none", 4, false}
-	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, "none", 4, false}
+	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, 0, "none", 4, false}
+	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, 0, "none", 4, false}
 	otherTopic.Stream, otherTopic.Topic, otherTopic.Person = "q", "elsewhere", otherKey.Person
 	record := charging(1, 0, 10, dp.ZeroOut, 0.1)
 	void := func(e Entry) Entry { return Entry{Kind: kindVoid, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch} }

@@ -195,7 +195,7 @@ func printStatus(g *globals, tasks []stream.TaskStatus) error {
 
 // personsOf says in words what the numbers of a task are about, "" where that is single records.
 func personsOf(t *stream.TaskStatus) string {
-	if t.Unit != "person" {
+	if t.Unit == "" || t.Unit == "record" {
 		return ""
 	}
 	p := t.Person
@@ -204,6 +204,9 @@ func personsOf(t *stream.TaskStatus) string {
 	}
 	text := fmt.Sprintf("epsilon, charged and limit are those of a person (%s, population %s), who counts in at most %d steps, at least %d apart, with at most %d records in each",
 		p.Key, p.Population, p.Cap, p.Separation, p.PerStep)
+	if p.Period > 0 {
+		text += fmt.Sprintf(", of each period of %d steps; somebody with records in several periods pays for each", p.Period)
+	}
 	if p.EpsilonRecord != nil {
 		text += fmt.Sprintf("; one record pays at most epsilon %g", *p.EpsilonRecord)
 	}

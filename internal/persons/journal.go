@@ -99,7 +99,8 @@ func OpenJournal(d Disk, dir, prefix string, m *Map, at Position) (*Journal, err
 	if n := len(at.Segments); n > 0 && at.Segments[n-1].Snapshot {
 		j.hash = nil
 	}
-	m.step, m.open, m.fresh, m.taken, m.seen = uint32(at.Step), false, m.fresh[:0], 0, at.Seen
+	m.enter(uint32(at.Step)) // maybe of another period than the last entry
+	m.open, m.fresh, m.taken, m.seen = false, m.fresh[:0], 0, at.Seen
 	m.kept = Entries{step: uint32(at.Step)}
 	return j, nil
 }

@@ -37,6 +37,8 @@ var simRules = []Rule{
 	{Separation: 12, PerStep: 2, Users: 12 * simRows},
 	{Cap: 3, Separation: 2, PerStep: 1, Users: 50},
 	{Cap: 9, Separation: 1, PerStep: 1, Users: 4},
+	{Cap: 2, Separation: 1, PerStep: 1, Period: 5, Users: 5},
+	{Separation: 9, PerStep: 1, Period: 7, Users: 7 * simRows},
 }
 
 // run is a process: a journal over a disk, and the checkpoints it has made durable, as bytes. A
@@ -410,4 +412,41 @@ func FuzzSegment(f *testing.F) {
 			t.Fatal("a snapshot of a snapshot is another one")
 		}
 	})
+}
+
+// TestJournalPeriods: a process that begins in a period of which no entry was written holds nobody.
+func TestJournalPeriods(t *testing.T) {
+	t.Parallel()
+	r := Rule{Cap: 1, Separation: 1, PerStep: 1, Period: 2, Users: 1}
+	d := newSimDisk()
+	m, err := NewMap(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := OpenJournal(d, simDir, simPrefix, m, Position{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Open(1)
+	m.Take(tagOf(1, false))
+	for step := uint64(2); step <= 3; step++ {
+		m.Open(step)
+	}
+	m.Close()
+	at, err := j.Append()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = NewMap(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenJournal(d, simDir, simPrefix, m, *at); err != nil {
+		t.Fatal(err)
+	}
+	m.Open(4)
+	for u, want := range []Answer{NoUser, Counts, Full} {
+		if got := m.Take(tagOf(u, false)); got != want {
+			t.Errorf("person %d: %v, want %v", u, got, want)
+		}
+	}
 }

@@ -92,11 +92,21 @@ func (m *Map) Open(step uint64) error {
 	if m.open {
 		m.Close()
 	}
-	m.step, m.open = uint32(step), true
+	m.enter(uint32(step))
+	m.open = true
 	if m.rule.Cap == 0 {
 		m.sweep()
 	}
 	return nil
+}
+
+// enter goes on to a step. With a new period the map is empty.
+func (m *Map) enter(step uint32) {
+	if m.rule.period(step) != m.rule.period(m.step) {
+		clear(m.slots)
+		m.users = 0
+	}
+	m.step = step
 }
 
 // Close ends the open step: the journal may take its entries.

@@ -52,6 +52,9 @@ func reference(r Rule, log []record) []bool {
 	all := map[int]*person{}
 	out := make([]bool, len(log))
 	for i, x := range log {
+		if i > 0 && r.Period > 0 && (x.step-1)/int(r.Period) > (log[i-1].step-1)/int(r.Period) {
+			clear(all)
+		}
 		p := all[x.user]
 		switch {
 		case x.user == 0:
@@ -79,6 +82,9 @@ func TestMapIsTheRule(t *testing.T) {
 		steps, perStep, users := 1+rng.IntN(30), 1+rng.IntN(8), 1+rng.IntN(40)
 		r := Rule{Cap: uint64(rng.IntN(5)), Separation: uint64(1 + rng.IntN(9)), PerStep: uint64(1 + rng.IntN(3))}
 		r.Users = uint64(1 + rng.IntN(users))
+		if trial%3 == 0 {
+			r.Period = uint64(1 + rng.IntN(12))
+		}
 		if r.Cap == 0 {
 			r.Users = r.Separation * uint64(perStep)
 		}
@@ -226,6 +232,96 @@ func neighbours(log []record, u, base int, f func(other []record, fresh int)) {
 				}
 			}
 			f(other, v)
+		}
+	}
+}
+
+// TestStabilityOfPeriods: with periods, a unit is one person in one of them. All logs of six slots over two
+// persons and none, with all neighbours: a unit's records give way, inside its period, to nobody's or
+// to those of one person who is not there in it. What counts of other units stays, also of the same person,
+// and each obeys the rule.
+func TestStabilityOfPeriods(t *testing.T) {
+	t.Parallel()
+	const slots, users, base = 6, 2, 3
+	for _, c := range []struct {
+		Rule
+		perStep, others int
+	}{
+		{Rule{Cap: 1, Separation: 1, PerStep: 1, Period: 2, Users: 9}, 1, 0},
+		{Rule{Cap: 2, Separation: 1, PerStep: 2, Period: 2, Users: 9}, 2, 0},
+		{Rule{Cap: 2, Separation: 2, PerStep: 1, Period: 3, Users: 9}, 1, 0},
+		{Rule{Cap: 1, Separation: 2, PerStep: 1, Period: 1, Users: 9}, 2, 0},
+		{Rule{Separation: 2, PerStep: 1, Period: 3, Users: 2}, 1, 0},
+		{Rule{Separation: 3, PerStep: 2, Period: 2, Users: 4}, 2, 0},
+		{Rule{Cap: 1, Separation: 1, PerStep: 1, Period: 3, Users: 1}, 1, 1},
+	} {
+		period := func(i int) int { return i / c.perStep / int(c.Period) } // of a slot
+		total := 1
+		for range slots {
+			total *= base
+		}
+		log := func(n int) []record {
+			l := make([]record, slots)
+			for i := range l {
+				l[i] = record{1 + i/c.perStep, n % base}
+				n /= base
+			}
+			return l
+		}
+		all := make([][]bool, total)
+		for n := range all {
+			l := log(n)
+			all[n] = counted(t, c.Rule, l, n%2 == 0)
+			for p := 0; p <= period(slots-1); p++ {
+				first := slices.IndexFunc(l, func(r record) bool { return period((r.step-1)*c.perStep) == p })
+				end := first
+				for end < slots && period(end) == p {
+					end++
+				}
+				for u := 1; u <= users; u++ {
+					if !admissible(c.Rule, l[first:end], all[n][first:end], u) {
+						t.Fatalf("%+v: person %d of %v counts beyond the rule in period %d: %v", c.Rule, u, l, p, all[n])
+					}
+				}
+			}
+		}
+		worst := 0
+		for n := range all {
+			l := log(n)
+			for p := 0; p <= period(slots-1); p++ {
+				for u := 1; u <= users; u++ {
+					var inside []record
+					var at []int
+					for i, x := range l {
+						if period(i) == p {
+							inside, at = append(inside, x), append(at, i)
+						}
+					}
+					neighbours(inside, u, base, func(other []record, fresh int) {
+						whole, k := slices.Clone(l), 0
+						for j, i := range at {
+							whole[i] = other[j]
+						}
+						for i := slots - 1; i >= 0; i-- {
+							k = k*base + whole[i].user
+						}
+						changed := map[[2]int]bool{}
+						for i := range l {
+							v := l[i].user
+							if all[n][i] != all[k][i] && v > 0 && (period(i) != p || v != u && v != fresh) {
+								changed[[2]int{v, period(i)}] = true
+							}
+						}
+						worst = max(worst, len(changed))
+					})
+				}
+			}
+		}
+		if worst > c.others {
+			t.Errorf("%+v: one unit changes which records of %d others count, must be %d at most", c.Rule, worst, c.others)
+		}
+		if c.others > 0 && worst == 0 {
+			t.Errorf("%+v: the full table was not reached", c.Rule)
 		}
 	}
 }

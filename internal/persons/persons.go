@@ -37,6 +37,9 @@ type Rule struct {
 	Cap uint64
 	// Separation is the least number of steps between two of them; 1 allows consecutive ones.
 	Separation uint64
+	// Period is the number of steps after which everybody begins anew, as if nobody had
+	// contributed; 0 means never. The first period begins with step 1.
+	Period uint64
 	// PerStep is the largest number of a person's records that count in one step.
 	PerStep uint64
 	// Users is the number of persons that the map has room for.
@@ -63,12 +66,22 @@ func (r Rule) Validate() error {
 		return fmt.Errorf("cap (%d) must be at most %d", r.Cap, MaxCap)
 	case r.Separation < 1:
 		return fmt.Errorf("separation (%d) must be at least 1", r.Separation)
+	case r.Period > MaxStep:
+		return fmt.Errorf("period (%d) must be at most %d", r.Period, uint64(MaxStep))
 	case r.PerStep < 1 || r.PerStep > MaxPerStep:
 		return fmt.Errorf("per_step (%d) must be 1 to %d", r.PerStep, MaxPerStep)
 	case r.Users < 1 || r.Users > MaxUsers:
 		return fmt.Errorf("max_users (%d) must be 1 to %d", r.Users, MaxUsers)
 	}
 	return nil
+}
+
+// period returns the number of the period that a step is in.
+func (r Rule) period(step uint32) uint64 {
+	if r.Period == 0 || step == 0 {
+		return 0
+	}
+	return uint64(step-1) / r.Period
 }
 
 // slots returns the size of the table: a power of two of which the users fill at most three

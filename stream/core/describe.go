@@ -107,7 +107,7 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 // neighbours says in what neighbouring logs differ.
 func neighbours(s *config.Stream) string {
 	if s.User != nil {
-		return "all records of one person are replaced by " + instead(s)
+		return allRecords(s) + " are replaced by " + instead(s)
 	}
 	if s.Privacy.Adjacency == dp.Replace {
 		return "one record is replaced by any other"

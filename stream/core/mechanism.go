@@ -74,6 +74,7 @@ type Mechanism struct {
 	found       bool // the clip norm is found, and clip is in its unit
 	sensitivity float64
 	warnings    []string
+	crowds      bool // its noise is that of replace, and so covers zero-out where config.Stream.Crowds holds
 
 	warmup *WarmupPlan // before the mechanism, nil for none
 	// Warmup is how many offsets of an epoch go into its warm-up, 0 for none.
@@ -124,4 +125,16 @@ func bandsOf(f *matfact.Stored) int {
 		return 0
 	}
 	return len(f.Bands) + 1
+}
+
+// Cost returns what an epoch costs, for the adjacency of the stream.
+//
+// Privacy: where the map of persons can be full, to leave a person out lets at most one other one in. So zero-out
+// is then one person out and one in, which is a case of replace, and costs the same μ.
+func (m *Mechanism) Cost() dp.Cost {
+	c := m.Estimator.Cost()
+	if m.crowds {
+		c.Adjacency = dp.ZeroOut
+	}
+	return c
 }

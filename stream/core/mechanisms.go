@@ -153,7 +153,7 @@ func NewMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*M
 
 // described adds to a mechanism what does not depend on how it was built.
 func (d *descriptor) described(m *Mechanism, s *config.Stream) *Mechanism {
-	m.Name, m.clocked = d.name, s.Step.Clock() > 0
+	m.Name, m.clocked, m.crowds = d.name, s.Step.Clock() > 0, s.Crowds()
 	return m
 }
 

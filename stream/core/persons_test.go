@@ -237,7 +237,7 @@ func TestPersonRelease(t *testing.T) {
 	if p.Person == nil || p.Person.EpsilonRecord == nil {
 		t.Fatalf("a release says of persons %+v", p.Person)
 	}
-	want := Protected{"record-key", 3, 2, 2, 36, mech.norm, p.Person.EpsilonRecord, "orders", "none"}
+	want := Protected{"record-key", 3, 2, 2, 0, 36, mech.norm, p.Person.EpsilonRecord, "orders", "none"}
 	if p.Unit != "person" || *p.Person != want || !slices.Equal(p.Persons, []releaseGroup{{2, 2.708}}) {
 		t.Errorf("a release says %s, %+v, %+v", p.Unit, p.Person, p.Persons)
 	}
@@ -384,5 +384,87 @@ func TestPersonsByLeaf(t *testing.T) {
 	}
 	if _, err := c.Merge(sums[:2], nil); err == nil {
 		t.Error("sums of two partitions are merged under one map")
+	}
+}
+
+// TestPersonsCrowd: with a table that fills, zero-out has the noise of replace and the cost of its own; to
+// void a person changes what counts of one other at most. Releases say so.
+func TestPersonsCrowd(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, strings.Replace(threeSteps, `"max_users":36`, `"max_users":2`, 1))
+	crowded, err := NewMechanism(s, nil, nil)
+	must(t, err)
+	replace := *s
+	replace.Privacy.Adjacency = dp.Replace
+	want, err := NewMechanism(&replace, nil, nil)
+	must(t, err)
+	roomy, err := NewMechanism(personStream(t, threeSteps), nil, nil)
+	must(t, err)
+	if crowded.sensitivity != want.sensitivity || crowded.sensitivity < 1.2*roomy.sensitivity {
+		t.Errorf("sensitivity %g, of replace %g, with room for all %g", crowded.sensitivity, want.sensitivity, roomy.sensitivity)
+	}
+	if c := crowded.Cost(); c.Adjacency != dp.ZeroOut || c.Mu != roomy.Cost().Mu || want.Cost().Adjacency != dp.Replace {
+		t.Errorf("it costs %+v", c)
+	}
+	rng, most := rand.New(rand.NewPCG(20, 7)), 0
+	for range 50 {
+		log := randomLog(rng, 36)
+		other := slices.Clone(log)
+		for i := range other {
+			other[i].valid, log[i].valid = true, true
+			if other[i].user == 1 {
+				other[i] = personRecord{}
+			}
+		}
+		rows := func(log []personRecord) [][]float64 {
+			c, rec := personCore(t, s)
+			key := c.UserKey()
+			runLog(t, c, persons.NewTagger(&key), log, 0)
+			return rec.rows
+		}
+		with, without := rows(log), rows(other)
+		changed := map[int]bool{}
+		for i := range log {
+			if u := log[i].user; u != 1 && (with[i] == nil) != (without[i] == nil) {
+				changed[u] = true
+			}
+		}
+		most = max(most, len(changed))
+	}
+	if most != 1 {
+		t.Errorf("to void a person changes %d others", most)
+	}
+	if text := personsInWords(s, nil); !strings.Contains(text, "When the records of 2 persons count, those of others do not") {
+		t.Errorf("a release says %s", text)
+	}
+}
+
+// TestPersonPeriod: a release says that the unit is a person's records of one period, and its noise is for so
+// many steps.
+func TestPersonPeriod(t *testing.T) {
+	t.Parallel()
+	s := personStream(t, strings.NewReplacer(`"cap":3`, `"cap":0`, `"per_step":2`, `"per_step":2,"period":4`).Replace(threeSteps))
+	mech, err := NewMechanism(s, nil, nil)
+	must(t, err)
+	whole, err := NewMechanism(personStream(t, threeSteps), nil, nil)
+	must(t, err)
+	if least := 2 * math.Sqrt(2); mech.norm < least || mech.norm > 0.99*whole.norm {
+		t.Errorf("norm %g, that of three steps is %g", mech.norm, whole.norm)
+	}
+	e, err := newEncoder(s, goldenManifest(t), mech)
+	must(t, err)
+	var head struct{ Privacy releasePrivacy }
+	must(t, json.Unmarshal(append(append([]byte("{"), e.head...), '}'), &head))
+	p := head.Privacy
+	if p.Unit != "person-period" || p.Person == nil || p.Person.Period != 4 || p.Person.Cap != 2 {
+		t.Errorf("a release says %s, %+v", p.Unit, p.Person)
+	}
+	for _, part := range []string{
+		"all records that one person has in one period", "(unit: person-period)", "Periods of 4 steps follow one another from step 1 on",
+		"Somebody with records in k periods is k persons here",
+	} {
+		if !strings.Contains(strings.Join(p.Statements, " "), part) {
+			t.Errorf("%q is not in %q", part, p.Statements)
+		}
 	}
 }

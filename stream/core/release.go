@@ -142,7 +142,7 @@ func statements(s *config.Stream, m *Manifest, sketched bool) []string {
 	}
 	group := inWords(m.Persons, s.Privacy.Delta)
 	if s.User != nil {
-		what, group = "replacing all records of one person by "+instead(s), personsInWords(s, m.Persons)
+		what, group = "replacing "+allRecords(s)+" by "+instead(s), personsInWords(s, m.Persons)
 	}
 	if m.Offline {
 		return offlineStatements(s, m, what, group, sketched)

@@ -8,12 +8,15 @@ import (
 	"streamdp/dp"
 )
 
-// Unit returns what one epoch's ε is about: "record" or "person".
+// Unit returns what one epoch's ε is about: "record", "person" or "person-period".
 func Unit(s *config.Stream) string {
-	if s.User != nil {
-		return "person"
+	switch {
+	case s.User == nil:
+		return "record"
+	case s.User.Period > 0:
+		return "person-period"
 	}
-	return "record"
+	return "person"
 }
 
 // Protected says who a person is, and which records of a person count, as releases and the status
@@ -23,7 +26,9 @@ type Protected struct {
 	Cap        uint64 `json:"cap"`
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
-	MaxUsers   uint64 `json:"max_users"`
+	// Period is the number of steps after which every person begins anew; 0: never.
+	Period   uint64 `json:"period,omitempty"`
+	MaxUsers uint64 `json:"max_users"`
 	// Norm is P of matfact.Sensitivity: how much all records of a person weigh.
 	Norm float64 `json:"norm"`
 	// EpsilonRecord is what one record costs a person who keeps the user key, at the δ of the
@@ -46,7 +51,7 @@ func ProtectedOf(s *config.Stream, m *Mechanism) *Protected {
 		return nil
 	}
 	p := s.Participation()
-	return &Protected{u.Key, p.Count, p.Separation, p.PerStep, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
+	return &Protected{u.Key, p.Count, p.Separation, p.PerStep, u.Period, u.MaxUsers, m.norm, epsilonRecord(s, m), u.Population, u.Partitioner}
 }
 
 // epsilonRecord returns the ε, at the stream's δ, of one record of a person who keeps the user
@@ -72,10 +77,21 @@ func groupsOf(s *config.Stream, m *Manifest) (all []releaseGroup) {
 	return all
 }
 
+// allRecords says which records of a person neighbouring logs differ in.
+func allRecords(s *config.Stream) string {
+	if s.User.Period > 0 {
+		return "all records that one person has in one period"
+	}
+	return "all records of one person"
+}
+
 // instead says what the records of a person give way to in a neighbouring log.
 func instead(s *config.Stream) string {
 	if s.Privacy.Adjacency == dp.ZeroOut {
 		return "null records, which take their places and add nothing, or the reverse"
+	}
+	if s.User.Period > 0 {
+		return "those of another one, whatever they hold and wherever in the period they are"
 	}
 	return "those of another one, whatever they hold and wherever they are"
 }
@@ -96,12 +112,22 @@ func personsInWords(s *config.Stream, persons []Person) string {
 			more = append(more, fmt.Sprintf("(%g, %g) for k = %d", *p.Epsilon, s.Privacy.Delta, p.Records))
 		}
 	}
-	text := fmt.Sprintf("A person is all records of the epoch with one user key (%s). A person's records count in at most %d steps, at least %d apart, at most %d in each, the first that come; "+
-		"all others, and those without a user key, are null records. ", where, p.Count, p.Separation, p.PerStep)
+	who := "A person is all records of the epoch with one user key (%s). A person's records count in at most %d steps, at least %d apart, at most %d in each, the first that come; "
+	if u.Period > 0 {
+		who = fmt.Sprintf("Periods of %d steps follow one another from step 1 on, and a person here is all records of one period with one user key", u.Period) +
+			" (%s). These count in at most %d steps, at least %d apart, at most %d in each, the first that come; "
+	}
+	text := fmt.Sprintf(who+"all others, and those without a user key, are null records. ", where, p.Count, p.Separation, p.PerStep)
 	if more == nil {
 		text += "Several persons together have no guarantee"
 	} else {
 		text += "k persons together are protected less: " + strings.Join(more, ", ")
+	}
+	if u.Period > 0 {
+		text += ". Somebody with records in k periods is k persons here: what was done over all of them is protected that much less"
+	}
+	if s.Crowds() {
+		text += fmt.Sprintf(". When the records of %d persons count, those of others do not, so one person less may let another one in; the noise covers both", u.MaxUsers)
 	}
 	return text + ". So is a human who has several user keys; and a record that somebody writes under another's key is of two persons."
 }
