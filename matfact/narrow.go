@@ -176,13 +176,32 @@ func (s *narrowShaper) Push(w []int64) {
 	s.step++
 }
 
-// pushNarrow moves one buffer by one step and adds it to sum. Its loop takes all registers.
+// pushNarrow moves one buffer by one step and adds it to sum. Its loop takes all registers. It
+// does four numbers a turn: a multiplication takes the registers of decay and of sum, and the
+// compiler puts them back once a turn.
 //
 //go:noinline
 func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64) {
 	w, sum = w[:len(state)], sum[:len(state)]
-	for j, u := range state {
-		u, _ := bits.Mul64(decay, u)
+	j := 0
+	for ; j < len(state)-3; j += 4 {
+		u0, _ := bits.Mul64(decay, state[j])
+		u1, _ := bits.Mul64(decay, state[j+1])
+		u0 += weight*uint64(w[j]) + constant
+		u1 += weight*uint64(w[j+1]) + constant
+		state[j], state[j+1] = u0, u1
+		sum[j] += u0
+		sum[j+1] += u1
+		u2, _ := bits.Mul64(decay, state[j+2])
+		u3, _ := bits.Mul64(decay, state[j+3])
+		u2 += weight*uint64(w[j+2]) + constant
+		u3 += weight*uint64(w[j+3]) + constant
+		state[j+2], state[j+3] = u2, u3
+		sum[j+2] += u2
+		sum[j+3] += u3
+	}
+	for ; j < len(state); j++ {
+		u, _ := bits.Mul64(decay, state[j])
 		u += weight*uint64(w[j]) + constant
 		state[j] = u
 		sum[j] += u

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -263,6 +264,29 @@ func TestNarrowState(t *testing.T) {
 		}
 		if n.UnmarshalBinary(narrowState) != nil || w.UnmarshalBinary(wideState) != nil {
 			t.Errorf("after %d steps a state is refused", steps)
+		}
+	}
+}
+
+// TestPushNarrow: a buffer of any length moves as its numbers do one by one.
+func TestPushNarrow(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(41, 42))
+	for n := range 14 {
+		decay, weight, constant := rng.Uint64(), rng.Uint64(), rng.Uint64()
+		state, w, sum := make([]uint64, n), make([]int64, n), make([]uint64, n)
+		for j := range n {
+			state[j], w[j], sum[j] = rng.Uint64(), int64(rng.Uint64()), rng.Uint64()
+		}
+		states, sums := slices.Clone(state), slices.Clone(sum)
+		for j, u := range states {
+			u, _ = bits.Mul64(decay, u)
+			states[j] = u + weight*uint64(w[j]) + constant
+			sums[j] += states[j]
+		}
+		pushNarrow(decay, weight, constant, state, w, sum)
+		if !slices.Equal(state, states) || !slices.Equal(sum, sums) {
+			t.Errorf("%d numbers move to %x with sums %x, want %x, %x", n, state, sum, states, sums)
 		}
 	}
 }

@@ -88,21 +88,30 @@ func (w *Data) row(i int) []float64 { return w.x[i*w.dim:][:w.dim] }
 
 // norm returns ‖x‖₂, rounded up, and whether x is finite.
 func norm(x []float64) (float64, bool) {
-	var largest float64
+	var top uint64 // bits of the largest magnitude, which are in the order of magnitudes
 	for _, v := range x {
-		if v-v != 0 {
-			return 0, false
-		}
-		largest = max(largest, math.Abs(v))
+		top = max(top, math.Float64bits(v)&^(1<<63))
+	}
+	largest := math.Float64frombits(top)
+	if largest-largest != 0 {
+		return 0, false
 	}
 	if largest == 0 {
 		return 0, true
 	}
 	_, e := math.Frexp(largest)
 	var sum float64
-	for _, v := range x {
-		s := math.Ldexp(v, -e)
-		sum += float64(s * s)
+	if e > -1000 && e < 1000 { // 2^−e is a normal number, so that a product is what Ldexp gives
+		unit := math.Ldexp(1, -e)
+		for _, v := range x {
+			s := float64(v * unit)
+			sum += float64(s * s)
+		}
+	} else {
+		for _, v := range x {
+			s := math.Ldexp(v, -e)
+			sum += float64(s * s)
+		}
 	}
 	return math.Ldexp(math.Sqrt(sum)*(1+0x1p-48), e), true
 }

@@ -346,3 +346,45 @@ func caseCentredMSE(t *testing.T, c cases.Case) {
 		t.Errorf("mean log error %.6g ± %.2g, want %.6g ± %.2g", mean, half, want.Mean, want.CI95)
 	}
 }
+
+// TestNorm: the norm has the bits of one whose numbers are scaled by Ldexp one by one, for
+// numbers of every magnitude, and for none.
+func TestNorm(t *testing.T) {
+	t.Parallel()
+	slow := func(x []float64) (float64, bool) {
+		var largest, sum float64
+		for _, v := range x {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				return 0, false
+			}
+			largest = max(largest, math.Abs(v))
+		}
+		if largest == 0 {
+			return 0, true
+		}
+		_, e := math.Frexp(largest)
+		for _, v := range x {
+			s := math.Ldexp(v, -e)
+			sum += float64(s * s)
+		}
+		return math.Ldexp(math.Sqrt(sum)*(1+0x1p-48), e), true
+	}
+	rng := rand.New(rand.NewPCG(31, 32))
+	special := []float64{0, math.Copysign(0, -1), math.NaN(), -math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, -math.MaxFloat64, 0x1p-1074, -0x1p-1022, 0x1p-1000, 0x1p999, 0x1p1000, 1}
+	for i := range 200_000 {
+		x := make([]float64, 1+rng.IntN(5))
+		middle := rng.IntN(2100) - 1075
+		for j := range x {
+			if x[j] = math.Ldexp(rng.NormFloat64(), middle+rng.IntN(120)-60); rng.IntN(20) == 0 {
+				x[j] = special[rng.IntN(len(special))]
+			}
+		}
+		if i < len(special) {
+			x = special[i : i+1]
+		}
+		got, ok := norm(x)
+		if want, was := slow(x); got != want || ok != was {
+			t.Fatalf("the norm of %v is %v, %v; want %v, %v", x, got, ok, want, was)
+		}
+	}
+}
