@@ -46,6 +46,9 @@ type plan struct {
 	// a *core.WarmupPlan.
 	Warmup any `json:"warmup,omitempty"`
 
+	// OfPersons is what protecting persons costs, nil where records are protected.
+	OfPersons *rulesNoise `json:"persons_cost,omitempty"`
+
 	// Why says what "auto" took, and why, in sentences.
 	Why []string `json:"why,omitempty"`
 
@@ -297,7 +300,12 @@ func printGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	}
 	row("guarantee", "(%g, %g)-differential privacy for all releases of an epoch together, %s accounting", d.Epsilon, d.Delta, d.Accounting)
 	row("adjacency", "%s: %s", d.Adjacency, d.Neighbours)
-	row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
+	if d.Person == nil {
+		row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
+	} else {
+		row("limit", "(%g, %g) over all epochs of the population, of every stream, topic and partition", d.LimitEpsilon, d.LimitDelta)
+		personRows(d, row)
+	}
 	if d.Reserved != nil {
 		row("set aside", "for sketches: %s", d.Reserved)
 	}
@@ -360,6 +368,11 @@ func (p *plan) print(w io.Writer) error {
 	}
 	for _, sentence := range p.Why {
 		fmt.Fprintf(w, "  %s\n", sentence)
+	}
+	if p.OfPersons != nil {
+		if err := p.OfPersons.print(w); err != nil {
+			return err
+		}
 	}
 	return p.tables(w)
 }

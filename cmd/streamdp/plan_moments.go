@@ -59,6 +59,9 @@ func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
 		p.Methods = append(p.Methods, f)
 	}
 	p.Why = p.explain(s, uses)
+	if p.OfPersons, err = personsCost(s, uses.Factorization); err != nil {
+		return err
+	}
 	p.Correlation = correlation(configured, p.Steps)
 	if ask.all || ask.plot {
 		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, p.Steps)

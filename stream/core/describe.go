@@ -57,8 +57,10 @@ type Description struct {
 	PeakBytes    int64 `json:"peak_bytes"`
 	// Persons says what protects a person with several records, and Caveats what is not
 	// promised, in words.
-	Persons []Person `json:"persons"`
-	Caveats []string `json:"caveats"`
+	// Where persons are protected, these are numbers of persons, and Person says who that is.
+	Persons []Person           `json:"persons"`
+	Person  *PersonDescription `json:"person,omitempty"`
+	Caveats []string           `json:"caveats"`
 	// Warnings are about settings that are allowed and probably not meant.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -78,6 +80,9 @@ func Describe(s *config.Stream, initial []float64) (*Description, error) {
 		Lattice: m.Lattice, Noise: m.Noise, StateBytes: sizes.State, PeakBytes: sizes.Peak,
 		Persons: Persons(cost, s.Privacy.Delta, 1, 2, 5, 10), Caveats: caveats(s, m.sketched),
 		Warnings: m.warnings, Accounting: "exact Gaussian",
+	}
+	if d.Person, err = describePerson(s, m); err != nil {
+		return nil, err
 	}
 	parts := 0
 	if d.Merged = s.Merge; s.Merge {

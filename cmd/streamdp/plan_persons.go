@@ -1,0 +1,152 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"streamdp/config"
+	"streamdp/matfact"
+	"streamdp/stream/core"
+)
+
+// rulesNoise says what protecting persons costs a stream of moments in accuracy.
+type rulesNoise struct {
+	// Steps is the step at whose end the noise is: the horizon or, without one, the step that
+	// the noise is tuned for, or 10 000.
+	Steps uint64      `json:"steps"`
+	Alpha float64     `json:"column_norm"` // of the configured factorization
+	Caps  []ruleNoise `json:"caps"`
+}
+
+// ruleNoise is what one rule costs. Noise is that of one coordinate of a sum at noise
+// multiplier 1 and clip norm 1.
+type ruleNoise struct {
+	Configured bool    `json:"configured,omitempty"`
+	Cap        uint64  `json:"cap"`
+	Separation uint64  `json:"separation"`
+	Norm       float64 `json:"norm"`
+	Noise      float64 `json:"noise"`
+	// OverRecords is the noise by that of single records, and OverFloor by cap·per_step, by
+	// which one person alone can move the sum: no Gaussian release has less noise.
+	OverRecords float64 `json:"over_records"`
+	OverFloor   float64 `json:"over_floor"`
+}
+
+// longestPersons is the number of steps beyond which the noise of rules is not compared.
+const longestPersons = 1 << 20
+
+// personsCost compares the stream's rule with others, and the configured factorization with those
+// that suit them. It returns nil where records are protected, or there is no sum.
+func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) {
+	m := s.Moments
+	if s.User == nil || m == nil || stored == nil {
+		return nil, nil
+	}
+	w := matfact.Workload{Kind: m.Workload, Decay: m.Decay, Window: m.Window}
+	sum := w
+	if w.Kind == "mean" {
+		sum.Kind = "sum" // its divisor is public
+	}
+	n := min(cmp.Or(m.Horizon, m.Tune, 10_000), longestPersons)
+	p := &rulesNoise{Steps: n}
+	records, err := matfact.New(matfact.Auto(w, n), w)
+	if err != nil {
+		return nil, err
+	}
+	record := matfact.MaxError(records, sum, n) // times its column norm, which is what a record moves
+	end := m.Horizon                            // after which nobody counts
+	if s.OnHorizon == "continue" {
+		end = 0
+	}
+	of := func(f matfact.Factorization, rule matfact.Participation) (ruleNoise, error) {
+		norm, err := matfact.Sensitivity(f, rule, end)
+		if err != nil {
+			return ruleNoise{}, err
+		}
+		noise := norm / f.ColNorm() * matfact.MaxError(f, sum, n)
+		return ruleNoise{Cap: rule.Count, Separation: rule.Separation, Norm: norm, Noise: noise,
+			OverRecords: noise / record, OverFloor: noise / float64(rule.Count*rule.PerStep)}, nil
+	}
+	used, err := matfact.New(matfact.Config{Kind: stored.Kind, Horizon: m.Horizon, Normalise: stored.Height > 0, Stored: stored}, w)
+	if err != nil {
+		return nil, err
+	}
+	p.Alpha = used.ColNorm()
+	rule := s.Participation()
+	own, err := of(used, rule)
+	if err != nil {
+		return nil, err
+	}
+	own.Configured = true
+	p.Caps = append(p.Caps, own)
+	for k := uint64(1); k <= n; k *= 10 {
+		other := matfact.Participation{Count: k, Separation: max(1, n/k), PerStep: rule.PerStep}
+		if other.Count == rule.Count && other.Separation == rule.Separation {
+			continue
+		}
+		f, err := matfact.New(matfact.AutoPersons(w, m.Horizon, other), w)
+		if err != nil {
+			return nil, err
+		}
+		c, err := of(f, other)
+		if err != nil {
+			return nil, err
+		}
+		p.Caps = append(p.Caps, c)
+	}
+	slices.SortStableFunc(p.Caps, func(a, b ruleNoise) int { return cmp.Compare(a.Cap, b.Cap) })
+	return p, nil
+}
+
+// print writes the table.
+func (p *rulesNoise) print(w io.Writer) error {
+	fmt.Fprintf(w, "\n  what a person's cap costs: noise of a sum at step %d, at noise multiplier 1 and clip 1; the largest column norm of the stream's matrix is %.6g\n", p.Steps, p.Alpha)
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "  steps of a person\tapart\tnorm\tnoise\ttimes that of records\ttimes the least possible\t\n")
+	for _, c := range p.Caps {
+		mark := ""
+		if c.Configured {
+			mark = "*"
+		}
+		fmt.Fprintf(t, "  %d%s\t%d\t%.4g\t%.4g\t%.4g\t%.4g\t\n", c.Cap, mark, c.Separation, c.Norm, c.Noise, c.OverRecords, c.OverFloor)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "  A larger cap pays off where many have so many records: one person can move a sum by cap × per_step, and no noise is less. With a small one the mean is that over persons, more than that over records.")
+	return err
+}
+
+// personRows writes what a guarantee for persons says, and what it does not.
+func personRows(d *core.Description, row func(name, format string, args ...any)) {
+	p := d.Person
+	row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
+	row("counts", "a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
+	together := ""
+	for _, g := range d.Persons {
+		if g.Records > 1 && g.Epsilon != nil {
+			together += fmt.Sprintf(", epsilon %.4g for %d", *g.Epsilon, g.Records)
+		}
+	}
+	row("not covered", "a human with several user keys; whoever can write under another's key changes two persons; g persons together pay g times mu%s", together)
+	switch {
+	case p.Partitions == 0:
+		row("an opening", "is an epoch for each partition that the topic has: a person pays the root of their number times mu, unless partitioner is \"murmur2\"")
+	case p.Partitions > 1 && p.Partitioner == "murmur2":
+		row("an opening", "is %d epochs, of which a person pays one, for a user key counts in one partition only: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
+	case p.Partitions == 1:
+		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
+	default:
+		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
+	}
+	if p.Partitions > 0 {
+		row("", "the limit allows %d openings, if nobody else charges the population", p.Openings)
+	}
+	row("map", "%s of memory and at most %s on disk for each partition", size(int64(p.MapBytes)), size(int64(p.DiskBytes)))
+	if p.Norm > 0 {
+		row("norm", "%.6g for a person's records together", p.Norm)
+	}
+}

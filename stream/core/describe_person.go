@@ -1,0 +1,68 @@
+package core
+
+import (
+	"math"
+
+	"streamdp/config"
+	"streamdp/dp"
+)
+
+// PersonDescription is what is known of a stream that protects persons before it has any data.
+type PersonDescription struct {
+	*Protected
+	// Partitions is how many epochs one opening of the stream has: one for each partition, one
+	// if they are merged; 0 where the topic decides.
+	Partitions int `json:"partitions,omitempty"`
+	// OpeningMu is what a person pays for them together, and OpeningEpsilon the ε of it at the
+	// limit's δ: the root of their number times an epoch's μ, or one epoch's where a user key
+	// counts in one partition only. Where the topic decides it is one epoch's.
+	OpeningMu      float64 `json:"opening_mu"`
+	OpeningEpsilon float64 `json:"opening_epsilon"`
+	// Openings is how many openings fit the limit if nobody else charges the population.
+	Openings uint64 `json:"openings_within_limit"`
+	// MapBytes is the memory of a partition's map of persons, and DiskBytes at most what it
+	// takes on disk, without what one commit writes.
+	MapBytes  uint64 `json:"map_bytes"`
+	DiskBytes uint64 `json:"disk_bytes"`
+}
+
+// describePerson returns nil where records are protected.
+func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) {
+	if s.User == nil {
+		return nil, nil
+	}
+	d := &PersonDescription{Protected: ProtectedOf(s, m)}
+	switch {
+	case s.Merge:
+		d.Partitions = 1
+	case !s.Input.All():
+		d.Partitions = len(s.Input.Partitions)
+	}
+	cost := m.Cost()
+	if n := d.Partitions; n > 1 && s.User.Partitioner != "murmur2" {
+		costs := make([]dp.Cost, n)
+		for i := range costs {
+			costs[i] = m.Cost()
+		}
+		cost = dp.Compose(costs...)
+	}
+	d.OpeningMu = cost.Mu
+	eps, err := cost.Epsilon(s.Privacy.LimitDelta)
+	if err != nil {
+		return nil, err
+	}
+	d.OpeningEpsilon = ToShow(eps)
+	// The mechanisms that protect persons are Gaussian: n openings cost √n·μ.
+	most, err := dp.Mu(s.Privacy.LimitEpsilon, s.Privacy.LimitDelta)
+	if err != nil {
+		return nil, err
+	}
+	d.Openings = uint64(math.Pow(most/cost.Mu, 2) * (1 + 1e-9))
+	rule := s.PersonRule()
+	step, snapshot := s.Slots(), 24*rule.Users
+	d.MapBytes = rule.Memory()
+	if d.DiskBytes = 2 * (max(64<<20, 2*snapshot) + snapshot); rule.Cap == 0 {
+		d.DiskBytes = 20 * step * (rule.Separation + (rule.Separation+3)/4 + 1)
+	}
+	return d, nil
+}
