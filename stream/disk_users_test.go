@@ -13,15 +13,14 @@ import (
 // newUsersScenario is newScenario where persons are protected: with a cap and a full table, or with a
 // separation alone.
 func newUsersScenario(cap int) func(testing.TB) *scenario {
-	users := 20 // two steps
+	user := "max_users = 20" // two steps
 	if cap > 0 {
-		users = 5
+		user = fmt.Sprintf("cap = %d, max_users = 5", cap)
 	}
 	return func(t testing.TB) *scenario {
 		return newScenarioOf(t, func(r *rig) {
-			r.toml = with(r.toml, `"zero-out"`, `"replace"`)
+			r.toml = with(r.toml, `"zero-out"`, `"replace"`, "step = 10\n", "step = 10\nuser = { key = \"field:user\", separation = 2, "+user+" }\n")
 			r.record = personRecord
-			r.user = fmt.Sprintf(`{"cap":%d,"key":"field:user","max_users":%d,"partitioner":"none","per_step":1,"population":"orders","separation":2}`, cap, users)
 		})
 	}
 }

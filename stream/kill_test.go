@@ -66,7 +66,7 @@ func (f *feeder) end() {
 
 func (r *rig) spec(role string, fetch int) childSpec {
 	r.commit = "0s"
-	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch, User: r.user}
+	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch}
 }
 
 // steps returns the whole steps in the input.

@@ -61,7 +61,6 @@ type rig struct {
 	prepare          func(*Daemon) // before it runs; may be nil
 	fetch            int
 	chunk            int                // Options.chunk
-	user             string             // as JSON, of every stream, see protect; "": records are protected
 	record           func(i int) []byte // of the input; nil: orderRecord
 
 	topic      string // kafka.control_topic
@@ -245,7 +244,6 @@ func (r *rig) options() Options {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	must(r.t, protect(c, r.user))
 	o := Options{
 		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),

@@ -2,27 +2,15 @@ package stream
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"streamdp/config"
 	"streamdp/internal/kafka"
 )
-
-// usersOn makes a daemon protect persons, as a manifest's configuration asks for it.
-func usersOn(t testing.TB, user string) func(*Options) {
-	return func(o *Options) {
-		was := o.Config.Streams[0]
-		s, err := config.StreamOf(was.Name, []byte(strings.TrimSuffix(string(was.Canonical(0)), "}")+`,"user":`+user+"}"))
-		must(t, err)
-		s.Output, s.MergeAhead, s.Input.Partitions = was.Output, was.MergeAhead, was.Input.Partitions
-		o.Config.Streams[0] = s
-	}
-}
 
 // sendUsers appends n records of nine persons, one of whom is nobody, to a partition of "orders".
 func (r *rig) sendUsers(partition, first, n int) {
@@ -48,14 +36,14 @@ func (r *rig) sendUsers(partition, first, n int) {
 func TestClockUsers(t *testing.T) {
 	t.Parallel()
 	for name, user := range map[string]string{
-		"cap":        `{"cap":3,"key":"record-key","max_users":7,"partitioner":"none","per_step":2,"population":"orders","separation":2}`,
-		"separation": `{"cap":0,"key":"record-key","max_users":90,"partitioner":"none","per_step":1,"population":"orders","separation":3}`,
+		"cap":        "cap = 3, max_users = 7, per_step = 2, separation = 2",
+		"separation": "max_users = 90, separation = 3",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			toml := with(clockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20")
+			toml := with(clockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20\nuser = { key = \"record-key\", "+user+" }", `"zero-out"`, `"replace"`)
 			r, h := clockRig(t, toml, 1), newHand()
-			on := []func(*Options){h.on, usersOn(t, user)}
+			on := []func(*Options){h.on}
 			x := r.start(on...)
 			x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 			first, steps := 0, []int{9, 0, 30, 1, 25, 30, 4, 12}
@@ -80,7 +68,6 @@ func TestClockUsers(t *testing.T) {
 			x.end()
 			r.outputOf("orders.dp") // each release once
 			o := r.options()
-			on[1](&o)
 			all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, ordersTask)
 			if err != nil || len(all) != 1 || all[0].Releases != len(steps) || all[0].Difference != "" || all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
@@ -99,6 +86,26 @@ func TestClockUsers(t *testing.T) {
 				if (snapshots > 0) != (name == "cap") {
 					t.Errorf("%d snapshots in %v", snapshots, files)
 				}
+			}
+			// Without its files of persons the one goes on where the other, which has them, does.
+			for _, name := range r.hasUsers() {
+				must(t, os.Remove(name))
+			}
+			x = r.start(on...)
+			x.halts(haltState, "streamdp recover --stream orders --partition 0")
+			x.endHalted()
+			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.Recover(ctx, ordersTask, nil) }))
+			r.sendUsers(0, first, 20)
+			h.tick()
+			for _, c := range []*rig{r, copied} {
+				x = c.start(on...)
+				x.published(uint64(len(steps) + 1))
+				x.end()
+			}
+			r.outputOf("orders.dp") // each release once
+			all, err = Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, ordersTask)
+			if err != nil || all[0].Releases != len(steps)+1 || all[0].Difference+all[0].Unverifiable != "" {
+				t.Errorf("verify: %+v, %v", all, err)
 			}
 		})
 	}

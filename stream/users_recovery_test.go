@@ -14,18 +14,17 @@ import (
 )
 
 // personModes are a stream that remembers everybody, with a full table, and one that forgets.
-var personModes = []struct{ name, user, horizon string }{
-	{"cap", `{"cap":3,"key":"field:user","max_users":12,"partitioner":"none","per_step":1,"population":"orders","separation":2}`, ""},
-	{"separation", `{"cap":0,"key":"field:user","max_users":400,"partitioner":"none","per_step":2,"population":"orders","separation":4}`, "horizon = 5000\n"},
+var personModes = []struct{ name, table string }{
+	{"cap", "user = { key = \"field:user\", cap = 3, separation = 2, max_users = 12 }\n"},
+	{"separation", "horizon = 5000\nuser = { key = \"field:user\", separation = 4, per_step = 2, max_users = 400 }\n"},
 }
 
 // personRig is a rig with a stream that protects persons, in one of the modes, with steps of so many
 // records.
 func personRig(t testing.TB, mode, step int) *rig {
 	t.Helper()
-	m := personModes[mode]
-	r := newRig(t, with(ordersStream, "step   = 100\n", fmt.Sprintf("step = %d\n%s", step, m.horizon), `"zero-out"`, `"replace"`))
-	r.user, r.record = m.user, personRecord
+	r := newRig(t, with(ordersStream, "step   = 100\n", fmt.Sprintf("step = %d\n%s", step, personModes[mode].table), `"zero-out"`, `"replace"`))
+	r.record = personRecord
 	return r
 }
 
@@ -143,7 +142,7 @@ func TestUsersRecoverRefuses(t *testing.T) {
 			t.Parallel()
 			r := personRig(t, 1, 20)
 			b := newOldRig(t, r.toml)
-			b.user, b.record = r.user, r.record
+			b.record = r.record
 			r = b
 			r.produce(0, 210)
 			x := r.start()

@@ -9,11 +9,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/internal/persons"
 	"streamdp/internal/rival"
@@ -21,39 +19,14 @@ import (
 	"streamdp/stream/core"
 )
 
-// userMachine is a machine whose stream protects persons. No file may ask for that yet, so it
-// comes from a manifest's configuration.
+// userMachine is a machine whose stream protects persons.
 func userMachine(t testing.TB, x userRule) *machine {
 	t.Helper()
-	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+with(machineStream, "step   = 7\n", "step = 7\n"+x.horizon)))
-	if err != nil {
-		t.Fatal(err)
+	user := fmt.Sprintf("user = { key = \"field:user\", max_users = %d, separation = %d", x.users, x.separation)
+	if x.cap > 0 {
+		user += fmt.Sprint(", cap = ", x.cap)
 	}
-	must(t, protect(cfg, fmt.Sprintf(`{"cap":%d,"key":"field:user","max_users":%d,"partitioner":"none","per_step":1,"population":"in","separation":%d}`, x.cap, x.users, x.separation)))
-	return machineOf(t, cfg, cfg.Streams[0], 1)
-}
-
-// protect makes all streams of a configuration protect persons, whom a table of this JSON describes. No
-// file may ask for that yet, so it goes through a manifest's configuration.
-func protect(cfg *config.Config, user string) error {
-	if user == "" {
-		return nil
-	}
-	for i, was := range cfg.Streams {
-		text := strings.TrimSuffix(string(was.Canonical(was.Input.First())), "}") + `,"user":` + user + "}"
-		s, err := config.StreamOf(was.Name, []byte(text))
-		if err != nil {
-			return err
-		}
-		// What may change while an epoch is open is in no manifest.
-		s.Input.Start, s.Output, s.OnGap = was.Input.Start, was.Output, was.OnGap
-		s.Privacy.LimitEpsilon, s.Privacy.LimitDelta = was.Privacy.LimitEpsilon, was.Privacy.LimitDelta
-		if was.OnHorizon != "continue" {
-			s.OnHorizon = was.OnHorizon
-		}
-		cfg.Streams[i] = s
-	}
-	return nil
+	return newMachine(t, with(machineStream, "step   = 7\n", "step = 7\n"+x.horizon+user+" }\n"), 1)
 }
 
 // userRules are a stream with a cap and a full table, and one that forgets.
@@ -127,7 +100,8 @@ func (m *machine) publish(list []pending) error {
 }
 
 // TestUsersCrashes stops the machine before every operation of the disk, and goes on as a new
-// process does: the releases have the bytes of a run without a stop.
+// process does, from the last commit or from a restored one before: the releases have the bytes of a
+// run without a stop.
 func TestUsersCrashes(t *testing.T) {
 	t.Parallel()
 	const end = 75
@@ -148,6 +122,7 @@ func TestUsersCrashes(t *testing.T) {
 		if len(whole.holds(usersPrefix)) == 0 {
 			t.Fatal("no files of persons")
 		}
+		restored := 0
 		for op := begun; op < whole.ops; op++ {
 			mode := op % crashModes
 			m := userMachine(t, c)
@@ -157,14 +132,23 @@ func TestUsersCrashes(t *testing.T) {
 				t.Fatalf("operation %d: %v, want a crash", op, err)
 			}
 			var err error
-			if m.r.store, err = openStore(d.reboot(mode, rand.New(rand.NewPCG(uint64(op), 1))), m.r.store.dir, nil); err != nil {
+			after := d.reboot(mode, rand.New(rand.NewPCG(uint64(op), 1)))
+			if m.r.store, err = openStore(after, m.r.store.dir, nil); err != nil {
 				t.Fatal(err)
+			}
+			older := m.r.store.path(previousName)
+			if after.names[older] != nil && op%2 == 1 { // the operator goes back to the commit before
+				must(t, after.Rename(older, m.r.store.path(checkpointName)))
+				restored++
 			}
 			m.restart()
 			if err := m.toEnd(log, end); err != nil {
 				t.Fatalf("operation %d, mode %d: %v", op, mode, err)
 			}
 			m.equals(fmt.Sprintf("operation %d, mode %d", op, mode), want)
+		}
+		if restored < 10 {
+			t.Errorf("the commit before was restored %d times", restored)
 		}
 	}
 }
@@ -400,15 +384,8 @@ func BenchmarkUsers(b *testing.B) {
 	toml := with(machineStream, `codec = "json", columns = ["a", "b", "c"]`, `codec = "float64", columns = `+string(quoted),
 		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7", "step = 1048576")
 	run := func(user string) func() {
-		cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
-		must(b, err)
-		s := cfg.Streams[0]
-		if user != "" {
-			s, err = config.StreamOf("m", []byte(strings.TrimSuffix(string(s.Canonical(0)), "}")+user+"}"))
-			must(b, err)
-			s.Output = cfg.Streams[0].Output
-		}
-		m := machineOf(b, cfg, s, 1)
+		m := newMachine(b, with(toml, "step = 1048576\n", "step = 1048576\n"+user), 1)
+		s := m.r.s
 		decoder, err := codec.NewDecoder(core.FormatOf(s), 1)
 		must(b, err)
 		c := m.p.core
@@ -439,6 +416,6 @@ func BenchmarkUsers(b *testing.B) {
 		}
 		return next
 	}
-	with := run(`,"user":{"cap":1000,"key":"record-key","max_users":1000000,"partitioner":"none","per_step":255,"population":"in","separation":1}`)
+	with := run("user = { key = \"record-key\", cap = 1000, per_step = 255, max_users = 1000000 }\n")
 	rival.Compare(b, records, with, "without", run(""))
 }
