@@ -35,6 +35,8 @@ func suiteOf(s *config.Stream) (*audit.Suite, error) {
 func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	var attained float64
 	var worst audit.Pair
+	var norm func(steps uint64) float64
+	var beyond float64
 	c := *s.Moments
 	if c.Automatic() {
 		// What follows the warm-up: the noise for the clip norm 1, whatever is found. The
@@ -50,8 +52,29 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 			return nil, moments.Plan{}, configError{err}
 		}
 		plan := e.Plan()
-		attained = e.Attained()
 		w := matfact.Workload{Kind: s.Moments.Workload, Decay: s.Moments.Decay, Window: s.Moments.Window}
+		if attained = e.Attained(); plan.Person != nil {
+			f, err := matfact.New(matfact.Config{Kind: plan.Factorization.Kind, Horizon: c.Horizon, Stored: plan.Factorization}, w)
+			if err != nil {
+				return nil, plan, err
+			}
+			end := uint64(0)
+			norm = func(steps uint64) float64 {
+				p := s.Participation()
+				p.Count = steps
+				n, _ := matfact.Sensitivity(f, p, end) // of as many steps there is one
+				return n
+			}
+			if end = f.Horizon(); end == 0 && c.LastStep() > 0 {
+				beyond = norm(s.Participation().Count)
+				end = c.LastStep()
+				beyond /= norm(s.Participation().Count)
+				end = 0
+			}
+			if plan.Nu > 0.5 && s.Privacy.Adjacency == dp.Replace {
+				attained = 1e-9 // what is charged is for persons in different steps
+			}
+		}
 		matrix, err := audit.Stored(plan.Factorization, w, s.Moments.Horizon)
 		if err != nil {
 			return nil, plan, err
@@ -79,6 +102,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	return &audit.Suite{
 		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
 		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Columns), s.Privacy.Adjacency), Attained: attained,
+		Person: s.Participation(), Norm: norm, Beyond: beyond,
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }
@@ -106,6 +130,7 @@ func descentSuite(s *config.Stream) (*audit.Suite, error) {
 	return &audit.Suite{
 		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3},
 		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
+		Person:  s.Participation(),
 		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
 }
@@ -130,7 +155,7 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 	o := audit.Online{
 		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: features,
 		C: c, Gradient: p.GradientNoise, Count: p.CountNoise, Locate: p.LocateNoise, Course: e.Opened, Budget: p.Mu,
-		Released: e.AppendReleased,
+		Released: e.AppendReleased, Person: s.Participation(), Epoch: e.EpochSteps,
 	}
 	// Test against the published guarantee, ε at δ, not against the plan's μ.
 	if o.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
@@ -139,6 +164,7 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 	return &audit.Suite{
 		Configured: o.Subject(), Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3, 5, 6, 7},
 		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
+		Person:  s.Participation(),
 		Horizon: s.SGD.LastStep(), Keys: keys,
 	}, nil
 }
@@ -216,7 +242,10 @@ func adamSuite(s *config.Stream) (*audit.Suite, error) {
 		Others:  audit.NullPairs(plan.Clip, e.Columns(), s.Privacy.Adjacency),
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}
-	if c.Mode == "gradients" {
+	if plan.First.Kind == "identity" { // whose columns end with their step
+		suite.Person = s.Participation()
+	}
+	if c.Mode == "gradients" && s.User == nil {
 		switch c.Method { // of which one pair is the worst whatever stands beside it
 		case "pp", "pp_debiased", "momentum":
 			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Privacy.Adjacency)}

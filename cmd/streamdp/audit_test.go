@@ -184,3 +184,36 @@ func TestRefitCommands(t *testing.T) {
 		}
 	}
 }
+
+// TestAuditPersons: where persons are protected all records of one stand in the place of one
+// record's, and use what is charged.
+func TestAuditPersons(t *testing.T) {
+	t.Parallel()
+	const user = "user = { key = \"record-key\", cap = 3, separation = 2, max_users = 9000 }\n"
+	text := auditConfig[:strings.Index(auditConfig, "[stream.window]")]
+	text = strings.Replace(text, "step = 20000\n", "step = 500\n"+user, 1) + `[stream.window]
+input = { topic = "visits", columns = ["n", "m"] }
+output = { topic = "visits.dp" }
+` + user + `privacy = { epsilon = 8.0, delta = 1e-5, adjacency = "zero-out", limit_epsilon = 8.0 }
+sgd = { target = "m", clip_x = 1.0 }
+`
+	text = strings.Replace(text, "max_users = 9000 }\nprivacy", "max_users = 90000000 }\nhorizon = 30\nprivacy", 1)
+	file := filepath.Join(t.TempDir(), "streamdp.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range answerOf(t, want(t, exitDone, "", "audit", "-c", file, "--quick", "--json")).Streams {
+		far := 0.0
+		for _, f := range s.Findings {
+			if !f.Passed {
+				t.Errorf("stream %s: %+v", s.Stream, f)
+			}
+			if strings.HasPrefix(f.What, "sensitivity/mu") {
+				far = max(far, f.Statistic)
+			}
+		}
+		if far < 0.85 { // one record of a person is worth 0.6 at most
+			t.Errorf("stream %s: the worst person is worth %g of mu", s.Stream, far)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"streamdp/dp"
 	"streamdp/internal/stattest"
+	"streamdp/matfact"
 )
 
 // Suite is a mechanism with the settings for all audits of this package that apply to it:
@@ -29,6 +30,13 @@ type Suite struct {
 	Extremes []Extreme
 	// Others are the other pairs; nil: Pairs.
 	Others []Pair
+	// Person, if not zero, says in which steps a person has records. Then a pair stands in all of
+	// these, as often as a step allows, and Norm gives the joint norm of the columns of so many steps.
+	// A distance is what is released for ever. Where the charge is for an epoch that ends, Beyond is
+	// by how much that is more; 0 means that it is not.
+	Person matfact.Participation
+	Norm   func(steps uint64) float64
+	Beyond float64
 	// SketchRows is the number of sketch rows that a record is charged for; 0: none.
 	SketchRows int
 	// Steps are the steps, from 0, in which the other pairs are tested besides the first.
@@ -39,6 +47,8 @@ type Suite struct {
 	Keys *Keys
 	// Quick runs a tenth of the draws.
 	Quick bool
+
+	slots int // of the first step
 }
 
 // Finding is the outcome of one audit. It passes where Low ≤ Statistic ≤ High and
@@ -125,7 +135,8 @@ func (s *Suite) steps(most int) int {
 func (s *Suite) records(steps int) Stream {
 	d := s.Configured.Columns()
 	first, end := s.Configured.Range(1)
-	slots := int(min(3, end-first))
+	s.slots = int(min(end-first, 1<<31))
+	slots := min(3, s.slots)
 	x := make(Stream, steps)
 	for t := range x {
 		z := s.Keys.row("records", uint64(t), slots*d)
@@ -145,12 +156,31 @@ func (s *Suite) records(steps int) Stream {
 }
 
 // place puts x and y into a step of the stream, in a slot that may lie far behind
-// the last record.
+// the last record. All records of a person stand in slots up to that one, or from the first on, and
+// in later steps.
 func (s *Suite) place(base Stream, t, slot int, p Pair) (x, y Stream) {
-	n := slices.Clone(base)
-	n[t] = make([][]float64, max(len(base[t]), slot+1))
-	copy(n[t], base[t])
-	return n.Replace(t, slot, p.X), n.Replace(t, slot, p.Y)
+	visits, apart, per := s.visits(t, len(base)), int(s.Person.Separation), max(1, int(s.Person.PerStep))
+	from := max(0, slot-per+1)
+	to := min(max(slot+1, from+per), s.slots)
+	x, y = slices.Clone(base), slices.Clone(base)
+	for i := range visits {
+		at := t + i*apart
+		n := make([][]float64, max(len(base[at]), to))
+		copy(n, base[at])
+		x[at], y[at] = n, slices.Clone(n)
+		for slot := from; slot < to; slot++ {
+			x[at][slot], y[at][slot] = p.X, p.Y
+		}
+	}
+	return x, y
+}
+
+// visits returns in how many of so many steps, from t on, a record or all of a person's are.
+func (s *Suite) visits(t, steps int) int {
+	if s.Person.Count == 0 {
+		return 1
+	}
+	return int(min(s.Person.Count, 1+uint64(steps-1-t)/s.Person.Separation))
 }
 
 // sensitivity is A0.
@@ -169,7 +199,7 @@ func (s *Suite) sensitivity() ([]Finding, error) {
 		trials = trials[:most]
 	}
 	o := s.observe(s.records(steps), trials)
-	return s.judge(o, len(trials), 2*len(trials)*steps*width), nil
+	return s.judge(o, steps, len(trials), 2*len(trials)*steps*width), nil
 }
 
 // trial is a pair of records at a slot of a step.
@@ -227,6 +257,9 @@ func (s *Suite) observe(base Stream, trials []trial) observed {
 				fail(&o.failed, err)
 			}
 		}
+		if s.Beyond > 0 {
+			distance /= s.Beyond
+		}
 		o.far = max(o.far, distance/c.Mu)
 		if i < 6*len(s.Worst) && k.t == 0 {
 			o.worst = min(o.worst, distance/c.Mu)
@@ -235,8 +268,8 @@ func (s *Suite) observe(base Stream, trials []trial) observed {
 	return o
 }
 
-// judge makes findings from the results of so many pairs and draws.
-func (s *Suite) judge(o observed, pairs, draws int) []Finding {
+// judge makes findings from the results of so many steps, pairs and draws.
+func (s *Suite) judge(o observed, steps, pairs, draws int) []Finding {
 	found := []Finding{
 		Finding{
 			Audit: "A0", What: fmt.Sprintf("sensitivity/mu, largest of %d pairs", pairs), Draws: draws,
@@ -263,6 +296,9 @@ func (s *Suite) judge(o observed, pairs, draws int) []Finding {
 		attained := 1.0
 		if s.Attained > 0 {
 			attained = s.Attained
+		}
+		if s.Norm != nil {
+			attained *= s.Norm(uint64(s.visits(0, steps))) / s.Norm(s.Person.Count)
 		}
 		found = append(found, Finding{
 			Audit: "A0", What: "sensitivity/mu, worst pair", Draws: draws,
