@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -163,4 +164,45 @@ func TestPersonsPartitions(t *testing.T) {
 	x = r.start()
 	x.halts(haltConfiguration, "topic orders has epochs that protect persons")
 	x.endHalted()
+}
+
+// TestPersonsRepair: a ledger that is worked out again charges the population what the lost one
+// did, and says the same of its persons; nobody else may be charged instead.
+func TestPersonsRepair(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(personStream, "max_users = 60", `max_users = 60, cap = 2, separation = 2, partitioner = "murmur2"`))
+	r.sendOf("orders", 0, 0, 80)
+	x := r.start()
+	x.until("the second epoch has a release", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
+	x.end()
+	was := r.entries()
+	before, err := ReadPopulations(r.dir+"/state", "", nil)
+	must(t, err)
+	must(t, os.Remove(r.ledgerFile()))
+	_, err = RepairLedger(t.Context(), r.options(), true)
+	must(t, err)
+	after, err := ReadPopulations(r.dir+"/state", "", nil)
+	must(t, err)
+	if len(after) != 1 || after[0].Mu != before[0].Mu || after[0].ChargedEpsilon != before[0].ChargedEpsilon || !after[0].OnePartition || len(after[0].Epochs) != 2 {
+		t.Errorf("charged %+v, was %+v", after, before)
+	}
+	if now := r.entries(); *now[0].Person != *was[0].Person || now[0].Unit != unitPerson || now[0].Cost.Mu != was[0].Cost.Mu {
+		t.Errorf("the first line is %+v, was %+v", now[0], was[0])
+	}
+	if spent, err := ReadSpent(r.dir+"/state", "", nil); err != nil || len(spent) > 0 {
+		t.Errorf("records are charged %+v, %v", spent, err)
+	}
+	epochs, err := ReadEpochs(r.dir + "/state")
+	must(t, err)
+	if len(epochs) != 2 || epochs[0].Unit != "person" || epochs[1].Population != "orders" {
+		t.Errorf("epochs %+v", epochs)
+	}
+	// The open epoch goes on, and the limit leaves no third one.
+	r.sendOf("orders", 0, 80, 60)
+	x = r.start()
+	x.halts(haltBudget, "budget of population orders spent")
+	x.endHalted()
+	if charged, err := ChargedEpsilon(r.dir+"/state", x.d.cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
+		t.Errorf("charged %g, %v", charged, err)
+	}
 }
