@@ -82,8 +82,11 @@ func (s *Stream) Crowds() bool {
 	if s.User == nil || s.SGD != nil || s.Privacy.Adjacency != dp.ZeroOut || s.separated() {
 		return false
 	}
-	n := s.span()
-	return n == 0 || s.User.MaxUsers < times(n, s.Slots())
+	n, slots := s.span(), s.Slots()
+	if s.Refit != nil {
+		slots = max(slots, s.Refit.Window)
+	}
+	return n == 0 || s.User.MaxUsers < times(n, slots)
 }
 
 // PersonRule returns which records of persons count, in an epoch of one partition. There is a
@@ -206,7 +209,7 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	all, _ := s.room(n)
 	needed, known := s.room(min(u.Separation, n))
 	switch {
-	case n > 0 && !known && s.last() == 0:
+	case n > 0 && !known && s.last() == 0 && (s.separated() || s.Privacy.Adjacency == dp.ZeroOut):
 		d.add(under(here, "period"), -1, "needs a horizon for "+s.Mechanism()+": how many records so many steps have is not known without one", u.Period)
 	case n > 0 && !known:
 		return // for a fault that is noted elsewhere

@@ -100,8 +100,13 @@ func TestUserOfRegressions(t *testing.T) {
 		{"max_users = 199999, separation = 4", amb, "user.max_users: must be at least 200000 (separation × records a step)"},
 		{"max_users = 1962999, cap = 3", amb, "user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
+		// Without a horizon nobody knows how many records a period of a regression has.
+		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1), "user.period: needs a horizon for sgd"},
 	} {
 		user := "horizon = 50\nuser = { key = \"record-key\", " + c.user + " }"
+		if strings.Contains(c.table, "# no horizon") {
+			user = strings.TrimPrefix(user, "horizon = 50\n")
+		}
 		if !strings.Contains(c.user, "max_users") {
 			user = strings.Replace(user, " }", ", max_users = 5000 }", 1)
 		}
@@ -274,6 +279,28 @@ func TestUserStream(t *testing.T) {
 	s.User = nil
 	if s.Participation() != (matfact.Participation{}) {
 		t.Error("a stream without persons protects some")
+	}
+}
+
+// TestUserCrowds: for a solver a step is a window, so zero-out pays what replace does unless there is
+// room for all records of all windows.
+func TestUserCrowds(t *testing.T) {
+	for user, want := range map[string]bool{
+		"cap = 2, max_users = 50000":              false,
+		"cap = 2, max_users = 49999":              true,
+		"cap = 2, max_users = 9999, period = 10":  true,
+		"cap = 2, max_users = 10000, period = 10": false,
+	} {
+		text := strings.Replace(orders, "step   = 100", "horizon = 50\nuser = { key = \"record-key\", "+user+" }", 1)
+		text = text[:strings.Index(text, "[stream.orders.moments]")] + "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n"
+		c, err := Parse("t", []byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		s := c.Streams[0]
+		if s.Crowds() != want || s.Refuses() != want {
+			t.Errorf("%s: the table may be full: %v and %v", user, s.Crowds(), s.Refuses())
+		}
 	}
 }
 

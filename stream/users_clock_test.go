@@ -37,7 +37,7 @@ func TestClockUsers(t *testing.T) {
 	t.Parallel()
 	for name, user := range map[string]string{
 		"cap":        "cap = 3, max_users = 7, per_step = 2, separation = 2",
-		"separation": "max_users = 90, separation = 3",
+		"separation": "max_users = 90, separation = 3, period = 5",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -84,8 +84,8 @@ type reportStream struct {
 	Columns    []string          `json:"columns"`
 	Computes   string            `json:"computes"`
 	Promise    string            `json:"promise"`
-	Unit       string            `json:"unit"`    // of the promise: "record" or "person"
-	User       *config.User      `json:"-"`       // where that is "person"
+	Unit       string            `json:"unit"`    // of the promise: see core.Unit
+	User       *config.User      `json:"-"`       // nil where that is a record
 	Digests    map[string]string `json:"digests"` // by partition, "merged" of all together
 	Versions   map[string]string `json:"versions"`
 	Audit      *streamAudit      `json:"audit,omitempty"`

@@ -135,7 +135,11 @@ func personsInWords(s *config.Stream, persons []Person) string {
 // whose says which releases of a ledger the limit is about.
 func whose(s *config.Stream) string {
 	if s.User != nil {
-		return "over the population " + s.User.Population
+		text := "over the population " + s.User.Population
+		if s.User.Period > 0 {
+			text += ", for what a person has in one period of each epoch,"
+		}
+		return text
 	}
 	return "that read these records"
 }

@@ -112,9 +112,13 @@ func Power(alpha, epsilon, delta float64) float64 {
 
 // Promise says what (ε, δ) means for what is protected, a [Unit], by an example.
 func Promise(unit string, epsilon, delta float64) string {
-	if unit == "person" {
-		return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether records of one given person were counted, and says yes wrongly in 5%% of cases. "+
-			"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))
+	if unit != "record" {
+		when := ""
+		if unit == "person-period" {
+			when = " in one given period"
+		}
+		return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether records of one given person were counted%s, and says yes wrongly in 5%% of cases. "+
+			"If they were counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", when, PercentFound(epsilon, delta))
 	}
 	return fmt.Sprintf("Suppose somebody tests, by all releases of an epoch together, whether one given record was counted, and says yes wrongly in 5%% of cases. "+
 		"If it was counted the test finds out in at most %.3g%% of cases; a guess would in 5%%.", PercentFound(epsilon, delta))

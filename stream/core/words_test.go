@@ -103,6 +103,9 @@ func TestPower(t *testing.T) {
 	if text := Promise("record", 1, 1e-8); !strings.Contains(text, "one given record") || !strings.Contains(text, "at most 13.6%") {
 		t.Error(text)
 	}
+	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text, "one given person were counted in one given period, and") {
+		t.Error(text)
+	}
 	if text := Promise("person", 1e6, 0.5); !strings.Contains(text, "one given person") || !strings.Contains(text, "at most 100%") {
 		t.Error(text)
 	}

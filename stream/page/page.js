@@ -216,6 +216,7 @@
   const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const lately = (text) => (new Date(text).toDateString() === new Date().toDateString() ? new Date(text).toLocaleTimeString() : when(text));
 
+  const ofPersons = (s) => s.unit !== undefined && s.unit !== "" && s.unit !== "record";
   const steps = (n) => `${whole(n)} step${n === 1 ? "" : "s"}`;
   const facts = (t) => {
     const s = t.status;
@@ -226,7 +227,7 @@
       const all = [];
       const note = (text, mild) => all.push(el("p", { class: mild ? "alert mild" : "alert" }, text));
       if (s.message) note(`${s.reason ? `${s.reason}: ` : ""}${s.message}`, s.state !== "halted");
-      if (s.few_valid && s.unit === "person") note("Perhaps no record counts, by the published numbers. Are columns, codec, and the key of [user] those of the topic?", true);
+      if (s.few_valid && ofPersons(s)) note("Perhaps no record counts, by the published numbers. Are columns, codec, and the key of [user] those of the topic?", true);
       else if (s.few_valid) note("Hardly a record counts in full, by the published numbers: at most a tenth of the last ones. Are columns, codec, centre, scale and clip those of the topic?", true);
       if (s.verdict && s.verdict !== "ok") note(`The last release says of the bounds that the warm-up found: ${s.verdict}.`, true);
       for (const w of s.warnings || []) note(`${w[0].toUpperCase()}${w.slice(1)}.`, true);
@@ -234,11 +235,12 @@
       return all;
     });
     const g = s.guarantee || [];
-    const p = s.person, person = s.unit === "person";
+    const p = s.person, person = ofPersons(s);
     renew(t.guarantee, JSON.stringify([s.epsilon, s.delta, s.adjacency, g, s.unit, p]), () => [
-      el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for ${person ? "a person with all records" : "one record"}`), el("p", {}, g[0] || ""),
+      el("h3", {}, "Guarantee"), el("p", { class: "big" }, `ε = ${plain(s.epsilon)}, δ = ${plain(s.delta, 2)} for ${!person ? "one record" : p && p.period ? "what a person has in one period" : "a person with all records"}`), el("p", {}, g[0] || ""),
       p ? list([
-        ["a person: all records with one", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "record key")],
+        [p.period ? "a person: all records of one period with one" : "a person: all records with one", p.key.replace(/^(field|header):/, "$1 ").replace("record-key", "record key")],
+        p.period ? ["a period has", steps(p.period)] : null,
         ["counts in at most", steps(p.cap)],
         p.separation > 1 && p.cap > 1 ? ["which are apart at least", steps(p.separation)] : null,
         p.per_step > 1 ? ["with records in each at most", whole(p.per_step)] : null,
@@ -283,7 +285,7 @@
         el("td", {}, plain(e.charged_epsilon, 5)), el("td", {}, plain(e.limit_epsilon))));
       return [
         el("h3", {}, "Budget"), el("p", { class: "big" }, text), meter,
-        el("p", {}, `Charged to the worst-off ${s.unit === "person" ? `person${s.person ? ` of the population ${s.person.population}` : ""}` : `record of ${s.topic}${s.partition < 0 ? "" : `/${s.partition}`}`} by all epochs and streams together. An epoch beyond the limit is not opened.`),
+        el("p", {}, `Charged to the worst-off ${ofPersons(s) ? `person${s.person ? ` of the population ${s.person.population}` : ""}` : `record of ${s.topic}${s.partition < 0 ? "" : `/${s.partition}`}`} by all epochs and streams together. An epoch beyond the limit is not opened.`),
         events.length ? el("details", {}, el("summary", {}, "History"), history(s, events),
           el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ledger as ${s.stream}/${part(s.partition)} sees it` }, el("table", { class: "list" }, el("caption", {}, "The newest lines of the ledger"),
             el("thead", {}, el("tr", {}, ...["time", "what", "charged", "limit"].map((x) => el("th", { scope: "col" }, x)))), el("tbody", {}, ...rows)))) : null,
@@ -304,7 +306,7 @@
   const uncounted = ["no-user", "over-cap", "foreign", "full"];
   const shares = (t) => {
     const s = t.status, r = newest(t);
-    const full = find(r, "full_share"), valid = find(r, "valid_count"), counted = find(r, "counted_share"), person = s.unit === "person";
+    const full = find(r, "full_share"), valid = find(r, "valid_count"), counted = find(r, "counted_share"), person = ofPersons(s);
     renew(t.shares, JSON.stringify([full, valid, counted, person, s.not_private, r && r.covers]), () => {
       const all = [el("h3", {}, "Records that count")], rows = [];
       const percent = (x, se) => `${rounded(100 * x, 100 * se)} ± ${error(100 * se)} %`;

@@ -77,8 +77,8 @@ class Release:
 
     @property
     def unit(self) -> str:
-        """What the guarantee is about: "record", or "person" for all records with one user key. Empty where the
-        release names the hash of its guarantee only."""
+        """What the guarantee is about: "record", "person" for all records with one user key, or "person-period"
+        for those of one period. Empty where the release names the hash of its guarantee only."""
         return str(self.raw.get("privacy", {}).get("unit", ""))
 
     @property
