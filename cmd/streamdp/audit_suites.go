@@ -178,8 +178,12 @@ func refitSuite(s *config.Stream) (*audit.Suite, error) {
 		return nil, configError{err}
 	}
 	p := r.Plan()
+	adjacency := s.Privacy.Adjacency
+	if s.User != nil { // whose noise is that of single records under zero-out
+		adjacency = dp.ZeroOut
+	}
 	w := audit.Windows{
-		Mechanism: r, Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: p.Features, Centred: *s.Refit.Intercept, Solver: p.Solver,
+		Mechanism: r, Adjacency: adjacency, Bits: s.LatticeBits, Features: p.Features, Centred: *s.Refit.Intercept, Solver: p.Solver,
 		Budget: p.Mu, Noise: max(p.Multiplier, p.Sigma), Test: p.Test, Rows: p.Rows, Gamma: p.Gamma, Radius: p.Radius, Course: r.Course,
 	}
 	if s.Refit.Sketches() {
@@ -192,14 +196,18 @@ func refitSuite(s *config.Stream) (*audit.Suite, error) {
 		return nil, err
 	}
 	first, end := r.Range(1)
-	return &audit.Suite{
-		Configured: subject, Clip: s.Refit.ClipX, Adjacency: s.Privacy.Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Privacy.Adjacency), Steps: []int{1, 2},
+	suite := &audit.Suite{
+		Configured: subject, Clip: s.Refit.ClipX, Person: s.Participation(), Adjacency: s.Privacy.Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Privacy.Adjacency), Steps: []int{1, 2},
 		SketchRows: p.Cost.Rows, Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 		Extremes: w.Extremes(audit.Target{
 			Columns: r.Columns(), Target: slices.Index(s.Refit.Columns, s.Refit.Target), ClipX: s.Refit.ClipX, ClipY: s.Refit.ClipY,
 			Residual: s.Refit.ResidualClip / s.Refit.ClipY, Iterations: p.Iterations, Tau: p.Tau, Debias: s.Refit.Debias, Pool: s.Refit.Pool, Slots: int(min(end-first, 1<<14)),
 		}),
-	}, nil
+	}
+	if s.User != nil {
+		suite.Extremes = nil // it is known of single records how much of μ they cost
+	}
+	return suite, nil
 }
 
 // adamParameters limits how many parameters an audit looks at. All are treated alike, so

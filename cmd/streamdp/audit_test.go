@@ -217,3 +217,38 @@ sgd = { target = "m", clip_x = 1.0 }
 		}
 	}
 }
+
+// TestAuditPersonsOfAll: no audit of any mechanism finds a fault where persons are protected.
+func TestAuditPersonsOfAll(t *testing.T) {
+	t.Parallel()
+	protected, audits := 0, 0
+	for features[protected].name != "persons protected" {
+		protected++
+	}
+	for _, s := range supportedMechanisms {
+		for _, table := range s.tables {
+			c, err := s.configured(table, protected)
+			if err != nil {
+				continue // refused, as docs/mechanisms.md says
+			}
+			suite, err := suiteOf(c.Streams[0])
+			if err != nil {
+				t.Fatal(table, err)
+			}
+			suite.Quick = true
+			all, err := suite.Run()
+			if err != nil {
+				t.Error(table, err)
+			}
+			for _, f := range all {
+				if !f.Passed {
+					t.Errorf("%s: %s %s: %s", table, f.Audit, f.What, f.Fault)
+				}
+			}
+			audits++
+		}
+	}
+	if audits < 14 {
+		t.Errorf("%d audits", audits)
+	}
+}
