@@ -48,6 +48,7 @@ type PopulationEpoch struct {
 	Cap         uint64       `json:"cap"`
 	Separation  uint64       `json:"separation"`
 	PerStep     uint64       `json:"per_step"`
+	Period      uint64       `json:"period,omitempty"`
 	Partitioner string       `json:"partitioner"`
 	Adjacency   dp.Adjacency `json:"adjacency"`
 	Mu          float64      `json:"mu"`      // of the epoch by itself
@@ -102,7 +103,7 @@ func (l *ledger) population(a account, groups []int) (*PopulationSpent, error) {
 		out.Adjacency = e.Cost.Adjacency
 		out.Epochs = append(out.Epochs, PopulationEpoch{
 			SpentBy: SpentBy{e.Stream, e.Partition, e.Epoch, end == nil, e.Mechanism, e.Epsilon, e.Delta}, Cluster: e.Cluster, Topic: e.Topic,
-			Key: e.Person.Key, Cap: e.Person.Cap, Separation: e.Person.Separation, PerStep: e.Person.PerStep, Partitioner: e.Person.Partitioner,
+			Key: e.Person.Key, Cap: e.Person.Cap, Separation: e.Person.Separation, PerStep: e.Person.PerStep, Period: e.Person.Period, Partitioner: e.Person.Partitioner,
 			Adjacency: e.Cost.Adjacency, Mu: e.Cost.Mu, Charged: end == nil || end.End != e.First,
 		})
 	}

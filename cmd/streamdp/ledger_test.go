@@ -40,8 +40,8 @@ func TestPrintPopulations(t *testing.T) {
 			t.Errorf("without %q:\n%s", words, got)
 		}
 	}
-	p.OnePartition = true
-	if got := show(); !strings.Contains(got, "every user key counts in one partition") || strings.Contains(got, "all epochs'") {
+	p.OnePartition, p.Epochs[2].Period = true, 30
+	if got := show(); !strings.Contains(got, "in a period of 30 steps") || !strings.Contains(got, "every user key counts in one partition") || strings.Contains(got, "all epochs'") {
 		t.Error(got)
 	}
 }

@@ -125,6 +125,9 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 	p := d.Person
 	row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
 	row("counts", "a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
+	if p.Period > 0 {
+		row("period", "%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them cost q times mu at most", p.Period)
+	}
 	together := ""
 	for _, g := range d.Persons {
 		if g.Records > 1 && g.Epsilon != nil {
@@ -133,9 +136,11 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 	}
 	row("not covered", "a human with several user keys; whoever can write under another's key changes two persons; g persons together pay g times mu%s", together)
 	switch {
+	case p.Partitions == 0 && p.OnePartition:
+		row("an opening", "is an epoch for each partition that the topic has, of which a person pays one: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 0:
-		row("an opening", "is an epoch for each partition that the topic has: a person pays the root of their number times mu, unless partitioner is \"murmur2\"")
-	case p.Partitions > 1 && p.Partitioner == "murmur2":
+		row("an opening", "is an epoch for each partition that the topic has, all of which a person pays: the root of their number times mu")
+	case p.Partitions > 1 && p.OnePartition:
 		row("an opening", "is %d epochs, of which a person pays one, for a user key counts in one partition only: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	case p.Partitions == 1:
 		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)

@@ -106,9 +106,17 @@ func TestCheckPersons(t *testing.T) {
 		{"[0]", "cap = 5", 1, "the limit allows 18 openings"},
 		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, which a person pays all: mu 0.473"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 2, "which a person pays all"},
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
+		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
+		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
 	} {
-		d, err := stream.Describe(personsConfig(t, c.partitions, c.user).Streams[0])
+		user, full := strings.CutSuffix(c.user, ", full")
+		s := personsConfig(t, c.partitions, user).Streams[0]
+		if full { // the table may be
+			s.User.MaxUsers = 1000
+		}
+		d, err := stream.Describe(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +134,7 @@ func TestCheckPersons(t *testing.T) {
 		}
 		var out bytes.Buffer
 		if err := printGuarantee(&out, d, "configuration", ""); err != nil || !strings.Contains(out.String(), c.words) || !strings.Contains(out.String(), "of population in") ||
-			!strings.Contains(out.String(), "MB of memory and at most") || strings.Contains(out.String(), "input partition") {
+			!strings.Contains(out.String(), " of memory and at most") || strings.Contains(out.String(), "input partition") {
 			t.Errorf("%v\n%s", err, &out)
 		}
 	}

@@ -13,9 +13,10 @@ type PersonDescription struct {
 	// Partitions is how many epochs one opening of the stream has: one for each partition, one
 	// if they are merged; 0 where the topic decides.
 	Partitions int `json:"partitions,omitempty"`
+	// OnePartition says that a person pays for one of them only: see docs/theory/persons.md, §9.
+	OnePartition bool `json:"one_partition"`
 	// OpeningMu is what a person pays for them together, and OpeningEpsilon the ε of it at the
-	// limit's δ: the root of their number times an epoch's μ, or one epoch's where a user key
-	// counts in one partition only. Where the topic decides it is one epoch's.
+	// limit's δ: the root of their number times an epoch's μ, or one epoch's with OnePartition. Where the topic decides it is one epoch's.
 	OpeningMu      float64 `json:"opening_mu"`
 	OpeningEpsilon float64 `json:"opening_epsilon"`
 	// Openings is how many openings fit the limit if nobody else charges the population.
@@ -38,8 +39,9 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	case !s.Input.All():
 		d.Partitions = len(s.Input.Partitions)
 	}
+	d.OnePartition = s.User.Partitioner == "murmur2" && !s.Refuses()
 	cost := m.Cost()
-	if n := d.Partitions; n > 1 && s.User.Partitioner != "murmur2" {
+	if n := d.Partitions; n > 1 && !d.OnePartition {
 		costs := make([]dp.Cost, n)
 		for i := range costs {
 			costs[i] = m.Cost()
@@ -59,10 +61,10 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	}
 	d.Openings = uint64(math.Pow(most/cost.Mu, 2) * (1 + 1e-9))
 	rule := s.PersonRule()
-	step, snapshot := s.Slots(), 24*rule.Users
+	snapshot := 24 * rule.Users
 	d.MapBytes = rule.Memory()
 	if d.DiskBytes = 2 * (max(64<<20, 2*snapshot) + snapshot); rule.Cap == 0 {
-		d.DiskBytes = 20 * step * (rule.Separation + (rule.Separation+3)/4 + 1)
+		d.DiskBytes = 2 * 20 * rule.Users // at most so many contribute in the steps of a separation
 	}
 	return d, nil
 }
