@@ -53,7 +53,7 @@ type mechanism struct {
 	// persons: it can protect persons.
 	persons bool
 	// slots returns an upper bound on the offsets of so many steps in a row, until the stream's
-	// last one, and whether it is known; nil: steps have s.Slots each.
+	// last one, and whether it is known; nil: steps have s.longest each.
 	slots func(s *Stream, steps uint64) (uint64, bool)
 	// gradients reports whether records are gradients.
 	gradients func(s *Stream) bool
@@ -154,9 +154,6 @@ var mechanisms = []*mechanism{
 			m.Person = s.Participation()
 		},
 		persons: true,
-		slots: func(s *Stream, steps uint64) (uint64, bool) {
-			return times(steps, max(s.Refit.Window, s.Slots())), true // records between windows count for nothing
-		},
 		merge: func(s *Stream, partitions int) {
 			c := *s.Refit
 			c.Partitions = uint64(partitions)

@@ -82,11 +82,16 @@ func (s *Stream) Crowds() bool {
 	if s.User == nil || s.SGD != nil || s.Privacy.Adjacency != dp.ZeroOut || s.separated() {
 		return false
 	}
-	n, slots := s.span(), s.Slots()
-	if s.Refit != nil {
-		slots = max(slots, s.Refit.Window)
+	n := s.span()
+	return n == 0 || s.User.MaxUsers < times(n, s.longest())
+}
+
+// longest returns the largest number of offsets of a step, other than of an online regression.
+func (s *Stream) longest() uint64 {
+	if s.Refit != nil { // records between windows count for nothing
+		return max(s.Refit.Window, s.Slots())
 	}
-	return n == 0 || s.User.MaxUsers < times(n, slots)
+	return s.Slots()
 }
 
 // PersonRule returns which records of persons count, in an epoch of one partition. There is a
@@ -123,7 +128,7 @@ func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	if m, _ := s.mechanism(); m != nil && m.slots != nil {
 		return m.slots(s, steps)
 	}
-	return times(steps, s.Slots()), true
+	return times(steps, s.longest()), true
 }
 
 // stepsOf says in what unit a stream gives the number of records of its steps.

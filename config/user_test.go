@@ -324,3 +324,27 @@ func TestUserRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestUserCrowdsWindows: the table of a refit may be full, though the number of offsets of its steps is
+// that of its window. Then zero-out has the noise of replace.
+func TestUserCrowdsWindows(t *testing.T) {
+	for _, c := range []struct {
+		users, stride string
+		want          bool
+	}{
+		{"50000", "", false}, {"49999", "", true}, {"10", "", true},
+		{"50000", "stride = 1500", false}, {"49999", "stride = 1500", true}, // records between windows take no place
+	} {
+		users, want := c.users, c.want
+		text := orders[:strings.Index(orders, "[stream.orders.moments]")] + "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 1000\n" + c.stride + "\n"
+		text = strings.Replace(text, "step   = 100", "horizon = 50\nuser = { key = \"record-key\", cap = 2, max_users = "+users+" }", 1)
+		c, err := Parse("t", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.Streams[0]
+		if got := s.Crowds(); got != want || (s.Params().Adjacency == dp.Replace) != want {
+			t.Errorf("%s persons, 50 windows of 1000 records: crowds %v, noise of %s", users, got, s.Params().Adjacency)
+		}
+	}
+}

@@ -156,7 +156,7 @@ func compareShares(a, b share) int {
 // partitions change then, each by one person who comes or goes. That is at most 1/√2 of what the
 // partition is charged, for a charge is for one who goes and one who comes: so both together cost no
 // more than the larger one. With a full table each of the two also moves somebody else over its edge,
-// and each partition pays all of its charge.
+// and each partition pays all of its charge. Under zero-out nobody comes to another partition.
 type layout struct {
 	cluster, topic string
 	partitions     int
@@ -164,7 +164,7 @@ type layout struct {
 }
 
 func (e *Entry) layout() layout {
-	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2" && !e.Person.Refuses}
+	return layout{e.Cluster, e.Topic, e.Person.Partitions, e.Person.Partitioner == "murmur2" && !(e.Person.Refuses && e.Cost.Adjacency == dp.Replace)}
 }
 
 // account returns the index of an account.

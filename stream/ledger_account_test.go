@@ -87,6 +87,10 @@ func TestPopulationCharge(t *testing.T) {
 				p.partition, p.partitioner, p.mu, p.adjacency, p.refuses = 1, "murmur2", 4, dp.Replace, true
 			}),
 		}, 5},
+		{"enforced, of full tables that nobody comes to", []personEpoch{
+			with(func(p *personEpoch) { p.partitioner, p.refuses = "murmur2", true }),
+			with(func(p *personEpoch) { p.partition, p.partitioner, p.mu, p.refuses = 1, "murmur2", 4, true }),
+		}, 4},
 		{"one is not enforced", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.mu = 1, 4 })}, 5},
 		{"other numbers of partitions", []personEpoch{enforced, with(func(p *personEpoch) { p.partition, p.partitioner, p.partitions, p.mu = 1, "murmur2", 5, 4 })}, 5},
 		{"enforced in two topics", []personEpoch{enforced, with(func(p *personEpoch) {
