@@ -1,8 +1,10 @@
 package stream
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -17,7 +19,9 @@ import (
 // commit to the last one before the log ends, in turn with programs that read the same log and
 // do nothing with it: bare fetches of kafka-go, and franz-go's PollFetches. It reports millions
 // of records a second of each and the daemon's divided by each; and the processor time of each,
-// which neighbours on the machine change less. The rivals are other processes. With
+// which neighbours on the machine change less; and how many processors daemon and broker
+// together kept busy: where that is all of them, their times bound the rate. The rivals are
+// other processes. With
 // STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs
@@ -51,6 +55,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 				}
 			}
 			rates, costs := map[string][]float64{}, map[string][]float64{}
+			var busy []float64 // processors of daemon and broker together
 			for i := 0; b.Loop(); i++ {
 				toml := with(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
 				r := newRigAt(b, nil, addrs[0], toml)
@@ -60,11 +65,12 @@ func BenchmarkRealDaemon(b *testing.B) {
 					offset int64
 					at     time.Time
 					busy   time.Duration
+					broker time.Duration
 				}
 				var commits []sight
 				saw := func(s TaskStatus) int64 {
 					if n := len(commits); s.NextOffset > 0 && (n == 0 || s.NextOffset > commits[n-1].offset) {
-						commits = append(commits, sight{s.NextOffset, time.Now(), processorTime(b)})
+						commits = append(commits, sight{s.NextOffset, time.Now(), processorTime(b), brokerTime(b)})
 					}
 					return s.NextOffset
 				}
@@ -78,6 +84,8 @@ func BenchmarkRealDaemon(b *testing.B) {
 				from, to := commits[0], commits[len(commits)-2]
 				rates["daemon"] = append(rates["daemon"], float64(to.offset-from.offset)/to.at.Sub(from.at).Seconds())
 				costs["daemon"] = append(costs["daemon"], float64((to.busy-from.busy).Nanoseconds())/float64(to.offset-from.offset))
+				costs["broker"] = append(costs["broker"], float64((to.broker-from.broker).Nanoseconds())/float64(to.offset-from.offset))
+				busy = append(busy, float64(to.busy-from.busy+to.broker-from.broker)/float64(to.at.Sub(from.at)))
 				x.end()
 				for name := range kafkatest.Rivals {
 					p := spawn(b, childSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic}, Records: records}).up()
@@ -94,6 +102,8 @@ func BenchmarkRealDaemon(b *testing.B) {
 			own := median(rates["daemon"])
 			b.ReportMetric(own/1e6, "Mrecords/s")
 			b.ReportMetric(median(costs["daemon"]), "cpu-ns/record")
+			b.ReportMetric(median(costs["broker"]), "cpu-ns/record-broker")
+			b.ReportMetric(median(busy), "processors")
 			for name := range kafkatest.Rivals {
 				b.ReportMetric(median(rates[name])/1e6, "Mrecords/s-"+name)
 				b.ReportMetric(median(costs[name]), "cpu-ns/record-"+name)
@@ -104,6 +114,31 @@ func BenchmarkRealDaemon(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// brokerTime is the processor time that the broker has taken, to a hundredth of a second; 0
+// where its process is not known.
+func brokerTime(b *testing.B) time.Duration {
+	pid, err := os.ReadFile(filepath.Join(os.Getenv("STREAMDP_KAFKA_DIR"), "pid"))
+	if err != nil {
+		return 0
+	}
+	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
+	if err != nil {
+		return 0
+	}
+	// User and system time are the 14th and 15th field; the second one, a name, ends with ")".
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		b.Fatalf("/proc/…/stat of the broker: %s", stat)
+	}
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		must(b, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100)
 }
 
 // profile begins a CPU profile, if one is wanted, and returns what ends it.
