@@ -112,7 +112,7 @@ var mechanisms = []*mechanism{
 					Radius: own.Radius, Intervals: own.Intervals, Level: own.Level,
 				}
 			}
-			bindSGD(&t, false)
+			bindSGD(&t, s.OnHorizon == "continue")
 			if own.Method == "newton" {
 				e, err := sgd.NewNewton(own, t.Params())
 				if err != nil {

@@ -235,15 +235,25 @@ func (e *AMB) Range(t uint64) (first, end uint64) {
 }
 
 // MostSlots returns an upper bound on the slots of so many steps in a row, of an epoch of last
-// steps; at least 1 each. It is less than two steps too large, and saturates far beyond the length
-// of any log.
+// steps, 0 for one without end; at least 1 step. Of an epoch that ends it is less than two steps
+// too large. It saturates far beyond the length of any log.
 func (e *AMB) MostSlots(steps, last uint64) uint64 {
+	if last == 0 {
+		high, low := bits.Mul64(steps, max(e.plan.Search, e.plan.Batch<<e.plan.Growth))
+		if high > 0 {
+			return 1 << 62
+		}
+		return min(low, 1<<62)
+	}
 	steps = min(steps, last)
 	// Batches don't shrink, and a search may be longer than a batch: so one step more at the end
 	// has room for all others but the first ones.
 	_, end := e.Range(last)
 	before, _ := e.Range(last - min(steps, last-1))
 	_, begin := e.Range(steps)
+	if end >= 1<<62 {
+		return 1 << 62
+	}
 	return max(begin, end-before)
 }
 

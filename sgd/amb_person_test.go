@@ -122,6 +122,12 @@ func TestPersonPlan(t *testing.T) {
 			if bound := e.MostSlots(steps, 40); bound < most || bound > most+2*max(plan.Search, plan.Batch) {
 				t.Errorf("%s: %d steps have %d slots, at most %d", c.Clip, steps, most, bound)
 			}
+			if bound := e.MostSlots(steps, 0); bound < most || bound > steps*max(plan.Search, plan.Batch) {
+				t.Errorf("%s: without end %d steps have %d slots, at most %d", c.Clip, steps, most, bound)
+			}
+		}
+		if e.MostSlots(5, 1<<61) != 1<<62 {
+			t.Error("slots beyond any log are counted")
 		}
 	}
 }
