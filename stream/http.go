@@ -169,7 +169,7 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 			}
 			missing = append(missing, text)
 		}
-		if s.FewValid && s.Unit == "person" {
+		if s.FewValid && s.Unit != "record" {
 			missing = append(missing, fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
 		} else if s.FewValid {
 			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))

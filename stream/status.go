@@ -64,7 +64,8 @@ type TaskStatus struct {
 	// reads.
 	Unread int `json:"unread_partitions"`
 
-	// Unit is what Epsilon, ChargedEpsilon and the limit are about: "record" or "person".
+	// Unit is what Epsilon, ChargedEpsilon and the limit are about: "record",
+	// "person" or "person-period".
 	Unit string `json:"unit"`
 	// Person says which records of a person count; nil for records, and before the first epoch.
 	Person         *core.Protected    `json:"person,omitempty"`

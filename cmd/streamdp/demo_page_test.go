@@ -74,3 +74,52 @@ func TestDemoPage(t *testing.T) {
 		t.Errorf("the page complains: %s", c)
 	}
 }
+
+// TestDemoPagePersons: the page of the demonstration of persons says what a person is, shows the
+// mean of what counts, and complains of nothing.
+func TestDemoPagePersons(t *testing.T) {
+	path := browser.Find()
+	if path == "" {
+		t.Skip("no Chromium: install one (Debian: chromium-headless-shell), or name it in STREAMDP_BROWSER")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := program(ctx, "demo", "--persons", "--insecure-seed", "1")
+	pipe, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Process.Signal(os.Interrupt)
+		c.Wait()
+	}()
+	lines := bufio.NewScanner(pipe)
+	lines.Scan()
+	url, ok := strings.CutPrefix(lines.Text(), "the page is at ")
+	if !ok {
+		t.Fatalf("the demonstration says %q", lines.Text())
+	}
+	go func() {
+		for lines.Scan() {
+		}
+	}()
+	p := browser.Open(t, path)
+	p.Size(360, 900)
+	p.Go(url)
+	says := func(id, text string) string {
+		return fmt.Sprintf(`document.querySelector("#s-%s-0").innerText.includes(%q)`, id, text)
+	}
+	p.Until(ctx, "who is a person", says("persons", "for a person with all records")+" && "+says("persons", "11 steps")+" && "+says("persons", "person of the population persons"))
+	p.Until(ctx, "the mean of what counts", `document.querySelector("#s-persons-0 select").value === "mean_counted_original" && `+says("persons", "count for their person")+" && "+says("persons", "not counted: over-cap"))
+	p.Until(ctx, "records beside", says("records", "for one record")+` && !`+says("records", "person"))
+	var wide int
+	if p.Eval("document.documentElement.scrollWidth", &wide); wide > 360 {
+		t.Errorf("at 360 pixels the page is %d wide", wide)
+	}
+	if c := p.Complaints(); len(c) > 0 {
+		t.Errorf("the page complains: %s", c)
+	}
+}

@@ -28,7 +28,11 @@ func howOften(s *config.Stream) string {
 	if p.Separation > 1 && p.Count > 1 {
 		text += fmt.Sprintf(", at least %d apart", p.Separation)
 	}
-	return text + fmt.Sprintf(", with at most %s in each", counted(max(1, p.PerStep), "record"))
+	text += fmt.Sprintf(", with at most %s in each", counted(max(1, p.PerStep), "record"))
+	if s.User.Period > 0 {
+		text += fmt.Sprintf("; everybody begins anew every %s", counted(s.User.Period, "step"))
+	}
+	return text
 }
 
 // counted writes "1 step" or "3 steps".

@@ -100,6 +100,13 @@ func TestPower(t *testing.T) {
 	if text := Computes(s); !strings.HasSuffix(text, " A person counts in at most 1 step, with at most 1 record in each.") {
 		t.Error(text)
 	}
+	s.User.Cap, s.User.Period = 2, 7
+	if text := Computes(s); !strings.HasSuffix(text, " A person counts in at most 2 steps, at least 2 apart, with at most 1 record in each; everybody begins anew every 7 steps.") {
+		t.Error(text)
+	}
+	if text := Promise("person-period", 1, 1e-8); !strings.Contains(text, "of one given person were counted in one given period") || !strings.Contains(text, "at most 13.6%") {
+		t.Error(text)
+	}
 	if text := Promise("record", 1, 1e-8); !strings.Contains(text, "one given record") || !strings.Contains(text, "at most 13.6%") {
 		t.Error(text)
 	}
