@@ -71,7 +71,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 				beyond /= norm(s.Participation().Count)
 				end = 0
 			}
-			if plan.Nu > 0.5 && s.Privacy.Adjacency == dp.Replace {
+			if plan.Nu > 0.5 && s.Params().Adjacency == dp.Replace {
 				attained = 1e-9 // what is charged is for persons in different steps
 			}
 		}
@@ -84,7 +84,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 			First: plan.First, Diagonal: plan.Diagonal, OffDiagonal: plan.OffDiagonal, Count: plan.Count, Full: plan.Full,
 			Exp: plan.Lattice.Exp, SecondExp: plan.SecondExp, CountExp: plan.CountExp, FullExp: plan.FullExp,
 		}
-		worst = m.Worst(s.Privacy.Adjacency)
+		worst = m.Worst(s.Params().Adjacency)
 		return m.Subject(), plan, nil
 	}
 	configured, plan, err := subject(s.Params())
@@ -95,13 +95,13 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	if configured.Mu, err = dp.Mu(s.Privacy.Epsilon, s.Privacy.Delta); err != nil {
 		return nil, err
 	}
-	loud, _, err := subject(dp.Params{Mu: loudMu, Adjacency: s.Privacy.Adjacency, LatticeBits: s.LatticeBits})
+	loud, _, err := subject(dp.Params{Mu: loudMu, Adjacency: s.Params().Adjacency, LatticeBits: s.LatticeBits})
 	if err != nil {
 		return nil, err
 	}
 	return &audit.Suite{
-		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
-		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Columns), s.Privacy.Adjacency), Attained: attained,
+		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Params().Adjacency,
+		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Columns), s.Params().Adjacency), Attained: attained,
 		Person: s.Participation(), Norm: norm, Beyond: beyond,
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
@@ -128,8 +128,8 @@ func descentSuite(s *config.Stream) (*audit.Suite, error) {
 		return nil, err
 	}
 	return &audit.Suite{
-		Configured: subject, Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3},
-		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
+		Configured: subject, Clip: p.ClipX, Adjacency: s.Params().Adjacency, Steps: []int{1, 2, 3},
+		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Params().Adjacency),
 		Person:  s.Participation(),
 		Horizon: s.SGD.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil
@@ -153,7 +153,7 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 	}
 	keys := audit.NewKeys(dp.NewSecret())
 	o := audit.Online{
-		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Privacy.Adjacency, Bits: s.LatticeBits, Features: features,
+		Mechanism: audit.Filled(e, keys, p.ClipX), Adjacency: s.Params().Adjacency, Bits: s.LatticeBits, Features: features,
 		C: c, Gradient: p.GradientNoise, Count: p.CountNoise, Locate: p.LocateNoise, Course: e.Opened, Budget: p.Mu,
 		Released: e.AppendReleased, Person: s.Participation(), Epoch: e.EpochSteps,
 	}
@@ -162,8 +162,8 @@ func newtonSuite(s *config.Stream) (*audit.Suite, error) {
 		return nil, err
 	}
 	return &audit.Suite{
-		Configured: o.Subject(), Clip: p.ClipX, Adjacency: s.Privacy.Adjacency, Steps: []int{1, 2, 3, 5, 6, 7},
-		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Privacy.Adjacency),
+		Configured: o.Subject(), Clip: p.ClipX, Adjacency: s.Params().Adjacency, Steps: []int{1, 2, 3, 5, 6, 7},
+		Others:  audit.NullPairs(p.ClipX, e.Columns(), s.Params().Adjacency),
 		Person:  s.Participation(),
 		Horizon: s.SGD.LastStep(), Keys: keys,
 	}, nil
@@ -197,7 +197,7 @@ func refitSuite(s *config.Stream) (*audit.Suite, error) {
 	}
 	first, end := r.Range(1)
 	suite := &audit.Suite{
-		Configured: subject, Clip: s.Refit.ClipX, Person: s.Participation(), Adjacency: s.Privacy.Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Privacy.Adjacency), Steps: []int{1, 2},
+		Configured: subject, Clip: s.Refit.ClipX, Person: s.Participation(), Adjacency: s.Params().Adjacency, Others: audit.NullPairs(s.Refit.ClipX, r.Columns(), s.Params().Adjacency), Steps: []int{1, 2},
 		SketchRows: p.Cost.Rows, Horizon: s.Refit.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 		Extremes: w.Extremes(audit.Target{
 			Columns: r.Columns(), Target: slices.Index(s.Refit.Columns, s.Refit.Target), ClipX: s.Refit.ClipX, ClipY: s.Refit.ClipY,
@@ -246,8 +246,8 @@ func adamSuite(s *config.Stream) (*audit.Suite, error) {
 		return nil, err
 	}
 	suite := &audit.Suite{
-		Configured: subject, Clip: plan.Clip, Adjacency: s.Privacy.Adjacency,
-		Others:  audit.NullPairs(plan.Clip, e.Columns(), s.Privacy.Adjacency),
+		Configured: subject, Clip: plan.Clip, Adjacency: s.Params().Adjacency,
+		Others:  audit.NullPairs(plan.Clip, e.Columns(), s.Params().Adjacency),
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}
 	if plan.First.Kind == "identity" { // whose columns end with their step
@@ -256,9 +256,9 @@ func adamSuite(s *config.Stream) (*audit.Suite, error) {
 	if c.Mode == "gradients" && s.User == nil {
 		switch c.Method { // of which one pair is the worst whatever stands beside it
 		case "pp", "pp_debiased", "momentum":
-			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Privacy.Adjacency)}
+			suite.Worst = []audit.Pair{audit.SquaresWorst(0, plan.Clip, c.Dim, s.Params().Adjacency)}
 		case "jme", "jme_per_example":
-			suite.Worst = []audit.Pair{audit.SquaresWorst(plan.Nu, plan.Clip, c.Dim, s.Privacy.Adjacency)}
+			suite.Worst = []audit.Pair{audit.SquaresWorst(plan.Nu, plan.Clip, c.Dim, s.Params().Adjacency)}
 		}
 	}
 	return suite, nil

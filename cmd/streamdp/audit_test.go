@@ -252,3 +252,27 @@ func TestAuditPersonsOfAll(t *testing.T) {
 		t.Errorf("%d audits", audits)
 	}
 }
+
+// TestAuditFullMap: where the map of persons may be full, zero-out has the noise of replace, and is
+// audited by its pairs.
+func TestAuditFullMap(t *testing.T) {
+	t.Parallel()
+	const text = `[kafka]
+brokers = ["localhost:9092"]
+[state]
+dir = "state"
+key_file = "key"
+[stream.s]
+input = { topic = "in", columns = ["a", "b"] }
+step = 50
+user = { key = "record-key", cap = 2, max_users = 100 }
+privacy = { epsilon = 1.0, delta = 1e-6, adjacency = "zero-out" }
+[stream.s.moments]
+clip = 1.0
+`
+	file := filepath.Join(t.TempDir(), "streamdp.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, exitDone, "", "audit", "-c", file, "--quick") // or a finding has failed
+}

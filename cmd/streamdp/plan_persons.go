@@ -123,10 +123,17 @@ func (p *rulesNoise) print(w io.Writer) error {
 // personRows writes what a guarantee for persons says, and what it does not.
 func personRows(d *core.Description, row func(name, format string, args ...any)) {
 	p := d.Person
-	row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
+	if p.Period > 0 {
+		row("person", "all records of one period of %d steps with one user key (%s), of population %s; somebody with records in g periods is g persons", p.Period, p.Key, p.Population)
+	} else {
+		row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
+	}
 	row("counts", "a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
 	if p.Period > 0 {
 		row("period", "%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them cost q times mu at most", p.Period)
+	}
+	if p.Crowds {
+		row("full map", "when records of %d persons count, those of others do not, so to leave one person out may let another one in: the noise is that of adjacency replace", p.MaxUsers)
 	}
 	together := ""
 	for _, g := range d.Persons {

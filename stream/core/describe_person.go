@@ -25,6 +25,8 @@ type PersonDescription struct {
 	// takes on disk, without what one commit writes.
 	MapBytes  uint64 `json:"map_bytes"`
 	DiskBytes uint64 `json:"disk_bytes"`
+	// Crowds says that the noise is that of replace because the map may be full: config.Stream.Crowds.
+	Crowds bool `json:"may_be_full,omitempty"`
 }
 
 // describePerson returns nil where records are protected.
@@ -32,7 +34,7 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	if s.User == nil {
 		return nil, nil
 	}
-	d := &PersonDescription{Protected: ProtectedOf(s, m)}
+	d := &PersonDescription{Protected: ProtectedOf(s, m), Crowds: s.Crowds()}
 	switch {
 	case s.Merge:
 		d.Partitions = 1
