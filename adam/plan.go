@@ -168,6 +168,11 @@ func calibrate(cfg *Config, p dp.Params, mu float64, f factors) (*Plan, error) {
 	if f.second != nil {
 		arrays = append(arrays, calibration.Array{Factor: f.second, Entries: d, Unit: secondUnit, Deviation: n.Second, Weight: root})
 	}
+	if cfg.personal() {
+		for i := range arrays {
+			arrays[i].Weight *= calibration.ApartWeight(p.Adjacency)
+		}
+	}
 	s, limits, err := calibration.Charge(s, rounded, cfg.LastStep(), arrays...)
 	if err != nil {
 		return nil, err

@@ -399,3 +399,22 @@ func TestPersonCharges(t *testing.T) {
 		t.Errorf("κ at ν = ½ is %g, want ½", k)
 	}
 }
+
+// TestPersonsApart: one who goes in one partition and one who comes in another cost no more than
+// one charge, with all that arithmetic adds to each. Here the exact bound of both is that of a
+// replacement, so nothing is left for roundings.
+func TestPersonsApart(t *testing.T) {
+	c := Config{
+		Method: "jme", Nu: 2.5, ValidCount: new(true), Workload: "sum", Factorization: "blt", Tune: 100, Endless: true,
+		Clip: 1, Columns: dptest.Columns(2), Step: 10, Person: matfact.Participation{Count: 3, Separation: 4},
+	}
+	if one, two := PersonJoint(2.5, countWeight, dp.ZeroOut).Square, PersonJoint(2.5, countWeight, dp.Replace).Square; math.Abs(2*one-two) > 1e-12 {
+		t.Fatalf("twice %g is not %g", one, two)
+	}
+	// The same deviations, and so the same roundings.
+	goes := mustNew(t, c, dp.Params{Mu: 1, Adjacency: dp.ZeroOut}).Plan().Sensitivity
+	charged := mustNew(t, c, dp.Params{Mu: math.Sqrt2, Adjacency: dp.Replace}).Plan().Sensitivity
+	if both := math.Sqrt2 * goes; both > charged {
+		t.Errorf("both cost %.12g, and %.12g is charged", both, charged)
+	}
+}

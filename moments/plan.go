@@ -233,6 +233,11 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 	if cfg.counts() { // in the unit of the rows, as its weight says
 		arrays = append(arrays, calibration.Array{Factor: factor, Entries: 1, Unit: g3 * kappa, Deviation: n.First, Weight: 1})
 	}
+	if cfg.personal() {
+		for i := range arrays {
+			arrays[i].Weight *= calibration.ApartWeight(p.Adjacency)
+		}
+	}
 	s, limits, err := calibration.Charge(n.Sensitivity, rounded, cfg.last(), arrays...)
 	if err != nil {
 		return nil, err

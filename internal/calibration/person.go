@@ -1,6 +1,11 @@
 package calibration
 
-import "streamdp/matfact"
+import (
+	"math"
+
+	"streamdp/dp"
+	"streamdp/matfact"
+)
 
 // Person says what records of a person a plan protects together: in how many steps, how far
 // apart, and how many in a step. Norm is P of matfact.Sensitivity, which takes the place of a
@@ -39,4 +44,14 @@ func (p *Person) Clone() *Person {
 func Persons(p matfact.Participation, slots uint64) matfact.Participation {
 	p.PerStep = max(1, min(p.PerStep, slots))
 	return p
+}
+
+// ApartWeight is the factor that [Array.Weight] has where persons are protected. Under replace the
+// person who goes and the one who comes may be in two partitions with epochs of their own. Each
+// of the two changes has the rounding of predictions, and both together √2 times as much.
+func ApartWeight(a dp.Adjacency) float64 {
+	if a == dp.Replace {
+		return math.Sqrt2 * dp.RoundUp
+	}
+	return 1
 }
