@@ -131,7 +131,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	begun := time.Now()
 	for int(c.First()) < records {
 		steps := <-x.whole
-		_, err := c.Merge(sumsOf(steps), nil)
+		_, err := c.Merge(sumsOf(steps), func() { x.emptied(steps) })
 		must(b, err)
 		x.merged(steps)
 	}
