@@ -82,7 +82,7 @@ var outside = map[string]string{
 	"gonum.org/v1/gonum/stat/distmv":     "",
 	"gonum.org/v1/gonum/":                "dp moments matfact sgd refit internal/audit internal/bounds internal/reproduction internal/stattest",
 	"gonum.org/v1/plot":                  "internal/chart",
-	"unsafe":                             "internal/decimal",
+	"unsafe":                             "internal/decimal internal/persons",
 }
 
 // never names what a package must not import, a library with all below it. What

@@ -79,6 +79,7 @@ func NewMap(r Rule) (*Map, error) {
 	}
 	n := r.slots()
 	m := &Map{rule: r, slots: make([]slot, n), shift: 64 - bits.TrailingZeros64(n), snapshotAfter: r.snapshotAfter()}
+	inLargePages(m.slots)
 	// Four rounds in Separation steps: what is gone makes up at most a fifth of the entries.
 	m.quota = min(n, n/max(1, r.Separation/4)+1)
 	return m, nil
@@ -161,12 +162,13 @@ func (m *Map) Take(tag Tag) Answer {
 	return Counts
 }
 
-// Warm reads the places of tags that will be taken soon, all at once. It changes no answer: a large
+// Warm reads the places of tags that will be taken soon, and the ones behind them, all at once. It changes no answer: a large
 // table is in memory, and what a processor waits for one place it can wait for ten at a time.
 func (m *Map) Warm(tags []Tag) {
-	var sum uint32
+	sum, mask := uint32(0), uint64(len(m.slots)-1)
 	for i := range tags {
-		sum += m.slots[m.home(&tags[i])].last
+		at := m.home(&tags[i])
+		sum += uint32(m.slots[at].tag[0]) + m.slots[(at+1)&mask].last
 	}
 	m.near = sum
 }
