@@ -27,7 +27,8 @@ type User struct {
 	// PerStep is the largest number of a person's records that count in a step. Default 1.
 	PerStep uint64 `toml:"per_step"`
 	// Period is the number of steps after which every person begins anew: the unit of the
-	// guarantee is then a person's records of one period. Default 0: of the whole epoch.
+	// guarantee is then a person's records of one period, and the limit begins anew behind epochs that
+	// have so many steps. Default 0: of the whole epoch.
 	Period uint64 `toml:"period"`
 	// MaxUsers is the number of persons that are remembered, at most. Required.
 	MaxUsers uint64 `toml:"max_users"`
@@ -129,6 +130,18 @@ func (s *Stream) room(steps uint64) (records uint64, known bool) {
 		return m.slots(s, steps)
 	}
 	return times(steps, s.longest()), true
+}
+
+// StepLength returns how long a step is: a period of the clock, or the largest number of its offsets;
+// "" where that is not known.
+func (s *Stream) StepLength() string {
+	if d := s.Step.Clock(); d > 0 {
+		return d.String()
+	}
+	if n, known := s.room(1); known {
+		return fmt.Sprintf("%d offsets", n)
+	}
+	return ""
 }
 
 // stepsOf says in what unit a stream gives the number of records of its steps.

@@ -11,10 +11,10 @@ import (
 )
 
 // acceptable refuses a request that would close the task's open epoch and then fail. The open
-// epoch ends at these ends or later, one for each partition. logs has the offsets of their
+// epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most measureTime.
-func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, logs []offsets) error {
+func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, steps uint64, logs []offsets) error {
 	if q.kind != requestOpen {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends 
 	if err != nil {
 		return err
 	}
-	if err := r.d.ledger.affords(e, opened, ends); err != nil {
+	if err := r.d.ledger.affords(e, opened, ends, steps); err != nil {
 		if budget := (*errBudget)(nil); errors.As(err, &budget) {
 			return halted(haltBudget, "%w", err)
 		}
@@ -196,7 +196,8 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		}
 		logs = append(logs, log)
 	}
-	if err := r.acceptable(ctx, q, last, r.reached(last), logs); err != nil {
+	ends, steps := r.reached(last)
+	if err := r.acceptable(ctx, q, last, ends, steps, logs); err != nil {
 		return err
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {

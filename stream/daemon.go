@@ -316,7 +316,7 @@ func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q request) err
 	for _, v := range opened.views() {
 		ends = append(ends, EntryPart{Partition: v.Partition, End: v.End})
 	}
-	return r.closeEpoch(ctx, opened, ends, reasonRequest)
+	return r.closeEpoch(ctx, opened, ends, 0, reasonRequest)
 }
 
 // InsecureKey returns the master key of an insecure seed.

@@ -34,13 +34,13 @@ func (r *runner) void(ctx context.Context, opened *Entry) error {
 }
 
 // closeEpoch closes the open epoch in the ledger. From then on its charge covers the
-// offsets below the end of each of its partitions, −1 for all. Then it destroys what must
+// offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
 // not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
-func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart, reason string) error {
+func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart, steps uint64, reason string) error {
 	if err := r.keepFinal(ctx, opened); err != nil {
 		return err
 	}
-	e := opened.closing(ends)
+	e := opened.closing(ends, steps)
 	e.Reason = reason
 	if err := r.write(ctx, func() error { return r.d.ledger.append(*e) }); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 		if err != nil {
 			return err
 		}
-		return r.closeEpoch(ctx, opened, ends, reasonRequest)
+		return r.closeEpoch(ctx, opened, ends, 0, reasonRequest)
 	}
 	ends := cp.ends(r.anchorMAC)
 	var lost *halt
@@ -129,14 +129,17 @@ func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 			}
 		}
 	}
-	return r.closeEpoch(ctx, opened, ends, reasonRequest)
+	return r.closeEpoch(ctx, opened, ends, cp.step, reasonRequest)
 }
 
 // reached returns offsets that an epoch which is not running has reached, from its
-// checkpoint if there is one. The epoch ends there or later.
-func (r *runner) reached(opened *Entry) (ends []EntryPart) {
+// checkpoint if there is one, and its steps. The epoch ends there or later.
+func (r *runner) reached(opened *Entry) (ends []EntryPart, steps uint64) {
 	cp, err := r.store.load()
 	known := err == nil && cp != nil && cp.epoch == opened.Epoch
+	if known {
+		steps = cp.step
+	}
 	for _, v := range opened.views() {
 		e := EntryPart{Partition: v.Partition, End: v.First}
 		if known {
@@ -144,7 +147,7 @@ func (r *runner) reached(opened *Entry) (ends []EntryPart) {
 		}
 		ends = append(ends, e)
 	}
-	return ends
+	return ends, steps
 }
 
 // reach returns upper bounds on the ends of an epoch, if they are not known. Each of its

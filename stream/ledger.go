@@ -60,6 +60,8 @@ type Entry struct {
 	LimitDelta   float64 `json:"limit_delta,omitempty"`
 
 	// close
+	// Steps is how many the epoch had, at least, where it protects what a person has in a period.
+	Steps        uint64 `json:"steps,omitempty"`
 	AnchorOffset int64  `json:"anchor_offset,omitempty"`
 	Anchor       string `json:"anchor,omitempty"` // HMAC of the last record, in hexadecimal; empty: no record
 

@@ -24,8 +24,11 @@ type EntryPerson struct {
 	Separation uint64 `json:"separation"`
 	PerStep    uint64 `json:"per_step"`
 	// Period is the number of steps after which every person begins anew: the account is then of the records that
-	// somebody has in one period of each epoch. 0: of all records.
+	// somebody has in one period of each epoch of a stretch; see stretches. 0: of all records.
 	Period uint64 `json:"period,omitempty"`
+	// Step is the length of a step, with a period: steps of other lengths make other periods. "" in lines that
+	// did not say it, whose epochs are in every stretch.
+	Step string `json:"step,omitempty"`
 	// Partitioner is "murmur2" where a user key counts in one partition only, which follows
 	// from the key and the number of Partitions of the topic; else "none".
 	Partitioner string `json:"partitioner"`
@@ -42,9 +45,12 @@ func entryPerson(s *config.Stream, partitions int) (unit string, p *EntryPerson)
 	if u == nil {
 		return "", nil
 	}
-	rule := s.Participation()
+	rule, step := s.Participation(), ""
+	if u.Period > 0 {
+		step = s.StepLength()
+	}
 	return unitPerson, &EntryPerson{
-		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep, Period: u.Period,
+		Population: u.Population, Key: u.Key, Cap: rule.Count, Separation: rule.Separation, PerStep: rule.PerStep, Period: u.Period, Step: step,
 		Partitioner: u.Partitioner, Partitions: partitions, Refuses: s.Refuses(),
 	}
 }
@@ -58,6 +64,9 @@ func (e *Entry) soundUnit() bool {
 		return false
 	}
 	p := e.Person
+	if p.Step != "" && p.Period == 0 {
+		return false
+	}
 	return p.Population != "" && p.Key != "" && (p.Partitioner == "none" || p.Partitioner == "murmur2" && p.Key == config.UserRecordKey) && p.Partitions > 0
 }
 
@@ -131,7 +140,8 @@ type accountIndex struct {
 	open        []int       // openings that have not ended
 	closed      []dp.Charge // records: of closed epochs, ranges of one cost that meet as one
 	settled     map[share]dp.Cost
-	layouts     map[layout]int // persons: of openings that are not void, how many have it
+	stretches   map[core.Task]*stretches // persons of a period: of closed epochs
+	layouts     map[layout]int           // persons: of openings that are not void, how many have it
 	adjacencies []dp.Adjacency
 	limit       int   // the last line that has one, −1 where there is none
 	first       int   // the opening that sets aside for sketches, −1 where there is none
@@ -173,7 +183,7 @@ func (x *ledgerIndex) account(of account) *accountIndex {
 	if a == nil {
 		a = &accountIndex{limit: -1, first: -1}
 		if of.population != "" {
-			a.settled, a.layouts = map[share]dp.Cost{}, map[layout]int{}
+			a.settled, a.layouts, a.stretches = map[share]dp.Cost{}, map[layout]int{}, map[core.Task]*stretches{}
 		}
 		x.accounts[of] = a
 	}
@@ -237,6 +247,15 @@ func (a *accountIndex) settle(opened, end *Entry) {
 	if end.End == opened.First {
 		return
 	}
+	if opened.stretches() {
+		s := a.stretches[opened.Task()]
+		if s == nil {
+			s = newStretches(opened)
+			a.stretches[opened.Task()] = s
+		}
+		s.add(opened, end)
+		return
+	}
 	if opened.Person != nil {
 		at := share{opened.Partition, opened.Cost.Adjacency}
 		a.settled[at] = composed(a.settled[at], opened.Cost)
@@ -271,9 +290,9 @@ func (a *accountIndex) enforced(extra *Entry) bool {
 }
 
 // personCharges returns the charges of a population, and extra, if the epoch of closing ended
-// there. What persons of all partitions pay is at all positions; where every user key counts in
-// one partition only, a partition is a position. So [dp.MostCharged] adds up all of it, or takes
-// the largest sum of a partition.
+// there. Of a task whose persons are those of a period it takes the dearest stretch. What persons of all
+// partitions pay is at all positions; where every user key counts in one partition only, a partition is a
+// position. So [dp.MostCharged] adds up all of it, or takes the largest sum of a partition.
 func (l *ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges []dp.Charge) {
 	enforced := a.enforced(extra)
 	sums := map[share]dp.Cost{}
@@ -286,15 +305,41 @@ func (l *ledger) personCharges(a *accountIndex, extra, closing *Entry) (charges 
 	for _, at := range slices.SortedFunc(maps.Keys(a.settled), compareShares) {
 		add(at, a.settled[at])
 	}
+	begun := map[core.Task]*stretches{} // of tasks that have an epoch beside the closed ones
+	pays := func(e, end *Entry) {
+		if !e.stretches() {
+			add(share{e.Partition, e.Cost.Adjacency}, e.Cost)
+			return
+		}
+		s := begun[e.Task()]
+		if s == nil {
+			if s = a.stretches[e.Task()].clone(); s == nil {
+				s = newStretches(e)
+			}
+			begun[e.Task()] = s
+		}
+		s.add(e, end)
+	}
 	for _, i := range a.open {
 		e := &l.entries[i]
-		if closing != nil && closing.Task() == e.Task() && closing.Epoch == e.Epoch && closing.End == e.First {
-			continue
+		if closing == nil || closing.Task() != e.Task() || closing.Epoch != e.Epoch {
+			pays(e, nil)
+		} else if closing.End != e.First {
+			pays(e, closing)
 		}
-		add(share{e.Partition, e.Cost.Adjacency}, e.Cost)
 	}
 	if extra != nil {
-		add(share{extra.Partition, extra.Cost.Adjacency}, extra.Cost)
+		pays(extra, nil)
+	}
+	tasks := maps.Clone(a.stretches)
+	if tasks == nil {
+		tasks = begun
+	}
+	maps.Copy(tasks, begun)
+	for _, t := range slices.SortedFunc(maps.Keys(tasks), compareTasks) {
+		for _, c := range tasks[t].costs() {
+			add(share{t.Partition, c.Adjacency}, c)
+		}
 	}
 	order := slices.SortedFunc(maps.Keys(sums), compareShares)
 	one := !slices.ContainsFunc(order, func(at share) bool { return at.adjacency != order[0].adjacency })

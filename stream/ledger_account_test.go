@@ -218,10 +218,10 @@ func TestPopulationLimit(t *testing.T) {
 		}
 	}
 	// The first epoch ended before its first step: then it leaves room. With one it does not.
-	if err := l.affords(limited(second, 1, 1.4), &l.entries[0], []EntryPart{{End: 0}}); err != nil {
+	if err := l.affords(limited(second, 1, 1.4), &l.entries[0], []EntryPart{{End: 0}}, 0); err != nil {
 		t.Errorf("beside an epoch without a release: %v", err)
 	}
-	if err := l.affords(limited(second, 1, 1.4), &l.entries[0], []EntryPart{{End: 1}}); err == nil {
+	if err := l.affords(limited(second, 1, 1.4), &l.entries[0], []EntryPart{{End: 1}}, 0); err == nil {
 		t.Error("beside an epoch with one it fits")
 	}
 	if n := len(l.entries); n != 1 {
@@ -264,8 +264,8 @@ func TestUnitsDoNotMix(t *testing.T) {
 	t.Parallel()
 	person := personEpoch{stream: "p", topic: "orders", partition: 1, partitioner: "none", partitions: 4, mu: 0.1, adjacency: dp.ZeroOut, end: 100}.entry(1)
 	otherKey, otherPopulation, otherTopic := person, person, person
-	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, 0, "none", 4, false}
-	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, 0, "none", 4, false}
+	otherKey.Stream, otherKey.Person = "q", &EntryPerson{"members", "field:id", 5, 1, 1, 0, "", "none", 4, false}
+	otherPopulation.Stream, otherPopulation.Person = "q", &EntryPerson{"guests", "record-key", 5, 1, 1, 0, "", "none", 4, false}
 	otherTopic.Stream, otherTopic.Topic, otherTopic.Person = "q", "elsewhere", otherKey.Person
 	record := charging(1, 0, 10, dp.ZeroOut, 0.1)
 	void := func(e Entry) Entry { return Entry{Kind: kindVoid, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch} }

@@ -66,11 +66,11 @@ func (l *ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 }
 
 // affords returns an error if the limit would not allow the epoch e after the task's open
-// epoch is closed at end.
-func (l *ledger) affords(e Entry, opened *Entry, end []EntryPart) error {
+// epoch is closed at end, after so many steps or more.
+func (l *ledger) affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.fitsAll(&e, opened.closing(end))
+	_, err := l.fitsAll(&e, opened.closing(end, steps))
 	return err
 }
 

@@ -177,6 +177,9 @@ func parseLedger(data []byte, key *ledgerKey) (*ledger, error) {
 		if !e.soundUnit() {
 			return nil, fmt.Errorf("%w: line %d protects what this version does not know", errLedger, n)
 		}
+		if e.Steps > 0 && e.Kind != kindClose {
+			return nil, fmt.Errorf("%w: line %d has steps and closes nothing", errLedger, n)
+		}
 		id := epoch{e.Task(), e.Epoch}
 		opened, known := openings[id]
 		possible := true
@@ -188,7 +191,7 @@ func parseLedger(data []byte, key *ledgerKey) (*ledger, error) {
 			possible = e.Epoch > newest[id.task] && e.chargesOffsets() && e.sound(nil) && e.Reserved.Mu == 0
 			openings[id], newest[id.task] = &e, e.Epoch
 		case kindClose:
-			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First) && e.sound(opened)
+			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First) && e.sound(opened) && (e.Steps == 0 || opened.stretches())
 			openings[id] = nil
 		case kindVoid:
 			possible = opened != nil && opened.Source == e.Source

@@ -109,9 +109,12 @@ func (e *Entry) sound(opened *Entry) bool {
 }
 
 // closing returns the line that would close an opening's epoch at these ends, one for each
-// of its views.
-func (e *Entry) closing(ends []EntryPart) *Entry {
+// of its views, after so many steps or more.
+func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	c := &Entry{Kind: kindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}
+	if e.stretches() {
+		c.Steps = steps
+	}
 	if e.Partition == core.Merged {
 		c.Parts = ends
 		c.sum()

@@ -21,7 +21,8 @@ type PopulationSpent struct {
 	// worst-off person has paid most.
 	Adjacency dp.Adjacency `json:"adjacency"`
 	// OnePartition says that every user key counts in one partition only. Then Mu is the
-	// largest sum of a partition; else it is the sum over all epochs.
+	// largest sum of a partition; else it is the sum over all epochs. Of a task whose persons are
+	// those of a period only the dearest stretch counts: epochs in a row that have so many steps.
 	OnePartition bool `json:"one_partition"`
 	// Mu is what the worst-off person has paid, and ChargedEpsilon the ε of it at LimitDelta.
 	Mu             float64 `json:"mu"`

@@ -193,7 +193,7 @@ func (r *repair) task(t core.Task) error {
 		for _, v := range e.views() {
 			ends = append(ends, EntryPart{Partition: v.Partition, End: v.End})
 		}
-		closing := e.closing(ends)
+		closing := e.closing(ends, 0)
 		closing.Reason = "repaired"
 		if err := l.append(*closing); err != nil || secret {
 			return err

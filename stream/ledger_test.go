@@ -259,7 +259,7 @@ func TestAdjacencies(t *testing.T) {
 	if !errors.As(err, &over) || over.adjacency != dp.Replace || !(over.spent > 2.3 && over.spent < 2.4) || over.alreadyCharged > 1 {
 		t.Errorf("zero-out over the same records: %v", err)
 	}
-	if err := l.affords(charging(2, 0, -1, dp.ZeroOut, mu), &l.entries[0], []EntryPart{{End: 1000}}); err == nil {
+	if err := l.affords(charging(2, 0, -1, dp.ZeroOut, mu), &l.entries[0], []EntryPart{{End: 1000}}, 0); err == nil {
 		t.Error("and it is said to be affordable")
 	}
 	// Elsewhere it fits, in both: of 1.5 there 0.7 is for the rest.

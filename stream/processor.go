@@ -250,7 +250,7 @@ func (p *processor) request(ctx context.Context, q request) {
 		return
 	default:
 		ends, logs := p.reached()
-		err = p.r.acceptable(ctx, q, p.opened(), ends, logs)
+		err = p.r.acceptable(ctx, q, p.opened(), ends, p.epoch.cp.step, logs)
 	}
 	if err != nil {
 		q.reply <- err
@@ -620,7 +620,7 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 				reason = why
 			}
 		}
-		err = p.r.closeEpoch(ctx, p.opened(), p.epoch.cp.ends(p.r.anchorMAC), reason)
+		err = p.r.closeEpoch(ctx, p.opened(), p.epoch.cp.ends(p.r.anchorMAC), p.epoch.cp.step, reason)
 	}
 	if p.ending == nil {
 		return true, err

@@ -184,6 +184,7 @@ func printPopulations(out io.Writer, all []stream.PopulationSpent) error {
 		}
 		if n := len(p.Epochs); n > 0 && p.Epochs[n-1].Period > 0 {
 			fmt.Fprintf(out, "  a person is what one user key has in a period of %d steps; in q periods of an epoch it is q times as much\n", p.Epochs[n-1].Period)
+			fmt.Fprintf(out, "  and in one stretch of each task: its epochs in a row, until they have %d steps, and then anew; mu has the dearest one\n", p.Epochs[n-1].Period)
 		}
 		w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "TASK\tEPOCH\tTOPIC\tUSER KEY\tSTEPS\tAPART\tA STEP\tPARTITIONER\tMU\tEPSILON\tSTATE")

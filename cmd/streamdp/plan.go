@@ -303,7 +303,11 @@ func printGuarantee(w io.Writer, d *core.Description, name, text string) error {
 	if d.Person == nil {
 		row("limit", "(%g, %g) over all epochs and streams of the input partition", d.LimitEpsilon, d.LimitDelta)
 	} else {
-		row("limit", "(%g, %g) over all epochs of the population, of every stream, topic and partition", d.LimitEpsilon, d.LimitDelta)
+		over := "all epochs of the population"
+		if n := d.Person.Period; n > 0 {
+			over = fmt.Sprintf("epochs of the population in a row until they have %d steps, and then anew", n)
+		}
+		row("limit", "(%g, %g) over %s, of every stream, topic and partition", d.LimitEpsilon, d.LimitDelta, over)
 		personRows(d, row)
 	}
 	if d.Reserved != nil {

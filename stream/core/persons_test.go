@@ -462,6 +462,7 @@ func TestPersonPeriod(t *testing.T) {
 	for _, part := range []string{
 		"all records that one person has in one period", "(unit: person-period)", "Periods of 4 steps follow one another from step 1 on",
 		"Somebody with records in k periods is k persons here",
+		"for what a person has in one period of each epoch of a stretch, which is epochs of a stream and partition in a row with 4 steps or more, the limit enforced",
 	} {
 		if !strings.Contains(strings.Join(p.Statements, " "), part) {
 			t.Errorf("%q is not in %q", part, p.Statements)

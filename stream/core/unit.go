@@ -137,7 +137,8 @@ func whose(s *config.Stream) string {
 	if s.User != nil {
 		text := "over the population " + s.User.Population
 		if s.User.Period > 0 {
-			text += ", for what a person has in one period of each epoch,"
+			text += fmt.Sprintf(", for what a person has in one period of each epoch of a stretch, "+
+				"which is epochs of a stream and partition in a row with %d steps or more,", s.User.Period)
 		}
 		return text
 	}

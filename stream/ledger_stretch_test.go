@@ -1,0 +1,328 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/dp"
+	"streamdp/stream/core"
+)
+
+// periodEpoch is an epoch of a test whose persons are those of a period of 10 steps; and how it closed.
+type periodEpoch struct {
+	personEpoch
+	step  string
+	to    int64  // offset at which it closed, 0: it is open
+	steps uint64 // that it had
+}
+
+func (p periodEpoch) entry(epoch uint64) Entry {
+	e := p.personEpoch.entry(epoch)
+	e.Person.Period, e.Person.Step = 10, p.step
+	return e
+}
+
+// opened appends the opening of an epoch and, unless it stays open, its closing.
+func (p periodEpoch) opened(t testing.TB, l *ledger, epoch uint64) {
+	t.Helper()
+	e := p.entry(epoch)
+	_, err := l.open(e)
+	must(t, err)
+	if p.to != 0 {
+		must(t, l.append(*e.closing([]EntryPart{{Partition: p.partition, End: p.to}}, p.steps)))
+	}
+}
+
+// TestStretchCharge: what a person has in one period is paid in one stretch of a task: epochs that follow one
+// another, until they have the steps of a period. All of a task adds up where its epochs may hold the same
+// records, or are not alike; several tasks always do.
+func TestStretchCharge(t *testing.T) {
+	t.Parallel()
+	base := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 4, mu: 3, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s", to: 100, steps: 10}
+	with := func(change func(*periodEpoch)) periodEpoch {
+		p := base
+		change(&p)
+		return p
+	}
+	next := func(more ...func(*periodEpoch)) periodEpoch { // begins where base ended, and is dearer
+		return with(func(p *periodEpoch) {
+			p.first, p.to, p.mu = 100, 0, 4
+			for _, f := range more {
+				f(p)
+			}
+		})
+	}
+	short := func(p *periodEpoch) { p.steps = 9 }
+	murmur := func(p *periodEpoch) { p.partitioner = "murmur2" }
+	for _, c := range []struct {
+		name   string
+		epochs []periodEpoch
+		want   float64
+	}{
+		{"one", []periodEpoch{base}, 3},
+		{"the second stretch is dearer", []periodEpoch{base, next()}, 4},
+		{"the first one is", []periodEpoch{with(func(p *periodEpoch) { p.mu = 5 }), next()}, 5},
+		{"both closed", []periodEpoch{base, next(func(p *periodEpoch) { p.to = 200 })}, 4},
+		{"many", []periodEpoch{base, next(func(p *periodEpoch) { p.to = 200 }), next(func(p *periodEpoch) { p.first, p.to = 200, 300 }), next(func(p *periodEpoch) { p.first = 300 })}, 4},
+		{"a step too few", []periodEpoch{with(short), next()}, 5},
+		{"several short ones are a stretch", []periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 1, 4 }), next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 6 }),
+			next(func(p *periodEpoch) { p.first, p.mu = 200, 2 })}, math.Sqrt(5)},
+		{"and add up", []periodEpoch{with(func(p *periodEpoch) { p.mu, p.steps = 2, 4 }), next(func(p *periodEpoch) { p.mu, p.to, p.steps = 2, 200, 5 }),
+			next(func(p *periodEpoch) { p.first, p.mu = 200, 1 })}, 3},
+		{"steps that nobody knows", []periodEpoch{with(func(p *periodEpoch) { p.steps = 0 }), next()}, 5},
+		{"an end that nobody knows", []periodEpoch{with(func(p *periodEpoch) { p.to = -1 }), next()}, 5},
+		{"an offset again", []periodEpoch{base, next(func(p *periodEpoch) { p.first = 99 })}, 5},
+		{"the first stretch again, much later", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }), next(func(p *periodEpoch) { p.mu, p.to = 2, 200 }),
+			next(func(p *periodEpoch) { p.mu, p.first = 2, 0 })}, 3},
+		{"for ever", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1 }), next(func(p *periodEpoch) { p.mu, p.first, p.to = 2, 0, 200 }),
+			next(func(p *periodEpoch) { p.mu, p.first = 2, 200 })}, 3},
+		{"another incarnation", []periodEpoch{base, next(func(p *periodEpoch) { p.incarnation = 2 })}, 5},
+		{"another topic", []periodEpoch{base, next(func(p *periodEpoch) { p.topic = "other" })}, 5},
+		{"shorter steps", []periodEpoch{base, next(func(p *periodEpoch) { p.step = "1m0s" })}, 5},
+		{"steps of an old line", []periodEpoch{with(func(p *periodEpoch) { p.step, p.steps = "", 0 }), next()}, 5},
+		{"another adjacency", []periodEpoch{with(func(p *periodEpoch) { p.mu = 1.5 }), next(func(p *periodEpoch) { p.adjacency = dp.Replace })}, 5}, // 2·1.5 under replace
+		{"another partition", []periodEpoch{base, next(func(p *periodEpoch) { p.partition = 1 })}, 5},
+		{"another stream", []periodEpoch{base, next(func(p *periodEpoch) { p.stream = "b" })}, 5},
+		{"two stretches of each of two partitions", []periodEpoch{base, next(func(p *periodEpoch) { p.mu = 1 }), with(func(p *periodEpoch) { p.partition, p.mu = 1, 1 }), next(func(p *periodEpoch) { p.partition = 1 })}, 5},
+		{"enforced, two partitions", []periodEpoch{with(murmur), next(murmur), with(func(p *periodEpoch) { p.partition = 1; murmur(p) })}, 4},
+		{"enforced, two streams", []periodEpoch{with(murmur), next(murmur, func(p *periodEpoch) { p.mu = 1 }), with(func(p *periodEpoch) { p.stream, p.mu = "b", 4; murmur(p) })}, 5},
+		{"one that had no step is none", []periodEpoch{with(short), next(func(p *periodEpoch) { p.to, p.steps = 100, 0 })}, 3},
+	} {
+		l, numbers := emptyLedger(t), map[core.Task]uint64{}
+		a := c.epochs[len(c.epochs)-1].adjacency
+		for i, p := range c.epochs {
+			task := core.Task{Stream: p.stream, Partition: p.partition}
+			numbers[task]++
+			e := p.entry(numbers[task])
+			if i == len(c.epochs)-1 { // what is asked before it opens is what is charged then
+				got, err := dp.Charged(l.charges(e.account(), &e, nil), a, 1e-8)
+				must(t, err)
+				if want := c.want; p.to == 0 && !atLeast(got.Mu, want) {
+					t.Errorf("%s: before it opens mu %g would be charged, want %g", c.name, got.Mu, want)
+				}
+			}
+			p.opened(t, l, numbers[task])
+		}
+		for range 2 { // asking changes nothing
+			if got := chargedMu(t, l, a); !atLeast(got, c.want) {
+				t.Errorf("%s: mu %g is charged, want %g", c.name, got, c.want)
+			}
+		}
+		data, err := l.disk.ReadFile(l.path)
+		must(t, err)
+		again, err := parseLedger(data, nil)
+		must(t, err)
+		if got, was := chargedMu(t, again, a), chargedMu(t, l, a); got != was {
+			t.Errorf("%s: read again, mu %g is charged, not %g", c.name, got, was)
+		}
+	}
+}
+
+// TestStretchMerged: a merged epoch follows another one if it does in each partition; one that is new may
+// begin anywhere.
+func TestStretchMerged(t *testing.T) {
+	t.Parallel()
+	merged := func(epoch uint64, parts ...EntryPart) Entry {
+		e := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partition: core.Merged, partitioner: "none", partitions: 3, mu: 3, adjacency: dp.ZeroOut}, step: "1h0m0s"}.entry(epoch)
+		e.Incarnation, e.Parts = 0, parts
+		e.sum()
+		return e
+	}
+	part := func(n int, first, end int64) EntryPart {
+		return EntryPart{Partition: n, Incarnation: 1, First: first, End: end}
+	}
+	for _, c := range []struct {
+		name   string
+		second []EntryPart
+		want   float64
+	}{
+		{"in each", []EntryPart{part(0, 100, -1), part(1, 50, -1)}, 3},
+		{"with a new one", []EntryPart{part(0, 100, -1), part(1, 50, -1), part(2, 7, -1)}, 3},
+		{"without one", []EntryPart{part(1, 50, -1)}, 3},
+		{"not in the second", []EntryPart{part(0, 150, -1), part(1, 49, -1)}, math.Sqrt(18)},
+		{"not in the first", []EntryPart{part(0, 99, -1), part(1, 60, -1)}, math.Sqrt(18)},
+	} {
+		l := emptyLedger(t)
+		first := merged(1, part(0, 10, -1), part(1, 20, -1))
+		_, err := l.open(first)
+		must(t, err)
+		must(t, l.append(*first.closing([]EntryPart{{Partition: 0, End: 100}, {Partition: 1, End: 50}}, 25)))
+		_, err = l.open(merged(2, c.second...))
+		must(t, err)
+		if got := chargedMu(t, l, dp.ZeroOut); !atLeast(got, c.want) {
+			t.Errorf("%s: mu %g is charged, want %g", c.name, got, c.want)
+		}
+	}
+}
+
+// TestStretchRandom compares with what each unit pays, from all lines: random epochs of two tasks, some
+// without steps that are known, some that read an offset again.
+func TestStretchRandom(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(20, 5))
+	separate := 0
+	for range 150 {
+		l := emptyLedger(t)
+		of := map[int][]periodEpoch{}
+		at := map[int]int64{}
+		for range 10 {
+			p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partition: rng.IntN(2), partitioner: "none", partitions: 2, mu: 0.1 + rng.Float64(), adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+			p.first = at[p.partition]
+			if rng.IntN(25) == 0 {
+				p.first = max(0, p.first-1)
+			}
+			p.to, p.steps = p.first+1+int64(rng.IntN(20)), uint64(rng.IntN(14))
+			at[p.partition] = p.to
+			p.opened(t, l, uint64(len(of[p.partition])+1))
+			of[p.partition] = append(of[p.partition], p)
+
+			want := 0.0
+			for _, epochs := range of {
+				again := slices.ContainsFunc(epochs, func(p periodEpoch) bool {
+					return slices.ContainsFunc(epochs, func(q periodEpoch) bool { return p != q && p.first < q.to && q.first < p.to })
+				})
+				worst, sum, steps := 0.0, 0.0, uint64(0)
+				for _, p := range epochs {
+					if steps >= 10 && !again {
+						sum, steps = 0, 0
+						separate++
+					}
+					sum, steps = sum+p.mu*p.mu, steps+p.steps
+					worst = max(worst, sum)
+				}
+				want += worst
+			}
+			if got := chargedMu(t, l, dp.ZeroOut); !atLeast(got*(1+1e-14), math.Sqrt(want)) {
+				t.Fatalf("mu %g is charged, want %g, after %+v", got, math.Sqrt(want), of)
+			}
+		}
+	}
+	if separate < 100 {
+		t.Errorf("only %d stretches that are not the first", separate)
+	}
+}
+
+// TestStretchLimit: an epoch behind a whole period fits a limit that the last one took, asked before or after
+// that is closed; one behind a shorter one is refused. So is one that reads an offset again, however late.
+func TestStretchLimit(t *testing.T) {
+	t.Parallel()
+	mu, err := dp.Mu(1, 1e-8)
+	must(t, err)
+	p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: mu, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+	limited := func(epoch uint64, first int64) Entry {
+		e := p.entry(epoch)
+		e.First, e.LimitEpsilon = first, 1.01
+		return e
+	}
+	l := emptyLedger(t)
+	var over *errBudget
+	for epoch := uint64(1); epoch <= 5; epoch++ {
+		first := int64(100 * epoch)
+		e := limited(epoch, first)
+		if charged, err := l.open(e); err != nil || math.Abs(charged-1) > 1e-9 {
+			t.Fatalf("epoch %d is charged %g, %v", epoch, charged, err)
+		}
+		opened := l.opening(e.Task(), epoch)
+		end := []EntryPart{{End: first + 100}}
+		if err := l.affords(limited(epoch+1, first+100), opened, end, 9); !errors.As(err, &over) {
+			t.Errorf("behind epoch %d with 9 steps: %v", epoch, err)
+		}
+		if err := l.affords(limited(epoch+1, first+99), opened, end, 10); !errors.As(err, &over) {
+			t.Errorf("over an offset of epoch %d: %v", epoch, err)
+		}
+		if err := l.affords(limited(epoch+1, first+100), opened, end, 10); err != nil {
+			t.Errorf("behind epoch %d with 10 steps: %v", epoch, err)
+		}
+		must(t, l.append(*e.closing(end, 10)))
+	}
+	if _, err := l.open(limited(6, 150)); !errors.As(err, &over) || !(over.spent > 2) {
+		t.Errorf("an epoch over the first one's records: %v", err)
+	}
+	events, err := l.budgetOf(members, 0)
+	must(t, err)
+	for _, e := range events {
+		if math.Abs(e.ChargedEpsilon-1) > 1e-4 {
+			t.Errorf("after %s of epoch %d: epsilon %g", e.Kind, e.Epoch, e.ChargedEpsilon)
+		}
+	}
+}
+
+// TestStretchLines: only the closing of an epoch with a period says its steps, and no opening without one the
+// length of a step.
+func TestStretchLines(t *testing.T) {
+	t.Parallel()
+	p := periodEpoch{personEpoch: personEpoch{stream: "a", topic: "in", partitioner: "none", partitions: 1, mu: 1, adjacency: dp.ZeroOut, end: -1}, step: "1h0m0s"}
+	e := p.entry(1)
+	end := *e.closing([]EntryPart{{End: 5}}, 10)
+	text := string(rechain(t, []Entry{e, end}))
+	if _, err := parseLedger([]byte(text), nil); err != nil || !strings.Contains(text, `"period":10,"step":"1h0m0s"`) || !strings.Contains(text, `"steps":10`) {
+		t.Errorf("%s: %v", text, err)
+	}
+	whole := p.personEpoch.entry(1)
+	if c := whole.closing([]EntryPart{{End: 5}}, 10); c.Steps != 0 {
+		t.Error("the closing of an epoch without a period says its steps")
+	}
+	length := p.personEpoch.entry(1)
+	length.Person.Step = "1h0m0s"
+	stepped := e
+	stepped.Steps = 3
+	for name, lines := range map[string][]Entry{"steps without a period": {whole, end}, "a length without one": {length}, "an opening with steps": {stepped}} {
+		if _, err := parseLedger(rechain(t, lines), nil); !errors.Is(err, errLedger) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestStretchRollover: a daemon whose limit is what one epoch takes goes on after the horizon, and after a
+// restart, because a period is over. It halts where epochs were closed early, and their steps are not those
+// of a period together.
+func TestStretchRollover(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(ordersStream, "step   = 100", "step = 5\nhorizon = 4\non_horizon = \"rollover\"\nuser = { key = \"record-key\", max_users = 15, separation = 3, period = 3 }", "limit_epsilon = 3.0", "limit_epsilon = 1.3"))
+	closings := func() (steps []uint64) {
+		for _, e := range r.entries() {
+			switch {
+			case e.Kind == kindOpen && (e.Person.Period != 3 || e.Person.Step != "5 offsets"):
+				t.Errorf("opened for %+v", e.Person)
+			case e.Kind == kindClose:
+				steps = append(steps, e.Steps)
+			}
+		}
+		return steps
+	}
+	x := r.start()
+	r.sendUsers(0, 0, 50)
+	x.until("epoch 3", func(s TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
+	if s := x.d.Status()[0]; math.Abs(s.ChargedEpsilon-1) > 1e-4 {
+		t.Errorf("charged %g", s.ChargedEpsilon)
+	}
+	x.end()
+	err := r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) })
+	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
+		t.Errorf("after two steps: %v", err)
+	}
+	r.sendUsers(0, 50, 5) // the third step of a period
+	x = r.start()
+	x.published(3)
+	x.end()
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) })) // that one had no step
+	r.sendUsers(0, 55, 5)
+	x = r.start()
+	x.published(1)
+	x.end()
+	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
+	if got, want := closings(), []uint64{4, 4, 3, 0, 1}; !slices.Equal(got, want) {
+		t.Errorf("epochs had %v steps, want %v", got, want)
+	}
+	err = r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) })
+	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
+		t.Errorf("behind an epoch of one step: %v", err)
+	}
+}
