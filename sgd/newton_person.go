@@ -71,6 +71,45 @@ func loadFor(cfg *Config, p dp.Params) (matfact.Factorization, *load, error) {
 	return f, l, nil
 }
 
+// RecordCost returns what all releases cost one record of a person whose user key stays as it
+// is: the larger of what it costs in a search and in a step with a gradient. Such a step costs
+// most in the first epoch, whose histogram and matrix have the least noise. Where records are
+// protected it is Cost. docs/theory/sgd.md, §14, has the proof.
+func (e *Newton) RecordCost() dp.Cost {
+	c := e.Cost()
+	if e.plan.Person != nil {
+		// More than a few last bits of a difference.
+		c.Mu = min(c.Mu, max(e.searchedRecord(), e.steppedRecord())+c.Mu*0x1p-40)
+	}
+	return c
+}
+
+// searchedRecord returns what a search costs one record of a person: each count moves by at most
+// a record, or from a null record by at most the quantile that is sought.
+func (e *Newton) searchedRecord() float64 {
+	p := &e.plan
+	search, locate := float64(p.Unit), float64(p.Unit)
+	if e.params.Adjacency == dp.ZeroOut {
+		search, locate = math.Ceil(max(normQuantile, scaleQuantile, modeQuantile)*search), float64(p.NullLocate)
+	}
+	cost := math.Sqrt(float64(normLadder.searches())) * search / p.SearchNoise
+	if p.LocateNoise > 0 {
+		cost = max(cost, math.Sqrt(medianQuestions)*locate/p.LocateNoise)
+	}
+	return cost
+}
+
+// steppedRecord returns what a step with a gradient costs one record of a person, with what
+// the step's epoch releases at its end.
+func (e *Newton) steppedRecord() float64 {
+	p, two := &e.plan, e.params.Adjacency.Factor()
+	gradient := (p.Sensitivity - two*float64(p.Lattice.K)*(p.Person.Norm-e.factor.ColNorm())) / p.GradientNoise
+	nulls := float64(p.Unit) / p.NullNoise
+	norms := math.Sqrt(two) / (p.HistogramNoise * p.fewer(0))
+	matrix := p.GramMu / p.fewer(0)
+	return math.Hypot(math.Hypot(gradient, nulls), math.Hypot(norms, matrix))
+}
+
 // personBands returns the matrix whose noise in the estimate is smallest, and P of
 // matfact.Sensitivity. The noise is that of a sum over as many records as so many steps of
 // independent noise have: with more noise a step has more slots, so they are fewer steps.

@@ -175,6 +175,62 @@ func TestNewtonPersons(t *testing.T) {
 	}
 }
 
+// TestNewtonRecordCost: no record of a person, whose user key stays, is worth more than RecordCost,
+// in a search or in a step with a gradient; and the worst one is worth nearly that in either.
+func TestNewtonRecordCost(t *testing.T) {
+	t.Parallel()
+	for _, intercept := range withIntercept() {
+		for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
+			for _, p := range personRules {
+				v := &visited{Newton: personNewton(t, p, adjacency, intercept), log: eventful(intercept)}
+				s, keys := personSubject(t, v, p), audit.NewKeys([32]byte{9})
+				searched, stepped, cost := v.searchedRecord(), v.steppedRecord(), v.RecordCost()
+				if cost.Adjacency != adjacency || cost.Mu < max(searched, stepped) || cost.Mu > max(searched, stepped)*(1+1e-9) || cost.Mu > 0.75*s.Mu {
+					t.Errorf("a record costs %+v, of %g in a search and %g in a step", cost, searched, stepped)
+				}
+				pairs := [][2][]float64{{{20, 0, 1e7}, nil}, {{0, 0, 6}, nil}}
+				if adjacency == dp.Replace {
+					pairs = [][2][]float64{{{20, 0, 1e7}, {20, 0, -1e7}}, {{20, 0, 1e7}, {1e-4, 0, 1}}}
+				}
+				var worst [2]float64 // in a search, in a step
+				for _, from := range []int{0, 1, 2, 3, 6} {
+					for _, pair := range pairs {
+						x := make(audit.Stream, personSteps)
+						for i := range int(p.Count) {
+							for range p.PerStep {
+								at := from + i*int(p.Separation)
+								x[at] = append(x[at], pair[0])
+							}
+						}
+						d, err := s.Coupling(x, x.Replace(from, 0, pair[1]), keys)
+						if err != nil {
+							t.Fatal(err)
+						}
+						in := 1
+						if from < int(v.plan.Searches()) {
+							in = 0
+						}
+						worst[in] = max(worst[in], d)
+					}
+				}
+				t.Logf("intercept %t, %s, %+v: a record costs %.4f of μ, the worst one found %.6f of it in a search, %.6f in a step", intercept, adjacency, p, cost.Mu/s.Mu, worst[0]/searched, worst[1]/stepped)
+				// A search asks five or six times, under zero-out for .75 here and not for .8. Under
+				// replace a record that takes the place of a null one has no gradient of two.
+				least := map[dp.Adjacency][]float64{dp.ZeroOut: {0.85, 0.99}, dp.Replace: {0.9, 0.8}}[adjacency]
+				for in, most := range []float64{searched, stepped} {
+					if worst[in] > most*(1+1e-9) || worst[in] < least[in]*most {
+						t.Errorf("intercept %t, %s, %+v: a record is worth %g, want nearly %g", intercept, adjacency, p, worst[in], most)
+					}
+				}
+			}
+		}
+	}
+	alone := eventfulNewton(t, dp.Replace, true)
+	if got, all := alone.RecordCost(), alone.Cost(); got.Mu != all.Mu || got.Adjacency != all.Adjacency {
+		t.Error("where records are protected a record costs something else")
+	}
+}
+
 // TestNewtonPersonsMutants plants faults, each of which the audit finds.
 func TestNewtonPersonsMutants(t *testing.T) {
 	t.Parallel()

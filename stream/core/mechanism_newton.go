@@ -41,7 +41,7 @@ func newNewton(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism,
 		"histogram": p.HistogramNoise,
 	}
 	if p.Person != nil {
-		m.norm = p.Person.Norm
+		m.norm, m.record = p.Person.Norm, new(e.RecordCost())
 	}
 	if p.LocateNoise > 0 {
 		m.Noise["median"] = p.LocateNoise / unit

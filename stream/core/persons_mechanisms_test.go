@@ -89,6 +89,10 @@ func TestPersonsOfMechanisms(t *testing.T) {
 			if p.Unit != "person" || p.Person == nil || p.Person.Cap != 3 || p.Person.Norm != c.mech.norm {
 				t.Fatalf("%s: a release says %s, %+v", name, p.Unit, p.Person)
 			}
+			// A record is one of six that count at most.
+			if e := p.Person.EpsilonRecord; e == nil || !(*e > 0 && *e < 0.7*p.Epsilon) {
+				t.Errorf("%s, %s: what one record costs is not said, or too much", name, adjacency)
+			}
 			// The same ε, so noise and sensitivity grow alike: three steps with two records each.
 			if math.Abs(c.mech.Cost().Mu/single.Cost().Mu-1) > 1e-12 || c.mech.norm < 2*math.Sqrt(3) {
 				t.Errorf("%s: cost %+v, a single record's %+v; norm %g", name, c.mech.Cost(), single.Cost(), c.mech.norm)
