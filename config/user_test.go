@@ -88,7 +88,7 @@ func TestUserFaults(t *testing.T) {
 func TestUserOfRegressions(t *testing.T) {
 	amb := "[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"amount\"\nclip_x = 1\nradius = 1\namb = { curvature = 0.5, batch = 40000, bootstrap = 3000 }\n"
 	for _, c := range []struct{ user, table, want string }{
-		// A step of newton may have 64 times the slots of a search.
+		// A step of newton may have 16 times the slots of a search.
 		{"cap = 2, max_users = 9999999", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", ""},
 		{"max_users = 9, cap = 2, separation = 40", "[stream.orders.sgd]\ntarget = \"amount\"\nclip_x = 1\n", "(separation × records a step)"},
 		// The first of fifty steps is the search.

@@ -231,8 +231,9 @@ func (e *Newton) Range(t uint64) (first, end uint64) {
 	panic(fmt.Sprintf("sgd: slots of step %d are asked for, and step %d is open", t, e.step+1))
 }
 
-// Longest returns the largest number of slots that the first t steps can have together,
-// math.MaxUint64 if that is beyond 64 bits.
+// Longest returns an upper bound on the slots of any t steps in a row, the first ones or others:
+// each may be as long as the longest step of any epoch or search. It is math.MaxUint64 if that is
+// beyond 64 bits.
 func (e *Newton) Longest(t uint64) uint64 {
 	most := searchMost * e.plan.Search
 	for _, b := range e.plan.Batch {

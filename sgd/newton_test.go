@@ -40,13 +40,7 @@ func newOnline(t testing.TB, d int, clip float64, p dp.Params, seed uint64) *onl
 func (s *online) next(t testing.TB, draw func(x []float64) float64) *dp.Release {
 	t.Helper()
 	for {
-		first, end := s.e.Range(s.e.step + 1)
-		for slot := first; slot < end; slot++ {
-			d := len(s.row) - 1
-			s.row[d] = draw(s.row[:d])
-			s.e.Add(slot, s.row)
-		}
-		r, err := s.e.Close(s.noise)
+		r, err := s.close(draw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,6 +48,17 @@ func (s *online) next(t testing.TB, draw func(x []float64) float64) *dp.Release 
 			return r
 		}
 	}
+}
+
+// close takes the records of one step from draw.
+func (s *online) close(draw func(x []float64) float64) (*dp.Release, error) {
+	first, end := s.e.Range(s.e.step + 1)
+	for slot := first; slot < end; slot++ {
+		d := len(s.row) - 1
+		s.row[d] = draw(s.row[:d])
+		s.e.Add(slot, s.row)
+	}
+	return s.e.Close(s.noise)
 }
 
 // until returns the last release of a stream of so many records.
@@ -140,6 +145,39 @@ func TestNewtonPlan(t *testing.T) {
 			if n := e.Longest(3); n < p.Course(1).Slots || e.Longest(1000) < p.Course(998).Slots || e.Longest(1<<62) != math.MaxUint64 {
 				t.Errorf("three steps have at most %d slots", n)
 			}
+		}
+	}
+}
+
+// TestNewtonLongest: no steps in a row have more slots than Longest says, wherever they are. An epoch
+// that saw no record at first searches again later, in up to sixteen times the slots.
+func TestNewtonLongest(t *testing.T) {
+	t.Parallel()
+	s := newOnline(t, 2, 3, dp.Params{Mu: newtonMu, Adjacency: dp.ZeroOut}, 3)
+	l := newLinear(3, 2, 0.1)
+	var ends []uint64 // of steps
+	for n := 0; len(ends) < 600; {
+		_, err := s.close(func(row []float64) float64 {
+			if n++; n < 20000 || n%20 > 0 {
+				return math.NaN()
+			}
+			return l.draw(row)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, s.e.slots)
+	}
+	for _, steps := range []int{1, 2, 3, 10, 100} {
+		first, most := ends[steps-1], uint64(0)
+		for i := steps; i < len(ends); i++ {
+			most = max(most, ends[i]-ends[i-steps])
+		}
+		if bound := s.e.Longest(uint64(steps)); bound < most || steps < 4 && most < 2*first {
+			t.Errorf("%d steps in a row have %d slots, the first ones %d, at most %d", steps, most, first, bound)
+		}
+		if steps == 1 && s.e.Longest(1) != most {
+			t.Errorf("the longest step has %d slots, Longest says %d", most, s.e.Longest(1))
 		}
 	}
 }
