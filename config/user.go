@@ -132,13 +132,16 @@ func (s *Stream) room(steps uint64) (records uint64, known bool) {
 	return times(steps, s.longest()), true
 }
 
-// StepLength returns how long a step is: a period of the clock, or the largest number of its offsets;
-// "" where that is not known.
+// StepLength returns how long a step is: a period of the clock, or the largest number of offsets from
+// one step's end to the next; "" where that is not known.
 func (s *Stream) StepLength() string {
 	if d := s.Step.Clock(); d > 0 {
 		return d.String()
 	}
 	if n, known := s.room(1); known {
+		if s.Refit != nil { // between windows time goes by, too
+			n = max(n, s.Refit.Stride)
+		}
 		return fmt.Sprintf("%d offsets", n)
 	}
 	return ""
@@ -238,7 +241,11 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	case s.SGD != nil && !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
 		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
 		if n > 0 {
-			rule = fmt.Sprintf("must be at least %d (horizon × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, slots)
+			span := "horizon"
+			if u.Period > 0 {
+				span = "period"
+			}
+			rule = fmt.Sprintf("must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, span, slots)
 		}
 		d.add(users, -1, rule, u.MaxUsers)
 	}

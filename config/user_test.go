@@ -99,6 +99,7 @@ func TestUserOfRegressions(t *testing.T) {
 		{"per_step = 1", "[stream.orders.refit]\ntarget = \"amount\"\nclip_x = 1\nclip_y = 1\nwindow = 100\nsolver = \"linmix\"\n", "refit.solver: must be \"newton\", \"adassp\", \"dp-gd\" or \"dp-gd-residual\" where persons are protected: a sketch"},
 		{"max_users = 199999, separation = 4", amb, "user.max_users: must be at least 200000 (separation × records a step)"},
 		{"max_users = 1962999, cap = 3", amb, "user.max_users: must be at least 1963000 (horizon × records a step) with adjacency \"zero-out\""},
+		{"max_users = 99, cap = 3, period = 9", amb, "(period × records a step) with adjacency \"zero-out\""},
 		{"max_users = 1, cap = 3", strings.Replace(amb, "radius = 1", "radius = 0", 1), "sgd.radius"},
 		// Without a horizon nobody knows how many records a period of a regression has.
 		{"max_users = 99, cap = 3, period = 9", strings.Replace(amb, "clip_x", "# no horizon\nclip_x", 1), "user.period: needs a horizon for sgd"},
@@ -345,6 +346,10 @@ func TestUserCrowdsWindows(t *testing.T) {
 		s := c.Streams[0]
 		if got := s.Crowds(); got != want || (s.Params().Adjacency == dp.Replace) != want {
 			t.Errorf("%s persons, 50 windows of 1000 records: crowds %v, noise of %s", users, got, s.Params().Adjacency)
+		}
+		// A window and what follows it are a step: with another stride, as many steps are another time.
+		if got, want := s.StepLength(), map[bool]string{true: "1000 offsets", false: "1500 offsets"}[c.Streams[0].Refit.Stride == 0]; got != want {
+			t.Errorf("steps of %s, want %s", got, want)
 		}
 	}
 }

@@ -395,6 +395,14 @@ func (x *ledgerIndex) count(e *Entry, n int) {
 	}
 }
 
+// unitOf names what a person's records are protected in.
+func unitOf(period uint64) string {
+	if period == 0 {
+		return "a whole epoch"
+	}
+	return fmt.Sprintf("a period of %d steps", period)
+}
+
 // agrees returns an error if an opening protects others than the epochs that its topic had.
 // What persons pay would not contain what these cost them: an epoch that protects records
 // bounds nothing for somebody with many of them, and one with other user keys bounds what
@@ -404,8 +412,8 @@ func (l *ledger) agrees(e *Entry) error {
 		for at, t := range l.index.topics {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
-					return halted(haltConfiguration, "population %s has epochs, over topic %s, that protect what a person has in a period of %d steps (0: in the whole epoch), this one would protect what one has in %d: "+
-						"nothing would bound what both cost a person; configure period as it was", was.population, at.name, was.period, e.Person.Period)
+					return halted(haltConfiguration, "population %s has epochs, over topic %s, that protect what a person has in %s, this one would protect what one has in %s: "+
+						"nothing would bound what both cost a person; configure period as it was", was.population, at.name, unitOf(was.period), unitOf(e.Person.Period))
 				}
 			}
 		}

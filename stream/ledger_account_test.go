@@ -2,12 +2,14 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/stream/core"
 )
@@ -304,6 +306,50 @@ func TestUnitsDoNotMix(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+}
+
+// TestOpeningIsCharged: what check says of an opening is what the ledger charges for it: one
+// partition's epoch where a person is in one of them, else all of them.
+func TestOpeningIsCharged(t *testing.T) {
+	t.Parallel()
+	for _, adjacency := range []string{"zero-out", "replace"} {
+		for _, partitioner := range []string{"none", "murmur2"} {
+			for _, room := range []uint64{7, 400} { // of 400 records
+				s := userStream(t, fmt.Sprintf(`privacy = { epsilon = 1.0, delta = 1e-8, adjacency = %q }
+user = { key = "record-key", cap = 3, max_users = %d, partitioner = %q }`, adjacency, room, partitioner))
+				d, err := core.Describe(s, nil)
+				must(t, err)
+				l := emptyLedger(t)
+				for i := range s.Input.Partitions {
+					e := personEpoch{stream: "orders", topic: "orders", partition: i, mu: d.Mu, adjacency: d.Adjacency, end: -1}.entry(1)
+					e.Unit, e.Person = entryPerson(s, len(s.Input.Partitions))
+					e.Person.Population = "members"
+					_, err := l.open(e)
+					must(t, err)
+				}
+				if got := chargedMu(t, l, d.Adjacency); math.Abs(got/d.Person.OpeningMu-1) > 1e-9 {
+					t.Errorf("%s, %s, %d persons: check says mu %g for an opening, the ledger charges %g", adjacency, partitioner, room, d.Person.OpeningMu, got)
+				}
+			}
+		}
+	}
+}
+
+// userStream returns a stream of 40 steps of 10 records over four partitions.
+func userStream(t testing.TB, more string) *config.Stream {
+	t.Helper()
+	c, err := config.Parse("c.toml", []byte(`
+kafka = { brokers = ["127.0.0.1:1"] }
+state = { dir = "/s", key_file = "/k" }
+[stream.orders]
+input = { topic = "orders", codec = "json", columns = ["x"], partition = [0, 1, 2, 3] }
+output = { topic = "out" }
+step = 10
+horizon = 40
+moments = { clip = 1.0, factorization = "identity" }
+`+more))
+	must(t, err)
+	return c.Streams[0]
 }
 
 // TestPersonLines: lines that protect what this version does not know are refused, and records'

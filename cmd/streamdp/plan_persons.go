@@ -82,8 +82,12 @@ func personsCost(s *config.Stream, stored *matfact.Stored) (*rulesNoise, error) 
 	}
 	own.Configured = true
 	p.Caps = append(p.Caps, own)
-	for k := uint64(1); k <= n; k *= 10 {
-		other := matfact.Participation{Count: k, Separation: max(1, n/k), PerStep: rule.PerStep}
+	span := n // in which a person has all records
+	if period := s.User.Period; period > 0 {
+		span = min(span, period)
+	}
+	for k := uint64(1); k <= span; k *= 10 {
+		other := matfact.Participation{Count: k, Separation: span / k, PerStep: rule.PerStep}
 		if other.Count == rule.Count && other.Separation == rule.Separation {
 			continue
 		}
@@ -155,7 +159,7 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	}
 	if p.Partitions > 0 {
-		row("", "the limit allows %d openings, if nobody else charges the population", p.Openings)
+		row("", "openings that the limit allows, if nobody else charges the population: %d", p.Openings)
 	}
 	row("map", "%s of memory and at most %s on disk for each partition", size(int64(p.MapBytes)), size(int64(p.DiskBytes)))
 	if p.Norm > 0 {

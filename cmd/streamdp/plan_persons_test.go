@@ -75,8 +75,19 @@ func TestPlanPersons(t *testing.T) {
 			t.Errorf("%s: caps %+v", c.user, p.OfPersons.Caps)
 		}
 	}
+	// What it compares with is possible: with a period nobody's steps are farther apart.
+	cfg := personsConfig(t, "0", "cap = 12, separation = 8, period = 100")
+	if p, err := planOf(cfg, cfg.Streams[0], []uint64{8760}, planQuestion{}); err != nil || len(p.OfPersons.Caps) != 4 {
+		t.Errorf("%v, %+v", err, p.OfPersons)
+	} else {
+		for _, x := range p.OfPersons.Caps {
+			if (x.Cap-1)*x.Separation >= 100 {
+				t.Errorf("%d steps, %d apart, in a period of 100", x.Cap, x.Separation)
+			}
+		}
+	}
 	var out bytes.Buffer
-	cfg := personsConfig(t, "0", "cap = 12, separation = 720")
+	cfg = personsConfig(t, "0", "cap = 12, separation = 720")
 	p, err := planOf(cfg, cfg.Streams[0], []uint64{8760}, planQuestion{})
 	if err == nil {
 		err = p.print(&out)
@@ -103,16 +114,21 @@ func TestCheckPersons(t *testing.T) {
 		root             float64
 		words            string
 	}{
-		{"[0]", "cap = 5", 1, "the limit allows 18 openings"},
+		{"[0]", "cap = 5", 1, "the population: 18"},
 		{"[0, 1, 2, 3]", "cap = 5", 2, "is 4 epochs, which a person pays all: mu 0.473"},
 		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
-		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 2, "which a person pays all"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full`, 1, "of which a person pays one"},
+		{"[0, 1, 2, 3]", `cap = 5, partitioner = "murmur2", full, replace`, 2, "which a person pays all"},
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
 		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
 	} {
-		user, full := strings.CutSuffix(c.user, ", full")
+		user, replace := strings.CutSuffix(c.user, ", replace")
+		user, full := strings.CutSuffix(user, ", full")
 		s := personsConfig(t, c.partitions, user).Streams[0]
+		if replace {
+			s.Privacy.Adjacency = dp.Replace
+		}
 		if full { // the table may be
 			s.User.MaxUsers = 1000
 		}

@@ -16,7 +16,8 @@ type PersonDescription struct {
 	// OnePartition says that a person pays for one of them only: see docs/theory/persons.md, §9.
 	OnePartition bool `json:"one_partition"`
 	// OpeningMu is what a person pays for them together, and OpeningEpsilon the ε of it at the
-	// limit's δ: the root of their number times an epoch's μ, or one epoch's with OnePartition. Where the topic decides it is one epoch's.
+	// limit's δ: the root of their number times an epoch's μ, or one epoch's with OnePartition. Where
+	// the topic decides it is one epoch's.
 	OpeningMu      float64 `json:"opening_mu"`
 	OpeningEpsilon float64 `json:"opening_epsilon"`
 	// Openings is how many openings fit the limit if nobody else charges the population.
@@ -41,7 +42,8 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	case !s.Input.All():
 		d.Partitions = len(s.Input.Partitions)
 	}
-	d.OnePartition = s.User.Partitioner == "murmur2" && !s.Refuses()
+	// As the ledger charges: in a full table who comes to another partition puts somebody out there.
+	d.OnePartition = s.User.Partitioner == "murmur2" && !(s.Refuses() && s.Privacy.Adjacency == dp.Replace)
 	cost := m.Cost()
 	if n := d.Partitions; n > 1 && !d.OnePartition {
 		costs := make([]dp.Cost, n)
@@ -61,7 +63,7 @@ func describePerson(s *config.Stream, m *Mechanism) (*PersonDescription, error) 
 	if err != nil {
 		return nil, err
 	}
-	d.Openings = uint64(math.Pow(most/cost.Mu, 2) * (1 + 1e-9))
+	d.Openings = uint64(min(math.Pow(most/cost.Mu, 2)*(1+1e-9), 1<<53))
 	rule := s.PersonRule()
 	snapshot := 24 * rule.Users
 	d.MapBytes = rule.Memory()

@@ -43,7 +43,7 @@ func newRefit(s *config.Stream, plan json.RawMessage, _ []float64) (*Mechanism, 
 	}
 	p, c := e.Plan(), s.Refit
 	m := &Mechanism{
-		Estimator: e, Method: p.Solver, clip: p.NormBound, sensitivity: s.Privacy.Adjacency.Factor(),
+		Estimator: e, Method: p.Solver, clip: p.NormBound, sensitivity: s.Params().Adjacency.Factor(),
 		Lattice: []float64{math.Ldexp(1, -s.Params().Bits())}, Noise: map[string]float64{},
 		sample: e.Sample(), warnings: e.Warnings(), accounting: string(p.Accounting), sketched: !p.FinitePrecision(), window: int64(c.Slots()),
 		ahead: true,

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -136,6 +137,70 @@ refit = { target = "b", clip_x = 1.0, clip_y = 1.0, window = 2, stride = 4 }`, "
 	for i, row := range rec.rows {
 		if (row != nil) != (i >= 4) {
 			t.Errorf("record %d has the row %v", i, row)
+		}
+	}
+}
+
+// TestPersonsOneNumber: with and without a full table and periods, noise, sensitivity and charge are of
+// one thing: the noise is that of the sensitivity at the charge, a full table under zero-out has the noise and
+// sensitivity of replace, and what release and manifest say is the charge. A stream that is read from a
+// manifest has the same rule, and its mechanism, made of the plan, the same charge.
+func TestPersonsOneNumber(t *testing.T) {
+	t.Parallel()
+	tables := maps.Clone(protecting)
+	tables["moments"] = "input = { topic = \"orders\", codec = \"float64\", columns = [\"a\", \"b\"] }\nstep = 4\nmoments = { clip = 1.0 }"
+	for name, table := range tables {
+		if strings.HasPrefix(name, "sgd") {
+			continue // refuses a table that may be full, under zero-out
+		}
+		for _, period := range []string{"", `"period":8,`} {
+			user := strings.Replace(threeSteps, `"population"`, period+`"population"`, 1)
+			full := strings.Replace(user, `"max_users":36`, `"max_users":5`, 1)
+			made := map[string]*Mechanism{}
+			for what, s := range map[string]*config.Stream{
+				"room": protected(t, table, "zero-out", user), "full": protected(t, table, "zero-out", full), "replace": protected(t, table, "replace", full),
+			} {
+				m, err := NewMechanism(s, nil, nil)
+				must(t, err)
+				made[what] = m
+				cost := m.Cost()
+				if eps, err := cost.Epsilon(1e-8); err != nil || !(eps <= 1 && eps > 0.999) || cost.Adjacency != s.Privacy.Adjacency {
+					t.Errorf("%s, %s: charged %+v, epsilon %g", name, what, cost, eps)
+				}
+				again, err := config.StreamOf("orders", s.Canonical(0))
+				must(t, err)
+				if again.PersonRule() != s.PersonRule() || again.Refuses() != s.Refuses() || again.Crowds() != s.Crowds() {
+					t.Errorf("%s, %s: a manifest has another rule", name, what)
+				}
+				kept, err := CostOf(again, m.Plan)
+				must(t, err)
+				if !kept.Cost().Equal(cost) {
+					t.Errorf("%s, %s: charged %+v, and by the plan %+v", name, what, cost, kept.Cost())
+				}
+				e, err := newEncoder(s, &Manifest{Stream: "orders", Epoch: 1, Cost: cost}, m)
+				must(t, err)
+				var head struct{ Privacy releasePrivacy }
+				must(t, json.Unmarshal(append(append([]byte("{"), e.head...), '}'), &head))
+				if p := head.Privacy; p.Mu != cost.Mu || p.Adjacency != cost.Adjacency || p.Sensitivity != m.sensitivity || p.Person.Norm != m.norm {
+					t.Errorf("%s, %s: a release says %+v", name, what, p)
+				}
+				// Rows, gradients and statistics: the charge is the sensitivity over the noise.
+				if sd := m.Noise["first"]; sd > 0 && math.Abs(m.sensitivity/sd/cost.Mu-1) > 1e-5 {
+					t.Errorf("%s, %s: sensitivity %g, noise %g, charged mu %g", name, what, m.sensitivity, sd, cost.Mu)
+				}
+			}
+			room, crowd, replace := made["room"], made["full"], made["replace"]
+			if crowd.sensitivity != replace.sensitivity || !maps.Equal(crowd.Noise, replace.Noise) || crowd.Cost().Mu != replace.Cost().Mu || crowd.norm != replace.norm {
+				t.Errorf("%s: a full table has sensitivity %g and noise %v, replace has %g and %v", name, crowd.sensitivity, crowd.Noise, replace.sensitivity, replace.Noise)
+			}
+			if !(crowd.sensitivity > 1.2*room.sensitivity) {
+				t.Errorf("%s: a full table has sensitivity %g, one with room for all %g", name, crowd.sensitivity, room.sensitivity)
+			}
+			for array, sd := range room.Noise {
+				if !(crowd.Noise[array] > sd) && array != "full" && array != "valid_count" { // which have another share then
+					t.Errorf("%s: a full table has noise %g of %s, one with room for all %g", name, crowd.Noise[array], array, sd)
+				}
+			}
 		}
 	}
 }
