@@ -159,7 +159,11 @@ func personRows(d *core.Description, row func(name, format string, args ...any))
 		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
 	}
 	if p.Partitions > 0 {
-		row("", "openings that the limit allows, if nobody else charges the population: %d", p.Openings)
+		until := ""
+		if p.Period > 0 {
+			until = " before it begins anew"
+		}
+		row("", "openings that the limit allows%s, if nobody else charges the population: %d", until, p.Openings)
 	}
 	row("map", "%s of memory and at most %s on disk for each partition", size(int64(p.MapBytes)), size(int64(p.DiskBytes)))
 	if p.Norm > 0 {

@@ -122,6 +122,7 @@ func TestCheckPersons(t *testing.T) {
 		{`"all"`, "cap = 5", 1, "the root of their number times mu"},
 		{`"all"`, `cap = 5, partitioner = "murmur2"`, 1, "of which a person pays one"},
 		{"[0]", "cap = 5, period = 100", 1, "100 steps, after which every person begins anew"},
+		{"[0]", "cap = 5, period = 100", 1, "the limit allows before it begins anew, if nobody else charges the population: 18"},
 	} {
 		user, replace := strings.CutSuffix(c.user, ", replace")
 		user, full := strings.CutSuffix(user, ", full")

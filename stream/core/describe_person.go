@@ -20,7 +20,8 @@ type PersonDescription struct {
 	// the topic decides it is one epoch's.
 	OpeningMu      float64 `json:"opening_mu"`
 	OpeningEpsilon float64 `json:"opening_epsilon"`
-	// Openings is how many openings fit the limit if nobody else charges the population.
+	// Openings is how many openings fit the limit if nobody else charges the population; with a
+	// period, before the limit begins anew.
 	Openings uint64 `json:"openings_within_limit"`
 	// MapBytes is the memory of a partition's map of persons, and DiskBytes at most what it
 	// takes on disk, without what one commit writes.
