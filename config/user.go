@@ -30,7 +30,7 @@ type User struct {
 	// guarantee is then a person's records of one period, and the limit begins anew behind epochs that
 	// have so many steps. Default 0: of the whole epoch.
 	Period uint64 `toml:"period"`
-	// MaxUsers is the number of persons that are remembered, at most. Required.
+	// MaxUsers is the number of persons that are remembered of a partition, at most. Required.
 	MaxUsers uint64 `toml:"max_users"`
 	// Partitioner is "none" (the default) or "murmur2".
 	Partitioner string `toml:"partitioner"`
@@ -95,8 +95,8 @@ func (s *Stream) longest() uint64 {
 	return s.Slots()
 }
 
-// PersonRule returns which records of persons count, in an epoch of one partition. There is a
-// user.
+// PersonRule returns which records of persons count, in an epoch of one partition or in one of the
+// partitions of a merged epoch. There is a user.
 func (s *Stream) PersonRule() persons.Rule {
 	u, n := s.User, s.span()
 	r := persons.Rule{Cap: u.Cap, Separation: u.Separation, PerStep: u.PerStep, Period: u.Period, Users: u.MaxUsers}
@@ -201,8 +201,9 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	if s.Automatic() {
 		d.note(here, -1, "must not be there with a centre, scale or clip norm that is \"auto\": the warm-up that finds it protects single records", nil)
 	}
-	if s.Merge {
-		d.add(under(key, "merge"), -1, "must be false where persons are protected: records of partitions have no common order", nil)
+	if s.Merge && sound("partitioner") && u.Partitioner != "murmur2" {
+		d.add(under(key, "merge"), -1, "must be false where persons are protected, unless user.partitioner is \"murmur2\": "+
+			"records of partitions have no common order, so which of a person's count would depend on how partitions are read; with \"murmur2\" all that count are in one", nil)
 	}
 	if c.State.Encrypt {
 		d.add(toml.Key{"state", "encrypt"}, -1, "must be false where persons are protected: what is kept of them is not encrypted", true)
@@ -241,14 +242,24 @@ func (d *document) checkUser(c *Config, s *Stream, key toml.Key) {
 	case s.SGD != nil && !s.separated() && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.ZeroOut && (n == 0 || u.MaxUsers < all):
 		rule := "must not be reached with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in"
 		if n > 0 {
-			span := "horizon"
-			if u.Period > 0 {
-				span = "period"
-			}
-			rule = fmt.Sprintf("must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, span, slots)
+			rule = fmt.Sprintf("must be at least %d (%s × %s) with adjacency \"zero-out\": when so many are remembered, to leave one person out lets another one in", all, s.spanOf(), slots)
 		}
 		d.add(users, -1, rule, u.MaxUsers)
+	case s.Merge && d.sound(under(key, "privacy", "adjacency")) && s.Privacy.Adjacency == dp.Replace && s.Refuses():
+		rule := "must not be reached"
+		if n > 0 {
+			rule = fmt.Sprintf("must be at least %d (%s × %s)", all, s.spanOf(), slots)
+		}
+		d.add(users, -1, rule+" with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into one, and who comes puts somebody out of the other", u.MaxUsers)
 	}
+}
+
+// spanOf says what span is the length of.
+func (s *Stream) spanOf() string {
+	if s.User.Period > 0 {
+		return "period"
+	}
+	return "horizon"
 }
 
 // checkUserKey finds what no decoder can read a user key from.

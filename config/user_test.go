@@ -28,6 +28,7 @@ func TestUserIsAccepted(t *testing.T) {
 }
 
 func TestUserFaults(t *testing.T) {
+	orders := orders
 	f := func(stream, user string, want ...string) {
 		t.Helper()
 		text := strings.Replace(orders, "step   = 100", stream+"\nuser = { "+user+" }", 1)
@@ -80,7 +81,25 @@ func TestUserFaults(t *testing.T) {
 	f(clock, `key = "record-key", max_users = 600, separation = 10`)
 	f(clock, `key = "record-key", max_users = 599, separation = 10`, "user.max_users: must be at least 600 (separation × step_max): whoever is refused there would change who counts later (599)")
 	f(clock, `key = "record-key", max_users = 2999, cap = 2`)
-	f(finite+"\nmerge = true", good, "merge: must be false where persons are protected: records of partitions have no common order")
+	// Merged, each user key counts in one partition, or the order of partitions would decide; and tables
+	// have room where two of them would change.
+	const merged = finite + "\nmerge = true"
+	f(merged, good, `merge: must be false where persons are protected, unless user.partitioner is "murmur2": records of partitions have no common order, so which of a person's count would depend on how partitions are read; with "murmur2" all that count are in one`)
+	f(merged, `key = "header:u", max_users = 5000, partitioner = "murmur2"`, `user.partitioner: must be "none" unless key is "record-key" ("murmur2")`)
+	const home = `key = "record-key", partitioner = "murmur2", `
+	f(merged, home+"max_users = 100")
+	f(merged, home+"max_users = 99", "user.max_users: must be at least 100 (separation × step): whoever is refused there would change who counts later (99)")
+	f(merged, home+"max_users = 5, cap = 2") // zero-out: one table changes, and the noise covers it
+	const two = " with adjacency \"replace\" and merge = true: of two full partitions, who goes lets somebody into one, and who comes puts somebody out of the other"
+	orders = strings.Replace(orders, `"zero-out"`, `"replace"`, 1)
+	f(finite, home+"max_users = 5, cap = 2")
+	f(merged, home+"max_users = 5000, cap = 2")
+	f(merged, home+"max_users = 4999, cap = 2", "user.max_users: must be at least 5000 (horizon × step)"+two+" (4999)")
+	f(merged, home+"max_users = 100")
+	f(merged, home+"max_users = 299, cap = 2, period = 3", "user.max_users: must be at least 300 (period × step)"+two+" (299)")
+	f(merged, home+"max_users = 300, cap = 2, period = 3")
+	f("step = 100\nmerge = true", home+"max_users = 5000, cap = 2", "user.max_users: must not be reached"+two+" (5000)")
+	f(clock+"\nmerge = true", home+"max_users = 2999, cap = 2", "user.max_users: must be at least 3000 (horizon × step_max)"+two+" (2999)")
 }
 
 // TestUserOfRegressions: what protects no persons says why, and room is asked for by what steps

@@ -84,8 +84,8 @@ type checkpoint struct {
 	// when the epoch opened.
 	boundaryTopic string
 	boundary      int64
-	// users is the position of the files of persons, nil where records are protected.
-	users []byte
+	// users are the positions of the files of persons, by partition; nil where records are protected.
+	users [][]byte
 }
 
 // partPosition is a position in one partition of an epoch's input.
@@ -158,19 +158,26 @@ func thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 // The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
 // epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
 // with these, none where it is not merged, and where its boundaries are. That of an epoch that
-// protects persons ends with the position of their files. Form 5 has both.
+// protects persons ends with the position of their files. Form 5 has both. Form 6 is that of a merged
+// epoch that protects persons: the positions of its partitions, where its boundaries are, "" of steps that
+// have none, and for each partition the position of its files of persons.
 var (
 	checkpointMagic = []byte("streamdp checkpoint 1\n")
 	mergedMagic     = []byte("streamdp checkpoint 2\n")
 	clockMagic      = []byte("streamdp checkpoint 3\n")
 	usersMagic      = []byte("streamdp checkpoint 4\n")
 	usersClockMagic = []byte("streamdp checkpoint 5\n")
+	// of a merged epoch that protects persons
+	usersMergedMagic = []byte("streamdp checkpoint 6\n")
 )
 
 // encode appends the file to b.
 func (c *checkpoint) encode(b []byte) []byte {
 	magic := checkpointMagic
+	usersMerged := c.users != nil && len(c.parts) > 0
 	switch {
+	case usersMerged:
+		magic = usersMergedMagic
 	case c.users != nil && c.boundaryTopic != "":
 		magic = usersClockMagic
 	case c.users != nil:
@@ -216,12 +223,14 @@ func (c *checkpoint) encode(b []byte) []byte {
 			writeOlder(w, p.older)
 		}
 	}
-	if c.boundaryTopic != "" {
+	if c.boundaryTopic != "" || usersMerged {
 		w.String(c.boundaryTopic)
+	}
+	if c.boundaryTopic != "" {
 		w.Int(c.boundary)
 	}
-	if c.users != nil {
-		w.Bytes(c.users)
+	for _, at := range c.users {
+		w.Bytes(at)
 	}
 	binary.LittleEndian.PutUint64(w.B[at:], uint64(len(w.B)-at-8))
 	sum := sha256.Sum256(w.B[len(b):])
@@ -305,7 +314,8 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 	const hash = sha256.Size
 	isMerged, isUsersClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, usersClockMagic)
 	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, clockMagic), isUsersClock || bytes.HasPrefix(data, usersMagic)
-	if !isMerged && !isClock && !isUsers && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
+	isUsersMerged := bytes.HasPrefix(data, usersMergedMagic)
+	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
 		return nil, errCheckpoint
 	}
 	body, sum := data[:len(data)-hash], data[len(data)-hash:]
@@ -338,6 +348,13 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 	case isMerged:
 		c.parts = readParts(r, c.position.Next)
 		r.Bad = r.Bad || c.parts == nil || c.position.Anchor != nil
+	case isUsersMerged:
+		c.older = readOlder(r, c.position.Anchor)
+		c.parts = readParts(r, c.position.Next)
+		if c.boundaryTopic = r.String(); c.boundaryTopic != "" {
+			c.boundary = r.Int()
+		}
+		r.Bad = r.Bad || c.parts == nil || c.position.Anchor != nil || c.boundary < -1 || c.boundary < 0 && c.step > 0
 	case isClock:
 		c.older = readOlder(r, c.position.Anchor)
 		c.parts = readParts(r, c.position.Next)
@@ -349,9 +366,10 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 		c.older = readOlder(r, c.position.Anchor)
 		r.Bad = r.Bad || len(c.older) == 0
 	}
-	if isUsers && !r.Bad {
-		c.users = r.Bytes()
-		r.Bad = r.Bad || c.users == nil
+	for n := len(c.parts); (isUsers && len(c.users) == 0 || isUsersMerged && len(c.users) < n) && !r.Bad; {
+		at := r.Bytes()
+		r.Bad = r.Bad || at == nil
+		c.users = append(c.users, at)
 	}
 	if r.Bad || !r.Done() || c.epoch == 0 || acknowledged > 1 ||
 		c.output < unknownOutput || c.outputPartition < 0 {
@@ -370,6 +388,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 //	checkpoint.prev               the commit before it
 //	checkpoint.0, checkpoint.1    the last two commits, of a large state
 //	users-N.K                     of epoch N that protects persons: who contributed; see package persons
+//	users-N.pP.K                  the same of partition P, where epoch N is merged
 //	*.tmp                         a write that did not end
 //
 // A small state is written to a new file, which replaces the old one. A large state, from

@@ -22,6 +22,7 @@ func newMergedScenario(t testing.TB) *scenario {
 	must(t, r.broker.CreateTopic(t.Context(), "orders", 3, nil))
 	r.commit = "0s"
 	r.disk = newSimDisk(r.dir)
+	r.key = userOf
 	for p := range 3 {
 		r.sendTo(p, 100*p, scenarioRecords/3+p)
 	}

@@ -334,9 +334,9 @@ func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 			topic = opened.Boundaries.Topic // whatever is configured since
 		}
 	}
-	var users []byte
+	var users [][]byte
 	if r.s.User != nil {
-		users = noUsers()
+		users = noUsers(max(1, len(all)))
 	}
 	return &checkpoint{
 		boundaryTopic: topic, boundary: unknownBoundary, users: users,

@@ -25,7 +25,7 @@ type Field struct {
 // exported epoch. It refuses a file that is a secret.
 func Inspect(data []byte) ([]Field, error) {
 	switch {
-	case bytes.HasPrefix(data, checkpointMagic), bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic), bytes.HasPrefix(data, usersMagic), bytes.HasPrefix(data, usersClockMagic):
+	case bytes.HasPrefix(data, checkpointMagic), bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, clockMagic), bytes.HasPrefix(data, usersMagic), bytes.HasPrefix(data, usersClockMagic), bytes.HasPrefix(data, usersMergedMagic):
 		return inspectCheckpoint(data)
 	case bytes.HasPrefix(data, archiveMagic):
 		return inspectArchive(data)

@@ -23,6 +23,8 @@ func TestKillsOfMerged(t *testing.T) {
 	rolls := []string{"limit_epsilon = 3.0", "limit_epsilon = 20.0"}
 	for name, toml := range map[string]string{
 		"moments": with(mergedStream, append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
+		// a table that is full in some periods; files change after each step, with snapshots
+		"persons": homed(with(mergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20", "cap = 2, max_users = 2, period = 5"),
 		"refits":  with(mergedRefit("window = 20\nstride = 30"), append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +39,7 @@ func TestKillsOfMerged(t *testing.T) {
 
 func killMerged(t *testing.T, toml string, round uint64, n int) {
 	r := newMergedRig(t, toml, 3)
-	r.commit, r.real = "0s", true
+	r.commit, r.real, r.key = "0s", true, userOf
 	text := r.kept()
 	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
 	rng := rand.New(rand.NewPCG(33, round))

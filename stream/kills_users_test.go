@@ -63,7 +63,7 @@ func (r *rig) usersBehind() bool {
 	cp, err := parseCheckpoint(data)
 	must(r.t, err)
 	var at persons.Position
-	must(r.t, at.UnmarshalBinary(cp.users))
+	must(r.t, at.UnmarshalBinary(cp.users[0]))
 	length, last := map[uint64]uint64{}, uint64(0)
 	for _, s := range at.Segments {
 		length[s.Number], last = s.Length, s.Number

@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -38,6 +39,7 @@ type leafReader struct {
 	sums             chan leafStep  // closed, at most merge_ahead
 	free             chan *core.Sum // to be summed into
 	written          chan struct{}  // after a step with a snapshot of persons due: go on
+	paused           bool           // the processor's: that step is merged, and its snapshot not written
 	moved            chan struct{}  // of its merger, nil where that is not ahead
 	logStart, logEnd atomic.Int64
 
@@ -281,12 +283,28 @@ func (m *merger) merged(steps []leafStep) {
 	}
 }
 
-// written lets a leaf go on that waits for a snapshot of persons.
-func (m *merger) written() {
+// pause notes which leaves wait for a snapshot of persons: those whose journals ask for one.
+func (m *merger) pause(users journals) {
+	for i, j := range users {
+		m.leaves[i].paused = m.leaves[i].paused || j.SnapshotDue()
+	}
+}
+
+// paused reports whether a leaf waits for a snapshot of persons.
+func (m *merger) paused() bool {
+	return m != nil && slices.ContainsFunc(m.leaves, func(x *leafReader) bool { return x.paused })
+}
+
+// unpause lets the leaves go on that wait for snapshots of persons, which are written. No other one: it
+// would not wait for its own.
+func (m *merger) unpause() {
+	if m == nil {
+		return
+	}
 	for _, x := range m.leaves {
-		select {
-		case x.written <- struct{}{}:
-		default:
+		if x.paused {
+			x.paused = false
+			x.written <- struct{}{} // has room: the leaf takes one for each step of this kind
 		}
 	}
 }

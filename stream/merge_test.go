@@ -39,6 +39,9 @@ func (r *rig) sendTo(partition, first, n int) {
 		list := make([]kafka.Message, len(part))
 		for i := range list {
 			list[i] = kafka.Message{Value: orderRecord(first), Time: time.UnixMilli(1)}
+			if r.key != nil {
+				list[i].Key = r.key(first)
+			}
 			first++
 		}
 		if _, err := r.client.Produce(context.Background(), "orders", int32(partition), list); err != nil {

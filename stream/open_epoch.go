@@ -1,16 +1,13 @@
 package stream
 
-import (
-	"streamdp/internal/persons"
-	"streamdp/stream/core"
-)
+import "streamdp/stream/core"
 
 // openEpoch is an epoch that is open, ready to run.
 type openEpoch struct {
 	m      *core.Manifest
 	core   *core.Core
-	cp     *checkpoint      // the last commit
-	bounds *boundaries      // of steps by the clock; nil: they are not
-	users  *persons.Journal // nil: records are protected
-	moved  bool             // cp is of another output partition than the configured one
+	cp     *checkpoint // the last commit
+	bounds *boundaries // of steps by the clock; nil: they are not
+	users  journals    // nil: records are protected
+	moved  bool        // cp is of another output partition than the configured one
 }

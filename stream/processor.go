@@ -34,7 +34,6 @@ type processor struct {
 	readers []*kafka.Reader
 
 	whole    []leafStep     // sums of all partitions that wait to be merged
-	paused   bool           // its leaf waits for a commit, which has a snapshot of persons
 	current  *codec.Batch   // being applied
 	next     int            // its next record
 	position kafka.Position // of the last boundary, where that lies before current
@@ -379,21 +378,13 @@ func (p *processor) applySums() error {
 		return err // the epoch has ended before the step
 	}
 	p.merge.merged(steps)
-	p.paused = p.paused || p.epoch.users != nil && p.epoch.users.SnapshotDue()
+	p.merge.pause(p.epoch.users)
 	p.seen = p.core.First()
 	for _, s := range steps {
 		p.work.add(&s.work)
 	}
 	p.count()
 	return nil
-}
-
-// unpause lets a leaf go on that waits for a snapshot of persons, which is written.
-func (p *processor) unpause() {
-	if p.paused {
-		p.paused = false
-		p.merge.written()
-	}
 }
 
 // close ends the open step, with by. stop asks the caller to return to the loop.
@@ -510,19 +501,17 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	}
 	cp.output, cp.acknowledged = p.pub.position()
 	committing <- struct{}{}
-	if cp.users, err = appendUsers(p.epoch.users); err == nil {
+	if cp.users, err = p.epoch.users.append(); err == nil {
 		err = p.r.store.commit(cp)
 	}
 	<-committing
 	if err != nil {
 		return p.uncommitted(err)
 	}
-	if p.epoch.users != nil {
-		if err := p.epoch.users.Committed(); err != nil && !full(err) {
-			return false, err // what a full disk keeps is tried again
-		}
-		p.unpause()
+	if err := p.epoch.users.committed(); err != nil && !full(err) {
+		return false, err // what a full disk keeps is tried again
 	}
+	p.merge.unpause()
 	p.failed = false
 	p.pause.Reset()
 	p.r.untroubled("commit")

@@ -58,7 +58,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return err
 	}
 	defer clear(cp.state)
-	if err := r.write(ctx, func() (err error) { cp.users, err = rewriteUsers(l.users); return err }); err != nil {
+	if err := r.write(ctx, func() (err error) { cp.users, err = l.users.rewrite(); return err }); err != nil {
 		return err
 	}
 	// A crash between the two leaves no checkpoint: then a start does the same again.
@@ -69,7 +69,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return err
 	}
 	if l.users != nil {
-		if err := r.write(ctx, l.users.Committed); err != nil {
+		if err := r.write(ctx, l.users.committed); err != nil {
 			return err
 		}
 	}

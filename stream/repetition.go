@@ -12,7 +12,7 @@ import (
 )
 
 // repetition reads an epoch's log again and computes its steps again. It publishes nothing and
-// writes nothing: of persons the map holds what they contributed, and no journal does.
+// writes nothing: of persons the maps hold what they contributed, and no journal does.
 type repetition struct {
 	core   *core.Core
 	one    *rereading   // of an epoch that is not merged
@@ -113,7 +113,7 @@ func (e *logEnded) Error() string {
 // Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
 // core.Core.Close.
 func (p *repetition) close(ctx context.Context) ([]core.Message, error) {
-	if m := p.core.Persons(); m != nil {
+	for _, m := range p.core.Persons() {
 		defer m.Forget()
 	}
 	step := p.core.Step() + 1

@@ -62,6 +62,7 @@ type rig struct {
 	fetch            int
 	chunk            int                // Options.chunk
 	record           func(i int) []byte // of the input; nil: orderRecord
+	key              func(i int) []byte // of records of several partitions; nil: none
 
 	topic      string // kafka.control_topic
 	boundaries string // kafka.boundary_topic

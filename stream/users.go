@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"streamdp/config"
 	"streamdp/internal/persons"
@@ -16,49 +17,114 @@ const usersPrefix = "users-"
 // usersOf begins the names of an epoch's files of persons.
 func usersOf(epoch uint64) string { return fmt.Sprintf("%s%d.", usersPrefix, epoch) }
 
+// usersOfPart begins the names of those of a partition, which is number i of the epoch's.
+func (c *checkpoint) usersOfPart(i int) string {
+	if len(c.parts) == 0 {
+		return usersOf(c.epoch)
+	}
+	return fmt.Sprintf("%sp%d.", usersOf(c.epoch), c.parts[i].partition)
+}
+
 // userFiles is a disk for the files of persons.
 type userFiles struct{ disk }
 
 func (d userFiles) Create(name string) (persons.File, error) { return d.disk.Create(name) }
 func (d userFiles) Append(name string) (persons.File, error) { return d.disk.Append(name) }
 
-// openUsers fills the map of persons as of a checkpoint, and returns the journal that goes on
+// journals keep what an epoch's maps of persons hold, one for each partition that it reads; nil where
+// records are protected.
+type journals []*persons.Journal
+
+// openUsers fills the maps of persons as of a checkpoint, and returns the journals that go on
 // with it; nil where records are protected.
 //
 // Errors: persons.ErrDamaged if the files are not those of the checkpoint; errors of the disk.
-func openUsers(s *store, c *core.Core, cp *checkpoint) (*persons.Journal, error) {
-	m := c.Persons()
-	if m == nil && cp.users == nil {
-		return nil, nil
-	}
-	var at persons.Position
-	if m == nil || cp.users == nil || at.UnmarshalBinary(cp.users) != nil || at.Step != cp.step {
+func openUsers(s *store, c *core.Core, cp *checkpoint) (all journals, err error) {
+	maps := c.Persons()
+	if len(maps) != len(cp.users) {
 		return nil, persons.ErrDamaged
 	}
-	return persons.OpenJournal(userFiles{s.disk}, s.dir, usersOf(cp.epoch), m, at)
-}
-
-// noUsers is the position of an epoch's first checkpoint.
-func noUsers() []byte {
-	b, _ := new(persons.Position).AppendBinary(nil) // which has no errors
-	return b
-}
-
-// appendUsers makes durable what closed steps add to the journal, and returns the position for
-// the checkpoint; nil where records are protected.
-func appendUsers(j *persons.Journal) ([]byte, error) {
-	if j == nil {
-		return nil, nil
+	for i, m := range maps {
+		at, ok := cp.usersAt(i)
+		if !ok {
+			return nil, persons.ErrDamaged
+		}
+		j, err := persons.OpenJournal(userFiles{s.disk}, s.dir, cp.usersOfPart(i), m, at)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, j)
 	}
-	return encodeUsers(j.Append())
+	return all, nil
 }
 
-// encodeUsers returns a position in the files of persons as a checkpoint has it.
-func encodeUsers(at *persons.Position, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
+// usersAt returns the position of a partition's files of persons, unless that can't be the checkpoint's.
+func (c *checkpoint) usersAt(i int) (at persons.Position, ok bool) {
+	err := at.UnmarshalBinary(c.users[i])
+	return at, err == nil && at.Step == c.step && len(c.users) == len(c.all())
+}
+
+// noUsers are the positions of an epoch's first checkpoint, for so many partitions.
+func noUsers(partitions int) (all [][]byte) {
+	for range partitions {
+		b, _ := new(persons.Position).AppendBinary(nil) // which has no errors
+		all = append(all, b)
 	}
-	return at.AppendBinary(nil)
+	return all
+}
+
+// snapshotDue reports whether a journal asks for a snapshot.
+func (all journals) snapshotDue() bool {
+	return slices.ContainsFunc(all, (*persons.Journal).SnapshotDue)
+}
+
+// append makes durable what closed steps add to the journals, and returns the positions for
+// the checkpoint. After an error it can be called again.
+func (all journals) append() ([][]byte, error) { return all.positions((*persons.Journal).Append) }
+
+// rewrite makes durable what maps of persons hold that were filled by reading the log again,
+// and returns the positions for the checkpoint. The files that there are stay until that checkpoint is
+// durable.
+func (all journals) rewrite() ([][]byte, error) { return all.positions((*persons.Journal).Rewrite) }
+
+// positions makes each journal durable, and returns where they are, as a checkpoint has it.
+func (all journals) positions(durable func(*persons.Journal) (*persons.Position, error)) (list [][]byte, err error) {
+	for _, j := range all {
+		at, err := durable(j)
+		if err != nil {
+			return nil, err
+		}
+		b, err := at.AppendBinary(nil)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, nil
+}
+
+// spill writes what closed steps add, with no checkpoint behind it. After an error it can be called again.
+func (all journals) spill() error {
+	for _, j := range all {
+		if err := j.Spill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// committed says that the checkpoint with the last positions is durable. A full disk in one journal's turn
+// is no reason to leave out others.
+func (all journals) committed() (err error) {
+	for _, j := range all {
+		switch e := j.Committed(); {
+		case e != nil && !full(e):
+			return e
+		case e != nil:
+			err = e
+		}
+	}
+	return err
 }
 
 // usersBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
@@ -66,10 +132,18 @@ func encodeUsers(at *persons.Position, err error) ([]byte, error) {
 var usersBytes uint64 = maxPendingBytes
 
 // crowded reports whether persons ask for a commit before the next step begins: much waits to
-// be written, or a snapshot is due. It depends on the number of records alone. So what waits takes no
-// more than usersBytes and 20 bytes for each record of a step, or for each of max_users where that is less.
+// be written, or a snapshot is due, or was written and another partition's journal failed after it. It depends
+// on numbers of records and the disk alone. So what waits takes no more than usersBytes and 20 bytes for each
+// record of a step, or for each of max_users where that is less.
 func (p *processor) crowded() bool {
-	return p.epoch.users != nil && p.quiet > 0 && (p.core.Persons().Waiting() >= usersBytes || p.epoch.users.SnapshotDue())
+	if p.epoch.users == nil || p.quiet == 0 {
+		return false
+	}
+	waiting := uint64(0)
+	for _, m := range p.core.Persons() {
+		waiting += m.Waiting()
+	}
+	return waiting >= usersBytes || p.epoch.users.snapshotDue() || p.merge.paused()
 }
 
 // deferred reports whether nothing may be committed yet: releases of two outputs are compared, and a commit
@@ -78,12 +152,10 @@ func (p *processor) deferred() bool { return p.comparing && p.epoch.moved }
 
 // spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
 func (p *processor) spill() (done bool, err error) {
-	if p.epoch.users != nil {
-		if err := p.epoch.users.Spill(); err != nil {
-			return p.uncommitted(err)
-		}
-		p.unpause()
+	if err := p.epoch.users.spill(); err != nil {
+		return p.uncommitted(err)
 	}
+	p.merge.unpause()
 	p.failed = false
 	p.pause.Reset()
 	p.r.untroubled("commit")
@@ -95,25 +167,20 @@ func usersWhole(s *store, protected bool, cp *checkpoint) (bool, error) {
 	if !protected || cp.users == nil {
 		return !protected && cp.users == nil, nil
 	}
-	var at persons.Position
-	if at.UnmarshalBinary(cp.users) != nil || at.Step != cp.step {
-		return false, nil
+	for i := range cp.users {
+		at, ok := cp.usersAt(i)
+		if !ok {
+			return false, nil
+		}
+		err := persons.Check(userFiles{s.disk}, s.dir, cp.usersOfPart(i), at)
+		if errors.Is(err, persons.ErrDamaged) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
 	}
-	err := persons.Check(userFiles{s.disk}, s.dir, usersOf(cp.epoch), at)
-	if errors.Is(err, persons.ErrDamaged) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// rewriteUsers makes durable what a map of persons holds that was filled by reading the log again,
-// and returns the position for the checkpoint; nil where records are protected. The files that
-// there are stay until that checkpoint is durable.
-func rewriteUsers(j *persons.Journal) ([]byte, error) {
-	if j == nil {
-		return nil, nil
-	}
-	return encodeUsers(j.Rewrite())
+	return true, nil
 }
 
 // newDecoder returns a decoder of one partition's records. Where persons are protected, it sets the

@@ -18,9 +18,7 @@ func (r *rig) sendUsers(partition, first, n int) {
 	list := make([]kafka.Message, n)
 	for i := range list {
 		list[i] = kafka.Message{Value: orderRecord(first + i), Time: time.UnixMilli(1)}
-		if u := (first + i) * 7 % 19 % 10; u > 0 {
-			list[i].Key = fmt.Append(nil, "u", u)
-		}
+		list[i].Key = userOf(first + i)
 	}
 	if n == 0 {
 		return
@@ -28,6 +26,14 @@ func (r *rig) sendUsers(partition, first, n int) {
 	if _, err := r.client.Produce(r.t.Context(), "orders", int32(partition), list); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// userOf is the user key of a record: of nine persons, or of nobody.
+func userOf(i int) []byte {
+	if u := i * 7 % 19 % 10; u > 0 {
+		return fmt.Append(nil, "u", u)
+	}
+	return nil
 }
 
 // TestClockUsers: by the clock, persons are held to their rule whatever is read ahead. A task

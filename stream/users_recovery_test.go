@@ -206,7 +206,7 @@ func TestUsersRepetitionForgets(t *testing.T) {
 	for range 5 {
 		_, err := again.close(t.Context())
 		must(t, err)
-		if n := c.Persons().Waiting(); n > 0 {
+		if n := c.Persons()[0].Waiting(); n > 0 {
 			t.Fatalf("after step %d %d bytes wait", c.Step(), n)
 		}
 	}

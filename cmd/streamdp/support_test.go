@@ -73,7 +73,7 @@ var features = []struct {
 		return []string{"# step = → step =", "step = → step = \"1m\"\nstep_max = 1000 #", ", window = 1000 → "}
 	}},
 	{"persons protected", func(supported) []string {
-		return []string{"privacy = { → user = { key = \"header:u\", cap = 2, max_users = 100000 }\nprivacy = {", "adjacency = \"zero-out\" → adjacency = \"replace\""}
+		return []string{"privacy = { → user = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, period = 3, max_users = 100000 }\nprivacy = {", "adjacency = \"zero-out\" → adjacency = \"replace\""}
 	}},
 	{"dead letters", func(supported) []string { return []string{"mode = \"off\" → mode = \"reference\", topic = \"dead\""} }},
 }
@@ -199,6 +199,7 @@ func TestSupportPage(t *testing.T) {
 	page.WriteString(`
 * Bounds found: ` + "`\"auto\"`" + `, [the warm-up](howto/choose-constants.md).
 * Partitions merged: [one answer for a topic](howto/merge-partitions.md).
+* Persons protected: [all records of a person](howto/persons.md); where partitions are merged, with ` + "`partitioner = \"murmur2\"`" + `.
 * Steps by the clock: [a release every minute](howto/steps-by-the-clock.md).
 * Dead letters: which records gave no row, [operations.md](operations.md).
 * The audit of "sensitivity" compares the releases of neighbouring streams under one noise; "noise" looks whether what was drawn is in the releases and white; "neighbours" tells streams apart under fresh keys.

@@ -27,12 +27,12 @@ type Core struct {
 	encoder    *encoder
 	base       int64 // first offset of the epoch
 	step       uint64
-	transcript dp.Transcript // after step
-	first, end int64         // offsets of the open step; by the clock its end is not known
-	at         []int64       // by the clock: where it begins, by partition; nil: not by the clock
-	records    uint64        // in it, valid or not
-	verdict    string        // of the last release that had one
-	persons    *persons.Map  // nil: records are protected
+	transcript dp.Transcript  // after step
+	first, end int64          // offsets of the open step; by the clock its end is not known
+	at         []int64        // by the clock: where it begins, by partition; nil: not by the clock
+	records    uint64         // in it, valid or not
+	verdict    string         // of the last release that had one
+	persons    []*persons.Map // one for each partition; nil: records are protected
 
 	scaling
 }
@@ -70,8 +70,12 @@ func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, ke
 		transcript: TranscriptOf(manifestFile), scaling: scaling{centre: s.Centre, scale: s.Scale},
 	}
 	if s.User != nil {
-		if c.persons, err = persons.NewMap(s.PersonRule()); err != nil {
-			return nil, err
+		for range basesOf(m) {
+			p, err := persons.NewMap(s.PersonRule())
+			if err != nil {
+				return nil, err
+			}
+			c.persons = append(c.persons, p)
 		}
 	}
 	if mech.scales {
@@ -89,13 +93,15 @@ func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, ke
 
 // Resume continues a begun epoch after the closed step. state and h are the mechanism's
 // state and the transcript after that step, and next are the next offsets to read, one for
-// each partition. Where persons are protected, [Core.Persons] is as after that step.
+// each partition. Where persons are protected, [Core.Persons] are as after that step.
 func (c *Core) Resume(state []byte, step uint64, h dp.Transcript, next []int64) error {
 	if err := c.mech.UnmarshalBinary(state); err != nil {
 		return err
 	}
-	if c.persons != nil && c.persons.Closed() != step {
-		return errors.New("checkpoint: persons and step disagree")
+	for _, p := range c.persons {
+		if p.Closed() != step {
+			return errors.New("checkpoint: persons and step disagree")
+		}
 	}
 	c.step, c.transcript = step, h
 	bases, total := basesOf(c.encoder.m), int64(0)
@@ -178,15 +184,16 @@ func (c *Core) openStep() {
 	c.first, c.end = c.base+int64(first), c.base+int64(end)
 }
 
-// Persons returns what remembers which persons contributed, nil where records are protected.
-// After New it is empty, and the caller fills it before Resume. Where a [Leaf] takes the records, it also
-// asks the map, so the caller may only do what concerns the journal.
-func (c *Core) Persons() *persons.Map { return c.persons }
+// Persons returns what remembers which persons contributed, one map for each partition that the epoch
+// reads; nil where records are protected. After New they are empty, and the caller fills them before
+// Resume. Where a [Leaf] takes the records of a partition, it also asks its map, so the caller may only do
+// what concerns the journal.
+func (c *Core) Persons() []*persons.Map { return c.persons }
 
 // Warm says which tags come next, so that AddOf waits less for memory.
 func (c *Core) Warm(tags []persons.Tag) {
 	if c.persons != nil {
-		c.persons.Warm(tags)
+		c.persons[0].Warm(tags)
 	}
 }
 
@@ -211,7 +218,7 @@ func (c *Core) AddOf(offset int64, row []float64, tag persons.Tag) (counts perso
 		row = nil
 	default:
 		c.openPersons()
-		if counts = c.persons.Take(tag); counts != persons.Counts {
+		if counts = c.persons[0].Take(tag); counts != persons.Counts {
 			row = nil
 		}
 	}
@@ -229,8 +236,8 @@ func (c *Core) between(offset int64) bool {
 // openPersons opens the step for persons, once. It fails only behind the largest step that a
 // map has, where nothing counts any more.
 func (c *Core) openPersons() {
-	if c.persons.Step() == c.step {
-		c.persons.Open(c.step + 1)
+	if c.persons[0].Step() == c.step {
+		c.persons[0].Open(c.step + 1)
 	}
 }
 
@@ -256,16 +263,17 @@ func (c *Core) Close() ([]Message, error) {
 }
 
 // close is Close. Of a merged epoch, and of steps by the clock, parts holds the offsets of each partition.
-// Entries are those of persons in the step, where a leaf has taken its records; else nil.
-func (c *Core) close(parts []span, entries *persons.Entries) ([]Message, error) {
+// Where leaves have taken the step's records, sums are theirs, of which only the entries of persons are
+// looked at; else nil.
+func (c *Core) close(parts []span, sums []*Sum) ([]Message, error) {
 	h := c.transcript
 	h.AbsorbRecords(c.records)
-	if c.persons != nil {
+	for i, p := range c.persons {
 		err := error(nil)
-		if entries != nil {
-			err = entries.Err()
+		if sums != nil {
+			err = sums[i].entries.Err()
 		} else {
-			err = c.persons.Err()
+			err = p.Err()
 		}
 		if err != nil {
 			return nil, err
@@ -275,13 +283,13 @@ func (c *Core) close(parts []span, entries *persons.Entries) ([]Message, error) 
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case c.persons == nil:
-	case entries != nil:
-		c.persons.Keep(entries)
-	default:
+	for i, p := range c.persons {
+		if sums != nil {
+			p.Keep(&sums[i].entries)
+			continue
+		}
 		c.openPersons() // of a step without records
-		c.persons.Close()
+		p.Close()
 	}
 	c.step++
 	c.transcript = h

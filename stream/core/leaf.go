@@ -35,7 +35,8 @@ type Leaf struct {
 	step    uint64 // the open one
 	open    span
 	sum     *Sum
-	persons *persons.Map // nil: records are protected
+	window  int64        // the last offsets of a step, which alone count; 0: all do
+	persons *persons.Map // of its partition; nil: records are protected
 }
 
 // Sum is the exact sum of one step over one partition. Nothing of it may leave the
@@ -60,7 +61,10 @@ func (c *Core) Leaves() []*Leaf {
 	parts := uint64(len(bases))
 	all := make([]*Leaf, parts)
 	for i, base := range bases {
-		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), persons: c.persons}
+		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), window: c.mech.window / int64(parts)}
+		if c.persons != nil {
+			l.persons = c.persons[i]
+		}
 		if c.at != nil {
 			l.open = span{c.at[i], -1}
 		} else {
@@ -137,7 +141,11 @@ func (l *Leaf) Warm(tags []persons.Tag) {
 // AddOf takes the next record, and returns whether it counts for its person, as [Core.AddOf] does.
 func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) (counts persons.Answer) {
 	l.sum.records++
-	if l.persons != nil {
+	switch {
+	case l.persons == nil:
+	case l.between(offset):
+		row = nil
+	default:
 		if counts = l.persons.Take(tag); counts != persons.Counts {
 			row = nil
 		}
@@ -145,6 +153,9 @@ func (l *Leaf) AddOf(offset int64, row []float64, tag persons.Tag) (counts perso
 	l.sum.part.Add(uint64(offset-l.base), l.scaled(row))
 	return counts
 }
+
+// between is as that of [Core]: of steps by the clock nothing is.
+func (l *Leaf) between(offset int64) bool { return l.window > 0 && offset < l.open.end-l.window }
 
 // Close ends the open step, and returns its sum. The next step needs another Into.
 func (l *Leaf) Close() *Sum {
@@ -171,9 +182,6 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 	if len(sums) != len(basesOf(c.encoder.m)) {
 		return nil, errors.New("internal: not one sum of each partition")
 	}
-	if c.persons != nil && len(sums) != 1 {
-		return nil, errors.New("internal: persons of several partitions")
-	}
 	for i, s := range sums {
 		if s.index != i || s.step != c.step+1 || c.at != nil && (s.offsets.first != c.at[i] || s.offsets.end < c.at[i]) {
 			return nil, errors.New("internal: a sum of another step or partition")
@@ -191,11 +199,10 @@ func (c *Core) Merge(sums []*Sum, emptied func()) ([]Message, error) {
 		emptied = func() {}
 	}
 	if c.persons == nil {
-		emptied()
-		return c.close(offsets, nil)
+		emptied() // close does not look at them
 	}
-	messages, err := c.close(offsets, &sums[0].entries)
-	if err == nil {
+	messages, err := c.close(offsets, sums)
+	if err == nil && c.persons != nil {
 		emptied()
 	}
 	return messages, err

@@ -189,7 +189,7 @@ func TestPersonsResume(t *testing.T) {
 
 		d := osFiles{t.TempDir()}
 		c, _ := personCore(t, s)
-		j, err := persons.OpenJournal(d, d.dir, "users-1.", c.Persons(), persons.Position{})
+		j, err := persons.OpenJournal(d, d.dir, "users-1.", c.Persons()[0], persons.Position{})
 		must(t, err)
 		got := []Message{}
 		for at := 0; at < len(log); at += 4 {
@@ -205,7 +205,7 @@ func TestPersonsResume(t *testing.T) {
 				t.Fatal("a core resumes without its persons")
 			}
 			c, _ = personCore(t, s)
-			j, err = persons.OpenJournal(d, d.dir, "users-1.", c.Persons(), *position)
+			j, err = persons.OpenJournal(d, d.dir, "users-1.", c.Persons()[0], *position)
 			must(t, err)
 			must(t, c.Resume(state, step, h, []int64{int64(104 + at)}))
 		}
@@ -373,7 +373,7 @@ func TestPersonsByLeaf(t *testing.T) {
 				leaf.Close()
 			}
 		}
-		if ahead := c.Persons().Closed(); ahead != uint64(step) {
+		if ahead := c.Persons()[0].Closed(); ahead != uint64(step) {
 			t.Fatalf("the journal may have step %d before it is released", ahead)
 		}
 		got, err := c.Merge(sums[step%3:step%3+1], nil)
@@ -383,7 +383,7 @@ func TestPersonsByLeaf(t *testing.T) {
 		}
 	}
 	if _, err := c.Merge(sums[:2], nil); err == nil {
-		t.Error("sums of two partitions are merged under one map")
+		t.Error("sums of two partitions are merged in an epoch over one")
 	}
 }
 

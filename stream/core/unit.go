@@ -127,7 +127,11 @@ func personsInWords(s *config.Stream, persons []Person) string {
 		text += ". Somebody with records in k periods is k persons here: what was done over all of them is protected that much less"
 	}
 	if s.Crowds() {
-		text += fmt.Sprintf(". When the records of %d persons count, those of others do not, so one person less may let another one in; the noise covers both", u.MaxUsers)
+		of := ""
+		if s.Merge {
+			of = " of one partition"
+		}
+		text += fmt.Sprintf(". When the records of %d persons%s count, those of others do not, so one person less may let another one in; the noise covers both", u.MaxUsers, of)
 	}
 	return text + ". So is a human who has several user keys; and a record that somebody writes under another's key is of two persons."
 }

@@ -1,0 +1,276 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/persons"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// homed returns a merged stream that protects persons.
+func homed(toml, step, user string) string {
+	return with(toml, step, step+"\nuser = { key = \"record-key\", partitioner = \"murmur2\", "+user+" }")
+}
+
+// usersOfMerged returns the names of the files of persons of a merged task's epoch, for a partition.
+func (r *rig) usersOfMerged(epoch uint64, partition int) []string {
+	r.t.Helper()
+	names, err := filepath.Glob(filepath.Join(r.dir, "state", "tasks", "orders-merged", fmt.Sprintf("users-%d.p%d.*", epoch, partition)))
+	must(r.t, err)
+	return names
+}
+
+// TestMergedUsers: a merged task that is stopped after every step makes the bytes of a copy that reads all
+// steps at once, and of its auditor. Each partition has files of persons of its own; where those of one are
+// lost, recover goes on to the same bytes.
+func TestMergedUsers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		toml  string
+		clock bool
+	}{
+		"full tables": {toml: homed(with(mergedStream, "step = 100", "step = 10\nhorizon = 20"), "horizon = 20", "cap = 3, max_users = 2, per_step = 2, separation = 2")},
+		"separation":  {toml: homed(with(mergedStream, "step = 100", "step = 10", `"zero-out"`, `"replace"`), "step = 10", "max_users = 30, separation = 3, period = 5")},
+		"by the clock": {clock: true, toml: homed(with(mergedClockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20", `"zero-out"`, `"replace"`), "horizon = 20",
+			"cap = 3, max_users = 600, separation = 2")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, h := newMergedRig(t, c.toml, 3), newHand()
+			var on []func(*Options)
+			if c.clock {
+				r.boundaries = "bounds"
+				on = append(on, h.on)
+			}
+			const steps = 8
+			x := r.start(on...)
+			x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
+			copied := r.sibling(c.toml)
+			sent := [3]int{}
+			for i := range steps {
+				for p := range sent { // some partitions are ahead of the open step, each at another time
+					n := 10*(i+1) + (i+p)%3*4 - sent[p]
+					r.sendUsers(p, sent[p], n)
+					sent[p] += n
+				}
+				h.tick()
+				x.published(uint64(i + 1))
+				x.end()
+				if i == 0 {
+					r.copyState(copied)
+				}
+				x = r.start(on...)
+			}
+			x.end()
+			if out := r.outputOf("orders.dp"); len(out) != steps {
+				t.Fatalf("%d releases", len(out))
+			}
+			x = copied.start(on...)
+			x.published(steps)
+			x.end()
+			r.outputOf("orders.dp") // each release once
+			verify := func(releases int) {
+				t.Helper()
+				o := r.options()
+				all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, mergedTask)
+				if err != nil || len(all) != 1 || all[0].Releases != releases || all[0].Difference+all[0].Unverifiable != "" {
+					t.Errorf("verify: %+v, %v", all, err)
+				}
+			}
+			verify(steps)
+			for p := range sent {
+				for _, r := range []*rig{r, copied} {
+					if len(r.usersOfMerged(1, p)) == 0 {
+						t.Errorf("partition %d has no files of persons", p)
+					}
+				}
+			}
+			for _, file := range r.usersOfMerged(1, 1) {
+				must(t, os.Remove(file))
+			}
+			x = r.start(on...)
+			x.halts(haltState, "streamdp recover --stream orders")
+			x.endHalted()
+			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.Recover(ctx, mergedTask, nil) }))
+			for p := range sent {
+				if files := r.usersOfMerged(1, p); len(files) != 1 {
+					t.Errorf("recover leaves the files %v", files)
+				}
+				r.sendUsers(p, sent[p], 20)
+			}
+			h.tick()
+			for _, c := range []*rig{r, copied} {
+				x = c.start(on...)
+				x.published(steps + 1)
+				x.end()
+			}
+			r.outputOf("orders.dp") // each release once
+			verify(len(r.outputOf("orders.dp")))
+			// The persons of all partitions are one account, which pays the epoch once.
+			spent, err := ReadPopulations(filepath.Join(r.dir, "state"), "orders", nil)
+			if err != nil || len(spent) != 1 || len(spent[0].Epochs) != 1 || !spent[0].OnePartition || spent[0].ChargedEpsilon < 0.999 || spent[0].ChargedEpsilon > 1.001 {
+				t.Errorf("spent %+v, %v", spent, err)
+			}
+			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, mergedTask, false) }))
+			for p := range sent {
+				if files := r.usersOfMerged(1, p); len(files) > 0 {
+					t.Errorf("after the epoch there are %v", files)
+				}
+			}
+		})
+	}
+}
+
+// inParts makes a checkpoint one of a merged epoch over two partitions.
+func (c *checkpoint) inParts() {
+	c.older = nil
+	c.position = kafka.Position{Next: 300, LeaderEpoch: -1}
+	c.parts = []partPosition{
+		{partition: 0, position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}}},
+		{partition: 5, position: kafka.Position{Next: 200, LeaderEpoch: -1}},
+	}
+}
+
+// TestMergedUsersCheckpoint: a checkpoint has a position of persons for each partition, and none that is
+// damaged is believed.
+func TestMergedUsersCheckpoint(t *testing.T) {
+	t.Parallel()
+	sound := func() *checkpoint {
+		c := goldenCheckpoint()
+		c.inParts()
+		c.users = noUsers(2)
+		return c
+	}
+	file := sound().encode(nil)
+	got, err := parseCheckpoint(file)
+	if err != nil || len(got.users) != 2 || len(got.parts) != 2 || got.boundaryTopic != "" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if a, b := got.usersOfPart(0), got.usersOfPart(1); a != fmt.Sprintf("users-%d.p0.", got.epoch) || b != fmt.Sprintf("users-%d.p5.", got.epoch) {
+		t.Errorf("files %s and %s", a, b)
+	}
+	for name, change := range map[string]func(*checkpoint){
+		"one position":        func(c *checkpoint) { c.users = noUsers(1) },
+		"three positions":     func(c *checkpoint) { c.users = noUsers(3) },
+		"no position of one":  func(c *checkpoint) { c.users[1] = nil },
+		"another sum":         func(c *checkpoint) { c.position.Next++ },
+		"an anchor of all":    func(c *checkpoint) { c.position.Anchor = &kafka.Anchor{Offset: 2} },
+		"a boundary below −1": func(c *checkpoint) { c.boundaryTopic, c.boundary = "bounds", -2 },
+	} {
+		c := sound()
+		change(c)
+		if got, err := parseCheckpoint(c.encode(nil)); err == nil {
+			t.Errorf("%s is believed: %+v", name, got)
+		}
+	}
+	// What was read back as sound, and is not of this state.
+	c := sound()
+	c.step++
+	if _, ok := c.usersAt(0); ok {
+		t.Error("a position of another step is believed")
+	}
+}
+
+// newMergedUsersScenario is newMergedScenario where persons are protected: two epochs, of three steps and of
+// two.
+func newMergedUsersScenario(t testing.TB) *scenario {
+	s := newMergedScenario(t)
+	s.r.toml = homed(s.r.toml, "step = 5", "cap = 2, max_users = 2")
+	return s
+}
+
+// TestMergedUsersDiskCrashes stops the machine before operations on files of persons of three partitions and
+// on checkpoints, and fills its disk there: the output is that of a run without a fault, and no file of
+// persons outlives its epoch. It takes every eleventh of them, and with STREAMDP_SLOW=1 all.
+func TestMergedUsersDiskCrashes(t *testing.T) {
+	t.Parallel()
+	var want map[string]string
+	verify := func(t testing.TB, s *scenario) {
+		out := s.r.outputOf("orders.dp")
+		if want == nil {
+			want = out
+		}
+		if len(out) != 5 || fmt.Sprint(out) != fmt.Sprint(want) {
+			t.Errorf("other releases than without a fault: %d", len(out))
+		}
+		files := s.r.disk.(*simDisk).holds(usersPrefix)
+		for p := range 3 {
+			if !slices.ContainsFunc(files, func(name string) bool { return strings.HasPrefix(name, fmt.Sprintf("users-2.p%d.", p)) }) {
+				t.Errorf("partition %d has no file of persons among %v", p, files)
+			}
+		}
+		if slices.ContainsFunc(files, func(name string) bool { return !strings.HasPrefix(name, usersOf(2)) }) {
+			t.Errorf("epoch 2 is open, and there are %v", files)
+		}
+	}
+	crashUsers(t, 11, newMergedUsersScenario, verify)
+}
+
+// TestMergedUsersPause: only a leaf whose snapshot is written goes on. Another one that got the word would
+// not wait for its own snapshot later.
+func TestMergedUsersPause(t *testing.T) {
+	t.Parallel()
+	m := &merger{}
+	var users journals
+	for i := range 2 {
+		own, err := persons.NewMap(persons.Rule{Cap: 2, Separation: 1, PerStep: 1, Users: 9})
+		must(t, err)
+		j, err := persons.OpenJournal(userFiles{newSimDisk("/s")}, "/s", fmt.Sprintf("users-1.p%d.", i), own, persons.Position{})
+		must(t, err)
+		must(t, own.Open(1))
+		for range 5 + 40*i { // a snapshot is due after 30 records
+			own.Take(persons.Tag{1})
+		}
+		own.Close()
+		users = append(users, j)
+		m.leaves = append(m.leaves, &leafReader{written: make(chan struct{}, 1)})
+	}
+	if m.pause(users); !m.paused() || !users.snapshotDue() {
+		t.Fatal("no leaf waits")
+	}
+	if _, err := users.append(); err != nil || users.snapshotDue() {
+		t.Fatalf("snapshots are due after they are written: %v", err)
+	}
+	if !m.paused() {
+		t.Error("a leaf that was not told goes on")
+	}
+	if m.unpause(); m.paused() || len(m.leaves[0].written) != 0 || len(m.leaves[1].written) != 1 {
+		t.Errorf("%d and %d words", len(m.leaves[0].written), len(m.leaves[1].written))
+	}
+}
+
+// TestMergedUsersHome: of the partitions of a merged epoch a record counts in one at most, which its key and
+// the manifest's number of partitions say, though the same key is in all of them.
+func TestMergedUsersHome(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, with(machineStream, "step   = 7\n", "step = 7\nuser = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, max_users = 20 }\n"), 1)
+	const partitions, keys = 3, 30
+	var homes [keys]int
+	var first [partitions]int
+	for p := range partitions {
+		d, err := newDecoder(m.r.s, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
+		must(t, err)
+		var b codec.Batch
+		for i := range keys {
+			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Key: fmt.Append(nil, "u", i), Value: []byte(`{"a":1,"b":2,"c":3}`)})
+		}
+		d.Decode(&b)
+		for i := range keys {
+			if b.Tag(i) != persons.Away() {
+				homes[i]++
+				first[p]++
+			}
+		}
+	}
+	if slices.Max(homes[:]) != 1 || slices.Min(homes[:]) != 1 || slices.Min(first[:]) == 0 {
+		t.Errorf("keys are at home in %v partitions, partitions have %v", homes, first)
+	}
+}
