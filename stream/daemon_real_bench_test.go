@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -109,6 +110,9 @@ func BenchmarkRealDaemon(b *testing.B) {
 				b.ReportMetric(median(costs[name]), "cpu-ns/record-"+name)
 				which := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
 				b.ReportMetric(own/median(rates[name]), which)
+				// If all processors were busy with daemon and broker, and with nothing else.
+				most := float64(runtime.NumCPU()) * 1e9 / (median(costs["daemon"]) + median(costs["broker"]))
+				b.ReportMetric(most/median(rates[name]), "most-"+which)
 				b.ReportMetric(median(costs["daemon"])/median(costs[name]), "cpu-"+which)
 			}
 			b.ReportMetric(0, "ns/op")
