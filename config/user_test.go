@@ -185,10 +185,7 @@ func TestPopulations(t *testing.T) {
 		if c.limit != "" {
 			s = strings.Replace(s, "limit_epsilon = 3.0", "limit_epsilon = "+c.limit, 1)
 		}
-		var got []string
-		for _, g := range faults(t, user(c.first)+"\n"+s) {
-			got = append(got, g)
-		}
+		got := faults(t, user(c.first)+"\n"+s)
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%+v: %q", c, got)
 		}

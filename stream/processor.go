@@ -202,7 +202,7 @@ func (p *processor) loop(ctx context.Context) error {
 			broken = nil // nothing more is read, so the log's fate is another epoch's
 		}
 		var moved chan struct{}
-		if p.asleep && p.merge != nil {
+		if p.merge != nil && (p.asleep || p.period == 0) { // no tick shows it
 			moved = p.merge.moved
 		}
 		wait := time.Hour

@@ -146,27 +146,33 @@ func TestKillRefit(t *testing.T) {
 // been read, also after a pause; and a window that is not full is no part of a commit.
 func TestRefitShowsProgress(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(killRefit, "window = 100\n", "window = 1000\n"))
-	x := r.start()
-	for sent := int64(0); sent < 750; sent += 250 {
-		r.produce(int(sent), 250)
-		x.until("the records are read", func(s TaskStatus) bool { return s.NextOffset == sent+250 })
-		if s := x.d.Status()[0]; s.Step != 0 || s.Lag != 0 {
-			t.Errorf("step %d, lag %d after %d records of a window of 1000", s.Step, s.Lag, sent+250)
-		}
-		time.Sleep(20 * time.Millisecond) // until the owner sleeps
+	for _, commit := range []string{"20ms", "0s"} {
+		t.Run(commit, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, with(killRefit, "window = 100\n", "window = 1000\n"))
+			r.commit = commit
+			x := r.start()
+			for sent := int64(0); sent < 750; sent += 250 {
+				r.produce(int(sent), 250)
+				x.until("the records are read", func(s TaskStatus) bool { return s.NextOffset == sent+250 })
+				if s := x.d.Status()[0]; s.Step != 0 || s.Lag != 0 {
+					t.Errorf("step %d, lag %d after %d records of a window of 1000", s.Step, s.Lag, sent+250)
+				}
+				time.Sleep(20 * time.Millisecond) // until the owner sleeps
+			}
+			_, page := x.get("/metrics")
+			if !strings.Contains(page, "\nstreamdp_records_read_total{partition=\"0\",stream=\"orders\"} 750\n") {
+				t.Errorf("metrics do not say that 750 records were read:\n%s", page)
+			}
+			r.produce(750, 300)
+			x.published(1)
+			x.until("the rest is read", func(s TaskStatus) bool { return s.NextOffset == 1050 })
+			x.end()
+			x = r.start() // from the last window's end on
+			x.until("the open window is read again", func(s TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
+			x.end()
+		})
 	}
-	_, page := x.get("/metrics")
-	if !strings.Contains(page, "\nstreamdp_records_read_total{partition=\"0\",stream=\"orders\"} 750\n") {
-		t.Errorf("metrics do not say that 750 records were read:\n%s", page)
-	}
-	r.produce(750, 300)
-	x.published(1)
-	x.until("the rest is read", func(s TaskStatus) bool { return s.NextOffset == 1050 })
-	x.end()
-	x = r.start() // from the last window's end on
-	x.until("the open window is read again", func(s TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
-	x.end()
 }
 
 // beside is a stream of moments and two of refits, on one topic.
