@@ -54,6 +54,7 @@ var ours = map[string]string{
 	"internal/reproduction":    "adam config dp matfact moments sgd refit stream stream/core internal/chart internal/dataset internal/fault internal/kafka internal/kafka/embedded",
 	"internal/performance":     "",
 	"internal/persons":         "internal/bin",
+	"internal/cluster":         "",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
