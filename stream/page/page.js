@@ -266,7 +266,7 @@
 
   const budget = (t) => {
     const s = t.status, events = s.budget || [];
-    renew(t.budget, JSON.stringify([s.charged_epsilon, s.limit_epsilon, events]), () => {
+    renew(t.budget, JSON.stringify([s.charged_epsilon, s.limit_epsilon, events, s.unit, s.person]), () => {
       const share = s.limit_epsilon > 0 ? s.charged_epsilon / s.limit_epsilon : 0;
       const text = `${plain(s.charged_epsilon)} of ε ${plain(s.limit_epsilon)}`;
       const meter = el("div", { class: `meter${share > 0.999 ? " bad" : share > 0.9 ? " warn" : ""}`, role: "meter", "aria-label": "budget charged", "aria-valuemin": "0", "aria-valuemax": s.limit_epsilon, "aria-valuenow": Math.min(s.charged_epsilon, s.limit_epsilon), "aria-valuetext": text });
