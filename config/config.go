@@ -38,6 +38,8 @@ type Config struct {
 	State State `toml:"state"`
 	HTTP  HTTP  `toml:"http"`
 	Log   Log   `toml:"log"`
+	// Cluster is the table [cluster]. Nil: this process alone runs the tasks.
+	Cluster *Cluster `toml:"cluster"`
 	// Streams are the tables [stream.NAME], by name. At least one.
 	Streams []*Stream `toml:"-"`
 }

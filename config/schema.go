@@ -127,6 +127,15 @@ var schema = []key{
 	{path: "log.level", kind: text, def: `"info"`, words: []string{"debug", "info", "warn", "error"}, doc: "Least level written."},
 	{path: "log.format", kind: text, def: `"json"`, words: []string{"json", "text"}, doc: "Form of a line."},
 
+	{path: "cluster", kind: table, flags: outside, doc: "Several instances share the tasks, with one configuration and one key each; what must survive is in Kafka, and `state.dir` holds only what each knows of the ledgers' last lines, and its control socket. Without this table one process runs all tasks, with its state in `state.dir`."},
+	{path: "cluster.group", kind: text, flags: required, rule: groupName, doc: "Consumer group of the instances. It also begins the names of their topics (`.state`, `.ledger`, `.control`, `.partials`) and of their transactional ids."},
+	{path: "cluster.shards", kind: whole, def: `64`, rule: rule{"1 to 4096", between(1, 4096)}, doc: "Parts into which the tasks are divided. Each has one owner at a time, and a ledger of its own. As many instances can have work. It never changes."},
+	{path: "cluster.assign", kind: text, def: `"partition"`, words: []string{"partition", "topic"}, doc: "What decides the shard of an input partition: its topic and its number, or its topic alone. All partitions of a merged stream must be in one shard, so `merge = true` needs `\"topic\"`. It never changes."},
+	{path: "cluster.session_timeout", kind: span, def: `"6s"`, rule: rule{"\"1s\" to \"5m\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= time.Second && d <= 5*time.Minute }}, doc: "Silence after which an instance counts as dead and others take over its shards. Brokers accept no less than their `group.min.session.timeout.ms`, 6 s by default."},
+	{path: "cluster.instance", kind: text, says: "the host's name", rule: instanceName, doc: "Name of this instance in messages, in the status and in the state."},
+	{path: "cluster.advertise", kind: text, says: "the address that it listens on", rule: broker, doc: "Address at which other machines reach this instance's status page; the pages of all instances link to it."},
+	{path: "cluster.allow_unreplicated", kind: boolean, def: `false`, doc: "Accept topics with one replica: for tests. The loss of one broker's disk is then the loss of ledgers."},
+
 	{path: "stream", kind: table, flags: required, doc: "Streams by name."},
 	{path: "stream.NAME", kind: table, doc: "One stream: a topic, its partitions, one mechanism. NAME is 1 to 63 of `a-z`, `0-9`, `_` and `-`."},
 	{path: "stream.NAME.input", kind: table, flags: required, doc: "Where records come from and how they are read."},
@@ -298,7 +307,10 @@ var (
 	hostName    = rule{"a host's name, without a port", func(v any) bool { return v != "" && !strings.ContainsAny(v.(string), ":/ ") }}
 	userName    = rule{"a name without a colon", func(v any) bool { return v != "" && !strings.Contains(v.(string), ":") }}
 	topic       = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}
-	topicOrNone = rule{topic.text, func(v any) bool { return v == "" || isTopic(v) }}
+	groupName   = rule{"1 to 200 of letters, digits, \".\", \"_\" and \"-\"", func(v any) bool { return isTopic(v) && len(v.(string)) <= maxGroup }}
+	// instanceName is a name that a message, a metric and a page show as it is.
+	instanceName = rule{"at most 200 characters", func(v any) bool { return len(v.(string)) <= 200 }}
+	topicOrNone  = rule{topic.text, func(v any) bool { return v == "" || isTopic(v) }}
 )
 
 // says is a rule that the mechanism's package checks; text is for the reference.

@@ -41,6 +41,7 @@ func (d *document) validate(c *Config) {
 	d.checkTopics(c)
 	d.checkLimits(c)
 	d.checkPopulations(c)
+	d.checkCluster(c)
 }
 
 // under returns the key of an entry inside the table key.

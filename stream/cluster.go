@@ -12,6 +12,10 @@ import (
 // for the cluster or for the HTTP server.
 var ErrCredentials = errors.New("credentials")
 
+// ErrCluster says that the configuration has a table [cluster], for which this version has no
+// daemon.
+var ErrCluster = errors.New("[cluster] is not built into this version yet: without that table one process runs all tasks")
+
 // Cluster returns how to reach the cluster of a configuration. It reads the certificates
 // and the password.
 //

@@ -117,6 +117,9 @@ func prepare(o Options) (*Daemon, error) {
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log, disk: o.disk,
 		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
+	if d.cfg.Cluster != nil {
+		return nil, ErrCluster
+	}
 	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}

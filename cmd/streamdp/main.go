@@ -213,6 +213,15 @@ func (g *globals) load() (*config.Config, error) {
 	return c, err
 }
 
+// alone reads the configuration file of a command that changes or reads a state directory.
+func (g *globals) alone() (*config.Config, error) {
+	c, err := g.load()
+	if err == nil && c.Cluster != nil {
+		return nil, configError{stream.ErrCluster}
+	}
+	return c, err
+}
+
 // loadKey reads the master key of a configuration.
 func loadKey(c *config.Config) (*[32]byte, error) {
 	key, err := config.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)

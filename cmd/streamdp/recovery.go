@@ -36,7 +36,7 @@ func (f *taskFlags) register(c *cobra.Command, epoch string) {
 
 // load returns the configuration and the task that the flags name.
 func (f *taskFlags) load(g *globals) (cfg *config.Config, t core.Task, err error) {
-	if cfg, err = g.load(); err != nil {
+	if cfg, err = g.alone(); err != nil {
 		return nil, t, err
 	}
 	s := cfg.Stream(f.stream)
@@ -320,7 +320,7 @@ func epochExportCommand(g *globals) *cobra.Command {
 			"Whoever has the secret and the master key can take the noise off its releases.",
 		Args: needs("STREAM"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			cfg, err := g.load()
+			cfg, err := g.alone()
 			if err != nil {
 				return err
 			}

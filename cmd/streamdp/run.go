@@ -45,7 +45,7 @@ func runCommand(g *globals) *cobra.Command {
 
 // daemon builds the configured daemon, for all tasks or for some of them.
 func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
-	cfg, err := g.load()
+	cfg, err := g.alone()
 	if err != nil {
 		return nil, err
 	}

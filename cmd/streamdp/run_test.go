@@ -195,3 +195,13 @@ func TestStatusVerdicts(t *testing.T) {
 		t.Errorf("a warning: %s", out.String())
 	}
 }
+
+// TestClusterRefused: no command takes the state directory for the state of instances that share it.
+func TestClusterRefused(t *testing.T) {
+	s := newSite(t)
+	s.write("\n[cluster]\ngroup = \"g\"\n", "3")
+	want(t, exitDone, "", "check", "-c", s.config)
+	for _, args := range []string{"run", "epoch list", "epoch open orders", "epoch close orders", "epoch export orders", "ledger", "ledger repair", "report", "recover", "republish", "verify"} {
+		want(t, exitConfig, "[cluster] is not built into this version yet", append(strings.Fields(args), "-c", s.config)...)
+	}
+}

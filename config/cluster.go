@@ -1,0 +1,106 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Cluster is the table [cluster]: several instances that share the tasks of one configuration,
+// with their state in Kafka. No key of it is in a digest.
+type Cluster struct {
+	// Group is the consumer group of the instances. It begins the names of their topics and
+	// transactional ids. Required.
+	Group string `toml:"group"`
+	// Shards is the number of parts, 1 to 4096, into which the tasks are divided, each with a
+	// ledger and one owner at a time. It never changes. Default 64.
+	Shards int `toml:"shards"`
+	// Assign says what decides the shard of an input partition: "partition" (the default),
+	// its topic and number; or "topic", its topic alone. It never changes.
+	Assign string `toml:"assign"`
+	// SessionTimeout is the silence after which an instance counts as dead. Default 6 s.
+	SessionTimeout time.Duration `toml:"session_timeout"`
+	// Instance names this instance to people. Empty: the host's name.
+	Instance string `toml:"instance"`
+	// Advertise is host:port at which others find this instance's status. Empty: the address
+	// that it listens on.
+	Advertise string `toml:"advertise"`
+	// AllowUnreplicated accepts topics with a single replica. Default false.
+	AllowUnreplicated bool `toml:"allow_unreplicated"`
+}
+
+// AssignTopic is the value of Cluster.Assign by which all partitions of a topic are in one shard.
+const AssignTopic = "topic"
+
+// maxGroup is the length of a group beyond which a topic of it would be too long for Kafka.
+const maxGroup = 200
+
+// The topics of a group.
+
+// StateTopic is the topic of what tasks keep.
+func (c *Cluster) StateTopic() string { return c.Group + ".state" }
+
+// LedgerTopic is the topic of the ledgers.
+func (c *Cluster) LedgerTopic() string { return c.Group + ".ledger" }
+
+// ControlTopic is the topic of requests and their answers.
+func (c *Cluster) ControlTopic() string { return c.Group + ".control" }
+
+// PartialsTopic is the topic of the sums of partitions that are merged.
+func (c *Cluster) PartialsTopic() string { return c.Group + ".partials" }
+
+// Shard returns the shard of an input partition, from 0. All tasks that read the partition are
+// in it, so the partition's budget has one ledger. It is
+//
+//	u64be(SHA-256(u32be(len(topic)) ‖ topic ‖ u32be(partition))[:8]) mod Shards,
+//
+// without the partition where Assign is "topic".
+func (c *Cluster) Shard(topic string, partition int) int {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(topic)))
+	b = append(b, topic...)
+	if c.Assign != AssignTopic {
+		b = binary.BigEndian.AppendUint32(b, uint32(partition))
+	}
+	sum := sha256.Sum256(b)
+	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(c.Shards))
+}
+
+// checkCluster finds what instances that share tasks can't do.
+func (d *document) checkCluster(c *Config) {
+	if c.Cluster == nil {
+		return
+	}
+	if key := (toml.Key{"kafka", "control_topic"}); d.sound(key) && c.Kafka.ControlTopic != "" {
+		d.add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself", c.Kafka.ControlTopic)
+	}
+	if key := (toml.Key{"state", "encrypt"}); d.sound(key) && c.State.Encrypt {
+		d.add(key, -1, "must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it", c.State.Encrypt)
+	}
+	group := toml.Key{"cluster", "group"}
+	own := map[string]bool{}
+	if d.sound(group) {
+		for _, topic := range []string{c.Cluster.StateTopic(), c.Cluster.LedgerTopic(), c.Cluster.ControlTopic(), c.Cluster.PartialsTopic()} {
+			own[topic] = true
+		}
+	}
+	taken := func(key toml.Key, topic string) {
+		if d.sound(key) && own[topic] {
+			d.note(key, -1, "must not be a topic of the group of [cluster]", topic)
+		}
+	}
+	taken(toml.Key{"kafka", "boundary_topic"}, c.Kafka.BoundaryTopic)
+	for _, s := range c.Streams {
+		key := toml.Key{"stream", s.Name}
+		taken(under(key, "input", "topic"), s.Input.Topic)
+		taken(under(key, "output", "topic"), s.Output.Topic)
+		taken(under(key, "dead_letter", "topic"), s.DeadLetter.Topic)
+		if merge := under(key, "merge"); s.Merge && d.sound(merge) && d.sound(toml.Key{"cluster", "assign"}) && c.Cluster.Assign != AssignTopic {
+			d.add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
+		}
+		if s.User != nil {
+			d.note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
+		}
+	}
+}
