@@ -26,7 +26,7 @@ func TestRemovedStream(t *testing.T) {
 		r.toml = ordersStream
 		r.produce(350, 200)
 		state := filepath.Join(r.dir, "state")
-		epochs, err := ReadEpochs(state)
+		epochs, err := readEpochs(state)
 		must(t, err)
 		if len(epochs) != 2 || epochs[1].Stream != "second" && epochs[0].Stream != "second" || epochs[1].State != "open" {
 			t.Fatalf("%s: epochs %+v", by, epochs)

@@ -108,7 +108,7 @@ func TestHorizon(t *testing.T) {
 				t.Errorf("release %s: %.200s", key, p.value)
 			}
 		}
-		if got, err := ReadEpochs(r.dir + "/state"); err != nil || len(got) != 3 || got[1].State != "closed" || got[2].State != "open" || got[1].Reason != reasonHorizon {
+		if got, err := readEpochs(r.dir + "/state"); err != nil || len(got) != 3 || got[1].State != "closed" || got[2].State != "open" || got[1].Reason != reasonHorizon {
 			t.Errorf("epochs %+v %v", got, err)
 		}
 	})

@@ -56,32 +56,29 @@ type PopulationEpoch struct {
 	Charged     bool         `json:"charged"` // false: it closed without a step
 }
 
-// ReadPopulations returns what the ledger of a state directory has charged persons, by
-// population. It does so for every population or, if stream is not empty, for those that the
-// stream has read. For each number in groups it adds what protects so many persons together. A
-// daemon may be running on the directory.
-func ReadPopulations(dir, stream string, groups []int) ([]PopulationSpent, error) {
-	l, err := readLedger(dir)
-	if err != nil {
-		return nil, err
-	}
-	var accounts []account
-	for i := range l.entries {
-		e := &l.entries[i]
-		if e.Person == nil || stream != "" && e.Stream != stream || slices.Contains(accounts, e.account()) {
-			continue
-		}
-		accounts = append(accounts, e.account())
-	}
-	slices.SortFunc(accounts, func(a, b account) int { return cmp.Compare(a.population, b.population) })
+// Populations returns what persons were charged, by population. It does so for every population
+// or, if stream is not empty, for those that the stream has read. For each number in groups it
+// adds what protects so many persons together.
+func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, error) {
 	out := []PopulationSpent{}
-	for _, a := range accounts {
-		p, err := l.population(a, groups)
-		if err != nil {
-			return nil, err
+	for _, l := range b.ledgers {
+		var accounts []account
+		for i := range l.entries {
+			e := &l.entries[i]
+			if e.Person == nil || stream != "" && e.Stream != stream || slices.Contains(accounts, e.account()) {
+				continue
+			}
+			accounts = append(accounts, e.account())
 		}
-		out = append(out, *p)
+		for _, a := range accounts {
+			p, err := l.population(a, groups)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, *p)
+		}
 	}
+	slices.SortStableFunc(out, func(a, b PopulationSpent) int { return cmp.Compare(a.Population, b.Population) })
 	return out, nil
 }
 

@@ -68,13 +68,31 @@ func readLedger(dir string) (*ledger, error) {
 	return l, nil
 }
 
-// ReadEpochs lists the epochs of a state directory. A daemon may be running on it.
-func ReadEpochs(dir string) ([]EpochInfo, error) {
+// Books are what ledgers have charged, as of when they were read: the ledger of a state directory
+// or, of instances that share tasks, that of each shard. Ledgers charge different input
+// partitions and different persons.
+type Books struct{ ledgers []*ledger }
+
+// ReadBooks reads the ledger of a state directory. A daemon may be running on it.
+func ReadBooks(dir string) (*Books, error) {
 	l, err := readLedger(dir)
 	if err != nil {
 		return nil, err
 	}
+	return &Books{[]*ledger{l}}, nil
+}
+
+// Epochs lists the epochs, those of a ledger in the order in which they were opened.
+func (b *Books) Epochs() []EpochInfo {
 	out := []EpochInfo{}
+	for _, l := range b.ledgers {
+		out = append(out, l.epochs()...)
+	}
+	return out
+}
+
+// epochs lists the epochs.
+func (l *ledger) epochs() (out []EpochInfo) {
 	for i := range l.entries {
 		e := &l.entries[i]
 		if e.Kind != kindOpen {
@@ -106,7 +124,7 @@ func ReadEpochs(dir string) ([]EpochInfo, error) {
 		}
 		out = append(out, info)
 	}
-	return out, nil
+	return out
 }
 
 // SourceBudget is how the budget of an input partition or, of persons, of a population was
@@ -117,43 +135,48 @@ type SourceBudget struct {
 	Events     []BudgetEvent `json:"events"`
 }
 
-// ReadBudget returns everything that the ledger of a state directory has charged, and every
-// change of a limit, in order. A daemon may be running on it.
-func ReadBudget(dir string) ([]SourceBudget, error) {
-	l, err := readLedger(dir)
-	if err != nil {
-		return nil, err
-	}
+// Budget returns everything that was ever charged, and every change of a limit, in order.
+func (b *Books) Budget() ([]SourceBudget, error) {
 	all := []SourceBudget{}
-	for i := range l.entries {
-		if l.entries[i].Kind != kindOpen {
-			continue
-		}
-		for _, a := range l.entries[i].accounts() {
-			if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.population }) {
+	for _, l := range b.ledgers {
+		for i := range l.entries {
+			if l.entries[i].Kind != kindOpen {
 				continue
 			}
-			events, err := l.budgetOf(a, 0)
-			if err != nil {
-				return nil, err
-			}
-			if len(events) > 0 {
-				all = append(all, SourceBudget{a.Source, a.population, events})
+			for _, a := range l.entries[i].accounts() {
+				if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.population }) {
+					continue
+				}
+				events, err := l.budgetOf(a, 0)
+				if err != nil {
+					return nil, err
+				}
+				if len(events) > 0 {
+					all = append(all, SourceBudget{a.Source, a.population, events})
+				}
 			}
 		}
 	}
 	return all, nil
 }
 
-// ChargedEpsilon returns what the worst-off record of a stream's input partition, or of all
+// Charged returns what the worst-off record of a stream's input partition, or of all
 // that a merged stream reads, has paid, at the limit's δ; where the stream protects persons, what
-// the worst-off person of its population has. It looks at all clusters that the ledger knows and
+// the worst-off person of its population has. It looks at all clusters that the ledgers know and
 // at all adjacencies in which there was ever a charge, and takes the largest.
-func ChargedEpsilon(dir string, s *config.Stream, partition int) (float64, error) {
-	l, err := readLedger(dir)
-	if err != nil {
-		return 0, err
+func (b *Books) Charged(s *config.Stream, partition int) (worst float64, err error) {
+	for _, l := range b.ledgers {
+		eps, err := l.chargedOf(s, partition)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, eps)
 	}
+	return worst, nil
+}
+
+// chargedOf is Charged of one ledger.
+func (l *ledger) chargedOf(s *config.Stream, partition int) (float64, error) {
 	var accounts []account
 	if s.User != nil {
 		accounts = []account{{population: s.User.Population}}

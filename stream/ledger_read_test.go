@@ -12,7 +12,7 @@ import (
 // charges nothing.
 func TestLedgerMissing(t *testing.T) {
 	t.Parallel()
-	if epochs, err := ReadEpochs(filepath.Join(t.TempDir(), "none")); err != nil || len(epochs) != 0 {
+	if epochs, err := readEpochs(filepath.Join(t.TempDir(), "none")); err != nil || len(epochs) != 0 {
 		t.Errorf("of no directory: %v, %v", epochs, err)
 	}
 	r := newRig(t, ordersStream)
@@ -23,7 +23,7 @@ func TestLedgerMissing(t *testing.T) {
 	must(t, os.Remove(r.ledgerFile()))
 	odd := filepath.Join(t.TempDir(), "a[b]*")
 	must(t, os.Rename(filepath.Join(r.dir, "state"), odd))
-	if _, err := ReadEpochs(odd); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "streamdp ledger repair") {
+	if _, err := readEpochs(odd); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "streamdp ledger repair") {
 		t.Errorf("without its ledger: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func TestLedgerRepair(t *testing.T) {
 			x := r.start()
 			x.until("epoch 3", func(s TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
 			x.end()
-			before, err := ReadSpent(r.dir+"/state", "", nil)
+			before, err := readSpent(r.dir+"/state", "", nil)
 			must(t, err)
 			data, err := os.ReadFile(r.ledgerFile())
 			must(t, err)
@@ -53,7 +53,7 @@ func TestLedgerRepair(t *testing.T) {
 			if old, err := os.ReadFile(diff.Old); err != nil || string(old) != string(harmed) {
 				t.Errorf("the old one is not kept: %v", err)
 			}
-			after, err := ReadSpent(r.dir+"/state", "", nil)
+			after, err := readSpent(r.dir+"/state", "", nil)
 			must(t, err)
 			if len(after) != 1 || after[0].ChargedEpsilon < before[0].ChargedEpsilon || after[0].ChargedEpsilon > 3 {
 				t.Errorf("charged %+v, was %+v", after, before)
@@ -96,7 +96,7 @@ func TestForgedLedger(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{false, true} {
 		r := ran(t, ordersStream)
-		before, err := ReadSpent(r.dir+"/state", "", nil)
+		before, err := readSpent(r.dir+"/state", "", nil)
 		must(t, err)
 		data, err := os.ReadFile(r.ledgerFile())
 		must(t, err)
@@ -119,7 +119,7 @@ func TestForgedLedger(t *testing.T) {
 		}
 		_, err = RepairLedger(t.Context(), r.options(), true)
 		must(t, err)
-		after, err := ReadSpent(r.dir+"/state", "", nil)
+		after, err := readSpent(r.dir+"/state", "", nil)
 		must(t, err)
 		if len(after) != 1 || after[0].ChargedEpsilon < before[0].ChargedEpsilon {
 			t.Errorf("whole ledger %t: charged %+v, was %+v", whole, after, before)

@@ -63,16 +63,29 @@ type SpentBy struct {
 	Delta     float64 `json:"delta"`
 }
 
-// ReadSpent returns what the ledger of a state directory has charged records, by ranges of offsets. It
-// does so for every input partition or, if stream is not empty, for those that the stream has
-// read. For each number in records it adds what protects a person who has so many records in a
-// range. A daemon may be running on the directory.
-func ReadSpent(dir, stream string, records []int) ([]Spent, error) {
-	l, err := readLedger(dir)
-	if err != nil {
-		return nil, err
+// Spent returns what records were charged, by ranges of offsets. It does so for every input
+// partition or, if stream is not empty, for those that the stream has read. For each number in
+// records it adds what protects a person who has so many records in a range.
+func (b *Books) Spent(stream string, records []int) ([]Spent, error) {
+	out := []Spent{}
+	for _, l := range b.ledgers {
+		for _, s := range l.sourcesOf(stream) {
+			spent, err := l.spent(s, records)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, *spent)
+		}
 	}
-	var sources []core.Source
+	slices.SortStableFunc(out, func(a, b Spent) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	return out, nil
+}
+
+// sourcesOf returns the input partitions whose records epochs protect: all or, if stream is not
+// empty, those that the stream has read.
+func (l *ledger) sourcesOf(stream string) (sources []core.Source) {
 	for i := range l.entries {
 		e := &l.entries[i]
 		if e.Kind != kindOpen || e.Person != nil || stream != "" && e.Stream != stream {
@@ -84,18 +97,7 @@ func ReadSpent(dir, stream string, records []int) ([]Spent, error) {
 			}
 		}
 	}
-	slices.SortFunc(sources, func(a, b core.Source) int {
-		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Cluster, b.Cluster))
-	})
-	out := []Spent{}
-	for _, s := range sources {
-		spent, err := l.spent(s, records)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, *spent)
-	}
-	return out, nil
+	return sources
 }
 
 // spending is what one epoch charges, for [Spent].

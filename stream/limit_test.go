@@ -128,7 +128,7 @@ func TestCharged(t *testing.T) {
 	x := func(req OpenRequest) float64 {
 		t.Helper()
 		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, req) }))
-		eps, err := ChargedEpsilon(r.dir+"/state", r.options().Config.Streams[0], 0)
+		eps, err := readCharged(r.dir+"/state", r.options().Config.Streams[0], 0)
 		must(t, err)
 		return eps
 	}

@@ -127,7 +127,7 @@ func TestMerge(t *testing.T) {
 	if again := s.outputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
 		t.Error("read at another pace, other bytes")
 	}
-	spent, err := ReadSpent(r.dir+"/state", "", nil)
+	spent, err := readSpent(r.dir+"/state", "", nil)
 	if err != nil || len(spent) != 3 {
 		t.Fatalf("%d sources are charged, %v", len(spent), err)
 	}

@@ -115,7 +115,7 @@ func TestMergedUsers(t *testing.T) {
 			r.outputOf("orders.dp") // each release once
 			verify(len(r.outputOf("orders.dp")))
 			// The persons of all partitions are one account, which pays the epoch once.
-			spent, err := ReadPopulations(filepath.Join(r.dir, "state"), "orders", nil)
+			spent, err := readPopulations(filepath.Join(r.dir, "state"), "orders", nil)
 			if err != nil || len(spent) != 1 || len(spent[0].Epochs) != 1 || !spent[0].OnePartition || spent[0].ChargedEpsilon < 0.999 || spent[0].ChargedEpsilon > 1.001 {
 				t.Errorf("spent %+v, %v", spent, err)
 			}

@@ -73,12 +73,12 @@ func TestPersonsDaemon(t *testing.T) {
 	}
 	mu, err := dp.Mu(1, 1e-8)
 	must(t, err)
-	all, err := ReadPopulations(r.dir+"/state", "", []int{2})
+	all, err := readPopulations(r.dir+"/state", "", []int{2})
 	must(t, err)
 	if len(all) != 1 || all[0].Population != "orders" || len(all[0].Epochs) != 2 || math.Abs(all[0].Mu/(mu*math.Sqrt2)-1) > 1e-6 || !(*all[0].Persons[0].Epsilon > 2.8) {
 		t.Errorf("populations: %+v", all)
 	}
-	if spent, err := ReadSpent(r.dir+"/state", "", nil); err != nil || len(spent) != 0 {
+	if spent, err := readSpent(r.dir+"/state", "", nil); err != nil || len(spent) != 0 {
 		t.Errorf("what records have paid: %+v, %v", spent, err)
 	}
 	releases := r.output("orders.dp")
@@ -139,7 +139,7 @@ func TestPersonsPartitions(t *testing.T) {
 		}
 	}
 	x.end()
-	if all, err := ReadPopulations(r.dir+"/state", "orders", nil); err != nil || len(all) != 1 || !all[0].OnePartition || all[0].ChargedEpsilon != 1 {
+	if all, err := readPopulations(r.dir+"/state", "orders", nil); err != nil || len(all) != 1 || !all[0].OnePartition || all[0].ChargedEpsilon != 1 {
 		t.Errorf("populations: %+v, %v", all, err)
 	}
 
@@ -176,12 +176,12 @@ func TestPersonsRepair(t *testing.T) {
 	x.until("the second epoch has a release", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
 	x.end()
 	was := r.entries()
-	before, err := ReadPopulations(r.dir+"/state", "", nil)
+	before, err := readPopulations(r.dir+"/state", "", nil)
 	must(t, err)
 	must(t, os.Remove(r.ledgerFile()))
 	_, err = RepairLedger(t.Context(), r.options(), true)
 	must(t, err)
-	after, err := ReadPopulations(r.dir+"/state", "", nil)
+	after, err := readPopulations(r.dir+"/state", "", nil)
 	must(t, err)
 	if len(after) != 1 || after[0].Mu != before[0].Mu || after[0].ChargedEpsilon != before[0].ChargedEpsilon || !after[0].OnePartition || len(after[0].Epochs) != 2 {
 		t.Errorf("charged %+v, was %+v", after, before)
@@ -189,10 +189,10 @@ func TestPersonsRepair(t *testing.T) {
 	if now := r.entries(); *now[0].Person != *was[0].Person || now[0].Unit != unitPerson || now[0].Cost.Mu != was[0].Cost.Mu {
 		t.Errorf("the first line is %+v, was %+v", now[0], was[0])
 	}
-	if spent, err := ReadSpent(r.dir+"/state", "", nil); err != nil || len(spent) > 0 {
+	if spent, err := readSpent(r.dir+"/state", "", nil); err != nil || len(spent) > 0 {
 		t.Errorf("records are charged %+v, %v", spent, err)
 	}
-	epochs, err := ReadEpochs(r.dir + "/state")
+	epochs, err := readEpochs(r.dir + "/state")
 	must(t, err)
 	if len(epochs) != 2 || epochs[0].Unit != "person" || epochs[1].Population != "orders" {
 		t.Errorf("epochs %+v", epochs)
@@ -202,7 +202,7 @@ func TestPersonsRepair(t *testing.T) {
 	x = r.start()
 	x.halts(haltBudget, "budget of population orders spent")
 	x.endHalted()
-	if charged, err := ChargedEpsilon(r.dir+"/state", x.d.cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
+	if charged, err := readCharged(r.dir+"/state", x.d.cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
 		t.Errorf("charged %g, %v", charged, err)
 	}
 }

@@ -197,7 +197,7 @@ func TestReserveRun(t *testing.T) {
 		return len(all) == 2 && all[0].Step >= 2 && all[1].Step >= 2 && all[0].Outbox+all[1].Outbox == 0
 	})
 	x.end()
-	spent, err := ReadSpent(both.dir+"/state", "", nil)
+	spent, err := readSpent(both.dir+"/state", "", nil)
 	must(t, err)
 	if len(spent) != 1 || spent[0].Reserved.Sketches.Rows == 0 || !(spent[0].Reserved.Mu > 0) {
 		t.Errorf("the ledger says %+v", spent)

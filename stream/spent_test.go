@@ -37,7 +37,7 @@ func TestSpent(t *testing.T) {
 	open("a", 3, 2, src, 100, -1, dp.Replace, 0.3)
 	add(Entry{Kind: kindLimit, Stream: "a", Source: src, Epoch: 3, LimitEpsilon: 5, LimitDelta: 1e-7})
 
-	all, err := ReadSpent(dir, "", []int{1, 3})
+	all, err := readSpent(dir, "", []int{1, 3})
 	must(t, err)
 	if len(all) != 2 || all[0].Topic != "in" || all[1].Topic != "other" {
 		t.Fatalf("sources %+v", all)
@@ -67,10 +67,10 @@ func TestSpent(t *testing.T) {
 	if want, _ := dp.Epsilon(1e-7, math.Sqrt(0.2+0.09)); math.Abs(got.ChargedEpsilon-want) > 1e-6 {
 		t.Errorf("charged %g, want %g", got.ChargedEpsilon, want)
 	}
-	if some, err := ReadSpent(dir, "b", nil); err != nil || len(some) != 1 || some[0].Topic != "in" {
+	if some, err := readSpent(dir, "b", nil); err != nil || len(some) != 1 || some[0].Topic != "in" {
 		t.Errorf("of stream b: %+v, %v", some, err)
 	}
-	if none, err := ReadSpent(t.TempDir(), "", nil); err != nil || len(none) != 0 {
+	if none, err := readSpent(t.TempDir(), "", nil); err != nil || len(none) != 0 {
 		t.Errorf("without a ledger: %+v, %v", none, err)
 	}
 	if text, err := json.Marshal(all); err != nil || !strings.Contains(string(text), `"by":[{"stream":"a"`) {
@@ -80,7 +80,7 @@ func TestSpent(t *testing.T) {
 	data, err := os.ReadFile(file)
 	must(t, err)
 	must(t, os.WriteFile(file, []byte(strings.Replace(string(data), `"mu":0.2`, `"mu":0.1`, 1)), 0o600))
-	if _, err := ReadSpent(dir, "", nil); err == nil {
+	if _, err := readSpent(dir, "", nil); err == nil {
 		t.Error("an edited ledger is believed")
 	}
 }

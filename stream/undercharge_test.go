@@ -19,7 +19,7 @@ import (
 // chargedFor returns the largest ε that the state directory charges on any log.
 func (r *rig) chargedFor() float64 {
 	r.t.Helper()
-	all, err := ReadSpent(filepath.Join(r.dir, "state"), "", nil)
+	all, err := readSpent(filepath.Join(r.dir, "state"), "", nil)
 	must(r.t, err)
 	if len(all) != 1 {
 		r.t.Fatalf("%d logs are charged", len(all))
@@ -113,13 +113,13 @@ func TestLedgerRepairOutputMoved(t *testing.T) {
 			x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 })
 		}
 		x.end()
-		before, err := ReadSpent(filepath.Join(r.dir, "state"), "", nil)
+		before, err := readSpent(filepath.Join(r.dir, "state"), "", nil)
 		must(t, err)
 		r.toml = toml
 		must(t, os.Remove(r.ledgerFile()))
 		_, err = RepairLedger(t.Context(), r.options(), true)
 		must(t, err)
-		after, err := ReadSpent(filepath.Join(r.dir, "state"), "", nil)
+		after, err := readSpent(filepath.Join(r.dir, "state"), "", nil)
 		must(t, err)
 		// at returns ε at an offset.
 		at := func(all []Spent, offset int64) (e float64) {

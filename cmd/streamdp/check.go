@@ -346,10 +346,11 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 // withoutEpoch returns those of n partitions for which a stream of all partitions never
 // opened an epoch. A state directory without a ledger has none.
 func withoutEpoch(cfg *config.Config, s *config.Stream, n int) (fresh []int, err error) {
-	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	books, err := stream.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return nil, err
 	}
+	epochs := books.Epochs()
 	for p := range n {
 		if !slices.ContainsFunc(epochs, func(e stream.EpochInfo) bool { return e.Stream == s.Name && e.Partition == p }) {
 			fresh = append(fresh, p)
@@ -361,11 +362,11 @@ func withoutEpoch(cfg *config.Config, s *config.Stream, n int) (fresh []int, err
 // notMerged returns those of n partitions that the open epoch of a merged stream does not
 // read, none where no epoch is open.
 func notMerged(cfg *config.Config, s *config.Stream, n int) (waiting []int, err error) {
-	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	books, err := stream.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range epochs {
+	for _, e := range books.Epochs() {
 		if e.Stream != s.Name || e.Partition != core.Merged || e.State != "open" {
 			continue
 		}

@@ -39,14 +39,15 @@ func epochListCommand(g *globals) *cobra.Command {
 		Use:   "list -c FILE",
 		Short: "List all epochs and what they charge",
 		RunE: func(*cobra.Command, []string) error {
-			cfg, err := g.load()
+			cfg, err := g.alone()
 			if err != nil {
 				return err
 			}
-			epochs, err := stream.ReadEpochs(cfg.State.Dir)
+			books, err := stream.ReadBooks(cfg.State.Dir)
 			if err != nil {
 				return err
 			}
+			epochs := books.Epochs()
 			if g.json {
 				return json.NewEncoder(g.stdout).Encode(epochs)
 			}
@@ -124,7 +125,7 @@ func (f *epochFlags) register(c *cobra.Command) {
 // changeEpoch asks the operator to confirm, and then has the running daemon change the
 // epoch. If no daemon runs, it takes the directory's lock and changes the epoch itself.
 func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFlags) error {
-	cfg, err := g.load()
+	cfg, err := g.alone()
 	if err != nil {
 		return err
 	}
@@ -167,12 +168,12 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 // abandoned returns the partitions of a stream that have an open epoch and are not in
 // the configuration any more.
 func abandoned(cfg *config.Config, name string) (partitions []int, err error) {
-	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	books, err := stream.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return nil, err
 	}
 	s := cfg.Stream(name)
-	for _, e := range epochs {
+	for _, e := range books.Epochs() {
 		if e.Stream == name && e.State == "open" && (s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
 			partitions = append(partitions, e.Partition)
 		}
@@ -195,11 +196,11 @@ func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, 
 
 // changed shows the task's newest epoch and what is spent.
 func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) error {
-	epochs, err := stream.ReadEpochs(cfg.State.Dir)
+	books, err := stream.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return err
 	}
-	for _, e := range slices.Backward(epochs) {
+	for _, e := range slices.Backward(books.Epochs()) {
 		if e.Stream != t.Stream || e.Partition != t.Partition {
 			continue
 		}
@@ -214,7 +215,7 @@ func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) err
 		if s.Input.Topic == "" { // of a stream that the configuration has no longer
 			break
 		}
-		charged, err := stream.ChargedEpsilon(cfg.State.Dir, s, t.Partition)
+		charged, err := books.Charged(s, t.Partition)
 		if err != nil {
 			return err
 		}
@@ -233,12 +234,16 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t core.Task, kin
 	if kind == "close" {
 		fmt.Fprintf(g.stderr, "The open epoch of %s ends. Its secret and state are destroyed; its charge stays.\n", t)
 	} else {
-		charged, err := stream.ChargedEpsilon(cfg.State.Dir, s, t.Partition)
+		books, err := stream.ReadBooks(cfg.State.Dir)
+		if err != nil {
+			return err
+		}
+		charged, err := books.Charged(s, t.Partition)
 		if err != nil {
 			return err
 		}
 		p := s.Privacy
-		begins, err := beginning(cfg, s, t, from)
+		begins, err := beginning(books, s, t, from)
 		if err != nil {
 			return err
 		}
@@ -253,13 +258,9 @@ func (g *globals) confirm(cfg *config.Config, s *config.Stream, t core.Task, kin
 	return g.ask()
 }
 
-// beginning says where a new epoch of a task will begin, as far as the state directory tells.
-func beginning(cfg *config.Config, s *config.Stream, t core.Task, from string) (string, error) {
-	epochs, err := stream.ReadEpochs(cfg.State.Dir)
-	if err != nil {
-		return "", err
-	}
-	for _, e := range slices.Backward(epochs) {
+// beginning says where a new epoch of a task will begin, as far as the ledger tells.
+func beginning(books *stream.Books, s *config.Stream, t core.Task, from string) (string, error) {
+	for _, e := range slices.Backward(books.Epochs()) {
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
 		case e.State == "open":

@@ -38,15 +38,19 @@ func ledgerCommand(g *globals) *cobra.Command {
 					return usagef("--persons is %d, must be at least 1", k)
 				}
 			}
-			cfg, err := g.load()
+			cfg, err := g.alone()
 			if err != nil {
 				return err
 			}
-			spent, err := stream.ReadSpent(cfg.State.Dir, name, records)
+			books, err := stream.ReadBooks(cfg.State.Dir)
 			if err != nil {
 				return err
 			}
-			populations, err := stream.ReadPopulations(cfg.State.Dir, name, persons)
+			spent, err := books.Spent(name, records)
+			if err != nil {
+				return err
+			}
+			populations, err := books.Populations(name, persons)
 			if err != nil {
 				return err
 			}
@@ -98,7 +102,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 			"ledger where there is one. A manifest that nothing vouches for is named and refused.\n" +
 			"No daemon may run on the directory.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := g.load()
+			cfg, err := g.alone()
 			if err != nil {
 				return err
 			}

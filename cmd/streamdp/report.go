@@ -94,7 +94,7 @@ type reportStream struct {
 
 // report gathers everything.
 func (g *globals) report(quick bool) (*report, error) {
-	cfg, err := g.load()
+	cfg, err := g.alone()
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +111,12 @@ func (g *globals) report(quick bool) (*report, error) {
 	if err != nil {
 		return nil, configError{err}
 	}
-	if r.Epochs, err = stream.ReadEpochs(cfg.State.Dir); err != nil {
+	books, err := stream.ReadBooks(cfg.State.Dir)
+	if err != nil {
 		return nil, err
 	}
-	if r.Budgets, err = stream.ReadBudget(cfg.State.Dir); err != nil {
+	r.Epochs = books.Epochs()
+	if r.Budgets, err = books.Budget(); err != nil {
 		return nil, err
 	}
 	for i, s := range cfg.Streams {

@@ -34,7 +34,11 @@ limit_epsilon = 3.0
 	g.tables = fmt.Sprintf(privacy+"[stream.data.refit]\ntarget = \"y\"\nsolver = %q\nclip_x = %g\nclip_y = %g\nwindow = %d\n", "data", solver, s.clipX, s.clipY, refitWindow)
 	g.beside = fmt.Sprintf("step = 500\n"+privacy+"[stream.beside.moments]\nclip = %g\n", "beside", s.clipX)
 	g.inspect = func(dir string) error {
-		spent, err := stream.ReadSpent(dir, "", []int{10})
+		books, err := stream.ReadBooks(dir)
+		if err != nil {
+			return err
+		}
+		spent, err := books.Spent("", []int{10})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,37 @@
+package stream
+
+import "streamdp/config"
+
+// What commands read of a state directory's ledger.
+
+func readEpochs(dir string) ([]EpochInfo, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return b.Epochs(), nil
+}
+
+func readSpent(dir, stream string, records []int) ([]Spent, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return b.Spent(stream, records)
+}
+
+func readPopulations(dir, stream string, groups []int) ([]PopulationSpent, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return b.Populations(stream, groups)
+}
+
+func readCharged(dir string, s *config.Stream, partition int) (float64, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return 0, err
+	}
+	return b.Charged(s, partition)
+}
