@@ -59,7 +59,8 @@ func (s *scaling) clone() scaling {
 	return scaling{s.centre, s.scale, slices.Clone(s.row)}
 }
 
-// New returns the core of an epoch before its first step.
+// New returns the core of an epoch before its first step. Without keys (nil) it can make leaves
+// only, see [Core.LeavesFrom].
 func New(s *config.Stream, m *Manifest, manifestFile []byte, mech *Mechanism, keys *dp.Epoch) (*Core, error) {
 	e, err := newEncoder(s, m, mech)
 	if err != nil {

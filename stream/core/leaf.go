@@ -48,6 +48,7 @@ type Sum struct {
 	offsets span
 	records uint64
 	entries persons.Entries // of persons in the step
+	persons bool            // they are protected
 }
 
 // SnapshotDue reports whether the leaf may not open another step before the journal of persons has
@@ -56,17 +57,20 @@ func (s *Sum) SnapshotDue() bool { return s.entries.SnapshotDue() }
 
 // Leaves returns a leaf for each partition of the epoch, at the first step after the last
 // closed one.
-func (c *Core) Leaves() []*Leaf {
+func (c *Core) Leaves() []*Leaf { return c.leaves(c.step, c.at) }
+
+// leaves returns the leaves after a step. By the clock next are the partitions' next offsets.
+func (c *Core) leaves(step uint64, next []int64) []*Leaf {
 	bases := basesOf(c.encoder.m)
 	parts := uint64(len(bases))
 	all := make([]*Leaf, parts)
 	for i, base := range bases {
-		l := &Leaf{index: i, base: base, step: c.step + 1, scaling: c.scaling.clone(), window: c.mech.window / int64(parts)}
+		l := &Leaf{index: i, base: base, step: step + 1, scaling: c.scaling.clone(), window: c.mech.window / int64(parts)}
 		if c.persons != nil {
 			l.persons = c.persons[i]
 		}
 		if c.at != nil {
-			l.open = span{c.at[i], -1}
+			l.open = span{next[i], -1}
 		} else {
 			l.ends = func(t uint64) span {
 				first, end := c.mech.Range(t)
@@ -86,7 +90,7 @@ func (c *Core) NewSum() (*Sum, error) {
 		return nil, errors.New("the mechanism's steps can't be merged")
 	}
 	part, err := e.NewPart()
-	return &Sum{part: part}, err
+	return &Sum{part: part, persons: c.persons != nil}, err
 }
 
 // bound opens a step.

@@ -1,0 +1,86 @@
+package refit
+
+import (
+	"errors"
+
+	"streamdp/internal/bin"
+)
+
+// AppendBinary appends to b the rows that the part holds, so that a part of another process may
+// take them by [Part.UnmarshalBinary]: the number of records, then the number of rows, then the
+// features of each and its target.
+//
+// Privacy: these are records, clipped. They are as private as the records.
+// Cost: 8·(d + 1) bytes a row of d features.
+// Errors: a solver that keeps sums and no rows, which no merged stream has.
+func (p *Part) AppendBinary(b []byte) ([]byte, error) {
+	if p.e.data == nil {
+		return nil, errors.New("a part of sums in floating point can't be moved")
+	}
+	w := bin.Writer{B: b}
+	w.Uint(p.e.rows)
+	w.Uint(uint64(p.e.data.Len()))
+	for i, y := range p.e.data.y {
+		for _, x := range p.e.data.row(i) {
+			w.Float(x)
+		}
+		w.Float(y)
+	}
+	return w.B, nil
+}
+
+// UnmarshalBinary makes the part hold what [Part.AppendBinary] wrote of a part of a refit with
+// the same configuration and plan.
+//
+// Privacy: a row that no record gives is refused, because sensitivities rely on the bound of
+// every row.
+// Errors: anything else than such a part, also one of more rows than a window has. The part is
+// empty then.
+func (p *Part) UnmarshalBinary(data []byte) error {
+	p.Reset()
+	if p.e.data == nil {
+		return errors.New("a part of sums in floating point can't be moved")
+	}
+	c, w, r := &p.e.cfg, p.e.data, bin.Reader{B: data}
+	p.e.rows = r.Uint()
+	n := r.Uint()
+	if width := uint64(8 * (w.dim + 1)); r.Bad || n != min(p.e.rows, c.Slots()) || uint64(len(r.B)) != n*width {
+		p.Reset()
+		return errors.New("rows of a part: damaged, or of another refit")
+	}
+	for range n {
+		for range w.dim {
+			w.x = append(w.x, r.Float())
+		}
+		w.y = append(w.y, r.Float())
+		if i := len(w.y) - 1; !p.e.gives(w.row(i), w.y[i]) {
+			r.Bad = true
+		}
+	}
+	if !r.Done() {
+		p.Reset()
+		return errors.New("rows of a part: damaged, or of another refit")
+	}
+	return nil
+}
+
+// Reset empties the part.
+func (p *Part) Reset() { p.e.reset() }
+
+// gives reports whether a record can give this row: its features are in the unit ball, up to
+// the rounding of a norm, and its target is in [−1, 1]. The constant is there in each row but the
+// null row.
+func (r *Refit) gives(x []float64, y float64) bool {
+	if *r.cfg.Intercept {
+		constant := x[len(x)-1]
+		x = x[:len(x)-1]
+		if whole := r.cfg.ClipX * (1 / r.plan.NormBound * (1 - 0x1p-50)); constant != whole && constant != 0 {
+			return false
+		}
+	}
+	square := 0.0
+	for _, v := range x {
+		square += float64(v * v)
+	}
+	return square <= 1+0x1p-40 && y >= -1 && y <= 1
+}

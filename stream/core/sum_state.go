@@ -1,0 +1,108 @@
+package core
+
+import (
+	"encoding"
+	"errors"
+
+	"streamdp/internal/bin"
+)
+
+// movable is a part whose sums another process may take.
+type movable interface {
+	encoding.BinaryAppender
+	encoding.BinaryUnmarshaler
+	// Reset empties the part.
+	Reset()
+}
+
+var errNotMovable = errors.New("the mechanism's sums stay in their process")
+
+// AppendBinary appends the exact sum to b: the partition's place in the manifest, step, offsets,
+// number of records, and the integers or rows of the estimator's part. [Sum.UnmarshalBinary]
+// takes it in another process, for the same manifest.
+//
+// Privacy: it is as private as the records.
+// Errors: a sum with entries of persons, who have one memory in one process.
+func (s *Sum) AppendBinary(b []byte) ([]byte, error) {
+	part, ok := s.part.(movable)
+	if !ok || s.persons {
+		return nil, errNotMovable
+	}
+	w := bin.Writer{B: b}
+	w.Uint(uint64(s.index))
+	w.Uint(s.step)
+	w.Int(s.offsets.first)
+	w.Int(s.offsets.end)
+	w.Uint(s.records)
+	return part.AppendBinary(w.B)
+}
+
+// UnmarshalBinary makes the sum what [Sum.AppendBinary] wrote. [Leaf.Take] checks that it is
+// the one of its step.
+//
+// Errors: anything else than a sum of a step over a partition, for an estimator with this plan.
+// The sum is empty then.
+func (s *Sum) UnmarshalBinary(data []byte) error {
+	part, ok := s.part.(movable)
+	if !ok || s.persons {
+		return errNotMovable
+	}
+	r := bin.Reader{B: data}
+	index, step, first, end, records := r.Index(1<<31-1), r.Uint(), r.Int(), r.Int(), r.Uint()
+	if r.Bad || step == 0 || first < 0 || end < first || records > uint64(end-first) {
+		part.Reset()
+		return errors.New("sum of a step: damaged")
+	}
+	if err := part.UnmarshalBinary(r.B); err != nil {
+		return err
+	}
+	s.index, s.step, s.offsets, s.records = index, step, span{first, end}, records
+	return nil
+}
+
+// Reset empties the sum: another step may be summed into it.
+func (s *Sum) Reset() error {
+	part, ok := s.part.(movable)
+	if !ok {
+		return errNotMovable
+	}
+	part.Reset()
+	return nil
+}
+
+// Take closes the open step with a sum that was made elsewhere. By the clock [Leaf.Until] comes
+// first.
+//
+// Errors: a sum of another partition, step or offsets. Nothing is closed then.
+func (l *Leaf) Take(s *Sum) error {
+	if l.persons != nil || s.index != l.index || s.step != l.step || s.offsets != l.open {
+		return errors.New("a sum of another step or partition")
+	}
+	l.step++
+	l.bound()
+	return nil
+}
+
+// LeavesFrom returns a leaf for each partition, at the first step after another one. next are
+// the partitions' first offsets of that step. It needs no keys, and no state of the mechanism: it
+// is for a process that sums some partitions, and makes no release. So its Core may have been
+// made without keys.
+//
+// Errors: offsets at which that step can't begin.
+func (c *Core) LeavesFrom(step uint64, next []int64) ([]*Leaf, error) {
+	bases := basesOf(c.encoder.m)
+	sound := len(next) == len(bases) && step < 1<<62 && c.persons == nil
+	for i, base := range bases {
+		sound = sound && next[i] >= base && (step > 0 || next[i] == base)
+	}
+	if !sound {
+		return nil, errors.New("offsets and step of a leaf disagree")
+	}
+	leaves := c.leaves(step, next)
+	for i, l := range leaves {
+		if l.open.first != next[i] {
+			return nil, errors.New("offsets and step of a leaf disagree")
+		}
+	}
+	return leaves, nil
+}
