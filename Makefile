@@ -43,6 +43,7 @@ golden-arm64:
 # can't get one.
 test-kafka:
 	.ci/kafka/run
+	.ci/kafka/three
 
 # Measures what docs/performance.md says, in some ten minutes, and writes that page. ONLY=IHM
 # measures only the benchmarks that match.

@@ -54,6 +54,7 @@ var ours = map[string]string{
 	"internal/reproduction":    "adam config dp matfact moments sgd refit stream stream/core internal/chart internal/dataset internal/fault internal/kafka internal/kafka/embedded",
 	"internal/performance":     "",
 	"internal/persons":         "internal/bin",
+	"internal/chaos":           "",
 	"internal/cluster":         "",
 	"internal/race":            "",
 	"internal/rival":           "",
@@ -65,7 +66,7 @@ var ours = map[string]string{
 
 // testsOnly are packages that no program may contain: noise without keys,
 // fixtures.
-var testsOnly = []string{"internal/browser", "internal/cases", "internal/dptest", "internal/estimatortest", "internal/race", "internal/rival", "internal/kafka/kafkatest", "internal/imports", "internal/docs"}
+var testsOnly = []string{"internal/browser", "internal/cases", "internal/chaos", "internal/dptest", "internal/estimatortest", "internal/race", "internal/rival", "internal/kafka/kafkatest", "internal/imports", "internal/docs"}
 
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
