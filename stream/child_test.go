@@ -108,7 +108,7 @@ func child(text string) error {
 		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test", FetchBytes: spec.Fetch,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		observe: func() {
-			if d != nil && d.runners[0].ran.Load() {
+			if d != nil && d.tasks()[0].ran.Load() {
 				up.Do(func() { fmt.Println("up", d.Addr()) })
 			}
 		},

@@ -101,7 +101,7 @@ func TestClockJumps(t *testing.T) {
 		kept(&o)
 		d, err := New(o)
 		must(t, err)
-		must(t, d.runners[0].finishClosings(t.Context()))
+		must(t, d.tasks()[0].finishClosings(t.Context()))
 		d.Close()
 		if _, err := os.Stat(r.file(secretName(1))); (err == nil) != c.there {
 			t.Errorf("with the clock set by %d s, the secret is there: %t", c.at, err == nil)

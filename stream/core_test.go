@@ -127,8 +127,10 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	if m.decoder, err = codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0)); err != nil {
 		t.Fatal(err)
 	}
-	d := &host{cfg: cfg, metrics: newMetrics(false, false, "test", true), ledger: &ledger{}, log: slog.New(slog.NewTextHandler(io.Discard, nil)), started: time.Now()}
-	st, err := openStore(newSimDisk("/s/tasks/m-0"), "/s/tasks/m-0", nil)
+	d := &home{ledger: &ledger{}, host: &host{cfg: cfg, metrics: newMetrics(false, false, "test", true), log: slog.New(slog.NewTextHandler(io.Discard, nil)), started: time.Now()}}
+	disk := newSimDisk("/s/tasks/m-0")
+	d.disk = fileShard{disk}
+	st, err := openStore(disk, "/s/tasks/m-0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +178,7 @@ func (m *machine) restart() {
 	}
 	m.p = &processor{
 		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp, users: users}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
-		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.d, cp),
+		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.d.host, cp),
 	}
 	m.p.schedule(time.Now())
 }

@@ -85,16 +85,12 @@ const lookEvery = 30 * time.Second
 type Daemon struct {
 	host
 	access  *access
-	growing sync.Mutex // held while runners is read or grows
-	runners []*runner
-	// searching counts the streams that read every partition of a topic whose partitions are
-	// not known yet.
-	searching atomic.Int32
-	others    []*runner // of tasks of the ledger that this process does not run
-	lock      *os.File
-	held      *heldLedger
-	closing   sync.Mutex                  // held while an epoch of another task is closed
-	address   atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
+	own     *crew // of the state directory
+	mu      sync.Mutex
+	crews   []*crew // that run, or will
+	lock    *os.File
+	held    *heldLedger
+	address atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
 }
 
 // New locks the state directory, reads the ledger and prepares the tasks. Close releases the
@@ -114,7 +110,7 @@ func New(o Options) (*Daemon, error) {
 // prepare makes a daemon that has taken nothing yet.
 func prepare(o Options) (*Daemon, error) {
 	d := &Daemon{host: host{
-		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log, disk: o.disk,
+		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log,
 		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
 	if d.cfg.Cluster != nil {
@@ -126,9 +122,10 @@ func prepare(o Options) (*Daemon, error) {
 	if d.truth != nil && (d.cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil, errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
 	}
-	if d.disk == nil {
-		d.disk = osDisk{}
+	if o.disk == nil {
+		o.disk = osDisk{}
 	}
+	d.own = newCrew(&d.host, fileShard{o.disk}, d.cfg.State.Dir)
 	d.metrics = newMetrics(d.cfg.HTTP.Exposure == "public", d.cfg.HTTP.Metrics == "aggregate", d.version, d.insecure != nil)
 	return d, nil
 }
@@ -136,17 +133,17 @@ func prepare(o Options) (*Daemon, error) {
 // lockState takes the state directory and its ledger for this process.
 func (d *Daemon) lockState() (err error) {
 	dir := d.cfg.State.Dir
-	if err := d.disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
+	if err := d.own.disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
 	// Sync the parent, which has the directory's name. The parent may belong to somebody else.
-	if err := d.disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := d.own.disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
 	if d.lock, err = lockDir(dir); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
-	if d.held, err = holdLedger(d.disk, dir); err != nil {
+	if d.held, err = holdLedger(d.own.disk, dir); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
 	return nil
@@ -156,14 +153,10 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	if err := d.lockState(); err != nil {
 		return err
 	}
-	dir := d.cfg.State.Dir
-	if d.ledger, err = openLedger(d.disk, dir, newLedgerKey(d.key)); err != nil {
+	if err := d.own.openLedger(); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
-	d.ledger.held, d.ledger.now = d.held, d.now
-	if d.ledger.torn {
-		d.log.Warn("a torn last line of the ledger was cut off")
-	}
+	d.own.ledger.held = d.held
 	cluster, err := Cluster(d.cfg)
 	if err != nil {
 		return err
@@ -176,35 +169,11 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	}
 	d.tails.client = d.client
 	d.memory = kafka.NewMemory(d.cfg.Kafka.FetchMemory)
-	d.mirror = newMirror(&d.host, newRepeater(d.log, d.metrics, func() {}))
-	for _, s := range d.cfg.Streams {
-		if tasks == nil && s.Input.All() && !s.Merge {
-			d.searching.Add(1)
-		}
-		for _, p := range d.partitionsAtStart(s, tasks) {
-			if tasks != nil && !slices.Contains(tasks, core.Task{Stream: s.Name, Partition: p}) {
-				continue
-			}
-			r, err := newRunner(&d.host, s, p)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrState, err)
-			}
-			d.runners = append(d.runners, r)
-		}
+	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {}))
+	if err := d.own.prepare(tasks); err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
 	}
-	for _, t := range d.ledger.tasks() {
-		if slices.ContainsFunc(d.runners, func(r *runner) bool { return r.task == t }) {
-			continue
-		}
-		if last := d.ledger.newest(t); len(d.ledger.undestroyed(t)) == 0 && (last == nil || last.Kind != kindOpen) {
-			continue
-		}
-		r, err := newAbandoned(&d.host, t)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrState, err)
-		}
-		d.others = append(d.others, r)
-	}
+	d.join(d.own)
 	d.metrics.watch(d.Status)
 	return nil
 }
@@ -247,6 +216,54 @@ func (d *Daemon) Addr() string {
 	return ""
 }
 
+// join adds the tasks of a shard to those that the process shows.
+func (d *Daemon) join(c *crew) {
+	d.mu.Lock()
+	d.crews = append(d.crews, c)
+	d.mu.Unlock()
+	d.stateChanged()
+}
+
+// part takes the tasks of a shard, none of which runs any more, away again.
+func (d *Daemon) part(c *crew) {
+	d.mu.Lock()
+	d.crews = slices.DeleteFunc(d.crews, func(x *crew) bool { return x == c })
+	d.mu.Unlock()
+	c.leave()
+	d.stateChanged()
+}
+
+// crewsNow returns the crews as they are now.
+func (d *Daemon) crewsNow() []*crew {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.crews)
+}
+
+// tasks returns the runners of all crews as they are now: of several in the order of their
+// streams in the configuration, then of their partitions.
+func (d *Daemon) tasks() (all []*runner) {
+	crews := d.crewsNow()
+	for _, c := range crews {
+		all = append(all, c.tasks()...)
+	}
+	if len(crews) > 1 {
+		place := map[*config.Stream]int{}
+		for i, s := range d.cfg.Streams {
+			place[s] = i
+		}
+		slices.SortFunc(all, func(a, b *runner) int {
+			return cmp.Or(place[a.s]-place[b.s], a.task.Partition-b.task.Partition)
+		})
+	}
+	return all
+}
+
+// searching reports whether partitions of input topics are not known yet.
+func (d *Daemon) searching() bool {
+	return slices.ContainsFunc(d.crewsNow(), func(c *crew) bool { return c.searching.Load() > 0 })
+}
+
 // Status returns the status of all tasks.
 func (d *Daemon) Status() []TaskStatus {
 	runners := d.tasks()
@@ -258,7 +275,7 @@ func (d *Daemon) Status() []TaskStatus {
 }
 
 // Epochs returns the ledger's entries.
-func (d *Daemon) Epochs() []Entry { return d.ledger.all() }
+func (d *Daemon) Epochs() []Entry { return d.own.ledger.all() }
 
 // OpenEpoch closes the task's open epoch, if there is one, and opens another one. It is for a
 // daemon whose Run has not been called; a running daemon is asked through its control socket.
@@ -272,8 +289,8 @@ func (d *Daemon) CloseEpoch(ctx context.Context, t core.Task, dropOutbox bool) e
 }
 
 func (d *Daemon) command(ctx context.Context, t core.Task, q request) error {
-	d.ledger.word(q)
-	if err := d.finishOthers(ctx); err != nil {
+	d.own.ledger.word(q)
+	if err := d.own.finishOthers(ctx); err != nil {
 		return err
 	}
 	for _, r := range d.tasks() {
@@ -284,60 +301,18 @@ func (d *Daemon) command(ctx context.Context, t core.Task, q request) error {
 	return d.closeAbandoned(ctx, t, q)
 }
 
-// closeAbandoned closes the open epoch of a task that is no longer in the configuration.
-// Otherwise new records would be charged for it, without a horizon for ever. Where its
-// releases went, its checkpoint says or, where that is lost, the line that opened it. They
-// say how far the epoch read at least, which a log that lost its end does not. So where
-// neither says it, the charge keeps its end, the horizon's or none.
+// closeAbandoned closes the open epoch of a task that nobody runs; see [crew.closeAbandoned].
 func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q request) error {
-	i := slices.IndexFunc(d.others, func(r *runner) bool { return r.task == t })
-	if i < 0 || q.kind != requestClose {
-		return fmt.Errorf("the configuration has no task %s", t)
+	for _, c := range d.crewsNow() {
+		if c.other(t) != nil {
+			return c.closeAbandoned(ctx, t, q)
+		}
 	}
-	d.closing.Lock()
-	defer d.closing.Unlock()
-	d.ledger.word(q)
-	r := d.others[i]
-	opened := d.ledger.newest(t)
-	if opened == nil || opened.Kind != kindOpen {
-		return errors.New("the task has no open epoch")
-	}
-	cp, err := r.store.load()
-	if err != nil && !errors.Is(err, errCheckpoint) {
-		return err
-	}
-	to := opened.Output
-	if err == nil && cp != nil && cp.epoch == opened.Epoch {
-		to = &EntryOutput{cp.outputTopic, cp.outputPartition}
-	}
-	if to != nil {
-		r.release(config.Output{Topic: to.Topic, Partition: to.Partition})
-		return r.closeHalted(ctx, opened, q.open.DropOutbox)
-	}
-	r.log.Warn("epoch closed without its checkpoint, and the ledger does not say where its releases went: its charge has the end that it was opened with, which is none without a horizon")
-	var ends []EntryPart
-	for _, v := range opened.views() {
-		ends = append(ends, EntryPart{Partition: v.Partition, End: v.End})
-	}
-	return r.closeEpoch(ctx, opened, ends, 0, reasonRequest)
+	return fmt.Errorf("the configuration has no task %s", t)
 }
 
 // InsecureKey returns the master key of an insecure seed.
 func InsecureKey(seed uint64) *[32]byte {
 	key := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("streamdp insecure key "), seed))
 	return &key
-}
-
-// finishOthers finishes the closings of tasks that this process does not run: a command runs
-// another task, or the configuration no longer has them.
-func (d *Daemon) finishOthers(ctx context.Context) error {
-	if d.ledger.waits() {
-		return nil
-	}
-	for _, r := range d.others {
-		if err := r.finishClosings(ctx); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("task %s: %w", r.task, err)
-		}
-	}
-	return nil
 }

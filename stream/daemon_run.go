@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure
@@ -33,19 +31,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	for _, r := range d.tasks() {
-		run(r.run)
-	}
-	if d.searching.Load() > 0 {
-		for _, s := range d.cfg.Streams {
-			if s.Input.All() && !s.Merge {
-				run(func(ctx context.Context) error { return d.follow(ctx, s, run) })
-			}
-		}
-	}
-	if d.cfg.State.EpochSecretRetention > 0 || len(d.others) > 0 {
-		run(d.destroySecrets)
-	}
+	d.own.start(run)
 	err = d.watch(ctx)
 	cancel(err)
 	stopHTTP()
@@ -63,33 +49,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 // Log returns the daemon's logger.
 func (d *Daemon) Log() *slog.Logger { return d.log }
 
-// destroySecrets destroys the secrets of closed epochs when their retention is over.
-func (d *Daemon) destroySecrets(ctx context.Context) error {
-	if err := d.finishOthers(ctx); err != nil {
-		return err
-	}
-	if d.cfg.State.EpochSecretRetention == 0 {
-		return nil // each closing has done it
-	}
-	tick := time.NewTicker(min(d.cfg.State.EpochSecretRetention, time.Minute))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if d.ledger.waits() {
-			continue
-		}
-		for _, r := range slices.Concat(d.tasks(), d.others) {
-			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("task %s: %w", r.task, err)
-			}
-		}
-	}
-}
-
 // watch returns when nothing is left to run.
 func (d *Daemon) watch(ctx context.Context) error {
 	for {
@@ -106,7 +65,7 @@ func (d *Daemon) watch(ctx context.Context) error {
 			ran = ran || r.ran.Load()
 		}
 		switch n := len(runners); {
-		case d.searching.Load() > 0:
+		case d.searching():
 			// More tasks are to come.
 		case done == n && ran:
 			return d.failedWarmup()

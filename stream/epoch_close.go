@@ -11,6 +11,11 @@ import (
 
 // void ends an epoch that never began.
 func (r *runner) void(ctx context.Context, opened *Entry) error {
+	return r.atomically(func() error { return r.takeBack(ctx, opened) })
+}
+
+// takeBack does what void does, within an opening.
+func (r *runner) takeBack(ctx context.Context, opened *Entry) error {
 	if err := r.write(ctx, func() error {
 		return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch), initialName(opened.Epoch))
 	}); err != nil {
@@ -37,12 +42,14 @@ func (r *runner) void(ctx context.Context, opened *Entry) error {
 // offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
 // not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
 func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart, steps uint64, reason string) error {
-	if err := r.keepFinal(ctx, opened); err != nil {
-		return err
-	}
 	e := opened.closing(ends, steps)
 	e.Reason = reason
-	if err := r.write(ctx, func() error { return r.d.ledger.append(*e) }); err != nil {
+	if err := r.atomically(func() error {
+		if err := r.keepFinal(ctx, opened); err != nil {
+			return err
+		}
+		return r.write(ctx, func() error { return r.d.ledger.append(*e) })
+	}); err != nil {
 		return err
 	}
 	if reason == "warmup" {
@@ -229,7 +236,7 @@ func (r *runner) publishLeft(ctx context.Context, outbox []pending) error {
 	if err := r.retry(ctx, "output", func() error { return r.out.make(ctx) }); err != nil {
 		return err
 	}
-	p := newPublisher(r.guard, r.d, &checkpoint{})
+	p := newPublisher(r.guard, r.d.host, &checkpoint{})
 	for one := true; len(outbox) > 0; one = false {
 		batch := wholeReleases(outbox, one)
 		if err := p.send(ctx, batch); err != nil {
@@ -250,7 +257,7 @@ func (r *runner) finishClosings(ctx context.Context) error {
 	// The checkpoint is of an epoch that is closed, unless another is open
 	// already and has its own, which an old copy of the ledger does not know.
 	if r.d.ledger.newest(r.task).Kind == kindClose && r.ledgerIsNewest() == nil {
-		if err := r.write(ctx, r.store.erase); err != nil {
+		if err := r.atomically(func() error { return r.write(ctx, r.store.erase) }); err != nil {
 			return err
 		}
 	}
@@ -266,15 +273,19 @@ func (r *runner) destroySecrets(ctx context.Context) error {
 		if r.d.now().Before(e.Time.Add(r.d.cfg.State.EpochSecretRetention)) {
 			continue
 		}
-		if err := r.write(ctx, func() error {
-			return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch), initialName(e.Epoch))
+		// The line only after the secret is gone.
+		if err := r.atomically(func() error {
+			return r.write(ctx, func() error {
+				return removeAll(r.d.disk, r.store.dir, secretName(e.Epoch), initialName(e.Epoch))
+			})
 		}); err != nil {
 			return err
 		}
-		err := r.write(ctx, func() error {
-			return r.d.ledger.append(Entry{Kind: kindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
-		})
-		if err != nil {
+		if err := r.atomically(func() error {
+			return r.write(ctx, func() error {
+				return r.d.ledger.append(Entry{Kind: kindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+			})
+		}); err != nil {
 			return err
 		}
 	}

@@ -24,11 +24,10 @@ func (r *runner) ledgerIsNewest() error {
 // task refer to: an epoch, or the line that a checkpoint names. If the ledger lacks one
 // task's charges, all others could overspend. Tasks that ask at the same time share a look at
 // the files, which begins after all of them have asked.
-func (h *host) ledgerIsNewest() error { return h.evidence.do(h.ledgerHasAll) }
+func (h *home) ledgerIsNewest() error { return h.evidence.do(h.ledgerHasAll) }
 
-func (h *host) ledgerHasAll() error {
-	dir := h.cfg.State.Dir + "/tasks"
-	names, err := h.disk.ReadDir(dir)
+func (h *home) ledgerHasAll() error {
+	names, err := h.disk.ReadDir(h.dir + "/tasks")
 	if err != nil {
 		return err
 	}

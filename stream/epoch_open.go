@@ -51,9 +51,9 @@ func bases(parts []begin) (all []int64) {
 	return all
 }
 
-// open charges a new epoch and makes its files, in this order: mark, ledger, secret,
-// manifest, first checkpoint; each is durable before the next. So no crash can lead to
-// noise without a charge. The mark allows the next start to take the charge back.
+// open charges a new epoch and makes its files: all at once or, on a disk, in this order: mark,
+// ledger, secret, manifest, first checkpoint; each is durable before the next. So no crash can
+// lead to noise without a charge. The mark allows the next start to take the charge back.
 func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if err := r.d.ledgerIsNewest(); err != nil {
 		return err
@@ -66,33 +66,11 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if !req.unasked {
 		r.guard.forget()
 	}
-	if err := r.pay(ctx, o); err != nil {
+	var m *core.Manifest
+	if err := r.atomically(func() (err error) {
+		m, err = r.found(ctx, o)
 		return err
-	}
-	if err := r.claim(ctx, o); err != nil {
-		return err
-	}
-	if err := r.write(ctx, func() error { return r.store.keepSecret(o.epoch, o.secret[:]) }); err != nil {
-		return err
-	}
-	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
-		return err
-	}
-	m, err := r.manifestFor(o)
-	if err != nil {
-		return err
-	}
-	file, err := m.Encode()
-	if err != nil {
-		return err
-	}
-	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(o.epoch)), file) }); err != nil {
-		return err
-	}
-	if err := r.begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
-		return err
-	}
-	if err := r.unmark(ctx, o.epoch); err != nil {
+	}); err != nil {
 		return err
 	}
 	p := r.s.Privacy
@@ -100,6 +78,37 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	r.log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
 		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged, "limit_epsilon", p.LimitEpsilon)
 	return nil
+}
+
+// found charges an epoch and makes its files, and returns its manifest.
+func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := r.pay(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.claim(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.write(ctx, func() error { return r.store.keepSecret(o.epoch, o.secret[:]) }); err != nil {
+		return nil, err
+	}
+	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
+		return nil, err
+	}
+	m, err := r.manifestFor(o)
+	if err != nil {
+		return nil, err
+	}
+	file, err := m.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.write(ctx, func() error { return writeNew(r.d.disk, r.store.path(manifestName(o.epoch)), file) }); err != nil {
+		return nil, err
+	}
+	if err := r.begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
+		return nil, err
+	}
+	return m, r.unmark(ctx, o.epoch)
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.
@@ -199,7 +208,7 @@ func (r *runner) claim(ctx context.Context, o *opening) error {
 		err = r.d.mirror.ours(opened)
 	}
 	if lost := (*halt)(nil); errors.As(err, &lost) {
-		if err := r.void(ctx, opened); err != nil {
+		if err := r.takeBack(ctx, opened); err != nil {
 			return err
 		}
 	}

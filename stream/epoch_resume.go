@@ -302,14 +302,15 @@ func taskFlags(t core.Task) string {
 // guarantee from then on. It refuses a limit below what is charged.
 func (r *runner) limit(ctx context.Context, m *core.Manifest) error {
 	p := r.s.Privacy
-	return r.write(ctx, func() error {
-		var parts []EntryPart
-		for _, p := range m.Parts {
-			parts = append(parts, EntryPart{Partition: p.Partition})
-		}
-		return r.d.ledger.setLimit(Entry{
-			Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
-			LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
-		}, p.Adjacency)
+	var parts []EntryPart
+	for _, p := range m.Parts {
+		parts = append(parts, EntryPart{Partition: p.Partition})
+	}
+	e := Entry{
+		Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
+		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+	}
+	return r.atomically(func() error {
+		return r.write(ctx, func() error { return r.d.ledger.setLimit(e, p.Adjacency) })
 	})
 }

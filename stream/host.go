@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"log/slog"
 	"runtime"
 	"sync/atomic"
@@ -23,15 +22,11 @@ type host struct {
 	insecure  *uint64
 	version   string
 	log       *slog.Logger
-	disk      disk
 	client    *kafka.Client
 	memory    *kafka.Memory // for what tasks have fetched
 	tails     tails
-	evidence  joint // looks at the files of all tasks
 	plans     plans
 	taskCount atomic.Int64 // of this process
-	ledger    *ledger
-	mirror    *mirror // of the ledger; nil: none
 	metrics   *metrics
 	started   time.Time
 
@@ -53,9 +48,6 @@ const keptTasks = 32
 func (h *host) kept(most int) int {
 	return most * keptTasks / max(int(h.taskCount.Load()), keptTasks)
 }
-
-// taskDir returns the directory of a task's files.
-func (h *host) taskDir(t core.Task) string { return h.cfg.State.Dir + "/tasks/" + t.String() }
 
 // sealer returns what encrypts a task's files.
 func (h *host) sealer(t core.Task) *sealer {
@@ -89,18 +81,6 @@ func (h *host) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]by
 
 // build names the program that computed a checkpoint, to explain a difference found later.
 func build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
-
-// checkpointOf reads the last commit of a task that may be running. If it is just being
-// written it looks damaged, so checkpointOf tries again.
-func (h *host) checkpointOf(t core.Task) (cp *checkpoint, err error) {
-	for range 3 {
-		if cp, err = (&store{disk: h.disk, dir: h.taskDir(t), seal: h.sealer(t)}).load(); !errors.Is(err, errCheckpoint) {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return cp, err
-}
 
 func signal(c chan struct{}) {
 	select {

@@ -155,7 +155,7 @@ func (d *Daemon) handler() http.Handler {
 // that hardly any record counts. Otherwise it answers 503 and says what is missing.
 func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	var missing []string
-	if d.searching.Load() > 0 {
+	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
 	}
 	for _, s := range d.Status() {
@@ -290,6 +290,10 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 	return mux
 }
 
+// errGone says that a task left this process while a request waited. Whether the request was
+// met, its ledger says.
+var errGone = errors.New("the task has left this instance: ask again")
+
 // ask gives a request to its task's owner and waits for the answer.
 func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) error {
 	for _, r := range d.tasks() {
@@ -298,6 +302,8 @@ func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) erro
 		}
 		select {
 		case r.requests <- q:
+		case <-r.gone:
+			return errGone
 		case <-ctx.Done():
 			return errors.New("the daemon is stopping")
 		case <-patience.Done():
@@ -306,6 +312,8 @@ func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) erro
 		select {
 		case err := <-q.reply:
 			return err
+		case <-r.gone:
+			return errGone
 		case <-ctx.Done():
 			return errors.New("the daemon is stopping")
 		case <-patience.Done():

@@ -27,7 +27,7 @@ func TestHTTP(t *testing.T) {
 	r.produce(0, 1050)
 	x := r.start()
 	x.published(10)
-	x.until("the last is remembered", func(TaskStatus) bool { return len(x.d.runners[0].releases(100)) == 10 })
+	x.until("the last is remembered", func(TaskStatus) bool { return len(x.d.tasks()[0].releases(100)) == 10 })
 
 	check := func(method, path string, code int, contentType string, words ...string) string {
 		t.Helper()

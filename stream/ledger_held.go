@@ -18,6 +18,9 @@ type heldLedger struct {
 // holdLedger opens and locks the ledger, and makes it if it is missing. A simulated disk
 // needs no lock.
 func holdLedger(d disk, dir string) (*heldLedger, error) {
+	if f, ok := d.(fileShard); ok {
+		d = f.disk
+	}
 	if _, real := d.(osDisk); !real {
 		return nil, nil
 	}

@@ -64,23 +64,23 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, er
 	if err := r.salvage(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
-	defer d.disk.Remove(d.ledger.path)
-	if err := newMirror(&d.host, newRepeater(d.log, d.metrics, func() {})).salvage(ctx); err != nil {
+	defer d.own.disk.Remove(d.own.ledger.path)
+	if err := newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {})).salvage(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.tasks(); err != nil {
 		return nil, err
 	}
-	r.out.Added = d.ledger.all()[r.out.Kept:]
+	r.out.Added = d.own.ledger.all()[r.out.Kept:]
 	if !write || len(r.out.Added) == 0 && r.out.Dropped == 0 {
 		return r.out, nil
 	}
 	r.out.Old = fmt.Sprintf("%s/%s.%s", r.dir, ledgerName, d.now().UTC().Format("20060102T150405Z"))
 	name := r.dir + "/" + ledgerName
-	if err := d.disk.Link(name, r.out.Old); err != nil {
+	if err := d.own.disk.Link(name, r.out.Old); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
-	if err := errors.Join(d.disk.Rename(d.ledger.path, name), d.disk.SyncDir(r.dir)); err != nil {
+	if err := errors.Join(d.own.disk.Rename(d.own.ledger.path, name), d.own.disk.SyncDir(r.dir)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
 	return r.out, nil
@@ -95,7 +95,7 @@ type repair struct {
 
 // salvage copies the lines that can be believed.
 func (r *repair) salvage() error {
-	data, err := r.d.disk.ReadFile(r.dir + "/" + ledgerName)
+	data, err := r.d.own.disk.ReadFile(r.dir + "/" + ledgerName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -122,24 +122,24 @@ func (r *repair) salvage() error {
 	}
 	r.out.Kept, r.out.Dropped = lo, len(data)-ends[lo]
 	path := r.dir + "/" + ledgerName + ".repair"
-	if err := removeAll(r.d.disk, r.dir, ledgerName+".repair"); err != nil {
+	if err := removeAll(r.d.own.disk, r.dir, ledgerName+".repair"); err != nil {
 		return err
 	}
-	if err := writeNew(r.d.disk, path, data[:ends[lo]]); err != nil {
+	if err := writeNew(r.d.own.disk, path, data[:ends[lo]]); err != nil {
 		return err
 	}
 	l, err := parseLedger(data[:ends[lo]], key)
 	if err != nil {
 		return err
 	}
-	l.disk, l.dir, l.path, l.now, l.size = r.d.disk, r.dir, path, time.Now, int64(ends[lo])
-	r.d.ledger = l
+	l.disk, l.dir, l.path, l.now, l.size = r.d.own.disk, r.dir, path, time.Now, int64(ends[lo])
+	r.d.own.ledger = l
 	return nil
 }
 
 // tasks adds what the files of all tasks tell of.
 func (r *repair) tasks() error {
-	names, err := r.d.disk.ReadDir(r.dir + "/tasks")
+	names, err := r.d.own.disk.ReadDir(r.dir + "/tasks")
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
@@ -155,15 +155,15 @@ func (r *repair) tasks() error {
 
 // task adds what the files of one task tell of.
 func (r *repair) task(t core.Task) error {
-	l := r.d.ledger
-	run, err := newAbandoned(&r.d.host, t)
+	l := r.d.own.ledger
+	run, err := newAbandoned(&r.d.own.home, t)
 	if err != nil {
 		return err
 	}
 	if s := r.d.cfg.Stream(t.Stream); s != nil {
 		run.s = s
 	}
-	files, err := r.d.disk.ReadDir(run.store.dir)
+	files, err := r.d.own.disk.ReadDir(run.store.dir)
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func (r *repair) task(t core.Task) error {
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
 func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
-	file, err := r.d.disk.ReadFile(run.store.path(manifestName(n)))
+	file, err := r.d.own.disk.ReadFile(run.store.path(manifestName(n)))
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
 	if m.Partition == core.Merged {
 		e.sum()
 	}
-	if slices.ContainsFunc(e.accounts(), r.d.ledger.unopened) && run.s != nil {
+	if slices.ContainsFunc(e.accounts(), r.d.own.ledger.unopened) && run.s != nil {
 		reserved, err := core.Reserve(r.d.cfg, run.s)
 		if err != nil {
 			return nil, halted(haltBudget, "%w", err)

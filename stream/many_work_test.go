@@ -98,10 +98,10 @@ func TestWorkOfManyTasks(t *testing.T) {
 		}
 		d := <-daemon
 		gathered(func() (waiting int) {
-			d.evidence.mu.Lock()
-			defer d.evidence.mu.Unlock()
-			if d.evidence.next != nil {
-				waiting = d.evidence.next.callers
+			d.own.evidence.mu.Lock()
+			defer d.own.evidence.mu.Unlock()
+			if d.own.evidence.next != nil {
+				waiting = d.own.evidence.next.callers
 			}
 			return waiting
 		}, n-1)

@@ -155,7 +155,7 @@ func TestAbandonedTruncated(t *testing.T) {
 			r.toml = other
 			must(t, r.offline(func(ctx context.Context, d *Daemon) error {
 				if c.forget {
-					d.ledger.entries[0].Output = nil
+					d.own.ledger.entries[0].Output = nil
 				}
 				return d.CloseEpoch(ctx, ordersTask, false)
 			}))

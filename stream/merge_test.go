@@ -74,7 +74,7 @@ func TestMerge(t *testing.T) {
 	r.sendTo(1, 1000, 120)
 	x := r.start()
 	x.until("the merged task runs", func(s TaskStatus) bool { return s.State == stateRunning && s.Partition == core.Merged })
-	if n := x.d.runners[0].expected; n != 3 {
+	if n := x.d.tasks()[0].expected; n != 3 {
 		t.Errorf("the task has shares of the memory for %d partitions", n)
 	}
 	r.sendTo(2, 2000, 250)
@@ -389,7 +389,7 @@ func TestClockShortenedBehind(t *testing.T) {
 	x.published(1)
 	x.end()
 	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-		run, err := newRunner(&d.host, d.cfg.Streams[0], core.Merged)
+		run, err := newRunner(&d.own.home, d.cfg.Streams[0], core.Merged)
 		if err != nil {
 			return err
 		}
@@ -399,7 +399,7 @@ func TestClockShortenedBehind(t *testing.T) {
 				return err
 			}
 			cp.parts[0].position.Next, cp.parts[1].position.Next = next, 10
-			ends, err := run.reach(ctx, d.ledger.newest(mergedTask), nil, cp)
+			ends, err := run.reach(ctx, d.own.ledger.newest(mergedTask), nil, cp)
 			if err != nil || ends[0].End != want || ends[1].End != 400 {
 				t.Errorf("read to %d and 10 of 400 and 400: %+v, %v, want %d and 400", next, ends, err, want)
 			}

@@ -317,6 +317,30 @@ func (m *metrics) begin(t core.Task) {
 	}
 }
 
+// end takes the series of a task away. What was counted of it stays in the sums over all tasks.
+func (m *metrics) end(t core.Task) {
+	of := prometheus.Labels{"stream": t.Stream, "partition": core.PartitionName(t.Partition)}
+	for _, d := range metricTable {
+		if !d.ofTask() || m.aggregate {
+			continue
+		}
+		switch {
+		case m.counters[d.name] != nil:
+			m.counters[d.name].DeletePartialMatch(of)
+		case m.gauges[d.name] != nil:
+			m.gauges[d.name].DeletePartialMatch(of)
+		case m.times[d.name] != nil:
+			m.times[d.name].DeletePartialMatch(of)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, of := range m.last {
+		delete(of, t)
+	}
+	delete(m.exact, t)
+}
+
 func (m *metrics) add(name string, t core.Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
 }

@@ -71,7 +71,7 @@ const mirrorHeader = "streamdp.ledger"
 
 // newMirror returns nil where no control topic is configured, and a nil mirror does
 // nothing.
-func newMirror(h *host, r *repeater) *mirror {
+func newMirror(h *home, r *repeater) *mirror {
 	if h.cfg.Kafka.ControlTopic == "" {
 		return nil
 	}

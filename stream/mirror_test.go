@@ -354,9 +354,9 @@ func TestClaimsAcross(t *testing.T) {
 				if r.toml == merged {
 					part = core.Merged
 				}
-				run, err := newRunner(&d.host, d.cfg.Streams[0], part)
+				run, err := newRunner(&d.own.home, d.cfg.Streams[0], part)
 				must(t, err)
-				must(t, d.mirror.sync(t.Context()))
+				must(t, d.own.mirror.sync(t.Context()))
 				o, err := run.survey(t.Context(), OpenRequest{Reason: "first", unasked: true})
 				must(t, err)
 				must(t, run.pay(t.Context(), o))

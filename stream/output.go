@@ -23,8 +23,15 @@ type output struct {
 	tail   *tail // nil: it is only read
 }
 
-func newOutput(r *repeater, h *host, t core.Task, at config.Output) *output {
+func newOutput(r *repeater, h *home, t core.Task, at config.Output) *output {
 	return &output{repeater: r, client: h.client, ledger: h.ledger, task: t, at: at, tail: h.tails.join(at, t)}
+}
+
+// leave says that the task publishes no more.
+func (o *output) leave() {
+	if o.tail != nil {
+		o.tail.leave(o.task)
+	}
 }
 
 // unused reports whether the output partition has no release of the task. A release of an

@@ -300,7 +300,7 @@ func TestSeriesRequests(t *testing.T) {
 	r.produce(0, 500)
 	x := r.start()
 	x.published(5)
-	x.until("all are remembered", func(TaskStatus) bool { return len(x.d.runners[0].releases(100)) == 5 })
+	x.until("all are remembered", func(TaskStatus) bool { return len(x.d.tasks()[0].releases(100)) == 5 })
 	steps := func(query string) (found []uint64) {
 		code, body := x.get("/api/v1/streams/orders/series" + query)
 		var answer struct {

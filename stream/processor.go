@@ -481,9 +481,6 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	if position.Next != p.core.First() {
 		return false, errors.New("internal: the boundary's position was not kept")
 	}
-	if err := p.keep(); err != nil {
-		return p.uncommitted(err)
-	}
 	state, err := p.core.AppendState(p.state[:0])
 	if err != nil {
 		return false, err
@@ -500,12 +497,17 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 		cp.boundaryTopic, cp.boundary = p.epoch.cp.boundaryTopic, p.merge.bound
 	}
 	cp.output, cp.acknowledged = p.pub.position()
-	committing <- struct{}{}
-	if cp.users, err = p.epoch.users.append(); err == nil {
-		err = p.r.store.commit(cp)
-	}
-	<-committing
-	if err != nil {
+	if err := p.r.d.inTurn(func() error {
+		return p.r.atomically(func() (err error) {
+			if err = p.keep(); err != nil {
+				return err
+			}
+			if cp.users, err = p.epoch.users.append(); err != nil {
+				return err
+			}
+			return p.r.store.commit(cp)
+		})
+	}); err != nil {
 		return p.uncommitted(err)
 	}
 	if err := p.epoch.users.committed(); err != nil && !full(err) {
@@ -525,10 +527,6 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	p.flush()
 	return true, nil
 }
-
-// committing has an element for each commit that is being written. Sixty-four at a time are
-// half as many again a second as a thousand at a time, with a thread for each.
-var committing = make(chan struct{}, 64)
 
 // uncommitted records that a commit failed. It returns an error unless the disk was full.
 func (p *processor) uncommitted(err error) (bool, error) {

@@ -58,14 +58,16 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return err
 	}
 	defer clear(cp.state)
-	if err := r.write(ctx, func() (err error) { cp.users, err = l.users.rewrite(); return err }); err != nil {
-		return err
-	}
-	// A crash between the two leaves no checkpoint: then a start does the same again.
-	if err := r.write(ctx, func() error { return r.store.eraseCheckpoints() }); err != nil {
-		return err
-	}
-	if err := r.write(ctx, func() error { return r.store.commit(cp) }); err != nil {
+	if err := r.atomically(func() error {
+		if err := r.write(ctx, func() (err error) { cp.users, err = l.users.rewrite(); return err }); err != nil {
+			return err
+		}
+		// A crash between the two leaves no checkpoint: then a start does the same again.
+		if err := r.write(ctx, func() error { return r.store.eraseCheckpoints() }); err != nil {
+			return err
+		}
+		return r.write(ctx, func() error { return r.store.commit(cp) })
+	}); err != nil {
 		return err
 	}
 	if l.users != nil {

@@ -46,6 +46,16 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 	return x
 }
 
+// leave ends the service for a task. What is under way goes on.
+func (t *tail) leave(task core.Task) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.tasks[task]; g != nil {
+		t.kept -= len(g.list)
+		delete(t.tasks, task)
+	}
+}
+
 // tail reads what an output partition gains, once for all tasks that publish into it, and sends
 // what they publish in common requests. With each reading for itself, a thousand tasks would
 // read a thousand times what each writes. What the tail has sent it need not read: where it
@@ -330,6 +340,8 @@ func (t *tail) dropped(s *sending) bool {
 	g := t.tasks[s.task]
 	switch {
 	case s.gone:
+		t.end(s, nil, context.Canceled)
+	case g == nil:
 		t.end(s, nil, context.Canceled)
 	case g.from > s.from, slices.ContainsFunc(g.list, func(r released) bool { return r.offset >= s.from }):
 		t.end(s, nil, errOvertaken)

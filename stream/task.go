@@ -30,7 +30,7 @@ const (
 // be consistent, and one publishes.
 type runner struct {
 	*repeater
-	d       *host
+	d       *home
 	s       *config.Stream
 	task    core.Task
 	store   *store
@@ -40,6 +40,7 @@ type runner struct {
 	log     *slog.Logger
 
 	requests chan request
+	gone     chan struct{} // closed when the task has left the process
 	status   atomic.Pointer[TaskStatus]
 	ran      atomic.Bool  // an epoch ran, however shortly
 	waiting  *request     // for which the owner ended; nil: none
@@ -74,7 +75,7 @@ type runner struct {
 	recalled  bool // the series have what earlier processes published
 }
 
-func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
+func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r, err := newAbandoned(d, t)
 	if err != nil {
@@ -83,7 +84,7 @@ func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
 	d.taskCount.Add(1)
 	r.series.parse = r.released
 	r.series.bytes = func() int { return d.kept(seriesBytes) }
-	r.s, r.requests, r.census = s, make(chan request), newCensus(s)
+	r.s, r.requests, r.gone, r.census = s, make(chan request), make(chan struct{}), newCensus(s)
 	r.release(s.Output)
 	r.expect(r.readers())
 	r.logStart.Store(-1)
@@ -97,6 +98,15 @@ func newRunner(d *host, s *config.Stream, partition int) (*runner, error) {
 	})
 	d.metrics.begin(t)
 	return r, nil
+}
+
+// leave takes down what the process has of a task that does not run any more.
+func (r *runner) leave() {
+	r.expect(0)
+	r.d.taskCount.Add(-1)
+	r.out.leave()
+	r.d.metrics.end(r.task)
+	close(r.gone)
 }
 
 // readers returns how many partitions the task will read, as far as the configuration says. Of
@@ -131,7 +141,7 @@ func (r *runner) release(to config.Output) {
 
 // newAbandoned returns a runner that can only finish closings. It is for a task that the
 // ledger knows and this process does not run.
-func newAbandoned(d *host, t core.Task) (*runner, error) {
+func newAbandoned(d *home, t core.Task) (*runner, error) {
 	st, err := openStore(d.disk, d.taskDir(t), d.sealer(t))
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func TestCommitsAtTicks(t *testing.T) {
 				}
 				p := &processor{
 					r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp}, core: c, position: cp.position, period: period,
-					fetch: &fetcher{free: make(chan *codec.Batch, 40), full: make(chan *codec.Batch, 40), failed: make(chan error)}, pub: newPublisher(m.r.guard, m.r.d, cp),
+					fetch: &fetcher{free: make(chan *codec.Batch, 40), full: make(chan *codec.Batch, 40), failed: make(chan error)}, pub: newPublisher(m.r.guard, m.r.d.host, cp),
 				}
 				const batches = 30
 				log := mutateLog(1)

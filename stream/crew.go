@@ -1,0 +1,203 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// crew is the tasks of a shard that this process has: those that run, and those that only the
+// ledger knows.
+type crew struct {
+	home
+	mine func(topic string, partition int) bool // whether an input partition is the shard's; nil: all are
+
+	growing sync.Mutex // held while runners is read or changes
+	runners []*runner
+	// searching counts the streams that read every partition of a topic whose partitions are
+	// not known yet.
+	searching atomic.Int32
+	others    []*runner  // of tasks of the ledger that this process does not run
+	closing   sync.Mutex // held while an epoch of one of the others is closed
+}
+
+func newCrew(h *host, s shard, dir string) *crew {
+	return &crew{home: home{host: h, disk: s, dir: dir}}
+}
+
+// openLedger reads the shard's ledger.
+func (c *crew) openLedger() (err error) {
+	if c.ledger, err = openLedger(c.disk, c.dir, newLedgerKey(c.key)); err != nil {
+		return err
+	}
+	c.ledger.now = c.now
+	if c.ledger.torn {
+		c.log.Warn("a torn last line of the ledger was cut off")
+	}
+	return nil
+}
+
+// prepare makes the runners of the shard's tasks, or of some; nil: all. The ledger was read.
+func (c *crew) prepare(only []core.Task) error {
+	for _, s := range c.cfg.Streams {
+		if only == nil && s.Input.All() && !s.Merge {
+			c.searching.Add(1)
+		}
+		for _, p := range c.partitionsAtStart(s, only) {
+			if !c.has(s, p) || only != nil && !slices.Contains(only, core.Task{Stream: s.Name, Partition: p}) {
+				continue
+			}
+			r, err := newRunner(&c.home, s, p)
+			if err != nil {
+				return err
+			}
+			c.runners = append(c.runners, r)
+		}
+	}
+	for _, t := range c.ledger.tasks() {
+		if slices.ContainsFunc(c.runners, func(r *runner) bool { return r.task == t }) {
+			continue
+		}
+		if last := c.ledger.newest(t); len(c.ledger.undestroyed(t)) == 0 && (last == nil || last.Kind != kindOpen) {
+			continue
+		}
+		r, err := newAbandoned(&c.home, t)
+		if err != nil {
+			return err
+		}
+		c.others = append(c.others, r)
+	}
+	return nil
+}
+
+// has reports whether a stream's partition is the shard's.
+func (c *crew) has(s *config.Stream, partition int) bool {
+	return c.mine == nil || c.mine(s.Input.Topic, partition)
+}
+
+// tasks returns the runners as they are now. Those of a stream that reads every partition
+// of its topic become more as partitions are found.
+func (c *crew) tasks() []*runner {
+	c.growing.Lock()
+	defer c.growing.Unlock()
+	return slices.Clone(c.runners)
+}
+
+// other returns the runner of a task that only the ledger knows, nil if it is none.
+func (c *crew) other(t core.Task) *runner {
+	if i := slices.IndexFunc(c.others, func(r *runner) bool { return r.task == t }); i >= 0 {
+		return c.others[i]
+	}
+	return nil
+}
+
+// start starts all that is to be done for the shard. run runs a part of it beside the others,
+// until its context ends, and sees to an error, which concerns all.
+func (c *crew) start(run func(func(context.Context) error)) {
+	for _, r := range c.tasks() {
+		run(r.run)
+	}
+	if c.searching.Load() > 0 {
+		for _, s := range c.cfg.Streams {
+			if s.Input.All() && !s.Merge {
+				run(func(ctx context.Context) error { return c.follow(ctx, s, run) })
+			}
+		}
+	}
+	if c.cfg.State.EpochSecretRetention > 0 || len(c.others) > 0 {
+		run(c.destroySecrets)
+	}
+}
+
+// leave takes down what the process has of the tasks, after all that start began has ended.
+// They may come back, as other runners.
+func (c *crew) leave() {
+	for _, r := range c.tasks() {
+		r.leave()
+	}
+}
+
+// closeAbandoned closes the open epoch of a task that is no longer in the configuration.
+// Otherwise new records would be charged for it, without a horizon for ever. Where its
+// releases went, its checkpoint says or, where that is lost, the line that opened it. They
+// say how far the epoch read at least, which a log that lost its end does not. So where
+// neither says it, the charge keeps its end, the horizon's or none.
+func (c *crew) closeAbandoned(ctx context.Context, t core.Task, q request) error {
+	r := c.other(t)
+	if r == nil || q.kind != requestClose {
+		return fmt.Errorf("the configuration has no task %s", t)
+	}
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	c.ledger.word(q)
+	opened := c.ledger.newest(t)
+	if opened == nil || opened.Kind != kindOpen {
+		return errors.New("the task has no open epoch")
+	}
+	cp, err := r.store.load()
+	if err != nil && !errors.Is(err, errCheckpoint) {
+		return err
+	}
+	to := opened.Output
+	if err == nil && cp != nil && cp.epoch == opened.Epoch {
+		to = &EntryOutput{cp.outputTopic, cp.outputPartition}
+	}
+	if to != nil {
+		r.release(config.Output{Topic: to.Topic, Partition: to.Partition})
+		return r.closeHalted(ctx, opened, q.open.DropOutbox)
+	}
+	r.log.Warn("epoch closed without its checkpoint, and the ledger does not say where its releases went: its charge has the end that it was opened with, which is none without a horizon")
+	var ends []EntryPart
+	for _, v := range opened.views() {
+		ends = append(ends, EntryPart{Partition: v.Partition, End: v.End})
+	}
+	return r.closeEpoch(ctx, opened, ends, 0, reasonRequest)
+}
+
+// finishOthers finishes the closings of tasks that this process does not run: a command runs
+// another task, or the configuration no longer has them.
+func (c *crew) finishOthers(ctx context.Context) error {
+	if c.ledger.waits() {
+		return nil
+	}
+	for _, r := range c.others {
+		if err := r.finishClosings(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("task %s: %w", r.task, err)
+		}
+	}
+	return nil
+}
+
+// destroySecrets destroys the secrets of closed epochs when their retention is over.
+func (c *crew) destroySecrets(ctx context.Context) error {
+	if err := c.finishOthers(ctx); err != nil {
+		return err
+	}
+	if c.cfg.State.EpochSecretRetention == 0 {
+		return nil // each closing has done it
+	}
+	tick := time.NewTicker(min(c.cfg.State.EpochSecretRetention, time.Minute))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if c.ledger.waits() {
+			continue
+		}
+		for _, r := range slices.Concat(c.tasks(), c.others) {
+			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("task %s: %w", r.task, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package stream
+
+import (
+	"errors"
+	"time"
+
+	"streamdp/stream/core"
+)
+
+// shard is the durable state of some tasks: their files and their ledger.
+type shard interface {
+	disk
+	// atomically makes all that f writes durable at once or, after an error, not at all. dir is
+	// that of the task whose files f writes; f may also append lines to the ledger. What f does
+	// has happened only when atomically returns: nothing may follow from it before. On a real
+	// disk it is f, whose writes become durable one after the other. An order of them that a
+	// crash may cut anywhere is right for both.
+	atomically(dir string, f func() error) error
+}
+
+// fileShard is a directory of files.
+type fileShard struct{ disk }
+
+func (fileShard) atomically(_ string, f func() error) error { return f() }
+
+// home is what the tasks of a shard share: its state, and its ledger.
+type home struct {
+	*host
+	disk     shard
+	dir      string // of the files
+	ledger   *ledger
+	mirror   *mirror // of the ledger; nil: none
+	evidence joint   // looks at the files of all tasks
+}
+
+// committing has an element for each commit that is being written to files. Sixty-four at a time
+// are half as many again a second as a thousand at a time, with a thread for each.
+var committing = make(chan struct{}, 64)
+
+// inTurn does a commit, when it is its turn.
+func (h *home) inTurn(commit func() error) error {
+	if _, files := h.disk.(fileShard); files {
+		committing <- struct{}{}
+		defer func() { <-committing }()
+	}
+	return commit()
+}
+
+// taskDir returns the directory of a task's files.
+func (h *home) taskDir(t core.Task) string { return h.dir + "/tasks/" + t.String() }
+
+// checkpointOf reads the last commit of a task that may be running. If it is just being
+// written it looks damaged, so checkpointOf tries again.
+func (h *home) checkpointOf(t core.Task) (cp *checkpoint, err error) {
+	for range 3 {
+		if cp, err = (&store{disk: h.disk, dir: h.taskDir(t), seal: h.sealer(t)}).load(); !errors.Is(err, errCheckpoint) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return cp, err
+}
+
+// atomically is shard.atomically for a task's files and lines of the ledger.
+func (r *runner) atomically(f func() error) error { return r.d.disk.atomically(r.store.dir, f) }
