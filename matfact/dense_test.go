@@ -236,10 +236,13 @@ func workloads(f Factorization) []Workload {
 // TestVariance compares RowVar, CinvVar and Cov with dense matrices, for every
 // factorization and workload.
 func TestVariance(t *testing.T) {
-	const n = 300
+	n := uint64(200)
+	if slow() {
+		n = 300
+	}
 	for _, f := range factorizations(t, n) {
 		t.Run(f.name, func(t *testing.T) {
-			inverse := invert(denseMatrix(f.Factorization, n))
+			inverse := invert(denseMatrix(f.Factorization, int(n)))
 			// The workloads are asked in turn, so that none finds a cache that
 			// fits it.
 			list := workloads(f.Factorization)

@@ -65,9 +65,9 @@ func (o *oracle) difference(x float64) float64 {
 // state before its conversion is held against its own, far smaller, bound.
 func TestShaperExact(t *testing.T) {
 	const sd = 1 << 27
-	steps := 2500
-	if testing.Short() {
-		steps = 500
+	steps := 1500
+	if slow() {
+		steps = 2500
 	}
 	for _, f := range factorizations(t, uint64(steps)) {
 		s, ok := f.Factorization.(*buffered)

@@ -76,7 +76,7 @@ func TestDemoTable(t *testing.T) {
 // TestDemoInterrupted: without --once the demonstration says where it serves,
 // and an interrupt ends it with the comparison, wherever in a step it comes.
 func TestDemoInterrupted(t *testing.T) {
-	for round := range 3 {
+	for round := range 2 {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		c := program(ctx, "demo")
