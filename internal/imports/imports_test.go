@@ -56,7 +56,7 @@ var ours = map[string]string{
 	"internal/performance":     "",
 	"internal/persons":         "internal/bin",
 	"internal/chaos":           "",
-	"internal/cluster":         "",
+	"internal/cluster":         "dp",
 	"internal/race":            "",
 	"internal/rival":           "",
 	"internal/stattest":        "",
