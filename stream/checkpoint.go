@@ -306,6 +306,15 @@ func readParts(r *bin.Reader, total int64) (parts []partPosition) {
 	return parts
 }
 
+// checkpointEpoch returns the epoch of a file that encode wrote.
+func checkpointEpoch(data []byte) (epoch uint64, ok bool) {
+	at := len(checkpointMagic) + 8
+	if len(data) < at+8 || !bytes.HasPrefix(data, []byte("streamdp ")) {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(data[at:]), true
+}
+
 // errCheckpoint says that a checkpoint is damaged.
 var errCheckpoint = errors.New("checkpoint damaged")
 
@@ -395,7 +404,7 @@ func parseCheckpoint(data []byte) (*checkpoint, error) {
 // slotBytes on, is written over the older of two slots, which is faster. From then on
 // there are slots only, until the epoch ends. A slot counts only if its hash is right,
 // and the one with the larger number is the last commit. So a torn write leaves the other
-// slot.
+// slot. In a log there is the last commit alone.
 type store struct {
 	disk   disk
 	dir    string
@@ -404,6 +413,7 @@ type store struct {
 	slot   int     // that holds it, noSlot where the file does
 	seal   *sealer // nil: encrypted files can't be read
 	sealed []byte  // scratch
+	logged bool    // the files are in a log, in which no write is torn
 }
 
 const (
@@ -446,7 +456,8 @@ func openStore(d disk, dir string, seal *sealer) (*store, error) {
 		return nil, err
 	}
 	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, temporarySuffix) })
-	s := &store{disk: d, dir: dir, slot: noSlot, seal: seal}
+	_, logged := d.(*logShard)
+	s := &store{disk: d, dir: dir, slot: noSlot, seal: seal, logged: logged}
 	if err := removeAll(d, dir, left...); err != nil || seal == nil {
 		return s, err
 	}
@@ -602,6 +613,9 @@ func (s *store) commit(c *checkpoint) error {
 		}
 		data = s.sealed
 	}
+	if s.logged {
+		return writeOver(s.disk, s.path(checkpointName), data)
+	}
 	if s.slot == noSlot && len(data) < slotBytes {
 		return s.replace(data)
 	}
@@ -668,6 +682,34 @@ func (s *store) overwrite(data []byte) error {
 		return removeAll(s.disk, s.dir, checkpointName, previousName, temporaryName)
 	}
 	return nil
+}
+
+// prune removes, from a log, what no epoch from this one on needs: manifests of epochs whose secret
+// is gone, and what epochs ended with before the last one. A disk keeps them.
+func (s *store) prune(epoch uint64) error {
+	if !s.logged {
+		return nil
+	}
+	names, err := s.disk.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	number := func(name, kind string) uint64 {
+		n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64)
+		if err != nil || name != fmt.Sprint(kind, n) {
+			return 0
+		}
+		return n
+	}
+	var last uint64
+	for _, name := range names {
+		last = max(last, number(name, "final-"))
+	}
+	gone := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		n, f := number(name, "manifest-"), number(name, "final-")
+		return !(0 < n && n < epoch && !slices.Contains(names, secretName(n))) && !(0 < f && f < last)
+	})
+	return removeAll(s.disk, s.dir, gone...)
 }
 
 // erase removes what must not outlive an epoch: the checkpoints, because they hold exact sums and

@@ -45,7 +45,12 @@ func (c *crew) openLedger() (err error) {
 }
 
 // prepare makes the runners of the shard's tasks, or of some; nil: all. The ledger was read.
-func (c *crew) prepare(only []core.Task) error {
+func (c *crew) prepare(only []core.Task) (err error) {
+	defer func() {
+		if err != nil {
+			c.leave()
+		}
+	}()
 	for _, s := range c.cfg.Streams {
 		if only == nil && s.Input.All() && !s.Merge {
 			c.searching.Add(1)
@@ -121,6 +126,11 @@ func (c *crew) start(run func(func(context.Context) error)) {
 func (c *crew) leave() {
 	for _, r := range c.tasks() {
 		r.leave()
+	}
+	for _, r := range c.others {
+		if r.out != nil {
+			r.out.leave()
+		}
 	}
 }
 

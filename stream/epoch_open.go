@@ -108,6 +108,9 @@ func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err := r.begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
 		return nil, err
 	}
+	if err := r.store.prune(o.epoch); err != nil {
+		return nil, err
+	}
 	return m, r.unmark(ctx, o.epoch)
 }
 

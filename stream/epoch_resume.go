@@ -189,7 +189,7 @@ func (r *runner) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest
 		if err := r.recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := r.begin(ctx, m, file, mech, unknownOutput, nil); err != nil {
+		if err := r.atomically(func() error { return r.begin(ctx, m, file, mech, unknownOutput, nil) }); err != nil {
 			return nil, err
 		}
 		return r.store.load()

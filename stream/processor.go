@@ -489,7 +489,7 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 	cp := &checkpoint{
 		epoch: p.epoch.m.Epoch, manifest: p.epoch.cp.manifest, step: p.core.Step(), position: position, transcript: p.core.Transcript(),
 		outputTopic: p.epoch.cp.outputTopic, outputPartition: p.epoch.cp.outputPartition,
-		ledger: p.r.d.ledger.headHash(), build: build(),
+		build: build(),
 		state: state, outbox: append(slices.Clip(p.outbox), p.pending...), parts: slices.Clone(parts),
 	}
 	cp.older = older(p.epoch.cp.all()[0], position.Anchor)
@@ -505,6 +505,7 @@ func (p *processor) commit(tick time.Time) (done bool, err error) {
 			if cp.users, err = p.epoch.users.append(); err != nil {
 				return err
 			}
+			cp.ledger = p.r.d.ledger.headHash()
 			return p.r.store.commit(cp)
 		})
 	}); err != nil {

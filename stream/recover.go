@@ -52,7 +52,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return err
 	}
 	cp.step, cp.transcript = l.core.Step(), l.core.Transcript()
-	cp.ledger, cp.build = r.d.ledger.headHash(), build()
+	cp.build = build()
 	cp.outbox = append(cp.outbox, missing...)
 	if cp.state, err = l.core.AppendState(nil); err != nil {
 		return err
@@ -66,6 +66,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		if err := r.write(ctx, func() error { return r.store.eraseCheckpoints() }); err != nil {
 			return err
 		}
+		cp.ledger = r.d.ledger.headHash()
 		return r.write(ctx, func() error { return r.store.commit(cp) })
 	}); err != nil {
 		return err

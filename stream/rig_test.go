@@ -68,6 +68,8 @@ type rig struct {
 	boundaries string // kafka.boundary_topic
 	real       bool   // secrets and nonces are drawn: copies of a state that open epochs have others
 
+	shared holding // the shard's logs; nil: its files are in dir
+
 	references int // uninterrupted runs so far
 }
 
@@ -285,7 +287,12 @@ func (r *rig) try(edits ...func(*Options)) (*running, error) {
 		edit(&o)
 	}
 	var err error
-	if x.d, err = New(o); err != nil {
+	if r.shared != nil {
+		x.d, err = newOver(o, r.shared)
+	} else {
+		x.d, err = New(o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.prepare != nil {

@@ -215,7 +215,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	if err != nil {
 		p.show()
 	}
-	if err == nil && !p.ended {
+	if err == nil && !p.ended && !r.d.lost() {
 		stopFetching()
 		err = p.shutdown()
 	}

@@ -12,8 +12,9 @@ type shard interface {
 	disk
 	// atomically makes all that f writes durable at once or, after an error, not at all. dir is
 	// that of the task whose files f writes; f may also append lines to the ledger. What f does
-	// has happened only when atomically returns: nothing may follow from it before. On a real
-	// disk it is f, whose writes become durable one after the other. An order of them that a
+	// has happened only when atomically returns: nothing may follow from it before. A checkpoint,
+	// which names the ledger's last line, is written by an f: so it is durable after that line. On
+	// a real disk atomically is f, whose writes become durable one after the other. An order of them that a
 	// crash may cut anywhere is right for both.
 	atomically(dir string, f func() error) error
 }
@@ -44,6 +45,13 @@ func (h *home) inTurn(commit func() error) error {
 		defer func() { <-committing }()
 	}
 	return commit()
+}
+
+// lost reports whether another instance may have the shard, so that nothing may be published any
+// more.
+func (h *home) lost() bool {
+	s, ok := h.disk.(*logShard)
+	return ok && s.lost()
 }
 
 // taskDir returns the directory of a task's files.
