@@ -45,7 +45,7 @@ var ours = map[string]string{
 	"internal/wht":             "",
 	"refit":                    "dp sgd internal/bin internal/calibration internal/clipgrad internal/fault internal/gram internal/newton internal/wht matfact",
 	"internal/kafka":           "",
-	"internal/kafka/cluster":   "internal/kafka",
+	"internal/kafka/cluster":   "internal/cluster internal/kafka",
 	"internal/kafka/embedded":  "",
 	"internal/kafka/kafkatest": "",
 	"internal/browser":         "",

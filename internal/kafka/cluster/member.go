@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"streamdp/internal/cluster"
 	"streamdp/internal/kafka"
 )
 
@@ -76,8 +77,7 @@ type MemberInfo struct {
 // gives them away: neither silence nor errors of the group's coordinator take them.
 type Member struct {
 	o      Options
-	topic  string
-	id     [16]byte // of the topic
+	topic  kmsg.MetadataResponseTopic // of states
 	client *kgo.Client
 	cancel context.CancelFunc // ends the client at once, without a word to the coordinator
 	polled chan struct{}      // closed when poll has ended
@@ -105,7 +105,7 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 	if o.Trouble == nil {
 		o.Trouble = func(error) {}
 	}
-	m := &Member{o: o, topic: StateTopic(o.Group), offer: make(chan Generation, 1), polled: make(chan struct{})}
+	m := &Member{o: o, offer: make(chan Generation, 1), polled: make(chan struct{})}
 	if err := m.says().valid(); err != nil {
 		return fail(err)
 	}
@@ -119,7 +119,8 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 	// The client lives longer than the call that makes it.
 	alive, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	m.cancel = cancel
-	b := &balancer{topic: m.topic, says: m.says, told: func(g Generation) {
+	topic := StateTopic(o.Group)
+	b := &balancer{topic: topic, says: m.says, told: func(g Generation) {
 		m.mu.Lock()
 		m.told = g
 		m.mu.Unlock()
@@ -139,7 +140,7 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 		return fail(err)
 	}
 	for pause := (kafka.Backoff{Max: 2 * time.Second}); ; {
-		if m.id, err = stateID(ctx, m.client, m.topic, o.Shards); err == nil {
+		if m.topic, err = stateTopic(ctx, m.client, topic, o.Shards); err == nil {
 			break
 		}
 		if ctx.Err() != nil || !transient(err) {
@@ -151,7 +152,7 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 		pause.Wait(ctx)
 	}
 	go m.poll(alive)
-	m.client.AddConsumeTopics(m.topic)
+	m.client.AddConsumeTopics(topic)
 	return m, nil
 }
 
@@ -276,16 +277,21 @@ func (m *Member) Confirm(ctx context.Context, shard int) error {
 	}
 }
 
-// commit commits an offset of a shard's state in a generation. The offset says nothing: only
-// whether the coordinator takes it.
+// commit commits an offset of a shard's state in a generation.
 func (m *Member) commit(ctx context.Context, now *membership, shard int) error {
+	return commitOffset(ctx, m.client, m.o.Group, m.topic, now.member, now.Number, shard)
+}
+
+// commitOffset commits an offset of a topic's partition as a group's member. The offset says
+// nothing: only whether the coordinator takes it does.
+func commitOffset(ctx context.Context, client *kgo.Client, group string, topic kmsg.MetadataResponseTopic, member string, generation int32, partition int) error {
 	p := kmsg.NewOffsetCommitRequestTopicPartition()
-	p.Partition, p.Metadata = int32(shard), kmsg.StringPtr(m.o.Instance)
+	p.Partition = int32(partition)
 	t := kmsg.NewOffsetCommitRequestTopic()
-	t.Topic, t.TopicID, t.Partitions = m.topic, m.id, append(t.Partitions, p)
+	t.Topic, t.TopicID, t.Partitions = *topic.Topic, topic.TopicID, append(t.Partitions, p)
 	req := kmsg.NewPtrOffsetCommitRequest()
-	req.Group, req.Generation, req.MemberID, req.Topics = m.o.Group, now.Number, now.member, append(req.Topics, t)
-	res, err := req.RequestWith(ctx, m.client)
+	req.Group, req.Generation, req.MemberID, req.Topics = group, generation, member, append(req.Topics, t)
+	res, err := req.RequestWith(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -321,7 +327,7 @@ func (m *Member) Close(ctx context.Context) error {
 }
 
 // ErrMoved says that the newest generation does not give the shard to this instance.
-var ErrMoved = errors.New("the group has given the shard to another instance")
+var ErrMoved = cluster.ErrMoved
 
 // errAnswer says that an answer was not of the form that the request asks for.
 var errAnswer = errors.New("the broker's answer does not fit the request")
