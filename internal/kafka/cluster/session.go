@@ -1,0 +1,234 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"streamdp/internal/cluster"
+	"streamdp/internal/kafka"
+)
+
+// Log writes and reads the two logs of a shard. It implements [cluster.Log]: its transactions have
+// the id GROUP-SHARD, and it serves one holding, to its first error. It is not safe for concurrent
+// use, except Close.
+//
+// What a broker answers to a commit is of one of these classes:
+//   - 3, 5, 6, 7, 14, 15, 16, 19, 20, 51: the request is repeated, with the same producer epoch and
+//     sequence numbers, while the transaction may still be open.
+//   - 47, 48, 49, 90: another instance has fenced this one.
+//   - 10, 18, 87: the record is refused for what it is: a [cluster.RefusedError].
+//   - anything else, and no answer: it is not known whether the commit takes place.
+//
+// All but the first end the Log.
+type Log struct {
+	Reader
+	client  *kgo.Client
+	timeout time.Duration // of a transaction
+	wrote   int64         // offset of the last record in the state
+	id      int64         // of the producer
+	epoch   int16
+	spent   bool
+}
+
+const (
+	// fenceTime is how long a fence waits for the former owner's transaction to end.
+	fenceTime = time.Minute
+	// slack is added to what a transaction may take, for the broker to answer.
+	slack = 5 * time.Second
+	// metadataAge is how soon the client may ask again who leads a partition. A transaction must
+	// not wait for that for long, for its time runs.
+	metadataAge = 100 * time.Millisecond
+	// batchBytes is below what brokers accept by default, 1048588, and above a record of ours.
+	batchBytes = 1_000_000
+)
+
+// NewLog returns a log. It connects to nothing.
+func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), wrote: -1} }
+
+// TransactionalID is the id of the transactions on a group's shard.
+func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
+
+// Confirm asks the function in the options.
+func (l *Log) Confirm(ctx context.Context) error {
+	if l.o.Confirm == nil {
+		return nil
+	}
+	return l.o.Confirm(ctx)
+}
+
+// Fence takes the shard's transactional id by InitProducerID, which fences its former owner, and
+// aborts what that left open, or waits until it is committed. It refuses a cluster whose
+// transactions have version 1 or less: there a late copy of a request can end the next transaction.
+func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
+	if l.client != nil || l.spent {
+		return errSpent
+	}
+	l.spent = true // until it is known to have succeeded
+	opts, err := clientOptions(l.o.Kafka)
+	if err != nil {
+		return err
+	}
+	l.timeout = timeout
+	l.client, err = kgo.NewClient(append(append(opts, l.o.extra...),
+		kgo.TransactionalID(TransactionalID(l.o.Group, l.o.Shard)),
+		kgo.TransactionTimeout(timeout),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.NoCompression()), // sealed values are random bytes
+		kgo.ProducerBatchMaxBytes(batchBytes),
+		kgo.ProducerLinger(0),
+		kgo.MaxBufferedRecords(math.MaxInt32),
+		kgo.RetryTimeout(timeout+slack),
+		kgo.MetadataMinAge(metadataAge),
+	)...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fenceTime)
+	defer cancel()
+	for pause := (kafka.Backoff{Max: time.Second}); ; {
+		version, err := transactionVersion(ctx, l.client)
+		if err == nil {
+			if version < 2 {
+				return fmt.Errorf("the cluster has transactions of version %d: raise its feature transaction.version to 2, which is there since Kafka 4.0", version)
+			}
+			// Without a call of ProducerID it would wait for the first record.
+			if l.id, l.epoch, err = l.client.ProducerID(ctx); err == nil {
+				if l.id < 0 {
+					return errors.New("the broker knows no producer ids")
+				}
+				l.spent = false
+				return nil
+			}
+		}
+		if !repeatable(err) {
+			return fmt.Errorf("InitProducerID of %s: %w", TransactionalID(l.o.Group, l.o.Shard), err)
+		}
+		if pause.Wait(ctx) != nil {
+			return fmt.Errorf("InitProducerID of %s: the former owner's transaction does not end, or its coordinator does not answer: %w", TransactionalID(l.o.Group, l.o.Shard), err)
+		}
+	}
+}
+
+// repeatable reports whether a fence that failed with err may succeed later. To repeat it is
+// always safe: it fences whoever was before.
+func repeatable(err error) bool {
+	var code *kerr.Error
+	if errors.As(err, &code) {
+		return code.Retriable || code == kerr.ConcurrentTransactions
+	}
+	return true // a connection's error
+}
+
+// Commit writes records to both logs in one transaction. Its first error ends the log.
+func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error {
+	if l.client == nil || l.spent {
+		return errSpent
+	}
+	l.spent = true // until it is known to have succeeded
+	// The coordinator aborts the transaction after its timeout.
+	ctx, cancel := context.WithTimeout(ctx, l.timeout+slack)
+	defer cancel()
+	records := make([]*kgo.Record, 0, len(state)+len(ledger))
+	for i, all := range [][]cluster.Record{state, ledger} {
+		topic := StateTopic(l.o.Group)
+		if i == 1 {
+			topic = LedgerTopic(l.o.Group)
+		}
+		for _, r := range all {
+			records = append(records, &kgo.Record{Topic: topic, Partition: int32(l.o.Shard), Key: r.Key, Value: r.Value})
+		}
+	}
+	if len(records) == 0 {
+		return errors.New("internal: a commit of nothing")
+	}
+	if err := l.client.BeginTransaction(); err != nil {
+		return err
+	}
+	if err := l.produce(ctx, records); err != nil {
+		return err // what was written is aborted by the next fence, or by its timeout
+	}
+	// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
+	// failed, where none was acknowledged, where the producer was begun anew meanwhile. So all
+	// records must have been acknowledged under the epoch that this transaction began with, the
+	// client must still have that, and a commit must have taken the next one.
+	if err := l.same(ctx); err != nil {
+		return err
+	}
+	if err := l.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return fmt.Errorf("EndTxn: %w", err)
+	}
+	id, epoch, err := l.client.ProducerID(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("after EndTxn: %w", err)
+	case id == l.id && epoch == l.epoch+1, id != l.id && epoch == 0: // epochs end at 32767
+	default:
+		return fmt.Errorf("EndTxn was answered with producer %d, epoch %d after %d, %d", id, epoch, l.id, l.epoch)
+	}
+	l.id, l.epoch = id, epoch
+	if len(state) > 0 {
+		l.wrote = records[len(state)-1].Offset
+	}
+	l.spent = false
+	return nil
+}
+
+// same checks that the client has the producer epoch that this transaction began with.
+func (l *Log) same(ctx context.Context) error {
+	id, epoch, err := l.client.ProducerID(ctx)
+	if err != nil {
+		return fmt.Errorf("before EndTxn: %w", err)
+	}
+	if id != l.id || epoch != l.epoch {
+		return fmt.Errorf("the producer became %d, epoch %d within a transaction of %d, %d", id, epoch, l.id, l.epoch)
+	}
+	return nil
+}
+
+// produce writes records, and waits until all are acknowledged or one is not.
+func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
+	type answer struct {
+		record *kgo.Record
+		err    error
+	}
+	answers := make(chan answer, len(records))
+	for _, r := range records {
+		l.client.Produce(ctx, r, func(r *kgo.Record, err error) { answers <- answer{r, err} })
+	}
+	for range records {
+		var a answer
+		select {
+		case a = <-answers:
+		case <-ctx.Done(): // the client waits for an answer that may never come
+			return fmt.Errorf("produce: %w", ctx.Err())
+		}
+		switch r := a.record; {
+		case errors.Is(a.err, kerr.MessageTooLarge), errors.Is(a.err, kerr.RecordListTooLarge), errors.Is(a.err, kerr.InvalidRecord):
+			return &cluster.RefusedError{Key: string(r.Key), Err: a.err}
+		case a.err != nil:
+			return fmt.Errorf("produce: %w", a.err)
+		case r.Offset < 0 || r.ProducerID != l.id || r.ProducerEpoch != l.epoch:
+			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of %d, %d", r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
+		}
+	}
+	return nil
+}
+
+// ReadState is like that of [Reader], and reads past the last record that this log wrote.
+func (l *Log) ReadState(ctx context.Context, each func(cluster.Record) error) error {
+	return l.read(ctx, StateTopic(l.o.Group), l.wrote, false, each)
+}
+
+// Close ends what is under way and closes all connections.
+func (l *Log) Close() {
+	if l.client != nil {
+		l.client.Close()
+	}
+}
