@@ -28,6 +28,7 @@ type host struct {
 	plans     plans
 	taskCount atomic.Int64 // of this process
 	metrics   *metrics
+	partials  *partials // nil: nobody else reads merged streams
 	started   time.Time
 
 	fetchBytes int

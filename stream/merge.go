@@ -27,26 +27,32 @@ type merger struct {
 	moved  chan struct{}   // receives when that leaf has added a batch
 	whole  chan []leafStep // the sums of one step, of all partitions
 	failed chan error
+	root   *mergeRoot // where other instances may sum partitions; else nil
 }
 
 // leafReader sums one partition.
 type leafReader struct {
 	index            int            // among the partitions
-	bounds           *boundaries    // of its merger
+	until            ender          // nil: steps are not by the clock
 	position         kafka.Position // of the open step
 	fetch            *fetcher
 	leaf             *core.Leaf
-	sums             chan leafStep  // closed, at most merge_ahead
-	free             chan *core.Sum // to be summed into
-	written          chan struct{}  // after a step with a snapshot of persons due: go on
-	paused           bool           // the processor's: that step is merged, and its snapshot not written
-	moved            chan struct{}  // of its merger, nil where that is not ahead
+	sums             chan leafStep   // closed, at most merge_ahead
+	free             chan *core.Sum  // to be summed into
+	written          chan struct{}   // after a step with a snapshot of persons due: go on
+	paused           bool            // the processor's: that step is merged, and its snapshot not written
+	moved            chan struct{}   // of its merger, nil where that is not ahead
+	closed           func(*leafStep) // called with each step that it has summed; nil: nobody is
+	unsent           *leafStep       // closed when the context ended
 	logStart, logEnd atomic.Int64
 
 	seen atomic.Int64 // offsets below it have been added
 	mu   sync.Mutex
 	done work // since it was last asked for
 }
+
+// ender returns the boundary at which a step by the clock ends, when there is one.
+type ender func(ctx context.Context, step uint64) (boundary, error)
 
 // leafStep is a closed step of one partition.
 type leafStep struct {
@@ -78,48 +84,82 @@ func newMerger(p *processor) (*merger, error) {
 	if l.core.Ahead() {
 		m.ahead, m.moved, ready = true, make(chan struct{}, 1), 0
 	}
-	bytes := min(r.d.fetchBytes, max(64<<10, mergedFetchBytes/n))
 	leaves, err := leavesAt(l.core, l.m, l.cp)
 	if err != nil {
 		return nil, err
 	}
+	m.root = newMergeRoot(p, m)
 	for i, leaf := range leaves {
+		x, err := newLeafReader(l.core, i, leaf, m.at[i].position, ready)
+		if err != nil {
+			return nil, err
+		}
+		if x.moved = m.moved; m.bounds != nil {
+			x.until = m.bounds.of
+		}
+		if m.leaves = append(m.leaves, x); m.root != nil {
+			continue // it is not known yet who reads the partition
+		}
 		src := l.m.Source
 		src.Partition = reads(l.m)[i]
-		reader, err := p.open(src, bytes, m.at[i].position)
+		reader, err := p.open(src, mergedBytes(r.d.fetchBytes, n), x.position)
 		if err != nil {
 			return nil, err
 		}
-		decoder, err := newDecoder(r.s, l.m, src.Partition, l.core)
-		if err != nil {
+		if err := x.from(r, l.m, l.core, reader, src.Partition, m.failed); err != nil {
 			return nil, err
 		}
-		x := &leafReader{index: i, bounds: l.bounds, position: m.at[i].position, leaf: leaf, moved: m.moved, written: make(chan struct{}, 1), sums: make(chan leafStep, ready), free: make(chan *core.Sum, ready+1), fetch: newFetcher(r, reader, decoder)}
-		x.logStart.Store(-1)
-		x.logEnd.Store(-1)
-		x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = m.failed, &x.logStart, &x.logEnd
-		x.fetch.what = fmt.Sprint("fetch of partition ", src.Partition) // one that works does not hide one that does not
-		for range cap(x.free) {
-			sum, err := l.core.NewSum()
-			if err != nil {
-				return nil, err
-			}
-			x.free <- sum
-		}
-		m.leaves = append(m.leaves, x)
 	}
 	return m, nil
 }
 
+// mergedBytes returns the largest response that each of n partitions may hold.
+func mergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchBytes/n)) }
+
+// newLeafReader returns what sums a partition from a position on, of which so many steps may wait.
+// It has nothing to read yet.
+func newLeafReader(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, ready int) (*leafReader, error) {
+	x := &leafReader{index: index, position: at, leaf: leaf, written: make(chan struct{}, 1), sums: make(chan leafStep, ready), free: make(chan *core.Sum, ready+1)}
+	x.logStart.Store(-1)
+	x.logEnd.Store(-1)
+	for range cap(x.free) {
+		sum, err := c.NewSum()
+		if err != nil {
+			return nil, err
+		}
+		x.free <- sum
+	}
+	return x, nil
+}
+
+// from makes the leaf read records of a partition.
+func (x *leafReader) from(r *runner, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
+	decoder, err := newDecoder(r.s, m, partition, c)
+	if err != nil {
+		return err
+	}
+	x.fetch = newFetcher(r, reader, decoder)
+	x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = failed, &x.logStart, &x.logEnd
+	x.fetch.what = fetchOf(partition) // one that works does not hide one that does not
+	return nil
+}
+
+// fetchOf names the fetches of one partition of several.
+func fetchOf(partition int) string { return fmt.Sprint("fetch of partition ", partition) }
+
 // start reads until the context ends.
 func (m *merger) start(ctx context.Context, wg *sync.WaitGroup) {
-	for _, x := range m.leaves {
-		wg.Go(func() { x.fetch.run(ctx) })
-		wg.Go(func() {
-			if err := x.run(ctx); err != nil && ctx.Err() == nil {
-				m.failed <- err
-			}
-		})
+	if m.root != nil {
+		m.root.start(ctx, wg)
+	} else {
+		for _, x := range m.leaves {
+			wg.Go(func() { x.fetch.run(ctx) })
+			wg.Go(func() {
+				if err := x.run(ctx); err != nil && ctx.Err() == nil {
+					m.failed <- err
+				}
+			})
+		}
 	}
 	if m.bounds != nil {
 		wg.Go(func() {
@@ -154,11 +194,16 @@ func (m *merger) collect(ctx context.Context) {
 func (x *leafReader) run(ctx context.Context) error {
 	var b *codec.Batch
 	var next int // of its records
+	defer func() {
+		if b != nil {
+			b.Release()
+		}
+	}()
 	for {
 		var at boundary
-		if x.bounds != nil {
+		if x.until != nil {
 			var err error
-			if at, err = x.bounds.of(ctx, x.leaf.Step()); err == nil {
+			if at, err = x.until(ctx, x.leaf.Step()); err == nil {
 				err = x.leaf.Until(at.ends[x.index])
 			}
 			if err != nil {
@@ -198,8 +243,12 @@ func (x *leafReader) run(ctx context.Context) error {
 		}
 		s.position = x.position
 		due := s.sum.SnapshotDue() // the sum is another's afterwards
+		if x.closed != nil {
+			x.closed(&s)
+		}
 		select {
 		case <-ctx.Done():
+			x.unsent = &s
 			return nil
 		case x.sums <- s:
 		}
@@ -281,6 +330,7 @@ func (m *merger) merged(steps []leafStep) {
 		m.bound = steps[0].boundary
 		m.bounds.done(steps[0].step)
 	}
+	m.root.merged(steps[0].step, at)
 }
 
 // pause notes which leaves wait for a snapshot of persons: those whose journals ask for one.

@@ -252,13 +252,18 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 
 // open returns a reader of a source, which is closed when the epoch runs no longer.
 func (p *processor) open(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
-	o := readerOptions(p.r.s, src, bytes)
-	o.MaxWait, o.Memory, o.RowBytes = idleWait, p.r.d.memory, codec.RowBytes(core.FormatOf(p.r.s))
-	reader, err := p.r.d.client.NewReader(o, at)
+	reader, err := p.r.openInput(src, bytes, at)
 	if err == nil {
 		p.readers = append(p.readers, reader)
 	}
 	return reader, err
+}
+
+// openInput returns a reader of a source. It must be closed.
+func (r *runner) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
+	o := readerOptions(r.s, src, bytes)
+	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.d.memory, codec.RowBytes(core.FormatOf(r.s))
+	return r.d.client.NewReader(o, at)
 }
 
 // readerOptions says how a stream's input is read, in responses of so many bytes.

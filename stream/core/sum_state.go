@@ -83,6 +83,14 @@ func (l *Leaf) Take(s *Sum) error {
 	return nil
 }
 
+// Abandon gives up the records of the open step, which begins anew. It returns the sum that they
+// were added to, nil if there is none.
+func (l *Leaf) Abandon() *Sum {
+	s := l.sum
+	l.sum = nil
+	return s
+}
+
 // LeavesFrom returns a leaf for each partition, at the first step after another one. next are
 // the partitions' first offsets of that step. It needs no keys, and no state of the mechanism: it
 // is for a process that sums some partitions, and makes no release. So its Core may have been

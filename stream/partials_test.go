@@ -1,0 +1,471 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+)
+
+// heap is a log of records in memory, one for each shard.
+type heap struct {
+	mu      sync.Mutex
+	records map[int][][]byte
+	came    chan struct{}
+	sums    int // records of sums so far
+	bytes   int // of all records
+}
+
+func newHeap() *heap { return &heap{records: map[int][][]byte{}, came: make(chan struct{})} }
+
+func (l *heap) add(shard int, records ...[]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range records {
+		if h, ok := parsePartHeader(r); ok && h.kind == partSum {
+			l.sums++
+		}
+		l.bytes += len(r)
+	}
+	l.records[shard] = append(l.records[shard], records...)
+	close(l.came)
+	l.came = make(chan struct{})
+}
+
+// count returns how many sums were written.
+func (l *heap) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sums
+}
+
+// side is what one instance sees of the log.
+type side struct {
+	*heap
+	// edit returns what becomes of a record: several are doubled, none is lost. nil: it stays.
+	edit func(h partHeader, record []byte) [][]byte
+	t    testing.TB
+	dead context.Context // when that ends, nothing of this instance arrives any more
+}
+
+func (s *side) append(ctx context.Context, shard int, records [][]byte) error {
+	for _, r := range records {
+		if s.dead != nil && s.dead.Err() != nil {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		all := [][]byte{r}
+		if h, ok := parsePartHeader(r); ok && s.edit != nil {
+			all = s.edit(h, r)
+		}
+		s.add(shard, all...)
+	}
+	return nil
+}
+
+func (s *side) follow(ctx context.Context, shard int, ready func(), fn func([]byte)) error {
+	s.mu.Lock()
+	next := len(s.records[shard])
+	s.mu.Unlock()
+	ready()
+	for {
+		s.mu.Lock()
+		fresh, came := s.records[shard][next:], s.came
+		s.mu.Unlock()
+		for _, r := range fresh {
+			fn(r)
+		}
+		if next += len(fresh); len(fresh) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-came:
+		}
+	}
+}
+
+var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Millisecond, silence: 300 * time.Millisecond, expire: time.Second}
+
+// oneShard is where all merged streams of a test are.
+func oneShard(*config.Stream) int { return 0 }
+
+// instance is one that only sums partitions.
+type instance struct {
+	*partials
+	side *side
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// help starts an instance without a state, which sums partitions for others.
+func (r *rig) help(log *heap, at team, edits ...func(*instance)) *instance {
+	r.t.Helper()
+	o := r.options()
+	h := &host{cfg: o.Config, key: o.Key, log: o.Log, client: dial(r.t, r.addr), memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), fetchBytes: 1 << 20,
+		metrics: newMetrics(false, false, "test", true)}
+	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
+	x.partials = newPartials(h, "group", x.side, oneShard)
+	x.times = testTimes
+	for _, edit := range edits {
+		edit(x)
+	}
+	x.regroup(at)
+	x.start(r.t)
+	return x
+}
+
+func (x *instance) start(t testing.TB) {
+	ctx, stop := context.WithCancel(context.Background())
+	x.stop = stop
+	ready := make(chan struct{})
+	go func() {
+		defer close(x.done)
+		_ = x.run(ctx, func() { close(ready) })
+	}()
+	<-ready
+	t.Cleanup(x.kill)
+}
+
+// kill ends the instance without a word.
+func (x *instance) kill() {
+	x.stop()
+	<-x.done
+}
+
+// root makes the rig's daemon share its merged streams.
+func (r *rig) root(log *heap, at team) *instance {
+	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
+	r.prepare = func(d *Daemon) {
+		d.partials = newPartials(&d.host, "group", x.side, oneShard)
+		d.partials.times = testTimes
+		x.partials = d.partials
+		x.regroup(at)
+		x.start(r.t)
+	}
+	return x
+}
+
+// partialStreams are streams whose releases are the same whoever sums its partitions.
+var partialStreams = map[string]string{
+	"moments":              with(mergedStream, "merge = true", "merge = true\nmerge_ahead = 2"),
+	"refit":                mergedRefit("window = 80\nstride = 100"),
+	"moments by the clock": mergedClockStream,
+	"refit by the clock":   with(mergedRefit(""), "merge = true", "merge = true\nstep = \"1m\"\nstep_max = 3000"),
+}
+
+// partialsOf runs a stream of five partitions to its fourth step, by the clock to its second, and
+// returns its releases. with is called before the daemon starts.
+func partialsOf(t testing.TB, toml string, with func(*rig)) (string, *rig) {
+	t.Helper()
+	r := newMergedRig(t, toml, 5)
+	for p := range 5 {
+		r.sendTo(p, 1000*p, 430)
+	}
+	h := newHand()
+	clock := strings.Contains(toml, "1m")
+	if clock {
+		r.boundaries = "bounds"
+		h.tick()
+	}
+	with(r)
+	x := r.start(h.on)
+	if clock {
+		x.published(1)
+		for p := range 5 {
+			r.sendTo(p, 1000*p+500, 20*p)
+		}
+		h.tick()
+		x.published(2)
+	} else {
+		x.published(4)
+	}
+	x.end()
+	return fmt.Sprint(r.outputOf("orders.dp")), r
+}
+
+// TestPartials: partitions that other instances sum have the releases of one process: of moments and
+// refits, with steps by count and by clock. All sums of partitions that are others' are theirs.
+func TestPartials(t *testing.T) {
+	t.Parallel()
+	for name, toml := range partialStreams {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log, steps := newHeap(), 4
+			if strings.Contains(toml, "1m") {
+				steps = 2
+			}
+			got, r := partialsOf(t, toml, func(r *rig) {
+				r.help(log, team{1, 3, 1})
+				r.help(log, team{1, 3, 2})
+				r.root(log, team{1, 3, 0})
+			})
+			if n := log.count(); n != 3*steps {
+				t.Errorf("%d sums came of other instances, want %d", n, 3*steps)
+			}
+			if strings.Contains(r.log.String(), "read here") {
+				t.Error("the root has read partitions of others")
+			}
+			want, _ := partialsOf(t, toml, func(*rig) {})
+			if got != want {
+				t.Error("other releases than those of one process")
+			}
+		})
+	}
+}
+
+// TestPartialsTrouble: whatever becomes of the sums of other instances, the releases are those of
+// one process.
+func TestPartialsTrouble(t *testing.T) {
+	t.Parallel()
+	toml := partialStreams["moments"]
+	want, _ := partialsOf(t, toml, func(*rig) {})
+	only := func(f func(h partHeader, r []byte) [][]byte) func(partHeader, []byte) [][]byte {
+		return func(h partHeader, r []byte) [][]byte {
+			if h.kind != partSum {
+				return [][]byte{r}
+			}
+			return f(h, r)
+		}
+	}
+	for name, c := range map[string]struct {
+		edit  func(x *instance) func(partHeader, []byte) [][]byte
+		alone bool // the root reads some partitions of the instance
+	}{
+		"doubled": {func(*instance) func(partHeader, []byte) [][]byte {
+			return func(_ partHeader, r []byte) [][]byte { return [][]byte{r, r} }
+		}, false},
+		"in another order": {func(*instance) func(partHeader, []byte) [][]byte {
+			var held []byte
+			return only(func(_ partHeader, r []byte) [][]byte {
+				if held == nil {
+					held = r
+					return nil
+				}
+				both := [][]byte{r, held}
+				held = nil
+				return both
+			})
+		}, false},
+		"late": {func(x *instance) func(partHeader, []byte) [][]byte {
+			return only(func(h partHeader, r []byte) [][]byte {
+				if h.step == 2 {
+					time.AfterFunc(2*testTimes.beat, func() { x.side.add(0, r) })
+					return nil
+				}
+				return [][]byte{r}
+			})
+		}, false},
+		"lost": {func(*instance) func(partHeader, []byte) [][]byte {
+			return only(func(h partHeader, r []byte) [][]byte {
+				if h.step == 2 && h.partition == 1 {
+					return nil
+				}
+				return [][]byte{r}
+			})
+		}, true},
+		"very late": {func(x *instance) func(partHeader, []byte) [][]byte {
+			return only(func(h partHeader, r []byte) [][]byte {
+				if h.step == 1 && h.partition == 1 {
+					time.AfterFunc(testTimes.silence+5*testTimes.beat, func() { x.side.add(0, r) })
+					return nil
+				}
+				return [][]byte{r}
+			})
+		}, true},
+		"of a dead instance": {func(x *instance) func(partHeader, []byte) [][]byte {
+			dead, die := context.WithCancel(context.Background())
+			x.side.dead = dead
+			return only(func(h partHeader, r []byte) [][]byte {
+				if h.step == 2 {
+					die()
+					return nil
+				}
+				return [][]byte{r}
+			})
+		}, true},
+		"of another run, too": {func(*instance) func(partHeader, []byte) [][]byte {
+			return only(func(h partHeader, r []byte) [][]byte {
+				other := append([]byte(nil), r...)
+				other[5] ^= 1 // of its nonce
+				damaged := append([]byte(nil), r...)
+				damaged[len(r)-1] ^= 1
+				return [][]byte{other, damaged, r[:len(r)-1], nil, []byte("no record"), r}
+			})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := newHeap()
+			got, r := partialsOf(t, toml, func(r *rig) {
+				r.help(log, team{1, 2, 1}, func(x *instance) { x.side.t = t; x.side.edit = c.edit(x) })
+				r.root(log, team{1, 2, 0})
+			})
+			if got != want {
+				t.Error("other releases than those of one process")
+			}
+			if alone := strings.Contains(r.log.String(), "it is read here"); alone != c.alone {
+				t.Errorf("the root has read partitions of the instance: %t", alone)
+			}
+			if log.count() == 0 {
+				t.Error("the instance has summed nothing")
+			}
+		})
+	}
+}
+
+// TestPartialsDiffer: a sum that is another one than an earlier one of its step stops the epoch,
+// whether that was another instance's or the root's own; so does one of another step.
+func TestPartialsDiffer(t *testing.T) {
+	t.Parallel()
+	// changed is a record with one more record counted, as by a processor that is broken.
+	changed := func(t *testing.T, x *instance, h partHeader, r []byte) []byte {
+		seal := newPartSeal(x.d.key, "group", 0)
+		content, err := seal.open(r)
+		must(t, err)
+		s, err := parseMergeSum(content)
+		must(t, err)
+		s.sum = append([]byte(nil), s.sum...)
+		s.sum[5*8+3*8]++ // the first integer
+		again, err := seal.seal(h, s.encode())
+		must(t, err)
+		return again
+	}
+	for name, edit := range map[string]func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte{
+		"than another's that waits": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
+			return [][]byte{r, changed(t, x, h, r)}
+		},
+		"than another's that was taken": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
+			other := changed(t, x, h, r)
+			time.AfterFunc(3*testTimes.beat, func() { x.side.add(0, other) })
+			return [][]byte{r}
+		},
+		"than the root's own": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
+			other := changed(t, x, h, r)
+			time.AfterFunc(testTimes.silence+5*testTimes.beat, func() { x.side.add(0, other) })
+			return nil
+		},
+		"than that of its step": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
+			seal := newPartSeal(x.d.key, "group", 0)
+			content, err := seal.open(r)
+			must(t, err)
+			h.partition = 3
+			again, err := seal.seal(h, content)
+			must(t, err)
+			return [][]byte{again}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newMergedRig(t, partialStreams["moments"], 5)
+			for p := range 5 {
+				r.sendTo(p, 1000*p, 430)
+			}
+			log := newHeap()
+			r.help(log, team{1, 2, 1}, func(x *instance) {
+				x.side.edit = func(h partHeader, r []byte) [][]byte {
+					if h.kind != partSum || h.partition != 1 || h.step != 1 {
+						return [][]byte{r}
+					}
+					return edit(t, x, h, r)
+				}
+			})
+			r.root(log, team{1, 2, 0})
+			x := r.start()
+			x.halts(haltMechanism, "partition")
+			x.endHalted()
+		})
+	}
+}
+
+// TestPartialsRegroup: members that come and go, or have another configuration, change nothing of
+// the releases.
+func TestPartialsRegroup(t *testing.T) {
+	t.Parallel()
+	toml := partialStreams["moments"]
+	want, _ := partialsOf(t, toml, func(*rig) {})
+	t.Run("members come and go", func(t *testing.T) {
+		t.Parallel()
+		log := newHeap()
+		r := newMergedRig(t, toml, 5)
+		root := r.root(log, team{1, 1, 0})
+		x := r.start()
+		one, two := r.help(log, team{}), r.help(log, team{})
+		teams := [][3]team{
+			{{2, 3, 0}, {2, 3, 1}, {2, 3, 2}},
+			{{3, 2, 1}, {3, 2, 0}, {}},
+			{{4, 3, 2}, {4, 3, 0}, {4, 3, 1}},
+			{{5, 1, 0}, {}, {}},
+		}
+		for step := range 4 {
+			for i, x := range []*instance{one, root, two} { // they learn of it one after the other
+				x.regroup(teams[step][[]int{1, 0, 2}[i]])
+				for p := range 5 {
+					r.sendTo(p, 1000*p+100*step+33*i, 33+i/2)
+				}
+			}
+			x.published(uint64(step) + 1)
+		}
+		for p := range 5 {
+			r.sendTo(p, 1000*p+400, 30)
+		}
+		x.end()
+		if fmt.Sprint(r.outputOf("orders.dp")) != want {
+			t.Error("other releases than those of one process")
+		}
+		if log.count() == 0 {
+			t.Error("nobody has summed anything for the root")
+		}
+	})
+	t.Run("another configuration", func(t *testing.T) {
+		t.Parallel()
+		log := newHeap()
+		got, r := partialsOf(t, toml, func(r *rig) {
+			r.sibling(strings.Replace(toml, "clip = 1.0", "clip = 2.0", 1)).help(log, team{1, 2, 1})
+			r.root(log, team{1, 2, 0})
+		})
+		if got != want || log.count() != 0 || !strings.Contains(r.log.String(), "it is read here") {
+			t.Errorf("%d sums of an instance with another configuration", log.count())
+		}
+	})
+}
+
+// TestPartialsBound: a root keeps no more sums of a partition than may wait, whole or in pieces, and
+// compares the last ones that it took with what comes again.
+func TestPartialsBound(t *testing.T) {
+	t.Parallel()
+	g := &mergeRoot{r: &runner{d: &home{host: &host{}}, s: &config.Stream{}}, step: 10, ahead: 4, inbox: []leafInbox{{
+		next: 11, held: map[uint64]*mergeSum{}, pieces: map[uint64]*pieces{}, known: map[uint64][32]byte{}, came: make(chan struct{}, 1),
+	}}}
+	b := &g.inbox[0]
+	content := (&mergeSum{sum: []byte("sum")}).encode()
+	for step := range uint64(100) {
+		must(t, g.takeSum(partHeader{kind: partSum, step: step, pieces: 1}, content))
+	}
+	if len(b.held) != 4 || b.held[11] == nil || b.held[14] == nil {
+		t.Errorf("%d sums are held", len(b.held))
+	}
+	clear(b.held)
+	for step := range uint64(100) {
+		must(t, g.takeSum(partHeader{kind: partSum, step: step, pieces: 2}, content[:9]))
+	}
+	if len(b.pieces) > 4 {
+		t.Errorf("pieces of %d sums are held", len(b.pieces))
+	}
+	must(t, g.takeSum(partHeader{kind: partSum, step: 12, piece: 1, pieces: 2}, content[9:]))
+	if b.held[12] == nil || string(b.held[12].sum) != "sum" {
+		t.Error("two pieces are no sum")
+	}
+	for step := range uint64(3 * keptSums) {
+		b.know(step, [32]byte{1})
+	}
+	if len(b.known) != keptSums {
+		t.Errorf("the hashes of %d sums are kept", len(b.known))
+	}
+}
