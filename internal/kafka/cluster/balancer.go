@@ -31,16 +31,58 @@ func (b *balancer) IsCooperative() bool { return false }
 
 // JoinGroupMetadata implements [kgo.GroupBalancer].
 func (b *balancer) JoinGroupMetadata([]string, map[string][]int32, int32) []byte {
-	return b.says().append(nil)
+	return said(b.topic, b.says())
+}
+
+// said wraps a profile into what every consumer says: a subscription with user data. Brokers
+// read the subscription, and a group whose members say something else comes to no end of its
+// rebalance.
+func said(topic string, p profile) []byte {
+	m := kmsg.NewConsumerMemberMetadata()
+	m.Topics, m.UserData = []string{topic}, p.append(nil)
+	return m.AppendTo(nil)
+}
+
+// hear reads what said wrote.
+func hear(b []byte) (profile, error) {
+	var m kmsg.ConsumerMemberMetadata
+	if err := m.ReadFrom(b); err != nil {
+		return profile{}, errUnreadable
+	}
+	return parseProfile(m.UserData)
 }
 
 // ParseSyncAssignment implements [kgo.GroupBalancer].
 func (b *balancer) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
-	g, err := parseAssignment(assignment)
+	g, err := told(assignment)
 	if err == nil {
 		b.told(g)
 	}
 	return nil, err
+}
+
+// tell wraps a plan's word to a member into what every leader says: partitions with user data.
+// So the tools of Kafka show who has which shard.
+func (p plan) tell(topic string, generation int32, self int) []byte {
+	t := kmsg.NewConsumerMemberAssignmentTopic()
+	t.Topic = topic
+	for s, owner := range p.owner {
+		if owner == self {
+			t.Partitions = append(t.Partitions, int32(s))
+		}
+	}
+	a := kmsg.NewConsumerMemberAssignment()
+	a.Topics, a.UserData = append(a.Topics, t), p.appendAssignment(nil, generation, self)
+	return a.AppendTo(nil)
+}
+
+// told reads what tell wrote.
+func told(b []byte) (Generation, error) {
+	var a kmsg.ConsumerMemberAssignment
+	if err := a.ReadFrom(b); err != nil {
+		return Generation{}, errUnreadable
+	}
+	return parseAssignment(a.UserData)
 }
 
 // MemberBalancer implements [kgo.GroupBalancer]. The number of shards is that of the topic's
@@ -48,7 +90,7 @@ func (b *balancer) ParseSyncAssignment(assignment []byte) (map[string][]int32, e
 func (b *balancer) MemberBalancer(members []kmsg.JoinGroupResponseMember) (kgo.GroupMemberBalancer, map[string]struct{}, error) {
 	d := &division{topic: b.topic}
 	for _, m := range members {
-		p, err := parseProfile(m.ProtocolMetadata)
+		p, err := hear(m.ProtocolMetadata)
 		d.members = append(d.members, candidate{m.MemberID, p, err != nil})
 	}
 	return d, map[string]struct{}{b.topic: {}}, nil
@@ -68,11 +110,12 @@ func (d *division) SetBalanceInfo(i kgo.BalanceInfo) { d.generation = i.Generati
 
 // Balance implements [kgo.GroupMemberBalancer].
 func (d *division) Balance(partitions map[string]int32) kgo.IntoSyncAssignment {
-	return assignments{balance(d.members, int(min(partitions[d.topic], MaxShards))), d.generation}
+	return assignments{balance(d.members, int(min(partitions[d.topic], MaxShards))), d.topic, d.generation}
 }
 
 type assignments struct {
 	plan
+	topic      string
 	generation int32
 }
 
@@ -81,7 +124,7 @@ func (a assignments) IntoSyncAssignment() []kmsg.SyncGroupRequestGroupAssignment
 	all := make([]kmsg.SyncGroupRequestGroupAssignment, 0, len(a.members))
 	for self, m := range a.members {
 		s := kmsg.NewSyncGroupRequestGroupAssignment()
-		s.MemberID, s.MemberAssignment = m.id, a.appendAssignment(nil, a.generation, self)
+		s.MemberID, s.MemberAssignment = m.id, a.tell(a.topic, a.generation, self)
 		all = append(all, s)
 	}
 	return all

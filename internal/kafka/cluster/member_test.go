@@ -128,7 +128,7 @@ func TestMembers(t *testing.T) {
 	members(t, broker(t, 7).Addrs(), 400*time.Millisecond)
 }
 
-func members(t *testing.T, addrs []string, session time.Duration) {
+func members(t *testing.T, addrs []string, session time.Duration) *instance {
 	const shards = 7
 	a := join(t, options(addrs, shards, session, "a"))
 	settled(t, shards, whatever, a)
@@ -188,6 +188,7 @@ func members(t *testing.T, addrs []string, session time.Duration) {
 	if _, ok := <-c.Generations(); ok {
 		t.Error("a member that left is told of a generation")
 	}
+	return a
 }
 
 // Nothing moves where nothing happens, though each generation changes what members say.

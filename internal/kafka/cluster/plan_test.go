@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // group plays the instances of a group: what each believes, who is there.
@@ -318,17 +320,27 @@ func TestBalanceFormats(t *testing.T) {
 func TestBalanceUnreadable(t *testing.T) {
 	b := &balancer{topic: "g.state"}
 	d, topics, err := b.MemberBalancer(joined(map[string][]byte{
-		"a": (profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}).append(nil),
-		"b": {9, 9}, "c": nil,
+		"a": said("g.state", profile{instance: "a", key: "k", reads: []int{1}, writes: []int{1}}),
+		"b": {9, 9}, "c": nil, "d": kgo.RangeBalancer().JoinGroupMetadata([]string{"g.state"}, nil, 0),
 	}))
 	if _, ok := topics["g.state"]; err != nil || !ok {
 		t.Fatal(topics, err)
 	}
 	d.(*division).SetBalanceInfo(info(7))
 	for _, a := range d.Balance(map[string]int32{"g.state": 5}).IntoSyncAssignment() {
-		g, err := parseAssignment(a.MemberAssignment)
-		if err != nil || g.Number != 7 || g.Active() != 1 || len(g.Members) != 3 {
+		g, err := told(a.MemberAssignment)
+		if err != nil || g.Number != 7 || g.Active() != 1 || len(g.Members) != 4 {
 			t.Fatalf("%s: %+v, %v", a.MemberID, g, err)
+		}
+		// Kafka's tools see the same.
+		shown, err := kgo.ParseConsumerSyncAssignment(a.MemberAssignment)
+		if err != nil || len(shown["g.state"]) != len(g.Shards) {
+			t.Errorf("%s: %v, %v", a.MemberID, shown, err)
+		}
+		for i, s := range shown["g.state"] {
+			if int(s) != g.Shards[i] {
+				t.Errorf("%s: %v for %v", a.MemberID, shown, g.Shards)
+			}
 		}
 		if want := map[string]int{"a": 5}[a.MemberID]; len(g.Shards) != want || (want == 0) != (g.Standby == StandbyUnreadable) {
 			t.Errorf("%s has %v, %q", a.MemberID, g.Shards, g.Standby)

@@ -648,7 +648,7 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 		case g.Protocol != "" && g.Protocol != protocolName:
 			return fail(fmt.Errorf("its members divide by %s, not %s: it is not a group of streamdp", g.Protocol, protocolName))
 		case g.State == "Stable":
-			now, err := parseAssignment(g.Members[0].MemberAssignment)
+			now, err := told(g.Members[0].MemberAssignment)
 			if err != nil {
 				return fail(fmt.Errorf("how it is divided: %w", err))
 			}
