@@ -78,6 +78,9 @@ func (d *document) checkCluster(c *Config) {
 	if key := (toml.Key{"state", "encrypt"}); d.sound(key) && c.State.Encrypt {
 		d.add(key, -1, "must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it", c.State.Encrypt)
 	}
+	if key := (toml.Key{"state", "archive"}); d.sound(key) && c.State.Archive {
+		d.add(key, -1, "must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases", c.State.Archive)
+	}
 	group := toml.Key{"cluster", "group"}
 	own := map[string]bool{}
 	if d.sound(group) {

@@ -78,9 +78,10 @@ func TestClusterFaults(t *testing.T) {
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
 	// What shards can't share.
-	f(strings.Replace(shared(group), "[state]", "control_topic = \"claims\"\n[state]\nencrypt = true", 1),
+	f(strings.Replace(shared(group), "[state]", "control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
 		`3: kafka.control_topic: must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself ("claims")`,
-		`5: state.encrypt: must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it (true)`)
+		`5: state.encrypt: must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it (true)`,
+		`6: state.archive: must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases (true)`)
 	merged := strings.Replace(shared(group), "step   = 100", "merge = true\nstep = 100", 1)
 	f(merged, `16: stream.orders.merge: needs cluster.assign = "topic": then one ledger has the budgets of all partitions that are merged`)
 	f(strings.Replace(merged, group, group+"\nassign = \"topic\"", 1))

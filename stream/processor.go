@@ -156,13 +156,13 @@ func (p *processor) full() bool {
 	if p.period == 0 {
 		return len(p.pending) > 0
 	}
-	return len(p.pending) >= maxPending || p.pendingBytes >= maxPendingBytes || p.crowded()
+	return len(p.pending) >= maxPending || p.pendingBytes >= p.r.d.unpublished(maxPendingBytes) || p.crowded()
 }
 
 // choked reports whether applying must wait for the broker, which while releases are
 // compared gets none.
 func (p *processor) choked() bool {
-	return !p.comparing && (len(p.outbox) >= maxOutbox || p.outboxBytes >= maxOutboxBytes)
+	return !p.comparing && (len(p.outbox) >= maxOutbox || p.outboxBytes >= p.r.d.unpublished(maxOutboxBytes))
 }
 
 // loop is the owner's main loop. It returns nil when the context or the epoch has ended.

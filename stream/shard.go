@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"streamdp/stream/core"
@@ -30,8 +31,22 @@ type home struct {
 	disk     shard
 	dir      string // of the files
 	ledger   *ledger
-	mirror   *mirror // of the ledger; nil: none
-	evidence joint   // looks at the files of all tasks
+	mirror   *mirror      // of the ledger; nil: none
+	evidence joint        // looks at the files of all tasks
+	running  atomic.Int64 // tasks of this process in it
+}
+
+// shardOutbox is about how many bytes the tasks of a shard in logs may keep for a broker that does
+// not take them. A shard holds 64 MiB.
+const shardOutbox = 16 << 20
+
+// unpublished returns how many bytes of releases a task may keep, where one on a disk may keep
+// most. It is never so little that a release of some size would wait for ever: one more is kept.
+func (h *home) unpublished(most int) int {
+	if _, files := h.disk.(fileShard); files {
+		return most
+	}
+	return min(most, shardOutbox/int(max(h.running.Load(), 1)))
 }
 
 // committing has an element for each commit that is being written to files. Sixty-four at a time

@@ -82,6 +82,7 @@ func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 		return nil, err
 	}
 	d.taskCount.Add(1)
+	d.running.Add(1)
 	r.series.parse = r.released
 	r.series.bytes = func() int { return d.kept(seriesBytes) }
 	r.s, r.requests, r.gone, r.census = s, make(chan request), make(chan struct{}), newCensus(s)
@@ -104,6 +105,7 @@ func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 func (r *runner) leave() {
 	r.expect(0)
 	r.d.taskCount.Add(-1)
+	r.d.running.Add(-1)
 	r.out.leave()
 	r.d.metrics.end(r.task)
 	close(r.gone)
