@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"streamdp/internal/cluster"
 )
@@ -57,6 +58,7 @@ type logShard struct {
 	queue   []*logUpdate
 	waiting map[string]*logUpdate // by directory: the newest update with something of it that has not ended
 	busy    bool                  // updates are worked off
+	sends   int                   // how often something was put into one
 	failed  error
 }
 
@@ -292,6 +294,7 @@ func (s *logShard) send(dir string, u *logUpdate) *logUpdate {
 		last.add(key, v)
 	}
 	last.lines = append(last.lines, u.lines...)
+	s.sends++
 	s.waiting[dir] = last
 	if !s.busy {
 		s.busy = true
@@ -300,8 +303,35 @@ func (s *logShard) send(dir string, u *logUpdate) *logUpdate {
 	return last
 }
 
+// Tasks tick together. So an update that is the first for a while waits until nothing has come for
+// lullTime, at most mostLulls times that, unless all tasks wait for it.
+const (
+	lullTime  = 2 * time.Millisecond
+	mostLulls = 15
+)
+
+// lull waits for what other tasks are about to write.
+func (s *logShard) lull() {
+	for range mostLulls {
+		s.mu.Lock()
+		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two are no task's
+		s.mu.Unlock()
+		if all {
+			return
+		}
+		time.Sleep(lullTime)
+		s.mu.Lock()
+		still := s.sends == sends
+		s.mu.Unlock()
+		if still {
+			return
+		}
+	}
+}
+
 // work makes updates durable, one after the other, until there is none.
 func (s *logShard) work() {
+	s.lull()
 	for {
 		s.mu.Lock()
 		if len(s.queue) == 0 {
