@@ -39,7 +39,7 @@ const childVariable = "STREAMDP_TEST_CHILD"
 
 // childSpec says what a child process does.
 type childSpec struct {
-	Role   string // "daemon", "naive", "broker" or "rival"
+	Role   string // "daemon", "reader", "naive", "broker" or "rival"
 	Config string // text
 	Seed   uint64
 	Real   bool // secrets are drawn, not made from the seed
@@ -49,6 +49,10 @@ type childSpec struct {
 	Port   int // broker
 	Data   string
 	Topics []string
+
+	Members int // that read merged streams: a daemon and readers for it; 0: nobody shares them
+	Self    int // place among them
+	Procs   int // like GOMAXPROCS; 0: all processors
 
 	Rival   string // of kafkatest.Rivals
 	Addrs   []string
@@ -102,6 +106,12 @@ func child(text string) error {
 	if spec.Role == "naive" {
 		return naive(ctx, cfg, spec)
 	}
+	if spec.Procs > 0 {
+		runtime.GOMAXPROCS(spec.Procs)
+	}
+	if spec.Role == "reader" {
+		return read(ctx, cfg, spec)
+	}
 	var up sync.Once
 	var d *Daemon
 	o := Options{
@@ -124,7 +134,33 @@ func child(text string) error {
 		return err
 	}
 	defer d.Close()
+	if spec.Members > 0 {
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		d.partials = newPartials(&d.host, "group", overKafka(d.client), oneShard)
+		d.partials.regroup(team{1, spec.Members, spec.Self})
+		reading.Go(func() { _ = d.partials.run(ctx, nil) })
+	}
 	return d.Run(ctx)
+}
+
+// read sums partitions for a daemon in another process.
+func read(ctx context.Context, cfg *config.Config, spec childSpec) error {
+	client, err := kafka.NewClient(kafka.Options{Brokers: cfg.Kafka.Brokers})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	h := &host{cfg: cfg, key: InsecureKey(spec.Seed), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), client: client, memory: kafka.NewMemory(cfg.Kafka.FetchMemory),
+		fetchBytes: 1 << 20, metrics: newMetrics(false, false, "test", true)}
+	p := newPartials(h, "group", overKafka(client), oneShard)
+	p.regroup(team{1, spec.Members, spec.Self})
+	return p.run(ctx, func() { fmt.Println("up") })
+}
+
+// overKafka is the log of merged streams of the tests' group.
+func overKafka(c *kafka.Client) sumLog {
+	return &kafkaParts{client: c, topic: "group.partials", now: time.Now}
 }
 
 // naive is the loop that everybody writes first, the control variant of the

@@ -140,12 +140,15 @@ func (x *instance) kill() {
 }
 
 // root makes the rig's daemon share its merged streams.
-func (r *rig) root(log *heap, at team) *instance {
+func (r *rig) root(log *heap, at team, edits ...func(*instance)) *instance {
 	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
 	r.prepare = func(d *Daemon) {
 		d.partials = newPartials(&d.host, "group", x.side, oneShard)
 		d.partials.times = testTimes
 		x.partials = d.partials
+		for _, edit := range edits {
+			edit(x)
+		}
 		x.regroup(at)
 		x.start(r.t)
 	}
@@ -217,6 +220,37 @@ func TestPartials(t *testing.T) {
 				t.Error("other releases than those of one process")
 			}
 		})
+	}
+}
+
+// TestPartialsKafka: the same over a topic of a broker.
+func TestPartialsKafka(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 5)
+	must(t, r.broker.CreateTopic(t.Context(), "group.partials", 1, nil))
+	over := func(x *instance) { x.log = overKafka(r.client) }
+	log := newHeap()
+	r.help(log, team{1, 2, 1}, over)
+	r.root(log, team{1, 2, 0}, over)
+	x := r.start()
+	for p := range 5 {
+		r.sendTo(p, 1000*p, 430)
+	}
+	x.published(4)
+	x.end()
+	want, _ := partialsOf(t, partialStreams["moments"], func(*rig) {})
+	if fmt.Sprint(r.outputOf("orders.dp")) != want {
+		t.Error("other releases than those of one process")
+	}
+	sums := 0
+	must(t, r.client.ReadBack(t.Context(), "group.partials", 0, 0, func(rec *kafka.Record) error {
+		if h, ok := parsePartHeader(rec.Value); ok && h.kind == partSum {
+			sums++
+		}
+		return nil
+	}))
+	if sums != 2*4 || strings.Contains(r.log.String(), "read here") {
+		t.Errorf("%d sums came of the other instance, want 8", sums)
 	}
 }
 
