@@ -127,7 +127,7 @@ var schema = []key{
 	{path: "log.level", kind: text, def: `"info"`, words: []string{"debug", "info", "warn", "error"}, doc: "Least level written."},
 	{path: "log.format", kind: text, def: `"json"`, words: []string{"json", "text"}, doc: "Form of a line."},
 
-	{path: "cluster", kind: table, flags: outside, doc: "Several instances share the tasks, with one configuration and one key each; what must survive is in Kafka, and `state.dir` holds only what each knows of the ledgers' last lines, and its control socket. Without this table one process runs all tasks, with its state in `state.dir`."},
+	{path: "cluster", kind: table, flags: outside, doc: "Several instances share the tasks, with one configuration and one key each; what must survive is in Kafka, and `state.dir` holds only what each knows of the ledgers' last lines, and its control socket. [howto/cluster.md](howto/cluster.md) says how. Without this table one process runs all tasks, with its state in `state.dir`."},
 	{path: "cluster.group", kind: text, flags: required, rule: groupName, doc: "Consumer group of the instances. It also begins the names of their topics (`.state`, `.ledger`, `.control`, `.partials`) and of their transactional ids."},
 	{path: "cluster.shards", kind: whole, def: `64`, rule: rule{"1 to 4096", between(1, 4096)}, doc: "Parts into which the tasks are divided. Each has one owner at a time, and a ledger of its own. As many instances can have work. It never changes."},
 	{path: "cluster.assign", kind: text, def: `"partition"`, words: []string{"partition", "topic"}, doc: "What decides the shard of an input partition: its topic and its number, or its topic alone. All partitions of a merged stream must be in one shard, so `merge = true` needs `\"topic\"`. It never changes."},

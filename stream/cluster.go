@@ -12,9 +12,9 @@ import (
 // for the cluster or for the HTTP server.
 var ErrCredentials = errors.New("credentials")
 
-// ErrCluster says that the configuration has a table [cluster], for which this version has no
-// daemon.
-var ErrCluster = errors.New("[cluster] is not built into this version yet: without that table one process runs all tasks")
+// ErrCluster says that something needs the files of a state directory, and the configuration has a
+// table [cluster].
+var ErrCluster = errors.New("not possible with [cluster] in this version: it needs the files of a state directory")
 
 // Cluster returns how to reach the cluster of a configuration. It reads the certificates
 // and the password.

@@ -85,7 +85,8 @@ const lookEvery = 30 * time.Second
 type Daemon struct {
 	host
 	access  *access
-	own     *crew // of the state directory
+	own     *crew    // of the state directory; nil: tasks are shared
+	sharing *sharing // nil: tasks are not shared
 	mu      sync.Mutex
 	crews   []*crew // that run, or will
 	lock    *os.File
@@ -113,9 +114,6 @@ func prepare(o Options) (*Daemon, error) {
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log,
 		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
-	if d.cfg.Cluster != nil {
-		return nil, ErrCluster
-	}
 	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}
@@ -125,7 +123,9 @@ func prepare(o Options) (*Daemon, error) {
 	if o.disk == nil {
 		o.disk = osDisk{}
 	}
-	d.own = newCrew(&d.host, fileShard{o.disk}, d.cfg.State.Dir)
+	if d.cfg.Cluster == nil {
+		d.own = newCrew(&d.host, fileShard{o.disk}, d.cfg.State.Dir)
+	}
 	d.metrics = newMetrics(d.cfg.HTTP.Exposure == "public", d.cfg.HTTP.Metrics == "aggregate", d.version, d.insecure != nil)
 	return d, nil
 }
@@ -150,6 +150,9 @@ func (d *Daemon) lockState() (err error) {
 }
 
 func (d *Daemon) open(tasks []core.Task) (err error) {
+	if d.cfg.Cluster != nil {
+		return d.openShared()
+	}
 	if err := d.lockState(); err != nil {
 		return err
 	}
@@ -157,6 +160,19 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
 	d.own.ledger.held = d.held
+	if err := d.connect(); err != nil {
+		return err
+	}
+	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {}))
+	if err := d.own.prepare(tasks); err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	d.join(d.own)
+	return nil
+}
+
+// connect makes what reaches the cluster, and what readers of the status reach.
+func (d *Daemon) connect() error {
 	cluster, err := Cluster(d.cfg)
 	if err != nil {
 		return err
@@ -169,11 +185,6 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	}
 	d.tails.client = d.client
 	d.memory = kafka.NewMemory(d.cfg.Kafka.FetchMemory)
-	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {}))
-	if err := d.own.prepare(tasks); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
-	}
-	d.join(d.own)
 	d.metrics.watch(d.Status)
 	return nil
 }
@@ -274,8 +285,13 @@ func (d *Daemon) Status() []TaskStatus {
 	return out
 }
 
-// Epochs returns the ledger's entries.
-func (d *Daemon) Epochs() []Entry { return d.own.ledger.all() }
+// Epochs returns the entries of all ledgers that the process has.
+func (d *Daemon) Epochs() (all []Entry) {
+	for _, c := range d.crewsNow() {
+		all = append(all, c.ledger.all()...)
+	}
+	return all
+}
 
 // OpenEpoch closes the task's open epoch, if there is one, and opens another one. It is for a
 // daemon whose Run has not been called; a running daemon is asked through its control socket.

@@ -31,8 +31,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.own.start(run)
-	err = d.watch(ctx)
+	if d.sharing != nil {
+		run(d.share)
+		<-ctx.Done() // it does not end by itself
+	} else {
+		d.own.start(run)
+		err = d.watch(ctx)
+	}
 	cancel(err)
 	stopHTTP()
 	wg.Wait()

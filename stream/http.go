@@ -37,7 +37,11 @@ func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
 	path := filepath.Join(d.cfg.State.Dir, ControlSocket)
-	control, err := listenPrivate(filepath.Join(d.cfg.State.Dir, "tasks"), path)
+	private := "tasks"
+	if d.sharing != nil {
+		private = witnessDir
+	}
+	control, err := listenPrivate(filepath.Join(d.cfg.State.Dir, private), path)
 	if err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
@@ -131,8 +135,9 @@ func (d *Daemon) handler() http.Handler {
 			Started  time.Time    `json:"started"`
 			Exposure string       `json:"exposure"`
 			Insecure bool         `json:"insecure,omitempty"`
+			Group    *GroupStatus `json:"group,omitempty"`
 			Tasks    []TaskStatus `json:"tasks"`
-		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Status()})
+		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Group(), d.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
 		names := []string{}
@@ -157,6 +162,9 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	var missing []string
 	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
+	}
+	if g := d.Group(); g != nil {
+		missing = append(missing, g.missing()...)
 	}
 	for _, s := range d.Status() {
 		if s.State != stateRunning {
@@ -243,6 +251,15 @@ type ControlRequest struct {
 	From *Export `json:"from,omitempty"`
 }
 
+func (q *ControlRequest) task() core.Task {
+	return core.Task{Stream: q.Stream, Partition: q.Partition}
+}
+
+// request returns the request for the task's owner.
+func (q *ControlRequest) request(kind string) request {
+	return request{kind: kind, open: q.Open, republish: q.Republish, from: q.From, reply: make(chan error, 1)}
+}
+
 // ControlAnswer is the daemon's answer to it.
 type ControlAnswer struct {
 	Status string `json:"status"` // success, error
@@ -276,7 +293,7 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 				failure(w, http.StatusBadRequest, errors.New("not a control request"))
 				return
 			}
-			if err := d.ask(ctx, req.Context(), core.Task{Stream: q.Stream, Partition: q.Partition}, request{kind: kind, open: q.Open, republish: q.Republish, from: q.From, reply: make(chan error, 1)}); err != nil {
+			if err := d.ask(ctx, req.Context(), q.task(), q.request(kind)); err != nil {
 				a := ControlAnswer{Status: "error", Error: err.Error()}
 				if h := (*halt)(nil); errors.As(err, &h) {
 					a.Reason = h.reason

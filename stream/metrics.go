@@ -68,6 +68,11 @@ var metricTable = []metricDef{
 	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
 	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition, or the worst-off person of the population, is charged over all epochs and streams, at the limit's delta.", "largest"},
 	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
+	{"shards_owned", "gauge", "–", nil, "Shards whose tasks this instance runs, of a group of instances. Alert where the sum over all instances is not the number of shards for a minute.", ""},
+	{"shard_acquisitions_total", "counter", "–", []string{"outcome"}, "Attempts to acquire a shard: acquired, moved (the group gave it to another instance meanwhile), failed (repeated), halted (an operator must see to it).", ""},
+	{"shards_lost_total", "counter", "–", []string{"reason"}, "Shards that this instance ran and no longer does: given (the group gave it to another one, or this one stops), unknown (a transaction's end is not known, or another instance has acquired it), failed (a failure of the whole shard).", ""},
+	{"group_generation", "gauge", "–", nil, "How often the group has divided the shards, as far as this instance knows.", ""},
+	{"group_standby", "gauge", "–", []string{"reason"}, "1 where the group gives this instance no shards: key, configuration, format, unreadable.", ""},
 	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
 	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},
 	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
@@ -417,6 +422,21 @@ func (m *metrics) committed(t core.Task, took time.Duration, bytes int, at time.
 func (m *metrics) published(t core.Task, took time.Duration, at time.Time) {
 	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
+}
+
+func (m *metrics) owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
+func (m *metrics) acquired(outcome string) {
+	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
+}
+func (m *metrics) lost(reason string) { m.counters["shards_lost_total"].WithLabelValues(reason).Inc() }
+
+// generation shows what the group said last.
+func (m *metrics) generation(number int32, standby string) {
+	m.gauges["group_generation"].WithLabelValues().Set(float64(number))
+	m.gauges["group_standby"].Reset()
+	if standby != "" {
+		m.gauges["group_standby"].WithLabelValues(standby).Set(1)
+	}
 }
 
 func (m *metrics) kafkaError(err error) {

@@ -66,6 +66,7 @@ type rig struct {
 
 	topic      string // kafka.control_topic
 	boundaries string // kafka.boundary_topic
+	group      string // [cluster]
 	real       bool   // secrets and nonces are drawn: copies of a state that open epochs have others
 
 	shared holding // the shard's logs; nil: its files are in dir
@@ -237,8 +238,8 @@ func (r *rig) text() []byte {
 	if r.boundaries != "" {
 		control += fmt.Sprintf("boundary_topic = %q\n", r.boundaries)
 	}
-	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\nencrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s",
-		r.addr, control, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.archive, r.encrypt, r.http, r.toml)
+	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\nencrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s%s",
+		r.addr, control, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.archive, r.encrypt, r.http, r.group, r.toml)
 }
 
 func (r *rig) options() Options {

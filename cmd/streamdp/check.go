@@ -201,7 +201,7 @@ func describeAll(cfg *config.Config, connect bool) (all []*core.Description, _ e
 // configurationWarnings returns dangers of a configuration that are not faults.
 func configurationWarnings(cfg *config.Config) []string {
 	var warnings []string
-	if cfg.Kafka.ControlTopic == "" {
+	if cfg.Kafka.ControlTopic == "" && cfg.Cluster == nil {
 		warnings = append(warnings, "no control topic (kafka.control_topic): a state directory restored without its newest ledger lines can overspend by the epochs they charged, and copies that run at once are noticed only after one release")
 	}
 	if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
@@ -287,7 +287,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		if unread := stream.Unread(cfg, in); len(unread) > 0 {
 			warn("stream %s: partitions %v of input topic %s are read by no stream of this configuration", s.Name, unread, s.Input.Topic)
 		}
-		if s.Input.All() && s.Merge {
+		if s.Input.All() && s.Merge && cfg.Cluster == nil {
 			waiting, err := notMerged(cfg, s, len(in.Partitions))
 			if err != nil {
 				return nil, err
@@ -296,7 +296,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 				warn("stream %s: partitions %v of input topic %s were added since the open epoch began; the next epoch reads them: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
 			}
 		}
-		if s.Input.All() && !s.Merge {
+		if s.Input.All() && !s.Merge && cfg.Cluster == nil {
 			fresh, err := withoutEpoch(cfg, s, len(in.Partitions))
 			if err != nil {
 				return nil, err

@@ -38,12 +38,12 @@ func epochListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list -c FILE",
 		Short: "List all epochs and what they charge",
-		RunE: func(*cobra.Command, []string) error {
-			cfg, err := g.alone()
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := g.load()
 			if err != nil {
 				return err
 			}
-			books, err := stream.ReadBooks(cfg.State.Dir)
+			books, err := g.books(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -52,7 +52,7 @@ func epochListCommand(g *globals) *cobra.Command {
 				return json.NewEncoder(g.stdout).Encode(epochs)
 			}
 			if len(epochs) == 0 {
-				fmt.Fprintf(g.stderr, "the ledger of %s has no epochs\n", cfg.State.Dir)
+				fmt.Fprintf(g.stderr, "%s no epochs\n", ledgersOf(cfg, "has", "have"))
 				return nil
 			}
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
@@ -125,16 +125,17 @@ func (f *epochFlags) register(c *cobra.Command) {
 // changeEpoch asks the operator to confirm, and then has the running daemon change the
 // epoch. If no daemon runs, it takes the directory's lock and changes the epoch itself.
 func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFlags) error {
-	cfg, err := g.alone()
+	cfg, err := g.load()
+	if err != nil {
+		return err
+	}
+	books, err := g.books(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	s := cfg.Stream(name)
 	if kind == "close" && (s == nil || f.partition >= 0 && !s.Input.Reads(f.partition) || f.partition < 0 && !s.Merge) {
-		left, err := abandoned(cfg, name)
-		if err != nil {
-			return err
-		}
+		left := abandoned(books, cfg.Stream(name), name)
 		if len(left) > 0 && (s == nil || f.partition >= 0 || slices.Contains(left, core.Merged)) {
 			s = &config.Stream{Name: name, Merge: slices.Contains(left, core.Merged), Input: config.Input{Partitions: left}}
 		}
@@ -151,34 +152,46 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	}
 	f.open.Reason = "requested"
 	if !f.yes {
-		if err := g.confirm(cfg, s, task, kind, f.open.From); err != nil {
+		if err := g.confirm(books, s, task, kind, f.open.From); err != nil {
 			return err
 		}
 	}
-	asked, err := askDaemon(ctx, cfg, kind, stream.ControlRequest{Stream: name, Partition: task.Partition, Open: f.open})
-	if err == nil && !asked {
-		err = g.changeAlone(ctx, kind, task, f.open)
-	}
-	if err != nil {
+	if err := g.change(ctx, cfg, kind, task, f.open); err != nil {
 		return err
 	}
-	return g.changed(cfg, s, task)
+	if books, err = g.books(ctx, cfg); err != nil {
+		return err
+	}
+	return g.changed(books, s, task)
+}
+
+// change has the instance change the epoch that runs the task, or the daemon that runs on the state
+// directory. If no daemon runs there, it does so itself.
+func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, task core.Task, open stream.OpenRequest) error {
+	q := stream.ControlRequest{Stream: task.Stream, Partition: task.Partition, Open: open}
+	if cfg.Cluster != nil {
+		key, err := loadKey(cfg)
+		if err != nil {
+			return err
+		}
+		return stream.AskGroup(ctx, cfg, key, kind, q)
+	}
+	asked, err := askDaemon(ctx, cfg, kind, q)
+	if err == nil && !asked {
+		err = g.changeAlone(ctx, kind, task, open)
+	}
+	return err
 }
 
 // abandoned returns the partitions of a stream that have an open epoch and are not in
-// the configuration any more.
-func abandoned(cfg *config.Config, name string) (partitions []int, err error) {
-	books, err := stream.ReadBooks(cfg.State.Dir)
-	if err != nil {
-		return nil, err
-	}
-	s := cfg.Stream(name)
+// the configuration any more, where it is s; nil: the stream is not.
+func abandoned(books *stream.Books, s *config.Stream, name string) (partitions []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream == name && e.State == "open" && (s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
 			partitions = append(partitions, e.Partition)
 		}
 	}
-	return partitions, nil
+	return partitions
 }
 
 // changeAlone changes the epoch when no daemon runs.
@@ -195,11 +208,7 @@ func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, 
 }
 
 // changed shows the task's newest epoch and what is spent.
-func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) error {
-	books, err := stream.ReadBooks(cfg.State.Dir)
-	if err != nil {
-		return err
-	}
+func (g *globals) changed(books *stream.Books, s *config.Stream, t core.Task) error {
 	for _, e := range slices.Backward(books.Epochs()) {
 		if e.Stream != t.Stream || e.Partition != t.Partition {
 			continue
@@ -230,14 +239,10 @@ func (g *globals) changed(cfg *config.Config, s *config.Stream, t core.Task) err
 }
 
 // confirm shows what the change costs and asks for a yes.
-func (g *globals) confirm(cfg *config.Config, s *config.Stream, t core.Task, kind, from string) error {
+func (g *globals) confirm(books *stream.Books, s *config.Stream, t core.Task, kind, from string) error {
 	if kind == "close" {
 		fmt.Fprintf(g.stderr, "The open epoch of %s ends. Its secret and state are destroyed; its charge stays.\n", t)
 	} else {
-		books, err := stream.ReadBooks(cfg.State.Dir)
-		if err != nil {
-			return err
-		}
 		charged, err := books.Charged(s, t.Partition)
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ func ledgerCommand(g *globals) *cobra.Command {
 			"guaranteed. The ledger's chain is checked first.\n\n" +
 			"The limit is the guarantee. The sum of the charges is one too if nobody chose\n" +
 			"an epoch in view of releases.",
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			for _, k := range records {
 				if k < 1 {
 					return usagef("--records is %d, must be at least 1", k)
@@ -38,11 +38,11 @@ func ledgerCommand(g *globals) *cobra.Command {
 					return usagef("--persons is %d, must be at least 1", k)
 				}
 			}
-			cfg, err := g.alone()
+			cfg, err := g.load()
 			if err != nil {
 				return err
 			}
-			books, err := stream.ReadBooks(cfg.State.Dir)
+			books, err := g.books(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -57,11 +57,11 @@ func ledgerCommand(g *globals) *cobra.Command {
 			switch {
 			case len(spent)+len(populations) > 0:
 			case name == "":
-				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing\n", cfg.State.Dir)
+				fmt.Fprintf(g.stderr, "%s nothing\n", ledgersOf(cfg, "charges", "charge"))
 			case cfg.Stream(name) == nil: // else the ledger may know it from an earlier configuration
 				return usagef("neither the configuration nor the ledger has a stream %s", name)
 			default:
-				fmt.Fprintf(g.stderr, "the ledger of %s charges nothing for stream %s\n", cfg.State.Dir, name)
+				fmt.Fprintf(g.stderr, "%s nothing for stream %s\n", ledgersOf(cfg, "charges", "charge"), name)
 			}
 			if g.json {
 				all := []any{}

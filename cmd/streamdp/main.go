@@ -160,7 +160,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	for _, c := range []*cobra.Command{
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g), fitCommand(g), replayCommand(g),
 		statusCommand(g), epochCommand(g), ledgerCommand(g), reportCommand(g),
-		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), keygenCommand(g), manCommand(), versionCommand(g),
+		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), clusterCommand(g), keygenCommand(g), manCommand(), versionCommand(g),
 	} {
 		root.AddCommand(c)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
@@ -39,8 +40,8 @@ func reportCommand(g *globals) *cobra.Command {
 			"It reads the configuration and the ledger, and runs the audits, which takes\n" +
 			"some seconds. It reads no record and no key. If an audit fails the report says\n" +
 			"so, and the exit code is 1.",
-		RunE: func(*cobra.Command, []string) error {
-			r, err := g.report(quick)
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := g.report(c.Context(), quick)
 			if err != nil {
 				return err
 			}
@@ -93,8 +94,8 @@ type reportStream struct {
 }
 
 // report gathers everything.
-func (g *globals) report(quick bool) (*report, error) {
-	cfg, err := g.alone()
+func (g *globals) report(ctx context.Context, quick bool) (*report, error) {
+	cfg, err := g.load()
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (g *globals) report(quick bool) (*report, error) {
 	if err != nil {
 		return nil, configError{err}
 	}
-	books, err := stream.ReadBooks(cfg.State.Dir)
+	books, err := g.books(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,9 @@ func runCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run -c FILE",
 		Short: "Run the daemon",
-		Long: "Run the daemon until SIGTERM or SIGINT, or until every epoch is closed.\n\n" +
+		Long: "Run the daemon until SIGTERM or SIGINT, or until every epoch is closed. Where the\n" +
+			"configuration has [cluster] it runs the tasks that its group gives to it, and does\n" +
+			"not end by itself; see streamdp cluster.\n\n" +
 			"An epoch is opened, and its budget charged, the first time a task runs, and\n" +
 			"after a horizon where on_horizon is \"rollover\"; every other one is opened by\n" +
 			"streamdp epoch open.",
@@ -45,7 +47,11 @@ func runCommand(g *globals) *cobra.Command {
 
 // daemon builds the configured daemon, for all tasks or for some of them.
 func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
-	cfg, err := g.alone()
+	read := g.load
+	if tasks != nil {
+		read = g.alone
+	}
+	cfg, err := read()
 	if err != nil {
 		return nil, err
 	}

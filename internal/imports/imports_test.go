@@ -21,7 +21,7 @@ var ours = map[string]string{
 	"sgd":                      "dp matfact internal/bin internal/calibration internal/clipgrad internal/fault internal/newton",
 	"adam":                     "dp matfact internal/bin internal/calibration internal/fault",
 	"config":                   "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/osfile internal/persons",
-	"stream":                   "config dp stream/codec stream/core stream/page internal/bin internal/cluster internal/kafka internal/osfile internal/persons",
+	"stream":                   "config dp stream/codec stream/core stream/page internal/bin internal/cluster internal/kafka internal/osfile internal/persons internal/kafka/cluster",
 	"stream/page":              "",
 	"stream/core":              "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal internal/persons",
 	"stream/codec":             "internal/column internal/decimal internal/fault internal/kafka internal/persons",

@@ -451,6 +451,34 @@
     ]);
   };
 
+  // ——— The instances that share the tasks ———
+  const ranges = (shards) => {
+    const parts = [];
+    for (let i = 0, j; i < shards.length; i = j + 1) {
+      for (j = i; shards[j + 1] === shards[j] + 1; j++);
+      parts.push(j > i ? `${shards[i]}–${shards[j]}` : shards[i]);
+    }
+    return parts.join(", ") || "none";
+  };
+  const group = (g) => {
+    const box = document.getElementById("group");
+    box.hidden = !g;
+    if (!g) return;
+    const here = g.shards.filter((s) => s.state !== "running").map((s) => el("p", { class: "alert" }, `Shard ${s.shard} is ${s.state}${s.why ? `: ${s.why}` : ""}.`));
+    renew(box, JSON.stringify(g), () => [
+      el("h2", {}, `Instances of ${g.group}`),
+      ...(g.trouble ? [el("p", { class: "alert" }, `The group cannot be reached, and what runs here goes on: ${g.trouble}`)] : []),
+      ...(g.unowned ? [el("p", { class: "alert" }, `Nobody has the shards ${ranges(g.unowned)}.`)] : []),
+      ...here,
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Instances" }, el("table", { class: "list" },
+        el("thead", {}, el("tr", {}, ...["instance", "version", "shards", "stands by"].map((x) => el("th", { scope: "col" }, x)))),
+        el("tbody", {}, ...g.members.map((m) => el("tr", {},
+          el("td", { class: "word" }, m.self || !m.url ? m.instance : el("a", { href: m.url }, m.instance), m.self ? " (this page)" : null),
+          el("td", { class: "word" }, m.version), el("td", { class: "word" }, ranges(m.shards)), el("td", { class: "word" }, m.standby || "no")))))),
+      el("p", {}, "Each page shows the tasks of its own instance."),
+    ]);
+  };
+
   // ——— Asking ———
   const ask = async (path) => {
     const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(10000) });
@@ -474,6 +502,7 @@
       const main = document.getElementById("streams");
       if (status.started !== started) { started = status.started; for (const t of tasks.values()) { t.n = 0; t.seen = ""; } }
       document.getElementById("loading")?.remove();
+      group(status.group);
       say(document.getElementById("about"), `${status.version}, running since ${when(status.started)}`);
       const keys = status.tasks.map((s) => `${s.stream}/${s.partition}`);
       for (const [k, t] of tasks) if (!keys.includes(k)) { t.box.remove(); tasks.delete(k); }

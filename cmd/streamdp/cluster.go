@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"streamdp/config"
+	"streamdp/stream"
+)
+
+func clusterCommand(g *globals) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "cluster",
+		Short: "Set up and watch instances that share tasks",
+		Long: "Several instances with one configuration and one key share the tasks where the\n" +
+			"configuration has [cluster]. What must survive is in Kafka then.",
+	}
+	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g))
+	return c
+}
+
+// together loads a configuration with [cluster].
+func (g *globals) together() (*config.Config, error) {
+	c, err := g.load()
+	if err == nil && c.Cluster == nil {
+		err = configError{errors.New("the configuration has no table [cluster]")}
+	}
+	return c, err
+}
+
+func clusterInitCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "init -c FILE",
+		Short: "Make the topics of the group and begin its ledgers, once",
+		Long: "Make the topics of the group and begin the ledger of each shard. No other\n" +
+			"command makes them: a ledger that was lost must not come back empty. Run it once,\n" +
+			"before the first instance; where it failed, run it again.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := g.together()
+			if err != nil {
+				return err
+			}
+			key, err := loadKey(cfg)
+			if err != nil {
+				return err
+			}
+			begun := 0
+			if err := stream.InitCluster(c.Context(), cfg, key, func(int) { begun++ }); err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(map[string]any{"group": cfg.Cluster.Group, "shards": cfg.Cluster.Shards, "begun": begun})
+			}
+			if begun == 0 {
+				fmt.Fprintf(g.stdout, "group %s has its topics and %d ledgers already\n", cfg.Cluster.Group, cfg.Cluster.Shards)
+				return nil
+			}
+			fmt.Fprintf(g.stdout, "group %s has its topics; %d of %d ledgers were begun\nnext, on each machine: streamdp run -c %s\n", cfg.Cluster.Group, begun, cfg.Cluster.Shards, g.config)
+			return nil
+		},
+	}
+}
+
+func clusterStatusCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status -c FILE",
+		Short: "Show the instances of the group and their shards",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := g.together()
+			if err != nil {
+				return err
+			}
+			s, err := stream.LookAtGroup(c.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(s)
+			}
+			if len(s.Members) == 0 {
+				fmt.Fprintf(g.stdout, "group %s has no instances: no task runs\n", s.Group)
+				return nil
+			}
+			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "INSTANCE\tVERSION\tSHARDS\tSTATUS PAGE\tSTANDS BY")
+			for _, m := range s.Members {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Instance, m.Version, shardRanges(m.Shards), m.URL, m.Standby)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			if len(s.Unowned) > 0 {
+				fmt.Fprintf(g.stdout, "\nnobody has the shards %s\n", shardRanges(s.Unowned))
+			}
+			return nil
+		},
+	}
+}
+
+func clusterCheckCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check -c FILE",
+		Short: "Check the topics of the group and all that is in them",
+		Long: "Check the settings of the group's topics and, of each shard, that its ledger is\n" +
+			"whole, that every line and every value was written with this key, and that the\n" +
+			"ledger is as long as the state says. Instances may run meanwhile.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := g.together()
+			if err != nil {
+				return err
+			}
+			key, err := loadKey(cfg)
+			if err != nil {
+				return err
+			}
+			found, err := stream.CheckGroup(c.Context(), cfg, key)
+			if err != nil {
+				return err
+			}
+			faults := slices.Clone(found.Topics)
+			lines, bytes := 0, int64(0)
+			for _, s := range found.Shards {
+				lines, bytes = lines+s.Lines, bytes+s.Bytes
+				if s.Fault != "" {
+					faults = append(faults, fmt.Sprintf("shard %d: %s", s.Shard, s.Fault))
+				}
+			}
+			if g.json {
+				if err := json.NewEncoder(g.stdout).Encode(found); err != nil {
+					return err
+				}
+			} else if len(faults) == 0 {
+				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n", cfg.Cluster.Group, len(found.Shards), lines, size(bytes))
+			}
+			if len(faults) > 0 {
+				return fmt.Errorf("%w: %s", stream.ErrState, strings.Join(faults, "; "))
+			}
+			return nil
+		},
+	}
+}
+
+// shardRanges writes ascending numbers as 0-3,5; "–" for none.
+func shardRanges(shards []int) string {
+	var parts []string
+	for i := 0; i < len(shards); {
+		j := i
+		for j+1 < len(shards) && shards[j+1] == shards[j]+1 {
+			j++
+		}
+		part := fmt.Sprint(shards[i])
+		if j > i {
+			part += fmt.Sprintf("-%d", shards[j])
+		}
+		parts = append(parts, part)
+		i = j + 1
+	}
+	if parts == nil {
+		return "–"
+	}
+	return strings.Join(parts, ",")
+}
+
+// books reads the ledgers of a configuration: that of its state directory or, of instances that
+// share tasks, those in Kafka.
+func (g *globals) books(ctx context.Context, cfg *config.Config) (*stream.Books, error) {
+	if cfg.Cluster == nil {
+		return stream.ReadBooks(cfg.State.Dir)
+	}
+	key, err := loadKey(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return stream.ReadGroupBooks(ctx, cfg, key)
+}
+
+// ledgersOf begins a sentence about the ledgers of a configuration, with a verb for one and for
+// several.
+func ledgersOf(cfg *config.Config, one, several string) string {
+	if cfg.Cluster == nil {
+		return fmt.Sprintf("the ledger of %s %s", cfg.State.Dir, one)
+	}
+	return fmt.Sprintf("the ledgers of group %s %s", cfg.Cluster.Group, several)
+}

@@ -1,0 +1,384 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"streamdp/internal/cluster"
+	"streamdp/internal/kafka"
+	kgroup "streamdp/internal/kafka/cluster"
+)
+
+// giveTime is how long the tasks of a shard that is given away have for their last commit and for
+// what is to be published. Then the shard counts as lost: who acquires it publishes the rest.
+const giveTime = shutdownTime + 5*time.Second
+
+// The time that a transaction may stay open, and the most it becomes after some that took longer.
+const (
+	leastTransaction = 10 * time.Second
+	mostTransaction  = time.Minute
+)
+
+// group is what a process asks of the group of instances that it is a member of.
+type group interface {
+	// Generations tells which shards are whose, the newest word only. It is closed by Close.
+	Generations() <-chan kgroup.Generation
+	// Log returns the logs of a shard, for one holding.
+	Log(shard int) cluster.Log
+	// Close leaves the group.
+	Close(ctx context.Context)
+}
+
+// sharing runs the tasks of those shards that a group of instances gives to this one.
+//
+// A shard that the group gives to this instance is acquired, which fences its former owner, and
+// its tasks run until the group gives it to another one. Then they stop as on SIGTERM. Neither
+// rebalances nor a lost coordinator stop a task. Where this instance does not know how a
+// transaction ended, another one may own the shard: its tasks end without another word, and it is
+// acquired again.
+type sharing struct {
+	d         *Daemon
+	group     group
+	genesis   cluster.Genesis // of every shard, without its number
+	instance  string
+	witnesses string // directory of what is known of each ledger
+
+	mu         sync.Mutex
+	generation *kgroup.Generation // the newest; nil: none yet
+	posts      map[int]*post      // by shard
+	trouble    string             // why the group has no word for this instance at the moment
+}
+
+// post is a shard from the moment that the group gives it to this instance until it is given up.
+type post struct {
+	shard int
+	ctx   context.Context    // ends when the shard is to be given up
+	stop  context.CancelFunc // gives the shard up
+	word  chan struct{}      // there is a newer generation, and it says the same
+	ended chan struct{}      // closed when nothing of the shard runs any more
+
+	mu    sync.Mutex
+	state string // one of those below
+	why   string // it is in this state
+}
+
+// The states of a post.
+const (
+	postAcquiring = "acquiring"
+	postRunning   = "running"
+	postHalted    = "halted"
+	postLeaving   = "leaving"
+)
+
+func (p *post) set(state, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state, p.why = state, why
+}
+
+// run follows the group until the context ends. Then it gives all shards up, commits first, and
+// leaves the group.
+func (s *sharing) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			for _, p := range s.all() {
+				<-p.ended
+			}
+			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveTime)
+			s.group.Close(leaving)
+			cancel()
+			return
+		case g, ok := <-s.group.Generations():
+			if ok {
+				s.follow(ctx, g)
+			}
+		}
+	}
+}
+
+// all returns the posts as they are now, by shard.
+func (s *sharing) all() []*post {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	posts := slices.Collect(maps.Values(s.posts))
+	slices.SortFunc(posts, func(a, b *post) int { return a.shard - b.shard })
+	return posts
+}
+
+// follow does what a generation says: it gives up shards that are others' now, and takes those that
+// are new. One that comes back while it is given up waits until that has ended.
+func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.generation
+	s.generation, s.trouble = &g, ""
+	s.d.metrics.generation(g.Number, g.Standby)
+	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
+		s.d.log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
+	}
+	for shard, p := range s.posts {
+		if !slices.Contains(g.Shards, shard) {
+			p.stop()
+		}
+	}
+	for _, shard := range g.Shards {
+		old := s.posts[shard]
+		if old != nil && !old.left() {
+			signal(old.word)
+			continue
+		}
+		mine, stop := context.WithCancel(ctx)
+		p := &post{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), state: postAcquiring}
+		s.posts[shard] = p
+		go func() {
+			defer stop()
+			defer s.forget(p)
+			if old != nil {
+				<-old.ended
+			}
+			s.keep(p)
+		}()
+	}
+	s.d.stateChanged()
+}
+
+// left reports whether the shard is being given up.
+func (p *post) left() bool { return p.ctx.Err() != nil }
+
+// now returns what is to be said of the post.
+func (p *post) now() (state, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left() {
+		return postLeaving, ""
+	}
+	return p.state, p.why
+}
+
+// forget takes a post off the list, after it has ended.
+func (s *sharing) forget(p *post) {
+	close(p.ended)
+	s.mu.Lock()
+	if s.posts[p.shard] == p {
+		delete(s.posts, p.shard)
+	}
+	s.mu.Unlock()
+	s.d.stateChanged()
+}
+
+// keep acquires a shard and runs its tasks, again and again, until it is to be given up.
+func (s *sharing) keep(p *post) {
+	ctx, log := p.ctx, s.d.log.With("shard", p.shard)
+	pause, timeout := kafka.Backoff{Max: 5 * time.Second}, leastTransaction
+	for ctx.Err() == nil {
+		began := time.Now()
+		held, err := s.acquire(ctx, p.shard, timeout)
+		if err == nil {
+			log.Info("shard acquired")
+			s.d.metrics.acquired("acquired")
+			err = s.work(p, held, log)
+			if ctx.Err() != nil {
+				return
+			}
+			log.Warn("the tasks of the shard have ended: it is acquired again", "error", err.Error())
+			if held := time.Since(began); held > time.Minute {
+				pause, timeout = kafka.Backoff{Max: pause.Max}, leastTransaction
+			} else {
+				timeout = min(2*timeout, mostTransaction)
+			}
+		} else if ctx.Err() == nil {
+			s.refused(p, err, log)
+		}
+		wait := pause.Next()
+		if state, _ := p.now(); state == postHalted {
+			wait = s.d.lookEvery // an operator must see to it
+		}
+		if p.rest(wait) {
+			pause.Reset()
+		}
+	}
+}
+
+// rest waits, at most until the group says something new. It reports whether it has.
+func (p *post) rest(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-p.ctx.Done():
+	case <-timer.C:
+	case <-p.word:
+		return true
+	}
+	return false
+}
+
+// refused shows why a shard could not be acquired.
+func (s *sharing) refused(p *post, err error, log *slog.Logger) {
+	var halt *cluster.HaltError
+	switch {
+	case errors.As(err, &halt):
+		s.d.metrics.acquired("halted")
+		log.Error("shard halted", "reason", string(halt.Halt), "error", err.Error())
+		p.set(postHalted, err.Error())
+	case errors.Is(err, cluster.ErrMoved):
+		s.d.metrics.acquired("moved")
+		log.Info("the shard has moved on: waiting for the group", "error", err.Error())
+		p.set(postAcquiring, err.Error())
+	default:
+		s.d.metrics.acquired("failed")
+		log.Warn("the shard could not be acquired yet", "error", err.Error())
+		p.set(postAcquiring, err.Error())
+	}
+	s.d.stateChanged()
+}
+
+// acquire takes a shard.
+func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration) (*cluster.Holding, error) {
+	genesis := s.genesis
+	genesis.Shard = shard
+	witness, err := s.witness(shard)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Acquire(ctx, s.group.Log(shard), cluster.Options{Genesis: genesis, Master: s.d.key, Instance: s.instance, Witness: witness, Timeout: timeout})
+}
+
+// work runs the tasks of a shard that this instance holds, until the context ends, the shard is
+// lost, or a failure concerns it as a whole.
+func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
+	defer held.Close()
+	ctx := p.ctx
+	disk, err := newLogShard(held)
+	if err != nil {
+		p.set(postHalted, err.Error())
+		return err
+	}
+	c := newCrew(&s.d.host, disk, "")
+	c.mine = func(topic string, partition int) bool {
+		return s.d.cfg.Cluster.Shard(topic, partition) == p.shard
+	}
+	if err = c.openLedger(); err == nil {
+		err = c.prepare(nil)
+	}
+	if err != nil {
+		p.set(postHalted, err.Error())
+		return err
+	}
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	run := func(f func(context.Context) error) {
+		wg.Go(func() {
+			if err := f(working); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	s.d.join(c)
+	c.start(run)
+	run(func(ctx context.Context) error { return s.serve(ctx, c, p.shard, log) })
+	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
+	p.set(postRunning, "")
+	s.d.metrics.owns(1)
+	select {
+	case <-working.Done():
+	case <-held.Lost():
+		cancel(held.Err())
+	}
+	late := time.AfterFunc(giveTime, held.Close)
+	wg.Wait()
+	late.Stop()
+	s.d.metrics.owns(-1)
+	s.d.part(c)
+	if err := held.Err(); err != nil {
+		s.d.metrics.lost("unknown")
+		return err
+	}
+	if ctx.Err() != nil {
+		log.Info("shard given up")
+		s.d.metrics.lost("given")
+		return ctx.Err()
+	}
+	s.d.metrics.lost("failed")
+	return context.Cause(working)
+}
+
+// serve takes requests of commands, for as long as the context lasts.
+func (s *sharing) serve(ctx context.Context, c *crew, shard int, log *slog.Logger) error {
+	pause := kafka.Backoff{Max: time.Minute}
+	for ctx.Err() == nil {
+		d := newDesk(newAnswers(s.d.client, s.d.cfg.Cluster, s.d.key, shard), log, s.instance, s.d.now, func(met context.Context, kind string, q ControlRequest) error {
+			return s.d.ask(met, met, q.task(), q.request(kind))
+		})
+		if err := d.run(ctx); err != nil {
+			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())
+		}
+		pause.Wait(ctx)
+	}
+	return nil
+}
+
+// witness returns what this instance knows of a shard's ledger, nil for nothing.
+func (s *sharing) witness(shard int) (*cluster.Witness, error) {
+	path := filepath.Join(s.witnesses, strconv.Itoa(shard))
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	w, err := cluster.ParseWitness(text)
+	if err != nil {
+		return nil, &cluster.HaltError{Halt: cluster.HaltWitness, Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
+	}
+	return &w, nil
+}
+
+// testifyEvery is how often what is known of a ledger is written down.
+const testifyEvery = 2 * time.Second
+
+// testify keeps on disk what is known to be committed of a shard's ledger. It may be behind by a
+// while: then a ledger that lost its last lines is not noticed by it.
+func (s *sharing) testify(ctx context.Context, shard int, held *cluster.Holding) error {
+	var known string
+	write := func() error {
+		text := held.Witness().String()
+		if text == known {
+			return nil
+		}
+		var files osDisk
+		path := filepath.Join(s.witnesses, strconv.Itoa(shard))
+		if err := writeOver(files, path, []byte(text)); err != nil {
+			return err
+		}
+		known = text
+		return nil
+	}
+	tick := time.NewTicker(testifyEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		err := write()
+		if err != nil && !failing {
+			s.d.log.Warn("what is known of the ledger can't be written down", "shard", shard, "error", err.Error())
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			write()
+			return nil
+		case <-tick.C:
+		}
+	}
+}

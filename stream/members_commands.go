@@ -1,0 +1,218 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"streamdp/config"
+	"streamdp/internal/cluster"
+	"streamdp/internal/kafka"
+	kgroup "streamdp/internal/kafka/cluster"
+)
+
+// readers is how many shards a command reads at a time.
+const readers = 8
+
+// shardsOf calls f for each shard of a configuration, some at a time, and returns the first error
+// by number.
+func shardsOf(c *config.Config, f func(shard int) error) error {
+	errs := make([]error, c.Cluster.Shards)
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(readers, len(errs)) {
+		wg.Go(func() {
+			for shard := range next {
+				errs[shard] = f(shard)
+			}
+		})
+	}
+	for shard := range errs {
+		next <- shard
+	}
+	close(next)
+	wg.Wait()
+	for shard, err := range errs {
+		if err != nil {
+			return fmt.Errorf("shard %d: %w", shard, err)
+		}
+	}
+	return nil
+}
+
+// groupTools is what commands of a group need.
+type groupTools struct {
+	c       *config.Config
+	kafka   kafka.Options
+	genesis cluster.Genesis // of every shard, without its number
+	master  *[32]byte
+}
+
+// newGroupTools asks the cluster for its id.
+func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*groupTools, error) {
+	o, err := Cluster(c)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kafka.NewClient(o)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	id, err := client.ClusterID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &groupTools{c, o, GenesisOf(c, master, id), master}, nil
+}
+
+func (g *groupTools) options(shard int) cluster.Options {
+	genesis := g.genesis
+	genesis.Shard = shard
+	return cluster.Options{Genesis: genesis, Master: g.master, Instance: InstanceName(g.c)}
+}
+
+// logs says where a shard's logs are.
+func (g *groupTools) logs(shard int) kgroup.LogOptions {
+	return kgroup.LogOptions{Kafka: g.kafka, Group: g.c.Cluster.Group, Shard: shard}
+}
+
+// read reads a shard without owning it.
+func (g *groupTools) read(ctx context.Context, shard int) (*cluster.View, error) {
+	return cluster.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
+}
+
+// InitCluster makes the topics of the group of a configuration, and begins each shard's ledger. What
+// is there already stays as it is, so that an InitCluster that failed can be repeated. Topics that
+// hold anything else are refused. begun is called for each shard that it began.
+func InitCluster(ctx context.Context, c *config.Config, master *[32]byte, begun func(shard int)) error {
+	g, err := newGroupTools(ctx, c, master)
+	if err != nil {
+		return err
+	}
+	if err := kgroup.Init(ctx, g.topics()); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	return shardsOf(c, func(shard int) error {
+		_, err := g.read(ctx, shard)
+		var halt *cluster.HaltError
+		if err == nil || !errors.As(err, &halt) || halt.Halt != cluster.HaltGenesis {
+			return err
+		}
+		// Nobody else can own it yet.
+		if _, err := cluster.Create(ctx, kgroup.NewLog(g.logs(shard)), g.options(shard)); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		begun(shard)
+		return nil
+	})
+}
+
+// topics says what the topics of the group must be.
+func (g *groupTools) topics() kgroup.TopicOptions {
+	return kgroup.TopicOptions{Kafka: g.kafka, Group: g.c.Cluster.Group, Shards: g.c.Cluster.Shards, AllowUnreplicated: g.c.Cluster.AllowUnreplicated}
+}
+
+// ReadGroupBooks reads the ledgers of all shards of a group. Instances may be running. The chain and
+// the MACs of each are checked.
+func ReadGroupBooks(ctx context.Context, c *config.Config, master *[32]byte) (*Books, error) {
+	g, err := newGroupTools(ctx, c, master)
+	if err != nil {
+		return nil, err
+	}
+	b := &Books{make([]*ledger, c.Cluster.Shards)}
+	err = shardsOf(c, func(shard int) (err error) {
+		v, err := g.read(ctx, shard)
+		if err != nil {
+			return err
+		}
+		b.ledgers[shard], err = ledgerOf(v.Lines, master)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	return b, nil
+}
+
+// ledgerOf reads the lines of a shard's ledger.
+func ledgerOf(lines [][]byte, master *[32]byte) (*ledger, error) {
+	var text bytes.Buffer
+	for _, line := range lines {
+		text.Write(line)
+		text.WriteByte('\n')
+	}
+	return parseLedger(text.Bytes(), newLedgerKey(master))
+}
+
+// GroupCheck is what a check of a group's topics found.
+type GroupCheck struct {
+	Topics []string     `json:"topics"` // what is wrong with the topics and the brokers
+	Shards []ShardCheck `json:"shards"`
+}
+
+// ShardCheck is what was found of a shard.
+type ShardCheck struct {
+	Shard int    `json:"shard"`
+	Owner string `json:"owner"` // who acquired it last
+	Lines int    `json:"ledger_lines"`
+	Bytes int64  `json:"state_bytes"`
+	Fault string `json:"fault,omitempty"` // what is wrong; empty: nothing
+}
+
+// CheckGroup checks the topics' settings and, of each shard, genesis, chain, MACs, seals, and that the
+// ledger is as long as the state says.
+func CheckGroup(ctx context.Context, c *config.Config, master *[32]byte) (*GroupCheck, error) {
+	g, err := newGroupTools(ctx, c, master)
+	if err != nil {
+		return nil, err
+	}
+	out := &GroupCheck{Topics: []string{}, Shards: make([]ShardCheck, c.Cluster.Shards)}
+	if err := kgroup.Check(ctx, g.topics()); err != nil {
+		out.Topics = append(out.Topics, err.Error())
+	}
+	shardsOf(c, func(shard int) error {
+		s := ShardCheck{Shard: shard}
+		v, err := g.read(ctx, shard)
+		if err == nil {
+			s.Owner, s.Lines = v.Owner.Instance, len(v.Lines)
+			for _, value := range v.Values {
+				s.Bytes += int64(len(value.Data))
+			}
+			_, err = ledgerOf(v.Lines, master)
+		}
+		if err != nil {
+			s.Fault = err.Error()
+		}
+		out.Shards[shard] = s
+		return nil
+	})
+	return out, ctx.Err()
+}
+
+// LookAtGroup asks the group's coordinator who its members are and which shards they have.
+func LookAtGroup(ctx context.Context, c *config.Config) (*GroupStatus, error) {
+	o, err := Cluster(c)
+	if err != nil {
+		return nil, err
+	}
+	g, err := kgroup.Look(ctx, o, c.Cluster.Group)
+	if err != nil {
+		return nil, err
+	}
+	out := &GroupStatus{Group: c.Cluster.Group, Instance: InstanceName(c), Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out.Generation, out.Unowned = g.Number, g.Unowned
+	scheme := "http"
+	if c.HTTP.TLS != nil {
+		scheme = "https"
+	}
+	for _, m := range g.Members {
+		out.Members = append(out.Members, memberStatus(m, scheme))
+	}
+	return out, nil
+}

@@ -1,0 +1,173 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"streamdp/config"
+	"streamdp/internal/cluster"
+	"streamdp/internal/kafka"
+	kgroup "streamdp/internal/kafka/cluster"
+	"streamdp/stream/core"
+)
+
+// witnessDir is the directory, in the state directory, of what an instance knows of the ledgers.
+const witnessDir = "witness"
+
+// openShared prepares a daemon that shares tasks with others. What it finds in its state directory
+// is no state of a task.
+func (d *Daemon) openShared() (err error) {
+	dir := d.cfg.State.Dir
+	if err := (osDisk{}).MkdirAll(filepath.Join(dir, witnessDir)); err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ledgerName)); err == nil {
+		return fmt.Errorf("%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own", ErrState, dir)
+	}
+	if d.lock, err = lockDir(dir); err != nil {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	}
+	if err := d.connect(); err != nil {
+		return err
+	}
+	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}}
+	return nil
+}
+
+// InstanceName returns the name of this instance.
+func InstanceName(c *config.Config) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unnamed"
+	}
+	return cmp.Or(c.Cluster.Instance, host)
+}
+
+// share becomes a member of the group and runs what the group gives to this instance, until the
+// context ends. It returns an error where no repetition helps: the topics are missing or not those
+// of this configuration.
+func (d *Daemon) share(ctx context.Context) error {
+	s := d.sharing
+	r := newRepeater(d.log, d.metrics, d.stateChanged)
+	var clusterID string
+	if err := r.retry(ctx, "cluster", func() (err error) {
+		clusterID, err = d.client.ClusterID(ctx)
+		return err
+	}); err != nil {
+		return ended(ctx, err)
+	}
+	s.genesis = GenesisOf(d.cfg, d.key, clusterID)
+	g, err := d.joinGroup(ctx)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	s.group = g
+	s.run(ctx)
+	return nil
+}
+
+// ended returns nil where an error is the end of a context.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// GenesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
+func GenesisOf(c *config.Config, master *[32]byte, clusterID string) cluster.Genesis {
+	return cluster.Genesis{
+		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
+		Cluster: clusterID, Key: newLedgerKey(master).id,
+	}
+}
+
+// GroupDigest is the digest of what instances of a group must agree on before they share tasks: what
+// each stream reads, computes and promises, its limits, where it publishes, and the versions that
+// are in the digests of epochs.
+func GroupDigest(c *config.Config) string {
+	type output struct {
+		Topic     string
+		Partition int
+	}
+	type stream struct {
+		Name       string
+		Canonical  json.RawMessage
+		Partitions []int
+		Versions   map[string]string
+		Limits     [2]float64
+		Output     output
+		OnHorizon  string
+		OnGap      string
+	}
+	var all []stream
+	for _, s := range c.Streams {
+		all = append(all, stream{s.Name, s.Canonical(s.Input.First()), s.Input.Partitions, core.Versions(s),
+			[2]float64{s.Privacy.LimitEpsilon, s.Privacy.LimitDelta}, output{s.Output.Topic, s.Output.Partition}, s.OnHorizon, s.OnGap})
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("stream: " + err.Error()) // unreachable: numbers of a configuration are finite
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// realGroup is the group as Kafka has it.
+type realGroup struct {
+	*kgroup.Member
+	kafka kafka.Options
+	name  string
+}
+
+// Log implements group.
+func (g *realGroup) Log(shard int) cluster.Log {
+	return kgroup.NewLog(kgroup.LogOptions{Kafka: g.kafka, Group: g.name, Shard: shard, Confirm: func(ctx context.Context) error {
+		return g.Confirm(ctx, shard)
+	}})
+}
+
+// Close implements group.
+func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
+
+// joinGroup becomes a member of the group.
+func (d *Daemon) joinGroup(ctx context.Context) (group, error) {
+	o, err := Cluster(d.cfg)
+	if err != nil {
+		return nil, err
+	}
+	key := newLedgerKey(d.key).id
+	m, err := kgroup.Join(ctx, kgroup.Options{
+		Kafka: o, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
+		Instance: d.sharing.instance, Address: d.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.cfg),
+		Reads: []int{cluster.Format}, Writes: []int{cluster.Format},
+		Trouble: d.sharing.troubled,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &realGroup{m, o, d.cfg.Cluster.Group}, nil
+}
+
+// advertised returns the address under which others find this instance's status: the one in the
+// configuration or the one that it listens on; where that is every address of the machine, the
+// machine's name.
+func (d *Daemon) advertised() string {
+	if a := d.cfg.Cluster.Advertise; a != "" {
+		return a
+	}
+	host, port, err := net.SplitHostPort(d.Addr())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	return d.Addr()
+}
