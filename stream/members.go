@@ -126,6 +126,13 @@ func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
 	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
 		s.d.log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
 	}
+	if s.d.partials != nil {
+		t := team{generation: int64(g.Number), members: g.Active(), self: g.Self}
+		if g.Standby != "" {
+			t.self = noMember
+		}
+		s.d.partials.regroup(t)
+	}
 	for shard, p := range s.posts {
 		if !slices.Contains(g.Shards, shard) {
 			p.stop()

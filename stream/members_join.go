@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"streamdp/config"
 	"streamdp/internal/cluster"
@@ -36,6 +38,11 @@ func (d *Daemon) openShared() (err error) {
 	}
 	if err := d.connect(); err != nil {
 		return err
+	}
+	if slices.ContainsFunc(d.cfg.Streams, shareable) {
+		d.partials = newPartials(&d.host, d.cfg.Cluster.Group, &kafkaParts{d.client, d.cfg.Cluster.PartialsTopic(), d.now}, func(s *config.Stream) int {
+			return d.cfg.Cluster.Shard(s.Input.Topic, core.Merged)
+		})
 	}
 	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}}
 	return nil
@@ -69,6 +76,14 @@ func (d *Daemon) share(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	s.group = g
+	var summing sync.WaitGroup
+	defer summing.Wait()
+	if d.partials != nil {
+		// It outlives the tasks: one that stops may have asked for a sum.
+		after, stop := context.WithCancel(context.WithoutCancel(ctx))
+		defer stop()
+		summing.Go(func() { d.partials.run(after, nil) })
+	}
 	s.run(ctx)
 	return nil
 }

@@ -154,6 +154,53 @@ func TestInstances(t *testing.T) {
 	}
 }
 
+// TestInstancesMerged: two instances sum the partitions of a merged stream, each its part, and one
+// publishes what one process would.
+func TestInstancesMerged(t *testing.T) {
+	t.Parallel()
+	const partitions = 4
+	r := groupRig(t, partitions, "assign = \"topic\"\n")
+	r.toml = with(r.toml, "step   = 100", "step = 100\nmerge = true")
+	r.begin()
+	var all []*running
+	for _, name := range []string{"a", "b"} {
+		all = append(all, r.instance(name).start())
+	}
+	for _, x := range all {
+		x.ready(true)
+	}
+	logs := func() string { return all[0].r.log.String() + all[1].r.log.String() }
+	sums := func() (n int64) {
+		for shard := range int32(4) {
+			end, err := r.client.End(t.Context(), "g.partials", shard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += end
+		}
+		return n
+	}
+	for p := range partitions {
+		r.sendTo(p, 0, 1000)
+	}
+	r.awaits("orders.dp", 10, logs)
+	if sums() == 0 {
+		t.Error("nobody handed over a sum")
+	}
+	if text := logs(); strings.Contains(text, "nothing came of a partition") {
+		t.Errorf("a root read what others sum\n%s", text)
+	}
+	all[0].end()
+	for p := range partitions {
+		r.sendTo(p, 1000, 500)
+	}
+	r.awaits("orders.dp", 15, logs)
+	all[1].end()
+	if want := r.alone(15); !maps.Equal(r.values("orders.dp"), want) {
+		t.Errorf("the releases are not those of one process\n%s", logs())
+	}
+}
+
 // TestInstanceStatus: what an instance says of itself and of its group, and requests of commands.
 func TestInstanceStatus(t *testing.T) {
 	t.Parallel()
