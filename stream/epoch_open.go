@@ -82,6 +82,9 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 
 // found charges an epoch and makes its files, and returns its manifest.
 func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := r.fits(o); err != nil {
+		return nil, err
+	}
 	if err := r.pay(ctx, o); err != nil {
 		return nil, err
 	}
@@ -112,6 +115,24 @@ func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 		return nil, err
 	}
 	return m, r.unmark(ctx, o.epoch)
+}
+
+// fits halts if a shard in logs has no room for the epoch's state. Later its commits would be
+// refused, and with them those of all tasks of the shard.
+func (r *runner) fits(o *opening) error {
+	s, logged := r.d.disk.(*logShard)
+	if !logged {
+		return nil
+	}
+	state, err := o.mech.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	if n, left := len(state), s.left(); n > left {
+		return halted(haltConfiguration, "the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large for one shard; "+
+			"fewer columns make a state smaller, and more shards, in a new group, have more room", n, max(left, 0))
+	}
+	return nil
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.

@@ -36,9 +36,13 @@ type home struct {
 	running  atomic.Int64 // tasks of this process in it
 }
 
-// shardOutbox is about how many bytes the tasks of a shard in logs may keep for a broker that does
-// not take them. A shard holds 64 MiB.
-const shardOutbox = 16 << 20
+// A shard in logs holds 64 MiB. An epoch is opened where its state fits into shardStates with all
+// there is. The rest is for releases that the output does not take: of these the tasks of a shard
+// keep about shardOutbox.
+const (
+	shardStates = 44 << 20
+	shardOutbox = 16 << 20
+)
 
 // unpublished returns how many bytes of releases a task may keep, where one on a disk may keep
 // most. It is never so little that a release of some size would wait for ever: one more is kept.

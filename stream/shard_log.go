@@ -59,6 +59,7 @@ type logShard struct {
 	waiting map[string]*logUpdate // by directory: the newest update with something of it that has not ended
 	busy    bool                  // updates are worked off
 	sends   int                   // how often something was put into one
+	room    int                   // bytes of values up to which epochs are opened
 	failed  error
 }
 
@@ -93,7 +94,7 @@ const logTasks = "/tasks"
 func newLogShard(h holding) (*logShard, error) {
 	s := &logShard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
-		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{},
+		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: shardStates,
 	}
 	s.lines = len(s.ledger)
 	values := h.Values()
@@ -366,13 +367,37 @@ func (u *logUpdate) wait() error {
 	return u.err
 }
 
-// lose ends the shard. The cause is in the text alone: no error of a broker may make somebody try
-// again. s.mu is held.
+// lostError is an errLost. What led to it is in the text alone: no error of a broker may make
+// somebody try again.
+type lostError struct{ text string }
+
+func (e *lostError) Error() string { return e.text }
+
+func (e *lostError) Is(target error) bool { return target == errLost }
+
+// lose ends the shard. s.mu is held.
 func (s *logShard) lose(cause error) error {
 	if s.failed == nil {
-		s.failed = fmt.Errorf("%w: %v", errLost, cause)
+		text := cause.Error()
+		if !errors.Is(cause, errLost) {
+			text = "the shard's logs are behind what this process has in memory: " + text
+		}
+		s.failed = &lostError{text}
 	}
 	return s.failed
+}
+
+// left returns how many bytes of values fit before no epoch is opened.
+func (s *logShard) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.room
+	for _, parts := range s.parts {
+		for _, n := range parts {
+			left -= n
+		}
+	}
+	return left
 }
 
 // lost reports whether nothing may be published any more.

@@ -372,3 +372,37 @@ func TestUnpublished(t *testing.T) {
 		}
 	}
 }
+
+// TestShardFull: where a shard has no room for an epoch, its task halts, nothing is charged, and
+// the shard is as before.
+func TestShardFull(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	r.produce(0, 250)
+	h := newHeldShard()
+	r.shared = h
+	r.prepare = func(d *Daemon) { d.own.disk.(*logShard).room = 100 }
+	x := r.start()
+	x.halts(haltConfiguration, "room for 100")
+	if h.calls != 0 || x.d.own.lost() {
+		t.Errorf("%d updates, lost %t", h.calls, x.d.own.lost())
+	}
+	x.stop()
+	if err := x.ends(); !errors.Is(err, ErrHalted) {
+		t.Errorf("ended with %v", err)
+	}
+
+	r.prepare = nil
+	x = r.start()
+	x.published(2)
+	x.end()
+	used := 0
+	for _, v := range h.values {
+		used += len(v.Data)
+	}
+	s, err := newLogShard(h)
+	must(t, err)
+	if got := shardStates - s.left(); got != used {
+		t.Errorf("%d bytes are used, it says %d", used, got)
+	}
+}
