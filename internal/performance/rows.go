@@ -19,6 +19,7 @@ var runs = []bench{
 	{"stream", "^BenchmarkMerge$", "3x", 3},
 	{"stream", "^BenchmarkLedger$", "300x", 3},
 	{"stream", "^BenchmarkCommit$", "300x", 3},
+	{"stream", "^BenchmarkDaemonUsers$", "6x", 1},
 	{"stream", "^BenchmarkUsers$", "300x", 3},
 	{"internal/persons", "^BenchmarkPersons$/^take$", "3000x", 1},
 	{"internal/persons", "^BenchmarkPersons$/^start$", "3x", 1},
@@ -144,7 +145,8 @@ var endToEnd = []row{
 
 // people are the rows of what protecting persons costs.
 var people = []row{
-	{path: "packed record, d = 16, moments, with a user key, 10⁶ persons in random order, one core, from the broker's bytes to the sums", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio", goal: "≤ 1.5", why: usersWhy},
+	{path: "daemon, packed, d = 16, moments, step 1000, with a user key, 10⁶ persons in random order, embedded broker in another process, processor time", rival: "the same records without", bench: "stream.BenchmarkDaemonUsers", unit: "cpu-ratio", goal: "≤ 1.5"},
+	{path: "of that, decoding and adding, on one core", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio", why: usersWhy},
 	{path: "look-up among 10⁶ persons in random order", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "ratio"},
 	{path: "among 10⁷", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/10000000", unit: "ratio"},
 	{path: "memory of a person, 10⁶ persons", rival: "–", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "bytes/person", suffix: " bytes"},
