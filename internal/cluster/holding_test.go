@@ -481,21 +481,27 @@ func TestKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begun(t)
 		h := mustAcquire(t, b)
-		before := b.transactions
+		count := func() int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.transactions
+		}
+		before := count()
 		time.Sleep(30 * time.Minute)
 		mustUpdate(t, h, map[string]Value{"a": {}}, nil)
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
-		if n := b.transactions - before; n != 1 {
+		if n := count() - before; n != 1 {
 			t.Errorf("%d transactions where one update was made", n)
 		}
 		time.Sleep(5 * time.Hour)
 		synctest.Wait()
-		if n := b.transactions - before; n != 6 {
+		if n := count() - before; n != 6 {
 			t.Errorf("%d transactions, want one an hour", n)
 		}
-		b.epoch++
+		b.do(ask{kind: "fence"})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		select {
 		case <-h.Lost():
 		default:
