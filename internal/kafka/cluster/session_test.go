@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -454,5 +456,88 @@ func TestSessionAborted(t *testing.T) {
 		if sent := l.ends.commits.Load() != before; sent != (end == kgo.TryCommit) {
 			t.Errorf("commit %v was taken for %v", end, sent)
 		}
+	}
+}
+
+// TestSessionCutLog: an owner notices that a log has lost its end since its last commit.
+func TestSessionCutLog(t *testing.T) {
+	t.Parallel()
+	_, s := logs(t)
+	record := []cluster.Record{{Key: []byte("x:0")}}
+	for log := range 2 {
+		l := s.log()
+		defer l.Close()
+		if err := l.Fence(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Commit(t.Context(), record, record); err != nil {
+			t.Fatal(err)
+		}
+		l.last[log] += 100 // as if these had been there
+		if err := l.Commit(t.Context(), record, record); err == nil || !strings.Contains(err.Error(), "was cut") {
+			t.Errorf("log %d has lost its end: %v", log, err)
+		}
+		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {
+			t.Errorf("and goes on: %v", err)
+		}
+	}
+}
+
+// TestSessionEpochs: commits go on where the 32 767 epochs of a producer id end.
+func TestSessionEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("seconds of fences: STREAMDP_SLOW=1")
+	}
+	t.Parallel()
+	_, s := logs(t)
+	s.epochs()
+}
+
+// TestRealKafkaEpochs is TestSessionEpochs for Apache Kafka.
+func TestRealKafkaEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("minutes of fences: STREAMDP_SLOW=1")
+	}
+	real := kafkatest.NewReal(t)
+	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano())).epochs()
+}
+
+// epochs fences until a producer id has few epochs left, and commits beyond them.
+func (s *shard) epochs() {
+	t := s.t
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	id := TransactionalID(s.group, 1)
+	req.TransactionalID, req.TransactionTimeoutMillis = &id, 10_000
+	fence := func() int16 {
+		for {
+			resp, err := req.RequestWith(t.Context(), client)
+			if err == nil {
+				err = kerr.ErrorForCode(resp.ErrorCode)
+			}
+			if err == nil {
+				return resp.ProducerEpoch
+			}
+			if !repeatable(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	for fence() < math.MaxInt16-20 {
+	}
+	h := s.acquire()
+	const rounds = 40
+	for i := range rounds {
+		if err := s.put(h, fmt.Sprint(i)); err != nil {
+			t.Fatalf("commit %d: %v", i, err)
+		}
+	}
+	s.want(fmt.Sprint(rounds-1), rounds)
+	if epoch := fence(); epoch > 2*rounds {
+		t.Errorf("the test has not reached the end: epoch %d", epoch)
 	}
 }
