@@ -121,7 +121,7 @@ type setting struct {
 	name  string
 	value string // as Init makes it
 	is    relation
-	least string // where it is not value that the setting in force is compared with
+	least string // where it is not value that the setting in force is compared with: the least, or the most
 }
 
 // holds reports whether the value in force will do.
@@ -152,6 +152,9 @@ func (s setting) want() string {
 		}
 		return "at least " + s.value
 	case atMost:
+		if s.least != "" {
+			return "at most " + s.least
+		}
 		return "at most " + s.value
 	}
 	return s.value
@@ -167,7 +170,8 @@ var common = []setting{
 // topics are those of a group, with the settings that matter. A value of a state that was
 // replaced or removed, an epoch's secret for one, is gone from the log after the compaction
 // lag and the age of its segment; tombstones stay for long enough that no reader misses one.
-// Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
+// Whoever takes a shard over reads all of its log that is not compacted yet, and only full
+// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
 // matter for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
@@ -176,6 +180,7 @@ func (o TopicOptions) topics() []topic {
 			{name: "cleanup.policy", value: "compact"},
 			{name: "max.compaction.lag.ms", value: hour, is: atMost},
 			{name: "segment.ms", value: hour, is: atMost},
+			{name: "segment.bytes", value: "16777216", is: atMost, least: "1073741824"},
 			{name: "delete.retention.ms", value: day, is: atLeast},
 		}},
 		{LedgerTopic(o.Group), []setting{
