@@ -62,10 +62,14 @@ type partTimes struct {
 	announce time.Duration // a root repeats its job: so a new member learns of it
 	beat     time.Duration // a worker says how far it has come
 	silence  time.Duration // without a word of a worker, after which the root reads itself
+	retry    time.Duration // before the root lets the worker try again; twice as long the next time
 	expire   time.Duration // without a word of a root, after which a worker forgets its job
 }
 
-var defaultPartTimes = partTimes{announce: 2 * time.Second, beat: time.Second, silence: 5 * time.Second, expire: 10 * time.Second}
+var defaultPartTimes = partTimes{announce: 2 * time.Second, beat: time.Second, silence: 5 * time.Second, retry: time.Minute, expire: 10 * time.Second}
+
+// maxPartRetry is the longest time for which a root reads a partition that another instance may.
+const maxPartRetry = time.Hour
 
 func newPartials(d *host, group string, log sumLog, shard func(*config.Stream) int) *partials {
 	return &partials{
@@ -92,21 +96,23 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	there.Add(len(shards))
 	p.mu.Lock()
 	p.ctx = ctx
-	for shard := range shards {
-		w := &partWriter{log: p.log, shard: shard, queue: make(chan partOut, 64)}
-		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
-		p.writers[shard] = w
-		following.Go(func() { w.run(ctx) })
-	}
 	p.mu.Unlock()
 	for shard := range shards {
 		seal, once := newPartSeal(p.d.key, p.group, shard), sync.Once{}
+		w := &partWriter{log: p.log, shard: shard, queue: make(chan partOut, 64)}
+		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
+		following.Go(func() { w.run(ctx) })
 		follow := newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
 		following.Go(func() {
-			_ = follow.retry(ctx, "sums of merged streams", func() error {
+			_ = follow.retry(ctx, followed, func() error {
 				err := p.log.follow(ctx, shard, func() {
-					follow.untroubled("sums of merged streams")
-					once.Do(there.Done)
+					follow.untroubled(followed)
+					once.Do(func() { // answers are heard from here on, so questions may be asked
+						p.mu.Lock()
+						p.writers[shard] = w
+						p.mu.Unlock()
+						there.Done()
+					})
 				}, func(record []byte) { p.take(shard, seal, record) })
 				if err != nil && ctx.Err() == nil {
 					return &notYet{err} // without them each root reads by itself
@@ -275,6 +281,9 @@ func (p *partials) expire() {
 	}
 }
 
+// followed is what is repeated, in words, while the log of sums can't be read or written.
+const followed = "sums of merged streams"
+
 // partWriter writes to the log of a shard, as much at a time as has come since the last time.
 type partWriter struct {
 	*repeater
@@ -316,7 +325,7 @@ func (w *partWriter) run(ctx context.Context) {
 		for _, x := range all {
 			records = append(records, x.records...)
 		}
-		err := w.retry(ctx, "sums of merged streams", func() error {
+		err := w.retry(ctx, followed, func() error {
 			err := w.log.append(ctx, w.shard, records)
 			if err != nil && ctx.Err() == nil {
 				return &notYet{err}

@@ -105,7 +105,14 @@ func (g *mergeRoot) start(ctx context.Context, wg *sync.WaitGroup) {
 
 // fail stops the epoch, unless it stops already.
 func (g *mergeRoot) fail(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil {
+	if ctx.Err() == nil {
+		g.stop(err)
+	}
+}
+
+// stop stops the epoch if there is an error.
+func (g *mergeRoot) stop(err error) {
+	if err == nil {
 		return
 	}
 	select {
@@ -116,33 +123,10 @@ func (g *mergeRoot) fail(ctx context.Context, err error) {
 
 // supply gives the merger the sums of one partition: those that this instance makes, or another.
 func (g *mergeRoot) supply(ctx context.Context, x *leafReader) error {
+	patience := g.p.times.retry
 	for ctx.Err() == nil {
 		team, changed := g.p.who()
-		by := team.by(x.index)
-		while, stop := context.WithCancel(ctx)
-		go func() {
-			for now := team; now.by(x.index) == by && !g.alone(x.index); now, changed = g.p.who() {
-				select {
-				case <-while.Done():
-					return
-				case <-changed:
-					g.reads(x.index, false)
-				}
-			}
-			stop()
-		}()
-		err := error(nil)
-		g.reads(x.index, false)
-		if by != noMember {
-			if err = g.receive(while, x); err == nil && while.Err() == nil {
-				g.r.log.Warn("nothing came of a partition that another instance sums: it is read here until the group's next generation", "partition", g.partition(x.index), "step", x.leaf.Step())
-				g.reads(x.index, true)
-			}
-		}
-		if err == nil && while.Err() == nil {
-			err = g.read(while, x)
-		}
-		stop()
+		silent, err := g.supplyOf(ctx, x, team, changed, patience)
 		if err == nil && x.unsent != nil {
 			select {
 			case <-ctx.Done():
@@ -153,8 +137,44 @@ func (g *mergeRoot) supply(ctx context.Context, x *leafReader) error {
 		if err != nil {
 			return err
 		}
+		if patience = min(2*patience, maxPartRetry); !silent {
+			patience = g.p.times.retry
+		}
 	}
 	return nil
+}
+
+// supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
+// silent it reads the partition for a while.
+func (g *mergeRoot) supplyOf(ctx context.Context, x *leafReader, team team, changed chan struct{}, patience time.Duration) (silent bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	by := team.by(x.index)
+	go func() {
+		for now := team; now.by(x.index) == by; now, changed = g.p.who() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			if g.alone(x.index) {
+				break
+			}
+			g.reads(x.index, false) // whoever it is has just begun
+		}
+		stop()
+	}()
+	g.reads(x.index, false)
+	if by != noMember {
+		if err := g.receive(ctx, x); err != nil || ctx.Err() != nil {
+			return false, err
+		}
+		g.r.log.Warn("nothing came of a partition that another instance sums: it is read here for a while, or until the group's next generation",
+			"partition", g.partition(x.index), "step", x.leaf.Step(), "for", patience)
+		g.reads(x.index, true)
+		defer time.AfterFunc(patience, stop).Stop()
+	}
+	return by != noMember, g.read(ctx, x)
 }
 
 // partition returns the number of a partition by its place.
@@ -198,17 +218,21 @@ func (g *mergeRoot) read(ctx context.Context, x *leafReader) error {
 	if err := x.from(g.r, g.l.m, g.l.core, reader, src.Partition, g.m.failed); err != nil {
 		return err
 	}
-	x.closed = func(s *leafStep) { g.fail(ctx, g.counts(x.index, s)) }
+	x.closed = func(s *leafStep) { g.stop(g.counts(x.index, s)) }
 	return x.readHere(ctx)
 }
 
-// readHere sums the partition until the context ends, and leaves nothing of an open step.
+// readHere sums the partition until the context ends, which is no error, and leaves nothing of an
+// open step.
 func (x *leafReader) readHere(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
+	while, stop := context.WithCancel(ctx)
 	defer stop()
 	var fetching sync.WaitGroup
-	fetching.Go(func() { x.fetch.run(ctx) })
-	err := x.run(ctx)
+	fetching.Go(func() { x.fetch.run(while) })
+	err := x.run(while)
+	if ctx.Err() != nil {
+		err = nil // it waited for the end of a step, say; what else it met it meets again
+	}
 	stop()
 	fetching.Wait()
 	for len(x.fetch.full) > 0 {
@@ -350,10 +374,7 @@ func (g *mergeRoot) take(h partHeader, content []byte) {
 	g.mu.Unlock()
 	if err != nil {
 		g.r.log.Error("sums of two instances differ", "error", err.Error())
-		select {
-		case g.m.failed <- err:
-		default:
-		}
+		g.stop(err)
 	}
 }
 

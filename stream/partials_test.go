@@ -91,7 +91,7 @@ func (s *side) follow(ctx context.Context, shard int, ready func(), fn func([]by
 	}
 }
 
-var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Millisecond, silence: 300 * time.Millisecond, expire: time.Second}
+var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Millisecond, silence: 300 * time.Millisecond, retry: time.Minute, expire: time.Second}
 
 // oneShard is where all merged streams of a test are.
 func oneShard(*config.Stream) int { return 0 }
@@ -457,6 +457,39 @@ func TestPartialsRegroup(t *testing.T) {
 			t.Error("nobody has summed anything for the root")
 		}
 	})
+	t.Run("while a step waits for its end by the clock", func(t *testing.T) {
+		t.Parallel()
+		toml := partialStreams["moments by the clock"]
+		want, _ := partialsOf(t, toml, func(*rig) {})
+		log, h := newHeap(), newHand()
+		r := newMergedRig(t, toml, 5)
+		r.boundaries = "bounds"
+		root := r.root(log, team{1, 1, 0})
+		other := r.help(log, team{})
+		for p := range 5 {
+			r.sendTo(p, 1000*p, 430)
+		}
+		h.tick()
+		x := r.start(h.on)
+		x.published(1)
+		for _, t := range []team{{2, 2, 0}, {3, 1, 0}, {4, 2, 1}, {5, 2, 0}} {
+			root.regroup(t)
+			other.regroup(team{t.generation, t.members, 1 - t.self})
+			time.Sleep(5 * time.Millisecond)
+		}
+		for p := range 5 {
+			r.sendTo(p, 1000*p+500, 20*p)
+		}
+		h.tick()
+		x.published(2)
+		x.end()
+		if fmt.Sprint(r.outputOf("orders.dp")) != want {
+			t.Error("other releases than those of one process")
+		}
+		if strings.Contains(r.log.String(), "read here") || log.count() == 0 {
+			t.Errorf("%d sums of the other instance\n%s", log.count(), r.log)
+		}
+	})
 	t.Run("another configuration", func(t *testing.T) {
 		t.Parallel()
 		log := newHeap()
@@ -501,5 +534,47 @@ func TestPartialsBound(t *testing.T) {
 	}
 	if len(b.known) != keptSums {
 		t.Errorf("the hashes of %d sums are kept", len(b.known))
+	}
+}
+
+// TestPartialsRetry: a partition that the root has read for a while, because a sum was lost, is another
+// instance's again after that.
+func TestPartialsRetry(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 2)
+	log := newHeap()
+	lost := false
+	r.help(log, team{1, 2, 1}, func(x *instance) {
+		x.side.edit = func(h partHeader, record []byte) [][]byte {
+			if h.kind == partSum && !lost {
+				lost = true
+				return nil
+			}
+			return [][]byte{record}
+		}
+	})
+	r.root(log, team{1, 2, 0}, func(x *instance) { x.times.retry = 10 * time.Millisecond })
+	x := r.start()
+	step := 0
+	for late := time.Now().Add(patience); log.count() < 3; step++ {
+		if time.Now().After(late) {
+			t.Fatalf("the root does not let others read again\n%s", r.log)
+		}
+		r.sendTo(0, 100*step, 100)
+		r.sendTo(1, 1000+100*step, 100)
+		x.published(uint64(step) + 1)
+	}
+	x.end()
+	if !strings.Contains(r.log.String(), "it is read here") {
+		t.Error("the root has not read the partition")
+	}
+	alone := newMergedRig(t, partialStreams["moments"], 2)
+	alone.sendTo(0, 0, 100*step)
+	alone.sendTo(1, 1000, 100*step)
+	y := alone.start()
+	y.published(uint64(step))
+	y.end()
+	if fmt.Sprint(alone.outputOf("orders.dp")) != fmt.Sprint(r.outputOf("orders.dp")) {
+		t.Error("other releases than those of one process")
 	}
 }

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 )
 
-// broker is what the model believes of Kafka, for one shard. It is not safe for concurrent use:
-// of those who ask, one at a time has its turn.
+// broker is what the model believes of Kafka, for one shard.
 type broker struct {
-	gen, owner   int // generation of the group, and who has the shard in it
-	epoch        int // the valid producer epoch
-	writes       int // in the open transaction
+	mu           sync.Mutex // of what is asked; a test that looks at the rest has nobody else ask
+	gen, owner   int        // generation of the group, and who has the shard in it
+	epoch        int        // the valid producer epoch
+	writes       int        // in the open transaction
 	open         [2][]Record
 	logs         [2][]Record // what is committed
 	transactions int
@@ -49,6 +50,8 @@ var (
 
 // do does what is asked for.
 func (b *broker) do(a ask) reply {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch a.kind {
 	case "confirm":
 		if a.number != b.gen || a.from != b.owner {

@@ -33,7 +33,7 @@ type run struct {
 	options []int // of each decision, how many ways
 	broken  string
 
-	b       broker
+	b       *broker
 	late    []ask
 	past    [2][]Record // what a replaced leader goes on to serve
 	waiting [2]chan ask // of an instance's request
@@ -183,7 +183,7 @@ func (r *run) instance(who int) {
 
 // play lets everything happen once.
 func (r *run) play(begun [2][]Record) {
-	r.b = broker{gen: 1, owner: 0, epoch: 1, logs: [2][]Record{slices.Clone(begun[0]), slices.Clone(begun[1])}}
+	r.b = &broker{gen: 1, owner: 0, epoch: 1, logs: [2][]Record{slices.Clone(begun[0]), slices.Clone(begun[1])}}
 	r.past, r.lined = begun, map[string]bool{}
 	var asks [2]*ask
 	for i := range r.waiting {

@@ -276,6 +276,36 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestAborted: what the former owner wrote in a transaction that was aborted is still in the log. A
+// broker that shows a chunk of it in a value of the new owner makes no value.
+func TestAborted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := begun(t)
+		value := map[string]Value{"a": {Data: bytesOf(chunkBytes + 1)}}
+		former := mustAcquire(t, b)
+		aborted, err := former.plan(value, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUpdate(t, mustAcquire(t, b), value, nil)
+		state := b.logs[stateLog]
+		for i, r := range state {
+			if string(r.Key) == "a:1" {
+				state[i] = aborted.state[len(aborted.state)-1]
+			}
+		}
+		_, err = acquire(t, b, testOptions())
+		wantHalt(t, err, HaltState)
+		for i, r := range state { // all of it is one
+			if string(r.Key) == "a:0" {
+				state[i] = aborted.state[len(aborted.state)-2]
+			}
+		}
+		mustAcquire(t, b)
+	})
+}
+
 // TestOptions: another configuration or key is a halt, and so is a ledger without what an instance
 // knows of it.
 func TestOptions(t *testing.T) {
@@ -481,21 +511,27 @@ func TestKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := begun(t)
 		h := mustAcquire(t, b)
-		before := b.transactions
+		count := func() int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.transactions
+		}
+		before := count()
 		time.Sleep(30 * time.Minute)
 		mustUpdate(t, h, map[string]Value{"a": {}}, nil)
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
-		if n := b.transactions - before; n != 1 {
+		if n := count() - before; n != 1 {
 			t.Errorf("%d transactions where one update was made", n)
 		}
 		time.Sleep(5 * time.Hour)
 		synctest.Wait()
-		if n := b.transactions - before; n != 6 {
+		if n := count() - before; n != 6 {
 			t.Errorf("%d transactions, want one an hour", n)
 		}
-		b.epoch++
+		b.do(ask{kind: "fence"})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		select {
 		case <-h.Lost():
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -31,10 +32,34 @@ type Log struct {
 	Reader
 	client  *kgo.Client
 	timeout time.Duration // of a transaction
-	wrote   int64         // offset of the last record in the state
+	last    [2]int64      // offsets of the last records that it wrote, in state and ledger
 	id      int64         // of the producer
 	epoch   int16
 	spent   bool
+	ends    ends
+}
+
+// ends counts the ends of transactions that the client sends as commits. It learns of them as the
+// client's logger, for the client does not say it otherwise: its EndTransaction aborts and returns
+// nil where it finds no partition in the transaction. That may be so after all records were
+// acknowledged: franz-go 1.22.2 tells a topic's partitions to those who wait for them, and lets
+// EndTransaction see them a moment later.
+type ends struct{ commits atomic.Int64 }
+
+// Level is of the messages that the client gives to Log.
+func (*ends) Level() kgo.LogLevel { return kgo.LogLevelInfo }
+
+// Log takes a message of the client. Another wording in another version ends every commit with an
+// error.
+func (e *ends) Log(_ kgo.LogLevel, message string, pairs ...any) {
+	if message != "ending transaction" {
+		return
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i] == "commit" && pairs[i+1] == kgo.TryCommit {
+			e.commits.Add(1)
+		}
+	}
 }
 
 const (
@@ -50,7 +75,7 @@ const (
 )
 
 // NewLog returns a log. It connects to nothing.
-func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), wrote: -1} }
+func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), last: [2]int64{-1, -1}} }
 
 // TransactionalID is the id of the transactions on a group's shard.
 func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
@@ -86,6 +111,7 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		kgo.MaxBufferedRecords(math.MaxInt32),
 		kgo.RetryTimeout(timeout+slack),
 		kgo.MetadataMinAge(metadataAge),
+		kgo.WithLogger(&l.ends),
 	)...)
 	if err != nil {
 		return err
@@ -154,15 +180,24 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	if err := l.produce(ctx, records); err != nil {
 		return err // what was written is aborted by the next fence, or by its timeout
 	}
+	last, err := l.grown(records, len(state))
+	if err != nil {
+		return err
+	}
 	// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
-	// failed, where none was acknowledged, where the producer was begun anew meanwhile. So all
-	// records must have been acknowledged under the epoch that this transaction began with, the
-	// client must still have that, and a commit must have taken the next one.
+	// failed, where it believes that none was acknowledged, where the producer was begun anew
+	// meanwhile. So all records must have been acknowledged under the epoch that this transaction
+	// began with, the client must still have that, a commit must have been sent and not an abort, and
+	// it must have brought the next epoch.
 	if err := l.same(ctx); err != nil {
 		return err
 	}
+	commits := l.ends.commits.Load()
 	if err := l.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		return fmt.Errorf("EndTxn: %w", err)
+	}
+	if l.ends.commits.Load() != commits+1 {
+		return errors.New("the client has aborted the transaction instead of committing it")
 	}
 	id, epoch, err := l.client.ProducerID(ctx)
 	switch {
@@ -172,12 +207,27 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	default:
 		return fmt.Errorf("EndTxn was answered with producer %d, epoch %d after %d, %d", id, epoch, l.id, l.epoch)
 	}
-	l.id, l.epoch = id, epoch
-	if len(state) > 0 {
-		l.wrote = records[len(state)-1].Offset
-	}
+	l.id, l.epoch, l.last = id, epoch, last
 	l.spent = false
 	return nil
+}
+
+// grown checks that records, the first ones of the state, came behind those before them, in their
+// order. A log that an unclean election has cut, or that was made anew, takes them all the same, and
+// then holds less than this instance has in memory.
+func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error) {
+	last = l.last
+	for i, r := range records {
+		at := &last[0]
+		if i >= state {
+			at = &last[1]
+		}
+		if r.Offset <= *at {
+			return last, fmt.Errorf("%s/%d took a record at offset %d, and had one at %d: it was cut, or made anew", r.Topic, r.Partition, r.Offset, *at)
+		}
+		*at = r.Offset
+	}
+	return last, nil
 }
 
 // same checks that the client has the producer epoch that this transaction began with.
@@ -202,6 +252,7 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 	for _, r := range records {
 		l.client.Produce(ctx, r, func(r *kgo.Record, err error) { answers <- answer{r, err} })
 	}
+	var refused answer
 	for range records {
 		var a answer
 		select {
@@ -211,19 +262,26 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 		}
 		switch r := a.record; {
 		case errors.Is(a.err, kerr.MessageTooLarge), errors.Is(a.err, kerr.RecordListTooLarge), errors.Is(a.err, kerr.InvalidRecord):
-			return &cluster.RefusedError{Key: string(r.Key), Err: a.err}
+			// All records of a batch are refused for one of them, most likely the largest.
+			if refused.err == nil || len(r.Value) > len(refused.record.Value) {
+				refused = a
+			}
+		case refused.err != nil:
 		case a.err != nil:
 			return fmt.Errorf("produce: %w", a.err)
 		case r.Offset < 0 || r.ProducerID != l.id || r.ProducerEpoch != l.epoch:
 			return fmt.Errorf("a record was written at offset %d by producer %d, epoch %d in a transaction of %d, %d", r.Offset, r.ProducerID, r.ProducerEpoch, l.id, l.epoch)
 		}
 	}
+	if refused.err != nil {
+		return &cluster.RefusedError{Key: string(refused.record.Key), Err: refused.err}
+	}
 	return nil
 }
 
 // ReadState is like that of [Reader], and reads past the last record that this log wrote.
 func (l *Log) ReadState(ctx context.Context, each func(cluster.Record) error) error {
-	return l.read(ctx, StateTopic(l.o.Group), l.wrote, false, each)
+	return l.read(ctx, StateTopic(l.o.Group), l.last[0], false, each)
 }
 
 // Close ends what is under way and closes all connections.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -84,9 +86,12 @@ func (s *shard) acquire() *cluster.Holding {
 	return h
 }
 
+// padding makes a value larger than the state's head.
+const padding = "                                                                "
+
 // put updates a value and appends a line that both say text.
 func (s *shard) put(h *cluster.Holding, text string) error {
-	return h.Update(s.t.Context(), map[string]cluster.Value{"a": {Data: []byte(text)}}, nil, [][]byte{[]byte(text)})
+	return h.Update(s.t.Context(), map[string]cluster.Value{"a": {Data: []byte(text + padding)}}, nil, [][]byte{[]byte(text)})
 }
 
 // want checks what a reader finds: the value, and as many lines with the last one the same.
@@ -100,7 +105,7 @@ func (s *shard) want(text string, lines int) {
 	if n := len(v.Lines); n > 0 {
 		last = string(v.Lines[n-1])
 	}
-	if got := string(v.Values["a"].Data); got != text || last != text || len(v.Lines) != lines {
+	if got := strings.TrimSpace(string(v.Values["a"].Data)); got != text || last != text || len(v.Lines) != lines {
 		s.t.Errorf("value %q, %d lines, the last %q; want %q, %d", got, len(v.Lines), last, text, lines)
 	}
 }
@@ -121,7 +126,7 @@ func TestSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := s.acquire()
-	if v := next.Values(); string(v["a"].Data) != "2" || string(v["large"].Data) != string(large) {
+	if v := next.Values(); strings.TrimSpace(string(v["a"].Data)) != "2" || string(v["large"].Data) != string(large) {
 		t.Errorf("a is %q, large has %d bytes", v["a"].Data, len(v["large"].Data))
 	}
 	if l := next.Lines(); len(l) != 3 {
@@ -184,7 +189,7 @@ func TestSessionAnswers(t *testing.T) {
 				r := (*cluster.RefusedError)(nil)
 				if errors.As(err, &r) != slices.Contains(test.codes, kerr.InvalidRecord) {
 					t.Errorf("%s: %v", text, err)
-				} else if r != nil && strings.HasPrefix(r.Key, "a:") != (test.topic == StateTopic("g")) && r.Key != "head:0" {
+				} else if r != nil && r.Key != map[string]string{StateTopic("g"): "a:0", LedgerTopic("g"): ""}[test.topic] {
 					t.Errorf("%s: %q was refused", text, r.Key)
 				}
 			}
@@ -284,7 +289,7 @@ func (s *shard) hang() {
 	if err := zombie.Commit(s.t.Context(), []cluster.Record{{Key: []byte("x:0")}}, nil); !errors.Is(err, errSpent) {
 		s.t.Errorf("a spent log: %v", err)
 	}
-	if v := h.Values(); string(v["a"].Data) != "first" || len(v) != 1 {
+	if v := h.Values(); strings.TrimSpace(string(v["a"].Data)) != "first" || len(v) != 1 {
 		s.t.Errorf("read %d values, a is %q", len(v), v["a"].Data)
 	}
 	if err := s.put(h, "first again"); err != nil {
@@ -423,5 +428,116 @@ func TestSessionReads(t *testing.T) {
 	halt := (*cluster.HaltError)(nil)
 	if !errors.As(err, &halt) || halt.Halt != cluster.HaltLedger {
 		t.Errorf("a ledger without its beginning: %v", err)
+	}
+}
+
+// TestSessionAborted: an end that the client has sent as an abort is no commit, though the client
+// returns no error.
+func TestSessionAborted(t *testing.T) {
+	t.Parallel()
+	_, s := logs(t)
+	l := s.log()
+	defer l.Close()
+	if err := l.Fence(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+		if err := l.client.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		_, l.epoch, _ = l.client.ProducerID(t.Context())
+		if err := l.produce(t.Context(), []*kgo.Record{{Topic: StateTopic("g"), Partition: 1, Key: []byte("x:0")}}); err != nil {
+			t.Fatal(err)
+		}
+		before := l.ends.commits.Load()
+		if err := l.client.EndTransaction(t.Context(), end); err != nil {
+			t.Fatal(err)
+		}
+		if sent := l.ends.commits.Load() != before; sent != (end == kgo.TryCommit) {
+			t.Errorf("commit %v was taken for %v", end, sent)
+		}
+	}
+}
+
+// TestSessionCutLog: an owner notices that a log has lost its end since its last commit.
+func TestSessionCutLog(t *testing.T) {
+	t.Parallel()
+	_, s := logs(t)
+	record := []cluster.Record{{Key: []byte("x:0")}}
+	for log := range 2 {
+		l := s.log()
+		defer l.Close()
+		if err := l.Fence(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Commit(t.Context(), record, record); err != nil {
+			t.Fatal(err)
+		}
+		l.last[log] += 100 // as if these had been there
+		if err := l.Commit(t.Context(), record, record); err == nil || !strings.Contains(err.Error(), "was cut") {
+			t.Errorf("log %d has lost its end: %v", log, err)
+		}
+		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {
+			t.Errorf("and goes on: %v", err)
+		}
+	}
+}
+
+// TestSessionEpochs: commits go on where the 32 767 epochs of a producer id end.
+func TestSessionEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("seconds of fences: STREAMDP_SLOW=1")
+	}
+	t.Parallel()
+	_, s := logs(t)
+	s.epochs()
+}
+
+// TestRealKafkaEpochs is TestSessionEpochs for Apache Kafka.
+func TestRealKafkaEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("minutes of fences: STREAMDP_SLOW=1")
+	}
+	real := kafkatest.NewReal(t)
+	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano())).epochs()
+}
+
+// epochs fences until a producer id has few epochs left, and commits beyond them.
+func (s *shard) epochs() {
+	t := s.t
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	id := TransactionalID(s.group, 1)
+	req.TransactionalID, req.TransactionTimeoutMillis = &id, 10_000
+	fence := func() int16 {
+		for {
+			resp, err := req.RequestWith(t.Context(), client)
+			if err == nil {
+				err = kerr.ErrorForCode(resp.ErrorCode)
+			}
+			if err == nil {
+				return resp.ProducerEpoch
+			}
+			if !repeatable(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	for fence() < math.MaxInt16-20 {
+	}
+	h := s.acquire()
+	const rounds = 40
+	for i := range rounds {
+		if err := s.put(h, fmt.Sprint(i)); err != nil {
+			t.Fatalf("commit %d: %v", i, err)
+		}
+	}
+	s.want(fmt.Sprint(rounds-1), rounds)
+	if epoch := fence(); epoch > 2*rounds {
+		t.Errorf("the test has not reached the end: epoch %d", epoch)
 	}
 }
