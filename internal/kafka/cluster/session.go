@@ -32,7 +32,7 @@ type Log struct {
 	Reader
 	client  *kgo.Client
 	timeout time.Duration // of a transaction
-	last    [2]int64      // offsets of the last records that it wrote, in state and ledger
+	last    [2]int64      // offsets of the last records that it wrote in state and ledger, or read in the ledger
 	id      int64         // of the producer
 	epoch   int16
 	spent   bool
@@ -184,11 +184,19 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	if err != nil {
 		return err
 	}
-	// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
-	// failed, where it believes that none was acknowledged, where the producer was begun anew
-	// meanwhile. So all records must have been acknowledged under the epoch that this transaction
-	// began with, the client must still have that, a commit must have been sent and not an abort, and
-	// it must have brought the next epoch.
+	if err := l.end(ctx); err != nil {
+		return err
+	}
+	l.last, l.spent = last, false
+	return nil
+}
+
+// end commits the open transaction, all records of which were acknowledged. The client's
+// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
+// failed, where it believes that none was acknowledged, where the producer was begun anew
+// meanwhile. So the client must still have the epoch that this transaction began with, a commit must
+// have been sent and not an abort, and it must have brought the next epoch.
+func (l *Log) end(ctx context.Context) error {
 	if err := l.same(ctx); err != nil {
 		return err
 	}
@@ -207,8 +215,7 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	default:
 		return fmt.Errorf("EndTxn was answered with producer %d, epoch %d after %d, %d", id, epoch, l.id, l.epoch)
 	}
-	l.id, l.epoch, l.last = id, epoch, last
-	l.spent = false
+	l.id, l.epoch = id, epoch
 	return nil
 }
 
@@ -281,7 +288,15 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 
 // ReadState is like that of [Reader], and reads past the last record that this log wrote.
 func (l *Log) ReadState(ctx context.Context, each func(cluster.Record) error) error {
-	return l.read(ctx, StateTopic(l.o.Group), l.last[0], false, each)
+	_, err := l.read(ctx, StateTopic(l.o.Group), l.last[0], false, each)
+	return err
+}
+
+// ReadLedger is like that of [Reader].
+func (l *Log) ReadLedger(ctx context.Context, each func(cluster.Record) error) error {
+	end, err := l.read(ctx, LedgerTopic(l.o.Group), -1, true, each)
+	l.last[1] = max(l.last[1], end-1) // 0 after an error
+	return err
 }
 
 // Close ends what is under way and closes all connections.
