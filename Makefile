@@ -10,7 +10,7 @@ ROUNDS ?= 3
 CROSS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
 .PHONY: build test race golden golden-arm64 test-kafka bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
-	kills nightly nightly-fuzz nightly-kills nightly-kafka soak tasks release cross
+	kills nightly nightly-fuzz nightly-kills nightly-kafka nightly-faults soak tasks release cross
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -82,7 +82,7 @@ fuzz-smoke:
 
 # What takes hours: every fuzz target for ten minutes, ten thousand kills, twenty kills
 # of a real broker, half an hour at full speed.
-nightly: nightly-fuzz nightly-kills nightly-kafka soak
+nightly: nightly-fuzz nightly-kills nightly-kafka nightly-faults soak
 
 # A thousand tasks in one process: memory, start, idle time, a release a second.
 tasks:
@@ -100,6 +100,10 @@ nightly-kills:
 
 nightly-kafka:
 	STREAMDP_BROKER_KILLS=$(BROKER_KILLS) .ci/kafka/run go test -count=1 -timeout=1h -v -run='^TestRealKafka(Kills|Merged)$$' ./stream
+
+# Two faults in one run of the protocol of instances, and two moves: millions of runs.
+nightly-faults:
+	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/cluster
 
 # With the race detector; SOAK=3m for a shorter one.
 soak:
