@@ -52,7 +52,7 @@ var metricTable = []metricDef{
 	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
 	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk.", ""},
 	{"takeover_seconds", "histogram", "–", nil, "Time from the word that the group gives this instance a shard until its tasks run.", ""},
-	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, lost (the end is not known, or another instance owns the shard).", ""},
+	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), lost (the end is not known, or another instance owns the shard).", ""},
 	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
 	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
 	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
@@ -431,7 +431,36 @@ func (m *metrics) published(t core.Task, took time.Duration, at time.Time) {
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
+// shares makes the metrics of a group there, of an instance that has no shard yet, too. A counter
+// that begins above 0 would hide its first count from alerts.
+func (m *metrics) shares(shards int) {
+	m.gauges["group_shards"].WithLabelValues().Set(float64(shards))
+	m.owns(0)
+	for _, outcome := range []string{outcomeAcquired, outcomeMoved, outcomeFailed, outcomeHalted} {
+		m.counters["shard_acquisitions_total"].WithLabelValues(outcome)
+	}
+	for _, reason := range []string{reasonGiven, reasonUnknown, reasonFailed} {
+		m.counters["shards_lost_total"].WithLabelValues(reason)
+	}
+}
+
+func (m *metrics) tookOver(took time.Duration) {
+	m.times["takeover_seconds"].WithLabelValues().Observe(took.Seconds())
+}
+
 func (m *metrics) owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
+// Labels of shard_acquisitions_total and of shards_lost_total.
+const (
+	outcomeAcquired = "acquired"
+	outcomeMoved    = "moved"
+	outcomeFailed   = "failed"
+	outcomeHalted   = "halted"
+
+	reasonGiven   = "given"
+	reasonUnknown = "unknown"
+	reasonFailed  = "failed"
+)
+
 func (m *metrics) acquired(outcome string) {
 	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
 }

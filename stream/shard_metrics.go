@@ -2,13 +2,14 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"streamdp/internal/cluster"
 )
 
-// measured is a holding of which the metrics tell.
+// measured is a holding of which the metrics tell: what is read of it, and what is written to it.
 type measured struct {
 	holding
 	m *metrics
@@ -18,38 +19,53 @@ type measured struct {
 	ended bool
 }
 
-// measure counts what was read of a holding, and what is written to it from now on.
-func measure(h holding, m *metrics) *measured {
+func measure(h holding, m *metrics) *measured { return &measured{holding: h, m: m} }
+
+// Values implements holding. Like those of the holding they are given away once.
+func (h *measured) Values() map[string]cluster.Value {
+	values := h.holding.Values()
 	var bytes int
-	for _, v := range h.Values() {
+	for _, v := range values {
 		bytes += len(v.Data)
 	}
-	lines := h.Lines()
+	h.m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
+	return values
+}
+
+// Lines implements holding, like Values.
+func (h *measured) Lines() [][]byte {
+	lines := h.holding.Lines()
+	h.m.counters["restored_bytes_total"].WithLabelValues().Add(float64(sizeOf(lines)))
+	h.count(len(lines))
+	return lines
+}
+
+func sizeOf(lines [][]byte) (bytes int) {
 	for _, l := range lines {
 		bytes += len(l)
 	}
-	m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
-	counted := &measured{holding: h, m: m}
-	counted.count(len(lines))
-	return counted
+	return bytes
 }
 
 // Update implements holding.
 func (h *measured) Update(ctx context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
 	begin := time.Now()
 	err := h.holding.Update(ctx, put, remove, lines)
-	if err != nil {
-		h.m.counters["state_transactions_total"].WithLabelValues("lost").Inc()
+	outcome := h.m.counters["state_transactions_total"]
+	switch {
+	case err == nil:
+		outcome.WithLabelValues("committed").Inc()
+	case errors.Is(err, errLost):
+		outcome.WithLabelValues("lost").Inc()
+		return err
+	default:
+		outcome.WithLabelValues("refused").Inc()
 		return err
 	}
-	h.m.counters["state_transactions_total"].WithLabelValues("committed").Inc()
 	h.m.times["state_commit_seconds"].WithLabelValues().Observe(time.Since(begin).Seconds())
-	var bytes int
+	bytes := sizeOf(lines)
 	for _, v := range put {
 		bytes += len(v.Data)
-	}
-	for _, l := range lines {
-		bytes += len(l)
 	}
 	h.m.counters["state_bytes_total"].WithLabelValues().Add(float64(bytes))
 	h.count(len(lines))

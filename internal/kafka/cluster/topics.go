@@ -223,33 +223,43 @@ func Init(ctx context.Context, o TopicOptions) error {
 	return nil
 }
 
-// Check compares the topics of a group, their settings, the version of the cluster's
-// transactions, and what this user may do, with what a group needs. The error is of type
-// [Findings] where the cluster answered and is not as it must be.
-//
-// To learn what the user may do it commits an offset of GROUP.state/0 as nobody's member,
-// which a group with members refuses, and asks for a producer id of GROUP-check, which is no
-// shard's.
+// CheckTopics compares the topics of a group, their settings, and the version of the cluster's
+// transactions with what a group needs. It writes nothing. The error is of type [Findings] where
+// the cluster answered and is not as it must be; another one may be gone later.
+func CheckTopics(ctx context.Context, o TopicOptions) error {
+	return o.check(ctx, func(*admin) (Findings, error) { return nil, nil })
+}
+
+// Check is CheckTopics, and looks at what this user may do. To learn it, it commits an offset of
+// GROUP.state/0 as nobody's member, which a group with members refuses, and asks for a producer
+// id of GROUP-check, which is no shard's.
 func Check(ctx context.Context, o TopicOptions) error {
+	return o.check(ctx, func(a *admin) (Findings, error) { return a.rights(ctx) })
+}
+
+func (o TopicOptions) check(ctx context.Context, more func(*admin) (Findings, error)) error {
+	fail := func(err error) error { return fmt.Errorf("topics of group %s: %w", o.Group, err) }
 	client, err := o.client()
 	if err != nil {
-		return fmt.Errorf("topics of group %s: %w", o.Group, err)
+		return fail(err)
 	}
 	defer client.Close()
 	a := &admin{o, client}
 	found, _, err := a.check(ctx)
-	if err == nil {
-		var more Findings
-		more, err = a.rights(ctx)
-		found = append(found, more...)
-	}
-	if err == nil && len(found) > 0 {
-		err = found
-	}
 	if err != nil {
-		return fmt.Errorf("topics of group %s: %w", o.Group, err)
+		return fail(err)
 	}
-	return nil
+	other, err := more(a)
+	if err != nil {
+		return fail(err)
+	}
+	switch found = append(found, other...); {
+	case len(found) == 0:
+		return nil
+	case !slices.ContainsFunc(found, func(f string) bool { return !strings.HasSuffix(f, noLeader) }):
+		return fail(errors.New(found.Error())) // brokers are away
+	}
+	return fail(found)
 }
 
 func (o TopicOptions) client() (*kgo.Client, error) {
@@ -306,7 +316,7 @@ func (a *admin) init(ctx context.Context) error {
 
 // Ends of findings that time alone may heal.
 const (
-	notThere = "does not exist"
+	notThere = "does not exist: streamdp cluster init makes it"
 	noLeader = "have no leader"
 )
 

@@ -51,7 +51,7 @@ func TestInit(t *testing.T) {
 	b := start(t, 3)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 5}
 	if got := refused(t, Check(within(t), o)); !slices.Equal(got, Findings{
-		"topic g.state does not exist", "topic g.ledger does not exist", "topic g.control does not exist", "topic g.partials does not exist",
+		"topic g.state " + notThere, "topic g.ledger " + notThere, "topic g.control " + notThere, "topic g.partials " + notThere,
 	}) {
 		t.Errorf("%q", got)
 	}
