@@ -449,6 +449,7 @@ func (m *metrics) tookOver(took time.Duration) {
 }
 
 func (m *metrics) owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
+
 // Labels of shard_acquisitions_total and of shards_lost_total.
 const (
 	outcomeAcquired = "acquired"
