@@ -65,7 +65,6 @@ type post struct {
 	stop  context.CancelFunc // gives the shard up
 	word  chan struct{}      // there is a newer generation, and it says the same
 	ended chan struct{}      // closed when nothing of the shard runs any more
-	given time.Time          // when the group gave it; zero once its tasks have run
 
 	mu    sync.Mutex
 	state string // one of those below
@@ -146,7 +145,7 @@ func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
 			continue
 		}
 		mine, stop := context.WithCancel(ctx)
-		p := &post{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), given: time.Now(), state: postAcquiring}
+		p := &post{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), state: postAcquiring}
 		s.posts[shard] = p
 		go func() {
 			defer stop()
@@ -193,7 +192,7 @@ func (s *sharing) keep(p *post) {
 		held, err := s.acquire(ctx, p.shard, timeout)
 		if err == nil {
 			log.Info("shard acquired")
-			s.d.metrics.acquired(outcomeAcquired)
+			s.d.metrics.acquired("acquired")
 			err = s.work(p, held, log)
 			if ctx.Err() != nil {
 				return
@@ -235,15 +234,15 @@ func (s *sharing) refused(p *post, err error, log *slog.Logger) {
 	var halt *cluster.HaltError
 	switch {
 	case errors.As(err, &halt):
-		s.d.metrics.acquired(outcomeHalted)
+		s.d.metrics.acquired("halted")
 		log.Error("shard halted", "reason", string(halt.Halt), "error", err.Error())
 		p.set(postHalted, err.Error())
 	case errors.Is(err, cluster.ErrMoved):
-		s.d.metrics.acquired(outcomeMoved)
+		s.d.metrics.acquired("moved")
 		log.Info("the shard has moved on: waiting for the group", "error", err.Error())
 		p.set(postAcquiring, err.Error())
 	default:
-		s.d.metrics.acquired(outcomeFailed)
+		s.d.metrics.acquired("failed")
 		log.Warn("the shard could not be acquired yet", "error", err.Error())
 		p.set(postAcquiring, err.Error())
 	}
@@ -266,9 +265,7 @@ func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration)
 func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer held.Close()
 	ctx := p.ctx
-	counted := measure(held, s.d.metrics)
-	defer counted.end()
-	disk, err := newLogShard(counted)
+	disk, err := newLogShard(held)
 	if err != nil {
 		p.set(postHalted, err.Error())
 		return err
@@ -300,10 +297,6 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
 	p.set(postRunning, "")
 	s.d.metrics.owns(1)
-	if !p.given.IsZero() {
-		s.d.metrics.tookOver(time.Since(p.given))
-		p.given = time.Time{}
-	}
 	select {
 	case <-working.Done():
 	case <-held.Lost():
@@ -315,15 +308,15 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	s.d.metrics.owns(-1)
 	s.d.part(c)
 	if err := held.Err(); err != nil {
-		s.d.metrics.lost(reasonUnknown)
+		s.d.metrics.lost("unknown")
 		return err
 	}
 	if ctx.Err() != nil {
 		log.Info("shard given up")
-		s.d.metrics.lost(reasonGiven)
+		s.d.metrics.lost("given")
 		return ctx.Err()
 	}
-	s.d.metrics.lost(reasonFailed)
+	s.d.metrics.lost("failed")
 	return context.Cause(working)
 }
 

@@ -235,6 +235,7 @@ func (x *leafReader) readHere(ctx context.Context) error {
 	}
 	stop()
 	fetching.Wait()
+	x.fetch.r.untroubled(x.fetch.what) // whoever reads on has troubles of his own
 	for len(x.fetch.full) > 0 {
 		(<-x.fetch.full).Release()
 	}

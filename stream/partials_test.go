@@ -3,13 +3,19 @@ package stream
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"streamdp/config"
 	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
 )
 
 // heap is a log of records in memory, one for each shard.
@@ -324,6 +330,26 @@ func TestPartialsTrouble(t *testing.T) {
 				return [][]byte{r}
 			})
 		}, true},
+		"of a later version": {func(*instance) func(partHeader, []byte) [][]byte {
+			return func(_ partHeader, r []byte) [][]byte {
+				r = append([]byte(nil), r...)
+				r[0]++
+				return [][]byte{r}
+			}
+		}, true},
+		"of a version with other reasons": {func(x *instance) func(partHeader, []byte) [][]byte {
+			return only(func(h partHeader, r []byte) [][]byte {
+				content, err := newPartSeal(x.d.key, "group", 0).open(r)
+				must(t, err)
+				s, err := parseMergeSum(content)
+				must(t, err)
+				at := len(content) - len(s.sum) - len(s.work.rejected)*8 - 8 // where their number is
+				content[at]++
+				r, err = newPartSeal(x.d.key, "group", 0).seal(h, content)
+				must(t, err)
+				return [][]byte{r}
+			})
+		}, true},
 		"of another run, too": {func(*instance) func(partHeader, []byte) [][]byte {
 			return only(func(h partHeader, r []byte) [][]byte {
 				other := append([]byte(nil), r...)
@@ -347,41 +373,47 @@ func TestPartialsTrouble(t *testing.T) {
 			if alone := strings.Contains(r.log.String(), "it is read here"); alone != c.alone {
 				t.Errorf("the root has read partitions of the instance: %t", alone)
 			}
-			if log.count() == 0 {
+			if log.count() == 0 && name != "of a later version" {
 				t.Error("the instance has summed nothing")
 			}
 		})
 	}
 }
 
+// changedSum returns a record of a sum with one more in its first integer, as of a processor that
+// is broken.
+func changedSum(t *testing.T, seal *partSeal, r []byte) []byte {
+	t.Helper()
+	h, _ := parsePartHeader(r)
+	content, err := seal.open(r)
+	must(t, err)
+	s, err := parseMergeSum(content)
+	must(t, err)
+	s.sum = append([]byte(nil), s.sum...)
+	s.sum[5*8+3*8]++ // behind its header
+	again, err := seal.seal(h, s.encode())
+	must(t, err)
+	return again
+}
+
 // TestPartialsDiffer: a sum that is another one than an earlier one of its step stops the epoch,
 // whether that was another instance's or the root's own; so does one of another step.
 func TestPartialsDiffer(t *testing.T) {
 	t.Parallel()
-	// changed is a record with one more record counted, as by a processor that is broken.
-	changed := func(t *testing.T, x *instance, h partHeader, r []byte) []byte {
-		seal := newPartSeal(x.d.key, "group", 0)
-		content, err := seal.open(r)
-		must(t, err)
-		s, err := parseMergeSum(content)
-		must(t, err)
-		s.sum = append([]byte(nil), s.sum...)
-		s.sum[5*8+3*8]++ // the first integer
-		again, err := seal.seal(h, s.encode())
-		must(t, err)
-		return again
+	changed := func(t *testing.T, x *instance, r []byte) []byte {
+		return changedSum(t, newPartSeal(x.d.key, "group", 0), r)
 	}
 	for name, edit := range map[string]func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte{
 		"than another's that waits": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
-			return [][]byte{r, changed(t, x, h, r)}
+			return [][]byte{r, changed(t, x, r)}
 		},
 		"than another's that was taken": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
-			other := changed(t, x, h, r)
+			other := changed(t, x, r)
 			time.AfterFunc(3*testTimes.beat, func() { x.side.add(0, other) })
 			return [][]byte{r}
 		},
 		"than the root's own": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
-			other := changed(t, x, h, r)
+			other := changed(t, x, r)
 			time.AfterFunc(testTimes.silence+5*testTimes.beat, func() { x.side.add(0, other) })
 			return nil
 		},
@@ -501,6 +533,190 @@ func TestPartialsRegroup(t *testing.T) {
 			t.Errorf("%d sums of an instance with another configuration", log.count())
 		}
 	})
+}
+
+// TestPartialsEpochs: epochs end and others begin, and the root starts again with another nonce, while
+// another instance goes on. Releases, and what is counted of records that can't be read, are those of
+// one process.
+func TestPartialsEpochs(t *testing.T) {
+	t.Parallel()
+	run := func(others bool) (releases string, counted []string, log *heap) {
+		r := newMergedRig(t, with(partialStreams["moments"], "step = 100\n", "step = 100\nhorizon = 2\non_horizon = \"rollover\"\n"), 4)
+		log = newHeap()
+		if others {
+			r.help(log, team{1, 2, 1})
+			r.root(log, team{1, 2, 0})
+		}
+		feed := func(first, n int) {
+			for p := range 4 {
+				_, err := r.client.Produce(t.Context(), "orders", int32(p), []kafka.Message{
+					{Value: []byte("no JSON"), Time: time.UnixMilli(1)}, {Value: []byte(`{"amount": 1}`), Time: time.UnixMilli(1)}})
+				must(t, err)
+				r.sendTo(p, 1000*p+first, n-2)
+			}
+		}
+		x := r.start()
+		said := func() string { return r.log.String() }
+		feed(0, 230)
+		r.awaits("orders.dp", 2, said)
+		feed(300, 100)
+		r.awaits("orders.dp", 3, said)
+		x.end()
+		feed(500, 100)
+		x = r.start()
+		r.awaits("orders.dp", 4, said)
+		feed(700, 100)
+		r.awaits("orders.dp", 5, said)
+		_, metrics := x.get("/metrics")
+		for line := range strings.Lines(metrics) {
+			if strings.HasPrefix(line, "streamdp_records") {
+				counted = append(counted, line)
+			}
+		}
+		counted = append(counted, fmt.Sprint(*x.d.Status()[0].NotPrivate))
+		x.end()
+		if strings.Contains(r.log.String(), "read here") {
+			t.Errorf("the root has read partitions of others\n%s", r.log)
+		}
+		return fmt.Sprint(r.outputOf("orders.dp")), counted, log
+	}
+	got, counted, log := run(true)
+	want, all, _ := run(false)
+	if got != want {
+		t.Error("other releases than those of one process")
+	}
+	if !slices.Equal(counted, all) || !strings.Contains(fmt.Sprint(all), "malformed:8") {
+		t.Errorf("counted %q, one process %q", counted, all)
+	}
+	if n := log.count(); n < 2*5 {
+		t.Errorf("%d sums came of the other instance, want 10", n)
+	}
+}
+
+// TestPartialsTroubleEnds: a fetch that was repeated, of a partition that another instance reads by
+// now, is no trouble of the root any more.
+func TestPartialsTroubleEnds(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 2)
+	var heals atomic.Bool
+	r.broker.Cluster().ControlKey(int16(kmsg.Fetch), func(q kmsg.Request) (kmsg.Response, error, bool) {
+		r.broker.Cluster().KeepControl()
+		for _, topic := range q.(*kmsg.FetchRequest).Topics {
+			for _, p := range topic.Partitions {
+				if topic.Topic == "orders" && p.Partition == 1 && !heals.Load() {
+					answer := q.ResponseKind().(*kmsg.FetchResponse)
+					answer.Topics = []kmsg.FetchResponseTopic{{Topic: topic.Topic, TopicID: topic.TopicID,
+						Partitions: []kmsg.FetchResponseTopicPartition{{Partition: p.Partition, ErrorCode: kerr.NotLeaderForPartition.Code}}}}
+					return answer, nil, true
+				}
+			}
+		}
+		return nil, nil, false
+	})
+	log := newHeap()
+	other := r.help(log, team{})
+	root := r.root(log, team{1, 1, 0})
+	x := r.start()
+	x.until("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
+	root.regroup(team{2, 2, 0})
+	x.until("none", func(s TaskStatus) bool { return s.State == stateRunning })
+	heals.Store(true)
+	other.regroup(team{2, 2, 1})
+	r.sendTo(0, 0, 100)
+	r.sendTo(1, 1000, 100)
+	x.published(1)
+	x.end()
+}
+
+// TestPartialsRetention: a reader of the topic of sums that finds its place deleted goes on with what comes
+// later.
+func TestPartialsRetention(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 2)
+	must(t, r.broker.CreateTopic(t.Context(), "group.partials", 1, nil))
+	// A record of a job that has no partition, so it is taken and nothing follows.
+	seal := newPartSeal(InsecureKey(r.seed), "group", 0)
+	record, err := seal.seal(partHeader{kind: partAlive, pieces: 1}, (&mergeAlive{}).encode())
+	must(t, err)
+	log := &gate{sumLog: overKafka(r.client), came: make(chan struct{}, 100), hold: make(chan struct{})}
+	x := r.help(newHeap(), team{1, 2, 1}, func(x *instance) { x.log = log })
+	write := func() {
+		t.Helper()
+		if !x.write(t.Context(), 0, [][]byte{record}, func() {}) {
+			t.Fatal("nothing can be written")
+		}
+	}
+	write()
+	<-log.came // and holds
+	for range 5 {
+		must(t, log.append(t.Context(), 0, [][]byte{record}))
+	}
+	kafkatest.DeleteRecords(t, r.broker.Addrs(), "group.partials", 0, 6)
+	close(log.hold)
+	for late := time.After(patience); ; {
+		write()
+		select {
+		case <-log.came:
+			return
+		case <-late:
+			t.Fatalf("nothing comes\n%s", r.log)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// gate is a log whose reader waits at its first record.
+type gate struct {
+	sumLog
+	came, hold chan struct{}
+}
+
+func (g *gate) follow(ctx context.Context, shard int, ready func(), fn func([]byte)) error {
+	return g.sumLog.follow(ctx, shard, ready, func(r []byte) {
+		fn(r)
+		g.came <- struct{}{}
+		<-g.hold
+	})
+}
+
+// TestPartialsOffered: what a root of another generation announces is not taken up, nor what asks nothing of
+// this instance; a new generation ends what it has; and of the roots of one stream, of which all but one are
+// no owners any more, the two that were heard last count.
+func TestPartialsOffered(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 2)
+	x := r.help(newHeap(), team{7, 2, 1})
+	offer := func(nonce byte, job mergeJob) {
+		job.stream, job.ahead, job.manifest = "orders", 1, []byte("none")
+		job.at = append(job.at, mergePlace{member: 0}, mergePlace{member: 1})
+		x.offered(0, newPartSeal(x.d.key, "group", 0), partHeader{job: [16]byte{nonce}}, &job, team{7, 2, 1})
+	}
+	has := func(want ...byte) {
+		t.Helper()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		var got []byte
+		for nonce := range x.workers {
+			got = append(got, nonce[0])
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("jobs %v, want %v", got, want)
+		}
+	}
+	offer(1, mergeJob{generation: 6, members: 2})
+	offer(2, mergeJob{generation: 8, members: 2})
+	offer(3, mergeJob{generation: 7, members: 3})
+	has()
+	offer(4, mergeJob{generation: 7, members: 2})
+	offer(4, mergeJob{generation: 7, members: 2})
+	has(4)
+	offer(5, mergeJob{generation: 7, members: 2})
+	time.Sleep(time.Millisecond)
+	offer(4, mergeJob{generation: 7, members: 2})
+	offer(6, mergeJob{generation: 7, members: 2})
+	has(4, 6)
+	x.regroup(team{8, 2, 1})
+	has()
 }
 
 // TestPartialsBound: a root keeps no more sums of a partition than may wait, whole or in pieces, and

@@ -121,7 +121,7 @@ type setting struct {
 	name  string
 	value string // as Init makes it
 	is    relation
-	least string // where it is not value that the setting in force is compared with: the least, or the most
+	least string // where it is not value that the setting in force is compared with
 }
 
 // holds reports whether the value in force will do.
@@ -152,9 +152,6 @@ func (s setting) want() string {
 		}
 		return "at least " + s.value
 	case atMost:
-		if s.least != "" {
-			return "at most " + s.least
-		}
 		return "at most " + s.value
 	}
 	return s.value
@@ -170,8 +167,7 @@ var common = []setting{
 // topics are those of a group, with the settings that matter. A value of a state that was
 // replaced or removed, an epoch's secret for one, is gone from the log after the compaction
 // lag and the age of its segment; tombstones stay for long enough that no reader misses one.
-// Whoever takes a shard over reads all of its log that is not compacted yet, and only full
-// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
+// Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
 // matter for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
@@ -180,7 +176,6 @@ func (o TopicOptions) topics() []topic {
 			{name: "cleanup.policy", value: "compact"},
 			{name: "max.compaction.lag.ms", value: hour, is: atMost},
 			{name: "segment.ms", value: hour, is: atMost},
-			{name: "segment.bytes", value: "16777216", is: atMost, least: "1073741824"},
 			{name: "delete.retention.ms", value: day, is: atLeast},
 		}},
 		{LedgerTopic(o.Group), []setting{
@@ -223,43 +218,33 @@ func Init(ctx context.Context, o TopicOptions) error {
 	return nil
 }
 
-// CheckTopics compares the topics of a group, their settings, and the version of the cluster's
-// transactions with what a group needs. It writes nothing. The error is of type [Findings] where
-// the cluster answered and is not as it must be; another one may be gone later.
-func CheckTopics(ctx context.Context, o TopicOptions) error {
-	return o.check(ctx, func(*admin) (Findings, error) { return nil, nil })
-}
-
-// Check is CheckTopics, and looks at what this user may do. To learn it, it commits an offset of
-// GROUP.state/0 as nobody's member, which a group with members refuses, and asks for a producer
-// id of GROUP-check, which is no shard's.
+// Check compares the topics of a group, their settings, the version of the cluster's
+// transactions, and what this user may do, with what a group needs. The error is of type
+// [Findings] where the cluster answered and is not as it must be.
+//
+// To learn what the user may do it commits an offset of GROUP.state/0 as nobody's member,
+// which a group with members refuses, and asks for a producer id of GROUP-check, which is no
+// shard's.
 func Check(ctx context.Context, o TopicOptions) error {
-	return o.check(ctx, func(a *admin) (Findings, error) { return a.rights(ctx) })
-}
-
-func (o TopicOptions) check(ctx context.Context, more func(*admin) (Findings, error)) error {
-	fail := func(err error) error { return fmt.Errorf("topics of group %s: %w", o.Group, err) }
 	client, err := o.client()
 	if err != nil {
-		return fail(err)
+		return fmt.Errorf("topics of group %s: %w", o.Group, err)
 	}
 	defer client.Close()
 	a := &admin{o, client}
 	found, _, err := a.check(ctx)
+	if err == nil {
+		var more Findings
+		more, err = a.rights(ctx)
+		found = append(found, more...)
+	}
+	if err == nil && len(found) > 0 {
+		err = found
+	}
 	if err != nil {
-		return fail(err)
+		return fmt.Errorf("topics of group %s: %w", o.Group, err)
 	}
-	other, err := more(a)
-	if err != nil {
-		return fail(err)
-	}
-	switch found = append(found, other...); {
-	case len(found) == 0:
-		return nil
-	case !slices.ContainsFunc(found, func(f string) bool { return !strings.HasSuffix(f, noLeader) }):
-		return fail(errors.New(found.Error())) // brokers are away
-	}
-	return fail(found)
+	return nil
 }
 
 func (o TopicOptions) client() (*kgo.Client, error) {
@@ -316,7 +301,7 @@ func (a *admin) init(ctx context.Context) error {
 
 // Ends of findings that time alone may heal.
 const (
-	notThere = "does not exist: streamdp cluster init makes it"
+	notThere = "does not exist"
 	noLeader = "have no leader"
 )
 
