@@ -4,13 +4,14 @@ FUZZROUND ?= 10000
 FUZZMINUTES ?= 10
 KILLS ?= 10000
 BROKER_KILLS ?= 20
+CLUSTER_ROUNDS ?= 300
 SOAK ?= 30m
 # Of each benchmark on Apache Kafka.
 ROUNDS ?= 3
 CROSS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
 .PHONY: build test race golden golden-arm64 test-kafka bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
-	kills nightly nightly-fuzz nightly-kills nightly-kafka soak tasks release cross
+	kills nightly nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults soak tasks release cross
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -81,8 +82,8 @@ fuzz-smoke:
 	FUZZROUND=$(FUZZROUND) .ci/fuzz 0
 
 # What takes hours: every fuzz target for ten minutes, ten thousand kills, twenty kills
-# of a real broker, half an hour at full speed.
-nightly: nightly-fuzz nightly-kills nightly-kafka soak
+# of a real broker, three hundred faults of instances and brokers, half an hour at full speed.
+nightly: nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults soak
 
 # A thousand tasks in one process: memory, start, idle time, a release a second.
 tasks:
@@ -100,6 +101,14 @@ nightly-kills:
 
 nightly-kafka:
 	STREAMDP_BROKER_KILLS=$(BROKER_KILLS) .ci/kafka/run go test -count=1 -timeout=1h -v -run='^TestRealKafka(Kills|Merged)$$' ./stream
+
+# Two faults in one run of the protocol of instances, and two moves: millions of runs.
+nightly-faults:
+	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/cluster
+
+# Three instances on three brokers, killed and stopped; some ten seconds a fault.
+nightly-cluster:
+	STREAMDP_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) .ci/kafka/three go test -count=1 -timeout=10h -v -run='^TestRealKafkaCluster$$' ./internal/chaos
 
 # With the race detector; SOAK=3m for a shorter one.
 soak:

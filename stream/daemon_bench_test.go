@@ -2,11 +2,13 @@ package stream
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/kafkatest"
+	"streamdp/internal/persons"
 )
 
 // BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first
@@ -64,5 +66,45 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 	b.ReportMetric(ownCPU, "cpu-ns/record")
 	b.ReportMetric(readCPU, "cpu-ns/record-read")
 	b.ReportMetric(ownCPU/readCPU, "cpu-ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkDaemonUsers runs the daemon over packed records of 16 columns with a user key, of a million
+// persons in random order, protected as persons and as records in turn. It reports the processor time of
+// a record, fetch and release included, of which memory and cores of others change little. The broker is
+// another process.
+func BenchmarkDaemonUsers(b *testing.B) {
+	const columns, step, records = 16, 1000, 1_200_000
+	defer func(least, most uint64) { persons.SnapshotLeast, usersBytes = least, most }(persons.SnapshotLeast, usersBytes)
+	persons.SnapshotLeast, usersBytes = 64<<20, maxPendingBytes // what tests lower
+	addr := spawn(b, childSpec{Role: "broker", Topics: []string{"in"}}).up().addr
+	p := kafkatest.NewProducer(b, []string{addr}, "in", 0, "")
+	rng := rand.New(rand.NewPCG(20, 21))
+	values := packedRecords(columns, 1000)
+	batch := make([]kafkatest.Record, len(values))
+	for range records / len(values) {
+		for i := range batch {
+			batch[i] = kafkatest.Record{Key: fmt.Appendf(nil, "%012x", rng.Uint64N(1e6)), Value: values[i].Value}
+		}
+		p.Send(batch...)
+	}
+	costs := map[string][]float64{}
+	for i := 0; b.Loop(); i++ {
+		for name, user := range map[string]string{"with": "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n", "without": ""} {
+			toml := with(wideStream(columns, step), `"out"`, fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
+			r := newRigAt(b, nil, addr, toml)
+			r.commit = "200ms"
+			x := r.start()
+			var first uint64
+			x.until("a commit", func(s TaskStatus) bool { first = s.Step; return s.Step > 0 })
+			busy := processorTime(b)
+			x.until("the last commit", func(s TaskStatus) bool { return s.Step == records/step })
+			costs[name] = append(costs[name], float64((processorTime(b)-busy).Nanoseconds())/float64(records-int(first)*step))
+			x.end()
+		}
+	}
+	b.ReportMetric(median(costs["with"]), "cpu-ns/record")
+	b.ReportMetric(median(costs["without"]), "cpu-ns/record-without")
+	b.ReportMetric(median(costs["with"])/median(costs["without"]), "cpu-ratio")
 	b.ReportMetric(0, "ns/op")
 }

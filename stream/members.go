@@ -65,6 +65,7 @@ type post struct {
 	stop  context.CancelFunc // gives the shard up
 	word  chan struct{}      // there is a newer generation, and it says the same
 	ended chan struct{}      // closed when nothing of the shard runs any more
+	given time.Time          // when the group gave it; zero once its tasks have run
 
 	mu    sync.Mutex
 	state string // one of those below
@@ -145,7 +146,7 @@ func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
 			continue
 		}
 		mine, stop := context.WithCancel(ctx)
-		p := &post{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), state: postAcquiring}
+		p := &post{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), given: time.Now(), state: postAcquiring}
 		s.posts[shard] = p
 		go func() {
 			defer stop()
@@ -192,7 +193,7 @@ func (s *sharing) keep(p *post) {
 		held, err := s.acquire(ctx, p.shard, timeout)
 		if err == nil {
 			log.Info("shard acquired")
-			s.d.metrics.acquired("acquired")
+			s.d.metrics.acquired(outcomeAcquired)
 			err = s.work(p, held, log)
 			if ctx.Err() != nil {
 				return
@@ -234,15 +235,15 @@ func (s *sharing) refused(p *post, err error, log *slog.Logger) {
 	var halt *cluster.HaltError
 	switch {
 	case errors.As(err, &halt):
-		s.d.metrics.acquired("halted")
+		s.d.metrics.acquired(outcomeHalted)
 		log.Error("shard halted", "reason", string(halt.Halt), "error", err.Error())
 		p.set(postHalted, err.Error())
 	case errors.Is(err, cluster.ErrMoved):
-		s.d.metrics.acquired("moved")
+		s.d.metrics.acquired(outcomeMoved)
 		log.Info("the shard has moved on: waiting for the group", "error", err.Error())
 		p.set(postAcquiring, err.Error())
 	default:
-		s.d.metrics.acquired("failed")
+		s.d.metrics.acquired(outcomeFailed)
 		log.Warn("the shard could not be acquired yet", "error", err.Error())
 		p.set(postAcquiring, err.Error())
 	}
@@ -265,7 +266,9 @@ func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration)
 func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer held.Close()
 	ctx := p.ctx
-	disk, err := newLogShard(held)
+	counted := measure(held, s.d.metrics)
+	defer counted.end()
+	disk, err := newLogShard(counted)
 	if err != nil {
 		p.set(postHalted, err.Error())
 		return err
@@ -297,6 +300,10 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
 	p.set(postRunning, "")
 	s.d.metrics.owns(1)
+	if !p.given.IsZero() {
+		s.d.metrics.tookOver(time.Since(p.given))
+		p.given = time.Time{}
+	}
 	select {
 	case <-working.Done():
 	case <-held.Lost():
@@ -308,15 +315,15 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	s.d.metrics.owns(-1)
 	s.d.part(c)
 	if err := held.Err(); err != nil {
-		s.d.metrics.lost("unknown")
+		s.d.metrics.lost(reasonUnknown)
 		return err
 	}
 	if ctx.Err() != nil {
 		log.Info("shard given up")
-		s.d.metrics.lost("given")
+		s.d.metrics.lost(reasonGiven)
 		return ctx.Err()
 	}
-	s.d.metrics.lost("failed")
+	s.d.metrics.lost(reasonFailed)
 	return context.Cause(working)
 }
 

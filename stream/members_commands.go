@@ -114,8 +114,10 @@ func InitCluster(ctx context.Context, c *config.Config, master *[32]byte, begun 
 }
 
 // topics says what the topics of the group must be.
-func (g *groupTools) topics() kgroup.TopicOptions {
-	return kgroup.TopicOptions{Kafka: g.kafka, Group: g.c.Cluster.Group, Shards: g.c.Cluster.Shards, AllowUnreplicated: g.c.Cluster.AllowUnreplicated}
+func (g *groupTools) topics() kgroup.TopicOptions { return topicsOf(g.c.Cluster, g.kafka) }
+
+func topicsOf(c *config.Cluster, o kafka.Options) kgroup.TopicOptions {
+	return kgroup.TopicOptions{Kafka: o, Group: c.Group, Shards: c.Shards, AllowUnreplicated: c.AllowUnreplicated}
 }
 
 // ReadGroupBooks reads the ledgers of all shards of a group. Instances may be running. The chain and

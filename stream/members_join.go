@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -62,6 +63,7 @@ func InstanceName(c *config.Config) string {
 // of this configuration.
 func (d *Daemon) share(ctx context.Context) error {
 	s := d.sharing
+	d.metrics.shares(d.cfg.Cluster.Shards)
 	r := newRepeater(d.log, d.metrics, d.stateChanged)
 	var clusterID string
 	if err := r.retry(ctx, "cluster", func() (err error) {
@@ -71,6 +73,20 @@ func (d *Daemon) share(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	s.genesis = GenesisOf(d.cfg, d.key, clusterID)
+	if err := r.retry(ctx, "topics of the group", func() error {
+		o, err := Cluster(d.cfg)
+		if err != nil {
+			return err
+		}
+		var found kgroup.Findings
+		err = kgroup.CheckTopics(ctx, topicsOf(d.cfg.Cluster, o))
+		if err == nil || errors.As(err, &found) {
+			return err
+		}
+		return &notYet{err}
+	}); err != nil {
+		return ended(ctx, err)
+	}
 	g, err := d.joinGroup(ctx)
 	if err != nil {
 		return ended(ctx, err)

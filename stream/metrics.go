@@ -51,6 +51,10 @@ var metricTable = []metricDef{
 	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"}, "Times that the task stopped and needs an operator.", ""},
 	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
 	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk.", ""},
+	{"takeover_seconds", "histogram", "–", nil, "Time from the word that the group gives this instance a shard until its tasks run.", ""},
+	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), lost (the end is not known, or another instance owns the shard).", ""},
+	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
+	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
 	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
 	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
 	{"lag_records", "gauge", "–", task, "Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
@@ -78,6 +82,9 @@ var metricTable = []metricDef{
 	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
 	{"fetch_duration_seconds", "histogram", "P", task, "Not private. Time of a fetch, waiting for records included.", ""},
 	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
+	{"restored_bytes_total", "counter", "P", nil, "Not private. Bytes of states and ledgers read when shards were acquired.", ""},
+	{"state_commit_seconds", "histogram", "P", nil, "Not private. Time of a transaction of a shard.", ""},
+	{"state_bytes_total", "counter", "P", nil, "Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
 	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
 	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
 	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row; where persons are protected also those that do not count for their person (no-user, over-cap, foreign, full).", ""},
@@ -424,7 +431,37 @@ func (m *metrics) published(t core.Task, took time.Duration, at time.Time) {
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
+// shares makes the metrics of a group there, of an instance that has no shard yet, too. A counter
+// that begins above 0 would hide its first count from alerts.
+func (m *metrics) shares(shards int) {
+	m.gauges["group_shards"].WithLabelValues().Set(float64(shards))
+	m.owns(0)
+	for _, outcome := range []string{outcomeAcquired, outcomeMoved, outcomeFailed, outcomeHalted} {
+		m.counters["shard_acquisitions_total"].WithLabelValues(outcome)
+	}
+	for _, reason := range []string{reasonGiven, reasonUnknown, reasonFailed} {
+		m.counters["shards_lost_total"].WithLabelValues(reason)
+	}
+}
+
+func (m *metrics) tookOver(took time.Duration) {
+	m.times["takeover_seconds"].WithLabelValues().Observe(took.Seconds())
+}
+
 func (m *metrics) owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
+
+// Labels of shard_acquisitions_total and of shards_lost_total.
+const (
+	outcomeAcquired = "acquired"
+	outcomeMoved    = "moved"
+	outcomeFailed   = "failed"
+	outcomeHalted   = "halted"
+
+	reasonGiven   = "given"
+	reasonUnknown = "unknown"
+	reasonFailed  = "failed"
+)
+
 func (m *metrics) acquired(outcome string) {
 	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
 }

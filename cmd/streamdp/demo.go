@@ -33,6 +33,8 @@ type demoFlags struct {
 	adjacency, listen     string
 	seed                  uint64
 	seeded                bool
+	instances             int
+	instance              string // configuration of the instance that this process is
 }
 
 // demoRecords is the length of the built-in stream with --once.
@@ -58,11 +60,23 @@ func demoCommand(g *globals) *cobra.Command {
 			"own may read topic demo (JSON, columns v1, v2 and so on) of the broker.\n\n" +
 			"With --persons the log is one of a few busy persons and many with few records,\n" +
 			"and three streams show what protecting a person instead of a record costs, and\n" +
-			"what is then estimated.",
+			"what is then estimated.\n\n" +
+			"With --instances so many processes share twelve partitions, with their state in\n" +
+			"the broker. One of them is killed, and others go on with what it had. In the end\n" +
+			"one process alone reads the same log, and all releases are compared with its.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.seeded = c.Flags().Changed("insecure-seed")
+			if f.instance != "" {
+				return g.demoInstance(c.Context(), &f)
+			}
 			if f.once && f.open {
 				return usagef("--open goes without --once: with it the daemon ends when the stream does")
+			}
+			if c.Flags().Changed("instances") {
+				if err := f.instancesFlags(c.Flags().Changed); err != nil {
+					return err
+				}
+				return g.demoInstances(c.Context(), &f)
 			}
 			if !f.once && f.csv == "" && !c.Flags().Changed("workload") {
 				f.workload = "exponential" // what changes shall be seen
@@ -89,6 +103,9 @@ func demoCommand(g *globals) *cobra.Command {
 	fl := c.Flags()
 	fl.BoolVar(&f.once, "once", false, "end when the stream is consumed; without it, run until interrupted")
 	fl.BoolVar(&f.persons, "persons", false, "one made-up log three times: protected by record, by person, and by so many records as a person has")
+	fl.IntVar(&f.instances, "instances", 0, fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", instancesMost))
+	fl.StringVar(&f.instance, "instance", "", "be an instance with this configuration")
+	fl.MarkHidden("instance")
 	fl.BoolVar(&f.open, "open", false, "open the page in a browser")
 	fl.StringVar(&f.csv, "csv", "", "CSV file to stream, also .gz")
 	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+headerUsage)

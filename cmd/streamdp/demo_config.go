@@ -15,31 +15,14 @@ import (
 
 // configuration returns the configuration of the demonstration's daemon.
 func (d *demo) configuration(broker, dir string) []byte {
-	list := func(x []float64) string {
-		words := make([]string, len(x))
-		for i, v := range x {
-			words[i] = strconv.FormatFloat(v, 'g', -1, 64)
-			if !strings.ContainsAny(words[i], ".e") {
-				words[i] += ".0"
-			}
-		}
-		return "[" + strings.Join(words, ", ") + "]"
-	}
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	columns := make([]string, len(d.names))
 	for i := range d.names {
 		columns[i] = quote(fmt.Sprintf("v%d", i+1))
 	}
-	extra := ""
-	switch d.f.workload {
-	case "exponential":
-		decay := 0.99
-		if d.f.step == 0 {
-			decay = liveDecay
-		}
-		extra = fmt.Sprintf("decay = %g\n", decay)
-	case "window":
-		extra = "window = 20\n"
+	decay := 0.99
+	if d.live() && d.f.step == 0 {
+		decay = liveDecay
 	}
 	limit, more, partition, length, topic := 1.0, "", "0", d.f.length, ""
 	if d.live() {
@@ -69,10 +52,33 @@ delta = %g
 adjacency = %s
 limit_epsilon = %g
 [stream.demo.moments]
-clip = %g
-workload = %s
-%s%s`, quote(broker), topic, quote(filepath.Join(dir, "state")), quote(d.f.listen), partition, strings.Join(columns, ", "), list(d.centre), list(d.scale), length,
-		d.f.epsilon, d.f.delta, quote(d.f.adjacency), limit*d.f.epsilon, d.f.clip, quote(d.f.workload), extra, more)
+%s%s`, quote(broker), topic, quote(filepath.Join(dir, "state")), quote(d.f.listen), partition, strings.Join(columns, ", "), tomlNumbers(d.centre), tomlNumbers(d.scale), length,
+		d.f.epsilon, d.f.delta, quote(d.f.adjacency), limit*d.f.epsilon, d.f.moments(decay), more)
+}
+
+// moments returns the table of that name, without its head.
+func (f *demoFlags) moments(decay float64) string {
+	workload, _ := json.Marshal(f.workload)
+	text := fmt.Sprintf("clip = %g\nworkload = %s\n", f.clip, workload)
+	switch f.workload {
+	case "exponential":
+		text += fmt.Sprintf("decay = %g\n", decay)
+	case "window":
+		text += "window = 20\n"
+	}
+	return text
+}
+
+// tomlNumbers writes a list of numbers.
+func tomlNumbers(x []float64) string {
+	words := make([]string, len(x))
+	for i, v := range x {
+		words[i] = strconv.FormatFloat(v, 'g', -1, 64)
+		if !strings.ContainsAny(words[i], ".e") {
+			words[i] += ".0"
+		}
+	}
+	return "[" + strings.Join(words, ", ") + "]"
 }
 
 // demoKeys are the keys of the configuration that a flag of demo sets.

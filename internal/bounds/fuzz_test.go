@@ -41,6 +41,10 @@ func FuzzState(f *testing.F) {
 			var b bin.Writer
 			w.AppendTo(&b)
 			f.Add(b.B, split)
+			lacks, b := *w, bin.Writer{} // what the next part needs
+			lacks.ranges, lacks.pool = nil, nil
+			lacks.AppendTo(&b)
+			f.Add(b.B, split)
 			if !goOn(w, f) {
 				break
 			}

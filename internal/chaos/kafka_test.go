@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
 )
 
 // createTopic creates a topic of three replicas, whose records have the brokers' time.
@@ -40,6 +41,37 @@ func createTopic(t *testing.T, addrs []string, name string, partitions int32) {
 	}
 }
 
+// compactSoon lets brokers compact a topic within seconds, as they do it within hours otherwise.
+func (s *site) compactSoon(topic string) {
+	s.t.Helper()
+	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	for k, v := range map[string]string{"segment.ms": "5000", "max.compaction.lag.ms": "5000", "min.cleanable.dirty.ratio": "0.01"} {
+		c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+		c.Name, c.Value = k, &v
+		resource.Configs = append(resource.Configs, c)
+	}
+	q := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	q.Resources = append(q.Resources, resource)
+	answer := kafkatest.Ask(s.t, s.three.Addrs, q).(*kmsg.IncrementalAlterConfigsResponse)
+	if err := kerr.ErrorForCode(answer.Resources[0].ErrorCode); err != nil {
+		s.t.Fatalf("topic %s: %v", topic, err)
+	}
+}
+
+// logState logs what is left of a topic of states.
+func (s *site) logState(topic string) {
+	s.t.Helper()
+	offsets, records, bytes := int64(0), 0, 0
+	for shard := range shards {
+		s.read(topic, shard, func(r *kgo.Record) {
+			records, bytes = records+1, bytes+len(r.Key)+len(r.Value)
+		})
+		offsets += s.end(topic, shard)
+	}
+	s.t.Logf("the states took %d offsets; %d records of %d bytes in all are left", offsets, records, bytes)
+}
+
 func newClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(addrs...))...)
@@ -50,7 +82,7 @@ func newClient(t *testing.T, addrs []string, opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// feed sends records to all partitions, two steps a second, until end.
+// feed sends records to all partitions, ten steps a second, until end.
 type feed struct {
 	s    *site
 	stop context.CancelFunc

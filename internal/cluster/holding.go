@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 		return nil, err
 	}
 	h.genesis, h.values, h.lines, h.known = *t.genesis, t.values, t.lines, t.known
-	h.seq, h.head, h.begun = t.state.seq, head{}.after(t.lines), t.state.head != nil
+	h.seq, h.head, h.begun = leap(t.state.seq), head{}.after(t.lines), t.state.head != nil
 	for _, k := range h.known {
 		h.bytes += k.bytes
 	}
@@ -117,6 +118,14 @@ func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
 	h.stop, h.finished = stop, make(chan struct{})
 	go h.keep(keeping)
 	return h, nil
+}
+
+// leap returns a random number, at most 2³² above seq, from which on a holding numbers its updates.
+// The former owner may have written some that were aborted, and are still in the log. None of these
+// has the number of one of this holding, so nobody can put chunks of both together to one value.
+func leap(seq uint64) uint64 {
+	nonce := dp.NewNonce()
+	return seq + uint64(binary.BigEndian.Uint32(nonce[:]))
 }
 
 // take makes this instance the owner, and reads what it owns then.

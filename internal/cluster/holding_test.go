@@ -276,6 +276,36 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestAborted: what the former owner wrote in a transaction that was aborted is still in the log. A
+// broker that shows a chunk of it in a value of the new owner makes no value.
+func TestAborted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := begun(t)
+		value := map[string]Value{"a": {Data: bytesOf(chunkBytes + 1)}}
+		former := mustAcquire(t, b)
+		aborted, err := former.plan(value, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUpdate(t, mustAcquire(t, b), value, nil)
+		state := b.logs[stateLog]
+		for i, r := range state {
+			if string(r.Key) == "a:1" {
+				state[i] = aborted.state[len(aborted.state)-1]
+			}
+		}
+		_, err = acquire(t, b, testOptions())
+		wantHalt(t, err, HaltState)
+		for i, r := range state { // all of it is one
+			if string(r.Key) == "a:0" {
+				state[i] = aborted.state[len(aborted.state)-2]
+			}
+		}
+		mustAcquire(t, b)
+	})
+}
+
 // TestOptions: another configuration or key is a halt, and so is a ledger without what an instance
 // knows of it.
 func TestOptions(t *testing.T) {

@@ -19,6 +19,7 @@ var runs = []bench{
 	{"stream", "^BenchmarkMerge$", "3x", 3},
 	{"stream", "^BenchmarkLedger$", "300x", 3},
 	{"stream", "^BenchmarkCommit$", "300x", 3},
+	{"stream", "^BenchmarkDaemonUsers$", "6x", 1},
 	{"stream", "^BenchmarkUsers$", "300x", 3},
 	{"internal/persons", "^BenchmarkPersons$/^take$", "3000x", 1},
 	{"internal/persons", "^BenchmarkPersons$/^start$", "3x", 1},
@@ -115,7 +116,7 @@ const (
 	setupWhy      = "Nearly half is SHA-256, of the transcript and of the keys of step and row: how much is hashed follows from the derivation of keys, which open epochs keep. A quarter is the key schedule of AES and the 512 bytes that it takes from the collector, which `crypto/aes` offers no way to use again. The rest is ten draws."
 	jsonBytesWhy  = "Shortest digits that give a float64 again are worked out number by number, by the Dragonbox algorithm in `strconv`: {{figure \"stream/core.BenchmarkEncode/json/d=100/strconv\" \"ns/unit-strconv\" 1}} ns a byte, beside {{figure \"stream/core.BenchmarkEncode/json/d=100/copy\" \"ns/unit-copy\" 1}} of a copy. Fewer digits would be another number. `output.privacy_every` leaves the epoch's block out of most releases, and base64 the digits."
 	base64Why     = "`encoding/base64` makes about a gigabyte a second, a copy in the cache some tens: a factor of 2 would need vector code for an encoding that is already several times as fast as digits."
-	usersWhy      = "A record of a person costs {{figure \"stream.BenchmarkUsers\" \"ns/unit\" 1}} ns, one without a user key {{figure \"stream.BenchmarkUsers\" \"ns/unit-without\" 1}}, of 16 numbers that only have to be copied. Its tag is one AES block, some 40 ns. Its place in the table is a wait for memory that {{figure \"internal/persons.BenchmarkPersons/take/1000000\" \"ns/unit\" 1}} ns are left of, 64 of them at a time. JSON or more columns make the ratio smaller, and so do persons who come again soon."
+	usersWhy      = "To decode and add a record of a person costs {{figure \"stream.BenchmarkUsers\" \"ns/unit\" 1}} ns, one without a user key {{figure \"stream.BenchmarkUsers\" \"ns/unit-without\" 1}}, of 16 numbers that only have to be copied. Its tag is one AES block, some 40 ns. Its place in the table is a wait for memory that {{figure \"internal/persons.BenchmarkPersons/take/1000000\" \"ns/unit\" 1}} ns are left of, 64 of them at a time. JSON or more columns make the ratio smaller, and so do persons who come again soon."
 	normalWhy     = "See Normal equations."
 )
 
@@ -144,7 +145,8 @@ var endToEnd = []row{
 
 // people are the rows of what protecting persons costs.
 var people = []row{
-	{path: "packed record, d = 16, moments, with a user key, 10⁶ persons in random order, one core, from the broker's bytes to the sums", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio", goal: "≤ 1.5", why: usersWhy},
+	{path: "daemon, packed, d = 16, moments, step 1000, with a user key, 10⁶ persons in random order, embedded broker in another process, processor time", rival: "the same records without", bench: "stream.BenchmarkDaemonUsers", unit: "cpu-ratio", goal: "≤ 1.5", why: usersWhy},
+	{path: "of that, decoding and adding, on one core", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio"},
 	{path: "look-up among 10⁶ persons in random order", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "ratio"},
 	{path: "among 10⁷", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/10000000", unit: "ratio"},
 	{path: "memory of a person, 10⁶ persons", rival: "–", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "bytes/person", suffix: " bytes"},

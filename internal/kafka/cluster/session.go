@@ -32,7 +32,7 @@ type Log struct {
 	Reader
 	client  *kgo.Client
 	timeout time.Duration // of a transaction
-	wrote   int64         // offset of the last record in the state
+	last    [2]int64      // offsets of the last records that it wrote in state and ledger, or read in the ledger
 	id      int64         // of the producer
 	epoch   int16
 	spent   bool
@@ -75,7 +75,7 @@ const (
 )
 
 // NewLog returns a log. It connects to nothing.
-func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), wrote: -1} }
+func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), last: [2]int64{-1, -1}} }
 
 // TransactionalID is the id of the transactions on a group's shard.
 func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
@@ -180,11 +180,23 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	if err := l.produce(ctx, records); err != nil {
 		return err // what was written is aborted by the next fence, or by its timeout
 	}
-	// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
-	// failed, where it believes that none was acknowledged, where the producer was begun anew
-	// meanwhile. So all records must have been acknowledged under the epoch that this transaction
-	// began with, the client must still have that, a commit must have been sent and not an abort, and
-	// it must have brought the next epoch.
+	last, err := l.grown(records, len(state))
+	if err != nil {
+		return err
+	}
+	if err := l.end(ctx); err != nil {
+		return err
+	}
+	l.last, l.spent = last, false
+	return nil
+}
+
+// end commits the open transaction, all records of which were acknowledged. The client's
+// EndTransaction returns nil in cases in which it commits nothing, or a part: where a record has
+// failed, where it believes that none was acknowledged, where the producer was begun anew
+// meanwhile. So the client must still have the epoch that this transaction began with, a commit must
+// have been sent and not an abort, and it must have brought the next epoch.
+func (l *Log) end(ctx context.Context) error {
 	if err := l.same(ctx); err != nil {
 		return err
 	}
@@ -204,11 +216,25 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 		return fmt.Errorf("EndTxn was answered with producer %d, epoch %d after %d, %d", id, epoch, l.id, l.epoch)
 	}
 	l.id, l.epoch = id, epoch
-	if len(state) > 0 {
-		l.wrote = records[len(state)-1].Offset
-	}
-	l.spent = false
 	return nil
+}
+
+// grown checks that records, the first ones of the state, came behind those before them, in their
+// order. A log that an unclean election has cut, or that was made anew, takes them all the same, and
+// then holds less than this instance has in memory.
+func (l *Log) grown(records []*kgo.Record, state int) (last [2]int64, err error) {
+	last = l.last
+	for i, r := range records {
+		at := &last[0]
+		if i >= state {
+			at = &last[1]
+		}
+		if r.Offset <= *at {
+			return last, fmt.Errorf("%s/%d took a record at offset %d, and had one at %d: it was cut, or made anew", r.Topic, r.Partition, r.Offset, *at)
+		}
+		*at = r.Offset
+	}
+	return last, nil
 }
 
 // same checks that the client has the producer epoch that this transaction began with.
@@ -262,7 +288,15 @@ func (l *Log) produce(ctx context.Context, records []*kgo.Record) error {
 
 // ReadState is like that of [Reader], and reads past the last record that this log wrote.
 func (l *Log) ReadState(ctx context.Context, each func(cluster.Record) error) error {
-	return l.read(ctx, StateTopic(l.o.Group), l.wrote, false, each)
+	_, err := l.read(ctx, StateTopic(l.o.Group), l.last[0], false, each)
+	return err
+}
+
+// ReadLedger is like that of [Reader].
+func (l *Log) ReadLedger(ctx context.Context, each func(cluster.Record) error) error {
+	end, err := l.read(ctx, LedgerTopic(l.o.Group), -1, true, each)
+	l.last[1] = max(l.last[1], end-1) // 0 after an error
+	return err
 }
 
 // Close ends what is under way and closes all connections.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -45,23 +47,30 @@ func logs(t *testing.T, extra ...kfake.Opt) (*embedded.Broker, *shard) {
 	return b, newShard(t, b.Addrs(), "g")
 }
 
+// shardTimeout is how long a transaction may stay open. The embedded broker keeps the first one that
+// it was told for a transactional id.
+const shardTimeout = 2 * time.Second
+
 func newShard(t *testing.T, addrs []string, group string) *shard {
 	t.Helper()
-	s := &shard{t, addrs, group, 5 * time.Second}
-	for topic, policy := range map[string]string{StateTopic(group): "compact", LedgerTopic(group): "delete"} {
-		r := kmsg.NewCreateTopicsRequestTopic()
-		r.Topic, r.NumPartitions, r.ReplicationFactor = topic, 2, 1
-		c := kmsg.NewCreateTopicsRequestTopicConfig()
-		c.Name, c.Value = "cleanup.policy", &policy
-		r.Configs = append(r.Configs, c)
-		req := kmsg.NewPtrCreateTopicsRequest()
-		req.Topics = append(req.Topics, r)
-		kafkatest.Ask(t, addrs, req)
-	}
+	s := &shard{t, addrs, group, shardTimeout}
+	makeTopic(t, addrs, StateTopic(group), "compact")
+	makeTopic(t, addrs, LedgerTopic(group), "delete")
 	if _, err := cluster.Create(t.Context(), s.log(), s.options()); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func makeTopic(t *testing.T, addrs []string, topic, policy string) {
+	r := kmsg.NewCreateTopicsRequestTopic()
+	r.Topic, r.NumPartitions, r.ReplicationFactor = topic, 2, 1
+	c := kmsg.NewCreateTopicsRequestTopicConfig()
+	c.Name, c.Value = "cleanup.policy", &policy
+	r.Configs = append(r.Configs, c)
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, r)
+	kafkatest.Ask(t, addrs, req)
 }
 
 func (s *shard) logOptions() LogOptions {
@@ -147,7 +156,7 @@ func TestSessionAnswers(t *testing.T) {
 	coordinator := []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator, kerr.ConcurrentTransactions}
 	fenced := []*kerr.Error{kerr.InvalidProducerEpoch, kerr.InvalidTxnState, kerr.InvalidProducerIDMapping, kerr.ProducerFenced}
 	refused := []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord}
-	other := []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.TransactionAbortable, kerr.OutOfOrderSequenceNumber, kerr.PolicyViolation}
+	other := []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.TransactionAbortable, kerr.OutOfOrderSequenceNumber, kerr.DuplicateSequenceNumber, kerr.PolicyViolation}
 	committed, lines := "", 0
 	for _, test := range []struct {
 		request kmsg.Key
@@ -430,29 +439,181 @@ func TestSessionReads(t *testing.T) {
 }
 
 // TestSessionAborted: an end that the client has sent as an abort is no commit, though the client
-// returns no error.
+// returns no error and has the next epoch. It aborts where it knows of no record that was written.
 func TestSessionAborted(t *testing.T) {
 	t.Parallel()
-	_, s := logs(t)
+	b, s := logs(t)
 	l := s.log()
 	defer l.Close()
 	if err := l.Fence(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	for _, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+	for _, refused := range []bool{false, true} {
 		if err := l.client.BeginTransaction(); err != nil {
 			t.Fatal(err)
 		}
-		_, l.epoch, _ = l.client.ProducerID(t.Context())
-		if err := l.produce(t.Context(), []*kgo.Record{{Topic: StateTopic("g"), Partition: 1, Key: []byte("x:0")}}); err != nil {
+		if refused {
+			b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: StateTopic("g"), Err: kerr.MessageTooLarge})
+		}
+		record := &kgo.Record{Topic: StateTopic("g"), Partition: 1, Key: []byte("x:0")}
+		if err := l.produce(t.Context(), []*kgo.Record{record}); (err != nil) != refused {
 			t.Fatal(err)
 		}
-		before := l.ends.commits.Load()
-		if err := l.client.EndTransaction(t.Context(), end); err != nil {
+		switch err := l.end(t.Context()); {
+		case !refused && err != nil:
+			t.Error(err)
+		case refused && (err == nil || !strings.Contains(err.Error(), "aborted")):
+			t.Errorf("an abort was taken for a commit: %v", err)
+		}
+	}
+}
+
+// TestSessionLate: a transaction that took too long was aborted by its coordinator.
+func TestSessionLate(t *testing.T) {
+	t.Parallel()
+	b, s := logs(t)
+	h := s.acquire()
+	var slept atomic.Bool
+	b.Cluster().ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
+		if slept.CompareAndSwap(false, true) {
+			b.Cluster().SleepControl(func() { time.Sleep(shardTimeout + shardTimeout/2) })
+		}
+		return nil, nil, false
+	})
+	if err := s.put(h, "late"); !errors.Is(err, cluster.ErrLost) {
+		t.Errorf("an aborted transaction: %v", err)
+	}
+	if n := len(s.acquire().Values()); n != 0 {
+		t.Errorf("%d values of an aborted transaction", n)
+	}
+}
+
+// TestSessionTopicMadeAnew: an owner whose topic is deleted does not make it, and one whose topic
+// was made anew commits nothing to it.
+func TestSessionTopicMadeAnew(t *testing.T) {
+	t.Parallel()
+	for _, anew := range []bool{false, true} {
+		_, s := logs(t)
+		h := s.acquire()
+		kafkatest.DeleteTopic(t, s.addrs, LedgerTopic("g"))
+		if anew {
+			makeTopic(t, s.addrs, LedgerTopic("g"), "delete")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := h.Update(ctx, map[string]cluster.Value{"a": {}}, nil, [][]byte{[]byte("line")}); !errors.Is(err, cluster.ErrLost) {
+			t.Errorf("made anew %v: %v", anew, err)
+		}
+		for _, topic := range []string{LedgerTopic("g"), StateTopic("g")} {
+			client, err := kafka.NewClient(kafka.Options{Brokers: s.addrs, Topics: []string{topic}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if found, err := client.Topic(t.Context(), topic); err != nil || found.Exists != (anew || topic == StateTopic("g")) {
+				t.Errorf("made anew %v: %s is there: %v, %v", anew, topic, found.Exists, err)
+			}
+		}
+	}
+}
+
+// TestSessionOtherProducer: a producer that is not the one that the log has fenced with commits
+// nothing.
+func TestSessionOtherProducer(t *testing.T) {
+	t.Parallel()
+	_, s := logs(t)
+	for _, change := range []func(*Log){func(l *Log) { l.id++ }, func(l *Log) { l.epoch-- }} {
+		l := s.log()
+		defer l.Close()
+		if err := l.Fence(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		if sent := l.ends.commits.Load() != before; sent != (end == kgo.TryCommit) {
-			t.Errorf("commit %v was taken for %v", end, sent)
+		change(l)
+		if err := l.Commit(t.Context(), []cluster.Record{{Key: []byte("x:0")}}, nil); err == nil {
+			t.Error("another producer has committed")
 		}
+	}
+}
+
+// TestSessionCutLog: an owner notices that a log has lost its end since its last commit.
+func TestSessionCutLog(t *testing.T) {
+	t.Parallel()
+	_, s := logs(t)
+	record := []cluster.Record{{Key: []byte("x:0")}}
+	for log := range 2 {
+		l := s.log()
+		defer l.Close()
+		if err := l.Fence(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Commit(t.Context(), record, record); err != nil {
+			t.Fatal(err)
+		}
+		l.last[log] += 100 // as if these had been there
+		if err := l.Commit(t.Context(), record, record); err == nil || !strings.Contains(err.Error(), "was cut") {
+			t.Errorf("log %d has lost its end: %v", log, err)
+		}
+		if err := l.Commit(t.Context(), record, record); !errors.Is(err, errSpent) {
+			t.Errorf("and goes on: %v", err)
+		}
+	}
+}
+
+// TestSessionEpochs: commits go on where the 32 767 epochs of a producer id end.
+func TestSessionEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("seconds of fences: STREAMDP_SLOW=1")
+	}
+	t.Parallel()
+	_, s := logs(t)
+	s.epochs()
+}
+
+// TestRealKafkaEpochs is TestSessionEpochs for Apache Kafka.
+func TestRealKafkaEpochs(t *testing.T) {
+	if os.Getenv("STREAMDP_SLOW") == "" {
+		t.Skip("minutes of fences: STREAMDP_SLOW=1")
+	}
+	real := kafkatest.NewReal(t)
+	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano())).epochs()
+}
+
+// epochs fences until a producer id has few epochs left, and commits beyond them.
+func (s *shard) epochs() {
+	t := s.t
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	id := TransactionalID(s.group, 1)
+	req.TransactionalID, req.TransactionTimeoutMillis = &id, 10_000
+	fence := func() int16 {
+		for {
+			resp, err := req.RequestWith(t.Context(), client)
+			if err == nil {
+				err = kerr.ErrorForCode(resp.ErrorCode)
+			}
+			if err == nil {
+				return resp.ProducerEpoch
+			}
+			if !repeatable(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	for fence() < math.MaxInt16-20 {
+	}
+	h := s.acquire()
+	const rounds = 40
+	for i := range rounds {
+		if err := s.put(h, fmt.Sprint(i)); err != nil {
+			t.Fatalf("commit %d: %v", i, err)
+		}
+	}
+	s.want(fmt.Sprint(rounds-1), rounds)
+	if epoch := fence(); epoch > 2*rounds {
+		t.Errorf("the test has not reached the end: epoch %d", epoch)
 	}
 }

@@ -121,7 +121,7 @@ type setting struct {
 	name  string
 	value string // as Init makes it
 	is    relation
-	least string // where it is not value that the setting in force is compared with
+	least string // where it is not value that the setting in force is compared with: the least, or the most
 }
 
 // holds reports whether the value in force will do.
@@ -152,6 +152,9 @@ func (s setting) want() string {
 		}
 		return "at least " + s.value
 	case atMost:
+		if s.least != "" {
+			return "at most " + s.least
+		}
 		return "at most " + s.value
 	}
 	return s.value
@@ -167,7 +170,8 @@ var common = []setting{
 // topics are those of a group, with the settings that matter. A value of a state that was
 // replaced or removed, an epoch's secret for one, is gone from the log after the compaction
 // lag and the age of its segment; tombstones stay for long enough that no reader misses one.
-// Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
+// Whoever takes a shard over reads all of its log that is not compacted yet, and only full
+// segments are compacted, so they are small. Ledgers are kept for good. Requests are kept for a week for people to look at; partial sums
 // matter for seconds.
 func (o TopicOptions) topics() []topic {
 	const hour, day, week = "3600000", "86400000", "604800000"
@@ -176,6 +180,7 @@ func (o TopicOptions) topics() []topic {
 			{name: "cleanup.policy", value: "compact"},
 			{name: "max.compaction.lag.ms", value: hour, is: atMost},
 			{name: "segment.ms", value: hour, is: atMost},
+			{name: "segment.bytes", value: "16777216", is: atMost, least: "1073741824"},
 			{name: "delete.retention.ms", value: day, is: atLeast},
 		}},
 		{LedgerTopic(o.Group), []setting{
@@ -218,33 +223,43 @@ func Init(ctx context.Context, o TopicOptions) error {
 	return nil
 }
 
-// Check compares the topics of a group, their settings, the version of the cluster's
-// transactions, and what this user may do, with what a group needs. The error is of type
-// [Findings] where the cluster answered and is not as it must be.
-//
-// To learn what the user may do it commits an offset of GROUP.state/0 as nobody's member,
-// which a group with members refuses, and asks for a producer id of GROUP-check, which is no
-// shard's.
+// CheckTopics compares the topics of a group, their settings, and the version of the cluster's
+// transactions with what a group needs. It writes nothing. The error is of type [Findings] where
+// the cluster answered and is not as it must be; another one may be gone later.
+func CheckTopics(ctx context.Context, o TopicOptions) error {
+	return o.check(ctx, func(*admin) (Findings, error) { return nil, nil })
+}
+
+// Check is CheckTopics, and looks at what this user may do. To learn it, it commits an offset of
+// GROUP.state/0 as nobody's member, which a group with members refuses, and asks for a producer
+// id of GROUP-check, which is no shard's.
 func Check(ctx context.Context, o TopicOptions) error {
+	return o.check(ctx, func(a *admin) (Findings, error) { return a.rights(ctx) })
+}
+
+func (o TopicOptions) check(ctx context.Context, more func(*admin) (Findings, error)) error {
+	fail := func(err error) error { return fmt.Errorf("topics of group %s: %w", o.Group, err) }
 	client, err := o.client()
 	if err != nil {
-		return fmt.Errorf("topics of group %s: %w", o.Group, err)
+		return fail(err)
 	}
 	defer client.Close()
 	a := &admin{o, client}
 	found, _, err := a.check(ctx)
-	if err == nil {
-		var more Findings
-		more, err = a.rights(ctx)
-		found = append(found, more...)
-	}
-	if err == nil && len(found) > 0 {
-		err = found
-	}
 	if err != nil {
-		return fmt.Errorf("topics of group %s: %w", o.Group, err)
+		return fail(err)
 	}
-	return nil
+	other, err := more(a)
+	if err != nil {
+		return fail(err)
+	}
+	switch found = append(found, other...); {
+	case len(found) == 0:
+		return nil
+	case !slices.ContainsFunc(found, func(f string) bool { return !strings.HasSuffix(f, noLeader) }):
+		return fail(errors.New(found.Error())) // brokers are away
+	}
+	return fail(found)
 }
 
 func (o TopicOptions) client() (*kgo.Client, error) {
@@ -301,7 +316,7 @@ func (a *admin) init(ctx context.Context) error {
 
 // Ends of findings that time alone may heal.
 const (
-	notThere = "does not exist"
+	notThere = "does not exist: streamdp cluster init makes it"
 	noLeader = "have no leader"
 )
 

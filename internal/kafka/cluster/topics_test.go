@@ -51,7 +51,7 @@ func TestInit(t *testing.T) {
 	b := start(t, 3)
 	o := TopicOptions{Kafka: kafka.Options{Brokers: b.Addrs()}, Group: "g", Shards: 5}
 	if got := refused(t, Check(within(t), o)); !slices.Equal(got, Findings{
-		"topic g.state does not exist", "topic g.ledger does not exist", "topic g.control does not exist", "topic g.partials does not exist",
+		"topic g.state " + notThere, "topic g.ledger " + notThere, "topic g.control " + notThere, "topic g.partials " + notThere,
 	}) {
 		t.Errorf("%q", got)
 	}
@@ -76,7 +76,7 @@ func TestInit(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"g.state":    "cleanup.policy=compact delete.retention.ms=86400000 max.compaction.lag.ms=3600000 max.message.bytes=1048588 min.insync.replicas=2 segment.ms=3600000 unclean.leader.election.enable=false",
+		"g.state":    "cleanup.policy=compact delete.retention.ms=86400000 max.compaction.lag.ms=3600000 max.message.bytes=1048588 min.insync.replicas=2 segment.bytes=16777216 segment.ms=3600000 unclean.leader.election.enable=false",
 		"g.ledger":   "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.bytes=-1 retention.ms=-1 unclean.leader.election.enable=false",
 		"g.control":  "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=604800000 unclean.leader.election.enable=false",
 		"g.partials": "cleanup.policy=delete max.message.bytes=1048588 min.insync.replicas=2 retention.ms=86400000 segment.ms=3600000 unclean.leader.election.enable=false",
@@ -130,6 +130,8 @@ func TestCheckSettings(t *testing.T) {
 		{0, "max.compaction.lag.ms", "60000", ""},
 		{0, "segment.ms", "604800000", "at most 3600000"},
 		{0, "segment.ms", "-1", "at most 3600000"},
+		{0, "segment.bytes", "1073741824", ""}, // Kafka's default
+		{0, "segment.bytes", "1073741825", "at most 1073741824"},
 		{0, "delete.retention.ms", "1000", "at least 86400000"},
 		{0, "delete.retention.ms", "172800000", ""},
 		{0, "max.message.bytes", "1000000", "at least 1048588"},

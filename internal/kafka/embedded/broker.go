@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -30,6 +31,9 @@ type Options struct {
 	ClusterID string
 	// Topics are created at the first start, with one partition each.
 	Topics []string
+	// MinSession is the shortest session timeout that a member of a group may ask for. Default
+	// 6 s, as Kafka's.
+	MinSession time.Duration
 	// Log receives the broker's own warnings. Nil: none.
 	Log io.Writer
 	// Extra are further options of the underlying broker, for tests: versions,
@@ -62,6 +66,9 @@ func Start(o Options) (*Broker, error) {
 	}
 	if o.SyncWrites {
 		opts = append(opts, kfake.SyncWrites())
+	}
+	if o.MinSession > 0 {
+		opts = append(opts, kfake.GroupMinSessionTimeout(o.MinSession))
 	}
 	if len(o.Topics) > 0 {
 		opts = append(opts, kfake.SeedTopics(1, o.Topics...))

@@ -1,0 +1,621 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/stream"
+	"streamdp/stream/core"
+)
+
+// The demonstration of instances: several processes share the partitions of a topic, and one of
+// them is killed.
+const (
+	instancesMost       = 6
+	instancesPartitions = 12
+	instancesShards     = 12
+	instancesRecords    = 24_000 // with --once
+	instancesRate       = 6000   // records a second with --once; without it, those of a release a second
+	instancesSession    = time.Second
+	instancesBack       = 10 * time.Second // without --once the killed one comes back
+	instancesAlone      = "demo.alone"     // topic of what one process publishes
+)
+
+// instancesResult is what --json prints.
+type instancesResult struct {
+	Instances  int     `json:"instances"`
+	Partitions int     `json:"partitions"`
+	Records    int64   `json:"records"`
+	Releases   int     `json:"releases"`
+	Killed     string  `json:"killed"`
+	Partial    []int   `json:"killed_had_partitions"`
+	Takeover   float64 `json:"takeover_seconds"`
+	// Duplicates were published twice, with the same bytes.
+	Duplicates int `json:"duplicates"`
+	// Conflicts are keys with two values, Different and Missing those where one process publishes
+	// another value, or one that is not there.
+	Conflicts int     `json:"conflicts"`
+	Different int     `json:"different"`
+	Missing   int     `json:"missing"`
+	Seconds   float64 `json:"seconds"`
+	Insecure  bool    `json:"insecure"`
+}
+
+// instancesDemo is a running demonstration of instances.
+type instancesDemo struct {
+	*demo
+	g      *globals
+	dir    string
+	broker string
+	cfg    *config.Config // of an instance
+	client *kafka.Client
+	all    []*demoInstance
+	sent   [instancesPartitions]atomic.Int64
+	seen   outputs
+	result instancesResult
+}
+
+// demoInstance is a process.
+type demoInstance struct {
+	number int
+	cmd    *exec.Cmd
+	input  io.Closer // it ends in order when this is closed
+	ended  chan error
+}
+
+func (x *demoInstance) String() string { return fmt.Sprint("instance ", x.number) }
+
+// instancesFlags checks the flags of the demonstration of instances.
+func (f *demoFlags) instancesFlags(changed func(string) bool) error {
+	for _, name := range []string{"csv", "header", "columns", "centre", "scale", "insecure-diagnostics", "persons", "listen"} {
+		if changed(name) {
+			return usagef("--%s goes without --instances", name)
+		}
+	}
+	if f.instances < 2 || f.instances > instancesMost {
+		return usagef("--instances is %d, must be 2 to %d", f.instances, instancesMost)
+	}
+	if !changed("workload") {
+		f.workload = "mean"
+	}
+	if !changed("step") {
+		f.length = "100"
+	}
+	var err error
+	if f.step, err = strconv.ParseUint(f.length, 10, 31); err != nil || f.step == 0 || f.once && f.step > instancesRecords/instancesPartitions/4 {
+		return usagef("--step is %q, must be a number of offsets, with --once at most %d", f.length, instancesRecords/instancesPartitions/4)
+	}
+	return nil
+}
+
+// demoInstances runs the demonstration of instances. Its keys follow from a number, so that one
+// process can publish the same afterwards: its records are made up, and nobody is protected.
+func (g *globals) demoInstances(ctx context.Context, f *demoFlags) (err error) {
+	begun := time.Now()
+	if !f.seeded {
+		f.seed = rand.Uint64()
+		f.seeded = true
+	}
+	d := &instancesDemo{demo: &demo{f: f}, g: g, result: instancesResult{Instances: f.instances, Partitions: instancesPartitions, Insecure: true}}
+	if _, err := d.open(); err != nil {
+		return err
+	}
+	if f.once {
+		d.total = instancesRecords
+	}
+	if d.dir, err = os.MkdirTemp("", "streamdp-demo-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(d.dir)
+	broker, err := embedded.Start(embedded.Options{MinSession: instancesSession})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	d.broker = broker.Addr()
+	if err := broker.CreateTopic(ctx, "demo", instancesPartitions, map[string]string{"retention.ms": "-1"}); err != nil {
+		return err
+	}
+	if d.client, err = kafka.NewClient(kafka.Options{Brokers: []string{d.broker}}); err != nil {
+		return err
+	}
+	defer d.client.Close()
+	defer d.end()
+	if err := d.begin(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // nothing was published, and the instances end
+		}
+		return err
+	}
+	feeding, stop := context.WithCancel(ctx)
+	defer stop()
+	fed := make(chan error, 1)
+	go func() { fed <- d.feedAll(feeding) }()
+	if err := d.showKill(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	select {
+	case err = <-fed:
+	case <-ctx.Done():
+		err = <-fed
+	}
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	if ctx.Err() == nil {
+		if err := d.until(ctx, "all releases", func() bool { return len(d.seen.values) >= d.expected() }); err != nil {
+			return err
+		}
+		if !f.once {
+			fmt.Fprintln(g.stderr, "stream consumed; the pages stay until you interrupt")
+			<-ctx.Done()
+		}
+	}
+	d.end()
+	// An interrupt ends the stream, and the comparison is still made.
+	comparing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if err := d.compareAlone(comparing); err != nil {
+		return err
+	}
+	d.result.Seconds = time.Since(begun).Seconds()
+	if g.json {
+		err = json.NewEncoder(g.stdout).Encode(d.result)
+	} else {
+		err = d.result.print(g.stdout)
+	}
+	if r := d.result; err == nil && r.Conflicts+r.Different+r.Missing > 0 {
+		err = errors.New("the instances have not published what one process does")
+	}
+	return err
+}
+
+// begin makes the topics of the group, and starts the instances.
+func (d *instancesDemo) begin(ctx context.Context) error {
+	for n := 1; n <= d.f.instances; n++ {
+		text := d.instanceText(n, "demo.dp")
+		cfg, err := config.Parse("demo configuration", text)
+		if err != nil {
+			return flagFaults(err)
+		}
+		if n == 1 {
+			if err := described(cfg); err != nil {
+				return err
+			}
+			if err := stream.InitCluster(ctx, cfg, stream.InsecureKey(d.f.seed), func(int) {}); err != nil {
+				return err
+			}
+			d.cfg = cfg
+		}
+		if err := os.WriteFile(d.path(n, "toml"), text, 0o600); err != nil {
+			return err
+		}
+		x := &demoInstance{number: n}
+		d.all = append(d.all, x)
+		if err := d.start(x); err != nil {
+			return err
+		}
+	}
+	return d.shared(ctx)
+}
+
+// shared waits until every instance has a shard, and prints who has what.
+func (d *instancesDemo) shared(ctx context.Context) error {
+	return d.until(ctx, "the instances to share the partitions", func() bool {
+		s, err := stream.LookAtGroup(ctx, d.cfg)
+		if err != nil || len(s.Members) < d.f.instances || len(s.Unowned) > 0 {
+			return false
+		}
+		for _, m := range s.Members {
+			if len(m.Shards) == 0 {
+				return false
+			}
+		}
+		d.say(s)
+		return true
+	})
+}
+
+// say prints who has what.
+func (d *instancesDemo) say(s *stream.GroupStatus) {
+	slices.SortFunc(s.Members, func(a, b stream.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
+	for i, m := range s.Members {
+		fmt.Fprintf(d.g.stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, shardRanges(d.partitionsOf(m)), m.URL)
+		if d.f.open && i == 0 {
+			if err := openPage(m.URL); err != nil {
+				fmt.Fprintf(d.g.stderr, "streamdp: warning: %s\n", err)
+			}
+			d.f.open = false
+		}
+	}
+}
+
+// partitionsOf returns the input partitions in a member's shards.
+func (d *instancesDemo) partitionsOf(m stream.MemberStatus) (list []int) {
+	for p := range instancesPartitions {
+		if slices.Contains(m.Shards, d.cfg.Cluster.Shard("demo", p)) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+func (d *instancesDemo) path(n int, ending string) string {
+	return filepath.Join(d.dir, fmt.Sprintf("%d.%s", n, ending))
+}
+
+// start starts an instance as a process of its own. Its messages go into a file.
+func (d *instancesDemo) start(x *demoInstance) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(d.path(x.number, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	x.cmd = exec.Command(program, "demo", "--instance", d.path(x.number, "toml"), "--insecure-seed", strconv.FormatUint(d.f.seed, 10))
+	x.cmd.Stderr = log
+	if x.input, err = x.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	ownGroup(x.cmd)
+	if err := x.cmd.Start(); err != nil {
+		return err
+	}
+	x.ended = make(chan error, 1)
+	go func() { x.ended <- x.cmd.Wait() }()
+	return nil
+}
+
+// demoInstance is the process of an instance. It ends when its standard input does, as when the
+// demonstration dies.
+func (g *globals) demoInstance(ctx context.Context, f *demoFlags) error {
+	text, err := os.ReadFile(f.instance)
+	if err != nil {
+		return err
+	}
+	cfg, err := config.Parse(f.instance, text)
+	if err != nil {
+		return err
+	}
+	daemon, err := g.demoDaemon(&demo{f: f}, cfg)
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	return daemon.Run(running)
+}
+
+// end ends all instances in order.
+func (d *instancesDemo) end() {
+	for _, x := range d.all {
+		if x.input != nil {
+			x.input.Close()
+		}
+	}
+	for _, x := range d.all {
+		if x.input == nil {
+			continue
+		}
+		select {
+		case <-x.ended:
+		case <-time.After(20 * time.Second):
+			x.cmd.Process.Kill()
+			<-x.ended
+		}
+		x.input = nil
+	}
+}
+
+// feedAll sends all rows, round the partitions.
+func (d *instancesDemo) feedAll(ctx context.Context) error {
+	rate := instancesRate / instancesPartitions
+	if !d.f.once {
+		rate = int(d.f.step)
+	}
+	var all [instancesPartitions]*sender
+	for p := range all {
+		all[p] = &sender{client: d.client, topic: "demo", partition: int32(p), rate: rate, started: time.Now()}
+	}
+	for n := int64(0); n < d.total; n++ {
+		p := n % instancesPartitions
+		cells, err := d.rows()
+		if err != nil {
+			return err
+		}
+		s := all[p]
+		if err := s.send(ctx, encodeRow("json", d.names, cells[:len(d.names)])); err != nil {
+			return err
+		}
+		d.sent[p].Store(int64(s.count - len(s.batch)))
+	}
+	for p, s := range all {
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+		d.sent[p].Store(int64(s.count))
+	}
+	return nil
+}
+
+// expected is how many releases there are to be.
+func (d *instancesDemo) expected() (n int) {
+	for p := range d.sent {
+		n += int(d.sent[p].Load() / int64(d.f.step))
+	}
+	return n
+}
+
+// showKill kills an instance when every partition has published something, and shows that others
+// take over what it had. Without --once it comes back later.
+func (d *instancesDemo) showKill(ctx context.Context) error {
+	every := make([]int, instancesPartitions)
+	for p := range every {
+		every[p] = p
+	}
+	if err := d.until(ctx, "a release of every partition", func() bool { return d.seen.have(every, 2) }); err != nil {
+		return err
+	}
+	s, err := stream.LookAtGroup(ctx, d.cfg)
+	if err != nil {
+		return err
+	}
+	var victim stream.MemberStatus
+	for _, m := range s.Members {
+		if len(d.partitionsOf(m)) > len(d.partitionsOf(victim)) {
+			victim = m
+		}
+	}
+	i := slices.IndexFunc(d.all, func(x *demoInstance) bool { return x.String() == victim.Instance })
+	if i < 0 {
+		return fmt.Errorf("%q is no instance of the demonstration", victim.Instance)
+	}
+	x, had := d.all[i], d.partitionsOf(victim)
+	fmt.Fprintf(d.g.stderr, "%s is killed; it had the partitions %s\n", x, shardRanges(had))
+	x.cmd.Process.Kill()
+	<-x.ended
+	x.input = nil
+	died := time.Now()
+	d.result.Killed, d.result.Partial = x.String(), had
+	if err := d.seen.follow(ctx, d.client); err != nil {
+		return err
+	}
+	clear(d.seen.lately)
+	if err := d.until(ctx, "others to take over", func() bool { return d.seen.have(had, 1) }); err != nil {
+		return err
+	}
+	d.result.Takeover = time.Since(died).Seconds()
+	fmt.Fprintf(d.g.stderr, "%.1f s later others publish what it would have published\n", d.result.Takeover)
+	if s, err = stream.LookAtGroup(ctx, d.cfg); err != nil {
+		return err
+	}
+	d.say(s)
+	if d.f.once {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(instancesBack):
+	}
+	fmt.Fprintf(d.g.stderr, "%s comes back\n", x)
+	if err := d.start(x); err != nil {
+		return err
+	}
+	if err := d.shared(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(d.g.stderr, "interrupt to end")
+	return nil
+}
+
+// until reads the outputs until something holds.
+func (d *instancesDemo) until(ctx context.Context, what string, ok func() bool) error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if err := d.seen.follow(ctx, d.client); err != nil {
+			return err
+		}
+		if ok() {
+			return nil
+		}
+		for _, x := range d.all {
+			if x.input == nil {
+				continue
+			}
+			select {
+			case err := <-x.ended:
+				x.input = nil
+				log, _ := os.ReadFile(d.path(x.number, "log"))
+				return fmt.Errorf("%s ended by itself: %v\n%s", x, err, bytes.TrimSpace(log))
+			default:
+			}
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waited a minute for %s", what)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// outputs is what a reader of the output has.
+type outputs struct {
+	next       int64
+	values     map[string][]byte
+	lately     map[int]int // releases by partition, since it was last cleared
+	duplicates int
+	conflicts  map[string]bool
+}
+
+// follow reads what is new.
+func (o *outputs) follow(ctx context.Context, client *kafka.Client) error {
+	if o.values == nil {
+		o.values, o.lately, o.conflicts = map[string][]byte{}, map[int]int{}, map[string]bool{}
+	}
+	return o.read(ctx, client, "demo.dp")
+}
+
+func (o *outputs) read(ctx context.Context, client *kafka.Client, topic string) error {
+	if t, err := client.Topic(ctx, topic); err != nil || !t.Exists {
+		return err // the first release makes it
+	}
+	return client.ReadBack(ctx, topic, 0, o.next, func(r *kafka.Record) error {
+		task, _, _, ok := core.ParseIdentity(r.Key)
+		if !ok {
+			return fmt.Errorf("%s has the key %q", topic, r.Key)
+		}
+		o.next = r.Offset + 1
+		o.lately[task.Partition]++
+		key := string(r.Key)
+		switch was, known := o.values[key]; {
+		case !known:
+			o.values[key] = bytes.Clone(r.Value)
+		case bytes.Equal(was, r.Value):
+			o.duplicates++
+		default:
+			o.conflicts[key] = true
+		}
+		return nil
+	})
+}
+
+// have reports whether each of the partitions had so many releases lately.
+func (o *outputs) have(partitions []int, n int) bool {
+	return !slices.ContainsFunc(partitions, func(p int) bool { return o.lately[p] < n })
+}
+
+// compareAlone runs one process, without instances, over the same records and with the same keys,
+// and compares.
+func (d *instancesDemo) compareAlone(ctx context.Context) error {
+	if err := d.seen.follow(ctx, d.client); err != nil {
+		return err
+	}
+	cfg, err := config.Parse("demo configuration", d.instanceText(0, instancesAlone))
+	if err != nil {
+		return err
+	}
+	daemon, err := d.g.demoDaemon(&demo{f: d.f}, cfg)
+	if err != nil {
+		return err
+	}
+	defer daemon.Close()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- daemon.Run(running) }()
+	alone := outputs{values: map[string][]byte{}, lately: map[int]int{}, conflicts: map[string]bool{}}
+	for len(alone.values) < d.expected() {
+		if err := alone.read(ctx, d.client, instancesAlone); err != nil {
+			return err
+		}
+		select {
+		case err := <-done:
+			return ended(err)
+		case <-ctx.Done():
+			return fmt.Errorf("one process published %d of %d releases in a minute", len(alone.values), d.expected())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		return err
+	}
+	r := &d.result
+	for p := range d.sent {
+		r.Records += d.sent[p].Load()
+	}
+	r.Releases, r.Duplicates, r.Conflicts = len(d.seen.values), d.seen.duplicates, len(d.seen.conflicts)
+	for key, value := range d.seen.values {
+		if !bytes.Equal(alone.values[key], value) {
+			r.Different++
+		}
+	}
+	if d.f.once { // an interrupt leaves some unpublished
+		r.Missing = max(0, len(alone.values)-len(d.seen.values))
+	}
+	return nil
+}
+
+func (r *instancesResult) print(w io.Writer) error {
+	fmt.Fprintf(w, "%d records in %d partitions, %d releases by %d instances, in %g s\n", r.Records, r.Partitions, r.Releases, r.Instances, math.Round(10*r.Seconds)/10)
+	switch {
+	case r.Takeover > 0:
+		fmt.Fprintf(w, "%s was killed; others published its partitions %.1f s later, with a session of %v\n", r.Killed, r.Takeover, instancesSession)
+	case r.Killed != "":
+		fmt.Fprintf(w, "%s was killed; the interrupt came before others published its partitions\n", r.Killed)
+	}
+	if r.Releases == 0 {
+		_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was published")
+		return err
+	}
+	fmt.Fprintf(w, "%d releases came twice with the same bytes, %d with two values\n", r.Duplicates, r.Conflicts)
+	if r.Different+r.Missing == 0 {
+		fmt.Fprintln(w, "one process that reads the same log publishes the same releases, byte for byte")
+	} else {
+		fmt.Fprintf(w, "one process that reads the same log publishes %d of them with other bytes, and %d that are missing here\n", r.Different, r.Missing)
+	}
+	_, err := fmt.Fprintln(w, "INSECURE: keys follow from a number; nothing was protected")
+	return err
+}
+
+// instanceText is the configuration of an instance; of one process without instances for 0.
+func (d *instancesDemo) instanceText(n int, output string) []byte {
+	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
+	cluster := ""
+	if n > 0 {
+		cluster = fmt.Sprintf("[cluster]\ngroup = \"demo-instances\"\nshards = %d\nsession_timeout = %q\ninstance = \"instance %d\"\nallow_unreplicated = true\n", instancesShards, instancesSession, n)
+	}
+	var columns []string
+	for _, name := range d.names {
+		columns = append(columns, quote(name))
+	}
+	return fmt.Appendf(nil, `[kafka]
+brokers = [%s]
+[state]
+dir = %s
+key_file = "unused"
+commit_interval = "50ms"
+[http]
+listen = "127.0.0.1:0"
+%s[stream.demo]
+input = { topic = "demo", partition = "all", codec = "json", columns = [%s] }
+output = { topic = %s }
+centre = %s
+scale = %s
+step = %d
+[stream.demo.privacy]
+epsilon = %g
+delta = %g
+adjacency = %s
+[stream.demo.moments]
+%s`, quote(d.broker), quote(d.path(n, "state")), cluster, strings.Join(columns, ", "), quote(output), tomlNumbers(d.centre), tomlNumbers(d.scale), d.f.step,
+		d.f.epsilon, d.f.delta, quote(d.f.adjacency), d.f.moments(0.99))
+}

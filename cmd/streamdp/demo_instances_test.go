@@ -1,0 +1,49 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDemoInstances: three processes share a topic, one is killed, and what all of them published
+// is what one process publishes.
+func TestDemoInstances(t *testing.T) {
+	code, out, errs := call(t, "demo", "--once", "--instances", "3", "--insecure-seed", "5", "--json")
+	if code != exitDone {
+		t.Fatalf("exit code %d\n%s%s", code, out, errs)
+	}
+	var r instancesResult
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Releases != instancesRecords/100 || r.Records != instancesRecords || r.Conflicts+r.Different+r.Missing != 0 || !r.Insecure || r.Killed == "" || len(r.Partial) == 0 {
+		t.Errorf("%+v", r)
+	}
+	if !(r.Takeover >= instancesSession.Seconds()/2) {
+		t.Errorf("taken over %g s after a kill, before the session was over: it was not dead", r.Takeover)
+	}
+	for _, text := range []string{"instance 1 has the partitions ", "instance 3 has the partitions ", "; its page is at http://127.0.0.1:", r.Killed + " is killed; it had the partitions ", " later others publish"} {
+		if !strings.Contains(errs, text) {
+			t.Errorf("missing %q in\n%s", text, errs)
+		}
+	}
+	_, after, _ := strings.Cut(errs, " later others publish")
+	if strings.Contains(after, r.Killed) {
+		t.Errorf("%s still has partitions:\n%s", r.Killed, errs)
+	}
+	t.Logf("%+v\n%s", r, errs)
+}
+
+func TestDemoInstancesFlags(t *testing.T) {
+	for args, said := range map[string]string{
+		"--instances 1":                    "--instances is 1, must be 2 to 6",
+		"--instances 7":                    "--instances is 7, must be 2 to 6",
+		"--instances 3 --persons":          "--persons goes without --instances",
+		"--instances 3 --once --step 1000": "with --once at most 500",
+		"--instances 3 --step 1s":          "must be a number of offsets",
+	} {
+		want(t, exitUsage, said, slices.Concat([]string{"demo"}, strings.Fields(args))...)
+	}
+}
