@@ -41,6 +41,7 @@ type run struct {
 	acked   []string // tokens, in the order of their acknowledgement
 	lined   map[string]bool
 	tokens  int
+	met     map[string]bool // faults of all runs
 }
 
 // choose decides between n ways.
@@ -218,25 +219,25 @@ func (r *run) play(begun [2][]Record) {
 		if asks[at] != nil {
 			i, a := at, *asks[at]
 			ways = append(ways, func() { give(i, r.b.do(a)) })
-			fault := func(f func()) {
+			fault := func(what string, f func()) {
 				if left.faults > 0 && (left.only == "" || left.only == a.kind) {
-					ways = append(ways, func() { left.faults--; f() })
+					ways = append(ways, func() { left.faults--; r.met[a.kind+" "+what] = true; f() })
 				}
 			}
 			nothing := reply{err: errNothing}
 			if a.kind == "read" {
-				fault(func() { give(i, reply{records: r.past[a.log]}) })
+				fault([]string{"an old state", "an old ledger"}[a.log], func() { give(i, reply{records: r.past[a.log]}) })
 			} else {
-				fault(func() { give(i, nothing) })
-				fault(func() { r.b.do(a); give(i, nothing) })
+				fault("lost", func() { give(i, nothing) })
+				fault("not answered", func() { r.b.do(a); give(i, nothing) })
 			}
 			switch a.kind {
 			case "write":
-				fault(func() { give(i, reply{err: errRefused}) })
+				fault("refused", func() { give(i, reply{err: errRefused}) })
 				fallthrough
 			case "fence", "end":
-				fault(func() { r.late = append(r.late, a); give(i, nothing) })
-				fault(func() { r.late = append(r.late, a); give(i, r.b.do(a)) })
+				fault("late", func() { r.late = append(r.late, a); give(i, nothing) })
+				fault("twice", func() { r.late = append(r.late, a); give(i, r.b.do(a)) })
 			}
 			if asks[1-at] != nil && left.switches > 0 {
 				ways = append(ways, func() { left.switches--; at = 1 - at })
@@ -304,6 +305,7 @@ func TestFaults(t *testing.T) {
 	if os.Getenv("STREAMDP_NIGHT") != "" { // millions of runs
 		all = []reach{{faults: 2, switches: 1, moves: 1, updates: 1, tries: 2}, {faults: 1, switches: 2, moves: 2, updates: 1, tries: 2}}
 	}
+	met := map[string]bool{}
 	for _, most := range all {
 		synctest.Test(t, func(t *testing.T) {
 			b := &broker{gen: 1, epoch: 1}
@@ -312,7 +314,7 @@ func TestFaults(t *testing.T) {
 			}
 			runs := 0
 			for choices := []int{}; choices != nil; runs++ {
-				r := &run{t: t, most: most, choices: choices}
+				r := &run{t: t, most: most, choices: choices, met: met}
 				r.play(b.logs)
 				if r.broken != "" {
 					t.Fatalf("%+v, %v: %s", most, choices, r.broken)
@@ -321,5 +323,11 @@ func TestFaults(t *testing.T) {
 			}
 			t.Logf("%+v: %d runs", most, runs)
 		})
+	}
+	const every = "confirm lost, confirm not answered, end late, end lost, end not answered, end twice, " +
+		"fence late, fence lost, fence not answered, fence twice, read an old ledger, read an old state, " +
+		"write late, write lost, write not answered, write refused, write twice"
+	if got := strings.Join(keys(met), ", "); got != every {
+		t.Errorf("faults that were met: %s", got)
 	}
 }

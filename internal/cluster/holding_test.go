@@ -306,6 +306,25 @@ func TestAborted(t *testing.T) {
 	})
 }
 
+// TestOvertaken: who reads that another instance has acquired the shard after it asks no longer.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := begun(t)
+		log := b.direct(func(what string) { t.Error(what) })
+		log.send = func(a ask) reply {
+			if a.kind == "read" && a.log == stateLog {
+				mustAcquire(t, b)
+			}
+			return b.do(a)
+		}
+		began := time.Now()
+		if _, err := Acquire(t.Context(), log, testOptions()); !errors.Is(err, ErrLost) || time.Since(began) > time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // TestOptions: another configuration or key is a halt, and so is a ledger without what an instance
 // knows of it.
 func TestOptions(t *testing.T) {
