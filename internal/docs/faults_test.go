@@ -96,6 +96,9 @@ var matrix = []row{
 	{"ledger of a version without MACs", files, "the golden file, and every bit of it afterwards", "read; the next line binds all that was there", "nothing", "TestLedgerBefore TestGoldenLedger"},
 	{"wall clock set forward and back while running", clockHow, "four jumps, of hours and of years", "ticks, releases and times of messages go on; secrets are kept by the wall clock", "the ledger's times are those of the wall clock", "TestClockJumps"},
 	{"a closing takes longer than a tick", "simulated clock", "eight courses", "leaves at the next multiple", "times of messages are ticks", "TestCommitsAtTicks"},
+	{"instances: a request of a transaction, or its answer, is lost, late, twice or refused", broker + ", " + real, "every fault at every request of two owners, in every order up to small bounds; each code of an answer; each commit of three epochs refused once, and once not answered", "the shard is lost and acquired again: all of the commit is there or nothing; nothing uncommitted was published", "log: `the tasks of the shard have ended: it is acquired again`; `streamdp_shards_lost_total{reason=\"unknown\"}`", "internal/cluster.TestModel internal/cluster.TestFaults internal/kafka/cluster.TestSessionAnswers internal/kafka/cluster.TestSessionCutOff internal/kafka/cluster.TestSessionLostAnswer internal/kafka/cluster.TestSessionLate TestLogShardFaults"},
+	{"instances: an owner stands still and comes back, or two own a shard", broker + ", " + real, "four owners, none of which stops by itself, across two openings; an owner with an open transaction", "the last to acquire it owns it, commits of others are refused; each release is out with one value", "the same", "TestOwners TestOwnersNoFence internal/cluster.TestMoved internal/cluster.TestOvertaken internal/kafka/cluster.TestSessionFence internal/kafka/cluster.TestRealKafkaShard"},
+	{"instances: a shard's state or ledger damaged, forged, mixed, shortened, old, made anew", broker + ", " + files, "24 ways, and a chunk of an aborted transaction; under an owner and before an acquisition", "halted, and nothing is spent; a state that lost its end is compared with the output", "`/-/ready` 503: `shard 3 is halted`, with a reason and details; `streamdp cluster check`", "internal/cluster.TestDamage internal/cluster.TestAborted internal/cluster.TestOptions internal/cluster.TestLostState internal/cluster.TestOldState internal/kafka/cluster.TestSessionCutLog internal/kafka/cluster.TestSessionTopicMadeAnew internal/kafka/cluster.TestSessionReads"},
 }
 
 // TestFaults: docs/faults.md is what the matrix says, every test in it exists, every fault
@@ -108,7 +111,7 @@ func TestFaults(t *testing.T) {
 
 What goes wrong, and what then happens. Every row is shown by the tests in its last column, with a fault that is injected as the second column says; ` + "`go test ./...`" + ` runs them all, but those against Apache Kafka: ` + "`make test-kafka`" + `. docs/theory/stream.md §4 says how each fault is noticed, docs/operations.md what to do.
 
-No consumer group is joined, so no rebalance can happen.
+Without [cluster] no consumer group is joined, so no rebalance can happen.
 
 Generated from internal/docs/faults_test.go: ` + "`go generate ./internal/docs`" + `.
 

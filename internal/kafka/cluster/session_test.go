@@ -255,8 +255,17 @@ func TestSessionFence(t *testing.T) {
 			t.Errorf("%v: %d faults", code, f.Hits())
 		}
 	}
+	// Also for longer than the client repeats it.
+	impatient := s.logOptions()
+	impatient.extra = []kgo.Opt{kgo.RequestRetries(0)}
+	f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.CoordinatorNotAvailable})
+	if h, err := cluster.Acquire(s.t.Context(), NewLog(impatient), s.options()); err != nil || f.Hits() != 1 {
+		t.Errorf("%v, %d faults", err, f.Hits())
+	} else {
+		h.Close()
+	}
 	s.want("first again", 2)
-	f := b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.TransactionalIDAuthorizationFailed})
+	f = b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.TransactionalIDAuthorizationFailed})
 	if _, err := cluster.Acquire(t.Context(), s.log(), s.options()); !errors.Is(err, kerr.TransactionalIDAuthorizationFailed) || f.Hits() != 1 {
 		t.Errorf("without the right to the id: %v", err)
 	}
