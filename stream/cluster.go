@@ -14,7 +14,7 @@ var ErrCredentials = errors.New("credentials")
 
 // ErrCluster says that something needs the files of a state directory, and the configuration has a
 // table [cluster].
-var ErrCluster = errors.New("not possible with [cluster] in this version: it needs the files of a state directory")
+var ErrCluster = errors.New("not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export writes a copy of them, for reading)")
 
 // Cluster returns how to reach the cluster of a configuration. It reads the certificates
 // and the password.

@@ -37,6 +37,9 @@ func (c *crew) openLedger() (err error) {
 	if c.ledger, err = openLedger(c.disk, c.dir, newLedgerKey(c.key)); err != nil {
 		return err
 	}
+	if m := c.ledger.moved(); m != nil {
+		return m.refusal()
+	}
 	c.ledger.now = c.now
 	if c.ledger.torn {
 		c.log.Warn("a torn last line of the ledger was cut off")

@@ -19,6 +19,8 @@ import (
 //	key-destroyed  the epoch's secret is gone: its noise can't be derived again
 //	repair         a ledger was worked out anew; the epoch's checkpoint names a line of
 //	               the one that was lost, which counts as known
+//	imported       the lines that follow came from a state directory
+//	moved          the last line of a directory whose tasks a group of instances runs
 type Entry struct {
 	Seq  uint64    `json:"seq"`
 	Prev string    `json:"prev"` // SHA-256 of the line before, in hexadecimal
@@ -70,6 +72,9 @@ type Entry struct {
 	// repair
 	Accepts string `json:"accepts,omitempty"` // hash of a line that was lost, in hexadecimal
 
+	// imported, moved
+	Move *EntryMove `json:"move,omitempty"`
+
 	// Key is the id of the master key of the MACs from here on. It is in the first line that
 	// has a MAC, and wherever the key changes.
 	Key string `json:"key,omitempty"`
@@ -96,6 +101,8 @@ const (
 	kindLimit     = "limit"
 	kindDestroyed = "key-destroyed"
 	kindRepair    = "repair"
+	kindImported  = "imported"
+	kindMoved     = "moved"
 )
 
 // Reasons of a close entry.

@@ -177,6 +177,9 @@ func parseLedger(data []byte, key *ledgerKey) (*ledger, error) {
 		if !e.soundUnit() {
 			return nil, fmt.Errorf("%w: line %d protects what this version does not know", errLedger, n)
 		}
+		if l.moved() != nil {
+			return nil, fmt.Errorf("%w: line %d is behind the one that moved the tasks away", errLedger, n)
+		}
 		if e.Steps > 0 && e.Kind != kindClose {
 			return nil, fmt.Errorf("%w: line %d has steps and closes nothing", errLedger, n)
 		}
@@ -202,7 +205,12 @@ func parseLedger(data []byte, key *ledgerKey) (*ledger, error) {
 			_, ok = e.accepted()
 			possible = opened != nil && ok
 		case kindLimit:
+		case kindImported, kindMoved:
+			possible = e.Move.sound()
 		default:
+			possible = false
+		}
+		if e.Move != nil && e.Kind != kindImported && e.Kind != kindMoved {
 			possible = false
 		}
 		if !possible {
@@ -267,6 +275,9 @@ func (l *ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
 		return halted(haltKey, "the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
 			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.keyID, l.key.id)
+	}
+	if m := l.moved(); m != nil {
+		return m.refusal()
 	}
 	if !e.soundUnit() {
 		return fmt.Errorf("internal: a line for epoch %d protects nobody that is known", e.Epoch)

@@ -53,6 +53,9 @@ func (x *ledgerIndex) add(entries []Entry) {
 	if e.Key != "" {
 		x.keyID = e.Key
 	}
+	if e.Move != nil {
+		return // it is about no task
+	}
 	t := x.tasks[e.Task()]
 	if t == nil {
 		t = &taskIndex{openings: map[uint64]int{}, newest: -1}

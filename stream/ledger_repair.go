@@ -65,6 +65,9 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, er
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
 	defer d.own.disk.Remove(d.own.ledger.path)
+	if m := d.own.ledger.moved(); m != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, m.refusal())
+	}
 	if err := newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {})).salvage(ctx); err != nil {
 		return nil, err
 	}

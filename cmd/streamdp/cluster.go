@@ -22,7 +22,7 @@ func clusterCommand(g *globals) *cobra.Command {
 		Long: "Several instances with one configuration and one key share the tasks where the\n" +
 			"configuration has [cluster]. What must survive is in Kafka then.",
 	}
-	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g))
+	c.AddCommand(clusterInitCommand(g), clusterStatusCommand(g), clusterCheckCommand(g), clusterImportCommand(g), clusterExportCommand(g))
 	return c
 }
 
@@ -145,6 +145,88 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+func clusterImportCommand(g *globals) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "import DIR -c FILE",
+		Short: "Move the tasks of a state directory into the group",
+		Long: "Move the tasks of DIR, the state directory of a daemon without [cluster], into\n" +
+			"the group: all that was ever charged, and the open epochs, which go on where they\n" +
+			"are. Stop the daemon and all instances first. No daemon runs on DIR afterwards,\n" +
+			"nor may one on a copy of it. What was interrupted can be repeated. Persons, and\n" +
+			"input partitions that the group knows already, are refused.",
+		Args: needs("DIR"),
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := g.together()
+			if err != nil {
+				return err
+			}
+			key, err := loadKey(cfg)
+			if err != nil {
+				return err
+			}
+			if !yes {
+				fmt.Fprintf(g.stderr, "The tasks of %s become those of group %s. Afterwards the directory is for reading only,\n"+
+					"and its secrets and checkpoints are removed. There is no way back.\n", args[0], cfg.Cluster.Group)
+				if err := g.ask(); err != nil {
+					return err
+				}
+			}
+			got, err := stream.ImportCluster(c.Context(), cfg, key, args[0])
+			if err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(got)
+			}
+			lines := 0
+			for _, s := range got.Shards {
+				lines += s.Lines
+			}
+			fmt.Fprintf(g.stdout, "group %s has %d tasks of %s, with %d ledger lines in %d shards; %d epochs are open and go on\nnext, on each machine: streamdp run -c %s\n",
+				got.Group, got.Tasks, args[0], lines, len(got.Shards), got.Open, g.config)
+			return nil
+		},
+	}
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return c
+}
+
+func clusterExportCommand(g *globals) *cobra.Command {
+	var secrets bool
+	c := &cobra.Command{
+		Use:   "export DIR -c FILE",
+		Short: "Copy ledgers and manifests of the group into a directory, for reading",
+		Long: "Copy the ledgers of all shards, as one, and the manifests into DIR, which must be\n" +
+			"new or empty. With a configuration without [cluster] whose state.dir is DIR,\n" +
+			"ledger, report, epoch list and, with --with-secrets, verify read it. Nothing can\n" +
+			"run on it: it has no checkpoints, and its ledger says that it is a copy. Instances\n" +
+			"may run meanwhile.",
+		Args: needs("DIR"),
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg, err := g.together()
+			if err != nil {
+				return err
+			}
+			key, err := loadKey(cfg)
+			if err != nil {
+				return err
+			}
+			got, err := stream.ExportCluster(c.Context(), cfg, key, args[0], secrets)
+			if err != nil {
+				return err
+			}
+			if g.json {
+				return json.NewEncoder(g.stdout).Encode(got)
+			}
+			fmt.Fprintf(g.stdout, "%s has a copy of %d ledger lines about %d epochs, and %d files, for reading\n", got.Dir, got.Lines, got.Epochs, got.Files)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&secrets, "with-secrets", false, "copy the secrets of epochs, too: with them and the master key noise can be subtracted")
+	return c
 }
 
 // shardRanges writes ascending numbers as 0-3,5; "–" for none.

@@ -1,0 +1,145 @@
+package stream
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"streamdp/config"
+	"streamdp/dp"
+	"streamdp/internal/cluster"
+)
+
+// GroupExport says what an export copied.
+type GroupExport struct {
+	Dir    string `json:"dir"`
+	Lines  int    `json:"ledger_lines"`
+	Epochs int    `json:"epochs"`
+	Files  int    `json:"files"`
+}
+
+// ExportCluster writes a copy of the ledgers of all shards of a group, and of their manifests, into
+// a new directory, as a daemon without [cluster] has them: one ledger, whose lines are those of all
+// shards by their times, chained and sealed anew. Instances may run meanwhile.
+//
+// The copy is for reading: for commands that show ledgers and epochs and, with secrets, for those
+// that compute releases again. Its ledger ends with a line with which no daemon runs or charges.
+// It has no checkpoints, so nothing can go on from it. With secrets and the master key, one can
+// subtract the noise from the releases of epochs that are open.
+func ExportCluster(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*GroupExport, error) {
+	g, err := newGroupTools(ctx, c, master)
+	if err != nil {
+		return nil, err
+	}
+	dir = filepath.Clean(dir)
+	if names, err := os.ReadDir(dir); err == nil && len(names) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s must be a new directory, or an empty one", ErrState, dir)
+	}
+	var mu sync.Mutex
+	ledgers := make([]*ledger, c.Cluster.Shards)
+	files := map[string][]byte{}
+	if err := shardsOf(c, func(shard int) (err error) {
+		v, err := g.read(ctx, shard)
+		if err != nil {
+			return err
+		}
+		if ledgers[shard], err = ledgerOf(v.Lines, master); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for key, value := range v.Values {
+			if readable(key, secrets) {
+				files[key] = value.Data
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	id := dp.NewNonce()
+	text, l, err := oneLedger(ledgers, master, EntryMove{ID: hex.EncodeToString(id[:]), Group: c.Cluster.Group, Cluster: g.genesis.Cluster, Copy: true})
+	if err != nil {
+		return nil, err
+	}
+	var disk osDisk
+	if err := disk.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	for key, data := range files {
+		path := filepath.Join(dir, "tasks", filepath.FromSlash(key))
+		err := disk.MkdirAll(filepath.Dir(path))
+		if err == nil {
+			err = writeNew(disk, path, data)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrState, err)
+		}
+	}
+	// The ledger comes last: without it the directory is damaged, and nothing starts on it.
+	if err := writeNew(disk, filepath.Join(dir, ledgerName), text); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrState, err)
+	}
+	return &GroupExport{dir, len(l.entries), len(l.epochs()), len(files)}, nil
+}
+
+// readable reports whether a copy has a value: what commands read, of which secrets and the
+// parameters that an epoch began with only where they are wanted.
+func readable(key string, secrets bool) bool {
+	task, name, ok := strings.Cut(key, "/")
+	if !ok || task == "" || strings.ContainsAny(name, "/#\\") {
+		return false
+	}
+	return strings.HasPrefix(name, "manifest-") || strings.HasPrefix(name, "final-") ||
+		secrets && (strings.HasPrefix(name, secretPrefix) || strings.HasPrefix(name, "initial-"))
+}
+
+// oneLedger chains the lines of several ledgers, each in its order and all by their times, with a
+// last line.
+func oneLedger(ledgers []*ledger, master *[32]byte, last EntryMove) (text []byte, l *ledger, err error) {
+	type line struct {
+		Entry
+		at time.Time // no earlier than that of the line before in its ledger
+	}
+	var all []line
+	for _, l := range ledgers {
+		var at time.Time
+		for _, e := range l.entries {
+			if e.Time.After(at) {
+				at = e.Time
+			}
+			if e.Kind != kindImported {
+				all = append(all, line{e, at})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
+	disk, err := newLogShard(newCollected(map[string]cluster.Value{}, nil))
+	if err != nil {
+		return nil, nil, err
+	}
+	if l, err = openLedger(disk, "", newLedgerKey(master)); err != nil {
+		return nil, nil, err
+	}
+	err = disk.atomically("/tasks", func() error {
+		for _, e := range all {
+			if err := l.copyLine(e.Entry); err != nil {
+				return err
+			}
+		}
+		return l.append(Entry{Kind: kindMoved, Move: &last})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err = disk.ReadFile(atLedger)
+	return text, l, err
+}
