@@ -68,11 +68,12 @@ type importing struct {
 	shards map[int]*importedShard
 	order  []int // of shards, ascending
 	out    *GroupImport
+	room   int                   // bytes that a shard may get
 	write  func(shard int) error // tests: called before a shard is written; nil: nothing
 }
 
 func newImporting(g *groupTools, dir string) *importing {
-	return &importing{g: g, dir: filepath.Clean(dir), shards: map[int]*importedShard{}, out: &GroupImport{Group: g.c.Cluster.Group, Shards: []ShardImport{}}}
+	return &importing{g: g, dir: filepath.Clean(dir), shards: map[int]*importedShard{}, room: shardStates, out: &GroupImport{Group: g.c.Cluster.Group, Shards: []ShardImport{}}}
 }
 
 // importedShard is a shard that something comes into.
@@ -317,8 +318,8 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 			return fmt.Errorf("task %s: %w", t, err)
 		}
 	}
-	if n := s.all.bytes(); n > shardStates {
-		return fmt.Errorf("the tasks of the shard need %d MiB, and a shard has room for %d: more shards", n>>20, shardStates>>20)
+	if n := s.all.bytes() + s.all.lineBytes(); n > i.room {
+		return fmt.Errorf("the tasks of the shard and their lines of the ledger need %d MiB, and a shard has room for %d: more shards", n>>20, i.room>>20)
 	}
 	// What a shard gets must be what it can be acquired with.
 	again := s.all.all()

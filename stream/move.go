@@ -106,6 +106,14 @@ func (g *collected) bytes() (n int) {
 	return n
 }
 
+// lineBytes returns how many bytes the lines have that were appended.
+func (g *collected) lineBytes() (n int) {
+	for _, line := range g.added {
+		n += len(line)
+	}
+	return n
+}
+
 // copyLine appends a line that another ledger has: the same words, chained and sealed anew, with
 // the time of then.
 func (l *ledger) copyLine(e Entry) error {

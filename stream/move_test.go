@@ -92,6 +92,24 @@ func TestImport(t *testing.T) {
 		must(t, err)
 		return newImporting(g, f.state())
 	}
+	// What a transaction has no room for is refused before the directory is given up. The values
+	// alone have room.
+	full := begin()
+	full.room = 1
+	_, err = full.run(t.Context())
+	values := 0
+	for _, s := range full.shards {
+		if s.all != nil {
+			values = max(values, s.all.bytes())
+		}
+	}
+	for _, room := range []int{1, values + 100} {
+		full = begin()
+		full.room = room
+		if _, err = full.run(t.Context()); err == nil || !strings.Contains(err.Error(), "more shards") || full.ledger.moved() != nil {
+			t.Errorf("room for %d bytes: %v", room, err)
+		}
+	}
 	var shards []int
 	for cutAt := 0; ; cutAt++ {
 		i, at := begin(), 0
