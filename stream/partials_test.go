@@ -719,6 +719,76 @@ func TestPartialsOffered(t *testing.T) {
 	has()
 }
 
+// TestPartialsAhead: a worker writes no more sums than merge_ahead beyond the last merged step, and the rest
+// when the root goes on.
+func TestPartialsAhead(t *testing.T) {
+	t.Parallel()
+	r := newMergedRig(t, partialStreams["moments"], 2)
+	log := newHeap()
+	r.help(log, team{1, 2, 1})
+	r.root(log, team{1, 2, 0})
+	x := r.start()
+	r.sendTo(1, 1000, 1000)
+	wait := func(n int) {
+		t.Helper()
+		for late := time.Now().Add(patience); log.count() < n; time.Sleep(time.Millisecond) {
+			if time.Now().After(late) {
+				t.Fatalf("%d sums, want %d\n%s", log.count(), n, r.log)
+			}
+		}
+		time.Sleep(4 * testTimes.beat)
+		if log.count() != n {
+			t.Errorf("%d sums, want %d", log.count(), n)
+		}
+	}
+	wait(2)
+	r.sendTo(0, 0, 500)
+	x.published(5)
+	wait(7)
+	x.end()
+}
+
+// TestPartialsSize: how many bytes a sum has, which who has no key sees too, says nothing of what the
+// records are.
+func TestPartialsSize(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"moments", "refit"} {
+		sizes := func(value func(i int) []byte) (all []int) {
+			r := newMergedRig(t, partialStreams[name], 2)
+			log := newHeap()
+			r.help(log, team{1, 2, 1})
+			r.root(log, team{1, 2, 0})
+			for p := range int32(2) {
+				list := make([]kafka.Message, 100)
+				for i := range list {
+					list[i] = kafka.Message{Value: value(i), Time: time.UnixMilli(1)}
+				}
+				_, err := r.client.Produce(t.Context(), "orders", p, list)
+				must(t, err)
+			}
+			x := r.start()
+			x.published(1)
+			x.end()
+			for _, record := range log.records[0] {
+				if h, ok := parsePartHeader(record); ok && h.kind == partSum {
+					all = append(all, len(record))
+				}
+			}
+			return all
+		}
+		some := sizes(orderRecord)
+		other := sizes(func(i int) []byte {
+			if i%2 == 0 {
+				return []byte("none")
+			}
+			return []byte(`{"amount": 1e9, "items": -1e9, "weight": 0}`)
+		})
+		if !slices.Equal(some, other) || len(some) != 1 {
+			t.Errorf("%s: sums of %v and %v bytes", name, some, other)
+		}
+	}
+}
+
 // TestPartialsBound: a root keeps no more sums of a partition than may wait, whole or in pieces, and
 // compares the last ones that it took with what comes again.
 func TestPartialsBound(t *testing.T) {
