@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -45,7 +46,7 @@ func (h *heldShard) again() *heldShard {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := newHeldShard()
-	n.lines, n.updates, n.wrong, n.calls = h.lines, h.updates, h.wrong, h.calls
+	n.lines, n.updates, n.wrong, n.calls = slices.Clone(h.lines), slices.Clone(h.updates), h.wrong, h.calls
 	for key, v := range h.values {
 		if _, there := h.values[v.Under]; v.Under == "" || there {
 			n.values[key] = v

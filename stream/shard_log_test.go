@@ -160,6 +160,37 @@ func TestLogShardFaults(t *testing.T) {
 	t.Logf("%d updates", first.h.calls)
 }
 
+// TestLogShardRestored: both logs of a shard are set back, as from a backup, and no instance has a
+// witness. The output tells. Within an epoch the steps that are published are computed again, and
+// are the same; where it has an epoch that the ledger does not know, the task halts.
+func TestLogShardRestored(t *testing.T) {
+	t.Parallel()
+	refs := []epochReference{reference(t, 0)}
+	for _, published := range []int{3, 4} { // the first epoch, and a step of the second
+		s := newSharedRun(t)
+		must(t, s.run(t, 1))
+		backup := s.h.again()
+		s.h = s.h.again()
+		must(t, s.run(t, published))
+		s.h = backup
+		if published == 3 {
+			must(t, s.run(t, 0))
+			(&scenario{r: s.r}).same(t, refs)
+			continue
+		}
+		s.r.shared, s.r.prepare = s.h, nil
+		x := s.r.start()
+		x.halts(haltOutput, "epoch 2")
+		if len(s.h.lines) != 1 {
+			t.Errorf("%d lines of the ledger", len(s.h.lines))
+		}
+		x.stop()
+		if err := x.ends(); !errors.Is(err, ErrHalted) {
+			t.Errorf("ended with %v", err)
+		}
+	}
+}
+
 // TestLogShardTogether: what is due while an update is under way goes out in one.
 func TestLogShardTogether(t *testing.T) {
 	t.Parallel()
