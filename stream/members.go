@@ -80,10 +80,13 @@ const (
 	postLeaving   = "leaving"
 )
 
-func (p *post) set(state, why string) {
+// set changes what is to be said of the post, and reports whether that is another thing.
+func (p *post) set(state, why string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	same := p.state == state && p.why == why
 	p.state, p.why = state, why
+	return !same
 }
 
 // run follows the group until the context ends. Then it gives all shards up, commits first, and
@@ -184,70 +187,79 @@ func (s *sharing) forget(p *post) {
 	s.d.stateChanged()
 }
 
-// keep acquires a shard and runs its tasks, again and again, until it is to be given up.
+// keep acquires a shard and runs its tasks, again and again, until it is to be given up. What
+// keeps the shard from running says how long it rests; see refused.
 func (s *sharing) keep(p *post) {
 	ctx, log := p.ctx, s.d.log.With("shard", p.shard)
-	pause, timeout := kafka.Backoff{Max: 5 * time.Second}, leastTransaction
+	soon, looks := kafka.Backoff{Max: 5 * time.Second}, kafka.Backoff{Min: s.d.lookEvery, Max: s.d.lookEvery}
+	timeout := leastTransaction
 	for ctx.Err() == nil {
-		began := time.Now()
 		held, err := s.acquire(ctx, p.shard, timeout)
 		if err == nil {
-			log.Info("shard acquired")
-			s.d.metrics.acquired(outcomeAcquired)
-			err = s.work(p, held, log)
-			if ctx.Err() != nil {
-				return
-			}
-			log.Warn("the tasks of the shard have ended: it is acquired again", "error", err.Error())
-			if held := time.Since(began); held > time.Minute {
-				pause, timeout = kafka.Backoff{Max: pause.Max}, leastTransaction
+			began := time.Now()
+			if err = s.work(p, held, log); time.Since(began) > time.Minute {
+				soon.Reset()
+				timeout = leastTransaction
 			} else {
 				timeout = min(2*timeout, mostTransaction)
 			}
-		} else if ctx.Err() == nil {
-			s.refused(p, err, log)
 		}
-		wait := pause.Next()
-		if state, _ := p.now(); state == postHalted {
-			wait = s.d.lookEvery // an operator must see to it
+		if ctx.Err() != nil {
+			return
 		}
-		if p.rest(wait) {
-			pause.Reset()
+		switch s.refused(p, err, log) {
+		case outcomeHalted:
+			p.rest(looks.Next(), nil) // an operator must see to it
+		case outcomeMoved:
+			if p.rest(soon.Next(), p.word) {
+				soon.Reset()
+			}
+		default:
+			p.rest(soon.Next(), nil)
 		}
 	}
 }
 
-// rest waits, at most until the group says something new. It reports whether it has.
-func (p *post) rest(wait time.Duration) bool {
+// rest waits, at most until the post is given up or there is a word. It reports whether there is.
+func (p *post) rest(wait time.Duration, word <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-p.ctx.Done():
 	case <-timer.C:
-	case <-p.word:
+	case <-word:
 		return true
 	}
 	return false
 }
 
-// refused shows why a shard could not be acquired.
-func (s *sharing) refused(p *post, err error, log *slog.Logger) {
-	var halt *cluster.HaltError
+// refused shows why a shard does not run, and returns of what kind that is:
+//   - halted: its logs are not what was written, or it fails by itself. It is looked at now and
+//     then; this shard alone waits for an operator.
+//   - moved: the group has given it to another instance, and says so to this one soon.
+//   - failed: everything else, such as brokers that do not answer, and transactions of which nobody
+//     knows how they ended. It is acquired again soon.
+func (s *sharing) refused(p *post, err error, log *slog.Logger) (outcome string) {
+	var (
+		halt   *cluster.HaltError
+		record *cluster.RefusedError
+	)
+	say, state := log.Warn, postAcquiring
+	what := "the shard does not run: it is acquired again"
 	switch {
-	case errors.As(err, &halt):
-		s.d.metrics.acquired(outcomeHalted)
-		log.Error("shard halted", "reason", string(halt.Halt), "error", err.Error())
-		p.set(postHalted, err.Error())
+	case errors.As(err, &halt), errors.As(err, &record):
+		outcome, state, say, what = outcomeHalted, postHalted, log.Error, "shard halted"
 	case errors.Is(err, cluster.ErrMoved):
-		s.d.metrics.acquired(outcomeMoved)
-		log.Info("the shard has moved on: waiting for the group", "error", err.Error())
-		p.set(postAcquiring, err.Error())
+		outcome, say, what = outcomeMoved, log.Info, "the shard has moved on: waiting for the group"
 	default:
-		s.d.metrics.acquired(outcomeFailed)
-		log.Warn("the shard could not be acquired yet", "error", err.Error())
-		p.set(postAcquiring, err.Error())
+		outcome = outcomeFailed
+	}
+	s.d.metrics.acquired(outcome)
+	if p.set(state, err.Error()) {
+		say(what, "error", err.Error())
 	}
 	s.d.stateChanged()
+	return outcome
 }
 
 // acquire takes a shard.
@@ -262,29 +274,20 @@ func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration)
 }
 
 // work runs the tasks of a shard that this instance holds, until the context ends, the shard is
-// lost, or a failure concerns it as a whole.
+// lost, or a failure concerns it as a whole. It returns why: a [cluster.HaltError] for a failure.
 func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer held.Close()
-	ctx := p.ctx
-	counted := measure(held, s.d.metrics)
+	// What is not committed in time after the end is lost: a broker that does not answer must not
+	// keep the process.
+	committing, abandon := context.WithCancel(context.WithoutCancel(p.ctx))
+	defer abandon()
+	counted := measure(within{held, committing}, s.d.metrics)
 	defer counted.end()
-	disk, err := newLogShard(counted)
+	c, err := s.crew(p.shard, counted)
 	if err != nil {
-		p.set(postHalted, err.Error())
-		return err
+		return shardFailure(held, err)
 	}
-	c := newCrew(&s.d.host, disk, "")
-	c.mine = func(topic string, partition int) bool {
-		return s.d.cfg.Cluster.Shard(topic, partition) == p.shard
-	}
-	if err = c.openLedger(); err == nil {
-		err = c.prepare(nil)
-	}
-	if err != nil {
-		p.set(postHalted, err.Error())
-		return err
-	}
-	working, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(p.ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	run := func(f func(context.Context) error) {
@@ -299,6 +302,8 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	run(func(ctx context.Context) error { return s.serve(ctx, c, p.shard, log) })
 	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
 	p.set(postRunning, "")
+	log.Info("shard acquired")
+	s.d.metrics.acquired(outcomeAcquired)
 	s.d.metrics.owns(1)
 	if !p.given.IsZero() {
 		s.d.metrics.tookOver(time.Since(p.given))
@@ -309,33 +314,79 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	case <-held.Lost():
 		cancel(held.Err())
 	}
-	late := time.AfterFunc(giveTime, held.Close)
+	late := time.AfterFunc(giveTime, func() {
+		abandon()
+		held.Close() // ends its own record, too
+	})
 	wg.Wait()
 	late.Stop()
 	s.d.metrics.owns(-1)
 	s.d.part(c)
-	if err := held.Err(); err != nil {
+	switch err := held.Err(); {
+	case err != nil:
 		s.d.metrics.lost(reasonUnknown)
 		return err
-	}
-	if ctx.Err() != nil {
+	case p.ctx.Err() != nil:
 		log.Info("shard given up")
 		s.d.metrics.lost(reasonGiven)
-		return ctx.Err()
+		return p.ctx.Err()
 	}
 	s.d.metrics.lost(reasonFailed)
-	return context.Cause(working)
+	return shardFailure(held, context.Cause(working))
+}
+
+// crew makes the tasks of a shard.
+func (s *sharing) crew(shard int, held holding) (*crew, error) {
+	disk, err := newLogShard(held)
+	if err != nil {
+		return nil, err
+	}
+	c := newCrew(&s.d.host, disk, "")
+	c.mine = func(topic string, partition int) bool {
+		return s.d.cfg.Cluster.Shard(topic, partition) == shard
+	}
+	if err := c.openLedger(); err != nil {
+		return nil, err
+	}
+	return c, c.prepare(nil)
+}
+
+// shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause.
+func shardFailure(held *cluster.Holding, cause error) error {
+	if err := held.Err(); err != nil {
+		return err
+	}
+	return &cluster.HaltError{Halt: haltShard, Err: cause}
+}
+
+// haltShard is the reason of a shard whose logs are what was written, and whose tasks as a whole
+// cannot run.
+const haltShard cluster.Halt = "tasks"
+
+// within is a holding whose updates end when a context does.
+type within struct {
+	holding
+	ctx context.Context
+}
+
+// Update implements holding.
+func (h within) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+	return h.holding.Update(h.ctx, put, remove, lines)
 }
 
 // serve takes requests of commands, for as long as the context lasts.
 func (s *sharing) serve(ctx context.Context, c *crew, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
+		began := time.Now()
 		d := newDesk(newAnswers(s.d.client, s.d.cfg.Cluster, s.d.key, shard), log, s.instance, s.d.now, func(met context.Context, kind string, q ControlRequest) error {
 			return s.d.ask(met, met, q.task(), q.request(kind))
 		})
 		if err := d.run(ctx); err != nil {
 			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())
+		}
+		if time.Since(began) > time.Minute {
+			pause.Reset()
 		}
 		pause.Wait(ctx)
 	}

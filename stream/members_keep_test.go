@@ -1,0 +1,430 @@
+package stream
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"streamdp/internal/cluster"
+	kgroup "streamdp/internal/kafka/cluster"
+)
+
+// heldLogs are the logs of shards in memory, without brokers, and a group that says what a test
+// wants. A test makes calls of a shard fail, or never answer.
+type heldLogs struct {
+	generations chan kgroup.Generation
+	closed      chan struct{} // the instance has left the group
+
+	mu     sync.Mutex
+	shards map[int]*heldLog
+}
+
+// heldLog is what a shard has.
+type heldLog struct {
+	state, ledger []cluster.Record
+	epoch         int                      // of the newest fence
+	asked         int                      // how often
+	open          int                      // logs that were not closed
+	fails         map[string]error         // by call
+	hangs         map[string]chan struct{} // by call: it never answers, and closes this once
+}
+
+func newHeldLogs() *heldLogs {
+	return &heldLogs{generations: make(chan kgroup.Generation, 1), closed: make(chan struct{}), shards: map[int]*heldLog{}}
+}
+
+func (g *heldLogs) Generations() <-chan kgroup.Generation { return g.generations }
+func (g *heldLogs) Close(context.Context)                 { close(g.closed) }
+
+// change calls f with what a shard has, one call at a time.
+func (g *heldLogs) change(shard int, f func(*heldLog)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.shards[shard]
+	if l == nil {
+		l = &heldLog{fails: map[string]error{}, hangs: map[string]chan struct{}{}}
+		g.shards[shard] = l
+	}
+	f(l)
+}
+
+// fail makes a call of a shard fail from now on.
+func (g *heldLogs) fail(shard int, call string, err error) {
+	g.change(shard, func(l *heldLog) { l.fails[call] = err })
+}
+
+// attempts returns how often somebody wanted the logs of a shard.
+func (g *heldLogs) attempts(shard int) (n int) {
+	g.change(shard, func(l *heldLog) { n = l.asked })
+	return n
+}
+
+// open returns how many logs nobody has closed.
+func (g *heldLogs) open() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.shards {
+		n += l.open
+	}
+	return n
+}
+
+// hang makes a call of a shard wait for its context, and returns a channel that is closed by one.
+func (g *heldLogs) hang(shard int, call string) <-chan struct{} {
+	begun := make(chan struct{})
+	g.change(shard, func(l *heldLog) { l.hangs[call] = begun })
+	return begun
+}
+
+// Log implements group.
+func (g *heldLogs) Log(shard int) cluster.Log {
+	g.change(shard, func(l *heldLog) {
+		l.asked++
+		l.open++
+	})
+	return &heldAccess{g: g, shard: shard}
+}
+
+// heldAccess is a log of one holding.
+type heldAccess struct {
+	g      *heldLogs
+	shard  int
+	epoch  int
+	closed bool
+}
+
+// call does a call of the shard, unless that fails or hangs.
+func (a *heldAccess) call(ctx context.Context, name string, f func(*heldLog) error) (err error) {
+	var hangs bool
+	a.g.change(a.shard, func(l *heldLog) {
+		var begun chan struct{}
+		if begun, hangs = l.hangs[name]; hangs {
+			if begun != nil {
+				close(begun)
+			}
+			l.hangs[name] = nil
+			return
+		}
+		if err = l.fails[name]; err == nil {
+			err = f(l)
+		}
+	})
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+func (a *heldAccess) Confirm(ctx context.Context) error {
+	return a.call(ctx, "confirm", func(*heldLog) error { return nil })
+}
+
+func (a *heldAccess) Fence(ctx context.Context, _ time.Duration) error {
+	return a.call(ctx, "fence", func(l *heldLog) error {
+		l.epoch++
+		a.epoch = l.epoch
+		return nil
+	})
+}
+
+func (a *heldAccess) Commit(ctx context.Context, state, ledger []cluster.Record) error {
+	return a.call(ctx, "commit", func(l *heldLog) error {
+		if a.epoch != l.epoch {
+			return errors.New("fenced")
+		}
+		l.state, l.ledger = append(l.state, state...), append(l.ledger, ledger...)
+		return nil
+	})
+}
+
+func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLog) []cluster.Record, each func(cluster.Record) error) error {
+	return a.call(ctx, name, func(l *heldLog) error {
+		for _, r := range records(l) {
+			if err := each(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (a *heldAccess) ReadState(ctx context.Context, each func(cluster.Record) error) error {
+	return a.read(ctx, "state", func(l *heldLog) []cluster.Record { return l.state }, each)
+}
+
+func (a *heldAccess) ReadLedger(ctx context.Context, each func(cluster.Record) error) error {
+	return a.read(ctx, "ledger", func(l *heldLog) []cluster.Record { return l.ledger }, each)
+}
+
+func (a *heldAccess) Close() {
+	a.g.change(a.shard, func(l *heldLog) {
+		if !a.closed {
+			l.open--
+		}
+		a.closed = true
+	})
+}
+
+// lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers,
+// and shards 0 to 2 have no tasks. said is its log; end ends it, and returns how long that took.
+func lonely(t *testing.T, f func(t *testing.T, d *Daemon, g *heldLogs, said func() string, end func() time.Duration)) {
+	t.Helper()
+	r := &rig{t: t, addr: "127.0.0.1:1", dir: t.TempDir(), commit: "1s", toml: ordersStream, log: &journal{}, seed: 1}
+	r.group = "[cluster]\ngroup = \"g\"\nshards = 16\nallow_unreplicated = true\n"
+	o := r.options()
+	if of := o.Config.Cluster.Shard("orders", 0); of < 3 {
+		t.Fatalf("shard %d has a task", of)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		d, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		g := newHeldLogs()
+		s := d.sharing
+		s.group, s.genesis = g, GenesisOf(d.cfg, d.key, "cluster")
+		for shard := range 3 {
+			genesis := s.genesis
+			genesis.Shard = shard
+			if _, err := cluster.Create(t.Context(), g.Log(shard), cluster.Options{Genesis: genesis, Master: d.key, Instance: "init"}); err != nil {
+				t.Fatal(err)
+			}
+			g.change(shard, func(l *heldLog) { l.asked = 0 })
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.run(ctx)
+		}()
+		end := sync.OnceValue(func() time.Duration {
+			began := time.Now()
+			cancel()
+			<-ended
+			return time.Since(began)
+		})
+		defer func() {
+			end()
+			for shard, l := range g.shards {
+				if l.open != 0 {
+					t.Errorf("%d logs of shard %d are left open", l.open, shard)
+				}
+			}
+			if t.Failed() {
+				t.Log(r.log.String())
+			}
+		}()
+		f(t, d, g, r.log.String, end)
+	})
+}
+
+// given is a generation that gives shards to this instance, the only one.
+func given(number int32, shards ...int) kgroup.Generation {
+	return kgroup.Generation{Number: number, Shards: shards, Members: []kgroup.MemberInfo{{Instance: "self", Shards: shards}}}
+}
+
+// postsOf is what an instance says of its shards, in order.
+func postsOf(d *Daemon) string {
+	var all []string
+	for _, s := range d.Group().Shards {
+		all = append(all, s.State)
+	}
+	return strings.Join(all, " ")
+}
+
+// countOf returns what a counter of an instance says for a label.
+func countOf(t *testing.T, d *Daemon, name, label string) int {
+	t.Helper()
+	var m dto.Metric
+	if err := d.metrics.counters[name].WithLabelValues(label).Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return int(m.GetCounter().GetValue())
+}
+
+// TestKeepRefused: what keeps one shard from being acquired. The other one runs; the one says why; it
+// is asked for again and again, and never in a hurry; where it is mended it runs.
+func TestKeepRefused(t *testing.T) {
+	t.Parallel()
+	const span = 10 * time.Minute
+	soon, looks := [2]int{115, 260}, [2]int{19, 45} // attempts in that time
+	fails := func(call string, err error) func(*testing.T, *Daemon, *heldLogs) {
+		return func(_ *testing.T, _ *Daemon, g *heldLogs) { g.fail(1, call, err) }
+	}
+	for name, c := range map[string]struct {
+		harm     func(t *testing.T, d *Daemon, g *heldLogs)
+		outcome  string
+		why      string
+		attempts [2]int
+	}{
+		"moved":          {fails("confirm", kgroup.ErrMoved), outcomeMoved, "given the shard to another", soon},
+		"no coordinator": {fails("confirm", errors.New("no answer")), outcomeFailed, "asking the group: no answer", soon},
+		"fence":          {fails("fence", errors.New("does not end")), outcomeFailed, "does not end", soon},
+		"owner's record": {fails("commit", errors.New("no answer")), outcomeFailed, "no answer", soon},
+		"reading":        {fails("ledger", errors.New("no leader")), outcomeFailed, "no leader", soon},
+		"record refused": {fails("commit", &cluster.RefusedError{Key: "owner", Err: errors.New("too large")}), outcomeHalted, "owner was refused: too large", looks},
+		"other genesis": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
+			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
+		}, outcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
+		"forged value": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
+			g.change(1, func(l *heldLog) {
+				l.state = append(l.state, cluster.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
+			})
+		}, outcomeHalted, "orders-0/checkpoint", looks},
+		"lost ledger": {func(t *testing.T, d *Daemon, g *heldLogs) {
+			w := cluster.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
+			must(t, os.WriteFile(filepath.Join(d.sharing.witnesses, "1"), []byte(w.String()), 0o600))
+		}, outcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
+		"no witness": {func(t *testing.T, d *Daemon, g *heldLogs) {
+			must(t, os.WriteFile(filepath.Join(d.sharing.witnesses, "1"), []byte("rubbish"), 0o600))
+		}, outcomeHalted, "no witness of a ledger", [2]int{}}, // nobody is asked
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, said func() string, _ func() time.Duration) {
+				state := postAcquiring
+				if c.outcome == outcomeHalted {
+					state = postHalted
+				}
+				was := *g.shards[1]
+				c.harm(t, d, g)
+				g.generations <- given(1, 0, 1)
+				time.Sleep(span)
+				synctest.Wait()
+				if got := postsOf(d); got != "running "+state {
+					t.Errorf("shards are %s", got)
+				}
+				missing := strings.Join(d.Group().missing(), "\n")
+				if !strings.Contains(missing, "shard 1 is "+state+": ") || !strings.Contains(missing, c.why) || strings.Contains(missing, "shard 0") {
+					t.Errorf("missing: %s", missing)
+				}
+				attempts := g.attempts(1)
+				if attempts < c.attempts[0] || attempts > c.attempts[1] {
+					t.Errorf("%d attempts, want %v", attempts, c.attempts)
+				}
+				if n := countOf(t, d, "shard_acquisitions_total", c.outcome); attempts > 0 && (n < attempts-1 || n > attempts) || n == 0 {
+					t.Errorf("%d attempts are counted as %s of %d", n, c.outcome, attempts)
+				}
+				if n := strings.Count(said(), "shard=1"); n != 1 {
+					t.Errorf("%d lines of the log say it", n)
+				}
+				g.change(1, func(l *heldLog) {
+					clear(l.fails)
+					l.ledger = was.ledger
+					l.state = slices.DeleteFunc(l.state, func(r cluster.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
+				})
+				os.Remove(filepath.Join(d.sharing.witnesses, "1"))
+				time.Sleep(4 * time.Minute)
+				synctest.Wait()
+				if got := postsOf(d); got != "running running" {
+					t.Errorf("mended, shards are %s: %s", got, d.Group().missing())
+				}
+			})
+		})
+	}
+}
+
+// TestKeepEnds: an instance that is to end while it acquires a shard ends at once, whatever call
+// does not answer, and leaves the group.
+func TestKeepEnds(t *testing.T) {
+	t.Parallel()
+	for _, call := range []string{"confirm", "fence", "commit", "state", "ledger"} {
+		t.Run(call, func(t *testing.T) {
+			lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, end func() time.Duration) {
+				begun := g.hang(1, call)
+				g.generations <- given(1, 0, 1)
+				<-begun
+				synctest.Wait()
+				if got := postsOf(d); got != "running acquiring" {
+					t.Errorf("shards are %s", got)
+				}
+				if took := end(); took > time.Second {
+					t.Errorf("it took %v", took)
+				}
+				if <-g.closed; len(d.Group().Shards) != 0 {
+					t.Errorf("shards are %s", postsOf(d))
+				}
+			})
+		})
+	}
+}
+
+// TestKeepLost: a shard whose transaction ends in no known way is lost and acquired again; one
+// that does not end ends with the time that there is for it.
+func TestKeepLost(t *testing.T) {
+	t.Parallel()
+	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+		g.generations <- given(1, 0, 1)
+		time.Sleep(50 * time.Minute)
+		g.fail(1, "commit", errors.New("no answer")) // the hourly record of the owner
+		time.Sleep(11 * time.Minute)
+		synctest.Wait()
+		if got := postsOf(d); got != "running acquiring" || countOf(t, d, "shards_lost_total", reasonUnknown) != 1 {
+			t.Errorf("shards are %s", got)
+		}
+		g.change(1, func(l *heldLog) { clear(l.fails) })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := postsOf(d); got != "running running" || g.attempts(0) != 1 {
+			t.Errorf("shards are %s; the one was acquired %d times", got, g.attempts(0))
+		}
+	})
+	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+		held, err := d.sharing.acquire(t.Context(), 0, time.Second)
+		must(t, err)
+		defer held.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		begun := g.hang(0, "commit")
+		go func() {
+			<-begun
+			cancel()
+		}()
+		err = within{held, ctx}.Update(context.Background(), map[string]cluster.Value{"a": {Data: []byte("1")}}, nil, nil)
+		if !errors.Is(err, errLost) || held.Err() == nil {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestKeepStorm: a group that is divided again and again neither stops a shard nor hurries one that
+// fails; one that is given away and comes back runs again.
+func TestKeepStorm(t *testing.T) {
+	t.Parallel()
+	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+		g.fail(1, "fence", errors.New("does not end"))
+		for i := range int32(1000) {
+			g.generations <- given(i, 0, 1)
+			time.Sleep(60 * time.Millisecond)
+		}
+		synctest.Wait()
+		if got := postsOf(d); got != "running acquiring" || g.attempts(0) != 1 || g.attempts(1) > 40 {
+			t.Errorf("shards are %s, acquired %d and %d times", got, g.attempts(0), g.attempts(1))
+		}
+		g.change(1, func(l *heldLog) { clear(l.fails) })
+		for i := range int32(50) { // away and back
+			g.generations <- given(1000+2*i, 1)
+			g.generations <- given(1001+2*i, 0)
+		}
+		g.generations <- given(2000, 0, 1)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := postsOf(d); got != "running running" || countOf(t, d, "shards_lost_total", reasonUnknown) != 0 {
+			t.Errorf("shards are %s", got)
+		}
+		if n := g.open(); n != 2 {
+			t.Errorf("%d logs are open", n)
+		}
+	})
+}
