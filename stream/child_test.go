@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,13 +113,29 @@ func child(text string) error {
 	if spec.Role == "reader" {
 		return read(ctx, cfg, spec)
 	}
+	if name := os.Getenv("STREAMDP_CHILD_PROFILE"); name != "" { // of each process, its number behind it
+		f, err := os.Create(fmt.Sprintf("%s.%d", name, os.Getpid()))
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			return err
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			f.Close()
+		}()
+	}
 	var up sync.Once
 	var d *Daemon
 	o := Options{
 		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test", FetchBytes: spec.Fetch,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		observe: func() {
-			if d != nil && d.tasks()[0].ran.Load() {
+			if d == nil {
+				return
+			}
+			if all := d.tasks(); len(all) > 0 && all[0].ran.Load() { // instances of a group may have none
 				up.Do(func() { fmt.Println("up", d.Addr()) })
 			}
 		},
