@@ -130,6 +130,9 @@ func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
 	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
 		s.d.log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
 	}
+	if twice := sameName(g.Members); twice != "" && (before == nil || sameName(before.Members) != twice) {
+		s.d.log.Warn("two instances of the group have one name: set cluster.instance", "instance", twice)
+	}
 	if s.d.partials != nil {
 		t := team{generation: int64(g.Number), members: g.Active(), self: g.Self}
 		if g.Standby != "" {
@@ -161,6 +164,18 @@ func (s *sharing) follow(ctx context.Context, g kgroup.Generation) {
 		}()
 	}
 	s.d.stateChanged()
+}
+
+// sameName returns the first name that two members have, "" where there is none.
+func sameName(members []kgroup.MemberInfo) string {
+	seen := map[string]bool{}
+	for _, m := range members {
+		if seen[m.Instance] {
+			return m.Instance
+		}
+		seen[m.Instance] = true
+	}
+	return ""
 }
 
 // left reports whether the shard is being given up.

@@ -398,6 +398,25 @@ func TestKeepLost(t *testing.T) {
 	})
 }
 
+// TestKeepNames: instances of one name work, and the log says so, once.
+func TestKeepNames(t *testing.T) {
+	t.Parallel()
+	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, said func() string, _ func() time.Duration) {
+		for i, names := range [][]string{{"a", "b"}, {"a", "b", "b"}, {"a", "b", "b"}} {
+			next := given(int32(i), 0)
+			next.Members = nil
+			for _, name := range names {
+				next.Members = append(next.Members, kgroup.MemberInfo{Instance: name})
+			}
+			g.generations <- next
+			synctest.Wait()
+			if n := strings.Count(said(), "instance=b"); n != min(i, 1) {
+				t.Errorf("%v: %d warnings", names, n)
+			}
+		}
+	})
+}
+
 // TestKeepStorm: a group that is divided again and again neither stops a shard nor hurries one that
 // fails; one that is given away and comes back runs again.
 func TestKeepStorm(t *testing.T) {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -49,6 +50,10 @@ func (g *group) rebalance(deaf ...string) (moved int) {
 	}
 	g.r.Shuffle(len(g.members), func(i, j int) { g.members[i], g.members[j] = g.members[j], g.members[i] })
 	p := balance(g.members, g.shards)
+	g.r.Shuffle(len(g.members), func(i, j int) { g.members[i], g.members[j] = g.members[j], g.members[i] })
+	if again := balance(g.members, g.shards); !reflect.DeepEqual(p, again) {
+		g.t.Fatalf("the plan depends on the order of members: %+v, %+v", p, again)
+	}
 	if len(p.owner) != g.shards || len(p.members) != len(g.members) {
 		g.t.Fatalf("%d shards and %d members in a plan of %d and %d", g.shards, len(g.members), len(p.owner), len(p.members))
 	}

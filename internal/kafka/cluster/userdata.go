@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of what members tell each other. The coordinator keeps a generation, with what
@@ -45,8 +48,11 @@ type profile struct {
 // valid returns why a profile cannot be written.
 func (p profile) valid() error {
 	for name, s := range map[string]string{"key id": p.key, "digest": p.digest, "instance": p.instance, "address": p.address, "build": p.build} {
-		if len(s) > maxText {
+		switch {
+		case len(s) > maxText:
 			return fmt.Errorf("the %s is longer than %d bytes", name, maxText)
+		case !printable(s):
+			return fmt.Errorf("the %s %q has characters that cannot be printed", name, s)
 		}
 	}
 	for _, formats := range [][]int{p.reads, p.writes} {
@@ -182,6 +188,12 @@ func parseAssignment(b []byte) (Generation, error) {
 	return g, nil
 }
 
+// printable reports whether a text can be shown as it is, on a terminal or a page: whoever may join
+// the group chooses the names that the others show.
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
 func appendText(b []byte, s string) []byte {
 	return append(append(b, byte(len(s))), s...)
 }
@@ -208,8 +220,9 @@ func (d *decoder) uint16() int    { return int(binary.BigEndian.Uint16(d.take(2)
 func (d *decoder) uint32() uint32 { return binary.BigEndian.Uint32(d.take(4)) }
 func (d *decoder) text() string {
 	n := d.uint8()
-	if v := d.take(n); !d.bad {
-		return string(v)
+	s := string(d.take(n))
+	if d.check(printable(s)); d.bad {
+		return ""
 	}
-	return ""
+	return s
 }

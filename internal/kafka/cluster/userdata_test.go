@@ -58,6 +58,8 @@ func TestProfileBytes(t *testing.T) {
 	for _, change := range []func(*profile){
 		func(p *profile) { p.writes = nil },
 		func(p *profile) { p.owned = []int{3, 3} },
+		func(p *profile) { p.instance = "a\x1b[2J" }, // it would clear the terminal of who looks at the group
+		func(p *profile) { p.build = "\xff" },
 	} {
 		p := example
 		change(&p)
@@ -70,6 +72,8 @@ func TestProfileBytes(t *testing.T) {
 		func(p *profile) { p.reads = nil },
 		func(p *profile) { p.writes = []int{1 << 16} },
 		func(p *profile) { p.reads = []int{-1} },
+		func(p *profile) { p.instance = "a\x1b[2J" },
+		func(p *profile) { p.address = "a\xff" },
 	} {
 		p := example
 		if change(&p); p.valid() == nil {
@@ -117,6 +121,11 @@ func TestAssignmentBytes(t *testing.T) {
 		}
 		if g, err := parseAssignment(packed(bad)); err == nil {
 			t.Errorf("with %q for %q: %+v", c[1], c[0], g)
+		}
+	}
+	for _, text := range []string{"\x03\x1b[J", "\x03a\nb"} {
+		if g, err := parseAssignment(packed(strings.Replace(raw, "\x03a:1", text, 1))); err == nil {
+			t.Errorf("with %q: %+v", text, g)
 		}
 	}
 	for _, b := range [][]byte{nil, {2}, {1}, b[:len(b)-1], append([]byte{2}, b[1:]...)} {
