@@ -50,7 +50,8 @@ type sharing struct {
 	group     group
 	genesis   cluster.Genesis // of every shard, without its number
 	instance  string
-	witnesses string // directory of what is known of each ledger
+	witnesses string        // directory of what is known of each ledger
+	turns     chan struct{} // has an element for each shard that is being acquired, up to so many
 
 	mu         sync.Mutex
 	generation *kgroup.Generation // the newest; nil: none yet
@@ -277,8 +278,30 @@ func (s *sharing) refused(p *post, err error, log *slog.Logger) (outcome string)
 	return outcome
 }
 
+// Shards that are acquired at a time. Each has some connections of its own meanwhile, and what is
+// read of it twice in memory; and a thousand at once would take longer than a transaction may. Who
+// has waited for turnTime goes on: those before wait for a broker, or for the group.
+const (
+	acquiring = 32
+	turnTime  = 5 * time.Second
+)
+
+// turn waits until it is a shard's turn to be acquired, and returns what ends that.
+func (s *sharing) turn(ctx context.Context) (end func()) {
+	timer := time.NewTimer(turnTime)
+	defer timer.Stop()
+	select {
+	case s.turns <- struct{}{}:
+		return func() { <-s.turns }
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return func() {}
+}
+
 // acquire takes a shard.
 func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration) (*cluster.Holding, error) {
+	defer s.turn(ctx)()
 	genesis := s.genesis
 	genesis.Shard = shard
 	witness, err := s.witness(shard)

@@ -45,7 +45,7 @@ func (d *Daemon) openShared() (err error) {
 			return d.cfg.Cluster.Shard(s.Input.Topic, core.Merged)
 		})
 	}
-	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}}
+	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}, turns: make(chan struct{}, acquiring)}
 	return nil
 }
 

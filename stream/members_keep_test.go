@@ -398,6 +398,29 @@ func TestKeepLost(t *testing.T) {
 	})
 }
 
+// TestKeepTurns: shards are acquired some at a time; one that does not come to its end keeps the
+// others for some seconds only.
+func TestKeepTurns(t *testing.T) {
+	t.Parallel()
+	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+		d.sharing.turns = make(chan struct{}, 1)
+		begun := g.hang(0, "fence")
+		g.generations <- given(1, 0)
+		<-begun
+		g.generations <- given(2, 0, 1, 2)
+		time.Sleep(turnTime - time.Second)
+		synctest.Wait()
+		if g.attempts(1)+g.attempts(2) != 0 {
+			t.Errorf("shards are %s before their turn", postsOf(d))
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := postsOf(d); got != "acquiring running running" {
+			t.Errorf("shards are %s", got)
+		}
+	})
+}
+
 // TestKeepNames: instances of one name work, and the log says so, once.
 func TestKeepNames(t *testing.T) {
 	t.Parallel()
