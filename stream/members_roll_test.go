@@ -1,0 +1,103 @@
+package stream
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestRollingChange: while instances run, their limit is raised, one after the other. The first with
+// the new limit stands by until more than half have it. Then it takes over with the others of its
+// kind, and those with the old limit stand by. Nothing is lost or released twice, and the ledgers say
+// the new limit once for each partition.
+func TestRollingChange(t *testing.T) {
+	t.Parallel()
+	const partitions = 4
+	r := groupRig(t, partitions, "")
+	r.begin()
+	raised := func(name string) *rig {
+		s := r.instance(name)
+		s.toml = with(s.toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
+		return s
+	}
+	all := map[string]*running{}
+	logs := func() (text string) {
+		for name, x := range all {
+			text += name + ":\n" + x.r.log.String()
+		}
+		return text
+	}
+	// share waits until the group is divided among these, and the others that run stand by.
+	share := func(want ...string) {
+		t.Helper()
+		until := time.Now().Add(patience)
+		for {
+			var got []string
+			shards, running := 0, true
+			for name, x := range all {
+				g := x.d.Group()
+				for _, s := range g.Shards {
+					running = running && s.State == postRunning
+				}
+				shards += len(g.Shards)
+				if len(g.Shards) > 0 {
+					got = append(got, name)
+				} else {
+					running = running && g.Standby == "configuration"
+				}
+			}
+			if slices.Sort(got); slices.Equal(got, want) && shards == 4 && running {
+				return
+			}
+			if time.Now().After(until) {
+				t.Fatalf("%v have %d shards, want %v\n%s", got, shards, want, logs())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	sent := 0
+	feed := func() {
+		t.Helper()
+		for p := range partitions {
+			r.sendTo(p, sent, 250)
+		}
+		sent += 250
+		r.awaits("orders.dp", sent/100*partitions, logs)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		all[name] = r.instance(name).start()
+	}
+	share("a", "b", "c")
+	feed()
+	replace := func(name string, want ...string) {
+		t.Helper()
+		all[name].end()
+		all[name] = raised(name).start()
+		share(want...)
+		feed()
+	}
+	replace("a", "b", "c")
+	replace("b", "a", "b")
+	replace("c", "a", "b", "c")
+	for _, x := range all {
+		x.end()
+	}
+	if want := r.alone(sent / 100 * partitions); !maps.Equal(r.values("orders.dp"), want) {
+		t.Errorf("the releases are not those of one process\n%s", logs())
+	}
+	limits := map[int]int{}
+	for _, l := range r.groupBooks().ledgers {
+		for _, e := range l.entries {
+			switch {
+			case e.Kind == kindLimit && e.LimitEpsilon == 4:
+				limits[e.Partition]++
+			case e.Kind != kindOpen:
+				t.Errorf("a line %s of partition %d", e.Kind, e.Partition)
+			}
+		}
+	}
+	if want := map[int]int{0: 1, 1: 1, 2: 1, 3: 1}; !maps.Equal(limits, want) {
+		t.Errorf("limits %v", limits)
+	}
+}
