@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"streamdp/config"
@@ -48,9 +49,10 @@ type groupTools struct {
 	kafka   kafka.Options
 	genesis cluster.Genesis // of every shard, without its number
 	master  *[32]byte
+	unfit   error // why the topics of states and ledgers can't be those of the configuration; nil: they may be
 }
 
-// newGroupTools asks the cluster for its id.
+// newGroupTools asks the cluster for its id, and whether it has the group's topics.
 func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*groupTools, error) {
 	o, err := Cluster(c)
 	if err != nil {
@@ -65,7 +67,21 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 	if err != nil {
 		return nil, err
 	}
-	return &groupTools{c, o, GenesisOf(c, master, id), master}, nil
+	g := &groupTools{c, o, GenesisOf(c, master, id), master, nil}
+	for _, name := range []string{kgroup.StateTopic(c.Cluster.Group), kgroup.LedgerTopic(c.Cluster.Group)} {
+		t, err := client.Topic(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case g.unfit != nil:
+		case !t.Exists:
+			g.unfit = fmt.Errorf("topic %s does not exist: streamdp cluster init makes it", name)
+		case len(t.Partitions) != c.Cluster.Shards:
+			g.unfit = fmt.Errorf("topic %s has %d partitions, the configuration %d shards", name, len(t.Partitions), c.Cluster.Shards)
+		}
+	}
+	return g, nil
 }
 
 func (g *groupTools) options(shard int) cluster.Options {
@@ -81,6 +97,9 @@ func (g *groupTools) logs(shard int) kgroup.LogOptions {
 
 // read reads a shard without owning it.
 func (g *groupTools) read(ctx context.Context, shard int) (*cluster.View, error) {
+	if g.unfit != nil {
+		return nil, g.unfit
+	}
 	return cluster.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
 }
 
@@ -95,6 +114,7 @@ func InitCluster(ctx context.Context, c *config.Config, master *[32]byte, begun 
 	if err := kgroup.Init(ctx, g.topics()); err != nil {
 		return err
 	}
+	g.unfit = nil
 	var mu sync.Mutex
 	return shardsOf(c, func(shard int) error {
 		_, err := g.read(ctx, shard)
@@ -155,7 +175,7 @@ func ledgerOf(lines [][]byte, master *[32]byte) (*ledger, error) {
 // GroupCheck is what a check of a group's topics found.
 type GroupCheck struct {
 	Topics []string     `json:"topics"` // what is wrong with the topics and the brokers
-	Shards []ShardCheck `json:"shards"`
+	Shards []ShardCheck `json:"shards"` // none where the topics are not those of the configuration
 }
 
 // ShardCheck is what was found of a shard.
@@ -176,7 +196,14 @@ func CheckGroup(ctx context.Context, c *config.Config, master *[32]byte) (*Group
 	}
 	out := &GroupCheck{Topics: []string{}, Shards: make([]ShardCheck, c.Cluster.Shards)}
 	if err := kgroup.Check(ctx, g.topics()); err != nil {
-		out.Topics = append(out.Topics, err.Error())
+		out.Topics = append(out.Topics, strings.Split(err.Error(), "\n")...)
+	}
+	if g.unfit != nil { // nothing can be read
+		if len(out.Topics) == 0 {
+			out.Topics = append(out.Topics, g.unfit.Error())
+		}
+		out.Shards = nil
+		return out, nil
 	}
 	shardsOf(c, func(shard int) error {
 		s := ShardCheck{Shard: shard}

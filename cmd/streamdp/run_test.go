@@ -162,7 +162,7 @@ func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
 	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
-		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Verdict: verdict}}); err != nil {
+		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Verdict: verdict}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") || !strings.Contains(out.String(), words) {
@@ -180,7 +180,7 @@ func TestStatusVerdicts(t *testing.T) {
 			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most epsilon 0.1234\n"},
 	} {
 		var out bytes.Buffer
-		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{c.s}); err != nil {
+		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{c.s}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.HasSuffix(out.String(), c.want) || strings.Contains(out.String(), "person") != (c.want != "") {
@@ -188,7 +188,7 @@ func TestStatusVerdicts(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}); err != nil {
+	if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "\norders-0: warning: few records\n") {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -10,7 +11,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -26,6 +29,9 @@ func statusCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status [-c FILE | --url URL]",
 		Short: "Show what a running daemon does",
+		Long: "Show what the tasks of a running daemon do. With [cluster] in the configuration all\n" +
+			"instances of the group are asked, at the addresses that they advertise; a password\n" +
+			"leaves over TLS only.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg *config.Config
 			if e.url == "" && g.config != "" {
@@ -34,35 +40,22 @@ func statusCommand(g *globals) *cobra.Command {
 					return err
 				}
 			}
-			client, req, err := e.request(c.Context(), cfg)
+			if cfg != nil && cfg.Cluster != nil {
+				return g.groupStatus(c.Context(), cfg, e)
+			}
+			answer, err := e.ask(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
-			res, err := client.Do(req)
-			if err != nil {
-				return fmt.Errorf("no daemon answers: %w", err)
-			}
-			defer res.Body.Close()
-			var answer struct {
-				Status string
-				Error  string
-				Data   json.RawMessage
-			}
-			if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Status != "success" {
-				if answer.Error != "" {
-					answer.Error = ": " + answer.Error
-				}
-				return fmt.Errorf("%s answered %s, not a status%s", req.URL.Redacted(), res.Status, answer.Error)
-			}
 			if g.json {
-				fmt.Fprintf(g.stdout, "%s\n", answer.Data)
+				fmt.Fprintf(g.stdout, "%s\n", answer)
 				return nil
 			}
 			var data struct{ Tasks []stream.TaskStatus }
-			if err := json.Unmarshal(answer.Data, &data); err != nil {
+			if err := json.Unmarshal(answer, &data); err != nil {
 				return err
 			}
-			return printStatus(g, data.Tasks)
+			return printStatus(g, data.Tasks, nil)
 		},
 	}
 	c.Flags().StringVar(&e.url, "url", "", "the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
@@ -70,6 +63,122 @@ func statusCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&e.user, "user", "", "user of http.basic_auth; needs --password-file")
 	c.Flags().StringVar(&e.passwordFile, "password-file", "", "file that holds the password")
 	return c
+}
+
+// ask asks a daemon for its status.
+func (e endpoint) ask(ctx context.Context, cfg *config.Config) (json.RawMessage, error) {
+	client, req, err := e.request(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no daemon answers: %w", err)
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Status string
+		Error  string
+		Data   json.RawMessage
+	}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Status != "success" {
+		if answer.Error != "" {
+			answer.Error = ": " + answer.Error
+		}
+		return nil, fmt.Errorf("%s answered %s, not a status%s", req.URL.Redacted(), res.Status, answer.Error)
+	}
+	return answer.Data, nil
+}
+
+// instanceStatus is what an instance of a group answered.
+type instanceStatus struct {
+	Instance string          `json:"instance"`
+	URL      string          `json:"url"`
+	Error    string          `json:"error,omitempty"`
+	Status   json.RawMessage `json:"status,omitempty"`
+}
+
+// groupStatus asks all instances of a group, at the same time.
+func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoint) error {
+	look, err := stream.LookAtGroup(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	all := make([]instanceStatus, len(look.Members))
+	var wg sync.WaitGroup
+	for i, m := range look.Members {
+		wg.Go(func() {
+			of := e
+			all[i].Instance, all[i].URL, of.url = m.Instance, m.URL, m.URL
+			err := fmt.Errorf("it advertises no address")
+			if of.url != "" {
+				all[i].Status, err = of.ask(ctx, cfg)
+			}
+			if err != nil {
+				all[i].Error = err.Error()
+			}
+		})
+	}
+	wg.Wait()
+	if g.json {
+		err = json.NewEncoder(g.stdout).Encode(map[string]any{"group": look, "instances": all})
+	} else if len(all) == 0 {
+		fmt.Fprintf(g.stdout, "group %s has no instances: no task runs\n", look.Group)
+	} else {
+		err = printInstances(g, cfg, all)
+	}
+	if err != nil {
+		return err
+	}
+	silent := 0
+	for _, x := range all {
+		if x.Error != "" {
+			silent++
+			fmt.Fprintf(g.stderr, "instance %s: %s\n", x.Instance, x.Error)
+		}
+	}
+	switch {
+	case silent > 0:
+		return fmt.Errorf("%d of %d instances did not answer", silent, len(all))
+	case len(look.Unowned) > 0:
+		return fmt.Errorf("nobody has the shards %s", shardRanges(look.Unowned))
+	}
+	return nil
+}
+
+// printInstances prints the tasks of all instances, as one table.
+func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error {
+	type task struct {
+		stream.TaskStatus
+		instance string
+	}
+	var tasks []task
+	for _, x := range all {
+		if x.Error != "" {
+			continue
+		}
+		var data struct{ Tasks []stream.TaskStatus }
+		if err := json.Unmarshal(x.Status, &data); err != nil {
+			return err
+		}
+		for _, t := range data.Tasks {
+			tasks = append(tasks, task{t, x.Instance})
+		}
+	}
+	place := map[string]int{}
+	for i, s := range cfg.Streams {
+		place[s.Name] = i
+	}
+	slices.SortStableFunc(tasks, func(a, b task) int {
+		return cmp.Or(place[a.Stream]-place[b.Stream], a.Partition-b.Partition)
+	})
+	var list []stream.TaskStatus
+	var instances []string
+	for _, t := range tasks {
+		list, instances = append(list, t.TaskStatus), append(instances, t.instance)
+	}
+	return printStatus(g, list, instances)
 }
 
 // endpoint says how to reach a daemon's HTTP server.
@@ -92,28 +201,33 @@ func (e endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 		}
 	}
 	groupReadable := false
-	if e.url == "" {
+	member := cfg != nil && e.url != "" // of a group, at an address that it says of itself
+	if cfg == nil && e.url == "" {
 		e.url = "http://127.0.0.1:9464"
 	}
 	if cfg != nil {
 		groupReadable = cfg.State.KeyGroupReadable
-		host, port, err := net.SplitHostPort(cfg.HTTP.Listen)
-		if err != nil {
-			return nil, nil, configError{err}
-		}
-		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			host = "127.0.0.1"
-		}
-		e.url = "http://" + net.JoinHostPort(host, port)
-		if t := cfg.HTTP.TLS; t != nil {
-			e.url = "https://" + net.JoinHostPort(host, port)
-			if e.caFile == "" {
-				if trust, err = trustOnly(t.CertFile); err != nil {
-					return nil, nil, configError{err}
-				}
+		if !member {
+			host, port, err := net.SplitHostPort(cfg.HTTP.Listen)
+			if err != nil {
+				return nil, nil, configError{err}
+			}
+			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+				host = "127.0.0.1"
+			}
+			e.url = "http://" + net.JoinHostPort(host, port)
+			if cfg.HTTP.TLS != nil {
+				e.url = "https://" + net.JoinHostPort(host, port)
 			}
 		}
-		if b := cfg.HTTP.BasicAuth; b != nil && e.user == "" {
+		if t := cfg.HTTP.TLS; t != nil && e.caFile == "" {
+			if trust, err = trustOnly(t.CertFile); err != nil {
+				return nil, nil, configError{err}
+			}
+		}
+		if member && !strings.HasPrefix(e.url, "https://") {
+			e.user = "" // whoever is in the group could ask for the password otherwise
+		} else if b := cfg.HTTP.BasicAuth; b != nil && e.user == "" {
 			e.user, e.passwordFile = b.Username, b.PasswordFile
 		}
 	}
@@ -162,16 +276,25 @@ func trustOnly(certFile string) (*tls.Config, error) {
 	}, nil
 }
 
-func printStatus(g *globals, tasks []stream.TaskStatus) error {
+// printStatus prints a table of tasks, with the instances that run them; nil: one daemon does.
+func printStatus(g *globals, tasks []stream.TaskStatus, instances []string) error {
 	w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TASK\tSTATE\tEPOCH\tSTEP\tOFFSET\tLAG\tOUTBOX\tEPSILON\tCHARGED\tLIMIT")
-	for _, t := range tasks {
+	fmt.Fprint(w, "TASK\tSTATE\tEPOCH\tSTEP\tOFFSET\tLAG\tOUTBOX\tEPSILON\tCHARGED\tLIMIT")
+	if instances != nil {
+		fmt.Fprint(w, "\tINSTANCE")
+	}
+	fmt.Fprintln(w)
+	for i, t := range tasks {
 		step := fmt.Sprint(t.Step)
 		if t.Horizon > 0 {
 			step += fmt.Sprintf("/%d", t.Horizon)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%s\t%g\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%g\t%s\t%g", core.Task{Stream: t.Stream, Partition: t.Partition}, t.State, t.Epoch, step, t.NextOffset, t.Lag, t.Outbox,
 			t.Epsilon, core.AtMost(t.ChargedEpsilon), t.LimitEpsilon)
+		if instances != nil {
+			fmt.Fprintf(w, "\t%s", instances[i])
+		}
+		fmt.Fprintln(w)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -630,6 +630,9 @@ func (a *admin) rights(ctx context.Context) (found Findings, err error) {
 	return found, nil
 }
 
+// lookTime is how long Look waits for a coordinator.
+const lookTime = 15 * time.Second
+
 // Look returns how a group is divided at the moment, as its coordinator knows it, without being
 // a member: Self is −1. A group without members is a Generation without any.
 func Look(ctx context.Context, o kafka.Options, group string) (Generation, error) {
@@ -643,18 +646,27 @@ func Look(ctx context.Context, o kafka.Options, group string) (Generation, error
 		return fail(err)
 	}
 	defer client.Close()
+	until := time.Now().Add(lookTime)
 	for pause := (kafka.Backoff{Max: time.Second}); ; {
 		req := kmsg.NewPtrDescribeGroupsRequest()
 		req.Groups = []string{group}
 		res, err := req.RequestWith(ctx, client)
-		if err != nil {
-			return fail(err)
+		var g kmsg.DescribeGroupsResponseGroup
+		if err == nil {
+			if len(res.Groups) != 1 {
+				return fail(errAnswer)
+			}
+			g = res.Groups[0]
+			err = kerr.ErrorForCode(g.ErrorCode)
 		}
-		if len(res.Groups) != 1 {
-			return fail(errAnswer)
+		if errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.CoordinatorLoadInProgress) || errors.Is(err, kerr.NotCoordinator) {
+			// The first group of a cluster waits until its topic of groups is made.
+			if time.Now().After(until) || pause.Wait(ctx) != nil {
+				return fail(err)
+			}
+			continue
 		}
-		g := res.Groups[0]
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil && err != kerr.GroupIDNotFound {
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 			return fail(err)
 		}
 		switch {

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream"
+)
+
+const clusterConfig = `[kafka]
+brokers = ["%s"]
+[state]
+dir = %q
+key_file = %q
+[http]
+listen = "127.0.0.1:0"
+[cluster]
+group = %q
+shards = 4
+session_timeout = "6s"
+allow_unreplicated = true
+instance = %q
+[stream.orders]
+input  = { topic = %q, partition = "all", codec = "json", columns = ["amount", "items"] }
+output = { topic = %q }
+centre = [40.0, 3.0]
+scale  = [80.0, 5.0]
+step   = 100
+[stream.orders.privacy]
+epsilon = 1.0
+delta = 1e-8
+adjacency = "zero-out"
+limit_epsilon = 3.0
+[stream.orders.moments]
+clip = 1.0
+`
+
+// clusterSite is a group of instances on a broker.
+type clusterSite struct {
+	t          *testing.T
+	addrs      []string
+	dir, group string
+}
+
+const clusterPartitions = 4
+
+func newClusterSite(t *testing.T, addrs []string) *clusterSite {
+	t.Helper()
+	s := &clusterSite{t: t, addrs: addrs, dir: t.TempDir(), group: fmt.Sprintf("g%d", time.Now().UnixNano())}
+	c := s.client()
+	if err := c.CreateTopic(t.Context(), s.group+"-in", clusterPartitions, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"key", "other"} {
+		want(t, exitDone, "", "keygen", filepath.Join(s.dir, key))
+	}
+	return s
+}
+
+func (s *clusterSite) client() *kafka.Client {
+	s.t.Helper()
+	c, err := kafka.NewClient(kafka.Options{Brokers: s.addrs})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(c.Close)
+	return c
+}
+
+// file writes the configuration of an instance, with words replaced, and returns its name.
+func (s *clusterSite) file(instance string, replace ...string) string {
+	s.t.Helper()
+	text := fmt.Sprintf(clusterConfig, strings.Join(s.addrs, `", "`), filepath.Join(s.dir, "state-"+instance), filepath.Join(s.dir, "key"), s.group, instance, s.group+"-in", s.group+"-out")
+	for i := 0; i < len(replace); i += 2 {
+		if !strings.Contains(text, replace[i]) {
+			s.t.Fatalf("nothing to replace: %s", replace[i])
+		}
+		text = strings.Replace(text, replace[i], replace[i+1], 1)
+	}
+	name := filepath.Join(s.dir, instance+".toml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return name
+}
+
+// feed writes records to all partitions.
+func (s *clusterSite) feed(from, n int) {
+	s.t.Helper()
+	c := s.client()
+	for p := range int32(clusterPartitions) {
+		var list []kafka.Message
+		for i := from; i < from+n; i++ {
+			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d}`, i*37%97, i%7), Time: time.UnixMilli(1)})
+		}
+		if _, err := c.Produce(s.t.Context(), s.group+"-in", p, list); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// instance starts one.
+func (s *clusterSite) instance(file string) *daemon { return (&site{t: s.t, config: file}).start() }
+
+// steps waits until the tasks of the group, whichever instance has them, have released so many steps
+// each, in all of these instances and no other. It returns how long that took.
+func (s *clusterSite) steps(file string, step uint64, instances ...string) time.Duration {
+	s.t.Helper()
+	begun := time.Now()
+	var out, errs string
+	for time.Since(begun) < time.Minute {
+		var answer struct {
+			Group     stream.GroupStatus
+			Instances []struct {
+				Instance string
+				Status   struct{ Tasks []stream.TaskStatus }
+			}
+		}
+		var code int
+		code, out, errs = call(s.t, "status", "--json", "-c", file)
+		if code == exitDone && json.Unmarshal([]byte(out), &answer) == nil && len(answer.Instances) == len(instances) {
+			done := 0
+			for i, x := range answer.Instances {
+				if x.Instance != instances[i] {
+					done = -1 << 20
+				}
+				for _, t := range x.Status.Tasks {
+					if t.Step == step && t.Outbox == 0 {
+						done++
+					}
+				}
+			}
+			if done == clusterPartitions {
+				return time.Since(begun)
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Fatalf("never step %d by %v\n%s%s", step, instances, out, errs)
+	return 0
+}
+
+// TestClusterCommands: from nothing to a group, as an operator does it.
+func TestClusterCommands(t *testing.T) {
+	t.Parallel()
+	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	s := newClusterSite(t, b.Addrs())
+	a := s.file("a", `"6s"`, `"1s"`)
+	s.begins(a)
+	x := s.instance(a)
+	s.feed(0, 250)
+	s.steps(a, 2, "a")
+	s.every(a, a)
+	x.cmd.Process.Kill()
+	x.stop(syscall.SIGKILL)
+}
+
+// begins tries what needs a group before there is one, and makes it.
+func (s *clusterSite) begins(a string) {
+	s.t.Helper()
+	t := s.t
+	makes := "topic " + s.group + ".state does not exist: streamdp cluster init makes it"
+	want(t, exitState, makes, "cluster", "check", "-c", a)
+	want(t, exitState, makes, "epoch", "list", "-c", a)
+	want(t, exitState, makes, "ledger", "-c", a)
+	want(t, exitFailure, makes, "run", "-c", a)
+	if out := want(t, exitDone, "", "cluster", "status", "-c", a); !strings.Contains(out, "has no instances") {
+		t.Error(out)
+	}
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 of 4 ledgers were begun") {
+		t.Error(out)
+	}
+	if out := want(t, exitDone, "", "cluster", "init", "-c", a); !strings.Contains(out, "4 ledgers already") {
+		t.Error(out)
+	}
+	want(t, exitDone, "have no epochs", "epoch", "list", "-c", a)
+	// Somebody else's configuration or key.
+	shards := s.file("shards", "shards = 4", "shards = 8")
+	key := s.file("key", `/key"`, `/other"`)
+	for _, c := range []struct{ file, init, run, list string }{
+		{shards, "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards", "has 4 partitions, the configuration 8 shards"},
+		{key, "the shard was made with key", "", "the shard was made with key"},
+	} {
+		for _, args := range [][]string{{c.init, "cluster", "init"}, {c.init, "cluster", "check"}, {c.list, "epoch", "list"}, {c.run, "run"}} {
+			if args[0] == "" {
+				continue
+			}
+			code, _, errs := call(t, append(args[1:], "-c", c.file)...)
+			if code == exitDone || !strings.Contains(errs, args[0]) {
+				t.Errorf("%v -c %s: code %d, %s, want %q", args[1:], filepath.Base(c.file), code, errs, args[0])
+			}
+		}
+	}
+}
+
+// every tries the commands of every day, with configurations of two instances.
+func (s *clusterSite) every(a, b string) {
+	s.t.Helper()
+	t := s.t
+	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are whole, with 4 ledger lines") {
+		t.Error(out)
+	}
+	if out := want(t, exitDone, "", "status", "-c", a); !strings.Contains(out, "INSTANCE\n") || strings.Count(out, "\norders-") != clusterPartitions {
+		t.Error(out)
+	}
+	if out := want(t, exitDone, "", "ledger", "-c", b); !strings.Contains(out, s.group+"-in/3") {
+		t.Error(out)
+	}
+	if out := want(t, exitDone, "", "epoch", "close", "orders", "--partition", "2", "--yes", "-c", a); !strings.Contains(out, "epoch 1 of orders-2 is closed") {
+		t.Error(out)
+	}
+	want(t, exitFailure, "the task has no open epoch", "epoch", "close", "orders", "--partition", "2", "--yes", "-c", b)
+	if out := want(t, exitDone, "", "epoch", "open", "orders", "--partition", "2", "--yes", "-c", b); !strings.Contains(out, "epoch 2 of orders-2 is open from offset 200") {
+		t.Error(out)
+	}
+	want(t, exitFailure, "has no task orders-9", "epoch", "close", "orders", "--partition", "9", "--yes", "-c", a)
+	if out := want(t, exitDone, "", "epoch", "list", "-c", a); strings.Count(out, "\norders ") != clusterPartitions+1 {
+		t.Error(out)
+	}
+	want(t, exitConfig, "not possible with [cluster]", "verify", "-c", a)
+	// A copy, for what reads files.
+	copied := filepath.Join(s.dir, "copy")
+	if out := want(t, exitDone, "", "cluster", "export", copied, "--with-secrets", "-c", a); !strings.Contains(out, "7 ledger lines about 5 epochs") && !strings.Contains(out, "8 ledger lines about 5 epochs") {
+		t.Error(out)
+	}
+	text, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(string(text), "[cluster]")
+	_, rest, _ = strings.Cut(rest, "[stream.orders]")
+	alone := filepath.Join(s.dir, "alone.toml")
+	if err := os.WriteFile(alone, []byte(strings.Replace(head, filepath.Join(s.dir, "state-a"), copied, 1)+"[stream.orders]"+rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := want(t, exitDone, "", "epoch", "list", "-c", alone); strings.Count(out, "\norders ") != clusterPartitions+1 {
+		t.Error(out)
+	}
+	want(t, exitDone, "", "verify", "--partition", "1", "-c", alone)
+	want(t, exitState, "a copy of the ledgers of group", "run", "-c", alone)
+	want(t, exitState, "a copy of the ledgers of group", "cluster", "import", copied, "--yes", "-c", a)
+}
+
+// TestRealKafkaClusterCommands: two instances on Apache Kafka, of which one ends and one is killed;
+// and topics that are not what a group needs.
+func TestRealKafkaClusterCommands(t *testing.T) {
+	s := newClusterSite(t, kafkatest.NewReal(t).Addrs)
+	a, b := s.file("a"), s.file("b")
+	s.begins(a)
+	x, y := s.instance(a), s.instance(b)
+	s.feed(0, 250)
+	s.steps(a, 2, "a", "b")
+	s.every(a, b)
+	for _, d := range []*daemon{x, y} {
+		res, err := http.Get(d.url + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+			t.Errorf("page: %s, %v", res.Status, err)
+		}
+		res.Body.Close()
+	}
+	// SIGTERM: no waiting for the session's end.
+	if code := x.stop(syscall.SIGTERM); code != exitDone {
+		t.Errorf("code %d\n%s", code, x.log)
+	}
+	if took := s.runBy(b, "b"); took > 5*time.Second {
+		t.Errorf("b took over from one that ended in %v", took)
+	} else {
+		t.Logf("SIGTERM: %v", took)
+	}
+	x = s.instance(a)
+	s.runBy(b, "a", "b")
+	y.stop(syscall.SIGKILL)
+	t.Logf("SIGKILL: %v", s.runBy(a, "a"))
+	s.feed(250, 150)
+	if out := want(t, exitDone, "", "cluster", "check", "-c", a); !strings.Contains(out, "4 shards are whole") {
+		t.Error(out)
+	}
+	// Another key, another limit.
+	for words, file := range map[string]string{
+		"most instances have another key":           s.file("k", `/key"`, `/other"`),
+		"most instances have another configuration": s.file("l", "limit_epsilon = 3.0", "limit_epsilon = 4.0"),
+	} {
+		z := s.instance(file)
+		s.says(z.url+"/-/ready", words)
+		z.stop(syscall.SIGTERM)
+	}
+	if code := x.stop(syscall.SIGTERM); code != exitDone {
+		t.Errorf("code %d\n%s", code, x.log)
+	}
+	// Settings that lose lines.
+	for _, c := range []struct{ topic, name, bad, good string }{
+		{".ledger", "cleanup.policy", "compact", "delete"},
+		{".ledger", "retention.ms", "1000000000", "-1"},
+		{".state", "cleanup.policy", "delete", "compact"},
+		{".state", "unclean.leader.election.enable", "true", "false"},
+	} {
+		s.set(s.group+c.topic, c.name, c.bad)
+		words := fmt.Sprintf("topic %s%s has %s = %s, not %s", s.group, c.topic, c.name, c.bad, c.good)
+		want(t, exitState, words, "cluster", "check", "-c", a)
+		want(t, exitFailure, words, "cluster", "init", "-c", a)
+		want(t, exitFailure, words, "run", "-c", a)
+		s.set(s.group+c.topic, c.name, c.good)
+	}
+	replicated := s.file("r", "allow_unreplicated = true", "allow_unreplicated = false")
+	want(t, exitState, "fewer than 3 replicas", "cluster", "check", "-c", replicated)
+	want(t, exitFailure, "fewer than 3 replicas", "run", "-c", replicated)
+}
+
+// runBy waits until these instances, and no others, run all tasks.
+func (s *clusterSite) runBy(file string, instances ...string) time.Duration {
+	s.t.Helper()
+	begun := time.Now()
+	for out := ""; ; time.Sleep(50 * time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			s.t.Fatalf("never run by %v\n%s", instances, out)
+		}
+		var answer struct {
+			Instances []struct {
+				Instance string
+				Status   struct{ Tasks []stream.TaskStatus }
+			}
+		}
+		var code int
+		if code, out, _ = call(s.t, "status", "--json", "-c", file); code != exitDone || json.Unmarshal([]byte(out), &answer) != nil || len(answer.Instances) != len(instances) {
+			continue
+		}
+		tasks := 0
+		for i, x := range answer.Instances {
+			if x.Instance == instances[i] {
+				for _, t := range x.Status.Tasks {
+					if t.State == "running" {
+						tasks++
+					}
+				}
+			}
+		}
+		if tasks == clusterPartitions {
+			return time.Since(begun)
+		}
+	}
+}
+
+// says waits until an address answers with words.
+func (s *clusterSite) says(url, words string) {
+	s.t.Helper()
+	var body []byte
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		if res, err := http.Get(url); err == nil {
+			body, _ = io.ReadAll(res.Body)
+			res.Body.Close()
+			if strings.Contains(string(body), words) {
+				return
+			}
+		}
+	}
+	s.t.Errorf("%s never says %q: %s", url, words, body)
+}
+
+// set changes a setting of a topic, and waits until the broker says so.
+func (s *clusterSite) set(topic, name, value string) {
+	s.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.addrs...))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer client.Close()
+	q := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	r := kmsg.NewIncrementalAlterConfigsRequestResource()
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	c.Name, c.Op, c.Value = name, kmsg.IncrementalAlterConfigOpSet, &value
+	r.Configs = append(r.Configs, c)
+	q.Resources = append(q.Resources, r)
+	answer, err := q.RequestWith(s.t.Context(), client)
+	if err == nil {
+		err = kerr.ErrorForCode(answer.Resources[0].ErrorCode)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		if is, err := s.client().TopicConfig(context.Background(), topic, name); err == nil && is[name] == value {
+			return
+		}
+	}
+	s.t.Fatalf("%s of %s never is %s", name, topic, value)
+}
