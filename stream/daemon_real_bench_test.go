@@ -127,14 +127,20 @@ func brokerTime(b *testing.B) time.Duration {
 	if err != nil {
 		return 0
 	}
-	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
+	return processTime(b, strings.TrimSpace(string(pid)))
+}
+
+// processTime is the processor time that a process has taken, to a hundredth of a second; 0 where
+// that is not known.
+func processTime(b *testing.B, pid string) time.Duration {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return 0
 	}
 	// User and system time are the 14th and 15th field; the second one, a name, ends with ")".
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
-		b.Fatalf("/proc/…/stat of the broker: %s", stat)
+		b.Fatalf("/proc/%s/stat: %s", pid, stat)
 	}
 	var ticks int64
 	for _, f := range fields[11:13] {

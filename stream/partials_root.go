@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/internal/kafka"
 	"streamdp/stream/core"
@@ -73,7 +74,7 @@ func newMergeRoot(p *processor, m *merger) *mergeRoot {
 	shard := r.d.partials.shard(r.s)
 	g := &mergeRoot{
 		p: r.d.partials, r: r, l: l, m: m, shard: shard, seal: newPartSeal(r.d.key, r.d.partials.group, shard), nonce: dp.NewNonce(), file: file,
-		ahead: uint64(r.s.MergeAhead), step: l.core.Step(), at: make([]kafka.Position, len(m.at)), own: make([]bool, len(m.at)), inbox: make([]leafInbox, len(m.at)),
+		ahead: partsAhead(r.s, l.core, len(m.at)), step: l.core.Step(), at: make([]kafka.Position, len(m.at)), own: make([]bool, len(m.at)), inbox: make([]leafInbox, len(m.at)),
 		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}
 	for i := range g.inbox {
@@ -81,6 +82,33 @@ func newMergeRoot(p *processor, m *merger) *mergeRoot {
 		g.inbox[i] = leafInbox{next: g.step + 1, held: map[uint64]*mergeSum{}, pieces: map[uint64]*pieces{}, known: map[uint64][32]byte{}, came: make(chan struct{}, 1)}
 	}
 	return g
+}
+
+// The sums that may wait at a root for each partition, beyond merge_ahead, where they are small; and
+// the bytes of all of them.
+const (
+	mostPartsAhead = 32
+	partAheadBytes = 128 << 10 // of one partition
+	rootAheadBytes = 64 << 20
+)
+
+// partsAhead returns how many steps beyond the last merged one a worker may write. With merge_ahead alone, which is for
+// memory, short steps would wait for the way to the root and back. Windows of a refit are large,
+// and what is told of steps by the clock grows with their number: these keep to it.
+func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
+	least := uint64(s.MergeAhead)
+	if s.Refit != nil || s.Step.Clock() > 0 {
+		return least
+	}
+	sum, err := c.NewSum()
+	if err != nil {
+		return least
+	}
+	data, err := sum.AppendBinary(nil)
+	if err != nil {
+		return least
+	}
+	return max(least, min(mostPartsAhead, uint64(min(partAheadBytes, rootAheadBytes/partitions)/len(data))))
 }
 
 // start sums the partitions of this instance, and takes the sums of others, until the context

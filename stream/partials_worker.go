@@ -166,7 +166,7 @@ func (w *mergeWorker) work() error {
 		if at.member != w.self {
 			continue
 		}
-		x, err := newLeafReader(c, i, leaves[i], at.position, int(w.job.ahead))
+		x, err := newLeafReader(c, i, leaves[i], at.position, w.r.s.MergeAhead) // so many more may wait to be written
 		if err != nil {
 			return err
 		}

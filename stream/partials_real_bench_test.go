@@ -1,0 +1,279 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with
+// one instance of a group and with two, in turn. Each instance runs Go code on one processor at a
+// time. In the benchmarks named "half" it has half of a processor besides (a control group's quota), so that
+// the broker on the same two has as much as it wants in both cases: these tell what another
+// machine adds. In the others the instances and the broker share the two.
+//
+// With STREAMDP_CHILD_PROFILE=FILE each instance writes a profile of its processor time to FILE.PID.
+//
+// Reported are, between a moment at which all instances take part and the last release: the
+// rates of records and their ratio; the processor time of each process for a record of all; the processors
+// that all of them kept busy; and what came into the group's topics for each record.
+func BenchmarkPartialsReal(b *testing.B) {
+	real := kafkatest.NewReal(b)
+	const columns, step = 16, 1000
+	inputs := map[string]string{}
+	for _, c := range []struct {
+		codec            string
+		partitions, each int
+		half             bool
+	}{
+		{"packed", 8, 800_000, true},
+		{"packed", 64, 100_000, true},
+		{"json", 8, 400_000, true},
+		{"json", 64, 50_000, true},
+		{"packed", 64, 100_000, false},
+		{"json", 64, 50_000, false},
+	} {
+		name := fmt.Sprintf("%s/%d", c.codec, c.partitions)
+		if c.half {
+			name += "/half"
+		}
+		b.Run(name, func(b *testing.B) {
+			key := fmt.Sprint(c.codec, c.partitions)
+			if inputs[key] == "" {
+				inputs[key] = fillPartials(b, real.Addrs, c.codec, columns, c.partitions, c.each)
+			}
+			in := inputs[key]
+			toml := wideStream(columns, step)
+			if c.codec == "json" {
+				toml = with(toml, `codec = "float64"`, `codec = "json"`)
+			}
+			toml = with(toml, `"in"`, fmt.Sprintf(`%q, partition = "all"`, in), fmt.Sprintf("step = %d", step), fmt.Sprintf("step = %d\nmerge = true", step))
+			all := map[int][]partialsRun{}
+			for i := 0; b.Loop(); i++ {
+				for n := 1; n <= 2; n++ {
+					out := fmt.Sprintf("%s.%t.%d.%d", in, c.half, i, n)
+					all[n] = append(all[n], runPartials(b, real, with(toml, `"out"`, fmt.Sprintf("%q", out)), out, in, n, c.half, c.partitions*step, c.each/step))
+				}
+			}
+			of := func(n int, f func(partialsRun) float64) float64 {
+				var list []float64
+				for _, x := range all[n] {
+					list = append(list, f(x))
+				}
+				return median(list)
+			}
+			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records } // of the one with more to do
+			rate := func(x partialsRun) float64 { return x.records / x.took.Seconds() / 1e6 }
+			for n, name := range map[int]string{1: "one", 2: "two"} {
+				b.ReportMetric(of(n, rate), "Mrecords/s-"+name)
+				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.broker.Seconds() * 1e9 / x.records }), "cpu-ns/record-broker-"+name)
+				b.ReportMetric(of(n, func(x partialsRun) float64 { return x.root.Seconds() * 1e9 / x.records }), "cpu-ns/record-root-"+name)
+				b.ReportMetric(of(n, func(x partialsRun) float64 { return (x.root + x.worker + x.broker).Seconds() / x.took.Seconds() }), "processors-"+name)
+			}
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.worker.Seconds() * 1e9 / x.records }), "cpu-ns/record-worker-two")
+			b.ReportMetric(of(2, rate)/of(1, rate), "ratio")
+			// What two have at most, where each has so much of a processor as one had, and nothing else waits.
+			b.ReportMetric(of(1, cost)/of(2, cost), "ratio-by-processor-time")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.records }), "bytes/record-partials")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.partials / x.steps }), "bytes/step-partials")
+			b.ReportMetric(of(2, func(x partialsRun) float64 { return x.kept / x.records }), "bytes/record-state-ledger-control")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// fillPartials makes a topic of so many partitions with records in each, and returns its name.
+func fillPartials(b *testing.B, addrs []string, codec string, columns, partitions, each int) string {
+	b.Helper()
+	in := fmt.Sprintf("in-%s-%d-%d", codec, partitions, time.Now().UnixNano())
+	must(b, dial(b, addrs[0]).CreateTopic(b.Context(), in, partitions, map[string]string{"retention.ms": "-1"}))
+	var batch []kafkatest.Record
+	for i, rec := range packedRecords(columns, 1000) {
+		if batch = append(batch, kafkatest.Record{Value: rec.Value}); codec == "json" {
+			batch[i].Value = jsonRow(columns, i)
+		}
+	}
+	var writing sync.WaitGroup
+	for part := range 4 {
+		writing.Go(func() {
+			for p := part; p < partitions; p += 4 {
+				producer := kafkatest.NewProducer(b, addrs, in, int32(p), "")
+				for range each / len(batch) {
+					producer.Send(batch...)
+				}
+			}
+		})
+	}
+	writing.Wait()
+	return in
+}
+
+// partialsRun is what was measured of one run.
+type partialsRun struct {
+	records, steps       float64
+	took                 time.Duration
+	root, worker, broker time.Duration // processor time
+	partials, kept       float64       // bytes that came into the group's topics
+}
+
+// runPartials merges a topic's partitions with so many instances.
+func runPartials(b *testing.B, real *kafkatest.Real, toml, out, in string, instances int, half bool, perStep, steps int) (x partialsRun) {
+	b.Helper()
+	r := newRigAt(b, nil, real.Addrs[0], toml)
+	r.commit = "200ms"
+	r.group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 1\nassign = \"topic\"\nallow_unreplicated = true\n", out)
+	r.begin()
+	shared := r.options().Config
+	var all []*process
+	defer func() {
+		for _, p := range all {
+			p.terminate()
+		}
+	}()
+	for i := range instances {
+		s, limit := r.instance(fmt.Sprint(i)), func(int) {}
+		if half {
+			limit = halfProcessor(b)
+		}
+		p := spawn(b, childSpec{Role: "daemon", Config: string(s.text()), Seed: r.seed, Procs: 1})
+		limit(p.cmd.Process.Pid)
+		all = append(all, p)
+	}
+	released := func() int {
+		b.Helper()
+		for late := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+			end, err := r.client.End(b.Context(), out, 0)
+			if err == nil {
+				return int(end)
+			}
+			if !kafka.Retriable(err) || time.Now().After(late) {
+				b.Fatalf("%v\n%s", err, all[0].stderr)
+			}
+		}
+	}
+	until := func(what string, so func() bool) {
+		b.Helper()
+		for late := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(late) {
+				b.Fatalf("%s: not reached\n%s", what, all[0].stderr)
+			}
+		}
+	}
+	root := all[0]
+	until("all take part", func() bool {
+		g, err := LookAtGroup(b.Context(), shared)
+		if err != nil || len(g.Members) != instances {
+			return false
+		}
+		for _, m := range g.Members {
+			if len(m.Shards) == 1 {
+				n, err := strconv.Atoi(m.Instance)
+				must(b, err)
+				root = all[n]
+				return true
+			}
+		}
+		return false
+	})
+	if instances > 1 {
+		end := func() int64 {
+			end, err := r.client.End(b.Context(), out+".partials", 0)
+			must(b, err)
+			return end
+		}
+		begun := end()
+		until("sums come", func() bool { return end() > begun+20 })
+	}
+	first := released()
+	until("some releases", func() bool { return released() > first })
+	first = released()
+	sample := func() (at time.Time, s partialsRun) {
+		at = time.Now()
+		for _, p := range all {
+			if used := processTime(b, fmt.Sprint(p.cmd.Process.Pid)); p == root {
+				s.root += used
+			} else {
+				s.worker += used
+			}
+		}
+		s.broker = brokerTime(b)
+		s.partials = topicDisk(b, real.Data, out+".partials")
+		s.kept = topicDisk(b, real.Data, out+".state") + topicDisk(b, real.Data, out+".ledger") + topicDisk(b, real.Data, out+".control")
+		return at, s
+	}
+	begun, before := sample()
+	until("the end", func() bool { return released() >= steps })
+	ended, after := sample()
+	x.steps = float64(steps - first)
+	x.records, x.took = x.steps*float64(perStep), ended.Sub(begun)
+	x.root, x.worker, x.broker = after.root-before.root, after.worker-before.worker, after.broker-before.broker
+	x.partials, x.kept = after.partials-before.partials, after.kept-before.kept
+	for _, p := range all {
+		if text := p.stderr.String(); strings.Contains(text, "read here") {
+			b.Errorf("a root has read what another instance reads\n%s", text)
+		}
+	}
+	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, broker %v", instances, root.cmd.Process.Pid, x.took.Round(time.Millisecond),
+		int(x.steps), x.root, x.worker, x.broker)
+	return x
+}
+
+// halfProcessor returns what gives a process half of a processor, in slices of 5 ms.
+func halfProcessor(b *testing.B) func(pid int) {
+	b.Helper()
+	write := func(dir, file, text string) error {
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // the kernel has made it, or it is no control group
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(text)
+		return errors.Join(err, f.Close())
+	}
+	name := fmt.Sprint("streamdp-bench-", time.Now().UnixNano())
+	for root, make := range map[string]func(dir string) error{
+		"/sys/fs/cgroup": func(dir string) error { return write(dir, "cpu.max", "5000 10000") },
+		"/sys/fs/cgroup/cpu": func(dir string) error { // the older control groups
+			return errors.Join(write(dir, "cpu.cfs_period_us", "10000"), write(dir, "cpu.cfs_quota_us", "5000"))
+		},
+	} {
+		dir := filepath.Join(root, name)
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		b.Cleanup(func() { os.Remove(dir) }) // after all processes in it have ended
+		if make(dir) == nil {
+			return func(pid int) { must(b, write(dir, "cgroup.procs", strconv.Itoa(pid))) }
+		}
+	}
+	b.Skip("no control group of processors can be made here")
+	return nil
+}
+
+// topicDisk returns the bytes of all segments of a topic's partitions.
+func topicDisk(b *testing.B, data, topic string) (n float64) {
+	b.Helper()
+	dirs, err := filepath.Glob(filepath.Join(data, topic+"-*"))
+	must(b, err)
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".log") {
+				if info, err := e.Info(); err == nil {
+					n += float64(info.Size())
+				}
+			}
+			return nil // a segment that goes meanwhile
+		})
+		must(b, err)
+	}
+	return n
+}
