@@ -251,6 +251,14 @@ func TestLogShardFiles(t *testing.T) {
 			t.Error(w)
 		}
 	}
+	// What is not complete yet stays in memory, also if something else is made durable.
+	half, err := s.Create(dir + "/" + temporaryName)
+	must(t, write(half, err, []byte("half")))
+	must(t, writeNew(s, dir+"/manifest-9", []byte("whole")))
+	if len(h.values) != 1 {
+		t.Errorf("%d values, want the whole file's", len(h.values))
+	}
+	must(t, removeAll(s, dir, temporaryName, "manifest-9"))
 	rng := rand.New(rand.NewPCG(1, 2))
 	var want []byte
 	f, err := s.Create(dir + "/archive-1.1")
