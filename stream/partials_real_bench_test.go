@@ -228,7 +228,7 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out, in string, insta
 	return x
 }
 
-// halfProcessor returns what gives a process half of a processor, in slices of 5 ms.
+// halfProcessor returns what gives a process half of a processor, in slices of 5 ms, before others get any.
 func halfProcessor(b *testing.B) func(pid int) {
 	b.Helper()
 	write := func(dir, file, text string) error {
@@ -241,9 +241,11 @@ func halfProcessor(b *testing.B) func(pid int) {
 	}
 	name := fmt.Sprint("streamdp-bench-", time.Now().UnixNano())
 	for root, make := range map[string]func(dir string) error{
-		"/sys/fs/cgroup": func(dir string) error { return write(dir, "cpu.max", "5000 10000") },
+		"/sys/fs/cgroup": func(dir string) error {
+			return errors.Join(write(dir, "cpu.max", "5000 10000"), write(dir, "cpu.weight", "10000"))
+		},
 		"/sys/fs/cgroup/cpu": func(dir string) error { // the older control groups
-			return errors.Join(write(dir, "cpu.cfs_period_us", "10000"), write(dir, "cpu.cfs_quota_us", "5000"))
+			return errors.Join(write(dir, "cpu.cfs_period_us", "10000"), write(dir, "cpu.cfs_quota_us", "5000"), write(dir, "cpu.shares", "100000"))
 		},
 	} {
 		dir := filepath.Join(root, name)
