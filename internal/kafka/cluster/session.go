@@ -118,6 +118,8 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fenceTime)
 	defer cancel()
+	// The client waits for a broker's first answer on a new connection whatever the context says.
+	defer context.AfterFunc(ctx, l.client.Close)()
 	for pause := (kafka.Backoff{Max: time.Second}); ; {
 		version, err := transactionVersion(ctx, l.client)
 		if err == nil {
