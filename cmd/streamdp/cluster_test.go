@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,39 +19,24 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"streamdp/internal/cases"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
 	"streamdp/stream"
 )
 
-const clusterConfig = `[kafka]
-brokers = ["%s"]
-[state]
-dir = %q
-key_file = %q
-[http]
-listen = "127.0.0.1:0"
-[cluster]
-group = %q
-shards = 4
-session_timeout = "6s"
-allow_unreplicated = true
-instance = %q
-[stream.orders]
-input  = { topic = %q, partition = "all", codec = "json", columns = ["amount", "items"] }
-output = { topic = %q }
-centre = [40.0, 3.0]
-scale  = [80.0, 5.0]
-step   = 100
-[stream.orders.privacy]
-epsilon = 1.0
-delta = 1e-8
-adjacency = "zero-out"
-limit_epsilon = 3.0
-[stream.orders.moments]
-clip = 1.0
-`
+// clusterConfig returns the configuration in the how-to about instances.
+func clusterConfig(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "howto", "cluster.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```toml\n")
+	block, _, _ := strings.Cut(rest, "```")
+	return block
+}
 
 // clusterSite is a group of instances on a broker.
 type clusterSite struct {
@@ -87,7 +73,11 @@ func (s *clusterSite) client() *kafka.Client {
 // file writes the configuration of an instance, with words replaced, and returns its name.
 func (s *clusterSite) file(instance string, replace ...string) string {
 	s.t.Helper()
-	text := fmt.Sprintf(clusterConfig, strings.Join(s.addrs, `", "`), filepath.Join(s.dir, "state-"+instance), filepath.Join(s.dir, "key"), s.group, instance, s.group+"-in", s.group+"-out")
+	text := clusterConfig(s.t)
+	replace = append([]string{
+		"localhost:9092", strings.Join(s.addrs, `", "`), "${HOME}/streamdp", s.dir, "${HOME}/streamdp", s.dir, "${INSTANCE}", instance, "${INSTANCE}", instance, "${PORT}", "0",
+		`"orders-dp"`, strconv.Quote(s.group), "shards   = 16", "shards = 4\nsession_timeout = \"6s\"", `"orders"`, strconv.Quote(s.group + "-in"), `"orders.dp"`, strconv.Quote(s.group + "-out"),
+	}, replace...)
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(text, replace[i]) {
 			s.t.Fatalf("nothing to replace: %s", replace[i])
@@ -108,7 +98,7 @@ func (s *clusterSite) feed(from, n int) {
 	for p := range int32(clusterPartitions) {
 		var list []kafka.Message
 		for i := from; i < from+n; i++ {
-			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d}`, i*37%97, i%7), Time: time.UnixMilli(1)})
+			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d,"weight":1}`, i*37%97, i%7), Time: time.UnixMilli(1)})
 		}
 		if _, err := c.Produce(s.t.Context(), s.group+"-in", p, list); err != nil {
 			s.t.Fatal(err)
@@ -117,7 +107,16 @@ func (s *clusterSite) feed(from, n int) {
 }
 
 // instance starts one.
-func (s *clusterSite) instance(file string) *daemon { return (&site{t: s.t, config: file}).start() }
+func (s *clusterSite) instance(file string) *daemon {
+	d := (&site{t: s.t, config: file}).start()
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			d.stop(syscall.SIGKILL)
+			s.t.Logf("%s:\n%s", filepath.Base(file), d.log)
+		}
+	})
+	return d
+}
 
 // steps waits until the tasks of the group, whichever instance has them, have released so many steps
 // each, in all of these instances and no other. It returns how long that took.

@@ -75,7 +75,11 @@ func TestHowTos(t *testing.T) {
 			if !strings.Contains(block, "[kafka]") {
 				block += "[kafka]\nbrokers = [\"localhost:9092\"]\nboundary_topic = \"bounds\"\n"
 			}
-			if _, err := config.Parse(filepath.Base(file), []byte(block+"[state]\ndir = \"state\"\nkey_file = \"key\"\n")); err != nil {
+			if !strings.Contains(block, "[state]") {
+				block += "[state]\ndir = \"state\"\nkey_file = \"key\"\n"
+			}
+			block = strings.NewReplacer("${HOME}", "/home", "${INSTANCE}", "a", "${PORT}", "9464").Replace(block)
+			if _, err := config.Parse(filepath.Base(file), []byte(block)); err != nil {
 				t.Errorf("%v\n%s", err, block)
 			}
 		}
