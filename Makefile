@@ -108,7 +108,7 @@ nightly-faults:
 
 # Three instances on three brokers, killed and stopped; some ten seconds a fault.
 nightly-cluster:
-	STREAMDP_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) .ci/kafka/three go test -count=1 -timeout=10h -v -run='^TestRealKafkaCluster$$' ./internal/chaos
+	STREAMDP_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) .ci/kafka/three go test -count=1 -timeout=10h -v -run='^TestRealKafkaCluster(Merged)?$$' ./internal/chaos
 
 # With the race detector; SOAK=3m for a shorter one.
 soak:

@@ -18,11 +18,11 @@ type faults struct {
 
 func newFaults(s *site) *faults { return &faults{s: s, done: map[string]int{}} }
 
-// kinds are the faults, the first of which a short test injects, too.
+// kinds are the faults. A short test injects the first four.
 var kinds = []string{
-	"instance killed", "instance stopped beyond its session", "broker killed", "instance ended",
-	"instance killed and back at once", "instance stopped for a moment", "broker stopped", "all instances killed",
-	"broker and instance killed", "two instances stopped",
+	"instance killed", "instance stopped beyond its session", "instance ended", "broker killed",
+	"instance killed and back at once", "instance stopped for a moment", "all instances killed", "two instances stopped",
+	"broker stopped", "broker and instance killed", "two brokers killed",
 }
 
 // inject injects the fault of a round, at a random moment, and returns when all tasks go on.
@@ -31,7 +31,7 @@ func (f *faults) inject(round int) {
 	s.t.Helper()
 	kind := kinds[round%4]
 	if round >= 4 {
-		kind = kinds[rng.IntN(len(kinds))]
+		kind = kinds[min(rng.IntN(len(kinds)), rng.IntN(len(kinds)))] // brokers take long to start
 	}
 	f.done[kind]++
 	pause := func(atMost time.Duration) { // nothing waits for it
@@ -82,6 +82,13 @@ func (f *faults) inject(round int) {
 		b.Kill()
 		pause(5 * time.Second)
 		b.Start()
+	case "two brokers killed":
+		c := s.three.Brokers[(slices.Index(s.three.Brokers[:], b)+1)%3]
+		b.Kill()
+		c.Kill()
+		pause(3 * time.Second)
+		b.Start()
+		c.Start()
 	case "broker stopped":
 		b.Pause()
 		pause(8 * time.Second)

@@ -4,22 +4,19 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"streamdp/config"
 	"streamdp/internal/kafka/kafkatest"
 )
 
-// TestRealKafkaClusterLedgerCut deletes the beginning of a shard's ledger while no instance runs.
-// The shard halts, and spends nothing; the others go on.
-func TestRealKafkaClusterLedgerCut(t *testing.T) {
-	s := newSite(t, "cut", 45, 1, nil)
-	s.command("cluster", "init", "-c", s.file(0))
-	s.begin()
-	s.progress(time.Now())
+// cutLedger deletes the beginning of a shard's ledger while no instance runs. The shard halts, and
+// spends nothing; the others go on.
+func (s *site) cutLedger() {
+	t := s.t
+	t.Helper()
 	x := s.instances[0]
-	x.end()
+	s.feed = newFeed(s)
 	group := config.Cluster{Group: s.group, Shards: shards}
 	cut := group.Shard(s.in, 0)
 	kafkatest.DeleteRecords(t, s.three.Addrs, s.group+".ledger", int32(cut), 2)

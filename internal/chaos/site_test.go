@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ type site struct {
 	bin, dir  string
 	group, in string
 	edit      func(i int, text string) string // of the configuration; nil: none
+	merged    bool                            // all partitions are one task
 	instances []*instance
 	feed      *feed
 	watch     *watch
@@ -50,15 +52,37 @@ type instance struct {
 	starts int
 }
 
+// built builds the program, once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "streamdp-chaos-")
+	if err != nil {
+		return "", err
+	}
+	removeBuilt = func() { os.RemoveAll(dir) }
+	bin := filepath.Join(dir, "streamdp")
+	if out, err := exec.Command("go", "build", "-o", bin, "streamdp/cmd/streamdp").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return bin, nil
+})
+
+var removeBuilt = func() {}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	removeBuilt()
+	os.Exit(code)
+}
+
 // newSite builds the program and writes a configuration for each instance.
 func newSite(t *testing.T, name string, seed uint64, instances int, edit func(int, string) string) *site {
 	t.Helper()
 	three := kafkatest.NewThree(t)
 	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
 	s := &site{t: t, three: three, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), group: name, in: name + "-in", edit: edit}
-	s.bin = filepath.Join(s.dir, "streamdp")
-	if out, err := exec.Command("go", "build", "-o", s.bin, "streamdp/cmd/streamdp").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	var err error
+	if s.bin, err = built(); err != nil {
+		t.Fatal(err)
 	}
 	s.command("keygen", filepath.Join(s.dir, "key"))
 	createTopic(t, three.Addrs, s.in, partitions)
@@ -179,6 +203,10 @@ func (x *instance) tail(n int) string {
 // tasks are all of them, as their releases' keys name them.
 func (s *site) tasks() (all []task) {
 	for _, stream := range streams {
+		if s.merged {
+			all = append(all, task{stream, "merged"})
+			continue
+		}
 		for p := range partitions {
 			all = append(all, task{stream, strconv.Itoa(p)})
 		}
