@@ -230,12 +230,17 @@ func (m *Member) poll(ctx context.Context) {
 			return
 		}
 		fetches.EachError(func(_ string, _ int32, err error) {
-			if _, closing := m.current(); closing {
+			now, closing := m.current()
+			var group *kgo.ErrGroupSession
+			switch inGroup := errors.As(err, &group); {
+			case inGroup:
+				err = group.Err
+			case now != nil:
+				// Of the topic, of which nothing is read. Who has a shard meets that by itself.
 				return
 			}
-			var group *kgo.ErrGroupSession
-			if errors.As(err, &group) {
-				err = group.Err
+			if closing {
+				return
 			}
 			m.o.Trouble(fmt.Errorf("group %s: %w", m.o.Group, err))
 		})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -407,5 +409,46 @@ func TestJoinRefuses(t *testing.T) {
 	o.Trouble = func(error) { troubles++ }
 	if _, err := Join(ctx, o); err == nil || ctx.Err() == nil || troubles == 0 {
 		t.Errorf("%v before the context's end, and %d words", err, troubles)
+	}
+}
+
+// What the client says of the topic, of which the member reads nothing, is no word of the group: it
+// would stand until the next rebalance.
+func TestMembersTopicError(t *testing.T) {
+	t.Parallel()
+	b := broker(t, 2)
+	var mu sync.Mutex
+	var troubles []error
+	o := options(b.Addrs(), 2, 600*time.Millisecond, "a")
+	o.Trouble = func(err error) { mu.Lock(); troubles = append(troubles, err); mu.Unlock() }
+	a := join(t, o)
+	settled(t, 2, whatever, a)
+	asked := make(chan struct{}, 100)
+	stop := answers(b, 3, func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		req := kreq.(*kmsg.MetadataRequest)
+		res := req.ResponseKind().(*kmsg.MetadataResponse)
+		for _, rt := range req.Topics {
+			mt := kmsg.NewMetadataResponseTopic()
+			mt.Topic, mt.TopicID, mt.ErrorCode = rt.Topic, rt.TopicID, kerr.TopicAuthorizationFailed.Code
+			res.Topics = append(res.Topics, mt)
+		}
+		for id, addr := range b.Addrs() {
+			rb := kmsg.NewMetadataResponseBroker()
+			host, port, _ := net.SplitHostPort(addr)
+			n, _ := strconv.Atoi(port)
+			rb.NodeID, rb.Host, rb.Port = int32(id), host, int32(n)
+			res.Brokers = append(res.Brokers, rb)
+		}
+		asked <- struct{}{}
+		return res, nil, true
+	})
+	defer stop()
+	a.client.ForceMetadataRefresh()
+	<-asked
+	time.Sleep(200 * time.Millisecond)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(troubles) > 0 {
+		t.Errorf("%v", troubles)
 	}
 }
