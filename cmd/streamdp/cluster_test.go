@@ -98,7 +98,7 @@ func (s *clusterSite) feed(from, n int) {
 	for p := range int32(clusterPartitions) {
 		var list []kafka.Message
 		for i := from; i < from+n; i++ {
-			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d,"weight":1}`, i*37%97, i%7), Time: time.UnixMilli(1)})
+			list = append(list, kafka.Message{Value: fmt.Appendf(nil, `{"amount":%d,"items":%d,"weight":1}`, i*37%97, i%7), Time: time.Now().Truncate(time.Millisecond)})
 		}
 		if _, err := c.Produce(s.t.Context(), s.group+"-in", p, list); err != nil {
 			s.t.Fatal(err)
