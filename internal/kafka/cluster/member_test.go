@@ -452,3 +452,26 @@ func TestMembersTopicError(t *testing.T) {
 		t.Errorf("%v", troubles)
 	}
 }
+
+// Whoever is to end does not wait for a coordinator that says nothing.
+func TestMembersLeaveUnanswered(t *testing.T) {
+	t.Parallel()
+	b := broker(t, 2)
+	a := join(t, options(b.Addrs(), 2, 600*time.Millisecond, "a"))
+	settled(t, 2, whatever, a)
+	release := make(chan struct{})
+	defer close(release)
+	b.Cluster().ControlKey(13, func(kmsg.Request) (kmsg.Response, error, bool) {
+		b.Cluster().SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := a.Close(ctx); err == nil {
+		t.Error("it has left without an answer")
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+}
