@@ -82,6 +82,17 @@ func ReadBooks(dir string) (*Books, error) {
 	return &Books{[]*ledger{l}}, nil
 }
 
+// Moved returns why no daemon runs on the directory that the ledger is of, nil where one may: its tasks
+// were moved into a group, or it is a copy.
+func (b *Books) Moved() error {
+	for _, l := range b.ledgers {
+		if m := l.moved(); m != nil {
+			return m.refusal()
+		}
+	}
+	return nil
+}
+
 // Epochs lists the epochs, those of a ledger in the order in which they were opened.
 func (b *Books) Epochs() []EpochInfo {
 	out := []EpochInfo{}

@@ -254,7 +254,11 @@ func shardRanges(shards []int) string {
 // share tasks, those in Kafka.
 func (g *globals) books(ctx context.Context, cfg *config.Config) (*stream.Books, error) {
 	if cfg.Cluster == nil {
-		return stream.ReadBooks(cfg.State.Dir)
+		books, err := stream.ReadBooks(cfg.State.Dir)
+		if err == nil && books.Moved() != nil {
+			fmt.Fprintf(g.stderr, "note: %v\n", books.Moved())
+		}
+		return books, err
 	}
 	key, err := loadKey(cfg)
 	if err != nil {

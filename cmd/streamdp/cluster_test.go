@@ -253,7 +253,7 @@ func (s *clusterSite) every(a, b string) {
 	if err := os.WriteFile(alone, []byte(strings.Replace(head, filepath.Join(s.dir, "state-a"), copied, 1)+"[stream.orders]"+rest), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := want(t, exitDone, "", "epoch", "list", "-c", alone); strings.Count(out, "\norders ") != clusterPartitions+1 {
+	if out := want(t, exitDone, "note: this directory is a copy of the ledgers of group", "epoch", "list", "-c", alone); strings.Count(out, "\norders ") != clusterPartitions+1 {
 		t.Error(out)
 	}
 	want(t, exitDone, "", "verify", "--partition", "1", "-c", alone)
