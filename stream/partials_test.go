@@ -771,6 +771,8 @@ func TestPartialsSize(t *testing.T) {
 			x := r.start()
 			x.published(1)
 			x.end()
+			log.mu.Lock()
+			defer log.mu.Unlock()
 			for _, record := range log.records[0] {
 				if h, ok := parsePartHeader(record); ok && h.kind == partSum {
 					all = append(all, len(record))
