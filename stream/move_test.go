@@ -96,7 +96,9 @@ func TestImport(t *testing.T) {
 	// alone have room.
 	full := begin()
 	full.room = 1
-	_, err = full.run(t.Context())
+	if _, err := full.run(t.Context()); err == nil {
+		t.Error("there is room for a byte, and more went in")
+	}
 	values := 0
 	for _, s := range full.shards {
 		if s.all != nil {

@@ -49,16 +49,16 @@ func parseRelease(key, value []byte, at time.Time) (release, error) {
 
 // line is one of a ledger, with as much of it as the judge reads.
 type line struct {
-	Seq           uint64
-	Prev          string
-	Kind          string
-	Stream        string
-	Partition     int
-	Epoch         uint64
-	First, End    int64
-	raw           []byte
-	at            time.Time // when it was appended
-	previous, sum [sha256.Size]byte
+	Seq        uint64
+	Prev       string
+	Kind       string
+	Stream     string
+	Partition  int
+	Epoch      uint64
+	First, End int64
+	raw        []byte
+	at         time.Time // when it was appended
+	sum        [sha256.Size]byte
 }
 
 // parseLine reads a line of a ledger, ok only where it is of a task.

@@ -32,7 +32,6 @@ type ask struct {
 	turn    int // of a write in its transaction, so that a copy of it does nothing
 	log     int
 	records []Record
-	atLeast int // of a read: what an old log must have, in records
 }
 
 // reply is the answer to a request.
