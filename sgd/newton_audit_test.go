@@ -223,7 +223,8 @@ func couple(s *audit.Subject, m *logged, p place) (worst float64, err error) {
 
 // TestNewtonCoupling is the sensitivity audit of the whole trajectory: ends of epochs
 // and a hard restart are inside, and everything that a record does to all later
-// releases counts. Each place is audited in one of the adjacencies, with STREAMDP_SLOW=1 in both.
+// releases counts. Two places of three are audited, in one of the adjacencies, with
+// STREAMDP_SLOW=1 all, in both.
 func TestNewtonCoupling(t *testing.T) {
 	t.Parallel()
 	for _, intercept := range withIntercept() {
@@ -243,7 +244,7 @@ func TestNewtonCoupling(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, p := range all {
-				if i%2 != turn && os.Getenv("STREAMDP_SLOW") == "" {
+				if i%3 != turn && os.Getenv("STREAMDP_SLOW") == "" {
 					continue
 				}
 				w, err := couple(s, m, p)
@@ -270,7 +271,7 @@ func TestNewtonCouplingNulls(t *testing.T) {
 			logs := newtonLogs(intercept)
 			names := []string{"records later", "few records", "none", "one target for most"}
 			if os.Getenv("STREAMDP_SLOW") == "" {
-				names = names[:2]
+				names = names[:1]
 			}
 			for _, name := range names {
 				e := eventfulNewton(t, adjacency, intercept)

@@ -118,7 +118,7 @@ func TestNewtonRestart(t *testing.T) {
 // end of an epoch among them.
 func TestNewtonDamaged(t *testing.T) {
 	t.Parallel()
-	for _, intercept := range []bool{false, true} {
+	for _, intercept := range withIntercept() {
 		e := eventfulNewton(t, dp.Replace, intercept)
 		c := newtonContract(t, e.cfg, e.params, eventful(intercept), 6000)
 		states, _ := c.Run(t, nil)
