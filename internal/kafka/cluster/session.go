@@ -186,6 +186,7 @@ func (l *Log) Commit(ctx context.Context, state, ledger []cluster.Record) error 
 	if err != nil {
 		return err
 	}
+	l.seen(records)
 	if err := l.end(ctx); err != nil {
 		return err
 	}
@@ -219,6 +220,20 @@ func (l *Log) end(ctx context.Context) error {
 	}
 	l.id, l.epoch = id, epoch
 	return nil
+}
+
+// seen waits until the client's end of a transaction knows the partitions of these records; see
+// ends. It does not wait for long: who does not know them ends the log, and nothing is harmed.
+func (l *Log) seen(records []*kgo.Record) {
+	late := time.Now().Add(slack)
+	for _, r := range records {
+		for time.Now().Before(late) {
+			if leader, _, err := l.client.PartitionLeader(r.Topic, r.Partition); leader >= 0 || err != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // grown checks that records, the first ones of the state, came behind those before them, in their
