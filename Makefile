@@ -11,7 +11,7 @@ ROUNDS ?= 3
 CROSS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
 .PHONY: build test race golden golden-arm64 test-kafka bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
-	kills nightly nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults soak tasks release cross
+	kills nightly nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults nightly-reproduction soak tasks release cross
 
 build:
 	go build -o streamdp ./cmd/streamdp
@@ -84,7 +84,7 @@ fuzz-smoke:
 
 # What takes hours: every fuzz target for ten minutes, ten thousand kills, twenty kills
 # of a real broker, three hundred faults of instances and brokers, half an hour at full speed.
-nightly: nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults soak
+nightly: nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults nightly-reproduction soak
 
 # A thousand tasks in one process: memory, start, idle time, a release a second.
 tasks:
@@ -106,6 +106,10 @@ nightly-kafka:
 # Two faults in one run of the protocol of instances, and two moves: millions of runs.
 nightly-faults:
 	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/cluster
+
+# What docs/reproduction.md keeps of simulations, simulated again.
+nightly-reproduction:
+	.ci/slow internal/reproduction
 
 # Three instances on three brokers, killed and stopped; some ten seconds a fault.
 nightly-cluster:

@@ -88,7 +88,7 @@ func TestKeptBounds(t *testing.T) {
 		t.Fatalf("%d rows are kept: %v", len(all), err)
 	}
 	if os.Getenv("STREAMDP_SLOW") == "" || dataset.Folder() == "" {
-		t.Skip("takes long and needs data sets: runs with STREAMDP_SLOW=1, which the CI script sets, and STREAMDP_DATA")
+		t.Skip("takes long and needs data sets: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets, and STREAMDP_DATA")
 	}
 	for _, was := range all {
 		var e *boundsErrors

@@ -143,7 +143,7 @@ func TestKeptCoverage(t *testing.T) {
 // TestKeptFast solves one synthetic window again; all of them take minutes.
 func TestKeptFast(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
-		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
+		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
 	}
 	all, err := kept[[]fastFamily]("fastmix")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // seconds and runs with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
-		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
+		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
 	}
 	dir := t.TempDir()
 	docs := filepath.Join(cases.Root(t), "docs")
