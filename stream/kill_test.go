@@ -181,17 +181,22 @@ func (r *rig) finish(steps uint64) {
 	x.end()
 }
 
-// TestKill kills the daemon 60 times at random moments, 200 times in the slow job, and more
+// killsOf returns how often a test kills: few times, or many in the slow job.
+func killsOf(few, many int) int {
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		return many
+	}
+	return few
+}
+
+// TestKill kills the daemon 50 times at random moments, 200 times in the slow job, and more
 // where none of them hit a moment that matters. Whatever was under way: no step has two different releases,
 // none is missing, and all are those of a run without interruption. A release that had
 // left is seldom sent again: a start finds it in the output.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const seed = 20
-	kills := 60
-	if os.Getenv("STREAMDP_SLOW") != "" {
-		kills = 200
-	}
+	kills := killsOf(50, 200)
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, killStream)
@@ -221,7 +226,8 @@ func TestKill(t *testing.T) {
 // same checker. If it passes, the checker is blind.
 func TestKillNaive(t *testing.T) {
 	t.Parallel()
-	const seed, kills = 21, 60
+	const seed = 21
+	kills := killsOf(40, 60)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, killStream)
 	if err := os.MkdirAll(filepath.Join(r.dir, "state"), 0o700); err != nil {

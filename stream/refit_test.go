@@ -127,7 +127,8 @@ var killRefit = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments
 // window has the release of a run without interruption, and one only.
 func TestKillRefit(t *testing.T) {
 	t.Parallel()
-	const seed, kills = 26, 40
+	const seed = 26
+	kills := killsOf(15, 40)
 	r := newRig(t, killRefit)
 	f := r.feed()
 	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)

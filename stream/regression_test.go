@@ -20,7 +20,8 @@ var killRegression = with(ordersStream, "step   = 100\n", "", "[stream.orders.mo
 // a step repeated with other noise would change all later ones.
 func TestKillRegression(t *testing.T) {
 	t.Parallel()
-	const seed, kills = 25, 60
+	const seed = 25
+	kills := killsOf(20, 60)
 	r := newRig(t, killRegression)
 	f := r.feed()
 	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
@@ -44,7 +45,8 @@ var killNewton = with(ordersStream, "step   = 100\n", "", "[stream.orders.moment
 // before them, and ends of epochs between.
 func TestKillNewton(t *testing.T) {
 	t.Parallel()
-	const seed, kills = 26, 60
+	const seed = 26
+	kills := killsOf(25, 60)
 	r := newRig(t, killNewton)
 	f := r.feed()
 	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
