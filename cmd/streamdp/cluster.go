@@ -35,6 +35,16 @@ func (g *globals) together() (*config.Config, error) {
 	return c, err
 }
 
+// togetherWithKey is together, and reads the master key.
+func (g *globals) togetherWithKey() (*config.Config, *[32]byte, error) {
+	c, err := g.together()
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err := loadKey(c)
+	return c, key, err
+}
+
 func clusterInitCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init -c FILE",
@@ -43,11 +53,7 @@ func clusterInitCommand(g *globals) *cobra.Command {
 			"command makes them: a ledger that was lost must not come back empty. Run it once,\n" +
 			"before the first instance; where it failed, run it again.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := g.together()
-			if err != nil {
-				return err
-			}
-			key, err := loadKey(cfg)
+			cfg, key, err := g.togetherWithKey()
 			if err != nil {
 				return err
 			}
@@ -112,11 +118,7 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 			"whole, that every line and every value was written with this key, and that the\n" +
 			"ledger is as long as the state says. Instances may run meanwhile.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := g.together()
-			if err != nil {
-				return err
-			}
-			key, err := loadKey(cfg)
+			cfg, key, err := g.togetherWithKey()
 			if err != nil {
 				return err
 			}
@@ -159,11 +161,7 @@ func clusterImportCommand(g *globals) *cobra.Command {
 			"input partitions that the group knows already, are refused.",
 		Args: needs("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := g.together()
-			if err != nil {
-				return err
-			}
-			key, err := loadKey(cfg)
+			cfg, key, err := g.togetherWithKey()
 			if err != nil {
 				return err
 			}
@@ -206,11 +204,7 @@ func clusterExportCommand(g *globals) *cobra.Command {
 			"may run meanwhile.",
 		Args: needs("DIR"),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := g.together()
-			if err != nil {
-				return err
-			}
-			key, err := loadKey(cfg)
+			cfg, key, err := g.togetherWithKey()
 			if err != nil {
 				return err
 			}
