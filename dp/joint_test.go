@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"testing"
 )
 
@@ -147,8 +148,13 @@ func conditioned(p pair, eps float64) float64 {
 	return delta
 }
 
-// TestJointConditioned: two ways to integrate one thing, at random points.
+// TestJointConditioned: two ways to integrate one thing, at 20 random points, with
+// STREAMDP_SLOW=1 at 40.
 func TestJointConditioned(t *testing.T) {
+	points := 20
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		points = 40
+	}
 	source := rand.New(rand.NewPCG(7, 7))
 	check := func(p pair, eps, rel float64) {
 		got, want := math.Exp(p.logDelta(eps)), conditioned(p, eps)
@@ -159,7 +165,7 @@ func TestJointConditioned(t *testing.T) {
 			t.Errorf("%+v at %g: %.15g, conditioned %.15g (%.2g)", p, eps, got, want, got/want-1)
 		}
 	}
-	for range 40 {
+	for range points {
 		k := math.Floor(math.Exp(source.Float64() * math.Log(5000)))
 		gamma := 1.2 + math.Exp(source.Float64()*math.Log(2000))
 		mu := math.Exp(source.Float64()*math.Log(4/1e-3)) * 1e-3
@@ -177,8 +183,13 @@ func TestJointConditioned(t *testing.T) {
 
 // TestJointFewRows: with a few rows and next to no Gaussian noise the tail of the
 // sum decides how far above it is. The closed form without Gaussian noise stands
-// for the exact value: so little noise moves it by less than the bounds compared.
+// for the exact value: so little noise moves it by less than the bounds compared. With
+// STREAMDP_SLOW=1 it takes twice as many ε.
 func TestJointFewRows(t *testing.T) {
+	apart := 1.
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		apart = 0.5
+	}
 	for k := 1.0; k < 8; k++ {
 		for _, gamma := range []float64{1.0001, 1.01, 1.1, 1.5, 5, 30} {
 			bound := 2e-7
@@ -189,7 +200,7 @@ func TestJointFewRows(t *testing.T) {
 				bound = 2e-5
 			}
 			for _, p := range []pair{{0, k, 0, gamma}, {0, 0, k, gamma}} {
-				for lg := -8.0; lg < 2.5; lg += 0.5 {
+				for lg := -8.0; lg < 2.5; lg += apart {
 					eps := math.Pow(10, lg)
 					want := math.Exp(p.logDelta(eps))
 					if want < 1e-60 {

@@ -4,11 +4,9 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"runtime"
 	"sync"
 )
@@ -132,7 +130,7 @@ func (n *stepNoise) Row(name string, hidden []int64) Row {
 
 // array is one independent sequence of noise rows.
 type array struct {
-	mac      hash.Hash   // HMAC under TK
+	mac      *keyedHash  // HMAC under TK
 	absorber cipher.AEAD // GMAC for the integers that rows hide
 	current  keyedRow
 
@@ -168,7 +166,7 @@ func (e *Epoch) array(name string) *array {
 	if err != nil {
 		panic(err) // unreachable: AES
 	}
-	a := &array{mac: hmac.New(sha256.New, taskKey), absorber: aead}
+	a := &array{mac: newKeyedHash((*[32]byte)(taskKey)), absorber: aead}
 	clear(taskKey)
 	clear(absorbKey)
 	e.arrays[name] = a
@@ -193,16 +191,14 @@ const absorbPiece = 1 << 16
 // leaves the process only inside the transcript's hash.
 func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	pieces := max(1, (len(hidden)+absorbPiece-1)/absorbPiece)
-	workers := min(pieces, runtime.GOMAXPROCS(0))
 	for len(a.tags) < pieces {
 		a.tags = append(a.tags, [32]byte{}) // its second half stays zero
 	}
-	for len(a.taggers) < workers {
-		a.taggers = append(a.taggers, tagger{})
-	}
-	if workers == 1 {
-		a.tagEach(&a.taggers[0], 0, pieces, step, hidden)
+	if pieces == 1 { // without GOMAXPROCS, which takes a lock
+		a.tagEach(a.tagger(0), 0, 1, step, hidden)
 	} else {
+		workers := min(pieces, runtime.GOMAXPROCS(0))
+		a.tagger(workers - 1) // all of them
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() { a.tagEach(&a.taggers[w], w*pieces/workers, (w+1)*pieces/workers, step, hidden) })
@@ -212,6 +208,14 @@ func (a *array) absorb(h *Transcript, step uint64, hidden []int64) {
 	for i := range pieces {
 		h.absorb(&a.tags[i])
 	}
+}
+
+// tagger returns one of the taggers, and makes those that are missing.
+func (a *array) tagger(i int) *tagger {
+	for len(a.taggers) <= i {
+		a.taggers = append(a.taggers, tagger{})
+	}
+	return &a.taggers[i]
 }
 
 // putIntegers writes little-endian integers, 8 bytes each. Four at a time take a third of the
@@ -258,9 +262,7 @@ func (a *array) keyFor(label string, step uint64, h *Transcript) *[32]byte {
 	a.message = append(a.message[:0], label...)
 	a.message = binary.BigEndian.AppendUint64(a.message, step)
 	a.message = append(a.message, h[:]...)
-	a.mac.Reset()
-	a.mac.Write(a.message)
-	a.mac.Sum(a.sum[:0])
+	a.mac.sum(&a.sum, a.message)
 	return &a.sum
 }
 

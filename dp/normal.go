@@ -118,16 +118,27 @@ func fillNear(z []float64, words []byte) (tail bool) {
 		u := binary.LittleEndian.Uint64(words[8*i : 8*i+8])
 		m := u & (1<<63 - 1)
 		least = min(least, m)
-		f := float64(int64(m))
-		row := &nearTable[math.Float64bits(f)>>47&511]
-		x := f - row[7]
-		x2 := float64(x * x)
-		a := float64(row[1]*x) + float64(row[2]*x2)
-		b := (row[3] + float64(row[4]*x)) + float64((row[5]+float64(row[6]*x))*x2)
-		v := row[0] + (a + float64(float64(x*x2)*b))
+		v := nearZ(nearRow(m))
 		z[i] = math.Float64frombits(math.Float64bits(v) ^ (u ^ m))
 	}
 	return least < 1<<48
+}
+
+// nearRow returns the row of nearTable for m, a word without its sign, and m's distance from the
+// row's centre. nearZ is a function of its own because the compiler would not put both into a
+// loop as one.
+func nearRow(m uint64) (row *[mainDegree + 2]float64, x float64) {
+	f := float64(int64(m))
+	row = &nearTable[math.Float64bits(f)>>47&511]
+	return row, f - row[7]
+}
+
+// nearZ returns the row's polynomial at x: |Z|.
+func nearZ(row *[mainDegree + 2]float64, x float64) float64 {
+	x2 := float64(x * x)
+	a := float64(row[1]*x) + float64(row[2]*x2)
+	b := (row[3] + float64(row[4]*x)) + float64((row[5]+float64(row[6]*x))*x2)
+	return row[0] + (a + float64(float64(x*x2)*b))
 }
 
 // gaussianTail maps a word of the tail with its first extension word.

@@ -5,7 +5,10 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"testing"
+
+	"streamdp/internal/race"
 )
 
 // testRow opens a keyed row with fixed keys.
@@ -60,6 +63,10 @@ func wantRounded(t *testing.T, w int64, row *keyedRow, j int, sd, s, r float64) 
 func TestRoundRowIsExact(t *testing.T) {
 	t.Parallel()
 	source := rand.New(rand.NewPCG(3, 4))
+	apart := 24 // at most
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		apart = 12
+	}
 	for _, sd := range []float64{0.3, 1, 1 << 10, 1 << 24, 1.7 * (1 << 30), 1 << 36, 1 << 44} {
 		for _, r := range []float64{1, 1.6180339} {
 			t.Run(fmt.Sprintf("sd=%g,r=%g", sd, r), func(t *testing.T) {
@@ -69,7 +76,7 @@ func TestRoundRowIsExact(t *testing.T) {
 				check := func(sds, s []float64) {
 					t.Helper()
 					RoundRow(w, row, sds, s, r)
-					for j := 0; j < n; j += 1 + source.IntN(12) {
+					for j := 0; j < n; j += 1 + source.IntN(apart) {
 						wantRounded(t, w[j], row, j, at(sds, j), at(s, j), r)
 					}
 				}
@@ -90,14 +97,19 @@ func TestRoundRowIsExact(t *testing.T) {
 					s[j] = sd*z[j] - half/r
 				}
 				check([]float64{sd}, s)
-				// The same with predictions so large that the bound which serves all
-				// coordinates does not hold, and around the largest for which it does.
-				for j := range s {
-					far := []float64{nearS - 1, nearS, nearS + 1, 1 << 20}[j%4]
-					half := math.Copysign(math.Floor(min(far*sd*r, 1<<49))+0.5, z[j])
-					s[j] = sd*z[j] - half/r
+				// The same with predictions so large that no first look serves them, alone in
+				// their block or not, and around the largest for which one does.
+				for _, every := range []int{4, 101} {
+					for j := range s {
+						far := 64 * sd * r
+						if j%every == 0 {
+							far = []float64{1 << 36, 1<<37 - 1, 1 << 37, 1<<37 + 1, 1 << 39, 1 << 44}[j/every%6]
+						}
+						half := math.Copysign(math.Floor(min(far, 1<<49))+0.5, z[j])
+						s[j] = sd*z[j] - half/r
+					}
+					check([]float64{sd}, s)
 				}
-				check([]float64{sd}, s)
 			})
 		}
 	}
@@ -130,6 +142,68 @@ func TestRoundRowLooksCloser(t *testing.T) {
 	}
 	if wrong < tried/4 {
 		t.Errorf("12 bits alone are wrong at %d of %d draws only", wrong, tried)
+	}
+}
+
+// TestFirstLook compares rows with their coordinates one by one, as roundOne decides them: with
+// deviations on both sides of the largest that a first look serves, with predictions that are
+// none, usual, or in some blocks further than farthest or no draw's, and through the words of the
+// tail. Where there is a first look, it must leave hardly anything to others.
+func TestFirstLook(t *testing.T) {
+	t.Parallel()
+	const n = 1 << 16
+	row := testRow(5, 6, n)
+	source := rand.New(rand.NewPCG(5, 6))
+	w, s := make([]int64, n), make([]float64, n)
+	for _, r := range []float64{1, 1.25} {
+		for _, a := range []float64{1e-9, 0.7, 1 << 12, 1 << 24, 1.3 * (1 << 30), 1 << 32, 1.01 * (1 << 32), 1 << 33, 1.01 * (1 << 33)} {
+			sd := a / r
+			for j := range s {
+				s[j] = sd * source.NormFloat64()
+				if j/blockWords%3 == 0 && j%97 == 0 {
+					s[j] = math.Copysign([]float64{1 << 36, 1 << 37, 1 << 39, 1 << 45}[j%4]/r, s[j])
+				}
+			}
+			for _, predictions := range [][]float64{nil, s} {
+				RoundRow(w, row, []float64{sd}, predictions, r)
+				tails := 0
+				for j := 0; j < n; j++ {
+					if isTail(row.Word(j)) {
+						tails++
+					} else if j%5 > 0 {
+						continue
+					}
+					if want := roundOne(row.At(j), row, j, sd, at(predictions, j), r); w[j] != want {
+						t.Fatalf("sd %g, r %g, predictions %v: coordinate %d is %d, must be %d", sd, r, predictions != nil, j, w[j], want)
+					}
+				}
+				if tails == 0 {
+					t.Fatal("no word is in the tail")
+				}
+				look, ok := newLook([]float64{sd}, predictions, r)
+				most := 1 << 33
+				if predictions != nil {
+					most = 1 << 32
+				}
+				if ok != (float64(r*sd) <= float64(most)) {
+					t.Errorf("sd %g, r %g, predictions %v: first look %v", sd, r, predictions != nil, ok)
+				}
+				if !ok || a < 1 {
+					continue
+				}
+				block := int(blockWords) // without far predictions
+				row.words(1)
+				few := 0
+				if predictions == nil {
+					few, _ = row.plain(w[:block], &look)
+				} else {
+					few, _, ok = row.shaped(w[:block], predictions[block:2*block], &look)
+				}
+				if few > 4 || !ok {
+					t.Errorf("sd %g, r %g, predictions %v: the first look leaves %d of %d, %v", sd, r, predictions != nil, few, block, ok)
+				}
+			}
+		}
 	}
 }
 
@@ -310,6 +384,9 @@ func TestArrayOpensOnceAStep(t *testing.T) {
 // TestRowAllocations holds the one allocation of a fresh AES key. A longer row has another
 // one for its counter mode.
 func TestRowAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector's build allocates what others have on the stack")
+	}
 	e, err := NewEpoch(&[32]byte{1}, nil, "s", 1, [16]byte{}, [32]byte{})
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,7 @@ type keyedRow struct {
 	buffer     [8 * blockWords]byte
 	iv         [16]byte
 	near       [blockWords]float64 // scratch of RoundRow
+	unsure     [blockWords]uint8   // the same
 	ext        cipher.Block
 	pair       [32]byte // scratch of extension: counter and two words
 	source     *array
@@ -69,11 +70,15 @@ func (r *keyedRow) words(b int) []byte {
 	}
 	if r.size <= fewWords {
 		// Counter mode by hand: for a few blocks that is less than a stream and its memory.
-		counter := r.pair[:16]
-		binary.BigEndian.PutUint64(counter, r.step)
+		// All counters are written before the first is read: a block that is read just after
+		// its halves were written waits for them.
+		blocks := r.buffer[:8*r.size]
 		for i := range r.size / 2 {
-			binary.BigEndian.PutUint64(counter[8:], uint64(b)*uint64(r.size/2)+uint64(i))
-			r.block.Encrypt(r.buffer[16*i:16*i+16], counter)
+			binary.BigEndian.PutUint64(blocks[16*i:], r.step)
+			binary.BigEndian.PutUint64(blocks[16*i+8:], uint64(b)*uint64(r.size/2)+uint64(i))
+		}
+		for ; len(blocks) > 0; blocks = blocks[16:] {
+			r.block.Encrypt(blocks[:16], blocks[:16])
 		}
 	} else {
 		if r.next != b {

@@ -28,8 +28,5 @@ func (h *Transcript) AbsorbRecords(records uint64) {
 
 // absorb sets h to SHA-256(h ‖ x).
 func (h *Transcript) absorb(x *[32]byte) {
-	var b [64]byte
-	copy(b[:32], h[:])
-	copy(b[32:], x[:])
-	*h = sha256.Sum256(b[:])
+	*h = hash64((*[32]byte)(h), x)
 }

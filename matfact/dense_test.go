@@ -236,7 +236,7 @@ func workloads(f Factorization) []Workload {
 // TestVariance compares RowVar, CinvVar and Cov with dense matrices, for every
 // factorization and workload.
 func TestVariance(t *testing.T) {
-	n := uint64(200)
+	n := uint64(130)
 	if slow() {
 		n = 300
 	}

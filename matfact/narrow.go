@@ -118,7 +118,8 @@ type narrowShaper struct {
 	step        uint64 // steps pushed
 	unit        float64
 	buffers     []narrowBuffer
-	sum         []uint64 // Σ_i u_i of step+1
+	next        []float64 // s of step+1
+	sum         []uint64  // scratch
 }
 
 type narrowBuffer struct {
@@ -131,10 +132,7 @@ const bias = 1 << 63
 func newNarrowShaper(s *Stored, dim int, fingerprint uint64) *narrowShaper {
 	n := &narrowShaper{
 		stored: s, fingerprint: fingerprint, unit: math.Ldexp(1, -s.Fraction),
-		buffers: make([]narrowBuffer, len(s.Decay)), sum: make([]uint64, dim),
-	}
-	for j := range n.sum {
-		n.sum[j] = n.biases()
+		buffers: make([]narrowBuffer, len(s.Decay)), next: make([]float64, dim), sum: make([]uint64, min(block, dim)),
 	}
 	for i, d := range s.Decay {
 		b := &n.buffers[i]
@@ -148,30 +146,35 @@ func newNarrowShaper(s *Stored, dim int, fingerprint uint64) *narrowShaper {
 	return n
 }
 
-// biases returns the sum of the biases of all buffers, modulo 2⁶⁴.
+// biases returns the sum of the biases of all buffers, modulo 2⁶⁴: bias if their number is odd,
+// else 0.
 func (s *narrowShaper) biases() uint64 { return uint64(len(s.buffers)) * bias }
 
-// Predict implements Shaper. It rounds once, to float64.
+// Predict implements Shaper.
 func (s *narrowShaper) Predict(dst []float64) (r float64) {
-	dst = dst[:len(s.sum)]
-	biases := s.biases()
-	for j, u := range s.sum {
-		dst[j] = float64(int64(u-biases)) * s.unit
-	}
+	copy(dst[:len(s.next)], s.next)
 	return 1
 }
 
-// Push implements Shaper.
+// Push implements Shaper. The last buffer's loop makes s of the next step, and rounds it once, to
+// float64: that loop waits for the processor's multiplier, and has time for it.
 func (s *narrowShaper) Push(w []int64) {
-	w = w[:len(s.sum)]
+	w = w[:len(s.next)]
+	end := len(s.buffers) - 1
 	for first := 0; first < len(w); first += block {
 		last := min(first+block, len(w))
-		sum, w := s.sum[first:last], w[first:last]
-		clear(sum)
-		for i := range s.buffers {
+		sum, w := s.sum[:last-first], w[first:last]
+		if clear(sum); s.biases() != 0 { // the number of buffers is odd
+			for j := range sum {
+				sum[j] = bias
+			}
+		}
+		for i := range end {
 			b := &s.buffers[i]
 			pushNarrow(b.decay, b.weight, b.constant, b.state[first:last], w, sum)
 		}
+		b := &s.buffers[end]
+		pushLast(b.decay, b.weight, b.constant, b.state[first:last], w, sum, s.next[first:last], s.unit)
 	}
 	s.step++
 }
@@ -208,6 +211,36 @@ func pushNarrow(decay, weight, constant uint64, state []uint64, w []int64, sum [
 	}
 }
 
+// pushLast is pushNarrow, but adds to no sum: it writes what would be the sum, times unit.
+//
+//go:noinline
+func pushLast(decay, weight, constant uint64, state []uint64, w []int64, sum []uint64, next []float64, unit float64) {
+	w, sum, next = w[:len(state)], sum[:len(state)], next[:len(state)]
+	j := 0
+	for ; j < len(state)-3; j += 4 {
+		u0, _ := bits.Mul64(decay, state[j])
+		u1, _ := bits.Mul64(decay, state[j+1])
+		u0 += weight*uint64(w[j]) + constant
+		u1 += weight*uint64(w[j+1]) + constant
+		state[j], state[j+1] = u0, u1
+		next[j] = float64(int64(sum[j]+u0)) * unit
+		next[j+1] = float64(int64(sum[j+1]+u1)) * unit
+		u2, _ := bits.Mul64(decay, state[j+2])
+		u3, _ := bits.Mul64(decay, state[j+3])
+		u2 += weight*uint64(w[j+2]) + constant
+		u3 += weight*uint64(w[j+3]) + constant
+		state[j+2], state[j+3] = u2, u3
+		next[j+2] = float64(int64(sum[j+2]+u2)) * unit
+		next[j+3] = float64(int64(sum[j+3]+u3)) * unit
+	}
+	for ; j < len(state); j++ {
+		u, _ := bits.Mul64(decay, state[j])
+		u += weight*uint64(w[j]) + constant
+		state[j] = u
+		next[j] = float64(int64(sum[j]+u)) * unit
+	}
+}
+
 // narrowVersion is that of the state: as that of a wide Shaper, with 8 bytes for each number.
 const narrowVersion = 2
 
@@ -217,8 +250,8 @@ func (s *narrowShaper) AppendBinary(b []byte) ([]byte, error) {
 	if s.step > 0 {
 		rows = len(s.buffers)
 	}
-	b = slices.Grow(b, shaperHeader+8*rows*len(s.sum))
-	b = appendHeader(b, narrowVersion, s.fingerprint, len(s.sum), s.step, rows)
+	b = slices.Grow(b, shaperHeader+8*rows*len(s.next))
+	b = appendHeader(b, narrowVersion, s.fingerprint, len(s.next), s.step, rows)
 	for _, buffer := range s.buffers[:rows] {
 		for _, u := range buffer.state {
 			b = binary.BigEndian.AppendUint64(b, u-bias)
@@ -229,7 +262,7 @@ func (s *narrowShaper) AppendBinary(b []byte) ([]byte, error) {
 
 // UnmarshalBinary implements Shaper.
 func (s *narrowShaper) UnmarshalBinary(data []byte) error {
-	dim := len(s.sum)
+	dim := len(s.next)
 	step, rows, data, err := cutHeader(data, narrowVersion, s.fingerprint, dim)
 	if err != nil {
 		return err
@@ -243,7 +276,7 @@ func (s *narrowShaper) UnmarshalBinary(data []byte) error {
 	}
 	fresh := newNarrowShaper(s.stored, dim, s.fingerprint)
 	fresh.step = step
-	wide := make([]float64, dim)
+	sum, wide := make([]int64, dim), make([]float64, dim)
 	for i := range want {
 		for j := range dim {
 			x := int64(binary.BigEndian.Uint64(data))
@@ -251,14 +284,15 @@ func (s *narrowShaper) UnmarshalBinary(data []byte) error {
 				return errors.New("shaper state holds a number beyond what Limits allows")
 			}
 			fresh.buffers[i].state[j] = uint64(x) + bias
-			fresh.sum[j] += uint64(x)
+			sum[j] += x
 			wide[j] += float64(x) // does not wrap
 		}
 	}
-	for _, sum := range wide {
-		if math.Abs(sum) > narrowState {
+	for j, x := range wide {
+		if math.Abs(x) > narrowState {
 			return errors.New("shaper state holds a sum beyond what Limits allows")
 		}
+		fresh.next[j] = float64(sum[j]) * s.unit
 	}
 	*s = *fresh
 	return nil

@@ -279,6 +279,7 @@ func TestPushNarrow(t *testing.T) {
 			state[j], w[j], sum[j] = rng.Uint64(), int64(rng.Uint64()), rng.Uint64()
 		}
 		states, sums := slices.Clone(state), slices.Clone(sum)
+		before, first, next := slices.Clone(state), slices.Clone(sum), make([]float64, n)
 		for j, u := range states {
 			u, _ = bits.Mul64(decay, u)
 			states[j] = u + weight*uint64(w[j]) + constant
@@ -287,6 +288,64 @@ func TestPushNarrow(t *testing.T) {
 		pushNarrow(decay, weight, constant, state, w, sum)
 		if !slices.Equal(state, states) || !slices.Equal(sum, sums) {
 			t.Errorf("%d numbers move to %x with sums %x, want %x, %x", n, state, sum, states, sums)
+		}
+		pushLast(decay, weight, constant, before, w, first, next, 0x1p-40)
+		if !slices.Equal(before, states) {
+			t.Errorf("last of all, %d numbers move to %x, want %x", n, before, states)
+		}
+		for j, x := range sums {
+			if want := float64(int64(x)) * 0x1p-40; next[j] != want {
+				t.Errorf("number %d of %d predicts %g, want %g", j, n, next[j], want)
+			}
+		}
+	}
+}
+
+// TestNarrowPush: a Shaper of any number of buffers, and rows of several blocks, predict and
+// move as one coordinate after another does by the recursion of narrowShaper, with the biases
+// taken from the sum at the end.
+func TestNarrowPush(t *testing.T) {
+	t.Parallel()
+	const sd = 1 << 24
+	for _, dim := range []int{1, 7, block, 2*block + 5} {
+		for _, f := range narrowed(t, sd) {
+			shaper := f.NewShaper(dim).(*narrowShaper)
+			plain := make([][]uint64, len(shaper.buffers))
+			for i := range plain {
+				plain[i] = slices.Repeat([]uint64{bias}, dim)
+			}
+			source := rand.New(rand.NewPCG(7, uint64(dim)))
+			w, s := make([]int64, dim), make([]float64, dim)
+			for step := range 6 {
+				for j := range w {
+					w[j] = int64(sd * source.NormFloat64())
+				}
+				if step == 3 { // goes on from its state
+					state, err := shaper.AppendBinary(nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if shaper = f.NewShaper(dim).(*narrowShaper); shaper.UnmarshalBinary(state) != nil {
+						t.Fatal("a state is refused")
+					}
+				}
+				shaper.Predict(s)
+				for j := range w {
+					var sum uint64
+					for i := range plain {
+						sum += plain[i][j]
+					}
+					want := float64(int64(sum-uint64(len(plain))*bias)) * math.Ldexp(1, -f.Stored().Fraction)
+					if s[j] != want {
+						t.Fatalf("%s, %d coordinates, step %d: predicts %g, want %g", f.name, dim, step, s[j], want)
+					}
+					for i, b := range shaper.buffers {
+						u, _ := bits.Mul64(b.decay, plain[i][j])
+						plain[i][j] = u + b.weight*uint64(w[j]) + b.constant
+					}
+				}
+				shaper.Push(w)
+			}
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (o *oracle) difference(x float64) float64 {
 // state before its conversion is held against its own, far smaller, bound.
 func TestShaperExact(t *testing.T) {
 	const sd = 1 << 27
-	steps := 1500
+	steps := 800
 	if slow() {
 		steps = 2500
 	}
