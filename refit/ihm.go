@@ -46,19 +46,19 @@ func (s *ihmSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta float64
 // prepare returns a function that solves the window. It takes over the window's memory. Each
 // call of the function is a mechanism of its own.
 func (s *ihmSolver) prepare(w *Data) (solution, error) {
-	all := sumsOf(w)
 	if s.radius > 0 {
-		return s.prepareSums(all)
+		return s.prepareSums(sumsOf(w))
 	}
 	var dense *Data
 	if s.dense {
 		dense = w.clone()
 	}
-	gradient, err := s.byRows(w, "ihm/grad")
+	g, err := newGradients(w, s.params.Adjacency, s.clip, s.noise.Sigma, s.params.Bits())
 	if err != nil {
 		return nil, err
 	}
-	return s.prepared(all, dense, gradient), nil
+	all := sumsAnd(w, g.rows.Prepare)
+	return s.prepared(all, dense, g.numbered("ihm/grad")), nil
 }
 
 // prepareSums is prepare for a solver with a radius, which needs the sums only.
@@ -206,9 +206,7 @@ func (s *ihmSolver) byRows(w *Data, array string) (gradientOf, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
-		return g.release(noise, numbered(array, t), theta), nil
-	}, nil
+	return g.numbered(array), nil
 }
 
 // bySums computes gradients without the rows. With ‖θ‖ ≤ R no residual exceeds C_Y + R. So at

@@ -361,3 +361,28 @@ func TestBlocks(t *testing.T) {
 		t.Error("a merge into nothing is another sum")
 	}
 }
+
+// TestPrepareMeanwhile: rows that become directions while the sums are made, segment by segment,
+// leave the same sums and gradients as rows that do so afterwards, where segments and units end at
+// different rows.
+func TestPrepareMeanwhile(t *testing.T) {
+	for _, n := range []int{9, 511, 4096, 5003, 9000} {
+		w, theta := window(n, 5, 3), []float64{0.5, -0.25, 0, 1, 0.125}
+		want := sumsOf(w)
+		release := func(w *Data, sums func(w *Data, g *gradients) *rowSums) (joint, gradient []float64) {
+			g, err := newGradients(w, dp.ZeroOut, 1, 0.1, 24)
+			if err != nil {
+				t.Fatal(err)
+			}
+			joint = sums(w, g).joint()
+			return joint, g.release(zeroNoise{}, "gradient", theta)
+		}
+		_, after := release(w.clone(), func(*Data, *gradients) *rowSums { return want })
+		for range 3 {
+			joint, meanwhile := release(w.clone(), func(w *Data, g *gradients) *rowSums { return sumsAnd(w, g.rows.Prepare) })
+			if !slices.Equal(joint, want.joint()) || !slices.Equal(meanwhile, after) {
+				t.Errorf("%d rows: sums %v and gradients %v, want %v and %v", n, joint, meanwhile, want.joint(), after)
+			}
+		}
+	}
+}

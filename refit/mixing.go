@@ -178,6 +178,13 @@ func (g *gradients) release(n dp.Noise, array string, theta []float64) []float64
 	return out
 }
 
+// numbered returns the gradients of iterations, with the noise of the array's part of each.
+func (g *gradients) numbered(array string) gradientOf {
+	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
+		return g.release(noise, numbered(array, t), theta), nil
+	}
+}
+
 // stepLattice returns by how many bits the lattice of a sum of n clipped gradients is finer
 // than the clip norm. sd is the standard deviation of the noise in units of the clip norm. It
 // returns bits, or more if the noise is below 1.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -261,10 +262,15 @@ func TestSketchCoupling(t *testing.T) {
 // two Gaussians m apart, N(m²/2, m²) under the one window and N(−m²/2, m²) under the
 // other; over all releases Σm² is at most μ². So the windows can be told apart no better
 // than two Gaussians μ apart, by any test of the releases. A record that is clipped in
-// every release and no record are μ apart in every run. 400 runs a side.
+// every release and no record are μ apart in every run. 200 runs a side, with STREAMDP_SLOW=1
+// 400.
 func TestShift(t *testing.T) {
 	t.Parallel()
-	const d, n, mu, runs = 2, 40, 4, 400
+	const d, n, mu = 2, 40, 4
+	runs := 200
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		runs = 400
+	}
 	for a, pair := range map[dp.Adjacency][2][]float64{
 		dp.ZeroOut: {{1, 0, -1}, nil},
 		dp.Replace: {{1, 0, -1}, {0.45, -0.45, 1}},

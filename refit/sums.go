@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 
+	"streamdp/internal/clipgrad"
 	"streamdp/internal/gram"
 )
 
@@ -14,6 +15,7 @@ type rowSums struct {
 	dim, n int
 	sum    *gram.Sum
 	row    []float64
+	few    []float64 // scratch for some rows, nil before the first
 }
 
 // newRowSums returns the sums of an empty window with rows of dim features.
@@ -32,7 +34,10 @@ func (s *rowSums) Add(x []float64, y float64) {
 // addRows adds rows lo … hi−1 of a window, a few at a time.
 func (s *rowSums) addRows(w *Data, lo, hi int) {
 	const few = 16
-	rows := make([]float64, few*(s.dim+1))
+	if s.few == nil {
+		s.few = make([]float64, few*(s.dim+1))
+	}
+	rows := s.few
 	for ; lo < hi; lo += few {
 		n := min(few, hi-lo)
 		for i := range n {
@@ -89,11 +94,20 @@ func (s *rowSums) xy() []float64 {
 const segments = 8
 
 // sumsOf returns the sums over a window. It adds in the same order on every machine.
-func sumsOf(w *Data) *rowSums {
+func sumsOf(w *Data) *rowSums { return sumsAnd(w, func(lo, hi int) {}) }
+
+// sumsAnd is sumsOf, and calls then for every row once, some at a time, when they are in the sums
+// and still in the cache. then may be called by several goroutines, and may overwrite its rows.
+func sumsAnd(w *Data, then func(lo, hi int)) *rowSums {
 	var parts [segments]*rowSums
 	eachSegment(w.Len(), func(part, lo, hi int) {
 		s := newRowSums(w.dim)
-		s.addRows(w, lo, hi)
+		for lo < hi {
+			next := min(hi, (lo/clipgrad.UnitRows+1)*clipgrad.UnitRows)
+			s.addRows(w, lo, next)
+			then(lo, next)
+			lo = next
+		}
 		s.joint()
 		parts[part] = s
 	})

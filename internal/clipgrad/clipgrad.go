@@ -20,32 +20,39 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"sync"
-	"sync/atomic"
 
 	"streamdp/dp"
 )
 
-// Rows is a window of rows, prepared for passes.
+// Rows is a window of rows for passes. The first pass prepares them.
 //
-// It is not safe for concurrent use; Sum uses several processors by itself.
+// It is not safe for concurrent use, but for Prepare; Sum uses several processors by itself.
 type Rows struct {
 	dim, bits int
 	lattice   dp.Lattice // of the directions
 	top       float64    // E
-	e         []float64  // integers, n×d; whole groups of rows column by column
+	e         []float64  // integers: of whole groups of rows packed, of the last rows as they are
 	norm      []float64  // ν_i; of a null row −0
 	y         []float64
+	null      []bool
+	prepared  []bool    // by unit: norm, and directions in e
 	iterate   []float64 // scratch of one pass
 	rest      []int64   // nil: every block is rounded
 	blocks    []int64   // of one pass: the exact sum of each block; nil where workers round them
 	workers   []*worker
+
+	// scale returns the factor that makes row i's x its direction, and its length.
+	scale func(r *Rows, i int) (scale, norm float64)
 }
 
 const (
-	// group is the number of rows that are stored together, column by column, if the bits
-	// leave float64 room for sums of products. One vector of four numbers holds a column.
-	group = 4
+	// group is the number of rows that are stored together, column by column. Two integers
+	// take the memory of one number: a pass over many rows waits for memory, and reads half
+	// as much of it so.
+	group = 8
+
+	// words is the number of numbers that hold a column of a group.
+	words = group / 2
 
 	// blockRows is the number of rows that are summed before they are rounded to the
 	// caller's lattice. The positions of rows are public, and so are the borders of
@@ -54,67 +61,79 @@ const (
 )
 
 // ByNorm returns rows with direction x/‖x‖ and length ‖x‖, so their gradients are clipped
-// by their norm. x has n·dim numbers and becomes the rows' memory; y has n targets. null
-// says which rows are null, if any: these have no gradient and are never counted. A row
-// whose target is not finite is null too. A row whose x has norm 0 in float64 has
-// direction 0. The lattice has 24–30 bits.
+// by their norm. x has n·dim numbers and becomes the rows' memory; y has n targets. The rows
+// keep y and null as well. null says which rows are null, if any: these have no gradient and
+// are never counted. A row whose target is not finite is null too. A row whose x has norm 0 in
+// float64 has direction 0. The lattice has 24–30 bits.
 //
-// Cost: O(n·dim) time on all processors, n numbers beside x and y.
+// Cost: n numbers beside x and y. The first pass takes O(n·dim) time more than the others.
 func ByNorm(x, y []float64, null []bool, dim, bits int) *Rows {
-	return prepare(x, y, null, dim, bits, (*Rows).setUnit)
+	return newRows(x, y, null, dim, bits, (*Rows).unitLength)
 }
 
 // ByResidual returns rows with direction x, ‖x‖ ≤ 1, and length 1, so their gradients are
 // clipped by their residual. A longer x is shortened; if its square leaves the range of
 // float64, to 0. Otherwise it is as [ByNorm].
 func ByResidual(x, y []float64, null []bool, dim, bits int) *Rows {
-	return prepare(x, y, null, dim, bits, (*Rows).setPlain)
+	return newRows(x, y, null, dim, bits, (*Rows).plain)
 }
 
-// prepare returns rows that set has made of x and y.
-func prepare(x, y []float64, null []bool, dim, bits int, set func(*Rows, *scratch, int)) *Rows {
+// newRows returns rows with the lengths that scale gives them.
+func newRows(x, y []float64, null []bool, dim, bits int, scale func(*Rows, int) (float64, float64)) *Rows {
 	if dim < 1 || len(x) != len(y)*dim || bits < 24 || bits > 30 || null != nil && len(null) != len(y) {
 		panic(fmt.Sprintf("clipgrad: %d numbers, %d targets, rows of %d, %d bits", len(x), len(y), dim, bits))
 	}
 	n := len(y)
 	r := &Rows{
 		dim: dim, bits: bits, lattice: dp.Lattice{Exp: -bits, K: 1 << bits}, top: math.Ldexp(1, bits),
-		e: x, norm: make([]float64, n), y: y, iterate: make([]float64, dim),
+		e: x, norm: make([]float64, n), y: y, null: null, scale: scale,
+		prepared: make([]bool, (n+UnitRows-1)/UnitRows), iterate: make([]float64, dim),
 	}
-	r.hire(max(1, min(runtime.GOMAXPROCS(0), n/512)))
-	var wait sync.WaitGroup
-	var taken atomic.Int64 // units
-	for range r.workers {
-		wait.Go(func() {
-			s := newScratch(dim)
-			for {
-				lo := int(taken.Add(1)-1) * unitRows
-				if lo >= n {
-					return
-				}
-				for i := lo; i < min(lo+unitRows, n); i++ {
-					if null != nil && null[i] || y[i]-y[i] != 0 {
-						clear(r.row(i))
-						r.norm[i], y[i] = math.Copysign(0, -1), 0
-					} else {
-						set(r, s, i)
-					}
-					if i%group == group-1 && r.grouped() {
-						s.transpose(r.e[(i+1-group)*dim:][:group*dim])
-					}
-				}
-			}
-		})
-	}
-	wait.Wait()
+	r.hire(max(1, min(runtime.GOMAXPROCS(0), n/UnitRows)))
 	return r
 }
 
-// grouped reports whether whole groups of rows lie column by column.
-func (r *Rows) grouped() bool { return room(r.bits) >= group }
+// Prepare makes directions of those of the rows lo … hi−1 that are whole units of UnitRows rows,
+// or the last rows. Others follow in the first pass. For a caller that has just read these rows
+// it is faster, since they are in the cache. Several goroutines may prepare rows of their own.
+//
+// Cost: O(dim) time a row.
+func (r *Rows) Prepare(lo, hi int) {
+	s := newScratch(r.dim)
+	for unit := (lo + UnitRows - 1) / UnitRows; unit*UnitRows < hi && min((unit+1)*UnitRows, len(r.y)) <= hi; unit++ {
+		r.prepare(s, unit)
+	}
+}
 
-// room is how many products of directions and weights float64 adds up exactly.
-func room(bits int) int { return 1 << max(0, 53-2*bits) }
+// prepare makes directions of a unit of rows, once.
+func (r *Rows) prepare(s *scratch, unit int) {
+	if r.prepared[unit] {
+		return
+	}
+	r.prepared[unit] = true
+	lo := unit * UnitRows
+	for hi := min(lo+UnitRows, len(r.y)); lo < hi; lo += group {
+		rows := min(group, hi-lo)
+		for k := range rows {
+			i := lo + k
+			if r.null != nil && r.null[i] || r.y[i]-r.y[i] != 0 {
+				s.unit[k], r.norm[i], r.y[i] = 0, math.Copysign(0, -1), 0
+				clear(r.row(i))
+				continue
+			}
+			s.unit[k], r.norm[i] = r.scale(r, i)
+			s.unit[k] = math.Ldexp(s.unit[k], r.bits)
+		}
+		if rows == group {
+			r.pack(s, lo)
+			continue
+		}
+		for k := range rows {
+			r.quantise(s, lo+k, s.unit[k])
+			copy(r.row(lo+k), s.row)
+		}
+	}
+}
 
 // hire makes so many workers share the rows of a pass.
 func (r *Rows) hire(workers int) {
@@ -128,41 +147,96 @@ func (r *Rows) hire(workers int) {
 	}
 }
 
-// row returns the memory of row i before its group is transposed.
+// row returns the memory of row i, until its group is packed.
 func (r *Rows) row(i int) []float64 { return r.e[i*r.dim:][:r.dim] }
 
-// setUnit makes row i's direction and length of its x = z.
-func (r *Rows) setUnit(s *scratch, i int) {
+// packed returns the memory of the group that row i begins. The groups of a unit lie one after
+// the other, from where its rows began. So a group is never written over rows behind it, nor
+// over another unit.
+func (r *Rows) packed(i int) []float64 {
+	first := i &^ (UnitRows - 1)
+	return r.e[(first+(i-first)/2)*r.dim:][:words*r.dim]
+}
+
+// unitLength returns what makes row i's x = z its direction, 1/‖z‖, and its length ‖z‖. Where a
+// gradient cannot be told from 0, it clears the row.
+func (r *Rows) unitLength(i int) (scale, norm float64) {
 	z := r.row(i)
 	var sum float64
 	for _, v := range z {
 		sum += float64(v * v)
 	}
-	norm := math.Sqrt(sum)
-	if !(norm > 1e-140 && norm < 1e140) { // a gradient that cannot be told from 0
-		r.norm[i] = 0
+	norm = math.Sqrt(sum)
+	if !(norm > 1e-140 && norm < 1e140) {
 		clear(z)
-		return
+		return 0, 0
 	}
-	r.set(s, i, 1/norm, norm)
+	return 1 / norm, norm
 }
 
-func (r *Rows) setPlain(s *scratch, i int) { r.set(s, i, 1, 1) }
+func (r *Rows) plain(int) (scale, norm float64) { return 1, 1 }
 
-// set makes scale·x the direction of row i, quantised, and norm its length.
-func (r *Rows) set(s *scratch, i int, scale, norm float64) {
-	dst := r.row(i)
-	r.norm[i] = norm
-	unit := math.Ldexp(scale, r.bits)
-	var square float64
-	for j, v := range dst {
-		k := (float64(v*unit) + magic) - magic
-		dst[j] = k
-		square += float64(k * k)
-	}
-	// Squares of integers below 2²⁶ add up exactly, up to the limit that matters.
+// pack makes the directions of the group that row i begins, each of its row times a unit.
+func (r *Rows) pack(s *scratch, i int) {
 	limit := r.top * r.top
-	if r.bits <= 26 && (square <= limit || shorten(dst, s.row, r.top/math.Sqrt(square), limit)) {
+	for k := 0; k < group; k += 2 {
+		column := s.packed[k/2:]
+		var square [2]float64
+		square[0], square[1] = roundPair(column, r.row(i+k), r.row(i+k+1), s.unit[k], s.unit[k+1])
+		for half, square := range square {
+			// Squares of integers below 2²⁶ add up exactly, up to the limit that matters.
+			if r.bits > 26 || !(square <= limit) {
+				r.quantise(s, i+k+half, s.unit[k+half])
+				put(column, s.row, half)
+			}
+		}
+	}
+	copy(r.packed(i), s.packed)
+}
+
+// roundPair rounds unit0·x0 and unit1·x1 to integers, puts them into every words-th number of
+// dst, and returns the sums of their squares. If an integer does not fit, a sum is large or no
+// number.
+func roundPair(dst, x0, x1 []float64, unit0, unit1 float64) (square0, square1 float64) {
+	whole := 0
+	if vector && len(x0) >= 4 {
+		whole = len(x0) &^ 3
+		square0, square1 = roundColumns(&dst[0], &x0[0], &x1[0], whole, unit0, unit1)
+	}
+	x1 = x1[:len(x0)]
+	for j := whole; j < len(x0); j++ {
+		k0, k1 := (float64(x0[j]*unit0)+magic)-magic, (float64(x1[j]*unit1)+magic)-magic
+		square0 += float64(k0 * k0)
+		square1 += float64(k1 * k1)
+		dst[j*words] = math.Float64frombits(uint64(uint32(int64(k0))) | uint64(int64(k1))<<32)
+	}
+	return square0, square1
+}
+
+// put makes the integers k the lower or the upper half of every words-th number of dst.
+func put(dst, k []float64, half int) {
+	shift := uint(32 * half)
+	for j, v := range k {
+		word := &dst[j*words]
+		*word = math.Float64frombits(math.Float64bits(*word)&^(math.MaxUint32<<shift) | uint64(uint32(int64(v)))<<shift)
+	}
+}
+
+// quantise sets s.row to the direction of row i, unit times its x in integers.
+func (r *Rows) quantise(s *scratch, i int, unit float64) {
+	dst := s.row
+	for j, v := range r.row(i) {
+		dst[j] = (float64(v*unit) + magic) - magic
+	}
+	square := squares(dst)
+	if square >= 1<<53 { // its last bits depend on the order
+		square = 0
+		for _, k := range dst {
+			square += float64(k * k)
+		}
+	}
+	limit := r.top * r.top
+	if r.bits <= 26 && (square <= limit || shorten(dst, s.short, r.top/math.Sqrt(square), limit)) {
 		return
 	}
 	for j, k := range dst {
@@ -176,49 +250,52 @@ func (r *Rows) set(s *scratch, i int, scale, norm float64) {
 
 // scratch is what one goroutine needs to prepare rows.
 type scratch struct {
-	integer []int64
+	unit    [group]float64
+	packed  []float64
 	row     []float64
-	group   []float64
+	short   []float64
+	integer []int64
 }
 
 func newScratch(dim int) *scratch {
-	return &scratch{integer: make([]int64, dim), row: make([]float64, dim), group: make([]float64, group*dim)}
-}
-
-// transpose makes columns of a group's rows.
-func (s *scratch) transpose(e []float64) {
-	d := len(s.row)
-	copy(s.group, e)
-	r0, r1, r2, r3 := s.group[:d], s.group[d:][:d], s.group[2*d:][:d], s.group[3*d:][:d]
-	for j, v := range r0 {
-		column := e[j*group:][:group]
-		column[0], column[1], column[2], column[3] = v, r1[j], r2[j], r3[j]
-	}
+	return &scratch{packed: make([]float64, words*dim), row: make([]float64, dim), short: make([]float64, dim), integer: make([]int64, dim)}
 }
 
 // shorten multiplies the integers k by scale ≤ 1 and rounds them: to nearest and, if the
 // result is too long, toward zero. [dp.Lattice.Quantise] does the same with int64. It
 // reports whether their squares add up to at most limit; otherwise k is unchanged.
 func shorten(k, scratch []float64, scale, limit float64) bool {
-	var square float64
+	scratch = scratch[:len(k)]
 	for j, v := range k {
-		x := math.Floor(float64(v*scale) + 0.5)
-		scratch[j] = x
-		square += float64(x * x)
+		scratch[j] = math.Floor(float64(v*scale) + 0.5)
 	}
+	square := squares(scratch)
 	if !(square <= limit) {
-		square = 0
 		for j, v := range k {
-			x := math.Trunc(float64(v * scale))
-			scratch[j] = x
-			square += float64(x * x)
+			scratch[j] = math.Trunc(float64(v * scale))
 		}
+		square = squares(scratch)
 	}
 	if !(square <= limit) { // also NaN
 		return false
 	}
 	copy(k, scratch)
 	return true
+}
+
+// squares returns Σ k² of integers, exactly if that is below 2⁵³; else a number that is not.
+func squares(k []float64) float64 {
+	var s0, s1, s2, s3 float64
+	for ; len(k) >= 4; k = k[4:] {
+		s0 += float64(k[0] * k[0])
+		s1 += float64(k[1] * k[1])
+		s2 += float64(k[2] * k[2])
+		s3 += float64(k[3] * k[3])
+	}
+	for _, v := range k {
+		s0 += float64(v * v)
+	}
+	return (s0 + s1) + (s2 + s3)
 }
 
 // magic, added and subtracted, rounds to an integer.
@@ -257,15 +334,15 @@ func (r *Rows) Sum(dst []int64, u []float64, zeta, c float64, out int) int64 {
 	// Blocks of so many rows that their sum fits 62 bits.
 	p := &pass{
 		rows: r, dst: dst, u: r.iterate, shift: uint(2*r.bits - out), top: r.top,
-		quotient: math.Ldexp(1/zeta, r.bits), limit: math.Floor(math.Ldexp(c, r.bits)) + 0.5,
-		size: min(blockRows, 1<<(62-2*r.bits)), room: room(r.bits), done: make(chan struct{}),
+		quotient: math.Ldexp(1/zeta, r.bits), limit: int64(math.Ldexp(min(c, 1), r.bits)),
+		size: min(blockRows, 1<<(62-2*r.bits)), done: make(chan struct{}),
 	}
 	if need := (len(r.y) + p.size - 1) / p.size * r.dim; r.blocks == nil && !p.whole() {
 		r.blocks = make([]int64, need)
 	}
 	clear(dst)
 	clear(r.rest)
-	if units := (len(r.y) + unitRows - 1) / unitRows; units > 0 {
+	if units := (len(r.y) + UnitRows - 1) / UnitRows; units > 0 {
 		p.left.Store(int64(units))
 		last := len(r.workers) - 1
 		for _, w := range r.workers[:last] {

@@ -31,8 +31,8 @@ func fenced(t *testing.T, n int, end bool) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(&memory[first])), n)
 }
 
-// TestFences: a pass touches nothing beside its slices, whatever their lengths; the
-// kernel's loops have no bounds that Go would check.
+// TestFences: a pass and what prepares its rows touch nothing beside their slices, whatever
+// their lengths; the kernels' loops have no bounds that Go would check.
 func TestFences(t *testing.T) {
 	source := rand.New(rand.NewPCG(17, 1))
 	fill := func(x []float64) {
@@ -42,16 +42,27 @@ func TestFences(t *testing.T) {
 	}
 	for _, end := range []bool{false, true} {
 		for _, d := range []int{1, 2, 3, 8, 91} {
-			for _, n := range []int{1, 4, 7, 8, 12, 16, 127, 128, 136, 1029} {
+			for _, n := range []int{1, 7, 8, 12, 16, 17, 127, 128, 136, 1029} {
 				x, y, norm := fenced(t, n*d, end), fenced(t, n, end), fenced(t, n, end)
 				fill(x)
 				fill(y)
 				r := ByNorm(x, y, nil, d, 24)
 				r.hire(min(2, n))
+				s := newScratch(d)
+				s.packed = fenced(t, words*d, end)
+				for unit := range r.prepared {
+					r.prepare(s, unit)
+				}
+				if n%group == 0 { // integers take half of the rows' memory: end where they do
+					first := (n - 1) &^ (UnitRows - 1)
+					e := fenced(t, (first+(n-first)/2)*d, end)
+					copy(e, r.e)
+					r.e = e
+				}
 				copy(norm, r.norm)
 				r.norm, r.iterate = norm, fenced(t, d, end)
 				for _, w := range r.workers {
-					w.lanes = fenced(t, group*d, end)
+					w.lanes = unsafe.Slice((*int64)(unsafe.Pointer(&fenced(t, 4*d, end)[0])), 4*d)
 				}
 				r.Sum(make([]int64, d), make([]float64, d), 0.3, 0.4, 24)
 			}

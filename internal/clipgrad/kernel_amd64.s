@@ -1,13 +1,51 @@
 #include "textflag.h"
 
-// 1.5·2⁵², which rounds to an integer what it is added to and subtracted from.
+// 1.5·2⁵², which rounds to an integer what it is added to and subtracted from. In between the
+// integer is in the low bits.
 DATA magic<>+0(SB)/8, $0x4338000000000000
 GLOBL magic<>(SB), RODATA|NOPTR, $8
 // All bits but the sign.
 DATA magnitude<>+0(SB)/8, $0x7FFFFFFFFFFFFFFF
 GLOBL magnitude<>(SB), RODATA|NOPTR, $8
 
-// func addPairs(lanes, e, y, norm, u *float64, dim, pairs int, quotient, top, limit float64) (counted int64)
+// WEIGHTS makes of s0 and s1, the products of a group's rows with u, their weights w, eight
+// integers of 32 bits, and counts in Y15, as in pass.weight and pass.counts. at is where the
+// group's y and norm begin. Numbers that are none become the largest. The integers take their
+// signs from the upper halves of the numbers: where such a half is 0, so is the integer. It
+// uses Y4 … Y9.
+#define WEIGHTS(s0, s1, w, at) \
+	VMOVUPD at(R11), Y8 \
+	VMOVUPD at+32(R11), Y9 \
+	VMULPD s0, Y8, Y4 \
+	VMULPD s1, Y9, Y5 \
+	VMOVUPD at(R10), Y6 \
+	VMOVUPD at+32(R10), Y7 \
+	VSUBPD Y4, Y6, Y6 \
+	VSUBPD Y5, Y7, Y7 \
+	VMULPD Y8, Y6, Y6 \
+	VMULPD Y9, Y7, Y7 \
+	VMULPD Y10, Y6, Y6 \
+	VMULPD Y10, Y7, Y7 \
+	VANDPD Y14, Y6, Y4 \
+	VANDPD Y14, Y7, Y5 \
+	VMINPD Y11, Y4, Y4 \
+	VMINPD Y11, Y5, Y5 \
+	VADDPD Y13, Y4, Y4 \
+	VADDPD Y13, Y5, Y5 \
+	VSHUFPS $0xDD, Y7, Y6, Y6 \
+	VSHUFPS $0x88, Y5, Y4, w \
+	VPSIGND Y6, w, w \
+	VPERMQ $0xD8, w, w \
+	VPCMPGTQ Y4, Y12, Y4 \
+	VPCMPGTQ Y5, Y12, Y5 \
+	VANDNPD Y4, Y8, Y4 \
+	VANDNPD Y5, Y9, Y5 \
+	VPSRLQ $63, Y4, Y4 \
+	VPSRLQ $63, Y5, Y5 \
+	VPADDQ Y4, Y15, Y15 \
+	VPADDQ Y5, Y15, Y15
+
+// func addPairs(lanes *int64, e, y, norm, u *float64, dim, pairs int, quotient, top, limit float64) (counted int64)
 TEXT ·addPairs(SB), NOSPLIT, $0-88
 	MOVQ lanes+0(FP), DI
 	MOVQ e+8(FP), R8
@@ -27,73 +65,61 @@ TEXT ·addPairs(SB), NOSPLIT, $0-88
 	JMP test
 
 pair:
-	// Y0, Y1: the products of the rows of two groups with u.
+	// Y0 … Y3: the products of the rows of two groups with u.
 	LEAQ (R8)(SI*1), R9
 	VXORPD Y0, Y0, Y0
 	VXORPD Y1, Y1, Y1
+	VXORPD Y2, Y2, Y2
+	VXORPD Y3, Y3, Y3
 	XORQ BX, BX
 	XORQ CX, CX
 
 product:
-	VBROADCASTSD (R12)(CX*8), Y2
-	VMULPD (R8)(BX*1), Y2, Y3
-	VMULPD (R9)(BX*1), Y2, Y4
-	VADDPD Y3, Y0, Y0
-	VADDPD Y4, Y1, Y1
+	VBROADCASTSD (R12)(CX*8), Y4
+	VCVTDQ2PD (R8)(BX*1), Y5
+	VCVTDQ2PD 16(R8)(BX*1), Y6
+	VCVTDQ2PD (R9)(BX*1), Y7
+	VCVTDQ2PD 16(R9)(BX*1), Y8
+	VMULPD Y4, Y5, Y5
+	VMULPD Y4, Y6, Y6
+	VMULPD Y4, Y7, Y7
+	VMULPD Y4, Y8, Y8
+	VADDPD Y5, Y0, Y0
+	VADDPD Y6, Y1, Y1
+	VADDPD Y7, Y2, Y2
+	VADDPD Y8, Y3, Y3
 	ADDQ $32, BX
 	INCQ CX
 	CMPQ CX, R13
 	JLT product
 
-	// Y0, Y1 become their weights, and Y15 counts, as in pass.weight and pass.counts.
-	VMOVUPD (R11), Y8
-	VMOVUPD 32(R11), Y9
-	VMULPD Y0, Y8, Y2
-	VMULPD Y1, Y9, Y3
-	VMOVUPD (R10), Y4
-	VMOVUPD 32(R10), Y5
-	VSUBPD Y2, Y4, Y4
-	VSUBPD Y3, Y5, Y5
-	VMULPD Y8, Y4, Y4
-	VMULPD Y9, Y5, Y5
-	VMULPD Y10, Y4, Y4
-	VMULPD Y10, Y5, Y5
-	VANDPD Y14, Y4, Y2
-	VANDPD Y14, Y5, Y3
-	VANDNPD Y4, Y14, Y4 // signs
-	VANDNPD Y5, Y14, Y5
-	VMINPD Y2, Y11, Y2
-	VMINPD Y3, Y11, Y3
-	VADDPD Y13, Y2, Y2
-	VADDPD Y13, Y3, Y3
-	VSUBPD Y13, Y2, Y2
-	VSUBPD Y13, Y3, Y3
-	VORPD Y4, Y2, Y0
-	VORPD Y5, Y3, Y1
-	VSUBPD Y12, Y2, Y2
-	VSUBPD Y12, Y3, Y3
-	VANDNPD Y2, Y8, Y2
-	VANDNPD Y3, Y9, Y3
-	VPSRLQ $63, Y2, Y2
-	VPSRLQ $63, Y3, Y3
-	VPADDQ Y2, Y15, Y15
-	VPADDQ Y3, Y15, Y15
+	// Y0 and Y2 become their weights, Y1 and Y3 those of the odd rows.
+	WEIGHTS(Y0, Y1, Y0, 0)
+	WEIGHTS(Y2, Y3, Y2, 64)
+	VPSRLQ $32, Y0, Y1
+	VPSRLQ $32, Y2, Y3
 
 	// lanes += columns times weights.
 	XORQ BX, BX
 
 add:
-	VMULPD (R8)(BX*1), Y0, Y2
-	VMULPD (R9)(BX*1), Y1, Y3
-	VADDPD Y3, Y2, Y2
-	VADDPD (DI)(BX*1), Y2, Y2
-	VMOVUPD Y2, (DI)(BX*1)
+	VPMULDQ (R8)(BX*1), Y0, Y4
+	VMOVSHDUP (R8)(BX*1), Y5
+	VPMULDQ (R9)(BX*1), Y2, Y6
+	VMOVSHDUP (R9)(BX*1), Y7
+	VPMULDQ Y5, Y1, Y5
+	VPMULDQ Y7, Y3, Y7
+	VPADDQ Y5, Y4, Y4
+	VPADDQ Y7, Y6, Y6
+	VPADDQ (DI)(BX*1), Y4, Y4
+	VPADDQ Y6, Y4, Y4
+	VMOVDQU Y4, (DI)(BX*1)
 	ADDQ $32, BX
 	CMPQ BX, SI
 	JLT add
 
-	ADDQ $64, R10
-	ADDQ $64, R11
+	ADDQ $128, R10
+	ADDQ $128, R11
 	LEAQ (R9)(SI*1), R8
 	DECQ DX
 
@@ -107,4 +133,48 @@ test:
 	VMOVQ X0, AX
 	VZEROUPPER
 	MOVQ AX, counted+80(FP)
+	RET
+
+// func roundColumns(dst, x0, x1 *float64, n int, unit0, unit1 float64) (square0, square1 float64)
+TEXT ·roundColumns(SB), NOSPLIT, $0-64
+	MOVQ dst+0(FP), DI
+	MOVQ x0+8(FP), R8
+	MOVQ x1+16(FP), R9
+	MOVQ n+24(FP), CX
+	VBROADCASTSD unit0+32(FP), Y10
+	VBROADCASTSD unit1+40(FP), Y11
+	VBROADCASTSD magic<>(SB), Y13
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+	XORQ BX, BX
+
+columns:
+	VMULPD (R8)(BX*8), Y10, Y2
+	VMULPD (R9)(BX*8), Y11, Y3
+	VADDPD Y13, Y2, Y2
+	VADDPD Y13, Y3, Y3
+	VSUBPD Y13, Y2, Y4
+	VSUBPD Y13, Y3, Y5
+	VMULPD Y4, Y4, Y4
+	VMULPD Y5, Y5, Y5
+	VADDPD Y4, Y0, Y0
+	VADDPD Y5, Y1, Y1
+	VPSLLQ $32, Y3, Y3
+	VPBLENDD $0xAA, Y3, Y2, Y2 // of each column, both integers
+	VEXTRACTI128 $1, Y2, X3
+	VMOVLPS X2, (DI)
+	VMOVHPS X2, 32(DI)
+	VMOVLPS X3, 64(DI)
+	VMOVHPS X3, 96(DI)
+	ADDQ $128, DI
+	ADDQ $4, BX
+	CMPQ BX, CX
+	JLT columns
+
+	VHADDPD Y1, Y0, Y0 // the sums of both rows, in halves
+	VEXTRACTF128 $1, Y0, X1
+	VADDPD X1, X0, X0
+	VMOVLPS X0, square0+48(FP)
+	VMOVHPS X0, square1+56(FP)
+	VZEROUPPER
 	RET

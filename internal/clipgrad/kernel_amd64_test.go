@@ -2,6 +2,7 @@ package clipgrad
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestKernel(t *testing.T) {
 		t.Skip("this processor has no AVX2: only the loop in Go runs here")
 	}
 	defer func() { vector = true }()
-	for _, bits := range []int{24, 25} {
+	for _, bits := range []int{24, 25, 26, 29, 30} {
 		for _, d := range []int{1, 2, 3, 4, 5, 8, 17, 64, 91} {
 			for _, n := range []int{4, 7, 8, 12, 127, 128, 131, 1000, 5001} {
 				if n*d > 100_000 {
@@ -41,29 +42,61 @@ func TestKernel(t *testing.T) {
 			}
 		}
 	}
-	// A residual that is no number, which no caller has, is none for both.
+	// A residual that is no number, which no caller has, weighs no more than any other.
 	for _, y := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		var got [2]float64
+		var got [2]int64
 		for i, kernel := range []bool{false, true} {
 			vector = kernel
-			x, targets := make([]float64, 8), make([]float64, 8)
-			for k := range x {
-				x[k] = 0.5
-			}
+			x, targets := make([]float64, 2*group), make([]float64, 2*group)
+			x[3] = 0.5
 			r := ByResidual(x, targets, nil, 1, 24)
+			r.Prepare(0, 2*group)
 			r.y[3] = y
 			w := r.workers[0]
-			p := &pass{rows: r, u: []float64{0.1}, top: r.top, quotient: 1, limit: 2, size: blockRows, room: room(24)}
-			if kernel {
-				addPairs(&w.lanes[0], &r.e[0], &r.y[0], &r.norm[0], &p.u[0], 1, 1, p.quotient, p.top, p.limit)
-			} else {
-				w.group(p, 0)
-				w.group(p, group)
-			}
-			got[i] = w.lanes[3]
+			p := &pass{rows: r, u: []float64{0.1}, top: r.top, quotient: 1, limit: 2, size: blockRows}
+			w.rows(p, 0, 2*group)
+			got[i] = w.block[0]
 		}
-		if !(got[0] == got[1] || math.IsNaN(got[0]) && math.IsNaN(got[1])) {
-			t.Errorf("a target of %g gives %g, in Go %g", y, got[1], got[0])
+		if got[0] != got[1] || got[0] != 1<<47 && got[0] != -1<<47 {
+			t.Errorf("a target of %g gives %d, in Go %d", y, got[1], got[0])
+		}
+	}
+}
+
+// TestRoundColumns: the kernel makes the integers of the loop in Go, their order and their
+// squares, for every number of columns.
+func TestRoundColumns(t *testing.T) {
+	if !cpu.X86.HasAVX2 {
+		t.Skip("this processor has no AVX2: only the loop in Go runs here")
+	}
+	defer func() { vector = true }()
+	source := rand.New(rand.NewPCG(5, 6))
+	for n := 1; n < 20; n++ {
+		x0, x1 := make([]float64, n), make([]float64, n)
+		for j := range n {
+			x0[j], x1[j] = source.NormFloat64(), source.NormFloat64()
+		}
+		x0[n/2] = 2.5 // halves to even
+		for _, unit := range []float64{1, 1 << 10, 0x1.8p20, -7} {
+			var dst [2][]uint64 // for a word may be no number
+			var squares [2][2]float64
+			for i, kernel := range []bool{false, true} {
+				vector = kernel
+				packed := make([]float64, words*n)
+				squares[i][0], squares[i][1] = roundPair(packed, x0, x1, unit, 3*unit)
+				for _, word := range packed {
+					dst[i] = append(dst[i], math.Float64bits(word))
+				}
+			}
+			if !slices.Equal(dst[0], dst[1]) || squares[0] != squares[1] {
+				t.Fatalf("%v and %v times %g: %#x, squares %v; in Go %#x, %v", x0, x1, unit, dst[1], squares[1], dst[0], squares[0])
+			}
+			for j := range n {
+				word := dst[1][words*j]
+				if k0, k1 := math.RoundToEven(x0[j]*unit), math.RoundToEven(x1[j]*(3*unit)); float64(int32(word)) != k0 || float64(int32(word>>32)) != k1 {
+					t.Fatalf("%g and %g times %g: %#x", x0[j], x1[j], unit, word)
+				}
+			}
 		}
 	}
 }

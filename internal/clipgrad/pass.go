@@ -13,10 +13,9 @@ type pass struct {
 	u        []float64 // divided by E
 	top      float64   // E
 	quotient float64   // E/ζ
-	limit    float64   // between the integers that count and those that do not
+	limit    int64     // the largest integer that counts
 	shift    uint
 	size     int // rows of a block
-	room     int // rows whose sum is exact in float64, a power of two
 
 	taken atomic.Int64  // units that workers have taken
 	left  atomic.Int64  // those that are not summed
@@ -61,11 +60,13 @@ func (p *pass) finish(dst, rest []int64) {
 // worker sums units of rows.
 type worker struct {
 	helper
-	lanes []float64 // exact, not yet in block: of each column, four sums
-	block []int64   // exact
-	sum   []int64   // rounded, where blocks are whole
-	rest  []int64   // what rounding down has left; nil where every block is rounded
+	lanes []int64 // exact, not yet in block: of each column, four sums
+	block []int64 // exact
+	sum   []int64 // rounded, where blocks are whole
+	rest  []int64 // what rounding down has left; nil where every block is rounded
 	count int64
+
+	scratch *scratch // for rows that are not prepared
 }
 
 // apart is the distance, in numbers, between a worker's lanes and memory that others write. A
@@ -73,23 +74,29 @@ type worker struct {
 const apart = 256
 
 func newWorker(dim int) *worker {
-	return &worker{lanes: make([]float64, group*dim+2*apart)[apart:][:group*dim], block: make([]int64, dim), sum: make([]int64, dim)}
+	return &worker{lanes: make([]int64, 4*dim+2*apart)[apart:][:4*dim], block: make([]int64, dim), sum: make([]int64, dim)}
 }
 
-// unitRows is how many rows a worker takes at a time: no more, so that none waits long for
-// another, whose processor something else may have taken. A block is a number of units, or
-// a unit a number of blocks.
-const unitRows = 512
+// UnitRows is how many rows are prepared together, and how many a worker takes at a time: no
+// more, so that none waits long for another, whose processor something else may have taken. A
+// block is a number of units, or a unit a number of blocks.
+const UnitRows = 512
 
 // run sums units until all of the pass are taken.
 func (w *worker) run(p *pass) {
 	n := len(p.rows.y)
 	for {
-		lo := int(p.taken.Add(1)-1) * unitRows
+		lo := int(p.taken.Add(1)-1) * UnitRows
 		if lo >= n {
 			return
 		}
-		for end := min(lo+unitRows, n); lo < end; {
+		if unit := lo / UnitRows; !p.rows.prepared[unit] {
+			if w.scratch == nil {
+				w.scratch = newScratch(p.rows.dim)
+			}
+			p.rows.prepare(w.scratch, unit)
+		}
+		for end := min(lo+UnitRows, n); lo < end; {
 			hi := min(lo+p.size, end)
 			w.rows(p, lo, hi)
 			if p.whole() {
@@ -119,7 +126,7 @@ func (p *pass) add(w *worker, i int) {
 }
 
 // whole reports whether units hold whole blocks, so that workers round them.
-func (p *pass) whole() bool { return p.size <= unitRows }
+func (p *pass) whole() bool { return p.size <= UnitRows }
 
 // move adds src to dst, and sets it to 0. It does nothing where there is no dst.
 func move(dst, src []int64) {
@@ -129,75 +136,73 @@ func move(dst, src []int64) {
 	}
 }
 
-// rows adds rows lo … hi−1 to the block. lo begins a group.
+// rows adds rows lo … hi−1 to the block.
 func (w *worker) rows(p *pass, lo, hi int) {
-	if p.rows.grouped() {
-		for whole := hi &^ (group - 1); lo < whole; {
-			next := min(lo+group*p.room, whole)
-			if pairs := (next - lo) / (2 * group); vector && pairs > 0 {
-				r, d := p.rows, p.rows.dim
-				w.count += addPairs(&w.lanes[0], &r.e[lo*d], &r.y[lo], &r.norm[lo], &p.u[0], d, pairs, p.quotient, p.top, p.limit)
-				lo += pairs * 2 * group
-			}
-			for ; lo < next; lo += group {
-				w.group(p, lo)
-			}
-			w.flush()
-		}
+	r, whole := p.rows, min(hi, p.rows.whole())
+	if pairs := (whole - lo) / (2 * group); vector && pairs > 0 {
+		w.count += addPairs(&w.lanes[0], &r.packed(lo)[0], &r.y[lo], &r.norm[lo], &p.u[0], r.dim, pairs, p.quotient, p.top, float64(p.limit+1)+magic)
+		w.flush()
+		lo += pairs * 2 * group
+	}
+	for ; lo < whole; lo += group / 2 { // a block of 30 bits is half a group
+		first := lo &^ (group - 1)
+		w.half(p, r.packed(first)[(lo-first)/2:], lo)
 	}
 	for ; lo < hi; lo++ {
 		w.one(p, lo)
 	}
 }
 
-// group adds the whole group that row i begins to the lanes.
-func (w *worker) group(p *pass, i int) {
-	r, d := p.rows, p.rows.dim
-	e := r.e[i*d:][:group*d]
+// whole returns the number of rows in whole groups.
+func (r *Rows) whole() int { return len(r.y) &^ (group - 1) }
+
+// half adds four rows, from row i on, to the block. Their integers begin with e.
+func (w *worker) half(p *pass, e []float64, i int) {
+	r := p.rows
 	var s0, s1, s2, s3 float64
 	for j, v := range p.u {
-		k := e[group*j:][:group]
-		s0 += float64(k[0] * v)
-		s1 += float64(k[1] * v)
-		s2 += float64(k[2] * v)
-		s3 += float64(k[3] * v)
+		k := e[words*j:][:2]
+		a, b := math.Float64bits(k[0]), math.Float64bits(k[1])
+		s0 += float64(float64(int32(a)) * v)
+		s1 += float64(float64(int32(a>>32)) * v)
+		s2 += float64(float64(int32(b)) * v)
+		s3 += float64(float64(int32(b>>32)) * v)
 	}
-	y, norm := r.y[i:][:group], r.norm[i:][:group]
+	y, norm := r.y[i:][:4], r.norm[i:][:4]
 	t0, t1 := p.weight(y[0], norm[0], s0), p.weight(y[1], norm[1], s1)
 	t2, t3 := p.weight(y[2], norm[2], s2), p.weight(y[3], norm[3], s3)
 	w.count += (p.counts(t0, norm[0]) + p.counts(t1, norm[1])) + (p.counts(t2, norm[2]) + p.counts(t3, norm[3]))
-	for j := 0; j < len(e); j += group {
-		k, lane := e[j:][:group], w.lanes[j:][:group]
-		lane[0] += k[0] * t0 // integers up to 2⁵³
-		lane[1] += k[1] * t1
-		lane[2] += k[2] * t2
-		lane[3] += k[3] * t3
+	for j := range w.block {
+		k := e[words*j:][:2]
+		a, b := math.Float64bits(k[0]), math.Float64bits(k[1])
+		w.block[j] += (int64(int32(a))*t0 + int64(int32(a>>32))*t1) + (int64(int32(b))*t2 + int64(int32(b>>32))*t3)
 	}
 }
 
 // flush moves the lanes to the block.
 func (w *worker) flush() {
 	for j := range w.block {
-		lane := w.lanes[group*j:][:group]
-		w.block[j] += int64(lane[0]) + int64(lane[1]) + (int64(lane[2]) + int64(lane[3]))
+		lane := w.lanes[4*j:][:4]
+		w.block[j] += (lane[0] + lane[1]) + (lane[2] + lane[3])
 	}
 	clear(w.lanes)
 }
 
-// weight returns τ for the product s = ⟨e, u⟩/E. Neither weight nor counts has a branch
-// that depends on the data.
-func (p *pass) weight(y, norm, s float64) float64 {
-	t := float64((y-float64(norm*s))*norm) * p.quotient
-	rounded := (min(math.Abs(t), p.top) + magic) - magic
-	return math.Float64frombits(math.Float64bits(rounded) | math.Float64bits(t)&(1<<63))
+// weight returns τ for the product s = ⟨e, u⟩/E, never more than E in size, whatever s is. Neither
+// weight nor counts has a branch that depends on the data.
+func (p *pass) weight(y, norm, s float64) int64 {
+	t := math.Float64bits(float64((y-float64(norm*s))*norm) * p.quotient)
+	size := math.Float64frombits(min(t&^(1<<63), math.Float64bits(p.top))) // as numbers, for these are not negative
+	negative := int64(t) >> 63
+	return (int64((size+magic)-magic) ^ negative) - negative
 }
 
 // counts returns 1 if |τ| ≤ ⌊cE⌋ and the row is not null.
-func (p *pass) counts(t, norm float64) int64 {
-	return int64(math.Float64bits(math.Abs(t)-p.limit) >> 63 &^ (math.Float64bits(norm) >> 63))
+func (p *pass) counts(t int64, norm float64) int64 {
+	return int64(uint64(max(t, -t)-p.limit-1) >> 63 &^ (math.Float64bits(norm) >> 63))
 }
 
-// one adds row i with products in int64.
+// one adds row i, which is of no whole group.
 func (w *worker) one(p *pass, i int) {
 	e := p.rows.row(i)
 	var s float64
@@ -207,6 +212,6 @@ func (w *worker) one(p *pass, i int) {
 	t := p.weight(p.rows.y[i], p.rows.norm[i], s)
 	w.count += p.counts(t, p.rows.norm[i])
 	for j, v := range e {
-		w.block[j] += int64(v) * int64(t)
+		w.block[j] += int64(v) * t
 	}
 }

@@ -129,9 +129,18 @@ func (w *Whitening) Scaled(dst, x, scale []float64) {
 // ApplyFour sets the four rows of dst to Wx of those of x, with the bits of Apply. They
 // must not overlap.
 //
-// Cost: 4d² multiplications, two rows of W at a time, which halves the stores.
+// Cost: 4d² multiplications; with AVX2 four at a time, from d = 8 on; else two rows of W at a
+// time, which halves the stores.
 func (w *Whitening) ApplyFour(dst, x []float64) {
+	const columns = 8 // of a call of the kernel
 	d := w.dim
+	if vector && d >= columns {
+		dst, x = dst[:4*d], x[:4*d]
+		for from := 0; from < d; from += columns {
+			applyEight(&dst[0], &x[0], &w.Root[0], d, min(from, d-columns)) // some twice
+		}
+		return
+	}
 	clear(dst)
 	o0, o1, o2, o3 := dst[:d], dst[d:2*d], dst[2*d:3*d], dst[3*d:4*d]
 	x0, x1, x2, x3 := x[:d], x[d:2*d], x[2*d:3*d], x[3*d:4*d]
