@@ -79,19 +79,23 @@ func worstPair(nu, clip float64, d int, adjacency dp.Adjacency) audit.Pair {
 	return p
 }
 
-// TestSensitivity is the sensitivity audit, for every factorization, workload,
-// adjacency, dimension and weight: no pair of neighbouring streams is farther
-// apart than μ, and the worst pair is at least 0.999μ.
+// TestSensitivity is the sensitivity audit, for every factorization, workload and
+// adjacency: no pair of neighbouring streams is farther apart than μ, and the worst pair
+// is at least 0.999μ. With STREAMDP_SLOW=1 it takes twice the dimensions and weights.
 func TestSensitivity(t *testing.T) {
 	t.Parallel()
 	const steps, slots, clip, mu = 7, 3, 1.7, 4
+	dims, nus := []int{1, 3}, []float64{0, 0.2, 1.3, 40}
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		dims, nus = []int{1, 2, 3, 7}, []float64{0, 0.05, 0.2, 0.5, 1.3, 2.5, 6, 40}
+	}
 	for _, c := range audited(steps) {
 		t.Run(c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
 			runs, lowest := 0, math.Inf(1)
 			for _, adjacency := range []dp.Adjacency{dp.ZeroOut, dp.Replace} {
-				for _, d := range []int{1, 2, 3, 7} {
-					for _, nu := range []float64{0, 0.05, 0.2, 0.5, 1.3, 2.5, 6, 40} {
+				for _, d := range dims {
+					for _, nu := range nus {
 						c := c
 						c.Clip, c.Columns, c.Step, c.Nu = clip, dptest.Columns(d), slots, nu
 						a := mustSubject(t, c, dp.Params{Mu: mu, Adjacency: adjacency})
@@ -219,11 +223,15 @@ func TestSensitivityAtBlocks(t *testing.T) {
 
 // TestNoise is the noise audit with the keyed noise of an epoch: for every
 // factorization and workload the whitened releases are the Gaussians that were
-// drawn, and these are white, also between two epochs. 27 000 draws each, of which
-// a deviation 4 % too small would show; 48 assertions of alpha 10⁻⁹.
+// drawn, and these are white, also between two epochs. 13 500 draws each, of which
+// a deviation 6 % too small would show, with STREAMDP_SLOW=1 27 000 and 4 %; 48 assertions
+// of alpha 10⁻⁹.
 func TestNoise(t *testing.T) {
 	t.Parallel()
-	const steps = 3000
+	steps := uint64(1500)
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		steps = 3000
+	}
 	for i, c := range audited(steps) {
 		t.Run(c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
@@ -231,7 +239,7 @@ func TestNoise(t *testing.T) {
 			a := mustSubject(t, c, dp.Params{Epsilon: 2, Delta: 1e-6, Adjacency: dp.Adjacency(1 + i%2)})
 			var epochs [][]float64
 			for k := range 2 {
-				n, err := a.Noise(auditStream(steps, 3), keyed(t, byte(2*i+k)))
+				n, err := a.Noise(auditStream(int(steps), 3), keyed(t, byte(2*i+k)))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"testing"
 
@@ -28,12 +29,15 @@ func contractOf(t testing.TB, c Config, p dp.Params, s audit.Stream) estimatorte
 // TestRestart ends runs of every method, workload and factorization.
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	const steps = 40
+	steps := uint64(20)
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		steps = 40
+	}
 	for _, c := range everything(steps) {
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
 			c.Clip, c.Columns = 1.4, dptest.Columns(3)
-			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(steps, 3), c.Step))
+			contract := contractOf(t, c, dp.Params{Mu: 0.8, Adjacency: dp.Replace}, within(auditStream(int(steps), 3), c.Step))
 			e, states := contract.Restart(t)
 			if e.plan.Factorization.Kind != "phased" && e.plan.second().Kind != "phased" && int64(len(states[steps-1])) < e.Sizes().State {
 				t.Errorf("a state of %d bytes, announced %d", len(states[steps-1]), e.Sizes().State)
@@ -58,11 +62,15 @@ func TestRestartInABlock(t *testing.T) {
 	}
 }
 
-// TestDamaged damages a state of every method, workload and factorization.
+// TestDamaged damages a state of every method, workload and factorization; of every second
+// one without STREAMDP_SLOW=1.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
 	const steps = 6
-	for _, c := range everything(10) {
+	for i, c := range everything(10) {
+		if i%2 == 1 && os.Getenv("STREAMDP_SLOW") == "" {
+			continue
+		}
 		t.Run(c.Method+"/"+c.Factorization+"/"+c.Workload, func(t *testing.T) {
 			t.Parallel()
 			c.Clip, c.Columns = 1.4, dptest.Columns(2)

@@ -15,7 +15,7 @@ import (
 // runs. A coverage within the aims fails once in stattest.Alpha⁻¹ seeds.
 func TestCoverage(t *testing.T) {
 	t.Parallel()
-	runs := 160
+	runs := 80
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		runs = 600
 	}
