@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -178,7 +179,10 @@ func randomNumber(r *rand.Rand, kind int) string {
 
 func TestRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	n := 2_000_000
+	n := 500_000
+	if os.Getenv("STREAMDP_SLOW") != "" {
+		n = 2_000_000
+	}
 	if testing.Short() {
 		n = 50_000
 	}

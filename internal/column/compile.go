@@ -1,0 +1,146 @@
+package column
+
+import (
+	"strconv"
+
+	"streamdp/internal/fault"
+)
+
+// Width returns how many numbers of a row a valid column has.
+func (s *Spec) Width() int {
+	n := len(s.Categories)
+	if n == 0 {
+		return 1
+	}
+	if s.Other {
+		n++
+	}
+	if s.Baseline != "" {
+		n--
+	}
+	return n
+}
+
+// Plain reports whether the row's number is the value itself, wherever that is.
+func (s *Spec) Plain() bool {
+	return (s.Type == "" || s.Type == "number") && s.Transform == "" && s.Default == nil
+}
+
+// Names returns the names of these numbers: the column's own, or "country=DE" and so on for
+// categories.
+func (s *Spec) Names() []string {
+	if len(s.Categories) == 0 {
+		return []string{s.Name}
+	}
+	names := make([]string, 0, len(s.Categories)+1)
+	for _, c := range s.Categories {
+		if c != s.Baseline || s.Baseline == "" {
+			names = append(names, s.Name+"="+c)
+		}
+	}
+	if s.Other && s.Baseline != otherName {
+		names = append(names, s.Name+"="+otherName)
+	}
+	return names
+}
+
+// Plain returns specifications of columns of plain numbers.
+func Plain(names []string) []Spec {
+	specs := make([]Spec, len(names))
+	for i, name := range names {
+		specs[i].Name = name
+	}
+	return specs
+}
+
+// Pathless reports whether the columns of a codec follow one another in a record: they have no
+// paths, and their names are labels.
+func Pathless(codec string) bool {
+	return codec == "json-array" || codec == "float64" || codec == "float32"
+}
+
+// Position reads the position of a cell, "1" the first, as the index of an array. It accepts
+// only the spelling that Itoa writes, so that "1" and "01" cannot name the same cell.
+func Position(s string) (path []Element, ok bool) {
+	p, err := strconv.Atoi(s)
+	if err != nil || p < 1 || p > maxIndex || strconv.Itoa(p) != s {
+		return nil, false
+	}
+	return []Element{{Index: p - 1}}, true
+}
+
+// Compile returns the columns of a codec, one for each specification. errs[i] holds the faults of
+// the i-th, of the keys of [Spec] in lower case with underscores, or is nil. All are nil if and
+// only if all columns are there.
+//
+// Several columns may read one value. A value can't be both a column and around one, nor both an
+// array and an object.
+func Compile(codec string, specs []Spec) (columns []*Column, errs []error) {
+	lists := make([]fault.List, len(specs))
+	columns, errs = make([]*Column, len(specs)), make([]error, len(specs))
+	path := Paths
+	switch {
+	case Pathless(codec):
+		path = nil
+	case codec == "csv":
+		path = Positions
+	}
+	for i, s := range specs {
+		c, err := New(s, path)
+		columns[i], lists[i] = c, fault.All(err)
+		if c == nil {
+			continue
+		}
+		switch list := &lists[i]; c.Type() {
+		case "number":
+			list.Check(codec != "float64" && codec != "float32" || s.Default == nil, "default", "must not be set for packed numbers: none can be missing", s.Default)
+		case "enum":
+			list.Check(codec == "avro" || codec == "protobuf", "type", `must not be "enum" for this codec, whose values have no enumerations`, s.Type)
+		default:
+			list.Check(codec != "float64" && codec != "float32", "type", `must be "number" for packed numbers`, s.Type)
+		}
+	}
+	checkPaths(columns, lists)
+	for i := range lists {
+		errs[i] = lists[i].Err()
+	}
+	return columns, errs
+}
+
+// checkPaths finds columns whose paths contradict one another. A column that is nil has faults
+// already.
+func checkPaths(columns []*Column, lists []fault.List) {
+	const names, indexes = 1, 2
+	whole, around := map[string]bool{}, map[string]int{} // by paths: a column's value; what is in a value on the way
+	in := func(e Element) int {
+		if e.Index >= 0 {
+			return indexes
+		}
+		return names
+	}
+	for _, c := range columns {
+		if c == nil || c.path == nil {
+			continue
+		}
+		whole[Format(c.path)] = true
+		for k, e := range c.path {
+			around[Format(c.path[:k])] |= in(e)
+		}
+	}
+	for i, c := range columns {
+		if c == nil || c.path == nil {
+			continue
+		}
+		for k := range c.path {
+			outer := Format(c.path[:k])
+			if k > 0 && whole[outer] {
+				lists[i].Add("path", "must not lie inside another column", Format(c.path))
+				break
+			}
+			if around[outer] == names|indexes {
+				lists[i].Add("path", "must not make one value an array and an object", Format(c.path))
+				break
+			}
+		}
+	}
+}

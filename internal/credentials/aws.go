@@ -1,0 +1,117 @@
+package credentials
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials/processcreds"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
+)
+
+const (
+	// signatureLife is how long a signature is good, in seconds. It is used at once.
+	signatureLife = "900"
+	// awsTimeout bounds the search for keys, which may ask the machine and AWS.
+	awsTimeout = 10 * time.Second
+	// keysEarly is how long before their end keys count as used up.
+	keysEarly = 5 * time.Minute
+)
+
+// AWS signs logins to brokers with AWS_MSK_IAM. Its keys are those of the AWS SDK's default chain:
+// environment, shared files, web identity, container, machine. They are renewed as they end.
+type AWS struct {
+	region string
+	agent  string
+	keys   aws.CredentialsProvider
+	signer *v4.Signer
+	now    func() time.Time // tests have their own
+}
+
+// NewAWS finds out where keys come from, and asks nobody for them yet. region is that of the
+// brokers. role is the ARN of a role to assume with the keys, or empty. agent names this program
+// to AWS.
+func NewAWS(ctx context.Context, region, role, agent string) (*AWS, error) {
+	c, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region), awsconfig.WithLogger(logging.Nop{}))
+	if err != nil {
+		return nil, awsError(err)
+	}
+	keys := c.Credentials
+	if role != "" {
+		keys = aws.NewCredentialsCache(
+			stscreds.NewAssumeRoleProvider(sts.NewFromConfig(c), role, func(o *stscreds.AssumeRoleOptions) { o.RoleSessionName = agent }),
+			func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = keysEarly })
+	}
+	return &AWS{region, agent, keys, v4.NewSigner(), time.Now}, nil
+}
+
+// Sign returns the message that logs in to the broker at address, host:port: a signed request for
+// kafka-cluster:Connect to the host, whose query is a JSON object, with names in lower case.
+// Source: the description of the mechanism in aws/aws-msk-iam-auth, and AWS Signature Version 4,
+// with the signature in the query.
+func (a *AWS) Sign(ctx context.Context, address string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, awsTimeout)
+	defer cancel()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := a.keys.Retrieve(ctx)
+	if err != nil {
+		return nil, awsError(err)
+	}
+	query := url.Values{"Action": {"kafka-cluster:Connect"}, "X-Amz-Expires": {signatureLife}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+"/?"+query.Encode(), nil)
+	if err != nil {
+		return nil, errors.New("AWS: the broker's name is no host")
+	}
+	nothing := sha256.Sum256(nil)
+	signed, _, err := a.signer.PresignHTTP(ctx, keys, req, hex.EncodeToString(nothing[:]), "kafka-cluster", a.region, a.now())
+	if err != nil {
+		return nil, errors.New("AWS: the request cannot be signed")
+	}
+	u, err := url.Parse(signed)
+	if err != nil {
+		return nil, errors.New("AWS: the request cannot be signed")
+	}
+	msg := map[string]string{"version": "2020_10_22", "host": host, "user-agent": a.agent}
+	for name, values := range u.Query() {
+		msg[strings.ToLower(name)] = values[0]
+	}
+	return json.Marshal(msg)
+}
+
+// awsError says why there are no keys: what AWS answered, or what failed on the way. Of answers that
+// may repeat what was sent, such as a token or a header with one, it has the code alone; and nothing
+// of the output of a program for keys.
+func awsError(err error) error {
+	var answer smithy.APIError
+	var program *processcreds.ProviderError
+	switch {
+	case errors.As(err, &program):
+		return errors.New("AWS: the program in credential_process gave no keys")
+	case !errors.As(err, &answer):
+		return fmt.Errorf("AWS: %w", err)
+	case slices.Contains(shownAnswers, answer.ErrorCode()):
+		return fmt.Errorf("AWS: %q: %.500q", answer.ErrorCode(), answer.ErrorMessage())
+	}
+	return fmt.Errorf("AWS: %.200q", answer.ErrorCode())
+}
+
+// shownAnswers are the codes of answers whose messages name users, roles and providers alone.
+var shownAnswers = []string{"AccessDenied", "AccessDeniedException", "InvalidIdentityToken", "RegionDisabledException"}

@@ -1,0 +1,267 @@
+// Package registry reads schemas from a schema registry that speaks the API of Confluent's, as
+// Confluent, Apicurio (at /apis/ccompat/v7), Redpanda and Karapace do.
+//
+// A [Client] reaches the registry. [Client.Subjects] gives the versions of some subjects; it is
+// the codec.Resolver of a stream's decoders. Which id a record has decides only whether the list
+// of versions is read again: no id leaves the process, and no answer about an id is kept that
+// another record's id brought about. docs/theory/input.md says why.
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+// Bounds on what a registry can make this process hold or wait for.
+const (
+	// MaxAnswer is the size in bytes of an answer beyond which it is refused.
+	MaxAnswer = 4 << 20
+	// MaxVersions is the number of versions of one stream's subjects that are read at most.
+	MaxVersions = 10_000
+	// maxReferences is how many other schemas a schema may refer to, directly or not.
+	maxReferences = 1000
+	// maxReferenced is the size in bytes that these may have together.
+	maxReferenced = 16 << 20
+)
+
+// Options say how a registry is reached.
+type Options struct {
+	// URLs are addresses of the same registry, tried in turn. At least one.
+	URLs []string
+	// Authorization returns the value of the header Authorization; it is called for every
+	// request, so that a token in a file may change. Nil: there is none.
+	Authorization func() (string, error)
+	// TLS returns what https trusts and shows. When it returns another configuration, new connections
+	// are made with that. Nil: the system's authorities.
+	TLS func() *tls.Config
+	// Timeout is how long one request may take. Required.
+	Timeout time.Duration
+
+	patience, again, pause time.Duration // tests: instead of the constants
+}
+
+// How long a decoder waits for the registry.
+const (
+	// patience is how long a decoder that met an unknown id repeats a request that fails.
+	patience = 10 * time.Second
+	// again is how long after an answer without the id it asks once more: a registry of several
+	// instances may answer with what one of them does not know yet.
+	again = 50 * time.Millisecond
+	// pause is between requests that fail.
+	pause = 500 * time.Millisecond
+)
+
+// Client reaches one registry. It is safe for concurrent use.
+type Client struct {
+	options Options
+	http    *http.Client
+	servers []*sr.Client // one for each URL
+
+	mu       sync.Mutex
+	first    int                  // the server that answered last
+	subjects map[string]*Subjects // by their names
+}
+
+// New returns a client. It sends nothing yet.
+//
+// Errors: a URL that is none.
+func New(o Options) (*Client, error) {
+	c := &Client{options: o, subjects: map[string]*Subjects{}}
+	for d, or := range map[*time.Duration]time.Duration{&c.options.patience: patience, &c.options.again: again, &c.options.pause: pause} {
+		if *d == 0 {
+			*d = or
+		}
+	}
+	c.http = &http.Client{
+		Transport:     bounded{&rotating{tls: o.TLS}},
+		Timeout:       o.Timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if len(o.URLs) == 0 {
+		return nil, errors.New("registry: no URL")
+	}
+	for _, u := range o.URLs {
+		server, err := sr.NewClient(sr.URLs(u), sr.HTTPClient(c.http), sr.UserAgent("streamdp"), sr.PreReq(c.authorize))
+		if err != nil {
+			return nil, fmt.Errorf("registry: %w", err)
+		}
+		c.servers = append(c.servers, server)
+	}
+	return c, nil
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func (c *Client) authorize(req *http.Request) error {
+	if c.options.Authorization == nil {
+		return nil
+	}
+	value, err := c.options.Authorization()
+	if err == nil {
+		req.Header.Set("Authorization", value)
+	}
+	return err
+}
+
+// rotating makes connections by the TLS configuration of the moment.
+type rotating struct {
+	tls func() *tls.Config // nil: the system's
+
+	mu        sync.Mutex
+	now       *tls.Config
+	transport *http.Transport // by now; nil before the first request
+}
+
+func (r *rotating) RoundTrip(req *http.Request) (*http.Response, error) {
+	return r.present().RoundTrip(req)
+}
+
+func (r *rotating) present() *http.Transport {
+	var now *tls.Config
+	if r.tls != nil {
+		now = r.tls()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.transport == nil || now != r.now {
+		r.close()
+		r.transport, r.now = http.DefaultTransport.(*http.Transport).Clone(), now
+		if now != nil {
+			r.transport.TLSClientConfig = now.Clone()
+		}
+	}
+	return r.transport
+}
+
+func (r *rotating) close() {
+	if r.transport != nil {
+		r.transport.CloseIdleConnections()
+	}
+}
+
+// CloseIdleConnections is what http.Client.CloseIdleConnections calls.
+func (r *rotating) CloseIdleConnections() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.close()
+}
+
+// bounded refuses answers that are too large.
+type bounded struct{ *rotating }
+
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.rotating.RoundTrip(req)
+	if err == nil {
+		resp.Body = &boundedBody{resp.Body, MaxAnswer}
+	}
+	return resp, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+// errTooLarge is the error of an answer that is too large.
+var errTooLarge = errors.New("the answer is larger than " + strconv.Itoa(MaxAnswer>>20) + " MiB")
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, errTooLarge
+	}
+	return n, err
+}
+
+// ErrNotThere says that the registry has no such subject or version.
+var ErrNotThere = errors.New("is not in the registry")
+
+// ask has one server after the other answer, until one does. The errors of all that did not are
+// in the error, with neither credentials nor ids of records. It is ErrNotThere if a server
+// answered so, and errTooLarge if its answer was too large: these answers count.
+func (c *Client) ask(call func(*sr.Client) error) error {
+	c.mu.Lock()
+	first := c.first
+	c.mu.Unlock()
+	var errs []error
+	for i := range c.servers {
+		n := (first + i) % len(c.servers)
+		err := call(c.servers[n])
+		var refused *sr.ResponseError
+		switch {
+		case err == nil:
+			c.mu.Lock()
+			c.first = n
+			c.mu.Unlock()
+			return nil
+		case errors.Is(err, errTooLarge):
+			return errTooLarge
+		case errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound && refused.ErrorCode/100 == http.StatusNotFound:
+			return ErrNotThere
+		case errors.As(err, &refused):
+			err = fmt.Errorf("registry %s answers %d %s: %s", c.options.URLs[n], refused.StatusCode, http.StatusText(refused.StatusCode), brief(refused.Error()))
+		default:
+			err = fmt.Errorf("registry %s: %s", c.options.URLs[n], brief(plainly(err)))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// plainly returns an error's message without the address before it.
+func plainly(err error) string {
+	var request *url.Error
+	if errors.As(err, &request) {
+		return request.Err.Error()
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner.Error()
+	}
+	return err.Error()
+}
+
+// brief shortens what a server says to something for a log.
+func brief(s string) string {
+	const most = 200
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + " …"
+	}
+	return s
+}
+
+// versionsOf lists the versions of a subject, deleted ones too as long as the registry has them.
+func (c *Client) versionsOf(ctx context.Context, subject string) (versions []int, err error) {
+	err = c.ask(func(s *sr.Client) (err error) {
+		versions, err = s.SubjectVersions(sr.WithParams(ctx, sr.ShowDeleted), subject)
+		return err
+	})
+	return versions, err
+}
+
+// newest is the version that [Client.at] takes for the newest that is not deleted.
+const newest = -1
+
+// at returns the schema of a version.
+func (c *Client) at(ctx context.Context, subject string, version int) (found sr.SubjectSchema, err error) {
+	if version != newest {
+		ctx = sr.WithParams(ctx, sr.ShowDeleted)
+	}
+	err = c.ask(func(s *sr.Client) (err error) {
+		found, err = s.SchemaByVersion(ctx, subject, version)
+		return err
+	})
+	return found, err
+}

@@ -1,0 +1,597 @@
+package registry
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+)
+
+// avro is an Avro schema of a record with so many columns a, b, ….
+func avro(columns int) sr.Schema {
+	var fields []string
+	for i := range columns {
+		fields = append(fields, fmt.Sprintf(`{"name":"%c","type":"double"}`, 'a'+i))
+	}
+	return sr.Schema{Schema: `{"type":"record","name":"r","fields":[` + strings.Join(fields, ",") + `]}`}
+}
+
+// served is a registry whose requests are counted.
+type served struct {
+	*srfake.Registry
+	requests atomic.Int64
+
+	mu    sync.Mutex
+	paths []string
+	fail  func(w http.ResponseWriter, r *http.Request) bool // nil: nothing fails
+}
+
+func serve(t *testing.T, o ...srfake.Option) *served {
+	s := &served{Registry: srfake.New(o...)}
+	t.Cleanup(s.Close)
+	s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		s.requests.Add(1)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.paths = append(s.paths, r.URL.Path)
+		return s.fail != nil && s.fail(w, r)
+	})
+	return s
+}
+
+func (s *served) failing(f func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = f
+}
+
+// client returns a client of servers with short times.
+func client(t *testing.T, o Options, urls ...string) *Client {
+	t.Helper()
+	o.URLs, o.Timeout = urls, 2*time.Second
+	if o.patience == 0 {
+		o.patience = 200 * time.Millisecond
+	}
+	o.again, o.pause = time.Millisecond, time.Millisecond
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func look(t *testing.T, s *Subjects) {
+	t.Helper()
+	if err := s.Look(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ids returns which of the first ids are known.
+func ids(s *Subjects) (known []int32) {
+	for id := range int32(20) {
+		if _, ok := s.Known(id); ok {
+			known = append(known, id)
+		}
+	}
+	return known
+}
+
+// TestSubjects: all versions of the subjects are known after a look, those of others never, and
+// one that is registered later is found when a record needs it.
+func TestSubjects(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("orders-value", 1, 3, avro(1))
+	r.SeedSchema("orders-value", 2, 5, avro(2))
+	r.SeedSchema("other", 1, 7, avro(3))
+	r.SeedSchema("second", 1, 9, avro(4))
+	c := client(t, Options{}, r.URL())
+	s := c.Subjects([]string{"orders-value", "second"})
+	if c.Subjects([]string{"orders-value", "second"}) != s || c.Subjects([]string{"second"}) == s {
+		t.Error("subjects are not those of their names")
+	}
+	if ids(s) != nil {
+		t.Error("something is known before a look")
+	}
+	look(t, s)
+	if got := ids(s); !slices.Equal(got, []int32{3, 5, 9}) {
+		t.Errorf("known are %v", got)
+	}
+	if x, _ := s.Known(5); x.Format() != "avro" {
+		t.Error("id 5 has another schema")
+	}
+	before := r.requests.Load()
+	s.Resolve([]int32{3, 5, 9})
+	if r.requests.Load() != before {
+		t.Error("known ids were asked for")
+	}
+	r.SeedSchema("second", 2, 11, avro(5))
+	if found := s.Resolve([]int32{5, 11, 13}); found[5] == nil || found[11] == nil || len(found) != 2 {
+		t.Errorf("found are %v", found)
+	}
+	if len(s.Versions()) != 3 {
+		t.Error("what a record needed is shown before a look by the clock")
+	}
+	look(t, s)
+	if got := ids(s); !slices.Equal(got, []int32{3, 5, 9, 11}) {
+		t.Errorf("known are %v", got)
+	}
+	var latest []string
+	for _, v := range s.Versions() {
+		if v.Latest {
+			latest = append(latest, fmt.Sprint(v.Subject, " ", v.Number, " ", v.ID, " ", v.Err))
+		}
+	}
+	if !slices.Equal(latest, []string{"orders-value 2 5 <nil>", "second 2 11 <nil>"}) {
+		t.Errorf("the newest versions are %q", latest)
+	}
+}
+
+// TestFlood: however many unknown ids a batch has, the registry gets as many requests, none of
+// them with an id, and an id that is new is found among them. Nothing is remembered of those that
+// were unknown: when one is registered, it is found.
+func TestFlood(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	asked := func(ids []int32) int64 {
+		before := r.requests.Load()
+		s.Resolve(ids)
+		return r.requests.Load() - before
+	}
+	one := asked([]int32{1000})
+	junk := make([]int32, 50_000)
+	for i := range junk {
+		junk[i] = int32(i + 100)
+	}
+	if many := asked(junk); many != one || one > 4 {
+		t.Errorf("%d requests for one unknown id, %d for many", one, many)
+	}
+	r.SeedSchema("t-value", 2, 60_000, avro(2))
+	if s.Resolve(append(junk, 60_000))[60_000] == nil {
+		t.Error("a new id was not found among unknown ones")
+	}
+	r.SeedSchema("t-value", 3, 1000, avro(3))
+	if s.Resolve([]int32{1000})[1000] == nil {
+		t.Error("an id that was unknown is unknown for ever")
+	}
+	for _, p := range r.paths {
+		if strings.Contains(p, "ids") {
+			t.Errorf("the registry was asked for an id: %s", p)
+		}
+	}
+}
+
+// TestShared: decoders that meet unknown ids at the same time share what they ask.
+func TestShared(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	before := r.requests.Load()
+	r.failing(func(http.ResponseWriter, *http.Request) bool { time.Sleep(5 * time.Millisecond); return false })
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() { s.Resolve([]int32{99}) })
+	}
+	wg.Wait()
+	if n := r.requests.Load() - before; n > 24 {
+		t.Errorf("%d requests for 32 decoders", n)
+	}
+}
+
+// TestOutage: a decoder waits for the registry, but not longer than it may; and not again once
+// looks by the clock have failed for as long. What was known stays known.
+func TestOutage(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	for name, fail := range map[string]func(w http.ResponseWriter, _ *http.Request) bool{
+		"503":     func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(503); return true },
+		"401":     func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(401); return true },
+		"a proxy": func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(404); return true },
+		"no JSON": func(w http.ResponseWriter, _ *http.Request) bool { fmt.Fprint(w, "<html>"); return true },
+		"closed":  func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
+	} {
+		r.failing(fail)
+		begun := time.Now()
+		s.Resolve([]int32{2})
+		if d := time.Since(begun); d < 190*time.Millisecond || d > 2*time.Second {
+			t.Errorf("%s: waited %v", name, d)
+		}
+		if got := ids(s); !slices.Equal(got, []int32{1}) {
+			t.Errorf("%s: known are %v", name, got)
+		}
+	}
+	// It comes back while a decoder waits.
+	const id = 4
+	r.failing(nil)
+	r.SeedSchema("t-value", 2, id, avro(2))
+	n := 0
+	r.failing(func(w http.ResponseWriter, _ *http.Request) bool {
+		if n++; n < 4 {
+			w.WriteHeader(500)
+		}
+		return n < 4
+	})
+	if s.Resolve([]int32{id})[id] == nil {
+		t.Error("not found after a short outage")
+	}
+	// A long one.
+	r.failing(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), r.URL()+" answers 500") {
+		t.Errorf("a look at a server that is down: %v", err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	begun := time.Now()
+	s.Resolve([]int32{2})
+	if d := time.Since(begun); d > 100*time.Millisecond {
+		t.Errorf("in a long outage a decoder waits for %v", d)
+	}
+	r.failing(nil)
+	look(t, s)
+	if s.downFor() != 0 {
+		t.Error("down after a look that succeeded")
+	}
+}
+
+// TestBehind: a new id is found also where the server that answers first is behind.
+func TestBehind(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	r.SeedSchema("t-value", 2, 2, avro(2))
+	lists := 0
+	r.failing(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/versions") {
+			return false
+		}
+		if lists++; lists == 1 {
+			fmt.Fprint(w, "[1]")
+		}
+		return lists == 1
+	})
+	if found := s.Resolve([]int32{2}); found[2] == nil || lists != 2 {
+		t.Errorf("found is %v after %d lists", found, lists)
+	}
+	// What a list had is found, also where another record of the batch has the list read again by a
+	// server that is behind.
+	r.SeedSchema("t-value", 3, 3, avro(2))
+	lists = -1
+	if found := s.Resolve([]int32{3, 99}); found[3] == nil || lists != 1 {
+		t.Errorf("found is %v after %d lists", found, lists+1)
+	}
+}
+
+// TestNothingKept: what a record's id made somebody ask for helps no record with that id later, while
+// the registry is away or has lost it. Only looks by the clock make ids known. So it is the same for
+// a record whether there was another one before it.
+func TestNothingKept(t *testing.T) {
+	for name, gone := range map[string]func(r *served){
+		"away": func(r *served) {
+			r.failing(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true })
+		},
+		"deleted": func(r *served) { r.Reset(); r.SeedSchema("t-value", 1, 1, avro(1)) },
+		"without texts": func(r *served) {
+			r.failing(func(w http.ResponseWriter, req *http.Request) bool {
+				lacks := strings.HasSuffix(req.URL.Path, "/versions/2")
+				if lacks {
+					w.WriteHeader(500)
+				}
+				return lacks
+			})
+		},
+	} {
+		r := serve(t)
+		r.SeedSchema("t-value", 1, 1, avro(1))
+		s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+		look(t, s)
+		r.SeedSchema("t-value", 2, 2, avro(2))
+		if s.Resolve([]int32{2})[2] == nil {
+			t.Fatal("not found")
+		}
+		if _, ok := s.Known(2); ok || s.Has(2) {
+			t.Errorf("%s: what a record had asked for is known", name)
+		}
+		gone(r)
+		if found := s.Resolve([]int32{1, 2}); found[2] != nil || found[1] == nil {
+			t.Errorf("%s: found are %v", name, found)
+		}
+		_ = s.Look(t.Context(), 0)
+		if got := ids(s); !slices.Equal(got, []int32{1}) {
+			t.Errorf("%s: known are %v after a look", name, got)
+		}
+	}
+}
+
+// TestLooksDoNotWait: a look does not wait for what records have asked for.
+func TestLooksDoNotWait(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	asked, hang := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.Intercept(func(http.ResponseWriter, *http.Request) bool {
+		first := false
+		once.Do(func() { first = true })
+		if first {
+			close(asked)
+			<-hang
+		}
+		return false
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Resolve([]int32{2}) })
+	<-asked
+	look(t, s)
+	close(hang)
+	wg.Wait()
+}
+
+// TestLook: a look reads again only what is older than it asks for, and a failure is tried again.
+func TestLook(t *testing.T) {
+	r := serve(t)
+	c := client(t, Options{}, r.URL())
+	s := c.Subjects([]string{"t-value"})
+	if err := s.Look(t.Context(), 0); !errors.Is(err, ErrNotThere) || !strings.Contains(err.Error(), "subject t-value: is not in the registry") {
+		t.Errorf("a missing subject: %v", err)
+	}
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	if err := s.Look(t.Context(), time.Hour); err != nil {
+		t.Errorf("a failure was kept: %v", err)
+	}
+	before := r.requests.Load()
+	if err := s.Look(t.Context(), time.Hour); err != nil || r.requests.Load() != before {
+		t.Error("what was just read was read again")
+	}
+	look(t, s)
+	if r.requests.Load() == before {
+		t.Error("nothing was read")
+	}
+	r.SeedSchema("t-value", 2, 2, avro(2))
+	s.Resolve([]int32{2})
+	if err := s.Look(t.Context(), time.Hour); err != nil || len(s.Versions()) != 1 {
+		t.Error("what a look shows depends on what records brought about")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Look(ctx, 0); !errors.Is(err, context.Canceled) || s.downFor() != 0 {
+		t.Errorf("a look that was given up: %v", err)
+	}
+}
+
+// TestDeleted: versions that were deleted stay known, here and in a process that starts later, as
+// long as the registry has them; a subject that was deleted for good and registered anew gives
+// its new ids.
+func TestDeleted(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	r.SeedSchema("t-value", 2, 2, avro(2))
+	c := client(t, Options{}, r.URL())
+	s := c.Subjects([]string{"t-value"})
+	look(t, s)
+	admin, err := sr.NewClient(sr.URLs(r.URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.DeleteSchema(t.Context(), "t-value", 2, sr.SoftDelete); err != nil {
+		t.Fatal(err)
+	}
+	later := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	for _, s := range []*Subjects{s, later} {
+		look(t, s)
+		if got := ids(s); !slices.Equal(got, []int32{1, 2}) {
+			t.Errorf("known are %v", got)
+		}
+		for _, v := range s.Versions() {
+			if v.Latest != (v.Number == 1) {
+				t.Errorf("version %d: latest is %v", v.Number, v.Latest)
+			}
+		}
+	}
+	for _, how := range []sr.DeleteHow{sr.SoftDelete, sr.HardDelete} {
+		if _, err := admin.DeleteSubject(t.Context(), "t-value", how); err != nil {
+			t.Fatal(err)
+		}
+		look(t, s)
+	}
+	r.SeedSchema("t-value", 1, 8, avro(3))
+	look(t, s)
+	if got := ids(s); !slices.Equal(got, []int32{1, 2, 8}) {
+		t.Errorf("known are %v", got)
+	}
+}
+
+// TestUnusable: what the registry has and nobody can use concerns its own id alone, and is said.
+func TestUnusable(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	r.SeedSchema("t-value", 2, 2, sr.Schema{Schema: `{"type":"record"}`})
+	r.SeedSchema("t-value", 3, 3, sr.Schema{Schema: `"int"` + strings.Repeat(" ", MaxAnswer)})
+	r.SeedSchema("t-value", 4, 4, avro(2))
+	r.SeedSchema("t-value", 5, 1<<31, avro(3))
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	if got := ids(s); !slices.Equal(got, []int32{1, 4}) {
+		t.Errorf("known are %v", got)
+	}
+	for _, v := range s.Versions() {
+		if (v.Err == nil) != (v.Schema != nil) || (v.Err == nil) != (v.Number == 1 || v.Number == 4) {
+			t.Errorf("version %d: %v", v.Number, v.Err)
+		}
+	}
+	before := r.requests.Load()
+	s.Resolve([]int32{2}) // the registry has it: to ask again is of no use
+	if r.requests.Load() != before {
+		t.Error("an id whose schema can't be used was asked for")
+	}
+}
+
+// TestReferences: a schema is read with those that it refers to, each behind those that it needs
+// itself; one that leads back to itself is refused.
+func TestReferences(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("inner", 1, 1, sr.Schema{Schema: `{"type":"record","name":"inner","fields":[{"name":"x","type":"double"}]}`})
+	r.SeedSchema("middle", 1, 2, sr.Schema{Schema: `{"type":"record","name":"middle","fields":[{"name":"i","type":"inner"}]}`,
+		References: []sr.SchemaReference{{Name: "inner", Subject: "inner", Version: 1}}})
+	r.SeedSchema("t-value", 1, 3, sr.Schema{Schema: `{"type":"record","name":"outer","fields":[{"name":"m","type":"middle"},{"name":"i","type":"inner"}]}`,
+		References: []sr.SchemaReference{{Name: "middle", Subject: "middle", Version: 1}, {Name: "inner", Subject: "inner", Version: 1}}})
+	c := client(t, Options{}, r.URL())
+	s := c.Subjects([]string{"t-value"})
+	look(t, s)
+	if got := ids(s); !slices.Equal(got, []int32{3}) {
+		t.Errorf("known are %v: %v", got, s.Versions())
+	}
+	r.failing(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasPrefix(r.URL.Path, "/subjects/inner/") {
+			fmt.Fprint(w, `{"subject":"inner","version":1,"id":1,"schema":"{}","references":[{"name":"inner","subject":"inner","version":1}]}`)
+			return true
+		}
+		return false
+	})
+	again := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
+	look(t, again)
+	if v := again.Versions(); len(v) != 1 || v[0].Err == nil || !strings.Contains(v[0].Err.Error(), "lead back") {
+		t.Errorf("a circle: %v", v)
+	}
+}
+
+// TestServers: a second address answers where the first does not, and stays the first to be asked.
+func TestServers(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	var asked atomic.Int64
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "down", http.StatusBadGateway)
+	}))
+	defer broken.Close()
+	s := client(t, Options{}, broken.URL, r.URL()).Subjects([]string{"t-value"})
+	look(t, s)
+	if n := asked.Load(); n != 1 || len(ids(s)) != 1 {
+		t.Errorf("the broken address was asked %d times, known are %v", n, ids(s))
+	}
+}
+
+// TestCredentials: each request has the present token; TLS checks the server; a redirection is
+// not followed, for it would take the token elsewhere; and no error shows it.
+func TestCredentials(t *testing.T) {
+	r := serve(t, srfake.WithAuth("Bearer second"))
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	secure := httptest.NewTLSServer(r.Handler())
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	token, trusting := "first", &tls.Config{RootCAs: roots}
+	o := Options{TLS: func() *tls.Config { return trusting }, Authorization: func() (string, error) { return "Bearer " + token, nil }}
+	s := client(t, o, secure.URL).Subjects([]string{"t-value"})
+	if err := s.Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), "first") {
+		t.Errorf("with a wrong token: %v", err)
+	}
+	token = "second"
+	look(t, s)
+	o.TLS = nil
+	if err := client(t, o, secure.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a server that nobody knows: %v", err)
+	}
+	o.Authorization = func() (string, error) { return "", errors.New("token file /t: is gone") }
+	if err := client(t, o, r.URL()).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "token file /t: is gone") {
+		t.Errorf("without a token: %v", err)
+	}
+	var reached atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
+	defer elsewhere.Close()
+	redirect := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer redirect.Close()
+	if err := client(t, Options{}, redirect.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || reached.Load() {
+		t.Errorf("a redirection was followed: %v", err)
+	}
+}
+
+// TestRotation: a client shows another certificate as soon as it has one, and closes what it has open
+// with the former.
+func TestRotation(t *testing.T) {
+	r := serve(t)
+	r.SeedSchema("t-value", 1, 1, avro(1))
+	var shown atomic.Value
+	secure := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if certs := req.TLS.PeerCertificates; len(certs) > 0 {
+			shown.Store(certs[0].Subject.CommonName)
+		}
+		r.Handler().ServeHTTP(w, req)
+	}))
+	secure.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	secure.StartTLS()
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	var now atomic.Pointer[tls.Config]
+	s := client(t, Options{TLS: now.Load}, secure.URL).Subjects([]string{"t-value"})
+	for _, name := range []string{"first", "second"} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
+		cert, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now.Store(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
+		for range 2 {
+			look(t, s)
+			if got := shown.Load(); got != name {
+				t.Errorf("shown is %v, want %s", got, name)
+			}
+		}
+	}
+}
+
+// TestBounds: no answer takes more memory than it may.
+func TestBounds(t *testing.T) {
+	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "[1")
+		for r.Context().Err() == nil {
+			if _, err := fmt.Fprint(w, strings.Repeat(",1", 1<<16)); err != nil {
+				return
+			}
+		}
+	}))
+	defer endless.Close()
+	if err := client(t, Options{}, endless.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); !errors.Is(err, errTooLarge) {
+		t.Errorf("an endless answer: %v", err)
+	}
+	many := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/versions") {
+			fmt.Fprint(w, "["+strings.Repeat("1,", MaxVersions)+"1]")
+			return
+		}
+		fmt.Fprint(w, `{"version":1,"id":1,"schema":"\"int\""}`)
+	}))
+	defer many.Close()
+	if err := client(t, Options{}, many.URL).Subjects([]string{"t-value"}).Look(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "more than 10000 versions") {
+		t.Errorf("too many versions: %v", err)
+	}
+}

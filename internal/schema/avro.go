@@ -1,0 +1,461 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/twmb/avro"
+
+	"streamdp/internal/column"
+)
+
+// avroType is a type of an Avro schema. A type that contains itself is a cycle of pointers.
+type avroType struct {
+	kind    string // "record", "enum", "array", "map", "fixed", "union", or a primitive
+	logical string
+	fields  []avroField
+	of      []*avroType // items, values or branches
+	symbols [][]byte
+	size    int // of fixed
+	scale   int // of a decimal
+	sized   sizing
+	least   int // bytes that a value has at least
+	exact   int // bytes that every value has; -1: they differ
+}
+
+type avroField struct {
+	name string
+	of   *avroType
+}
+
+// sizing says how far least and exact are worked out.
+type sizing uint8
+
+const (
+	unsized sizing = iota
+	beingSized
+	isSized
+)
+
+// maxSize is where sizes stop growing. No record is as long.
+const maxSize = 1 << 40
+
+// ParseAvro reads an Avro schema, and before it the schemas that it refers to.
+//
+// Errors: what is not valid in which of them.
+func ParseAvro(text string, references []Reference) (*Schema, error) {
+	var cache avro.SchemaCache
+	p := &avroParser{named: map[string]*avroType{}}
+	var root *avroType
+	for i := range len(references) + 1 {
+		of, name := text, ""
+		if i < len(references) {
+			of, name = references[i].Text, "reference "+references[i].Name+": "
+		}
+		parsed, err := cache.Parse(of)
+		if err == nil {
+			node := parsed.Root()
+			if root, err = p.read(node, 0); err == nil {
+				err = p.fill()
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s%w", name, err)
+		}
+	}
+	root.measure()
+	return &Schema{format: Avro, avro: root}, nil
+}
+
+// avroParser turns the library's tree, in which a type that was defined before stands by its name,
+// into one of pointers.
+type avroParser struct {
+	named map[string]*avroType
+	later []avroUse
+}
+
+// avroUse is a place with the name of a type that may be defined further on.
+type avroUse struct {
+	name string
+	at   **avroType
+}
+
+const maxSchemaDepth = 1000
+
+func (p *avroParser) read(n *avro.SchemaNode, depth int) (*avroType, error) {
+	if depth > maxSchemaDepth {
+		return nil, errors.New("the schema is nested too deeply")
+	}
+	t := &avroType{kind: n.Type, logical: n.LogicalType, size: n.Size, scale: n.Scale}
+	switch n.Type {
+	case "error":
+		t.kind = "record"
+	case "null", "boolean", "int", "long", "float", "double", "string", "bytes", "record", "enum", "array", "map", "fixed", "union":
+	default:
+		return nil, fmt.Errorf("type %q is not defined", n.Type)
+	}
+	if n.Name != "" {
+		name := n.Name
+		if n.Namespace != "" && !slices.Contains([]byte(name), '.') {
+			name = n.Namespace + "." + name
+		}
+		p.named[name] = t
+	}
+	for _, s := range n.Symbols {
+		t.symbols = append(t.symbols, []byte(s))
+	}
+	t.fields = make([]avroField, len(n.Fields))
+	for i := range n.Fields {
+		t.fields[i].name = n.Fields[i].Name
+		if err := p.use(&n.Fields[i].Type, &t.fields[i].of, depth); err != nil {
+			return nil, err
+		}
+	}
+	below := make([]*avro.SchemaNode, 0, len(n.Branches)+1)
+	for i := range n.Branches {
+		below = append(below, &n.Branches[i])
+	}
+	switch {
+	case t.kind == "array":
+		below = append(below, n.Items)
+	case t.kind == "map":
+		below = append(below, n.Values)
+	}
+	t.of = make([]*avroType, len(below))
+	for i, b := range below {
+		if err := p.use(b, &t.of[i], depth); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+func (p *avroParser) use(n *avro.SchemaNode, at **avroType, depth int) (err error) {
+	switch n.Type {
+	case "null", "boolean", "int", "long", "float", "double", "string", "bytes", "record", "error", "enum", "array", "map", "fixed", "union":
+		*at, err = p.read(n, depth+1)
+	default:
+		p.later = append(p.later, avroUse{n.Type, at})
+	}
+	return err
+}
+
+// fill puts types where their names stand.
+func (p *avroParser) fill() error {
+	for _, u := range p.later {
+		if *u.at = p.named[u.name]; *u.at == nil {
+			return fmt.Errorf("type %q is not defined", u.name)
+		}
+	}
+	p.later = nil
+	return nil
+}
+
+// measure works out least and exact. While a type is being measured, what it contains of itself
+// counts nothing, and has no exact size.
+func (t *avroType) measure() (least, exact int) {
+	switch t.sized {
+	case beingSized:
+		return 0, -1
+	case isSized:
+		return t.least, t.exact
+	}
+	t.sized = beingSized
+	t.least, t.exact = 1, -1
+	switch t.kind {
+	case "null":
+		t.least, t.exact = 0, 0
+	case "boolean":
+		t.exact = 1
+	case "float":
+		t.least, t.exact = 4, 4
+	case "double":
+		t.least, t.exact = 8, 8
+	case "fixed":
+		t.least = min(t.size, maxSize)
+		t.exact = t.least
+	case "record":
+		t.least, t.exact = 0, 0
+		for _, f := range t.fields {
+			least, exact := f.of.measure()
+			t.least = min(t.least+least, maxSize)
+			if exact < 0 || t.exact < 0 {
+				t.exact = -1
+			} else {
+				t.exact = min(t.exact+exact, maxSize)
+			}
+		}
+	default:
+		for _, of := range t.of {
+			of.measure()
+		}
+	}
+	t.sized = isSized
+	return t.least, t.exact
+}
+
+// avroOp is what a node of a plan does with the bytes of its type.
+type avroOp uint8
+
+const (
+	avroFixed     avroOp = iota // size bytes; Other where a slot is
+	avroInts                    // size numbers of 32 bits, which nobody needs
+	avroLongs                   // the same of 64 bits
+	avroSkipBytes               // a length and as many bytes; Other where a slot is
+	avroBool
+	avroInt
+	avroLong
+	avroFloat
+	avroDouble
+	avroText
+	avroEnum
+	avroDecimal      // bytes
+	avroFixedDecimal // size bytes
+	avroUUID         // 16 bytes
+	avroDate
+	avroTicks32 // an int of which size make a second
+	avroTicks   // a long of which size make a second
+	avroUnion
+	avroRecord
+	avroArray
+	avroMap
+)
+
+// avroNode reads one type for one node of the tree of paths, or skips it.
+type avroNode struct {
+	op   avroOp
+	slot int // -1: none
+	// size is a number of bytes, of numbers, or of ticks in a second; of an array or map, what an
+	// element has at least. scale is a decimal's.
+	size, scale int
+	symbols     [][]byte
+	body        *avroBody
+}
+
+// avroBody is what is inside of a record, union, array or map.
+type avroBody struct {
+	nodes []avroNode // fields, branches; of an array, by place in items; of a map, by names
+	items []int      // indexes that are needed, in order
+	names map[string]int
+	clear []want   // slots that an entry's value sets, for it may come twice
+	rest  avroNode // what is not needed of an array or map
+	exact int      // bytes of each element that is not needed, or -1
+}
+
+// avroCompiler makes a plan.
+type avroCompiler struct {
+	slots  int
+	bodies map[*avroType]*avroBody // of records that nobody needs anything of
+	wanted map[avroWant]avroWanted
+}
+
+type avroWant struct {
+	of *avroType
+	at *want
+}
+
+type avroWanted struct {
+	node  avroNode
+	kinds []Kinds
+}
+
+// node returns what reads type t at w, nil where nothing is needed, and adds to kinds what values
+// are at the slots of w and below.
+func (c *avroCompiler) node(t *avroType, w *want, kinds []Kinds) avroNode {
+	if w == nil {
+		return c.skip(t)
+	}
+	if t.kind != "record" {
+		return c.make(t, w, kinds)
+	}
+	// A record can be in several branches of a union, each of these in several others, and so on.
+	done, ok := c.wanted[avroWant{t, w}]
+	if !ok {
+		done.kinds = make([]Kinds, c.slots)
+		done.node = c.make(t, w, done.kinds)
+		c.wanted[avroWant{t, w}] = done
+	}
+	for i, k := range done.kinds {
+		kinds[i] |= k
+	}
+	return done.node
+}
+
+func (c *avroCompiler) make(t *avroType, w *want, kinds []Kinds) avroNode {
+	n := avroNode{slot: w.slot, size: 1}
+	kind := column.Other
+	switch t.kind {
+	case "null":
+		n.op, n.size, n.slot, kind = avroFixed, 0, -1, column.Absent
+	case "boolean":
+		n.op, kind = avroBool, column.Truth
+	case "int":
+		n.op, kind = avroInt, column.Number
+		switch t.logical {
+		case "date":
+			n.op, kind = avroDate, column.Instant
+		case "time-millis":
+			n.op, n.size, kind = avroTicks32, 1e3, column.Instant
+		}
+	case "long":
+		n.op, kind = avroTicks, column.Instant
+		switch t.logical {
+		case "timestamp-millis", "local-timestamp-millis":
+			n.size = 1e3
+		case "timestamp-micros", "local-timestamp-micros", "time-micros":
+			n.size = 1e6
+		case "timestamp-nanos", "local-timestamp-nanos":
+			n.size = 1e9
+		default:
+			n.op, kind = avroLong, column.Number
+		}
+	case "float":
+		n.op, kind = avroFloat, column.Number
+	case "double":
+		n.op, kind = avroDouble, column.Number
+	case "string":
+		n.op, kind = avroText, column.Text
+	case "bytes":
+		n.op = avroSkipBytes
+		if t.logical == "decimal" && t.scale >= 0 {
+			n.op, n.scale, kind = avroDecimal, t.scale, column.Number
+		}
+	case "fixed":
+		n.op, n.size = avroFixed, t.exact
+		switch {
+		case t.logical == "decimal" && t.scale >= 0:
+			n.op, n.scale, kind = avroFixedDecimal, t.scale, column.Number
+		case t.logical == "uuid" && t.size == 16:
+			n.op = avroUUID
+		}
+	case "enum":
+		n.op, n.symbols, kind = avroEnum, t.symbols, column.Enum
+	case "record":
+		n.op, n.body = avroRecord, &avroBody{}
+		for _, f := range t.fields {
+			n.body.add(c.node(f.of, w.names[f.name], kinds))
+		}
+	case "union":
+		return c.union(t, w, kinds)
+	case "array":
+		n.op, n.size, n.body = avroArray, max(1, t.of[0].least), &avroBody{}
+		for _, item := range w.items {
+			n.body.items = append(n.body.items, item.index)
+			n.body.nodes = append(n.body.nodes, c.node(t.of[0], item.want, kinds))
+			item.maybe(kinds)
+		}
+		n.body.rest, n.body.exact = c.skip(t.of[0]), t.of[0].exact
+	case "map":
+		n.op, n.size, n.body = avroMap, max(1, t.of[0].least), &avroBody{names: map[string]int{}}
+		for _, name := range sortedNames(w) {
+			below := w.names[name]
+			n.body.names[name] = len(n.body.nodes)
+			n.body.nodes = append(n.body.nodes, c.node(t.of[0], below, kinds))
+			n.body.clear = append(n.body.clear, *below)
+			below.maybe(kinds)
+		}
+		n.body.rest = c.skip(t.of[0])
+	}
+	if w.slot < 0 && n.body == nil { // only something inside is needed, and there is nothing inside
+		return c.skip(t)
+	}
+	if w.slot >= 0 {
+		kinds[w.slot] |= kindsOf(kind)
+		switch n.op {
+		case avroInt, avroLong, avroText, avroEnum, avroUUID:
+			kinds[w.slot] |= mayKey
+		}
+	}
+	return n
+}
+
+func (c *avroCompiler) union(t *avroType, w *want, kinds []Kinds) avroNode {
+	n := avroNode{op: avroUnion, slot: -1, body: &avroBody{}}
+	lacking := make([]bool, c.slots)
+	for _, of := range t.of {
+		found := make([]Kinds, c.slots)
+		n.body.nodes = append(n.body.nodes, c.node(of, w, found))
+		for i := w.lo; i < w.hi; i++ {
+			kinds[i] |= found[i]
+			lacking[i] = lacking[i] || found[i] == 0
+		}
+	}
+	for i := w.lo; i < w.hi; i++ {
+		if lacking[i] && kinds[i] != 0 {
+			kinds[i] |= absent
+		}
+	}
+	return n
+}
+
+// maybe says that what is found at and below w need not be there.
+func (w *want) maybe(kinds []Kinds) {
+	for i := w.lo; i < w.hi; i++ {
+		if kinds[i] != 0 {
+			kinds[i] |= absent
+		}
+	}
+}
+
+func sortedNames(w *want) (names []string) {
+	for name := range w.names {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// skip returns what skips a value of type t.
+func (c *avroCompiler) skip(t *avroType) avroNode {
+	n := avroNode{slot: -1, size: 1}
+	if t.exact >= 0 {
+		n.op, n.size = avroFixed, t.exact
+		return n
+	}
+	switch t.kind {
+	case "int":
+		n.op = avroInts
+	case "long":
+		n.op = avroLongs
+	case "string", "bytes":
+		n.op = avroSkipBytes
+	case "enum":
+		n.op, n.symbols = avroEnum, t.symbols
+	case "array", "map":
+		n.op, n.size, n.body = avroArray, max(1, t.of[0].least), &avroBody{rest: c.skip(t.of[0]), exact: t.of[0].exact}
+		if t.kind == "map" {
+			n.op = avroMap
+		}
+	case "union":
+		n.op, n.body = avroUnion, &avroBody{}
+		for _, of := range t.of {
+			n.body.nodes = append(n.body.nodes, c.skip(of))
+		}
+	case "record":
+		n.op, n.body = avroRecord, c.bodies[t]
+		if n.body == nil { // it may contain itself
+			n.body = &avroBody{}
+			c.bodies[t] = n.body
+			for _, f := range t.fields {
+				n.body.add(c.skip(f.of))
+			}
+		}
+	}
+	return n
+}
+
+// add adds a field. Fields that nobody needs are skipped together.
+func (b *avroBody) add(n avroNode) {
+	if n.slot < 0 {
+		if n.op == avroFixed && n.size == 0 {
+			return
+		}
+		if last := len(b.nodes) - 1; last >= 0 && n.op <= avroLongs && b.nodes[last].op == n.op && b.nodes[last].slot < 0 {
+			b.nodes[last].size = min(b.nodes[last].size+n.size, math.MaxInt/2)
+			return
+		}
+	}
+	b.nodes = append(b.nodes, n)
+}

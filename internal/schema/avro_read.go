@@ -1,0 +1,267 @@
+package schema
+
+import (
+	"encoding/binary"
+	"math"
+
+	"streamdp/internal/column"
+)
+
+// avro reads what n describes from b[i:], and returns the index behind it, -1 if it is not there.
+func (r *Reader) avro(n *avroNode, b []byte, i, depth int) int {
+	var v *column.Value
+	if n.slot >= 0 {
+		v = &r.values[n.slot]
+	}
+	switch n.op {
+	case avroFixed:
+		if n.size > len(b)-i {
+			return -1
+		}
+		if v != nil {
+			setOther(v)
+		}
+		return i + n.size
+	case avroInts:
+		for range n.size {
+			if _, i = avro32(b, i); i < 0 {
+				return -1
+			}
+		}
+		return i
+	case avroLongs:
+		for range n.size {
+			if _, i = avro64(b, i); i < 0 {
+				return -1
+			}
+		}
+		return i
+	case avroDouble:
+		if len(b)-i < 8 {
+			return -1
+		}
+		setNumber(v, math.Float64frombits(binary.LittleEndian.Uint64(b[i:])))
+		return i + 8
+	case avroFloat:
+		if len(b)-i < 4 {
+			return -1
+		}
+		setNumber(v, float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))))
+		return i + 4
+	case avroBool:
+		if i >= len(b) || b[i] > 1 {
+			return -1
+		}
+		v.Kind, v.Num = column.Truth, float64(b[i])
+		return i + 1
+	case avroInt, avroDate, avroTicks32:
+		x, next := avro32(b, i)
+		switch n.op {
+		case avroInt:
+			setInt(v, x)
+		case avroDate:
+			v.Kind, v.Sec, v.Nsec = column.Instant, 86400*x, 0
+		default:
+			setTicks(v, x, int64(n.size))
+		}
+		return next
+	case avroLong:
+		x, next := avro64(b, i)
+		setInt(v, x)
+		return next
+	case avroTicks:
+		x, next := avro64(b, i)
+		setTicks(v, x, int64(n.size))
+		return next
+	case avroSkipBytes, avroText, avroDecimal:
+		size, i := avro64(b, i)
+		if i < 0 || size < 0 || size > int64(len(b)-i) {
+			return -1
+		}
+		next := i + int(size)
+		switch {
+		case v == nil:
+		case n.op == avroText:
+			setText(v, b[i:next])
+		case n.op == avroDecimal:
+			r.setDecimal(v, b[i:next], n.scale)
+		default:
+			setOther(v)
+		}
+		return next
+	case avroFixedDecimal, avroUUID:
+		if n.size > len(b)-i && n.op == avroFixedDecimal || n.op == avroUUID && len(b)-i < 16 {
+			return -1
+		}
+		if n.op == avroUUID {
+			v.Kind, v.Nsec, v.Text = column.Other, uuid, b[i:i+16]
+			return i + 16
+		}
+		r.setDecimal(v, b[i:i+n.size], n.scale)
+		return i + n.size
+	case avroEnum:
+		x, i := avro32(b, i)
+		if i < 0 || x < 0 || x >= int64(len(n.symbols)) {
+			return -1
+		}
+		if v != nil {
+			v.Kind, v.Num, v.Text = column.Enum, float64(x), n.symbols[x]
+		}
+		return i
+	case avroUnion:
+		x, i := avro64(b, i)
+		if i < 0 || x < 0 || x >= int64(len(n.body.nodes)) {
+			return -1
+		}
+		return r.avro(&n.body.nodes[x], b, i, depth)
+	}
+	if depth == 0 {
+		return -1
+	}
+	if v != nil {
+		setOther(v)
+	}
+	switch n.op {
+	case avroRecord:
+		for k := range n.body.nodes {
+			if i = r.avro(&n.body.nodes[k], b, i, depth-1); i < 0 {
+				return -1
+			}
+		}
+		return i
+	case avroArray:
+		return r.avroArray(n, b, i, depth-1)
+	}
+	return r.avroMap(n, b, i, depth-1)
+}
+
+// avroBlock reads what stands before a block of an array or map: how many elements are in it, 0
+// behind the last one. least is what each has at least, so that no record can claim more than it
+// has bytes for.
+func avroBlock(b []byte, i, least int) (count uint64, next int) {
+	x, i := avro64(b, i)
+	if i < 0 {
+		return 0, -1
+	}
+	count = uint64(x)
+	if x < 0 {
+		count = -count
+		size, next := avro64(b, i) // of the block, for those who want to skip it
+		if next < 0 || size < 0 || size > int64(len(b)-next) {
+			return 0, -1
+		}
+		i = next
+	}
+	if least > 0 && count > uint64((len(b)-i)/least) {
+		return 0, -1
+	}
+	return count, i
+}
+
+func (r *Reader) avroArray(n *avroNode, b []byte, i, depth int) int {
+	needed, index := 0, uint64(0) // of the next element that is needed, and of the next one
+	least := n.size
+	if n.body.exact == 0 {
+		least = 0
+	}
+	for {
+		var count uint64
+		if count, i = avroBlock(b, i, least); i < 0 || count == 0 {
+			return i
+		}
+		// Where elements have no bytes this may wrap round: then all that are needed were before it.
+		end := index + count
+		for index < end {
+			of := &n.body.rest
+			switch {
+			case needed < len(n.body.items) && index == uint64(n.body.items[needed]):
+				of = &n.body.nodes[needed]
+				needed++
+			case n.body.exact >= 0: // up to the next one that is needed at once
+				to := end
+				if needed < len(n.body.items) {
+					to = min(end, uint64(n.body.items[needed]))
+				}
+				// The block has room for all its elements.
+				i += int(to-index) * n.body.exact
+				index = to
+				if i < 0 || i > len(b) {
+					return -1
+				}
+				continue
+			}
+			if i = r.avro(of, b, i, depth); i < 0 {
+				return -1
+			}
+			index++
+		}
+	}
+}
+
+func (r *Reader) avroMap(n *avroNode, b []byte, i, depth int) int {
+	for {
+		var count uint64
+		if count, i = avroBlock(b, i, n.size); i < 0 || count == 0 {
+			return i
+		}
+		for ; count > 0; count-- {
+			size, from := avro64(b, i)
+			if from < 0 || size < 0 || size > int64(len(b)-from) {
+				return -1
+			}
+			i = from + int(size)
+			of := &n.body.rest
+			if n.body.names != nil {
+				if k, ok := n.body.names[string(b[from:i])]; ok {
+					of = &n.body.nodes[k]
+					// A second entry of the same name replaces the first.
+					for slot := n.body.clear[k].lo; slot < n.body.clear[k].hi; slot++ {
+						r.values[slot].Kind = column.Absent
+					}
+				}
+			}
+			if i = r.avro(of, b, i, depth); i < 0 {
+				return -1
+			}
+		}
+	}
+}
+
+// avro64 reads a zigzag number of at most 64 bits and 10 bytes from b[i:], and returns the index
+// behind it, -1 if there is none.
+func avro64(b []byte, i int) (x int64, next int) {
+	u, next := varint(b, i)
+	return int64(u>>1) ^ -int64(u&1), next
+}
+
+// avro32 is avro64 for at most 32 bits and 5 bytes.
+func avro32(b []byte, i int) (x int64, next int) {
+	u, next := varint(b, i)
+	if u > math.MaxUint32 || next-i > 5 {
+		return 0, -1
+	}
+	return int64(u>>1) ^ -int64(u&1), next
+}
+
+// varint reads seven bits a byte, the lowest first.
+func varint(b []byte, i int) (u uint64, next int) {
+	if i < len(b) && b[i] < 0x80 {
+		return uint64(b[i]), i + 1
+	}
+	return longVarint(b, i)
+}
+
+func longVarint(b []byte, i int) (u uint64, next int) {
+	for shift := 0; i < len(b); shift += 7 {
+		c := b[i]
+		i++
+		if shift == 63 && c > 1 {
+			return 0, -1
+		}
+		u |= uint64(c&0x7f) << shift
+		if c < 0x80 {
+			return u, i
+		}
+	}
+	return 0, -1
+}

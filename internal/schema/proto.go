@@ -1,0 +1,663 @@
+package schema
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/bufbuild/protocompile"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"streamdp/internal/column"
+)
+
+// protoSchema is a file, and the message in it that records are.
+type protoSchema struct {
+	file    protoreflect.FileDescriptor
+	message protoreflect.MessageDescriptor
+}
+
+// protoFile is the name under which a schema is read. No import can have it.
+const protoFile = "the schema"
+
+// knownProtos are files that producers import without naming them as references: registries know
+// them. Those of google.protobuf are in the compiler.
+var knownProtos = map[string]string{
+	"confluent/meta.proto": `syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }`,
+	"confluent/type/decimal.proto": `syntax = "proto3"; package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }`,
+}
+
+// ParseProtobuf reads a .proto file, and the files that it imports. Each is its text, or its
+// FileDescriptorProto in base64. Those of google.protobuf need not be among the references. The schema is that of the file's first message; see
+// [Schema.Message].
+//
+// Errors: what is not valid in which of them, or that there is no message.
+func ParseProtobuf(text string, references []Reference) (*Schema, error) {
+	texts := map[string]string{protoFile: text}
+	for name, text := range knownProtos {
+		texts[name] = text
+	}
+	for _, r := range references {
+		texts[r.Name] = r.Text
+	}
+	c := protocompile.Compiler{
+		Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
+			text, ok := texts[path]
+			if !ok {
+				return found, fmt.Errorf("%s is not among the references", path)
+			}
+			if found.Proto = serializedFile(text, path); found.Proto == nil {
+				found.Source = strings.NewReader(text)
+			}
+			return found, nil
+		})),
+		MaxParallelism: 1,
+	}
+	compiled, err := c.Compile(context.Background(), protoFile)
+	if err != nil {
+		return nil, err
+	}
+	// The compiler's own descriptors hold the syntax trees too.
+	var set descriptorpb.FileDescriptorSet
+	collectFiles(&set, map[string]bool{}, compiled[0])
+	files, err := protodesc.NewFiles(&set)
+	if err != nil {
+		return nil, err
+	}
+	file, err := files.FindFileByPath(protoFile)
+	if err != nil {
+		return nil, err
+	}
+	if file.Messages().Len() == 0 {
+		return nil, fmt.Errorf("the file has no message")
+	}
+	return &Schema{format: Protobuf, proto: &protoSchema{file, file.Messages().Get(0)}}, nil
+}
+
+// serializedFile reads a file as some serializers register it: a FileDescriptorProto in base64. A
+// .proto file is never that, for it has blanks and semicolons. It returns nil for other text.
+func serializedFile(text, path string) *descriptorpb.FileDescriptorProto {
+	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(data) == 0 {
+		return nil
+	}
+	file := &descriptorpb.FileDescriptorProto{}
+	if proto.Unmarshal(data, file) != nil {
+		return nil
+	}
+	file.Name = &path
+	nameFields(file.Extension)
+	nameMessages(file.MessageType)
+	return file
+}
+
+// nameMessages and nameFields give fields the names that they have in JSON. Descriptors in programs
+// of Python lack them, and the compiler takes none for a name that all of them have.
+func nameMessages(messages []*descriptorpb.DescriptorProto) {
+	for _, m := range messages {
+		nameFields(m.Field)
+		nameFields(m.Extension)
+		nameMessages(m.NestedType)
+	}
+}
+
+func nameFields(fields []*descriptorpb.FieldDescriptorProto) {
+	for _, f := range fields {
+		if f.JsonName != nil {
+			continue
+		}
+		var name []byte
+		up := false
+		for _, c := range []byte(f.GetName()) {
+			if up && 'a' <= c && c <= 'z' {
+				c -= 'a' - 'A'
+			}
+			if up = c == '_'; !up {
+				name = append(name, c)
+			}
+		}
+		f.JsonName = proto.String(string(name))
+	}
+}
+
+// collectFiles adds a file to the set, behind the files that it imports.
+func collectFiles(set *descriptorpb.FileDescriptorSet, done map[string]bool, file protoreflect.FileDescriptor) {
+	if done[file.Path()] {
+		return
+	}
+	done[file.Path()] = true
+	for i := range file.Imports().Len() {
+		collectFiles(set, done, file.Imports().Get(i))
+	}
+	set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
+}
+
+// Message returns the Protobuf schema of another message of the same file, by its full name; false
+// if there is none.
+func (s *Schema) Message(name string) (*Schema, bool) {
+	if s.format != Protobuf {
+		return nil, false
+	}
+	found := messageNamed(s.proto.file.Messages(), protoreflect.FullName(name))
+	if found == nil {
+		return nil, false
+	}
+	return &Schema{format: Protobuf, proto: &protoSchema{s.proto.file, found}}, true
+}
+
+func messageNamed(all protoreflect.MessageDescriptors, name protoreflect.FullName) protoreflect.MessageDescriptor {
+	for i := range all.Len() {
+		m := all.Get(i)
+		if m.FullName() == name {
+			return m
+		}
+		if strings.HasPrefix(string(name), string(m.FullName())+".") {
+			return messageNamed(m.Messages(), name)
+		}
+	}
+	return nil
+}
+
+// MessageName returns the full name of a Protobuf schema's message, "" for other formats.
+func (s *Schema) MessageName() string {
+	if s.format != Protobuf {
+		return ""
+	}
+	return string(s.proto.message.FullName())
+}
+
+// MessageAt returns the Protobuf schema of the message to which indexes lead: that of a message in
+// the file, of one in this message, and so on. It reports false if they lead to none.
+func (s *Schema) MessageAt(indexes []int) (*Schema, bool) {
+	if s.format != Protobuf || len(indexes) == 0 {
+		return nil, false
+	}
+	all := s.proto.file.Messages()
+	var m protoreflect.MessageDescriptor
+	for _, i := range indexes {
+		if i < 0 || i >= all.Len() {
+			return nil, false
+		}
+		m = all.Get(i)
+		all = m.Messages()
+	}
+	return &Schema{format: Protobuf, proto: &protoSchema{s.proto.file, m}}, true
+}
+
+// protoOp is what becomes of a field's number.
+type protoOp uint8
+
+const (
+	protoNothing protoOp = iota
+	protoBool
+	protoInt32
+	protoInt64
+	protoUint32
+	protoUint64
+	protoSint32
+	protoSint64
+	protoFloat
+	protoDouble
+	protoEnum
+	protoText
+	protoBytes
+	protoSeconds // of the slot's instant
+	protoNanos
+	protoUnscaled // of the slot's decimal
+	protoScale
+	protoInside // a message
+	protoGroup
+	protoList
+	protoMap
+)
+
+// protoMessage is a message for one node of the tree of paths.
+type protoMessage struct {
+	part
+	mark   int           // what says that it has been seen
+	fields []protoField  // the rest is found by number
+	dense  []int32       // of a field by its number, -1 for none
+	sparse map[int32]int // for numbers beyond that
+	first  []protoFirst  // values when the message has been seen and its fields not
+}
+
+// part is what a reader knows of a message or list, and of all inside it: slots from lo to hi-1, marks from
+// markLo to markHi-1.
+type part struct{ lo, hi, markLo, markHi int }
+
+type protoFirst struct {
+	slot  int
+	value column.Value
+}
+
+// protoField reads a field for one node of the tree of paths.
+type protoField struct {
+	op      protoOp
+	wire    protowire.Type // of one value
+	packed  bool           // many can stand in one length
+	slot    int            // of a number or text
+	symbols map[int32][]byte
+	message *protoMessage
+	also    *protoField // the same value for another slot
+	oneof   []part      // what a value of this field makes absent
+	// Of a list: its count, and what is needed, by index. Of a map: what is needed, by key.
+	mark  int
+	items []protoItem
+	last  int
+	keyOp protoOp
+	key   protowire.Type
+	texts map[string]int
+	ints  map[uint64]int
+}
+
+type protoItem struct {
+	index int
+	part
+	field protoField
+	first []protoFirst // of a map's entry without a value
+}
+
+// protoCompiler makes a plan.
+type protoCompiler struct{ plan *Plan }
+
+// message returns what reads messages of type d at w, and adds to kinds what values are at the slots
+// of w and below.
+func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds []Kinds) *protoMessage {
+	m := &protoMessage{mark: c.plan.marks, part: part{lo: w.lo, hi: w.hi, markLo: c.plan.marks}}
+	c.plan.marks++
+	parts := map[protoreflect.OneofDescriptor][]part{} // of members of a oneof, by their place in it
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		below := w.names[string(f.Name())]
+		if below == nil {
+			continue
+		}
+		before := c.plan.marks
+		field := c.field(f, below, kinds)
+		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() {
+			all := parts[one]
+			if all == nil {
+				all = make([]part, one.Fields().Len())
+			}
+			for k := range all {
+				if one.Fields().Get(k) == f {
+					all[k] = part{below.lo, below.hi, before, c.plan.marks}
+				}
+			}
+			parts[one] = all
+		}
+		if !f.HasPresence() && !f.IsList() && !f.IsMap() {
+			first := defaultOf(f)
+			if below.slot >= 0 {
+				m.first = append(m.first, protoFirst{below.slot, first})
+			}
+		} else {
+			below.maybe(kinds)
+		}
+		m.add(f.Number(), field)
+	}
+	for one, all := range parts {
+		for k := range all {
+			f := one.Fields().Get(k)
+			others := make([]part, 0, len(all))
+			for i, p := range all {
+				if i != k && (p.hi > p.lo || p.markHi > p.markLo) {
+					others = append(others, p)
+				}
+			}
+			if m.field(uint64(f.Number())) == nil {
+				op, wire := scalarOf(f.Kind())
+				if op != protoGroup {
+					op = protoNothing
+				}
+				m.add(f.Number(), protoField{op: op, wire: wire, slot: -1})
+			}
+			m.field(uint64(f.Number())).oneof = others
+		}
+	}
+	if w.slot >= 0 {
+		c.whole(d, m, w.slot, kinds)
+	}
+	m.markHi = c.plan.marks
+	return m
+}
+
+// whole makes the message itself a value.
+func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage, slot int, kinds []Kinds) {
+	first := column.Value{Kind: column.Other}
+	kinds[slot] |= kindsOf(column.Other)
+	switch d.FullName() {
+	case "google.protobuf.Timestamp", "google.protobuf.Duration":
+		first.Kind = column.Instant
+		m.alsoAdd(1, protoField{op: protoSeconds, wire: protowire.VarintType, slot: slot})
+		m.alsoAdd(2, protoField{op: protoNanos, wire: protowire.VarintType, slot: slot})
+		if d.Name() == "Timestamp" {
+			kinds[slot] |= kindsOf(column.Instant)
+			c.plan.instants = append(c.plan.instants, slot)
+		} else {
+			kinds[slot] |= kindsOf(column.Number)
+			c.plan.durations = append(c.plan.durations, slot)
+		}
+	case "confluent.type.Decimal":
+		kinds[slot] |= kindsOf(column.Number)
+		m.alsoAdd(1, protoField{op: protoUnscaled, wire: protowire.BytesType, slot: slot})
+		m.alsoAdd(3, protoField{op: protoScale, wire: protowire.VarintType, slot: slot})
+		c.plan.decimals = append(c.plan.decimals, slot)
+	case "google.protobuf.DoubleValue", "google.protobuf.FloatValue", "google.protobuf.Int64Value", "google.protobuf.UInt64Value",
+		"google.protobuf.Int32Value", "google.protobuf.UInt32Value", "google.protobuf.BoolValue", "google.protobuf.StringValue":
+		value := d.Fields().ByNumber(1)
+		first = defaultOf(value)
+		f := c.scalar(value, slot, kinds)
+		kinds[slot] &^= kindsOf(column.Other)
+		m.alsoAdd(1, f)
+	}
+	m.first = append(m.first, protoFirst{slot, first})
+}
+
+func (m *protoMessage) alsoAdd(number protowire.Number, f protoField) {
+	if there := m.field(uint64(number)); there != nil {
+		if there.op == protoNothing {
+			*there = f
+		} else {
+			there.also = &f
+		}
+		return
+	}
+	m.add(number, f)
+}
+
+// denseNumbers are the field numbers that are looked up in a list.
+const denseNumbers = 256
+
+func (m *protoMessage) add(number protowire.Number, f protoField) {
+	k := len(m.fields)
+	m.fields = append(m.fields, f)
+	if number >= denseNumbers {
+		if m.sparse == nil {
+			m.sparse = map[int32]int{}
+		}
+		m.sparse[int32(number)] = k
+		return
+	}
+	for len(m.dense) <= int(number) {
+		m.dense = append(m.dense, -1)
+	}
+	m.dense[number] = int32(k)
+}
+
+func (m *protoMessage) field(number uint64) *protoField {
+	if number < uint64(len(m.dense)) {
+		if k := m.dense[number]; k >= 0 {
+			return &m.fields[k]
+		}
+		return nil
+	}
+	if m.sparse != nil && number <= uint64(protowire.MaxValidNumber) {
+		if k, ok := m.sparse[int32(number)]; ok {
+			return &m.fields[k]
+		}
+	}
+	return nil
+}
+
+// field returns what reads a field at w.
+func (c *protoCompiler) field(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
+	switch {
+	case f.IsMap():
+		return c.mapField(f, w, kinds)
+	case f.IsList():
+		return c.listField(f, w, kinds)
+	}
+	return c.one(f, w, kinds)
+}
+
+// one returns what reads one value of a field.
+func (c *protoCompiler) one(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
+	if f.Message() == nil {
+		return c.scalar(f, w.slot, kinds)
+	}
+	field := protoField{op: protoInside, wire: protowire.BytesType, slot: -1, message: c.message(f.Message(), w, kinds)}
+	if f.Kind() == protoreflect.GroupKind {
+		field.op, field.wire = protoGroup, protowire.StartGroupType
+	}
+	return field
+}
+
+func (c *protoCompiler) scalar(f protoreflect.FieldDescriptor, slot int, kinds []Kinds) protoField {
+	field := protoField{slot: slot}
+	field.op, field.wire = scalarOf(f.Kind())
+	kind := column.Number
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		kind = column.Truth
+	case protoreflect.StringKind:
+		kind = column.Text
+	case protoreflect.BytesKind:
+		kind = column.Other
+	case protoreflect.EnumKind:
+		kind, field.symbols = column.Enum, symbolsOf(f.Enum())
+	}
+	if slot < 0 {
+		field.op = protoNothing // a path goes on where nothing can be
+		return field
+	}
+	kinds[slot] |= kindsOf(kind)
+	switch field.op {
+	case protoBool, protoFloat, protoDouble, protoBytes:
+	default:
+		kinds[slot] |= mayKey
+	}
+	return field
+}
+
+func (c *protoCompiler) listField(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
+	field := protoField{op: protoList, slot: w.slot, mark: c.plan.marks, last: -1}
+	c.plan.marks++
+	var element protoOp
+	element, field.wire = scalarOf(f.Kind())
+	field.packed = field.wire != protowire.BytesType && field.wire != protowire.StartGroupType
+	for _, item := range w.items {
+		before := c.plan.marks
+		field.items = append(field.items, protoItem{index: item.index, field: c.one(f, item.want, kinds)})
+		field.items[len(field.items)-1].part = part{item.lo, item.hi, before, c.plan.marks}
+		field.last = item.index
+		item.maybe(kinds)
+	}
+	field.keyOp = element
+	if w.slot >= 0 {
+		kinds[w.slot] |= kindsOf(column.Other)
+	}
+	return field
+}
+
+func (c *protoCompiler) mapField(f protoreflect.FieldDescriptor, w *want, kinds []Kinds) protoField {
+	field := protoField{op: protoMap, wire: protowire.BytesType, slot: w.slot}
+	field.keyOp, field.key = scalarOf(f.MapKey().Kind())
+	for _, name := range sortedNames(w) {
+		below := w.names[name]
+		if field.keyOp == protoText {
+			if field.texts == nil {
+				field.texts = map[string]int{}
+			}
+			field.texts[name] = len(field.items)
+		} else {
+			key, ok := keyOf(field.keyOp, name)
+			if !ok {
+				continue
+			}
+			if field.ints == nil {
+				field.ints = map[uint64]int{}
+			}
+			field.ints[key] = len(field.items)
+		}
+		before := c.plan.marks
+		item := protoItem{field: c.one(f.MapValue(), below, kinds)}
+		item.part = part{below.lo, below.hi, before, c.plan.marks}
+		if f.MapValue().Message() == nil && below.slot >= 0 {
+			first := defaultOf(f.MapValue())
+			item.first = []protoFirst{{below.slot, first}}
+		}
+		field.items = append(field.items, item)
+		below.maybe(kinds)
+	}
+	if w.slot >= 0 {
+		kinds[w.slot] |= kindsOf(column.Other)
+	}
+	return field
+}
+
+// keyOf returns a map's key by its text, as it is compared.
+func keyOf(op protoOp, text string) (uint64, bool) {
+	var key uint64
+	var again string
+	switch op {
+	case protoBool:
+		if text == "true" {
+			key = 1
+		}
+		again = strconv.FormatBool(key == 1)
+	case protoUint32, protoUint64:
+		key, _ = strconv.ParseUint(text, 10, 64)
+		again = strconv.FormatUint(key, 10)
+	default:
+		x, _ := strconv.ParseInt(text, 10, 64)
+		key, again = uint64(x), strconv.FormatInt(x, 10)
+	}
+	return key, again == text
+}
+
+// scalarOf returns how values of a kind are read, and their wire type.
+func scalarOf(kind protoreflect.Kind) (protoOp, protowire.Type) {
+	switch kind {
+	case protoreflect.BoolKind:
+		return protoBool, protowire.VarintType
+	case protoreflect.EnumKind:
+		return protoEnum, protowire.VarintType
+	case protoreflect.Int32Kind:
+		return protoInt32, protowire.VarintType
+	case protoreflect.Int64Kind:
+		return protoInt64, protowire.VarintType
+	case protoreflect.Uint32Kind:
+		return protoUint32, protowire.VarintType
+	case protoreflect.Uint64Kind:
+		return protoUint64, protowire.VarintType
+	case protoreflect.Sint32Kind:
+		return protoSint32, protowire.VarintType
+	case protoreflect.Sint64Kind:
+		return protoSint64, protowire.VarintType
+	case protoreflect.Fixed32Kind:
+		return protoUint32, protowire.Fixed32Type
+	case protoreflect.Sfixed32Kind:
+		return protoInt32, protowire.Fixed32Type
+	case protoreflect.Fixed64Kind:
+		return protoUint64, protowire.Fixed64Type
+	case protoreflect.Sfixed64Kind:
+		return protoInt64, protowire.Fixed64Type
+	case protoreflect.FloatKind:
+		return protoFloat, protowire.Fixed32Type
+	case protoreflect.DoubleKind:
+		return protoDouble, protowire.Fixed64Type
+	case protoreflect.StringKind:
+		return protoText, protowire.BytesType
+	case protoreflect.BytesKind:
+		return protoBytes, protowire.BytesType
+	case protoreflect.GroupKind:
+		return protoGroup, protowire.StartGroupType
+	}
+	return protoInside, protowire.BytesType
+}
+
+func symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byte {
+	symbols := map[int32][]byte{}
+	for i := range d.Values().Len() {
+		v := d.Values().Get(i)
+		if symbols[int32(v.Number())] == nil { // the first of several names
+			symbols[int32(v.Number())] = []byte(v.Name())
+		}
+	}
+	return symbols
+}
+
+// defaultOf returns what a field without presence is where it is not there.
+func defaultOf(f protoreflect.FieldDescriptor) (v column.Value) {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		v.Kind = column.Truth
+	case protoreflect.StringKind:
+		v.Kind = column.Text
+	case protoreflect.BytesKind:
+		v.Kind = column.Other
+	case protoreflect.EnumKind:
+		number := f.Default().Enum()
+		v.Kind, v.Num, v.Text = column.Enum, float64(number), symbolsOf(f.Enum())[int32(number)]
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		setNumber(&v, 0)
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.Fixed32Kind, protoreflect.Fixed64Kind:
+		setUint(&v, 0)
+	default:
+		setInt(&v, 0)
+	}
+	return v
+}
+
+// set gives a value's bits to its slot.
+func (f *protoField) set(r *Reader, bits uint64) {
+	v := &r.values[f.slot]
+	switch f.op {
+	case protoBool:
+		v.Kind, v.Num = column.Truth, 0
+		if bits != 0 {
+			v.Num = 1
+		}
+	case protoInt32:
+		setInt(v, int64(int32(bits)))
+	case protoInt64:
+		setInt(v, int64(bits))
+	case protoUint32:
+		setUint(v, uint64(uint32(bits)))
+	case protoUint64:
+		setUint(v, bits)
+	case protoSint32:
+		setInt(v, int64(int32(protowire.DecodeZigZag(bits&math.MaxUint32))))
+	case protoSint64:
+		setInt(v, protowire.DecodeZigZag(bits))
+	case protoFloat:
+		setNumber(v, float64(math.Float32frombits(uint32(bits))))
+	case protoDouble:
+		setNumber(v, math.Float64frombits(bits))
+	case protoEnum:
+		v.Kind, v.Num, v.Text = column.Enum, float64(int32(bits)), f.symbols[int32(bits)]
+	case protoSeconds:
+		v.Sec = int64(bits)
+	case protoNanos:
+		v.Nsec = int32(bits)
+	case protoScale:
+		v.Sec = int64(int32(bits))
+	}
+}
+
+// setBytes gives bytes to their slot.
+func (f *protoField) setBytes(r *Reader, content []byte) {
+	switch v := &r.values[f.slot]; f.op {
+	case protoText:
+		setText(v, content)
+	case protoBytes:
+		setOther(v)
+	case protoUnscaled:
+		v.Text = content
+	}
+}

@@ -1,0 +1,323 @@
+// Package schema reads values out of records whose form a schema describes: Avro, Protobuf, and
+// (types only) JSON Schema.
+//
+// A [Schema] is what one of the Parse functions read. [Schema.Plan] compiles it for some paths,
+// and a [Reader] of that plan reads the values at these paths straight from a record's bytes. For
+// example, of an Avro record {"id": string, "at": {"x": double}} and the path at.x, the reader
+// skips a string and reads eight bytes.
+//
+// A reader accepts any bytes. It does not allocate, it works at most in proportion to the record's
+// length, and what it finds depends on this record and the schema alone.
+package schema
+
+import (
+	"slices"
+	"strings"
+
+	"streamdp/internal/column"
+)
+
+// The formats of schemas, by the names of their codecs.
+const (
+	Avro     = "avro"
+	Protobuf = "protobuf"
+	JSON     = "json-schema"
+)
+
+// Schema is a parsed schema, by which a record was written. It never changes.
+type Schema struct {
+	format string
+	avro   *avroType
+	proto  *protoSchema
+	json   *jsonSchema
+}
+
+// Reference is another schema that a schema needs. Name is how it is spoken of: the full name of
+// a type in Avro, the path in the import statement in Protobuf, and the URI before the fragment
+// of a "$ref" in JSON Schema. A reference that needs others stands behind them.
+type Reference struct {
+	Name, Text string
+}
+
+// Format returns the format of the schema: Avro, Protobuf or JSON.
+func (s *Schema) Format() string { return s.format }
+
+// Kinds is a set of kinds of values.
+type Kinds uint16
+
+// Has reports whether k is in the set.
+func (ks Kinds) Has(k column.Kind) bool { return ks&(1<<k) != 0 }
+
+// Any reports whether there is a kind in the set other than column.Absent.
+func (ks Kinds) Any() bool { return ks&^(absent|mayKey) != 0 }
+
+// Key reports whether a value can be a user key, in the set that [Schema.PlanWithKey] returns for
+// one.
+func (ks Kinds) Key() bool { return ks&mayKey != 0 }
+
+// String names the kinds, as in "number or null".
+func (ks Kinds) String() string {
+	var names []string
+	for k := range column.Kinds {
+		if ks.Has(k) {
+			names = append(names, k.String())
+		}
+	}
+	if names == nil {
+		return "nothing"
+	}
+	return strings.Join(names, " or ")
+}
+
+func kindsOf(all ...column.Kind) (ks Kinds) {
+	for _, k := range all {
+		ks |= 1 << k
+	}
+	return ks
+}
+
+const (
+	absent Kinds = 1 << column.Absent
+	mayKey Kinds = 1 << 15
+)
+
+// Plan reads the values at some paths from records of one schema. It never changes, and any
+// number of readers can use it.
+type Plan struct {
+	slots []int // of each path
+	key   int   // slot of the user key, -1 without one
+	many  int   // slots
+	avro  *avroNode
+	proto *protoMessage
+	marks int // what a reader remembers of Protobuf's messages and lists
+	// What a timestamp, a duration or a decimal of Protobuf is made of is read into one value, which is
+	// looked at when all of it is there.
+	instants, durations, decimals []int
+	texts                         bool // values may point into the record
+}
+
+// Plan compiles the schema for paths. kinds[i] is what values at path i can be; it is empty if the
+// schema has no such path: then its value is always absent. A kind may be there that no record
+// has, but no record has one that is not there, as long as its text is valid UTF-8, its decimals
+// have at most 64 bytes, and its timestamps are valid; else it is column.Other.
+//
+// The plan is nil for JSON Schema, whose records the JSON codec reads.
+func (s *Schema) Plan(paths [][]column.Element) (plan *Plan, kinds []Kinds) {
+	plan, kinds, _ = s.PlanWithKey(paths, nil)
+	return plan, kinds
+}
+
+// PlanWithKey is Plan for records with a user key at one more path, see [Reader.Key]. key is what
+// values there can be; empty without a path, or if the schema has none.
+func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds) {
+	all := paths
+	if user != nil {
+		all = append(slices.Clip(slices.Clone(paths)), user)
+	}
+	if s.format == JSON {
+		for _, path := range all {
+			kinds = append(kinds, s.json.kinds(path))
+		}
+	} else {
+		root, slots, many := newWants(all)
+		plan = &Plan{slots: slots, key: -1, many: many}
+		found := make([]Kinds, many)
+		if s.format == Avro {
+			c := &avroCompiler{slots: many, bodies: map[*avroType]*avroBody{}, wanted: map[avroWant]avroWanted{}}
+			node := c.node(s.avro, root, found)
+			plan.avro = &node
+		} else {
+			c := &protoCompiler{plan: plan}
+			plan.proto = c.message(s.proto.message, root, found)
+		}
+		for _, slot := range slots {
+			kinds = append(kinds, found[slot])
+			plan.texts = plan.texts || found[slot]&(kindsOf(column.Text)|mayKey) != 0
+		}
+	}
+	if user != nil {
+		key, kinds = kinds[len(paths)], kinds[:len(paths)]
+		if s.format == JSON && key&kindsOf(column.Text, column.Number) != 0 {
+			key |= mayKey
+		}
+		if plan != nil {
+			plan.key, plan.slots = plan.slots[len(paths)], plan.slots[:len(paths)]
+		}
+	}
+	for i := range kinds {
+		kinds[i] &^= mayKey
+	}
+	return plan, kinds, key
+}
+
+// want is a node of the tree of paths. Equal paths are one node.
+type want struct {
+	slot   int // where its value goes; -1: none is wanted
+	lo, hi int // slots of this node and of all below: from lo to hi-1
+	names  map[string]*want
+	items  []*wantItem // by index
+	order  []*want     // the nodes below, as they came
+}
+
+type wantItem struct {
+	index int
+	*want
+}
+
+// newWants returns the tree of paths, each path's slot, and how many slots there are.
+func newWants(paths [][]column.Element) (root *want, slots []int, many int) {
+	root = &want{slot: -1}
+	ends := make([]*want, len(paths))
+	for i, path := range paths {
+		w := root
+		for _, e := range path {
+			w = w.child(e)
+		}
+		w.slot = 0
+		ends[i] = w
+	}
+	root.number(&many)
+	for _, w := range ends {
+		slots = append(slots, w.slot)
+	}
+	return root, slots, many
+}
+
+func (w *want) child(e column.Element) *want {
+	next := &want{slot: -1}
+	if e.Index >= 0 {
+		i, found := slices.BinarySearchFunc(w.items, e.Index, func(x *wantItem, index int) int { return x.index - index })
+		if found {
+			return w.items[i].want
+		}
+		w.items = slices.Insert(w.items, i, &wantItem{e.Index, next})
+	} else {
+		if w.names[e.Name] != nil {
+			return w.names[e.Name]
+		}
+		if w.names == nil {
+			w.names = map[string]*want{}
+		}
+		w.names[e.Name] = next
+	}
+	w.order = append(w.order, next)
+	return next
+}
+
+func (w *want) number(next *int) {
+	w.lo = *next
+	if w.slot >= 0 {
+		w.slot = *next
+		*next++
+	}
+	for _, below := range w.order {
+		below.number(next)
+	}
+	w.hi = *next
+}
+
+// Reader reads records by a plan. It is for one goroutine.
+type Reader struct {
+	plan   *Plan
+	values []column.Value // by slot
+	marks  []uint32
+	digits [digitsBuffer]byte // of a decimal or a user key
+}
+
+// NewReader returns a reader of a plan.
+func NewReader(plan *Plan) *Reader {
+	return &Reader{plan: plan, values: make([]column.Value, plan.many), marks: make([]uint32, plan.marks)}
+}
+
+// Read reads a record's value. It reports false if these are not the bytes of a record of this
+// schema: then no value is there. Parts that no path needs are looked at only as far as it takes
+// to get past them.
+//
+// A record may be as deep as 1000 records, arrays and maps, or messages, inside one another.
+func (r *Reader) Read(value []byte) bool {
+	for i := range r.values {
+		r.values[i].Kind = column.Absent
+	}
+	ok := false
+	if r.plan.avro != nil {
+		ok = r.avro(r.plan.avro, value, 0, maxDepth) == len(value)
+	} else {
+		ok = r.readProto(value)
+	}
+	if !ok {
+		r.clear()
+	}
+	return ok
+}
+
+// Value returns the value at path i of the record read last. It is valid until the next record is
+// read, and as long as the bytes of this one.
+func (r *Reader) Value(i int) *column.Value { return &r.values[r.plan.slots[i]] }
+
+// Key returns the user key of the record read last: the text of a string or an enum's symbol, the
+// decimal digits of an integer, a UUID in its usual form. It is empty if there is none, and valid
+// as a value is.
+func (r *Reader) Key() []byte {
+	if r.plan.key < 0 {
+		return nil
+	}
+	v := &r.values[r.plan.key]
+	switch {
+	case v.Kind == column.Text || v.Kind == column.Enum:
+		return v.Text
+	case v.Kind == column.Number && v.Nsec == signed:
+		return appendInt(r.digits[:0], v.Sec)
+	case v.Kind == column.Number && v.Nsec == unsigned:
+		return appendUint(r.digits[:0], uint64(v.Sec))
+	case v.Kind == column.Other && v.Nsec == uuid:
+		return appendUUID(r.digits[:0], v.Text)
+	}
+	return nil
+}
+
+// Release gives up the values of the record read last: nothing refers to its bytes any more.
+func (r *Reader) Release() {
+	if r.plan.texts {
+		r.clear()
+	}
+}
+
+func (r *Reader) clear() {
+	for i := range r.values {
+		r.values[i] = column.Value{}
+	}
+}
+
+// maxDepth is how many records, arrays, maps, messages and groups may be inside one another.
+const maxDepth = 1000
+
+// What Nsec says of a Number or Other: that Sec is an integer exactly, for a number above 2⁵³ has
+// a neighbour with the same float64, or that Text is the 16 bytes of a UUID.
+const (
+	signed int32 = 1 + iota
+	unsigned
+	uuid
+)
+
+func setInt(v *column.Value, x int64) {
+	v.Kind, v.Num, v.Sec, v.Nsec = column.Number, float64(x), x, signed
+}
+
+func setUint(v *column.Value, x uint64) {
+	v.Kind, v.Num, v.Sec, v.Nsec = column.Number, float64(x), int64(x), unsigned
+}
+
+func setNumber(v *column.Value, x float64) {
+	v.Kind, v.Num, v.Nsec = column.Number, x, 0
+}
+
+func setOther(v *column.Value) { v.Kind, v.Nsec, v.Text = column.Other, 0, nil }
+
+// setTicks sets an instant of so many units, of which perSecond make a second.
+func setTicks(v *column.Value, ticks, perSecond int64) {
+	sec, rest := ticks/perSecond, ticks%perSecond
+	if rest < 0 {
+		sec, rest = sec-1, rest+perSecond
+	}
+	v.Kind, v.Sec, v.Nsec = column.Instant, sec, int32(rest*(1e9/perSecond))
+}

@@ -1,0 +1,310 @@
+// Package trace sends what the daemon does, with times, to a collector of OpenTelemetry:
+// OTLP over HTTP, in protobuf.
+//
+// All that a span says besides its times is in [Work], which has no room for anything else:
+// no number that comes from a record, no text of one. Times are real ones. How long work on
+// records takes depends on them, so traces are as confidential as the input.
+//
+// Nothing waits for a collector. A span that has ended goes into a queue of fixed size, and
+// is dropped where that is full. A request that fails is not repeated: its spans are dropped
+// too, and the next request comes after a pause.
+package trace
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	collector "go.opentelemetry.io/proto/slim/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// Bounds of memory and time.
+const (
+	queueSize  = 4096                   // ended spans that wait
+	batchSize  = 512                    // spans of a request
+	batchEvery = 2 * time.Second        // a request that is not full leaves after that
+	sendTime   = 5 * time.Second        // of a request
+	endTime    = 2 * time.Second        // of all that is left to send at the end
+	leastPause = 500 * time.Millisecond // after a failure; doubled with each
+	mostPause  = 30 * time.Second
+	mostAnswer = 64 << 10 // bytes of an answer that are looked at
+)
+
+// Kind says what a span is about. Its name is one of these words.
+type Kind uint8
+
+const (
+	// Steps is from the first close after a commit to the end of the next commit: a trace.
+	Steps Kind = iota
+	// Fetch is a request for records, with its wait for them. A trace of its own.
+	Fetch
+	// Close ends a step and draws its noise. Within Steps.
+	Close
+	// Commit makes closed steps durable. Within Steps.
+	Commit
+	// Publish is a request that sends releases to the output. Within the Steps that were
+	// committed last.
+	Publish
+	kinds
+)
+
+var names = [kinds]string{"steps", "fetch", "close", "commit", "publish"}
+
+// Work is all that a span says besides its times.
+type Work struct {
+	Stream    string // as configured
+	Partition string // of the task
+	Input     int    // Fetch: the partition that is read
+	Epoch     uint64
+	// First and Last are steps of the epoch; 0 where there are none.
+	First, Last uint64
+	// Failed is a word for why it failed, of a set that does not depend on records; empty:
+	// it did not.
+	Failed string
+}
+
+// Options of a tracer.
+type Options struct {
+	Endpoint string      // URL of the receiver
+	Header   http.Header // of each request
+	// TLS returns what to trust and to show. When it returns another configuration, new
+	// connections are made with that. Nil: the system's authorities.
+	TLS func() *tls.Config
+	// Sample is the share of traces that are sent, in (0, 1].
+	Sample float64
+	// Service, Version and Instance name the sender. Instance may be empty.
+	Service, Version, Instance string
+	// Sent is called after each request with the number of spans that were sent, of those
+	// that were dropped since the last call, and why the request failed, nil if it did not.
+	Sent func(sent, dropped int, err error)
+}
+
+// Tracer sends spans. A nil Tracer records none, at the cost of a comparison.
+type Tracer struct {
+	o       Options
+	client  http.Client
+	tls     *tls.Config // of client
+	queue   chan ended
+	dropped atomic.Int64
+	pause   time.Duration
+}
+
+// ended is a span as it waits.
+type ended struct {
+	Span
+	end time.Time
+}
+
+// New returns a tracer. It connects to nothing before Start.
+func New(o Options) *Tracer {
+	t := &Tracer{o: o, queue: make(chan ended, queueSize)}
+	t.client.Timeout = sendTime
+	// The headers may hold a secret, and are for the endpoint only.
+	t.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return t
+}
+
+// connects makes connections what TLS says now.
+func (t *Tracer) connects() {
+	var now *tls.Config
+	if t.o.TLS != nil {
+		now = t.o.TLS()
+	}
+	if t.client.Transport != nil && now == t.tls {
+		return
+	}
+	t.client.CloseIdleConnections()
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = now.Clone()
+	transport.MaxConnsPerHost = 1
+	t.client.Transport, t.tls = transport, now
+}
+
+// Span is work that is under way. The zero Span records nothing.
+type Span struct {
+	Work           // may be completed until the end
+	t      *Tracer // nil: it is not sent
+	known  bool    // whether it is sent was decided
+	kind   Kind
+	trace  [16]byte
+	id     [8]byte
+	parent [8]byte // zero: none
+	start  time.Time
+}
+
+// Begin begins a trace, which is sent with probability Sample.
+func (t *Tracer) Begin(k Kind, w Work, at time.Time) Span {
+	if t == nil {
+		return Span{}
+	}
+	s := Span{known: true}
+	if t.o.Sample < 1 && rand.Float64() >= t.o.Sample {
+		return s
+	}
+	s.t, s.Work, s.kind, s.start = t, w, k, at
+	fill(s.trace[:])
+	fill(s.id[:])
+	return s
+}
+
+// Within begins a span within another one, which may have ended. It is sent if that is. Within
+// the zero Span it begins a trace.
+func (t *Tracer) Within(s Span, k Kind, w Work, at time.Time) Span {
+	switch {
+	case !s.known:
+		return t.Begin(k, w, at)
+	case s.t == nil:
+		return Span{known: true}
+	}
+	s.parent, s.Work, s.kind, s.start = s.id, w, k, at
+	fill(s.id[:])
+	return s
+}
+
+// fill makes an identifier that is not zero. It need not be hard to guess.
+func fill(id []byte) {
+	for i := 0; i < len(id); i += 8 {
+		binary.NativeEndian.PutUint64(id[i:], rand.Uint64())
+	}
+	id[0] |= 1
+}
+
+// Begun reports whether the span is not the zero Span.
+func (s *Span) Begun() bool { return s.known }
+
+// End ends the span. It never waits.
+func (s *Span) End(at time.Time) {
+	if s.t == nil {
+		return
+	}
+	select {
+	case s.t.queue <- ended{*s, at}:
+	default:
+		s.t.dropped.Add(1)
+	}
+}
+
+// Start sends in the background. end sends what is left, for endTime at most, and returns.
+func (t *Tracer) Start() (end func()) {
+	if t == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ending, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t.run(ctx, ending)
+	}()
+	return func() {
+		late := time.AfterFunc(endTime, cancel)
+		close(ending)
+		<-done
+		late.Stop()
+		cancel()
+		t.client.CloseIdleConnections()
+	}
+}
+
+// run sends until ending is closed, and then what is left as long as a collector takes it.
+func (t *Tracer) run(ctx context.Context, ending chan struct{}) {
+	tick := time.NewTicker(batchEvery)
+	defer tick.Stop()
+	batch := make([]ended, 0, batchSize)
+	for last := false; !last; {
+		full := false
+		for !full && !last {
+			select {
+			case s := <-t.queue:
+				batch = append(batch, s)
+				full = len(batch) == batchSize
+				continue
+			case <-tick.C:
+			case <-ending:
+				last = true
+			}
+			break
+		}
+		for n := len(t.queue); last && n > 0 && len(batch) < batchSize; n-- {
+			batch = append(batch, <-t.queue)
+		}
+		if len(batch) == 0 {
+			continue
+		}
+		err := t.send(ctx, batch)
+		batch = batch[:0]
+		switch {
+		case err == nil:
+			t.pause, last = 0, last && len(t.queue) == 0
+		case !last:
+			t.pause = min(max(2*t.pause, leastPause), mostPause)
+			select {
+			case <-time.After(t.pause):
+			case <-ending:
+			}
+		}
+	}
+}
+
+// send sends spans in one request, and says what became of them.
+func (t *Tracer) send(ctx context.Context, batch []ended) error {
+	refused, err := t.post(ctx, batch)
+	said := err
+	if err != nil {
+		refused = len(batch)
+	} else if refused > 0 {
+		said = errors.New("the collector took a part of the spans only")
+	}
+	t.o.Sent(len(batch)-refused, refused+int(t.dropped.Swap(0)), said)
+	return err
+}
+
+// post sends spans. It returns how many of them the collector refused.
+func (t *Tracer) post(ctx context.Context, batch []ended) (refused int, err error) {
+	t.connects()
+	body, err := proto.Marshal(t.request(batch))
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.o.Endpoint, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	for name, values := range t.o.Header {
+		req.Header[name] = values
+	}
+	req.Header.Set("Content-Type", "application/x-protobuf")
+	req.Header.Set("User-Agent", strings.TrimSpace("streamdp/"+t.o.Version))
+	res, err := t.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
+	if res.StatusCode/100 != 2 {
+		return 0, errors.New("the collector answers " + res.Status[:min(len(res.Status), 100)])
+	}
+	if err != nil {
+		return 0, err
+	}
+	var said collector.ExportTraceServiceResponse
+	if proto.Unmarshal(answer, &said) == nil {
+		refused = int(max(0, min(said.GetPartialSuccess().GetRejectedSpans(), int64(len(batch)))))
+	}
+	return refused, nil
+}
+
+// Probe sends a request without spans, and returns an error unless the collector takes it. It is
+// for a tracer that has not started.
+func (t *Tracer) Probe(ctx context.Context) error {
+	_, err := t.post(ctx, nil)
+	return err
+}
