@@ -10,22 +10,28 @@ import (
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
 // metadata returns what the transport knows of the cluster and one topic, at
 // most metadataTTL old while a broker is reachable. It asks no broker itself.
 func (c *Client) metadata(ctx context.Context, topic string) (*metadata.Response, error) {
-	req := &metadata.Request{TopicNames: []string{topic}}
+	names := []string{topic}
 	if topic == "" {
-		req.TopicNames = []string{}
+		names = names[:0]
 	}
-	m, err := c.roundTrip(ctx, requestTimeout, req)
+	return c.topicsOf(ctx, topic, names)
+}
+
+// topicsOf is metadata for several topics, nil for all. An error names the topic.
+func (c *Client) topicsOf(ctx context.Context, topic string, names []string) (*metadata.Response, error) {
+	m, err := c.roundTrip(ctx, requestTimeout, &metadata.Request{TopicNames: names})
 	if err != nil {
 		err = callError(ctx, "metadata", topic, -1, err)
-		if Retriable(err) && c.dialer.SASLMechanism != nil {
-			// No broker was ever reached. The pool says "connection closed"
-			// where credentials are refused; a connection of our own learns it.
-			if refused := c.Probe(ctx); Unauthorized(refused) {
+		if Retriable(err) && c.mechanism != nil {
+			// No broker was ever reached. The pool says "connection closed" where credentials
+			// are refused, or cannot be had; a connection of our own learns it.
+			if refused := c.Probe(ctx); Unauthorized(refused) || uncredited(refused) {
 				return nil, refused
 			}
 		}
@@ -88,6 +94,24 @@ func (c *Client) Topic(ctx context.Context, name string) (Topic, error) {
 	return t, nil
 }
 
+// Topics returns the names of the cluster's topics that this client may see, in their order, at most
+// metadataTTL old while a broker is reachable. Topics that are the brokers' own, or are being deleted,
+// are left out. It asks no broker itself, however many topics there are. A client that follows some
+// topics sees these.
+func (c *Client) Topics(ctx context.Context) ([]string, error) {
+	m, err := c.topicsOf(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, t := range m.Topics {
+		if code := kafkago.Error(t.ErrorCode); !t.IsInternal && (code == 0 || code == kafkago.LeaderNotAvailable) {
+			names = append(names, t.Name)
+		}
+	}
+	return names, nil
+}
+
 // hidden returns an error if the topic is not among those the cluster has shown
 // because this client may not see it. A list of all topics leaves such topics
 // out, which looks as if they did not exist; who asks for one is told.
@@ -111,6 +135,19 @@ func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (st
 		return 0, 0, 0, err
 	}
 	return start, lastStable, end, nil
+}
+
+// Bounds returns the start of the partition's log and its end, by two requests, one after the other.
+func (c *Client) Bounds(ctx context.Context, topic string, partition int32) (start, end int64, err error) {
+	if start, err = c.Start(ctx, topic, partition); err == nil {
+		end, err = c.End(ctx, topic, partition)
+	}
+	return start, end, err
+}
+
+// Start returns the start of the partition's log, by one request.
+func (c *Client) Start(ctx context.Context, topic string, partition int32) (int64, error) {
+	return c.listOffset(ctx, topic, partition, kafkago.FirstOffset, false)
 }
 
 // End returns the end of the partition's log (the high watermark), by one request.
@@ -266,25 +303,42 @@ func (c *Client) createTopic(ctx context.Context, name string, partitions, repli
 	return err
 }
 
-// CommitOffset writes a consumer group's offset, for tools that show lag. The
-// daemon never reads it.
-func (c *Client) CommitOffset(ctx context.Context, group, topic string, partition int32, next int64) error {
+// GroupOffset is how far a consumer group has read a partition: the next offset.
+type GroupOffset struct {
+	Topic     string
+	Partition int32
+	Next      int64
+}
+
+// CommitOffsets writes offsets of a consumer group without members, for tools that show lag.
+// Nothing here reads them. An error concerns at least one of the offsets; the others may be
+// written. list is in the order of topics.
+func (c *Client) CommitOffsets(ctx context.Context, group string, list []GroupOffset) error {
 	const api = "offset_commit"
-	if c.isClosed() {
-		return callError(ctx, api, topic, partition, errClosed)
+	req := &offsetcommit.Request{GroupID: group, GenerationID: -1} // of nobody's generation
+	for _, o := range list {
+		if n := len(req.Topics); n == 0 || req.Topics[n-1].Name != o.Topic {
+			req.Topics = append(req.Topics, offsetcommit.RequestTopic{Name: o.Topic})
+		}
+		t := &req.Topics[len(req.Topics)-1]
+		t.Partitions = append(t.Partitions, offsetcommit.RequestPartition{PartitionIndex: o.Partition, CommittedOffset: o.Next, CommittedLeaderEpoch: -1})
 	}
-	res, err := c.api.OffsetCommit(ctx, &kafkago.OffsetCommitRequest{
-		GroupID:      group,
-		GenerationID: -1, // a group without members
-		Topics: map[string][]kafkago.OffsetCommit{
-			topic: {{Partition: int(partition), Offset: next}},
-		},
-	})
+	m, err := c.roundTrip(ctx, requestTimeout, req)
 	if err != nil {
-		return callError(ctx, api, topic, partition, err)
+		return callError(ctx, api, "", -1, err)
 	}
-	if ps := res.Topics[topic]; len(ps) == 1 {
-		return callError(ctx, api, topic, partition, ps[0].Error)
+	answered := 0
+	if res, ok := m.(*offsetcommit.Response); ok {
+		for _, t := range res.Topics {
+			for _, p := range t.Partitions {
+				if answered++; p.ErrorCode != 0 {
+					return brokerError(api, t.Name, p.PartitionIndex, p.ErrorCode)
+				}
+			}
+		}
 	}
-	return localError(api, topic, partition, kindProtocol, "malformed response")
+	if answered != len(list) {
+		return localError(api, "", -1, kindProtocol, "malformed response")
+	}
+	return nil
 }

@@ -95,26 +95,28 @@ func TestAheadRequests(t *testing.T) {
 
 // The answer that was asked for ahead is compared like any other.
 func TestAheadReplaced(t *testing.T) {
-	s, c := serve(t)
 	other := plainLog(100, 1000)
 	for i := range other {
 		for j := range other[i].Records {
 			other[i].Records[j].Value[0] = 'y'
 		}
 	}
-	for name, change := range map[string]func(){
-		"other records": func() { s.batches = other },
-		"vanished":      func() { s.batches = s.batches[40:] },
-		"start moved":   func() { s.batches, s.start = s.batches[40:], 120 },
-		"shorter":       func() { s.end, s.stable, s.batches = 10, 10, s.batches[:3] },
+	for name, change := range map[string]func(*simulated){
+		"other records": func(s *simulated) { s.batches = other },
+		"vanished":      func(s *simulated) { s.batches = s.batches[40:] },
+		"start moved":   func(s *simulated) { s.batches, s.start = s.batches[40:], 120 },
+		"shorter":       func(s *simulated) { s.end, s.stable, s.batches = 10, 10, s.batches[:3] },
 	} {
+		// Each has a broker of its own: a request that was sent ahead and given up may
+		// still arrive, and would count as one of the next reader.
+		s, c := serve(t)
 		s.set(plainLog(100, 1000))
 		r := newReader(t, c, ReaderOptions{Topic: "sim", PartitionMaxBytes: 32 << 10}, start)
 		// The second request, which is sent ahead, meets another log.
 		s.change(func() {
 			s.instead = func(*kmsg.FetchResponse) bool {
 				if s.requests == 2 {
-					change()
+					change(s)
 				}
 				return false
 			}
@@ -150,26 +152,27 @@ func TestAheadReplaced(t *testing.T) {
 // A failure of the request that was sent ahead is one of the next Fetch, and nothing
 // is lost by it.
 func TestAheadFailures(t *testing.T) {
-	s, c := serve(t)
-	var r *Reader
-	begin := func(instead func(*kmsg.FetchResponse) bool) *Reader {
-		if r != nil && r.ahead != nil {
-			<-r.ahead.done // or it would count as a request of the next reader
+	var c *Client
+	// Each reader has a broker of its own: a request that was sent ahead and given up
+	// may still arrive, and would count as one of the next reader.
+	begin := func(tweak func(request int, p *kmsg.FetchResponseTopicPartition)) *Reader {
+		if c != nil {
+			c.Close()
 		}
+		var s *simulated
+		s, c = serve(t)
 		s.set(plainLog(60, 1000))
-		s.change(func() { s.instead = instead })
-		r = newReader(t, c, ReaderOptions{Topic: "sim", PartitionMaxBytes: 32 << 10}, start)
-		return r
+		s.change(func() {
+			s.tweak = func(p *kmsg.FetchResponseTopicPartition) { tweak(s.requests, p) }
+		})
+		return newReader(t, c, ReaderOptions{Topic: "sim", PartitionMaxBytes: 32 << 10}, start)
 	}
 	var chunk Chunk
 	var e *Error
 	for code, label := range map[int16]string{6: "6", 74: "74", 1: "1"} {
-		r = begin(nil)
-		s.change(func() {
-			s.tweak = func(p *kmsg.FetchResponseTopicPartition) {
-				if s.requests == 2 {
-					p.ErrorCode, p.RecordBatches = code, nil
-				}
+		r := begin(func(request int, p *kmsg.FetchResponseTopicPartition) {
+			if request == 2 {
+				p.ErrorCode, p.RecordBatches = code, nil
 			}
 		})
 		if err := r.Fetch(t.Context(), &chunk); err != nil {
@@ -183,12 +186,9 @@ func TestAheadFailures(t *testing.T) {
 		}
 	}
 	// A damaged answer.
-	r = begin(nil)
-	s.change(func() {
-		s.tweak = func(p *kmsg.FetchResponseTopicPartition) {
-			if s.requests == 2 {
-				p.RecordBatches[80] ^= 1
-			}
+	r := begin(func(request int, p *kmsg.FetchResponseTopicPartition) {
+		if request == 2 {
+			p.RecordBatches[80] ^= 1
 		}
 	})
 	if err := r.Fetch(t.Context(), &chunk); err != nil {
@@ -201,12 +201,9 @@ func TestAheadFailures(t *testing.T) {
 		t.Errorf("damaged: then %d records", len(got))
 	}
 	// Damage in the answer whose successor was asked for already.
-	r = begin(nil)
-	s.change(func() {
-		s.tweak = func(p *kmsg.FetchResponseTopicPartition) {
-			if s.requests == 1 {
-				p.RecordBatches[len(p.RecordBatches)-1] ^= 1
-			}
+	r = begin(func(request int, p *kmsg.FetchResponseTopicPartition) {
+		if request == 1 {
+			p.RecordBatches[len(p.RecordBatches)-1] ^= 1
 		}
 	})
 	got := drain(t, r, 180, nil)
@@ -220,12 +217,11 @@ func TestAheadFailures(t *testing.T) {
 	}
 	// The context of the Fetch that sent it ends: the next Fetch sends its own.
 	gate, arrived := make(chan struct{}), make(chan struct{})
-	r = begin(func(*kmsg.FetchResponse) bool {
-		if s.requests == 2 {
+	r = begin(func(request int, _ *kmsg.FetchResponseTopicPartition) {
+		if request == 2 {
 			close(arrived)
 			<-gate
 		}
-		return false
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := r.Fetch(ctx, &chunk); err != nil || r.ahead == nil {
@@ -239,11 +235,10 @@ func TestAheadFailures(t *testing.T) {
 	}
 	// That of the Fetch that waits ends.
 	gate = make(chan struct{})
-	r = begin(func(*kmsg.FetchResponse) bool {
-		if s.requests == 2 {
+	r = begin(func(request int, _ *kmsg.FetchResponseTopicPartition) {
+		if request == 2 {
 			<-gate
 		}
-		return false
 	})
 	if err := r.Fetch(t.Context(), &chunk); err != nil {
 		t.Fatal(err)

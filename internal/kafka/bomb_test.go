@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -96,13 +97,14 @@ func working() int {
 }
 
 // A batch that decompresses to gigabytes is read in as little memory as another: what
-// is too large is null, and its neighbours are what they are without it.
+// is too large is null, and its neighbours are what they are without it. It is 64 MB,
+// with STREAMDP_SLOW=1 up to 1.8 GB.
 func TestBombs(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecNumbers {
 		n := int64(1800 << 20)
 		switch {
-		case race.Enabled || testing.Short():
+		case race.Enabled || testing.Short() || os.Getenv("STREAMDP_SLOW") == "":
 			n = 64 << 20
 		case codec == codecNumbers["snappy"]:
 			n = 100 << 20 // it compresses no better than to a twentieth
@@ -146,11 +148,14 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// So is a batch of a hundred million records.
+// So is a batch of a million records, with STREAMDP_SLOW=1 of three.
 func TestCrowds(t *testing.T) {
 	s, c := serve(t)
 	for name, codec := range codecNumbers {
-		n := 3_000_000
+		n := 1_000_000
+		if os.Getenv("STREAMDP_SLOW") != "" {
+			n = 3_000_000
+		}
 		if race.Enabled || testing.Short() {
 			n = 200_000
 		}
@@ -194,7 +199,7 @@ func TestCrowds(t *testing.T) {
 // The context ends a fetch that decompresses.
 func TestBombEnds(t *testing.T) {
 	s, c := serve(t)
-	s.set([]kafkatest.Batch{bomb(t, 4, 1800<<20)})
+	s.set([]kafkatest.Batch{kafkatest.Bomb([]byte("aa"), []byte("cc"), 1800<<20)})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	r := newReader(t, c, ReaderOptions{Topic: "sim"}, start)

@@ -13,6 +13,7 @@ import (
 
 	kafkago "github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/sasl"
 )
 
 const (
@@ -41,8 +42,9 @@ type Options struct {
 	// another one fail with an unknown topic. Empty follows all topics of the
 	// cluster, which is expensive where there are thousands.
 	Topics []string
-	// TLS enables TLS. ServerName defaults to the host of each address.
-	TLS *tls.Config
+	// TLS enables TLS. It is called for each connection, so that certificates can be replaced
+	// while the client is in use. ServerName defaults to the host of each address.
+	TLS func() *tls.Config
 	// SASL are the credentials, if the brokers ask for any.
 	SASL SASL
 
@@ -53,7 +55,9 @@ type Options struct {
 type Client struct {
 	brokers   []string
 	topics    []string
-	dialer    kafkago.Dialer
+	clientID  string
+	tls       func() *tls.Config
+	mechanism sasl.Mechanism
 	transport kafkago.Transport
 	addr      net.Addr
 	api       kafkago.Client
@@ -77,7 +81,7 @@ func NewClient(o Options) (*Client, error) {
 			return nil, fmt.Errorf("kafka: broker address %q is not host:port", a)
 		}
 	}
-	mechanism, err := o.SASL.mechanism()
+	mechanism, err := o.SASL.Client()
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -92,13 +96,10 @@ func NewClient(o Options) (*Client, error) {
 		addr:    kafkago.TCP(o.Brokers...),
 		stop:    stop,
 		conns:   make(map[net.Conn]struct{}),
-	}
-	c.dialer = kafkago.Dialer{
-		ClientID:      id,
-		Timeout:       connectTimeout,
-		DialFunc:      c.dial,
-		TLS:           o.TLS,
-		SASLMechanism: mechanism,
+
+		clientID:  id,
+		tls:       o.TLS,
+		mechanism: mechanism,
 	}
 	c.transport.Dial = c.dial
 	c.transport.DialTimeout = connectTimeout
@@ -108,8 +109,6 @@ func NewClient(o Options) (*Client, error) {
 	}
 	c.transport.MetadataTopics = c.topics
 	c.transport.ClientID = id
-	c.transport.TLS = o.TLS
-	c.transport.SASL = mechanism
 	c.transport.Context = ctx
 	c.fetches.c = c
 	c.api = kafkago.Client{Addr: c.addr, Timeout: requestTimeout, Transport: &c.transport}
@@ -117,7 +116,8 @@ func NewClient(o Options) (*Client, error) {
 }
 
 // Close ends every call in progress and closes all connections. The client
-// cannot be used afterwards.
+// cannot be used afterwards: what it is asked then, and a Fetch in progress, end with an
+// Error that is not Retriable.
 func (c *Client) Close() {
 	c.mu.Lock()
 	if c.closed {
@@ -143,25 +143,64 @@ func (c *Client) isClosed() bool {
 	return c.closed
 }
 
-// dial opens a connection that Close knows of.
+// dial opens a connection that Close knows of, with TLS, and shows the credentials. kafka-go
+// gets it as one that needs neither.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if c.isClosed() {
 		return nil, errClosed
 	}
 	d := net.Dialer{Timeout: dialTimeout}
-	conn, err := d.DialContext(ctx, network, address)
+	raw, err := d.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	t := &trackedConn{Conn: conn, owner: c}
+	t := &trackedConn{Conn: raw, owner: c}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
-		conn.Close()
+		c.mu.Unlock()
+		raw.Close()
 		return nil, errClosed
 	}
 	c.conns[t] = struct{}{}
-	return t, nil
+	c.mu.Unlock()
+	conn, err := c.greet(ctx, t, address)
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// greet makes a new connection ready for requests.
+func (c *Client) greet(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if c.tls != nil {
+		config := c.tls().Clone()
+		if config.ServerName == "" {
+			config.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		secured := tls.Client(conn, config)
+		if err := secured.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		conn = secured
+	}
+	if c.mechanism == nil {
+		return conn, nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		conn.SetDeadline(deadline)
+	}
+	interrupted := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	s, err := newSession(ctx, conn, c.mechanism, address, c.clientID)
+	if !interrupted() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, conn.SetDeadline(time.Time{})
 }
 
 type trackedConn struct {
@@ -184,7 +223,11 @@ func (c *Client) roundTrip(ctx context.Context, timeout time.Duration, req proto
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return c.transport.RoundTrip(ctx, c.addr, req)
+	m, err := c.transport.RoundTrip(ctx, c.addr, req)
+	if err != nil && c.isClosed() {
+		err = errClosed // and not what its connections say when they are cut
+	}
+	return m, err
 }
 
 // Probe connects to the brokers, one new connection each, and returns nil as
@@ -217,9 +260,9 @@ func (c *Client) probe(caller, ctx context.Context, address string) error {
 		var e *Error
 		if errors.As(err, &e) && e.kind == kindNetwork && e.err.Error() == "the broker closed the connection" {
 			hint := "it may expect TLS"
-			if c.dialer.TLS != nil {
+			if c.tls != nil {
 				hint = "it may not speak TLS"
-			} else if c.dialer.SASLMechanism == nil {
+			} else if c.mechanism == nil {
 				hint = "it may expect TLS or SASL"
 			}
 			e.err = fmt.Errorf("%w: %s", e.err, hint)
@@ -229,25 +272,13 @@ func (c *Client) probe(caller, ctx context.Context, address string) error {
 	if c.isClosed() {
 		return fail(errClosed)
 	}
-	// kafka.Conn knows no context: its socket is closed when the context ends.
-	d := c.dialer
-	var release func() bool
-	d.DialFunc = func(dctx context.Context, network, a string) (net.Conn, error) {
-		conn, err := c.dial(dctx, network, a)
-		if err == nil {
-			release = context.AfterFunc(ctx, func() { conn.Close() })
-		}
-		return conn, err
-	}
-	conn, err := d.DialContext(ctx, "tcp", address)
-	defer func() {
-		if release != nil {
-			release()
-		}
-	}()
+	raw, err := c.dial(ctx, "tcp", address)
 	if err != nil {
 		return fail(err)
 	}
+	// kafka.Conn knows no context: its socket is closed when the context ends.
+	defer context.AfterFunc(ctx, func() { raw.Close() })()
+	conn := kafkago.NewConnWith(raw, kafkago.ConnConfig{ClientID: c.clientID})
 	defer conn.Close()
 	if deadline, ok := ctx.Deadline(); ok {
 		conn.SetDeadline(deadline)

@@ -66,7 +66,8 @@ func TestProbe(t *testing.T) {
 	}
 	closed := free.Addr().String()
 	free.Close()
-	trust := &tls.Config{RootCAs: cert.Pool}
+	trust := func() *tls.Config { return &tls.Config{RootCAs: cert.Pool} }
+	untrusting := func() *tls.Config { return &tls.Config{} }
 
 	for name, test := range map[string]struct {
 		o     Options
@@ -76,12 +77,12 @@ func TestProbe(t *testing.T) {
 		"plain":             {Options{Brokers: plain.Addrs()}, "", ""},
 		"one of two works":  {Options{Brokers: []string{closed, plain.Addr()}}, "", ""},
 		"refused":           {Options{Brokers: []string{closed}}, "network", "connection refused"},
-		"PLAIN":             {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"plain", "u", "secret"}}, "", ""},
-		"SCRAM-SHA-256":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-256", "u", "secret"}}, "", ""},
-		"SCRAM-SHA-512":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-512", "u", "secret"}}, "", ""},
-		"wrong password":    {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"plain", "u", "wrong"}}, "58", "sasl authentication failed"},
-		"wrong proof":       {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{"scram-sha-512", "u", "wrong"}}, "58", "sasl authentication failed"},
-		"unknown authority": {Options{Brokers: secure.Addrs(), TLS: &tls.Config{}, SASL: SASL{"plain", "u", "secret"}}, "tls", "certificate"},
+		"PLAIN":             {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "", ""},
+		"SCRAM-SHA-256":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-256", Username: "u", Password: "secret"}}, "", ""},
+		"SCRAM-SHA-512":     {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "secret"}}, "", ""},
+		"wrong password":    {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "plain", Username: "u", Password: "wrong"}}, "58", "sasl authentication failed"},
+		"wrong proof":       {Options{Brokers: secure.Addrs(), TLS: trust, SASL: SASL{Mechanism: "scram-sha-512", Username: "u", Password: "wrong"}}, "58", "sasl authentication failed"},
+		"unknown authority": {Options{Brokers: secure.Addrs(), TLS: untrusting, SASL: SASL{Mechanism: "plain", Username: "u", Password: "secret"}}, "tls", "certificate"},
 		"TLS missing":       {Options{Brokers: secure.Addrs()}, "network", "TLS"},
 	} {
 		test.o.metadataTTL = 100 * time.Millisecond
@@ -123,7 +124,7 @@ func TestReaderWithWrongPassword(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"in"}, Extra: []kfake.Opt{
 		kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret"),
 	}})
-	c, err := NewClient(Options{Brokers: b.Addrs(), SASL: SASL{"plain", "u", "wrong"}})
+	c, err := NewClient(Options{Brokers: b.Addrs(), SASL: SASL{Mechanism: "plain", Username: "u", Password: "wrong"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +199,18 @@ func TestAdmin(t *testing.T) {
 	if _, _, _, err := c.Offsets(ctx, "out", 1); !Retriable(err) {
 		t.Errorf("offsets not known yet: %v", err)
 	}
-	if err := c.CommitOffset(ctx, "lag", "out", 1, 4); err != nil {
+	kafkatest.CreateTopic(t, b.Addrs(), "more", nil)
+	if err := c.CommitOffsets(ctx, "lag", []GroupOffset{{"more", 0, 2}, {"out", 0, 3}, {"out", 1, 4}}); err != nil {
 		t.Error(err)
+	}
+	for _, o := range []GroupOffset{{"more", 0, 2}, {"out", 0, 3}, {"out", 1, 4}} {
+		if at := kafkatest.CommittedOffset(t, b.Addrs(), "lag", o.Topic, o.Partition); at != o.Next {
+			t.Errorf("committed offset of %s/%d: %d", o.Topic, o.Partition, at)
+		}
+	}
+	b.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.GroupAuthorizationFailed})
+	if err := c.CommitOffsets(ctx, "lag", []GroupOffset{{"out", 1, 5}}); !Unauthorized(err) {
+		t.Errorf("a group that is not allowed: %v", err)
 	}
 
 	few, err := NewClient(Options{Brokers: b.Addrs(), Topics: []string{"out", "later"}, metadataTTL: 100 * time.Millisecond})

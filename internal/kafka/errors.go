@@ -41,6 +41,7 @@ const (
 	kindEmpty    = "empty"    // no data where there must be some
 	kindClosed   = "closed"   // the client was closed
 	kindUsage    = "usage"    // the request was refused before it was sent
+	kindToken    = "token"    // credentials could not be had: no broker was asked
 )
 
 // Error returns "api topic/partition: what happened".
@@ -126,6 +127,12 @@ func Unauthorized(err error) bool {
 		return true
 	}
 	return false
+}
+
+// uncredited reports whether err says that there were no credentials to show.
+func uncredited(err error) bool {
+	var none *credentialsError
+	return errors.As(err, &none)
 }
 
 // GapError says that records between the position and the start of the log are
@@ -244,8 +251,11 @@ func callError(ctx context.Context, api, topic string, partition int32, err erro
 		alert   tls.AlertError
 		cert    *tls.CertificateVerificationError
 		unknown x509.UnknownAuthorityError
+		none    *credentialsError
 	)
 	switch {
+	case errors.As(err, &none): // before what lies below it: that was not the broker
+		e.kind, e.err = kindToken, none
 	case errors.As(err, &code):
 		e.Code = int16(code)
 	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition):

@@ -24,6 +24,34 @@ func (c *Client) ReadBack(ctx context.Context, topic string, partition int32, fr
 // ReadBackOr is ReadBack that tells failed why it is about to repeat a call. If that returns an
 // error, ReadBackOr ends with it.
 func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, from int64, fn func(*Record) error, failed func(error) error) error {
+	var pause Backoff
+	var end int64
+	err := repeated(ctx, &pause, failed, func() error {
+		start, e, err := c.Bounds(ctx, topic, partition)
+		switch {
+		case err != nil:
+			return err
+		case start > from:
+			return &GapError{Topic: topic, Partition: partition, LogStart: start, Next: from}
+		case e < from:
+			return &TruncatedError{Topic: topic, Partition: partition, LogEnd: e, Next: from}
+		}
+		end = e
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.readBackTo(ctx, topic, partition, from, end, fn, failed)
+}
+
+// ReadBackTo is ReadBack to an end that the log had a moment ago, behind from, so that it need not ask for it. From a
+// log that has lost its end since then it may wait for further records.
+func (c *Client) ReadBackTo(ctx context.Context, topic string, partition int32, from, end int64, fn func(*Record) error) error {
+	return c.readBackTo(ctx, topic, partition, from, end, fn, func(error) error { return nil })
+}
+
+func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, from, end int64, fn func(*Record) error, failed func(error) error) error {
 	r, err := c.NewReader(ReaderOptions{
 		Topic: topic, Partition: partition,
 		Uncommitted:    true,
@@ -36,38 +64,9 @@ func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, 
 	ctx, cancel := context.WithCancel(ctx) // also of a request sent ahead
 	defer cancel()
 	var pause Backoff
-	retry := func(call func() error) error {
-		for {
-			err := call()
-			if !Retriable(err) {
-				pause.Reset()
-				return err
-			}
-			if err := failed(err); err != nil {
-				return err
-			}
-			if err := pause.Wait(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	var end int64
-	err = retry(func() error {
-		start, _, e, err := c.Offsets(ctx, topic, partition)
-		switch {
-		case err != nil:
-			return err
-		case start > from:
-			return &GapError{Topic: topic, Partition: partition, LogStart: start, Next: from}
-		case e < from:
-			return r.truncated(e)
-		}
-		end = e
-		return nil
-	})
 	var chunk Chunk
 	for err == nil && r.next < end {
-		if err = retry(func() error { return r.Fetch(ctx, &chunk) }); err != nil {
+		if err = repeated(ctx, &pause, failed, func() error { return r.Fetch(ctx, &chunk) }); err != nil {
 			break
 		}
 		for i := range chunk.Records {
@@ -80,4 +79,21 @@ func (c *Client) ReadBackOr(ctx context.Context, topic string, partition int32, 
 		}
 	}
 	return err
+}
+
+// repeated repeats a call to the broker while that may help, and failed allows it.
+func repeated(ctx context.Context, pause *Backoff, failed func(error) error, call func() error) error {
+	for {
+		err := call()
+		if !Retriable(err) {
+			pause.Reset()
+			return err
+		}
+		if err := failed(err); err != nil {
+			return err
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return err
+		}
+	}
 }

@@ -110,11 +110,15 @@ func cancelDuringLongPoll(t *testing.T, addrs []string) {
 	}
 	// The request is still with the broker; closing ends it.
 	time.AfterFunc(100*time.Millisecond, func() { began <- time.Now(); c.Close() })
+	closed := func(err error) bool {
+		var e *Error
+		return errors.As(err, &e) && e.Label() == kindClosed && !e.Retriable()
+	}
 	err = r.Fetch(t.Context(), new(Chunk))
-	if took := time.Since(<-began); took > wait/2 || !Retriable(err) {
+	if took := time.Since(<-began); took > wait/2 || !closed(err) {
 		t.Errorf("%v, %v after closing", err, took)
 	}
-	if err := r.Fetch(t.Context(), new(Chunk)); err == nil || Retriable(err) {
+	if err := r.Fetch(t.Context(), new(Chunk)); !closed(err) {
 		t.Errorf("a fetch by a closed client: %v", err)
 	}
 	expectQuiet(t)

@@ -109,7 +109,7 @@ func TestRealKafkaAccess(t *testing.T) {
 	ctx := t.Context()
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
 		for password, fine := range map[string]bool{"secret": true, "wrong": false} {
-			c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{mechanism, "streamdp", password}})
+			c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{Mechanism: mechanism, Username: "streamdp", Password: password}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestRealKafkaAccess(t *testing.T) {
 	in := kafkatest.Topic(t, b.Addrs, nil)
 	kafkatest.NewProducer(t, b.Addrs, in, 0, "").Send(numbered("a", 10)...)
 	out := in + "-out"
-	c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{"plain", "streamdp", "secret"}, metadataTTL: 100 * time.Millisecond})
+	c, err := NewClient(Options{Brokers: []string{b.SASL}, SASL: SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}, metadataTTL: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestRealKafkaAccess(t *testing.T) {
 		{"create it", func() error { return c.CreateTopic(ctx, out, 1, map[string]string{"retention.ms": "-1"}) }, func() { b.Grant(topic, out, kmsg.ACLOperationCreate) }},
 		{"write it", func() error { _, err := c.Produce(ctx, out, 0, messages("a", 1)); return err }, nil},
 		{"read it", func() error { return newReader(t, c, ReaderOptions{Topic: out}, start).Fetch(ctx, new(Chunk)) }, func() { b.Grant(topic, out, kmsg.ACLOperationRead) }},
-		{"commit", func() error { return c.CommitOffset(ctx, out, in, 0, 1) }, func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
+		{"commit", func() error { return c.CommitOffsets(ctx, out, []GroupOffset{{in, 0, 1}}) }, func() { b.Grant(group, out, kmsg.ACLOperationRead) }},
 	} {
 		// Broker and client both take a moment to know what has changed.
 		until := func(done func(error) bool) error {
@@ -499,7 +499,7 @@ func TestRealKafkaAdmin(t *testing.T) {
 	// for it.
 	var pause Backoff
 	for err := error(&Error{Code: 16}); err != nil; {
-		if err = c.CommitOffset(ctx, "lag-"+name, name, 2, 4); err != nil {
+		if err = c.CommitOffsets(ctx, "lag-"+name, []GroupOffset{{name, 2, 4}}); err != nil {
 			if !errors.As(err, &e) || !e.Retriable() {
 				t.Fatal(err)
 			}

@@ -2,52 +2,126 @@ package kafka
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 
-	kafkasasl "github.com/segmentio/kafka-go/sasl"
-	"github.com/segmentio/kafka-go/sasl/plain"
-	franzsasl "github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // SASL are the credentials of a client.
 type SASL struct {
-	// Mechanism is "plain", "scram-sha-256" or "scram-sha-512". Empty: none.
+	// Mechanism is "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam".
+	// Empty: none.
 	Mechanism string
 	// Username and Password are sent (plain) or proved (scram) to the broker.
 	Username, Password string
+	// Token returns the token of oauthbearer. It is called for each connection, and again each
+	// time that the connection has to show that its token is still good.
+	Token func(context.Context) (Token, error)
+	// Sign returns the message of aws-msk-iam to the broker at an address, host:port.
+	Sign func(ctx context.Context, address string) ([]byte, error)
 }
 
-func (s SASL) mechanism() (kafkasasl.Mechanism, error) {
+// Token is what OAUTHBEARER sends (RFC 7628).
+type Token struct {
+	// Text is the bearer token.
+	Text string
+	// Extensions are sent with it, as names and values.
+	Extensions [][2]string
+}
+
+// Client returns the client's side of the mechanism, nil where there are no credentials. Every
+// client of every library uses it.
+func (s SASL) Client() (sasl.Mechanism, error) {
 	auth := scram.Auth{User: s.Username, Pass: s.Password}
 	switch s.Mechanism {
 	case "":
 		return nil, nil
 	case "plain":
-		return plain.Mechanism{Username: s.Username, Password: s.Password}, nil
+		return plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism(), nil
 	case "scram-sha-256":
-		return challenged{auth.AsSha256Mechanism()}, nil
+		return auth.AsSha256Mechanism(), nil
 	case "scram-sha-512":
-		return challenged{auth.AsSha512Mechanism()}, nil
+		return auth.AsSha512Mechanism(), nil
+	case "oauthbearer":
+		if s.Token != nil {
+			return bearer{s.Token}, nil
+		}
+	case "aws-msk-iam":
+		if s.Sign != nil {
+			return signer{s.Sign}, nil
+		}
 	}
-	return nil, fmt.Errorf("sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512", s.Mechanism)
+	return nil, fmt.Errorf("sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512, oauthbearer, aws-msk-iam, or has no credentials", s.Mechanism)
 }
 
-// challenged makes franz-go's SCRAM usable in kafka-go, whose own needs four
-// more modules for preparing strings that Kafka brokers do not prepare.
-type challenged struct{ franzsasl.Mechanism }
+// credentialsError says that there is nothing to show to the broker: the token endpoint does
+// not answer, say. The broker has refused nothing.
+type credentialsError struct{ err error }
 
-func (m challenged) Start(ctx context.Context) (kafkasasl.StateMachine, []byte, error) {
-	host := ""
-	if md := kafkasasl.MetadataFromContext(ctx); md != nil {
-		host = md.Host
-	}
-	s, first, err := m.Authenticate(ctx, host)
-	return challengedSession{s}, first, err
+func (e *credentialsError) Error() string { return "credentials: " + e.err.Error() }
+func (e *credentialsError) Unwrap() error { return e.err }
+
+// bearer is OAUTHBEARER, RFC 7628 section 3.1.
+type bearer struct {
+	token func(context.Context) (Token, error)
 }
 
-type challengedSession struct{ franzsasl.Session }
+func (bearer) Name() string { return "OAUTHBEARER" }
 
-func (s challengedSession) Next(_ context.Context, challenge []byte) (bool, []byte, error) {
-	return s.Challenge(challenge)
+func (b bearer) Authenticate(ctx context.Context, _ string) (sasl.Session, []byte, error) {
+	t, err := b.token(ctx)
+	if err == nil && t.Text == "" {
+		err = errors.New("the token is empty")
+	}
+	if err != nil {
+		return nil, nil, &credentialsError{err}
+	}
+	msg := append([]byte("n,,\x01auth=Bearer "), t.Text...)
+	for _, x := range t.Extensions {
+		msg = slices.Concat(msg, []byte{1}, []byte(x[0]), []byte{'='}, []byte(x[1]))
+	}
+	return bearerSession{}, append(msg, 1, 1), nil
+}
+
+type bearerSession struct{}
+
+// Challenge accepts the empty answer. Any other one is a refusal, in JSON.
+func (bearerSession) Challenge(answer []byte) (bool, []byte, error) {
+	if len(answer) == 0 {
+		return true, nil, nil
+	}
+	var why struct{ Status string }
+	if json.Unmarshal(answer, &why) != nil || len(why.Status) > 100 {
+		why.Status = "it does not say why"
+	}
+	return false, nil, fmt.Errorf("the broker refuses the token: %q", why.Status)
+}
+
+// signer is AWS_MSK_IAM.
+type signer struct {
+	sign func(context.Context, string) ([]byte, error)
+}
+
+func (signer) Name() string { return "AWS_MSK_IAM" }
+
+func (s signer) Authenticate(ctx context.Context, address string) (sasl.Session, []byte, error) {
+	msg, err := s.sign(ctx, address)
+	if err != nil {
+		return nil, nil, &credentialsError{err}
+	}
+	return signerSession{}, msg, nil
+}
+
+type signerSession struct{}
+
+func (signerSession) Challenge(answer []byte) (bool, []byte, error) {
+	if len(answer) == 0 {
+		return false, nil, errors.New("the broker refuses the signature")
+	}
+	return true, nil, nil
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -36,6 +37,12 @@ func NewCertificate(tb testing.TB) *Certificate {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return pack(tb, der, key)
+}
+
+// pack makes a certificate of its encoding and its key.
+func pack(tb testing.TB, der []byte, key *ecdsa.PrivateKey) *Certificate {
+	tb.Helper()
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		tb.Fatal(err)
@@ -49,4 +56,27 @@ func NewCertificate(tb testing.TB) *Certificate {
 		tb.Fatal("the certificate is none")
 	}
 	return c
+}
+
+// Issue makes a client's certificate under an authority in PEM, its certificate and its key, that
+// names a subject and ends after some time.
+func Issue(tb testing.TB, authority, authorityKey []byte, name string, life time.Duration) *Certificate {
+	tb.Helper()
+	ca, err := tls.X509KeyPair(authority, authorityKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life),
+		Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Leaf, &key.PublicKey, ca.PrivateKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pack(tb, der, key)
 }

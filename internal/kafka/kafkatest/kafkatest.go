@@ -6,6 +6,7 @@ package kafkatest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
@@ -41,7 +42,7 @@ func NewProducer(tb testing.TB, addrs []string, topic string, partition int32, t
 		kgo.SeedBrokers(addrs...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		kgo.ProducerLinger(0),
+		kgo.ProducerLinger(time.Minute), // until Send has all records of a batch
 	}
 	if txnID != "" {
 		o = append(o, kgo.TransactionalID(txnID))
@@ -63,8 +64,12 @@ func (p *Producer) Send(records ...Record) int64 {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	res := p.client.ProduceSync(ctx, rs...)
-	if err := res.FirstErr(); err != nil {
+	var failed error // set by one goroutine, which ends before Flush does
+	for _, r := range rs {
+		p.client.Produce(ctx, r, func(_ *kgo.Record, err error) { failed = cmp.Or(failed, err) })
+	}
+	err := p.client.Flush(ctx)
+	if err = cmp.Or(failed, err); err != nil {
 		p.tb.Fatal(err)
 	}
 	first := rs[0].Offset
@@ -236,6 +241,9 @@ func CommittedOffset(tb testing.TB, addrs []string, group, topic string, partiti
 	res := request(tb, addrs, func(ctx context.Context, c *kgo.Client) (*kmsg.OffsetFetchResponse, error) {
 		return req.RequestWith(ctx, c)
 	})
+	if len(res.Topics) == 0 {
+		return -1 // there is no such group yet
+	}
 	check(tb, res.Topics[0].Partitions[0].ErrorCode)
 	return res.Topics[0].Partitions[0].Offset
 }

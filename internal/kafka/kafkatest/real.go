@@ -26,6 +26,9 @@ type Real struct {
 	// SASL is the address where the broker asks for credentials: those of user
 	// streamdp, with password "secret", who may do what Grant allows.
 	SASL string
+	// Mutual is the address where the broker asks for a certificate of the client. Users are
+	// the common names in them; [Real.Certificate] makes one. Empty: it has no such listener.
+	Mutual string
 	// Data is the folder of the broker's logs, one folder a partition.
 	Data string
 	dir  string
@@ -41,7 +44,25 @@ func NewReal(tb testing.TB) *Real {
 	}
 	dir := os.Getenv("STREAMDP_KAFKA_DIR")
 	sasl, _ := os.ReadFile(filepath.Join(dir, "sasl"))
-	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)), Data: filepath.Join(dir, "data"), dir: dir}
+	mutual, _ := os.ReadFile(filepath.Join(dir, "mutual"))
+	return &Real{tb: tb, Addrs: strings.Split(addrs, ","), SASL: strings.TrimSpace(string(sasl)), Mutual: strings.TrimSpace(string(mutual)), Data: filepath.Join(dir, "data"), dir: dir}
+}
+
+// Authority is the file of the authority that the broker's certificate is under.
+func (r *Real) Authority() string { return filepath.Join(r.dir, "ca.pem") }
+
+// Certificate makes a certificate of user streamdp that ends after some time.
+func (r *Real) Certificate(life time.Duration) *Certificate {
+	r.tb.Helper()
+	cert, err := os.ReadFile(r.Authority())
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(r.dir, "ca.key"))
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return Issue(r.tb, cert, key, "streamdp", life)
 }
 
 // Second starts another broker in the cluster, with node id 2. It stops when the test ends.
