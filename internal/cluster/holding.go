@@ -298,7 +298,7 @@ func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*
 	p := &plan{known: map[string]held{}, wraps: map[string]*wrap{}, bytes: h.bytes, seq: h.seq + 1, head: h.head.after(lines)}
 	sent := 0
 	for _, line := range lines {
-		if sent += len(line); len(line) > maxLine {
+		if sent += len(line); len(line) > MaxLine {
 			return nil, fmt.Errorf("a ledger line of %d bytes: %w", len(line), ErrTooLarge)
 		}
 		p.ledger = append(p.ledger, Record{Value: line})

@@ -454,7 +454,7 @@ func TestLimits(t *testing.T) {
 	before := b.transactions
 	for what, err := range map[string]error{
 		"the shard": h.Update(t.Context(), map[string]Value{"b": {Data: large[:maxState/4]}, "c": {Data: large[:maxState/4]}}, nil, nil),
-		"a line":    h.Update(t.Context(), nil, nil, [][]byte{large[:maxLine+1]}),
+		"a line":    h.Update(t.Context(), nil, nil, [][]byte{large[:MaxLine+1]}),
 	} {
 		if !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrLost) || b.transactions != before {
 			t.Errorf("%s: %v", what, err)

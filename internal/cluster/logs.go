@@ -39,7 +39,7 @@ func load(ctx context.Context, r Reader, o Options, seals *sealer, token string)
 	}
 	size := 0
 	err := r.ReadLedger(ctx, func(r Record) error {
-		if r.Key != nil || r.Value == nil || len(r.Value) > maxLine {
+		if r.Key != nil || r.Value == nil || len(r.Value) > MaxLine {
 			return &HaltError{HaltLedger, errors.New("the ledger has a record that is no line")}
 		}
 		if t.genesis == nil {

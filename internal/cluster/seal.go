@@ -34,11 +34,13 @@ type Value struct {
 	Under string
 }
 
+// MaxLine is the largest number of bytes of a ledger's line. It is one record.
+const MaxLine = chunkBytes
+
 const (
 	chunkBytes = 900_000
 	// maxState bounds what a shard holds, in bytes of values; an update is smaller than that.
 	maxState  = 64 << 20
-	maxLine   = chunkBytes
 	maxKey    = 1000
 	maxSecret = 4096 // bytes of a value that others are under
 	saltBytes = 32

@@ -1,14 +1,19 @@
 package cluster
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"streamdp/internal/kafka"
 )
+
+// dialTimeout bounds connecting to a broker, with TLS.
+const dialTimeout = 10 * time.Second
 
 // clientOptions returns the options of a client that reaches the cluster as kafka.NewClient
 // would: same brokers, same TLS, same credentials.
@@ -22,19 +27,18 @@ func clientOptions(o kafka.Options) ([]kgo.Opt, error) {
 	}
 	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...), kgo.ClientID(id), kgo.DisableClientMetrics()}
 	if o.TLS != nil {
-		opts = append(opts, kgo.DialTLSConfig(o.TLS.Clone()))
+		opts = append(opts, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+			// For each connection anew: certificates may have been replaced.
+			d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: o.TLS()}
+			return d.DialContext(ctx, network, address)
+		}))
 	}
-	auth := scram.Auth{User: o.SASL.Username, Pass: o.SASL.Password}
-	switch o.SASL.Mechanism {
-	case "":
-	case "plain":
-		opts = append(opts, kgo.SASL(plain.Auth{User: o.SASL.Username, Pass: o.SASL.Password}.AsMechanism()))
-	case "scram-sha-256":
-		opts = append(opts, kgo.SASL(auth.AsSha256Mechanism()))
-	case "scram-sha-512":
-		opts = append(opts, kgo.SASL(auth.AsSha512Mechanism()))
-	default:
-		return nil, fmt.Errorf("sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512", o.SASL.Mechanism)
+	mechanism, err := o.SASL.Client()
+	if err != nil {
+		return nil, err
+	}
+	if mechanism != nil {
+		opts = append(opts, kgo.SASL(mechanism))
 	}
 	return opts, nil
 }

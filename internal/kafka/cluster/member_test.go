@@ -388,12 +388,12 @@ func TestJoinRefuses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
 	for want, change := range map[string]func(*Options){
-		"topic h.state does not exist: streamdp cluster init makes it":  func(o *Options) { o.Group = "h" },
-		"topic g.state has 3 partitions, the configuration 4 shards":    func(o *Options) { o.Shards = 4 },
-		"a group needs a name and 1 to 4096 shards":                     func(o *Options) { o.Shards = 4097 },
-		"no broker address is given":                                    func(o *Options) { o.Kafka.Brokers = nil },
-		"the digest is longer than 255 bytes":                           func(o *Options) { o.Digest = strings.Repeat("d", 256) },
-		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha`: func(o *Options) { o.Kafka.SASL.Mechanism = "x" },
+		"topic h.state does not exist: streamdp cluster init makes it":                   func(o *Options) { o.Group = "h" },
+		"topic g.state has 3 partitions, the configuration 4 shards":                     func(o *Options) { o.Shards = 4 },
+		"a group needs a name and 1 to 4096 shards":                                      func(o *Options) { o.Shards = 4097 },
+		"no broker address is given":                                                     func(o *Options) { o.Kafka.Brokers = nil },
+		"the digest is longer than 255 bytes":                                            func(o *Options) { o.Digest = strings.Repeat("d", 256) },
+		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) { o.Kafka.SASL.Mechanism = "x" },
 	} {
 		o := options(addrs, 3, 300*time.Millisecond, "a")
 		change(&o)

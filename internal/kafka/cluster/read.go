@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -34,10 +35,75 @@ const (
 	maxReadRecord = 2 << 20
 )
 
-// Reader reads the two logs of a shard. It implements [cluster.Reader]. Each read has connections
-// of its own, so that it asks brokers that are known at its beginning.
+// Reader reads the two logs of a shard. It implements [cluster.Reader]. Each read of both, the state and then
+// the ledger, has connections of its own, so that it asks brokers that are known at its beginning. It is not
+// safe for concurrent use.
 type Reader struct {
-	o LogOptions
+	o    LogOptions
+	mu   sync.Mutex // of next: a Log may be closed meanwhile
+	next *reading   // of both logs; nil: there is none
+}
+
+// reading is a read of both logs: the connections for it, and where the logs begin.
+type reading struct {
+	client *kafka.Client
+	begun  bool               // the state was asked for
+	starts map[string]*begins // by topic
+}
+
+// begins is where a log begins.
+type begins struct {
+	known chan struct{} // closed when the others are there
+	at    int64
+	err   error
+}
+
+// prepare makes connections for the next read of both logs, and finds out who leads them and where they begin. It does
+// not wait for that.
+func (r *Reader) prepare() (*reading, error) {
+	state, ledger := StateTopic(r.o.Group), LedgerTopic(r.o.Group)
+	o := r.o.Kafka
+	o.Topics = []string{state, ledger}
+	client, err := kafka.NewClient(o)
+	if err != nil {
+		return nil, err
+	}
+	x := &reading{client: client, starts: map[string]*begins{}}
+	for _, topic := range o.Topics {
+		b := &begins{known: make(chan struct{})}
+		x.starts[topic] = b
+		go func() {
+			defer close(b.known)
+			b.at, b.err = client.Start(context.Background(), topic, int32(r.o.Shard)) // until the client is closed
+		}()
+	}
+	r.follow(x)
+	return x, nil
+}
+
+// follow replaces what prepare has made.
+func (r *Reader) follow(x *reading) {
+	r.mu.Lock()
+	old := r.next
+	r.next = x
+	r.mu.Unlock()
+	if old != nil {
+		old.client.Close()
+	}
+}
+
+// reading returns what a log is read with: what was prepared, unless that was used for the same log before.
+func (r *Reader) reading(ledger bool) (x *reading, err error) {
+	r.mu.Lock()
+	x = r.next
+	r.mu.Unlock()
+	if x == nil || x.begun && !ledger {
+		if x, err = r.prepare(); err != nil {
+			return nil, err
+		}
+	}
+	x.begun = true
+	return x, nil
 }
 
 // NewReader returns a reader. It connects to nothing.
@@ -45,7 +111,7 @@ func NewReader(o LogOptions) *Reader {
 	if o.patience == 0 {
 		o.patience = readPatience
 	}
-	return &Reader{o}
+	return &Reader{o: o}
 }
 
 // ReadState gives the committed records of the state to each, up to the end that they have now.
@@ -65,13 +131,16 @@ func (r *Reader) ReadLedger(ctx context.Context, each func(cluster.Record) error
 // read reads what is committed, at least past the offset wrote, and returns the end up to
 // which it has. whole: the log must begin at 0.
 func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool, each func(cluster.Record) error) (end int64, err error) {
-	o := r.o.Kafka
-	o.Topics = []string{topic}
-	client, err := kafka.NewClient(o)
+	x, err := r.reading(whole)
 	if err != nil {
 		return 0, err
 	}
-	defer client.Close()
+	defer func() {
+		if whole || err != nil { // the ledger is the second one
+			r.follow(nil)
+		}
+	}()
+	client := x.client
 	var pause kafka.Backoff
 	progress := time.Now()
 	repeat := func(call func() error) error {
@@ -91,18 +160,30 @@ func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool
 		}
 	}
 	partition := int32(r.o.Shard)
-	var start int64
-	if err := repeat(func() (err error) {
-		start, end, _, err = client.Offsets(ctx, topic, partition)
-		return err
+	begins := x.starts[topic]
+	select {
+	case <-begins.known:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	start, err := begins.at, begins.err
+	if err := repeat(func() (failed error) {
+		if err != nil {
+			if start, err = client.Start(ctx, topic, partition); err != nil {
+				return err
+			}
+		}
+		end, failed = client.LastStable(ctx, topic, partition)
+		return failed
 	}); err != nil {
 		return 0, err
 	}
+	soon := kafka.Backoff{Min: 5 * time.Millisecond} // markers are written a moment after the commit is acknowledged
 	for until := time.Now().Add(r.o.patience); end <= wrote; {
 		if time.Now().After(until) {
 			return 0, fmt.Errorf("%s/%d: committed records end at offset %d, before this instance's own at %d: a transaction of another id may be open, or its broker is no longer the leader", topic, partition, end, wrote)
 		}
-		if err := pause.Wait(ctx); err != nil {
+		if err := soon.Wait(ctx); err != nil {
 			return 0, err
 		}
 		if end, err = client.LastStable(ctx, topic, partition); err != nil && !kafka.Retriable(err) {

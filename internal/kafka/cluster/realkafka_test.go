@@ -1,11 +1,15 @@
 package cluster
 
 import (
+	"context"
+	"encoding/base64"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"streamdp/internal/kafka"
@@ -53,5 +57,37 @@ func TestRealKafkaGroup(t *testing.T) {
 	a := members(t, real.Addrs, 6*time.Second)
 	if g, err := Look(within(t), kafka.Options{Brokers: real.Addrs}, "g"); err != nil || fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) {
 		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// Sessions of tokens end after 2.5 s at this broker. Requests go on over the same connections, which
+// show a new token in time.
+func TestRealKafkaSessions(t *testing.T) {
+	real := kafkatest.NewReal(t)
+	if real.SASL == "" {
+		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
+	}
+	var shown atomic.Int64
+	opts, err := clientOptions(kafka.Options{Brokers: []string{real.SASL}, SASL: kafka.SASL{Mechanism: "oauthbearer", Token: func(context.Context) (kafka.Token, error) {
+		shown.Add(1)
+		part := base64.RawURLEncoding.EncodeToString
+		return kafka.Token{Text: part([]byte(`{"alg":"none"}`)) + "." + part(fmt.Appendf(nil, `{"sub":"streamdp","exp":%d}`, time.Now().Add(time.Minute).Unix())) + "."}, nil
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No request is tried again: one that a broker has cut off fails.
+	client, err := kgo.NewClient(append(opts, kgo.RequestRetries(0))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for begun := time.Now(); time.Since(begun) < 6*time.Second; time.Sleep(50 * time.Millisecond) {
+		if _, err := kmsg.NewPtrMetadataRequest().RequestWith(within(t), client); err != nil {
+			t.Fatalf("after %v: %v", time.Since(begun), err)
+		}
+	}
+	if n := shown.Load(); n < 3 {
+		t.Errorf("tokens were shown %d times in 6 s", n)
 	}
 }

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +77,11 @@ const (
 )
 
 // NewLog returns a log. It connects to nothing.
-func NewLog(o LogOptions) *Log { return &Log{Reader: *NewReader(o), last: [2]int64{-1, -1}} }
+func NewLog(o LogOptions) *Log {
+	l := &Log{last: [2]int64{-1, -1}}
+	l.o = NewReader(o).o
+	return l
+}
 
 // TransactionalID is the id of the transactions on a group's shard.
 func TransactionalID(group string, shard int) string { return group + "-" + strconv.Itoa(shard) }
@@ -95,13 +101,16 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	if l.client != nil || l.spent {
 		return errSpent
 	}
-	l.spent = true // until it is known to have succeeded
+	l.spent = true                         // until it is known to have succeeded
+	if _, err := l.prepare(); err != nil { // the logs are read behind this
+		return err
+	}
 	opts, err := clientOptions(l.o.Kafka)
 	if err != nil {
 		return err
 	}
 	l.timeout = timeout
-	l.client, err = kgo.NewClient(append(append(opts, l.o.extra...),
+	l.client, err = kgo.NewClient(append(append(opts,
 		kgo.TransactionalID(TransactionalID(l.o.Group, l.o.Shard)),
 		kgo.TransactionTimeout(timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -112,7 +121,7 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 		kgo.RetryTimeout(timeout+slack),
 		kgo.MetadataMinAge(metadataAge),
 		kgo.WithLogger(&l.ends),
-	)...)
+	), l.o.extra...)...)
 	if err != nil {
 		return err
 	}
@@ -121,19 +130,22 @@ func (l *Log) Fence(ctx context.Context, timeout time.Duration) error {
 	// The client waits for a broker's first answer on a new connection whatever the context says.
 	defer context.AfterFunc(ctx, l.client.Close)()
 	for pause := (kafka.Backoff{Max: time.Second}); ; {
-		version, err := transactionVersion(ctx, l.client)
-		if err == nil {
-			if version < 2 {
-				return fmt.Errorf("the cluster has transactions of version %d: raise its feature transaction.version to 2, which is there since Kafka 4.0", version)
+		var version int16
+		var unknown error
+		var asking sync.WaitGroup
+		asking.Go(func() { version, unknown = transactionVersion(ctx, l.client) }) // another broker than the coordinator, most likely
+		// Without a call of ProducerID it would wait for the first record.
+		id, epoch, err := l.client.ProducerID(ctx)
+		asking.Wait()
+		if unknown == nil && version < 2 {
+			return fmt.Errorf("the cluster has transactions of version %d: raise its feature transaction.version to 2, which is there since Kafka 4.0", version)
+		}
+		if err = cmp.Or(err, unknown); err == nil {
+			if id < 0 {
+				return errors.New("the broker knows no producer ids")
 			}
-			// Without a call of ProducerID it would wait for the first record.
-			if l.id, l.epoch, err = l.client.ProducerID(ctx); err == nil {
-				if l.id < 0 {
-					return errors.New("the broker knows no producer ids")
-				}
-				l.spent = false
-				return nil
-			}
+			l.id, l.epoch, l.spent = id, epoch, false
+			return nil
 		}
 		if !repeatable(err) {
 			return fmt.Errorf("InitProducerID of %s: %w", TransactionalID(l.o.Group, l.o.Shard), err)
@@ -318,6 +330,7 @@ func (l *Log) ReadLedger(ctx context.Context, each func(cluster.Record) error) e
 
 // Close ends what is under way and closes all connections.
 func (l *Log) Close() {
+	l.follow(nil)
 	if l.client != nil {
 		l.client.Close()
 	}
