@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -24,16 +25,23 @@ import (
 //     known yet;
 //   - on_horizon is "continue" or "end", because nothing else of it matters to an epoch;
 //   - the keys of [stream.NAME.sgd.amb] are in sgd itself, where earlier versions had them;
+//   - of the columns' tables there is what differs from a plain number at the path that the column's
+//     name is, and each path with an index;
 //   - the keys that docs/config.md marks ° are absent;
+//   - input.schema_sha256 is the SHA-256 of the text of input.schema_file, where there is one;
 //   - a key that the first version did not have is absent while it has its default.
 func (s *Stream) Canonical(partition int) []byte {
 	t := canonical(root().at("stream", "NAME"), reflect.ValueOf(s).Elem())
 	in := t["input"].(map[string]any)
+	s.Input.canonicalColumns(in)
 	switch in["partition"] = partition; {
 	case s.Merge && s.Input.All():
 		in["partition"] = "all"
 	case s.Merge:
 		in["partition"] = s.Input.Partitions
+	}
+	if s.Input.SchemaText != "" {
+		in["schema_sha256"] = fmt.Sprintf("%x", sha256.Sum256([]byte(s.Input.SchemaText)))
 	}
 	t["on_horizon"] = "end"
 	if s.OnHorizon == "continue" {
@@ -70,7 +78,7 @@ func canonical(n *node, v reflect.Value) map[string]any {
 	for _, c := range n.children {
 		f := c.in(v)
 		switch {
-		case c.has(outside) || n.of != "" && f.IsZero():
+		case c.has(outside) || n.of != "" && f.IsZero() || f.Kind() == reflect.Map:
 		case c.has(flat):
 			maps.Copy(t, canonical(c, f))
 		case c.kind == table && f.Kind() == reflect.Pointer:
@@ -155,6 +163,20 @@ func marshal(v any) []byte {
 		panic("config: " + err.Error()) // numbers are finite, strings are UTF-8
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// Changes lists the keys in which the canonical configuration of a task differs from an earlier one, as
+// [Diff] does. Of a key that holds the value of an environment variable it says that it changed.
+func (s *Stream) Changes(old []byte, partition int) []string {
+	lines := Diff(old, s.Canonical(partition))
+	for i, line := range lines {
+		for key := range s.masked {
+			if strings.HasPrefix(line, key+": ") {
+				lines[i] = key + ": changed"
+			}
+		}
+	}
+	return lines
 }
 
 // Diff lists the keys in which two canonical configurations differ, as

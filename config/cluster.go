@@ -51,6 +51,11 @@ func (c *Cluster) ControlTopic() string { return c.Group + ".control" }
 // PartialsTopic is the topic of the sums of partitions that are merged.
 func (c *Cluster) PartialsTopic() string { return c.Group + ".partials" }
 
+// topics returns the topics of the group.
+func (c *Cluster) topics() []string {
+	return []string{c.StateTopic(), c.LedgerTopic(), c.ControlTopic(), c.PartialsTopic()}
+}
+
 // Shard returns the shard of an input partition, from 0. All tasks that read the partition are
 // in it, so the partition's budget has one ledger. It is
 //
@@ -82,9 +87,12 @@ func (d *document) checkCluster(c *Config) {
 		d.add(key, -1, "must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases", c.State.Archive)
 	}
 	group := toml.Key{"cluster", "group"}
+	if key := (toml.Key{"kafka", "group"}); d.sound(key) && d.sound(group) && c.Kafka.Group == c.Cluster.Group {
+		d.add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere", c.Kafka.Group)
+	}
 	own := map[string]bool{}
 	if d.sound(group) {
-		for _, topic := range []string{c.Cluster.StateTopic(), c.Cluster.LedgerTopic(), c.Cluster.ControlTopic(), c.Cluster.PartialsTopic()} {
+		for _, topic := range c.Cluster.topics() {
 			own[topic] = true
 		}
 	}
@@ -101,6 +109,9 @@ func (d *document) checkCluster(c *Config) {
 		taken(under(key, "dead_letter", "topic"), s.DeadLetter.Topic)
 		if merge := under(key, "merge"); s.Merge && d.sound(merge) && d.sound(toml.Key{"cluster", "assign"}) && c.Cluster.Assign != AssignTopic {
 			d.add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
+		}
+		if topics := under(key, "input", "topics"); s.Dynamic() && d.sound(topics) {
+			d.add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
 		}
 		if s.User != nil {
 			d.note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)

@@ -77,6 +77,11 @@ func TestClusterFaults(t *testing.T) {
 	f(shared(group+"\nshards = 4097\nsession_timeout = \"301s\""),
 		`8: cluster.shards: must be 1 to 4096 (4097)`, `9: cluster.session_timeout: must be "1s" to "5m" ("301s")`)
 
+	f(strings.Replace(shared(group), "[state]", "group = \"g\"\n[state]", 1), `3: kafka.group: must not be cluster.group: that group has members, and takes no offsets from elsewhere ("g")`)
+	if c := parse(t, strings.Replace(shared(group), "[state]", "group = \"lag\"\n[state]", 1)); c.Kafka.Group != "lag" {
+		t.Errorf("%+v", c.Kafka)
+	}
+
 	// What shards can't share.
 	f(strings.Replace(shared(group), "[state]", "control_topic = \"claims\"\n[state]\nencrypt = true\narchive = true", 1),
 		`3: kafka.control_topic: must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself ("claims")`,

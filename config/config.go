@@ -17,8 +17,8 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -38,10 +38,19 @@ type Config struct {
 	State State `toml:"state"`
 	HTTP  HTTP  `toml:"http"`
 	Log   Log   `toml:"log"`
+	// Registry is the table [registry]. Nil: there is none.
+	Registry *Registry `toml:"registry"`
+	// Trace is the table [trace]. Nil: no traces are sent.
+	Trace *Trace `toml:"trace"`
 	// Cluster is the table [cluster]. Nil: this process alone runs the tasks.
 	Cluster *Cluster `toml:"cluster"`
-	// Streams are the tables [stream.NAME], by name. At least one.
+	// Streams are the tables [stream.NAME] and the streams that patterns have made, by name.
 	Streams []*Stream `toml:"-"`
+	// Patterns are the tables [stream.NAME] with input.topics, by name; see [Config.Expand]. There is
+	// at least one table.
+	Patterns []*Stream `toml:"-"`
+
+	masked map[string]bool `toml:"-"` // keys whose values hold those of environment variables; see Differences
 }
 
 // Kafka is the table [kafka]: the cluster.
@@ -58,6 +67,9 @@ type Kafka struct {
 	// ControlTopic is a topic of the cluster that mirrors the ledger and in which
 	// epochs are claimed. Empty: none.
 	ControlTopic string `toml:"control_topic"`
+	// Group is a consumer group to which offsets are committed, for tools that show lag.
+	// Nothing reads them. Empty: none.
+	Group string `toml:"group"`
 	// FetchMemory is the memory in bytes that all tasks together have for answers of
 	// brokers and the records and rows in them. Default 256 MiB.
 	FetchMemory int `toml:"fetch_memory"`
@@ -67,7 +79,7 @@ type Kafka struct {
 	SASL *SASL `toml:"sasl"`
 }
 
-// TLS is the table [kafka.tls]: encryption towards the brokers. LoadTLS reads
+// TLS is the table [kafka.tls]: encryption towards the brokers. OpenTLS reads
 // its files.
 type TLS struct {
 	// CAFile holds the authorities to trust instead of the system's.
@@ -75,17 +87,6 @@ type TLS struct {
 	// CertFile and KeyFile are this client's certificate. Both or none.
 	CertFile string `toml:"cert_file"`
 	KeyFile  string `toml:"key_file"`
-}
-
-// SASL is the table [kafka.sasl]: who this client is to the brokers.
-type SASL struct {
-	// Mechanism is "plain", "scram-sha-256" or "scram-sha-512". Required.
-	Mechanism string `toml:"mechanism"`
-	// Username is required.
-	Username string `toml:"username"`
-	// PasswordFile is the file of the password. Required; LoadPassword reads
-	// it.
-	PasswordFile string `toml:"password_file"`
 }
 
 // State is the table [state]: what must survive a restart.
@@ -130,7 +131,7 @@ type HTTP struct {
 	BasicAuth *BasicAuth `toml:"basic_auth"`
 }
 
-// ServerTLS is the table [http.tls]. LoadServerTLS reads its files.
+// ServerTLS is the table [http.tls]. OpenServerTLS reads its files.
 type ServerTLS struct {
 	// CertFile and KeyFile are the listener's certificate. Required.
 	CertFile string `toml:"cert_file"`
@@ -156,7 +157,7 @@ type Log struct {
 
 // Stream is a table [stream.NAME]: one topic, its partitions, one mechanism.
 type Stream struct {
-	// Name is 1 to 63 of a-z, 0-9, _ and -.
+	// Name is 1 to 63 of a-z, 0-9, _ and -, or what [Stream.StreamName] says.
 	Name   string `toml:"-"`
 	Input  Input  `toml:"input"`
 	Output Output `toml:"output"`
@@ -173,6 +174,8 @@ type Stream struct {
 	// WarmupMode is "buffer" (the default) or "split".
 	WarmupMode string `toml:"warmup_mode"`
 	found      bool   `toml:"-"` // what was "auto" has been given; see Bounded
+	// masked is as in Config, with keys below the stream.
+	masked map[string]bool `toml:"-"`
 	// Step is the length of a step: a number of offsets, at least 1, or a period of the
 	// clock. Default 100 offsets for moments. Steps of refits are windows: only a period.
 	Step Step `toml:"step"`
@@ -210,23 +213,46 @@ type Stream struct {
 	Refit   *refit.Config   `toml:"refit"`
 	// The configuration does not set Adam's Initial.
 	Adam *adam.Config `toml:"adam"`
+
+	matches *regexp.Regexp `toml:"-"` // of a pattern
+	of      *Stream        `toml:"-"` // the pattern that made the stream; nil: it is in the file
 }
 
 // Input is the table [stream.NAME.input]: where records come from.
 type Input struct {
-	// Topic is the topic. Required.
+	// Topic is the topic. Required, but for a pattern, which has none.
 	Topic string `toml:"topic"`
+	// Topics makes the stream a pattern: a regular expression (RE2) that matches whole names of
+	// topics. Default "": it is none.
+	Topics string `toml:"topics"`
+	// MaxTopics is how many topics a pattern takes at most. Default 100.
+	MaxTopics int `toml:"max_topics"`
 	// Partitions are the partitions, ascending, at least one; or AllPartitions alone.
 	// Default [0].
 	Partitions []int `toml:"partition"`
 	// Start is where the first epoch begins. Default Earliest.
 	Start Start `toml:"start"`
 	// Codec is the form of a record's value: "json" (the default),
-	// "json-array", "csv", "float64" or "float32".
+	// "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema".
 	Codec string `toml:"codec"`
-	// Columns are the numbers of a row, in order: for json names or dotted
-	// paths, for csv positions from "1", elsewhere labels. Required.
+	// Framing says what stands before a record with a schema: "confluent" (the default) or
+	// "plain".
+	Framing string `toml:"framing"`
+	// Subjects are the registry's subjects that have the schemas; see SchemaSubjects.
+	Subjects []string `toml:"subjects"`
+	// SchemaFile is the schema of all records, with framing "plain", and SchemaText what it
+	// holds.
+	SchemaFile string `toml:"schema_file"`
+	SchemaText string `toml:"-"`
+	// Message is the Protobuf message of all records. Default "": the one that a record names
+	// or, with framing "plain", the schema's first.
+	Message string `toml:"message"`
+	// Columns are the columns, in order: for json names or paths, for csv positions
+	// from "1", elsewhere labels. Required.
 	Columns []string `toml:"columns"`
+	// Column are the tables [stream.NAME.input.column.COLUMN], by column: those of columns that
+	// are not plainly numbers. Row names the numbers of a row, which may be more than Columns.
+	Column map[string]*Column `toml:"column"`
 	// MaxRecordBytes is the size beyond which a record counts as null. Default 0:
 	// chosen by the length of a row.
 	MaxRecordBytes int `toml:"max_record_bytes"`
@@ -361,30 +387,39 @@ func (s *Start) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Load reads the configuration file at path. If the file has faults, the error is of type
-// Faults. Any other error means that the file could not be read.
+// Load reads the configuration at path: a file, or the files of a directory whose names end in
+// .toml and do not begin with a dot, in the order of their names, as if they were one. If they have faults, the error
+// is of type Faults. Any other error means that a file could not be read.
 func Load(path string) (*Config, error) {
-	data, err := os.ReadFile(path)
+	files, err := sourcesAt(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return Parse(path, data)
+	return parseFiles(files)
 }
 
 // Parse reads a configuration from memory. Messages call the file name.
 func Parse(name string, data []byte) (*Config, error) {
-	d := &document{name: name, masked: map[string]string{}, bad: map[string]bool{}}
+	return parseFiles([]source{{name: name, text: string(data)}})
+}
+
+func parseFiles(files []source) (*Config, error) {
+	d := &document{masked: map[string]string{}, bad: map[string]bool{}}
 	c := &Config{}
-	if d.parse(data); len(d.faults) == 0 {
+	if d.parse(files); len(d.faults) == 0 {
 		d.readTable(root(), nil, d.tree, reflect.ValueOf(c).Elem())
 		c.Streams = d.streams
 		d.validate(c)
+		c.part()
 	}
 	if len(d.faults) > 0 {
-		slices.SortStableFunc(d.faults, func(a, b *Fault) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(d.faults, func(a, b *Fault) int {
+			return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
+		})
 		// A list in one line may hold the same faulty element twice: report it once.
 		return nil, slices.CompactFunc(d.faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
 	}
+	d.keepMasked(c)
 	return c, nil
 }
 

@@ -95,7 +95,7 @@ func TestOrders(t *testing.T) {
 	yes := true
 	s := &Stream{
 		Name: "orders",
-		Input: Input{Topic: "orders", Partitions: []int{0}, Start: Earliest, Codec: "json",
+		Input: Input{Topic: "orders", MaxTopics: 100, Partitions: []int{0}, Start: Earliest, Codec: "json", Framing: "confluent",
 			Columns: []string{"amount", "items", "weight"}},
 		Output: Output{Topic: "orders.dp", Create: true, Values: []string{}, Encoding: "json", PrivacyEvery: 1},
 		Centre: []float64{40, 3, 1.2},
@@ -269,7 +269,7 @@ func TestValues(t *testing.T) {
 	f(`"orders.dp"`, `"orders.dp", values = ["covariance_original", "mean"]`, values, []string{"covariance_original", "mean"})
 	f("[state]", "tls = {}\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{})
 	f("[state]", "tls = { ca_file = \"/ca\", cert_file = \"/c\", key_file = \"/k\" }\n[state]", func(c *Config) any { return *c.Kafka.TLS }, TLS{"/ca", "/c", "/k"})
-	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"/p\" }\n[state]", func(c *Config) any { return *c.Kafka.SASL }, SASL{"plain", "u", "/p"})
+	f("[state]", "sasl = { mechanism = \"plain\", username = \"u\", password_file = \"/p\" }\n[state]", func(c *Config) any { return *c.Kafka.SASL }, SASL{Mechanism: "plain", Username: "u", PasswordFile: "/p"})
 	listener := func(c *Config) any { return [4]any{c.HTTP.Listen, c.HTTP.TLS, c.HTTP.BasicAuth, c.HTTP.InsecureListen} }
 	f(`"127.0.0.1:9464"`, `":1"`+"\ninsecure_listen = true", listener, [4]any{":1", (*ServerTLS)(nil), (*BasicAuth)(nil), true})
 	f(`"127.0.0.1:9464"`, `":1"`+"\ntls = { cert_file = \"/c\", key_file = \"/k\" }", func(c *Config) any { return *c.HTTP.TLS }, ServerTLS{"/c", "/k"})

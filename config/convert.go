@@ -14,19 +14,20 @@ import (
 
 // wants says in words what a key of each kind takes.
 var wants = map[kind]string{
-	text:    "a string",
-	file:    "the path of a file, a string",
-	boolean: "true or false",
-	whole:   "an integer",
-	number:  "a number",
-	span:    `a duration such as "200ms", in quotes and with its unit`,
-	texts:   "a list of strings",
-	numbers: "a list of numbers",
-	spread:  "a number or a list of numbers",
-	wholes:  "an integer or a list of integers",
-	start:   `"earliest", "latest" or an offset`,
-	length:  `a number of offsets, or a duration such as "1m"`,
-	off:     `"off" or a number`,
+	text:     "a string",
+	file:     "the path of a file, a string",
+	boolean:  "true or false",
+	whole:    "an integer",
+	number:   "a number",
+	span:     `a duration such as "200ms", in quotes and with its unit`,
+	texts:    "a list of strings",
+	numbers:  "a list of numbers",
+	spread:   "a number or a list of numbers",
+	wholes:   "an integer or a list of integers",
+	start:    `"earliest", "latest" or an offset`,
+	length:   `a number of offsets, or a duration such as "1m"`,
+	off:      `"off" or a number`,
+	anyValue: "a number, true, false or a string",
 }
 
 // convert checks a value against its row of the schema: its type, that it is finite, its
@@ -104,7 +105,6 @@ func (d *document) convertOne(n *node, key toml.Key, element int, v any) (value 
 	}
 	s, isString := v.(string)
 	i, isInt := v.(int64)
-	x, isFloat := v.(float64)
 	if isString {
 		if s, broken = d.expand(key, element, s); broken != "" {
 			return nil, broken, nil
@@ -148,7 +148,16 @@ func (d *document) convertOne(n *node, key toml.Key, element int, v any) (value 
 			return nil, wrong, show
 		}
 		value = t
-	case text, texts, file:
+	case text, texts, file, anyValue:
+		if b, ok := v.(bool); ok && n.kind == anyValue {
+			return b, "", nil
+		}
+		if !isString && n.kind == anyValue {
+			if value, broken = finite(v, wrong); broken != "" {
+				return nil, broken, show
+			}
+			return value, "", nil
+		}
 		if !isString {
 			return nil, wrong, show
 		}
@@ -171,20 +180,30 @@ func (d *document) convertOne(n *node, key toml.Key, element int, v any) (value 
 		if n.has(found) && s == "auto" {
 			return math.NaN(), "", nil
 		}
-		if isInt {
-			x = float64(i)
-		} else if !isFloat {
-			return nil, wrong, show
+		if value, broken = finite(v, wrong); broken != "" {
+			return nil, broken, show
 		}
-		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, "must be finite", show
-		}
-		value = x + 0 // no negative zero: it would make another digest
 	}
 	if n.rule.ok != nil && !n.rule.ok(value) && !(s == "" && n.def == `""`) {
 		return nil, "must be " + n.rule.text, show
 	}
 	return value, "", nil
+}
+
+// finite reads a finite number, and says which rule anything else breaks.
+func finite(v any, wrong string) (x float64, broken string) {
+	switch v := v.(type) {
+	case int64:
+		x = float64(v)
+	case float64:
+		x = v
+	default:
+		return 0, wrong
+	}
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0, "must be finite"
+	}
+	return x + 0, "" // no negative zero: it would make another digest
 }
 
 // minClock is the shortest period of steps by the clock.

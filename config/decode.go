@@ -26,6 +26,10 @@ func (d *document) readTable(n *node, key toml.Key, t map[string]any, dst reflec
 			d.readStreams(c.child("NAME"), here, v)
 		case c.kind != table:
 			d.readKey(c, here, v, given, t == nil, dst)
+		case c.child("COLUMN") != nil:
+			if given {
+				d.readColumns(c.child("COLUMN"), here, v, c.in(dst))
+			}
 		case given:
 			d.readSubtable(c, here, v, dst)
 		case c.has(required):
@@ -142,7 +146,7 @@ func assign(f reflect.Value, value any) {
 	f.Set(v.Convert(f.Type()))
 }
 
-func sortedKeys(t map[string]any) []string {
+func sortedKeys[V any](t map[string]V) []string {
 	keys := make([]string, 0, len(t))
 	for k := range t {
 		keys = append(keys, k)

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -35,6 +36,7 @@ func (d *document) expand(key toml.Key, element int, s string) (expanded, broken
 			b.WriteString(value)
 			s = s[len(m[0]):]
 			d.masked[place(key, element)] = source
+			d.hidden = append(d.hidden, slices.Clone(key))
 		default:
 			b.WriteByte('$')
 			s = s[1:]

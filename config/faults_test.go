@@ -144,7 +144,7 @@ func TestDefects(t *testing.T) {
 	f(`"zero-out"`, `"Replace"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("Replace")`)
 	f(`"mean"`, `"avg"`, `22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("avg")`)
 	f(`"mean"`, `"exponentail"`+"\ndecay = 0.5", `22: stream.orders.moments.workload: must be "mean", "sum", "exponential" or "window" ("exponentail")`)
-	f(`"json"`, `"avro"`, `10: stream.orders.input.codec: must be "json", "json-array", "csv", "float64" or "float32" ("avro")`)
+	f(`"json"`, `"xml"`, `10: stream.orders.input.codec: must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema" ("xml")`)
 	f(`"operator"`, `"everyone"`, `8: http.exposure: must be "operator" or "public" ("everyone")`)
 	f(`[http]`, "[log]\nlevel = \"trace\"\nformat = \"xml\"\n[http]", `7: log.level: must be "debug", "info", "warn" or "error" ("trace")`, `8: log.format: must be "json" or "text" ("xml")`)
 	f(`"earliest"`, `"begin"`, `10: stream.orders.input.start: must be "earliest", "latest" or an offset ("begin")`)
@@ -170,12 +170,31 @@ func TestDefects(t *testing.T) {
 	// Credentials.
 	f("[state]", "tls.cert_file = \"c.pem\"\n[state]", `3: kafka.tls.cert_file: needs key_file too`)
 	f("[state]", "tls.key_file = \"k.pem\"\n[state]", `3: kafka.tls.key_file: needs cert_file too`)
-	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl.mechanism: must be "plain", "scram-sha-256" or "scram-sha-512" ("gssapi")`)
-	f("[state]", "sasl.username = \"u\"\n[state]", `3: kafka.sasl.mechanism: required, "plain", "scram-sha-256" or "scram-sha-512"`, `3: kafka.sasl.password_file: required`)
+	f("[state]", "sasl = { mechanism = \"gssapi\", username = \"u\", password_file = \"p\" }\n[state]", `3: kafka.sasl.mechanism: must be "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam" ("gssapi")`)
+	f("[state]", "sasl.username = \"u\"\n[state]", `3: kafka.sasl.mechanism: required, "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam"`)
+
+	sasl := func(text string, want ...string) { t.Helper(); f("[state]", "sasl = { "+text+" }\n[state]", want...) }
+	sasl(`mechanism = "plain"`, `3: kafka.sasl.username: required`, `3: kafka.sasl.password_file: required`)
+	sasl(`mechanism = "scram-sha-512", username = "u", password_file = "p", token_file = "t"`, `3: kafka.sasl.token_file: must not be there with mechanism = "scram-sha-512"`)
+	sasl(`mechanism = "oauthbearer"`, `3: kafka.sasl.token_url: required, or token_file`)
+	sasl(`mechanism = "oauthbearer", token_file = "t", username = "u"`, `3: kafka.sasl.username: must not be there with mechanism = "oauthbearer"`)
+	sasl(`mechanism = "oauthbearer", token_file = "t", token_url = "https://o", scopes = ["s"]`, `3: kafka.sasl.token_url: must not be there with token_file: that token is asked for by another program`,
+		`3: kafka.sasl.scopes: must not be there with token_file: that token is asked for by another program`)
+	sasl(`mechanism = "oauthbearer", token_url = "https://o"`, `3: kafka.sasl.client_id: required`, `3: kafka.sasl.client_secret_file: required`)
+	sasl(`mechanism = "aws-msk-iam", username = "u"`, `3: kafka.sasl.username: must not be there with mechanism = "aws-msk-iam"`, `3: kafka.sasl.region: required`)
+	sasl(`mechanism = "aws-msk-iam", region = "Frankfurt", role_arn = "admin"`, `3: kafka.sasl.region: must be a region of AWS, such as "eu-central-1" ("Frankfurt")`,
+		`3: kafka.sasl.role_arn: must be the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME" ("admin")`)
+	for _, bad := range []string{"http://o.example/token", "https://u:p@o.example/token", "https://", "o.example", "https://o/#f"} {
+		const rule = `must be a URL that begins with "https://" ("http://" on a loopback address), without a user`
+		sasl(fmt.Sprintf(`mechanism = "oauthbearer", token_url = %q, client_id = "c", client_secret_file = "p"`, bad), fmt.Sprintf(`3: kafka.sasl.token_url: %s (%q)`, rule, bad))
+	}
+	sasl(`mechanism = "oauthbearer", token_file = "t", extensions = ["auth=x", "a1=x", "a=b"]`, `3: kafka.sasl.extensions: must be NAME=VALUE, a name of letters that is not "auth" ("auth=x")`,
+		`3: kafka.sasl.extensions: must be NAME=VALUE, a name of letters that is not "auth" ("a1=x")`)
+	sasl(`mechanism = "oauthbearer", token_url = "http://127.0.0.1/t", client_id = "c", client_secret_file = "p", scopes = ["a b"]`, `3: kafka.sasl.scopes: must be a scope: printable, without spaces, quotes and backslashes ("a b")`)
 
 	// What no version has had, and what earlier ones took with its default alone.
 	const former = `unknown key (leave it out: this version has nothing that it would turn on)`
-	f("[state]", "group = \"\"\n[state]", `3: kafka.group: `+former)
+	f("[state]", "group = \"a b\"\n[state]", `3: kafka.group: must be 1 to 200 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"a b\"\n[state]", `3: kafka.control_topic: must be a Kafka topic: 1 to 249 of letters, digits, ".", "_" and "-" ("a b")`)
 	f("[state]", "control_topic = \"orders\"\n[state]", `3: kafka.control_topic: must not be a topic that is read, as stream.orders.input.topic is ("orders")`)
 	f("[state]", "control_topic = \"orders.dp\"\n[state]", `3: kafka.control_topic: must be a topic of its own, not that of stream.orders.output.topic ("orders.dp")`)
@@ -253,10 +272,10 @@ func TestDefects(t *testing.T) {
 	f(`["amount", "items", "weight"]`, `[]`, "10: stream.orders.input.columns: must name at least one column")
 	f(`"items", "weight"]`, "\"items\",\n \"amount\"]", `11: stream.orders.input.columns: must not be there twice ("amount")`)
 	f(`"items"`, `""`, `10: stream.orders.input.columns: must not be empty`)
-	f(`"items"`, `"a..b"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("a..b")`)
-	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column, which is a number ("amount.net")`)
+	f(`"items"`, `"a..b"`, `10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("a..b")`)
+	f(`"items"`, `"amount.net"`, `10: stream.orders.input.columns: must not lie inside another column ("amount.net")`)
 	f(`codec = "json", columns = ["amount", "items", "weight"]`, `codec = "csv", columns = ["1", "0", "x"]`,
-		`10: stream.orders.input.columns: csv columns must be positions from "1" to "999999" ("0")`, `10: stream.orders.input.columns: csv columns must be positions from "1" to "999999" ("x")`)
+		`10: stream.orders.input.columns: must be a position from "1" to "1000000" ("0")`, `10: stream.orders.input.columns: must be a position from "1" to "1000000" ("x")`)
 
 	// Values.
 	f(`"orders.dp"`, `"orders.dp", values = ["mean", "sum"]`, `11: stream.orders.output.values: must be a value that this stream publishes: "mean", "second_moment", "covariance", "mean_original", "covariance_original" or "full_share" ("sum")`)
@@ -267,7 +286,7 @@ func TestDefects(t *testing.T) {
 	f(`"/var/lib/streamdp"`, `"${}"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
 	f(`"/var/lib/streamdp"`, `"${HOME"`, `4: state.dir: ${ begins the name of an environment variable, as in ${HOME}; write $${ for ${ itself`)
 	f(`"zero-out"`, `"${SECRET}"`, `18: stream.orders.privacy.adjacency: must be "zero-out" or "replace" ("${SECRET}")`)
-	f(`"items"`, `"${SECRET}.", "x"`, `10: stream.orders.input.columns: must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("${SECRET}.")`)
+	f(`"items"`, `"${SECRET}.", "x"`, `10: stream.orders.input.columns: must be a name or a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name ("${SECRET}.")`)
 }
 
 // TestStreams: what two streams must not do to each other.

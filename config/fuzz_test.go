@@ -25,7 +25,7 @@ func render(c *Config) []byte {
 		}
 		for _, c := range n.children {
 			f := field(v, c.name)
-			if c.kind == table || !f.IsValid() {
+			if c.kind == table || !f.IsValid() || n.name == "COLUMN" && f.IsZero() {
 				continue
 			}
 			if s, ok := v.Interface().(Stream); ok && c.name == "on_horizon" && s.Horizon == 0 {
@@ -50,6 +50,12 @@ func render(c *Config) []byte {
 			sub := c.name
 			if name != "" {
 				sub = name + "." + sub
+			}
+			if columns, ok := f.Interface().(map[string]*Column); ok {
+				for _, name := range sortedKeys(columns) {
+					section(sub+"."+toml.Key{name}.String(), c.child("COLUMN"), reflect.ValueOf(*columns[name]))
+				}
+				continue
 			}
 			section(sub, c, f)
 		}
@@ -103,6 +109,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(strings.Replace(orders, "step   = 100", "step = 100\nhorizon = 10\non_horizon = \"rollover\"", 1))
 	f.Add(strings.Replace(orders, "partition = 0", `partition = "all"`, 1) + "[x]")
 	f.Add(strings.Replace(strings.Replace(orders, "partition = 0", `partition = "all"`, 1), "step   = 100", "step = 100\nmerge = true\nmerge_ahead = 9", 1))
+	f.Add(withTables(columnTables))
 	f.Fuzz(func(t *testing.T, src string) {
 		lines := 1 + strings.Count(src, "\n")
 		c, err := Parse("f", []byte(src))

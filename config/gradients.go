@@ -27,5 +27,8 @@ func (d *document) checkGradients(s *Stream, key toml.Key) {
 			d.add(here, -1, "belongs to rows; a gradient is taken as it is", nil)
 		}
 	}
-	s.Input.Columns, s.Centre, s.Scale = nil, nil, nil
+	if tables := under(key, "input", "column"); d.written(tables) != nil {
+		d.add(tables, -1, "belongs to rows; a gradient has none", nil)
+	}
+	s.Input.Columns, s.Input.Column, s.Centre, s.Scale = nil, nil, nil, nil
 }

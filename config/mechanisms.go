@@ -66,7 +66,7 @@ var mechanisms = []*mechanism{
 		of:   func(s *Stream) estimator { return s.Moments },
 		bind: func(s *Stream, endless bool) {
 			m := s.Moments
-			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Columns, s.Slots(), s.Horizon, s.Centre, s.Scale, endless
+			m.Columns, m.Step, m.Horizon, m.Centre, m.Scale, m.Endless = s.Input.Row(), s.Slots(), s.Horizon, s.Centre, s.Scale, endless
 			m.Warmup, m.WarmupMode = s.Warmup, s.WarmupMode
 			m.Person = s.Participation()
 		},
@@ -147,7 +147,7 @@ var mechanisms = []*mechanism{
 		of:   func(s *Stream) estimator { return s.Refit },
 		bind: func(s *Stream, endless bool) {
 			m := s.Refit
-			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+			m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale, endless, s.found
 			if s.Step.Clock() > 0 {
 				m.Most = s.StepMax
 			}
@@ -178,7 +178,7 @@ var mechanisms = []*mechanism{
 			m.Step, m.Horizon, m.Endless = s.Slots(), s.Horizon, endless
 			m.Person = s.Participation()
 			if m.Model != nil && m.Mode == "model" {
-				m.Columns = s.Input.Columns
+				m.Columns = s.Input.Row()
 			}
 		},
 		warmup: &warmup{
@@ -201,7 +201,7 @@ var mechanisms = []*mechanism{
 
 func bindSGD(s *Stream, endless bool) {
 	m := s.SGD
-	m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Columns, s.Horizon, s.Centre, s.Scale, endless, s.found
+	m.Columns, m.Horizon, m.Centre, m.Scale, m.Endless, m.Found = s.Input.Row(), s.Horizon, s.Centre, s.Scale, endless, s.found
 	m.Person = s.Participation()
 }
 

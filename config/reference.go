@@ -33,7 +33,8 @@ Secrets are never values of this file but files that it names.
 A table may be written as a section, inline, or by dotted keys: ` + "`[stream.orders.input]`" + ` with ` + "`topic = \"orders\"`" + ` below it, ` + "`input = { topic = \"orders\" }`" + ` and ` + "`input.topic = \"orders\"`" + ` say the same.
 
 Keys marked ° may change while an epoch is open. All other keys of a stream are in its digest, to which the noise of an epoch is bound: after a change the task does not go on until its epoch is closed, and the next one is charged anew.
-There is no reload; a changed file is read at the next start.
+A changed file is read at the next start, and by a running daemon on ` + "`streamdp reload`" + `: [operations.md](operations.md#changing-the-configuration-while-it-runs) says what it takes.
+The configuration may also be a directory: its files whose names end in ` + "`.toml`" + ` are read as one.
 `
 
 // describe writes a section for each table below n, in order.
@@ -42,7 +43,7 @@ func (n *node) describe(b *strings.Builder) {
 		if c.kind != table {
 			continue
 		}
-		if c.name != "stream" { // [stream] itself holds names only
+		if c.name != "stream" && c.child("COLUMN") == nil { // which hold names only
 			c.section(b)
 		}
 		c.describe(b)
@@ -97,6 +98,8 @@ var kindNames = map[kind]string{
 	start:   "string or integer",
 	off:     "`\"off\"` or number",
 	length:  "integer or string (duration)",
+
+	anyValue: "number, boolean or string",
 }
 
 func (n *node) defaultText() string {

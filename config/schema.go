@@ -12,6 +12,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"streamdp/internal/column"
 	"streamdp/internal/persons"
 )
 
@@ -33,6 +34,8 @@ const (
 	start   // "earliest", "latest" or an offset
 	off     // "off" or a number
 	length  // offsets, or a duration
+
+	anyValue // a number, a boolean or a string
 )
 
 // flags of a key. outside holds for everything in a table that has it.
@@ -63,7 +66,7 @@ const (
 
 // key is one row of the schema.
 type key struct {
-	path  string // dotted; NAME stands for the name of a stream
+	path  string // dotted; NAME stands for the name of a stream, COLUMN for that of a column
 	kind  kind
 	flags flags
 	def   string   // the default as TOML text; "" where there is none
@@ -91,15 +94,26 @@ var schema = []key{
 	{path: "kafka.client_id", kind: text, def: `"streamdp"`, doc: "Name of this client in the brokers' logs and quotas."},
 	{path: "kafka.boundary_topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic that holds the boundaries of steps by the clock (`step = \"1m\"`), which need it. It has one partition and is not compacted; where it is missing it is made so, with unlimited retention. Several streams, and copies of a state directory, share it."},
 	{path: "kafka.control_topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic that mirrors the ledger and in which an epoch is claimed before its first noise. Of copies of a state directory, and of several that run one stream, it lets one open epochs, and a state directory that is an old copy does not start. All daemons that may read the same input share it. It has one partition and keeps everything; where it is missing it is made so."},
+	{path: "kafka.group", kind: text, def: `""`, rule: groupOrNone, doc: "Consumer group to which it is committed how far the tasks have read, every 5 seconds where that changed, for tools that show the lag of consumer groups. The daemon never reads these offsets: nothing depends on them. No consumer may be a member of the group, and no other daemon share it where both read one topic. With `[cluster]` it is another group than `cluster.group`."},
 	{path: "kafka.fetch_memory", kind: whole, def: `268435456`, rule: fetchMemory, doc: "Bytes of memory that all tasks together have for answers of brokers and for the records and rows in them, not counting what decompression needs. Half is divided among the tasks, the other half lent; a task that gets nothing works in its share, so no task waits for another one. One that starts while the others hold everything gets a part of its share beyond the bound. A share is at least 80 KiB. A batch or record larger than its task's share is held all the same."},
-	{path: "kafka.tls", kind: table, doc: "TLS towards the brokers. The table alone, `[kafka.tls]`, trusts the system's authorities."},
+	{path: "kafka.tls", kind: table, doc: "TLS towards the brokers. The table alone, `[kafka.tls]`, trusts the system's authorities. The files may be replaced while the daemon runs: it reads them again every 10 seconds, new connections use them, and what cannot be used is not taken, with a warning."},
 	{path: "kafka.tls.ca_file", kind: file, doc: "Certificates (PEM) of the authorities that brokers are checked against, instead of the system's."},
 	{path: "kafka.tls.cert_file", kind: file, doc: "Certificate (PEM) of this client; needs `key_file` too."},
 	{path: "kafka.tls.key_file", kind: file, doc: "Key of that certificate (PEM); needs `cert_file` too. Permissions as for `state.key_file`."},
 	{path: "kafka.sasl", kind: table, doc: "Authentication towards the brokers."},
-	{path: "kafka.sasl.mechanism", kind: text, flags: required, words: []string{"plain", "scram-sha-256", "scram-sha-512"}, doc: "Mechanism."},
-	{path: "kafka.sasl.username", kind: text, flags: required, doc: "User."},
-	{path: "kafka.sasl.password_file", kind: file, flags: required, doc: "File that holds the password, and at most one newline; permissions as for `state.key_file`."},
+	{path: "kafka.sasl.mechanism", kind: text, flags: required, words: []string{"plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "aws-msk-iam"}, doc: "Mechanism. [howto/access.md](howto/access.md) has an example of each."},
+	{path: "kafka.sasl.username", kind: text, says: "required for plain and scram", doc: "User, for plain and scram."},
+	{path: "kafka.sasl.password_file", kind: file, says: "required for plain and scram", doc: "File that holds the password, and at most one newline; permissions as for `state.key_file`."},
+	{path: "kafka.sasl.token_url", kind: text, says: "required for oauthbearer, or `token_file`", rule: tokenURL, doc: "Token endpoint of an OAuth server, from which tokens come by client credentials. A new one is asked for when three quarters of the old one's life have passed."},
+	{path: "kafka.sasl.token_ca_file", kind: file, says: "the system's", doc: "Certificates (PEM) of the authorities that the token endpoint is checked against."},
+	{path: "kafka.sasl.client_id", kind: text, says: "required with `token_url`", doc: "Name of this client to the OAuth server."},
+	{path: "kafka.sasl.client_secret_file", kind: file, says: "required with `token_url`", doc: "File that holds the client's secret, and at most one newline; permissions as for `state.key_file`. It is read for each request, so it may be replaced."},
+	{path: "kafka.sasl.scopes", kind: texts, says: "none", rule: scope, doc: "Scopes that tokens are asked for."},
+	{path: "kafka.sasl.audience", kind: text, says: "none", doc: "Audience that tokens are asked for, which some OAuth servers want."},
+	{path: "kafka.sasl.token_file", kind: file, says: "required for oauthbearer, or `token_url`", doc: "File that another program keeps filled with a token, in one line; permissions as for `state.key_file`. It is read each time that a token is shown."},
+	{path: "kafka.sasl.extensions", kind: texts, says: "none", rule: extension, doc: "SASL extensions that are sent with a token, each `\"NAME=VALUE\"`, as some brokers want them."},
+	{path: "kafka.sasl.region", kind: text, says: "required for aws-msk-iam", rule: region, doc: "AWS region of the brokers. The keys are found as AWS's programs find them: environment, shared files, web identity, container, machine."},
+	{path: "kafka.sasl.role_arn", kind: text, says: "none", rule: role, doc: "Role to assume with these keys (AWS STS)."},
 
 	{path: "state", kind: table, flags: required | outside, doc: "What must survive a restart. The directory is as private as the input: it holds exact sums."},
 	{path: "state.dir", kind: text, flags: required, doc: "Directory of checkpoints, manifests and the ledger."},
@@ -116,7 +130,7 @@ var schema = []key{
 	{path: "http.metrics", kind: text, def: `"task"`, words: []string{"task", "aggregate"}, doc: "Series of each task or, with `\"aggregate\"`, sums and extremes over all tasks, for processes with hundreds of them; docs/metrics.md says which. `/api/v1/streams` has every task in any case."},
 	{path: "http.hosts", kind: texts, says: "none", rule: hostName, doc: "Names, without a port, by which requests may call the listener. An IP address, `localhost`, the name in `http.listen` and the names of the certificate may always. Any other name is refused, because a web page can give its own name this machine's address."},
 	{path: "http.insecure_listen", kind: boolean, def: `false`, doc: "Accept a listener beyond this machine with neither `[http.tls]` nor `[http.basic_auth]`: whoever reaches it can read it."},
-	{path: "http.tls", kind: table, doc: "TLS of the listener. The files are read at start."},
+	{path: "http.tls", kind: table, doc: "TLS of the listener. The files may be replaced while the daemon runs, as those of `[kafka.tls]`."},
 	{path: "http.tls.cert_file", kind: file, flags: required, doc: "Certificate (PEM), with its chain."},
 	{path: "http.tls.key_file", kind: file, flags: required, doc: "Key of the certificate (PEM). Permissions as for `state.key_file`."},
 	{path: "http.basic_auth", kind: table, doc: "Password of the listener. Without TLS it crosses the network in the clear."},
@@ -126,6 +140,31 @@ var schema = []key{
 	{path: "log", kind: table, flags: outside, doc: "Messages on standard error."},
 	{path: "log.level", kind: text, def: `"info"`, words: []string{"debug", "info", "warn", "error"}, doc: "Least level written."},
 	{path: "log.format", kind: text, def: `"json"`, words: []string{"json", "text"}, doc: "Form of a line."},
+
+	{path: "registry", kind: table, flags: outside, doc: "The schema registry, in which codecs with schemas look up how a record was written: Confluent's API, which Apicurio (at `/apis/ccompat/v7`), Redpanda and Karapace have too. [howto/schema-registry.md](howto/schema-registry.md) says how."},
+	{path: "registry.urls", kind: texts, flags: required, rule: registryURL, doc: "Addresses of the registry, tried in turn."},
+	{path: "registry.timeout", kind: span, def: `"5s"`, rule: rule{"\"100ms\" to \"1m\"", func(v any) bool {
+		d, ok := v.(time.Duration)
+		return ok && d >= 100*time.Millisecond && d <= time.Minute
+	}}, doc: "Time in which the registry must answer a request."},
+	{path: "registry.token_file", kind: file, doc: "File that holds a bearer token, read again for every request; permissions as for `state.key_file`."},
+	{path: "registry.basic_auth", kind: table, doc: "User and password towards the registry."},
+	{path: "registry.basic_auth.username", kind: text, flags: required, rule: userName, doc: "User; of Confluent Cloud the API key."},
+	{path: "registry.basic_auth.password_file", kind: file, flags: required, doc: "File that holds the password, and at most one newline; permissions as for `state.key_file`."},
+	{path: "registry.tls", kind: table, doc: "TLS towards a registry at `https`. Without this table the system's authorities are trusted. The files may be replaced while the daemon runs, as those of `[kafka.tls]`."},
+	{path: "registry.tls.ca_file", kind: file, doc: "Certificates (PEM) of the authorities that the registry is checked against, instead of the system's."},
+	{path: "registry.tls.cert_file", kind: file, doc: "Certificate (PEM) of this client; needs `key_file` too."},
+	{path: "registry.tls.key_file", kind: file, doc: "Key of that certificate (PEM); needs `cert_file` too. Permissions as for `state.key_file`."},
+
+	{path: "trace", kind: table, flags: outside, doc: "Traces of what the daemon does, for a collector of OpenTelemetry: OTLP over HTTP, in protobuf. Without this table nothing is recorded. Spans name streams, partitions, epochs and steps, and nothing that is in records. But their times are real ones, and how long work takes depends on records: whoever reads traces must be allowed to see the input. So the table is a fault with `http.exposure = \"public\"`. [operations.md](operations.md#traces) says what is sent, and what happens without a collector."},
+	{path: "trace.endpoint", kind: text, flags: required, rule: otlpURL, doc: "URL of the receiver. Without a path it is that of OTLP, `/v1/traces`."},
+	{path: "trace.headers_file", kind: file, doc: "File of headers for each request, `Name: value` in each line, such as those that authorize it; permissions as for `state.key_file`. They are never sent on when the receiver redirects."},
+	{path: "trace.sample", kind: number, def: `1.0`, rule: share, doc: "Share of traces that are sent: all that one commit made durable, or one fetch."},
+	{path: "trace.service", kind: text, def: `"streamdp"`, doc: "Name of the service, `service.name`."},
+	{path: "trace.tls", kind: table, doc: "TLS towards the receiver. Without this table an endpoint with `https` is checked against the system's authorities."},
+	{path: "trace.tls.ca_file", kind: file, doc: "Certificates (PEM) of the authorities that the receiver is checked against, instead of the system's."},
+	{path: "trace.tls.cert_file", kind: file, doc: "Certificate (PEM) of this client; needs `key_file` too."},
+	{path: "trace.tls.key_file", kind: file, doc: "Key of that certificate (PEM); needs `cert_file` too. Permissions as for `state.key_file`."},
 
 	{path: "cluster", kind: table, flags: outside, doc: "Several instances share the tasks, with one configuration and one key each; what must survive is in Kafka, and `state.dir` holds only what each knows of the ledgers' last lines, and its control socket. [howto/cluster.md](howto/cluster.md) says how. Without this table one process runs all tasks, with its state in `state.dir`."},
 	{path: "cluster.group", kind: text, flags: required, rule: groupName, doc: "Consumer group of the instances. It also begins the names of their topics (`.state`, `.ledger`, `.control`, `.partials`) and of their transactional ids."},
@@ -139,15 +178,35 @@ var schema = []key{
 	{path: "stream", kind: table, flags: required, doc: "Streams by name."},
 	{path: "stream.NAME", kind: table, doc: "One stream: a topic, its partitions, one mechanism. NAME is 1 to 63 of `a-z`, `0-9`, `_` and `-`."},
 	{path: "stream.NAME.input", kind: table, flags: required, doc: "Where records come from and how they are read."},
-	{path: "stream.NAME.input.topic", kind: text, flags: required | always, rule: topic, doc: "Topic. A missing one is waited for."},
+	{path: "stream.NAME.input.topic", kind: text, flags: usual | always, rule: topic, says: "required, but with `topics`", doc: "Topic. A missing one is waited for."},
+	{path: "stream.NAME.input.topics", kind: text, flags: outside, def: `""`, says: "none", doc: "Instead of `topic`, a regular expression (RE2) that matches whole names of topics: each topic that matches, also one that is made while the daemon runs, is a stream NAME.TOPIC of its own, with a budget, a ledger's entries and an output of its own, as if a table had been written for it. Never matched are topics that this process writes to, those that another table's `topic` names, and names that begin with `_` or end in `.dp`. The names of topics are public. [howto/topics-by-pattern.md](howto/topics-by-pattern.md) says how."},
+	{path: "stream.NAME.input.max_topics", kind: whole, flags: outside, def: `100`, rule: rule{"1 to 10000", between(1, 10000)}, doc: "How many topics `topics` takes at most. Those that have an epoch come first, then the others by name; the rest wait, with a warning and a metric."},
 	{path: "stream.NAME.input.partition", kind: wholes, flags: always | every, def: `0`, rule: partition, doc: "Partition, or list of them, or `\"all\"`: every partition of the topic, also one that is added while the daemon runs. Each is a task of its own, with its own epochs; the digest of a task holds its own partition only."},
 	{path: "stream.NAME.input.start", kind: start, flags: always, def: `"earliest"`, doc: "Where the first epoch begins: `\"earliest\"` (start of the log), `\"latest\"` (last stable offset) or an offset."},
-	{path: "stream.NAME.input.codec", kind: text, flags: always, def: `"json"`, words: []string{"json", "json-array", "csv", "float64", "float32"}, doc: "Form of a record's value: a JSON object, a JSON array of numbers, a line of CSV, or packed little-endian numbers."},
-	{path: "stream.NAME.input.columns", kind: texts, flags: usual | always, says: "required, but for gradients", doc: "The numbers of a row, in order. `json`: names, or dotted paths to names inside objects. `csv`: positions from `\"1\"`. Elsewhere labels, one for each number of the record."},
+	{path: "stream.NAME.input.codec", kind: text, flags: always, def: `"json"`, words: []string{"json", "json-array", "csv", "float64", "float32", "avro", "protobuf", "json-schema"}, doc: "Form of a record's value: a JSON object, a JSON array of numbers, a line of CSV, packed little-endian numbers; or a record with a schema, of Avro, Protobuf or JSON Schema."},
+	{path: "stream.NAME.input.framing", kind: text, def: `"confluent"`, words: []string{"confluent", "plain"}, doc: "What stands before a record with a schema: a byte 0, the four bytes of its schema's id in the registry and, of Protobuf, which message it is; or nothing, and `schema_file` is the schema of all records."},
+	{path: "stream.NAME.input.subjects", kind: texts, flags: outside, rule: subject, says: "`input.topic`, followed by `-value`", doc: "Subjects of the registry that have the schemas of the records. A record with the id of another schema is null."},
+	{path: "stream.NAME.input.schema_file", kind: file, flags: outside, def: `""`, says: "required with framing `\"plain\"`", doc: "Schema of all records, with framing `\"plain\"`: Avro's JSON, a `.proto` file, or a JSON Schema. It is read with the configuration; the SHA-256 of its text is in the digest."},
+	{path: "stream.NAME.input.message", kind: text, def: `""`, rule: messageName, says: "with framing `\"confluent\"` the message that the record names, with `\"plain\"` the first of the file", doc: "Protobuf message, as `package.Name`. With framing `\"confluent\"` records of any other are null."},
+	{path: "stream.NAME.input.columns", kind: texts, flags: usual | always, says: "required, but for gradients", doc: "The columns, in order. `json` and codecs with a schema: names, or paths `a.b[0].c` to what is inside objects and arrays; a backslash makes `.`, `\\`, `[` or `]` part of a name. `csv`: positions from `\"1\"`, unless `path` has them. Elsewhere labels, one for each number of the record. Each is a number of the row, unless it has a table of its own."},
+	{path: "stream.NAME.input.column", kind: table, doc: "Columns that are not plainly numbers, by name."},
+	{path: "stream.NAME.input.column.COLUMN", kind: table, doc: "What the row's numbers are of one of `input.columns`. COLUMN is its name, in quotes where it has dots or brackets. [howto/columns.md](howto/columns.md) shows what it is for. None of it costs budget: rows are clipped after it."},
+	{path: "stream.NAME.input.column.COLUMN.path", kind: text, says: "the column's name", doc: "Where the value is: a path or, for `csv`, a position. Several columns may read one value. Not for codecs without paths."},
+	{path: "stream.NAME.input.column.COLUMN.type", kind: text, def: `"number"`, words: column.Types, doc: "What the value is. `\"decimal\"`: a number, also one in a string. `\"bool\"`: true or false, 1 or 0 of the row. `\"category\"`: a text, a whole number or a boolean, of which the row has one number for each of a list. `\"enum\"`: the number of an enumeration's symbol, for codecs that have enumerations. `\"timestamp\"`: a time by RFC 3339 or ISO 8601, one that the schema says is a time, or with `unit` a number. A value of another type gives no row."},
+	{path: "stream.NAME.input.column.COLUMN.default", kind: anyValue, doc: "What stands for a value that is missing, null or an empty cell: a number, for `\"bool\"` also true or false, for categories one of them. It has the transform too. Without it, such a record gives no row."},
+	{path: "stream.NAME.input.column.COLUMN.categories", kind: texts, says: "required for `\"category\"`", doc: "The public list of categories. For each the row has a number, called `COLUMN=CATEGORY`: 1 where the value is that category, else 0. Never make the list from the data. Also for a `\"timestamp\"` whose `take` gives whole numbers."},
+	{path: "stream.NAME.input.column.COLUMN.other", kind: boolean, def: `false`, doc: "The row has one more number, `COLUMN=other`, which is 1 for a value that is none of the categories. Without it, such a record gives no row."},
+	{path: "stream.NAME.input.column.COLUMN.baseline", kind: text, says: "none", doc: "A category, or `\"other\"`, that has no number of its own: all are 0. A regression with an intercept needs it, because all numbers of a list add up to 1."},
+	{path: "stream.NAME.input.column.COLUMN.take", kind: text, says: "`\"seconds\"`", words: column.Taking(), doc: "What of a time is the number: seconds since 1970 in UTC; minute, hour, weekday (1 is Monday), day and month from 1; or where the hand of a clock points that goes round once a day (`hour-`), a week or a year."},
+	{path: "stream.NAME.input.column.COLUMN.unit", kind: text, says: "none: a number is no time", words: column.Units, doc: "Unit of a time that is a number, since 1970-01-01T00:00Z."},
+	{path: "stream.NAME.input.column.COLUMN.utc_offset", kind: text, says: "`\"+00:00\"`", doc: "How far the clock of `take` is ahead of UTC, the same all year. A time without an offset is one by this clock. There are no time zones: their rules change, and a row must not depend on the machine."},
+	{path: "stream.NAME.input.column.COLUMN.transform", kind: text, says: "none", words: column.Transforms, doc: "Function of the number plus `offset`, before `centre` and `scale`: the natural logarithm of x or 1 + x, the square root, or x to the power of `exponent`. Where it is not finite, the record gives no row."},
+	{path: "stream.NAME.input.column.COLUMN.exponent", kind: number, says: "required for `\"power\"`", doc: "Exponent of `\"power\"`: -16 to 16, not 0. A negative number has a power only if this is a whole number."},
+	{path: "stream.NAME.input.column.COLUMN.offset", kind: number, def: `0`, doc: "What is added before the transform: a public constant."},
 	{path: "stream.NAME.input.max_record_bytes", kind: whole, def: `0`, rule: recordSize, doc: "Size beyond which a record counts as null and its content is not held: the bytes of key, value and headers, and 40 for each header. 0: 1 MiB, or 32 bytes a number of a row where that is more; at most 1 GiB. It depends on nothing but the record."},
 	{path: "stream.NAME.input.allow_compacted", kind: boolean, flags: always, def: `false`, doc: "Read a topic that Kafka compacts. Then a lost state directory cannot be rebuilt from the log, and that one record may remove another is not covered by the guarantee."},
 	{path: "stream.NAME.output", kind: table, flags: outside, doc: "Where releases go."},
-	{path: "stream.NAME.output.topic", kind: text, rule: topic, says: "`input.topic`, followed by `.dp`", doc: "Topic; no other stream's, and no input."},
+	{path: "stream.NAME.output.topic", kind: text, rule: topicOfOutput, says: "`input.topic`, followed by `.dp`", doc: "Topic; no other stream's, and no input. With `input.topics` a `*` in it stands for the input's topic; then `*.dp` is the default."},
 	{path: "stream.NAME.output.partition", kind: whole, def: `0`, rule: partition, doc: "Partition of all releases of this stream."},
 	{path: "stream.NAME.output.create", kind: boolean, def: `true`, doc: "Create a missing topic, compacted, with the broker's replication."},
 	{path: "stream.NAME.output.values", kind: texts, def: `[]`, doc: "Names of the values to publish. Empty: all that the mechanism has."},
@@ -166,7 +225,7 @@ var schema = []key{
 	{path: "stream.NAME.on_gap", kind: text, flags: outside, def: `"halt"`, words: []string{"halt", "null"}, doc: "When Kafka deleted records that were not read: stop, or count them as invalid."},
 	{path: "stream.NAME.dead_letter", kind: table, flags: outside, doc: "Which records gave no row, each with its reason, for who may see the input: not a private output."},
 	{path: "stream.NAME.dead_letter.mode", kind: text, def: `"off"`, words: []string{"off", "reference", "full"}, doc: "What is written of them: nothing, where they stand and why, or their key, value and headers too."},
-	{path: "stream.NAME.dead_letter.topic", kind: text, def: `""`, rule: topicOrNone, doc: "Topic, which any mode but `off` needs; several streams may share it. It is not created. Partition 0 is written."},
+	{path: "stream.NAME.dead_letter.topic", kind: text, def: `""`, rule: topicOrMany, doc: "Topic, which any mode but `off` needs; several streams may share it. It is not created. Partition 0 is written. With `input.topics` it may have a `*`, as `output.topic`."},
 	{path: "stream.NAME.lattice_bits", kind: whole, flags: always, def: `24`, rule: bits, doc: "How much finer than clip norm and noise the lattice is that records are rounded to."},
 
 	{path: "stream.NAME.privacy", kind: table, flags: required, doc: "The guarantee. One record is the unit."},
@@ -295,6 +354,8 @@ var (
 	fetchMemory = rule{"16777216 to 1099511627776", func(v any) bool { n, ok := v.(int64); return ok && n >= 16<<20 && n <= 1<<40 }}
 	positive    = rule{"positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 }}
 	fraction    = rule{"in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 }}
+	share       = rule{"in (0, 1]", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x <= 1 }}
+	otlpURL     = rule{"a URL such as \"http://127.0.0.1:4318\", without user, query and fragment", isOTLP}
 	divisor     = rule{"positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) }}
 	partition   = rule{"0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 }}
 	userKey     = rule{"\"record-key\", \"field:PATH\" or \"header:NAME\"", isUserKey}
@@ -307,11 +368,20 @@ var (
 	hostName    = rule{"a host's name, without a port", func(v any) bool { return v != "" && !strings.ContainsAny(v.(string), ":/ ") }}
 	userName    = rule{"a name without a colon", func(v any) bool { return v != "" && !strings.Contains(v.(string), ":") }}
 	topic       = rule{"a Kafka topic: 1 to 249 of letters, digits, \".\", \"_\" and \"-\"", isTopic}
-	groupName   = rule{"1 to 200 of letters, digits, \".\", \"_\" and \"-\"", func(v any) bool { return isTopic(v) && len(v.(string)) <= maxGroup }}
+	groupName   = rule{groupNames, isGroup}
+	groupOrNone = rule{groupNames, func(v any) bool { return v == "" || isGroup(v) }}
 	// instanceName is a name that a message, a metric and a page show as it is.
 	instanceName = rule{"at most 200 characters", func(v any) bool { return len(v.(string)) <= 200 }}
 	topicOrNone  = rule{topic.text, func(v any) bool { return v == "" || isTopic(v) }}
+	// topicOfOutput is a topic or, of a pattern, one for each of its topics; topicOrMany also none.
+	topicOfOutput = rule{topic.text, func(v any) bool { return v != "" && topicOrMany.ok(v) }}
+	topicOrMany   = rule{topic.text, func(v any) bool { return v == "" || isTopic(strings.Replace(v.(string), anyTopic, "x", 1)) }}
 )
+
+// groupNames are the consumer groups that a configuration may name.
+const groupNames = `1 to 200 of letters, digits, ".", "_" and "-"`
+
+func isGroup(v any) bool { return isTopic(v) && len(v.(string)) <= maxGroup }
 
 // says is a rule that the mechanism's package checks; text is for the reference.
 func says(text string) rule { return rule{text: text} }
@@ -372,7 +442,7 @@ type node struct {
 // child returns the row of the named key, nil if the schema has none.
 func (n *node) child(name string) *node {
 	for _, c := range n.children {
-		if c.name == name || c.name == "NAME" {
+		if c.name == name || c.name == "NAME" || c.name == "COLUMN" {
 			return c
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -59,55 +58,13 @@ func LoadPassword(path string, groupReadable bool) (string, error) {
 	return string(line), nil
 }
 
-// LoadTLS reads the files named in [kafka.tls]. The client's key must have the permissions
-// of a key file.
+// LoadTLS reads the files named in [kafka.tls], once; see OpenTLS.
 func LoadTLS(t *TLS, groupReadable bool) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("authorities: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("authorities %s: no certificate in PEM", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		pair, err := loadPair(t.CertFile, t.KeyFile, groupReadable)
-		if err != nil {
-			return nil, err
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
-}
-
-// LoadServerTLS reads the files named in [http.tls]. The key must have the permissions of a
-// key file.
-func LoadServerTLS(t *ServerTLS, groupReadable bool) (*tls.Config, error) {
-	pair, err := loadPair(t.CertFile, t.KeyFile, groupReadable)
+	r, err := OpenTLS(t, groupReadable)
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}, nil
-}
-
-// loadPair reads a certificate and its key.
-func loadPair(certFile, keyFile string, groupReadable bool) (pair tls.Certificate, err error) {
-	cert, err := os.ReadFile(certFile)
-	if err != nil {
-		return pair, fmt.Errorf("certificate: %w", err)
-	}
-	key, err := readSecret("certificate's key", keyFile, groupReadable, 1<<16)
-	if err != nil {
-		return pair, err
-	}
-	defer clear(key)
-	if pair, err = tls.X509KeyPair(cert, key); err != nil {
-		return pair, fmt.Errorf("certificate %s: %w", certFile, err)
-	}
-	return pair, nil
+	return r.Config(), nil
 }
 
 // readSecret reads a file that others must not be able to read. It reads at most so many

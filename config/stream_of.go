@@ -51,7 +51,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 		p["limit_epsilon"], p["limit_delta"] = p["epsilon"], p["delta"]
 	}
 	d := &document{
-		name: name, tree: map[string]any{"stream": map[string]any{name: tree}}, positions: scan(""),
+		files: []source{{name: name}}, tree: map[string]any{"stream": map[string]any{name: tree}}, positions: scan(""),
 		masked: map[string]string{}, bad: map[string]bool{},
 	}
 	s := &Stream{Name: name}
@@ -60,7 +60,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
 	}
 	if s.Gradients() { // which have neither, as in a file
-		s.Input.Columns, s.Centre, s.Scale = nil, nil, nil
+		s.Input.Columns, s.Input.Column, s.Centre, s.Scale = nil, nil, nil, nil
 	}
 	if d.checkEstimator(s, key); len(d.faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)

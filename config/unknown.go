@@ -10,7 +10,7 @@ import (
 
 // former are keys of earlier versions. They accepted their default alone, because the
 // program could do nothing else.
-var former = []string{"kafka.group", "http.pprof"}
+var former = []string{"http.pprof"}
 
 // unknown records a fault for a key that table n does not have, and guesses which was meant.
 func (d *document) unknown(n *node, key toml.Key) {
@@ -78,7 +78,7 @@ func nearest(name string, n *node) string {
 	name = strings.ToLower(name)
 	best, least := "", max(1, utf8.RuneCountInString(name)/3)+1
 	for _, c := range n.children {
-		if c.name == "NAME" {
+		if c.name == "NAME" || c.name == "COLUMN" {
 			continue
 		}
 		away := distance(name, c.name)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -271,19 +272,19 @@ func (d *document) checkUserKey(s *Stream, key toml.Key) {
 	}
 	switch s.Input.Codec {
 	case "json":
-		names, ok := column.Path(path)
-		if !ok {
-			d.add(at, -1, `must be "field:" and a name, or names joined by single dots; \. is a dot and \\ a backslash in a name`, s.User.Key)
+		names, ok := column.Parse(path)
+		if !ok || column.Indexed(names) {
+			d.add(at, -1, `must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name`, s.User.Key)
 			return
 		}
-		for _, c := range s.Input.Columns {
-			other, _ := column.Path(c)
-			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) {
+		for _, c := range s.Input.Fields() {
+			other, _ := column.Parse(c)
+			if k := min(len(names), len(other)); slices.Equal(names[:k], other[:k]) || len(other) > 0 && other[0].Index >= 0 {
 				d.add(at, -1, "must not be a column, nor inside or around one", s.User.Key)
 			}
 		}
 	case "csv":
-		if !csvColumn.MatchString(path) || slices.Contains(s.Input.Columns, path) {
+		if _, ok := column.Position(path); !ok || slices.Contains(s.Input.Fields(), path) {
 			d.add(at, -1, `must be "field:" and a position that is no column, for codec "csv"`, s.User.Key)
 		}
 	default:
@@ -301,10 +302,10 @@ func (d *document) checkPopulations(c *Config) {
 		if !d.sound(under(key, "input", "topic")) {
 			continue
 		}
-		other := topics[s.Input.Topic]
+		other := topics[s.reads()]
 		switch {
 		case other == nil:
-			topics[s.Input.Topic] = s
+			topics[s.reads()] = s
 		case (s.User == nil) != (other.User == nil):
 			d.note(key, -1, "must have [user] if and only if stream."+other.Name+" has, which reads the same topic", nil)
 		case s.User != nil && (s.User.Key != other.User.Key || s.User.Population != other.User.Population):
@@ -313,16 +314,17 @@ func (d *document) checkPopulations(c *Config) {
 		if s.User == nil {
 			continue
 		}
-		first := populations[s.User.Population]
+		population := cmp.Or(s.User.Population, s.reads())
+		first := populations[population]
 		if first == nil {
-			populations[s.User.Population] = s
+			populations[population] = s
 			continue
 		}
 		if s.User.Period != first.User.Period {
 			d.note(under(key, "user"), -1, "must have the period of stream."+first.Name+", whose persons are the same population", nil)
 		}
 		mine, theirs := s.Privacy, first.Privacy
-		if first.Input.Topic != s.Input.Topic && (mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency) {
+		if first.reads() != s.reads() && (mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency) {
 			d.note(under(key, "privacy"), -1, "must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population", nil)
 		}
 	}

@@ -54,7 +54,7 @@ func TestUserFaults(t *testing.T) {
 	f(finite, `key = "key", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("key")`)
 	f(finite, `key = "field:", max_users = 5000`, `user.key: must be "record-key", "field:PATH" or "header:NAME" ("field:")`)
 	f(finite, `key = "field:amount", max_users = 5000`, `user.key: must not be a column, nor inside or around one ("field:amount")`)
-	f(finite, `key = "field:a..b", max_users = 5000`, `user.key: must be "field:" and a name, or names joined by single dots; \. is a dot and \\ a backslash in a name ("field:a..b")`)
+	f(finite, `key = "field:a..b", max_users = 5000`, `user.key: must be "field:" and a name or a path "a.b"; a backslash makes . \ [ or ] part of a name ("field:a..b")`)
 	f(finite, good+", cap = 16777216", "user.cap: must be 1 to 16777215 (16777216)")
 	f(finite, good+", separation = 0", "user.separation: must be 1 to 4294967294 (0)")
 	f(finite, good+", per_step = 256", "user.per_step: must be 1 to 255 (256)")

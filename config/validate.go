@@ -6,7 +6,6 @@ import (
 	"math"
 	"net"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"streamdp/dp"
-	"streamdp/internal/column"
 	"streamdp/internal/fault"
 )
 
@@ -22,12 +20,17 @@ import (
 // values has a fault already, because a second message would only follow from the first.
 func (d *document) validate(c *Config) {
 	d.checkBrokers(c)
-	d.checkTLS(c)
+	d.checkPair(c.Kafka.TLS, toml.Key{"kafka", "tls"})
+	d.checkSASL(c)
 	d.checkListener(c)
+	d.checkRegistry(c)
+	d.checkTrace(c)
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
+		d.checkPattern(s, key)
 		d.checkMechanism(s, key)
 		d.checkInput(s, key)
+		d.checkSchemas(c, s, key)
 		d.checkScaling(s, key)
 		d.checkMerge(s, key)
 		d.checkClock(c, s, key)
@@ -39,6 +42,7 @@ func (d *document) validate(c *Config) {
 		d.checkEvery(s, key)
 	}
 	d.checkTopics(c)
+	d.checkTemplates(c)
 	d.checkLimits(c)
 	d.checkPopulations(c)
 	d.checkCluster(c)
@@ -66,9 +70,8 @@ func (d *document) checkBrokers(c *Config) {
 	}
 }
 
-// checkTLS finds a certificate without its key, or a key without its certificate.
-func (d *document) checkTLS(c *Config) {
-	t := c.Kafka.TLS
+// checkPair finds a certificate without its key, or a key without its certificate.
+func (d *document) checkPair(t *TLS, key toml.Key) {
 	if t == nil || (t.CertFile == "") == (t.KeyFile == "") {
 		return
 	}
@@ -76,8 +79,8 @@ func (d *document) checkTLS(c *Config) {
 	if t.KeyFile == "" {
 		has, lacks = lacks, has
 	}
-	if d.sound(toml.Key{"kafka", "tls", lacks}) {
-		d.add(toml.Key{"kafka", "tls", has}, -1, "needs "+lacks+" too", nil)
+	if d.sound(under(key, lacks)) {
+		d.add(under(key, has), -1, "needs "+lacks+" too", nil)
 	}
 }
 
@@ -148,8 +151,6 @@ func (d *document) hasUnknownTable(key toml.Key) bool {
 	return false
 }
 
-var csvColumn = regexp.MustCompile(`^[1-9][0-9]{0,5}$`)
-
 func (d *document) checkInput(s *Stream, key toml.Key) {
 	partitions := under(key, "input", "partition")
 	if d.sound(partitions) {
@@ -181,28 +182,7 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 		d.add(columns, -1, "must name at least one column", nil)
 	}
 	d.checkTwice(columns, names)
-	if !d.sound(under(key, "input", "codec")) {
-		return
-	}
-	for i, name := range names {
-		switch s.Input.Codec {
-		case "csv":
-			if !csvColumn.MatchString(name) {
-				d.add(columns, i, `csv columns must be positions from "1" to "999999"`, name)
-			}
-		case "json":
-			path, ok := column.Path(name)
-			if !ok {
-				d.add(columns, i, `must be a name, or names joined by single dots; \. is a dot and \\ a backslash in a name`, name)
-				continue
-			}
-			for _, other := range names {
-				if outer, ok := column.Path(other); ok && len(outer) < len(path) && slices.Equal(outer, path[:len(outer)]) {
-					d.add(columns, i, "must not lie inside another column, which is a number", name)
-				}
-			}
-		}
-	}
+	d.checkColumns(s, key)
 }
 
 // checkScaling turns centre and scale into one number per column.
@@ -210,7 +190,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 	if !d.sound(under(key, "input", "columns")) {
 		return
 	}
-	columns := len(s.Input.Columns)
+	columns := len(s.Input.Row())
 	m, _ := s.mechanism()
 	auto := s.Moments != nil && math.IsNaN(s.Moments.Clip)
 	if m != nil && m.warmup != nil {
@@ -227,7 +207,7 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 		if _, isList := d.written(here).([]any); !isList {
 			*list = slices.Repeat(*list, columns)
 		} else if len(*list) != columns {
-			d.add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d columns", columns), nil)
+			d.add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
 		}
 	}
 	each(under(key, "centre"), &s.Centre)
@@ -450,7 +430,7 @@ func (d *document) addEstimator(s *Stream, key toml.Key, f *fault.Fault) {
 	if need := needs[table+"."+f.Key]; need != nil && d.written(here) == nil {
 		d.add(here, -1, need(s), nil)
 	} else {
-		d.add(here, -1, f.Rule, f.Value)
+		d.add(here, -1, f.Rule, f.Value).Hint = s.Input.severalOf(f.Value)
 	}
 }
 
@@ -549,10 +529,13 @@ func (d *document) checkTopics(c *Config) {
 	}
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
-		if in := under(key, "input", "topic"); d.sound(in) {
+		if in := under(key, "input", "topic"); d.sound(in) && !s.Dynamic() {
 			inputs = append(inputs, use{in, s.Input.Topic, true})
 		}
 		switch out := under(key, "output", "topic"); {
+		case s.Dynamic(): // see checkTemplates
+		case d.sound(out) && d.sound(under(key, "input", "topics")) && strings.Contains(s.Output.Topic, anyTopic):
+			d.add(out, -1, "must be "+topic.text, s.Output.Topic)
 		case d.sound(out) && d.written(out) != nil:
 			writes(out)
 		case d.sound(out) && d.sound(under(key, "input", "topic")):
@@ -562,6 +545,9 @@ func (d *document) checkTopics(c *Config) {
 			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
 		switch dead := under(key, "dead_letter", "topic"); {
+		case s.Dynamic() && strings.Contains(s.DeadLetter.Topic, anyTopic):
+		case d.sound(dead) && d.sound(under(key, "input", "topics")) && strings.Contains(s.DeadLetter.Topic, anyTopic):
+			d.add(dead, -1, "must be "+topic.text, s.DeadLetter.Topic)
 		case s.DeadLetter.Topic != "":
 			letters = append(letters, use{dead, s.DeadLetter.Topic, true})
 		case s.DeadLetter.Mode != "off" && d.sound(dead) && d.sound(under(key, "dead_letter", "mode")):
@@ -610,9 +596,9 @@ func (d *document) checkLimits(c *Config) {
 		if !d.sound(toml.Key{"stream", s.Name, "input", "topic"}) {
 			continue
 		}
-		other := first[s.Input.Topic]
+		other := first[s.reads()]
 		if other == nil {
-			first[s.Input.Topic] = s
+			first[s.reads()] = s
 			continue
 		}
 		// cause is the key that the value follows from if its own key is not in the file.

@@ -40,8 +40,8 @@ func (s *Stream) Bounds() bounds.Config {
 	m, _ := s.mechanism()
 	target, x, y := m.warmup.bounds(s)
 	return bounds.Config{
-		Columns: len(s.Input.Columns), Centre: s.Centre, Scale: s.Scale,
-		Regression: &bounds.Regression{Target: slices.Index(s.Input.Columns, target), X: math.IsNaN(*x), Y: math.IsNaN(*y)},
+		Columns: len(s.Input.Row()), Centre: s.Centre, Scale: s.Scale,
+		Regression: &bounds.Regression{Target: slices.Index(s.Input.Row(), target), X: math.IsNaN(*x), Y: math.IsNaN(*y)},
 		Records:    s.Warmup, Split: s.WarmupMode == "split",
 	}
 }
@@ -86,16 +86,16 @@ func (s *Stream) Bounded(centre, scale []float64, x, y float64, features int) *S
 
 // finds reports whether centre or scale of a column are found.
 func (s *Stream) finds(column string) bool {
-	j := slices.Index(s.Input.Columns, column)
+	j := slices.Index(s.Input.Row(), column)
 	return j >= 0 && j < min(len(s.Centre), len(s.Scale)) && (math.IsNaN(s.Centre[j]) || math.IsNaN(s.Scale[j]))
 }
 
 // standard reports whether centre and scale of all features are found.
 func (s *Stream) standard(target string) bool {
-	if len(s.Centre) != len(s.Input.Columns) || len(s.Scale) != len(s.Input.Columns) {
+	if len(s.Centre) != len(s.Input.Row()) || len(s.Scale) != len(s.Input.Row()) {
 		return false // a fault that is noted elsewhere
 	}
-	for j, name := range s.Input.Columns {
+	for j, name := range s.Input.Row() {
 		if name != target && !(math.IsNaN(s.Centre[j]) && math.IsNaN(s.Scale[j])) {
 			return false
 		}

@@ -1,0 +1,156 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// SASL is the table [kafka.sasl]: who this client is to the brokers.
+type SASL struct {
+	// Mechanism is "plain", "scram-sha-256", "scram-sha-512", "oauthbearer" or "aws-msk-iam".
+	// Required.
+	Mechanism string `toml:"mechanism"`
+	// Username is required for plain and scram.
+	Username string `toml:"username"`
+	// PasswordFile is the file of the password. Required for plain and scram; LoadPassword
+	// reads it.
+	PasswordFile string `toml:"password_file"`
+
+	// TokenFile is a file that another program keeps filled with a token. LoadToken reads it.
+	TokenFile string `toml:"token_file"`
+	// TokenURL is an OAuth server's token endpoint. Either TokenFile or TokenURL is there for
+	// oauthbearer.
+	TokenURL string `toml:"token_url"`
+	// TokenCAFile holds the authorities to trust for TokenURL instead of the system's.
+	TokenCAFile string `toml:"token_ca_file"`
+	// ClientID and ClientSecretFile are required with TokenURL. LoadPassword reads the file.
+	ClientID         string `toml:"client_id"`
+	ClientSecretFile string `toml:"client_secret_file"`
+	// Scopes and Audience are what the token is asked for. Empty: not sent.
+	Scopes   []string `toml:"scopes"`
+	Audience string   `toml:"audience"`
+	// Extensions are sent with the token, each NAME=VALUE.
+	Extensions []string `toml:"extensions"`
+
+	// Region is the AWS region of the brokers. Required for aws-msk-iam.
+	Region string `toml:"region"`
+	// RoleARN is the role to assume. Empty: the keys that are found are used as they are.
+	RoleARN string `toml:"role_arn"`
+}
+
+// Token reports whether the mechanism sends a token.
+func (s *SASL) Token() bool { return s.Mechanism == "oauthbearer" }
+
+// AWS reports whether the mechanism signs with keys of AWS.
+func (s *SASL) AWS() bool { return s.Mechanism == "aws-msk-iam" }
+
+// mechanismKeys are the keys of [kafka.sasl] that a mechanism has beside its name.
+func mechanismKeys(mechanism string) []string {
+	switch mechanism {
+	case "oauthbearer":
+		return []string{"token_file", "token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience", "extensions"}
+	case "aws-msk-iam":
+		return []string{"region", "role_arn"}
+	}
+	return []string{"username", "password_file"}
+}
+
+// checkSASL finds keys that the mechanism needs or has no use for.
+func (d *document) checkSASL(c *Config) {
+	s, table := c.Kafka.SASL, toml.Key{"kafka", "sasl"}
+	if s == nil || !d.sound(under(table, "mechanism")) {
+		return
+	}
+	own := mechanismKeys(s.Mechanism)
+	for _, k := range root().at("kafka", "sasl").children {
+		if key := under(table, k.name); k.name != "mechanism" && !slices.Contains(own, k.name) && d.written(key) != nil {
+			d.add(key, -1, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), nil)
+		}
+	}
+	need := func(names ...string) {
+		for _, name := range names {
+			if key := under(table, name); d.written(key) == nil {
+				d.add(key, -1, "required", nil)
+			}
+		}
+	}
+	switch {
+	case s.Token() && s.TokenFile == "" && s.TokenURL == "":
+		if key := under(table, "token_url"); d.sound(key) && d.sound(under(table, "token_file")) {
+			d.add(key, -1, "required, or token_file", nil)
+		}
+	case s.Token() && s.TokenFile != "":
+		for _, name := range []string{"token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience"} {
+			if key := under(table, name); d.written(key) != nil {
+				d.add(key, -1, "must not be there with token_file: that token is asked for by another program", nil)
+			}
+		}
+	case s.Token():
+		need("client_id", "client_secret_file")
+	case s.AWS():
+		need("region")
+	default:
+		need(own...)
+	}
+}
+
+// tokenURL is a token endpoint. The client's secret is sent to it.
+var tokenURL = rule{`a URL that begins with "https://" ("http://" on a loopback address), without a user`, func(v any) bool {
+	u, err := url.Parse(v.(string))
+	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return false
+	}
+	port := u.Port()
+	if port == "" {
+		port = "80"
+	}
+	return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
+}}
+
+// scope is one of RFC 6749, section 3.3.
+var scope = rule{"a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
+	s := v.(string)
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
+}}
+
+var extensionPattern = regexp.MustCompile(`^[A-Za-z]+=[\x20-\x7e]+$`)
+
+// extension is one of RFC 7628, section 3.1, which keeps the name auth for itself.
+var extension = rule{`NAME=VALUE, a name of letters that is not "auth"`, func(v any) bool {
+	s := v.(string)
+	name, _, _ := strings.Cut(s, "=")
+	return extensionPattern.MatchString(s) && name != "auth"
+}}
+
+var (
+	region = rule{`a region of AWS, such as "eu-central-1"`, matches(`^[a-z]{2,}(-[a-z0-9]+)+$`)}
+	role   = rule{`the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME"`, matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`)}
+)
+
+// matches is a rule by a regular expression.
+func matches(pattern string) func(any) bool {
+	p := regexp.MustCompile(pattern)
+	return func(v any) bool { return p.MatchString(v.(string)) }
+}
+
+// LoadToken reads a bearer token: a line of at most 64 KiB, without its newline. The file must
+// have the permissions of a key file.
+func LoadToken(path string, groupReadable bool) (string, error) {
+	const most = 1 << 16
+	text, err := readSecret("token file", path, groupReadable, most+2)
+	if err != nil {
+		return "", err
+	}
+	defer clear(text)
+	line := bytes.TrimSuffix(text, []byte("\n"))
+	if len(line) == 0 || len(line) > most || bytes.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("token file %s: must hold one token in one line", path)
+	}
+	return string(line), nil
+}

@@ -1,0 +1,234 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"streamdp/internal/column"
+	"streamdp/internal/fault"
+)
+
+// Column is a table [stream.NAME.input.column.COLUMN]: what the row's numbers are of a column that
+// is not plainly a number at the path that its name is.
+type Column struct {
+	// Path is where the value is. Default "": as the column's name says.
+	Path string `toml:"path"`
+	// Type is one of column.Types. Default "number".
+	Type string `toml:"type"`
+	// Default stands for a value that is missing: a float64, a bool or a string; nil: none.
+	Default any `toml:"default"`
+	// Categories are the public list of categories.
+	Categories []string `toml:"categories"`
+	// Other adds a number for values that are none of them. Default false.
+	Other bool `toml:"other"`
+	// Baseline is a category without a number of its own. Default "": none.
+	Baseline string `toml:"baseline"`
+	// Take is what of a time is the number. Default "": "seconds".
+	Take string `toml:"take"`
+	// Unit is that of a time that is a number. Default "": a number is no time.
+	Unit string `toml:"unit"`
+	// UTCOffset is how far the clock of Take is ahead of UTC, as "+01:00". Default "": not at
+	// all.
+	UTCOffset string `toml:"utc_offset"`
+	// Transform is a function of the number plus Offset. Default "": none.
+	Transform string  `toml:"transform"`
+	Exponent  float64 `toml:"exponent"`
+	Offset    float64 `toml:"offset"`
+}
+
+// Specs returns the specifications of the columns, in order; nil where all are plain numbers.
+func (in *Input) Specs() []column.Spec {
+	if len(in.Column) == 0 {
+		return nil
+	}
+	specs := column.Plain(in.Columns)
+	for i, name := range in.Columns {
+		if c := in.Column[name]; c != nil {
+			specs[i] = column.Spec{
+				Name: name, Path: c.Path, Type: c.Type, Default: c.Default, Categories: c.Categories, Other: c.Other, Baseline: c.Baseline,
+				Take: c.Take, Unit: c.Unit, UTCOffset: c.UTCOffset, Transform: c.Transform, Exponent: c.Exponent, Offset: c.Offset,
+			}
+		}
+	}
+	return specs
+}
+
+// Row returns the names of the numbers of a row, in order: those of the columns, where each of a
+// list of categories has a number and a name of its own, as "country=DE".
+func (in *Input) Row() []string {
+	specs := in.Specs()
+	if specs == nil {
+		return in.Columns
+	}
+	var names []string
+	for i := range specs {
+		names = append(names, specs[i].Names()...)
+	}
+	return names
+}
+
+// what says what centre and scale have one number for each of.
+func (in *Input) what() string {
+	if len(in.Row()) == len(in.Columns) {
+		return "columns"
+	}
+	return "numbers of a row: " + strings.Join(in.Row(), ", ")
+}
+
+// severalOf says which numbers a row has of the column that a value names, "" where it names none that has
+// several: nothing but columns speaks of such a column by its name.
+func (in *Input) severalOf(value any) string {
+	for _, s := range in.Specs() {
+		if names := s.Names(); value == s.Name && !slices.Contains(names, s.Name) {
+			return "of " + s.Name + " a row has " + strings.Join(names, ", ")
+		}
+	}
+	return ""
+}
+
+// Fields returns the paths of the values that a record has for the columns, each once, in the
+// order of the columns.
+func (in *Input) Fields() []string {
+	specs := in.Specs()
+	if specs == nil {
+		return in.Columns
+	}
+	var paths []string
+	for _, s := range specs {
+		path := s.Path
+		if path == "" {
+			path = s.Name
+		}
+		if !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// readColumns reads the tables [stream.NAME.input.column.COLUMN], of which n is the schema row.
+func (d *document) readColumns(n *node, key toml.Key, v any, dst reflect.Value) {
+	t, ok := v.(map[string]any)
+	if !ok {
+		d.add(key, -1, "must be a table", scalar(v))
+		return
+	}
+	columns := map[string]*Column{}
+	for _, name := range sortedKeys(t) {
+		here := under(key, name)
+		content, ok := t[name].(map[string]any)
+		if !ok {
+			f := d.add(here, -1, "must be a table", scalar(t[name]))
+			if n.child(name) != nil {
+				f.Hint = "write [" + under(key, "COLUMN").String() + "] with the column's name above it"
+			}
+			continue
+		}
+		c := &Column{}
+		d.readTable(n, here, content, reflect.ValueOf(c).Elem())
+		columns[name] = c
+	}
+	dst.Set(reflect.ValueOf(columns))
+}
+
+// checkColumns checks the columns of an input.
+func (d *document) checkColumns(s *Stream, key toml.Key) {
+	columns, tables := under(key, "input", "columns"), under(key, "input", "column")
+	before := len(d.faults)
+	for _, name := range sortedKeys(s.Input.Column) {
+		if slices.Contains(s.Input.Columns, name) || !d.sound(under(tables, name)) {
+			continue
+		}
+		f := d.add(under(tables, name), -1, "must be a table of one of input.columns", name)
+		for _, c := range s.Input.Columns {
+			switch {
+			case strings.HasPrefix(c, name+"."):
+				f.Hint = "a name with dots is quoted: [" + under(tables, c).String() + "]"
+			case distance(c, name) <= max(1, len(name)/3):
+				f.Hint = "did you mean " + c + "?"
+			}
+		}
+	}
+	broken := map[string]bool{} // columns whose tables have faults already
+	for name := range s.Input.Column {
+		for k := range d.bad {
+			broken[name] = broken[name] || strings.HasPrefix(k, under(tables, name).String()+".")
+		}
+		if broken[name] {
+			d.bad[columns.String()] = true // what follows needs all columns
+		}
+	}
+	if !d.sound(tables) || !d.sound(under(key, "input", "codec")) {
+		return
+	}
+	specs := s.Input.Specs()
+	if specs == nil {
+		specs = column.Plain(s.Input.Columns)
+	}
+	_, errs := column.Compile(s.Input.Codec, specs)
+	for i, err := range errs {
+		for _, err := range fault.All(err) {
+			f := err.(*fault.Fault)
+			at := under(tables, specs[i].Name, f.Key)
+			switch {
+			case broken[specs[i].Name]:
+			case f.Key == "path" && specs[i].Path == "":
+				d.add(columns, i, f.Rule, f.Value)
+			default:
+				d.add(at, -1, f.Rule, f.Value)
+			}
+		}
+	}
+	if len(d.faults) > before {
+		d.bad[columns.String()] = true
+		return
+	}
+	seen := map[string]bool{}
+	if !d.sound(columns) {
+		return
+	}
+	for i := range specs {
+		for _, name := range specs[i].Names() {
+			if seen[name] {
+				d.add(columns, i, "must not give a row two numbers of one name", name)
+			}
+			seen[name] = true
+		}
+	}
+}
+
+// hasPaths reports whether the columns of a codec are at paths whose brackets hold indexes.
+func hasPaths(codec string) bool { return !column.Pathless(codec) && codec != "csv" }
+
+// canonicalColumns adds the columns' tables to the canonical form of an input. A table that says nothing else
+// than its absence is left out, and so is a path that is the column's name. But a path with an index is always there:
+// earlier versions took brackets as part of a name, and an epoch that they began must not go on with other values.
+func (in *Input) canonicalColumns(t map[string]any) {
+	n := root().at("stream", "NAME", "input", "column", "COLUMN")
+	tables := map[string]any{}
+	for _, name := range in.Columns {
+		own := map[string]any{}
+		path := name
+		if c := in.Column[name]; c != nil {
+			own = canonical(n, reflect.ValueOf(c).Elem())
+			if c.Path != "" {
+				path = c.Path
+			}
+		}
+		delete(own, "path")
+		parsed, _ := column.Parse(path)
+		if path != name || hasPaths(in.Codec) && column.Indexed(parsed) {
+			own["path"] = path
+		}
+		if len(own) > 0 {
+			tables[name] = own
+		}
+	}
+	delete(t, "column")
+	if len(tables) > 0 {
+		t["column"] = tables
+	}
+}

@@ -1,0 +1,429 @@
+package config
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// A stream with input.topics is a pattern: each topic that matches becomes a stream of its own, as
+// if a table had been written for it. [Config.Patterns] has the patterns. [Config.Expand] makes
+// the streams.
+
+const (
+	// maxStreamName is the length of a stream's name that no topic makes longer. With "-" and a
+	// partition it is the name of a directory, which may have 255 bytes.
+	maxStreamName = 200
+	// maxTopic is the length of the longest name of a topic.
+	maxTopic = 249
+	// maxTopicsDefault is the default of input.max_topics.
+	maxTopicsDefault = 100
+	// systems begins, by convention, the names of topics that no application writes.
+	systems = "_"
+	// released ends the names of output topics by default.
+	released = ".dp"
+	// anyTopic stands for the input's topic in the names that a pattern writes to.
+	anyTopic = "*"
+)
+
+// Dynamic reports whether the stream is a pattern.
+func (s *Stream) Dynamic() bool { return s.Input.Topics != "" }
+
+// Pattern returns the name of the pattern that the stream was made by, "" for a stream that the
+// configuration has.
+func (s *Stream) Pattern() string {
+	if s.of == nil {
+		return ""
+	}
+	return s.of.Name
+}
+
+// compilePattern reads a pattern, which must match a topic's name from its begin to its end.
+func compilePattern(text string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(text); err != nil { // by itself: a bracket must not close ours
+		return nil, err
+	}
+	return regexp.Compile(`\A(?:` + text + `)\z`)
+}
+
+// StreamName returns the name of the stream that a pattern makes of a topic: NAME.TOPIC. Where
+// the topic has capitals, or the name would have more than 200 bytes, it is NAME.topic~HASH, with
+// the topic in small letters and cut off so that it has no more. HASH is the base32 form, in
+// small letters and without padding, of the first 16 bytes of the topic's SHA-256.
+//
+// Two topics, or two patterns, never have one name, also where small letters and capitals are the
+// same: no pattern's name has a dot, and no topic's a tilde.
+func (s *Stream) StreamName(topic string) string {
+	name := s.Name + "." + topic
+	if len(name) <= maxStreamName && strings.ToLower(topic) == topic {
+		return name
+	}
+	sum := sha256.Sum256([]byte(topic))
+	end := "~" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
+	name = strings.ToLower(name)
+	return name[:min(len(name), maxStreamName-len(end))] + end
+}
+
+// For returns the stream that a pattern makes of a topic, as if the configuration had a table for
+// it: it has the topic, the pattern's everything else, and the digest of such a table.
+func (s *Stream) For(topic string) *Stream {
+	x := *s
+	x.of, x.matches = s, nil
+	x.Name = s.StreamName(topic)
+	x.Input.Topic, x.Input.Topics, x.Input.MaxTopics = topic, "", maxTopicsDefault
+	x.Input.Partitions = slices.Clone(s.Input.Partitions)
+	x.Output.Topic = strings.Replace(s.Output.Topic, anyTopic, topic, 1)
+	x.DeadLetter.Topic = strings.Replace(s.DeadLetter.Topic, anyTopic, topic, 1)
+	if s.User != nil {
+		u := *s.User
+		u.Population = cmp.Or(u.Population, topic)
+		x.User = &u
+	}
+	return &x
+}
+
+// Representative returns the configuration with one stream for each pattern, whose topic and name are
+// as long as any may be: for what holds of all streams of a pattern, and bounds of what has their
+// names. Streams of patterns with the same text have the same topic.
+func (c *Config) Representative() *Config {
+	x := *c
+	x.Streams = nil
+	for _, s := range c.Streams {
+		if s.of == nil {
+			x.Streams = append(x.Streams, s)
+		}
+	}
+	for _, p := range c.Patterns {
+		s := p.For(strings.Repeat(fmt.Sprintf("%x", sha256.Sum256([]byte(p.Input.Topics))), 4)[:maxTopic])
+		s.Output.Topic, s.DeadLetter.Topic = p.Output.Topic, p.DeadLetter.Topic
+		x.Streams = append(x.Streams, s)
+	}
+	slices.SortStableFunc(x.Streams, func(a, b *Stream) int { return cmp.Compare(a.Name, b.Name) })
+	return &x
+}
+
+// Taken is a topic that a pattern's stream reads.
+type Taken struct{ Stream, Topic string }
+
+// Topics are what a configuration's patterns are compared with.
+type Topics struct {
+	// Kept are the topics that streams of patterns read already, the oldest first: they come
+	// before all others. Those that no pattern matches are left out. One that a pattern reads is
+	// kept for all patterns of the same text.
+	Kept []Taken
+	// Found are the topics of the cluster, in any order.
+	Found []string
+	// Written are topics that this process has written to, whatever its configuration says
+	// now. Nothing reads them.
+	Written []string
+}
+
+// Refusal is a topic that matches a pattern and that no stream of the pattern reads.
+type Refusal struct {
+	Pattern string `json:"pattern"`
+	Topic   string `json:"topic"`
+	Reason  string `json:"reason"`
+	// Beyond says that the pattern has as many topics as it may have, input.max_topics.
+	Beyond bool `json:"beyond,omitempty"`
+}
+
+// Expand returns the configuration with a stream for each topic that a pattern matches, and the
+// topics that match and are not taken. The streams that c had from patterns count only where they
+// are among those kept; they stay the same values.
+//
+// A topic is never read that this process writes to, or could write to for another topic: outputs
+// and dead letters of streams and patterns, boundaries, control, and the topics of [cluster]. Nor
+// is one that begins with "_", by convention a system's, or ends in ".dp", as releases do; or one
+// that a table of the configuration reads. Nothing says that these match.
+//
+// A topic that two patterns match is the first one's: by Kept, then by name. It is refused to the
+// second unless both are the same text: then somebody wants both, and both are charged.
+func (c *Config) Expand(t Topics) (*Config, []Refusal) {
+	x := *c
+	x.Streams = nil
+	had := map[string]*Stream{}
+	for _, s := range c.Streams {
+		if s.of == nil {
+			x.Streams = append(x.Streams, s)
+		} else {
+			had[s.Name] = s
+		}
+	}
+	if len(c.Patterns) == 0 {
+		return &x, nil
+	}
+	e := newExpansion(&x, had, t.Written)
+	for _, k := range t.Kept {
+		for _, p := range c.Patterns {
+			if slices.ContainsFunc(c.Patterns, func(q *Stream) bool {
+				return q.Input.Topics == p.Input.Topics && q.StreamName(k.Topic) == k.Stream
+			}) && e.matches(p, k.Topic) {
+				e.take(p, k.Topic)
+			}
+		}
+	}
+	found := slices.Clone(t.Found)
+	slices.Sort(found)
+	for _, topic := range slices.Compact(found) {
+		for _, p := range c.Patterns {
+			if e.matches(p, topic) {
+				e.take(p, topic)
+			}
+		}
+	}
+	slices.SortFunc(x.Streams, func(a, b *Stream) int { return cmp.Compare(a.Name, b.Name) })
+	return &x, e.refused
+}
+
+// expansion is a call of Expand.
+type expansion struct {
+	c       *Config
+	had     map[string]*Stream
+	asked   map[string]bool      // pattern and topic
+	names   map[string]bool      // of streams
+	readers map[string][]*Stream // of a topic
+	written map[string]string    // topics that are written, and by what
+	taken   map[string]int       // topics of a pattern
+	persons map[string]*Stream   // the first stream of a population
+	refused []Refusal
+}
+
+func newExpansion(c *Config, had map[string]*Stream, written []string) *expansion {
+	e := &expansion{
+		c: c, had: had, asked: map[string]bool{}, names: map[string]bool{}, readers: map[string][]*Stream{},
+		written: map[string]string{}, taken: map[string]int{}, persons: map[string]*Stream{},
+	}
+	for _, topic := range written {
+		e.written[topic] = "an earlier configuration"
+	}
+	for _, topic := range []string{c.Kafka.ControlTopic, c.Kafka.BoundaryTopic} {
+		e.written[topic] = "this process"
+	}
+	if c.Cluster != nil {
+		for _, topic := range c.Cluster.topics() {
+			e.written[topic] = "[cluster]"
+		}
+	}
+	for _, s := range c.Streams {
+		e.enter(s)
+	}
+	for _, p := range c.Patterns {
+		if letters := p.DeadLetter.Topic; letters != "" && !strings.Contains(letters, anyTopic) {
+			e.written[letters] = "stream " + p.Name
+		}
+	}
+	delete(e.written, "")
+	return e
+}
+
+// enter notes what a stream reads and writes.
+func (e *expansion) enter(s *Stream) {
+	e.names[s.Name] = true
+	e.readers[s.Input.Topic] = append(e.readers[s.Input.Topic], s)
+	e.written[s.Output.Topic] = "stream " + s.Name
+	if s.DeadLetter.Topic != "" {
+		e.written[s.DeadLetter.Topic] = "stream " + s.Name
+	}
+	if s.User != nil && e.persons[s.User.Population] == nil {
+		e.persons[s.User.Population] = s
+	}
+}
+
+// matches reports whether a pattern would read a topic, were it alone. It answers once.
+func (e *expansion) matches(p *Stream, topic string) bool {
+	key := p.Name + "." + topic
+	if e.asked[key] {
+		return false
+	}
+	e.asked[key] = true
+	if !p.matches.MatchString(topic) || !isTopic(topic) || strings.HasPrefix(topic, systems) || strings.HasSuffix(topic, released) || e.written[topic] != "" {
+		return false
+	}
+	for _, s := range e.readers[topic] {
+		if s.of == nil {
+			return false
+		}
+	}
+	for _, other := range e.c.Patterns {
+		if instance(other.Output.Topic, topic) || instance(other.DeadLetter.Topic, topic) {
+			return false
+		}
+	}
+	return true
+}
+
+// instance reports whether a topic could be what a pattern writes to for some input.
+func instance(template, topic string) bool {
+	before, after, ok := strings.Cut(template, anyTopic)
+	return ok && len(topic) > len(before)+len(after) && strings.HasPrefix(topic, before) && strings.HasSuffix(topic, after)
+}
+
+// take makes a stream, or says why not.
+func (e *expansion) take(p *Stream, topic string) {
+	s := p.For(topic)
+	if old := e.had[s.Name]; old != nil && old.of == p && old.Input.Topic == topic {
+		s = old
+	}
+	if why := e.refuses(p, s); why != "" {
+		e.refused = append(e.refused, Refusal{Pattern: p.Name, Topic: topic, Reason: why})
+		return
+	}
+	if e.taken[p.Name] >= p.Input.MaxTopics {
+		e.refused = append(e.refused, Refusal{p.Name, topic, fmt.Sprintf("the stream has %d topics already, input.max_topics", p.Input.MaxTopics), true})
+		return
+	}
+	e.taken[p.Name]++
+	e.enter(s)
+	e.c.Streams = append(e.c.Streams, s)
+}
+
+// refuses says why a stream can't be there beside those that are, "" if it can.
+func (e *expansion) refuses(p, s *Stream) string {
+	for _, other := range e.readers[s.Input.Topic] {
+		if other.of.Input.Topics != p.Input.Topics {
+			return fmt.Sprintf("it matches [stream.%s] too, which has it; its records would pay for both: make the patterns the same text if that is meant", other.of.Name)
+		}
+	}
+	if e.names[s.Name] {
+		return "another topic has given its name to stream " + s.Name
+	}
+	for _, w := range []struct{ what, topic string }{{"its output ", s.Output.Topic}, {"the topic of its dead letters, ", s.DeadLetter.Topic}} {
+		if w.topic == "" || w.topic == p.DeadLetter.Topic {
+			continue
+		}
+		switch by := e.written[w.topic]; {
+		case !isTopic(w.topic):
+			return w.what + "would have too long a name"
+		case len(e.readers[w.topic]) > 0:
+			return w.what + w.topic + " is read by stream " + e.readers[w.topic][0].Name
+		case by != "" && by != "an earlier configuration":
+			return w.what + w.topic + " is written by " + by
+		}
+	}
+	if s.User == nil {
+		return ""
+	}
+	if first := e.persons[s.User.Population]; first != nil {
+		mine, theirs := s.Privacy, first.Privacy
+		if s.User.Period != first.User.Period || mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency {
+			return "its persons are those of stream " + first.Name + ", which has another period, limit or adjacency"
+		}
+	}
+	return ""
+}
+
+// Named returns the stream of that name where a pattern makes it of a topic whose name the stream's
+// ends with, nil where none does: for commands, which can't ask which topics there are. A name with
+// a hash says no topic.
+func (c *Config) Named(name string) *Stream {
+	if s := c.Stream(name); s != nil {
+		return s
+	}
+	_, topic, ok := strings.Cut(name, ".")
+	if !ok {
+		return nil
+	}
+	unbounded := *c
+	unbounded.Streams = slices.DeleteFunc(slices.Clone(c.Streams), func(s *Stream) bool { return s.of != nil })
+	x, _ := unbounded.Expand(Topics{Found: []string{topic}})
+	return x.Stream(name)
+}
+
+// checkPattern checks the keys of a stream's input that say which topics it reads.
+func (d *document) checkPattern(s *Stream, key toml.Key) {
+	input := under(key, "input")
+	topic, topics, most := under(input, "topic"), under(input, "topics"), under(input, "max_topics")
+	if d.written(input) == nil || !d.sound(input) {
+		return
+	}
+	switch given := d.written(topics) != nil && d.written(topics) != ""; {
+	case !given && d.written(topic) == nil:
+		d.add(topic, -1, "required", nil)
+	case !given && d.sound(most) && s.Input.MaxTopics != maxTopicsDefault:
+		d.add(most, -1, "belongs to input.topics", s.Input.MaxTopics)
+	case !given || !d.sound(topics):
+	case d.written(topic) != nil:
+		d.add(topics, -1, "must not be there with input.topic", s.Input.Topics)
+	default:
+		var err error
+		if s.matches, err = compilePattern(s.Input.Topics); err != nil {
+			d.add(topics, -1, "must be a regular expression (RE2): "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), s.Input.Topics)
+		}
+	}
+	if !s.Dynamic() {
+		return
+	}
+	if at := under(input, "start"); s.Input.Start >= 0 && d.sound(at) {
+		d.add(at, -1, "must be \"earliest\" or \"latest\" with input.topics: topics have offsets of their own", nil)
+	}
+	d.readTemplate(&s.Output.Topic, under(key, "output", "topic"), true)
+	if s.DeadLetter.Topic != "" {
+		d.readTemplate(&s.DeadLetter.Topic, under(key, "dead_letter", "topic"), false)
+	}
+	if s.Output.Topic == "" {
+		s.Output.Topic = anyTopic + released
+	}
+	if s.DeadLetter.Topic == s.Output.Topic {
+		d.add(under(key, "dead_letter", "topic"), -1, "must not be output.topic", s.DeadLetter.Topic)
+	}
+}
+
+// readTemplate checks the name of the topics that a pattern writes to.
+func (d *document) readTemplate(template *string, key toml.Key, own bool) {
+	if !d.sound(key) || *template == "" {
+		return
+	}
+	switch stars := strings.Count(*template, anyTopic); {
+	case own && stars == 0:
+		d.add(key, -1, "must have \"*\" in it, which stands for the input's topic, with input.topics: each has an output of its own", *template)
+	case *template == anyTopic:
+		d.add(key, -1, "must be more than \"*\", the input's topic", *template)
+	}
+}
+
+// checkTemplates checks that no two patterns write to topics of the same names.
+func (d *document) checkTemplates(c *Config) {
+	written := map[string]toml.Key{}
+	for _, s := range d.byLine(c) {
+		if !s.Dynamic() {
+			continue
+		}
+		out := toml.Key{"stream", s.Name, "output", "topic"}
+		if d.sound(out) {
+			if other, ok := written[s.Output.Topic]; ok {
+				d.note(out, -1, "must be topics of its own, not those of "+other.String(), s.Output.Topic)
+			} else {
+				written[s.Output.Topic] = out
+			}
+		}
+	}
+	for _, s := range c.Streams {
+		letters := toml.Key{"stream", s.Name, "dead_letter", "topic"}
+		if other, ok := written[s.DeadLetter.Topic]; ok && d.sound(letters) && s.DeadLetter.Topic != "" {
+			d.note(letters, -1, "must be topics of its own, not those of "+other.String(), s.DeadLetter.Topic)
+		}
+	}
+}
+
+// part divides the streams of a file into those and the patterns.
+func (c *Config) part() {
+	all := c.Streams
+	c.Streams = nil
+	for _, s := range all {
+		if s.Dynamic() {
+			c.Patterns = append(c.Patterns, s)
+		} else {
+			c.Streams = append(c.Streams, s)
+		}
+	}
+}
+
+// reads says what a stream shares with another one that reads the same topics: the topic's name, or
+// the text of its pattern.
+func (s *Stream) reads() string { return s.Input.Topic + "\n" + s.Input.Topics }

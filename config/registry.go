@@ -1,0 +1,218 @@
+package config
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Registry is the table [registry]: the schema registry.
+type Registry struct {
+	// URLs are addresses of the registry, tried in turn. Required.
+	URLs []string `toml:"urls"`
+	// Timeout is how long a request may take, 100 ms to 1 min. Default 5 s.
+	Timeout time.Duration `toml:"timeout"`
+	// TokenFile holds a bearer token. Empty: none.
+	TokenFile string `toml:"token_file"`
+	// BasicAuth is nil where no password is sent.
+	BasicAuth *BasicAuth `toml:"basic_auth"`
+	// TLS is the table [registry.tls]. Nil: the system's authorities.
+	TLS *TLS `toml:"tls"`
+}
+
+// Authorization returns the value of the header Authorization of a request, "" for none. It reads
+// the file of the token or the password each time, so that it may change while the daemon runs.
+// The files must have the permissions of a key file. No error shows what they hold.
+func (r *Registry) Authorization(groupReadable bool) (string, error) {
+	switch {
+	case r.TokenFile != "":
+		const most = 1 << 16
+		text, err := readSecret("token file", r.TokenFile, groupReadable, most+2)
+		if err != nil {
+			return "", err
+		}
+		defer clear(text)
+		token := bytes.TrimSuffix(text, []byte("\n"))
+		if len(token) == 0 || len(token) > most || bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return "", fmt.Errorf("token file %s: must hold one line of at most %d visible characters", r.TokenFile, most)
+		}
+		return "Bearer " + string(token), nil
+	case r.BasicAuth != nil:
+		password, err := LoadPassword(r.BasicAuth.PasswordFile, groupReadable)
+		if err != nil {
+			return "", err
+		}
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.BasicAuth.Username+":"+password)), nil
+	}
+	return "", nil
+}
+
+// InClear reports whether what it authenticates with crosses the network in the clear.
+func (r *Registry) InClear() bool {
+	return (r.TokenFile != "" || r.BasicAuth != nil) && slices.ContainsFunc(r.URLs, func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && u.Scheme == "http" && !Loopback(u.Hostname()+":0")
+	})
+}
+
+// Codecs whose records have schemas.
+const (
+	codecAvro     = "avro"
+	codecProtobuf = "protobuf"
+	codecJSON     = "json-schema"
+)
+
+// Schemas reports whether the records have schemas.
+func (in *Input) Schemas() bool {
+	return slices.Contains([]string{codecAvro, codecProtobuf, codecJSON}, in.Codec)
+}
+
+// Looked reports whether the schemas of the records are looked up in the registry.
+func (in *Input) Looked() bool { return in.Schemas() && in.Framing == framed }
+
+// Binary reports whether a record's value is no text.
+func (in *Input) Binary() bool { return in.Schemas() && (in.Codec != codecJSON || in.Looked()) }
+
+// SchemaSubjects returns the subjects of the registry that have the schemas of the records.
+func (in *Input) SchemaSubjects() []string {
+	if len(in.Subjects) == 0 {
+		return []string{in.Topic + "-value"}
+	}
+	return in.Subjects
+}
+
+// The words of input.framing.
+const (
+	framed = "confluent"
+)
+
+var registryURL = rule{"http or https, a host, and at most a path: `https://registry:8081`", func(v any) bool {
+	u, err := url.Parse(v.(string))
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && u.Opaque == ""
+}}
+
+var subject = rule{"1 to 512 characters, none of them a control character", func(v any) bool {
+	s := v.(string)
+	return s != "" && len(s) <= 512 && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}}
+
+var protobufName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+
+var messageName = rule{"a name, with its package", func(v any) bool {
+	s := v.(string)
+	return s == "" || protobufName.MatchString(s)
+}}
+
+// maxSubjects is how many subjects a stream's schemas may be in.
+const maxSubjects = 100
+
+// checkRegistry finds what is wrong with [registry] by itself.
+func (d *document) checkRegistry(c *Config) {
+	r, key := c.Registry, toml.Key{"registry"}
+	if r == nil {
+		return
+	}
+	if urls := under(key, "urls"); d.sound(urls) && d.written(urls) != nil {
+		if len(r.URLs) == 0 {
+			d.add(urls, -1, "must name at least one address", nil)
+		}
+		d.checkTwice(urls, r.URLs)
+		for i, s := range r.URLs {
+			if u, err := url.Parse(s); err == nil && u.User != nil {
+				d.add(urls, i, "must not hold a user or a password: they are in [registry.basic_auth]", nil)
+			}
+		}
+	}
+	if token := under(key, "token_file"); r.BasicAuth != nil && d.written(token) != nil && d.sound(token) {
+		d.add(token, -1, "must not be there with [registry.basic_auth]: a request has one of them", nil)
+	}
+	d.checkPair(r.TLS, under(key, "tls"))
+}
+
+// checkSchemas finds what is wrong with how a stream finds the schemas of its records, and reads
+// the schema of all of them.
+func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
+	in, at := &s.Input, func(name string) toml.Key { return under(key, "input", name) }
+	if !d.sound(at("codec")) || !d.sound(at("framing")) {
+		return
+	}
+	fault := func(name, rule string) {
+		there := map[string]bool{"framing": in.Framing != framed, "subjects": len(in.Subjects) > 0, "schema_file": in.SchemaFile != "", "message": in.Message != ""}
+		if there[name] && d.sound(at(name)) {
+			d.add(at(name), -1, rule, nil)
+		}
+	}
+	if !in.Schemas() {
+		for _, name := range []string{"framing", "subjects", "schema_file", "message"} {
+			fault(name, `belongs to codecs with schemas: "avro", "protobuf" and "json-schema"`)
+		}
+		return
+	}
+	if in.Codec != codecProtobuf {
+		fault("message", `belongs to codec "protobuf"`)
+	}
+	if in.Looked() {
+		fault("schema_file", `belongs to framing "plain": with "confluent" schemas are in the registry`)
+		if c.Registry == nil {
+			d.note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in it", nil)
+		}
+		if d.sound(at("subjects")) {
+			d.checkTwice(at("subjects"), in.Subjects)
+			if len(in.Subjects) > maxSubjects {
+				d.add(at("subjects"), -1, fmt.Sprintf("must be at most %d", maxSubjects), len(in.Subjects))
+			}
+		}
+		return
+	}
+	fault("subjects", `belongs to framing "confluent": with "plain" schema_file is the schema of all records`)
+	if !d.sound(at("schema_file")) {
+		return
+	}
+	if in.SchemaFile == "" {
+		d.add(at("schema_file"), -1, `required with framing "plain"`, nil)
+		return
+	}
+	text, err := readSchema(in.SchemaFile)
+	if err != nil {
+		d.add(at("schema_file"), -1, "can't be read: "+err.Error(), nil)
+		return
+	}
+	in.SchemaText = text
+}
+
+// readSchema reads the text of a schema.
+func readSchema(path string) (string, error) {
+	const most = 4 << 20
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // as in readSecret
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", errors.New("it is no regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(text) == 0 || len(text) > most || !utf8.Valid(text):
+		return "", fmt.Errorf("it must hold text in UTF-8, of at most %d MiB", most>>20)
+	}
+	return string(text), nil
+}

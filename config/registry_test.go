@@ -1,0 +1,144 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// schemas is orders with a table [registry], and with this in place of its codec.
+func schemas(codec string) string {
+	return strings.Replace(orders, `codec = "json"`, codec, 1) + "\n[registry]\nurls = [\"https://registry:8081\"]\n"
+}
+
+// TestSchemasFaults: each way to find no schema is a fault of its own key.
+func TestSchemasFaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "orders.avsc")
+	if err := os.WriteFile(file, []byte(`{"type":"record"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	registry := "[registry]\nurls = [\"https://registry:8081\"]\n"
+	for _, c := range []struct{ text, fault string }{
+		{strings.Replace(orders, `"json"`, `"avro"`, 1), "registry: required, because records of [stream.orders] name schemas in it"},
+		{schemas(`codec = "json", framing = "plain"`), `stream.orders.input.framing: belongs to codecs with schemas: "avro", "protobuf" and "json-schema"`},
+		{schemas(`codec = "csv", subjects = ["a"]`), `stream.orders.input.subjects: belongs to codecs with schemas`},
+		{schemas(`codec = "avro", framing = "none"`), `stream.orders.input.framing: must be "confluent" or "plain" ("none")`},
+		{schemas(`codec = "avro", message = "a.B"`), `stream.orders.input.message: belongs to codec "protobuf"`},
+		{schemas(`codec = "protobuf", message = "a..B"`), `stream.orders.input.message: must be a name, with its package ("a..B")`},
+		{schemas(`codec = "avro", schema_file = "` + file + `"`), `stream.orders.input.schema_file: belongs to framing "plain"`},
+		{schemas(`codec = "avro", framing = "plain"`), `stream.orders.input.schema_file: required with framing "plain"`},
+		{schemas(`codec = "avro", framing = "plain", schema_file = "/nowhere/at all"`), `stream.orders.input.schema_file: can't be read: open /nowhere/at all: no such file or directory`},
+		{schemas(`codec = "avro", framing = "plain", schema_file = "/dev/null"`), `stream.orders.input.schema_file: can't be read: it is no regular file`},
+		{schemas(`codec = "avro", framing = "plain", subjects = ["a"], schema_file = "` + file + `"`), `stream.orders.input.subjects: belongs to framing "confluent"`},
+		{schemas(`codec = "avro", subjects = ["a", "a"]`), `stream.orders.input.subjects: must not be there twice ("a")`},
+		{schemas(`codec = "avro", subjects = [""]`), `stream.orders.input.subjects: must not be empty`},
+		{strings.Replace(schemas(`codec = "json"`), `["https://registry:8081"]`, `["registry:8081"]`, 1), "registry.urls: must be http or https, a host, and at most a path: `https://registry:8081` (\"registry:8081\")"},
+		{strings.Replace(schemas(`codec = "json"`), `["https://registry:8081"]`, `["http://a/?key=secret"]`, 1), "registry.urls: must be http or https"},
+		{strings.Replace(schemas(`codec = "json"`), `["https://registry:8081"]`, `[]`, 1), "registry.urls: must name at least one address"},
+		{orders + "\n[registry]\n", "registry.urls: required"},
+		{schemas(`codec = "json"`) + "timeout = \"90ms\"\n", `registry.timeout: must be "100ms" to "1m" ("90ms")`},
+		{schemas(`codec = "json"`) + "token_file = \"/t\"\n[registry.basic_auth]\nusername = \"u\"\npassword_file = \"/p\"\n", "registry.token_file: must not be there with [registry.basic_auth]"},
+		{schemas(`codec = "json"`) + "[registry.tls]\ncert_file = \"/c\"\n", "registry.tls.cert_file: needs key_file too"},
+		{orders + registry + registry, "registry"},
+	} {
+		_, err := Parse("f.toml", []byte(c.text))
+		if err == nil || !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%s\nin\n%s", err, c.text)
+			t.Errorf("not there: %s", c.fault)
+		}
+	}
+	_, err := Parse("f.toml", []byte(strings.Replace(schemas(`codec = "json"`), "https://", "https://me:secret@", 1)))
+	if err == nil || !strings.Contains(err.Error(), "must not hold a user or a password") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a password in a URL: %v", err)
+	}
+}
+
+// TestSchemasDigest: what decides what a row is enters the digest, and where the registry is does
+// not.
+func TestSchemasDigest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "orders.avsc")
+	const text = `{"type":"record"}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	canonical := func(text string) string { return string(parse(t, text).Streams[0].Canonical(0)) }
+	json := canonical(orders)
+	avro := canonical(schemas(`codec = "avro"`))
+	if want := strings.Replace(json, `"codec":"json"`, `"codec":"avro"`, 1); avro != want {
+		t.Errorf("avro is\n%s\nwant\n%s", avro, want)
+	}
+	if got := canonical(schemas(`codec = "avro", subjects = ["a", "b"]`)); got != avro {
+		t.Errorf("with subjects the digest is that of\n%s", got)
+	}
+	sum := sha256.Sum256([]byte(text))
+	plain := canonical(schemas(`codec = "avro", framing = "plain", schema_file = "` + file + `"`))
+	if !strings.Contains(plain, `"framing":"plain"`) || !strings.Contains(plain, `"schema_sha256":"`+hex.EncodeToString(sum[:])+`"`) || strings.Contains(plain, file) {
+		t.Errorf("plain is\n%s", plain)
+	}
+	if got := canonical(schemas(`codec = "protobuf", message = "a.B"`)); !strings.Contains(got, `"message":"a.B"`) {
+		t.Errorf("a message is not in\n%s", got)
+	}
+}
+
+// TestSchemaSubjects: the subject is that of the topic, unless others are named.
+func TestSchemaSubjects(t *testing.T) {
+	for codec, want := range map[string][]string{`codec = "avro"`: {"orders-value"}, `codec = "avro", subjects = ["b", "a"]`: {"b", "a"}} {
+		in := &parse(t, schemas(codec)).Streams[0].Input
+		if got := in.SchemaSubjects(); !slices.Equal(got, want) || !in.Looked() {
+			t.Errorf("%s: %q", codec, got)
+		}
+	}
+	if in := parse(t, orders).Streams[0].Input; in.Schemas() || in.Looked() {
+		t.Error("json has schemas")
+	}
+}
+
+// TestAuthorization: token and password are read each time, from files that nobody else reads.
+func TestAuthorization(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file, []byte(text), mode), os.Chmod(file, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := &Registry{TokenFile: file}
+	basic := &Registry{BasicAuth: &BasicAuth{Username: "me", PasswordFile: file}}
+	for _, c := range []struct{ text, token, basic string }{
+		{"one\n", "Bearer one", "Basic bWU6b25l"},
+		{"two", "Bearer two", "Basic bWU6dHdv"},
+		{"a b", "", "Basic bWU6YSBi"},
+		{"", "", ""},
+		{"a\r\nX: b", "", ""},
+	} {
+		write(c.text, 0o600)
+		for r, want := range map[*Registry]string{token: c.token, basic: c.basic} {
+			got, err := r.Authorization(false)
+			if got != want || (err != nil) != (want == "") {
+				t.Errorf("%q gives %q, %v", c.text, got, err)
+			}
+			if err != nil && c.text != "" && strings.Contains(err.Error(), c.text) {
+				t.Errorf("the error shows the secret: %v", err)
+			}
+		}
+	}
+	write("one", 0o604)
+	for _, r := range []*Registry{token, basic} {
+		if _, err := r.Authorization(false); err == nil {
+			t.Error("a file that others may read is accepted")
+		}
+	}
+	if got, err := (&Registry{}).Authorization(false); got != "" || err != nil {
+		t.Error(got, err)
+	}
+	for url, want := range map[string]bool{"http://registry:8081": true, "https://registry": false, "http://127.0.0.1:8081": false, "http://localhost": false} {
+		if r := (&Registry{URLs: []string{url}, TokenFile: file}); r.InClear() != want {
+			t.Errorf("%s in the clear: %v", url, !want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package config
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// traced is the example with a table [trace] whose header is line 6.
+func traced(lines string) string {
+	return strings.Replace(orders, "[http]", "[trace]\n"+lines+"\n[http]", 1)
+}
+
+func TestTraceTable(t *testing.T) {
+	c := parse(t, traced(`endpoint = "http://127.0.0.1:4318"`))
+	if want := (Trace{Endpoint: "http://127.0.0.1:4318", Sample: 1, Service: "streamdp"}); *c.Trace != want {
+		t.Errorf("%+v", *c.Trace)
+	}
+	alone := parse(t, orders)
+	if alone.Trace != nil {
+		t.Error("a table that is not there")
+	}
+	if !bytes.Equal(alone.Streams[0].Canonical(0), c.Streams[0].Canonical(0)) {
+		t.Error("[trace] is in the digest")
+	}
+	for endpoint, want := range map[string]string{
+		"http://127.0.0.1:4318":      "http://127.0.0.1:4318/v1/traces",
+		"https://collector/":         "https://collector/v1/traces",
+		"https://[::1]:1/otlp/x":     "https://[::1]:1/otlp/x",
+		"http://c:4318/v1/traces":    "http://c:4318/v1/traces",
+		"http://c:4318/api/v2/spans": "http://c:4318/api/v2/spans",
+	} {
+		if got := parse(t, traced("endpoint = \""+endpoint+"\"")).Trace.URL(); got != want {
+			t.Errorf("%s: %s", endpoint, got)
+		}
+	}
+}
+
+func TestTraceFaults(t *testing.T) {
+	f := func(src string, want ...string) {
+		t.Helper()
+		if got := faults(t, src); !slices.Equal(got, want) {
+			t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+		}
+	}
+	f(traced(""), `6: trace.endpoint: required`)
+	const rule = `must be a URL such as "http://127.0.0.1:4318", without user, query and fragment`
+	for _, endpoint := range []string{"127.0.0.1:4318", "grpc://c:4317", "http://", "http://u:p@c", "http://c?key=1", "http://c?", "http://c#x", "http://c#", "http://c:x"} {
+		got := faults(t, traced("endpoint = \""+endpoint+"\""))
+		if len(got) != 1 || !strings.HasPrefix(got[0], "7: trace.endpoint: "+rule) {
+			t.Errorf("%s: %v", endpoint, got)
+		}
+	}
+	const plain = "endpoint = \"http://c\"\n"
+	for _, sample := range []string{"0", "-0.5", "1.01"} {
+		if got := faults(t, traced(plain+"sample = "+sample)); len(got) != 1 || !strings.HasPrefix(got[0], "8: trace.sample: must be in (0, 1]") {
+			t.Errorf("%s: %v", sample, got)
+		}
+	}
+	f(traced(plain+"service = \"\"\nheaders_file = \"\""), `8: trace.service: must not be empty`, `9: trace.headers_file: must not be empty`)
+	f(traced(plain+"tls.ca_file = \"c\""), `7: trace.endpoint: must begin with https: with [trace.tls] ("http://c")`)
+	f(traced("endpoint = \"https://c\"\ntls.cert_file = \"c\""), `8: trace.tls.cert_file: needs key_file too`)
+	// Who may not see what depends on records may not see traces.
+	f(strings.Replace(traced(plain), `exposure = "operator"`, `exposure = "public"`, 1),
+		`6: trace: must not be there with http.exposure = "public": times of traces depend on records, as metrics of class P do`)
+}
+
+func TestLoadHeaders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "headers")
+	f := func(text string, mode os.FileMode, want string) {
+		t.Helper()
+		os.Remove(path)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		h, err := LoadHeaders(path, false)
+		if want != "" {
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%q: %v, want %s", text, err, want)
+			}
+			return
+		}
+		if err != nil || h.Get("Authorization") != "Bearer hunter2" || len(h["X-Scope"]) != 2 || len(h) != 2 {
+			t.Errorf("%q: %v, %v", text, h, err)
+		}
+	}
+	const good = "Authorization: Bearer hunter2\n\nx-scope:a\r\nX-Scope: b: c"
+	f(good, 0o600, "")
+	f(good, 0o644, "must not be open to others")
+	f("a: b\nhunter2\n", 0o600, "line 2: must be a header, Name: value")
+	f(": hunter2", 0o600, "line 1: must be a header")
+	f("a b: hunter2", 0o600, "line 1: must be a header")
+	f("a:", 0o600, "line 1: must be a header")
+	f("a: hunter2\x00", 0o600, "line 1: must be a header")
+	f("a: hunter2 é", 0o600, "line 1: must be a header")
+	f("a: "+strings.Repeat("x", 16<<10), 0o600, "must hold at most 16384 bytes")
+}
