@@ -29,7 +29,7 @@ const (
 // access decides who may read the HTTP server.
 type access struct {
 	http     config.HTTP
-	tls      *tls.Config // nil: in the clear
+	tls      *config.Rotation // nil: in the clear
 	password string
 }
 
@@ -40,7 +40,7 @@ func newAccess(c *config.Config) (*access, error) {
 	a := &access{http: c.HTTP}
 	var err error
 	if t := c.HTTP.TLS; t != nil {
-		if a.tls, err = config.LoadServerTLS(t, c.State.KeyGroupReadable); err != nil {
+		if a.tls, err = config.OpenServerTLS(t, c.State.KeyGroupReadable); err != nil {
 			return nil, fmt.Errorf("%w: http.tls: %w", ErrCredentials, err)
 		}
 	}
@@ -69,7 +69,9 @@ func (a *access) listen() (net.Listener, error) {
 	}
 	l = &capped{Listener: l, slots: make(chan struct{}, maxConnections), closed: make(chan struct{})}
 	if a.tls != nil {
-		l = tls.NewListener(l, a.tls)
+		l = tls.NewListener(l, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return a.tls.Config(), nil
+		}})
 	}
 	return l, nil
 }
@@ -157,7 +159,7 @@ func (a *access) named(host string) bool {
 	case host == "" || net.ParseIP(host) != nil || is("localhost") || is(own) || slices.ContainsFunc(a.http.Hosts, is):
 		return true
 	case a.tls != nil:
-		leaf := a.tls.Certificates[0].Leaf
+		leaf := a.tls.Config().Certificates[0].Leaf
 		return leaf != nil && leaf.VerifyHostname(host) == nil
 	}
 	return false

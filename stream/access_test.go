@@ -178,19 +178,25 @@ func TestSlowClients(t *testing.T) {
 	r := newRig(t, ordersStream)
 	x := r.start()
 	x.until("served", func(TaskStatus) bool { return x.d.Addr() != "" })
-	for _, text := range []string{"", "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n"} {
+	texts := []string{"", "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n"}
+	var conns []net.Conn
+	begun := time.Now()
+	for _, text := range texts {
 		conn, err := net.Dial("tcp", x.d.Addr())
 		must(t, err)
 		defer conn.Close()
 		_, err = conn.Write([]byte(text))
 		must(t, err)
 		must(t, conn.SetReadDeadline(time.Now().Add(headerTimeout+patience)))
-		begun := time.Now()
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns {
+		var err error
 		for buf := make([]byte, 1024); err == nil; {
 			_, err = conn.Read(buf)
 		}
 		if took := time.Since(begun); os.IsTimeout(err) || took < headerTimeout-time.Second {
-			t.Errorf("after %q hung up in %v: %v", text, took, err)
+			t.Errorf("after %q hung up in %v: %v", texts[i], took, err)
 		}
 	}
 	x.end()

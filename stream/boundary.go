@@ -126,7 +126,7 @@ func (b *boundaries) begin(ctx context.Context, opened *EntryBoundaries) error {
 	} else if from.at < 0 {
 		// Nobody knows where the epoch's first boundary is.
 		err := b.retry(ctx, "boundary topic", func() (err error) {
-			b.next, _, _, err = b.client.Offsets(ctx, b.topic, 0)
+			b.next, err = b.client.Start(ctx, b.topic, 0)
 			return err
 		})
 		if err != nil {

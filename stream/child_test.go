@@ -29,6 +29,7 @@ import (
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
 	"streamdp/internal/persons"
+	"streamdp/internal/race"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -46,6 +47,8 @@ type childSpec struct {
 	Real   bool // secrets are drawn, not made from the seed
 	Fetch  int
 	Memory int64 // like GOMEMLIMIT, in bytes; 0: none
+
+	Reloads []string // configurations that a daemon takes one after the other, again and again
 
 	Port   int // broker
 	Data   string
@@ -70,8 +73,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Tests wait for brokers, disks and clocks half of their time. -parallel overrides this.
-	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+	// Tests wait for brokers, disks and clocks most of their time. -parallel overrides this.
+	parallel := 4 * runtime.GOMAXPROCS(0)
+	if race.Enabled { // which leaves them less to wait for
+		parallel /= 2
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -158,6 +165,20 @@ func child(text string) error {
 		d.partials.regroup(team{1, spec.Members, spec.Self})
 		reading.Go(func() { _ = d.partials.run(ctx, nil) })
 	}
+	if len(spec.Reloads) > 0 {
+		n := 0
+		d.load = func() (*config.Config, error) {
+			n++
+			return config.Parse("child.toml", []byte(spec.Reloads[n%len(spec.Reloads)]))
+		}
+		var reloading sync.WaitGroup
+		defer reloading.Wait()
+		reloading.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = d.Reload(ReloadRequest{Open: true})
+			}
+		})
+	}
 	return d.Run(ctx)
 }
 
@@ -170,6 +191,7 @@ func read(ctx context.Context, cfg *config.Config, spec childSpec) error {
 	defer client.Close()
 	h := &host{cfg: cfg, key: InsecureKey(spec.Seed), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), client: client, memory: kafka.NewMemory(cfg.Kafka.FetchMemory),
 		fetchBytes: 1 << 20, metrics: newMetrics(false, false, "test", true)}
+	h.current.Store(cfg)
 	p := newPartials(h, "group", overKafka(client), oneShard)
 	p.regroup(team{1, spec.Members, spec.Self})
 	return p.run(ctx, func() { fmt.Println("up") })

@@ -1,10 +1,13 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"streamdp/config"
+	"streamdp/internal/credentials"
 	"streamdp/internal/kafka"
 )
 
@@ -21,19 +24,83 @@ var ErrCluster = errors.New("not possible with [cluster] in this version: it nee
 //
 // Errors: ErrCredentials.
 func Cluster(c *config.Config) (kafka.Options, error) {
-	o := kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
+	o, _, err := reach(c)
+	return o, err
+}
+
+// reach is Cluster. It also returns the files of [kafka.tls], nil where there are none, for who
+// runs long enough to see them replaced.
+func reach(c *config.Config) (o kafka.Options, files *config.Rotation, err error) {
+	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
 	if t := c.Kafka.TLS; t != nil {
-		var err error
-		if o.TLS, err = config.LoadTLS(t, c.State.KeyGroupReadable); err != nil {
-			return o, fmt.Errorf("%w: %w", ErrCredentials, err)
+		if files, err = config.OpenTLS(t, c.State.KeyGroupReadable); err != nil {
+			return o, nil, fmt.Errorf("%w: %w", ErrCredentials, err)
 		}
+		o.TLS = files.Config
 	}
 	if s := c.Kafka.SASL; s != nil {
-		password, err := config.LoadPassword(s.PasswordFile, c.State.KeyGroupReadable)
-		if err != nil {
-			return o, fmt.Errorf("%w: %w", ErrCredentials, err)
+		if o.SASL, err = saslOf(s, c.State.KeyGroupReadable); err != nil {
+			return o, nil, fmt.Errorf("%w: %w", ErrCredentials, err)
 		}
-		o.SASL = kafka.SASL{Mechanism: s.Mechanism, Username: s.Username, Password: password}
+	}
+	return o, files, nil
+}
+
+// saslOf returns the credentials of [kafka.sasl]. A file that cannot be used is an error at once,
+// although some are read again later.
+func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
+	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
+	if s.PasswordFile != "" {
+		var err error
+		o.Password, err = config.LoadPassword(s.PasswordFile, groupReadable)
+		return o, err
+	}
+	if s.AWS() {
+		a, err := credentials.NewAWS(context.Background(), s.Region, s.RoleARN, "streamdp")
+		if err != nil {
+			return o, err
+		}
+		o.Sign = a.Sign
+		return o, nil
+	}
+	text, err := tokens(s, groupReadable)
+	if err != nil {
+		return o, err
+	}
+	var extensions [][2]string
+	for _, x := range s.Extensions {
+		name, value, _ := strings.Cut(x, "=")
+		extensions = append(extensions, [2]string{name, value})
+	}
+	o.Token = func(ctx context.Context) (kafka.Token, error) {
+		t, err := text(ctx)
+		return kafka.Token{Text: t, Extensions: extensions}, err
 	}
 	return o, nil
+}
+
+// tokens returns what gives a token: a file, or a token endpoint.
+func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, error), error) {
+	if s.TokenFile != "" {
+		load := func(context.Context) (string, error) {
+			t, err := config.LoadToken(s.TokenFile, groupReadable)
+			if err == nil {
+				err = credentials.CheckToken(t)
+			}
+			return t, err
+		}
+		_, err := load(context.Background())
+		return load, err
+	}
+	secret := func() (string, error) { return config.LoadPassword(s.ClientSecretFile, groupReadable) }
+	if _, err := secret(); err != nil {
+		return nil, err
+	}
+	trust, err := config.LoadTLS(&config.TLS{CAFile: s.TokenCAFile}, groupReadable)
+	if err != nil {
+		return nil, fmt.Errorf("token_ca_file: %w", err)
+	}
+	return credentials.NewTokens(credentials.TokenOptions{
+		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.RootCAs,
+	}).Token, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"streamdp/config"
 	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/embedded"
 	"streamdp/internal/kafka/kafkatest"
@@ -110,4 +111,54 @@ func TestWrongPassword(t *testing.T) {
 	x = r.start()
 	x.published(1)
 	x.end()
+}
+
+// TestTokenFiles: the files of tokens and of the client's secret have the permissions of a key
+// file, and hold what they should. The token's file is read again for each connection.
+func TestTokenFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		must(t, os.Chmod(file, mode))
+	}
+	parse := func(table string) *config.Config {
+		t.Helper()
+		c, err := config.Parse("test.toml", fmt.Appendf(nil, "[kafka]\nbrokers = [\"localhost:9092\"]\n[kafka.sasl]\nmechanism = \"oauthbearer\"\n%s\n[state]\ndir = \"s\"\nkey_file = \"k\"\n%s", table, ordersStream))
+		must(t, err)
+		return c
+	}
+	tokens := parse(fmt.Sprintf("token_file = %q\nextensions = [\"a=b=c\"]", file))
+	secret := parse(fmt.Sprintf("token_url = \"https://localhost/\"\nclient_id = \"c\"\nclient_secret_file = %q", file))
+	write("hunter2.a-b\n", 0o600)
+	o, err := Cluster(tokens)
+	must(t, err)
+	for _, want := range []string{"hunter2.a-b", "hunter3"} {
+		write(want+"\n", 0o600)
+		if x, err := o.SASL.Token(t.Context()); err != nil || x.Text != want || fmt.Sprint(x.Extensions) != "[[a b=c]]" {
+			t.Errorf("%+v, %v", x, err)
+		}
+	}
+	_, err = Cluster(secret)
+	must(t, err)
+	for _, test := range []struct {
+		c    *config.Config
+		text string
+		mode os.FileMode
+		want string
+	}{
+		{tokens, "hunter2", 0o644, "must not be open to others"},
+		{tokens, "", 0o600, "must hold one token"},
+		{tokens, "hunter2\nhunter3", 0o600, "must hold one token"},
+		{tokens, "hunter{2}", 0o600, "no bearer token"},
+		{secret, "hunter2", 0o640, "must not be readable for its group"},
+		{secret, "hunter2\nhunter3", 0o600, "must hold one line"},
+	} {
+		write(test.text, test.mode)
+		if _, err := Cluster(test.c); !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("%q, %o: %v, want %s", test.text, test.mode, err, test.want)
+		}
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"streamdp/config"
@@ -19,17 +18,20 @@ type crew struct {
 	home
 	mine func(topic string, partition int) bool // whether an input partition is the shard's; nil: all are
 
-	growing sync.Mutex // held while runners is read or changes
-	runners []*runner
-	// searching counts the streams that read every partition of a topic whose partitions are
-	// not known yet.
-	searching atomic.Int32
-	others    []*runner  // of tasks of the ledger that this process does not run
-	closing   sync.Mutex // held while an epoch of one of the others is closed
+	changing sync.Mutex                        // held while streams begin and end
+	run      func(func(context.Context) error) // see start; nil before it, and once the crew ends
+
+	made *config.Config // what the squads are of
+
+	growing sync.Mutex // held while what follows is read or changes
+	squads  []*squad   // of the configuration's streams, in their order
+	others  []*runner  // of tasks of the ledger that this process does not run
+
+	closing chan struct{} // has an element while something of the others is closed, or they change
 }
 
 func newCrew(h *host, s shard, dir string) *crew {
-	return &crew{home: home{host: h, disk: s, dir: dir}}
+	return &crew{home: home{host: h, disk: s, dir: dir}, closing: make(chan struct{}, 1)}
 }
 
 // openLedger reads the shard's ledger.
@@ -54,23 +56,24 @@ func (c *crew) prepare(only []core.Task) (err error) {
 			c.leave()
 		}
 	}()
-	for _, s := range c.cfg.Streams {
-		if only == nil && s.Input.All() && !s.Merge {
-			c.searching.Add(1)
-		}
-		for _, p := range c.partitionsAtStart(s, only) {
-			if !c.has(s, p) || only != nil && !slices.Contains(only, core.Task{Stream: s.Name, Partition: p}) {
-				continue
-			}
-			r, err := newRunner(&c.home, s, p)
-			if err != nil {
-				return err
-			}
-			c.runners = append(c.runners, r)
+	c.made = c.config()
+	for _, s := range c.made.Streams {
+		q := newSquad(c, s)
+		c.squads = append(c.squads, q)
+		if err := q.prepare(only); err != nil {
+			return err
 		}
 	}
+	return c.findOthers()
+}
+
+// findOthers makes the runners of tasks that only the ledger knows, and of which something is left to
+// do.
+func (c *crew) findOthers() error {
+	var others []*runner
+	running := c.tasks()
 	for _, t := range c.ledger.tasks() {
-		if slices.ContainsFunc(c.runners, func(r *runner) bool { return r.task == t }) {
+		if slices.ContainsFunc(running, func(r *runner) bool { return r.task == t }) {
 			continue
 		}
 		if last := c.ledger.newest(t); len(c.ledger.undestroyed(t)) == 0 && (last == nil || last.Kind != kindOpen) {
@@ -80,9 +83,25 @@ func (c *crew) prepare(only []core.Task) (err error) {
 		if err != nil {
 			return err
 		}
-		c.others = append(c.others, r)
+		others = append(others, r)
 	}
+	c.growing.Lock()
+	c.others = others
+	c.growing.Unlock()
 	return nil
+}
+
+// forsakeOthers takes those runners down.
+func (c *crew) forsakeOthers() {
+	c.growing.Lock()
+	before := c.others
+	c.others = nil
+	c.growing.Unlock()
+	for _, r := range before {
+		if r.out != nil {
+			r.out.leave()
+		}
+	}
 }
 
 // has reports whether a stream's partition is the shard's.
@@ -92,37 +111,82 @@ func (c *crew) has(s *config.Stream, partition int) bool {
 
 // tasks returns the runners as they are now. Those of a stream that reads every partition
 // of its topic become more as partitions are found.
-func (c *crew) tasks() []*runner {
+func (c *crew) tasks() (all []*runner) {
 	c.growing.Lock()
 	defer c.growing.Unlock()
-	return slices.Clone(c.runners)
+	for _, q := range c.squads {
+		all = append(all, q.runners...)
+	}
+	return all
+}
+
+// othersNow returns the runners of tasks that only the ledger knows, as they are now.
+func (c *crew) othersNow() []*runner {
+	c.growing.Lock()
+	defer c.growing.Unlock()
+	return slices.Clone(c.others)
+}
+
+// searching reports whether a stream reads every partition of a topic whose partitions are not
+// known yet.
+func (c *crew) searching() bool {
+	c.growing.Lock()
+	defer c.growing.Unlock()
+	return slices.ContainsFunc(c.squads, func(q *squad) bool { return q.searching.Load() })
 }
 
 // other returns the runner of a task that only the ledger knows, nil if it is none.
 func (c *crew) other(t core.Task) *runner {
-	if i := slices.IndexFunc(c.others, func(r *runner) bool { return r.task == t }); i >= 0 {
-		return c.others[i]
+	for _, r := range c.othersNow() {
+		if r.task == t {
+			return r
+		}
 	}
 	return nil
 }
 
 // start starts all that is to be done for the shard. run runs a part of it beside the others,
-// until its context ends, and sees to an error, which concerns all.
+// until its context ends, and sees to an error, which concerns all. Before whoever made the context
+// waits for all parts, it calls end.
 func (c *crew) start(run func(func(context.Context) error)) {
-	for _, r := range c.tasks() {
-		run(r.run)
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	c.run = run
+	for _, q := range c.squads {
+		q.start()
 	}
-	if c.searching.Load() > 0 {
-		for _, s := range c.cfg.Streams {
-			if s.Input.All() && !s.Merge {
-				run(func(ctx context.Context) error { return c.follow(ctx, s, run) })
+	if c.made != c.config() { // which has changed since
+		run(func(ctx context.Context) error {
+			if c.alone(ctx) != nil {
+				return nil
 			}
-		}
+			defer c.free()
+			return c.adopt(true)
+		})
 	}
-	if c.cfg.State.EpochSecretRetention > 0 || len(c.others) > 0 {
+	if c.cfg.State.EpochSecretRetention > 0 || len(c.othersNow()) > 0 {
 		run(c.destroySecrets)
 	}
 }
+
+// end makes sure that nothing more is started.
+func (c *crew) end() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	c.run = nil
+}
+
+// alone waits until nothing of the others is closed, nor do they change; free ends that.
+func (c *crew) alone(ctx context.Context) error {
+	select {
+	case c.closing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *crew) free() { <-c.closing }
 
 // leave takes down what the process has of the tasks, after all that start began has ended.
 // They may come back, as other runners.
@@ -130,11 +194,7 @@ func (c *crew) leave() {
 	for _, r := range c.tasks() {
 		r.leave()
 	}
-	for _, r := range c.others {
-		if r.out != nil {
-			r.out.leave()
-		}
-	}
+	c.forsakeOthers()
 }
 
 // closeAbandoned closes the open epoch of a task that is no longer in the configuration.
@@ -143,12 +203,14 @@ func (c *crew) leave() {
 // say how far the epoch read at least, which a log that lost its end does not. So where
 // neither says it, the charge keeps its end, the horizon's or none.
 func (c *crew) closeAbandoned(ctx context.Context, t core.Task, q request) error {
+	if err := c.alone(ctx); err != nil {
+		return err
+	}
+	defer c.free()
 	r := c.other(t)
 	if r == nil || q.kind != requestClose {
 		return fmt.Errorf("the configuration has no task %s", t)
 	}
-	c.closing.Lock()
-	defer c.closing.Unlock()
 	c.ledger.word(q)
 	opened := c.ledger.newest(t)
 	if opened == nil || opened.Kind != kindOpen {
@@ -180,7 +242,11 @@ func (c *crew) finishOthers(ctx context.Context) error {
 	if c.ledger.waits() {
 		return nil
 	}
-	for _, r := range c.others {
+	if err := c.alone(ctx); err != nil {
+		return nil
+	}
+	defer c.free()
+	for _, r := range c.othersNow() {
 		if err := r.finishClosings(ctx); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("task %s: %w", r.task, err)
 		}
@@ -207,7 +273,7 @@ func (c *crew) destroySecrets(ctx context.Context) error {
 		if c.ledger.waits() {
 			continue
 		}
-		for _, r := range slices.Concat(c.tasks(), c.others) {
+		for _, r := range slices.Concat(c.tasks(), c.othersNow()) {
 			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("task %s: %w", r.task, err)
 			}

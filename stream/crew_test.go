@@ -80,7 +80,7 @@ func TestPart(t *testing.T) {
 			t.Fatalf("nothing is shown: %s", text)
 		}
 		asked := make(chan error)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		waits := &waitedFor{Context: ctx, asked: make(chan struct{})}
 		go func() {

@@ -59,9 +59,13 @@ type Options struct {
 	// InsecureSeed fixes keys, secrets and nonces by a number, for demonstrations. Then
 	// nothing is protected, and every release says so.
 	InsecureSeed *uint64
-	// FetchBytes is the largest response of the broker; 0: 1 MiB, as for most consumers.
-	// More is not faster. The configuration's kafka.fetch_memory may allow a task less.
+	// FetchBytes is the largest response of the broker; 0: 4 MiB. With less, more of each repeats
+	// the batch before it. The configuration's kafka.fetch_memory may allow a task less.
 	FetchBytes int
+	// Load reads the configuration again; see [Daemon.Reload]. Nil: it can't be.
+	Load func() (*config.Config, error)
+	// SetLevel sets the least level of messages that Log writes, a word of log.level. It may be nil.
+	SetLevel func(level string)
 	// Tasks are the tasks to run, for commands; nil: all.
 	Tasks []core.Task
 
@@ -74,6 +78,8 @@ type Options struct {
 	chunk   int    // tests: the size above which a release is published in pieces
 	// lookEvery replaces the constant lookEvery; tests shorten it.
 	lookEvery time.Duration
+	lagEvery  time.Duration               // likewise
+	rotation  time.Duration               // likewise: rotationEvery
 	clock     func() time.Time            // tests replace it
 	beat      func(context.Context) error // tests: waits for the next boundary by the clock
 }
@@ -84,14 +90,25 @@ const lookEvery = 30 * time.Second
 // Daemon is a running set of tasks over one state directory.
 type Daemon struct {
 	host
-	access  *access
-	own     *crew    // of the state directory; nil: tasks are shared
-	sharing *sharing // nil: tasks are not shared
-	mu      sync.Mutex
-	crews   []*crew // that run, or will
-	lock    *os.File
-	held    *heldLedger
-	address atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
+	access   *access
+	reach    kafka.Options // how the cluster is reached
+	certs    certificates
+	own      *crew    // of the state directory; nil: tasks are shared
+	sharing  *sharing // nil: tasks are not shared
+	patterns patterns
+	mu       sync.Mutex
+	crews    []*crew // that run, or will
+	// changing is held while streams begin and end, and while watch looks at the tasks.
+	changing sync.Mutex
+	// reloading is held from the reading of a file to the end of what follows from it: of two reloads the
+	// later one has the last word, and what one of them allows is allowed to its own streams.
+	reloading sync.Mutex
+	load      func() (*config.Config, error)
+	setLevel  func(string)
+	ended     bool // nothing begins any more
+	lock      *os.File
+	held      *heldLedger
+	address   atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
 }
 
 // New locks the state directory, reads the ledger and prepares the tasks. Close releases the
@@ -112,13 +129,19 @@ func New(o Options) (*Daemon, error) {
 func prepare(o Options) (*Daemon, error) {
 	d := &Daemon{host: host{
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log,
-		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 1<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
+		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 4<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), lagEvery: cmp.Or(o.lagEvery, lagEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
+	d.load, d.setLevel = o.Load, o.SetLevel
+	d.current.Store(o.Config)
+	d.patterns.changed = make(chan struct{}, 1)
 	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}
 	if d.truth != nil && (d.cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil, errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
+	}
+	if d.certs.every = o.rotation; d.certs.every == 0 {
+		d.certs.every = rotationEvery
 	}
 	if o.disk == nil {
 		o.disk = osDisk{}
@@ -163,6 +186,7 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 	if err := d.connect(); err != nil {
 		return err
 	}
+	d.expandKnown(tasks)
 	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {}))
 	if err := d.own.prepare(tasks); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
@@ -173,17 +197,36 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 
 // connect makes what reaches the cluster, and what readers of the status reach.
 func (d *Daemon) connect() error {
-	cluster, err := Cluster(d.cfg)
+	cluster, files, err := reach(d.cfg)
 	if err != nil {
 		return err
 	}
 	if d.access, err = newAccess(d.cfg); err != nil {
 		return err
 	}
+	if d.cfg.Trace != nil {
+		var certs *config.Rotation
+		if d.trace, certs, err = newTracer(d.cfg, d.version, d.traced()); err != nil {
+			return err
+		}
+		d.certs.add("trace.tls", certs)
+		d.metrics.traced(0, 0) // a counter that begins above 0 hides its first count
+	}
+	if d.schemas, err = OpenSchemas(d.cfg); err != nil {
+		return err
+	}
+	d.certs.add("registry.tls", d.schemas.files)
 	if d.client, err = kafka.NewClient(cluster); err != nil {
 		return err
 	}
+	d.reach = cluster
+	d.certs.add("kafka.tls", files)
+	d.certs.add("http.tls", d.access.tls)
+	d.certs.show(d.metrics)
 	d.tails.client = d.client
+	if d.cfg.Kafka.Group != "" {
+		d.lag = newLagReport(&d.host)
+	}
 	d.memory = kafka.NewMemory(d.cfg.Kafka.FetchMemory)
 	d.metrics.watch(d.Status)
 	return nil
@@ -212,6 +255,7 @@ func (d *Daemon) Close() {
 	if d.client != nil {
 		d.client.Close()
 	}
+	d.schemas.Close()
 	d.held.release()
 	if d.lock != nil {
 		osfile.Unlock(d.lock)
@@ -259,12 +303,12 @@ func (d *Daemon) tasks() (all []*runner) {
 		all = append(all, c.tasks()...)
 	}
 	if len(crews) > 1 {
-		place := map[*config.Stream]int{}
-		for i, s := range d.cfg.Streams {
-			place[s] = i
+		place := map[string]int{}
+		for i, s := range d.config().Streams {
+			place[s.Name] = i
 		}
 		slices.SortFunc(all, func(a, b *runner) int {
-			return cmp.Or(place[a.s]-place[b.s], a.task.Partition-b.task.Partition)
+			return cmp.Or(place[a.s.Name]-place[b.s.Name], a.task.Partition-b.task.Partition)
 		})
 	}
 	return all
@@ -272,7 +316,7 @@ func (d *Daemon) tasks() (all []*runner) {
 
 // searching reports whether partitions of input topics are not known yet.
 func (d *Daemon) searching() bool {
-	return slices.ContainsFunc(d.crewsNow(), func(c *crew) bool { return c.searching.Load() > 0 })
+	return slices.ContainsFunc(d.crewsNow(), (*crew).searching)
 }
 
 // Status returns the status of all tasks.

@@ -21,6 +21,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	endLag, endTrace := d.lag.start(), d.trace.Start()
+	wg.Go(func() { d.certs.watch(ctx, d.log, d.metrics) })
 	var failed atomic.Pointer[error] // the first failure of the process
 	run := func(f func(context.Context) error) {
 		wg.Go(func() {
@@ -36,11 +38,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 		<-ctx.Done() // it does not end by itself
 	} else {
 		d.own.start(run)
+		run(d.seek)
 		err = d.watch(ctx)
 	}
 	cancel(err)
 	stopHTTP()
+	d.end()
 	wg.Wait()
+	endLag()
+	endTrace()
 	// A task may also fail after the context has ended, in its last commit.
 	if f := failed.Load(); f != nil {
 		return *f
@@ -56,22 +62,25 @@ func (d *Daemon) Log() *slog.Logger { return d.log }
 
 // watch returns when nothing is left to run.
 func (d *Daemon) watch(ctx context.Context) error {
+	ran := false // a task did, perhaps one that is gone
 	for {
-		done, stopped, ran := 0, 0, false
-		runners := d.tasks()
+		done, stopped := 0, 0
+		d.changing.Lock() // a task that begins anew is gone for a moment
+		runners, searching := d.tasks(), d.searching()
+		d.changing.Unlock()
 		for _, r := range runners {
 			// A task sets ran before any state that comes after running.
-			switch r.status.Load().State {
-			case stateExhausted, stateClosed:
+			switch s := r.status.Load(); {
+			case s.State == stateExhausted || s.State == stateClosed:
 				done++
-			case stateHalted:
+			case s.State == stateHalted && s.Reason != haltUnopened: // which waits for an operator: the next start would open it
 				stopped++
 			}
 			ran = ran || r.ran.Load()
 		}
 		switch n := len(runners); {
-		case d.searching():
-			// More tasks are to come.
+		case searching || len(d.config().Patterns) > 0:
+			// More tasks are to come, or may.
 		case done == n && ran:
 			return d.failedWarmup()
 		case done == n:

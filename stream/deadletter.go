@@ -193,12 +193,16 @@ func (d *deadLetters) follow(ctx context.Context, from, skipFrom, skipTo int64) 
 	r := d.r
 	reader, err := r.d.client.NewReader(kafka.ReaderOptions{
 		Topic: d.m.Topic, Partition: int32(d.m.Partition), ClusterID: d.m.Cluster, SkipGaps: true, Compacted: true,
-		PartitionMaxBytes: r.d.fetchBytes, MaxRecordBytes: core.MaxRecordBytes(r.s),
+		PartitionMaxBytes: min(r.d.fetchBytes, 1<<20), MaxRecordBytes: core.MaxRecordBytes(r.s),
 	}, kafka.Position{Next: from, LeaderEpoch: -1})
 	if err != nil {
 		return err
 	}
-	decoder, err := codec.NewDecoder(core.FormatOf(r.s), 1)
+	format, err := r.d.schemas.Format(r.s)
+	if err != nil {
+		return err
+	}
+	decoder, err := codec.NewDecoder(format, 1)
 	if err != nil {
 		return err
 	}

@@ -52,6 +52,7 @@ func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart
 	}); err != nil {
 		return err
 	}
+	r.d.lag.left(r.task)
 	if reason == "warmup" {
 		r.log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies", "epoch", opened.Epoch,
 			"another", "streamdp epoch open "+opened.Stream)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"streamdp/config"
 	"streamdp/dp"
@@ -66,6 +68,10 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 	if !req.unasked {
 		r.guard.forget()
 	}
+	if err := r.d.openings.begin(ctx); err != nil {
+		return err
+	}
+	defer r.d.openings.end()
 	var m *core.Manifest
 	if err := r.atomically(func() (err error) {
 		m, err = r.found(ctx, o)
@@ -124,6 +130,9 @@ func (r *runner) fits(o *opening) error {
 	if !logged {
 		return nil
 	}
+	if n := closingBytes(len(o.parts)); n > s.line {
+		return halted(haltConfiguration, "the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most %d: merge fewer partitions, or run this stream without [cluster]", len(o.parts), n, s.line)
+	}
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
 		return err
@@ -133,6 +142,17 @@ func (r *runner) fits(o *opening) error {
 			"fewer columns make a state smaller, and more shards, in a new group, have more room", n, max(left, 0))
 	}
 	return nil
+}
+
+// closingBytes bounds the line that closes an epoch over so many partitions, in which offsets are below 2⁴⁰. It is
+// the longest of the epoch's lines.
+func closingBytes(partitions int) int {
+	const most = 1 << 40
+	part, err := json.Marshal(EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
+	if err != nil {
+		panic("stream: " + err.Error()) // unreachable: numbers and a text
+	}
+	return 4<<10 + partitions*(len(part)+len(","))
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.
@@ -316,7 +336,7 @@ func (r *runner) charge(mech *core.Mechanism, src core.Source, partitions int, p
 		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.s.LastStep(), parts[0].base)
 	}
 	if slices.ContainsFunc(e.accounts(), r.d.ledger.unopened) {
-		reserved, err := core.Reserve(r.d.cfg, r.s)
+		reserved, err := core.Reserve(r.d.config(), r.s)
 		if err != nil {
 			return e, halted(haltBudget, "%w", err)
 		}

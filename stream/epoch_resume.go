@@ -19,7 +19,7 @@ import (
 
 // resume readies the open epoch of a ledger entry, at its last commit.
 func (r *runner) resume(ctx context.Context, opened *Entry) (*openEpoch, error) {
-	l, err := r.resumeAt(ctx, opened, r.lastCommit)
+	l, err := r.resumeAt(ctx, opened, r.lastCommit, r.provenLog)
 	if err != nil {
 		return nil, err
 	}
@@ -33,8 +33,9 @@ func (r *runner) resume(ctx context.Context, opened *Entry) (*openEpoch, error) 
 // starting returns the checkpoint from which an epoch continues.
 type starting func(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error)
 
-// resumeAt prepares the open epoch of a ledger entry.
-func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l *openEpoch, err error) {
+// resumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
+// is of, and the epoch must not run where it returns an error; nil: nothing looks.
+func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting, proven func(context.Context, *core.Manifest, *checkpoint) error) (l *openEpoch, err error) {
 	m, file, err := r.manifest(opened)
 	if err != nil {
 		return nil, err
@@ -81,28 +82,43 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting) (l
 	if err := r.limit(ctx, m); err != nil {
 		return nil, err
 	}
-	if src, _, _, err := r.input(ctx, reads(m)); err != nil {
+	var src core.Source
+	var id string
+	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+		src, _, err = r.source(ctx, reads(m))
+		return err
+	}, func(ctx context.Context) (err error) {
+		id, err = r.topicID(ctx)
+		return err
+	}); err != nil {
 		return nil, err
-	} else if src != m.Source {
+	}
+	if src != m.Source {
 		return nil, halted(haltReplaced, "the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start anew with: streamdp epoch open %s",
 			src.Cluster, m.Source.Cluster, r.task.Stream)
 	}
-	if id, err := r.topicID(ctx); err != nil {
+	if err := r.sameTopic(opened, id); err != nil {
 		return nil, err
-	} else if id != "" && opened.TopicID != "" && id != opened.TopicID {
-		return nil, halted(haltReplaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
-			m.Source.Topic, m.Epoch, id, opened.TopicID, r.task.Stream)
 	}
+	var unproven error
+	at := &checkpoint{position: cp.position, older: cp.older, parts: cp.parts} // the guard changes the other
 	bounds, err := r.newBoundaries(ctx, opened, m, cp)
 	if err != nil {
 		return nil, err
 	}
 	r.guard.bounds = bounds
 	moved := cp.outputTopic != r.s.Output.Topic || cp.outputPartition != r.s.Output.Partition
-	if err := r.guard.begin(ctx, opened, r.s.LastStep(), mech, cp); err != nil {
+	if err := atOnce(ctx, func(ctx context.Context) error {
+		return r.guard.begin(ctx, opened, r.s.LastStep(), mech, cp)
+	}, func(ctx context.Context) error {
+		if proven != nil {
+			unproven = proven(ctx, m, at)
+		}
+		return nil
+	}); err != nil {
 		return nil, err
 	}
-	return &openEpoch{m: m, core: c, cp: cp, bounds: bounds, users: users, moved: moved}, nil
+	return &openEpoch{m: m, core: c, cp: cp, bounds: bounds, users: users, moved: moved, unproven: unproven}, nil
 }
 
 // reads returns the partitions that an epoch reads.
@@ -135,7 +151,7 @@ func changed(s *config.Stream, m *core.Manifest) []string {
 	if bytes.Equal(digest[:], m.Digest) {
 		return nil
 	}
-	changes := config.Diff(m.Config, s.Canonical(m.Partition))
+	changes := s.Changes(m.Config, m.Partition)
 	for k, v := range core.Versions(s) {
 		if m.Versions[k] != v {
 			changes = append(changes, fmt.Sprintf("version of %s: %s → %s", k, m.Versions[k], v))
@@ -301,16 +317,20 @@ func taskFlags(t core.Task) string {
 // limit records a limit that differs from the last one recorded. A raised limit is the
 // guarantee from then on. It refuses a limit below what is charged.
 func (r *runner) limit(ctx context.Context, m *core.Manifest) error {
-	p := r.s.Privacy
+	e := limitOf(r.s, m)
+	return r.atomically(func() error {
+		return r.write(ctx, func() error { return r.d.ledger.setLimit(e, r.s.Privacy.Adjacency) })
+	})
+}
+
+// limitOf returns the entry that records a stream's limit for an epoch.
+func limitOf(s *config.Stream, m *core.Manifest) Entry {
 	var parts []EntryPart
 	for _, p := range m.Parts {
 		parts = append(parts, EntryPart{Partition: p.Partition})
 	}
-	e := Entry{
+	return Entry{
 		Kind: kindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
-		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
 	}
-	return r.atomically(func() error {
-		return r.write(ctx, func() error { return r.d.ledger.setLimit(e, p.Adjacency) })
-	})
 }

@@ -21,6 +21,8 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 		}
 		last := r.d.ledger.newest(r.task)
 		switch {
+		case last == nil && r.held():
+			return nil, r.unasked()
 		case last == nil:
 			unused, err := r.out.unused(ctx)
 			if err != nil {
@@ -30,6 +32,9 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 				return nil, halted(haltOutput, "%s/%d holds releases of this stream that the ledger knows no epoch of: "+
 					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
 			}
+			if err := r.readSchemas(ctx, true); err != nil {
+				return nil, err
+			}
 			if err := r.open(ctx, OpenRequest{Reason: "first", unasked: true}); err != nil {
 				return nil, err
 			}
@@ -37,11 +42,20 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
 				return nil, nil
 			}
+			if r.held() {
+				return nil, r.unasked()
+			}
+			if err := r.readSchemas(ctx, true); err != nil {
+				return nil, err
+			}
 			if err := r.open(ctx, OpenRequest{Reason: "rollover", unasked: true}); err != nil {
 				return nil, err
 			}
 		default:
 			if err := r.d.mirror.ours(last); err != nil {
+				return nil, err
+			}
+			if err := r.readSchemas(ctx, false); err != nil {
 				return nil, err
 			}
 			l, err := r.resume(ctx, last)
@@ -62,4 +76,11 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 			}
 		}
 	}
+}
+
+// unasked is the halt of a task that would open an epoch only because the configuration was read
+// again. Reading it charges nobody.
+func (r *runner) unasked() error {
+	return halted(haltUnopened, "the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by streamdp epoch open %s, "+
+		"or for all tasks that wait for it by streamdp reload --open", r.task.Stream+closeFlag(r.task))
 }

@@ -122,14 +122,17 @@ func (g *guard) begin(ctx context.Context, opened *Entry, horizon uint64, mech *
 		g.owed[string(p.Key)] = struct{}{}
 	}
 	g.mu.Unlock()
-	end, err := g.end(ctx)
-	if err != nil {
+	if err := g.there(ctx); err != nil {
 		return err
 	}
 	if err := g.whole(ctx, cp); err != nil {
 		return err
 	}
 	if cp.outputTopic != g.at.Topic || cp.outputPartition != g.at.Partition {
+		end, err := g.end(ctx)
+		if err != nil {
+			return err
+		}
 		// The old output is read at once, whatever it holds.
 		if err := g.compare(ctx, cp.outputTopic, cp.outputPartition, cp.output, comparison{trust: !successor}); err != nil {
 			return err

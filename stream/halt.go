@@ -28,6 +28,7 @@ const (
 	haltControl       = "control_topic"  // another state directory, or a newer copy, runs the task
 	haltBoundary      = "boundary_topic" // it lost boundaries of steps
 	haltBudget        = "budget"         // the limit leaves no epoch
+	haltUnopened      = "unopened"       // the next epoch waits for a request
 	haltMechanism     = "mechanism"
 	haltKafka         = "kafka" // the cluster refuses a call for good
 )

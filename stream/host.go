@@ -12,21 +12,29 @@ import (
 	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/internal/kafka"
+	"streamdp/internal/trace"
 	"streamdp/stream/core"
 )
 
 // host holds what all tasks of a process share.
 type host struct {
+	// cfg is the configuration at start. It is for the tables of the process, which never change;
+	// for streams there is config.
 	cfg       *config.Config
+	current   atomic.Pointer[config.Config] // see config
 	key       *[32]byte
 	insecure  *uint64
 	version   string
 	log       *slog.Logger
 	client    *kafka.Client
+	schemas   *Schemas
 	memory    *kafka.Memory // for what tasks have fetched
 	tails     tails
+	lag       *lagReport    // nil: none is wanted
+	trace     *trace.Tracer // nil: likewise
 	plans     plans
 	taskCount atomic.Int64 // of this process
+	openings  openings
 	metrics   *metrics
 	partials  *partials // nil: nobody else reads merged streams
 	started   time.Time
@@ -37,9 +45,14 @@ type host struct {
 	chunk      int
 	truth      func(r *core.Released, value string) []float64 // of a demonstration; nil: none
 	lookEvery  time.Duration                                  // how often the cluster is asked what nothing depends on
+	lagEvery   time.Duration                                  // how often offsets are committed to a group
 	clock      func() time.Time
 	beat       func(context.Context) error // tests: waits for the next boundary
 }
+
+// config returns the configuration as it is now. Streams may come, go and change while the daemon
+// runs; see [Daemon.change]. What it points to does not change.
+func (h *host) config() *config.Config { return h.current.Load() }
 
 // keptTasks is the number of tasks from which on each keeps less of what it has published.
 const keptTasks = 32

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"streamdp/config"
 	"streamdp/stream/core"
 	"streamdp/stream/page"
 )
@@ -107,6 +108,7 @@ const index = `streamdp
 /metrics                            for Prometheus
 /-/healthy                          the process serves
 /-/ready                            every task runs, or what is missing
+/-/reload                           POST: read the configuration again
 /api/v1/status                      all tasks
 /api/v1/streams                     names of the streams
 /api/v1/streams/NAME                its tasks
@@ -115,7 +117,7 @@ const index = `streamdp
 /api/v1/schema/release.json         JSON Schema of a release
 `
 
-// handler serves everything that can be read.
+// handler serves everything that can be read, and takes reloads.
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
@@ -131,17 +133,18 @@ func (d *Daemon) handler() http.Handler {
 	mux.HandleFunc("GET /-/ready", d.ready)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		success(w, struct {
-			Version  string       `json:"version"`
-			Started  time.Time    `json:"started"`
-			Exposure string       `json:"exposure"`
-			Insecure bool         `json:"insecure,omitempty"`
-			Group    *GroupStatus `json:"group,omitempty"`
-			Tasks    []TaskStatus `json:"tasks"`
-		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Group(), d.Status()})
+			Version  string          `json:"version"`
+			Started  time.Time       `json:"started"`
+			Exposure string          `json:"exposure"`
+			Insecure bool            `json:"insecure,omitempty"`
+			Group    *GroupStatus    `json:"group,omitempty"`
+			Patterns []PatternStatus `json:"patterns,omitempty"`
+			Tasks    []TaskStatus    `json:"tasks"`
+		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Group(), d.Patterns(), d.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
 		names := []string{}
-		for _, s := range d.cfg.Streams {
+		for _, s := range d.config().Streams {
 			names = append(names, s.Name)
 		}
 		success(w, names)
@@ -153,7 +156,48 @@ func (d *Daemon) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(releaseJSONSchema)
 	})
+	mux.Handle("POST /-/reload", http.NewCrossOriginProtection().Handler(http.HandlerFunc(d.reloadOverHTTP)))
 	return mux
+}
+
+// reloadOverHTTP reads the configuration again for somebody who reaches the listener. It opens no
+// epoch. Where everybody may reach the listener, it is not for everybody, nor is what the file says.
+func (d *Daemon) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
+	if h := d.cfg.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
+		failure(w, http.StatusForbidden, errors.New("a listener that is public, or that other machines reach without a password, takes no reload: use streamdp reload, or SIGHUP"))
+		return
+	}
+	// Tasks take their time to stop.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadTimeout))
+	d.answerReload(w, ReloadRequest{})
+}
+
+// reloadTimeout bounds the answer to a reload over HTTP.
+const reloadTimeout = 5 * time.Minute
+
+// answerReload reads the configuration again and says what came of it.
+func (d *Daemon) answerReload(w http.ResponseWriter, q ReloadRequest) {
+	found, err := d.Reload(q)
+	if err == nil {
+		answer(w, http.StatusOK, ReloadAnswer{Status: "success", Data: found})
+		return
+	}
+	a := ReloadAnswer{Status: "error", Error: err.Error(), Data: found}
+	var faults config.Faults
+	if a.Configuration = errors.As(err, &faults) || errors.As(err, new(*RefusedError)); a.Configuration {
+		answer(w, http.StatusConflict, a)
+		return
+	}
+	answer(w, http.StatusInternalServerError, a)
+}
+
+// ReloadAnswer is the daemon's answer to a reload.
+type ReloadAnswer struct {
+	Status string `json:"status"` // success, error
+	Error  string `json:"error,omitempty"`
+	// Configuration says that the configuration is at fault, or that a running daemon does not take it.
+	Configuration bool    `json:"configuration,omitempty"`
+	Data          *Reload `json:"data,omitempty"` // nil: the file could not be read, or has faults
 }
 
 // ready answers 200 if every task runs, the cluster answers, and published numbers do not say
@@ -162,6 +206,9 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	var missing []string
 	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
+	}
+	if d.unsought() {
+		missing = append(missing, "the topics that match a pattern are not known yet")
 	}
 	if g := d.Group(); g != nil {
 		missing = append(missing, g.missing()...)
@@ -283,7 +330,7 @@ func (a *ControlAnswer) Err() error {
 // parameters of a large model and a long ledger.
 const maxControlBytes = 1 << 30
 
-// controlHandler serves the requests that change a task.
+// controlHandler serves the requests that change a task, and reloads.
 func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	for _, kind := range []string{requestOpen, requestClose, requestRecover, requestRepublish} {
@@ -304,6 +351,14 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 			success(w, nil)
 		})
 	}
+	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, req *http.Request) {
+		var q ReloadRequest
+		if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxControlBytes)).Decode(&q); err != nil {
+			failure(w, http.StatusBadRequest, errors.New("not a control request"))
+			return
+		}
+		d.answerReload(w, q)
+	})
 	return mux
 }
 

@@ -17,6 +17,8 @@ import (
 
 	"streamdp/config"
 	"streamdp/internal/kafka"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
 )
 
 var update = flag.Bool("update", false, "write golden files and docs/metrics.md instead of comparing with them")
@@ -192,7 +194,12 @@ func TestMetrics(t *testing.T) {
 		x.d.metrics.commitFailed(ordersTask)
 		x.d.metrics.republished(ordersTask, 0)
 		x.d.metrics.shares(64)
+		x.d.metrics.gauges["pattern_topics"].WithLabelValues("orders", "taken").Set(1)
+		x.d.metrics.certificate("kafka.tls", time.Unix(1, 0))
+		x.d.reachedRegistry(nil)
+		x.d.metrics.bySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
 		x.d.metrics.tookOver(time.Second)
+		x.d.metrics.traced(1, 0)
 		held := (&fewBytes{}).read(t, x.d.metrics)
 		must(t, held.Update(t.Context(), nil, nil, nil))
 		x.d.metrics.generation(1, "key")

@@ -1,12 +1,15 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"sync"
+	"sync/atomic"
 
 	"streamdp/config"
 	"streamdp/internal/kafka"
@@ -98,7 +101,7 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 		return recordOther, nil
 	}
 	found := recordOther
-	err := w.r.read(ctx, w.src.Topic, int32(w.src.Partition), offset, func(rec *kafka.Record) error {
+	err := w.r.d.client.ReadBackTo(ctx, w.src.Topic, int32(w.src.Partition), offset, w.log.end, func(rec *kafka.Record) error {
 		if rec.Offset == offset && is(rec.Hash()) {
 			found, w.anchor = recordThere, kafka.AnchorOf(rec)
 		}
@@ -159,20 +162,60 @@ func (r *runner) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unpr
 
 // provenLog looks for the older anchors of a checkpoint in the log, as far as
 // retention has left them. Each must be there unchanged. A compacted log keeps none.
-func (r *runner) provenLog(ctx context.Context, l *openEpoch) error {
+func (r *runner) provenLog(ctx context.Context, m *core.Manifest, cp *checkpoint) error {
 	if r.s.Input.AllowCompacted {
 		return nil
 	}
-	for _, at := range l.cp.all() {
-		src := l.m.Source
+	all := cp.all()
+	return abreast(len(all), func(i int) error {
+		src := m.Source
 		if src.Partition == core.Merged {
-			src.Partition = at.partition
+			src.Partition = all[i].partition
 		}
-		if err := r.proven(ctx, src, at.older); err != nil {
-			return err
+		return r.proven(ctx, src, all[i].older)
+	})
+}
+
+// atOnce calls two functions at the same time, and ends the other one where one fails. It returns the error of the
+// first, unless that is only because the second has failed.
+func atOnce(ctx context.Context, first, second func(context.Context) error) error {
+	both, stop := context.WithCancel(ctx)
+	defer stop()
+	var err error
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		if err = second(both); err != nil {
+			stop()
 		}
+	})
+	failed := first(both)
+	if failed != nil {
+		stop()
 	}
-	return nil
+	calls.Wait()
+	if failed != nil && (err == nil || ctx.Err() != nil || !errors.Is(failed, context.Canceled)) {
+		return failed
+	}
+	return err
+}
+
+// mostAbreast is how many looks at a log, of one kind, a task has under way.
+const mostAbreast = 8
+
+// abreast calls f with each number below n, some at a time, and returns the error of the least.
+func abreast(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var next atomic.Int64
+	var calls sync.WaitGroup
+	for range min(n, mostAbreast) {
+		calls.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs[i] = f(i)
+			}
+		})
+	}
+	calls.Wait()
+	return cmp.Or(errs...)
 }
 
 // proven looks for older anchors in the log of a source.
@@ -180,15 +223,19 @@ func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anch
 	if len(older) == 0 {
 		return nil
 	}
-	log, err := r.offsets(ctx, src)
-	if err != nil {
+	var log offsets
+	if err := r.retry(ctx, "input", func() (err error) {
+		log.start, log.end, err = r.d.client.Bounds(ctx, src.Topic, int32(src.Partition))
+		return err
+	}); err != nil {
 		return err
 	}
-	w := &witness{r: r, src: src, log: log}
-	for _, a := range older {
+	return abreast(len(older), func(i int) error {
+		a := older[i]
 		if a.Offset >= log.end {
-			continue // the log is truncated, which the reader says
+			return nil // the log is truncated, which the reader says
 		}
+		w := &witness{r: r, src: src, log: log}
 		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })
 		if err != nil {
 			return err
@@ -197,8 +244,8 @@ func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anch
 			return halted(haltReplaced, "%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is needed: streamdp epoch open %s",
 				src.Topic, src.Partition, a.Offset, r.task.Stream)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // anchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/trace"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -36,9 +37,9 @@ func (r *runner) reads() []int {
 	return r.s.Input.Partitions
 }
 
-// input waits for partitions of the input, nil for all. It returns the task's source, how
-// many partitions the topic has, and the offsets of those asked for.
-func (r *runner) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
+// source waits for partitions of the input, nil for all. It returns the task's source and how
+// many partitions the topic has.
+func (r *runner) source(ctx context.Context, numbers []int) (src core.Source, partitions int, err error) {
 	in := r.s.Input
 	err = r.retry(ctx, "input", func() error {
 		t, err := r.d.client.Topic(ctx, in.Topic)
@@ -68,15 +69,26 @@ func (r *runner) input(ctx context.Context, numbers []int) (src core.Source, par
 			r.log.Warn("producers' timestamps decide when records of the input are deleted, which the guarantee does not cover",
 				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy", "message.timestamp.type = LogAppendTime, or retention.ms = -1")
 		}
-		ask := numbers
-		if ask == nil {
-			for p := range t.Partitions {
-				ask = append(ask, p)
-			}
+		return nil
+	})
+	return src, partitions, err
+}
+
+// input is source, and returns the offsets of the partitions, too.
+func (r *runner) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
+	if src, partitions, err = r.source(ctx, numbers); err != nil {
+		return src, partitions, nil, err
+	}
+	ask := numbers
+	if ask == nil {
+		for p := range partitions {
+			ask = append(ask, p)
 		}
+	}
+	err = r.retry(ctx, "input", func() error {
 		logs = logs[:0]
 		for _, p := range ask {
-			log, err := r.d.offsetsOf(ctx, in.Topic, p)
+			log, err := r.d.offsetsOf(ctx, r.s.Input.Topic, p)
 			if err != nil {
 				return err
 			}
@@ -124,9 +136,13 @@ func (r *runner) topicID(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// read reads a log from an offset on, until fn returns an error.
-func (r *runner) read(ctx context.Context, topic string, partition int32, from int64, fn func(*kafka.Record) error) error {
-	return r.d.client.ReadBack(ctx, topic, partition, from, fn)
+// sameTopic halts where the input topic has another id than when the epoch was opened.
+func (r *runner) sameTopic(opened *Entry, id string) error {
+	if id == "" || opened.TopicID == "" || id == opened.TopicID {
+		return nil
+	}
+	return halted(haltReplaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
+		opened.Topic, opened.Epoch, id, opened.TopicID, r.task.Stream)
 }
 
 // fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
@@ -139,17 +155,26 @@ type fetcher struct {
 	fetched chan *codec.Batch // to be decoded
 	full    chan *codec.Batch
 	failed  chan error
-	what    string // in words, for logs and status
+	what    string              // in words, for logs and status
+	known   func(id int32) bool // whether the registry has a schema; nil: the records have none
+	span    trace.Work
+	epoch   uint64
+	missing bool // the last fetch found no topic
 
 	// The ends of the log that were seen last.
 	logStart, logEnd *atomic.Int64
 }
 
-func newFetcher(r *runner, reader *kafka.Reader, d *codec.Decoder) *fetcher {
+// newFetcher returns a fetcher of a partition that an epoch reads.
+func newFetcher(r *runner, epoch uint64, partition int, reader *kafka.Reader, d *codec.Decoder) *fetcher {
 	f := &fetcher{
-		r: r, reader: reader, decoder: d, logStart: &r.logStart, logEnd: &r.logEnd,
+		r: r, reader: reader, decoder: d, span: spanOf(r.task, epoch), logStart: &r.logStart, logEnd: &r.logEnd,
 		free: make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches), full: make(chan *codec.Batch, batches),
-		failed: make(chan error, 1), what: "fetch",
+		failed: make(chan error, 1), what: "fetch", epoch: epoch,
+	}
+	f.span.Input = partition
+	if s := r.d.schemas.subjects(r.s); s != nil {
+		f.known = s.Has
 	}
 	for range batches {
 		f.free <- new(codec.Batch)
@@ -172,6 +197,12 @@ func (f *fetcher) run(ctx context.Context) {
 		case b = <-f.free:
 		}
 		if err := f.fetch(ctx, b); err != nil {
+			var truncated *kafka.TruncatedError
+			if errors.As(err, &truncated) { // a topic made anew is shorter, too, and then that is the reason
+				if other := f.r.retry(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
+					err = other
+				}
+			}
 			if ctx.Err() == nil {
 				f.failed <- f.r.logError(err)
 			}
@@ -185,6 +216,7 @@ func (f *fetcher) run(ctx context.Context) {
 func (f *fetcher) decode() {
 	for b := range f.fetched {
 		f.decoder.Decode(b)
+		f.r.d.metrics.bySchema(f.r.task, b, f.known)
 		f.full <- b // has room for all there are
 	}
 }
@@ -198,11 +230,25 @@ func (f *fetcher) done(b *codec.Batch) {
 // fetch fills a batch with records.
 func (f *fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 	err := f.r.retry(ctx, f.what, func() error {
+		if f.missing {
+			if err := f.found(ctx); err != nil {
+				return err
+			}
+		}
 		begun := f.r.d.now()
-		if err := f.reader.Fetch(ctx, &b.Chunk); err != nil {
+		span := f.r.d.trace.Begin(trace.Fetch, f.span, begun)
+		err := f.reader.Fetch(ctx, &b.Chunk)
+		if err != nil && ctx.Err() != nil {
 			return err
 		}
-		f.r.d.metrics.fetched(f.r.task, f.r.d.now().Sub(begun), b.Bytes)
+		f.missing = kafka.UnknownTopic(err)
+		now := f.r.d.now()
+		span.Failed = whyFailed(err)
+		span.End(now)
+		if err != nil {
+			return err
+		}
+		f.r.d.metrics.fetched(f.r.task, now.Sub(begun), b.Bytes)
 		return nil
 	})
 	if err != nil {
@@ -216,6 +262,23 @@ func (f *fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 	f.logStart.Store(b.LogStart)
 	f.logEnd.Store(b.LastStable)
 	return nil
+}
+
+// found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
+// and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
+func (f *fetcher) found(ctx context.Context) error {
+	if f.r.d.ledger == nil {
+		return nil
+	}
+	opened := f.r.d.ledger.opening(f.r.task, f.epoch)
+	if opened == nil {
+		return nil
+	}
+	id, err := f.r.d.client.TopicID(ctx, opened.Topic)
+	if err != nil {
+		return err
+	}
+	return f.r.sameTopic(opened, id.String())
 }
 
 // logError turns the error with which a reader ended into a halt. It returns other errors

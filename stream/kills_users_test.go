@@ -88,7 +88,7 @@ func TestUsersKillCopies(t *testing.T) {
 	for mode, m := range personModes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			if _, duplicates := killTwo(t, personRig(t, mode, 20), 42+uint64(mode), 15); duplicates == 0 {
+			if _, duplicates := killTwo(t, personRig(t, mode, 20), 42+uint64(mode), killsOf(8, 15)); duplicates == 0 {
 				t.Error("the copies were not at work at the same time")
 			}
 		})

@@ -180,6 +180,22 @@ func (l *ledger) unopenedLocked(a account) bool {
 func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if changed, err := l.limits(e, adjacency); err != nil || !changed {
+		return err
+	}
+	return l.appendLocked(e)
+}
+
+// takesLimit returns the error that setLimit would, and appends nothing.
+func (l *ledger) takesLimit(e Entry, adjacency dp.Adjacency) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.limits(e, adjacency)
+	return err
+}
+
+// limits reports whether a limit differs from the last one recorded, unless it is too low.
+func (l *ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err error) {
 	same := func(a account) bool {
 		of := l.index.accounts[a]
 		if of == nil || of.limit < 0 {
@@ -188,7 +204,6 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		old := &l.entries[of.limit]
 		return old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta
 	}
-	changed := false
 	about := e
 	if of := l.index.tasks[e.Task()]; of != nil {
 		if i, known := of.openings[e.Epoch]; known {
@@ -201,13 +216,10 @@ func (l *ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
 		}
 		changed = true
 		if err := l.allows(a, &e, adjacency); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if !changed {
-		return nil
-	}
-	return l.appendLocked(e)
+	return changed, nil
 }
 
 // allows returns an error if the limit of e is below what was paid from an account.

@@ -163,7 +163,7 @@ func (r *repair) task(t core.Task) error {
 	if err != nil {
 		return err
 	}
-	if s := r.d.cfg.Stream(t.Stream); s != nil {
+	if s := r.d.config().Stream(t.Stream); s != nil {
 		run.s = s
 	}
 	files, err := r.d.own.disk.ReadDir(run.store.dir)
@@ -276,7 +276,7 @@ func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
 		e.sum()
 	}
 	if slices.ContainsFunc(e.accounts(), r.d.own.ledger.unopened) && run.s != nil {
-		reserved, err := core.Reserve(r.d.cfg, run.s)
+		reserved, err := core.Reserve(r.d.config(), run.s)
 		if err != nil {
 			return nil, halted(haltBudget, "%w", err)
 		}

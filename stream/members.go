@@ -356,6 +356,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 		abandon()
 		held.Close() // ends its own record, too
 	})
+	c.end()
 	wg.Wait()
 	late.Stop()
 	s.d.metrics.owns(-1)

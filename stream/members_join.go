@@ -74,12 +74,8 @@ func (d *Daemon) share(ctx context.Context) error {
 	}
 	s.genesis = GenesisOf(d.cfg, d.key, clusterID)
 	if err := r.retry(ctx, "topics of the group", func() error {
-		o, err := Cluster(d.cfg)
-		if err != nil {
-			return err
-		}
 		var found kgroup.Findings
-		err = kgroup.CheckTopics(ctx, topicsOf(d.cfg.Cluster, o))
+		err := kgroup.CheckTopics(ctx, topicsOf(d.cfg.Cluster, d.reach))
 		if err == nil || errors.As(err, &found) {
 			return err
 		}
@@ -170,21 +166,17 @@ func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
 
 // joinGroup becomes a member of the group.
 func (d *Daemon) joinGroup(ctx context.Context) (group, error) {
-	o, err := Cluster(d.cfg)
-	if err != nil {
-		return nil, err
-	}
 	key := newLedgerKey(d.key).id
 	m, err := kgroup.Join(ctx, kgroup.Options{
-		Kafka: o, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
-		Instance: d.sharing.instance, Address: d.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.cfg),
+		Kafka: d.reach, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
+		Instance: d.sharing.instance, Address: d.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.config()),
 		Reads: []int{cluster.Format}, Writes: []int{cluster.Format},
 		Trouble: d.sharing.troubled,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &realGroup{m, o, d.cfg.Cluster.Group}, nil
+	return &realGroup{m, d.reach, d.cfg.Cluster.Group}, nil
 }
 
 // advertised returns the address under which others find this instance's status: the one in the

@@ -134,11 +134,11 @@ func newLeafReader(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, 
 
 // from makes the leaf read records of a partition.
 func (x *leafReader) from(r *runner, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
-	decoder, err := newDecoder(r.s, m, partition, c)
+	decoder, err := newDecoder(r.d.schemas, r.s, m, partition, c)
 	if err != nil {
 		return err
 	}
-	x.fetch = newFetcher(r, reader, decoder)
+	x.fetch = newFetcher(r, m.Epoch, partition, reader, decoder)
 	x.fetch.failed, x.fetch.logStart, x.fetch.logEnd = failed, &x.logStart, &x.logEnd
 	x.fetch.what = fetchOf(partition) // one that works does not hide one that does not
 	return nil

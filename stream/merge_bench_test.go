@@ -71,11 +71,11 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	r := &runner{}
+	r := &runner{d: &home{host: &host{}}, s: s}
 	open := func() *fetcher {
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		must(b, err)
-		f := newFetcher(r, nil, decoder)
+		f := newFetcher(r, 1, 0, nil, decoder)
 		wg.Go(func() { // as run, with responses that are there
 			defer close(f.fetched)
 			for next := int64(0); ; next += int64(len(list)) {

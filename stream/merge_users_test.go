@@ -256,7 +256,7 @@ func TestMergedUsersHome(t *testing.T) {
 	var homes [keys]int
 	var first [partitions]int
 	for p := range partitions {
-		d, err := newDecoder(m.r.s, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
+		d, err := newDecoder(new(Schemas), m.r.s, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
 		must(t, err)
 		var b codec.Batch
 		for i := range keys {

@@ -38,7 +38,9 @@ var task = []string{"stream", "partition"}
 
 var metricTable = []metricDef{
 	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built.", ""},
-	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was loaded; there is no reload.", ""},
+	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was taken when it was read last, at start or by a reload; 0 if it was refused, and the one before runs on.", ""},
+	{"config_last_load_timestamp_seconds", "gauge", "–", nil, "Time at which it was taken last, since 1970.", ""},
+	{"certificate_expiry_timestamp_seconds", "gauge", "–", []string{"table"}, "When the certificate in force ends, in seconds since 1970: of `[kafka.tls]`, `[http.tls]`, `[registry.tls]` or `[trace.tls]`. Absent where there is none.", ""},
 	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing.", ""},
 	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in.", "sum"},
 	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs.", ""},
@@ -55,6 +57,7 @@ var metricTable = []metricDef{
 	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), lost (the end is not known, or another instance owns the shard).", ""},
 	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
 	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
+	{"pattern_topics", "gauge", "–", []string{"pattern", "state"}, "Topics that match `input.topics` of a pattern, by what became of them: taken, beyond (`input.max_topics` are taken), refused (for example because another pattern has it). Alert on beyond and refused.", ""},
 	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
 	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
 	{"lag_records", "gauge", "–", task, "Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
@@ -63,6 +66,8 @@ var metricTable = []metricDef{
 	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
 	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count or, where persons are protected, counted_share that perhaps none does; always 0 where a stream publishes none of these.", "sum"},
 	{"unread_partitions", "gauge", "–", task, "Partitions of the input topic that no stream of this configuration reads.", "largest"},
+	{"registry_reachable", "gauge", "–", nil, "1 if the last look at the schema registry succeeded; absent without one.", ""},
+	{"schema_faults", "gauge", "–", task, "Columns that records of the newest schema in the registry do not give, of all subjects of the stream; 1 for a schema that can't be used. As public as the registry.", "largest"},
 	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
 	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970.", "least"},
 	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970.", "least"},
@@ -85,9 +90,11 @@ var metricTable = []metricDef{
 	{"restored_bytes_total", "counter", "P", nil, "Not private. Bytes of states and ledgers read when shards were acquired.", ""},
 	{"state_commit_seconds", "histogram", "P", nil, "Not private. Time of a transaction of a shard.", ""},
 	{"state_bytes_total", "counter", "P", nil, "Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
+	{"trace_spans_total", "counter", "P", []string{"outcome"}, "Not private. Spans of traces: sent, dropped (the collector did not take them in time). How many there are depends on the sizes of records.", ""},
 	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
 	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
 	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row; where persons are protected also those that do not count for their person (no-user, over-cap, foreign, full).", ""},
+	{"diagnostic_schema_records_total", "counter", "P", []string{"stream", "partition", "schema", "reason"}, "Not private. Records decoded, by the id of their schema in the registry and the reason why they gave no row, or decoded. Schema unknown: no subject of the stream has the id; other: beyond the first 100 ids.", ""},
 	{"diagnostic_records_clipped_total", "counter", "P", task, "Not private. Rows that were shortened to the clip norm, of moments.", ""},
 }
 
@@ -106,7 +113,9 @@ type metrics struct {
 	over      map[string]string // of each gauge of tasks
 	mu        sync.Mutex
 	last      map[string]map[core.Task]float64 // aggregate: of gauges that are set, by task
+	schemaIDs map[int32]bool                   // that have series of their own
 	exact     map[core.Task]*NotPrivate        // aggregate: for the status of tasks
+	begun     map[core.Task]bool               // tasks that have series
 }
 
 // scraped are the gauges that are computed from the tasks' status at each scrape.
@@ -123,6 +132,13 @@ var scraped = map[string]func(TaskStatus) float64{
 		}
 		return 0
 	},
+	"schema_faults": func(s TaskStatus) float64 {
+		n := 0
+		for _, of := range s.Schemas {
+			n += len(of.Faults)
+		}
+		return float64(n)
+	},
 	"outbox_releases":         func(s TaskStatus) float64 { return float64(s.Outbox) },
 	"privacy_mu":              func(s TaskStatus) float64 { return s.Mu },
 	"privacy_epsilon":         func(s TaskStatus) float64 { return s.Epsilon },
@@ -136,7 +152,7 @@ func newMetrics(public, aggregate bool, version string, insecure bool) *metrics 
 		registry: prometheus.NewRegistry(),
 		counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{},
 		times: map[string]*prometheus.HistogramVec{}, descs: map[string]*prometheus.Desc{}, public: public,
-		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{}, exact: map[core.Task]*NotPrivate{},
+		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{}, exact: map[core.Task]*NotPrivate{}, schemaIDs: map[int32]bool{}, begun: map[core.Task]bool{},
 	}
 	for _, d := range metricTable {
 		name := prefix + d.name
@@ -183,13 +199,23 @@ func newMetrics(public, aggregate bool, version string, insecure bool) *metrics 
 		m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	m.gauges["build_info"].WithLabelValues(version, runtime.Version(), runtime.GOARCH).Set(1)
-	m.gauges["config_last_load_successful"].WithLabelValues().Set(1)
+	m.reloaded(true, time.Now())
 	on := 0.0
 	if insecure {
 		on = 1
 	}
 	m.gauges["insecure_noise"].WithLabelValues().Set(on)
 	return m
+}
+
+// reloaded shows whether the configuration that was read was taken.
+func (m *metrics) reloaded(taken bool, at time.Time) {
+	if !taken {
+		m.gauges["config_last_load_successful"].WithLabelValues().Set(0)
+		return
+	}
+	m.gauges["config_last_load_successful"].WithLabelValues().Set(1)
+	m.gauges["config_last_load_timestamp_seconds"].WithLabelValues().Set(float64(at.UnixMilli()) / 1000)
 }
 
 // watch adds the gauges that are computed at each scrape.
@@ -319,6 +345,9 @@ func (m *metrics) set(name string, t core.Task, v float64) {
 
 // begin shows a task's counters at 0. A counter that first appears at 1 shows no increase.
 func (m *metrics) begin(t core.Task) {
+	m.mu.Lock()
+	m.begun[t] = true
+	m.mu.Unlock()
 	for _, d := range metricTable {
 		if d.kind == "counter" && slices.Equal(d.labels, task) {
 			m.add(d.name, t, 0)
@@ -332,6 +361,9 @@ func (m *metrics) begin(t core.Task) {
 // end takes the series of a task away. What was counted of it stays in the sums over all tasks.
 func (m *metrics) end(t core.Task) {
 	of := prometheus.Labels{"stream": t.Stream, "partition": core.PartitionName(t.Partition)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.begun, t)
 	for _, d := range metricTable {
 		if !d.ofTask() || m.aggregate {
 			continue
@@ -345,8 +377,6 @@ func (m *metrics) end(t core.Task) {
 			m.times[d.name].DeletePartialMatch(of)
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, of := range m.last {
 		delete(of, t)
 	}
@@ -395,9 +425,11 @@ func (m *metrics) notPrivate(t core.Task) *NotPrivate {
 		}
 		return found
 	}
+	m.mu.Lock() // to ask for a series makes it
+	defer m.mu.Unlock()
 	count := func(name string, more ...string) uint64 {
 		var x dto.Metric
-		if m.counters[name].WithLabelValues(append(labels(t), more...)...).Write(&x) != nil {
+		if !m.begun[t] || m.counters[name].WithLabelValues(append(labels(t), more...)...).Write(&x) != nil {
 			return 0
 		}
 		return uint64(x.GetCounter().GetValue())
@@ -409,6 +441,54 @@ func (m *metrics) notPrivate(t core.Task) *NotPrivate {
 	return found
 }
 
+// maxSchemaIDs is how many ids of schemas have series of their own.
+const maxSchemaIDs = 100
+
+// schemas counts the records of a batch by the ids of their schemas. known tells ids that the
+// registry has: any other is made up by a record.
+func (m *metrics) bySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
+	if b.Schemas == nil {
+		return
+	}
+	var counts [codec.Reasons]int
+	flush := func(id int32) {
+		found := false // since the last look
+		for why, n := range counts {
+			found = found || n > 0 && codec.Reason(why) != codec.NoSchema
+		}
+		name := m.schemaName(id, id >= 0 && (found || known(id)))
+		for why, n := range counts {
+			if n > 0 {
+				m.add("diagnostic_schema_records_total", t, float64(n), name, codec.Reason(why).String())
+			}
+		}
+		counts = [codec.Reasons]int{}
+	}
+	for i, id := range b.Schemas {
+		if i > 0 && id != b.Schemas[i-1] {
+			flush(b.Schemas[i-1])
+		}
+		counts[b.Reasons[i]]++
+	}
+	if n := len(b.Schemas); n > 0 {
+		flush(b.Schemas[n-1])
+	}
+}
+
+// schemaName returns the label of an id.
+func (m *metrics) schemaName(id int32, known bool) string {
+	if !known {
+		return "unknown"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.schemaIDs[id] && len(m.schemaIDs) == maxSchemaIDs {
+		return "other"
+	}
+	m.schemaIDs[id] = true
+	return strconv.Itoa(int(id))
+}
+
 func (m *metrics) republished(t core.Task, n int)    { m.add("releases_republished_total", t, float64(n)) }
 func (m *metrics) deadLetters(t core.Task, n int)    { m.add("dead_letters_total", t, float64(n)) }
 func (m *metrics) deadLetterFailed(t core.Task)      { m.add("dead_letter_errors_total", t, 1) }
@@ -418,6 +498,11 @@ func (m *metrics) commitFailed(t core.Task)          { m.add("commit_errors_tota
 func (m *metrics) fetched(t core.Task, took time.Duration, bytes int) {
 	m.times["fetch_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.add("read_bytes_total", t, float64(bytes))
+}
+
+func (m *metrics) traced(sent, dropped int) {
+	m.counters["trace_spans_total"].WithLabelValues("sent").Add(float64(sent))
+	m.counters["trace_spans_total"].WithLabelValues("dropped").Add(float64(dropped))
 }
 
 func (m *metrics) committed(t core.Task, took time.Duration, bytes int, at time.Time) {
@@ -540,5 +625,14 @@ func (w *work) add(o *work) {
 	w.records += o.records
 	for r, n := range o.rejected {
 		w.rejected[r] += n
+	}
+}
+
+// certificate shows when the certificate of a table ends.
+func (m *metrics) certificate(table string, until time.Time) {
+	if g := m.gauges["certificate_expiry_timestamp_seconds"]; until.IsZero() {
+		g.DeleteLabelValues(table)
+	} else {
+		g.WithLabelValues(table).Set(float64(until.Unix()))
 	}
 }

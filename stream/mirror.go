@@ -114,6 +114,7 @@ func (m *mirror) sync(ctx context.Context) error {
 	if err != nil || len(lines) == 0 {
 		return err
 	}
+	sent := m.sent + len(lines) // tasks may add others meanwhile
 	id, _ := m.ledger.identity()
 	messages := make([]kafka.Message, len(lines))
 	for i, line := range lines {
@@ -131,7 +132,7 @@ func (m *mirror) sync(ctx context.Context) error {
 	if err := m.read(ctx); err != nil {
 		return err
 	}
-	if m.sent < m.ledger.lines() && m.forked == 0 {
+	if m.sent < sent && m.forked == 0 {
 		return halted(haltControl, "control topic %s does not hold what was written to it: look at its settings, then start again", m.topic)
 	}
 	return m.newer()
@@ -252,7 +253,7 @@ func UnfitControl(partitions int, settings map[string]string) string {
 func (m *mirror) read(ctx context.Context) error {
 	var start, end int64
 	if err := m.retry(ctx, "control topic", func() (err error) {
-		start, _, end, err = m.client.Offsets(ctx, m.topic, 0)
+		start, end, err = m.client.Bounds(ctx, m.topic, 0)
 		return err
 	}); err != nil {
 		return err

@@ -10,4 +10,6 @@ type openEpoch struct {
 	bounds *boundaries // of steps by the clock; nil: they are not
 	users  journals    // nil: records are protected
 	moved  bool        // cp is of another output partition than the configured one
+	// unproven is why the input may be another log than the one that cp is of; nil: it is not. Then nothing runs.
+	unproven error
 }

@@ -70,6 +70,14 @@ func (o *output) end(ctx context.Context) (end int64, err error) {
 	return end, err
 }
 
+// there waits for what this process is sending for the task, and for the output's topic.
+func (o *output) there(ctx context.Context) error {
+	if err := o.tail.settled(ctx, o.task); err != nil {
+		return err
+	}
+	return o.retry(ctx, "output", func() error { return o.make(ctx) })
+}
+
 // make creates the output topic if it is missing and output.create allows it. The topic
 // is compacted: readers and Kafka then both identify releases by their keys.
 func (o *output) make(ctx context.Context) error {
@@ -112,7 +120,7 @@ func (o *output) read(ctx context.Context, topic string, partition int, from int
 			return nil
 		}
 		if from == unknownOutput {
-			start, _, _, err := o.client.Offsets(ctx, topic, int32(partition))
+			start, err := o.client.Start(ctx, topic, int32(partition))
 			if err != nil {
 				return err
 			}
@@ -182,7 +190,7 @@ func (o *output) whole(ctx context.Context, cp *checkpoint) error {
 		if gone = err == nil && cp.outputPartition >= len(t.Partitions); gone || err != nil {
 			return err
 		}
-		start, _, end, err = o.client.Offsets(ctx, cp.outputTopic, int32(cp.outputPartition))
+		start, end, err = o.client.Bounds(ctx, cp.outputTopic, int32(cp.outputPartition))
 		return err
 	})
 	switch {

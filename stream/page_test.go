@@ -90,6 +90,10 @@ func TestPage(t *testing.T) {
 			for _, fault := range accessible(t, p) {
 				t.Errorf("%s, %d pixels: %s", scheme, width, fault)
 			}
+			var cut []string
+			if p.Eval(`[...document.querySelectorAll(".chart svg text")].filter((e) => e.getBBox().x < 0).map((e) => e.textContent)`, &cut); len(cut) > 0 {
+				t.Errorf("%s, %d pixels: what axes say is cut off: %s", scheme, width, cut)
+			}
 		}
 	}
 	for _, url := range p.Requests() {

@@ -57,6 +57,14 @@ func (t team) reads(index int) int { return index % t.members }
 // shares reports whether a root of this instance may leave partitions to others.
 func (t team) shares() bool { return t.members > 1 && t.self >= 0 && t.self < t.members }
 
+// share returns how many of a stream's partitions an instance reads at most.
+func (t team) share(partitions int) int {
+	if !t.shares() {
+		return partitions
+	}
+	return (partitions + t.members - 1) / t.members
+}
+
 // partTimes are how long instances wait for each other.
 type partTimes struct {
 	announce time.Duration // a root repeats its job: so a new member learns of it
@@ -64,9 +72,10 @@ type partTimes struct {
 	silence  time.Duration // without a word of a worker, after which the root reads itself
 	retry    time.Duration // before the root lets the worker try again; twice as long the next time
 	expire   time.Duration // without a word of a root, after which a worker forgets its job
+	pace     time.Duration // between writes, during which they gather
 }
 
-var defaultPartTimes = partTimes{announce: 2 * time.Second, beat: time.Second, silence: 5 * time.Second, retry: time.Minute, expire: 10 * time.Second}
+var defaultPartTimes = partTimes{announce: 2 * time.Second, beat: time.Second, silence: 5 * time.Second, retry: time.Minute, expire: 10 * time.Second, pace: partPace}
 
 // maxPartRetry is the longest time for which a root reads a partition that another instance may.
 const maxPartRetry = time.Hour
@@ -87,7 +96,7 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	shards := map[int]bool{}
-	for _, s := range p.d.cfg.Streams {
+	for _, s := range p.d.config().Streams {
 		if shareable(s) {
 			shards[p.shard(s)] = true
 		}
@@ -99,7 +108,7 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	p.mu.Unlock()
 	for shard := range shards {
 		seal, once := newPartSeal(p.d.key, p.group, shard), sync.Once{}
-		w := &partWriter{log: p.log, shard: shard, queue: make(chan partOut, 64)}
+		w := &partWriter{log: p.log, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
 		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
 		following.Go(func() { w.run(ctx) })
 		follow := newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
@@ -284,13 +293,21 @@ func (p *partials) expire() {
 // followed is what is repeated, in words, while the log of sums can't be read or written.
 const followed = "sums of merged streams"
 
-// partWriter writes to the log of a shard, as much at a time as has come since the last time.
+// partWriter writes to the log of a shard, as much at a time as has come since the last time. One write, and each
+// instance's reading of it, costs as much processor time as several sums. So while there is much to
+// write it waits for more.
 type partWriter struct {
 	*repeater
 	log   sumLog
 	shard int
+	pace  time.Duration // from one write to the next, unless partGather bytes wait
 	queue chan partOut
 }
+
+const (
+	partPace   = 20 * time.Millisecond
+	partGather = 256 << 10
+)
 
 type partOut struct {
 	records [][]byte
@@ -298,33 +315,45 @@ type partOut struct {
 }
 
 func (w *partWriter) run(ctx context.Context) {
+	var last time.Time
 	for {
 		var all []partOut
+		var records [][]byte
+		size := 0
+		add := func(x partOut) {
+			all, records = append(all, x), append(records, x.records...)
+			for _, r := range x.records {
+				size += len(r)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case x := <-w.queue:
-			all = append(all, x)
+			add(x)
 		}
-		size := 0
-		for _, r := range all[0].records {
-			size += len(r)
+		due := time.NewTimer(time.Until(last.Add(w.pace)))
+		for waits := true; waits && size < partGather; {
+			select {
+			case <-ctx.Done():
+				due.Stop()
+				return
+			case x := <-w.queue:
+				add(x)
+			case <-due.C:
+				waits = false
+			}
 		}
+		due.Stop()
 		for more := true; more && size < partPiece; {
 			select {
 			case x := <-w.queue:
-				all = append(all, x)
-				for _, r := range x.records {
-					size += len(r)
-				}
+				add(x)
 			default:
 				more = false
 			}
 		}
-		var records [][]byte
-		for _, x := range all {
-			records = append(records, x.records...)
-		}
+		last = time.Now()
 		err := w.retry(ctx, followed, func() error {
 			err := w.log.append(ctx, w.shard, records)
 			if err != nil && ctx.Err() == nil {
@@ -361,7 +390,7 @@ func (k *kafkaParts) append(ctx context.Context, shard int, records [][]byte) er
 }
 
 func (k *kafkaParts) follow(ctx context.Context, shard int, ready func(), fn func([]byte)) error {
-	_, _, end, err := k.client.Offsets(ctx, k.topic, int32(shard))
+	end, err := k.client.End(ctx, k.topic, int32(shard))
 	if err != nil {
 		return err
 	}
@@ -384,10 +413,18 @@ func (k *kafkaParts) follow(ctx context.Context, shard int, ready func(), fn fun
 			return err
 		}
 		pause.Reset()
+		came := time.Now()
 		for i := range chunk.Records {
 			fn(chunk.Records[i].Value)
 		}
-		chunk.Release()
+		n := len(chunk.Records)
+		if chunk.Release(); n == 0 {
+			continue
+		}
+		select { // what comes soon after this comes together; see partWriter
+		case <-ctx.Done():
+		case <-time.After(time.Until(came.Add(partPace))):
+		}
 	}
 	return nil
 }

@@ -120,13 +120,24 @@ func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
 
 // seal returns a record.
 func (s *partSeal) seal(h partHeader, content []byte) ([]byte, error) {
+	return s.sealIn(h, append(partRoom(len(content)), content...))
+}
+
+// partRoom returns what goes before a record's content, to be filled in by sealIn. It has capacity for
+// so many bytes of content and what goes behind them.
+func partRoom(content int) []byte {
+	return make([]byte, partHead+sealSalt, partHead+sealSalt+content+sealTag)
+}
+
+// sealIn makes a record of partRoom with the content behind it, in the same memory.
+func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
 	salt := dp.NewSecret() // 32 random bytes
 	aead, err := s.cipher(salt[:])
 	if err != nil {
 		return nil, err
 	}
-	b := append(h.append(make([]byte, 0, partHead+sealSalt+len(content)+sealTag)), salt[:]...)
-	return aead.Seal(b, make([]byte, aead.NonceSize()), content, slices.Concat(s.with, b)), nil
+	head := append(h.append(b[:0]), salt[:]...)
+	return aead.Seal(head, make([]byte, aead.NonceSize()), b[len(head):], slices.Concat(s.with, head)), nil
 }
 
 // open returns the content of a record with a sound header.
@@ -290,15 +301,15 @@ type mergeSum struct {
 	sum      []byte         // of core.Sum.AppendBinary
 }
 
-func (s *mergeSum) encode() []byte {
-	w := &bin.Writer{B: make([]byte, 0, len(s.sum)+256)}
+// begin appends what goes before the sum.
+func (s *mergeSum) begin(b []byte) []byte {
+	w := &bin.Writer{B: b}
 	writePosition(w, s.position)
 	w.Uint(uint64(s.work.records))
 	w.Uint(uint64(len(s.work.rejected)))
 	for _, n := range s.work.rejected {
 		w.Uint(uint64(n))
 	}
-	w.Raw(s.sum)
 	return w.B
 }
 
@@ -318,11 +329,17 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 	return s, nil
 }
 
-// pieces seals the record of a sum, as several where it is large.
-func (s *partSeal) pieces(h partHeader, content []byte) (all [][]byte, err error) {
+// pieces seals the record of a sum, which is partRoom with the content behind it, as several where it is
+// large.
+func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
+	content := b[partHead+sealSalt:]
 	h.pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))
 	if h.pieces > maxPartPieces {
 		return nil, fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller", len(content), maxPartPieces*partPiece)
+	}
+	if h.pieces == 1 {
+		record, err := s.sealIn(h, b)
+		return [][]byte{record}, err
 	}
 	for h.piece = range h.pieces {
 		n := min(len(content), partPiece)

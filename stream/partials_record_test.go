@@ -22,6 +22,9 @@ func partRecords() map[byte][]byte {
 	}
 }
 
+// encode returns the content of a sum's record.
+func (s *mergeSum) encode() []byte { return append(s.begin(nil), s.sum...) }
+
 // parsePart reads a content and writes it again.
 func parsePart(kind byte, data []byte) (any, []byte, error) {
 	switch kind {
@@ -118,7 +121,7 @@ func TestPartPieces(t *testing.T) {
 	for i := range content {
 		content[i] = byte(i % 251)
 	}
-	records, err := seal.pieces(partHeader{kind: partSum, step: 1}, content)
+	records, err := seal.pieces(partHeader{kind: partSum, step: 1}, append(partRoom(len(content)), content...))
 	must(t, err)
 	var whole []byte
 	for i, r := range records {
@@ -133,10 +136,10 @@ func TestPartPieces(t *testing.T) {
 	if !bytes.Equal(whole, content) {
 		t.Error("the pieces are another sum")
 	}
-	if one, err := seal.pieces(partHeader{kind: partSum, step: 1}, content[:partPiece]); err != nil || len(one) != 1 {
+	if one, err := seal.pieces(partHeader{kind: partSum, step: 1}, append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
 		t.Errorf("%d pieces, %v", len(one), err)
 	}
-	if _, err := seal.pieces(partHeader{kind: partSum, step: 1}, make([]byte, maxPartPieces*partPiece+1)); err == nil {
+	if _, err := seal.pieces(partHeader{kind: partSum, step: 1}, append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
 		t.Error("a sum of 460 MB is written")
 	}
 	for name, h := range map[string]partHeader{

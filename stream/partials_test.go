@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
 
 	"streamdp/config"
 	"streamdp/internal/kafka"
@@ -55,7 +56,6 @@ type side struct {
 	*heap
 	// edit returns what becomes of a record: several are doubled, none is lost. nil: it stays.
 	edit func(h partHeader, record []byte) [][]byte
-	t    testing.TB
 	dead context.Context // when that ends, nothing of this instance arrives any more
 }
 
@@ -97,7 +97,10 @@ func (s *side) follow(ctx context.Context, shard int, ready func(), fn func([]by
 	}
 }
 
-var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Millisecond, silence: 300 * time.Millisecond, retry: time.Minute, expire: time.Second}
+var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Millisecond, silence: time.Second, retry: time.Minute, expire: time.Second}
+
+// hears makes a root wait for other instances as long as a test does, also on a machine with more to do.
+func hears(x *instance) { x.times.silence = patience }
 
 // oneShard is where all merged streams of a test are.
 func oneShard(*config.Stream) int { return 0 }
@@ -106,6 +109,7 @@ func oneShard(*config.Stream) int { return 0 }
 type instance struct {
 	*partials
 	side *side
+	said *journal // of all instances of the rig
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -116,7 +120,8 @@ func (r *rig) help(log *heap, at team, edits ...func(*instance)) *instance {
 	o := r.options()
 	h := &host{cfg: o.Config, key: o.Key, log: o.Log, client: dial(r.t, r.addr), memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), fetchBytes: 1 << 20,
 		metrics: newMetrics(false, false, "test", true)}
-	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
+	h.current.Store(o.Config)
+	x := &instance{side: &side{heap: log}, said: r.log, done: make(chan struct{})}
 	x.partials = newPartials(h, "group", x.side, oneShard)
 	x.times = testTimes
 	for _, edit := range edits {
@@ -143,6 +148,18 @@ func (x *instance) start(t testing.TB) {
 func (x *instance) kill() {
 	x.stop()
 	<-x.done
+}
+
+// whenAlone waits until the root reads a partition of others, or the instance has ended.
+func (x *instance) whenAlone(then func()) {
+	for !strings.Contains(x.said.String(), "it is read here") {
+		select {
+		case <-x.done:
+			return
+		case <-time.After(testTimes.beat):
+		}
+	}
+	then()
 }
 
 // root makes the rig's daemon share its merged streams.
@@ -213,7 +230,7 @@ func TestPartials(t *testing.T) {
 			got, r := partialsOf(t, toml, func(r *rig) {
 				r.help(log, team{1, 3, 1})
 				r.help(log, team{1, 3, 2})
-				r.root(log, team{1, 3, 0})
+				r.root(log, team{1, 3, 0}, hears)
 			})
 			if n := log.count(); n != 3*steps {
 				t.Errorf("%d sums came of other instances, want %d", n, 3*steps)
@@ -237,7 +254,7 @@ func TestPartialsKafka(t *testing.T) {
 	over := func(x *instance) { x.log = overKafka(r.client) }
 	log := newHeap()
 	r.help(log, team{1, 2, 1}, over)
-	r.root(log, team{1, 2, 0}, over)
+	r.root(log, team{1, 2, 0}, over, hears)
 	x := r.start()
 	for p := range 5 {
 		r.sendTo(p, 1000*p, 430)
@@ -313,7 +330,7 @@ func TestPartialsTrouble(t *testing.T) {
 		"very late": {func(x *instance) func(partHeader, []byte) [][]byte {
 			return only(func(h partHeader, r []byte) [][]byte {
 				if h.step == 1 && h.partition == 1 {
-					time.AfterFunc(testTimes.silence+5*testTimes.beat, func() { x.side.add(0, r) })
+					go x.whenAlone(func() { x.side.add(0, r) })
 					return nil
 				}
 				return [][]byte{r}
@@ -364,8 +381,12 @@ func TestPartialsTrouble(t *testing.T) {
 			t.Parallel()
 			log := newHeap()
 			got, r := partialsOf(t, toml, func(r *rig) {
-				r.help(log, team{1, 2, 1}, func(x *instance) { x.side.t = t; x.side.edit = c.edit(x) })
-				r.root(log, team{1, 2, 0})
+				r.help(log, team{1, 2, 1}, func(x *instance) { x.side.edit = c.edit(x) })
+				if c.alone {
+					r.root(log, team{1, 2, 0})
+				} else {
+					r.root(log, team{1, 2, 0}, hears)
+				}
 			})
 			if got != want {
 				t.Error("other releases than those of one process")
@@ -414,7 +435,7 @@ func TestPartialsDiffer(t *testing.T) {
 		},
 		"than the root's own": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
 			other := changed(t, x, r)
-			time.AfterFunc(testTimes.silence+5*testTimes.beat, func() { x.side.add(0, other) })
+			go x.whenAlone(func() { x.side.add(0, other) })
 			return nil
 		},
 		"than that of its step": func(t *testing.T, x *instance, h partHeader, r []byte) [][]byte {
@@ -450,6 +471,97 @@ func TestPartialsDiffer(t *testing.T) {
 	}
 }
 
+// schematic returns a merged stream of Avro records whose schemas are in a registry at some address.
+func schematic(url string) string {
+	return with("[registry]\nurls = [\"URL\"]\n"+partialStreams["moments"], "URL", url, `codec = "json"`, `codec = "avro"`)
+}
+
+// sendFramed sends n records of schema 11 to each of five partitions of "orders".
+func (r *rig) sendFramed(n int) {
+	r.t.Helper()
+	for p := range 5 {
+		var list []kafka.Message
+		for i := range n {
+			list = append(list, kafka.Message{Value: framed(11, float64(i%7), float64(p), 1.5).Value, Time: time.UnixMilli(1)})
+		}
+		_, err := r.client.Produce(r.t.Context(), "orders", int32(p), list)
+		must(r.t, err)
+	}
+}
+
+// TestPartialsSchemas: an instance that sums partitions for another one reads the schemas first, and by
+// the clock, as a task does. Where its registry does not have them, it sums nothing, instead of rows
+// that are null.
+func TestPartialsSchemas(t *testing.T) {
+	t.Parallel()
+	orders := avroOrder("amount double", "items double", "weight double")
+	full, empty := srfake.New(), srfake.New()
+	t.Cleanup(full.Close)
+	t.Cleanup(empty.Close)
+	full.SeedSchema("orders-value", 1, 11, orders)
+	run := func(of *srfake.Registry, edits ...func(*instance)) (string, *instance) {
+		r := newMergedRig(t, schematic(full.URL()), 5)
+		r.sendFramed(430)
+		var helper *instance
+		if of != nil {
+			log := newHeap()
+			helper = r.help(log, team{1, 2, 1}, func(x *instance) {
+				c := *x.d.cfg
+				c.Registry = &config.Registry{URLs: []string{of.URL()}, Timeout: time.Second}
+				var err error
+				x.d.schemas, err = OpenSchemas(&c)
+				must(t, err)
+				x.d.lookEvery = 10 * time.Millisecond
+			})
+			r.root(log, team{1, 2, 0}, edits...)
+		}
+		x := r.start()
+		x.published(4)
+		x.end()
+		return fmt.Sprint(r.outputOf("orders.dp")), helper
+	}
+	alone, _ := run(nil)
+	helped, one := run(full, hears)
+	s := one.d.config().Streams[0]
+	if helped != alone {
+		t.Error("releases differ where an instance helps")
+	}
+	if !one.d.schemas.subjects(s).Has(11) {
+		t.Error("the instance that helps has not looked at the registry")
+	}
+	if helped, _ := run(empty); helped != alone {
+		t.Error("releases differ where the registry of the instance that helps is empty")
+	}
+}
+
+// TestPartialsDifferSchemas: where schemas are in a registry, sums of one step may differ: it may not
+// have answered both. Then the task goes on with the first.
+func TestPartialsDifferSchemas(t *testing.T) {
+	t.Parallel()
+	reg := srfake.New()
+	t.Cleanup(reg.Close)
+	reg.SeedSchema("orders-value", 1, 11, avroOrder("amount double", "items double", "weight double"))
+	r := newMergedRig(t, schematic(reg.URL()), 5)
+	r.sendFramed(430)
+	log := newHeap()
+	r.help(log, team{1, 2, 1}, func(x *instance) {
+		var err error
+		x.d.schemas, err = OpenSchemas(x.d.cfg)
+		must(t, err)
+		x.d.lookEvery = time.Second
+		x.side.edit = func(h partHeader, r []byte) [][]byte {
+			if h.kind != partSum || h.partition != 1 || h.step != 1 {
+				return [][]byte{r}
+			}
+			return [][]byte{r, changedSum(t, newPartSeal(x.d.key, "group", 0), r)}
+		}
+	})
+	r.root(log, team{1, 2, 0})
+	x := r.start()
+	x.published(4)
+	x.end()
+}
+
 // TestPartialsRegroup: members that come and go, or have another configuration, change nothing of
 // the releases.
 func TestPartialsRegroup(t *testing.T) {
@@ -460,7 +572,7 @@ func TestPartialsRegroup(t *testing.T) {
 		t.Parallel()
 		log := newHeap()
 		r := newMergedRig(t, toml, 5)
-		root := r.root(log, team{1, 1, 0})
+		root := r.root(log, team{1, 1, 0}, hears)
 		x := r.start()
 		one, two := r.help(log, team{}), r.help(log, team{})
 		teams := [][3]team{
@@ -496,7 +608,7 @@ func TestPartialsRegroup(t *testing.T) {
 		log, h := newHeap(), newHand()
 		r := newMergedRig(t, toml, 5)
 		r.boundaries = "bounds"
-		root := r.root(log, team{1, 1, 0})
+		root := r.root(log, team{1, 1, 0}, hears)
 		other := r.help(log, team{})
 		for p := range 5 {
 			r.sendTo(p, 1000*p, 430)
@@ -545,7 +657,7 @@ func TestPartialsEpochs(t *testing.T) {
 		log = newHeap()
 		if others {
 			r.help(log, team{1, 2, 1})
-			r.root(log, team{1, 2, 0})
+			r.root(log, team{1, 2, 0}, hears)
 		}
 		feed := func(first, n int) {
 			for p := range 4 {
@@ -615,7 +727,7 @@ func TestPartialsTroubleEnds(t *testing.T) {
 	})
 	log := newHeap()
 	other := r.help(log, team{})
-	root := r.root(log, team{1, 1, 0})
+	root := r.root(log, team{1, 1, 0}, hears)
 	x := r.start()
 	x.until("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
 	root.regroup(team{2, 2, 0})
@@ -727,7 +839,7 @@ func TestPartialsAhead(t *testing.T) {
 		r := newMergedRig(t, partialStreams[name], 2)
 		log := newHeap()
 		r.help(log, team{1, 2, 1})
-		r.root(log, team{1, 2, 0})
+		r.root(log, team{1, 2, 0}, hears)
 		x := r.start()
 		r.sendTo(1, 1000, 4000)
 		wait := func(n int) {
@@ -759,7 +871,7 @@ func TestPartialsSize(t *testing.T) {
 			r := newMergedRig(t, partialStreams[name], 2)
 			log := newHeap()
 			r.help(log, team{1, 2, 1})
-			r.root(log, team{1, 2, 0})
+			r.root(log, team{1, 2, 0}, hears)
 			for p := range int32(2) {
 				list := make([]kafka.Message, 100)
 				for i := range list {

@@ -36,6 +36,7 @@ type mergeWorker struct {
 type workedLeaf struct {
 	*leafReader
 	what    string // its fetches, in words
+	room    int    // bytes of the last sum that was written
 	written atomic.Uint64
 	ended   atomic.Bool
 }
@@ -43,11 +44,10 @@ type workedLeaf struct {
 // newMergeWorker returns a worker for a job that was announced, nil where this instance has none of
 // its partitions, or another configuration.
 func newMergeWorker(p *partials, shard int, seal *partSeal, nonce [16]byte, job *mergeJob, self int) *mergeWorker {
-	i := slices.IndexFunc(p.d.cfg.Streams, func(s *config.Stream) bool { return s.Name == job.stream })
-	if i < 0 || !slices.ContainsFunc(job.at, func(at mergePlace) bool { return at.member == self }) {
+	s := p.d.config().Stream(job.stream)
+	if s == nil || !slices.ContainsFunc(job.at, func(at mergePlace) bool { return at.member == self }) {
 		return nil
 	}
-	s := p.d.cfg.Streams[i]
 	if !shareable(s) || p.shard(s) != shard {
 		return nil
 	}
@@ -63,6 +63,7 @@ func newLeafRunner(d *host, s *config.Stream) *runner {
 	t := core.Task{Stream: s.Name, Partition: core.Merged}
 	r := &runner{d: &home{host: d}, s: s, task: t, log: d.log.With("task", t.String())}
 	r.repeater = newRepeater(r.log, d.metrics, func() {})
+	r.status.Store(&TaskStatus{}) // which nobody is shown
 	return r
 }
 
@@ -149,6 +150,10 @@ func (w *mergeWorker) work() error {
 	if err != nil {
 		return err
 	}
+	// As where the task runs: the root reads the partitions itself while the registry is away.
+	if err := w.r.readSchemas(w.ctx, false); err != nil {
+		return err
+	}
 	next := make([]int64, len(w.job.at))
 	for i, at := range w.job.at {
 		next[i] = at.position.Next
@@ -161,6 +166,7 @@ func (w *mergeWorker) work() error {
 	defer wg.Wait()
 	ctx, stop := context.WithCancel(w.ctx)
 	defer stop()
+	wg.Go(func() { w.r.lookAtSchemas(ctx) })
 	n := 0
 	for i, at := range w.job.at {
 		if at.member != w.self {
@@ -187,7 +193,7 @@ func (w *mergeWorker) work() error {
 		failed := make(chan error, 2)
 		src := m.Source
 		src.Partition = m.Numbers()[leaf.index]
-		reader, err := w.r.openInput(src, mergedBytes(w.r.d.fetchBytes, len(w.job.at)), leaf.position)
+		reader, err := w.r.openInput(src, mergedBytes(w.r.d.fetchBytes, n), leaf.position)
 		if err != nil {
 			return err
 		}
@@ -256,15 +262,16 @@ func (w *mergeWorker) put(ctx context.Context, leaf *workedLeaf, s leafStep) err
 		return err
 	}
 	x := mergeSum{position: s.position, work: s.work}
-	var err error
-	if x.sum, err = s.sum.AppendBinary(nil); err != nil {
+	content, err := s.sum.AppendBinary(x.begin(partRoom(leaf.room)))
+	if err != nil {
 		return err
 	}
+	leaf.room = len(content)
 	if err := s.sum.Reset(); err != nil {
 		return err
 	}
 	leaf.free <- s.sum // has room for all there are
-	records, err := w.seal.pieces(partHeader{kind: partSum, job: w.nonce, partition: uint32(leaf.index), step: s.step}, x.encode())
+	records, err := w.seal.pieces(partHeader{kind: partSum, job: w.nonce, partition: uint32(leaf.index), step: s.step}, content)
 	if err != nil {
 		return err
 	}

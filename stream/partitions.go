@@ -29,9 +29,10 @@ func (c *crew) partitionsAtStart(s *config.Stream, only []core.Task) (partitions
 	return partitions
 }
 
-// follow makes a task of every partition of a stream's topic that has none, until the
-// context ends. run runs a task.
-func (c *crew) follow(ctx context.Context, s *config.Stream, run func(func(context.Context) error)) error {
+// follow makes a task of every partition of the stream's topic that has none, until the
+// context ends.
+func (q *squad) follow(ctx context.Context) error {
+	c, s := q.c, q.s
 	found, wait := false, kafka.Backoff{Max: c.lookEvery}
 	look := newRepeater(c.log.With("stream", s.Name), c.metrics, func() {})
 	for {
@@ -46,13 +47,13 @@ func (c *crew) follow(ctx context.Context, s *config.Stream, run func(func(conte
 			wait = kafka.Backoff{Min: c.lookEvery, Max: c.lookEvery}
 		}
 		for p := range t.Partitions {
-			if err := c.takeUp(s, p, found, run); err != nil {
+			if err := q.takeUp(p, found); err != nil {
 				return err
 			}
 		}
 		if !found && len(t.Partitions) > 0 {
 			found = true
-			c.searching.Add(-1)
+			q.searching.Store(false)
 			c.stateChanged()
 		}
 		if wait.Wait(ctx) != nil {
@@ -63,22 +64,19 @@ func (c *crew) follow(ctx context.Context, s *config.Stream, run func(func(conte
 
 // takeUp makes a task of a partition, unless there is one or it is another shard's. added says that the topic had
 // fewer partitions before.
-func (c *crew) takeUp(s *config.Stream, partition int, added bool, run func(func(context.Context) error)) error {
-	t := core.Task{Stream: s.Name, Partition: partition}
-	if !c.has(s, partition) || slices.ContainsFunc(c.tasks(), func(r *runner) bool { return r.task == t }) {
+func (q *squad) takeUp(partition int, added bool) error {
+	t := core.Task{Stream: q.s.Name, Partition: partition}
+	if !q.c.has(q.s, partition) || slices.ContainsFunc(q.tasks(), func(r *runner) bool { return r.task == t }) {
 		return nil
 	}
-	r, err := newRunner(&c.home, s, partition)
-	if err != nil {
+	if err := q.add(partition, added); err != nil {
 		return err
 	}
 	if added {
-		c.log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic", s.Input.Topic)
+		q.c.log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic", q.s.Input.Topic)
 	}
-	c.growing.Lock()
-	c.runners = append(c.runners, r)
-	c.growing.Unlock()
-	run(r.run)
-	c.stateChanged()
+	tasks := q.tasks()
+	q.run(tasks[len(tasks)-1].run)
+	q.c.stateChanged()
 	return nil
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"streamdp/dp"
 	"streamdp/internal/kafka"
 	"streamdp/internal/persons"
+	"streamdp/internal/trace"
 	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
@@ -20,9 +22,10 @@ import (
 //
 // A release leaves at a tick of a clock that no record moves: settleTime after applying
 // stopped for the tick. If the work on a record or a step lasted longer than that, the
-// release leaves at the next tick. How long the work took depends on records and noise;
+// release leaves at a later tick. How long the work took depends on records and noise;
 // it shows only in the choice of the tick. Status and metrics change at ticks too, and
-// times in messages and metrics are those of ticks.
+// times in messages and metrics are those of ticks. A commit may be written while the records
+// behind it are applied, see writing.
 type processor struct {
 	r     *runner
 	epoch *openEpoch
@@ -55,11 +58,20 @@ type processor struct {
 	period time.Duration
 	tick   time.Time     // when a commit is due, if there is something to commit
 	worked bool          // records were applied since the loop looked at the clock
-	late   bool          // the last tick passed during that: nothing is applied before the next
+	missed int           // ticks in a row that passed during that
 	asleep bool          // nothing has happened since the last tick: the next is after something does
 	pause  kafka.Backoff // between commits that the disk has no room for
 	failed bool          // the last commit was one
-	state  []byte        // scratch
+	state  []byte        // scratch of commits
+	before []byte        // scratch of closings
+
+	writing *commit  // a commit that is being written; nil: none is
+	closing *closing // a step that is being closed beside the loop; nil: none is
+
+	span      trace.Work // what spans of the epoch say
+	steps     trace.Span // of what was closed since the last commit
+	closes    int        // of it: spans
+	committed trace.Span // of what the last commit made durable
 
 	shown view // what the outside sees, as of the last tick
 	work  work // since then
@@ -107,10 +119,10 @@ func (p *processor) compare() {
 	if behind {
 		p.missing = 0
 		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
-			"step", p.core.Step(), "published", ahead)
+			"step", p.boundary().step, "published", ahead)
 		return
 	}
-	p.r.log.Info("the output holds the same releases", "step", p.core.Step())
+	p.r.log.Info("the output holds the same releases", "step", p.boundary().step)
 	signal(p.pub.wake)
 }
 
@@ -119,7 +131,7 @@ func (p *processor) flush() {
 	if p.comparing || p.sent == len(p.outbox) {
 		return
 	}
-	p.pub.enqueue(slices.Clone(p.outbox[p.sent:]))
+	p.pub.enqueue(slices.Clone(p.outbox[p.sent:]), p.committed)
 	p.sent = len(p.outbox)
 }
 
@@ -148,7 +160,7 @@ func (p *processor) due() bool {
 	return len(p.pending) > 0 || p.quiet >= quietSteps || p.failed && p.quiet > 0 || p.crowded()
 }
 
-// full reports whether applying must wait for a commit.
+// full reports whether applying must wait for a commit, beside the one that is being written.
 func (p *processor) full() bool {
 	if p.deferred() {
 		return p.crowded()
@@ -156,23 +168,33 @@ func (p *processor) full() bool {
 	if p.period == 0 {
 		return len(p.pending) > 0
 	}
-	return len(p.pending) >= maxPending || p.pendingBytes >= p.r.d.unpublished(maxPendingBytes) || p.crowded()
+	n, bytes := p.writing.takes()
+	return len(p.pending)-n >= maxPending || p.pendingBytes-bytes >= p.r.d.unpublished(maxPendingBytes) || p.crowded()
 }
 
 // choked reports whether applying must wait for the broker, which while releases are
 // compared gets none.
 func (p *processor) choked() bool {
-	return !p.comparing && (len(p.outbox) >= maxOutbox || p.outboxBytes >= p.r.d.unpublished(maxOutboxBytes))
+	n, bytes := p.writing.takes()
+	return !p.comparing && (len(p.outbox)+n >= maxOutbox || p.outboxBytes+bytes >= p.r.d.unpublished(maxOutboxBytes))
 }
 
 // loop is the owner's main loop. It returns nil when the context or the epoch has ended.
-func (p *processor) loop(ctx context.Context) error {
+func (p *processor) loop(ctx context.Context) (err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer func() { err = graver(err, p.await()) }()
 	for ctx.Err() == nil && p.interrupted == nil {
+		select {
+		case <-p.writing.ended(): // before the next tick asks
+			if err := p.written(); err != nil {
+				return err
+			}
+		default:
+		}
 		if now := p.r.d.now(); !p.asleep && !now.Before(p.tick) {
 			if p.worked && p.period > 0 && now.After(p.tick.Add(settleTime)) {
-				p.tick, p.late = multiple(p.r.d.started, now, p.period), true
+				p.miss(now)
 			} else if err := p.onTick(); err != nil {
 				return err
 			}
@@ -189,7 +211,7 @@ func (p *processor) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		held := stopping || p.full() || p.choked() || p.late
+		held := stopping || p.full() || p.choked() || p.closing != nil || p.resting()
 		if (p.current != nil || p.whole != nil) && !held {
 			p.worked = true
 			if err := p.workOff(); err != nil {
@@ -200,6 +222,10 @@ func (p *processor) loop(ctx context.Context) error {
 		in, sums, broken := p.sources(held)
 		if stopping {
 			broken = nil // nothing more is read, so the log's fate is another epoch's
+		}
+		requests := p.r.requests
+		if p.closing != nil {
+			requests = nil // they look at the core
 		}
 		var moved chan struct{}
 		if p.merge != nil && (p.asleep || p.period == 0) { // no tick shows it
@@ -218,14 +244,19 @@ func (p *processor) loop(ctx context.Context) error {
 		case p.whole = <-sums:
 		case <-moved:
 		case <-timer.C:
+		case <-p.closing.ended():
+			err = p.closedBeside()
+		case <-p.writing.ended():
+			err = p.written()
 		case <-p.pub.notify:
 			p.acknowledge()
-		case err := <-p.pub.failed:
-			return err
-		case err := <-broken:
-			return err
-		case q := <-p.r.requests:
+		case err = <-p.pub.failed:
+		case err = <-broken:
+		case q := <-requests:
 			p.request(ctx, q)
+		}
+		if err != nil {
+			return err
 		}
 		if p.asleep {
 			p.asleep = false
@@ -233,6 +264,61 @@ func (p *processor) loop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// resting reports whether applying has stopped for the tick.
+func (p *processor) resting() bool {
+	return p.period > 0 && !p.asleep && !p.r.d.now().Before(p.tick.Add(-p.lead()))
+}
+
+// miss takes note that the tick has passed while records were applied or a step was closed. The
+// next one is for what should have been committed. If work lasts long, nothing is applied before
+// that; else little is lost by trying with less.
+func (p *processor) miss(now time.Time) {
+	if p.missed++; now.After(p.tick.Add(p.period / 4)) {
+		p.missed = mostMissed
+	}
+	p.tick = multiple(p.r.d.started, now, p.period)
+}
+
+// mostMissed is the number of ticks that may be missed in a row.
+const mostMissed = 3
+
+// lead is how long before the tick applying stops.
+func (p *processor) lead() time.Duration {
+	switch p.missed {
+	case 0:
+		return 0
+	case 1:
+		return p.period / 16
+	case 2:
+		return p.period / 4
+	}
+	return p.period
+}
+
+// await waits for the step that is being closed and for the commit that is being written, if
+// there are any.
+func (p *processor) await() error {
+	var err error
+	if p.closing != nil {
+		<-p.closing.ended()
+		err = p.closedBeside()
+	}
+	if p.writing != nil {
+		<-p.writing.ended()
+		err = graver(err, p.written())
+	}
+	return err
+}
+
+// graver returns an error of the loop, unless there is one of the disk, b: that ends the process, and
+// the other may only halt the task.
+func graver(a, b error) error {
+	if h := (*halt)(nil); b != nil && !errors.As(b, &h) {
+		return b
+	}
+	return cmp.Or(a, b)
 }
 
 // request accepts a request to close the epoch, unless it cannot be met.
@@ -309,6 +395,9 @@ func (p *processor) refuse() error {
 // settled reports whether nothing is left to commit or to publish. While releases are
 // compared, nothing is published, so a request need not wait for that.
 func (p *processor) settled() bool {
+	if p.closing != nil || p.writing != nil {
+		return false
+	}
 	if p.ending != nil && p.comparing {
 		return true
 	}
@@ -325,11 +414,11 @@ func (p *processor) apply() error {
 	for ; p.next < len(b.Records); p.next++ {
 		offset := b.Records[p.next].Offset
 		for offset >= c.End() {
-			if stop, err := p.close(c.Close); stop || err != nil {
+			if stop, err := p.close(c.Close); stop || err != nil || p.resting() {
 				return err
 			}
 		}
-		if p.next&63 == 63 && p.period > 0 && !p.r.d.now().Before(p.tick) {
+		if p.next&63 == 63 && p.resting() {
 			return nil
 		}
 		if p.next&63 == 0 {
@@ -340,7 +429,7 @@ func (p *processor) apply() error {
 		}
 	}
 	for b.Next >= c.End() {
-		if stop, err := p.close(c.Close); stop || err != nil {
+		if stop, err := p.close(c.Close); stop || err != nil || p.resting() {
 			return err
 		}
 	}
@@ -371,9 +460,18 @@ func (p *processor) count() {
 func (p *processor) applySums() error {
 	steps := p.whole
 	p.whole = nil
-	_, err := p.close(func() ([]core.Message, error) {
+	merge := func() ([]core.Message, error) {
 		return p.core.Merge(sumsOf(steps), func() { p.merge.emptied(steps) })
-	})
+	}
+	if p.merge.ahead && p.beside() {
+		return p.closeBeside(steps, merge)
+	}
+	_, err := p.close(merge)
+	return p.applied(steps, err)
+}
+
+// applied takes note of sums with which a step was closed, unless err says that it was not.
+func (p *processor) applied(steps []leafStep, err error) error {
 	if err != nil || p.core.Step() < steps[0].step {
 		return err // the epoch has ended before the step
 	}
@@ -389,11 +487,26 @@ func (p *processor) applySums() error {
 
 // close ends the open step, with by. stop asks the caller to return to the loop.
 func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err error) {
+	var span trace.Span
+	var now time.Time
+	if p.r.d.trace != nil {
+		span = p.traceClose(p.core.Step()+1, p.r.d.now())
+	}
 	messages, err := by()
+	if p.r.d.trace != nil {
+		now = p.r.d.now()
+	}
+	return p.closed(span, now, messages, err)
+}
+
+// closed takes note of what came out of closing a step, and when.
+func (p *processor) closed(span trace.Span, at time.Time, messages []core.Message, err error) (stop bool, _ error) {
 	if errors.Is(err, dp.ErrExhausted) {
 		p.exhausted = true
 		return true, nil
 	}
+	span.Failed = whyFailed(err)
+	span.End(at)
 	if err != nil {
 		return true, halted(haltMechanism, "step %d: %w", p.core.Step()+1, err)
 	}
@@ -419,7 +532,7 @@ func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err err
 	}
 	full := p.full()
 	if full && p.period > 0 {
-		p.tick = multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
+		p.tick = p.soon(p.r.d.now())
 	}
 	return p.exhausted || full, nil
 }
@@ -430,9 +543,9 @@ func (p *processor) onTick() error {
 	if p.period > 0 && (p.due() || p.view() != p.shown) {
 		time.Sleep(p.tick.Add(settleTime).Sub(p.r.d.now()))
 	}
-	p.late = false
-	if p.due() {
-		if _, err := p.commit(p.tick); err != nil {
+	p.missed = 0
+	if p.due() && p.writing == nil {
+		if err := p.write(p.tick); err != nil {
 			return err
 		}
 	}
@@ -441,125 +554,18 @@ func (p *processor) onTick() error {
 	p.show()
 	// What a merger of several logs reads changes the view without waking the owner, and so do
 	// the ends of a log while nothing is applied.
-	p.asleep = p.period > 0 && (p.merge == nil || p.merge.ahead) && p.whole == nil && p.current == nil && !p.due() && !p.choked()
+	p.asleep = p.period > 0 && (p.merge == nil || p.merge.ahead) && p.whole == nil && p.current == nil && p.writing == nil && !p.due() && !p.choked()
 	return nil
 }
 
 // nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and
 // returns it. It uses the shorter period that a full outbox has too.
 func (p *processor) nextTick() time.Time {
-	tick := multiple(p.r.d.started, p.r.d.now(), min(capTick, p.period))
+	tick := p.soon(p.r.d.now())
 	if p.period > 0 {
 		time.Sleep(tick.Add(settleTime).Sub(p.r.d.now()))
 	}
 	return tick
-}
-
-// commit makes everything since the last commit durable, at a tick. If the disk is full,
-// the last commit stays, and a later tick tries again. While commits are deferred it stays, too.
-func (p *processor) commit(tick time.Time) (done bool, err error) {
-	if p.deferred() {
-		return p.spill()
-	}
-	begun := p.r.d.now()
-	for i := range p.pending {
-		p.pending[i].time = tick.Truncate(time.Millisecond)
-	}
-	position := p.position
-	var parts []partPosition
-	if p.merge != nil {
-		if position = p.merge.at[0].position; p.epoch.m.Partition == core.Merged {
-			position, parts = kafka.Position{Next: p.core.First(), LeaderEpoch: -1}, p.merge.at
-		}
-		for i := range parts {
-			parts[i].older = older(p.epoch.cp.parts[i], parts[i].position.Anchor)
-		}
-	}
-	if p.current != nil && p.core.First() >= p.current.First {
-		position = p.current.Position(p.core.First())
-	}
-	if position.Next != p.core.First() {
-		return false, errors.New("internal: the boundary's position was not kept")
-	}
-	state, err := p.core.AppendState(p.state[:0])
-	if err != nil {
-		return false, err
-	}
-	p.state = state
-	cp := &checkpoint{
-		epoch: p.epoch.m.Epoch, manifest: p.epoch.cp.manifest, step: p.core.Step(), position: position, transcript: p.core.Transcript(),
-		outputTopic: p.epoch.cp.outputTopic, outputPartition: p.epoch.cp.outputPartition,
-		build: build(),
-		state: state, outbox: append(slices.Clip(p.outbox), p.pending...), parts: slices.Clone(parts),
-	}
-	cp.older = older(p.epoch.cp.all()[0], position.Anchor)
-	if p.merge != nil && p.merge.bounds != nil {
-		cp.boundaryTopic, cp.boundary = p.epoch.cp.boundaryTopic, p.merge.bound
-	}
-	cp.output, cp.acknowledged = p.pub.position()
-	if err := p.r.d.inTurn(func() error {
-		return p.r.atomically(func() (err error) {
-			if err = p.keep(); err != nil {
-				return err
-			}
-			if cp.users, err = p.epoch.users.append(); err != nil {
-				return err
-			}
-			cp.ledger = p.r.d.ledger.headHash()
-			return p.r.store.commit(cp)
-		})
-	}); err != nil {
-		return p.uncommitted(err)
-	}
-	if err := p.epoch.users.committed(); err != nil && !full(err) {
-		return false, err // what a full disk keeps is tried again
-	}
-	p.merge.unpause()
-	p.failed = false
-	p.pause.Reset()
-	p.r.untroubled("commit")
-	cp.state = nil
-	p.epoch.cp = cp
-	p.dead.commit(cp.position.Next)
-	p.outbox = cp.outbox
-	p.outboxBytes += p.pendingBytes
-	p.pending, p.pendingBytes, p.quiet = nil, 0, 0
-	p.r.committed(tick, p.r.d.now().Sub(begun), len(state))
-	p.flush()
-	return true, nil
-}
-
-// uncommitted records that a commit failed. It returns an error unless the disk was full.
-func (p *processor) uncommitted(err error) (bool, error) {
-	p.r.d.metrics.commitFailed(p.r.task)
-	if !full(err) {
-		return false, err
-	}
-	p.failed = true
-	p.r.troubled("commit", err)
-	return false, nil
-}
-
-// keep writes to the archive the releases that the next commit drops.
-func (p *processor) keep() error {
-	if err := p.r.archive.append(p.epoch.m.Epoch, p.archived); err != nil {
-		return err
-	}
-	p.archived = nil
-	return nil
-}
-
-// older returns the older anchors of the next checkpoint in a partition, whose newest one
-// is given, by those of the last checkpoint.
-func older(was partPosition, newest *kafka.Anchor) []kafka.Anchor {
-	if newest == nil {
-		return nil
-	}
-	all := slices.Clip(was.older)
-	if a := was.position.Anchor; a != nil && a.Offset < newest.Offset {
-		all = append(all, kafka.Anchor{Offset: a.Offset, Hash: a.Hash, LeaderEpoch: -1})
-	}
-	return thinned(all, newest.Offset)
 }
 
 // acknowledge removes acknowledged releases from the outbox. The next commit removes them
@@ -591,7 +597,7 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 	}
-	if err := p.r.write(ctx, p.keep); err != nil {
+	if err := p.r.write(ctx, func() error { return p.keep(&p.archived) }); err != nil {
 		return false, err
 	}
 	p.pub.stop()
@@ -636,6 +642,7 @@ func (p *processor) shutdown() error {
 			return err
 		}
 	}
+	p.flush()
 	p.show()
 	deadline := time.NewTimer(shutdownTime)
 	defer deadline.Stop()
@@ -667,7 +674,8 @@ func (p *processor) view() view {
 	if p.merge != nil && p.merge.ahead {
 		seen = max(seen, p.merge.leaves[0].seen.Load())
 	}
-	return view{p.core.Step(), seen, len(p.pending), p.comparing, log, p.core.Verdict()}
+	at := p.boundary()
+	return view{at.step, seen, len(p.pending), p.comparing, log, at.verdict}
 }
 
 // show publishes the owner's state, and what it has done, to status and metrics.

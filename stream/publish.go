@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"streamdp/internal/kafka"
+	"streamdp/internal/trace"
 )
 
 // publisher sends committed releases in order, one request at a time. It repeats a
@@ -24,6 +25,8 @@ type publisher struct {
 	failed chan error    // receives the error that ended it
 	notify chan struct{} // after each acknowledgement
 	stop   func()        // ends run, which has returned then
+	span   trace.Work    // what its spans say
+	within trace.Span    // of what was committed last
 
 	// sent sees what the broker has acknowledged, before anybody else learns of it; nil:
 	// nobody wants to. It runs beside the owner, who applies records meanwhile.
@@ -33,7 +36,7 @@ type publisher struct {
 func newPublisher(out *guard, d *host, cp *checkpoint) *publisher {
 	return &publisher{
 		out: out, d: d, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1),
-		output: cp.output, held: cp.acknowledged,
+		output: cp.output, held: cp.acknowledged, span: spanOf(out.task, cp.epoch),
 	}
 }
 
@@ -44,13 +47,13 @@ func (p *publisher) position() (output int64, acknowledged bool) {
 	return p.output, p.held
 }
 
-// enqueue takes releases that a durable checkpoint holds.
-func (p *publisher) enqueue(list []pending) {
+// enqueue takes releases that a durable checkpoint holds, and the span of what it made durable.
+func (p *publisher) enqueue(list []pending, within trace.Span) {
 	if len(list) == 0 {
 		return
 	}
 	p.mu.Lock()
-	p.queue = append(p.queue, list...)
+	p.queue, p.within = append(p.queue, list...), within
 	p.mu.Unlock()
 	signal(p.wake)
 }
@@ -120,6 +123,19 @@ func wholeReleases(queue []pending, one bool) []pending {
 	return queue[:n]
 }
 
+// traced begins the span of a request.
+func (p *publisher) traced(batch []pending, at time.Time) trace.Span {
+	if p.d.trace == nil {
+		return trace.Span{}
+	}
+	p.mu.Lock()
+	within := p.within
+	p.mu.Unlock()
+	w := p.span
+	w.First, w.Last = batch[0].Step, batch[len(batch)-1].Step
+	return p.d.trace.Within(within, trace.Publish, w, at)
+}
+
 func (p *publisher) send(ctx context.Context, batch []pending) error {
 	o := p.out
 	messages := make([]kafka.Message, len(batch))
@@ -139,7 +155,11 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 				return errBehind
 			}
 			begun = p.d.now()
+			span := p.traced(batch, begun)
 			at, err = o.send(ctx, o.next, messages)
+			if span.Failed = whyFailed(err); err == nil || ctx.Err() == nil {
+				span.End(p.d.now())
+			}
 		}
 		if kafka.UnknownTopic(err) {
 			// Somebody deleted the topic. Its releases are lost to readers, but later

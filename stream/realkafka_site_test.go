@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -32,7 +33,9 @@ type site struct {
 	from    string // of further settings of the input
 	table   string // of further stream settings
 	edit    *strings.Replacer
-	fetch   int // Options.FetchBytes
+	log     *journal      // nil: the test's output alone
+	fetch   int           // Options.FetchBytes
+	look    time.Duration // Options.lookEvery
 }
 
 func newSite(t *testing.T, addrs []string, in string) *site {
@@ -95,9 +98,13 @@ func (s *site) run() *siteRun {
 		s.t.Fatal(err)
 	}
 	seed := uint64(7)
+	logged := s.t.Output()
+	if s.log != nil {
+		logged = io.MultiWriter(logged, s.log)
+	}
 	d, err := New(Options{
-		Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", FetchBytes: s.fetch,
-		Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
+		Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", FetchBytes: s.fetch, lookEvery: s.look, rotation: 200 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(logged, nil)),
 	})
 	if err != nil {
 		s.t.Fatal(err)

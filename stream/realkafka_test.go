@@ -163,7 +163,7 @@ func logHalts(t *testing.T, addrs []string) {
 	t.Run("made again, shorter", func(t *testing.T) {
 		s, d, _ := begin(t, "")
 		remake(s, 300)
-		d.halts(haltTruncated)
+		d.halts(haltReplaced)
 		d.end()
 		s.run().haltsAtStart(haltReplaced)
 		if n := len(s.output()); n != 5 {

@@ -39,7 +39,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 		return halted(haltState, "the manifest of epoch %d is missing: %s", opened.Epoch, restoreEpoch(r.task))
 	}
 	back := &rewind{r: r}
-	l, err := r.resumeAt(ctx, opened, back.start)
+	l, err := r.resumeAt(ctx, opened, back.start, nil)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (w *rewind) start(ctx context.Context, opened *Entry, m *core.Manifest, fil
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
 func (r *runner) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
-	again, err := newRepetition(r.repeater, r.d.client, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
+	again, err := newRepetition(r.repeater, r.d.client, r.d.schemas, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
 	if err != nil {
 		return nil, err
 	}

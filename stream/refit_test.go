@@ -128,7 +128,7 @@ var killRefit = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments
 func TestKillRefit(t *testing.T) {
 	t.Parallel()
 	const seed = 26
-	kills := killsOf(15, 40)
+	kills := killsOf(8, 40)
 	r := newRig(t, killRefit)
 	f := r.feed()
 	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)

@@ -45,15 +45,16 @@ type rereading struct {
 }
 
 // newRepetition returns a repetition that continues at a checkpoint's position, with a core
-// in the state of that position. bounds says where steps by the clock end. fetchBytes is the largest response of the broker.
-func newRepetition(r *repeater, client *kafka.Client, s *config.Stream, m *core.Manifest, c *core.Core, cp *checkpoint,
+// in the state of that position. bounds says where steps by the clock end. fetchBytes is the
+// largest response of the broker, less where there are many partitions.
+func newRepetition(r *repeater, client *kafka.Client, x *Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *checkpoint,
 	bounds func(context.Context, uint64) (boundary, error), fetchBytes int) (*repetition, error) {
 	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
-		reader, err := client.NewReader(readerOptions(s, src, fetchBytes), at)
+		reader, err := client.NewReader(readerOptions(s, src, mergedBytes(fetchBytes, len(cp.all()))), at)
 		if err != nil {
 			return nil, err
 		}
-		decoder, err := newDecoder(s, m, src.Partition, c)
+		decoder, err := newDecoder(x, s, m, src.Partition, c)
 		if err != nil {
 			return nil, err
 		}

@@ -43,6 +43,7 @@ func (r *runner) setEpoch(l *openEpoch) {
 		s.Warnings = l.core.Mechanism().Warnings()
 		s.Guarantee = append([]string{core.Promise(s.Unit, s.Epsilon, s.Delta)}, l.core.Statements()...)
 	})
+	r.d.lag.reached(r.task, l.m, l.cp)
 	r.setState(stateRunning, nil)
 }
 
@@ -273,7 +274,7 @@ func (r *runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
 	for {
 		t, err := r.d.client.Topic(ctx, r.s.Input.Topic)
 		if n := len(t.Partitions); err == nil && n > 0 {
-			unread := Unread(r.d.cfg, t)
+			unread := Unread(r.d.config(), t)
 			remedy := "input.partition"
 			if m.Partition == core.Merged && r.s.Input.All() {
 				unread = unread[:0]

@@ -168,7 +168,10 @@ func (r *runner) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 	if err != nil {
 		return err
 	}
-	again, err := newRepetition(r.repeater, r.d.client, r.s, m, c, begun, bounds.written(), r.d.fetchBytes)
+	if err := r.readSchemas(ctx, false); err != nil {
+		return err
+	}
+	again, err := newRepetition(r.repeater, r.d.client, r.d.schemas, r.s, m, c, begun, bounds.written(), r.d.fetchBytes)
 	if err != nil {
 		return err
 	}

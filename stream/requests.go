@@ -132,7 +132,7 @@ func (a *answers) follow(ctx context.Context, from int64, fn func(rec *kafka.Rec
 	var pause kafka.Backoff
 	for {
 		var err error
-		if start, _, end, err = a.client.Offsets(ctx, a.topic, int32(a.shard)); err == nil {
+		if start, end, err = a.client.Bounds(ctx, a.topic, int32(a.shard)); err == nil {
 			break
 		}
 		if !kafka.Retriable(err) {

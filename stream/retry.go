@@ -56,11 +56,13 @@ func (e *notYet) Unwrap() error { return e.error }
 func (r *repeater) troubled(what string, err error) {
 	r.metrics.kafkaError(err)
 	r.mu.Lock()
-	_, known := r.troubles[what]
+	was, known := r.troubles[what]
 	r.troubles[what] = err.Error()
 	r.mu.Unlock()
 	if !known {
 		r.log.Warn("retrying", "what", what, "error", err.Error())
+	}
+	if was != err.Error() {
 		r.changed()
 	}
 }

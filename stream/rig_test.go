@@ -67,6 +67,8 @@ type rig struct {
 	topic      string // kafka.control_topic
 	boundaries string // kafka.boundary_topic
 	group      string // [cluster]
+	lag        string // kafka.group
+	traces     string // lines of [trace]; empty: no such table
 	real       bool   // secrets and nonces are drawn: copies of a state that open epochs have others
 
 	shared holding // the shard's logs; nil: its files are in dir
@@ -238,8 +240,15 @@ func (r *rig) text() []byte {
 	if r.boundaries != "" {
 		control += fmt.Sprintf("boundary_topic = %q\n", r.boundaries)
 	}
+	if r.lag != "" {
+		control += fmt.Sprintf("group = %q\n", r.lag)
+	}
+	group := r.group
+	if r.traces != "" {
+		group = "[trace]\n" + r.traces + "\n" + group
+	}
 	return fmt.Appendf(nil, "[kafka]\nbrokers = [%q]\n%s[state]\ndir = %q\nkey_file = %q\ncommit_interval = %q\narchive = %t\nencrypt = %t\n[http]\nlisten = \"127.0.0.1:0\"\n%s\n%s%s",
-		r.addr, control, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.archive, r.encrypt, r.http, r.group, r.toml)
+		r.addr, control, filepath.Join(r.dir, "state"), filepath.Join(r.dir, "key"), r.commit, r.archive, r.encrypt, r.http, group, r.toml)
 }
 
 func (r *rig) options() Options {
@@ -249,7 +258,7 @@ func (r *rig) options() Options {
 		r.t.Fatal(err)
 	}
 	o := Options{
-		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk,
+		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk, rotation: 5 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if r.real {
@@ -315,9 +324,12 @@ func (x *running) until(what string, ok func(TaskStatus) bool) {
 	x.t.Helper()
 	late := time.NewTimer(patience)
 	defer late.Stop()
+	look := time.NewTicker(10 * time.Millisecond) // what is waited for may be of another daemon, which does not wake this one
+	defer look.Stop()
 	for !ok(x.d.Status()[0]) {
 		select {
 		case <-x.wake:
+		case <-look.C:
 		case <-x.done:
 			if !ok(x.d.Status()[0]) {
 				x.t.Fatalf("the daemon ended before %s: %v\n%+v\n%s", what, x.result, x.d.Status()[0], x.r.log)

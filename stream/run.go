@@ -28,6 +28,7 @@ func (r *runner) run(ctx context.Context) error {
 		if err == nil && l != nil {
 			r.untroubled("disk")
 			pause.Reset()
+			r.free()
 			err = r.process(ctx, l)
 			if q := r.waiting; q != nil {
 				r.waiting = nil
@@ -143,6 +144,10 @@ func (r *runner) finished() {
 // at that interval how far behind the task is.
 func (r *runner) wait(ctx context.Context, every time.Duration) {
 	var look <-chan time.Time
+	var freed <-chan struct{}
+	if r.held() {
+		freed = r.hold
+	}
 	if every > 0 {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
@@ -151,6 +156,8 @@ func (r *runner) wait(ctx context.Context, every time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-freed:
 			return
 		case <-look:
 			r.measure(ctx)
@@ -167,7 +174,7 @@ func (r *runner) wait(ctx context.Context, every time.Duration) {
 // process runs an open epoch until the context ends, the epoch ends, or something stops
 // it. It returns nil if the epoch was closed.
 func (r *runner) process(ctx context.Context, l *openEpoch) error {
-	p := &processor{r: r, epoch: l, core: l.core, position: l.cp.position, seen: l.cp.position.Next, outbox: l.cp.outbox, period: r.d.cfg.State.CommitInterval}
+	p := &processor{r: r, epoch: l, core: l.core, position: l.cp.position, seen: l.cp.position.Next, outbox: l.cp.outbox, period: r.d.cfg.State.CommitInterval, span: spanOf(r.task, l.m.Epoch)}
 	defer l.core.Destroy()
 	if l.bounds != nil {
 		l.bounds.watch = r.watched(ctx)
@@ -204,9 +211,10 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	p.dead = r.letters(ctx, l)
 	defer p.dead.end()
 	wg.Go(func() { r.lookForPartitions(fetching, l.m) })
+	wg.Go(func() { r.lookAtSchemas(fetching) })
 	r.setEpoch(l)
-	if err := r.provenLog(ctx, l); err != nil {
-		return err
+	if l.unproven != nil {
+		return l.unproven
 	}
 	r.log.Info("task running", "epoch", l.m.Epoch, "step", l.core.Step(), "next_offset", l.cp.position.Next, "outbox_releases", len(l.cp.outbox))
 	p.begin()
@@ -241,11 +249,11 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return err
 	}
-	decoder, err := newDecoder(r.s, l.m, l.m.Source.Partition, p.core)
+	decoder, err := newDecoder(r.d.schemas, r.s, l.m, l.m.Source.Partition, p.core)
 	if err != nil {
 		return err
 	}
-	p.fetch = newFetcher(r, reader, decoder)
+	p.fetch = newFetcher(r, l.m.Epoch, l.m.Source.Partition, reader, decoder)
 	wg.Go(func() { p.fetch.run(ctx) })
 	return nil
 }

@@ -23,18 +23,24 @@ type Sample struct {
 	row     []float64
 	limit   int
 	columns []codec.Codec
+	widths  []int // of what each makes of a record
 }
 
 // SampleColumn counts what records hold in one column, whatever stands in the others.
 type SampleColumn struct {
 	Name    string           `json:"name"`
-	Numbers int64            `json:"numbers"` // records with a finite number there
+	Numbers int64            `json:"numbers"` // records with a value there that the column can use
 	Null    map[string]int64 `json:"null"`    // the others, by reason
+	Plain   bool             `json:"-"`       // the value is a number, and is the row's
 }
 
-// NewSample returns a sample of stream s without records.
-func NewSample(s *config.Stream) (*Sample, error) {
-	f := core.FormatOf(s)
+// NewSample returns a sample of stream s without records. The schemas of the records, if they have
+// any, are known to x.
+func (x *Schemas) NewSample(s *config.Stream) (*Sample, error) {
+	f, err := x.Format(s)
+	if err != nil {
+		return nil, err
+	}
 	if f.Gradient > 0 {
 		return nil, errors.New("takes gradients: a file has none with the header that they need")
 	}
@@ -42,19 +48,26 @@ func NewSample(s *config.Stream) (*Sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()), limit: core.MaxRecordBytes(s)}
-	if f.Name != "json" && f.Name != "csv" {
-		return x, nil
+	of := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()), limit: core.MaxRecordBytes(s)}
+	if f.Name != "json" && f.Name != "csv" && !s.Input.Schemas() {
+		return of, nil
 	}
-	for _, name := range f.Columns {
-		c, err := codec.New(f.Name, []string{name})
+	for i, name := range f.Columns {
+		one := f
+		one.Columns, one.User = []string{name}, ""
+		plain := true
+		if f.Specs != nil {
+			one.Specs = f.Specs[i : i+1]
+			plain = one.Specs[0].Plain()
+		}
+		c, err := one.Codec()
 		if err != nil {
 			return nil, err
 		}
-		x.columns = append(x.columns, c)
-		x.Columns = append(x.Columns, SampleColumn{Name: name, Null: map[string]int64{}})
+		of.columns, of.widths = append(of.columns, c), append(of.widths, one.Width())
+		of.Columns = append(of.Columns, SampleColumn{Name: name, Null: map[string]int64{}, Plain: plain})
 	}
-	return x, nil
+	return of, nil
 }
 
 // Add counts the value of a record.
@@ -71,7 +84,7 @@ func (x *Sample) Add(value []byte) {
 		x.Null[why.String()]++
 	}
 	for j, c := range x.columns {
-		if why := c.Decode(rec, x.row[:1]); why == codec.Decoded {
+		if why := c.Decode(rec, x.row[:x.widths[j]]); why == codec.Decoded {
 			x.Columns[j].Numbers++
 		} else {
 			x.Columns[j].Null[why.String()]++

@@ -194,7 +194,7 @@ func (r *runner) recall(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recallTime)
 	defer cancel()
 	topic, partition := r.s.Output.Topic, int32(r.s.Output.Partition)
-	start, _, end, err := r.d.client.Offsets(ctx, topic, partition)
+	start, end, err := r.d.client.Bounds(ctx, topic, partition)
 	if err != nil {
 		r.recalled = kafka.UnknownTopic(err) // so there is nothing
 		return

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,8 @@ type home struct {
 	mirror   *mirror      // of the ledger; nil: none
 	evidence joint        // looks at the files of all tasks
 	running  atomic.Int64 // tasks of this process in it
+	// destroying has a mutex for each task that was here, held while secrets of it are destroyed.
+	destroying sync.Map
 }
 
 // A shard in logs holds 64 MiB. An epoch is opened where its state fits into shardStates with all

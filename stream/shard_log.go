@@ -60,6 +60,7 @@ type logShard struct {
 	busy    bool                  // updates are worked off
 	sends   int                   // how often something was put into one
 	room    int                   // bytes of values up to which epochs are opened
+	line    int                   // bytes of a ledger's line
 	failed  error
 }
 
@@ -94,7 +95,7 @@ const logTasks = "/tasks"
 func newLogShard(h holding) (*logShard, error) {
 	s := &logShard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
-		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: shardStates,
+		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: shardStates, line: cluster.MaxLine,
 	}
 	s.lines = len(s.ledger)
 	values := h.Values()

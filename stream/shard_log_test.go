@@ -431,6 +431,14 @@ func TestShardFull(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 
+	r.prepare = func(d *Daemon) { d.own.disk.(*logShard).line = 4000 }
+	x = r.start()
+	x.halts(haltConfiguration, "at most 4000")
+	x.stop()
+	if err := x.ends(); h.calls != 0 || !errors.Is(err, ErrHalted) {
+		t.Errorf("%d updates, ended with %v", h.calls, err)
+	}
+
 	r.prepare = nil
 	x = r.start()
 	x.published(2)

@@ -173,7 +173,8 @@ func flat(b testing.TB) {
 
 // TestMemory: the daemon's resident memory with 100 packed columns and broker in
 // another process. The collector is asked to keep to 64 MiB: without that the peak is
-// decided by when it gets the processor.
+// decided by when it gets the processor. Three answers of 4 MiB are held at a time, four chunks
+// of a MiB with their rows, and at 200 kB a release 4 MiB of these for each of two commits.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes several times the memory")
@@ -202,7 +203,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, p.stderr)
 	}
 	t.Logf("%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB", records, columns, records*columns*8>>20, peak)
-	if peak > 100 {
+	if peak > 120 {
 		t.Errorf("%.1f MB of resident memory", peak)
 	}
 }

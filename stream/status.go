@@ -64,6 +64,9 @@ type TaskStatus struct {
 	// reads.
 	Unread int `json:"unread_partitions"`
 
+	// Schemas are the newest schemas of the stream's subjects, as of the last look at the registry.
+	Schemas []SchemaStatus `json:"schemas,omitempty"`
+
 	// Unit is what Epsilon, ChargedEpsilon and the limit are about: "record",
 	// "person" or "person-period".
 	Unit string `json:"unit"`

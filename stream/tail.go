@@ -32,7 +32,7 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 	defer t.mu.Unlock()
 	x := t.of[key]
 	if x == nil {
-		x = &tail{client: t.client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, sent: map[core.Task][]*sending{}, next: unknownOutput}
+		x = &tail{among: t, client: t.client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, sent: map[core.Task][]*sending{}, next: unknownOutput}
 		if t.of == nil {
 			t.of = map[tailKey]*tail{}
 		}
@@ -46,13 +46,20 @@ func (t *tails) join(at config.Output, task core.Task) *tail {
 	return x
 }
 
-// leave ends the service for a task. What is under way goes on.
+// leave ends the service for a task. What is under way goes on. A tail that serves nobody, with
+// nothing under way, is forgotten.
 func (t *tail) leave(task core.Task) {
+	t.among.mu.Lock()
+	defer t.among.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g := t.tasks[task]; g != nil {
 		t.kept -= len(g.list)
 		delete(t.tasks, task)
+	}
+	key := tailKey{t.topic, int(t.partition)}
+	if len(t.tasks) == 0 && len(t.sent) == 0 && t.among.of[key] == t {
+		delete(t.among.of, key)
 	}
 }
 
@@ -64,6 +71,7 @@ func (t *tail) leave(task core.Task) {
 // can't serve reads for itself: one alone in its partition, one that has not read as far as the
 // tail began, those whose lists were dropped, and everyone after an error.
 type tail struct {
+	among     *tails
 	client    *kafka.Client
 	topic     string
 	partition int32

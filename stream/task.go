@@ -49,7 +49,9 @@ type runner struct {
 	warned   atomic.Bool // that producers decide retention
 	watch    *watch      // of steps by the clock, from one epoch to the next; nil: none runs
 
-	destroying sync.Mutex // held while secrets are destroyed
+	destroying *sync.Mutex   // held while secrets are destroyed; of all runners of the task
+	hold       chan struct{} // see held; nil: nothing is held
+	freed      sync.Once
 
 	// The ends of the log that the fetching goroutine saw last, to compute the lag.
 	logStart, logEnd atomic.Int64
@@ -101,12 +103,34 @@ func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 	return r, nil
 }
 
+// held reports whether the task opens no epoch that no operator asked for. A task that begins
+// because the configuration was read again is held, until an epoch of it runs.
+func (r *runner) held() bool {
+	if r.hold == nil {
+		return false
+	}
+	select {
+	case <-r.hold:
+		return false
+	default:
+		return true
+	}
+}
+
+// free ends that.
+func (r *runner) free() {
+	if r.hold != nil {
+		r.freed.Do(func() { close(r.hold) })
+	}
+}
+
 // leave takes down what the process has of a task that does not run any more.
 func (r *runner) leave() {
 	r.expect(0)
 	r.d.taskCount.Add(-1)
 	r.d.running.Add(-1)
 	r.out.leave()
+	r.d.lag.left(r.task)
 	r.d.metrics.end(r.task)
 	close(r.gone)
 }
@@ -148,7 +172,8 @@ func newAbandoned(d *home, t core.Task) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{d: d, task: t, store: st, archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
+	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
+	r := &runner{d: d, task: t, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
 	r.repeater = newRepeater(r.log, d.metrics, func() { r.change(func(*TaskStatus) {}) })
 	r.status.Store(&TaskStatus{Stream: t.Stream, Partition: t.Partition})
 	return r, nil

@@ -153,6 +153,7 @@ func (p *processor) deferred() bool { return p.comparing && p.epoch.moved }
 // spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
 func (p *processor) spill() (done bool, err error) {
 	if err := p.epoch.users.spill(); err != nil {
+		p.complain(err)
 		return p.uncommitted(err)
 	}
 	p.merge.unpause()
@@ -185,8 +186,12 @@ func usersWhole(s *store, protected bool, cp *checkpoint) (bool, error) {
 
 // newDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
 // tags of the epoch's.
-func newDecoder(s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
-	d, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
+func newDecoder(x *Schemas, s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
+	var d *codec.Decoder
+	f, err := x.Format(s)
+	if err == nil {
+		d, err = codec.NewDecoder(f, runtime.GOMAXPROCS(0))
+	}
 	if err == nil && s.User != nil {
 		key := c.UserKey()
 		if err = d.TagUsers(&key); err == nil && s.User.Partitioner == "murmur2" {

@@ -45,7 +45,8 @@ type Audit struct {
 	// Epoch is the only epoch to verify, 0: all.
 	Epoch uint64
 
-	chunk int // as Options.chunk
+	chunk   int // as Options.chunk
+	schemas *Schemas
 }
 
 // Verify computes every published release of a task again, from the log, the master key,
@@ -77,6 +78,13 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 		return nil, err
 	}
 	defer client.Close()
+	if a.schemas, err = OpenSchemas(a.Config); err != nil {
+		return nil, err
+	}
+	defer a.schemas.Close()
+	if err := a.schemas.Look(ctx, s, 0); err != nil {
+		return nil, err
+	}
 	r := newRepeater(a.Log, newMetrics(true, false, "", false), func() {})
 	published, err := collect(ctx, r, client, s.Output, t, s.Step.Clock() > 0)
 	if err != nil {
@@ -262,7 +270,7 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	if s.Step.Clock() > 0 {
 		bounds = published.boundary
 	}
-	again, err := newRepetition(r, client, s, m, c, begun, bounds, 1<<20)
+	again, err := newRepetition(r, client, a.schemas, s, m, c, begun, bounds, 1<<20)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"streamdp/internal/kafka"
 	"streamdp/internal/persons"
+	"streamdp/internal/schema"
 )
 
 // Batch is one response of the broker and the rows decoded from it. A caller uses one
@@ -18,6 +19,9 @@ type Batch struct {
 	// persons.Away if it belongs to another partition; nil if persons play no role, see
 	// [Decoder.TagUsers].
 	Tags []persons.Tag
+	// Schemas holds for each record the id of its schema, as its frame says, -1 if it has no frame;
+	// nil if records have none.
+	Schemas []int32
 
 	columns int       // of a row
 	rows    []float64 // one row a record, or one for each in places
@@ -30,6 +34,7 @@ var (
 	reasonSlab kafka.Slab[Reason]
 	placeSlab  kafka.Slab[int]
 	tagSlab    kafka.Slab[persons.Tag]
+	idSlab     kafka.Slab[int32]
 )
 
 // Release gives the batch's memory back: its records and rows are gone.
@@ -39,7 +44,8 @@ func (b *Batch) Release() {
 	reasonSlab.Put(b.Reasons)
 	placeSlab.Put(b.places)
 	tagSlab.Put(b.Tags)
-	b.rows, b.Reasons, b.places, b.Tags = nil, nil, nil, nil
+	idSlab.Put(b.Schemas)
+	b.rows, b.Reasons, b.places, b.Tags, b.Schemas = nil, nil, nil, nil, nil
 }
 
 // RowBytes returns the memory of a row of format f and what belongs to it.
@@ -47,6 +53,9 @@ func RowBytes(f Format) int {
 	n := 8*f.Width() + 8 + 1
 	if f.User != "" {
 		n += len(persons.Tag{})
+	}
+	if f.Schemas != nil {
+		n += 4
 	}
 	return n
 }
@@ -66,6 +75,8 @@ type Decoder struct {
 	spare [][]float64 // one a worker, for records without one
 	// users is one a worker, nil if no tags are made.
 	users []*user
+	// ids are the schemas that records name, nil if they name none.
+	ids *schemaIDs
 }
 
 // NewDecoder returns a decoder for records of format f. It decodes a large batch in so
@@ -77,9 +88,34 @@ func NewDecoder(f Format, workers int) (*Decoder, error) {
 		return nil, err
 	}
 	d := &Decoder{format: f, columns: f.Width(), least: f.least(), codecs: make([]Codec, max(1, workers))}
-	d.codecs[0] = c
+	if f.Schemas != nil && f.schematic() {
+		d.ids = &schemaIDs{resolver: f.Schemas, known: map[int32]*schema.Schema{}}
+	}
+	d.codecs[0] = d.share(c)
 	d.spare = make([][]float64, len(d.codecs))
 	return d, nil
+}
+
+// share has a codec look up schemas where all of the decoder's do.
+func (d *Decoder) share(c Codec) Codec {
+	if of, ok := c.(*schemaCodec); ok && d.ids != nil {
+		of.ids = d.ids
+	}
+	return c
+}
+
+// forget has all codecs give up what they made of schemas.
+func (d *Decoder) forget() {
+	for _, c := range d.codecs {
+		if of, ok := c.(*schemaCodec); ok {
+			of.forget()
+		}
+	}
+	for _, u := range d.users {
+		if of, ok := u.alone.(*schemaCodec); ok {
+			of.forget()
+		}
+	}
 }
 
 // TagUsers makes Decode also set the tags of batches, under a key. The raw user keys stay inside
@@ -92,6 +128,9 @@ func (d *Decoder) TagUsers(key *[persons.KeyBytes]byte) error {
 		u, err := newUser(d.format, key)
 		if err != nil {
 			return err
+		}
+		if u.alone != nil {
+			d.share(u.alone)
 		}
 		users[w] = u
 	}
@@ -151,6 +190,19 @@ func (d *Decoder) Decode(b *Batch) {
 		tagSlab.Put(b.Tags)
 		b.Tags = nil
 	}
+	if d.ids != nil {
+		if cap(b.Schemas) < n {
+			idSlab.Put(b.Schemas)
+			b.Schemas = idSlab.Get(n)
+		}
+		b.Schemas = b.Schemas[:n]
+		if d.ids.learn(b) { // may wait
+			d.forget()
+		}
+	} else if b.Schemas != nil {
+		idSlab.Put(b.Schemas)
+		b.Schemas = nil
+	}
 	working <- struct{}{}
 	workers := 1
 	for free := true; free && workers < min(len(d.codecs), 1+b.Bytes/parallelBytes); {
@@ -176,7 +228,8 @@ func (d *Decoder) Decode(b *Batch) {
 // part has worker w decode the records from, from+1, …, to−1.
 func (d *Decoder) part(b *Batch, w, from, to int) {
 	if d.codecs[w] == nil {
-		d.codecs[w], _ = d.format.Codec() // has worked once
+		c, _ := d.format.Codec() // has worked once
+		d.codecs[w] = d.share(c)
 	}
 	for i := from; i < to; i++ {
 		row := b.place(i)

@@ -9,8 +9,10 @@ package codec
 import (
 	"unicode/utf8"
 
+	"streamdp/internal/column"
 	"streamdp/internal/fault"
 	"streamdp/internal/kafka"
+	"streamdp/internal/schema"
 )
 
 // Record is one committed Kafka record. Its slices are valid only until the
@@ -27,24 +29,30 @@ type Reason uint8
 // The reasons. If a record has several faults, the reason is the fault that the codec
 // meets first. Which one it meets first may change between versions.
 const (
-	Decoded   Reason = iota // none: the row is there
-	Null                    // the value is null: a tombstone, or a record of headers only
-	Malformed               // the value is not in the codec's format
-	TooDeep                 // JSON nested deeper than 128 arrays and objects
-	Arity                   // a packed value or JSON array of another length than the row's
-	Missing                 // a column is absent, JSON null, or an empty cell
-	Duplicate               // a column, or an object on the way to one, stands there twice
-	NotNumber               // a column holds something else than a number
-	NotFinite               // a column is NaN, infinite, or too large for a float64
-	NoStep                  // a gradient without exactly one header that says where it was taken
-	Stale                   // a gradient taken at parameters that are too old, or still to come
-	NoClass                 // an example whose target is no class
-	TooLarge                // the record is beyond input.max_record_bytes, and was not held
-	NoUser                  // decoded, and of nobody: it has no user key
-	OverCap                 // decoded, and beyond what counts for its person
-	Foreign                 // decoded, and of a user key that belongs to another partition
-	Full                    // decoded, and of a person for whom there was no room
-	Reasons                 // their number
+	Decoded     Reason = iota // none: the row is there
+	Null                      // the value is null: a tombstone, or a record of headers only
+	Malformed                 // the value is not in the codec's format
+	TooDeep                   // JSON nested deeper than 128 arrays and objects
+	Arity                     // a packed value or JSON array of another length than the row's
+	Missing                   // a column is absent, JSON null, or an empty cell
+	Duplicate                 // a column, or an object on the way to one, stands there twice
+	NotNumber                 // a column holds something else than a number
+	NotFinite                 // a column is NaN, infinite, or too large for a float64
+	NoStep                    // a gradient without exactly one header that says where it was taken
+	Stale                     // a gradient taken at parameters that are too old, or still to come
+	NoClass                   // an example whose target is no class
+	TooLarge                  // the record is beyond input.max_record_bytes, and was not held
+	NoUser                    // decoded, and of nobody: it has no user key
+	OverCap                   // decoded, and beyond what counts for its person
+	Foreign                   // decoded, and of a user key that belongs to another partition
+	Full                      // decoded, and of a person for whom there was no room
+	NotBoolean                // a column of type bool holds something else
+	NotCategory               // a column holds none of its categories
+	NotTime                   // a column of type timestamp holds no time
+	NoSchema                  // no frame says which schema the record was written by, or it is not known
+	NoColumn                  // its schema lacks a column
+	WrongType                 // its schema has a column with another type
+	Reasons                   // their number
 )
 
 // String returns the reason's name, the value of the metric label "reason".
@@ -55,6 +63,7 @@ func (r Reason) String() string {
 	return [Reasons]string{
 		"decoded", "null", "malformed", "too-deep", "arity", "missing", "duplicate", "not-number", "not-finite",
 		"no-step", "stale", "no-class", "too-large", "no-user", "over-cap", "foreign", "full",
+		"not-boolean", "not-category", "not-time", "no-schema", "no-column", "wrong-type",
 	}[r]
 }
 
@@ -72,11 +81,11 @@ type Codec interface {
 	Decode(rec *Record, dst []float64) Reason
 }
 
-// New returns the codec of the given name for the given columns, in the
-// order of the row. Its errors are faults of the keys "codec" and "columns".
+// New returns the codec of the given name for the given columns, all of them numbers, in the
+// order of the row; [Format] has columns of other types too. Its errors are faults of the keys "codec" and "columns".
 //
-//	json        A JSON object. A column is a name, or a path "a.b.c" into nested
-//	            objects; \. and \\ stand for a dot and a backslash in a name.
+//	json        A JSON object. A column is a name, or a path "a.b[0].c" into nested
+//	            objects and arrays; a backslash makes . \ [ or ] part of a name.
 //	json-array  A JSON array of exactly one number a column. Columns are labels.
 //	csv         One line of comma-separated cells (RFC 4180), with or without
 //	            its line end. A column is a position, "1" the first cell.
@@ -84,46 +93,55 @@ type Codec interface {
 //	float64     Packed little-endian float64s, exactly one a column. Columns
 //	            are labels.
 //	float32     The same of float32s.
+//	avro        An Avro record, protobuf a Protobuf message, and json-schema a JSON
+//	            document, whose schema a [Format] names. A column is a path "a.b[0].c"
+//	            into fields, keys of maps, and indexes of arrays.
 //
 // JSON is read strictly. The whole value must be one valid document (RFC 8259) in valid
 // UTF-8, with \u escapes of whole surrogate pairs only, at most 128 levels deep. Names are
 // compared with their escapes resolved, and upper and lower case differ. A name on the path
 // of a column must not occur twice in its object; any other name may. A column's value must
-// be a JSON number: a string, a boolean or null is none.
+// be a JSON number: a string, a boolean or null is none, unless the column has a type that says so.
 //
 // In a CSV cell a number is a decimal with optional sign, point and exponent,
 // in quotes or not; spaces and tabs around it are allowed. There is no "nan",
 // no "inf", no hexadecimal, no "1_000" and no "1,5".
 func New(name string, columns []string) (Codec, error) {
-	return newCodec(name, columns, "")
+	return newCodec(Format{Name: name, Columns: columns}, "")
 }
 
-// newCodec is New for records with a user key in a field, "" for none.
-func newCodec(name string, columns []string, user string) (Codec, error) {
+// newCodec returns the codec of a format of columns, with a user key in a field, "" for none.
+func newCodec(f Format, user string) (Codec, error) {
 	var faults fault.List
-	faults.Check(len(columns) > 0, "columns", "must name at least one column", nil)
-	faults.Check(user == "" || name == "json" || name == "csv", "key", `must not be a field for codecs other than "json" and "csv"`, nil)
-	seen := make(map[string]bool, len(columns))
-	for _, c := range columns {
+	name := f.Name
+	faults.Check(len(f.Columns) > 0, "columns", "must name at least one column", nil)
+	faults.Check(user == "" || !column.Pathless(name), "key", "must not be a field for codecs whose columns have no paths", nil)
+	seen := make(map[string]bool, len(f.Columns))
+	for _, c := range f.Columns {
 		faults.Check(c != "", "columns", "must not hold an empty name", nil)
 		faults.Check(utf8.ValidString(c), "columns", "must be valid UTF-8", c)
 		faults.Check(!seen[c], "columns", "must not name a column twice", c)
 		seen[c] = true
+	}
+	columns, err := f.Compile()
+	faults = append(faults, fault.All(err)...)
+	if err != nil {
+		columns = nil
 	}
 	var codec Codec
 	switch name {
 	case "json":
 		codec = newJSON(columns, user, &faults)
 	case "json-array":
-		codec = &jsonArrayCodec{columns: len(columns)}
+		codec = newJSONArray(columns)
 	case "csv":
 		codec = newCSV(columns, user, &faults)
-	case "float64":
-		codec = float64Codec{columns: len(columns)}
-	case "float32":
-		codec = float32Codec{columns: len(columns)}
+	case "float64", "float32":
+		codec = newPacked(name, columns)
+	case schema.Avro, schema.Protobuf, schema.JSON:
+		codec = newSchemaCodec(f, columns, user, &faults)
 	default:
-		faults.Add("codec", `must be "json", "json-array", "csv", "float64" or "float32"`, name)
+		faults.Add("codec", `must be "json", "json-array", "csv", "float64", "float32", "avro", "protobuf" or "json-schema"`, name)
 	}
 	if len(faults) > 0 {
 		return nil, faults.Err()

@@ -432,7 +432,7 @@ func TestNewFaults(t *testing.T) {
 		{"float64", []string{"a", "b", "a"}, "columns", "a label twice"},
 		{"float64", []string{"a", ""}, "columns", "an empty label"},
 		{"json", []string{"\xff"}, "columns", "a name no document can have"},
-		{"json", []string{"a", "a"}, "columns columns", "a column twice"},
+		{"json", []string{"a", "a"}, "columns", "a column twice"},
 		{"json", []string{"a.b", "a"}, "columns", "a column that is an object too"},
 		{"json", []string{"a", "a.b"}, "columns", "the same the other way round"},
 		{"json", []string{`a.b.c`, `a.b`}, "columns", "the same deeper"},

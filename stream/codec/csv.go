@@ -1,54 +1,68 @@
 package codec
 
 import (
+	"bytes"
 	"slices"
-	"strconv"
 
+	"streamdp/internal/column"
 	"streamdp/internal/decimal"
 	"streamdp/internal/fault"
 )
 
 // csvCodec picks cells of one line by their position.
 type csvCodec struct {
-	columns int
-	cells   []csvCell // in the order of the line
-	user    userText  // of the user key, where one of the cells is that
+	width int       // of a row
+	cells []csvCell // in the order of the line
+	cell  []byte    // a cell with one quote for two
+	user  userText  // of the user key, where one of the cells is that
 }
 
 type csvCell struct {
-	position int // from 1
-	column   int // where it goes in the row, userColumn for the user key
+	position int    // from 1
+	column   int    // where it goes in the row, userColumn for the user key
+	made     []made // all columns that read this cell, unless that is one plain column
 }
 
 const userColumn = -1
 
 // newCSV returns the codec of some columns and, unless user is "", of a user key.
-func newCSV(columns []string, user string, faults *fault.List) *csvCodec {
-	c := &csvCodec{columns: len(columns)}
-	for i, s := range columns {
-		p, ok := csvPosition(s)
-		faults.Check(ok, "columns", `must be positions, "1" the first`, s)
-		c.cells = append(c.cells, csvCell{p, i})
+func newCSV(columns []*column.Column, user string, faults *fault.List) *csvCodec {
+	c := &csvCodec{width: widthOf(columns), cell: textBuffer(columns)}
+	for _, one := range places(columns) {
+		c.cells = append(c.cells, csvCell{one.Path()[0].Index + 1, one.at, []made{one}})
 	}
-	if user != "" {
-		p, ok := csvPosition(user)
-		faults.Check(ok, "key", `must be a position of a cell for codec "csv", "field:1" the first`, user)
-		faults.Check(!slices.Contains(columns, user), "key", "must not be a column", user)
-		c.cells = append(c.cells, csvCell{p, userColumn})
+	slices.SortStableFunc(c.cells, byPosition)
+	kept := c.cells[:0]
+	for _, cell := range c.cells {
+		if last := len(kept) - 1; last >= 0 && kept[last].position == cell.position {
+			kept[last].made = append(kept[last].made, cell.made...)
+		} else {
+			kept = append(kept, cell)
+		}
 	}
-	slices.SortFunc(c.cells, func(a, b csvCell) int { return a.position - b.position })
+	for i := range kept {
+		if len(kept[i].made) == 1 && kept[i].made[0].Plain() {
+			kept[i].made = nil
+		}
+	}
+	if c.cells = kept; user != "" {
+		path, ok := column.Position(user)
+		if !ok {
+			faults.Add("key", `must be a position of a cell for codec "csv", "field:1" the first`, user)
+			return c
+		}
+		cell := csvCell{path[0].Index + 1, userColumn, nil}
+		at, taken := slices.BinarySearchFunc(c.cells, cell, byPosition)
+		faults.Check(!taken, "key", "must not be a column", user)
+		c.cells = slices.Insert(c.cells, at, cell)
+	}
 	return c
 }
 
-// csvPosition reads a position. It accepts only the spelling that Itoa writes, so that "1" and
-// "01" cannot name the same one twice.
-func csvPosition(s string) (p int, ok bool) {
-	p, err := strconv.Atoi(s)
-	return p, err == nil && p >= 1 && strconv.Itoa(p) == s
-}
+func byPosition(a, b csvCell) int { return a.position - b.position }
 
 func (c *csvCodec) Decode(rec *Record, dst []float64) Reason {
-	begin(dst, c.columns)
+	begin(dst, c.width)
 	if rec.Value == nil {
 		return Null
 	}
@@ -60,7 +74,17 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 	c.user.clear()
 	for position := 1; ; position++ {
 		wanted := next < len(c.cells) && c.cells[next].position == position
-		if wanted && c.cells[next].column != userColumn {
+		if wanted && c.cells[next].made != nil {
+			n := csvSkip(b[i:])
+			if n < 0 {
+				return Malformed
+			}
+			if r := c.put(&c.cells[next], b[i:i+n], dst); r != Decoded {
+				return r
+			}
+			next++
+			i += n
+		} else if wanted && c.cells[next].column != userColumn {
 			x, n, r := csvNumber(b[i:])
 			if r != Decoded {
 				return r
@@ -93,16 +117,55 @@ func (c *csvCodec) decode(b []byte, dst []float64) Reason {
 		if i < len(b) && b[i] == '\n' {
 			i++
 		}
-		switch {
-		case i < len(b):
+		if i < len(b) {
 			return Malformed // a second line, or something behind a closing quote
-		case next+1 == len(c.cells) && c.cells[next].column == userColumn:
-			return Decoded // without a user key
-		case next < len(c.cells):
-			return Missing
+		}
+		for _, cell := range c.cells[next:] {
+			switch {
+			case cell.column == userColumn: // without a user key
+			case cell.made == nil:
+				return Missing
+			default:
+				if r := c.put(&cell, nil, dst); r != Decoded {
+					return r
+				}
+			}
 		}
 		return Decoded
 	}
+}
+
+// put writes the numbers of a cell's columns. The cell is well-formed.
+func (c *csvCodec) put(cell *csvCell, text []byte, dst []float64) Reason {
+	doubled := false
+	if len(text) > 0 && text[0] == '"' {
+		text = text[1 : len(text)-1]
+		doubled = bytes.IndexByte(text, '"') >= 0
+	}
+	for i := range cell.made {
+		m := &cell.made[i]
+		t := text
+		if doubled && m.Type() == "category" { // no number and no time has a quote
+			t = c.single(text)
+		}
+		if r := faultReasons[m.PutCell(dst[m.at:], t)]; r != Decoded {
+			return r
+		}
+	}
+	return Decoded
+}
+
+// single returns a text with one quote instead of two. One that is too long for any column is
+// cut.
+func (c *csvCodec) single(text []byte) []byte {
+	t := c.cell[:0]
+	for i := 0; i < len(text) && len(t) < cap(t); i++ {
+		if text[i] == '"' {
+			i++
+		}
+		t = append(t, text[i])
+	}
+	return t
 }
 
 // csvNumber reads the cell at the beginning of b, and returns the cell's length.

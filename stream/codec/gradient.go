@@ -16,7 +16,7 @@ func newGradientCodec(name string, dim int, header string) (Codec, error) {
 	c := &gradientCodec{dim: dim, header: header}
 	switch name {
 	case "json-array":
-		c.numbers = &jsonArrayCodec{columns: dim}
+		c.numbers = &jsonArrayCodec{width: dim}
 	case "float64":
 		c.numbers = float64Codec{columns: dim}
 	case "float32":

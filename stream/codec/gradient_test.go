@@ -12,7 +12,7 @@ import (
 // a gradient of a million numbers: without a row for each.
 func TestManySmallRecords(t *testing.T) {
 	t.Parallel()
-	const dim, n = 1_000_000, 5000
+	const dim, n = 1_000_000, 400
 	for _, codec := range []string{"float32", "float64", "json-array"} {
 		d, err := NewDecoder(Format{Name: codec, Gradient: dim, StepHeader: "s"}, 1)
 		if err != nil {

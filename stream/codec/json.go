@@ -1,6 +1,8 @@
 package codec
 
 import (
+	"slices"
+
 	"streamdp/internal/column"
 	"streamdp/internal/fault"
 )
@@ -13,26 +15,38 @@ import (
 // they mean the same, and one comparison replaces reading and looking up the name. What is
 // remembered changes the speed of decoding and never its result.
 type jsonCodec struct {
+	width   int // of a row
 	columns int
 	root    *jsonObject
-	seen    []uint64 // one bit a member: the record had it
-	found   int      // columns that the record had
-	name    []byte   // a name with its escapes resolved
-	user    userText // of the user key, where one of the members is that
+	made    []*jsonMember // those whose columns are not all plain
+	seen    []uint64      // one bit a member: the record had it
+	found   int           // columns that the record had, or that have a default instead
+	name    []byte        // a name with its escapes resolved
+	value   []byte        // a string of a column with its escapes resolved
+	user    userText      // of the user key, where one of the members is that
 }
 
-// jsonObject is an object that holds columns, or objects with columns.
+// jsonObject is an object or array that holds columns, or objects and arrays with columns.
 type jsonObject struct {
-	members map[string]*jsonMember
-	memory  []jsonMemory // by position
+	members  map[string]*jsonMember
+	memory   []jsonMemory  // by position
+	elements []jsonElement // of an array, in its order; nil for an object
 }
 
-// jsonMember is a column, or an object on the way to columns.
+// jsonElement is an element of an array that is used.
+type jsonElement struct {
+	index  int
+	member *jsonMember
+}
+
+// jsonMember is a column, or an object or array on the way to columns.
 type jsonMember struct {
 	bit    int         // in seen
-	column int         // where the number goes in the row
+	column int         // where the number of a plain column goes in the row
 	object *jsonObject // nil for a column and for the user key
+	plain  bool        // one column that is a number
 	user   bool        // the user key, or an object on the way to nothing else
+	made   []made      // all columns that read this value, unless plain
 }
 
 // jsonMemory is one remembered separator. Longer ones are read every time.
@@ -46,39 +60,30 @@ type jsonMemory struct {
 const spareMemory = 64
 
 // newJSON returns the codec of some columns and, unless user is "", of a user key.
-func newJSON(columns []string, user string, faults *fault.List) *jsonCodec {
-	c := &jsonCodec{columns: len(columns), root: &jsonObject{}}
+func newJSON(columns []*column.Column, user string, faults *fault.List) *jsonCodec {
+	c := &jsonCodec{width: widthOf(columns), columns: len(columns), root: &jsonObject{}, value: textBuffer(columns)}
 	bits, longest := 0, 0
-	for i, path := range columns {
-		names, ok := column.Path(path)
-		if !ok {
-			faults.Add("columns", `must be names or paths "a.b" of them, where \. is a dot and \\ a backslash in a name`, path)
-			continue
-		}
-		if len(names) > maxDepth {
-			faults.Add("columns", "must be paths of at most 128 names", path)
-			continue
-		}
+	for _, one := range places(columns) {
+		var m *jsonMember
 		o := c.root
-		for k, name := range names {
-			longest = max(longest, len(name))
-			m, last := o.members[name], k == len(names)-1
-			if m != nil && (last || m.object == nil) {
-				faults.Add("columns", "must not name a column and something inside it", path)
-				break
+		for _, e := range one.Path() {
+			longest = max(longest, len(e.Name))
+			if m != nil && m.object == nil {
+				m.object = &jsonObject{}
 			}
-			if m == nil {
-				m = &jsonMember{bit: bits, column: i}
-				bits++
-				if o.members == nil {
-					o.members = make(map[string]*jsonMember)
-				}
-				o.members[name] = m
-				if !last {
-					m.object = &jsonObject{}
-				}
+			if m != nil {
+				o = m.object
 			}
-			o = m.object
+			m = o.member(e, &bits)
+		}
+		m.column = one.at
+		m.made = append(m.made, one)
+	}
+	for _, m := range c.root.leaves() {
+		if len(m.made) == 1 && m.made[0].Plain() {
+			m.plain, m.made = true, nil
+		} else {
+			c.made = append(c.made, m)
 		}
 	}
 	if user != "" {
@@ -92,11 +97,60 @@ func newJSON(columns []string, user string, faults *fault.List) *jsonCodec {
 	return c
 }
 
+// member returns the member that an element of a path leads to, a new one where there is none.
+func (o *jsonObject) member(e column.Element, bits *int) *jsonMember {
+	if e.Index < 0 {
+		if m := o.members[e.Name]; m != nil {
+			return m
+		}
+	}
+	at, there := slices.BinarySearchFunc(o.elements, e.Index, func(e jsonElement, index int) int { return e.index - index })
+	if there {
+		return o.elements[at].member
+	}
+	m := &jsonMember{bit: *bits}
+	*bits++
+	if e.Index >= 0 {
+		o.elements = slices.Insert(o.elements, at, jsonElement{e.Index, m})
+		return m
+	}
+	if o.members == nil {
+		o.members = make(map[string]*jsonMember)
+	}
+	o.members[e.Name] = m
+	return m
+}
+
+// inside returns the members of an object or array.
+func (o *jsonObject) inside() (all []*jsonMember) {
+	for _, m := range o.members {
+		all = append(all, m)
+	}
+	for _, e := range o.elements {
+		all = append(all, e.member)
+	}
+	return all
+}
+
+// leaves returns the members that are columns, in o and in what is inside it.
+func (o *jsonObject) leaves() (all []*jsonMember) {
+	for _, m := range o.inside() {
+		if m.object != nil {
+			all = append(all, m.object.leaves()...)
+		} else {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 // remember allocates the memory. It never grows afterwards, so that no record can make
 // the codec keep more.
 func (o *jsonObject) remember() {
-	o.memory = make([]jsonMemory, len(o.members)+spareMemory)
-	for _, m := range o.members {
+	if o.elements == nil {
+		o.memory = make([]jsonMemory, len(o.members)+spareMemory)
+	}
+	for _, m := range o.inside() {
 		if m.object != nil {
 			m.object.remember()
 		}
@@ -104,7 +158,7 @@ func (o *jsonObject) remember() {
 }
 
 func (c *jsonCodec) Decode(rec *Record, dst []float64) Reason {
-	begin(dst, c.columns)
+	begin(dst, c.width)
 	if rec.Value == nil {
 		return Null
 	}
@@ -116,16 +170,46 @@ func (c *jsonCodec) decode(b []byte, dst []float64) Reason {
 	c.found = 0
 	c.user.clear()
 	i := jsonSpace(b, 0)
-	if i == len(b) || b[i] != '{' {
+	if i == len(b) || b[i] != c.root.opening() {
 		return Malformed
 	}
-	i, r := c.object(c.root, b, i+1, 1, dst)
+	var r Reason
+	if c.root.elements == nil {
+		i, r = c.object(c.root, b, i+1, 1, dst)
+	} else {
+		i, r = c.array(c.root, b, i+1, 1, dst)
+	}
 	switch {
 	case r != Decoded:
 		return r
 	case jsonSpace(b, i) != len(b):
 		return Malformed
 	case c.found != c.columns: // each was found once at most
+		return c.defaults(dst)
+	}
+	return Decoded
+}
+
+// opening returns the byte with which o begins.
+func (o *jsonObject) opening() byte {
+	if o.elements != nil {
+		return '['
+	}
+	return '{'
+}
+
+// defaults writes the numbers of columns that the record does not have.
+func (c *jsonCodec) defaults(dst []float64) Reason {
+	for _, m := range c.made {
+		if c.seen[m.bit/64]&(1<<(m.bit%64)) != 0 {
+			continue
+		}
+		if r := putAll(m.made, dst, &column.Value{}); r != Decoded {
+			return r
+		}
+		c.found += len(m.made)
+	}
+	if c.found != c.columns {
 		return Missing
 	}
 	return Decoded
@@ -190,7 +274,7 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 		if again {
 			return i, Duplicate
 		}
-		if member.object == nil {
+		if member.plain {
 			x, next, r := jsonNumber(b, i)
 			if r != Decoded {
 				return i, r
@@ -200,16 +284,87 @@ func (c *jsonCodec) object(o *jsonObject, b []byte, i, depth int, dst []float64)
 			i = next
 			continue
 		}
-		if i == len(b) {
+		var r Reason
+		if o := member.object; o != nil && o.elements == nil && i < len(b) && b[i] == '{' { // as member, without the call
+			i, r = c.object(o, b, i+1, depth+1, dst)
+		} else {
+			i, r = c.member(member, b, i, depth, dst)
+		}
+		if r != Decoded {
+			return i, r
+		}
+	}
+}
+
+// member reads the value of a member that is no user key. depth counts the open objects and arrays
+// around it.
+func (c *jsonCodec) member(m *jsonMember, b []byte, i, depth int, dst []float64) (int, Reason) {
+	if i == len(b) {
+		return i, Malformed
+	}
+	if m.object == nil {
+		v, next, r := jsonValue(b, i, c.value)
+		if r != Decoded {
+			return next, r
+		}
+		if m.made != nil {
+			c.found += len(m.made)
+			return next, putAll(m.made, dst, &v)
+		}
+		c.found++
+		switch {
+		case v.Kind == column.Absent:
+			return next, Missing
+		case v.Kind != column.Number:
+			return next, NotNumber
+		case v.Num-v.Num != 0:
+			return next, NotFinite
+		}
+		dst[m.column] = v.Num
+		return next, Decoded
+	}
+	// No check of maxDepth is needed here: columns are not nested deeper than that.
+	switch {
+	case b[i] == 'n':
+		return jsonLiteral(b, i, "null") // columns inside are absent
+	case b[i] != m.object.opening():
+		return i, Missing // not what columns can be inside of
+	case m.object.elements != nil:
+		return c.array(m.object, b, i+1, depth+1, dst)
+	}
+	return c.object(m.object, b, i+1, depth+1, dst)
+}
+
+// array reads o, from the byte after its opening bracket. depth counts the open objects and
+// arrays, including o.
+func (c *jsonCodec) array(o *jsonObject, b []byte, i, depth int, dst []float64) (int, Reason) {
+	if i = jsonSpace(b, i); i < len(b) && b[i] == ']' {
+		return i + 1, Decoded
+	}
+	wanted := o.elements
+	for k := 0; ; k++ {
+		var r Reason
+		if len(wanted) > 0 && wanted[0].index == k {
+			m := wanted[0].member
+			c.seen[m.bit/64] |= 1 << (m.bit % 64)
+			i, r = c.member(m, b, i, depth, dst)
+			wanted = wanted[1:]
+		} else {
+			i, r = jsonSkip(b, i, depth)
+		}
+		if r != Decoded {
+			return i, r
+		}
+		if i = jsonSpace(b, i); i == len(b) {
 			return i, Malformed
 		}
-		if b[i] != '{' {
-			return i, Missing // not an object, so the column cannot be inside
-		}
-		// No check of maxDepth is needed here: columns are not nested deeper than that.
-		var r Reason
-		if i, r = c.object(member.object, b, i+1, depth+1, dst); r != Decoded {
-			return i, r
+		switch b[i] {
+		case ',':
+			i = jsonSpace(b, i+1)
+		case ']':
+			return i + 1, Decoded
+		default:
+			return i, Malformed
 		}
 	}
 }

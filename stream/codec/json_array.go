@@ -1,12 +1,27 @@
 package codec
 
-import "streamdp/internal/decimal"
+import (
+	"streamdp/internal/column"
+	"streamdp/internal/decimal"
+)
 
-// jsonArrayCodec reads an array of exactly one number a column.
-type jsonArrayCodec struct{ columns int }
+// jsonArrayCodec reads an array of exactly one value a column.
+type jsonArrayCodec struct {
+	width int
+	made  []made // nil: all are plain numbers
+	text  []byte // a string with its escapes resolved
+}
+
+func newJSONArray(columns []*column.Column) *jsonArrayCodec {
+	c := &jsonArrayCodec{width: widthOf(columns)}
+	if !plain(columns) {
+		c.made, c.text = places(columns), textBuffer(columns)
+	}
+	return c
+}
 
 func (c *jsonArrayCodec) Decode(rec *Record, dst []float64) Reason {
-	begin(dst, c.columns)
+	begin(dst, c.width)
 	if rec.Value == nil {
 		return Null
 	}
@@ -22,15 +37,34 @@ func (c *jsonArrayCodec) decode(b []byte, dst []float64) Reason {
 	if i < len(b) && b[i] == ']' {
 		return Arity // an array of none; there is at least one column
 	}
+	columns := len(dst)
+	if c.made != nil {
+		columns = len(c.made)
+	}
 	for k := 0; ; k++ {
-		x, n, r := jsonNumber(b, i)
-		if r != Decoded {
-			return r
+		var n int
+		if c.made == nil {
+			x, next, r := jsonNumber(b, i)
+			if r != Decoded {
+				return r
+			}
+			if k == columns {
+				return Arity
+			}
+			dst[k], n = x, next
+		} else {
+			if k == columns {
+				return Arity
+			}
+			v, next, r := jsonValue(b, i, c.text)
+			if r == Decoded {
+				r = c.made[k].put(dst, &v)
+			}
+			if r != Decoded {
+				return r
+			}
+			n = next
 		}
-		if k == len(dst) {
-			return Arity
-		}
-		dst[k] = x
 		if i = n; i == len(b) || b[i] != ',' {
 			if i = jsonSpace(b, i); i == len(b) {
 				return Malformed
@@ -43,7 +77,7 @@ func (c *jsonArrayCodec) decode(b []byte, dst []float64) Reason {
 			if i = jsonSpace(b, i+1); i != len(b) {
 				return Malformed
 			}
-			if k+1 != len(dst) {
+			if k+1 != columns {
 				return Arity
 			}
 			return Decoded
@@ -76,4 +110,52 @@ func jsonNoNumber(b []byte, i int) Reason {
 		}
 	}
 	return Malformed
+}
+
+// textBuffer returns the memory for the texts of columns. A text that is longer than that is cut, but
+// stays longer than any that a column reads.
+func textBuffer(columns []*column.Column) []byte {
+	longest := 0
+	for _, c := range columns {
+		longest = max(longest, c.MaxText())
+	}
+	return make([]byte, 0, longest+8)
+}
+
+// jsonValue reads a value that a column may use: a number, perhaps infinite, a string, a boolean or
+// null. Of an array or an object it reads no more than the first byte: there is no column that
+// takes one. buffer is for strings with escapes.
+func jsonValue(b []byte, i int, buffer []byte) (v column.Value, next int, r Reason) {
+	if i == len(b) {
+		return v, i, Malformed
+	}
+	switch b[i] {
+	case '"':
+		next, plain, ok := jsonString(b, i+1)
+		if !ok {
+			return v, next, Malformed
+		}
+		v.Kind, v.Text = column.Text, b[i+1:next-1]
+		if !plain {
+			v.Text = jsonUnescape(buffer[:0], v.Text)
+		}
+		return v, next, Decoded
+	case 't':
+		v.Kind, v.Num = column.Truth, 1
+		next, r = jsonLiteral(b, i, "true")
+		return v, next, r
+	case 'f':
+		v.Kind = column.Truth
+		next, r = jsonLiteral(b, i, "false")
+		return v, next, r
+	case 'n':
+		next, r = jsonLiteral(b, i, "null")
+		return v, next, r
+	case '{', '[':
+		v.Kind = column.Other
+		return v, i, Decoded
+	}
+	x, n := decimal.JSON(b[i:])
+	v.Kind, v.Num = column.Number, x
+	return v, i + n, malformedUnless(n > 0)
 }

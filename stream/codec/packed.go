@@ -3,6 +3,8 @@ package codec
 import (
 	"encoding/binary"
 	"math"
+
+	"streamdp/internal/column"
 )
 
 // All exponent bits are set in NaN and ±Inf, and in no other number.
@@ -53,4 +55,30 @@ func (c float32Codec) Decode(rec *Record, dst []float64) Reason {
 		dst[i] = float64(math.Float32frombits(u))
 	}
 	return Decoded
+}
+
+// newPacked returns a codec of packed numbers. Each column has one, which may have a transform.
+func newPacked(name string, columns []*column.Column) Codec {
+	var codec Codec = float64Codec{columns: len(columns)}
+	if name == "float32" {
+		codec = float32Codec{columns: len(columns)}
+	}
+	if plain(columns) {
+		return codec
+	}
+	return &madeCodec{codec, places(columns)}
+}
+
+// madeCodec makes the numbers that another codec reads into those of columns of one number each.
+type madeCodec struct {
+	Codec
+	columns []made
+}
+
+func (c *madeCodec) Decode(rec *Record, dst []float64) Reason {
+	r := c.Codec.Decode(rec, dst)
+	for i := 0; i < len(c.columns) && r == Decoded; i++ {
+		r = c.columns[i].put(dst, &column.Value{Kind: column.Number, Num: dst[i]})
+	}
+	return end(dst, r)
 }

@@ -48,8 +48,10 @@ func newUser(f Format, key *[persons.KeyBytes]byte) (*user, error) {
 		u.alone = newJSON(nil, path, &faults)
 	case isField && path != "" && f.Gradient == 0 && f.Name == "csv":
 		u.alone = newCSV(nil, path, &faults)
+	case isField && path != "" && f.Gradient == 0 && f.schematic():
+		u.alone = newSchemaCodec(f, nil, path, &faults)
 	case isField && path != "":
-		faults.Add("key", `must not be a field for codecs other than "json" and "csv"`, f.User)
+		faults.Add("key", "must not be a field for codecs whose columns have no paths", f.User)
 	case f.User != recordKey:
 		faults.Add("key", `must be "record-key", "field:PATH" or "header:NAME"`, f.User)
 	}
@@ -138,16 +140,21 @@ func (u *userText) setCell(cell []byte) {
 // addUser adds the user key to what the codec reads, and returns the length of the longest name
 // on the way.
 func (c *jsonCodec) addUser(path string, bits *int, faults *fault.List) (longest int) {
-	names, ok := column.Path(path)
-	if !ok || len(names) > maxDepth {
-		faults.Add("key", `must be "field:" and a name or a path "a.b" of at most 128 names, where \. is a dot and \\ a backslash in a name`, path)
+	names, ok := column.Parse(path)
+	if !ok || len(names) > maxDepth || column.Indexed(names) {
+		faults.Add("key", `must be "field:" and a name or a path "a.b" of at most 128 names, where a backslash makes . \ [ or ] part of a name`, path)
+		return 0
+	}
+	if c.root.elements != nil {
+		faults.Add("key", "must not be a field where columns are elements of an array", path)
 		return 0
 	}
 	o := c.root
-	for k, name := range names {
+	for k, e := range names {
+		name := e.Name
 		longest = max(longest, len(name))
 		m, last := o.members[name], k == len(names)-1
-		if m != nil && (last || m.object == nil) {
+		if m != nil && (last || m.object == nil || m.object.elements != nil) {
 			faults.Add("key", "must not be a column, nor inside or around one", path)
 			break
 		}

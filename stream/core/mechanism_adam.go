@@ -34,7 +34,7 @@ var adamMechanism = &descriptor{
 
 // adamFormat is the format of gradients or, if the stream has columns, of examples.
 func adamFormat(s *config.Stream) codec.Format {
-	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns}
+	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns, Specs: s.Input.Specs()}
 	if s.Adam.Mode == "gradients" {
 		f.Gradient, f.StepHeader = s.Adam.Dim, s.Adam.StepHeader
 	}

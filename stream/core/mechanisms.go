@@ -181,7 +181,7 @@ func CostOf(s *config.Stream, plan json.RawMessage) (*Mechanism, error) {
 
 // FormatOf returns the format of the stream's records.
 func FormatOf(s *config.Stream) codec.Format {
-	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns}
+	f := codec.Format{Name: s.Input.Codec, Columns: s.Input.Columns, Specs: s.Input.Specs()}
 	if d := mechanismOf(s); d != nil && d.format != nil {
 		f = d.format(s)
 	}

@@ -87,7 +87,7 @@ func newEncoder(s *config.Stream, m *Manifest, mech *Mechanism) (*encoder, error
 		precision = "not proven"
 	}
 	about := releaseHead{
-		Columns: listed(s.Input.Columns), Centre: constants(s.Centre), Scale: constants(s.Scale), Mechanism: mech.description,
+		Columns: listed(s.Input.Row()), Centre: constants(s.Centre), Scale: constants(s.Scale), Mechanism: mech.description,
 		Privacy: releasePrivacy{
 			Epsilon: s.Privacy.Epsilon, Delta: s.Privacy.Delta, Mu: cost.Mu, Adjacency: cost.Adjacency,
 			Unit: Unit(s), Accounting: accounting, Clip: mech.clip, Sensitivity: mech.sensitivity,

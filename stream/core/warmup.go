@@ -79,7 +79,7 @@ func (d *descriptor) newWarmed(s *config.Stream, plan json.RawMessage, initial [
 		own = *kept.Warmup
 	}
 	b.Records = own.Records
-	e := &warmed{Estimator: m.Estimator, after: &Mechanism{Refused: m.Refused}, stream: s, plan: own, row: make([]float64, len(s.Input.Columns))}
+	e := &warmed{Estimator: m.Estimator, after: &Mechanism{Refused: m.Refused}, stream: s, plan: own, row: make([]float64, len(s.Input.Row()))}
 	if e.warm, err = bounds.New(b, cost.Mu, cost.Adjacency, s.Params().Bits()); err != nil {
 		return nil, err
 	}
@@ -279,7 +279,7 @@ func (e *warmed) bounds() *Bounds {
 		b.ClipY, b.ClippedY = f.Y.Clip, &f.Y.Clipped
 	}
 	for _, j := range f.FrozenColumns() {
-		b.Frozen, b.Verdict = append(b.Frozen, e.stream.Input.Columns[j]), "partial"
+		b.Frozen, b.Verdict = append(b.Frozen, e.stream.Input.Row()[j]), "partial"
 	}
 	return b
 }
@@ -308,7 +308,7 @@ func (e *warmed) withFrozen(values []dp.Value) {
 // once.
 func (e *warmed) sample(values *dp.Release) *dp.Release {
 	const longest = -2.2250738585072014e-308
-	number, columns := longest, e.stream.Input.Columns
+	number, columns := longest, e.stream.Input.Row()
 	fill := slices.Repeat([]float64{longest}, len(columns))
 	limit := &bounds.Limit{Clip: longest, Clipped: longest, ClippedSE: longest}
 	r := &dp.Release{Values: values.Values}

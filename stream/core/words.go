@@ -11,7 +11,7 @@ import (
 
 // Computes says in one sentence what a stream publishes.
 func Computes(s *config.Stream) string {
-	text := fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Columns))
+	text := fmt.Sprintf("Releases of the mechanism %s over %s.", MechanismName(s), enumerated(s.Input.Row()))
 	if d := mechanismOf(s); d != nil && d.computes != nil {
 		text = d.computes(s)
 	}
@@ -57,7 +57,7 @@ func enumerated(names []string) string {
 
 // features returns the columns without the target.
 func features(s *config.Stream, target string) string {
-	return enumerated(slices.DeleteFunc(slices.Clone(s.Input.Columns), func(c string) bool { return c == target }))
+	return enumerated(slices.DeleteFunc(slices.Clone(s.Input.Row()), func(c string) bool { return c == target }))
 }
 
 // onlineComputed says what an online regression publishes.
@@ -95,7 +95,7 @@ func momentsComputed(s *config.Stream) string {
 	if clock := clockOf(s); clock != "" {
 		every = Brief(clock) + " by the clock"
 	}
-	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Columns), over, every)
+	sentence := fmt.Sprintf("%s of %s %s: a release every %s.", enumerated(what), enumerated(s.Input.Row()), over, every)
 	return strings.ToUpper(sentence[:1]) + sentence[1:]
 }
 

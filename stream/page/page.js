@@ -44,13 +44,15 @@
     if (size >= 1e7 || size < 1e-4) text = Number(text).toExponential().replace("e+", "e");
     return text.replaceAll("-", "−");
   };
+  // A number's text with a sign that can be read, and none before a zero.
+  const signed = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
   // A value with as many digits as its error lets mean something.
   const rounded = (x, se) => {
     if (x === null || x === undefined) return "–";
     if (!(se > 0)) return plain(x);
     const places = 1 - Math.floor(Math.log10(z * se));
     if (places > 8 || Math.abs(x) >= 1e9 || se >= 1e7) return plain(x, 4);
-    return (places > 0 ? x.toFixed(places) : String(Math.round(x))).replace("-", "−");
+    return signed(places > 0 ? x.toFixed(places) : String(Math.round(x)));
   };
   const error = (se) => (se > 0 ? plain(z * se, 2) : "");
 
@@ -141,7 +143,7 @@
     svg.setAttribute("aria-valuenow", String(c.at < 0 ? p.length - 1 : c.at));
     svg.setAttribute("aria-valuetext", `epoch ${shown.r.epoch}, step ${shown.r.step}: ${words}${shown.truth !== null ? `, truth ${rounded(shown.truth, shown.se)}` : ""}`);
 
-    const w = svg.clientWidth || 280, h = svg.clientHeight || 115, left = 44, right = w - 6, top = 8, bottom = h - 18;
+    const w = svg.clientWidth || 280, h = svg.clientHeight || 115, right = w - 6, top = 8, bottom = h - 18;
     // The first releases are noisy: the axis fits the later ones and, of those, most.
     const later = p.slice(Math.floor(p.length / 5)), lows = [], highs = [];
     for (const q of later) {
@@ -155,6 +157,10 @@
     if (!(hi > lo)) { const s = Math.abs(hi) * 0.1 || 1; lo -= s; hi += s; }
     const pad = (hi - lo) * 0.06; lo -= pad; hi += pad;
     const x0 = p[0].x, x1 = p[p.length - 1].x;
+    const ends = [[top + 6, plain(hi - pad, 3)], [bottom, plain(lo + pad, 3)]].map(([y, text]) => draw("text", { y, "text-anchor": "end" }, text));
+    svg.append(...ends);
+    const left = Math.max(44, ...ends.map((e) => Math.ceil(e.getComputedTextLength()) + 7));
+    for (const e of ends) e.setAttribute("x", left - 5);
     c.place = (x) => (x1 > x0 ? left + ((x - x0) / (x1 - x0)) * (right - left) : (left + right) / 2);
     const Y = (y) => Math.max(-50, Math.min(h + 50, bottom - ((y - lo) / (hi - lo)) * (bottom - top)));
     const n = (x) => x.toFixed(1);
@@ -184,7 +190,6 @@
     inner.append(draw("circle", { class: "dot", cx: n(c.place(shown.x)), cy: n(Y(shown.y)), r: 3 }));
     if (c.at >= 0) inner.append(draw("line", { class: "cursor", x1: n(c.place(shown.x)), x2: n(c.place(shown.x)), y1: top, y2: bottom }));
     svg.append(inner);
-    svg.append(draw("text", { x: left - 5, y: top + 6, "text-anchor": "end" }, plain(hi - pad, 3)), draw("text", { x: left - 5, y: bottom, "text-anchor": "end" }, plain(lo + pad, 3)));
     svg.append(draw("text", { x: left, y: h - 4 }, whole(x0)), draw("text", { x: right, y: h - 4, "text-anchor": "end" }, `offset ${whole(x1)}`));
   };
 
@@ -198,10 +203,10 @@
     t.guarantee = el("div"); t.budget = el("div"); t.position = el("div"); t.shares = el("div");
     t.values = el("section", { class: "block", hidden: true });
     t.pick = el("select", { id: `${id}-value`, onchange: () => { t.own = true; t.charts.clear(); t.all = false; values(t); } });
-    t.more = el("button", { type: "button", onclick: () => { t.all = !t.all; t.charts.clear(); values(t); } });
+    t.more = el("button", { type: "button", hidden: true, onclick: () => { t.all = !t.all; t.charts.clear(); values(t); } }, "Show all");
     t.grid = el("div", { class: "charts" });
     t.legend = el("span", { class: "key" });
-    t.values.append(el("div", { class: "bar" }, el("h3", {}, "Over time"), el("label", { for: `${id}-value` }, "Value "), t.pick, t.legend), t.grid, el("p", {}, t.more));
+    t.values.append(el("div", { class: "bar" }, el("h3", {}, "Over time"), el("span", { class: "pick" }, el("label", { for: `${id}-value` }, "Value"), t.pick), t.legend), t.grid, el("p", {}, t.more));
     t.coef = el("section", { class: "block", hidden: true });
     t.matrix = el("section", { class: "block", hidden: true });
     t.last = el("section", { class: "block", hidden: true });
@@ -223,7 +228,7 @@
     say(t.badge, s.state);
     t.badge.className = `badge ${feeling[s.state] || "warn"}`;
     say(t.computes, s.computes || "");
-    renew(t.message, JSON.stringify([s.reason, s.message, s.few_valid, s.verdict, s.unread_partitions, s.warnings]), () => {
+    renew(t.message, JSON.stringify([s.reason, s.message, s.few_valid, s.verdict, s.unread_partitions, s.warnings, s.schemas]), () => {
       const all = [];
       const note = (text, mild) => all.push(el("p", { class: mild ? "alert mild" : "alert" }, text));
       if (s.message) note(`${s.reason ? `${s.reason}: ` : ""}${s.message}`, s.state !== "halted");
@@ -231,6 +236,7 @@
       else if (s.few_valid) note("Hardly a record counts in full, by the published numbers: at most a tenth of the last ones. Are columns, codec, centre, scale and clip those of the topic?", true);
       if (s.verdict && s.verdict !== "ok") note(`The last release says of the bounds that the warm-up found: ${s.verdict}.`, true);
       for (const w of s.warnings || []) note(`${w[0].toUpperCase()}${w.slice(1)}.`, true);
+      for (const x of s.schemas || []) if (x.faults) note(`Records of the newest schema of ${x.subject}, version ${x.version} (id ${x.id}), give no rows: ${x.faults.join("; ")}.`, true);
       if (s.unread_partitions) note(`No stream here reads ${s.unread_partitions} of the topic's partitions.`, true);
       return all;
     });
@@ -266,10 +272,12 @@
 
   const budget = (t) => {
     const s = t.status, events = s.budget || [];
-    renew(t.budget, JSON.stringify([s.charged_epsilon, s.limit_epsilon, events, s.unit, s.person]), () => {
+    renew(t.budget, JSON.stringify([s.epsilon, s.charged_epsilon, s.limit_epsilon, events, s.unit, s.person]), () => {
       const share = s.limit_epsilon > 0 ? s.charged_epsilon / s.limit_epsilon : 0;
+      // Where the limit is one epoch, all of it is charged from the beginning, as it was meant.
+      const single = s.limit_epsilon <= s.epsilon * 1.0001;
       const text = `${plain(s.charged_epsilon)} of ε ${plain(s.limit_epsilon)}`;
-      const meter = el("div", { class: `meter${share > 0.999 ? " bad" : share > 0.9 ? " warn" : ""}`, role: "meter", "aria-label": "budget charged", "aria-valuemin": "0", "aria-valuemax": s.limit_epsilon, "aria-valuenow": Math.min(s.charged_epsilon, s.limit_epsilon), "aria-valuetext": text });
+      const meter = el("div", { class: `meter${single ? "" : share > 0.999 ? " bad" : share > 0.9 ? " warn" : ""}`, role: "meter", "aria-label": "budget charged", "aria-valuemin": "0", "aria-valuemax": s.limit_epsilon, "aria-valuenow": Math.min(s.charged_epsilon, s.limit_epsilon), "aria-valuetext": text });
       let before = 0;
       for (const e of events.length ? events : [{ charged_epsilon: s.charged_epsilon }]) {
         const width = Math.max(0, Math.min(e.charged_epsilon, s.limit_epsilon) - before);
@@ -381,7 +389,7 @@
       const cell = (i, j) => {
         const x = number(v.data, i, j), se = seOf(v, at(i, j));
         const words = `${name(r.columns, i)} and ${name(r.columns, j)}: ${correlation ? plain(x, 2) : rounded(x, se)}${!correlation && se > 0 ? ` ± ${error(se)}` : ""}${v.truth ? `, truth ${plain(number(v.truth, i, j), 2)}` : ""}`;
-        const td = el("td", { title: words, "data-value": x === null ? "" : x }, dense ? el("span", { class: "hidden" }, words) : correlation ? (x === null ? "–" : (Math.abs(x) < 0.005 ? 0 : x).toFixed(2).replace("-", "−")) : rounded(x, se));
+        const td = el("td", { title: words, "data-value": x === null ? "" : x }, dense ? el("span", { class: "hidden" }, words) : correlation ? (x === null ? "–" : signed(x.toFixed(2))) : rounded(x, se));
         const share = x === null ? 0 : Math.min(1, Math.abs(x) / largest), colour = card.map((c, k) => Math.round(c + share * ((x > 0 ? plus : minus)[k] - c)));
         const l = lum(colour);
         td.style.background = `rgb(${colour})`;
@@ -389,13 +397,14 @@
         return td;
       };
       const rows = r.columns.slice(0, d).map((c, i) => el("tr", {}, el("th", { scope: "row" }, c), ...Array.from({ length: d }, (_, j) => cell(i, j))));
+      const unknown = correlation && Array.from({ length: d }, (_, i) => v.data[at(i, i)]).some((x) => !(x > 0));
       const truth = v.truth && !dense ? " Pointing at a cell shows the truth beside." : "";
       queueMicrotask(() => { if (focus) document.getElementById(focus)?.focus(); });
       return [
         el("div", { class: "bar" }, el("h3", {}, correlation ? "Correlation" : "Covariance"), el("span", { role: "group", "aria-label": "form" }, button("correlation", "Correlation"), " ", button("covariance", "As released")),
-          el("label", { for: `${t.id}-matrix` }, "of "), pick),
-        el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Matrix of ${t.key}` }, el("table", { class: `heat${dense ? " dense" : ""}` },
-          el("caption", {}, `${correlation ? "Worked out from the released " : "Released "}${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}.${correlation ? " – where a released variance is not positive." : ""}${truth}`),
+          el("span", { class: "pick" }, el("label", { for: `${t.id}-matrix` }, "of"), pick)),
+        el("p", { class: "note", id: `${t.id}-matrix-is` }, `${correlation ? "Worked out from the released " : "Released "}${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}.${unknown ? " A dash stands where a released variance is not positive." : ""}${truth}`),
+        el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Matrix of ${t.key}` }, el("table", { class: `heat${dense ? " dense" : ""}`, "aria-describedby": `${t.id}-matrix-is` },
           el("thead", {}, el("tr", {}, el("td", {}), ...r.columns.slice(0, d).map((c) => el("th", { scope: "col" }, c)))), el("tbody", {}, ...rows))),
       ];
     });
@@ -422,8 +431,8 @@
       const level = low && r.level ? `${plain(100 * r.level, 3)} %` : "95 %";
       return [
         el("div", { class: "bar" }, el("h3", {}, `${r.target} from ${r.columns.filter((c) => c !== r.target).join(", ")}`)),
-        el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Coefficients of ${t.key}` }, el("table", { class: "coef" },
-          el("caption", {}, `Released ${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}. ${interval ? "Intervals are approximate." : r.mechanism === "sgd" ? "Their errors are not known yet." : "No errors are stated for them."}`),
+        el("p", { class: "note", id: `${t.id}-coef-is` }, `Released ${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}. ${interval ? "Intervals are approximate." : r.mechanism === "sgd" ? "Their errors are not known yet." : "No errors are stated for them."}`),
+        el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Coefficients of ${t.key}` }, el("table", { class: "coef", "aria-describedby": `${t.id}-coef-is` },
           el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "coefficient"), el("th", { scope: "col" }, "estimate"), interval ? el("th", { scope: "col" }, `interval, ${level}`) : null, truth ? el("th", { scope: "col" }, "truth") : null, el("th", { scope: "col", class: "draw" }, "drawn"))),
           el("tbody", {}, ...rows.map((q) => {
             const svg = draw("svg", { viewBox: "0 0 240 20", preserveAspectRatio: "none", role: "img", "aria-label": `${q.name}: ${rounded(q.y, q.se)}` });
@@ -508,7 +517,7 @@
       for (const [k, t] of tasks) if (!keys.includes(k)) { t.box.remove(); tasks.delete(k); }
       for (const [i, s] of status.tasks.entries()) {
         let t = tasks.get(keys[i]);
-        if (!t) { t = make(keys[i], s); tasks.set(keys[i], t); main.append(t.box); }
+        if (!t) { t = make(keys[i], s); tasks.set(keys[i], t); main.insertBefore(t.box, main.children[i] || null); }
         t.status = s;
         facts(t);
         const now = `${s.epoch}/${s.step}/${s.outbox_releases}/${s.last_release}`;
@@ -521,7 +530,11 @@
       const toc = document.getElementById("toc");
       toc.hidden = status.tasks.length < 2;
       renew(toc, status.tasks.map((s) => `${s.stream}/${s.partition}/${s.state}`).join(), () => status.tasks.map((s) => el("a", { href: `#s-${s.stream}-${part(s.partition)}` }, `${s.stream}${status.tasks.filter((x) => x.stream === s.stream).length > 1 ? `/${part(s.partition)}` : ""} · ${s.state}`)));
-      renew(document.getElementById("alerts"), JSON.stringify(status.insecure), () => (status.insecure ? [el("p", { class: "alert", role: "alert" }, "INSECURE: the noise follows from a published number. Nothing is protected.")] : []));
+      const left = (status.patterns || []).filter((p) => p.missing);
+      renew(document.getElementById("alerts"), JSON.stringify([status.insecure, left]), () => [
+        ...(status.insecure ? [el("p", { class: "alert", role: "alert" }, "INSECURE: the noise follows from a published number. Nothing is protected.")] : []),
+        ...left.map((p) => el("p", { class: "alert" }, `Stream ${p.pattern} does not take ${p.beyond + p.refused} of the topics that match ${p.topics}. ${p.missing[0].topic}: ${p.missing[0].reason}.`)),
+      ]);
       say(document.getElementById("exposure"), status.exposure === "operator" ? "This page is for the operator: parts marked as not private are exact functions of records." : "");
       const count = {};
       for (const s of status.tasks) count[s.state] = (count[s.state] || 0) + 1;

@@ -1,0 +1,63 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"streamdp/config"
+)
+
+// rotationEvery is how often the daemon looks whether the files of its certificates were
+// replaced.
+const rotationEvery = 10 * time.Second
+
+// certificates are the files of TLS that a daemon uses, by their tables.
+type certificates struct {
+	every time.Duration
+	files map[string]*config.Rotation
+}
+
+// add has the files of a table looked after. nil: it has none.
+func (c *certificates) add(table string, files *config.Rotation) {
+	if files == nil {
+		return
+	}
+	if c.files == nil {
+		c.files = map[string]*config.Rotation{}
+	}
+	c.files[table] = files
+}
+
+// show tells the metrics when the certificates end.
+func (c *certificates) show(m *metrics) {
+	for table, files := range c.files {
+		m.certificate(table, files.Until())
+	}
+}
+
+// watch takes new certificates until the context ends. Connections that exist keep theirs.
+func (c *certificates) watch(ctx context.Context, log *slog.Logger, m *metrics) {
+	if len(c.files) == 0 {
+		return
+	}
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for table, files := range c.files {
+			changed, err := files.Look()
+			switch {
+			case err != nil:
+				log.Warn("new certificate files cannot be used; the former ones stay in force", "table", table, "error", err.Error())
+			case changed:
+				log.Info("certificates replaced", "table", table)
+			}
+		}
+		c.show(m)
+	}
+}

@@ -1,0 +1,173 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// errStopping says that the daemon ends.
+var errStopping = errors.New("the daemon is stopping")
+
+// errClosing and errOpening say that streams can't change at the moment.
+var (
+	errClosing = errors.New("an epoch of a task that is no longer configured is being closed: ask again later")
+	errOpening = errors.New("an epoch is being opened: ask again later")
+)
+
+// closingTime is how long a change waits for each of them.
+const closingTime = time.Second
+
+// change makes the streams those of another configuration, which next makes of the present one. The
+// tables of the process are to be the same in both. While next runs no epoch is opened, so that what it
+// finds in the ledger holds until streams have changed. An error of next changes nothing, nor do
+// errClosing and errOpening. Any other error ends the daemon.
+//
+// A stream whose pointer is in both goes on, untouched. One that is in the present configuration
+// alone ends as at the end of the process: its tasks commit and publish what they have, their epochs
+// stay open, and are known as those of a stream that was removed between two starts. One that
+// is in the other alone begins as at a start. One of the same name with another pointer does both, one
+// after the other, over the same files.
+//
+// Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
+// a task of the same name might have; see [runner.held].
+//
+// There is one change at a time. It takes as long as the last commits and what is published after
+// them, at most somewhat longer than shutdownTime where brokers do not answer.
+func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	if d.ended {
+		return errStopping
+	}
+	opening, cancel := context.WithTimeout(context.Background(), closingTime)
+	defer cancel()
+	if d.openings.shut(opening) != nil {
+		return errOpening
+	}
+	defer d.openings.reopen()
+	now := d.config()
+	then, open, err := next(now)
+	if err != nil || then == now {
+		return err
+	}
+	closing, cancel := context.WithTimeout(context.Background(), closingTime)
+	defer cancel()
+	crews := d.crewsNow()
+	for _, c := range crews {
+		if c.alone(closing) != nil {
+			return errClosing
+		}
+		defer c.free()
+	}
+	d.current.Store(then)
+	errs := make([]error, len(crews))
+	var wg sync.WaitGroup
+	for i, c := range crews {
+		wg.Go(func() { errs[i] = c.adopt(open) })
+	}
+	wg.Wait()
+	d.stateChanged()
+	return errors.Join(errs...)
+}
+
+// end makes sure that nothing more begins.
+func (d *Daemon) end() {
+	d.changing.Lock()
+	d.ended = true
+	d.changing.Unlock()
+	for _, c := range d.crewsNow() {
+		c.end()
+	}
+}
+
+// adopt makes the squads those of the present configuration, while the crew runs. The caller is
+// alone; see [crew.alone]. An error, of the state, ends all that run with the crew.
+func (c *crew) adopt(open bool) (err error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if c.run == nil || c.made == c.config() {
+		return nil // it begins later, or has ended
+	}
+	defer func() {
+		if err != nil {
+			c.run(func(context.Context) error { return err })
+		}
+	}()
+	c.made = c.config()
+	c.growing.Lock()
+	before := c.squads
+	c.growing.Unlock()
+	var old []*squad
+	for _, q := range before {
+		if !slices.Contains(c.made.Streams, q.s) {
+			old = append(old, q)
+			q.stop() // all at once
+		}
+	}
+	for _, q := range old {
+		q.end()
+	}
+	known := len(c.othersNow())
+	c.forsakeOthers() // some may run again
+	var squads, begun []*squad
+	for _, s := range c.made.Streams {
+		i := slices.IndexFunc(before, func(q *squad) bool { return q.s == s })
+		if i >= 0 {
+			squads = append(squads, before[i])
+			continue
+		}
+		q := newSquad(c, s)
+		q.holds.Store(!open)
+		for _, o := range old {
+			if o.s.Name == s.Name && sameOpening(o.s, s) {
+				q.exempt = o.mayOpen()
+			}
+		}
+		squads, begun = append(squads, q), append(begun, q)
+	}
+	c.growing.Lock()
+	c.squads = squads
+	c.growing.Unlock()
+	for _, q := range begun {
+		if err := q.prepare(nil); err != nil {
+			return err
+		}
+	}
+	if err := c.findOthers(); err != nil {
+		return err
+	}
+	for _, q := range begun {
+		q.start()
+	}
+	if len(c.othersNow()) > known {
+		c.run(c.finishOthers) // a closing may have been interrupted
+	}
+	return nil
+}
+
+// sameOpening reports whether no difference of two tables of a stream has to do with the opening of an
+// epoch: neither what is charged, for which records, nor whether it is possible. Only then is an
+// epoch that the old table's tasks were about to open one that somebody wanted.
+func sameOpening(old, s *config.Stream) bool {
+	return !slices.ContainsFunc(old.Differences(s), func(x config.Difference) bool {
+		return !strings.HasPrefix(x.Key, "dead_letter.") && x.Key != "merge_ahead" && !slices.Contains(formKeys, x.Key) &&
+			(x.Key != "input.partition" || old.Merge || s.Merge) // what partitions are added is held
+	})
+}
+
+// mayOpen returns the tasks of a squad, which has ended, that are not held.
+func (q *squad) mayOpen() (all []core.Task) {
+	for _, r := range q.tasks() {
+		if !r.held() {
+			all = append(all, r.task)
+		}
+	}
+	return all
+}

@@ -1,0 +1,408 @@
+package codec
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"streamdp/internal/column"
+	"streamdp/internal/fault"
+	"streamdp/internal/schema"
+)
+
+// Resolver finds the schemas that records name by an id.
+type Resolver interface {
+	// Known returns the schema of an id that is known whatever records there are. It does not wait, and
+	// any number of goroutines may call it. An id that was once known has the same schema for ever.
+	Known(id int32) (*schema.Schema, bool)
+	// Resolve asks for the schemas of ids that are not known, all at once and for a bounded time,
+	// and returns those that were found. Neither that an id was found nor that it was not changes
+	// what Known says: what becomes of a later record does not depend on a question that an earlier
+	// one brought about.
+	Resolve(ids []int32) map[int32]*schema.Schema
+}
+
+// schemaIDs are the schemas that a decoder's records have named. All of its codecs read them, and
+// only the decoder writes them, before these begin. So what becomes of a record does not depend on
+// when which of them gets to it.
+type schemaIDs struct {
+	resolver Resolver
+	known    map[int32]*schema.Schema // nil: of a codec by itself, which asks for each
+	found    map[int32]*schema.Schema // those that nothing but a batch's own records brought about
+}
+
+// schema returns the schema of an id, nil if it is not known. once says that it must not be kept
+// for the next record.
+func (s *schemaIDs) schema(id int32) (of *schema.Schema, once bool) {
+	if s.known != nil {
+		if of = s.known[id]; of == nil {
+			of = s.found[id]
+		}
+		return of, false
+	}
+	if of, ok := s.resolver.Known(id); ok {
+		return of, false
+	}
+	return s.resolver.Resolve([]int32{id})[id], true
+}
+
+// learn finds the schemas of a batch, and notes the ids. It reports whether codecs may keep what
+// only the batch before knew.
+func (s *schemaIDs) learn(b *Batch) (stale bool) {
+	stale, s.found = s.found != nil, nil
+	var missing []int32
+	var asked map[int32]bool
+	last := int32(-1)
+	for i := range b.Records {
+		id := frameID(b.Records[i].Value)
+		b.Schemas[i] = id
+		if id == last || id < 0 || s.known[id] != nil || asked[id] {
+			continue
+		}
+		last = id
+		if found, ok := s.resolver.Known(id); ok {
+			s.known[id] = found
+			continue
+		}
+		if asked == nil {
+			asked = map[int32]bool{}
+		}
+		asked[id] = true
+		missing = append(missing, id)
+	}
+	if missing == nil {
+		return stale
+	}
+	slices.Sort(missing)
+	if found := s.resolver.Resolve(missing); len(found) > 0 {
+		s.found = found
+	}
+	return stale
+}
+
+// frameBytes is the length of the frame around a record: a byte that is 0, and an id, its highest
+// byte first. It is what the serializers of Confluent and others write.
+const frameBytes = 5
+
+// frameID returns the id of a record's schema, -1 if it has no frame.
+func frameID(value []byte) int32 {
+	if len(value) < frameBytes || value[0] != 0 {
+		return -1
+	}
+	return max(-1, int32(binary.BigEndian.Uint32(value[1:])))
+}
+
+// maxNested is how deep the message of a Protobuf record may be defined inside others.
+const maxNested = 32
+
+// messageIndexes reads which message of its file a Protobuf record is, from behind the frame: how
+// many indexes, and the indexes, or 0 for the first message. It returns where the message begins, -1
+// if there are no indexes in their shortest form.
+func messageIndexes(value []byte, indexes []int) (_ []int, next int) {
+	read := func() int {
+		x, n := binary.Varint(value[next:])
+		if n <= 0 || n > 1 && value[next+n-1] == 0 || x < 0 || x > 1<<20 {
+			return -1
+		}
+		next += n
+		return int(x)
+	}
+	next = frameBytes
+	count := read()
+	if count < 0 || count > maxNested {
+		return nil, -1
+	}
+	if count == 0 {
+		return append(indexes, 0), next
+	}
+	for range count {
+		i := read()
+		if i < 0 {
+			return nil, -1
+		}
+		indexes = append(indexes, i)
+	}
+	return indexes, next
+}
+
+// schemaCodec reads records that have a schema: Avro, Protobuf, and JSON with a JSON Schema.
+type schemaCodec struct {
+	name    string
+	message string // the only one that gives rows, "" for any
+	columns []schemaColumn
+	width   int
+	path    []column.Element // of the user key; nil: there is none
+	ids     *schemaIDs       // nil: records have no frame
+	json    *jsonCodec       // reads JSON
+	user    userText
+
+	fits map[string]*schemaFit // by frame
+	// The frame of the record before, and its fit. Most records have the same one. Without frames,
+	// it is empty.
+	last []byte
+	fit  *schemaFit
+}
+
+type schemaColumn struct {
+	made
+	plain bool
+}
+
+// schemaFit is what a codec makes of one schema.
+type schemaFit struct {
+	reader *schema.Reader // nil for JSON
+	why    Reason         // no record of the schema gives a row; or Decoded
+}
+
+// maxFits is how many schemas a codec keeps ready.
+const maxFits = 1024
+
+// newSchemaCodec returns the codec of some columns and, unless user is "", of a user key.
+func newSchemaCodec(f Format, columns []*column.Column, user string, faults *fault.List) *schemaCodec {
+	c := &schemaCodec{name: f.Name, message: f.Message, width: widthOf(columns), fits: map[string]*schemaFit{}}
+	for _, m := range places(columns) {
+		c.columns = append(c.columns, schemaColumn{m, m.Plain()})
+	}
+	if user != "" {
+		path, ok := column.Parse(user)
+		faults.Check(ok, "key", `must be "field:" and a path "a.b[0].c", where a backslash makes . \ [ or ] part of a name`, user)
+		c.path = path
+	}
+	if f.Name == schema.JSON {
+		c.json = newJSON(columns, user, faults)
+	}
+	switch {
+	case f.Schemas != nil:
+		c.ids = &schemaIDs{resolver: f.Schemas}
+	case f.Schema != nil && f.Schema.Format() == f.Name:
+		c.fit = c.fitTo(f.Schema)
+	default:
+		faults.Add("codec", "must have a schema, or a registry that has them", f.Name)
+	}
+	return c
+}
+
+func (c *schemaCodec) text() *userText {
+	if c.json != nil {
+		return &c.json.user
+	}
+	return &c.user
+}
+
+func (c *schemaCodec) Decode(rec *Record, dst []float64) Reason {
+	begin(dst, c.width)
+	if rec.Value == nil {
+		return Null
+	}
+	return end(dst, c.decode(rec.Value, dst))
+}
+
+func (c *schemaCodec) decode(value []byte, dst []float64) Reason {
+	c.user.clear()
+	fit, n := c.fit, len(c.last)
+	if fit == nil || n > len(value) || string(value[:n]) != string(c.last) {
+		if fit, n = c.unframe(value); fit == nil {
+			return NoSchema
+		}
+	}
+	value = value[n:]
+	switch {
+	case fit.why != Decoded:
+		return fit.why
+	case c.json != nil:
+		return c.json.decode(value, dst)
+	}
+	r := fit.reader
+	if !r.Read(value) {
+		return Malformed
+	}
+	why := Decoded
+	for i := range c.columns {
+		of, v := &c.columns[i], r.Value(i)
+		if of.plain && v.Kind == column.Number && v.Num-v.Num == 0 {
+			dst[of.at] = v.Num
+			continue
+		}
+		if why = of.put(dst, v); why != Decoded {
+			break
+		}
+	}
+	if c.path != nil {
+		c.user.raw = r.Key()
+	}
+	r.Release()
+	return why
+}
+
+// unframe finds what the frame of a record says of it, and where the record begins. It returns nil
+// if there is no frame, or its schema is not known.
+func (c *schemaCodec) unframe(value []byte) (fit *schemaFit, n int) {
+	id := frameID(value)
+	if id < 0 {
+		return nil, 0
+	}
+	var room [maxNested]int
+	indexes := room[:0]
+	n = frameBytes
+	if c.name == schema.Protobuf {
+		if indexes, n = messageIndexes(value, indexes); n < 0 {
+			return nil, 0
+		}
+	}
+	if fit = c.fits[string(value[:n])]; fit == nil {
+		s, once := c.ids.schema(id)
+		if s == nil || s.Format() != c.name {
+			return nil, 0
+		}
+		if c.name == schema.Protobuf {
+			var ok bool
+			if s, ok = s.MessageAt(indexes); !ok || c.message != "" && s.MessageName() != c.message {
+				return nil, 0
+			}
+		}
+		fit = c.fitTo(s)
+		if once {
+			return fit, n
+		}
+		if len(c.fits) >= maxFits {
+			clear(c.fits)
+		}
+		c.fits[string(value[:n])] = fit
+	}
+	c.last, c.fit = append(c.last[:0], value[:n]...), fit
+	return fit, n
+}
+
+// forget gives up what the codec made of schemas that were looked up by ids.
+func (c *schemaCodec) forget() {
+	if c.ids != nil {
+		c.last, c.fit = c.last[:0], nil
+		clear(c.fits)
+	}
+}
+
+// fitTo compares the columns with a schema, and compiles it for them.
+func (c *schemaCodec) fitTo(s *schema.Schema) *schemaFit {
+	paths := make([][]column.Element, len(c.columns))
+	for i := range c.columns {
+		paths[i] = c.columns[i].Path()
+	}
+	plan, kinds, _ := s.PlanWithKey(paths, c.path)
+	fit := &schemaFit{}
+	for i := range c.columns {
+		if fit.why == Decoded {
+			fit.why = fits(c.columns[i].Column, kinds[i])
+		}
+	}
+	if plan != nil {
+		fit.reader = schema.NewReader(plan)
+	}
+	return fit
+}
+
+// fits returns why no record can have a number for a column, or Decoded.
+func fits(c *column.Column, kinds schema.Kinds) Reason {
+	for k := column.Absent + 1; k < column.Kinds; k++ {
+		if kinds.Has(k) && c.Takes(k) {
+			return Decoded
+		}
+	}
+	only := !kinds.Any() // there is nothing, or null
+	switch {
+	case only && c.Put(make([]float64, c.Width()), &column.Value{}) == column.OK:
+		return Decoded // the default
+	case kinds == 0:
+		return NoColumn
+	}
+	return WrongType
+}
+
+// Mismatch is a column that no record of a schema has a number for.
+type Mismatch struct {
+	// Column is the column's name, "key" for the user key, and "" where it is the schema as a
+	// whole.
+	Column string
+	// Reason is NoColumn if the schema has no such path, WrongType if no value there can be put into
+	// the column, and NoSchema for one that is of another format than the records, or has not their
+	// message.
+	Reason Reason
+	// Found is what the schema has there.
+	Found schema.Kinds
+}
+
+// String says what does not fit, in the words of a fault.
+func (m Mismatch) String() string {
+	switch {
+	case m.Column == "":
+		return "the schema is of another format, or has no such message"
+	case m.Reason == NoColumn:
+		return m.Column + ": the schema has no such path"
+	}
+	return m.Column + ": the schema has " + m.Found.String() + " there" + m.hint()
+}
+
+// typesOf are the types of columns that values of a kind are for.
+var typesOf = map[column.Kind]string{
+	column.Number:  `"number"`,
+	column.Text:    `"category", "decimal" or "timestamp"`,
+	column.Truth:   `"bool" or "category"`,
+	column.Enum:    `"enum" or "category"`,
+	column.Instant: `"timestamp"`,
+}
+
+// hint says which type of column could read what the schema has; nothing of a user key, and where none could.
+func (m Mismatch) hint() string {
+	if m.Column == "key" {
+		return ""
+	}
+	for k := range column.Kinds {
+		if types := typesOf[k]; types != "" && m.Found.Has(k) {
+			return ", for columns of type " + types
+		}
+	}
+	return ""
+}
+
+// Compare returns what does not fit of a schema, so that records written by it give no rows, or are
+// of nobody; none if all fits. The decoder decides by the same rules. A Protobuf schema is that of
+// the message f.Message, without one that of its own.
+//
+// Errors: those of [Format.Compile], and of the user key.
+func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
+	columns, err := f.Compile()
+	if err != nil {
+		return nil, err
+	}
+	var user []column.Element
+	if path := f.userField(); path != "" {
+		var ok bool
+		if user, ok = column.Parse(path); !ok {
+			return nil, &fault.Fault{Key: "key", Rule: `must be "field:" and a path`, Value: path}
+		}
+	}
+	ok := s.Format() == f.Name
+	if ok && f.Message != "" && f.Name == schema.Protobuf {
+		s, ok = s.Message(f.Message)
+	}
+	if !ok {
+		return []Mismatch{{Reason: NoSchema}}, nil
+	}
+	paths := make([][]column.Element, len(columns))
+	for i, c := range columns {
+		paths[i] = c.Path()
+	}
+	_, kinds, key := s.PlanWithKey(paths, user)
+	var all []Mismatch
+	for i, c := range columns {
+		if why := fits(c, kinds[i]); why != Decoded {
+			all = append(all, Mismatch{c.Name(), why, kinds[i]})
+		}
+	}
+	switch {
+	case user == nil:
+	case key == 0:
+		all = append(all, Mismatch{"key", NoColumn, key})
+	case !key.Key():
+		all = append(all, Mismatch{"key", WrongType, key})
+	}
+	return all, nil
+}

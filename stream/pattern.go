@@ -1,0 +1,312 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/kafka"
+	"streamdp/stream/core"
+)
+
+// shownRefusals is how many topics of a pattern that are not taken a status names.
+const shownRefusals = 20
+
+// patterns are what the process knows of the topics that patterns match.
+type patterns struct {
+	changed chan struct{} // has an element when there are others
+	mu      sync.Mutex
+	sought  bool // the cluster's topics have been compared
+	refused []config.Refusal
+	warned  map[config.Refusal]bool
+	beyond  map[string]int // pattern → topics beyond its bound, of the last warning
+
+	// read counts how often a configuration was read again that has other patterns, and looked is that
+	// number as of the topics that were compared last. Streams of topics that are there at the first look
+	// after a reload open no epoch by themselves.
+	read, looked int
+}
+
+// PatternStatus is what status says of a pattern. All of it is public: it follows from the names of
+// topics.
+type PatternStatus struct {
+	Pattern string `json:"pattern"` // the name of its table
+	Topics  string `json:"topics"`  // the regular expression
+	Most    int    `json:"max_topics"`
+	Taken   int    `json:"taken"`
+	Beyond  int    `json:"beyond"`  // topics that match, and are not taken because Most are
+	Refused int    `json:"refused"` // topics that match, and are not taken for another reason
+	// Missing are some of those topics, with the reasons.
+	Missing []config.Refusal `json:"missing,omitempty"`
+}
+
+// takenTopics returns the topics of the streams that patterns have made, by ledger lines, the oldest
+// first: of those with an open epoch, or of all.
+func (l *ledger) takenTopics(all bool) (list []config.Taken) {
+	for _, t := range l.tasks() {
+		if !strings.Contains(t.Stream, ".") {
+			continue
+		}
+		last := l.newest(t)
+		if last == nil || !all && last.Kind != kindOpen {
+			continue
+		}
+		if x := (config.Taken{Stream: t.Stream, Topic: last.Topic}); !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// writtenTopics returns the topics that epochs published into.
+func (l *ledger) writtenTopics() (list []string) {
+	seen := map[string]bool{}
+	for _, e := range l.all() {
+		if e.Output != nil && !seen[e.Output.Topic] {
+			seen[e.Output.Topic] = true
+			list = append(list, e.Output.Topic)
+		}
+	}
+	return list
+}
+
+// Expand returns a configuration with the streams that its patterns have made, as far as ledgers tell:
+// what a command knows that asks no broker.
+func (b *Books) Expand(c *config.Config) *config.Config {
+	x, _ := c.Expand(b.Topics())
+	return x
+}
+
+// Topics returns what ledgers say of topics that patterns match. Found is left open.
+func (b *Books) Topics() (t config.Topics) {
+	for _, l := range b.ledgers {
+		t.Kept = append(t.Kept, l.takenTopics(true)...)
+		t.Written = append(t.Written, l.writtenTopics()...)
+	}
+	return t
+}
+
+// expandKnown gives the daemon the streams of topics that it knows before it has asked the cluster:
+// those with an open epoch. A command, which names tasks, gets these, and all that the ledger knows.
+func (d *Daemon) expandKnown(only []core.Task) {
+	c := d.config()
+	if len(c.Patterns) == 0 {
+		return
+	}
+	var t config.Topics
+	for _, o := range only {
+		if s := c.Named(o.Stream); s != nil && s.Pattern() != "" {
+			t.Kept = append(t.Kept, config.Taken{Stream: s.Name, Topic: s.Input.Topic})
+		}
+	}
+	t.Kept = append(t.Kept, d.own.ledger.takenTopics(only != nil)...)
+	t.Written = d.own.ledger.writtenTopics()
+	x, _ := c.Expand(t)
+	d.current.Store(x)
+}
+
+// seek makes streams of the topics that match patterns, until the context ends. A topic that is gone
+// keeps its stream, which waits for it, until the process ends and, if it has an open epoch, longer.
+func (d *Daemon) seek(ctx context.Context) error {
+	look, wait := newRepeater(d.log, d.metrics, d.stateChanged), kafka.Backoff{Max: d.lookEvery}
+	for {
+		pause := make(<-chan time.Time) // without patterns nothing is to be done until there are
+		if len(d.config().Patterns) > 0 {
+			read := d.patterns.count()
+			names, err := d.client.Topics(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					look.troubled("topics", err)
+				}
+			} else if err = d.match(names, read); err == nil {
+				look.untroubled("topics")
+				wait = kafka.Backoff{Min: d.lookEvery, Max: d.lookEvery}
+			} else if errors.Is(err, errStopping) {
+				return nil
+			} else if !errors.Is(err, errClosing) && !errors.Is(err, errOpening) {
+				return err
+			}
+			pause = time.After(wait.Next())
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.patterns.changed:
+		case <-pause:
+		}
+	}
+}
+
+// count returns how often patterns were read again.
+func (p *patterns) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read
+}
+
+// open lets streams of patterns that were read again open their epochs.
+func (p *patterns) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looked = p.read
+}
+
+// again notes that patterns were read again, and returns what takes that back. open says that their streams
+// may open epochs.
+func (p *patterns) again(open bool) (undo func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	read, looked, sought := p.read, p.looked, p.sought
+	if p.read++; open {
+		p.looked = p.read
+	}
+	p.sought = false
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.read, p.looked, p.sought = read, looked, sought
+	}
+}
+
+// match makes streams of those of the cluster's topics that are to be taken. The topics were asked for when
+// patterns had been read again so often.
+func (d *Daemon) match(names []string, read int) error {
+	var added []*config.Stream
+	var refused []config.Refusal
+	err := d.change(func(now *config.Config) (*config.Config, bool, error) {
+		t := d.kept(now)
+		for _, k := range d.own.ledger.takenTopics(true) {
+			if slices.Contains(names, k.Topic) {
+				t.Kept = append(t.Kept, k)
+			}
+		}
+		t.Found = names
+		d.patterns.mu.Lock()
+		open := d.patterns.read == d.patterns.looked
+		d.patterns.mu.Unlock()
+		var next *config.Config
+		next, refused = now.Expand(t)
+		for _, s := range next.Streams {
+			if !slices.Contains(now.Streams, s) {
+				added = append(added, s)
+			}
+		}
+		if len(added) == 0 && len(next.Streams) == len(now.Streams) {
+			return now, open, nil
+		}
+		return next, open, nil
+	})
+	if err != nil {
+		return err
+	}
+	d.patterns.mu.Lock()
+	d.patterns.looked = max(d.patterns.looked, read)
+	d.patterns.mu.Unlock()
+	for _, s := range added {
+		d.log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic", s.Input.Topic, "stream", s.Name)
+	}
+	d.refusals(refused)
+	return nil
+}
+
+// kept returns the topics that streams of patterns read now, those of the ledger first, in its order.
+func (d *Daemon) kept(now *config.Config) (t config.Topics) {
+	all := map[config.Taken]bool{}
+	for _, s := range now.Streams {
+		if s.Pattern() != "" {
+			all[config.Taken{Stream: s.Name, Topic: s.Input.Topic}] = true
+		}
+	}
+	for _, k := range d.own.ledger.takenTopics(true) {
+		if all[k] {
+			t.Kept = append(t.Kept, k)
+		}
+	}
+	for _, s := range now.Streams {
+		if s.Pattern() != "" {
+			t.Kept = append(t.Kept, config.Taken{Stream: s.Name, Topic: s.Input.Topic})
+		}
+	}
+	t.Written = d.own.ledger.writtenTopics()
+	return t
+}
+
+// refusals notes the topics that match and are not taken, and warns of each once.
+func (d *Daemon) refusals(refused []config.Refusal) {
+	p := &d.patterns
+	p.mu.Lock()
+	p.refused = refused
+	if p.warned == nil {
+		p.warned, p.beyond = map[config.Refusal]bool{}, map[string]int{}
+	}
+	beyond, first := map[string]int{}, map[string]string{}
+	for _, r := range refused {
+		switch {
+		case r.Beyond:
+			if beyond[r.Pattern]++; beyond[r.Pattern] == 1 {
+				first[r.Pattern] = r.Topic
+			}
+		case !p.warned[r]:
+			p.warned[r] = true
+			d.log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic, "reason", r.Reason)
+		}
+	}
+	for name, n := range beyond {
+		if n > p.beyond[name] {
+			d.log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first", first[name], "remedy", "input.max_topics")
+		}
+	}
+	p.beyond = beyond
+	was := p.sought
+	p.sought = true
+	p.mu.Unlock()
+	for _, s := range d.Patterns() {
+		for state, n := range map[string]int{"taken": s.Taken, "beyond": s.Beyond, "refused": s.Refused} {
+			d.metrics.gauges["pattern_topics"].WithLabelValues(s.Pattern, state).Set(float64(n))
+		}
+	}
+	if !was {
+		d.stateChanged()
+	}
+}
+
+// unsought reports whether there are patterns whose topics are not known yet.
+func (d *Daemon) unsought() bool {
+	d.patterns.mu.Lock()
+	defer d.patterns.mu.Unlock()
+	return !d.patterns.sought && len(d.config().Patterns) > 0
+}
+
+// Patterns returns what is known of the patterns, in their order.
+func (d *Daemon) Patterns() (all []PatternStatus) {
+	c := d.config()
+	d.patterns.mu.Lock()
+	defer d.patterns.mu.Unlock()
+	for _, p := range c.Patterns {
+		x := PatternStatus{Pattern: p.Name, Topics: p.Input.Topics, Most: p.Input.MaxTopics}
+		for _, s := range c.Streams {
+			if s.Pattern() == p.Name {
+				x.Taken++
+			}
+		}
+		for _, r := range d.patterns.refused {
+			if r.Pattern != p.Name {
+				continue
+			}
+			if r.Beyond {
+				x.Beyond++
+			} else {
+				x.Refused++
+			}
+			if len(x.Missing) < shownRefusals {
+				x.Missing = append(x.Missing, r)
+			}
+		}
+		all = append(all, x)
+	}
+	return all
+}

@@ -1,0 +1,161 @@
+package stream
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// issuer is an OAuth server that gives tokens of user streamdp over TLS, which nobody signs.
+type issuer struct {
+	url, ca string
+	asked   atomic.Int64
+	closed  atomic.Bool
+}
+
+func newIssuer(t *testing.T, dir string, life time.Duration) *issuer {
+	t.Helper()
+	c, x := kafkatest.NewCertificate(t), &issuer{ca: filepath.Join(dir, "issuer.pem")}
+	must(t, os.WriteFile(x.ca, c.Cert, 0o600))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x.asked.Add(1)
+		if user, secret, _ := r.BasicAuth(); x.closed.Load() || user != "streamdp" || secret != "hunter2" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, unsigned("streamdp", life), int(life.Seconds()))
+	}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{c.TLS}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	x.url = s.URL
+	return x
+}
+
+// unsigned is a token of a user that ends after some time.
+func unsigned(user string, life time.Duration) string {
+	part := base64.RawURLEncoding.EncodeToString
+	now := time.Now()
+	return part([]byte(`{"alg":"none"}`)) + "." +
+		part(fmt.Appendf(nil, `{"sub":%q,"iat":%.3f,"exp":%.3f}`, user, float64(now.UnixMilli())/1e3, float64(now.Add(life).UnixMilli())/1e3)) + "."
+}
+
+// grantSite allows user streamdp what docs/howto/access.md says that a daemon needs.
+func grantSite(b *kafkatest.Real, s *site) {
+	b.Grant(kmsg.ACLResourceTypeTopic, s.in, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
+	b.Grant(kmsg.ACLResourceTypeTopic, s.out, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate)
+}
+
+// TestRealKafkaOAuth: the tokens of a daemon end while it runs. Its connections show new ones in
+// time, and no request fails. While the OAuth server gives none, the task waits and says why.
+func TestRealKafkaOAuth(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	if b.SASL == "" {
+		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
+	}
+	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	x := newIssuer(t, s.dir, 6*time.Second)
+	secret := filepath.Join(s.dir, "secret")
+	must(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
+	s.log = &journal{}
+	s.edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
+[kafka.sasl]
+mechanism          = "oauthbearer"
+token_url          = %q
+token_ca_file      = %q
+client_id          = "streamdp"
+client_secret_file = %q
+`, b.SASL, x.url, x.ca, secret))
+	grantSite(b, s)
+	w := newTraffic(t, b.Addrs, s.in)
+	d := s.run()
+	for begun := time.Now(); time.Since(begun) < 9*time.Second; time.Sleep(50 * time.Millisecond) {
+		w.write(20)
+		if st := d.d.Status()[0]; st.State == stateRetrying {
+			t.Fatalf("trouble: %s", st.Message)
+		}
+	}
+	w.settle(s)
+	d.published(uint64(w.slots / 100))
+	if n := x.asked.Load(); n < 2 || n > 4 {
+		t.Errorf("%d requests for tokens that last 6 s, in 9 s", n)
+	}
+	if log := s.log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("not quiet:\n%s", log)
+	}
+	x.closed.Store(true)
+	d.wait("trouble", func(st TaskStatus) bool {
+		return st.State == stateRetrying && strings.Contains(st.Message, ": 503 Service Unavailable")
+	})
+	x.closed.Store(false)
+	w.write(300)
+	w.settle(s)
+	d.published(uint64(w.slots / 100))
+	d.end()
+	w.expect(s.output())
+	if log := s.log.String(); strings.Contains(log, "hunter2") || strings.Contains(log, "eyJ") {
+		t.Error("the log has a secret")
+	}
+}
+
+// TestRealKafkaCertificates: a daemon's certificate is replaced while it runs. After the former
+// one has ended, and every connection with it, the daemon goes on and has lost nothing.
+func TestRealKafkaCertificates(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	if b.Mutual == "" {
+		t.Skip("this broker has no listener with mutual TLS: make test-kafka starts one that has, where there is openssl")
+	}
+	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	cert, key := filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem")
+	write := func(c *kafkatest.Certificate) {
+		must(t, os.WriteFile(cert, c.Cert, 0o600))
+		must(t, os.WriteFile(key, c.Key, 0o600))
+	}
+	const life = 6 * time.Second
+	former, begun := b.Certificate(life), time.Now()
+	write(former)
+	s.log = &journal{}
+	s.edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
+[kafka.tls]
+ca_file   = %q
+cert_file = %q
+key_file  = %q
+`, b.Mutual, b.Authority(), cert, key))
+	grantSite(b, s)
+	w := newTraffic(t, b.Addrs, s.in)
+	w.write(300)
+	w.settle(s)
+	d := s.run()
+	d.published(3)
+	write(b.Certificate(time.Hour))
+	d.wait("the new certificate", func(TaskStatus) bool { return strings.Contains(s.log.String(), "certificates replaced") })
+	time.Sleep(time.Until(begun.Add(life + time.Second)))
+	b.Kill()
+	b.Start()
+	w.write(300)
+	w.settle(s)
+	d.published(uint64(w.slots / 100))
+	d.end()
+	w.expect(s.output())
+
+	// The former one is of no use any more: it was not what let the daemon in.
+	write(former)
+	d = s.run()
+	d.wait("the end of the certificate", func(st TaskStatus) bool {
+		return st.State == stateRetrying && strings.Contains(st.Message, "certificate")
+	})
+	d.end()
+}

@@ -1,0 +1,68 @@
+package stream
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"streamdp/internal/kafka"
+	"streamdp/internal/kafka/kafkatest"
+)
+
+// TestRealKafkaLag: kafka-consumer-groups, from the jars of the broker, shows the daemon's lag:
+// the records of the open step while it runs, and what is written while it does not.
+func TestRealKafkaLag(t *testing.T) {
+	b := kafkatest.NewReal(t)
+	jars := os.Getenv("JARS")
+	if found, _ := filepath.Glob(filepath.Join(jars, "kafka-tools-[0-9]*.jar")); jars == "" || len(found) == 0 {
+		t.Skip("needs the jar kafka-tools: .ci/kafka/run has it")
+	}
+	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	group := "lag-" + s.in
+	s.edit = strings.NewReplacer("[state]", fmt.Sprintf("group = %q\n[state]", group))
+	send := func(n int) {
+		t.Helper()
+		list := make([]kafka.Message, n)
+		for i := range list {
+			list[i] = kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)}
+		}
+		if _, err := s.client.Produce(t.Context(), s.in, 0, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// shown waits until the tool shows offset, end and lag.
+	shown := func(want ...string) {
+		t.Helper()
+		var out []byte
+		for late := time.Now().Add(time.Minute); time.Now().Before(late); {
+			var err error
+			out, err = exec.Command("java", "-cp", filepath.Join(jars, "*"), "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+				"--bootstrap-server", b.Addrs[0], "--describe", "--group", group).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				// GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG …
+				if f := strings.Fields(line); len(f) > 5 && f[0] == group && f[1] == s.in && strings.Join(f[2:6], " ") == strings.Join(want, " ") {
+					return
+				}
+			}
+		}
+		t.Fatalf("kafka-consumer-groups does not show %v:\n%s", want, out)
+	}
+	send(730)
+	d := s.run()
+	d.published(7)
+	shown("0", "700", "730", "30") // with the period that a daemon has
+	d.end()
+	send(500)
+	shown("0", "700", "1230", "530")
+	d = s.run()
+	d.published(12)
+	d.end() // commits at the end
+	shown("0", "1200", "1230", "30")
+}

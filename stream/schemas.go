@@ -1,0 +1,374 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"streamdp/config"
+	"streamdp/internal/registry"
+	"streamdp/internal/schema"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// Schemas knows where the streams of a configuration find the schemas of their records. It is safe
+// for concurrent use.
+type Schemas struct {
+	client *registry.Client // nil: there is no [registry]
+	files  *config.Rotation // of its TLS, nil: there are none
+
+	mu     sync.Mutex
+	warned map[schemaAt]bool
+	failed bool // the last look of the process failed
+}
+
+// schemaAt is a version of a subject, as one stream sees it.
+type schemaAt struct {
+	stream, subject string
+	version         int
+	id              int32
+}
+
+// OpenSchemas reads the credentials of [registry]. It sends nothing yet.
+//
+// Errors: ErrCredentials.
+func OpenSchemas(c *config.Config) (*Schemas, error) {
+	x := &Schemas{warned: map[schemaAt]bool{}}
+	r := c.Registry
+	if r == nil {
+		return x, nil
+	}
+	o := registry.Options{URLs: r.URLs, Timeout: r.Timeout}
+	group := c.State.KeyGroupReadable
+	if r.TokenFile != "" || r.BasicAuth != nil {
+		o.Authorization = func() (string, error) { return r.Authorization(group) }
+		if _, err := o.Authorization(); err != nil {
+			return nil, fmt.Errorf("%w: registry: %w", ErrCredentials, err)
+		}
+	}
+	var err error
+	if r.TLS != nil {
+		if x.files, err = config.OpenTLS(r.TLS, group); err != nil {
+			return nil, fmt.Errorf("%w: registry.tls: %w", ErrCredentials, err)
+		}
+		o.TLS = x.files.Config
+	}
+	x.client, err = registry.New(o)
+	return x, err
+}
+
+// Close ends its connections.
+func (x *Schemas) Close() {
+	if x != nil && x.client != nil {
+		x.client.Close()
+	}
+}
+
+// subjects returns the versions of a stream's subjects, nil if the stream looks nothing up.
+func (x *Schemas) subjects(s *config.Stream) *registry.Subjects {
+	if !s.Input.Looked() || x == nil || x.client == nil {
+		return nil
+	}
+	return x.client.Subjects(s.Input.SchemaSubjects())
+}
+
+// Format returns the format of the records of a stream, with their schema or with what looks
+// schemas up. What is looked up is known after [Schemas.Look].
+//
+// Errors: those of the schema in input.schema_file.
+func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
+	f := core.FormatOf(s)
+	if !s.Input.Schemas() {
+		return f, nil
+	}
+	if looked := x.subjects(s); looked != nil {
+		f.Schemas, f.Message = looked, s.Input.Message
+		return f, nil
+	}
+	if s.Input.Looked() {
+		return f, errors.New("the schemas of the records are in a registry, which is not there")
+	}
+	var err error
+	f.Schema, err = schemaOf(&s.Input)
+	return f, err
+}
+
+// schemaOf reads the schema of all records of a stream with plain framing.
+func schemaOf(in *config.Input) (*schema.Schema, error) {
+	parse := map[string]func(string, []schema.Reference) (*schema.Schema, error){
+		schema.Avro: schema.ParseAvro, schema.Protobuf: schema.ParseProtobuf, schema.JSON: schema.ParseJSON,
+	}[in.Codec]
+	found, err := parse(in.SchemaText, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", in.SchemaFile, err)
+	}
+	if in.Message != "" {
+		of, ok := found.Message(in.Message)
+		if !ok {
+			return nil, fmt.Errorf("%s has no message %s", in.SchemaFile, in.Message)
+		}
+		found = of
+	}
+	return found, nil
+}
+
+// Look reads what was added to a stream's subjects, unless that was done less than a time ago. It
+// does nothing for a stream that looks nothing up.
+//
+// Errors: what the registry answers, or why it can't be reached.
+func (x *Schemas) Look(ctx context.Context, s *config.Stream, ago time.Duration) error {
+	if looked := x.subjects(s); looked != nil {
+		return looked.Look(ctx, ago)
+	}
+	return nil
+}
+
+// SchemaStatus says how the newest schema of a subject goes with a stream's columns. It is as
+// public as the registry.
+type SchemaStatus struct {
+	Subject string `json:"subject"`
+	Version int    `json:"version"`
+	ID      int32  `json:"id"`
+	// Faults say why records of this schema give no rows; none: they can.
+	Faults []string `json:"faults,omitempty"`
+
+	latest bool
+}
+
+// Compare says of each version that was read of a stream's subjects why records of it give no
+// rows.
+func (x *Schemas) compare(s *config.Stream) (all []SchemaStatus, err error) {
+	looked := x.subjects(s)
+	if looked == nil {
+		return nil, nil
+	}
+	f, err := x.Format(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range looked.Versions() {
+		all = append(all, SchemaStatus{Subject: v.Subject, Version: v.Number, ID: v.ID, Faults: schemaFaults(f, &v), latest: v.Latest})
+	}
+	return all, nil
+}
+
+// schemaFaults says why records of a version give no rows, in words that are as public as the
+// registry.
+func schemaFaults(f codec.Format, v *registry.Version) (faults []string) {
+	if v.Err != nil {
+		return []string{"the schema can't be used: " + v.Err.Error()}
+	}
+	return mismatches(f, v.Schema)
+}
+
+// mismatches says which columns records of a schema do not give.
+func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
+	found, err := f.Compare(of)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, m := range found {
+		faults = append(faults, m.String())
+	}
+	return faults
+}
+
+// readSchemas reads the schemas before anything of the log is decoded, and before a charge. It
+// waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
+// it also waits for a schema whose records can give rows.
+func (r *runner) readSchemas(ctx context.Context, opening bool) error {
+	if !r.s.Input.Looked() {
+		return nil
+	}
+	err := r.retry(ctx, "registry", func() error {
+		if err := r.d.schemas.Look(ctx, r.s, r.d.lookEvery); err != nil {
+			r.d.reachedRegistry(err)
+			if errors.Is(err, registry.ErrNotThere) {
+				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
+			}
+			return &notYet{err}
+		}
+		r.d.reachedRegistry(nil)
+		r.showSchemas()
+		if why := r.rowless(); opening && why != "" {
+			return &notYet{errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
+		}
+		return nil
+	})
+	return err
+}
+
+// rowless says why records of no version that was read give rows, "" where those of one do. What the
+// registry has is public, and so is the answer.
+func (r *runner) rowless() string {
+	all, err := r.d.schemas.compare(r.s)
+	if err != nil {
+		return "" // the decoder says it
+	}
+	for _, v := range all {
+		if len(v.Faults) == 0 {
+			return ""
+		}
+	}
+	if len(all) == 0 {
+		return "the subjects have no version"
+	}
+	last := all[len(all)-1]
+	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID, strings.Join(last.Faults, "; "))
+}
+
+// lookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
+// on without the registry: only records whose schemas are new wait for it.
+func (r *runner) lookAtSchemas(ctx context.Context) {
+	if !r.s.Input.Looked() {
+		return
+	}
+	pause := r.d.lookEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		err := r.d.schemas.Look(ctx, r.s, r.d.lookEvery/2)
+		if ctx.Err() != nil {
+			return
+		}
+		r.d.reachedRegistry(err)
+		r.showSchemas()
+		if pause = r.d.lookEvery; err != nil {
+			pause = min(pause, time.Second)
+		}
+	}
+}
+
+// showSchemas puts the newest schemas into the status, and warns once of each version whose
+// records give no rows.
+func (r *runner) showSchemas() {
+	all, err := r.d.schemas.compare(r.s)
+	if err != nil {
+		return // the decoder says it
+	}
+	var newest []SchemaStatus
+	for _, v := range all {
+		if v.latest {
+			newest = append(newest, v)
+		}
+		if len(v.Faults) > 0 && r.d.schemas.first(schemaAt{r.s.Name, v.Subject, v.Version, v.ID}) {
+			r.log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.latest, "why", v.Faults)
+		}
+	}
+	r.change(func(s *TaskStatus) { s.Schemas = newest })
+}
+
+// first reports whether nobody asked for this version before.
+func (x *Schemas) first(at schemaAt) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was := x.warned[at]
+	x.warned[at] = true
+	return !was
+}
+
+// reachedRegistry shows whether the last look at the registry succeeded, and logs a change.
+func (h *host) reachedRegistry(err error) {
+	x := h.schemas
+	x.mu.Lock()
+	failed := err != nil && !errors.Is(err, registry.ErrNotThere)
+	changed := x.failed != failed
+	x.failed = failed
+	x.mu.Unlock()
+	on := 1.0
+	if failed {
+		on = 0
+	}
+	h.metrics.gauges["registry_reachable"].WithLabelValues().Set(on)
+	switch {
+	case changed && failed:
+		h.log.Warn("the schema registry does not answer: records whose schemas are known go on, others wait some seconds and give no rows then", "error", err.Error())
+	case changed:
+		h.log.Info("the schema registry answers again")
+	}
+}
+
+// CheckSchemas compares the columns of all streams with the schemas of their records: with plain
+// framing those of input.schema_file and, with connect, all versions in the registry.
+//
+// Errors: of each stream what its newest schema, or the only one, lacks; or why the registry
+// can't be asked. Warnings: versions before the newest, and subjects that are not there yet.
+func CheckSchemas(ctx context.Context, c *config.Config, connect bool) (warnings []string, err error) {
+	x, err := OpenSchemas(c)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	var faults []error
+	for _, s := range c.Streams {
+		switch {
+		case !s.Input.Schemas():
+		case !s.Input.Looked():
+			f, err := x.Format(s)
+			if err == nil {
+				err = inSchema(s.Input.SchemaFile, mismatches(f, f.Schema))
+			}
+			if err != nil {
+				faults = append(faults, ofStream(s, err))
+			}
+		case connect:
+			more, err := x.checkLooked(ctx, s)
+			if err != nil {
+				faults = append(faults, ofStream(s, err))
+			}
+			warnings = append(warnings, more...)
+		}
+	}
+	return warnings, errors.Join(faults...)
+}
+
+// ofStream says of an error, and of each of joined ones, which stream has it.
+func ofStream(s *config.Stream, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return fmt.Errorf("stream %s: %w", s.Name, err)
+	}
+	var all []error
+	for _, err := range joined.Unwrap() {
+		all = append(all, ofStream(s, err))
+	}
+	return errors.Join(all...)
+}
+
+// inSchema makes an error of what a schema lacks, nil where that is nothing.
+func inSchema(which string, lacks []string) error {
+	var faults []error
+	for _, why := range lacks {
+		faults = append(faults, fmt.Errorf("%s: %s", which, why))
+	}
+	return errors.Join(faults...)
+}
+
+func (x *Schemas) checkLooked(ctx context.Context, s *config.Stream) (warnings []string, _ error) {
+	switch err := x.Look(ctx, s, 0); {
+	case errors.Is(err, registry.ErrNotThere):
+		warnings = append(warnings, fmt.Sprintf("stream %s: %s yet; run waits until a producer registers it, or input.subjects names another", s.Name, err))
+	case err != nil:
+		return nil, err
+	}
+	all, err := x.compare(s)
+	faults := []error{err}
+	for _, v := range all {
+		which := fmt.Sprintf("subject %s, version %d (id %d)", v.Subject, v.Version, v.ID)
+		if v.latest {
+			faults = append(faults, inSchema(which, v.Faults))
+			continue
+		}
+		for _, why := range v.Faults {
+			warnings = append(warnings, fmt.Sprintf("stream %s: %s: %s; its records give no rows", s.Name, which, why))
+		}
+	}
+	return warnings, errors.Join(faults...)
+}

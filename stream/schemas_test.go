@@ -1,0 +1,266 @@
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"streamdp/config"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/kafka/kafkatest"
+	"streamdp/stream/codec"
+	"streamdp/stream/core"
+)
+
+// avroOrder is a schema of orders with these fields.
+func avroOrder(fields ...string) sr.Schema {
+	var list []string
+	for _, f := range fields {
+		name, typ, _ := strings.Cut(f, " ")
+		list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, name, typ))
+	}
+	return sr.Schema{Schema: `{"type":"record","name":"order","fields":[` + strings.Join(list, ",") + `]}`}
+}
+
+// framed is a record in Confluent's framing: the schema's id, and numbers.
+func framed(id uint32, numbers ...float64) kafkatest.Record {
+	b := binary.BigEndian.AppendUint32([]byte{0}, id)
+	for _, x := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+	}
+	return kafkatest.Record{Value: b}
+}
+
+// metricsOf returns what a daemon shows at /metrics.
+func metricsOf(d *Daemon) string {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Host = "127.0.0.1"
+	d.handler().ServeHTTP(w, r)
+	return w.Body.String()
+}
+
+// TestSchemas: a task waits for the registry before it is charged; each record is read by its own
+// schema; one without, or with one that does not fit, is null and changes nothing for the others;
+// of a new version that does not fit there is one warning; and without the registry the task goes
+// on.
+func TestSchemas(t *testing.T) {
+	broker, err := embedded.Start(embedded.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	var down atomic.Bool
+	reg := srfake.New()
+	t.Cleanup(reg.Close)
+	reg.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+		if down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return down.Load()
+	})
+	in := kafkatest.Topic(t, broker.Addrs(), nil)
+	s := newSite(t, broker.Addrs(), in)
+	s.log, s.look = &journal{}, 20*time.Millisecond
+	s.edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()))
+	d := s.run()
+	d.wait("a missing subject", func(s TaskStatus) bool {
+		return s.State == stateRetrying && strings.Contains(s.Message, "registry: subject "+in+"-value: is not in the registry")
+	})
+	if len(d.d.Epochs()) != 0 {
+		t.Error("an epoch was charged before the schemas were known")
+	}
+	reg.SeedSchema(in+"-value", 1, 10, avroOrder("amount double", "items double"))
+	d.wait("no schema that gives rows", func(s TaskStatus) bool {
+		return s.State == stateRetrying && strings.Contains(s.Message, "version 1 (id 10): weight: the schema has no such path")
+	})
+	if len(d.d.Epochs()) != 0 {
+		t.Error("an epoch was charged before a schema could give rows")
+	}
+	reg.SeedSchema(in+"-value", 2, 11, avroOrder("amount double", "items double", "weight double"))
+	d.wait("running", func(s TaskStatus) bool { return s.State == stateRunning })
+	reg.SeedSchema(in+"-value", 3, 12, avroOrder("tip double", "amount double", "items double", "weight double"))
+	reg.SeedSchema(in+"-value", 4, 13, avroOrder("amount double", "items double"))
+	reg.SeedSchema(in+"-value", 5, 14, avroOrder("amount double", "items string", "weight double"))
+	reg.SeedSchema("elsewhere", 1, 15, avroOrder("amount double", "items double", "weight double", "rest double"))
+	var batch []kafkatest.Record
+	for range 10 {
+		batch = append(batch, framed(11, 40, 3, 1.2), framed(12, 9, 40, 3, 1.2), framed(13, 40, 3), framed(14, 40),
+			framed(15, 40, 3, 1.2, 0), framed(4711, 40, 3, 1.2), kafkatest.Record{Value: []byte(`{"amount":1}`)}, framed(11, 40, 3),
+			framed(12, 9, 40, 3, 1.2), framed(11, 40, math.NaN(), 1.2))
+	}
+	producer := kafkatest.NewProducer(t, broker.Addrs(), in, 0, "")
+	producer.Send(batch...)
+	d.published(1)
+	for _, want := range []string{
+		`{partition="0",reason="decoded",schema="11",stream="orders"} 10`,
+		`{partition="0",reason="malformed",schema="11",stream="orders"} 10`,
+		`{partition="0",reason="not-finite",schema="11",stream="orders"} 10`,
+		`{partition="0",reason="decoded",schema="12",stream="orders"} 20`,
+		`{partition="0",reason="no-column",schema="13",stream="orders"} 10`,
+		`{partition="0",reason="wrong-type",schema="14",stream="orders"} 10`,
+		`{partition="0",reason="no-schema",schema="unknown",stream="orders"} 30`,
+	} {
+		if text := metricsOf(d.d); !strings.Contains(text, "streamdp_diagnostic_schema_records_total"+want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	d.wait("a look", func(s TaskStatus) bool { return len(s.Schemas) == 1 && s.Schemas[0].Version == 5 })
+	if got := d.d.Status()[0].Schemas[0]; got.ID != 14 || len(got.Faults) != 1 || !strings.Contains(got.Faults[0], "items") {
+		t.Errorf("the newest schema is shown as %+v", got)
+	}
+	if text := metricsOf(d.d); !strings.Contains(text, `streamdp_schema_faults{partition="0",stream="orders"} 1`) || !strings.Contains(text, "\nstreamdp_registry_reachable 1\n") {
+		t.Error("metrics do not show the newest schema")
+	}
+	down.Store(true)
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.d), "\nstreamdp_registry_reachable 0\n"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("an outage of the registry is not shown")
+		}
+	}
+	for i := range batch {
+		batch[i] = framed(11, 40, 3, 1.2)
+	}
+	producer.Send(batch...)
+	d.published(2)
+	if d.ready() != http.StatusOK {
+		t.Error("not ready without the registry")
+	}
+	down.Store(false)
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.d), "\nstreamdp_registry_reachable 1\n"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("that the registry is back is not shown")
+		}
+	}
+	d.end()
+	logged := s.log.String()
+	for of, n := range map[string]int{
+		"records of a schema in the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1, "version=5 id=14": 1,
+		"the schema registry does not answer": 1, "answers 503": 1, "the schema registry answers again": 1, "4711": 0, "id=15": 0,
+	} {
+		if got := strings.Count(logged, of); got != n {
+			t.Errorf("%q is logged %d times, want %d", of, got, n)
+		}
+	}
+
+	// The same bytes again, from another state directory, and nothing of records for the public.
+	again := newSite(t, broker.Addrs(), in)
+	again.look = s.look
+	again.edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()), "[http]", "[http]\nexposure = \"public\"")
+	d = again.run()
+	d.published(2)
+	if text := metricsOf(d.d); strings.Contains(text, "diagnostic_schema") || !strings.Contains(text, "streamdp_schema_faults") {
+		t.Error("metrics for the public have counts of records, or lack what is public")
+	}
+	d.end()
+	first, second := s.output(), again.output()
+	for key, p := range first {
+		if !p.equal(second[key]) {
+			t.Errorf("release %s differs the second time", key)
+		}
+	}
+	if len(first) != 2 || len(second) != 2 {
+		t.Errorf("%d and %d releases", len(first), len(second))
+	}
+}
+
+// TestSchemaSeries: ids that records made up have one series together, and so have those beyond a
+// number. An id whose schema was found since the last look is none that is made up.
+func TestSchemaSeries(t *testing.T) {
+	m := newMetrics(false, false, "", false)
+	task := core.Task{Stream: "s"}
+	b := &codec.Batch{}
+	for id := range int32(300) {
+		b.Schemas = append(b.Schemas, id, id, -1)
+		if id%2 == 0 {
+			b.Reasons = append(b.Reasons, codec.Decoded, codec.NoColumn, codec.NoSchema)
+		} else {
+			b.Reasons = append(b.Reasons, codec.NoSchema, codec.NoSchema, codec.NoSchema)
+		}
+	}
+	m.bySchema(task, b, func(id int32) bool { return id%4 == 0 })
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	series := 0
+	for _, f := range families {
+		if f.GetName() != "streamdp_diagnostic_schema_records_total" {
+			continue
+		}
+		for _, x := range f.GetMetric() {
+			series++
+			var name string
+			for _, l := range x.GetLabel() {
+				if l.GetName() == "schema" {
+					name = l.GetValue()
+				}
+			}
+			got[name] += x.GetCounter().GetValue()
+		}
+	}
+	if series != 2*maxSchemaIDs+2+1 || got["unknown"] != 300+300 || got["other"] != 100 || got["2"] != 2 {
+		t.Errorf("%d series, unknown %g, other %g, id 2 %g", series, got["unknown"], got["other"], got["2"])
+	}
+}
+
+// TestCheckSchemas: what the newest schema lacks is an error, and what only an older one lacks a
+// warning; a schema file is compared without asking anybody.
+func TestCheckSchemas(t *testing.T) {
+	reg := srfake.New()
+	defer reg.Close()
+	file := filepath.Join(t.TempDir(), "order.avsc")
+	if err := os.WriteFile(file, []byte(avroOrder("amount double", "weight double").Schema), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(connect bool, input string) ([]string, error) {
+		t.Helper()
+		text := fmt.Sprintf("[kafka]\nbrokers = [\"localhost:9092\"]\n[state]\ndir = \"s\"\nkey_file = \"k\"\n[registry]\nurls = [%q]\n[stream.orders]\ninput = { topic = \"orders\", columns = [\"amount\", \"items\"], %s }\n"+
+			"[stream.orders.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream.orders.moments]\nclip = 1.0\n", reg.URL(), input)
+		c, err := config.Parse("test.toml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return CheckSchemas(t.Context(), c, connect)
+	}
+	const avro = `codec = "avro"`
+	plain := fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q`, file)
+	if _, err := check(false, plain); err == nil || !strings.Contains(err.Error(), "stream orders: "+file+": items: ") {
+		t.Errorf("a schema file without a column: %v", err)
+	}
+	if warnings, err := check(false, avro); err != nil || warnings != nil {
+		t.Errorf("without the registry: %q, %v", warnings, err)
+	}
+	if warnings, err := check(true, avro); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "subject orders-value: is not in the registry yet; run waits until a producer registers it, or input.subjects names another") {
+		t.Errorf("a missing subject: %q, %v", warnings, err)
+	}
+	reg.SeedSchema("orders-value", 1, 1, avroOrder("amount bytes", "items bytes"))
+	const first = "stream orders: subject orders-value, version 1 (id 1): "
+	if _, err := check(true, avro); err == nil || !strings.Contains(err.Error(), first+"amount: ") || !strings.Contains(err.Error(), "\n"+first+"items: ") {
+		t.Errorf("a column of another type: %v", err)
+	}
+	reg.SeedSchema("orders-value", 2, 2, avroOrder("amount double", "items double"))
+	warnings, err := check(true, avro)
+	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[1], "version 1 (id 1): items") || !strings.Contains(warnings[0], "its records give no rows") {
+		t.Errorf("an older version: %q, %v", warnings, err)
+	}
+	if _, err := check(true, `codec = "protobuf"`); err == nil || !strings.Contains(err.Error(), "version 2 (id 2)") {
+		t.Errorf("a schema of another format: %v", err)
+	}
+	reg.Close()
+	if _, err := check(true, avro); err == nil || !strings.Contains(err.Error(), "registry "+reg.URL()) {
+		t.Errorf("a registry that is away: %v", err)
+	}
+}

@@ -1,0 +1,114 @@
+package stream
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// squad is the tasks of one stream in a crew. It begins and ends as a whole: a stream that changes
+// while the daemon runs gets another squad, over the same files.
+type squad struct {
+	c *crew
+	s *config.Stream
+	// searching says that the stream reads every partition of its topic, and that these are not
+	// known yet.
+	searching atomic.Bool
+	runners   []*runner // crew.growing is held while it is read or changes
+	// holds says that tasks are held, see [runner.held], but those of partitions that were added to
+	// the topic since, and those in exempt.
+	holds  atomic.Bool
+	exempt []core.Task
+
+	begin func(func(context.Context) error) // the crew's; see [crew.start]
+	over  context.Context                   // ends when the squad is to
+	stop  context.CancelFunc
+	parts sync.WaitGroup // that run
+}
+
+func newSquad(c *crew, s *config.Stream) *squad {
+	q := &squad{c: c, s: s}
+	q.over, q.stop = context.WithCancel(context.Background())
+	return q
+}
+
+// prepare makes the runners of the tasks that are known, or of some; nil: all.
+func (q *squad) prepare(only []core.Task) error {
+	q.searching.Store(only == nil && q.s.Input.All() && !q.s.Merge)
+	for _, p := range q.c.partitionsAtStart(q.s, only) {
+		if only != nil && !slices.Contains(only, core.Task{Stream: q.s.Name, Partition: p}) {
+			continue
+		}
+		if err := q.add(p, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add makes the runner of a partition, unless that is another shard's. added says that the topic
+// had fewer partitions before.
+func (q *squad) add(partition int, added bool) error {
+	if !q.c.has(q.s, partition) {
+		return nil
+	}
+	r, err := newRunner(&q.c.home, q.s, partition)
+	if err != nil {
+		return err
+	}
+	if q.holds.Load() && !added && !slices.Contains(q.exempt, r.task) {
+		r.hold = make(chan struct{})
+	}
+	q.c.growing.Lock()
+	q.runners = append(q.runners, r)
+	q.c.growing.Unlock()
+	return nil
+}
+
+// tasks returns the runners as they are now.
+func (q *squad) tasks() []*runner {
+	q.c.growing.Lock()
+	defer q.c.growing.Unlock()
+	return slices.Clone(q.runners)
+}
+
+// start starts the tasks, and what looks for more of them.
+func (q *squad) start() {
+	q.begin = q.c.run
+	for _, r := range q.tasks() {
+		q.run(r.run)
+	}
+	if q.searching.Load() {
+		q.run(q.follow)
+	}
+}
+
+// run runs a part beside the others, until the squad or its crew ends.
+func (q *squad) run(f func(context.Context) error) {
+	q.parts.Add(1)
+	q.begin(func(ctx context.Context) error {
+		defer q.parts.Done()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(q.over, cancel)()
+		return f(ctx)
+	})
+}
+
+// end ends the squad: the tasks commit and publish what they have, as at the end of the process. It
+// returns when nothing of the squad runs any more and, if brokers answer, nothing of it is under way
+// to an output.
+func (q *squad) end() {
+	q.stop()
+	q.parts.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	for _, r := range q.tasks() {
+		_ = r.out.tail.settled(ctx, r.task) // its error is the context's
+		r.leave()
+	}
+}

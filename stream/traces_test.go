@@ -1,0 +1,196 @@
+package stream
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"streamdp/internal/trace"
+	"streamdp/internal/trace/tracetest"
+)
+
+// saying is what a span says besides its times and its identifiers.
+func saying(s tracetest.Span) string {
+	text := fmt.Sprint(s.Name, " ", s.Kind, " ", s.Failed)
+	for _, key := range slices.Sorted(maps.Keys(s.Attributes)) {
+		text += fmt.Sprintf(" %s=%v", key, s.Attributes[key])
+	}
+	return text
+}
+
+// traced runs a daemon over 450 records, and returns what its spans say, in order: those of
+// steps with what they are within. How many fetches and requests to the output there are
+// depends on moments and sizes, so of fetches each kind is there once, and releases count by
+// step.
+func traced(t *testing.T, r *rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {
+	t.Helper()
+	for n := 0; n < 450; n += 50 { // so that records of other sizes come in as many answers
+		r.produce(n, 50)
+	}
+	x := r.start()
+	x.published(4)
+	x.end()
+	spans = c.Spans()
+	byID := map[string]tracetest.Span{}
+	for _, s := range spans {
+		byID[s.ID] = s
+	}
+	for _, s := range spans {
+		switch s.Name {
+		case "publish":
+			first, last := s.Attributes["streamdp.step"].(int64), s.Attributes["streamdp.step"].(int64)
+			if l, ok := s.Attributes["streamdp.last_step"].(int64); ok {
+				last = l
+			}
+			for step := first; step <= last; step++ {
+				said = append(said, fmt.Sprint("publish ", step))
+			}
+		case "fetch":
+			said = append(said, saying(s))
+		default:
+			within := ""
+			if parent, ok := byID[s.Parent]; ok {
+				within = " in " + saying(parent)
+			} else if s.Parent != "" {
+				t.Errorf("%s is within nothing", saying(s))
+			}
+			said = append(said, saying(s)+within)
+		}
+	}
+	slices.Sort(said)
+	kept := said[:0]
+	for _, s := range said {
+		if len(kept) == 0 || s != kept[len(kept)-1] || !strings.HasPrefix(s, "fetch") {
+			kept = append(kept, s)
+		}
+	}
+	return kept, spans
+}
+
+// TestTraces is the audit of what traces say. Two runs over records with other values, other
+// lengths and another share of invalid ones, at the same offsets, give the same spans but for
+// times, and none has an attribute that is not in the list. Releases are those without traces.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	run := func(record func(i int) []byte, on bool) (said []string, spans []tracetest.Span, out map[string]string) {
+		r := newRig(t, ordersStream)
+		r.commit, r.record = "0s", record // a commit for each step
+		c := tracetest.New(t)
+		if on {
+			r.traces = fmt.Sprintf("endpoint = %q\nservice = \"orders-dp\"", c.Server.URL)
+		}
+		said, spans = traced(t, r, c)
+		return said, spans, r.outputOf("orders.dp")
+	}
+	other := func(i int) []byte {
+		switch i % 3 {
+		case 0:
+			return []byte("no record at all, and a long one")
+		case 1:
+			return []byte(`{}`)
+		}
+		return fmt.Appendf(nil, `{"amount": %d.5, "items": 99, "weight": 77.125, "secret": "hunter2"}`, i)
+	}
+	said, spans, out := run(nil, true)
+	saidOther, _, _ := run(other, true)
+	if !slices.Equal(said, saidOther) {
+		t.Errorf("other records, other spans:\n%s\n\n%s", strings.Join(said, "\n"), strings.Join(saidOther, "\n"))
+	}
+	if nothing, _, without := run(nil, false); len(nothing) > 0 || !maps.Equal(out, without) {
+		t.Errorf("%d spans without [trace]; other releases with it: %t", len(nothing), !maps.Equal(out, without))
+	}
+	kinds := map[string]int{}
+	for _, s := range spans {
+		kinds[s.Name]++
+		for key := range s.Attributes {
+			if !slices.Contains(trace.Keys, key) {
+				t.Errorf("%s has attribute %s", s.Name, key)
+			}
+		}
+		if s.Attributes["streamdp.stream"] != "orders" || s.Attributes["streamdp.partition"] != "0" || s.Attributes["streamdp.epoch"] != int64(1) {
+			t.Errorf("%s", saying(s))
+		}
+	}
+	// Five commits: of each step, and of what was acknowledged at the end.
+	if kinds["steps"] != 4 || kinds["close"] != 4 || kinds["commit"] != 5 || kinds["publish"] == 0 || kinds["fetch"] == 0 || len(kinds) != 5 {
+		t.Errorf("%v", kinds)
+	}
+}
+
+// TestTracesBounded: a trace has a bounded number of spans, however many steps a commit makes
+// durable.
+func TestTracesBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(ordersStream, "step   = 100", "step = 1"))
+	c := tracetest.New(t)
+	r.commit, r.traces = "400ms", fmt.Sprintf("endpoint = %q", c.Server.URL)
+	r.produce(0, 400)
+	x := r.start()
+	x.published(400)
+	x.end()
+	closes, most, last := map[string]int{}, 0, int64(0)
+	for _, s := range c.Spans() {
+		if s.Name == "close" {
+			closes[s.Trace]++
+			most = max(most, closes[s.Trace])
+		}
+		if s.Name == "steps" {
+			if l, ok := s.Attributes["streamdp.last_step"].(int64); ok {
+				last = max(last, l)
+			}
+		}
+	}
+	if most != mostCloses || last != 400 {
+		t.Errorf("%d spans of closed steps in a trace, up to step %d", most, last)
+	}
+}
+
+// TestTracesLost: a collector that hangs, refuses or is not there costs one warning: no release,
+// and at the end no more than two seconds.
+func TestTracesLost(t *testing.T) {
+	t.Parallel()
+	for what, lose := range map[string]func(t *testing.T, c *tracetest.Receiver){
+		"hangs": func(t *testing.T, c *tracetest.Receiver) {
+			hang := make(chan struct{})
+			c.Hang.Store(&hang)
+			t.Cleanup(func() { close(hang) })
+		},
+		"refuses":      func(t *testing.T, c *tracetest.Receiver) { c.Status.Store(http.StatusServiceUnavailable) },
+		"is not there": func(t *testing.T, c *tracetest.Receiver) { c.Vanish() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := tracetest.New(t)
+			r := newRig(t, ordersStream)
+			r.traces = fmt.Sprintf("endpoint = %q", c.Server.URL)
+			lose(t, c)
+			r.produce(0, 300)
+			x := r.start()
+			x.published(3)
+			x.stop()
+			began := time.Now()
+			if err := x.ends(); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > 2*time.Second+patience/20 {
+				t.Errorf("the end took %v", took)
+			}
+			if n := strings.Count(r.log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.log.String(), "send traces") {
+				t.Errorf("%d warnings:\n%s", n, r.log)
+			}
+			for outcome, some := range map[string]bool{"sent": false, "dropped": true} {
+				var m dto.Metric
+				must(t, x.d.metrics.counters["trace_spans_total"].WithLabelValues(outcome).Write(&m))
+				if n := m.GetCounter().GetValue(); n > 0 != some {
+					t.Errorf("%v spans %s", n, outcome)
+				}
+			}
+		})
+	}
+}
