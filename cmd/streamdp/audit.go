@@ -32,19 +32,19 @@ func auditCommand(g *globals) *cobra.Command {
 			}
 			var all []*streamAudit
 			var missing error // the others are audited all the same
-			for _, s := range cfg.Streams {
+			for _, s := range cfg.Representative().Streams {
 				suite, err := suiteOf(s)
 				if errors.As(err, new(audit.NoneError)) {
-					missing = errors.Join(missing, fmt.Errorf("stream %s: %w", s.Name, err))
+					missing = errors.Join(missing, fmt.Errorf("stream %s: %w", title(s), err))
 					continue
 				}
 				if err != nil {
-					return fmt.Errorf("stream %s: %w", s.Name, err)
+					return fmt.Errorf("stream %s: %w", title(s), err)
 				}
 				suite.Quick = quick
-				a, err := runSuite(s.Name, suite)
+				a, err := runSuite(title(s), suite)
 				if err != nil {
-					return fmt.Errorf("stream %s: %w", s.Name, err)
+					return fmt.Errorf("stream %s: %w", title(s), err)
 				}
 				all = append(all, a)
 			}

@@ -101,7 +101,7 @@ func momentsSuite(s *config.Stream) (*audit.Suite, error) {
 	}
 	return &audit.Suite{
 		Configured: configured, Loud: loud, Clip: plan.Clip, Adjacency: s.Params().Adjacency,
-		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Columns), s.Params().Adjacency), Attained: attained,
+		Worst: []audit.Pair{worst}, Others: audit.NullPairs(plan.Clip, len(s.Input.Row()), s.Params().Adjacency), Attained: attained,
 		Person: s.Participation(), Norm: norm, Beyond: beyond,
 		Horizon: c.LastStep(), Keys: audit.NewKeys(dp.NewSecret()),
 	}, nil

@@ -40,12 +40,15 @@ func checkCommand(g *globals) *cobra.Command {
 		Short: "Check a configuration and print its privacy statement",
 		Long: "Check the configuration and the key file, build every estimator, and print\n" +
 			"what each stream promises. Every fault is reported at once.\n\n" +
+			"With --connect it also asks the brokers for each permission that the daemon\n" +
+			"needs, and the schema registry for every version of the records' schemas. What\n" +
+			"is missing, or does not go with the columns, it names. Asking changes nothing.\n\n" +
 			"With --sample it decodes the records of a file as the stream would, and says\n" +
 			"how many give a row and which columns hold no number: before any budget is\n" +
 			"spent on a stream that reads nothing. What it prints is not private.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if sample != "" {
-				return g.sample(sample, name, header)
+				return g.sample(c.Context(), sample, name, header)
 			}
 			return g.check(c.Context(), connect)
 		},
@@ -53,12 +56,12 @@ func checkCommand(g *globals) *cobra.Command {
 	c.Flags().StringVar(&sample, "sample", "", "decode the records of this file, as replay reads them, and check nothing else: not private")
 	c.Flags().StringVar(&name, "stream", "", "stream whose records --sample has (default: the only one)")
 	c.Flags().StringVar(&header, "header", "auto", "whether a CSV file of --sample has a header: "+headerUsage)
-	c.Flags().BoolVar(&connect, "connect", false, "also ask the brokers: reachable, topics there and fit")
+	c.Flags().BoolVar(&connect, "connect", false, "also ask the brokers and the schema registry: reachable, each permission there, topics and schemas there and fit")
 	return c
 }
 
 // sample decodes the records of a file and counts what they give.
-func (g *globals) sample(file, name, header string) error {
+func (g *globals) sample(ctx context.Context, file, name, header string) error {
 	if err := checkHeader(header); err != nil {
 		return err
 	}
@@ -66,18 +69,20 @@ func (g *globals) sample(file, name, header string) error {
 	if err != nil {
 		return err
 	}
-	if name == "" && len(cfg.Streams) == 1 {
-		name = cfg.Streams[0].Name
-	}
-	s := cfg.Stream(name)
+	s := decodedAs(cfg, name)
 	if s == nil {
 		return noStream(cfg, name)
 	}
-	x, err := stream.NewSample(s)
+	schemas, err := openSchemas(ctx, cfg, s)
+	if err != nil {
+		return err
+	}
+	defer schemas.Close()
+	x, err := schemas.NewSample(s)
 	if err != nil {
 		return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 	}
-	next, _, _, done, err := values(file, header, s.Input.Codec, s.Input.Columns)
+	next, _, _, done, err := values(file, header, &s.Input, s.Input.Fields(), texts(s))
 	if err != nil {
 		return err
 	}
@@ -105,12 +110,16 @@ func (g *globals) sample(file, name, header string) error {
 	}
 	fmt.Fprintln(g.stdout)
 	for _, c := range x.Columns {
+		is := "is a number in"
+		if !c.Plain {
+			is = "can be used in"
+		}
 		switch {
 		case x.Records == 0 || c.Numbers == x.Records:
 		case c.Numbers == 0:
-			fmt.Fprintf(g.stdout, "  column %s is a number in no record (%s)\n", c.Name, byReason(c.Null))
+			fmt.Fprintf(g.stdout, "  column %s %s no record (%s)\n", c.Name, is, byReason(c.Null))
 		default:
-			fmt.Fprintf(g.stdout, "  column %s is a number in %d records (%s)\n", c.Name, c.Numbers, byReason(c.Null))
+			fmt.Fprintf(g.stdout, "  column %s %s %d records (%s)\n", c.Name, is, c.Numbers, byReason(c.Null))
 		}
 	}
 	return nil
@@ -140,33 +149,57 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 	if err := stream.CheckAccess(cfg); err != nil {
 		return err
 	}
-	all, faults := describeAll(cfg, connect)
-	if faults := errors.Join(keyFault, faults); faults != nil {
+	refused, err := stream.CheckTrace(ctx, cfg, connect)
+	if err != nil {
+		return err
+	}
+	of := cfg.Representative()
+	all, faults := describeAll(of, connect)
+	warnings := configurationWarnings(cfg)
+	_, schemaFaults := checkSchemas(ctx, of, false)
+	if errors.Is(schemaFaults, stream.ErrCredentials) {
+		return schemaFaults
+	}
+	if faults := errors.Join(keyFault, faults, schemaFaults); faults != nil {
 		return configError{faults}
 	}
-	warnings := configurationWarnings(cfg)
+	for i, s := range of.Streams {
+		all[i].Stream = title(s)
+	}
+	var rights []stream.Right
+	if refused != nil {
+		warnings = append(warnings, fmt.Sprintf("trace.endpoint: %v; run drops traces until the collector takes them", refused))
+	}
 	if connect {
-		found, err := checkCluster(ctx, cfg, cluster, all)
-		if err != nil {
+		var found []string
+		if cfg, rights, found, err = checkCluster(ctx, cfg, cluster, all); err != nil {
 			return err
 		}
-		warnings = append(warnings, found...)
+		more, err := checkSchemas(ctx, cfg, true)
+		if err != nil {
+			return configError{err}
+		}
+		warnings = append(append(warnings, found...), more...)
 	}
 	if g.json {
 		return json.NewEncoder(g.stdout).Encode(struct {
 			Key      string              `json:"key_id"`
 			Streams  []*core.Description `json:"streams"`
+			Rights   []stream.Right      `json:"rights,omitempty"`
 			Warnings []string            `json:"warnings"`
-		}{config.KeyID(key), all, warnings})
+		}{config.KeyID(key), all, rights, warnings})
 	}
 	fmt.Fprintf(g.stdout, "key %s\n", config.KeyID(key))
+	for _, r := range rights {
+		fmt.Fprintf(g.stdout, "may %s\n", r)
+	}
 	for i, d := range all {
 		fmt.Fprintln(g.stdout)
-		s := cfg.Streams[i]
-		if err := printGuarantee(g.stdout, d, "configuration", string(s.Canonical(s.Input.First()))); err != nil {
+		if err := printGuarantee(g.stdout, d, "configuration", canonical(of.Streams[i])); err != nil {
 			return err
 		}
 	}
+	g.printTaken(cfg)
 	for _, d := range all {
 		warn(g, d)
 	}
@@ -187,15 +220,23 @@ func describeAll(cfg *config.Config, connect bool) (all []*core.Description, _ e
 			err = d.Divide(cfg, s)
 		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("stream %s: %w", s.Name, err))
+			faults = append(faults, fmt.Errorf("stream %s: %w", title(s), err))
 			continue
 		}
 		if large := oversize(d); !connect && large != "" {
-			faults = append(faults, fmt.Errorf("stream %s: %s, or check --connect against a topic with a larger max.message.bytes", s.Name, large))
+			faults = append(faults, fmt.Errorf("stream %s: %s, or check --connect against a topic with a larger max.message.bytes", title(s), large))
 		}
 		all = append(all, d)
 	}
 	return all, errors.Join(faults...)
+}
+
+// checkSchemas compares the columns with the schemas of the records, with connect those in the
+// registry too.
+func checkSchemas(ctx context.Context, cfg *config.Config, connect bool) (warnings []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return stream.CheckSchemas(ctx, cfg, connect)
 }
 
 // configurationWarnings returns dangers of a configuration that are not faults.
@@ -207,36 +248,92 @@ func configurationWarnings(cfg *config.Config) []string {
 	if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
 		warnings = append(warnings, "kafka.sasl sends the password in the clear: add [kafka.tls], or use scram-sha-512")
 	}
+	if s := cfg.Kafka.SASL; s != nil && s.Token() && cfg.Kafka.TLS == nil {
+		warnings = append(warnings, "kafka.sasl sends the token in the clear, and whoever has it may use it until it ends: add [kafka.tls]")
+	}
+	if s := cfg.Kafka.SASL; s != nil && s.AWS() && cfg.Kafka.TLS == nil {
+		warnings = append(warnings, "kafka.sasl sends a signature in the clear, and whoever has it may log in for 15 minutes: add [kafka.tls]")
+	}
+	if r := cfg.Registry; r != nil && r.InClear() {
+		warnings = append(warnings, "registry.urls gets the password or the token in the clear: use https")
+	}
 	if h := &cfg.HTTP; h.BasicAuth != nil && h.TLS == nil && !config.Loopback(h.Listen) {
 		warnings = append(warnings, "http.basic_auth gets the password in the clear: add [http.tls]")
 	}
 	return warnings
 }
 
-// checkCluster checks the brokers and the topics.
-func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options, all []*core.Description) (warnings []string, err error) {
+// checkRights asks the brokers whether this user may do what the daemon will do, and returns what it
+// needs and may; nothing, with a warning, where the brokers do not tell. What is missing is a fault,
+// with the command that grants it.
+func checkRights(ctx context.Context, cfg *config.Config, cluster kafka.Options) (rights []stream.Right, warnings []string, err error) {
+	needs := stream.Rights(cfg)
+	missing, err := stream.MissingRights(ctx, cluster, needs)
+	switch {
+	case errors.Is(err, stream.ErrSilent):
+		return nil, []string{"whether this user may do what the daemon needs is not known: " + err.Error()}, nil
+	case err != nil:
+		return nil, nil, fmt.Errorf("permissions: %w", err)
+	}
+	principal := "User:NAME"
+	if s := cfg.Kafka.SASL; s != nil && s.Username != "" {
+		principal = "User:" + s.Username
+	}
+	var faults []error
+	for _, r := range missing {
+		how := r.Grant(cfg.Kafka.Brokers[0], principal)
+		if s := cfg.Kafka.SASL; s != nil && s.AWS() {
+			how = "allow it in the IAM policy"
+		}
+		faults = append(faults, fmt.Errorf("this user may not %s: %s", r, how))
+	}
+	if len(faults) > 0 {
+		return nil, nil, configError{errors.Join(faults...)}
+	}
+	return needs, nil, nil
+}
+
+// checkCluster checks the brokers, what this user may do, and the topics. It returns the configuration
+// with the topics that its patterns would take, and the rights that this user needs and has.
+func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options, of []*core.Description) (_ *config.Config, rights []stream.Right, warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client, err := kafka.NewClient(cluster)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	defer client.Close()
-	if err := client.Probe(ctx); err != nil {
-		return nil, err
+	if err := client.Probe(ctx); kafka.Unauthorized(err) {
+		return nil, nil, nil, fmt.Errorf("the brokers refuse what [kafka.sasl] says: %w", err)
+	} else if err != nil {
+		return nil, nil, nil, err
 	}
+	described := map[string]*core.Description{}
+	for _, d := range of {
+		described[d.Stream] = d
+	}
+	cfg, all, found, err := matched(ctx, client, cfg, described)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	warnings = append(warnings, found...)
+	rights, found, err = checkRights(ctx, cfg, cluster)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	warnings = append(warnings, found...)
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if name := cfg.Kafka.ControlTopic; name != "" {
 		t, err := client.Topic(ctx, name)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		if t.Exists {
 			settings, err := client.TopicConfig(ctx, name, stream.ControlSettings...)
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			if why := stream.UnfitControl(len(t.Partitions), settings); why != "" {
 				fault("kafka.control_topic: topic %s %s", name, why)
@@ -246,12 +343,12 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 	if name := cfg.Kafka.BoundaryTopic; name != "" {
 		t, err := client.Topic(ctx, name)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		if t.Exists {
 			settings, err := client.TopicConfig(ctx, name, stream.BoundarySettings...)
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			if why := stream.UnfitBoundary(len(t.Partitions), settings); why != "" {
 				fault("kafka.boundary_topic: topic %s %s", name, why)
@@ -264,7 +361,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 	for i, s := range cfg.Streams {
 		in, err := client.Topic(ctx, s.Input.Topic)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		last := max(0, slices.Max(s.Input.Partitions)) // 0 for all
 		switch {
@@ -275,7 +372,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		default:
 			settings, err := client.TopicConfig(ctx, s.Input.Topic, stream.RetentionSettings...)
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			if strings.Contains(settings["cleanup.policy"], "compact") && !s.Input.AllowCompacted {
 				fault("stream %s: input topic %s is compacted; set its cleanup.policy to delete, or accept it with input.allow_compacted = true", s.Name, s.Input.Topic)
@@ -290,7 +387,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		if s.Input.All() && s.Merge && cfg.Cluster == nil {
 			waiting, err := notMerged(cfg, s, len(in.Partitions))
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			if len(waiting) > 0 {
 				warn("stream %s: partitions %v of input topic %s were added since the open epoch began; the next epoch reads them: streamdp epoch open %s", s.Name, waiting, s.Input.Topic, s.Name)
@@ -299,7 +396,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		if s.Input.All() && !s.Merge && cfg.Cluster == nil {
 			fresh, err := withoutEpoch(cfg, s, len(in.Partitions))
 			if err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			}
 			if len(fresh) > 0 {
 				warn("stream %s: partitions %v of input topic %s have no epoch yet; run opens one for each", s.Name, fresh, s.Input.Topic)
@@ -307,11 +404,11 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		}
 		out, err := client.Topic(ctx, s.Output.Topic)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		if s.DeadLetter.Mode != "off" {
 			if dead, err := client.Topic(ctx, s.DeadLetter.Topic); err != nil {
-				return nil, err
+				return nil, nil, nil, err
 			} else if !dead.Exists {
 				warn("stream %s: dead_letter.topic %s does not exist; dead letters wait for it", s.Name, s.DeadLetter.Topic)
 			}
@@ -322,8 +419,10 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 			warn("stream %s: output topic %s does not exist, and output.create is false; run waits for it", s.Name, s.Output.Topic)
 		case out.Exists:
 			settings, err := client.TopicConfig(ctx, s.Output.Topic, "cleanup.policy", "max.message.bytes")
-			if err != nil {
-				return nil, err
+			if kafka.Unauthorized(err) {
+				warn("stream %s: this user may not see the settings of output topic %s: whether it keeps releases, and takes large ones, is not known", s.Name, s.Output.Topic)
+			} else if err != nil {
+				return nil, nil, nil, err
 			}
 			if strings.Contains(settings["cleanup.policy"], "delete") {
 				warn("stream %s: output topic %s deletes old releases: a restart after that halts, because a restored state can't be told any more", s.Name, s.Output.Topic)
@@ -338,9 +437,9 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		}
 	}
 	if len(faults) > 0 {
-		return nil, configError{errors.Join(faults...)}
+		return nil, nil, nil, configError{errors.Join(faults...)}
 	}
-	return warnings, nil
+	return cfg, rights, warnings, nil
 }
 
 // withoutEpoch returns those of n partitions for which a stream of all partitions never

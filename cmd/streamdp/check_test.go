@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kfake"
+
 	"streamdp/config"
 	"streamdp/internal/cases"
+	"streamdp/internal/kafka/embedded"
+	"streamdp/internal/trace/tracetest"
 	"streamdp/stream"
 )
 
@@ -69,6 +74,27 @@ func TestCheckConnect(t *testing.T) {
 	want(t, exitFailure, "streamdp: broker "+s.broker.Addr()+": kafka connect: dial tcp "+s.broker.Addr()+": ", "check", "--connect", "-c", s.config)
 }
 
+// TestCheckConnectPassword: a wrong password is called that, with the table where it is configured.
+func TestCheckConnectPassword(t *testing.T) {
+	s := newSite(t)
+	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "secret")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	s.broker = b
+	password := filepath.Join(s.dir, "password")
+	if err := os.WriteFile(password, []byte("wrong"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.write(fmt.Sprintf("\n[kafka.sasl]\nmechanism = \"plain\"\nusername = \"u\"\npassword_file = %q\n", password), "3")
+	code, _, errs := call(t, "check", "--connect", "-c", s.config)
+	if code != exitFailure || !strings.Contains(errs, "the brokers refuse what [kafka.sasl] says: broker "+b.Addr()+": ") ||
+		!strings.Contains(errs, "(error 58)") || strings.Contains(errs, "wrong") {
+		t.Errorf("code %d: %s", code, errs)
+	}
+}
+
 // TestCheckIsDocumented: every line that check prints, and every array of noise, is in the
 // tables of docs/operations.md.
 func TestCheckIsDocumented(t *testing.T) {
@@ -117,4 +143,39 @@ func TestCheckIsDocumented(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestCheckTraces: check reads the files of [trace], and asks the collector with --connect. One
+// that does not answer is a warning, for nothing depends on it.
+func TestCheckTraces(t *testing.T) {
+	s := newSite(t)
+	c := tracetest.New(t)
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers := filepath.Join(s.dir, "headers")
+	table := fmt.Sprintf("\n[trace]\nendpoint = %q\nheaders_file = %q\n", c.Server.URL, headers)
+	for path, text := range map[string]string{s.config: string(text) + table, headers: "X-Key: hunter2\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said := want(t, exitDone, "", "check", "--connect", "-c", s.config); strings.Contains(said, "trace") {
+		t.Error(said)
+	}
+	if path, header, _ := c.Last(); path != "/v1/traces" || header.Get("X-Key") != "hunter2" {
+		t.Errorf("the collector was asked at %q with %v", path, header)
+	}
+	c.Status.Store(401)
+	want(t, exitDone, "trace.endpoint: the collector answers 401 Unauthorized; run drops traces until the collector takes them", "check", "--connect", "-c", s.config)
+	requests := c.Requests.Load()
+	want(t, exitDone, "", "check", "-c", s.config)
+	if c.Requests.Load() != requests {
+		t.Error("check without --connect asks the collector")
+	}
+	if err := os.Chmod(headers, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want(t, exitConfig, "must not be open to others", "check", "-c", s.config)
 }

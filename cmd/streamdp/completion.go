@@ -99,7 +99,7 @@ func (g *globals) configured() []*config.Stream {
 	if err != nil {
 		return nil
 	}
-	return cfg.Streams
+	return known(cfg).Streams
 }
 
 func (g *globals) streamNames() (names []string) {

@@ -269,6 +269,7 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 	if d.live() {
 		names = append(names, liveTarget)
 	}
+	encode := newEncoder("json", names, nil)
 	for n := 0; ; n++ {
 		s := all[n%len(all)]
 		cells, err := d.rows()
@@ -288,7 +289,7 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 			d.truth.cells(cells)
 			d.mu.Unlock()
 		}
-		if err := s.send(ctx, encodeRow("json", names, cells)); err != nil {
+		if err := s.send(ctx, encode.row(cells)); err != nil {
 			return err
 		}
 		if n%1000 == 999 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
@@ -8,15 +9,53 @@ import (
 	"strconv"
 	"strings"
 
+	"streamdp/config"
 	"streamdp/internal/column"
 	"streamdp/internal/decimal"
 )
 
-// encodeRow makes a record's value in the form that a codec reads. A cell that is not a
-// number is kept if the form allows it, and makes the record invalid. The daemon refuses
-// such a record; feed does not.
-func encodeRow(codec string, names, cells []string) []byte {
-	switch codec {
+// encoder makes values of records from rows of cells, in the form that a codec reads. A cell that
+// is not what a column wants is kept if the form allows it, and makes the record invalid. The
+// daemon refuses such a record; feed does not.
+type encoder struct {
+	codec string
+	texts []bool    // by column: its cells stay text, even those that look like numbers
+	tree  *jsonTree // of codec "json"
+}
+
+// newEncoder returns the encoder of rows with columns of these names, for "json" paths. texts are those
+// whose cells stay text.
+func newEncoder(codec string, names []string, texts map[string]bool) *encoder {
+	e := &encoder{codec: codec}
+	for _, name := range names {
+		e.texts = append(e.texts, texts[name])
+	}
+	if codec != "json" {
+		return e
+	}
+	e.tree = &jsonTree{cell: none}
+	for i, name := range names {
+		path, ok := column.Parse(name)
+		if !ok || !e.tree.grow(path, i) {
+			e.tree.member(column.Element{Name: name, Index: -1}).cell = i
+		}
+	}
+	return e
+}
+
+// texts returns the paths of a stream's categories.
+func texts(s *config.Stream) map[string]bool {
+	paths := map[string]bool{}
+	for _, c := range s.Input.Specs() {
+		if c.Type == "category" {
+			paths[cmp.Or(c.Path, c.Name)] = true
+		}
+	}
+	return paths
+}
+
+func (e *encoder) row(cells []string) []byte {
+	switch e.codec {
 	case "csv":
 		var b strings.Builder
 		w := csv.NewWriter(&b)
@@ -30,7 +69,7 @@ func encodeRow(codec string, names, cells []string) []byte {
 			if !ok {
 				f = math.NaN()
 			}
-			if codec == "float64" {
+			if e.codec == "float64" {
 				b = binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
 			} else {
 				b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(f)))
@@ -43,23 +82,23 @@ func encodeRow(codec string, names, cells []string) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = appendJSON(b, c)
+			b = e.appendCell(b, i, c)
 		}
 		return append(b, ']')
 	}
-	paths := make([][]string, len(names))
-	for i, name := range names {
-		path, ok := column.Path(name)
-		if !ok {
-			path = []string{name}
-		}
-		paths[i] = path
-	}
-	return appendObject(nil, paths, cells)
+	return e.appendTree(nil, e.tree, cells)
 }
 
-// appendJSON appends a cell: a number if it is one, null if it is empty, otherwise a
-// string.
+// appendCell appends the cell of a column.
+func (e *encoder) appendCell(b []byte, column int, cell string) []byte {
+	if cell != "" && column < len(e.texts) && e.texts[column] {
+		return appendString(b, cell)
+	}
+	return appendJSON(b, cell)
+}
+
+// appendJSON appends a cell: a number if it is one, null if it is empty, a boolean if it is
+// true or false, otherwise a string.
 func appendJSON(b []byte, cell string) []byte {
 	cell = strings.Trim(cell, " \t")
 	if f, n := decimal.JSON([]byte(cell)); n > 0 && n == len(cell) && !math.IsInf(f, 0) {
@@ -68,40 +107,110 @@ func appendJSON(b []byte, cell string) []byte {
 	if f, ok := number(cell); ok && !math.IsInf(f, 0) {
 		return strconv.AppendFloat(b, f, 'g', -1, 64) // "+1", ".5"
 	}
-	if cell == "" {
+	switch cell {
+	case "":
 		return append(b, "null"...)
+	case "true", "false":
+		return append(b, cell...)
 	}
-	s, err := json.Marshal(cell)
+	return appendString(b, cell)
+}
+
+func appendString(b []byte, s string) []byte {
+	text, err := json.Marshal(s)
 	if err != nil {
 		return append(b, "null"...)
 	}
-	return append(b, s...)
+	return append(b, text...)
 }
 
-// appendObject appends a JSON object. A path of several names becomes a nested object; all
-// paths into it must follow one another.
-func appendObject(b []byte, paths [][]string, cells []string) []byte {
+// none is no column.
+const none = -1
+
+// jsonTree is what an encoder writes: the cell of a column, an object or an array.
+type jsonTree struct {
+	cell     int
+	names    []string // of an object's members, in their order
+	members  map[string]*jsonTree
+	elements []*jsonTree // of an array; nil: null
+}
+
+// grow adds the cell of a column at a path. It reports false, and adds nothing, if another one is in the way.
+func (t *jsonTree) grow(path []column.Element, cell int) bool {
+	at := t
+	for k, e := range path {
+		if at.cell != none || e.Index >= 0 && at.names != nil || e.Index < 0 && at.elements != nil {
+			return false
+		}
+		next := at.find(e)
+		if next == nil {
+			break
+		}
+		if at = next; k == len(path)-1 {
+			return false
+		}
+	}
+	at = t
+	for _, e := range path {
+		at = at.member(e)
+	}
+	at.cell = cell
+	return true
+}
+
+// find returns the member or element, nil if there is none.
+func (t *jsonTree) find(e column.Element) *jsonTree {
+	switch {
+	case e.Index < 0:
+		return t.members[e.Name]
+	case e.Index < len(t.elements):
+		return t.elements[e.Index]
+	}
+	return nil
+}
+
+// member returns the member or element, a new one if there is none.
+func (t *jsonTree) member(e column.Element) *jsonTree {
+	if m := t.find(e); m != nil {
+		return m
+	}
+	m := &jsonTree{cell: none}
+	if e.Index >= 0 {
+		t.elements = append(t.elements, make([]*jsonTree, max(0, e.Index+1-len(t.elements)))...)
+		t.elements[e.Index] = m
+		return m
+	}
+	if t.members == nil {
+		t.members = map[string]*jsonTree{}
+	}
+	t.names = append(t.names, e.Name)
+	t.members[e.Name] = m
+	return m
+}
+
+func (e *encoder) appendTree(b []byte, t *jsonTree, cells []string) []byte {
+	switch {
+	case t == nil:
+		return append(b, "null"...)
+	case t.cell != none:
+		return e.appendCell(b, t.cell, cells[t.cell])
+	case t.elements != nil:
+		b = append(b, '[')
+		for i, m := range t.elements {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = e.appendTree(b, m, cells)
+		}
+		return append(b, ']')
+	}
 	b = append(b, '{')
-	for i := 0; i < len(paths); {
+	for i, name := range t.names {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		head, j := paths[i][0], i+1
-		key, err := json.Marshal(head)
-		if err != nil {
-			key = []byte(`""`)
-		}
-		b = append(append(b, key...), ':')
-		if len(paths[i]) == 1 {
-			b = appendJSON(b, cells[i])
-		} else {
-			var inner [][]string
-			for j = i; j < len(paths) && len(paths[j]) > 1 && paths[j][0] == head; j++ {
-				inner = append(inner, paths[j][1:])
-			}
-			b = appendObject(b, inner, cells[i:j])
-		}
-		i = j
+		b = append(appendString(b, name), ':')
+		b = e.appendTree(b, t.members[name], cells)
 	}
 	return append(b, '}')
 }

@@ -133,9 +133,9 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 	if err != nil {
 		return err
 	}
-	s := cfg.Stream(name)
+	s := cfg.Named(name)
 	if kind == "close" && (s == nil || f.partition >= 0 && !s.Input.Reads(f.partition) || f.partition < 0 && !s.Merge) {
-		left := abandoned(books, cfg.Stream(name), name)
+		left := abandoned(books, s, name)
 		if len(left) > 0 && (s == nil || f.partition >= 0 || slices.Contains(left, core.Merged)) {
 			s = &config.Stream{Name: name, Merge: slices.Contains(left, core.Merged), Input: config.Input{Partitions: left}}
 		}
@@ -310,17 +310,27 @@ func (g *globals) ask() error {
 // askDaemon sends a request to the daemon that runs on the state directory. It reports
 // whether there is such a daemon.
 func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.ControlRequest) (asked bool, err error) {
-	path := filepath.Join(cfg.State.Dir, stream.ControlSocket)
+	var answer stream.ControlAnswer
+	if asked, err = control(ctx, cfg, "/epoch/"+kind, q, &answer); err == nil && asked {
+		err = answer.Err()
+	}
+	return asked, err
+}
+
+// control sends a request to the control socket of the daemon that runs on the state directory. It
+// reports whether there is such a daemon.
+func control(ctx context.Context, cfg *config.Config, path string, q, answer any) (asked bool, err error) {
+	socket := filepath.Join(cfg.State.Dir, stream.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
 	body, err := json.Marshal(q)
 	if err != nil {
 		return false, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon/epoch/"+kind, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+path, bytes.NewReader(body))
 	if err != nil {
 		return false, err
 	}
@@ -333,11 +343,10 @@ func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.Co
 		return true, err
 	}
 	defer res.Body.Close()
-	var answer stream.ControlAnswer
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
 		return true, fmt.Errorf("the daemon answered %s", res.Status)
 	}
-	return true, answer.Err()
+	return true, nil
 }
 
 // inputOf names the input of an epoch: a partition, or those of a merged epoch.

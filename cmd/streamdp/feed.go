@@ -30,6 +30,7 @@ type feedFlags struct {
 	rate                                      int
 	create                                    bool
 	labels                                    []string // of the stream's columns, where records hold them without names
+	texts                                     map[string]bool
 }
 
 func feedCommand(g *globals) *cobra.Command {
@@ -137,7 +138,7 @@ func (f *feedFlags) checkFile() error {
 
 // fromStream takes topic, codec, partition and columns from a stream.
 func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error {
-	s := cfg.Stream(f.stream)
+	s := cfg.Named(f.stream)
 	if s == nil {
 		return noStream(cfg, f.stream)
 	}
@@ -151,7 +152,8 @@ func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error 
 		return usagef("stream %s does not read partition %d", f.stream, f.partition)
 	}
 	if f.columns == nil {
-		f.name(s.Input.Columns)
+		f.name(s.Input.Fields())
+		f.texts = texts(s)
 	}
 	return nil
 }
@@ -210,15 +212,16 @@ func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size i
 	if err != nil {
 		return nil, nil, 0, nil, err
 	}
+	encode := newEncoder(f.codec, t.names, f.texts)
 	return func() ([]byte, error) {
 		line, err := t.next()
 		if err != nil {
 			return nil, err
 		}
 		if whole {
-			return encodeRow("csv", t.header, line), nil
+			return encode.row(line), nil
 		}
-		return encodeRow(f.codec, t.names, t.picked(line)), nil
+		return encode.row(t.picked(line)), nil
 	}, t.read, t.size, t.close, nil
 }
 

@@ -58,7 +58,7 @@ func ledgerCommand(g *globals) *cobra.Command {
 			case len(spent)+len(populations) > 0:
 			case name == "":
 				fmt.Fprintf(g.stderr, "%s nothing\n", ledgersOf(cfg, "charges", "charge"))
-			case cfg.Stream(name) == nil: // else the ledger may know it from an earlier configuration
+			case cfg.Named(name) == nil: // else the ledger may know it from an earlier configuration
 				return usagef("neither the configuration nor the ledger has a stream %s", name)
 			default:
 				fmt.Fprintf(g.stderr, "%s nothing for stream %s\n", ledgersOf(cfg, "charges", "charge"), name)

@@ -79,6 +79,9 @@ func noStream(cfg *config.Config, name string) error {
 	for _, s := range cfg.Streams {
 		names = append(names, s.Name)
 	}
+	for _, p := range cfg.Patterns {
+		names = append(names, p.Name+".TOPIC for topics that match "+p.Input.Topics)
+	}
 	if name == "" {
 		return usagef("give --stream, one of %s", strings.Join(names, ", "))
 	}
@@ -153,13 +156,13 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		return usageError{err}
 	})
 	f := root.PersistentFlags()
-	f.StringVarP(&g.config, "config", "c", "", "configuration file")
+	f.StringVarP(&g.config, "config", "c", "", "configuration: a file, or a directory of which all *.toml are read as one")
 	f.BoolVar(&g.json, "json", false, "print JSON where a program may read")
 	f.StringVar(&g.logLevel, "log-level", "", "debug, info, warn or error (default: log.level of the configuration)")
 	f.StringVar(&g.logFormat, "log-format", "", "json or text (default: log.format of the configuration)")
 	for _, c := range []*cobra.Command{
 		runCommand(g), checkCommand(g), planCommand(g), demoCommand(g), feedCommand(g), fitCommand(g), replayCommand(g),
-		statusCommand(g), epochCommand(g), ledgerCommand(g), reportCommand(g),
+		reloadCommand(g), statusCommand(g), epochCommand(g), ledgerCommand(g), reportCommand(g),
 		republishCommand(g), recoverCommand(g), verifyCommand(g), inspectCommand(g), auditCommand(g), clusterCommand(g), keygenCommand(g), manCommand(), versionCommand(g),
 	} {
 		root.AddCommand(c)
@@ -210,6 +213,9 @@ func (g *globals) load() (*config.Config, error) {
 	if err != nil && !errors.As(err, &faults) {
 		return nil, configError{err}
 	}
+	if err == nil {
+		c = known(c)
+	}
 	return c, err
 }
 
@@ -233,24 +239,30 @@ func loadKey(c *config.Config) (*[32]byte, error) {
 
 // logger returns a logger as the flags and the configuration want it.
 func (g *globals) logger(level, format string) (*slog.Logger, error) {
+	log, _, err := g.adjustable(level, format)
+	return log, err
+}
+
+// adjustable returns such a logger, and its least level, which may be changed.
+func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar, error) {
 	if g.logLevel != "" {
 		level = g.logLevel
 	}
 	if g.logFormat != "" {
 		format = g.logFormat
 	}
-	var l slog.Level
+	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil || strings.ContainsAny(level, "+-") {
-		return nil, usagef("log level is %q, must be debug, info, warn or error", level)
+		return nil, nil, usagef("log level is %q, must be debug, info, warn or error", level)
 	}
 	o := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(g.stderr, o)), nil
+		return slog.New(slog.NewJSONHandler(g.stderr, o)), l, nil
 	case "text":
-		return slog.New(slog.NewTextHandler(g.stderr, o)), nil
+		return slog.New(slog.NewTextHandler(g.stderr, o)), l, nil
 	}
-	return nil, usagef("log format is %q, must be json or text", format)
+	return nil, nil, usagef("log format is %q, must be json or text", format)
 }
 
 // release is the version that the linker was told: see deploy/release.

@@ -7,9 +7,13 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"streamdp/internal/race"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")
@@ -21,6 +25,14 @@ const asProgram = "STREAMDP_AS_PROGRAM"
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
+	}
+	// Tests wait for other processes most of their time. -parallel overrides this.
+	parallel := 4 * runtime.GOMAXPROCS(0)
+	if race.Enabled { // which leaves them less to wait for
+		parallel /= 2
+	}
+	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+		panic(err)
 	}
 	flag.Parse()
 	os.Exit(m.Run())

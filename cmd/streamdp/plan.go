@@ -95,8 +95,9 @@ func planCommand(g *globals) *cobra.Command {
 			chosen := c.Flags().Changed("steps")
 			var plans []plan
 			guessed := !c.Flags().Changed("condition")
-			for _, s := range cfg.Streams {
-				if name != "" && s.Name != name {
+			of := cfg.Representative()
+			for _, s := range of.Streams {
+				if name != "" && !names(cfg, s, name) {
 					continue
 				}
 				guessed = guessed || mechanismOf(s).conditioned
@@ -104,7 +105,7 @@ func planCommand(g *globals) *cobra.Command {
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := planOf(cfg, s, within, planQuestion{all, plotFile != "", condition, records})
+				p, err := planOf(of, s, within, planQuestion{all, plotFile != "", condition, records})
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
@@ -196,6 +197,7 @@ func stepsWithin(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 func planOf(cfg *config.Config, s *config.Stream, steps []uint64, ask planQuestion) (*plan, error) {
 	d, err := stream.Describe(s)
 	if err == nil {
+		d.Stream = title(s)
 		err = d.Divide(cfg, s)
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"streamdp/config"
 	"streamdp/dp"
 	"streamdp/stream"
 )
@@ -38,7 +40,10 @@ func replayCommand(g *globals) *cobra.Command {
 			"no ledger.\n\n" +
 			"A file whose name ends in .csv or .csv.gz is read as feed reads it. Any other\n" +
 			"holds the values of records as the stream's codec has them: one a line, an empty\n" +
-			"line being an empty record, or for float64 and float32 one after the other.\n\n" +
+			"line being an empty record, or for float64 and float32 one after the other. Of\n" +
+			"avro and protobuf, and of json-schema in a frame, each stands behind its length in\n" +
+			"four bytes, as kcat -f '%R%s' writes it. With framing \"confluent\" the registry\n" +
+			"is asked for their schemas.\n\n" +
 			"Steps by the clock end where those of published releases did (--boundaries), or\n" +
 			"where the times of the records say (--time). Those times are taken for public, as\n" +
 			"arrival times are: they decide which records a step holds.\n\n" +
@@ -74,7 +79,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if f.stream == "" && len(cfg.Streams) == 1 {
 		f.stream = cfg.Streams[0].Name
 	}
-	s := cfg.Stream(f.stream)
+	s := cfg.Named(f.stream)
 	if s == nil {
 		return noStream(cfg, f.stream)
 	}
@@ -85,7 +90,12 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if err != nil {
 		return err
 	}
-	next, read, size, done, err := values(file, f.header, s.Input.Codec, columns)
+	schemas, err := openSchemas(ctx, cfg, s)
+	if err != nil {
+		return err
+	}
+	defer schemas.Close()
+	next, read, size, done, err := values(file, f.header, &s.Input, columns, texts(s))
 	if err != nil {
 		return err
 	}
@@ -105,7 +115,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 			t.keep += s.Moments.Window
 		}
 	}
-	r, err := stream.NewReplay(s, version(), seed, func(release []byte) error {
+	r, err := schemas.NewReplay(s, version(), seed, func(release []byte) error {
 		releases++
 		if t != nil {
 			p := new(published)
@@ -214,10 +224,11 @@ func rejections(found map[string]int64) string {
 	return fmt.Sprintf("%d records gave no row (%s)", total, byReason(found))
 }
 
-// values returns the values of a file's records.
-func values(file, header, codec string, columns []string) (next func() ([]byte, error), read *counter, size int64, done func() error, err error) {
-	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") {
-		f := feedFlags{csv: file, header: header, codec: codec}
+// values returns the values of a file's records. columns are the paths of the values in one, and texts
+// those of them that stay text.
+func values(file, header string, in *config.Input, columns []string, texts map[string]bool) (next func() ([]byte, error), read *counter, size int64, done func() error, err error) {
+	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {
+		f := feedFlags{csv: file, header: header, codec: in.Codec, texts: texts}
 		f.name(columns)
 		return f.source()
 	}
@@ -225,17 +236,67 @@ func values(file, header, codec string, columns []string) (next func() ([]byte, 
 	if err != nil {
 		return nil, nil, 0, nil, err
 	}
-	width := map[string]int{"float64": 8, "float32": 4}[codec] * len(columns)
+	if in.Binary() {
+		return sized(r, file), read, size, done, nil
+	}
+	width := map[string]int{"float64": 8, "float32": 4}[in.Codec] * len(columns)
 	if width == 0 {
 		return lines(r), read, size, done, nil
 	}
-	in, value := bufio.NewReaderSize(r, 1<<16), make([]byte, width)
+	packed, value := bufio.NewReaderSize(r, 1<<16), make([]byte, width)
 	return func() ([]byte, error) {
-		if _, err := io.ReadFull(in, value); errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, err := io.ReadFull(packed, value); errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil, fmt.Errorf("%s ends in the middle of a record of %d bytes", file, width)
 		} else if err != nil {
 			return nil, err
 		}
 		return value, nil
 	}, read, size, done, nil
+}
+
+// sized returns the values of records that stand behind their lengths: 4 bytes, the highest first;
+// −1 is a tombstone. A value longer than maxLine counts as an empty one.
+func sized(r io.Reader, file string) func() ([]byte, error) {
+	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
+	return func() ([]byte, error) {
+		var head [4]byte
+		if _, err := io.ReadFull(in, head[:]); err == io.EOF {
+			return nil, err
+		} else if err != nil {
+			return nil, fmt.Errorf("%s ends in the middle of a record's length", file)
+		}
+		n := int32(binary.BigEndian.Uint32(head[:]))
+		switch {
+		case n == -1:
+			return nil, nil
+		case n < 0:
+			return nil, fmt.Errorf("%s has no record's length where there should be one", file)
+		case n > maxLine:
+			if _, err := io.CopyN(io.Discard, in, int64(n)); err != nil {
+				return nil, fmt.Errorf("%s ends in the middle of a record", file)
+			}
+			return []byte{}, nil
+		}
+		if cap(value) < int(n) {
+			value = make([]byte, n)
+		}
+		value = value[:n]
+		if _, err := io.ReadFull(in, value); err != nil {
+			return nil, fmt.Errorf("%s ends in the middle of a record", file)
+		}
+		return value, nil
+	}
+}
+
+// openSchemas makes the schemas of a stream's records known.
+func openSchemas(ctx context.Context, cfg *config.Config, s *config.Stream) (*stream.Schemas, error) {
+	x, err := stream.OpenSchemas(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.Look(ctx, s, 0); err != nil {
+		x.Close()
+		return nil, fmt.Errorf("stream %s: %w", s.Name, err)
+	}
+	return x, nil
 }

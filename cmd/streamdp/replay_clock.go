@@ -37,7 +37,7 @@ const minLate = time.Hour
 // steps returns where a file's steps by the clock end, nil where steps are not by the clock, and the
 // columns to read.
 func (f *replayFlags) steps(s *config.Stream, file string) (*clockSteps, []string, error) {
-	columns := s.Input.Columns
+	columns := s.Input.Fields()
 	period := s.Step.Clock()
 	switch {
 	case period == 0 && f.boundaries+f.time != "":

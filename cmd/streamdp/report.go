@@ -99,7 +99,7 @@ func (g *globals) report(ctx context.Context, quick bool) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(g.config)
+	text, err := config.Text(g.config)
 	if err != nil {
 		return nil, configError{err}
 	}
@@ -120,9 +120,10 @@ func (g *globals) report(ctx context.Context, quick bool) (*report, error) {
 	if r.Budgets, err = books.Budget(); err != nil {
 		return nil, err
 	}
+	audits := map[string]*streamAudit{} // of patterns
 	for i, s := range cfg.Streams {
 		one := reportStream{
-			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Columns, Computes: core.Computes(s),
+			Description: all[i], Topic: s.Input.Topic, Output: s.Output.Topic, Columns: s.Input.Row(), Computes: core.Computes(s),
 			Unit: core.Unit(s), User: s.User, Promise: core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta), Digests: map[string]string{}, Versions: core.Versions(s),
 		}
 		for _, t := range r.tasks(s) {
@@ -130,6 +131,8 @@ func (g *globals) report(ctx context.Context, quick bool) (*report, error) {
 			one.Digests[core.PartitionName(t.partition)] = hex.EncodeToString(digest[:])
 		}
 		switch suite, err := suiteOf(s); {
+		case audits[s.Pattern()] != nil: // that of another topic, which has the same
+			one.Audit = audits[s.Pattern()]
 		case errors.As(err, new(audit.NoneError)):
 			one.AuditError = err.Error()
 		case err != nil:
@@ -140,6 +143,9 @@ func (g *globals) report(ctx context.Context, quick bool) (*report, error) {
 				return nil, fmt.Errorf("stream %s: %w", s.Name, err)
 			}
 			r.Passed = r.Passed && one.Audit.Passed
+			if s.Pattern() != "" {
+				audits[s.Pattern()] = one.Audit
+			}
 		}
 		r.Streams = append(r.Streams, one)
 	}

@@ -24,7 +24,8 @@ func runCommand(g *globals) *cobra.Command {
 			"not end by itself; see streamdp cluster.\n\n" +
 			"An epoch is opened, and its budget charged, the first time a task runs, and\n" +
 			"after a horizon where on_horizon is \"rollover\"; every other one is opened by\n" +
-			"streamdp epoch open.",
+			"streamdp epoch open.\n\n" +
+			"SIGHUP makes it read the configuration again; see streamdp reload.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Unless it is asked for, the signal ends the process.
 			hangups := make(chan os.Signal, 1)
@@ -37,7 +38,7 @@ func runCommand(g *globals) *cobra.Command {
 			defer d.Close()
 			go func() {
 				for range hangups {
-					d.Log().Info("SIGHUP is ignored: the configuration is read at start only, a change needs a restart")
+					_, _ = d.Reload(stream.ReloadRequest{}) // which says in the log what came of it
 				}
 			}()
 			return d.Run(c.Context())
@@ -59,7 +60,7 @@ func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	if tasks != nil {
 		level = "warn" // a command says itself what it has done
 	}
-	log, err := g.logger(level, cfg.Log.Format)
+	log, least, err := g.adjustable(level, cfg.Log.Format)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +68,11 @@ func (g *globals) daemon(tasks []core.Task) (*stream.Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stream.New(stream.Options{Config: cfg, Key: key, Log: log, Version: version(), Tasks: tasks})
+	o := stream.Options{Config: cfg, Key: key, Log: log, Version: version(), Tasks: tasks, Load: read}
+	if g.logLevel == "" { // the flag goes before the file
+		o.SetLevel = func(level string) { _ = least.UnmarshalText([]byte(level)) } // which a configuration has checked
+	}
+	return stream.New(o)
 }
 
 func versionCommand(g *globals) *cobra.Command {

@@ -142,16 +142,81 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHangup: SIGHUP does not end the daemon, and is answered in the log.
+// TestHangup: SIGHUP does not end the daemon. It reads its configuration again, and says in the log what
+// came of that.
 func TestHangup(t *testing.T) {
 	s := newSite(t)
 	s.feed(25)
 	d := s.start()
 	d.until("two steps", released(2))
-	d.cmd.Process.Signal(syscall.SIGHUP)
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ file, metric string }{
+		{strings.Replace(string(text), "[log]", "[lag]", 1), "streamdp_config_last_load_successful 0\n"},
+		{string(text) + "[stream.orders.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n", "streamdp_config_last_load_successful 1\n"},
+	} {
+		if err := os.WriteFile(s.config, []byte(c.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.cmd.Process.Signal(syscall.SIGHUP)
+		d.shows(c.metric)
+	}
 	s.feed(20)
 	d.until("four steps", released(4))
-	if code := d.stop(syscall.SIGTERM); code != exitDone || !strings.Contains(d.log.String(), "SIGHUP is ignored") {
+	if code := d.stop(syscall.SIGTERM); code != exitDone || !strings.Contains(d.log.String(), "lag: unknown key (did you mean log?)") || !strings.Contains(d.log.String(), `"changed":["orders"]`) {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+}
+
+// TestReloadCommand: reload prints the difference, and what became of it.
+func TestReloadCommand(t *testing.T) {
+	s := newSite(t)
+	want(t, exitFailure, "no daemon runs on", "reload", "-c", s.config)
+	s.feed(25)
+	d := s.start()
+	d.until("two steps", released(2))
+	prints := func(code int, wants, errs string, args ...string) {
+		t.Helper()
+		if out := want(t, code, errs, append([]string{"reload", "-c", s.config}, args...)...); out != wants {
+			t.Errorf("%q prints\n%s\nwant\n%s", args, out, wants)
+		}
+	}
+	prints(exitDone, "nothing differs\n", "")
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, stream, _ := strings.Cut(string(text), "[stream.orders]")
+	sales := "[stream.orders]" + stream
+	sales = strings.ReplaceAll(strings.ReplaceAll(sales, "stream.orders", "stream.sales"), `"orders`, `"sales`)
+	moved := strings.Replace(string(text), `"orders.dp"`, `"orders.dp", create = false`, 1)
+	write(moved + sales)
+	difference := "added sales\nchanged orders\n  output.create: true → false\n"
+	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
+	prints(exitDone, difference+"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n", "")
+	prints(exitDone, "nothing differs\n", "", "--open")
+	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
+	want(t, exitConfig, "stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close it first, with: streamdp epoch close orders", "reload", "-c", s.config)
+	write(strings.Replace(string(text), "[http]", "[kafka.tls]\n[http]", 1))
+	prints(exitConfig, "removed sales\nchanged orders\n  output.create: false → true\nchanged outside of streams\n  kafka.tls: absent → present\n"+
+		"  kafka.tls.ca_file: changed\n  kafka.tls.cert_file: changed\n  kafka.tls.key_file: changed\n", "nothing was changed: kafka.tls: absent → present: it takes effect at a start of the process only")
+	write(strings.Replace(string(text), "[log]", "[lag]", 1))
+	want(t, exitConfig, "lag: unknown key", "reload", "-c", s.config)
+	write(string(text))
+	if out := want(t, exitDone, "", "reload", "-c", s.config, "--json"); !strings.Contains(out, `"removed":["sales"]`) {
+		t.Error(out)
+	}
+	s.feed(20)
+	d.until("four steps", released(4))
+	if code := d.stop(syscall.SIGTERM); code != exitDone {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}
 }

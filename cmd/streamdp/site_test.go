@@ -170,6 +170,23 @@ func (d *daemon) until(what string, ok func(stream.TaskStatus) bool) stream.Task
 	return last
 }
 
+// shows waits until the metrics have a text.
+func (d *daemon) shows(text string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		res, err := http.Get(d.url + "/metrics")
+		if err != nil {
+			continue
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err == nil && bytes.Contains(body, []byte(text)) {
+			return
+		}
+	}
+	d.t.Fatalf("the metrics never have %q", text)
+}
+
 func released(step uint64) func(stream.TaskStatus) bool {
 	return func(s stream.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 }
 }

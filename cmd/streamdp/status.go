@@ -51,11 +51,16 @@ func statusCommand(g *globals) *cobra.Command {
 				fmt.Fprintf(g.stdout, "%s\n", answer)
 				return nil
 			}
-			var data struct{ Tasks []stream.TaskStatus }
+			var data struct {
+				Tasks    []stream.TaskStatus
+				Patterns []stream.PatternStatus
+			}
 			if err := json.Unmarshal(answer, &data); err != nil {
 				return err
 			}
-			return printStatus(g, data.Tasks, nil)
+			err = printStatus(g, data.Tasks, nil)
+			printPatterns(g, data.Patterns)
+			return err
 		},
 	}
 	c.Flags().StringVar(&e.url, "url", "", "the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
@@ -306,8 +311,18 @@ func printStatus(g *globals, tasks []stream.TaskStatus, instances []string) erro
 		if t.Message != "" {
 			fmt.Fprintf(g.stdout, "\n%s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.Message)
 		}
+		if t.FewValid {
+			fmt.Fprintf(g.stdout, "\n%s: warning: by the published numbers hardly a record counts: are columns, codec, centre, scale and clip those of the topic?\n",
+				core.Task{Stream: t.Stream, Partition: t.Partition})
+		}
 		for _, warning := range t.Warnings {
-			fmt.Fprintf(g.stdout, "\n%s-%d: warning: %s\n", t.Stream, t.Partition, warning)
+			fmt.Fprintf(g.stdout, "\n%s: warning: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, warning)
+		}
+		for _, x := range t.Schemas {
+			if len(x.Faults) > 0 {
+				fmt.Fprintf(g.stdout, "\n%s: warning: records of the newest schema of %s, version %d (id %d), give no rows: %s\n",
+					core.Task{Stream: t.Stream, Partition: t.Partition}, x.Subject, x.Version, x.ID, strings.Join(x.Faults, "; "))
+			}
 		}
 		if words := verdicts[t.Verdict]; words != "" {
 			fmt.Fprintf(g.stdout, "\n%s: bounds %s: %s\n", core.Task{Stream: t.Stream, Partition: t.Partition}, t.Verdict, words)

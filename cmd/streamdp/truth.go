@@ -57,7 +57,7 @@ func (x *moments2) each(y *moments2, f func(a, b *float64)) {
 }
 
 func newTruth(s *config.Stream) *truth {
-	t := &truth{s: s, row: make([]float64, len(s.Input.Columns))}
+	t := &truth{s: s, row: make([]float64, len(s.Input.Row()))}
 	t.open = t.zero()
 	if !s.Moments.Automatic() {
 		t.constants = &constants{s.Centre, s.Scale, slices.Repeat([]float64{math.Inf(1)}, len(t.row)), s.Moments.Clip}
@@ -282,7 +282,7 @@ func (t *truth) compared(r *published) (lines []versus) {
 			if name == "sum" {
 				label = name
 			}
-			for j, column := range t.s.Input.Columns {
+			for j, column := range t.s.Input.Row() {
 				shift, factor := 0.0, 1.0
 				if name == x.original {
 					factor = math.Pow(t.constants.scale[j], x.power)
