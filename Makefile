@@ -10,7 +10,7 @@ SOAK ?= 30m
 ROUNDS ?= 3
 CROSS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 
-.PHONY: build test race golden golden-arm64 test-kafka bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
+.PHONY: build test race golden golden-arm64 test-kafka test-registry bench bench-kafka flame bench-guard bench-all bench-smoke fuzz-smoke generate reproduction simulations check \
 	kills nightly nightly-fuzz nightly-kills nightly-kafka nightly-cluster nightly-faults nightly-reproduction soak tasks release cross
 
 build:
@@ -34,18 +34,22 @@ race:
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
 golden:
-	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
-	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
 
 # Needs qemu-aarch64 (Debian: qemu-user) or an arm64 machine.
 golden-arm64:
-	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
 
 # Against a real Apache Kafka: see .ci/kafka/run, which exits with 77 where it
 # can't get one.
 test-kafka:
 	.ci/kafka/run
 	.ci/kafka/three
+
+# Records of ordinary producers, with a real schema registry.
+test-registry:
+	.ci/registry/run
 
 # Measures what docs/performance.md says, in some ten minutes, and writes that page. ONLY=IHM
 # measures only the benchmarks that match.
