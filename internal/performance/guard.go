@@ -112,7 +112,7 @@ func instructions(dir string, k kernel) (float64, error) {
 		return 0, fmt.Errorf("%w\n%s", err, output)
 	}
 	count := func(runs int) (float64, error) {
-		// The test framework runs it once before, both times.
+		// Beside 1x, which is one run in all, the test framework sets it up and runs it once before.
 		cmd := exec.Command("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", test,
 			"-test.run=^$", "-test.bench="+k.bench, "-test.benchtime="+strconv.Itoa(runs)+"x")
 		cmd.Dir = k.pkg
@@ -127,12 +127,12 @@ func instructions(dir string, k kernel) (float64, error) {
 		}
 		return strconv.ParseFloat(strings.ReplaceAll(string(found[1]), ",", ""), 64)
 	}
-	one, err := count(1)
+	two, err := count(2)
 	if err != nil {
 		return 0, err
 	}
-	all, err := count(1 + k.runs)
-	return (all - one) / float64(k.runs), err
+	all, err := count(2 + k.runs)
+	return (all - two) / float64(k.runs), err
 }
 
 // daemonRatio returns the processor time of a record in the daemon, over that of the reader

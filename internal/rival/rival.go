@@ -20,18 +20,39 @@ import (
 // count instructions.
 func Compare(b *testing.B, units int, subject func(), name string, rival func()) {
 	b.Helper()
-	if os.Getenv("STREAMDP_SUBJECT_ONLY") != "" {
-		for range b.N {
-			subject()
+	CompareFresh(b, units, nil, subject, name, rival)
+}
+
+// CompareFresh is Compare for a subject that uses something up: before every call of it, it
+// calls fresh, whose time is nobody's.
+func CompareFresh(b *testing.B, units int, fresh, subject func(), name string, rival func()) {
+	b.Helper()
+	run := func(n int) (used time.Duration) {
+		if fresh == nil {
+			start := time.Now()
+			for range n {
+				subject()
+			}
+			return time.Since(start)
 		}
+		for range n {
+			b.StopTimer()
+			fresh()
+			b.StartTimer()
+			start := time.Now()
+			subject()
+			used += time.Since(start)
+		}
+		return used
+	}
+	if os.Getenv("STREAMDP_SUBJECT_ONLY") != "" {
+		run(b.N)
 		return
 	}
 	b.ReportAllocs()
-	subject() // warm up, and size a stretch
+	run(1) // warm up, and size a stretch
 	rival()
-	start := time.Now()
-	subject()
-	stretch := int(time.Millisecond/max(time.Since(start), 1)) + 1
+	stretch := int(time.Millisecond/max(run(1), 1)) + 1
 
 	var ours, theirs time.Duration
 	var ratios []float64
@@ -39,13 +60,9 @@ func Compare(b *testing.B, units int, subject func(), name string, rival func())
 	for done := 0; done < b.N; {
 		n := min(stretch, b.N-done)
 		done += n
-		start := time.Now()
-		for range n {
-			subject()
-		}
-		us := time.Since(start)
+		us := run(n)
 		b.StopTimer()
-		start = time.Now()
+		start := time.Now()
 		for range n {
 			rival()
 		}
