@@ -323,7 +323,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer counted.end()
 	c, err := s.crew(p.shard, counted)
 	if err != nil {
-		return shardFailure(held, err)
+		return shardFailure(committing, held, err)
 	}
 	working, cancel := context.WithCancelCause(p.ctx)
 	defer cancel(nil)
@@ -361,17 +361,18 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	late.Stop()
 	s.d.metrics.owns(-1)
 	s.d.part(c)
-	switch err := held.Err(); {
-	case err != nil:
-		s.d.metrics.lost(reasonUnknown)
-		return err
-	case p.ctx.Err() != nil:
+	if p.ctx.Err() != nil && held.Err() == nil {
 		log.Info("shard given up")
 		s.d.metrics.lost(reasonGiven)
 		return p.ctx.Err()
 	}
-	s.d.metrics.lost(reasonFailed)
-	return shardFailure(held, context.Cause(working))
+	err = shardFailure(committing, held, context.Cause(working))
+	if errors.Is(err, errLost) {
+		s.d.metrics.lost(reasonUnknown)
+	} else {
+		s.d.metrics.lost(reasonFailed)
+	}
+	return err
 }
 
 // crew makes the tasks of a shard.
@@ -391,8 +392,8 @@ func (s *sharing) crew(shard int, held holding) (*crew, error) {
 }
 
 // shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause.
-func shardFailure(held *cluster.Holding, cause error) error {
-	if err := held.Err(); err != nil {
+func shardFailure(ctx context.Context, held *cluster.Holding, cause error) error {
+	if err := held.Affirm(ctx); err != nil {
 		return err
 	}
 	return &cluster.HaltError{Halt: haltShard, Err: cause}
@@ -412,6 +413,9 @@ type within struct {
 func (h within) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
 	return h.holding.Update(h.ctx, put, remove, lines)
 }
+
+// Affirm implements holding.
+func (h within) Affirm(context.Context) error { return h.holding.Affirm(h.ctx) }
 
 // serve takes requests of commands, for as long as the context lasts.
 func (s *sharing) serve(ctx context.Context, c *crew, shard int, log *slog.Logger) error {

@@ -72,6 +72,9 @@ func (g *collected) Lines() [][]byte { return g.lines }
 // Lost implements holding: it never is.
 func (g *collected) Lost() <-chan struct{} { return nil }
 
+// Affirm implements holding.
+func (g *collected) Affirm(context.Context) error { return nil }
+
 // Update implements holding.
 func (g *collected) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
 	for _, key := range remove {

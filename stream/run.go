@@ -40,10 +40,16 @@ func (r *runner) run(ctx context.Context) error {
 				}
 			}
 		}
-		if err = r.classify(err); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = r.classify(err)
+		var h *halt
+		if errors.As(err, &h) && !full(err) {
+			if lost := r.d.affirm(); lost != nil {
+				err = lost
+			}
+		}
+		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil
 		}
-		var h *halt
 		switch {
 		case full(err): // also where it is in a halt
 			// The state on disk is one to start from, at any moment.

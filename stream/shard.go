@@ -76,6 +76,17 @@ func (h *home) lost() bool {
 	return ok && s.lost()
 }
 
+// affirm makes sure that the shard is this process's still. Another instance that has it releases
+// what this one does not know of. So before a task halts it must be sure that it is not that.
+//
+// Errors: errLost, and others of which nothing follows.
+func (h *home) affirm() error {
+	if s, ok := h.disk.(*logShard); ok {
+		return s.affirm()
+	}
+	return nil
+}
+
 // taskDir returns the directory of a task's files.
 func (h *home) taskDir(t core.Task) string { return h.dir + "/tasks/" + t.String() }
 

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type holding interface {
 	Values() map[string]cluster.Value
 	Lines() [][]byte
 	Update(ctx context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error
+	Affirm(ctx context.Context) error
 	Lost() <-chan struct{}
 }
 
@@ -411,6 +413,17 @@ func (s *logShard) lost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed != nil
+}
+
+// affirm makes sure that no other instance has the shard.
+func (s *logShard) affirm() error {
+	err := s.log.Affirm(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, errLost) {
+		err = s.lose(err)
+	}
+	return cmp.Or(s.failed, err)
 }
 
 // flush makes durable what has changed in a directory, unless a section does later.

@@ -33,8 +33,10 @@ type heldShard struct {
 	late  bool // it is committed all the same
 	hold  chan struct{}
 
-	lost   chan struct{}
-	broken bool
+	lost     chan struct{}
+	broken   bool
+	taken    bool // by another owner, which Affirm finds
+	affirmed int  // calls of Affirm
 }
 
 func newHeldShard() *heldShard {
@@ -68,6 +70,20 @@ func (h *heldShard) Lines() [][]byte {
 }
 
 func (h *heldShard) Lost() <-chan struct{} { return h.lost }
+
+func (h *heldShard) Affirm(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.affirmed++
+	if h.taken && !h.broken {
+		h.broken = true
+		close(h.lost)
+	}
+	if h.broken {
+		return fmt.Errorf("%w: fenced", cluster.ErrLost)
+	}
+	return nil
+}
 
 func (h *heldShard) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
 	if h.hold != nil {

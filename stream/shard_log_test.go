@@ -191,6 +191,35 @@ func TestLogShardRestored(t *testing.T) {
 	}
 }
 
+// TestLogShardTaken: where another instance has taken the shard and opened an epoch, as after this
+// one's process was stopped for a while, the output has what its ledger does not know. That is no
+// halt: the shard is lost. Its owner alone is asked, and only before a halt.
+func TestLogShardTaken(t *testing.T) {
+	t.Parallel()
+	s := newSharedRun(t)
+	must(t, s.run(t, 1))
+	stopped := s.h.again()
+	s.h = s.h.again()
+	must(t, s.run(t, 4)) // the first epoch, and a step of the second
+	if s.h.affirmed != 0 {
+		t.Errorf("without a halt the owner was asked %d times", s.h.affirmed)
+	}
+	s.h = stopped
+	stopped.taken = true
+	if err := s.run(t, 0); !errors.Is(err, errLost) {
+		t.Errorf("ended with %v", err)
+	}
+	if log := s.r.log.String(); stopped.affirmed != 1 || strings.Contains(log, "task halted") {
+		t.Errorf("the owner was asked %d times\n%s", stopped.affirmed, log)
+	}
+	for _, w := range stopped.wrong {
+		t.Error(w)
+	}
+	if len(stopped.lines) != 1 {
+		t.Errorf("%d lines of the ledger", len(stopped.lines))
+	}
+}
+
 // TestLogShardTogether: what is due while an update is under way goes out in one.
 func TestLogShardTogether(t *testing.T) {
 	t.Parallel()

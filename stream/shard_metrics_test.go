@@ -32,7 +32,8 @@ func (h *fewBytes) Lines() [][]byte {
 	return [][]byte{[]byte("12"), []byte("345")}
 }
 
-func (*fewBytes) Lost() <-chan struct{} { return nil }
+func (*fewBytes) Lost() <-chan struct{}        { return nil }
+func (*fewBytes) Affirm(context.Context) error { return nil }
 func (h *fewBytes) Update(context.Context, map[string]cluster.Value, []string, [][]byte) error {
 	return h.err
 }

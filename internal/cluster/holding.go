@@ -230,8 +230,8 @@ func (h *Holding) Witness() Witness {
 	return Witness{h.seals.genesis, h.head.lines, h.head.hash}
 }
 
-// Lost returns a channel that is closed when the holding is lost, by an error of Update or
-// because the hourly record of the owner found another one.
+// Lost returns a channel that is closed when the holding is lost, by an error of Update or Affirm,
+// or because the hourly record of the owner found another one.
 func (h *Holding) Lost() <-chan struct{} { return h.lostCh }
 
 // Err returns why the holding is lost; nil while it is not.
@@ -280,6 +280,28 @@ func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []str
 		}
 	}
 	h.bytes, h.seq, h.head, h.begun, h.last = p.bytes, p.seq, p.head, true, time.Now()
+	return nil
+}
+
+// Affirm makes sure that this instance still owns the shard: it writes another owner's record, which
+// the broker takes from nobody else. Before something that was found wrong outside of the shard is
+// taken for a fault, it must be sure that it is not the next owner's doing.
+//
+// Errors: as of Update.
+//
+// Cost: a transaction.
+func (h *Holding) Affirm(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone != nil {
+		return h.gone
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := h.own(ctx); err != nil {
+		return h.lose(err)
+	}
 	return nil
 }
 

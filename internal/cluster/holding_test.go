@@ -561,6 +561,45 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
+// TestAffirm: only who still owns the shard can say so. What is canceled before it was sent, says
+// nothing.
+func TestAffirm(t *testing.T) {
+	t.Parallel()
+	b := begun(t)
+	h := mustAcquire(t, b)
+	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("1")}}, nil)
+	before := b.transactions
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.Affirm(canceled); !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) || b.transactions != before {
+		t.Errorf("canceled: %v, %d transactions", err, b.transactions-before)
+	}
+	if err := h.Affirm(t.Context()); err != nil || b.transactions != before+1 {
+		t.Errorf("the owner: %v, %d transactions", err, b.transactions-before)
+	}
+	mustUpdate(t, h, map[string]Value{"a": {Data: []byte("2")}}, nil) // it is the owner as before
+
+	next := mustAcquire(t, b)
+	if got := string(next.Values()["a"].Data); got != "2" {
+		t.Errorf("the next owner reads %q", got)
+	}
+	if err := h.Affirm(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("the former owner: %v", err)
+	}
+	select {
+	case <-h.Lost():
+	default:
+		t.Error("the loss is not told")
+	}
+	if err := next.Affirm(t.Context()); err != nil {
+		t.Errorf("the next owner: %v", err)
+	}
+	next.Close()
+	if err := next.Affirm(t.Context()); !errors.Is(err, ErrLost) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
 // TestCanceled: a canceled update sends nothing; a closed holding is lost.
 func TestCanceled(t *testing.T) {
 	t.Parallel()
