@@ -95,7 +95,7 @@ func TestOrders(t *testing.T) {
 	yes := true
 	s := &Stream{
 		Name: "orders",
-		Input: Input{Topic: "orders", MaxTopics: 100, Partitions: []int{0}, Start: Earliest, Codec: "json", Framing: "confluent",
+		Input: Input{Topic: "orders", MaxTopics: 100, Partitions: []int{0}, Start: Earliest, Codec: "json", Framing: "confluent", Subjects: []string{},
 			Columns: []string{"amount", "items", "weight"}},
 		Output: Output{Topic: "orders.dp", Create: true, Values: []string{}, Encoding: "json", PrivacyEvery: 1},
 		Centre: []float64{40, 3, 1.2},
