@@ -38,9 +38,10 @@ const closingTime = time.Second
 // Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
 // a task of the same name might have; see [runner.held].
 //
-// There is one change at a time. It takes as long as the last commits and what is published after
+// There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what is published after
 // them, at most somewhat longer than shutdownTime where brokers do not answer.
 func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
+	<-d.begun
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	if d.ended {
@@ -93,7 +94,7 @@ func (c *crew) adopt(open bool) (err error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	if c.run == nil || c.made == c.config() {
-		return nil // it begins later, or has ended
+		return nil // it has ended, or is as it is to be
 	}
 	defer func() {
 		if err != nil {

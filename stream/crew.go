@@ -155,15 +155,6 @@ func (c *crew) start(run func(func(context.Context) error)) {
 	for _, q := range c.squads {
 		q.start()
 	}
-	if c.made != c.config() { // which has changed since
-		run(func(ctx context.Context) error {
-			if c.alone(ctx) != nil {
-				return nil
-			}
-			defer c.free()
-			return c.adopt(true)
-		})
-	}
 	if c.cfg.State.EpochSecretRetention > 0 || len(c.othersNow()) > 0 {
 		run(c.destroySecrets)
 	}

@@ -105,6 +105,8 @@ type Daemon struct {
 	reloading sync.Mutex
 	load      func() (*config.Config, error)
 	setLevel  func(string)
+	begun     chan struct{} // closed by begin: the tasks run, or never will
+	begin     func()
 	ended     bool // nothing begins any more
 	lock      *os.File
 	held      *heldLedger
@@ -132,6 +134,8 @@ func prepare(o Options) (*Daemon, error) {
 		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 4<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), lagEvery: cmp.Or(o.lagEvery, lagEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
 	}}
 	d.load, d.setLevel = o.Load, o.SetLevel
+	d.begun = make(chan struct{})
+	d.begin = sync.OnceFunc(func() { close(d.begun) })
 	d.current.Store(o.Config)
 	d.patterns.changed = make(chan struct{}, 1)
 	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {

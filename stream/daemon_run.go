@@ -16,6 +16,7 @@ import (
 func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer d.begin()
 	var wg sync.WaitGroup
 	stopHTTP, err := d.serve(ctx, &wg)
 	if err != nil {
@@ -34,10 +35,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 	}
 	if d.sharing != nil {
+		d.begin()
 		run(d.share)
 		<-ctx.Done() // it does not end by itself
 	} else {
 		d.own.start(run)
+		d.begin()
 		run(d.seek)
 		err = d.watch(ctx)
 	}

@@ -61,7 +61,8 @@ func (r *Reload) same() bool {
 // bytes that it would have had: a change on which the guarantee of an open epoch depends is refused, as is
 // whatever is not a stream's but the level of messages, a limit below what is paid, and a stream whose
 // estimator can't be built. What tasks publish afterwards is what they would publish if the process had
-// been stopped and started with the new configuration, where they would not have halted.
+// been stopped and started with the new configuration, where they would not have halted. It waits until Run
+// has begun the tasks.
 //
 // Errors: config.Faults, *RefusedError with the difference, errors of reading files; then nothing is changed. After
 // another error the daemon ends.

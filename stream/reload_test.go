@@ -168,6 +168,42 @@ func TestReloadOrder(t *testing.T) {
 	x.end()
 }
 
+// TestReloadBeforeRun: a request that comes while the daemon starts waits until its tasks have begun, and then opens
+// no epoch, like every other one.
+func TestReloadBeforeRun(t *testing.T) {
+	t.Parallel()
+	sales := ofTopic("sales")
+	r := newRig(t, ordersStream)
+	must(t, r.client.CreateTopic(t.Context(), "sales", 1, nil))
+	r.produce(0, 100)
+	r.write(ordersStream, sales)
+	found := make(chan *Reload, 1)
+	r.prepare = func(d *Daemon) {
+		go func() {
+			x, err := d.Reload(ReloadRequest{})
+			if err != nil {
+				t.Error(err)
+			}
+			found <- x
+		}()
+		select {
+		case <-found:
+			t.Error("a daemon without tasks has taken a stream")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	x := r.start(r.reloadable)
+	if got := <-found; got == nil || !slices.Equal(got.Added, []string{"sales"}) || !slices.Equal(got.Unopened, []string{"sales-0"}) {
+		t.Errorf("%+v", got)
+	}
+	x.published(1)
+	x.of("sales", "halted", func(s TaskStatus) bool { return s.Reason == haltUnopened })
+	if got := r.kinds(); got != "open" {
+		t.Errorf("the ledger has %s", got)
+	}
+	x.end()
+}
+
 // TestReloadRefused: what a daemon can't take while it runs is refused as a whole. Nothing is changed then, not
 // even what it could take, and the answer says everything that it can't.
 func TestReloadRefused(t *testing.T) {
