@@ -236,7 +236,7 @@ func (p *processor) leave(c *commit) {
 		return
 	}
 	if p.r.d.lost() {
-		return // the instance that has the shard now publishes them
+		return // the instance that has the shard now publishes them; see flush
 	}
 	p.r.untroubled("commit")
 	p.r.d.lag.reached(p.r.task, p.epoch.m, c.cp)
@@ -284,7 +284,6 @@ func (p *processor) finish(c *commit) (done bool, err error) {
 	p.outbox = append(slices.Clip(p.outbox), p.pending[:c.pending]...)
 	p.pending = slices.Clone(p.pending[c.pending:])
 	p.quiet -= c.quiet
-	p.shown.pending = max(p.shown.pending-c.pending, 0) // they are in the outbox
 	if c.left {
 		p.sent = len(p.outbox)
 		p.acknowledge() // what was while this was not known

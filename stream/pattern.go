@@ -235,23 +235,22 @@ func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 	return t
 }
 
-// refusals notes the topics that match and are not taken, and warns of each once.
+// refusals notes the topics that match and are not taken, and warns of each once, for as long as it is there.
 func (d *Daemon) refusals(refused []config.Refusal) {
 	p := &d.patterns
 	p.mu.Lock()
 	p.refused = refused
-	if p.warned == nil {
-		p.warned, p.beyond = map[config.Refusal]bool{}, map[string]int{}
-	}
-	beyond, first := map[string]int{}, map[string]string{}
+	warned, beyond, first := map[config.Refusal]bool{}, map[string]int{}, map[string]string{}
 	for _, r := range refused {
 		switch {
 		case r.Beyond:
 			if beyond[r.Pattern]++; beyond[r.Pattern] == 1 {
 				first[r.Pattern] = r.Topic
 			}
-		case !p.warned[r]:
-			p.warned[r] = true
+		default:
+			if warned[r] = true; p.warned[r] {
+				continue
+			}
 			d.log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic, "reason", r.Reason)
 		}
 	}
@@ -260,7 +259,7 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 			d.log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first", first[name], "remedy", "input.max_topics")
 		}
 	}
-	p.beyond = beyond
+	p.warned, p.beyond = warned, beyond
 	was := p.sought
 	p.sought = true
 	p.mu.Unlock()

@@ -84,6 +84,12 @@ type processor struct {
 	ended       bool // the epoch is closed, and nothing of it is written any more
 }
 
+// wipe overwrites the states that commits and closings held: sums without noise, and noise.
+func (p *processor) wipe() {
+	clear(p.state[:cap(p.state)])
+	clear(p.before[:cap(p.before)])
+}
+
 // begin publishes what an earlier run left unpublished, unless the output is ahead of that.
 func (p *processor) begin() {
 	for i := range p.outbox {
@@ -114,8 +120,7 @@ func (p *processor) compare() {
 	if behind == p.comparing {
 		return
 	}
-	p.comparing, p.shown.comparing = behind, behind
-	p.report()
+	p.comparing = behind
 	if behind {
 		p.missing = 0
 		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",
@@ -126,9 +131,10 @@ func (p *processor) compare() {
 	signal(p.pub.wake)
 }
 
-// flush gives the publisher the durable releases that it does not have yet.
+// flush gives the publisher the durable releases that it does not have yet, unless another
+// instance may have the shard: then that one publishes them.
 func (p *processor) flush() {
-	if p.comparing || p.sent == len(p.outbox) {
+	if p.comparing || p.sent == len(p.outbox) || p.r.d.lost() {
 		return
 	}
 	p.pub.enqueue(slices.Clone(p.outbox[p.sent:]), p.committed)
@@ -582,7 +588,6 @@ func (p *processor) acknowledge() {
 	}
 	p.outbox = p.outbox[n:]
 	p.sent -= n
-	p.report()
 }
 
 // end closes the epoch. If the disk is too full for what must be written first, it does
@@ -646,7 +651,7 @@ func (p *processor) shutdown() error {
 	p.show()
 	deadline := time.NewTimer(shutdownTime)
 	defer deadline.Stop()
-	for len(p.outbox) > 0 && !p.comparing {
+	for len(p.outbox) > 0 && !p.comparing && !p.r.d.lost() {
 		select {
 		case <-p.pub.notify:
 			p.acknowledge()
@@ -675,7 +680,7 @@ func (p *processor) view() view {
 		seen = max(seen, p.merge.leaves[0].seen.Load())
 	}
 	at := p.boundary()
-	return view{at.step, seen, len(p.pending), p.comparing, log, at.verdict}
+	return view{at.step, seen, len(p.outbox) + len(p.pending), p.comparing, log, at.verdict}
 }
 
 // show publishes the owner's state, and what it has done, to status and metrics.
@@ -687,10 +692,5 @@ func (p *processor) show() {
 	}
 	p.r.d.metrics.worked(p.r.task, &p.work)
 	p.work = work{}
-	p.report()
-}
-
-// report shows the state as of the last tick, with what was acknowledged since.
-func (p *processor) report() {
-	p.r.progress(p.shown, len(p.outbox))
+	p.r.progress(p.shown)
 }

@@ -47,12 +47,11 @@ func (r *runner) setEpoch(l *openEpoch) {
 	r.setState(stateRunning, nil)
 }
 
-// progress shows the owner's progress. outbox counts the releases that are committed and
-// not acknowledged.
-func (r *runner) progress(v view, outbox int) {
+// progress shows the owner's progress.
+func (r *runner) progress(v view) {
 	r.change(func(s *TaskStatus) {
 		s.Verdict = v.verdict
-		s.Step, s.NextOffset, s.Outbox, s.Comparing = v.step, v.seen, outbox+v.pending, v.comparing
+		s.Step, s.NextOffset, s.Outbox, s.Comparing = v.step, v.seen, v.unsent, v.comparing
 		if v.log.end >= 0 {
 			s.logStart, s.LogEnd, s.Lag = v.log.start, v.log.end, v.log.lag
 		}

@@ -182,6 +182,7 @@ func (r *runner) wait(ctx context.Context, every time.Duration) {
 func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	p := &processor{r: r, epoch: l, core: l.core, position: l.cp.position, seen: l.cp.position.Next, outbox: l.cp.outbox, period: r.d.cfg.State.CommitInterval, span: spanOf(r.task, l.m.Epoch)}
 	defer l.core.Destroy()
+	defer p.wipe()
 	if l.bounds != nil {
 		l.bounds.watch = r.watched(ctx)
 		defer func() { // when nothing of the epoch runs any more

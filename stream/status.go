@@ -102,7 +102,7 @@ type NotPrivate struct {
 type view struct {
 	step      uint64
 	seen      int64
-	pending   int
+	unsent    int // releases that are not acknowledged, committed or not
 	comparing bool
 	log       logView
 	verdict   string
