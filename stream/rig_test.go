@@ -322,6 +322,15 @@ func (r *rig) try(edits ...func(*Options)) (*running, error) {
 // until waits until the first task's status is as wanted.
 func (x *running) until(what string, ok func(TaskStatus) bool) {
 	x.t.Helper()
+	if x.within(what, ok) {
+		return
+	}
+	x.t.Fatalf("not reached: %s: %+v\n%s", what, x.d.Status()[0], x.r.log)
+}
+
+// within is until, and reports whether that was so before patience was over.
+func (x *running) within(what string, ok func(TaskStatus) bool) bool {
+	x.t.Helper()
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	look := time.NewTicker(10 * time.Millisecond) // what is waited for may be of another daemon, which does not wake this one
@@ -335,15 +344,26 @@ func (x *running) until(what string, ok func(TaskStatus) bool) {
 				x.t.Fatalf("the daemon ended before %s: %v\n%+v\n%s", what, x.result, x.d.Status()[0], x.r.log)
 			}
 		case <-late.C:
-			x.t.Fatalf("not reached: %s: %+v\n%s", what, x.d.Status()[0], x.r.log)
+			return false
 		}
 	}
+	return true
 }
 
-// published waits until a step is published, and everything before it.
+// published waits until a step is published, and everything before it. It waits on for as long as there are more
+// steps: how many there are to do may depend on how long the test has taken.
 func (x *running) published(step uint64) {
 	x.t.Helper()
-	x.until(fmt.Sprintf("step %d is published", step), func(s TaskStatus) bool { return s.Step >= step && s.Outbox == 0 && !s.Comparing })
+	what, ok := fmt.Sprintf("step %d is published", step), func(s TaskStatus) bool { return s.Step >= step && s.Outbox == 0 && !s.Comparing }
+	for {
+		before := x.d.Status()[0].Step
+		if x.within(what, ok) {
+			return
+		}
+		if s := x.d.Status()[0]; s.Step <= before {
+			x.t.Fatalf("not reached: %s: %+v\n%s", what, s, x.r.log)
+		}
+	}
 }
 
 // halts waits for a halt and checks its reason and words.
