@@ -1,12 +1,8 @@
 package schema
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"slices"
-
-	"github.com/twmb/avro"
 
 	"streamdp/internal/column"
 )
@@ -41,117 +37,6 @@ const (
 
 // maxSize is where sizes stop growing. No record is as long.
 const maxSize = 1 << 40
-
-// ParseAvro reads an Avro schema, and before it the schemas that it refers to.
-//
-// Errors: what is not valid in which of them.
-func ParseAvro(text string, references []Reference) (*Schema, error) {
-	var cache avro.SchemaCache
-	p := &avroParser{named: map[string]*avroType{}}
-	var root *avroType
-	for i := range len(references) + 1 {
-		of, name := text, ""
-		if i < len(references) {
-			of, name = references[i].Text, "reference "+references[i].Name+": "
-		}
-		parsed, err := cache.Parse(of)
-		if err == nil {
-			node := parsed.Root()
-			if root, err = p.read(node, 0); err == nil {
-				err = p.fill()
-			}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s%w", name, err)
-		}
-	}
-	root.measure()
-	return &Schema{format: Avro, avro: root}, nil
-}
-
-// avroParser turns the library's tree, in which a type that was defined before stands by its name,
-// into one of pointers.
-type avroParser struct {
-	named map[string]*avroType
-	later []avroUse
-}
-
-// avroUse is a place with the name of a type that may be defined further on.
-type avroUse struct {
-	name string
-	at   **avroType
-}
-
-const maxSchemaDepth = 1000
-
-func (p *avroParser) read(n *avro.SchemaNode, depth int) (*avroType, error) {
-	if depth > maxSchemaDepth {
-		return nil, errors.New("the schema is nested too deeply")
-	}
-	t := &avroType{kind: n.Type, logical: n.LogicalType, size: n.Size, scale: n.Scale}
-	switch n.Type {
-	case "error":
-		t.kind = "record"
-	case "null", "boolean", "int", "long", "float", "double", "string", "bytes", "record", "enum", "array", "map", "fixed", "union":
-	default:
-		return nil, fmt.Errorf("type %q is not defined", n.Type)
-	}
-	if n.Name != "" {
-		name := n.Name
-		if n.Namespace != "" && !slices.Contains([]byte(name), '.') {
-			name = n.Namespace + "." + name
-		}
-		p.named[name] = t
-	}
-	for _, s := range n.Symbols {
-		t.symbols = append(t.symbols, []byte(s))
-	}
-	t.fields = make([]avroField, len(n.Fields))
-	for i := range n.Fields {
-		t.fields[i].name = n.Fields[i].Name
-		if err := p.use(&n.Fields[i].Type, &t.fields[i].of, depth); err != nil {
-			return nil, err
-		}
-	}
-	below := make([]*avro.SchemaNode, 0, len(n.Branches)+1)
-	for i := range n.Branches {
-		below = append(below, &n.Branches[i])
-	}
-	switch {
-	case t.kind == "array":
-		below = append(below, n.Items)
-	case t.kind == "map":
-		below = append(below, n.Values)
-	}
-	t.of = make([]*avroType, len(below))
-	for i, b := range below {
-		if err := p.use(b, &t.of[i], depth); err != nil {
-			return nil, err
-		}
-	}
-	return t, nil
-}
-
-func (p *avroParser) use(n *avro.SchemaNode, at **avroType, depth int) (err error) {
-	switch n.Type {
-	case "null", "boolean", "int", "long", "float", "double", "string", "bytes", "record", "error", "enum", "array", "map", "fixed", "union":
-		*at, err = p.read(n, depth+1)
-	default:
-		p.later = append(p.later, avroUse{n.Type, at})
-	}
-	return err
-}
-
-// fill puts types where their names stand.
-func (p *avroParser) fill() error {
-	for _, u := range p.later {
-		if *u.at = p.named[u.name]; *u.at == nil {
-			return fmt.Errorf("type %q is not defined", u.name)
-		}
-	}
-	p.later = nil
-	return nil
-}
 
 // measure works out least and exact. While a type is being measured, what it contains of itself
 // counts nothing, and has no exact size.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -32,12 +33,51 @@ func path(s string) []column.Element {
 // avroSource makes up Avro schemas and their records.
 type avroSource struct {
 	*rand.Rand
-	named []string // records and enums that can be spoken of
-	open  []string // records that are being defined
-	count int
+	named   []string // full names of records and enums that can be spoken of
+	open    []string // of records that are being defined
+	space   string   // the namespace at hand
+	count   int
+	endless bool // a value had no end
 }
 
 func (r *avroSource) pick(of ...string) string { return of[r.IntN(len(of))] }
+
+// call gives a type a name, in one of the ways to say its namespace, and returns both of them.
+func (r *avroSource) call(t map[string]any) (full, space string) {
+	r.count++
+	name := fmt.Sprintf("T%d", r.count)
+	if r.IntN(4) == 0 {
+		name = r.pick("A", "B", "C") // of several namespaces
+	}
+	space = r.pick("", "a", "a.b", "c")
+	switch r.IntN(5) {
+	case 0:
+		t["namespace"] = space
+	case 1:
+		if space != "" {
+			t["namespace"] = "z" // counts nothing beside a dot
+			t["name"] = space + "." + name
+			return space + "." + name, space
+		}
+		fallthrough
+	default:
+		space = r.space
+	}
+	t["name"] = name
+	if space == "" {
+		return name, space
+	}
+	return space + "." + name, space
+}
+
+// speak returns one of names, or only what is behind its last dot: that may be another type, or none.
+func (r *avroSource) speak(names []string) string {
+	name := names[r.IntN(len(names))]
+	if r.IntN(2) == 0 {
+		return name[strings.LastIndexByte(name, '.')+1:]
+	}
+	return name
+}
 
 // schema returns a type as JSON. inUnion: only what a union can hold beside others.
 func (r *avroSource) schema(depth int) any {
@@ -54,25 +94,27 @@ func (r *avroSource) schema(depth int) any {
 	case 4:
 		return map[string]any{"type": "long", "logicalType": r.pick("timestamp-millis", "timestamp-micros", "timestamp-nanos", "local-timestamp-millis", "local-timestamp-micros", "local-timestamp-nanos", "time-micros", "unknown")}
 	case 5:
-		r.count++
 		if r.IntN(2) == 0 {
 			return map[string]any{"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": r.IntN(40)}
 		}
+		fixed := map[string]any{"type": "fixed", "size": 1 + r.IntN(5)}
 		switch r.IntN(3) {
 		case 0:
-			return map[string]any{"type": "fixed", "name": fmt.Sprintf("F%d", r.count), "size": 16, "logicalType": "uuid"}
+			fixed["size"], fixed["logicalType"] = 16, "uuid"
 		case 1:
-			return map[string]any{"type": "fixed", "name": fmt.Sprintf("F%d", r.count), "size": 12, "logicalType": "decimal", "precision": 20, "scale": r.IntN(20)}
+			fixed["size"], fixed["logicalType"], fixed["precision"], fixed["scale"] = 12, "decimal", 20, r.IntN(20)
 		}
-		return map[string]any{"type": "fixed", "name": fmt.Sprintf("F%d", r.count), "size": 1 + r.IntN(5)}
+		full, _ := r.call(fixed)
+		r.named = append(r.named, full)
+		return fixed
 	case 6:
-		r.count++
-		if len(r.named) > 0 && r.IntN(3) == 0 {
-			return r.named[r.IntN(len(r.named))]
+		if len(r.named) > 0 && r.IntN(3) > 0 {
+			return r.speak(r.named)
 		}
-		enum := fmt.Sprintf("E%d", r.count)
-		r.named = append(r.named, enum)
-		return map[string]any{"type": "enum", "name": enum, "symbols": []string{"A", "B", "C"}[:1+r.IntN(3)]}
+		enum := map[string]any{"type": "enum", "symbols": []string{"A", "B", "C"}[:1+r.IntN(3)]}
+		full, _ := r.call(enum)
+		r.named = append(r.named, full)
+		return enum
 	case 7, 8:
 		return r.record(depth)
 	case 9:
@@ -86,7 +128,7 @@ func (r *avroSource) schema(depth int) any {
 	for range 1 + r.IntN(4) {
 		b := r.schema(depth - 1)
 		if len(r.open) > 0 && r.IntN(4) == 0 {
-			b, recursive = r.open[r.IntN(len(r.open))], true
+			b, recursive = r.speak(r.open), true
 		}
 		kind := fmt.Sprint(b)
 		if m, ok := b.(map[string]any); ok {
@@ -107,20 +149,27 @@ func (r *avroSource) schema(depth int) any {
 }
 
 func (r *avroSource) record(depth int) any {
-	r.count++
-	record := fmt.Sprintf("R%d", r.count)
-	r.open = append(r.open, record)
+	record := map[string]any{"type": "record"}
+	full, space := r.call(record)
+	around := r.space
+	r.space = space
+	r.open = append(r.open, full)
 	fields := []any{}
 	for i := range r.IntN(6) {
 		fields = append(fields, map[string]any{"name": string(rune('a' + i)), "type": r.schema(depth - 1)})
 	}
+	record["fields"] = fields
+	r.space = around
 	r.open = r.open[:len(r.open)-1]
-	r.named = append(r.named, record)
-	return map[string]any{"type": "record", "name": record, "fields": fields}
+	r.named = append(r.named, full)
+	return record
 }
 
 // encode appends a random value of type t, arrays and maps in any blocks.
 func (r *avroSource) encode(b []byte, t *avroType, depth int) []byte {
+	if r.endless = r.endless || depth < -20; r.endless {
+		return b
+	}
 	switch t.kind {
 	case "boolean":
 		return append(b, byte(r.IntN(2)))
@@ -324,7 +373,7 @@ func same(a, b *column.Value) bool {
 // avroCase is a schema that was made up, and paths.
 type avroCase struct {
 	*avroSource
-	text    string
+	text    string // with those that it refers to, for messages
 	library *avro.Schema
 	of      *avroType
 	names   map[*avroType]string
@@ -333,55 +382,41 @@ type avroCase struct {
 	reader  *Reader
 }
 
-// newAvroCase returns nil where the library refuses what was made up: a name twice, or a record without
-// end.
+// newAvroCase returns nil where the library refuses what was made up, a name that is defined twice or nowhere,
+// and where a record may have no end.
 func newAvroCase(t testing.TB, seed uint64) *avroCase {
 	c := &avroCase{avroSource: &avroSource{Rand: rand.New(rand.NewPCG(seed, 1))}, names: map[*avroType]string{}}
-	tree := c.record(4)
-	if c.IntN(8) == 0 {
-		tree = c.schema(4)
+	var cache avro.SchemaCache
+	p := newAvroParser()
+	for left := c.IntN(3) * c.IntN(2); left >= 0; left-- {
+		tree := c.record(4 - left)
+		if c.IntN(8) == 0 {
+			tree = c.schema(4)
+		}
+		text, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.text += string(text) + "\n"
+		if c.library, err = cache.Parse(string(text)); err != nil {
+			return nil
+		}
+		if c.of, err = p.parse(string(text)); err != nil {
+			t.Fatalf("%s: %v", c.text, err)
+		}
 	}
-	text, err := json.Marshal(tree)
-	if err != nil {
-		t.Fatal(err)
+	for name, of := range p.named {
+		c.names[of] = strings.TrimPrefix(name.space+"."+name.name, ".")
 	}
-	c.text = string(text)
-	if c.library, err = avro.Parse(c.text); err != nil {
+	if c.encode(nil, c.of, 7); c.endless {
 		return nil
 	}
-	s, err := ParseAvro(c.text, nil)
-	if err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
-	c.of = s.avro
-	c.name(tree, c.of)
+	c.of.measure()
 	c.paths = c.avroSource.paths(c.of, 1+c.IntN(8))
 	var plan *Plan
-	plan, c.kinds = s.Plan(c.paths)
+	plan, c.kinds = (&Schema{format: Avro, avro: c.of}).Plan(c.paths)
 	c.reader = NewReader(plan)
 	return c
-}
-
-// name walks the schema's text beside its type, for the names of types.
-func (c *avroCase) name(x any, t *avroType) {
-	switch x := x.(type) {
-	case []any:
-		for i, b := range x {
-			c.name(b, t.of[i])
-		}
-	case map[string]any:
-		if n, ok := x["name"].(string); ok {
-			c.names[t] = n
-		}
-		for i := range t.fields {
-			c.name(x["fields"].([]any)[i].(map[string]any)["type"], t.fields[i].of)
-		}
-		for _, word := range []string{"items", "values"} {
-			if x[word] != nil {
-				c.name(x[word], t.of[0])
-			}
-		}
-	}
 }
 
 // compare compares what the reader finds in a record with what the library decodes. whole says that it is a true
@@ -436,6 +471,10 @@ func TestAvroReference(t *testing.T) {
 				break
 			}
 			value, whole := damage(c.Rand, c.encode(nil, c.of, 7))
+			if c.endless {
+				c.endless = false
+				continue
+			}
 			ok, n := c.compare(t, value, whole)
 			if found += n; ok {
 				read++
@@ -464,6 +503,239 @@ func FuzzAvroReference(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema uint16, value []byte) {
 		if c := of(t, schema); c != nil {
 			c.compare(t, value, false)
+		}
+	})
+}
+
+// A type is looked for in the namespace around its name, then in none, as the Avro specification says.
+func TestAvroNames(t *testing.T) {
+	t.Parallel()
+	status := func(space, symbols string) string {
+		return `{"type": "enum", "name": "Status"` + space + `, "symbols": [` + symbols + `]}`
+	}
+	paid, open := status(`, "namespace": ""`, `"PAID", "OPEN"`), status(`, "namespace": "a"`, `"OPEN", "PAID"`)
+	record := func(name, fields string) string {
+		return `{"type": "record", ` + name + `, "fields": [` + fields + `]}`
+	}
+	for _, c := range []struct {
+		text       string
+		references []Reference
+		path, want string // of the record of zeros
+	}{
+		{record(`"name": "R", "namespace": "a"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`), nil, "v", "OPEN"},
+		{record(`"name": "R"`, `{"name": "old", "type": `+paid+`}, {"name": "r", "type": `+record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`)+`}`), nil, "r.v", "OPEN"},
+		// Behind the inner record the outer namespace holds again.
+		{record(`"name": "R"`, `{"name": "r", "type": `+record(`"name": "a.S"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}`)+`}, {"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}`), nil, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "v", "type": "Status"}, {"name": "new", "type": `+open+`}`), nil, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}, {"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}`), nil, "v", "OPEN"},
+		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}, {"name": "v", "type": ".Status"}`), nil, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "old", "type": `+paid+`}, {"name": "new", "type": `+open+`}, {"name": "v", "type": {"type": "Status"}}`), nil, "v", "OPEN"},
+		{record(`"name": "R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}}, "v", "PAID"},
+		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"a.Status", open}}, "v", "OPEN"},
+		{record(`"name": "b.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"a.Status", open}, {"Status", paid}}, "v", "PAID"},
+		{record(`"name": "b.R"`, `{"name": "v", "type": "a.Status"}`), []Reference{{"a.Status", open}, {"Status", paid}}, "v", "OPEN"},
+		{record(`"name": "a.R"`, `{"name": "new", "type": `+status("", `"OPEN", "PAID"`)+`}, {"name": "v", "type": "Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
+		{record(`"name": "a.b.R"`, `{"name": "l", "type": {"type": "array", "items": `+status("", `"OPEN", "PAID"`)+`}}, {"name": "v", "type": "a.b.Status"}`), []Reference{{"Status", paid}}, "v", "OPEN"},
+		// One schema under two names, and one that only names a type.
+		{record(`"name": "a.R"`, `{"name": "v", "type": "Status"}`), []Reference{{"Status", paid}, {"again", paid}}, "v", "PAID"},
+		{`"a.R"`, []Reference{{"a.R", record(`"name": "a.R"`, `{"name": "v", "type": `+open+`}`)}}, "v", "OPEN"},
+		// A primitive's name is no other type's where no dot stands.
+		{record(`"name": "a.R"`, `{"name": "i", "type": {"type": "enum", "name": "string", "symbols": ["OPEN"]}}, {"name": "s", "type": "string"}, {"name": "v", "type": "a.string"}`), nil, "v", "OPEN"},
+		// Members of the type among the field's.
+		{record(`"name": "a.R"`, `{"name": "e", "type": "enum", "symbols": ["OPEN"]}, {"name": "v", "type": "a.e"}`), nil, "v", "OPEN"},
+	} {
+		s, err := ParseAvro(c.text, c.references)
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+			continue
+		}
+		plan, _ := s.Plan(paths(c.path))
+		r := NewReader(plan)
+		ok := false
+		for n := 1; n < 8 && !ok; n++ {
+			ok = r.Read(make([]byte, n))
+		}
+		if v := r.Value(0); !ok || string(v.Text) != c.want {
+			t.Errorf("%s: read %t, %+v, want %s", c.text, ok, *v, c.want)
+		}
+	}
+	node := mustAvro(t, record(`"name": "Node", "namespace": "com.shop"`, `{"name": "v", "type": "double"}, {"name": "next", "type": ["null", "Node"]}`))
+	plan, _ := node.Plan(paths("next.v"))
+	if r := NewReader(plan); !r.Read(append(append(make([]byte, 8), 2), make([]byte, 9)...)) || r.Value(0).Kind != column.Number {
+		t.Error("a record in a namespace does not contain itself")
+	}
+	// The second type is 8 bytes long, the first 7.
+	sized := mustAvro(t, record(`"name": "a.R"`, `{"name": "x", "type": {"type": "fixed", "name": "F", "namespace": "", "size": 7}}, {"name": "y", "type": {"type": "fixed", "name": "F", "size": 8}}, {"name": "z", "type": "F"}`))
+	plan, _ = sized.Plan(paths("z"))
+	if r := NewReader(plan); r.Read(make([]byte, 22)) || !r.Read(make([]byte, 23)) {
+		t.Error("a fixed has another one's size")
+	}
+}
+
+func TestAvroRefused(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("n", maxName+1)
+	for _, bad := range []string{
+		"", "[", `"int" "int"`, "7", "null", "{}", `{"type": 7}`, `{"type": ["int"]}`, `"R"`, `["null", "R"]`,
+		`{"type": "array"}`, `{"type": "map", "items": "int"}`, `[["int"]]`, `["int", {"type": "int"}]`,
+		`[{"type": "fixed", "name": "a.F", "size": 1}, "a.F"]`, `{"type": "record", "name": "a.R", "fields": [{"name": "x", "type": ["R", "a.R"]}]}`,
+		`{"type": "record", "name": "R"}`, `{"type": "record", "fields": []}`, `{"type": "record", "name": "", "fields": []}`,
+		`{"type": "record", "name": "1", "fields": []}`, `{"type": "record", "name": "a..R", "fields": []}`, `{"type": "record", "name": "int", "fields": []}`,
+		`{"type": "record", "name": "R", "namespace": "a-b", "fields": []}`, `{"type": "record", "name": "R", "namespace": 7, "fields": []}`,
+		`{"type": "record", "name": "R", "fields": [7]}`, `{"type": "record", "name": "R", "fields": [{"name": "x"}]}`,
+		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "R.x"}]}`, `{"type": "record", "name": "R", "fields": [{"name": "x", "type": "enum"}]}`,
+		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}, {"name": "x", "type": "int"}]}`,
+		`[{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "namespace": "", "size": 1}]`,
+		`{"type": "enum", "name": "E"}`, `{"type": "enum", "name": "E", "symbols": ["A", "A"]}`, `{"type": "enum", "name": "E", "symbols": [7]}`,
+		`{"type": "fixed", "name": "F"}`, `{"type": "fixed", "name": "F", "size": -1}`, `{"type": "fixed", "name": "F", "size": 1.5}`, `{"type": "fixed", "name": "F", "size": 1e999}`,
+		`{"type": "bytes", "logicalType": "decimal"}`, `{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 4}`, `{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": null}`,
+		`"` + long + `"`, `{"type": "fixed", "name": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "F", "namespace": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "` + long + `.F", "size": 1}`,
+		strings.Repeat(`{"type": "array", "items": `, maxSchemaDepth+1) + `"int"` + strings.Repeat("}", maxSchemaDepth+1),
+		strings.Repeat("[", 1<<20), strings.Repeat(`{"a":`, 1<<18),
+	} {
+		if _, err := ParseAvro(bad, nil); err == nil {
+			t.Errorf("%.200s is taken", bad)
+		} else if len(err.Error()) > 2*maxName {
+			t.Errorf("%.200s: an error of %d bytes", bad, len(err.Error()))
+		}
+	}
+	var fields strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&fields, `, {"name": "f%d", "type": []}`, i)
+	}
+	var many []Reference
+	for i := range maxTypes / 1000 {
+		many = append(many, Reference{"r", fmt.Sprintf(`{"type": "record", "name": "R%d", "fields": [%s]}`, i, fields.String()[1:])})
+	}
+	if _, err := ParseAvro(`"int"`, many); err == nil {
+		t.Error("any number of types is taken")
+	}
+	if _, err := ParseAvro(`"int"`, many[1:]); err != nil {
+		t.Error(err)
+	}
+	if _, err := ParseAvro(`"int"`, []Reference{{"a.R", `{"type": "R"}`}}); err == nil || !strings.HasPrefix(err.Error(), "reference a.R: ") {
+		t.Error(err)
+	}
+}
+
+// What does not say how records are laid out is not read, whatever stands there.
+func TestAvroIgnored(t *testing.T) {
+	t.Parallel()
+	s := mustAvro(t, `{"type": "record", "name": "default", "aliases": 7, "doc": {}, "order": [], "size": 1e999, "items": "R", "fields": [
+		{"name": "default", "type": "int", "default": {"x": [1e999]}, "default": "no int", "aliases": ["default"], "order": "up"},
+		{"name": "x", "type": ["null", {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}], "default": {"name": "x"}}]}`)
+	plan, _ := s.Plan(paths("default", "x"))
+	if r := NewReader(plan); !r.Read([]byte{2, 2, 0}) || r.Value(0).Num != 1 || string(r.Value(1).Text) != "A" {
+		t.Errorf("%+v", r.values)
+	}
+}
+
+// What reading a schema takes is in proportion to its text, whatever stands there: 100 bytes of memory for one
+// of text.
+func TestAvroMemory(t *testing.T) {
+	const size = 1 << 20
+	fill := func(begin, end string, each func(i int) string) string {
+		var b strings.Builder
+		b.WriteString(begin)
+		for i := 0; b.Len() < size; i++ {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(each(i))
+		}
+		return b.String() + end
+	}
+	fields := func(each func(i int) string) string {
+		return fill(`{"type":"record","name":"R","fields":[`, "]}", each)
+	}
+	space := strings.Repeat("n", maxName)
+	nested := fields(func(i int) string { return fmt.Sprintf(`{"name":"f%d","type":"int"}`, i) })
+	for i := range 300 {
+		nested = fmt.Sprintf(`{"type":"record","name":"R%d","fields":[{"name":"f","type":%s}]}`, i, nested)
+	}
+	defaults := `{"type":"record","name":"R0","fields":[{"name":"f","type":"int","default":0}]}`
+	for i := 1; i <= 40; i++ {
+		var b strings.Builder
+		for k := range 8 {
+			fmt.Fprintf(&b, `{"name":"g%d","type":"R%d","default":{}},`, k, i-1)
+		}
+		defaults = fmt.Sprintf(`{"type":"record","name":"R%d","fields":[{"name":"f","type":%s,"default":{}},%s]}`, i, defaults, strings.TrimSuffix(b.String(), ","))
+	}
+	last := 0
+	behind := strings.TrimSuffix(fields(func(i int) string {
+		last = i + 1
+		return fmt.Sprintf(`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":"S%x"}]}}`, i, i, last)
+	}), "]}") + fmt.Sprintf(`,{"name":"g","type":{"type":"fixed","name":"S%x","size":1}}]}`, last)
+	var chain []Reference
+	for i := range 1000 {
+		of := `"int"`
+		if i > 0 {
+			of = fmt.Sprintf(`"R%d"`, i-1)
+		}
+		chain = append(chain, Reference{fmt.Sprintf("R%d", i), fmt.Sprintf(`{"type":"record","name":"R%d","doc":"%01000d","fields":[{"name":"x","type":%s}]}`, i, 0, of)})
+	}
+	for _, c := range []struct {
+		name, text string
+		references []Reference
+	}{
+		{"fields", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":"int"}`, i) }), nil},
+		{"types", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":{"type":"int"}}`, i) }), nil},
+		{"a long namespace", fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[`, "]}", func(i int) string {
+			return fmt.Sprintf(`{"name":"f%x","type":{"type":"fixed","name":"F%x","size":1}}`, i, i)
+		}), nil},
+		{"aliases", fill(`{"type":"record","name":"R","namespace":"`+space+`","fields":[],"aliases":[`, "]}", func(i int) string { return `"a"` }), nil},
+		{"unions", fields(func(i int) string { return fmt.Sprintf(`{"name":"f%x","type":["null"]}`, i) }), nil},
+		{"symbols", fill(`{"type":"enum","name":"E","symbols":[`, "]}", func(i int) string { return fmt.Sprintf(`"s%x"`, i) }), nil},
+		{"objects", fill(`{"type":"int","x":[`, "]}", func(i int) string { return `{"":0}` }), nil},
+		{"objects in objects", fill(`{"type":"int","x":[`, "]}", func(i int) string { return strings.Repeat(`{"":`, 9000) + "0" + strings.Repeat("}", 9000) }), nil},
+		{"arrays", fill(`{"type":"int","x":[`, "]}", func(i int) string { return `[0]` }), nil},
+		{"records one in the other", nested, nil},
+		{"records each before the next", fields(func(i int) string {
+			return fmt.Sprintf(`{"name":"f%x","type":{"type":"record","name":"S%x","fields":[{"name":"x","type":["null","S%x"]}]}}`, i, i, max(i-1, 0))
+		}), nil},
+		{"records each behind the next", behind, nil},
+		{"defaults", defaults, nil},
+		{"a chain of references", `"R999"`, chain},
+	} {
+		length := len(c.text)
+		for _, r := range c.references {
+			length += len(r.Text)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s, err := ParseAvro(c.text, c.references)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		s.Plan(paths("f", "f.f.f", "f0.x", "x.x.x"))
+		runtime.ReadMemStats(&after)
+		each := float64(after.TotalAlloc-before.TotalAlloc) / float64(length)
+		if t.Logf("%s: %d bytes, %.0f of memory for each", c.name, length, each); each > 100 {
+			t.Errorf("%s: %d bytes take %.0f of memory each", c.name, length, each)
+		}
+	}
+}
+
+// A schema that the library takes is taken, and a plan can be made of any.
+func FuzzAvroSchema(f *testing.F) {
+	for seed := range uint64(30) {
+		if c := newAvroCase(f, seed); c != nil {
+			f.Add(strings.SplitN(c.text, "\n", 2)[0])
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseAvro(text, nil)
+		if err == nil {
+			s.Plan(paths("a", "b.a", "a[0].b"))
+			return
+		}
+		if len(text) > maxName {
+			return
+		}
+		if _, library := avro.Parse(text); library == nil {
+			t.Errorf("%s: %v, and the library takes it", text, err)
 		}
 	})
 }

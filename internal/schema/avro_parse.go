@@ -1,0 +1,379 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+const (
+	// maxSchemaDepth is how many types stand inside one another in a schema's text.
+	maxSchemaDepth = 1000
+	// maxTypes is how many types a schema has, with those that it refers to. Each may be inside of the one
+	// before it by its name, and measuring and planning go down such a chain.
+	maxTypes = 100_000
+	// maxName is how many bytes a name has, and a namespace.
+	maxName = 512
+)
+
+// ParseAvro reads an Avro schema, and before it the schemas that it refers to.
+//
+// Only what says how records are laid out is read. Defaults, aliases and orders are for those who
+// read with another schema than the writer's.
+//
+// Errors: what is not valid in which of them.
+func ParseAvro(text string, references []Reference) (*Schema, error) {
+	p := newAvroParser()
+	have := map[string]*avroType{} // by text: one schema may be referred to by two names
+	for i := range references {
+		if have[references[i].Text] != nil {
+			continue
+		}
+		of, err := p.parse(references[i].Text)
+		if err != nil {
+			return nil, fmt.Errorf("reference %s: %w", references[i].Name, err)
+		}
+		have[references[i].Text] = of
+	}
+	root := have[text]
+	if root == nil {
+		var err error
+		if root, err = p.parse(text); err != nil {
+			return nil, err
+		}
+	}
+	root.measure()
+	return &Schema{format: Avro, avro: root}, nil
+}
+
+// avroName is the full name of a type. Its parts are never joined: a long namespace may stand
+// around many types.
+type avroName struct {
+	space, name string
+}
+
+// avroParser reads one schema after the other. A type keeps its name for those that follow.
+type avroParser struct {
+	primitives map[string]*avroType
+	named      map[avroName]*avroType
+	types      int // that were read
+	// What the schema at hand leaves to its end.
+	later  []avroUse
+	unions []*avroType
+}
+
+// avroUse is a place with the name of a type that is defined further on, and the namespace there.
+type avroUse struct {
+	name, space string
+	at          **avroType
+}
+
+func newAvroParser() *avroParser {
+	p := &avroParser{primitives: map[string]*avroType{}, named: map[avroName]*avroType{}}
+	for _, kind := range []string{"null", "boolean", "int", "long", "float", "double", "string", "bytes"} {
+		p.primitives[kind] = &avroType{kind: kind}
+	}
+	return p
+}
+
+// parse reads one schema and returns the type that it is of.
+func (p *avroParser) parse(text string) (root *avroType, err error) {
+	x, err := decodeAvro(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.use(x, "", &root, 0); err != nil {
+		return nil, err
+	}
+	return root, p.finish()
+}
+
+// decodeAvro decodes a text of one JSON value. encoding/json takes 10 000 levels at most, and the
+// last of two members with one name.
+func decodeAvro(text string) (x any, err error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&x); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the schema")
+	}
+	return x, nil
+}
+
+// use puts the type that x stands for at *at. space is the namespace where x stands.
+func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
+	if depth > maxSchemaDepth {
+		return errors.New("the schema is nested too deeply")
+	}
+	if name, ok := x.(string); ok {
+		return p.refer(name, space, at)
+	}
+	if p.types++; p.types > maxTypes {
+		return fmt.Errorf("there are more than %d types", maxTypes)
+	}
+	switch x := x.(type) {
+	case []any:
+		*at = &avroType{kind: "union"}
+		return p.union(*at, x, space, depth)
+	case map[string]any:
+		return p.object(x, space, at, depth)
+	}
+	return errors.New("a type is neither a string nor an array nor an object")
+}
+
+// refer puts the type of a name at *at, now or at the schema's end. A name means what it means
+// where it stands: a later type of that name in the same namespace does not change it.
+func (p *avroParser) refer(name, space string, at **avroType) error {
+	if len(name) > maxName {
+		return errLongName(name)
+	}
+	if *at = p.find(name, space); *at == nil {
+		p.later = append(p.later, avroUse{name, space, at})
+	}
+	return nil
+}
+
+// find returns the type of a name: one without a dot is looked for in the namespace around it,
+// then in none.
+func (p *avroParser) find(name, space string) *avroType {
+	if t := p.primitives[name]; t != nil {
+		return t
+	}
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		return p.named[avroName{name[:i], name[i+1:]}]
+	}
+	if t := p.named[avroName{space, name}]; t != nil {
+		return t
+	}
+	return p.named[avroName{"", name}]
+}
+
+// finish does what has to wait for all types of a schema.
+func (p *avroParser) finish() error {
+	for _, u := range p.later {
+		if *u.at = p.find(u.name, u.space); *u.at == nil {
+			return fmt.Errorf("type %q is not defined", u.name)
+		}
+	}
+	for _, union := range p.unions {
+		have := map[any]bool{} // types with a name, kinds of others
+		for _, of := range union.of {
+			var key any = of.kind
+			switch of.kind {
+			case "union":
+				return errors.New("a union is in a union")
+			case "record", "enum", "fixed":
+				key = of
+			}
+			if have[key] {
+				return fmt.Errorf("a union has two branches of one type (%s)", of.kind)
+			}
+			have[key] = true
+		}
+	}
+	p.later, p.unions = nil, nil
+	return nil
+}
+
+func (p *avroParser) union(t *avroType, branches []any, space string, depth int) error {
+	p.unions = append(p.unions, t)
+	t.of = make([]*avroType, len(branches))
+	for i, x := range branches {
+		if err := p.use(x, space, &t.of[i], depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *avroParser) object(m map[string]any, space string, at **avroType, depth int) (err error) {
+	kind, ok := m["type"].(string)
+	if !ok {
+		return errors.New(`a type is an object whose "type" is no string`)
+	}
+	t := &avroType{kind: kind}
+	t.logical, _ = m["logicalType"].(string)
+	switch kind {
+	case "null", "boolean", "int", "long", "float", "double", "string", "bytes":
+	case "array", "map":
+		below := map[string]string{"array": "items", "map": "values"}[kind]
+		if m[below] == nil {
+			return fmt.Errorf("type %s has no %q", kind, below)
+		}
+		*at, t.of = t, make([]*avroType, 1)
+		return p.use(m[below], space, &t.of[0], depth+1)
+	case "record", "error", "enum", "fixed":
+		if space, err = p.name(t, m, space); err != nil {
+			return err
+		}
+	default:
+		return p.refer(kind, space, at)
+	}
+	*at = t
+	switch kind {
+	case "record", "error":
+		t.kind = "record"
+		return p.fields(t, m, space, depth)
+	case "enum":
+		return t.readSymbols(m)
+	case "fixed":
+		if t.size, ok = wholeOf(m["size"]); !ok {
+			return errors.New(`a fixed has no "size" that is a whole number from 0`)
+		}
+	}
+	return t.readScale(m)
+}
+
+// name keeps t under its full name, and returns the namespace inside of it.
+func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside string, err error) {
+	name, _ := m["name"].(string)
+	of, given := m["namespace"]
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		space, name = name[:i], name[i+1:]
+	} else if given {
+		var ok bool
+		if space, ok = of.(string); !ok {
+			return "", errors.New(`a "namespace" is no string`)
+		}
+	}
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	if err := checkSpace(space); err != nil {
+		return "", err
+	}
+	full := avroName{space, name}
+	if p.named[full] != nil {
+		return "", fmt.Errorf("two types are named %q in namespace %q", name, space)
+	}
+	if space == "" && p.primitives[name] != nil {
+		return "", fmt.Errorf("a type is named %q, as a primitive one", name)
+	}
+	p.named[full] = t
+	return space, nil
+}
+
+func (p *avroParser) fields(t *avroType, m map[string]any, space string, depth int) error {
+	fields, ok := m["fields"].([]any)
+	if !ok {
+		return errors.New(`a record has no "fields" that are an array`)
+	}
+	t.fields = make([]avroField, len(fields))
+	have := make(map[string]bool, len(fields))
+	for i, x := range fields {
+		f, _ := x.(map[string]any)
+		name, _ := f["name"].(string)
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if have[name] {
+			return fmt.Errorf("a record has two fields %q", name)
+		}
+		have[name] = true
+		t.fields[i].name = name
+		of := f["type"]
+		switch of {
+		case nil:
+			return fmt.Errorf("field %q has no type", name)
+		case "record", "error", "enum", "fixed", "array", "map":
+			of = f // goavro's way: the type's members stand among the field's
+		}
+		if err := p.use(of, space, &t.fields[i].of, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *avroType) readSymbols(m map[string]any) error {
+	symbols, ok := m["symbols"].([]any)
+	if !ok {
+		return errors.New(`an enum has no "symbols" that are an array`)
+	}
+	have := make(map[string]bool, len(symbols))
+	for _, x := range symbols {
+		s, _ := x.(string)
+		if err := checkName(s); err != nil {
+			return err
+		}
+		if have[s] {
+			return fmt.Errorf("an enum has two symbols %q", s)
+		}
+		have[s] = true
+		t.symbols = append(t.symbols, []byte(s))
+	}
+	return nil
+}
+
+// readScale reads the scale of a decimal.
+func (t *avroType) readScale(m map[string]any) error {
+	if t.logical != "decimal" || t.kind != "bytes" && t.kind != "fixed" {
+		return nil
+	}
+	precision, ok := wholeOf(m["precision"])
+	if !ok || precision < 1 {
+		return errors.New(`a decimal has no "precision" that is a whole number from 1`)
+	}
+	if x, given := m["scale"]; given {
+		if t.scale, ok = wholeOf(x); !ok || t.scale > precision {
+			return errors.New(`a decimal has a "scale" that is no whole number from 0 to its precision`)
+		}
+	}
+	return nil
+}
+
+// wholeOf returns a number that is whole and not negative. It may stand in quotes.
+func wholeOf(x any) (n int, ok bool) {
+	digits := ""
+	switch x := x.(type) {
+	case json.Number:
+		digits = x.String()
+	case string:
+		digits = x
+	}
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0
+}
+
+// checkSpace checks a namespace: names with dots between them, or nothing.
+func checkSpace(s string) error {
+	if len(s) > maxName {
+		return errLongName(s)
+	}
+	if s == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if err := checkName(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkName checks the name of a type without its namespace, of a field, or a symbol.
+func checkName(s string) error {
+	if len(s) > maxName {
+		return errLongName(s)
+	}
+	for i, c := range []byte(s) {
+		switch {
+		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', c == '_', i > 0 && '0' <= c && c <= '9':
+		default:
+			return fmt.Errorf("%q is no name: letters, digits and underscores, no digit first", s)
+		}
+	}
+	if s == "" {
+		return errors.New("a name is missing, empty or no string")
+	}
+	return nil
+}
+
+func errLongName(s string) error {
+	return fmt.Errorf("a name has %d bytes: more than %d", len(s), maxName)
+}
