@@ -144,7 +144,11 @@ func TestPattern(t *testing.T) {
 	if code, body := x.get("/-/ready"); code != http.StatusOK {
 		t.Errorf("not ready: %s", body)
 	}
-	if _, body := x.get("/metrics"); !strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`) || !strings.Contains(body, `streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
+	x.eventually("the metrics count the topic", func([]TaskStatus) bool { // after its task has begun
+		_, body := x.get("/metrics")
+		return strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`)
+	})
+	if _, body := x.get("/metrics"); !strings.Contains(body, `streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
 		t.Errorf("metrics: %s", body)
 	}
 	if code, body := x.get("/api/v1/streams/orders.sales-c/releases"); code != http.StatusOK || !strings.Contains(body, "orders.sales-c") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"streamdp/internal/kafka"
 	"streamdp/internal/kafka/kafkatest"
 )
 
@@ -53,10 +54,26 @@ func unsigned(user string, life time.Duration) string {
 		part(fmt.Appendf(nil, `{"sub":%q,"iat":%.3f,"exp":%.3f}`, user, float64(now.UnixMilli())/1e3, float64(now.Add(life).UnixMilli())/1e3)) + "."
 }
 
-// grantSite allows user streamdp what docs/howto/access.md says that a daemon needs.
+// grantSite allows user streamdp what docs/howto/access.md says that a daemon needs, and waits until the broker
+// acts on it.
 func grantSite(b *kafkatest.Real, s *site) {
+	s.t.Helper()
 	b.Grant(kmsg.ACLResourceTypeTopic, s.in, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
 	b.Grant(kmsg.ACLResourceTypeTopic, s.out, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate)
+	o := kafka.Options{Brokers: []string{b.SASL}, SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}}
+	needs := []Right{
+		{Kind: "topic", Name: s.in, Operations: []string{"Read", "DescribeConfigs"}},
+		{Kind: "topic", Name: s.out, Operations: []string{"Read", "Write", "Create"}},
+	}
+	for late := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		missing, err := MissingRights(s.t.Context(), o, needs)
+		if err == nil && len(missing) == 0 {
+			return
+		}
+		if time.Now().After(late) {
+			s.t.Fatalf("still missing: %v, %v", missing, err)
+		}
+	}
 }
 
 // TestRealKafkaOAuth: the tokens of a daemon end while it runs. Its connections show new ones in
@@ -124,9 +141,6 @@ func TestRealKafkaCertificates(t *testing.T) {
 		must(t, os.WriteFile(cert, c.Cert, 0o600))
 		must(t, os.WriteFile(key, c.Key, 0o600))
 	}
-	const life = 6 * time.Second
-	former, begun := b.Certificate(life), time.Now()
-	write(former)
 	s.log = &journal{}
 	s.edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
 [kafka.tls]
@@ -138,6 +152,9 @@ key_file  = %q
 	w := newTraffic(t, b.Addrs, s.in)
 	w.write(300)
 	w.settle(s)
+	const life = 12 * time.Second
+	former, begun := b.Certificate(life), time.Now()
+	write(former)
 	d := s.run()
 	d.published(3)
 	write(b.Certificate(time.Hour))
