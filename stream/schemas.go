@@ -99,10 +99,7 @@ func (x *Schemas) Format(s *config.Stream) (codec.Format, error) {
 
 // schemaOf reads the schema of all records of a stream with plain framing.
 func schemaOf(in *config.Input) (*schema.Schema, error) {
-	parse := map[string]func(string, []schema.Reference) (*schema.Schema, error){
-		schema.Avro: schema.ParseAvro, schema.Protobuf: schema.ParseProtobuf, schema.JSON: schema.ParseJSON,
-	}[in.Codec]
-	found, err := parse(in.SchemaText, nil)
+	found, err := schema.Parse(in.Codec, in.SchemaText, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", in.SchemaFile, err)
 	}

@@ -31,8 +31,6 @@ const (
 	MaxVersions = 10_000
 	// maxReferences is how many other schemas a schema may refer to, directly or not.
 	maxReferences = 1000
-	// maxReferenced is the size in bytes that these may have together.
-	maxReferenced = 16 << 20
 )
 
 // Options say how a registry is reached.

@@ -22,6 +22,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"streamdp/internal/schema"
 )
 
 // avro is an Avro schema of a record with so many columns a, b, ….
@@ -432,6 +434,11 @@ func TestUnusable(t *testing.T) {
 	r.SeedSchema("t-value", 3, 3, sr.Schema{Schema: `"int"` + strings.Repeat(" ", MaxAnswer)})
 	r.SeedSchema("t-value", 4, 4, avro(2))
 	r.SeedSchema("t-value", 5, 1<<31, avro(3))
+	r.SeedSchema("t-value", 6, 6, sr.Schema{Type: sr.TypeProtobuf, Schema: "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y"})
+	r.SeedSchema("t-value", 7, 7, sr.Schema{Type: sr.TypeProtobuf, Schema: `syntax = "` + strings.Repeat("x", 5000) + `"; message M {}`})
+	r.SeedSchema("t-value", 8, 8, sr.Schema{Schema: `"int"` + strings.Repeat(" ", schema.MaxText)})
+	r.SeedSchema("large", 1, 9, sr.Schema{Schema: `"int"` + strings.Repeat(" ", schema.MaxText)})
+	r.SeedSchema("t-value", 9, 10, sr.Schema{Schema: `"int"`, References: []sr.SchemaReference{{Name: "large", Subject: "large", Version: 1}}})
 	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value"})
 	look(t, s)
 	if got := ids(s); !slices.Equal(got, []int32{1, 4}) {
@@ -440,6 +447,9 @@ func TestUnusable(t *testing.T) {
 	for _, v := range s.Versions() {
 		if (v.Err == nil) != (v.Schema != nil) || (v.Err == nil) != (v.Number == 1 || v.Number == 4) {
 			t.Errorf("version %d: %v", v.Number, v.Err)
+		}
+		if v.Err != nil && len(v.Err.Error()) > 250 {
+			t.Errorf("version %d: an error of %d bytes", v.Number, len(v.Err.Error()))
 		}
 	}
 	before := r.requests.Load()

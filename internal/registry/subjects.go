@@ -358,14 +358,14 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	case err != nil:
 		return nil, err
 	}
-	parse := map[sr.SchemaType]func(string, []schema.Reference) (*schema.Schema, error){
-		sr.TypeAvro: schema.ParseAvro, sr.TypeProtobuf: schema.ParseProtobuf, sr.TypeJSON: schema.ParseJSON,
-	}[found.Type]
-	if parse == nil {
+	format := map[sr.SchemaType]string{sr.TypeAvro: schema.Avro, sr.TypeProtobuf: schema.Protobuf, sr.TypeJSON: schema.JSON}[found.Type]
+	if format == "" {
 		v.Err = fmt.Errorf("its type is %q, which is none of AVRO, PROTOBUF and JSON", brief(found.Type.String()))
 		return v, nil
 	}
-	v.Schema, v.Err = parse(found.Schema.Schema, closure.all)
+	if v.Schema, err = schema.Parse(format, found.Schema.Schema, closure.all); err != nil {
+		v.Err = errors.New(brief(err.Error()))
+	}
 	return v, nil
 }
 
@@ -393,8 +393,8 @@ func (r *references) read(ctx context.Context, c *Client, refs []sr.SchemaRefere
 		if err != nil {
 			return fmt.Errorf("reference to subject %s, version %d: %w", brief(at.subject), at.version, err)
 		}
-		if r.bytes += len(found.Schema.Schema); len(r.all) >= maxReferences || r.bytes > maxReferenced {
-			return fmt.Errorf("%w are more than %d, or than %d MiB", errReferences, maxReferences, maxReferenced>>20)
+		if r.bytes += len(found.Schema.Schema); len(r.all) >= maxReferences || r.bytes > schema.MaxText {
+			return fmt.Errorf("%w are more than %d, or than %d KiB", errReferences, maxReferences, schema.MaxText>>10)
 		}
 		inside[at] = true
 		if err := r.read(ctx, c, found.References, inside); err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,31 +44,21 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }`,
 }
 
 // ParseProtobuf reads a .proto file, and the files that it imports. Each is its text, or its
-// FileDescriptorProto in base64. Those of google.protobuf need not be among the references. The schema is that of the file's first message; see
-// [Schema.Message].
+// FileDescriptorProto in base64. Those of google.protobuf need not be among the references, and are
+// not taken from them. The schema is that of the file's first message; see [Schema.Message].
 //
-// Errors: what is not valid in which of them, or that there is no message.
+// Errors: what is not valid in which of them, that they are more than can be compiled, or that there
+// is no message.
 func ParseProtobuf(text string, references []Reference) (*Schema, error) {
-	texts := map[string]string{protoFile: text}
-	for name, text := range knownProtos {
-		texts[name] = text
-	}
+	files := &protoFiles{texts: maps.Clone(knownProtos), read: map[string]*protoParsed{}}
 	for _, r := range references {
-		texts[r.Name] = r.Text
+		files.texts[r.Name] = r.Text
 	}
-	c := protocompile.Compiler{
-		Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (found protocompile.SearchResult, err error) {
-			text, ok := texts[path]
-			if !ok {
-				return found, fmt.Errorf("%s is not among the references", path)
-			}
-			if found.Proto = serializedFile(text, path); found.Proto == nil {
-				found.Source = strings.NewReader(text)
-			}
-			return found, nil
-		})),
-		MaxParallelism: 1,
+	files.texts[protoFile] = text
+	if _, err := files.add(protoFile); err != nil {
+		return nil, err
 	}
+	c := protocompile.Compiler{Resolver: files, MaxParallelism: 1}
 	compiled, err := c.Compile(context.Background(), protoFile)
 	if err != nil {
 		return nil, err
@@ -74,11 +66,11 @@ func ParseProtobuf(text string, references []Reference) (*Schema, error) {
 	// The compiler's own descriptors hold the syntax trees too.
 	var set descriptorpb.FileDescriptorSet
 	collectFiles(&set, map[string]bool{}, compiled[0])
-	files, err := protodesc.NewFiles(&set)
+	built, err := protodesc.NewFiles(&set)
 	if err != nil {
 		return nil, err
 	}
-	file, err := files.FindFileByPath(protoFile)
+	file, err := built.FindFileByPath(protoFile)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +91,7 @@ func serializedFile(text, path string) *descriptorpb.FileDescriptorProto {
 	if proto.Unmarshal(data, file) != nil {
 		return nil
 	}
-	file.Name = &path
+	file.Name, file.SourceCodeInfo = &path, nil
 	nameFields(file.Extension)
 	nameMessages(file.MessageType)
 	return file
@@ -272,14 +264,17 @@ type protoItem struct {
 }
 
 // protoCompiler makes a plan.
-type protoCompiler struct{ plan *Plan }
+type protoCompiler struct {
+	plan    *Plan
+	symbols map[protoreflect.EnumDescriptor]map[int32][]byte
+}
 
 // message returns what reads messages of type d at w, and adds to kinds what values are at the slots
 // of w and below.
 func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds []Kinds) *protoMessage {
 	m := &protoMessage{mark: c.plan.marks, part: part{lo: w.lo, hi: w.hi, markLo: c.plan.marks}}
 	c.plan.marks++
-	parts := map[protoreflect.OneofDescriptor][]part{} // of members of a oneof, by their place in it
+	parts := map[protoreflect.OneofDescriptor]map[int]part{} // of members of a oneof, by their place in it
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		below := w.names[string(f.Name())]
@@ -289,19 +284,17 @@ func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds
 		before := c.plan.marks
 		field := c.field(f, below, kinds)
 		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() {
-			all := parts[one]
-			if all == nil {
-				all = make([]part, one.Fields().Len())
+			if parts[one] == nil {
+				parts[one] = map[int]part{}
 			}
-			for k := range all {
+			for k := range one.Fields().Len() {
 				if one.Fields().Get(k) == f {
-					all[k] = part{below.lo, below.hi, before, c.plan.marks}
+					parts[one][k] = part{below.lo, below.hi, before, c.plan.marks}
 				}
 			}
-			parts[one] = all
 		}
 		if !f.HasPresence() && !f.IsList() && !f.IsMap() {
-			first := defaultOf(f)
+			first := c.defaultOf(f)
 			if below.slot >= 0 {
 				m.first = append(m.first, protoFirst{below.slot, first})
 			}
@@ -311,23 +304,7 @@ func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds
 		m.add(f.Number(), field)
 	}
 	for one, all := range parts {
-		for k := range all {
-			f := one.Fields().Get(k)
-			others := make([]part, 0, len(all))
-			for i, p := range all {
-				if i != k && (p.hi > p.lo || p.markHi > p.markLo) {
-					others = append(others, p)
-				}
-			}
-			if m.field(uint64(f.Number())) == nil {
-				op, wire := scalarOf(f.Kind())
-				if op != protoGroup {
-					op = protoNothing
-				}
-				m.add(f.Number(), protoField{op: op, wire: wire, slot: -1})
-			}
-			m.field(uint64(f.Number())).oneof = others
-		}
+		m.addOneof(one, all)
 	}
 	if w.slot >= 0 {
 		c.whole(d, m, w.slot, kinds)
@@ -336,16 +313,41 @@ func (c *protoCompiler) message(d protoreflect.MessageDescriptor, w *want, kinds
 	return m
 }
 
+// addOneof has each member of a oneof make the others absent, of which those that are needed are in
+// parts, by their place.
+func (m *protoMessage) addOneof(one protoreflect.OneofDescriptor, parts map[int]part) {
+	places := slices.Sorted(maps.Keys(parts))
+	var all []part
+	for _, k := range places {
+		all = append(all, parts[k])
+	}
+	for k := range one.Fields().Len() {
+		f := one.Fields().Get(k)
+		if m.field(uint64(f.Number())) == nil {
+			op, wire := scalarOf(f.Kind())
+			if op != protoGroup {
+				op = protoNothing
+			}
+			m.add(f.Number(), protoField{op: op, wire: wire, slot: -1})
+		}
+		others := all
+		if i, needed := slices.BinarySearch(places, k); needed {
+			others = slices.Delete(slices.Clone(all), i, i+1)
+		}
+		m.field(uint64(f.Number())).oneof = others
+	}
+}
+
 // whole makes the message itself a value.
 func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage, slot int, kinds []Kinds) {
 	first := column.Value{Kind: column.Other}
 	kinds[slot] |= kindsOf(column.Other)
-	switch d.FullName() {
+	switch name := knownMessage(d); name {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration":
 		first.Kind = column.Instant
 		m.alsoAdd(1, protoField{op: protoSeconds, wire: protowire.VarintType, slot: slot})
 		m.alsoAdd(2, protoField{op: protoNanos, wire: protowire.VarintType, slot: slot})
-		if d.Name() == "Timestamp" {
+		if name == "google.protobuf.Timestamp" {
 			kinds[slot] |= kindsOf(column.Instant)
 			c.plan.instants = append(c.plan.instants, slot)
 		} else {
@@ -357,15 +359,45 @@ func (c *protoCompiler) whole(d protoreflect.MessageDescriptor, m *protoMessage,
 		m.alsoAdd(1, protoField{op: protoUnscaled, wire: protowire.BytesType, slot: slot})
 		m.alsoAdd(3, protoField{op: protoScale, wire: protowire.VarintType, slot: slot})
 		c.plan.decimals = append(c.plan.decimals, slot)
-	case "google.protobuf.DoubleValue", "google.protobuf.FloatValue", "google.protobuf.Int64Value", "google.protobuf.UInt64Value",
-		"google.protobuf.Int32Value", "google.protobuf.UInt32Value", "google.protobuf.BoolValue", "google.protobuf.StringValue":
+	case "":
+	default: // a wrapper
 		value := d.Fields().ByNumber(1)
-		first = defaultOf(value)
+		first = c.defaultOf(value)
 		f := c.scalar(value, slot, kinds)
 		kinds[slot] &^= kindsOf(column.Other)
 		m.alsoAdd(1, f)
 	}
 	m.first = append(m.first, protoFirst{slot, first})
+}
+
+// knownMessages are messages that are one value, with the kinds of the fields by which it is read.
+var knownMessages = map[protoreflect.FullName]map[protoreflect.FieldNumber]protoreflect.Kind{
+	"google.protobuf.Timestamp":   {1: protoreflect.Int64Kind, 2: protoreflect.Int32Kind},
+	"google.protobuf.Duration":    {1: protoreflect.Int64Kind, 2: protoreflect.Int32Kind},
+	"confluent.type.Decimal":      {1: protoreflect.BytesKind, 3: protoreflect.Int32Kind},
+	"google.protobuf.DoubleValue": {1: protoreflect.DoubleKind},
+	"google.protobuf.FloatValue":  {1: protoreflect.FloatKind},
+	"google.protobuf.Int64Value":  {1: protoreflect.Int64Kind},
+	"google.protobuf.UInt64Value": {1: protoreflect.Uint64Kind},
+	"google.protobuf.Int32Value":  {1: protoreflect.Int32Kind},
+	"google.protobuf.UInt32Value": {1: protoreflect.Uint32Kind},
+	"google.protobuf.BoolValue":   {1: protoreflect.BoolKind},
+	"google.protobuf.StringValue": {1: protoreflect.StringKind},
+}
+
+// knownMessage returns the name of a message that is one value, "" for another one. Anybody can give
+// a message such a name, so the fields count too.
+func knownMessage(d protoreflect.MessageDescriptor) protoreflect.FullName {
+	for number, kind := range knownMessages[d.FullName()] {
+		f := d.Fields().ByNumber(number)
+		if f == nil || f.Cardinality() == protoreflect.Repeated || f.Kind() != kind || f.ContainingOneof() != nil {
+			return ""
+		}
+	}
+	if knownMessages[d.FullName()] == nil {
+		return ""
+	}
+	return d.FullName()
 }
 
 func (m *protoMessage) alsoAdd(number protowire.Number, f protoField) {
@@ -449,7 +481,7 @@ func (c *protoCompiler) scalar(f protoreflect.FieldDescriptor, slot int, kinds [
 	case protoreflect.BytesKind:
 		kind = column.Other
 	case protoreflect.EnumKind:
-		kind, field.symbols = column.Enum, symbolsOf(f.Enum())
+		kind, field.symbols = column.Enum, c.symbolsOf(f.Enum())
 	}
 	if slot < 0 {
 		field.op = protoNothing // a path goes on where nothing can be
@@ -508,7 +540,7 @@ func (c *protoCompiler) mapField(f protoreflect.FieldDescriptor, w *want, kinds 
 		item := protoItem{field: c.one(f.MapValue(), below, kinds)}
 		item.part = part{below.lo, below.hi, before, c.plan.marks}
 		if f.MapValue().Message() == nil && below.slot >= 0 {
-			first := defaultOf(f.MapValue())
+			first := c.defaultOf(f.MapValue())
 			item.first = []protoFirst{{below.slot, first}}
 		}
 		field.items = append(field.items, item)
@@ -581,8 +613,13 @@ func scalarOf(kind protoreflect.Kind) (protoOp, protowire.Type) {
 	return protoInside, protowire.BytesType
 }
 
-func symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byte {
+// symbolsOf returns the symbols of an enum by their numbers.
+func (c *protoCompiler) symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byte {
+	if found := c.symbols[d]; found != nil {
+		return found
+	}
 	symbols := map[int32][]byte{}
+	c.symbols[d] = symbols
 	for i := range d.Values().Len() {
 		v := d.Values().Get(i)
 		if symbols[int32(v.Number())] == nil { // the first of several names
@@ -593,7 +630,7 @@ func symbolsOf(d protoreflect.EnumDescriptor) map[int32][]byte {
 }
 
 // defaultOf returns what a field without presence is where it is not there.
-func defaultOf(f protoreflect.FieldDescriptor) (v column.Value) {
+func (c *protoCompiler) defaultOf(f protoreflect.FieldDescriptor) (v column.Value) {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
 		v.Kind = column.Truth
@@ -603,7 +640,7 @@ func defaultOf(f protoreflect.FieldDescriptor) (v column.Value) {
 		v.Kind = column.Other
 	case protoreflect.EnumKind:
 		number := f.Default().Enum()
-		v.Kind, v.Num, v.Text = column.Enum, float64(number), symbolsOf(f.Enum())[int32(number)]
+		v.Kind, v.Num, v.Text = column.Enum, float64(number), c.symbolsOf(f.Enum())[int32(number)]
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		setNumber(&v, 0)
 	case protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.Fixed32Kind, protoreflect.Fixed64Kind:

@@ -1,18 +1,22 @@
 // Package schema reads values out of records whose form a schema describes: Avro, Protobuf, and
 // (types only) JSON Schema.
 //
-// A [Schema] is what one of the Parse functions read. [Schema.Plan] compiles it for some paths,
-// and a [Reader] of that plan reads the values at these paths straight from a record's bytes. For
-// example, of an Avro record {"id": string, "at": {"x": double}} and the path at.x, the reader
-// skips a string and reads eight bytes.
+// A [Schema] is what [Parse] read. [Schema.PlanWithKey] compiles it for some paths, and a [Reader] of
+// that plan reads the values at these paths straight from a record's bytes. For example, of an Avro
+// record {"id": string, "at": {"x": double}} and the path at.x, the reader skips a string and reads
+// eight bytes.
 //
 // A reader accepts any bytes. It does not allocate, it works at most in proportion to the record's
 // length, and what it finds depends on this record and the schema alone.
 package schema
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"streamdp/internal/column"
 )
@@ -37,6 +41,57 @@ type Schema struct {
 // of a "$ref" in JSON Schema. A reference that needs others stands behind them.
 type Reference struct {
 	Name, Text string
+}
+
+// Bounds on a schema, of any format.
+const (
+	// MaxText is how many bytes the text of a schema and those of its references have together at
+	// most.
+	MaxText = 1 << 20
+	// maxName is how many bytes the name of something in a schema has at most.
+	maxName = 512
+)
+
+var errLongName = fmt.Errorf("a name has more than %d bytes", maxName)
+
+var parsers = map[string]func(text string, references []Reference) (*Schema, error){
+	Avro: ParseAvro, Protobuf: ParseProtobuf, JSON: ParseJSON,
+}
+
+// parsing is held while a schema is parsed. So that takes the memory of one schema, whoever asks.
+var parsing sync.Mutex
+
+// Parse reads a schema of a format, which anybody may have written. It takes bounded time and memory.
+//
+// Errors: those of ParseAvro, ParseProtobuf and ParseJSON, that the schema or a name is too long, and
+// that the parser failed.
+func Parse(format, text string, references []Reference) (s *Schema, err error) {
+	parse := parsers[format]
+	if parse == nil {
+		return nil, fmt.Errorf("there is no format %q of schemas", format)
+	}
+	size := len(text)
+	for _, r := range references {
+		if len(r.Name) > maxName {
+			return nil, errLongName
+		}
+		size += len(r.Text)
+	}
+	if size > MaxText {
+		return nil, fmt.Errorf("it has more than %d KiB with its references", MaxText>>10)
+	}
+	parsing.Lock()
+	defer parsing.Unlock()
+	defer recovered(&err)
+	return parse(text, references)
+}
+
+// recovered makes an error of a panic. The parsers are other people's, and were not made for schemas
+// that are meant to harm.
+func recovered(err *error) {
+	if found := recover(); found != nil {
+		*err = fmt.Errorf("reading it fails: %v", found)
+	}
 }
 
 // Format returns the format of the schema: Avro, Protobuf or JSON.
@@ -96,20 +151,23 @@ type Plan struct {
 	texts                         bool // values may point into the record
 }
 
-// Plan compiles the schema for paths. kinds[i] is what values at path i can be; it is empty if the
-// schema has no such path: then its value is always absent. A kind may be there that no record
-// has, but no record has one that is not there, as long as its text is valid UTF-8, its decimals
-// have at most 64 bytes, and its timestamps are valid; else it is column.Other.
+// PlanWithKey compiles the schema for paths, and for a user key at one more path, see [Reader.Key];
+// nil: there is no key. kinds[i] is what values at path i can be; it is empty if the schema has no
+// such path: then its value is always absent. A kind may be there that no record has, but no record
+// has one that is not there, as long as its text is valid UTF-8, its decimals have at most 64 bytes,
+// and its timestamps are valid; else it is column.Other. key is what values of the key can be; empty
+// without a path, or if the schema has none.
 //
 // The plan is nil for JSON Schema, whose records the JSON codec reads.
-func (s *Schema) Plan(paths [][]column.Element) (plan *Plan, kinds []Kinds) {
-	plan, kinds, _ = s.PlanWithKey(paths, nil)
-	return plan, kinds
-}
-
-// PlanWithKey is Plan for records with a user key at one more path, see [Reader.Key]. key is what
-// values there can be; empty without a path, or if the schema has none.
-func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds) {
+//
+// Errors: that the schema can't be used, for making a plan of it fails.
+func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (plan *Plan, kinds []Kinds, key Kinds, err error) {
+	defer func() {
+		if err != nil {
+			plan, kinds, key = nil, nil, 0
+		}
+	}()
+	defer recovered(&err)
 	all := paths
 	if user != nil {
 		all = append(slices.Clip(slices.Clone(paths)), user)
@@ -127,7 +185,7 @@ func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (p
 			node := c.node(s.avro, root, found)
 			plan.avro = &node
 		} else {
-			c := &protoCompiler{plan: plan}
+			c := &protoCompiler{plan: plan, symbols: map[protoreflect.EnumDescriptor]map[int32][]byte{}}
 			plan.proto = c.message(s.proto.message, root, found)
 		}
 		for _, slot := range slots {
@@ -147,7 +205,7 @@ func (s *Schema) PlanWithKey(paths [][]column.Element, user []column.Element) (p
 	for i := range kinds {
 		kinds[i] &^= mayKey
 	}
-	return plan, kinds, key
+	return plan, kinds, key, nil
 }
 
 // want is a node of the tree of paths. Equal paths are one node.

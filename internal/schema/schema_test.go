@@ -76,7 +76,7 @@ func TestKey(t *testing.T) {
 	t.Parallel()
 	read := func(s *Schema, value []byte) string {
 		t.Helper()
-		plan, _, kinds := s.PlanWithKey(paths("u"), path("u"))
+		plan, _, kinds, _ := s.PlanWithKey(paths("u"), path("u"))
 		r := NewReader(plan)
 		if kinds == 0 || !r.Read(value) {
 			t.Fatalf("%x is refused", value)
@@ -117,7 +117,7 @@ func TestKey(t *testing.T) {
 		{mustProto(t, `syntax = "proto3"; enum E { A = 0; B = 1; } message M { E u = 1; }`), []byte("\x08\x05"), ""},
 		{mustProto(t, `syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { google.protobuf.Int64Value u = 1; }`), []byte("\x0a\x02\x08\x05"), "5"},
 	} {
-		if _, _, kinds := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" || strings.Contains(kinds.String(), "string") || strings.Contains(kinds.String(), "enum") || kinds.Has(column.Absent)) {
+		if _, _, kinds, _ := c.s.PlanWithKey(nil, path("u")); kinds.Key() != (c.want != "" || strings.Contains(kinds.String(), "string") || strings.Contains(kinds.String(), "enum") || kinds.Has(column.Absent)) {
 			t.Errorf("%x: of kind %v", c.value, kinds)
 		}
 		if got := read(c.s, c.value); got != c.want {
@@ -414,4 +414,13 @@ func FuzzBytes(f *testing.F) {
 		ra.Read(b)
 		rp.Read(b)
 	})
+}
+
+// Plan is PlanWithKey without a user key.
+func (s *Schema) Plan(paths [][]column.Element) (*Plan, []Kinds) {
+	plan, kinds, _, err := s.PlanWithKey(paths, nil)
+	if err != nil {
+		panic(err)
+	}
+	return plan, kinds
 }

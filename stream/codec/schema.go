@@ -2,6 +2,7 @@ package codec
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 
 	"streamdp/internal/column"
@@ -286,7 +287,10 @@ func (c *schemaCodec) fitTo(s *schema.Schema) *schemaFit {
 	for i := range c.columns {
 		paths[i] = c.columns[i].Path()
 	}
-	plan, kinds, _ := s.PlanWithKey(paths, c.path)
+	plan, kinds, _, err := s.PlanWithKey(paths, c.path)
+	if err != nil {
+		return &schemaFit{why: NoSchema}
+	}
 	fit := &schemaFit{}
 	for i := range c.columns {
 		if fit.why == Decoded {
@@ -366,7 +370,7 @@ func (m Mismatch) hint() string {
 // of nobody; none if all fits. The decoder decides by the same rules. A Protobuf schema is that of
 // the message f.Message, without one that of its own.
 //
-// Errors: those of [Format.Compile], and of the user key.
+// Errors: those of [Format.Compile], of the user key, and of a schema that can't be used.
 func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
 	columns, err := f.Compile()
 	if err != nil {
@@ -390,7 +394,10 @@ func (f Format) Compare(s *schema.Schema) ([]Mismatch, error) {
 	for i, c := range columns {
 		paths[i] = c.Path()
 	}
-	_, kinds, key := s.PlanWithKey(paths, user)
+	_, kinds, key, err := s.PlanWithKey(paths, user)
+	if err != nil {
+		return nil, fmt.Errorf("the schema can't be used: %w", err)
+	}
 	var all []Mismatch
 	for i, c := range columns {
 		if why := fits(c, kinds[i]); why != Decoded {

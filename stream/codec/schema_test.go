@@ -412,6 +412,15 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// TestSchemaUnusable: a schema that no plan can be made of gives no rows.
+func TestSchemaUnusable(t *testing.T) {
+	t.Parallel()
+	c := &schemaCodec{}
+	if why := c.fitTo(&schema.Schema{}).why; why != NoSchema {
+		t.Errorf("its records are %v", why)
+	}
+}
+
 // Rows do not depend on how many goroutines decode, nor on what stands beside a record.
 func TestSchemaParallel(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,234 @@
+package schema
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+func init() {
+	parsers["panic"] = func(string, []Reference) (*Schema, error) { panic("as a parser does") }
+}
+
+// TestPanic: a parser or a plan that panics is an error of that schema.
+func TestPanic(t *testing.T) {
+	if s, err := Parse("panic", "", nil); s != nil || err == nil || strings.Contains(err.Error(), "goroutine") {
+		t.Errorf("%v, %v", s, err)
+	}
+	if plan, _, _, err := (&Schema{format: Protobuf}).PlanWithKey(paths("a"), nil); plan != nil || err == nil {
+		t.Errorf("%v, %v", plan, err)
+	}
+	// A message with a default value, which the library can't print.
+	if _, err := Parse(Protobuf, "EgFwIhcKAUESEgoBYRgBIAEoCzIELnAuQToBeGIGcHJvdG8y", nil); err == nil || !strings.Contains(err.Error(), "default value") {
+		t.Error(err)
+	}
+	if _, err := Parse(Protobuf, "\"\\\xf0", nil); err == nil { // an index beyond the file, in the parser
+		t.Error("an escape that is none")
+	}
+	if _, err := Parse("none", "", nil); err == nil {
+		t.Error("a format that is none")
+	}
+}
+
+// TestKnownMessages: a message is read as one value only if it has the fields for it, whatever it is
+// called.
+func TestKnownMessages(t *testing.T) {
+	t.Parallel()
+	const head = `syntax = "proto3"; package google.protobuf; message Order { `
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, c := range []struct {
+		text, want string
+	}{
+		{head + `DoubleValue a = 1; } message DoubleValue { double x = 2; }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { M value = 1; } message M { }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { map<string, int32> value = 1; }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { repeated E value = 1; } enum E { Z = 0; }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { string value = 1; }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { oneof o { double value = 1; M m = 2; } } message M { }`, "null or other"},
+		{head + `DoubleValue a = 1; } message DoubleValue { double value = 1; }`, "null or number"},
+		{head + `Timestamp a = 1; } message Timestamp { int64 seconds = 1; }`, "null or other"},
+		{head + `Timestamp a = 1; } message Timestamp { int64 seconds = 1; repeated int32 nanos = 2; }`, "null or other"},
+		{head + `Duration a = 1; } message Duration { int64 seconds = 1; Duration nanos = 2; }`, "null or other"},
+		{`syntax = "proto3"; package confluent.type; message Order { Decimal a = 1; } message Decimal { bytes value = 1; Decimal scale = 3; }`, "null or other"},
+		{`syntax = "proto3"; import "google/protobuf/wrappers.proto"; message Order { google.protobuf.DoubleValue a = 1; }`, "null or number"},
+	} {
+		s, err := Parse(Protobuf, c.text, []Reference{{"google/protobuf/wrappers.proto", head + `int32 x = 1; } message DoubleValue { }`}})
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+			continue
+		}
+		plan, kinds, _, err := s.PlanWithKey(paths("a", "a.value", "a.nanos", "a.scale"), nil)
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+			continue
+		}
+		if kinds[0].String() != c.want {
+			t.Errorf("%s: %v, want %s", c.text, kinds[0], c.want)
+		}
+		reader := NewReader(plan)
+		for range 2000 { // a field a, with fields 1 to 3 of any form
+			inside := make([]byte, r.IntN(12))
+			for i := range inside {
+				inside[i] = byte(r.IntN(4)<<3 | r.IntN(6))
+			}
+			reader.Read(append([]byte{1<<3 | 2, byte(len(inside))}, inside...))
+		}
+	}
+}
+
+// repeated returns what f gives for 0, 1, …, as much as fits into so many bytes.
+func repeated(bytes int, f func(i int) string) string {
+	var b strings.Builder
+	for i := 0; ; i++ {
+		next := f(i)
+		if b.Len()+len(next) > bytes {
+			return b.String()
+		}
+		b.WriteString(next)
+	}
+}
+
+// many returns so many of them.
+func many(n int, f func(i int) string) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(f(i))
+	}
+	return b.String()
+}
+
+func field(of string) func(int) string {
+	return func(i int) string { return fmt.Sprintf("%s a%d=%d;", of, i, i+1+i/18_998*1001) }
+}
+
+func serialized(t *testing.T, d *descriptorpb.FileDescriptorProto) string {
+	data, err := proto.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(data)
+}
+
+// bounded runs f, and says if it takes more memory, also such as is given back, or much longer than
+// it should. The time is many times what it takes alone on a machine.
+func bounded(t *testing.T, name string, megabytes uint64, f func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	f()
+	took := time.Since(began)
+	runtime.ReadMemStats(&after)
+	if asked := (after.TotalAlloc - before.TotalAlloc) >> 20; asked > megabytes {
+		t.Errorf("%s: %d MiB were asked for, more than %d", name, asked, megabytes)
+	}
+	if took > 20*time.Second {
+		t.Errorf("%s: took %v", name, took)
+	}
+}
+
+// TestBoundedProtobuf: a schema that would take much memory or time is refused before it does, or takes
+// little.
+func TestBoundedProtobuf(t *testing.T) {
+	const (
+		head = `syntax = "proto3"; `
+		full = MaxText - 1000
+	)
+	fields := func(name string, n int) *descriptorpb.FileDescriptorProto {
+		m := &descriptorpb.DescriptorProto{Name: &name}
+		for i := range n {
+			m.Field = append(m.Field, &descriptorpb.FieldDescriptorProto{Name: proto.String(fmt.Sprint("a", i)), Number: proto.Int32(int32(i + 1)),
+				Type: descriptorpb.FieldDescriptorProto_TYPE_INT32.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()})
+		}
+		return &descriptorpb.FileDescriptorProto{Syntax: proto.String("proto3"), MessageType: []*descriptorpb.DescriptorProto{m}}
+	}
+	longPackage := fields("M", 2000)
+	longPackage.Package = proto.String(strings.Repeat("x", 100_000))
+	deep := fields("M", 1)
+	for range 2000 {
+		deep.MessageType = []*descriptorpb.DescriptorProto{{Name: proto.String("M"), NestedType: deep.MessageType}}
+	}
+	var diamond, row, wide []Reference
+	public := func(of ...string) (text string) {
+		text = head
+		for _, name := range of {
+			text += `import public "` + name + `";`
+		}
+		return text
+	}
+	imports := head
+	for i := range 28 {
+		below := public(fmt.Sprint("a", i+1), fmt.Sprint("b", i+1))
+		if i == 27 {
+			below = head
+		}
+		diamond = append(diamond, Reference{fmt.Sprint("a", i), below}, Reference{fmt.Sprint("b", i), below})
+	}
+	for i := range 40 {
+		row = append(row, Reference{fmt.Sprint("c", i), public(fmt.Sprint("c", i+1))})
+	}
+	row = append(row, Reference{"c40", head})
+	for i := range 900 {
+		imports += fmt.Sprintf(`import "w%d";`, i)
+		wide = append(wide, Reference{fmt.Sprint("w", i), head})
+	}
+	wide[899].Text += "message T {}"
+	long := strings.Repeat("x", 40_000)
+	for _, c := range []struct {
+		name, text string
+		references []Reference
+		want       string // in the error; "": there is none
+		megabytes  uint64
+	}{
+		{"too long", head + strings.Repeat("\n", MaxText) + "message M {}", nil, "more than 1024 KiB", 1},
+		{"references too long", head + "message M {}", []Reference{{"a", strings.Repeat("\n", MaxText)}}, "more than 1024 KiB", 1},
+		{"a reference's name", head + "message M {}", []Reference{{long, ""}}, "a name has", 1},
+		{"a message's name", head + "message " + long + "{" + many(2000, field("int32")) + "}", nil, "a name has", 5},
+		{"a message's name, serialized", serialized(t, fields(long, 2000)), nil, "a name has", 10},
+		{"a package", serialized(t, longPackage), nil, "a name has", 10},
+		{"full names", head + many(30, func(i int) string { return fmt.Sprintf("message M%d%s{", i, long[:400]) }) + many(500, field("int32")) + strings.Repeat("}", 30), nil, "full names", 20},
+		{"nesting", head + strings.Repeat("message M{", 50_000) + strings.Repeat("}", 50_000), nil, "brackets", 5},
+		{"nesting, less", head + strings.Repeat("message M{", 50) + strings.Repeat("}", 50), nil, "nesting depth", 5},
+		{"nesting, serialized", serialized(t, deep), nil, "messages are inside", 20},
+		{"an option's nesting", head + "message M {} option x = {" + strings.Repeat("m{", 300_000), nil, "brackets", 5},
+		{"an option", head + "message M {} option x = {" + strings.Repeat("m{}", 300_000) + "};", nil, "words and marks", 5},
+		{"fields", head + "message M {" + repeated(full, field("int32")) + "}", nil, "words and marks", 5},
+		{"many symbols", head + "message M {} enum E {" + many(21_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) }) + "}", nil, "fields and symbols", 60},
+		{"many ranges", head + "message M { reserved 1" + many(30_000, func(i int) string { return fmt.Sprint(",", 2*i+3) }) + "; }", nil, "fields and symbols", 60},
+		{"comments", head + "message M {}" + strings.Repeat("/**/", full/4), nil, "words and marks", 5},
+		{"optional fields", head + "message M {" + many(9900, field("optional int32")) + "}", nil, "", 100},
+		{"public imports", public("a0", "b0") + "message M { int32 a = 1; }", diamond, "too many imports", 20},
+		{"a row of imports", public("c0") + "message M { int32 a = 1; }", row, "import one another", 20},
+		{"names in imports", imports + "message M {" + many(3000, field("T")) + "}", wide, "too many imports", 60},
+		{"itself", `syntax = "proto3"; import "a"; message M {}`, []Reference{{"a", `syntax = "proto3"; import "the schema";`}}, "imports itself", 5},
+		{"strings and comments", head + `/* "{ */ // '` + "\n" + `import "google/protobuf/any.proto"; message M { string a = 1 [json_name = "\"{[("]; } /* ` + strings.Repeat("{", 1000) + "*/", nil, "", 10},
+	} {
+		bounded(t, c.name, c.megabytes, func() {
+			_, err := Parse(Protobuf, c.text, c.references)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+		})
+	}
+}
+
+// TestBoundedPlan: a plan is not larger than the schema, however many members a oneof has, and however
+// many columns are of one enum.
+func TestBoundedPlan(t *testing.T) {
+	one := mustProto(t, `syntax = "proto3"; message M { oneof o {`+many(15_000, field("int32"))+"} }")
+	symbols := mustProto(t, `syntax = "proto3"; message M {`+many(1000, field("E"))+"} enum E {"+many(10_000, func(i int) string { return fmt.Sprintf("A%d=%d;", i, i) })+"}")
+	var columns []string
+	for i := range 1000 {
+		columns = append(columns, fmt.Sprint("a", i))
+	}
+	bounded(t, "oneof", 20, func() { one.Plan(paths("a1", "a3")) })
+	bounded(t, "enum", 20, func() { symbols.Plan(paths(columns...)) })
+}
