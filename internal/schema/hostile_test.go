@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"streamdp/internal/column"
 )
 
 func init() {
@@ -231,4 +233,88 @@ func TestBoundedPlan(t *testing.T) {
 	}
 	bounded(t, "oneof", 20, func() { one.Plan(paths("a1", "a3")) })
 	bounded(t, "enum", 20, func() { symbols.Plan(paths(columns...)) })
+}
+
+// TestBoundedJSON: neither a schema's patterns, nor its names, nor how often it leads to itself takes
+// much memory or time.
+func TestBoundedJSON(t *testing.T) {
+	const full = MaxText - 2000
+	patterns := func(n int, pattern func(i int) string) string {
+		return `"patternProperties":{` + many(n, func(i int) string { return fmt.Sprintf(`"%s":{"type":"number"},`, pattern(i)) }) + `"\u0000":true}`
+	}
+	itself := func(of string) string {
+		return `{"$defs":{"a":{` + of + `,"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"}`
+	}
+	list := func(of string) string { return "[" + repeated(full, func(int) string { return of + "," }) + of + "]" }
+	gone := absent | kindsOf(column.Number)
+	for _, c := range []struct {
+		name, text string
+		want       string // in the error
+		kinds      Kinds
+	}{
+		{"a pattern that is known", `{` + patterns(1, func(int) string { return "^[a-z]{1,64}$" }) + `}`, "", gone},
+		{"a long pattern", `{` + patterns(1, func(int) string { return "a|" + strings.Repeat("a", maxPattern) }) + `}`, "", 0},
+		{"a large pattern", `{` + patterns(1, func(int) string { return "a|(aaaaaaaaaa){1000}" }) + `}`, "", 0},
+		{"long patterns", `{` + patterns(100, func(i int) string { return fmt.Sprintf("(%d%s){1000}", i, strings.Repeat("a", 3000)) }) + `}`, "", 0},
+		{"large patterns", `{` + patterns(3000, func(i int) string { return fmt.Sprintf("(%dx){900}", i) }) + `}`, "", 0},
+		{"classes", `{` + patterns(3000, func(i int) string { return fmt.Sprint(i, "(?i)", strings.Repeat(`\\pL`, 60)) }) + `}`, "", 0},
+		{"patterns again and again", itself(patterns(4000, func(i int) string { return fmt.Sprint("p", i) })), "", 0},
+		{"required again and again", itself(`"properties":{"a":true},"required":` + list(`"b"`)), "", 0},
+		{"an enum again and again", `{"properties":{"a":` + itself(`"enum":`+list("1")) + `}}`, "", 0},
+		{"many that lead back", `{"$defs":{"a":{"allOf":` + list(`{"$ref":"#/$defs/a"}`) + `}},"$ref":"#/$defs/a"}`, "", 0},
+		{"long references", `{"$defs":{"a":{"allOf":` + list(`{"$ref":"#`+strings.Repeat("/a", 500)+`"}`) + `}},"$ref":"#/$defs/a"}`, "", 0},
+		{"long ids", `{"$defs":{"a":{"allOf":` + list(`{"$id":"`+strings.Repeat("/a", 100)+`","$ref":"/#/$defs/a"}`) + `}},"$id":"/","$ref":"/#/$defs/a"}`, "", 0},
+		{"a long id", `{"$id":"http://h/` + strings.Repeat("x", maxName) + `"}`, "a name has", 0},
+		{"a long anchor", `{"a":{"$anchor":"` + strings.Repeat("x", maxName+1) + `"}}`, "a name has", 0},
+		{"ids in a row", many(900, func(int) string { return `{"$id":"` + strings.Repeat("x", 200) + `/","a":` }) + "1" + strings.Repeat("}", 900), "", 0},
+		{"an example's id", `{"properties":{"a":{"type":"number","examples":[{"id":"` + strings.Repeat("x", 1000) + `"}]}}}`, "", gone},
+		{"anchors", `{"$id":"http://h/` + strings.Repeat("x", 480) + `","a":[` + repeated(full, func(i int) string { return fmt.Sprintf(`{"$anchor":"a%d"},`, i) }) + `1]}`, "have a name", 0},
+		{"too long", `{"a":"` + strings.Repeat("x", MaxText) + `"}`, "more than 1024 KiB", 0},
+	} {
+		var s *Schema
+		bounded(t, c.name, 80, func() {
+			var err error
+			s, err = Parse(JSON, c.text, nil)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+		})
+		if s == nil {
+			continue
+		}
+		bounded(t, c.name+", a path", 80, func() {
+			if _, kinds := s.Plan(paths("a")); kinds[0] != c.kinds {
+				t.Errorf("%s: %v, want %v", c.name, kinds[0], c.kinds)
+			}
+		})
+	}
+}
+
+// TestJSONCost: what is looked at has its price before it is looked at.
+func TestJSONCost(t *testing.T) {
+	t.Parallel()
+	for _, word := range []string{"allOf", "anyOf", "oneOf", "enum", "required", "type"} {
+		if cost := costOf(map[string]any{word: make([]any, 1000)}); cost < 1000 {
+			t.Errorf("%s costs %d", word, cost)
+		}
+	}
+	for _, word := range []string{"$ref", "$id", "id"} {
+		if cost := costOf(map[string]any{word: strings.Repeat("x", 1000)}); cost < 1000 {
+			t.Errorf("%s costs %d", word, cost)
+		}
+	}
+	long := strings.Repeat("x", maxPattern) // which costs nothing but its place
+	for name, of := range map[string]map[string]any{
+		"many patterns":  {long + "a": true, long + "b": true, long + "c": true, long + "d": true, long + "e": true},
+		"a long pattern": {strings.Repeat("a|", 100): true},
+		"a repetition":   {"a{1000}|a": true},
+	} {
+		search := &jsonSearch{&jsonSchema{}, 24}
+		if name == "a repetition" {
+			search.left = 20*len("a{1000}|a") + 100
+		}
+		if _, ok := search.below(jsonNode{}, map[string]any{"patternProperties": of}, column.Element{Name: "a", Index: -1}); ok || search.left >= 0 {
+			t.Errorf("%s: %v, with %d left", name, ok, search.left)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/url"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,10 +18,12 @@ import (
 // jsonSchema is a JSON Schema document and those that it refers to. What matters of it is where a
 // record can have a value, and of which type: records are not validated.
 type jsonSchema struct {
-	root     jsonNode
-	found    map[string]jsonNode       // by absolute URI, with "#name" for an anchor
-	patterns map[string]*regexp.Regexp // of "patternProperties", nil for one that is not known
+	root  jsonNode
+	found map[jsonName]jsonNode
 }
+
+// jsonName is the absolute URI of a schema, and the name of an anchor in it, "" for the whole.
+type jsonName struct{ base, anchor string }
 
 // jsonNode is a schema and the URI that its relative references are relative to.
 type jsonNode struct {
@@ -30,9 +33,10 @@ type jsonNode struct {
 
 // ParseJSON reads a JSON Schema, of drafts 4 to 2020-12, and those that it refers to.
 //
-// Errors: that one of them is no JSON, or neither an object nor a boolean.
+// Errors: that one of them is no JSON, or neither an object nor a boolean, or that names
+// are too long or too many.
 func ParseJSON(text string, references []Reference) (*Schema, error) {
-	s := &jsonSchema{found: map[string]jsonNode{}, patterns: map[string]*regexp.Regexp{}}
+	s := &jsonSchema{found: map[jsonName]jsonNode{}}
 	for _, r := range append(references[:len(references):len(references)], Reference{Text: text}) {
 		in := ""
 		if r.Name != "" {
@@ -52,8 +56,11 @@ func ParseJSON(text string, references []Reference) (*Schema, error) {
 			return nil, errors.New(in + "a JSON Schema is an object or a boolean")
 		}
 		s.root = jsonNode{x, base}
-		s.found[base.String()] = s.root
-		s.collect(x, base, 0)
+		name := base.String()
+		s.found[jsonName{base: name}] = s.root
+		if err := s.collect(x, base, name, 0); err != nil {
+			return nil, fmt.Errorf("%s%w", in, err)
+		}
 		if m, ok := x.(map[string]any); ok {
 			s.root.base = s.baseOf(m, base)
 		}
@@ -61,13 +68,18 @@ func ParseJSON(text string, references []Reference) (*Schema, error) {
 	return &Schema{format: JSON, json: s}, nil
 }
 
-// baseOf returns what references inside a schema are relative to.
+// baseOf returns what references inside a schema are relative to. What is longer than a name can be
+// is none.
 func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 	for _, word := range []string{"$id", "id"} {
-		if id, ok := m[word].(string); ok {
-			if u, err := url.Parse(id); err == nil && !strings.HasPrefix(id, "#") {
-				u = base.ResolveReference(u)
-				u.Fragment = ""
+		id, ok := m[word].(string)
+		if !ok || len(id) > maxName || strings.HasPrefix(id, "#") {
+			continue
+		}
+		if u, err := url.Parse(id); err == nil {
+			u = base.ResolveReference(u)
+			u.Fragment, u.RawFragment = "", ""
+			if len(u.String()) <= maxName {
 				return u
 			}
 		}
@@ -75,37 +87,50 @@ func (s *jsonSchema) baseOf(m map[string]any, base *url.URL) *url.URL {
 	return base
 }
 
-// collect finds all schemas that have a name of their own.
-func (s *jsonSchema) collect(x any, base *url.URL, depth int) {
+// collect finds all schemas that have a name of their own. name is the text of base.
+func (s *jsonSchema) collect(x any, base *url.URL, name string, depth int) error {
+	if len(s.found) > maxJSONNames {
+		return fmt.Errorf("more than %d schemas have a name", maxJSONNames)
+	}
 	if depth > maxSchemaDepth {
-		return
+		return nil
 	}
 	switch x := x.(type) {
 	case []any:
 		for _, of := range x {
-			s.collect(of, base, depth+1)
+			if err := s.collect(of, base, name, depth+1); err != nil {
+				return err
+			}
 		}
 	case map[string]any:
 		if below := s.baseOf(x, base); below != base {
-			base = below
-			s.found[base.String()] = jsonNode{x, base}
+			base, name = below, below.String()
+			s.found[jsonName{base: name}] = jsonNode{x, base}
 		}
 		for _, word := range []string{"$anchor", "$id", "id"} {
-			if name, ok := x[word].(string); ok && (word == "$anchor" || strings.HasPrefix(name, "#")) {
-				s.found[base.String()+"#"+strings.TrimPrefix(name, "#")] = jsonNode{x, base}
+			anchor, ok := x[word].(string)
+			if ok && len(anchor) > maxName {
+				if word == "id" {
+					continue // an example has one of its own
+				}
+				return errLongName
 			}
-		}
-		if patterns, ok := x["patternProperties"].(map[string]any); ok {
-			for p := range patterns {
-				s.patterns[p], _ = regexp.Compile(p)
+			if ok && (word == "$anchor" || strings.HasPrefix(anchor, "#")) {
+				s.found[jsonName{name, strings.TrimPrefix(anchor, "#")}] = jsonNode{x, base}
 			}
 		}
 		// Of two with one name the last counts, whichever the order of a map is: rows depend on it.
 		for _, word := range slices.Sorted(maps.Keys(x)) {
-			s.collect(x[word], base, depth+1)
+			if err := s.collect(x[word], base, name, depth+1); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
+
+// pointerEscapes are those of a JSON pointer.
+var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
 
 // resolve returns what a reference leads to.
 func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
@@ -120,20 +145,20 @@ func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 		fragment = "/"
 	}
 	if fragment[0] != '/' {
-		n, ok := s.found[u.String()+"#"+fragment]
+		n, ok := s.found[jsonName{u.String(), fragment}]
 		return n, ok
 	}
-	n, ok := s.found[u.String()]
+	n, ok := s.found[jsonName{base: u.String()}]
 	if !ok {
 		// Producers speak of a reference by what the registry calls it, whatever its base.
 		if path, _, _ := strings.Cut(ref, "#"); path != "" {
-			n, ok = s.found[path]
+			n, ok = s.found[jsonName{base: path}]
 		} else {
 			n, ok = s.root, true
 		}
 	}
 	for _, word := range strings.Split(strings.TrimSuffix(fragment, "/"), "/")[1:] {
-		word = strings.NewReplacer("~1", "/", "~0", "~").Replace(word)
+		word = pointerEscapes.Replace(word)
 		switch x := n.of.(type) {
 		case map[string]any:
 			n.of, ok = x[word], ok && x[word] != nil
@@ -158,30 +183,43 @@ func (s *jsonSchema) resolve(ref string, base *url.URL) (jsonNode, bool) {
 // anything is what a schema allows that says nothing.
 var anything = kindsOf(column.Absent, column.Number, column.Text, column.Truth, column.Other)
 
-// jsonSearch looks for one path. It stops after so many schemas, for a document can refer to
-// itself in many ways.
+// jsonSearch looks for one path. What it looks at is taken from left, in units of some 100 ns, for a
+// document can be large, and refer to itself in many ways.
 type jsonSearch struct {
 	*jsonSchema
 	left int
 }
 
-const maxJSONSearch = 10000
+const (
+	maxJSONSearch  = 200_000
+	maxJSONNames   = 10_000 // schemas with a name
+	maxPattern     = 256    // bytes of a pattern; a longer one matches nothing
+	maxPatternSize = 5000   // its steps, with those that it repeats
+)
 
+// kinds returns what values at a path can be. A path that takes too long to find is not there.
 func (s *jsonSchema) kinds(path []column.Element) Kinds {
-	kinds, declared := (&jsonSearch{s, maxJSONSearch}).at(s.root, path, 0)
-	if !declared {
+	search := &jsonSearch{s, maxJSONSearch}
+	kinds, declared := search.at(s.root, path, 0)
+	if !declared || search.left < 0 {
 		return 0
 	}
 	return kinds
 }
 
+// takes reports whether so much is left, and takes it.
+func (s *jsonSearch) takes(units int) bool {
+	s.left -= units
+	return s.left >= 0
+}
+
 // at returns what values at a path inside of n can be. declared says that n speaks of the path at
 // all; without that, what it allows is not known.
 func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kinds, declared bool) {
-	if s.left--; s.left < 0 || depth > 4*maxDepth {
+	m, ok := n.of.(map[string]any)
+	if depth > 4*maxDepth || !s.takes(costOf(m)) {
 		return 0, true
 	}
-	m, ok := n.of.(map[string]any)
 	if !ok {
 		if n.of == false {
 			return 0, true
@@ -217,6 +255,9 @@ func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kin
 		}
 		either, silent, says := Kinds(0), false, false
 		for _, x := range all {
+			if s.left < 0 {
+				break
+			}
 			found, ok := s.at(s.child(x, n.base), path, depth+1)
 			if word == "allOf" {
 				both(found, ok)
@@ -238,6 +279,21 @@ func (s *jsonSearch) at(n jsonNode, path []column.Element, depth int) (kinds Kin
 	return kinds, declared
 }
 
+// costOf is what looking at a schema takes, without its patterns and what is inside.
+func costOf(m map[string]any) int {
+	cost := 20
+	for _, word := range []string{"$ref", "$id", "id"} {
+		if text, ok := m[word].(string); ok {
+			cost += 20 + len(text)
+		}
+	}
+	for _, word := range []string{"allOf", "anyOf", "oneOf", "enum", "required", "type"} {
+		all, _ := m[word].([]any)
+		cost += len(all)
+	}
+	return cost
+}
+
 func (s *jsonSchema) child(x any, base *url.URL) jsonNode {
 	if m, ok := x.(map[string]any); ok {
 		base = s.baseOf(m, base)
@@ -246,7 +302,7 @@ func (s *jsonSchema) child(x any, base *url.URL) jsonNode {
 }
 
 // below returns the schema of what is at one element of a path.
-func (s *jsonSchema) below(n jsonNode, m map[string]any, e column.Element) (of jsonNode, ok bool) {
+func (s *jsonSearch) below(n jsonNode, m map[string]any, e column.Element) (of jsonNode, ok bool) {
 	if e.Index >= 0 {
 		rest := m["items"]
 		for _, word := range []string{"prefixItems", "items"} {
@@ -269,9 +325,9 @@ func (s *jsonSchema) below(n jsonNode, m map[string]any, e column.Element) (of j
 			return s.child(x, n.base), true
 		}
 	}
-	if patterns, is := m["patternProperties"].(map[string]any); is {
+	if patterns, is := m["patternProperties"].(map[string]any); is && s.takes(5*len(patterns)) {
 		for _, p := range slices.Sorted(maps.Keys(patterns)) {
-			if r := s.patterns[p]; r != nil && r.MatchString(e.Name) {
+			if s.matches(p, e.Name) {
 				return s.child(patterns[p], n.base), true
 			}
 		}
@@ -280,6 +336,35 @@ func (s *jsonSchema) below(n jsonNode, m map[string]any, e column.Element) (of j
 		return s.child(x, n.base), true
 	}
 	return of, false
+}
+
+// matches reports whether a name matches a pattern, false for one that is not known or too large.
+func (s *jsonSearch) matches(pattern, name string) bool {
+	if len(pattern) > maxPattern || !s.takes(20*len(pattern)) {
+		return false
+	}
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return false
+	}
+	size := stepsOf(parsed)
+	if size > maxPatternSize || !s.takes(size*(10+len(name)/4)) {
+		return false
+	}
+	compiled, err := regexp.Compile(pattern)
+	return err == nil && compiled.MatchString(name)
+}
+
+// stepsOf returns how many steps a pattern has when what it repeats is written out.
+func stepsOf(r *syntax.Regexp) int {
+	steps := 1 + len(r.Rune)
+	for _, below := range r.Sub {
+		steps += stepsOf(below)
+	}
+	if r.Op == syntax.OpRepeat {
+		steps *= max(r.Min, r.Max, 1)
+	}
+	return steps
 }
 
 func required(m map[string]any, e column.Element) bool {
