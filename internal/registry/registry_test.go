@@ -459,6 +459,28 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
+// TestTexts: schemas of all versions beyond a size are not held. Those before stay.
+func TestTexts(t *testing.T) {
+	r := serve(t)
+	const each = schema.MaxText / 2
+	large := sr.Schema{Schema: `"int"` + strings.Repeat(" ", each-len(`"int"`))}
+	n := maxTexts/each + 3
+	for i := range n {
+		r.SeedSchema("t-value", i+1, i+1, large)
+	}
+	s := client(t, Options{}, r.URL()).Subjects([]string{"t-value", "u-value"})
+	r.SeedSchema("u-value", 1, 1000, avro(1))
+	look(t, s)
+	for _, v := range s.Versions() {
+		if known := v.Number <= maxTexts/each && v.Subject == "t-value"; known != (v.Schema != nil) || known != (v.Err == nil) {
+			t.Errorf("%s, version %d: %v", v.Subject, v.Number, v.Err)
+		}
+	}
+	if _, known := s.Known(int32(n)); known || !s.Has(int32(n)) {
+		t.Error("the last one is known, or would be asked for")
+	}
+}
+
 // TestReferences: a schema is read with those that it refers to, each behind those that it needs
 // itself; one that leads back to itself is refused.
 func TestReferences(t *testing.T) {

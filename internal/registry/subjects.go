@@ -29,6 +29,7 @@ type Version struct {
 	Err    error
 
 	passing bool // Err may be gone when the version is read again
+	bytes   int  // of the text of a schema and of its references, 0 where Schema is nil
 }
 
 // Subjects are the versions of some subjects of a registry, as far as they were read. It is the
@@ -293,22 +294,31 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 	if len(numbers) > MaxVersions-len(versions) {
 		return fmt.Errorf("more than %d versions", MaxVersions)
 	}
-	found := make([]*Version, len(numbers))
-	errs := make([]error, len(numbers))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 4)
-	for i, n := range numbers {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			found[i], errs[i] = s.client.version(ctx, name, n)
-		})
+	slices.Sort(numbers)
+	texts := 0
+	for _, v := range versions {
+		texts += v.bytes
 	}
-	wg.Wait()
-	for _, v := range found {
-		if v != nil {
-			versions[place{name, v.Number}] = v
+	var errs []error
+	for some := range slices.Chunk(numbers, atOnce) {
+		found := make([]*Version, len(some))
+		failed := make([]error, len(some))
+		var wg sync.WaitGroup
+		for i, n := range some {
+			wg.Go(func() { found[i], failed[i] = s.client.version(ctx, name, n) })
 		}
+		wg.Wait()
+		for _, v := range found {
+			if v == nil {
+				continue
+			}
+			at := place{name, v.Number}
+			if was := versions[at]; was != nil {
+				texts -= was.bytes
+			}
+			texts, versions[at] = v.within(texts), v
+		}
+		errs = append(errs, failed...)
 	}
 	for at, v := range versions {
 		if newest := at.version == latest.Version; at.subject == name && v.Latest != newest {
@@ -318,6 +328,16 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// within takes the schema from a version if all texts would be too large with it. It returns how
+// large all are then.
+func (v *Version) within(texts int) int {
+	if texts+v.bytes > maxTexts {
+		v.Schema, v.bytes = nil, 0
+		v.Err = fmt.Errorf("the schemas of all versions have more than %d MiB", maxTexts>>20)
+	}
+	return texts + v.bytes
 }
 
 // has reports whether there is a version of a subject.
@@ -365,7 +385,9 @@ func (c *Client) version(ctx context.Context, subject string, number int) (*Vers
 	}
 	if v.Schema, err = schema.Parse(format, found.Schema.Schema, closure.all); err != nil {
 		v.Err = errors.New(brief(err.Error()))
+		return v, nil
 	}
+	v.bytes = len(found.Schema.Schema) + closure.bytes
 	return v, nil
 }
 
