@@ -194,7 +194,7 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 
 // readSchema reads the text of a schema.
 func readSchema(path string) (string, error) {
-	const most = 4 << 20
+	const most = 1 << 20
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // as in readSecret
 	if err != nil {
 		return "", err

@@ -30,7 +30,7 @@ const (
 	// MaxVersions is the number of versions of one stream's subjects that are read at most.
 	MaxVersions = 10_000
 	// maxTexts is the size in bytes that the schemas of one stream's subjects may have together.
-	maxTexts = 16 << 20
+	maxTexts = 64 << 20
 	// atOnce is how many versions are read at the same time.
 	atOnce = 4
 	// maxReferences is how many other schemas a schema may refer to, directly or not.

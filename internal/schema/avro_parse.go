@@ -15,8 +15,6 @@ const (
 	// maxTypes is how many types a schema has, with those that it refers to. Each may be inside of the one
 	// before it by its name, and measuring and planning go down such a chain.
 	maxTypes = 100_000
-	// maxName is how many bytes a name has, and a namespace.
-	maxName = 512
 )
 
 // ParseAvro reads an Avro schema, and before it the schemas that it refers to.
@@ -130,7 +128,7 @@ func (p *avroParser) use(x any, space string, at **avroType, depth int) error {
 // where it stands: a later type of that name in the same namespace does not change it.
 func (p *avroParser) refer(name, space string, at **avroType) error {
 	if len(name) > maxName {
-		return errLongName(name)
+		return errLongName
 	}
 	if *at = p.find(name, space); *at == nil {
 		p.later = append(p.later, avroUse{name, space, at})
@@ -343,7 +341,7 @@ func wholeOf(x any) (n int, ok bool) {
 // checkSpace checks a namespace: names with dots between them, or nothing.
 func checkSpace(s string) error {
 	if len(s) > maxName {
-		return errLongName(s)
+		return errLongName
 	}
 	if s == "" {
 		return nil
@@ -359,7 +357,7 @@ func checkSpace(s string) error {
 // checkName checks the name of a type without its namespace, of a field, or a symbol.
 func checkName(s string) error {
 	if len(s) > maxName {
-		return errLongName(s)
+		return errLongName
 	}
 	for i, c := range []byte(s) {
 		switch {
@@ -372,8 +370,4 @@ func checkName(s string) error {
 		return errors.New("a name is missing, empty or no string")
 	}
 	return nil
-}
-
-func errLongName(s string) error {
-	return fmt.Errorf("a name has %d bytes: more than %d", len(s), maxName)
 }

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/binary"
+	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -197,7 +198,7 @@ func (r *Reader) entry(f *protoField, b []byte, depth int) bool {
 	var text []byte
 	var bits uint64
 	for i := 0; i < len(b); {
-		number, wire, next := protoTag(b, i)
+		number, wire, next := protoTag(b, i, uint64(protowire.MaxValidNumber))
 		switch {
 		case next < 0:
 			return false
@@ -231,7 +232,7 @@ func (r *Reader) entry(f *protoField, b []byte, depth int) bool {
 		r.seen(item.field.message)
 	}
 	for i := 0; i < len(b); {
-		number, wire, next := protoTag(b, i)
+		number, wire, next := protoTag(b, i, uint64(protowire.MaxValidNumber))
 		if number == 2 && wire == item.field.wire {
 			i = r.field(&item.field, b, next, number, wire, depth)
 		} else {
@@ -263,11 +264,11 @@ func keyBits(op protoOp, bits uint64) uint64 {
 	return bits
 }
 
-// protoTag reads a tag from b[i:].
-func protoTag(b []byte, i int) (number uint64, wire protowire.Type, next int) {
+// protoTag reads a tag from b[i:], with a number up to most.
+func protoTag(b []byte, i int, most uint64) (number uint64, wire protowire.Type, next int) {
 	tag, next := varint(b, i)
 	number = tag >> 3
-	if number == 0 || number > uint64(protowire.MaxValidNumber) {
+	if number == 0 || number > most {
 		next = -1
 	}
 	return number, protowire.Type(tag & 7), next
@@ -306,7 +307,7 @@ func skipProto(b []byte, i int, number uint64, wire protowire.Type, depth int) i
 			return -1
 		}
 		for i >= 0 && i < len(b) {
-			n, w, next := protoTag(b, i)
+			n, w, next := protoTag(b, i, math.MaxInt32) // as protobuf-go has it, in groups that nobody knows
 			if next < 0 {
 				return -1
 			}

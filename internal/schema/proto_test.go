@@ -433,6 +433,7 @@ func FuzzProtoReference(f *testing.F) {
 		c := of(f, file)
 		f.Add(file, c.encode(nil, c.of, 3))
 	}
+	f.Add(uint8(0xff), []byte("\xf3\x25\xc8\x95\x80\xf4\x30\x30\xf4\x25")) // a large number in a group
 	f.Fuzz(func(t *testing.T, file uint8, value []byte) { of(t, file).compare(t, value, false) })
 }
 
