@@ -72,6 +72,13 @@ func (p *Producer) Send(records ...Record) int64 {
 	if err = cmp.Or(failed, err); err != nil {
 		p.tb.Fatal(err)
 	}
+	// The client knows a new topic's partition a moment after its first records are acknowledged. An end of the
+	// transaction in between would abort it, and leave the partition's sequence numbers as they are.
+	for leader := int32(-1); leader < 0 && err == nil; time.Sleep(time.Millisecond / 10) {
+		if leader, _, err = p.client.PartitionLeader(p.topic, p.partition); ctx.Err() != nil {
+			p.tb.Fatal(ctx.Err())
+		}
+	}
 	first := rs[0].Offset
 	for _, r := range rs {
 		first = min(first, r.Offset)
