@@ -20,6 +20,13 @@ import (
 	"streamdp/internal/kafka/embedded"
 )
 
+// Sessions that do not end where the machine stands still for a second or two. Within a long one a
+// request, which may take a third of it, is not sent again for that either.
+const (
+	shortSession = 3 * time.Second
+	longSession  = 12 * time.Second
+)
+
 // broker starts one that knows the group's topic of states and accepts short sessions.
 func broker(t *testing.T, shards int) *embedded.Broker {
 	t.Helper()
@@ -127,7 +134,7 @@ func (i *instance) confirms(shard int, want error) {
 // Three members share the shards; one dies without a word, one leaves.
 func TestMembers(t *testing.T) {
 	t.Parallel()
-	members(t, broker(t, 7).Addrs(), 400*time.Millisecond)
+	members(t, broker(t, 7).Addrs(), 4*time.Second)
 }
 
 func members(t *testing.T, addrs []string, session time.Duration) *instance {
@@ -180,7 +187,7 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 		t.Error(err)
 	}
 	settled(t, shards, whatever, a, b)
-	if took := time.Since(begin); took > session/2 {
+	if took := time.Since(begin); took > session*3/4 {
 		t.Errorf("the others took over %v after a member left, with a session of %v", took, session)
 	}
 	if err := a.commit(t.Context(), &old, 0); !errors.Is(err, kerr.UnknownMemberID) {
@@ -197,12 +204,12 @@ func members(t *testing.T, addrs []string, session time.Duration) *instance {
 func TestMembersAtRest(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 5).Addrs()
-	a, b := join(t, options(addrs, 5, 200*time.Millisecond, "a")), join(t, options(addrs, 5, 200*time.Millisecond, "b"))
+	a, b := join(t, options(addrs, 5, shortSession, "a")), join(t, options(addrs, 5, shortSession, "b"))
 	settled(t, 5, whatever, a, b)
 	select {
 	case g := <-a.Generations():
 		t.Errorf("a rebalance without a reason: %+v", g)
-	case <-time.After(time.Second):
+	case <-time.After(2 * shortSession):
 	}
 }
 
@@ -211,11 +218,11 @@ func TestMembersOfTwoClasses(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 4).Addrs()
 	changed := func(name string) *instance {
-		o := options(addrs, 4, 300*time.Millisecond, name)
+		o := options(addrs, 4, shortSession, name)
 		o.Digest = "e"
 		return join(t, o)
 	}
-	a, b := join(t, options(addrs, 4, 300*time.Millisecond, "a")), join(t, options(addrs, 4, 300*time.Millisecond, "b"))
+	a, b := join(t, options(addrs, 4, shortSession, "a")), join(t, options(addrs, 4, shortSession, "b"))
 	settled(t, 4, whatever, a, b)
 	c := changed("c")
 	settled(t, 4, func(g Generation) bool { return g.Active() == 2 && g.Members[2].Standby == StandbyConfiguration }, a, b, c)
@@ -256,9 +263,10 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 	b := broker(t, 4)
 	var mu sync.Mutex
 	var troubles []error
-	o := options(b.Addrs(), 4, 300*time.Millisecond, "a")
+	const session = 2 * time.Second
+	o := options(b.Addrs(), 4, session, "a")
 	o.Trouble = func(err error) { mu.Lock(); troubles = append(troubles, err); mu.Unlock() }
-	a, c := join(t, o), join(t, options(b.Addrs(), 4, 300*time.Millisecond, "c"))
+	a, c := join(t, o), join(t, options(b.Addrs(), 4, session, "c"))
 	settled(t, 4, whatever, a, c)
 	before := a.last
 	var stops []func()
@@ -267,7 +275,7 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 			return nil, errors.New("away"), true // the broker closes the connection
 		}))
 	}
-	time.Sleep(900 * time.Millisecond)
+	time.Sleep(session * 3 / 2)
 	done := make(chan error, 1)
 	go func() { done <- a.Confirm(t.Context(), before.Shards[0]) }()
 	select {
@@ -284,10 +292,17 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 		t.Errorf("after the coordinator is back: %v", err)
 	}
 	settled(t, 4, func(g Generation) bool { return g.Number > before.Number }, a, c)
-	mu.Lock()
-	defer mu.Unlock()
-	if len(troubles) == 0 || !strings.HasPrefix(troubles[0].Error(), "group g: ") {
-		t.Errorf("nobody was told: %v", troubles)
+	// Who polls for it tells it, some time after.
+	for late := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		mu.Lock()
+		all := slices.Clone(troubles)
+		mu.Unlock()
+		if slices.ContainsFunc(all, func(err error) bool { return strings.HasPrefix(err.Error(), "group g: ") }) {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatalf("nobody was told: %v", all)
+		}
 	}
 }
 
@@ -295,7 +310,7 @@ func TestMembersWithoutCoordinator(t *testing.T) {
 func TestConfirmAnswers(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 1)
-	a := join(t, options(b.Addrs(), 1, 300*time.Millisecond, "b"))
+	a := join(t, options(b.Addrs(), 1, longSession, "b"))
 	settled(t, 1, whatever, a)
 	var codes []int16
 	var mu sync.Mutex
@@ -322,32 +337,38 @@ func TestConfirmAnswers(t *testing.T) {
 	})
 	defer stop()
 	set := func(c ...int16) { mu.Lock(); codes, asked = c, 0; mu.Unlock() }
+	times := func() int { mu.Lock(); defer mu.Unlock(); return asked }
 	for _, transient := range []int16{14, 15, 16, 7} {
 		set(transient)
-		if a.confirms(0, nil); asked < 2 {
+		if a.confirms(0, nil); times() < 2 {
 			t.Errorf("code %d is an answer", transient)
 		}
 	}
 	for _, final := range []*kerr.Error{kerr.GroupAuthorizationFailed, kerr.TopicAuthorizationFailed, kerr.UnknownTopicID, kerr.UnknownTopicOrPartition} {
 		set(final.Code)
-		if a.confirms(0, final); asked != 1 {
-			t.Errorf("code %d was asked for %d times", final.Code, asked)
+		if a.confirms(0, final); times() != 1 {
+			t.Errorf("code %d was asked for %d times", final.Code, times())
 		}
 	}
 	// Refused in its generation: a later one must say whose the shard is.
+	done := make(chan error, 1)
 	for _, refused := range []int16{22, 25, 27} {
 		set(refused)
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if err := a.Confirm(ctx, 0); !errors.Is(err, context.DeadlineExceeded) || asked != 1 {
-			t.Errorf("code %d: %v, asked %d times", refused, err, asked)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- a.Confirm(ctx, 0) }()
+		for times() == 0 && len(done) == 0 {
+			time.Sleep(time.Millisecond)
 		}
+		time.Sleep(100 * time.Millisecond) // time to ask again
 		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) || times() != 1 {
+			t.Errorf("code %d: %v, asked %d times", refused, err, times())
+		}
 	}
 	// Here the later one lets it be the member's, and there it does not.
 	set(22)
-	done := make(chan error, 1)
 	go func() { done <- a.Confirm(t.Context(), 0) }()
-	c := join(t, options(b.Addrs(), 1, 300*time.Millisecond, "c"))
+	c := join(t, options(b.Addrs(), 1, longSession, "c"))
 	if err := <-done; err != nil {
 		t.Errorf("in the next generation: %v", err)
 	}
@@ -355,7 +376,7 @@ func TestConfirmAnswers(t *testing.T) {
 	set(27)
 	go func() { done <- a.Confirm(t.Context(), 0) }()
 	for _, name := range []string{"d", "e", "f"} {
-		o := options(b.Addrs(), 1, 300*time.Millisecond, name)
+		o := options(b.Addrs(), 1, longSession, name)
 		o.Digest = "other"
 		join(t, o)
 	}
@@ -374,11 +395,11 @@ func TestConfirmAnswers(t *testing.T) {
 func TestGenerationsNewest(t *testing.T) {
 	t.Parallel()
 	addrs := broker(t, 3).Addrs()
-	a := join(t, options(addrs, 3, 300*time.Millisecond, "a"))
-	b := join(t, options(addrs, 3, 300*time.Millisecond, "b"))
-	c := join(t, options(addrs, 3, 300*time.Millisecond, "c"))
+	a := join(t, options(addrs, 3, shortSession, "a"))
+	b := join(t, options(addrs, 3, shortSession, "b"))
+	c := join(t, options(addrs, 3, shortSession, "c"))
 	settled(t, 3, whatever, b, c, &instance{Member: a.Member, t: t, name: "a"})
-	d := join(t, options(addrs, 3, 300*time.Millisecond, "d"))
+	d := join(t, options(addrs, 3, shortSession, "d"))
 	e := &instance{Member: a.Member, t: t, name: "a"} // has taken none of the later ones
 	settled(t, 3, whatever, b, c, d, e)
 }
@@ -395,7 +416,7 @@ func TestJoinRefuses(t *testing.T) {
 		"the digest is longer than 255 bytes":                                            func(o *Options) { o.Digest = strings.Repeat("d", 256) },
 		`sasl mechanism "x" is none of plain, scram-sha-256, scram-sha-512, oauthbearer`: func(o *Options) { o.Kafka.SASL.Mechanism = "x" },
 	} {
-		o := options(addrs, 3, 300*time.Millisecond, "a")
+		o := options(addrs, 3, shortSession, "a")
 		change(&o)
 		if _, err := Join(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -403,11 +424,15 @@ func TestJoinRefuses(t *testing.T) {
 	}
 	// A broker that is away may come back.
 	o := options([]string{"127.0.0.1:1"}, 3, 300*time.Millisecond, "a")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	troubles := 0
-	o.Trouble = func(error) { troubles++ }
-	if _, err := Join(ctx, o); err == nil || ctx.Err() == nil || troubles == 0 {
+	o.Trouble = func(error) {
+		if troubles++; troubles == 2 {
+			cancel()
+		}
+	}
+	if _, err := Join(ctx, o); err == nil || !errors.Is(ctx.Err(), context.Canceled) || troubles != 2 {
 		t.Errorf("%v before the context's end, and %d words", err, troubles)
 	}
 }
@@ -419,7 +444,7 @@ func TestMembersTopicError(t *testing.T) {
 	b := broker(t, 2)
 	var mu sync.Mutex
 	var troubles []error
-	o := options(b.Addrs(), 2, 600*time.Millisecond, "a")
+	o := options(b.Addrs(), 2, shortSession, "a")
 	o.Trouble = func(err error) { mu.Lock(); troubles = append(troubles, err); mu.Unlock() }
 	a := join(t, o)
 	settled(t, 2, whatever, a)
@@ -448,8 +473,10 @@ func TestMembersTopicError(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(troubles) > 0 {
-		t.Errorf("%v", troubles)
+	for _, err := range troubles { // a word of anything else is none of this
+		if errors.Is(err, kerr.TopicAuthorizationFailed) {
+			t.Error(err)
+		}
 	}
 }
 
@@ -457,7 +484,7 @@ func TestMembersTopicError(t *testing.T) {
 func TestMembersLeaveUnanswered(t *testing.T) {
 	t.Parallel()
 	b := broker(t, 2)
-	a := join(t, options(b.Addrs(), 2, 600*time.Millisecond, "a"))
+	a := join(t, options(b.Addrs(), 2, time.Minute, "a")) // a third of which a request may take
 	settled(t, 2, whatever, a)
 	release := make(chan struct{})
 	defer close(release)
@@ -471,7 +498,7 @@ func TestMembersLeaveUnanswered(t *testing.T) {
 	if err := a.Close(ctx); err == nil {
 		t.Error("it has left without an answer")
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it ended after %v", took)
 	}
 }

@@ -283,7 +283,7 @@ func TestLook(t *testing.T) {
 	if g, err := Look(within(t), o, "g"); err != nil || len(g.Members) != 0 {
 		t.Errorf("%+v, %v", g, err)
 	}
-	a, c := join(t, options(b.Addrs(), 3, 300*time.Millisecond, "a")), join(t, options(b.Addrs(), 3, 300*time.Millisecond, "c"))
+	a, c := join(t, options(b.Addrs(), 3, shortSession, "a")), join(t, options(b.Addrs(), 3, shortSession, "c"))
 	settled(t, 3, whatever, a, c)
 	g, err := Look(within(t), o, "g")
 	if err != nil || g.Number != a.last.Number || fmt.Sprint(g.Members) != fmt.Sprint(a.last.Members) || g.Self != -1 || g.Active() != 2 || g.Shards != nil {
