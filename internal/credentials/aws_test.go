@@ -168,11 +168,12 @@ func TestAWSSecrets(t *testing.T) {
 	}
 }
 
-// machine is a metadata service, whose keys end soon, and an STS.
+// machine is a metadata service and an STS.
 type machine struct {
 	given   atomic.Int64 // keys
 	assumed atomic.Int64 // roles
 	refuse  atomic.Bool
+	life    atomic.Int64 // of a role's keys, a time.Duration
 }
 
 func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +199,7 @@ func (m *machine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		fmt.Fprintf(w, `<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLE%d</AccessKeyId><SecretAccessKey>role-secret</SecretAccessKey>`+
 			`<SessionToken>role-session</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
-			m.assumed.Add(1), time.Now().Add(keysEarly+2*time.Second).UTC().Format(time.RFC3339))
+			m.assumed.Add(1), time.Now().Add(time.Duration(m.life.Load())).UTC().Format(time.RFC3339))
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
@@ -238,14 +239,15 @@ func TestAWSRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.life.Store(int64(keysEarly - time.Second)) // they count as used up
+	if key := sign(role, "role-session"); key != "ROLE1" {
+		t.Errorf("signed by %s", key)
+	}
+	m.life.Store(int64(keysEarly + time.Minute)) // and these do not
 	for range 2 {
-		if key := sign(role, "role-session"); key != "ROLE1" || m.assumed.Load() != 1 {
+		if key := sign(role, "role-session"); key != "ROLE2" || m.assumed.Load() != 2 {
 			t.Errorf("signed by %s, role assumed %d times", key, m.assumed.Load())
 		}
-	}
-	time.Sleep(2100 * time.Millisecond) // the keys count as used up
-	if key := sign(role, "role-session"); key != "ROLE2" {
-		t.Errorf("signed by %s", key)
 	}
 	m.refuse.Store(true)
 	refused, err := NewAWS(t.Context(), "eu-central-1", "arn:aws:iam::123456789012:role/other", "streamdp")
