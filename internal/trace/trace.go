@@ -12,6 +12,7 @@ package trace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -86,7 +87,12 @@ type Options struct {
 	// Sent is called after each request with the number of spans that were sent, of those
 	// that were dropped since the last call, and why the request failed, nil if it did not.
 	Sent func(sent, dropped int, err error)
+
+	times times // zero: the constants; tests have their own
 }
+
+// times are bounds of time.
+type times struct{ batch, send, end time.Duration }
 
 // Tracer sends spans. A nil Tracer records none, at the cost of a comparison.
 type Tracer struct {
@@ -106,8 +112,9 @@ type ended struct {
 
 // New returns a tracer. It connects to nothing before Start.
 func New(o Options) *Tracer {
+	o.times = times{cmp.Or(o.times.batch, batchEvery), cmp.Or(o.times.send, sendTime), cmp.Or(o.times.end, endTime)}
 	t := &Tracer{o: o, queue: make(chan ended, queueSize)}
-	t.client.Timeout = sendTime
+	t.client.Timeout = o.times.send
 	// The headers may hold a secret, and are for the endpoint only.
 	t.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return t
@@ -205,7 +212,7 @@ func (t *Tracer) Start() (end func()) {
 		t.run(ctx, ending)
 	}()
 	return func() {
-		late := time.AfterFunc(endTime, cancel)
+		late := time.AfterFunc(t.o.times.end, cancel)
 		close(ending)
 		<-done
 		late.Stop()
@@ -216,7 +223,7 @@ func (t *Tracer) Start() (end func()) {
 
 // run sends until ending is closed, and then what is left as long as a collector takes it.
 func (t *Tracer) run(ctx context.Context, ending chan struct{}) {
-	tick := time.NewTicker(batchEvery)
+	tick := time.NewTicker(t.o.times.batch)
 	defer tick.Stop()
 	batch := make([]ended, 0, batchSize)
 	for last := false; !last; {
