@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,16 +45,17 @@ func logs(t *testing.T, extra ...kfake.Opt) (*embedded.Broker, *shard) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return b, newShard(t, b.Addrs(), "g")
+	return b, newShard(t, b.Addrs(), "g", shardTimeout)
 }
 
-// shardTimeout is how long a transaction may stay open. The embedded broker keeps the first one that
-// it was told for a transactional id.
-const shardTimeout = 2 * time.Second
+// shardTimeout is how long a transaction may stay open, longer than a slow machine needs for one.
+const shardTimeout = 30 * time.Second
 
-func newShard(t *testing.T, addrs []string, group string) *shard {
+// newShard makes the topics of a group, and begins its shard 1. The embedded broker keeps the first
+// timeout that it was told for a transactional id.
+func newShard(t *testing.T, addrs []string, group string, timeout time.Duration) *shard {
 	t.Helper()
-	s := &shard{t, addrs, group, shardTimeout}
+	s := &shard{t, addrs, group, timeout}
 	makeTopic(t, addrs, StateTopic(group), "compact")
 	makeTopic(t, addrs, LedgerTopic(group), "delete")
 	if _, err := cluster.Create(t.Context(), s.log(), s.options()); err != nil {
@@ -176,11 +178,13 @@ func TestSessionAnswers(t *testing.T) {
 		{kmsg.EndTxn, "", other, false},
 	} {
 		for _, code := range test.codes {
-			o := s.logOptions()
-			if test.topic == StateTopic("g") && slices.Contains(refused, code) { // of the records of one batch, which two would be if one left before the other
-				o.extra = []kgo.Opt{kgo.ProducerLinger(200 * time.Millisecond)}
+			var log cluster.Log = s.log()
+			if test.topic == StateTopic("g") && slices.Contains(refused, code) {
+				o := s.logOptions()
+				o.extra = []kgo.Opt{kgo.ManualFlushing()}
+				log = batched{NewLog(o)}
 			}
-			h, err := cluster.Acquire(t.Context(), NewLog(o), s.options())
+			h, err := cluster.Acquire(t.Context(), log, s.options())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,6 +217,25 @@ func TestSessionAnswers(t *testing.T) {
 		s.acquire().Close()
 		s.want(committed, lines)
 	}
+}
+
+// batched is a log whose records of a commit leave when all are there, so those of a topic are one
+// batch: of these the largest is refused.
+type batched struct{ *Log }
+
+func (b batched) Commit(ctx context.Context, state, ledger []cluster.Record) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var flush sync.WaitGroup
+	flush.Go(func() {
+		for b.client.BufferedProduceRecords() < int64(len(state)+len(ledger)) && ctx.Err() == nil {
+			time.Sleep(100 * time.Microsecond)
+		}
+		b.client.Flush(ctx)
+	})
+	err := b.Log.Commit(ctx, state, ledger)
+	cancel()
+	flush.Wait()
+	return err
 }
 
 // TestSessionCutOff: connections that break within a commit, before the broker has read a request
@@ -392,7 +415,7 @@ func TestSessionLostAnswer(t *testing.T) {
 // transactions end in steps that can be seen.
 func TestRealKafkaShard(t *testing.T) {
 	real := kafkatest.NewReal(t)
-	s := newShard(t, real.Addrs, fmt.Sprintf("shard-%d", time.Now().UnixNano()))
+	s := newShard(t, real.Addrs, fmt.Sprintf("shard-%d", time.Now().UnixNano()), shardTimeout)
 	h := s.acquire()
 	if err := s.put(h, "first"); err != nil {
 		t.Fatal(err)
@@ -488,12 +511,14 @@ func TestSessionAborted(t *testing.T) {
 // TestSessionLate: a transaction that took too long was aborted by its coordinator.
 func TestSessionLate(t *testing.T) {
 	t.Parallel()
-	b, s := logs(t)
+	b := start(t, 1)
+	const timeout = 3 * time.Second
+	s := newShard(t, b.Addrs(), "g", timeout)
 	h := s.acquire()
 	var slept atomic.Bool
 	b.Cluster().ControlKey(int16(kmsg.EndTxn), func(kmsg.Request) (kmsg.Response, error, bool) {
 		if slept.CompareAndSwap(false, true) {
-			b.Cluster().SleepControl(func() { time.Sleep(shardTimeout + shardTimeout/2) })
+			b.Cluster().SleepControl(func() { time.Sleep(timeout + timeout/2) })
 		}
 		return nil, nil, false
 	})
@@ -592,7 +617,7 @@ func TestRealKafkaEpochs(t *testing.T) {
 		t.Skip("minutes of fences: STREAMDP_SLOW=1")
 	}
 	real := kafkatest.NewReal(t)
-	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano())).epochs()
+	newShard(t, real.Addrs, fmt.Sprintf("epochs-%d", time.Now().UnixNano()), shardTimeout).epochs()
 }
 
 // epochs fences until a producer id has few epochs left, and commits beyond them.

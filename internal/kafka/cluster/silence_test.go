@@ -52,7 +52,7 @@ func TestSessionSilence(t *testing.T) {
 		if err := f(ctx); err == nil {
 			t.Errorf("%s succeeds without an answer", what)
 		}
-		if took := time.Since(began); took < 200*time.Millisecond || took > 2*time.Second {
+		if took := time.Since(began); took < 200*time.Millisecond || took > 8*time.Second {
 			t.Errorf("%s ended after %v", what, took)
 		}
 	}
