@@ -50,14 +50,17 @@ func TestMemoryStalled(t *testing.T) {
 		most = max(most, m.Held())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var blocked, readers sync.WaitGroup
+	var blocked, began, readers sync.WaitGroup
 	var held [stalled][]*Chunk
 	all := make([]*Reader, partitions)
 	for i := range all {
 		all[i] = newReader(t, c, ReaderOptions{Topic: "many", Partition: int32(i), Memory: m, RowBytes: 100}, start)
 	}
+	began.Add(stalled)
 	for i := range stalled {
 		blocked.Go(func() {
+			first := sync.OnceFunc(began.Done)
+			defer first()
 			for {
 				chunk := new(Chunk)
 				if err := fetchOnce(ctx, all[i], chunk); err != nil {
@@ -68,9 +71,11 @@ func TestMemoryStalled(t *testing.T) {
 				}
 				held[i] = append(held[i], chunk)
 				look()
+				first()
 			}
 		})
 	}
+	began.Wait()
 	time.Sleep(300 * time.Millisecond) // time to take what they get
 	for i := stalled; i < partitions; i++ {
 		readers.Go(func() {
