@@ -27,7 +27,19 @@ func startBroker(tb testing.TB, o embedded.Options) *embedded.Broker {
 
 func dialBroker(tb testing.TB, addrs ...string) *Client {
 	tb.Helper()
-	c, err := NewClient(Options{Brokers: addrs, metadataTTL: 200 * time.Millisecond})
+	return dialFor(tb, 200*time.Millisecond, addrs...)
+}
+
+// dialSteady is for topics that are there and stay where they are. The client gives the broker as
+// long to say so as it keeps that, and a slow machine needs more than with dialBroker.
+func dialSteady(tb testing.TB, addrs ...string) *Client {
+	tb.Helper()
+	return dialFor(tb, 10*time.Second, addrs...)
+}
+
+func dialFor(tb testing.TB, metadataTTL time.Duration, addrs ...string) *Client {
+	tb.Helper()
+	c, err := NewClient(Options{Brokers: addrs, metadataTTL: metadataTTL})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func TestLeaderMoves(t *testing.T) {
 
 func TestRetriableFaults(t *testing.T) {
 	b := startBroker(t, embedded.Options{Topics: []string{"in"}})
-	c := dialBroker(t, b.Addr())
+	c := dialSteady(t, b.Addr())
 	kafkatest.NewProducer(t, b.Addrs(), "in", 0, "").Send(numbered("a", 10)...)
 	for _, fault := range []*kerr.Error{
 		kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.LeaderNotAvailable, kerr.FencedLeaderEpoch,

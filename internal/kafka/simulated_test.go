@@ -41,7 +41,7 @@ func serve(tb testing.TB) (*simulated, *Client) {
 		b.Cluster().KeepControl()
 		return s.list(r.(*kmsg.ListOffsetsRequest)), nil, true
 	})
-	return s, dialBroker(tb, b.Addr())
+	return s, dialSteady(tb, b.Addr())
 }
 
 // set replaces the log; nothing of the old answers' changes remains.
