@@ -106,7 +106,7 @@ func readPEM(ca, cert, key string, groupReadable bool) (f *pemFiles, err error) 
 	f = &pemFiles{}
 	if ca != "" {
 		if f.ca, err = os.ReadFile(ca); err != nil {
-			return nil, fmt.Errorf("authorities: %w", err)
+			return nil, fmt.Errorf("ca_file: %w", err)
 		}
 	}
 	if cert != "" {

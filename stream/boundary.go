@@ -86,7 +86,7 @@ func (r *runner) newBoundaries(ctx context.Context, opened *Entry, m *core.Manif
 	}
 	if topic := r.d.cfg.Kafka.BoundaryTopic; cp.boundaryTopic != topic {
 		return nil, halted(haltConfiguration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
-			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, r.task.Stream)
+			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, epochArgs(r.task))
 	}
 	if err := r.sameBoundaryTopic(ctx, opened); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (r *runner) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
 		return err
 	}
 	return halted(haltBoundary, "boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody may decide again what stood in the other; start anew with: streamdp epoch open %s",
-		was.Topic, opened.Epoch, id, was.TopicID, opened.Stream)
+		was.Topic, opened.Epoch, id, was.TopicID, epochArgs(opened.Task()))
 }
 
 // fitBoundaryTopic returns the id of the boundary topic, "" where the brokers have none. Where

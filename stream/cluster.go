@@ -34,7 +34,7 @@ func reach(c *config.Config) (o kafka.Options, files *config.Rotation, err error
 	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
 	if t := c.Kafka.TLS; t != nil {
 		if files, err = config.OpenTLS(t, c.State.KeyGroupReadable); err != nil {
-			return o, nil, fmt.Errorf("%w: %w", ErrCredentials, err)
+			return o, nil, fmt.Errorf("%w: kafka.tls: %w", ErrCredentials, err)
 		}
 		o.TLS = files.Config
 	}
@@ -52,7 +52,9 @@ func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
 	if s.PasswordFile != "" {
 		var err error
-		o.Password, err = config.LoadPassword(s.PasswordFile, groupReadable)
+		if o.Password, err = config.LoadPassword(s.PasswordFile, groupReadable); err != nil {
+			err = fmt.Errorf("kafka.sasl.password_file: %w", err)
+		}
 		return o, err
 	}
 	if s.AWS() {
@@ -94,11 +96,11 @@ func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, 
 	}
 	secret := func() (string, error) { return config.LoadPassword(s.ClientSecretFile, groupReadable) }
 	if _, err := secret(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("kafka.sasl.client_secret_file: %w", err)
 	}
 	trust, err := config.LoadTLS(&config.TLS{CAFile: s.TokenCAFile}, groupReadable)
 	if err != nil {
-		return nil, fmt.Errorf("token_ca_file: %w", err)
+		return nil, fmt.Errorf("kafka.sasl.token_ca_file: %w", err)
 	}
 	return credentials.NewTokens(credentials.TokenOptions{
 		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.RootCAs,

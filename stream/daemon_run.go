@@ -105,7 +105,7 @@ func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
 		if s := r.status.Load(); s.State == stateClosed && s.Verdict == "fail" {
 			return fmt.Errorf("%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; correct the stream, then: streamdp epoch open %s",
-				ErrNothing, s.Epoch, r.task, r.task.Stream)
+				ErrNothing, s.Epoch, r.task, epochArgs(r.task))
 		}
 	}
 	return nil

@@ -83,7 +83,7 @@ func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 		return halted(haltKey, "the checkpoint of epoch %d is encrypted with key %s, and the key file holds key %s: without it nobody knows how far the epoch read; "+
 			"name the former key, close the epoch with: streamdp epoch close %s, then name the new key; "+
 			"where the former key is lost, remove the files checkpoint* of the task, and the charge covers everything up to the log's end",
-			m.Epoch, m.KeyID, id, r.task.Stream)
+			m.Epoch, m.KeyID, id, epochArgs(r.task))
 	}
 	if unusable != nil || err != nil || cp == nil || cp.epoch != opened.Epoch {
 		r.log.Warn("epoch closed without its checkpoint: its charge covers everything up to the log's end, and has no end where the log can't be shown to be the epoch's")

@@ -87,5 +87,5 @@ func (r *runner) recoverable(ctx context.Context, opened *Entry) error {
 		return err
 	}
 	return halted(haltState, "the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start anew with: streamdp epoch open %s",
-		opened.Epoch, r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
+		opened.Epoch, r.s.Output.Topic, r.s.Output.Partition, epochArgs(r.task))
 }

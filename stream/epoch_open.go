@@ -417,8 +417,8 @@ func (r *runner) predecessor(src core.Source) (last *Entry, incarnation uint64, 
 	last, incarnation, open := r.d.ledger.lastReader(r.task, src)
 	if open != nil {
 		t := open.Task()
-		return nil, 0, halted(haltConfiguration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s%s",
-			src.Topic, src.Partition, open.Epoch, t, t.Stream, closeFlag(t))
+		return nil, 0, halted(haltConfiguration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
+			src.Topic, src.Partition, open.Epoch, t, epochArgs(t))
 	}
 	return last, incarnation, nil
 }
@@ -428,12 +428,12 @@ func errMergedFrom() error {
 	return halted(haltConfiguration, "an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets of their own")
 }
 
-// closeFlag is the flag that names a task of a stream that is no longer configured.
-func closeFlag(t core.Task) string {
+// epochArgs are the arguments that name the task in streamdp epoch open and streamdp epoch close.
+func epochArgs(t core.Task) string {
 	if t.Partition == core.Merged {
-		return ""
+		return t.Stream
 	}
-	return fmt.Sprintf(" --partition %d", t.Partition)
+	return fmt.Sprintf("%s --partition %d", t.Stream, t.Partition)
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
@@ -447,7 +447,7 @@ func (r *runner) baseOffset(from string, src core.Source, incarnation uint64, lo
 		if was == incarnation {
 			if last.End > log.end {
 				return 0, halted(haltTruncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
-					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.end, last.End, r.task.Stream)
+					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.end, last.End, epochArgs(r.task))
 			}
 			return max(last.End, log.start), nil
 		}

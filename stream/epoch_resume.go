@@ -68,13 +68,13 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting, pr
 	users, err := openUsers(r.store, c, cp)
 	if errors.Is(err, persons.ErrDamaged) {
 		return nil, halted(haltState, "epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the epoch's beginning; "+
-			"or start anew with: streamdp epoch open %s", m.Epoch, err, taskFlags(r.task), r.task.Stream)
+			"or start anew with: streamdp epoch open %s", m.Epoch, err, taskFlags(r.task), epochArgs(r.task))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Resume(cp.state, cp.step, cp.transcript, cp.nexts()); err != nil {
-		return nil, halted(haltState, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, taskFlags(r.task), r.task.Stream)
+		return nil, halted(haltState, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, taskFlags(r.task), epochArgs(r.task))
 	}
 	if err := r.unmark(ctx, m.Epoch); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting, pr
 	}
 	if src != m.Source {
 		return nil, halted(haltReplaced, "the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start anew with: streamdp epoch open %s",
-			src.Cluster, m.Source.Cluster, r.task.Stream)
+			src.Cluster, m.Source.Cluster, epochArgs(r.task))
 	}
 	if err := r.sameTopic(opened, id); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (r *runner) sameConfiguration(m *core.Manifest) error {
 		return nil
 	}
 	return halted(haltConfiguration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
-		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), r.task.Stream)
+		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), epochArgs(r.task))
 }
 
 // changed lists how the configuration of a stream differs from that of an epoch, nil if
@@ -194,7 +194,7 @@ func (r *runner) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest
 	switch {
 	case errors.Is(err, errCheckpoint):
 		return nil, halted(haltState, "%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares with what is published; "+
-			"or start anew with: streamdp epoch open %s", err, taskFlags(r.task), r.task.Stream)
+			"or start anew with: streamdp epoch open %s", err, taskFlags(r.task), epochArgs(r.task))
 	case err != nil:
 		return nil, err
 	case cp == nil:
@@ -218,7 +218,7 @@ func (r *runner) ofEpoch(cp *checkpoint, m *core.Manifest, file []byte) error {
 	switch {
 	case cp.epoch != m.Epoch:
 		return halted(haltState, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start anew with: streamdp epoch open %s",
-			cp.epoch, m.Epoch, r.task.Stream)
+			cp.epoch, m.Epoch, epochArgs(r.task))
 	case cp.manifest != sha256.Sum256(file):
 		return halted(haltState, "manifest of epoch %d: it is not the one that the epoch began with: %s", m.Epoch, restoreEpoch(r.task))
 	case !r.d.ledger.knows(cp.ledger):
@@ -281,7 +281,7 @@ func (r *runner) keys(m *core.Manifest) (*dp.Epoch, error) {
 func keysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 	if id := config.KeyID(key); id != m.KeyID {
 		return nil, halted(haltKey, "the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start anew with: streamdp epoch open %s",
-			id, m.Epoch, m.KeyID, m.Stream)
+			id, m.Epoch, m.KeyID, epochArgs(m.Task()))
 	}
 	if len(file) != 32 {
 		return nil, halted(haltKey, "the secret of epoch %d is missing or damaged: %s; without the secret the epoch is dead, and a new one pays again",
@@ -303,7 +303,7 @@ func keysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 // restoreEpoch says how the operator can restore files of an epoch.
 func restoreEpoch(t core.Task) string {
 	return fmt.Sprintf("restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of streamdp epoch export; "+
-		"or start anew with: streamdp epoch open %s", taskFlags(t), t.Stream)
+		"or start anew with: streamdp epoch open %s", taskFlags(t), epochArgs(t))
 }
 
 // taskFlags are the flags that name the task in a command.

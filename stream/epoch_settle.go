@@ -30,7 +30,7 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 			}
 			if !unused {
 				return nil, halted(haltOutput, "%s/%d holds releases of this stream that the ledger knows no epoch of: "+
-					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, r.task.Stream)
+					"restore the state directory, or accept a new budget with: streamdp epoch open %s", r.s.Output.Topic, r.s.Output.Partition, epochArgs(r.task))
 			}
 			if err := r.readSchemas(ctx, true); err != nil {
 				return nil, err
@@ -82,5 +82,5 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 // again. Reading it charges nobody.
 func (r *runner) unasked() error {
 	return halted(haltUnopened, "the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by streamdp epoch open %s, "+
-		"or for all tasks that wait for it by streamdp reload --open", r.task.Stream+closeFlag(r.task))
+		"or for all tasks that wait for it by streamdp reload --open", epochArgs(r.task))
 }

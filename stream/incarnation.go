@@ -242,7 +242,7 @@ func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anch
 		}
 		if found == recordOther {
 			return halted(haltReplaced, "%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is needed: streamdp epoch open %s",
-				src.Topic, src.Partition, a.Offset, r.task.Stream)
+				src.Topic, src.Partition, a.Offset, epochArgs(r.task))
 		}
 		return nil
 	})

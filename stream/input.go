@@ -63,7 +63,7 @@ func (r *runner) source(ctx context.Context, numbers []int) (src core.Source, pa
 		}
 		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
 			return halted(haltCompacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
-				"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic, r.task.Stream)
+				"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic, epochArgs(r.task))
 		}
 		if ProducersDecideRetention(settings) && !r.warned.Swap(true) {
 			r.log.Warn("producers' timestamps decide when records of the input are deleted, which the guarantee does not cover",
@@ -142,7 +142,7 @@ func (r *runner) sameTopic(opened *Entry, id string) error {
 		return nil
 	}
 	return halted(haltReplaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
-		opened.Topic, opened.Epoch, id, opened.TopicID, r.task.Stream)
+		opened.Topic, opened.Epoch, id, opened.TopicID, epochArgs(r.task))
 }
 
 // fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
@@ -289,11 +289,11 @@ func (r *runner) logError(err error) error {
 	var replaced *kafka.ReplacedError
 	switch {
 	case errors.As(err, &gap):
-		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, r.task.Stream)
+		return halted(haltGap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, epochArgs(r.task))
 	case errors.As(err, &truncated):
-		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
+		return halted(haltTruncated, "%w; a new epoch is needed: streamdp epoch open %s", err, epochArgs(r.task))
 	case errors.As(err, &replaced):
-		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open %s", err, r.task.Stream)
+		return halted(haltReplaced, "%w; a new epoch is needed: streamdp epoch open %s", err, epochArgs(r.task))
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -271,7 +272,7 @@ func (s *sharing) refused(p *post, err error, log *slog.Logger) (outcome string)
 		outcome = outcomeFailed
 	}
 	s.d.metrics.acquired(outcome)
-	if p.set(state, err.Error()) {
+	if p.set(state, strings.TrimPrefix(err.Error(), cluster.HaltPrefix)) {
 		say(what, "error", err.Error())
 	}
 	s.d.stateChanged()

@@ -31,6 +31,9 @@ type ShardStatus struct {
 	Why   string `json:"why,omitempty"`
 }
 
+// Halted reports whether an operator must see to the shard before its tasks run.
+func (s *ShardStatus) Halted() bool { return s.State == postHalted }
+
 // MemberStatus is an instance of the group, as of the newest generation.
 type MemberStatus struct {
 	Instance string `json:"instance"`

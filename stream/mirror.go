@@ -428,5 +428,5 @@ func (m *mirror) ours(opened *Entry) error {
 // taken is the halt of a state directory whose task another one runs.
 func (m *mirror) taken(t core.Task, epoch uint64) error {
 	return halted(haltControl, "control topic %s says that another state directory opened epoch %d of this task: run one of them, the newest, and remove the others; "+
-		"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.topic, epoch, t.Stream)
+		"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.topic, epoch, epochArgs(t))
 }

@@ -198,7 +198,7 @@ func (o *output) whole(ctx context.Context, cp *checkpoint) error {
 		return err
 	case cp.output == unknownOutput && start > 0:
 		return halted(haltOutputGone, "%s/%d starts at offset %d, and without a checkpoint it can't be told what was before: restore the checkpoint, or start anew with: streamdp epoch open %s",
-			cp.outputTopic, cp.outputPartition, start, o.task.Stream)
+			cp.outputTopic, cp.outputPartition, start, epochArgs(o.task))
 	case gone || cp.acknowledged && (cp.output < start || cp.output >= end):
 		return halted(haltOutputGone, "%s/%d lost the release at offset %d: it can't be told any more whether this state is the newest; %s",
 			cp.outputTopic, cp.outputPartition, cp.output, o.onlyCopy())
@@ -209,7 +209,7 @@ func (o *output) whole(ctx context.Context, cp *checkpoint) error {
 // onlyCopy says what the operator can do if the output has lost that evidence.
 func (o *output) onlyCopy() string {
 	return fmt.Sprintf("if no other copy of it has run, publish what was lost with: streamdp republish%s --only-copy (and --from-log where state.archive was off); "+
-		"else start anew with: streamdp epoch open %s", taskFlags(o.task), o.task.Stream)
+		"else start anew with: streamdp epoch open %s", taskFlags(o.task), epochArgs(o.task))
 }
 
 // differs is the halt for two different releases of one step.
@@ -220,7 +220,7 @@ func (o *output) differs(key string) error {
 
 // wayOut says how to go on where others write what this state should.
 func (o *output) wayOut() string {
-	return "run one copy, the newest, and remove the others; if this is the only one, start anew with: streamdp epoch open " + o.task.Stream
+	return "run one copy, the newest, and remove the others; if this is the only one, start anew with: streamdp epoch open " + epochArgs(o.task)
 }
 
 // releasedTo returns the end of the offsets that published releases of an epoch cover, −1

@@ -148,6 +148,14 @@ func (p *patterns) count() int {
 	return p.read
 }
 
+// holds reports whether patterns were read again whose topics have not been looked at, and whose streams will
+// open no epoch by themselves.
+func (p *patterns) holds() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read != p.looked
+}
+
 // open lets streams of patterns that were read again open their epochs.
 func (p *patterns) open() {
 	p.mu.Lock()

@@ -187,7 +187,7 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 		return err
 	case errors.As(err, &large):
 		return halted(haltTooLarge, "release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp epoch open %s --drop-outbox",
-			batch[large.Index].Key, err, o.at.Topic, o.task.Stream)
+			batch[large.Index].Key, err, o.at.Topic, epochArgs(o.task))
 	}
 	return halted(haltPublish, "%w", err)
 }

@@ -216,7 +216,7 @@ func (r *runner) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint)
 		}
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
-			return nil, halted(haltTruncated, "%w, which was committed or is published: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, r.task.Stream)
+			return nil, halted(haltTruncated, "%w, which was committed or is published: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, epochArgs(r.task))
 		}
 		if err != nil {
 			return nil, r.logError(err)

@@ -26,7 +26,11 @@ type Reload struct {
 	Changed []StreamChange `json:"changed"`
 	// Process are keys outside of streams that changed.
 	Process []config.Difference `json:"process"`
-	// Unopened are tasks that halted because their next epoch would be the first, or one after a horizon.
+	// Opened are tasks that waited for a request to open their epoch, and now do. A stream stands for all of
+	// its tasks where its partitions are not known yet.
+	Opened []string `json:"opened"`
+	// Unopened are tasks that wait for that request: their next epoch would be the first, or one after a
+	// horizon. Streams, and patterns whose topics are not known yet, stand for their tasks.
 	Unopened []string `json:"unopened"`
 	// Refused says why nothing was changed: one reason each. None: everything was.
 	Refused []string `json:"refused"`
@@ -80,7 +84,7 @@ func (d *Daemon) Reload(q ReloadRequest) (*Reload, error) {
 	for _, s := range found.Changed {
 		changed = append(changed, s.Stream)
 	}
-	d.log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed", changed, "unopened", found.Unopened)
+	d.log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed", changed, "opened", found.Opened, "unopened", found.Unopened)
 	return found, nil
 }
 
@@ -123,17 +127,42 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		d.setLevel(file.Log.Level)
 	}
 	if q.Open {
+		found.Opened = d.unopened()
 		d.patterns.open()
 		for _, c := range d.crewsNow() {
 			c.release()
 		}
 	}
-	for _, r := range d.tasks() {
-		if r.held() && !r.hasOpenEpoch() {
-			found.Unopened = append(found.Unopened, r.task.String())
+	found.Unopened = d.unopened()
+	return found, nil
+}
+
+// unopened returns what waits for a request to open an epoch; see [Reload].
+func (d *Daemon) unopened() []string {
+	all := []string{}
+	for _, c := range d.crewsNow() {
+		c.growing.Lock()
+		squads := slices.Clone(c.squads)
+		c.growing.Unlock()
+		for _, q := range squads {
+			tasks := q.tasks()
+			if len(tasks) == 0 && q.holds.Load() {
+				all = append(all, q.s.Name)
+			}
+			for _, r := range tasks {
+				if r.held() && !r.hasOpenEpoch() {
+					all = append(all, r.task.String())
+				}
+			}
 		}
 	}
-	return found, nil
+	now := d.config()
+	for _, p := range now.Patterns {
+		if d.patterns.holds() && !slices.ContainsFunc(now.Streams, func(s *config.Stream) bool { return s.Pattern() == p.Name }) {
+			all = append(all, p.Name)
+		}
+	}
+	return all
 }
 
 // release lets the tasks that are held open their epochs.
@@ -157,7 +186,7 @@ func (r *runner) hasOpenEpoch() bool {
 // compare returns the configuration that a daemon runs after a file was read again, and how it differs from
 // that of now, or why that is refused. Streams that are the same keep their pointers.
 func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *Reload) {
-	found = &Reload{Added: []string{}, Removed: []string{}, Changed: []StreamChange{}, Unopened: []string{}, Refused: []string{}}
+	found = &Reload{Added: []string{}, Removed: []string{}, Changed: []StreamChange{}, Opened: []string{}, Unopened: []string{}, Refused: []string{}}
 	refuse := func(format string, args ...any) {
 		found.Refused = append(found.Refused, fmt.Sprintf(format, args...))
 	}
@@ -247,7 +276,7 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 			}
 			if !reading(s, t) {
 				if old != nil && reading(old, t) && old.Merge != s.Merge {
-					why = append(why, fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s%s", opened.Epoch, t, t.Stream, closeFlag(t)))
+					why = append(why, fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s", opened.Epoch, t, epochArgs(t)))
 				}
 				continue
 			}
@@ -281,8 +310,8 @@ func (c *crew) unfitFor(old, s *config.Stream, opened *Entry) (why []string) {
 	if old != nil {
 		for _, x := range old.Differences(s) {
 			if slices.Contains(formKeys, x.Key) {
-				why = append(why, fmt.Sprintf("%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the process, or close the epoch first, with: streamdp epoch close %s%s",
-					x, opened.Epoch, opened.Task(), s.Name, closeFlag(opened.Task())))
+				why = append(why, fmt.Sprintf("%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the process, or close the epoch first, with: streamdp epoch close %s",
+					x, opened.Epoch, opened.Task(), epochArgs(opened.Task())))
 			}
 		}
 	}
@@ -294,8 +323,8 @@ func (c *crew) unfitFor(old, s *config.Stream, opened *Entry) (why []string) {
 		return nil // the task halts, now as before
 	}
 	for _, key := range changed(s, m) {
-		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s%s",
-			key, m.Epoch, r.task, s.Name, closeFlag(r.task)))
+		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s",
+			key, m.Epoch, r.task, epochArgs(r.task)))
 	}
 	if err := c.ledger.takesLimit(limitOf(s, m), s.Privacy.Adjacency); err != nil {
 		why = append(why, err.Error())

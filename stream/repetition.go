@@ -94,7 +94,7 @@ func leavesAt(c *core.Core, m *core.Manifest, cp *checkpoint) ([]*core.Leaf, err
 		same = same && (cp.parts == nil || p.partition == m.Parts[i].Partition) && p.position.Next == leaves[i].First()
 	}
 	if !same {
-		return nil, halted(haltState, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", taskFlags(m.Task()), m.Stream)
+		return nil, halted(haltState, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", taskFlags(m.Task()), epochArgs(m.Task()))
 	}
 	return leaves, nil
 }

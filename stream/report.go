@@ -282,7 +282,7 @@ func (r *runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
 						unread = append(unread, p)
 					}
 				}
-				remedy = "the next epoch reads them: streamdp epoch open " + r.task.Stream
+				remedy = "the next epoch reads them: streamdp epoch open " + epochArgs(r.task)
 			}
 			r.change(func(s *TaskStatus) { s.Unread = len(unread) })
 			if added := slices.DeleteFunc(slices.Clone(unread), func(p int) bool { return p < known }); len(added) > 0 {

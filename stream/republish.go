@@ -179,7 +179,7 @@ func (r *runner) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 	for c.Step() < cp.step {
 		messages, err := again.close(ctx)
 		if ended := (*logEnded)(nil); errors.As(err, &ended) {
-			return halted(haltTruncated, "%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, r.task.Stream)
+			return halted(haltTruncated, "%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, epochArgs(r.task))
 		}
 		if err != nil {
 			return r.logError(err)
@@ -202,7 +202,7 @@ func (r *runner) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 
 // elsewhere is the halt of a log that leads to another transcript than a commit's.
 func (r *runner) elsewhere() error {
-	return halted(haltReplaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", r.task.Stream)
+	return halted(haltReplaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", epochArgs(r.task))
 }
 
 // held returns the hashes of the task's messages in the output, by key. It halts if one

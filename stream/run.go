@@ -58,7 +58,11 @@ func (r *runner) run(ctx context.Context) error {
 				return nil
 			}
 		case errors.As(err, &h):
-			r.log.Error("task halted", "reason", h.reason, "error", err.Error())
+			say := r.log.Error
+			if h.reason == haltUnopened {
+				say = r.log.Warn // which somebody has asked for
+			}
+			say("task halted", "reason", h.reason, "error", err.Error())
 			r.d.metrics.halted(r.task, h.reason)
 			r.expect(0) // what it had is for others
 			r.showHalted(ctx)

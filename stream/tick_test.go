@@ -99,7 +99,10 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 		}
 	})
 	unsent := 0
+	var observing sync.Mutex // the loop, and what writes a commit
 	m.r.d.observe = func() {
+		observing.Lock()
+		defer observing.Unlock()
 		if n := m.r.status.Load().Outbox; n != unsent {
 			unsent = n
 			r.shown = append(r.shown, time.Now())

@@ -173,6 +173,21 @@ func TestClusterCommands(t *testing.T) {
 	s.every(a, a)
 	x.cmd.Process.Kill()
 	x.stop(syscall.SIGKILL)
+
+	// Another group with the state directory of the first: what it knows there is of another ledger.
+	other := s.file("a", `"6s"`, `"1s"`, strconv.Quote(s.group), strconv.Quote(s.group+"-2"))
+	want(t, exitDone, "", "cluster", "init", "-c", other)
+	s.instance(other)
+	const halted = "instance a: shards 0-3: witness: what the state directory knows of the ledger, below witness, is of another ledger: of another group"
+	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		code, out, errs := call(t, "status", "-c", other)
+		if code == exitFailure && strings.Contains(errs, halted) && strings.Contains(errs, "4 shards are halted: their tasks do not run") {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatalf("code %d\n%s%s", code, out, errs)
+		}
+	}
 }
 
 // begins tries what needs a group before there is one, and makes it.

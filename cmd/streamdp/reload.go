@@ -86,6 +86,9 @@ func (g *globals) printReload(r *stream.Reload, dry bool) error {
 	case dry:
 		fmt.Fprintln(g.stdout, "nothing was changed")
 	}
+	if len(r.Opened) > 0 {
+		fmt.Fprintf(g.stdout, "their next epochs open, and are charged: %s\n", strings.Join(r.Opened, ", "))
+	}
 	if len(r.Unopened) > 0 {
 		fmt.Fprintf(g.stdout, "without an open epoch: %s; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n", strings.Join(r.Unopened, ", "))
 	}

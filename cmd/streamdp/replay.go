@@ -258,22 +258,25 @@ func values(file, header string, in *config.Input, columns []string, texts map[s
 // −1 is a tombstone. A value longer than maxLine counts as an empty one.
 func sized(r io.Reader, file string) func() ([]byte, error) {
 	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
+	no := func(what string) error {
+		return fmt.Errorf("%s %s: each record of this codec stands behind its length in four bytes, as kcat -f '%%R%%s' writes it", file, what)
+	}
 	return func() ([]byte, error) {
 		var head [4]byte
 		if _, err := io.ReadFull(in, head[:]); err == io.EOF {
 			return nil, err
 		} else if err != nil {
-			return nil, fmt.Errorf("%s ends in the middle of a record's length", file)
+			return nil, no("ends in the middle of a record's length")
 		}
 		n := int32(binary.BigEndian.Uint32(head[:]))
 		switch {
 		case n == -1:
 			return nil, nil
 		case n < 0:
-			return nil, fmt.Errorf("%s has no record's length where there should be one", file)
+			return nil, no("has no record's length where there should be one")
 		case n > maxLine:
 			if _, err := io.CopyN(io.Discard, in, int64(n)); err != nil {
-				return nil, fmt.Errorf("%s ends in the middle of a record", file)
+				return nil, no("ends in the middle of a record")
 			}
 			return []byte{}, nil
 		}
@@ -282,7 +285,7 @@ func sized(r io.Reader, file string) func() ([]byte, error) {
 		}
 		value = value[:n]
 		if _, err := io.ReadFull(in, value); err != nil {
-			return nil, fmt.Errorf("%s ends in the middle of a record", file)
+			return nil, no("ends in the middle of a record")
 		}
 		return value, nil
 	}

@@ -202,6 +202,7 @@ func TestReloadCommand(t *testing.T) {
 	difference := "added sales\nchanged orders\n  output.create: true → false\n"
 	prints(exitDone, difference+"nothing was changed\n", "", "--dry-run")
 	prints(exitDone, difference+"without an open epoch: sales-0; streamdp epoch open STREAM opens one, streamdp reload --open all of them\n", "")
+	prints(exitDone, "nothing differs\ntheir next epochs open, and are charged: sales-0\n", "", "--open")
 	prints(exitDone, "nothing differs\n", "", "--open")
 	write(strings.Replace(string(text), "step   = 10", "step = 20", 1))
 	want(t, exitConfig, "stream orders: step: 10 → 20: the guarantee of epoch 1 of task orders-0 depends on it, which is open: close it first, with: streamdp epoch close orders", "reload", "-c", s.config)

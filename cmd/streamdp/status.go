@@ -136,20 +136,54 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoin
 	if err != nil {
 		return err
 	}
-	silent := 0
+	silent, halted := 0, 0
 	for _, x := range all {
 		if x.Error != "" {
 			silent++
 			fmt.Fprintf(g.stderr, "instance %s: %s\n", x.Instance, x.Error)
 		}
+		n, err := printHalted(g, x)
+		if err != nil {
+			return err
+		}
+		halted += n
 	}
 	switch {
 	case silent > 0:
 		return fmt.Errorf("%d of %d instances did not answer", silent, len(all))
 	case len(look.Unowned) > 0:
 		return fmt.Errorf("nobody has the shards %s", shardRanges(look.Unowned))
+	case halted > 0:
+		return fmt.Errorf("%d shards are halted: their tasks do not run", halted)
 	}
 	return nil
+}
+
+// printHalted says why shards of an instance are halted, those with one reason in one line, and returns how many
+// are.
+func printHalted(g *globals, x instanceStatus) (n int, err error) {
+	if x.Error != "" {
+		return 0, nil
+	}
+	var data struct{ Group *stream.GroupStatus }
+	if err := json.Unmarshal(x.Status, &data); err != nil || data.Group == nil {
+		return 0, err
+	}
+	var reasons []string
+	shards := map[string][]int{}
+	for _, s := range data.Group.Shards {
+		if s.Halted() {
+			if shards[s.Why] == nil {
+				reasons = append(reasons, s.Why)
+			}
+			shards[s.Why] = append(shards[s.Why], s.Shard)
+			n++
+		}
+	}
+	for _, why := range reasons {
+		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, shardRanges(shards[why]), why)
+	}
+	return n, nil
 }
 
 // printInstances prints the tasks of all instances, as one table.

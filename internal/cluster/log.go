@@ -88,8 +88,11 @@ type HaltError struct {
 	Err  error
 }
 
+// HaltPrefix begins the text of a HaltError.
+const HaltPrefix = "shard halted, "
+
 // Error returns the reason and the details, which hold no value.
-func (e *HaltError) Error() string { return "shard halted, " + string(e.Halt) + ": " + e.Err.Error() }
+func (e *HaltError) Error() string { return HaltPrefix + string(e.Halt) + ": " + e.Err.Error() }
 
 // Unwrap returns the details.
 func (e *HaltError) Unwrap() error { return e.Err }
