@@ -44,6 +44,14 @@ func page(kept *results) ([]byte, error) {
 			}
 			return number(x * scale)
 		},
+		"product": func(bench, unit, by string) string {
+			x, ok := figure(bench, unit)
+			y, also := figure(bench, by)
+			if !ok || !also {
+				return "not measured"
+			}
+			return number(x * y)
+		},
 		"capacity":  func() string { return capacity(kept) },
 		"footprint": func() string { return footprint(kept) },
 	})

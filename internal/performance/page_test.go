@@ -54,6 +54,9 @@ func TestRows(t *testing.T) {
 		if !made {
 			t.Errorf("no run makes %s", r.bench)
 		}
+		if sign := map[string]string{"higher": "≤", "lower": "≥"}[r.better()]; strings.HasPrefix(r.goal, sign) {
+			t.Errorf("%s: %s is better, and the goal is %s", r.path, r.better(), r.goal)
+		}
 	}
 	kept := &results{Benchmarks: map[string]result{"a.B": {Figures: figures{"ratio": 0.5}}}}
 	for _, c := range []struct {
