@@ -29,6 +29,7 @@ The file is read strictly. These are faults, and all of them are reported at onc
 
 Strings may hold ` + "`${NAME}`" + `, which stands for the environment variable NAME. One that is not set is a fault. ` + "`$${`" + ` stands for ` + "`${`" + `.
 Secrets are never values of this file but files that it names.
+A path that does not begin with ` + "`/`" + ` is relative to the folder in which the command is run, and not to that of this file. Run all commands in one folder, or write absolute paths: another folder is another ` + "`state.dir`" + `, and so another ledger.
 
 A table may be written as a section, inline, or by dotted keys: ` + "`[stream.orders.input]`" + ` with ` + "`topic = \"orders\"`" + ` below it, ` + "`input = { topic = \"orders\" }`" + ` and ` + "`input.topic = \"orders\"`" + ` say the same.
 

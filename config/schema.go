@@ -116,7 +116,7 @@ var schema = []key{
 	{path: "kafka.sasl.role_arn", kind: text, says: "none", rule: role, doc: "Role to assume with these keys (AWS STS)."},
 
 	{path: "state", kind: table, flags: required | outside, doc: "What must survive a restart. The directory is as private as the input: it holds exact sums."},
-	{path: "state.dir", kind: text, flags: required, doc: "Directory of checkpoints, manifests and the ledger."},
+	{path: "state.dir", kind: text, flags: required, doc: "Directory of checkpoints, manifests and the ledger. A relative path begins at the folder in which the command is run."},
 	{path: "state.key_file", kind: file, flags: required, doc: "File of the master key, written by `streamdp keygen`. Whoever holds it can take the noise off the releases of open epochs."},
 	{path: "state.key_group_readable", kind: boolean, def: `false`, doc: "Accept a key file that its group may read, as mounted secrets often are."},
 	{path: "state.commit_interval", kind: span, def: `"200ms"`, rule: interval, doc: "Period of durable commits; releases become visible at commits. `\"0s\"` commits at every step: for tests, and refused unless every broker is a loopback address."},
