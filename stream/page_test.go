@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"streamdp/internal/browser"
 	"streamdp/stream/core"
+	"streamdp/stream/page"
 )
 
 // pageStreams are a stream of moments and one of refits on one topic.
@@ -217,6 +219,100 @@ func accessible(t *testing.T, p *browser.Page) (faults []string) {
 		return all;
 	})()`, &faults)
 	return faults
+}
+
+// TestPageCharts: a band covers releases that have an error and no others, and is the interval
+// that a release states; axes fit what costs little and mark what they cut; shards of which the
+// same is said share a line.
+func TestPageCharts(t *testing.T) {
+	t.Parallel()
+	path := browser.Find()
+	if path == "" {
+		t.Skip("no Chromium: install one (Debian: chromium-headless-shell), or name it in STREAMDP_BROWSER")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var releases []point
+	for i := range 40 {
+		n := uint64(i + 1)
+		coefficients := core.Floats{1.501, 0.1 * float64(i%2), 0.1 * float64(i%2)}
+		switch i {
+		case 1:
+			coefficients[2] = -0.05 // costs little
+		case 19:
+			coefficients[1] = 100
+		}
+		average := core.ReleasedValue{Name: "theta_average", Shape: []int{3}, Data: coefficients}
+		values := []core.ReleasedValue{{Name: "theta", Shape: []int{3}, Data: coefficients, SE: core.Floats{0.02}}}
+		if i < 15 || i >= 25 && i != 38 {
+			average.SE = core.Floats{0.02, 0.001, 0.001}
+			low, high := slices.Clone(coefficients), slices.Clone(coefficients)
+			for j, se := range average.SE {
+				low[j], high[j] = low[j]-3.05*se, high[j]+3.05*se
+			}
+			values = append(values, core.ReleasedValue{Name: "interval_low", Shape: []int{3}, Data: low}, core.ReleasedValue{Name: "interval_high", Shape: []int{3}, Data: high})
+		}
+		end := int64(100 * n)
+		releases = append(releases, point{N: n, Released: &core.Released{Stream: "sales", Epoch: 1, Step: n, Rows: 100, Offsets: [2]int64{end - 100, end}, Covers: [2]int64{0, end},
+			Columns: []string{"a", "b", "c", "y"}, Mechanism: "sgd", Target: "y", Level: 0.9, Values: append(values, average)}})
+	}
+	group := GroupStatus{Group: "shops", Members: []MemberStatus{{Instance: "one", Self: true, Shards: []int{}}}}
+	for i := range 17 {
+		s := ShardStatus{Shard: i, State: "halted", Why: "the key is another"}
+		if i == 15 {
+			s = ShardStatus{Shard: i, State: "leaving"}
+		}
+		group.Shards = append(group.Shards, s)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", page.ServeHTTP)
+	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		success(w, map[string]any{"version": "1", "started": time.Now(), "group": group,
+			"tasks": []TaskStatus{{Stream: "sales", State: stateRunning, Mechanism: "sgd", Epoch: 1, Step: 40, Epsilon: 1, LimitEpsilon: 3}}})
+	})
+	mux.HandleFunc("GET /api/v1/streams/sales/series", func(w http.ResponseWriter, _ *http.Request) {
+		success(w, map[string]any{"releases": releases})
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	p := browser.Open(t, path)
+	p.Size(1280, 900)
+	p.Go(server.URL)
+	p.Until(ctx, "the newest release", `document.querySelector("#s-sales-0 .chart .value")?.dataset.release === "sales/0/1/40"`)
+
+	is := func(what, expression string, want ...string) {
+		t.Helper()
+		var got []string
+		if p.Eval(expression, &got); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	each := func(selector, of string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => String(%s))`, selector, of)
+	}
+	const first, second, third = "#s-sales-0 .chart:nth-child(1)", "#s-sales-0 .chart:nth-child(2)", "#s-sales-0 .chart:nth-child(3)"
+	legend := each("#s-sales-0 .key > span", "e.innerText")
+	is("releases in each band", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "15", "13", "2") // one alone has two edges
+	is("the error", each(first+" .err", "e.innerText.trim()"), "± 0.061")
+	is("the interval", each("#s-sales-0 .coef tbody tr:first-child td:nth-child(3)", "e.innerText"), "1.440 to 1.562")
+	is("the axis fits the intervals", each(first+" svg text", "e.textContent")+".slice(0, 2)", "1.56", "1.44")
+	is("the legend", legend, "released", "interval, 90 %", "▲▼ beyond the frame")
+	is("what costs little is in the frame", each(third+" svg text", "e.textContent")+".slice(1, 2)", "−0.05")
+	const marks = `e.querySelector(".cut")?.getAttribute("d").split("M").length - 1`
+	is("marks", each("#s-sales-0 .chart", marks), "NaN", "1", "NaN")
+	is("what shards say", each("#group .alert", "e.innerText"), "Shards 0–14, 16 are halted: the key is another.", "Shard 15 is leaving.")
+
+	p.Eval(`{ const s = document.getElementById("s-sales-0-value"); s.value = "theta"; s.dispatchEvent(new Event("change")); }`, nil)
+	is("the error without intervals", each(second+" .err", "e.innerText.trim()"), "± 0.039")
+	is("the legend without intervals", legend, "released", "±1.96 standard errors", "▲▼ beyond the frame")
+	is("bands without gaps", each(first+" .band", `e.getAttribute("d").split("L").length / 2`), "40")
+	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
+	for _, fault := range accessible(t, p) {
+		t.Error(fault)
+	}
+	if c := p.Complaints(); len(c) > 0 {
+		t.Errorf("the page complains: %s", c)
+	}
 }
 
 // TestPageHeaders: a browser gets the page, with a policy that lets it ask nobody else; a

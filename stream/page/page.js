@@ -90,6 +90,12 @@
   const entry = (list, i) => (!list || list.length === 0 ? null : list.length === 1 ? list[0] : list[i]);
   const find = (r, n) => (r ? r.values || [] : []).find((v) => v.name === n);
   const seOf = (v, i) => (v.se_with_clipping ? entry(v.se_with_clipping, i) : entry(v.se, i));
+  // A value's error, of which 1.96 are half of its interval: the release's own where it has one.
+  const errorOf = (r, v, i) => {
+    const [low, high] = ["interval_low", "interval_high"].map((n) => entry((find(r, n) || {}).data, i));
+    return v.name === "theta_average" && high > low ? (high - low) / 2 / z : seOf(v, i);
+  };
+  const percentage = (level) => (level ? `${plain(100 * level, 3)} %` : "95 %");
   const newest = (t) => { for (let i = t.releases.length - 1; i >= 0; i--) if ((t.releases[i].values || []).length) return t.releases[i]; return null; };
 
   // ——— A line in its band ———
@@ -97,7 +103,7 @@
     const points = [];
     for (const r of t.releases) {
       const v = find(r, vname);
-      if (v && v.data[i] !== undefined && v.data[i] !== null) points.push({ x: r.covers[1], y: v.data[i], se: seOf(v, i), truth: v.truth ? v.truth[i] : null, r });
+      if (v && v.data[i] !== undefined && v.data[i] !== null) points.push({ x: r.covers[1], y: v.data[i], se: errorOf(r, v, i), truth: v.truth ? v.truth[i] : null, r });
     }
     return points;
   };
@@ -144,7 +150,8 @@
     svg.setAttribute("aria-valuetext", `epoch ${shown.r.epoch}, step ${shown.r.step}: ${words}${shown.truth !== null ? `, truth ${rounded(shown.truth, shown.se)}` : ""}`);
 
     const w = svg.clientWidth || 280, h = svg.clientHeight || 115, right = w - 6, top = 8, bottom = h - 18;
-    // The first releases are noisy: the axis fits the later ones and, of those, most.
+    // The first releases are noisy: the axis fits the later ones and, of those, most. It fits all
+    // where that takes at most twice as much, and always the newest.
     const later = p.slice(Math.floor(p.length / 5)), lows = [], highs = [];
     for (const q of later) {
       const e = q.se > 0 ? z * q.se : 0;
@@ -153,7 +160,10 @@
     }
     lows.sort((a, b) => a - b); highs.sort((a, b) => a - b);
     let lo = quantile(lows, 0.03), hi = quantile(highs, 0.97);
-    lo = Math.min(lo, p[p.length - 1].y); hi = Math.max(hi, p[p.length - 1].y);
+    const sizes = (q) => (q.truth === null ? [q.y] : [q.y, q.truth]), last = sizes(p[p.length - 1]), all = p.flatMap(sizes);
+    lo = Math.min(lo, ...last); hi = Math.max(hi, ...last);
+    const least = Math.min(lo, ...all), most = Math.max(hi, ...all);
+    if (most - least <= 2 * (hi - lo)) { lo = least; hi = most; }
     if (!(hi > lo)) { const s = Math.abs(hi) * 0.1 || 1; lo -= s; hi += s; }
     const pad = (hi - lo) * 0.06; lo -= pad; hi += pad;
     const x0 = p[0].x, x1 = p[p.length - 1].x;
@@ -175,13 +185,13 @@
       if (i < p.length && p[i].r.epoch === p[i - 1].r.epoch) continue;
       const part = p.slice(from, i), path = (f) => part.map((q, k) => `${k ? "L" : "M"}${n(c.place(q.x))} ${n(Y(f(q)))}`).join("");
       if (from > 0) inner.append(draw("line", { class: "epoch", x1: n(c.place(p[from].x)), x2: n(c.place(p[from].x)), y1: top, y2: bottom }));
-      const banded = part.filter((q) => q.se > 0);
-      if (banded.length > 1) {
-        const up = banded.map((q) => `${n(c.place(q.x))} ${n(Y(q.y + z * q.se))}`), down = banded.map((q) => `${n(c.place(q.x))} ${n(Y(q.y - z * q.se))}`).reverse();
-        inner.append(draw("path", { class: "band", d: `M${up.concat(down).join("L")}Z` }));
-      } else if (banded.length === 1 && p.length === 1) {
-        const q = banded[0];
-        inner.append(draw("rect", { class: "band", x: n(c.place(q.x) - 8), width: 16, y: n(Y(q.y + z * q.se)), height: n(Math.max(1, Y(q.y - z * q.se) - Y(q.y + z * q.se))) }));
+      // Nor does a band cross releases that have no error. That of one release alone has a width.
+      for (let a = 0, b; a < part.length; a = b + 1) {
+        for (b = a; b < part.length && part[b].se > 0; b++);
+        if (a === b) continue;
+        const run = part.slice(a, b), beside = run.length > 1 ? [0] : p.length > 1 ? [-2, 2] : [-8, 8];
+        const edge = (sign) => run.flatMap((q) => beside.map((dx) => `${n(c.place(q.x) + dx)} ${n(Y(q.y + sign * z * q.se))}`));
+        inner.append(draw("path", { class: "band", d: `M${edge(1).concat(edge(-1).reverse()).join("L")}Z` }));
       }
       inner.append(draw("path", { class: "line", d: path((q) => q.y) }));
       if (part[part.length - 1].truth !== null) inner.append(draw("path", { class: "true", d: part.filter((q) => q.truth !== null).map((q, k) => `${k ? "L" : "M"}${n(c.place(q.x))} ${n(Y(q.truth))}`).join("") }));
@@ -189,7 +199,11 @@
     }
     inner.append(draw("circle", { class: "dot", cx: n(c.place(shown.x)), cy: n(Y(shown.y)), r: 3 }));
     if (c.at >= 0) inner.append(draw("line", { class: "cursor", x1: n(c.place(shown.x)), x2: n(c.place(shown.x)), y1: top, y2: bottom }));
+    // What is beyond the frame has a mark at its edge.
+    const cut = p.flatMap((q) => sizes(q).filter((y) => y < lo || y > hi).map((y) => `M${n(c.place(q.x) - 3)} ${y > hi ? `${top + 2}l3 -5l3 5z` : `${bottom - 2}l3 5l3 -5z`}`));
+    c.cut = cut.length > 0;
     svg.append(inner);
+    if (c.cut) svg.append(draw("path", { class: "cut", d: cut.join("") }));
     svg.append(draw("text", { x: left, y: h - 4 }, whole(x0)), draw("text", { x: right, y: h - 4, "text-anchor": "end" }, `offset ${whole(x1)}`));
   };
 
@@ -354,11 +368,16 @@
       t.charts = new Map(named.slice(0, most).map((n, i) => [i, chart(n)]));
       t.grid.replaceChildren(...[...t.charts.values()].map((c) => c.box));
     }
-    const band = seOf(v, 0) !== null, truth = Boolean(v.truth);
-    renew(t.legend, `${band}${truth}`, () => [el("span", {}, el("i"), "released"), band ? el("span", {}, el("i", { class: "b" }), "±1.96 standard errors") : null, truth ? el("span", {}, el("i", { class: "t" }), "truth, not private: this is a demonstration") : null].filter(Boolean));
     t.more.hidden = named.length <= charts;
     say(t.more, t.all ? `Show the first ${charts}` : `Show all ${named.length}`);
     for (const [i, c] of t.charts) { c.points = line(t, t.pick.value, i); if (c.at >= c.points.length) c.at = -1; paint(c); }
+    const drawn = [...t.charts.values()], truth = Boolean(v.truth), cut = drawn.some((c) => c.cut);
+    const stated = v.name === "theta_average" && t.releases.some((x) => find(x, "interval_low"));
+    const band = drawn.some((c) => c.points.some((q) => q.se > 0)) ? (stated ? `interval, ${percentage(r.level)}` : "±1.96 standard errors") : "";
+    renew(t.legend, `${band}${truth}${cut}`, () => [
+      el("span", {}, el("i"), "released"), band ? el("span", {}, el("i", { class: "b" }), band) : null, truth ? el("span", {}, el("i", { class: "t" }), "truth, not private: this is a demonstration") : null,
+      cut ? el("span", {}, "▲▼ beyond the frame") : null,
+    ].filter(Boolean));
   };
 
   // Luminance after WCAG, to write in the colour that can be read.
@@ -419,16 +438,16 @@
       const low = v.name === "theta_average" ? find(r, "interval_low") : null, high = v.name === "theta_average" ? find(r, "interval_high") : null;
       const constant = v.name === "theta_original" ? find(r, "intercept_original") : v.name === "theta" ? find(r, "intercept") : null;
       const named = labels(r, v).slice(), rows = v.data.map((y, i) => {
-        const se = seOf(v, i);
+        const se = errorOf(r, v, i);
         const a = low && low.data[i] !== null ? low.data[i] : se > 0 ? y - z * se : null, b = high && high.data[i] !== null ? high.data[i] : se > 0 ? y + z * se : null;
-        return { name: named[i], y, se: se > 0 ? se : a !== null ? (b - a) / 2 / z : 0, a, b, truth: v.truth ? v.truth[i] : null };
+        return { name: named[i], y, se: se > 0 ? se : 0, a, b, truth: v.truth ? v.truth[i] : null };
       });
       const own = constant ? seOf(constant, 0) : 0, end = (sign) => (own > 0 ? constant.data[0] + sign * z * own : null);
       if (constant) rows.push({ name: "(intercept)", y: constant.data[0], se: own > 0 ? own : 0, a: end(-1), b: end(1), truth: constant.truth ? constant.truth[0] : null });
       const ends = rows.flatMap((q) => [q.y, q.a, q.b, q.truth, 0]).filter((x) => x !== null && isFinite(x));
       const lo = Math.min(...ends), hi = Math.max(...ends), X = (x) => (6 + ((x - lo) / (hi - lo || 1)) * 228).toFixed(1);
       const truth = rows.some((q) => q.truth !== null), interval = rows.some((q) => q.a !== null);
-      const level = low && r.level ? `${plain(100 * r.level, 3)} %` : "95 %";
+      const level = percentage(low && r.level);
       return [
         el("div", { class: "bar" }, el("h3", {}, `${r.target} from ${r.columns.filter((c) => c !== r.target).join(", ")}`)),
         el("p", { class: "note", id: `${t.id}-coef-is` }, `Released ${titled(v.name)}, step ${whole(r.step)} of epoch ${whole(r.epoch)}. ${interval ? "Intervals are approximate." : r.mechanism === "sgd" ? "Their errors are not known yet." : "No errors are stated for them."}`),
@@ -473,13 +492,18 @@
     const box = document.getElementById("group");
     box.hidden = !g;
     if (!g) return;
-    const here = g.shards.filter((s) => s.state !== "running").map((s) => el("p", { class: "alert" }, `Shard ${s.shard} is ${s.state}${s.why ? `: ${s.why}` : ""}.`));
+    const alike = new Map(); // what is said of shards → those
+    for (const s of g.shards) {
+      const text = `${s.state}${s.why ? `: ${s.why}` : ""}`;
+      if (s.state !== "running") alike.set(text, [...(alike.get(text) || []), s.shard]);
+    }
+    const here = [...alike].map(([text, shards]) => el("p", { class: "alert" }, `${shards.length > 1 ? `Shards ${ranges(shards)} are` : `Shard ${shards} is`} ${text}.`));
     renew(box, JSON.stringify(g), () => [
       el("h2", {}, `Instances of ${g.group}`),
       ...(g.trouble ? [el("p", { class: "alert" }, `The group cannot be reached, and what runs here goes on: ${g.trouble}`)] : []),
       ...(g.unowned ? [el("p", { class: "alert" }, `Nobody has the shards ${ranges(g.unowned)}.`)] : []),
       ...here,
-      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Instances" }, el("table", { class: "list" },
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Instances of ${g.group}` }, el("table", { class: "list" },
         el("thead", {}, el("tr", {}, ...["instance", "version", "shards", "stands by"].map((x) => el("th", { scope: "col" }, x)))),
         el("tbody", {}, ...g.members.map((m) => el("tr", {},
           el("td", { class: "word" }, m.self || !m.url ? m.instance : el("a", { href: m.url }, m.instance), m.self ? " (this page)" : null),
