@@ -55,7 +55,7 @@ func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart
 	r.d.lag.left(r.task)
 	if reason == "warmup" {
 		r.log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies", "epoch", opened.Epoch,
-			"another", "streamdp epoch open "+opened.Stream)
+			"another", "streamdp epoch open "+epochArgs(r.task))
 	}
 	r.log.Info("epoch closed", "epoch", opened.Epoch, "end", e.End, "reason", reason)
 	return r.finishClosings(ctx)

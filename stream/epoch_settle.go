@@ -39,7 +39,7 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 				return nil, err
 			}
 		case last.Kind == kindClose:
-			if last.Reason != reasonHorizon || r.s.OnHorizon != "rollover" {
+			if !r.opensByItself(last) {
 				return nil, nil
 			}
 			if r.held() {
@@ -76,6 +76,12 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 			}
 		}
 	}
+}
+
+// opensByItself reports whether the task's next epoch is one that a start opens: the first, or after a horizon where the
+// stream rolls over. last is the task's newest line in the ledger.
+func (r *runner) opensByItself(last *Entry) bool {
+	return last == nil || last.Kind == kindClose && last.Reason == reasonHorizon && r.s.OnHorizon == "rollover"
 }
 
 // unasked is the halt of a task that would open an epoch only because the configuration was read

@@ -324,7 +324,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer counted.end()
 	c, err := s.crew(p.shard, counted)
 	if err != nil {
-		return shardFailure(committing, held, err)
+		return s.shardFailure(committing, held, err)
 	}
 	working, cancel := context.WithCancelCause(p.ctx)
 	defer cancel(nil)
@@ -367,11 +367,11 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 		s.d.metrics.lost(reasonGiven)
 		return p.ctx.Err()
 	}
-	err = shardFailure(committing, held, context.Cause(working))
-	if errors.Is(err, errLost) {
-		s.d.metrics.lost(reasonUnknown)
-	} else {
+	err = s.shardFailure(committing, held, context.Cause(working))
+	if halt := (*cluster.HaltError)(nil); errors.As(err, &halt) {
 		s.d.metrics.lost(reasonFailed)
+	} else {
+		s.d.metrics.lost(reasonUnknown)
 	}
 	return err
 }
@@ -392,9 +392,15 @@ func (s *sharing) crew(shard int, held holding) (*crew, error) {
 	return c, c.prepare(nil)
 }
 
-// shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause.
-func shardFailure(ctx context.Context, held *cluster.Holding, cause error) error {
+// shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause. Brokers that do
+// not answer keep it for giveTime at most.
+func (s *sharing) shardFailure(ctx context.Context, held *cluster.Holding, cause error) error {
+	ctx, cancel := context.WithTimeout(ctx, giveTime)
+	defer cancel()
 	if err := held.Affirm(ctx); err != nil {
+		if cause != nil && !errors.Is(cause, errLost) {
+			s.d.log.Warn("a shard that is lost had another trouble", "error", cause.Error())
+		}
 		return err
 	}
 	return &cluster.HaltError{Halt: haltShard, Err: cause}

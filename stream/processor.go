@@ -121,6 +121,9 @@ func (p *processor) compare() {
 		return
 	}
 	p.comparing = behind
+	if p.period == 0 {
+		p.show() // there may be no tick for a while
+	}
 	if behind {
 		p.missing = 0
 		p.r.log.Warn("the output is ahead of this state: repeating releases to compare them, and publishing none meanwhile",

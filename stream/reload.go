@@ -150,7 +150,7 @@ func (d *Daemon) unopened() []string {
 				all = append(all, q.s.Name)
 			}
 			for _, r := range tasks {
-				if r.held() && !r.hasOpenEpoch() {
+				if r.held() && r.opensByItself(r.d.ledger.newest(r.task)) {
 					all = append(all, r.task.String())
 				}
 			}
@@ -175,12 +175,6 @@ func (c *crew) release() {
 			r.free()
 		}
 	}
-}
-
-// hasOpenEpoch reports whether an epoch of the task is open.
-func (r *runner) hasOpenEpoch() bool {
-	last := r.d.ledger.newest(r.task)
-	return last != nil && last.Kind == kindOpen
 }
 
 // compare returns the configuration that a daemon runs after a file was read again, and how it differs from

@@ -187,8 +187,9 @@ func TestReloadBeforeRun(t *testing.T) {
 			found <- x
 		}()
 		select {
-		case <-found:
+		case x := <-found:
 			t.Error("a daemon without tasks has taken a stream")
+			found <- x
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -316,6 +317,34 @@ func TestReloadRefused(t *testing.T) {
 		t.Errorf("without a file: %v", err)
 	}
 	y.end()
+}
+
+// TestReloadClosed: a task whose epoch was closed on request waits for no reload. Another epoch is opened by name.
+func TestReloadClosed(t *testing.T) {
+	t.Parallel()
+	sales := ofTopic("sales")
+	r := newRig(t, ordersStream+sales)
+	must(t, r.client.CreateTopic(t.Context(), "sales", 1, nil))
+	r.produce(0, 100)
+	x := r.start(r.reloadable)
+	x.published(1)
+	x.of("sales", "running", func(s TaskStatus) bool { return s.State == stateRunning })
+	must(t, x.controlOf("sales", requestClose, OpenRequest{}))
+	before := r.kinds()
+	shorter := with(sales, "step   = 100", "step = 50")
+	for _, open := range []bool{false, true} {
+		if got := x.reloads(ReloadRequest{Open: open}, ordersStream, shorter); len(got.Opened)+len(got.Unopened) > 0 {
+			t.Errorf("open %t: %v opened, %v wait", open, got.Opened, got.Unopened)
+		}
+	}
+	x.of("sales", "closed", func(s TaskStatus) bool { return s.State == stateClosed })
+	if r.kinds() != before {
+		t.Errorf("the ledger had %s, and has %s", before, r.kinds())
+	}
+	must(t, x.controlOf("sales", requestOpen, OpenRequest{}))
+	r.sendTopic("sales", 0, 50)
+	x.reaches("sales", 1)
+	x.end()
 }
 
 // TestReloadLimit: a limit below what was paid is refused.

@@ -355,12 +355,12 @@ func (x *running) within(what string, ok func(TaskStatus) bool) bool {
 func (x *running) published(step uint64) {
 	x.t.Helper()
 	what, ok := fmt.Sprintf("step %d is published", step), func(s TaskStatus) bool { return s.Step >= step && s.Outbox == 0 && !s.Comparing }
-	for {
+	for n := 1; ; n++ {
 		before := x.d.Status()[0].Step
 		if x.within(what, ok) {
 			return
 		}
-		if s := x.d.Status()[0]; s.Step <= before {
+		if s := x.d.Status()[0]; s.Step <= before || n == 10 {
 			x.t.Fatalf("not reached: %s: %+v\n%s", what, s, x.r.log)
 		}
 	}

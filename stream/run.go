@@ -144,7 +144,7 @@ func (r *runner) finished() {
 	if last != nil && r.status.Load().Epoch == 0 {
 		r.change(func(s *TaskStatus) { s.Epoch, s.NextOffset = last.Epoch, last.End })
 		r.log.Info("nothing to run: the epoch is closed", "epoch", last.Epoch, "end", last.End, "reason", last.Reason,
-			"another", "streamdp epoch open "+r.task.Stream)
+			"another", "streamdp epoch open "+epochArgs(r.task))
 	}
 	r.setState(state, nil)
 }

@@ -154,7 +154,7 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoin
 	case len(look.Unowned) > 0:
 		return fmt.Errorf("nobody has the shards %s", shardRanges(look.Unowned))
 	case halted > 0:
-		return fmt.Errorf("%d shards are halted: their tasks do not run", halted)
+		return fmt.Errorf("shards are halted (%d): their tasks do not run", halted)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func printHalted(g *globals, x instanceStatus) (n int, err error) {
 		}
 	}
 	for _, why := range reasons {
-		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, shardRanges(shards[why]), why)
+		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, shardRanges(shards[why]), strings.Join(strings.Fields(why), " "))
 	}
 	return n, nil
 }

@@ -295,6 +295,7 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 		return fmt.Errorf("more than %d versions", MaxVersions)
 	}
 	slices.Sort(numbers)
+	slices.Reverse(numbers) // where not all have room, the newest have
 	texts := 0
 	for _, v := range versions {
 		texts += v.bytes
@@ -335,7 +336,7 @@ func (s *Subjects) loadSubject(ctx context.Context, name string, versions map[pl
 func (v *Version) within(texts int) int {
 	if texts+v.bytes > maxTexts {
 		v.Schema, v.bytes = nil, 0
-		v.Err = fmt.Errorf("the schemas of all versions have more than %d MiB", maxTexts>>20)
+		v.Err = fmt.Errorf("the schemas of all versions have more than %d MiB, with what they refer to: delete old ones", maxTexts>>20)
 	}
 	return texts + v.bytes
 }

@@ -224,7 +224,8 @@ func (p *avroParser) object(m map[string]any, space string, at **avroType, depth
 			return errors.New(`a fixed has no "size" that is a whole number from 0`)
 		}
 	}
-	return t.readScale(m)
+	t.readScale(m)
+	return nil
 }
 
 // name keeps t under its full name, and returns the namespace inside of it.
@@ -242,8 +243,8 @@ func (p *avroParser) name(t *avroType, m map[string]any, space string) (inside s
 	if err := checkName(name); err != nil {
 		return "", err
 	}
-	if err := checkSpace(space); err != nil {
-		return "", err
+	if len(space) > maxName {
+		return "", errLongName // what else it may be made of, writers do not agree about
 	}
 	full := avroName{space, name}
 	if p.named[full] != nil {
@@ -308,21 +309,20 @@ func (t *avroType) readSymbols(m map[string]any) error {
 	return nil
 }
 
-// readScale reads the scale of a decimal.
-func (t *avroType) readScale(m map[string]any) error {
+// readScale reads the scale of a decimal. One whose precision or scale is not valid is its bytes and no number, as the
+// specification says.
+func (t *avroType) readScale(m map[string]any) {
 	if t.logical != "decimal" || t.kind != "bytes" && t.kind != "fixed" {
-		return nil
+		return
 	}
 	precision, ok := wholeOf(m["precision"])
-	if !ok || precision < 1 {
-		return errors.New(`a decimal has no "precision" that is a whole number from 1`)
+	scale, given := m["scale"]
+	if t.scale = 0; ok && given {
+		t.scale, ok = wholeOf(scale)
 	}
-	if x, given := m["scale"]; given {
-		if t.scale, ok = wholeOf(x); !ok || t.scale > precision {
-			return errors.New(`a decimal has a "scale" that is no whole number from 0 to its precision`)
-		}
+	if !ok || precision < 1 || t.scale > precision {
+		t.logical, t.scale = "", 0
 	}
-	return nil
 }
 
 // wholeOf returns a number that is whole and not negative. It may stand in quotes.
@@ -336,22 +336,6 @@ func wholeOf(x any) (n int, ok bool) {
 	}
 	n, err := strconv.Atoi(digits)
 	return n, err == nil && n >= 0
-}
-
-// checkSpace checks a namespace: names with dots between them, or nothing.
-func checkSpace(s string) error {
-	if len(s) > maxName {
-		return errLongName
-	}
-	if s == "" {
-		return nil
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if err := checkName(part); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // checkName checks the name of a type without its namespace, of a field, or a symbol.

@@ -573,6 +573,27 @@ func TestAvroNames(t *testing.T) {
 	}
 }
 
+// TestAvroLenient: writers take what the specification has otherwise. A decimal that says no scale is bytes, and a
+// namespace may be any text.
+func TestAvroLenient(t *testing.T) {
+	t.Parallel()
+	kinds := func(of string) string {
+		s := mustAvro(t, `{"type": "record", "name": "R", "namespace": "my-app.public", "fields": [
+			{"name": "first", "type": {"type": "fixed", "name": "F", "size": 2}}, {"name": "again", "type": "F"}, {"name": "v", "type": `+of+`}]}`)
+		_, found := s.Plan(paths("v", "again"))
+		return found[0].String() + ", " + found[1].String()
+	}
+	plain := kinds(`"bytes"`)
+	for _, logical := range []string{``, `, "precision": 0`, `, "precision": 3, "scale": 4`, `, "precision": 3, "scale": null`, `, "precision": 3, "scale": -1`} {
+		if got := kinds(`{"type": "bytes", "logicalType": "decimal"` + logical + `}`); got != plain {
+			t.Errorf("a decimal with %s is %s, bytes are %s", logical, got, plain)
+		}
+	}
+	if got := kinds(`{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 3}`); got == plain {
+		t.Errorf("a decimal is %s", got)
+	}
+}
+
 func TestAvroRefused(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", maxName+1)
@@ -581,15 +602,14 @@ func TestAvroRefused(t *testing.T) {
 		`{"type": "array"}`, `{"type": "map", "items": "int"}`, `[["int"]]`, `["int", {"type": "int"}]`,
 		`[{"type": "fixed", "name": "a.F", "size": 1}, "a.F"]`, `{"type": "record", "name": "a.R", "fields": [{"name": "x", "type": ["R", "a.R"]}]}`,
 		`{"type": "record", "name": "R"}`, `{"type": "record", "fields": []}`, `{"type": "record", "name": "", "fields": []}`,
-		`{"type": "record", "name": "1", "fields": []}`, `{"type": "record", "name": "a..R", "fields": []}`, `{"type": "record", "name": "int", "fields": []}`,
-		`{"type": "record", "name": "R", "namespace": "a-b", "fields": []}`, `{"type": "record", "name": "R", "namespace": 7, "fields": []}`,
+		`{"type": "record", "name": "1", "fields": []}`, `{"type": "record", "name": "int", "fields": []}`,
+		`{"type": "record", "name": "R", "namespace": 7, "fields": []}`,
 		`{"type": "record", "name": "R", "fields": [7]}`, `{"type": "record", "name": "R", "fields": [{"name": "x"}]}`,
 		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "R.x"}]}`, `{"type": "record", "name": "R", "fields": [{"name": "x", "type": "enum"}]}`,
 		`{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}, {"name": "x", "type": "int"}]}`,
 		`[{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "namespace": "", "size": 1}]`,
 		`{"type": "enum", "name": "E"}`, `{"type": "enum", "name": "E", "symbols": ["A", "A"]}`, `{"type": "enum", "name": "E", "symbols": [7]}`,
 		`{"type": "fixed", "name": "F"}`, `{"type": "fixed", "name": "F", "size": -1}`, `{"type": "fixed", "name": "F", "size": 1.5}`, `{"type": "fixed", "name": "F", "size": 1e999}`,
-		`{"type": "bytes", "logicalType": "decimal"}`, `{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 4}`, `{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": null}`,
 		`"` + long + `"`, `{"type": "fixed", "name": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "F", "namespace": "` + long + `", "size": 1}`, `{"type": "fixed", "name": "` + long + `.F", "size": 1}`,
 		strings.Repeat(`{"type": "array", "items": `, maxSchemaDepth+1) + `"int"` + strings.Repeat("}", maxSchemaDepth+1),
 		strings.Repeat("[", 1<<20), strings.Repeat(`{"a":`, 1<<18),

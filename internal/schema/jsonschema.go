@@ -193,7 +193,7 @@ type jsonSearch struct {
 const (
 	maxJSONSearch  = 200_000
 	maxJSONNames   = 10_000 // schemas with a name
-	maxPattern     = 256    // bytes of a pattern; a longer one matches nothing
+	maxPattern     = 4096   // bytes of a pattern; a longer one matches nothing
 	maxPatternSize = 5000   // its steps, with those that it repeats
 )
 

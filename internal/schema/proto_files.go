@@ -21,7 +21,7 @@ const (
 	maxDeclared = 20_000  // messages, fields, enums, symbols and what else has a name or is a range
 	maxNames    = 4 << 20 // bytes of their full names
 	maxImported = 32      // files that import one another in a row
-	maxLookups  = 1 << 21 // declarations, times the places where the compiler looks for a name
+	maxLookups  = 1 << 22 // declarations, times the places where the compiler looks for a name
 )
 
 // protoFiles are the files that a schema may import. They are read and bounded before any of them is
