@@ -79,7 +79,7 @@ const maxQueued = 4096
 
 // newBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
 // clock. It halts where the topic is not the one that the ledger and the checkpoint know.
-func (r *runner) newBoundaries(ctx context.Context, opened *Entry, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
+func (r *keeper) newBoundaries(ctx context.Context, opened *Entry, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
 	period := r.s.Step.Clock()
 	if period == 0 {
 		return nil, nil

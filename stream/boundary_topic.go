@@ -17,7 +17,7 @@ type EntryBoundaries struct {
 
 // boundaryTopic returns where the boundaries of a new epoch will be. It makes the topic where
 // that is missing.
-func (r *runner) boundaryTopic(ctx context.Context) (*EntryBoundaries, error) {
+func (r *keeper) boundaryTopic(ctx context.Context) (*EntryBoundaries, error) {
 	id, err := r.fitBoundaryTopic(ctx, true)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (r *runner) boundaryTopic(ctx context.Context) (*EntryBoundaries, error) {
 
 // sameBoundaryTopic halts where the boundary topic could lose boundaries, or is not the one
 // of an epoch's opening. Lines of older builds do not say which that was.
-func (r *runner) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
+func (r *keeper) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
 	id, err := r.fitBoundaryTopic(ctx, false)
 	was := opened.Boundaries
 	if err != nil || was == nil || was.TopicID == "" || was.TopicID == id {
@@ -45,7 +45,7 @@ func (r *runner) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
 // fitBoundaryTopic returns the id of the boundary topic, "" where the brokers have none. Where
 // the topic is missing it makes it, or waits for it. It halts where the topic could lose
 // boundaries, or their order.
-func (r *runner) fitBoundaryTopic(ctx context.Context, create bool) (id string, err error) {
+func (r *keeper) fitBoundaryTopic(ctx context.Context, create bool) (id string, err error) {
 	topic := r.d.cfg.Kafka.BoundaryTopic
 	err = r.retry(ctx, "boundary topic", func() error {
 		t, err := r.d.client.Topic(ctx, topic)

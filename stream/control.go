@@ -14,7 +14,7 @@ import (
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most measureTime.
-func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, steps uint64, logs []offsets) error {
+func (r *keeper) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, steps uint64, logs []offsets) error {
 	if q.kind != requestOpen {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (r *runner) acceptable(ctx context.Context, q request, opened *Entry, ends 
 
 // partitionsNow asks the cluster, for at most measureTime, how many partitions the input has,
 // where what persons pay depends on it. Where records are protected it returns 0.
-func (r *runner) partitionsNow(ctx context.Context) (int, error) {
+func (r *keeper) partitionsNow(ctx context.Context) (int, error) {
 	if r.s.User == nil {
 		return 0, nil
 	}
@@ -105,7 +105,7 @@ func (r *runner) partitionsNow(ctx context.Context) (int, error) {
 }
 
 // numbers returns the partitions of an epoch.
-func (r *runner) numbers(opened *Entry) (all []int) {
+func (r *keeper) numbers(opened *Entry) (all []int) {
 	for _, src := range opened.sources() {
 		all = append(all, src.Partition)
 	}
@@ -114,7 +114,7 @@ func (r *runner) numbers(opened *Entry) (all []int) {
 
 // added returns the partitions that the task's next epoch would read, and where it would
 // begin in those of them that its open epoch does not read.
-func (r *runner) added(ctx context.Context, req OpenRequest, opened *Entry) (numbers []int, parts []begin, err error) {
+func (r *keeper) added(ctx context.Context, req OpenRequest, opened *Entry) (numbers []int, parts []begin, err error) {
 	if r.task.Partition != core.Merged {
 		return []int{r.task.Partition}, nil, nil
 	}

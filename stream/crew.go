@@ -25,7 +25,7 @@ type crew struct {
 
 	growing sync.Mutex // held while what follows is read or changes
 	squads  []*squad   // of the configuration's streams, in their order
-	others  []*runner  // of tasks of the ledger that this process does not run
+	others  []*keeper  // of tasks of the ledger that this process does not run
 
 	closing chan struct{} // has an element while something of the others is closed, or they change
 }
@@ -70,7 +70,7 @@ func (c *crew) prepare(only []core.Task) (err error) {
 // findOthers makes the runners of tasks that only the ledger knows, and of which something is left to
 // do.
 func (c *crew) findOthers() error {
-	var others []*runner
+	var others []*keeper
 	running := c.tasks()
 	for _, t := range c.ledger.tasks() {
 		if slices.ContainsFunc(running, func(r *runner) bool { return r.task == t }) {
@@ -79,7 +79,7 @@ func (c *crew) findOthers() error {
 		if last := c.ledger.newest(t); len(c.ledger.undestroyed(t)) == 0 && (last == nil || last.Kind != kindOpen) {
 			continue
 		}
-		r, err := newAbandoned(&c.home, t)
+		r, err := newKeeper(&c.home, t, func() {})
 		if err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (c *crew) tasks() (all []*runner) {
 }
 
 // othersNow returns the runners of tasks that only the ledger knows, as they are now.
-func (c *crew) othersNow() []*runner {
+func (c *crew) othersNow() []*keeper {
 	c.growing.Lock()
 	defer c.growing.Unlock()
 	return slices.Clone(c.others)
@@ -136,7 +136,7 @@ func (c *crew) searching() bool {
 }
 
 // other returns the runner of a task that only the ledger knows, nil if it is none.
-func (c *crew) other(t core.Task) *runner {
+func (c *crew) other(t core.Task) *keeper {
 	for _, r := range c.othersNow() {
 		if r.task == t {
 			return r
@@ -264,7 +264,11 @@ func (c *crew) destroySecrets(ctx context.Context) error {
 		if c.ledger.waits() {
 			continue
 		}
-		for _, r := range slices.Concat(c.tasks(), c.othersNow()) {
+		all := c.othersNow()
+		for _, r := range c.tasks() {
+			all = append(all, r.keeper)
+		}
+		for _, r := range all {
 			if err := r.destroySecrets(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("task %s: %w", r.task, err)
 			}

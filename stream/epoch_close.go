@@ -10,12 +10,12 @@ import (
 )
 
 // void ends an epoch that never began.
-func (r *runner) void(ctx context.Context, opened *Entry) error {
+func (r *keeper) void(ctx context.Context, opened *Entry) error {
 	return r.atomically(func() error { return r.takeBack(ctx, opened) })
 }
 
 // takeBack does what void does, within an opening.
-func (r *runner) takeBack(ctx context.Context, opened *Entry) error {
+func (r *keeper) takeBack(ctx context.Context, opened *Entry) error {
 	if err := r.write(ctx, func() error {
 		return removeAll(r.d.disk, r.store.dir, secretName(opened.Epoch), initialName(opened.Epoch))
 	}); err != nil {
@@ -41,7 +41,7 @@ func (r *runner) takeBack(ctx context.Context, opened *Entry) error {
 // closeEpoch closes the open epoch in the ledger. From then on its charge covers the
 // offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
 // not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
-func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart, steps uint64, reason string) error {
+func (r *keeper) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart, steps uint64, reason string) error {
 	e := opened.closing(ends, steps)
 	e.Reason = reason
 	if err := r.atomically(func() error {
@@ -64,7 +64,7 @@ func (r *runner) closeEpoch(ctx context.Context, opened *Entry, ends []EntryPart
 // closeHalted closes an epoch that is open and not running: the configuration changed, a
 // key is lost, the log is another one, or the daemon is down. Of the epoch it uses the
 // checkpoint, if there is one, and nothing else.
-func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) error {
+func (r *keeper) closeHalted(ctx context.Context, opened *Entry, drop bool) error {
 	m, _, unusable := r.manifest(opened)
 	if errors.Is(unusable, errNoManifest) {
 		began, err := r.began(ctx, opened)
@@ -142,7 +142,7 @@ func (r *runner) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 
 // reached returns offsets that an epoch which is not running has reached, from its
 // checkpoint if there is one, and its steps. The epoch ends there or later.
-func (r *runner) reached(opened *Entry) (ends []EntryPart, steps uint64) {
+func (r *keeper) reached(opened *Entry) (ends []EntryPart, steps uint64) {
 	cp, err := r.store.load()
 	known := err == nil && cp != nil && cp.epoch == opened.Epoch
 	if known {
@@ -162,7 +162,7 @@ func (r *runner) reached(opened *Entry) (ends []EntryPart, steps uint64) {
 // partitions was read at least as far as its checkpoint says or, where there is none, as its
 // releases cover: released. One whose log lost its end is no bound, however long the others
 // are.
-func (r *runner) reach(ctx context.Context, opened *Entry, released []int64, cp *checkpoint) (ends []EntryPart, err error) {
+func (r *keeper) reach(ctx context.Context, opened *Entry, released []int64, cp *checkpoint) (ends []EntryPart, err error) {
 	for i, v := range opened.views() {
 		var at kafka.Position
 		if cp != nil {
@@ -187,7 +187,7 @@ func (r *runner) reach(ctx context.Context, opened *Entry, released []int64, cp 
 //
 // For example, an epoch has read 1000 records, and its topic is then deleted and made
 // again with 10. The new log's end, 10, is no bound.
-func (r *runner) reachOf(ctx context.Context, opened *Entry, atLeast int64, anchor *kafka.Anchor) (end int64, err error) {
+func (r *keeper) reachOf(ctx context.Context, opened *Entry, atLeast int64, anchor *kafka.Anchor) (end int64, err error) {
 	var log offsets
 	same := false
 	err = r.retry(ctx, "input", func() error {
@@ -231,7 +231,7 @@ func (r *runner) reachOf(ctx context.Context, opened *Entry, atLeast int64, anch
 }
 
 // publishLeft publishes the releases in a checkpoint's outbox.
-func (r *runner) publishLeft(ctx context.Context, outbox []pending) error {
+func (r *keeper) publishLeft(ctx context.Context, outbox []pending) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
 	if err := r.retry(ctx, "output", func() error { return r.out.make(ctx) }); err != nil {
@@ -251,7 +251,7 @@ func (r *runner) publishLeft(ctx context.Context, outbox []pending) error {
 // finishClosings destroys checkpoints and secrets of closed epochs, and records that in
 // the ledger. It runs at every start and before another epoch opens, until it is done. A
 // runner made by newAbandoned is enough for it.
-func (r *runner) finishClosings(ctx context.Context) error {
+func (r *keeper) finishClosings(ctx context.Context) error {
 	if len(r.d.ledger.undestroyed(r.task)) == 0 {
 		return nil
 	}
@@ -267,7 +267,7 @@ func (r *runner) finishClosings(ctx context.Context) error {
 
 // destroySecrets destroys the secrets of closed epochs whose retention is over. It is safe for
 // concurrent use, because it touches nothing of an open epoch.
-func (r *runner) destroySecrets(ctx context.Context) error {
+func (r *keeper) destroySecrets(ctx context.Context) error {
 	r.destroying.Lock()
 	defer r.destroying.Unlock()
 	for _, e := range r.d.ledger.undestroyed(r.task) {

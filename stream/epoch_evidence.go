@@ -9,7 +9,7 @@ import (
 
 // ledgerIsNewest refuses a ledger that lacks epochs of which there are files. With such a
 // ledger their charges would be forgotten, and their numbers used again.
-func (r *runner) ledgerIsNewest() error {
+func (r *keeper) ledgerIsNewest() error {
 	n, err := r.store.newestEpoch()
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (h *home) ledgerHasAll() error {
 // drawn none if the mark of an interrupted opening is there, and there is no checkpoint
 // and no release of it. Without the mark its files were lost. Then it may have drawn
 // noise even if no release is found, because the evidence may be lost too.
-func (r *runner) began(ctx context.Context, opened *Entry) (bool, error) {
+func (r *keeper) began(ctx context.Context, opened *Entry) (bool, error) {
 	if opening, err := r.store.marked(opened.Epoch); err != nil || !opening {
 		return true, err
 	}
@@ -77,7 +77,7 @@ var errNoManifest = errors.New("the epoch has no manifest")
 
 // recoverable halts if an epoch has lost its checkpoint, and the output has no release
 // with which a repetition could be compared.
-func (r *runner) recoverable(ctx context.Context, opened *Entry) error {
+func (r *keeper) recoverable(ctx context.Context, opened *Entry) error {
 	opening, err := r.store.marked(opened.Epoch)
 	if err != nil || opening {
 		return err

@@ -56,7 +56,7 @@ func bases(parts []begin) (all []int64) {
 // open charges a new epoch and makes its files: all at once or, on a disk, in this order: mark,
 // ledger, secret, manifest, first checkpoint; each is durable before the next. So no crash can
 // lead to noise without a charge. The mark allows the next start to take the charge back.
-func (r *runner) open(ctx context.Context, req OpenRequest) error {
+func (r *keeper) open(ctx context.Context, req OpenRequest) error {
 	if err := r.d.ledgerIsNewest(); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (r *runner) open(ctx context.Context, req OpenRequest) error {
 }
 
 // found charges an epoch and makes its files, and returns its manifest.
-func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) {
+func (r *keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
 	if err := r.fits(o); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (r *runner) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 
 // fits halts if a shard in logs has no room for the epoch's state. Later its commits would be
 // refused, and with them those of all tasks of the shard.
-func (r *runner) fits(o *opening) error {
+func (r *keeper) fits(o *opening) error {
 	s, logged := r.d.disk.(*logShard)
 	if !logged {
 		return nil
@@ -156,7 +156,7 @@ func closingBytes(partitions int) int {
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.
-func (r *runner) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+func (r *keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
 	o := &opening{req: req}
 	var err error
 	if o.initial, err = r.initial(); err != nil {
@@ -217,7 +217,7 @@ func (r *runner) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 }
 
 // pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
-func (r *runner) pay(ctx context.Context, o *opening) error {
+func (r *keeper) pay(ctx context.Context, o *opening) error {
 	e, err := r.charge(o.mech, o.src, o.partitions, o.parts)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (r *runner) pay(ctx context.Context, o *opening) error {
 
 // claim makes sure, before any noise, that no other state directory opens the epoch. One
 // that does not get it charges nothing.
-func (r *runner) claim(ctx context.Context, o *opening) error {
+func (r *keeper) claim(ctx context.Context, o *opening) error {
 	opened := r.d.ledger.opening(r.task, o.epoch)
 	err := r.d.mirror.sync(ctx)
 	if err == nil {
@@ -260,7 +260,7 @@ func (r *runner) claim(ctx context.Context, o *opening) error {
 }
 
 // manifestFor returns the manifest of an epoch that is charged.
-func (r *runner) manifestFor(o *opening) (*core.Manifest, error) {
+func (r *keeper) manifestFor(o *opening) (*core.Manifest, error) {
 	keys, err := dp.NewEpoch(r.d.key, &o.secret, r.task.Stream, o.epoch, o.nonce, o.digest)
 	if err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func (r *runner) manifestFor(o *opening) (*core.Manifest, error) {
 // nextEpoch returns the number of the epoch to open: the ledger's next one, unless the
 // output has releases of it or of a later one. Then the state is an old copy. It opens no
 // epoch by itself, and none under a number that was used.
-func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+func (r *keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := r.d.ledger.nextEpoch(r.task)
 	if req.unasked && r.guard.epoch > 0 {
 		return next, r.guard.closedWhole(ctx) // this process ran the last one
@@ -308,7 +308,7 @@ func (r *runner) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error)
 }
 
 // lastEpoch returns the number of the task's last epoch, 0 where none began.
-func (r *runner) lastEpoch() uint64 {
+func (r *keeper) lastEpoch() uint64 {
 	if last := r.d.ledger.newest(r.task); last != nil {
 		return last.Epoch
 	}
@@ -318,7 +318,7 @@ func (r *runner) lastEpoch() uint64 {
 // charge returns the ledger's entry for an epoch from these offsets on, of a topic with so many
 // partitions. The entry has no end if the last offset is beyond all offsets. The first entry of
 // an account says what the limit sets aside for sketches.
-func (r *runner) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (Entry, error) {
+func (r *keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (Entry, error) {
 	p := r.s.Privacy
 	e := Entry{
 		Kind: kindOpen, Stream: r.task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
@@ -348,7 +348,7 @@ func (r *runner) charge(mech *core.Mechanism, src core.Source, partitions int, p
 }
 
 // unmark removes the mark of an epoch that is open, or will never be.
-func (r *runner) unmark(ctx context.Context, epoch uint64) error {
+func (r *keeper) unmark(ctx context.Context, epoch uint64) error {
 	opening, err := r.store.marked(epoch)
 	if err != nil || !opening {
 		return err
@@ -358,7 +358,7 @@ func (r *runner) unmark(ctx context.Context, epoch uint64) error {
 
 // begin writes the first checkpoint of an epoch. parts have records by which the logs are
 // recognised; nil: none are known. One is used if it lies before the epoch.
-func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
+func (r *keeper) begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
 	first, err := r.first(m, file, mech, output, parts)
 	if err != nil {
 		return err
@@ -367,7 +367,7 @@ func (r *runner) begin(ctx context.Context, m *core.Manifest, file []byte, mech 
 }
 
 // first returns the checkpoint that begin writes.
-func (r *runner) first(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*checkpoint, error) {
+func (r *keeper) first(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*checkpoint, error) {
 	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
 	var all []partPosition
 	for i, p := range m.Parts {
@@ -413,7 +413,7 @@ func (b *begin) before() *kafka.Anchor {
 // the source do not count: a merged stream may leave a partition out and take it up again.
 // A stream that becomes merged, or that is merged no longer, goes on where its other tasks
 // ended. It halts where one of these is open: its records would be charged twice.
-func (r *runner) predecessor(src core.Source) (last *Entry, incarnation uint64, err error) {
+func (r *keeper) predecessor(src core.Source) (last *Entry, incarnation uint64, err error) {
 	last, incarnation, open := r.d.ledger.lastReader(r.task, src)
 	if open != nil {
 		t := open.Task()
@@ -437,7 +437,7 @@ func epochArgs(t core.Task) string {
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
-func (r *runner) baseOffset(from string, src core.Source, incarnation uint64, log offsets) (int64, error) {
+func (r *keeper) baseOffset(from string, src core.Source, incarnation uint64, log offsets) (int64, error) {
 	at := r.s.Input.Start
 	last, was, err := r.predecessor(src)
 	if err != nil {

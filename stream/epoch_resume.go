@@ -18,7 +18,7 @@ import (
 )
 
 // resume readies the open epoch of a ledger entry, at its last commit.
-func (r *runner) resume(ctx context.Context, opened *Entry) (*openEpoch, error) {
+func (r *keeper) resume(ctx context.Context, opened *Entry) (*openEpoch, error) {
 	l, err := r.resumeAt(ctx, opened, r.lastCommit, r.provenLog)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ type starting func(ctx context.Context, opened *Entry, m *core.Manifest, file []
 
 // resumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
 // is of, and the epoch must not run where it returns an error; nil: nothing looks.
-func (r *runner) resumeAt(ctx context.Context, opened *Entry, start starting, proven func(context.Context, *core.Manifest, *checkpoint) error) (l *openEpoch, err error) {
+func (r *keeper) resumeAt(ctx context.Context, opened *Entry, start starting, proven func(context.Context, *core.Manifest, *checkpoint) error) (l *openEpoch, err error) {
 	m, file, err := r.manifest(opened)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func reads(m *core.Manifest) []int {
 
 // sameConfiguration halts if the configuration is not that of the epoch, and says how it
 // differs.
-func (r *runner) sameConfiguration(m *core.Manifest) error {
+func (r *keeper) sameConfiguration(m *core.Manifest) error {
 	changes := changed(r.s, m)
 	if changes == nil {
 		return nil
@@ -162,7 +162,7 @@ func changed(s *config.Stream, m *core.Manifest) []string {
 
 // mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
 // would spend more than the ledger charged.
-func (r *runner) mechanism(m *core.Manifest, opened *Entry) (*core.Mechanism, error) {
+func (r *keeper) mechanism(m *core.Manifest, opened *Entry) (*core.Mechanism, error) {
 	initial, err := r.initialOf(m.Epoch)
 	if err != nil {
 		return nil, halted(haltState, "initial parameters of epoch %d: %w", m.Epoch, err)
@@ -189,7 +189,7 @@ func mechanismOf(plans *plans, s *config.Stream, m *core.Manifest, opened *Entry
 
 // lastCommit loads the checkpoint of an epoch; if the epoch has none yet, it writes the
 // first one. It halts if the checkpoint belongs to another epoch, manifest or ledger.
-func (r *runner) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error) {
+func (r *keeper) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*checkpoint, error) {
 	cp, err := r.store.load()
 	switch {
 	case errors.Is(err, errCheckpoint):
@@ -214,7 +214,7 @@ func (r *runner) lastCommit(ctx context.Context, opened *Entry, m *core.Manifest
 }
 
 // ofEpoch halts if a checkpoint belongs to another epoch, manifest or ledger.
-func (r *runner) ofEpoch(cp *checkpoint, m *core.Manifest, file []byte) error {
+func (r *keeper) ofEpoch(cp *checkpoint, m *core.Manifest, file []byte) error {
 	switch {
 	case cp.epoch != m.Epoch:
 		return halted(haltState, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start anew with: streamdp epoch open %s",
@@ -228,7 +228,7 @@ func (r *runner) ofEpoch(cp *checkpoint, m *core.Manifest, file []byte) error {
 }
 
 // manifest reads the manifest of an epoch that the ledger knows.
-func (r *runner) manifest(opened *Entry) (*core.Manifest, []byte, error) {
+func (r *keeper) manifest(opened *Entry) (*core.Manifest, []byte, error) {
 	file, err := r.d.disk.ReadFile(r.store.path(manifestName(opened.Epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, errNoManifest
@@ -263,7 +263,7 @@ func sameParts(m *core.Manifest, opened *Entry) bool {
 }
 
 // keys derives the epoch's keys, and checks them before any noise is drawn.
-func (r *runner) keys(m *core.Manifest) (*dp.Epoch, error) {
+func (r *keeper) keys(m *core.Manifest) (*dp.Epoch, error) {
 	file, err := r.store.secret(m.Epoch)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -316,7 +316,7 @@ func taskFlags(t core.Task) string {
 
 // limit records a limit that differs from the last one recorded. A raised limit is the
 // guarantee from then on. It refuses a limit below what is charged.
-func (r *runner) limit(ctx context.Context, m *core.Manifest) error {
+func (r *keeper) limit(ctx context.Context, m *core.Manifest) error {
 	e := limitOf(r.s, m)
 	return r.atomically(func() error {
 		return r.write(ctx, func() error { return r.d.ledger.setLimit(e, r.s.Privacy.Adjacency) })

@@ -8,7 +8,7 @@ import (
 // settle finds the task's open epoch, or opens one that needs no request: the first
 // epoch, or, under rollover, the one after an epoch that reached its horizon. It returns
 // nil if there is none to run. It waits for the cluster as long as that takes.
-func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
+func (r *keeper) settle(ctx context.Context, held func() bool) (*openEpoch, error) {
 	for {
 		if err := r.finishClosings(ctx); err != nil {
 			return nil, err
@@ -21,7 +21,7 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 		}
 		last := r.d.ledger.newest(r.task)
 		switch {
-		case last == nil && r.held():
+		case last == nil && held():
 			return nil, r.unasked()
 		case last == nil:
 			unused, err := r.out.unused(ctx)
@@ -42,7 +42,7 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 			if !r.opensByItself(last) {
 				return nil, nil
 			}
-			if r.held() {
+			if held() {
 				return nil, r.unasked()
 			}
 			if err := r.readSchemas(ctx, true); err != nil {
@@ -80,13 +80,13 @@ func (r *runner) settle(ctx context.Context) (*openEpoch, error) {
 
 // opensByItself reports whether the task's next epoch is one that a start opens: the first, or after a horizon where the
 // stream rolls over. last is the task's newest line in the ledger.
-func (r *runner) opensByItself(last *Entry) bool {
+func (r *keeper) opensByItself(last *Entry) bool {
 	return last == nil || last.Kind == kindClose && last.Reason == reasonHorizon && r.s.OnHorizon == "rollover"
 }
 
 // unasked is the halt of a task that would open an epoch only because the configuration was read
 // again. Reading it charges nobody.
-func (r *runner) unasked() error {
+func (r *keeper) unasked() error {
 	return halted(haltUnopened, "the task has no open epoch, and reading the configuration again opens none: it is opened, and charged, by streamdp epoch open %s, "+
 		"or for all tasks that wait for it by streamdp reload --open", epochArgs(r.task))
 }

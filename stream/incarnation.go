@@ -21,7 +21,7 @@ import (
 // the next one where it is not, or nothing proves it. sameLog is the operator's
 // word for what retention, a lost checkpoint or a new master key took the proof of.
 // With the number comes that record, where it is there.
-func (r *runner) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
+func (r *keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
 	log, err := r.offsets(ctx, src)
 	if err != nil {
 		return 0, nil, err
@@ -86,7 +86,7 @@ const (
 
 // witness looks in a log for records that were read from it.
 type witness struct {
-	r      *runner
+	r      *keeper
 	src    core.Source
 	log    offsets
 	anchor *kafka.Anchor // the last record that was found
@@ -123,7 +123,7 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 // where retention took one, and none is left, so that nothing tells; and recordThere
 // where one is left, or there never was one. It sets unproven where a checkpoint can't
 // tell.
-func (r *runner) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
+func (r *keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
 	gone, there := false, false
 	for _, t := range r.d.ledger.tasks() {
 		opened := r.d.ledger.newest(t)
@@ -162,7 +162,7 @@ func (r *runner) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unpr
 
 // provenLog looks for the older anchors of a checkpoint in the log, as far as
 // retention has left them. Each must be there unchanged. A compacted log keeps none.
-func (r *runner) provenLog(ctx context.Context, m *core.Manifest, cp *checkpoint) error {
+func (r *keeper) provenLog(ctx context.Context, m *core.Manifest, cp *checkpoint) error {
 	if r.s.Input.AllowCompacted {
 		return nil
 	}
@@ -219,7 +219,7 @@ func abreast(n int, f func(i int) error) error {
 }
 
 // proven looks for older anchors in the log of a source.
-func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anchor) error {
+func (r *keeper) proven(ctx context.Context, src core.Source, older []kafka.Anchor) error {
 	if len(older) == 0 {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (r *runner) proven(ctx context.Context, src core.Source, older []kafka.Anch
 
 // anchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
 // anybody who guesses the record could confirm the guess.
-func (r *runner) anchorMAC(hash [32]byte) string {
+func (r *keeper) anchorMAC(hash [32]byte) string {
 	key, err := hkdf.Key(sha256.New, r.d.key[:], nil, "streamdp/anchor/v1\x00", 32)
 	if err != nil {
 		panic(err) // unreachable: 32 bytes

@@ -27,7 +27,7 @@ type partLog struct {
 
 // reads returns the partitions that a new epoch of the task reads, nil for all that the
 // topic has.
-func (r *runner) reads() []int {
+func (r *keeper) reads() []int {
 	switch {
 	case r.task.Partition != core.Merged:
 		return []int{r.task.Partition}
@@ -39,7 +39,7 @@ func (r *runner) reads() []int {
 
 // source waits for partitions of the input, nil for all. It returns the task's source and how
 // many partitions the topic has.
-func (r *runner) source(ctx context.Context, numbers []int) (src core.Source, partitions int, err error) {
+func (r *keeper) source(ctx context.Context, numbers []int) (src core.Source, partitions int, err error) {
 	in := r.s.Input
 	err = r.retry(ctx, "input", func() error {
 		t, err := r.d.client.Topic(ctx, in.Topic)
@@ -75,7 +75,7 @@ func (r *runner) source(ctx context.Context, numbers []int) (src core.Source, pa
 }
 
 // input is source, and returns the offsets of the partitions, too.
-func (r *runner) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
+func (r *keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
 	if src, partitions, err = r.source(ctx, numbers); err != nil {
 		return src, partitions, nil, err
 	}
@@ -118,7 +118,7 @@ func ProducersDecideRetention(settings map[string]string) bool {
 }
 
 // offsets returns the offsets of a source's log.
-func (r *runner) offsets(ctx context.Context, src core.Source) (log offsets, err error) {
+func (r *keeper) offsets(ctx context.Context, src core.Source) (log offsets, err error) {
 	err = r.retry(ctx, "input", func() error {
 		log, err = r.d.offsetsOf(ctx, src.Topic, src.Partition)
 		return err
@@ -127,7 +127,7 @@ func (r *runner) offsets(ctx context.Context, src core.Source) (log offsets, err
 }
 
 // topicID returns the id of the input topic, "" where the brokers have none.
-func (r *runner) topicID(ctx context.Context) (id string, err error) {
+func (r *keeper) topicID(ctx context.Context) (id string, err error) {
 	err = r.retry(ctx, "input", func() error {
 		t, err := r.d.client.TopicID(ctx, r.s.Input.Topic)
 		id = t.String()
@@ -137,7 +137,7 @@ func (r *runner) topicID(ctx context.Context) (id string, err error) {
 }
 
 // sameTopic halts where the input topic has another id than when the epoch was opened.
-func (r *runner) sameTopic(opened *Entry, id string) error {
+func (r *keeper) sameTopic(opened *Entry, id string) error {
 	if id == "" || opened.TopicID == "" || id == opened.TopicID {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (f *fetcher) found(ctx context.Context) error {
 
 // logError turns the error with which a reader ended into a halt. It returns other errors
 // as they are.
-func (r *runner) logError(err error) error {
+func (r *keeper) logError(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
 	var replaced *kafka.ReplacedError

@@ -159,7 +159,7 @@ func (r *repair) tasks() error {
 // task adds what the files of one task tell of.
 func (r *repair) task(t core.Task) error {
 	l := r.d.own.ledger
-	run, err := newAbandoned(&r.d.own.home, t)
+	run, err := newKeeper(&r.d.own.home, t, func() {})
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (r *repair) task(t core.Task) error {
 
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
-func (r *repair) opened(run *runner, n uint64, cp *checkpoint) (*Entry, error) {
+func (r *repair) opened(run *keeper, n uint64, cp *checkpoint) (*Entry, error) {
 	file, err := r.d.own.disk.ReadFile(run.store.path(manifestName(n)))
 	if err != nil {
 		return nil, err

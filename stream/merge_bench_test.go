@@ -71,7 +71,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	r := &runner{d: &home{host: &host{}}, s: s}
+	r := &runner{keeper: &keeper{d: &home{host: &host{}}, s: s}}
 	open := func() *fetcher {
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		must(b, err)

@@ -23,7 +23,7 @@ import (
 // initial returns the parameters that a new epoch begins with: those of the last epoch;
 // without one, those of the stream's initial_file; without that, nil, which stands for
 // the mechanism's own.
-func (r *runner) initial() ([]float64, error) {
+func (r *keeper) initial() ([]float64, error) {
 	learning := core.LearningOf(r.s)
 	if learning == nil {
 		return nil, nil
@@ -57,7 +57,7 @@ func (r *runner) initial() ([]float64, error) {
 }
 
 // keepInitial writes what a new epoch begins with.
-func (r *runner) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
+func (r *keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
 	if x == nil {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (r *runner) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 
 // initialOf returns the parameters that an epoch began with, nil if they are the
 // mechanism's own.
-func (r *runner) initialOf(epoch uint64) ([]float64, error) {
+func (r *keeper) initialOf(epoch uint64) ([]float64, error) {
 	data, err := r.d.disk.ReadFile(r.store.path(initialName(epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -79,7 +79,7 @@ func (r *runner) initialOf(epoch uint64) ([]float64, error) {
 
 // keepFinal writes the parameters with which an epoch that is being closed ended. It
 // reads them from the last checkpoint. Without a checkpoint the next epoch begins anew.
-func (r *runner) keepFinal(ctx context.Context, opened *Entry) error {
+func (r *keeper) keepFinal(ctx context.Context, opened *Entry) error {
 	if !core.Learns(opened.Mechanism) {
 		return nil
 	}

@@ -61,8 +61,9 @@ func newMergeWorker(p *partials, shard int, seal *partSeal, nonce [16]byte, job 
 // instance's.
 func newLeafRunner(d *host, s *config.Stream) *runner {
 	t := core.Task{Stream: s.Name, Partition: core.Merged}
-	r := &runner{d: &home{host: d}, s: s, task: t, log: d.log.With("task", t.String())}
+	r := &runner{keeper: &keeper{d: &home{host: d}, s: s, task: t, log: d.log.With("task", t.String())}}
 	r.repeater = newRepeater(r.log, d.metrics, func() {})
+	r.keeper.showSchemas = r.showSchemas
 	r.status.Store(&TaskStatus{}) // which nobody is shown
 	return r
 }

@@ -25,7 +25,7 @@ import (
 // anchor shows that the log is the epoch's; without one recover refuses. Where only files of
 // persons are damaged, the steps up to the last commit are computed again too, and must lead to its
 // transcript.
-func (r *runner) recover(ctx context.Context, from *Export) error {
+func (r *keeper) recover(ctx context.Context, from *Export) error {
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (r *runner) recover(ctx context.Context, from *Export) error {
 }
 
 // bringBack writes those files of an exported epoch that are missing or damaged.
-func (r *runner) bringBack(ctx context.Context, from *Export) error {
+func (r *keeper) bringBack(ctx context.Context, from *Export) error {
 	m, err := core.ParseManifest([]byte(from.Manifest))
 	if err != nil {
 		return halted(haltState, "%w", err)
@@ -155,7 +155,7 @@ func (r *runner) bringBack(ctx context.Context, from *Export) error {
 
 // rewind finds the checkpoint from which recover continues.
 type rewind struct {
-	r *runner
+	r *keeper
 	// last is the last commit where it is whole and its files of persons are not.
 	last *checkpoint
 }
@@ -196,7 +196,7 @@ func (w *rewind) start(ctx context.Context, opened *Entry, m *core.Manifest, fil
 // to a later commit, if there is one, which they must lead to.
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
-func (r *runner) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
+func (r *keeper) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
 	again, err := newRepetition(r.repeater, r.d.client, r.d.schemas, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
 	if err != nil {
 		return nil, err

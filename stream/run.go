@@ -106,7 +106,7 @@ func (r *runner) settled(ctx context.Context) (*openEpoch, error) {
 		settling, interrupt := context.WithCancel(ctx)
 		done := make(chan result, 1)
 		go func() {
-			l, err := r.settle(settling)
+			l, err := r.settle(settling, r.held)
 			done <- result{l, err}
 		}()
 		select {
@@ -279,7 +279,7 @@ func (p *processor) open(src core.Source, bytes int, at kafka.Position) (*kafka.
 }
 
 // openInput returns a reader of a source. It must be closed.
-func (r *runner) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
+func (r *keeper) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
 	o := readerOptions(r.s, src, bytes)
 	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.d.memory, codec.RowBytes(core.FormatOf(r.s))
 	return r.d.client.NewReader(o, at)

@@ -177,7 +177,7 @@ func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 // readSchemas reads the schemas before anything of the log is decoded, and before a charge. It
 // waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
 // it also waits for a schema whose records can give rows.
-func (r *runner) readSchemas(ctx context.Context, opening bool) error {
+func (r *keeper) readSchemas(ctx context.Context, opening bool) error {
 	if !r.s.Input.Looked() {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (r *runner) readSchemas(ctx context.Context, opening bool) error {
 
 // rowless says why records of no version that was read give rows, "" where those of one do. What the
 // registry has is public, and so is the answer.
-func (r *runner) rowless() string {
+func (r *keeper) rowless() string {
 	all, err := r.d.schemas.compare(r.s)
 	if err != nil {
 		return "" // the decoder says it

@@ -103,4 +103,4 @@ func (h *home) checkpointOf(t core.Task) (cp *checkpoint, err error) {
 }
 
 // atomically is shard.atomically for a task's files and lines of the ledger.
-func (r *runner) atomically(f func() error) error { return r.d.disk.atomically(r.store.dir, f) }
+func (r *keeper) atomically(f func() error) error { return r.d.disk.atomically(r.store.dir, f) }

@@ -429,7 +429,7 @@ func TestUnpublished(t *testing.T) {
 			h.disk = s
 		}
 		h.running.Store(100)
-		p := &processor{r: &runner{d: h}, epoch: &openEpoch{}, period: time.Second}
+		p := &processor{r: &runner{keeper: &keeper{d: h}}, epoch: &openEpoch{}, period: time.Second}
 		p.outboxBytes, p.pendingBytes = shardOutbox/100-1, shardOutbox/100-1
 		if p.choked() || p.full() {
 			t.Errorf("shared %t: a task waits with less than its share", shared)

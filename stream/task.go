@@ -1,9 +1,7 @@
 package stream
 
 import (
-	"context"
 	"encoding/json"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,15 +27,7 @@ const (
 // runner runs one task. One goroutine fetches, one decodes, one owns everything that must
 // be consistent, and one publishes.
 type runner struct {
-	*repeater
-	d       *home
-	s       *config.Stream
-	task    core.Task
-	store   *store
-	out     *output // nil where no stream is configured
-	guard   *guard  // of out
-	archive *archive
-	log     *slog.Logger
+	*keeper
 
 	requests chan request
 	gone     chan struct{} // closed when the task has left the process
@@ -46,12 +36,10 @@ type runner struct {
 	waiting  *request     // for which the owner ended; nil: none
 	dead     *deadLetters // the last ones that were begun; nil: none
 	census   *census
-	warned   atomic.Bool // that producers decide retention
-	watch    *watch      // of steps by the clock, from one epoch to the next; nil: none runs
+	watch    *watch // of steps by the clock, from one epoch to the next; nil: none runs
 
-	destroying *sync.Mutex   // held while secrets are destroyed; of all runners of the task
-	hold       chan struct{} // see held; nil: nothing is held
-	freed      sync.Once
+	hold  chan struct{} // see held; nil: nothing is held
+	freed sync.Once
 
 	// The ends of the log that the fetching goroutine saw last, to compute the lag.
 	logStart, logEnd atomic.Int64
@@ -79,10 +67,14 @@ type runner struct {
 
 func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
-	r, err := newAbandoned(d, t)
+	r := &runner{}
+	k, err := newKeeper(d, t, func() { r.change(func(*TaskStatus) {}) })
 	if err != nil {
 		return nil, err
 	}
+	r.keeper = k
+	k.showSchemas = r.showSchemas
+	r.status.Store(&TaskStatus{Stream: t.Stream, Partition: t.Partition})
 	d.taskCount.Add(1)
 	d.running.Add(1)
 	r.series.parse = r.released
@@ -148,35 +140,6 @@ func (r *runner) readers() int {
 func (r *runner) expect(readers int) {
 	r.d.memory.Expect(readers - r.expected)
 	r.expected = readers
-}
-
-// release sets where the task's releases go.
-func (r *runner) release(to config.Output) {
-	r.out = newOutput(r.repeater, r.d, r.task, to)
-	r.guard = newGuard(r.out, func(ctx context.Context, opened *Entry) (ends []int64, err error) {
-		for _, src := range opened.sources() {
-			log, err := r.offsets(ctx, src)
-			if err != nil {
-				return nil, err
-			}
-			ends = append(ends, log.end)
-		}
-		return ends, nil
-	})
-}
-
-// newAbandoned returns a runner that can only finish closings. It is for a task that the
-// ledger knows and this process does not run.
-func newAbandoned(d *home, t core.Task) (*runner, error) {
-	st, err := openStore(d.disk, d.taskDir(t), d.sealer(t))
-	if err != nil {
-		return nil, err
-	}
-	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
-	r := &runner{d: d, task: t, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
-	r.repeater = newRepeater(r.log, d.metrics, func() { r.change(func(*TaskStatus) {}) })
-	r.status.Store(&TaskStatus{Stream: t.Stream, Partition: t.Partition})
-	return r, nil
 }
 
 // change replaces the status by a changed copy.

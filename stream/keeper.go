@@ -1,0 +1,55 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// keeper opens, resumes, closes and brings back the epochs of one task. It applies no record.
+type keeper struct {
+	*repeater
+	d       *home
+	s       *config.Stream
+	task    core.Task
+	store   *store
+	out     *output // nil where no stream is configured
+	guard   *guard  // of out
+	archive *archive
+	log     *slog.Logger
+	warned  atomic.Bool // that producers decide retention
+
+	destroying  *sync.Mutex // held while secrets are destroyed; of all keepers of the task
+	showSchemas func()      // shows what the registry said; nil: nobody looks
+}
+
+// newKeeper returns what can finish closings of a task, and more once it has a stream and an output.
+func newKeeper(d *home, t core.Task, changed func()) (*keeper, error) {
+	st, err := openStore(d.disk, d.taskDir(t), d.sealer(t))
+	if err != nil {
+		return nil, err
+	}
+	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
+	k := &keeper{d: d, task: t, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
+	k.repeater = newRepeater(k.log, d.metrics, changed)
+	return k, nil
+}
+
+// release sets where the task's releases go.
+func (k *keeper) release(to config.Output) {
+	k.out = newOutput(k.repeater, k.d, k.task, to)
+	k.guard = newGuard(k.out, func(ctx context.Context, opened *Entry) (ends []int64, err error) {
+		for _, src := range opened.sources() {
+			log, err := k.offsets(ctx, src)
+			if err != nil {
+				return nil, err
+			}
+			ends = append(ends, log.end)
+		}
+		return ends, nil
+	})
+}
