@@ -456,8 +456,7 @@ func openStore(d disk, dir string, seal *sealer) (*store, error) {
 		return nil, err
 	}
 	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, temporarySuffix) })
-	_, logged := d.(*logShard)
-	s := &store{disk: d, dir: dir, slot: noSlot, seal: seal, logged: logged}
+	s := &store{disk: d, dir: dir, slot: noSlot, seal: seal, logged: !tears(d)}
 	if err := removeAll(d, dir, left...); err != nil || seal == nil {
 		return s, err
 	}

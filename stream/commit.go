@@ -211,7 +211,7 @@ func (p *processor) prepare(tick time.Time) (*commit, error) {
 
 // store writes a commit. The loop may go on meanwhile, unless persons are protected.
 func (p *processor) store(c *commit) {
-	c.err = p.r.d.inTurn(func() error {
+	c.err = p.r.d.disk.inTurn(func() error {
 		return p.r.atomically(func() (err error) {
 			if err = p.keep(&c.archived); err != nil {
 				return err
@@ -235,7 +235,7 @@ func (p *processor) leave(c *commit) {
 		p.complain(c.err)
 		return
 	}
-	if p.r.d.lost() {
+	if p.r.d.disk.lost() {
 		return // the instance that has the shard now publishes them; see flush
 	}
 	p.r.untroubled("commit")

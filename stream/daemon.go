@@ -191,7 +191,7 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 		return err
 	}
 	d.expandKnown(tasks)
-	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics, func() {}))
+	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics.kafkaError, func() {}))
 	if err := d.own.prepare(tasks); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}

@@ -126,22 +126,11 @@ func (r *keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 // fits halts if a shard in logs has no room for the epoch's state. Later its commits would be
 // refused, and with them those of all tasks of the shard.
 func (r *keeper) fits(o *opening) error {
-	s, logged := r.d.disk.(*logShard)
-	if !logged {
-		return nil
-	}
-	if n := closingBytes(len(o.parts)); n > s.line {
-		return halted(haltConfiguration, "the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most %d: merge fewer partitions, or run this stream without [cluster]", len(o.parts), n, s.line)
-	}
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
 		return err
 	}
-	if n, left := len(state), s.left(); n > left {
-		return halted(haltConfiguration, "the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large for one shard; "+
-			"fewer columns make a state smaller, and more shards, in a new group, have more room", n, max(left, 0))
-	}
-	return nil
+	return r.d.disk.fits(len(o.parts), len(state))
 }
 
 // closingBytes bounds the line that closes an epoch over so many partitions, in which offsets are below 2⁴⁰. It is

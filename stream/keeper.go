@@ -35,7 +35,7 @@ func newKeeper(d *home, t core.Task, changed func()) (*keeper, error) {
 	}
 	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
 	k := &keeper{d: d, task: t, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
-	k.repeater = newRepeater(k.log, d.metrics, changed)
+	k.repeater = newRepeater(k.log, d.metrics.kafkaError, changed)
 	return k, nil
 }
 

@@ -47,7 +47,7 @@ type lagKey struct {
 
 func newLagReport(h *host) *lagReport {
 	return &lagReport{
-		repeater: newRepeater(h.log.With("group", h.cfg.Kafka.Group), h.metrics, func() {}),
+		repeater: newRepeater(h.log.With("group", h.cfg.Kafka.Group), h.metrics.kafkaError, func() {}),
 		client:   h.client, group: h.cfg.Kafka.Group, every: h.lagEvery, again: lagAgain,
 		soon: make(chan struct{}, 1), at: map[lagKey]map[core.Task]int64{}, last: map[lagKey]int64{}, sent: map[lagKey]int64{},
 	}

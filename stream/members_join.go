@@ -64,7 +64,7 @@ func InstanceName(c *config.Config) string {
 func (d *Daemon) share(ctx context.Context) error {
 	s := d.sharing
 	d.metrics.shares(d.cfg.Cluster.Shards)
-	r := newRepeater(d.log, d.metrics, d.stateChanged)
+	r := newRepeater(d.log, d.metrics.kafkaError, d.stateChanged)
 	var clusterID string
 	if err := r.retry(ctx, "cluster", func() (err error) {
 		clusterID, err = d.client.ClusterID(ctx)

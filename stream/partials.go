@@ -109,9 +109,9 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	for shard := range shards {
 		seal, once := newPartSeal(p.d.key, p.group, shard), sync.Once{}
 		w := &partWriter{log: p.log, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
-		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
+		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics.kafkaError, func() {})
 		following.Go(func() { w.run(ctx) })
-		follow := newRepeater(p.d.log.With("shard", shard), p.d.metrics, func() {})
+		follow := newRepeater(p.d.log.With("shard", shard), p.d.metrics.kafkaError, func() {})
 		following.Go(func() {
 			_ = follow.retry(ctx, followed, func() error {
 				err := p.log.follow(ctx, shard, func() {

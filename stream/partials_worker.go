@@ -62,7 +62,7 @@ func newMergeWorker(p *partials, shard int, seal *partSeal, nonce [16]byte, job 
 func newLeafRunner(d *host, s *config.Stream) *runner {
 	t := core.Task{Stream: s.Name, Partition: core.Merged}
 	r := &runner{keeper: &keeper{d: &home{host: d}, s: s, task: t, log: d.log.With("task", t.String())}}
-	r.repeater = newRepeater(r.log, d.metrics, func() {})
+	r.repeater = newRepeater(r.log, d.metrics.kafkaError, func() {})
 	r.keeper.showSchemas = r.showSchemas
 	r.status.Store(&TaskStatus{}) // which nobody is shown
 	return r

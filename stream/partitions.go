@@ -34,7 +34,7 @@ func (c *crew) partitionsAtStart(s *config.Stream, only []core.Task) (partitions
 func (q *squad) follow(ctx context.Context) error {
 	c, s := q.c, q.s
 	found, wait := false, kafka.Backoff{Max: c.lookEvery}
-	look := newRepeater(c.log.With("stream", s.Name), c.metrics, func() {})
+	look := newRepeater(c.log.With("stream", s.Name), c.metrics.kafkaError, func() {})
 	for {
 		t, err := c.client.Topic(ctx, s.Input.Topic)
 		switch {

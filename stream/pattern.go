@@ -112,7 +112,7 @@ func (d *Daemon) expandKnown(only []core.Task) {
 // seek makes streams of the topics that match patterns, until the context ends. A topic that is gone
 // keeps its stream, which waits for it, until the process ends and, if it has an open epoch, longer.
 func (d *Daemon) seek(ctx context.Context) error {
-	look, wait := newRepeater(d.log, d.metrics, d.stateChanged), kafka.Backoff{Max: d.lookEvery}
+	look, wait := newRepeater(d.log, d.metrics.kafkaError, d.stateChanged), kafka.Backoff{Max: d.lookEvery}
 	for {
 		pause := make(<-chan time.Time) // without patterns nothing is to be done until there are
 		if len(d.config().Patterns) > 0 {

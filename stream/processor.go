@@ -137,7 +137,7 @@ func (p *processor) compare() {
 // flush gives the publisher the durable releases that it does not have yet, unless another
 // instance may have the shard: then that one publishes them.
 func (p *processor) flush() {
-	if p.comparing || p.sent == len(p.outbox) || p.r.d.lost() {
+	if p.comparing || p.sent == len(p.outbox) || p.r.d.disk.lost() {
 		return
 	}
 	p.pub.enqueue(slices.Clone(p.outbox[p.sent:]), p.committed)
@@ -654,7 +654,7 @@ func (p *processor) shutdown() error {
 	p.show()
 	deadline := time.NewTimer(shutdownTime)
 	defer deadline.Stop()
-	for len(p.outbox) > 0 && !p.comparing && !p.r.d.lost() {
+	for len(p.outbox) > 0 && !p.comparing && !p.r.d.disk.lost() {
 		select {
 		case <-p.pub.notify:
 			p.acknowledge()

@@ -15,15 +15,15 @@ import (
 // repeater repeats calls that fail for a passing reason, and keeps a list of them.
 type repeater struct {
 	log     *slog.Logger
-	metrics *metrics
+	failed  func(error) // sees each failure; nil: nobody does
 	changed func() // called when what is being repeated has changed
 
 	mu       sync.Mutex
 	troubles map[string]string // what is being repeated, and why
 }
 
-func newRepeater(log *slog.Logger, m *metrics, changed func()) *repeater {
-	return &repeater{log: log, metrics: m, changed: changed, troubles: map[string]string{}}
+func newRepeater(log *slog.Logger, failed func(error), changed func()) *repeater {
+	return &repeater{log: log, failed: failed, changed: changed, troubles: map[string]string{}}
 }
 
 // retry repeats a call for as long as the cluster is the reason that it fails. Meanwhile
@@ -54,7 +54,9 @@ func (e *notYet) Unwrap() error { return e.error }
 
 // troubled records that something is being repeated, and logs it once.
 func (r *repeater) troubled(what string, err error) {
-	r.metrics.kafkaError(err)
+	if r.failed != nil {
+		r.failed(err)
+	}
 	r.mu.Lock()
 	was, known := r.troubles[what]
 	r.troubles[what] = err.Error()

@@ -43,7 +43,7 @@ func (r *runner) run(ctx context.Context) error {
 		err = r.classify(err)
 		var h *halt
 		if errors.As(err, &h) && !full(err) {
-			if lost := r.d.affirm(); lost != nil {
+			if lost := r.d.disk.affirm(); lost != nil {
 				err = lost
 			}
 		}
@@ -234,7 +234,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	if err != nil {
 		p.show()
 	}
-	if err == nil && !p.ended && !r.d.lost() {
+	if err == nil && !p.ended && !r.d.disk.lost() {
 		stopFetching()
 		err = p.shutdown()
 	}

@@ -19,12 +19,41 @@ type shard interface {
 	// a real disk atomically is f, whose writes become durable one after the other. An order of them that a
 	// crash may cut anywhere is right for both.
 	atomically(dir string, f func() error) error
+	// inTurn does a commit when it is its turn.
+	inTurn(commit func() error) error
+	// unpublished returns how many bytes of releases one of so many tasks may keep, where most are allowed.
+	unpublished(most, tasks int) int
+	// fits says why the shard has no room for an epoch over so many partitions, with a state of so many bytes.
+	fits(partitions, state int) error
+	// tears reports whether a write may be torn.
+	tears() bool
+	// lost reports whether another process may have the shard, so that nothing may be published.
+	lost() bool
+	// affirm makes sure that the shard is this process's still.
+	affirm() error
 }
 
 // fileShard is a directory of files.
 type fileShard struct{ disk }
 
 func (fileShard) atomically(_ string, f func() error) error { return f() }
+func (fileShard) unpublished(most, _ int) int                { return most }
+func (fileShard) fits(_, _ int) error                        { return nil }
+func (fileShard) tears() bool                                { return true }
+func (fileShard) lost() bool                                 { return false }
+func (fileShard) affirm() error                              { return nil }
+
+func (fileShard) inTurn(commit func() error) error {
+	committing <- struct{}{}
+	defer func() { <-committing }()
+	return commit()
+}
+
+// tears reports whether a write to a disk may be torn.
+func tears(d disk) bool {
+	s, ok := d.(interface{ tears() bool })
+	return !ok || s.tears()
+}
 
 // home is what the tasks of a shard share: its state, and its ledger.
 type home struct {
@@ -50,42 +79,12 @@ const (
 // unpublished returns how many bytes of releases a task may keep, where one on a disk may keep
 // most. It is never so little that a release of some size would wait for ever: one more is kept.
 func (h *home) unpublished(most int) int {
-	if _, files := h.disk.(fileShard); files {
-		return most
-	}
-	return min(most, shardOutbox/int(max(h.running.Load(), 1)))
+	return h.disk.unpublished(most, int(max(h.running.Load(), 1)))
 }
 
 // committing has an element for each commit that is being written to files. Sixty-four at a time
 // are half as many again a second as a thousand at a time, with a thread for each.
 var committing = make(chan struct{}, 64)
-
-// inTurn does a commit, when it is its turn.
-func (h *home) inTurn(commit func() error) error {
-	if _, files := h.disk.(fileShard); files {
-		committing <- struct{}{}
-		defer func() { <-committing }()
-	}
-	return commit()
-}
-
-// lost reports whether another instance may have the shard, so that nothing may be published any
-// more.
-func (h *home) lost() bool {
-	s, ok := h.disk.(*logShard)
-	return ok && s.lost()
-}
-
-// affirm makes sure that the shard is this process's still. Another instance that has it releases
-// what this one does not know of. So before a task halts it must be sure that it is not that.
-//
-// Errors: errLost, and others of which nothing follows.
-func (h *home) affirm() error {
-	if s, ok := h.disk.(*logShard); ok {
-		return s.affirm()
-	}
-	return nil
-}
 
 // taskDir returns the directory of a task's files.
 func (h *home) taskDir(t core.Task) string { return h.dir + "/tasks/" + t.String() }

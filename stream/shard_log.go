@@ -723,3 +723,19 @@ func (o *openLedgerLog) Write(p []byte) (int, error) {
 func (o *openLedgerLog) Sync() error { return nil }
 
 func (o *openLedgerLog) Close() error { return nil }
+
+func (s *logShard) inTurn(commit func() error) error { return commit() }
+func (s *logShard) tears() bool                      { return false }
+func (s *logShard) unpublished(most, tasks int) int  { return min(most, shardOutbox/tasks) }
+
+// fits implements shard: later its commits would be refused, and with them those of all tasks of the shard.
+func (s *logShard) fits(partitions, state int) error {
+	if n := closingBytes(partitions); n > s.line {
+		return halted(haltConfiguration, "the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most %d: merge fewer partitions, or run this stream without [cluster]", partitions, n, s.line)
+	}
+	if left := s.left(); state > left {
+		return halted(haltConfiguration, "the epoch's state has %d bytes, and its shard has room for %d: the streams of this topic are too large for one shard; "+
+			"fewer columns make a state smaller, and more shards, in a new group, have more room", state, max(left, 0))
+	}
+	return nil
+}

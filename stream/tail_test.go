@@ -419,7 +419,7 @@ func TestTailOvertaken(t *testing.T) {
 	for i := range pubs {
 		task := core.Task{Stream: "orders", Partition: i}
 		h.metrics.begin(task)
-		g := newGuard(newOutput(newRepeater(h.log, h.metrics, func() {}), &home{host: h}, task, config.Output{Topic: "orders.dp"}), nil)
+		g := newGuard(newOutput(newRepeater(h.log, h.metrics.kafkaError, func() {}), &home{host: h}, task, config.Output{Topic: "orders.dp"}), nil)
 		g.reset(0)
 		g.epoch, g.next = 1, 0
 		m := core.Message{Step: 1, Key: []byte(core.Identity(task, 1, 1)), Value: []byte("mine")}

@@ -59,7 +59,7 @@ func CheckTrace(ctx context.Context, c *config.Config, connect bool) (refused, e
 
 // traced counts what became of spans, and warns once while they are lost.
 func (d *Daemon) traced() func(sent, dropped int, err error) {
-	r := newRepeater(d.log.With("endpoint", d.cfg.Trace.URL()), d.metrics, func() {})
+	r := newRepeater(d.log.With("endpoint", d.cfg.Trace.URL()), d.metrics.kafkaError, func() {})
 	return func(sent, dropped int, err error) {
 		d.metrics.traced(sent, dropped)
 		if err != nil {

@@ -201,7 +201,7 @@ func TestUsersRepetitionForgets(t *testing.T) {
 	c, err := a.coreOf(o.Config.Streams[0], m, all[0], keys)
 	must(t, err)
 	defer c.Destroy()
-	again, err := newRepetition(newRepeater(o.Log, newMetrics(true, false, "", false), func() {}), r.client, new(Schemas), o.Config.Streams[0], m, c, beginning(m), nil, 1<<20)
+	again, err := newRepetition(newRepeater(o.Log, nil, func() {}), r.client, new(Schemas), o.Config.Streams[0], m, c, beginning(m), nil, 1<<20)
 	must(t, err)
 	for range 5 {
 		_, err := again.close(t.Context())

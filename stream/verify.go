@@ -85,7 +85,7 @@ func Verify(ctx context.Context, a Audit, t core.Task) ([]Verification, error) {
 	if err := a.schemas.Look(ctx, s, 0); err != nil {
 		return nil, err
 	}
-	r := newRepeater(a.Log, newMetrics(true, false, "", false), func() {})
+	r := newRepeater(a.Log, nil, func() {})
 	published, err := collect(ctx, r, client, s.Output, t, s.Step.Clock() > 0)
 	if err != nil {
 		return nil, err
