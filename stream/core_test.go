@@ -136,7 +136,7 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.r = &runner{keeper: &keeper{d: d, s: s, task: core.Task{Stream: s.Name, Partition: 0}, store: st, log: d.log}}
+	m.r = &runner{keeper: &keeper{feed: newFeed(d.host, core.Task{Stream: s.Name, Partition: 0}, s, func() {}), d: d, store: st}}
 	m.r.repeater = newRepeater(d.log, d.metrics.kafkaError, func() {})
 	m.r.out = newOutput(m.r.repeater, d, m.r.task, s.Output)
 	m.r.guard = newGuard(m.r.out, nil)

@@ -148,7 +148,7 @@ func (r *keeper) sameTopic(opened *Entry, id string) error {
 // fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
 // the next response arrives. An idle task holds no memory of batches.
 type fetcher struct {
-	r       *runner
+	from    *feed
 	reader  *kafka.Reader
 	decoder *codec.Decoder
 	free    chan *codec.Batch
@@ -166,14 +166,14 @@ type fetcher struct {
 }
 
 // newFetcher returns a fetcher of a partition that an epoch reads.
-func newFetcher(r *runner, epoch uint64, partition int, reader *kafka.Reader, d *codec.Decoder) *fetcher {
+func newFetcher(r *feed, epoch uint64, partition int, reader *kafka.Reader, d *codec.Decoder) *fetcher {
 	f := &fetcher{
-		r: r, reader: reader, decoder: d, span: spanOf(r.task, epoch), logStart: &r.logStart, logEnd: &r.logEnd,
+		from: r, reader: reader, decoder: d, span: spanOf(r.task, epoch), logStart: r.logStart, logEnd: r.logEnd,
 		free: make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches), full: make(chan *codec.Batch, batches),
 		failed: make(chan error, 1), what: "fetch", epoch: epoch,
 	}
 	f.span.Input = partition
-	if s := r.d.schemas.subjects(r.s); s != nil {
+	if s := r.schemas.subjects(r.s); s != nil {
 		f.known = s.Has
 	}
 	for range batches {
@@ -199,12 +199,12 @@ func (f *fetcher) run(ctx context.Context) {
 		if err := f.fetch(ctx, b); err != nil {
 			var truncated *kafka.TruncatedError
 			if errors.As(err, &truncated) { // a topic made anew is shorter, too, and then that is the reason
-				if other := f.r.retry(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
+				if other := f.from.retry(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
 					err = other
 				}
 			}
 			if ctx.Err() == nil {
-				f.failed <- f.r.logError(err)
+				f.failed <- f.from.logError(err)
 			}
 			return
 		}
@@ -216,7 +216,7 @@ func (f *fetcher) run(ctx context.Context) {
 func (f *fetcher) decode() {
 	for b := range f.fetched {
 		f.decoder.Decode(b)
-		f.r.d.metrics.bySchema(f.r.task, b, f.known)
+		f.from.metrics.bySchema(f.from.task, b, f.known)
 		f.full <- b // has room for all there are
 	}
 }
@@ -229,35 +229,35 @@ func (f *fetcher) done(b *codec.Batch) {
 
 // fetch fills a batch with records.
 func (f *fetcher) fetch(ctx context.Context, b *codec.Batch) error {
-	err := f.r.retry(ctx, f.what, func() error {
+	err := f.from.retry(ctx, f.what, func() error {
 		if f.missing {
 			if err := f.found(ctx); err != nil {
 				return err
 			}
 		}
-		begun := f.r.d.now()
-		span := f.r.d.trace.Begin(trace.Fetch, f.span, begun)
+		begun := f.from.now()
+		span := f.from.trace.Begin(trace.Fetch, f.span, begun)
 		err := f.reader.Fetch(ctx, &b.Chunk)
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
 		f.missing = kafka.UnknownTopic(err)
-		now := f.r.d.now()
+		now := f.from.now()
 		span.Failed = whyFailed(err)
 		span.End(now)
 		if err != nil {
 			return err
 		}
-		f.r.d.metrics.fetched(f.r.task, now.Sub(begun), b.Bytes)
+		f.from.metrics.fetched(f.from.task, now.Sub(begun), b.Bytes)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	if b.Lost > 0 {
-		f.r.log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
+		f.from.log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
 	} else if b.AnchorDropped {
-		f.r.log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
+		f.from.log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
 	}
 	f.logStart.Store(b.LogStart)
 	f.logEnd.Store(b.LastStable)
@@ -267,23 +267,28 @@ func (f *fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 // found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
 // and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
 func (f *fetcher) found(ctx context.Context) error {
-	if f.r.d.ledger == nil {
+	if f.from.sameLog == nil {
 		return nil
 	}
-	opened := f.r.d.ledger.opening(f.r.task, f.epoch)
+	return f.from.sameLog(ctx, f.epoch)
+}
+
+// stillSameTopic halts if the topic is not that of an epoch.
+func (r *keeper) stillSameTopic(ctx context.Context, epoch uint64) error {
+	opened := r.d.ledger.opening(r.task, epoch)
 	if opened == nil {
 		return nil
 	}
-	id, err := f.r.d.client.TopicID(ctx, opened.Topic)
+	id, err := r.d.client.TopicID(ctx, opened.Topic)
 	if err != nil {
 		return err
 	}
-	return f.r.sameTopic(opened, id.String())
+	return r.sameTopic(opened, id.String())
 }
 
 // logError turns the error with which a reader ended into a halt. It returns other errors
 // as they are.
-func (r *keeper) logError(err error) error {
+func (r *feed) logError(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError
 	var replaced *kafka.ReplacedError

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -12,19 +11,15 @@ import (
 
 // keeper opens, resumes, closes and brings back the epochs of one task. It applies no record.
 type keeper struct {
-	*repeater
+	*feed
 	d       *home
-	s       *config.Stream
-	task    core.Task
 	store   *store
 	out     *output // nil where no stream is configured
 	guard   *guard  // of out
 	archive *archive
-	log     *slog.Logger
 	warned  atomic.Bool // that producers decide retention
 
-	destroying  *sync.Mutex // held while secrets are destroyed; of all keepers of the task
-	showSchemas func()      // shows what the registry said; nil: nobody looks
+	destroying *sync.Mutex // held while secrets are destroyed; of all keepers of the task
 }
 
 // newKeeper returns what can finish closings of a task, and more once it has a stream and an output.
@@ -34,8 +29,8 @@ func newKeeper(d *home, t core.Task, changed func()) (*keeper, error) {
 		return nil, err
 	}
 	mutex, _ := d.destroying.LoadOrStore(t, new(sync.Mutex))
-	k := &keeper{d: d, task: t, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}, log: d.log.With("task", t.String())}
-	k.repeater = newRepeater(k.log, d.metrics.kafkaError, changed)
+	k := &keeper{feed: newFeed(d.host, t, nil, changed), d: d, store: st, destroying: mutex.(*sync.Mutex), archive: &archive{disk: d.disk, dir: st.dir}}
+	k.sameLog = k.stillSameTopic
 	return k, nil
 }
 

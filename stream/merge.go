@@ -76,8 +76,7 @@ func sumsOf(steps []leafStep) (all []*core.Sum) {
 const mergedFetchBytes = 16 << 20
 
 // newMerger returns a merger that goes on at the checkpoint of an epoch.
-func newMerger(p *processor) (*merger, error) {
-	r, l := p.r, p.epoch
+func newMerger(r *feed, l *openEpoch, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *partials) (*merger, error) {
 	n := len(l.cp.all())
 	m := &merger{at: l.cp.all(), bound: l.cp.boundary, bounds: l.bounds, whole: make(chan []leafStep), failed: make(chan error, 2*n+1)}
 	ready := r.s.MergeAhead // sums that may wait
@@ -88,7 +87,7 @@ func newMerger(p *processor) (*merger, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.root = newMergeRoot(p, m)
+	m.root = newMergeRoot(r, l.m, l.core, m, others)
 	for i, leaf := range leaves {
 		x, err := newLeafReader(l.core, i, leaf, m.at[i].position, ready)
 		if err != nil {
@@ -102,7 +101,7 @@ func newMerger(p *processor) (*merger, error) {
 		}
 		src := l.m.Source
 		src.Partition = reads(l.m)[i]
-		reader, err := p.open(src, mergedBytes(r.d.fetchBytes, n), x.position)
+		reader, err := open(src, mergedBytes(r.fetchBytes, n), x.position)
 		if err != nil {
 			return nil, err
 		}
@@ -133,8 +132,8 @@ func newLeafReader(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, 
 }
 
 // from makes the leaf read records of a partition.
-func (x *leafReader) from(r *runner, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
-	decoder, err := newDecoder(r.d.schemas, r.s, m, partition, c)
+func (x *leafReader) from(r *feed, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
+	decoder, err := newDecoder(r.schemas, r.s, m, partition, c)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"log/slog"
 	"context"
 	"fmt"
 	"runtime"
@@ -71,11 +72,11 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	r := &runner{keeper: &keeper{d: &home{host: &host{}}, s: s}}
+	r := &runner{keeper: &keeper{feed: newFeed(&host{log: slog.New(slog.DiscardHandler)}, core.Task{}, s, func() {}), d: &home{host: &host{}}}}
 	open := func() *fetcher {
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		must(b, err)
-		f := newFetcher(r, 1, 0, nil, decoder)
+		f := newFetcher(r.feed, 1, 0, nil, decoder)
 		wg.Go(func() { // as run, with responses that are there
 			defer close(f.fetched)
 			for next := int64(0); ; next += int64(len(list)) {

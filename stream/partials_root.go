@@ -22,8 +22,9 @@ import (
 // partition of which no word comes for a while is read here, as in a single process.
 type mergeRoot struct {
 	p     *partials
-	r     *runner
-	l     *openEpoch
+	r     *feed
+	of    *core.Manifest
+	core  *core.Core
 	m     *merger
 	shard int
 	seal  *partSeal
@@ -62,19 +63,18 @@ type pieces struct {
 const keptSums = 64
 
 // newMergeRoot returns what lets other instances sum partitions of a merger; nil where none may.
-func newMergeRoot(p *processor, m *merger) *mergeRoot {
-	r, l := p.r, p.epoch
-	if r.d.partials == nil || l.m.Partition != core.Merged || !shareable(r.s) || len(m.at) < 2 {
+func newMergeRoot(r *feed, of *core.Manifest, c *core.Core, m *merger, others *partials) *mergeRoot {
+	if others == nil || of.Partition != core.Merged || !shareable(r.s) || len(m.at) < 2 {
 		return nil
 	}
-	file, err := l.m.Encode()
+	file, err := of.Encode()
 	if err != nil {
 		return nil
 	}
-	shard := r.d.partials.shard(r.s)
+	shard := others.shard(r.s)
 	g := &mergeRoot{
-		p: r.d.partials, r: r, l: l, m: m, shard: shard, seal: newPartSeal(r.d.key, r.d.partials.group, shard), nonce: dp.NewNonce(), file: file,
-		ahead: partsAhead(r.s, l.core, len(m.at)), step: l.core.Step(), at: make([]kafka.Position, len(m.at)), own: make([]bool, len(m.at)), inbox: make([]leafInbox, len(m.at)),
+		p: others, r: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.d.key, others.group, shard), nonce: dp.NewNonce(), file: file,
+		ahead: partsAhead(r.s, c, len(m.at)), step: c.Step(), at: make([]kafka.Position, len(m.at)), own: make([]bool, len(m.at)), inbox: make([]leafInbox, len(m.at)),
 		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}
 	for i := range g.inbox {
@@ -206,7 +206,7 @@ func (g *mergeRoot) supplyOf(ctx context.Context, x *leafReader, team team, chan
 }
 
 // partition returns the number of a partition by its place.
-func (g *mergeRoot) partition(index int) int { return reads(g.l.m)[index] }
+func (g *mergeRoot) partition(index int) int { return reads(g.of)[index] }
 
 // by returns which other member of a team sums a partition, noMember where this instance does.
 func (t team) by(index int) int {
@@ -227,7 +227,7 @@ func (g *mergeRoot) alone(index int) bool {
 func (g *mergeRoot) reads(index int, own bool) {
 	g.mu.Lock()
 	changed := g.own[index] != own
-	g.own[index], g.inbox[index].heard = own, g.r.d.now()
+	g.own[index], g.inbox[index].heard = own, g.r.now()
 	g.mu.Unlock()
 	if changed {
 		signal(g.tell)
@@ -236,15 +236,15 @@ func (g *mergeRoot) reads(index int, own bool) {
 
 // read sums a partition here, until the context ends.
 func (g *mergeRoot) read(ctx context.Context, x *leafReader) error {
-	src := g.l.m.Source
+	src := g.of.Source
 	src.Partition = g.partition(x.index)
 	team, _ := g.p.who()
-	reader, err := g.r.openInput(src, mergedBytes(g.r.d.fetchBytes, team.share(len(g.inbox))), x.position)
+	reader, err := g.r.openInput(src, mergedBytes(g.r.fetchBytes, team.share(len(g.inbox))), x.position)
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
-	if err := x.from(g.r, g.l.m, g.l.core, reader, src.Partition, g.m.failed); err != nil {
+	if err := x.from(g.r, g.of, g.core, reader, src.Partition, g.m.failed); err != nil {
 		return err
 	}
 	x.closed = func(s *leafStep) { g.stop(g.counts(x.index, s)) }
@@ -264,7 +264,7 @@ func (x *leafReader) readHere(ctx context.Context) error {
 	}
 	stop()
 	fetching.Wait()
-	x.fetch.r.untroubled(x.fetch.what) // whoever reads on has troubles of his own
+	x.fetch.from.untroubled(x.fetch.what) // whoever reads on has troubles of his own
 	for len(x.fetch.full) > 0 {
 		(<-x.fetch.full).Release()
 	}
@@ -340,7 +340,7 @@ func (g *mergeRoot) receive(ctx context.Context, x *leafReader) error {
 		g.mu.Lock()
 		s := b.held[step]
 		b.next = step
-		left := g.p.times.silence - g.r.d.now().Sub(b.heard)
+		left := g.p.times.silence - g.r.now().Sub(b.heard)
 		g.mu.Unlock()
 		if s == nil {
 			if left <= 0 {
@@ -428,7 +428,7 @@ func (g *mergeRoot) takeSum(h partHeader, content []byte) error {
 		} else if !slices.Equal(w.have[h.piece], content) {
 			w.have[h.piece] = content // of another worker: what is put together shows whether it is the same
 		}
-		b.heard = g.r.d.now()
+		b.heard = g.r.now()
 		if w.left > 0 {
 			return nil
 		}
@@ -452,7 +452,7 @@ func (g *mergeRoot) takeSum(h partHeader, content []byte) error {
 		return nil
 	}
 	b.held[h.step] = s
-	b.heard = g.r.d.now()
+	b.heard = g.r.now()
 	signal(b.came)
 	return nil
 }
@@ -474,7 +474,7 @@ func (g *mergeRoot) alive(a *mergeAlive) {
 		x.logStart.Store(r.logStart)
 		x.logEnd.Store(r.logEnd)
 		if b := &g.inbox[r.partition]; r.written < b.next || b.held[b.next] != nil {
-			b.heard = g.r.d.now()
+			b.heard = g.r.now()
 		}
 	}
 }

@@ -909,7 +909,7 @@ func TestPartialsSize(t *testing.T) {
 // compares the last ones that it took with what comes again.
 func TestPartialsBound(t *testing.T) {
 	t.Parallel()
-	g := &mergeRoot{r: &runner{keeper: &keeper{d: &home{host: &host{}}, s: &config.Stream{}}}, step: 10, ahead: 4, inbox: []leafInbox{{
+	g := &mergeRoot{r: &feed{s: &config.Stream{}, now: time.Now}, step: 10, ahead: 4, inbox: []leafInbox{{
 		next: 11, held: map[uint64]*mergeSum{}, pieces: map[uint64]*pieces{}, known: map[uint64][32]byte{}, came: make(chan struct{}, 1),
 	}}}
 	b := &g.inbox[0]

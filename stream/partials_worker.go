@@ -15,7 +15,7 @@ import (
 // keys of the epoch and keeps nothing: what it has read is read again by whoever comes after it.
 type mergeWorker struct {
 	p     *partials
-	r     *runner
+	r     *feed
 	shard int
 	seal  *partSeal
 	nonce [16]byte
@@ -53,19 +53,8 @@ func newMergeWorker(p *partials, shard int, seal *partSeal, nonce [16]byte, job 
 	}
 	w := &mergeWorker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.d.now(), step: job.step, ends: map[uint64][]int64{}, moved: make(chan struct{})}
 	w.ctx, w.stop = context.WithCancel(p.ctx)
-	w.r = newLeafRunner(p.d, s)
+	w.r = newFeed(p.d, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 	return w
-}
-
-// newLeafRunner returns a runner that reads partitions of a merged stream whose task is another
-// instance's.
-func newLeafRunner(d *host, s *config.Stream) *runner {
-	t := core.Task{Stream: s.Name, Partition: core.Merged}
-	r := &runner{keeper: &keeper{d: &home{host: d}, s: s, task: t, log: d.log.With("task", t.String())}}
-	r.repeater = newRepeater(r.log, d.metrics.kafkaError, func() {})
-	r.keeper.showSchemas = r.showSchemas
-	r.status.Store(&TaskStatus{}) // which nobody is shown
-	return r
 }
 
 // same reports whether a job asks of this instance what the worker does.
@@ -194,7 +183,7 @@ func (w *mergeWorker) work() error {
 		failed := make(chan error, 2)
 		src := m.Source
 		src.Partition = m.Numbers()[leaf.index]
-		reader, err := w.r.openInput(src, mergedBytes(w.r.d.fetchBytes, n), leaf.position)
+		reader, err := w.r.openInput(src, mergedBytes(w.r.fetchBytes, n), leaf.position)
 		if err != nil {
 			return err
 		}
@@ -213,7 +202,7 @@ func (w *mergeWorker) work() error {
 
 // core returns what makes the leaves of an epoch. It has none of the epoch's keys.
 func (w *mergeWorker) core(m *core.Manifest) (*core.Core, error) {
-	if id := config.KeyID(w.r.d.key); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
+	if id := config.KeyID(w.p.d.key); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
 		return nil, errPartial
 	}
 	if changes := changed(w.r.s, m); changes != nil {

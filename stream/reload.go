@@ -311,7 +311,7 @@ func (c *crew) unfitFor(old, s *config.Stream, opened *Entry) (why []string) {
 	}
 	t := opened.Task()
 	// A task that runs may be writing its files: openStore would take away what is half written.
-	r := &keeper{d: &c.home, task: t, store: &store{disk: c.disk, dir: c.taskDir(t), seal: c.sealer(t)}}
+	r := &keeper{feed: &feed{task: t}, d: &c.home, store: &store{disk: c.disk, dir: c.taskDir(t), seal: c.sealer(t)}}
 	m, _, err := r.manifest(opened)
 	if err != nil {
 		return nil // the task halts, now as before

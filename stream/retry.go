@@ -16,7 +16,7 @@ import (
 type repeater struct {
 	log     *slog.Logger
 	failed  func(error) // sees each failure; nil: nobody does
-	changed func() // called when what is being repeated has changed
+	changed func()      // called when what is being repeated has changed
 
 	mu       sync.Mutex
 	troubles map[string]string // what is being repeated, and why

@@ -248,7 +248,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	r, l := p.r, p.epoch
 	if l.m.Partition == core.Merged || l.bounds != nil || l.core.Ahead() {
-		m, err := newMerger(p)
+		m, err := newMerger(r.feed, l, p.open, r.d.partials)
 		if err != nil {
 			return err
 		}
@@ -264,7 +264,7 @@ func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	if err != nil {
 		return err
 	}
-	p.fetch = newFetcher(r, l.m.Epoch, l.m.Source.Partition, reader, decoder)
+	p.fetch = newFetcher(r.feed, l.m.Epoch, l.m.Source.Partition, reader, decoder)
 	wg.Go(func() { p.fetch.run(ctx) })
 	return nil
 }
@@ -279,10 +279,10 @@ func (p *processor) open(src core.Source, bytes int, at kafka.Position) (*kafka.
 }
 
 // openInput returns a reader of a source. It must be closed.
-func (r *keeper) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
+func (r *feed) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
 	o := readerOptions(r.s, src, bytes)
-	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.d.memory, codec.RowBytes(core.FormatOf(r.s))
-	return r.d.client.NewReader(o, at)
+	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.memory, codec.RowBytes(core.FormatOf(r.s))
+	return r.client.NewReader(o, at)
 }
 
 // readerOptions says how a stream's input is read, in responses of so many bytes.

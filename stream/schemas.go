@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -177,20 +178,20 @@ func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 // readSchemas reads the schemas before anything of the log is decoded, and before a charge. It
 // waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
 // it also waits for a schema whose records can give rows.
-func (r *keeper) readSchemas(ctx context.Context, opening bool) error {
+func (r *feed) readSchemas(ctx context.Context, opening bool) error {
 	if !r.s.Input.Looked() {
 		return nil
 	}
 	err := r.retry(ctx, "registry", func() error {
-		if err := r.d.schemas.Look(ctx, r.s, r.d.lookEvery); err != nil {
-			r.d.reachedRegistry(err)
+		if err := r.schemas.Look(ctx, r.s, r.lookEvery); err != nil {
+			r.schemas.reached(r.log, r.metrics, err)
 			if errors.Is(err, registry.ErrNotThere) {
 				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
 			}
 			return &notYet{err}
 		}
-		r.d.reachedRegistry(nil)
-		r.showSchemas()
+		r.schemas.reached(r.log, r.metrics, nil)
+		r.publishSchemas()
 		if why := r.rowless(); opening && why != "" {
 			return &notYet{errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
 		}
@@ -201,8 +202,8 @@ func (r *keeper) readSchemas(ctx context.Context, opening bool) error {
 
 // rowless says why records of no version that was read give rows, "" where those of one do. What the
 // registry has is public, and so is the answer.
-func (r *keeper) rowless() string {
-	all, err := r.d.schemas.compare(r.s)
+func (r *feed) rowless() string {
+	all, err := r.schemas.compare(r.s)
 	if err != nil {
 		return "" // the decoder says it
 	}
@@ -220,24 +221,24 @@ func (r *keeper) rowless() string {
 
 // lookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
 // on without the registry: only records whose schemas are new wait for it.
-func (r *runner) lookAtSchemas(ctx context.Context) {
+func (r *feed) lookAtSchemas(ctx context.Context) {
 	if !r.s.Input.Looked() {
 		return
 	}
-	pause := r.d.lookEvery
+	pause := r.lookEvery
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
-		err := r.d.schemas.Look(ctx, r.s, r.d.lookEvery/2)
+		err := r.schemas.Look(ctx, r.s, r.lookEvery/2)
 		if ctx.Err() != nil {
 			return
 		}
-		r.d.reachedRegistry(err)
-		r.showSchemas()
-		if pause = r.d.lookEvery; err != nil {
+		r.schemas.reached(r.log, r.metrics, err)
+		r.publishSchemas()
+		if pause = r.lookEvery; err != nil {
 			pause = min(pause, time.Second)
 		}
 	}
@@ -245,8 +246,8 @@ func (r *runner) lookAtSchemas(ctx context.Context) {
 
 // showSchemas puts the newest schemas into the status, and warns once of each version whose
 // records give no rows.
-func (r *runner) showSchemas() {
-	all, err := r.d.schemas.compare(r.s)
+func (r *feed) publishSchemas() {
+	all, err := r.schemas.compare(r.s)
 	if err != nil {
 		return // the decoder says it
 	}
@@ -255,11 +256,13 @@ func (r *runner) showSchemas() {
 		if v.latest {
 			newest = append(newest, v)
 		}
-		if len(v.Faults) > 0 && r.d.schemas.first(schemaAt{r.s.Name, v.Subject, v.Version, v.ID}) {
+		if len(v.Faults) > 0 && r.schemas.first(schemaAt{r.s.Name, v.Subject, v.Version, v.ID}) {
 			r.log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.latest, "why", v.Faults)
 		}
 	}
-	r.change(func(s *TaskStatus) { s.Schemas = newest })
+	if r.showSchemas != nil {
+		r.showSchemas(newest)
+	}
 }
 
 // first reports whether nobody asked for this version before.
@@ -271,9 +274,8 @@ func (x *Schemas) first(at schemaAt) bool {
 	return !was
 }
 
-// reachedRegistry shows whether the last look at the registry succeeded, and logs a change.
-func (h *host) reachedRegistry(err error) {
-	x := h.schemas
+// reached shows whether the last look at the registry succeeded, and logs a change.
+func (x *Schemas) reached(log *slog.Logger, m *metrics, err error) {
 	x.mu.Lock()
 	failed := err != nil && !errors.Is(err, registry.ErrNotThere)
 	changed := x.failed != failed
@@ -283,12 +285,12 @@ func (h *host) reachedRegistry(err error) {
 	if failed {
 		on = 0
 	}
-	h.metrics.gauges["registry_reachable"].WithLabelValues().Set(on)
+	m.gauges["registry_reachable"].WithLabelValues().Set(on)
 	switch {
 	case changed && failed:
-		h.log.Warn("the schema registry does not answer: records whose schemas are known go on, others wait some seconds and give no rows then", "error", err.Error())
+		log.Warn("the schema registry does not answer: records whose schemas are known go on, others wait some seconds and give no rows then", "error", err.Error())
 	case changed:
-		h.log.Info("the schema registry answers again")
+		log.Info("the schema registry answers again")
 	}
 }
 

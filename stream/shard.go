@@ -37,11 +37,11 @@ type shard interface {
 type fileShard struct{ disk }
 
 func (fileShard) atomically(_ string, f func() error) error { return f() }
-func (fileShard) unpublished(most, _ int) int                { return most }
-func (fileShard) fits(_, _ int) error                        { return nil }
-func (fileShard) tears() bool                                { return true }
-func (fileShard) lost() bool                                 { return false }
-func (fileShard) affirm() error                              { return nil }
+func (fileShard) unpublished(most, _ int) int               { return most }
+func (fileShard) fits(_, _ int) error                       { return nil }
+func (fileShard) tears() bool                               { return true }
+func (fileShard) lost() bool                                { return false }
+func (fileShard) affirm() error                             { return nil }
 
 func (fileShard) inTurn(commit func() error) error {
 	committing <- struct{}{}

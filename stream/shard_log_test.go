@@ -452,8 +452,8 @@ func TestShardFull(t *testing.T) {
 	r.prepare = func(d *Daemon) { d.own.disk.(*logShard).room = 100 }
 	x := r.start()
 	x.halts(haltConfiguration, "room for 100")
-	if h.calls != 0 || x.d.own.lost() {
-		t.Errorf("%d updates, lost %t", h.calls, x.d.own.lost())
+	if h.calls != 0 || x.d.own.disk.lost() {
+		t.Errorf("%d updates, lost %t", h.calls, x.d.own.disk.lost())
 	}
 	x.stop()
 	if err := x.ends(); !errors.Is(err, ErrHalted) {

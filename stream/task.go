@@ -41,14 +41,9 @@ type runner struct {
 	hold  chan struct{} // see held; nil: nothing is held
 	freed sync.Once
 
-	// The ends of the log that the fetching goroutine saw last, to compute the lag.
-	logStart, logEnd atomic.Int64
-
 	// stoppedAt is where an epoch that does not run has stopped, by partition, to compute the
 	// lag of a merged task.
 	stoppedAt map[int]int64
-
-	expected int // readers of the input that have a share of the memory
 
 	mu      sync.Mutex
 	recent  []json.RawMessage // the last published releases
@@ -73,7 +68,7 @@ func newRunner(d *home, s *config.Stream, partition int) (*runner, error) {
 		return nil, err
 	}
 	r.keeper = k
-	k.showSchemas = r.showSchemas
+	k.showSchemas = func(newest []SchemaStatus) { r.change(func(s *TaskStatus) { s.Schemas = newest }) }
 	r.status.Store(&TaskStatus{Stream: t.Stream, Partition: t.Partition})
 	d.taskCount.Add(1)
 	d.running.Add(1)
@@ -134,12 +129,6 @@ func (r *runner) readers() int {
 		return max(len(r.s.Input.Partitions), 1)
 	}
 	return 1
-}
-
-// expect sets for how many readers the task has shares of the memory.
-func (r *runner) expect(readers int) {
-	r.d.memory.Expect(readers - r.expected)
-	r.expected = readers
 }
 
 // change replaces the status by a changed copy.

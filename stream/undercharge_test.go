@@ -305,7 +305,7 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	must(t, err)
 	m, err := core.ParseManifest(file)
 	must(t, err)
-	run := &runner{keeper: &keeper{task: ordersTask}}
+	run := &runner{keeper: &keeper{feed: &feed{task: ordersTask}}}
 	cp := &checkpoint{epoch: 1, manifest: sha256.Sum256(file)}
 	ends, err := run.vouched(m, file, cp)
 	if err != nil || !slices.Equal(ends, []int64{4000}) {
