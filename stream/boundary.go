@@ -88,7 +88,7 @@ func (r *keeper) newBoundaries(ctx context.Context, opened *Entry, m *core.Manif
 		return nil, halted(haltConfiguration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
 			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, epochArgs(r.task))
 	}
-	if err := r.sameBoundaryTopic(ctx, opened); err != nil {
+	if err := r.boundaryTopic().same(ctx, opened); err != nil {
 		return nil, err
 	}
 	b := newBoundaries(r.repeater, r.d.client, r.d.key, r.d.cfg.Kafka.BoundaryTopic, m)
@@ -96,7 +96,7 @@ func (r *keeper) newBoundaries(ctx context.Context, opened *Entry, m *core.Manif
 	b.last = boundary{step: cp.step, ends: cp.nexts(), at: cp.boundary}
 	b.kept = b.last
 	b.stamp = func() time.Time { return stampOf(r.d.now(), period) }
-	b.same = func(ctx context.Context) error { return r.sameBoundaryTopic(ctx, opened) }
+	b.same = func(ctx context.Context) error { return r.boundaryTopic().same(ctx, opened) }
 	return b, b.begin(ctx, opened.Boundaries)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"streamdp/internal/kafka"
 )
 
 // EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.
@@ -15,25 +17,32 @@ type EntryBoundaries struct {
 	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
 }
 
-// boundaryTopic returns where the boundaries of a new epoch will be. It makes the topic where
+// boundaryTopic is the topic of boundaries, as tasks ask for it.
+type boundaryTopic struct {
+	*repeater
+	client *kafka.Client
+	topic  string
+}
+
+// opened returns where the boundaries of a new epoch will be. It makes the topic where
 // that is missing.
-func (r *keeper) boundaryTopic(ctx context.Context) (*EntryBoundaries, error) {
-	id, err := r.fitBoundaryTopic(ctx, true)
+func (r *boundaryTopic) opened(ctx context.Context) (*EntryBoundaries, error) {
+	id, err := r.fit(ctx, true)
 	if err != nil {
 		return nil, err
 	}
-	to := &EntryBoundaries{Topic: r.d.cfg.Kafka.BoundaryTopic, TopicID: id}
+	to := &EntryBoundaries{Topic: r.topic, TopicID: id}
 	err = r.retry(ctx, "boundary topic", func() (err error) {
-		to.First, err = r.d.client.End(ctx, to.Topic, 0)
+		to.First, err = r.client.End(ctx, to.Topic, 0)
 		return err
 	})
 	return to, err
 }
 
-// sameBoundaryTopic halts where the boundary topic could lose boundaries, or is not the one
+// same halts where the boundary topic could lose boundaries, or is not the one
 // of an epoch's opening. Lines of older builds do not say which that was.
-func (r *keeper) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
-	id, err := r.fitBoundaryTopic(ctx, false)
+func (r *boundaryTopic) same(ctx context.Context, opened *Entry) error {
+	id, err := r.fit(ctx, false)
 	was := opened.Boundaries
 	if err != nil || was == nil || was.TopicID == "" || was.TopicID == id {
 		return err
@@ -42,16 +51,16 @@ func (r *keeper) sameBoundaryTopic(ctx context.Context, opened *Entry) error {
 		was.Topic, opened.Epoch, id, was.TopicID, epochArgs(opened.Task()))
 }
 
-// fitBoundaryTopic returns the id of the boundary topic, "" where the brokers have none. Where
+// fit returns the id of the boundary topic, "" where the brokers have none. Where
 // the topic is missing it makes it, or waits for it. It halts where the topic could lose
 // boundaries, or their order.
-func (r *keeper) fitBoundaryTopic(ctx context.Context, create bool) (id string, err error) {
-	topic := r.d.cfg.Kafka.BoundaryTopic
+func (r *boundaryTopic) fit(ctx context.Context, create bool) (id string, err error) {
+	topic := r.topic
 	err = r.retry(ctx, "boundary topic", func() error {
-		t, err := r.d.client.Topic(ctx, topic)
+		t, err := r.client.Topic(ctx, topic)
 		if err == nil && !t.Exists && create {
-			if err = r.d.client.CreateTopic(ctx, topic, 1, boundarySettings); err == nil {
-				t, err = r.d.client.Topic(ctx, topic)
+			if err = r.client.CreateTopic(ctx, topic, 1, boundarySettings); err == nil {
+				t, err = r.client.Topic(ctx, topic)
 			}
 		}
 		switch {
@@ -60,7 +69,7 @@ func (r *keeper) fitBoundaryTopic(ctx context.Context, create bool) (id string, 
 		case !t.Exists:
 			return &notYet{fmt.Errorf("topic %s does not exist", topic)}
 		}
-		settings, err := r.d.client.TopicConfig(ctx, topic, BoundarySettings...)
+		settings, err := r.client.TopicConfig(ctx, topic, BoundarySettings...)
 		if err != nil {
 			return err
 		}
@@ -71,7 +80,7 @@ func (r *keeper) fitBoundaryTopic(ctx context.Context, create bool) (id string, 
 			r.log.Warn("the boundary topic's records bear the time at which brokers appended them, which tells when the partitions answered",
 				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy", "message.timestamp.type = CreateTime")
 		}
-		of, err := r.d.client.TopicID(ctx, topic)
+		of, err := r.client.TopicID(ctx, topic)
 		id = of.String()
 		return err
 	})

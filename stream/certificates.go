@@ -30,14 +30,14 @@ func (c *certificates) add(table string, files *config.Rotation) {
 }
 
 // show tells the metrics when the certificates end.
-func (c *certificates) show(m *metrics) {
+func (c *certificates) show(expiry func(table string, until time.Time)) {
 	for table, files := range c.files {
-		m.certificate(table, files.Until())
+		expiry(table, files.Until())
 	}
 }
 
 // watch takes new certificates until the context ends. Connections that exist keep theirs.
-func (c *certificates) watch(ctx context.Context, log *slog.Logger, m *metrics) {
+func (c *certificates) watch(ctx context.Context, log *slog.Logger, expiry func(table string, until time.Time)) {
 	if len(c.files) == 0 {
 		return
 	}
@@ -58,6 +58,6 @@ func (c *certificates) watch(ctx context.Context, log *slog.Logger, m *metrics) 
 				log.Info("certificates replaced", "table", table)
 			}
 		}
-		c.show(m)
+		c.show(expiry)
 	}
 }

@@ -14,17 +14,14 @@ import (
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most measureTime.
-func (r *keeper) acceptable(ctx context.Context, q request, opened *Entry, ends []EntryPart, steps uint64, logs []offsets) error {
-	if q.kind != requestOpen {
-		return nil
-	}
+func (r *keeper) acceptable(ctx context.Context, q OpenRequest, opened *Entry, ends []EntryPart, steps uint64, logs []offsets) error {
 	if err := r.d.ledgerIsNewest(); err != nil {
 		return err
 	}
 	var at config.Start
-	continues := q.open.From == "" || q.open.From == "continue"
+	continues := q.From == "" || q.From == "continue"
 	if !continues {
-		if err := at.UnmarshalText([]byte(q.open.From)); err != nil {
+		if err := at.UnmarshalText([]byte(q.From)); err != nil {
 			return err
 		}
 	}
@@ -38,7 +35,7 @@ func (r *keeper) acceptable(ctx context.Context, q request, opened *Entry, ends 
 		}
 		return nil // where it begins is known only when it opens
 	}
-	numbers, added, err := r.added(ctx, q.open, opened)
+	numbers, added, err := r.added(ctx, q, opened)
 	if err != nil {
 		return err
 	}
@@ -166,7 +163,9 @@ func (r *keeper) added(ctx context.Context, req OpenRequest, opened *Entry) (num
 
 // serve answers a request while no epoch is running.
 func (r *runner) serve(ctx context.Context, q request) error {
-	r.d.ledger.word(q)
+	if q.changesEpoch() {
+		r.d.ledger.acceptKey()
+	}
 	if q.kind == requestOpen {
 		if err := r.d.mirror.adopt(ctx); err != nil {
 			return err
@@ -197,8 +196,10 @@ func (r *runner) serve(ctx context.Context, q request) error {
 		logs = append(logs, log)
 	}
 	ends, steps := r.reached(last)
-	if err := r.acceptable(ctx, q, last, ends, steps, logs); err != nil {
-		return err
+	if q.kind == requestOpen {
+		if err := r.acceptable(ctx, q.open, last, ends, steps, logs); err != nil {
+			return err
+		}
 	}
 	if err := r.closeHalted(ctx, last, q.open.DropOutbox); err != nil {
 		return err

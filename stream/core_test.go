@@ -138,7 +138,7 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	}
 	m.r = &runner{keeper: &keeper{feed: newFeed(d.host, core.Task{Stream: s.Name, Partition: 0}, s, func() {}), d: d, store: st}}
 	m.r.repeater = newRepeater(d.log, d.metrics.kafkaError, func() {})
-	m.r.out = newOutput(m.r.repeater, d, m.r.task, s.Output)
+	m.r.out = newOutput(m.r.repeater, d.client, d.ledger, &d.tails, m.r.task, s.Output)
 	m.r.guard = newGuard(m.r.out, nil)
 	m.r.status.Store(&TaskStatus{})
 	if err := m.r.begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
@@ -183,7 +183,7 @@ func (m *machine) restart() {
 	}
 	m.p = &processor{
 		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp, users: users}, core: c, position: cp.position, seen: cp.position.Next, period: time.Hour,
-		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.d.host, cp), outbox: cp.outbox,
+		fetch: &fetcher{free: make(chan *codec.Batch, 1)}, pub: newPublisher(m.r.guard, m.r.feed, cp), outbox: cp.outbox,
 	}
 	m.p.schedule(time.Now())
 	m.acknowledged()

@@ -202,7 +202,7 @@ func (c *crew) closeAbandoned(ctx context.Context, t core.Task, q request) error
 	if r == nil || q.kind != requestClose {
 		return fmt.Errorf("the configuration has no task %s", t)
 	}
-	c.ledger.word(q)
+	c.ledger.acceptKey()
 	opened := c.ledger.newest(t)
 	if opened == nil || opened.Kind != kindOpen {
 		return errors.New("the task has no open epoch")

@@ -191,7 +191,7 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 		return err
 	}
 	d.expandKnown(tasks)
-	d.own.mirror = newMirror(&d.own.home, newRepeater(d.log, d.metrics.kafkaError, func() {}))
+	d.own.mirror = newMirror(d.own.ledger, d.key, d.client, d.cfg.Kafka.ControlTopic, newRepeater(d.log, d.metrics.kafkaError, func() {}))
 	if err := d.own.prepare(tasks); err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
@@ -226,10 +226,10 @@ func (d *Daemon) connect() error {
 	d.reach = cluster
 	d.certs.add("kafka.tls", files)
 	d.certs.add("http.tls", d.access.tls)
-	d.certs.show(d.metrics)
+	d.certs.show(d.metrics.certificate)
 	d.tails.client = d.client
 	if d.cfg.Kafka.Group != "" {
-		d.lag = newLagReport(&d.host)
+		d.lag = newLagReport(d.client, d.cfg.Kafka.Group, d.lagEvery, newRepeater(d.log.With("group", d.cfg.Kafka.Group), d.metrics.kafkaError, func() {}))
 	}
 	d.memory = kafka.NewMemory(d.cfg.Kafka.FetchMemory)
 	d.metrics.watch(d.Status)
@@ -353,7 +353,9 @@ func (d *Daemon) CloseEpoch(ctx context.Context, t core.Task, dropOutbox bool) e
 }
 
 func (d *Daemon) command(ctx context.Context, t core.Task, q request) error {
-	d.own.ledger.word(q)
+	if q.changesEpoch() {
+		d.own.ledger.acceptKey()
+	}
 	if err := d.own.finishOthers(ctx); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	endLag, endTrace := d.lag.start(), d.trace.Start()
-	wg.Go(func() { d.certs.watch(ctx, d.log, d.metrics) })
+	wg.Go(func() { d.certs.watch(ctx, d.log, d.metrics.certificate) })
 	var failed atomic.Pointer[error] // the first failure of the process
 	run := func(f func(context.Context) error) {
 		wg.Go(func() {

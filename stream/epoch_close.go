@@ -237,7 +237,7 @@ func (r *keeper) publishLeft(ctx context.Context, outbox []pending) error {
 	if err := r.retry(ctx, "output", func() error { return r.out.make(ctx) }); err != nil {
 		return err
 	}
-	p := newPublisher(r.guard, r.d.host, &checkpoint{})
+	p := newPublisher(r.guard, r.feed, &checkpoint{})
 	for one := true; len(outbox) > 0; one = false {
 		batch := wholeReleases(outbox, one)
 		if err := p.send(ctx, batch); err != nil {

@@ -170,7 +170,7 @@ func (r *keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 		if n := len(logs); r.s.Slots() < uint64(n) {
 			return nil, halted(haltConfiguration, "step_max = %d is less than the %d partitions, of which each needs a part", r.s.Slots(), n)
 		}
-		if o.boundaries, err = r.boundaryTopic(ctx); err != nil {
+		if o.boundaries, err = r.boundaryTopic().opened(ctx); err != nil {
 			return nil, err
 		}
 	}

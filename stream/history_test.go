@@ -131,7 +131,7 @@ func TestHistoryTroubled(t *testing.T) {
 	var guards [2]*guard
 	for i := range guards {
 		task := core.Task{Stream: "orders", Partition: i}
-		guards[i] = newGuard(newOutput(newRepeater(h.log.With("task", task.String()), h.metrics.kafkaError, func() {}), &home{host: h}, task, config.Output{Topic: "out"}), nil)
+		guards[i] = newGuard(newOutput(newRepeater(h.log.With("task", task.String()), h.metrics.kafkaError, func() {}), h.client, nil, &h.tails, task, config.Output{Topic: "out"}), nil)
 		guards[i].reset(0)
 		guards[i].epoch = 1
 	}

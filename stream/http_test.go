@@ -196,7 +196,7 @@ func TestMetrics(t *testing.T) {
 		x.d.metrics.shares(64)
 		x.d.metrics.gauges["pattern_topics"].WithLabelValues("orders", "taken").Set(1)
 		x.d.metrics.certificate("kafka.tls", time.Unix(1, 0))
-		x.d.schemas.reached(x.d.log, x.d.metrics, nil)
+		x.d.schemas.reached(x.d.log, x.d.metrics.registryReachable, nil)
 		x.d.metrics.bySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
 		x.d.metrics.tookOver(time.Second)
 		x.d.metrics.traced(1, 0)

@@ -36,7 +36,7 @@ func newKeeper(d *home, t core.Task, changed func()) (*keeper, error) {
 
 // release sets where the task's releases go.
 func (k *keeper) release(to config.Output) {
-	k.out = newOutput(k.repeater, k.d, k.task, to)
+	k.out = newOutput(k.repeater, k.client, k.d.ledger, &k.d.tails, k.task, to)
 	k.guard = newGuard(k.out, func(ctx context.Context, opened *Entry) (ends []int64, err error) {
 		for _, src := range opened.sources() {
 			log, err := k.offsets(ctx, src)
@@ -47,4 +47,8 @@ func (k *keeper) release(to config.Output) {
 		}
 		return ends, nil
 	})
+}
+
+func (k *keeper) boundaryTopic() *boundaryTopic {
+	return &boundaryTopic{k.repeater, k.client, k.d.cfg.Kafka.BoundaryTopic}
 }

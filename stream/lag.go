@@ -45,10 +45,9 @@ type lagKey struct {
 	partition int
 }
 
-func newLagReport(h *host) *lagReport {
+func newLagReport(client *kafka.Client, group string, every time.Duration, r *repeater) *lagReport {
 	return &lagReport{
-		repeater: newRepeater(h.log.With("group", h.cfg.Kafka.Group), h.metrics.kafkaError, func() {}),
-		client:   h.client, group: h.cfg.Kafka.Group, every: h.lagEvery, again: lagAgain,
+		repeater: r, client: client, group: group, every: every, again: lagAgain,
 		soon: make(chan struct{}, 1), at: map[lagKey]map[core.Task]int64{}, last: map[lagKey]int64{}, sent: map[lagKey]int64{},
 	}
 }

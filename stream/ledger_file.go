@@ -253,12 +253,9 @@ func (l *ledger) waits() bool {
 	return l.foreignLocked() && !l.rekeyed
 }
 
-// word takes an operator's request to open or close an epoch for the word that a new key
+// acceptKey takes an operator's request to open or close an epoch for the word that a new key
 // is meant: the next line may follow lines under a former key, and binds them.
-func (l *ledger) word(q request) {
-	if q.kind != requestOpen && q.kind != requestClose {
-		return
-	}
+func (l *ledger) acceptKey() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rekeyed = true

@@ -68,7 +68,7 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, er
 	if m := d.own.ledger.moved(); m != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, m.refusal())
 	}
-	if err := newMirror(&d.own.home, newRepeater(d.log, d.metrics.kafkaError, func() {})).salvage(ctx); err != nil {
+	if err := newMirror(d.own.ledger, d.key, d.client, d.cfg.Kafka.ControlTopic, newRepeater(d.log, d.metrics.kafkaError, func() {})).salvage(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.tasks(); err != nil {

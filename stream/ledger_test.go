@@ -97,7 +97,7 @@ func TestLedgerBits(t *testing.T) {
 	if err := l.append(ending(kindClose, 2, 1000)); !errors.As(err, &h) || h.reason != haltKey || !l.waits() {
 		t.Errorf("a line under a new key without the operator's word: %v", err)
 	}
-	l.word(request{kind: requestOpen})
+	l.acceptKey()
 	must(t, l.append(ending(kindClose, 2, 1000)))
 	if l.foreign() {
 		t.Error("the new key's line does not count")

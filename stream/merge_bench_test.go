@@ -1,9 +1,9 @@
 package stream
 
 import (
-	"log/slog"
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"

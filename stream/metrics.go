@@ -636,3 +636,7 @@ func (m *metrics) certificate(table string, until time.Time) {
 		g.WithLabelValues(table).Set(float64(until.Unix()))
 	}
 }
+
+func (m *metrics) registryReachable(on float64) {
+	m.gauges["registry_reachable"].WithLabelValues().Set(on)
+}

@@ -71,15 +71,15 @@ const mirrorHeader = "streamdp.ledger"
 
 // newMirror returns nil where no control topic is configured, and a nil mirror does
 // nothing.
-func newMirror(h *home, r *repeater) *mirror {
-	if h.cfg.Kafka.ControlTopic == "" {
+func newMirror(l *ledger, master *[32]byte, client *kafka.Client, topic string, r *repeater) *mirror {
+	if topic == "" {
 		return nil
 	}
-	key, err := hkdf.Key(sha256.New, h.key[:], nil, "streamdp/control/v1\x00", 32)
+	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/control/v1\x00", 32)
 	if err != nil {
 		panic(err) // unreachable: 32 bytes
 	}
-	return &mirror{repeater: r, client: h.client, topic: h.cfg.Kafka.ControlTopic, key: key, ledger: h.ledger,
+	return &mirror{repeater: r, client: client, topic: topic, key: key, ledger: l,
 		claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
 }
 

@@ -23,8 +23,8 @@ type output struct {
 	tail   *tail // nil: it is only read
 }
 
-func newOutput(r *repeater, h *home, t core.Task, at config.Output) *output {
-	return &output{repeater: r, client: h.client, ledger: h.ledger, task: t, at: at, tail: h.tails.join(at, t)}
+func newOutput(r *repeater, client *kafka.Client, l *ledger, among *tails, t core.Task, at config.Output) *output {
+	return &output{repeater: r, client: client, ledger: l, task: t, at: at, tail: among.join(at, t)}
 }
 
 // leave says that the task publishes no more.

@@ -344,7 +344,9 @@ func (p *processor) request(ctx context.Context, q request) {
 		return
 	default:
 		ends, logs := p.reached()
-		err = p.r.acceptable(ctx, q, p.opened(), ends, p.epoch.cp.step, logs)
+		if err = nil; q.kind == requestOpen {
+			err = p.r.acceptable(ctx, q.open, p.opened(), ends, p.epoch.cp.step, logs)
+		}
 	}
 	if err != nil {
 		q.reply <- err

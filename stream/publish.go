@@ -9,13 +9,16 @@ import (
 
 	"streamdp/internal/kafka"
 	"streamdp/internal/trace"
+	"streamdp/stream/core"
 )
 
 // publisher sends committed releases in order, one request at a time. It repeats a
 // request, with pauses and the same bytes, until the broker has acknowledged it.
 type publisher struct {
 	out    *guard
-	d      *host
+	now    func() time.Time
+	trace  *trace.Tracer
+	told   func(t core.Task, took time.Duration, at time.Time) // of each request that was acknowledged
 	mu     sync.Mutex
 	queue  []pending
 	wake   chan struct{}
@@ -33,9 +36,9 @@ type publisher struct {
 	sent func([]pending)
 }
 
-func newPublisher(out *guard, d *host, cp *checkpoint) *publisher {
+func newPublisher(out *guard, f *feed, cp *checkpoint) *publisher {
 	return &publisher{
-		out: out, d: d, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1),
+		out: out, now: f.now, trace: f.trace, told: f.metrics.published, wake: make(chan struct{}, 1), failed: make(chan error, 1), notify: make(chan struct{}, 1),
 		output: cp.output, held: cp.acknowledged, span: spanOf(out.task, cp.epoch),
 	}
 }
@@ -125,7 +128,7 @@ func wholeReleases(queue []pending, one bool) []pending {
 
 // traced begins the span of a request.
 func (p *publisher) traced(batch []pending, at time.Time) trace.Span {
-	if p.d.trace == nil {
+	if p.trace == nil {
 		return trace.Span{}
 	}
 	p.mu.Lock()
@@ -133,7 +136,7 @@ func (p *publisher) traced(batch []pending, at time.Time) trace.Span {
 	p.mu.Unlock()
 	w := p.span
 	w.First, w.Last = batch[0].Step, batch[len(batch)-1].Step
-	return p.d.trace.Within(within, trace.Publish, w, at)
+	return p.trace.Within(within, trace.Publish, w, at)
 }
 
 func (p *publisher) send(ctx context.Context, batch []pending) error {
@@ -154,11 +157,11 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 			if _, behind := o.behind(); behind {
 				return errBehind
 			}
-			begun = p.d.now()
+			begun = p.now()
 			span := p.traced(batch, begun)
 			at, err = o.send(ctx, o.next, messages)
 			if span.Failed = whyFailed(err); err == nil || ctx.Err() == nil {
-				span.End(p.d.now())
+				span.End(p.now())
 			}
 		}
 		if kafka.UnknownTopic(err) {
@@ -177,7 +180,7 @@ func (p *publisher) send(ctx context.Context, batch []pending) error {
 		p.mu.Lock()
 		p.output, p.held = at[0].Base, true
 		p.mu.Unlock()
-		p.d.metrics.published(o.task, p.d.now().Sub(begun), p.d.now())
+		p.told(o.task, p.now().Sub(begun), p.now())
 		return nil
 	})
 	var large *kafka.TooLargeError

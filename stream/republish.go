@@ -78,7 +78,7 @@ func (r *keeper) republish(ctx context.Context, q RepublishRequest) error {
 	if found == 0 {
 		return fmt.Errorf("there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged all; --from-log works those of the open epoch out again", r.task)
 	}
-	pub := newPublisher(lenient(r.out, end), r.d.host, &checkpoint{})
+	pub := newPublisher(lenient(r.out, end), r.feed, &checkpoint{})
 	err = r.committedReleases(ctx, q, opened, cp, func(list []pending) error {
 		for batch := range slices.Chunk(list, 100) {
 			if err := pub.send(ctx, batch); err != nil {

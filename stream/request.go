@@ -9,6 +9,9 @@ type request struct {
 	reply     chan error
 }
 
+// changesEpoch reports whether an operator asks to open or close an epoch.
+func (q *request) changesEpoch() bool { return q.kind == requestOpen || q.kind == requestClose }
+
 const (
 	requestClose     = "close"
 	requestOpen      = "open"

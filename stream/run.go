@@ -214,7 +214,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 	if err := p.read(fetching, &wg); err != nil {
 		return err
 	}
-	p.pub = newPublisher(r.guard, r.d.host, l.cp)
+	p.pub = newPublisher(r.guard, r.feed, l.cp)
 	p.pub.sent = r.remember
 	p.pub.start(background)
 	defer p.pub.stop()

@@ -184,13 +184,13 @@ func (r *feed) readSchemas(ctx context.Context, opening bool) error {
 	}
 	err := r.retry(ctx, "registry", func() error {
 		if err := r.schemas.Look(ctx, r.s, r.lookEvery); err != nil {
-			r.schemas.reached(r.log, r.metrics, err)
+			r.schemas.reached(r.log, r.metrics.registryReachable, err)
 			if errors.Is(err, registry.ErrNotThere) {
 				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
 			}
 			return &notYet{err}
 		}
-		r.schemas.reached(r.log, r.metrics, nil)
+		r.schemas.reached(r.log, r.metrics.registryReachable, nil)
 		r.publishSchemas()
 		if why := r.rowless(); opening && why != "" {
 			return &notYet{errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
@@ -236,7 +236,7 @@ func (r *feed) lookAtSchemas(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.schemas.reached(r.log, r.metrics, err)
+		r.schemas.reached(r.log, r.metrics.registryReachable, err)
 		r.publishSchemas()
 		if pause = r.lookEvery; err != nil {
 			pause = min(pause, time.Second)
@@ -275,7 +275,7 @@ func (x *Schemas) first(at schemaAt) bool {
 }
 
 // reached shows whether the last look at the registry succeeded, and logs a change.
-func (x *Schemas) reached(log *slog.Logger, m *metrics, err error) {
+func (x *Schemas) reached(log *slog.Logger, show func(on float64), err error) {
 	x.mu.Lock()
 	failed := err != nil && !errors.Is(err, registry.ErrNotThere)
 	changed := x.failed != failed
@@ -285,7 +285,7 @@ func (x *Schemas) reached(log *slog.Logger, m *metrics, err error) {
 	if failed {
 		on = 0
 	}
-	m.gauges["registry_reachable"].WithLabelValues().Set(on)
+	show(on)
 	switch {
 	case changed && failed:
 		log.Warn("the schema registry does not answer: records whose schemas are known go on, others wait some seconds and give no rows then", "error", err.Error())

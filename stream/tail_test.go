@@ -419,12 +419,12 @@ func TestTailOvertaken(t *testing.T) {
 	for i := range pubs {
 		task := core.Task{Stream: "orders", Partition: i}
 		h.metrics.begin(task)
-		g := newGuard(newOutput(newRepeater(h.log, h.metrics.kafkaError, func() {}), &home{host: h}, task, config.Output{Topic: "orders.dp"}), nil)
+		g := newGuard(newOutput(newRepeater(h.log, h.metrics.kafkaError, func() {}), h.client, nil, &h.tails, task, config.Output{Topic: "orders.dp"}), nil)
 		g.reset(0)
 		g.epoch, g.next = 1, 0
 		m := core.Message{Step: 1, Key: []byte(core.Identity(task, 1, 1)), Value: []byte("mine")}
 		g.made.put(string(m.Key), core.ReleaseHash(m.Key, m.Value, m.Headers))
-		pubs[i], batches[i] = newPublisher(g, h, &checkpoint{}), []pending{{Message: m, time: time.UnixMilli(1)}}
+		pubs[i], batches[i] = newPublisher(g, newFeed(h, task, nil, func() {}), &checkpoint{}), []pending{{Message: m, time: time.UnixMilli(1)}}
 	}
 	looked := 0
 	h.clock = func() time.Time { // called between the first task's look and its request

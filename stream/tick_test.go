@@ -66,7 +66,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	}
 	r.p = &processor{
 		r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp}, core: c, position: cp.position, period: period,
-		fetch: &fetcher{free: make(chan *codec.Batch, batches), full: make(chan *codec.Batch, batches), failed: make(chan error)}, pub: newPublisher(m.r.guard, m.r.d.host, cp),
+		fetch: &fetcher{free: make(chan *codec.Batch, batches), full: make(chan *codec.Batch, batches), failed: make(chan error)}, pub: newPublisher(m.r.guard, m.r.feed, cp),
 	}
 	log := mutateLog(1)
 	for i := range batches {
@@ -324,7 +324,7 @@ func TestClosesBesideTicks(t *testing.T) {
 
 		p := &processor{
 			r: m.r, epoch: &openEpoch{m: m.m, core: c, cp: cp}, core: c, position: cp.position, period: period,
-			pub: newPublisher(m.r.guard, m.r.d.host, cp),
+			pub: newPublisher(m.r.guard, m.r.feed, cp),
 		}
 		x, err := newLeafReader(c, 0, c.Leaves()[0], cp.position, 0)
 		must(t, err)
