@@ -161,7 +161,7 @@ func child(text string) error {
 	if spec.Members > 0 {
 		var reading sync.WaitGroup
 		defer reading.Wait()
-		d.partials = newPartials(&d.host, "group", overKafka(d.client), oneShard)
+		d.partials = newPartials(d.partialsOf("group", overKafka(d.client), oneShard))
 		d.partials.regroup(team{1, spec.Members, spec.Self})
 		reading.Go(func() { _ = d.partials.run(ctx, nil) })
 	}
@@ -192,7 +192,7 @@ func read(ctx context.Context, cfg *config.Config, spec childSpec) error {
 	h := &host{cfg: cfg, key: InsecureKey(spec.Seed), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), client: client, memory: kafka.NewMemory(cfg.Kafka.FetchMemory),
 		fetchBytes: 1 << 20, metrics: newMetrics(false, false, "test", true)}
 	h.current.Store(cfg)
-	p := newPartials(h, "group", overKafka(client), oneShard)
+	p := newPartials(h.partialsOf("group", overKafka(client), oneShard))
 	p.regroup(team{1, spec.Members, spec.Self})
 	return p.run(ctx, func() { fmt.Println("up") })
 }

@@ -102,3 +102,11 @@ func signal(c chan struct{}) {
 	default:
 	}
 }
+
+// partialsOf returns what partials of a group need of the process.
+func (h *host) partialsOf(group string, log sumLog, shard func(*config.Stream) int) partialsOptions {
+	return partialsOptions{group: group, log: log, shard: shard, master: h.key, config: h.config, now: h.now, says: h.log, failed: h.metrics.kafkaError,
+		feed: func(s *config.Stream) *feed {
+			return newFeed(h, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
+		}}
+}

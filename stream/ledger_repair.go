@@ -60,7 +60,7 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, er
 	if d.client, err = kafka.NewClient(cluster); err != nil {
 		return nil, err
 	}
-	r := &repair{d: d, dir: d.cfg.State.Dir, out: &LedgerRepair{}}
+	r := &repair{h: &d.own.home, dir: d.cfg.State.Dir, out: &LedgerRepair{}}
 	if err := r.salvage(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
 	}
@@ -91,18 +91,18 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, er
 
 // repair is one that is being worked out, in a file beside the ledger.
 type repair struct {
-	d   *Daemon
+	h   *home
 	dir string
 	out *LedgerRepair
 }
 
 // salvage copies the lines that can be believed.
 func (r *repair) salvage() error {
-	data, err := r.d.own.disk.ReadFile(r.dir + "/" + ledgerName)
+	data, err := r.h.disk.ReadFile(r.dir + "/" + ledgerName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	key := newLedgerKey(r.d.key)
+	key := newLedgerKey(r.h.key)
 	ends := []int{0}
 	for i, c := range data {
 		if c == '\n' {
@@ -125,24 +125,24 @@ func (r *repair) salvage() error {
 	}
 	r.out.Kept, r.out.Dropped = lo, len(data)-ends[lo]
 	path := r.dir + "/" + ledgerName + ".repair"
-	if err := removeAll(r.d.own.disk, r.dir, ledgerName+".repair"); err != nil {
+	if err := removeAll(r.h.disk, r.dir, ledgerName+".repair"); err != nil {
 		return err
 	}
-	if err := writeNew(r.d.own.disk, path, data[:ends[lo]]); err != nil {
+	if err := writeNew(r.h.disk, path, data[:ends[lo]]); err != nil {
 		return err
 	}
 	l, err := parseLedger(data[:ends[lo]], key)
 	if err != nil {
 		return err
 	}
-	l.disk, l.dir, l.path, l.now, l.size = r.d.own.disk, r.dir, path, time.Now, int64(ends[lo])
-	r.d.own.ledger = l
+	l.disk, l.dir, l.path, l.now, l.size = r.h.disk, r.dir, path, time.Now, int64(ends[lo])
+	r.h.ledger = l
 	return nil
 }
 
 // tasks adds what the files of all tasks tell of.
 func (r *repair) tasks() error {
-	names, err := r.d.own.disk.ReadDir(r.dir + "/tasks")
+	names, err := r.h.disk.ReadDir(r.dir + "/tasks")
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrState, err)
 	}
@@ -158,15 +158,15 @@ func (r *repair) tasks() error {
 
 // task adds what the files of one task tell of.
 func (r *repair) task(t core.Task) error {
-	l := r.d.own.ledger
-	run, err := newKeeper(&r.d.own.home, t, func() {})
+	l := r.h.ledger
+	run, err := newKeeper(r.h, t, func() {})
 	if err != nil {
 		return err
 	}
-	if s := r.d.config().Stream(t.Stream); s != nil {
+	if s := r.h.config().Stream(t.Stream); s != nil {
 		run.s = s
 	}
-	files, err := r.d.own.disk.ReadDir(run.store.dir)
+	files, err := r.h.disk.ReadDir(run.store.dir)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (r *repair) task(t core.Task) error {
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
 func (r *repair) opened(run *keeper, n uint64, cp *checkpoint) (*Entry, error) {
-	file, err := r.d.own.disk.ReadFile(run.store.path(manifestName(n)))
+	file, err := r.h.disk.ReadFile(run.store.path(manifestName(n)))
 	if err != nil {
 		return nil, err
 	}
@@ -275,8 +275,8 @@ func (r *repair) opened(run *keeper, n uint64, cp *checkpoint) (*Entry, error) {
 	if m.Partition == core.Merged {
 		e.sum()
 	}
-	if slices.ContainsFunc(e.accounts(), r.d.own.ledger.unopened) && run.s != nil {
-		reserved, err := core.Reserve(r.d.config(), run.s)
+	if slices.ContainsFunc(e.accounts(), r.h.ledger.unopened) && run.s != nil {
+		reserved, err := core.Reserve(r.h.config(), run.s)
 		if err != nil {
 			return nil, halted(haltBudget, "%w", err)
 		}

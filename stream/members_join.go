@@ -41,9 +41,9 @@ func (d *Daemon) openShared() (err error) {
 		return err
 	}
 	if slices.ContainsFunc(d.cfg.Streams, shareable) {
-		d.partials = newPartials(&d.host, d.cfg.Cluster.Group, &kafkaParts{d.client, d.cfg.Cluster.PartialsTopic(), d.now}, func(s *config.Stream) int {
+		d.partials = newPartials(d.partialsOf(d.cfg.Cluster.Group, &kafkaParts{d.client, d.cfg.Cluster.PartialsTopic(), d.now}, func(s *config.Stream) int {
 			return d.cfg.Cluster.Shard(s.Input.Topic, core.Merged)
-		})
+		}))
 	}
 	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}, turns: make(chan struct{}, acquiring)}
 	return nil

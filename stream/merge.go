@@ -76,20 +76,20 @@ func sumsOf(steps []leafStep) (all []*core.Sum) {
 const mergedFetchBytes = 16 << 20
 
 // newMerger returns a merger that goes on at the checkpoint of an epoch.
-func newMerger(r *feed, l *openEpoch, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *partials) (*merger, error) {
-	n := len(l.cp.all())
-	m := &merger{at: l.cp.all(), bound: l.cp.boundary, bounds: l.bounds, whole: make(chan []leafStep), failed: make(chan error, 2*n+1)}
+func newMerger(r *feed, of *core.Manifest, c *core.Core, cp *checkpoint, bounds *boundaries, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *partials) (*merger, error) {
+	n := len(cp.all())
+	m := &merger{at: cp.all(), bound: cp.boundary, bounds: bounds, whole: make(chan []leafStep), failed: make(chan error, 2*n+1)}
 	ready := r.s.MergeAhead // sums that may wait
-	if l.core.Ahead() {
+	if c.Ahead() {
 		m.ahead, m.moved, ready = true, make(chan struct{}, 1), 0
 	}
-	leaves, err := leavesAt(l.core, l.m, l.cp)
+	leaves, err := leavesAt(c, of, cp)
 	if err != nil {
 		return nil, err
 	}
-	m.root = newMergeRoot(r, l.m, l.core, m, others)
+	m.root = newMergeRoot(r, of, c, m, others)
 	for i, leaf := range leaves {
-		x, err := newLeafReader(l.core, i, leaf, m.at[i].position, ready)
+		x, err := newLeafReader(c, i, leaf, m.at[i].position, ready)
 		if err != nil {
 			return nil, err
 		}
@@ -99,13 +99,13 @@ func newMerger(r *feed, l *openEpoch, open func(core.Source, int, kafka.Position
 		if m.leaves = append(m.leaves, x); m.root != nil {
 			continue // it is not known yet who reads the partition
 		}
-		src := l.m.Source
-		src.Partition = reads(l.m)[i]
+		src := of.Source
+		src.Partition = reads(of)[i]
 		reader, err := open(src, mergedBytes(r.fetchBytes, n), x.position)
 		if err != nil {
 			return nil, err
 		}
-		if err := x.from(r, l.m, l.core, reader, src.Partition, m.failed); err != nil {
+		if err := x.from(r, of, c, reader, src.Partition, m.failed); err != nil {
 			return nil, err
 		}
 	}

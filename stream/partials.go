@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -18,12 +19,8 @@ import (
 // Every instance has one partials, and may be a root and a worker at the same time. It is safe
 // for concurrent use.
 type partials struct {
-	d     *host
-	group string
-	log   sumLog
-	times partTimes
-	shard func(s *config.Stream) int // in which a merged stream's task is
-
+	partialsOptions
+	times   partTimes
 	mu      sync.Mutex
 	team    team
 	changed chan struct{} // closed when team changes
@@ -80,9 +77,22 @@ var defaultPartTimes = partTimes{announce: 2 * time.Second, beat: time.Second, s
 // maxPartRetry is the longest time for which a root reads a partition that another instance may.
 const maxPartRetry = time.Hour
 
-func newPartials(d *host, group string, log sumLog, shard func(*config.Stream) int) *partials {
+// partialsOptions are what partials need of the process.
+type partialsOptions struct {
+	group  string
+	log    sumLog
+	shard  func(s *config.Stream) int // in which a merged stream's task is
+	master *[32]byte
+	config func() *config.Config
+	feed   func(s *config.Stream) *feed // of a merged stream whose task is another instance's
+	now    func() time.Time
+	says   *slog.Logger
+	failed func(error) // sees each failure of a call
+}
+
+func newPartials(o partialsOptions) *partials {
 	return &partials{
-		d: d, group: group, log: log, shard: shard, times: defaultPartTimes, changed: make(chan struct{}),
+		partialsOptions: o, times: defaultPartTimes, changed: make(chan struct{}),
 		roots: map[[16]byte]*mergeRoot{}, workers: map[[16]byte]*mergeWorker{}, writers: map[int]*partWriter{},
 	}
 }
@@ -96,7 +106,7 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	shards := map[int]bool{}
-	for _, s := range p.d.config().Streams {
+	for _, s := range p.config().Streams {
 		if shareable(s) {
 			shards[p.shard(s)] = true
 		}
@@ -107,11 +117,11 @@ func (p *partials) run(ctx context.Context, ready func()) error {
 	p.ctx = ctx
 	p.mu.Unlock()
 	for shard := range shards {
-		seal, once := newPartSeal(p.d.key, p.group, shard), sync.Once{}
+		seal, once := newPartSeal(p.master, p.group, shard), sync.Once{}
 		w := &partWriter{log: p.log, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
-		w.repeater = newRepeater(p.d.log.With("shard", shard), p.d.metrics.kafkaError, func() {})
+		w.repeater = newRepeater(p.says.With("shard", shard), p.failed, func() {})
 		following.Go(func() { w.run(ctx) })
-		follow := newRepeater(p.d.log.With("shard", shard), p.d.metrics.kafkaError, func() {})
+		follow := newRepeater(p.says.With("shard", shard), p.failed, func() {})
 		following.Go(func() {
 			_ = follow.retry(ctx, followed, func() error {
 				err := p.log.follow(ctx, shard, func() {
@@ -283,7 +293,7 @@ func (p *partials) expire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for job, w := range p.workers {
-		if p.d.now().Sub(w.last) > p.times.expire {
+		if p.now().Sub(w.last) > p.times.expire {
 			w.stop()
 			delete(p.workers, job)
 		}

@@ -73,7 +73,7 @@ func newMergeRoot(r *feed, of *core.Manifest, c *core.Core, m *merger, others *p
 	}
 	shard := others.shard(r.s)
 	g := &mergeRoot{
-		p: others, r: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.d.key, others.group, shard), nonce: dp.NewNonce(), file: file,
+		p: others, r: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.master, others.group, shard), nonce: dp.NewNonce(), file: file,
 		ahead: partsAhead(r.s, c, len(m.at)), step: c.Step(), at: make([]kafka.Position, len(m.at)), own: make([]bool, len(m.at)), inbox: make([]leafInbox, len(m.at)),
 		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}

@@ -108,6 +108,7 @@ func oneShard(*config.Stream) int { return 0 }
 // instance is one that only sums partitions.
 type instance struct {
 	*partials
+	d    *host
 	side *side
 	said *journal // of all instances of the rig
 	stop context.CancelFunc
@@ -121,8 +122,8 @@ func (r *rig) help(log *heap, at team, edits ...func(*instance)) *instance {
 	h := &host{cfg: o.Config, key: o.Key, log: o.Log, client: dial(r.t, r.addr), memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), fetchBytes: 1 << 20,
 		metrics: newMetrics(false, false, "test", true)}
 	h.current.Store(o.Config)
-	x := &instance{side: &side{heap: log}, said: r.log, done: make(chan struct{})}
-	x.partials = newPartials(h, "group", x.side, oneShard)
+	x := &instance{d: h, side: &side{heap: log}, said: r.log, done: make(chan struct{})}
+	x.partials = newPartials(h.partialsOf("group", x.side, oneShard))
 	x.times = testTimes
 	for _, edit := range edits {
 		edit(x)
@@ -164,9 +165,9 @@ func (x *instance) whenAlone(then func()) {
 
 // root makes the rig's daemon share its merged streams.
 func (r *rig) root(log *heap, at team, edits ...func(*instance)) *instance {
-	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
+	x := &instance{d: h, side: &side{heap: log}, done: make(chan struct{})}
 	r.prepare = func(d *Daemon) {
-		d.partials = newPartials(&d.host, "group", x.side, oneShard)
+		d.partials = newPartials(d.partialsOf("group", x.side, oneShard))
 		d.partials.times = testTimes
 		x.partials = d.partials
 		for _, edit := range edits {

@@ -44,16 +44,16 @@ type workedLeaf struct {
 // newMergeWorker returns a worker for a job that was announced, nil where this instance has none of
 // its partitions, or another configuration.
 func newMergeWorker(p *partials, shard int, seal *partSeal, nonce [16]byte, job *mergeJob, self int) *mergeWorker {
-	s := p.d.config().Stream(job.stream)
+	s := p.config().Stream(job.stream)
 	if s == nil || !slices.ContainsFunc(job.at, func(at mergePlace) bool { return at.member == self }) {
 		return nil
 	}
 	if !shareable(s) || p.shard(s) != shard {
 		return nil
 	}
-	w := &mergeWorker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.d.now(), step: job.step, ends: map[uint64][]int64{}, moved: make(chan struct{})}
+	w := &mergeWorker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.now(), step: job.step, ends: map[uint64][]int64{}, moved: make(chan struct{})}
 	w.ctx, w.stop = context.WithCancel(p.ctx)
-	w.r = newFeed(p.d, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
+	w.r = p.feed(s)
 	return w
 }
 
@@ -64,7 +64,7 @@ func (w *mergeWorker) same(job *mergeJob) bool {
 
 // heard takes note of the last step that the root has merged. partials.mu is held.
 func (w *mergeWorker) heard(step uint64) {
-	w.last = w.p.d.now()
+	w.last = w.p.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.advance(step)
@@ -84,7 +84,7 @@ func (w *mergeWorker) advance(step uint64) {
 // progress takes the root's word of how far it is.
 func (w *mergeWorker) progress(step uint64, x *mergeProgress) {
 	w.p.mu.Lock()
-	w.last = w.p.d.now()
+	w.last = w.p.now()
 	w.p.mu.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +202,7 @@ func (w *mergeWorker) work() error {
 
 // core returns what makes the leaves of an epoch. It has none of the epoch's keys.
 func (w *mergeWorker) core(m *core.Manifest) (*core.Core, error) {
-	if id := config.KeyID(w.p.d.key); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
+	if id := config.KeyID(w.p.master); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
 		return nil, errPartial
 	}
 	if changes := changed(w.r.s, m); changes != nil {

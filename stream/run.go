@@ -248,7 +248,7 @@ func (r *runner) process(ctx context.Context, l *openEpoch) error {
 func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
 	r, l := p.r, p.epoch
 	if l.m.Partition == core.Merged || l.bounds != nil || l.core.Ahead() {
-		m, err := newMerger(r.feed, l, p.open, r.d.partials)
+		m, err := newMerger(r.feed, l.m, l.core, l.cp, l.bounds, p.open, r.d.partials)
 		if err != nil {
 			return err
 		}
