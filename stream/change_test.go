@@ -121,7 +121,7 @@ func TestChange(t *testing.T) {
 	orderTable, salesTable := ordersStream, ofTopic("sales")
 	metrics := func() string {
 		w := httptest.NewRecorder()
-		x.d.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		x.d.server.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return w.Body.String()
 	}
 	both, one := []string{orderTable, salesTable}, []string{orderTable}

@@ -40,7 +40,7 @@ func TestPart(t *testing.T) {
 		t.Cleanup(d.Close)
 		get := func(path string) string {
 			w := httptest.NewRecorder()
-			d.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			d.server.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			return w.Body.String()
 		}
 		for p := range int32(2) {

@@ -31,12 +31,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"streamdp/config"
@@ -90,7 +88,7 @@ const lookEvery = 30 * time.Second
 // Daemon is a running set of tasks over one state directory.
 type Daemon struct {
 	host
-	access   *access
+	server   *server       // of the status, and the control socket
 	reach    kafka.Options // how the cluster is reached
 	certs    certificates
 	own      *crew    // of the state directory; nil: tasks are shared
@@ -110,7 +108,6 @@ type Daemon struct {
 	ended     bool // nothing begins any more
 	lock      *os.File
 	held      *heldLedger
-	address   atomic.Pointer[net.TCPAddr] // of the HTTP server, once it listens
 }
 
 // New locks the state directory, reads the ledger and prepares the tasks. Close releases the
@@ -205,8 +202,14 @@ func (d *Daemon) connect() error {
 	if err != nil {
 		return err
 	}
-	if d.access, err = newAccess(d.cfg); err != nil {
+	access, err := newAccess(d.cfg)
+	if err != nil {
 		return err
+	}
+	d.server = &server{d: d, access: access, http: d.cfg.HTTP, dir: d.cfg.State.Dir, private: "tasks", registry: d.metrics.registry, log: d.log,
+		version: d.version, started: d.started, insecure: d.insecure != nil}
+	if d.cfg.Cluster != nil {
+		d.server.private = witnessDir
 	}
 	if d.cfg.Trace != nil {
 		var certs *config.Rotation
@@ -225,7 +228,7 @@ func (d *Daemon) connect() error {
 	}
 	d.reach = cluster
 	d.certs.add("kafka.tls", files)
-	d.certs.add("http.tls", d.access.tls)
+	d.certs.add("http.tls", access.tls)
 	d.certs.show(d.metrics.certificate)
 	d.tails.client = d.client
 	if d.cfg.Kafka.Group != "" {
@@ -268,12 +271,7 @@ func (d *Daemon) Close() {
 }
 
 // Addr returns the address of the HTTP server, once Run serves it.
-func (d *Daemon) Addr() string {
-	if a := d.address.Load(); a != nil {
-		return a.String()
-	}
-	return ""
-}
+func (d *Daemon) Addr() string { return d.server.Addr() }
 
 // join adds the tasks of a shard to those that the process shows.
 func (d *Daemon) join(c *crew) {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+
+	"streamdp/stream/core"
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure
@@ -18,7 +20,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer d.begin()
 	var wg sync.WaitGroup
-	stopHTTP, err := d.serve(ctx, &wg)
+	stopHTTP, err := d.server.serve(ctx, &wg)
 	if err != nil {
 		return err
 	}
@@ -124,4 +126,61 @@ func (d *Daemon) haltedAtStart() error {
 		errs[0] = ErrNothing
 	}
 	return errors.Join(errs...)
+}
+
+// ask gives a request to its task's owner and waits for the answer.
+func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) error {
+	for _, r := range d.tasks() {
+		if r.task != t {
+			continue
+		}
+		select {
+		case r.requests <- q:
+		case <-r.gone:
+			return errGone
+		case <-ctx.Done():
+			return errors.New("the daemon is stopping")
+		case <-patience.Done():
+			return patience.Err()
+		}
+		select {
+		case err := <-q.reply:
+			return err
+		case <-r.gone:
+			return errGone
+		case <-ctx.Done():
+			return errors.New("the daemon is stopping")
+		case <-patience.Done():
+			return patience.Err()
+		}
+	}
+	return d.closeAbandoned(patience, t, q)
+}
+
+// waiting implements served.
+func (d *Daemon) waiting() (missing []string) {
+	if d.searching() {
+		missing = append(missing, "the partitions of an input topic are not known yet")
+	}
+	if d.unsought() {
+		missing = append(missing, "the topics that match a pattern are not known yet")
+	}
+	return missing
+}
+
+// streams implements served.
+func (d *Daemon) streams() []string {
+	names := []string{}
+	for _, s := range d.config().Streams {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// shown implements served.
+func (d *Daemon) shown() (all []shownTask) {
+	for _, r := range d.tasks() {
+		all = append(all, r)
+	}
+	return all
 }

@@ -15,8 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"streamdp/config"
 	"streamdp/stream/core"
@@ -30,19 +32,59 @@ var releaseJSONSchema []byte
 // reach a running daemon.
 const ControlSocket = "control.sock"
 
+// served is what the server shows and does: the daemon, as it sees it.
+type served interface {
+	Status() []TaskStatus
+	Group() *GroupStatus
+	Patterns() []PatternStatus
+	Reload(ReloadRequest) (*Reload, error)
+	// waiting says what is not known yet, so that tasks are missing.
+	waiting() []string
+	shown() []shownTask
+	streams() []string
+	ask(ctx, patience context.Context, t core.Task, q request) error
+}
+
+// shownTask is a task, as the server shows it.
+type shownTask interface {
+	named() core.Task
+	Status() TaskStatus
+	releases(limit int) []json.RawMessage
+	after(ctx context.Context, n uint64) []point
+}
+
+// server is the HTTP server and the control socket.
+type server struct {
+	d        served
+	access   *access
+	http     config.HTTP
+	dir      string // of the state
+	private  string // directory in it that nobody else can access
+	registry *prometheus.Registry
+	log      *slog.Logger
+	version  string
+	started  time.Time
+	insecure bool
+	address  atomic.Pointer[net.TCPAddr] // once it listens
+}
+
+// Addr returns the server's address, once it listens.
+func (d *server) Addr() string {
+	if a := d.address.Load(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
 // serve starts the HTTP server and the control socket. stop ends both, after the requests that
 // are running.
-func (d *Daemon) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
+func (d *server) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
 	listener, err := d.access.listen()
 	if err != nil {
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
-	path := filepath.Join(d.cfg.State.Dir, ControlSocket)
-	private := "tasks"
-	if d.sharing != nil {
-		private = witnessDir
-	}
-	control, err := listenPrivate(filepath.Join(d.cfg.State.Dir, private), path)
+	path := filepath.Join(d.dir, ControlSocket)
+	control, err := listenPrivate(filepath.Join(d.dir, d.private), path)
 	if err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("%w: %w", ErrState, err)
@@ -118,7 +160,7 @@ const index = `streamdp
 `
 
 // handler serves everything that can be read, and takes reloads.
-func (d *Daemon) handler() http.Handler {
+func (d *server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
 		if strings.Contains(req.Header.Get("Accept"), "text/html") {
@@ -128,7 +170,7 @@ func (d *Daemon) handler() http.Handler {
 		w.Header().Set("Vary", "Accept")
 		io.WriteString(w, index)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{Registry: d.metrics.registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
 	mux.HandleFunc("GET /-/ready", d.ready)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
@@ -140,14 +182,10 @@ func (d *Daemon) handler() http.Handler {
 			Group    *GroupStatus    `json:"group,omitempty"`
 			Patterns []PatternStatus `json:"patterns,omitempty"`
 			Tasks    []TaskStatus    `json:"tasks"`
-		}{d.version, d.started.UTC(), d.cfg.HTTP.Exposure, d.insecure != nil, d.Group(), d.Patterns(), d.Status()})
+		}{d.version, d.started.UTC(), d.http.Exposure, d.insecure, d.d.Group(), d.d.Patterns(), d.d.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
-		names := []string{}
-		for _, s := range d.config().Streams {
-			names = append(names, s.Name)
-		}
-		success(w, names)
+		success(w, d.d.streams())
 	})
 	mux.HandleFunc("GET /api/v1/streams/{name}", d.streamStatus)
 	mux.HandleFunc("GET /api/v1/streams/{name}/releases", d.streamReleases)
@@ -162,8 +200,8 @@ func (d *Daemon) handler() http.Handler {
 
 // reloadOverHTTP reads the configuration again for somebody who reaches the listener. It opens no
 // epoch. Where everybody may reach the listener, it is not for everybody, nor is what the file says.
-func (d *Daemon) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
-	if h := d.cfg.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
+func (d *server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
+	if h := d.http; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
 		failure(w, http.StatusForbidden, errors.New("a listener that is public, or that other machines reach without a password, takes no reload: use streamdp reload, or SIGHUP"))
 		return
 	}
@@ -176,8 +214,8 @@ func (d *Daemon) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
 const reloadTimeout = 5 * time.Minute
 
 // answerReload reads the configuration again and says what came of it.
-func (d *Daemon) answerReload(w http.ResponseWriter, q ReloadRequest) {
-	found, err := d.Reload(q)
+func (d *server) answerReload(w http.ResponseWriter, q ReloadRequest) {
+	found, err := d.d.Reload(q)
 	if err == nil {
 		answer(w, http.StatusOK, ReloadAnswer{Status: "success", Data: found})
 		return
@@ -202,18 +240,12 @@ type ReloadAnswer struct {
 
 // ready answers 200 if every task runs, the cluster answers, and published numbers do not say
 // that hardly any record counts. Otherwise it answers 503 and says what is missing.
-func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
-	var missing []string
-	if d.searching() {
-		missing = append(missing, "the partitions of an input topic are not known yet")
-	}
-	if d.unsought() {
-		missing = append(missing, "the topics that match a pattern are not known yet")
-	}
-	if g := d.Group(); g != nil {
+func (d *server) ready(w http.ResponseWriter, _ *http.Request) {
+	missing := d.d.waiting()
+	if g := d.d.Group(); g != nil {
 		missing = append(missing, g.missing()...)
 	}
-	for _, s := range d.Status() {
+	for _, s := range d.d.Status() {
 		if s.State != stateRunning {
 			text := fmt.Sprintf("task %s is %s", core.Task{Stream: s.Stream, Partition: s.Partition}, s.State)
 			if s.Reason != "" {
@@ -241,10 +273,10 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 }
 
 // streamRunners returns the runners of the stream and partition that a request names.
-func (d *Daemon) streamRunners(req *http.Request) (found []*runner, err error) {
+func (d *server) streamRunners(req *http.Request) (found []shownTask, err error) {
 	partition := req.URL.Query().Get("partition")
-	for _, r := range d.tasks() {
-		if r.task.Stream == req.PathValue("name") && (partition == "" || partition == core.PartitionName(r.task.Partition)) {
+	for _, r := range d.d.shown() {
+		if t := r.named(); t.Stream == req.PathValue("name") && (partition == "" || partition == core.PartitionName(t.Partition)) {
 			found = append(found, r)
 		}
 	}
@@ -254,7 +286,7 @@ func (d *Daemon) streamRunners(req *http.Request) (found []*runner, err error) {
 	return found, nil
 }
 
-func (d *Daemon) streamStatus(w http.ResponseWriter, req *http.Request) {
+func (d *server) streamStatus(w http.ResponseWriter, req *http.Request) {
 	found, err := d.streamRunners(req)
 	if err != nil {
 		failure(w, http.StatusNotFound, err)
@@ -268,7 +300,7 @@ func (d *Daemon) streamStatus(w http.ResponseWriter, req *http.Request) {
 }
 
 // streamReleases answers with the newest published releases, in their published form.
-func (d *Daemon) streamReleases(w http.ResponseWriter, req *http.Request) {
+func (d *server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	found, err := d.streamRunners(req)
 	if err != nil {
 		failure(w, http.StatusNotFound, err)
@@ -331,7 +363,7 @@ func (a *ControlAnswer) Err() error {
 const maxControlBytes = 1 << 30
 
 // controlHandler serves the requests that change a task, and reloads.
-func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
+func (d *server) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	for _, kind := range []string{requestOpen, requestClose, requestRecover, requestRepublish} {
 		mux.HandleFunc("POST /epoch/"+kind, func(w http.ResponseWriter, req *http.Request) {
@@ -340,7 +372,7 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 				failure(w, http.StatusBadRequest, errors.New("not a control request"))
 				return
 			}
-			if err := d.ask(ctx, req.Context(), q.task(), q.request(kind)); err != nil {
+			if err := d.d.ask(ctx, req.Context(), q.task(), q.request(kind)); err != nil {
 				a := ControlAnswer{Status: "error", Error: err.Error()}
 				if h := (*halt)(nil); errors.As(err, &h) {
 					a.Reason = h.reason
@@ -365,32 +397,3 @@ func (d *Daemon) controlHandler(ctx context.Context) http.Handler {
 // errGone says that a task left this process while a request waited. Whether the request was
 // met, its ledger says.
 var errGone = errors.New("the task has left this instance: ask again")
-
-// ask gives a request to its task's owner and waits for the answer.
-func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) error {
-	for _, r := range d.tasks() {
-		if r.task != t {
-			continue
-		}
-		select {
-		case r.requests <- q:
-		case <-r.gone:
-			return errGone
-		case <-ctx.Done():
-			return errors.New("the daemon is stopping")
-		case <-patience.Done():
-			return patience.Err()
-		}
-		select {
-		case err := <-q.reply:
-			return err
-		case <-r.gone:
-			return errGone
-		case <-ctx.Done():
-			return errors.New("the daemon is stopping")
-		case <-patience.Done():
-			return patience.Err()
-		}
-	}
-	return d.closeAbandoned(patience, t, q)
-}

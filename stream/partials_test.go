@@ -165,8 +165,9 @@ func (x *instance) whenAlone(then func()) {
 
 // root makes the rig's daemon share its merged streams.
 func (r *rig) root(log *heap, at team, edits ...func(*instance)) *instance {
-	x := &instance{d: h, side: &side{heap: log}, done: make(chan struct{})}
+	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
 	r.prepare = func(d *Daemon) {
+		x.d = &d.host
 		d.partials = newPartials(d.partialsOf("group", x.side, oneShard))
 		d.partials.times = testTimes
 		x.partials = d.partials

@@ -47,7 +47,7 @@ func metricsOf(d *Daemon) string {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Host = "127.0.0.1"
-	d.handler().ServeHTTP(w, r)
+	d.server.handler().ServeHTTP(w, r)
 	return w.Body.String()
 }
 

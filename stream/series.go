@@ -242,7 +242,7 @@ func (r *runner) released(value []byte) *core.Released {
 }
 
 // streamSeries answers with the published values of a task over time.
-func (d *Daemon) streamSeries(w http.ResponseWriter, req *http.Request) {
+func (d *server) streamSeries(w http.ResponseWriter, req *http.Request) {
 	found, err := d.streamRunners(req)
 	if err != nil {
 		failure(w, http.StatusNotFound, err)
@@ -259,9 +259,17 @@ func (d *Daemon) streamSeries(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	found[0].recall(req.Context())
 	success(w, struct {
 		Started  time.Time `json:"started"` // numbers n are of the process that began then
 		Releases []point   `json:"releases"`
-	}{d.started.UTC(), found[0].series.after(after)})
+	}{d.started.UTC(), found[0].after(req.Context(), after)})
 }
+
+// after returns what was published after release n of this process, 0: everything.
+func (r *runner) after(ctx context.Context, n uint64) []point {
+	r.recall(ctx)
+	return r.series.after(n)
+}
+
+// named returns the runner's task.
+func (r *runner) named() core.Task { return r.task }
