@@ -38,7 +38,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	if d.sharing != nil {
 		d.begin()
-		run(d.share)
+		run(d.sharing.share)
 		<-ctx.Done() // it does not end by itself
 	} else {
 		d.own.start(run)
@@ -184,3 +184,6 @@ func (d *Daemon) shown() (all []shownTask) {
 	}
 	return all
 }
+
+// Group returns what the instance knows of its group, nil where it shares no tasks.
+func (d *Daemon) Group() *GroupStatus { return d.sharing.status() }

@@ -17,6 +17,7 @@ import (
 	"streamdp/internal/cluster"
 	"streamdp/internal/kafka"
 	kgroup "streamdp/internal/kafka/cluster"
+	"streamdp/stream/core"
 )
 
 // giveTime is how long the tasks of a shard that is given away have for their last commit and for
@@ -39,6 +40,24 @@ type group interface {
 	Close(ctx context.Context)
 }
 
+// runsShards is what membership asks of the process that it is of.
+type runsShards interface {
+	// openShard makes the tasks of a shard. Nothing of them runs yet.
+	openShard(shard int, files *logShard) (shardTasks, error)
+	// ask gives a request to its task's owner and waits for the answer.
+	ask(ctx, patience context.Context, t core.Task, q request) error
+}
+
+// shardTasks are the tasks of a shard.
+type shardTasks interface {
+	// begin shows them, and starts all that is to be done for the shard; see [crew.start].
+	begin(run func(func(context.Context) error))
+	// end makes sure that nothing more is started.
+	end()
+	// gone takes down what the process has of them, after all that begin began has ended.
+	gone()
+}
+
 // sharing runs the tasks of those shards that a group of instances gives to this one.
 //
 // A shard that the group gives to this instance is acquired, which fences its former owner, and
@@ -47,7 +66,10 @@ type group interface {
 // transaction ended, another one may own the shard: its tasks end without another word, and it is
 // acquired again.
 type sharing struct {
-	d         *Daemon
+	d         *host
+	runs      runsShards
+	reach     kafka.Options // how the cluster is reached
+	advertise func() string // where others find this instance's status
 	group     group
 	genesis   cluster.Genesis // of every shard, without its number
 	instance  string
@@ -322,7 +344,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	defer abandon()
 	counted := measure(within{held, committing}, s.d.metrics)
 	defer counted.end()
-	c, err := s.crew(p.shard, counted)
+	c, err := s.open(p.shard, counted)
 	if err != nil {
 		return s.shardFailure(committing, held, err)
 	}
@@ -336,9 +358,8 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 			}
 		})
 	}
-	s.d.join(c)
-	c.start(run)
-	run(func(ctx context.Context) error { return s.serve(ctx, c, p.shard, log) })
+	c.begin(run)
+	run(func(ctx context.Context) error { return s.serve(ctx, p.shard, log) })
 	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
 	p.set(postRunning, "")
 	log.Info("shard acquired")
@@ -361,7 +382,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	wg.Wait()
 	late.Stop()
 	s.d.metrics.owns(-1)
-	s.d.part(c)
+	c.gone()
 	if p.ctx.Err() != nil && held.Err() == nil {
 		log.Info("shard given up")
 		s.d.metrics.lost(reasonGiven)
@@ -376,20 +397,13 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 	return err
 }
 
-// crew makes the tasks of a shard.
-func (s *sharing) crew(shard int, held holding) (*crew, error) {
-	disk, err := newLogShard(held)
+// open makes the tasks of a shard.
+func (s *sharing) open(shard int, held holding) (shardTasks, error) {
+	files, err := newLogShard(held)
 	if err != nil {
 		return nil, err
 	}
-	c := newCrew(&s.d.host, disk, "")
-	c.mine = func(topic string, partition int) bool {
-		return s.d.cfg.Cluster.Shard(topic, partition) == shard
-	}
-	if err := c.openLedger(); err != nil {
-		return nil, err
-	}
-	return c, c.prepare(nil)
+	return s.runs.openShard(shard, files)
 }
 
 // shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause. Brokers that do
@@ -425,12 +439,12 @@ func (h within) Update(_ context.Context, put map[string]cluster.Value, remove [
 func (h within) Affirm(context.Context) error { return h.holding.Affirm(h.ctx) }
 
 // serve takes requests of commands, for as long as the context lasts.
-func (s *sharing) serve(ctx context.Context, c *crew, shard int, log *slog.Logger) error {
+func (s *sharing) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
 		began := time.Now()
 		d := newDesk(newAnswers(s.d.client, s.d.cfg.Cluster, s.d.key, shard), log, s.instance, s.d.now, func(met context.Context, kind string, q ControlRequest) error {
-			return s.d.ask(met, met, q.task(), q.request(kind))
+			return s.runs.ask(met, met, q.task(), q.request(kind))
 		})
 		if err := d.run(ctx); err != nil {
 			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())

@@ -45,7 +45,7 @@ func (d *Daemon) openShared() (err error) {
 			return d.cfg.Cluster.Shard(s.Input.Topic, core.Merged)
 		}))
 	}
-	d.sharing = &sharing{d: d, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}, turns: make(chan struct{}, acquiring)}
+	d.sharing = &sharing{d: &d.host, runs: d, reach: d.reach, advertise: d.Addr, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}, turns: make(chan struct{}, acquiring)}
 	return nil
 }
 
@@ -61,8 +61,8 @@ func InstanceName(c *config.Config) string {
 // share becomes a member of the group and runs what the group gives to this instance, until the
 // context ends. It returns an error where no repetition helps: the topics are missing or not those
 // of this configuration.
-func (d *Daemon) share(ctx context.Context) error {
-	s := d.sharing
+func (s *sharing) share(ctx context.Context) error {
+	d := s.d
 	d.metrics.shares(d.cfg.Cluster.Shards)
 	r := newRepeater(d.log, d.metrics.kafkaError, d.stateChanged)
 	var clusterID string
@@ -75,7 +75,7 @@ func (d *Daemon) share(ctx context.Context) error {
 	s.genesis = GenesisOf(d.cfg, d.key, clusterID)
 	if err := r.retry(ctx, "topics of the group", func() error {
 		var found kgroup.Findings
-		err := kgroup.CheckTopics(ctx, topicsOf(d.cfg.Cluster, d.reach))
+		err := kgroup.CheckTopics(ctx, topicsOf(d.cfg.Cluster, s.reach))
 		if err == nil || errors.As(err, &found) {
 			return err
 		}
@@ -83,7 +83,7 @@ func (d *Daemon) share(ctx context.Context) error {
 	}); err != nil {
 		return ended(ctx, err)
 	}
-	g, err := d.joinGroup(ctx)
+	g, err := s.joinGroup(ctx)
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -165,32 +165,56 @@ func (g *realGroup) Log(shard int) cluster.Log {
 func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
 
 // joinGroup becomes a member of the group.
-func (d *Daemon) joinGroup(ctx context.Context) (group, error) {
+func (s *sharing) joinGroup(ctx context.Context) (group, error) {
+	d := s.d
 	key := newLedgerKey(d.key).id
 	m, err := kgroup.Join(ctx, kgroup.Options{
-		Kafka: d.reach, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
-		Instance: d.sharing.instance, Address: d.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.config()),
+		Kafka: s.reach, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
+		Instance: s.instance, Address: s.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.config()),
 		Reads: []int{cluster.Format}, Writes: []int{cluster.Format},
-		Trouble: d.sharing.troubled,
+		Trouble: s.troubled,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &realGroup{m, d.reach, d.cfg.Cluster.Group}, nil
+	return &realGroup{m, s.reach, d.cfg.Cluster.Group}, nil
 }
 
 // advertised returns the address under which others find this instance's status: the one in the
 // configuration or the one that it listens on; where that is every address of the machine, the
 // machine's name.
-func (d *Daemon) advertised() string {
-	if a := d.cfg.Cluster.Advertise; a != "" {
+func (s *sharing) advertised() string {
+	if a := s.d.cfg.Cluster.Advertise; a != "" {
 		return a
 	}
-	host, port, err := net.SplitHostPort(d.Addr())
+	host, port, err := net.SplitHostPort(s.advertise())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {
 			return net.JoinHostPort(name, port)
 		}
 	}
-	return d.Addr()
+	return s.advertise()
 }
+
+// openShard implements runsShards.
+func (d *Daemon) openShard(shard int, files *logShard) (shardTasks, error) {
+	c := newCrew(&d.host, files, "")
+	c.mine = func(topic string, partition int) bool { return d.cfg.Cluster.Shard(topic, partition) == shard }
+	if err := c.openLedger(); err != nil {
+		return nil, err
+	}
+	return sharedCrew{c, d}, c.prepare(nil)
+}
+
+// sharedCrew is a crew of one shard of several.
+type sharedCrew struct {
+	*crew
+	d *Daemon
+}
+
+func (s sharedCrew) begin(run func(func(context.Context) error)) {
+	s.d.join(s.crew)
+	s.start(run)
+}
+
+func (s sharedCrew) gone() { s.d.part(s.crew) }

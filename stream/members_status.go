@@ -46,12 +46,11 @@ type MemberStatus struct {
 }
 
 // Group returns what the instance knows of its group, nil where it shares no tasks.
-func (d *Daemon) Group() *GroupStatus {
-	s := d.sharing
+func (s *sharing) status() *GroupStatus {
 	if s == nil {
 		return nil
 	}
-	out := &GroupStatus{Group: d.cfg.Cluster.Group, Instance: s.instance, Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out := &GroupStatus{Group: s.d.cfg.Cluster.Group, Instance: s.instance, Shards: []ShardStatus{}, Members: []MemberStatus{}}
 	for _, p := range s.all() {
 		state, why := p.now()
 		out.Shards = append(out.Shards, ShardStatus{p.shard, state, why})
@@ -62,7 +61,7 @@ func (d *Daemon) Group() *GroupStatus {
 	if g := s.generation; g != nil {
 		out.Generation, out.Standby, out.Unowned = g.Number, g.Standby, g.Unowned
 		scheme := "http"
-		if d.cfg.HTTP.TLS != nil {
+		if s.d.cfg.HTTP.TLS != nil {
 			scheme = "https"
 		}
 		for i, m := range g.Members {
