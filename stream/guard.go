@@ -14,8 +14,8 @@ import (
 // more than the outbox holds; and of releases in the output that it has not made yet. Beyond
 // the second limit, reading pauses until they have been made.
 const (
-	maxMade  = 4 * maxOutbox
-	maxFound = 4 * maxOutbox
+	maxMade  = 16_000 // four times maxOutbox
+	maxFound = 16_000
 )
 
 // guard compares all releases of a task in its output with those that this state makes. Two

@@ -129,7 +129,7 @@ func (all journals) committed() (err error) {
 
 // usersBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
 // disk; tests lower it.
-var usersBytes uint64 = maxPendingBytes
+var usersBytes uint64 = 4 << 20
 
 // crowded reports whether persons ask for a commit before the next step begins: much waits to
 // be written, or a snapshot is due, or was written and another partition's journal failed after it. It depends
