@@ -77,29 +77,6 @@ const boundaryHeader = "streamdp.boundary"
 // maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
 const maxQueued = 4096
 
-// newBoundaries returns the boundaries of an epoch after a checkpoint, nil where its steps are not by the
-// clock. It halts where the topic is not the one that the ledger and the checkpoint know.
-func (r *keeper) newBoundaries(ctx context.Context, opened *Entry, m *core.Manifest, cp *checkpoint) (*boundaries, error) {
-	period := r.s.Step.Clock()
-	if period == 0 {
-		return nil, nil
-	}
-	if topic := r.d.cfg.Kafka.BoundaryTopic; cp.boundaryTopic != topic {
-		return nil, halted(haltConfiguration, "the boundaries of epoch %d are in topic %s, not in %s: configure kafka.boundary_topic = %q, or start anew with: streamdp epoch open %s",
-			m.Epoch, cp.boundaryTopic, topic, cp.boundaryTopic, epochArgs(r.task))
-	}
-	if err := r.boundaryTopic().same(ctx, opened); err != nil {
-		return nil, err
-	}
-	b := newBoundaries(r.repeater, r.d.client, r.d.key, r.d.cfg.Kafka.BoundaryTopic, m)
-	b.most, b.horizon = int64(r.s.Slots())/int64(len(b.sources)), r.s.LastStep()
-	b.last = boundary{step: cp.step, ends: cp.nexts(), at: cp.boundary}
-	b.kept = b.last
-	b.stamp = func() time.Time { return stampOf(r.d.now(), period) }
-	b.same = func(ctx context.Context) error { return r.boundaryTopic().same(ctx, opened) }
-	return b, b.begin(ctx, opened.Boundaries)
-}
-
 func newBoundaries(r *repeater, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
@@ -389,35 +366,6 @@ func stampOf(now time.Time, period time.Duration) time.Time {
 	}
 	return time.UnixMilli(1)
 }
-
-// beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
-// more than a period and a half, however somebody sets the clock, and makes up for nothing.
-func (h *host) beats(period time.Duration) func(context.Context) error {
-	if h.beat != nil {
-		return h.beat
-	}
-	var last time.Time
-	return func(ctx context.Context) error {
-		now := h.now().Round(0)
-		next := now.Truncate(period).Add(period)
-		if !last.IsZero() && next.Sub(last).Abs() < period/2 {
-			next = next.Add(period) // the timer was early
-		}
-		last = next
-		timer := time.NewTimer(next.Sub(now))
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-			return nil
-		}
-	}
-}
-
-// unknownBoundary in a checkpoint says that the boundary topic is read from where the ledger says, or from
-// its start.
-const unknownBoundary = -1
 
 // written returns the boundaries that are in the topic, for a repetition; nil where steps are not by the
 // clock. One that is missing is a halt.

@@ -8,15 +8,6 @@ import (
 	"streamdp/internal/kafka"
 )
 
-// EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.
-// Before the first of them, no record ties the epoch to its topic: a topic that was made
-// anew would look like the one of the opening, in which boundaries were decided already.
-type EntryBoundaries struct {
-	Topic   string `json:"topic"`
-	TopicID string `json:"topic_id,omitempty"` // where the brokers have one
-	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
-}
-
 // boundaryTopic is the topic of boundaries, as tasks ask for it.
 type boundaryTopic struct {
 	*repeater

@@ -48,31 +48,6 @@ const (
 	maxPatience = 5 * time.Second
 )
 
-// watched makes sure that the task's watch runs.
-func (r *runner) watched(ctx context.Context) *watch {
-	if r.watch != nil {
-		return r.watch
-	}
-	period := r.s.Step.Clock()
-	ctx, stop := context.WithCancel(ctx)
-	w := &watch{
-		repeater: r.repeater, client: r.d.client, wait: r.d.beats(period), patience: min(max(period/2, minPatience), maxPatience),
-		stop: stop, stopped: make(chan struct{}), changed: make(chan struct{}),
-	}
-	r.watch = w
-	go w.run(ctx)
-	return w
-}
-
-// unwatch ends the task's watch: no epoch follows by itself. What it saw is forgotten.
-func (r *runner) unwatch() {
-	if r.watch != nil {
-		r.watch.stop()
-		<-r.watch.stopped
-		r.watch = nil
-	}
-}
-
 func (w *watch) run(ctx context.Context) {
 	defer close(w.stopped)
 	w.until(ctx, func() bool { return w.deciding }) // the first epoch runs

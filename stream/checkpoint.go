@@ -122,18 +122,6 @@ func (c *checkpoint) of(partition int) partPosition {
 	return c.all()[0]
 }
 
-// ends returns what a closing of the epoch at the checkpoint says of each partition.
-func (c *checkpoint) ends(mac func([32]byte) string) (all []EntryPart) {
-	for _, p := range c.all() {
-		e := EntryPart{Partition: p.partition, End: p.position.Next}
-		if a := p.position.Anchor; a != nil {
-			e.AnchorOffset, e.Anchor = a.Offset, mac(a.Hash)
-		}
-		all = append(all, e)
-	}
-	return all
-}
-
 // maxOlder bounds the older anchors of a checkpoint.
 const maxOlder = 16
 

@@ -25,8 +25,6 @@ package stream
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -239,23 +237,6 @@ func (d *Daemon) connect() error {
 	return nil
 }
 
-// lockDir locks the directory for this process. The lock ends with the process, even if
-// that is killed.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := osfile.Lock(f); err != nil {
-		f.Close()
-		if errors.Is(err, osfile.ErrLocked) {
-			return nil, fmt.Errorf("directory %s is in use by another process", dir)
-		}
-		return nil, err
-	}
-	return f, nil
-}
-
 // Close releases the state directory and the connections. Run must have
 // returned.
 func (d *Daemon) Close() {
@@ -373,10 +354,4 @@ func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q request) err
 		}
 	}
 	return fmt.Errorf("the configuration has no task %s", t)
-}
-
-// InsecureKey returns the master key of an insecure seed.
-func InsecureKey(seed uint64) *[32]byte {
-	key := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("streamdp insecure key "), seed))
-	return &key
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"streamdp/internal/osfile"
 )
@@ -150,18 +149,6 @@ func removeAll(d disk, dir string, names ...string) error {
 		}
 	}
 	return d.SyncDir(dir)
-}
-
-// full reports whether a write failed because the disk is full or no file descriptor is free.
-// That passes. After any other failure of a sync nobody knows what is on disk, and the process
-// must end.
-func full(err error) bool {
-	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
-		if errors.Is(err, passing) {
-			return true
-		}
-	}
-	return false
 }
 
 // writeOver makes a file durable in place of the one of that name, if there is one, all

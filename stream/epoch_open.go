@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"streamdp/config"
 	"streamdp/dp"
@@ -131,17 +129,6 @@ func (r *keeper) fits(o *opening) error {
 		return err
 	}
 	return r.d.disk.fits(len(o.parts), len(state))
-}
-
-// closingBytes bounds the line that closes an epoch over so many partitions, in which offsets are below 2⁴⁰. It is
-// the longest of the epoch's lines.
-func closingBytes(partitions int) int {
-	const most = 1 << 40
-	part, err := json.Marshal(EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
-	if err != nil {
-		panic("stream: " + err.Error()) // unreachable: numbers and a text
-	}
-	return 4<<10 + partitions*(len(part)+len(","))
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.
@@ -415,14 +402,6 @@ func (r *keeper) predecessor(src core.Source) (last *Entry, incarnation uint64, 
 // errMergedFrom is the halt of a merged stream that is to begin at an offset.
 func errMergedFrom() error {
 	return halted(haltConfiguration, "an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets of their own")
-}
-
-// epochArgs are the arguments that name the task in streamdp epoch open and streamdp epoch close.
-func epochArgs(t core.Task) string {
-	if t.Partition == core.Merged {
-		return t.Stream
-	}
-	return fmt.Sprintf("%s --partition %d", t.Stream, t.Partition)
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.

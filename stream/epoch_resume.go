@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -121,14 +120,6 @@ func (r *keeper) resumeAt(ctx context.Context, opened *Entry, start starting, pr
 	return &openEpoch{m: m, core: c, cp: cp, bounds: bounds, users: users, moved: moved, unproven: unproven}, nil
 }
 
-// reads returns the partitions that an epoch reads.
-func reads(m *core.Manifest) []int {
-	if m.Partition == core.Merged {
-		return m.Numbers()
-	}
-	return []int{m.Partition}
-}
-
 // sameConfiguration halts if the configuration is not that of the epoch, and says how it
 // differs.
 func (r *keeper) sameConfiguration(m *core.Manifest) error {
@@ -138,26 +129,6 @@ func (r *keeper) sameConfiguration(m *core.Manifest) error {
 	}
 	return halted(haltConfiguration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
 		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), epochArgs(r.task))
-}
-
-// changed lists how the configuration of a stream differs from that of an epoch, nil if
-// nothing differs that the guarantee depends on.
-func changed(s *config.Stream, m *core.Manifest) []string {
-	if m.Partition == core.Merged && s.Input.All() {
-		// The partitions of an epoch stay those that the topic had when it opened.
-		s = s.Over(m.Numbers())
-	}
-	digest := s.Digest(m.Partition, core.Versions(s))
-	if bytes.Equal(digest[:], m.Digest) {
-		return nil
-	}
-	changes := s.Changes(m.Config, m.Partition)
-	for k, v := range core.Versions(s) {
-		if m.Versions[k] != v {
-			changes = append(changes, fmt.Sprintf("version of %s: %s → %s", k, m.Versions[k], v))
-		}
-	}
-	return changes
 }
 
 // mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
@@ -298,20 +269,6 @@ func keysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 		return nil, halted(haltKey, "the secret of epoch %d is not the one it was opened with: %s", m.Epoch, restoreEpoch(m.Task()))
 	}
 	return keys, nil
-}
-
-// restoreEpoch says how the operator can restore files of an epoch.
-func restoreEpoch(t core.Task) string {
-	return fmt.Sprintf("restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of streamdp epoch export; "+
-		"or start anew with: streamdp epoch open %s", taskFlags(t), epochArgs(t))
-}
-
-// taskFlags are the flags that name the task in a command.
-func taskFlags(t core.Task) string {
-	if t.Partition == core.Merged {
-		return " --stream " + t.Stream
-	}
-	return fmt.Sprintf(" --stream %s --partition %d", t.Stream, t.Partition)
 }
 
 // limit records a limit that differs from the last one recorded. A raised limit is the

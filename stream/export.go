@@ -137,8 +137,3 @@ func noSecret(t core.Task, epoch uint64) error {
 	return fmt.Errorf("%w: the secret of epoch %d of %s does not exist any more: it is destroyed when the epoch is closed, after state.epoch_secret_retention, "+
 		"and with it whatever could work out the epoch's noise again", ErrState, epoch, t)
 }
-
-// taskStore returns the files of a task, for reading only.
-func taskStore(dir string, t core.Task, key *[32]byte) *store {
-	return &store{disk: osDisk{}, dir: dir + "/tasks/" + t.String(), slot: noSlot, seal: &sealer{master: key, task: t.String()}}
-}

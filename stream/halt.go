@@ -3,6 +3,9 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"syscall"
+
+	"streamdp/stream/core"
 )
 
 // halt stops a task, not the process. It is not stored: a restart examines its
@@ -59,3 +62,54 @@ var ErrNothing = errors.New("nothing to run")
 
 // ErrHalted says that every task halted at start.
 var ErrHalted = errors.New("every task halted")
+
+// full reports whether a write failed because the disk is full or no file descriptor is free.
+// That passes. After any other failure of a sync nobody knows what is on disk, and the process
+// must end.
+func full(err error) bool {
+	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
+// epochArgs are the arguments that name the task in streamdp epoch open and streamdp epoch close.
+func epochArgs(t core.Task) string {
+	if t.Partition == core.Merged {
+		return t.Stream
+	}
+	return fmt.Sprintf("%s --partition %d", t.Stream, t.Partition)
+}
+
+// restoreEpoch says how the operator can restore files of an epoch.
+func restoreEpoch(t core.Task) string {
+	return fmt.Sprintf("restore it from a backup of the state directory or with streamdp recover%s --from FILE, FILE being of streamdp epoch export; "+
+		"or start anew with: streamdp epoch open %s", taskFlags(t), epochArgs(t))
+}
+
+// taskFlags are the flags that name the task in a command.
+func taskFlags(t core.Task) string {
+	if t.Partition == core.Merged {
+		return " --stream " + t.Stream
+	}
+	return fmt.Sprintf(" --stream %s --partition %d", t.Stream, t.Partition)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+var errStop = errors.New("enough")
+
+// repeats reports whether something is being repeated.
+func (r *repeater) repeats(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.troubles[what]
+	return known
+}

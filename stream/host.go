@@ -96,13 +96,6 @@ func (h *host) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]by
 // build names the program that computed a checkpoint, to explain a difference found later.
 func build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
 
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // partialsOf returns what partials of a group need of the process.
 func (h *host) partialsOf(group string, log sumLog, shard func(*config.Stream) int) partialsOptions {
 	return partialsOptions{group: group, log: log, shard: shard, master: h.key, config: h.config, now: h.now, says: h.log, failed: h.metrics.kafkaError,

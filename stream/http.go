@@ -320,44 +320,6 @@ func (d *server) streamReleases(w http.ResponseWriter, req *http.Request) {
 	success(w, releases[:min(limit, len(releases))])
 }
 
-// ControlRequest is a command's request to a running daemon.
-type ControlRequest struct {
-	Stream    string           `json:"stream"`
-	Partition int              `json:"partition"`
-	Open      OpenRequest      `json:"open"`
-	Republish RepublishRequest `json:"republish"`
-	// From holds the files to restore for recover; nil: none.
-	From *Export `json:"from,omitempty"`
-}
-
-func (q *ControlRequest) task() core.Task {
-	return core.Task{Stream: q.Stream, Partition: q.Partition}
-}
-
-// request returns the request for the task's owner.
-func (q *ControlRequest) request(kind string) request {
-	return request{kind: kind, open: q.Open, republish: q.Republish, from: q.From, reply: make(chan error, 1)}
-}
-
-// ControlAnswer is the daemon's answer to it.
-type ControlAnswer struct {
-	Status string `json:"status"` // success, error
-	Error  string `json:"error"`
-	Reason string `json:"reason"` // of the halt that the request met
-}
-
-// Err returns the error of the request, the same that OpenEpoch and CloseEpoch return.
-func (a *ControlAnswer) Err() error {
-	switch err := errors.New(a.Error); {
-	case a.Status == "success":
-		return nil
-	case a.Reason != "":
-		return &halt{a.Reason, err}
-	default:
-		return err
-	}
-}
-
 // maxControlBytes is the largest control request. An exported epoch may have the
 // parameters of a large model and a long ledger.
 const maxControlBytes = 1 << 30

@@ -57,24 +57,6 @@ func (r *keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	return n + 1, nil, nil
 }
 
-// lastIncarnation returns the newest incarnation of a source, 1 where there is none,
-// the id of its topic, "" where none was recorded, and the newest close of it with an
-// anchor, nil where there is none, with the id of the master key that the anchor is
-// under. unproven says that a later close covers records and has no anchor.
-func (l *ledger) lastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string, unproven bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.index.sources[src]
-	if of == nil {
-		return 1, "", nil, "", false
-	}
-	if of.anchor >= 0 {
-		found, _ := l.entries[of.anchor].view(src)
-		last = &found
-	}
-	return of.incarnation, of.topicID, last, of.anchorKey, of.unproven
-}
-
 // testimony is the answer of a log to the question whether a record was read from it.
 type testimony int
 

@@ -3,8 +3,6 @@ package stream
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,98 +10,7 @@ import (
 	"streamdp/internal/kafka"
 	"streamdp/internal/trace"
 	"streamdp/stream/codec"
-	"streamdp/stream/core"
 )
-
-// offsets are the ends of a log: its start; the offset below which every transaction is
-// decided; and its end.
-type offsets struct{ start, stable, end int64 }
-
-// partLog is one partition of the input: its number and offsets.
-type partLog struct {
-	partition int
-	offsets
-}
-
-// reads returns the partitions that a new epoch of the task reads, nil for all that the
-// topic has.
-func (r *keeper) reads() []int {
-	switch {
-	case r.task.Partition != core.Merged:
-		return []int{r.task.Partition}
-	case r.s.Input.All():
-		return nil
-	}
-	return r.s.Input.Partitions
-}
-
-// source waits for partitions of the input, nil for all. It returns the task's source and how
-// many partitions the topic has.
-func (r *keeper) source(ctx context.Context, numbers []int) (src core.Source, partitions int, err error) {
-	in := r.s.Input
-	err = r.retry(ctx, "input", func() error {
-		t, err := r.d.client.Topic(ctx, in.Topic)
-		switch {
-		case err != nil:
-			return err
-		case !t.Exists:
-			return &notYet{fmt.Errorf("input topic %s does not exist", in.Topic)}
-		case len(numbers) > 0 && slices.Max(numbers) >= len(t.Partitions):
-			return &notYet{fmt.Errorf("input topic %s has %d partitions, partition %d is configured", in.Topic, len(t.Partitions), slices.Max(numbers))}
-		}
-		partitions = len(t.Partitions)
-		cluster, err := r.d.client.ClusterID(ctx)
-		if err != nil {
-			return err
-		}
-		src = core.Source{Cluster: cluster, Topic: in.Topic, Partition: r.task.Partition}
-		settings, err := r.d.client.TopicConfig(ctx, in.Topic, RetentionSettings...)
-		if err != nil {
-			return err
-		}
-		if strings.Contains(settings["cleanup.policy"], "compact") && !in.AllowCompacted {
-			return halted(haltCompacted, "input topic %s is compacted: the cleaner removes records that were counted, and their keys decide which; "+
-				"set the topic's cleanup.policy to delete; or accept it with input.allow_compacted = true, which is another guarantee, and open an epoch for that: streamdp epoch open %s", in.Topic, epochArgs(r.task))
-		}
-		if ProducersDecideRetention(settings) && !r.warned.Swap(true) {
-			r.log.Warn("producers' timestamps decide when records of the input are deleted, which the guarantee does not cover",
-				"topic", in.Topic, "message.timestamp.type", "CreateTime", "remedy", "message.timestamp.type = LogAppendTime, or retention.ms = -1")
-		}
-		return nil
-	})
-	return src, partitions, err
-}
-
-// input is source, and returns the offsets of the partitions, too.
-func (r *keeper) input(ctx context.Context, numbers []int) (src core.Source, partitions int, logs []partLog, err error) {
-	if src, partitions, err = r.source(ctx, numbers); err != nil {
-		return src, partitions, nil, err
-	}
-	ask := numbers
-	if ask == nil {
-		for p := range partitions {
-			ask = append(ask, p)
-		}
-	}
-	err = r.retry(ctx, "input", func() error {
-		logs = logs[:0]
-		for _, p := range ask {
-			log, err := r.d.offsetsOf(ctx, r.s.Input.Topic, p)
-			if err != nil {
-				return err
-			}
-			logs = append(logs, partLog{p, log})
-		}
-		return nil
-	})
-	return src, partitions, logs, err
-}
-
-// offsetsOf asks the cluster once for the offsets of a partition.
-func (h *host) offsetsOf(ctx context.Context, topic string, partition int) (log offsets, err error) {
-	log.start, log.stable, log.end, err = h.client.Offsets(ctx, topic, int32(partition))
-	return log, err
-}
 
 // RetentionSettings are the settings of a topic that decide which of its records are deleted.
 var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "retention.ms"}
@@ -115,34 +22,6 @@ var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "re
 // they are read.
 func ProducersDecideRetention(settings map[string]string) bool {
 	return settings["message.timestamp.type"] == "CreateTime" && strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
-}
-
-// offsets returns the offsets of a source's log.
-func (r *keeper) offsets(ctx context.Context, src core.Source) (log offsets, err error) {
-	err = r.retry(ctx, "input", func() error {
-		log, err = r.d.offsetsOf(ctx, src.Topic, src.Partition)
-		return err
-	})
-	return log, err
-}
-
-// topicID returns the id of the input topic, "" where the brokers have none.
-func (r *keeper) topicID(ctx context.Context) (id string, err error) {
-	err = r.retry(ctx, "input", func() error {
-		t, err := r.d.client.TopicID(ctx, r.s.Input.Topic)
-		id = t.String()
-		return err
-	})
-	return id, err
-}
-
-// sameTopic halts where the input topic has another id than when the epoch was opened.
-func (r *keeper) sameTopic(opened *Entry, id string) error {
-	if id == "" || opened.TopicID == "" || id == opened.TopicID {
-		return nil
-	}
-	return halted(haltReplaced, "topic %s was deleted and made again since epoch %d was opened: its id is %s, not %s; a new epoch is needed: streamdp epoch open %s",
-		opened.Topic, opened.Epoch, id, opened.TopicID, epochArgs(r.task))
 }
 
 // fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
@@ -271,19 +150,6 @@ func (f *fetcher) found(ctx context.Context) error {
 		return nil
 	}
 	return f.from.sameLog(ctx, f.epoch)
-}
-
-// stillSameTopic halts if the topic is not that of an epoch.
-func (r *keeper) stillSameTopic(ctx context.Context, epoch uint64) error {
-	opened := r.d.ledger.opening(r.task, epoch)
-	if opened == nil {
-		return nil
-	}
-	id, err := r.d.client.TopicID(ctx, opened.Topic)
-	if err != nil {
-		return err
-	}
-	return r.sameTopic(opened, id.String())
 }
 
 // logError turns the error with which a reader ended into a halt. It returns other errors

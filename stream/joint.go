@@ -1,6 +1,8 @@
 package stream
 
-import "sync"
+import (
+	"sync"
+)
 
 // joint does work for several callers at once: each gets the result of a run that began after
 // its call. A thousand callers at a time need a few runs instead of a thousand.

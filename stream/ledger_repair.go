@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"bytes"
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,7 +12,6 @@ import (
 	"time"
 
 	"streamdp/config"
-	"streamdp/internal/kafka"
 	"streamdp/stream/core"
 )
 
@@ -25,68 +22,6 @@ type LedgerRepair struct {
 	Dropped int     `json:"dropped"` // bytes behind them
 	Added   []Entry `json:"added"`
 	Old     string  `json:"old,omitempty"` // where the old ledger is, once it is replaced
-}
-
-// RepairLedger works out a ledger for a state directory whose own is damaged, lost or
-// an old copy: the lines that can be believed, then those that follow them in the control
-// topic, if one is configured, then what manifests, checkpoints and secrets tell of beside
-// them. With write it takes the old one's place, which is kept under another name. No
-// daemon may run.
-//
-// What is not known counts against the budget. An epoch whose closing is lost is charged
-// to its horizon, or without end: its published releases say what it reached at least,
-// not at most. So is one that is open. No closing has an anchor, so that without the
-// operator's word the log counts as another one. What no file tells of is lost: epochs
-// without a manifest, limits that were raised since the last opening.
-//
-// A manifest is believed only if something else vouches for what it says of its cost:
-// the mechanism, built again from its configuration and plan, costs no more, or the
-// epoch's checkpoint names the hash of that very file.
-//
-// Errors: as New; a manifest that is damaged, or that nothing vouches for.
-func RepairLedger(ctx context.Context, o Options, write bool) (*LedgerRepair, error) {
-	d, err := prepare(o)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	if err := d.lockState(); err != nil {
-		return nil, err
-	}
-	cluster, err := Cluster(d.cfg)
-	if err != nil {
-		return nil, err
-	}
-	if d.client, err = kafka.NewClient(cluster); err != nil {
-		return nil, err
-	}
-	r := &repair{h: &d.own.home, dir: d.cfg.State.Dir, out: &LedgerRepair{}}
-	if err := r.salvage(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, err)
-	}
-	defer d.own.disk.Remove(d.own.ledger.path)
-	if m := d.own.ledger.moved(); m != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, m.refusal())
-	}
-	if err := newMirror(d.own.ledger, d.key, d.client, d.cfg.Kafka.ControlTopic, newRepeater(d.log, d.metrics.kafkaError, func() {})).salvage(ctx); err != nil {
-		return nil, err
-	}
-	if err := r.tasks(); err != nil {
-		return nil, err
-	}
-	r.out.Added = d.own.ledger.all()[r.out.Kept:]
-	if !write || len(r.out.Added) == 0 && r.out.Dropped == 0 {
-		return r.out, nil
-	}
-	r.out.Old = fmt.Sprintf("%s/%s.%s", r.dir, ledgerName, d.now().UTC().Format("20060102T150405Z"))
-	name := r.dir + "/" + ledgerName
-	if err := d.own.disk.Link(name, r.out.Old); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, err)
-	}
-	if err := errors.Join(d.own.disk.Rename(d.own.ledger.path, name), d.own.disk.SyncDir(r.dir)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrState, err)
-	}
-	return r.out, nil
 }
 
 // repair is one that is being worked out, in a file beside the ledger.
@@ -285,10 +220,4 @@ func (r *repair) opened(run *keeper, n uint64, cp *checkpoint) (*Entry, error) {
 		}
 	}
 	return e, nil
-}
-
-// accepted returns the hash that a repair accepts for a line of the ledger.
-func (e *Entry) accepted() (head [32]byte, ok bool) {
-	b, err := hex.DecodeString(e.Accepts)
-	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 && !bytes.Equal(b, make([]byte, 32))
 }

@@ -1,17 +1,13 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 
 	"streamdp/config"
@@ -23,40 +19,6 @@ import (
 
 // witnessDir is the directory, in the state directory, of what an instance knows of the ledgers.
 const witnessDir = "witness"
-
-// openShared prepares a daemon that shares tasks with others. What it finds in its state directory
-// is no state of a task.
-func (d *Daemon) openShared() (err error) {
-	dir := d.cfg.State.Dir
-	if err := (osDisk{}).MkdirAll(filepath.Join(dir, witnessDir)); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, ledgerName)); err == nil {
-		return fmt.Errorf("%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own", ErrState, dir)
-	}
-	if d.lock, err = lockDir(dir); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
-	}
-	if err := d.connect(); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(d.cfg.Streams, shareable) {
-		d.partials = newPartials(d.partialsOf(d.cfg.Cluster.Group, &kafkaParts{d.client, d.cfg.Cluster.PartialsTopic(), d.now}, func(s *config.Stream) int {
-			return d.cfg.Cluster.Shard(s.Input.Topic, core.Merged)
-		}))
-	}
-	d.sharing = &sharing{d: &d.host, runs: d, reach: d.reach, advertise: d.Addr, instance: InstanceName(d.cfg), witnesses: filepath.Join(dir, witnessDir), posts: map[int]*post{}, turns: make(chan struct{}, acquiring)}
-	return nil
-}
-
-// InstanceName returns the name of this instance.
-func InstanceName(c *config.Config) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unnamed"
-	}
-	return cmp.Or(c.Cluster.Instance, host)
-}
 
 // share becomes a member of the group and runs what the group gives to this instance, until the
 // context ends. It returns an error where no repetition helps: the topics are missing or not those
@@ -195,26 +157,3 @@ func (s *sharing) advertised() string {
 	}
 	return s.advertise()
 }
-
-// openShard implements runsShards.
-func (d *Daemon) openShard(shard int, files *logShard) (shardTasks, error) {
-	c := newCrew(&d.host, files, "")
-	c.mine = func(topic string, partition int) bool { return d.cfg.Cluster.Shard(topic, partition) == shard }
-	if err := c.openLedger(); err != nil {
-		return nil, err
-	}
-	return sharedCrew{c, d}, c.prepare(nil)
-}
-
-// sharedCrew is a crew of one shard of several.
-type sharedCrew struct {
-	*crew
-	d *Daemon
-}
-
-func (s sharedCrew) begin(run func(func(context.Context) error)) {
-	s.d.join(s.crew)
-	s.start(run)
-}
-
-func (s sharedCrew) gone() { s.d.part(s.crew) }

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-
 	"streamdp/internal/kafka"
 	"streamdp/internal/persons"
 	"streamdp/stream/codec"

@@ -1,6 +1,8 @@
 package stream
 
-import "streamdp/stream/core"
+import (
+	"streamdp/stream/core"
+)
 
 // openEpoch is an epoch that is open, ready to run.
 type openEpoch struct {

@@ -271,5 +271,3 @@ func (o *output) released(ctx context.Context, opened *Entry, see func(value []b
 	}
 	return nil
 }
-
-var errStop = errors.New("enough")

@@ -2,16 +2,11 @@ package stream
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
-	"math"
-	"os"
 	"strconv"
 	"strings"
 
-	"streamdp/config"
 	"streamdp/stream/core"
 )
 
@@ -105,56 +100,4 @@ func (r *keeper) keepFinal(ctx context.Context, opened *Entry) error {
 		}
 		return writeNew(r.d.disk, r.store.path(finalName(opened.Epoch)), packParameters(x))
 	})
-}
-
-// parseParameters reads packed little-endian float64s.
-func parseParameters(data []byte) ([]float64, error) {
-	if len(data)%8 != 0 || len(data) == 0 {
-		return nil, fmt.Errorf("%d bytes are no float64s", len(data))
-	}
-	x := make([]float64, len(data)/8)
-	for i := range x {
-		x[i] = math.Float64frombits(binary.LittleEndian.Uint64(data[8*i:]))
-		if x[i]-x[i] != 0 {
-			return nil, fmt.Errorf("number %d is not finite", i+1)
-		}
-	}
-	return x, nil
-}
-
-// packParameters writes what parseParameters reads.
-func packParameters(x []float64) []byte {
-	data := make([]byte, 0, 8*len(x))
-	for _, v := range x {
-		data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
-	}
-	return data
-}
-
-// initialFile reads the parameters that a stream's first epoch begins with, nil if they
-// are the mechanism's own.
-func initialFile(s *config.Stream) ([]float64, error) {
-	learning := core.LearningOf(s)
-	if learning == nil || learning.File == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(learning.File)
-	if err != nil {
-		return nil, fmt.Errorf("initial_file: %w", err)
-	}
-	x, err := parseParameters(data)
-	if err != nil {
-		return nil, fmt.Errorf("initial_file: %w", err)
-	}
-	return x, nil
-}
-
-// Describe describes a stream: its guarantee, its noise and the memory it needs. It reads the
-// stream's initial_file.
-func Describe(s *config.Stream) (*core.Description, error) {
-	initial, err := initialFile(s)
-	if err != nil {
-		return nil, err
-	}
-	return core.Describe(s, initial)
 }

@@ -290,11 +290,3 @@ func (w *mergeWorker) beat(ctx context.Context) {
 		}
 	}
 }
-
-// repeats reports whether something is being repeated.
-func (r *repeater) repeats(what string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, known := r.troubles[what]
-	return known
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,65 +28,6 @@ type patterns struct {
 	// number as of the topics that were compared last. Streams of topics that are there at the first look
 	// after a reload open no epoch by themselves.
 	read, looked int
-}
-
-// PatternStatus is what status says of a pattern. All of it is public: it follows from the names of
-// topics.
-type PatternStatus struct {
-	Pattern string `json:"pattern"` // the name of its table
-	Topics  string `json:"topics"`  // the regular expression
-	Most    int    `json:"max_topics"`
-	Taken   int    `json:"taken"`
-	Beyond  int    `json:"beyond"`  // topics that match, and are not taken because Most are
-	Refused int    `json:"refused"` // topics that match, and are not taken for another reason
-	// Missing are some of those topics, with the reasons.
-	Missing []config.Refusal `json:"missing,omitempty"`
-}
-
-// takenTopics returns the topics of the streams that patterns have made, by ledger lines, the oldest
-// first: of those with an open epoch, or of all.
-func (l *ledger) takenTopics(all bool) (list []config.Taken) {
-	for _, t := range l.tasks() {
-		if !strings.Contains(t.Stream, ".") {
-			continue
-		}
-		last := l.newest(t)
-		if last == nil || !all && last.Kind != kindOpen {
-			continue
-		}
-		if x := (config.Taken{Stream: t.Stream, Topic: last.Topic}); !slices.Contains(list, x) {
-			list = append(list, x)
-		}
-	}
-	return list
-}
-
-// writtenTopics returns the topics that epochs published into.
-func (l *ledger) writtenTopics() (list []string) {
-	seen := map[string]bool{}
-	for _, e := range l.all() {
-		if e.Output != nil && !seen[e.Output.Topic] {
-			seen[e.Output.Topic] = true
-			list = append(list, e.Output.Topic)
-		}
-	}
-	return list
-}
-
-// Expand returns a configuration with the streams that its patterns have made, as far as ledgers tell:
-// what a command knows that asks no broker.
-func (b *Books) Expand(c *config.Config) *config.Config {
-	x, _ := c.Expand(b.Topics())
-	return x
-}
-
-// Topics returns what ledgers say of topics that patterns match. Found is left open.
-func (b *Books) Topics() (t config.Topics) {
-	for _, l := range b.ledgers {
-		t.Kept = append(t.Kept, l.takenTopics(true)...)
-		t.Written = append(t.Written, l.writtenTopics()...)
-	}
-	return t
 }
 
 // expandKnown gives the daemon the streams of topics that it knows before it has asked the cluster:

@@ -232,12 +232,3 @@ func (r *keeper) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint)
 		}
 	}
 }
-
-// Recover restores the state of a task's open epoch whose checkpoint is damaged or lost.
-// It continues from the commit before, or from the epoch's first offset, computes again
-// what was published since then, and writes a checkpoint only if every byte is the same.
-// from holds files to restore first; it may be nil. It is for a daemon whose Run has not
-// been called; a running daemon is asked through its control socket.
-func (d *Daemon) Recover(ctx context.Context, t core.Task, from *Export) error {
-	return d.command(ctx, t, request{kind: requestRecover, from: from})
-}

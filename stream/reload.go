@@ -4,54 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"streamdp/config"
 	"streamdp/stream/core"
 )
-
-// ReloadRequest asks a daemon to read its configuration again.
-type ReloadRequest struct {
-	// Open lets the streams that are added open their first epochs, as at a start, and those too that wait
-	// for that since an earlier reload.
-	Open bool `json:"open,omitempty"`
-	// DryRun changes nothing.
-	DryRun bool `json:"dry_run,omitempty"`
-}
-
-// Reload says in what a configuration that was read again differs from the one that runs.
-type Reload struct {
-	Added   []string       `json:"added"` // streams
-	Removed []string       `json:"removed"`
-	Changed []StreamChange `json:"changed"`
-	// Process are keys outside of streams that changed.
-	Process []config.Difference `json:"process"`
-	// Opened are tasks that waited for a request to open their epoch, and now do. A stream stands for all of
-	// its tasks where its partitions are not known yet.
-	Opened []string `json:"opened"`
-	// Unopened are tasks that wait for that request: their next epoch would be the first, or one after a
-	// horizon. Streams, and patterns whose topics are not known yet, stand for their tasks.
-	Unopened []string `json:"unopened"`
-	// Refused says why nothing was changed: one reason each. None: everything was.
-	Refused []string `json:"refused"`
-}
-
-// StreamChange is how a stream changed.
-type StreamChange struct {
-	Stream string              `json:"stream"`
-	Keys   []config.Difference `json:"keys"`
-}
-
-// RefusedError is the error of a reload that changed nothing because a running daemon cannot take
-// the difference.
-type RefusedError struct {
-	Reload *Reload
-}
-
-// Error has a line for each reason.
-func (e *RefusedError) Error() string {
-	return "nothing was changed: " + strings.Join(e.Reload.Refused, "\n")
-}
 
 // same reports whether nothing differs.
 func (r *Reload) same() bool {

@@ -85,20 +85,6 @@ func newRepetition(r *repeater, client *kafka.Client, x *Schemas, s *config.Stre
 	return p, nil
 }
 
-// leavesAt returns the leaves of a core in the state of a checkpoint. It halts unless the
-// checkpoint's positions are those of that state.
-func leavesAt(c *core.Core, m *core.Manifest, cp *checkpoint) ([]*core.Leaf, error) {
-	leaves := c.Leaves()
-	same := len(leaves) == len(cp.all()) && len(cp.parts) == len(m.Parts)
-	for i, p := range cp.all() {
-		same = same && (cp.parts == nil || p.partition == m.Parts[i].Partition) && p.position.Next == leaves[i].First()
-	}
-	if !same {
-		return nil, halted(haltState, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", taskFlags(m.Task()), epochArgs(m.Task()))
-	}
-	return leaves, nil
-}
-
 // logEnded says that the log ends before the end of a step that was published.
 type logEnded struct {
 	next int64

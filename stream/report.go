@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
 	"streamdp/stream/core"
 )
 
@@ -298,33 +296,6 @@ func (r *runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
 		}
 	}
 }
-
-// Unread returns the partitions of a topic that no stream of a configuration reads.
-func Unread(c *config.Config, t kafka.Topic) (unread []int) {
-	read := make([]bool, len(t.Partitions))
-	for _, s := range c.Streams {
-		if s.Input.Topic != t.Name {
-			continue
-		}
-		if s.Input.All() {
-			return nil
-		}
-		for _, p := range s.Input.Partitions {
-			if p < len(read) {
-				read[p] = true
-			}
-		}
-	}
-	for p := range read {
-		if !read[p] {
-			unread = append(unread, p)
-		}
-	}
-	return unread
-}
-
-// measureTime is the longest time that the cluster may take to say where a log ends.
-const measureTime = 2 * time.Second
 
 // releases returns the newest published releases, at most limit, the newest
 // first.

@@ -226,10 +226,3 @@ func (o *output) held(ctx context.Context, cp *checkpoint) (map[string][32]byte,
 	})
 	return there, err
 }
-
-// Republish publishes the committed releases of a task again, with the same bytes and at
-// no charge. It sends nothing if a release in the output differs. It is for a daemon
-// whose Run has not been called; a running daemon is asked through its control socket.
-func (d *Daemon) Republish(ctx context.Context, t core.Task, q RepublishRequest) error {
-	return d.command(ctx, t, request{kind: requestRepublish, republish: q})
-}

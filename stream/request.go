@@ -18,20 +18,3 @@ const (
 	requestRecover   = "recover"
 	requestRepublish = "republish"
 )
-
-// OpenRequest says how to open an epoch.
-type OpenRequest struct {
-	// From is "continue" (where the predecessor ended, the default),
-	// "earliest", "latest" or an offset.
-	From string `json:"from,omitempty"`
-	// SameLog asserts that the log is the one that the predecessor read. It is for a log whose
-	// retention has removed the record that would prove it.
-	SameLog bool `json:"same_log,omitempty"`
-	// DropOutbox gives up the predecessor's releases that are not published yet.
-	DropOutbox bool `json:"drop_outbox,omitempty"`
-	// Reason is recorded in the ledger.
-	Reason string `json:"reason,omitempty"`
-
-	unasked bool  // no operator asked for it
-	output  int64 // releases that the ledger does not know are looked for from here, 0: everywhere
-}

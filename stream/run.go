@@ -7,9 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
 	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
 
@@ -276,20 +274,4 @@ func (p *processor) open(src core.Source, bytes int, at kafka.Position) (*kafka.
 		p.readers = append(p.readers, reader)
 	}
 	return reader, err
-}
-
-// openInput returns a reader of a source. It must be closed.
-func (r *feed) openInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
-	o := readerOptions(r.s, src, bytes)
-	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.memory, codec.RowBytes(core.FormatOf(r.s))
-	return r.client.NewReader(o, at)
-}
-
-// readerOptions says how a stream's input is read, in responses of so many bytes.
-func readerOptions(s *config.Stream, src core.Source, bytes int) kafka.ReaderOptions {
-	return kafka.ReaderOptions{
-		Topic: src.Topic, Partition: int32(src.Partition), ClusterID: src.Cluster,
-		SkipGaps: s.OnGap == "null", Compacted: s.Input.AllowCompacted,
-		PartitionMaxBytes: bytes, MaxRecordBytes: core.MaxRecordBytes(s),
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -173,96 +172,6 @@ func mismatches(f codec.Format, of *schema.Schema) (faults []string) {
 		faults = append(faults, m.String())
 	}
 	return faults
-}
-
-// readSchemas reads the schemas before anything of the log is decoded, and before a charge. It
-// waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
-// it also waits for a schema whose records can give rows.
-func (r *feed) readSchemas(ctx context.Context, opening bool) error {
-	if !r.s.Input.Looked() {
-		return nil
-	}
-	err := r.retry(ctx, "registry", func() error {
-		if err := r.schemas.Look(ctx, r.s, r.lookEvery); err != nil {
-			r.schemas.reached(r.log, r.metrics.registryReachable, err)
-			if errors.Is(err, registry.ErrNotThere) {
-				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
-			}
-			return &notYet{err}
-		}
-		r.schemas.reached(r.log, r.metrics.registryReachable, nil)
-		r.publishSchemas()
-		if why := r.rowless(); opening && why != "" {
-			return &notYet{errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
-		}
-		return nil
-	})
-	return err
-}
-
-// rowless says why records of no version that was read give rows, "" where those of one do. What the
-// registry has is public, and so is the answer.
-func (r *feed) rowless() string {
-	all, err := r.schemas.compare(r.s)
-	if err != nil {
-		return "" // the decoder says it
-	}
-	for _, v := range all {
-		if len(v.Faults) == 0 {
-			return ""
-		}
-	}
-	if len(all) == 0 {
-		return "the subjects have no version"
-	}
-	last := all[len(all)-1]
-	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID, strings.Join(last.Faults, "; "))
-}
-
-// lookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
-// on without the registry: only records whose schemas are new wait for it.
-func (r *feed) lookAtSchemas(ctx context.Context) {
-	if !r.s.Input.Looked() {
-		return
-	}
-	pause := r.lookEvery
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		err := r.schemas.Look(ctx, r.s, r.lookEvery/2)
-		if ctx.Err() != nil {
-			return
-		}
-		r.schemas.reached(r.log, r.metrics.registryReachable, err)
-		r.publishSchemas()
-		if pause = r.lookEvery; err != nil {
-			pause = min(pause, time.Second)
-		}
-	}
-}
-
-// showSchemas puts the newest schemas into the status, and warns once of each version whose
-// records give no rows.
-func (r *feed) publishSchemas() {
-	all, err := r.schemas.compare(r.s)
-	if err != nil {
-		return // the decoder says it
-	}
-	var newest []SchemaStatus
-	for _, v := range all {
-		if v.latest {
-			newest = append(newest, v)
-		}
-		if len(v.Faults) > 0 && r.schemas.first(schemaAt{r.s.Name, v.Subject, v.Version, v.ID}) {
-			r.log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.latest, "why", v.Faults)
-		}
-	}
-	if r.showSchemas != nil {
-		r.showSchemas(newest)
-	}
 }
 
 // first reports whether nobody asked for this version before.

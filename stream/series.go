@@ -1,16 +1,10 @@
 package stream
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"streamdp/internal/kafka"
 	"streamdp/stream/core"
 )
 
@@ -182,94 +176,3 @@ const (
 	recallRecords = 256
 	recallBytes   = 16 << 20
 )
-
-// recall fills the series, at the first request for them, with what the output holds from
-// before this process. If the cluster does not answer, the next request tries again.
-func (r *runner) recall(ctx context.Context) {
-	r.recalling.Lock()
-	defer r.recalling.Unlock()
-	if r.recalled {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, recallTime)
-	defer cancel()
-	topic, partition := r.s.Output.Topic, int32(r.s.Output.Partition)
-	start, end, err := r.d.client.Bounds(ctx, topic, partition)
-	if err != nil {
-		r.recalled = kafka.UnknownTopic(err) // so there is nothing
-		return
-	}
-	seen := map[string]bool{}
-	var earlier []*core.Released
-	size := 0
-	err = r.d.client.ReadBack(ctx, topic, partition, max(start, end-recallRecords), func(rec *kafka.Record) error {
-		t, epoch, _, ok := core.ParseIdentity(rec.Key)
-		if !ok || t != r.task || seen[string(rec.Key)] || r.d.ledger.opening(t, epoch) == nil {
-			return nil
-		}
-		if size += len(rec.Value); size > recallBytes {
-			return errStop
-		}
-		seen[string(rec.Key)] = true
-		if x := r.released(rec.Value); x != nil {
-			earlier = append(earlier, x)
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, errStop) {
-		return
-	}
-	slices.SortStableFunc(earlier, func(a, b *core.Released) int {
-		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Step, b.Step))
-	})
-	r.series.recall(earlier)
-	r.recalled = true
-}
-
-// released reads a release, and adds what a demonstration knows. It returns nil for a piece
-// of a release.
-func (r *runner) released(value []byte) *core.Released {
-	x, err := core.ParseReleased(value)
-	if err != nil {
-		return nil
-	}
-	if r.d.truth != nil {
-		for i := range x.Values {
-			x.Values[i].Truth = r.d.truth(x, x.Values[i].Name)
-		}
-	}
-	return x
-}
-
-// streamSeries answers with the published values of a task over time.
-func (d *server) streamSeries(w http.ResponseWriter, req *http.Request) {
-	found, err := d.streamRunners(req)
-	if err != nil {
-		failure(w, http.StatusNotFound, err)
-		return
-	}
-	if len(found) > 1 {
-		failure(w, http.StatusBadRequest, errors.New("the stream has several partitions: name one with partition"))
-		return
-	}
-	var after uint64
-	if text := req.URL.Query().Get("after"); text != "" {
-		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			failure(w, http.StatusBadRequest, errors.New("after must be a whole number, the n of a release"))
-			return
-		}
-	}
-	success(w, struct {
-		Started  time.Time `json:"started"` // numbers n are of the process that began then
-		Releases []point   `json:"releases"`
-	}{d.started.UTC(), found[0].after(req.Context(), after)})
-}
-
-// after returns what was published after release n of this process, 0: everything.
-func (r *runner) after(ctx context.Context, n uint64) []point {
-	r.recall(ctx)
-	return r.series.after(n)
-}
-
-// named returns the runner's task.
-func (r *runner) named() core.Task { return r.task }

@@ -9,52 +9,6 @@ import (
 	"streamdp/stream/core"
 )
 
-// shard is the durable state of some tasks: their files and their ledger.
-type shard interface {
-	disk
-	// atomically makes all that f writes durable at once or, after an error, not at all. dir is
-	// that of the task whose files f writes; f may also append lines to the ledger. What f does
-	// has happened only when atomically returns: nothing may follow from it before. A checkpoint,
-	// which names the ledger's last line, is written by an f: so it is durable after that line. On
-	// a real disk atomically is f, whose writes become durable one after the other. An order of them that a
-	// crash may cut anywhere is right for both.
-	atomically(dir string, f func() error) error
-	// inTurn does a commit when it is its turn.
-	inTurn(commit func() error) error
-	// unpublished returns how many bytes of releases one of so many tasks may keep, where most are allowed.
-	unpublished(most, tasks int) int
-	// fits says why the shard has no room for an epoch over so many partitions, with a state of so many bytes.
-	fits(partitions, state int) error
-	// tears reports whether a write may be torn.
-	tears() bool
-	// lost reports whether another process may have the shard, so that nothing may be published.
-	lost() bool
-	// affirm makes sure that the shard is this process's still.
-	affirm() error
-}
-
-// fileShard is a directory of files.
-type fileShard struct{ disk }
-
-func (fileShard) atomically(_ string, f func() error) error { return f() }
-func (fileShard) unpublished(most, _ int) int               { return most }
-func (fileShard) fits(_, _ int) error                       { return nil }
-func (fileShard) tears() bool                               { return true }
-func (fileShard) lost() bool                                { return false }
-func (fileShard) affirm() error                             { return nil }
-
-func (fileShard) inTurn(commit func() error) error {
-	committing <- struct{}{}
-	defer func() { <-committing }()
-	return commit()
-}
-
-// tears reports whether a write to a disk may be torn.
-func tears(d disk) bool {
-	s, ok := d.(interface{ tears() bool })
-	return !ok || s.tears()
-}
-
 // home is what the tasks of a shard share: its state, and its ledger.
 type home struct {
 	*host
@@ -81,10 +35,6 @@ const (
 func (h *home) unpublished(most int) int {
 	return h.disk.unpublished(most, int(max(h.running.Load(), 1)))
 }
-
-// committing has an element for each commit that is being written to files. Sixty-four at a time
-// are half as many again a second as a thousand at a time, with a thread for each.
-var committing = make(chan struct{}, 64)
 
 // taskDir returns the directory of a task's files.
 func (h *home) taskDir(t core.Task) string { return h.dir + "/tasks/" + t.String() }

@@ -12,16 +12,11 @@ import (
 
 // The largest amounts that wait for a commit, and that wait for the broker.
 const (
-	maxPending      = 1000
-	maxPendingBytes = 4 << 20
-	maxOutbox       = 4 * maxPending
-	maxOutboxBytes  = 4 * maxPendingBytes
-	quietSteps      = 10_000 // steps without a release after which a commit is due
-	settleTime      = time.Millisecond
-	capTick         = 10 * time.Millisecond
-	batches         = 4                // one applied, one waiting, one decoded, one filled
-	idleWait        = 15 * time.Second // of a fetch of one among several idle tasks
-	shutdownTime    = 10 * time.Second
+	maxOutbox      = 4 * maxPending
+	maxOutboxBytes = 4 * maxPendingBytes
+	quietSteps     = 10_000 // steps without a release after which a commit is due
+	settleTime     = time.Millisecond
+	capTick        = 10 * time.Millisecond
 )
 
 // runner runs one task. One goroutine fetches, one decodes, one owns everything that must

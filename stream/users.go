@@ -3,12 +3,9 @@ package stream
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
-	"streamdp/config"
 	"streamdp/internal/persons"
-	"streamdp/stream/codec"
 	"streamdp/stream/core"
 )
 
@@ -131,38 +128,6 @@ func (all journals) committed() (err error) {
 // disk; tests lower it.
 var usersBytes uint64 = 4 << 20
 
-// crowded reports whether persons ask for a commit before the next step begins: much waits to
-// be written, or a snapshot is due, or was written and another partition's journal failed after it. It depends
-// on numbers of records and the disk alone. So what waits takes no more than usersBytes and 20 bytes for each
-// record of a step, or for each of max_users where that is less.
-func (p *processor) crowded() bool {
-	if p.epoch.users == nil || p.quiet == 0 {
-		return false
-	}
-	waiting := uint64(0)
-	for _, m := range p.core.Persons() {
-		waiting += m.Waiting()
-	}
-	return waiting >= usersBytes || p.epoch.users.snapshotDue() || p.merge.paused()
-}
-
-// deferred reports whether nothing may be committed yet: releases of two outputs are compared, and a commit
-// says of one only what must be compared after a restart.
-func (p *processor) deferred() bool { return p.comparing && p.epoch.moved }
-
-// spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
-func (p *processor) spill() (done bool, err error) {
-	if err := p.epoch.users.spill(); err != nil {
-		p.complain(err)
-		return p.uncommitted(err)
-	}
-	p.merge.unpause()
-	p.failed = false
-	p.pause.Reset()
-	p.r.untroubled("commit")
-	return true, nil
-}
-
 // usersWhole reports whether the files of persons are those of a checkpoint. It changes none of them.
 func usersWhole(s *store, protected bool, cp *checkpoint) (bool, error) {
 	if !protected || cp.users == nil {
@@ -182,24 +147,4 @@ func usersWhole(s *store, protected bool, cp *checkpoint) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// newDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
-// tags of the epoch's.
-func newDecoder(x *Schemas, s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
-	var d *codec.Decoder
-	f, err := x.Format(s)
-	if err == nil {
-		d, err = codec.NewDecoder(f, runtime.GOMAXPROCS(0))
-	}
-	if err == nil && s.User != nil {
-		key := c.UserKey()
-		if err = d.TagUsers(&key); err == nil && s.User.Partitioner == "murmur2" {
-			d.OnlyAtHome(partition, m.Partitions)
-		}
-	}
-	if err != nil {
-		return nil, halted(haltConfiguration, "%w", err)
-	}
-	return d, nil
 }

@@ -321,15 +321,6 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	return nil
 }
 
-// beginning returns a checkpoint with an epoch's first positions.
-func beginning(m *core.Manifest) *checkpoint {
-	cp := &checkpoint{position: kafka.Position{Next: m.Base, LeaderEpoch: -1}}
-	for _, p := range m.Parts {
-		cp.parts = append(cp.parts, partPosition{partition: p.Partition, position: kafka.Position{Next: p.Base, LeaderEpoch: -1}})
-	}
-	return cp
-}
-
 // unreadable turns an error of the log that no repetition cures into a halt.
 func unreadable(err error) error {
 	var gap *kafka.GapError

@@ -1,0 +1,76 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"streamdp/internal/cluster"
+)
+
+// collected is a holding whose updates wait: all of them are one later.
+type collected struct {
+	values map[string]cluster.Value
+	lines  [][]byte
+	put    map[string]cluster.Value
+	added  [][]byte
+}
+
+func newCollected(values map[string]cluster.Value, lines [][]byte) *collected {
+	return &collected{values: values, lines: lines, put: map[string]cluster.Value{}}
+}
+
+// Values implements holding.
+func (g *collected) Values() map[string]cluster.Value { return g.values }
+
+// Lines implements holding.
+func (g *collected) Lines() [][]byte { return g.lines }
+
+// Lost implements holding: it never is.
+func (g *collected) Lost() <-chan struct{} { return nil }
+
+// Affirm implements holding.
+func (g *collected) Affirm(context.Context) error { return nil }
+
+// Update implements holding.
+func (g *collected) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+	for _, key := range remove {
+		if _, there := g.put[key]; !there {
+			return fmt.Errorf("internal: %s would be removed", key)
+		}
+		delete(g.put, key)
+	}
+	for key, v := range put {
+		v.Data = slices.Clone(v.Data)
+		g.put[key] = v
+	}
+	g.added = append(g.added, lines...)
+	return nil
+}
+
+// all returns everything that the holding would have after one update with what was put.
+func (g *collected) all() *collected {
+	values := maps.Clone(g.values)
+	if values == nil {
+		values = map[string]cluster.Value{}
+	}
+	maps.Copy(values, g.put)
+	return newCollected(values, slices.Concat(g.lines, g.added))
+}
+
+// bytes returns how many bytes the values have.
+func (g *collected) bytes() (n int) {
+	for _, v := range g.all().values {
+		n += len(v.Data)
+	}
+	return n
+}
+
+// lineBytes returns how many bytes the lines have that were appended.
+func (g *collected) lineBytes() (n int) {
+	for _, line := range g.added {
+		n += len(line)
+	}
+	return n
+}

@@ -1,0 +1,67 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// reads returns the partitions that an epoch reads.
+func reads(m *core.Manifest) []int {
+	if m.Partition == core.Merged {
+		return m.Numbers()
+	}
+	return []int{m.Partition}
+}
+
+// changed lists how the configuration of a stream differs from that of an epoch, nil if
+// nothing differs that the guarantee depends on.
+func changed(s *config.Stream, m *core.Manifest) []string {
+	if m.Partition == core.Merged && s.Input.All() {
+		// The partitions of an epoch stay those that the topic had when it opened.
+		s = s.Over(m.Numbers())
+	}
+	digest := s.Digest(m.Partition, core.Versions(s))
+	if bytes.Equal(digest[:], m.Digest) {
+		return nil
+	}
+	changes := s.Changes(m.Config, m.Partition)
+	for k, v := range core.Versions(s) {
+		if m.Versions[k] != v {
+			changes = append(changes, fmt.Sprintf("version of %s: %s → %s", k, m.Versions[k], v))
+		}
+	}
+	return changes
+}
+
+// offsets are the ends of a log: its start; the offset below which every transaction is
+// decided; and its end.
+type offsets struct{ start, stable, end int64 }
+
+// parseParameters reads packed little-endian float64s.
+func parseParameters(data []byte) ([]float64, error) {
+	if len(data)%8 != 0 || len(data) == 0 {
+		return nil, fmt.Errorf("%d bytes are no float64s", len(data))
+	}
+	x := make([]float64, len(data)/8)
+	for i := range x {
+		x[i] = math.Float64frombits(binary.LittleEndian.Uint64(data[8*i:]))
+		if x[i]-x[i] != 0 {
+			return nil, fmt.Errorf("number %d is not finite", i+1)
+		}
+	}
+	return x, nil
+}
+
+// packParameters writes what parseParameters reads.
+func packParameters(x []float64) []byte {
+	data := make([]byte, 0, 8*len(x))
+	for _, v := range x {
+		data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
+	}
+	return data
+}

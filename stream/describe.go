@@ -1,0 +1,16 @@
+package stream
+
+import (
+	"streamdp/config"
+	"streamdp/stream/core"
+)
+
+// Describe describes a stream: its guarantee, its noise and the memory it needs. It reads the
+// stream's initial_file.
+func Describe(s *config.Stream) (*core.Description, error) {
+	initial, err := initialFile(s)
+	if err != nil {
+		return nil, err
+	}
+	return core.Describe(s, initial)
+}
