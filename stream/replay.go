@@ -37,13 +37,13 @@ type Replay struct {
 // NewReplay returns a replay of stream s that passes its releases to publish. If seed is
 // not nil, it fixes all keys; then nothing is protected, and every release says so.
 //
-// A stream with schemas in a registry has [Schemas.NewReplay].
+// A stream with schemas in a registry has [ReplayWith].
 func NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
-	return new(Schemas).NewReplay(s, version, seed, publish)
+	return ReplayWith(new(Schemas), s, version, seed, publish)
 }
 
-// NewReplay is [NewReplay] for records whose schemas are known to x.
-func (x *Schemas) NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
+// ReplayWith is [NewReplay] for records whose schemas are known to x.
+func ReplayWith(x *Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
 	if core.FormatOf(s).Gradient > 0 {
 		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
 	}

@@ -48,9 +48,11 @@ func (r *repeater) retry(ctx context.Context, what string, call func() error) er
 }
 
 // notYet is a condition of the cluster that the operator must change.
-type notYet struct{ error }
+type notYet struct{ err error }
 
-func (e *notYet) Unwrap() error { return e.error }
+func (e *notYet) Unwrap() error { return e.err }
+
+func (e *notYet) Error() string { return e.err.Error() }
 
 // troubled records that something is being repeated, and logs it once.
 func (r *repeater) troubled(what string, err error) {

@@ -36,7 +36,7 @@ type SampleColumn struct {
 
 // NewSample returns a sample of stream s without records. The schemas of the records, if they have
 // any, are known to x.
-func (x *Schemas) NewSample(s *config.Stream) (*Sample, error) {
+func NewSample(x *Schemas, s *config.Stream) (*Sample, error) {
 	f, err := x.Format(s)
 	if err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 		return err
 	}
 	defer schemas.Close()
-	x, err := schemas.NewSample(s)
+	x, err := stream.NewSample(schemas, s)
 	if err != nil {
 		return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 	}

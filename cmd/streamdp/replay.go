@@ -115,7 +115,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 			t.keep += s.Moments.Window
 		}
 	}
-	r, err := schemas.NewReplay(s, version(), seed, func(release []byte) error {
+	r, err := stream.ReplayWith(schemas, s, version(), seed, func(release []byte) error {
 		releases++
 		if t != nil {
 			p := new(published)
