@@ -97,7 +97,7 @@ func (r *keeper) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 		}
 		return r.closeEpoch(ctx, opened, ends, 0, reasonRequest)
 	}
-	ends := cp.ends(r.anchorMAC)
+	ends := endsAt(cp, r.anchorMAC)
 	var lost *halt
 	r.guard.bounds = nil
 	if err = r.guard.begin(ctx, opened, 0, nil, cp); err != nil && !errors.As(err, &lost) {

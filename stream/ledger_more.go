@@ -21,8 +21,8 @@ type EntryBoundaries struct {
 	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
 }
 
-// ends returns what a closing of the epoch at the checkpoint says of each partition.
-func (c *checkpoint) ends(mac func([32]byte) string) (all []EntryPart) {
+// endsAt returns what a closing of the epoch at the checkpoint says of each partition.
+func endsAt(c *checkpoint, mac func([32]byte) string) (all []EntryPart) {
 	for _, p := range c.all() {
 		e := EntryPart{Partition: p.partition, End: p.position.Next}
 		if a := p.position.Anchor; a != nil {

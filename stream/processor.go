@@ -624,7 +624,7 @@ func (p *processor) end(ctx context.Context) (done bool, err error) {
 				reason = why
 			}
 		}
-		err = p.r.closeEpoch(ctx, p.opened(), p.epoch.cp.ends(p.r.anchorMAC), p.epoch.cp.step, reason)
+		err = p.r.closeEpoch(ctx, p.opened(), endsAt(p.epoch.cp, p.r.anchorMAC), p.epoch.cp.step, reason)
 	}
 	if p.ending == nil {
 		return true, err
