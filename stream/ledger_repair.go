@@ -175,7 +175,7 @@ func (r *repair) opened(run *keeper, n uint64, cp *checkpoint) (*Entry, error) {
 	if m.Task() != run.task || m.Epoch != n {
 		return nil, halted(haltState, "manifest of epoch %d: it is another one's", n)
 	}
-	ends, err := run.vouched(m, file, cp)
+	ends, err := vouched(m, file, cp)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ import (
 // anchor shows that the log is the epoch's; without one recover refuses. Where only files of
 // persons are damaged, the steps up to the last commit are computed again too, and must lead to its
 // transcript.
-func (r *keeper) recover(ctx context.Context, from *Export) error {
+func (r restorer) recover(ctx context.Context, from *Export) error {
 	if from != nil {
 		if err := r.bringBack(ctx, from); err != nil {
 			return err
@@ -38,7 +38,7 @@ func (r *keeper) recover(ctx context.Context, from *Export) error {
 	if _, _, err := r.manifest(opened); errors.Is(err, errNoManifest) {
 		return halted(haltState, "the manifest of epoch %d is missing: %s", opened.Epoch, restoreEpoch(r.task))
 	}
-	back := &rewind{r: r}
+	back := &rewind{r: r.keeper}
 	l, err := r.resumeAt(ctx, opened, back.start, nil)
 	if err != nil {
 		return err
@@ -80,8 +80,11 @@ func (r *keeper) recover(ctx context.Context, from *Export) error {
 	return nil
 }
 
+// restorer brings back what a task has lost, by computing it again.
+type restorer struct{ *keeper }
+
 // bringBack writes those files of an exported epoch that are missing or damaged.
-func (r *keeper) bringBack(ctx context.Context, from *Export) error {
+func (r restorer) bringBack(ctx context.Context, from *Export) error {
 	m, err := core.ParseManifest([]byte(from.Manifest))
 	if err != nil {
 		return halted(haltState, "%w", err)
@@ -96,7 +99,7 @@ func (r *keeper) bringBack(ctx context.Context, from *Export) error {
 		if err != nil && !errors.Is(err, errCheckpoint) {
 			return err
 		}
-		if _, err := r.vouched(m, []byte(from.Manifest), cp); err != nil {
+		if _, err := vouched(m, []byte(from.Manifest), cp); err != nil {
 			return err
 		}
 		if opened, err = from.opening(newLedgerKey(r.d.key)); err != nil {
@@ -196,7 +199,7 @@ func (w *rewind) start(ctx context.Context, opened *Entry, m *core.Manifest, fil
 // to a later commit, if there is one, which they must lead to.
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
-func (r *keeper) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
+func (r restorer) repeat(ctx context.Context, l *openEpoch, cp, last *checkpoint) (missing []pending, err error) {
 	again, err := newRepetition(r.repeater, r.d.client, r.d.schemas, r.s, l.m, l.core, l.cp, l.bounds.written(), r.d.fetchBytes)
 	if err != nil {
 		return nil, err

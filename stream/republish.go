@@ -32,7 +32,7 @@ type RepublishRequest struct {
 // two conditions. They must lead to the transcript of the last commit, which is the
 // running hash of all integers that noise has hidden. And this build must have written
 // that commit, because another build may write other last digits.
-func (r *keeper) republish(ctx context.Context, q RepublishRequest) error {
+func (r restorer) republish(ctx context.Context, q RepublishRequest) error {
 	var cp *checkpoint // of the open epoch
 	opened := r.d.ledger.newest(r.task)
 	if opened != nil && opened.Kind == kindOpen {
@@ -56,7 +56,7 @@ func (r *keeper) republish(ctx context.Context, q RepublishRequest) error {
 	if err != nil {
 		return err
 	}
-	there, err := r.out.held(ctx, cp)
+	there, err := held(ctx, r.out, cp)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *keeper) republish(ctx context.Context, q RepublishRequest) error {
 
 // onlyCopy halts if the output has lost what shows that the state is the newest copy,
 // unless the operator asserts that it is.
-func (r *keeper) onlyCopy(ctx context.Context, cp *checkpoint, asserted bool) error {
+func (r restorer) onlyCopy(ctx context.Context, cp *checkpoint, asserted bool) error {
 	err := r.out.whole(ctx, cp)
 	var h *halt
 	if asserted && errors.As(err, &h) {
@@ -117,7 +117,7 @@ func (r *keeper) onlyCopy(ctx context.Context, cp *checkpoint, asserted bool) er
 
 // committedReleases calls send with the committed releases that can be found, in parts,
 // in the order of their steps. A release may come twice.
-func (r *keeper) committedReleases(ctx context.Context, q RepublishRequest, opened *Entry, cp *checkpoint, send func([]pending) error) error {
+func (r restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *Entry, cp *checkpoint, send func([]pending) error) error {
 	if q.FromLog {
 		if err := r.fromLog(ctx, opened, cp, send); err != nil {
 			return err
@@ -138,7 +138,7 @@ func (r *keeper) committedReleases(ctx context.Context, q RepublishRequest, open
 }
 
 // fromLog computes the steps of the open epoch from the log again, up to its last commit.
-func (r *keeper) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, send func([]pending) error) error {
+func (r restorer) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, send func([]pending) error) error {
 	if cp.build != build() {
 		return fmt.Errorf("the last commit was written by %s, and this is %s, which may write other last digits of the same releases", cp.build, build())
 	}
@@ -201,14 +201,14 @@ func (r *keeper) fromLog(ctx context.Context, opened *Entry, cp *checkpoint, sen
 }
 
 // elsewhere is the halt of a log that leads to another transcript than a commit's.
-func (r *keeper) elsewhere() error {
+func (r restorer) elsewhere() error {
 	return halted(haltReplaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", epochArgs(r.task))
 }
 
 // held returns the hashes of the task's messages in the output, by key. It halts if one
 // is of an epoch that the ledger does not have, or of a step that the checkpoint, if
 // there is one, has not released.
-func (o *output) held(ctx context.Context, cp *checkpoint) (map[string][32]byte, error) {
+func held(ctx context.Context, o *output, cp *checkpoint) (map[string][32]byte, error) {
 	there := map[string][32]byte{}
 	err := o.read(ctx, o.at.Topic, o.at.Partition, unknownOutput, func(rec *kafka.Record) error {
 		t, epoch, step, ok := core.ParseIdentity(rec.Key)

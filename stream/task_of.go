@@ -52,9 +52,9 @@ func (r *runner) serve(ctx context.Context, q request) error {
 	}
 	switch q.kind {
 	case requestRecover:
-		return r.recover(ctx, q.from)
+		return restorer{r.keeper}.recover(ctx, q.from)
 	case requestRepublish:
-		return r.republish(ctx, q.republish)
+		return restorer{r.keeper}.republish(ctx, q.republish)
 	}
 	last := r.d.ledger.newest(r.task)
 	if last == nil || last.Kind != kindOpen {

@@ -305,19 +305,18 @@ func TestVouchedByCheckpoint(t *testing.T) {
 	must(t, err)
 	m, err := core.ParseManifest(file)
 	must(t, err)
-	run := &runner{keeper: &keeper{feed: &feed{task: ordersTask}}}
 	cp := &checkpoint{epoch: 1, manifest: sha256.Sum256(file)}
-	ends, err := run.vouched(m, file, cp)
+	ends, err := vouched(m, file, cp)
 	if err != nil || !slices.Equal(ends, []int64{4000}) {
 		t.Errorf("as it is: end %d, %v", ends, err)
 	}
 	m.Plan = []byte(`{"format":"of another version"}`)
-	if ends, err = run.vouched(m, file, cp); err != nil || !slices.Equal(ends, []int64{-1}) {
+	if ends, err = vouched(m, file, cp); err != nil || !slices.Equal(ends, []int64{-1}) {
 		t.Errorf("named by its checkpoint: end %d, %v", ends, err)
 	}
 	cp.epoch = 2
 	for _, cp := range []*checkpoint{nil, cp} {
-		if _, err = run.vouched(m, file, cp); err == nil || !strings.Contains(err.Error(), "nothing vouches") {
+		if _, err = vouched(m, file, cp); err == nil || !strings.Contains(err.Error(), "nothing vouches") {
 			t.Errorf("not named: %v", err)
 		}
 	}
