@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -61,9 +60,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	return err
 }
-
-// Log returns the daemon's logger.
-func (d *Daemon) Log() *slog.Logger { return d.log }
 
 // watch returns when nothing is left to run.
 func (d *Daemon) watch(ctx context.Context) error {

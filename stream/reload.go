@@ -10,7 +10,7 @@ import (
 )
 
 // same reports whether nothing differs.
-func (r *Reload) same() bool {
+func same(r *Reload) bool {
 	return len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0
 }
 
@@ -63,7 +63,7 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		switch {
 		case len(found.Refused) > 0:
 			return nil, false, &RefusedError{found}
-		case q.DryRun || found.same():
+		case q.DryRun || same(found):
 			return now, false, nil
 		}
 		if patterns = !slices.Equal(then.Patterns, now.Patterns); patterns {
@@ -155,9 +155,9 @@ func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *
 	if len(found.Refused) > 0 && now.Cluster != nil {
 		return then, found
 	}
-	then.Patterns = found.tables(now.Patterns, file.Patterns)
+	then.Patterns = tables(found, now.Patterns, file.Patterns)
 	own := func(all []*config.Stream) []*config.Stream { return slices.DeleteFunc(slices.Clone(all), ofPattern) }
-	then.Streams = found.tables(own(now.Streams), own(file.Streams))
+	then.Streams = tables(found, own(now.Streams), own(file.Streams))
 	for _, s := range now.Streams {
 		if ofPattern(s) { // what of them stays, the patterns say
 			then.Streams = append(then.Streams, s)
@@ -186,7 +186,7 @@ func ofPattern(s *config.Stream) bool { return s.Pattern() != "" }
 
 // tables notes how tables of streams differ, and returns the new ones; the old one where there is no
 // difference.
-func (r *Reload) tables(old, new []*config.Stream) (all []*config.Stream) {
+func tables(r *Reload, old, new []*config.Stream) (all []*config.Stream) {
 	named := func(list []*config.Stream, name string) *config.Stream {
 		if i := slices.IndexFunc(list, func(s *config.Stream) bool { return s.Name == name }); i >= 0 {
 			return list[i]
