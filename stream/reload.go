@@ -9,8 +9,8 @@ import (
 	"streamdp/stream/core"
 )
 
-// same reports whether nothing differs.
-func same(r *Reload) bool {
+// unchanged reports whether nothing differs.
+func unchanged(r *Reload) bool {
 	return len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0
 }
 
@@ -63,7 +63,7 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		switch {
 		case len(found.Refused) > 0:
 			return nil, false, &RefusedError{found}
-		case q.DryRun || same(found):
+		case q.DryRun || unchanged(found):
 			return now, false, nil
 		}
 		if patterns = !slices.Equal(then.Patterns, now.Patterns); patterns {

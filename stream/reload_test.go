@@ -71,7 +71,7 @@ func TestReload(t *testing.T) {
 	feed := r.feed()
 	x.reaches("orders", 1)
 
-	if got := x.reloads(ReloadRequest{}, ordersStream, sales); !same(got) {
+	if got := x.reloads(ReloadRequest{}, ordersStream, sales); !unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
 	orders := x.d.tasks()[0]
@@ -593,7 +593,7 @@ func TestReloadPatterns(t *testing.T) {
 	must(t, r.broker.CreateTopic(t.Context(), "sales-b", 1, nil))
 	r.fill("sales-b", 100)
 	x.reaches("all.sales-b", 1)
-	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Unopened, []string{"all.sales-a-0"}) || !same(got) {
+	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Unopened, []string{"all.sales-a-0"}) || !unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
 	// Where whoever reads the file knows of topics, from the ledger, that is no difference either.
@@ -605,7 +605,7 @@ func TestReloadPatterns(t *testing.T) {
 		}
 		return c, err
 	}
-	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !same(got) {
+	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !unchanged(got) {
 		t.Errorf("the same file, with its topics: %+v", got)
 	}
 	x.reloads(ReloadRequest{Open: true}, pattern, ordersStream)
