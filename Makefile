@@ -29,7 +29,7 @@ test:
 race:
 	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Support|Normal|RefitCommands|FactorizationsPage)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/...
 	go test -race -run='Golden|Processors|Extremes' ./refit
-	go test -race -skip='^Test(Model|Faults)' ./internal/cluster ./internal/kafka/cluster
+	go test -race -skip='^Test(Model|Faults)' ./internal/shardlog ./internal/kafka/group
 
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
@@ -109,7 +109,7 @@ nightly-kafka:
 
 # Two faults in one run of the protocol of instances, and two moves: millions of runs.
 nightly-faults:
-	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/cluster
+	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/shardlog
 
 # What docs/reproduction.md keeps of simulations, simulated again.
 nightly-reproduction:
@@ -117,7 +117,7 @@ nightly-reproduction:
 
 # Three instances on three brokers, killed and stopped; some ten seconds a fault.
 nightly-cluster:
-	STREAMDP_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) .ci/kafka/three go test -count=1 -timeout=10h -v -run='^TestRealKafkaCluster(Merged)?$$' ./internal/chaos
+	STREAMDP_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) .ci/kafka/three go test -count=1 -timeout=10h -v -run='^TestRealKafkaCluster(Merged)?$$' ./internal/checks/chaos
 
 # With the race detector; SOAK=3m for a shorter one.
 soak:

@@ -1,4 +1,4 @@
-module streamdp
+module github.com/streamdp/streamdp
 
 go 1.26.0
 

@@ -25,9 +25,9 @@ import (
 	"runtime"
 	"sync"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Estimator is the optimiser. For gradients g_k ∈ ℝᵈ, ‖g_k‖₂ ≤ ζ, in step i with m slots, it

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // The audits of internal/audit take an optimiser as a stranger would: gradients

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/rival"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/rival"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // BenchmarkStep measures the end of a step: keys, transcript, noise, moments,

@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
-	"streamdp/internal/dptest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 func TestCases(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Config describes an optimiser. The fields with a TOML name are the keys of a stream's adam

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestDataSet trains a logistic regression on a data set of others, once over its

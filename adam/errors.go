@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // ExpectedError returns the sum over the first steps of E‖v_t − v(x)_t‖² for

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"streamdp/adam"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // A logistic regression learns from a stream of examples, 64 a step. What is released are

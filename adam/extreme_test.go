@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // TestExtremeGradients: gradients of every order of magnitude, and examples that give

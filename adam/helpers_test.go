@@ -3,8 +3,8 @@ package adam
 import (
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // keyed returns the noise of an epoch with fixed keys. Its transcript absorbs

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Model is a model whose gradients are taken on the examples of a stream. An example is a row

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 var models = []Model{

@@ -5,9 +5,9 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // The tests of this file audit optimisers with a planted fault each, of the kind

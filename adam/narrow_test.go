@@ -4,10 +4,10 @@ import (
 	"errors"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/estimatortest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestNarrow: where BLTs shape the noise of single records the states of all have 64 bits, for

@@ -3,10 +3,10 @@ package adam
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Persons: a neighbour differs in all gradients of one person in place of one. The person has

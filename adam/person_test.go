@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestPersonSensitivity is audit A0 for whole persons, with gradients in three steps, four

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestCharges bounds what arithmetic adds to the exact sensitivity: quantised

@@ -3,7 +3,7 @@ package adam
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // price returns how much the weight ν of the squares of a mean over m vectors costs: the

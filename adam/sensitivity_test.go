@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
 )
 
 // apart returns ‖x−y‖² + λ‖x∘x−y∘y‖².

@@ -7,9 +7,9 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"streamdp/internal/bin"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // stateVersion is the first byte of a serialised state:

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // gradientsOf returns steps of up to m gradients each, some of them invalid.

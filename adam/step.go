@@ -3,7 +3,7 @@ package adam
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // update holds the public numbers of one step. In this file a product that is added to

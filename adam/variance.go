@@ -3,8 +3,8 @@ package adam
 import (
 	"math"
 
-	"streamdp/internal/bin"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // squared computes mean and variance of the noise in the second moment if noisy means are

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/adam"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // updates is a stream of gradients; its [stream.updates.adam] is line 14.

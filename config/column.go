@@ -7,8 +7,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Column is a table [stream.NAME.input.column.COLUMN]: what the row's numbers are of a column that

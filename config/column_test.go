@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // columnTables makes columns of orders into something else than plain numbers.

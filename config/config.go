@@ -23,11 +23,11 @@ import (
 	"strconv"
 	"time"
 
-	"streamdp/adam"
-	"streamdp/dp"
-	"streamdp/moments"
-	"streamdp/refit"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/moments"
+	"github.com/streamdp/streamdp/refit"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 //go:generate go test -run ^TestReference$ -update

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/moments"
 )
 
 var update = flag.Bool("update", false, "write docs/config.md")

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Fault is a violated rule, and the place in the file where it is violated.

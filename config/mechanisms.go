@@ -5,7 +5,7 @@ import (
 	"math"
 	"reflect"
 
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // estimator is what mechanisms' configurations have in common.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/fault"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // weekly is a configuration of a refit; the mechanism's table begins with line 16.

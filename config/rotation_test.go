@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestRotation: files that are replaced are taken as a whole or not at all, and what stays broken

@@ -12,8 +12,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"streamdp/internal/column"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // kind is the type of a key's value.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/fault"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // TestSchema: the table agrees with itself and with the structs.

@@ -14,7 +14,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/internal/osfile"
 )
 
 // LoadKey reads a master key: 64 hexadecimal digits and at most one newline.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/fault"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // demand is a configuration of an online regression; the mechanism's table

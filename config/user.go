@@ -9,10 +9,10 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"streamdp/dp"
-	"streamdp/internal/column"
-	"streamdp/internal/persons"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // User is the table [stream.NAME.user]: persons are the unit of the guarantee, and which of

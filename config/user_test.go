@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/persons"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestUserIsAccepted: a file that protects persons as moments can is one without faults; its keys

@@ -12,8 +12,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"streamdp/dp"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // validate makes the checks that concern several values. It skips a check if one of its

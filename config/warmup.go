@@ -6,7 +6,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/bounds"
 )
 
 // warmup says what is found for a regression beside centre and scale.

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // The reachable-set attack: publish y = x + noise once, for a secret x of two

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
-	"streamdp/internal/stattest"
-	"streamdp/matfact"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // The audits of internal/audit, on the one mechanism that goes through all of this

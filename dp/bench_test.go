@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // BenchmarkRow measures secure lattice noise of an opened row: keystream,

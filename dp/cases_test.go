@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 func TestCases(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestPrivacyTable computes the table of docs/privacy.md: what mechanisms of the

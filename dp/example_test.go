@@ -3,8 +3,8 @@ package dp_test
 import (
 	"fmt"
 
-	"streamdp/dp"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // How much Gaussian noise a count needs for (ε, δ) = (1, 10⁻⁶), if one record changes it

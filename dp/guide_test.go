@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestGuide: the code of docs/library.md is that of the examples it names. With

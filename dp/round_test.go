@@ -8,7 +8,7 @@ import (
 	"os"
 	"testing"
 
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // testRow opens a keyed row with fixed keys.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // drawn returns the first words of the noise that a run has for two arrays of a step.

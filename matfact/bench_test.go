@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // The rival of the benchmarks below draws as many Gaussians that protect nothing,

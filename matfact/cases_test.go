@@ -8,7 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // testCase is a reference case with its relative tolerance.

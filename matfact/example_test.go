@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // The factorization for running averages of a stream whose length nobody knows,

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestCasesPersons runs the reference cases for rows of persons, those of matrices. Package

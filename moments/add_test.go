@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // TestAddTakesNothingElse adds rows that are none beside ordinary ones: they must

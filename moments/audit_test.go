@@ -3,9 +3,9 @@ package moments
 import (
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // The audits of internal/audit take an estimator as a stranger would: rows in,

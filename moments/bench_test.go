@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // BenchmarkAdd measures a record, quantised, tested and added to both moments

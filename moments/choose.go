@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // circumstances are the public numbers by which a method is chosen. None depends on data.

@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Config describes a moment estimator. The fields with a TOML name are the keys of a stream's

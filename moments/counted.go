@@ -3,7 +3,7 @@ package moments
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // leastCounted is by how many of its standard deviations the number of valid records must be

@@ -7,9 +7,9 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // The plan of an estimator for running means and covariances of two columns,

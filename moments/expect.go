@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Errors holds standard errors of one release, in scaled units, and its expected root

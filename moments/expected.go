@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // ExpectedError returns the expected squared errors of both moments in releases

@@ -4,7 +4,7 @@ import (
 	"math"
 	"sort"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // fullCount is a coordinate of the mechanism. It counts the rows that are not shortened:

@@ -7,9 +7,9 @@ import (
 	"os"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // withCountOf returns by how much neighbours x and y are apart with the count of rows that

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestGolden pins every bit of plans, releases and states of joint moment

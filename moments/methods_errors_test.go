@@ -5,11 +5,11 @@ import (
 	"os"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // TestExpectedErrors simulates every formula of an expected error: squared errors

@@ -20,10 +20,10 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
-	"streamdp/internal/calibration"
-	"streamdp/internal/gram"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/gram"
 )
 
 // Estimator estimates running moments. The rows x_k ∈ ℝᵈ, ‖x_k‖₂ ≤ ζ, of step t are summed to

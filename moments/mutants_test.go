@@ -6,10 +6,10 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/dptest"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // The tests of this file audit estimators with a planted fault each, of the kind

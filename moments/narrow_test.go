@@ -8,11 +8,11 @@ import (
 	"errors"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestNarrow: where a BLT shapes the noise of single rows its state has 64 bits, for hardly more

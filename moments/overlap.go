@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Gains say how large a release's errors are if the noise, before it is correlated, has

@@ -3,8 +3,8 @@ package moments
 import (
 	"errors"
 
-	"streamdp/dp"
-	"streamdp/internal/gram"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/gram"
 )
 
 // Part sums some of the records of a step, for example those of one partition, so that

@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/bits"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // AppendBinary appends to b what the part has summed, exactly, so that a part of another

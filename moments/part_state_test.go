@@ -8,8 +8,8 @@ import (
 	"reflect"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestPartMoved: a step that another estimator has summed in parts, which came as bytes, has the

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // TestParts: a step that is summed in parts, by several goroutines, has the release of a

@@ -3,10 +3,10 @@ package moments
 import (
 	"fmt"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Persons: a neighbour differs in all records of one person in place of one record.

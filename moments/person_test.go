@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/calibration"
-	"streamdp/internal/cases"
-	"streamdp/internal/dptest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestCasesPersons runs the reference cases for moments of persons. Package matfact runs those

@@ -3,9 +3,9 @@ package moments
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // products applies a workload's kernel to the squares x̂x̂ᵀ of noisy rows, which are public.

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/eigen"
+	"github.com/streamdp/streamdp/internal/eigen"
 )
 
 // errEigen is for an eigenvalue iteration that did not converge, and for numbers that are not

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // release returns the release of the step just closed.

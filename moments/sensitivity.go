@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // JointSensitivity returns the ℓ₂ sensitivity of (C₁X, √λ·C₂(X∘X)) to one

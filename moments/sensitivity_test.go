@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // apart returns α²‖x−y‖² + λβ²‖xxᵀ−yyᵀ‖²_F.

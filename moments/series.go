@@ -4,10 +4,10 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // series is one array of the mechanism. It takes the exact integers of a step, adds noise,

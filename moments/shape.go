@@ -3,7 +3,7 @@ package moments
 import (
 	"math"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // shape says how a moment is spread over time: which steps a release sums up, and how its

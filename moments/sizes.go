@@ -1,8 +1,8 @@
 package moments
 
 import (
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Sizes returns the memory and state that the estimator needs at its end, in bytes. It

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // stateVersion is the first byte of a serialised state:

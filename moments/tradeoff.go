@@ -3,7 +3,7 @@ package moments
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Tradeoff says how a method divides one budget between the two moments. Nu is the relative

@@ -4,10 +4,10 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // WarmupPlan describes the warm-up of an epoch that finds bounds. Its numbers are public.

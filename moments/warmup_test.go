@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // automatic returns a configuration of d columns whose bounds are all found.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // adasspSolver is adaptive sufficient-statistics perturbation. It adds noise to the Gram matrix

@@ -10,9 +10,9 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 
-	"streamdp/dp"
-	"streamdp/internal/gram"
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/gram"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // keyed returns the noise of an epoch with fixed keys, window by window.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Accounting says how the noise is found from (ε, δ).

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // grid are guarantees and shapes to calibrate for.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 func caseCurves(t *testing.T, c cases.Case) {

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
-	"streamdp/internal/dptest"
-	"streamdp/internal/gram"
-	"streamdp/internal/wht"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/gram"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/wht"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 func TestCases(t *testing.T) {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // The shares of μ² that private centres cost: a first histogram of norms, the sum of the

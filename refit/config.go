@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Solvers are the names of the private solvers in a configuration.

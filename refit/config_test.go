@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // TestForeignPlans refuses plans that the configuration does not lead to.

@@ -14,10 +14,10 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
-	"streamdp/internal/dptest"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // publishedOnce holds what published read.

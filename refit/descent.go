@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // descentSolver is gradient descent with residuals clipped to a fixed bound C:

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // A refit releases a regression at the end of each window of slots.

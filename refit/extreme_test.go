@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // extremes are windows that an arithmetic might stumble over.

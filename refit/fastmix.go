@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/gram"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/gram"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // fastNoise is the noise of a method with sketches of sketches.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // TestGoldenReleases pins every bit of the releases of all solvers, on every

@@ -3,7 +3,7 @@ package refit
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // ihmSolver is iterative Hessian mixing. With η² = γ, or with a test of λ_min

@@ -3,8 +3,8 @@ package refit
 import (
 	"fmt"
 
-	"streamdp/dp"
-	"streamdp/internal/gram"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/gram"
 )
 
 // IHS is iterative Hessian sketching. The private methods are derived from it:

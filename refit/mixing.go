@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/clipgrad"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/clipgrad"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // leastEigenvalue returns λ_min of a positive semidefinite matrix, at least 0.

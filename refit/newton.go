@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/clipgrad"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/clipgrad"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // newtonShares are the shares of μ² that newton spends on its releases. There is one set without

@@ -3,7 +3,7 @@ package refit
 import (
 	"math"
 
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // leastForErrors is the ν below which newton states no errors. On sets with ν below 4 fewer

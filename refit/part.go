@@ -3,7 +3,7 @@ package refit
 import (
 	"errors"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Part holds the rows of one partition in a window, clipped as the refit does. It is not

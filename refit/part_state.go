@@ -3,7 +3,7 @@ package refit
 import (
 	"errors"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // AppendBinary appends to b the rows that the part holds, so that a part of another process may

@@ -6,8 +6,8 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestPartMoved: a window whose rows came as bytes from another refit has the release of one

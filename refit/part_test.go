@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // seen is a noise that keeps the integers that it hides.

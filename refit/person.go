@@ -5,10 +5,10 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // personal reports whether persons are protected in place of single records.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 func TestPersonRatio(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // Version names the algorithm and state of the configured solver. A new version needs a new

@@ -25,8 +25,8 @@ import (
 	"hash/fnv"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // Refit solves a regression at the end of each window of slots,

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // configs are a refit of each solver, and of each way that one has.

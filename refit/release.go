@@ -3,7 +3,7 @@ package refit
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // releaseVector returns x with Gaussian noise on a lattice. The standard deviation in each

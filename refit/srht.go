@@ -4,8 +4,8 @@ import (
 	"math"
 	"math/bits"
 
-	"streamdp/dp"
-	"streamdp/internal/wht"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/wht"
 )
 
 // srht is a subsampled randomised Hadamard transform, S = H̃[rows]·B/√k₂ ∈ ℝ^(k₂×N). B are

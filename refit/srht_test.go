@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // explicit returns S, k₂×n, of a transform, entry by entry.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/estimatortest"
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // TestMemory: what a window takes is what is stated, but for what the collector would

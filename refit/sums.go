@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"sync"
 
-	"streamdp/internal/clipgrad"
-	"streamdp/internal/gram"
+	"github.com/streamdp/streamdp/internal/clipgrad"
+	"github.com/streamdp/streamdp/internal/gram"
 )
 
 // rowSums are all that least squares needs of a window: Σ [x, y][x, y]ᵀ and the number of rows.

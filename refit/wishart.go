@@ -3,7 +3,7 @@ package refit
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // wishart is a draw of X̃ᵀX̃ for a sketch X̃ = SX + ηξ of k rows. S and ξ have independent entries

@@ -6,9 +6,9 @@ import (
 	"math/bits"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // AMB is online linear regression by mini-batch gradient descent with adaptive

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math/bits"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // average is an average of the last part of a sequence of unknown length.

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // batches keeps the means of successive batches of equal length over a sequence of unknown

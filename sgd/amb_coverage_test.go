@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // TestCoverage counts how often the intervals of streams at the defaults hold the

@@ -3,8 +3,8 @@ package sgd
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // descend ends a gradient step of b slots.

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // drift notices that the iterates move away. It computes means m_1, m_2, … of length successive

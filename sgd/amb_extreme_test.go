@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // TestExtremes feeds records of every order of magnitude to streams whose clip norms

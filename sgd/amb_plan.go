@@ -7,10 +7,10 @@ import (
 	"reflect"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // AMBVersion names the mechanism's algorithm and state. A new version needs a new epoch.

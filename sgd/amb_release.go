@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // release updates the averages with the new iterate and returns the release. slots is the number

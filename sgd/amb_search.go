@@ -4,7 +4,7 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // look counts a record in a search.

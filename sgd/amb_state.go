@@ -7,9 +7,9 @@ import (
 	"hash/fnv"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/calibration"
 )
 
 // ambStateVersion is the first byte of a serialised state:

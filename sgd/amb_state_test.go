@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // ambContract is that of an estimator over a log.

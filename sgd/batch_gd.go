@@ -7,8 +7,8 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // Descent describes full-batch gradient descent.

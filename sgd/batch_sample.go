@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Sample is a table of records for the batch solvers. Each record has d features and a target. A

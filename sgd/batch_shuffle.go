@@ -6,7 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/mathext"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // cloneDelta returns δ(ε), rounded up, for n shuffled records, each of which goes through a pure

@@ -6,9 +6,9 @@ import (
 
 	"gonum.org/v1/gonum/mathext"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestShuffleTable compares the accountant of a shuffled pass with published

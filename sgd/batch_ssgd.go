@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // ShuffledDescent describes one pass of gradient descent in secret order.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestProcess simulates the descent that is a Gaussian process and compares its

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 func TestCases(t *testing.T) {

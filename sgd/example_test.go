@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"streamdp/dp"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // A regression with its defaults, on a stream of spending = 2·age − income + 1 with noise,

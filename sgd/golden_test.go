@@ -10,8 +10,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // TestGolden pins every bit of plans, releases and states, on every architecture

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // gradients is the sum of clipped gradients in integers,

@@ -3,7 +3,7 @@ package sgd
 import (
 	"slices"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // jump notices that the gradients have suddenly become larger: the clip norm is above factor

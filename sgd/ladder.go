@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/bits"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // ladder is the set of values that a private search can return:

@@ -5,10 +5,10 @@ import (
 	"math"
 	"reflect"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/newton"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Newton is online linear regression that needs nothing but bounds of the records.

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/clipgrad"
-	"streamdp/internal/dptest"
-	"streamdp/internal/newton"
-	"streamdp/internal/stattest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/clipgrad"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // logged is a Newton that takes its records from a log, so that a stream's neighbour

@@ -3,8 +3,8 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/bin"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // stretch is what Newton keeps of successive steps: Σb, Σb·w and ΣW⁻¹u, where w is the iterate at

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // With an intercept a row is s = (x − m, C): the features about a centre m, which is 0 at first,

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestMedianBin: parts are where the rungs say, each without its lower and with its upper

@@ -1,8 +1,8 @@
 package sgd
 
 import (
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // How ζ follows the gradients' norms.

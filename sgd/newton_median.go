@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // A search for the median of residuals bisects twice. First it bisects among the medianRungs

@@ -3,9 +3,9 @@ package sgd
 import (
 	"fmt"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // UsefulSteps is a number of gradient steps. Before it, [Newton] knows little more of the

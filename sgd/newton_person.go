@@ -4,10 +4,10 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/clipgrad"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/clipgrad"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Persons: a neighbour differs in all records of one person in place of one record. The person

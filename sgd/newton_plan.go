@@ -6,11 +6,11 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/internal/fault"
-	"streamdp/internal/newton"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // NewtonVersion names the algorithm and state of [Newton]. A new version needs a new epoch.

@@ -3,7 +3,7 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // presence estimates which share of the slots holds records, from released numbers alone. A step

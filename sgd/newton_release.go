@@ -1,7 +1,7 @@
 package sgd
 
 import (
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // unit returns the factor from coordinate j of an iterate, after uncentre, to a coefficient.

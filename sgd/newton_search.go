@@ -3,8 +3,8 @@ package sgd
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // Opened returns how earlier releases opened the open step: the quantile that it searches, 0 if

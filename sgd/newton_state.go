@@ -8,9 +8,9 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/bin"
-	"streamdp/internal/calibration"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // newtonStateVersion is the first byte of a serialised state of Newton:

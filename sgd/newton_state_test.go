@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/estimatortest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/estimatortest"
 )
 
 // newtonLogs are logs of three columns with what happens to streams: each goes through

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/bin"
-	"streamdp/internal/dptest"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // What steers a Newton beside its gradients: whether and where records are, jumps of the

@@ -3,8 +3,8 @@ package sgd
 import (
 	"math"
 
-	"streamdp/internal/bin"
-	"streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/newton"
 )
 
 // wander notices that a sequence y_1, y_2, … is no longer stationary. It computes means m of

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestChargePerson searches for a person whose gradients and counts together are farther apart

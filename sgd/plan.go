@@ -4,8 +4,8 @@ import (
 	"reflect"
 	"sync"
 
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // students returns the quantiles of a plan. It caches them, because they take most of the time

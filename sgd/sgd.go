@@ -43,7 +43,7 @@ package sgd
 import (
 	"encoding"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Estimator is an online regression of either method. The docs of [Newton] and [AMB]

@@ -3,7 +3,7 @@ package sgd
 import (
 	"errors"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // floats reads n numbers.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestRemovedStream: the epoch of a stream that the configuration has no longer is

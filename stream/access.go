@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // Limits on what one client of the HTTP server can take away from the others: how long it may

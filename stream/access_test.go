@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestHost: a request that calls the listener by a name that is not its own is

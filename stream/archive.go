@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // archive keeps what a task published, in files archive-EPOCH.N of the task's directory,

@@ -3,8 +3,8 @@ package stream
 import (
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // TestBomb: a batch of 58 kB that decompresses to 1.8 GB is three records to a daemon, the

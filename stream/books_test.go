@@ -1,6 +1,6 @@
 package stream
 
-import "streamdp/config"
+import "github.com/streamdp/streamdp/config"
 
 // What commands read of a state directory's ledger.
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // boundaryTopic is the topic of boundaries, as tasks ask for it.

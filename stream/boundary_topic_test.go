@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // runsEmpty starts a daemon, waits until it runs, and ends it before the first step.

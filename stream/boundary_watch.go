@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // look is how far the partitions of a task reached at a multiple of its period: their last

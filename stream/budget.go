@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // BudgetEvent is a line of the ledger that changed what records of an input partition, or

@@ -4,8 +4,8 @@ import (
 	"reflect"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestBudgetOwnLines: what a source was charged after each line is what a ledger that ends

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // capacityStream is a stream of d columns in a codec, with a mechanism as one would

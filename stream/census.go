@@ -1,8 +1,8 @@
 package stream
 
 import (
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // census decides, from published numbers alone, whether hardly any record of a stream

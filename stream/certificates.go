@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // rotationEvery is how often the daemon looks whether the files of its certificates were

@@ -13,9 +13,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestCertificatesReplaced: a daemon whose certificates and authorities are replaced while it

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // errStopping says that the daemon ends.

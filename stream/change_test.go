@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // ofTopic is ordersStream under another name, over a topic of that name.

@@ -3,8 +3,8 @@ package stream
 import (
 	"testing"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestChargedOffsets: an epoch is charged for all offsets that its steps reach, also

@@ -15,10 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // pending is a message that has not been acknowledged.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // clockRefit makes of a stream of moments by the clock a refit.

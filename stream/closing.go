@@ -3,7 +3,7 @@ package stream
 import (
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // closing is a step that is being closed beside the loop. A refit solves its window for as long

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/internal/credentials"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // ErrCredentials says that a certificate, a key or a password cannot be used. It may be

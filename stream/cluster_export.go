@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // GroupExport says what an export copied.
@@ -122,7 +122,7 @@ func oneLedger(ledgers []*ledger, master *[32]byte, last EntryMove) (text []byte
 		}
 	}
 	slices.SortStableFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
-	disk, err := newLogShard(newCollected(map[string]cluster.Value{}, nil))
+	disk, err := newLogShard(newCollected(map[string]shardlog.Value{}, nil))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,12 +12,12 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/cluster"
-	kgroup "streamdp/internal/kafka/cluster"
-	"streamdp/internal/osfile"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // GroupImport says what an import brought into a group.
@@ -80,7 +80,7 @@ func newImporting(g *groupTools, dir string) *importing {
 type importedShard struct {
 	lines   []Entry
 	tasks   []core.Task // whose newest epoch read a source of the shard
-	holding *cluster.Holding
+	holding *shardlog.Holding
 	done    bool // it has got everything before
 	all     *collected
 }
@@ -263,7 +263,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	s := i.shards[shard]
 	o := i.g.options(shard)
 	o.Timeout = mostTransaction
-	if s.holding, err = cluster.Acquire(ctx, kgroup.NewLog(i.g.logs(shard)), o); err != nil {
+	if s.holding, err = shardlog.Acquire(ctx, kgroup.NewLog(i.g.logs(shard)), o); err != nil {
 		return err
 	}
 	s.all = newCollected(s.holding.Values(), s.holding.Lines())

@@ -6,23 +6,23 @@ import (
 	"maps"
 	"slices"
 
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // collected is a holding whose updates wait: all of them are one later.
 type collected struct {
-	values map[string]cluster.Value
+	values map[string]shardlog.Value
 	lines  [][]byte
-	put    map[string]cluster.Value
+	put    map[string]shardlog.Value
 	added  [][]byte
 }
 
-func newCollected(values map[string]cluster.Value, lines [][]byte) *collected {
-	return &collected{values: values, lines: lines, put: map[string]cluster.Value{}}
+func newCollected(values map[string]shardlog.Value, lines [][]byte) *collected {
+	return &collected{values: values, lines: lines, put: map[string]shardlog.Value{}}
 }
 
 // Values implements holding.
-func (g *collected) Values() map[string]cluster.Value { return g.values }
+func (g *collected) Values() map[string]shardlog.Value { return g.values }
 
 // Lines implements holding.
 func (g *collected) Lines() [][]byte { return g.lines }
@@ -34,7 +34,7 @@ func (g *collected) Lost() <-chan struct{} { return nil }
 func (g *collected) Affirm(context.Context) error { return nil }
 
 // Update implements holding.
-func (g *collected) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+func (g *collected) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	for _, key := range remove {
 		if _, there := g.put[key]; !there {
 			return fmt.Errorf("internal: %s would be removed", key)
@@ -53,7 +53,7 @@ func (g *collected) Update(_ context.Context, put map[string]cluster.Value, remo
 func (g *collected) all() *collected {
 	values := maps.Clone(g.values)
 	if values == nil {
-		values = map[string]cluster.Value{}
+		values = map[string]shardlog.Value{}
 	}
 	maps.Copy(values, g.put)
 	return newCollected(values, slices.Concat(g.lines, g.added))

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // edge is the core behind the last step that is closed.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // timedDisk adds up how long syncs take.

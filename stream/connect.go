@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"os"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // InsecureKey returns the master key of an insecure seed.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // acceptable refuses a request that would close the task's open epoch and then fail. The open

@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestControl: what commands ask of a running daemon.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // reads returns the partitions that an epoch reads.

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // machine is the part of a task between fetched records and committed releases,

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // crew is the tasks of a shard that this process has: those that run, and those that only the

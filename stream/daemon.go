@@ -35,10 +35,10 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/internal/osfile"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 //go:generate go test -run ^TestMetricsReference$ -update

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first

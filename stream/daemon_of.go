@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // RepairLedger works out a ledger for a state directory whose own is damaged, lost or

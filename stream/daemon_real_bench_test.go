@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // deadLetters writes which records of an epoch gave no row to a topic of its own. It

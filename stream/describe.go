@@ -1,8 +1,8 @@
 package stream
 
 import (
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Describe describes a stream: its guarantee, its noise and the memory it needs. It reads the

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/internal/osfile"
 )
 
 // disk has the file operations of the daemon. It is an interface so that a test can crash

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // newMergedScenario is newScenario for a stream that merges three partitions: a whole epoch

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
 // rolloverStream ends its epochs after three steps of ten records and opens the

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // void ends an epoch that never began.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // ledgerIsNewest refuses a ledger that lacks epochs of which there are files. With such a

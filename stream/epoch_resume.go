@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/persons"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // resume readies the open epoch of a ledger entry, at its last commit.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestEpochOfAnotherVersion: an epoch that an older version of a mechanism opened is not

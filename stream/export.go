@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // exportFormat is the version of an exported epoch.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/bin"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // Whatever parses says the same when it is written and read again. Where a

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // The formats on disk and in Kafka, as files: a change of one shows in a

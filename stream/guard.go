@@ -6,8 +6,8 @@ import (
 	"math"
 	"sync"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // How much a guard remembers, about 150 bytes each: hashes of releases that this state made,

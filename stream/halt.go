@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // halt stops a task, not the process. It is not stored: a restart examines its

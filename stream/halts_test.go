@@ -12,8 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // haltedState is a way to bring a task to a halt.

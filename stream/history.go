@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // histories are readings of what an output partition held before tasks began, each for all

@@ -16,10 +16,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // asking returns how many tasks wait for the reading that begins next.

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // host holds what all tasks of a process share.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 var update = flag.Bool("update", false, "write golden files and docs/metrics.md instead of comparing with them")

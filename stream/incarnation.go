@@ -11,9 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // incarnation returns the number under which the ledger counts this log: the

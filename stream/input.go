@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // RetentionSettings are the settings of a topic that decide which of its records are deleted.

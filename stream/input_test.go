@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // canaries are texts of the values below. None may ever leave but as noise.

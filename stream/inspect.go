@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Field is one fact in a file of a state directory.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestInterruptedOpening: a charge without a manifest, and nothing that would

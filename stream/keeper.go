@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // keeper opens, resumes, closes and brings back the epochs of one task. It applies no record.

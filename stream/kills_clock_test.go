@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestKillsOfClock kills a daemon at random moments whose steps end ten times a second, of

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after

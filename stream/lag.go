@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // How often offsets that changed are committed to a group, and how often all are, because a

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Entry is one line of the ledger. Which fields it has depends on Kind:

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // unitPerson is the unit of an opening that protects persons. One that protects records, and

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // personEpoch is what a test opens for persons: fields of an opening that matter to its charge.

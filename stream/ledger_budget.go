@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // errBudget says that an opening would exceed the limit.

@@ -14,8 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // errLedger says that the ledger on disk is damaged.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/internal/osfile"
 )
 
 // heldLedger is the ledger's file, locked for this process. The lock of the state

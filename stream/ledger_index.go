@@ -3,7 +3,7 @@ package stream
 import (
 	"slices"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // ledgerIndex answers the questions of every opening and closing without reading all

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.

@@ -3,7 +3,7 @@ package stream
 import (
 	"slices"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // EntryPart is what a line about a merged epoch says of one of its partitions. An opening

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // PopulationSpent is what the ledger says about the persons of one population.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // EpochInfo is an epoch according to the ledger.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // LedgerRepair is the difference between a ledger and one that has all that the control

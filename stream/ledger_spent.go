@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Spent is what the ledger says about one input partition.

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // stretches says what the epochs of one task cost what a person has in a period of N steps. Epochs that

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // periodEpoch is an epoch of a test whose persons are those of a period of 10 steps; and how it closed.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 var testSource = core.Source{Cluster: "c", Topic: "orders", Partition: 0}

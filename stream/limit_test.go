@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // TestLimit: an opening beyond the limit is refused and changes nothing; a

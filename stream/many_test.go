@@ -11,7 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // TestManyTasks runs a hundred tasks in one process, from their first epochs to a release of

@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/cluster"
-	"streamdp/internal/kafka"
-	kgroup "streamdp/internal/kafka/cluster"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // giveTime is how long the tasks of a shard that is given away have for their last commit and for
@@ -35,7 +35,7 @@ type group interface {
 	// Generations tells which shards are whose, the newest word only. It is closed by Close.
 	Generations() <-chan kgroup.Generation
 	// Log returns the logs of a shard, for one holding.
-	Log(shard int) cluster.Log
+	Log(shard int) shardlog.Log
 	// Close leaves the group.
 	Close(ctx context.Context)
 }
@@ -71,7 +71,7 @@ type sharing struct {
 	reach     kafka.Options // how the cluster is reached
 	advertise func() string // where others find this instance's status
 	group     group
-	genesis   cluster.Genesis // of every shard, without its number
+	genesis   shardlog.Genesis // of every shard, without its number
 	instance  string
 	witnesses string        // directory of what is known of each ledger
 	turns     chan struct{} // has an element for each shard that is being acquired, up to so many
@@ -280,21 +280,21 @@ func (p *post) rest(wait time.Duration, word <-chan struct{}) bool {
 //     knows how they ended. It is acquired again soon.
 func (s *sharing) refused(p *post, err error, log *slog.Logger) (outcome string) {
 	var (
-		halt   *cluster.HaltError
-		record *cluster.RefusedError
+		halt   *shardlog.HaltError
+		record *shardlog.RefusedError
 	)
 	say, state := log.Warn, postAcquiring
 	what := "the shard does not run: it is acquired again"
 	switch {
 	case errors.As(err, &halt), errors.As(err, &record):
 		outcome, state, say, what = outcomeHalted, postHalted, log.Error, "shard halted"
-	case errors.Is(err, cluster.ErrMoved):
+	case errors.Is(err, shardlog.ErrMoved):
 		outcome, say, what = outcomeMoved, log.Info, "the shard has moved on: waiting for the group"
 	default:
 		outcome = outcomeFailed
 	}
 	s.d.metrics.acquired(outcome)
-	if p.set(state, strings.TrimPrefix(err.Error(), cluster.HaltPrefix)) {
+	if p.set(state, strings.TrimPrefix(err.Error(), shardlog.HaltPrefix)) {
 		say(what, "error", err.Error())
 	}
 	s.d.stateChanged()
@@ -323,7 +323,7 @@ func (s *sharing) turn(ctx context.Context) (end func()) {
 }
 
 // acquire takes a shard.
-func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration) (*cluster.Holding, error) {
+func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration) (*shardlog.Holding, error) {
 	defer s.turn(ctx)()
 	genesis := s.genesis
 	genesis.Shard = shard
@@ -331,12 +331,12 @@ func (s *sharing) acquire(ctx context.Context, shard int, timeout time.Duration)
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Acquire(ctx, s.group.Log(shard), cluster.Options{Genesis: genesis, Master: s.d.key, Instance: s.instance, Witness: witness, Timeout: timeout})
+	return shardlog.Acquire(ctx, s.group.Log(shard), shardlog.Options{Genesis: genesis, Master: s.d.key, Instance: s.instance, Witness: witness, Timeout: timeout})
 }
 
 // work runs the tasks of a shard that this instance holds, until the context ends, the shard is
-// lost, or a failure concerns it as a whole. It returns why: a [cluster.HaltError] for a failure.
-func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
+// lost, or a failure concerns it as a whole. It returns why: a [shardlog.HaltError] for a failure.
+func (s *sharing) work(p *post, held *shardlog.Holding, log *slog.Logger) error {
 	defer held.Close()
 	// What is not committed in time after the end is lost: a broker that does not answer must not
 	// keep the process.
@@ -389,7 +389,7 @@ func (s *sharing) work(p *post, held *cluster.Holding, log *slog.Logger) error {
 		return p.ctx.Err()
 	}
 	err = s.shardFailure(committing, held, context.Cause(working))
-	if halt := (*cluster.HaltError)(nil); errors.As(err, &halt) {
+	if halt := (*shardlog.HaltError)(nil); errors.As(err, &halt) {
 		s.d.metrics.lost(reasonFailed)
 	} else {
 		s.d.metrics.lost(reasonUnknown)
@@ -408,7 +408,7 @@ func (s *sharing) open(shard int, held holding) (shardTasks, error) {
 
 // shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause. Brokers that do
 // not answer keep it for giveTime at most.
-func (s *sharing) shardFailure(ctx context.Context, held *cluster.Holding, cause error) error {
+func (s *sharing) shardFailure(ctx context.Context, held *shardlog.Holding, cause error) error {
 	ctx, cancel := context.WithTimeout(ctx, giveTime)
 	defer cancel()
 	if err := held.Affirm(ctx); err != nil {
@@ -417,12 +417,12 @@ func (s *sharing) shardFailure(ctx context.Context, held *cluster.Holding, cause
 		}
 		return err
 	}
-	return &cluster.HaltError{Halt: haltShard, Err: cause}
+	return &shardlog.HaltError{Halt: haltShard, Err: cause}
 }
 
 // haltShard is the reason of a shard whose logs are what was written, and whose tasks as a whole
 // cannot run.
-const haltShard cluster.Halt = "tasks"
+const haltShard shardlog.Halt = "tasks"
 
 // within is a holding whose updates end when a context does.
 type within struct {
@@ -431,7 +431,7 @@ type within struct {
 }
 
 // Update implements holding.
-func (h within) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+func (h within) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	return h.holding.Update(h.ctx, put, remove, lines)
 }
 
@@ -458,7 +458,7 @@ func (s *sharing) serve(ctx context.Context, shard int, log *slog.Logger) error 
 }
 
 // witness returns what this instance knows of a shard's ledger, nil for nothing.
-func (s *sharing) witness(shard int) (*cluster.Witness, error) {
+func (s *sharing) witness(shard int) (*shardlog.Witness, error) {
 	path := filepath.Join(s.witnesses, strconv.Itoa(shard))
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -467,9 +467,9 @@ func (s *sharing) witness(shard int) (*cluster.Witness, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := cluster.ParseWitness(text)
+	w, err := shardlog.ParseWitness(text)
 	if err != nil {
-		return nil, &cluster.HaltError{Halt: cluster.HaltWitness, Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
+		return nil, &shardlog.HaltError{Halt: shardlog.HaltWitness, Err: fmt.Errorf("%s: %w; without the file the ledger is believed", path, err)}
 	}
 	return &w, nil
 }
@@ -479,7 +479,7 @@ const testifyEvery = 2 * time.Second
 
 // testify keeps on disk what is known to be committed of a shard's ledger. It may be behind by a
 // while: then a ledger that lost its last lines is not noticed by it.
-func (s *sharing) testify(ctx context.Context, shard int, held *cluster.Holding) error {
+func (s *sharing) testify(ctx context.Context, shard int, held *shardlog.Holding) error {
 	var known string
 	write := func() error {
 		text := held.Witness().String()

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 
-	"streamdp/config"
-	"streamdp/internal/cluster"
-	"streamdp/internal/kafka"
-	kgroup "streamdp/internal/kafka/cluster"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // readers is how many shards a command reads at a time.
@@ -47,7 +47,7 @@ func shardsOf(c *config.Config, f func(shard int) error) error {
 type groupTools struct {
 	c       *config.Config
 	kafka   kafka.Options
-	genesis cluster.Genesis // of every shard, without its number
+	genesis shardlog.Genesis // of every shard, without its number
 	master  *[32]byte
 	unfit   error // why the topics of states and ledgers can't be those of the configuration; nil: they may be
 }
@@ -84,10 +84,10 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 	return g, nil
 }
 
-func (g *groupTools) options(shard int) cluster.Options {
+func (g *groupTools) options(shard int) shardlog.Options {
 	genesis := g.genesis
 	genesis.Shard = shard
-	return cluster.Options{Genesis: genesis, Master: g.master, Instance: InstanceName(g.c)}
+	return shardlog.Options{Genesis: genesis, Master: g.master, Instance: InstanceName(g.c)}
 }
 
 // logs says where a shard's logs are.
@@ -96,11 +96,11 @@ func (g *groupTools) logs(shard int) kgroup.LogOptions {
 }
 
 // read reads a shard without owning it.
-func (g *groupTools) read(ctx context.Context, shard int) (*cluster.View, error) {
+func (g *groupTools) read(ctx context.Context, shard int) (*shardlog.View, error) {
 	if g.unfit != nil {
 		return nil, g.unfit
 	}
-	return cluster.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
+	return shardlog.Read(ctx, kgroup.NewReader(g.logs(shard)), g.options(shard))
 }
 
 // InitCluster makes the topics of the group of a configuration, and begins each shard's ledger. What
@@ -118,12 +118,12 @@ func InitCluster(ctx context.Context, c *config.Config, master *[32]byte, begun 
 	var mu sync.Mutex
 	return shardsOf(c, func(shard int) error {
 		_, err := g.read(ctx, shard)
-		var halt *cluster.HaltError
-		if err == nil || !errors.As(err, &halt) || halt.Halt != cluster.HaltGenesis {
+		var halt *shardlog.HaltError
+		if err == nil || !errors.As(err, &halt) || halt.Halt != shardlog.HaltGenesis {
 			return err
 		}
 		// Nobody else can own it yet.
-		if _, err := cluster.Create(ctx, kgroup.NewLog(g.logs(shard)), g.options(shard)); err != nil {
+		if _, err := shardlog.Create(ctx, kgroup.NewLog(g.logs(shard)), g.options(shard)); err != nil {
 			return err
 		}
 		mu.Lock()

@@ -10,11 +10,11 @@ import (
 	"os"
 	"sync"
 
-	"streamdp/config"
-	"streamdp/internal/cluster"
-	"streamdp/internal/kafka"
-	kgroup "streamdp/internal/kafka/cluster"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // witnessDir is the directory, in the state directory, of what an instance knows of the ledgers.
@@ -71,8 +71,8 @@ func ended(ctx context.Context, err error) error {
 }
 
 // GenesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
-func GenesisOf(c *config.Config, master *[32]byte, clusterID string) cluster.Genesis {
-	return cluster.Genesis{
+func GenesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
+	return shardlog.Genesis{
 		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
 		Cluster: clusterID, Key: newLedgerKey(master).id,
 	}
@@ -117,7 +117,7 @@ type realGroup struct {
 }
 
 // Log implements group.
-func (g *realGroup) Log(shard int) cluster.Log {
+func (g *realGroup) Log(shard int) shardlog.Log {
 	return kgroup.NewLog(kgroup.LogOptions{Kafka: g.kafka, Group: g.name, Shard: shard, Confirm: func(ctx context.Context) error {
 		return g.Confirm(ctx, shard)
 	}})
@@ -133,7 +133,7 @@ func (s *sharing) joinGroup(ctx context.Context) (group, error) {
 	m, err := kgroup.Join(ctx, kgroup.Options{
 		Kafka: s.reach, Group: d.cfg.Cluster.Group, Shards: d.cfg.Cluster.Shards, Session: d.cfg.Cluster.SessionTimeout,
 		Instance: s.instance, Address: s.advertised(), Build: d.version, Key: key, Digest: GroupDigest(d.config()),
-		Reads: []int{cluster.Format}, Writes: []int{cluster.Format},
+		Reads: []int{shardlog.Format}, Writes: []int{shardlog.Format},
 		Trouble: s.troubled,
 	})
 	if err != nil {

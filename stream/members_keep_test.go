@@ -15,8 +15,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"streamdp/internal/cluster"
-	kgroup "streamdp/internal/kafka/cluster"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // heldLogs are the logs of shards in memory, without brokers, and a group that says what a test
@@ -31,7 +31,7 @@ type heldLogs struct {
 
 // heldLog is what a shard has.
 type heldLog struct {
-	state, ledger []cluster.Record
+	state, ledger []shardlog.Record
 	epoch         int                      // of the newest fence
 	asked         int                      // how often
 	open          int                      // logs that were not closed
@@ -87,7 +87,7 @@ func (g *heldLogs) hang(shard int, call string) <-chan struct{} {
 }
 
 // Log implements group.
-func (g *heldLogs) Log(shard int) cluster.Log {
+func (g *heldLogs) Log(shard int) shardlog.Log {
 	g.change(shard, func(l *heldLog) {
 		l.asked++
 		l.open++
@@ -138,7 +138,7 @@ func (a *heldAccess) Fence(ctx context.Context, _ time.Duration) error {
 	})
 }
 
-func (a *heldAccess) Commit(ctx context.Context, state, ledger []cluster.Record) error {
+func (a *heldAccess) Commit(ctx context.Context, state, ledger []shardlog.Record) error {
 	return a.call(ctx, "commit", func(l *heldLog) error {
 		if a.epoch != l.epoch {
 			return errors.New("fenced")
@@ -148,7 +148,7 @@ func (a *heldAccess) Commit(ctx context.Context, state, ledger []cluster.Record)
 	})
 }
 
-func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLog) []cluster.Record, each func(cluster.Record) error) error {
+func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLog) []shardlog.Record, each func(shardlog.Record) error) error {
 	return a.call(ctx, name, func(l *heldLog) error {
 		for _, r := range records(l) {
 			if err := each(r); err != nil {
@@ -159,12 +159,12 @@ func (a *heldAccess) read(ctx context.Context, name string, records func(*heldLo
 	})
 }
 
-func (a *heldAccess) ReadState(ctx context.Context, each func(cluster.Record) error) error {
-	return a.read(ctx, "state", func(l *heldLog) []cluster.Record { return l.state }, each)
+func (a *heldAccess) ReadState(ctx context.Context, each func(shardlog.Record) error) error {
+	return a.read(ctx, "state", func(l *heldLog) []shardlog.Record { return l.state }, each)
 }
 
-func (a *heldAccess) ReadLedger(ctx context.Context, each func(cluster.Record) error) error {
-	return a.read(ctx, "ledger", func(l *heldLog) []cluster.Record { return l.ledger }, each)
+func (a *heldAccess) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
+	return a.read(ctx, "ledger", func(l *heldLog) []shardlog.Record { return l.ledger }, each)
 }
 
 func (a *heldAccess) Close() {
@@ -198,7 +198,7 @@ func lonely(t *testing.T, f func(t *testing.T, d *Daemon, g *heldLogs, said func
 		for shard := range 3 {
 			genesis := s.genesis
 			genesis.Shard = shard
-			if _, err := cluster.Create(t.Context(), g.Log(shard), cluster.Options{Genesis: genesis, Master: d.key, Instance: "init"}); err != nil {
+			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: d.key, Instance: "init"}); err != nil {
 				t.Fatal(err)
 			}
 			g.change(shard, func(l *heldLog) { l.asked = 0 })
@@ -274,17 +274,17 @@ func TestKeepRefused(t *testing.T) {
 		"fence":          {fails("fence", errors.New("does not end")), outcomeFailed, "does not end", soon},
 		"owner's record": {fails("commit", errors.New("no answer")), outcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), outcomeFailed, "no leader", soon},
-		"record refused": {fails("commit", &cluster.RefusedError{Key: "owner", Err: errors.New("too large")}), outcomeHalted, "owner was refused: too large", looks},
+		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}), outcomeHalted, "owner was refused: too large", looks},
 		"other genesis": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
 			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
 		}, outcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
 		"forged value": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
 			g.change(1, func(l *heldLog) {
-				l.state = append(l.state, cluster.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
+				l.state = append(l.state, shardlog.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
 			})
 		}, outcomeHalted, "orders-0/checkpoint", looks},
 		"lost ledger": {func(t *testing.T, d *Daemon, g *heldLogs) {
-			w := cluster.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
+			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
 			must(t, os.WriteFile(filepath.Join(d.sharing.witnesses, "1"), []byte(w.String()), 0o600))
 		}, outcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
 		"no witness": {func(t *testing.T, d *Daemon, g *heldLogs) {
@@ -323,7 +323,7 @@ func TestKeepRefused(t *testing.T) {
 				g.change(1, func(l *heldLog) {
 					clear(l.fails)
 					l.ledger = was.ledger
-					l.state = slices.DeleteFunc(l.state, func(r cluster.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
+					l.state = slices.DeleteFunc(l.state, func(r shardlog.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
 				})
 				os.Remove(filepath.Join(d.sharing.witnesses, "1"))
 				time.Sleep(4 * time.Minute)
@@ -391,7 +391,7 @@ func TestKeepLost(t *testing.T) {
 			<-begun
 			cancel()
 		}()
-		err = within{held, ctx}.Update(context.Background(), map[string]cluster.Value{"a": {Data: []byte("1")}}, nil, nil)
+		err = within{held, ctx}.Update(context.Background(), map[string]shardlog.Value{"a": {Data: []byte("1")}}, nil, nil)
 		if !errors.Is(err, errLost) || held.Err() == nil {
 			t.Errorf("%v", err)
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/internal/kafka/cluster"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 )
 
 // GroupStatus is what an instance knows of the group with which it shares tasks.
@@ -73,7 +73,7 @@ func (s *sharing) status() *GroupStatus {
 }
 
 // memberStatus says what a member is, with a link by a scheme.
-func memberStatus(m cluster.MemberInfo, scheme string) MemberStatus {
+func memberStatus(m kgroup.MemberInfo, scheme string) MemberStatus {
 	s := MemberStatus{Instance: m.Instance, Version: m.Build, Shards: m.Shards, Standby: m.Standby}
 	if m.Address != "" {
 		s.URL = scheme + "://" + m.Address + "/"
@@ -86,10 +86,10 @@ func memberStatus(m cluster.MemberInfo, scheme string) MemberStatus {
 
 // standbys say in words why an instance is given no shards.
 var standbys = map[string]string{
-	cluster.StandbyKey:           "most instances have another key",
-	cluster.StandbyConfiguration: "most instances have another configuration",
-	cluster.StandbyFormat:        "most instances write a format that this version does not read",
-	cluster.StandbyUnreadable:    "the others could not read what this instance says of itself",
+	kgroup.StandbyKey:           "most instances have another key",
+	kgroup.StandbyConfiguration: "most instances have another configuration",
+	kgroup.StandbyFormat:        "most instances write a format that this version does not read",
+	kgroup.StandbyUnreadable:    "the others could not read what this instance says of itself",
 }
 
 // missing says what an instance lacks to do all that the group asks of it.

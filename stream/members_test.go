@@ -13,7 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
 // groupRig is a rig whose topic "orders" has some partitions that instances of group g share.

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // merger reads the partitions of a merged epoch, or of one with steps by the clock, each with

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // mergedRefit is a merged stream with a refit of orders.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // homed returns a merged stream that protects persons.

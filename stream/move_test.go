@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // files returns a rig of a daemon without [cluster], at the broker of a group.

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // The daemon halts where the log is not the one it was (faults_test.go). Here

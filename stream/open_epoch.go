@@ -1,7 +1,7 @@
 package stream
 
 import (
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // openEpoch is an epoch that is open, ready to run.

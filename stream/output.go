@@ -7,9 +7,9 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // output is the partition of a task's releases, for reading what was published already.

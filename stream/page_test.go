@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/browser"
-	"streamdp/stream/core"
-	"streamdp/stream/page"
+	"github.com/streamdp/streamdp/internal/testing/browser"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/page"
 )
 
 // pageStreams are a stream of moments and one of refits on one topic.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // The parameters that a mechanism has learnt outlive its epoch: the next epoch begins

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // partials lets the instances of a group read a merged stream together. The instance that owns

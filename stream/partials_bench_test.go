@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // BenchmarkPartials merges 64 partitions of JSON records with one process and with two, each of

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with

@@ -11,10 +11,10 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // The kinds of records by which instances share the reading of a merged stream.

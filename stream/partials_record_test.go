@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"testing"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // partRecords has one of each kind of record's content.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // mergeWorker sums partitions for the root of a merged stream on another instance. It has no

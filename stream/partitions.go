@@ -4,9 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // partitionsAtStart returns the partitions whose tasks exist before the cluster was asked:

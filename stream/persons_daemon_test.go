@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // personStream protects persons in epochs of three steps.

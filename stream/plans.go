@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"sync"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // plans makes mechanisms of recorded plans. A plan is checked against its configuration once,

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/internal/trace"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // processor owns an open epoch. Records go through its core. The releases that come out

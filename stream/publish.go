@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // publisher sends committed releases in order, one request at a time. It repeats a

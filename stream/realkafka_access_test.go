@@ -15,8 +15,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // issuer is an OAuth server that gives tokens of user streamdp over TLS, which nobody signs.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestRealKafkaLag: kafka-consumer-groups, from the jars of the broker, shows the daemon's lag:

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // team3 is three processes that share a merged stream over Apache Kafka.

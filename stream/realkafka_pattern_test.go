@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestRealKafkaPattern: on a real broker topics that match a pattern are found at the start and while

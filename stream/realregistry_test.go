@@ -15,11 +15,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/sr"
 
-	"streamdp/config"
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // schemaHowTo returns the first configuration of the how-to about schemas, with words replaced.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // recover restores the state of the task's open epoch, of which the checkpoint, or a file of

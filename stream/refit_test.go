@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // refitOf is machineStream with a refit for its mechanism.

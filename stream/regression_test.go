@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // killRegression is killStream with a regression, whose steps have the same

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // unchanged reports whether nothing differs.

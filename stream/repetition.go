@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // repetition reads an epoch's log again and computes its steps again. It publishes nothing and

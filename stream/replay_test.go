@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 func replayed(t *testing.T, s *config.Stream, seed *uint64, values []string) (releases []string, r *Replay) {

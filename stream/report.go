@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // setState sets the state, and the reason of a halt.

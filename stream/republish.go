@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // RepublishRequest says what to publish again.

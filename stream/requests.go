@@ -15,10 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Instances that share tasks get their requests through Kafka: a command writes a request into

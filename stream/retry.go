@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // repeater repeats calls that fail for a passing reason, and keeps a list of them.

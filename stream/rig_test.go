@@ -20,11 +20,11 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/race"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/race"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // slow skips what the default run has no time for.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	kgroup "streamdp/internal/kafka/cluster"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 )
 
 // Right is a resource of the cluster and what a user needs to do with it.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // TestNeededRights: what the table in docs/operations.md says, each resource once.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // run runs the task until the context ends. It returns an error only if a failure

@@ -3,10 +3,10 @@ package stream
 import (
 	"errors"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Sample counts what a stream's decoder makes of records, before any budget is spent.

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/registry"
-	"streamdp/internal/schema"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/registry"
+	"github.com/streamdp/streamdp/internal/schema"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Schemas knows where the streams of a configuration find the schemas of their records. It is safe

@@ -9,7 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // sealer encrypts the files of a task that are as private as its records, checkpoints

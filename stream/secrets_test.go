@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // closedWell fails unless an epoch is closed, charged for all that it released,

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // A task keeps its published values as lines, for the page: at most so many releases, and

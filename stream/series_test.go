@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // seriesOf returns a series of releases with so many numbers.

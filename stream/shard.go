@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // home is what the tasks of a shard share: its state, and its ledger.

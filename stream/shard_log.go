@@ -16,21 +16,21 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
-// holding is what a shard over shared logs asks of their protocol; see [cluster.Holding].
+// holding is what a shard over shared logs asks of their protocol; see [shardlog.Holding].
 type holding interface {
-	Values() map[string]cluster.Value
+	Values() map[string]shardlog.Value
 	Lines() [][]byte
-	Update(ctx context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error
+	Update(ctx context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error
 	Affirm(ctx context.Context) error
 	Lost() <-chan struct{}
 }
 
 // errLost says that another instance may have the shard, or that nobody knows what of the last
 // writes is durable. Nothing more is written or published for it here.
-var errLost = cluster.ErrLost
+var errLost = shardlog.ErrLost
 
 // logShard is a shard in logs that instances share. All of it is in memory, below the directory
 // "/"; a holding makes durable what changes.
@@ -75,7 +75,7 @@ type logFile struct {
 
 // logUpdate is one that was not sent yet, or is under way.
 type logUpdate struct {
-	put    map[string]cluster.Value
+	put    map[string]shardlog.Value
 	remove map[string]struct{}
 	lines  [][]byte
 	bytes  int
@@ -97,7 +97,7 @@ const logTasks = "/tasks"
 func newLogShard(h holding) (*logShard, error) {
 	s := &logShard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
-		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: shardStates, line: cluster.MaxLine,
+		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: shardStates, line: shardlog.MaxLine,
 	}
 	s.lines = len(s.ledger)
 	values := h.Values()
@@ -199,7 +199,7 @@ func (s *logShard) changed(p string) {
 
 // gather returns what has changed in a directory, and forgets that it has. s.mu is held.
 func (s *logShard) gather(dir string) (*logUpdate, error) {
-	u := &logUpdate{put: map[string]cluster.Value{}, remove: map[string]struct{}{}}
+	u := &logUpdate{put: map[string]shardlog.Value{}, remove: map[string]struct{}{}}
 	names := slices.Sorted(maps.Keys(s.dirty[dir]))
 	delete(s.dirty, dir)
 	for _, name := range names {
@@ -224,14 +224,14 @@ func (s *logShard) gather(dir string) (*logUpdate, error) {
 			under = keyOf(path.Join(dir, under))
 		}
 		if !grows(name) {
-			u.add(keyOf(p), cluster.Value{Data: f.data, Under: under})
+			u.add(keyOf(p), shardlog.Value{Data: f.data, Under: under})
 			s.parts[p] = []int{len(f.data)}
 			f.kept = len(f.data)
 			continue
 		}
 		from, at := rewritten(had, f.kept, len(f.data))
 		u.drop(p, name, had, from+1)
-		u.add(partKey(p, from), cluster.Value{Data: f.data[at:], Under: under})
+		u.add(partKey(p, from), shardlog.Value{Data: f.data[at:], Under: under})
 		s.parts[p] = append(slices.Clone(had[:from]), len(f.data)-at)
 		f.kept = len(f.data)
 	}
@@ -239,7 +239,7 @@ func (s *logShard) gather(dir string) (*logUpdate, error) {
 }
 
 // add puts a value.
-func (u *logUpdate) add(key string, v cluster.Value) {
+func (u *logUpdate) add(key string, v shardlog.Value) {
 	delete(u.remove, key)
 	u.put[key] = v
 	u.bytes += len(v.Data)
@@ -287,7 +287,7 @@ func (s *logShard) send(dir string, u *logUpdate) *logUpdate {
 		last = s.queue[n-1]
 	}
 	if last == nil || last.bytes+u.bytes > updateBytes {
-		last = &logUpdate{put: map[string]cluster.Value{}, remove: map[string]struct{}{}, done: make(chan struct{})}
+		last = &logUpdate{put: map[string]shardlog.Value{}, remove: map[string]struct{}{}, done: make(chan struct{})}
 		s.queue = append(s.queue, last)
 	}
 	for key := range u.remove {

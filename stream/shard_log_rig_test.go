@@ -15,7 +15,7 @@ import (
 
 	"crypto/sha256"
 
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // heldShard is a shard's logs in memory, and what the protocol makes of them. It checks what no
@@ -23,7 +23,7 @@ import (
 // chain; seal what ends with an epoch under nothing.
 type heldShard struct {
 	mu      sync.Mutex
-	values  map[string]cluster.Value // committed
+	values  map[string]shardlog.Value // committed
 	lines   [][]byte
 	updates []string // what was committed, in words
 	wrong   []string // what must not have happened
@@ -40,7 +40,7 @@ type heldShard struct {
 }
 
 func newHeldShard() *heldShard {
-	return &heldShard{values: map[string]cluster.Value{}, fault: -1, lost: make(chan struct{})}
+	return &heldShard{values: map[string]shardlog.Value{}, fault: -1, lost: make(chan struct{})}
 }
 
 // again returns the shard as another acquisition finds it.
@@ -57,7 +57,7 @@ func (h *heldShard) again() *heldShard {
 	return n
 }
 
-func (h *heldShard) Values() map[string]cluster.Value {
+func (h *heldShard) Values() map[string]shardlog.Value {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.values)
@@ -80,12 +80,12 @@ func (h *heldShard) Affirm(context.Context) error {
 		close(h.lost)
 	}
 	if h.broken {
-		return fmt.Errorf("%w: fenced", cluster.ErrLost)
+		return fmt.Errorf("%w: fenced", shardlog.ErrLost)
 	}
 	return nil
 }
 
-func (h *heldShard) Update(_ context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+func (h *heldShard) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	if h.hold != nil {
 		<-h.hold
 	}
@@ -93,7 +93,7 @@ func (h *heldShard) Update(_ context.Context, put map[string]cluster.Value, remo
 	defer h.mu.Unlock()
 	if h.broken {
 		h.wrong = append(h.wrong, "an update after the shard was lost")
-		return cluster.ErrLost
+		return shardlog.ErrLost
 	}
 	n := h.calls
 	h.calls++
@@ -101,7 +101,7 @@ func (h *heldShard) Update(_ context.Context, put map[string]cluster.Value, remo
 		h.broken = true
 		defer close(h.lost)
 		if !h.late {
-			return fmt.Errorf("%w: refused", cluster.ErrLost)
+			return fmt.Errorf("%w: refused", shardlog.ErrLost)
 		}
 	}
 	for _, key := range remove {
@@ -158,7 +158,7 @@ func (h *heldShard) Update(_ context.Context, put map[string]cluster.Value, remo
 	}
 	h.updates = append(h.updates, strings.Join(words, " "))
 	if n == h.fault {
-		return fmt.Errorf("%w: no answer", cluster.ErrLost)
+		return fmt.Errorf("%w: no answer", shardlog.ErrLost)
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
 // sharedRun is the scenario of disk_test.go over a shard in logs: two whole epochs and a step, each

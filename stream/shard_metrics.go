@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // measured is a holding of which the metrics tell: what is read of it, and what is written to it.
@@ -22,7 +22,7 @@ type measured struct {
 func measure(h holding, m *metrics) *measured { return &measured{holding: h, m: m} }
 
 // Values implements holding. Like those of the holding they are given away once.
-func (h *measured) Values() map[string]cluster.Value {
+func (h *measured) Values() map[string]shardlog.Value {
 	values := h.holding.Values()
 	var bytes int
 	for _, v := range values {
@@ -48,7 +48,7 @@ func sizeOf(lines [][]byte) (bytes int) {
 }
 
 // Update implements holding.
-func (h *measured) Update(ctx context.Context, put map[string]cluster.Value, remove []string, lines [][]byte) error {
+func (h *measured) Update(ctx context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	begin := time.Now()
 	err := h.holding.Update(ctx, put, remove, lines)
 	outcome := h.m.counters["state_transactions_total"]

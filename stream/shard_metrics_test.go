@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cluster"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // fewBytes is a holding of few bytes. As of a real one, they are given away once.
@@ -16,12 +16,12 @@ type fewBytes struct {
 	given, said bool
 }
 
-func (h *fewBytes) Values() map[string]cluster.Value {
+func (h *fewBytes) Values() map[string]shardlog.Value {
 	if h.given {
 		return nil
 	}
 	h.given = true
-	return map[string]cluster.Value{"a": {Data: []byte("12345")}, "b": {Data: []byte("1")}}
+	return map[string]shardlog.Value{"a": {Data: []byte("12345")}, "b": {Data: []byte("1")}}
 }
 
 func (h *fewBytes) Lines() [][]byte {
@@ -34,7 +34,7 @@ func (h *fewBytes) Lines() [][]byte {
 
 func (*fewBytes) Lost() <-chan struct{}        { return nil }
 func (*fewBytes) Affirm(context.Context) error { return nil }
-func (h *fewBytes) Update(context.Context, map[string]cluster.Value, []string, [][]byte) error {
+func (h *fewBytes) Update(context.Context, map[string]shardlog.Value, []string, [][]byte) error {
 	return h.err
 }
 
@@ -81,11 +81,11 @@ func TestShardMetrics(t *testing.T) {
 		}
 		held := &fewBytes{}
 		h := held.read(t, m)
-		put, lines := map[string]cluster.Value{"c": {Data: []byte("123")}}, [][]byte{[]byte("1234")}
+		put, lines := map[string]shardlog.Value{"c": {Data: []byte("123")}}, [][]byte{[]byte("1234")}
 		if err := h.Update(t.Context(), put, nil, lines); err != nil {
 			t.Fatal(err)
 		}
-		for _, held.err = range []error{errors.New("no"), fmt.Errorf("%w: no", cluster.ErrLost)} {
+		for _, held.err = range []error{errors.New("no"), fmt.Errorf("%w: no", shardlog.ErrLost)} {
 			if err := h.Update(t.Context(), put, nil, lines); err != held.err {
 				t.Fatal(err)
 			}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/cluster"
-	"streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/shardlog"
 )
 
 // fencedLogs are a shard's two logs. Only who fenced last may write, unless they are loose: then
@@ -20,7 +20,7 @@ type fencedLogs struct {
 	loose         bool
 	mu            sync.Mutex
 	fence         int
-	state, ledger []cluster.Record
+	state, ledger []shardlog.Record
 }
 
 // fencedLog is one owner's way to them.
@@ -41,7 +41,7 @@ func (l *fencedLog) Fence(context.Context, time.Duration) error {
 	return nil
 }
 
-func (l *fencedLog) Commit(_ context.Context, state, ledger []cluster.Record) error {
+func (l *fencedLog) Commit(_ context.Context, state, ledger []shardlog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mine != l.fence && !l.loose {
@@ -51,15 +51,15 @@ func (l *fencedLog) Commit(_ context.Context, state, ledger []cluster.Record) er
 	return nil
 }
 
-func (l *fencedLog) ReadState(_ context.Context, each func(cluster.Record) error) error {
+func (l *fencedLog) ReadState(_ context.Context, each func(shardlog.Record) error) error {
 	return l.read(&l.state, each)
 }
 
-func (l *fencedLog) ReadLedger(_ context.Context, each func(cluster.Record) error) error {
+func (l *fencedLog) ReadLedger(_ context.Context, each func(shardlog.Record) error) error {
 	return l.read(&l.ledger, each)
 }
 
-func (l *fencedLog) read(list *[]cluster.Record, each func(cluster.Record) error) error {
+func (l *fencedLog) read(list *[]shardlog.Record, each func(shardlog.Record) error) error {
 	l.mu.Lock()
 	records := slices.Clone(*list)
 	l.mu.Unlock()
@@ -85,8 +85,8 @@ func TestOwners(t *testing.T) {
 	r.commit, r.real = "0s", true
 	logs := &fencedLogs{}
 	key := InsecureKey(r.seed)
-	options := cluster.Options{Genesis: cluster.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
-	_, err = cluster.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
+	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
+	_, err = shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	must(t, err)
 	var before []*running
 	offset := 0
@@ -94,7 +94,7 @@ func TestOwners(t *testing.T) {
 		records int
 		steps   int // of all epochs, in the end
 	}{{25, 2}, {20, 4}, {15, 6}, {15, 7}} {
-		held, err := cluster.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
+		held, err := shardlog.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
 		must(t, err)
 		t.Cleanup(held.Close)
 		one := r.sibling(r.toml)
@@ -125,7 +125,7 @@ func TestOwners(t *testing.T) {
 	if len(v.bytes) != scenarioSteps {
 		t.Errorf("%d releases, want %d", len(v.bytes), scenarioSteps)
 	}
-	seen, err := cluster.Read(t.Context(), &fencedLog{fencedLogs: logs}, options)
+	seen, err := shardlog.Read(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	must(t, err)
 	var file []byte
 	for _, line := range seen.Lines {
@@ -155,12 +155,12 @@ func TestOwnersNoFence(t *testing.T) {
 	r := newRig(t, rolloverStream)
 	r.commit, r.real = "0s", true
 	logs, key := &fencedLogs{loose: true}, InsecureKey(r.seed)
-	options := cluster.Options{Genesis: cluster.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
-	_, err := cluster.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
+	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
+	_, err := shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	must(t, err)
 	var owners []*rig
 	for _, out := range []string{"orders.dp", "other.dp"} { // neither has opened anything when the other acquires the shard
-		held, err := cluster.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
+		held, err := shardlog.Acquire(t.Context(), &fencedLog{fencedLogs: logs}, options)
 		must(t, err)
 		t.Cleanup(held.Close)
 		one := r.sibling(with(r.toml, `"orders.dp"`, strconv.Quote(out)))

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // TestSoak runs a daemon at full speed for as long as STREAMDP_SOAK says, with epochs that

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/race"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/race"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // wideStream has d packed columns.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestSpent: ranges begin and end where charges do, costs add where ranges

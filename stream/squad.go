@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // squad is the tasks of one stream in a crew. It begins and ends as a whole: a stream that changes

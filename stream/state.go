@@ -6,9 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/osfile"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // unknownBoundary in a checkpoint says that the boundary topic is read from where the ledger says, or from

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // The states of a task.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // The largest amounts that wait for a commit, and that wait for the broker.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // watched makes sure that the task's watch runs.

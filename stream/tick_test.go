@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/stream/codec"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // busy is an estimator whose steps take a while to close, by a simulated clock.

@@ -3,9 +3,9 @@ package stream
 import (
 	"errors"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/trace"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // mostCloses bounds the spans of closed steps in a trace. A commit may make a thousand steps

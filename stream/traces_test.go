@@ -11,8 +11,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"streamdp/internal/trace"
-	"streamdp/internal/trace/tracetest"
+	"github.com/streamdp/streamdp/internal/testing/tracetest"
+	"github.com/streamdp/streamdp/internal/trace"
 )
 
 // saying is what a span says besides its times and its identifiers.

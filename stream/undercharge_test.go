@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // chargedFor returns the largest ε that the state directory charges on any log.

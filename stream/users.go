@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/internal/persons"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 const usersPrefix = "users-"

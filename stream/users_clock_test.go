@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // sendUsers appends n records of nine persons, one of whom is nobody, to a partition of "orders".

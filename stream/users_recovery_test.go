@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // personModes are a stream that remembers everybody, with a full table, and one that forgets.

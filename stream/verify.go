@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // Verification is the result of verifying the published releases of an epoch.

@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // vouched returns the end of the horizon of an epoch that no ledger line is left of, for

@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestCostOf: from a manifest's configuration and plan alone, every mechanism has the cost

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/sgd"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/sgd"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // autoRegression finds the bounds of a regression of amount from 1500 offsets.

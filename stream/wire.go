@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // PatternStatus is what status says of a pattern. All of it is public: it follows from the names of

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
 )
 
 func auditCommand(g *globals) *cobra.Command {

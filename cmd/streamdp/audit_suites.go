@@ -5,14 +5,14 @@ import (
 
 	"slices"
 
-	"streamdp/adam"
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/matfact"
-	"streamdp/moments"
-	"streamdp/refit"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/moments"
+	"github.com/streamdp/streamdp/refit"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // loudMu is about the μ at which the fewest runs show a relative error.

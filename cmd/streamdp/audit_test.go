@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 
 	"github.com/spf13/cobra"
 )

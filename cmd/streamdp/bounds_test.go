@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // TestBoundsOfRealData: two data sets, columns as they are, from 10⁻⁸ to 10³ in size, rows in

@@ -11,11 +11,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"streamdp/config"
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/trace/tracetest"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/tracetest"
+	"github.com/streamdp/streamdp/stream"
 )
 
 func TestFaultsOfAConfiguration(t *testing.T) {

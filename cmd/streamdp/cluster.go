@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream"
 )
 
 func clusterCommand(g *globals) *cobra.Command {

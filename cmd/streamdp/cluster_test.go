@@ -19,11 +19,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // clusterConfig returns the configuration in the how-to about instances.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // flagValues are what a shell offers for the flags of these names, whatever the command.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // configuration returns the configuration of the demonstration's daemon.

@@ -8,8 +8,8 @@ import (
 	"math"
 	"text/tabwriter"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // demoResult is what --json prints.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/browser"
+	"github.com/streamdp/streamdp/internal/testing/browser"
 )
 
 // TestDemoPage: the demonstration's page shows its three streams, each with the truth beside

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // The demonstration of persons: one log of a few heavy users and many with few records, in three

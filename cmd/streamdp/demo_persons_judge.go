@@ -9,8 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"streamdp/dp"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // demoPersonsResult is what the demonstration of persons prints, with --json as it stands here.

@@ -9,7 +9,7 @@ import (
 	"sort"
 	"time"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // personLog is a made-up log: who wrote each record, and what. A person's amounts are alike, and

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/race"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/internal/testing/race"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // demoRun runs the demonstration and decodes what --json prints.

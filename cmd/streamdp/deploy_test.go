@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // deployed reads a file of deploy/.

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/internal/column"
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // encoder makes values of records from rows of cells, in the form that a codec reads. A cell that

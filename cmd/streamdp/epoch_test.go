@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // TestEpochs walks an operator's way out of every refusal: a changed

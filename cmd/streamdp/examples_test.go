@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // TestExamples checks and plans every configuration of examples/, with this

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"streamdp/matfact"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // comparison holds the errors of all factorizations of one workload, for a number of steps.

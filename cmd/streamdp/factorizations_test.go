@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 //go:generate go test -run ^TestFactorizationsPage$ -update

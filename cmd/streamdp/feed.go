@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // feedCodecs are the forms of a record that feed can write.

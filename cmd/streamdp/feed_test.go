@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 func TestFeed(t *testing.T) {

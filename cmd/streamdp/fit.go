@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
 )
 
 // fitFlags are the flags of fit.

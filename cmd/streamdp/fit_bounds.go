@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
 )
 
 // The share of μ² that is spent on bounds which are not given: at least leastShare, and more

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/bounds"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // withoutBounds drops the last flags of fitFile: bounds, centre and scale.

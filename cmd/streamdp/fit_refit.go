@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // fitRefit fits by a solver of the refits: the file is one window.

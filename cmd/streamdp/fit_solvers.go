@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"streamdp/dp"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // solver is a way to fit. To add one, add a line to solvers.

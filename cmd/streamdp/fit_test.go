@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // fitFile writes rows of y = 2u − v + 1 + noise, with original units, some of them

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 func ledgerCommand(g *globals) *cobra.Command {

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // TestPrintPopulations: the command says what a person and several have paid, by which epochs,

@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // The exit codes. docs/operations.md explains them to operators.

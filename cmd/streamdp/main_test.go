@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 var update = flag.Bool("update", false, "write golden files anew")

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"streamdp/config"
-	"streamdp/internal/audit"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // mechanism is what the commands know of a mechanism, besides what package core knows.

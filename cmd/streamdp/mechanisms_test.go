@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestMechanisms: what core has can be planned and audited, and nothing else can.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // TestMergedCommands: commands need no partition for a merged stream, and say of each of

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/internal/kafka"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // known returns the configuration with the streams that its patterns have made, by the ledger. Where

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // TestPatternCommands: commands know the streams that a pattern makes, by the cluster, by the ledger

@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/fault"
-	"streamdp/sgd"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/sgd"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // plan is a stream's plan as --json prints it.

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/moments"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/moments"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // explain says in sentences what "auto" took for moments, and why. Where it took the

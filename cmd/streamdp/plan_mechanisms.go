@@ -5,9 +5,9 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"streamdp/adam"
-	"streamdp/config"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 type adamPlan struct{ *adam.Estimator }

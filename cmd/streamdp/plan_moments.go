@@ -7,8 +7,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"streamdp/config"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/moments"
 )
 
 type momentsPlan struct{ *moments.Estimator }

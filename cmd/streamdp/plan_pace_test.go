@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // TestPlanPace: a plan says how batches, step size and settling follow from the

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"streamdp/config"
-	"streamdp/matfact"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // rulesNoise says what protecting persons costs a stream of moments in accuracy.

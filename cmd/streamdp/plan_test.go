@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 func TestPlan(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/internal/chart"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/internal/chart"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // draw plots the standard deviation of a step against the step, one line for each candidate,

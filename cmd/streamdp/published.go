@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"math"
 
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // published has the fields of a release that comparisons use.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // taskFlags name a task, and an epoch of it.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // said runs a command and fails unless it prints a text.

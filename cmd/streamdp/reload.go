@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream"
 )
 
 func reloadCommand(g *globals) *cobra.Command {

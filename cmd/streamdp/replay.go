@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // replayFlags are the flags of replay.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"streamdp/config"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // clockSteps says where the steps by the clock of a file end.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestReplay runs a stream's estimator on the same records in every form that a

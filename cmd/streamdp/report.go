@@ -17,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"streamdp/config"
-	"streamdp/internal/audit"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 //go:embed report.html

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestReport: the report says what the ledger charged, before and behind a change of the limit,

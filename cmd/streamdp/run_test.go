@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 func TestKeyFiles(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // site is a broker, a configuration file and a key.

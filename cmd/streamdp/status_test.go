@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // TestStatusWarnings: below the table stands what is wrong of a task that runs, under the task's name.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 //go:generate go test -run ^TestSupportPage$ -update

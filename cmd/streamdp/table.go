@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // table reads the rows of a CSV file, plain or compressed. Each line is one row. A line that

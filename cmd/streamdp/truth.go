@@ -7,7 +7,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // truth computes what the releases of a stream of moments estimate, in plain float64: the

@@ -22,7 +22,7 @@ import (
 	"os"
 	"slices"
 
-	"streamdp/internal/chart"
+	"github.com/streamdp/streamdp/internal/chart"
 )
 
 // release is what the picture needs of a release (docs/release.md).

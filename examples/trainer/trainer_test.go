@@ -16,9 +16,9 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"streamdp/config"
-	"streamdp/internal/kafka/embedded"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // TestTraining runs the trainer against the daemon, over a broker in this process,

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/audit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
 )
 
 // descent is a minimal adaptive mechanism: gradient descent towards the mean,

@@ -30,7 +30,7 @@ import (
 	"reflect"
 	"slices"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Mechanism is what is audited. The methods are those of the daemon's

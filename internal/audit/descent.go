@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Descent describes regression by clipped gradient steps. Its arrays are: searches of the clip

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"testing"
 
-	"streamdp/internal/audit"
-	"streamdp/internal/cases"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestTables computes the tables of docs/theory/audit.md: how much is needed to

@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Extreme is a pair of neighbouring streams, and noise for it, whose cost is known. The

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Matrix is a lower triangular matrix C with a positive diagonal, in arithmetic that shares

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // TestWhiteners compares entry by entry with dense products, and the energy of

@@ -3,8 +3,8 @@ package audit
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Moments describes moment estimation of d columns by any method: arrays jme/first, the

@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // NoiseReport is what audits of noise found in one or several runs.

@@ -3,8 +3,8 @@ package audit
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Online describes online Newton steps: two searches, newton/boot, with an intercept one

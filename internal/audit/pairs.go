@@ -3,7 +3,7 @@ package audit
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Pair is two records, one of which replaces the other. Under zero-out the second one is

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Running describes a mechanism that releases workload-weighted sums of the noisy

@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Sensitivity runs two neighbouring streams under the same noise. It returns the whitened

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // ShiftReport is what an audit of releases under fresh keys found.

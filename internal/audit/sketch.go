@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // Sketch is a released sketch of one data set: rows that are independent Gaussian

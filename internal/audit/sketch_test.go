@@ -7,8 +7,8 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/internal/audit"
-	"streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/stattest"
 )
 
 // gaussian is a minimal Gaussian sketch: k rows of SX + ηξ, with S and ξ standard

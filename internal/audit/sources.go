@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/big"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // This noise protects nothing, so none of these types may leave the package.

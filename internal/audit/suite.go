@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/dp"
-	"streamdp/internal/stattest"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Suite is a mechanism with the settings for all audits of this package that apply to it:

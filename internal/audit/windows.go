@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Windows describes a regression at the end of each window. Its releases are Gaussian and

@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Squares describes an array of noise of which the square X̃ᵀX̃ of a Gaussian sketch is

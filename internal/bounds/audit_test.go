@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // audited runs a warm-up over base and, stage by stage, counts base with record x and

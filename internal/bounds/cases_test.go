@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/cases"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 func TestCases(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // FuzzState: a state that is accepted is written as it was read, and can be gone on with.

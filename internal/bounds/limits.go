@@ -3,7 +3,7 @@ package bounds
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // regressionRows are rows of three features and a target; a row in fifty is ten times as

@@ -6,9 +6,9 @@ import (
 	"math/big"
 	"sync"
 
-	"streamdp/dp"
-	"streamdp/internal/calibration"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // shape is a histogram of B bins whose prefix sums are released:

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // AppendTo appends the state after the last Close: what was released, and nothing of

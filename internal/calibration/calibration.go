@@ -14,8 +14,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Endless is the number of noisy coordinates for which the rounding of correlated noise

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 func factor(t *testing.T, c matfact.Config) matfact.Factorization {

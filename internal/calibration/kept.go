@@ -6,7 +6,7 @@ import (
 	"math"
 	"reflect"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // ErrForeign is the error of a kept plan that does not belong to the configuration. A

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // NarrowGrowth is the largest factor by which narrow states may increase the noise. Where they

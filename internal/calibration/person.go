@@ -3,8 +3,8 @@ package calibration
 import (
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Person says what records of a person a plan protects together: in how many steps, how far

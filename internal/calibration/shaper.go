@@ -5,8 +5,8 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // Reach is an upper bound on what a shaper predicts, in lattice units, for draws of standard

@@ -21,7 +21,7 @@ import (
 	"math"
 	"runtime"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Rows is a window of rows for passes. The first pass prepares them.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // problem returns random rows: some null, some tiny, some without direction.

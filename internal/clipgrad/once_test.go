@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // TestRoundOnce: sums that are rounded once are the same in any order of the rows and for

@@ -12,7 +12,7 @@ import (
 	"math"
 	"strconv"
 
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // Kind says what a Value is.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 func text(s string) Value { return Value{Kind: Text, Text: []byte(s)} }

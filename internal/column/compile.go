@@ -3,7 +3,7 @@ package column
 import (
 	"strconv"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Width returns how many numbers of a row a valid column has.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 func TestCompile(t *testing.T) {

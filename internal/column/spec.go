@@ -6,7 +6,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Spec is a column as it is configured. Its zero value with a name is a column of numbers, at the path that its name

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // endpoint is a token endpoint over TLS. answer is what it says to a right request.

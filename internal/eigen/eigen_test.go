@@ -12,7 +12,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // matrices are symmetric matrices of every kind that could break the algorithm:

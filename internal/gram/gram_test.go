@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // TestExact compares the float64 kernel with plain int64 products,

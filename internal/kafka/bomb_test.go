@@ -17,8 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka/kafkatest"
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 // zeros reads as many zeros as one wants.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 func startBroker(tb testing.TB, o embedded.Options) *embedded.Broker {

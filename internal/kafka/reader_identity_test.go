@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka/embedded"
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // readHundred makes a topic and a reader that has read its hundred records.

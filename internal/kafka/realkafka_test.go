@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"streamdp/internal/kafka/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // What holds against the embedded broker holds against Apache Kafka.

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 
-	"streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
 // shown counts how often a mechanism was asked for credentials, and has none while it is empty.

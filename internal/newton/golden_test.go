@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestGoldenNorms: what follows from a histogram has no fused products, whose bits would

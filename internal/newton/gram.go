@@ -6,9 +6,9 @@ import (
 	"runtime"
 	"sync"
 
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/gram"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/gram"
 )
 
 // Gram releases G = Σ xxᵀ of rows clipped to norm R, with symmetric Gaussian noise. It

@@ -3,7 +3,7 @@ package newton
 import (
 	"math"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Bins is the number of bins of the histogram: bin j holds the rows with

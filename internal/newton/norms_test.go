@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 func TestBin(t *testing.T) {

@@ -3,7 +3,7 @@ package newton
 import (
 	"math"
 
-	"streamdp/internal/eigen"
+	"github.com/streamdp/streamdp/internal/eigen"
 )
 
 // Whitening is the linear map computed from a noisy Gram matrix G̃ = VΛVᵀ:

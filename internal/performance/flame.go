@@ -153,19 +153,31 @@ func short(name string) string {
 	return name[strings.LastIndex(name[:at], "/")+1:]
 }
 
+// module is the prefix of the functions that are the project's own.
+const module = "github.com/streamdp/streamdp/"
+
 // colour tells the parts of the program from one another.
 func colour(name string) string {
-	for _, c := range []struct{ colour, prefixes string }{
-		{"#e4776b", "streamdp/internal/kafka github.com/segmentio/kafka-go streamdp/stream.(*fetcher)"},
-		{"#f2cf5b", "streamdp/dp streamdp/moments streamdp/matfact streamdp/sgd streamdp/refit streamdp/adam streamdp/internal/gram streamdp/internal/newton streamdp/stream/core"},
-		{"#f0a35e", "streamdp/stream."},
-		{"#8fb8de", "streamdp/"},
-	} {
-		for prefix := range strings.FieldsSeq(c.prefixes) {
-			if strings.HasPrefix(name, prefix) {
-				return c.colour
-			}
-		}
+	own, ours := strings.CutPrefix(name, module)
+	switch {
+	case strings.HasPrefix(name, "github.com/segmentio/kafka-go"), ours && begins(own, "internal/kafka", "stream/input"):
+		return "#e4776b"
+	case ours && begins(own, "dp", "moments", "matfact", "sgd", "refit", "adam", "internal/gram", "internal/newton", "stream/core"):
+		return "#f2cf5b"
+	case ours && begins(own, "stream"):
+		return "#f0a35e"
+	case ours:
+		return "#8fb8de"
 	}
 	return "#d0d0d0"
+}
+
+// begins reports whether the function belongs to one of the packages or to one below it.
+func begins(function string, packages ...string) bool {
+	for _, p := range packages {
+		if rest, ok := strings.CutPrefix(function, p); ok && (rest[0] == '.' || rest[0] == '/') {
+			return true
+		}
+	}
+	return false
 }

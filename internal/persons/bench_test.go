@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // BenchmarkPersons is what a million and ten million persons cost, all of whom contributed once:

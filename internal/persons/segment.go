@@ -11,7 +11,7 @@ import (
 	"io"
 	"slices"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // A segment is a file of entries behind a header. A journal's entry is a tag and a step, 20

@@ -23,7 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // avro is an Avro schema of a record with so many columns a, b, ….

@@ -14,7 +14,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/sr"
 
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Version is one version of a subject.

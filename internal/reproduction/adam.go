@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"streamdp/adam"
-	"streamdp/dp"
-	"streamdp/matfact"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
 )
 
 // privateAdam is Adam of "Continual Release Moment Estimation with Differential

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/fault"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // adaptiveClipping is "(Nearly) Optimal Private Linear Regression for Sub-Gaussian

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/dataset"
-	"streamdp/moments"
-	"streamdp/stream"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/moments"
+	"github.com/streamdp/streamdp/stream"
 )
 
 // boundsErrors are the errors of moments of one set of rows in one order, by how their

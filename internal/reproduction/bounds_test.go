@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // TestRivals: with next to no noise ApproxBounds finds the powers of two around all rows, and

@@ -9,9 +9,9 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
-	"streamdp/internal/dataset"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // heldSet is the data set that newton's constants were not chosen on.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // TestDataSet: the rows of a set are in one half of a split each, and the daemon on

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // figure5 simulates Gaussian density estimation: as the paper describes it, which

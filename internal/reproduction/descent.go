@@ -6,9 +6,9 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
-	"streamdp/refit"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/refit"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // gradientDescent is "Private Gradient Descent for Linear Regression": Figures 1,

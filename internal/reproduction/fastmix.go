@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"streamdp/dp"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/refit"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 	"log"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/dataset"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // interceptSetting is where data lie: features and target have this mean, in standard

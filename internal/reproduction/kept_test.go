@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // near compares numbers that a file holds with nine digits, and that end in other last

@@ -12,9 +12,9 @@ import (
 	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/stat"
 
-	"streamdp/adam"
-	"streamdp/dp"
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // What is trained, and how often.

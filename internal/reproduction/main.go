@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/internal/chart"
+	"github.com/streamdp/streamdp/internal/chart"
 )
 
 // sections are the papers, in the order of the page. A section writes its text and

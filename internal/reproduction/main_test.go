@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
+	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
 // TestCurrent: docs/reproduction.md is what the program writes. It takes some

@@ -6,9 +6,9 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"streamdp/dp"
-	"streamdp/matfact"
-	"streamdp/moments"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/moments"
 )
 
 // momentEstimation is "Continual Release Moment Estimation with Differential

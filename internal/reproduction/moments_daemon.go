@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // elevators are the columns of that data set, in its order, and round numbers of about

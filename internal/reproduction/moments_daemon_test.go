@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/cases"
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // TestCompare: errors of correlations, what has none, and coverage, where all of

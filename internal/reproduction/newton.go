@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"streamdp/internal/dataset"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
 )
 
 // newtonSets compares the stream's default with the descent that is told the curvature,

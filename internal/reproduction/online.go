@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/dp"
-	"streamdp/internal/dataset"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // onlineRegression is what no paper shows: regression on a stream, by the daemon on

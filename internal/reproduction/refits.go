@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync"
 
-	"streamdp/dp"
-	"streamdp/internal/dataset"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // refitSet is a data set of the comparison.

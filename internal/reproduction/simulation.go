@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"streamdp/dp"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 // linear draws records y = ⟨x, w⟩ + z with x ~ N(0, Σ), z ~ N(0, 1) and w uniform

@@ -5,8 +5,8 @@ import (
 	"hash/fnv"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/refit"
 )
 
 // window is rows of features and their targets.

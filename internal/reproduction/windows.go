@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/internal/dataset"
-	"streamdp/stream"
-	"streamdp/stream/core"
+	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
 )
 
 // refitWindow is the number of records of a window of the daemon's run.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // avroType is a type of an Avro schema. A type that contains itself is a cycle of pointers.

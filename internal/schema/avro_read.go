@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // avro reads what n describes from b[i:], and returns the index behind it, -1 if it is not there.

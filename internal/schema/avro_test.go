@@ -18,7 +18,7 @@ import (
 
 	"github.com/twmb/avro"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // name and at are elements of paths, path a whole one.

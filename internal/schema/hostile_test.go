@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 func init() {

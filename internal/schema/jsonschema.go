@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // jsonSchema is a JSON Schema document and those that it refers to. What matters of it is where a

@@ -3,7 +3,7 @@ package schema
 import (
 	"testing"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // Where a JSON Schema says that a value is, and of which kinds.

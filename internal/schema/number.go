@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"streamdp/internal/column"
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // maxDecimal is the length in bytes of the longest unscaled number that is read: 10¹⁵³ and more.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // protoSchema is a file, and the message in it that records are.

@@ -18,7 +18,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // The formats of schemas, by the names of their codecs.

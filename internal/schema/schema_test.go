@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 func mustAvro(t testing.TB, text string, references ...Reference) *Schema {

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/trace"
-	"streamdp/internal/trace/tracetest"
+	"github.com/streamdp/streamdp/internal/testing/tracetest"
+	"github.com/streamdp/streamdp/internal/trace"
 )
 
 // outcome adds up what a tracer says of its spans.

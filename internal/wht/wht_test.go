@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // TestTransform compares with the definition, for every shape of stages.

@@ -4,9 +4,9 @@ import (
 	"runtime"
 	"sync"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Batch is one response of the broker and the rows decoded from it. A caller uses one

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // TestDecodeParallel: rows and reasons do not depend on how many goroutines

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Benchmarks run over this many different records: over a few, the processor

@@ -9,10 +9,10 @@ package codec
 import (
 	"unicode/utf8"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
-	"streamdp/internal/kafka"
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Record is one committed Kafka record. Its slices are valid only until the

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/internal/fault"
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 func row(x ...float64) []float64 { return x }

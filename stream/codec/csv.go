@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"slices"
 
-	"streamdp/internal/column"
-	"streamdp/internal/decimal"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // csvCodec picks cells of one line by their position.

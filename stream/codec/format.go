@@ -3,9 +3,9 @@ package codec
 import (
 	"strings"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Format says what the records of a stream hold: columns or, if Gradient is positive, a

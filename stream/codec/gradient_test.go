@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka"
 )
 
 // TestManySmallRecords decodes a response of many records, none of which can be

@@ -3,8 +3,8 @@ package codec
 import (
 	"slices"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // jsonCodec reads the columns of an object in one pass over the document.

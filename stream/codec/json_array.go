@@ -1,8 +1,8 @@
 package codec
 
 import (
-	"streamdp/internal/column"
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // jsonArrayCodec reads an array of exactly one value a column.

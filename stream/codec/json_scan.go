@@ -6,7 +6,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // The grammar of RFC 8259. Each function takes the document and the index of the first

@@ -1,6 +1,6 @@
 package codec
 
-import "streamdp/internal/column"
+import "github.com/streamdp/streamdp/internal/column"
 
 // made is a column that is not plainly a number, and where its numbers are in the row.
 type made struct {

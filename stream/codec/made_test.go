@@ -10,8 +10,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // node is a JSON value with all its members, also those of the same name.

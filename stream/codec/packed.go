@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/column"
 )
 
 // All exponent bits are set in NaN and ±Inf, and in no other number.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // Resolver finds the schemas that records name by an id.

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"streamdp/internal/column"
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/schema"
 )
 
 // registry is a Resolver over a map. Ids that wait are found when they are asked for, then only.

@@ -3,9 +3,9 @@ package codec
 import (
 	"strings"
 
-	"streamdp/internal/column"
-	"streamdp/internal/fault"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // The words of [Format.User].

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/internal/kafka"
-	"streamdp/internal/persons"
-	"streamdp/internal/race"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/testing/race"
 )
 
 var userKey = &[persons.KeyBytes]byte{1, 2, 3}

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/internal/rival"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/rival"
 )
 
 // BenchmarkEncode makes the bytes of a release with mean, second moment and covariance and

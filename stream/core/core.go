@@ -13,9 +13,9 @@ import (
 	"errors"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // Core makes the releases of one epoch. They are a function of the keys, the manifest and

@@ -3,8 +3,8 @@ package core
 import (
 	"encoding/json"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Description is what is known of a stream before it has any data: its guarantee, its noise

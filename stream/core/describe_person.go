@@ -3,8 +3,8 @@ package core
 import (
 	"math"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // PersonDescription is what is known of a stream that protects persons before it has any data.

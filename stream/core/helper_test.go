@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // ParseIdentity reads the key of a release, STREAM/PARTITION/EPOCH/STEP, or of a piece of

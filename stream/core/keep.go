@@ -3,7 +3,7 @@ package core
 import (
 	"encoding/json"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // Keep checks a recorded plan against its configuration, as [NewMechanism] does, and returns

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"streamdp/internal/dptest"
+	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
 
 // TestKeep: mechanisms that share the check of a plan are those that each would be by itself,

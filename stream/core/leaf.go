@@ -4,8 +4,8 @@ import (
 	"errors"
 	"math"
 
-	"streamdp/dp"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // mergeable is an estimator whose open step may be summed in parts. A part may be used

@@ -10,8 +10,8 @@ import (
 	"io"
 	"math"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // ManifestFormat is the version of the manifest file.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 func goldenManifest(t testing.TB) *Manifest {

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 
-	"streamdp/dp"
-	"streamdp/matfact"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/matfact"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // Estimator is a mechanism: it takes rows and returns releases. It has no clock, no I/O and

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/adam"
-	"streamdp/config"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/adam"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 var adamMechanism = &descriptor{

@@ -3,8 +3,8 @@ package core
 import (
 	"testing"
 
-	"streamdp/dp"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // TestStaleGradients accepts gradients as far behind as is allowed.

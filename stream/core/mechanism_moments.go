@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"math"
 
-	"streamdp/config"
-	"streamdp/moments"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/moments"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 var momentsMechanism = &descriptor{

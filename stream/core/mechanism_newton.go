@@ -3,8 +3,8 @@ package core
 import (
 	"encoding/json"
 
-	"streamdp/config"
-	"streamdp/sgd"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/sgd"
 )
 
 var newtonMechanism = &descriptor{

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"streamdp/config"
-	"streamdp/refit"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/refit"
 )
 
 var refitMechanism = &descriptor{

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // descriptor is what package core knows of a mechanism. To add a mechanism, add a row to

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Person is what protects a person who has Records records: Epsilon, at the δ of the

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // protecting are streams of each mechanism that protects persons: two columns, steps of four.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // mergedPersonCore returns a merged core of the stream over three partitions, each from offset 100 on.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/persons"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/persons"
 )
 
 // personStream is a stream of moments that protects persons: in at most three steps, two

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // releaseSchema is the version of the release format.

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/decimal"
 )
 
 // Released is what a published release says, with its numbers decoded.

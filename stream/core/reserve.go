@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Reserved says how the budget limit of an input partition is divided: a part for sketches,

@@ -3,7 +3,7 @@ package core
 import (
 	"encoding/json"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Count is a released number with its standard error.

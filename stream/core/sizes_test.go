@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // measured are streams whose states TestStateSizes compares, beside those of protecting.

@@ -4,7 +4,7 @@ import (
 	"encoding"
 	"errors"
 
-	"streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bin"
 )
 
 // movable is a part whose sums another process may take.

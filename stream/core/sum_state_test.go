@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // movedManifest is one over three partitions, whose records begin at 100, 200 and 300.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"streamdp/config"
-	"streamdp/dp"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
 )
 
 // Unit returns what one epoch's ε is about: "record", "person" or "person-period".

@@ -6,11 +6,11 @@ import (
 	"math"
 	"slices"
 
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/bin"
-	"streamdp/internal/bounds"
-	"streamdp/stream/codec"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // WarmupPlan describes the warm-up before a mechanism whose bounds are found. Its numbers

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // Computes says in one sentence what a stream publishes.

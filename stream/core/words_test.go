@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"streamdp/config"
+	"github.com/streamdp/streamdp/config"
 )
 
 // TestComputes: every example says in a sentence what it computes.

@@ -1,0 +1,44 @@
+package group
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+)
+
+// dialTimeout bounds connecting to a broker, with TLS.
+const dialTimeout = 10 * time.Second
+
+// clientOptions returns the options of a client that reaches the cluster as kafka.NewClient
+// would: same brokers, same TLS, same credentials.
+func clientOptions(o kafka.Options) ([]kgo.Opt, error) {
+	if len(o.Brokers) == 0 {
+		return nil, fmt.Errorf("no broker address is given")
+	}
+	id := o.ClientID
+	if id == "" {
+		id = "streamdp"
+	}
+	opts := []kgo.Opt{kgo.SeedBrokers(o.Brokers...), kgo.ClientID(id), kgo.DisableClientMetrics()}
+	if o.TLS != nil {
+		opts = append(opts, kgo.Dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+			// For each connection anew: certificates may have been replaced.
+			d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: o.TLS()}
+			return d.DialContext(ctx, network, address)
+		}))
+	}
+	mechanism, err := o.SASL.Client()
+	if err != nil {
+		return nil, err
+	}
+	if mechanism != nil {
+		opts = append(opts, kgo.SASL(mechanism))
+	}
+	return opts, nil
+}

@@ -1,0 +1,208 @@
+package group
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Why a member is given no shards. They are labels of a metric: few, and fixed.
+const (
+	// StandbyKey: most members have another key.
+	StandbyKey = "key"
+	// StandbyConfiguration: most members have another configuration, with the same key.
+	StandbyConfiguration = "configuration"
+	// StandbyFormat: the member does not read and write the format of states that most do.
+	StandbyFormat = "format"
+	// StandbyUnreadable: the leader could not read what the member says of itself.
+	StandbyUnreadable = "unreadable"
+)
+
+// candidate is a member before a plan is made.
+type candidate struct {
+	id   string // the broker's name for it
+	says profile
+	bad  bool // says could not be read
+}
+
+// plan is what a generation gives to whom.
+type plan struct {
+	format  int
+	members []planned // those that take part come first, each part by instance, then id
+	owner   []int     // by shard, an index of members; -1: nobody
+}
+
+type planned struct {
+	id      string
+	says    profile
+	standby string
+}
+
+// balance gives each of a number of shards to one member. It is a function of the members,
+// not of their order.
+//
+// Only members that agree on the key and the configuration are given shards: the largest
+// such class; of equally large ones that which owns most shards, then the smaller digest,
+// then the smaller key id. So a change of the configuration, rolled out instance by
+// instance, moves all shards once, when more than half have it.
+//
+// The numbers of shards of two members that take part differ by one at most. Of all such
+// plans this is one that moves the fewest shards. Where two members say that they own the
+// same shard, the one that learned it in the newer generation is believed: the other stood
+// still meanwhile.
+func balance(members []candidate, shards int) plan {
+	members = slices.Clone(members)
+	slices.SortFunc(members, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.says.instance, b.says.instance), cmp.Compare(a.id, b.id))
+	})
+	held := claims(members, shards)
+	standby := make([]string, len(members))
+	takes := divide(members, held, standby)
+	format, takes := settle(members, held, takes, standby)
+
+	p := plan{format: format, owner: make([]int, shards)}
+	for i := range p.owner {
+		p.owner[i] = -1
+	}
+	for _, i := range takes {
+		p.members = append(p.members, planned{members[i].id, members[i].says, ""})
+	}
+	for i, m := range members {
+		if standby[i] != "" {
+			p.members = append(p.members, planned{m.id, m.says, standby[i]})
+		}
+	}
+	if len(takes) > 0 {
+		share(p.owner, takes, held)
+	}
+	return p
+}
+
+// claims returns the shards that each member owns as far as the others agree.
+func claims(members []candidate, shards int) [][]int {
+	best := make([]int, shards)
+	for i := range best {
+		best[i] = -1
+	}
+	for i, m := range members {
+		for _, s := range m.says.owned {
+			if m.bad || s >= shards {
+				continue
+			}
+			if b := best[s]; b < 0 || members[b].says.generation < m.says.generation {
+				best[s] = i
+			}
+		}
+	}
+	held := make([][]int, len(members))
+	for s, i := range best {
+		if i >= 0 {
+			held[i] = append(held[i], s)
+		}
+	}
+	return held
+}
+
+// divide returns the members of the class that is given shards, and tells the others why
+// they are not.
+func divide(members []candidate, held [][]int, standby []string) (takes []int) {
+	type class struct{ digest, key string }
+	type size struct{ members, shards int }
+	of := func(i int) class { return class{members[i].says.digest, members[i].says.key} }
+	sizes := map[class]size{}
+	for i, m := range members {
+		if !m.bad {
+			s := sizes[of(i)]
+			sizes[of(i)] = size{s.members + 1, s.shards + len(held[i])}
+		}
+	}
+	var most class
+	for c, s := range sizes {
+		b := sizes[most]
+		if order := cmp.Or(cmp.Compare(s.members, b.members), cmp.Compare(s.shards, b.shards),
+			cmp.Compare(most.digest, c.digest), cmp.Compare(most.key, c.key)); order > 0 {
+			most = c
+		}
+	}
+	for i, m := range members {
+		switch {
+		case m.bad:
+			standby[i] = StandbyUnreadable
+		case m.says.key != most.key:
+			standby[i] = StandbyKey
+		case m.says.digest != most.digest:
+			standby[i] = StandbyConfiguration
+		default:
+			takes = append(takes, i)
+		}
+	}
+	return takes
+}
+
+// settle returns the format of states to write and those who read and write it. It is the
+// newest that all members read, those that stand by included, for they may take over at any
+// time. Members that have no format in common are no group that can work: then the format of
+// most decides, or of those that own most, and the others stand by.
+func settle(members []candidate, held [][]int, takes []int, standby []string) (format int, remain []int) {
+	able := func(i, f int) bool {
+		return slices.Contains(members[i].says.reads, f) && slices.Contains(members[i].says.writes, f)
+	}
+	type support struct{ members, shards, readers, format int }
+	best := support{format: -1}
+	for _, i := range takes {
+		for _, f := range members[i].says.writes {
+			s := support{format: f}
+			for _, j := range takes {
+				if able(j, f) {
+					s.members++
+					s.shards += len(held[j])
+				}
+			}
+			for _, m := range members {
+				if !m.bad && slices.Contains(m.says.reads, f) {
+					s.readers++
+				}
+			}
+			if cmp.Or(cmp.Compare(s.members, best.members), cmp.Compare(s.shards, best.shards),
+				cmp.Compare(s.readers, best.readers), cmp.Compare(s.format, best.format)) > 0 {
+				best = s
+			}
+		}
+	}
+	for _, i := range takes {
+		if able(i, best.format) {
+			remain = append(remain, i)
+		} else {
+			standby[i] = StandbyFormat
+		}
+	}
+	return max(best.format, 0), remain
+}
+
+// share fills owner with indexes of takes: everybody keeps an even share of what it has, and the
+// rest goes to the least loaded.
+func share(owner []int, takes []int, held [][]int) {
+	// Who owns most may keep one more than the others where shards do not divide evenly.
+	byHeld := make([]int, len(takes))
+	for k := range takes {
+		byHeld[k] = k
+	}
+	slices.SortStableFunc(byHeld, func(a, b int) int { return cmp.Compare(len(held[takes[b]]), len(held[takes[a]])) })
+	load := make([]int, len(takes))
+	for place, k := range byHeld {
+		quota := len(owner) / len(takes)
+		if place < len(owner)%len(takes) {
+			quota++
+		}
+		for _, s := range held[takes[k]][:min(quota, len(held[takes[k]]))] {
+			owner[s] = k
+			load[k]++
+		}
+	}
+	for s := range owner {
+		if owner[s] < 0 {
+			least := slices.Index(load, slices.Min(load))
+			owner[s] = least
+			load[least]++
+		}
+	}
+}

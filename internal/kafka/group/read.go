@@ -1,0 +1,231 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/shardlog"
+)
+
+// LogOptions say which shard's logs are meant.
+type LogOptions struct {
+	// Kafka is how to reach the cluster. Its Topics are not looked at.
+	Kafka kafka.Options
+	// Group and Shard name the partitions: Shard of [StateTopic] and of [LedgerTopic].
+	Group string
+	Shard int
+	// Confirm asks the group whether the shard is still this instance's, like [Member.Confirm].
+	// Nil: nobody is asked, which is for commands while the group is stopped.
+	Confirm func(context.Context) error
+
+	patience time.Duration // without progress of a read; default a minute
+	extra    []kgo.Opt     // of tests
+}
+
+const (
+	readPatience = time.Minute
+	// maxReadRecord is more than any record of ours has.
+	maxReadRecord = 2 << 20
+)
+
+// Reader reads the two logs of a shard. It implements [shardlog.Reader]. Each read of both, the state and then
+// the ledger, has connections of its own, so that it asks brokers that are known at its beginning. It is not
+// safe for concurrent use.
+type Reader struct {
+	o    LogOptions
+	mu   sync.Mutex // of next: a Log may be closed meanwhile
+	next *reading   // of both logs; nil: there is none
+}
+
+// reading is a read of both logs: the connections for it, and where the logs begin.
+type reading struct {
+	client *kafka.Client
+	begun  bool               // the state was asked for
+	starts map[string]*begins // by topic
+}
+
+// begins is where a log begins.
+type begins struct {
+	known chan struct{} // closed when the others are there
+	at    int64
+	err   error
+}
+
+// prepare makes connections for the next read of both logs, and finds out who leads them and where they begin. It does
+// not wait for that.
+func (r *Reader) prepare() (*reading, error) {
+	state, ledger := StateTopic(r.o.Group), LedgerTopic(r.o.Group)
+	o := r.o.Kafka
+	o.Topics = []string{state, ledger}
+	client, err := kafka.NewClient(o)
+	if err != nil {
+		return nil, err
+	}
+	x := &reading{client: client, starts: map[string]*begins{}}
+	for _, topic := range o.Topics {
+		b := &begins{known: make(chan struct{})}
+		x.starts[topic] = b
+		go func() {
+			defer close(b.known)
+			b.at, b.err = client.Start(context.Background(), topic, int32(r.o.Shard)) // until the client is closed
+		}()
+	}
+	r.follow(x)
+	return x, nil
+}
+
+// follow replaces what prepare has made.
+func (r *Reader) follow(x *reading) {
+	r.mu.Lock()
+	old := r.next
+	r.next = x
+	r.mu.Unlock()
+	if old != nil {
+		old.client.Close()
+	}
+}
+
+// reading returns what a log is read with: what was prepared, unless that was used for the same log before.
+func (r *Reader) reading(ledger bool) (x *reading, err error) {
+	r.mu.Lock()
+	x = r.next
+	r.mu.Unlock()
+	if x == nil || x.begun && !ledger {
+		if x, err = r.prepare(); err != nil {
+			return nil, err
+		}
+	}
+	x.begun = true
+	return x, nil
+}
+
+// NewReader returns a reader. It connects to nothing.
+func NewReader(o LogOptions) *Reader {
+	if o.patience == 0 {
+		o.patience = readPatience
+	}
+	return &Reader{o: o}
+}
+
+// ReadState gives the committed records of the state to each, up to the end that they have now.
+// Calls that fail are repeated for a minute.
+func (r *Reader) ReadState(ctx context.Context, each func(shardlog.Record) error) error {
+	_, err := r.read(ctx, StateTopic(r.o.Group), -1, false, each)
+	return err
+}
+
+// ReadLedger is like ReadState, for the ledger, and fails with a [shardlog.HaltError] where records
+// at the ledger's beginning are gone.
+func (r *Reader) ReadLedger(ctx context.Context, each func(shardlog.Record) error) error {
+	_, err := r.read(ctx, LedgerTopic(r.o.Group), -1, true, each)
+	return err
+}
+
+// read reads what is committed, at least past the offset wrote, and returns the end up to
+// which it has. whole: the log must begin at 0.
+func (r *Reader) read(ctx context.Context, topic string, wrote int64, whole bool, each func(shardlog.Record) error) (end int64, err error) {
+	x, err := r.reading(whole)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if whole || err != nil { // the ledger is the second one
+			r.follow(nil)
+		}
+	}()
+	client := x.client
+	var pause kafka.Backoff
+	progress := time.Now()
+	repeat := func(call func() error) error {
+		for {
+			err := call()
+			if err == nil {
+				progress = time.Now()
+				pause.Reset()
+				return nil
+			}
+			if !kafka.Retriable(err) || time.Since(progress) > r.o.patience {
+				return err
+			}
+			if pause.Wait(ctx) != nil {
+				return err
+			}
+		}
+	}
+	partition := int32(r.o.Shard)
+	begins := x.starts[topic]
+	select {
+	case <-begins.known:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	start, err := begins.at, begins.err
+	if err := repeat(func() (failed error) {
+		if err != nil {
+			if start, err = client.Start(ctx, topic, partition); err != nil {
+				return err
+			}
+		}
+		end, failed = client.LastStable(ctx, topic, partition)
+		return failed
+	}); err != nil {
+		return 0, err
+	}
+	soon := kafka.Backoff{Min: 5 * time.Millisecond} // markers are written a moment after the commit is acknowledged
+	for until := time.Now().Add(r.o.patience); end <= wrote; {
+		if time.Now().After(until) {
+			return 0, fmt.Errorf("%s/%d: committed records end at offset %d, before this instance's own at %d: a transaction of another id may be open, or its broker is no longer the leader", topic, partition, end, wrote)
+		}
+		if err := soon.Wait(ctx); err != nil {
+			return 0, err
+		}
+		if end, err = client.LastStable(ctx, topic, partition); err != nil && !kafka.Retriable(err) {
+			return 0, err
+		}
+	}
+	if whole && start > 0 {
+		return 0, &shardlog.HaltError{Halt: shardlog.HaltLedger, Err: fmt.Errorf("%s/%d begins at offset %d: its first records were deleted", topic, partition, start)}
+	}
+	reader, err := client.NewReader(kafka.ReaderOptions{Topic: topic, Partition: partition, Compacted: true, MaxRecordBytes: maxReadRecord}, kafka.Position{Next: start, LeaderEpoch: -1})
+	if err != nil {
+		return 0, err
+	}
+	defer reader.Close()
+	ctx, cancel := context.WithCancel(ctx) // also of a request sent ahead
+	defer cancel()
+	var chunk kafka.Chunk
+	for reader.Position().Next < end {
+		before := reader.Position().Next
+		was := progress
+		if err := repeat(func() error { return reader.Fetch(ctx, &chunk) }); err != nil {
+			return 0, err
+		}
+		if reader.Position().Next == before {
+			if progress = was; time.Since(progress) > r.o.patience {
+				return 0, fmt.Errorf("%s/%d: nothing comes at offset %d, and there must be something up to %d", topic, partition, before, end)
+			}
+		}
+		for i := range chunk.Records {
+			rec := &chunk.Records[i]
+			if rec.Offset >= end {
+				return end, nil
+			}
+			if rec.TooLarge {
+				return 0, &shardlog.HaltError{Halt: shardlog.HaltState, Err: fmt.Errorf("%s/%d has a record above %d bytes, which nobody writes", topic, partition, maxReadRecord)}
+			}
+			if err := each(shardlog.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)}); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return end, nil
+}
+
+var errSpent = errors.New("internal: a log is used after its first error")

@@ -1,0 +1,116 @@
+package shardlog
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/streamdp/streamdp/dp"
+)
+
+// Format is the newest format of values and of genesis lines that this version reads and writes.
+const Format = 1
+
+// Genesis is the first record of a shard's ledger. It says which shard of which group this is, and
+// has a random number, so that its hash, which every seal binds, belongs to this ledger alone.
+type Genesis struct {
+	Format  int    `json:"genesis"`
+	Group   string `json:"group"`
+	Shards  int    `json:"shards"`
+	Shard   int    `json:"shard"`
+	Assign  string `json:"assign"`  // what decides a source's shard: "partition" or "topic"
+	Cluster string `json:"cluster"` // Kafka's id of the cluster
+	Key     string `json:"key"`     // id of the master key
+	Nonce   string `json:"nonce"`   // 16 random bytes in hexadecimal; chosen by Create
+}
+
+// line is the record's value.
+func (g Genesis) line() []byte {
+	line, err := json.Marshal(g)
+	if err != nil {
+		panic(err) // unreachable: strings and integers
+	}
+	return line
+}
+
+// ParseGenesis reads a genesis line. Only the bytes that were written are one: there is one
+// spelling of each.
+func ParseGenesis(line []byte) (Genesis, error) {
+	var g Genesis
+	dec := json.NewDecoder(bytes.NewReader(line))
+	if err := dec.Decode(&g); err != nil {
+		return Genesis{}, &HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line")}
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return Genesis{}, &HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line")}
+	}
+	if g.Format > Format {
+		return Genesis{}, &HaltError{HaltFormat, fmt.Errorf("the ledger has format %d, this version reads %d", g.Format, Format)}
+	}
+	nonce, err := hex.DecodeString(g.Nonce)
+	if g.Format < 1 || err != nil || len(nonce) != 16 || !bytes.Equal(g.line(), line) {
+		return Genesis{}, &HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line")}
+	}
+	return g, nil
+}
+
+// expect compares the genesis of a ledger with what it must be. A field that want leaves empty
+// may be anything.
+func (g Genesis) expect(want Genesis) error {
+	if want.Key != "" && g.Key != want.Key {
+		return &HaltError{HaltKey, fmt.Errorf("the shard was made with key %q, the key file has key %q", g.Key, want.Key)}
+	}
+	for _, f := range []struct {
+		name      string
+		is, wants any
+		any       bool
+	}{
+		{"group", g.Group, want.Group, want.Group == ""},
+		{"number of shards", g.Shards, want.Shards, want.Shards == 0},
+		{"shard", g.Shard, want.Shard, want.Shards == 0},
+		{"assignment", g.Assign, want.Assign, want.Assign == ""},
+		{"cluster", g.Cluster, want.Cluster, want.Cluster == ""},
+	} {
+		if !f.any && f.is != f.wants {
+			return &HaltError{HaltGenesis, fmt.Errorf("the ledger was made for %s %v, not for %v", f.name, f.is, f.wants)}
+		}
+	}
+	return nil
+}
+
+// Create begins a shard, as its owner, with a genesis line, and returns the genesis. A shard that
+// has begun as o.Genesis says is left as it is, so a Create that failed can be repeated. Logs
+// that hold anything else are refused with a [HaltError]. Create closes the log.
+func Create(ctx context.Context, log Log, o Options) (Genesis, error) {
+	defer log.Close()
+	if err := o.check(); err != nil {
+		return Genesis{}, err
+	}
+	h := newHolding(log, o)
+	defer h.wipe()
+	t, err := h.take(ctx, func(*logs) error { return nil })
+	if err != nil {
+		return Genesis{}, err
+	}
+	if t.genesis != nil {
+		return *t.genesis, nil
+	}
+	g, nonce := o.Genesis, dp.NewNonce()
+	g.Format, g.Nonce = Format, hex.EncodeToString(nonce[:])
+	line := g.line()
+	h.seals.genesis, h.seq = sha256.Sum256(line), 1
+	// The head says that there is a ledger, for a reader whom a broker serves an old, empty one.
+	head, err := h.seals.seal(headKey, 1, Value{Data: head{}.bytes()}, nil)
+	if err != nil {
+		return Genesis{}, err
+	}
+	if err := log.Commit(ctx, head, []Record{{Value: line}}); err != nil {
+		return Genesis{}, lost(err)
+	}
+	return g, nil
+}

@@ -1,0 +1,456 @@
+package shardlog
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/dp"
+)
+
+// Options say which shard is meant, and who asks.
+type Options struct {
+	// Genesis is what the ledger's genesis must say; empty fields may be anything. Its nonce is not
+	// looked at.
+	Genesis Genesis
+	// Master is the master key. It must stay as it is until the holding is closed. Read does without.
+	Master *[32]byte
+	// Instance is the name under which others see the owner.
+	Instance string
+	// Witness is what this instance knows of the ledger; nil for nothing.
+	Witness *Witness
+	// Timeout is how long a transaction may stay open. Default 10 s. After one that took longer the
+	// next Acquire should be given twice as much.
+	Timeout time.Duration
+
+	patience  time.Duration // for old logs; default a minute
+	keepAlive time.Duration // between records of the owner; default an hour
+}
+
+func (o *Options) check() error {
+	if o.Master == nil {
+		return errors.New("cluster: no master key")
+	}
+	if len(o.Instance) > maxKey {
+		return errors.New("cluster: the instance's name is too long")
+	}
+	o.defaults()
+	return nil
+}
+
+func (o *Options) defaults() {
+	for _, d := range []struct {
+		is *time.Duration
+		or time.Duration
+	}{{&o.Timeout, 10 * time.Second}, {&o.patience, time.Minute}, {&o.keepAlive, time.Hour}} {
+		if *d.is == 0 {
+			*d.is = d.or
+		}
+	}
+}
+
+// maxLedger bounds the lines that a reader takes, in bytes.
+const maxLedger = 1 << 30
+
+// Holding is a shard that this instance owns, as far as it knows. It is safe for concurrent use.
+type Holding struct {
+	log      Log
+	o        Options
+	seals    *sealer
+	lostCh   chan struct{}
+	stop     context.CancelFunc
+	finished chan struct{} // the keeper has ended
+
+	mu      sync.Mutex
+	gone    error // why nothing more may be done
+	closed  bool
+	genesis Genesis
+	values  map[string]Value
+	lines   [][]byte
+	known   map[string]held
+	bytes   int // of all values, in the logs
+	seq     uint64
+	head    head
+	begun   bool // the state has a head
+	last    time.Time
+}
+
+func newHolding(log Log, o Options) *Holding {
+	return &Holding{log: log, o: o, seals: newSealer(o.Master), lostCh: make(chan struct{}), stop: func() {}}
+}
+
+// Acquire takes a shard, in this order: it asks the group, fences the former owner, writes an
+// owner's record with a random number of its own, reads the state past that record and the ledger
+// at least to the line that the state names, and checks both. A broker that serves an old log is
+// asked again for a minute. What is found wrong then is looked at once more, behind another
+// owner's record, before it is a halt: only who still owns the shard may say so.
+//
+// Errors: [ErrMoved], where the group says so; a [HaltError], where acquiring again does not help;
+// else acquire again, with some pause. In all of them nothing may be published. Acquire closes the
+// log when it fails; then or later the holding does.
+func Acquire(ctx context.Context, log Log, o Options) (*Holding, error) {
+	if err := o.check(); err != nil {
+		log.Close()
+		return nil, err
+	}
+	h := newHolding(log, o)
+	t, err := h.take(ctx, func(t *logs) error {
+		if t.genesis == nil {
+			return errAgain{&HaltError{HaltGenesis, errors.New("the ledger does not begin with a genesis line: streamdp cluster init makes it")}}
+		}
+		return nil
+	})
+	if err != nil {
+		log.Close()
+		h.wipe()
+		return nil, err
+	}
+	h.genesis, h.values, h.lines, h.known = *t.genesis, t.values, t.lines, t.known
+	h.seq, h.head, h.begun = leap(t.state.seq), head{}.after(t.lines), t.state.head != nil
+	for _, k := range h.known {
+		h.bytes += k.bytes
+	}
+	keeping, stop := context.WithCancel(context.Background())
+	h.stop, h.finished = stop, make(chan struct{})
+	go h.keep(keeping)
+	return h, nil
+}
+
+// leap returns a random number, at most 2³² above seq, from which on a holding numbers its updates.
+// The former owner may have written some that were aborted, and are still in the log. None of these
+// has the number of one of this holding, so nobody can put chunks of both together to one value.
+func leap(seq uint64) uint64 {
+	nonce := dp.NewNonce()
+	return seq + uint64(binary.BigEndian.Uint32(nonce[:]))
+}
+
+// take makes this instance the owner, and reads what it owns then.
+func (h *Holding) take(ctx context.Context, fit func(*logs) error) (*logs, error) {
+	if err := h.log.Confirm(ctx); err != nil {
+		return nil, fmt.Errorf("asking the group: %w", err)
+	}
+	if err := h.log.Fence(ctx, h.o.Timeout); err != nil {
+		return nil, fmt.Errorf("fencing the former owner: %w", err)
+	}
+	var wrong error
+	for range 2 {
+		token, err := h.own(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var t *logs
+		if t, wrong = h.settle(ctx, token, fit); wrong == nil {
+			return t, nil
+		}
+		if halt := (*HaltError)(nil); !errors.As(wrong, &halt) {
+			return nil, wrong
+		}
+	}
+	return nil, wrong
+}
+
+// own writes a record of this acquisition, and returns its token.
+func (h *Holding) own(ctx context.Context) (string, error) {
+	nonce := dp.NewNonce()
+	owner := Owner{hex.EncodeToString(nonce[:]), h.o.Instance}
+	if err := h.log.Commit(ctx, []Record{owner.record()}, nil); err != nil {
+		return "", lost(err)
+	}
+	h.last = time.Now()
+	return owner.Token, nil
+}
+
+// settle reads both logs, again and again while they are old.
+func (h *Holding) settle(ctx context.Context, token string, fit func(*logs) error) (*logs, error) {
+	return settle(ctx, h.o.patience, func() (*logs, error) {
+		t, err := load(ctx, h.log, h.o, h.seals, token)
+		if err == nil {
+			err = fit(t)
+		}
+		return t, err
+	})
+}
+
+func settle(ctx context.Context, patience time.Duration, read func() (*logs, error)) (*logs, error) {
+	const first, most = 50 * time.Millisecond, 2 * time.Second
+	for pause, until := first, time.Now().Add(patience); ; pause = min(2*pause, most) {
+		t, err := read()
+		again := errAgain{}
+		if err == nil || !errors.As(err, &again) {
+			return t, err
+		}
+		if time.Now().After(until) {
+			if halt := (*HaltError)(nil); errors.As(again.err, &halt) {
+				return nil, halt
+			}
+			return nil, &HaltError{HaltOld, again.err}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// lost is the error of a Commit for which it is not known whether it took place.
+func lost(err error) error { return fmt.Errorf("%w: %w", ErrLost, err) }
+
+// Genesis returns the genesis of the ledger.
+func (h *Holding) Genesis() Genesis { return h.genesis }
+
+// Values returns the values as of the acquisition, and gives them away: the second call returns
+// nil. Values whose secret is gone are not among them.
+func (h *Holding) Values() map[string]Value {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v := h.values
+	h.values = nil
+	return v
+}
+
+// Lines returns the ledger's lines as of the acquisition, without their ends and without the
+// genesis, and gives them away like Values.
+func (h *Holding) Lines() [][]byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	l := h.lines
+	h.lines = nil
+	return l
+}
+
+// Witness returns what is known to be committed of the ledger.
+func (h *Holding) Witness() Witness {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Witness{h.seals.genesis, h.head.lines, h.head.hash}
+}
+
+// Lost returns a channel that is closed when the holding is lost, by an error of Update or Affirm,
+// or because the hourly record of the owner found another one.
+func (h *Holding) Lost() <-chan struct{} { return h.lostCh }
+
+// Err returns why the holding is lost; nil while it is not.
+func (h *Holding) Err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
+}
+
+// Update makes values durable, removes others, and appends lines to the ledger, which the caller
+// has chained to those before: all of it or nothing, in one transaction. It returns when all of it
+// is committed. One update takes place at a time.
+//
+// Errors: [ErrLost] with its cause, now and for ever, where it is not known whether the update
+// takes place, and after a call of Close. Any other error refuses the update before anything of it
+// was sent; then the holding is as before. A canceled ctx is of one kind or the other.
+//
+// Cost: a transaction, some 20 ms, and AES-GCM of what is put.
+func (h *Holding) Update(ctx context.Context, put map[string]Value, remove []string, lines [][]byte) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone != nil {
+		return h.gone
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p, err := h.plan(put, remove, lines)
+	if err != nil {
+		return err
+	}
+	if len(p.state) == 0 && len(lines) == 0 {
+		return nil
+	}
+	if err := h.log.Commit(ctx, p.state, p.ledger); err != nil {
+		return h.lose(err)
+	}
+	for key, w := range p.wraps {
+		h.seals.keep(key, w)
+	}
+	for key, k := range p.known {
+		if k.chunks == 0 {
+			delete(h.known, key)
+		} else {
+			h.known[key] = k
+		}
+	}
+	h.bytes, h.seq, h.head, h.begun, h.last = p.bytes, p.seq, p.head, true, time.Now()
+	return nil
+}
+
+// Affirm makes sure that this instance still owns the shard: it writes another owner's record, which
+// the broker takes from nobody else. Before something that was found wrong outside of the shard is
+// taken for a fault, it must be sure that it is not the next owner's doing.
+//
+// Errors: as of Update.
+//
+// Cost: a transaction.
+func (h *Holding) Affirm(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone != nil {
+		return h.gone
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := h.own(ctx); err != nil {
+		return h.lose(err)
+	}
+	return nil
+}
+
+// plan is an update that was not sent yet.
+type plan struct {
+	state, ledger []Record
+	known         map[string]held // what changes; no chunks: removed
+	wraps         map[string]*wrap
+	bytes         int
+	seq           uint64
+	head          head
+}
+
+// plan works out what an update writes.
+func (h *Holding) plan(put map[string]Value, remove []string, lines [][]byte) (*plan, error) {
+	p := &plan{known: map[string]held{}, wraps: map[string]*wrap{}, bytes: h.bytes, seq: h.seq + 1, head: h.head.after(lines)}
+	sent := 0
+	for _, line := range lines {
+		if sent += len(line); len(line) > MaxLine {
+			return nil, fmt.Errorf("a ledger line of %d bytes: %w", len(line), ErrTooLarge)
+		}
+		p.ledger = append(p.ledger, Record{Value: line})
+	}
+	for _, key := range remove {
+		if _, both := put[key]; both || key == headKey {
+			return nil, fmt.Errorf("internal: an update removes %q, which it must not", key)
+		}
+		old, ok := h.known[key]
+		if _, twice := p.known[key]; !ok || twice {
+			continue
+		}
+		p.known[key], p.wraps[key] = held{}, nil
+		p.bytes -= old.bytes
+		for i := range old.chunks {
+			p.state = append(p.state, Record{Key: recordKey(key, i)})
+		}
+	}
+	for _, key := range keys(put) {
+		v := put[key]
+		if key == "" || len(key) > maxKey || key == headKey || key == ownerKey {
+			return nil, fmt.Errorf("internal: %q is no key for a value", key)
+		}
+		p.wraps[key] = h.seals.wrapOf(v)
+		k := held{chunksOf(len(v.Data)), len(v.Data), v.Under, false}
+		p.known[key] = k
+		p.bytes += k.bytes - h.known[key].bytes
+		sent += k.bytes
+	}
+	if p.bytes > maxState || sent > maxState {
+		return nil, fmt.Errorf("%d bytes in all: %w", max(p.bytes, sent), ErrTooLarge)
+	}
+	if err := h.keepsSecrets(p); err != nil {
+		return nil, err
+	}
+	if len(lines) > 0 || !h.begun && len(p.known) > 0 {
+		records, err := h.seals.seal(headKey, p.seq, Value{Data: p.head.bytes()}, nil)
+		if err != nil {
+			return nil, err
+		}
+		p.state = append(p.state, records...)
+	}
+	for _, key := range keys(put) {
+		v := put[key]
+		w, changed := p.wraps[v.Under]
+		if !changed {
+			w = h.seals.under[v.Under]
+		}
+		if v.Under != "" && w == nil {
+			return nil, fmt.Errorf("internal: value %q is under %q, which is no secret", key, v.Under)
+		}
+		records, err := h.seals.seal(key, p.seq, v, w)
+		if err != nil {
+			return nil, err
+		}
+		p.state = append(p.state, records...)
+		for i := len(records); i < h.known[key].chunks; i++ {
+			p.state = append(p.state, Record{Key: recordKey(key, i)})
+		}
+	}
+	return p, nil
+}
+
+// keepsSecrets refuses an update that changes a secret, and leaves values that are under it as
+// they are: nobody could read them any more.
+func (h *Holding) keepsSecrets(p *plan) error {
+	for key, w := range p.wraps {
+		was := h.seals.under[key]
+		if was == nil || p.known[key].chunks == 0 || w != nil && *w == *was {
+			continue
+		}
+		for other, k := range h.known {
+			if _, changed := p.known[other]; k.under == key && !changed {
+				return fmt.Errorf("internal: secret %q changes, and %q is under it", key, other)
+			}
+		}
+	}
+	return nil
+}
+
+// lose ends the holding, once, and returns ErrLost with the cause. h.mu is locked.
+func (h *Holding) lose(cause error) error {
+	if h.gone == nil {
+		h.gone = lost(cause)
+		close(h.lostCh)
+		h.stop()
+		h.seals.wipe()
+	}
+	return h.gone
+}
+
+// keep writes the owner's record now and then, so that the broker does not forget who owns a
+// shard in which nothing happens.
+func (h *Holding) keep(ctx context.Context) {
+	defer close(h.finished)
+	for wait := h.o.keepAlive; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		h.mu.Lock()
+		wait = time.Until(h.last.Add(h.o.keepAlive))
+		if wait <= 0 && h.gone == nil {
+			if _, err := h.own(ctx); err != nil {
+				h.lose(err)
+			}
+			wait = h.o.keepAlive
+		}
+		h.mu.Unlock()
+	}
+}
+
+var errClosed = errors.New("the holding was closed")
+
+// Close ends the holding and its log, and overwrites its keys. An update under way ends first.
+func (h *Holding) Close() {
+	h.stop()
+	h.mu.Lock()
+	closed := h.closed
+	h.closed = true
+	if h.gone == nil {
+		h.lose(errClosed)
+	}
+	h.mu.Unlock()
+	<-h.finished
+	if !closed {
+		h.log.Close()
+	}
+}
+
+// wipe overwrites the keys of a holding that never was.
+func (h *Holding) wipe() { h.seals.wipe() }

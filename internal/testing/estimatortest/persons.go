@@ -1,0 +1,130 @@
+package estimatortest
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/streamdp/streamdp/internal/persons"
+)
+
+// Slot is a record of a log: its person, 0 for none, and its row, nil for an invalid one.
+type Slot struct {
+	User int
+	Row  []float64
+}
+
+// Persons audits the map of persons and an estimator together, by whole logs of which all
+// records of a person give way to others.
+type Persons struct {
+	Rule persons.Rule
+	// Slots are those of each step.
+	Slots []int
+	// Quiet is the number of steps before somebody who is everywhere begins.
+	Quiet int
+	// Replace: another person's records come in their place, at other slots.
+	Replace bool
+	// Random draws a row of somebody else.
+	Random func(source *rand.Rand) []float64
+	// Worst are rows that a person may have, Other those of who comes in their place.
+	Worst, Other [][]float64
+	// Apart returns how far apart two streams are, in units of μ.
+	Apart func(x, y [][][]float64) (float64, error)
+}
+
+// Counted passes a log through a map with the rule r, as the daemon does, and returns what
+// reaches the estimator, by step. Before the step restart (from 0) the map is made anew, as if
+// it had been lost; −1: never.
+func (p *Persons) Counted(t testing.TB, r persons.Rule, log []Slot, restart int) [][][]float64 {
+	t.Helper()
+	var m *persons.Map
+	all := make([][][]float64, len(p.Slots))
+	for step, slots := range p.Slots {
+		if step == 0 || step == restart {
+			var err error
+			if m, err = persons.NewMap(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Open(uint64(step) + 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range log[:slots] {
+			row := x.Row
+			if m.Take(persons.Tag{0: byte(x.User)}) != persons.Counts {
+				row = nil
+			}
+			all[step] = append(all[step], row)
+		}
+		log = log[slots:]
+		if err := m.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// apart returns how far apart two logs are behind the map, in units of μ.
+func (p *Persons) apart(t testing.TB, r persons.Rule, x, y []Slot, restart int) float64 {
+	t.Helper()
+	d, err := p.Apart(p.Counted(t, r, x, restart), p.Counted(t, r, y, restart))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Neighbours returns how far apart the worst of so many random pairs of neighbouring logs are,
+// in units of μ. Others have records with and without a person and a row.
+func (p *Persons) Neighbours(t testing.TB, seed uint64, pairs int) (worst float64) {
+	t.Helper()
+	source := rand.New(rand.NewPCG(seed, 20))
+	one := func(rows [][]float64) []float64 { return rows[source.IntN(len(rows))] }
+	for range pairs {
+		var x, y []Slot
+		for _, n := range p.Slots {
+			for range n {
+				a := Slot{source.IntN(4), p.Random(source)}
+				if source.IntN(8) == 0 {
+					a.Row = nil
+				}
+				if a.User == 1 {
+					a.Row = one(p.Worst)
+				}
+				b := a
+				if a.User == 1 {
+					b = Slot{}
+				}
+				if p.Replace && a.User <= 1 && source.IntN(2) == 0 {
+					// A null record may give way to the newcomer as well.
+					if b = (Slot{9, one(p.Other)}); a.User == 0 {
+						a.Row = nil
+					}
+				}
+				x, y = append(x, a), append(y, b)
+			}
+		}
+		worst = max(worst, p.apart(t, p.Rule, x, y, -1))
+	}
+	return worst
+}
+
+// Everywhere returns how far somebody who writes into every slot after the quiet steps, with the first of the worst
+// rows, is from nobody or, under replace, from somebody else who does, behind a map with the
+// rule r. It is made anew before the step restart (from 0); −1: never.
+func (p *Persons) Everywhere(t testing.TB, r persons.Rule, restart int) float64 {
+	t.Helper()
+	var x, y []Slot
+	for step, n := range p.Slots {
+		for range n {
+			if step < p.Quiet {
+				x, y = append(x, Slot{}), append(y, Slot{})
+				continue
+			}
+			x = append(x, Slot{1, p.Worst[0]})
+			if y = append(y, Slot{}); p.Replace {
+				y[len(y)-1] = Slot{9, p.Other[0]}
+			}
+		}
+	}
+	return p.apart(t, r, x, y, restart)
+}
