@@ -175,7 +175,7 @@ func colour(name string) string {
 // begins reports whether the function belongs to one of the packages or to one below it.
 func begins(function string, packages ...string) bool {
 	for _, p := range packages {
-		if rest, ok := strings.CutPrefix(function, p); ok && (rest[0] == '.' || rest[0] == '/') {
+		if rest, ok := strings.CutPrefix(function, p); ok && rest != "" && (rest[0] == '.' || rest[0] == '/') {
 			return true
 		}
 	}
