@@ -43,7 +43,7 @@ func newHand() hand { return make(hand, 1<<16) }
 
 // on makes a daemon follow the clock.
 func (h hand) on(o *Options) {
-	o.beat = func(ctx context.Context) error {
+	o.Hooks.Beat = func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

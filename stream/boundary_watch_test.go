@@ -46,7 +46,7 @@ func TestClockRollsOver(t *testing.T) {
 	h := newHand()
 	x := r.start(h.on)
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	w := x.d.tasks()[0].watch
+	w := x.in.Tasks()[0].watch
 	stuck := r.broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
 	r.sendTo(0, 0, 5)
 	h.tick()

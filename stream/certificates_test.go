@@ -79,17 +79,17 @@ func TestCertificatesReplaced(t *testing.T) {
 		}
 	}
 	must(t, ask(old))
-	must(t, x.d.client.Probe(t.Context()))
+	must(t, x.in.Process.client.Probe(t.Context()))
 
 	const refused = "new certificate files cannot be used"
 	replace(key, []byte("hunter2"))
 	until("all are told", func() bool { return strings.Count(r.log.String(), refused) >= 3 })
 	must(t, ask(old))
-	must(t, x.d.client.Probe(t.Context()))
+	must(t, x.in.Process.client.Probe(t.Context()))
 
 	renewed := kafkatest.NewCertificate(t)
 	broker.Store(renewed)
-	if err := x.d.client.Probe(t.Context()); err == nil {
+	if err := x.in.Process.client.Probe(t.Context()); err == nil {
 		t.Error("the broker takes the former certificate")
 	}
 	write(renewed)
@@ -106,7 +106,7 @@ func TestCertificatesReplaced(t *testing.T) {
 	if err := ask(old); err == nil {
 		t.Error("the listener has the former certificate")
 	}
-	must(t, x.d.client.Probe(t.Context()))
+	must(t, x.in.Process.client.Probe(t.Context()))
 	until("the metrics have the renewed certificate's end", func() bool {
 		must(t, ask(renewed))
 		end := float64(x.d.certs.files["kafka.tls"].Until().Unix())

@@ -116,7 +116,7 @@ func TestChange(t *testing.T) {
 	produce("sales", 450)
 	x.reaches("orders", 5)
 	x.reaches("sales", 4)
-	orders := x.d.tasks()[0]
+	orders := x.in.Tasks()[0]
 
 	orderTable, salesTable := ordersStream, ofTopic("sales")
 	metrics := func() string {
@@ -128,14 +128,14 @@ func TestChange(t *testing.T) {
 
 	produce("sales", 30)
 	must(t, x.streamsNow(false, both, one))
-	if s := x.d.Status(); len(s) != 1 || s[0].Stream != "orders" || x.d.tasks()[0] != orders {
+	if s := x.d.Status(); len(s) != 1 || s[0].Stream != "orders" || x.in.Tasks()[0] != orders {
 		t.Fatalf("after one was removed: %+v", s)
 	}
 	if text := metrics(); strings.Contains(text, `stream="sales"`) || !strings.Contains(text, `stream="orders"`) {
 		t.Error("series of a stream that is gone, or none of one that is there")
 	}
-	if n := len(x.d.tails.of); n != 1 || x.d.taskCount.Load() != 1 || x.d.own.running.Load() != 1 {
-		t.Errorf("%d outputs are served, %d tasks have a share", n, x.d.taskCount.Load())
+	if n := len(x.in.Process.tails.of); n != 1 || x.in.Process.taskCount.Load() != 1 || x.d.own.running.Load() != 1 {
+		t.Errorf("%d outputs are served, %d tasks have a share", n, x.in.Process.taskCount.Load())
 	}
 	if err := x.d.closeAbandoned(t.Context(), core.Task{Stream: "sales"}, request{kind: requestOpen}); err == nil || x.d.own.other(core.Task{Stream: "sales"}) == nil {
 		t.Error("the epoch of the stream that is gone is not known as open:", err)

@@ -135,23 +135,33 @@ func child(text string) error {
 	}
 	var up sync.Once
 	var d *Daemon
+	var in *Inside
 	o := Options{
-		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test", FetchBytes: spec.Fetch,
+		Config: cfg, Key: InsecureKey(spec.Seed), InsecureSeed: &spec.Seed, Version: "test",
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		observe: func() {
-			if d == nil {
-				return
-			}
-			if all := d.tasks(); len(all) > 0 && all[0].ran.Load() { // instances of a group may have none
-				up.Do(func() { fmt.Println("up", d.Addr()) })
-			}
-		},
 	}
+	o.Hooks.FetchBytes = spec.Fetch
+	o.Hooks.Observe = func() {
+		if d == nil {
+			return
+		}
+		if all := in.Tasks(); len(all) > 0 && all[0].ran.Load() { // instances of a group may have none
+			up.Do(func() { fmt.Println("up", d.Addr()) })
+		}
+	}
+	o.Hooks.Opened = func(i *Inside) { in = i }
 	if spec.Real {
 		o.InsecureSeed = nil
 	}
 	if spec.Memory > 0 {
 		debug.SetMemoryLimit(spec.Memory)
+	}
+	if len(spec.Reloads) > 0 {
+		n := 0
+		o.Load = func() (*config.Config, error) {
+			n++
+			return config.Parse("child.toml", []byte(spec.Reloads[n%len(spec.Reloads)]))
+		}
 	}
 	d, err = New(o)
 	if err != nil {
@@ -161,16 +171,12 @@ func child(text string) error {
 	if spec.Members > 0 {
 		var reading sync.WaitGroup
 		defer reading.Wait()
-		d.partials = newPartials(d.partialsOf("group", overKafka(d.client), oneShard))
-		d.partials.regroup(team{1, spec.Members, spec.Self})
-		reading.Go(func() { _ = d.partials.run(ctx, nil) })
+		p := in.Process
+		p.partials = newPartials(p.partialsOf("group", overKafka(p.client), oneShard))
+		p.partials.regroup(team{1, spec.Members, spec.Self})
+		reading.Go(func() { _ = p.partials.run(ctx, nil) })
 	}
 	if len(spec.Reloads) > 0 {
-		n := 0
-		d.load = func() (*config.Config, error) {
-			n++
-			return config.Parse("child.toml", []byte(spec.Reloads[n%len(spec.Reloads)]))
-		}
 		var reloading sync.WaitGroup
 		defer reloading.Wait()
 		reloading.Go(func() {

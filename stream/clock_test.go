@@ -47,7 +47,7 @@ func TestClockJumps(t *testing.T) {
 	r.archive = true
 	var clock wallClock
 	kept := func(o *Options) {
-		o.clock = clock.now
+		o.Hooks.Clock = clock.now
 		o.Config.State.EpochSecretRetention = time.Hour
 	}
 	begun := time.Now()
@@ -99,9 +99,9 @@ func TestClockJumps(t *testing.T) {
 		clock.seconds.Store(c.at)
 		o := r.options()
 		kept(&o)
+		o.Hooks.Opened = func(in *Inside) { must(t, in.Tasks()[0].finishClosings(t.Context())) }
 		d, err := New(o)
 		must(t, err)
-		must(t, d.tasks()[0].finishClosings(t.Context()))
 		d.Close()
 		if _, err := os.Stat(r.file(secretName(1))); (err == nil) != c.there {
 			t.Errorf("with the clock set by %d s, the secret is there: %t", c.at, err == nil)

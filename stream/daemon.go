@@ -55,9 +55,6 @@ type Options struct {
 	// InsecureSeed fixes keys, secrets and nonces by a number, for demonstrations. Then
 	// nothing is protected, and every release says so.
 	InsecureSeed *uint64
-	// FetchBytes is the largest response of the broker; 0: 4 MiB. With less, more of each repeats
-	// the batch before it. The configuration's kafka.fetch_memory may allow a task less.
-	FetchBytes int
 	// Load reads the configuration again; see [Daemon.Reload]. Nil: it can't be.
 	Load func() (*config.Config, error)
 	// SetLevel sets the least level of messages that Log writes, a word of log.level. It may be nil.
@@ -69,15 +66,33 @@ type Options struct {
 	// without noise, nil where nobody knows. The API and the page show it beside the value.
 	Truth func(r *core.Released, value string) []float64
 
-	disk    disk   // tests replace it
-	observe func() // tests: called after each change of a task's status
-	chunk   int    // tests: the size above which a release is published in pieces
-	// lookEvery replaces the constant lookEvery; tests shorten it.
-	lookEvery time.Duration
-	lagEvery  time.Duration               // likewise
-	rotation  time.Duration               // likewise: rotationEvery
-	clock     func() time.Time            // tests replace it
-	beat      func(context.Context) error // tests: waits for the next boundary by the clock
+	// Hooks are for tests.
+	Hooks Hooks
+}
+
+// Hooks are what tests replace or watch. A program leaves them alone.
+type Hooks struct {
+	Disk  disk  // nil: the disk
+	Shard shard // where the state is; nil: in files of Disk
+	// Chunk is the size above which a release is published in pieces; 0: the usual one.
+	Chunk int
+	// FetchBytes is the largest response of the broker; 0: 4 MiB. With less, each repeats more of the batch
+	// before it. The configuration's kafka.fetch_memory may allow a task less.
+	FetchBytes int
+	// LookEvery, LagEvery and Rotation replace how often a task looks for added partitions, the lag is
+	// reported, and files of certificates are read again; 0: the usual times.
+	LookEvery, LagEvery, Rotation time.Duration
+	Clock                         func() time.Time            // nil: the machine's
+	Beat                          func(context.Context) error // waits for the next boundary by the clock; nil: until the clock is there
+	Observe                       func()                      // is called after each change of a task's status; may be nil
+	Opened                        func(*Inside)               // is called at the end of New; may be nil
+}
+
+// Inside are parts of a daemon that tests look into.
+type Inside struct {
+	Process *host
+	Own     *home // nil: the daemon shares tasks with others
+	Tasks   func() []*runner
 }
 
 // lookEvery is how often a task looks for added partitions, and a halted task for its lag.
@@ -119,14 +134,23 @@ func New(o Options) (*Daemon, error) {
 		d.Close()
 		return nil, err
 	}
+	if o.Hooks.Opened != nil {
+		in := &Inside{Process: &d.host, Tasks: d.tasks}
+		if d.own != nil {
+			in.Own = &d.own.home
+		}
+		o.Hooks.Opened(in)
+	}
 	return d, nil
 }
 
 // prepare makes a daemon that has taken nothing yet.
 func prepare(o Options) (*Daemon, error) {
+	h := &o.Hooks
 	d := &Daemon{host: host{
 		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log,
-		started: time.Now(), fetchBytes: cmp.Or(o.FetchBytes, 4<<20), changed: make(chan struct{}, 1), observe: o.observe, chunk: o.chunk, lookEvery: cmp.Or(o.lookEvery, lookEvery), lagEvery: cmp.Or(o.lagEvery, lagEvery), clock: o.clock, beat: o.beat, truth: o.Truth,
+		started: time.Now(), fetchBytes: cmp.Or(h.FetchBytes, 4<<20), changed: make(chan struct{}, 1), observe: h.Observe, chunk: h.Chunk,
+		lookEvery: cmp.Or(h.LookEvery, lookEvery), lagEvery: cmp.Or(h.LagEvery, lagEvery), clock: h.Clock, beat: h.Beat, truth: o.Truth,
 	}}
 	d.load, d.setLevel = o.Load, o.SetLevel
 	d.begun = make(chan struct{})
@@ -139,14 +163,15 @@ func prepare(o Options) (*Daemon, error) {
 	if d.truth != nil && (d.cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil, errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
 	}
-	if d.certs.every = o.rotation; d.certs.every == 0 {
-		d.certs.every = rotationEvery
-	}
-	if o.disk == nil {
-		o.disk = osDisk{}
-	}
-	if d.cfg.Cluster == nil {
-		d.own = newCrew(&d.host, fileShard{o.disk}, d.cfg.State.Dir)
+	d.certs.every = cmp.Or(h.Rotation, rotationEvery)
+	switch {
+	case d.cfg.Cluster != nil:
+	case h.Shard != nil:
+		d.own = newCrew(&d.host, h.Shard, "")
+	case h.Disk != nil:
+		d.own = newCrew(&d.host, fileShard{h.Disk}, d.cfg.State.Dir)
+	default:
+		d.own = newCrew(&d.host, fileShard{osDisk{}}, d.cfg.State.Dir)
 	}
 	d.metrics = newMetrics(d.cfg.HTTP.Exposure == "public", d.cfg.HTTP.Metrics == "aggregate", d.version, d.insecure != nil)
 	return d, nil

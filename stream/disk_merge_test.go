@@ -55,7 +55,7 @@ func newMergedClockScenario(t testing.TB) *scenario {
 	s.r.boundaries = "bounds"
 	s.edit = func(o *Options) {
 		last := int64(-1)
-		o.beat = func(ctx context.Context) error {
+		o.Hooks.Beat = func(ctx context.Context) error {
 			for {
 				end, err := s.r.client.End(ctx, "bounds", 0)
 				if err != nil || end > last && end < 5 {

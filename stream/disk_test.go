@@ -455,7 +455,7 @@ func TestDescriptorsOut(t *testing.T) {
 		d := s.r.disk.(*simDisk)
 		var free atomic.Bool
 		first := 0
-		s.r.prepare = func(*Daemon) { // before it opens anything more
+		s.r.prepare = func(*Inside) { // before it opens anything more
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			first = d.opens

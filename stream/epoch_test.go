@@ -172,7 +172,7 @@ func TestOpenWaitsForOwn(t *testing.T) {
 	<-held
 	opened := make(chan error, 1)
 	go func() { opened <- x.control(requestOpen, OpenRequest{DropOutbox: true}) }()
-	tail := x.d.tasks()[0].out.tail
+	tail := x.in.Tasks()[0].out.tail
 	for waits := 0; waits == 0; time.Sleep(time.Millisecond) {
 		select {
 		case err := <-opened:

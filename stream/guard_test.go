@@ -110,7 +110,7 @@ func TestForgottenReleases(t *testing.T) {
 			r.produce(0, 1050)
 			x := r.start()
 			x.published(10)
-			g := x.d.tasks()[0].guard
+			g := x.in.Tasks()[0].guard
 			g.mu.Lock()
 			g.made = newHashes()
 			g.mu.Unlock()

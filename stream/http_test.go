@@ -29,7 +29,7 @@ func TestHTTP(t *testing.T) {
 	r.produce(0, 1050)
 	x := r.start()
 	x.published(10)
-	x.until("the last is remembered", func(TaskStatus) bool { return len(x.d.tasks()[0].releases(100)) == 10 })
+	x.until("the last is remembered", func(TaskStatus) bool { return len(x.in.Tasks()[0].releases(100)) == 10 })
 
 	check := func(method, path string, code int, contentType string, words ...string) string {
 		t.Helper()
@@ -178,7 +178,7 @@ func TestMetrics(t *testing.T) {
 		r.send(badValues...)
 		x := r.start()
 		x.published(26)
-		families, err := x.d.metrics.registry.Gather()
+		families, err := x.in.Process.metrics.registry.Gather()
 		must(t, err)
 		begun := 0
 		for _, f := range families {
@@ -189,21 +189,21 @@ func TestMetrics(t *testing.T) {
 		if begun != 2 {
 			t.Errorf("%s: %d of 2 counters are there before they count", exposure, begun)
 		}
-		x.d.metrics.kafkaError(&kafka.Error{API: "fetch", Code: 7})
-		x.d.metrics.halted(ordersTask, haltGap)
-		x.d.metrics.commitFailed(ordersTask)
-		x.d.metrics.republished(ordersTask, 0)
-		x.d.metrics.shares(64)
-		x.d.metrics.gauges["pattern_topics"].WithLabelValues("orders", "taken").Set(1)
-		x.d.metrics.certificate("kafka.tls", time.Unix(1, 0))
-		x.d.schemas.reached(x.d.log, x.d.metrics.registryReachable, nil)
-		x.d.metrics.bySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
-		x.d.metrics.tookOver(time.Second)
-		x.d.metrics.traced(1, 0)
-		held := (&fewBytes{}).read(t, x.d.metrics)
+		x.in.Process.metrics.kafkaError(&kafka.Error{API: "fetch", Code: 7})
+		x.in.Process.metrics.halted(ordersTask, haltGap)
+		x.in.Process.metrics.commitFailed(ordersTask)
+		x.in.Process.metrics.republished(ordersTask, 0)
+		x.in.Process.metrics.shares(64)
+		x.in.Process.metrics.gauges["pattern_topics"].WithLabelValues("orders", "taken").Set(1)
+		x.in.Process.metrics.certificate("kafka.tls", time.Unix(1, 0))
+		x.in.Process.schemas.reached(x.in.Process.log, x.in.Process.metrics.registryReachable, nil)
+		x.in.Process.metrics.bySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
+		x.in.Process.metrics.tookOver(time.Second)
+		x.in.Process.metrics.traced(1, 0)
+		held := (&fewBytes{}).read(t, x.in.Process.metrics)
 		must(t, held.Update(t.Context(), nil, nil, nil))
-		x.d.metrics.generation(1, "key")
-		families, err = x.d.metrics.registry.Gather()
+		x.in.Process.metrics.generation(1, "key")
+		families, err = x.in.Process.metrics.registry.Gather()
 		must(t, err)
 		problems, err := promlint.NewWithMetricFamilies(families).Lint()
 		must(t, err)
@@ -323,16 +323,16 @@ func TestTicks(t *testing.T) {
 		// A while after a tick, and all of it before the next.
 		var was string
 		var tick time.Duration
-		for was = ""; was == "" || time.Since(x.d.started) >= tick; was = look() {
-			phase := time.Since(x.d.started) % period
+		for was = ""; was == "" || time.Since(x.in.Process.started) >= tick; was = look() {
+			phase := time.Since(x.in.Process.started) % period
 			time.Sleep((period + period/5 - phase) % period)
-			tick = time.Since(x.d.started).Truncate(period) + period
+			tick = time.Since(x.in.Process.started).Truncate(period) + period
 		}
 		r.produce(250*round, 250)
 		for look() == was {
 			time.Sleep(5 * time.Millisecond)
 		}
-		if at := time.Since(x.d.started); at < tick {
+		if at := time.Since(x.in.Process.started); at < tick {
 			t.Errorf("round %d: changed %v before the tick: %s\n%s", round, tick-at, was, look())
 		}
 		x.until("published", func(s TaskStatus) bool { return s.NextOffset == int64(250*(round+1)) && s.Outbox == 0 })

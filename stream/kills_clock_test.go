@@ -131,7 +131,7 @@ func TestClockMutant(t *testing.T) {
 		must(t, err)
 		cp.boundaryTopic, cp.boundary = "anew", unknownBoundary
 		must(t, os.WriteFile(m.file(checkpointName), cp.encode(nil), 0o600))
-		m.prepare = func(d *Daemon) { d.own.ledger.entries[0].Boundaries = nil } // which would tell
+		m.prepare = func(in *Inside) { in.Own.ledger.entries[0].Boundaries = nil } // which would tell
 		return m
 	}
 	begin := func() (*rig, *rig) {

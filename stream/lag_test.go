@@ -37,7 +37,7 @@ func (r *rig) lagsAt(partition int32, want int64) {
 }
 
 // soonLag makes a daemon commit to its group more often.
-func soonLag(o *Options) { o.lagEvery = 10 * time.Millisecond }
+func soonLag(o *Options) { o.Hooks.LagEvery = 10 * time.Millisecond }
 
 // TestLag: the group has the least offset of the tasks that read a partition, as committed; the
 // last one when the daemon has ended; and nobody ever reads it.
@@ -52,7 +52,7 @@ func TestLag(t *testing.T) {
 	r.produce(250, 100)
 	r.lagsAt(0, 300)
 	x.end()
-	x = r.start(func(o *Options) { o.lagEvery = time.Hour })
+	x = r.start(func(o *Options) { o.Hooks.LagEvery = time.Hour })
 	r.produce(350, 250)
 	x.published(6)
 	x.reaches("slower", 2)

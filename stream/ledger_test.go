@@ -221,7 +221,7 @@ func TestLedgerLock(t *testing.T) {
 	} {
 		change()
 		now, _ := os.ReadFile(r.ledgerFile())
-		err := x.d.own.ledger.append(ending(kindDestroyed, 1, 0))
+		err := x.in.Own.ledger.append(ending(kindDestroyed, 1, 0))
 		var h *halt
 		if !errors.As(err, &h) || h.reason != haltState {
 			t.Errorf("%s: %v", name, err)

@@ -165,7 +165,7 @@ func TestMemoryGivenBack(t *testing.T) {
 		x.until(first, func(s TaskStatus) bool {
 			return s.State == first && s.Epoch == epoch && x.d.Status()[1].State == stateRunning
 		})
-		if a, b := x.d.tasks()[0].expected, x.d.tasks()[1].expected; a != readers || b != 1 {
+		if a, b := x.in.Tasks()[0].expected, x.in.Tasks()[1].expected; a != readers || b != 1 {
 			t.Errorf("%s: shares for %d and %d readers, not %d and 1", first, a, b, readers)
 		}
 	}

@@ -61,7 +61,7 @@ func TestWorkOfManyTasks(t *testing.T) {
 	r.disk = disk
 	var woken atomic.Int64
 	clock := func(o *Options) {
-		o.clock = func() time.Time {
+		o.Hooks.Clock = func() time.Time {
 			woken.Add(1)
 			return time.Now()
 		}
@@ -86,8 +86,8 @@ func TestWorkOfManyTasks(t *testing.T) {
 
 	// Every task opens an epoch, and has asked whether the ledger is the newest before the
 	// first of them is answered.
-	daemon := make(chan *Daemon, 1)
-	r.prepare = func(d *Daemon) { daemon <- d }
+	inside := make(chan *Inside, 1)
+	r.prepare = func(in *Inside) { inside <- in }
 	opened := 0
 	disk.look = func(dir string) {
 		if !strings.HasSuffix(dir, "/tasks") {
@@ -96,12 +96,12 @@ func TestWorkOfManyTasks(t *testing.T) {
 		if opened++; opened > 1 {
 			return
 		}
-		d := <-daemon
+		in := <-inside
 		gathered(func() (waiting int) {
-			d.own.evidence.mu.Lock()
-			defer d.own.evidence.mu.Unlock()
-			if d.own.evidence.next != nil {
-				waiting = d.own.evidence.next.callers
+			in.Own.evidence.mu.Lock()
+			defer in.Own.evidence.mu.Unlock()
+			if in.Own.evidence.next != nil {
+				waiting = in.Own.evidence.next.callers
 			}
 			return waiting
 		}, n-1)
@@ -138,8 +138,8 @@ func TestWorkOfManyTasks(t *testing.T) {
 	x.end()
 
 	// Every task begins where its last release is, and asks for what comes after it.
-	r.prepare = func(d *Daemon) {
-		tail := d.tails.of[tailKey{"orders.dp", 0}]
+	r.prepare = func(in *Inside) {
+		tail := in.Process.tails.of[tailKey{"orders.dp", 0}]
 		tail.past.busy = true // nobody reads
 		go func() {
 			gathered(tail.asking, n)
@@ -153,10 +153,10 @@ func TestWorkOfManyTasks(t *testing.T) {
 	if files, again := disk.reads.Load(), reads.Hits()-before; files > 20*n || again < 1 || again > 4 {
 		t.Errorf("%d tasks that start again read %d files and directories, and the output with %d requests", n, files, again)
 	}
-	x.d.plans.mu.Lock()
-	if checked := len(x.d.plans.of); checked != 1 {
+	x.in.Process.plans.mu.Lock()
+	if checked := len(x.in.Process.plans.of); checked != 1 {
 		t.Errorf("%d tasks checked the plan that they have in common %d times", n, checked)
 	}
-	x.d.plans.mu.Unlock()
+	x.in.Process.plans.mu.Unlock()
 	x.end()
 }

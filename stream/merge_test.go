@@ -74,7 +74,7 @@ func TestMerge(t *testing.T) {
 	r.sendTo(1, 1000, 120)
 	x := r.start()
 	x.until("the merged task runs", func(s TaskStatus) bool { return s.State == stateRunning && s.Partition == core.Merged })
-	if n := x.d.tasks()[0].expected; n != 3 {
+	if n := x.in.Tasks()[0].expected; n != 3 {
 		t.Errorf("the task has shares of the memory for %d partitions", n)
 	}
 	r.sendTo(2, 2000, 250)
@@ -252,7 +252,7 @@ func TestMergeForgotten(t *testing.T) {
 func TestMergePartitionAdded(t *testing.T) {
 	t.Parallel()
 	r := newMergedRig(t, mergedStream, 2)
-	x := r.start(func(o *Options) { o.lookEvery = 20 * time.Millisecond })
+	x := r.start(func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 	addPartitions(t, r, "orders", 3)
 	x.until("it waits", func(s TaskStatus) bool { return s.Unread == 1 })
@@ -388,8 +388,8 @@ func TestClockShortenedBehind(t *testing.T) {
 	x := r.start(h.on)
 	x.published(1)
 	x.end()
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-		run, err := newRunner(&d.own.home, d.cfg.Streams[0], core.Merged)
+	must(t, r.inside(func(ctx context.Context, in *Inside) error {
+		run, err := newRunner(in.Own, in.Process.cfg.Streams[0], core.Merged)
 		if err != nil {
 			return err
 		}
@@ -399,7 +399,7 @@ func TestClockShortenedBehind(t *testing.T) {
 				return err
 			}
 			cp.parts[0].position.Next, cp.parts[1].position.Next = next, 10
-			ends, err := run.reach(ctx, d.own.ledger.newest(mergedTask), nil, cp)
+			ends, err := run.reach(ctx, in.Own.ledger.newest(mergedTask), nil, cp)
 			if err != nil || ends[0].End != want || ends[1].End != 400 {
 				t.Errorf("read to %d and 10 of 400 and 400: %+v, %v, want %d and 400", next, ends, err, want)
 			}

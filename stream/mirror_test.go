@@ -347,20 +347,23 @@ func TestClaimsAcross(t *testing.T) {
 			r := mirrored(t, c[0])
 			must(t, r.client.CreateTopic(t.Context(), r.topic, 1, controlSettings))
 			paid := func(r *rig) (*runner, *opening) {
-				d, err := New(r.options())
+				var in *Inside
+				o := r.options()
+				o.Hooks.Opened = func(i *Inside) { in = i }
+				d, err := New(o)
 				must(t, err)
 				t.Cleanup(func() { d.Close() })
 				part := 0
 				if r.toml == merged {
 					part = core.Merged
 				}
-				run, err := newRunner(&d.own.home, d.cfg.Streams[0], part)
+				run, err := newRunner(in.Own, in.Process.cfg.Streams[0], part)
 				must(t, err)
-				must(t, d.own.mirror.sync(t.Context()))
-				o, err := run.survey(t.Context(), OpenRequest{Reason: "first", unasked: true})
+				must(t, in.Own.mirror.sync(t.Context()))
+				plan, err := run.survey(t.Context(), OpenRequest{Reason: "first", unasked: true})
 				must(t, err)
-				must(t, run.pay(t.Context(), o))
-				return run, o
+				must(t, run.pay(t.Context(), plan))
+				return run, plan
 			}
 			one, o1 := paid(r)
 			two, o2 := paid(r.sibling(c[1]))

@@ -51,17 +51,17 @@ func TestReloadWaitsForOpening(t *testing.T) {
 	r.produce(0, 100)
 	x := r.start(r.reloadable)
 	x.published(1)
-	before := x.d.config()
-	must(t, x.d.openings.begin(t.Context()))
+	before := x.in.Process.config()
+	must(t, x.in.Process.openings.begin(t.Context()))
 	r.write(with(ordersStream, "step   = 100", "step = 100\non_gap = \"null\""))
-	if _, err := x.d.Reload(ReloadRequest{}); !errors.Is(err, errOpening) || x.d.config() != before {
+	if _, err := x.d.Reload(ReloadRequest{}); !errors.Is(err, errOpening) || x.in.Process.config() != before {
 		t.Errorf("while an epoch is opened: %v", err)
 	}
-	x.d.openings.end()
-	if _, err := x.d.Reload(ReloadRequest{}); err != nil || x.d.config() == before {
+	x.in.Process.openings.end()
+	if _, err := x.d.Reload(ReloadRequest{}); err != nil || x.in.Process.config() == before {
 		t.Errorf("afterwards: %v", err)
 	}
-	must(t, x.d.openings.shut(t.Context()))
+	must(t, x.in.Process.openings.shut(t.Context()))
 	opened := make(chan error)
 	go func() { opened <- x.control(requestOpen, OpenRequest{}) }()
 	for late := time.Now().Add(patience); !strings.HasSuffix(r.kinds(), "destroyed") && time.Now().Before(late); {
@@ -71,7 +71,7 @@ func TestReloadWaitsForOpening(t *testing.T) {
 	if kinds := r.kinds(); kinds != "open close key-destroyed" {
 		t.Errorf("the ledger has %s", kinds)
 	}
-	x.d.openings.reopen()
+	x.in.Process.openings.reopen()
 	must(t, <-opened)
 	x.end()
 }

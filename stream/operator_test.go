@@ -100,7 +100,7 @@ func TestHaltedLag(t *testing.T) {
 	flipByte(t, r.file(checkpointName), 300)
 	must(t, r.client.CreateTopic(t.Context(), "idle", 1, nil))
 	r.toml += strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
-	x := r.start(func(o *Options) { o.lookEvery = 20 * time.Millisecond })
+	x := r.start(func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
 	s := x.halts(haltState)
 	if s.Epoch != 1 || s.LogEnd != 1050 || s.Lag != 1050-s.NextOffset {
 		t.Errorf("the halted task is shown at %+v", s)
@@ -117,7 +117,7 @@ func TestHaltedLag(t *testing.T) {
 func TestAddedPartitions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, ordersStream)
-	x := r.start(func(o *Options) { o.lookEvery = 20 * time.Millisecond })
+	x := r.start(func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 	if strings.Contains(r.log.String(), "more partitions") {
 		t.Error("warned of partitions that are not there")
@@ -157,7 +157,7 @@ func TestAllPartitions(t *testing.T) {
 			}
 		}
 	}
-	short := func(o *Options) { o.lookEvery = 20 * time.Millisecond }
+	short := func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 	add(2)
 	x := r.start(short)
 	running(x, 2)

@@ -400,7 +400,7 @@ func TestSeriesRequests(t *testing.T) {
 	r.produce(0, 500)
 	x := r.start()
 	x.published(5)
-	x.until("all are remembered", func(TaskStatus) bool { return len(x.d.tasks()[0].releases(100)) == 5 })
+	x.until("all are remembered", func(TaskStatus) bool { return len(x.in.Tasks()[0].releases(100)) == 5 })
 	steps := func(query string) (found []uint64) {
 		code, body := x.get("/api/v1/streams/orders/series" + query)
 		var answer struct {
@@ -410,7 +410,7 @@ func TestSeriesRequests(t *testing.T) {
 			}
 		}
 		must(t, json.Unmarshal([]byte(body), &answer))
-		if code != 200 || !answer.Data.Started.Equal(x.d.started) {
+		if code != 200 || !answer.Data.Started.Equal(x.in.Process.started) {
 			t.Errorf("%s: %d %s", query, code, body)
 		}
 		for _, p := range answer.Data.Releases {

@@ -166,11 +166,11 @@ func (x *instance) whenAlone(then func()) {
 // root makes the rig's daemon share its merged streams.
 func (r *rig) root(log *heap, at team, edits ...func(*instance)) *instance {
 	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
-	r.prepare = func(d *Daemon) {
-		x.d = &d.host
-		d.partials = newPartials(d.partialsOf("group", x.side, oneShard))
-		d.partials.times = testTimes
-		x.partials = d.partials
+	r.prepare = func(in *Inside) {
+		x.d = in.Process
+		x.d.partials = newPartials(x.d.partialsOf("group", x.side, oneShard))
+		x.d.partials.times = testTimes
+		x.partials = x.d.partials
 		for _, edit := range edits {
 			edit(x)
 		}

@@ -29,7 +29,7 @@ func newPatternRig(t *testing.T, toml string, topics ...string) *rig {
 }
 
 // soon shortens how long a daemon takes to find topics.
-func soon(o *Options) { o.lookEvery = 20 * time.Millisecond }
+func soon(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 
 // fill appends n records to a topic.
 func (r *rig) fill(topic string, n int) {

@@ -202,7 +202,7 @@ func TestPersonsRepair(t *testing.T) {
 	x = r.start()
 	x.halts(haltBudget, "budget of population orders spent")
 	x.endHalted()
-	if charged, err := readCharged(r.dir+"/state", x.d.cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
+	if charged, err := readCharged(r.dir+"/state", x.in.Process.cfg.Streams[0], 0); err != nil || !(charged > 1.42 && charged < 1.46) {
 		t.Errorf("charged %g, %v", charged, err)
 	}
 }

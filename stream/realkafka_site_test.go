@@ -103,8 +103,9 @@ func (s *site) run() *siteRun {
 		logged = io.MultiWriter(logged, s.log)
 	}
 	d, err := New(Options{
-		Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", FetchBytes: s.fetch, lookEvery: s.look, rotation: 200 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(logged, nil)),
+		Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test",
+		Hooks: Hooks{FetchBytes: s.fetch, LookEvery: s.look, Rotation: 200 * time.Millisecond},
+		Log:   slog.New(slog.NewTextHandler(logged, nil)),
 	})
 	if err != nil {
 		s.t.Fatal(err)

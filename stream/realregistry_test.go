@@ -120,7 +120,7 @@ func TestRealRegistry(t *testing.T) {
 				rows(t, c, topic)
 
 				log, seed := &journal{}, uint64(1)
-				d, err := New(Options{Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", lookEvery: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+				d, err := New(Options{Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", Hooks: Hooks{LookEvery: 100 * time.Millisecond}, Log: slog.New(slog.NewTextHandler(log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}

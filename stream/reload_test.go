@@ -74,7 +74,7 @@ func TestReload(t *testing.T) {
 	if got := x.reloads(ReloadRequest{}, ordersStream, sales); !unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
-	orders := x.d.tasks()[0]
+	orders := x.in.Tasks()[0]
 	r.sendTopic("sales", 0, 250)
 	letters := "[stream.sales.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n"
 	got := x.reloads(ReloadRequest{}, ordersStream, sales+letters)
@@ -82,7 +82,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("changed: %+v", got.Changed)
 	}
 	r.sendTopic("sales", 250, 250)
-	if x.d.tasks()[0] != orders {
+	if x.in.Tasks()[0] != orders {
 		t.Error("another stream's tasks were started again")
 	}
 	got = x.reloads(ReloadRequest{Open: true}, ordersStream, visits)
@@ -162,7 +162,7 @@ func TestReloadOrder(t *testing.T) {
 	close(goOn)
 	must(t, <-first)
 	must(t, <-second)
-	if x.d.config().Stream("sales") != nil {
+	if x.in.Process.config().Stream("sales") != nil {
 		t.Error("the file that was read first is the configuration")
 	}
 	x.end()
@@ -178,7 +178,7 @@ func TestReloadBeforeRun(t *testing.T) {
 	r.produce(0, 100)
 	r.write(ordersStream, sales)
 	found := make(chan *Reload, 1)
-	r.prepare = func(d *Daemon) {
+	r.before = func(d *Daemon) {
 		go func() {
 			x, err := d.Reload(ReloadRequest{})
 			if err != nil {
@@ -217,10 +217,10 @@ func TestReloadRefused(t *testing.T) {
 	x := r.start(r.reloadable, func(o *Options) { o.SetLevel = func(level string) { levels = append(levels, level) } })
 	x.published(2)
 	x.of("sales", "running", func(s TaskStatus) bool { return s.State == stateRunning })
-	tasks, before, ledger := x.d.tasks(), x.d.config(), r.kinds()
+	tasks, before, ledger := x.in.Tasks(), x.in.Process.config(), r.kinds()
 	unchanged := func(why string) {
 		t.Helper()
-		if !slices.Equal(x.d.tasks(), tasks) || x.d.config() != before || r.kinds() != ledger || len(levels) > 0 {
+		if !slices.Equal(x.in.Tasks(), tasks) || x.in.Process.config() != before || r.kinds() != ledger || len(levels) > 0 {
 			t.Errorf("%s: something changed", why)
 		}
 		if _, body := x.get("/metrics"); !strings.Contains(body, "streamdp_config_last_load_successful 0\n") {
@@ -519,7 +519,7 @@ func TestReloadAccess(t *testing.T) {
 	x.end()
 	r.http = "insecure_listen = true\n"
 	x = r.start(r.reloadable)
-	x.d.cfg.HTTP.Listen = "0.0.0.0:9464"
+	x.d.server.http.Listen = "0.0.0.0:9464"
 	if code, _ := ask(x, nil); code != http.StatusForbidden {
 		t.Errorf("a listener without a password: %d", code)
 	}

@@ -58,7 +58,8 @@ type rig struct {
 	seed             uint64
 	log              *journal
 	disk             disk
-	prepare          func(*Daemon) // before it runs; may be nil
+	prepare          func(*Inside) // before it runs; may be nil
+	before           func(*Daemon) // likewise
 	fetch            int
 	chunk            int                // Options.chunk
 	record           func(i int) []byte // of the input; nil: orderRecord
@@ -258,8 +259,9 @@ func (r *rig) options() Options {
 		r.t.Fatal(err)
 	}
 	o := Options{
-		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test", FetchBytes: r.fetch, disk: r.disk, chunk: r.chunk, rotation: 5 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Config: c, Key: InsecureKey(r.seed), InsecureSeed: &r.seed, Version: "test",
+		Hooks: Hooks{FetchBytes: r.fetch, Disk: r.disk, Chunk: r.chunk, Rotation: 5 * time.Millisecond},
+		Log:   slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if r.real {
 		o.InsecureSeed = nil
@@ -272,6 +274,7 @@ type running struct {
 	t      testing.TB
 	r      *rig
 	d      *Daemon
+	in     *Inside
 	stop   context.CancelFunc
 	wake   chan struct{}
 	done   chan struct{}
@@ -292,21 +295,27 @@ func (r *rig) try(edits ...func(*Options)) (*running, error) {
 	r.t.Helper()
 	x := &running{t: r.t, r: r, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	o := r.options()
-	o.observe = func() { signal(x.wake) }
+	o.Hooks.Observe = func() { signal(x.wake) }
 	for _, edit := range edits {
 		edit(&o)
 	}
-	var err error
 	if r.shared != nil {
-		x.d, err = newOver(o, r.shared)
-	} else {
-		x.d, err = New(o)
+		if err := shared(&o, r.shared); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
+	o.Hooks.Opened = func(in *Inside) {
+		x.in = in
+		if r.prepare != nil {
+			r.prepare(in)
+		}
+	}
+	var err error
+	if x.d, err = New(o); err != nil {
 		return nil, err
 	}
-	if r.prepare != nil {
-		r.prepare(x.d)
+	if r.before != nil {
+		r.before(x.d)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	x.stop = stop
@@ -496,6 +505,22 @@ func (r *rig) offline(f func(context.Context, *Daemon) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return f(ctx, d)
+}
+
+// inside runs f over a daemon that does not run.
+func (r *rig) inside(f func(context.Context, *Inside) error) error {
+	r.t.Helper()
+	var in *Inside
+	o := r.options()
+	o.Hooks.Opened = func(i *Inside) { in = i }
+	d, err := New(o)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return f(ctx, in)
 }
 
 var ordersTask = core.Task{Stream: "orders", Partition: 0}

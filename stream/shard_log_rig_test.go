@@ -201,23 +201,14 @@ func (h *heldShard) committed(epoch uint64) uint64 {
 	return 0
 }
 
-// newOver is New for a daemon whose state is a shard.
-func newOver(o Options, h holding) (*Daemon, error) {
+// shared makes the state of a daemon the shard's logs.
+func shared(o *Options, h holding) error {
 	if err := os.MkdirAll(filepath.Join(o.Config.State.Dir, "tasks"), 0o700); err != nil { // for its sockets
-		return nil, err
-	}
-	d, err := prepare(o)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	s, err := newLogShard(h)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		o.Hooks.Shard = s
 	}
-	d.own = newCrew(&d.host, s, "")
-	if err := d.open(o.Tasks); err != nil {
-		d.Close()
-		return nil, err
-	}
-	return d, nil
+	return err
 }

@@ -42,10 +42,10 @@ func (s *sharedRun) run(t testing.TB, releases int) error {
 	h := s.h
 	s.r.shared = h
 	var d atomic.Pointer[Daemon]
-	s.r.prepare = func(x *Daemon) { d.Store(x) }
+	s.r.before = func(x *Daemon) { d.Store(x) }
 	x, err := s.r.try(func(o *Options) {
-		wake := o.observe
-		o.observe = func() {
+		wake := o.Hooks.Observe
+		o.Hooks.Observe = func() {
 			wake()
 			if x := d.Load(); x != nil {
 				for _, st := range x.Status() {
@@ -449,18 +449,18 @@ func TestShardFull(t *testing.T) {
 	r.produce(0, 250)
 	h := newHeldShard()
 	r.shared = h
-	r.prepare = func(d *Daemon) { d.own.disk.(*logShard).room = 100 }
+	r.prepare = func(in *Inside) { in.Own.disk.(*logShard).room = 100 }
 	x := r.start()
 	x.halts(haltConfiguration, "room for 100")
-	if h.calls != 0 || x.d.own.disk.lost() {
-		t.Errorf("%d updates, lost %t", h.calls, x.d.own.disk.lost())
+	if h.calls != 0 || x.in.Own.disk.lost() {
+		t.Errorf("%d updates, lost %t", h.calls, x.in.Own.disk.lost())
 	}
 	x.stop()
 	if err := x.ends(); !errors.Is(err, ErrHalted) {
 		t.Errorf("ended with %v", err)
 	}
 
-	r.prepare = func(d *Daemon) { d.own.disk.(*logShard).line = 4000 }
+	r.prepare = func(in *Inside) { in.Own.disk.(*logShard).line = 4000 }
 	x = r.start()
 	x.halts(haltConfiguration, "at most 4000")
 	x.stop()

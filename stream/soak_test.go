@@ -34,7 +34,7 @@ func TestSoak(t *testing.T) {
 	for _, rec := range packedRecords(16, 2000) {
 		list = append(list, kafka.Message{Value: rec.Value, Time: time.UnixMilli(1)})
 	}
-	x := r.start(func(o *Options) { o.observe = nil })
+	x := r.start(func(o *Options) { o.Hooks.Observe = nil })
 	type sample struct {
 		heap       uint64
 		goroutines int

@@ -186,7 +186,7 @@ func TestTracesLost(t *testing.T) {
 			}
 			for outcome, some := range map[string]bool{"sent": false, "dropped": true} {
 				var m dto.Metric
-				must(t, x.d.metrics.counters["trace_spans_total"].WithLabelValues(outcome).Write(&m))
+				must(t, x.in.Process.metrics.counters["trace_spans_total"].WithLabelValues(outcome).Write(&m))
 				if n := m.GetCounter().GetValue(); n > 0 != some {
 					t.Errorf("%v spans %s", n, outcome)
 				}
