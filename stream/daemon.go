@@ -91,7 +91,8 @@ type Hooks struct {
 // Inside are parts of a daemon that tests look into.
 type Inside struct {
 	Process *host
-	Own     *home // nil: the daemon shares tasks with others
+	Own     *home    // nil: the daemon shares tasks with others
+	Member  *sharing // nil: it does not
 	Tasks   func() []*runner
 }
 
@@ -135,7 +136,7 @@ func New(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	if o.Hooks.Opened != nil {
-		in := &Inside{Process: &d.host, Tasks: d.tasks}
+		in := &Inside{Process: &d.host, Member: d.sharing, Tasks: d.tasks}
 		if d.own != nil {
 			in.Own = &d.own.home
 		}

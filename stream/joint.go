@@ -36,3 +36,13 @@ func (j *joint) do(f func() error) error {
 	}
 	return r.err
 }
+
+// waiting returns how many callers wait for a run that has not begun.
+func (j *joint) waiting() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.next == nil {
+		return 0
+	}
+	return j.next.callers
+}

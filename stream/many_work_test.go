@@ -97,13 +97,8 @@ func TestWorkOfManyTasks(t *testing.T) {
 			return
 		}
 		in := <-inside
-		gathered(func() (waiting int) {
-			in.Own.evidence.mu.Lock()
-			defer in.Own.evidence.mu.Unlock()
-			if in.Own.evidence.next != nil {
-				waiting = in.Own.evidence.next.callers
-			}
-			return waiting
+		gathered(func() int {
+			return in.Own.evidence.waiting()
 		}, n-1)
 	}
 	x := r.start(clock)
@@ -153,10 +148,8 @@ func TestWorkOfManyTasks(t *testing.T) {
 	if files, again := disk.reads.Load(), reads.Hits()-before; files > 20*n || again < 1 || again > 4 {
 		t.Errorf("%d tasks that start again read %d files and directories, and the output with %d requests", n, files, again)
 	}
-	x.in.Process.plans.mu.Lock()
-	if checked := len(x.in.Process.plans.of); checked != 1 {
+	if checked := x.in.Process.plans.checked(); checked != 1 {
 		t.Errorf("%d tasks checked the plan that they have in common %d times", n, checked)
 	}
-	x.in.Process.plans.mu.Unlock()
 	x.end()
 }

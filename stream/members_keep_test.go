@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
@@ -178,7 +176,7 @@ func (a *heldAccess) Close() {
 
 // lonely runs f in a bubble of time with an instance of a group of some shards. It has no brokers,
 // and shards 0 to 2 have no tasks. said is its log; end ends it, and returns how long that took.
-func lonely(t *testing.T, f func(t *testing.T, d *Daemon, g *heldLogs, said func() string, end func() time.Duration)) {
+func lonely(t *testing.T, f func(t *testing.T, d *sharing, g *heldLogs, said func() string, end func() time.Duration)) {
 	t.Helper()
 	r := &rig{t: t, addr: "127.0.0.1:1", dir: t.TempDir(), commit: "1s", toml: ordersStream, log: &journal{}, seed: 1}
 	r.group = "[cluster]\ngroup = \"g\"\nshards = 16\nallow_unreplicated = true\n"
@@ -187,18 +185,20 @@ func lonely(t *testing.T, f func(t *testing.T, d *Daemon, g *heldLogs, said func
 		t.Fatalf("shard %d has a task", of)
 	}
 	synctest.Test(t, func(t *testing.T) {
+		var in *Inside
+		o.Hooks.Opened = func(i *Inside) { in = i }
 		d, err := New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer d.Close()
 		g := newHeldLogs()
-		s := d.sharing
-		s.group, s.genesis = g, GenesisOf(d.cfg, d.key, "cluster")
+		s := in.Member
+		s.group, s.genesis = g, GenesisOf(s.d.cfg, s.d.key, "cluster")
 		for shard := range 3 {
 			genesis := s.genesis
 			genesis.Shard = shard
-			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: d.key, Instance: "init"}); err != nil {
+			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: s.d.key, Instance: "init"}); err != nil {
 				t.Fatal(err)
 			}
 			g.change(shard, func(l *heldLog) { l.asked = 0 })
@@ -226,7 +226,7 @@ func lonely(t *testing.T, f func(t *testing.T, d *Daemon, g *heldLogs, said func
 				t.Log(r.log.String())
 			}
 		}()
-		f(t, d, g, r.log.String, end)
+		f(t, s, g, r.log.String, end)
 	})
 }
 
@@ -236,22 +236,18 @@ func given(number int32, shards ...int) kgroup.Generation {
 }
 
 // postsOf is what an instance says of its shards, in order.
-func postsOf(d *Daemon) string {
+func postsOf(d *sharing) string {
 	var all []string
-	for _, s := range d.Group().Shards {
+	for _, s := range d.status().Shards {
 		all = append(all, s.State)
 	}
 	return strings.Join(all, " ")
 }
 
 // countOf returns what a counter of an instance says for a label.
-func countOf(t *testing.T, d *Daemon, name, label string) int {
+func countOf(t *testing.T, d *sharing, name, label string) int {
 	t.Helper()
-	var m dto.Metric
-	if err := d.metrics.counters[name].WithLabelValues(label).Write(&m); err != nil {
-		t.Fatal(err)
-	}
-	return int(m.GetCounter().GetValue())
+	return counter(t, d.d.metrics.registry, name, label)
 }
 
 // TestKeepRefused: what keeps one shard from being acquired. The other one runs; the one says why; it
@@ -260,11 +256,11 @@ func TestKeepRefused(t *testing.T) {
 	t.Parallel()
 	const span = 10 * time.Minute
 	soon, looks := [2]int{115, 260}, [2]int{19, 45} // attempts in that time
-	fails := func(call string, err error) func(*testing.T, *Daemon, *heldLogs) {
-		return func(_ *testing.T, _ *Daemon, g *heldLogs) { g.fail(1, call, err) }
+	fails := func(call string, err error) func(*testing.T, *sharing, *heldLogs) {
+		return func(_ *testing.T, _ *sharing, g *heldLogs) { g.fail(1, call, err) }
 	}
 	for name, c := range map[string]struct {
-		harm     func(t *testing.T, d *Daemon, g *heldLogs)
+		harm     func(t *testing.T, d *sharing, g *heldLogs)
 		outcome  string
 		why      string
 		attempts [2]int
@@ -275,25 +271,25 @@ func TestKeepRefused(t *testing.T) {
 		"owner's record": {fails("commit", errors.New("no answer")), outcomeFailed, "no answer", soon},
 		"reading":        {fails("ledger", errors.New("no leader")), outcomeFailed, "no leader", soon},
 		"record refused": {fails("commit", &shardlog.RefusedError{Key: "owner", Err: errors.New("too large")}), outcomeHalted, "owner was refused: too large", looks},
-		"other genesis": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
+		"other genesis": {func(_ *testing.T, _ *sharing, g *heldLogs) {
 			g.change(1, func(l *heldLog) { l.ledger = g.shards[2].ledger })
 		}, outcomeHalted, "genesis: the ledger was made for shard 2, not for 1", looks},
-		"forged value": {func(_ *testing.T, _ *Daemon, g *heldLogs) {
+		"forged value": {func(_ *testing.T, _ *sharing, g *heldLogs) {
 			g.change(1, func(l *heldLog) {
 				l.state = append(l.state, shardlog.Record{Key: []byte("orders-0/checkpoint:0"), Value: make([]byte, 200)})
 			})
 		}, outcomeHalted, "orders-0/checkpoint", looks},
-		"lost ledger": {func(t *testing.T, d *Daemon, g *heldLogs) {
+		"lost ledger": {func(t *testing.T, d *sharing, g *heldLogs) {
 			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
-			must(t, os.WriteFile(filepath.Join(d.sharing.witnesses, "1"), []byte(w.String()), 0o600))
+			must(t, os.WriteFile(filepath.Join(d.witnesses, "1"), []byte(w.String()), 0o600))
 		}, outcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
-		"no witness": {func(t *testing.T, d *Daemon, g *heldLogs) {
-			must(t, os.WriteFile(filepath.Join(d.sharing.witnesses, "1"), []byte("rubbish"), 0o600))
+		"no witness": {func(t *testing.T, d *sharing, g *heldLogs) {
+			must(t, os.WriteFile(filepath.Join(d.witnesses, "1"), []byte("rubbish"), 0o600))
 		}, outcomeHalted, "no witness of a ledger", [2]int{}}, // nobody is asked
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, said func() string, _ func() time.Duration) {
+			lonely(t, func(t *testing.T, d *sharing, g *heldLogs, said func() string, _ func() time.Duration) {
 				state := postAcquiring
 				if c.outcome == outcomeHalted {
 					state = postHalted
@@ -306,7 +302,7 @@ func TestKeepRefused(t *testing.T) {
 				if got := postsOf(d); got != "running "+state {
 					t.Errorf("shards are %s", got)
 				}
-				missing := strings.Join(d.Group().missing(), "\n")
+				missing := strings.Join(d.status().missing(), "\n")
 				if !strings.Contains(missing, "shard 1 is "+state+": ") || !strings.Contains(missing, c.why) || strings.Contains(missing, "shard 0") {
 					t.Errorf("missing: %s", missing)
 				}
@@ -325,11 +321,11 @@ func TestKeepRefused(t *testing.T) {
 					l.ledger = was.ledger
 					l.state = slices.DeleteFunc(l.state, func(r shardlog.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
 				})
-				os.Remove(filepath.Join(d.sharing.witnesses, "1"))
+				os.Remove(filepath.Join(d.witnesses, "1"))
 				time.Sleep(4 * time.Minute)
 				synctest.Wait()
 				if got := postsOf(d); got != "running running" {
-					t.Errorf("mended, shards are %s: %s", got, d.Group().missing())
+					t.Errorf("mended, shards are %s: %s", got, d.status().missing())
 				}
 			})
 		})
@@ -342,7 +338,7 @@ func TestKeepEnds(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"confirm", "fence", "commit", "state", "ledger"} {
 		t.Run(call, func(t *testing.T) {
-			lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, end func() time.Duration) {
+			lonely(t, func(t *testing.T, d *sharing, g *heldLogs, _ func() string, end func() time.Duration) {
 				begun := g.hang(1, call)
 				g.generations <- given(1, 0, 1)
 				<-begun
@@ -353,7 +349,7 @@ func TestKeepEnds(t *testing.T) {
 				if took := end(); took > time.Second {
 					t.Errorf("it took %v", took)
 				}
-				if <-g.closed; len(d.Group().Shards) != 0 {
+				if <-g.closed; len(d.status().Shards) != 0 {
 					t.Errorf("shards are %s", postsOf(d))
 				}
 			})
@@ -365,7 +361,7 @@ func TestKeepEnds(t *testing.T) {
 // that does not end ends with the time that there is for it.
 func TestKeepLost(t *testing.T) {
 	t.Parallel()
-	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+	lonely(t, func(t *testing.T, d *sharing, g *heldLogs, _ func() string, _ func() time.Duration) {
 		g.generations <- given(1, 0, 1)
 		time.Sleep(50 * time.Minute)
 		g.fail(1, "commit", errors.New("no answer")) // the hourly record of the owner
@@ -381,8 +377,8 @@ func TestKeepLost(t *testing.T) {
 			t.Errorf("shards are %s; the one was acquired %d times", got, g.attempts(0))
 		}
 	})
-	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
-		held, err := d.sharing.acquire(t.Context(), 0, time.Second)
+	lonely(t, func(t *testing.T, d *sharing, g *heldLogs, _ func() string, _ func() time.Duration) {
+		held, err := d.acquire(t.Context(), 0, time.Second)
 		must(t, err)
 		defer held.Close()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -402,8 +398,8 @@ func TestKeepLost(t *testing.T) {
 // others for some seconds only.
 func TestKeepTurns(t *testing.T) {
 	t.Parallel()
-	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
-		d.sharing.turns = make(chan struct{}, 1)
+	lonely(t, func(t *testing.T, d *sharing, g *heldLogs, _ func() string, _ func() time.Duration) {
+		d.turns = make(chan struct{}, 1)
 		begun := g.hang(0, "fence")
 		g.generations <- given(1, 0)
 		<-begun
@@ -424,7 +420,7 @@ func TestKeepTurns(t *testing.T) {
 // TestKeepNames: instances of one name work, and the log says so, once.
 func TestKeepNames(t *testing.T) {
 	t.Parallel()
-	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, said func() string, _ func() time.Duration) {
+	lonely(t, func(t *testing.T, d *sharing, g *heldLogs, said func() string, _ func() time.Duration) {
 		for i, names := range [][]string{{"a", "b"}, {"a", "b", "b"}, {"a", "b", "b"}} {
 			next := given(int32(i), 0)
 			next.Members = nil
@@ -444,7 +440,7 @@ func TestKeepNames(t *testing.T) {
 // fails; one that is given away and comes back runs again.
 func TestKeepStorm(t *testing.T) {
 	t.Parallel()
-	lonely(t, func(t *testing.T, d *Daemon, g *heldLogs, _ func() string, _ func() time.Duration) {
+	lonely(t, func(t *testing.T, d *sharing, g *heldLogs, _ func() string, _ func() time.Duration) {
 		g.fail(1, "fence", errors.New("does not end"))
 		for i := range int32(1000) {
 			g.generations <- given(i, 0, 1)

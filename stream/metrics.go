@@ -639,3 +639,30 @@ func (m *metrics) certificate(table string, until time.Time) {
 func (m *metrics) registryReachable(on float64) {
 	m.gauges["registry_reachable"].WithLabelValues().Set(on)
 }
+
+// restored counts bytes of state and ledger that this instance read when it acquired a shard.
+func (m *metrics) restored(bytes int) {
+	m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
+}
+
+// transaction counts an update of a shard's state by its outcome: committed, lost or refused.
+func (m *metrics) transaction(outcome string) {
+	m.counters["state_transactions_total"].WithLabelValues(outcome).Inc()
+}
+
+// stateCommitted counts a committed update of a shard's state and ledger.
+func (m *metrics) stateCommitted(took time.Duration, bytes int) {
+	m.times["state_commit_seconds"].WithLabelValues().Observe(took.Seconds())
+	m.counters["state_bytes_total"].WithLabelValues().Add(float64(bytes))
+}
+
+// ledgerLines adds lines to those in the ledgers of this instance's shards.
+func (m *metrics) ledgerLines(n int) { m.gauges["ledger_lines"].WithLabelValues().Add(float64(n)) }
+
+// patternTopics sets the number of a pattern's topics in a state.
+func (m *metrics) patternTopics(pattern, state string, n int) {
+	m.gauges["pattern_topics"].WithLabelValues(pattern, state).Set(float64(n))
+}
+
+// forgetPatterns removes the numbers of all patterns.
+func (m *metrics) forgetPatterns() { m.gauges["pattern_topics"].Reset() }

@@ -414,7 +414,7 @@ func changedSum(t *testing.T, seal *partSeal, r []byte) []byte {
 	must(t, err)
 	s.sum = append([]byte(nil), s.sum...)
 	s.sum[5*8+3*8]++ // behind its header
-	again, err := seal.seal(h, s.encode())
+	again, err := seal.seal(h, append(s.begin(nil), s.sum...))
 	must(t, err)
 	return again
 }

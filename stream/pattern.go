@@ -213,7 +213,7 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 	p.mu.Unlock()
 	for _, s := range d.Patterns() {
 		for state, n := range map[string]int{"taken": s.Taken, "beyond": s.Beyond, "refused": s.Refused} {
-			d.metrics.gauges["pattern_topics"].WithLabelValues(s.Pattern, state).Set(float64(n))
+			d.metrics.patternTopics(s.Pattern, state, n)
 		}
 	}
 	if !was {

@@ -55,3 +55,10 @@ func (p *plans) newMechanism(s *config.Stream, plan json.RawMessage, initial []f
 	}
 	return k.make()
 }
+
+// checked returns how many plans were checked.
+func (p *plans) checked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.of)
+}

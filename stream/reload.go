@@ -76,7 +76,7 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		return found, err
 	}
 	if patterns {
-		d.metrics.gauges["pattern_topics"].Reset() // of those that are gone, too
+		d.metrics.forgetPatterns() // of those that are gone, too
 		signal(d.patterns.changed)
 	}
 	if d.setLevel != nil {

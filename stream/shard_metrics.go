@@ -28,14 +28,14 @@ func (h *measured) Values() map[string]shardlog.Value {
 	for _, v := range values {
 		bytes += len(v.Data)
 	}
-	h.m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
+	h.m.restored(bytes)
 	return values
 }
 
 // Lines implements holding, like Values.
 func (h *measured) Lines() [][]byte {
 	lines := h.holding.Lines()
-	h.m.counters["restored_bytes_total"].WithLabelValues().Add(float64(sizeOf(lines)))
+	h.m.restored(sizeOf(lines))
 	h.count(len(lines))
 	return lines
 }
@@ -51,23 +51,22 @@ func sizeOf(lines [][]byte) (bytes int) {
 func (h *measured) Update(ctx context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
 	begin := time.Now()
 	err := h.holding.Update(ctx, put, remove, lines)
-	outcome := h.m.counters["state_transactions_total"]
 	switch {
 	case err == nil:
-		outcome.WithLabelValues("committed").Inc()
+		h.m.transaction("committed")
 	case errors.Is(err, errLost):
-		outcome.WithLabelValues("lost").Inc()
+		h.m.transaction("lost")
 		return err
 	default:
-		outcome.WithLabelValues("refused").Inc()
+		h.m.transaction("refused")
 		return err
 	}
-	h.m.times["state_commit_seconds"].WithLabelValues().Observe(time.Since(begin).Seconds())
+	took := time.Since(begin)
 	bytes := sizeOf(lines)
 	for _, v := range put {
 		bytes += len(v.Data)
 	}
-	h.m.counters["state_bytes_total"].WithLabelValues().Add(float64(bytes))
+	h.m.stateCommitted(took, bytes)
 	h.count(len(lines))
 	return nil
 }
@@ -78,7 +77,7 @@ func (h *measured) count(n int) {
 	defer h.mu.Unlock()
 	if !h.ended {
 		h.lines += n
-		h.m.gauges["ledger_lines"].WithLabelValues().Add(float64(n))
+		h.m.ledgerLines(n)
 	}
 }
 
@@ -88,6 +87,6 @@ func (h *measured) end() {
 	defer h.mu.Unlock()
 	if !h.ended {
 		h.ended = true
-		h.m.gauges["ledger_lines"].WithLabelValues().Sub(float64(h.lines))
+		h.m.ledgerLines(-h.lines)
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/streamdp/streamdp/internal/testing/tracetest"
 	"github.com/streamdp/streamdp/internal/trace"
 )
@@ -185,10 +183,8 @@ func TestTracesLost(t *testing.T) {
 				t.Errorf("%d warnings:\n%s", n, r.log)
 			}
 			for outcome, some := range map[string]bool{"sent": false, "dropped": true} {
-				var m dto.Metric
-				must(t, x.in.Process.metrics.counters["trace_spans_total"].WithLabelValues(outcome).Write(&m))
-				if n := m.GetCounter().GetValue(); n > 0 != some {
-					t.Errorf("%v spans %s", n, outcome)
+				if n := counter(t, x.in.Process.metrics.registry, "trace_spans_total", outcome); n > 0 != some {
+					t.Errorf("%d spans %s", n, outcome)
 				}
 			}
 		})
