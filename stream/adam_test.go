@@ -22,40 +22,6 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-const gradientStream = `
-[stream.orders]
-input  = { topic = "orders", codec = "float64" }
-output = { topic = "orders.dp" }
-step   = 4
-[stream.orders.privacy]
-epsilon = 4.0
-delta = 1e-6
-adjacency = "zero-out"
-limit_epsilon = 40.0
-[stream.orders.adam]
-clip = 1.0
-rate = 0.1
-dim  = 3
-`
-
-const modelStream = `
-[stream.orders]
-input  = { topic = "orders", codec = "json", columns = ["a", "b", "paid"] }
-output = { topic = "orders.dp" }
-centre = [0, 0, 0.5]
-step   = 50
-[stream.orders.privacy]
-epsilon = 8.0
-delta = 1e-6
-adjacency = "zero-out"
-limit_epsilon = 40.0
-[stream.orders.adam]
-mode = "model"
-clip = 1.0
-rate = 0.05
-model = { loss = "logistic", target = "paid" }
-`
-
 // gradient is a record of packed float64s taken at the parameters of a step.
 func gradient(step uint64, x ...float64) kafka.Message {
 	return kafka.Message{Value: packParameters(x), Headers: stepHeader(step), Time: time.UnixMilli(1)}
@@ -65,8 +31,8 @@ func stepHeader(step uint64) []kafka.Header {
 	return []kafka.Header{{Key: "other", Value: []byte("x")}, {Key: "model-step", Value: fmt.Appendf(nil, "%d", step)}}
 }
 
-// post appends messages to the topic "orders".
-func (r *rig) post(messages ...kafka.Message) {
+// postOn appends messages to the topic "orders".
+func postOn(r *rig, messages ...kafka.Message) {
 	r.t.Helper()
 	if _, err := r.client.Produce(context.Background(), "orders", 0, messages); err != nil {
 		r.t.Fatal(err)
@@ -138,23 +104,6 @@ func header(rec kafka.Record, key string) string {
 	return ""
 }
 
-// records reads an output topic with headers.
-func (r *rig) records(topic string) (list []kafka.Record) {
-	r.t.Helper()
-	start, _, _, err := r.client.Offsets(context.Background(), topic, 0)
-	must(r.t, err)
-	must(r.t, r.client.ReadBack(context.Background(), topic, 0, start, func(rec *kafka.Record) error {
-		c := *rec
-		c.Key, c.Value, c.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
-		for i, h := range c.Headers {
-			c.Headers[i].Value = slices.Clone(h.Value)
-		}
-		list = append(list, c)
-		return nil
-	}))
-	return list
-}
-
 // TestGradients runs a stream of gradients end to end: every release moves the
 // parameters, follows the schema, and what is no gradient, or not one of these
 // parameters, counts as nothing in its slot.
@@ -173,7 +122,7 @@ func TestGradients(t *testing.T) {
 	x := r.start()
 	const steps = 12
 	for i := range uint64(steps) {
-		r.post(gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), bad[i])
+		postOn(r, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), bad[i])
 		x.published(i + 1)
 	}
 	_, body := x.get("/metrics")
@@ -206,7 +155,7 @@ func TestGradients(t *testing.T) {
 	nulls.seed = r.seed
 	y := nulls.start()
 	for i := range uint64(steps) {
-		nulls.post(gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), kafka.Message{Time: time.UnixMilli(1)})
+		postOn(nulls, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), kafka.Message{Time: time.UnixMilli(1)})
 		y.published(i + 1)
 	}
 	y.end()
@@ -237,7 +186,7 @@ func TestPieces(t *testing.T) {
 	sent := uint64(0)
 	for _, stop := range []uint64{3, 4, 7, steps} {
 		for ; sent < 4*stop; sent++ {
-			r.post(message(sent))
+			postOn(r, message(sent))
 		}
 		x := r.start()
 		x.published(stop)
@@ -257,7 +206,7 @@ func TestPieces(t *testing.T) {
 	other := newRig(t, toml)
 	other.chunk = 700
 	for i := range uint64(4 * steps) {
-		other.post(message(i))
+		postOn(other, message(i))
 	}
 	y := other.start()
 	y.published(steps)
@@ -323,7 +272,7 @@ func large(t *testing.T, dim, messages int) {
 	}
 	var all []published
 	for step := range uint64(2) {
-		r.post(kafka.Message{Value: value, Headers: stepHeader(step), Time: time.UnixMilli(1)})
+		postOn(r, kafka.Message{Value: value, Headers: stepHeader(step), Time: time.UnixMilli(1)})
 		x := r.start()
 		x.published(step + 1)
 		if code, body := x.get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
@@ -372,7 +321,7 @@ func TestLearnt(t *testing.T) {
 	must(t, os.WriteFile(file, packParameters([]float64{5, -6, 7}), 0o600))
 	r.toml = with(r.toml, "INITIAL", file)
 	for i := range uint64(30) {
-		r.post(gradient(i/4%2, 1, 1, 1)) // taken at step 0 or 1 of its epoch
+		postOn(r, gradient(i/4%2, 1, 1, 1)) // taken at step 0 or 1 of its epoch
 	}
 	x := r.start()
 	x.until("three epochs", func(s TaskStatus) bool { return s.Epoch == 4 })

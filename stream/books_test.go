@@ -1,24 +1,10 @@
 package stream
 
-import "github.com/streamdp/streamdp/config"
+import (
+	"github.com/streamdp/streamdp/config"
+)
 
 // What commands read of a state directory's ledger.
-
-func readEpochs(dir string) ([]EpochInfo, error) {
-	b, err := ReadBooks(dir)
-	if err != nil {
-		return nil, err
-	}
-	return b.Epochs(), nil
-}
-
-func readSpent(dir, stream string, records []int) ([]Spent, error) {
-	b, err := ReadBooks(dir)
-	if err != nil {
-		return nil, err
-	}
-	return b.Spent(stream, records)
-}
 
 func readPopulations(dir, stream string, groups []int) ([]PopulationSpent, error) {
 	b, err := ReadBooks(dir)

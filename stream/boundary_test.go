@@ -13,64 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// clockStream is orders with steps by the clock.
-var clockStream = with(ordersStream, "step   = 100", `step = "1m"`)
-
-// mergedClockStream is the same, merged over all partitions.
-var mergedClockStream = with(mergedStream, "step = 100", `step = "1m"`)
-
-// clockRig starts a broker with the topic "orders" of several partitions, for steps by a clock.
-func clockRig(t testing.TB, toml string, partitions int) *rig {
-	t.Helper()
-	r := newMergedRig(t, toml, partitions)
-	r.boundaries = "bounds"
-	return r
-}
-
-// hand is a clock that the test moves.
-type hand chan struct{}
-
-func newHand() hand { return make(hand, 1<<16) }
-
-// on makes a daemon follow the clock.
-func (h hand) on(o *Options) {
-	o.Hooks.Beat = func(ctx context.Context) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-h:
-			return nil
-		}
-	}
-}
-
-func (h hand) tick() { h <- struct{}{} }
-
-// clockRelease is what tests look at in a release by the clock.
-type clockRelease struct {
-	Epoch, Step uint64
-	Rows        int
-	Offsets     [2]int64
-	Covers      [2]int64
-	Parts       []struct{ Offsets [2]int64 }
-	Privacy     struct{ Statements []string }
-	Mechanism   struct{ Clock string }
-}
-
-func parseClock(t testing.TB, value string) (x clockRelease) {
-	t.Helper()
-	must(t, json.Unmarshal([]byte(value), &x))
-	return x
-}
 
 // TestClockSteps: steps end where a clock ends them, with what the partition holds, empty
 // ones too; a restart goes on with the boundaries that are recorded, and verify finds the
@@ -393,7 +342,7 @@ func TestClockFirstCounts(t *testing.T) {
 	x := r.start(h.on)
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
 	r.sendTo(0, 0, 100)
-	m := r.manifest(t, ordersTask, 1)
+	m := manifest(r, t, ordersTask, 1)
 	b := newBoundaries(nil, r.client, InsecureKey(r.seed), "bounds", m)
 	put := func(step uint64, end int64, mac []byte) {
 		value, _ := json.Marshal(boundaryValue{step, []int64{end}})
@@ -460,7 +409,7 @@ func TestClockTopic(t *testing.T) {
 	x.endHalted()
 	// The topic is made anew with the first boundary alone, and an old copy starts: the
 	// output holds step 2, which it may not decide again.
-	records := r.recordsOf("bounds")
+	records := recordsOf(r, "bounds")
 	kafkatest.DeleteTopic(t, r.broker.Addrs(), "bounds")
 	must(t, dial(t, r.addr).CreateTopic(t.Context(), "bounds", 1, nil))
 	r.boundaries, backup.boundaries = "bounds", "bounds"
@@ -488,7 +437,7 @@ func TestClockTopic(t *testing.T) {
 }
 
 // recordsOf returns the records of a topic, to be sent again.
-func (r *rig) recordsOf(topic string) (all []kafka.Message) {
+func recordsOf(r *rig, topic string) (all []kafka.Message) {
 	r.t.Helper()
 	must(r.t, r.client.ReadBack(r.t.Context(), topic, 0, 0, func(rec *kafka.Record) error {
 		m := kafka.Message{Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value), Time: time.UnixMilli(1)}
@@ -502,7 +451,7 @@ func (r *rig) recordsOf(topic string) (all []kafka.Message) {
 }
 
 // manifest reads the manifest of an epoch.
-func (r *rig) manifest(t testing.TB, task core.Task, epoch uint64) *core.Manifest {
+func manifest(r *rig, t testing.TB, task core.Task, epoch uint64) *core.Manifest {
 	t.Helper()
 	file, err := os.ReadFile(r.dir + "/state/tasks/" + task.String() + "/" + manifestName(epoch))
 	must(t, err)

@@ -12,7 +12,7 @@ import (
 )
 
 // runsEmpty starts a daemon, waits until it runs, and ends it before the first step.
-func (r *rig) runsEmpty() {
+func runsEmpty(r *rig) {
 	r.t.Helper()
 	x := r.start(newHand().on)
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
@@ -20,14 +20,14 @@ func (r *rig) runsEmpty() {
 }
 
 // anew deletes a topic and makes it again.
-func (r *rig) anew(topic string) {
+func anew(r *rig, topic string) {
 	r.t.Helper()
 	kafkatest.DeleteTopic(r.t, r.broker.Addrs(), topic)
 	must(r.t, dial(r.t, r.addr).CreateTopic(r.t.Context(), topic, 1, controlSettings))
 }
 
 // boundByNothing makes the ledger one of an older build, which does not say where the boundaries are.
-func (r *rig) boundByNothing() {
+func boundByNothing(r *rig) {
 	r.t.Helper()
 	line, err := os.ReadFile(r.ledgerFile())
 	must(r.t, err)
@@ -54,13 +54,13 @@ func TestClockRolledBack(t *testing.T) {
 		back func(r *rig)
 		says string
 	}{
-		"made anew":       {func(r *rig) { r.anew("bounds") }, "boundary topic bounds was deleted and made again since epoch 1 was opened"},
+		"made anew":       {func(r *rig) { anew(r, "bounds") }, "boundary topic bounds was deleted and made again since epoch 1 was opened"},
 		"records deleted": {func(r *rig) { kafkatest.DeleteRecords(t, r.broker.Addrs(), "bounds", 0, 1) }, "boundary topic bounds does not reach to offset 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := clockRig(t, clockStream, 1)
-			r.runsEmpty()
+			runsEmpty(r)
 			old := r.sibling(clockStream)
 			r.copyState(old)
 			h := newHand()
@@ -70,7 +70,7 @@ func TestClockRolledBack(t *testing.T) {
 			x.published(1)
 			x.end()
 			c.back(r)
-			r.anew("orders.dp")
+			anew(r, "orders.dp")
 			r.sendTo(0, 50, 50)
 			h.tick()
 			x = old.start(h.on)
@@ -100,12 +100,12 @@ func TestClockTopicMadeAgain(t *testing.T) {
 	if e := r.entries()[0]; e.Boundaries == nil || e.Boundaries.Topic != "bounds" || len(e.Boundaries.TopicID) != 32 || e.Boundaries.First != 0 {
 		t.Fatalf("the ledger has %+v", e.Boundaries)
 	}
-	r.anew("bounds")
+	anew(r, "bounds")
 	r.sendTo(0, 0, 50)
 	h.tick()
 	x.halts(haltBoundary, "boundary topic bounds was deleted and made again")
 	x.endHalted()
-	if records := r.recordsOf("bounds"); len(records) != 0 {
+	if records := recordsOf(r, "bounds"); len(records) != 0 {
 		t.Errorf("%d boundaries in the other topic", len(records))
 	}
 }
@@ -144,9 +144,9 @@ func TestClockTopicAtStart(t *testing.T) {
 func TestClockOlderLedger(t *testing.T) {
 	t.Parallel()
 	r := clockRig(t, clockStream, 1)
-	r.runsEmpty()
-	r.boundByNothing()
-	r.anew("bounds")
+	runsEmpty(r)
+	boundByNothing(r)
+	anew(r, "bounds")
 	h := newHand()
 	for step := range uint64(2) {
 		x := r.start(h.on)

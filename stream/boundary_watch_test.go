@@ -28,7 +28,7 @@ func comes(t testing.TB, what string, ok func() bool) {
 }
 
 // rowsOf returns the numbers of records of releases, by identity.
-func (r *rig) rowsOf(keys ...string) (rows []int) {
+func rowsOf(r *rig, keys ...string) (rows []int) {
 	r.t.Helper()
 	out := r.outputOf("orders.dp")
 	for _, key := range keys {
@@ -64,7 +64,7 @@ func TestClockRollsOver(t *testing.T) {
 	stuck.Remove()
 	x.until("epoch 3 has a step", func(s TaskStatus) bool { return s.Epoch >= 3 && s.Step == 1 && s.Outbox == 0 || s.Epoch > 3 })
 	x.end()
-	if rows := r.rowsOf("orders/0/1/1", "orders/0/2/1", "orders/0/3/1"); fmt.Sprint(rows) != "[5 10 20]" {
+	if rows := rowsOf(r, "orders/0/1/1", "orders/0/2/1", "orders/0/3/1"); fmt.Sprint(rows) != "[5 10 20]" {
 		t.Errorf("steps of %v records, want 5, 10 and 20", rows)
 	}
 }
@@ -92,7 +92,7 @@ func TestClockOpensAgain(t *testing.T) {
 	stuck.Remove()
 	x.until("epoch 2 has both", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
 	x.end()
-	if rows := r.rowsOf("orders/0/2/1", "orders/0/2/2"); fmt.Sprint(rows) != "[10 20]" {
+	if rows := rowsOf(r, "orders/0/2/1", "orders/0/2/2"); fmt.Sprint(rows) != "[10 20]" {
 		t.Errorf("steps of %v records, want 10 and 20", rows)
 	}
 }

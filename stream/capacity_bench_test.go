@@ -8,9 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
@@ -111,13 +109,6 @@ func BenchmarkCapacity(b *testing.B) {
 			}
 		}
 	}
-}
-
-// processorTime is what the process has used of all processors.
-func processorTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkFootprint measures the memory of a task's estimator behind its first step, with

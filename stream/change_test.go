@@ -23,7 +23,7 @@ func ofTopic(name string) string { return strings.ReplaceAll(ordersStream, "orde
 
 // streamsNow makes the streams of a running daemon those of some tables. Streams that were there
 // stay the same where their table does, which was before.
-func (x *running) streamsNow(open bool, before, after []string) error {
+func streamsNow(x *running, open bool, before, after []string) error {
 	x.t.Helper()
 	text := func(tables []string) string { return strings.Join(tables, "") }
 	r := x.r.sibling(text(after))
@@ -38,29 +38,6 @@ func (x *running) streamsNow(open bool, before, after []string) error {
 			}
 		}
 		return c, open, nil
-	})
-}
-
-// of returns the status of a stream's only task, once it is as wanted.
-func (x *running) of(stream, what string, ok func(TaskStatus) bool) TaskStatus {
-	x.t.Helper()
-	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		for _, s := range x.d.Status() {
-			if s.Stream == stream && ok(s) {
-				return s
-			}
-		}
-		if time.Now().After(late) {
-			x.t.Fatalf("%s: not %s: %+v\n%s", stream, what, x.d.Status(), x.r.log)
-		}
-	}
-}
-
-// reaches waits until a stream has published a step, and everything before it.
-func (x *running) reaches(stream string, step uint64) {
-	x.t.Helper()
-	x.of(stream, fmt.Sprintf("at step %d", step), func(s TaskStatus) bool {
-		return s.State == stateRunning && s.Step >= step && s.Outbox == 0
 	})
 }
 
@@ -127,7 +104,7 @@ func TestChange(t *testing.T) {
 	both, one := []string{orderTable, salesTable}, []string{orderTable}
 
 	produce("sales", 30)
-	must(t, x.streamsNow(false, both, one))
+	must(t, streamsNow(x, false, both, one))
 	if s := x.d.Status(); len(s) != 1 || s[0].Stream != "orders" || x.in.Tasks()[0] != orders {
 		t.Fatalf("after one was removed: %+v", s)
 	}
@@ -144,22 +121,22 @@ func TestChange(t *testing.T) {
 	produce("sales", 100)
 	produce("orders", 100)
 
-	must(t, x.streamsNow(false, one, both))
+	must(t, streamsNow(x, false, one, both))
 	produce("sales", 120)
 	x.reaches("sales", 7)
 	for range 5 {
 		produce("sales", 20)
-		must(t, x.streamsNow(false, both, one))
+		must(t, streamsNow(x, false, both, one))
 		produce("orders", 20)
-		must(t, x.streamsNow(false, one, both))
+		must(t, streamsNow(x, false, one, both))
 	}
-	must(t, x.streamsNow(false, both, one))
+	must(t, streamsNow(x, false, both, one))
 	for late := time.Now().Add(patience); own() > gone+3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatalf("%d goroutines, %d after the stream had gone the first time", own(), gone)
 		}
 	}
-	must(t, x.streamsNow(false, one, both))
+	must(t, streamsNow(x, false, one, both))
 	x.reaches("sales", 8)
 	if kinds := r.kinds(); kinds != "open open" {
 		t.Fatalf("the ledger has %s", kinds)
@@ -167,7 +144,7 @@ func TestChange(t *testing.T) {
 
 	// The output moves.
 	moved := with(salesTable, `"sales.dp"`, `"moved.dp"`)
-	must(t, x.streamsNow(false, both, []string{orderTable, moved}))
+	must(t, streamsNow(x, false, both, []string{orderTable, moved}))
 	produce("sales", 200)
 	x.reaches("sales", 10)
 	before := judge(t, r.output("sales.dp"))
@@ -176,12 +153,12 @@ func TestChange(t *testing.T) {
 			t.Errorf("%s is in both outputs", p.key)
 		}
 	}
-	must(t, x.streamsNow(false, []string{orderTable, moved}, both))
+	must(t, streamsNow(x, false, []string{orderTable, moved}, both))
 
 	// A new one waits for somebody who opens its epoch.
 	produce("visits", 100)
 	three := append(slices.Clone(both), ofTopic("visits"))
-	must(t, x.streamsNow(false, both, three))
+	must(t, streamsNow(x, false, both, three))
 	s := x.of("visits", "halted", func(s TaskStatus) bool { return s.State == stateHalted })
 	if s.Reason != haltUnopened || !strings.Contains(s.Message, "streamdp epoch open visits") {
 		t.Errorf("a new stream: %s: %s", s.Reason, s.Message)
@@ -195,20 +172,20 @@ func TestChange(t *testing.T) {
 	// Another one need not.
 	produce("returns", 100)
 	four := append(slices.Clone(three), ofTopic("returns"))
-	must(t, x.streamsNow(true, three, four))
+	must(t, streamsNow(x, true, three, four))
 	x.reaches("returns", 1)
 
 	if err := x.d.change(func(*config.Config) (*config.Config, bool, error) { return nil, false, errors.New("no") }); err == nil || err.Error() != "no" {
 		t.Error(err)
 	}
 	must(t, x.d.own.alone(t.Context()))
-	if err := x.streamsNow(true, four, one); !errors.Is(err, errClosing) || len(x.d.Status()) != 4 {
+	if err := streamsNow(x, true, four, one); !errors.Is(err, errClosing) || len(x.d.Status()) != 4 {
 		t.Errorf("while an epoch is closed: %v, %d tasks", err, len(x.d.Status()))
 	}
 	x.d.own.free()
 	x.reaches("orders", uint64(produced["orders"]/100))
 	x.end()
-	if err := x.streamsNow(true, four, one); !errors.Is(err, errStopping) {
+	if err := streamsNow(x, true, four, one); !errors.Is(err, errStopping) {
 		t.Error("after the end:", err)
 	}
 

@@ -8,12 +8,6 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// clockRefit makes of a stream of moments by the clock a refit.
-func clockRefit(text, keys string) string {
-	return with(text, "centre", "step_max = 300\ncentre", ".moments]\nclip = 1.0\n",
-		".refit]\ntarget = \"weight\"\nclip_x = 1.5\nclip_y = 2.0\n"+keys+"\n")
-}
-
 // TestClockRefit: windows end where a clock ends them, of one partition or of merged ones, with
 // every solver that can. A window without a record has no solution, one of few records has a
 // release all the same, and what is beyond step_max falls into the next. A restart goes on with

@@ -35,8 +35,8 @@ func TestControl(t *testing.T) {
 	if got := r.kinds(); got != "open close key-destroyed open close key-destroyed" {
 		t.Errorf("ledger: %s", got)
 	}
-	r.closedWell(t, "control", 1)
-	r.closedWell(t, "control", 2)
+	closedWell(r, t, "control", 1)
+	closedWell(r, t, "control", 2)
 	v := r.history("orders.dp")
 	if p := v.byKey["orders/0/2/5"]; !strings.Contains(p.value, `"covers":[500,1000]`) {
 		t.Errorf("release %.200s", p.value)
@@ -81,7 +81,7 @@ func TestControlWhileWaiting(t *testing.T) {
 	if err := x.ends(); !errors.Is(err, ErrNothing) {
 		t.Errorf("ended with %v", err)
 	}
-	r.closedWell(t, "while waiting", 1)
+	closedWell(r, t, "while waiting", 1)
 }
 
 // TestCloseWhileComparing: a restored copy that is told to close before it has

@@ -8,10 +8,6 @@ import (
 	"testing"
 )
 
-// rollsStream opens another epoch every four steps, within a limit that three of
-// them in a row keep.
-var rollsStream = with(ordersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 1.0")
-
 // copies starts two daemons that draw their secrets on two copies of one state, in the
 // middle of epoch 1.
 func copies(t *testing.T, toml string) (r, s *rig, x, y *running) {
@@ -154,10 +150,6 @@ func TestCopiesApart(t *testing.T) {
 		t.Errorf("the checker finds %d forks: %v", late, v.forks)
 	}
 }
-
-// mayHaveRun is in the halt of a copy that was cut off when it opened an epoch of which the other
-// copy has published a release.
-const mayHaveRun = "is missing, and the epoch may have run"
 
 // TestCopyCutOff: a copy is cut off between the charge of an epoch and its manifest, while the
 // other one publishes an epoch of that number. It halts, as one that may have published that

@@ -38,58 +38,6 @@ type machine struct {
 	restarts int
 }
 
-// machineStream is a small stream; tests replace parts of it.
-const machineStream = `
-[stream.m]
-input  = { topic = "in", codec = "json", columns = ["a", "b", "c"] }
-output = { topic = "out" }
-centre = [1.0, 0.0, -2.0]
-scale  = [0.5, 4.0, 1.5]
-step   = 7
-[stream.m.privacy]
-epsilon = 1.0
-delta = 1e-8
-adjacency = "replace"
-limit_epsilon = 3.0
-[stream.m.moments]
-clip = 1.0
-`
-
-// machineRegressions are the same stream with regressions of several kinds.
-var machineRegressions = []string{
-	regression("amb.clip = \"track\"\namb.batch = 20\namb.bootstrap = 30"),
-	regression("amb.clip = \"bisect\"\namb.batch = 22\namb.stat = 13\namb.bands = 3\namb.value = \"residual\""),
-	regression("amb.clip = \"fixed\"\namb.zeta = 1.5\namb.batch = 20\nintercept = false\nintervals = false\namb.average = \"smooth\""),
-	onlineNewton(""),
-	onlineNewton("intercept = false\nradius = 5.0\n"),
-}
-
-// machineCombined are the same stream with squares of noisy rows beside joint
-// estimation, one record a step, over all steps, a window and with decaying weights.
-var machineCombined = []string{
-	combined(""),
-	combined("workload = \"window\"\nwindow = 5\n"),
-	combined("workload = \"exponential\"\ndecay = 0.9\n"),
-}
-
-// combined is machineStream with the combination of methods for its moments.
-func combined(keys string) string {
-	return with(machineStream, "step   = 7", "step = 1") + "method = \"combined\"\nfactorization = \"identity\"\n" + keys
-}
-
-// regression is machineStream with a regression for its mechanism.
-func regression(keys string) string {
-	return with(machineStream, "step   = 7\n", "", "[stream.m.moments]\nclip = 1.0\n",
-		"[stream.m.sgd]\nmethod = \"amb\"\ntarget = \"b\"\nclip_x = 3.0\nclip_y = 4.0\nradius = 5.0\namb.curvature = 2.0\n"+keys+"\n")
-}
-
-// onlineNewton is machineStream with the default regression, and a budget that leaves
-// its steps short.
-func onlineNewton(keys string) string {
-	return with(machineStream, "step   = 7\n", "", "[stream.m.moments]\nclip = 1.0\n", "[stream.m.sgd]\ntarget = \"b\"\nclip_x = 3.0\n"+keys,
-		"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
-}
-
 func newMachine(t testing.TB, toml string, key byte) *machine {
 	t.Helper()
 	cfg, err := config.Parse("m.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:1\"]\n[state]\ndir = \"/s\"\nkey_file = \"/k\"\n"+toml))
@@ -290,43 +238,6 @@ func (m *machine) equals(what string, want *machine) {
 			return
 		}
 	}
-}
-
-// randomLog has records of every kind at some of the offsets [0, n).
-func randomLog(rng *rand.Rand, n int) (log []kafka.Record, records int) {
-	for i := range n {
-		if rng.IntN(5) == 0 {
-			continue // aborted, a marker, compacted away
-		}
-		rec := kafka.Record{Offset: int64(i)}
-		switch rng.IntN(10) {
-		case 0:
-			rec.Value = badValues[rng.IntN(len(badValues))]
-		default:
-			rec.Value = fmt.Appendf(nil, `{"a":%g,"b":%g,"c":%g}`, rng.NormFloat64(), 3*rng.NormFloat64(), rng.NormFloat64()-2)
-		}
-		log = append(log, rec)
-	}
-	return log, len(log)
-}
-
-// badValues give no row, each for another reason. All of them have a canary
-// that must show up nowhere.
-var badValues = [][]byte{
-	nil,
-	{},
-	[]byte("canary-71c3 not json"),
-	[]byte(`{"a":1,"b":2`),
-	[]byte(`{"a":1,"b":2,"canary-71c3":3}`),
-	[]byte(`{"a":1,"b":2,"c":"canary-71c3"}`),
-	[]byte(`{"a":NaN,"b":7.1318371,"c":1}`),
-	[]byte(`{"a":1e999,"b":7.1318371,"c":1}`),
-	[]byte(`{"a":null,"b":7.1318371,"c":1}`),
-	[]byte(`{"a":1,"a":7.1318371,"b":2,"c":1}`),
-	[]byte(`[1,2,7.1318371]`),
-	[]byte(`{"a":1.7e308,"b":-1.7e308,"c":7.1318371}`), // finite, and not after scaling
-	[]byte(strings.Repeat("[", 200)),
-	[]byte("\xff\xfe canary-71c3"),
 }
 
 // TestCoreSplits: however the log is split into responses, and wherever the

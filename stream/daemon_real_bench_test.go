@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -164,11 +163,6 @@ func profile(b *testing.B, round int) func() {
 		pprof.StopCPUProfile()
 		must(b, f.Close())
 	}
-}
-
-func median(x []float64) float64 {
-	x = slices.Sorted(slices.Values(x))
-	return x[len(x)/2]
 }
 
 // jsonRow is a record with columns c0, c1, … for codec json.

@@ -25,7 +25,7 @@ type letter struct {
 
 // letters reads a topic of dead letters, the last one of each key: those that were sent
 // with one that is too large come twice.
-func (r *rig) letters(topic string) (all []letter) {
+func letters(r *rig, topic string) (all []letter) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -46,11 +46,11 @@ func (r *rig) letters(topic string) (all []letter) {
 	return all
 }
 
-// written waits for so many dead letters.
-func (x *running) written(topic string, n int) []letter {
+// awaitLetters waits for so many dead letters.
+func awaitLetters(x *running, topic string, n int) []letter {
 	x.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		all := x.r.letters(topic)
+		all := letters(x.r, topic)
 		if len(all) >= n || time.Now().After(deadline) {
 			if len(all) != n {
 				x.t.Fatalf("%d dead letters, want %d: %v\n%s", len(all), n, all, x.r.log)
@@ -109,7 +109,7 @@ func TestDeadLetters(t *testing.T) {
 				r.send(values...)
 				x := r.start()
 				x.published(3)
-				all := x.written("dead", 3) // 320 is in the open step
+				all := awaitLetters(x, "dead", 3) // 320 is in the open step
 				x.end()
 				for i, offset := range []int64{7, 150, 299} {
 					l := all[i]
@@ -188,7 +188,7 @@ func TestDeadLettersWait(t *testing.T) {
 	send(550, 500)
 	x = r.start()
 	x.published(10)
-	all := x.written("dead", 12)
+	all := awaitLetters(x, "dead", 12)
 	x.end()
 	for i, l := range all[1:3] {
 		if l.key != fmt.Sprintf("orders/0/%d", 20+10*i) || !strings.Contains(l.headers, "streamdp_mode=reference") {
@@ -202,11 +202,11 @@ func TestDeadLettersWait(t *testing.T) {
 	must(t, x.control(requestOpen, OpenRequest{Reason: "test"}))
 	send(1050, 250)
 	x.until("epoch 2 releases", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step >= 3 && s.Outbox == 0 })
-	x.written("dead", 15)
+	awaitLetters(x, "dead", 15)
 	must(t, x.control(requestOpen, OpenRequest{Reason: "test", From: "earliest"}))
 	x.until("epoch 3 releases", func(s TaskStatus) bool { return s.Epoch == 3 && s.Step >= 13 && s.Outbox == 0 })
 	x.end()
-	if n := len(r.letters("dead")); n != 15 {
+	if n := len(letters(r, "dead")); n != 15 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -257,7 +257,7 @@ func TestDeadLettersHoldNothing(t *testing.T) {
 			}
 			release()
 			if end == "rollover" {
-				x.written("dead", 1)
+				awaitLetters(x, "dead", 1)
 				x.end()
 			} else {
 				must(t, x.ends())
@@ -295,7 +295,7 @@ func TestDeadLettersCrash(t *testing.T) {
 	x.published(10)
 	x.end()
 	found := map[string]bool{}
-	for _, l := range r.letters("dead") {
+	for _, l := range letters(r, "dead") {
 		found[l.key] = true
 	}
 	if fmt.Sprint(found) != fmt.Sprint(bad) {

@@ -78,7 +78,7 @@ func newMergedClockScenario(t testing.TB) *scenario {
 func crashMerged(t *testing.T, scenarioOf func(testing.TB) *scenario, every int) {
 	whole := scenarioOf(t)
 	must(t, whole.run(t))
-	whole.verifyMerged(t)
+	verifyMerged(whole, t)
 	operations := whole.r.disk.(*simDisk).ops
 	whole.close()
 	if os.Getenv("STREAMDP_SLOW") != "" {
@@ -95,7 +95,7 @@ func crashMerged(t *testing.T, scenarioOf func(testing.TB) *scenario, every int)
 			if err := s.run(t); err != nil {
 				t.Errorf("operation %d, mode %d: %v", k, mode, err)
 			}
-			s.verifyMerged(t)
+			verifyMerged(s, t)
 		}
 		s.close()
 		if t.Failed() {
@@ -108,7 +108,7 @@ func crashMerged(t *testing.T, scenarioOf func(testing.TB) *scenario, every int)
 	}
 }
 
-func (s *scenario) verifyMerged(t testing.TB) {
+func verifyMerged(s *scenario, t testing.TB) {
 	t.Helper()
 	data, err := s.r.disk.ReadFile(s.r.ledgerFile())
 	must(t, err)

@@ -2,11 +2,8 @@ package stream
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -27,7 +24,7 @@ func newUsersScenario(cap int) func(testing.TB) *scenario {
 
 // verifyUsers fails unless the output is that of an uninterrupted run, and no file of persons outlives its
 // epoch.
-func (s *scenario) verifyUsers(t testing.TB, refs []epochReference) {
+func verifyUsers(s *scenario, t testing.TB, refs []epochReference) {
 	t.Helper()
 	s.same(t, refs)
 	open := uint64(0)
@@ -54,58 +51,7 @@ func TestUsersDiskCrashes(t *testing.T) {
 			t.Parallel()
 			begin := newUsersScenario(cap)
 			refs := []epochReference{referenceOf(t, 0, begin)}
-			crashUsers(t, 9, begin, func(t testing.TB, s *scenario) { s.verifyUsers(t, refs) })
+			crashUsers(t, 9, begin, func(t testing.TB, s *scenario) { verifyUsers(s, t, refs) })
 		})
-	}
-}
-
-// crashUsers stops the machine before every so-and-so-manieth operation on or after one on files of persons,
-// with STREAMDP_SLOW=1 before each, or fills its disk there.
-func crashUsers(t *testing.T, stride int, begin func(testing.TB) *scenario, verify func(testing.TB, *scenario)) {
-	if os.Getenv("STREAMDP_SLOW") != "" {
-		stride = 1
-	}
-	whole := begin(t)
-	must(t, whole.run(t))
-	verify(t, whole)
-	ops := whole.r.disk.(*simDisk).journal
-	whole.close()
-	points := 0
-	for k := 1; k < len(ops); k++ {
-		near := ops[k-1] + " " + ops[k]
-		if !strings.Contains(near, usersPrefix) {
-			continue
-		}
-		if points++; points%stride > 0 {
-			continue
-		}
-		rng := rand.New(rand.NewPCG(uint64(k), 20))
-		mode := rng.IntN(crashModes)
-		s := begin(t)
-		d := s.r.disk.(*simDisk)
-		if points/stride%2 == 0 {
-			refused := false
-			d.refuse = func(op, name string) error { // full once
-				if d.ops == k && op != "remove" && !refused {
-					refused = true
-					return syscall.ENOSPC
-				}
-				return nil
-			}
-		} else if s.crashed(t, k, mode, rng) {
-			s.r.disk.(*simDisk).crash = -1
-		} else {
-			t.Fatalf("operation %d: no crash", k)
-		}
-		must(t, s.run(t))
-		verify(t, s)
-		s.close()
-		if t.Failed() {
-			t.Fatalf("operation %d (%s), mode %d\n%s", k, ops[k], mode, s.r.log)
-		}
-	}
-	t.Logf("%d of %d points", points/stride, points)
-	if points < 20 {
-		t.Errorf("%d points", points)
 	}
 }

@@ -8,40 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
-
-// ran is a rig whose daemon has published ten steps and ended.
-func ran(t testing.TB, toml string) *rig {
-	t.Helper()
-	return newRig(t, toml).tenSteps()
-}
-
-// tenSteps runs a daemon over 1050 records.
-func (r *rig) tenSteps() *rig {
-	r.t.Helper()
-	r.produce(0, 1050)
-	x := r.start()
-	x.published(10)
-	x.end()
-	return r
-}
-
-// recreate makes the input another log, of n records numbered from first.
-func (r *rig) recreate(first, n int) {
-	r.t.Helper()
-	kafkatest.DeleteTopic(r.t, r.broker.Addrs(), "orders")
-	kafkatest.CreateTopic(r.t, r.broker.Addrs(), "orders", nil)
-	r.client = dial(r.t, r.addr)
-	if n > 0 {
-		r.produce(first, n)
-	}
-}
 
 func port(t testing.TB, addr string) (n int) {
 	t.Helper()
@@ -244,19 +216,6 @@ func TestPublishRefused(t *testing.T) {
 	x.published(3)
 	x.end()
 	r.history("orders.dp").equals(t, r.uninterrupted(3))
-}
-
-// setTopicConfig changes a topic's setting.
-func setTopicConfig(t testing.TB, r *rig, topic, key, value string) {
-	t.Helper()
-	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	res := kmsg.NewIncrementalAlterConfigsRequestResource()
-	res.ResourceType, res.ResourceName = kmsg.ConfigResourceTypeTopic, topic
-	cfg := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
-	cfg.Name, cfg.Value = key, &value
-	res.Configs = append(res.Configs, cfg)
-	req.Resources = append(req.Resources, res)
-	kafkatest.Ask(t, r.broker.Addrs(), req)
 }
 
 // TestStateLocked: one process a directory.

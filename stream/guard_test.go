@@ -15,17 +15,6 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// forge appends records with the given keys to the output.
-func (r *rig) forge(value string, keys ...string) {
-	r.t.Helper()
-	for _, key := range keys {
-		m := kafka.Message{Key: []byte(key), Value: []byte(value), Time: time.UnixMilli(1)}
-		if _, err := dial(r.t, r.addr).Produce(r.t.Context(), "orders.dp", 0, []kafka.Message{m}); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-}
-
 // TestStrayReleases: releases that somebody else wrote into the output of a running
 // task. What this state did not make, or not yet, stops it before its next release.
 func TestStrayReleases(t *testing.T) {
@@ -97,7 +86,7 @@ func TestForgottenReleases(t *testing.T) {
 		spoil func(*rig, published)
 		says  string // of the halt, empty: none
 	}{
-		"the same": {func(r *rig, p published) { r.repeat(p.key) }, ""},
+		"the same": {func(r *rig, p published) { repeat(r, p.key) }, ""},
 		"differs":  {func(r *rig, p published) { r.forge("{}", p.key) }, "differs"},
 		"the first is gone": {func(r *rig, p published) {
 			kafkatest.DeleteRecords(r.t, r.broker.Addrs(), "orders.dp", 0, p.offset+1)
@@ -134,7 +123,7 @@ func TestForgottenReleases(t *testing.T) {
 }
 
 // repeat appends a release of the output to it again.
-func (r *rig) repeat(key string) {
+func repeat(r *rig, key string) {
 	r.t.Helper()
 	var m kafka.Message
 	err := dial(r.t, r.addr).ReadBack(r.t.Context(), "orders.dp", 0, 0, func(rec *kafka.Record) error {

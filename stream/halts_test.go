@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // haltedState is a way to bring a task to a halt.
@@ -84,14 +83,6 @@ var haltedStates = []haltedState{
 	}},
 }
 
-func flipByte(t testing.TB, path string, at int) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	data[at] ^= 1
-	must(t, os.WriteFile(path, data, 0o600))
-}
-
 func edit(t testing.TB, path, old, new string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -148,7 +139,7 @@ func TestHaltedStates(t *testing.T) {
 				if (err == nil) != (kind == "close" || opens) {
 					t.Fatalf("%s: %v", how, err)
 				}
-				r.closedWell(t, how, 1)
+				closedWell(r, t, how, 1)
 				if kind == "open" && opens {
 					if strings.HasPrefix(how, "offline") {
 						x = r.start()

@@ -12,28 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// asking returns how many tasks wait for the reading that begins next.
-func (t *tail) asking() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.past.next
-	if h == nil {
-		return 0
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.of)
-}
 
 // TestHistory: tasks that begin together share a reading of the output, each gets its own
 // releases from where it asked on, and who can't be served is told so.

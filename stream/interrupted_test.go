@@ -118,7 +118,7 @@ func TestInterruptedClosing(t *testing.T) {
 		} else {
 			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
 		}
-		r.closedWell(t, by, 1)
+		closedWell(r, t, by, 1)
 	}
 }
 

@@ -36,7 +36,7 @@ func killClock(t *testing.T, round uint64, n int) {
 	fit := strings.ReplaceAll(clockRefit(one, ""), "stream.one", "stream.fit")
 	r := clockRig(t, merged+one+with(fit, `topic = "one.dp"`, `topic = "fit.dp"`), 3)
 	r.commit, r.real = "10ms", true
-	text := r.kept()
+	text := kept(r)
 	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
 	rng := rand.New(rand.NewPCG(34, round))
 	var fed [3]int

@@ -40,7 +40,7 @@ func TestKillsOfMerged(t *testing.T) {
 func killMerged(t *testing.T, toml string, round uint64, n int) {
 	r := newMergedRig(t, toml, 3)
 	r.commit, r.real, r.key = "0s", true, userOf
-	text := r.kept()
+	text := kept(r)
 	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
 	rng := rand.New(rand.NewPCG(33, round))
 	var fed [3]int

@@ -52,7 +52,7 @@ func kills(t testing.TB) int {
 
 // kept is the rig's configuration with secrets that are kept, so that all that was
 // published can be worked out again.
-func (r *rig) kept() string {
+func kept(r *rig) string {
 	return strings.Replace(string(r.text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
 }
 
@@ -92,7 +92,7 @@ func killSome(t testing.TB, spec childSpec, rng *rand.Rand, kills int, mayHalt b
 
 // epochsFollow fails unless the epochs of a history cover the log from its begin on
 // without a gap and without a record in two.
-func (v *verdict) epochsFollow(t testing.TB, what string) (epochs int, end int64) {
+func epochsFollow(v *verdict, t testing.TB, what string) (epochs int, end int64) {
 	t.Helper()
 	type span struct {
 		epoch      uint64
@@ -140,13 +140,13 @@ func killAll(t *testing.T, round uint64, n int) {
 	defer b.Close()
 	r := newRigAt(t, b, b.Addr(), fourStreams)
 	r.commit = "0s"
-	text := r.kept()
+	text := kept(r)
 	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Fetch: 16 << 10}
 	fed := 0
 	begun := time.Now()
 	killSome(t, spec, rand.New(rand.NewPCG(31, round)), n, false, func() {
 		// As much as the slowest task gets done: what is left must be read in the end.
-		if fed-r.slowest() < 300 {
+		if fed-slowest(r) < 300 {
 			r.produce(fed, 120)
 			fed += 120
 		}
@@ -176,7 +176,7 @@ func killAll(t *testing.T, round uint64, n int) {
 	var said []string
 	for _, name := range fourTasks {
 		v := r.history(name + ".dp")
-		epochs, last := v.epochsFollow(t, name)
+		epochs, last := epochsFollow(v, t, name)
 		if end-last >= 40 {
 			t.Errorf("%s: releases cover the log up to %d, which ends at %d", name, last, end)
 		}
@@ -197,12 +197,12 @@ func killAll(t *testing.T, round uint64, n int) {
 		}
 		said = append(said, fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.bytes), epochs, v.duplicates))
 	}
-	voids := r.chargedOnce(t)
+	voids := chargedOnce(r, t)
 	t.Logf("%d kills in %v, %d offsets, %d openings that were void; %s", n, took.Round(time.Second), end, voids, strings.Join(said, "; "))
 }
 
 // slowest returns the least offset that a task has committed, 0 where one has no checkpoint.
-func (r *rig) slowest() int {
+func slowest(r *rig) int {
 	least := math.MaxInt
 	for _, name := range fourTasks {
 		data, err := os.ReadFile(filepath.Join(r.dir, "state", "tasks", name+"-0", checkpointName))
@@ -218,7 +218,7 @@ func (r *rig) slowest() int {
 
 // chargedOnce fails unless the worst-off record has paid for one epoch of each task, and
 // returns the number of openings that are void.
-func (r *rig) chargedOnce(t testing.TB) (voids int) {
+func chargedOnce(r *rig, t testing.TB) (voids int) {
 	t.Helper()
 	data, err := os.ReadFile(r.ledgerFile())
 	must(t, err)

@@ -38,14 +38,14 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	behind := 0
 	for range kills {
 		killLoop(t, r, spec, rng, 1, nil)
-		if r.usersBehind() {
+		if usersBehind(r) {
 			behind++
 		}
 	}
 	f.end()
 	steps := r.steps(20)
 	r.finish(steps)
-	if r.usersBehind() {
+	if usersBehind(r) {
 		t.Error("files of persons hold more than the last commit, though nobody was killed")
 	}
 	r.history("orders.dp").equals(t, r.uninterrupted(steps))
@@ -56,7 +56,7 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 }
 
 // usersBehind reports whether the files of persons hold more than the last commit.
-func (r *rig) usersBehind() bool {
+func usersBehind(r *rig) bool {
 	r.t.Helper()
 	data, err := os.ReadFile(r.file(checkpointName))
 	must(r.t, err)

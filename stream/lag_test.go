@@ -19,18 +19,18 @@ import (
 // slowerStream reads what ordersStream reads, in longer steps.
 var slowerStream = strings.NewReplacer("stream.orders", "stream.slower", "orders.dp", "slower.dp", "= 100", "= 300").Replace(ordersStream)
 
-func (r *rig) committed(partition int32) int64 {
+func committed(r *rig, partition int32) int64 {
 	r.t.Helper()
 	return kafkatest.CommittedOffset(r.t, []string{r.addr}, "lag", "orders", partition)
 }
 
 // lagsAt waits until the group's offset is the one wanted.
-func (r *rig) lagsAt(partition int32, want int64) {
+func lagsAt(r *rig, partition int32, want int64) {
 	r.t.Helper()
 	late := time.Now().Add(patience)
-	for r.committed(partition) != want {
+	for committed(r, partition) != want {
 		if time.Now().After(late) {
-			r.t.Fatalf("the group's offset is %d, want %d\n%s", r.committed(partition), want, r.log)
+			r.t.Fatalf("the group's offset is %d, want %d\n%s", committed(r, partition), want, r.log)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -48,16 +48,16 @@ func TestLag(t *testing.T) {
 	r.produce(0, 250)
 	x := r.start(soonLag)
 	x.published(2)
-	r.lagsAt(0, 0) // slower has no step yet
+	lagsAt(r, 0, 0) // slower has no step yet
 	r.produce(250, 100)
-	r.lagsAt(0, 300)
+	lagsAt(r, 0, 300)
 	x.end()
 	x = r.start(func(o *Options) { o.Hooks.LagEvery = time.Hour })
 	r.produce(350, 250)
 	x.published(6)
 	x.reaches("slower", 2)
 	x.end() // which commits by itself
-	if at := r.committed(0); at != 600 {
+	if at := committed(r, 0); at != 600 {
 		t.Errorf("the group's offset is %d after the end", at)
 	}
 	before := r.outputOf("orders.dp")
@@ -67,7 +67,7 @@ func TestLag(t *testing.T) {
 		must(t, r.client.CommitOffsets(t.Context(), "lag", []kafka.GroupOffset{{Topic: "orders", Next: at}}))
 		x = r.start(soonLag)
 		x.published(6)
-		r.lagsAt(0, 600) // committed though nothing has changed: each process says where it is
+		lagsAt(r, 0, 600) // committed though nothing has changed: each process says where it is
 		x.end()
 	}
 	if !maps.Equal(r.outputOf("orders.dp"), before) {
@@ -79,7 +79,7 @@ func TestLag(t *testing.T) {
 	x.until("it runs", func(s TaskStatus) bool { return s.State == stateRunning && x.d.Status()[1].State == stateRunning })
 	must(t, x.controlOf("slower", "close", OpenRequest{}))
 	r.produce(600, 100)
-	r.lagsAt(0, 700)
+	lagsAt(r, 0, 700)
 	x.end()
 }
 
@@ -93,7 +93,7 @@ func TestLagMerged(t *testing.T) {
 	x := r.start(soonLag)
 	x.published(1)
 	x.end()
-	if a, b := r.committed(0), r.committed(1); a != 100 || b != 100 {
+	if a, b := committed(r, 0), committed(r, 1); a != 100 || b != 100 {
 		t.Errorf("the group's offsets are %d and %d, want those of the merged step", a, b)
 	}
 }
@@ -113,7 +113,7 @@ func TestLagRefused(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	h.Remove()
-	r.lagsAt(0, 200)
+	lagsAt(r, 0, 200)
 	if n := strings.Count(r.log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.log.String(), "group authorization failed") {
 		t.Errorf("%d warnings\n%s", n, r.log)
 	}
@@ -207,7 +207,7 @@ func TestLagInstances(t *testing.T) {
 	}
 	a := r.instance("a").start(soonLag)
 	for p := range partitions {
-		r.lagsAt(int32(p), int64(100*(p+1)))
+		lagsAt(r, int32(p), int64(100*(p+1)))
 	}
 	b := r.instance("b").start(soonLag)
 	late := time.Now().Add(patience)
@@ -221,18 +221,18 @@ func TestLagInstances(t *testing.T) {
 		r.sendTo(p, 100*(p+1), 100)
 	}
 	for p := range partitions {
-		r.lagsAt(int32(p), int64(100*(p+2)))
+		lagsAt(r, int32(p), int64(100*(p+2)))
 	}
 	a.end()
 	for p := range partitions {
 		r.sendTo(p, 100*(p+2), 100)
 	}
 	for p := range partitions {
-		r.lagsAt(int32(p), int64(100*(p+3)))
+		lagsAt(r, int32(p), int64(100*(p+3)))
 	}
 	b.end()
 	for p := range partitions {
-		if at := r.committed(int32(p)); at != int64(100*(p+3)) {
+		if at := committed(r, int32(p)); at != int64(100*(p+3)) {
 			t.Errorf("partition %d is at %d after the end", p, at)
 		}
 	}

@@ -3,8 +3,6 @@ package stream
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,21 +12,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/dp"
-	"github.com/streamdp/streamdp/stream/core"
 )
-
-var testSource = core.Source{Cluster: "c", Topic: "orders", Partition: 0}
-
-// ofRecords is the account of a source's records.
-func ofRecords(s core.Source) account { return account{Source: s} }
-
-// charging is an entry that opens an epoch of testSource for the stream orders.
-func charging(epoch uint64, first, end int64, a dp.Adjacency, mu float64) Entry {
-	return Entry{
-		Kind: kindOpen, Stream: "orders", Source: testSource, Epoch: epoch, Incarnation: 1, First: first, End: end, Mechanism: "moments",
-		Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 1.5, LimitDelta: 1e-8,
-	}
-}
 
 // ending is an entry that ends one.
 func ending(kind string, epoch uint64, end int64) Entry {
@@ -125,15 +109,6 @@ func TestLedgerBits(t *testing.T) {
 			t.Error("a line without a MAC is accepted behind one with it")
 		}
 	}
-}
-
-// forgedLine is a line that somebody writes who has no key: right sequence, chain and sum.
-func forgedLine(t testing.TB, l *ledger, e Entry) []byte {
-	t.Helper()
-	e.Seq, e.Prev, e.Key = uint64(len(l.entries)+1), hex.EncodeToString(l.head[:]), "deadbeefdeadbeef"
-	line, err := json.Marshal(e)
-	must(t, err)
-	return append(newLedgerKey(InsecureKey(99)).seal(line), '\n')
 }
 
 // TestLedgerForged: a line under an invented key is refused behind lines under the

@@ -31,13 +31,6 @@ func (d *readCounter) ReadDir(dir string) ([]string, error) {
 	return d.disk.ReadDir(dir)
 }
 
-// gathered waits until so many wait. If they never do, it goes on.
-func gathered(waiting func() int, n int) {
-	for late := time.Now().Add(patience); waiting() < n && time.Now().Before(late); {
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // TestWorkOfManyTasks counts what a process with many tasks does, so that nothing of it grows
 // with the square of their number unnoticed: the files that it reads when all open epochs, and
 // when it starts again; the requests by which it publishes; how often it reads the output and

@@ -83,11 +83,11 @@ func TestRollingChange(t *testing.T) {
 	for _, x := range all {
 		x.end()
 	}
-	if want := r.alone(sent / 100 * partitions); !maps.Equal(r.values("orders.dp"), want) {
+	if want := alone(r, sent/100*partitions); !maps.Equal(r.values("orders.dp"), want) {
 		t.Errorf("the releases are not those of one process\n%s", logs())
 	}
 	limits := map[int]int{}
-	for _, l := range r.groupBooks().ledgers {
+	for _, l := range groupBooks(r).ledgers {
 		for _, e := range l.entries {
 			switch {
 			case e.Kind == kindLimit && e.LimitEpsilon == 4:

@@ -10,80 +10,10 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kfake"
-
-	"github.com/streamdp/streamdp/internal/kafka/embedded"
 )
 
-// groupRig is a rig whose topic "orders" has some partitions that instances of group g share.
-func groupRig(t *testing.T, partitions int, lines string) *rig {
-	t.Helper()
-	b, err := embedded.Start(embedded.Options{Extra: []kfake.Opt{kfake.GroupMinSessionTimeout(100 * time.Millisecond)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	if err := b.CreateTopic(t.Context(), "orders", partitions, nil); err != nil {
-		t.Fatal(err)
-	}
-	r := newRigAt(t, b, b.Addr(), with(ordersStream, `topic = "orders",`, `topic = "orders", partition = "all",`))
-	r.group = "[cluster]\ngroup = \"g\"\nshards = 4\nsession_timeout = \"1s\"\nallow_unreplicated = true\n" + lines
-	return r
-}
-
-// begin makes the topics of the group.
-func (r *rig) begin() {
-	r.t.Helper()
-	o := r.options()
-	if err := InitCluster(r.t.Context(), o.Config, o.Key, func(int) {}); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// instance returns a rig with a state directory of its own, for another instance of the group.
-func (r *rig) instance(name string) *rig {
-	s := r.sibling(r.toml)
-	s.group += fmt.Sprintf("instance = %q\n", name)
-	return s
-}
-
-// values returns what an output topic has under each key, and fails where that are two things.
-func (r *rig) values(topic string) map[string][32]byte {
-	r.t.Helper()
-	all := map[string][32]byte{}
-	for _, p := range r.output(topic) {
-		if was, known := all[p.key]; known && was != p.hash {
-			r.t.Errorf("%s has two values", p.key)
-		}
-		all[p.key] = p.hash
-	}
-	return all
-}
-
-// awaits waits until an output topic has so many releases.
-func (r *rig) awaits(topic string, n int, why func() string) {
-	r.t.Helper()
-	until := time.Now().Add(patience)
-	for {
-		got := 0
-		if t, err := r.client.Topic(r.t.Context(), topic); err == nil && t.Exists {
-			got = len(r.values(topic))
-		}
-		switch {
-		case got == n:
-			return
-		case got > n:
-			r.t.Fatalf("%d releases, want %d", got, n)
-		case time.Now().After(until):
-			r.t.Fatalf("%d releases, want %d\n%s", got, n, why())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // alone returns what one process with files publishes of the same input.
-func (r *rig) alone(n int) map[string][32]byte {
+func alone(r *rig, n int) map[string][32]byte {
 	r.t.Helper()
 	ref := r.sibling(with(r.toml, `"orders.dp"`, `"alone.dp"`))
 	ref.group = ""
@@ -129,7 +59,7 @@ func TestInstances(t *testing.T) {
 	if code := all[2].terminate(); code != 0 {
 		t.Errorf("code %d\n%s", code, all[2].stderr)
 	}
-	if want := r.alone(13 * partitions); !maps.Equal(r.values("orders.dp"), want) {
+	if want := alone(r, 13*partitions); !maps.Equal(r.values("orders.dp"), want) {
 		t.Errorf("the releases are not those of one process\n%s", logs())
 	}
 	// Each epoch was charged once, in the ledger of its shard.
@@ -167,7 +97,7 @@ func TestInstancesMerged(t *testing.T) {
 		all = append(all, r.instance(name).start())
 	}
 	for _, x := range all {
-		x.ready(true)
+		ready(x, true)
 	}
 	logs := func() string { return all[0].r.log.String() + all[1].r.log.String() }
 	sums := func() (n int64) {
@@ -196,7 +126,7 @@ func TestInstancesMerged(t *testing.T) {
 	}
 	r.awaits("orders.dp", 15, logs)
 	all[1].end()
-	if want := r.alone(15); !maps.Equal(r.values("orders.dp"), want) {
+	if want := alone(r, 15); !maps.Equal(r.values("orders.dp"), want) {
 		t.Errorf("the releases are not those of one process\n%s", logs())
 	}
 }
@@ -216,7 +146,7 @@ func TestInstanceStatus(t *testing.T) {
 	b := r.instance("b")
 	x := b.start()
 	b.awaits("orders.dp", 4, b.log.String)
-	x.ready(true)
+	ready(x, true)
 	var status struct {
 		Data struct{ Group *GroupStatus }
 	}
@@ -272,7 +202,7 @@ func TestInstanceStatus(t *testing.T) {
 	c := r.instance("c")
 	c.toml = with(c.toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	y := c.start()
-	y.ready(false, "this instance stands by (configuration)")
+	ready(y, false, "this instance stands by (configuration)")
 	look, err := LookAtGroup(t.Context(), o.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +221,7 @@ func TestInstanceStatus(t *testing.T) {
 }
 
 // ready waits until the instance is ready, or is not and says so.
-func (x *running) ready(want bool, words ...string) {
+func ready(x *running, want bool, words ...string) {
 	x.t.Helper()
 	until := time.Now().Add(patience)
 	for {

@@ -12,12 +12,6 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// mergedRefit is a merged stream with a refit of orders.
-func mergedRefit(keys string) string {
-	return with(mergedStream, "step = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
-		"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 1.5\nclip_y = 2.0\n"+keys+"\n")
-}
-
 // TestMergeRefit: windows of three partitions are one sequence of regressions, of each
 // solver that sums. It survives restarts, in the middle of a window too, with the same
 // bytes; another pace gives the same bytes; verify finds them; and the release says which
@@ -83,7 +77,7 @@ func TestMergeRefit(t *testing.T) {
 				t.Error("read at another pace, other bytes")
 			}
 			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, mergedTask, OpenRequest{}) }))
-			for _, p := range r.opening(2).Parts {
+			for _, p := range openingOn(r, 2).Parts {
 				if p.First != int64(end) || p.Incarnation != 1 {
 					t.Errorf("epoch 2 begins with %+v", p)
 				}

@@ -13,8 +13,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// opening returns the line that opened an epoch of the merged task.
-func (r *rig) opening(epoch uint64) *Entry {
+// openingOn returns the line that opened an epoch of the merged task.
+func openingOn(r *rig, epoch uint64) *Entry {
 	r.t.Helper()
 	all := r.entries()
 	i := slices.IndexFunc(all, func(e Entry) bool { return e.Kind == kindOpen && e.Epoch == epoch && e.Task() == mergedTask })
@@ -49,7 +49,7 @@ func TestMergedSets(t *testing.T) {
 	r.sendTo(0, 350, 100)
 	r.sendTo(1, 1250, 100)
 	run(3, 1)
-	if p := r.opening(3).Parts; p[0].First != 300 || p[1].First != 200 {
+	if p := openingOn(r, 3).Parts; p[0].First != 300 || p[1].First != 200 {
 		t.Errorf("epoch 3 begins with %+v, want 300 and 200", p)
 	}
 }

@@ -11,59 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/core"
 )
-
-var mergedTask = core.Task{Stream: "orders", Partition: core.Merged}
-
-// mergedStream is orders, merged over all partitions.
-var mergedStream = with(ordersStream, `topic = "orders"`, `topic = "orders", partition = "all"`, "step   = 100", "step = 100\nmerge = true")
-
-// newMergedRig starts a broker with the topic "orders" of several partitions.
-func newMergedRig(t testing.TB, toml string, partitions int) *rig {
-	t.Helper()
-	r := newRigOn(t, toml, embedded.Options{})
-	must(t, r.broker.CreateTopic(context.Background(), "orders", partitions, nil))
-	return r
-}
-
-// sendTo appends n records, numbered from first, to a partition of "orders".
-func (r *rig) sendTo(partition, first, n int) {
-	r.t.Helper()
-	for part := range slices.Chunk(make([]struct{}, n), 500) {
-		list := make([]kafka.Message, len(part))
-		for i := range list {
-			list[i] = kafka.Message{Value: orderRecord(first), Time: time.UnixMilli(1)}
-			if r.key != nil {
-				list[i].Key = r.key(first)
-			}
-			first++
-		}
-		if _, err := r.client.Produce(context.Background(), "orders", int32(partition), list); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-}
-
-// outputOf returns the values in a topic of releases, by key. It fails where a key has two.
-func (r *rig) outputOf(topic string) map[string]string {
-	r.t.Helper()
-	all := map[string]string{}
-	err := r.client.ReadBack(context.Background(), topic, 0, 0, func(rec *kafka.Record) error {
-		if was, known := all[string(rec.Key)]; known && was != string(rec.Value) {
-			r.t.Errorf("two releases %s", rec.Key)
-		}
-		all[string(rec.Key)] = string(rec.Value)
-		return nil
-	})
-	must(r.t, err)
-	return all
-}
 
 // TestMerge: three partitions are one sequence of releases, in which a step is over when
 // all partitions have it; it survives restarts with the same bytes, and verify finds them.
@@ -439,16 +389,6 @@ func TestMergeShuffled(t *testing.T) {
 			t.Error("another order, other bytes")
 		}
 	}
-}
-
-// addPartitions gives a topic so many partitions.
-func addPartitions(t testing.TB, r *rig, name string, count int32) {
-	t.Helper()
-	req := kmsg.NewPtrCreatePartitionsRequest()
-	topic := kmsg.NewCreatePartitionsRequestTopic()
-	topic.Topic, topic.Count = name, count
-	req.Topics, req.TimeoutMillis = append(req.Topics, topic), 5000
-	kafkatest.Ask(t, r.broker.Addrs(), req)
 }
 
 // TestMergedCheckpoint: a merged checkpoint says the same when it is written and read

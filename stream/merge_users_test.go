@@ -9,10 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/persons"
-	"github.com/streamdp/streamdp/stream/codec"
-	"github.com/streamdp/streamdp/stream/core"
 )
 
 // homed returns a merged stream that protects persons.
@@ -21,7 +18,7 @@ func homed(toml, step, user string) string {
 }
 
 // usersOfMerged returns the names of the files of persons of a merged task's epoch, for a partition.
-func (r *rig) usersOfMerged(epoch uint64, partition int) []string {
+func usersOfMerged(r *rig, epoch uint64, partition int) []string {
 	r.t.Helper()
 	names, err := filepath.Glob(filepath.Join(r.dir, "state", "tasks", "orders-merged", fmt.Sprintf("users-%d.p%d.*", epoch, partition)))
 	must(r.t, err)
@@ -88,12 +85,12 @@ func TestMergedUsers(t *testing.T) {
 			verify(steps)
 			for p := range sent {
 				for _, r := range []*rig{r, copied} {
-					if len(r.usersOfMerged(1, p)) == 0 {
+					if len(usersOfMerged(r, 1, p)) == 0 {
 						t.Errorf("partition %d has no files of persons", p)
 					}
 				}
 			}
-			for _, file := range r.usersOfMerged(1, 1) {
+			for _, file := range usersOfMerged(r, 1, 1) {
 				must(t, os.Remove(file))
 			}
 			x = r.start(on...)
@@ -101,7 +98,7 @@ func TestMergedUsers(t *testing.T) {
 			x.endHalted()
 			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.Recover(ctx, mergedTask, nil) }))
 			for p := range sent {
-				if files := r.usersOfMerged(1, p); len(files) != 1 {
+				if files := usersOfMerged(r, 1, p); len(files) != 1 {
 					t.Errorf("recover leaves the files %v", files)
 				}
 				r.sendUsers(p, sent[p], 20)
@@ -121,61 +118,11 @@ func TestMergedUsers(t *testing.T) {
 			}
 			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, mergedTask, false) }))
 			for p := range sent {
-				if files := r.usersOfMerged(1, p); len(files) > 0 {
+				if files := usersOfMerged(r, 1, p); len(files) > 0 {
 					t.Errorf("after the epoch there are %v", files)
 				}
 			}
 		})
-	}
-}
-
-// inParts makes a checkpoint one of a merged epoch over two partitions.
-func (c *checkpoint) inParts() {
-	c.older = nil
-	c.position = kafka.Position{Next: 300, LeaderEpoch: -1}
-	c.parts = []partPosition{
-		{partition: 0, position: kafka.Position{Next: 100, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 99, LeaderEpoch: 2}}},
-		{partition: 5, position: kafka.Position{Next: 200, LeaderEpoch: -1}},
-	}
-}
-
-// TestMergedUsersCheckpoint: a checkpoint has a position of persons for each partition, and none that is
-// damaged is believed.
-func TestMergedUsersCheckpoint(t *testing.T) {
-	t.Parallel()
-	sound := func() *checkpoint {
-		c := goldenCheckpoint()
-		c.inParts()
-		c.users = noUsers(2)
-		return c
-	}
-	file := sound().encode(nil)
-	got, err := parseCheckpoint(file)
-	if err != nil || len(got.users) != 2 || len(got.parts) != 2 || got.boundaryTopic != "" {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	if a, b := got.usersOfPart(0), got.usersOfPart(1); a != fmt.Sprintf("users-%d.p0.", got.epoch) || b != fmt.Sprintf("users-%d.p5.", got.epoch) {
-		t.Errorf("files %s and %s", a, b)
-	}
-	for name, change := range map[string]func(*checkpoint){
-		"one position":        func(c *checkpoint) { c.users = noUsers(1) },
-		"three positions":     func(c *checkpoint) { c.users = noUsers(3) },
-		"no position of one":  func(c *checkpoint) { c.users[1] = nil },
-		"another sum":         func(c *checkpoint) { c.position.Next++ },
-		"an anchor of all":    func(c *checkpoint) { c.position.Anchor = &kafka.Anchor{Offset: 2} },
-		"a boundary below −1": func(c *checkpoint) { c.boundaryTopic, c.boundary = "bounds", -2 },
-	} {
-		c := sound()
-		change(c)
-		if got, err := parseCheckpoint(c.encode(nil)); err == nil {
-			t.Errorf("%s is believed: %+v", name, got)
-		}
-	}
-	// What was read back as sound, and is not of this state.
-	c := sound()
-	c.step++
-	if _, ok := c.usersAt(0); ok {
-		t.Error("a position of another step is believed")
 	}
 }
 
@@ -244,33 +191,5 @@ func TestMergedUsersPause(t *testing.T) {
 	}
 	if m.unpause(); m.paused() || len(m.leaves[0].written) != 0 || len(m.leaves[1].written) != 1 {
 		t.Errorf("%d and %d words", len(m.leaves[0].written), len(m.leaves[1].written))
-	}
-}
-
-// TestMergedUsersHome: of the partitions of a merged epoch a record counts in one at most, which its key and
-// the manifest's number of partitions say, though the same key is in all of them.
-func TestMergedUsersHome(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t, with(machineStream, "step   = 7\n", "step = 7\nuser = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, max_users = 20 }\n"), 1)
-	const partitions, keys = 3, 30
-	var homes [keys]int
-	var first [partitions]int
-	for p := range partitions {
-		d, err := newDecoder(new(Schemas), m.r.s, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
-		must(t, err)
-		var b codec.Batch
-		for i := range keys {
-			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Key: fmt.Append(nil, "u", i), Value: []byte(`{"a":1,"b":2,"c":3}`)})
-		}
-		d.Decode(&b)
-		for i := range keys {
-			if b.Tag(i) != persons.Away() {
-				homes[i]++
-				first[p]++
-			}
-		}
-	}
-	if slices.Max(homes[:]) != 1 || slices.Min(homes[:]) != 1 || slices.Min(first[:]) == 0 {
-		t.Errorf("keys are at home in %v partitions, partitions have %v", homes, first)
 	}
 }

@@ -16,33 +16,8 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// mirrored returns a rig with a control topic, whose daemons draw their secrets.
-func mirrored(t testing.TB, toml string) *rig {
-	t.Helper()
-	r := newRig(t, toml)
-	r.real, r.topic = true, "control"
-	return r
-}
-
-// control reads the control topic.
-func (r *rig) control() (list []kafka.Message) {
-	r.t.Helper()
-	err := dial(r.t, r.addr).ReadBack(r.t.Context(), r.topic, 0, 0, func(rec *kafka.Record) error {
-		m := kafka.Message{Value: bytes.Clone(rec.Value), Time: time.UnixMilli(1)}
-		for _, h := range rec.Headers {
-			m.Headers = append(m.Headers, kafka.Header{Key: h.Key, Value: bytes.Clone(h.Value)})
-		}
-		list = append(list, m)
-		return nil
-	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return list
-}
-
 // mirrors fails unless the control topic holds the lines of the ledger, in order.
-func (r *rig) mirrors() {
+func mirrors(r *rig) {
 	r.t.Helper()
 	data, err := os.ReadFile(r.ledgerFile())
 	if err != nil {
@@ -70,11 +45,11 @@ func TestMirror(t *testing.T) {
 	r.topic = "control"
 	x = r.start()
 	x.published(2)
-	r.mirrors()
+	mirrors(r)
 	r.produce(250, 750)
 	x.until("epoch 3", func(s TaskStatus) bool { return s.Epoch == 3 && s.Step == 2 && s.Outbox == 0 })
 	x.end()
-	r.mirrors()
+	mirrors(r)
 	settings, err := dial(t, r.addr).TopicConfig(t.Context(), "control", ControlSettings...)
 	topic, err2 := dial(t, r.addr).Topic(t.Context(), "control")
 	if err != nil || err2 != nil || UnfitControl(len(topic.Partitions), settings) != "" {
@@ -85,7 +60,7 @@ func TestMirror(t *testing.T) {
 	x = r.start()
 	x.published(2)
 	x.end()
-	r.mirrors()
+	mirrors(r)
 }
 
 // TestUnfitControl: a topic that may lose lines, or their order, is refused.

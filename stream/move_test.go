@@ -18,21 +18,21 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// files returns a rig of a daemon without [cluster], at the broker of a group.
-func (r *rig) files() *rig {
+// filesOn returns a rig of a daemon without [cluster], at the broker of a group.
+func filesOn(r *rig) *rig {
 	s := r.sibling(r.toml)
 	s.group = ""
 	return s
 }
 
-func (r *rig) state() string { return filepath.Join(r.dir, "state") }
+func stateDir(r *rig) string { return filepath.Join(r.dir, "state") }
 
-func (r *rig) imports(dir string) (*GroupImport, error) {
+func imports(r *rig, dir string) (*GroupImport, error) {
 	o := r.options()
 	return ImportCluster(r.t.Context(), o.Config, o.Key, dir)
 }
 
-func (r *rig) groupBooks() *Books {
+func groupBooks(r *rig) *Books {
 	r.t.Helper()
 	o := r.options()
 	books, err := ReadGroupBooks(r.t.Context(), o.Config, o.Key)
@@ -69,7 +69,7 @@ func TestImport(t *testing.T) {
 		}
 	}
 	feed(0, 550)
-	f := r.files()
+	f := filesOn(r)
 	x := f.start()
 	f.awaits("orders.dp", 5*partitions, f.log.String)
 	one := ControlRequest{Stream: "orders", Partition: 1, Open: OpenRequest{Reason: "requested"}}
@@ -78,11 +78,11 @@ func TestImport(t *testing.T) {
 	must(t, x.ask(requestClose, two)) // none that is open
 	feed(550, 200)
 	f.awaits("orders.dp", 5*partitions+2*3, f.log.String)
-	if _, err := r.imports(f.state()); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a directory whose daemon runs: %v", err)
 	}
 	x.end()
-	before, err := ReadBooks(f.state())
+	before, err := ReadBooks(stateDir(f))
 	must(t, err)
 
 	o := r.options()
@@ -90,7 +90,7 @@ func TestImport(t *testing.T) {
 	begin := func() *importing {
 		g, err := newGroupTools(t.Context(), o.Config, o.Key)
 		must(t, err)
-		return newImporting(g, f.state())
+		return newImporting(g, stateDir(f))
 	}
 	// What a transaction has no room for is refused before the directory is given up. The values
 	// alone have room.
@@ -139,25 +139,25 @@ func TestImport(t *testing.T) {
 	if len(shards) < 2 {
 		t.Fatalf("shards %v: cut nowhere", shards)
 	}
-	if got, err := r.imports(f.state()); err != nil || got.Tasks != partitions || got.Open != 3 || len(got.Shards) != len(shards) {
+	if got, err := imports(r, stateDir(f)); err != nil || got.Tasks != partitions || got.Open != 3 || len(got.Shards) != len(shards) {
 		t.Errorf("again: %+v, %v", got, err)
 	}
-	if got, want := epochsByTask(r.groupBooks()), epochsByTask(before); !sameEpochs(got, want) {
+	if got, want := epochsByTask(groupBooks(r)), epochsByTask(before); !sameEpochs(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	for p := range partitions {
-		got, err := r.groupBooks().Charged(o.Config.Streams[0], p)
+		got, err := groupBooks(r).Charged(o.Config.Streams[0], p)
 		must(t, err)
 		if want, err := before.Charged(o.Config.Streams[0], p); err != nil || got != want {
 			t.Errorf("partition %d has paid %v, want %v", p, got, want)
 		}
 	}
 	// What is left is for reading.
-	if after, err := ReadBooks(f.state()); err != nil || !sameEpochs(epochsByTask(after), epochsByTask(before)) {
+	if after, err := ReadBooks(stateDir(f)); err != nil || !sameEpochs(epochsByTask(after), epochsByTask(before)) {
 		t.Errorf("the ledger that was moved: %v", err)
 	}
 	for p := range partitions {
-		left, err := os.ReadDir(filepath.Join(f.state(), "tasks", core.Task{Stream: "orders", Partition: p}.String()))
+		left, err := os.ReadDir(filepath.Join(stateDir(f), "tasks", core.Task{Stream: "orders", Partition: p}.String()))
 		must(t, err)
 		for _, e := range left {
 			if !strings.HasPrefix(e.Name(), "manifest-") {
@@ -178,20 +178,20 @@ func TestImport(t *testing.T) {
 	h := r.sibling(r.toml)
 	h.group = strings.Replace(r.group, `"g"`, `"h"`, 1)
 	h.begin()
-	_, err = h.imports(f.state())
+	_, err = imports(h, stateDir(f))
 	refused("import into another group", err)
 
 	// It goes on.
 	y := r.instance("a").start()
-	y.ready(false, "task orders-2 is closed")
-	if _, err := r.imports(f.state()); err == nil || !strings.Contains(err.Error(), "instances of group g are running (a)") {
+	ready(y, false, "task orders-2 is closed")
+	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "instances of group g are running (a)") {
 		t.Errorf("into a group that runs: %v", err)
 	}
 	must(t, AskGroup(t.Context(), o.Config, o.Key, requestOpen, ControlRequest{Stream: "orders", Partition: 2, Open: OpenRequest{Reason: "requested"}}))
 	feed(750, 250)
 	r.awaits("orders.dp", 10*partitions, y.r.log.String)
 	y.end()
-	got, want := r.values("orders.dp"), r.alone(10*partitions)
+	got, want := r.values("orders.dp"), alone(r, 10*partitions)
 	other := func(key string, _ [32]byte) bool {
 		return strings.HasPrefix(key, "orders/1/") || strings.HasPrefix(key, "orders/2/")
 	}
@@ -202,12 +202,12 @@ func TestImport(t *testing.T) {
 	}
 
 	// A second directory has charged the same partitions.
-	s := r.files()
+	s := filesOn(r)
 	s.toml = with(s.toml, "stream.orders]", "stream.others]", "stream.orders.", "stream.others.", "stream.orders.", "stream.others.", `"orders.dp"`, `"others.dp"`)
 	z := s.start()
 	s.awaits("others.dp", 10*partitions, s.log.String)
 	z.end()
-	if _, err := r.imports(s.state()); err == nil || !strings.Contains(err.Error(), "the group has charged orders/") {
+	if _, err := imports(r, stateDir(s)); err == nil || !strings.Contains(err.Error(), "the group has charged orders/") {
 		t.Errorf("the same partitions again: %v", err)
 	}
 	if _, err := s.try(); err != nil {
@@ -322,17 +322,17 @@ func TestExport(t *testing.T) {
 	r.awaits("orders.dp", 3*partitions, y.r.log.String)
 	o := r.options()
 	dir := t.TempDir()
-	f := r.files()
+	f := filesOn(r)
 	for _, secrets := range []bool{false, true} {
 		f.dir = filepath.Join(dir, strconv.FormatBool(secrets))
-		got, err := ExportCluster(t.Context(), o.Config, o.Key, f.state(), secrets)
+		got, err := ExportCluster(t.Context(), o.Config, o.Key, stateDir(f), secrets)
 		must(t, err)
 		if got.Epochs != partitions || got.Lines != partitions+1 {
 			t.Errorf("%+v", got)
 		}
-		books, err := ReadBooks(f.state())
+		books, err := ReadBooks(stateDir(f))
 		must(t, err)
-		if !sameEpochs(epochsByTask(books), epochsByTask(r.groupBooks())) {
+		if !sameEpochs(epochsByTask(books), epochsByTask(groupBooks(r))) {
 			t.Errorf("%+v", books.Epochs())
 		}
 		for p := range partitions {
@@ -343,14 +343,14 @@ func TestExport(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ExportCluster(t.Context(), o.Config, o.Key, f.state(), true); err == nil || !strings.Contains(err.Error(), "must be a new directory") {
+	if _, err := ExportCluster(t.Context(), o.Config, o.Key, stateDir(f), true); err == nil || !strings.Contains(err.Error(), "must be a new directory") {
 		t.Errorf("over something: %v", err)
 	}
 	y.end()
 	if _, err := f.try(); err == nil || !strings.Contains(err.Error(), "a copy of the ledgers of group g") {
 		t.Errorf("a copy starts: %v", err)
 	}
-	if _, err := r.imports(f.state()); err == nil || !strings.Contains(err.Error(), "a copy of the ledgers of group g") {
+	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "a copy of the ledgers of group g") {
 		t.Errorf("a copy is imported: %v", err)
 	}
 	data, err := os.ReadFile(f.ledgerFile())

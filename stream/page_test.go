@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,31 +193,6 @@ func pageAgrees(t *testing.T, p *browser.Page, x *running) {
 		}
 	}
 	same("correlation", correlation)
-}
-
-// accessible returns what is wrong for readers who don't see the page, or don't see it well:
-// by axe-core, if STREAMDP_AXE names its file, and otherwise by a few rules of our own.
-func accessible(t *testing.T, p *browser.Page) (faults []string) {
-	t.Helper()
-	if path := os.Getenv("STREAMDP_AXE"); path != "" {
-		script, err := os.ReadFile(path)
-		must(t, err)
-		p.Eval(string(script)+"\n;0", nil)
-		p.Eval(`axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.html.slice(0, 200) + " " + (n.failureSummary || "")))) `, &faults)
-		return faults
-	}
-	p.Eval(`(() => {
-		const all = [], named = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.innerText || (e.id && document.querySelector('label[for="' + e.id + '"]'));
-		if (!document.documentElement.lang || !document.title) all.push("no language or title");
-		for (const e of document.querySelectorAll("button, select, a, [tabindex='0'], [role=img], [role=meter]")) if (!named(e)) all.push("no name: " + e.outerHTML.slice(0, 120));
-		const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
-		for (const id of new Set(ids)) if (ids.filter((x) => x === id).length > 1) all.push("id twice: " + id);
-		let level = 0;
-		for (const h of document.querySelectorAll("h1, h2, h3, h4")) { const n = Number(h.tagName[1]); if (n > level + 1) all.push("heading " + h.innerText + " skips a level"); level = n; }
-		for (const th of document.querySelectorAll("th")) if (!th.scope) all.push("th without scope: " + th.innerText);
-		return all;
-	})()`, &faults)
-	return faults
 }
 
 // TestPageCharts: a band covers releases that have an error and no others, and is the interval

@@ -22,9 +22,6 @@ func partRecords() map[byte][]byte {
 	}
 }
 
-// encode returns the content of a sum's record.
-func (s *mergeSum) encode() []byte { return append(s.begin(nil), s.sum...) }
-
 // parsePart reads a content and writes it again.
 func parsePart(kind byte, data []byte) (any, []byte, error) {
 	switch kind {

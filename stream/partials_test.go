@@ -10,13 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/sr/srfake"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
 )
 
 // heap is a log of records in memory, one for each shard.
@@ -102,9 +101,6 @@ var testTimes = partTimes{announce: 50 * time.Millisecond, beat: 20 * time.Milli
 // hears makes a root wait for other instances as long as a test does, also on a machine with more to do.
 func hears(x *instance) { x.times.silence = patience }
 
-// oneShard is where all merged streams of a test are.
-func oneShard(*config.Stream) int { return 0 }
-
 // instance is one that only sums partitions.
 type instance struct {
 	*partials
@@ -116,7 +112,7 @@ type instance struct {
 }
 
 // help starts an instance without a state, which sums partitions for others.
-func (r *rig) help(log *heap, at team, edits ...func(*instance)) *instance {
+func help(r *rig, log *heap, at team, edits ...func(*instance)) *instance {
 	r.t.Helper()
 	o := r.options()
 	h := &host{cfg: o.Config, key: o.Key, log: o.Log, client: dial(r.t, r.addr), memory: kafka.NewMemory(o.Config.Kafka.FetchMemory), fetchBytes: 1 << 20,
@@ -163,8 +159,8 @@ func (x *instance) whenAlone(then func()) {
 	then()
 }
 
-// root makes the rig's daemon share its merged streams.
-func (r *rig) root(log *heap, at team, edits ...func(*instance)) *instance {
+// coordinates makes the rig's daemon share its merged streams.
+func coordinates(r *rig, log *heap, at team, edits ...func(*instance)) *instance {
 	x := &instance{side: &side{heap: log}, done: make(chan struct{})}
 	r.prepare = func(in *Inside) {
 		x.d = in.Process
@@ -230,9 +226,9 @@ func TestPartials(t *testing.T) {
 				steps = 2
 			}
 			got, r := partialsOf(t, toml, func(r *rig) {
-				r.help(log, team{1, 3, 1})
-				r.help(log, team{1, 3, 2})
-				r.root(log, team{1, 3, 0}, hears)
+				help(r, log, team{1, 3, 1})
+				help(r, log, team{1, 3, 2})
+				coordinates(r, log, team{1, 3, 0}, hears)
 			})
 			if n := log.count(); n != 3*steps {
 				t.Errorf("%d sums came of other instances, want %d", n, 3*steps)
@@ -255,8 +251,8 @@ func TestPartialsKafka(t *testing.T) {
 	must(t, r.broker.CreateTopic(t.Context(), "group.partials", 1, nil))
 	over := func(x *instance) { x.log = overKafka(r.client) }
 	log := newHeap()
-	r.help(log, team{1, 2, 1}, over)
-	r.root(log, team{1, 2, 0}, over, hears)
+	help(r, log, team{1, 2, 1}, over)
+	coordinates(r, log, team{1, 2, 0}, over, hears)
 	x := r.start()
 	for p := range 5 {
 		r.sendTo(p, 1000*p, 430)
@@ -383,11 +379,11 @@ func TestPartialsTrouble(t *testing.T) {
 			t.Parallel()
 			log := newHeap()
 			got, r := partialsOf(t, toml, func(r *rig) {
-				r.help(log, team{1, 2, 1}, func(x *instance) { x.side.edit = c.edit(x) })
+				help(r, log, team{1, 2, 1}, func(x *instance) { x.side.edit = c.edit(x) })
 				if c.alone {
-					r.root(log, team{1, 2, 0})
+					coordinates(r, log, team{1, 2, 0})
 				} else {
-					r.root(log, team{1, 2, 0}, hears)
+					coordinates(r, log, team{1, 2, 0}, hears)
 				}
 			})
 			if got != want {
@@ -401,22 +397,6 @@ func TestPartialsTrouble(t *testing.T) {
 			}
 		})
 	}
-}
-
-// changedSum returns a record of a sum with one more in its first integer, as of a processor that
-// is broken.
-func changedSum(t *testing.T, seal *partSeal, r []byte) []byte {
-	t.Helper()
-	h, _ := parsePartHeader(r)
-	content, err := seal.open(r)
-	must(t, err)
-	s, err := parseMergeSum(content)
-	must(t, err)
-	s.sum = append([]byte(nil), s.sum...)
-	s.sum[5*8+3*8]++ // behind its header
-	again, err := seal.seal(h, append(s.begin(nil), s.sum...))
-	must(t, err)
-	return again
 }
 
 // TestPartialsDiffer: a sum that is another one than an earlier one of its step stops the epoch,
@@ -457,7 +437,7 @@ func TestPartialsDiffer(t *testing.T) {
 				r.sendTo(p, 1000*p, 430)
 			}
 			log := newHeap()
-			r.help(log, team{1, 2, 1}, func(x *instance) {
+			help(r, log, team{1, 2, 1}, func(x *instance) {
 				x.side.edit = func(h partHeader, r []byte) [][]byte {
 					if h.kind != partSum || h.partition != 1 || h.step != 1 {
 						return [][]byte{r}
@@ -465,7 +445,7 @@ func TestPartialsDiffer(t *testing.T) {
 					return edit(t, x, h, r)
 				}
 			})
-			r.root(log, team{1, 2, 0})
+			coordinates(r, log, team{1, 2, 0})
 			x := r.start()
 			x.halts(haltMechanism, "partition")
 			x.endHalted()
@@ -479,7 +459,7 @@ func schematic(url string) string {
 }
 
 // sendFramed sends n records of schema 11 to each of five partitions of "orders".
-func (r *rig) sendFramed(n int) {
+func sendFramed(r *rig, n int) {
 	r.t.Helper()
 	for p := range 5 {
 		var list []kafka.Message
@@ -503,11 +483,11 @@ func TestPartialsSchemas(t *testing.T) {
 	full.SeedSchema("orders-value", 1, 11, orders)
 	run := func(of *srfake.Registry, edits ...func(*instance)) (string, *instance) {
 		r := newMergedRig(t, schematic(full.URL()), 5)
-		r.sendFramed(430)
+		sendFramed(r, 430)
 		var helper *instance
 		if of != nil {
 			log := newHeap()
-			helper = r.help(log, team{1, 2, 1}, func(x *instance) {
+			helper = help(r, log, team{1, 2, 1}, func(x *instance) {
 				c := *x.d.cfg
 				c.Registry = &config.Registry{URLs: []string{of.URL()}, Timeout: time.Second}
 				var err error
@@ -515,7 +495,7 @@ func TestPartialsSchemas(t *testing.T) {
 				must(t, err)
 				x.d.lookEvery = 10 * time.Millisecond
 			})
-			r.root(log, team{1, 2, 0}, edits...)
+			coordinates(r, log, team{1, 2, 0}, edits...)
 		}
 		x := r.start()
 		x.published(4)
@@ -544,9 +524,9 @@ func TestPartialsDifferSchemas(t *testing.T) {
 	t.Cleanup(reg.Close)
 	reg.SeedSchema("orders-value", 1, 11, avroOrder("amount double", "items double", "weight double"))
 	r := newMergedRig(t, schematic(reg.URL()), 5)
-	r.sendFramed(430)
+	sendFramed(r, 430)
 	log := newHeap()
-	r.help(log, team{1, 2, 1}, func(x *instance) {
+	help(r, log, team{1, 2, 1}, func(x *instance) {
 		var err error
 		x.d.schemas, err = OpenSchemas(x.d.cfg)
 		must(t, err)
@@ -558,7 +538,7 @@ func TestPartialsDifferSchemas(t *testing.T) {
 			return [][]byte{r, changedSum(t, newPartSeal(x.d.key, "group", 0), r)}
 		}
 	})
-	r.root(log, team{1, 2, 0})
+	coordinates(r, log, team{1, 2, 0})
 	x := r.start()
 	x.published(4)
 	x.end()
@@ -574,9 +554,9 @@ func TestPartialsRegroup(t *testing.T) {
 		t.Parallel()
 		log := newHeap()
 		r := newMergedRig(t, toml, 5)
-		root := r.root(log, team{1, 1, 0}, hears)
+		root := coordinates(r, log, team{1, 1, 0}, hears)
 		x := r.start()
-		one, two := r.help(log, team{}), r.help(log, team{})
+		one, two := help(r, log, team{}), help(r, log, team{})
 		teams := [][3]team{
 			{{2, 3, 0}, {2, 3, 1}, {2, 3, 2}},
 			{{3, 2, 1}, {3, 2, 0}, {}},
@@ -610,8 +590,8 @@ func TestPartialsRegroup(t *testing.T) {
 		log, h := newHeap(), newHand()
 		r := newMergedRig(t, toml, 5)
 		r.boundaries = "bounds"
-		root := r.root(log, team{1, 1, 0}, hears)
-		other := r.help(log, team{})
+		root := coordinates(r, log, team{1, 1, 0}, hears)
+		other := help(r, log, team{})
 		for p := range 5 {
 			r.sendTo(p, 1000*p, 430)
 		}
@@ -640,8 +620,8 @@ func TestPartialsRegroup(t *testing.T) {
 		t.Parallel()
 		log := newHeap()
 		got, r := partialsOf(t, toml, func(r *rig) {
-			r.sibling(strings.Replace(toml, "clip = 1.0", "clip = 2.0", 1)).help(log, team{1, 2, 1})
-			r.root(log, team{1, 2, 0})
+			help(r.sibling(strings.Replace(toml, "clip = 1.0", "clip = 2.0", 1)), log, team{1, 2, 1})
+			coordinates(r, log, team{1, 2, 0})
 		})
 		if got != want || log.count() != 0 || !strings.Contains(r.log.String(), "it is read here") {
 			t.Errorf("%d sums of an instance with another configuration", log.count())
@@ -658,8 +638,8 @@ func TestPartialsEpochs(t *testing.T) {
 		r := newMergedRig(t, with(partialStreams["moments"], "step = 100\n", "step = 100\nhorizon = 2\non_horizon = \"rollover\"\n"), 4)
 		log = newHeap()
 		if others {
-			r.help(log, team{1, 2, 1})
-			r.root(log, team{1, 2, 0}, hears)
+			help(r, log, team{1, 2, 1})
+			coordinates(r, log, team{1, 2, 0}, hears)
 		}
 		feed := func(first, n int) {
 			for p := range 4 {
@@ -728,8 +708,8 @@ func TestPartialsTroubleEnds(t *testing.T) {
 		return nil, nil, false
 	})
 	log := newHeap()
-	other := r.help(log, team{})
-	root := r.root(log, team{1, 1, 0}, hears)
+	other := help(r, log, team{})
+	root := coordinates(r, log, team{1, 1, 0}, hears)
 	x := r.start()
 	x.until("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
 	root.regroup(team{2, 2, 0})
@@ -753,7 +733,7 @@ func TestPartialsRetention(t *testing.T) {
 	record, err := seal.seal(partHeader{kind: partAlive, pieces: 1}, (&mergeAlive{}).encode())
 	must(t, err)
 	log := &gate{sumLog: overKafka(r.client), came: make(chan struct{}, 100), hold: make(chan struct{})}
-	x := r.help(newHeap(), team{1, 2, 1}, func(x *instance) { x.log = log })
+	x := help(r, newHeap(), team{1, 2, 1}, func(x *instance) { x.log = log })
 	write := func() {
 		t.Helper()
 		if !x.write(t.Context(), 0, [][]byte{record}, func() {}) {
@@ -799,7 +779,7 @@ func (g *gate) follow(ctx context.Context, shard int, ready func(), fn func([]by
 func TestPartialsOffered(t *testing.T) {
 	t.Parallel()
 	r := newMergedRig(t, partialStreams["moments"], 2)
-	x := r.help(newHeap(), team{7, 2, 1})
+	x := help(r, newHeap(), team{7, 2, 1})
 	offer := func(nonce byte, job mergeJob) {
 		job.stream, job.ahead, job.manifest = "orders", 1, []byte("none")
 		job.at = append(job.at, mergePlace{member: 0}, mergePlace{member: 1})
@@ -840,8 +820,8 @@ func TestPartialsAhead(t *testing.T) {
 	for name, most := range map[string]int{"moments": mostPartsAhead, "refit": 4} {
 		r := newMergedRig(t, partialStreams[name], 2)
 		log := newHeap()
-		r.help(log, team{1, 2, 1})
-		r.root(log, team{1, 2, 0}, hears)
+		help(r, log, team{1, 2, 1})
+		coordinates(r, log, team{1, 2, 0}, hears)
 		x := r.start()
 		r.sendTo(1, 1000, 4000)
 		wait := func(n int) {
@@ -872,8 +852,8 @@ func TestPartialsSize(t *testing.T) {
 		sizes := func(value func(i int) []byte) (all []int) {
 			r := newMergedRig(t, partialStreams[name], 2)
 			log := newHeap()
-			r.help(log, team{1, 2, 1})
-			r.root(log, team{1, 2, 0}, hears)
+			help(r, log, team{1, 2, 1})
+			coordinates(r, log, team{1, 2, 0}, hears)
 			for p := range int32(2) {
 				list := make([]kafka.Message, 100)
 				for i := range list {
@@ -948,7 +928,7 @@ func TestPartialsRetry(t *testing.T) {
 	r := newMergedRig(t, partialStreams["moments"], 2)
 	log := newHeap()
 	lost := false
-	r.help(log, team{1, 2, 1}, func(x *instance) {
+	help(r, log, team{1, 2, 1}, func(x *instance) {
 		x.side.edit = func(h partHeader, record []byte) [][]byte {
 			if h.kind == partSum && !lost {
 				lost = true
@@ -957,7 +937,7 @@ func TestPartialsRetry(t *testing.T) {
 			return [][]byte{record}
 		}
 	})
-	r.root(log, team{1, 2, 0}, func(x *instance) { x.times.retry = 10 * time.Millisecond })
+	coordinates(r, log, team{1, 2, 0}, func(x *instance) { x.times.retry = 10 * time.Millisecond })
 	x := r.start()
 	step := 0
 	for late := time.Now().Add(patience); log.count() < 3; step++ {

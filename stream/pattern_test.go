@@ -32,7 +32,7 @@ func newPatternRig(t *testing.T, toml string, topics ...string) *rig {
 func soon(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 
 // fill appends n records to a topic.
-func (r *rig) fill(topic string, n int) {
+func fill(r *rig, topic string, n int) {
 	r.t.Helper()
 	fillTopic(r.t, r.client, topic, n)
 }
@@ -61,7 +61,7 @@ func fillTopic(t testing.TB, client *kafka.Client, topic string, n int) {
 }
 
 // drop deletes a topic.
-func (r *rig) drop(topic string) {
+func drop(r *rig, topic string) {
 	r.t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(r.addr))
 	must(r.t, err)
@@ -76,9 +76,9 @@ func (r *rig) drop(topic string) {
 
 // runs waits until the tasks that run are those of these streams, whose every epoch is at least at a
 // step.
-func (x *running) runs(step uint64, streams ...string) {
+func runs(x *running, step uint64, streams ...string) {
 	x.t.Helper()
-	x.eventually(fmt.Sprintf("%q run", streams), func(all []TaskStatus) bool {
+	eventually(x, fmt.Sprintf("%q run", streams), func(all []TaskStatus) bool {
 		var names []string
 		for _, s := range all {
 			if s.State == stateRunning && s.Step >= step && s.Outbox == 0 {
@@ -91,7 +91,7 @@ func (x *running) runs(step uint64, streams ...string) {
 }
 
 // eventually waits until the tasks are as wanted.
-func (x *running) eventually(what string, ok func([]TaskStatus) bool) {
+func eventually(x *running, what string, ok func([]TaskStatus) bool) {
 	x.t.Helper()
 	for late := time.After(patience); !ok(x.d.Status()); {
 		select {
@@ -106,7 +106,7 @@ func (x *running) eventually(what string, ok func([]TaskStatus) bool) {
 }
 
 // releases reads a topic's records.
-func (r *rig) releasesOf(topic string) (all []kafka.Record) {
+func releasesOf(r *rig, topic string) (all []kafka.Record) {
 	r.t.Helper()
 	must(r.t, r.client.ReadBack(r.t.Context(), topic, 0, 0, func(rec *kafka.Record) error {
 		all = append(all, kafka.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)})
@@ -121,30 +121,30 @@ func (r *rig) releasesOf(topic string) (all []kafka.Record) {
 func TestPattern(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a", "other", "sales-b.dp", "sales-Q")
-	r.fill("sales-a", 250)
-	r.fill("sales-Q", 100)
+	fill(r, "sales-a", 250)
+	fill(r, "sales-Q", 100)
 	capital := "orders.sales-q~"
 	x := r.start(soon)
-	x.eventually("two streams run", func(all []TaskStatus) bool {
+	eventually(x, "two streams run", func(all []TaskStatus) bool {
 		return len(all) == 2 && all[0].Step == 2 && all[0].Outbox == 0 && all[1].Step == 1 && all[1].Outbox == 0
 	})
 	if s := x.d.Status(); s[0].Stream != "orders.sales-a" || s[0].Topic != "sales-a" || s[0].Output != "sales-a.dp" || !strings.HasPrefix(s[1].Stream, capital) || s[1].Topic != "sales-Q" {
 		t.Fatalf("%+v", s)
 	}
 	must(t, r.broker.CreateTopic(t.Context(), "sales-c", 1, nil))
-	r.fill("sales-c", 120)
-	x.eventually("the new topic has a release", func(all []TaskStatus) bool {
+	fill(r, "sales-c", 120)
+	eventually(x, "the new topic has a release", func(all []TaskStatus) bool {
 		return len(all) == 3 && all[1].Stream == "orders.sales-c" && all[1].Step == 1 && all[1].Outbox == 0
 	})
-	if out := r.releasesOf("sales-c.dp"); len(out) != 1 || string(out[0].Key) != "orders.sales-c/0/1/1" {
+	if out := releasesOf(r, "sales-c.dp"); len(out) != 1 || string(out[0].Key) != "orders.sales-c/0/1/1" {
 		t.Errorf("%v", out)
 	}
-	conforms(t, string(r.releasesOf("sales-c.dp")[0].Value))
-	conforms(t, string(r.releasesOf("sales-Q.dp")[0].Value))
+	conforms(t, string(releasesOf(r, "sales-c.dp")[0].Value))
+	conforms(t, string(releasesOf(r, "sales-Q.dp")[0].Value))
 	if code, body := x.get("/-/ready"); code != http.StatusOK {
 		t.Errorf("not ready: %s", body)
 	}
-	x.eventually("the metrics count the topic", func([]TaskStatus) bool { // after its task has begun
+	eventually(x, "the metrics count the topic", func([]TaskStatus) bool { // after its task has begun
 		_, body := x.get("/metrics")
 		return strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`)
 	})
@@ -171,14 +171,14 @@ func TestPattern(t *testing.T) {
 		}
 		return nil
 	}))
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x = r.start(soon)
-	x.eventually("all go on", func(all []TaskStatus) bool {
+	eventually(x, "all go on", func(all []TaskStatus) bool {
 		return len(all) == 3 && all[0].Step == 3 && all[0].Outbox == 0 && all[2].State == stateRunning
 	})
 	// A command opens an epoch of one of them.
 	must(t, x.controlOf("orders.sales-a", "open", OpenRequest{From: "continue", Reason: "requested"}))
-	x.eventually("the second epoch", func(all []TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == stateRunning })
+	eventually(x, "the second epoch", func(all []TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == stateRunning })
 	x.end()
 	if n := strings.Count(r.kinds(), kindOpen); n != 4 {
 		t.Errorf("%d epochs", n)
@@ -190,19 +190,19 @@ func TestPattern(t *testing.T) {
 func TestPatternAsWritten(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a")
+	runs(x, 1, "orders.sales-a")
 	x.end()
 	s := r.sibling(with(ordersStream, `topic = "orders",`, `topic = "sales-a",`, `"orders.dp"`, `"b"`))
 	y := s.start()
-	y.runs(1, "orders")
+	runs(y, 1, "orders")
 	y.end()
 	one, two := r.entries()[0], s.entries()[0]
 	if one.Digest != two.Digest || one.Topic != "sales-a" || one.Source != two.Source || one.Output.Topic != "sales-a.dp" {
 		t.Errorf("%+v\n%+v", one, two)
 	}
-	a, b := r.releasesOf("sales-a.dp"), r.releasesOf("b")
+	a, b := releasesOf(r, "sales-a.dp"), releasesOf(r, "b")
 	if len(a) != 1 || len(b) != 1 || !strings.Contains(string(a[0].Value), `"stream":"orders.sales-a"`) {
 		t.Fatalf("%d and %d releases", len(a), len(b))
 	}
@@ -213,10 +213,10 @@ func TestPatternAsWritten(t *testing.T) {
 func TestPatternBudgets(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, with(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"), "sales-a", "sales-b")
-	r.fill("sales-a", 100)
-	r.fill("sales-b", 100)
+	fill(r, "sales-a", 100)
+	fill(r, "sales-b", 100)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a", "orders.sales-b")
+	runs(x, 1, "orders.sales-a", "orders.sales-b")
 	for _, s := range x.d.Status() {
 		if s.ChargedEpsilon < 0.9 || s.ChargedEpsilon > 1 {
 			t.Errorf("%s is charged %g", s.Stream, s.ChargedEpsilon)
@@ -248,7 +248,7 @@ func TestPatternBound(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, with(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-m", "sales-n")
 	x := r.start(soon)
-	x.runs(0, "orders.sales-m", "orders.sales-n")
+	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
 	missing := func() PatternStatus {
 		for late := time.After(patience); ; {
@@ -269,16 +269,16 @@ func TestPatternBound(t *testing.T) {
 		t.Error("no metric")
 	}
 	time.Sleep(60 * time.Millisecond) // it looks again, twice
-	x.runs(0, "orders.sales-m", "orders.sales-n")
+	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	x.end()
 	if n := strings.Count(r.log.String(), "more topics match a pattern than it takes"); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 	x = r.start(soon)
 	missing()
-	x.runs(0, "orders.sales-m", "orders.sales-n")
+	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	// A topic that is gone keeps its place while its epoch is open.
-	r.drop("sales-m")
+	drop(r, "sales-m")
 	time.Sleep(60 * time.Millisecond)
 	x.end()
 	x = r.start(soon)
@@ -290,7 +290,7 @@ func TestPatternBound(t *testing.T) {
 	must(t, x.controlOf("orders.sales-m", "close", OpenRequest{DropOutbox: true}))
 	x.end()
 	x = r.start(soon)
-	x.runs(0, "orders.sales-a", "orders.sales-n")
+	runs(x, 0, "orders.sales-a", "orders.sales-n")
 	x.end()
 	if n := strings.Count(r.kinds(), kindOpen); n != 3 {
 		t.Errorf("%d epochs", n)
@@ -302,17 +302,17 @@ func TestPatternBound(t *testing.T) {
 func TestPatternMadeAnew(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
-	r.fill("sales-a", 150)
+	fill(r, "sales-a", 150)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a")
+	runs(x, 1, "orders.sales-a")
 	x.end()
-	r.drop("sales-a")
+	drop(r, "sales-a")
 	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
-	r.fill("sales-a", 50)
+	fill(r, "sales-a", 50)
 	x = r.start(soon)
-	x.eventually("it halts", func(all []TaskStatus) bool { return len(all) == 1 && all[0].State == stateHalted })
+	eventually(x, "it halts", func(all []TaskStatus) bool { return len(all) == 1 && all[0].State == stateHalted })
 	must(t, x.controlOf("orders.sales-a", "open", OpenRequest{From: "earliest", Reason: "requested"}))
-	x.runs(0, "orders.sales-a")
+	runs(x, 0, "orders.sales-a")
 	x.end()
 	last := r.entries()[len(r.entries())-1]
 	if last.Kind != kindOpen || last.Incarnation != 2 || last.First != 0 {
@@ -342,7 +342,7 @@ func TestPatternWaits(t *testing.T) {
 		}
 	}
 	must(t, r.broker.CreateTopic(t.Context(), "sales-x", 1, nil))
-	x.runs(0, "orders.sales-x")
+	runs(x, 0, "orders.sales-x")
 	x.end()
 }
 
@@ -387,15 +387,15 @@ func TestPatternReadsNoOutput(t *testing.T) {
 	if _, err := r.client.Produce(t.Context(), "a", 0, []kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
-	r.fill("a", 200)
+	fill(r, "a", 200)
 	x := r.start(soon)
-	x.runs(2, "orders.a")
+	runs(x, 2, "orders.a")
 	names := func() (all []string) {
 		all, err := r.client.Topics(t.Context())
 		must(t, err)
 		return all
 	}
-	for late := time.After(patience); !slices.Contains(names(), "a.dp") || !slices.Contains(names(), "control") || len(r.releasesOf("a.dead")) == 0; {
+	for late := time.After(patience); !slices.Contains(names(), "a.dp") || !slices.Contains(names(), "control") || len(releasesOf(r, "a.dead")) == 0; {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-late:
@@ -403,7 +403,7 @@ func TestPatternReadsNoOutput(t *testing.T) {
 		}
 	}
 	must(t, r.broker.CreateTopic(t.Context(), "z", 1, nil)) // is found after those
-	x.runs(0, "orders.a", "orders.z")
+	runs(x, 0, "orders.a", "orders.z")
 	x.end()
 	if n := strings.Count(r.kinds(), kindOpen); n != 2 {
 		t.Errorf("%d epochs", n)
@@ -412,7 +412,7 @@ func TestPatternReadsNoOutput(t *testing.T) {
 	r.toml = with(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\noutput = { topic = \"*.out\" }\n")
 	must(t, r.broker.CreateTopic(t.Context(), "y", 1, nil))
 	x = r.start(soon)
-	x.runs(0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // dead letters are no longer this process's
+	runs(x, 0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // dead letters are no longer this process's
 	x.end()
 }
 
@@ -423,9 +423,9 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	second := strings.NewReplacer("stream.orders", "stream.second", `codec = "json"`, `codec = "json", max_topics = 7`).Replace(salesStream)
 	second = with(second, "[stream.second]\n", "[stream.second]\noutput = { topic = \"*.second\" }\n")
 	r := newPatternRig(t, salesStream+second, "sales-a")
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a", "second.sales-a")
+	runs(x, 1, "orders.sales-a", "second.sales-a")
 	for _, s := range x.d.Status() {
 		if s.ChargedEpsilon < 1.3 {
 			t.Errorf("%s: its records have paid %g for two epochs", s.Stream, s.ChargedEpsilon)
@@ -434,7 +434,7 @@ func TestPatternsOfOneTopic(t *testing.T) {
 	x.end()
 	s := newPatternRig(t, salesStream+strings.Replace(second, "sales-.*", "sales-..*|b", 1), "sales-a", "sales-aa", "b")
 	x = s.start(soon)
-	x.runs(0, "orders.sales-a", "orders.sales-aa", "second.b")
+	runs(x, 0, "orders.sales-a", "orders.sales-aa", "second.b")
 	if p := x.d.Patterns()[1]; p.Refused != 2 || !strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
 		t.Errorf("%+v", p)
 	}
@@ -456,7 +456,7 @@ func TestManyOpenAtOnce(t *testing.T) {
 	r := newPatternRig(t, salesStream, topics...)
 	r.topic = "control"
 	x := r.start(soon)
-	x.runs(0, want...)
+	runs(x, 0, want...)
 	x.end()
 	if strings.Contains(r.log.String(), "halted") {
 		t.Errorf("a task halted:\n%s", r.log)
@@ -474,14 +474,14 @@ func TestPatternPage(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newPatternRig(t, with(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-a")
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a")
+	runs(x, 1, "orders.sales-a")
 	p := browser.Open(t, path)
 	p.Go("http://" + x.d.Addr() + "/")
 	p.Until(ctx, "the release", `document.getElementById("s-orders.sales-a-0")?.querySelector(".chart .value")?.dataset.release === "orders.sales-a/0/1/1"`)
 	must(t, r.broker.CreateTopic(t.Context(), "sales-B", 1, nil))
-	x.eventually("the second stream", func(all []TaskStatus) bool { return len(all) == 2 })
+	eventually(x, "the second stream", func(all []TaskStatus) bool { return len(all) == 2 })
 	must(t, r.broker.CreateTopic(t.Context(), "sales-c", 1, nil))
 	p.Until(ctx, "the new stream, and what is not taken",
 		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream has 2 topics already, input.max_topics.")`)
@@ -500,14 +500,14 @@ func TestPatternPage(t *testing.T) {
 func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
-	r.fill("sales-a", 150)
+	fill(r, "sales-a", 150)
 	x := r.start(soon)
-	x.runs(1, "orders.sales-a")
-	r.drop("sales-a")
-	x.eventually("it misses the topic", func([]TaskStatus) bool { return strings.Contains(r.log.String(), "what=fetch") })
+	runs(x, 1, "orders.sales-a")
+	drop(r, "sales-a")
+	eventually(x, "it misses the topic", func([]TaskStatus) bool { return strings.Contains(r.log.String(), "what=fetch") })
 	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
-	r.fill("sales-a", 250)
-	x.eventually("it halts", func(all []TaskStatus) bool {
+	fill(r, "sales-a", 250)
+	eventually(x, "it halts", func(all []TaskStatus) bool {
 		return len(all) == 1 && all[0].State == stateHalted && all[0].Reason == haltReplaced && all[0].Step == 1
 	})
 	x.end()

@@ -32,7 +32,7 @@ clip = 1.0
 `
 
 // sendOf appends n records of seven persons to a partition of a topic.
-func (r *rig) sendOf(topic string, partition int32, first, n int) {
+func sendOf(r *rig, topic string, partition int32, first, n int) {
 	r.t.Helper()
 	list := make([]kafka.Message, n)
 	for i := range list {
@@ -47,7 +47,7 @@ func (r *rig) sendOf(topic string, partition int32, first, n int) {
 func TestPersonsDaemon(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, personStream)
-	r.sendOf("orders", 0, 0, 50)
+	sendOf(r, "orders", 0, 0, 50)
 	x := r.start()
 	x.published(2)
 	if s := x.d.Status()[0]; s.Unit != "person" || s.Person == nil || s.Person.Population != "orders" || s.ChargedEpsilon != 1 || !strings.Contains(s.Guarantee[0], "one given person") {
@@ -55,7 +55,7 @@ func TestPersonsDaemon(t *testing.T) {
 	}
 	x.end()
 	x = r.start()
-	r.sendOf("orders", 0, 50, 30)
+	sendOf(r, "orders", 0, 50, 30)
 	x.until("the second epoch has a release", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
 	if s := x.d.Status()[0]; !(s.ChargedEpsilon > 1.42 && s.ChargedEpsilon < 1.46) || len(s.Budget) != 3 {
 		t.Errorf("in the second epoch %g is charged, by %+v", s.ChargedEpsilon, s.Budget)
@@ -64,7 +64,7 @@ func TestPersonsDaemon(t *testing.T) {
 	if err := x.control("open", OpenRequest{From: "latest"}); err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("a third epoch by hand: %v", err)
 	}
-	r.sendOf("orders", 0, 80, 40)
+	sendOf(r, "orders", 0, 80, 40)
 	x.halts(haltBudget, "budget of population orders spent", "bring a person to epsilon 1.7")
 	x.endHalted()
 
@@ -109,7 +109,7 @@ func TestPersonsPartitions(t *testing.T) {
 		must(t, r.client.CreateTopic(t.Context(), "two", 2, nil))
 		must(t, r.client.CreateTopic(t.Context(), "orders.dp", 2, nil))
 		for p := range int32(2) {
-			r.sendOf("two", p, 0, 30)
+			sendOf(r, "two", p, 0, 30)
 		}
 		return r
 	}
@@ -145,7 +145,7 @@ func TestPersonsPartitions(t *testing.T) {
 
 	second := with(strings.ReplaceAll(personStream, "stream.orders", "stream.second"), "orders.dp", "second.dp")
 	r = newRig(t, personStream+second)
-	r.sendOf("orders", 0, 0, 30)
+	sendOf(r, "orders", 0, 0, 30)
 	x = r.start()
 	x.until("both streams run", func(TaskStatus) bool {
 		all := x.d.Status()
@@ -171,7 +171,7 @@ func TestPersonsPartitions(t *testing.T) {
 func TestPersonsRepair(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, with(personStream, "max_users = 60", `max_users = 60, cap = 2, separation = 2, partitioner = "murmur2"`))
-	r.sendOf("orders", 0, 0, 80)
+	sendOf(r, "orders", 0, 0, 80)
 	x := r.start()
 	x.until("the second epoch has a release", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 1 && s.Outbox == 0 })
 	x.end()
@@ -198,7 +198,7 @@ func TestPersonsRepair(t *testing.T) {
 		t.Errorf("epochs %+v", epochs)
 	}
 	// The open epoch goes on, and the limit leaves no third one.
-	r.sendOf("orders", 0, 80, 60)
+	sendOf(r, "orders", 0, 80, 60)
 	x = r.start()
 	x.halts(haltBudget, "budget of population orders spent")
 	x.endHalted()

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,63 +17,11 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
-// verify audits the published releases of the task orders-0.
-func (r *rig) verify(edits ...func(*Audit)) ([]Verification, error) {
-	r.t.Helper()
-	o := r.options()
-	a := Audit{Config: o.Config, Key: o.Key, Log: slog.New(slog.NewTextHandler(r.log, nil)), chunk: r.chunk}
-	for _, edit := range edits {
-		edit(&a)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return Verify(ctx, a, ordersTask)
-}
-
-// verified fails unless epoch 1 alone was worked out again, with so many releases.
-func (r *rig) verified(releases int, edits ...func(*Audit)) {
-	r.t.Helper()
-	all, err := r.verify(edits...)
-	must(r.t, err)
-	if len(all) != 1 || all[0].Releases != releases || all[0].Difference+all[0].Unverifiable != "" || all[0].Missing != 0 {
-		r.t.Errorf("found %+v, want %d releases that are the same", all, releases)
-	}
-}
-
 // publish appends a message to the output.
-func (r *rig) publish(key, value string) {
+func publish(r *rig, key, value string) {
 	r.t.Helper()
 	_, err := dial(r.t, r.addr).Produce(r.t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte(key), Value: []byte(value), Time: time.UnixMilli(1)}})
 	must(r.t, err)
-}
-
-// files returns the contents of a directory, by path.
-func files(t testing.TB, dir string) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		all[path] = string(data)
-		return err
-	}))
-	return all
-}
-
-func sameFiles(t testing.TB, was, is map[string]string) {
-	t.Helper()
-	for name := range is {
-		if _, ok := was[name]; !ok {
-			t.Errorf("%s is new", name)
-		}
-	}
-	for name, data := range was {
-		if is[name] != data {
-			t.Errorf("%s has changed", name)
-		}
-	}
 }
 
 // TestVerify: what was published is worked out again, beside a running daemon and
@@ -117,10 +64,10 @@ func TestVerify(t *testing.T) {
 		prepare func(r *rig)
 		want    string
 	}{
-		{"a release of a later step", func(r *rig) { r.publish("orders/0/1/11", "{}") }, "up to step 11"},
-		{"a release that there is none of", func(r *rig) { r.publish("orders/0/1/0", "{}") }, "orders/0/1/0, and the epoch has no such release"},
-		{"a release of another epoch", func(r *rig) { r.publish("orders/0/2/1", "{}") }, "epoch 2, which the ledger does not know"},
-		{"two releases of a step", func(r *rig) { r.publish("orders/0/1/4", "{}") }, "step 4: the output holds two different releases"},
+		{"a release of a later step", func(r *rig) { publish(r, "orders/0/1/11", "{}") }, "up to step 11"},
+		{"a release that there is none of", func(r *rig) { publish(r, "orders/0/1/0", "{}") }, "orders/0/1/0, and the epoch has no such release"},
+		{"a release of another epoch", func(r *rig) { publish(r, "orders/0/2/1", "{}") }, "epoch 2, which the ledger does not know"},
+		{"two releases of a step", func(r *rig) { publish(r, "orders/0/1/4", "{}") }, "step 4: the output holds two different releases"},
 		{"another log", func(r *rig) { r.recreate(7, 1050) }, "step 1: release orders/0/1/1 is not"},
 		{"a shorter log", func(r *rig) { r.recreate(0, 450) }, "the log ends at offset 450, before step 5"},
 	} {
@@ -260,7 +207,7 @@ func TestRecoverRefuses(t *testing.T) {
 		{"another log", haltOutput, func(r *rig) { r.recreate(7, 1050) }},
 		{"a shorter log", haltTruncated, func(r *rig) { r.recreate(0, 450) }},
 		{"a log without its first records", haltGap, func(r *rig) { kafkatest.DeleteRecords(r.t, r.broker.Addrs(), "orders", 0, 100) }},
-		{"another release", haltOutput, func(r *rig) { r.publish("orders/0/1/4", "{}") }},
+		{"another release", haltOutput, func(r *rig) { publish(r, "orders/0/1/4", "{}") }},
 		{"nothing published", haltState, func(r *rig) {
 			kafkatest.DeleteTopic(r.t, r.broker.Addrs(), "orders.dp")
 			must(r.t, dial(r.t, r.addr).CreateTopic(r.t.Context(), "orders.dp", 1, nil))
@@ -371,9 +318,9 @@ func TestRepublish(t *testing.T) {
 func TestRepublishRefuses(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(r *rig){
-		"another release of a step": func(r *rig) { r.publish("orders/0/1/4", "{}") },
-		"a later step":              func(r *rig) { r.publish("orders/0/1/11", "{}") },
-		"an unknown epoch":          func(r *rig) { r.publish("orders/0/2/1", "{}") },
+		"another release of a step": func(r *rig) { publish(r, "orders/0/1/4", "{}") },
+		"a later step":              func(r *rig) { publish(r, "orders/0/1/11", "{}") },
+		"an unknown epoch":          func(r *rig) { publish(r, "orders/0/2/1", "{}") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

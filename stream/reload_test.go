@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,24 +19,8 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// file is the path of a rig's configuration, which reload writes.
-func (r *rig) configuration() string { return filepath.Join(r.dir, "streamdp.toml") }
-
-// reloadable makes a daemon read its configuration from that file.
-func (r *rig) reloadable(o *Options) {
-	o.Load = func() (*config.Config, error) { return config.Load(r.configuration()) }
-}
-
-// write writes the file, with these tables of streams.
-func (r *rig) write(tables ...string) {
-	r.t.Helper()
-	now := *r
-	now.toml = strings.Join(tables, "")
-	must(r.t, os.WriteFile(r.configuration(), now.text(), 0o600))
-}
-
 // reloads writes the file and makes a daemon read it.
-func (x *running) reloads(q ReloadRequest, tables ...string) *Reload {
+func reloads(x *running, q ReloadRequest, tables ...string) *Reload {
 	x.t.Helper()
 	x.r.write(tables...)
 	found, err := x.d.Reload(q)
@@ -48,7 +31,7 @@ func (x *running) reloads(q ReloadRequest, tables ...string) *Reload {
 }
 
 // sendTopic appends n records to a topic, numbered from first.
-func (r *rig) sendTopic(topic string, first, n int) {
+func sendTopic(r *rig, topic string, first, n int) {
 	r.t.Helper()
 	var list []kafka.Message
 	for i := range n {
@@ -71,36 +54,36 @@ func TestReload(t *testing.T) {
 	feed := r.feed()
 	x.reaches("orders", 1)
 
-	if got := x.reloads(ReloadRequest{}, ordersStream, sales); !unchanged(got) {
+	if got := reloads(x, ReloadRequest{}, ordersStream, sales); !unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
 	orders := x.in.Tasks()[0]
-	r.sendTopic("sales", 0, 250)
+	sendTopic(r, "sales", 0, 250)
 	letters := "[stream.sales.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n"
-	got := x.reloads(ReloadRequest{}, ordersStream, sales+letters)
+	got := reloads(x, ReloadRequest{}, ordersStream, sales+letters)
 	if len(got.Changed) != 1 || got.Changed[0].Stream != "sales" || fmt.Sprint(got.Changed[0].Keys) != `[dead_letter.mode: "off" → "reference" dead_letter.topic: "" → "rejected"]` {
 		t.Errorf("changed: %+v", got.Changed)
 	}
-	r.sendTopic("sales", 250, 250)
+	sendTopic(r, "sales", 250, 250)
 	if x.in.Tasks()[0] != orders {
 		t.Error("another stream's tasks were started again")
 	}
-	got = x.reloads(ReloadRequest{Open: true}, ordersStream, visits)
+	got = reloads(x, ReloadRequest{Open: true}, ordersStream, visits)
 	if !slices.Equal(got.Added, []string{"visits"}) || !slices.Equal(got.Removed, []string{"sales"}) || len(got.Changed)+len(got.Unopened) > 0 {
 		t.Errorf("one added, one removed: %+v", got)
 	}
-	r.sendTopic("visits", 0, 300)
-	r.sendTopic("sales", 500, 250)
+	sendTopic(r, "visits", 0, 300)
+	sendTopic(r, "sales", 500, 250)
 	x.reaches("visits", 3)
 	// The orders' tasks are started again, with another limit, which is written down and charges nothing.
 	raised := with(ordersStream, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
 	for range 4 {
-		x.reloads(ReloadRequest{}, raised, visits, sales)
-		x.reloads(ReloadRequest{}, raised+"\n", with(visits, `"visits.dp"`, `"visits.dp", create = false`))
-		x.reloads(ReloadRequest{}, with(raised, "step   = 100", "step = 100\non_gap = \"null\""), visits, sales)
+		reloads(x, ReloadRequest{}, raised, visits, sales)
+		reloads(x, ReloadRequest{}, raised+"\n", with(visits, `"visits.dp"`, `"visits.dp", create = false`))
+		reloads(x, ReloadRequest{}, with(raised, "step   = 100", "step = 100\non_gap = \"null\""), visits, sales)
 	}
 	feed.end()
-	r.sendTopic("sales", 750, 250)
+	sendTopic(r, "sales", 750, 250)
 	steps := r.steps(100)
 	x.reaches("orders", steps)
 	x.reaches("sales", 10)
@@ -308,7 +291,7 @@ func TestReloadRefused(t *testing.T) {
 		t.Errorf("the ledger has %s, levels %v", r.kinds(), levels)
 	}
 	must(t, x.controlOf("sales", requestOpen, OpenRequest{}))
-	r.sendTopic("sales", 0, 100)
+	sendTopic(r, "sales", 0, 100)
 	x.reaches("sales", 2)
 	x.end()
 
@@ -333,7 +316,7 @@ func TestReloadClosed(t *testing.T) {
 	before := r.kinds()
 	shorter := with(sales, "step   = 100", "step = 50")
 	for _, open := range []bool{false, true} {
-		if got := x.reloads(ReloadRequest{Open: open}, ordersStream, shorter); len(got.Opened)+len(got.Unopened) > 0 {
+		if got := reloads(x, ReloadRequest{Open: open}, ordersStream, shorter); len(got.Opened)+len(got.Unopened) > 0 {
 			t.Errorf("open %t: %v opened, %v wait", open, got.Opened, got.Unopened)
 		}
 	}
@@ -342,7 +325,7 @@ func TestReloadClosed(t *testing.T) {
 		t.Errorf("the ledger had %s, and has %s", before, r.kinds())
 	}
 	must(t, x.controlOf("sales", requestOpen, OpenRequest{}))
-	r.sendTopic("sales", 0, 50)
+	sendTopic(r, "sales", 0, 50)
 	x.reaches("sales", 1)
 	x.end()
 }
@@ -381,14 +364,14 @@ func TestReloadHorizon(t *testing.T) {
 	x.of("sales", "running", func(s TaskStatus) bool { return s.State == stateRunning })
 	before := r.kinds()
 	rolls := with(short, "horizon = 2", "horizon = 2\non_horizon = \"rollover\"")
-	x.reloads(ReloadRequest{}, rolls, sales)
+	reloads(x, ReloadRequest{}, rolls, sales)
 	if s := x.of("orders", "halted", func(s TaskStatus) bool { return s.State == stateHalted }); s.Reason != haltUnopened || r.kinds() != before {
 		t.Errorf("%s: %s; the ledger has %s", s.Reason, s.Message, r.kinds())
 	}
-	if got := x.reloads(ReloadRequest{}, rolls, sales); !slices.Equal(got.Unopened, []string{"orders-0"}) {
+	if got := reloads(x, ReloadRequest{}, rolls, sales); !slices.Equal(got.Unopened, []string{"orders-0"}) {
 		t.Errorf("unopened: %v", got.Unopened)
 	}
-	if got := x.reloads(ReloadRequest{Open: true}, rolls, sales); len(got.Unopened) > 0 {
+	if got := reloads(x, ReloadRequest{Open: true}, rolls, sales); len(got.Unopened) > 0 {
 		t.Errorf("unopened: %v", got.Unopened)
 	}
 	x.of("orders", "in the next epoch", func(s TaskStatus) bool { return s.State == stateRunning && s.Epoch == 2 && s.Step == 1 })
@@ -427,17 +410,17 @@ func TestReloadOpensNothing(t *testing.T) {
 			opened := strings.Count(r.kinds(), "open")
 			// What has nothing to do with an opening leaves the task as it is.
 			letters := fmt.Sprintf("[stream.%s.dead_letter]\nmode = \"reference\"\ntopic = \"rejected\"\n", stream)
-			if got := x.reloads(ReloadRequest{}, c.before+letters); len(got.Unopened) > 0 || len(got.Changed) != 1 {
+			if got := reloads(x, ReloadRequest{}, c.before+letters); len(got.Unopened) > 0 || len(got.Changed) != 1 {
 				t.Errorf("with dead letters: %+v", got)
 			}
-			if got := x.reloads(ReloadRequest{}, c.after); !slices.Equal(got.Unopened, []string{task}) {
+			if got := reloads(x, ReloadRequest{}, c.after); !slices.Equal(got.Unopened, []string{task}) {
 				t.Errorf("unopened: %v", got.Unopened)
 			}
 			x.of(stream, "held", func(s TaskStatus) bool { return s.State == stateHalted && s.Reason == haltUnopened })
 			if n := strings.Count(r.kinds(), "open"); n != opened {
 				t.Errorf("the ledger has %s", r.kinds())
 			}
-			if got := x.reloads(ReloadRequest{Open: true}, c.after); len(got.Unopened) > 0 {
+			if got := reloads(x, ReloadRequest{Open: true}, c.after); len(got.Unopened) > 0 {
 				t.Errorf("unopened: %v", got.Unopened)
 			}
 			x.of(stream, "running", func(s TaskStatus) bool { return s.State == stateRunning })
@@ -542,7 +525,7 @@ func TestReloadKilled(t *testing.T) {
 		begun.of(name, "running", func(s TaskStatus) bool { return s.State == stateRunning })
 	}
 	begun.end()
-	r.sendTopic("sales", 0, 2000)
+	sendTopic(r, "sales", 0, 2000)
 	spec := r.spec("daemon", 0)
 	text := func(tables ...string) string {
 		now := *r
@@ -580,10 +563,10 @@ func TestReloadPatterns(t *testing.T) {
 	pattern := strings.ReplaceAll(salesStream, "stream.orders", "stream.all")
 	r := newPatternRig(t, ordersStream, "orders", "sales-a")
 	r.produce(0, 100)
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x := r.start(soon, r.reloadable)
 	x.published(1)
-	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Added, []string{"all"}) {
+	if got := reloads(x, ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Added, []string{"all"}) {
 		t.Errorf("added: %v", got.Added)
 	}
 	if s := x.of("all.sales-a", "halted", func(s TaskStatus) bool { return s.State == stateHalted }); s.Reason != haltUnopened || r.kinds() != "open" {
@@ -591,9 +574,9 @@ func TestReloadPatterns(t *testing.T) {
 	}
 	// A topic that comes later is what the pattern is for.
 	must(t, r.broker.CreateTopic(t.Context(), "sales-b", 1, nil))
-	r.fill("sales-b", 100)
+	fill(r, "sales-b", 100)
 	x.reaches("all.sales-b", 1)
-	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Unopened, []string{"all.sales-a-0"}) || !unchanged(got) {
+	if got := reloads(x, ReloadRequest{}, pattern, ordersStream); !slices.Equal(got.Unopened, []string{"all.sales-a-0"}) || !unchanged(got) {
 		t.Errorf("the same file: %+v", got)
 	}
 	// Where whoever reads the file knows of topics, from the ledger, that is no difference either.
@@ -605,25 +588,25 @@ func TestReloadPatterns(t *testing.T) {
 		}
 		return c, err
 	}
-	if got := x.reloads(ReloadRequest{}, pattern, ordersStream); !unchanged(got) {
+	if got := reloads(x, ReloadRequest{}, pattern, ordersStream); !unchanged(got) {
 		t.Errorf("the same file, with its topics: %+v", got)
 	}
-	x.reloads(ReloadRequest{Open: true}, pattern, ordersStream)
+	reloads(x, ReloadRequest{Open: true}, pattern, ordersStream)
 	x.reaches("all.sales-a", 1)
 	before := r.kinds()
 
 	// Its streams begin again where the pattern changes, and go on with their epochs.
 	more := with(pattern, `topics = "sales-.*",`, `topics = "sales-[ab]", max_topics = 2,`)
-	if got := x.reloads(ReloadRequest{}, more, ordersStream); len(got.Changed) != 1 || len(got.Added)+len(got.Removed)+len(got.Unopened) > 0 {
+	if got := reloads(x, ReloadRequest{}, more, ordersStream); len(got.Changed) != 1 || len(got.Added)+len(got.Removed)+len(got.Unopened) > 0 {
 		t.Errorf("changed: %+v", got)
 	}
-	r.fill("sales-a", 100)
+	fill(r, "sales-a", 100)
 	x.reaches("all.sales-a", 2)
 	r.write(with(more, "step   = 100", "step = 50"), ordersStream)
 	if _, err := x.d.Reload(ReloadRequest{}); err == nil || !strings.Contains(err.Error(), "stream all.sales-a: step: 100 → 50") || !strings.Contains(err.Error(), "stream all.sales-b: step") {
 		t.Errorf("%v", err)
 	}
-	if got := x.reloads(ReloadRequest{}, ordersStream); !slices.Equal(got.Removed, []string{"all", "all.sales-a", "all.sales-b"}) {
+	if got := reloads(x, ReloadRequest{}, ordersStream); !slices.Equal(got.Removed, []string{"all", "all.sales-a", "all.sales-b"}) {
 		t.Errorf("removed: %v", got.Removed)
 	}
 	if _, body := x.get("/metrics"); strings.Contains(body, "sales-a") || strings.Contains(body, `pattern="all"`) {
@@ -632,8 +615,8 @@ func TestReloadPatterns(t *testing.T) {
 	if s := x.d.Status(); len(s) != 1 || r.kinds() != before {
 		t.Errorf("%d tasks, the ledger has %s", len(s), r.kinds())
 	}
-	x.reloads(ReloadRequest{}, more, ordersStream)
-	r.fill("sales-b", 100)
+	reloads(x, ReloadRequest{}, more, ordersStream)
+	fill(r, "sales-b", 100)
 	x.reaches("all.sales-b", 2)
 	if r.kinds() != before {
 		t.Errorf("the ledger has %s", r.kinds())

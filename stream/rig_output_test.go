@@ -3,28 +3,16 @@ package stream
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// copy of a release in the output topic.
-type published struct {
-	offset int64
-	key    string
-	value  string
-	hash   [32]byte // of key, value and headers
-	epoch  uint64
-	step   uint64
-}
 
 // output reads an output topic.
 func (r *rig) output(topic string) (list []published) {
@@ -85,54 +73,6 @@ func (r *rig) hold(topic string, decide func(*kmsg.ProduceRequest) (refused *ker
 		return nil, nil, false
 	})
 	return held, release
-}
-
-// release is what tests read of a release's value.
-type release struct {
-	Schema    string
-	Stream    string
-	Partition int
-	Epoch     uint64
-	Step      uint64
-	Rows      uint64
-	Offsets   [2]int64
-	Covers    [2]int64
-	Mechanism struct {
-		Method    string
-		Clip      string
-		Search    int64
-		Intercept bool
-	}
-	Values map[string]struct {
-		Shape []int
-		Data  []float64
-	}
-	Warmup []json.RawMessage
-}
-
-// silent returns how many steps without a release, searches, are between this
-// release and the one before, or the mechanism's begin where it is the first, and
-// their offsets.
-func (r *release) silent(first bool) (steps uint64, offsets int64) {
-	switch {
-	case len(r.Warmup) > 0 || r.Mechanism.Search == 0 || r.Mechanism.Clip != "bisect" && r.Mechanism.Clip != "scan" && !first:
-		return 0, 0
-	case r.Mechanism.Method == "newton":
-		searches := int64(2)
-		if r.Mechanism.Intercept {
-			searches = 3
-		}
-		return uint64(searches), searches * r.Mechanism.Search
-	}
-	return 1, r.Mechanism.Search
-}
-
-func (p *published) parse(t testing.TB) (rel release) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(p.value), &rel); err != nil {
-		t.Fatalf("release %s: %v", p.key, err)
-	}
-	return rel
 }
 
 // verdict is what the checker finds in an output topic.

@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kversion"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,33 +13,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/internal/testing/race"
-	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
-
-// slow skips what the default run has no time for.
-func slow(t testing.TB) {
-	t.Helper()
-	if os.Getenv("STREAMDP_SLOW") == "" {
-		t.Skip("takes long: runs with STREAMDP_SLOW=1, which the CI script sets")
-	}
-}
-
-// patience is how long a test waits for what must happen.
-var patience = 60 * time.Second
-
-func init() {
-	if race.Enabled {
-		patience *= 5
-	}
-}
 
 // rig is a broker, a topic of records, and what daemons need to run on them.
 type rig struct {
@@ -77,33 +56,6 @@ type rig struct {
 	references int // uninterrupted runs so far
 }
 
-const ordersStream = `
-[stream.orders]
-input  = { topic = "orders", codec = "json", columns = ["amount", "items", "weight"] }
-output = { topic = "orders.dp" }
-centre = [40.0, 3.0, 1.2]
-scale  = [80.0, 5.0, 2.0]
-step   = 100
-[stream.orders.privacy]
-epsilon = 1.0
-delta = 1e-8
-adjacency = "zero-out"
-limit_epsilon = 3.0
-[stream.orders.moments]
-clip = 1.0
-`
-
-// with returns a stream's tables with texts replaced: old, new, old, new.
-func with(toml string, pairs ...string) string {
-	for i := 0; i < len(pairs); i += 2 {
-		if !strings.Contains(toml, pairs[i]) {
-			panic("nothing to replace: " + pairs[i])
-		}
-		toml = strings.Replace(toml, pairs[i], pairs[i+1], 1)
-	}
-	return toml
-}
-
 // newRig starts a broker with the topic "orders".
 func newRig(t testing.TB, toml string) *rig {
 	t.Helper()
@@ -135,28 +87,6 @@ func newRigAt(t testing.TB, b *embedded.Broker, addr, toml string) *rig {
 	return r
 }
 
-// shortDir is a temporary directory whose name leaves room for that of a
-// socket, which may have 107 bytes.
-func shortDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "sdp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func dial(t testing.TB, addr string) *kafka.Client {
-	t.Helper()
-	c, err := kafka.NewClient(kafka.Options{Brokers: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
 // sibling is a rig at the same broker with a state of its own.
 func (r *rig) sibling(toml string) *rig {
 	s := *r
@@ -170,39 +100,6 @@ func (r *rig) copyState(s *rig) {
 	copyDir(r.t, filepath.Join(s.dir, "state"), filepath.Join(r.dir, "state"))
 }
 
-func copyDir(t testing.TB, to, from string) {
-	t.Helper()
-	if err := os.RemoveAll(to); err != nil {
-		t.Fatal(err)
-	}
-	err := filepath.WalkDir(from, func(path string, e os.DirEntry, err error) error {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil // a daemon that runs has taken it away
-		}
-		if err != nil {
-			return err
-		}
-		name := filepath.Join(to, strings.TrimPrefix(path, from))
-		if e.IsDir() {
-			return os.MkdirAll(name, 0o700)
-		}
-		if !e.Type().IsRegular() {
-			return nil
-		}
-		data, err := os.ReadFile(path)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(name, data, 0o600)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // file returns the path of a file of the task orders-0.
 func (r *rig) file(name string) string {
 	return filepath.Join(r.dir, "state", "tasks", "orders-0", name)
@@ -210,27 +107,6 @@ func (r *rig) file(name string) string {
 
 // ledgerFile returns the path of the ledger.
 func (r *rig) ledgerFile() string { return filepath.Join(r.dir, "state", "ledger.jsonl") }
-
-// journal keeps what a daemon logs.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	if testing.Verbose() {
-		os.Stderr.Write(p)
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.String()
-}
 
 // text is the configuration file.
 func (r *rig) text() []byte {
@@ -469,29 +345,10 @@ func (x *running) controlRaw(req *http.Request) *http.Response {
 	return res
 }
 
-func readAll(t testing.TB, res *http.Response) string {
-	t.Helper()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
-}
-
 // get reads a page of the HTTP server.
 func (x *running) get(path string) (code int, body string) {
 	x.t.Helper()
 	return fetch(x.t, "http://"+x.d.Addr()+path)
-}
-
-func fetch(t testing.TB, url string) (code int, body string) {
-	t.Helper()
-	res, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	return res.StatusCode, readAll(t, res)
 }
 
 // offline runs a command of an operator without a daemon.
@@ -523,8 +380,6 @@ func (r *rig) inside(f func(context.Context, *Inside) error) error {
 	return f(ctx, in)
 }
 
-var ordersTask = core.Task{Stream: "orders", Partition: 0}
-
 // produce appends n JSON records, numbered from first, in batches of 500.
 func (r *rig) produce(first, n int) {
 	r.t.Helper()
@@ -540,10 +395,6 @@ func (r *rig) recordOf(i int) []byte {
 		return r.record(i)
 	}
 	return orderRecord(i)
-}
-
-func orderRecord(i int) []byte {
-	return fmt.Appendf(nil, `{"amount": %d.25, "items": %d, "weight": 0.%d, "note": "x"}`, 20+i%60, 1+i%7, i%10)
 }
 
 // send appends values to the topic "orders".
@@ -589,11 +440,4 @@ func (r *rig) kinds() string {
 		all = append(all, e.Kind)
 	}
 	return strings.Join(all, " ")
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"net/http"
@@ -13,34 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/sr"
-	"github.com/twmb/franz-go/pkg/sr/srfake"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/sr/srfake"
 )
-
-// avroOrder is a schema of orders with these fields.
-func avroOrder(fields ...string) sr.Schema {
-	var list []string
-	for _, f := range fields {
-		name, typ, _ := strings.Cut(f, " ")
-		list = append(list, fmt.Sprintf(`{"name":%q,"type":%q}`, name, typ))
-	}
-	return sr.Schema{Schema: `{"type":"record","name":"order","fields":[` + strings.Join(list, ",") + `]}`}
-}
-
-// framed is a record in Confluent's framing: the schema's id, and numbers.
-func framed(id uint32, numbers ...float64) kafkatest.Record {
-	b := binary.BigEndian.AppendUint32([]byte{0}, id)
-	for _, x := range numbers {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
-	}
-	return kafkatest.Record{Value: b}
-}
 
 // metricsOf returns what a daemon shows at /metrics.
 func metricsOf(d *Daemon) string {

@@ -55,7 +55,7 @@ func TestSealed(t *testing.T) {
 
 // private returns what of the state directory is as private as records, and whether all
 // of it, or none, is encrypted.
-func (r *rig) private() (all, none bool, n int) {
+func private(r *rig) (all, none bool, n int) {
 	r.t.Helper()
 	all, none = true, true
 	for path, data := range files(r.t, filepath.Join(r.dir, "state", "tasks")) {
@@ -84,14 +84,14 @@ func TestEncryption(t *testing.T) {
 			x := r.start()
 			x.published(uint64(3 * (i + 1)))
 			x.end()
-			if all, none, n := r.private(); n < 2 || on && !all || !on && !none {
+			if all, none, n := private(r); n < 2 || on && !all || !on && !none {
 				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t", large, on, n, all, none)
 			}
 			r.verified(3 * (i + 1))
 			// Without a run too: a command migrates.
 			r.encrypt = !on
 			must(t, r.offline(func(context.Context, *Daemon) error { return nil }))
-			if all, none, n := r.private(); n < 2 || on && !none || !on && !all {
+			if all, none, n := private(r); n < 2 || on && !none || !on && !all {
 				t.Errorf("large %t, encrypt %t: of %d files all are encrypted %t, none is %t after a migration", large, !on, n, all, none)
 			}
 		}
@@ -133,7 +133,7 @@ func TestEncryptedRecovery(t *testing.T) {
 		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.Recover(ctx, ordersTask, whole) }))
 		r.verified(10)
 	}
-	if all, _, n := r.private(); !all || n < 2 {
+	if all, _, n := private(r); !all || n < 2 {
 		t.Errorf("of %d files some are not encrypted", n)
 	}
 	r.produce(1050, 100)

@@ -13,7 +13,7 @@ import (
 
 // closedWell fails unless an epoch is closed, charged for all that it released,
 // and nothing of it is left.
-func (r *rig) closedWell(t *testing.T, how string, epoch uint64) {
+func closedWell(r *rig, t *testing.T, how string, epoch uint64) {
 	t.Helper()
 	var closed, destroyed bool
 	var end int64
@@ -139,6 +139,6 @@ func TestAbandonedSecret(t *testing.T) {
 				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, OpenRequest{})
 			}))
 		}
-		r.closedWell(t, by, 1)
+		closedWell(r, t, by, 1)
 	}
 }

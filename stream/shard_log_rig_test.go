@@ -3,17 +3,14 @@ package stream
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-
-	"crypto/sha256"
 
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
@@ -199,16 +196,4 @@ func (h *heldShard) committed(epoch uint64) uint64 {
 		return cp.step
 	}
 	return 0
-}
-
-// shared makes the state of a daemon the shard's logs.
-func shared(o *Options, h holding) error {
-	if err := os.MkdirAll(filepath.Join(o.Config.State.Dir, "tasks"), 0o700); err != nil { // for its sockets
-		return err
-	}
-	s, err := newLogShard(h)
-	if err == nil {
-		o.Hooks.Shard = s
-	}
-	return err
 }

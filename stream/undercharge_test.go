@@ -17,7 +17,7 @@ import (
 )
 
 // chargedFor returns the largest ε that the state directory charges on any log.
-func (r *rig) chargedFor() float64 {
+func chargedFor(r *rig) float64 {
 	r.t.Helper()
 	all, err := readSpent(filepath.Join(r.dir, "state"), "", nil)
 	must(r.t, err)
@@ -42,7 +42,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 						make = newOldRig
 					}
 					r := make(t, ordersStream).tenSteps()
-					before := r.chargedFor()
+					before := chargedFor(r)
 					must(t, os.Truncate(r.file(checkpointName), 100))
 					if how == "output gone" {
 						kafkatest.DeleteTopic(t, r.broker.Addrs(), "orders.dp")
@@ -51,7 +51,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 						r.toml = other
 					}
 					must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
-					if after := r.chargedFor(); after < before {
+					if after := chargedFor(r); after < before {
 						t.Errorf("charged %g, before %g", after, before)
 					}
 					if e := r.entries(); r.closed(e) != -1 {
@@ -76,18 +76,6 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	if end := r.closed(r.entries()); end != 1050 {
 		t.Errorf("closed at %d, the log's end is 1050", end)
 	}
-}
-
-// closed returns the end that the last close of the ledger states.
-func (r *rig) closed(entries []Entry) (end int64) {
-	r.t.Helper()
-	end = -2
-	for _, e := range entries {
-		if e.Kind == kindClose {
-			end = e.End
-		}
-	}
-	return end
 }
 
 // TestLedgerRepairOutputMoved: releases in the configured output say what an epoch reached
@@ -199,7 +187,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	x := r.start()
 	x.until("epoch 4", func(s TaskStatus) bool { return s.Epoch == 4 && s.Step == 1 && s.Outbox == 0 })
 	x.end()
-	before := r.chargedFor()
+	before := chargedFor(r)
 	if _, err := os.Stat(r.file(initialName(2))); err == nil {
 		t.Fatal("what epoch 2 began with is there")
 	}
@@ -207,7 +195,7 @@ func TestLedgerRepairLearner(t *testing.T) {
 	if _, err := RepairLedger(t.Context(), r.options(), true); err != nil {
 		t.Fatal(err)
 	}
-	if after := r.chargedFor(); after != before {
+	if after := chargedFor(r); after != before {
 		t.Errorf("charged %g, was %g", after, before)
 	}
 }

@@ -3,38 +3,10 @@ package stream
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/streamdp/streamdp/internal/kafka"
 )
-
-// sendUsers appends n records of nine persons, one of whom is nobody, to a partition of "orders".
-func (r *rig) sendUsers(partition, first, n int) {
-	r.t.Helper()
-	list := make([]kafka.Message, n)
-	for i := range list {
-		list[i] = kafka.Message{Value: orderRecord(first + i), Time: time.UnixMilli(1)}
-		list[i].Key = userOf(first + i)
-	}
-	if n == 0 {
-		return
-	}
-	if _, err := r.client.Produce(r.t.Context(), "orders", int32(partition), list); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// userOf is the user key of a record: of nine persons, or of nobody.
-func userOf(i int) []byte {
-	if u := i * 7 % 19 % 10; u > 0 {
-		return fmt.Append(nil, "u", u)
-	}
-	return nil
-}
 
 // TestClockUsers: by the clock, persons are held to their rule whatever is read ahead. A task
 // that is stopped after every step makes the bytes of a copy that reads all steps at once. Where a

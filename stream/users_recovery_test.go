@@ -3,8 +3,6 @@ package stream
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,39 +10,6 @@ import (
 
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
-
-// personModes are a stream that remembers everybody, with a full table, and one that forgets.
-var personModes = []struct{ name, table string }{
-	{"cap", "user = { key = \"field:user\", cap = 3, separation = 2, max_users = 12 }\n"},
-	{"separation", "horizon = 5000\nuser = { key = \"field:user\", separation = 4, per_step = 2, max_users = 400 }\n"},
-}
-
-// personRig is a rig with a stream that protects persons, in one of the modes, with steps of so many
-// records.
-func personRig(t testing.TB, mode, step int) *rig {
-	t.Helper()
-	r := newRig(t, with(ordersStream, "step   = 100\n", fmt.Sprintf("step = %d\n%s", step, personModes[mode].table), `"zero-out"`, `"replace"`))
-	r.record = personRecord
-	return r
-}
-
-// personRecord is a record of one of 23 persons, some of whom are rare, or of nobody.
-func personRecord(i int) []byte {
-	h := uint32(i) * 2654435761 >> 8
-	u := int(23 * math.Pow(float64(h)/(1<<24), 2))
-	if h%11 == 0 {
-		return orderRecord(i)
-	}
-	return append(fmt.Appendf(nil, `{"user": "u%d", `, u), orderRecord(i)[1:]...)
-}
-
-// hasUsers returns the names of the files of persons.
-func (r *rig) hasUsers() []string {
-	r.t.Helper()
-	names, err := filepath.Glob(r.file(usersPrefix + "*"))
-	must(r.t, err)
-	return names
-}
 
 // TestUsersRecover: verify works every release out again, byte for byte; recover brings a state back
 // whose checkpoint, or whose files of persons, are damaged or lost; and the run goes on to the bytes of

@@ -324,31 +324,6 @@ func TestUsersStateIsWhole(t *testing.T) {
 	}
 }
 
-// TestUsersCheckpoint: the position is in the checkpoint and comes back; what anybody may see of
-// a checkpoint shows for every form of it.
-func TestUsersCheckpoint(t *testing.T) {
-	t.Parallel()
-	for _, change := range []func(*checkpoint){
-		func(c *checkpoint) { c.users = noUsers(1) },
-		func(c *checkpoint) { c.boundaryTopic = "bounds" },
-		func(c *checkpoint) { c.users, c.boundaryTopic = noUsers(1), "bounds" },
-		func(*checkpoint) {},
-		func(c *checkpoint) { c.inParts(); c.users = noUsers(2) },
-		func(c *checkpoint) { c.inParts(); c.users, c.boundaryTopic, c.boundary = noUsers(2), "bounds", 7 },
-	} {
-		want := goldenCheckpoint()
-		change(want)
-		file := want.encode(nil)
-		got, err := parseCheckpoint(file)
-		if err != nil || !bytes.Equal(got.encode(nil), file) || !slices.EqualFunc(got.users, want.users, bytes.Equal) || got.boundaryTopic != want.boundaryTopic {
-			t.Errorf("read back: %v\n%+v\n%+v", err, got, want)
-		}
-		if _, err := Inspect(file); err != nil {
-			t.Errorf("to inspect it: %v", err)
-		}
-	}
-}
-
 // TestUsersReplay: a replay has no user keys, so it refuses such a stream.
 func TestUsersReplay(t *testing.T) {
 	t.Parallel()
@@ -441,3 +416,31 @@ func (noDisk) Truncate(string, int64) error     { return nil }
 func (noDisk) Write(p []byte) (int, error)      { return len(p), nil }
 func (noDisk) Sync() error                      { return nil }
 func (noDisk) Close() error                     { return nil }
+
+// TestMergedUsersHome: of the partitions of a merged epoch a record counts in one at most, which its key and
+// the manifest's number of partitions say, though the same key is in all of them.
+func TestMergedUsersHome(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, with(machineStream, "step   = 7\n", "step = 7\nuser = { key = \"record-key\", partitioner = \"murmur2\", cap = 2, max_users = 20 }\n"), 1)
+	const partitions, keys = 3, 30
+	var homes [keys]int
+	var first [partitions]int
+	for p := range partitions {
+		d, err := newDecoder(new(Schemas), m.r.s, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
+		must(t, err)
+		var b codec.Batch
+		for i := range keys {
+			b.Records = append(b.Records, kafka.Record{Offset: int64(i), Key: fmt.Append(nil, "u", i), Value: []byte(`{"a":1,"b":2,"c":3}`)})
+		}
+		d.Decode(&b)
+		for i := range keys {
+			if b.Tag(i) != persons.Away() {
+				homes[i]++
+				first[p]++
+			}
+		}
+	}
+	if slices.Max(homes[:]) != 1 || slices.Min(homes[:]) != 1 || slices.Min(first[:]) == 0 {
+		t.Errorf("keys are at home in %v partitions, partitions have %v", homes, first)
+	}
+}

@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"encoding/hex"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -10,66 +8,8 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/dp"
-	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 )
-
-// The formats on disk and in Kafka, as files: a change of one shows in a
-// review, and an old file must still be read.
-
-func goldenPath(name string) string { return filepath.Join("testdata", name) }
-
-// dump is a binary file in a form that a person can compare.
-func dump(b []byte) []byte { return []byte(hex.Dump(b)) }
-
-func goldenCheckpoint() *checkpoint {
-	c := &checkpoint{
-		epoch: 3, seq: 41, step: 7,
-		position:    kafka.Position{Next: 1700, LeaderEpoch: 2, Anchor: &kafka.Anchor{Offset: 1698, LeaderEpoch: 1}},
-		outputTopic: "orders.dp", outputPartition: 1, output: 12, acknowledged: true,
-		build: "go1.26.0 linux/amd64", state: []byte{1, 2, 3, 0, 255},
-		outbox: []pending{
-			{Message: core.Message{Step: 6, Key: []byte("orders/0/3/6"), Value: []byte(`{"x":1}`), Headers: []kafka.Header{{Key: "a", Value: []byte("b")}, {Key: "n"}}}, time: time.UnixMilli(1700000000123)},
-			{Message: core.Message{Step: 7, Key: []byte("orders/0/3/7"), Value: []byte{}}, time: time.UnixMilli(1700000000124)},
-		},
-	}
-	for i := range 32 {
-		c.manifest[i], c.transcript[i], c.ledger[i], c.position.Anchor.Hash[i] = byte(i), byte(i+32), byte(i+64), byte(i+96)
-	}
-	return c
-}
-
-func TestGoldenCheckpoint(t *testing.T) {
-	t.Parallel()
-	want := goldenCheckpoint()
-	file := want.encode(nil)
-	golden(t, goldenPath("checkpoint.hex"), dump(file)) // as before there were older anchors
-	want.position.Anchor = &kafka.Anchor{Offset: want.position.Next - 1, LeaderEpoch: 3}
-	want.older = []kafka.Anchor{{Offset: 2, Hash: [32]byte{1}, LeaderEpoch: -1}, {Offset: 5, Hash: [32]byte{2}, LeaderEpoch: -1}}
-	for _, bad := range [][]kafka.Anchor{{{Offset: 5}, {Offset: 5}}, {{Offset: want.position.Anchor.Offset}}, {{Offset: -1}}, make([]kafka.Anchor, maxOlder+1)} {
-		c := *want
-		c.older = bad
-		if _, err := parseCheckpoint(c.encode(nil)); err == nil {
-			t.Errorf("older anchors %+v are accepted", bad)
-		}
-	}
-	file = want.encode(nil)
-	got, err := parseCheckpoint(file)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("read back: %v\n%+v\n%+v", err, got, want)
-	}
-	// Every bit counts.
-	for i := range file {
-		file[i] ^= 1 << (i % 8)
-		if _, err := parseCheckpoint(file); err == nil {
-			t.Errorf("byte %d may change", i)
-		}
-		file[i] ^= 1 << (i % 8)
-		if _, err := parseCheckpoint(file[:i]); err == nil {
-			t.Errorf("it may end after %d bytes", i)
-		}
-	}
-}
 
 func TestGoldenLedger(t *testing.T) {
 	t.Parallel()

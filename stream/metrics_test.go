@@ -1,0 +1,250 @@
+package stream
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// TestMetrics: names and kinds as Prometheus wants them, of a daemon that has
+// met everything; and what a public one shows.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, with(ordersStream, "step   = 100", "step = 10"))
+		r.http = fmt.Sprintf("exposure = %q", exposure)
+		r.produce(0, 250)
+		r.send(badValues...)
+		x := r.start()
+		x.published(26)
+		families, err := x.in.Process.metrics.registry.Gather()
+		must(t, err)
+		begun := 0
+		for _, f := range families {
+			if slices.Contains([]string{"commit_errors_total", "releases_republished_total"}, strings.TrimPrefix(f.GetName(), prefix)) {
+				begun++
+			}
+		}
+		if begun != 2 {
+			t.Errorf("%s: %d of 2 counters are there before they count", exposure, begun)
+		}
+		x.in.Process.metrics.kafkaError(&kafka.Error{API: "fetch", Code: 7})
+		x.in.Process.metrics.halted(ordersTask, haltGap)
+		x.in.Process.metrics.commitFailed(ordersTask)
+		x.in.Process.metrics.republished(ordersTask, 0)
+		x.in.Process.metrics.shares(64)
+		x.in.Process.metrics.patternTopics("orders", "taken", 1)
+		x.in.Process.metrics.certificate("kafka.tls", time.Unix(1, 0))
+		x.in.Process.schemas.reached(x.in.Process.log, x.in.Process.metrics.registryReachable, nil)
+		x.in.Process.metrics.bySchema(core.Task{Stream: "orders"}, &codec.Batch{Schemas: []int32{1}, Reasons: make([]codec.Reason, 1)}, func(int32) bool { return true })
+		x.in.Process.metrics.tookOver(time.Second)
+		x.in.Process.metrics.traced(1, 0)
+		x.in.Process.metrics.restored(6)
+		x.in.Process.metrics.transaction("committed")
+		x.in.Process.metrics.stateCommitted(time.Second, 6)
+		x.in.Process.metrics.ledgerLines(2)
+		x.in.Process.metrics.generation(1, "key")
+		families, err = x.in.Process.metrics.registry.Gather()
+		must(t, err)
+		problems, err := promlint.NewWithMetricFamilies(families).Lint()
+		must(t, err)
+		for _, p := range problems {
+			t.Errorf("%s: %s: %s", exposure, p.Metric, p.Text)
+		}
+		for _, f := range families {
+			name := strings.TrimPrefix(f.GetName(), prefix)
+			i := slices.IndexFunc(metricTable, func(d metricDef) bool { return d.name == name })
+			if exposure == "operator" {
+				seen[name] = true
+				continue
+			}
+			if strings.HasPrefix(name, "promhttp_") {
+				continue // of the answers to scrapes
+			}
+			if i < 0 || metricTable[i].class == "P" || strings.HasPrefix(metricTable[i].help, "Not private") {
+				t.Errorf("a public daemon shows %s", f.GetName())
+			}
+		}
+		_, page := x.get("/metrics")
+		for _, private := range []string{"go_", "process_", "streamdp_read_bytes", "streamdp_diagnostic", "streamdp_checkpoint_bytes", "streamdp_fetch", "streamdp_commit_duration"} {
+			if strings.Contains(page, "\n"+private) != (exposure == "operator") {
+				t.Errorf("%s: %s is shown: %t", exposure, private, exposure == "public")
+			}
+		}
+		x.end()
+	}
+	for _, d := range metricTable {
+		if !seen[d.name] {
+			t.Errorf("%s is in the reference and never shown", d.name)
+		}
+		if (d.class == "P") != strings.HasPrefix(d.help, "Not private. ") {
+			t.Errorf("%s is of class %s, its help says %q", d.name, d.class, d.help)
+		}
+	}
+}
+
+// TestMetricValues: what the gauges say is what happened.
+func TestMetricValues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, with(ordersStream, "step   = 100", "step = 100\nhorizon = 7\non_horizon = \"rollover\""))
+	r.produce(0, 1050)
+	x := r.start()
+	x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step == 3 && s.NextOffset == 1050 && s.Outbox == 0 })
+	_, page := x.get("/metrics")
+	for _, line := range []string{
+		`streamdp_records_read_total{partition="0",stream="orders"} 1`, // and more: some are read twice
+		`streamdp_steps_total{partition="0",stream="orders"} 10`,
+		`streamdp_releases_total{partition="0",stream="orders"} 10`,
+		`streamdp_epochs_total{partition="0",stream="orders"} 2`,
+		`streamdp_next_offset{partition="0",stream="orders"} 1050`,
+		`streamdp_log_end_offset{partition="0",stream="orders"} 1050`,
+		`streamdp_lag_records{partition="0",stream="orders"} 0`,
+		`streamdp_retention_headroom_records{partition="0",stream="orders"} 1050`,
+		`streamdp_step{partition="0",stream="orders"} 3`,
+		`streamdp_horizon_steps{partition="0",stream="orders"} 7`,
+		`streamdp_outbox_releases{partition="0",stream="orders"} 0`,
+		`streamdp_privacy_epsilon{partition="0",stream="orders"} 1`,
+		`streamdp_privacy_limit_epsilon{partition="0",stream="orders"} 3`,
+		`streamdp_privacy_charged_epsilon{partition="0",stream="orders"} 1`,
+		`streamdp_insecure_noise 1`,
+		`streamdp_task_info{adjacency="zero-out",epoch="2",factorization="blt",mechanism="moments",method="jme",partition="0",stream="orders"} 1`,
+	} {
+		if !strings.Contains(page, "\n"+line) {
+			t.Errorf("no line %s", line)
+		}
+	}
+	x.end()
+}
+
+// TestClippedRows: the exact number of shortened rows, and of rows that scaling made
+// infinite, is a metric for the operator, and nobody else sees it.
+func TestClippedRows(t *testing.T) {
+	t.Parallel()
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, with(ordersStream, "scale  = [80.0, 5.0, 2.0]", "scale = [80.0, 5.0, 1e-3]"))
+		r.http = fmt.Sprintf("exposure = %q", exposure)
+		for range 10 {
+			r.send([]byte(`{"amount": 40, "items": 3, "weight": 1.2}`), []byte(`{"amount": 140, "items": 3, "weight": 1.2}`),
+				[]byte(`{"amount": 40, "items": 8, "weight": 1.2}`), []byte(`{"amount": 40, "items": 3, "weight": 1e306}`),
+				[]byte(`{"amount": 40, "items": 8.01, "weight": 1.2}`))
+		}
+		x := r.start()
+		x.until("all is read", func(s TaskStatus) bool { return s.NextOffset == 50 })
+		_, page := x.get("/metrics")
+		for _, line := range []string{`streamdp_diagnostic_records_clipped_total{partition="0",stream="orders"} 20`, `rejected_total{partition="0",reason="not-finite",stream="orders"} 10`} {
+			if strings.Contains(page, line+"\n") != (exposure == "operator") {
+				t.Errorf("%s: line %s", exposure, line)
+			}
+		}
+		if strings.Contains(page, "clipped") != (exposure == "operator") {
+			t.Errorf("%s: says something of clipped rows", exposure)
+		}
+		x.end()
+	}
+}
+
+// TestMetricsReference: docs/metrics.md is made from the table of metrics.
+// TestTicks: what anybody may see changes at ticks of the clock and not when the
+// work was done, which depends on the records and on the noise.
+func TestTicks(t *testing.T) {
+	t.Parallel()
+	const period = 1500 * time.Millisecond
+	r := newRig(t, ordersStream)
+	r.commit = period.String()
+	r.http = `exposure = "public"`
+	x := r.start()
+	x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
+	counters := regexp.MustCompile(`(?m)^streamdp_(?:records_read_total|steps_total|releases_total|step|next_offset|log_end_offset|lag_records|outbox_releases|retention_headroom_records){.*`)
+	look := func() string {
+		_, body := x.get("/metrics")
+		s := x.d.Status()[0]
+		return fmt.Sprint(s.Step, s.NextOffset, s.LogEnd, s.Outbox, counters.FindAllString(body, -1))
+	}
+	for round := range 3 {
+		// A while after a tick, and all of it before the next.
+		var was string
+		var tick time.Duration
+		for was = ""; was == "" || time.Since(x.in.Process.started) >= tick; was = look() {
+			phase := time.Since(x.in.Process.started) % period
+			time.Sleep((period + period/5 - phase) % period)
+			tick = time.Since(x.in.Process.started).Truncate(period) + period
+		}
+		r.produce(250*round, 250)
+		for look() == was {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if at := time.Since(x.in.Process.started); at < tick {
+			t.Errorf("round %d: changed %v before the tick: %s\n%s", round, tick-at, was, look())
+		}
+		x.until("published", func(s TaskStatus) bool { return s.NextOffset == int64(250*(round+1)) && s.Outbox == 0 })
+	}
+	x.end()
+}
+
+func TestMetricsReference(t *testing.T) {
+	golden(t, "../docs/metrics.md", MetricsReference())
+}
+
+// TestMetricsAggregate: no series of a task, and the sums of all.
+func TestMetricsAggregate(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	for _, exposure := range []string{"operator", "public"} {
+		r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1, 2]`))
+		r.http = fmt.Sprintf("metrics = \"aggregate\"\nexposure = %q\n", exposure)
+		must(t, r.client.CreateTopic(t.Context(), "wide", n, nil))
+		for p := range n {
+			var list []kafka.Message
+			for i := range 100 * (p + 1) {
+				list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+			}
+			_, err := r.client.Produce(t.Context(), "wide", int32(p), list)
+			must(t, err)
+		}
+		x := r.start()
+		x.until("all are done", func(TaskStatus) bool {
+			for i, s := range x.d.Status() {
+				if s.Step != uint64(i+1) || s.Outbox > 0 {
+					return false
+				}
+			}
+			return true
+		})
+		_, page := x.get("/metrics")
+		for _, line := range []string{
+			`streamdp_task_state{state="running"} 3`, `streamdp_task_state{state="halted"} 0`,
+			`streamdp_step 6`, `streamdp_steps_total 6`, `streamdp_records_read_total 600`, `streamdp_next_offset 600`, `streamdp_lag_records 0`,
+			`streamdp_retention_headroom_records 100`, `streamdp_privacy_epsilon 1`, `streamdp_privacy_limit_epsilon 3`, `streamdp_epochs_total 3`,
+		} {
+			if !strings.Contains(page, "\n"+line+"\n") {
+				t.Errorf("%s: no line %q", exposure, line)
+			}
+		}
+		for _, absent := range []string{"stream=", "partition=", "streamdp_task_info", "streamdp_horizon_steps"} {
+			if strings.Contains(page, absent) {
+				t.Errorf("%s: has %q", exposure, absent)
+			}
+		}
+		// Of each metric that is shown, and in the table.
+		for _, d := range metricTable {
+			if d.kind == "gauge" && d.ofTask() && strings.Contains(page, "\n"+prefix+d.name+" ") != (d.over != "" && (exposure == "operator" || d.class != "P")) {
+				if d.name != "task_state" && d.name != "bounds_verdict" && d.name != "noise_stddev" { // these have a label
+					t.Errorf("%s: %s", exposure, d.name)
+				}
+			}
+		}
+		if t.Failed() {
+			t.Log(page)
+		}
+		x.end()
+	}
+}
