@@ -16,6 +16,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -55,14 +56,14 @@ func checkCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&sample, "sample", "", "decode the records of this file, as replay reads them, and check nothing else: not private")
 	c.Flags().StringVar(&name, "stream", "", "stream whose records --sample has (default: the only one)")
-	c.Flags().StringVar(&header, "header", "auto", "whether a CSV file of --sample has a header: "+headerUsage)
+	c.Flags().StringVar(&header, "header", "auto", "whether a CSV file of --sample has a header: "+table.HeaderUsage)
 	c.Flags().BoolVar(&connect, "connect", false, "also ask the brokers and the schema registry: reachable, each permission there, topics and schemas there and fit")
 	return c
 }
 
 // sample decodes the records of a file and counts what they give.
 func (g *globals) sample(ctx context.Context, file, name, header string) error {
-	if err := checkHeader(header); err != nil {
+	if err := table.CheckHeader(header); err != nil {
 		return err
 	}
 	cfg, err := g.load()

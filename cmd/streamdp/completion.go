@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/fit"
 )
 
 // flagValues are what a shell offers for the flags of these names, whatever the command.
@@ -17,7 +18,7 @@ var flagValues = map[string][]string{
 	"header":     {"auto", "yes", "no"},
 	"log-format": {"json", "text"},
 	"log-level":  {"debug", "info", "warn", "error"},
-	"solver":     solverNames(),
+	"solver":     fit.Solvers(),
 	"target":     {"last"},
 	"workload":   {"mean", "sum", "exponential", "window"},
 }

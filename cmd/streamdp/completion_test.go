@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/streamdp/streamdp/internal/fit"
 )
 
 // completions returns what a shell offers behind the words.
@@ -38,7 +40,7 @@ func TestCompletions(t *testing.T) {
 		words []string
 		want  string
 	}{
-		{[]string{"fit", "--solver", ""}, strings.Join(solverNames(), " ")},
+		{[]string{"fit", "--solver", ""}, strings.Join(fit.Solvers(), " ")},
 		{[]string{"fit", "--solver", "ihm"}, "ihm"},
 		{[]string{"fit", "--adjacency", ""}, "zero-out replace"},
 		{[]string{"feed", "--codec", "j"}, "json json-array"},

@@ -17,7 +17,9 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // demoFlags are the flags of demo.
@@ -108,7 +110,7 @@ func demoCommand(g *globals) *cobra.Command {
 	fl.MarkHidden("instance")
 	fl.BoolVar(&f.open, "open", false, "open the page in a browser")
 	fl.StringVar(&f.csv, "csv", "", "CSV file to stream, also .gz")
-	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+headerUsage)
+	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
 	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: all)")
 	fl.StringVar(&f.centre, "centre", "0", "constant to subtract, one number or one a column")
 	fl.StringVar(&f.scale, "scale", "1", "constant to divide by, one number or one a column")
@@ -269,7 +271,7 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 	if d.live() {
 		names = append(names, liveTarget)
 	}
-	encode := newEncoder("json", names, nil)
+	encode := codec.NewEncoder("json", names, nil)
 	for n := 0; ; n++ {
 		s := all[n%len(all)]
 		cells, err := d.rows()
@@ -289,7 +291,7 @@ func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.
 			d.truth.cells(cells)
 			d.mu.Unlock()
 		}
-		if err := s.send(ctx, encode.row(cells)); err != nil {
+		if err := s.send(ctx, encode.Encode(cells)); err != nil {
 			return err
 		}
 		if n%1000 == 999 {

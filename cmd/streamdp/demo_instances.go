@@ -22,6 +22,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -342,7 +343,7 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 	for p := range all {
 		all[p] = &sender{client: d.client, topic: "demo", partition: int32(p), rate: rate, started: time.Now()}
 	}
-	encode := newEncoder("json", d.names, nil)
+	encode := codec.NewEncoder("json", d.names, nil)
 	for n := int64(0); n < d.total; n++ {
 		p := n % instancesPartitions
 		cells, err := d.rows()
@@ -350,7 +351,7 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 			return err
 		}
 		s := all[p]
-		if err := s.send(ctx, encode.row(cells[:len(d.names)])); err != nil {
+		if err := s.send(ctx, encode.Encode(cells[:len(d.names)])); err != nil {
 			return err
 		}
 		d.sent[p].Store(int64(s.count - len(s.batch)))

@@ -6,12 +6,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"strconv"
+
+	"github.com/streamdp/streamdp/internal/table"
 )
 
 // open readies the rows: those of the file, or the synthetic ones.
 func (d *demo) open() (done func() error, err error) {
 	f := d.f
-	if err := checkHeader(f.header); err != nil {
+	if err := table.CheckHeader(f.header); err != nil {
 		return nil, err
 	}
 	if f.csv == "" {
@@ -24,30 +26,30 @@ func (d *demo) open() (done func() error, err error) {
 	if !(f.clip > 0) {
 		return nil, usagef("--clip is needed: a public bound on a row's norm after scaling")
 	}
-	t, err := openTable(f.csv, f.header, f.columns)
+	t, err := table.Open(f.csv, f.header, f.columns)
 	if err != nil {
 		return nil, err
 	}
-	d.names = make([]string, len(t.names))
-	for i := range t.names {
+	d.names = make([]string, len(t.Names))
+	for i := range t.Names {
 		d.names[i] = fmt.Sprintf("v%d", i+1) // names of a file may hold dots
 	}
-	if d.centre, err = numbers("--centre", f.centre, len(d.names)); err == nil {
-		d.scale, err = numbers("--scale", f.scale, len(d.names))
+	if d.centre, err = table.Numbers("--centre", f.centre, len(d.names)); err == nil {
+		d.scale, err = table.Numbers("--scale", f.scale, len(d.names))
 	}
 	if err != nil {
-		t.close()
+		t.Close()
 		return nil, err
 	}
-	d.names = t.names
+	d.names = t.Names
 	d.rows = func() ([]string, error) {
-		line, err := t.next()
+		line, err := t.Next()
 		if err != nil {
 			return nil, err
 		}
-		return t.picked(line), nil
+		return t.Picked(line), nil
 	}
-	return t.close, nil
+	return t.Close, nil
 }
 
 // synthetic makes rows with mean j in column j and correlation 0.6^|i−j|; the

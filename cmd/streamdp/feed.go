@@ -16,7 +16,9 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/codec"
 )
 
 // feedCodecs are the forms of a record that feed can write.
@@ -62,7 +64,7 @@ func feedCommand(g *globals) *cobra.Command {
 	fl.StringVar(&f.codec, "codec", "json", "form of the records: "+strings.Join(feedCodecs, ", "))
 	fl.StringVar(&f.csv, "csv", "", "CSV file")
 	fl.StringVar(&f.ndjson, "ndjson", "", "file of one JSON document a line, sent as they are")
-	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+headerUsage)
+	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
 	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: the stream's, else all)")
 	fl.IntVar(&f.rate, "rate", 0, "records a second (default: as fast as possible)")
 	fl.BoolVar(&f.create, "create", false, "create the topic where it is missing, with the cluster's defaults")
@@ -113,7 +115,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 
 	bar := progress(g.stderr, size, "feeding")
 	s := &sender{client: client, topic: f.topic, partition: int32(f.partition), rate: f.rate, started: time.Now()}
-	if err := s.sendAll(ctx, next, func() { bar.Set64(read.n) }); err != nil {
+	if err := s.sendAll(ctx, next, func() { bar.Set64(read.Position()) }); err != nil {
 		return err
 	}
 	bar.Finish()
@@ -133,7 +135,7 @@ func (f *feedFlags) checkFile() error {
 	case f.rate < 0:
 		return usagef("--rate is %d, must be at least 0", f.rate)
 	}
-	return checkHeader(f.header)
+	return table.CheckHeader(f.header)
 }
 
 // fromStream takes topic, codec, partition and columns from a stream.
@@ -193,43 +195,43 @@ func (f *feedFlags) createTopic(ctx context.Context, client *kafka.Client) error
 }
 
 // source returns the values of the records.
-func (f *feedFlags) source() (next func() ([]byte, error), read *counter, size int64, done func() error, err error) {
+func (f *feedFlags) source() (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if f.ndjson != "" {
-		r, read, size, done, err := openFile(f.ndjson)
+		file, err := table.OpenFile(f.ndjson)
 		if err != nil {
 			return nil, nil, 0, nil, err
 		}
-		return lines(r), read, size, done, nil
+		return lines(file), file, file.Size, file.Close, nil
 	}
 	whole, columns := f.codec == "csv" && f.columns == nil, f.columns
 	if whole && f.header == "no" {
 		columns = []string{"1"} // lines go as they are, and none says how many columns there are
 	}
-	t, err := openTable(f.csv, f.header, columns)
+	t, err := table.Open(f.csv, f.header, columns)
 	if err == nil && f.labels != nil {
-		err = t.label(f.csv, f.labels)
+		err = t.Label(f.csv, f.labels)
 	}
 	if err != nil {
 		return nil, nil, 0, nil, err
 	}
-	encode := newEncoder(f.codec, t.names, f.texts)
+	encode := codec.NewEncoder(f.codec, t.Names, f.texts)
 	return func() ([]byte, error) {
-		line, err := t.next()
+		line, err := t.Next()
 		if err != nil {
 			return nil, err
 		}
 		if whole {
-			return encode.row(line), nil
+			return encode.Encode(line), nil
 		}
-		return encode.row(t.picked(line)), nil
-	}, t.read, t.size, t.close, nil
+		return encode.Encode(t.Picked(line)), nil
+	}, t.File(), t.File().Size, t.Close, nil
 }
 
 // lines returns the lines of r.
 func lines(r io.Reader) func() ([]byte, error) {
-	in := newLineReader(r)
+	in := table.NewLines(r)
 	return func() ([]byte, error) {
-		line, err := in.next()
+		line, err := in.Next()
 		if err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/fit"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
@@ -58,7 +59,7 @@ func TestFit(t *testing.T) {
 		}
 		seeded := append(slices.Clone(args), "--insecure-seed", "3")
 		out := want(t, exitDone, "INSECURE", seeded...)
-		var r fitResult
+		var r fit.Result
 		if err := json.Unmarshal([]byte(out), &r); err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, out)
 		}
@@ -88,8 +89,8 @@ func TestFit(t *testing.T) {
 		if proven := !strings.Contains(r.Note, "finite precision: not proven"); proven != !slices.Contains([]string{"ihm", "fast-ihm", "linmix"}, name) {
 			t.Errorf("%s notes %q", name, r.Note)
 		}
-		var again, other fitResult
-		for dst, a := range map[*fitResult][]string{&again: seeded, &other: args} {
+		var again, other fit.Result
+		for dst, a := range map[*fit.Result][]string{&again: seeded, &other: args} {
 			if err := json.Unmarshal([]byte(want(t, exitDone, "", a...)), dst); err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +116,7 @@ func TestFitOutput(t *testing.T) {
 		t.Errorf("an error on the file is printed without being asked for:\n%s", out)
 	}
 	// How long it took is a function of the file, and so are a first line's cells.
-	var r fitResult
+	var r fit.Result
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--json")...)), &r); err != nil || r.Seconds != math.Floor(r.Seconds) || r.Seconds == 0 {
 		t.Errorf("a fit took %g seconds, %v", r.Seconds, err)
 	}
@@ -144,13 +145,13 @@ func TestFitOutput(t *testing.T) {
 		t.Errorf("ols prints\n%s", out)
 	}
 	out = want(t, exitDone, "not private", with("--compare", "--insecure-diagnostics", "--intercept=false", "--columns", "u,sold", "--centre", "0", "--scale", "10")...)
-	for _, name := range solverNames() {
+	for _, name := range fit.Solvers() {
 		if !strings.Contains(out, name+" ") {
 			t.Errorf("%s is not compared:\n%s", name, out)
 		}
 	}
-	var all []fitResult
-	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--compare", "--insecure-diagnostics", "--json")...)), &all); err != nil || len(all) != len(solvers) || all[0].TrainMSE == nil {
+	var all []fit.Result
+	if err := json.Unmarshal([]byte(want(t, exitDone, "", with("--compare", "--insecure-diagnostics", "--json")...)), &all); err != nil || len(all) != len(fit.Solvers()) || all[0].TrainMSE == nil {
 		t.Errorf("the comparison as JSON: %+v, %v", all, err)
 	}
 	short := fitFile(t, 100)

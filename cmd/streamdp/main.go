@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/stream"
 )
 
@@ -102,12 +103,12 @@ func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	code := exitFailure
 	var faults config.Faults
 	switch {
-	case errors.As(err, new(usageError)):
+	case errors.As(err, new(usageError)), errors.As(err, new(exit.Usage)):
 		code = exitUsage
 	case errors.As(err, &faults):
 		fmt.Fprintln(stderr, faults)
 		return exitConfig
-	case errors.As(err, new(configError)), errors.Is(err, stream.ErrCredentials):
+	case errors.As(err, new(configError)), errors.As(err, new(exit.Config)), errors.Is(err, stream.ErrCredentials):
 		code = exitConfig
 	case errors.As(err, new(failure)):
 	case errors.Is(err, stream.ErrNothing):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/stream"
 )
 
@@ -60,7 +62,7 @@ func replayCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&f.stream, "stream", "", "stream of the configuration (default: the only one)")
-	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: "+headerUsage)
+	c.Flags().StringVar(&f.header, "header", "auto", "whether a CSV file has a header: "+table.HeaderUsage)
 	c.Flags().StringVar(&f.boundaries, "boundaries", "", "of steps by the clock: file of the epoch's published releases, one JSON object a line, from step 1 on; each step takes as many records as there")
 	c.Flags().StringVar(&f.time, "time", "", "of steps by the clock: name in JSON records, or in the header of a CSV file, of a record's time: RFC 3339 or seconds since 1970")
 	c.Flags().BoolVar(&f.diagnostics, "insecure-diagnostics", false, "say how many records gave no row, and why; of moments also how many rows were shortened, and the truth beside the last release: exact functions of the records")
@@ -69,7 +71,7 @@ func replayCommand(g *globals) *cobra.Command {
 }
 
 func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error {
-	if err := checkHeader(f.header); err != nil {
+	if err := table.CheckHeader(f.header); err != nil {
 		return err
 	}
 	cfg, err := g.load()
@@ -161,7 +163,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 			return err
 		}
 		if n%1000 == 999 {
-			bar.Set64(read.n)
+			bar.Set64(read.Position())
 		}
 	}
 	bar.Finish()
@@ -226,22 +228,22 @@ func rejections(found map[string]int64) string {
 
 // values returns the values of a file's records. columns are the paths of the values in one, and texts
 // those of them that stay text.
-func values(file, header string, in *config.Input, columns []string, texts map[string]bool) (next func() ([]byte, error), read *counter, size int64, done func() error, err error) {
+func values(file, header string, in *config.Input, columns []string, texts map[string]bool) (next func() ([]byte, error), read *table.File, size int64, done func() error, err error) {
 	if name := strings.TrimSuffix(file, ".gz"); strings.HasSuffix(name, ".csv") && !in.Binary() {
 		f := feedFlags{csv: file, header: header, codec: in.Codec, texts: texts}
 		f.name(columns)
 		return f.source()
 	}
-	r, read, size, done, err := openFile(file)
+	r, err := table.OpenFile(file)
 	if err != nil {
 		return nil, nil, 0, nil, err
 	}
 	if in.Binary() {
-		return sized(r, file), read, size, done, nil
+		return sized(r, file), r, r.Size, r.Close, nil
 	}
 	width := map[string]int{"float64": 8, "float32": 4}[in.Codec] * len(columns)
 	if width == 0 {
-		return lines(r), read, size, done, nil
+		return lines(r), r, r.Size, r.Close, nil
 	}
 	packed, value := bufio.NewReaderSize(r, 1<<16), make([]byte, width)
 	return func() ([]byte, error) {
@@ -251,11 +253,22 @@ func values(file, header string, in *config.Input, columns []string, texts map[s
 			return nil, err
 		}
 		return value, nil
-	}, read, size, done, nil
+	}, r, r.Size, r.Close, nil
+}
+
+// texts returns the paths of a stream's categories.
+func texts(s *config.Stream) map[string]bool {
+	paths := map[string]bool{}
+	for _, c := range s.Input.Specs() {
+		if c.Type == "category" {
+			paths[cmp.Or(c.Path, c.Name)] = true
+		}
+	}
+	return paths
 }
 
 // sized returns the values of records that stand behind their lengths: 4 bytes, the highest first;
-// −1 is a tombstone. A value longer than maxLine counts as an empty one.
+// −1 is a tombstone. A value longer than table.MaxLine counts as an empty one.
 func sized(r io.Reader, file string) func() ([]byte, error) {
 	in, value := bufio.NewReaderSize(r, 1<<16), []byte(nil)
 	no := func(what string) error {
@@ -274,7 +287,7 @@ func sized(r io.Reader, file string) func() ([]byte, error) {
 			return nil, nil
 		case n < 0:
 			return nil, no("has no record's length where there should be one")
-		case n > maxLine:
+		case n > table.MaxLine:
 			if _, err := io.CopyN(io.Discard, in, int64(n)); err != nil {
 				return nil, no("ends in the middle of a record")
 			}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/sr"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
+
+	"github.com/streamdp/streamdp/internal/table"
 )
 
 // behindLength appends a value behind its length, nil as a tombstone.
@@ -53,7 +55,7 @@ func TestSized(t *testing.T) {
 	if _, err := sized(strings.NewReader("\x80\x00\x00\x00"), "f")(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("a length that is none: %v", err)
 	}
-	long := sized(io.MultiReader(strings.NewReader("\x01\x00\x00\x01"), io.LimitReader(zeros{}, maxLine+1), strings.NewReader("\x00\x00\x00\x01x")), "f")
+	long := sized(io.MultiReader(strings.NewReader("\x01\x00\x00\x01"), io.LimitReader(zeros{}, table.MaxLine+1), strings.NewReader("\x00\x00\x00\x01x")), "f")
 	if got, err := long(); err != nil || got == nil || len(got) != 0 {
 		t.Errorf("a value that is too long is %d bytes, %v", len(got), err)
 	}

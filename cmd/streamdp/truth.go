@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/table"
 )
 
 // truth computes what the releases of a stream of moments estimate, in plain float64: the
@@ -75,7 +76,7 @@ func (t *truth) zero() moments2 {
 func (t *truth) cells(cells []string) {
 	row := make([]float64, len(t.row))
 	for j := range row {
-		v, ok := number(cells[j])
+		v, ok := table.Number(cells[j])
 		if row[j] = v; !ok {
 			row = nil
 			break

@@ -1,4 +1,4 @@
-package main
+package fit
 
 import (
 	"errors"
@@ -7,9 +7,9 @@ import (
 	"github.com/streamdp/streamdp/refit"
 )
 
-// fitRefit fits by a solver of the refits: the file is one window.
-func fitRefit(name string) func(*fitData) (*fitResult, error) {
-	return func(d *fitData) (*fitResult, error) {
+// byRefit fits by a solver of the refits: the file is one window.
+func byRefit(name string) func(*data) (*Result, error) {
+	return func(d *data) (*Result, error) {
 		r, err := refit.New(refit.Config{
 			Solver: name, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 			Window: uint64(len(d.rows)), Columns: d.names,
@@ -34,7 +34,7 @@ func fitRefit(name string) func(*fitData) (*fitResult, error) {
 		if name == "newton" && release.Values[0].SE == nil {
 			notes = append(notes, "no standard errors: there are too few records for the noise, or nothing was learnt")
 		}
-		out := &fitResult{Account: string(plan.Accounting), Note: strings.Join(notes, "\n")}
+		out := &Result{Account: string(plan.Accounting), Note: strings.Join(notes, "\n")}
 		for _, v := range release.Values {
 			switch v.Name {
 			case "theta":

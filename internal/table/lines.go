@@ -1,4 +1,4 @@
-package main
+package table
 
 import (
 	"bufio"
@@ -10,7 +10,17 @@ import (
 	"strings"
 )
 
-// counter counts the bytes read from the file, packed or not, for a progress bar.
+// File is an open file. Reading from it gives its content, unpacked if its name ends in .gz.
+type File struct {
+	io.Reader
+	// Size is the size of the file as it is stored, 0 if it is unknown.
+	Size int64
+
+	stored counter
+	close  func() error
+}
+
+// counter counts the bytes that are read from a file, packed or not.
 type counter struct {
 	io.Reader
 	n int64
@@ -22,50 +32,60 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// openFile opens a file, "-" for standard input, and unpacks .gz.
-func openFile(path string) (r io.Reader, read *counter, size int64, close func() error, err error) {
+// OpenFile opens a file, "-" for standard input.
+func OpenFile(path string) (*File, error) {
 	f := os.Stdin
 	if path != "-" {
+		var err error
 		if f, err = os.Open(path); err != nil {
-			return nil, nil, 0, nil, err
-		}
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			size = info.Size()
+			return nil, err
 		}
 	}
-	read = &counter{Reader: f}
-	r = bufio.NewReaderSize(read, 1<<16)
+	opened := &File{stored: counter{Reader: f}, close: f.Close}
+	if info, err := f.Stat(); path != "-" && err == nil && info.Mode().IsRegular() {
+		opened.Size = info.Size()
+	}
+	opened.Reader = bufio.NewReaderSize(&opened.stored, 1<<16)
 	if strings.HasSuffix(path, ".gz") {
-		if r, err = gzip.NewReader(r); err != nil {
+		unpacked, err := gzip.NewReader(opened.Reader)
+		if err != nil {
 			f.Close()
-			return nil, nil, 0, nil, fmt.Errorf("%s: %w", path, err)
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
+		opened.Reader = unpacked
 	}
-	return r, read, size, f.Close, nil
+	return opened, nil
 }
 
-// maxLine is the largest number of bytes of a line. A longer line is a null record; not more
-// than this of it is kept in memory.
-const maxLine = 16 << 20
+// Position returns how many bytes of the stored file were read. It ends at Size.
+func (f *File) Position() int64 { return f.stored.n }
 
-// lineReader splits a file into lines. Every line is one record, whatever it holds: the file
+// Close closes the file.
+func (f *File) Close() error { return f.close() }
+
+// MaxLine is the largest number of bytes of a line. A longer line is a null record; not more
+// than this of it is kept in memory.
+const MaxLine = 16 << 20
+
+// Lines splits a file into lines. Every line is one record, whatever it holds: the file
 // "a\n\"b\n\nc" has the four lines a, "b, the empty one, and c.
 //
 // Privacy: the number of lines is public. The content of one line cannot add, remove or
 // shift another one. A line ends with LF or CRLF and with nothing else. The last line may
-// lack its end; it counts unless it is empty. A line longer than maxLine counts as an empty
+// lack its end; it counts unless it is empty. A line longer than MaxLine counts as an empty
 // one. A byte order mark before the first line is not part of the line.
-type lineReader struct {
+type Lines struct {
 	in      *bufio.Reader
 	long    []byte // what came of a line that the reader's buffer does not hold
 	started bool
 }
 
-func newLineReader(r io.Reader) *lineReader { return &lineReader{in: bufio.NewReaderSize(r, 1<<16)} }
+// NewLines returns the lines of r.
+func NewLines(r io.Reader) *Lines { return &Lines{in: bufio.NewReaderSize(r, 1<<16)} }
 
-// next returns the next line without its end, or io.EOF. The line is valid until the next
+// Next returns the next line without its end, or io.EOF. The line is valid until the next
 // call.
-func (l *lineReader) next() ([]byte, error) {
+func (l *Lines) Next() ([]byte, error) {
 	l.long = l.long[:0]
 	tooLong, any := false, false
 	for {
@@ -77,7 +97,7 @@ func (l *lineReader) next() ([]byte, error) {
 		case !any:
 			return nil, io.EOF
 		}
-		if tooLong = tooLong || len(l.long)+len(part) > maxLine+len("\r\n"); tooLong {
+		if tooLong = tooLong || len(l.long)+len(part) > MaxLine+len("\r\n"); tooLong {
 			l.long = l.long[:0]
 		}
 		if err == nil && len(l.long) == 0 && !tooLong {
@@ -93,13 +113,13 @@ func (l *lineReader) next() ([]byte, error) {
 }
 
 // trim removes the end of a line, and the byte order mark of the first line.
-func (l *lineReader) trim(line []byte) []byte {
+func (l *Lines) trim(line []byte) []byte {
 	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 	if !l.started {
 		l.started = true
 		line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 	}
-	if len(line) > maxLine {
+	if len(line) > MaxLine {
 		return line[:0]
 	}
 	return line

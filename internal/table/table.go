@@ -1,4 +1,9 @@
-package main
+// Package table reads files in which every line is one record, whatever it holds.
+//
+// [Open] opens a CSV file, chooses its columns and returns the cells of each line. [OpenFile]
+// and [NewLines] read files of other forms, such as one JSON document a line. A mistake in what
+// the user asked for is an [exit.Usage].
+package table
 
 import (
 	"errors"
@@ -10,23 +15,24 @@ import (
 	"strings"
 
 	"github.com/streamdp/streamdp/internal/decimal"
+	"github.com/streamdp/streamdp/internal/exit"
 )
 
-// table reads the rows of a CSV file, plain or compressed. Each line is one row. A line that
+// Table reads the rows of a CSV file, plain or compressed. Each line is one row. A line that
 // is empty, too long or not CSV is a row without cells.
-type table struct {
+type Table struct {
+	// Names are the names of the columns that Picked returns.
+	Names []string
+
 	header  []string // of the whole file: its first line, or names that --header has, or c1 … cN
-	names   []string // of the columns that next returns
 	pick    []int
-	lines   *lineReader
-	cells   []string // of the row that next returned
+	file    *File
+	lines   *Lines
+	cells   []string // of the row that Next returned
 	pending bool     // cells are those of a first line that is a row
-	read    *counter
-	size    int64 // of the file, 0 if unknown
-	close   func() error
 }
 
-// openTable opens a CSV file. columns are names or 1-based numbers, none for all.
+// Open opens a CSV file, "-" for standard input. columns are names or 1-based numbers, none for all.
 //
 // header is "auto", "yes", "no" or the names of the columns. With auto, the first line is a row if every cell of the
 // chosen columns is a number, and a header if none is. In any other case auto is an error: a
@@ -34,28 +40,34 @@ type table struct {
 //
 // Privacy: the first line is public, because it decides how all others are read. It is
 // private like any other record if header is "no" and columns are given.
-func openTable(path, header string, columns []string) (*table, error) {
-	r, read, size, close, err := openFile(path)
+func Open(path, header string, columns []string) (*Table, error) {
+	f, err := OpenFile(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &table{lines: newLineReader(r), read: read, size: size, close: close}
+	t := &Table{file: f, lines: NewLines(f)}
 	if err = t.readHead(header, columns); err != nil {
-		close()
-		if _, usage := err.(usageError); usage {
-			return nil, usagef("%s: %w", path, err)
+		f.Close()
+		if _, usage := err.(exit.Usage); usage {
+			return nil, exit.Usagef("%s: %w", path, err)
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	for _, i := range t.pick {
-		t.names = append(t.names, t.header[i])
+		t.Names = append(t.Names, t.header[i])
 	}
 	return t, nil
 }
 
+// File returns the file that the table is read from, for a progress bar.
+func (t *Table) File() *File { return t.file }
+
+// Close closes the file.
+func (t *Table) Close() error { return t.file.Close() }
+
 // readHead reads the first line, decides whether it is a header, and chooses columns.
-func (t *table) readHead(header string, columns []string) (err error) {
-	first, err := t.next()
+func (t *Table) readHead(header string, columns []string) (err error) {
+	first, err := t.Next()
 	if err == io.EOF {
 		return errors.New("is empty")
 	}
@@ -65,7 +77,7 @@ func (t *table) readHead(header string, columns []string) (err error) {
 	t.header, t.pending = numbered(len(first)), true
 	if names := headerNames(header); names != nil {
 		if len(first) != len(names) {
-			return usagef("the first line has %d columns, --header names %d", len(first), len(names))
+			return exit.Usagef("the first line has %d columns, --header names %d", len(first), len(names))
 		}
 		t.header = names
 		t.pick, err = pickColumns(t.header, columns)
@@ -78,7 +90,7 @@ func (t *table) readHead(header string, columns []string) (err error) {
 		return err
 	}
 	if len(first) == 0 {
-		return usagef("the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns by their numbers")
+		return exit.Usagef("the first line is empty, too long or no CSV: if it is a record, say --header no and choose the columns by their numbers")
 	}
 	isHeader := header == "yes"
 	if header == "auto" {
@@ -88,7 +100,7 @@ func (t *table) readHead(header string, columns []string) (err error) {
 		// it.
 		isHeader = (err != nil || !allNumbers(first, plain)) && (named == nil || !anyNumber(first, all(len(first))))
 		if isHeader && err == nil && anyNumber(first, plain) {
-			return usagef("the first line has numbers and cells that are none: say --header yes or --header no")
+			return exit.Usagef("the first line has numbers and cells that are none: say --header yes or --header no")
 		}
 	}
 	if isHeader {
@@ -98,15 +110,15 @@ func (t *table) readHead(header string, columns []string) (err error) {
 	return err
 }
 
-// headerUsage ends the help of --header.
-const headerUsage = "auto, yes, no, or where it has none the names of its columns, a,b,c"
+// HeaderUsage ends the help of --header.
+const HeaderUsage = "auto, yes, no, or where it has none the names of its columns, a,b,c"
 
-// checkHeader checks a value of --header.
-func checkHeader(header string) error {
+// CheckHeader checks a value of --header. Its error is an [exit.Usage].
+func CheckHeader(header string) error {
 	names := headerNames(header)
 	for i, name := range names {
 		if name == "" || slices.Contains(names[:i], name) || !strings.Contains(header, ",") {
-			return usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,", header)
+			return exit.Usagef("--header is %q, must be auto, yes, no, or names that differ, with commas: a,b or a,", header)
 		}
 	}
 	return nil
@@ -140,16 +152,16 @@ func highest(columns []string) ([]string, error) {
 	for _, c := range columns {
 		i, err := strconv.Atoi(strings.TrimPrefix(c, "c"))
 		if err != nil || i < 1 || i > 1_000_000 {
-			return nil, usagef("no column %q in a file without a header, whose columns are 1, 2 and so on", c)
+			return nil, exit.Usagef("no column %q in a file without a header, whose columns are 1, 2 and so on", c)
 		}
 		n = max(n, i)
 	}
 	return numbered(n), nil
 }
 
-// label chooses the columns whose names are the labels. If the file has other names, label
+// Label chooses the columns whose names are the labels. If the file has other names, Label
 // takes all columns; then there must be as many as labels.
-func (t *table) label(path string, labels []string) error {
+func (t *Table) Label(path string, labels []string) error {
 	pick := make([]int, len(labels))
 	for k, l := range labels {
 		if pick[k] = slices.Index(t.header, l); pick[k] < 0 {
@@ -158,11 +170,23 @@ func (t *table) label(path string, labels []string) error {
 		}
 	}
 	if len(pick) != len(labels) {
-		t.close()
-		return usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick), len(labels), strings.Join(labels, ", "))
+		t.Close()
+		return exit.Usagef("%s: has %d columns, the stream has %d (%s): choose them with --columns", path, len(pick), len(labels), strings.Join(labels, ", "))
 	}
-	t.pick, t.names = pick, labels
+	t.pick, t.Names = pick, labels
 	return nil
+}
+
+// Column returns the place of a column among the chosen ones, −1 if it is none of them. The column
+// is a name, or a 1-based number in the file.
+func (t *Table) Column(column string) int {
+	if i := slices.Index(t.Names, column); i >= 0 {
+		return i
+	}
+	if n, err := strconv.Atoi(column); err == nil && n >= 1 && n <= len(t.header) {
+		return slices.Index(t.pick, n-1)
+	}
+	return -1
 }
 
 // all returns 0, 1, … n − 1.
@@ -185,7 +209,7 @@ func pickColumns(header, columns []string) ([]int, error) {
 		if i < 0 {
 			n, err := strconv.Atoi(c)
 			if err != nil || n < 1 || n > len(header) {
-				return nil, usagef("no column %q among %s", c, strings.Join(header, ", "))
+				return nil, exit.Usagef("no column %q among %s", c, strings.Join(header, ", "))
 			}
 			i = n - 1
 		}
@@ -196,7 +220,7 @@ func pickColumns(header, columns []string) ([]int, error) {
 
 func allNumbers(line []string, pick []int) bool {
 	for _, i := range pick {
-		if _, ok := number(line[i]); !ok {
+		if _, ok := Number(line[i]); !ok {
 			return false
 		}
 	}
@@ -205,28 +229,28 @@ func allNumbers(line []string, pick []int) bool {
 
 func anyNumber(line []string, pick []int) bool {
 	for _, i := range pick {
-		if _, ok := number(line[i]); ok {
+		if _, ok := Number(line[i]); ok {
 			return true
 		}
 	}
 	return false
 }
 
-// number reads a decimal number as the daemon's codecs do.
-func number(cell string) (float64, bool) {
+// Number reads a decimal number as the daemon's codecs do.
+func Number(cell string) (float64, bool) {
 	cell = strings.Trim(cell, " \t")
 	f, n := decimal.Plain([]byte(cell))
 	return f, n > 0 && n == len(cell)
 }
 
-// next returns the cells of the next line, none if the line has none. They are valid until
+// Next returns the cells of the next line, none if the line has none. They are valid until
 // the next call.
-func (t *table) next() ([]string, error) {
+func (t *Table) Next() ([]string, error) {
 	if t.pending {
 		t.pending = false
 		return t.cells, nil
 	}
-	line, err := t.lines.next()
+	line, err := t.lines.Next()
 	if err != nil {
 		return nil, err
 	}
@@ -241,8 +265,8 @@ func (t *table) next() ([]string, error) {
 	return cells, nil
 }
 
-// picked returns the chosen cells of a line. A cell that the line lacks is empty.
-func (t *table) picked(line []string) []string {
+// Picked returns the chosen cells of a line. A cell that the line lacks is empty.
+func (t *Table) Picked(line []string) []string {
 	cells := make([]string, len(t.pick))
 	for k, i := range t.pick {
 		if i < len(line) {
@@ -252,18 +276,19 @@ func (t *table) picked(line []string) []string {
 	return cells
 }
 
-// numbers parses a list of one number, or of one number per column.
-func numbers(flag, list string, columns int) ([]float64, error) {
+// Numbers parses the value of a flag: a list of one number, or of one number per column. Its error
+// is an [exit.Usage] that names the flag.
+func Numbers(flag, list string, columns int) ([]float64, error) {
 	words := strings.Split(list, ",")
 	if len(words) != 1 && len(words) != columns {
-		return nil, usagef("%s has %d numbers, must have 1 or one for each of the %d columns", flag, len(words), columns)
+		return nil, exit.Usagef("%s has %d numbers, must have 1 or one for each of the %d columns", flag, len(words), columns)
 	}
 	x := make([]float64, columns)
 	for i := range x {
 		word := strings.TrimSpace(words[min(i, len(words)-1)])
 		v, err := strconv.ParseFloat(word, 64)
 		if err != nil || math.IsInf(v, 0) || math.IsNaN(v) {
-			return nil, usagef("%s: %q is not a number", flag, word)
+			return nil, exit.Usagef("%s: %q is not a number", flag, word)
 		}
 		x[i] = v
 	}

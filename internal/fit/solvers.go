@@ -1,4 +1,4 @@
-package main
+package fit
 
 import (
 	"fmt"
@@ -16,26 +16,27 @@ type solver struct {
 	private bool
 	// gaussian: its budget is a μ, of which bounds may take a part.
 	gaussian bool
-	fit      func(*fitData) (*fitResult, error)
+	fit      func(*data) (*Result, error)
 }
 
 // solvers are listed in the order in which they are compared.
 var solvers = []solver{
-	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, true, fitRefit("newton")},
-	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, true, fitDescent},
-	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false, fitPublished},
-	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, false, fitShuffled},
-	{"ihm", "Gaussian sketches that iterate", true, false, fitRefit("ihm")},
-	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, false, fitRefit("fast-ihm")},
-	{"linmix", "one Gaussian sketch of rows and target", true, false, fitRefit("linmix")},
-	{"adassp", "noisy sums of squares and products, and a ridge", true, false, fitRefit("adassp")},
-	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, false, fitRefit("dp-gd-residual")},
-	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, true, fitOnline},
-	{"ambssgd", "the stream's estimator of method amb, likewise", true, true, fitStream},
-	{"ols", "least squares, which protects nothing", false, false, fitOLS},
+	{"newton", "noisy gradient steps where one noisy Gram matrix has whitened: the most exact, nearly always", true, true, byRefit("newton")},
+	{"dp-gd", "gradient descent with tracked clipping, averaged: knows the bounds alone", true, true, byDescent},
+	{"dp-gd-paper", "gradient descent as published: 10 steps of 1/4, clip norm 5√d, for unit variances", true, false, asPublished},
+	{"dp-ssgd", "one pass in secret order, with amplification by shuffling", true, false, shuffled},
+	{"ihm", "Gaussian sketches that iterate", true, false, byRefit("ihm")},
+	{"fast-ihm", "the same from one fast transform, as published; zero-out only", true, false, byRefit("fast-ihm")},
+	{"linmix", "one Gaussian sketch of rows and target", true, false, byRefit("linmix")},
+	{"adassp", "noisy sums of squares and products, and a ridge", true, false, byRefit("adassp")},
+	{"dp-gd-residual", "gradient descent with clipped residuals, as published", true, false, byRefit("dp-gd-residual")},
+	{"newton-online", "the stream's estimator of method newton, once over the file in its order", true, true, byNewton},
+	{"ambssgd", "the stream's estimator of method amb, likewise", true, true, byAMB},
+	{"ols", "least squares, which protects nothing", false, false, leastSquares},
 }
 
-func solverNames() []string {
+// Solvers returns the names of all solvers, in the order in which they are compared.
+func Solvers() []string {
 	var names []string
 	for _, s := range solvers {
 		names = append(names, s.name)
@@ -43,7 +44,8 @@ func solverNames() []string {
 	return names
 }
 
-func solverList() string {
+// Help lists the solvers, one a line, with what each is.
+func Help() string {
 	var b strings.Builder
 	for _, s := range solvers {
 		fmt.Fprintf(&b, "  %-14s %s\n", s.name, s.about)
@@ -52,13 +54,13 @@ func solverList() string {
 }
 
 // sample returns the rows with a constant feature of the given value.
-func (d *fitData) sample(constant float64) (*sgd.Sample, error) {
+func (d *data) sample(constant float64) (*sgd.Sample, error) {
 	return sgd.NewSample(d.rows, len(d.names), d.target, sgd.Bounds{X: d.clipX, Y: d.clipY}, constant)
 }
 
 // constant returns the value of the constant feature, 0 if there is none. It is √curvature
 // or, without a curvature, clip_x/√d for d features: the share of one feature in the bound.
-func (d *fitData) constant() float64 {
+func (d *data) constant() float64 {
 	switch {
 	case !d.intercept:
 		return 0
@@ -69,15 +71,15 @@ func (d *fitData) constant() float64 {
 }
 
 // result returns the coefficients of the features and, if there is one, of the constant 1.
-func (d *fitData) result(theta []float64, accounting string) *fitResult {
-	r := &fitResult{Theta: theta, Account: accounting}
+func (d *data) result(theta []float64, accounting string) *Result {
+	r := &Result{Theta: theta, Account: accounting}
 	if last := len(theta) - 1; d.intercept {
 		r.Theta, r.Intercept = theta[:last], theta[last]
 	}
 	return r
 }
 
-func fitDescent(d *fitData) (*fitResult, error) {
+func byDescent(d *data) (*Result, error) {
 	s, err := d.sample(d.constant())
 	if err != nil {
 		return nil, err
@@ -89,7 +91,7 @@ func fitDescent(d *fitData) (*fitResult, error) {
 	return d.result(theta, "exact"), nil
 }
 
-func fitPublished(d *fitData) (*fitResult, error) {
+func asPublished(d *data) (*Result, error) {
 	constant := 0.0
 	if d.intercept {
 		constant = min(1, d.clipX)
@@ -105,7 +107,7 @@ func fitPublished(d *fitData) (*fitResult, error) {
 	return d.result(s.Coefficients(path.Iterates[len(path.Iterates)-1]), "exact"), nil
 }
 
-func fitShuffled(d *fitData) (*fitResult, error) {
+func shuffled(d *data) (*Result, error) {
 	s, err := d.sample(d.constant())
 	if err != nil {
 		return nil, err
@@ -127,7 +129,7 @@ func fitShuffled(d *fitData) (*fitResult, error) {
 	return d.result(s.Coefficients(path.Average()), "shuffle"), nil
 }
 
-func fitStream(d *fitData) (*fitResult, error) {
+func byAMB(d *data) (*Result, error) {
 	e, err := sgd.NewAMB(sgd.Config{
 		Method: "amb", Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 		Curvature: d.curvature, Radius: d.radius,
@@ -138,7 +140,7 @@ func fitStream(d *fitData) (*fitResult, error) {
 	return d.stream(e)
 }
 
-func fitOnline(d *fitData) (*fitResult, error) {
+func byNewton(d *data) (*Result, error) {
 	e, err := sgd.NewNewton(sgd.Config{
 		Columns: d.names, Target: d.names[d.target], ClipX: d.clipX, ClipY: d.clipY, Intercept: &d.intercept,
 	}, d.params)
@@ -161,7 +163,7 @@ type online interface {
 }
 
 // stream runs a stream's estimator over the rows.
-func (d *fitData) stream(e online) (*fitResult, error) {
+func (d *data) stream(e online) (*Result, error) {
 	var last *dp.Release
 	first := uint64(0) // slots before the first release, or more than there are rows
 	slot, steps := uint64(0), 0
@@ -196,7 +198,7 @@ func (d *fitData) stream(e online) (*fitResult, error) {
 	return r, nil
 }
 
-func fitOLS(d *fitData) (*fitResult, error) {
+func leastSquares(d *data) (*Result, error) {
 	constant := 0.0
 	if d.intercept {
 		constant = 1

@@ -1,7 +1,6 @@
-package main
+package codec
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
@@ -9,31 +8,31 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/column"
 	"github.com/streamdp/streamdp/internal/decimal"
 )
 
-// encoder makes values of records from rows of cells, in the form that a codec reads. A cell that
-// is not what a column wants is kept if the form allows it, and makes the record invalid. The
-// daemon refuses such a record; feed does not.
-type encoder struct {
+// Encoder makes values of records from rows of cells, in the form that a codec reads. A cell that
+// is not what a column wants is kept if the form allows it, and makes the record invalid: the
+// codec refuses such a record, the encoder does not.
+type Encoder struct {
 	codec string
 	texts []bool    // by column: its cells stay text, even those that look like numbers
 	tree  *jsonTree // of codec "json"
 }
 
-// newEncoder returns the encoder of rows with columns of these names, for "json" paths. texts are those
-// whose cells stay text.
-func newEncoder(codec string, names []string, texts map[string]bool) *encoder {
-	e := &encoder{codec: codec}
+// NewEncoder returns the encoder of rows for the codec "json", "json-array", "csv", "float64" or
+// "float32". names are those of the columns, for "json" their paths. texts are the names of the
+// columns whose cells stay text.
+func NewEncoder(codec string, names []string, texts map[string]bool) *Encoder {
+	e := &Encoder{codec: codec}
 	for _, name := range names {
 		e.texts = append(e.texts, texts[name])
 	}
 	if codec != "json" {
 		return e
 	}
-	e.tree = &jsonTree{cell: none}
+	e.tree = &jsonTree{cell: noCell}
 	for i, name := range names {
 		path, ok := column.Parse(name)
 		if !ok || !e.tree.grow(path, i) {
@@ -43,18 +42,8 @@ func newEncoder(codec string, names []string, texts map[string]bool) *encoder {
 	return e
 }
 
-// texts returns the paths of a stream's categories.
-func texts(s *config.Stream) map[string]bool {
-	paths := map[string]bool{}
-	for _, c := range s.Input.Specs() {
-		if c.Type == "category" {
-			paths[cmp.Or(c.Path, c.Name)] = true
-		}
-	}
-	return paths
-}
-
-func (e *encoder) row(cells []string) []byte {
+// Encode returns the value of a record with these cells, one a column.
+func (e *Encoder) Encode(cells []string) []byte {
 	switch e.codec {
 	case "csv":
 		var b strings.Builder
@@ -65,7 +54,7 @@ func (e *encoder) row(cells []string) []byte {
 	case "float64", "float32":
 		var b []byte
 		for _, c := range cells {
-			f, ok := number(c)
+			f, ok := plainNumber(c)
 			if !ok {
 				f = math.NaN()
 			}
@@ -90,7 +79,7 @@ func (e *encoder) row(cells []string) []byte {
 }
 
 // appendCell appends the cell of a column.
-func (e *encoder) appendCell(b []byte, column int, cell string) []byte {
+func (e *Encoder) appendCell(b []byte, column int, cell string) []byte {
 	if cell != "" && column < len(e.texts) && e.texts[column] {
 		return appendString(b, cell)
 	}
@@ -104,7 +93,7 @@ func appendJSON(b []byte, cell string) []byte {
 	if f, n := decimal.JSON([]byte(cell)); n > 0 && n == len(cell) && !math.IsInf(f, 0) {
 		return append(b, cell...)
 	}
-	if f, ok := number(cell); ok && !math.IsInf(f, 0) {
+	if f, ok := plainNumber(cell); ok && !math.IsInf(f, 0) {
 		return strconv.AppendFloat(b, f, 'g', -1, 64) // "+1", ".5"
 	}
 	switch cell {
@@ -116,6 +105,13 @@ func appendJSON(b []byte, cell string) []byte {
 	return appendString(b, cell)
 }
 
+// plainNumber reads a decimal number as the codec csv does.
+func plainNumber(cell string) (float64, bool) {
+	cell = strings.Trim(cell, " \t")
+	f, n := decimal.Plain([]byte(cell))
+	return f, n > 0 && n == len(cell)
+}
+
 func appendString(b []byte, s string) []byte {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -124,8 +120,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, text...)
 }
 
-// none is no column.
-const none = -1
+// noCell is the cell of an object or array.
+const noCell = -1
 
 // jsonTree is what an encoder writes: the cell of a column, an object or an array.
 type jsonTree struct {
@@ -139,7 +135,7 @@ type jsonTree struct {
 func (t *jsonTree) grow(path []column.Element, cell int) bool {
 	at := t
 	for k, e := range path {
-		if at.cell != none || e.Index >= 0 && at.names != nil || e.Index < 0 && at.elements != nil {
+		if at.cell != noCell || e.Index >= 0 && at.names != nil || e.Index < 0 && at.elements != nil {
 			return false
 		}
 		next := at.find(e)
@@ -174,7 +170,7 @@ func (t *jsonTree) member(e column.Element) *jsonTree {
 	if m := t.find(e); m != nil {
 		return m
 	}
-	m := &jsonTree{cell: none}
+	m := &jsonTree{cell: noCell}
 	if e.Index >= 0 {
 		t.elements = append(t.elements, make([]*jsonTree, max(0, e.Index+1-len(t.elements)))...)
 		t.elements[e.Index] = m
@@ -188,11 +184,11 @@ func (t *jsonTree) member(e column.Element) *jsonTree {
 	return m
 }
 
-func (e *encoder) appendTree(b []byte, t *jsonTree, cells []string) []byte {
+func (e *Encoder) appendTree(b []byte, t *jsonTree, cells []string) []byte {
 	switch {
 	case t == nil:
 		return append(b, "null"...)
-	case t.cell != none:
+	case t.cell != noCell:
 		return e.appendCell(b, t.cell, cells[t.cell])
 	case t.elements != nil:
 		b = append(b, '[')

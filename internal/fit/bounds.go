@@ -1,4 +1,4 @@
-package main
+package fit
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/table"
 )
 
 // The share of μ² that is spent on bounds which are not given: at least leastShare, and more
@@ -20,8 +21,8 @@ const (
 	boundsRoom = 2.5
 )
 
-// fitBounds is what fit says of bounds that it found.
-type fitBounds struct {
+// Bounds are the bounds that a fit found.
+type Bounds struct {
 	// Share is the part of μ² that they cost.
 	Share  float64   `json:"share"`
 	Centre []float64 `json:"centre"`
@@ -43,7 +44,7 @@ func numbersOrAuto(flag, list string, columns int) ([]float64, error) {
 			words[i] = "0"
 		}
 	}
-	x, err := numbers(flag, strings.Join(words, ","), columns)
+	x, err := table.Numbers(flag, strings.Join(words, ","), columns)
 	for i := range x {
 		if auto[min(i, len(auto)-1)] {
 			x[i] = math.NaN()
@@ -53,7 +54,7 @@ func numbersOrAuto(flag, list string, columns int) ([]float64, error) {
 }
 
 // automatic reports whether a bound is to be found.
-func (d *fitData) automatic() bool { return d.find != nil }
+func (d *data) automatic() bool { return d.find != nil }
 
 // shareOf returns the share of μ² for the bounds of a file with so many rows. It depends on
 // public numbers alone.
@@ -77,7 +78,7 @@ func shareOf(c bounds.Config, rows int, mu float64, a dp.Adjacency) (float64, er
 // released. The share is a function of public numbers.
 //
 // Errors: too few rows; a stage that did not find its bounds, whose cost is spent.
-func (d *fitData) bounded() (*fitData, *fitBounds, error) {
+func (d *data) bounded() (*data, *Bounds, error) {
 	mu, err := d.params.Budget()
 	if err != nil {
 		return nil, nil, err
@@ -106,7 +107,7 @@ func (d *fitData) bounded() (*fitData, *fitBounds, error) {
 	if own.radius == 0 {
 		own.radius = 100 * own.clipY / own.clipX
 	}
-	out := &fitBounds{Share: share, Centre: f.Centre, Scale: f.Scale, Frozen: []string{}, ClipX: own.clipX, ClipY: own.clipY}
+	out := &Bounds{Share: share, Centre: f.Centre, Scale: f.Scale, Frozen: []string{}, ClipX: own.clipX, ClipY: own.clipY}
 	for j, c := range f.Cap {
 		if limit := 16 * c / f.Scale[j]; math.IsInf(limit, 1) {
 			out.Limit = append(out.Limit, nil)
@@ -134,6 +135,7 @@ func (d *fitData) bounded() (*fitData, *fitBounds, error) {
 // deviations are standard errors. One that is not known is NaN, and null in JSON.
 type deviations []float64
 
+// MarshalJSON writes the errors, null for those that are not known.
 func (d deviations) MarshalJSON() ([]byte, error) {
 	known := make([]*float64, len(d))
 	for i := range d {
@@ -153,7 +155,7 @@ func (d deviations) text(i int) string {
 
 // freeze sets the coefficients of frozen columns to 0, without an error: what a solver has
 // for them is noise.
-func (d *fitData) freeze(r *fitResult) {
+func (d *data) freeze(r *Result) {
 	for _, j := range d.frozen {
 		if j > d.target {
 			j--
@@ -164,7 +166,8 @@ func (d *fitData) freeze(r *fitResult) {
 	}
 }
 
-func (b *fitBounds) String() string {
+// String says in words what was found.
+func (b *Bounds) String() string {
 	text := fmt.Sprintf("bounds found with %.0f %% of the budget: clip-x %.3g, clip-y %.3g", 100*b.Share, b.ClipX, b.ClipY)
 	if len(b.Frozen) > 0 {
 		text += "; these columns hardly vary, and have the coefficient 0: " + strings.Join(b.Frozen, ", ")
