@@ -8,8 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/audit/suites"
+	"github.com/streamdp/streamdp/internal/plan"
 )
 
 func auditCommand(g *globals) *cobra.Command {
@@ -54,6 +57,9 @@ func auditCommand(g *globals) *cobra.Command {
 	c.Flags().BoolVar(&quick, "quick", false, "fewer draws, for a first look")
 	return c
 }
+
+// suiteOf returns the audits of a stream's mechanism. A mechanism without audits is an error.
+func suiteOf(s *config.Stream) (*audit.Suite, error) { return suites.Of(s, plan.Audits(s)) }
 
 // streamAudit is what the audits found in one stream's mechanism.
 type streamAudit struct {

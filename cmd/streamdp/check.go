@@ -16,7 +16,9 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/table"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -30,7 +32,7 @@ func oversize(d *core.Description) string {
 		return ""
 	}
 	return fmt.Sprintf("a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
-		size(d.MessageBytes), size(defaultMessageBytes))
+		words.Size(d.MessageBytes), words.Size(defaultMessageBytes))
 }
 
 func checkCommand(g *globals) *cobra.Command {
@@ -196,7 +198,7 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 	}
 	for i, d := range all {
 		fmt.Fprintln(g.stdout)
-		if err := printGuarantee(g.stdout, d, "configuration", canonical(of.Streams[i])); err != nil {
+		if err := plan.PrintGuarantee(g.stdout, d, "configuration", canonical(of.Streams[i])); err != nil {
 			return err
 		}
 	}
@@ -434,7 +436,7 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		}
 		if all[i].MessageBytes > limit {
 			fault("stream %s: a release takes up to %s, output topic %s accepts %s: choose fewer output.values or raise max.message.bytes",
-				s.Name, size(all[i].MessageBytes), s.Output.Topic, size(limit))
+				s.Name, words.Size(all[i].MessageBytes), s.Output.Topic, words.Size(limit))
 		}
 	}
 	if len(faults) > 0 {

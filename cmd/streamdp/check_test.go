@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/tracetest"
 	"github.com/streamdp/streamdp/stream"
@@ -131,7 +132,7 @@ func TestCheckIsDocumented(t *testing.T) {
 				named("array", name)
 			}
 			var out bytes.Buffer
-			if err := printGuarantee(&out, d, "configuration", "{}"); err != nil {
+			if err := plan.PrintGuarantee(&out, d, "configuration", "{}"); err != nil {
 				t.Fatal(err)
 			}
 			found := line.FindAllStringSubmatch(out.String(), -1)

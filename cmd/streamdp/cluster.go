@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 )
 
@@ -139,7 +140,7 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 					return err
 				}
 			} else if len(faults) == 0 {
-				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n", cfg.Cluster.Group, len(found.Shards), lines, size(bytes))
+				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n", cfg.Cluster.Group, len(found.Shards), lines, words.Size(bytes))
 			}
 			if len(faults) > 0 {
 				return fmt.Errorf("%w: %s", stream.ErrState, strings.Join(faults, "; "))

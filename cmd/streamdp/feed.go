@@ -17,6 +17,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/table"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/codec"
 )
@@ -119,7 +120,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		return err
 	}
 	bar.Finish()
-	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", plural(s.count, "record"), f.topic, f.partition, wholeSeconds(s.started))
+	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", words.Plural(s.count, "record"), f.topic, f.partition, wholeSeconds(s.started))
 	return nil
 }
 

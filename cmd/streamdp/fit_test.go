@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/fit"
+	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
@@ -209,7 +210,7 @@ func TestPlanNewton(t *testing.T) {
 			t.Errorf("no %q in\n%s", w, out)
 		}
 	}
-	var plans []plan
+	var plans []plan.Plan
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50,500", "-c", file)), &plans); err != nil ||
 		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 3*188+500*103 || len(plans[0].Descent) != 2 || plans[0].Schedule.Useful != 3654 {
 		t.Errorf("plan --json: %+v, %v", plans, err)
@@ -244,7 +245,7 @@ func TestPlanRegression(t *testing.T) {
 			t.Errorf("no %q in\n%s", w, out)
 		}
 	}
-	var plans []plan
+	var plans []plan.Plan
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "plan", "--json", "--steps", "5,50", "-c", file)), &plans); err != nil ||
 		len(plans) != 1 || len(plans[0].Outlook) != 2 || plans[0].Outlook[1].Slots != 188+50*274 || len(plans[0].Independent) != 2 {
 		t.Errorf("plan --json: %+v, %v", plans, err)

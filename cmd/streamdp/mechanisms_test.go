@@ -2,34 +2,17 @@ package main
 
 import (
 	"encoding/json"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/stream/core"
 )
-
-// TestMechanisms: what core has can be planned and audited, and nothing else can.
-func TestMechanisms(t *testing.T) {
-	t.Parallel()
-	want := slices.Sorted(slices.Values(core.MechanismNames()))
-	if got := slices.Sorted(maps.Keys(mechanisms)); !slices.Equal(got, want) {
-		t.Errorf("the commands know %q, core has %q", got, want)
-	}
-	for name, m := range mechanisms {
-		if m.plan == nil || m.audits == nil {
-			t.Errorf("%s has no plan or no audits", name)
-		}
-	}
-}
 
 // tallyFiles and tallyLines are the program with another mechanism, that of
 // testdata/tally: the files that are new, and what stands in old ones behind a text of
@@ -38,10 +21,11 @@ var (
 	tallyFiles = map[string]string{
 		"tally/tally.go":                 "tally.go",
 		"stream/core/mechanism_tally.go": "core.go",
-		"cmd/streamdp/tally.go":          "command.go",
+		"internal/audit/suites/tally.go": "suite.go",
+		"internal/plan/tally.go":         "plan.go",
 	}
 	tallyLines = []struct{ file, behind, line string }{
-		{"config/config.go", "import (\n", "\"streamdp/tally\"\n"},
+		{"config/config.go", "import (\n", "\"github.com/streamdp/streamdp/tally\"\n"},
 		{"config/config.go", "type Stream struct {\n", "Tally *tally.Config `toml:\"tally\"`\n"},
 		{"config/mechanisms.go", "var mechanisms = []*mechanism{\n", `{
 			name: "tally",
@@ -49,7 +33,7 @@ var (
 			bind: func(s *Stream, _ bool) { s.Tally.Columns, s.Tally.Step, s.Tally.Horizon = len(s.Input.Columns), s.Slots(), s.Horizon },
 		},` + "\n"},
 		{"stream/core/mechanisms.go", "var mechanisms = []*descriptor{\n", "tallyMechanism,\n"},
-		{"cmd/streamdp/mechanisms.go", "var mechanisms = map[string]mechanism{\n", `"tally": {plan: (*plan).ofTally, audits: tallySuite},` + "\n"},
+		{"internal/plan/mechanisms.go", "var mechanisms = map[string]mechanism{\n", `"tally": {plan: (*Plan).ofTally, audits: suites.Tally},` + "\n"},
 	}
 )
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"image/png"
 	"os"
 	"path/filepath"
 	"slices"
@@ -164,4 +166,43 @@ func TestPlanSaysWhy(t *testing.T) {
 	}
 	says(planned("step   = 100 ", "horizon = 50\nstep = 1 "), "least weighted sum of the squared errors of mean and second moment (jme ", "pp_debiased ", "step 50",
 		"auto took blt, because horizon or tune names 50 steps")
+}
+
+// TestPlot draws a plan in both forms, and nothing for a stream too many.
+func TestPlot(t *testing.T) {
+	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
+	dir := t.TempDir()
+	svg, bitmap := filepath.Join(dir, "noise.svg"), filepath.Join(dir, "noise.png")
+	want(t, exitDone, "", "plan", "-c", file, "--steps", "10", "--plot", svg)
+	want(t, exitDone, "", "plan", "-c", file, "--steps", "10", "--factorizations=false", "--plot", bitmap)
+	text, err := os.ReadFile(svg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"<svg", "dense", "sqrt", "blt, 2 buffers", "phased *", "bisr, 16 bands", "identity", "standard deviation"} {
+		if !strings.Contains(string(text), name) {
+			t.Errorf("the plot does not have %q", name)
+		}
+	}
+	f, err := os.Open(bitmap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if c, err := png.DecodeConfig(f); err != nil || c.Width < 1000 {
+		t.Errorf("the plot is %+v, %v", c, err)
+	}
+	want(t, exitUsage, ".svg or .png", "plan", "-c", file, "--plot", filepath.Join(dir, "noise.jpg"))
+	source, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := filepath.Join(dir, "two.toml")
+	second := strings.ReplaceAll(string(source[bytes.Index(source, []byte("[stream.orders")):]), "stream.orders", "stream.again")
+	if err := os.WriteFile(two, []byte(string(source)+strings.ReplaceAll(second, "orders.dp", "again.dp")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want(t, exitUsage, "--stream", "plan", "-c", two, "--plot", svg)
+	want(t, exitUsage, "noise of moments", "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"), "--plot", svg)
+	want(t, exitDone, "", "plan", "-c", two, "--stream", "again", "--steps", "10", "--plot", svg)
 }

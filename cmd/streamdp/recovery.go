@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/plan"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -234,7 +236,7 @@ func printVerification(out io.Writer, v stream.Verification) {
 	if v.Releases == 1 {
 		be = "is"
 	}
-	fmt.Fprintf(out, "%s up to step %d, of offsets [%d, %d), %s the bytes that log, key and manifest give", plural(v.Releases, "release"), v.Step, v.First, v.End, be)
+	fmt.Fprintf(out, "%s up to step %d, of offsets [%d, %d), %s the bytes that log, key and manifest give", words.Plural(v.Releases, "release"), v.Step, v.First, v.End, be)
 	if v.Missing > 0 {
 		fmt.Fprintf(out, "; %d more are not in the output", v.Missing)
 	}
@@ -301,11 +303,11 @@ func shown(value any) string {
 		}
 		var all []string
 		for _, one := range each {
-			all = append(all, inWords(one))
+			all = append(all, plan.InWords(one))
 		}
 		return strings.Join(all, "; ")
 	}
-	return inWords(text)
+	return plan.InWords(text)
 }
 
 func epochExportCommand(g *globals) *cobra.Command {

@@ -16,6 +16,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/table"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 )
 
@@ -176,7 +177,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		return err
 	}
 	all, open := r.Records()
-	fmt.Fprintf(g.stderr, "%s, %s", plural(all, "record"), plural(releases, "release"))
+	fmt.Fprintf(g.stderr, "%s, %s", words.Plural(all, "record"), words.Plural(releases, "release"))
 	switch {
 	case open > 0 && releases == 0 && (s.Automatic() || s.Moments != nil && s.Moments.Automatic()):
 		fmt.Fprintf(g.stderr, "; all are in the warm-up, which takes %d (%s)", r.Warmup(), fewerForWarmup)

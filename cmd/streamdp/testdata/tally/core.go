@@ -3,8 +3,8 @@ package core
 import (
 	"encoding/json"
 
-	"streamdp/config"
-	"streamdp/tally"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/tally"
 )
 
 var tallyMechanism = &descriptor{

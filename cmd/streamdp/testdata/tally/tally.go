@@ -10,8 +10,8 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"streamdp/dp"
-	"streamdp/internal/fault"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // Version names algorithm and state.

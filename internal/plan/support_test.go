@@ -1,8 +1,9 @@
-package main
+package plan
 
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,8 +12,11 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/audit/suites"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
+
+var update = flag.Bool("update", false, "write the generated documents")
 
 //go:generate go test -run ^TestSupportPage$ -update
 
@@ -112,7 +116,7 @@ privacy = { epsilon = 1.0, delta = 1e-6, adjacency = "zero-out" }
 
 // audited says what an audit looks at.
 func audited(s *config.Stream) string {
-	switch suite, err := suiteOf(s); {
+	switch suite, err := suites.Of(s, Audits(s)); {
 	case err != nil:
 		return "–"
 	case suite.Loud != nil:
@@ -159,7 +163,7 @@ func TestSupportPage(t *testing.T) {
 		}
 		fmt.Fprintf(&page, " %s |", word)
 	}
-	page.WriteString("# Mechanisms, and what goes with them\n\nGenerated from cmd/streamdp/support_test.go, which tries each of them: `go generate ./cmd/streamdp`.\n\n")
+	page.WriteString("# Mechanisms, and what goes with them\n\nGenerated from internal/plan/support_test.go, which tries each of them: `go generate ./internal/plan`.\n\n")
 	header("mechanism", "`streamdp audit`")
 	for _, s := range supportedMechanisms {
 		fmt.Fprintf(&page, "| %s |", s.name)
@@ -211,6 +215,41 @@ func TestSupportPage(t *testing.T) {
 		}
 	}
 	if was, err := os.ReadFile(path); err != nil || !bytes.Equal(was, page.Bytes()) {
-		t.Errorf("docs/mechanisms.md is out of date, or missing: go generate ./cmd/streamdp (%v)", err)
+		t.Errorf("docs/mechanisms.md is out of date, or missing: go generate ./internal/plan (%v)", err)
+	}
+}
+
+// TestAuditPersonsOfAll: no audit of any mechanism finds a fault where persons are protected.
+func TestAuditPersonsOfAll(t *testing.T) {
+	t.Parallel()
+	protected, audits := 0, 0
+	for features[protected].name != "persons protected" {
+		protected++
+	}
+	for _, s := range supportedMechanisms {
+		for _, table := range s.tables {
+			c, err := s.configured(table, protected)
+			if err != nil {
+				continue // refused, as docs/mechanisms.md says
+			}
+			suite, err := suites.Of(c.Streams[0], Audits(c.Streams[0]))
+			if err != nil {
+				t.Fatal(table, err)
+			}
+			suite.Quick = true
+			all, err := suite.Run()
+			if err != nil {
+				t.Error(table, err)
+			}
+			for _, f := range all {
+				if !f.Passed {
+					t.Errorf("%s: %s %s: %s", table, f.Audit, f.What, f.Fault)
+				}
+			}
+			audits++
+		}
+	}
+	if audits < 14 {
+		t.Errorf("%d audits", audits)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/matfact"
-	"github.com/streamdp/streamdp/stream/core"
 )
 
 // rulesNoise says what protecting persons costs a stream of moments in accuracy.
@@ -122,51 +121,4 @@ func (p *rulesNoise) print(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w, "  A larger cap pays off where many have so many records: one person can move a sum by cap × per_step, and no noise is less. With a small one the mean is that over persons, more than that over records.")
 	return err
-}
-
-// personRows writes what a guarantee for persons says, and what it does not.
-func personRows(d *core.Description, row func(name, format string, args ...any)) {
-	p := d.Person
-	if p.Period > 0 {
-		row("person", "all records of one period of %d steps with one user key (%s), of population %s; somebody with records in g periods is g persons", p.Period, p.Key, p.Population)
-	} else {
-		row("person", "all records of an epoch with one user key (%s), of population %s", p.Key, p.Population)
-	}
-	row("counts", "a person's first records, in at most %d steps, at least %d apart, at most %d in each; all others, and those without a user key, are null records", p.Cap, p.Separation, p.PerStep)
-	if p.Period > 0 {
-		row("period", "%d steps, after which every person begins anew; what somebody has in several periods adds up: q of them cost q times mu at most", p.Period)
-	}
-	if p.Crowds {
-		row("full map", "when records of %d persons count, those of others do not, so to leave one person out may let another one in: the noise is that of adjacency replace", p.MaxUsers)
-	}
-	together := ""
-	for _, g := range d.Persons {
-		if g.Records > 1 && g.Epsilon != nil {
-			together += fmt.Sprintf(", epsilon %.4g for %d", *g.Epsilon, g.Records)
-		}
-	}
-	row("not covered", "a human with several user keys; whoever can write under another's key changes two persons; g persons together pay g times mu%s", together)
-	switch {
-	case p.Partitions == 0 && p.OnePartition:
-		row("an opening", "is an epoch for each partition that the topic has, of which a person pays one: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
-	case p.Partitions == 0:
-		row("an opening", "is an epoch for each partition that the topic has, all of which a person pays: the root of their number times mu")
-	case p.Partitions > 1 && p.OnePartition:
-		row("an opening", "is %d epochs, of which a person pays one, for a user key counts in one partition only: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
-	case p.Partitions == 1:
-		row("an opening", "is one epoch: mu %.6g, epsilon %g", p.OpeningMu, p.OpeningEpsilon)
-	default:
-		row("an opening", "is %d epochs, which a person pays all: mu %.6g, epsilon %g", p.Partitions, p.OpeningMu, p.OpeningEpsilon)
-	}
-	if p.Partitions > 0 {
-		until := ""
-		if p.Period > 0 {
-			until = " before it begins anew"
-		}
-		row("", "openings that the limit allows%s, if nobody else charges the population: %d", until, p.Openings)
-	}
-	row("map", "%s of memory and at most %s on disk for each partition", size(int64(p.MapBytes)), size(int64(p.DiskBytes)))
-	if p.Norm > 0 {
-		row("norm", "%.6g for a person's records together", p.Norm)
-	}
 }

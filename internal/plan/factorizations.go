@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/matfact"
 	"github.com/streamdp/streamdp/moments"
 )
@@ -94,17 +95,17 @@ func compare(w matfact.Workload, n uint64, bands int, used matfact.Factorization
 	buffers := []int{1, 2, 4, auto}
 	slices.Sort(buffers)
 	for _, d := range slices.Compact(buffers) {
-		add("blt, "+plural(d, "buffer"), matfact.Config{Kind: "blt", Buffers: d})
+		add("blt, "+words.Plural(d, "buffer"), matfact.Config{Kind: "blt", Buffers: d})
 	}
 	if n <= longestNormalised {
-		add("blt, "+plural(auto, "buffer")+", normalised", matfact.Config{Kind: "blt", Buffers: auto, Normalise: true})
+		add("blt, "+words.Plural(auto, "buffer")+", normalised", matfact.Config{Kind: "blt", Buffers: auto, Normalise: true})
 	}
 	add("phased", matfact.Config{Kind: "phased"})
 	for _, kind := range []string{"bisr", "banded", "bsr"} {
 		if kind == "banded" && bands > 64 {
 			continue
 		}
-		add(kind+", "+plural(bands, "band"), matfact.Config{Kind: kind, Bands: bands})
+		add(kind+", "+words.Plural(bands, "band"), matfact.Config{Kind: kind, Bands: bands})
 	}
 	if w.Kind == "sum" {
 		tree := candidate{Name: "tree (Honaker)", StateBytes: 16 * int64(bits.Len64(n)), ValidSteps: n}
@@ -152,22 +153,14 @@ func describeFactor(s *matfact.Stored) string {
 	name := s.Kind
 	switch {
 	case s.Kind == "blt":
-		name += ", " + plural(len(s.Decay), "buffer")
+		name += ", " + words.Plural(len(s.Decay), "buffer")
 	case len(s.Bands) > 0:
-		name += ", " + plural(len(s.Bands)+1, "band")
+		name += ", " + words.Plural(len(s.Bands)+1, "band")
 	}
 	if s.Height > 0 {
 		name += ", normalised"
 	}
 	return name
-}
-
-// plural counts things, whose name takes an s.
-func plural[N int | int64 | uint64](n N, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // print writes the table.

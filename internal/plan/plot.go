@@ -1,13 +1,17 @@
-package main
+package plan
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
 	"github.com/streamdp/streamdp/internal/chart"
 	"github.com/streamdp/streamdp/matfact"
 )
+
+// Draw plots the noise of a stream of moments, whose Options had Figure, into a file: see
+// [Plan.Comparison]. The end of the file's name, .svg or .png, chooses the form; any other is
+// [chart.ErrForm].
+func (p *Plan) Draw(path string) error { return p.Comparison.draw(path) }
 
 // draw plots the standard deviation of a step against the step, one line for each candidate,
 // into a file. The end of the file's name chooses the form.
@@ -27,11 +31,7 @@ func (c *comparison) draw(path string) error {
 		}
 		drawn.Lines = append(drawn.Lines, line)
 	}
-	err := drawn.Write(path, 24, 13)
-	if errors.Is(err, chart.ErrForm) {
-		return usagef("--plot is %q, must end in .svg or .png", path)
-	}
-	return err
+	return drawn.Write(path, 24, 13)
 }
 
 // curve returns the error of x at about 40 steps a decade.

@@ -1,27 +1,18 @@
-package main
+package suites
 
 import (
-	"fmt"
-	"io"
-
-	"streamdp/config"
-	"streamdp/dp"
-	"streamdp/internal/audit"
-	"streamdp/tally"
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/tally"
 )
 
-func (p *plan) ofTally(*config.Stream, planQuestion) error {
-	p.tables = func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "\n  standard error of every sum: %.4g\n", p.Noise["tally"])
-		return err
-	}
-	return nil
-}
-
-func tallySuite(s *config.Stream) (*audit.Suite, error) {
+// Tally builds the audits of a stream of sums.
+func Tally(s *config.Stream) (*audit.Suite, error) {
 	e, err := tally.New(*s.Tally, s.Params())
 	if err != nil {
-		return nil, configError{err}
+		return nil, exit.Config{Err: err}
 	}
 	p := e.Plan()
 	subject := &audit.Subject{Mechanism: e, Array: func(name string, _ uint64) (audit.Array, bool) {

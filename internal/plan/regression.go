@@ -1,57 +1,16 @@
-package main
+package plan
 
 import (
 	"fmt"
 	"io"
 	"text/tabwriter"
 
-	"github.com/streamdp/streamdp/adam"
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/sgd"
 )
 
-type adamPlan struct{ *adam.Estimator }
-
-func (e adamPlan) expect(t uint64) any { return e.Expect(t) }
-
-// ofAdam shows the noise of the moments that updates are made from.
-func (p *plan) ofAdam(s *config.Stream, ask planQuestion) error {
-	p.tables = p.printAdam
-	configured, err := adam.New(*s.Adam, s.Params())
-	if err != nil {
-		return err
-	}
-	p.compare([]string{"identity", "sqrt", "blt"}, ask.all, adamPlan{configured}, func(kind string) (planned, error) {
-		c := *s.Adam
-		c.Factorization = kind
-		e, err := adam.New(c, s.Params())
-		return adamPlan{e}, err
-	})
-	return nil
-}
-
-// printAdam writes the tables of ofAdam.
-func (p *plan) printAdam(w io.Writer) error {
-	for _, v := range []struct {
-		title string
-		of    func(adam.Errors) float64
-	}{
-		{"learning rate", func(e adam.Errors) float64 { return e.Rate }},
-		{"noise of a coordinate of the first moment", func(e adam.Errors) float64 { return e.First }},
-		{"noise of a coordinate of the second moment", func(e adam.Errors) float64 { return e.Second }},
-		{"bias of the second moment", func(e adam.Errors) float64 { return e.Bias }},
-	} {
-		if err := printTable(w, p, v.title, p.Factorizations, v.of); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(w, "\n  * is what the stream uses")
-	printMissing(w, p.Factorizations)
-	return nil
-}
-
 // ofRefit shows no errors: they depend on the window.
-func (p *plan) ofRefit(*config.Stream, planQuestion) error {
+func (p *Plan) ofRefit(*config.Stream, Options) error {
 	p.tables = func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "\n  errors depend on the window, and are not known before it")
 		return err
@@ -78,7 +37,7 @@ type scheduleEpoch struct {
 
 // ofNewton shows the schedule and the expected error. Beside it stands the error of method
 // amb, if it were told the curvature.
-func (p *plan) ofNewton(s *config.Stream, _ planQuestion) error {
+func (p *Plan) ofNewton(s *config.Stream, _ Options) error {
 	p.tables = p.printNewton
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
 	if err != nil {
@@ -115,7 +74,7 @@ func (p *plan) ofNewton(s *config.Stream, _ planQuestion) error {
 }
 
 // printNewton writes the tables of ofNewton.
-func (p *plan) printNewton(w io.Writer) error {
+func (p *Plan) printNewton(w io.Writer) error {
 	fmt.Fprintf(w, "\n  %d searches of %d slots each come first, without a release, and again where the data jump\n", p.Schedule.Searches, p.Schedule.Search)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "  epoch\tsteps\tslots a step\t")
@@ -156,17 +115,17 @@ func (p *plan) printNewton(w io.Writer) error {
 
 // ofDescent shows the expected error of a descent, and whether its steps suit features of
 // the condition number that the user named.
-func (p *plan) ofDescent(s *config.Stream, ask planQuestion) error {
+func (p *Plan) ofDescent(s *config.Stream, ask Options) error {
 	p.tables = p.printOutlook
 	e, err := sgd.NewAMB(*s.SGD, s.Params())
 	if err != nil {
 		return err
 	}
-	pace := e.Pace(ask.condition)
+	pace := e.Pace(ask.Condition)
 	p.Pace = &pace
 	if pace.Batch < pace.Least {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("batches of %d slots are fewer than the %d below which coefficients diverge, if the features' condition number is %g; %d would be chosen for it",
-			pace.Batch, pace.Least, ask.condition, pace.Advised))
+			pace.Batch, pace.Least, ask.Condition, pace.Advised))
 	}
 	outlook := func(c sgd.Config) ([]sgd.Outlook, error) {
 		e, err := sgd.NewAMB(c, s.Params())
@@ -191,7 +150,7 @@ func (p *plan) ofDescent(s *config.Stream, ask planQuestion) error {
 }
 
 // printOutlook writes what a regression will reach.
-func (p *plan) printOutlook(w io.Writer) error {
+func (p *Plan) printOutlook(w io.Writer) error {
 	fmt.Fprint(w, "\n  expected excess risk of theta_average, over the residuals' variance,\n"+
 		"  for independent features of unit variance that do not change\n")
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)

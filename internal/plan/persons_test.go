@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ func TestPlanPersons(t *testing.T) {
 		{"cap = 52, separation = 168, per_step = 2", 2 * 64.7, 1.24},
 	} {
 		cfg := personsConfig(t, "0", c.user)
-		p, err := planOf(cfg, cfg.Streams[0], []uint64{1, 8760}, planQuestion{})
+		p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{1, 8760}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestPlanPersons(t *testing.T) {
 	}
 	// What it compares with is possible: with a period nobody's steps are farther apart.
 	cfg := personsConfig(t, "0", "cap = 12, separation = 8, period = 100")
-	if p, err := planOf(cfg, cfg.Streams[0], []uint64{8760}, planQuestion{}); err != nil || len(p.OfPersons.Caps) != 4 {
+	if p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{8760}}); err != nil || len(p.OfPersons.Caps) != 4 {
 		t.Errorf("%v, %+v", err, p.OfPersons)
 	} else {
 		for _, x := range p.OfPersons.Caps {
@@ -88,9 +88,9 @@ func TestPlanPersons(t *testing.T) {
 	}
 	var out bytes.Buffer
 	cfg = personsConfig(t, "0", "cap = 12, separation = 720")
-	p, err := planOf(cfg, cfg.Streams[0], []uint64{8760}, planQuestion{})
+	p, err := Of(cfg, cfg.Streams[0], Options{Steps: []uint64{8760}})
 	if err == nil {
-		err = p.print(&out)
+		err = p.Print(&out)
 	}
 	if err != nil || !strings.Contains(out.String(), "12*") || !strings.Contains(out.String(), "times the least possible") || strings.Contains(out.String(), "of the input partition") {
 		t.Errorf("%v\n%s", err, &out)
@@ -150,7 +150,7 @@ func TestCheckPersons(t *testing.T) {
 			t.Errorf("%s: %d openings fit, want %d", c.partitions, p.Openings, n)
 		}
 		var out bytes.Buffer
-		if err := printGuarantee(&out, d, "configuration", ""); err != nil || !strings.Contains(out.String(), c.words) || !strings.Contains(out.String(), "of population in") ||
+		if err := PrintGuarantee(&out, d, "configuration", ""); err != nil || !strings.Contains(out.String(), c.words) || !strings.Contains(out.String(), "of population in") ||
 			!strings.Contains(out.String(), " of memory and at most") || strings.Contains(out.String(), "input partition") {
 			t.Errorf("%v\n%s", err, &out)
 		}

@@ -1,10 +1,9 @@
-package main
+package plan
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"image/png"
 	"math"
 	"os"
 	"path/filepath"
@@ -27,7 +26,7 @@ func TestFactorizationsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- Tables: go generate ./cmd/streamdp -->\n", "<!-- End of tables -->\n"
+	const begin, end = "<!-- Tables: go generate ./internal/plan -->\n", "<!-- End of tables -->\n"
 	head, rest, ok := strings.Cut(string(text), begin)
 	_, tail, found := strings.Cut(rest, end)
 	if !ok || !found {
@@ -43,7 +42,7 @@ func TestFactorizationsPage(t *testing.T) {
 		}
 	}
 	if want != string(text) && !*update {
-		t.Error("docs/factorizations.md is not current: go generate ./cmd/streamdp")
+		t.Error("docs/factorizations.md is not current: go generate ./internal/plan")
 	}
 	if svg, err := os.ReadFile(filepath.Join(dir, "factorizations.svg")); err != nil || !bytes.Contains(svg, []byte("phased")) {
 		t.Errorf("docs/factorizations.svg: %v", err)
@@ -118,45 +117,6 @@ func pageTables() string {
 		func(_ *comparison, x candidate) string { return fmt.Sprintf("%.4g", x.Max) })
 	b.WriteString("\n")
 	return b.String()
-}
-
-// TestPlot draws a plan in both forms, and nothing for a stream too many.
-func TestPlot(t *testing.T) {
-	file := filepath.Join(cases.Root(t), "examples", "orders.toml")
-	dir := t.TempDir()
-	svg, bitmap := filepath.Join(dir, "noise.svg"), filepath.Join(dir, "noise.png")
-	want(t, exitDone, "", "plan", "-c", file, "--steps", "10", "--plot", svg)
-	want(t, exitDone, "", "plan", "-c", file, "--steps", "10", "--factorizations=false", "--plot", bitmap)
-	text, err := os.ReadFile(svg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"<svg", "dense", "sqrt", "blt, 2 buffers", "phased *", "bisr, 16 bands", "identity", "standard deviation"} {
-		if !strings.Contains(string(text), name) {
-			t.Errorf("the plot does not have %q", name)
-		}
-	}
-	f, err := os.Open(bitmap)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if c, err := png.DecodeConfig(f); err != nil || c.Width < 1000 {
-		t.Errorf("the plot is %+v, %v", c, err)
-	}
-	want(t, exitUsage, ".svg or .png", "plan", "-c", file, "--plot", filepath.Join(dir, "noise.jpg"))
-	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two := filepath.Join(dir, "two.toml")
-	second := strings.ReplaceAll(string(source[bytes.Index(source, []byte("[stream.orders")):]), "stream.orders", "stream.again")
-	if err := os.WriteFile(two, []byte(string(source)+strings.ReplaceAll(second, "orders.dp", "again.dp")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want(t, exitUsage, "--stream", "plan", "-c", two, "--plot", svg)
-	want(t, exitUsage, "noise of moments", "plan", "-c", filepath.Join(cases.Root(t), "examples", "demand.toml"), "--plot", svg)
-	want(t, exitDone, "", "plan", "-c", two, "--stream", "again", "--steps", "10", "--plot", svg)
 }
 
 // TestComparison: the configured factorization is marked once, wherever it comes

@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 // explain says in sentences what "auto" took for moments, and why. Where it took the
 // factorization that serves any number of steps, explain also says what it would gain to name
 // a number in tune.
-func (p *plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
+func (p *Plan) explain(s *config.Stream, uses moments.Plan) (why []string) {
 	m := s.Moments
 	if m.Method == "auto" {
 		why = append(why, "method: "+whyMethod(m, uses))
@@ -75,7 +75,7 @@ func whyMethod(m *moments.Config, uses moments.Plan) string {
 
 // gainOfTune compares the stream with itself if tune named the last of the plan's steps. It is
 // empty if such a stream can't be built, or the plan has one step only.
-func (p *plan) gainOfTune(s *config.Stream) string {
+func (p *Plan) gainOfTune(s *config.Stream) string {
 	last, first := slices.Max(p.Steps), slices.Min(p.Steps)
 	c := *s.Moments
 	c.Tune = last
@@ -98,10 +98,10 @@ func (p *plan) gainOfTune(s *config.Stream) string {
 		last, change(last), last, change(first), first)
 }
 
-// inWords writes a JSON object for people: key and value, key and value. Numbers have six
-// digits. What plan says elsewhere in sentences is left out, as how long a step by the clock
-// can be.
-func inWords(raw []byte) string {
+// InWords writes a JSON object, such as the description of a mechanism, for people: key and value,
+// key and value. Numbers have six digits. What a plan says elsewhere in sentences is left out, as
+// how long a step by the clock can be.
+func InWords(raw []byte) string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return string(raw)
@@ -126,7 +126,7 @@ func inWords(raw []byte) string {
 		case key == "name":
 			kind = strings.Trim(string(value), `"`)
 		case value[0] == '{':
-			all = append(all, key+" ("+inWords(value)+")")
+			all = append(all, key+" ("+InWords(value)+")")
 		default:
 			all = append(all, key+" "+short(value))
 		}

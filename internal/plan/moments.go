@@ -1,4 +1,4 @@
-package main
+package plan
 
 import (
 	"fmt"
@@ -17,11 +17,11 @@ func (e momentsPlan) expect(t uint64) any { return e.Expect(t) }
 
 // ofMoments shows the errors under every factorization, and of every method that the stream
 // could use.
-func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
+func (p *Plan) ofMoments(s *config.Stream, ask Options) error {
 	p.tables = p.printMoments
 	if s.Step.Clock() > 0 {
 		c, m := *s, *s.Moments
-		m.Step, c.Moments, p.StepRecords = ask.records, &m, ask.records
+		m.Step, c.Moments, p.StepRecords = ask.StepRecords, &m, ask.StepRecords
 		s = &c
 	}
 	p.original = slices.Contains(s.Moments.Values(), "mean_original")
@@ -33,7 +33,7 @@ func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
 	if uses.Warmup != nil {
 		p.Warmup, p.found = uses.Warmup, math.IsNaN(s.Moments.Clip)
 	}
-	p.compare([]string{"identity", "sqrt", "blt", "phased"}, ask.all, momentsPlan{configured}, func(kind string) (planned, error) {
+	p.compare([]string{"identity", "sqrt", "blt", "phased"}, ask.Factorizations, momentsPlan{configured}, func(kind string) (planned, error) {
 		c := *s.Moments
 		c.Factorization, c.Buffers, c.Bands, c.Normalise = kind, 0, 0, false
 		if c.Method == "auto" {
@@ -46,7 +46,7 @@ func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
 		return momentsPlan{e}, err
 	})
 	for _, method := range []string{"jme", "ime", "cs", "pp_debiased", "pp", "combined"} {
-		f, c := planForms{}, variant(*s.Moments, method, uses)
+		f, c := form{}, variant(*s.Moments, method, uses)
 		if method == uses.Method {
 			f = p.form(momentsPlan{configured}, uses.Factorization.Kind)
 			f.Configured = true
@@ -63,7 +63,7 @@ func (p *plan) ofMoments(s *config.Stream, ask planQuestion) error {
 		return err
 	}
 	p.Correlation = correlation(configured, p.Steps)
-	if ask.all || ask.plot {
+	if ask.Factorizations || ask.Figure {
 		p.Comparison, err = comparisonOf(s.Moments, uses.Factorization, p.Steps)
 	}
 	return err
@@ -111,7 +111,7 @@ func correlation(e *moments.Estimator, steps []uint64) [][]float64 {
 }
 
 // printMoments writes the tables of ofMoments.
-func (p *plan) printMoments(w io.Writer) error {
+func (p *Plan) printMoments(w io.Writer) error {
 	type column struct {
 		name string
 		of   func(moments.Errors) float64
@@ -137,7 +137,7 @@ func (p *plan) printMoments(w io.Writer) error {
 			return err
 		}
 	}
-	applicable := slices.DeleteFunc(slices.Clone(p.Methods), func(f planForms) bool { return f.Unavailable != "" })
+	applicable := slices.DeleteFunc(slices.Clone(p.Methods), func(f form) bool { return f.Unavailable != "" })
 	for _, v := range []column{
 		{"mean, by method: Euclidean norm", func(e moments.Errors) float64 { return e.RMSEMean }},
 		{"second moment, by method: Frobenius norm", func(e moments.Errors) float64 { return e.RMSESecondMoment }},

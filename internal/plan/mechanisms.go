@@ -1,0 +1,37 @@
+package plan
+
+import (
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/audit/suites"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// mechanism is what the commands know of a mechanism, besides what package core knows.
+type mechanism struct {
+	// plan fills in what the command plan shows of a stream after its guarantee, and how to
+	// print it.
+	plan func(p *Plan, s *config.Stream, ask Options) error
+	// audits builds the audits of a stream's mechanism; nil: there are none.
+	audits suites.Builder
+	// conditioned says that the plan depends on Options.Condition.
+	conditioned bool
+}
+
+// mechanisms has a row for each of [core.MechanismNames].
+var mechanisms = map[string]mechanism{
+	"moments":    {plan: (*Plan).ofMoments, audits: suites.Moments},
+	"sgd/newton": {plan: (*Plan).ofNewton, audits: suites.Newton},
+	"sgd/amb":    {plan: (*Plan).ofDescent, audits: suites.Descent, conditioned: true},
+	"refit":      {plan: (*Plan).ofRefit, audits: suites.Refit},
+	"adam":       {plan: (*Plan).ofAdam, audits: suites.Adam},
+}
+
+// mechanismOf returns the row of a stream's mechanism, an empty row if there is none.
+func mechanismOf(s *config.Stream) mechanism { return mechanisms[core.MechanismName(s)] }
+
+// Conditioned reports whether the plan of a stream depends on [Options.Condition].
+func Conditioned(s *config.Stream) bool { return mechanismOf(s).conditioned }
+
+// Audits returns what builds the audits of a stream's mechanism, for [suites.Of]; nil if there are
+// none.
+func Audits(s *config.Stream) suites.Builder { return mechanismOf(s).audits }

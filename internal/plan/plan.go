@@ -1,0 +1,142 @@
+// Package plan says before any data what a stream promises and how noisy each released value will
+// be. It knows of each mechanism what the commands show of it, and which audits it has: its table
+// is one of three that name the mechanisms.
+package plan
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/sgd"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// Plan is a stream's plan as `plan --json` prints it. Which fields are set depends on the mechanism.
+type Plan struct {
+	*core.Description
+	Steps          []uint64 `json:"steps"`
+	Factorizations []form   `json:"factorizations,omitempty"`
+	Methods        []form   `json:"methods,omitempty"`
+	// Correlation is the correlation of the noise between these steps: of the means, and
+	// so of the second moments. It is absent if it depends on records.
+	Correlation [][]float64 `json:"correlation,omitempty"`
+	Comparison  *comparison `json:"comparison,omitempty"`
+	// Outlook is the expected error of a regression after so many gradient steps.
+	// Independent is the same with independent noise instead of correlated noise.
+	Outlook     []sgd.Outlook `json:"outlook,omitempty"`
+	Independent []sgd.Outlook `json:"outlook_independent,omitempty"`
+	Pace        *sgd.Pace     `json:"pace,omitempty"`
+	// Schedule is the schedule of method newton. Descent is the outlook of method amb after
+	// about the same number of slots as each entry of Outlook.
+	Schedule *schedule     `json:"schedule,omitempty"`
+	Descent  []sgd.Outlook `json:"outlook_amb,omitempty"`
+
+	// Warmup is what goes before a mechanism whose bounds are found: a *moments.WarmupPlan or
+	// a *core.WarmupPlan.
+	Warmup any `json:"warmup,omitempty"`
+
+	// OfPersons is what protecting persons costs, nil where records are protected.
+	OfPersons *rulesNoise `json:"persons_cost,omitempty"`
+
+	// Why says what "auto" took, and why, in sentences.
+	Why []string `json:"why,omitempty"`
+
+	// StepRecords is the number of records that a step by the clock is taken to hold, 0 for
+	// other steps.
+	StepRecords uint64 `json:"step_records,omitempty"`
+
+	tables   func(w io.Writer) error // prints what follows the guarantee
+	original bool                    // values in original units are released too
+	found    bool                    // the clip norm is found
+}
+
+// Options say what a plan shows beside the guarantee.
+type Options struct {
+	// Steps are the steps whose errors are shown: see [Steps].
+	Steps []uint64
+	// Factorizations adds the errors under the factorizations that the stream does not use.
+	Factorizations bool
+	// Figure says that [Plan.Draw] will be called.
+	Figure bool
+	// Condition is a guess of the condition number of the features' second moment, for a mechanism
+	// that is [Conditioned].
+	Condition float64
+	// StepRecords is the number of records that a step by the clock is taken to hold.
+	StepRecords uint64
+}
+
+// Steps returns those of the steps that an epoch of the stream has. It adds the last step of
+// the epoch, unless the user chose the steps.
+func Steps(s *config.Stream, steps []uint64, chosen bool) []uint64 {
+	last := s.LastStep()
+	if last == 0 {
+		return steps
+	}
+	switch { // what is shown is of the mechanism, whose steps begin behind the warm-up
+	case s.Moments != nil:
+		last -= s.Moments.WarmupSteps()
+	case s.Automatic():
+		last = s.Standing().LastStep()
+	}
+	var within []uint64
+	for _, t := range steps {
+		if t <= last {
+			within = append(within, t)
+		}
+	}
+	if !chosen && !slices.Contains(within, last) {
+		within = append(within, last)
+	}
+	return within
+}
+
+// Of plans a stream of cfg.
+func Of(cfg *config.Config, s *config.Stream, ask Options) (*Plan, error) {
+	d, err := stream.Describe(s)
+	if err == nil {
+		err = d.Divide(cfg, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Description: d, Steps: ask.Steps}
+	if d.Warmup != nil {
+		p.Warmup, s = d.Warmup, s.Standing()
+	}
+	if m := mechanismOf(s); m.plan != nil {
+		return p, m.plan(p, s, ask)
+	}
+	return nil, fmt.Errorf("there is no plan of %s", s.Mechanism())
+}
+
+// Print writes the plan for people.
+func (p *Plan) Print(w io.Writer) error {
+	if err := PrintGuarantee(w, p.Description, "mechanism", InWords(p.Mechanism)); err != nil {
+		return err
+	}
+	if b := p.Description.Warmup; b != nil {
+		printWarmup(w, b.Records, b.Needed, b.Parts)
+	}
+	for _, sentence := range p.Why {
+		fmt.Fprintf(w, "  %s\n", sentence)
+	}
+	if p.OfPersons != nil {
+		if err := p.OfPersons.print(w); err != nil {
+			return err
+		}
+	}
+	return p.tables(w)
+}
+
+// printWarmup says what goes before a mechanism whose bounds are found.
+func printWarmup(w io.Writer, records, needed, parts uint64) {
+	steps := "1 step"
+	if parts > 1 {
+		steps = fmt.Sprintf("%d steps", parts)
+	}
+	fmt.Fprintf(w, "\n  warm-up: the first %d offsets, %s; at least %d of their records must be valid, up to √6\n"+
+		"  times as many where columns have large offsets; the steps below begin behind it\n", records, steps, needed)
+}
