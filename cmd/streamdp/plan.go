@@ -58,7 +58,9 @@ func planCommand(g *globals) *cobra.Command {
 				if len(within) == 0 {
 					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
-				p, err := plan.Of(of, s, plan.Options{Steps: within, Factorizations: all, Figure: plotFile != "", Condition: condition, StepRecords: records})
+				p, err := plan.Of(of, s, plan.Options{
+					Steps: within, Factorizations: all, Figure: plotFile != "", Condition: condition, StepRecords: records,
+				})
 				if err != nil {
 					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 				}

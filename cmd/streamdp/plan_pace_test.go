@@ -52,6 +52,7 @@ func TestPlanPace(t *testing.T) {
 	want(t, exitDone, "curvature is not given, so the square of the largest norm, 32, stands for it", "plan", "-c", file)
 	write("curvature = 1.6 ", "batch = 11\ncurvature = 1.6 ")
 	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "plan", "-c", file)
+	want(t, exitConfig, "must be at least 12 slots: with less the noise outweighs every step", "audit", "-c", file)
 }
 
 // holds fails unless the text has all parts.

@@ -23,7 +23,9 @@ type Plan struct {
 	// Correlation is the correlation of the noise between these steps: of the means, and
 	// so of the second moments. It is absent if it depends on records.
 	Correlation [][]float64 `json:"correlation,omitempty"`
-	Comparison  *comparison `json:"comparison,omitempty"`
+	// Comparison has the errors of all factorizations of the workload. It is nil if the stream has no
+	// moments, or Options asks for neither Factorizations nor Figure.
+	Comparison *comparison `json:"comparison,omitempty"`
 	// Outlook is the expected error of a regression after so many gradient steps.
 	// Independent is the same with independent noise instead of correlated noise.
 	Outlook     []sgd.Outlook `json:"outlook,omitempty"`

@@ -8,8 +8,8 @@ import (
 	"github.com/streamdp/streamdp/matfact"
 )
 
-// Draw plots the noise of a stream of moments, whose Options had Figure, into a file: see
-// [Plan.Comparison]. The end of the file's name, .svg or .png, chooses the form; any other is
+// Draw plots the noise of a step under each factorization into a file. Comparison must not be nil.
+// The end of the file's name, .svg or .png, chooses the form; for any other the error is
 // [chart.ErrForm].
 func (p *Plan) Draw(path string) error { return p.Comparison.draw(path) }
 
