@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,9 +25,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/internal/testing/race"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -61,27 +57,6 @@ type childSpec struct {
 	Rival   string // of kafkatest.Rivals
 	Addrs   []string
 	Records int
-}
-
-func TestMain(m *testing.M) {
-	persons.SnapshotLeast = 600 // of 30 records, instead of three million
-	usersBytes = 400
-	if text := os.Getenv(childVariable); text != "" {
-		if err := child(text); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	// Tests wait for brokers, disks and clocks most of their time. -parallel overrides this.
-	parallel := 4 * runtime.GOMAXPROCS(0)
-	if race.Enabled { // which leaves them less to wait for
-		parallel /= 2
-	}
-	if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
 }
 
 // child is the main function of a child process. It prints "up" when it works.

@@ -330,7 +330,7 @@ func TestOutputMoves(t *testing.T) {
 	x = r.start()
 	x.published(10)
 	x.end()
-	if list := r.outputIfAny("elsewhere"); len(list) > 0 {
+	if list := outputIfAny(r, "elsewhere"); len(list) > 0 {
 		t.Errorf("%d releases came out again", len(list))
 	}
 }

@@ -28,10 +28,10 @@ type feeder struct {
 	fed  int
 }
 
-func (r *rig) feed() *feeder { return r.feedAt(4*time.Millisecond, 25) }
+func feedOn(r *rig) *feeder { return feedAt(r, 4*time.Millisecond, 25) }
 
 // feedAt appends n records every pause.
-func (r *rig) feedAt(pause time.Duration, n int) *feeder {
+func feedAt(r *rig, pause time.Duration, n int) *feeder {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &feeder{stop: stop}
 	// It has a client of its own, whose broker may die.
@@ -66,13 +66,13 @@ func (f *feeder) end() {
 	f.done.Wait()
 }
 
-func (r *rig) spec(role string, fetch int) childSpec {
+func specOf(r *rig, role string, fetch int) childSpec {
 	r.commit = "0s"
 	return childSpec{Role: role, Config: string(r.text()), Seed: r.seed, Real: r.real, Fetch: fetch}
 }
 
-// steps returns the whole steps in the input.
-func (r *rig) steps(length int64) uint64 {
+// stepsOf returns the whole steps in the input.
+func stepsOf(r *rig, length int64) uint64 {
 	r.t.Helper()
 	c := dial(r.t, r.addr)
 	_, _, end, err := c.Offsets(context.Background(), "orders", 0)
@@ -80,20 +80,6 @@ func (r *rig) steps(length int64) uint64 {
 		r.t.Fatal(err)
 	}
 	return uint64(end / length)
-}
-
-// uninterrupted runs a daemon over the same input with the same seed and a
-// state and an output of its own, in one go.
-func (r *rig) uninterrupted(steps uint64) *verdict {
-	r.t.Helper()
-	r.references++
-	topic := fmt.Sprintf("reference%d.dp", r.references)
-	ref := r.sibling(with(r.toml, `"orders.dp"`, fmt.Sprintf("%q", topic)))
-	ref.commit = "10ms"
-	x := ref.start()
-	x.published(steps)
-	x.end()
-	return ref.history(topic)
 }
 
 // interruptions counts what kills hit.
@@ -173,7 +159,7 @@ func killLoop(t testing.TB, r *rig, spec childSpec, rng *rand.Rand, kills int, h
 }
 
 // finish runs a daemon until everything is published.
-func (r *rig) finish(steps uint64) {
+func finish(r *rig, steps uint64) {
 	r.t.Helper()
 	r.commit = "10ms"
 	x := r.start()
@@ -201,14 +187,14 @@ func TestKill(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, killStream)
 	var hit interruptions
-	f := r.feed()
+	f := feedOn(r)
 	missed := func() bool { return hit.inCommit == 0 || hit.unsent == 0 || hit.unacked == 0 }
 	for hit.kills < kills || missed() && hit.kills < 800 {
-		killLoop(t, r, r.spec("daemon", 16<<10), rng, kills, &hit)
+		killLoop(t, r, specOf(r, "daemon", 16<<10), rng, kills, &hit)
 	}
 	f.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	v := r.history("orders.dp")
 	want := r.uninterrupted(steps)
 	v.equals(t, want)
@@ -236,13 +222,13 @@ func TestKillNaive(t *testing.T) {
 	if err := r.client.CreateTopic(t.Context(), "orders.dp", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	f := r.feed()
+	f := feedOn(r)
 	// On a machine with more to do no attempt comes as far as a release before it is killed. So each is given longer
 	// until some have.
 	var v verdict
 	for window := 40 * time.Millisecond; len(v.forks) == 0 && window < patience/time.Duration(kills); window *= 4 {
 		for range kills {
-			p := spawn(t, r.spec("naive", 16<<10)).up()
+			p := spawn(t, specOf(r, "naive", 16<<10)).up()
 			time.Sleep(time.Duration(rng.Int64N(int64(window))))
 			p.kill()
 		}
@@ -267,26 +253,26 @@ func TestKillCopies(t *testing.T) {
 }
 
 func killTwo(t *testing.T, r *rig, seed uint64, kills int) (steps uint64, duplicates int) {
-	f := r.feed()
-	spawn(t, r.spec("daemon", 16<<10)).up().kill()
+	f := feedOn(r)
+	spawn(t, specOf(r, "daemon", 16<<10)).up().kill()
 	s := r.sibling(r.toml)
 	r.copyState(s)
 	var wg sync.WaitGroup
 	for i, x := range []*rig{r, s} {
 		wg.Go(func() {
-			killLoop(t, x, x.spec("daemon", []int{16 << 10, 5 << 10}[i]), rand.New(rand.NewPCG(seed, uint64(i))), kills, nil)
+			killLoop(t, x, specOf(x, "daemon", []int{16 << 10, 5 << 10}[i]), rand.New(rand.NewPCG(seed, uint64(i))), kills, nil)
 		})
 	}
 	wg.Wait()
 	// On a busy machine one copy is dead or behind while the other publishes. So the log
 	// grows by a quarter while both are down, and then both publish that.
-	for published := r.history("orders.dp").steps; r.steps(20) < published+published/4; {
+	for published := r.history("orders.dp").steps; stepsOf(r, 20) < published+published/4; {
 		time.Sleep(10 * time.Millisecond)
 	}
 	f.end()
-	steps = r.steps(20)
+	steps = stepsOf(r, 20)
 	for _, x := range []*rig{r, s} {
-		wg.Go(func() { x.finish(steps) })
+		wg.Go(func() { finish(x, steps) })
 	}
 	wg.Wait()
 	v := r.history("orders.dp")
@@ -307,8 +293,8 @@ func TestKillCopiesRolling(t *testing.T) {
 	rolling := with(killStream, "step = 20", "step = 20\nhorizon = 8\non_horizon = \"rollover\"")
 	r := newRig(t, rolling)
 	r.real = true
-	f := r.feed()
-	spawn(t, r.spec("daemon", 16<<10)).up().kill()
+	f := feedOn(r)
+	spawn(t, specOf(r, "daemon", 16<<10)).up().kill()
 	s := r.sibling(rolling)
 	r.copyState(s)
 	var wg sync.WaitGroup
@@ -322,7 +308,7 @@ func TestKillCopiesRolling(t *testing.T) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
 			for range kills {
-				p := spawn(t, x.spec("daemon", 16<<10))
+				p := spawn(t, specOf(x, "daemon", 16<<10))
 				time.Sleep(time.Duration(50+rng.IntN(150)) * time.Millisecond) // the moment of the kill, nothing waits for it
 				p.cmd.Process.Kill()
 				<-p.done
@@ -332,7 +318,7 @@ func TestKillCopiesRolling(t *testing.T) {
 			}
 			// On a busy machine a copy is killed before it has come so far. So both work on
 			// until one of them has halted.
-			p := spawn(t, x.spec("daemon", 16<<10))
+			p := spawn(t, specOf(x, "daemon", 16<<10))
 			for late := time.Now().Add(patience); halted.Load() == 0 && time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
 				if stopped(p) {
 					halted.Add(1)
@@ -373,8 +359,8 @@ func TestKillBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRigAt(t, nil, b.addr, killStream)
-	spec := r.spec("daemon", 16<<10)
-	f := r.feed()
+	spec := specOf(r, "daemon", 16<<10)
+	f := feedOn(r)
 	for range rounds {
 		p := spawn(t, spec).up()
 		time.Sleep(time.Duration(10+rng.IntN(60)) * time.Millisecond)
@@ -384,8 +370,8 @@ func TestKillBroker(t *testing.T) {
 		killLoop(t, r, spec, rng, 4, nil)
 	}
 	f.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	v := r.history("orders.dp")
 	v.equals(t, r.uninterrupted(steps))
 	t.Logf("%d kills of the broker, %d of the daemon, %d steps, %d releases published again", rounds, 5*rounds, v.steps, v.duplicates)
@@ -408,9 +394,9 @@ func TestTerminate(t *testing.T) {
 	rounds := killsOf(6, 12)
 	rng := rand.New(rand.NewPCG(24, 0))
 	r := newRig(t, killStream)
-	f := r.feed()
+	f := feedOn(r)
 	for range rounds {
-		p := spawn(t, r.spec("daemon", 16<<10)).up()
+		p := spawn(t, specOf(r, "daemon", 16<<10)).up()
 		time.Sleep(time.Duration(5+rng.IntN(50)) * time.Millisecond)
 		if code := p.terminate(); code != 0 {
 			t.Fatalf("exit code %d\n%s", code, p.stderr)
@@ -423,15 +409,15 @@ func TestTerminate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := judge(t, r.outputIfAny("orders.dp"))
+		v := judge(t, outputIfAny(r, "orders.dp"))
 		v.faultless(t)
 		if v.steps != cp.step {
 			t.Errorf("step %d is committed and step %d published", cp.step, v.steps)
 		}
 	}
 	f.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	v := r.history("orders.dp")
 	v.equals(t, r.uninterrupted(steps))
 	if v.steps != steps || v.duplicates > 0 {

@@ -166,7 +166,7 @@ func killAll(t *testing.T, round uint64, n int) {
 		}
 		// The records of a window are read before its refit.
 		covered := int64(0)
-		for _, p := range r.outputIfAny("windows.dp") {
+		for _, p := range outputIfAny(r, "windows.dp") {
 			covered = max(covered, p.parse(t).Offsets[1])
 		}
 		return end-covered < 40
@@ -328,7 +328,7 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 	defer b.Close()
 	r := newRigAt(t, b, b.Addr(), fourStreams)
 	r.commit = "0s"
-	f := r.feedAt(50*time.Millisecond, 10)
+	f := feedAt(r, 50*time.Millisecond, 10)
 	spec := childSpec{Role: "daemon", Config: string(r.text()), Seed: r.seed, Real: true, Fetch: 16 << 10}
 	p := spawn(t, spec).up()
 	time.Sleep(200 * time.Millisecond) // somewhere in its life

@@ -33,8 +33,8 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	rng := rand.New(rand.NewPCG(40+uint64(mode), round))
 	r := personRig(t, mode, 20)
 	defer r.broker.Close()
-	spec := r.spec("daemon", 16<<10)
-	f := r.feedAt(20*time.Millisecond, 25)
+	spec := specOf(r, "daemon", 16<<10)
+	f := feedAt(r, 20*time.Millisecond, 25)
 	behind := 0
 	for range kills {
 		killLoop(t, r, spec, rng, 1, nil)
@@ -43,8 +43,8 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 		}
 	}
 	f.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	if usersBehind(r) {
 		t.Error("files of persons hold more than the last commit, though nobody was killed")
 	}

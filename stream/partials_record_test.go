@@ -184,3 +184,6 @@ func FuzzPartRecord(f *testing.F) {
 		}
 	})
 }
+
+// encode returns the content of a sum's record.
+func (s *mergeSum) encode() []byte { return append(s.begin(nil), s.sum...) }

@@ -895,7 +895,7 @@ func TestPartialsBound(t *testing.T) {
 		next: 11, held: map[uint64]*mergeSum{}, pieces: map[uint64]*pieces{}, known: map[uint64][32]byte{}, came: make(chan struct{}, 1),
 	}}}
 	b := &g.inbox[0]
-	content := (&mergeSum{sum: []byte("sum")}).encode()
+	content := append((&mergeSum{}).begin(nil), "sum"...)
 	for step := range uint64(100) {
 		must(t, g.takeSum(partHeader{kind: partSum, step: step, pieces: 1}, content))
 	}
@@ -961,4 +961,20 @@ func TestPartialsRetry(t *testing.T) {
 	if fmt.Sprint(alone.outputOf("orders.dp")) != fmt.Sprint(r.outputOf("orders.dp")) {
 		t.Error("other releases than those of one process")
 	}
+}
+
+// changedSum returns a record of a sum with one more in its first integer, as of a processor that
+// is broken.
+func changedSum(t *testing.T, seal *partSeal, r []byte) []byte {
+	t.Helper()
+	h, _ := parsePartHeader(r)
+	content, err := seal.open(r)
+	must(t, err)
+	s, err := parseMergeSum(content)
+	must(t, err)
+	s.sum = append([]byte(nil), s.sum...)
+	s.sum[5*8+3*8]++ // behind its header
+	again, err := seal.seal(h, append(s.begin(nil), s.sum...))
+	must(t, err)
+	return again
 }

@@ -21,11 +21,11 @@ func TestKillRegression(t *testing.T) {
 	const seed = 25
 	kills := killsOf(10, 60)
 	r := newRig(t, killRegression)
-	f := r.feed()
-	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
+	f := feedOn(r)
+	killLoop(t, r, specOf(r, "daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
 	f.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	v := r.history("orders.dp")
 	v.equals(t, r.uninterrupted(steps))
 	t.Logf("%d kills, %d steps, %d releases published again", kills, v.steps, v.duplicates)
@@ -35,7 +35,7 @@ func TestKillRegression(t *testing.T) {
 }
 
 // killNewton is killRegression with the default method, and a budget that leaves its
-// steps short.
+// stepsOf short.
 var killNewton = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n", "[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
 	"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
 
@@ -46,21 +46,21 @@ func TestKillNewton(t *testing.T) {
 	const seed = 26
 	kills := killsOf(12, 60)
 	r := newRig(t, killNewton)
-	f := r.feed()
-	killLoop(t, r, r.spec("daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
+	f := feedOn(r)
+	killLoop(t, r, specOf(r, "daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
 	f.end()
 	s := r.options().Config.Stream("orders")
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, end := e.Plan(), r.steps(1)
+	p, end := e.Plan(), stepsOf(r, 1)
 	iterations := uint64(0)
 	for p.Course(iterations+1).Slots <= end {
 		iterations++
 	}
 	steps := iterations + p.Searches()
-	r.finish(steps)
+	finish(r, steps)
 	v := r.history("orders.dp")
 	v.equals(t, r.uninterrupted(steps))
 	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.bytes), p.Course(iterations).Epoch, v.duplicates)

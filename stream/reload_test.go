@@ -51,7 +51,7 @@ func TestReload(t *testing.T) {
 		must(t, r.client.CreateTopic(t.Context(), topic, 1, nil))
 	}
 	x := r.start(r.reloadable)
-	feed := r.feed()
+	feed := feedOn(r)
 	x.reaches("orders", 1)
 
 	if got := reloads(x, ReloadRequest{}, ordersStream, sales); !unchanged(got) {
@@ -84,7 +84,7 @@ func TestReload(t *testing.T) {
 	}
 	feed.end()
 	sendTopic(r, "sales", 750, 250)
-	steps := r.steps(100)
+	steps := stepsOf(r, 100)
 	x.reaches("orders", steps)
 	x.reaches("sales", 10)
 	x.reaches("visits", 3)
@@ -526,7 +526,7 @@ func TestReloadKilled(t *testing.T) {
 	}
 	begun.end()
 	sendTopic(r, "sales", 0, 2000)
-	spec := r.spec("daemon", 0)
+	spec := specOf(r, "daemon", 0)
 	text := func(tables ...string) string {
 		now := *r
 		now.toml = strings.Join(tables, "")
@@ -534,12 +534,12 @@ func TestReloadKilled(t *testing.T) {
 	}
 	again := with(killStream, "step = 20", "step = 20\non_gap = \"null\"")
 	spec.Reloads = []string{text(killStream), text(again, ofTopic("sales")), text(killStream, ofTopic("sales")), text(again)}
-	feed := r.feed()
+	feed := feedOn(r)
 	var hit interruptions
 	killLoop(t, r, spec, rand.New(rand.NewPCG(seed, 0)), killsOf(8, 100), &hit)
 	feed.end()
-	steps := r.steps(20)
-	r.finish(steps)
+	steps := stepsOf(r, 20)
+	finish(r, steps)
 	t.Logf("%d kills, %d inside a commit, %d with releases that had not left", hit.kills, hit.inCommit, hit.unsent)
 	r.history("orders.dp").equals(t, r.uninterrupted(steps))
 

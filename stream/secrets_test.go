@@ -34,7 +34,7 @@ func closedWell(r *rig, t *testing.T, how string, epoch uint64) {
 	if _, err := os.Stat(r.file(secretName(epoch))); err == nil {
 		t.Errorf("%s: the secret is still there", how)
 	}
-	for _, p := range r.outputIfAny("orders.dp") {
+	for _, p := range outputIfAny(r, "orders.dp") {
 		if p.epoch == epoch && p.value != "{}" {
 			if got := p.parse(t).Offsets[1]; end >= 0 && got > end {
 				t.Errorf("%s: released up to offset %d, charged to %d", how, got, end)

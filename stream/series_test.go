@@ -3,7 +3,6 @@ package stream
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 
@@ -25,7 +24,7 @@ func seriesOf(numbers int) (s *series, add func(epoch, step uint64)) {
 	}
 }
 
-func stepsOf(points []point) (steps []uint64) {
+func pointSteps(points []point) (steps []uint64) {
 	for _, p := range points {
 		steps = append(steps, p.Step)
 	}
@@ -41,7 +40,7 @@ func TestSeriesSpansEverything(t *testing.T) {
 		if n%7 == 0 {
 			add(1, n) // published again
 		}
-		got := stepsOf(s.after(0))
+		got := pointSteps(s.after(0))
 		if len(got) > seriesReleases+1 || got[len(got)-1] != n || n <= seriesReleases && uint64(len(got)) != n {
 			t.Fatalf("after %d: %d releases, the last is %d", n, len(got), got[len(got)-1])
 		}
@@ -55,7 +54,7 @@ func TestSeriesSpansEverything(t *testing.T) {
 			}
 		}
 	}
-	if got := stepsOf(s.after(4999)); !slices.Equal(got, []uint64{5000}) {
+	if got := pointSteps(s.after(4999)); !slices.Equal(got, []uint64{5000}) {
 		t.Errorf("after 4999: %v", got)
 	}
 }
@@ -91,10 +90,10 @@ func TestSeriesRecall(t *testing.T) {
 		earlier = append(earlier, &core.Released{Epoch: at[0], Step: at[1]})
 	}
 	s.recall(earlier)
-	if got := stepsOf(s.after(0)); !slices.Equal(got, []uint64{1, 9, 1, 2, 3, 4}) {
+	if got := pointSteps(s.after(0)); !slices.Equal(got, []uint64{1, 9, 1, 2, 3, 4}) {
 		t.Errorf("steps %v", got)
 	}
-	if got := stepsOf(s.after(1)); !slices.Equal(got, []uint64{4}) {
+	if got := pointSteps(s.after(1)); !slices.Equal(got, []uint64{4}) {
 		t.Errorf("after the first of this process: %v", got)
 	}
 	earlier = nil
@@ -104,37 +103,7 @@ func TestSeriesRecall(t *testing.T) {
 	empty, add := seriesOf(1)
 	empty.recall(earlier)
 	add(2, 1)
-	if got := stepsOf(empty.after(0)); len(got) > seriesReleases+1 || len(got) < seriesReleases/2 || got[len(got)-1] != 1 {
+	if got := pointSteps(empty.after(0)); len(got) > seriesReleases+1 || len(got) < seriesReleases/2 || got[len(got)-1] != 1 {
 		t.Errorf("%d releases, the last is step %d", len(got), got[len(got)-1])
-	}
-}
-
-// TestParseReleased: a release in either encoding gives the same numbers, with NaN for an error
-// that is not known.
-func TestParseReleased(t *testing.T) {
-	t.Parallel()
-	read := func(toml string) *core.Released {
-		m := newMachine(t, toml, 1).all(mutateLog(1)[:700], 700)
-		r, err := core.ParseReleased(m.releases[uint64(len(m.releases))].Value)
-		must(t, err)
-		return r
-	}
-	a := read(machineStream)
-	b := read(with(machineStream, `output = { topic = "out"`, `output = { topic = "out", encoding = "base64"`))
-	if len(a.Values) == 0 || fmt.Sprintf("%+v", *a) != fmt.Sprintf("%+v", *b) {
-		t.Errorf("%+v\n%+v", *a, *b)
-	}
-	r, err := core.ParseReleased([]byte(`{"schema":"streamdp.release.v1","mechanism":{"name":"sgd","target":"y","level":0.9},"values":{"b":{"shape":[2],"data":[1,2],"se":[0.5,null]},"a":{"shape":[1],"data":[3],"se":0.25}}}`))
-	must(t, err)
-	if r.Target != "y" || r.Level != 0.9 || r.Mechanism != "sgd" || r.Values[0].Name != "b" || !math.IsNaN(r.Values[0].SE[1]) || r.Values[1].SE[0] != 0.25 {
-		t.Errorf("%+v", r)
-	}
-	if text, err := json.Marshal(r.Values[0].SE); err != nil || string(text) != "[0.5,null]" {
-		t.Errorf("%s %v", text, err)
-	}
-	for _, bad := range []string{``, `{}`, `{"schema":"streamdp.release.v1"}`, `{"schema":"streamdp.release.v1","values":{"a":{"data":[1,2,3],"se":[1,2]}}}`, `{"schema":"streamdp.release.v1","values":[1]}`} {
-		if _, err := core.ParseReleased([]byte(bad)); err == nil {
-			t.Errorf("%s is taken for a release", bad)
-		}
 	}
 }

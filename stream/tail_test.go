@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // TestSharedOutput: of two tasks that publish into one partition, the one whose release
@@ -447,5 +446,47 @@ func TestTailOvertaken(t *testing.T) {
 	}
 	if got := strings.Join(keys, ", "); got != "orders/0/1/1 theirs, orders/1/1/1 mine" {
 		t.Errorf("the output holds %s", got)
+	}
+}
+
+// TestOpenWaitsForOwn: an epoch is opened while a release of its predecessor, which the operator
+// gives up, is on its way to the broker. The opening waits for what becomes of it. So the task
+// does not take the release for another writer's when it comes.
+func TestOpenWaitsForOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, ordersStream)
+	r.produce(0, 250)
+	x := r.start()
+	x.published(2)
+	first := true
+	held, release := r.hold("orders.dp", func(*kmsg.ProduceRequest) (*kerr.Error, bool) {
+		defer func() { first = false }()
+		return nil, first
+	})
+	r.produce(250, 50)
+	<-held
+	opened := make(chan error, 1)
+	go func() { opened <- x.control(requestOpen, OpenRequest{DropOutbox: true}) }()
+	tail := x.in.Tasks()[0].out.tail
+	for waits := 0; waits == 0; time.Sleep(time.Millisecond) {
+		select {
+		case err := <-opened:
+			t.Fatalf("opened while a release was under way: %v", err)
+		default:
+		}
+		tail.mu.Lock()
+		waits = tail.waits
+		tail.mu.Unlock()
+	}
+	release()
+	must(t, <-opened)
+	r.produce(300, 300)
+	x.until("epoch 2 publishes", func(s TaskStatus) bool { return s.State == stateHalted || s.Epoch == 2 && s.Step == 3 && s.Outbox == 0 })
+	if s := x.d.Status()[0]; s.State == stateHalted {
+		t.Errorf("halted: %s", s.Message)
+	}
+	x.endHalted()
+	if v := r.history("orders.dp"); len(v.byKey) != 6 {
+		t.Errorf("%d releases, want 3 of each epoch", len(v.byKey))
 	}
 }

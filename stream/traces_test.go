@@ -23,7 +23,7 @@ func saying(s tracetest.Span) string {
 }
 
 // traced runs a daemon over 450 records, and returns what its spans say, in order: those of
-// steps with what they are within. How many fetches and requests to the output there are
+// stepsOf with what they are within. How many fetches and requests to the output there are
 // depends on moments and sizes, so of fetches each kind is there once, and releases count by
 // step.
 func traced(t *testing.T, r *rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {

@@ -59,13 +59,13 @@ func TestWarmupRegression(t *testing.T) {
 				kills = 60
 			}
 			rng := rand.New(rand.NewPCG(62, uint64(len(name))))
-			spec := r.spec("daemon", 16<<10)
+			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := spawn(t, spec).up()
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
 				p.kill()
 			}
-			r.finish(steps)
+			finish(r, steps)
 			v := r.history("orders.dp")
 			v.equals(t, r.uninterrupted(steps))
 			for step := uint64(1); step <= steps; step++ {

@@ -52,13 +52,13 @@ func TestWarmup(t *testing.T) {
 				kills = 60
 			}
 			rng := rand.New(rand.NewPCG(61, parts))
-			spec := r.spec("daemon", 16<<10)
+			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
 				p := spawn(t, spec).up()
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
 				p.kill()
 			}
-			r.finish(steps)
+			finish(r, steps)
 			v := r.history("orders.dp")
 			v.equals(t, r.uninterrupted(steps))
 			if v.steps != steps {

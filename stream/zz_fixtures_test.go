@@ -885,3 +885,15 @@ func personRecord(i int) []byte {
 	}
 	return append(fmt.Appendf(nil, `{"user": "u%d", `, u), orderRecord(i)[1:]...)
 }
+
+// rolloverStream ends its epochs after three steps of ten records and opens the
+// next by itself.
+var rolloverStream = with(ordersStream, "step   = 100", "step = 10\nhorizon = 3\non_horizon = \"rollover\"")
+
+const scenarioRecords = 75 // two whole epochs, one step of a third, and five left over
+
+const scenarioSteps = 7
+
+// epochReference are the releases of an uninterrupted run whose first epoch has
+// number 1 + shift, by place of the epoch in the log and step.
+type epochReference map[[2]int64]published

@@ -3,15 +3,19 @@ package stream
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +24,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/shardlog"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -212,19 +217,6 @@ func (r *rig) forge(value string, keys ...string) {
 	}
 }
 
-// asking returns how many tasks wait for the reading that begins next.
-func (t *tail) asking() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.past.next
-	if h == nil {
-		return 0
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.of)
-}
-
 // ofRecords is the account of a source's records.
 func ofRecords(s core.Source) account { return account{Source: s} }
 
@@ -387,25 +379,6 @@ func (r *rig) control() (list []kafka.Message) {
 	return list
 }
 
-// encode returns the content of a sum's record.
-func (s *mergeSum) encode() []byte { return append(s.begin(nil), s.sum...) }
-
-// changedSum returns a record of a sum with one more in its first integer, as of a processor that
-// is broken.
-func changedSum(t *testing.T, seal *partSeal, r []byte) []byte {
-	t.Helper()
-	h, _ := parsePartHeader(r)
-	content, err := seal.open(r)
-	must(t, err)
-	s, err := parseMergeSum(content)
-	must(t, err)
-	s.sum = append([]byte(nil), s.sum...)
-	s.sum[5*8+3*8]++ // behind its header
-	again, err := seal.seal(h, append(s.begin(nil), s.sum...))
-	must(t, err)
-	return again
-}
-
 // verify audits the published releases of the task orders-0.
 func (r *rig) verify(edits ...func(*Audit)) ([]Verification, error) {
 	r.t.Helper()
@@ -500,4 +473,429 @@ func (r *rig) hasUsers() []string {
 	names, err := filepath.Glob(r.file(usersPrefix + "*"))
 	must(r.t, err)
 	return names
+}
+
+// scenario is one life of a state directory: open, three steps with a commit
+// each, close, roll over, again, and a step more.
+type scenario struct {
+	r    *rig
+	done int // operations until everything was published
+	// also is what must hold too before the life is over; nil: nothing.
+	also func() bool
+	edit func(*Options) // nil: nothing
+}
+
+// newScenario starts a broker of its own, which takes a millisecond.
+func newScenario(t testing.TB) *scenario {
+	t.Helper()
+	return newScenarioOf(t, func(*rig) {})
+}
+
+// newScenarioOf is newScenario for a rig that is changed before it has records.
+func newScenarioOf(t testing.TB, edit func(r *rig)) *scenario {
+	t.Helper()
+	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRigAt(t, b, b.Addr(), rolloverStream)
+	r.commit = "0s"
+	r.disk = newSimDisk(r.dir)
+	edit(r)
+	r.produce(0, scenarioRecords)
+	return &scenario{r: r}
+}
+
+func (s *scenario) close() {
+	s.r.client.Close()
+	s.r.broker.Close()
+}
+
+// run runs a daemon until everything is published, or its disk crashes.
+func (s *scenario) run(t testing.TB) error {
+	t.Helper()
+	d := s.r.disk.(*simDisk)
+	var edits []func(*Options)
+	if s.edit != nil {
+		edits = append(edits, s.edit)
+	}
+	x, err := s.r.try(edits...)
+	if err != nil {
+		return err
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		select {
+		case <-x.done:
+			return x.result
+		case <-x.wake:
+		case <-late.C:
+			t.Fatalf("not done: %+v\n%s\n%s", x.d.Status()[0], d, s.r.log)
+		}
+		if st := x.d.Status()[0]; st.Epoch > 0 && st.State == stateRunning && st.NextOffset == scenarioRecords && st.Outbox == 0 && (s.also == nil || s.also()) {
+			d.mu.Lock()
+			s.done = d.ops
+			d.mu.Unlock()
+			x.stop()
+			return x.ends()
+		}
+	}
+}
+
+// crashed is run with a crash before operation k, then the machine's start.
+func (s *scenario) crashed(t testing.TB, k, mode int, rng *rand.Rand) (crashed bool) {
+	t.Helper()
+	d := s.r.disk.(*simDisk)
+	d.crash = k
+	err := s.run(t)
+	if !d.down {
+		if err != nil {
+			t.Fatalf("run: %v", err)
+		}
+		return false
+	}
+	if !errors.Is(err, errCrashed) {
+		t.Fatalf("operation %d failed, and the daemon ended with %v", k, err)
+	}
+	s.r.disk = d.reboot(mode, rng)
+	return true
+}
+
+func reference(t *testing.T, shift int) epochReference {
+	t.Helper()
+	return referenceOf(t, shift, newScenario)
+}
+
+func referenceOf(t *testing.T, shift int, newScenario func(testing.TB) *scenario) epochReference {
+	t.Helper()
+	s := newScenario(t)
+	defer s.close()
+	var crashes []int
+	for range shift {
+		// A crash between charge and secret: the epoch is void.
+		probe := newScenario(t)
+		for _, k := range crashes {
+			probe.crashed(t, k, crashLost, nil)
+		}
+		probe.r.disk.(*simDisk).crash = -1
+		if err := probe.run(t); err != nil {
+			t.Fatal(err)
+		}
+		k := probe.r.disk.(*simDisk).at(1, "create", "secret-")
+		probe.close()
+		if k < 0 || !s.crashed(t, k, crashLost, nil) {
+			t.Fatal("no crash")
+		}
+		crashes = append(crashes, k)
+	}
+	s.r.disk.(*simDisk).crash = -1
+	if err := s.run(t); err != nil {
+		t.Fatal(err)
+	}
+	ref := epochReference{}
+	for _, p := range s.r.output("orders.dp") {
+		if want := uint64(p.parse(t).Covers[0]/30+1) + uint64(shift); p.epoch != want {
+			t.Fatalf("release %s has epoch %d, want %d", p.key, p.epoch, want)
+		}
+		ref[[2]int64{p.parse(t).Covers[0], int64(p.step)}] = p
+	}
+	if len(ref) != scenarioSteps {
+		t.Fatalf("%d releases, want %d", len(ref), scenarioSteps)
+	}
+	return ref
+}
+
+// same fails unless the output of a scenario is that of an uninterrupted run.
+func (s *scenario) same(t testing.TB, refs []epochReference) {
+	t.Helper()
+	list := s.r.output("orders.dp")
+	v := judge(t, list)
+	v.faultless(t)
+	if len(v.bytes) != scenarioSteps {
+		t.Errorf("%d releases, want %d", len(v.bytes), scenarioSteps)
+	}
+	for _, p := range v.byKey {
+		base := p.parse(t).Covers[0]
+		shift := int(p.epoch) - int(base/30+1)
+		if shift < 0 || shift >= len(refs) {
+			t.Errorf("release %s, from offset %d on", p.key, base)
+			continue
+		}
+		if want := refs[shift][[2]int64{base, int64(p.step)}]; want.hash != p.hash {
+			t.Errorf("release %s is not that of the uninterrupted run:\n%s\n%s", p.key, p.value, want.value)
+		}
+	}
+}
+
+// verify holds the end of a scenario against what must be true after any crash.
+func (s *scenario) verify(t testing.TB, refs []epochReference) {
+	t.Helper()
+	s.same(t, refs)
+	d := s.r.disk.(*simDisk)
+	data, err := d.ReadFile(filepath.Join(s.r.dir, "state", "ledger.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := parseLedger(data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := l.entries
+	charges, ended := 0, map[uint64]string{}
+	for _, e := range entries {
+		switch e.Kind {
+		case kindOpen:
+			charges++
+		case kindVoid:
+			charges--
+			ended[e.Epoch] = kindVoid
+		case kindClose:
+			ended[e.Epoch] = kindClose
+		case kindDestroyed:
+			ended[e.Epoch] = kindDestroyed
+		}
+	}
+	if charges != 3 {
+		t.Errorf("%d epochs are charged, want 3: %s", charges, data)
+	}
+	first := entries[0]
+	if got, err := l.charged(ofRecords(first.Source), first.Cost.Adjacency, first.LimitDelta, nil); err != nil || got.Mu != first.Cost.Mu {
+		t.Errorf("the worst-off record paid mu %g, an epoch costs %g", got.Mu, first.Cost.Mu)
+	}
+	// Nothing outlives its epoch.
+	open := 0
+	for _, e := range entries {
+		if e.Kind != kindOpen {
+			continue
+		}
+		secrets := d.holds(secretName(e.Epoch))
+		switch ended[e.Epoch] {
+		case "":
+			open++
+			if len(secrets) != 1 {
+				t.Errorf("epoch %d is open, secrets %v", e.Epoch, secrets)
+			}
+		case kindClose:
+			t.Errorf("epoch %d is closed and not destroyed", e.Epoch)
+		default:
+			if len(secrets) != 0 {
+				t.Errorf("the secret of epoch %d is still there", e.Epoch)
+			}
+		}
+	}
+	if open != 1 {
+		t.Errorf("%d epochs are open", open)
+	}
+	for _, name := range d.holds("checkpoint") {
+		data, err := d.ReadFile(filepath.Join(s.r.dir, "state", "tasks", "orders-0", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := parseCheckpoint(slotContent(data)); err == nil && ended[c.epoch] != "" {
+			t.Errorf("%s is of epoch %d, which has ended", name, c.epoch)
+		}
+	}
+	for _, name := range []string{"checkpoint.tmp", "opening-"} {
+		if left := d.holds(name); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+}
+
+// uninterrupted runs a daemon over the same input with the same seed and a
+// state and an output of its own, in one go.
+func (r *rig) uninterrupted(steps uint64) *verdict {
+	r.t.Helper()
+	r.references++
+	topic := fmt.Sprintf("reference%d.dp", r.references)
+	ref := r.sibling(with(r.toml, `"orders.dp"`, fmt.Sprintf("%q", topic)))
+	ref.commit = "10ms"
+	x := ref.start()
+	x.published(steps)
+	x.end()
+	return ref.history(topic)
+}
+
+// heldShard is a shard's logs in memory, and what the protocol makes of them. It checks what no
+// update may do: charge an epoch without making it, or what follows from that; break the ledger's
+// chain; seal what ends with an epoch under nothing.
+type heldShard struct {
+	mu      sync.Mutex
+	values  map[string]shardlog.Value // committed
+	lines   [][]byte
+	updates []string // what was committed, in words
+	wrong   []string // what must not have happened
+
+	calls int
+	fault int  // the call that fails, from 0; −1: none
+	late  bool // it is committed all the same
+	hold  chan struct{}
+
+	lost     chan struct{}
+	broken   bool
+	taken    bool // by another owner, which Affirm finds
+	affirmed int  // calls of Affirm
+}
+
+func newHeldShard() *heldShard {
+	return &heldShard{values: map[string]shardlog.Value{}, fault: -1, lost: make(chan struct{})}
+}
+
+// again returns the shard as another acquisition finds it.
+func (h *heldShard) again() *heldShard {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := newHeldShard()
+	n.lines, n.updates, n.wrong, n.calls = slices.Clone(h.lines), slices.Clone(h.updates), h.wrong, h.calls
+	for key, v := range h.values {
+		if _, there := h.values[v.Under]; v.Under == "" || there {
+			n.values[key] = v
+		}
+	}
+	return n
+}
+
+func (h *heldShard) Values() map[string]shardlog.Value {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.values)
+}
+
+func (h *heldShard) Lines() [][]byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return bytes.Split(bytes.Join(h.lines, []byte("\n")), []byte("\n"))[:len(h.lines)]
+}
+
+func (h *heldShard) Lost() <-chan struct{} { return h.lost }
+
+func (h *heldShard) Affirm(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.affirmed++
+	if h.taken && !h.broken {
+		h.broken = true
+		close(h.lost)
+	}
+	if h.broken {
+		return fmt.Errorf("%w: fenced", shardlog.ErrLost)
+	}
+	return nil
+}
+
+func (h *heldShard) Update(_ context.Context, put map[string]shardlog.Value, remove []string, lines [][]byte) error {
+	if h.hold != nil {
+		<-h.hold
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.broken {
+		h.wrong = append(h.wrong, "an update after the shard was lost")
+		return shardlog.ErrLost
+	}
+	n := h.calls
+	h.calls++
+	if n == h.fault {
+		h.broken = true
+		defer close(h.lost)
+		if !h.late {
+			return fmt.Errorf("%w: refused", shardlog.ErrLost)
+		}
+	}
+	for _, key := range remove {
+		if _, both := put[key]; both {
+			h.wrong = append(h.wrong, "puts and removes "+key)
+		}
+		delete(h.values, key)
+	}
+	maps.Copy(h.values, put)
+	for key, v := range h.values {
+		_, file, _ := strings.Cut(key, "/")
+		ends := strings.HasPrefix(file, "checkpoint") || strings.HasPrefix(file, "initial-") || strings.HasPrefix(file, "users-")
+		under, there := h.values[v.Under]
+		if ends != (v.Under != "") || v.Under != "" && !there || under.Under != "" || strings.HasSuffix(key, temporarySuffix) {
+			h.wrong = append(h.wrong, fmt.Sprintf("%s is under %q", key, v.Under))
+		}
+	}
+	words := []string{}
+	for _, line := range lines {
+		var e Entry
+		head := [32]byte{}
+		if k := len(h.lines); k > 0 {
+			head = sha256.Sum256(h.lines[k-1])
+		}
+		if json.Unmarshal(line, &e) != nil || e.Prev != hex.EncodeToString(head[:]) || e.Seq != uint64(len(h.lines)+1) {
+			h.wrong = append(h.wrong, fmt.Sprintf("line %d continues another ledger: %s", len(h.lines)+1, line))
+		}
+		h.lines = append(h.lines, line)
+		words = append(words, e.Kind)
+		dir := e.Task().String() + "/"
+		switch e.Kind {
+		case kindOpen:
+			cp, has := put[dir+checkpointName]
+			epoch, _ := checkpointEpoch(cp.Data)
+			if _, secret := put[dir+secretName(e.Epoch)]; !has || epoch != e.Epoch || !secret || put[dir+manifestName(e.Epoch)].Data == nil {
+				h.wrong = append(h.wrong, fmt.Sprintf("epoch %d was charged and not made", e.Epoch))
+			}
+		case kindDestroyed:
+			if _, there := h.values[dir+secretName(e.Epoch)]; there {
+				h.wrong = append(h.wrong, fmt.Sprintf("the secret of epoch %d is there still", e.Epoch))
+			}
+		}
+	}
+	for key, v := range h.values {
+		task, name, _ := strings.Cut(key, "/")
+		if epoch, ok := secretEpoch(name); ok && len(h.lines) > 0 && !h.charged(task, epoch) {
+			h.wrong = append(h.wrong, fmt.Sprintf("%s, and the ledger does not charge it", key))
+		}
+		if name == checkpointName {
+			if cp, err := parseCheckpoint(v.Data); err != nil || cp.ledger != [32]byte{} && !h.knows(cp.ledger) {
+				h.wrong = append(h.wrong, fmt.Sprintf("%s names a line that is not committed, or is damaged: %v", key, err))
+			}
+		}
+	}
+	h.updates = append(h.updates, strings.Join(words, " "))
+	if n == h.fault {
+		return fmt.Errorf("%w: no answer", shardlog.ErrLost)
+	}
+	return nil
+}
+
+// knows reports whether a line is committed.
+func (h *heldShard) knows(hash [32]byte) bool {
+	for _, line := range h.lines {
+		if sha256.Sum256(line) == hash {
+			return true
+		}
+	}
+	return false
+}
+
+// charged reports whether an epoch's opening is committed.
+func (h *heldShard) charged(task string, epoch uint64) bool {
+	for _, line := range h.lines {
+		var e Entry
+		if json.Unmarshal(line, &e) == nil && e.Kind == kindOpen && e.Task().String() == task && e.Epoch == epoch {
+			return true
+		}
+	}
+	return false
+}
+
+// committed returns the last step of an epoch of the task orders-0 that may be published: the
+// checkpoint's, or any once the epoch is closed.
+func (h *heldShard) committed(epoch uint64) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, line := range h.lines {
+		var e Entry
+		if json.Unmarshal(line, &e) == nil && e.Kind == kindClose && e.Epoch == epoch {
+			return 1 << 62
+		}
+	}
+	if cp, err := parseCheckpoint(h.values["orders-0/"+checkpointName].Data); err == nil && cp.epoch == epoch {
+		return cp.step
+	}
+	return 0
 }

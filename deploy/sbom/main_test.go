@@ -13,7 +13,7 @@ import (
 func TestWrite(t *testing.T) {
 	const sum = "h1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 	info := &debug.BuildInfo{
-		GoVersion: "go1.26.0", Path: "streamdp/cmd/streamdp", Main: debug.Module{Path: "streamdp", Version: "(devel)"},
+		GoVersion: "go1.26.0", Path: "github.com/streamdp/streamdp/cmd/streamdp", Main: debug.Module{Path: "github.com/streamdp/streamdp", Version: "(devel)"},
 		Deps: []*debug.Module{
 			{Path: "example.com/a", Version: "v1.0.0", Sum: sum},
 			{Path: "example.com/b", Version: "v1.0.0", Sum: sum, Replace: &debug.Module{Path: "example.com/c", Version: "v2.0.0", Sum: sum}},
