@@ -205,3 +205,10 @@ func (b *boundaries) left() (all []look) {
 	}
 	return all
 }
+
+// waiting returns how many looks wait for an epoch.
+func (w *watch) waiting() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.looks)
+}

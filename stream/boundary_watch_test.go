@@ -46,7 +46,7 @@ func TestClockRollsOver(t *testing.T) {
 	h := newHand()
 	x := r.start(h.on)
 	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	w := x.in.Tasks()[0].watch
+	w := x.in.Tasks()[0]
 	stuck := r.broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.NotLeaderForPartition, Count: -1})
 	r.sendTo(0, 0, 5)
 	h.tick()
@@ -55,9 +55,7 @@ func TestClockRollsOver(t *testing.T) {
 		r.sendTo(0, 100*i+100, n)
 		h.tick()
 		comes(t, "a look without an epoch", func() bool {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return len(w.looks) == i+1
+			return w.looks() == i+1
 		})
 	}
 	r.sendTo(0, 300, 40)

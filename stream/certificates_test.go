@@ -2,6 +2,7 @@ package stream
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"os"
@@ -109,7 +110,9 @@ func TestCertificatesReplaced(t *testing.T) {
 	must(t, x.in.Process.client.Probe(t.Context()))
 	until("the metrics have the renewed certificate's end", func() bool {
 		must(t, ask(renewed))
-		end := float64(x.d.certs.files["kafka.tls"].Until().Unix())
+		leaf, err := x509.ParseCertificate(renewed.TLS.Certificate[0])
+		must(t, err)
+		end := float64(leaf.NotAfter.Unix())
 		return strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"http.tls\"} %v\n", end)) &&
 			strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"kafka.tls\"} %v\n", end)) &&
 			strings.Contains(page, fmt.Sprintf("streamdp_certificate_expiry_timestamp_seconds{table=\"registry.tls\"} %v\n", end))

@@ -111,7 +111,7 @@ func TestChange(t *testing.T) {
 	if text := metrics(); strings.Contains(text, `stream="sales"`) || !strings.Contains(text, `stream="orders"`) {
 		t.Error("series of a stream that is gone, or none of one that is there")
 	}
-	if n := len(x.in.Process.tails.of); n != 1 || x.in.Process.taskCount.Load() != 1 || x.d.own.running.Load() != 1 {
+	if n := x.in.Process.tails.len(); n != 1 || x.in.Process.taskCount.Load() != 1 || x.d.own.running.Load() != 1 {
 		t.Errorf("%d outputs are served, %d tasks have a share", n, x.in.Process.taskCount.Load())
 	}
 	if err := x.d.closeAbandoned(t.Context(), core.Task{Stream: "sales"}, request{kind: requestOpen}); err == nil || x.d.own.other(core.Task{Stream: "sales"}) == nil {

@@ -103,10 +103,10 @@ func TestPart(t *testing.T) {
 		if n := d.taskCount.Load(); n != 0 || first.expected != 0 {
 			t.Errorf("%d tasks have a share, %d readers of the first", n, first.expected)
 		}
-		if n := len(first.out.tail.tasks); n != 0 {
+		if n := first.out.tail.served(); n != 0 {
 			t.Errorf("the output's tail serves %d tasks", n)
 		}
-		if n := len(d.metrics.exact) + len(d.metrics.last["checkpoint_bytes"]); n != 0 {
+		if n := d.metrics.tasks(); n != 0 {
 			t.Errorf("%d numbers of tasks are kept", n)
 		}
 		select {

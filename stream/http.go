@@ -76,6 +76,9 @@ func (d *server) Addr() string {
 	return ""
 }
 
+// guarded returns the public handler behind the checks of host, password and address.
+func (d *server) guarded() http.Handler { return d.access.guard(d.handler()) }
+
 // serve starts the HTTP server and the control socket. stop ends both, after the requests that
 // are running.
 func (d *server) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
@@ -95,7 +98,7 @@ func (d *server) serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 		l     net.Listener
 		h     http.Handler
 		write time.Duration // a control request waits for its task, however long that takes
-	}{{listener, d.access.guard(d.handler()), writeTimeout}, {control, d.controlHandler(ctx), 0}} {
+	}{{listener, d.guarded(), writeTimeout}, {control, d.controlHandler(ctx), 0}} {
 		server := &http.Server{
 			Handler: s.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: s.write, IdleTimeout: idleTimeout,
 			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -436,7 +437,7 @@ func TestPopulationHistory(t *testing.T) {
 	if n := l.touched([]account{members}); n != len(l.entries) {
 		t.Errorf("%d lines concern the population, of %d", n, len(l.entries))
 	}
-	for src := range keys(l.index.sources) {
+	for src := range maps.Keys(l.index.sources) {
 		if a := l.index.accounts[ofRecords(src)]; a != nil {
 			t.Errorf("%v has an account of records", src)
 		}

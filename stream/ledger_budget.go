@@ -295,16 +295,6 @@ func (l *ledger) epsilon(a account, adjacency dp.Adjacency, delta float64, closi
 	return cost.Epsilon(delta)
 }
 
-func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
-	return func(yield func(K) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 // chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
 // person of a population, has paid. It takes the given adjacency or, if that gives more, another
 // one in which the account was ever charged.

@@ -72,11 +72,11 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	r := &runner{keeper: &keeper{feed: newFeed(&host{log: slog.New(slog.DiscardHandler)}, core.Task{}, s, func() {}), d: &home{host: &host{}}}}
+	feed := newFeed(&host{log: slog.New(slog.DiscardHandler)}, core.Task{}, s, func() {})
 	open := func() *fetcher {
 		decoder, err := codec.NewDecoder(core.FormatOf(s), runtime.GOMAXPROCS(0))
 		must(b, err)
-		f := newFetcher(r.feed, 1, 0, nil, decoder)
+		f := newFetcher(feed, 1, 0, nil, decoder)
 		wg.Go(func() { // as run, with responses that are there
 			defer close(f.fetched)
 			for next := int64(0); ; next += int64(len(list)) {
@@ -98,10 +98,10 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 		return f
 	}
 	if partitions == 1 {
-		p := &processor{r: r, core: c, fetch: open()}
+		in := open()
 		begun := time.Now()
 		for int(c.First()) < records {
-			batch := <-p.fetch.full
+			batch := <-in.full
 			for i := range batch.Records {
 				for batch.Records[i].Offset >= c.End() {
 					_, err := c.Close()
@@ -113,7 +113,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 				_, err := c.Close()
 				must(b, err)
 			}
-			p.fetch.free <- batch
+			in.free <- batch
 		}
 		return time.Since(begun)
 	}

@@ -666,3 +666,10 @@ func (m *metrics) patternTopics(pattern, state string, n int) {
 
 // forgetPatterns removes the numbers of all patterns.
 func (m *metrics) forgetPatterns() { m.gauges["pattern_topics"].Reset() }
+
+// tasks returns how many tasks the numbers that are kept by task belong to.
+func (m *metrics) tasks() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.exact) + len(m.last["checkpoint_bytes"])
+}

@@ -265,7 +265,7 @@ func TestImportFormerKey(t *testing.T) {
 	for n := uint64(1); n <= 2; n++ {
 		l, err := openLedger(osDisk{}, dir, newLedgerKey(InsecureKey(n)))
 		must(t, err)
-		l.rekeyed = true
+		l.acceptKey()
 		open := Entry{Kind: kindOpen, Stream: "orders", Source: core.Source{Topic: "orders"}, Epoch: n, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 		must(t, l.append(open))
 		must(t, l.append(*open.closing([]EntryPart{{End: 9, AnchorOffset: 8, Anchor: "ab"}}, 0)))

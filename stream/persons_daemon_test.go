@@ -186,7 +186,7 @@ func TestPersonsRepair(t *testing.T) {
 	if len(after) != 1 || after[0].Mu != before[0].Mu || after[0].ChargedEpsilon != before[0].ChargedEpsilon || !after[0].OnePartition || len(after[0].Epochs) != 2 {
 		t.Errorf("charged %+v, was %+v", after, before)
 	}
-	if now := r.entries(); *now[0].Person != *was[0].Person || now[0].Unit != unitPerson || now[0].Cost.Mu != was[0].Cost.Mu {
+	if now := r.entries(); *now[0].Person != *was[0].Person || now[0].Unit != "person" || now[0].Cost.Mu != was[0].Cost.Mu {
 		t.Errorf("the first line is %+v, was %+v", now[0], was[0])
 	}
 	if spent, err := readSpent(r.dir+"/state", "", nil); err != nil || len(spent) > 0 {

@@ -441,7 +441,7 @@ func TestReloadAccess(t *testing.T) {
 			edit(req)
 		}
 		w := httptest.NewRecorder()
-		x.d.server.access.guard(x.d.server.handler()).ServeHTTP(w, req)
+		x.d.server.guarded().ServeHTTP(w, req)
 		var a ReloadAnswer
 		_ = json.Unmarshal(w.Body.Bytes(), &a)
 		return w.Code, a

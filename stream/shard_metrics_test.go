@@ -61,7 +61,7 @@ func TestShardMetrics(t *testing.T) {
 			}
 			var got []string
 			for _, f := range families {
-				name := strings.TrimPrefix(f.GetName(), prefix)
+				name := strings.TrimPrefix(f.GetName(), "streamdp_")
 				for _, x := range f.GetMetric() {
 					switch name {
 					case "ledger_lines":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -113,7 +114,7 @@ func (d *simDisk) reboot(mode int, rng *rand.Rand) *simDisk {
 		all[name] = true
 	}
 	contents := map[*inode]*inode{}
-	for _, name := range slices.Sorted(keys(all)) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		i := d.kept[name]
 		if arrives() {
 			i = d.names[name]

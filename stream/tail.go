@@ -25,6 +25,13 @@ type tailKey struct {
 	partition int
 }
 
+// len returns how many partitions tasks of this process publish to.
+func (t *tails) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.of)
+}
+
 // join returns the tail of a partition, for one more task.
 func (t *tails) join(at config.Output, task core.Task) *tail {
 	key := tailKey{at.Topic, at.Partition}
@@ -470,4 +477,11 @@ func (t *tail) forget() {
 	for _, g := range t.tasks {
 		*g = gained{from: unknownOutput}
 	}
+}
+
+// served returns how many tasks publish to the partition.
+func (t *tail) served() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.tasks)
 }

@@ -260,3 +260,6 @@ func (p *processor) spill() (done bool, err error) {
 	p.r.untroubled("commit")
 	return true, nil
 }
+
+// looks returns how many looks at the logs, of steps by the clock, wait for an epoch.
+func (r *runner) looks() int { return r.watch.waiting() }

@@ -415,7 +415,7 @@ func gauge(t *testing.T, m *metrics, name string) float64 {
 	families, err := m.registry.Gather()
 	must(t, err)
 	for _, f := range families {
-		if f.GetName() == prefix+name && len(f.Metric) == 1 {
+		if f.GetName() == "streamdp_"+name && len(f.Metric) == 1 {
 			return f.Metric[0].GetGauge().GetValue()
 		}
 	}
