@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -18,18 +17,17 @@ type SASL struct {
 	Mechanism string `toml:"mechanism"`
 	// Username is required for plain and scram.
 	Username string `toml:"username"`
-	// PasswordFile is the file of the password. Required for plain and scram; LoadPassword
-	// reads it.
+	// PasswordFile is the file of the password. Required for plain and scram.
 	PasswordFile string `toml:"password_file"`
 
-	// TokenFile is a file that another program keeps filled with a token. LoadToken reads it.
+	// TokenFile is a file that another program keeps filled with a token.
 	TokenFile string `toml:"token_file"`
 	// TokenURL is an OAuth server's token endpoint. Either TokenFile or TokenURL is there for
 	// oauthbearer.
 	TokenURL string `toml:"token_url"`
 	// TokenCAFile holds the authorities to trust for TokenURL instead of the system's.
 	TokenCAFile string `toml:"token_ca_file"`
-	// ClientID and ClientSecretFile are required with TokenURL. LoadPassword reads the file.
+	// ClientID and ClientSecretFile are required with TokenURL.
 	ClientID         string `toml:"client_id"`
 	ClientSecretFile string `toml:"client_secret_file"`
 	// Scopes and Audience are what the token is asked for. Empty: not sent.
@@ -137,20 +135,4 @@ var (
 func matches(pattern string) func(any) bool {
 	p := regexp.MustCompile(pattern)
 	return func(v any) bool { return p.MatchString(v.(string)) }
-}
-
-// LoadToken reads a bearer token: a line of at most 64 KiB, without its newline. The file must
-// have the permissions of a key file.
-func LoadToken(path string, groupReadable bool) (string, error) {
-	const most = 1 << 16
-	text, err := readSecret("token file", path, groupReadable, most+2)
-	if err != nil {
-		return "", err
-	}
-	defer clear(text)
-	line := bytes.TrimSuffix(text, []byte("\n"))
-	if len(line) == 0 || len(line) > most || bytes.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("token file %s: must hold one token in one line", path)
-	}
-	return string(line), nil
 }

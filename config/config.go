@@ -6,8 +6,8 @@
 // the same table as the reader.
 //
 // Strings may hold ${NAME}, which stands for an environment variable. Secrets
-// are files; their contents are never part of the configuration, and no message
-// shows them.
+// are files, which package credentials reads; their contents are never part of the
+// configuration, and no message shows them.
 //
 // The guarantee of an epoch depends on a part of the stream's table. That part has a
 // canonical form, [Stream.Canonical], and a digest, [Stream.Digest]. The noise of the epoch
@@ -79,8 +79,7 @@ type Kafka struct {
 	SASL *SASL `toml:"sasl"`
 }
 
-// TLS is the table [kafka.tls]: encryption towards the brokers. OpenTLS reads
-// its files.
+// TLS is the table [kafka.tls]: encryption towards the brokers.
 type TLS struct {
 	// CAFile holds the authorities to trust instead of the system's.
 	CAFile string `toml:"ca_file"`
@@ -93,7 +92,7 @@ type TLS struct {
 type State struct {
 	// Dir is the directory of checkpoints, manifests and the ledger. Required.
 	Dir string `toml:"dir"`
-	// KeyFile is the file of the master key. Required; LoadKey reads it.
+	// KeyFile is the file of the master key. Required.
 	KeyFile string `toml:"key_file"`
 	// KeyGroupReadable accepts a key file that its group may read. Default
 	// false.
@@ -131,7 +130,7 @@ type HTTP struct {
 	BasicAuth *BasicAuth `toml:"basic_auth"`
 }
 
-// ServerTLS is the table [http.tls]. OpenServerTLS reads its files.
+// ServerTLS is the table [http.tls].
 type ServerTLS struct {
 	// CertFile and KeyFile are the listener's certificate. Required.
 	CertFile string `toml:"cert_file"`
@@ -142,8 +141,7 @@ type ServerTLS struct {
 type BasicAuth struct {
 	// Username is required.
 	Username string `toml:"username"`
-	// PasswordFile is the file of the password. Required; LoadPassword reads
-	// it.
+	// PasswordFile is the file of the password. Required.
 	PasswordFile string `toml:"password_file"`
 }
 

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -30,33 +28,6 @@ type Registry struct {
 	BasicAuth *BasicAuth `toml:"basic_auth"`
 	// TLS is the table [registry.tls]. Nil: the system's authorities.
 	TLS *TLS `toml:"tls"`
-}
-
-// Authorization returns the value of the header Authorization of a request, "" for none. It reads
-// the file of the token or the password each time, so that it may change while the daemon runs.
-// The files must have the permissions of a key file. No error shows what they hold.
-func (r *Registry) Authorization(groupReadable bool) (string, error) {
-	switch {
-	case r.TokenFile != "":
-		const most = 1 << 16
-		text, err := readSecret("token file", r.TokenFile, groupReadable, most+2)
-		if err != nil {
-			return "", err
-		}
-		defer clear(text)
-		token := bytes.TrimSuffix(text, []byte("\n"))
-		if len(token) == 0 || len(token) > most || bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return "", fmt.Errorf("token file %s: must hold one line of at most %d visible characters", r.TokenFile, most)
-		}
-		return "Bearer " + string(token), nil
-	case r.BasicAuth != nil:
-		password, err := LoadPassword(r.BasicAuth.PasswordFile, groupReadable)
-		if err != nil {
-			return "", err
-		}
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(r.BasicAuth.Username+":"+password)), nil
-	}
-	return "", nil
 }
 
 // InClear reports whether what it authenticates with crosses the network in the clear.
@@ -195,7 +166,8 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 // readSchema reads the text of a schema.
 func readSchema(path string) (string, error) {
 	const most = 1 << 20
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // as in readSecret
+	// O_NONBLOCK: opening a pipe that nobody writes must not hang.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}

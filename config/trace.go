@@ -1,9 +1,6 @@
 package config
 
 import (
-	"bytes"
-	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 
@@ -14,13 +11,13 @@ import (
 type Trace struct {
 	// Endpoint is the URL of a receiver of OTLP over HTTP. Required. See URL.
 	Endpoint string `toml:"endpoint"`
-	// HeadersFile holds headers for each request; LoadHeaders reads it. Empty: none.
+	// HeadersFile holds headers for each request. Empty: none.
 	HeadersFile string `toml:"headers_file"`
 	// Sample is the share of traces that are sent, in (0, 1]. Default 1.
 	Sample float64 `toml:"sample"`
 	// Service names the service. Default "streamdp".
 	Service string `toml:"service"`
-	// TLS is the table [trace.tls]; OpenTLS reads its files. Nil: the system's authorities.
+	// TLS is the table [trace.tls]. Nil: the system's authorities.
 	TLS *TLS `toml:"tls"`
 }
 
@@ -56,43 +53,4 @@ func (d *document) checkTrace(c *Config) {
 		d.add(key, -1, "must begin with https: with [trace.tls]", t.Endpoint)
 	}
 	d.checkPair(t.TLS, under(table, "tls"))
-}
-
-// LoadHeaders reads headers for requests: `Name: value` in each line, at most 16 KiB. The file
-// must have the permissions of a key file. No error shows what a line holds.
-func LoadHeaders(path string, groupReadable bool) (http.Header, error) {
-	const most = 16 << 10
-	text, err := readSecret("headers file", path, groupReadable, most+1)
-	if err != nil {
-		return nil, err
-	}
-	defer clear(text)
-	if len(text) > most {
-		return nil, fmt.Errorf("headers file %s: must hold at most %d bytes", path, most)
-	}
-	h, n := http.Header{}, 0
-	for line := range bytes.Lines(text) {
-		n++
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		name, value, ok := bytes.Cut(line, []byte(":"))
-		if value = bytes.TrimSpace(value); !ok || !isToken(name) || !isFieldValue(value) {
-			return nil, fmt.Errorf("headers file %s, line %d: must be a header, Name: value", path, n)
-		}
-		h.Add(string(name), string(value))
-	}
-	return h, nil
-}
-
-// isToken reports whether a header may have the name.
-func isToken(name []byte) bool {
-	return len(name) > 0 && !bytes.ContainsFunc(name, func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
-	})
-}
-
-// isFieldValue reports whether a header may have the value, in ASCII.
-func isFieldValue(value []byte) bool {
-	return len(value) > 0 && !bytes.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') })
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 )
 
 // Limits on what one client of the HTTP server can take away from the others: how long it may
@@ -29,7 +30,7 @@ const (
 // access decides who may read the HTTP server.
 type access struct {
 	http     config.HTTP
-	tls      *config.Rotation // nil: in the clear
+	tls      *credentials.Rotation // nil: in the clear
 	password string
 }
 
@@ -40,12 +41,13 @@ func newAccess(c *config.Config) (*access, error) {
 	a := &access{http: c.HTTP}
 	var err error
 	if t := c.HTTP.TLS; t != nil {
-		if a.tls, err = config.OpenServerTLS(t, c.State.KeyGroupReadable); err != nil {
+		own := credentials.TLSFiles{CertFile: t.CertFile, KeyFile: t.KeyFile}
+		if a.tls, err = credentials.OpenTLS(own, c.State.KeyGroupReadable); err != nil {
 			return nil, fmt.Errorf("%w: http.tls: %w", ErrCredentials, err)
 		}
 	}
 	if b := c.HTTP.BasicAuth; b != nil {
-		if a.password, err = config.LoadPassword(b.PasswordFile, c.State.KeyGroupReadable); err != nil {
+		if a.password, err = credentials.LoadPassword(b.PasswordFile, c.State.KeyGroupReadable); err != nil {
 			return nil, fmt.Errorf("%w: http.basic_auth: %w", ErrCredentials, err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 )
 
 // rotationEvery is how often the daemon looks whether the files of its certificates were
@@ -15,16 +15,16 @@ const rotationEvery = 10 * time.Second
 // certificates are the files of TLS that a daemon uses, by their tables.
 type certificates struct {
 	every time.Duration
-	files map[string]*config.Rotation
+	files map[string]*credentials.Rotation
 }
 
 // add has the files of a table looked after. nil: it has none.
-func (c *certificates) add(table string, files *config.Rotation) {
+func (c *certificates) add(table string, files *credentials.Rotation) {
 	if files == nil {
 		return
 	}
 	if c.files == nil {
-		c.files = map[string]*config.Rotation{}
+		c.files = map[string]*credentials.Rotation{}
 	}
 	c.files[table] = files
 }

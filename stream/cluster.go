@@ -30,10 +30,10 @@ func Cluster(c *config.Config) (kafka.Options, error) {
 
 // reach is Cluster. It also returns the files of [kafka.tls], nil where there are none, for who
 // runs long enough to see them replaced.
-func reach(c *config.Config) (o kafka.Options, files *config.Rotation, err error) {
+func reach(c *config.Config) (o kafka.Options, files *credentials.Rotation, err error) {
 	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
 	if t := c.Kafka.TLS; t != nil {
-		if files, err = config.OpenTLS(t, c.State.KeyGroupReadable); err != nil {
+		if files, err = credentials.OpenTLS(credentials.TLSFiles(*t), c.State.KeyGroupReadable); err != nil {
 			return o, nil, fmt.Errorf("%w: kafka.tls: %w", ErrCredentials, err)
 		}
 		o.TLS = files.Config
@@ -52,7 +52,7 @@ func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
 	if s.PasswordFile != "" {
 		var err error
-		if o.Password, err = config.LoadPassword(s.PasswordFile, groupReadable); err != nil {
+		if o.Password, err = credentials.LoadPassword(s.PasswordFile, groupReadable); err != nil {
 			err = fmt.Errorf("kafka.sasl.password_file: %w", err)
 		}
 		return o, err
@@ -85,24 +85,20 @@ func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
 func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, error), error) {
 	if s.TokenFile != "" {
 		load := func(context.Context) (string, error) {
-			t, err := config.LoadToken(s.TokenFile, groupReadable)
-			if err == nil {
-				err = credentials.CheckToken(t)
-			}
-			return t, err
+			return credentials.LoadToken(s.TokenFile, groupReadable)
 		}
 		_, err := load(context.Background())
 		return load, err
 	}
-	secret := func() (string, error) { return config.LoadPassword(s.ClientSecretFile, groupReadable) }
+	secret := func() (string, error) { return credentials.LoadPassword(s.ClientSecretFile, groupReadable) }
 	if _, err := secret(); err != nil {
 		return nil, fmt.Errorf("kafka.sasl.client_secret_file: %w", err)
 	}
-	trust, err := config.LoadTLS(&config.TLS{CAFile: s.TokenCAFile}, groupReadable)
+	trust, err := credentials.OpenTLS(credentials.TLSFiles{CAFile: s.TokenCAFile}, groupReadable)
 	if err != nil {
 		return nil, fmt.Errorf("kafka.sasl.token_ca_file: %w", err)
 	}
 	return credentials.NewTokens(credentials.TokenOptions{
-		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.RootCAs,
+		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.Config().RootCAs,
 	}).Token, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/core"
@@ -75,7 +76,7 @@ func Unread(c *config.Config, t kafka.Topic) (unread []int) {
 // spans.
 //
 // Errors: ErrCredentials.
-func newTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer, *config.Rotation, error) {
+func newTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer, *credentials.Rotation, error) {
 	t := c.Trace
 	if t == nil {
 		return nil, nil, nil
@@ -86,13 +87,13 @@ func newTracer(c *config.Config, version string, sent func(sent, dropped int, er
 	}
 	var err error
 	if t.HeadersFile != "" {
-		if o.Header, err = config.LoadHeaders(t.HeadersFile, c.State.KeyGroupReadable); err != nil {
+		if o.Header, err = credentials.LoadHeaders(t.HeadersFile, c.State.KeyGroupReadable); err != nil {
 			return nil, nil, fmt.Errorf("%w: trace: %w", ErrCredentials, err)
 		}
 	}
-	var files *config.Rotation
+	var files *credentials.Rotation
 	if t.TLS != nil {
-		if files, err = config.OpenTLS(t.TLS, c.State.KeyGroupReadable); err != nil {
+		if files, err = credentials.OpenTLS(credentials.TLSFiles(*t.TLS), c.State.KeyGroupReadable); err != nil {
 			return nil, nil, fmt.Errorf("%w: trace.tls: %w", ErrCredentials, err)
 		}
 		o.TLS = files.Config

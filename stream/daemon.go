@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/osfile"
 	"github.com/streamdp/streamdp/stream/core"
@@ -236,7 +237,7 @@ func (d *Daemon) connect() error {
 		d.server.private = witnessDir
 	}
 	if d.cfg.Trace != nil {
-		var certs *config.Rotation
+		var certs *credentials.Rotation
 		if d.trace, certs, err = newTracer(d.cfg, d.version, d.traced()); err != nil {
 			return err
 		}

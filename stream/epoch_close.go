@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
@@ -79,7 +79,7 @@ func (r *keeper) closeHalted(ctx context.Context, opened *Entry, drop bool) erro
 	if err != nil && !errors.Is(err, errCheckpoint) {
 		return err
 	}
-	if id := config.KeyID(r.d.key); err != nil && unusable == nil && m.KeyID != id && r.store.encrypted() {
+	if id := credentials.KeyID(r.d.key); err != nil && unusable == nil && m.KeyID != id && r.store.encrypted() {
 		return halted(haltKey, "the checkpoint of epoch %d is encrypted with key %s, and the key file holds key %s: without it nobody knows how far the epoch read; "+
 			"name the former key, close the epoch with: streamdp epoch close %s, then name the new key; "+
 			"where the former key is lost, remove the files checkpoint* of the task, and the charge covers everything up to the log's end",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -246,7 +247,7 @@ func (r *keeper) manifestFor(o *opening) (*core.Manifest, error) {
 	p := r.s.Privacy
 	m := &core.Manifest{
 		Format: core.ManifestFormat, Stream: r.task.Stream, Epoch: o.epoch, Source: o.src, Nonce: o.nonce[:],
-		KeyID: config.KeyID(r.d.key), EpochID: check[:],
+		KeyID: credentials.KeyID(r.d.key), EpochID: check[:],
 		Config: o.s.Canonical(r.task.Partition), Versions: core.Versions(o.s), Digest: o.digest[:],
 		Incarnation: o.parts[0].incarnation, Base: o.parts[0].base, Partitions: o.partitions,
 		Mechanism: o.mech.Name, Plan: o.mech.Plan, Cost: o.mech.Cost(),

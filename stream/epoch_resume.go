@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -240,7 +241,7 @@ func (r *keeper) keys(m *core.Manifest) (*dp.Epoch, error) {
 		return nil, err
 	}
 	defer clear(file)
-	if m.KeyID == config.KeyID(r.d.key) && r.d.ledger.foreign() {
+	if m.KeyID == credentials.KeyID(r.d.key) && r.d.ledger.foreign() {
 		return nil, halted(haltState, "epoch %d was opened with the present key, and no line of the ledger is under it: "+
 			"somebody has written the ledger anew; restore the newest one", m.Epoch)
 	}
@@ -250,7 +251,7 @@ func (r *keeper) keys(m *core.Manifest) (*dp.Epoch, error) {
 // keysOf derives the keys of an epoch from the master key and its secret, which is nil if
 // it is missing. It checks them, and halts if one is not the epoch's.
 func keysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
-	if id := config.KeyID(key); id != m.KeyID {
+	if id := credentials.KeyID(key); id != m.KeyID {
 		return nil, halted(haltKey, "the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start anew with: streamdp epoch open %s",
 			id, m.Epoch, m.KeyID, epochArgs(m.Task()))
 	}

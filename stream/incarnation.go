@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -41,7 +41,7 @@ func (r *keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	found := recordGone
 	switch {
 	case last == nil:
-	case lastKey != "" && lastKey != config.KeyID(r.d.key) && last.AnchorOffset < log.end:
+	case lastKey != "" && lastKey != credentials.KeyID(r.d.key) && last.AnchorOffset < log.end:
 		// Its anchor is under a former key, with which alone it could be recognised.
 	default:
 		if found, err = w.look(ctx, last.AnchorOffset, func(h [32]byte) bool { return r.anchorMAC(h) == last.Anchor }); err != nil {

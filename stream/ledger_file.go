@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -32,7 +32,7 @@ func newLedgerKey(master *[32]byte) *ledgerKey {
 	if err != nil {
 		panic(err) // unreachable: 32 bytes
 	}
-	return &ledgerKey{config.KeyID(master), key}
+	return &ledgerKey{credentials.KeyID(master), key}
 }
 
 // The end of a sealed line: ,"mac":"…","sum":"…"}.

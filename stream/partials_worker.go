@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -202,7 +202,7 @@ func (w *mergeWorker) work() error {
 
 // core returns what makes the leaves of an epoch. It has none of the epoch's keys.
 func (w *mergeWorker) core(m *core.Manifest) (*core.Core, error) {
-	if id := config.KeyID(w.p.master); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
+	if id := credentials.KeyID(w.p.master); m.KeyID != id || m.Stream != w.r.s.Name || len(m.Parts) != len(w.job.at) {
 		return nil, errPartial
 	}
 	if changes := changed(w.r.s, m); changes != nil {

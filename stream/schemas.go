@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/registry"
 	"github.com/streamdp/streamdp/internal/schema"
 	"github.com/streamdp/streamdp/stream/codec"
@@ -18,8 +19,8 @@ import (
 // Schemas knows where the streams of a configuration find the schemas of their records. It is safe
 // for concurrent use.
 type Schemas struct {
-	client *registry.Client // nil: there is no [registry]
-	files  *config.Rotation // of its TLS, nil: there are none
+	client *registry.Client      // nil: there is no [registry]
+	files  *credentials.Rotation // of its TLS, nil: there are none
 
 	mu     sync.Mutex
 	warned map[schemaAt]bool
@@ -45,14 +46,18 @@ func OpenSchemas(c *config.Config) (*Schemas, error) {
 	o := registry.Options{URLs: r.URLs, Timeout: r.Timeout}
 	group := c.State.KeyGroupReadable
 	if r.TokenFile != "" || r.BasicAuth != nil {
-		o.Authorization = func() (string, error) { return r.Authorization(group) }
+		login := credentials.Login{TokenFile: r.TokenFile}
+		if b := r.BasicAuth; b != nil {
+			login.Username, login.PasswordFile = b.Username, b.PasswordFile
+		}
+		o.Authorization = func() (string, error) { return login.Authorization(group) }
 		if _, err := o.Authorization(); err != nil {
 			return nil, fmt.Errorf("%w: registry: %w", ErrCredentials, err)
 		}
 	}
 	var err error
 	if r.TLS != nil {
-		if x.files, err = config.OpenTLS(r.TLS, group); err != nil {
+		if x.files, err = credentials.OpenTLS(credentials.TLSFiles(*r.TLS), group); err != nil {
 			return nil, fmt.Errorf("%w: registry.tls: %w", ErrCredentials, err)
 		}
 		o.TLS = x.files.Config

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/internal/shardlog"
 )
@@ -85,7 +85,7 @@ func TestOwners(t *testing.T) {
 	r.commit, r.real = "0s", true
 	logs := &fencedLogs{}
 	key := InsecureKey(r.seed)
-	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
+	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
 	_, err = shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	must(t, err)
 	var before []*running
@@ -155,7 +155,7 @@ func TestOwnersNoFence(t *testing.T) {
 	r := newRig(t, rolloverStream)
 	r.commit, r.real = "0s", true
 	logs, key := &fencedLogs{loose: true}, InsecureKey(r.seed)
-	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: config.KeyID(key)}, Master: key, Instance: "one"}
+	options := shardlog.Options{Genesis: shardlog.Genesis{Group: "g", Shards: 1, Assign: "partition", Cluster: "c", Key: credentials.KeyID(key)}, Master: key, Instance: "one"}
 	_, err := shardlog.Create(t.Context(), &fencedLog{fencedLogs: logs}, options)
 	must(t, err)
 	var owners []*rig

@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -249,7 +250,7 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	if changes := changed(s, m); changes != nil {
 		return halted(haltConfiguration, "the configuration is not that of epoch %d; give the one of then: %q", m.Epoch, changes)
 	}
-	if e.secret == nil && config.KeyID(a.Key) == m.KeyID {
+	if e.secret == nil && credentials.KeyID(a.Key) == m.KeyID {
 		return &halt{haltKey, noSecret(t, m.Epoch)}
 	}
 	keys, err := keysOf(a.Key, m, e.secret)

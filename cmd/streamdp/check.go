@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/table"
@@ -190,9 +191,9 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 			Streams  []*core.Description `json:"streams"`
 			Rights   []stream.Right      `json:"rights,omitempty"`
 			Warnings []string            `json:"warnings"`
-		}{config.KeyID(key), all, rights, warnings})
+		}{credentials.KeyID(key), all, rights, warnings})
 	}
-	fmt.Fprintf(g.stdout, "key %s\n", config.KeyID(key))
+	fmt.Fprintf(g.stdout, "key %s\n", credentials.KeyID(key))
 	for _, r := range rights {
 		fmt.Fprintf(g.stdout, "may %s\n", r)
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
 )
 
 func keygenCommand(g *globals) *cobra.Command {
@@ -22,7 +22,7 @@ func keygenCommand(g *globals) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			secret := dp.NewSecret()
 			defer clear(secret[:])
-			id, err := config.GenerateKey(args[0], bytes.NewReader(secret[:]))
+			id, err := credentials.GenerateKey(args[0], bytes.NewReader(secret[:]))
 			if err != nil {
 				return err
 			}

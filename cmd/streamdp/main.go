@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/stream"
 )
@@ -231,7 +232,7 @@ func (g *globals) alone() (*config.Config, error) {
 
 // loadKey reads the master key of a configuration.
 func loadKey(c *config.Config) (*[32]byte, error) {
-	key, err := config.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)
+	key, err := credentials.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)
 	if err != nil {
 		return nil, configError{err}
 	}

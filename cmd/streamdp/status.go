@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 )
@@ -235,9 +236,11 @@ func (e endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
 	if e.caFile != "" {
-		if trust, err = config.LoadTLS(&config.TLS{CAFile: e.caFile}, false); err != nil {
+		files, err := credentials.OpenTLS(credentials.TLSFiles{CAFile: e.caFile}, false)
+		if err != nil {
 			return nil, nil, configError{err}
 		}
+		trust = files.Config()
 	}
 	groupReadable := false
 	member := cfg != nil && e.url != "" // of a group, at an address that it says of itself
@@ -278,7 +281,7 @@ func (e endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client
 		return nil, nil, usageError{err}
 	}
 	if e.user != "" {
-		password, err := config.LoadPassword(e.passwordFile, groupReadable)
+		password, err := credentials.LoadPassword(e.passwordFile, groupReadable)
 		if err != nil {
 			return nil, nil, configError{err}
 		}

@@ -120,7 +120,7 @@ func (t *Tokens) ask(ctx context.Context) error {
 	if kind := got.Type(); !strings.EqualFold(kind, "bearer") {
 		return t.fault(errors.New("the token is not a bearer token"))
 	}
-	if err := CheckToken(got.AccessToken); err != nil {
+	if err := checkToken(got.AccessToken); err != nil {
 		return t.fault(err)
 	}
 	t.token, t.renew, t.ends = got.AccessToken, time.Time{}, time.Time{}
@@ -157,9 +157,9 @@ func (t *Tokens) fault(err error) error {
 	return fmt.Errorf("token endpoint %s: %w", where, err)
 }
 
-// CheckToken reports what is wrong with a text that should be a bearer token (RFC 6750, section
+// checkToken reports what is wrong with a text that should be a bearer token (RFC 6750, section
 // 2.1): letters, digits and -._~+/, and then signs =.
-func CheckToken(text string) error {
+func checkToken(text string) error {
 	body := strings.TrimRight(text, "=")
 	other := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-._~+/", r))

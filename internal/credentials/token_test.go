@@ -207,7 +207,7 @@ func TestCheckToken(t *testing.T) {
 		"a": true, "eyJhbGciOiJub25lIn0.e30.": true, "AZaz09-._~+/==": true,
 		"": false, "=": false, "a b": false, "a=b": false, "a\x01": false, "ä": false, strings.Repeat("a", maxToken+1): false,
 	} {
-		if err := CheckToken(text); (err == nil) != good {
+		if err := checkToken(text); (err == nil) != good {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}

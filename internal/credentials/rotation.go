@@ -1,4 +1,4 @@
-package config
+package credentials
 
 import (
 	"crypto/sha256"
@@ -14,8 +14,8 @@ import (
 // Rotation is the TLS configuration of files that may be replaced while it is in use. It is safe
 // for concurrent use.
 type Rotation struct {
-	read  func() (*pemFiles, error)
-	build func(*pemFiles) (*tls.Config, error)
+	files         TLSFiles
+	groupReadable bool
 
 	mu     sync.Mutex
 	now    *tls.Config
@@ -24,23 +24,18 @@ type Rotation struct {
 	told   bool              // the caller knows of it
 }
 
-// OpenTLS reads the files of [kafka.tls]. The client's key must have the permissions of a key
-// file.
-func OpenTLS(t *TLS, groupReadable bool) (*Rotation, error) {
-	return openRotation(
-		func() (*pemFiles, error) { return readPEM(t.CAFile, t.CertFile, t.KeyFile, groupReadable) },
-		func(f *pemFiles) (*tls.Config, error) { return f.config(t.CAFile, t.CertFile) })
+// TLSFiles are the paths of files in PEM, each of which may be empty.
+type TLSFiles struct {
+	// CAFile holds the authorities to trust. Empty: the system's.
+	CAFile string
+	// CertFile and KeyFile are the certificate that this side shows. Both or none.
+	CertFile string
+	KeyFile  string
 }
 
-// OpenServerTLS reads the files of [http.tls]. The key must have the permissions of a key file.
-func OpenServerTLS(t *ServerTLS, groupReadable bool) (*Rotation, error) {
-	return openRotation(
-		func() (*pemFiles, error) { return readPEM("", t.CertFile, t.KeyFile, groupReadable) },
-		func(f *pemFiles) (*tls.Config, error) { return f.config("", t.CertFile) })
-}
-
-func openRotation(read func() (*pemFiles, error), build func(*pemFiles) (*tls.Config, error)) (*Rotation, error) {
-	r := &Rotation{read: read, build: build}
+// OpenTLS reads the files. The certificate's key must have the permissions of a key file.
+func OpenTLS(files TLSFiles, groupReadable bool) (*Rotation, error) {
+	r := &Rotation{files: files, groupReadable: groupReadable}
 	if err := r.look(); err != nil {
 		return nil, err
 	}
@@ -74,7 +69,7 @@ func (r *Rotation) Look() (changed bool, err error) {
 }
 
 func (r *Rotation) look() error {
-	f, err := r.read()
+	f, err := r.files.read(r.groupReadable)
 	if err != nil {
 		return err
 	}
@@ -83,7 +78,7 @@ func (r *Rotation) look() error {
 	if r.now != nil && sum == r.sum {
 		return nil
 	}
-	c, err := r.build(f)
+	c, err := f.config(r.files)
 	if err != nil {
 		return err
 	}
@@ -102,18 +97,18 @@ func (r *Rotation) Until() time.Time {
 // pemFiles are the texts of the files of a TLS configuration, nil where there is no such file.
 type pemFiles struct{ ca, cert, key []byte }
 
-func readPEM(ca, cert, key string, groupReadable bool) (f *pemFiles, err error) {
+func (t TLSFiles) read(groupReadable bool) (f *pemFiles, err error) {
 	f = &pemFiles{}
-	if ca != "" {
-		if f.ca, err = os.ReadFile(ca); err != nil {
+	if t.CAFile != "" {
+		if f.ca, err = os.ReadFile(t.CAFile); err != nil {
 			return nil, fmt.Errorf("ca_file: %w", err)
 		}
 	}
-	if cert != "" {
-		if f.cert, err = os.ReadFile(cert); err != nil {
+	if t.CertFile != "" {
+		if f.cert, err = os.ReadFile(t.CertFile); err != nil {
 			return nil, fmt.Errorf("certificate: %w", err)
 		}
-		if f.key, err = readSecret("certificate's key", key, groupReadable, 1<<16); err != nil {
+		if f.key, err = readSecret("certificate's key", t.KeyFile, groupReadable, 1<<16); err != nil {
 			return nil, err
 		}
 	}
@@ -130,19 +125,19 @@ func (f *pemFiles) sum() [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// config parses the texts. caFile and certFile are for messages.
-func (f *pemFiles) config(caFile, certFile string) (*tls.Config, error) {
+// config parses the texts. Messages name their files.
+func (f *pemFiles) config(files TLSFiles) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != nil {
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(f.ca) {
-			return nil, fmt.Errorf("authorities %s: no certificate in PEM", caFile)
+			return nil, fmt.Errorf("authorities %s: no certificate in PEM", files.CAFile)
 		}
 	}
 	if f.cert != nil {
 		pair, err := tls.X509KeyPair(f.cert, f.key)
 		if err != nil {
-			return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+			return nil, fmt.Errorf("certificate %s: %w", files.CertFile, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}

@@ -1,9 +1,8 @@
-package config
+package credentials
 
 import (
 	"bytes"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
-	"syscall"
 
 	"github.com/streamdp/streamdp/internal/osfile"
 )
@@ -39,78 +36,8 @@ func LoadKey(path string, groupReadable bool) (*[32]byte, error) {
 	return key, nil
 }
 
-// LoadPassword reads a password: a line of at most 1000 bytes, without its newline. The file
-// must have the permissions of a key file.
-func LoadPassword(path string, groupReadable bool) (string, error) {
-	const most = 1000
-	text, err := readSecret("password file", path, groupReadable, most+2)
-	if err != nil {
-		return "", err
-	}
-	defer clear(text)
-	line := bytes.TrimSuffix(text, []byte("\n"))
-	switch {
-	case len(line) == 0:
-		return "", fmt.Errorf("password file %s: must not be empty", path)
-	case len(line) > most || bytes.ContainsAny(line, "\n\x00"):
-		return "", fmt.Errorf("password file %s: must hold one line of at most %d bytes", path, most)
-	}
-	return string(line), nil
-}
-
-// LoadTLS reads the files named in [kafka.tls], once; see OpenTLS.
-func LoadTLS(t *TLS, groupReadable bool) (*tls.Config, error) {
-	r, err := OpenTLS(t, groupReadable)
-	if err != nil {
-		return nil, err
-	}
-	return r.Config(), nil
-}
-
-// readSecret reads a file that others must not be able to read. It reads at most so many
-// bytes.
-func readSecret(what, path string, groupReadable bool, most int) ([]byte, error) {
-	// O_NONBLOCK: opening a pipe that nobody writes must not hang the daemon.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if err := checkMode(info.Mode(), groupReadable); err != nil {
-		return nil, fmt.Errorf("%s %s: %w", what, path, err)
-	}
-	text := make([]byte, most)
-	n, err := io.ReadFull(f, text)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		clear(text)
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return text[:n], nil
-}
-
 // keyText is the number of hexadecimal digits of a key.
 const keyText = 2 * 32
-
-func checkMode(mode os.FileMode, groupReadable bool) error {
-	perm := mode.Perm()
-	switch {
-	case runtime.GOOS == "windows":
-		return errors.New("is refused: on Windows streamdp can't tell who may read it")
-	case !mode.IsRegular():
-		return errors.New("must be a regular file")
-	case perm&0o007 != 0:
-		return fmt.Errorf("must not be open to others (mode %04o, chmod 0600)", perm)
-	case perm&0o020 != 0:
-		return fmt.Errorf("must not be writable for its group (mode %04o, chmod 0600)", perm)
-	case perm&0o040 != 0 && !groupReadable:
-		return fmt.Errorf("must not be readable for its group (mode %04o, chmod 0600) unless state.key_group_readable = true", perm)
-	}
-	return nil
-}
 
 // parseKey reads the text of a key file. Its errors tell the length of the text and nothing
 // else about it.

@@ -1,4 +1,4 @@
-package config
+package credentials
 
 import (
 	"os"
@@ -24,7 +24,7 @@ func TestRotation(t *testing.T) {
 	write(cert, a.Cert)
 	write(key, a.Key)
 	write(ca, a.Cert)
-	r, err := OpenTLS(&TLS{CAFile: ca, CertFile: cert, KeyFile: key}, false)
+	r, err := OpenTLS(TLSFiles{CAFile: ca, CertFile: cert, KeyFile: key}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +80,10 @@ func TestRotation(t *testing.T) {
 		t.Error("the authorities are the former ones")
 	}
 
-	if _, err := OpenServerTLS(&ServerTLS{CertFile: cert, KeyFile: filepath.Join(dir, "none")}, false); err == nil {
+	if _, err := OpenTLS(TLSFiles{CertFile: cert, KeyFile: filepath.Join(dir, "none")}, false); err == nil {
 		t.Error("a listener without a key")
 	}
-	if r, err := OpenTLS(&TLS{}, false); err != nil || !r.Until().IsZero() || r.Config().RootCAs != nil {
+	if r, err := OpenTLS(TLSFiles{}, false); err != nil || !r.Until().IsZero() || r.Config().RootCAs != nil {
 		t.Errorf("the table alone: %v", err)
 	}
 }
