@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // SASL is the table [kafka.sasl]: who this client is to the brokers.
@@ -62,31 +62,31 @@ func mechanismKeys(mechanism string) []string {
 // checkSASL finds keys that the mechanism needs or has no use for.
 func (d *document) checkSASL(c *Config) {
 	s, table := c.Kafka.SASL, toml.Key{"kafka", "sasl"}
-	if s == nil || !d.sound(under(table, "mechanism")) {
+	if s == nil || !d.Sound(under(table, "mechanism")) {
 		return
 	}
 	own := mechanismKeys(s.Mechanism)
-	for _, k := range root().at("kafka", "sasl").children {
-		if key := under(table, k.name); k.name != "mechanism" && !slices.Contains(own, k.name) && d.written(key) != nil {
-			d.add(key, -1, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), nil)
+	for _, k := range root().At("kafka", "sasl").Children {
+		if key := under(table, k.Name); k.Name != "mechanism" && !slices.Contains(own, k.Name) && d.Written(key) != nil {
+			d.Add(key, -1, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), nil)
 		}
 	}
 	need := func(names ...string) {
 		for _, name := range names {
-			if key := under(table, name); d.written(key) == nil {
-				d.add(key, -1, "required", nil)
+			if key := under(table, name); d.Written(key) == nil {
+				d.Add(key, -1, "required", nil)
 			}
 		}
 	}
 	switch {
 	case s.Token() && s.TokenFile == "" && s.TokenURL == "":
-		if key := under(table, "token_url"); d.sound(key) && d.sound(under(table, "token_file")) {
-			d.add(key, -1, "required, or token_file", nil)
+		if key := under(table, "token_url"); d.Sound(key) && d.Sound(under(table, "token_file")) {
+			d.Add(key, -1, "required, or token_file", nil)
 		}
 	case s.Token() && s.TokenFile != "":
 		for _, name := range []string{"token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience"} {
-			if key := under(table, name); d.written(key) != nil {
-				d.add(key, -1, "must not be there with token_file: that token is asked for by another program", nil)
+			if key := under(table, name); d.Written(key) != nil {
+				d.Add(key, -1, "must not be there with token_file: that token is asked for by another program", nil)
 			}
 		}
 	case s.Token():
@@ -99,7 +99,7 @@ func (d *document) checkSASL(c *Config) {
 }
 
 // tokenURL is a token endpoint. The client's secret is sent to it.
-var tokenURL = rule{`a URL that begins with "https://" ("http://" on a loopback address), without a user`, func(v any) bool {
+var tokenURL = toml.MustBe(`a URL that begins with "https://" ("http://" on a loopback address), without a user`, func(v any) bool {
 	u, err := url.Parse(v.(string))
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return false
@@ -109,26 +109,26 @@ var tokenURL = rule{`a URL that begins with "https://" ("http://" on a loopback 
 		port = "80"
 	}
 	return u.Scheme == "https" || u.Scheme == "http" && Loopback(u.Hostname()+":"+port)
-}}
+})
 
 // scope is one of RFC 6749, section 3.3.
-var scope = rule{"a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
+var scope = toml.MustBe("a scope: printable, without spaces, quotes and backslashes", func(v any) bool {
 	s := v.(string)
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' })
-}}
+})
 
 var extensionPattern = regexp.MustCompile(`^[A-Za-z]+=[\x20-\x7e]+$`)
 
 // extension is one of RFC 7628, section 3.1, which keeps the name auth for itself.
-var extension = rule{`NAME=VALUE, a name of letters that is not "auth"`, func(v any) bool {
+var extension = toml.MustBe(`NAME=VALUE, a name of letters that is not "auth"`, func(v any) bool {
 	s := v.(string)
 	name, _, _ := strings.Cut(s, "=")
 	return extensionPattern.MatchString(s) && name != "auth"
-}}
+})
 
 var (
-	region = rule{`a region of AWS, such as "eu-central-1"`, matches(`^[a-z]{2,}(-[a-z0-9]+)+$`)}
-	role   = rule{`the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME"`, matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`)}
+	region = toml.MustBe(`a region of AWS, such as "eu-central-1"`, matches(`^[a-z]{2,}(-[a-z0-9]+)+$`))
+	role   = toml.MustBe(`the ARN of a role, "arn:aws:iam::ACCOUNT:role/NAME"`, matches(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]{1,512}$`))
 )
 
 // matches is a rule by a regular expression.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamdp/streamdp/adam"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // updates is a stream of gradients; its [stream.updates.adam] is line 14.
@@ -130,12 +131,12 @@ func TestAdamFaults(t *testing.T) {
 // TestSchemaAgreesWithAdam: words and defaults of the table are those that the
 // package itself has.
 func TestSchemaAgreesWithAdam(t *testing.T) {
-	n := root().at("stream", "NAME", "adam")
+	n := root().At("stream", "NAME", "adam")
 	for _, name := range []string{"mode", "method", "schedule", "negative", "factorization", "release"} {
-		c := n.child(name)
+		c := n.Child(name)
 		f := func(word string, want string) {
 			a := adam.Config{Clip: 1, Rate: 1, Step: 1, Dim: 1, Horizon: 1, Tau: 1, UpdateClip: 1}
-			field(reflect.ValueOf(&a).Elem(), name).SetString(word)
+			toml.Field(reflect.ValueOf(&a).Elem(), name).SetString(word)
 			a.Defaults()
 			rule := ""
 			for _, err := range fault.All(a.Validate()) {
@@ -147,14 +148,14 @@ func TestSchemaAgreesWithAdam(t *testing.T) {
 				t.Errorf("%s %q: %q, want %q", name, word, rule, want)
 			}
 		}
-		for _, w := range c.words {
+		for _, w := range c.Words {
 			f(w, "")
 		}
-		f("no", "must be "+alternatives(c.words))
+		f("no", "must be "+toml.Alternatives(c.Words))
 	}
 	var mine, theirs adam.Config
-	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
-	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
+	d := &document{toml.Of("", nil)}
+	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
 	if !reflect.DeepEqual(mine, theirs) {
 		t.Errorf("defaults %+v, the package has %+v", mine, theirs)

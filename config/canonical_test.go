@@ -3,7 +3,6 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -91,31 +90,6 @@ func TestDigestCovers(t *testing.T) {
 	f("clip = 1.0", "clip = 1.0000000000000002", "moments.clip: 1 → 1.0000000000000002")
 	f("[40.0, 3.0, 1.2]", "[40.0, -0.0, 1.2]", "centre: [40,3,1.2] → [40,0,1.2]")
 }
-
-// TestLaterKeys: a key that has not been there from the first version on is
-// left out while it has its default.
-func TestLaterKeys(t *testing.T) {
-	type settings struct {
-		First int       `toml:"first"`
-		Later string    `toml:"later"`
-		Zero  []float64 `toml:"zero"`
-	}
-	n := &node{children: []*node{
-		{key: key{kind: whole, flags: always}, name: "first", fallback: int64(1)},
-		{key: key{kind: text}, name: "later", fallback: "x"},
-		{key: key{kind: numbers}, name: "zero"},
-	}}
-	f := func(s settings, want string) {
-		t.Helper()
-		if got := string(marshal(canonical(n, reflect.ValueOf(s)))); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-	}
-	f(settings{First: 1, Later: "x"}, `{"first":1}`)
-	f(settings{First: 1, Later: "y"}, `{"first":1,"later":"y"}`)
-	f(settings{First: 1, Later: "x", Zero: []float64{0}}, `{"first":1,"zero":[0]}`)
-}
-
 func TestDiff(t *testing.T) {
 	f := func(old, new string, want ...string) {
 		t.Helper()

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // Cluster is the table [cluster]: several instances that share the tasks of one configuration,
@@ -77,28 +77,28 @@ func (d *document) checkCluster(c *Config) {
 	if c.Cluster == nil {
 		return
 	}
-	if key := (toml.Key{"kafka", "control_topic"}); d.sound(key) && c.Kafka.ControlTopic != "" {
-		d.add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself", c.Kafka.ControlTopic)
+	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
+		d.Add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself", c.Kafka.ControlTopic)
 	}
-	if key := (toml.Key{"state", "encrypt"}); d.sound(key) && c.State.Encrypt {
-		d.add(key, -1, "must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it", c.State.Encrypt)
+	if key := (toml.Key{"state", "encrypt"}); d.Sound(key) && c.State.Encrypt {
+		d.Add(key, -1, "must be false with [cluster]: what instances keep in Kafka is always encrypted, and they keep nothing in state.dir that needs it", c.State.Encrypt)
 	}
-	if key := (toml.Key{"state", "archive"}); d.sound(key) && c.State.Archive {
-		d.add(key, -1, "must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases", c.State.Archive)
+	if key := (toml.Key{"state", "archive"}); d.Sound(key) && c.State.Archive {
+		d.Add(key, -1, "must be false with [cluster]: a shard holds 64 MiB, and an archive grows for ever; the output topic can keep releases", c.State.Archive)
 	}
 	group := toml.Key{"cluster", "group"}
-	if key := (toml.Key{"kafka", "group"}); d.sound(key) && d.sound(group) && c.Kafka.Group == c.Cluster.Group {
-		d.add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere", c.Kafka.Group)
+	if key := (toml.Key{"kafka", "group"}); d.Sound(key) && d.Sound(group) && c.Kafka.Group == c.Cluster.Group {
+		d.Add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere", c.Kafka.Group)
 	}
 	own := map[string]bool{}
-	if d.sound(group) {
+	if d.Sound(group) {
 		for _, topic := range c.Cluster.topics() {
 			own[topic] = true
 		}
 	}
 	taken := func(key toml.Key, topic string) {
-		if d.sound(key) && own[topic] {
-			d.note(key, -1, "must not be a topic of the group of [cluster]", topic)
+		if d.Sound(key) && own[topic] {
+			d.Note(key, -1, "must not be a topic of the group of [cluster]", topic)
 		}
 	}
 	taken(toml.Key{"kafka", "boundary_topic"}, c.Kafka.BoundaryTopic)
@@ -107,14 +107,14 @@ func (d *document) checkCluster(c *Config) {
 		taken(under(key, "input", "topic"), s.Input.Topic)
 		taken(under(key, "output", "topic"), s.Output.Topic)
 		taken(under(key, "dead_letter", "topic"), s.DeadLetter.Topic)
-		if merge := under(key, "merge"); s.Merge && d.sound(merge) && d.sound(toml.Key{"cluster", "assign"}) && c.Cluster.Assign != AssignTopic {
-			d.add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
+		if merge := under(key, "merge"); s.Merge && d.Sound(merge) && d.Sound(toml.Key{"cluster", "assign"}) && c.Cluster.Assign != AssignTopic {
+			d.Add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
 		}
-		if topics := under(key, "input", "topics"); s.Dynamic() && d.sound(topics) {
-			d.add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
+		if topics := under(key, "input", "topics"); s.Dynamic() && d.Sound(topics) {
+			d.Add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
 		}
 		if s.User != nil {
-			d.note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
+			d.Note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
 		}
 	}
 }

@@ -1,14 +1,14 @@
 package config
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/streamdp/streamdp/internal/column"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // Column is a table [stream.NAME.input.column.COLUMN]: what the row's numbers are of a column that
@@ -109,59 +109,56 @@ func (in *Input) Fields() []string {
 	return paths
 }
 
-// readColumns reads the tables [stream.NAME.input.column.COLUMN], of which n is the schema row.
-func (d *document) readColumns(n *node, key toml.Key, v any, dst reflect.Value) {
+// readColumns reads the tables [stream.NAME.input.column.COLUMN], of which n is the row, into the Input dst.
+func readColumns(d *toml.Document, n *toml.Node, key toml.Key, v any, dst reflect.Value) {
 	t, ok := v.(map[string]any)
 	if !ok {
-		d.add(key, -1, "must be a table", scalar(v))
+		d.Add(key, -1, "must be a table", toml.Scalar(v))
 		return
 	}
 	columns := map[string]*Column{}
-	for _, name := range sortedKeys(t) {
+	for _, name := range slices.Sorted(maps.Keys(t)) {
 		here := under(key, name)
 		content, ok := t[name].(map[string]any)
 		if !ok {
-			f := d.add(here, -1, "must be a table", scalar(t[name]))
-			if n.child(name) != nil {
+			f := d.Add(here, -1, "must be a table", toml.Scalar(t[name]))
+			if n.Child(name) != nil {
 				f.Hint = "write [" + under(key, "COLUMN").String() + "] with the column's name above it"
 			}
 			continue
 		}
 		c := &Column{}
-		d.readTable(n, here, content, reflect.ValueOf(c).Elem())
+		d.ReadTable(n, here, content, reflect.ValueOf(c).Elem())
 		columns[name] = c
 	}
-	dst.Set(reflect.ValueOf(columns))
+	dst.Addr().Interface().(*Input).Column = columns
 }
 
 // checkColumns checks the columns of an input.
 func (d *document) checkColumns(s *Stream, key toml.Key) {
 	columns, tables := under(key, "input", "columns"), under(key, "input", "column")
-	before := len(d.faults)
-	for _, name := range sortedKeys(s.Input.Column) {
-		if slices.Contains(s.Input.Columns, name) || !d.sound(under(tables, name)) {
+	before := len(d.Faults)
+	for _, name := range slices.Sorted(maps.Keys(s.Input.Column)) {
+		if slices.Contains(s.Input.Columns, name) || !d.Sound(under(tables, name)) {
 			continue
 		}
-		f := d.add(under(tables, name), -1, "must be a table of one of input.columns", name)
+		f := d.Add(under(tables, name), -1, "must be a table of one of input.columns", name)
 		for _, c := range s.Input.Columns {
 			switch {
 			case strings.HasPrefix(c, name+"."):
 				f.Hint = "a name with dots is quoted: [" + under(tables, c).String() + "]"
-			case distance(c, name) <= max(1, len(name)/3):
+			case toml.Distance(c, name) <= max(1, len(name)/3):
 				f.Hint = "did you mean " + c + "?"
 			}
 		}
 	}
 	broken := map[string]bool{} // columns whose tables have faults already
 	for name := range s.Input.Column {
-		for k := range d.bad {
-			broken[name] = broken[name] || strings.HasPrefix(k, under(tables, name).String()+".")
-		}
-		if broken[name] {
-			d.bad[columns.String()] = true // what follows needs all columns
+		if broken[name] = !d.SoundBelow(under(tables, name)); broken[name] {
+			d.Spoil(columns) // what follows needs all columns
 		}
 	}
-	if !d.sound(tables) || !d.sound(under(key, "input", "codec")) {
+	if !d.Sound(tables) || !d.Sound(under(key, "input", "codec")) {
 		return
 	}
 	specs := s.Input.Specs()
@@ -176,24 +173,24 @@ func (d *document) checkColumns(s *Stream, key toml.Key) {
 			switch {
 			case broken[specs[i].Name]:
 			case f.Key == "path" && specs[i].Path == "":
-				d.add(columns, i, f.Rule, f.Value)
+				d.Add(columns, i, f.Rule, f.Value)
 			default:
-				d.add(at, -1, f.Rule, f.Value)
+				d.Add(at, -1, f.Rule, f.Value)
 			}
 		}
 	}
-	if len(d.faults) > before {
-		d.bad[columns.String()] = true
+	if len(d.Faults) > before {
+		d.Spoil(columns)
 		return
 	}
 	seen := map[string]bool{}
-	if !d.sound(columns) {
+	if !d.Sound(columns) {
 		return
 	}
 	for i := range specs {
 		for _, name := range specs[i].Names() {
 			if seen[name] {
-				d.add(columns, i, "must not give a row two numbers of one name", name)
+				d.Add(columns, i, "must not give a row two numbers of one name", name)
 			}
 			seen[name] = true
 		}
@@ -207,13 +204,13 @@ func hasPaths(codec string) bool { return !column.Pathless(codec) && codec != "c
 // than its absence is left out, and so is a path that is the column's name. But a path with an index is always there:
 // earlier versions took brackets as part of a name, and an epoch that they began must not go on with other values.
 func (in *Input) canonicalColumns(t map[string]any) {
-	n := root().at("stream", "NAME", "input", "column", "COLUMN")
+	n := root().At("stream", "NAME", "input", "column", "COLUMN")
 	tables := map[string]any{}
 	for _, name := range in.Columns {
 		own := map[string]any{}
 		path := name
 		if c := in.Column[name]; c != nil {
-			own = canonical(n, reflect.ValueOf(c).Elem())
+			own = n.Canonical(reflect.ValueOf(c).Elem())
 			if c.Path != "" {
 				path = c.Path
 			}

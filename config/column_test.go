@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/column"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // columnTables makes columns of orders into something else than plain numbers.
@@ -155,7 +156,7 @@ func TestColumnFaults(t *testing.T) {
 	f(amount+"type = \"category\"\ncategories = [\"x\", \"x\"]", `input.column.amount.categories: must not hold a category twice ("x")`)
 	f(amount+"transform = \"power\"", `input.column.amount.exponent: must be -16 to 16, and not 0 (0)`)
 	f(amount+"transform = \"log\"\noffset = inf", `input.column.amount.offset: must be finite (+Inf)`)
-	f(amount+"type = \"timestamp\"\ntake = \"hours\"", `input.column.amount.take: must be `+alternatives(column.Taking())+` ("hours")`)
+	f(amount+"type = \"timestamp\"\ntake = \"hours\"", `input.column.amount.take: must be `+toml.Alternatives(column.Taking())+` ("hours")`)
 	f(amount+"type = \"timestamp\"\nutc_offset = \"CET\"", `input.column.amount.utc_offset: must be an offset of at most 18 hours, as "+01:00" ("CET")`)
 	// A dot outside of quotes begins a table within the table.
 	text := strings.Replace(withTables("[stream.orders.input.column.ship.weight]\ndefault = 0.0"), `"amount"`, `"ship.weight"`, 1)

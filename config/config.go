@@ -15,7 +15,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/streamdp/streamdp/adam"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/toml"
 	"github.com/streamdp/streamdp/moments"
 	"github.com/streamdp/streamdp/refit"
 	"github.com/streamdp/streamdp/sgd"
@@ -259,7 +259,7 @@ type Input struct {
 }
 
 // AllPartitions, alone in Input.Partitions, stands for every partition of the topic.
-const AllPartitions = -1
+const AllPartitions = toml.All
 
 // FewestMerged is how many partitions a merged stream over all of them is taken to have while
 // nobody has asked the cluster: to check it, and to plan.
@@ -378,7 +378,7 @@ func (s *Start) UnmarshalText(text []byte) error {
 	default:
 		n, err := strconv.ParseUint(string(text), 10, 63)
 		if err != nil {
-			return fmt.Errorf("start is %q, must be %s", text, wants[start])
+			return fmt.Errorf("start is %q, must be %s", text, startText)
 		}
 		*s = Start(n)
 	}
@@ -389,33 +389,44 @@ func (s *Start) UnmarshalText(text []byte) error {
 // .toml and do not begin with a dot, in the order of their names, as if they were one. If they have faults, the error
 // is of type Faults. Any other error means that a file could not be read.
 func Load(path string) (*Config, error) {
-	files, err := sourcesAt(path)
+	files, err := toml.Sources(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return parseFiles(files)
 }
 
-// Parse reads a configuration from memory. Messages call the file name.
-func Parse(name string, data []byte) (*Config, error) {
-	return parseFiles([]source{{name: name, text: string(data)}})
+// Text returns what Load reads at path: the text of a file, or those of a directory's files one after the
+// other.
+//
+// Errors: a file could not be read.
+func Text(path string) ([]byte, error) {
+	files, err := toml.Sources(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	var all []byte
+	for _, f := range files {
+		all = append(all, f.Text...)
+	}
+	return all, nil
 }
 
-func parseFiles(files []source) (*Config, error) {
-	d := &document{masked: map[string]string{}, bad: map[string]bool{}}
+// Parse reads a configuration from memory. Messages call the file name.
+func Parse(name string, data []byte) (*Config, error) {
+	return parseFiles([]toml.Source{{Name: name, Text: string(data)}})
+}
+
+func parseFiles(files []toml.Source) (*Config, error) {
+	d := &document{toml.Parse(files)}
 	c := &Config{}
-	if d.parse(files); len(d.faults) == 0 {
-		d.readTable(root(), nil, d.tree, reflect.ValueOf(c).Elem())
-		c.Streams = d.streams
+	if len(d.Faults) == 0 {
+		d.ReadTable(root(), nil, d.Tree, reflect.ValueOf(c).Elem())
 		d.validate(c)
 		c.part()
 	}
-	if len(d.faults) > 0 {
-		slices.SortStableFunc(d.faults, func(a, b *Fault) int {
-			return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
-		})
-		// A list in one line may hold the same faulty element twice: report it once.
-		return nil, slices.CompactFunc(d.faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
+	if err := d.Err(); err != nil {
+		return nil, err
 	}
 	d.keepMasked(c)
 	return c, nil

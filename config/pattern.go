@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // A stream with input.topics is a pattern: each topic that matches becomes a stream of its own, as
@@ -339,28 +339,28 @@ func (c *Config) Named(name string) *Stream {
 func (d *document) checkPattern(s *Stream, key toml.Key) {
 	input := under(key, "input")
 	topic, topics, most := under(input, "topic"), under(input, "topics"), under(input, "max_topics")
-	if d.written(input) == nil || !d.sound(input) {
+	if d.Written(input) == nil || !d.Sound(input) {
 		return
 	}
-	switch given := d.written(topics) != nil && d.written(topics) != ""; {
-	case !given && d.written(topic) == nil:
-		d.add(topic, -1, "required", nil)
-	case !given && d.sound(most) && s.Input.MaxTopics != maxTopicsDefault:
-		d.add(most, -1, "belongs to input.topics", s.Input.MaxTopics)
-	case !given || !d.sound(topics):
-	case d.written(topic) != nil:
-		d.add(topics, -1, "must not be there with input.topic", s.Input.Topics)
+	switch given := d.Written(topics) != nil && d.Written(topics) != ""; {
+	case !given && d.Written(topic) == nil:
+		d.Add(topic, -1, "required", nil)
+	case !given && d.Sound(most) && s.Input.MaxTopics != maxTopicsDefault:
+		d.Add(most, -1, "belongs to input.topics", s.Input.MaxTopics)
+	case !given || !d.Sound(topics):
+	case d.Written(topic) != nil:
+		d.Add(topics, -1, "must not be there with input.topic", s.Input.Topics)
 	default:
 		var err error
 		if s.matches, err = compilePattern(s.Input.Topics); err != nil {
-			d.add(topics, -1, "must be a regular expression (RE2): "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), s.Input.Topics)
+			d.Add(topics, -1, "must be a regular expression (RE2): "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), s.Input.Topics)
 		}
 	}
 	if !s.Dynamic() {
 		return
 	}
-	if at := under(input, "start"); s.Input.Start >= 0 && d.sound(at) {
-		d.add(at, -1, "must be \"earliest\" or \"latest\" with input.topics: topics have offsets of their own", nil)
+	if at := under(input, "start"); s.Input.Start >= 0 && d.Sound(at) {
+		d.Add(at, -1, "must be \"earliest\" or \"latest\" with input.topics: topics have offsets of their own", nil)
 	}
 	d.readTemplate(&s.Output.Topic, under(key, "output", "topic"), true)
 	if s.DeadLetter.Topic != "" {
@@ -370,20 +370,20 @@ func (d *document) checkPattern(s *Stream, key toml.Key) {
 		s.Output.Topic = anyTopic + released
 	}
 	if s.DeadLetter.Topic == s.Output.Topic {
-		d.add(under(key, "dead_letter", "topic"), -1, "must not be output.topic", s.DeadLetter.Topic)
+		d.Add(under(key, "dead_letter", "topic"), -1, "must not be output.topic", s.DeadLetter.Topic)
 	}
 }
 
 // readTemplate checks the name of the topics that a pattern writes to.
 func (d *document) readTemplate(template *string, key toml.Key, own bool) {
-	if !d.sound(key) || *template == "" {
+	if !d.Sound(key) || *template == "" {
 		return
 	}
 	switch stars := strings.Count(*template, anyTopic); {
 	case own && stars == 0:
-		d.add(key, -1, "must have \"*\" in it, which stands for the input's topic, with input.topics: each has an output of its own", *template)
+		d.Add(key, -1, "must have \"*\" in it, which stands for the input's topic, with input.topics: each has an output of its own", *template)
 	case *template == anyTopic:
-		d.add(key, -1, "must be more than \"*\", the input's topic", *template)
+		d.Add(key, -1, "must be more than \"*\", the input's topic", *template)
 	}
 }
 
@@ -395,9 +395,9 @@ func (d *document) checkTemplates(c *Config) {
 			continue
 		}
 		out := toml.Key{"stream", s.Name, "output", "topic"}
-		if d.sound(out) {
+		if d.Sound(out) {
 			if other, ok := written[s.Output.Topic]; ok {
-				d.note(out, -1, "must be topics of its own, not those of "+other.String(), s.Output.Topic)
+				d.Note(out, -1, "must be topics of its own, not those of "+other.String(), s.Output.Topic)
 			} else {
 				written[s.Output.Topic] = out
 			}
@@ -405,8 +405,8 @@ func (d *document) checkTemplates(c *Config) {
 	}
 	for _, s := range c.Streams {
 		letters := toml.Key{"stream", s.Name, "dead_letter", "topic"}
-		if other, ok := written[s.DeadLetter.Topic]; ok && d.sound(letters) && s.DeadLetter.Topic != "" {
-			d.note(letters, -1, "must be topics of its own, not those of "+other.String(), s.DeadLetter.Topic)
+		if other, ok := written[s.DeadLetter.Topic]; ok && d.Sound(letters) && s.DeadLetter.Topic != "" {
+			d.Note(letters, -1, "must be topics of its own, not those of "+other.String(), s.DeadLetter.Topic)
 		}
 	}
 }

@@ -1,17 +1,9 @@
 package config
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Reference returns docs/config.md: every key of the schema with its type, its default and
 // its meaning. "go generate ./config" writes the file.
 func Reference() []byte {
-	var b strings.Builder
-	b.WriteString(referenceHead)
-	root().describe(&b)
-	return []byte(b.String())
+	return []byte(referenceHead + root().Describe())
 }
 
 const referenceHead = `# Configuration
@@ -37,89 +29,3 @@ Keys marked ° may change while an epoch is open. All other keys of a stream are
 A changed file is read at the next start, and by a running daemon on ` + "`streamdp reload`" + `: [operations.md](operations.md#changing-the-configuration-while-it-runs) says what it takes.
 The configuration may also be a directory: its files whose names end in ` + "`.toml`" + ` are read as one.
 `
-
-// describe writes a section for each table below n, in order.
-func (n *node) describe(b *strings.Builder) {
-	for _, c := range n.children {
-		if c.kind != table {
-			continue
-		}
-		if c.name != "stream" && c.child("COLUMN") == nil { // which hold names only
-			c.section(b)
-		}
-		c.describe(b)
-	}
-}
-
-func (n *node) section(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## [%s]", n.path)
-	if n.has(outside) {
-		b.WriteString(" °")
-	}
-	b.WriteString("\n\n" + n.doc)
-	if n.has(required) {
-		b.WriteString(" Required.")
-	}
-	b.WriteString("\n\n")
-	rows := 0
-	for _, c := range n.children {
-		if c.kind == table {
-			continue
-		}
-		if rows++; rows == 1 {
-			b.WriteString("| key | type | default | meaning |\n| --- | --- | --- | --- |\n")
-		}
-		name := "`" + c.name + "`"
-		if c.has(outside) && !n.has(outside) {
-			name += " °"
-		}
-		meaning := c.doc
-		if c.rule.text != "" {
-			meaning += " Must be " + c.rule.text + "."
-		}
-		if len(c.words) > 0 {
-			meaning += " One of " + listed(c.words) + "."
-		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", name, kindNames[c.kind], c.defaultText(), meaning)
-	}
-}
-
-// kindNames are the kinds as the reference calls them.
-var kindNames = map[kind]string{
-	text:    "string",
-	file:    "string (path)",
-	boolean: "boolean",
-	whole:   "integer",
-	number:  "number",
-	span:    "string (duration)",
-	texts:   "list of strings",
-	numbers: "list of numbers",
-	spread:  "number, or one per column",
-	wholes:  "integer, list of integers, or `\"all\"`",
-	start:   "string or integer",
-	off:     "`\"off\"` or number",
-	length:  "integer or string (duration)",
-
-	anyValue: "number, boolean or string",
-}
-
-func (n *node) defaultText() string {
-	switch {
-	case n.has(required):
-		return "required"
-	case n.says != "":
-		return n.says
-	case n.def != "":
-		return "`" + n.def + "`"
-	}
-	return "none"
-}
-
-// listed prints words as code.
-func listed(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = "`\"" + w + "\"`"
-	}
-	return strings.Join(quoted, ", ")
-}

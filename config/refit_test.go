@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 	"github.com/streamdp/streamdp/refit"
 )
 
@@ -98,8 +99,8 @@ func TestRefitDefects(t *testing.T) {
 // TestSchemaAgreesWithRefit: words and defaults of the table are those that the
 // package itself has.
 func TestSchemaAgreesWithRefit(t *testing.T) {
-	n := root().at("stream", "NAME", "refit")
-	c := n.child("solver")
+	n := root().At("stream", "NAME", "refit")
+	c := n.Child("solver")
 	f := func(word, want string) {
 		m := refit.Config{Target: "y", Columns: []string{"x", "y"}, ClipX: 1, ClipY: 1, Window: 9, Solver: word}
 		m.Defaults()
@@ -113,13 +114,13 @@ func TestSchemaAgreesWithRefit(t *testing.T) {
 			t.Errorf("solver %q: %q, want %q", word, rule, want)
 		}
 	}
-	for _, w := range c.words {
+	for _, w := range c.Words {
 		f(w, "")
 	}
-	f("no", "must be "+alternatives(c.words))
+	f("no", "must be "+toml.Alternatives(c.Words))
 	var mine, theirs refit.Config
-	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
-	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
+	d := &document{toml.Of("", nil)}
+	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
 	mine.ClipX, mine.ClipY = 0, 0 // of a file they are "auto"
 	if !reflect.DeepEqual(mine, theirs) {

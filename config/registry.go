@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // Registry is the table [registry]: the schema registry.
@@ -69,22 +69,22 @@ const (
 	framed = "confluent"
 )
 
-var registryURL = rule{"http or https, a host, and at most a path: `https://registry:8081`", func(v any) bool {
+var registryURL = toml.MustBe("http or https, a host, and at most a path: `https://registry:8081`", func(v any) bool {
 	u, err := url.Parse(v.(string))
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.RawQuery == "" && !u.ForceQuery && u.Fragment == "" && u.Opaque == ""
-}}
+})
 
-var subject = rule{"1 to 512 characters, none of them a control character", func(v any) bool {
+var subject = toml.MustBe("1 to 512 characters, none of them a control character", func(v any) bool {
 	s := v.(string)
 	return s != "" && len(s) <= 512 && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}}
+})
 
 var protobufName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-var messageName = rule{"a name, with its package", func(v any) bool {
+var messageName = toml.MustBe("a name, with its package", func(v any) bool {
 	s := v.(string)
 	return s == "" || protobufName.MatchString(s)
-}}
+})
 
 // maxSubjects is how many subjects a stream's schemas may be in.
 const maxSubjects = 100
@@ -95,19 +95,19 @@ func (d *document) checkRegistry(c *Config) {
 	if r == nil {
 		return
 	}
-	if urls := under(key, "urls"); d.sound(urls) && d.written(urls) != nil {
+	if urls := under(key, "urls"); d.Sound(urls) && d.Written(urls) != nil {
 		if len(r.URLs) == 0 {
-			d.add(urls, -1, "must name at least one address", nil)
+			d.Add(urls, -1, "must name at least one address", nil)
 		}
 		d.checkTwice(urls, r.URLs)
 		for i, s := range r.URLs {
 			if u, err := url.Parse(s); err == nil && u.User != nil {
-				d.add(urls, i, "must not hold a user or a password: they are in [registry.basic_auth]", nil)
+				d.Add(urls, i, "must not hold a user or a password: they are in [registry.basic_auth]", nil)
 			}
 		}
 	}
-	if token := under(key, "token_file"); r.BasicAuth != nil && d.written(token) != nil && d.sound(token) {
-		d.add(token, -1, "must not be there with [registry.basic_auth]: a request has one of them", nil)
+	if token := under(key, "token_file"); r.BasicAuth != nil && d.Written(token) != nil && d.Sound(token) {
+		d.Add(token, -1, "must not be there with [registry.basic_auth]: a request has one of them", nil)
 	}
 	d.checkPair(r.TLS, under(key, "tls"))
 }
@@ -116,13 +116,13 @@ func (d *document) checkRegistry(c *Config) {
 // the schema of all of them.
 func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 	in, at := &s.Input, func(name string) toml.Key { return under(key, "input", name) }
-	if !d.sound(at("codec")) || !d.sound(at("framing")) {
+	if !d.Sound(at("codec")) || !d.Sound(at("framing")) {
 		return
 	}
 	fault := func(name, rule string) {
 		there := map[string]bool{"framing": in.Framing != framed, "subjects": len(in.Subjects) > 0, "schema_file": in.SchemaFile != "", "message": in.Message != ""}
-		if there[name] && d.sound(at(name)) {
-			d.add(at(name), -1, rule, nil)
+		if there[name] && d.Sound(at(name)) {
+			d.Add(at(name), -1, rule, nil)
 		}
 	}
 	if !in.Schemas() {
@@ -137,27 +137,27 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 	if in.Looked() {
 		fault("schema_file", `belongs to framing "plain": with "confluent" schemas are in the registry`)
 		if c.Registry == nil {
-			d.note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in it", nil)
+			d.Note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in it", nil)
 		}
-		if d.sound(at("subjects")) {
+		if d.Sound(at("subjects")) {
 			d.checkTwice(at("subjects"), in.Subjects)
 			if len(in.Subjects) > maxSubjects {
-				d.add(at("subjects"), -1, fmt.Sprintf("must be at most %d", maxSubjects), len(in.Subjects))
+				d.Add(at("subjects"), -1, fmt.Sprintf("must be at most %d", maxSubjects), len(in.Subjects))
 			}
 		}
 		return
 	}
 	fault("subjects", `belongs to framing "confluent": with "plain" schema_file is the schema of all records`)
-	if !d.sound(at("schema_file")) {
+	if !d.Sound(at("schema_file")) {
 		return
 	}
 	if in.SchemaFile == "" {
-		d.add(at("schema_file"), -1, `required with framing "plain"`, nil)
+		d.Add(at("schema_file"), -1, `required with framing "plain"`, nil)
 		return
 	}
 	text, err := readSchema(in.SchemaFile)
 	if err != nil {
-		d.add(at("schema_file"), -1, "can't be read: "+err.Error(), nil)
+		d.Add(at("schema_file"), -1, "can't be read: "+err.Error(), nil)
 		return
 	}
 	in.SchemaText = text

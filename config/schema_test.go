@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 	"github.com/streamdp/streamdp/moments"
 )
 
@@ -17,69 +18,69 @@ import (
 func TestSchema(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range schema {
-		if seen[k.path] {
-			t.Errorf("%s is there twice", k.path)
+		if seen[k.Path] {
+			t.Errorf("%s is there twice", k.Path)
 		}
-		seen[k.path] = true
-		if i := strings.LastIndex(k.path, "."); i >= 0 && !seen[k.path[:i]] {
-			t.Errorf("%s stands before its table", k.path)
+		seen[k.Path] = true
+		if i := strings.LastIndex(k.Path, "."); i >= 0 && !seen[k.Path[:i]] {
+			t.Errorf("%s stands before its table", k.Path)
 		}
-		if k.doc == "" || !strings.HasSuffix(k.doc, ".") {
-			t.Errorf("%s: %q is no sentence", k.path, k.doc)
+		if k.Doc == "" || !strings.HasSuffix(k.Doc, ".") {
+			t.Errorf("%s: %q is no sentence", k.Path, k.Doc)
 		}
-		if k.path != strings.NewReplacer("stream.name", "stream.NAME", "column.column", "column.COLUMN").Replace(strings.ToLower(k.path)) {
-			t.Errorf("%s is not lower case", k.path)
+		if k.Path != strings.NewReplacer("stream.name", "stream.NAME", "column.column", "column.COLUMN").Replace(strings.ToLower(k.Path)) {
+			t.Errorf("%s is not lower case", k.Path)
 		}
-		if k.kind != table && (wants[k.kind] == "" && k.kind != boolean || kindNames[k.kind] == "") {
-			t.Errorf("%s: a kind without words", k.path)
+		if k.Kind != toml.Table && (k.Kind.Wants == "" || k.Kind.Name == "") {
+			t.Errorf("%s: a kind without words", k.Path)
 		}
-		if k.def != "" && k.flags&required != 0 {
-			t.Errorf("%s is required and has a default", k.path)
+		if k.Def != "" && k.Flags&toml.Required != 0 {
+			t.Errorf("%s is required and has a default", k.Path)
 		}
-		if k.flags&always != 0 && (!strings.HasPrefix(k.path, "stream.NAME.") || k.flags&outside != 0) {
-			t.Errorf("%s cannot be in the digest", k.path)
+		if k.Flags&toml.Always != 0 && (!strings.HasPrefix(k.Path, "stream.NAME.") || k.Flags&toml.Outside != 0) {
+			t.Errorf("%s cannot be in the digest", k.Path)
 		}
 	}
-	var walk func(n *node, typ reflect.Type)
-	walk = func(n *node, typ reflect.Type) {
-		for _, c := range n.children {
-			if c.def != "" {
-				d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
-				if _, ok := d.convert(c, nil, c.fallback); !ok {
-					t.Errorf("the default of %s: %v", c.path, d.faults)
-				}
+	inside := func(name string) func(*toml.Node) bool {
+		return func(c *toml.Node) bool { return c.Has(toml.Flat) && c.Child(name) != nil }
+	}
+	var walk func(n *toml.Node, typ reflect.Type)
+	walk = func(n *toml.Node, typ reflect.Type) {
+		for _, c := range n.Children {
+			if value, err := c.Default(); err != nil || c.Def != "" && value == nil {
+				t.Errorf("the default of %s: %v, %v", c.Path, value, err)
 			}
-			if c.name == "stream" {
-				walk(c.child("NAME"), reflect.TypeFor[Stream]())
+			if c.Name == "stream" {
+				walk(c.Child("NAME"), reflect.TypeFor[Stream]())
 				continue
 			}
-			if c.has(flat) {
+			if c.Has(toml.Flat) {
 				walk(c, typ)
 				continue
 			}
 			field, found := typ.FieldByNameFunc(func(name string) bool {
 				f, _ := typ.FieldByName(name)
-				return f.Tag.Get("toml") == c.name
+				return f.Tag.Get("toml") == c.Name
 			})
 			if !found {
-				t.Errorf("%s has no field", c.path)
+				t.Errorf("%s has no field", c.Path)
 				continue
 			}
 			sub := field.Type
 			if sub.Kind() == reflect.Pointer {
 				sub = sub.Elem()
 			}
-			if c.child("COLUMN") != nil {
-				walk(c.child("COLUMN"), sub.Elem().Elem())
-			} else if c.kind == table {
+			if c.Child("COLUMN") != nil {
+				walk(c.Child("COLUMN"), sub.Elem().Elem())
+			} else if c.Kind == toml.Table {
 				walk(c, sub)
 			}
 		}
-		if n.has(flat) {
+		if n.Has(toml.Flat) {
 			return // fields of the table around
 		}
 		for i := range typ.NumField() {
-			if name := typ.Field(i).Tag.Get("toml"); name != "-" && n.child(name) == nil && n.movedInto(name) == "" {
+			if name := typ.Field(i).Tag.Get("toml"); name != "-" && n.Child(name) == nil && !slices.ContainsFunc(n.Children, inside(name)) {
 				t.Errorf("%s.%s (%q) is not in the schema", typ, typ.Field(i).Name, name)
 			}
 		}
@@ -91,11 +92,11 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s is a key again: take it out of former", path)
 		}
 	}
-	stream := root().at("stream", "NAME")
-	for _, c := range stream.children {
-		isMechanism := c.kind == table && !slices.Contains([]string{"input", "output", "privacy", "dead_letter", "user"}, c.name)
-		if isMechanism != slices.ContainsFunc(mechanisms, func(m *mechanism) bool { return m.name == c.name }) {
-			t.Errorf("%s: mechanism %t", c.path, isMechanism)
+	stream := root().At("stream", "NAME")
+	for _, c := range stream.Children {
+		isMechanism := c.Kind == toml.Table && !slices.Contains([]string{"input", "output", "privacy", "dead_letter", "user"}, c.Name)
+		if isMechanism != slices.ContainsFunc(mechanisms, func(m *mechanism) bool { return m.name == c.Name }) {
+			t.Errorf("%s: mechanism %t", c.Path, isMechanism)
 		}
 	}
 }
@@ -103,12 +104,12 @@ func TestSchema(t *testing.T) {
 // TestSchemaAgreesWithMoments: words and defaults of the table are those that
 // the package itself has.
 func TestSchemaAgreesWithMoments(t *testing.T) {
-	n := root().at("stream", "NAME", "moments")
+	n := root().At("stream", "NAME", "moments")
 	for _, name := range []string{"method", "workload", "factorization"} {
-		c := n.child(name)
+		c := n.Child(name)
 		f := func(word string, want string) {
 			m := moments.Config{Clip: 1, Columns: []string{"x"}, Step: 1, Horizon: 1}
-			field(reflect.ValueOf(&m).Elem(), name).SetString(word)
+			toml.Field(reflect.ValueOf(&m).Elem(), name).SetString(word)
 			m.Defaults()
 			rule := ""
 			for _, err := range fault.All(m.Validate()) {
@@ -120,14 +121,14 @@ func TestSchemaAgreesWithMoments(t *testing.T) {
 				t.Errorf("%s %q: %q, want %q", name, word, rule, want)
 			}
 		}
-		for _, w := range c.words {
+		for _, w := range c.Words {
 			f(w, "")
 		}
-		f("no", "must be "+alternatives(c.words))
+		f("no", "must be "+toml.Alternatives(c.Words))
 	}
 	var mine, theirs moments.Config
-	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
-	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
+	d := &document{toml.Of("", nil)}
+	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
 	mine.Clip = 0           // of a file it is "auto"
 	theirs.Covariance = nil // follows from the workload
@@ -154,15 +155,15 @@ func TestReference(t *testing.T) {
 		t.Error("docs/config.md is not current: go generate ./config")
 	}
 	for _, k := range schema {
-		name := "`" + k.path[strings.LastIndex(k.path, ".")+1:] + "`"
-		if k.path == "stream" || k.path == "stream.NAME.input.column" {
+		name := "`" + k.Path[strings.LastIndex(k.Path, ".")+1:] + "`"
+		if k.Path == "stream" || k.Path == "stream.NAME.input.column" {
 			continue // which hold names only
 		}
-		if k.kind == table {
-			name = "## [" + k.path + "]"
+		if k.Kind == toml.Table {
+			name = "## [" + k.Path + "]"
 		}
 		if !bytes.Contains(got, []byte(name)) {
-			t.Errorf("%s is not in the reference", k.path)
+			t.Errorf("%s is not in the reference", k.Path)
 		}
 	}
 }
@@ -170,7 +171,15 @@ func TestReference(t *testing.T) {
 func TestNearest(t *testing.T) {
 	f := func(table, name, want string) {
 		t.Helper()
-		if got := nearest(name, root().at(strings.Split(table, ".")...)); got != want {
+		_, err := Parse("f", []byte("["+strings.Replace(table, "NAME", "a", 1)+"]\n"+name+" = 1\n"))
+		got := ""
+		for _, f := range err.(Faults) {
+			if f.Key == strings.Replace(table, "NAME", "a", 1)+"."+name {
+				got, _ = strings.CutPrefix(f.Hint, "did you mean ")
+				got, _ = strings.CutSuffix(got, "?")
+			}
+		}
+		if got != want {
 			t.Errorf("%s in %s: %q, want %q", name, table, got, want)
 		}
 	}

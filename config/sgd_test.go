@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 	"github.com/streamdp/streamdp/sgd"
 )
 
@@ -244,7 +245,7 @@ func TestNewton(t *testing.T) {
 // TestSchemaAgreesWithSGD: words and defaults of the table are those that the
 // package itself has.
 func TestSchemaAgreesWithSGD(t *testing.T) {
-	n := root().at("stream", "NAME", "sgd")
+	n := root().At("stream", "NAME", "sgd")
 	for _, name := range []string{"method", "clip", "value", "growth", "average"} {
 		_, c := locate(nil, "sgd", name)
 		f := func(word, want string) {
@@ -252,7 +253,7 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 			if word == "fixed" {
 				m.Zeta = 1
 			}
-			field(reflect.ValueOf(&m).Elem(), name).SetString(word)
+			toml.Field(reflect.ValueOf(&m).Elem(), name).SetString(word)
 			m.Defaults()
 			rule := ""
 			for _, err := range fault.All(m.Validate()) {
@@ -264,14 +265,14 @@ func TestSchemaAgreesWithSGD(t *testing.T) {
 				t.Errorf("%s %q: %q, want %q", name, word, rule, want)
 			}
 		}
-		for _, w := range c.words {
+		for _, w := range c.Words {
 			f(w, "")
 		}
-		f("no", "must be "+alternatives(c.words))
+		f("no", "must be "+toml.Alternatives(c.Words))
 	}
 	var mine, theirs sgd.Config
-	d := &document{positions: scan(""), masked: map[string]string{}, bad: map[string]bool{}}
-	d.readTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
+	d := &document{toml.Of("", nil)}
+	d.ReadTable(n, nil, nil, reflect.ValueOf(&mine).Elem())
 	theirs.Defaults()
 	if mine.Method != theirs.Method {
 		t.Errorf("the default method is %q, the package has %q", mine.Method, theirs.Method)

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // StreamOf returns the stream of a canonical configuration, as kept in a manifest. It has
@@ -19,24 +19,24 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, key := root().at("stream", "NAME"), toml.Key{"stream", name}
-	spread := func(n *node, t map[string]any) {
-		for _, c := range n.children {
-			if !c.has(flat) {
+	n, key := root().At("stream", "NAME"), toml.Key{"stream", name}
+	spread := func(n *toml.Node, t map[string]any) {
+		for _, c := range n.Children {
+			if !c.Has(toml.Flat) {
 				continue
 			}
 			own := map[string]any{}
-			for _, k := range c.children {
-				if v, ok := t[k.name]; ok {
-					own[k.name] = v
-					delete(t, k.name)
+			for _, k := range c.Children {
+				if v, ok := t[k.Name]; ok {
+					own[k.Name] = v
+					delete(t, k.Name)
 				}
 			}
-			t[c.name] = own
+			t[c.Name] = own
 		}
 	}
-	for _, c := range n.children {
-		if t, ok := tree[c.name].(map[string]any); ok && c.kind == table {
+	for _, c := range n.Children {
+		if t, ok := tree[c.Name].(map[string]any); ok && c.Kind == toml.Table {
 			spread(c, t)
 		}
 	}
@@ -50,20 +50,17 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 	if p, ok := tree["privacy"].(map[string]any); ok {
 		p["limit_epsilon"], p["limit_delta"] = p["epsilon"], p["delta"]
 	}
-	d := &document{
-		files: []source{{name: name}}, tree: map[string]any{"stream": map[string]any{name: tree}}, positions: scan(""),
-		masked: map[string]string{}, bad: map[string]bool{},
-	}
+	d := &document{toml.Of(name, map[string]any{"stream": map[string]any{name: tree}})}
 	s := &Stream{Name: name}
-	d.readTable(n, key, tree, reflect.ValueOf(s).Elem())
-	if d.checkMechanism(s, key); len(d.faults) > 0 {
-		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
+	d.ReadTable(n, key, tree, reflect.ValueOf(s).Elem())
+	if d.checkMechanism(s, key); len(d.Faults) > 0 {
+		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
 	if s.Gradients() { // which have neither, as in a file
 		s.Input.Columns, s.Input.Column, s.Centre, s.Scale = nil, nil, nil, nil
 	}
-	if d.checkEstimator(s, key); len(d.faults) > 0 {
-		return nil, fmt.Errorf("the epoch's configuration: %w", d.faults)
+	if d.checkEstimator(s, key); len(d.Faults) > 0 {
+		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
 	if len(s.Input.Partitions) != 1 && !s.Merge || s.Input.All() || !bytes.Equal(s.Canonical(s.Input.Partitions[0]), text) {
 		return nil, fmt.Errorf("the epoch's configuration is not one of this version")

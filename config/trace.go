@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // Trace is the table [trace]: where traces of the daemon's work go. No key of it is in a digest.
@@ -46,11 +46,11 @@ func (d *document) checkTrace(c *Config) {
 	if t == nil {
 		return
 	}
-	if d.sound(toml.Key{"http", "exposure"}) && c.HTTP.Exposure == "public" {
-		d.note(table, -1, "must not be there with http.exposure = \"public\": times of traces depend on records, as metrics of class P do", nil)
+	if d.Sound(toml.Key{"http", "exposure"}) && c.HTTP.Exposure == "public" {
+		d.Note(table, -1, "must not be there with http.exposure = \"public\": times of traces depend on records, as metrics of class P do", nil)
 	}
-	if key := under(table, "endpoint"); t.TLS != nil && d.sound(key) && !strings.HasPrefix(t.Endpoint, "https:") {
-		d.add(key, -1, "must begin with https: with [trace.tls]", t.Endpoint)
+	if key := under(table, "endpoint"); t.TLS != nil && d.Sound(key) && !strings.HasPrefix(t.Endpoint, "https:") {
+		d.Add(key, -1, "must begin with https: with [trace.tls]", t.Endpoint)
 	}
 	d.checkPair(t.TLS, under(table, "tls"))
 }

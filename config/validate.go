@@ -10,10 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // validate makes the checks that concern several values. It skips a check if one of its
@@ -55,18 +54,18 @@ func under(key toml.Key, names ...string) toml.Key {
 
 func (d *document) checkBrokers(c *Config) {
 	brokers := toml.Key{"kafka", "brokers"}
-	if !d.sound(brokers) {
+	if !d.Sound(brokers) {
 		return
 	}
 	if len(c.Kafka.Brokers) == 0 {
-		d.add(brokers, -1, "must name at least one broker", nil)
+		d.Add(brokers, -1, "must name at least one broker", nil)
 		return
 	}
 	d.checkTwice(brokers, c.Kafka.Brokers)
 	commits := toml.Key{"state", "commit_interval"}
 	remote := func(b string) bool { return !Loopback(b) }
-	if d.sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
-		d.add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
+	if d.Sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
+		d.Add(commits, -1, "commits at every step are for tests: all brokers must be loopback addresses", "0s")
 	}
 }
 
@@ -79,18 +78,18 @@ func (d *document) checkPair(t *TLS, key toml.Key) {
 	if t.KeyFile == "" {
 		has, lacks = lacks, has
 	}
-	if d.sound(under(key, lacks)) {
-		d.add(under(key, has), -1, "needs "+lacks+" too", nil)
+	if d.Sound(under(key, lacks)) {
+		d.Add(under(key, has), -1, "needs "+lacks+" too", nil)
 	}
 }
 
 // checkListener finds a listener that everybody could read.
 func (d *document) checkListener(c *Config) {
 	h, key := &c.HTTP, toml.Key{"http", "listen"}
-	if !d.sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen || !d.sound(toml.Key{"http", "insecure_listen"}) {
+	if !d.Sound(key) || Loopback(h.Listen) || h.TLS != nil || h.BasicAuth != nil || h.InsecureListen || !d.Sound(toml.Key{"http", "insecure_listen"}) {
 		return
 	}
-	d.add(key, -1, "must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true", h.Listen)
+	d.Add(key, -1, "must be a loopback address: beyond this machine it needs [http.tls] or [http.basic_auth], or http.insecure_listen = true", h.Listen)
 }
 
 // Loopback reports whether only this machine can reach host:port.
@@ -107,7 +106,7 @@ func Loopback(address string) bool {
 func (d *document) checkTwice(key toml.Key, list []string) {
 	for i, s := range list {
 		if slices.Contains(list[:i], s) {
-			d.add(key, i, "must not be there twice", s)
+			d.Add(key, i, "must not be there twice", s)
 		}
 	}
 }
@@ -117,34 +116,34 @@ func (d *document) checkMechanism(s *Stream, key toml.Key) {
 	for _, m := range mechanisms {
 		here := under(key, m.name)
 		switch {
-		case d.written(here) == nil:
+		case d.Written(here) == nil:
 		case first == nil:
 			first = here
 		default:
-			d.note(here, -1, "a stream has exactly one mechanism, and this one has ["+first.String()+"]", nil)
+			d.Note(here, -1, "a stream has exactly one mechanism, and this one has ["+first.String()+"]", nil)
 		}
 	}
 	if first == nil && !d.hasUnknownTable(key) {
-		d.note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
+		d.Note(key, -1, "a mechanism is required, such as ["+under(key, "moments").String()+"]", nil)
 	}
 	m, _ := s.mechanism()
 	switch step := under(key, "step"); {
 	case m == nil:
-	case m.steps == "" && d.written(step) == nil && m.step == 0:
-		d.add(step, -1, "required", nil)
-	case d.written(step) == nil:
+	case m.steps == "" && d.Written(step) == nil && m.step == 0:
+		d.Add(step, -1, "required", nil)
+	case d.Written(step) == nil:
 		s.Step = m.step
-	case m.steps != "" && d.sound(step) && (m.clock != "" || s.Step.Clock() == 0):
-		d.add(step, -1, "must not be there: "+m.steps, scalar(d.written(step)))
+	case m.steps != "" && d.Sound(step) && (m.clock != "" || s.Step.Clock() == 0):
+		d.Add(step, -1, "must not be there: "+m.steps, toml.Scalar(d.Written(step)))
 	}
 }
 
 // hasUnknownTable reports whether a stream has a table that the schema does not have. It may
 // be a mechanism under a wrong name, which has been reported already.
 func (d *document) hasUnknownTable(key toml.Key) bool {
-	t, _ := d.written(key).(map[string]any)
+	t, _ := d.Written(key).(map[string]any)
 	for name, v := range t {
-		if _, isTable := v.(map[string]any); isTable && root().at("stream", "NAME", name) == nil {
+		if _, isTable := v.(map[string]any); isTable && root().At("stream", "NAME", name) == nil {
 			return true
 		}
 	}
@@ -153,20 +152,20 @@ func (d *document) hasUnknownTable(key toml.Key) bool {
 
 func (d *document) checkInput(s *Stream, key toml.Key) {
 	partitions := under(key, "input", "partition")
-	if d.sound(partitions) {
+	if d.Sound(partitions) {
 		if len(s.Input.Partitions) == 0 {
-			d.add(partitions, -1, "must name at least one partition", nil)
+			d.Add(partitions, -1, "must name at least one partition", nil)
 		}
 		for i, p := range s.Input.Partitions {
 			if slices.Contains(s.Input.Partitions[:i], p) {
-				d.add(partitions, i, "must not be there twice", p)
+				d.Add(partitions, i, "must not be there twice", p)
 			}
 		}
 		slices.Sort(s.Input.Partitions)
 	}
 
 	columns := under(key, "input", "columns")
-	if !d.sound(columns) {
+	if !d.Sound(columns) {
 		return
 	}
 	if s.Gradients() {
@@ -174,12 +173,12 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 		return
 	}
 	names := s.Input.Columns
-	if d.written(columns) == nil {
-		d.add(columns, -1, "required", nil)
+	if d.Written(columns) == nil {
+		d.Add(columns, -1, "required", nil)
 		return
 	}
 	if len(names) == 0 {
-		d.add(columns, -1, "must name at least one column", nil)
+		d.Add(columns, -1, "must name at least one column", nil)
 	}
 	d.checkTwice(columns, names)
 	d.checkColumns(s, key)
@@ -187,7 +186,7 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 
 // checkScaling turns centre and scale into one number per column.
 func (d *document) checkScaling(s *Stream, key toml.Key) {
-	if !d.sound(under(key, "input", "columns")) {
+	if !d.Sound(under(key, "input", "columns")) {
 		return
 	}
 	columns := len(s.Input.Row())
@@ -198,16 +197,16 @@ func (d *document) checkScaling(s *Stream, key toml.Key) {
 		auto = math.IsNaN(*x)
 	}
 	each := func(here toml.Key, list *[]float64) {
-		if !d.sound(here) || s.Gradients() {
+		if !d.Sound(here) || s.Gradients() {
 			return
 		}
-		if auto && d.written(here) == nil {
+		if auto && d.Written(here) == nil {
 			*list = []float64{math.NaN()}
 		}
-		if _, isList := d.written(here).([]any); !isList {
+		if _, isList := d.Written(here).([]any); !isList {
 			*list = slices.Repeat(*list, columns)
 		} else if len(*list) != columns {
-			d.add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
+			d.Add(here, -1, fmt.Sprintf("must be one number, or one for each of the %d %s", columns, s.Input.what()), nil)
 		}
 	}
 	each(under(key, "centre"), &s.Centre)
@@ -223,17 +222,17 @@ func (d *document) checkMerge(s *Stream, key toml.Key) {
 	}
 	m, _ := s.mechanism()
 	if m != nil && m.merge == nil {
-		d.add(merge, -1, "must be false for "+m.name+": only moments and refits compute sums that can be added before the noise is drawn", nil)
+		d.Add(merge, -1, "must be false for "+m.name+": only moments and refits compute sums that can be added before the noise is drawn", nil)
 		return
 	}
 	if s.automatic() {
-		d.add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
+		d.Add(merge, -1, "needs centre, scale and clip norms that are given: a warm-up reads one partition", nil)
 	}
 	if s.DeadLetter.Mode != "off" {
-		d.add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
+		d.Add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with merge = true: dead letters follow one partition", s.DeadLetter.Mode)
 	}
 	if s.Input.Start >= 0 {
-		d.add(under(key, "input", "start"), -1, "must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
+		d.Add(under(key, "input", "start"), -1, "must be \"earliest\" or \"latest\" with merge = true: partitions have offsets of their own", nil)
 	}
 }
 
@@ -247,42 +246,42 @@ func (d *document) checkClock(c *Config, s *Stream, key toml.Key) {
 	step, most := under(key, "step"), under(key, "step_max")
 	m, _ := s.mechanism()
 	switch {
-	case !d.sound(step):
+	case !d.Sound(step):
 		return
 	case s.Step.Clock() == 0:
-		if d.sound(most) && strconv.FormatUint(s.StepMax, 10) != stepMaxDefault {
-			d.add(most, -1, "belongs to steps by the clock, such as step = \"1m\"", s.StepMax)
+		if d.Sound(most) && strconv.FormatUint(s.StepMax, 10) != stepMaxDefault {
+			d.Add(most, -1, "belongs to steps by the clock, such as step = \"1m\"", s.StepMax)
 		}
 		return
 	case m != nil && (m.clock != "" || m.merge == nil):
-		d.add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), scalar(d.written(step)))
+		d.Add(step, -1, "must be a number of offsets for "+m.name+": "+cmp.Or(m.clock, "it has no sums of a step"), toml.Scalar(d.Written(step)))
 		return
-	case m != nil && m.bounded != "" && d.written(most) == nil:
-		d.add(most, -1, "required with a step by the clock: "+m.bounded, nil)
+	case m != nil && m.bounded != "" && d.Written(most) == nil:
+		d.Add(most, -1, "required with a step by the clock: "+m.bounded, nil)
 	}
 	if s.automatic() {
-		d.add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", scalar(d.written(step)))
+		d.Add(step, -1, "needs centre, scale and clip that are given: a warm-up has a number of offsets", toml.Scalar(d.Written(step)))
 	}
 	if s.DeadLetter.Mode != "off" {
-		d.add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
+		d.Add(under(key, "dead_letter", "mode"), -1, "must be \"off\" with steps by the clock", s.DeadLetter.Mode)
 	}
-	if topic := (toml.Key{"kafka", "boundary_topic"}); d.sound(topic) && c.Kafka.BoundaryTopic == "" {
-		d.add(topic, -1, "required, because steps of ["+key.String()+"] are by the clock", nil)
+	if topic := (toml.Key{"kafka", "boundary_topic"}); d.Sound(topic) && c.Kafka.BoundaryTopic == "" {
+		d.Add(topic, -1, "required, because steps of ["+key.String()+"] are by the clock", nil)
 	}
 }
 
 func (d *document) checkHorizon(s *Stream, key toml.Key) {
 	on, horizon := under(key, "on_horizon"), under(key, "horizon")
-	if d.written(on) == nil || !d.sound(on) || !d.sound(horizon) {
+	if d.Written(on) == nil || !d.Sound(on) || !d.Sound(horizon) {
 		return
 	}
 	if s.Horizon == 0 {
-		d.add(on, -1, "needs a horizon", s.OnHorizon)
+		d.Add(on, -1, "needs a horizon", s.OnHorizon)
 		return
 	}
 	if m, _ := s.mechanism(); s.OnHorizon == "continue" && m != nil && m.ends != nil {
 		if why := m.ends(s); why != "" {
-			d.add(on, -1, `must not be "continue": `+why, nil)
+			d.Add(on, -1, `must not be "continue": `+why, nil)
 		}
 	}
 }
@@ -290,27 +289,27 @@ func (d *document) checkHorizon(s *Stream, key toml.Key) {
 func (d *document) checkPrivacy(s *Stream, key toml.Key) {
 	p := &s.Privacy
 	delta, limitDelta := under(key, "privacy", "delta"), under(key, "privacy", "limit_delta")
-	if d.written(limitDelta) == nil {
+	if d.Written(limitDelta) == nil {
 		p.LimitDelta = p.Delta
 	}
-	if d.sound(delta) && d.sound(limitDelta) && p.LimitDelta < p.Delta {
-		d.add(limitDelta, -1, "must be at least delta, "+strconv.FormatFloat(p.Delta, 'g', -1, 64), p.LimitDelta)
+	if d.Sound(delta) && d.Sound(limitDelta) && p.LimitDelta < p.Delta {
+		d.Add(limitDelta, -1, "must be at least delta, "+strconv.FormatFloat(p.Delta, 'g', -1, 64), p.LimitDelta)
 	}
 	epsilon, limitEpsilon := under(key, "privacy", "epsilon"), under(key, "privacy", "limit_epsilon")
-	if d.written(limitEpsilon) == nil {
+	if d.Written(limitEpsilon) == nil {
 		p.LimitEpsilon = p.Epsilon
 	}
-	if d.sound(epsilon) && d.sound(delta) {
+	if d.Sound(epsilon) && d.Sound(delta) {
 		switch mu, err := dp.Mu(p.Epsilon, p.Delta); {
 		case err != nil || dp.CheckDelta(mu, p.Delta) == nil:
 		case dp.LeastDelta(mu) < 1:
-			d.add(delta, -1, fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look", dp.LeastDelta(mu)), p.Delta)
+			d.Add(delta, -1, fmt.Sprintf("must be at least %.2g, for noise is cut off where a smaller delta would look", dp.LeastDelta(mu)), p.Delta)
 		default:
-			d.add(epsilon, -1, "must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
+			d.Add(epsilon, -1, "must be less: noise so small is cut off where every delta below 1 would look", p.Epsilon)
 		}
 	}
-	if d.sound(epsilon) && d.sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
-		d.add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64), p.LimitEpsilon)
+	if d.Sound(epsilon) && d.Sound(limitEpsilon) && p.LimitEpsilon < p.Epsilon {
+		d.Add(limitEpsilon, -1, "must be at least epsilon, "+strconv.FormatFloat(p.Epsilon, 'g', -1, 64), p.LimitEpsilon)
 	}
 }
 
@@ -390,7 +389,7 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		m.merge(s, max(1, n))
 		e = m.of(s)
 	}
-	d.clearOthers(root().at("stream", "NAME", m.name), under(key, m.name), reflect.ValueOf(e).Elem())
+	d.clearOthers(root().At("stream", "NAME", m.name), under(key, m.name), reflect.ValueOf(e).Elem())
 	e.Defaults()
 	d.checkWarmup(s, key)
 	checked := e
@@ -398,13 +397,13 @@ func (d *document) checkEstimator(s *Stream, key toml.Key) {
 		_, checked = s.Standing().mechanism()
 	}
 	faults := fault.All(checked.Validate())
-	if m.check != nil && d.sound(under(key, "privacy", "adjacency")) {
+	if m.check != nil && d.Sound(under(key, "privacy", "adjacency")) {
 		faults = append(faults, fault.All(m.check(s))...)
 	}
 	for _, err := range faults {
 		f, ok := err.(*fault.Fault)
 		if !ok {
-			d.note(under(key, s.Mechanism()), -1, err.Error(), nil)
+			d.Note(under(key, s.Mechanism()), -1, err.Error(), nil)
 			continue
 		}
 		d.addEstimator(s, key, f)
@@ -417,43 +416,43 @@ func (d *document) addEstimator(s *Stream, key toml.Key, f *fault.Fault) {
 	table := s.Mechanism()
 	here, n := locate(key, table, f.Key)
 	causes := append([]string{f.Key}, follows[table+"."+f.Key]...)
-	if n.parent.of != "" {
+	if n.Parent.Of != "" {
 		causes = append(causes, "method")
 	}
 	for _, name := range causes {
 		at, _ := locate(key, table, name)
 		// A key at its former place has been reported there.
-		if !d.sound(at) || !d.sound(under(key, table, name)) {
+		if !d.Sound(at) || !d.Sound(under(key, table, name)) {
 			return
 		}
 	}
-	if need := needs[table+"."+f.Key]; need != nil && d.written(here) == nil {
-		d.add(here, -1, need(s), nil)
+	if need := needs[table+"."+f.Key]; need != nil && d.Written(here) == nil {
+		d.Add(here, -1, need(s), nil)
 	} else {
-		d.add(here, -1, f.Rule, f.Value).Hint = s.Input.severalOf(f.Value)
+		d.Add(here, -1, f.Rule, f.Value).Hint = s.Input.severalOf(f.Value)
 	}
 }
 
 // locate finds the key that a mechanism's package calls name. It may be in the mechanism's
 // table, in a flat table inside it, or in the stream's table.
-func locate(stream toml.Key, table, name string) (toml.Key, *node) {
-	top, names := root().at("stream", "NAME"), strings.Split(name, ".")
-	own := top.at(table)
-	if n := own.at(names...); n != nil {
+func locate(stream toml.Key, table, name string) (toml.Key, *toml.Node) {
+	top, names := root().At("stream", "NAME"), strings.Split(name, ".")
+	own := top.At(table)
+	if n := own.At(names...); n != nil {
 		return under(stream, append([]string{table}, names...)...), n
 	}
-	for _, t := range own.children {
-		if n := t.child(name); n != nil && t.has(flat) {
-			return under(stream, table, t.name, name), n
+	for _, t := range own.Children {
+		if n := t.Child(name); n != nil && t.Has(toml.Flat) {
+			return under(stream, table, t.Name, name), n
 		}
 	}
-	if n := top.at("user", name); n != nil {
+	if n := top.At("user", name); n != nil {
 		return under(stream, "user", name), n
 	}
-	if n := top.at("input", name); n != nil {
+	if n := top.At("input", name); n != nil {
 		return under(stream, "input", name), n
 	}
-	if n := top.child(name); n != nil {
+	if n := top.Child(name); n != nil {
 		return under(stream, name), n
 	}
 	return under(stream, table), own
@@ -461,14 +460,14 @@ func locate(stream toml.Key, table, name string) (toml.Key, *node) {
 
 // clearOthers sets the keys of other methods in a mechanism's table to zero. They had been
 // set to their defaults.
-func (d *document) clearOthers(n *node, key toml.Key, v reflect.Value) {
-	for _, t := range n.children {
-		if t.of == "" || t.of == field(v, "method").String() {
+func (d *document) clearOthers(n *toml.Node, key toml.Key, v reflect.Value) {
+	for _, t := range n.Children {
+		if t.Of == "" || t.Of == toml.Field(v, "method").String() {
 			continue
 		}
-		for _, c := range t.children {
-			if d.written(under(key, t.name, c.name)) == nil {
-				field(t.in(v), c.name).SetZero()
+		for _, c := range t.Children {
+			if d.Written(under(key, t.Name, c.Name)) == nil {
+				toml.Field(t.In(v), c.Name).SetZero()
 			}
 		}
 	}
@@ -477,7 +476,7 @@ func (d *document) clearOthers(n *node, key toml.Key, v reflect.Value) {
 // checkValues checks that the mechanism publishes the values named in output.values.
 func (d *document) checkValues(s *Stream, key toml.Key) {
 	values := under(key, "output", "values")
-	if !d.sound(values) {
+	if !d.Sound(values) {
 		return
 	}
 	d.checkTwice(values, s.Output.Values)
@@ -487,17 +486,17 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	}
 	// The names of the values depend on these keys.
 	for _, name := range []string{"workload", "covariance", "intervals", "solver", "intercept", "method", "release"} {
-		if !d.sound(under(key, s.Mechanism(), name)) {
+		if !d.Sound(under(key, s.Mechanism(), name)) {
 			return
 		}
 	}
-	if !d.sound(under(key, "centre")) || !d.sound(under(key, "scale")) {
+	if !d.Sound(under(key, "centre")) || !d.Sound(under(key, "scale")) {
 		return
 	}
 	published := e.Values()
 	for i, name := range s.Output.Values {
 		if !slices.Contains(published, name) {
-			d.add(values, i, "must be a value that this stream publishes: "+alternatives(published), name)
+			d.Add(values, i, "must be a value that this stream publishes: "+toml.Alternatives(published), name)
 		}
 	}
 }
@@ -506,8 +505,8 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 // of step 1, in one message.
 func (d *document) checkEvery(s *Stream, key toml.Key) {
 	every := under(key, "output", "privacy_every")
-	if name := s.Mechanism(); d.sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
-		d.add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message", s.Output.PrivacyEvery)
+	if name := s.Mechanism(); d.Sound(every) && s.Output.PrivacyEvery > 1 && (name == "sgd" || name == "adam") {
+		d.Add(every, -1, "must be 1 for "+name+": not every step of it has a release in one message", s.Output.PrivacyEvery)
 	}
 }
 
@@ -521,56 +520,56 @@ func (d *document) checkTopics(c *Config) {
 	}
 	var inputs, outputs, letters []use
 	writes := func(key toml.Key) {
-		if s, ok := d.written(key).(string); ok {
-			if s, broken := d.expand(key, -1, s); broken == "" && s != "" {
+		if s, ok := d.Written(key).(string); ok {
+			if s, broken := d.Expand(key, -1, s); broken == "" && s != "" {
 				outputs = append(outputs, use{key, s, true})
 			}
 		}
 	}
 	for _, s := range c.Streams {
 		key := toml.Key{"stream", s.Name}
-		if in := under(key, "input", "topic"); d.sound(in) && !s.Dynamic() {
+		if in := under(key, "input", "topic"); d.Sound(in) && !s.Dynamic() {
 			inputs = append(inputs, use{in, s.Input.Topic, true})
 		}
 		switch out := under(key, "output", "topic"); {
 		case s.Dynamic(): // see checkTemplates
-		case d.sound(out) && d.sound(under(key, "input", "topics")) && strings.Contains(s.Output.Topic, anyTopic):
-			d.add(out, -1, "must be "+topic.text, s.Output.Topic)
-		case d.sound(out) && d.written(out) != nil:
+		case d.Sound(out) && d.Sound(under(key, "input", "topics")) && strings.Contains(s.Output.Topic, anyTopic):
+			d.Add(out, -1, "must be "+topic.Text, s.Output.Topic)
+		case d.Sound(out) && d.Written(out) != nil:
 			writes(out)
-		case d.sound(out) && d.sound(under(key, "input", "topic")):
+		case d.Sound(out) && d.Sound(under(key, "input", "topic")):
 			if s.Output.Topic = s.Input.Topic + ".dp"; !isTopic(s.Output.Topic) {
-				d.add(out, -1, "required, for the input's topic with \".dp\" is too long a name", nil)
+				d.Add(out, -1, "required, for the input's topic with \".dp\" is too long a name", nil)
 			}
 			outputs = append(outputs, use{out, s.Output.Topic, false})
 		}
 		switch dead := under(key, "dead_letter", "topic"); {
 		case s.Dynamic() && strings.Contains(s.DeadLetter.Topic, anyTopic):
-		case d.sound(dead) && d.sound(under(key, "input", "topics")) && strings.Contains(s.DeadLetter.Topic, anyTopic):
-			d.add(dead, -1, "must be "+topic.text, s.DeadLetter.Topic)
+		case d.Sound(dead) && d.Sound(under(key, "input", "topics")) && strings.Contains(s.DeadLetter.Topic, anyTopic):
+			d.Add(dead, -1, "must be "+topic.Text, s.DeadLetter.Topic)
 		case s.DeadLetter.Topic != "":
 			letters = append(letters, use{dead, s.DeadLetter.Topic, true})
-		case s.DeadLetter.Mode != "off" && d.sound(dead) && d.sound(under(key, "dead_letter", "mode")):
-			d.add(dead, -1, "required, because mode is not \"off\"", nil)
+		case s.DeadLetter.Mode != "off" && d.Sound(dead) && d.Sound(under(key, "dead_letter", "mode")):
+			d.Add(dead, -1, "required, because mode is not \"off\"", nil)
 		}
 	}
 	for _, l := range letters {
 		for _, other := range append(inputs[:len(inputs):len(inputs)], outputs...) {
 			if other.topic == l.topic {
-				d.note(l.key, -1, "must be a topic of its own, not that of "+other.key.String(), l.topic)
+				d.Note(l.key, -1, "must be a topic of its own, not that of "+other.key.String(), l.topic)
 				break
 			}
 		}
 	}
 	for _, name := range []string{"control_topic", "boundary_topic"} {
-		if own := (toml.Key{"kafka", name}); d.sound(own) {
+		if own := (toml.Key{"kafka", name}); d.Sound(own) {
 			writes(own)
 		}
 	}
 	for i, out := range outputs {
 		for _, in := range inputs {
 			if in.topic == out.topic {
-				d.note(out.key, -1, "must not be a topic that is read, as "+in.key.String()+" is", out.topic)
+				d.Note(out.key, -1, "must not be a topic that is read, as "+in.key.String()+" is", out.topic)
 				break
 			}
 		}
@@ -579,9 +578,9 @@ func (d *document) checkTopics(c *Config) {
 				continue
 			}
 			if !out.given && !other.given {
-				d.note(out.key, -1, fmt.Sprintf("required, because streams %s and %s read the same topic and would both publish to its default", other.key[1], out.key[1]), out.topic)
+				d.Note(out.key, -1, fmt.Sprintf("required, because streams %s and %s read the same topic and would both publish to its default", other.key[1], out.key[1]), out.topic)
 			} else {
-				d.note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
+				d.Note(out.key, -1, "must be a topic of its own, not that of "+other.key.String(), out.topic)
 			}
 			break
 		}
@@ -593,7 +592,7 @@ func (d *document) checkTopics(c *Config) {
 func (d *document) checkLimits(c *Config) {
 	first := map[string]*Stream{}
 	for _, s := range d.byLine(c) {
-		if !d.sound(toml.Key{"stream", s.Name, "input", "topic"}) {
+		if !d.Sound(toml.Key{"stream", s.Name, "input", "topic"}) {
 			continue
 		}
 		other := first[s.reads()]
@@ -605,12 +604,12 @@ func (d *document) checkLimits(c *Config) {
 		agree := func(name, cause string, mine, theirs any) {
 			for _, stream := range []string{s.Name, other.Name} {
 				privacy := toml.Key{"stream", stream, "privacy"}
-				if !d.sound(under(privacy, name)) || !d.sound(under(privacy, cause)) {
+				if !d.Sound(under(privacy, name)) || !d.Sound(under(privacy, cause)) {
 					return
 				}
 			}
 			if mine != theirs {
-				d.note(toml.Key{"stream", s.Name, "privacy", name}, -1,
+				d.Note(toml.Key{"stream", s.Name, "privacy", name}, -1,
 					fmt.Sprintf("must be that of [stream.%s], which reads the same topic: %#v", other.Name, theirs), mine)
 			}
 		}
@@ -625,7 +624,7 @@ func (d *document) checkLimits(c *Config) {
 func (d *document) byLine(c *Config) []*Stream {
 	streams := slices.Clone(c.Streams)
 	slices.SortStableFunc(streams, func(a, b *Stream) int {
-		return d.line(toml.Key{"stream", a.Name}, -1) - d.line(toml.Key{"stream", b.Name}, -1)
+		return d.Line(toml.Key{"stream", a.Name}, -1) - d.Line(toml.Key{"stream", b.Name}, -1)
 	})
 	return streams
 }

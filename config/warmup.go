@@ -4,9 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/streamdp/streamdp/internal/bounds"
+	"github.com/streamdp/streamdp/internal/toml"
 )
 
 // warmup says what is found for a regression beside centre and scale.
@@ -127,13 +126,13 @@ func (d *document) checkAuto(s *Stream, key toml.Key) {
 		return
 	}
 	for name, list := range map[string][]float64{"centre": s.Centre, "scale": s.Scale} {
-		if here := under(key, name); d.sound(here) && slices.ContainsFunc(list, math.IsNaN) {
-			d.add(here, -1, "must be numbers for "+m.name+", which has no warm-up to find them", nil)
+		if here := under(key, name); d.Sound(here) && slices.ContainsFunc(list, math.IsNaN) {
+			d.Add(here, -1, "must be numbers for "+m.name+", which has no warm-up to find them", nil)
 		}
 	}
 	for _, name := range []string{"warmup", "warmup_mode"} {
-		if here := under(key, name); d.written(here) != nil {
-			d.add(here, -1, "belongs to mechanisms with a warm-up, and "+m.name+" has none", nil)
+		if here := under(key, name); d.Written(here) != nil {
+			d.Add(here, -1, "belongs to mechanisms with a warm-up, and "+m.name+" has none", nil)
 		}
 	}
 }
@@ -147,7 +146,7 @@ func (d *document) checkWarmup(s *Stream, key toml.Key) {
 	sound := func(names ...string) bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
 			at, _ := locate(key, m.name, name)
-			return !d.sound(at)
+			return !d.Sound(at)
 		})
 	}
 	if !sound("centre", "scale", "clip_x", "clip_y") {
@@ -155,18 +154,18 @@ func (d *document) checkWarmup(s *Stream, key toml.Key) {
 	}
 	if !s.Automatic() {
 		for _, name := range []string{"warmup", "warmup_mode"} {
-			if here := under(key, name); d.written(here) != nil {
-				d.add(here, -1, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", nil)
+			if here := under(key, name); d.Written(here) != nil {
+				d.Add(here, -1, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", nil)
 			}
 		}
 		return
 	}
-	if here := under(key, "warmup"); d.sound(here) && s.Warmup > 1<<60 {
-		d.add(here, -1, "must be fewer offsets than a log has", s.Warmup)
+	if here := under(key, "warmup"); d.Sound(here) && s.Warmup > 1<<60 {
+		d.Add(here, -1, "must be fewer offsets than a log has", s.Warmup)
 	}
 	for name, found := range m.warmup.needs(s) {
-		if here, _ := locate(key, m.name, name); found && d.sound(here) {
-			d.add(here, -1, "does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
+		if here, _ := locate(key, m.name, name); found && d.Sound(here) {
+			d.Add(here, -1, "does not go with \"auto\": its unit is that of a centre, scale or bound which is to be found", nil)
 		}
 	}
 }

@@ -20,7 +20,7 @@ var ours = map[string]string{
 	"moments":                        "dp matfact internal/bin internal/bounds internal/calibration internal/eigen internal/fault internal/gram",
 	"sgd":                            "dp matfact internal/bin internal/calibration internal/clipgrad internal/fault internal/newton",
 	"adam":                           "dp matfact internal/bin internal/calibration internal/fault",
-	"config":                         "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/persons",
+	"config":                         "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/persons internal/toml",
 	"stream":                         "config dp stream/codec stream/core stream/page internal/credentials internal/bin internal/shardlog internal/kafka internal/osfile internal/persons internal/kafka/group internal/registry internal/schema internal/trace",
 	"stream/page":                    "",
 	"stream/core":                    "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal internal/persons",
@@ -74,6 +74,7 @@ var ours = map[string]string{
 	"internal/checks/imports":        "",
 	"internal/trace":                 "",
 	"internal/testing/tracetest":     "",
+	"internal/toml":                  "internal/fault",
 }
 
 // testsOnly are packages that no program may contain: noise without keys,
@@ -85,7 +86,7 @@ var testsOnly = []string{"internal/testing/browser", "internal/testing/cases", "
 var outside = map[string]string{
 	"crypto/rand":                        "dp internal/testing/kafkatest",                                                                                             // certificates
 	"math/rand":                          "cmd/streamdp examples/trainer internal/testing/dptest internal/testing/estimatortest internal/reproduction internal/trace", // made-up data, simulations, identifiers of spans
-	"github.com/BurntSushi/toml":         "config",
+	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream",
 	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka internal/testing/kafkatest",
 	"github.com/bufbuild/protocompile":   "internal/schema",

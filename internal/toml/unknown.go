@@ -1,31 +1,25 @@
-package config
+package toml
 
 import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/BurntSushi/toml"
 )
 
-// former are keys of earlier versions. They accepted their default alone, because the
-// program could do nothing else.
-var former = []string{"http.pprof"}
-
 // unknown records a fault for a key that table n does not have, and guesses which was meant.
-func (d *document) unknown(n *node, key toml.Key) {
+func (d *Document) unknown(n *Node, key Key) {
 	name := key[len(key)-1]
 	rule := "unknown key"
 	hint := ""
 	path := name
-	if n.path != "" {
-		path = n.path + "." + name
+	if n.Path != "" {
+		path = n.Path + "." + name
 	}
 	if into := n.movedInto(name); into != "" {
 		hint = "moved to [" + append(key[:len(key)-1:len(key)-1], into).String() + "]"
-	} else if slices.Contains(former, path) {
+	} else if slices.Contains(n.top().former, path) {
 		hint = "leave it out: this version has nothing that it would turn on"
-	} else if n.has(flat) && n.parent.child(name) != nil {
+	} else if n.Has(Flat) && n.Parent.Child(name) != nil {
 		hint = "it belongs in [" + key[:len(key)-2].String() + "]"
 	} else if near := nearest(name, n); near != "" {
 		hint = "did you mean " + near + "?"
@@ -35,15 +29,23 @@ func (d *document) unknown(n *node, key toml.Key) {
 	} else if home := homeOf(name, n, key); home != "" {
 		hint = "it belongs in [" + home + "]"
 	}
-	d.add(key, -1, rule, nil).Hint = hint
+	d.Add(key, -1, rule, nil).Hint = hint
+}
+
+// top returns the top of the tree.
+func (n *Node) top() *Node {
+	for n.Parent != nil {
+		n = n.Parent
+	}
+	return n
 }
 
 // movedInto returns the flat table of n that has the named key, "" if none has. In earlier
 // versions such a key was in n itself.
-func (n *node) movedInto(name string) string {
-	for _, t := range n.children {
-		if t.has(flat) && t.child(name) != nil {
-			return t.name
+func (n *Node) movedInto(name string) string {
+	for _, t := range n.Children {
+		if t.Has(Flat) && t.Child(name) != nil {
+			return t.Name
 		}
 	}
 	return ""
@@ -51,50 +53,57 @@ func (n *node) movedInto(name string) string {
 
 // homeOf returns the table that the stream's key of that name belongs to, "" if there is
 // none. A usual mistake with TOML is to write a key below the header of another table.
-func homeOf(name string, n *node, key toml.Key) string {
-	if len(key) < 3 || key[0] != "stream" {
+func homeOf(name string, n *Node, key Key) string {
+	var around *Node
+	for up := n; up != nil; up = up.Parent {
+		if up.named() {
+			around = up
+		}
+	}
+	if around == nil {
 		return ""
 	}
-	stream := root().at("stream", "NAME")
-	if c := stream.child(name); c != nil && c.kind != table {
-		return key[:2].String()
+	here := key[:1+strings.Count(around.Path, ".")]
+	here = here[:len(here):len(here)]
+	if c := around.Child(name); c != nil && c.Kind != Table {
+		return here.String()
 	}
-	for _, t := range stream.children {
-		if t.kind != table || t == n {
+	for _, t := range around.Children {
+		if t.Kind != Table || t == n {
 			continue
 		}
-		if t.child(name) != nil {
-			return append(key[:2:2], t.name).String()
+		if t.Child(name) != nil {
+			return append(here, t.Name).String()
 		}
 		if into := t.movedInto(name); into != "" {
-			return append(key[:2:2], t.name, into).String()
+			return append(here, t.Name, into).String()
 		}
 	}
 	return ""
 }
 
 // nearest returns the key of table n whose name is most like the given one.
-func nearest(name string, n *node) string {
+func nearest(name string, n *Node) string {
 	name = strings.ToLower(name)
 	best, least := "", max(1, utf8.RuneCountInString(name)/3)+1
-	for _, c := range n.children {
-		if c.name == "NAME" || c.name == "COLUMN" {
+	for _, c := range n.Children {
+		if c.named() {
 			continue
 		}
-		away := distance(name, c.name)
-		if away >= least && len(name) >= 3 && strings.HasPrefix(c.name, name) {
+		away := Distance(name, c.Name)
+		if away >= least && len(name) >= 3 && strings.HasPrefix(c.Name, name) {
 			away = least - 1
 		}
 		if away < least {
-			best, least = c.name, away
+			best, least = c.Name, away
 		}
 	}
 	return best
 }
 
-// distance returns how many insertions, deletions, replacements and swaps of neighbours turn
+// Distance returns how many insertions, deletions, replacements and swaps of neighbours turn
 // a into b.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	rows := make([][]int, len(x)+1)
 	for i := range rows {

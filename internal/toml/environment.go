@@ -1,20 +1,18 @@
-package config
+package toml
 
 import (
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/BurntSushi/toml"
 )
 
 var variable = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not
+// Expand replaces ${NAME} by the environment variable NAME, and $${ by ${. It does not
 // expand the result again, and the result is never printed. broken is the rule that s
 // breaks, "" if none.
-func (d *document) expand(key toml.Key, element int, s string) (expanded, broken string) {
+func (d *Document) Expand(key Key, element int, s string) (expanded, broken string) {
 	var b strings.Builder
 	source := s
 	for i := strings.IndexByte(s, '$'); i >= 0; i = strings.IndexByte(s, '$') {
@@ -36,7 +34,7 @@ func (d *document) expand(key toml.Key, element int, s string) (expanded, broken
 			b.WriteString(value)
 			s = s[len(m[0]):]
 			d.masked[place(key, element)] = source
-			d.hidden = append(d.hidden, slices.Clone(key))
+			d.Hidden = append(d.Hidden, slices.Clone(key))
 		default:
 			b.WriteByte('$')
 			s = s[1:]

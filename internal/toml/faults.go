@@ -1,4 +1,4 @@
-package config
+package toml
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 // Fault is a violated rule, and the place in the file where it is violated.
 type Fault struct {
-	File  string // the file as it was named to Load
+	File  string // as it was named in its Source
 	Line  int    // from 1; of the table for a key that is missing
 	Key   string // full dotted key; "" where the file is no TOML
 	Rule  string // what must hold: "must be positive"
@@ -35,7 +35,7 @@ func (f *Fault) Error() string {
 	return s
 }
 
-// Faults are all faults of a file, in the order of its lines. Its Error has one line for
+// Faults are faults of a document. Its Error has one line for
 // each fault.
 type Faults []*Fault
 
@@ -78,20 +78,20 @@ func harmless(message string) string {
 }
 
 // show returns the value for a message, nil if it may be a secret or is too long.
-func (n *node) show(v any) any {
-	if n.kind == file {
+func (n *Node) show(v any) any {
+	if n.Kind == File {
 		return nil
 	}
-	return scalar(v)
+	return Scalar(v)
 }
 
 // literal is text that a message shows without quotes.
 type literal string
 
-// scalar returns v for a message, nil for lists and tables. A float keeps its decimal point:
+// Scalar returns v for a message, nil for lists and tables. A float keeps its decimal point:
 // for 100.0 the message is "must be an integer (100.0)", because "(100)" would puzzle its
 // reader.
-func scalar(v any) any {
+func Scalar(v any) any {
 	switch v := v.(type) {
 	case string, bool, int64:
 		return v
@@ -107,8 +107,8 @@ func scalar(v any) any {
 	return nil
 }
 
-// alternatives prints words as "a", "b" or "c".
-func alternatives(words []string) string {
+// Alternatives prints words as "a", "b" or "c".
+func Alternatives(words []string) string {
 	var b strings.Builder
 	for i, w := range words {
 		switch {

@@ -1,24 +1,24 @@
-package config
+package toml
 
 import (
 	"strconv"
 	"strings"
 
-	"github.com/BurntSushi/toml"
+	burnt "github.com/BurntSushi/toml"
 )
 
 // positions says on which line of a file each key is. The TOML package keeps no positions
 // for keys, so the source is read a second time, after that package has accepted it. So the
 // text read here is valid, and the result is used for line numbers only.
 type positions struct {
-	order   []toml.Key     // keys and table headers as they appear
-	written map[string]int // line of a key or header, by toml.Key.String()
+	order   []Key          // keys and table headers as they appear
+	written map[string]int // line of a key or header, by Key.String()
 	implied map[string]int // line of the first mention of a table that has no header
 }
 
 // line returns the line of the key, or of the nearest table around it that the
 // file mentions. element ≥ 0 asks for the line of that element of a list.
-func (p *positions) line(key toml.Key, element int) int {
+func (p *positions) line(key Key, element int) int {
 	if n, ok := p.written[place(key, element)]; ok {
 		return n
 	}
@@ -35,7 +35,7 @@ func (p *positions) line(key toml.Key, element int) int {
 
 // place names a key or, if element ≥ 0, an element of its list. The name of an element
 // cannot be a key's: a key with a bracket in it is quoted.
-func place(key toml.Key, element int) string {
+func place(key Key, element int) string {
 	if element < 0 {
 		return key.String()
 	}
@@ -49,7 +49,7 @@ func scan(src string) *positions {
 		line: 1,
 		out:  &positions{written: map[string]int{}, implied: map[string]int{}},
 	}
-	var section toml.Key
+	var section Key
 	for s.blank(); s.at < len(s.src); s.blank() {
 		before := s.at
 		if s.src[s.at] == '[' {
@@ -80,7 +80,7 @@ type scanner struct {
 }
 
 // found notes key, written relative to section.
-func (s *scanner) found(section, key toml.Key, line int) {
+func (s *scanner) found(section, key Key, line int) {
 	full := append(section[:len(section):len(section)], key...)
 	s.out.order = append(s.out.order, full)
 	for n := 1; n < len(full); n++ {
@@ -125,7 +125,7 @@ func (s *scanner) blank() {
 }
 
 // pair reads key = value.
-func (s *scanner) pair(section toml.Key) {
+func (s *scanner) pair(section Key) {
 	line := s.line
 	key := s.key()
 	if len(key) == 0 {
@@ -139,8 +139,8 @@ func (s *scanner) pair(section toml.Key) {
 	s.value(append(section[:len(section):len(section)], key...))
 }
 
-// key reads a key of one or more parts, and the blanks after it.
-func (s *scanner) key() (key toml.Key) {
+// Row reads a key of one or more parts, and the blanks after it.
+func (s *scanner) key() (key Key) {
 	for {
 		s.space()
 		from := s.at
@@ -173,7 +173,7 @@ func bare(c byte) bool {
 // escapes are read in one way only.
 func unquote(literal string) string {
 	var v struct{ Key string }
-	if _, err := toml.Decode("key = "+literal, &v); err != nil {
+	if _, err := burnt.Decode("key = "+literal, &v); err != nil {
 		return literal
 	}
 	return v.Key
@@ -192,7 +192,7 @@ func (s *scanner) close(bracket byte) bool {
 }
 
 // value skips a value, and records the positions of the keys and elements in it.
-func (s *scanner) value(key toml.Key) {
+func (s *scanner) value(key Key) {
 	switch s.peek() {
 	case '"', '\'':
 		s.text()

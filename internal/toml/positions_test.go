@@ -1,4 +1,4 @@
-package config
+package toml
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/BurntSushi/toml"
+	burnt "github.com/BurntSushi/toml"
 )
 
 // TestLines: in each source the key x, or the one named, stands on the line
@@ -22,7 +22,7 @@ func TestLines(t *testing.T) {
 			key = []string{"x"}
 		}
 		var any map[string]any
-		if _, err := toml.Decode(src, &any); err != nil {
+		if _, err := burnt.Decode(src, &any); err != nil {
 			t.Fatalf("%v in\n%s", err, src)
 		}
 		want := 1 + strings.Count(src[:strings.Index(src, "HERE")], "\n")
@@ -75,14 +75,14 @@ func TestLines(t *testing.T) {
 	src := "x = [ 1,\n2, [\n3 ], \"\"\"\n4\"\"\"\n,{ y = [\n5] }\n]"
 	p := scan(src)
 	for i, want := range []int{1, 2, 2, 3, 5} {
-		if got := p.line(toml.Key{"x"}, i); got != want {
+		if got := p.line(Key{"x"}, i); got != want {
 			t.Errorf("element %d is on line %d, want %d", i, got, want)
 		}
 	}
-	if got := p.line(toml.Key{"x", "y"}, 0); got != 6 {
+	if got := p.line(Key{"x", "y"}, 0); got != 6 {
 		t.Errorf("the inner element is on line %d", got)
 	}
-	if got := p.line(toml.Key{"x"}, 9); got != 1 {
+	if got := p.line(Key{"x"}, 9); got != 1 {
 		t.Errorf("an element that is not there is on line %d", got)
 	}
 }
@@ -113,8 +113,8 @@ func TestTOMLSuite(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		var tree map[string]toml.Primitive
-		md, err := toml.Decode(string(data), &tree)
+		var tree map[string]burnt.Primitive
+		md, err := burnt.Decode(string(data), &tree)
 		if err != nil {
 			scan(string(data))
 			return nil
@@ -143,15 +143,15 @@ type refused struct{}
 
 func (refused) UnmarshalText([]byte) error { return errors.New("refused") }
 
-func compareLines(t *testing.T, path, src string, p *positions, md *toml.MetaData, prefix toml.Key, tree map[string]toml.Primitive) (compared int) {
+func compareLines(t *testing.T, path, src string, p *positions, md *burnt.MetaData, prefix Key, tree map[string]burnt.Primitive) (compared int) {
 	for name, value := range tree {
 		key := append(prefix[:len(prefix):len(prefix)], name)
-		var table map[string]toml.Primitive
+		var table map[string]burnt.Primitive
 		if md.PrimitiveDecode(value, &table) == nil && table != nil {
 			compared += compareLines(t, path, src, p, md, key, table)
 			continue
 		}
-		e, ok := errors.AsType[toml.ParseError](md.PrimitiveDecode(value, &refused{}))
+		e, ok := errors.AsType[burnt.ParseError](md.PrimitiveDecode(value, &refused{}))
 		if !ok || e.Position.Line == 0 {
 			continue // a list
 		}
@@ -175,7 +175,7 @@ func TestHarmless(t *testing.T) {
 		"password = 1e112358", "password = 1_123581321_", "password = 01123581321", "password = 1123-58-13", "password = +hunter2",
 		"password = `hunter2`", "password = 'hunter2", "password = \"\"\"hunter2", "password = hunter2\"", "password = 0o11235813",
 	} {
-		_, err := Parse("c.toml", []byte(src))
+		err := Parse([]Source{{Name: "c.toml", Text: src}}).Err()
 		if err == nil {
 			t.Errorf("%q is accepted", src)
 			continue

@@ -1,0 +1,64 @@
+package config
+
+import (
+	"time"
+
+	"github.com/streamdp/streamdp/internal/toml"
+)
+
+// startText says what a [Start] is.
+const startText = `"earliest", "latest" or an offset`
+
+// start is the kind of a [Start].
+var start = &toml.Kind{
+	Wants: startText,
+	Name:  "string or integer",
+	Read: func(v any) (any, string) {
+		switch v := v.(type) {
+		case int64:
+			if v >= 0 {
+				return Start(v), ""
+			}
+		case string:
+			var at Start
+			if at.UnmarshalText([]byte(v)) == nil {
+				return at, ""
+			}
+		}
+		return nil, ""
+	},
+}
+
+// minClock is the shortest period of steps by the clock.
+const minClock = 100 * time.Millisecond
+
+// length is the kind of a [Step].
+var length = &toml.Kind{
+	Wants: `a number of offsets, or a duration such as "1m"`,
+	Name:  "integer or string (duration)",
+	Read: func(v any) (any, string) {
+		switch v := v.(type) {
+		case int64:
+			if v < 1 {
+				return nil, "must be at least 1"
+			}
+			return Step(v), ""
+		case string:
+			t, ok := toml.Duration(v)
+			switch {
+			case !ok:
+				return nil, ""
+			case t < minClock:
+				return nil, "must be at least \"" + minClock.String() + "\""
+			}
+			return Every(t), ""
+		}
+		return nil, ""
+	},
+	Plain: func(v any) any {
+		if period := v.(Step).Clock(); period > 0 {
+			return period.String()
+		}
+		return v
+	},
+}

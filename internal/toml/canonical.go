@@ -1,0 +1,102 @@
+package toml
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"maps"
+	"math"
+	"reflect"
+)
+
+// Canonical returns the keys of table n that are not outside of the canonical form, with their values in struct v.
+// A key without the flag Always is there only if it differs from its default: so a new key alone is no change.
+func (n *Node) Canonical(v reflect.Value) map[string]any {
+	t := map[string]any{}
+	for _, c := range n.Children {
+		f := c.In(v)
+		switch {
+		case c.Has(Outside) || n.Of != "" && f.IsZero() || f.Kind() == reflect.Map:
+		case c.Has(Flat):
+			maps.Copy(t, c.Canonical(f))
+		case c.Kind == Table && f.Kind() == reflect.Pointer:
+			if !f.IsNil() {
+				t[c.Name] = c.Canonical(f.Elem())
+			}
+		case c.Kind == Table:
+			t[c.Name] = c.Canonical(f)
+		case c.Has(Always) || !c.isDefault(f):
+			t[c.Name] = c.Plain(f)
+		}
+	}
+	return t
+}
+
+// isDefault reports whether f is the default of its key: the default of its row or, if
+// there is none, the zero value.
+func (n *Node) isDefault(f reflect.Value) bool {
+	value, err := n.Default()
+	switch {
+	case err != nil:
+		return false
+	case value == nil:
+		return f.IsZero()
+	}
+	same := reflect.New(f.Type()).Elem()
+	assign(same, value)
+	return reflect.DeepEqual(f.Interface(), same.Interface())
+}
+
+// Plain returns the value of the key as the canonical form has it: an empty list for a nil list, "off"
+// for a missing number, "auto" for one that is found, and the text of a value that has one.
+func (n *Node) Plain(f reflect.Value) any {
+	if f.Kind() == reflect.Pointer {
+		if f.IsNil() {
+			return "off"
+		}
+		f = f.Elem()
+	}
+	if f.Kind() == reflect.Slice && f.IsNil() {
+		return []any{}
+	}
+	if m, ok := f.Interface().(encoding.TextMarshaler); ok {
+		text, err := m.MarshalText()
+		if err != nil {
+			panic("toml: " + err.Error())
+		}
+		return string(text)
+	}
+	if n.Kind.Plain != nil {
+		return n.Kind.Plain(f.Interface())
+	}
+	switch x := f.Interface().(type) {
+	case float64:
+		return autoOr(x)
+	case []float64:
+		all := make([]any, len(x))
+		for i, v := range x {
+			all[i] = autoOr(v)
+		}
+		return all
+	}
+	return f.Interface()
+}
+
+// autoOr returns a number, or "auto" for one that is found.
+func autoOr(x float64) any {
+	if math.IsNaN(x) {
+		return "auto"
+	}
+	return x
+}
+
+// JSON returns v as JSON without blanks, with sorted keys.
+func JSON(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic("toml: " + err.Error()) // numbers are finite, strings are UTF-8
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}

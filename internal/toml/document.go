@@ -1,0 +1,156 @@
+package toml
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	burnt "github.com/BurntSushi/toml"
+)
+
+// Document is a file, or several that are read as one. The TOML package parses it into maps; a tree of rows says
+// which keys are taken from them. The package could decode into structs, but it would match keys
+// in any case, read 5 as 5 ns, and report faults without their lines.
+type Document struct {
+	*positions
+	files  []Source
+	masked map[string]string // values out of the environment, as the file writes them
+	bad    map[string]bool   // keys that have a fault
+
+	// Tree is the table of all that the files say.
+	Tree map[string]any
+	// Hidden are the keys that hold values of environment variables, which nothing prints.
+	Hidden []Key
+	// Faults are those found until now, in the order in which they were found.
+	Faults Faults
+}
+
+// Parse reads files as one document. Its faults are those of texts that are no TOML, and of keys that two files have.
+func Parse(files []Source) *Document {
+	d := Of("", nil)
+	d.parse(files)
+	return d
+}
+
+// Of returns a document that says what tree does, without lines. Its faults name the file name.
+func Of(name string, tree map[string]any) *Document {
+	return &Document{
+		positions: scan(""), files: []Source{{Name: name}}, Tree: tree, masked: map[string]string{}, bad: map[string]bool{},
+	}
+}
+
+// Err returns the faults in the order of the lines, nil if there are none.
+func (d *Document) Err() error {
+	if len(d.Faults) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.Faults, func(a, b *Fault) int {
+		return cmp.Or(d.number(a.File)-d.number(b.File), cmp.Compare(a.Line, b.Line))
+	})
+	// A list in one line may hold the same faulty element twice: report it once.
+	return slices.CompactFunc(d.Faults, func(a, b *Fault) bool { return a.Error() == b.Error() })
+}
+
+// parse reads TOML. If a text is not TOML, that is the only fault of its file, and of the others no
+// more is read than whether they are.
+func (d *Document) parse(files []Source) {
+	d.files = files
+	for i := 1; i < len(files); i++ {
+		files[i].before = files[i-1].before + 1 + strings.Count(files[i-1].Text, "\n")
+	}
+	for i := range files {
+		f := &files[i]
+		if tree, ok := d.decode(f); ok {
+			here := scan(f.Text)
+			d.Tree = d.merge(nil, d.Tree, tree, here, f)
+			d.positions.add(here, f.before)
+		}
+	}
+}
+
+// decode reads the tables of a file.
+func (d *Document) decode(f *Source) (tree map[string]any, ok bool) {
+	defer func() {
+		if r := recover(); r != nil { // the parser panics where it meets a state it calls a bug
+			d.fail(f, 1, "not TOML")
+		}
+	}()
+	if _, err := burnt.Decode(f.Text, &tree); err != nil {
+		line, message := 1, "cannot be read"
+		if e, ok := errors.AsType[burnt.ParseError](err); ok {
+			// If a line ends too early, the parser reports the line after it.
+			before := strings.TrimPrefix(f.Text, "\xef\xbb\xbf")
+			before = before[:min(max(e.Position.Start, 0), len(before))]
+			line, message = 1+strings.Count(before, "\n"), harmless(e.Message)
+		}
+		d.fail(f, line, "not TOML: "+message)
+		return nil, false
+	}
+	return tree, true
+}
+
+func (d *Document) fail(f *Source, line int, rule string) {
+	d.Faults = append(d.Faults, &Fault{File: f.Name, Line: line, Rule: rule})
+}
+
+// Add records a fault of a key, or of an element of its list. Later checks skip the key.
+func (d *Document) Add(key Key, element int, rule string, value any) *Fault {
+	d.bad[key.String()] = true
+	return d.Note(key, element, rule, value)
+}
+
+// Note records a fault as Add does. It is for faults of a table as a whole: the keys in the
+// table are still checked.
+func (d *Document) Note(key Key, element int, rule string, value any) *Fault {
+	if _, ok := value.(string); ok {
+		if source, ok := d.masked[place(key, element)]; ok {
+			value = source
+		}
+	}
+	file, line := d.place(d.Line(key, element))
+	f := &Fault{File: file, Line: line, Key: key.String(), Rule: rule, Value: value}
+	d.Faults = append(d.Faults, f)
+	return f
+}
+
+// Line returns the line of the key, or of the nearest table around it that the files mention, counted over all
+// files. element ≥ 0 asks for the line of that element of a list.
+func (d *Document) Line(key Key, element int) int { return d.positions.line(key, element) }
+
+// Spoil has later checks skip the key, as if it had a fault of its own.
+func (d *Document) Spoil(key Key) { d.bad[key.String()] = true }
+
+// SoundBelow reports whether no key in the table has a fault.
+func (d *Document) SoundBelow(table Key) bool {
+	for k := range d.bad {
+		if strings.HasPrefix(k, table.String()+".") {
+			return false
+		}
+	}
+	return true
+}
+
+// Sound reports whether neither the key nor a table around it has a fault. Only then can
+// later checks use the key's value.
+func (d *Document) Sound(key Key) bool {
+	for n := 1; n <= len(key); n++ {
+		if d.bad[key[:n].String()] {
+			return false
+		}
+	}
+	return true
+}
+
+// Written returns what the file says for the key, nil if the key is not in the file.
+func (d *Document) Written(key Key) any {
+	var v any = d.Tree
+	for _, name := range key {
+		t, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = t[name]
+	}
+	return v
+}
