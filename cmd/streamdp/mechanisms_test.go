@@ -38,8 +38,8 @@ var (
 )
 
 // tallySchema are its keys, in front of the first mechanism's.
-const tallySchema = `	{path: "stream.NAME.tally", kind: table, doc: "Mechanism: sums."},
-	{path: "stream.NAME.tally.clip", kind: number, flags: required | always, rule: says("positive"), doc: "Bound."},
+const tallySchema = `	{Path: "stream.NAME.tally", Kind: toml.Table, Doc: "Mechanism: sums."},
+	{Path: "stream.NAME.tally.clip", Kind: toml.Number, Flags: toml.Required | toml.Always, Rule: says("positive"), Doc: "Bound."},
 `
 
 // withTally builds the program with the mechanism of testdata/tally.
@@ -74,7 +74,7 @@ func withTally(t *testing.T) (binary string) {
 	for _, l := range tallyLines {
 		insert(l.file, l.behind, l.behind+l.line)
 	}
-	const first = "\t{path: \"stream.NAME.moments\", "
+	const first = "\t{Path: \"stream.NAME.moments\", "
 	insert("config/schema.go", first, tallySchema+first)
 	for name, text := range texts {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
