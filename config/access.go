@@ -67,8 +67,8 @@ func (d *document) checkSASL(c *Config) {
 	}
 	own := mechanismKeys(s.Mechanism)
 	for _, k := range root().At("kafka", "sasl").Children {
-		if key := under(table, k.Name); k.Name != "mechanism" && !slices.Contains(own, k.Name) && d.Written(key) != nil {
-			d.Add(key, -1, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), nil)
+		if k.Name != "mechanism" && !slices.Contains(own, k.Name) {
+			d.refuse(table, fmt.Sprintf("must not be there with mechanism = %q", s.Mechanism), k.Name)
 		}
 	}
 	need := func(names ...string) {
@@ -84,11 +84,8 @@ func (d *document) checkSASL(c *Config) {
 			d.Add(key, -1, "required, or token_file", nil)
 		}
 	case s.Token() && s.TokenFile != "":
-		for _, name := range []string{"token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience"} {
-			if key := under(table, name); d.Written(key) != nil {
-				d.Add(key, -1, "must not be there with token_file: that token is asked for by another program", nil)
-			}
-		}
+		d.refuse(table, "must not be there with token_file: that token is asked for by another program",
+			"token_url", "token_ca_file", "client_id", "client_secret_file", "scopes", "audience")
 	case s.Token():
 		need("client_id", "client_secret_file")
 	case s.AWS():

@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/streamdp/streamdp/internal/toml"
@@ -77,6 +78,19 @@ func (d *document) checkCluster(c *Config) {
 	if c.Cluster == nil {
 		return
 	}
+	d.checkShared(c)
+	d.checkGroupTopic(c, toml.Key{"kafka", "boundary_topic"}, c.Kafka.BoundaryTopic)
+	for _, s := range c.Streams {
+		key := toml.Key{"stream", s.Name}
+		d.checkGroupTopic(c, under(key, "input", "topic"), s.Input.Topic)
+		d.checkGroupTopic(c, under(key, "output", "topic"), s.Output.Topic)
+		d.checkGroupTopic(c, under(key, "dead_letter", "topic"), s.DeadLetter.Topic)
+		d.checkSharedStream(c, s, key)
+	}
+}
+
+// checkShared finds keys of the process that instances cannot have.
+func (d *document) checkShared(c *Config) {
 	if key := (toml.Key{"kafka", "control_topic"}); d.Sound(key) && c.Kafka.ControlTopic != "" {
 		d.Add(key, -1, "must not be there with [cluster]: each shard's ledger has one writer, and is a topic itself", c.Kafka.ControlTopic)
 	}
@@ -90,31 +104,25 @@ func (d *document) checkCluster(c *Config) {
 	if key := (toml.Key{"kafka", "group"}); d.Sound(key) && d.Sound(group) && c.Kafka.Group == c.Cluster.Group {
 		d.Add(key, -1, "must not be cluster.group: that group has members, and takes no offsets from elsewhere", c.Kafka.Group)
 	}
-	own := map[string]bool{}
-	if d.Sound(group) {
-		for _, topic := range c.Cluster.topics() {
-			own[topic] = true
-		}
+}
+
+// checkGroupTopic finds a topic that the group has for itself.
+func (d *document) checkGroupTopic(c *Config, key toml.Key, topic string) {
+	if d.Sound(toml.Key{"cluster", "group"}) && d.Sound(key) && slices.Contains(c.Cluster.topics(), topic) {
+		d.Note(key, -1, "must not be a topic of the group of [cluster]", topic)
 	}
-	taken := func(key toml.Key, topic string) {
-		if d.Sound(key) && own[topic] {
-			d.Note(key, -1, "must not be a topic of the group of [cluster]", topic)
-		}
+}
+
+// checkSharedStream finds what a stream cannot do whose tasks are in several shards.
+func (d *document) checkSharedStream(c *Config, s *Stream, key toml.Key) {
+	assign := toml.Key{"cluster", "assign"}
+	if merge := under(key, "merge"); s.Merge && d.Sound(merge) && d.Sound(assign) && c.Cluster.Assign != AssignTopic {
+		d.Add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
 	}
-	taken(toml.Key{"kafka", "boundary_topic"}, c.Kafka.BoundaryTopic)
-	for _, s := range c.Streams {
-		key := toml.Key{"stream", s.Name}
-		taken(under(key, "input", "topic"), s.Input.Topic)
-		taken(under(key, "output", "topic"), s.Output.Topic)
-		taken(under(key, "dead_letter", "topic"), s.DeadLetter.Topic)
-		if merge := under(key, "merge"); s.Merge && d.Sound(merge) && d.Sound(toml.Key{"cluster", "assign"}) && c.Cluster.Assign != AssignTopic {
-			d.Add(merge, -1, "needs cluster.assign = \"topic\": then one ledger has the budgets of all partitions that are merged", nil)
-		}
-		if topics := under(key, "input", "topics"); s.Dynamic() && d.Sound(topics) {
-			d.Add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
-		}
-		if s.User != nil {
-			d.Note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
-		}
+	if topics := under(key, "input", "topics"); s.Dynamic() && d.Sound(topics) {
+		d.Add(topics, -1, "must not be there with [cluster]: how many topics are taken is known to all instances together only", s.Input.Topics)
+	}
+	if s.User != nil {
+		d.Note(under(key, "user"), -1, "must not be there with [cluster]: the persons of a population share one budget, and each shard has a ledger of its own", nil)
 	}
 }

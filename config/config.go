@@ -319,6 +319,11 @@ type Privacy struct {
 	LimitDelta float64 `toml:"limit_delta"`
 }
 
+// agrees reports whether two streams have the same limit and the same adjacency, as streams must that share a budget.
+func (p Privacy) agrees(q Privacy) bool {
+	return p.LimitEpsilon == q.LimitEpsilon && p.LimitDelta == q.LimitDelta && p.Adjacency == q.Adjacency
+}
+
 // Step is the length of a step: so many offsets or, negative, a period of the clock in
 // nanoseconds.
 type Step int64

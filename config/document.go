@@ -16,6 +16,15 @@ type Fault = toml.Fault
 // Faults are all faults of a configuration, in the order of its lines.
 type Faults = toml.Faults
 
+// refuse adds a fault of each of the keys of a table that the file has.
+func (d *document) refuse(table toml.Key, rule string, names ...string) {
+	for _, name := range names {
+		if key := under(table, name); d.Written(key) != nil {
+			d.Add(key, -1, rule, nil)
+		}
+	}
+}
+
 // keepMasked notes which keys hold values of environment variables, which nothing prints, by the names that
 // Difference has for them.
 func (d *document) keepMasked(c *Config) {

@@ -310,8 +310,7 @@ func (e *expansion) refuses(p, s *Stream) string {
 		return ""
 	}
 	if first := e.persons[s.User.Population]; first != nil {
-		mine, theirs := s.Privacy, first.Privacy
-		if s.User.Period != first.User.Period || mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency {
+		if s.User.Period != first.User.Period || !s.Privacy.agrees(first.Privacy) {
 			return "its persons are those of stream " + first.Name + ", which has another period, limit or adjacency"
 		}
 	}

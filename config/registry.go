@@ -99,7 +99,7 @@ func (d *document) checkRegistry(c *Config) {
 		if len(r.URLs) == 0 {
 			d.Add(urls, -1, "must name at least one address", nil)
 		}
-		d.checkTwice(urls, r.URLs)
+		checkTwice(d, urls, r.URLs)
 		for i, s := range r.URLs {
 			if u, err := url.Parse(s); err == nil && u.User != nil {
 				d.Add(urls, i, "must not hold a user or a password: they are in [registry.basic_auth]", nil)
@@ -140,7 +140,7 @@ func (d *document) checkSchemas(c *Config, s *Stream, key toml.Key) {
 			d.Note(toml.Key{"registry"}, -1, "required, because records of ["+key.String()+"] name schemas in it", nil)
 		}
 		if d.Sound(at("subjects")) {
-			d.checkTwice(at("subjects"), in.Subjects)
+			checkTwice(d, at("subjects"), in.Subjects)
 			if len(in.Subjects) > maxSubjects {
 				d.Add(at("subjects"), -1, fmt.Sprintf("must be at most %d", maxSubjects), len(in.Subjects))
 			}

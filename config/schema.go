@@ -84,10 +84,7 @@ var schema = []toml.Row{
 
 	{Path: "registry", Kind: toml.Table, Flags: toml.Outside, Doc: "The schema registry, in which codecs with schemas look up how a record was written: Confluent's API, which Apicurio (at `/apis/ccompat/v7`), Redpanda and Karapace have too. [howto/schema-registry.md](howto/schema-registry.md) says how."},
 	{Path: "registry.urls", Kind: toml.Texts, Flags: toml.Required, Rule: registryURL, Doc: "Addresses of the registry, tried in turn."},
-	{Path: "registry.timeout", Kind: toml.Span, Def: `"5s"`, Rule: toml.MustBe("\"100ms\" to \"1m\"", func(v any) bool {
-		d, ok := v.(time.Duration)
-		return ok && d >= 100*time.Millisecond && d <= time.Minute
-	}), Doc: "Time in which the registry must answer a request."},
+	{Path: "registry.timeout", Kind: toml.Span, Def: `"5s"`, Rule: toml.MustBe("\"100ms\" to \"1m\"", lasts(100*time.Millisecond, time.Minute)), Doc: "Time in which the registry must answer a request."},
 	{Path: "registry.token_file", Kind: toml.File, Doc: "File that holds a bearer token, read again for every request; permissions as for `state.key_file`."},
 	{Path: "registry.basic_auth", Kind: toml.Table, Doc: "User and password towards the registry."},
 	{Path: "registry.basic_auth.username", Kind: toml.Text, Flags: toml.Required, Rule: userName, Doc: "User; of Confluent Cloud the API key."},
@@ -111,7 +108,7 @@ var schema = []toml.Row{
 	{Path: "cluster.group", Kind: toml.Text, Flags: toml.Required, Rule: groupName, Doc: "Consumer group of the instances. It also begins the names of their topics (`.state`, `.ledger`, `.control`, `.partials`) and of their transactional ids."},
 	{Path: "cluster.shards", Kind: toml.Whole, Def: `64`, Rule: toml.MustBe("1 to 4096", between(1, 4096)), Doc: "Parts into which the tasks are divided. Each has one owner at a time, and a ledger of its own. As many instances can have work. It never changes."},
 	{Path: "cluster.assign", Kind: toml.Text, Def: `"partition"`, Words: []string{"partition", "topic"}, Doc: "What decides the shard of an input partition: its topic and its number, or its topic alone. All partitions of a merged stream must be in one shard, so `merge = true` needs `\"topic\"`. It never changes."},
-	{Path: "cluster.session_timeout", Kind: toml.Span, Def: `"6s"`, Rule: toml.MustBe("\"1s\" to \"5m\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= time.Second && d <= 5*time.Minute }), Doc: "Silence after which an instance counts as dead and others take over its shards. Brokers accept no less than their `group.min.session.timeout.ms`, 6 s by default."},
+	{Path: "cluster.session_timeout", Kind: toml.Span, Def: `"6s"`, Rule: toml.MustBe("\"1s\" to \"5m\"", lasts(time.Second, 5*time.Minute)), Doc: "Silence after which an instance counts as dead and others take over its shards. Brokers accept no less than their `group.min.session.timeout.ms`, 6 s by default."},
 	{Path: "cluster.instance", Kind: toml.Text, Says: "the host's name", Rule: instanceName, Doc: "Name of this instance in messages, in the status and in the state."},
 	{Path: "cluster.advertise", Kind: toml.Text, Says: "the address that it listens on", Rule: broker, Doc: "Address at which other machines reach this instance's status page; the pages of all instances link to it."},
 	{Path: "cluster.allow_unreplicated", Kind: toml.Boolean, Def: `false`, Doc: "Accept topics with one replica: for tests. The loss of one broker's disk is then the loss of ledgers."},
@@ -289,19 +286,19 @@ var schema = []toml.Row{
 var (
 	natural = toml.MustBe("at least 0", atLeast(0))
 	fromOne = toml.MustBe("at least 1", atLeast(1))
-	stepMax = toml.MustBe("1 to 1099511627776", func(v any) bool { n, ok := v.(int64); return ok && n >= 1 && n <= 1<<40 })
+	stepMax = toml.MustBe("1 to 1099511627776", between(1, 1<<40))
 	// recordSize is a size that a reader of package kafka accepts, or 0 for the default.
-	recordSize  = toml.MustBe("in [0, 1073741824]", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= 1<<30 })
-	fetchMemory = toml.MustBe("16777216 to 1099511627776", func(v any) bool { n, ok := v.(int64); return ok && n >= 16<<20 && n <= 1<<40 })
+	recordSize  = toml.MustBe("in [0, 1073741824]", between(0, 1<<30))
+	fetchMemory = toml.MustBe("16777216 to 1099511627776", between(16<<20, 1<<40))
 	positive    = toml.MustBe("positive", func(v any) bool { x, ok := v.(float64); return ok && x > 0 })
 	fraction    = toml.MustBe("in (0, 1)", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x < 1 })
 	share       = toml.MustBe("in (0, 1]", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && x <= 1 })
 	otlpURL     = toml.MustBe("a URL such as \"http://127.0.0.1:4318\", without user, query and fragment", isOTLP)
 	divisor     = toml.MustBe("positive, with a finite inverse", func(v any) bool { x, ok := v.(float64); return ok && x > 0 && !math.IsInf(1/x, 0) })
-	partition   = toml.MustBe("0 to 2147483647", func(v any) bool { n, ok := v.(int64); return ok && n >= 0 && n <= math.MaxInt32 })
+	partition   = toml.MustBe("0 to 2147483647", between(0, math.MaxInt32))
 	userKey     = toml.MustBe("\"record-key\", \"field:PATH\" or \"header:NAME\"", isUserKey)
-	ahead       = toml.MustBe("1 to 1000", func(v any) bool { n, ok := v.(int64); return ok && n >= 1 && n <= 1000 })
-	bits        = toml.MustBe("24 to 30", func(v any) bool { n, ok := v.(int64); return ok && n >= 24 && n <= 30 })
+	ahead       = toml.MustBe("1 to 1000", between(1, 1000))
+	bits        = toml.MustBe("24 to 30", between(24, 30))
 	interval    = toml.MustBe("at least \"10ms\", or \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && (d == 0 || d >= 10*time.Millisecond) })
 	lasting     = toml.MustBe("at least \"0s\"", func(v any) bool { d, ok := v.(time.Duration); return ok && d >= 0 })
 	broker      = toml.MustBe("host:port", func(v any) bool { return address(v, false) })
@@ -342,6 +339,11 @@ func atLeast(least int64) func(any) bool {
 // between is a rule for integers from least to most.
 func between(least, most int64) func(any) bool {
 	return func(v any) bool { n, ok := v.(int64); return ok && n >= least && n <= most }
+}
+
+// lasts is a rule for durations from least to most.
+func lasts(least, most time.Duration) func(any) bool {
+	return func(v any) bool { d, ok := v.(time.Duration); return ok && d >= least && d <= most }
 }
 
 // isUserKey reports whether v says where a user key is.

@@ -57,7 +57,7 @@ func StreamOf(name string, text []byte) (*Stream, error) {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)
 	}
 	if s.Gradients() { // which have neither, as in a file
-		s.Input.Columns, s.Input.Column, s.Centre, s.Scale = nil, nil, nil, nil
+		s.clearRows()
 	}
 	if d.checkEstimator(s, key); len(d.Faults) > 0 {
 		return nil, fmt.Errorf("the epoch's configuration: %w", d.Faults)

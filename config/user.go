@@ -322,8 +322,7 @@ func (d *document) checkPopulations(c *Config) {
 		if s.User.Period != first.User.Period {
 			d.Note(under(key, "user"), -1, "must have the period of stream."+first.Name+", whose persons are the same population", nil)
 		}
-		mine, theirs := s.Privacy, first.Privacy
-		if first.reads() != s.reads() && (mine.LimitEpsilon != theirs.LimitEpsilon || mine.LimitDelta != theirs.LimitDelta || mine.Adjacency != theirs.Adjacency) {
+		if first.reads() != s.reads() && !s.Privacy.agrees(first.Privacy) {
 			d.Note(under(key, "privacy"), -1, "must have the limit and the adjacency of stream."+first.Name+", whose persons are the same population", nil)
 		}
 	}

@@ -61,7 +61,7 @@ func (d *document) checkBrokers(c *Config) {
 		d.Add(brokers, -1, "must name at least one broker", nil)
 		return
 	}
-	d.checkTwice(brokers, c.Kafka.Brokers)
+	checkTwice(d, brokers, c.Kafka.Brokers)
 	commits := toml.Key{"state", "commit_interval"}
 	remote := func(b string) bool { return !Loopback(b) }
 	if d.Sound(commits) && c.State.CommitInterval == 0 && slices.ContainsFunc(c.Kafka.Brokers, remote) {
@@ -103,10 +103,10 @@ func Loopback(address string) bool {
 }
 
 // checkTwice finds elements that occur twice in a list.
-func (d *document) checkTwice(key toml.Key, list []string) {
-	for i, s := range list {
-		if slices.Contains(list[:i], s) {
-			d.Add(key, i, "must not be there twice", s)
+func checkTwice[T comparable](d *document, key toml.Key, list []T) {
+	for i, x := range list {
+		if slices.Contains(list[:i], x) {
+			d.Add(key, i, "must not be there twice", x)
 		}
 	}
 }
@@ -156,11 +156,7 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 		if len(s.Input.Partitions) == 0 {
 			d.Add(partitions, -1, "must name at least one partition", nil)
 		}
-		for i, p := range s.Input.Partitions {
-			if slices.Contains(s.Input.Partitions[:i], p) {
-				d.Add(partitions, i, "must not be there twice", p)
-			}
-		}
+		checkTwice(d, partitions, s.Input.Partitions)
 		slices.Sort(s.Input.Partitions)
 	}
 
@@ -180,7 +176,7 @@ func (d *document) checkInput(s *Stream, key toml.Key) {
 	if len(names) == 0 {
 		d.Add(columns, -1, "must name at least one column", nil)
 	}
-	d.checkTwice(columns, names)
+	checkTwice(d, columns, names)
 	d.checkColumns(s, key)
 }
 
@@ -479,7 +475,7 @@ func (d *document) checkValues(s *Stream, key toml.Key) {
 	if !d.Sound(values) {
 		return
 	}
-	d.checkTwice(values, s.Output.Values)
+	checkTwice(d, values, s.Output.Values)
 	_, e := s.mechanism()
 	if e == nil {
 		return

@@ -130,11 +130,7 @@ func (d *document) checkAuto(s *Stream, key toml.Key) {
 			d.Add(here, -1, "must be numbers for "+m.name+", which has no warm-up to find them", nil)
 		}
 	}
-	for _, name := range []string{"warmup", "warmup_mode"} {
-		if here := under(key, name); d.Written(here) != nil {
-			d.Add(here, -1, "belongs to mechanisms with a warm-up, and "+m.name+" has none", nil)
-		}
-	}
+	d.refuse(key, "belongs to mechanisms with a warm-up, and "+m.name+" has none", "warmup", "warmup_mode")
 }
 
 // checkWarmup checks what belongs to the warm-up before a regression.
@@ -153,11 +149,7 @@ func (d *document) checkWarmup(s *Stream, key toml.Key) {
 		return
 	}
 	if !s.Automatic() {
-		for _, name := range []string{"warmup", "warmup_mode"} {
-			if here := under(key, name); d.Written(here) != nil {
-				d.Add(here, -1, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", nil)
-			}
-		}
+		d.refuse(key, "belongs to a centre, scale, clip_x or clip_y that is \"auto\"", "warmup", "warmup_mode")
 		return
 	}
 	if here := under(key, "warmup"); d.Sound(here) && s.Warmup > 1<<60 {

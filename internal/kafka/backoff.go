@@ -18,7 +18,12 @@ type Backoff struct {
 // Wait sleeps for the next pause. It returns early, with the context's error,
 // when the context ends.
 func (b *Backoff) Wait(ctx context.Context) error {
-	t := time.NewTimer(b.Next())
+	return sleep(ctx, b.Next())
+}
+
+// sleep returns after the time, or with the context's error when the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

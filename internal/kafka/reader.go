@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,24 +123,12 @@ type Reader struct {
 
 // NewReader returns a reader that continues at a position.
 func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
-	if o.MaxWait == 0 {
-		o.MaxWait = DefaultMaxWait
-	}
-	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.PartitionMaxBytes == 0 {
-		o.PartitionMaxBytes = DefaultPartitionMaxBytes
-	}
-	if o.MaxRecordBytes == 0 {
-		o.MaxRecordBytes = DefaultMaxRecordBytes
-	}
-	if o.aheadBytes == 0 {
-		o.aheadBytes = aheadBytes
-	}
-	if o.epochGrace == 0 {
-		o.epochGrace = epochGrace
-	}
+	o.MaxWait = cmp.Or(o.MaxWait, DefaultMaxWait)
+	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	o.PartitionMaxBytes = cmp.Or(o.PartitionMaxBytes, DefaultPartitionMaxBytes)
+	o.MaxRecordBytes = cmp.Or(o.MaxRecordBytes, DefaultMaxRecordBytes)
+	o.aheadBytes = cmp.Or(o.aheadBytes, aheadBytes)
+	o.epochGrace = cmp.Or(o.epochGrace, epochGrace)
 	switch {
 	case o.Topic == "":
 		return nil, errors.New("kafka reader: no topic is given")
@@ -343,14 +332,7 @@ func (r *Reader) patience(ctx context.Context) error {
 	if wait <= 0 {
 		return nil
 	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return sleep(ctx, wait)
 }
 
 // identify compares the cluster's id and follows the partition's leader epoch,

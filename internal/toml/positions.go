@@ -191,48 +191,40 @@ func (s *scanner) close(bracket byte) bool {
 	return true
 }
 
+// elements reads a list or an inline table up to its bracket, element by element.
+func (s *scanner) elements(bracket byte, read func(i int)) {
+	s.at++
+	for i := 0; ; i++ {
+		s.blank()
+		if s.close(bracket) {
+			return
+		}
+		before := s.at
+		read(i)
+		s.blank()
+		if s.peek() == ',' {
+			s.at++
+		}
+		if s.at == before { // not TOML after all
+			return
+		}
+	}
+}
+
 // value skips a value, and records the positions of the keys and elements in it.
 func (s *scanner) value(key Key) {
 	switch s.peek() {
 	case '"', '\'':
 		s.text()
 	case '[':
-		s.at++
-		for i := 0; ; i++ {
-			s.blank()
-			if s.close(']') {
-				return
-			}
+		s.elements(']', func(i int) {
 			if name := place(key, i); s.out.written[name] == 0 {
 				s.out.written[name] = s.line
 			}
-			before := s.at
 			s.value(key)
-			s.blank()
-			if s.peek() == ',' {
-				s.at++
-			}
-			if s.at == before {
-				return
-			}
-		}
+		})
 	case '{':
-		s.at++
-		for {
-			s.blank()
-			if s.close('}') {
-				return
-			}
-			before := s.at
-			s.pair(key)
-			s.blank()
-			if s.peek() == ',' {
-				s.at++
-			}
-			if s.at == before {
-				return
-			}
-		}
+		s.elements('}', func(int) { s.pair(key) })
 	default:
 		for s.at < len(s.src) && !strings.ContainsRune(",]}#\r\n", rune(s.src[s.at])) {
 			s.at++
