@@ -110,7 +110,8 @@ func New(rows []Row, former ...string) *Node {
 		names := strings.Split(k.Path, ".")
 		parent := top.At(names[:len(names)-1]...)
 		k.Flags |= parent.Flags & Outside
-		parent.Children = append(parent.Children, &Node{Row: k, Name: names[len(names)-1], Parent: parent, fallback: k.fallback()})
+		n := &Node{Row: k, Name: names[len(names)-1], Parent: parent, fallback: k.fallback()}
+		parent.Children = append(parent.Children, n)
 	}
 	return top
 }
