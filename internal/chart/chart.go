@@ -1,25 +1,14 @@
-// Package chart draws lines into a file: the plots of the program and the figures of the
-// documents. It puts names beside the axes, where they hide no line.
+// Package chart draws lines into an SVG or PNG file: the plots of the program and the figures of
+// the documents. The names of the lines stand beside the axes, where they hide no line.
 package chart
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"image/color"
-	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Line is one curve.
@@ -44,112 +33,189 @@ var ErrForm = errors.New("a chart's file must end in .svg or .png")
 // Write draws the chart into a file, with the size in centimetres. The end of the file's name
 // chooses the form.
 func (c *Chart) Write(path string, width, height float64) error {
-	w, h := vg.Length(width)*vg.Centimeter, vg.Length(height)*vg.Centimeter
-	var canvas interface {
-		vg.CanvasSizer
-		io.WriterTo
-	}
+	const centimetre = 72 / 2.54
+	width, height = width*centimetre, height*centimetre
+	var page canvas
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".svg":
-		canvas = vgsvg.New(w, h)
+		page = newSVG(width, height)
 	case ".png":
-		canvas = vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(w, h), vgimg.UseDPI(150))}
+		page = newBitmap(width, height)
 	default:
 		return ErrForm
 	}
-	p, legend, err := c.plot()
+	if err := c.draw(page, width, height); err != nil {
+		return err
+	}
+	b, err := page.encode()
 	if err != nil {
 		return err
 	}
-	const margin = vg.Length(6)
-	all := draw.Crop(draw.New(canvas), margin, -margin, margin, -margin)
-	// Who looks at an SVG may have a wider font.
-	names := legend.Rectangle(all).Size().X*1.15 + 2*margin
-	p.Draw(draw.Crop(all, 0, -names, 0, 0))
-	legend.Draw(draw.Crop(all, all.Size().X-names+margin, 0, 0, -vg.Centimeter))
-	var b bytes.Buffer
-	if _, err := canvas.WriteTo(&b); err != nil {
-		return err
-	}
-	return os.WriteFile(path, b.Bytes(), 0o644)
+	return os.WriteFile(path, b, 0o644)
 }
+
+// point is a place on a page, in typographic points (1/72 inch) from its upper left corner.
+type point struct{ x, y float64 }
+
+// stroke is how a line is drawn. Lengths are in typographic points.
+type stroke struct {
+	colour color.RGBA
+	width  float64
+	dashes []float64 // lengths of dash and gap; nil: none
+}
+
+// canvas is a page in one form.
+type canvas interface {
+	// line draws straight lines from each point to the next.
+	line(points []point, s stroke)
+	// text writes a text in size fontSize. The point is on its baseline: at its beginning
+	// where share is 0, in the middle at ½, at its end at 1. A text that stands up is read
+	// from below.
+	text(at point, share float64, up bool, text string)
+	encode() ([]byte, error)
+}
+
+// Lengths of the layout, in typographic points.
+const (
+	fontSize = 10
+	margin   = 6
+	spacing  = 14 // between lines of text
+	tickLong = 5
+	tickFine = 2 // of a tick without a label
+	swatch   = 22
+)
+
+var (
+	ink      = color.RGBA{34, 34, 34, 255}
+	axisLine = stroke{colour: color.RGBA{85, 85, 85, 255}, width: 0.7}
+	gridLine = stroke{colour: color.RGBA{221, 221, 221, 255}, width: 0.5}
+)
 
 // palette is that of Okabe and Ito. People with other colour vision can tell its colours
 // apart.
-var palette = []color.Color{
-	color.RGBA{0, 114, 178, 255}, color.RGBA{213, 94, 0, 255}, color.RGBA{0, 158, 115, 255}, color.RGBA{0, 0, 0, 255},
-	color.RGBA{204, 121, 167, 255}, color.RGBA{230, 159, 0, 255}, color.RGBA{86, 180, 233, 255},
+var palette = []color.RGBA{
+	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {0, 0, 0, 255},
+	{204, 121, 167, 255}, {230, 159, 0, 255}, {86, 180, 233, 255},
 }
 
 // dashes tell lines of one colour apart; the second are those of dashed lines.
-var dashes = [][]vg.Length{nil, {vg.Points(5), vg.Points(3)}, {vg.Points(2), vg.Points(2)}}
+var dashes = [][]float64{nil, {5, 3}, {2, 2}}
 
-func (c *Chart) plot() (*plot.Plot, plot.Legend, error) {
-	p, legend := plot.New(), plot.NewLegend()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X, c.Y
-	for _, size := range []*font.Length{&p.Title.TextStyle.Font.Size, &p.X.Label.TextStyle.Font.Size, &p.Y.Label.TextStyle.Font.Size, &legend.TextStyle.Font.Size} {
-		*size = vg.Points(10)
+// style returns how line i is drawn.
+func (c *Chart) style(i int) stroke {
+	s := stroke{colour: palette[i%len(palette)], width: 1.4, dashes: dashes[i/len(palette)%len(dashes)]}
+	if c.Lines[i].Bold {
+		s.width = 2.5
 	}
-	if c.LogX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decades{}
+	if c.Lines[i].Dashed {
+		s.dashes = dashes[1]
 	}
-	if c.LogY {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
-	}
-	p.Add(plotter.NewGrid())
-	legend.Top, legend.Left, legend.Padding = true, true, vg.Points(3)
-	for i, l := range c.Lines {
-		points := make(plotter.XYs, len(l.X))
-		for j, x := range l.X {
-			if c.LogX && !(x > 0) || c.LogY && !(l.Y[j] > 0) {
-				return nil, legend, fmt.Errorf("line %q: (%g, %g) has no logarithm", l.Name, x, l.Y[j])
-			}
-			points[j] = plotter.XY{X: x, Y: l.Y[j]}
-		}
-		line, err := plotter.NewLine(points)
-		if err != nil {
-			return nil, legend, fmt.Errorf("line %q: %w", l.Name, err)
-		}
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.4)
-		if l.Bold {
-			line.Width = vg.Points(2.5)
-		}
-		style := i / len(palette) % len(dashes)
-		if l.Dashed {
-			style = 1
-		}
-		line.Dashes = dashes[style]
-		p.Add(line)
-		legend.Add(l.Name, line)
-	}
-	if c.Top > 0 {
-		p.Y.Max = c.Top
-	}
-	return p, legend, nil
+	return s
 }
 
-// decades puts ticks at powers of ten, and marks 2 and 5 between them where there
-// are few, all where there is hardly one, and some where there are many.
-type decades struct{}
+// draw lays the chart out on a page.
+func (c *Chart) draw(page canvas, width, height float64) error {
+	x, y, err := c.axes()
+	if err != nil {
+		return err
+	}
+	var names, labels float64
+	for _, l := range c.Lines {
+		names = max(names, textWidth(l.Name))
+	}
+	for _, t := range y.ticks {
+		labels = max(labels, textWidth(t.label))
+	}
+	names *= 1.15 // a reader of the SVG may have a wider font
+	labels *= 1.15
+	left, right := margin+spacing+labels+tickLong+3, width-2*margin-swatch-4-names-margin
+	top, bottom := 2.0*margin, height-margin-2*spacing-tickLong
+	if c.Title != "" {
+		half := textWidth(c.Title) / 2
+		middle := max(margin+half, min((left+right)/2, width-margin-half))
+		page.text(point{middle, margin + fontSize}, 0.5, false, c.Title)
+		top += spacing
+	}
+	x.from, x.to, y.from, y.to = left, right, bottom, top
 
-// Ticks implements plot.Ticker.
-func (decades) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	first, last := math.Floor(math.Log10(low)), math.Ceil(math.Log10(high))
-	every := math.Ceil((last - first) / 10)
-	for e := first; e <= last; e++ {
-		for k := 1.0; k < 10; k++ {
-			v := k * math.Pow(10, e)
-			if v < low*(1-1e-9) || v > high*(1+1e-9) {
-				continue
+	for _, t := range x.ticks {
+		at, long := x.place(t.value), float64(tickFine)
+		if t.label != "" {
+			page.line([]point{{at, bottom}, {at, top}}, gridLine)
+			page.text(point{at, bottom + tickLong + fontSize + 1}, 0.5, false, t.label)
+			long = tickLong
+		}
+		page.line([]point{{at, bottom}, {at, bottom + long}}, axisLine)
+	}
+	for _, t := range y.ticks {
+		at, long := y.place(t.value), float64(tickFine)
+		if t.label != "" {
+			page.line([]point{{left, at}, {right, at}}, gridLine)
+			page.text(point{left - tickLong - 3, at + 0.35*fontSize}, 1, false, t.label)
+			long = tickLong
+		}
+		page.line([]point{{left, at}, {left - long, at}}, axisLine)
+	}
+	page.line([]point{{left, top}, {left, bottom}, {right, bottom}}, axisLine)
+	page.text(point{(left + right) / 2, height - margin - 3}, 0.5, false, c.X)
+	page.text(point{margin + fontSize, (top + bottom) / 2}, 0.5, true, c.Y)
+
+	for i, l := range c.Lines {
+		points := make([]point, len(l.X))
+		for j := range points {
+			points[j] = point{x.place(l.X[j]), y.place(l.Y[j])}
+		}
+		for _, part := range below(points, top) {
+			page.line(part, c.style(i))
+		}
+		at := point{right + 2*margin, top + fontSize + float64(i)*spacing}
+		page.line([]point{{at.x, at.y - 0.35*fontSize}, {at.x + swatch, at.y - 0.35*fontSize}}, c.style(i))
+		page.text(point{at.x + swatch + 4, at.y}, 0, false, l.Name)
+	}
+	return nil
+}
+
+// below returns the parts of a line that are not above a height, where the page counts down.
+func below(points []point, top float64) [][]point {
+	var parts [][]point
+	inside := false
+	for i := range points {
+		p := points[i]
+		if i > 0 && (p.y < top) == inside { // it crosses top
+			q := points[i-1]
+			edge := point{q.x + (p.x-q.x)*(top-q.y)/(p.y-q.y), top}
+			if inside {
+				parts[len(parts)-1] = append(parts[len(parts)-1], edge)
+			} else {
+				parts = append(parts, []point{edge})
 			}
-			label := ""
-			switch {
-			case k == 1 && math.Mod(e-first, every) == 0, (k == 2 || k == 5) && high/low < 300, high/low < 5:
-				label = fmt.Sprintf("%.6g", v)
-			}
-			ticks = append(ticks, plot.Tick{Value: v, Label: label})
+		} else if i == 0 && p.y >= top {
+			parts = append(parts, nil)
+		}
+		if inside = p.y >= top; inside {
+			parts[len(parts)-1] = append(parts[len(parts)-1], p)
 		}
 	}
-	return ticks
+	return parts
+}
+
+// axes returns the axes that hold every line. They are not placed yet.
+func (c *Chart) axes() (x, y *axis, err error) {
+	x, y = newAxis(c.LogX), newAxis(c.LogY)
+	for _, l := range c.Lines {
+		if len(l.X) == 0 {
+			return nil, nil, fmt.Errorf("line %q has no points", l.Name)
+		}
+		for j, v := range l.X {
+			if err := errors.Join(x.include(v), y.include(l.Y[j])); err != nil {
+				return nil, nil, fmt.Errorf("line %q: (%g, %g): %w", l.Name, v, l.Y[j], err)
+			}
+		}
+	}
+	if c.Top > 0 {
+		y.high = c.Top
+	}
+	x.mark()
+	y.mark()
+	return x, y, nil
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"image/png"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -59,20 +61,66 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestTicks: an axis has at most 20 labels, and at least two if it doubles.
+// TestUnusual draws lines that leave an axis without a length, a chart without lines, and one
+// whose lines are cut at the top. Lines without points or with numbers that are not finite are
+// errors.
+func TestUnusual(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "chart.svg")
+	level := Line{Name: "level", X: []float64{3, 3}, Y: []float64{5, 5}}
+	for _, c := range []Chart{{}, {Lines: []Line{level}}, {LogX: true, LogY: true, Lines: []Line{level}}} {
+		if err := c.Write(file, 17, 9); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "NaN") || strings.Contains(string(text), "Inf") {
+			t.Errorf("%+v is drawn as %s, %v", c, text, err)
+		}
+	}
+	for _, l := range []Line{{}, {X: []float64{math.NaN()}, Y: []float64{1}}, {X: []float64{1}, Y: []float64{math.Inf(1)}}} {
+		c := Chart{Lines: []Line{l}}
+		if err := c.Write(file, 17, 9); err == nil {
+			t.Errorf("%+v is drawn", l)
+		}
+	}
+	parts := below([]point{{0, 4}, {1, 8}, {2, 4}, {3, 4}, {4, 6}, {5, 7}}, 6)
+	if want := [][]point{{{0.5, 6}, {1, 8}, {1.5, 6}}, {{4, 6}, {4, 6}, {5, 7}}}; !reflect.DeepEqual(parts, want) {
+		t.Errorf("the parts below are %v, want %v", parts, want)
+	}
+	parts = dashed([]point{{0, 0}, {4, 0}, {4, 7}}, []float64{5, 3})
+	if want := [][]point{{{0, 0}, {4, 0}, {4, 1}}, {{4, 4}, {4, 7}}}; !reflect.DeepEqual(parts, want) {
+		t.Errorf("the dashes are %v, want %v", parts, want)
+	}
+}
+
+// TestTicks: a logarithmic axis has at most 20 labels, and at least two.
 func TestTicks(t *testing.T) {
 	for _, x := range []struct{ low, high float64 }{{1, 1.9}, {3, 8}, {0.18, 0.5}, {1, 10}, {2, 150}, {1e-3, 1e3}, {1e-10, 1e-2}, {1e-200, 1e100}} {
 		labels := 0
-		for _, tick := range (decades{}).Ticks(x.low, x.high) {
-			if tick.Value < x.low*(1-1e-8) || tick.Value > x.high*(1+1e-8) {
-				t.Errorf("%g to %g: a tick at %g", x.low, x.high, tick.Value)
+		for _, tick := range decades(x.low, x.high) {
+			if tick.value < x.low*(1-1e-8) || tick.value > x.high*(1+1e-8) {
+				t.Errorf("%g to %g: a tick at %g", x.low, x.high, tick.value)
 			}
-			if tick.Label != "" {
+			if tick.label != "" {
 				labels++
 			}
 		}
-		if labels > 20 || labels < 2 && x.high >= 2*x.low {
+		if labels > 20 || labels < 2 {
 			t.Errorf("%g to %g: %d labels", x.low, x.high, labels)
+		}
+	}
+	for want, x := range map[string][2]float64{
+		"-0.2 0.0 0.2 0.4":          {-0.27, 0.5},
+		"600 800 1000 1200":         {449, 1310},
+		"0.18 0.19 0.20 0.21":       {0.18, 0.218},
+		"20000 40000 60000":         {1000, 77000},
+		"5e+07 1e+08 1.5e+08 2e+08": {3e7, 2e8},
+		"1e-09 2e-09 3e-09":         {1e-9, 3.9e-9},
+	} {
+		var labels []string
+		for _, tick := range linear(x[0], x[1]) {
+			labels = append(labels, tick.label)
+		}
+		if got := strings.Join(labels, " "); got != want {
+			t.Errorf("%v: ticks %s, want %s", x, got, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 func privateAdam(p *page) error {
 	p.text(`## Private Adam
 
-The paper's Algorithm 2 is private for batches of one gradient only; [errata.md](errata.md) has the proof in figures. What follows is private.
+The paper's Algorithm 2 is private for batches of one gradient only; [errata.md](../docs/errata.md) has the proof in figures. What follows is private.
 `)
 	for _, f := range []func(*page) error{figure4, learning} {
 		if err := f(p); err != nil {

@@ -94,8 +94,8 @@ func TestElevators(t *testing.T) {
 	if err := momentStreams(p); err != nil {
 		t.Fatal(err)
 	}
-	docs, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "reproduction.md"))
+	docs, err := os.ReadFile(filepath.Join(cases.Root(t), "RESULTS.md"))
 	if err != nil || !strings.Contains(string(docs), p.b.String()) {
-		t.Errorf("docs/reproduction.md is not current, %v: make reproduction. The section is now\n%s", err, p.b.String())
+		t.Errorf("RESULTS.md is not current, %v: make reproduction. The section is now\n%s", err, p.b.String())
 	}
 }

@@ -121,8 +121,8 @@ func TestBoundsPage(t *testing.T) {
 	if err := boundsFound(p); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(cases.Root(t), "docs", "reproduction.md"))
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "RESULTS.md"))
 	if err != nil || !strings.Contains(string(text), p.b.String()) {
-		t.Errorf("docs/reproduction.md is not current: make reproduction (%v)", err)
+		t.Errorf("RESULTS.md is not current: make reproduction (%v)", err)
 	}
 }

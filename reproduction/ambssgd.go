@@ -33,7 +33,7 @@ The paper has theorems and no experiments. Here is its online algorithm, DP-AMBS
 			return err
 		}
 	}
-	p.text(`As printed, the algorithm does not learn below some 10⁵ records: its search stops on an empty rung, and ½ is the risk of w = 0 (test ` + "`TestLearns`" + `). With more it learns in some runs, and in others the search overshoots by powers of 2 and the noise with it. [errata.md](errata.md) and [theory/sgd.md](theory/sgd.md) say why.
+	p.text(`As printed, the algorithm does not learn below some 10⁵ records: its search stops on an empty rung, and ½ is the risk of w = 0 (test ` + "`TestLearns`" + `). With more it learns in some runs, and in others the search overshoots by powers of 2 and the noise with it. [errata.md](../docs/errata.md) and [theory/sgd.md](../docs/theory/sgd.md) say why.
 With exact accounting and a search that finds the clip norm, the rate is as the theorem has it: while privacy dominates, the risk of a fixed number of steps falls faster than 1/N (its square, for the batch is in proportion to N), then as 1/N at two to three times that of least squares, the price of averaging half of the iterates and of clipping; the stream, which averages three quarters, at 1.3 to 1.5 times for d = 10. The paper's bound 8σ²d/N is 16 times that of least squares: pessimistic.
 On the same records a batch method is better still; a stream has a release every few hundred records and O(d) memory for it.
 `)

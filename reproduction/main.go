@@ -1,6 +1,10 @@
-// Command reproduction recomputes the figures of the papers and writes
-// docs/reproduction.md with plots: the paper's number, ours, and what differs and
-// why. Nothing in that file is written by hand. Run it by make reproduction.
+// Command reproduction computes the figures of the papers again. It writes RESULTS.md with
+// plots: the paper's number, ours, and what differs and why. Nothing in that file is written by
+// hand. docs/reproduction.md is a summary of it, whose numbers a test looks up there. Run the
+// command by make reproduction.
+//
+// It is a module of its own, so that the program's module does not depend on what only figures
+// need.
 package main
 
 import (
@@ -22,9 +26,9 @@ var sections = []func(*page) error{momentEstimation, momentStreams, boundsFound,
 
 func main() {
 	log.SetFlags(0)
-	out := flag.String("out", "docs", "directory of reproduction.md and of the folder reproduction with its figures")
+	out := flag.String("out", ".", "directory of RESULTS.md and of the folder figures")
 	simulated := flag.String("simulate", "", "run this simulation and keep what it gives, instead of writing the page: "+simulationNames())
-	folder := flag.String("kept", "internal/reproduction/kept", "directory of what simulations gave")
+	folder := flag.String("kept", "kept", "directory of what simulations gave")
 	flag.Parse()
 	run := func() error { return write(*out, *out) }
 	if *simulated != "" {
@@ -38,29 +42,29 @@ func main() {
 // write writes the page and its figures to out. Parts that this run cannot
 // compute are those of the page in the folder kept.
 func write(out, kept string) error {
-	p := &page{figures: filepath.Join(out, "reproduction")}
-	if old, err := os.ReadFile(filepath.Join(kept, "reproduction.md")); err == nil {
+	p := &page{figures: filepath.Join(out, "figures")}
+	if old, err := os.ReadFile(filepath.Join(kept, "RESULTS.md")); err == nil {
 		p.kept = string(old)
 	}
 	if err := os.MkdirAll(p.figures, 0o755); err != nil {
 		return err
 	}
-	p.text(`# Reproduction
+	p.text(`# Reproduction: all results
 
-<!-- Written by make reproduction; edit internal/reproduction instead. -->
+<!-- Written by make reproduction. -->
 
 What the papers' figures show, computed again with this library. "Paper" is what a figure shows by the paper's own description, recomputed: the figures are images without numbers. σ is the noise multiplier, deviation over sensitivity, everywhere; where a paper means something else the text says so.
-Squared errors are expected values, summed over all releases. [errata.md](errata.md) has what is wrong in the papers, and the tests that show it.
+Squared errors are expected values, summed over all releases. [errata.md](../docs/errata.md) has what is wrong in the papers, and the tests that show it. [reproduction.md](../docs/reproduction.md) is a summary.
 `)
 	for _, section := range sections {
 		if err := section(p); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(out, "reproduction.md"), []byte(p.b.String()), 0o644)
+	return os.WriteFile(filepath.Join(out, "RESULTS.md"), []byte(p.b.String()), 0o644)
 }
 
-// page is reproduction.md as far as it is written.
+// page is RESULTS.md as far as it is written.
 type page struct {
 	b       strings.Builder
 	figures string
@@ -121,7 +125,7 @@ func (p *page) draw(f figure) error {
 	for _, l := range f.lines {
 		c.Lines = append(c.Lines, chart.Line{Name: l.name, X: l.x, Y: l.y, Dashed: l.dashed})
 	}
-	p.text("![%s](reproduction/%s.svg)\n", f.caption, f.name)
+	p.text("![%s](figures/%s.svg)\n", f.caption, f.name)
 	return c.Write(filepath.Join(p.figures, f.name+".svg"), 17, 9)
 }
 

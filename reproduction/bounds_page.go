@@ -23,7 +23,7 @@ What centre, scale and clip norm from a warm-up cost: ε = %g, δ = 10⁻⁶, ze
 * **ApproxBounds-like**: for each column a histogram of powers of two from the same warm-up, as Google's library has it, with Gaussian noise at the same μ; rows are scaled into the box that was found, of which no row is shortened.
 * **CoinPress** (Biswas, Dong, Kamath, Ullman, NeurIPS 2020), from the same warm-up at the same μ (ρ = μ²/2), column by column, half of the budget for variances, five steps each. It is not automatic: it is told an interval of %d deviations to either side for each mean, and that many as a bound of each deviation.
 
-Families have %d rows, drawn anew in each of %d trials (more for few columns, %d for bounds that are too wide). Data sets have all their rows, training and test, target included; of sets with fewer than %d rows %[5]d are taken: in random order with replacement, in file order the file again and again. The simulation needs STREAMDP_DATA; its figures are kept in internal/reproduction/kept and made by `+"`make simulations`"+`.
+Families have %d rows, drawn anew in each of %d trials (more for few columns, %d for bounds that are too wide). Data sets have all their rows, training and test, target included; of sets with fewer than %d rows %[5]d are taken: in random order with replacement, in file order the file again and again. The simulation needs STREAMDP_DATA; its figures are kept in reproduction/kept and made by `+"`make simulations`"+`.
 `, boundsEpsilon, boundsStep, 5000, boundsPrior, boundsRows, boundsTrials(10), boundsWide, boundsRows/2)
 
 	head := []string{"rows", "order", "d", "n", "oracle: mean", "covariance"}

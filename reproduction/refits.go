@@ -200,7 +200,7 @@ func hessianMixing(p *page) error {
 
 Solvers of one window, on the %d of the paper's 33 sets that there is a copy of. Zero-out, δ = 1/n², mean squared error over the rows that were fitted, in units of the target's largest square, means over trials under fresh keys.
 "Paper" is a method with the paper's settings and its accounting, recomputed: IHM with T = 3, C = C_Y, k = 6·max(d, log(4T/ϱ)), ε and δ divided as its Appendix C does; linear mixing with k = 2.5·max(d, log(2/ϱ)); AdaSSP with exact Gaussian noise at (ε, δ)/3; DP-GD with T = 3 and rate ¼. The others are the solvers of package refit with their defaults, which charge all releases jointly; fast-ihm with T = 3. newton is in no paper.
-The sets need STREAMDP_DATA, and the fits some minutes: the numbers are kept in internal/reproduction/kept and made by `+"`make simulations`"+`.
+The sets need STREAMDP_DATA, and the fits some minutes: the numbers are kept in reproduction/kept and made by `+"`make simulations`"+`.
 
 ### Table 2: the sets
 

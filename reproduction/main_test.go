@@ -11,15 +11,15 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// TestCurrent: docs/reproduction.md is what the program writes. It takes some
+// TestCurrent: RESULTS.md is what the program writes. It takes some
 // seconds and runs with STREAMDP_SLOW=1.
 func TestCurrent(t *testing.T) {
 	if os.Getenv("STREAMDP_SLOW") == "" {
 		t.Skip("takes long: runs with STREAMDP_SLOW=1, which make nightly-reproduction sets")
 	}
 	dir := t.TempDir()
-	docs := filepath.Join(cases.Root(t), "docs")
-	if err := write(dir, docs); err != nil {
+	root := cases.Root(t)
+	if err := write(dir, root); err != nil {
 		t.Fatal(err)
 	}
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -31,9 +31,9 @@ func TestCurrent(t *testing.T) {
 			return err
 		}
 		got, err1 := os.ReadFile(path)
-		want, err2 := os.ReadFile(filepath.Join(docs, name))
+		want, err2 := os.ReadFile(filepath.Join(root, name))
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
-			t.Errorf("docs/%s is not current: make reproduction (%v, %v)%s", name, err1, err2, difference(string(got), string(want)))
+			t.Errorf("%s is not current: make reproduction (%v, %v)%s", name, err1, err2, difference(string(got), string(want)))
 		}
 		return nil
 	})
