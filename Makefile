@@ -111,9 +111,9 @@ nightly-kafka:
 nightly-faults:
 	STREAMDP_NIGHT=1 go test -count=1 -timeout=10h -v -run='^TestFaults$$' ./internal/shardlog
 
-# What docs/reproduction.md keeps of simulations, simulated again.
+# What reproduction/RESULTS.md keeps of simulations, simulated again.
 nightly-reproduction:
-	.ci/slow internal/reproduction
+	.ci/slow -C reproduction .
 
 # Three instances on three brokers, killed and stopped; some ten seconds a fault.
 nightly-cluster:
@@ -130,18 +130,19 @@ generate:
 release:
 	deploy/release $(VERSION)
 
-# The papers' figures, computed again: docs/reproduction.md and its plots.
+# The papers' figures, computed again: reproduction/RESULTS.md and its plots.
 reproduction:
-	go run ./internal/reproduction
+	cd reproduction && go run .
 
 # What it shows that takes minutes: five on one core. STREAMDP_DATA names the data sets.
 simulations:
-	go run ./internal/reproduction -simulate refits
-	go run ./internal/reproduction -simulate intercepts
-	go run ./internal/reproduction -simulate coverage
-	GOMAXPROCS=1 go run ./internal/reproduction -simulate bounds
-	GOMAXPROCS=1 go run ./internal/reproduction -simulate fastmix
+	cd reproduction && go run . -simulate refits
+	cd reproduction && go run . -simulate intercepts
+	cd reproduction && go run . -simulate coverage
+	cd reproduction && GOMAXPROCS=1 go run . -simulate bounds
+	cd reproduction && GOMAXPROCS=1 go run . -simulate fastmix
 
 check:
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	go vet ./... && go mod tidy -diff
+	cd reproduction && go vet ./... && go mod tidy -diff

@@ -6,15 +6,19 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
 
-// TestLinks follows every relative link of every document.
+// TestLinks follows every relative link of every document, to the heading if it names one.
 func TestLinks(t *testing.T) {
 	root := cases.Root(t)
 	followed := 0
@@ -33,13 +37,19 @@ func TestLinks(t *testing.T) {
 			return err
 		}
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			file, _, _ := strings.Cut(m[1], "#")
-			if file == "" || strings.Contains(file, "://") {
+			file, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, "://") {
 				continue
 			}
 			followed++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), file)); err != nil {
+			to := filepath.Join(filepath.Dir(path), file)
+			if file == "" {
+				to = path
+			}
+			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s links to %s, which is not there", strings.TrimPrefix(path, root), m[1])
+			} else if anchor != "" && filepath.Ext(to) == ".md" && !slices.Contains(anchors(t, to), anchor) {
+				t.Errorf("%s links to %s, which is no heading there", strings.TrimPrefix(path, root), m[1])
 			}
 		}
 		return nil
@@ -47,4 +57,17 @@ func TestLinks(t *testing.T) {
 	if err != nil || followed < 20 {
 		t.Errorf("%d links, %v", followed, err)
 	}
+}
+
+// anchors returns the anchors of a document's headings.
+func anchors(t *testing.T, path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		all = append(all, cases.Anchor(m[1]))
+	}
+	return all
 }

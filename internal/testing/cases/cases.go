@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // Case is one reference case.
@@ -122,6 +123,19 @@ func Near(t *testing.T, what string, got, want, rel, abs float64) {
 	if !(math.Abs(got-want) <= max(rel*math.Abs(want), abs)) {
 		t.Errorf("%s = %.17g, want %.17g (difference %.3g)", what, got, want, got-want)
 	}
+}
+
+// Anchor returns the fragment by which a link names a heading of a document, as GitHub makes it.
+func Anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, strings.TrimSpace(heading))
 }
 
 // Table fails unless the rows of the table with that beginning of a header, in a
