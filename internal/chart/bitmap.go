@@ -36,7 +36,9 @@ func (b *bitmap) line(points []point, s stroke) {
 				continue
 			}
 			nx, ny := (p.y-q.y)/long*half, (q.x-p.x)/long*half
-			shapes = append(shapes, []point{{p.x + nx, p.y + ny}, {p.x - nx, p.y - ny}, {q.x - nx, q.y - ny}, {q.x + nx, q.y + ny}})
+			shapes = append(shapes, []point{
+				{p.x + nx, p.y + ny}, {p.x - nx, p.y - ny}, {q.x - nx, q.y - ny}, {q.x + nx, q.y + ny},
+			})
 			if i > 1 {
 				disc := make([]point, 12)
 				for k := range disc {

@@ -18,7 +18,8 @@ type svg struct{ b bytes.Buffer }
 func newSVG(width, height float64) *svg {
 	s := &svg{}
 	w, h := decimal(width), decimal(height)
-	fmt.Fprintf(&s.b, `<svg xmlns="http://www.w3.org/2000/svg" width="%spt" height="%spt" viewBox="0 0 %s %s" `, w, h, w, h)
+	s.b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" `)
+	fmt.Fprintf(&s.b, `width="%spt" height="%spt" viewBox="0 0 %s %s" `, w, h, w, h)
 	fmt.Fprintf(&s.b, "font-family=\"%s\" font-size=\"%d\" fill=\"%s\">\n", fontFamily, fontSize, hex(ink))
 	fmt.Fprintf(&s.b, "<rect width=\"%s\" height=\"%s\" fill=\"#ffffff\"/>\n", w, h)
 	return s
@@ -38,7 +39,8 @@ func (s *svg) line(points []point, k stroke) {
 		s.b.WriteString(at)
 		was = at
 	}
-	fmt.Fprintf(&s.b, `" fill="none" stroke="%s" stroke-width="%s" stroke-linejoin="round"`, hex(k.colour), decimal(k.width))
+	fmt.Fprintf(&s.b, `" fill="none" stroke="%s" stroke-width="%s"`, hex(k.colour), decimal(k.width))
+	s.b.WriteString(` stroke-linejoin="round"`)
 	if k.dashes != nil {
 		fmt.Fprintf(&s.b, ` stroke-dasharray="%s %s"`, decimal(k.dashes[0]), decimal(k.dashes[1]))
 	}
