@@ -147,6 +147,14 @@ func (g *passage) consume(broker, dir string, n int64) error {
 			return err
 		}
 	}
+	// A refit solves its window while later records are read: they may all be read, and nothing
+	// be left to publish, before the release of the last window is there.
+	windows := map[string]uint64{}
+	for _, s := range cfg.Streams {
+		if s.Refit != nil {
+			windows[s.Name] = uint64(n) / s.Refit.Window
+		}
+	}
 	done := make(chan error, 1)
 	go func() { done <- daemon.Run(ctx) }()
 	for {
@@ -157,7 +165,7 @@ func (g *passage) consume(broker, dir string, n int64) error {
 				return errors.Join(fmt.Errorf("the daemon halted: %s: %s", s.Reason, s.Message), <-done)
 			}
 			next = s.NextOffset
-			through = through && s.NextOffset >= n && s.Outbox == 0
+			through = through && s.NextOffset >= n && s.Outbox == 0 && s.Step >= windows[s.Stream]
 		}
 		if through {
 			stop()
