@@ -23,7 +23,7 @@ type Line struct {
 type Chart struct {
 	Title, X, Y string
 	LogX, LogY  bool
-	Top         float64 // end of the y axis; 0: where the lines end
+	Top         float64 // end of the y axis, which figures of papers set; 0: where the lines end
 	Lines       []Line
 }
 
