@@ -2,6 +2,7 @@ package stream
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,7 +11,7 @@ import (
 // FuzzExport: an exported epoch that is read says the same when it is written and read
 // again, and what is asked of it, and of any file by inspect, does not panic.
 func FuzzExport(f *testing.F) {
-	manifest, err := os.ReadFile("core/testdata/manifest.json")
+	manifest, err := os.ReadFile(filepath.Join(root(), "stream", "core", "testdata", "manifest.json"))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -191,7 +192,7 @@ func TestTicks(t *testing.T) {
 }
 
 func TestMetricsReference(t *testing.T) {
-	golden(t, "../docs/metrics.md", MetricsReference())
+	golden(t, filepath.Join(root(), "docs", "metrics.md"), MetricsReference())
 }
 
 // TestMetricsAggregate: no series of a task, and the sums of all.

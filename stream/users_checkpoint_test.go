@@ -10,7 +10,7 @@ import (
 )
 
 // inParts makes a checkpoint one of a merged epoch over two partitions.
-func (c *checkpoint) inParts() {
+func inParts(c *checkpoint) {
 	c.older = nil
 	c.position = kafka.Position{Next: 300, LeaderEpoch: -1}
 	c.parts = []partPosition{
@@ -25,7 +25,7 @@ func TestMergedUsersCheckpoint(t *testing.T) {
 	t.Parallel()
 	sound := func() *checkpoint {
 		c := goldenCheckpoint()
-		c.inParts()
+		inParts(c)
 		c.users = noUsers(2)
 		return c
 	}
@@ -68,8 +68,8 @@ func TestUsersCheckpoint(t *testing.T) {
 		func(c *checkpoint) { c.boundaryTopic = "bounds" },
 		func(c *checkpoint) { c.users, c.boundaryTopic = noUsers(1), "bounds" },
 		func(*checkpoint) {},
-		func(c *checkpoint) { c.inParts(); c.users = noUsers(2) },
-		func(c *checkpoint) { c.inParts(); c.users, c.boundaryTopic, c.boundary = noUsers(2), "bounds", 7 },
+		func(c *checkpoint) { inParts(c); c.users = noUsers(2) },
+		func(c *checkpoint) { inParts(c); c.users, c.boundaryTopic, c.boundary = noUsers(2), "bounds", 7 },
 	} {
 		want := goldenCheckpoint()
 		change(want)

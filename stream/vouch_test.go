@@ -12,7 +12,7 @@ import (
 // and the horizon that it was charged with.
 func TestCostOf(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../examples/*.toml")
+	files, err := filepath.Glob(filepath.Join(root(), "examples", "*.toml"))
 	must(t, err)
 	seen := map[string]bool{}
 	for _, f := range files {

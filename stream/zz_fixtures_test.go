@@ -243,7 +243,37 @@ func median(x []float64) float64 {
 	return x[len(x)/2]
 }
 
-func goldenPath(name string) string { return filepath.Join("testdata", name) }
+func goldenPath(name string) string { return filepath.Join(root(), "stream", "testdata", name) }
+
+// root returns the module's root.
+func root() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			panic("no go.mod above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// releaseSchema returns the schema of releases.
+func releaseSchema(t testing.TB) []byte {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root(), "stream", "*", "release.schema.json"))
+	must(t, err)
+	if len(files) == 0 { // not yet moved
+		files = []string{filepath.Join(root(), "stream", "release.schema.json")}
+	}
+	text, err := os.ReadFile(files[0])
+	must(t, err)
+	return text
+}
 
 // dump is a binary file in a form that a person can compare.
 func dump(b []byte) []byte { return []byte(hex.Dump(b)) }
@@ -763,7 +793,7 @@ func (v *validator) check(path string, s map[string]any, d any) {
 // that the schema does not name.
 func conforms(t testing.TB, value string) {
 	t.Helper()
-	faults, err := validate(releaseJSONSchema, value)
+	faults, err := validate(releaseSchema(t), value)
 	if err != nil || len(faults) > 0 {
 		t.Errorf("release against its schema: %v %v\n%s", err, faults, value)
 	}
@@ -775,7 +805,7 @@ func conforms(t testing.TB, value string) {
 			Properties map[string]any `json:"properties"`
 		} `json:"$defs"`
 	}
-	if err := json.Unmarshal(releaseJSONSchema, &schema); err != nil {
+	if err := json.Unmarshal(releaseSchema(t), &schema); err != nil {
 		t.Fatal(err)
 	}
 	var doc map[string]any
