@@ -89,22 +89,6 @@ rate = 0.05
 model = { loss = "logistic", target = "paid" }
 `
 
-func readEpochs(dir string) ([]EpochInfo, error) {
-	b, err := ReadBooks(dir)
-	if err != nil {
-		return nil, err
-	}
-	return b.Epochs(), nil
-}
-
-func readSpent(dir, stream string, records []int) ([]Spent, error) {
-	b, err := ReadBooks(dir)
-	if err != nil {
-		return nil, err
-	}
-	return b.Spent(stream, records)
-}
-
 // clockStream is orders with steps by the clock.
 var clockStream = with(ordersStream, "step   = 100", `step = "1m"`)
 

@@ -899,3 +899,19 @@ func (h *heldShard) committed(epoch uint64) uint64 {
 	}
 	return 0
 }
+
+func readEpochs(dir string) ([]EpochInfo, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return b.Epochs(), nil
+}
+
+func readSpent(dir, stream string, records []int) ([]Spent, error) {
+	b, err := ReadBooks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return b.Spent(stream, records)
+}
