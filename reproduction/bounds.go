@@ -15,7 +15,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dataset"
 	"github.com/streamdp/streamdp/moments"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
 // boundsErrors are the errors of moments of one set of rows in one order, by how their
@@ -567,7 +567,7 @@ func replayMoments(rows [][]float64, steps int, c *constants, seed uint64) (*bou
 		return nil, err
 	}
 	var last []byte
-	replay, err := stream.NewReplay(s, "reproduction", &seed, func(release []byte) error {
+	replay, err := dryrun.NewReplay(s, "reproduction", &seed, func(release []byte) error {
 		last = release
 		return nil
 	})

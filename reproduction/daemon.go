@@ -18,7 +18,9 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
 )
 
 // passage is a run of the daemon over a topic, from a broker in this process and
@@ -133,7 +135,7 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	}
 	var journal bytes.Buffer
 	daemon, err := stream.New(stream.Options{
-		Config: cfg, Key: stream.InsecureKey(g.seed), InsecureSeed: &g.seed, Version: "reproduction",
+		Config: cfg, Key: connect.InsecureKey(g.seed), InsecureSeed: &g.seed, Version: "reproduction",
 		Log: slog.New(slog.NewTextHandler(&journal, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
 	if err != nil {
@@ -143,7 +145,7 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
-		if err := daemon.OpenEpoch(ctx, core.Task{Stream: s.Stream, Partition: s.Partition}, stream.OpenRequest{}); err != nil {
+		if err := daemon.OpenEpoch(ctx, core.Task{Stream: s.Stream, Partition: s.Partition}, epoch.OpenRequest{}); err != nil {
 			return err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/internal/testing/dataset"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // refitWindow is the number of records of a window of the daemon's run.
@@ -15,7 +15,7 @@ const refitWindow = 5000
 // refitRun is what a stream of refits, with moments beside it, has led to.
 type refitRun struct {
 	r2   []float64 // of each refit, on the rows that were held out
-	both *stream.SpentRange
+	both *ledger.SpentRange
 	// What the limit sets aside for sketches, nil for none.
 	reserved *core.Reserved
 }
@@ -34,7 +34,7 @@ limit_epsilon = 3.0
 	g.tables = fmt.Sprintf(privacy+"[stream.data.refit]\ntarget = \"y\"\nsolver = %q\nclip_x = %g\nclip_y = %g\nwindow = %d\n", "data", solver, s.clipX, s.clipY, refitWindow)
 	g.beside = fmt.Sprintf("step = 500\n"+privacy+"[stream.beside.moments]\nclip = %g\n", "beside", s.clipX)
 	g.inspect = func(dir string) error {
-		books, err := stream.ReadBooks(dir)
+		books, err := ledger.ReadBooks(dir)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -7,7 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // TestRemovedStream: the epoch of a stream that the configuration has no longer is
@@ -15,59 +23,59 @@ import (
 // further than it came.
 func TestRemovedStream(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
 	for _, by := range []string{"daemon", "command", "without its checkpoint"} {
-		r := newRig(t, ordersStream+second)
-		r.produce(0, 350)
-		x := r.start()
-		x.published(3)
-		x.until("the second too", func(TaskStatus) bool { s := x.d.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
-		x.end()
-		r.toml = ordersStream
-		r.produce(350, 200)
-		state := filepath.Join(r.dir, "state")
-		epochs, err := readEpochs(state)
-		must(t, err)
+		r := streamtest.NewRig(t, fixtures.OrdersStream+second)
+		r.Produce(0, 350)
+		x := r.Start()
+		x.Published(3)
+		x.Until("the second too", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
+		x.End()
+		r.Toml = fixtures.OrdersStream
+		r.Produce(350, 200)
+		st := filepath.Join(r.Dir, "state")
+		epochs, err := streamtest.ReadEpochs(st)
+		fixtures.Must(t, err)
 		if len(epochs) != 2 || epochs[1].Stream != "second" && epochs[0].Stream != "second" || epochs[1].State != "open" {
 			t.Fatalf("%s: epochs %+v", by, epochs)
 		}
-		task := core.Task{Stream: "second", Partition: 0}
-		closes := func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, task, false) }
+		id := core.Task{Stream: "second", Partition: 0}
+		closes := func(ctx context.Context, d *stream.Daemon) error { return d.CloseEpoch(ctx, id, false) }
 		end := int64(300)
 		switch by {
 		case "daemon":
-			x = r.start()
-			x.published(5)
-			if err := x.controlOf("second", requestOpen, OpenRequest{}); err == nil {
+			x = r.Start()
+			x.Published(5)
+			if err := x.ControlOf("second", task.RequestOpen, epoch.OpenRequest{}); err == nil {
 				t.Error("an epoch of a stream that is not configured was opened")
 			}
-			must(t, x.controlOf("second", requestClose, OpenRequest{}))
-			if err := x.controlOf("second", requestClose, OpenRequest{}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
+			fixtures.Must(t, x.ControlOf("second", task.RequestClose, epoch.OpenRequest{}))
+			if err := x.ControlOf("second", task.RequestClose, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
 				t.Errorf("closed again: %v", err)
 			}
-			x.end()
+			x.End()
 		case "command":
-			must(t, r.offline(closes))
+			fixtures.Must(t, r.Offline(closes))
 		default:
-			for _, name := range []string{checkpointName, previousName} {
-				must(t, os.Remove(filepath.Join(state, "tasks", "second-0", name)))
+			for _, name := range []string{state.CheckpointName, state.PreviousName} {
+				fixtures.Must(t, os.Remove(filepath.Join(st, "tasks", "second-0", name)))
 			}
-			must(t, r.offline(closes))
+			fixtures.Must(t, r.Offline(closes))
 			end = 550 // the log's end
 		}
 		found := false
-		for _, e := range r.entries() {
-			if e.Stream == "second" && e.Kind == kindClose {
+		for _, e := range r.Entries() {
+			if e.Stream == "second" && e.Kind == ledger.KindClose {
 				found = true
 				if e.End != end {
 					t.Errorf("%s: it is charged up to %d, want %d", by, e.End, end)
 				}
 			}
 		}
-		if !found || !strings.Contains(r.kinds(), kindDestroyed) {
-			t.Errorf("%s: %s", by, r.kinds())
+		if !found || !strings.Contains(r.Kinds(), ledger.KindDestroyed) {
+			t.Errorf("%s: %s", by, r.Kinds())
 		}
-		if left, _ := filepath.Glob(filepath.Join(state, "tasks", "second-0", "[cs]*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(st, "tasks", "second-0", "[cs]*")); len(left) > 0 {
 			t.Errorf("%s: %v is left", by, left)
 		}
 	}
@@ -77,41 +85,41 @@ func TestRemovedStream(t *testing.T) {
 // any task, not of the one alone that opens an epoch.
 func TestOpeningLooksEverywhere(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
-	for name, ahead := range map[string]func(r *rig){
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	for name, ahead := range map[string]func(r *streamtest.Rig){
 		// The second stream opens an epoch that the copy does not know.
-		"an epoch": func(r *rig) {
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, OpenRequest{})
+		"an epoch": func(r *streamtest.Rig) {
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		},
 		// Its limit is raised, and its checkpoint follows.
-		"a limit": func(r *rig) {
-			r.toml = strings.ReplaceAll(r.toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
-			r.produce(350, 200)
-			x := r.start()
-			x.until("the second is on", func(TaskStatus) bool { s := x.d.Status()[1]; return s.Step == 5 && s.Outbox == 0 })
-			x.end()
+		"a limit": func(r *streamtest.Rig) {
+			r.Toml = strings.ReplaceAll(r.Toml, "limit_epsilon = 3.0", "limit_epsilon = 4.0")
+			r.Produce(350, 200)
+			x := r.Start()
+			x.Until("the second is on", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 5 && s.Outbox == 0 })
+			x.End()
 		},
 	} {
-		r := newRig(t, ordersStream+second)
-		r.produce(0, 350)
-		x := r.start()
-		x.published(3)
-		x.until("the second too", func(TaskStatus) bool { s := x.d.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
-		x.end()
-		old, err := os.ReadFile(r.ledgerFile())
-		must(t, err)
+		r := streamtest.NewRig(t, fixtures.OrdersStream+second)
+		r.Produce(0, 350)
+		x := r.Start()
+		x.Published(3)
+		x.Until("the second too", func(monitor.TaskStatus) bool { s := x.D.Status()[1]; return s.Step == 3 && s.Outbox == 0 })
+		x.End()
+		old, err := os.ReadFile(r.LedgerFile())
+		fixtures.Must(t, err)
 		ahead(r)
-		must(t, os.WriteFile(r.ledgerFile(), old, 0o600))
-		err = r.offline(func(ctx context.Context, d *Daemon) error {
-			return d.OpenEpoch(ctx, ordersTask, OpenRequest{})
+		fixtures.Must(t, os.WriteFile(r.LedgerFile(), old, 0o600))
+		err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
 		})
 		if err == nil || !strings.Contains(err.Error(), "an old copy; restore the newest one") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if now, _ := os.ReadFile(r.ledgerFile()); strings.Count(string(now), `"kind":"open"`) != 2 {
-			t.Errorf("%s: charged over an old ledger: %s", name, r.kinds())
+		if now, _ := os.ReadFile(r.LedgerFile()); strings.Count(string(now), `"kind":"open"`) != 2 {
+			t.Errorf("%s: charged over an old ledger: %s", name, r.Kinds())
 		}
 	}
 }

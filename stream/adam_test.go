@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -19,12 +19,20 @@ import (
 	"github.com/streamdp/streamdp/adam"
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // gradient is a record of packed float64s taken at the parameters of a step.
 func gradient(step uint64, x ...float64) kafka.Message {
-	return kafka.Message{Value: packParameters(x), Headers: stepHeader(step), Time: time.UnixMilli(1)}
+	return kafka.Message{Value: core.PackParameters(x), Headers: stepHeader(step), Time: time.UnixMilli(1)}
 }
 
 func stepHeader(step uint64) []kafka.Header {
@@ -32,10 +40,10 @@ func stepHeader(step uint64) []kafka.Header {
 }
 
 // postOn appends messages to the topic "orders".
-func postOn(r *rig, messages ...kafka.Message) {
-	r.t.Helper()
-	if _, err := r.client.Produce(context.Background(), "orders", 0, messages); err != nil {
-		r.t.Fatal(err)
+func postOn(r *streamtest.Rig, messages ...kafka.Message) {
+	r.T.Helper()
+	if _, err := r.Client.Produce(context.Background(), "orders", 0, messages); err != nil {
+		r.T.Fatal(err)
 	}
 }
 
@@ -45,25 +53,25 @@ func data(t testing.TB, value, name string) []float64 {
 	var rel struct {
 		Values map[string]struct{ Data json.RawMessage }
 	}
-	must(t, json.Unmarshal([]byte(value), &rel))
+	fixtures.Must(t, json.Unmarshal([]byte(value), &rel))
 	raw := rel.Values[name].Data
 	var x []float64
 	if json.Unmarshal(raw, &x) == nil {
 		return x
 	}
 	var text string
-	must(t, json.Unmarshal(raw, &text))
+	fixtures.Must(t, json.Unmarshal(raw, &text))
 	b, err := base64.StdEncoding.DecodeString(text)
-	must(t, err)
-	x, err = parseParameters(b)
-	must(t, err)
+	fixtures.Must(t, err)
+	x, err = core.ParseParameters(b)
+	fixtures.Must(t, err)
 	return x
 }
 
 // assembled puts the pieces of an output together and judges it as if there were none.
-func assembled(t testing.TB, list []published, records []kafka.Record) []published {
+func assembled(t testing.TB, list []fixtures.Published, records []kafka.Record) []fixtures.Published {
 	t.Helper()
-	var all []published
+	var all []fixtures.Published
 	open := map[string][]byte{}
 	for i, p := range list {
 		chunk, hash := header(records[i], "streamdp_chunk"), header(records[i], "streamdp_sha256")
@@ -75,21 +83,21 @@ func assembled(t testing.TB, list []published, records []kafka.Record) []publish
 		if _, err := fmt.Sscanf(chunk, "%d/%d", &k, &n); err != nil || k < 1 || k > n {
 			t.Fatalf("chunk %q", chunk)
 		}
-		key := strings.TrimSuffix(p.key, fmt.Sprintf("/%d", k))
-		if key == p.key || key != core.Identity(ordersTask, p.epoch, p.step) {
-			t.Fatalf("piece %s has key %s", chunk, p.key)
+		key := strings.TrimSuffix(p.Key, fmt.Sprintf("/%d", k))
+		if key == p.Key || key != core.Identity(fixtures.OrdersTask, p.Epoch, p.Step) {
+			t.Fatalf("piece %s has key %s", chunk, p.Key)
 		}
 		if k == 1 {
 			open[key] = nil
 		}
-		open[key] = append(open[key], p.value...)
+		open[key] = append(open[key], p.Value...)
 		if k < n {
 			continue
 		}
 		if sum := sha256.Sum256(open[key]); hex.EncodeToString(sum[:]) != hash {
 			t.Fatalf("%s: the pieces have another hash", key)
 		}
-		p.key, p.value, p.hash = key, string(open[key]), sha256.Sum256(open[key])
+		p.Key, p.Value, p.Hash = key, string(open[key]), sha256.Sum256(open[key])
 		all = append(all, p)
 	}
 	return all
@@ -109,23 +117,23 @@ func header(rec kafka.Record, key string) string {
 // parameters, counts as nothing in its slot.
 func TestGradients(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, gradientStream)
+	r := streamtest.NewRig(t, fixtures.GradientStream)
 	bad := []kafka.Message{
 		gradient(0, 1, 2), gradient(0, 1, 2, 3, 4), gradient(0, 1, math.NaN(), 0), gradient(0, math.Inf(1), 0, 0), {Headers: stepHeader(0), Time: time.UnixMilli(1)},
-		{Value: packParameters([]float64{1, 1, 1}), Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Time: time.UnixMilli(1)},
 		gradient(7, 1, 1, 1), gradient(3, 1, 1, 1), // future and stale, in steps 7 and 8
-		{Value: packParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...), Time: time.UnixMilli(1)},
-		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: []byte("-1")}}, Time: time.UnixMilli(1)},
-		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: nil}}, Time: time.UnixMilli(1)},
-		{Value: packParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "Model-Step", Value: []byte("0")}}, Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: append(stepHeader(0), stepHeader(0)...), Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: []byte("-1")}}, Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "model-step", Value: nil}}, Time: time.UnixMilli(1)},
+		{Value: core.PackParameters([]float64{1, 1, 1}), Headers: []kafka.Header{{Key: "Model-Step", Value: []byte("0")}}, Time: time.UnixMilli(1)},
 	}
-	x := r.start()
+	x := r.Start()
 	const steps = 12
 	for i := range uint64(steps) {
 		postOn(r, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), bad[i])
-		x.published(i + 1)
+		x.Published(i + 1)
 	}
-	_, body := x.get("/metrics")
+	_, body := x.Get("/metrics")
 	for _, want := range []string{
 		`{partition="0",reason="arity",stream="orders"} 2`, `{partition="0",reason="not-finite",stream="orders"} 2`, `{partition="0",reason="null",stream="orders"} 1`,
 		`{partition="0",reason="no-step",stream="orders"} 5`, `{partition="0",reason="stale",stream="orders"} 2`,
@@ -134,15 +142,15 @@ func TestGradients(t *testing.T) {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
-	x.end()
-	r.history("orders.dp")
-	list := r.output("orders.dp")
+	x.End()
+	r.History("orders.dp")
+	list := r.Output("orders.dp")
 	var last []float64
 	for i, p := range list {
-		conforms(t, p.value)
-		theta := data(t, p.value, "parameters")
-		if rel := p.parse(t); rel.Rows != 4 || len(theta) != 3 || slices.Equal(theta, last) || data(t, p.value, "model_step")[0] != float64(i+1) {
-			t.Errorf("step %d: %s", i+1, p.value)
+		fixtures.Conforms(t, p.Value)
+		theta := data(t, p.Value, "parameters")
+		if rel := p.Parse(t); rel.Rows != 4 || len(theta) != 3 || slices.Equal(theta, last) || data(t, p.Value, "model_step")[0] != float64(i+1) {
+			t.Errorf("step %d: %s", i+1, p.Value)
 		}
 		last = theta
 	}
@@ -151,16 +159,16 @@ func TestGradients(t *testing.T) {
 	}
 
 	// With nulls in place of what was refused, the same bytes.
-	nulls := newRig(t, gradientStream)
-	nulls.seed = r.seed
-	y := nulls.start()
+	nulls := streamtest.NewRig(t, fixtures.GradientStream)
+	nulls.Seed = r.Seed
+	y := nulls.Start()
 	for i := range uint64(steps) {
 		postOn(nulls, gradient(i, 1, 0, 0), gradient(i, 0, -1, 0), gradient(i, 1, 0, 1e9), kafka.Message{Time: time.UnixMilli(1)})
-		y.published(i + 1)
+		y.Published(i + 1)
 	}
-	y.end()
-	for i, p := range nulls.output("orders.dp") {
-		if !slices.Equal(data(t, p.value, "parameters"), data(t, list[i].value, "parameters")) {
+	y.End()
+	for i, p := range nulls.Output("orders.dp") {
+		if !slices.Equal(data(t, p.Value, "parameters"), data(t, list[i].Value, "parameters")) {
 			t.Errorf("step %d: a refused record is not worth what a null is", i+1)
 		}
 	}
@@ -171,7 +179,7 @@ func TestGradients(t *testing.T) {
 // interruption.
 func TestPieces(t *testing.T) {
 	t.Parallel()
-	toml := with(gradientStream, "dim  = 3", "dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
+	toml := fixtures.With(fixtures.GradientStream, "dim  = 3", "dim = 150\nfactorization = \"blt\"\nmethod = \"jme_per_example\"")
 	message := func(i uint64) kafka.Message {
 		x := make([]float64, 150)
 		for j := range x {
@@ -179,67 +187,67 @@ func TestPieces(t *testing.T) {
 		}
 		return gradient(i/4, x...)
 	}
-	r := newRig(t, toml)
-	r.chunk = 700
+	r := streamtest.NewRig(t, toml)
+	r.Chunk = 700
 	const steps = 8
-	copied := r.sibling(toml)
+	copied := r.Sibling(toml)
 	sent := uint64(0)
 	for _, stop := range []uint64{3, 4, 7, steps} {
 		for ; sent < 4*stop; sent++ {
 			postOn(r, message(sent))
 		}
-		x := r.start()
-		x.published(stop)
-		x.end()
+		x := r.Start()
+		x.Published(stop)
+		x.End()
 		if stop == 3 {
-			r.copyState(copied)
+			r.CopyState(copied)
 		}
 	}
-	list := r.output("orders.dp")
-	v := judge(t, assembled(t, list, r.records("orders.dp")))
-	v.faultless(t)
-	if v.steps != steps || len(list) < 3*steps {
-		t.Fatalf("%d steps in %d messages", v.steps, len(list))
+	list := r.Output("orders.dp")
+	v := streamtest.Judge(t, assembled(t, list, r.Records("orders.dp")))
+	v.Faultless(t)
+	if v.Steps != steps || len(list) < 3*steps {
+		t.Fatalf("%d steps in %d messages", v.Steps, len(list))
 	}
 
 	// Without interruption, at another broker.
-	other := newRig(t, toml)
-	other.chunk = 700
+	other := streamtest.NewRig(t, toml)
+	other.Chunk = 700
 	for i := range uint64(4 * steps) {
 		postOn(other, message(i))
 	}
-	y := other.start()
-	y.published(steps)
-	y.end()
-	same := other.output("orders.dp")
+	y := other.Start()
+	y.Published(steps)
+	y.End()
+	same := other.Output("orders.dp")
 	for step := uint64(1); step <= steps; step++ {
 		if !slices.Equal(data(t, wholeOf(list, step), "parameters"), data(t, wholeOf(same, step), "parameters")) {
 			t.Errorf("step %d differs from the uninterrupted run", step)
 		}
 	}
 
-	if strings.Contains(other.log.String(), "the output holds the same releases") {
+	if strings.Contains(other.Log.String(), "the output holds the same releases") {
 		t.Error("an uninterrupted run says that it compared")
 	}
 
 	// The old copy repeats what is out and compares it, then goes on.
-	z := copied.start()
-	z.published(steps)
-	z.end()
-	if log := copied.log.String(); !strings.Contains(log, "repeating releases to compare them") || strings.Count(log, "the output holds the same releases") != 1 {
+	z := copied.Start()
+	z.Published(steps)
+	z.End()
+	if log := copied.Log.String(); !strings.Contains(log, "repeating releases to compare them") || strings.Count(log, "the output holds the same releases") != 1 {
 		t.Error("the copy did not notice that the output is ahead")
 	}
-	if n := len(r.output("orders.dp")); n != len(list) {
+	if n := len(r.Output("orders.dp")); n != len(list) {
 		t.Errorf("the copy published %d messages that were out", n-len(list))
 	}
 }
 
 // wholeOf returns the release of a step from its pieces in an output.
-func wholeOf(list []published, step uint64) string {
+func wholeOf(list []fixtures.Published, step uint64) string {
 	var b strings.Builder
 	for _, p := range list {
-		if p.step == step {
-			b.WriteString(p.value)
+		if p.Step == step {
+			b.WriteString(p.Value)
 		}
 	}
 	return b.String()
@@ -256,49 +264,49 @@ func TestOwnSize(t *testing.T) {
 // each. It takes half a minute and, with the broker and what is read back, 5 GB, and
 // runs with STREAMDP_SLOW=1.
 func TestTenMillion(t *testing.T) {
-	slow(t)
+	fixtures.Slow(t)
 	large(t, 10_000_000, 119)
 }
 
 // large publishes two steps of dim parameters, in so many messages each, by two
 // daemons one after the other.
 func large(t *testing.T, dim, messages int) {
-	r := newRig(t, with(gradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`, `codec = "float32"`,
+	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "dim  = 3", fmt.Sprintf("dim = %d", dim), `codec = "float64"`, `codec = "float32"`,
 		`topic = "orders.dp" }`, `topic = "orders.dp", encoding = "base64" }`, "step   = 4", "step = 1"))
-	setTopicConfig(t, r, "orders", "max.message.bytes", fmt.Sprint(4*dim+1000))
+	streamtest.SetTopicConfig(t, r, "orders", "max.message.bytes", fmt.Sprint(4*dim+1000))
 	value := make([]byte, 4*dim)
 	for i := range dim {
 		binary.LittleEndian.PutUint32(value[4*i:], math.Float32bits(float32(i%7)))
 	}
-	var all []published
+	var all []fixtures.Published
 	for step := range uint64(2) {
 		postOn(r, kafka.Message{Value: value, Headers: stepHeader(step), Time: time.UnixMilli(1)})
-		x := r.start()
-		x.published(step + 1)
-		if code, body := x.get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
+		x := r.Start()
+		x.Published(step + 1)
+		if code, body := x.Get("/api/v1/streams/orders/releases"); code != 200 || strings.Contains(body, "offsets") {
 			t.Errorf("the API shows pieces: %d %.100s", code, body)
 		}
-		x.end()
-		if info, err := os.Stat(r.file("checkpoint.0")); err != nil || info.Size() < int64(24*dim) {
+		x.End()
+		if info, err := os.Stat(r.File("checkpoint.0")); err != nil || info.Size() < int64(24*dim) {
 			t.Errorf("the state is in no slot: %v", err)
 		}
-		list := r.output("orders.dp")
+		list := r.Output("orders.dp")
 		if len(list) != messages*int(step+1) {
 			t.Fatalf("%d messages of %d steps", len(list), step+1)
 		}
-		if at := core.ReleaseEnd([]byte(list[0].value)); at != 1 {
+		if at := core.ReleaseEnd([]byte(list[0].Value)); at != 1 {
 			t.Errorf("the first piece ends with offset %d", at)
 		}
-		if at := core.ReleaseEnd([]byte(list[1].value)); at != -1 {
+		if at := core.ReleaseEnd([]byte(list[1].Value)); at != -1 {
 			t.Errorf("the second piece ends with offset %d", at)
 		}
-		all = assembled(t, list, r.records("orders.dp"))
+		all = assembled(t, list, r.Records("orders.dp"))
 	}
 	if len(all) != 2 {
 		t.Fatalf("%d releases", len(all))
 	}
-	conforms(t, all[0].value)
-	one, two := data(t, all[0].value, "parameters"), data(t, all[1].value, "parameters")
+	fixtures.Conforms(t, all[0].Value)
+	one, two := data(t, all[0].Value, "parameters"), data(t, all[1].Value, "parameters")
 	var moved, same float64
 	for j := range two {
 		if two[j] != one[j] {
@@ -316,38 +324,38 @@ func large(t *testing.T, dim, messages int) {
 // manifest says so. The first begins with initial_file.
 func TestLearnt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(gradientStream, "step   = 4", "step = 4\nhorizon = 2\non_horizon = \"rollover\"", "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
-	file := filepath.Join(r.dir, "theta")
-	must(t, os.WriteFile(file, packParameters([]float64{5, -6, 7}), 0o600))
-	r.toml = with(r.toml, "INITIAL", file)
+	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "step   = 4", "step = 4\nhorizon = 2\non_horizon = \"rollover\"", "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	file := filepath.Join(r.Dir, "theta")
+	fixtures.Must(t, os.WriteFile(file, core.PackParameters([]float64{5, -6, 7}), 0o600))
+	r.Toml = fixtures.With(r.Toml, "INITIAL", file)
 	for i := range uint64(30) {
 		postOn(r, gradient(i/4%2, 1, 1, 1)) // taken at step 0 or 1 of its epoch
 	}
-	x := r.start()
-	x.until("three epochs", func(s TaskStatus) bool { return s.Epoch == 4 })
-	if err := x.control("close", OpenRequest{}); err != nil {
+	x := r.Start()
+	x.Until("three epochs", func(s monitor.TaskStatus) bool { return s.Epoch == 4 })
+	if err := x.Control("close", epoch.OpenRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	x.end()
+	x.End()
 	initial := func(epoch uint64) string {
-		file, err := os.ReadFile(r.file(manifestName(epoch)))
-		must(t, err)
+		file, err := os.ReadFile(r.File(state.ManifestName(epoch)))
+		fixtures.Must(t, err)
 		m, err := core.ParseManifest(file)
-		must(t, err)
+		fixtures.Must(t, err)
 		var p adam.Plan
-		must(t, json.Unmarshal(m.Plan, &p))
+		fixtures.Must(t, json.Unmarshal(m.Plan, &p))
 		return p.Initial
 	}
 	hash := func(x []float64) string {
-		sum := sha256.Sum256(packParameters(x))
+		sum := sha256.Sum256(core.PackParameters(x))
 		return hex.EncodeToString(sum[:])
 	}
 	if got := initial(1); got != hash([]float64{5, -6, 7}) {
 		t.Errorf("the first epoch begins with %s", got)
 	}
 	last := map[uint64][]float64{}
-	for _, p := range r.output("orders.dp") {
-		last[p.epoch] = data(t, p.value, "parameters")
+	for _, p := range r.Output("orders.dp") {
+		last[p.Epoch] = data(t, p.Value, "parameters")
 	}
 	for epoch := uint64(2); epoch <= 3; epoch++ {
 		if got := initial(epoch); got != hash(last[epoch-1]) {
@@ -359,22 +367,26 @@ func TestLearnt(t *testing.T) {
 	}
 
 	// Another rate, opened by an operator while nothing runs.
-	r.toml = with(r.toml, "rate = 0.1", "rate = 0.2")
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+	r.Toml = fixtures.With(r.Toml, "rate = 0.1", "rate = 0.2")
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+	}))
 	if got := initial(5); got != hash(last[4]) && got != hash(last[3]) {
 		t.Errorf("epoch 5 begins with %s", got)
 	}
 	// Another number of parameters: nothing to begin with fits.
-	r.toml = strings.Replace(with(r.toml, "dim  = 3", "dim = 4"), fmt.Sprintf("\ninitial_file = %q", file), "", 1)
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
-	if got := initial(6); got != "" || !strings.Contains(r.log.String(), "are another model's") {
+	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"), fmt.Sprintf("\ninitial_file = %q", file), "", 1)
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+	}))
+	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "are another model's") {
 		t.Errorf("epoch 6 begins with %s", got)
 	}
 	// A changed file is not what the epoch began with.
-	must(t, os.WriteFile(r.file(initialName(6)), packParameters([]float64{1, 2, 3, 4}), 0o600))
-	y := r.start()
-	y.halts(haltState, "manifest of epoch 6")
-	if y.ends() == nil {
+	fixtures.Must(t, os.WriteFile(r.File(state.InitialName(6)), core.PackParameters([]float64{1, 2, 3, 4}), 0o600))
+	y := r.Start()
+	y.Halts(failure.State, "manifest of epoch 6")
+	if y.Ends() == nil {
 		t.Error("the daemon ends well")
 	}
 }
@@ -382,24 +394,24 @@ func TestLearnt(t *testing.T) {
 // TestInitialFile refuses a file that holds no parameters of this model.
 func TestInitialFile(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(gradientStream, "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
-	file := filepath.Join(r.dir, "theta")
-	r.toml = with(r.toml, "INITIAL", file)
-	s, err := config.Parse("c.toml", r.text())
-	must(t, err)
+	r := streamtest.NewRig(t, fixtures.With(fixtures.GradientStream, "rate = 0.1", "rate = 0.1\ninitial_file = \"INITIAL\""))
+	file := filepath.Join(r.Dir, "theta")
+	r.Toml = fixtures.With(r.Toml, "INITIAL", file)
+	s, err := config.Parse("c.toml", r.Text())
+	fixtures.Must(t, err)
 	for name, content := range map[string][]byte{
-		"missing": nil, "empty": {}, "cut": make([]byte, 23), "of two": make([]byte, 16), "no number": packParameters([]float64{1, math.NaN(), 2}),
+		"missing": nil, "empty": {}, "cut": make([]byte, 23), "of two": make([]byte, 16), "no number": core.PackParameters([]float64{1, math.NaN(), 2}),
 	} {
 		if content != nil {
-			must(t, os.WriteFile(file, content, 0o600))
+			fixtures.Must(t, os.WriteFile(file, content, 0o600))
 		}
-		if _, err := Describe(s.Streams[0]); err == nil {
+		if _, err := dryrun.Describe(s.Streams[0]); err == nil {
 			t.Errorf("a file that is %s is taken", name)
 		}
 	}
-	must(t, os.WriteFile(file, packParameters([]float64{1, 2, 3}), 0o600))
-	d, err := Describe(s.Streams[0])
-	must(t, err)
+	fixtures.Must(t, os.WriteFile(file, core.PackParameters([]float64{1, 2, 3}), 0o600))
+	d, err := dryrun.Describe(s.Streams[0])
+	fixtures.Must(t, err)
 	if d.MessageBytes != d.ReleaseBytes || d.Noise["first"] <= 0 || len(d.Lattice) != 1 {
 		t.Errorf("%+v", d)
 	}
@@ -408,7 +420,7 @@ func TestInitialFile(t *testing.T) {
 // TestModel runs a logistic regression end to end.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, modelStream)
+	r := streamtest.NewRig(t, fixtures.ModelStream)
 	var values [][]byte
 	for i := range 50 * 40 {
 		a, b := math.Sin(float64(i)), math.Cos(float64(7*i))
@@ -418,19 +430,19 @@ func TestModel(t *testing.T) {
 		}
 		values = append(values, fmt.Appendf(nil, `{"a": %g, "b": %g, "paid": %d}`, a, b, paid))
 	}
-	r.send(values...)
-	x := r.start()
-	x.published(40)
-	x.end()
-	r.history("orders.dp")
-	list := r.output("orders.dp")
-	conforms(t, list[39].value)
-	theta := data(t, list[39].value, "parameters")
+	r.Send(values...)
+	x := r.Start()
+	x.Published(40)
+	x.End()
+	r.History("orders.dp")
+	list := r.Output("orders.dp")
+	fixtures.Conforms(t, list[39].Value)
+	theta := data(t, list[39].Value, "parameters")
 	if !(len(theta) == 3 && theta[0] > 0.3 && theta[1] < -0.1) {
 		t.Errorf("parameters %g", theta)
 	}
 	for _, want := range []string{`"name":"adam"`, `"model":{"loss":"logistic","target":"paid"}`, `"parameters":3`, `"columns":["a","b","paid"]`} {
-		if !strings.Contains(list[0].value, want) {
+		if !strings.Contains(list[0].Value, want) {
 			t.Errorf("a release lacks %s", want)
 		}
 	}
@@ -439,12 +451,12 @@ func TestModel(t *testing.T) {
 // TestRefusedClasses counts examples whose target is no class.
 func TestRefusedClasses(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(modelStream, `"logistic"`, `"softmax", classes = 2`, "step   = 50", "step = 2", "centre = [0, 0, 0.5]", ""))
-	r.send([]byte(`{"a":1,"b":1,"paid":1}`), []byte(`{"a":1,"b":1,"paid":2}`), []byte(`{"a":1,"b":1,"paid":0.5}`), []byte(`{"a":1,"b":1,"paid":0}`))
-	x := r.start()
-	x.published(2)
-	if _, body := x.get("/metrics"); !strings.Contains(body, `rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
+	r := streamtest.NewRig(t, fixtures.With(fixtures.ModelStream, `"logistic"`, `"softmax", classes = 2`, "step   = 50", "step = 2", "centre = [0, 0, 0.5]", ""))
+	r.Send([]byte(`{"a":1,"b":1,"paid":1}`), []byte(`{"a":1,"b":1,"paid":2}`), []byte(`{"a":1,"b":1,"paid":0.5}`), []byte(`{"a":1,"b":1,"paid":0}`))
+	x := r.Start()
+	x.Published(2)
+	if _, body := x.Get("/metrics"); !strings.Contains(body, `rejected_total{partition="0",reason="no-class",stream="orders"} 2`) {
 		t.Error("metrics lack the refused examples")
 	}
-	x.end()
+	x.End()
 }

@@ -1,13 +1,14 @@
-package stream
+package stream_test
 
 import (
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // What commands read of a state directory's ledger.
 
-func readPopulations(dir, stream string, groups []int) ([]PopulationSpent, error) {
-	b, err := ReadBooks(dir)
+func readPopulations(dir, stream string, groups []int) ([]ledger.PopulationSpent, error) {
+	b, err := ledger.ReadBooks(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -15,7 +16,7 @@ func readPopulations(dir, stream string, groups []int) ([]PopulationSpent, error
 }
 
 func readCharged(dir string, s *config.Stream, partition int) (float64, error) {
-	b, err := ReadBooks(dir)
+	b, err := ledger.ReadBooks(dir)
 	if err != nil {
 		return 0, err
 	}

@@ -39,7 +39,7 @@ const closingTime = time.Second
 // a task of the same name might have; see [runner.held].
 //
 // There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what is published after
-// them, at most somewhat longer than shutdownTime where brokers do not answer.
+// them, at most somewhat longer than ShutdownTime where brokers do not answer.
 func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open bool, err error)) error {
 	<-d.begun
 	d.changing.Lock()
@@ -49,11 +49,11 @@ func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open
 	}
 	opening, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
-	if d.openings.shut(opening) != nil {
+	if d.process.Openings.Shut(opening) != nil {
 		return errOpening
 	}
-	defer d.openings.reopen()
-	now := d.config()
+	defer d.process.Openings.Reopen()
+	now := d.process.Config()
 	then, open, err := next(now)
 	if err != nil || then == now {
 		return err
@@ -62,19 +62,19 @@ func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open
 	defer cancel()
 	crews := d.crewsNow()
 	for _, c := range crews {
-		if c.alone(closing) != nil {
+		if c.Alone(closing) != nil {
 			return errClosing
 		}
-		defer c.free()
+		defer c.Free()
 	}
-	d.current.Store(then)
+	d.process.Current.Store(then)
 	errs := make([]error, len(crews))
 	var wg sync.WaitGroup
 	for i, c := range crews {
 		wg.Go(func() { errs[i] = c.adopt(open) })
 	}
 	wg.Wait()
-	d.stateChanged()
+	d.process.StateChanged()
 	return errors.Join(errs...)
 }
 
@@ -84,16 +84,16 @@ func (d *Daemon) end() {
 	d.ended = true
 	d.changing.Unlock()
 	for _, c := range d.crewsNow() {
-		c.end()
+		c.End()
 	}
 }
 
 // adopt makes the squads those of the present configuration, while the crew runs. The caller is
 // alone; see [crew.alone]. An error, of the state, ends all that run with the crew.
-func (c *crew) adopt(open bool) (err error) {
+func (c *shardTasks) adopt(open bool) (err error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	if c.run == nil || c.made == c.config() {
+	if c.run == nil || c.made == c.Config() {
 		return nil // it has ended, or is as it is to be
 	}
 	defer func() {
@@ -101,11 +101,11 @@ func (c *crew) adopt(open bool) (err error) {
 			c.run(func(context.Context) error { return err })
 		}
 	}()
-	c.made = c.config()
+	c.made = c.Config()
 	c.growing.Lock()
 	before := c.squads
 	c.growing.Unlock()
-	var old []*squad
+	var old []*streamTasks
 	for _, q := range before {
 		if !slices.Contains(c.made.Streams, q.s) {
 			old = append(old, q)
@@ -117,9 +117,9 @@ func (c *crew) adopt(open bool) (err error) {
 	}
 	known := len(c.othersNow())
 	c.forsakeOthers() // some may run again
-	var squads, begun []*squad
+	var squads, begun []*streamTasks
 	for _, s := range c.made.Streams {
-		i := slices.IndexFunc(before, func(q *squad) bool { return q.s == s })
+		i := slices.IndexFunc(before, func(q *streamTasks) bool { return q.s == s })
 		if i >= 0 {
 			squads = append(squads, before[i])
 			continue
@@ -164,10 +164,10 @@ func sameOpening(old, s *config.Stream) bool {
 }
 
 // mayOpen returns the tasks of a squad, which has ended, that are not held.
-func (q *squad) mayOpen() (all []core.Task) {
+func (q *streamTasks) mayOpen() (all []core.Task) {
 	for _, r := range q.tasks() {
-		if !r.held() {
-			all = append(all, r.task)
+		if !r.Held() {
+			all = append(all, r.Task)
 		}
 	}
 	return all

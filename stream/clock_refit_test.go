@@ -1,11 +1,15 @@
-package stream
+package stream_test
 
 import (
 	"math"
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
 )
 
 // TestClockRefit: windows end where a clock ends them, of one partition or of merged ones, with
@@ -19,26 +23,26 @@ func TestClockRefit(t *testing.T) {
 		text, keys string
 		task       core.Task
 	}{
-		"newton":                {clockStream, "", ordersTask},
-		"ihm":                   {clockStream, "solver = \"ihm\"\neigen_test = true", ordersTask},
-		"ihm from sums":         {clockStream, "solver = \"ihm\"\nradius = 2", ordersTask},
-		"fast-ihm":              {clockStream, "solver = \"fast-ihm\"", ordersTask},
-		"dp-gd":                 {clockStream, "solver = \"dp-gd\"", ordersTask},
-		"merged newton":         {mergedClockStream, "", mergedTask},
-		"merged adassp":         {mergedClockStream, "solver = \"adassp\"", mergedTask},
-		"merged dp-gd-residual": {mergedClockStream, "solver = \"dp-gd-residual\"", mergedTask},
+		"newton":                {fixtures.ClockStream, "", fixtures.OrdersTask},
+		"ihm":                   {fixtures.ClockStream, "solver = \"ihm\"\neigen_test = true", fixtures.OrdersTask},
+		"ihm from sums":         {fixtures.ClockStream, "solver = \"ihm\"\nradius = 2", fixtures.OrdersTask},
+		"fast-ihm":              {fixtures.ClockStream, "solver = \"fast-ihm\"", fixtures.OrdersTask},
+		"dp-gd":                 {fixtures.ClockStream, "solver = \"dp-gd\"", fixtures.OrdersTask},
+		"merged newton":         {fixtures.MergedClockStream, "", fixtures.MergedTask},
+		"merged adassp":         {fixtures.MergedClockStream, "solver = \"adassp\"", fixtures.MergedTask},
+		"merged dp-gd-residual": {fixtures.MergedClockStream, "solver = \"dp-gd-residual\"", fixtures.MergedTask},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text := clockRefit(c.text, c.keys)
+			text := fixtures.ClockRefit(c.text, c.keys)
 			partitions := 1
-			if c.task == mergedTask {
+			if c.task == fixtures.MergedTask {
 				partitions = 3
 			}
-			r := clockRig(t, text, partitions)
-			h := newHand()
-			x := r.start(h.on)
-			x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
+			r := streamtest.ClockRig(t, text, partitions)
+			h := streamtest.NewHand()
+			x := r.Start(h.On)
+			x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 			sent := []int{80, 0, 2, 100, 30} // records of partition 0; of others half as many
 			want := []int{80, 0, 2, 100, 30, 300, 1}
 			if partitions > 1 {
@@ -47,37 +51,37 @@ func TestClockRefit(t *testing.T) {
 			first := 0
 			for i, n := range sent {
 				if i == 3 { // in the middle of a window, by half of its records
-					r.sendTo(0, first, n/2)
-					x.end()
-					r.fetch = 2000
-					x = r.start(h.on)
-					r.sendTo(0, first+n/2, n-n/2)
+					r.SendTo(0, first, n/2)
+					x.End()
+					r.Fetch = 2000
+					x = r.Start(h.On)
+					r.SendTo(0, first+n/2, n-n/2)
 				} else {
-					r.sendTo(0, first, n)
+					r.SendTo(0, first, n)
 				}
 				for p := 1; p < partitions; p++ {
-					r.sendTo(p, 1000*p+first, n/2)
+					r.SendTo(p, 1000*p+first, n/2)
 				}
 				first += n
-				h.tick()
-				x.published(uint64(i + 1))
+				h.Tick()
+				x.Published(uint64(i + 1))
 			}
-			r.sendTo(0, first, 301) // more than step_max
+			r.SendTo(0, first, 301) // more than step_max
 			for i := len(sent); i < len(want); i++ {
-				h.tick()
-				x.published(uint64(i + 1))
+				h.Tick()
+				x.Published(uint64(i + 1))
 			}
-			x.end()
-			out := r.outputOf("orders.dp")
+			x.End()
+			out := r.OutputOf("orders.dp")
 			if len(out) != len(want) {
 				t.Fatalf("%d releases, want %d", len(out), len(want))
 			}
 			at := int64(0)
 			for i, n := range want {
 				value := out[core.Identity(c.task, 1, uint64(i+1))]
-				conforms(t, value)
-				p := published{key: "k", value: value}
-				rel := p.parse(t)
+				fixtures.Conforms(t, value)
+				p := fixtures.Published{Key: "k", Value: value}
+				rel := p.Parse(t)
 				if rel.Rows != uint64(n) || rel.Offsets != [2]int64{at, at + int64(n)} || !strings.Contains(value, `"window":300,"clock":"1m0s"`) {
 					t.Errorf("step %d has %d rows of %v, want %d from %d on", i+1, rel.Rows, rel.Offsets, n, at)
 				}
@@ -89,8 +93,8 @@ func TestClockRefit(t *testing.T) {
 					t.Errorf("step %d: theta is %v", i+1, theta)
 				}
 			}
-			o := r.options()
-			all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, c.task)
+			o := r.Options()
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, c.task)
 			if err != nil || len(all) != 1 || all[0].Releases != len(want) || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"math"
@@ -8,6 +8,13 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // wallClock is the system's clock after somebody has set it: its wall reading is off, and
@@ -43,48 +50,48 @@ func TestWallClock(t *testing.T) {
 // those of a run without jumps. The retention of secrets follows the wall clock.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.archive = true
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Archive = true
 	var clock wallClock
-	kept := func(o *Options) {
+	kept := func(o *stream.Options) {
 		o.Hooks.Clock = clock.now
 		o.Config.State.EpochSecretRetention = time.Hour
 	}
 	begun := time.Now()
-	x := r.start(kept)
+	x := r.Start(kept)
 	steps := 0
 	for _, jump := range []int64{0, 3 * 3600, -5 * 3600, math.MaxInt32 / 4, 2 * 3600} {
 		clock.seconds.Store(jump)
-		r.produce(100*steps, 200)
+		r.Produce(100*steps, 200)
 		steps += 2
-		x.published(uint64(steps))
+		x.Published(uint64(steps))
 	}
 	took := time.Since(begun)
-	if took > patience {
+	if took > fixtures.Patience {
 		t.Errorf("ten steps took %v", took)
 	}
-	must(t, x.control(requestOpen, OpenRequest{}))
-	x.end()
-	r.archive = false
-	r.history("orders.dp").equals(t, r.uninterrupted(uint64(steps)))
+	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{}))
+	x.End()
+	r.Archive = false
+	r.History("orders.dp").Equals(t, r.Uninterrupted(uint64(steps)))
 
-	files, err := filepath.Glob(r.file("archive-1.*"))
-	must(t, err)
+	files, err := filepath.Glob(r.File("archive-1.*"))
+	fixtures.Must(t, err)
 	n := 0
 	var last time.Time
 	for _, name := range files {
 		data, err := os.ReadFile(name)
-		must(t, err)
-		list, err := parseArchive(data)
-		must(t, err)
+		fixtures.Must(t, err)
+		list, err := state.ParseArchive(data)
+		fixtures.Must(t, err)
 		for _, p := range list {
-			if n++; p.time.Before(begun.Truncate(time.Millisecond)) || p.time.After(begun.Add(took+time.Minute)) || p.time.Before(last) {
-				t.Errorf("step %d has the time %v, after one of %v; the run began at %v", p.Step, p.time, last, begun)
+			if n++; p.Time.Before(begun.Truncate(time.Millisecond)) || p.Time.After(begun.Add(took+time.Minute)) || p.Time.Before(last) {
+				t.Errorf("step %d has the time %v, after one of %v; the run began at %v", p.Step, p.Time, last, begun)
 			}
-			if !last.IsZero() && p.time.Sub(last)%(10*time.Millisecond) != 0 {
-				t.Errorf("step %d has a time %v after the one before, which is no multiple of the commit interval", p.Step, p.time.Sub(last))
+			if !last.IsZero() && p.Time.Sub(last)%(10*time.Millisecond) != 0 {
+				t.Errorf("step %d has a time %v after the one before, which is no multiple of the commit interval", p.Step, p.Time.Sub(last))
 			}
-			last = p.time
+			last = p.Time
 		}
 	}
 	if n != steps {
@@ -97,66 +104,66 @@ func TestClockJumps(t *testing.T) {
 		there bool
 	}{{-3 * 3600, true}, {2*3600 + 1800, true}, {3*3600 + 60, false}} {
 		clock.seconds.Store(c.at)
-		o := r.options()
+		o := r.Options()
 		kept(&o)
-		o.Hooks.Opened = func(in *Inside) { must(t, in.Tasks()[0].finishClosings(t.Context())) }
-		d, err := New(o)
-		must(t, err)
+		o.Hooks.Opened = func(in *stream.Inside) { fixtures.Must(t, in.Tasks()[0].FinishClosings(t.Context())) }
+		d, err := stream.New(o)
+		fixtures.Must(t, err)
 		d.Close()
-		if _, err := os.Stat(r.file(secretName(1))); (err == nil) != c.there {
+		if _, err := os.Stat(r.File(state.SecretName(1))); (err == nil) != c.there {
 			t.Errorf("with the clock set by %d s, the secret is there: %t", c.at, err == nil)
 		}
 	}
 }
 
 // TestAnotherBuild: a program of another version and build that has the same versions of
-// mechanism and formats goes on with an epoch as if it had begun it.
+// Mechanism and formats goes on with an epoch as if it had begun it.
 func TestAnotherBuild(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.produce(0, 550)
-	x := r.start(func(o *Options) { o.Version = "1.0" })
-	x.published(5)
-	x.end()
-	data, err := os.ReadFile(r.file(checkpointName))
-	must(t, err)
-	cp, err := parseCheckpoint(data)
-	must(t, err)
-	cp.build = "go1.24.0 linux/arm64"
-	must(t, os.WriteFile(r.file(checkpointName), cp.encode(nil), 0o600))
-	r.produce(550, 500)
-	x = r.start(func(o *Options) { o.Version = "2.0" })
-	x.published(10)
-	x.end()
-	if got := r.kinds(); got != "open" {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Produce(0, 550)
+	x := r.Start(func(o *stream.Options) { o.Version = "1.0" })
+	x.Published(5)
+	x.End()
+	data, err := os.ReadFile(r.File(state.CheckpointName))
+	fixtures.Must(t, err)
+	cp, err := state.ParseCheckpoint(data)
+	fixtures.Must(t, err)
+	cp.Build = "go1.24.0 linux/arm64"
+	fixtures.Must(t, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
+	r.Produce(550, 500)
+	x = r.Start(func(o *stream.Options) { o.Version = "2.0" })
+	x.Published(10)
+	x.End()
+	if got := r.Kinds(); got != "open" {
 		t.Errorf("ledger: %s", got)
 	}
-	v := r.history("orders.dp")
-	ref := r.sibling(with(r.toml, `"orders.dp"`, `"reference.dp"`))
-	x = ref.start(func(o *Options) { o.Version = "1.0" })
-	x.published(10)
-	x.end()
-	v.equals(t, ref.history("reference.dp"))
+	v := r.History("orders.dp")
+	ref := r.Sibling(fixtures.With(r.Toml, `"orders.dp"`, `"reference.dp"`))
+	x = ref.Start(func(o *stream.Options) { o.Version = "1.0" })
+	x.Published(10)
+	x.End()
+	v.Equals(t, ref.History("reference.dp"))
 }
 
 // TestPartitionAdded: a partition more changes nothing for the tasks of the others.
 func TestPartitionAdded(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.produce(0, 550)
-	x := r.start()
-	x.published(5)
-	addPartitions(t, r, "orders", 2)
-	if info, err := dial(t, r.addr).Topic(t.Context(), "orders"); err != nil || len(info.Partitions) != 2 {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Produce(0, 550)
+	x := r.Start()
+	x.Published(5)
+	streamtest.AddPartitions(t, r, "orders", 2)
+	if info, err := fixtures.Dial(t, r.Addr).Topic(t.Context(), "orders"); err != nil || len(info.Partitions) != 2 {
 		t.Fatalf("%+v %v", info, err)
 	}
-	r.produce(550, 500)
-	x.published(10)
-	x.end()
-	x = r.start()
-	r.produce(1050, 500)
-	x.published(15)
-	x.end()
-	r.history("orders.dp")
-	r.verified(15)
+	r.Produce(550, 500)
+	x.Published(10)
+	x.End()
+	x = r.Start()
+	r.Produce(1050, 500)
+	x.Published(15)
+	x.End()
+	r.History("orders.dp")
+	r.Verified(15)
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -11,7 +11,13 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // waitedFor is a context that tells when somebody waits for its end.
@@ -32,37 +38,37 @@ func (w *waitedFor) Done() <-chan struct{} {
 func TestPart(t *testing.T) {
 	t.Parallel()
 	for _, metrics := range []string{"task", "aggregate"} {
-		r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "in", partition = [0, 1]`, `topic = "orders.dp"`, `topic = "orders.dp", partition = 0`))
-		r.http = "metrics = \"" + metrics + "\"\n"
-		must(t, r.client.CreateTopic(t.Context(), "in", 2, nil))
-		d, err := New(r.options())
-		must(t, err)
+		r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "in", partition = [0, 1]`, `topic = "orders.dp"`, `topic = "orders.dp", partition = 0`))
+		r.Http = "metrics = \"" + metrics + "\"\n"
+		fixtures.Must(t, r.Client.CreateTopic(t.Context(), "in", 2, nil))
+		d, err := stream.New(r.Options())
+		fixtures.Must(t, err)
 		t.Cleanup(d.Close)
 		get := func(path string) string {
 			w := httptest.NewRecorder()
-			d.server.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			(*d.Server()).Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			return w.Body.String()
 		}
 		for p := range int32(2) {
 			var records []kafka.Message
 			for i := range 250 {
-				records = append(records, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+				records = append(records, kafka.Message{Value: fixtures.OrderRecord(i), Time: time.UnixMilli(1)})
 			}
-			_, err := r.client.Produce(t.Context(), "in", p, records)
-			must(t, err)
+			_, err := r.Client.Produce(t.Context(), "in", p, records)
+			fixtures.Must(t, err)
 		}
 		runs := func() (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 2)
-			for _, run := range d.own.tasks() {
-				go func() { done <- run.run(ctx) }()
+			for _, run := range (*d.Own()).Tasks() {
+				go func() { done <- run.Run(ctx) }()
 			}
-			for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-				if s := d.Status(); len(s) == 2 && s[0].State == stateRunning && s[1].State == stateRunning && s[0].Step > 0 && s[0].Outbox == 0 {
+			for late := time.Now().Add(fixtures.Patience); ; time.Sleep(time.Millisecond) {
+				if s := d.Status(); len(s) == 2 && s[0].State == monitor.StateRunning && s[1].State == monitor.StateRunning && s[0].Step > 0 && s[0].Outbox == 0 {
 					break
 				}
 				if time.Now().After(late) {
-					t.Fatalf("not running: %+v\n%s", d.Status(), r.log)
+					t.Fatalf("not running: %+v\n%s", d.Status(), r.Log)
 				}
 			}
 			return func() {
@@ -75,20 +81,20 @@ func TestPart(t *testing.T) {
 			}
 		}
 		runs()()
-		first := d.own.tasks()[0]
+		first := (*d.Own()).Tasks()[0]
 		if text := get("/metrics"); metrics == "task" && !strings.Contains(text, `stream="orders"`) || !strings.Contains(get("/api/v1/streams/orders"), "orders") {
 			t.Fatalf("nothing is shown: %s", text)
 		}
 		asked := make(chan error)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), fixtures.Patience)
 		defer cancel()
 		waits := &waitedFor{Context: ctx, asked: make(chan struct{})}
 		go func() {
-			asked <- d.ask(waits, ctx, core.Task{Stream: "orders"}, request{kind: requestClose, reply: make(chan error, 1)})
+			asked <- d.Ask(waits, ctx, core.Task{Stream: "orders"}, task.Request{Kind: task.RequestClose, Reply: make(chan error, 1)})
 		}()
 		<-waits.asked
-		d.part(d.own)
-		if err := <-asked; !errors.Is(err, errGone) {
+		d.Part((*d.Own()))
+		if err := <-asked; !errors.Is(err, httpapi.ErrGone) {
 			t.Errorf("a request to a task that left: %v", err)
 		}
 		if s := d.Status(); len(s) != 0 {
@@ -100,25 +106,25 @@ func TestPart(t *testing.T) {
 		if strings.Contains(get("/api/v1/streams/orders"), "success") {
 			t.Error("the stream is shown still")
 		}
-		if n := d.taskCount.Load(); n != 0 || first.expected != 0 {
-			t.Errorf("%d tasks have a share, %d readers of the first", n, first.expected)
+		if n := d.Process().TaskCount.Load(); n != 0 || first.Expected != 0 {
+			t.Errorf("%d tasks have a share, %d readers of the first", n, first.Expected)
 		}
-		if n := first.out.tail.served(); n != 0 {
+		if n := first.Out.Tail.Served(); n != 0 {
 			t.Errorf("the output's tail serves %d tasks", n)
 		}
-		if n := d.metrics.tasks(); n != 0 {
+		if n := d.Process().Metrics.Tasks(); n != 0 {
 			t.Errorf("%d numbers of tasks are kept", n)
 		}
 		select {
-		case <-first.gone:
+		case <-first.Gone:
 		default:
 			t.Error("the task does not know that it left")
 		}
 
-		d.own = newCrew(&d.host, d.own.disk, d.own.dir)
-		must(t, d.own.openLedger())
-		must(t, d.own.prepare(nil))
-		d.join(d.own)
+		(*d.Own()) = stream.NewCrew(d.Process(), (*d.Own()).Disk, (*d.Own()).Dir)
+		fixtures.Must(t, (*d.Own()).OpenLedger())
+		fixtures.Must(t, (*d.Own()).Prepare(nil))
+		d.Join((*d.Own()))
 		runs()()
 		if s := d.Status(); len(s) != 2 || s[0].Epoch != 1 {
 			t.Errorf("after they came back: %+v", s)

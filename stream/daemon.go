@@ -5,7 +5,7 @@
 //
 // A task is the work of one stream on one partition. It has four goroutines: one fetches
 // records, one decodes them, one owns the estimator, and one publishes. Everything that
-// must be consistent has one owner, and goes to disk in one write. These rules hold
+// Must be consistent has one owner, and goes to disk in one write. These rules hold
 // everywhere:
 //
 //   - A release is a function of the keys, the epoch's manifest and the log up to its step. Clocks,
@@ -39,7 +39,16 @@ import (
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/stream/cluster"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 //go:generate go test -run ^TestMetricsReference$ -update
@@ -73,8 +82,8 @@ type Options struct {
 
 // Hooks are what tests replace or watch. A program leaves them alone.
 type Hooks struct {
-	Disk  disk  // nil: the disk
-	Shard shard // where the state is; nil: in files of Disk
+	Disk  state.Disk  // nil: the disk
+	Shard state.Shard // where the state is; nil: in files of Disk
 	// Chunk is the size above which a release is published in pieces; 0: the usual one.
 	Chunk int
 	// FetchBytes is the largest response of the broker; 0: 4 MiB. With less, each repeats more of the batch
@@ -91,10 +100,10 @@ type Hooks struct {
 
 // Inside are parts of a daemon that tests look into.
 type Inside struct {
-	Process *host
-	Own     *home    // nil: the daemon shares tasks with others
-	Member  *sharing // nil: it does not
-	Tasks   func() []*runner
+	Process *epoch.Process
+	Own     *epoch.Shard    // nil: the daemon shares tasks with others
+	Member  *cluster.Member // nil: it does not
+	Tasks   func() []*task.Runner
 }
 
 // lookEvery is how often a task looks for added partitions, and a halted task for its lag.
@@ -102,15 +111,15 @@ const lookEvery = 30 * time.Second
 
 // Daemon is a running set of tasks over one state directory.
 type Daemon struct {
-	host
-	server   *server       // of the status, and the control socket
-	reach    kafka.Options // how the cluster is reached
-	certs    certificates
-	own      *crew    // of the state directory; nil: tasks are shared
-	sharing  *sharing // nil: tasks are not shared
+	process  epoch.Process
+	server   *httpapi.Server // of the status, and the control socket
+	reach    kafka.Options   // how the cluster is reached
+	certs    connect.Certificates
+	own      *shardTasks     // of the state directory; nil: tasks are shared
+	sharing  *cluster.Member // nil: tasks are not shared
 	patterns patterns
 	mu       sync.Mutex
-	crews    []*crew // that run, or will
+	crews    []*shardTasks // that run, or will
 	// changing is held while streams begin and end, and while watch looks at the tasks.
 	changing sync.Mutex
 	// reloading is held from the reading of a file to the end of what follows from it: of two reloads the
@@ -122,7 +131,7 @@ type Daemon struct {
 	begin     func()
 	ended     bool // nothing begins any more
 	lock      *os.File
-	held      *heldLedger
+	held      *ledger.Held
 }
 
 // New locks the state directory, reads the ledger and prepares the tasks. Close releases the
@@ -137,9 +146,9 @@ func New(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	if o.Hooks.Opened != nil {
-		in := &Inside{Process: &d.host, Member: d.sharing, Tasks: d.tasks}
+		in := &Inside{Process: &d.process, Member: d.sharing, Tasks: d.tasks}
 		if d.own != nil {
-			in.Own = &d.own.home
+			in.Own = &d.own.Shard
 		}
 		o.Hooks.Opened(in)
 	}
@@ -149,73 +158,73 @@ func New(o Options) (*Daemon, error) {
 // prepare makes a daemon that has taken nothing yet.
 func prepare(o Options) (*Daemon, error) {
 	h := &o.Hooks
-	d := &Daemon{host: host{
-		cfg: o.Config, key: o.Key, insecure: o.InsecureSeed, version: o.Version, log: o.Log,
-		started: time.Now(), fetchBytes: cmp.Or(h.FetchBytes, 4<<20), changed: make(chan struct{}, 1), observe: h.Observe, chunk: h.Chunk,
-		lookEvery: cmp.Or(h.LookEvery, lookEvery), lagEvery: cmp.Or(h.LagEvery, lagEvery), clock: h.Clock, beat: h.Beat, truth: o.Truth,
+	d := &Daemon{process: epoch.Process{
+		Cfg: o.Config, Key: o.Key, Insecure: o.InsecureSeed, Version: o.Version, Log: o.Log,
+		Started: time.Now(), FetchBytes: cmp.Or(h.FetchBytes, 4<<20), Changed: make(chan struct{}, 1), Observe: h.Observe, Chunk: h.Chunk,
+		LookEvery: cmp.Or(h.LookEvery, lookEvery), LagEvery: cmp.Or(h.LagEvery, monitor.LagEvery), Clock: h.Clock, Beat: h.Beat, Truth: o.Truth,
 	}}
 	d.load, d.setLevel = o.Load, o.SetLevel
 	d.begun = make(chan struct{})
 	d.begin = sync.OnceFunc(func() { close(d.begun) })
-	d.current.Store(o.Config)
+	d.process.Current.Store(o.Config)
 	d.patterns.changed = make(chan struct{}, 1)
-	if d.insecure != nil && slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
+	if d.process.Insecure != nil && slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) }) {
 		return nil, errors.New("an insecure seed is for brokers on loopback addresses only: nothing is protected with it")
 	}
-	if d.truth != nil && (d.cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
+	if d.process.Truth != nil && (d.process.Cfg.HTTP.Exposure == "public" || slices.ContainsFunc(d.process.Cfg.Kafka.Brokers, func(b string) bool { return !config.Loopback(b) })) {
 		return nil, errors.New("the truth is for demonstrations only: with brokers on loopback addresses, for operators")
 	}
-	d.certs.every = cmp.Or(h.Rotation, rotationEvery)
+	d.certs.Every = cmp.Or(h.Rotation, connect.RotationEvery)
 	switch {
-	case d.cfg.Cluster != nil:
+	case d.process.Cfg.Cluster != nil:
 	case h.Shard != nil:
-		d.own = newCrew(&d.host, h.Shard, "")
+		d.own = newCrew(&d.process, h.Shard, "")
 	case h.Disk != nil:
-		d.own = newCrew(&d.host, fileShard{h.Disk}, d.cfg.State.Dir)
+		d.own = newCrew(&d.process, state.FileShard{Disk: h.Disk}, d.process.Cfg.State.Dir)
 	default:
-		d.own = newCrew(&d.host, fileShard{osDisk{}}, d.cfg.State.Dir)
+		d.own = newCrew(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
 	}
-	d.metrics = newMetrics(d.cfg.HTTP.Exposure == "public", d.cfg.HTTP.Metrics == "aggregate", d.version, d.insecure != nil)
+	d.process.Metrics = monitor.NewMetrics(d.process.Cfg.HTTP.Exposure == "public", d.process.Cfg.HTTP.Metrics == "aggregate", d.process.Version, d.process.Insecure != nil)
 	return d, nil
 }
 
 // lockState takes the state directory and its ledger for this process.
 func (d *Daemon) lockState() (err error) {
-	dir := d.cfg.State.Dir
-	if err := d.own.disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	dir := d.process.Cfg.State.Dir
+	if err := d.own.Disk.MkdirAll(filepath.Join(dir, "tasks")); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	// Sync the parent, which has the directory's name. The parent may belong to somebody else.
-	if err := d.own.disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	if err := d.own.Disk.SyncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	if d.lock, err = lockDir(dir); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	if d.lock, err = state.Lock(dir); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	if d.held, err = holdLedger(d.own.disk, dir); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	if d.held, err = ledger.Hold(d.own.Disk, dir); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	return nil
 }
 
 func (d *Daemon) open(tasks []core.Task) (err error) {
-	if d.cfg.Cluster != nil {
+	if d.process.Cfg.Cluster != nil {
 		return d.openShared()
 	}
 	if err := d.lockState(); err != nil {
 		return err
 	}
-	if err := d.own.openLedger(); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	if err := d.own.OpenLedger(); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	d.own.ledger.held = d.held
+	d.own.Ledger.Held = d.held
 	if err := d.connect(); err != nil {
 		return err
 	}
 	d.expandKnown(tasks)
-	d.own.mirror = newMirror(d.own.ledger, d.key, d.client, d.cfg.Kafka.ControlTopic, newRepeater(d.log, d.metrics.kafkaError, func() {}))
-	if err := d.own.prepare(tasks); err != nil {
-		return fmt.Errorf("%w: %w", ErrState, err)
+	d.own.Mirror = ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client, d.process.Cfg.Kafka.ControlTopic, failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {}))
+	if err := d.own.Prepare(tasks); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	d.join(d.own)
 	return nil
@@ -223,55 +232,55 @@ func (d *Daemon) open(tasks []core.Task) (err error) {
 
 // connect makes what reaches the cluster, and what readers of the status reach.
 func (d *Daemon) connect() error {
-	cluster, files, err := reach(d.cfg)
+	c, files, err := connect.KafkaOptions(d.process.Cfg)
 	if err != nil {
 		return err
 	}
-	access, err := newAccess(d.cfg)
+	access, err := httpapi.NewAccess(d.process.Cfg)
 	if err != nil {
 		return err
 	}
-	d.server = &server{d: d, access: access, http: d.cfg.HTTP, dir: d.cfg.State.Dir, private: "tasks", registry: d.metrics.registry, log: d.log,
-		version: d.version, started: d.started, insecure: d.insecure != nil}
-	if d.cfg.Cluster != nil {
-		d.server.private = witnessDir
+	d.server = &httpapi.Server{D: d, Access: access, Http: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
+		Version: d.process.Version, Started: d.process.Started, Insecure: d.process.Insecure != nil}
+	if d.process.Cfg.Cluster != nil {
+		d.server.Private = cluster.WitnessDir
 	}
-	if d.cfg.Trace != nil {
+	if d.process.Cfg.Trace != nil {
 		var certs *credentials.Rotation
-		if d.trace, certs, err = newTracer(d.cfg, d.version, d.traced()); err != nil {
+		if d.process.Trace, certs, err = connect.NewTracer(d.process.Cfg, d.process.Version, d.traced()); err != nil {
 			return err
 		}
-		d.certs.add("trace.tls", certs)
-		d.metrics.traced(0, 0) // a counter that begins above 0 hides its first count
+		d.certs.Add("trace.tls", certs)
+		d.process.Metrics.Traced(0, 0) // a counter that begins above 0 hides its first count
 	}
-	if d.schemas, err = OpenSchemas(d.cfg); err != nil {
+	if d.process.Schemas, err = connect.OpenSchemas(d.process.Cfg); err != nil {
 		return err
 	}
-	d.certs.add("registry.tls", d.schemas.files)
-	if d.client, err = kafka.NewClient(cluster); err != nil {
+	d.certs.Add("registry.tls", d.process.Schemas.Files)
+	if d.process.Client, err = kafka.NewClient(c); err != nil {
 		return err
 	}
-	d.reach = cluster
-	d.certs.add("kafka.tls", files)
-	d.certs.add("http.tls", access.tls)
-	d.certs.show(d.metrics.certificate)
-	d.tails.client = d.client
-	if d.cfg.Kafka.Group != "" {
-		d.lag = newLagReport(d.client, d.cfg.Kafka.Group, d.lagEvery, newRepeater(d.log.With("group", d.cfg.Kafka.Group), d.metrics.kafkaError, func() {}))
+	d.reach = c
+	d.certs.Add("kafka.tls", files)
+	d.certs.Add("http.tls", access.Tls)
+	d.certs.Show(d.process.Metrics.Certificate)
+	d.process.Tails.Client = d.process.Client
+	if d.process.Cfg.Kafka.Group != "" {
+		d.process.Lag = monitor.NewLagReport(d.process.Client, d.process.Cfg.Kafka.Group, d.process.LagEvery, failure.NewRetrier(d.process.Log.With("group", d.process.Cfg.Kafka.Group), d.process.Metrics.KafkaError, func() {}))
 	}
-	d.memory = kafka.NewMemory(d.cfg.Kafka.FetchMemory)
-	d.metrics.watch(d.Status)
+	d.process.Memory = kafka.NewMemory(d.process.Cfg.Kafka.FetchMemory)
+	d.process.Metrics.Watch(d.Status)
 	return nil
 }
 
 // Close releases the state directory and the connections. Run must have
 // returned.
 func (d *Daemon) Close() {
-	if d.client != nil {
-		d.client.Close()
+	if d.process.Client != nil {
+		d.process.Client.Close()
 	}
-	d.schemas.Close()
-	d.held.release()
+	d.process.Schemas.Close()
+	d.held.Release()
 	if d.lock != nil {
 		osfile.Unlock(d.lock)
 		d.lock.Close()
@@ -282,43 +291,43 @@ func (d *Daemon) Close() {
 func (d *Daemon) Addr() string { return d.server.Addr() }
 
 // join adds the tasks of a shard to those that the process shows.
-func (d *Daemon) join(c *crew) {
+func (d *Daemon) join(c *shardTasks) {
 	d.mu.Lock()
 	d.crews = append(d.crews, c)
 	d.mu.Unlock()
-	d.stateChanged()
+	d.process.StateChanged()
 }
 
 // part takes the tasks of a shard, none of which runs any more, away again.
-func (d *Daemon) part(c *crew) {
+func (d *Daemon) part(c *shardTasks) {
 	d.mu.Lock()
-	d.crews = slices.DeleteFunc(d.crews, func(x *crew) bool { return x == c })
+	d.crews = slices.DeleteFunc(d.crews, func(x *shardTasks) bool { return x == c })
 	d.mu.Unlock()
 	c.leave()
-	d.stateChanged()
+	d.process.StateChanged()
 }
 
 // crewsNow returns the crews as they are now.
-func (d *Daemon) crewsNow() []*crew {
+func (d *Daemon) crewsNow() []*shardTasks {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.crews)
 }
 
 // tasks returns the runners of all crews as they are now: of several in the order of their
-// streams in the configuration, then of their partitions.
-func (d *Daemon) tasks() (all []*runner) {
+// Streams in the configuration, then of their partitions.
+func (d *Daemon) tasks() (all []*task.Runner) {
 	crews := d.crewsNow()
 	for _, c := range crews {
-		all = append(all, c.tasks()...)
+		all = append(all, c.Tasks()...)
 	}
 	if len(crews) > 1 {
 		place := map[string]int{}
-		for i, s := range d.config().Streams {
+		for i, s := range d.process.Config().Streams {
 			place[s.Name] = i
 		}
-		slices.SortFunc(all, func(a, b *runner) int {
-			return cmp.Or(place[a.s.Name]-place[b.s.Name], a.task.Partition-b.task.Partition)
+		slices.SortFunc(all, func(a, b *task.Runner) int {
+			return cmp.Or(place[a.S.Name]-place[b.S.Name], a.Task.Partition-b.Task.Partition)
 		})
 	}
 	return all
@@ -326,13 +335,13 @@ func (d *Daemon) tasks() (all []*runner) {
 
 // searching reports whether partitions of input topics are not known yet.
 func (d *Daemon) searching() bool {
-	return slices.ContainsFunc(d.crewsNow(), (*crew).searching)
+	return slices.ContainsFunc(d.crewsNow(), (*shardTasks).searching)
 }
 
 // Status returns the status of all tasks.
-func (d *Daemon) Status() []TaskStatus {
+func (d *Daemon) Status() []monitor.TaskStatus {
 	runners := d.tasks()
-	out := make([]TaskStatus, len(runners))
+	out := make([]monitor.TaskStatus, len(runners))
 	for i, r := range runners {
 		out[i] = r.Status()
 	}
@@ -340,43 +349,43 @@ func (d *Daemon) Status() []TaskStatus {
 }
 
 // Epochs returns the entries of all ledgers that the process has.
-func (d *Daemon) Epochs() (all []Entry) {
+func (d *Daemon) Epochs() (all []ledger.Entry) {
 	for _, c := range d.crewsNow() {
-		all = append(all, c.ledger.all()...)
+		all = append(all, c.Ledger.All()...)
 	}
 	return all
 }
 
 // OpenEpoch closes the task's open epoch, if there is one, and opens another one. It is for a
 // daemon whose Run has not been called; a running daemon is asked through its control socket.
-func (d *Daemon) OpenEpoch(ctx context.Context, t core.Task, o OpenRequest) error {
-	return d.command(ctx, t, request{kind: requestOpen, open: o})
+func (d *Daemon) OpenEpoch(ctx context.Context, t core.Task, o epoch.OpenRequest) error {
+	return d.command(ctx, t, task.Request{Kind: task.RequestOpen, Open: o})
 }
 
 // CloseEpoch closes the task's open epoch; see OpenEpoch.
 func (d *Daemon) CloseEpoch(ctx context.Context, t core.Task, dropOutbox bool) error {
-	return d.command(ctx, t, request{kind: requestClose, open: OpenRequest{DropOutbox: dropOutbox}})
+	return d.command(ctx, t, task.Request{Kind: task.RequestClose, Open: epoch.OpenRequest{DropOutbox: dropOutbox}})
 }
 
-func (d *Daemon) command(ctx context.Context, t core.Task, q request) error {
-	if q.changesEpoch() {
-		d.own.ledger.acceptKey()
+func (d *Daemon) command(ctx context.Context, t core.Task, q task.Request) error {
+	if q.ChangesEpoch() {
+		d.own.Ledger.AcceptKey()
 	}
 	if err := d.own.finishOthers(ctx); err != nil {
 		return err
 	}
 	for _, r := range d.tasks() {
-		if r.task == t {
-			return r.serve(ctx, q)
+		if r.Task == t {
+			return r.Serve(ctx, q)
 		}
 	}
 	return d.closeAbandoned(ctx, t, q)
 }
 
 // closeAbandoned closes the open epoch of a task that nobody runs; see [crew.closeAbandoned].
-func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q request) error {
+func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q task.Request) error {
 	for _, c := range d.crewsNow() {
-		if c.other(t) != nil {
+		if c.Other(t) != nil {
 			return c.closeAbandoned(ctx, t, q)
 		}
 	}

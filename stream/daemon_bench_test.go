@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -8,21 +8,26 @@ import (
 
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // BenchmarkDaemon runs the daemon over packed records of 16 columns, from the first
 // commit to that of the last step, in turn with a reader that does nothing with them. The
 // broker is another process.
 func BenchmarkDaemon(b *testing.B) {
-	benchDaemon(b, []string{spawn(b, childSpec{Role: "broker", Topics: []string{"in"}}).up().addr}, "in")
+	benchDaemon(b, []string{streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr}, "in")
 }
 
 func benchDaemon(b *testing.B, addrs []string, topic string) {
 	const columns, step, records = 16, 1000, 1_200_000
 	p := kafkatest.NewProducer(b, addrs, topic, 0, "")
 	var batch []kafkatest.Record
-	for _, rec := range packedRecords(columns, 1000) {
+	for _, rec := range fixtures.PackedRecords(columns, 1000) {
 		batch = append(batch, kafkatest.Record{Value: rec.Value})
 	}
 	for range records / len(batch) {
@@ -31,21 +36,21 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 	var whole, bare, wholeCPU, bareCPU time.Duration
 	applied := 0
 	for i := 0; b.Loop(); i++ {
-		toml := with(wideStream(columns, step), `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".dp-", i)))
-		r := newRigAt(b, nil, addrs[0], toml)
-		r.commit = "50ms"
-		x := r.start()
+		toml := fixtures.With(fixtures.WideStream(columns, step), `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".dp-", i)))
+		r := streamtest.NewRigAt(b, nil, addrs[0], toml)
+		r.Commit = "50ms"
+		x := r.Start()
 		var first uint64
-		x.until("a commit", func(s TaskStatus) bool { first = s.Step; return s.Step > 0 })
-		begun, busy := time.Now(), processorTime(b)
-		x.until("the last commit", func(s TaskStatus) bool { return s.Step == records/step })
+		x.Until("a commit", func(s monitor.TaskStatus) bool { first = s.Step; return s.Step > 0 })
+		begun, busy := time.Now(), fixtures.ProcessorTime(b)
+		x.Until("the last commit", func(s monitor.TaskStatus) bool { return s.Step == records/step })
 		whole += time.Since(begun)
-		wholeCPU += processorTime(b) - busy
+		wholeCPU += fixtures.ProcessorTime(b) - busy
 		applied += records - int(first)*step
-		x.end()
+		x.End()
 
-		begun, busy = time.Now(), processorTime(b)
-		reader, err := r.client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20}, kafka.Position{LeaderEpoch: -1})
+		begun, busy = time.Now(), fixtures.ProcessorTime(b)
+		reader, err := r.Client.NewReader(kafka.ReaderOptions{Topic: topic, PartitionMaxBytes: 1 << 20}, kafka.Position{LeaderEpoch: -1})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -56,7 +61,7 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 			}
 		}
 		bare += time.Since(begun)
-		bareCPU += processorTime(b) - busy
+		bareCPU += fixtures.ProcessorTime(b) - busy
 	}
 	own, read := float64(applied)/whole.Seconds(), float64(b.N)*records/bare.Seconds()
 	b.ReportMetric(own/1e6, "Mrecords/s")
@@ -75,12 +80,12 @@ func benchDaemon(b *testing.B, addrs []string, topic string) {
 // another process.
 func BenchmarkDaemonUsers(b *testing.B) {
 	const columns, step, records = 16, 1000, 1_200_000
-	defer func(least, most uint64) { persons.SnapshotLeast, usersBytes = least, most }(persons.SnapshotLeast, usersBytes)
-	persons.SnapshotLeast, usersBytes = 64<<20, maxPendingBytes // what tests lower
-	addr := spawn(b, childSpec{Role: "broker", Topics: []string{"in"}}).up().addr
+	defer func(least, most uint64) { persons.SnapshotLeast, state.PersonsBytes = least, most }(persons.SnapshotLeast, state.PersonsBytes)
+	persons.SnapshotLeast, state.PersonsBytes = 64<<20, epoch.MaxPendingBytes // what tests lower
+	addr := streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up().Addr
 	p := kafkatest.NewProducer(b, []string{addr}, "in", 0, "")
 	rng := rand.New(rand.NewPCG(20, 21))
-	values := packedRecords(columns, 1000)
+	values := fixtures.PackedRecords(columns, 1000)
 	batch := make([]kafkatest.Record, len(values))
 	for range records / len(values) {
 		for i := range batch {
@@ -91,20 +96,20 @@ func BenchmarkDaemonUsers(b *testing.B) {
 	costs := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
 		for name, user := range map[string]string{"with": "user = { key = \"record-key\", cap = 1200, per_step = 255, max_users = 1000000 }\n", "without": ""} {
-			toml := with(wideStream(columns, step), `"out"`, fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
-			r := newRigAt(b, nil, addr, toml)
-			r.commit = "200ms"
-			x := r.start()
+			toml := fixtures.With(fixtures.WideStream(columns, step), `"out"`, fmt.Sprintf("%q", fmt.Sprint(name, ".dp-", i)), "step = 1000\n", "step = 1000\n"+user)
+			r := streamtest.NewRigAt(b, nil, addr, toml)
+			r.Commit = "200ms"
+			x := r.Start()
 			var first uint64
-			x.until("a commit", func(s TaskStatus) bool { first = s.Step; return s.Step > 0 })
-			busy := processorTime(b)
-			x.until("the last commit", func(s TaskStatus) bool { return s.Step == records/step })
-			costs[name] = append(costs[name], float64((processorTime(b)-busy).Nanoseconds())/float64(records-int(first)*step))
-			x.end()
+			x.Until("a commit", func(s monitor.TaskStatus) bool { first = s.Step; return s.Step > 0 })
+			busy := fixtures.ProcessorTime(b)
+			x.Until("the last commit", func(s monitor.TaskStatus) bool { return s.Step == records/step })
+			costs[name] = append(costs[name], float64((fixtures.ProcessorTime(b)-busy).Nanoseconds())/float64(records-int(first)*step))
+			x.End()
 		}
 	}
-	b.ReportMetric(median(costs["with"]), "cpu-ns/record")
-	b.ReportMetric(median(costs["without"]), "cpu-ns/record-without")
-	b.ReportMetric(median(costs["with"])/median(costs["without"]), "cpu-ratio")
+	b.ReportMetric(fixtures.Median(costs["with"]), "cpu-ns/record")
+	b.ReportMetric(fixtures.Median(costs["without"]), "cpu-ns/record-without")
+	b.ReportMetric(fixtures.Median(costs["with"])/fixtures.Median(costs["without"]), "cpu-ratio")
 	b.ReportMetric(0, "ns/op")
 }

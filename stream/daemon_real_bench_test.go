@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bytes"
@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // BenchmarkRealDaemon runs the daemon over records of 16 columns in Apache Kafka, from its first
@@ -21,20 +24,20 @@ import (
 // of records a second of each and the daemon's divided by each; and the processor time of each,
 // which neighbours on the machine change less; and how many processors daemon and broker
 // together kept busy: where that is all of them, their times bound the rate. The rivals are
-// other processes. With
+// Other processes. With
 // STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs
 	const columns, step, records = 16, 1000, 3_600_000
-	wide := wideStream(columns, step)
+	wide := fixtures.WideStream(columns, step)
 	loose := []string{"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0"}
 	moments := "[stream.m.moments]\nclip = 1.0\n"
 	topics := map[string]string{}
 	for _, bench := range []struct{ name, codec, toml string }{
 		{"packed", "packed", wide},
-		{"json", "json", with(wide, `codec = "float64"`, `codec = "json"`)},
-		{"newton", "packed", with(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.sgd]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\n"}, loose...)...)},
-		{"refit", "packed", with(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.refit]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\nwindow = 100000\n"}, loose...)...)},
+		{"json", "json", fixtures.With(wide, `codec = "float64"`, `codec = "json"`)},
+		{"newton", "packed", fixtures.With(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.sgd]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\n"}, loose...)...)},
+		{"refit", "packed", fixtures.With(wide, append([]string{"step = 1000\n", "", moments, "[stream.m.refit]\ntarget = \"c0\"\nclip_x = 3.0\nclip_y = 2.0\nwindow = 100000\n"}, loose...)...)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			topic := topics[bench.codec]
@@ -43,7 +46,7 @@ func BenchmarkRealDaemon(b *testing.B) {
 				topics[bench.codec] = topic
 				p := kafkatest.NewProducer(b, addrs, topic, 0, "")
 				var batch []kafkatest.Record
-				for i, rec := range packedRecords(columns, 1000) {
+				for i, rec := range fixtures.PackedRecords(columns, 1000) {
 					value := rec.Value
 					if bench.codec == "json" {
 						value = jsonRow(columns, i)
@@ -57,10 +60,10 @@ func BenchmarkRealDaemon(b *testing.B) {
 			rates, costs := map[string][]float64{}, map[string][]float64{}
 			var busy []float64 // processors of daemon and broker together
 			for i := 0; b.Loop(); i++ {
-				toml := with(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
-				r := newRigAt(b, nil, addrs[0], toml)
-				r.commit = "200ms"
-				x := r.start()
+				toml := fixtures.With(bench.toml, `"in"`, fmt.Sprintf("%q", topic), `"out"`, fmt.Sprintf("%q", fmt.Sprint(topic, ".", bench.name, "-", i)))
+				r := streamtest.NewRigAt(b, nil, addrs[0], toml)
+				r.Commit = "200ms"
+				x := r.Start()
 				type sight struct {
 					offset int64
 					at     time.Time
@@ -68,15 +71,15 @@ func BenchmarkRealDaemon(b *testing.B) {
 					broker time.Duration
 				}
 				var commits []sight
-				saw := func(s TaskStatus) int64 {
+				saw := func(s monitor.TaskStatus) int64 {
 					if n := len(commits); s.NextOffset > 0 && (n == 0 || s.NextOffset > commits[n-1].offset) {
-						commits = append(commits, sight{s.NextOffset, time.Now(), processorTime(b), brokerTime(b)})
+						commits = append(commits, sight{s.NextOffset, time.Now(), fixtures.ProcessorTime(b), brokerTime(b)})
 					}
 					return s.NextOffset
 				}
-				x.until("a commit", func(s TaskStatus) bool { return saw(s) > 0 })
+				x.Until("a commit", func(s monitor.TaskStatus) bool { return saw(s) > 0 })
 				profiled := profile(b, i)
-				x.until("the end", func(s TaskStatus) bool { return saw(s) >= records-step })
+				x.Until("the end", func(s monitor.TaskStatus) bool { return saw(s) >= records-step })
 				profiled()
 				if len(commits) < 3 {
 					b.Fatalf("%d commits, 3 are needed", len(commits))
@@ -86,33 +89,33 @@ func BenchmarkRealDaemon(b *testing.B) {
 				costs["daemon"] = append(costs["daemon"], float64((to.busy-from.busy).Nanoseconds())/float64(to.offset-from.offset))
 				costs["broker"] = append(costs["broker"], float64((to.broker-from.broker).Nanoseconds())/float64(to.offset-from.offset))
 				busy = append(busy, float64(to.busy-from.busy+to.broker-from.broker)/float64(to.at.Sub(from.at)))
-				x.end()
+				x.End()
 				for name := range kafkatest.Rivals {
-					p := spawn(b, childSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic}, Records: records}).up()
-					rate, err := strconv.ParseFloat(p.addr, 64)
+					p := streamtest.Spawn(b, streamtest.ChildSpec{Role: "rival", Rival: name, Addrs: addrs, Topics: []string{topic}, Records: records}).Up()
+					rate, err := strconv.ParseFloat(p.Addr, 64)
 					if err != nil {
-						b.Fatal(err, p.stderr)
+						b.Fatal(err, p.Stderr)
 					}
-					<-p.done
+					<-p.Done
 					rates[name] = append(rates[name], rate)
-					used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+					used := p.Cmd.ProcessState.UserTime() + p.Cmd.ProcessState.SystemTime()
 					costs[name] = append(costs[name], float64(used.Nanoseconds())/records)
 				}
 			}
-			own := median(rates["daemon"])
+			own := fixtures.Median(rates["daemon"])
 			b.ReportMetric(own/1e6, "Mrecords/s")
-			b.ReportMetric(median(costs["daemon"]), "cpu-ns/record")
-			b.ReportMetric(median(costs["broker"]), "cpu-ns/record-broker")
-			b.ReportMetric(median(busy), "processors")
+			b.ReportMetric(fixtures.Median(costs["daemon"]), "cpu-ns/record")
+			b.ReportMetric(fixtures.Median(costs["broker"]), "cpu-ns/record-broker")
+			b.ReportMetric(fixtures.Median(busy), "processors")
 			for name := range kafkatest.Rivals {
-				b.ReportMetric(median(rates[name])/1e6, "Mrecords/s-"+name)
-				b.ReportMetric(median(costs[name]), "cpu-ns/record-"+name)
+				b.ReportMetric(fixtures.Median(rates[name])/1e6, "Mrecords/s-"+name)
+				b.ReportMetric(fixtures.Median(costs[name]), "cpu-ns/record-"+name)
 				which := map[string]string{"kafka-go": "ratio", "franz-go": "ratio-franz"}[name]
-				b.ReportMetric(own/median(rates[name]), which)
+				b.ReportMetric(own/fixtures.Median(rates[name]), which)
 				// If all processors were busy with daemon and broker, and with nothing else.
-				most := float64(runtime.NumCPU()) * 1e9 / (median(costs["daemon"]) + median(costs["broker"]))
-				b.ReportMetric(most/median(rates[name]), "most-"+which)
-				b.ReportMetric(median(costs["daemon"])/median(costs[name]), "cpu-"+which)
+				most := float64(runtime.NumCPU()) * 1e9 / (fixtures.Median(costs["daemon"]) + fixtures.Median(costs["broker"]))
+				b.ReportMetric(most/fixtures.Median(rates[name]), "most-"+which)
+				b.ReportMetric(fixtures.Median(costs["daemon"])/fixtures.Median(costs[name]), "cpu-"+which)
 			}
 			b.ReportMetric(0, "ns/op")
 		})
@@ -144,7 +147,7 @@ func processTime(b *testing.B, pid string) time.Duration {
 	var ticks int64
 	for _, f := range fields[11:13] {
 		n, err := strconv.ParseInt(f, 10, 64)
-		must(b, err)
+		fixtures.Must(b, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * (time.Second / 100)
@@ -157,11 +160,11 @@ func profile(b *testing.B, round int) func() {
 		return func() {}
 	}
 	f, err := os.Create(fmt.Sprint(name, ".", round))
-	must(b, err)
-	must(b, pprof.StartCPUProfile(f))
+	fixtures.Must(b, err)
+	fixtures.Must(b, pprof.StartCPUProfile(f))
 	return func() {
 		pprof.StopCPUProfile()
-		must(b, f.Close())
+		fixtures.Must(b, f.Close())
 	}
 }
 

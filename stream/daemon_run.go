@@ -7,11 +7,16 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure
-// concerns the whole process. In the first two cases it returns nil; if no task ever ran,
+// Concerns the whole process. In the first two cases it returns nil; if no task ever ran,
 // it returns ErrNothing or ErrHalted. It also returns ErrNothing if a warm-up failed and
 // nothing else is left to run.
 func (d *Daemon) Run(ctx context.Context) error {
@@ -19,17 +24,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer d.begin()
 	var wg sync.WaitGroup
-	stopHTTP, err := d.server.serve(ctx, &wg)
+	stopHTTP, err := d.server.Serve(ctx, &wg)
 	if err != nil {
 		return err
 	}
-	endLag, endTrace := d.lag.start(), d.trace.Start()
-	wg.Go(func() { d.certs.watch(ctx, d.log, d.metrics.certificate) })
+	endLag, endTrace := d.process.Lag.Start(), d.process.Trace.Start()
+	wg.Go(func() { d.certs.Watch(ctx, d.process.Log, d.process.Metrics.Certificate) })
 	var failed atomic.Pointer[error] // the first failure of the process
 	run := func(f func(context.Context) error) {
 		wg.Go(func() {
 			if err := f(ctx); err != nil {
-				d.log.Error("stopping", "error", err.Error())
+				d.process.Log.Error("stopping", "error", err.Error())
 				failed.CompareAndSwap(nil, &err)
 				cancel(err)
 			}
@@ -37,7 +42,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	if d.sharing != nil {
 		d.begin()
-		run(d.sharing.share)
+		run(d.sharing.Share)
 		<-ctx.Done() // it does not end by itself
 	} else {
 		d.own.start(run)
@@ -56,7 +61,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return *f
 	}
 	if err == nil {
-		d.log.Info("stopped")
+		d.process.Log.Info("stopped")
 	}
 	return err
 }
@@ -71,28 +76,28 @@ func (d *Daemon) watch(ctx context.Context) error {
 		d.changing.Unlock()
 		for _, r := range runners {
 			// A task sets ran before any state that comes after running.
-			switch s := r.status.Load(); {
-			case s.State == stateExhausted || s.State == stateClosed:
+			switch s := r.Shown.Load(); {
+			case s.State == monitor.StateExhausted || s.State == monitor.StateClosed:
 				done++
-			case s.State == stateHalted && s.Reason != haltUnopened: // which waits for an operator: the next start would open it
+			case s.State == monitor.StateHalted && s.Reason != failure.Unopened: // which waits for an operator: the next start would open it
 				stopped++
 			}
-			ran = ran || r.ran.Load()
+			ran = ran || r.Ran.Load()
 		}
 		switch n := len(runners); {
-		case searching || len(d.config().Patterns) > 0:
+		case searching || len(d.process.Config().Patterns) > 0:
 			// More tasks are to come, or may.
 		case done == n && ran:
 			return d.failedWarmup()
 		case done == n:
-			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another", ErrNothing)
+			return fmt.Errorf("%w: every epoch is closed or at its horizon; streamdp epoch open STREAM opens another", failure.ErrNothing)
 		case done+stopped == n && !ran && stopped > 0:
 			return d.haltedAtStart()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.changed:
+		case <-d.process.Changed:
 		}
 	}
 }
@@ -101,9 +106,9 @@ func (d *Daemon) watch(ctx context.Context) error {
 // release says: somebody has to look, and a supervisor sees only how the process ends.
 func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
-		if s := r.status.Load(); s.State == stateClosed && s.Verdict == "fail" {
+		if s := r.Shown.Load(); s.State == monitor.StateClosed && s.Verdict == "fail" {
 			return fmt.Errorf("%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; correct the stream, then: streamdp epoch open %s",
-				ErrNothing, s.Epoch, r.task, epochArgs(r.task))
+				failure.ErrNothing, s.Epoch, r.Task, failure.EpochArgs(r.Task))
 		}
 	}
 	return nil
@@ -111,39 +116,39 @@ func (d *Daemon) failedWarmup() error {
 
 func (d *Daemon) haltedAtStart() error {
 	budget := true
-	errs := []error{ErrHalted}
+	errs := []error{failure.ErrHalted}
 	for _, r := range d.tasks() {
-		if s := r.status.Load(); s.State == stateHalted {
-			errs = append(errs, fmt.Errorf("task %s: %s", r.task, s.Message))
-			budget = budget && s.Reason == haltBudget
+		if s := r.Shown.Load(); s.State == monitor.StateHalted {
+			errs = append(errs, fmt.Errorf("task %s: %s", r.Task, s.Message))
+			budget = budget && s.Reason == failure.Budget
 		}
 	}
 	if budget {
-		errs[0] = ErrNothing
+		errs[0] = failure.ErrNothing
 	}
 	return errors.Join(errs...)
 }
 
-// ask gives a request to its task's owner and waits for the answer.
-func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) error {
+// Ask gives a request to its task's owner and waits for the answer.
+func (d *Daemon) Ask(ctx, patience context.Context, t core.Task, q task.Request) error {
 	for _, r := range d.tasks() {
-		if r.task != t {
+		if r.Task != t {
 			continue
 		}
 		select {
-		case r.requests <- q:
-		case <-r.gone:
-			return errGone
+		case r.Requests <- q:
+		case <-r.Gone:
+			return httpapi.ErrGone
 		case <-ctx.Done():
 			return errors.New("the daemon is stopping")
 		case <-patience.Done():
 			return patience.Err()
 		}
 		select {
-		case err := <-q.reply:
+		case err := <-q.Reply:
 			return err
-		case <-r.gone:
-			return errGone
+		case <-r.Gone:
+			return httpapi.ErrGone
 		case <-ctx.Done():
 			return errors.New("the daemon is stopping")
 		case <-patience.Done():
@@ -153,8 +158,8 @@ func (d *Daemon) ask(ctx, patience context.Context, t core.Task, q request) erro
 	return d.closeAbandoned(patience, t, q)
 }
 
-// waiting implements served.
-func (d *Daemon) waiting() (missing []string) {
+// Waiting implements served.
+func (d *Daemon) Waiting() (missing []string) {
 	if d.searching() {
 		missing = append(missing, "the partitions of an input topic are not known yet")
 	}
@@ -164,17 +169,17 @@ func (d *Daemon) waiting() (missing []string) {
 	return missing
 }
 
-// streams implements served.
-func (d *Daemon) streams() []string {
+// Streams implements served.
+func (d *Daemon) Streams() []string {
 	names := []string{}
-	for _, s := range d.config().Streams {
+	for _, s := range d.process.Config().Streams {
 		names = append(names, s.Name)
 	}
 	return names
 }
 
-// shown implements served.
-func (d *Daemon) shown() (all []shownTask) {
+// Shown implements served.
+func (d *Daemon) Shown() (all []httpapi.ShownTask) {
 	for _, r := range d.tasks() {
 		all = append(all, r)
 	}
@@ -182,4 +187,4 @@ func (d *Daemon) shown() (all []shownTask) {
 }
 
 // Group returns what the instance knows of its group, nil where it shares no tasks.
-func (d *Daemon) Group() *GroupStatus { return d.sharing.status() }
+func (d *Daemon) Group() *cluster.GroupStatus { return d.sharing.Status() }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -11,24 +11,30 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/simdisk"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
-// newMergedScenario is newScenario for a stream that merges three partitions: a whole epoch
+// newMergedScenario is NewScenario for a stream that merges three partitions: a whole epoch
 // of three steps, and two steps of the next.
-func newMergedScenario(t testing.TB) *scenario {
+func newMergedScenario(t testing.TB) *streamtest.Scenario {
 	t.Helper()
-	r := newRigOn(t, with(mergedStream, "step = 100", "step = 5\nhorizon = 3\non_horizon = \"rollover\""), embedded.Options{})
-	must(t, r.broker.CreateTopic(t.Context(), "orders", 3, nil))
-	r.commit = "0s"
-	r.disk = newSimDisk(r.dir)
-	r.key = userOf
+	r := streamtest.NewRigOn(t, fixtures.With(fixtures.MergedStream, "step = 100", "step = 5\nhorizon = 3\non_horizon = \"rollover\""), embedded.Options{})
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "orders", 3, nil))
+	r.Commit = "0s"
+	r.Disk = simdisk.NewSimDisk(r.Dir)
+	r.Key = fixtures.UserOf
 	for p := range 3 {
-		r.sendTo(p, 100*p, scenarioRecords/3+p)
+		r.SendTo(p, 100*p, fixtures.ScenarioRecords/3+p)
 	}
 	// Unlike that of a single partition, its checkpoint may have the last position before
 	// the last release has left.
-	return &scenario{r: r, also: func() bool { return len(r.outputOf("orders.dp")) == 5 }}
+	return &streamtest.Scenario{R: r, Also: func() bool { return len(r.OutputOf("orders.dp")) == 5 }}
 }
 
 // TestMergedDiskCrashes crashes before disk operations of a merged stream's life, in its
@@ -49,15 +55,15 @@ func TestClockDiskCrashes(t *testing.T) {
 
 // newMergedClockScenario is newMergedScenario with a clock that ends five steps of at most
 // five offsets of each partition, and then stands still.
-func newMergedClockScenario(t testing.TB) *scenario {
+func newMergedClockScenario(t testing.TB) *streamtest.Scenario {
 	s := newMergedScenario(t)
-	s.r.toml = with(s.r.toml, "step = 5", "step = \"1m\"\nstep_max = 15")
-	s.r.boundaries = "bounds"
-	s.edit = func(o *Options) {
+	s.R.Toml = fixtures.With(s.R.Toml, "step = 5", "step = \"1m\"\nstep_max = 15")
+	s.R.Boundaries = "bounds"
+	s.Edit = func(o *stream.Options) {
 		last := int64(-1)
 		o.Hooks.Beat = func(ctx context.Context) error {
 			for {
-				end, err := s.r.client.End(ctx, "bounds", 0)
+				end, err := s.R.Client.End(ctx, "bounds", 0)
 				if err != nil || end > last && end < 5 {
 					last = end
 					return err
@@ -75,31 +81,31 @@ func newMergedClockScenario(t testing.TB) *scenario {
 
 // crashMerged crashes before every so-and-so-manieth operation of a scenario, with
 // STREAMDP_SLOW=1 before each.
-func crashMerged(t *testing.T, scenarioOf func(testing.TB) *scenario, every int) {
+func crashMerged(t *testing.T, scenarioOf func(testing.TB) *streamtest.Scenario, every int) {
 	whole := scenarioOf(t)
-	must(t, whole.run(t))
+	fixtures.Must(t, whole.Run(t))
 	verifyMerged(whole, t)
-	operations := whole.r.disk.(*simDisk).ops
-	whole.close()
+	operations := whole.R.Disk.(*simdisk.SimDisk).Ops
+	whole.Close()
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		every = 1
 	}
 	points := 0
 	for k := 0; k < operations; k += every {
 		rng := rand.New(rand.NewPCG(uint64(k), 18))
-		mode := rng.IntN(crashModes)
+		mode := rng.IntN(simdisk.CrashModes)
 		s := scenarioOf(t)
-		if s.crashed(t, k, mode, rng) {
+		if s.Crashed(t, k, mode, rng) {
 			points++
-			s.r.disk.(*simDisk).crash = -1
-			if err := s.run(t); err != nil {
+			s.R.Disk.(*simdisk.SimDisk).Crash = -1
+			if err := s.Run(t); err != nil {
 				t.Errorf("operation %d, mode %d: %v", k, mode, err)
 			}
 			verifyMerged(s, t)
 		}
-		s.close()
+		s.Close()
 		if t.Failed() {
-			t.Fatalf("operation %d, mode %d\n%s", k, mode, s.r.log)
+			t.Fatalf("operation %d, mode %d\n%s", k, mode, s.R.Log)
 		}
 	}
 	t.Logf("%d crashes among %d operations", points, operations)
@@ -108,14 +114,14 @@ func crashMerged(t *testing.T, scenarioOf func(testing.TB) *scenario, every int)
 	}
 }
 
-func verifyMerged(s *scenario, t testing.TB) {
+func verifyMerged(s *streamtest.Scenario, t testing.TB) {
 	t.Helper()
-	data, err := s.r.disk.ReadFile(s.r.ledgerFile())
-	must(t, err)
-	l, err := parseLedger(data, newLedgerKey(InsecureKey(s.r.seed)))
-	must(t, err)
+	data, err := s.R.Disk.ReadFile(s.R.LedgerFile())
+	fixtures.Must(t, err)
+	l, err := ledger.Parse(data, ledger.NewKey(connect.InsecureKey(s.R.Seed)))
+	fixtures.Must(t, err)
 	next := map[int][]int64{}
-	for key, value := range s.r.outputOf("orders.dp") {
+	for key, value := range s.R.OutputOf("orders.dp") {
 		var rel struct {
 			Epoch uint64
 			Parts []struct {
@@ -123,8 +129,8 @@ func verifyMerged(s *scenario, t testing.TB) {
 				Offsets   [2]int64
 			}
 		}
-		must(t, json.Unmarshal([]byte(value), &rel))
-		opened := l.opening(mergedTask, rel.Epoch)
+		fixtures.Must(t, json.Unmarshal([]byte(value), &rel))
+		opened := l.Opening(fixtures.MergedTask, rel.Epoch)
 		if opened == nil || len(opened.Parts) != 3 || len(rel.Parts) != 3 {
 			t.Fatalf("release %s, and the epoch is charged by %+v", key, opened)
 		}
@@ -140,8 +146,8 @@ func verifyMerged(s *scenario, t testing.TB) {
 		if !slices.Equal(next[p], []int64{0, 5, 10, 15, 20}) {
 			t.Errorf("steps of partition %d begin at %v", p, next[p])
 		}
-		src := core.Source{Cluster: l.entries[0].Cluster, Topic: "orders", Partition: p}
-		if paid, err := l.epsilon(ofRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 || paid > 1.001 {
+		src := core.Source{Cluster: l.Entries[0].Cluster, Topic: "orders", Partition: p}
+		if paid, err := l.Epsilon(streamtest.OfRecords(src), dp.ZeroOut, 1e-8, nil); err != nil || paid < 0.999 || paid > 1.001 {
 			t.Errorf("records of partition %d have paid epsilon %g, want that of one epoch; %v", p, paid, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"errors"
@@ -10,6 +10,13 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/simdisk"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 const ()
@@ -28,19 +35,19 @@ func TestDiskCrashes(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			if slots {
-				defer func(n int) { slotBytes = n }(slotBytes)
-				slotBytes = 1
+				defer func(n int) { state.SlotBytes = n }(state.SlotBytes)
+				state.SlotBytes = 1
 			}
-			refs := []epochReference{reference(t, 0), reference(t, 1), reference(t, 2)}
+			refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1), streamtest.Reference(t, 2)}
 			operations := 0
 			{
-				s := newScenario(t)
-				if err := s.run(t); err != nil {
+				s := streamtest.NewScenario(t)
+				if err := s.Run(t); err != nil {
 					t.Fatal(err)
 				}
-				s.verify(t, refs)
-				operations = s.r.disk.(*simDisk).ops
-				s.close()
+				s.Verify(t, refs)
+				operations = s.R.Disk.(*simdisk.SimDisk).Ops
+				s.Close()
 			}
 			var mu sync.Mutex
 			points, recoveries := 0, 0
@@ -49,37 +56,37 @@ func TestDiskCrashes(t *testing.T) {
 			for range 3 { // most of a run is waiting for the network
 				wg.Go(func() {
 					for k := range jobs {
-						drawn := rand.New(rand.NewPCG(uint64(k), 99)).IntN(crashModes)
-						for mode := range crashModes {
+						drawn := rand.New(rand.NewPCG(uint64(k), 99)).IntN(simdisk.CrashModes)
+						for mode := range simdisk.CrashModes {
 							if !slow && mode != drawn {
 								continue
 							}
 							rng := rand.New(rand.NewPCG(uint64(k), uint64(mode)))
-							s := newScenario(t)
-							if s.crashed(t, k, mode, rng) {
+							s := streamtest.NewScenario(t)
+							if s.Crashed(t, k, mode, rng) {
 								mu.Lock()
 								points++
 								mu.Unlock()
-								if mode == crashMixed && s.crashed(t, rng.IntN(30), mode, rng) {
+								if mode == simdisk.CrashMixed && s.Crashed(t, rng.IntN(30), mode, rng) {
 									mu.Lock()
 									recoveries++
 									mu.Unlock()
 								}
-								s.r.disk.(*simDisk).crash = -1
-								if err := s.run(t); err != nil {
+								s.R.Disk.(*simdisk.SimDisk).Crash = -1
+								if err := s.Run(t); err != nil {
 									t.Errorf("operation %d, mode %d: %v", k, mode, err)
 								}
-								s.verify(t, refs)
+								s.Verify(t, refs)
 							}
 							if t.Failed() {
 								t.Logf("operation %d, mode %d", k, mode)
 							}
-							s.close()
+							s.Close()
 						}
 					}
 				})
 			}
-			first, every, tries := 0, 1, operations*crashModes
+			first, every, tries := 0, 1, operations*simdisk.CrashModes
 			if !slow {
 				every, tries = 4, operations/4
 				if slots {
@@ -103,14 +110,14 @@ func TestDiskCrashes(t *testing.T) {
 // and their names, from the first charge to the last publication.
 func operations(t testing.TB, ok func(op string) bool) (list []int, names []string) {
 	t.Helper()
-	s := newScenario(t)
-	defer s.close()
-	if err := s.run(t); err != nil {
+	s := streamtest.NewScenario(t)
+	defer s.Close()
+	if err := s.Run(t); err != nil {
 		t.Fatal(err)
 	}
-	d := s.r.disk.(*simDisk)
+	d := s.R.Disk.(*simdisk.SimDisk)
 	begun := false
-	for k, op := range d.journal[:s.done] {
+	for k, op := range d.Journal[:s.Done] {
 		begun = begun || strings.HasPrefix(op, "append")
 		if begun && ok(op) {
 			list, names = append(list, k), append(names, op)
@@ -124,30 +131,30 @@ func operations(t testing.TB, ok func(op string) bool) (list []int, names []stri
 // everything. It takes every second sync, and with STREAMDP_SLOW=1 all.
 func TestDiskSyncFails(t *testing.T) {
 	t.Parallel()
-	refs := []epochReference{reference(t, 0), reference(t, 1)}
+	refs := []fixtures.EpochReference{streamtest.Reference(t, 0), streamtest.Reference(t, 1)}
 	syncs, names := operations(t, func(op string) bool { return strings.HasPrefix(op, "sync") })
 	stride := 2
 	if os.Getenv("STREAMDP_SLOW") != "" {
 		stride = 1
 	}
 	for i := 0; i < len(syncs); i += stride {
-		k, s := syncs[i], newScenario(t)
-		d := s.r.disk.(*simDisk)
-		d.refuse = func(op, name string) error {
-			if d.ops == k {
+		k, s := syncs[i], streamtest.NewScenario(t)
+		d := s.R.Disk.(*simdisk.SimDisk)
+		d.Refuse = func(op, name string) error {
+			if d.Ops == k {
 				return syscall.EIO
 			}
 			return nil
 		}
-		if err := s.run(t); !errors.Is(err, syscall.EIO) {
+		if err := s.Run(t); !errors.Is(err, syscall.EIO) {
 			t.Errorf("operation %d, %s, failed, the daemon ended with %v", k, names[i], err)
 		}
-		d.refuse = nil
-		if err := s.run(t); err != nil {
+		d.Refuse = nil
+		if err := s.Run(t); err != nil {
 			t.Errorf("after a failed %s: %v", names[i], err)
 		}
-		s.verify(t, refs)
-		s.close()
+		s.Verify(t, refs)
+		s.Close()
 	}
 	t.Logf("of %d syncs one in %d failed", len(syncs), stride)
 }
@@ -156,35 +163,35 @@ func TestDiskSyncFails(t *testing.T) {
 // last commit; when there is room it goes on, and nothing is lost.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
-	refs := []epochReference{reference(t, 0)}
+	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
 	writes, names := operations(t, func(op string) bool { return !strings.HasPrefix(op, "remove") })
 	check := func(k int, name string) {
-		s := newScenario(t)
-		defer s.close()
-		d := s.r.disk.(*simDisk)
+		s := streamtest.NewScenario(t)
+		defer s.Close()
+		d := s.R.Disk.(*simdisk.SimDisk)
 		var room atomic.Bool
-		d.refuse = func(op, _ string) error {
-			if d.ops >= k && op != "remove" && op != "truncate" && !room.Load() {
+		d.Refuse = func(op, _ string) error {
+			if d.Ops >= k && op != "remove" && op != "truncate" && !room.Load() {
 				return syscall.ENOSPC
 			}
 			return nil
 		}
-		x := s.r.start()
-		x.until("refused", func(st TaskStatus) bool {
-			return st.State == stateRetrying && strings.Contains(st.Message, "no space left")
+		x := s.R.Start()
+		x.Until("refused", func(st monitor.TaskStatus) bool {
+			return st.State == monitor.StateRetrying && strings.Contains(st.Message, "no space left")
 		})
-		if code, why := x.get("/-/ready"); code != 503 || !strings.Contains(why, stateRetrying) {
+		if code, why := x.Get("/-/ready"); code != 503 || !strings.Contains(why, monitor.StateRetrying) {
 			t.Errorf("%s: ready is %d %s", name, code, why)
 		}
-		if code, _ := x.get("/-/healthy"); code != 200 {
+		if code, _ := x.Get("/-/healthy"); code != 200 {
 			t.Errorf("%s: healthy is %d", name, code)
 		}
 		room.Store(true)
-		x.until("published", func(st TaskStatus) bool {
-			return st.State == stateRunning && st.Epoch == 3 && st.NextOffset == scenarioRecords && st.Outbox == 0
+		x.Until("published", func(st monitor.TaskStatus) bool {
+			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0
 		})
-		x.end()
-		s.verify(t, refs)
+		x.End()
+		s.Verify(t, refs)
 	}
 	// All of them take ten seconds; every fifth shows every kind.
 	stride := 5
@@ -204,33 +211,33 @@ func TestDiskFull(t *testing.T) {
 // nothing is lost.
 func TestDescriptorsOut(t *testing.T) {
 	t.Parallel()
-	refs := []epochReference{reference(t, 0)}
+	refs := []fixtures.EpochReference{streamtest.Reference(t, 0)}
 	total := 0
 	check := func(k int) (met bool) {
-		s := newScenario(t)
-		defer s.close()
-		d := s.r.disk.(*simDisk)
+		s := streamtest.NewScenario(t)
+		defer s.Close()
+		d := s.R.Disk.(*simdisk.SimDisk)
 		var free atomic.Bool
 		first := 0
-		s.r.prepare = func(*Inside) { // before it opens anything more
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			first = d.opens
-			d.scarce = func() bool { return d.opens-first > k && !free.Load() }
+		s.R.Prepare = func(*stream.Inside) { // before it opens anything more
+			d.Mu.Lock()
+			defer d.Mu.Unlock()
+			first = d.Opens
+			d.Scarce = func() bool { return d.Opens-first > k && !free.Load() }
 		}
-		x := s.r.start()
-		end := func(st TaskStatus) bool {
-			return st.State == stateRunning && st.Epoch == 3 && st.NextOffset == scenarioRecords && st.Outbox == 0
+		x := s.R.Start()
+		end := func(st monitor.TaskStatus) bool {
+			return st.State == monitor.StateRunning && st.Epoch == 3 && st.NextOffset == fixtures.ScenarioRecords && st.Outbox == 0
 		}
-		x.until("out of descriptors", func(st TaskStatus) bool {
-			met = st.State == stateRetrying && strings.Contains(st.Message, "too many open files")
+		x.Until("out of descriptors", func(st monitor.TaskStatus) bool {
+			met = st.State == monitor.StateRetrying && strings.Contains(st.Message, "too many open files")
 			return met || end(st)
 		})
 		free.Store(true)
-		x.until("published", end)
-		x.end()
-		s.verify(t, refs)
-		total = d.opens - first
+		x.Until("published", end)
+		x.End()
+		s.Verify(t, refs)
+		total = d.Opens - first
 		return met
 	}
 	check(math.MaxInt)
@@ -252,15 +259,15 @@ func TestDescriptorsOut(t *testing.T) {
 }
 
 // outputIfAny is output of a topic that may be missing.
-func outputIfAny(r *rig, topic string) []published {
-	r.t.Helper()
-	c := dial(r.t, r.addr)
-	info, err := c.Topic(r.t.Context(), topic)
+func outputIfAny(r *streamtest.Rig, topic string) []fixtures.Published {
+	r.T.Helper()
+	c := fixtures.Dial(r.T, r.Addr)
+	info, err := c.Topic(r.T.Context(), topic)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	if !info.Exists {
 		return nil
 	}
-	return r.output(topic)
+	return r.Output(topic)
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"errors"
@@ -9,7 +9,14 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/task"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -27,51 +34,51 @@ func port(t testing.TB, addr string) (n int) {
 // nothing is lost.
 func TestBrokerGone(t *testing.T) {
 	t.Parallel()
-	o := embedded.Options{Topics: []string{"orders"}, DataDir: shortDir(t)}
+	o := embedded.Options{Topics: []string{"orders"}, DataDir: fixtures.ShortDir(t)}
 	b, err := embedded.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Port = port(t, b.Addr())
-	r := newRigAt(t, b, b.Addr(), ordersStream)
-	r.produce(0, 550)
-	x := r.start()
-	x.published(5)
-	if code, body := x.get("/-/ready"); code != 200 {
+	r := streamtest.NewRigAt(t, b, b.Addr(), fixtures.OrdersStream)
+	r.Produce(0, 550)
+	x := r.Start()
+	x.Published(5)
+	if code, body := x.Get("/-/ready"); code != 200 {
 		t.Errorf("ready is %d %s", code, body)
 	}
 	b.Close()
-	x.until("retries", func(s TaskStatus) bool { return s.State == stateRetrying })
-	code, body := x.get("/-/ready")
+	x.Until("retries", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
+	code, body := x.Get("/-/ready")
 	if code != 503 || !strings.Contains(body, "task orders-0 is retrying") {
 		t.Errorf("ready is %d %s", code, body)
 	}
-	if code, _ := x.get("/-/healthy"); code != 200 {
+	if code, _ := x.Get("/-/healthy"); code != 200 {
 		t.Errorf("healthy is %d", code)
 	}
 	if b, err = embedded.Start(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	r.broker = b
-	r.client = dial(t, r.addr)
-	r.produce(550, 500)
-	x.published(10)
-	x.until("runs", func(s TaskStatus) bool { return s.State == stateRunning })
-	if code, _ := x.get("/-/ready"); code != 200 {
+	r.Broker = b
+	r.Client = fixtures.Dial(t, r.Addr)
+	r.Produce(550, 500)
+	x.Published(10)
+	x.Until("runs", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if code, _ := x.Get("/-/ready"); code != 200 {
 		t.Errorf("ready is %d after the broker came back", code)
 	}
-	x.end()
-	r.history("orders.dp").equals(t, r.uninterrupted(10))
+	x.End()
+	r.History("orders.dp").Equals(t, r.Uninterrupted(10))
 
 	// A start without a broker waits too.
 	b.Close()
-	x = r.start()
-	x.until("retries", func(s TaskStatus) bool { return s.State == stateRetrying })
-	if code, body := x.get("/-/ready"); code != 503 {
+	x = r.Start()
+	x.Until("retries", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
+	if code, body := x.Get("/-/ready"); code != 503 {
 		t.Errorf("ready is %d %s", code, body)
 	}
-	x.end()
+	x.End()
 }
 
 // TestTopicsMissing: a missing input topic is waited for, a missing output
@@ -83,25 +90,25 @@ func TestTopicsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	r := newRigAt(t, b, b.Addr(), with(ordersStream, `topic = "orders.dp"`, `topic = "orders.dp", create = false`))
-	x := r.start()
-	missing := func(topic string) func(TaskStatus) bool {
-		return func(s TaskStatus) bool {
-			return s.State == stateRetrying && strings.Contains(s.Message, topic+" does not exist")
+	r := streamtest.NewRigAt(t, b, b.Addr(), fixtures.With(fixtures.OrdersStream, `topic = "orders.dp"`, `topic = "orders.dp", create = false`))
+	x := r.Start()
+	missing := func(topic string) func(monitor.TaskStatus) bool {
+		return func(s monitor.TaskStatus) bool {
+			return s.State == monitor.StateRetrying && strings.Contains(s.Message, topic+" does not exist")
 		}
 	}
-	x.until("output is missing", missing("orders.dp"))
+	x.Until("output is missing", missing("orders.dp"))
 	kafkatest.CreateTopic(t, b.Addrs(), "orders.dp", nil)
-	x.until("input is missing", missing("input topic orders"))
-	if code, body := x.get("/-/ready"); code != 503 {
+	x.Until("input is missing", missing("input topic orders"))
+	if code, body := x.Get("/-/ready"); code != 503 {
 		t.Errorf("ready is %d %s", code, body)
 	}
 	kafkatest.CreateTopic(t, b.Addrs(), "orders", nil)
-	r.client = dial(t, r.addr)
-	r.produce(0, 300)
-	x.published(3)
-	x.end()
-	if n := len(r.history("orders.dp").bytes); n != 3 {
+	r.Client = fixtures.Dial(t, r.Addr)
+	r.Produce(0, 300)
+	x.Published(3)
+	x.End()
+	if n := len(r.History("orders.dp").Bytes); n != 3 {
 		t.Errorf("%d releases", n)
 	}
 }
@@ -110,9 +117,9 @@ func TestTopicsMissing(t *testing.T) {
 // that were applied and answered with an error among them, change nothing.
 func TestKafkaFaults(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(ordersStream, "step   = 100", "step = 10"))
-	r.produce(0, 400)
-	c := r.broker.Cluster()
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10"))
+	r.Produce(0, 400)
+	c := r.Broker.Cluster()
 	var faults []*kfake.FaultHandle
 	for _, f := range []kfake.Fault{
 		{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.RequestTimedOut, Count: 2},
@@ -126,28 +133,28 @@ func TestKafkaFaults(t *testing.T) {
 	} {
 		faults = append(faults, c.Fault(f))
 	}
-	x := r.start()
-	x.published(40)
-	if s := x.d.Status()[0]; s.State != stateRunning && s.State != stateRetrying {
+	x := r.Start()
+	x.Published(40)
+	if s := x.D.Status()[0]; s.State != monitor.StateRunning && s.State != monitor.StateRetrying {
 		t.Errorf("state %s", s.State)
 	}
-	_, metrics := x.get("/metrics")
+	_, metrics := x.Get("/metrics")
 	for _, label := range []string{`api="produce",code="7"`, `api="produce",code="6"`, `api="fetch",code="6"`, `api="list_offsets",code="5"`} {
 		if !strings.Contains(metrics, "streamdp_kafka_errors_total{"+label+"}") {
 			t.Errorf("no metric with %s", label)
 		}
 	}
-	x.end()
+	x.End()
 	for i, f := range faults {
 		if f.Hits() == 0 {
 			t.Errorf("fault %d was never met", i)
 		}
 	}
-	v := r.history("orders.dp")
-	if v.duplicates == 0 {
+	v := r.History("orders.dp")
+	if v.Duplicates == 0 {
 		t.Error("no produce was applied and repeated")
 	}
-	v.equals(t, r.uninterrupted(40))
+	v.Equals(t, r.Uninterrupted(40))
 }
 
 // TestLeaderMoves: the leader of input and output goes to other brokers and
@@ -159,21 +166,21 @@ func TestLeaderMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	r := newRigAt(t, b, b.Addr(), ordersStream)
-	x := r.start()
+	r := streamtest.NewRigAt(t, b, b.Addr(), fixtures.OrdersStream)
+	x := r.Start()
 	for i := range 4 {
-		r.produce(i*200, 200)
-		x.published(uint64(2 * (i + 1)))
+		r.Produce(i*200, 200)
+		x.Published(uint64(2 * (i + 1)))
 		for _, topic := range []string{"orders", "orders.dp"} {
 			to := (b.Cluster().LeaderFor(topic, 0) + 1) % 3
 			if err := b.Cluster().MoveTopicPartition(topic, 0, to); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r.client = dial(t, r.addr)
+		r.Client = fixtures.Dial(t, r.Addr)
 	}
-	x.end()
-	if n := len(r.history("orders.dp").bytes); n != 8 {
+	x.End()
+	if n := len(r.History("orders.dp").Bytes); n != 8 {
 		t.Errorf("%d releases", n)
 	}
 }
@@ -182,21 +189,21 @@ func TestLeaderMoves(t *testing.T) {
 // and is published when the topic takes it.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	kafkatest.CreateTopic(t, r.broker.Addrs(), "orders.dp", map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
-	r.produce(0, 350)
-	x := r.start()
-	x.halts(haltTooLarge, "max.message.bytes", "orders/0/1/1")
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	kafkatest.CreateTopic(t, r.Broker.Addrs(), "orders.dp", map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+	r.Produce(0, 350)
+	x := r.Start()
+	x.Halts(failure.ReleaseTooLarge, "max.message.bytes", "orders/0/1/1")
 	// What was asked for meanwhile is answered.
-	if err := x.control(requestClose, OpenRequest{}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") {
+	if err := x.Control(task.RequestClose, epoch.OpenRequest{}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") {
 		t.Errorf("close: %v", err)
 	}
-	x.end()
-	setTopicConfig(t, r, "orders.dp", "max.message.bytes", "1000000")
-	x = r.start()
-	x.published(3)
-	x.end()
-	if n := len(r.history("orders.dp").bytes); n != 3 {
+	x.End()
+	streamtest.SetTopicConfig(t, r, "orders.dp", "max.message.bytes", "1000000")
+	x = r.Start()
+	x.Published(3)
+	x.End()
+	if n := len(r.History("orders.dp").Bytes); n != 3 {
 		t.Errorf("%d releases", n)
 	}
 }
@@ -205,41 +212,41 @@ func TestTooLarge(t *testing.T) {
 // what it owes is published when the cause is gone.
 func TestPublishRefused(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.produce(0, 350)
-	fault := r.broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.InvalidRecord, Count: -1})
-	x := r.start()
-	x.halts(haltPublish)
-	x.end()
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Produce(0, 350)
+	fault := r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dp", Err: kerr.InvalidRecord, Count: -1})
+	x := r.Start()
+	x.Halts(failure.Publish)
+	x.End()
 	fault.Remove()
-	x = r.start()
-	x.published(3)
-	x.end()
-	r.history("orders.dp").equals(t, r.uninterrupted(3))
+	x = r.Start()
+	x.Published(3)
+	x.End()
+	r.History("orders.dp").Equals(t, r.Uninterrupted(3))
 }
 
 // TestStateLocked: one process a directory.
 func TestStateLocked(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	x := r.start()
-	if _, err := New(r.options()); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "in use") {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	x := r.Start()
+	if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("second daemon: %v", err)
 	}
-	x.end()
-	x = r.start()
-	x.end()
+	x.End()
+	x = r.Start()
+	x.End()
 }
 
 // TestInsecureSeed: a seed is for this machine only.
 func TestInsecureSeed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.addr = "kafka.example:9092"
-	if _, err := New(r.options()); err == nil || !strings.Contains(err.Error(), "loopback") {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Addr = "kafka.example:9092"
+	if _, err := stream.New(r.Options()); err == nil || !strings.Contains(err.Error(), "loopback") {
 		t.Errorf("seed for a broker elsewhere: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(r.dir, "state")); err == nil {
+	if _, err := os.Stat(filepath.Join(r.Dir, "state")); err == nil {
 		t.Error("a refused daemon made its directory")
 	}
 }

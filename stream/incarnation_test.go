@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -8,92 +8,102 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestIncarnation: under which number the ledger counts a log, and where the
 // next epoch begins.
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
-	check := func(name string, want uint64, first int64, req OpenRequest, change func(r *rig)) {
+	check := func(name string, want uint64, first int64, req epoch.OpenRequest, change func(r *streamtest.Rig)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newOldRig(t, ordersStream).tenSteps()
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
+			r := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+			}))
 			change(r)
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, req) }))
-			all := r.entries()
-			if e := all[len(all)-1]; e.Kind != kindOpen || e.Incarnation != want || e.First != first {
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.OpenEpoch(ctx, fixtures.OrdersTask, req) }))
+			all := r.Entries()
+			if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != want || e.First != first {
 				t.Errorf("incarnation %d from offset %d, want %d from %d", e.Incarnation, e.First, want, first)
 			}
 		})
 	}
-	nothing := func(*rig) {}
-	deleted := func(r *rig) {
-		r.produce(1050, 500)
-		kafkatest.DeleteRecords(r.t, r.broker.Addrs(), "orders", 0, 1200)
+	nothing := func(*streamtest.Rig) {}
+	deleted := func(r *streamtest.Rig) {
+		r.Produce(1050, 500)
+		kafkatest.DeleteRecords(r.T, r.Broker.Addrs(), "orders", 0, 1200)
 	}
-	check("same log", 1, 1000, OpenRequest{}, nothing)
-	check("same log, from the start", 1, 0, OpenRequest{From: "earliest"}, nothing)
-	check("same log, from an offset", 1, 300, OpenRequest{From: "300"}, nothing)
-	check("same log, from its end", 1, 1050, OpenRequest{From: "latest"}, nothing)
-	check("replaced", 2, 0, OpenRequest{}, func(r *rig) { r.recreate(7, 2000) })
-	check("replaced by a shorter one", 2, 0, OpenRequest{}, func(r *rig) { r.recreate(0, 500) })
-	check("replaced, and the operator says it was not", 2, 0, OpenRequest{SameLog: true}, func(r *rig) { r.recreate(7, 2000) })
-	check("retention", 2, 1200, OpenRequest{}, deleted)
-	check("retention, and the operator's word", 1, 1200, OpenRequest{SameLog: true}, deleted)
-	check("cut behind the last record read", 1, 1000, OpenRequest{}, func(r *rig) { r.recreate(0, 1000) })
+	check("same log", 1, 1000, epoch.OpenRequest{}, nothing)
+	check("same log, from the start", 1, 0, epoch.OpenRequest{From: "earliest"}, nothing)
+	check("same log, from an offset", 1, 300, epoch.OpenRequest{From: "300"}, nothing)
+	check("same log, from its end", 1, 1050, epoch.OpenRequest{From: "latest"}, nothing)
+	check("replaced", 2, 0, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(7, 2000) })
+	check("replaced by a shorter one", 2, 0, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(0, 500) })
+	check("replaced, and the operator says it was not", 2, 0, epoch.OpenRequest{SameLog: true}, func(r *streamtest.Rig) { r.Recreate(7, 2000) })
+	check("retention", 2, 1200, epoch.OpenRequest{}, deleted)
+	check("retention, and the operator's word", 1, 1200, epoch.OpenRequest{SameLog: true}, deleted)
+	check("cut behind the last record read", 1, 1000, epoch.OpenRequest{}, func(r *streamtest.Rig) { r.Recreate(0, 1000) })
 
 	// What another stream has read of it proves it too: one that the command
 	// does not run, one that is no longer configured, one without its checkpoint.
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
 	for _, by := range []string{"command", "removed", "damaged", "same log"} {
-		r := ran(t, ordersStream)
+		r := streamtest.Ran(t, fixtures.OrdersStream)
 		switch by {
 		case "same log":
 		case "damaged":
-			must(t, os.Truncate(r.file(checkpointName), 100))
+			fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 		default:
-			r.recreate(7, 2000)
+			r.Recreate(7, 2000)
 		}
-		if r.toml = second; by != "removed" {
-			r.toml += ordersStream
+		if r.Toml = second; by != "removed" {
+			r.Toml += fixtures.OrdersStream
 		}
-		o := r.options()
+		o := r.Options()
 		o.Tasks = []core.Task{{Stream: "second", Partition: 0}}
-		d, err := New(o)
-		must(t, err)
-		err = d.OpenEpoch(t.Context(), core.Task{Stream: "second", Partition: 0}, OpenRequest{})
+		d, err := stream.New(o)
+		fixtures.Must(t, err)
+		err = d.OpenEpoch(t.Context(), core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 		d.Close()
-		must(t, err)
-		all := r.entries()
-		if e := all[len(all)-1]; e.Kind != kindOpen || (e.Incarnation == 1) != (by == "same log") {
+		fixtures.Must(t, err)
+		all := r.Entries()
+		if e := all[len(all)-1]; e.Kind != ledger.KindOpen || (e.Incarnation == 1) != (by == "same log") {
 			t.Errorf("%s: incarnation %d", by, e.Incarnation)
 		}
 	}
 
 	// An epoch that lost its checkpoint leaves no proof.
 	for _, same := range []bool{false, true} {
-		r := ran(t, ordersStream)
-		must(t, os.Truncate(r.file(checkpointName), 100))
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-			return d.OpenEpoch(ctx, ordersTask, OpenRequest{SameLog: same})
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
 		}))
-		all := r.entries()
+		all := r.Entries()
 		if e := all[len(all)-1]; (e.Incarnation == 1) != same || (e.First == 1050) != same {
 			t.Errorf("same log %t: incarnation %d from %d", same, e.Incarnation, e.First)
 		}
 	}
 
 	// Another stream's open epoch has read the old log.
-	r := ran(t, ordersStream)
-	r.recreate(7, 2000)
-	r.toml += second
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, OpenRequest{})
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	r.Recreate(7, 2000)
+	r.Toml += second
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 	}))
-	if e := r.entries()[1]; e.Incarnation != 2 {
+	if e := r.Entries()[1]; e.Incarnation != 2 {
 		t.Errorf("a second stream on another log: incarnation %d", e.Incarnation)
 	}
 }
@@ -108,57 +118,57 @@ func TestTopicMadeAgain(t *testing.T) {
 		}
 		return all
 	}
-	r := newRig(t, ordersStream)
-	r.send(beats(1050)...)
-	x := r.start()
-	x.published(10)
-	x.end()
-	if e := r.entries()[0]; len(e.TopicID) != 32 {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Send(beats(1050)...)
+	x := r.Start()
+	x.Published(10)
+	x.End()
+	if e := r.Entries()[0]; len(e.TopicID) != 32 {
 		t.Fatalf("the topic's id is %q", e.TopicID)
 	}
-	r.recreate(0, 0)
-	r.send(beats(3000)...)
-	before := len(r.output("orders.dp"))
-	x = r.start()
-	x.halts(haltReplaced, "was deleted and made again", "epoch open orders")
-	if err := x.ends(); !errors.Is(err, ErrHalted) {
+	r.Recreate(0, 0)
+	r.Send(beats(3000)...)
+	before := len(r.Output("orders.dp"))
+	x = r.Start()
+	x.Halts(failure.Replaced, "was deleted and made again", "epoch open orders")
+	if err := x.Ends(); !errors.Is(err, failure.ErrHalted) {
 		t.Errorf("ended with %v", err)
 	}
-	if n := len(r.output("orders.dp")); n != before {
+	if n := len(r.Output("orders.dp")); n != before {
 		t.Errorf("%d releases of another log", n-before)
 	}
 	// The operator's word is about what retention took, and not about this.
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, ordersTask, OpenRequest{SameLog: true})
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
 	}))
-	all := r.entries()
-	if e := all[len(all)-1]; e.Kind != kindOpen || e.Incarnation != 2 || e.First != 0 || e.TopicID == all[0].TopicID || e.TopicID == "" {
+	all := r.Entries()
+	if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != 2 || e.First != 0 || e.TopicID == all[0].TopicID || e.TopicID == "" {
 		t.Errorf("opened anew: %+v", e)
 	}
-	x = r.start()
-	x.published(30)
-	x.end()
+	x = r.Start()
+	x.Published(30)
+	x.End()
 }
 
 // TestAnchorOfAnotherGone: where retention took the record by which another stream
 // knew the log, nothing tells that it is the same, so it counts as another one.
 func TestAnchorOfAnotherGone(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
 	for same, want := range map[bool]uint64{false: 2, true: 1} {
-		r := newOldRig(t, second)
-		r.produce(0, 550)
-		x := r.start()
-		x.published(5)
-		x.end()
-		r.recreate(7, 2000)
-		kafkatest.DeleteRecords(t, r.broker.Addrs(), "orders", 0, 1000)
-		r.toml = ordersStream + second
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-			return d.OpenEpoch(ctx, ordersTask, OpenRequest{SameLog: same})
+		r := streamtest.NewOldRig(t, second)
+		r.Produce(0, 550)
+		x := r.Start()
+		x.Published(5)
+		x.End()
+		r.Recreate(7, 2000)
+		kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders", 0, 1000)
+		r.Toml = fixtures.OrdersStream + second
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
 		}))
-		all := r.entries()
-		if e := all[len(all)-1]; e.Stream != "orders" || e.Kind != kindOpen || e.Incarnation != want {
+		all := r.Entries()
+		if e := all[len(all)-1]; e.Stream != "orders" || e.Kind != ledger.KindOpen || e.Incarnation != want {
 			t.Errorf("same log %t: incarnation %d, want %d", same, e.Incarnation, want)
 		}
 	}
@@ -168,44 +178,44 @@ func TestAnchorOfAnotherGone(t *testing.T) {
 // heartbeat, where that had it, and others before it, is noticed by these.
 func TestEqualAtTheAnchor(t *testing.T) {
 	t.Parallel()
-	r := newOldRig(t, ordersStream)
+	r := streamtest.NewOldRig(t, fixtures.OrdersStream)
 	for i := range 15 { // a commit for each, and an anchor
-		r.produce(70*i, 70)
-		x := r.start()
-		x.published(uint64(70 * (i + 1) / 100))
-		x.until("read", func(s TaskStatus) bool { return s.NextOffset == int64(70*(i+1)) })
-		x.end()
+		r.Produce(70*i, 70)
+		x := r.Start()
+		x.Published(uint64(70 * (i + 1) / 100))
+		x.Until("read", func(s monitor.TaskStatus) bool { return s.NextOffset == int64(70*(i+1)) })
+		x.End()
 	}
-	data, err := os.ReadFile(r.file(checkpointName))
-	must(t, err)
-	cp, err := parseCheckpoint(data)
-	must(t, err)
-	if n := len(cp.older); n < 2 || n > maxOlder {
-		t.Fatalf("%d older anchors: %+v", n, cp.older)
+	data, err := os.ReadFile(r.File(state.CheckpointName))
+	fixtures.Must(t, err)
+	cp, err := state.ParseCheckpoint(data)
+	fixtures.Must(t, err)
+	if n := len(cp.Older); n < 2 || n > state.MaxOlder {
+		t.Fatalf("%d older anchors: %+v", n, cp.Older)
 	}
-	at := int(cp.position.Anchor.Offset)
-	r.recreate(7, at)
-	r.produce(at, 1)      // the record of the anchor
-	r.produce(at+8, 3*at) // and on, past what was read
-	before := len(r.output("orders.dp"))
-	x := r.start()
-	x.halts(haltReplaced, "another record at offset", "epoch open orders")
-	x.end()
-	if n := len(r.output("orders.dp")); n != before {
+	at := int(cp.Position.Anchor.Offset)
+	r.Recreate(7, at)
+	r.Produce(at, 1)      // the record of the anchor
+	r.Produce(at+8, 3*at) // and on, past what was read
+	before := len(r.Output("orders.dp"))
+	x := r.Start()
+	x.Halts(failure.Replaced, "another record at offset", "epoch open orders")
+	x.End()
+	if n := len(r.Output("orders.dp")); n != before {
 		t.Errorf("%d releases of another log", n-before)
 	}
 
 	// Retention takes anchors one after another, and proves nothing by that.
-	s := newOldRig(t, ordersStream).tenSteps()
-	s.produce(1050, 1000)
-	y := s.start()
-	y.published(20)
-	y.end()
-	kafkatest.DeleteRecords(t, s.broker.Addrs(), "orders", 0, 1500)
-	s.produce(2050, 200)
-	y = s.start()
-	y.published(22)
-	y.end()
+	s := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
+	s.Produce(1050, 1000)
+	y := s.Start()
+	y.Published(20)
+	y.End()
+	kafkatest.DeleteRecords(t, s.Broker.Addrs(), "orders", 0, 1500)
+	s.Produce(2050, 200)
+	y = s.Start()
+	y.Published(22)
+	y.End()
 }
 
 // TestThinned: older anchors reach far back, and there are few.
@@ -213,8 +223,8 @@ func TestThinned(t *testing.T) {
 	t.Parallel()
 	var older []kafka.Anchor
 	for at := int64(0); at < 1_000_000; at += 100 {
-		older = thinned(append(older, kafka.Anchor{Offset: at}), at+100)
-		if len(older) > maxOlder {
+		older = state.Thinned(append(older, kafka.Anchor{Offset: at}), at+100)
+		if len(older) > state.MaxOlder {
 			t.Fatalf("%d anchors", len(older))
 		}
 		if older[0].Offset != 0 {

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -6,8 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // canaries are texts of the values below. None may ever leave but as noise.
@@ -29,7 +34,7 @@ func leaks(t *testing.T, what, text string) {
 // nothing of a value is in a log, an error, a metric, or the status.
 func TestNullInvariance(t *testing.T) {
 	t.Parallel()
-	stream := with(ordersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]", "scale  = [80.0, 5.0, 0.1]")
+	stream := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 10", "scale  = [80.0, 5.0, 2.0]", "scale  = [80.0, 5.0, 0.1]")
 	const n = 300
 	odd := [][]byte{
 		nil,
@@ -55,13 +60,13 @@ func TestNullInvariance(t *testing.T) {
 	}
 	var want []shape
 	for _, hostile := range []bool{false, true} {
-		r := newRig(t, stream)
-		p := kafkatest.NewProducer(t, r.broker.Addrs(), "orders", 0, "")
-		txn := kafkatest.NewProducer(t, r.broker.Addrs(), "orders", 0, "txn")
+		r := streamtest.NewRig(t, stream)
+		p := kafkatest.NewProducer(t, r.Broker.Addrs(), "orders", 0, "")
+		txn := kafkatest.NewProducer(t, r.Broker.Addrs(), "orders", 0, "txn")
 		for i := 0; i < n; i += 50 {
 			var list []kafkatest.Record
 			for j := i; j < i+50; j++ {
-				rec := kafkatest.Record{Key: []byte("k"), Value: orderRecord(j)}
+				rec := kafkatest.Record{Key: []byte("k"), Value: fixtures.OrderRecord(j)}
 				if hostile {
 					rec.Value = odd[(j+i/50)%len(odd)]
 					rec.Key = []byte("canary-71c3")
@@ -74,13 +79,15 @@ func TestNullInvariance(t *testing.T) {
 			txn.Send(kafkatest.Record{Value: []byte(`{"amount": 8723415, "items": 1, "weight": 1}`)}, kafkatest.Record{Value: []byte("canary")})
 			txn.End(i%100 == 0)
 		}
-		x := r.start()
+		x := r.Start()
 		end := int64(n + n/50*3)
-		x.until("all is read", func(s TaskStatus) bool { return s.NextOffset == end && s.Outbox == 0 && s.Step == uint64(end/10) })
-		_, metrics := x.get("/metrics")
+		x.Until("all is read", func(s monitor.TaskStatus) bool {
+			return s.NextOffset == end && s.Outbox == 0 && s.Step == uint64(end/10)
+		})
+		_, metrics := x.Get("/metrics")
 		leaks(t, "/metrics", metrics)
 		for _, path := range []string{"/api/v1/status", "/api/v1/streams/orders", "/-/ready"} {
-			_, body := x.get(path)
+			_, body := x.Get(path)
 			leaks(t, path, body)
 		}
 		if hostile {
@@ -90,23 +97,23 @@ func TestNullInvariance(t *testing.T) {
 				}
 			}
 		}
-		x.end()
+		x.End()
 		var got []shape
 		rows := uint64(0)
-		v := r.history("orders.dp")
-		for step := uint64(1); step <= v.steps; step++ {
-			p := v.byKey[fmt.Sprintf("orders/0/1/%d", step)]
-			rel := p.parse(t)
+		v := r.History("orders.dp")
+		for step := uint64(1); step <= v.Steps; step++ {
+			p := v.ByKey[fmt.Sprintf("orders/0/1/%d", step)]
+			rel := p.Parse(t)
 			got = append(got, shape{rel.Offsets, rel.Covers, rel.Rows})
 			rows += rel.Rows
 			// A released number may begin like anything; a text may not.
 			for _, c := range []string{"canary", "71c3"} {
-				if strings.Contains(p.value, c) {
-					t.Errorf("release %s holds %q", p.key, c)
+				if strings.Contains(p.Value, c) {
+					t.Errorf("release %s holds %q", p.Key, c)
 				}
 			}
 		}
-		leaks(t, "the log", r.log.String())
+		leaks(t, "the log", r.Log.String())
 		// All records but the aborted ones and the markers.
 		if want := uint64(n + n/100*2); rows > want || rows < want-10 {
 			t.Errorf("%d rows, want %d and less than a step fewer", rows, want)
@@ -127,35 +134,35 @@ func TestNoLeaks(t *testing.T) {
 		return fmt.Appendf(nil, `{"amount": %d8723415, "items": 7.1318371, "weight": 1, "note": "canary-71c3"}`, i)
 	}
 	for _, h := range haltedStates {
-		r := newRig(t, ordersStream)
+		r := streamtest.NewRig(t, fixtures.OrdersStream)
 		for i := 0; i < 1050; i += 350 {
 			var list [][]byte
 			for j := range 350 {
 				list = append(list, private(i+j))
 			}
-			r.send(list...)
+			r.Send(list...)
 		}
-		x := r.start()
-		x.published(10)
-		x.end()
+		x := r.Start()
+		x.Published(10)
+		x.End()
 		h.prepare(t, r)
-		if h.reason == haltReplaced || h.reason == haltTruncated {
-			r.recreate(0, 0)
+		if h.reason == failure.Replaced || h.reason == failure.Truncated {
+			r.Recreate(0, 0)
 		}
-		x, err := r.try()
+		x, err := r.Try()
 		if err != nil {
 			t.Fatal(err)
 		}
 		// It halts, or the process ends with what it would say.
-		x.until("halt", func(s TaskStatus) bool { return s.State == stateHalted })
-		text := r.log.String()
-		if x.d.Addr() != "" {
-			x.stop()
+		x.Until("halt", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted })
+		text := r.Log.String()
+		if x.D.Addr() != "" {
+			x.Stop()
 		}
-		if err := x.ends(); err != nil {
+		if err := x.Ends(); err != nil {
 			text += err.Error()
 		}
-		leaks(t, h.name, text+x.d.Status()[0].Message)
+		leaks(t, h.name, text+x.D.Status()[0].Message)
 		if !strings.Contains(text, "halted") {
 			t.Errorf("%s: nothing was said", h.name)
 		}
@@ -170,18 +177,18 @@ func TestProducersDecideRetention(t *testing.T) {
 		kind, retention string
 		warns           bool
 	}{{"CreateTime", "1000000", true}, {"LogAppendTime", "1000000", false}, {"CreateTime", "-1", false}} {
-		r := newRig(t, ordersStream)
-		setTopicConfig(t, r, "orders", "message.timestamp.type", c.kind)
-		setTopicConfig(t, r, "orders", "retention.ms", c.retention)
-		x := r.start()
-		x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
-		x.end()
-		if n := strings.Count(r.log.String(), "producers' timestamps decide"); (n == 1) != c.warns || n > 1 {
+		r := streamtest.NewRig(t, fixtures.OrdersStream)
+		streamtest.SetTopicConfig(t, r, "orders", "message.timestamp.type", c.kind)
+		streamtest.SetTopicConfig(t, r, "orders", "retention.ms", c.retention)
+		x := r.Start()
+		x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+		x.End()
+		if n := strings.Count(r.Log.String(), "producers' timestamps decide"); (n == 1) != c.warns || n > 1 {
 			t.Errorf("%s, retention %s: warned %d times", c.kind, c.retention, n)
 		}
 	}
 	for policy, want := range map[string]bool{"delete": true, "compact,delete": true, "compact": false} {
-		if got := ProducersDecideRetention(map[string]string{"cleanup.policy": policy, "message.timestamp.type": "CreateTime", "retention.ms": "604800000"}); got != want {
+		if got := input.ProducersDecideRetention(map[string]string{"cleanup.policy": policy, "message.timestamp.type": "CreateTime", "retention.ms": "604800000"}); got != want {
 			t.Errorf("%s: %t", policy, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bytes"
@@ -8,7 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestInterruptedOpening: a charge without a manifest, and nothing that would
@@ -16,39 +24,45 @@ import (
 func TestInterruptedOpening(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"start", "offline open", "offline close"} {
-		r := ran(t, ordersStream)
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
-		for _, name := range []string{"manifest-2", checkpointName, previousName} {
-			if err := os.Remove(r.file(name)); err != nil && !os.IsNotExist(err) {
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		}))
+		for _, name := range []string{"manifest-2", state.CheckpointName, state.PreviousName} {
+			if err := os.Remove(r.File(name)); err != nil && !os.IsNotExist(err) {
 				t.Fatal(err)
 			}
 		}
-		must(t, os.WriteFile(r.file(openingName(2)), nil, 0o600))
+		fixtures.Must(t, os.WriteFile(r.File(state.OpeningName(2)), nil, 0o600))
 		switch by {
 		case "start":
 			// The last one that counts is closed by request: nothing opens by itself.
-			if err := r.start().ends(); !errors.Is(err, ErrNothing) {
+			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 				t.Errorf("ended with %v", err)
 			}
-			if got := r.kinds(); got != "open close key-destroyed open void" {
+			if got := r.Kinds(); got != "open close key-destroyed open void" {
 				t.Errorf("%s: ledger: %s", by, got)
 			}
 		case "offline open":
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
-			if got := r.kinds(); got != "open close key-destroyed open void open" {
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			}))
+			if got := r.Kinds(); got != "open close key-destroyed open void open" {
 				t.Errorf("%s: ledger: %s", by, got)
 			}
-			if e := r.entries()[5]; e.Epoch != 3 || e.First != 1000 {
+			if e := r.Entries()[5]; e.Epoch != 3 || e.First != 1000 {
 				t.Errorf("epoch %d begins at %d", e.Epoch, e.First)
 			}
 		case "offline close":
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
-			if got := r.kinds(); got != "open close key-destroyed open void" {
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+			}))
+			if got := r.Kinds(); got != "open close key-destroyed open void" {
 				t.Errorf("%s: ledger: %s", by, got)
 			}
 		}
-		for _, name := range []string{secretName(2), openingName(2), openingName(3)} {
-			if _, err := os.Stat(r.file(name)); err == nil {
+		for _, name := range []string{state.SecretName(2), state.OpeningName(2), state.OpeningName(3)} {
+			if _, err := os.Stat(r.File(name)); err == nil {
 				t.Errorf("%s: %s is still there", by, name)
 			}
 		}
@@ -59,23 +73,25 @@ func TestInterruptedOpening(t *testing.T) {
 // anybody knows: its charge stays.
 func TestLostFiles(t *testing.T) {
 	t.Parallel()
-	for how, lose := range map[string]func(r *rig){
-		"deleted":   func(r *rig) { kafkatest.DeleteTopic(r.t, r.broker.Addrs(), "orders.dp") },
-		"truncated": func(r *rig) { kafkatest.DeleteRecords(r.t, r.broker.Addrs(), "orders.dp", 0, 10) },
-		"moved":     func(r *rig) { r.toml = with(r.toml, `"orders.dp"`, `"moved.dp"`) },
+	for how, lose := range map[string]func(r *streamtest.Rig){
+		"deleted":   func(r *streamtest.Rig) { kafkatest.DeleteTopic(r.T, r.Broker.Addrs(), "orders.dp") },
+		"truncated": func(r *streamtest.Rig) { kafkatest.DeleteRecords(r.T, r.Broker.Addrs(), "orders.dp", 0, 10) },
+		"moved":     func(r *streamtest.Rig) { r.Toml = fixtures.With(r.Toml, `"orders.dp"`, `"moved.dp"`) },
 	} {
-		r := ran(t, ordersStream)
-		must(t, os.RemoveAll(r.file("")))
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		fixtures.Must(t, os.RemoveAll(r.File("")))
 		lose(r)
-		if err := r.start().ends(); !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "epoch open orders") {
+		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "epoch open orders") {
 			t.Errorf("%s: ended with %v", how, err)
 		}
-		if got := r.kinds(); got != "open" {
+		if got := r.Kinds(); got != "open" {
 			t.Errorf("%s: ledger: %s", how, got)
 		}
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
-		if e := r.entries(); e[1].Kind != kindClose || e[1].End != 1050 {
-			t.Errorf("%s: ledger: %s, end %d", how, r.kinds(), e[1].End)
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		}))
+		if e := r.Entries(); e[1].Kind != ledger.KindClose || e[1].End != 1050 {
+			t.Errorf("%s: ledger: %s, end %d", how, r.Kinds(), e[1].End)
 		}
 	}
 }
@@ -84,19 +100,21 @@ func TestLostFiles(t *testing.T) {
 // that ends before it began, its charge has no end.
 func TestLostCoverage(t *testing.T) {
 	t.Parallel()
-	r := ran(t, ordersStream)
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, ordersTask, OpenRequest{From: "500"})
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "500"})
 	}))
-	x := r.start()
-	x.published(5)
-	x.end()
-	must(t, os.Truncate(r.file(checkpointName), 100))
-	kafkatest.DeleteTopic(t, r.broker.Addrs(), "orders.dp")
-	r.recreate(0, 10)
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }))
-	all := r.entries()
-	if e := all[len(all)-2]; e.Kind != kindClose || e.End != -1 {
+	x := r.Start()
+	x.Published(5)
+	x.End()
+	fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
+	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
+	r.Recreate(0, 10)
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+	}))
+	all := r.Entries()
+	if e := all[len(all)-2]; e.Kind != ledger.KindClose || e.End != -1 {
 		t.Errorf("%s: end %d", e.Kind, e.End)
 	}
 }
@@ -106,17 +124,19 @@ func TestLostCoverage(t *testing.T) {
 func TestInterruptedClosing(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"start", "offline open"} {
-		r := ran(t, ordersStream)
-		l, err := openLedger(osDisk{}, r.dir+"/state", newLedgerKey(InsecureKey(r.seed)))
-		must(t, err)
-		opened := l.opening(ordersTask, 1)
-		must(t, l.append(Entry{Kind: kindClose, Stream: "orders", Source: opened.Source, Epoch: 1, Reason: reasonRequest, End: 1000}))
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		l, err := ledger.Open(state.OS{}, r.Dir+"/state", ledger.NewKey(connect.InsecureKey(r.Seed)))
+		fixtures.Must(t, err)
+		opened := l.Opening(fixtures.OrdersTask, 1)
+		fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindClose, Stream: "orders", Source: opened.Source, Epoch: 1, Reason: ledger.ReasonRequest, End: 1000}))
 		if by == "start" {
-			if err := r.start().ends(); !errors.Is(err, ErrNothing) {
+			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 				t.Errorf("ended with %v", err)
 			}
 		} else {
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			}))
 		}
 		closedWell(r, t, by, 1)
 	}
@@ -126,42 +146,50 @@ func TestInterruptedClosing(t *testing.T) {
 // with.
 func TestLedgerOfTheState(t *testing.T) {
 	t.Parallel()
-	damage := map[string]func(t *testing.T, r *rig){
-		"a digit":            func(t *testing.T, r *rig) { edit(t, r.ledgerFile(), `"epsilon":1,`, `"epsilon":2,`) },
-		"a line is missing":  func(t *testing.T, r *rig) { dropLine(t, r.ledgerFile(), 0) },
-		"a line is repeated": func(t *testing.T, r *rig) { repeatLine(t, r.ledgerFile()) },
-		"no JSON":            func(t *testing.T, r *rig) { must(t, os.WriteFile(r.ledgerFile(), []byte("x\n"), 0o600)) },
+	damage := map[string]func(t *testing.T, r *streamtest.Rig){
+		"a digit":            func(t *testing.T, r *streamtest.Rig) { edit(t, r.LedgerFile(), `"epsilon":1,`, `"epsilon":2,`) },
+		"a line is missing":  func(t *testing.T, r *streamtest.Rig) { dropLine(t, r.LedgerFile(), 0) },
+		"a line is repeated": func(t *testing.T, r *streamtest.Rig) { repeatLine(t, r.LedgerFile()) },
+		"no JSON": func(t *testing.T, r *streamtest.Rig) {
+			fixtures.Must(t, os.WriteFile(r.LedgerFile(), []byte("x\n"), 0o600))
+		},
 	}
 	for name, f := range damage {
-		r := ran(t, ordersStream)
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		}))
 		f(t, r)
-		if _, err := New(r.options()); !errors.Is(err, ErrState) || !errors.Is(err, errLedger) {
+		if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) || !errors.Is(err, ledger.ErrLedger) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	old := map[string]func(t *testing.T, r *rig){
-		"missing": func(t *testing.T, r *rig) { must(t, os.Remove(r.ledgerFile())) },
-		"of the epoch before": func(t *testing.T, r *rig) {
-			must(t, os.Rename(r.ledgerFile()+".old", r.ledgerFile()))
+	old := map[string]func(t *testing.T, r *streamtest.Rig){
+		"missing": func(t *testing.T, r *streamtest.Rig) { fixtures.Must(t, os.Remove(r.LedgerFile())) },
+		"of the epoch before": func(t *testing.T, r *streamtest.Rig) {
+			fixtures.Must(t, os.Rename(r.LedgerFile()+".old", r.LedgerFile()))
 		},
 	}
 	for name, f := range old {
-		r := ran(t, ordersStream)
-		data, err := os.ReadFile(r.ledgerFile())
-		must(t, err)
-		must(t, os.WriteFile(r.ledgerFile()+".old", data, 0o600))
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }))
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		data, err := os.ReadFile(r.LedgerFile())
+		fixtures.Must(t, err)
+		fixtures.Must(t, os.WriteFile(r.LedgerFile()+".old", data, 0o600))
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		}))
 		f(t, r)
 		lines := func() int {
-			data, _ := os.ReadFile(r.ledgerFile())
+			data, _ := os.ReadFile(r.LedgerFile())
 			return bytes.Count(data, []byte("\n"))
 		}
 		before := lines()
-		if err := r.start().ends(); !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "restore the newest one") {
+		if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "restore the newest one") {
 			t.Errorf("%s: ended with %v", name, err)
 		}
-		if err := r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, OpenRequest{}) }); err == nil {
+		if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		}); err == nil {
 			t.Errorf("%s: an epoch was opened with it", name)
 		}
 		if lines() != before && name == "missing" {
@@ -169,16 +197,16 @@ func TestLedgerOfTheState(t *testing.T) {
 		}
 	}
 	// Lines that came after the epoch opened count too.
-	r := ran(t, ordersStream)
-	data, err := os.ReadFile(r.ledgerFile())
-	must(t, err)
-	r.toml = with(r.toml, "limit_epsilon = 3.0", "limit_epsilon = 3.5")
-	r.produce(1050, 100)
-	x := r.start()
-	x.published(11)
-	x.end()
-	must(t, os.WriteFile(r.ledgerFile(), data, 0o600))
-	if err := r.start().ends(); !errors.Is(err, ErrHalted) || !strings.Contains(err.Error(), "newer ledger") {
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	data, err := os.ReadFile(r.LedgerFile())
+	fixtures.Must(t, err)
+	r.Toml = fixtures.With(r.Toml, "limit_epsilon = 3.0", "limit_epsilon = 3.5")
+	r.Produce(1050, 100)
+	x := r.Start()
+	x.Published(11)
+	x.End()
+	fixtures.Must(t, os.WriteFile(r.LedgerFile(), data, 0o600))
+	if err := r.Start().Ends(); !errors.Is(err, failure.ErrHalted) || !strings.Contains(err.Error(), "newer ledger") {
 		t.Errorf("ended with %v", err)
 	}
 }
@@ -186,15 +214,15 @@ func TestLedgerOfTheState(t *testing.T) {
 func dropLine(t testing.TB, path string, n int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	fixtures.Must(t, err)
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	must(t, os.WriteFile(path, bytes.Join(append(lines[:n:n], lines[n+1:]...), nil), 0o600))
+	fixtures.Must(t, os.WriteFile(path, bytes.Join(append(lines[:n:n], lines[n+1:]...), nil), 0o600))
 }
 
 func repeatLine(t testing.TB, path string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	fixtures.Must(t, err)
 	i := bytes.LastIndexByte(data[:len(data)-1], '\n') + 1
-	must(t, os.WriteFile(path, append(data, data[i:]...), 0o600))
+	fixtures.Must(t, os.WriteFile(path, append(data, data[i:]...), 0o600))
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -12,7 +12,15 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestKillsOfClock kills a daemon at random moments whose steps end ten times a second, of
@@ -31,62 +39,62 @@ func TestKillsOfClock(t *testing.T) {
 }
 
 func killClock(t *testing.T, round uint64, n int) {
-	one := with(strings.ReplaceAll(clockStream, "stream.orders", "stream.one"), `topic = "orders.dp"`, `topic = "one.dp"`, `step = "1m"`, `step = "100ms"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
-	merged := with(mergedClockStream, `step = "1m"`, "step = \"100ms\"\nhorizon = 40\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 20.0")
-	fit := strings.ReplaceAll(clockRefit(one, ""), "stream.one", "stream.fit")
-	r := clockRig(t, merged+one+with(fit, `topic = "one.dp"`, `topic = "fit.dp"`), 3)
-	r.commit, r.real = "10ms", true
+	one := fixtures.With(strings.ReplaceAll(fixtures.ClockStream, "stream.orders", "stream.one"), `topic = "orders.dp"`, `topic = "one.dp"`, `step = "1m"`, `step = "100ms"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
+	merged := fixtures.With(fixtures.MergedClockStream, `step = "1m"`, "step = \"100ms\"\nhorizon = 40\non_horizon = \"rollover\"", "limit_epsilon = 3.0", "limit_epsilon = 20.0")
+	fit := strings.ReplaceAll(fixtures.ClockRefit(one, ""), "stream.one", "stream.fit")
+	r := streamtest.ClockRig(t, merged+one+fixtures.With(fit, `topic = "one.dp"`, `topic = "fit.dp"`), 3)
+	r.Commit, r.Real = "10ms", true
 	text := kept(r)
-	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
+	spec := streamtest.ChildSpec{Role: "daemon", Config: text, Seed: r.Seed, Real: true, Fetch: 16 << 10}
 	rng := rand.New(rand.NewPCG(34, round))
 	var fed [3]int
 	begun := time.Now()
 	killSome(t, spec, rng, n, false, func() {
 		for p := range 2 {
 			k := 1 + rng.IntN(60)
-			r.sendTo(p, 1000*p+fed[p], k)
+			r.SendTo(p, 1000*p+fed[p], k)
 			fed[p] += k
 		}
 	})
 	took := time.Since(begun)
-	r.sendTo(2, 2000, 3)
+	r.SendTo(2, 2000, 3)
 	fed[2] = 3
-	h := newHand()
-	x := r.start(func(o *Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour }, h.on)
+	h := streamtest.NewHand()
+	x := r.Start(func(o *stream.Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour }, h.On)
 	want := map[string]int64{"orders": int64(fed[0] + fed[1] + fed[2]), "one": int64(fed[0]), "fit": int64(fed[0])}
-	x.until("all run", func(TaskStatus) bool {
-		for _, s := range x.d.Status() {
-			if s.State != stateRunning {
+	x.Until("all run", func(monitor.TaskStatus) bool {
+		for _, s := range x.D.Status() {
+			if s.State != monitor.StateRunning {
 				return false
 			}
 		}
 		return true
 	})
 	for range want {
-		h.tick()
+		h.Tick()
 	}
 	for name := range want {
-		x.until(name+" has published all", func(TaskStatus) bool {
-			for _, s := range x.d.Status() {
-				if s.Stream == name && s.State == stateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= want[name] {
+		x.Until(name+" has published all", func(monitor.TaskStatus) bool {
+			for _, s := range x.D.Status() {
+				if s.Stream == name && s.State == monitor.StateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= want[name] {
 					return true
 				}
 			}
-			h.tick() // a task that compares, or that rolls over, may have missed its own
+			h.Tick() // a task that compares, or that rolls over, may have missed its own
 			return false
 		})
 	}
-	x.end()
+	x.End()
 	cfg, err := config.Parse("kept.toml", []byte(text))
-	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(n)*time.Second)
+	fixtures.Must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
 	total := 0
-	for task, topic := range map[core.Task]string{mergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
-		out := r.outputOf(topic)
+	for task, topic := range map[core.Task]string{fixtures.MergedTask: "orders.dp", {Stream: "one"}: "one.dp", {Stream: "fit"}: "fit.dp"} {
+		out := r.OutputOf(topic)
 		total += len(out)
-		all, err := Verify(ctx, Audit{Config: cfg, Key: InsecureKey(r.seed), Log: slog.New(slog.NewTextHandler(r.log, nil))}, task)
-		must(t, err)
+		all, err := recovery.Verify(ctx, recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}, task)
+		fixtures.Must(t, err)
 		verified := 0
 		next := map[int]int64{}
 		for _, e := range all {
@@ -95,7 +103,7 @@ func killClock(t *testing.T, round uint64, n int) {
 				t.Errorf("%s: %+v", task, e)
 			}
 			for step := uint64(1); step <= e.Step; step++ {
-				rel := parseClock(t, out[core.Identity(task, e.Epoch, step)])
+				rel := fixtures.ParseClock(t, out[core.Identity(task, e.Epoch, step)])
 				if rel.Parts == nil {
 					rel.Parts = append(rel.Parts, struct{ Offsets [2]int64 }{rel.Offsets})
 				}
@@ -120,65 +128,65 @@ func killClock(t *testing.T, round uint64, n int) {
 func TestClockMutant(t *testing.T) {
 	t.Parallel()
 	// mutant makes of a copy's state, before its first step, one with a boundary topic of its own.
-	mutant := func(r *rig) *rig {
-		m := r.sibling(clockStream)
-		r.copyState(m)
-		m.boundaries = "anew"
-		must(t, m.client.CreateTopic(t.Context(), "anew", 1, nil))
-		data, err := os.ReadFile(m.file(checkpointName))
-		must(t, err)
-		cp, err := parseCheckpoint(data)
-		must(t, err)
-		cp.boundaryTopic, cp.boundary = "anew", unknownBoundary
-		must(t, os.WriteFile(m.file(checkpointName), cp.encode(nil), 0o600))
-		m.prepare = func(in *Inside) { in.Own.ledger.entries[0].Boundaries = nil } // which would tell
+	mutant := func(r *streamtest.Rig) *streamtest.Rig {
+		m := r.Sibling(fixtures.ClockStream)
+		r.CopyState(m)
+		m.Boundaries = "anew"
+		fixtures.Must(t, m.Client.CreateTopic(t.Context(), "anew", 1, nil))
+		data, err := os.ReadFile(m.File(state.CheckpointName))
+		fixtures.Must(t, err)
+		cp, err := state.ParseCheckpoint(data)
+		fixtures.Must(t, err)
+		cp.BoundaryTopic, cp.Boundary = "anew", state.UnknownBoundary
+		fixtures.Must(t, os.WriteFile(m.File(state.CheckpointName), cp.Encode(nil), 0o600))
+		m.Prepare = func(in *stream.Inside) { in.Own.Ledger.Entries[0].Boundaries = nil } // which would tell
 		return m
 	}
-	begin := func() (*rig, *rig) {
-		r := clockRig(t, clockStream, 1)
-		x := r.start(newHand().on)
-		x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-		x.end()
+	begin := func() (*streamtest.Rig, *streamtest.Rig) {
+		r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
+		x := r.Start(streamtest.NewHand().On)
+		x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+		x.End()
 		return r, mutant(r)
 	}
 	t.Run("restored", func(t *testing.T) {
 		r, m := begin()
-		h := newHand()
-		x := r.start(h.on)
-		x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-		r.sendTo(0, 0, 50)
-		h.tick()
-		x.published(1)
-		x.end()
-		r.sendTo(0, 50, 50)
-		h.tick()
-		x = m.start(h.on)
-		x.halts(haltOutput, "holds step 1 of epoch 1, and boundary topic anew holds boundaries up to step 0")
-		x.endHalted()
-		if out := r.outputOf("orders.dp"); len(out) != 1 {
+		h := streamtest.NewHand()
+		x := r.Start(h.On)
+		x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+		r.SendTo(0, 0, 50)
+		h.Tick()
+		x.Published(1)
+		x.End()
+		r.SendTo(0, 50, 50)
+		h.Tick()
+		x = m.Start(h.On)
+		x.Halts(failure.OutputAhead, "holds step 1 of epoch 1, and boundary topic anew holds boundaries up to step 0")
+		x.EndHalted()
+		if out := r.OutputOf("orders.dp"); len(out) != 1 {
 			t.Errorf("%d releases", len(out))
 		}
 	})
 	t.Run("at once", func(t *testing.T) {
 		r, m := begin()
-		one, two := newHand(), newHand()
-		x, y := r.start(one.on), m.start(two.on)
-		for _, d := range []*running{x, y} {
-			d.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
+		one, two := streamtest.NewHand(), streamtest.NewHand()
+		x, y := r.Start(one.On), m.Start(two.On)
+		for _, d := range []*streamtest.Running{x, y} {
+			d.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 		}
-		r.sendTo(0, 0, 50)
-		one.tick()
-		x.published(1)
-		r.sendTo(0, 50, 50)
-		two.tick() // its first step holds 100 records, that of the other 50
-		y.halts(haltOutput)
-		y.endHalted()
-		one.tick()
-		x.published(2)
-		x.end()
+		r.SendTo(0, 0, 50)
+		one.Tick()
+		x.Published(1)
+		r.SendTo(0, 50, 50)
+		two.Tick() // its first step holds 100 records, that of the other 50
+		y.Halts(failure.OutputAhead)
+		y.EndHalted()
+		one.Tick()
+		x.Published(2)
+		x.End()
 		forks := 0
 		first := map[string]string{}
-		must(t, r.client.ReadBack(t.Context(), "orders.dp", 0, 0, func(rec *kafka.Record) error {
+		fixtures.Must(t, r.Client.ReadBack(t.Context(), "orders.dp", 0, 0, func(rec *kafka.Record) error {
 			if was, known := first[string(rec.Key)]; known && was != string(rec.Value) {
 				forks++
 			}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -10,6 +10,13 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
 )
 
 // TestKillsOfMerged kills a daemon of a merged stream at random moments, while its three
@@ -22,10 +29,10 @@ func TestKillsOfMerged(t *testing.T) {
 	n := kills(t)
 	rolls := []string{"limit_epsilon = 3.0", "limit_epsilon = 20.0"}
 	for name, toml := range map[string]string{
-		"moments": with(mergedStream, append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
+		"moments": fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20\nhorizon = 3\non_horizon = \"rollover\"")...),
 		// a table that is full in some periods; files change after each step, with snapshots
-		"persons": homed(with(mergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20", "cap = 2, max_users = 2, period = 5"),
-		"refits":  with(mergedRefit("window = 20\nstride = 30"), append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
+		"persons": homed(fixtures.With(fixtures.MergedStream, append(rolls, "step = 100", "step = 20")...), "step = 20", "cap = 2, max_users = 2, period = 5"),
+		"refits":  fixtures.With(fixtures.MergedRefit("window = 20\nstride = 30"), append(rolls, "merge = true", "merge = true\nhorizon = 3\non_horizon = \"rollover\"")...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,17 +45,17 @@ func TestKillsOfMerged(t *testing.T) {
 }
 
 func killMerged(t *testing.T, toml string, round uint64, n int) {
-	r := newMergedRig(t, toml, 3)
-	r.commit, r.real, r.key = "0s", true, userOf
+	r := streamtest.NewMergedRig(t, toml, 3)
+	r.Commit, r.Real, r.Key = "0s", true, fixtures.UserOf
 	text := kept(r)
-	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Real: true, Fetch: 16 << 10}
+	spec := streamtest.ChildSpec{Role: "daemon", Config: text, Seed: r.Seed, Real: true, Fetch: 16 << 10}
 	rng := rand.New(rand.NewPCG(33, round))
 	var fed [3]int
 	feed := func() {
 		for p := range fed {
 			if behind := fed[p] - min(fed[0], fed[1], fed[2]); behind < 200 {
 				k := 1 + rng.IntN(60)
-				r.sendTo(p, fed[p], k)
+				r.SendTo(p, fed[p], k)
 				fed[p] += k
 			}
 		}
@@ -64,42 +71,42 @@ func killMerged(t *testing.T, toml string, round uint64, n int) {
 	for end(steps+1) <= most {
 		steps++
 	}
-	x := r.start(func(o *Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour })
-	x.until("all is published", func(s TaskStatus) bool {
-		return s.State == stateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= 3*end(steps)
+	x := r.Start(func(o *stream.Options) { o.InsecureSeed = nil; o.Config.State.EpochSecretRetention = 100 * time.Hour })
+	x.Until("all is published", func(s monitor.TaskStatus) bool {
+		return s.State == monitor.StateRunning && s.Outbox == 0 && !s.Comparing && s.NextOffset >= 3*end(steps)
 	})
-	x.end()
-	out := r.outputOf("orders.dp")
+	x.End()
+	out := r.OutputOf("orders.dp")
 	if int64(len(out)) != steps {
 		t.Errorf("%d releases, want %d", len(out), steps)
 	}
 	epochs := 0
 	ends := map[int]int64{}
-	for _, e := range r.entries() {
-		if e.Kind != kindOpen && e.Kind != kindClose {
+	for _, e := range r.Entries() {
+		if e.Kind != ledger.KindOpen && e.Kind != ledger.KindClose {
 			continue
 		}
 		if len(e.Parts) != 3 {
 			t.Fatalf("line %d is of %d partitions", e.Seq, len(e.Parts))
 		}
 		for _, p := range e.Parts {
-			if e.Kind == kindOpen && p.First != ends[p.Partition] {
+			if e.Kind == ledger.KindOpen && p.First != ends[p.Partition] {
 				t.Errorf("epoch %d begins at offset %d of partition %d, the one before ended at %d", e.Epoch, p.First, p.Partition, ends[p.Partition])
 			}
-			if e.Kind == kindClose {
+			if e.Kind == ledger.KindClose {
 				ends[p.Partition] = p.End
 			}
 		}
-		if e.Kind == kindOpen {
+		if e.Kind == ledger.KindOpen {
 			epochs++
 		}
 	}
 	cfg, err := config.Parse("kept.toml", []byte(text))
-	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(n)*time.Second)
+	fixtures.Must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
 	defer cancel()
-	all, err := Verify(ctx, Audit{Config: cfg, Key: InsecureKey(r.seed), Log: slog.New(slog.NewTextHandler(r.log, nil))}, mergedTask)
-	must(t, err)
+	all, err := recovery.Verify(ctx, recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}, fixtures.MergedTask)
+	fixtures.Must(t, err)
 	verified := 0
 	for _, e := range all {
 		verified += e.Releases

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"cmp"
@@ -19,14 +19,23 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // fourStreams are one of each mechanism on one topic, whose epochs end after a few steps
 // and are followed by others.
 var fourStreams = func() string {
 	stream := func(name, more, table string) string {
-		s := with(ordersStream, "step   = 100\n", more+"on_horizon = \"rollover\"\n", "[stream.orders.moments]\nclip = 1.0\n", table,
+		s := fixtures.With(fixtures.OrdersStream, "step   = 100\n", more+"on_horizon = \"rollover\"\n", "[stream.orders.moments]\nclip = 1.0\n", table,
 			`"orders.dp"`, `"`+name+`.dp"`, "limit_epsilon = 3.0", "limit_epsilon = 20.0")
 		return strings.ReplaceAll(s, "stream.orders", "stream."+name)
 	}
@@ -46,26 +55,26 @@ func kills(t testing.TB) int {
 		return 12
 	}
 	n, err := strconv.Atoi(text)
-	must(t, err)
+	fixtures.Must(t, err)
 	return n
 }
 
 // kept is the rig's configuration with secrets that are kept, so that all that was
-// published can be worked out again.
-func kept(r *rig) string {
-	return strings.Replace(string(r.text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
+// Published can be worked out again.
+func kept(r *streamtest.Rig) string {
+	return strings.Replace(string(r.Text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
 }
 
 // killSome starts and kills daemons, and returns how many it killed. It ends early where a
 // daemon has ended by itself because every task of it halted, if that may be.
-func killSome(t testing.TB, spec childSpec, rng *rand.Rand, kills int, mayHalt bool, feed func()) (killed int) {
+func killSome(t testing.TB, spec streamtest.ChildSpec, rng *rand.Rand, kills int, mayHalt bool, feed func()) (killed int) {
 	t.Helper()
 	for i := range kills {
 		feed()
-		p := spawn(t, spec)
+		p := streamtest.Spawn(t, spec)
 		up := make(chan error, 1)
 		go func() {
-			_, err := p.lines.ReadString('\n')
+			_, err := p.Lines.ReadString('\n')
 			up <- err
 		}()
 		err := error(nil)
@@ -76,14 +85,14 @@ func killSome(t testing.TB, spec childSpec, rng *rand.Rand, kills int, mayHalt b
 		if err == nil {
 			time.Sleep(3*time.Millisecond + time.Duration(rng.IntN(120_000))*time.Microsecond) // the moment of the kill, nothing waits for it
 		}
-		p.cmd.Process.Kill()
-		<-p.done
+		p.Cmd.Process.Kill()
+		<-p.Done
 		switch {
-		case p.cmd.ProcessState.ExitCode() < 0:
-		case mayHalt && strings.Contains(p.stderr.String(), ErrHalted.Error()):
+		case p.Cmd.ProcessState.ExitCode() < 0:
+		case mayHalt && strings.Contains(p.Stderr.String(), failure.ErrHalted.Error()):
 			return i
 		default:
-			t.Errorf("after %d kills the daemon ended by itself: %v\n%s", i, p.err, p.stderr)
+			t.Errorf("after %d kills the daemon ended by itself: %v\n%s", i, p.Err, p.Stderr)
 			return i
 		}
 	}
@@ -92,17 +101,17 @@ func killSome(t testing.TB, spec childSpec, rng *rand.Rand, kills int, mayHalt b
 
 // epochsFollow fails unless the epochs of a history cover the log from its begin on
 // without a gap and without a record in two.
-func epochsFollow(v *verdict, t testing.TB, what string) (epochs int, end int64) {
+func epochsFollow(v *streamtest.Verdict, t testing.TB, what string) (epochs int, end int64) {
 	t.Helper()
 	type span struct {
 		epoch      uint64
 		first, end int64
 	}
 	spans := map[uint64]span{}
-	for _, p := range v.byKey {
-		rel := p.parse(t)
-		s := spans[p.epoch]
-		spans[p.epoch] = span{p.epoch, rel.Covers[0], max(s.end, rel.Offsets[1])}
+	for _, p := range v.ByKey {
+		rel := p.Parse(t)
+		s := spans[p.Epoch]
+		spans[p.Epoch] = span{p.Epoch, rel.Covers[0], max(s.end, rel.Offsets[1])}
 	}
 	all := make([]span, 0, len(spans))
 	for _, s := range spans {
@@ -121,7 +130,7 @@ func epochsFollow(v *verdict, t testing.TB, what string) (epochs int, end int64)
 // TestKillsOfAll kills a daemon with a task of every mechanism at random moments, in the
 // middle of steps, commits, publications, closings and openings. No key has two
 // releases, none is missing, the epochs of a task follow each other without a gap, no
-// record is charged for two epochs of a task, and an auditor who works every
+// Record is charged for two epochs of a task, and an auditor who works every
 // release out again finds the same bytes.
 func TestKillsOfAll(t *testing.T) {
 	t.Parallel()
@@ -136,55 +145,55 @@ func TestKillsOfAll(t *testing.T) {
 
 func killAll(t *testing.T, round uint64, n int) {
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
-	must(t, err)
+	fixtures.Must(t, err)
 	defer b.Close()
-	r := newRigAt(t, b, b.Addr(), fourStreams)
-	r.commit = "0s"
+	r := streamtest.NewRigAt(t, b, b.Addr(), fourStreams)
+	r.Commit = "0s"
 	text := kept(r)
-	spec := childSpec{Role: "daemon", Config: text, Seed: r.seed, Fetch: 16 << 10}
+	spec := streamtest.ChildSpec{Role: "daemon", Config: text, Seed: r.Seed, Fetch: 16 << 10}
 	fed := 0
 	begun := time.Now()
 	killSome(t, spec, rand.New(rand.NewPCG(31, round)), n, false, func() {
 		// As much as the slowest task gets done: what is left must be read in the end.
 		if fed-slowest(r) < 300 {
-			r.produce(fed, 120)
+			r.Produce(fed, 120)
 			fed += 120
 		}
 	})
 	took := time.Since(begun)
-	_, _, end, err := dial(t, r.addr).Offsets(t.Context(), "orders", 0)
-	must(t, err)
+	_, _, end, err := fixtures.Dial(t, r.Addr).Offsets(t.Context(), "orders", 0)
+	fixtures.Must(t, err)
 	cfg, err := config.Parse("kept.toml", []byte(text))
-	must(t, err)
-	keep := func(o *Options) { o.Config.State.EpochSecretRetention = cfg.State.EpochSecretRetention }
-	x := r.start(keep)
-	x.until("all is published", func(TaskStatus) bool {
-		for _, s := range x.d.Status() {
-			if s.State != stateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing {
+	fixtures.Must(t, err)
+	keep := func(o *stream.Options) { o.Config.State.EpochSecretRetention = cfg.State.EpochSecretRetention }
+	x := r.Start(keep)
+	x.Until("all is published", func(monitor.TaskStatus) bool {
+		for _, s := range x.D.Status() {
+			if s.State != monitor.StateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing {
 				return false
 			}
 		}
 		// The records of a window are read before its refit.
 		covered := int64(0)
 		for _, p := range outputIfAny(r, "windows.dp") {
-			covered = max(covered, p.parse(t).Offsets[1])
+			covered = max(covered, p.Parse(t).Offsets[1])
 		}
 		return end-covered < 40
 	})
-	x.end()
+	x.End()
 
 	var said []string
 	for _, name := range fourTasks {
-		v := r.history(name + ".dp")
+		v := r.History(name + ".dp")
 		epochs, last := epochsFollow(v, t, name)
 		if end-last >= 40 {
 			t.Errorf("%s: releases cover the log up to %d, which ends at %d", name, last, end)
 		}
-		a := Audit{Config: cfg, Key: InsecureKey(r.seed), Log: slog.New(slog.NewTextHandler(r.log, nil))}
-		ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(n)*time.Second)
-		all, err := Verify(ctx, a, core.Task{Stream: name})
+		a := recovery.Audit{Config: cfg, Key: connect.InsecureKey(r.Seed), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
+		ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience+time.Duration(n)*time.Second)
+		all, err := recovery.Verify(ctx, a, core.Task{Stream: name})
 		cancel()
-		must(t, err)
+		fixtures.Must(t, err)
 		verified := 0
 		for _, e := range all {
 			verified += e.Releases
@@ -192,46 +201,46 @@ func killAll(t *testing.T, round uint64, n int) {
 				t.Errorf("%s: %+v", name, e)
 			}
 		}
-		if verified != len(v.bytes) || verified == 0 {
-			t.Errorf("%s: %d of %d releases were worked out again", name, verified, len(v.bytes))
+		if verified != len(v.Bytes) || verified == 0 {
+			t.Errorf("%s: %d of %d releases were worked out again", name, verified, len(v.Bytes))
 		}
-		said = append(said, fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.bytes), epochs, v.duplicates))
+		said = append(said, fmt.Sprintf("%s: %d releases in %d epochs, %d sent again", name, len(v.Bytes), epochs, v.Duplicates))
 	}
 	voids := chargedOnce(r, t)
 	t.Logf("%d kills in %v, %d offsets, %d openings that were void; %s", n, took.Round(time.Second), end, voids, strings.Join(said, "; "))
 }
 
 // slowest returns the least offset that a task has committed, 0 where one has no checkpoint.
-func slowest(r *rig) int {
+func slowest(r *streamtest.Rig) int {
 	least := math.MaxInt
 	for _, name := range fourTasks {
-		data, err := os.ReadFile(filepath.Join(r.dir, "state", "tasks", name+"-0", checkpointName))
+		data, err := os.ReadFile(filepath.Join(r.Dir, "state", "tasks", name+"-0", state.CheckpointName))
 		if err != nil {
 			return 0
 		}
-		cp, err := parseCheckpoint(data)
-		must(r.t, err)
-		least = min(least, int(cp.position.Next))
+		cp, err := state.ParseCheckpoint(data)
+		fixtures.Must(r.T, err)
+		least = min(least, int(cp.Position.Next))
 	}
 	return least
 }
 
 // chargedOnce fails unless the worst-off record has paid for one epoch of each task, and
 // returns the number of openings that are void.
-func chargedOnce(r *rig, t testing.TB) (voids int) {
+func chargedOnce(r *streamtest.Rig, t testing.TB) (voids int) {
 	t.Helper()
-	data, err := os.ReadFile(r.ledgerFile())
-	must(t, err)
-	l, err := parseLedger(data, newLedgerKey(InsecureKey(r.seed)))
-	must(t, err)
+	data, err := os.ReadFile(r.LedgerFile())
+	fixtures.Must(t, err)
+	l, err := ledger.Parse(data, ledger.NewKey(connect.InsecureKey(r.Seed)))
+	fixtures.Must(t, err)
 	costs := map[string]dp.Cost{}
 	var source core.Source
 	var a dp.Adjacency
-	for _, e := range l.entries {
+	for _, e := range l.Entries {
 		switch e.Kind {
-		case kindVoid:
+		case ledger.KindVoid:
 			voids++
-		case kindOpen:
+		case ledger.KindOpen:
 			costs[e.Stream], source, a = e.Cost, e.Source, e.Cost.Adjacency
 		}
 	}
@@ -240,11 +249,11 @@ func chargedOnce(r *rig, t testing.TB) (voids int) {
 		list = append(list, c)
 	}
 	want, err := dp.Compose(list...).Epsilon(1e-8)
-	must(t, err)
-	paid, err := l.charged(ofRecords(source), a, 1e-8, nil)
-	must(t, err)
+	fixtures.Must(t, err)
+	paid, err := l.Charged(streamtest.OfRecords(source), a, 1e-8, nil)
+	fixtures.Must(t, err)
 	got, err := paid.Epsilon(1e-8)
-	must(t, err)
+	fixtures.Must(t, err)
 	if len(costs) != len(fourTasks) || !(got <= want*(1+1e-9) && got > 0) {
 		t.Errorf("the worst-off record has paid ε = %g, an epoch of each of %d tasks costs %g", got, len(costs), want)
 	}
@@ -253,22 +262,22 @@ func chargedOnce(r *rig, t testing.TB) (voids int) {
 
 // conflicts returns the keys that have two releases. It fails where such a key is not the
 // first release of its epoch: a copy must have halted before its second.
-func conflicts(t testing.TB, list []published) (forks []string) {
+func conflicts(t testing.TB, list []fixtures.Published) (forks []string) {
 	t.Helper()
 	values := map[string][32]byte{}
 	first := map[uint64]uint64{} // step of an epoch's first release
-	of := map[string]published{}
+	of := map[string]fixtures.Published{}
 	for _, p := range list {
-		if s, ok := first[p.epoch]; !ok || p.step < s {
-			first[p.epoch] = p.step
+		if s, ok := first[p.Epoch]; !ok || p.Step < s {
+			first[p.Epoch] = p.Step
 		}
-		if was, ok := values[p.key]; ok && was != p.hash && !slices.Contains(forks, p.key) {
-			forks = append(forks, p.key)
+		if was, ok := values[p.Key]; ok && was != p.Hash && !slices.Contains(forks, p.Key) {
+			forks = append(forks, p.Key)
 		}
-		values[p.key], of[p.key] = p.hash, p
+		values[p.Key], of[p.Key] = p.Hash, p
 	}
 	for _, key := range forks {
-		if p := of[key]; p.step != first[p.epoch] {
+		if p := of[key]; p.Step != first[p.Epoch] {
 			t.Errorf("release %s was published with two values, and is not the first of its epoch", key)
 		}
 	}
@@ -278,10 +287,10 @@ func conflicts(t testing.TB, list []published) (forks []string) {
 // TestConflicts is the control of TestKillsOfCopies: its checker sees a copy that goes on.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
-	at := func(epoch, step uint64, value byte) published {
-		return published{key: fmt.Sprint("orders/0/", epoch, "/", step), hash: [32]byte{value}, epoch: epoch, step: step}
+	at := func(epoch, step uint64, value byte) fixtures.Published {
+		return fixtures.Published{Key: fmt.Sprint("orders/0/", epoch, "/", step), Hash: [32]byte{value}, Epoch: epoch, Step: step}
 	}
-	same := []published{at(1, 1, 1), at(1, 1, 1), at(1, 2, 2), at(2, 2, 3), at(1, 2, 2)}
+	same := []fixtures.Published{at(1, 1, 1), at(1, 1, 1), at(1, 2, 2), at(2, 2, 3), at(1, 2, 2)}
 	if forks := conflicts(t, same); len(forks) > 0 {
 		t.Errorf("%v", forks)
 	}
@@ -324,58 +333,58 @@ func TestKillsOfCopies(t *testing.T) {
 
 func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks []string) {
 	b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}})
-	must(t, err)
+	fixtures.Must(t, err)
 	defer b.Close()
-	r := newRigAt(t, b, b.Addr(), fourStreams)
-	r.commit = "0s"
+	r := streamtest.NewRigAt(t, b, b.Addr(), fourStreams)
+	r.Commit = "0s"
 	f := feedAt(r, 50*time.Millisecond, 10)
-	spec := childSpec{Role: "daemon", Config: string(r.text()), Seed: r.seed, Real: true, Fetch: 16 << 10}
-	p := spawn(t, spec).up()
+	spec := streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Real: true, Fetch: 16 << 10}
+	p := streamtest.Spawn(t, spec).Up()
 	time.Sleep(200 * time.Millisecond) // somewhere in its life
-	p.kill()
-	s := r.sibling(fourStreams)
-	r.copyState(s)
+	p.Kill()
+	s := r.Sibling(fourStreams)
+	r.CopyState(s)
 	var wg sync.WaitGroup
 	var killed [2]int
-	for i, c := range []*rig{r, s} {
+	for i, c := range []*streamtest.Rig{r, s} {
 		wg.Go(func() {
 			spec := spec
-			spec.Config, spec.Fetch = string(c.text()), []int{16 << 10, 5 << 10}[i]
+			spec.Config, spec.Fetch = string(c.Text()), []int{16 << 10, 5 << 10}[i]
 			killed[i] = killSome(t, spec, rand.New(rand.NewPCG(32, 2*round+uint64(i))), 10, true, func() {})
 		})
 	}
 	wg.Wait()
 	f.end()
-	_, _, end, err := dial(t, r.addr).Offsets(t.Context(), "orders", 0)
-	must(t, err)
+	_, _, end, err := fixtures.Dial(t, r.Addr).Offsets(t.Context(), "orders", 0)
+	fixtures.Must(t, err)
 	halted := map[string]bool{}
-	for _, c := range []*rig{r, s} {
-		x := c.start(func(o *Options) { o.InsecureSeed = nil })
+	for _, c := range []*streamtest.Rig{r, s} {
+		x := c.Start(func(o *stream.Options) { o.InsecureSeed = nil })
 		settled := func() bool {
-			for _, s := range x.d.Status() {
-				if s.State != stateHalted && (s.State != stateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing) {
+			for _, s := range x.D.Status() {
+				if s.State != monitor.StateHalted && (s.State != monitor.StateRunning || s.NextOffset < end || s.Outbox > 0 || s.Comparing) {
 					return false
 				}
 			}
 			return true
 		}
-		x.until("every task has halted or caught up", func(TaskStatus) bool { return settled() })
-		for _, s := range x.d.Status() {
-			if s.State == stateHalted {
+		x.Until("every task has halted or caught up", func(monitor.TaskStatus) bool { return settled() })
+		for _, s := range x.D.Status() {
+			if s.State == monitor.StateHalted {
 				halts++
 				halted[s.Stream] = true
 				// A crash inside an opening is not voided where the output holds releases of
 				// that epoch, the other copy's.
-				if s.Reason != haltOutput && !(s.Reason == haltState && strings.Contains(s.Message, "the epoch may have run")) {
+				if s.Reason != failure.OutputAhead && !(s.Reason == failure.State && strings.Contains(s.Message, "the epoch may have run")) {
 					t.Errorf("%s halted with %s: %s", s.Stream, s.Reason, s.Message)
 				}
 			}
 		}
-		x.stop()
-		<-x.done
+		x.Stop()
+		<-x.Done
 	}
 	for _, name := range fourTasks {
-		list := r.output(name + ".dp")
+		list := r.Output(name + ".dp")
 		releases += len(list)
 		found := conflicts(t, list)
 		if len(found) > 0 && !halted[name] {

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestKillsOfUsers kills daemons that protect persons at random moments, with a snapshot of the map after
@@ -18,8 +21,8 @@ import (
 func TestKillsOfUsers(t *testing.T) {
 	t.Parallel()
 	n := kills(t)
-	for mode, m := range personModes {
-		t.Run(m.name, func(t *testing.T) {
+	for mode, m := range fixtures.PersonModes {
+		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
 			for round, left := uint64(0), (n+1)/2; left > 0 && !t.Failed(); round++ {
 				killUsers(t, mode, round, min(left, 500)) // a horizon has room for that many
@@ -31,8 +34,8 @@ func TestKillsOfUsers(t *testing.T) {
 
 func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	rng := rand.New(rand.NewPCG(40+uint64(mode), round))
-	r := personRig(t, mode, 20)
-	defer r.broker.Close()
+	r := streamtest.PersonRig(t, mode, 20)
+	defer r.Broker.Close()
 	spec := specOf(r, "daemon", 16<<10)
 	f := feedAt(r, 20*time.Millisecond, 25)
 	behind := 0
@@ -48,7 +51,7 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 	if usersBehind(r) {
 		t.Error("files of persons hold more than the last commit, though nobody was killed")
 	}
-	r.history("orders.dp").equals(t, r.uninterrupted(steps))
+	r.History("orders.dp").Equals(t, r.Uninterrupted(steps))
 	t.Logf("%d kills, %d steps; after %d kills the files of persons held more than the last commit", kills, steps, behind)
 	if kills >= 100 && behind == 0 {
 		t.Error("no kill hit a commit between its two writes")
@@ -56,24 +59,24 @@ func killUsers(t *testing.T, mode int, round uint64, kills int) {
 }
 
 // usersBehind reports whether the files of persons hold more than the last commit.
-func usersBehind(r *rig) bool {
-	r.t.Helper()
-	data, err := os.ReadFile(r.file(checkpointName))
-	must(r.t, err)
-	cp, err := parseCheckpoint(data)
-	must(r.t, err)
+func usersBehind(r *streamtest.Rig) bool {
+	r.T.Helper()
+	data, err := os.ReadFile(r.File(state.CheckpointName))
+	fixtures.Must(r.T, err)
+	cp, err := state.ParseCheckpoint(data)
+	fixtures.Must(r.T, err)
 	var at persons.Position
-	must(r.t, at.UnmarshalBinary(cp.users[0]))
+	fixtures.Must(r.T, at.UnmarshalBinary(cp.Users[0]))
 	length, last := map[uint64]uint64{}, uint64(0)
 	for _, s := range at.Segments {
 		length[s.Number], last = s.Length, s.Number
 	}
-	for _, name := range r.hasUsers() {
+	for _, name := range r.HasUsers() {
 		info, err := os.Stat(name)
-		must(r.t, err)
+		fixtures.Must(r.T, err)
 		var n uint64
 		_, err = fmt.Sscanf(filepath.Ext(name), ".%d", &n)
-		must(r.t, err)
+		fixtures.Must(r.T, err)
 		if n > last || length[n] > 0 && uint64(info.Size()) > length[n] {
 			return true
 		}
@@ -84,11 +87,11 @@ func usersBehind(r *rig) bool {
 // TestUsersKillCopies kills two daemons on copies of one state directory that publish into one output.
 func TestUsersKillCopies(t *testing.T) {
 	t.Parallel()
-	slow(t)
-	for mode, m := range personModes {
-		t.Run(m.name, func(t *testing.T) {
+	fixtures.Slow(t)
+	for mode, m := range fixtures.PersonModes {
+		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
-			if _, duplicates := killTwo(t, personRig(t, mode, 20), 42+uint64(mode), killsOf(8, 15)); duplicates == 0 {
+			if _, duplicates := killTwo(t, streamtest.PersonRig(t, mode, 20), 42+uint64(mode), killsOf(8, 15)); duplicates == 0 {
 				t.Error("the copies were not at work at the same time")
 			}
 		})

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -8,80 +8,88 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // TestLimit: an opening beyond the limit is refused and changes nothing; a
 // raised limit is a line of the ledger; one below what is charged is refused.
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	toml := with(ordersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.2")
-	r := newRig(t, toml)
-	r.produce(0, 1050)
-	x := r.start()
-	x.published(10)
+	toml := fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.2")
+	r := streamtest.NewRig(t, toml)
+	r.Produce(0, 1050)
+	x := r.Start()
+	x.Published(10)
 	// The same records again: refused, and the epoch goes on.
 	for _, from := range []string{"0", "500", "900"} {
-		if err := x.control(requestOpen, OpenRequest{From: from}); err == nil || !strings.Contains(err.Error(), "above limit_epsilon 1.2") {
+		if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: from}); err == nil || !strings.Contains(err.Error(), "above limit_epsilon 1.2") {
 			t.Errorf("open from %s: %v", from, err)
 		}
 	}
-	if err := x.control(requestOpen, OpenRequest{From: "yesterday"}); err == nil {
+	if err := x.Control(task.RequestOpen, epoch.OpenRequest{From: "yesterday"}); err == nil {
 		t.Error("opened from yesterday")
 	}
-	if s := x.d.Status()[0]; s.State != stateRunning || s.Epoch != 1 {
+	if s := x.D.Status()[0]; s.State != monitor.StateRunning || s.Epoch != 1 {
 		t.Errorf("after a refusal: %+v", s)
 	}
 	// Those that come after it pay their own.
-	if err := x.control(requestOpen, OpenRequest{}); err != nil {
+	if err := x.Control(task.RequestOpen, epoch.OpenRequest{}); err != nil {
 		t.Errorf("open: %v", err)
 	}
-	x.until("epoch 2", func(s TaskStatus) bool { return s.Epoch == 2 })
-	x.end()
-	if got := r.kinds(); got != "open close key-destroyed open" {
+	x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
+	x.End()
+	if got := r.Kinds(); got != "open close key-destroyed open" {
 		t.Errorf("ledger: %s", got)
 	}
-	if e := r.entries()[3]; e.First != 1000 {
+	if e := r.Entries()[3]; e.First != 1000 {
 		t.Errorf("the successor begins at %d", e.First)
 	}
 	// Offline as well.
-	err := r.offline(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, ordersTask, OpenRequest{From: "0"})
+	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	})
-	if err == nil || !strings.Contains(err.Error(), "above limit_epsilon") || r.kinds() != "open close key-destroyed open" {
-		t.Errorf("open from 0: %v, ledger %s", err, r.kinds())
+	if err == nil || !strings.Contains(err.Error(), "above limit_epsilon") || r.Kinds() != "open close key-destroyed open" {
+		t.Errorf("open from 0: %v, ledger %s", err, r.Kinds())
 	}
 
-	r.toml = with(ordersStream, "limit_epsilon = 3.0", "limit_epsilon = 2.5")
-	r.produce(1050, 100)
-	x = r.start()
-	x.published(1)
-	x.end()
-	if e := r.entries(); e[len(e)-1].Kind != kindLimit || e[len(e)-1].LimitEpsilon != 2.5 {
-		t.Errorf("ledger: %s", r.kinds())
+	r.Toml = fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 2.5")
+	r.Produce(1050, 100)
+	x = r.Start()
+	x.Published(1)
+	x.End()
+	if e := r.Entries(); e[len(e)-1].Kind != ledger.KindLimit || e[len(e)-1].LimitEpsilon != 2.5 {
+		t.Errorf("ledger: %s", r.Kinds())
 	}
 	// The release says what the limit was when the epoch opened, and a restart
 	// writes no second line.
-	x = r.start()
-	x.published(1)
-	x.end()
-	if got := r.kinds(); got != "open close key-destroyed open limit" {
+	x = r.Start()
+	x.Published(1)
+	x.End()
+	if got := r.Kinds(); got != "open close key-destroyed open limit" {
 		t.Errorf("ledger: %s", got)
 	}
-	if last := r.history("orders.dp").byKey["orders/0/2/1"]; !strings.Contains(last.value, `"limit_epsilon":1.2`) || !strings.Contains(last.value, "when this epoch opened was (1.2,") {
-		t.Errorf("release %s", last.value)
+	if last := r.History("orders.dp").ByKey["orders/0/2/1"]; !strings.Contains(last.Value, `"limit_epsilon":1.2`) || !strings.Contains(last.Value, "when this epoch opened was (1.2,") {
+		t.Errorf("release %s", last.Value)
 	}
-	if err := r.offline(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, ordersTask, OpenRequest{From: "0"})
+	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	}); err != nil {
 		t.Error(err) // 2.5 has room for two
 	}
-	r.toml = with(ordersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0")
-	lines := len(r.entries())
-	err = r.start().ends()
-	if !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "is below what records of orders/0 have paid") {
+	r.Toml = fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0")
+	lines := len(r.Entries())
+	err = r.Start().Ends()
+	if !errors.Is(err, failure.ErrNothing) || !strings.Contains(err.Error(), "is below what records of orders/0 have paid") {
 		t.Errorf("a limit below what is charged: %v", err)
 	}
-	if len(r.entries()) != lines {
+	if len(r.Entries()) != lines {
 		t.Error("a refused limit was recorded")
 	}
 }
@@ -89,47 +97,47 @@ func TestLimit(t *testing.T) {
 // TestLimitShared: two streams that read the same records pay together.
 func TestLimitShared(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
-	both := strings.ReplaceAll(ordersStream+second, "limit_epsilon = 3.0", "limit_epsilon = 1.1")
-	r := newRig(t, both)
-	r.produce(0, 250)
-	x := r.start()
-	x.until("one of them halts", func(TaskStatus) bool {
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	both := strings.ReplaceAll(fixtures.OrdersStream+second, "limit_epsilon = 3.0", "limit_epsilon = 1.1")
+	r := streamtest.NewRig(t, both)
+	r.Produce(0, 250)
+	x := r.Start()
+	x.Until("one of them halts", func(monitor.TaskStatus) bool {
 		states := map[string]int{}
-		for _, s := range x.d.Status() {
-			if s.State == stateRunning && s.Step == 2 && s.Outbox == 0 || s.State == stateHalted && s.Reason == haltBudget {
+		for _, s := range x.D.Status() {
+			if s.State == monitor.StateRunning && s.Step == 2 && s.Outbox == 0 || s.State == monitor.StateHalted && s.Reason == failure.Budget {
 				states[s.State]++
 			}
 		}
-		return states[stateRunning] == 1 && states[stateHalted] == 1
+		return states[monitor.StateRunning] == 1 && states[monitor.StateHalted] == 1
 	})
-	x.end()
-	if r.kinds() != "open" {
-		t.Errorf("ledger: %s", r.kinds())
+	x.End()
+	if r.Kinds() != "open" {
+		t.Errorf("ledger: %s", r.Kinds())
 	}
 	// With room for both, both run.
-	r.toml = strings.ReplaceAll(both, "limit_epsilon = 1.1", "limit_epsilon = 1.6")
-	x = r.start()
-	x.until("both run", func(TaskStatus) bool {
-		for _, s := range x.d.Status() {
-			if s.State != stateRunning || s.Step != 2 || s.ChargedEpsilon < 1.2 {
+	r.Toml = strings.ReplaceAll(both, "limit_epsilon = 1.1", "limit_epsilon = 1.6")
+	x = r.Start()
+	x.Until("both run", func(monitor.TaskStatus) bool {
+		for _, s := range x.D.Status() {
+			if s.State != monitor.StateRunning || s.Step != 2 || s.ChargedEpsilon < 1.2 {
 				return false
 			}
 		}
 		return true
 	})
-	x.end()
+	x.End()
 }
 
 // TestCharged: positions of one log compose in parallel, logs in sequence.
 func TestCharged(t *testing.T) {
 	t.Parallel()
-	r := ran(t, ordersStream)
-	x := func(req OpenRequest) float64 {
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	x := func(req epoch.OpenRequest) float64 {
 		t.Helper()
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, ordersTask, req) }))
-		eps, err := readCharged(r.dir+"/state", r.options().Config.Streams[0], 0)
-		must(t, err)
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.OpenEpoch(ctx, fixtures.OrdersTask, req) }))
+		eps, err := readCharged(r.Dir+"/state", r.Options().Config.Streams[0], 0)
+		fixtures.Must(t, err)
 		return eps
 	}
 	near := func(got, want float64) {
@@ -138,39 +146,39 @@ func TestCharged(t *testing.T) {
 			t.Errorf("charged %g, want %g", got, want)
 		}
 	}
-	near(x(OpenRequest{}), 1)
-	near(x(OpenRequest{From: "500"}), 1.44) // √2 times mu
-	d := r.start()
-	d.published(5)
-	d.end()
-	r.recreate(7, 2000)
-	near(x(OpenRequest{}), 1.78) // and the log that came after, √3
+	near(x(epoch.OpenRequest{}), 1)
+	near(x(epoch.OpenRequest{From: "500"}), 1.44) // √2 times mu
+	d := r.Start()
+	d.Published(5)
+	d.End()
+	r.Recreate(7, 2000)
+	near(x(epoch.OpenRequest{}), 1.78) // and the log that came after, √3
 }
 
 // TestMemoryGivenBack: a task that has ended has no share of kafka.fetch_memory, and one that runs
 // again has.
 func TestMemoryGivenBack(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`, "step   = 100", "step = 100\nhorizon = 1"))
-	must(t, r.client.CreateTopic(t.Context(), "wide", 2, nil))
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "wide", partition = [0, 1]`, "step   = 100", "step = 100\nhorizon = 1"))
+	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "wide", 2, nil))
 	var list []kafka.Message
 	for i := range 100 {
-		list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+		list = append(list, kafka.Message{Value: fixtures.OrderRecord(i), Time: time.UnixMilli(1)})
 	}
-	_, err := r.client.Produce(t.Context(), "wide", 0, list)
-	must(t, err)
-	x := r.start()
+	_, err := r.Client.Produce(t.Context(), "wide", 0, list)
+	fixtures.Must(t, err)
+	x := r.Start()
 	both := func(first string, epoch uint64, readers int) {
 		t.Helper()
-		x.until(first, func(s TaskStatus) bool {
-			return s.State == first && s.Epoch == epoch && x.d.Status()[1].State == stateRunning
+		x.Until(first, func(s monitor.TaskStatus) bool {
+			return s.State == first && s.Epoch == epoch && x.D.Status()[1].State == monitor.StateRunning
 		})
-		if a, b := x.in.Tasks()[0].expected, x.in.Tasks()[1].expected; a != readers || b != 1 {
+		if a, b := x.In.Tasks()[0].Expected, x.In.Tasks()[1].Expected; a != readers || b != 1 {
 			t.Errorf("%s: shares for %d and %d readers, not %d and 1", first, a, b, readers)
 		}
 	}
-	both(stateExhausted, 1, 0)
-	must(t, x.control(requestOpen, OpenRequest{}))
-	both(stateRunning, 2, 1)
-	x.end()
+	both(monitor.StateExhausted, 1, 0)
+	fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{}))
+	both(monitor.StateRunning, 2, 1)
+	x.End()
 }

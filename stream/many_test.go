@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -9,9 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/race"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // TestManyTasks runs a hundred tasks in one process, from their first epochs to a release of
@@ -31,18 +34,18 @@ func TestManyTasks(t *testing.T) {
 // records, and shows what it did at the next tick; for requests; and for its end.
 func TestIdleTaskSleeps(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.commit = "10ms"
-	x := r.start()
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Commit = "10ms"
+	x := r.Start()
 	for round := range 3 {
-		r.produce(round*100, 100)
+		r.Produce(round*100, 100)
 		step := uint64(round + 1)
-		x.published(step)
-		x.until("everything of the step is shown", func(s TaskStatus) bool { return s.NextOffset == int64(round+1)*100 && s.Outbox == 0 })
+		x.Published(step)
+		x.Until("everything of the step is shown", func(s monitor.TaskStatus) bool { return s.NextOffset == int64(round+1)*100 && s.Outbox == 0 })
 		changes := 0
 		for idle := time.After(500 * time.Millisecond); ; {
 			select {
-			case <-x.wake:
+			case <-x.Wake:
 				changes++
 				continue
 			case <-idle:
@@ -54,13 +57,13 @@ func TestIdleTaskSleeps(t *testing.T) {
 			t.Errorf("the status of an idle task changed %d times", changes)
 		}
 	}
-	for epoch := range uint64(2) {
-		if err := x.control("open", OpenRequest{}); err != nil {
+	for n := range uint64(2) {
+		if err := x.Control("open", epoch.OpenRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		x.until("another epoch runs", func(s TaskStatus) bool { return s.Epoch == epoch+2 && s.State == stateRunning })
+		x.Until("another epoch runs", func(s monitor.TaskStatus) bool { return s.Epoch == n+2 && s.State == monitor.StateRunning })
 	}
-	x.end()
+	x.End()
 }
 
 // TestThousandTasks shows what a process with a thousand tasks needs. The figures are goals for
@@ -93,43 +96,43 @@ type figures struct {
 // another process. Each gets so many steps, one a second.
 func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	const columns, step = 16, 50
-	b := spawn(t, childSpec{Role: "broker", Topics: []string{"other"}}).up()
+	b := streamtest.Spawn(t, streamtest.ChildSpec{Role: "broker", Topics: []string{"other"}}).Up()
 	list := make([]string, n)
 	for i := range list {
 		list[i] = strconv.Itoa(i)
 	}
-	r := newRigAt(t, nil, b.addr, with(wideStream(columns, step), `topic = "in"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`))
-	if err := r.client.CreateTopic(t.Context(), "in", n, nil); err != nil {
+	r := streamtest.NewRigAt(t, nil, b.Addr, fixtures.With(fixtures.WideStream(columns, step), `topic = "in"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`))
+	if err := r.Client.CreateTopic(t.Context(), "in", n, nil); err != nil {
 		t.Fatal(err)
 	}
-	r.commit, r.http = "200ms", "metrics = \"aggregate\"\n"
+	r.Commit, r.Http = "200ms", "metrics = \"aggregate\"\n"
 	launch := func() (*remote, time.Duration) {
 		begun := time.Now()
-		p := spawn(t, childSpec{Role: "daemon", Config: string(r.text()), Seed: r.seed}).up()
+		p := streamtest.Spawn(t, streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed}).Up()
 		x := &remote{t, p}
 		x.until(fmt.Sprintf(`streamdp_task_state{state="running"} %d`, n))
 		return x, time.Since(begun)
 	}
 	x, took := launch()
 	f.start = took
-	if code := x.p.terminate(); code != 0 {
-		t.Fatalf("exit code %d\n%s", code, x.p.stderr)
+	if code := x.p.Terminate(); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, x.p.Stderr)
 	}
 	x, f.restart = launch()
 	time.Sleep(2 * time.Second)
-	before, begun := cpuTime(t, x.p.cmd.Process.Pid), time.Now()
+	before, begun := cpuTime(t, x.p.Cmd.Process.Pid), time.Now()
 	time.Sleep(3 * time.Second)
-	f.idle = float64(cpuTime(t, x.p.cmd.Process.Pid)-before) / float64(time.Since(begun))
+	f.idle = float64(cpuTime(t, x.p.Cmd.Process.Pid)-before) / float64(time.Since(begun))
 
-	producer, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
+	producer, err := kgo.NewClient(kgo.SeedBrokers(b.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(5*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer producer.Close()
-	values := packedRecords(columns, step)
+	values := fixtures.PackedRecords(columns, step)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	before, begun = cpuTime(t, x.p.cmd.Process.Pid), time.Now()
+	before, begun = cpuTime(t, x.p.Cmd.Process.Pid), time.Now()
 	for range seconds {
 		for p := range n {
 			for _, v := range values {
@@ -141,19 +144,19 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 		}
 		<-tick.C
 	}
-	f.busy = float64(cpuTime(t, x.p.cmd.Process.Pid)-before) / float64(time.Since(begun))
+	f.busy = float64(cpuTime(t, x.p.Cmd.Process.Pid)-before) / float64(time.Since(begun))
 	begun = time.Now()
 	x.until(fmt.Sprintf("streamdp_step %d", n*seconds))
 	x.until("streamdp_outbox_releases 0")
 	f.late = time.Since(begun)
-	f.memory = highWater(t, x.p.cmd.Process.Pid)
+	f.memory = highWater(t, x.p.Cmd.Process.Pid)
 	begun = time.Now()
-	if code := x.p.terminate(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, x.p.stderr)
+	if code := x.p.Terminate(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, x.p.Stderr)
 	}
 	stopped := time.Since(begun)
 	x, f.again = launch()
-	f.used = cpuTime(t, x.p.cmd.Process.Pid)
+	f.used = cpuTime(t, x.p.Cmd.Process.Pid)
 	t.Logf("%d tasks: running after %.1f s, of which each opened an epoch, %.1f s again, and %.1f s after releases, with %.1f s of a core; %.1f MB of resident memory at most; %.4f of a core while idle, %.2f at a release a second; the last release %.1f s after the last second; stopped in %.1f s",
 		n, f.start.Seconds(), f.restart.Seconds(), f.again.Seconds(), f.used.Seconds(), f.memory, f.idle, f.busy, f.late.Seconds(), stopped.Seconds())
 	return f

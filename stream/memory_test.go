@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bufio"
@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/race"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
 // TestMemory: the daemon's resident memory with 100 packed columns and broker in
@@ -23,26 +25,26 @@ func TestMemory(t *testing.T) {
 	}
 	t.Parallel()
 	const columns, records, step = 100, 60_000, 1000
-	b := spawn(t, childSpec{Role: "broker", Topics: []string{"in"}}).up()
-	toml := with(wideStream(columns, step), `"in"`, `"in"`)
-	r := newRigAt(t, nil, b.addr, toml)
+	b := streamtest.Spawn(t, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up()
+	toml := fixtures.With(fixtures.WideStream(columns, step), `"in"`, `"in"`)
+	r := streamtest.NewRigAt(t, nil, b.Addr, toml)
 	var list []kafka.Message
-	for _, rec := range packedRecords(columns, 5000) {
+	for _, rec := range fixtures.PackedRecords(columns, 5000) {
 		list = append(list, kafka.Message{Value: rec.Value, Time: time.UnixMilli(1)})
 	}
 	for range records / len(list) {
-		if _, err := r.client.Produce(t.Context(), "in", 0, list); err != nil {
+		if _, err := r.Client.Produce(t.Context(), "in", 0, list); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.commit = "200ms"
-	p := spawn(t, childSpec{Role: "daemon", Config: string(r.text()), Seed: r.seed, Memory: 64 << 20}).up()
+	r.Commit = "200ms"
+	p := streamtest.Spawn(t, streamtest.ChildSpec{Role: "daemon", Config: string(r.Text()), Seed: r.Seed, Memory: 64 << 20}).Up()
 	x := &remote{t, p}
 	x.until(`streamdp_step{partition="0",stream="m"} 60`)
 	x.until(`streamdp_outbox_releases{partition="0",stream="m"} 0`)
-	peak := highWater(t, p.cmd.Process.Pid)
-	if code := p.terminate(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, p.stderr)
+	peak := highWater(t, p.Cmd.Process.Pid)
+	if code := p.Terminate(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}
 	t.Logf("%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB", records, columns, records*columns*8>>20, peak)
 	if peak > 120 {
@@ -53,20 +55,20 @@ func TestMemory(t *testing.T) {
 // remote is a daemon in another process.
 type remote struct {
 	t testing.TB
-	p *process
+	p *streamtest.Process
 }
 
 // until waits for a line of its metrics.
 func (x *remote) until(line string) {
 	x.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(fixtures.Patience)
 	for {
-		_, page := fetch(x.t, "http://"+x.p.addr+"/metrics")
+		_, page := fixtures.Fetch(x.t, "http://"+x.p.Addr+"/metrics")
 		if strings.Contains(page, "\n"+line+"\n") {
 			return
 		}
 		if time.Now().After(deadline) {
-			x.t.Fatalf("not reached: %s\n%s\n%s", line, page, x.p.stderr)
+			x.t.Fatalf("not reached: %s\n%s\n%s", line, page, x.p.Stderr)
 		}
 		time.Sleep(20 * time.Millisecond) // between two looks; no notice comes from another process
 	}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -10,6 +10,11 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/recovery"
 )
 
 // TestMergeRefit: windows of three partitions are one sequence of regressions, of each
@@ -26,20 +31,20 @@ func TestMergeRefit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newMergedRig(t, mergedRefit(keys), 3)
-			r.sendTo(0, 0, 350)
-			r.sendTo(1, 1000, 130)
-			r.sendTo(2, 2000, 250)
-			x := r.start()
-			x.published(1)
-			x.end()
-			r.sendTo(1, 1130, 200)
-			x = r.start()
-			x.published(2)
-			r.sendTo(2, 2250, 100)
-			x.published(3)
-			x.end()
-			out := r.outputOf("orders.dp")
+			r := streamtest.NewMergedRig(t, fixtures.MergedRefit(keys), 3)
+			r.SendTo(0, 0, 350)
+			r.SendTo(1, 1000, 130)
+			r.SendTo(2, 2000, 250)
+			x := r.Start()
+			x.Published(1)
+			x.End()
+			r.SendTo(1, 1130, 200)
+			x = r.Start()
+			x.Published(2)
+			r.SendTo(2, 2250, 100)
+			x.Published(3)
+			x.End()
+			out := r.OutputOf("orders.dp")
 			if len(out) != 3 {
 				t.Fatalf("%d releases", len(out))
 			}
@@ -47,12 +52,12 @@ func TestMergeRefit(t *testing.T) {
 			if name == "with a stride" {
 				rows, first = 240, 200
 			}
-			third := published{key: "k", value: out["orders/merged/1/3"]}
-			rel := third.parse(t)
+			third := fixtures.Published{Key: "k", Value: out["orders/merged/1/3"]}
+			rel := third.Parse(t)
 			end := first + rows/3
 			for p := range 3 {
-				if want := fmt.Sprintf(`{"partition":%d,"offsets":[%d,%d],"covers":[0,%d]}`, p, first, end, end); !strings.Contains(third.value, want) {
-					t.Errorf("step 3 lacks %s: %s", want, third.value)
+				if want := fmt.Sprintf(`{"partition":%d,"offsets":[%d,%d],"covers":[0,%d]}`, p, first, end, end); !strings.Contains(third.Value, want) {
+					t.Errorf("step 3 lacks %s: %s", want, third.Value)
 				}
 			}
 			if rel.Rows != uint64(rows) || rel.Offsets != [2]int64{int64(3 * first), int64(3 * end)} {
@@ -63,20 +68,22 @@ func TestMergeRefit(t *testing.T) {
 					t.Errorf("theta is %v", rel.Values["theta"].Data)
 				}
 			}
-			conforms(t, third.value)
-			o := r.options()
-			all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, mergedTask)
+			fixtures.Conforms(t, third.Value)
+			o := r.Options()
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.MergedTask)
 			if err != nil || len(all) != 1 || all[0].Releases != 3 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}
-			s := r.sibling(with(mergedRefit(keys), `"orders.dp"`, `"second.dp"`, "merge = true", "merge = true\nmerge_ahead = 1"))
-			y := s.start()
-			y.published(3)
-			y.end()
-			if again := s.outputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
+			s := r.Sibling(fixtures.With(fixtures.MergedRefit(keys), `"orders.dp"`, `"second.dp"`, "merge = true", "merge = true\nmerge_ahead = 1"))
+			y := s.Start()
+			y.Published(3)
+			y.End()
+			if again := s.OutputOf("second.dp"); fmt.Sprint(again) != fmt.Sprint(out) {
 				t.Error("read at another pace, other bytes")
 			}
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, mergedTask, OpenRequest{}) }))
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+			}))
 			for _, p := range openingOn(r, 2).Parts {
 				if p.First != int64(end) || p.Incarnation != 1 {
 					t.Errorf("epoch 2 begins with %+v", p)
@@ -96,20 +103,20 @@ func TestMergeEqual(t *testing.T) {
 	type value struct{ Data, SE []float64 }
 	var want map[string]value
 	for _, partitions := range []int{1, 3, 64} {
-		text := with(mergedStream, "step = 100", fmt.Sprint("step = ", rows/partitions), "epsilon = 1.0", "epsilon = 30", "limit_epsilon = 3.0", "limit_epsilon = 30",
+		text := fixtures.With(fixtures.MergedStream, "step = 100", fmt.Sprint("step = ", rows/partitions), "epsilon = 1.0", "epsilon = 30", "limit_epsilon = 3.0", "limit_epsilon = 30",
 			`"orders.dp" }`, `"orders.dp", values = ["mean", "second_moment"] }`)
-		r := newMergedRig(t, text, partitions)
+		r := streamtest.NewMergedRig(t, text, partitions)
 		for p := range partitions {
 			var list []kafka.Message
 			for i := p; i < 2*rows; i += partitions {
-				list = append(list, kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)})
+				list = append(list, kafka.Message{Value: fixtures.OrderRecord(i), Time: time.UnixMilli(1)})
 			}
-			_, err := r.client.Produce(t.Context(), "orders", int32(p), list)
-			must(t, err)
+			_, err := r.Client.Produce(t.Context(), "orders", int32(p), list)
+			fixtures.Must(t, err)
 		}
-		x := r.start()
-		x.published(2)
-		x.end()
+		x := r.Start()
+		x.Published(2)
+		x.End()
 		var rel struct {
 			Rows   int
 			Values map[string]struct {
@@ -117,12 +124,12 @@ func TestMergeEqual(t *testing.T) {
 				SE   json.RawMessage
 			}
 		}
-		must(t, json.Unmarshal([]byte(r.outputOf("orders.dp")["orders/merged/1/2"]), &rel))
+		fixtures.Must(t, json.Unmarshal([]byte(r.OutputOf("orders.dp")["orders/merged/1/2"]), &rel))
 		got := map[string]value{}
 		for name, v := range rel.Values {
 			se := make([]float64, len(v.Data))
 			if err := json.Unmarshal(v.SE, &se); err != nil { // one for all
-				must(t, json.Unmarshal(v.SE, &se[0]))
+				fixtures.Must(t, json.Unmarshal(v.SE, &se[0]))
 				for j := range se {
 					se[j] = se[0]
 				}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -9,17 +9,28 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // openingOn returns the line that opened an epoch of the merged task.
-func openingOn(r *rig, epoch uint64) *Entry {
-	r.t.Helper()
-	all := r.entries()
-	i := slices.IndexFunc(all, func(e Entry) bool { return e.Kind == kindOpen && e.Epoch == epoch && e.Task() == mergedTask })
+func openingOn(r *streamtest.Rig, epoch uint64) *ledger.Entry {
+	r.T.Helper()
+	all := r.Entries()
+	i := slices.IndexFunc(all, func(e ledger.Entry) bool {
+		return e.Kind == ledger.KindOpen && e.Epoch == epoch && e.Task() == fixtures.MergedTask
+	})
 	if i < 0 {
-		r.t.Fatalf("epoch %d was never opened", epoch)
+		r.T.Fatalf("epoch %d was never opened", epoch)
 	}
 	return &all[i]
 }
@@ -28,26 +39,28 @@ func openingOn(r *rig, epoch uint64) *Entry {
 // again where it was left. Its records are charged once.
 func TestMergedSets(t *testing.T) {
 	t.Parallel()
-	both := with(mergedStream, `"all"`, "[0, 1]")
-	r := newMergedRig(t, both, 2)
-	r.sendTo(0, 0, 250)
-	r.sendTo(1, 1000, 250)
+	both := fixtures.With(fixtures.MergedStream, `"all"`, "[0, 1]")
+	r := streamtest.NewMergedRig(t, both, 2)
+	r.SendTo(0, 0, 250)
+	r.SendTo(1, 1000, 250)
 	run := func(epoch, step uint64) {
-		x := r.start()
-		x.until("the step", func(s TaskStatus) bool { return s.Epoch == epoch && s.Step == step && s.Outbox == 0 })
-		x.end()
+		x := r.Start()
+		x.Until("the step", func(s monitor.TaskStatus) bool { return s.Epoch == epoch && s.Step == step && s.Outbox == 0 })
+		x.End()
 	}
 	reopen := func(toml string) {
-		r.toml = toml
-		must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, mergedTask, OpenRequest{}) }))
+		r.Toml = toml
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+		}))
 	}
 	run(1, 2)
-	reopen(with(mergedStream, `"all"`, "[0]"))
-	r.sendTo(0, 250, 100)
+	reopen(fixtures.With(fixtures.MergedStream, `"all"`, "[0]"))
+	r.SendTo(0, 250, 100)
 	run(2, 1)
 	reopen(both)
-	r.sendTo(0, 350, 100)
-	r.sendTo(1, 1250, 100)
+	r.SendTo(0, 350, 100)
+	r.SendTo(1, 1250, 100)
 	run(3, 1)
 	if p := openingOn(r, 3).Parts; p[0].First != 300 || p[1].First != 200 {
 		t.Errorf("epoch 3 begins with %+v, want 300 and 200", p)
@@ -58,56 +71,58 @@ func TestMergedSets(t *testing.T) {
 // they are worst, as of a running one.
 func TestMergedLag(t *testing.T) {
 	t.Parallel()
-	r := newMergedRig(t, mergedStream, 2)
-	r.sendTo(0, 0, 1000)
-	r.sendTo(1, 1000, 120)
-	x := r.start()
-	x.published(1)
-	x.until("the lag", func(s TaskStatus) bool { return s.Step == 1 && s.LogEnd == 1120 && s.Lag == 900 })
-	x.end()
-	kafkatest.DeleteRecords(t, r.broker.Addrs(), "orders", 1, 60)
-	r.toml = with(mergedStream, "step = 100", "step = 50")
-	x = r.start()
-	x.halts(haltConfiguration)
-	x.until("measured", func(s TaskStatus) bool { return s.Headroom != nil && s.LogEnd == 1120 })
-	if s := x.d.Status()[0]; s.Lag != 900 || *s.Headroom != 40 || s.NextOffset != 200 {
+	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)
+	r.SendTo(0, 0, 1000)
+	r.SendTo(1, 1000, 120)
+	x := r.Start()
+	x.Published(1)
+	x.Until("the lag", func(s monitor.TaskStatus) bool { return s.Step == 1 && s.LogEnd == 1120 && s.Lag == 900 })
+	x.End()
+	kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders", 1, 60)
+	r.Toml = fixtures.With(fixtures.MergedStream, "step = 100", "step = 50")
+	x = r.Start()
+	x.Halts(failure.Configuration)
+	x.Until("measured", func(s monitor.TaskStatus) bool { return s.Headroom != nil && s.LogEnd == 1120 })
+	if s := x.D.Status()[0]; s.Lag != 900 || *s.Headroom != 40 || s.NextOffset != 200 {
 		t.Errorf("at %d: lag %d, headroom %d; want 200, 900, 40", s.NextOffset, s.Lag, *s.Headroom)
 	}
-	x.endHalted()
+	x.EndHalted()
 }
 
 // TestMergedAddedBudget: an epoch is not closed for another one that could not pay for a
 // partition that was added.
 func TestMergedAddedBudget(t *testing.T) {
 	t.Parallel()
-	small := func(s string) string { return with(s, "limit_epsilon = 3.0", "limit_epsilon = 1.1") }
-	one := small(with(strings.ReplaceAll(ordersStream, "stream.orders", "stream.one"), `topic = "orders"`, `topic = "orders", partition = 2`, "orders.dp", "one.dp"))
-	merged := small(mergedStream)
-	r := newMergedRig(t, merged, 2)
-	x := r.start()
-	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	x.end()
-	addPartitions(t, r, "orders", 3)
-	r.toml = one
-	x = r.start()
-	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	x.end()
-	lines := len(r.entries())
-	r.toml = merged
-	x = r.start()
-	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	if err := x.ask("open", ControlRequest{Stream: "orders", Partition: core.Merged}); err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
+	small := func(s string) string { return fixtures.With(s, "limit_epsilon = 3.0", "limit_epsilon = 1.1") }
+	one := small(fixtures.With(strings.ReplaceAll(fixtures.OrdersStream, "stream.orders", "stream.one"), `topic = "orders"`, `topic = "orders", partition = 2`, "orders.dp", "one.dp"))
+	merged := small(fixtures.MergedStream)
+	r := streamtest.NewMergedRig(t, merged, 2)
+	x := r.Start()
+	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	x.End()
+	streamtest.AddPartitions(t, r, "orders", 3)
+	r.Toml = one
+	x = r.Start()
+	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	x.End()
+	lines := len(r.Entries())
+	r.Toml = merged
+	x = r.Start()
+	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if err := x.Ask("open", task.ControlRequest{Stream: "orders", Partition: core.Merged}); err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
 		t.Errorf("a running task: %v", err)
 	}
-	if s := x.d.Status()[0]; s.Epoch != 1 || s.State != stateRunning {
+	if s := x.D.Status()[0]; s.Epoch != 1 || s.State != monitor.StateRunning {
 		t.Errorf("the task is %+v", s)
 	}
-	x.end()
-	err := r.offline(func(ctx context.Context, d *Daemon) error { return d.OpenEpoch(ctx, mergedTask, OpenRequest{}) })
+	x.End()
+	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+	})
 	if err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
 		t.Errorf("a task that does not run: %v", err)
 	}
-	if n := len(r.entries()); n != lines {
+	if n := len(r.Entries()); n != lines {
 		t.Errorf("%d lines more", n-lines)
 	}
 }
@@ -116,22 +131,22 @@ func TestMergedAddedBudget(t *testing.T) {
 // nobody's, however long the others are.
 func TestMergedImplausible(t *testing.T) {
 	t.Parallel()
-	r := newMergedRig(t, mergedStream, 2)
-	r.sendTo(0, 0, 900)
-	r.sendTo(1, 1000, 150)
-	x := r.start()
-	x.published(1)
-	r.forge("{}", "orders/merged/1/5") // 500 offsets of each, and both have 1050
-	r.sendTo(1, 1150, 50)
-	x.halts(haltOutput, "whose records the input does not have", "orders/1 ends at offset")
-	x.endHalted()
+	r := streamtest.NewMergedRig(t, fixtures.MergedStream, 2)
+	r.SendTo(0, 0, 900)
+	r.SendTo(1, 1000, 150)
+	x := r.Start()
+	x.Published(1)
+	r.Forge("{}", "orders/merged/1/5") // 500 offsets of each, and both have 1050
+	r.SendTo(1, 1150, 50)
+	x.Halts(failure.OutputAhead, "whose records the input does not have", "orders/1 ends at offset")
+	x.EndHalted()
 }
 
 // TestAbandonedTruncated: a task that is no longer configured and whose checkpoint is lost is
 // charged no less than its releases cover, where its log lost its end.
 func TestAbandonedTruncated(t *testing.T) {
 	t.Parallel()
-	other := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "other"`), "stream.orders", "stream.other")
+	other := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "other"`), "stream.orders", "stream.other")
 	for name, c := range map[string]struct {
 		forget bool // what the ledger says of the output
 		covers string
@@ -143,23 +158,23 @@ func TestAbandonedTruncated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, ordersStream)
-			r.produce(0, 250)
-			x := r.start()
-			x.published(2)
-			x.end()
-			r.client = dial(t, r.addr)
-			_, err := r.client.Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
-			must(t, err)
-			must(t, os.Truncate(r.file(checkpointName), 100))
-			r.toml = other
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+			r := streamtest.NewRig(t, fixtures.OrdersStream)
+			r.Produce(0, 250)
+			x := r.Start()
+			x.Published(2)
+			x.End()
+			r.Client = fixtures.Dial(t, r.Addr)
+			_, err := r.Client.Produce(t.Context(), "orders.dp", 0, []kafka.Message{{Key: []byte("orders/0/1/3"), Value: []byte(c.covers), Time: time.UnixMilli(1)}})
+			fixtures.Must(t, err)
+			fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
+			r.Toml = other
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 				if c.forget {
-					d.own.ledger.entries[0].Output = nil
+					(*d.Own()).Ledger.Entries[0].Output = nil
 				}
-				return d.CloseEpoch(ctx, ordersTask, false)
+				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
 			}))
-			if end := r.closed(r.entries()); end != c.end {
+			if end := r.Closed(r.Entries()); end != c.end {
 				t.Errorf("closed at %d, want %d", end, c.end)
 			}
 		})

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -6,72 +6,79 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // TestOpenings: nobody begins while it is shut; whoever has begun is waited for, for as long as the context
 // says, and then all goes on.
 func TestOpenings(t *testing.T) {
 	t.Parallel()
-	var o openings
+	var o epoch.OpenGate
 	ended, end := context.WithCancel(t.Context())
 	end()
-	must(t, o.begin(ended))
-	must(t, o.begin(t.Context()))
-	if err := o.shut(ended); !errors.Is(err, context.Canceled) {
+	fixtures.Must(t, o.Begin(ended))
+	fixtures.Must(t, o.Begin(t.Context()))
+	if err := o.Shut(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("shut while two are under way: %v", err)
 	}
-	must(t, o.begin(t.Context())) // it is as before
-	o.end()
+	fixtures.Must(t, o.Begin(t.Context())) // it is as before
+	o.End()
 	shut := make(chan error)
-	go func() { shut <- o.shut(t.Context()) }()
-	o.end()
+	go func() { shut <- o.Shut(t.Context()) }()
+	o.End()
 	select {
 	case err := <-shut:
 		t.Fatalf("shut while one is under way: %v", err)
 	case <-time.After(5 * time.Millisecond):
 	}
-	o.end()
-	must(t, <-shut)
-	if err := o.begin(ended); !errors.Is(err, context.Canceled) {
+	o.End()
+	fixtures.Must(t, <-shut)
+	if err := o.Begin(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("begin while it is shut: %v", err)
 	}
 	begun := make(chan error)
-	go func() { begun <- o.begin(t.Context()) }()
-	o.reopen()
-	must(t, <-begun)
-	if o.n != 1 {
-		t.Errorf("%d are under way", o.n)
+	go func() { begun <- o.Begin(t.Context()) }()
+	o.Reopen()
+	fixtures.Must(t, <-begun)
+	if o.N != 1 {
+		t.Errorf("%d are under way", o.N)
 	}
 }
 
 // TestReloadWaitsForOpening: while an epoch is being charged nothing changes, and while streams change none is.
 func TestReloadWaitsForOpening(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	r.produce(0, 100)
-	x := r.start(r.reloadable)
-	x.published(1)
-	before := x.in.Process.config()
-	must(t, x.in.Process.openings.begin(t.Context()))
-	r.write(with(ordersStream, "step   = 100", "step = 100\non_gap = \"null\""))
-	if _, err := x.d.Reload(ReloadRequest{}); !errors.Is(err, errOpening) || x.in.Process.config() != before {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Produce(0, 100)
+	x := r.Start(r.Reloadable)
+	x.Published(1)
+	before := x.In.Process.Config()
+	fixtures.Must(t, x.In.Process.Openings.Begin(t.Context()))
+	r.Write(fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\non_gap = \"null\""))
+	if _, err := x.D.Reload(httpapi.ReloadRequest{}); !errors.Is(err, stream.ErrOpening) || x.In.Process.Config() != before {
 		t.Errorf("while an epoch is opened: %v", err)
 	}
-	x.in.Process.openings.end()
-	if _, err := x.d.Reload(ReloadRequest{}); err != nil || x.in.Process.config() == before {
+	x.In.Process.Openings.End()
+	if _, err := x.D.Reload(httpapi.ReloadRequest{}); err != nil || x.In.Process.Config() == before {
 		t.Errorf("afterwards: %v", err)
 	}
-	must(t, x.in.Process.openings.shut(t.Context()))
+	fixtures.Must(t, x.In.Process.Openings.Shut(t.Context()))
 	opened := make(chan error)
-	go func() { opened <- x.control(requestOpen, OpenRequest{}) }()
-	for late := time.Now().Add(patience); !strings.HasSuffix(r.kinds(), "destroyed") && time.Now().Before(late); {
+	go func() { opened <- x.Control(task.RequestOpen, epoch.OpenRequest{}) }()
+	for late := time.Now().Add(fixtures.Patience); !strings.HasSuffix(r.Kinds(), "destroyed") && time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(20 * time.Millisecond) // it must not be charged, however long it waits
-	if kinds := r.kinds(); kinds != "open close key-destroyed" {
+	if kinds := r.Kinds(); kinds != "open close key-destroyed" {
 		t.Errorf("the ledger has %s", kinds)
 	}
-	x.in.Process.openings.reopen()
-	must(t, <-opened)
-	x.end()
+	x.In.Process.Openings.Reopen()
+	fixtures.Must(t, <-opened)
+	x.End()
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -9,8 +9,17 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // TestWaysOut: what a halt names besides a new epoch brings the task back, in the epoch
@@ -19,116 +28,120 @@ func TestWaysOut(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, reason, words string
-		cause, cure         func(t *testing.T, r *rig)
+		cause, cure         func(t *testing.T, r *streamtest.Rig)
 	}{
 		{
-			"compacted", haltCompacted, "cleanup.policy",
-			func(t *testing.T, r *rig) { setTopicConfig(t, r, "orders", "cleanup.policy", "compact") },
-			func(t *testing.T, r *rig) { setTopicConfig(t, r, "orders", "cleanup.policy", "delete") },
-		},
-		{
-			"another key", haltKey, "configure the file of that key",
-			func(t *testing.T, r *rig) { r.seed++ },
-			func(t *testing.T, r *rig) { r.seed-- },
-		},
-		{
-			"another configuration", haltConfiguration, "undo the change",
-			func(t *testing.T, r *rig) { r.toml = with(r.toml, "step   = 100", "step = 50") },
-			func(t *testing.T, r *rig) { r.toml = with(r.toml, "step = 50", "step   = 100") },
-		},
-		{
-			"another cluster", haltReplaced, "configure the brokers of that cluster",
-			func(t *testing.T, r *rig) {
-				b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, ClusterID: "another"})
-				must(t, err)
-				t.Cleanup(b.Close)
-				r.addr = b.Addr()
-				r.client = dial(t, r.addr)
-				r.produce(0, 1050)
+			"compacted", failure.Compacted, "cleanup.policy",
+			func(t *testing.T, r *streamtest.Rig) {
+				streamtest.SetTopicConfig(t, r, "orders", "cleanup.policy", "compact")
 			},
-			func(t *testing.T, r *rig) { r.addr = r.broker.Addr(); r.client = dial(t, r.addr) },
+			func(t *testing.T, r *streamtest.Rig) {
+				streamtest.SetTopicConfig(t, r, "orders", "cleanup.policy", "delete")
+			},
+		},
+		{
+			"another key", failure.Key, "configure the file of that key",
+			func(t *testing.T, r *streamtest.Rig) { r.Seed++ },
+			func(t *testing.T, r *streamtest.Rig) { r.Seed-- },
+		},
+		{
+			"another configuration", failure.Configuration, "undo the change",
+			func(t *testing.T, r *streamtest.Rig) { r.Toml = fixtures.With(r.Toml, "step   = 100", "step = 50") },
+			func(t *testing.T, r *streamtest.Rig) { r.Toml = fixtures.With(r.Toml, "step = 50", "step   = 100") },
+		},
+		{
+			"another cluster", failure.Replaced, "configure the brokers of that cluster",
+			func(t *testing.T, r *streamtest.Rig) {
+				b, err := embedded.Start(embedded.Options{Topics: []string{"orders"}, ClusterID: "another"})
+				fixtures.Must(t, err)
+				t.Cleanup(b.Close)
+				r.Addr = b.Addr()
+				r.Client = fixtures.Dial(t, r.Addr)
+				r.Produce(0, 1050)
+			},
+			func(t *testing.T, r *streamtest.Rig) { r.Addr = r.Broker.Addr(); r.Client = fixtures.Dial(t, r.Addr) },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := ran(t, ordersStream)
+			r := streamtest.Ran(t, fixtures.OrdersStream)
 			c.cause(t, r)
-			kafkatest.CreateTopic(t, []string{r.addr}, "idle", nil)
-			plain := r.toml
-			r.toml += strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
-			x := r.start()
-			s := x.halts(c.reason, c.words, "streamdp epoch open orders")
+			kafkatest.CreateTopic(t, []string{r.Addr}, "idle", nil)
+			plain := r.Toml
+			r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+			x := r.Start()
+			s := x.Halts(c.reason, c.words, "streamdp epoch open orders")
 			if s.Epoch != 1 || s.Step != 10 || s.NextOffset != 1000 || s.Base != 0 {
 				t.Errorf("the halted task is shown at epoch %d, step %d, offset %d", s.Epoch, s.Step, s.NextOffset)
 			}
-			x.endHalted()
-			r.toml = plain
+			x.EndHalted()
+			r.Toml = plain
 			c.cure(t, r)
-			r.produce(1050, 100)
-			x = r.start()
-			x.published(11)
-			if s := x.d.Status()[0]; s.Epoch != 1 {
+			r.Produce(1050, 100)
+			x = r.Start()
+			x.Published(11)
+			if s := x.D.Status()[0]; s.Epoch != 1 {
 				t.Errorf("epoch %d", s.Epoch)
 			}
-			x.end()
-			r.history("orders.dp").equals(t, r.uninterrupted(11))
+			x.End()
+			r.History("orders.dp").Equals(t, r.Uninterrupted(11))
 		})
 	}
 	t.Run("allow_compacted", func(t *testing.T) {
 		t.Parallel()
-		r := ran(t, ordersStream)
-		setTopicConfig(t, r, "orders", "cleanup.policy", "compact")
-		r.toml = with(r.toml, `codec = "json",`, `codec = "json", allow_compacted = true,`)
-		r.toml += strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
-		kafkatest.CreateTopic(t, r.broker.Addrs(), "idle", nil)
-		x := r.start()
-		x.halts(haltConfiguration, "input.allow_compacted: false → true")
-		must(t, x.control(requestOpen, OpenRequest{Reason: "test"}))
-		r.produce(1050, 250)
-		x.until("epoch 2 releases", func(s TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
-		x.end()
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		streamtest.SetTopicConfig(t, r, "orders", "cleanup.policy", "compact")
+		r.Toml = fixtures.With(r.Toml, `codec = "json",`, `codec = "json", allow_compacted = true,`)
+		r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+		kafkatest.CreateTopic(t, r.Broker.Addrs(), "idle", nil)
+		x := r.Start()
+		x.Halts(failure.Configuration, "input.allow_compacted: false → true")
+		fixtures.Must(t, x.Control(task.RequestOpen, epoch.OpenRequest{Reason: "test"}))
+		r.Produce(1050, 250)
+		x.Until("epoch 2 releases", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.Step >= 2 && s.Outbox == 0 })
+		x.End()
 	})
 }
 
 // TestHaltedLag: a halted task shows how far behind it falls.
 func TestHaltedLag(t *testing.T) {
 	t.Parallel()
-	r := ran(t, ordersStream)
-	flipByte(t, r.file(checkpointName), 300)
-	must(t, r.client.CreateTopic(t.Context(), "idle", 1, nil))
-	r.toml += strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
-	x := r.start(func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
-	s := x.halts(haltState)
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	fixtures.FlipByte(t, r.File(state.CheckpointName), 300)
+	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "idle", 1, nil))
+	r.Toml += strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"other.dp"`, `topic = "orders"`, `topic = "idle"`), "stream.orders", "stream.other")
+	x := r.Start(func(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
+	s := x.Halts(failure.State)
 	if s.Epoch != 1 || s.LogEnd != 1050 || s.Lag != 1050-s.NextOffset {
 		t.Errorf("the halted task is shown at %+v", s)
 	}
-	r.produce(1050, 100)
-	x.until("the lag has grown", func(s TaskStatus) bool { return s.State == stateHalted && s.LogEnd == 1150 })
-	if _, body := x.get("/-/ready"); !strings.Contains(body, "task orders-0 is halted (state): checkpoint damaged: streamdp recover") {
+	r.Produce(1050, 100)
+	x.Until("the lag has grown", func(s monitor.TaskStatus) bool { return s.State == monitor.StateHalted && s.LogEnd == 1150 })
+	if _, body := x.Get("/-/ready"); !strings.Contains(body, "task orders-0 is halted (state): checkpoint damaged: streamdp recover") {
 		t.Errorf("ready says %q", body)
 	}
-	x.end()
+	x.End()
 }
 
 // TestAddedPartitions: partitions that are added and that nobody reads are said to be.
 func TestAddedPartitions(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, ordersStream)
-	x := r.start(func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
-	x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	if strings.Contains(r.log.String(), "more partitions") {
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	x := r.Start(func(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond })
+	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if strings.Contains(r.Log.String(), "more partitions") {
 		t.Error("warned of partitions that are not there")
 	}
-	addPartitions(t, r, "orders", 3)
-	x.until("two are unread", func(s TaskStatus) bool { return s.Unread == 2 })
-	x.until("warned", func(TaskStatus) bool {
-		return strings.Contains(r.log.String(), "more partitions than when the epoch began")
+	streamtest.AddPartitions(t, r, "orders", 3)
+	x.Until("two are unread", func(s monitor.TaskStatus) bool { return s.Unread == 2 })
+	x.Until("warned", func(monitor.TaskStatus) bool {
+		return strings.Contains(r.Log.String(), "more partitions than when the epoch began")
 	})
-	if _, body := x.get("/metrics"); !strings.Contains(body, `streamdp_unread_partitions{partition="0",stream="orders"} 2`) {
+	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_unread_partitions{partition="0",stream="orders"} 2`) {
 		t.Error("no metric")
 	}
-	x.end()
-	if n := strings.Count(r.log.String(), "more partitions than"); n != 1 {
+	x.End()
+	if n := strings.Count(r.Log.String(), "more partitions than"); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 }
@@ -137,48 +150,48 @@ func TestAddedPartitions(t *testing.T) {
 // is added while it runs, and for one that is added while no daemon does.
 func TestAllPartitions(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "orders", partition = "all"`))
-	add := func(count int32) { t.Helper(); addPartitions(t, r, "orders", count) }
-	running := func(x *running, n int) {
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "orders", partition = "all"`))
+	add := func(count int32) { t.Helper(); streamtest.AddPartitions(t, r, "orders", count) }
+	running := func(x *streamtest.Running, n int) {
 		t.Helper()
-		for late := time.After(patience); ; {
-			all := x.d.Status()
-			if len(all) == n && !slices.ContainsFunc(all, func(s TaskStatus) bool { return s.State != stateRunning || s.Unread != 0 }) {
+		for late := time.After(fixtures.Patience); ; {
+			all := x.D.Status()
+			if len(all) == n && !slices.ContainsFunc(all, func(s monitor.TaskStatus) bool { return s.State != monitor.StateRunning || s.Unread != 0 }) {
 				return
 			}
 			select {
-			case <-x.wake:
+			case <-x.Wake:
 			case <-time.After(10 * time.Millisecond):
 			case <-late:
-				t.Fatalf("not %d tasks run: %+v\n%s", n, all, r.log)
+				t.Fatalf("not %d tasks run: %+v\n%s", n, all, r.Log)
 			}
 		}
 	}
-	short := func(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
+	short := func(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 	add(2)
-	x := r.start(short)
+	x := r.Start(short)
 	running(x, 2)
-	if strings.Contains(r.log.String(), "was added") {
+	if strings.Contains(r.Log.String(), "was added") {
 		t.Error("the first partitions are said to be new")
 	}
 	add(3)
 	running(x, 3)
-	if !strings.Contains(r.log.String(), "a partition was added to the input topic, and becomes a task") {
-		t.Errorf("nothing is said of the new one:\n%s", r.log)
+	if !strings.Contains(r.Log.String(), "a partition was added to the input topic, and becomes a task") {
+		t.Errorf("nothing is said of the new one:\n%s", r.Log)
 	}
-	x.end()
+	x.End()
 	add(4)
-	x = r.start(short)
+	x = r.Start(short)
 	running(x, 4)
-	if code, body := x.get("/-/ready"); code != http.StatusOK {
+	if code, body := x.Get("/-/ready"); code != http.StatusOK {
 		t.Errorf("not ready: %s", body)
 	}
-	x.end()
-	if n := strings.Count(r.kinds(), kindOpen); n != 4 {
+	x.End()
+	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 4 {
 		t.Errorf("%d epochs were opened, want one for each partition", n)
 	}
 	var known []int
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		for _, s := range d.Status() {
 			known = append(known, s.Partition)
 		}
@@ -193,27 +206,27 @@ func TestAllPartitions(t *testing.T) {
 // when it is.
 func TestAllWaits(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(ordersStream, `topic = "orders"`, `topic = "later", partition = "all"`))
-	x := r.start()
-	for late := time.After(patience); x.d.Addr() == ""; {
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "later", partition = "all"`))
+	x := r.Start()
+	for late := time.After(fixtures.Patience); x.D.Addr() == ""; {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-late:
 			t.Fatal("nothing is served")
 		}
 	}
-	if code, body := x.get("/-/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "partitions of an input topic are not known") {
+	if code, body := x.Get("/-/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, "partitions of an input topic are not known") {
 		t.Errorf("ready says %d: %s", code, body)
 	}
-	must(t, r.broker.CreateTopic(t.Context(), "later", 2, nil))
-	for late := time.After(patience); len(x.d.Status()) < 2; {
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "later", 2, nil))
+	for late := time.After(fixtures.Patience); len(x.D.Status()) < 2; {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-late:
 			t.Fatal("no tasks")
 		}
 	}
-	x.end()
+	x.End()
 }
 
 // TestMistypedColumn: that hardly a record counts shows in readiness where the stream
@@ -226,34 +239,34 @@ func TestMistypedColumn(t *testing.T) {
 		toml string
 		few  bool
 	}{
-		{"mistyped, counted", with(ordersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true"), true},
-		{"mistyped, counted in base64", with(ordersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", encoding = "base64"`), true},
-		{"mistyped, counted in a window", with(ordersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true\nworkload = \"window\"\nwindow = 20"), true},
-		{"mistyped, count not published", with(ordersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"]`), false},
-		{"mistyped, by the share of full rows", with(ordersStream, `"weight"`, mistyped), true},
-		{"right", with(ordersStream, "clip = 1.0", "clip = 1.0\nvalid_count = true"), false},
+		{"mistyped, counted", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true"), true},
+		{"mistyped, counted in base64", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", encoding = "base64"`), true},
+		{"mistyped, counted in a window", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true\nworkload = \"window\"\nwindow = 20"), true},
+		{"mistyped, count not published", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped, "clip = 1.0", "clip = 1.0\nvalid_count = true", `topic = "orders.dp"`, `topic = "orders.dp", values = ["mean"]`), false},
+		{"mistyped, by the share of full rows", fixtures.With(fixtures.OrdersStream, `"weight"`, mistyped), true},
+		{"right", fixtures.With(fixtures.OrdersStream, "clip = 1.0", "clip = 1.0\nvalid_count = true"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, c.toml)
-			r.produce(0, 17_300)
-			x := r.start()
-			x.published(173)
-			s := x.d.Status()[0]
+			r := streamtest.NewRig(t, c.toml)
+			r.Produce(0, 17_300)
+			x := r.Start()
+			x.Published(173)
+			s := x.D.Status()[0]
 			if s.FewValid != c.few {
 				t.Fatalf("few_valid is %v", s.FewValid)
 			}
-			code, body := x.get("/-/ready")
+			code, body := x.Get("/-/ready")
 			if c.few != (code == 503) || c.few != strings.Contains(body, "at most a tenth of its records count") {
 				t.Errorf("ready is %d %s", code, body)
 			}
-			if _, body := x.get("/metrics"); c.few != strings.Contains(body, `streamdp_few_valid{partition="0",stream="orders"} 1`) {
+			if _, body := x.Get("/metrics"); c.few != strings.Contains(body, `streamdp_few_valid{partition="0",stream="orders"} 1`) {
 				t.Error("the metric says otherwise")
 			}
-			if c.few != strings.Contains(r.log.String(), "hardly a record counts") {
+			if c.few != strings.Contains(r.Log.String(), "hardly a record counts") {
 				t.Error("the log says otherwise")
 			}
-			x.end()
+			x.End()
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
 // BenchmarkPartials merges 64 partitions of JSON records with one process and with two, each of
@@ -15,9 +17,9 @@ import (
 // each record.
 func BenchmarkPartials(b *testing.B) {
 	const columns, step, partitions, each = 16, 1000, 64, 15_000
-	broker := spawn(b, childSpec{Role: "broker"}).up()
-	r := newRigAt(b, nil, broker.addr, "")
-	must(b, r.client.CreateTopic(b.Context(), "in", partitions, nil))
+	broker := streamtest.Spawn(b, streamtest.ChildSpec{Role: "broker"}).Up()
+	r := streamtest.NewRigAt(b, nil, broker.Addr, "")
+	fixtures.Must(b, r.Client.CreateTopic(b.Context(), "in", partitions, nil))
 	batch := make([]kafkatest.Record, step)
 	names := ""
 	for i := range batch {
@@ -31,36 +33,36 @@ func BenchmarkPartials(b *testing.B) {
 		names += fmt.Sprintf("%q, ", fmt.Sprint("c", j))
 	}
 	for p := range partitions {
-		producer := kafkatest.NewProducer(b, []string{broker.addr}, "in", int32(p), "")
+		producer := kafkatest.NewProducer(b, []string{broker.Addr}, "in", int32(p), "")
 		for range each / step {
 			producer.Send(batch...)
 		}
 	}
-	toml := with(machineStream, `topic = "in", codec = "json", columns = ["a", "b", "c"]`, fmt.Sprintf(`topic = "in", partition = "all", codec = "json", columns = [%s]`, names),
+	toml := fixtures.With(fixtures.MachineStream, `topic = "in", codec = "json", columns = ["a", "b", "c"]`, fmt.Sprintf(`topic = "in", partition = "all", codec = "json", columns = [%s]`, names),
 		"centre = [1.0, 0.0, -2.0]\nscale  = [0.5, 4.0, 1.5]\n", "", "step   = 7", fmt.Sprintf("step = %d\nmerge = true", step), `"out"`, `"OUTPUT"`)
 	rates := map[int][]float64{}
 	bytes := 0.0
 	for i := 0; b.Loop(); i++ {
 		for _, members := range []int{1, 2} {
-			x := r.sibling(with(toml, "OUTPUT", fmt.Sprintf("out-%d-%d", i, members)))
-			x.commit = "50ms"
+			x := r.Sibling(fixtures.With(toml, "OUTPUT", fmt.Sprintf("out-%d-%d", i, members)))
+			x.Commit = "50ms"
 			if i == 0 && members == 1 {
-				must(b, r.client.CreateTopic(b.Context(), "group.partials", 1, nil))
+				fixtures.Must(b, r.Client.CreateTopic(b.Context(), "group.partials", 1, nil))
 			}
-			var others []*process
+			var others []*streamtest.Process
 			if members == 2 {
-				others = append(others, spawn(b, childSpec{Role: "reader", Config: string(x.text()), Seed: x.seed, Members: 2, Self: 1, Procs: 1}).up())
+				others = append(others, streamtest.Spawn(b, streamtest.ChildSpec{Role: "reader", Config: string(x.Text()), Seed: x.Seed, Members: 2, Self: 1, Procs: 1}).Up())
 			}
-			before := topicBytes(b, r.client)
-			d := spawn(b, childSpec{Role: "daemon", Config: string(x.text()), Seed: x.seed, Members: members, Procs: 1}).up()
+			before := topicBytes(b, r.Client)
+			d := streamtest.Spawn(b, streamtest.ChildSpec{Role: "daemon", Config: string(x.Text()), Seed: x.Seed, Members: members, Procs: 1}).Up()
 			var begun time.Time
 			var first int64
 			for late := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-				end, err := r.client.End(b.Context(), fmt.Sprintf("out-%d-%d", i, members), 0)
+				end, err := r.Client.End(b.Context(), fmt.Sprintf("out-%d-%d", i, members), 0)
 				if kafka.Retriable(err) {
 					continue
 				}
-				must(b, err)
+				fixtures.Must(b, err)
 				if begun.IsZero() && end >= 2 {
 					begun, first = time.Now(), end
 				}
@@ -69,13 +71,13 @@ func BenchmarkPartials(b *testing.B) {
 					break
 				}
 				if time.Now().After(late) {
-					b.Fatalf("%d releases\n%s", end, d.stderr)
+					b.Fatalf("%d releases\n%s", end, d.Stderr)
 				}
 			}
-			d.terminate()
+			d.Terminate()
 			for _, o := range others {
-				o.terminate()
-				bytes += topicBytes(b, r.client) - before
+				o.Terminate()
+				bytes += topicBytes(b, r.Client) - before
 			}
 		}
 	}
@@ -95,7 +97,7 @@ func BenchmarkPartials(b *testing.B) {
 // topicBytes returns the bytes of all records of the topic of sums.
 func topicBytes(b *testing.B, c *kafka.Client) (n float64) {
 	b.Helper()
-	must(b, c.ReadBack(b.Context(), "group.partials", 0, 0, func(rec *kafka.Record) error {
+	fixtures.Must(b, c.ReadBack(b.Context(), "group.partials", 0, 0, func(rec *kafka.Record) error {
 		n += float64(len(rec.Value))
 		return nil
 	}))

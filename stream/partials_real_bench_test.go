@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"errors"
@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/cluster"
 )
 
 // BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with
 // one instance of a group and with two, in turn. Each instance runs Go code on one processor at a
-// time. In the benchmarks "half" it has half of a processor besides (a control group's quota), so that
+// Time. In the benchmarks "half" it has half of a processor besides (a control group's quota), so that
 // the broker on the same two has as much as it wants in both cases: these tell what another
 // machine adds. In the others the instances and the broker share the two.
 //
@@ -58,11 +61,11 @@ func BenchmarkPartialsReal(b *testing.B) {
 				inputs[key] = fillPartials(b, real.Addrs, c.codec, columns, c.partitions, c.each)
 			}
 			in := inputs[key]
-			toml := wideStream(columns, step)
+			toml := fixtures.WideStream(columns, step)
 			if c.codec == "json" {
-				toml = with(toml, `codec = "float64"`, `codec = "json"`)
+				toml = fixtures.With(toml, `codec = "float64"`, `codec = "json"`)
 			}
-			toml = with(toml, `"in"`, fmt.Sprintf(`%q, partition = "all"`, in), fmt.Sprintf("step = %d", step), fmt.Sprintf("step = %d\nmerge = true", step))
+			toml = fixtures.With(toml, `"in"`, fmt.Sprintf(`%q, partition = "all"`, in), fmt.Sprintf("step = %d", step), fmt.Sprintf("step = %d\nmerge = true", step))
 			all := map[int][]partialsRun{}
 			run := func(n int) partialsRun {
 				runs++
@@ -79,7 +82,7 @@ func BenchmarkPartialsReal(b *testing.B) {
 				for _, x := range all[n] {
 					list = append(list, f(x))
 				}
-				return median(list)
+				return fixtures.Median(list)
 			}
 			cost := func(x partialsRun) float64 { return max(x.root, x.worker).Seconds() * 1e9 / x.records } // of the one with more to do
 			rate := func(x partialsRun) float64 { return x.records / x.took.Seconds() / 1e6 }
@@ -107,9 +110,9 @@ func BenchmarkPartialsReal(b *testing.B) {
 func fillPartials(b *testing.B, addrs []string, codec string, columns, partitions, each int) string {
 	b.Helper()
 	in := fmt.Sprintf("in-%s-%d-%d", codec, partitions, time.Now().UnixNano())
-	must(b, dial(b, addrs[0]).CreateTopic(b.Context(), in, partitions, map[string]string{"retention.ms": "-1"}))
+	fixtures.Must(b, fixtures.Dial(b, addrs[0]).CreateTopic(b.Context(), in, partitions, map[string]string{"retention.ms": "-1"}))
 	var batch []kafkatest.Record
-	for i, rec := range packedRecords(columns, 1000) {
+	for i, rec := range fixtures.PackedRecords(columns, 1000) {
 		if batch = append(batch, kafkatest.Record{Value: rec.Value}); codec == "json" {
 			batch[i].Value = jsonRow(columns, i)
 		}
@@ -142,31 +145,31 @@ type partialsRun struct {
 // group has one.
 func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances int, half bool, perStep, steps int) (x partialsRun) {
 	b.Helper()
-	var all, beside []*process
+	var all, beside []*streamtest.Process
 	defer func() {
 		for _, p := range append(all, beside...) {
-			p.terminate()
+			p.Terminate()
 		}
 	}()
-	group := func(name string) *rig {
-		r := newRigAt(b, nil, real.Addrs[0], with(toml, `"out"`, fmt.Sprintf("%q", name)))
-		r.commit = "200ms"
-		r.group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 1\nassign = \"topic\"\nallow_unreplicated = true\n", name)
-		r.begin()
+	group := func(name string) *streamtest.Rig {
+		r := streamtest.NewRigAt(b, nil, real.Addrs[0], fixtures.With(toml, `"out"`, fmt.Sprintf("%q", name)))
+		r.Commit = "200ms"
+		r.Group = fmt.Sprintf("[cluster]\ngroup = %q\nshards = 1\nassign = \"topic\"\nallow_unreplicated = true\n", name)
+		r.Begin()
 		return r
 	}
-	start := func(r *rig, i int) *process {
-		s, limit := r.instance(fmt.Sprint(i)), func(int) {}
+	start := func(r *streamtest.Rig, i int) *streamtest.Process {
+		s, limit := r.Instance(fmt.Sprint(i)), func(int) {}
 		if half {
 			limit = halfProcessor(b)
 		}
-		p := spawn(b, childSpec{Role: "daemon", Config: string(s.text()), Seed: r.seed, Procs: 1})
-		limit(p.cmd.Process.Pid)
+		p := streamtest.Spawn(b, streamtest.ChildSpec{Role: "daemon", Config: string(s.Text()), Seed: r.Seed, Procs: 1})
+		limit(p.Cmd.Process.Pid)
 		return p
 	}
 	r := group(out)
-	shared := r.options().Config
-	var other *rig
+	shared := r.Options().Config
+	var other *streamtest.Rig
 	if instances == 1 {
 		other = group(out + ".beside")
 	}
@@ -178,34 +181,34 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	}
 	released := func() int {
 		b.Helper()
-		for late := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-			end, err := r.client.End(b.Context(), out, 0)
+		for late := time.Now().Add(fixtures.Patience); ; time.Sleep(5 * time.Millisecond) {
+			end, err := r.Client.End(b.Context(), out, 0)
 			if err == nil {
 				return int(end)
 			}
 			if !kafka.Retriable(err) || time.Now().After(late) {
-				b.Fatalf("%v\n%s", err, all[0].stderr)
+				b.Fatalf("%v\n%s", err, all[0].Stderr)
 			}
 		}
 	}
 	until := func(what string, so func() bool) {
 		b.Helper()
-		for late := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
+		for late := time.Now().Add(fixtures.Patience); !so(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(late) {
-				b.Fatalf("%s: not reached\n%s", what, all[0].stderr)
+				b.Fatalf("%s: not reached\n%s", what, all[0].Stderr)
 			}
 		}
 	}
 	root := all[0]
 	until("all take part", func() bool {
-		g, err := LookAtGroup(b.Context(), shared)
+		g, err := cluster.Look(b.Context(), shared)
 		if err != nil || len(g.Members) != instances {
 			return false
 		}
 		for _, m := range g.Members {
 			if len(m.Shards) == 1 {
 				n, err := strconv.Atoi(m.Instance)
-				must(b, err)
+				fixtures.Must(b, err)
 				root = all[n]
 				return true
 			}
@@ -214,8 +217,8 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	})
 	if instances > 1 {
 		end := func() int64 {
-			end, err := r.client.End(b.Context(), out+".partials", 0)
-			must(b, err)
+			end, err := r.Client.End(b.Context(), out+".partials", 0)
+			fixtures.Must(b, err)
 			return end
 		}
 		begun := end()
@@ -227,14 +230,14 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	sample := func() (at time.Time, s partialsRun) {
 		at = time.Now()
 		for _, p := range all {
-			if used := processTime(b, fmt.Sprint(p.cmd.Process.Pid)); p == root {
+			if used := processTime(b, fmt.Sprint(p.Cmd.Process.Pid)); p == root {
 				s.root += used
 			} else {
 				s.worker += used
 			}
 		}
 		for _, p := range beside {
-			s.beside += processTime(b, fmt.Sprint(p.cmd.Process.Pid))
+			s.beside += processTime(b, fmt.Sprint(p.Cmd.Process.Pid))
 		}
 		s.broker = brokerTime(b)
 		s.partials = topicDisk(b, real.Data, out+".partials")
@@ -250,11 +253,11 @@ func runPartials(b *testing.B, real *kafkatest.Real, toml, out string, instances
 	x.root, x.worker, x.beside, x.broker = after.root-before.root, after.worker-before.worker, after.beside-before.beside, after.broker-before.broker
 	x.partials, x.kept = after.partials-before.partials, after.kept-before.kept
 	for _, p := range all {
-		if text := p.stderr.String(); strings.Contains(text, "read here") {
+		if text := p.Stderr.String(); strings.Contains(text, "read here") {
 			b.Errorf("a root has read what another instance reads\n%s", text)
 		}
 	}
-	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances, root.cmd.Process.Pid, x.took.Round(time.Millisecond),
+	b.Logf("%d instances, process %d the root: %v for %d steps, root %v, worker %v, beside %v, broker %v", instances, root.Cmd.Process.Pid, x.took.Round(time.Millisecond),
 		int(x.steps), x.root, x.worker, x.beside, x.broker)
 	return x
 }
@@ -285,7 +288,7 @@ func halfProcessor(b *testing.B) func(pid int) {
 		}
 		b.Cleanup(func() { os.Remove(dir) }) // after all processes in it have ended
 		if make(dir) == nil {
-			return func(pid int) { must(b, write(dir, "cgroup.procs", strconv.Itoa(pid))) }
+			return func(pid int) { fixtures.Must(b, write(dir, "cgroup.procs", strconv.Itoa(pid))) }
 		}
 	}
 	b.Skip("no control group of processors can be made here")
@@ -296,7 +299,7 @@ func halfProcessor(b *testing.B) func(pid int) {
 func topicDisk(b *testing.B, data, topic string) (n float64) {
 	b.Helper()
 	dirs, err := filepath.Glob(filepath.Join(data, topic+"-*"))
-	must(b, err)
+	fixtures.Must(b, err)
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".log") {
@@ -306,7 +309,7 @@ func topicDisk(b *testing.B, data, topic string) (n float64) {
 			}
 			return nil // a segment that goes meanwhile
 		})
-		must(b, err)
+		fixtures.Must(b, err)
 	}
 	return n
 }

@@ -7,19 +7,21 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // partitionsAtStart returns the partitions whose tasks exist before the cluster was asked:
 // those in the configuration or, for a stream that reads all, those in the ledger. A
 // merged stream has one task.
-func (c *crew) partitionsAtStart(s *config.Stream, only []core.Task) (partitions []int) {
+func (c *shardTasks) partitionsAtStart(s *config.Stream, only []core.Task) (partitions []int) {
 	if s.Merge {
 		return []int{core.Merged}
 	}
 	if !s.Input.All() {
 		return s.Input.Partitions
 	}
-	known := c.ledger.tasks()
+	known := c.Ledger.Tasks()
 	for _, t := range slices.Concat(known, only) {
 		if t.Stream == s.Name && s.Input.Reads(t.Partition) && !slices.Contains(partitions, t.Partition) {
 			partitions = append(partitions, t.Partition)
@@ -31,20 +33,20 @@ func (c *crew) partitionsAtStart(s *config.Stream, only []core.Task) (partitions
 
 // follow makes a task of every partition of the stream's topic that has none, until the
 // context ends.
-func (q *squad) follow(ctx context.Context) error {
+func (q *streamTasks) follow(ctx context.Context) error {
 	c, s := q.c, q.s
-	found, wait := false, kafka.Backoff{Max: c.lookEvery}
-	look := newRepeater(c.log.With("stream", s.Name), c.metrics.kafkaError, func() {})
+	found, wait := false, kafka.Backoff{Max: c.LookEvery}
+	look := failure.NewRetrier(c.Log.With("stream", s.Name), c.Metrics.KafkaError, func() {})
 	for {
-		t, err := c.client.Topic(ctx, s.Input.Topic)
+		t, err := c.Client.Topic(ctx, s.Input.Topic)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			look.troubled("partitions", err)
+			look.Failing("partitions", err)
 		case len(t.Partitions) > 0:
-			look.untroubled("partitions")
-			wait = kafka.Backoff{Min: c.lookEvery, Max: c.lookEvery}
+			look.Recovered("partitions")
+			wait = kafka.Backoff{Min: c.LookEvery, Max: c.LookEvery}
 		}
 		for p := range t.Partitions {
 			if err := q.takeUp(p, found); err != nil {
@@ -54,7 +56,7 @@ func (q *squad) follow(ctx context.Context) error {
 		if !found && len(t.Partitions) > 0 {
 			found = true
 			q.searching.Store(false)
-			c.stateChanged()
+			c.StateChanged()
 		}
 		if wait.Wait(ctx) != nil {
 			return nil
@@ -64,19 +66,19 @@ func (q *squad) follow(ctx context.Context) error {
 
 // takeUp makes a task of a partition, unless there is one or it is another shard's. added says that the topic had
 // fewer partitions before.
-func (q *squad) takeUp(partition int, added bool) error {
+func (q *streamTasks) takeUp(partition int, added bool) error {
 	t := core.Task{Stream: q.s.Name, Partition: partition}
-	if !q.c.has(q.s, partition) || slices.ContainsFunc(q.tasks(), func(r *runner) bool { return r.task == t }) {
+	if !q.c.has(q.s, partition) || slices.ContainsFunc(q.tasks(), func(r *task.Runner) bool { return r.Task == t }) {
 		return nil
 	}
 	if err := q.add(partition, added); err != nil {
 		return err
 	}
 	if added {
-		q.c.log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic", q.s.Input.Topic)
+		q.c.Log.Info("a partition was added to the input topic, and becomes a task", "task", t.String(), "topic", q.s.Input.Topic)
 	}
 	tasks := q.tasks()
-	q.run(tasks[len(tasks)-1].run)
-	q.c.stateChanged()
+	q.run(tasks[len(tasks)-1].Run)
+	q.c.StateChanged()
 	return nil
 }

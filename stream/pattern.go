@@ -10,6 +10,8 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
 // shownRefusals is how many topics of a pattern that are not taken a status names.
@@ -33,7 +35,7 @@ type patterns struct {
 // expandKnown gives the daemon the streams of topics that it knows before it has asked the cluster:
 // those with an open epoch. A command, which names tasks, gets these, and all that the ledger knows.
 func (d *Daemon) expandKnown(only []core.Task) {
-	c := d.config()
+	c := d.process.Config()
 	if len(c.Patterns) == 0 {
 		return
 	}
@@ -43,28 +45,28 @@ func (d *Daemon) expandKnown(only []core.Task) {
 			t.Kept = append(t.Kept, config.Taken{Stream: s.Name, Topic: s.Input.Topic})
 		}
 	}
-	t.Kept = append(t.Kept, d.own.ledger.takenTopics(only != nil)...)
-	t.Written = d.own.ledger.writtenTopics()
+	t.Kept = append(t.Kept, d.own.Ledger.TakenTopics(only != nil)...)
+	t.Written = d.own.Ledger.WrittenTopics()
 	x, _ := c.Expand(t)
-	d.current.Store(x)
+	d.process.Current.Store(x)
 }
 
 // seek makes streams of the topics that match patterns, until the context ends. A topic that is gone
 // keeps its stream, which waits for it, until the process ends and, if it has an open epoch, longer.
 func (d *Daemon) seek(ctx context.Context) error {
-	look, wait := newRepeater(d.log, d.metrics.kafkaError, d.stateChanged), kafka.Backoff{Max: d.lookEvery}
+	look, wait := failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, d.process.StateChanged), kafka.Backoff{Max: d.process.LookEvery}
 	for {
 		pause := make(<-chan time.Time) // without patterns nothing is to be done until there are
-		if len(d.config().Patterns) > 0 {
+		if len(d.process.Config().Patterns) > 0 {
 			read := d.patterns.count()
-			names, err := d.client.Topics(ctx)
+			names, err := d.process.Client.Topics(ctx)
 			if err != nil {
 				if ctx.Err() == nil {
-					look.troubled("topics", err)
+					look.Failing("topics", err)
 				}
 			} else if err = d.match(names, read); err == nil {
-				look.untroubled("topics")
-				wait = kafka.Backoff{Min: d.lookEvery, Max: d.lookEvery}
+				look.Recovered("topics")
+				wait = kafka.Backoff{Min: d.process.LookEvery, Max: d.process.LookEvery}
 			} else if errors.Is(err, errStopping) {
 				return nil
 			} else if !errors.Is(err, errClosing) && !errors.Is(err, errOpening) {
@@ -127,7 +129,7 @@ func (d *Daemon) match(names []string, read int) error {
 	var refused []config.Refusal
 	err := d.change(func(now *config.Config) (*config.Config, bool, error) {
 		t := d.kept(now)
-		for _, k := range d.own.ledger.takenTopics(true) {
+		for _, k := range d.own.Ledger.TakenTopics(true) {
 			if slices.Contains(names, k.Topic) {
 				t.Kept = append(t.Kept, k)
 			}
@@ -155,7 +157,7 @@ func (d *Daemon) match(names []string, read int) error {
 	d.patterns.looked = max(d.patterns.looked, read)
 	d.patterns.mu.Unlock()
 	for _, s := range added {
-		d.log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic", s.Input.Topic, "stream", s.Name)
+		d.process.Log.Info("a topic matches a pattern, and becomes a stream", "pattern", s.Pattern(), "topic", s.Input.Topic, "stream", s.Name)
 	}
 	d.refusals(refused)
 	return nil
@@ -169,7 +171,7 @@ func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 			all[config.Taken{Stream: s.Name, Topic: s.Input.Topic}] = true
 		}
 	}
-	for _, k := range d.own.ledger.takenTopics(true) {
+	for _, k := range d.own.Ledger.TakenTopics(true) {
 		if all[k] {
 			t.Kept = append(t.Kept, k)
 		}
@@ -179,7 +181,7 @@ func (d *Daemon) kept(now *config.Config) (t config.Topics) {
 			t.Kept = append(t.Kept, config.Taken{Stream: s.Name, Topic: s.Input.Topic})
 		}
 	}
-	t.Written = d.own.ledger.writtenTopics()
+	t.Written = d.own.Ledger.WrittenTopics()
 	return t
 }
 
@@ -199,12 +201,12 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 			if warned[r] = true; p.warned[r] {
 				continue
 			}
-			d.log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic, "reason", r.Reason)
+			d.process.Log.Warn("a topic matches a pattern and is not taken", "pattern", r.Pattern, "topic", r.Topic, "reason", r.Reason)
 		}
 	}
 	for name, n := range beyond {
 		if n > p.beyond[name] {
-			d.log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first", first[name], "remedy", "input.max_topics")
+			d.process.Log.Warn("more topics match a pattern than it takes", "pattern", name, "not_taken", n, "first", first[name], "remedy", "input.max_topics")
 		}
 	}
 	p.warned, p.beyond = warned, beyond
@@ -213,11 +215,11 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 	p.mu.Unlock()
 	for _, s := range d.Patterns() {
 		for state, n := range map[string]int{"taken": s.Taken, "beyond": s.Beyond, "refused": s.Refused} {
-			d.metrics.patternTopics(s.Pattern, state, n)
+			d.process.Metrics.PatternTopics(s.Pattern, state, n)
 		}
 	}
 	if !was {
-		d.stateChanged()
+		d.process.StateChanged()
 	}
 }
 
@@ -225,16 +227,16 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 func (d *Daemon) unsought() bool {
 	d.patterns.mu.Lock()
 	defer d.patterns.mu.Unlock()
-	return !d.patterns.sought && len(d.config().Patterns) > 0
+	return !d.patterns.sought && len(d.process.Config().Patterns) > 0
 }
 
 // Patterns returns what is known of the patterns, in their order.
-func (d *Daemon) Patterns() (all []PatternStatus) {
-	c := d.config()
+func (d *Daemon) Patterns() (all []httpapi.PatternStatus) {
+	c := d.process.Config()
 	d.patterns.mu.Lock()
 	defer d.patterns.mu.Unlock()
 	for _, p := range c.Patterns {
-		x := PatternStatus{Pattern: p.Name, Topics: p.Input.Topics, Most: p.Input.MaxTopics}
+		x := httpapi.PatternStatus{Pattern: p.Name, Topics: p.Input.Topics, Most: p.Input.MaxTopics}
 		for _, s := range c.Streams {
 			if s.Pattern() == p.Name {
 				x.Taken++

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bytes"
@@ -10,31 +10,38 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/internal/testing/browser"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // salesStream is a pattern.
-var salesStream = with(ordersStream, `topic = "orders",`, `topics = "sales-.*",`, "output = { topic = \"orders.dp\" }\n", "")
+var salesStream = fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topics = "sales-.*",`, "output = { topic = \"orders.dp\" }\n", "")
 
 // newPatternRig is a rig with these topics.
-func newPatternRig(t *testing.T, toml string, topics ...string) *rig {
+func newPatternRig(t *testing.T, toml string, topics ...string) *streamtest.Rig {
 	t.Helper()
-	return newRigOn(t, toml, embedded.Options{Topics: topics})
+	return streamtest.NewRigOn(t, toml, embedded.Options{Topics: topics})
 }
 
 // soon shortens how long a daemon takes to find topics.
-func soon(o *Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
+func soon(o *stream.Options) { o.Hooks.LookEvery = 20 * time.Millisecond }
 
 // fill appends n records to a topic.
-func fill(r *rig, topic string, n int) {
-	r.t.Helper()
-	fillTopic(r.t, r.client, topic, n)
+func fill(r *streamtest.Rig, topic string, n int) {
+	r.T.Helper()
+	fillTopic(r.T, r.Client, topic, n)
 }
 
 // fillTopic appends n records to a topic, which the client need not know yet.
@@ -42,9 +49,9 @@ func fillTopic(t testing.TB, client *kafka.Client, topic string, n int) {
 	t.Helper()
 	list := make([]kafka.Message, n)
 	for i := range list {
-		list[i] = kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)}
+		list[i] = kafka.Message{Value: fixtures.OrderRecord(i), Time: time.UnixMilli(1)}
 	}
-	for late := time.After(patience); ; {
+	for late := time.After(fixtures.Patience); ; {
 		_, err := client.Produce(t.Context(), topic, 0, list)
 		if err == nil {
 			return
@@ -61,27 +68,27 @@ func fillTopic(t testing.TB, client *kafka.Client, topic string, n int) {
 }
 
 // drop deletes a topic.
-func drop(r *rig, topic string) {
-	r.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(r.addr))
-	must(r.t, err)
+func drop(r *streamtest.Rig, topic string) {
+	r.T.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(r.Addr))
+	fixtures.Must(r.T, err)
 	defer client.Close()
 	req := kmsg.NewPtrDeleteTopicsRequest()
 	x := kmsg.NewDeleteTopicsRequestTopic()
 	x.Topic = &topic
 	req.TopicNames, req.Topics = []string{topic}, append(req.Topics, x)
-	_, err = req.RequestWith(r.t.Context(), client)
-	must(r.t, err)
+	_, err = req.RequestWith(r.T.Context(), client)
+	fixtures.Must(r.T, err)
 }
 
 // runs waits until the tasks that run are those of these streams, whose every epoch is at least at a
 // step.
-func runs(x *running, step uint64, streams ...string) {
-	x.t.Helper()
-	eventually(x, fmt.Sprintf("%q run", streams), func(all []TaskStatus) bool {
+func runs(x *streamtest.Running, step uint64, streams ...string) {
+	x.T.Helper()
+	eventually(x, fmt.Sprintf("%q run", streams), func(all []monitor.TaskStatus) bool {
 		var names []string
 		for _, s := range all {
-			if s.State == stateRunning && s.Step >= step && s.Outbox == 0 {
+			if s.State == monitor.StateRunning && s.Step >= step && s.Outbox == 0 {
 				names = append(names, s.Stream)
 			}
 		}
@@ -91,24 +98,24 @@ func runs(x *running, step uint64, streams ...string) {
 }
 
 // eventually waits until the tasks are as wanted.
-func eventually(x *running, what string, ok func([]TaskStatus) bool) {
-	x.t.Helper()
-	for late := time.After(patience); !ok(x.d.Status()); {
+func eventually(x *streamtest.Running, what string, ok func([]monitor.TaskStatus) bool) {
+	x.T.Helper()
+	for late := time.After(fixtures.Patience); !ok(x.D.Status()); {
 		select {
-		case <-x.wake:
+		case <-x.Wake:
 		case <-time.After(5 * time.Millisecond):
-		case <-x.done:
-			x.t.Fatalf("the daemon ended: %v\n%s", x.result, x.r.log)
+		case <-x.Done:
+			x.T.Fatalf("the daemon ended: %v\n%s", x.Result, x.R.Log)
 		case <-late:
-			x.t.Fatalf("not reached: %s: %+v\n%s", what, x.d.Status(), x.r.log)
+			x.T.Fatalf("not reached: %s: %+v\n%s", what, x.D.Status(), x.R.Log)
 		}
 	}
 }
 
 // releases reads a topic's records.
-func releasesOf(r *rig, topic string) (all []kafka.Record) {
-	r.t.Helper()
-	must(r.t, r.client.ReadBack(r.t.Context(), topic, 0, 0, func(rec *kafka.Record) error {
+func releasesOf(r *streamtest.Rig, topic string) (all []kafka.Record) {
+	r.T.Helper()
+	fixtures.Must(r.T, r.Client.ReadBack(r.T.Context(), topic, 0, 0, func(rec *kafka.Record) error {
 		all = append(all, kafka.Record{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value)})
 		return nil
 	}))
@@ -124,63 +131,63 @@ func TestPattern(t *testing.T) {
 	fill(r, "sales-a", 250)
 	fill(r, "sales-Q", 100)
 	capital := "orders.sales-q~"
-	x := r.start(soon)
-	eventually(x, "two streams run", func(all []TaskStatus) bool {
+	x := r.Start(soon)
+	eventually(x, "two streams run", func(all []monitor.TaskStatus) bool {
 		return len(all) == 2 && all[0].Step == 2 && all[0].Outbox == 0 && all[1].Step == 1 && all[1].Outbox == 0
 	})
-	if s := x.d.Status(); s[0].Stream != "orders.sales-a" || s[0].Topic != "sales-a" || s[0].Output != "sales-a.dp" || !strings.HasPrefix(s[1].Stream, capital) || s[1].Topic != "sales-Q" {
+	if s := x.D.Status(); s[0].Stream != "orders.sales-a" || s[0].Topic != "sales-a" || s[0].Output != "sales-a.dp" || !strings.HasPrefix(s[1].Stream, capital) || s[1].Topic != "sales-Q" {
 		t.Fatalf("%+v", s)
 	}
-	must(t, r.broker.CreateTopic(t.Context(), "sales-c", 1, nil))
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
 	fill(r, "sales-c", 120)
-	eventually(x, "the new topic has a release", func(all []TaskStatus) bool {
+	eventually(x, "the new topic has a release", func(all []monitor.TaskStatus) bool {
 		return len(all) == 3 && all[1].Stream == "orders.sales-c" && all[1].Step == 1 && all[1].Outbox == 0
 	})
 	if out := releasesOf(r, "sales-c.dp"); len(out) != 1 || string(out[0].Key) != "orders.sales-c/0/1/1" {
 		t.Errorf("%v", out)
 	}
-	conforms(t, string(releasesOf(r, "sales-c.dp")[0].Value))
-	conforms(t, string(releasesOf(r, "sales-Q.dp")[0].Value))
-	if code, body := x.get("/-/ready"); code != http.StatusOK {
+	fixtures.Conforms(t, string(releasesOf(r, "sales-c.dp")[0].Value))
+	fixtures.Conforms(t, string(releasesOf(r, "sales-Q.dp")[0].Value))
+	if code, body := x.Get("/-/ready"); code != http.StatusOK {
 		t.Errorf("not ready: %s", body)
 	}
-	eventually(x, "the metrics count the topic", func([]TaskStatus) bool { // after its task has begun
-		_, body := x.get("/metrics")
+	eventually(x, "the metrics count the topic", func([]monitor.TaskStatus) bool { // after its task has begun
+		_, body := x.Get("/metrics")
 		return strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="taken"} 3`)
 	})
-	if _, body := x.get("/metrics"); !strings.Contains(body, `streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
+	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_steps_total{partition="0",stream="orders.sales-c"} 1`) {
 		t.Errorf("metrics: %s", body)
 	}
-	if code, body := x.get("/api/v1/streams/orders.sales-c/releases"); code != http.StatusOK || !strings.Contains(body, "orders.sales-c") {
+	if code, body := x.Get("/api/v1/streams/orders.sales-c/releases"); code != http.StatusOK || !strings.Contains(body, "orders.sales-c") {
 		t.Errorf("%d %s", code, body)
 	}
-	if _, body := x.get("/api/v1/streams"); !strings.Contains(body, `"orders.sales-a","orders.sales-c","`+capital) {
+	if _, body := x.Get("/api/v1/streams"); !strings.Contains(body, `"orders.sales-a","orders.sales-c","`+capital) {
 		t.Errorf("streams: %s", body)
 	}
-	if _, body := x.get("/api/v1/status"); !strings.Contains(body, `"patterns":[{"pattern":"orders","topics":"sales-.*","max_topics":100,"taken":3,"beyond":0,"refused":0}]`) {
+	if _, body := x.Get("/api/v1/status"); !strings.Contains(body, `"patterns":[{"pattern":"orders","topics":"sales-.*","max_topics":100,"taken":3,"beyond":0,"refused":0}]`) {
 		t.Errorf("status: %s", body)
 	}
-	x.end()
-	if n := strings.Count(r.kinds(), kindOpen); n != 3 {
+	x.End()
+	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 3 {
 		t.Errorf("%d epochs were opened, want one for each topic", n)
 	}
 	// Without the cluster the streams of the ledger are known.
-	must(t, r.offline(func(ctx context.Context, d *Daemon) error {
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 		if len(d.Status()) != 3 {
 			t.Errorf("%+v", d.Status())
 		}
 		return nil
 	}))
 	fill(r, "sales-a", 100)
-	x = r.start(soon)
-	eventually(x, "all go on", func(all []TaskStatus) bool {
-		return len(all) == 3 && all[0].Step == 3 && all[0].Outbox == 0 && all[2].State == stateRunning
+	x = r.Start(soon)
+	eventually(x, "all go on", func(all []monitor.TaskStatus) bool {
+		return len(all) == 3 && all[0].Step == 3 && all[0].Outbox == 0 && all[2].State == monitor.StateRunning
 	})
 	// A command opens an epoch of one of them.
-	must(t, x.controlOf("orders.sales-a", "open", OpenRequest{From: "continue", Reason: "requested"}))
-	eventually(x, "the second epoch", func(all []TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == stateRunning })
-	x.end()
-	if n := strings.Count(r.kinds(), kindOpen); n != 4 {
+	fixtures.Must(t, x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "continue", Reason: "requested"}))
+	eventually(x, "the second epoch", func(all []monitor.TaskStatus) bool { return all[0].Epoch == 2 && all[0].State == monitor.StateRunning })
+	x.End()
+	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 4 {
 		t.Errorf("%d epochs", n)
 	}
 }
@@ -191,14 +198,14 @@ func TestPatternAsWritten(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
 	fill(r, "sales-a", 100)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
-	x.end()
-	s := r.sibling(with(ordersStream, `topic = "orders",`, `topic = "sales-a",`, `"orders.dp"`, `"b"`))
-	y := s.start()
+	x.End()
+	s := r.Sibling(fixtures.With(fixtures.OrdersStream, `topic = "orders",`, `topic = "sales-a",`, `"orders.dp"`, `"b"`))
+	y := s.Start()
 	runs(y, 1, "orders")
-	y.end()
-	one, two := r.entries()[0], s.entries()[0]
+	y.End()
+	one, two := r.Entries()[0], s.Entries()[0]
 	if one.Digest != two.Digest || one.Topic != "sales-a" || one.Source != two.Source || one.Output.Topic != "sales-a.dp" {
 		t.Errorf("%+v\n%+v", one, two)
 	}
@@ -212,27 +219,27 @@ func TestPatternAsWritten(t *testing.T) {
 // another one.
 func TestPatternBudgets(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, with(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"), "sales-a", "sales-b")
+	r := newPatternRig(t, fixtures.With(salesStream, "limit_epsilon = 3.0", "limit_epsilon = 1.0"), "sales-a", "sales-b")
 	fill(r, "sales-a", 100)
 	fill(r, "sales-b", 100)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a", "orders.sales-b")
-	for _, s := range x.d.Status() {
+	for _, s := range x.D.Status() {
 		if s.ChargedEpsilon < 0.9 || s.ChargedEpsilon > 1 {
 			t.Errorf("%s is charged %g", s.Stream, s.ChargedEpsilon)
 		}
 	}
 	// The records of one topic have paid all that they may; new ones of the other have not.
-	err := x.controlOf("orders.sales-a", "open", OpenRequest{From: "earliest", Reason: "requested"})
+	err := x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "earliest", Reason: "requested"})
 	if err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("a second epoch over the same records: %v", err)
 	}
-	must(t, x.controlOf("orders.sales-b", "open", OpenRequest{From: "continue", Reason: "requested"}))
-	x.end()
-	books, err := ReadBooks(r.dir + "/state")
-	must(t, err)
+	fixtures.Must(t, x.ControlOf("orders.sales-b", "open", epoch.OpenRequest{From: "continue", Reason: "requested"}))
+	x.End()
+	books, err := ledger.ReadBooks(r.Dir + "/state")
+	fixtures.Must(t, err)
 	all, err := books.Budget()
-	must(t, err)
+	fixtures.Must(t, err)
 	events := map[string]int{}
 	for _, b := range all {
 		events[b.Topic] += len(b.Events)
@@ -246,53 +253,53 @@ func TestPatternBudgets(t *testing.T) {
 // its name, and what is not is said once.
 func TestPatternBound(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, with(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-m", "sales-n")
-	x := r.start(soon)
+	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-m", "sales-n")
+	x := r.Start(soon)
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
-	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
-	missing := func() PatternStatus {
-		for late := time.After(patience); ; {
-			if p := x.d.Patterns()[0]; p.Beyond > 0 {
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
+	missing := func() httpapi.PatternStatus {
+		for late := time.After(fixtures.Patience); ; {
+			if p := x.D.Patterns()[0]; p.Beyond > 0 {
 				return p
 			}
 			select {
 			case <-time.After(5 * time.Millisecond):
 			case <-late:
-				t.Fatalf("nothing is beyond the bound: %+v", x.d.Patterns())
+				t.Fatalf("nothing is beyond the bound: %+v", x.D.Patterns())
 			}
 		}
 	}
 	if p := missing(); p.Taken != 2 || p.Beyond != 1 || len(p.Missing) != 1 || p.Missing[0].Topic != "sales-a" {
 		t.Errorf("%+v", p)
 	}
-	if _, body := x.get("/metrics"); !strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
+	if _, body := x.Get("/metrics"); !strings.Contains(body, `streamdp_pattern_topics{pattern="orders",state="beyond"} 1`) {
 		t.Error("no metric")
 	}
 	time.Sleep(60 * time.Millisecond) // it looks again, twice
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
-	x.end()
-	if n := strings.Count(r.log.String(), "more topics match a pattern than it takes"); n != 1 {
+	x.End()
+	if n := strings.Count(r.Log.String(), "more topics match a pattern than it takes"); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
-	x = r.start(soon)
+	x = r.Start(soon)
 	missing()
 	runs(x, 0, "orders.sales-m", "orders.sales-n")
 	// A topic that is gone keeps its place while its epoch is open.
 	drop(r, "sales-m")
 	time.Sleep(60 * time.Millisecond)
-	x.end()
-	x = r.start(soon)
+	x.End()
+	x = r.Start(soon)
 	missing()
-	if all := x.d.Status(); len(all) != 2 || all[0].Stream != "orders.sales-m" || all[1].Stream != "orders.sales-n" {
+	if all := x.D.Status(); len(all) != 2 || all[0].Stream != "orders.sales-m" || all[1].Stream != "orders.sales-n" {
 		t.Errorf("%+v", all)
 	}
 	// Closed, it has no place after the next start.
-	must(t, x.controlOf("orders.sales-m", "close", OpenRequest{DropOutbox: true}))
-	x.end()
-	x = r.start(soon)
+	fixtures.Must(t, x.ControlOf("orders.sales-m", "close", epoch.OpenRequest{DropOutbox: true}))
+	x.End()
+	x = r.Start(soon)
 	runs(x, 0, "orders.sales-a", "orders.sales-n")
-	x.end()
-	if n := strings.Count(r.kinds(), kindOpen); n != 3 {
+	x.End()
+	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 3 {
 		t.Errorf("%d epochs", n)
 	}
 }
@@ -303,19 +310,19 @@ func TestPatternMadeAnew(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
 	fill(r, "sales-a", 150)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
-	x.end()
+	x.End()
 	drop(r, "sales-a")
-	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
 	fill(r, "sales-a", 50)
-	x = r.start(soon)
-	eventually(x, "it halts", func(all []TaskStatus) bool { return len(all) == 1 && all[0].State == stateHalted })
-	must(t, x.controlOf("orders.sales-a", "open", OpenRequest{From: "earliest", Reason: "requested"}))
+	x = r.Start(soon)
+	eventually(x, "it halts", func(all []monitor.TaskStatus) bool { return len(all) == 1 && all[0].State == monitor.StateHalted })
+	fixtures.Must(t, x.ControlOf("orders.sales-a", "open", epoch.OpenRequest{From: "earliest", Reason: "requested"}))
 	runs(x, 0, "orders.sales-a")
-	x.end()
-	last := r.entries()[len(r.entries())-1]
-	if last.Kind != kindOpen || last.Incarnation != 2 || last.First != 0 {
+	x.End()
+	last := r.Entries()[len(r.Entries())-1]
+	if last.Kind != ledger.KindOpen || last.Incarnation != 2 || last.First != 0 {
 		t.Errorf("%+v", last)
 	}
 }
@@ -324,10 +331,10 @@ func TestPatternMadeAnew(t *testing.T) {
 func TestPatternWaits(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "other")
-	x := r.start(soon)
-	for late := time.After(patience); ; {
-		if x.d.Addr() != "" {
-			if code, body := x.get("/-/ready"); code == http.StatusOK {
+	x := r.Start(soon)
+	for late := time.After(fixtures.Patience); ; {
+		if x.D.Addr() != "" {
+			if code, body := x.Get("/-/ready"); code == http.StatusOK {
 				break
 			} else if !strings.Contains(body, "the topics that match a pattern are not known yet") {
 				t.Fatal(body)
@@ -335,15 +342,15 @@ func TestPatternWaits(t *testing.T) {
 		}
 		select {
 		case <-time.After(time.Millisecond):
-		case <-x.done:
-			t.Fatal(x.result)
+		case <-x.Done:
+			t.Fatal(x.Result)
 		case <-late:
 			t.Fatal("not ready")
 		}
 	}
-	must(t, r.broker.CreateTopic(t.Context(), "sales-x", 1, nil))
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-x", 1, nil))
 	runs(x, 0, "orders.sales-x")
-	x.end()
+	x.End()
 }
 
 // TestPatternCommand: a command names a stream that the ledger knows, or whose topic its name says.
@@ -351,27 +358,27 @@ func TestPatternCommand(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a", "sales-b")
 	task := core.Task{Stream: "orders.sales-a"}
-	one := func(o *Options) { o.Tasks = []core.Task{task} }
-	command := func(f func(context.Context, *Daemon) error) {
+	one := func(o *stream.Options) { o.Tasks = []core.Task{task} }
+	command := func(f func(context.Context, *stream.Daemon) error) {
 		t.Helper()
-		o := r.options()
+		o := r.Options()
 		one(&o)
-		d, err := New(o)
-		must(t, err)
+		d, err := stream.New(o)
+		fixtures.Must(t, err)
 		defer d.Close()
-		must(t, f(t.Context(), d))
+		fixtures.Must(t, f(t.Context(), d))
 	}
-	command(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, task, OpenRequest{From: "earliest", Reason: "requested"})
+	command(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, task, epoch.OpenRequest{From: "earliest", Reason: "requested"})
 	})
-	command(func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, task, false) })
-	command(func(ctx context.Context, d *Daemon) error {
-		return d.OpenEpoch(ctx, task, OpenRequest{From: "continue", Reason: "requested"})
+	command(func(ctx context.Context, d *stream.Daemon) error { return d.CloseEpoch(ctx, task, false) })
+	command(func(ctx context.Context, d *stream.Daemon) error {
+		return d.OpenEpoch(ctx, task, epoch.OpenRequest{From: "continue", Reason: "requested"})
 	})
-	if got := r.kinds(); strings.Count(got, kindOpen) != 2 {
+	if got := r.Kinds(); strings.Count(got, ledger.KindOpen) != 2 {
 		t.Error(got)
 	}
-	for _, e := range r.entries() {
+	for _, e := range r.Entries() {
 		if e.Stream != "orders.sales-a" || e.Topic != "sales-a" {
 			t.Errorf("%+v", e)
 		}
@@ -382,38 +389,38 @@ func TestPatternCommand(t *testing.T) {
 // dead letters, the mirror of its ledger; nor what begins as systems' topics do.
 func TestPatternReadsNoOutput(t *testing.T) {
 	t.Parallel()
-	r := newPatternRig(t, with(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n"), "a", "a.dead", "_x", "__y")
-	r.topic = "control"
-	if _, err := r.client.Produce(t.Context(), "a", 0, []kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
+	r := newPatternRig(t, fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\ndead_letter = { mode = \"reference\", topic = \"*.dead\" }\n"), "a", "a.dead", "_x", "__y")
+	r.Topic = "control"
+	if _, err := r.Client.Produce(t.Context(), "a", 0, []kafka.Message{{Value: []byte("no JSON"), Time: time.UnixMilli(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	fill(r, "a", 200)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 2, "orders.a")
 	names := func() (all []string) {
-		all, err := r.client.Topics(t.Context())
-		must(t, err)
+		all, err := r.Client.Topics(t.Context())
+		fixtures.Must(t, err)
 		return all
 	}
-	for late := time.After(patience); !slices.Contains(names(), "a.dp") || !slices.Contains(names(), "control") || len(releasesOf(r, "a.dead")) == 0; {
+	for late := time.After(fixtures.Patience); !slices.Contains(names(), "a.dp") || !slices.Contains(names(), "control") || len(releasesOf(r, "a.dead")) == 0; {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-late:
 			t.Fatalf("there are only %q", names())
 		}
 	}
-	must(t, r.broker.CreateTopic(t.Context(), "z", 1, nil)) // is found after those
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "z", 1, nil)) // is found after those
 	runs(x, 0, "orders.a", "orders.z")
-	x.end()
-	if n := strings.Count(r.kinds(), kindOpen); n != 2 {
+	x.End()
+	if n := strings.Count(r.Kinds(), ledger.KindOpen); n != 2 {
 		t.Errorf("%d epochs", n)
 	}
 	// An output of before is none to read, whatever the configuration says now.
-	r.toml = with(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\noutput = { topic = \"*.out\" }\n")
-	must(t, r.broker.CreateTopic(t.Context(), "y", 1, nil))
-	x = r.start(soon)
+	r.Toml = fixtures.With(salesStream, "sales-.*", ".*", "[stream.orders]\n", "[stream.orders]\noutput = { topic = \"*.out\" }\n")
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "y", 1, nil))
+	x = r.Start(soon)
 	runs(x, 0, "orders.a", "orders.a.dead", "orders.y", "orders.z") // dead letters are no longer this process's
-	x.end()
+	x.End()
 }
 
 // TestPatternsOfOneTopic: two patterns that match a topic both read it only where they are the same
@@ -421,27 +428,27 @@ func TestPatternReadsNoOutput(t *testing.T) {
 func TestPatternsOfOneTopic(t *testing.T) {
 	t.Parallel()
 	second := strings.NewReplacer("stream.orders", "stream.second", `codec = "json"`, `codec = "json", max_topics = 7`).Replace(salesStream)
-	second = with(second, "[stream.second]\n", "[stream.second]\noutput = { topic = \"*.second\" }\n")
+	second = fixtures.With(second, "[stream.second]\n", "[stream.second]\noutput = { topic = \"*.second\" }\n")
 	r := newPatternRig(t, salesStream+second, "sales-a")
 	fill(r, "sales-a", 100)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a", "second.sales-a")
-	for _, s := range x.d.Status() {
+	for _, s := range x.D.Status() {
 		if s.ChargedEpsilon < 1.3 {
 			t.Errorf("%s: its records have paid %g for two epochs", s.Stream, s.ChargedEpsilon)
 		}
 	}
-	x.end()
+	x.End()
 	s := newPatternRig(t, salesStream+strings.Replace(second, "sales-.*", "sales-..*|b", 1), "sales-a", "sales-aa", "b")
-	x = s.start(soon)
+	x = s.Start(soon)
 	runs(x, 0, "orders.sales-a", "orders.sales-aa", "second.b")
-	if p := x.d.Patterns()[1]; p.Refused != 2 || !strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
+	if p := x.D.Patterns()[1]; p.Refused != 2 || !strings.Contains(p.Missing[0].Reason, "it matches [stream.orders] too, which has it") {
 		t.Errorf("%+v", p)
 	}
-	if n := strings.Count(s.log.String(), "a topic matches a pattern and is not taken"); n != 2 {
+	if n := strings.Count(s.Log.String(), "a topic matches a pattern and is not taken"); n != 2 {
 		t.Errorf("warned %d times", n)
 	}
-	x.end()
+	x.End()
 }
 
 // TestManyOpenAtOnce: tasks that open epochs at once, with a control topic, do not take the lines that
@@ -454,12 +461,12 @@ func TestManyOpenAtOnce(t *testing.T) {
 		want = append(want, "orders."+topics[i])
 	}
 	r := newPatternRig(t, salesStream, topics...)
-	r.topic = "control"
-	x := r.start(soon)
+	r.Topic = "control"
+	x := r.Start(soon)
 	runs(x, 0, want...)
-	x.end()
-	if strings.Contains(r.log.String(), "halted") {
-		t.Errorf("a task halted:\n%s", r.log)
+	x.End()
+	if strings.Contains(r.Log.String(), "halted") {
+		t.Errorf("a task halted:\n%s", r.Log)
 	}
 }
 
@@ -471,28 +478,28 @@ func TestPatternPage(t *testing.T) {
 	if path == "" {
 		t.Skip("no Chromium: install one (Debian: chromium-headless-shell), or name it in STREAMDP_BROWSER")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), fixtures.Patience)
 	defer cancel()
-	r := newPatternRig(t, with(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-a")
+	r := newPatternRig(t, fixtures.With(salesStream, `topics = "sales-.*",`, `topics = "sales-.*", max_topics = 2,`), "sales-a")
 	fill(r, "sales-a", 100)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
 	p := browser.Open(t, path)
-	p.Go("http://" + x.d.Addr() + "/")
+	p.Go("http://" + x.D.Addr() + "/")
 	p.Until(ctx, "the release", `document.getElementById("s-orders.sales-a-0")?.querySelector(".chart .value")?.dataset.release === "orders.sales-a/0/1/1"`)
-	must(t, r.broker.CreateTopic(t.Context(), "sales-B", 1, nil))
-	eventually(x, "the second stream", func(all []TaskStatus) bool { return len(all) == 2 })
-	must(t, r.broker.CreateTopic(t.Context(), "sales-c", 1, nil))
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-B", 1, nil))
+	eventually(x, "the second stream", func(all []monitor.TaskStatus) bool { return len(all) == 2 })
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-c", 1, nil))
 	p.Until(ctx, "the new stream, and what is not taken",
 		`document.querySelector('[id^="s-orders.sales-b~"]') && document.getElementById("alerts").innerText.includes("Stream orders does not take 1 of the topics that match sales-.*. sales-c: the stream has 2 topics already, input.max_topics.")`)
 	p.Eval(`document.querySelectorAll("details").forEach((d) => { d.open = true })`, nil)
-	for _, fault := range accessible(t, p) { // one stream has a release, the other none
+	for _, fault := range fixtures.Accessible(t, p) { // one stream has a release, the other none
 		t.Error(fault)
 	}
 	if c := p.Complaints(); len(c) > 0 {
 		t.Errorf("the page complains: %s", c)
 	}
-	x.end()
+	x.End()
 }
 
 // TestTopicMadeAnewWhileRunning: the same records under the same name are another log, also for a task that met no start between,
@@ -501,14 +508,14 @@ func TestTopicMadeAnewWhileRunning(t *testing.T) {
 	t.Parallel()
 	r := newPatternRig(t, salesStream, "sales-a")
 	fill(r, "sales-a", 150)
-	x := r.start(soon)
+	x := r.Start(soon)
 	runs(x, 1, "orders.sales-a")
 	drop(r, "sales-a")
-	eventually(x, "it misses the topic", func([]TaskStatus) bool { return strings.Contains(r.log.String(), "what=fetch") })
-	must(t, r.broker.CreateTopic(t.Context(), "sales-a", 1, nil))
+	eventually(x, "it misses the topic", func([]monitor.TaskStatus) bool { return strings.Contains(r.Log.String(), "what=fetch") })
+	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "sales-a", 1, nil))
 	fill(r, "sales-a", 250)
-	eventually(x, "it halts", func(all []TaskStatus) bool {
-		return len(all) == 1 && all[0].State == stateHalted && all[0].Reason == haltReplaced && all[0].Step == 1
+	eventually(x, "it halts", func(all []monitor.TaskStatus) bool {
+		return len(all) == 1 && all[0].State == monitor.StateHalted && all[0].Reason == failure.Replaced && all[0].Step == 1
 	})
-	x.end()
+	x.End()
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"crypto/tls"
@@ -13,10 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // issuer is an OAuth server that gives tokens of user streamdp over TLS, which nobody signs.
@@ -29,7 +32,7 @@ type issuer struct {
 func newIssuer(t *testing.T, dir string, life time.Duration) *issuer {
 	t.Helper()
 	c, x := kafkatest.NewCertificate(t), &issuer{ca: filepath.Join(dir, "issuer.pem")}
-	must(t, os.WriteFile(x.ca, c.Cert, 0o600))
+	fixtures.Must(t, os.WriteFile(x.ca, c.Cert, 0o600))
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x.asked.Add(1)
 		if user, secret, _ := r.BasicAuth(); x.closed.Load() || user != "streamdp" || secret != "hunter2" {
@@ -56,39 +59,39 @@ func unsigned(user string, life time.Duration) string {
 
 // grantSite allows user streamdp what docs/howto/access.md says that a daemon needs, and waits until the broker
 // acts on it.
-func grantSite(b *kafkatest.Real, s *site) {
-	s.t.Helper()
-	b.Grant(kmsg.ACLResourceTypeTopic, s.in, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
-	b.Grant(kmsg.ACLResourceTypeTopic, s.out, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate)
+func grantSite(b *kafkatest.Real, s *streamtest.Site) {
+	s.T.Helper()
+	b.Grant(kmsg.ACLResourceTypeTopic, s.In, kmsg.ACLOperationRead, kmsg.ACLOperationDescribeConfigs)
+	b.Grant(kmsg.ACLResourceTypeTopic, s.Out, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationCreate)
 	o := kafka.Options{Brokers: []string{b.SASL}, SASL: kafka.SASL{Mechanism: "plain", Username: "streamdp", Password: "secret"}}
-	needs := []Right{
-		{Kind: "topic", Name: s.in, Operations: []string{"Read", "DescribeConfigs"}},
-		{Kind: "topic", Name: s.out, Operations: []string{"Read", "Write", "Create"}},
+	needs := []connect.Right{
+		{Kind: "topic", Name: s.In, Operations: []string{"Read", "DescribeConfigs"}},
+		{Kind: "topic", Name: s.Out, Operations: []string{"Read", "Write", "Create"}},
 	}
-	for late := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		missing, err := MissingRights(s.t.Context(), o, needs)
+	for late := time.Now().Add(fixtures.Patience); ; time.Sleep(20 * time.Millisecond) {
+		missing, err := connect.MissingRights(s.T.Context(), o, needs)
 		if err == nil && len(missing) == 0 {
 			return
 		}
 		if time.Now().After(late) {
-			s.t.Fatalf("still missing: %v, %v", missing, err)
+			s.T.Fatalf("still missing: %v, %v", missing, err)
 		}
 	}
 }
 
 // TestRealKafkaOAuth: the tokens of a daemon end while it runs. Its connections show new ones in
-// time, and no request fails. While the OAuth server gives none, the task waits and says why.
+// Time, and no request fails. While the OAuth server gives none, the task waits and says why.
 func TestRealKafkaOAuth(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {
 		t.Skip("this broker has no listener with SASL: make test-kafka starts one that has")
 	}
-	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
-	x := newIssuer(t, s.dir, 6*time.Second)
-	secret := filepath.Join(s.dir, "secret")
-	must(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
-	s.log = &journal{}
-	s.edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
+	s := streamtest.NewSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	x := newIssuer(t, s.Dir, 6*time.Second)
+	secret := filepath.Join(s.Dir, "secret")
+	fixtures.Must(t, os.WriteFile(secret, []byte("hunter2\n"), 0o600))
+	s.Log = &fixtures.Journal{}
+	s.Edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
 [kafka.sasl]
 mechanism          = "oauthbearer"
 token_url          = %q
@@ -97,33 +100,33 @@ client_id          = "streamdp"
 client_secret_file = %q
 `, b.SASL, x.url, x.ca, secret))
 	grantSite(b, s)
-	w := newTraffic(t, b.Addrs, s.in)
-	d := s.run()
+	w := streamtest.NewTraffic(t, b.Addrs, s.In)
+	d := s.Run()
 	for begun := time.Now(); time.Since(begun) < 9*time.Second; time.Sleep(50 * time.Millisecond) {
-		w.write(20)
-		if st := d.d.Status()[0]; st.State == stateRetrying {
+		w.Write(20)
+		if st := d.D.Status()[0]; st.State == monitor.StateRetrying {
 			t.Fatalf("trouble: %s", st.Message)
 		}
 	}
-	w.settle(s)
-	d.published(uint64(w.slots / 100))
+	w.Settle(s)
+	d.Published(uint64(w.Slots / 100))
 	if n := x.asked.Load(); n < 2 || n > 4 {
 		t.Errorf("%d requests for tokens that last 6 s, in 9 s", n)
 	}
-	if log := s.log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+	if log := s.Log.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
 		t.Errorf("not quiet:\n%s", log)
 	}
 	x.closed.Store(true)
-	d.wait("trouble", func(st TaskStatus) bool {
-		return st.State == stateRetrying && strings.Contains(st.Message, ": 503 Service Unavailable")
+	d.Wait("trouble", func(st monitor.TaskStatus) bool {
+		return st.State == monitor.StateRetrying && strings.Contains(st.Message, ": 503 Service Unavailable")
 	})
 	x.closed.Store(false)
-	w.write(300)
-	w.settle(s)
-	d.published(uint64(w.slots / 100))
-	d.end()
-	w.expect(s.output())
-	if log := s.log.String(); strings.Contains(log, "hunter2") || strings.Contains(log, "eyJ") {
+	w.Write(300)
+	w.Settle(s)
+	d.Published(uint64(w.Slots / 100))
+	d.End()
+	w.Expect(s.Output())
+	if log := s.Log.String(); strings.Contains(log, "hunter2") || strings.Contains(log, "eyJ") {
 		t.Error("the log has a secret")
 	}
 }
@@ -135,44 +138,44 @@ func TestRealKafkaCertificates(t *testing.T) {
 	if b.Mutual == "" {
 		t.Skip("this broker has no listener with mutual TLS: make test-kafka starts one that has, where there is openssl")
 	}
-	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
-	cert, key := filepath.Join(s.dir, "cert.pem"), filepath.Join(s.dir, "key.pem")
+	s := streamtest.NewSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	cert, key := filepath.Join(s.Dir, "cert.pem"), filepath.Join(s.Dir, "key.pem")
 	write := func(c *kafkatest.Certificate) {
-		must(t, os.WriteFile(cert, c.Cert, 0o600))
-		must(t, os.WriteFile(key, c.Key, 0o600))
+		fixtures.Must(t, os.WriteFile(cert, c.Cert, 0o600))
+		fixtures.Must(t, os.WriteFile(key, c.Key, 0o600))
 	}
-	s.log = &journal{}
-	s.edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
+	s.Log = &fixtures.Journal{}
+	s.Edit = strings.NewReplacer(fmt.Sprintf("brokers = [%q]", b.Addrs[0]), fmt.Sprintf(`brokers = [%q]
 [kafka.tls]
 ca_file   = %q
 cert_file = %q
 key_file  = %q
 `, b.Mutual, b.Authority(), cert, key))
 	grantSite(b, s)
-	w := newTraffic(t, b.Addrs, s.in)
-	w.write(300)
-	w.settle(s)
+	w := streamtest.NewTraffic(t, b.Addrs, s.In)
+	w.Write(300)
+	w.Settle(s)
 	const life = 12 * time.Second
 	former, begun := b.Certificate(life), time.Now()
 	write(former)
-	d := s.run()
-	d.published(3)
+	d := s.Run()
+	d.Published(3)
 	write(b.Certificate(time.Hour))
-	d.wait("the new certificate", func(TaskStatus) bool { return strings.Contains(s.log.String(), "certificates replaced") })
+	d.Wait("the new certificate", func(monitor.TaskStatus) bool { return strings.Contains(s.Log.String(), "certificates replaced") })
 	time.Sleep(time.Until(begun.Add(life + time.Second)))
 	b.Kill()
 	b.Start()
-	w.write(300)
-	w.settle(s)
-	d.published(uint64(w.slots / 100))
-	d.end()
-	w.expect(s.output())
+	w.Write(300)
+	w.Settle(s)
+	d.Published(uint64(w.Slots / 100))
+	d.End()
+	w.Expect(s.Output())
 
 	// The former one is of no use any more: it was not what let the daemon in.
 	write(former)
-	d = s.run()
-	d.wait("the end of the certificate", func(st TaskStatus) bool {
-		return st.State == stateRetrying && strings.Contains(st.Message, "certificate")
+	d = s.Run()
+	d.Wait("the end of the certificate", func(st monitor.TaskStatus) bool {
+		return st.State == monitor.StateRetrying && strings.Contains(st.Message, "certificate")
 	})
-	d.end()
+	d.End()
 }

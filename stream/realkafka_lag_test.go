@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 )
 
 // TestRealKafkaLag: kafka-consumer-groups, from the jars of the broker, shows the daemon's lag:
@@ -21,16 +23,16 @@ func TestRealKafkaLag(t *testing.T) {
 	if found, _ := filepath.Glob(filepath.Join(jars, "kafka-tools-[0-9]*.jar")); jars == "" || len(found) == 0 {
 		t.Skip("needs the jar kafka-tools: .ci/kafka/run has it")
 	}
-	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
-	group := "lag-" + s.in
-	s.edit = strings.NewReplacer("[state]", fmt.Sprintf("group = %q\n[state]", group))
+	s := streamtest.NewSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	group := "lag-" + s.In
+	s.Edit = strings.NewReplacer("[state]", fmt.Sprintf("group = %q\n[state]", group))
 	send := func(n int) {
 		t.Helper()
 		list := make([]kafka.Message, n)
 		for i := range list {
-			list[i] = kafka.Message{Value: orderRecord(i), Time: time.UnixMilli(1)}
+			list[i] = kafka.Message{Value: fixtures.OrderRecord(i), Time: time.UnixMilli(1)}
 		}
-		if _, err := s.client.Produce(t.Context(), s.in, 0, list); err != nil {
+		if _, err := s.Client.Produce(t.Context(), s.In, 0, list); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +49,7 @@ func TestRealKafkaLag(t *testing.T) {
 			}
 			for line := range strings.Lines(string(out)) {
 				// GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG …
-				if f := strings.Fields(line); len(f) > 5 && f[0] == group && f[1] == s.in && strings.Join(f[2:6], " ") == strings.Join(want, " ") {
+				if f := strings.Fields(line); len(f) > 5 && f[0] == group && f[1] == s.In && strings.Join(f[2:6], " ") == strings.Join(want, " ") {
 					return
 				}
 			}
@@ -55,14 +57,14 @@ func TestRealKafkaLag(t *testing.T) {
 		t.Fatalf("kafka-consumer-groups does not show %v:\n%s", want, out)
 	}
 	send(730)
-	d := s.run()
-	d.published(7)
+	d := s.Run()
+	d.Published(7)
 	shown("0", "700", "730", "30") // with the period that a daemon has
-	d.end()
+	d.End()
 	send(500)
 	shown("0", "700", "1230", "530")
-	d = s.run()
-	d.published(12)
-	d.end() // commits at the end
+	d = s.Run()
+	d.Published(12)
+	d.End() // commits at the end
 	shown("0", "1200", "1230", "30")
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // spreadLoad writes to each partition of a topic, one that fails apart from the others.
@@ -30,7 +33,7 @@ func newSpreadLoad(t *testing.T, c *kafka.Client, topic string) *spreadLoad {
 			for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 				list := make([]kafka.Message, 20*(3-p)) // at different paces
 				for i := range list {
-					list[i] = kafka.Message{Value: orderRecord(int(l.sent[p].Load()) + i), Time: time.UnixMilli(1)}
+					list[i] = kafka.Message{Value: fixtures.OrderRecord(int(l.sent[p].Load()) + i), Time: time.UnixMilli(1)}
 				}
 				// What is not acknowledged may be in the log, and is appended again: both
 				// daemons read the same.
@@ -68,40 +71,40 @@ func TestRealKafkaMerged(t *testing.T) {
 	second := b.Second()
 	kills := brokerKills(t, 2)
 	in := kafkatest.Spread(t, b.Addrs, "delete", 1, 2, 1)
-	site := func() *site {
-		s := newSite(t, b.Addrs, in)
-		s.from, s.table = `, partition = "all"`, "merge = true\nmerge_ahead = 3"
+	site := func() *streamtest.Site {
+		s := streamtest.NewSite(t, b.Addrs, in)
+		s.From, s.Table = `, partition = "all"`, "merge = true\nmerge_ahead = 3"
 		return s
 	}
 	s := site()
-	s.out = kafkatest.Spread(t, b.Addrs, "compact", 1) // not where the leader is gone
-	load := newSpreadLoad(t, s.client, in)
-	d := s.run()
-	running := func(s TaskStatus) bool { return s.State == stateRunning }
-	trouble := func(s TaskStatus) bool { return s.State == stateRetrying }
+	s.Out = kafkatest.Spread(t, b.Addrs, "compact", 1) // not where the leader is gone
+	load := newSpreadLoad(t, s.Client, in)
+	d := s.Run()
+	running := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning }
+	trouble := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying }
 	another := func() {
 		t.Helper()
-		step := d.d.Status()[0].Step
-		d.wait("another step", func(s TaskStatus) bool { return s.Step > step && s.State == stateRunning })
+		step := d.D.Status()[0].Step
+		d.Wait("another step", func(s monitor.TaskStatus) bool { return s.Step > step && s.State == monitor.StateRunning })
 	}
-	d.published(1)
+	d.Published(1)
 
 	second.Kill()
-	d.wait("trouble with the leader that is gone", trouble)
+	d.Wait("trouble with the leader that is gone", trouble)
 	load.more(t, 0, 400) // the other partitions go on
 	load.more(t, 2, 400)
-	if s := d.d.Status()[0]; s.State != stateRetrying {
+	if s := d.D.Status()[0]; s.State != monitor.StateRetrying {
 		t.Errorf("without the leader of a partition the task is %s", s.State)
 	}
-	d.end()
-	d = s.run()
-	d.wait("trouble after a start", trouble)
+	d.End()
+	d = s.Run()
+	d.Wait("trouble after a start", trouble)
 	second.Start()
-	d.wait("the leader is back", running)
+	d.Wait("the leader is back", running)
 	another()
 
 	load.pause[2].Lock() // partition 2 is quiet
-	_, _, quiet, err := s.client.Offsets(t.Context(), in, 2)
+	_, _, quiet, err := s.Client.Offsets(t.Context(), in, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +112,7 @@ func TestRealKafkaMerged(t *testing.T) {
 	load.more(t, 0, 600) // more than merge_ahead steps
 	load.more(t, 1, 600)
 	ends := func(p int32) uint64 {
-		_, _, end, err := s.client.Offsets(t.Context(), in, p)
+		_, _, end, err := s.Client.Offsets(t.Context(), in, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,12 +123,12 @@ func TestRealKafkaMerged(t *testing.T) {
 			load.more(t, p, 100)
 		}
 	}
-	d.published(last)
-	d.end()
-	d = s.run()
-	d.wait("it runs", running)
+	d.Published(last)
+	d.End()
+	d = s.Run()
+	d.Wait("it runs", running)
 	load.more(t, 0, 100)
-	if is := d.d.Status()[0].Step; is != last {
+	if is := d.D.Status()[0].Step; is != last {
 		t.Errorf("step %d is closed, and a partition has %d records", is, quiet)
 	}
 	load.pause[2].Unlock()
@@ -137,31 +140,31 @@ func TestRealKafkaMerged(t *testing.T) {
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond) // the moment of the kill, nothing waits for it
 		b.Kill()
 		if i%2 == 1 {
-			d.wait("trouble", trouble)
-			d.stop()
-			<-d.done
+			d.Wait("trouble", trouble)
+			d.Stop()
+			<-d.Done
 		}
 		b.Start()
 		if i%2 == 1 {
-			d = s.run()
+			d = s.Run()
 		}
-		d.wait("it runs again", running)
+		d.Wait("it runs again", running)
 	}
 	load.stop()
 	load.all.Wait()
 	steps := min(ends(0), ends(1), ends(2))
-	d.published(steps)
-	d.end()
-	got := s.output()
+	d.Published(steps)
+	d.End()
+	got := s.Output()
 
 	again := site()
-	d = again.run()
-	d.published(steps)
-	d.end()
-	want := again.output()
+	d = again.Run()
+	d.Published(steps)
+	d.End()
+	want := again.Output()
 	for key, p := range want {
-		if !p.equal(got[key]) {
-			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].value, p.value)
+		if !p.Equal(got[key]) {
+			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].Value, p.Value)
 		}
 	}
 	if len(got) != len(want) || uint64(len(got)) != steps {

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bytes"
@@ -19,73 +19,77 @@ import (
 
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // endToEnd reads transactional input with restarts and an outage of the broker,
 // which calls away while it is away, and a second time from scratch without
 // either.
 func endToEnd(t *testing.T, addrs []string, outage func(away func())) {
-	s := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
-	w := newTraffic(t, addrs, s.in)
-	w.write(1230)
-	w.settle(s)
-	first := uint64(w.slots / 100)
-	d := s.run()
-	d.published(first)
-	d.end()
+	s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
+	w := streamtest.NewTraffic(t, addrs, s.In)
+	w.Write(1230)
+	w.Settle(s)
+	first := uint64(w.Slots / 100)
+	d := s.Run()
+	d.Published(first)
+	d.End()
 
-	d = s.run()
+	d = s.Run()
 	for range 10 {
-		w.write(40)
+		w.Write(40)
 		time.Sleep(10 * time.Millisecond)
 	}
-	if !w.open[0] {
-		w.txns[0].Begin()
-		w.open[0] = true
+	if !w.Open[0] {
+		w.Txns[0].Begin()
+		w.Open[0] = true
 	}
 	// Open during the outage, and then aborted.
-	w.sent[0] = append(w.sent[0], w.send(w.txns[0], w.batch())...)
-	d.wait("some more", func(s TaskStatus) bool { return s.Step > first })
+	w.Sent[0] = append(w.Sent[0], w.Send(w.Txns[0], w.Batch())...)
+	d.Wait("some more", func(s monitor.TaskStatus) bool { return s.Step > first })
 	outage(func() {
-		d.wait("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
-		if code := d.ready(); code != http.StatusServiceUnavailable {
+		d.Wait("trouble", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
+		if code := d.Ready(); code != http.StatusServiceUnavailable {
 			t.Errorf("ready answers %d without a broker", code)
 		}
 	})
-	d.wait("no trouble", func(s TaskStatus) bool { return s.State == stateRunning })
-	if code := d.ready(); code != http.StatusOK {
+	d.Wait("no trouble", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if code := d.Ready(); code != http.StatusOK {
 		t.Errorf("ready answers %d with a broker", code)
 	}
-	w.finish(0, false)
-	w.write(500)
-	w.settle(s)
-	d.published(uint64(w.slots / 100))
-	d.end()
+	w.Finish(0, false)
+	w.Write(500)
+	w.Settle(s)
+	d.Published(uint64(w.Slots / 100))
+	d.End()
 
-	w.write(700) // written while no daemon runs
-	w.settle(s)
-	s.fetch = 3000
-	d = s.run()
-	d.published(uint64(w.slots / 100))
-	d.end()
-	got := s.output()
-	w.expect(got)
-	t.Logf("%d slots, %d committed and %d aborted records, %d releases", w.slots, len(w.committed), w.aborted, len(got))
+	w.Write(700) // written while no daemon runs
+	w.Settle(s)
+	s.Fetch = 3000
+	d = s.Run()
+	d.Published(uint64(w.Slots / 100))
+	d.End()
+	got := s.Output()
+	w.Expect(got)
+	t.Logf("%d slots, %d committed and %d aborted records, %d releases", w.Slots, len(w.Committed), w.Aborted, len(got))
 
-	settings, err := s.client.TopicConfig(t.Context(), s.out, "cleanup.policy")
+	settings, err := s.Client.TopicConfig(t.Context(), s.Out, "cleanup.policy")
 	if err != nil || settings["cleanup.policy"] != "compact" {
 		t.Errorf("output topic: %v, %v", settings, err)
 	}
 
-	again := newSite(t, addrs, s.in)
-	d = again.run()
-	d.published(uint64(w.slots / 100))
-	d.end()
-	second := again.output()
+	again := streamtest.NewSite(t, addrs, s.In)
+	d = again.Run()
+	d.Published(uint64(w.Slots / 100))
+	d.End()
+	second := again.Output()
 	for key, p := range got {
-		if !p.equal(second[key]) {
-			t.Errorf("release %s the second time:\n%s\nthe first time:\n%s", key, second[key].value, p.value)
+		if !p.Equal(second[key]) {
+			t.Errorf("release %s the second time:\n%s\nthe first time:\n%s", key, second[key].Value, p.Value)
 		}
 	}
 	if len(second) != len(got) {
@@ -123,86 +127,86 @@ func TestRealKafkaEndToEnd(t *testing.T) {
 // The conditions of input and output in which a task stops.
 func logHalts(t *testing.T, addrs []string) {
 	// begin runs a daemon to step 5 of a topic.
-	begin := func(t *testing.T, table string) (*site, *siteRun, *kafkatest.Producer) {
+	begin := func(t *testing.T, table string) (*streamtest.Site, *streamtest.SiteRun, *kafkatest.Producer) {
 		t.Helper()
-		s := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
-		s.table = table
-		p := kafkatest.NewProducer(t, addrs, s.in, 0, "")
+		s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
+		s.Table = table
+		p := kafkatest.NewProducer(t, addrs, s.In, 0, "")
 		p.Send(orders(0, 550)...)
-		d := s.run()
-		d.published(5)
+		d := s.Run()
+		d.Published(5)
 		return s, d, p
 	}
 	t.Run("gap", func(t *testing.T) {
 		s, d, p := begin(t, "")
-		d.end()
+		d.End()
 		p.Send(orders(550, 300)...)
-		kafkatest.DeleteRecords(t, addrs, s.in, 0, 620)
-		d = s.run()
-		d.halts(haltGap)
-		if code := d.ready(); code != http.StatusServiceUnavailable {
+		kafkatest.DeleteRecords(t, addrs, s.In, 0, 620)
+		d = s.Run()
+		d.Halts(failure.Gap)
+		if code := d.Ready(); code != http.StatusServiceUnavailable {
 			t.Errorf("ready answers %d when halted", code)
 		}
-		d.end()
-		s.table = `on_gap = "null"`
-		d = s.run()
-		d.published(8)
-		d.end()
+		d.End()
+		s.Table = `on_gap = "null"`
+		d = s.Run()
+		d.Published(8)
+		d.End()
 		for key, rows := range map[string]string{"5": "100", "6": "0", "7": "80", "8": "100"} {
-			if rel := s.output()["orders/0/1/"+key]; !strings.Contains(rel.value, `"rows":`+rows+`,`) {
-				t.Errorf("rows of step %s, want %s: %.120s", key, rows, rel.value)
+			if rel := s.Output()["orders/0/1/"+key]; !strings.Contains(rel.Value, `"rows":`+rows+`,`) {
+				t.Errorf("rows of step %s, want %s: %.120s", key, rows, rel.Value)
 			}
 		}
 	})
 	// remake makes the input topic again.
-	remake := func(s *site, n int) {
-		kafkatest.DeleteTopic(s.t, addrs, s.in)
-		kafkatest.CreateTopic(s.t, addrs, s.in, nil)
-		kafkatest.NewProducer(s.t, addrs, s.in, 0, "").Send(orders(1, n)...)
+	remake := func(s *streamtest.Site, n int) {
+		kafkatest.DeleteTopic(s.T, addrs, s.In)
+		kafkatest.CreateTopic(s.T, addrs, s.In, nil)
+		kafkatest.NewProducer(s.T, addrs, s.In, 0, "").Send(orders(1, n)...)
 	}
 	t.Run("made again, shorter", func(t *testing.T) {
 		s, d, _ := begin(t, "")
 		remake(s, 300)
-		d.halts(haltReplaced)
-		d.end()
-		s.run().haltsAtStart(haltReplaced)
-		if n := len(s.output()); n != 5 {
+		d.Halts(failure.Replaced)
+		d.End()
+		s.Run().HaltsAtStart(failure.Replaced)
+		if n := len(s.Output()); n != 5 {
 			t.Errorf("%d releases", n)
 		}
 	})
 	t.Run("made again, longer", func(t *testing.T) {
 		s, d, _ := begin(t, "")
-		d.end() // while it runs it may see the new log when that is still short
+		d.End() // while it runs it may see the new log when that is still short
 		remake(s, 900)
-		s.run().haltsAtStart(haltReplaced)
-		if n := len(s.output()); n != 5 {
+		s.Run().HaltsAtStart(failure.Replaced)
+		if n := len(s.Output()); n != 5 {
 			t.Errorf("%d releases", n)
 		}
 	})
 	t.Run("compacted", func(t *testing.T) {
 		for _, policy := range []string{"compact", "compact,delete"} {
-			s := newSite(t, addrs, kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": policy}))
-			d := s.run()
-			if <-d.done; !errors.Is(d.err, ErrHalted) || !strings.Contains(d.err.Error(), "is compacted") {
-				t.Errorf("%s: %v", policy, d.err)
+			s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": policy}))
+			d := s.Run()
+			if <-d.Done; !errors.Is(d.Err, failure.ErrHalted) || !strings.Contains(d.Err.Error(), "is compacted") {
+				t.Errorf("%s: %v", policy, d.Err)
 			}
 		}
 	})
 	t.Run("too large", func(t *testing.T) {
-		s := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
-		kafkatest.CreateTopic(t, addrs, s.out, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
-		kafkatest.NewProducer(t, addrs, s.in, 0, "").Send(orders(0, 550)...)
-		d := s.run()
-		d.halts(haltTooLarge)
-		d.end()
+		s := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
+		kafkatest.CreateTopic(t, addrs, s.Out, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+		kafkatest.NewProducer(t, addrs, s.In, 0, "").Send(orders(0, 550)...)
+		d := s.Run()
+		d.Halts(failure.ReleaseTooLarge)
+		d.End()
 	})
 	t.Run("output deleted", func(t *testing.T) {
 		s, d, p := begin(t, "")
-		kafkatest.DeleteTopic(t, addrs, s.out)
+		kafkatest.DeleteTopic(t, addrs, s.Out)
 		p.Send(orders(550, 500)...)
-		d.published(10)
-		d.end()
-		if got := s.output(); len(got) != 5 || got["orders/0/1/10"].value == "" {
+		d.Published(10)
+		d.End()
+		if got := s.Output(); len(got) != 5 || got["orders/0/1/10"].Value == "" {
 			t.Errorf("%d releases in the new topic", len(got))
 		}
 	})
@@ -211,7 +215,7 @@ func logHalts(t *testing.T, addrs []string) {
 func orders(first, n int) []kafkatest.Record {
 	rs := make([]kafkatest.Record, n)
 	for i := range rs {
-		rs[i].Value = orderRecord(first + i)
+		rs[i].Value = fixtures.OrderRecord(first + i)
 	}
 	return rs
 }
@@ -235,9 +239,9 @@ func TestRealKafkaCommand(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// command returns one that reads the site's configuration.
-	command := func(s *site, args ...string) (*exec.Cmd, *bytes.Buffer) {
-		file := filepath.Join(s.dir, "streamdp.toml")
-		if err := os.WriteFile(file, []byte(s.file()), 0o600); err != nil {
+	command := func(s *streamtest.Site, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		file := filepath.Join(s.Dir, "streamdp.toml")
+		if err := os.WriteFile(file, []byte(s.File()), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(bin, append(args, "-c", file)...)
@@ -245,26 +249,26 @@ func TestRealKafkaCommand(t *testing.T) {
 		cmd.Stderr = &stderr
 		return cmd, &stderr
 	}
-	keygen := func(s *site) {
-		if out, err := exec.Command(bin, "keygen", filepath.Join(s.dir, "key")).CombinedOutput(); err != nil {
+	keygen := func(s *streamtest.Site) {
+		if out, err := exec.Command(bin, "keygen", filepath.Join(s.Dir, "key")).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
 
-	fine := newSite(t, addrs, kafkatest.Topic(t, addrs, nil))
+	fine := streamtest.NewSite(t, addrs, kafkatest.Topic(t, addrs, nil))
 	keygen(fine)
 	compacted := *fine
-	compacted.in = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact"})
+	compacted.In = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact"})
 	missing := *fine
-	missing.in = "missing"
+	missing.In = "missing"
 	small := *fine
-	small.out = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
+	small.Out = kafkatest.Topic(t, addrs, map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1000"})
 	deletes := *fine
-	deletes.out = kafkatest.Topic(t, addrs, nil)
+	deletes.Out = kafkatest.Topic(t, addrs, nil)
 	away := *fine
-	away.addrs = []string{"127.0.0.1:1"}
+	away.Addrs = []string{"127.0.0.1:1"}
 	for name, test := range map[string]struct {
-		s    *site
+		s    *streamtest.Site
 		code int
 		text string // of standard error
 	}{
@@ -285,9 +289,9 @@ func TestRealKafkaCommand(t *testing.T) {
 		}
 	}
 
-	w := newTraffic(t, addrs, fine.in)
-	w.write(300)
-	fine.fetch = 0
+	w := streamtest.NewTraffic(t, addrs, fine.In)
+	w.Write(300)
+	fine.Fetch = 0
 	commits := 0
 	for i := range 8 {
 		cmd, stderr := command(fine, "run")
@@ -296,7 +300,7 @@ func TestRealKafkaCommand(t *testing.T) {
 		}
 		t.Cleanup(func() { cmd.Process.Kill() })
 		for range 6 {
-			w.write(60)
+			w.Write(60)
 		}
 		time.Sleep(time.Duration(30*i) * time.Millisecond)
 		cmd.Process.Kill()
@@ -304,22 +308,22 @@ func TestRealKafkaCommand(t *testing.T) {
 		if strings.Contains(stderr.String(), "level\":\"ERROR") {
 			t.Fatal(stderr)
 		}
-		if _, err := os.Stat(filepath.Join(fine.dir, "state", "tasks", "orders-0", "checkpoint")); err == nil {
+		if _, err := os.Stat(filepath.Join(fine.Dir, "state", "tasks", "orders-0", "checkpoint")); err == nil {
 			commits++
 		}
 	}
-	w.settle(fine)
+	w.Settle(fine)
 	cmd, stderr := command(fine, "run")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	steps := int(w.slots / 100)
+	steps := int(w.Slots / 100)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		// A kill between the charge of an epoch and its manifest voids the
 		// epoch, and the next one takes its place.
 		done := false
-		for key := range fine.output() {
+		for key := range fine.Output() {
 			done = done || strings.HasSuffix(key, fmt.Sprint("/", steps))
 		}
 		if done {
@@ -333,7 +337,7 @@ func TestRealKafkaCommand(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v: %s", err, stderr)
 	}
-	w.expect(fine.output())
+	w.Expect(fine.Output())
 	t.Logf("%d releases, killed 8 times, %d of them with a checkpoint", steps, commits)
 }
 
@@ -354,7 +358,7 @@ func brokerKills(t *testing.T, n int) int {
 func TestRealKafkaKills(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	kills := brokerKills(t, 3)
-	s := newSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
+	s := streamtest.NewSite(t, b.Addrs, kafkatest.Topic(t, b.Addrs, nil))
 	rng := rand.New(rand.NewPCG(33, 0))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -363,54 +367,54 @@ func TestRealKafkaKills(t *testing.T) {
 		for n := 0; ctx.Err() == nil; time.Sleep(2 * time.Millisecond) {
 			list := make([]kafka.Message, 100)
 			for i := range list {
-				list[i] = kafka.Message{Value: orderRecord(n + i), Time: time.UnixMilli(1)}
+				list[i] = kafka.Message{Value: fixtures.OrderRecord(n + i), Time: time.UnixMilli(1)}
 			}
 			// What is not acknowledged may be in the log, and is appended again: both
 			// daemons read the same.
 			sending, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			if _, err := s.client.Produce(sending, s.in, 0, list); err == nil {
+			if _, err := s.Client.Produce(sending, s.In, 0, list); err == nil {
 				n += len(list)
 			}
 			cancel()
 		}
 	})
-	d := s.run()
-	running := func(s TaskStatus) bool { return s.State == stateRunning }
-	d.wait("it runs", running)
+	d := s.Run()
+	running := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning }
+	d.Wait("it runs", running)
 	for i := range kills {
-		step := d.d.Status()[0].Step
-		d.wait("a step", func(s TaskStatus) bool { return s.Step > step })
+		step := d.D.Status()[0].Step
+		d.Wait("a step", func(s monitor.TaskStatus) bool { return s.Step > step })
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond) // the moment of the kill, nothing waits for it
 		b.Kill()
 		if i%2 == 1 {
-			d.wait("trouble", func(s TaskStatus) bool { return s.State == stateRetrying })
-			d.stop()
-			<-d.done
+			d.Wait("trouble", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRetrying })
+			d.Stop()
+			<-d.Done
 		}
 		b.Start()
 		if i%2 == 1 {
-			d = s.run()
+			d = s.Run()
 		}
-		d.wait("it runs again", running)
+		d.Wait("it runs again", running)
 	}
 	stop()
 	load.Wait()
-	_, _, end, err := s.client.Offsets(t.Context(), s.in, 0)
+	_, _, end, err := s.Client.Offsets(t.Context(), s.In, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.published(uint64(end / 100))
-	d.end()
-	got := s.output()
+	d.Published(uint64(end / 100))
+	d.End()
+	got := s.Output()
 
-	again := newSite(t, b.Addrs, s.in)
-	d = again.run()
-	d.published(uint64(end / 100))
-	d.end()
-	want := again.output()
+	again := streamtest.NewSite(t, b.Addrs, s.In)
+	d = again.Run()
+	d.Published(uint64(end / 100))
+	d.End()
+	want := again.Output()
 	for key, p := range want {
-		if !p.equal(got[key]) {
-			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].value, p.value)
+		if !p.Equal(got[key]) {
+			t.Errorf("release %s:\n%s\nin one go:\n%s", key, got[key].Value, p.Value)
 		}
 	}
 	if len(got) != len(want) || len(got) != int(end/100) {

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -13,13 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/sr"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/twmb/franz-go/pkg/sr"
 )
 
 // schemaHowTo returns the first configuration of the how-to about schemas, with words replaced.
@@ -31,7 +35,7 @@ func schemaHowTo(t *testing.T, replace ...string) *config.Config {
 	}
 	_, rest, _ := strings.Cut(string(text), "```toml\n")
 	block, _, _ := strings.Cut(rest, "```")
-	dir := shortDir(t)
+	dir := fixtures.ShortDir(t)
 	block += fmt.Sprintf("[state]\ndir = %q\nkey_file = %q\ncommit_interval = \"10ms\"\n[http]\nlisten = \"127.0.0.1:0\"\n", filepath.Join(dir, "state"), filepath.Join(dir, "key"))
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(block, replace[i]) {
@@ -73,7 +77,7 @@ func TestRealRegistry(t *testing.T) {
 	// rows checks every row of a topic.
 	rows := func(t *testing.T, c *config.Config, topic string) {
 		t.Helper()
-		x, err := OpenSchemas(c)
+		x, err := connect.OpenSchemas(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,22 +118,22 @@ func TestRealRegistry(t *testing.T) {
 				produce(t, language, format, topic)
 				c := schemaHowTo(t, "localhost:9092", addrs[0], "http://localhost:8081", url, `topic = "orders"`, fmt.Sprintf("topic = %q", topic),
 					`codec = "avro"`, fmt.Sprintf("codec = %q", name), `"orders.dp"`, strconv.Quote(topic+".dp"))
-				if warnings, err := CheckSchemas(t.Context(), c, true); err != nil || len(warnings) != 0 {
+				if warnings, err := connect.CheckSchemas(t.Context(), c, true); err != nil || len(warnings) != 0 {
 					t.Fatalf("check: %q, %v", warnings, err)
 				}
 				rows(t, c, topic)
 
-				log, seed := &journal{}, uint64(1)
-				d, err := New(Options{Config: c, Key: InsecureKey(seed), InsecureSeed: &seed, Version: "test", Hooks: Hooks{LookEvery: 100 * time.Millisecond}, Log: slog.New(slog.NewTextHandler(log, nil))})
+				log, seed := &fixtures.Journal{}, uint64(1)
+				d, err := stream.New(stream.Options{Config: c, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Hooks: stream.Hooks{LookEvery: 100 * time.Millisecond}, Log: slog.New(slog.NewTextHandler(log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}
-				r := &siteRun{t: t, d: d, done: make(chan struct{})}
+				r := &streamtest.SiteRun{T: t, D: d, Done: make(chan struct{})}
 				ctx, stop := context.WithCancel(context.Background())
-				r.stop = stop
-				go func() { defer close(r.done); r.err = d.Run(ctx); d.Close() }()
-				t.Cleanup(func() { stop(); <-r.done })
-				r.published(n / 100)
+				r.Stop = stop
+				go func() { defer close(r.Done); r.Err = d.Run(ctx); d.Close() }()
+				t.Cleanup(func() { stop(); <-r.Done })
+				r.Published(n / 100)
 				s := d.Status()[0]
 				if len(s.Schemas) != 1 || s.Schemas[0].Subject != topic+"-value" || len(s.Schemas[0].Faults) != 0 {
 					t.Fatalf("schemas in the status: %+v", s.Schemas)
@@ -143,17 +147,17 @@ func TestRealRegistry(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := client.RegisterSchema(t.Context(), topic+"-value", avroOrder("amount double", "items string"), -1, -1); err != nil {
+					if _, err := client.RegisterSchema(t.Context(), topic+"-value", fixtures.AvroOrder("amount double", "items string"), -1, -1); err != nil {
 						t.Fatal(err)
 					}
-					r.wait("a new version that does not fit", func(s TaskStatus) bool {
+					r.Wait("a new version that does not fit", func(s monitor.TaskStatus) bool {
 						return len(s.Schemas) == 1 && s.Schemas[0].Version == 2 && len(s.Schemas[0].Faults) > 1
 					})
 					if !strings.Contains(log.String(), "records of a schema in the registry give no rows") {
 						t.Error("a new version that does not fit is not in the log")
 					}
 				}
-				r.end()
+				r.End()
 			})
 		}
 	}
@@ -161,7 +165,7 @@ func TestRealRegistry(t *testing.T) {
 		topic := kafkatest.Topic(t, addrs, nil)
 		produce(t, "python", "plain", topic)
 		c := schemaHowTo(t, "localhost:9092", addrs[0], `topic = "orders", codec = "avro"`, fmt.Sprintf("topic = %q, codec = \"avro\", framing = \"plain\", schema_file = %q", topic, filepath.Join(ci, "order.avsc")))
-		if warnings, err := CheckSchemas(t.Context(), c, false); err != nil || len(warnings) != 0 {
+		if warnings, err := connect.CheckSchemas(t.Context(), c, false); err != nil || len(warnings) != 0 {
 			t.Fatalf("check: %q, %v", warnings, err)
 		}
 		rows(t, c, topic)

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"encoding/json"
@@ -11,10 +11,13 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // killRefit is killStream with refits, whose windows are re-read after a kill.
-var killRefit = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
+var killRefit = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.refit]\ntarget = \"weight\"\nclip_x = 2.0\nclip_y = 1.0\nwindow = 100\n")
 
 // TestKillRefit kills a daemon in the middle of windows and of their refits: every
@@ -23,17 +26,17 @@ func TestKillRefit(t *testing.T) {
 	t.Parallel()
 	const seed = 26
 	kills := killsOf(8, 40)
-	r := newRig(t, killRefit)
+	r := streamtest.NewRig(t, killRefit)
 	f := feedOn(r)
 	killLoop(t, r, specOf(r, "daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
 	f.end()
 	steps := stepsOf(r, 100)
 	finish(r, steps)
-	v := r.history("orders.dp")
-	v.equals(t, r.uninterrupted(steps))
-	t.Logf("%d kills, %d windows, %d releases published again", kills, v.steps, v.duplicates)
-	if v.steps != steps || steps < 20 {
-		t.Errorf("%d releases of %d windows", len(v.bytes), steps)
+	v := r.History("orders.dp")
+	v.Equals(t, r.Uninterrupted(steps))
+	t.Logf("%d kills, %d windows, %d releases published again", kills, v.Steps, v.Duplicates)
+	if v.Steps != steps || steps < 20 {
+		t.Errorf("%d releases of %d windows", len(v.Bytes), steps)
 	}
 }
 
@@ -44,28 +47,28 @@ func TestRefitShowsProgress(t *testing.T) {
 	for _, commit := range []string{"20ms", "0s"} {
 		t.Run(commit, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, with(killRefit, "window = 100\n", "window = 1000\n"))
-			r.commit = commit
-			x := r.start()
+			r := streamtest.NewRig(t, fixtures.With(killRefit, "window = 100\n", "window = 1000\n"))
+			r.Commit = commit
+			x := r.Start()
 			for sent := int64(0); sent < 750; sent += 250 {
-				r.produce(int(sent), 250)
-				x.until("the records are read", func(s TaskStatus) bool { return s.NextOffset == sent+250 })
-				if s := x.d.Status()[0]; s.Step != 0 || s.Lag != 0 {
+				r.Produce(int(sent), 250)
+				x.Until("the records are read", func(s monitor.TaskStatus) bool { return s.NextOffset == sent+250 })
+				if s := x.D.Status()[0]; s.Step != 0 || s.Lag != 0 {
 					t.Errorf("step %d, lag %d after %d records of a window of 1000", s.Step, s.Lag, sent+250)
 				}
 				time.Sleep(20 * time.Millisecond) // until the owner sleeps
 			}
-			_, page := x.get("/metrics")
+			_, page := x.Get("/metrics")
 			if !strings.Contains(page, "\nstreamdp_records_read_total{partition=\"0\",stream=\"orders\"} 750\n") {
 				t.Errorf("metrics do not say that 750 records were read:\n%s", page)
 			}
-			r.produce(750, 300)
-			x.published(1)
-			x.until("the rest is read", func(s TaskStatus) bool { return s.NextOffset == 1050 })
-			x.end()
-			x = r.start() // from the last window's end on
-			x.until("the open window is read again", func(s TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
-			x.end()
+			r.Produce(750, 300)
+			x.Published(1)
+			x.Until("the rest is read", func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 })
+			x.End()
+			x = r.Start() // from the last window's end on
+			x.Until("the open window is read again", func(s monitor.TaskStatus) bool { return s.NextOffset == 1050 && s.Step == 1 })
+			x.End()
 		})
 	}
 }
@@ -97,9 +100,9 @@ limit_delta = 1e-7
 
 // runBeside feeds rows to the three streams, and returns each refit's releases. The
 // ledger adds the three charges.
-func runBeside(t *testing.T, columns []string, target string, rows [][]float64, window int) map[string][]release {
+func runBeside(t *testing.T, columns []string, target string, rows [][]float64, window int) map[string][]fixtures.Release {
 	t.Helper()
-	r := newRig(t, beside(columns, target, window))
+	r := streamtest.NewRig(t, beside(columns, target, window))
 	var values [][]byte
 	for _, row := range rows {
 		text, err := json.Marshal(row)
@@ -108,11 +111,11 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64, 
 		}
 		values = append(values, text)
 	}
-	r.send(values...)
-	x := r.start()
+	r.Send(values...)
+	x := r.Start()
 	windows, steps := uint64(len(rows)/window), uint64(len(rows)/500)
-	x.until("all is published", func(TaskStatus) bool {
-		for _, s := range x.d.Status() {
+	x.Until("all is published", func(monitor.TaskStatus) bool {
+		for _, s := range x.D.Status() {
 			want := windows
 			if s.Stream == "orders" {
 				want = steps
@@ -123,11 +126,11 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64, 
 		}
 		return true
 	})
-	x.end()
+	x.End()
 	// Three streams read every record: what it pays is more than any of them costs and
 	// less than their sum.
 	var costs []dp.Cost
-	for _, e := range r.entries() {
+	for _, e := range r.Entries() {
 		if !e.Cost.Empty() {
 			costs = append(costs, e.Cost)
 		}
@@ -139,12 +142,12 @@ func runBeside(t *testing.T, columns []string, target string, rows [][]float64, 
 	if err != nil || !(total > 1.2 && total < 2.5) {
 		t.Errorf("a record pays %g: %v", total, err)
 	}
-	all := map[string][]release{}
+	all := map[string][]fixtures.Release{}
 	for _, name := range []string{"first", "second"} {
-		v := r.history(name + ".dp")
+		v := r.History(name + ".dp")
 		for step := uint64(1); step <= windows; step++ {
-			p := v.byKey[fmt.Sprintf("%s/0/1/%d", name, step)]
-			all[name] = append(all[name], p.parse(t))
+			p := v.ByKey[fmt.Sprintf("%s/0/1/%d", name, step)]
+			all[name] = append(all[name], p.Parse(t))
 		}
 	}
 	return all
@@ -178,29 +181,29 @@ func TestRefitsBeside(t *testing.T) {
 // takes long is at work.
 func TestRefitStallsNone(t *testing.T) {
 	t.Parallel()
-	toml := with(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`, "solver = \"ihm\"\nrows = 65536\niterations = 100")
+	toml := fixtures.With(beside([]string{"a", "b"}, "b", 500), `solver = "ihm"`, "solver = \"ihm\"\nrows = 65536\niterations = 100")
 	rng := rand.New(rand.NewPCG(9, 10))
 	var values [][]byte
 	for range 5000 {
 		values = append(values, fmt.Appendf(nil, "[%g,%g]", rng.NormFloat64()/4, rng.NormFloat64()/4))
 	}
-	r := newRig(t, toml)
-	r.send(values...)
-	x := r.start()
-	x.until("the moments are published", func(TaskStatus) bool {
-		for _, s := range x.d.Status() {
+	r := streamtest.NewRig(t, toml)
+	r.Send(values...)
+	x := r.Start()
+	x.Until("the moments are published", func(monitor.TaskStatus) bool {
+		for _, s := range x.D.Status() {
 			if s.Stream == "orders" {
 				return s.Step == 10 && s.Outbox == 0
 			}
 		}
 		return false
 	})
-	for _, s := range x.d.Status() {
+	for _, s := range x.D.Status() {
 		if s.Stream == "second" && s.Step == 10 {
 			t.Error("the refit was done before the moments: it took no time")
 		}
 	}
-	x.end()
+	x.End()
 }
 
 // TestRefitData runs windows of 5000 records of two data sets, prepared as the papers
@@ -274,13 +277,13 @@ func TestRefitData(t *testing.T) {
 func TestFewRecordsWarn(t *testing.T) {
 	t.Parallel()
 	for window, warned := range map[string]bool{"window = 10\n": true, "window = 100\n": false} {
-		r := newRig(t, with(killRefit, "window = 100\n", window))
-		r.produce(0, 250)
-		x := r.start()
-		x.published(2)
-		if got := x.d.Status()[0].Warnings; (len(got) == 1 && strings.Contains(got[0], "windows of 10 records")) != warned || len(got) > 1 {
+		r := streamtest.NewRig(t, fixtures.With(killRefit, "window = 100\n", window))
+		r.Produce(0, 250)
+		x := r.Start()
+		x.Published(2)
+		if got := x.D.Status()[0].Warnings; (len(got) == 1 && strings.Contains(got[0], "windows of 10 records")) != warned || len(got) > 1 {
 			t.Errorf("%s: warnings %q", window, got)
 		}
-		x.end()
+		x.End()
 	}
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -6,12 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/sgd"
+	"github.com/streamdp/streamdp/stream/failure"
 )
 
 // killRegression is killStream with a regression, whose steps have the same
 // offsets; the first one is a search.
-var killRegression = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
+var killRegression = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n",
 	"[stream.orders.sgd]\nmethod = \"amb\"\ntarget = \"weight\"\nclip_x = 2.0\nradius = 5.0\namb = { curvature = 1.0, batch = 20, bootstrap = 20 }\n")
 
 // TestKillRegression kills a daemon whose mechanism adapts to what it released:
@@ -20,23 +23,23 @@ func TestKillRegression(t *testing.T) {
 	t.Parallel()
 	const seed = 25
 	kills := killsOf(10, 60)
-	r := newRig(t, killRegression)
+	r := streamtest.NewRig(t, killRegression)
 	f := feedOn(r)
 	killLoop(t, r, specOf(r, "daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
 	f.end()
 	steps := stepsOf(r, 20)
 	finish(r, steps)
-	v := r.history("orders.dp")
-	v.equals(t, r.uninterrupted(steps))
-	t.Logf("%d kills, %d steps, %d releases published again", kills, v.steps, v.duplicates)
-	if v.steps != steps || steps < 100 || len(v.bytes) != int(steps)-1 {
-		t.Errorf("%d releases of %d steps", len(v.bytes), steps)
+	v := r.History("orders.dp")
+	v.Equals(t, r.Uninterrupted(steps))
+	t.Logf("%d kills, %d steps, %d releases published again", kills, v.Steps, v.Duplicates)
+	if v.Steps != steps || steps < 100 || len(v.Bytes) != int(steps)-1 {
+		t.Errorf("%d releases of %d steps", len(v.Bytes), steps)
 	}
 }
 
 // killNewton is killRegression with the default method, and a budget that leaves its
 // stepsOf short.
-var killNewton = with(ordersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n", "[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
+var killNewton = fixtures.With(fixtures.OrdersStream, "step   = 100\n", "", "[stream.orders.moments]\nclip = 1.0\n", "[stream.orders.sgd]\ntarget = \"weight\"\nclip_x = 2.0\n",
 	"epsilon = 1.0", "epsilon = 40.0", "limit_epsilon = 3.0", "limit_epsilon = 50.0")
 
 // TestKillNewton is TestKillRegression with steps that differ in length, searches
@@ -45,11 +48,11 @@ func TestKillNewton(t *testing.T) {
 	t.Parallel()
 	const seed = 26
 	kills := killsOf(12, 60)
-	r := newRig(t, killNewton)
+	r := streamtest.NewRig(t, killNewton)
 	f := feedOn(r)
 	killLoop(t, r, specOf(r, "daemon", 16<<10), rand.New(rand.NewPCG(seed, 0)), kills, nil)
 	f.end()
-	s := r.options().Config.Stream("orders")
+	s := r.Options().Config.Stream("orders")
 	e, err := sgd.NewNewton(*s.SGD, s.Params())
 	if err != nil {
 		t.Fatal(err)
@@ -61,11 +64,11 @@ func TestKillNewton(t *testing.T) {
 	}
 	steps := iterations + p.Searches()
 	finish(r, steps)
-	v := r.history("orders.dp")
-	v.equals(t, r.uninterrupted(steps))
-	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.bytes), p.Course(iterations).Epoch, v.duplicates)
-	if v.steps != steps || len(v.bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
-		t.Errorf("%d releases of %d steps, want %d", len(v.bytes), v.steps, iterations)
+	v := r.History("orders.dp")
+	v.Equals(t, r.Uninterrupted(steps))
+	t.Logf("%d kills, %d releases, to epoch %d; %d releases published again", kills, len(v.Bytes), p.Course(iterations).Epoch, v.Duplicates)
+	if v.Steps != steps || len(v.Bytes) != int(iterations) || p.Course(iterations).Epoch < 2 {
+		t.Errorf("%d releases of %d steps, want %d", len(v.Bytes), v.Steps, iterations)
 	}
 }
 
@@ -73,16 +76,16 @@ func TestKillNewton(t *testing.T) {
 // says what to change and nothing of the records.
 func TestRegressionDiverges(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(killRegression, "batch = 20,", "batch = 200,"))
+	r := streamtest.NewRig(t, fixtures.With(killRegression, "batch = 20,", "batch = 200,"))
 	var values [][]byte
 	for range 25_000 {
 		values = append(values, []byte(`{"amount": 41, "items": 5, "weight": 7.16283e99}`))
 	}
-	r.send(values...)
-	x := r.start()
-	status := x.halts(haltMechanism, "the clip norm has been near its upper bound for 64 steps", "curvature")
+	r.Send(values...)
+	x := r.Start()
+	status := x.Halts(failure.Mechanism, "the clip norm has been near its upper bound for 64 steps", "curvature")
 	if strings.Contains(fmt.Sprint(status), "7.16") {
 		t.Errorf("the status tells a record: %+v", status)
 	}
-	x.end()
+	x.End()
 }

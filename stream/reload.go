@@ -7,15 +7,22 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // unchanged reports whether nothing differs.
-func unchanged(r *Reload) bool {
+func unchanged(r *httpapi.Reload) bool {
 	return len(r.Added)+len(r.Removed)+len(r.Changed)+len(r.Process) == 0
 }
 
 // Reload reads the configuration again and, unless it is a dry run, makes it that of the running daemon:
-// streams are added, removed and changed. All of it is done, or nothing.
+// Streams are added, removed and changed. All of it is done, or nothing.
 //
 // It opens, charges and closes no epoch by itself; see [ReloadRequest]. It leaves every open epoch the
 // bytes that it would have had: a change on which the guarantee of an open epoch depends is refused, as is
@@ -26,28 +33,28 @@ func unchanged(r *Reload) bool {
 //
 // Errors: config.Faults, *RefusedError with the difference, errors of reading files; then nothing is changed. After
 // another error the daemon ends.
-func (d *Daemon) Reload(q ReloadRequest) (*Reload, error) {
+func (d *Daemon) Reload(q httpapi.ReloadRequest) (*httpapi.Reload, error) {
 	found, err := d.reload(q)
 	if q.DryRun {
 		return found, err
 	}
-	d.metrics.reloaded(err == nil, d.now())
+	d.process.Metrics.Reloaded(err == nil, d.process.Now())
 	if err != nil {
-		d.log.Warn("the configuration was read again, and nothing was changed", "error", err.Error())
+		d.process.Log.Warn("the configuration was read again, and nothing was changed", "error", err.Error())
 		return found, err
 	}
 	var changed []string
 	for _, s := range found.Changed {
 		changed = append(changed, s.Stream)
 	}
-	d.log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed", changed, "opened", found.Opened, "unopened", found.Unopened)
+	d.process.Log.Info("the configuration was read again", "added", found.Added, "removed", found.Removed, "changed", changed, "opened", found.Opened, "unopened", found.Unopened)
 	return found, nil
 }
 
 // errNoFile is for a daemon that does not know where its configuration comes from.
 var errNoFile = errors.New("this daemon's configuration cannot be read again")
 
-func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
+func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err error) {
 	if d.load == nil {
 		return nil, errNoFile
 	}
@@ -62,7 +69,7 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		then, found = d.compare(now, file)
 		switch {
 		case len(found.Refused) > 0:
-			return nil, false, &RefusedError{found}
+			return nil, false, &httpapi.RefusedError{Reload: found}
 		case q.DryRun || unchanged(found):
 			return now, false, nil
 		}
@@ -76,8 +83,8 @@ func (d *Daemon) reload(q ReloadRequest) (found *Reload, err error) {
 		return found, err
 	}
 	if patterns {
-		d.metrics.forgetPatterns() // of those that are gone, too
-		signal(d.patterns.changed)
+		d.process.Metrics.ForgetPatterns() // of those that are gone, too
+		failure.Signal(d.patterns.changed)
 	}
 	if d.setLevel != nil {
 		d.setLevel(file.Log.Level)
@@ -106,13 +113,13 @@ func (d *Daemon) unopened() []string {
 				all = append(all, q.s.Name)
 			}
 			for _, r := range tasks {
-				if r.held() && r.opensByItself(r.d.ledger.newest(r.task)) {
-					all = append(all, r.task.String())
+				if r.Held() && r.OpensByItself(r.D.Ledger.Newest(r.Task)) {
+					all = append(all, r.Task.String())
 				}
 			}
 		}
 	}
-	now := d.config()
+	now := d.process.Config()
 	for _, p := range now.Patterns {
 		if d.patterns.holds() && !slices.ContainsFunc(now.Streams, func(s *config.Stream) bool { return s.Pattern() == p.Name }) {
 			all = append(all, p.Name)
@@ -122,21 +129,21 @@ func (d *Daemon) unopened() []string {
 }
 
 // release lets the tasks that are held open their epochs.
-func (c *crew) release() {
+func (c *shardTasks) release() {
 	c.growing.Lock()
 	defer c.growing.Unlock()
 	for _, q := range c.squads {
 		q.holds.Store(false)
 		for _, r := range q.runners {
-			r.free()
+			r.Free()
 		}
 	}
 }
 
 // compare returns the configuration that a daemon runs after a file was read again, and how it differs from
 // that of now, or why that is refused. Streams that are the same keep their pointers.
-func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *Reload) {
-	found = &Reload{Added: []string{}, Removed: []string{}, Changed: []StreamChange{}, Opened: []string{}, Unopened: []string{}, Refused: []string{}}
+func (d *Daemon) compare(now, file *config.Config) (then *config.Config, found *httpapi.Reload) {
+	found = &httpapi.Reload{Added: []string{}, Removed: []string{}, Changed: []httpapi.StreamChange{}, Opened: []string{}, Unopened: []string{}, Refused: []string{}}
 	refuse := func(format string, args ...any) {
 		found.Refused = append(found.Refused, fmt.Sprintf(format, args...))
 	}
@@ -186,7 +193,7 @@ func ofPattern(s *config.Stream) bool { return s.Pattern() != "" }
 
 // tables notes how tables of streams differ, and returns the new ones; the old one where there is no
 // difference.
-func tables(r *Reload, old, new []*config.Stream) (all []*config.Stream) {
+func tables(r *httpapi.Reload, old, new []*config.Stream) (all []*config.Stream) {
 	named := func(list []*config.Stream, name string) *config.Stream {
 		if i := slices.IndexFunc(list, func(s *config.Stream) bool { return s.Name == name }); i >= 0 {
 			return list[i]
@@ -197,7 +204,7 @@ func tables(r *Reload, old, new []*config.Stream) (all []*config.Stream) {
 		if was := named(old, s.Name); was == nil {
 			r.Added = append(r.Added, s.Name)
 		} else if keys := was.Differences(s); len(keys) > 0 {
-			r.Changed = append(r.Changed, StreamChange{s.Name, keys})
+			r.Changed = append(r.Changed, httpapi.StreamChange{Stream: s.Name, Keys: keys})
 		} else {
 			s = was
 		}
@@ -214,19 +221,19 @@ func tables(r *Reload, old, new []*config.Stream) (all []*config.Stream) {
 // unfit says why a running daemon can't take a stream, which was old before; nil: it was none.
 func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 	if old == nil || !sameEstimator(old, s) {
-		if _, err := Describe(s); err != nil {
+		if _, err := dryrun.Describe(s); err != nil {
 			return []string{err.Error()}
 		}
 	}
 	for _, c := range d.crewsNow() {
-		for _, t := range c.ledger.tasks() {
-			opened := c.ledger.newest(t)
-			if t.Stream != s.Name || opened == nil || opened.Kind != kindOpen { // nil: its only opening was voided
+		for _, t := range c.Ledger.Tasks() {
+			opened := c.Ledger.Newest(t)
+			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen { // nil: its only opening was voided
 				continue
 			}
 			if !reading(s, t) {
 				if old != nil && reading(old, t) && old.Merge != s.Merge {
-					why = append(why, fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s", opened.Epoch, t, epochArgs(t)))
+					why = append(why, fmt.Sprintf("merge: epoch %d of task %s is open: close it first, with: streamdp epoch close %s", opened.Epoch, t, failure.EpochArgs(t)))
 				}
 				continue
 			}
@@ -256,27 +263,27 @@ var formKeys = []string{"output.encoding", "output.privacy_every", "output.value
 
 // unfitFor says why an open epoch can't go on with a stream's table, as resuming it would find out. Before,
 // the table was old; nil: there was none.
-func (c *crew) unfitFor(old, s *config.Stream, opened *Entry) (why []string) {
+func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why []string) {
 	if old != nil {
 		for _, x := range old.Differences(s) {
 			if slices.Contains(formKeys, x.Key) {
 				why = append(why, fmt.Sprintf("%s: the bytes of epoch %d of task %s depend on it, which is open: stop and start the process, or close the epoch first, with: streamdp epoch close %s",
-					x, opened.Epoch, opened.Task(), epochArgs(opened.Task())))
+					x, opened.Epoch, opened.Task(), failure.EpochArgs(opened.Task())))
 			}
 		}
 	}
 	t := opened.Task()
-	// A task that runs may be writing its files: openStore would take away what is half written.
-	r := &keeper{feed: &feed{task: t}, d: &c.home, store: &store{disk: c.disk, dir: c.taskDir(t), seal: c.sealer(t)}}
-	m, _, err := r.manifest(opened)
+	// A task that runs may be writing its files: Open would take away what is half written.
+	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: &state.Store{Disk: c.Disk, Dir: c.TaskDir(t), Seal: c.Sealer(t)}}
+	m, _, err := r.Manifest(opened)
 	if err != nil {
 		return nil // the task halts, now as before
 	}
-	for _, key := range changed(s, m) {
+	for _, key := range core.Changes(s, m) {
 		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s",
-			key, m.Epoch, r.task, epochArgs(r.task)))
+			key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}
-	if err := c.ledger.takesLimit(limitOf(s, m), s.Privacy.Adjacency); err != nil {
+	if err := c.Ledger.TakesLimit(epoch.LimitOf(s, m), s.Privacy.Adjacency); err != nil {
 		why = append(why, err.Error())
 	}
 	return why

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"errors"
@@ -7,7 +7,14 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestLedgerReserve: sketches are charged against what the source's first opening has
@@ -18,46 +25,46 @@ func TestLedgerReserve(t *testing.T) {
 	sketch := dp.Cost{Adjacency: dp.ZeroOut, Mu: 0.1, Rows: 216, Gamma: 300, BadDelta: 1e-11}
 	gauss := func(mu float64) dp.Cost { return dp.Cost{Adjacency: dp.ZeroOut, Mu: mu} }
 	reserved, err := dp.Reserve(sketch, 2, 1e-8)
-	must(t, err)
+	fixtures.Must(t, err)
 	most, err := dp.ReservedMu(reserved, 2, 1e-8)
-	must(t, err)
+	fixtures.Must(t, err)
 	alone, err := dp.Mu(2, 1e-8)
-	must(t, err)
-	begin := func() (*ledger, func(cost, reserved dp.Cost) error) {
-		l, err := openLedger(osDisk{}, t.TempDir(), nil)
-		must(t, err)
+	fixtures.Must(t, err)
+	begin := func() (*ledger.Ledger, func(cost, reserved dp.Cost) error) {
+		l, err := ledger.Open(state.OS{}, t.TempDir(), nil)
+		fixtures.Must(t, err)
 		epoch := uint64(0)
 		return l, func(cost, reserved dp.Cost) error {
 			epoch++
-			_, err := l.open(Entry{Kind: kindOpen, Stream: "a", Source: src, Epoch: epoch, Incarnation: 1, First: 0, End: -1,
+			_, err := l.Open(ledger.Entry{Kind: ledger.KindOpen, Stream: "a", Source: src, Epoch: epoch, Incarnation: 1, First: 0, End: -1,
 				Mechanism: "m", Cost: cost, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 2, LimitDelta: 1e-8, Reserved: reserved})
 			return err
 		}
 	}
 	refused := func(what string, err error, words string) {
 		t.Helper()
-		if budget := (*errBudget)(nil); !errors.As(err, &budget) || !strings.Contains(err.Error(), words) {
+		if budget := (*ledger.ErrBudget)(nil); !errors.As(err, &budget) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v, want a refusal with %q", what, err, words)
 		}
 	}
 
 	// Nothing is set aside after the first opening.
 	l, open := begin()
-	must(t, open(gauss(0.01), dp.Cost{}))
+	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
 	refused("sketches after Gaussians", open(sketch, reserved), "has nothing set aside for sketches")
-	must(t, open(gauss(alone*0.9), dp.Cost{})) // Gaussians have the whole limit
+	fixtures.Must(t, open(gauss(alone*0.9), dp.Cost{})) // Gaussians have the whole limit
 	refused("Gaussians beyond the limit", open(gauss(alone*0.9), dp.Cost{}), "above limit_epsilon 2")
-	if len(l.all()) != 2 {
-		t.Errorf("refused epochs are in the ledger: %v", l.all())
+	if len(l.All()) != 2 {
+		t.Errorf("refused epochs are in the ledger: %v", l.All())
 	}
 
 	// The first opening says what is, whatever it is itself; later ones change nothing.
 	l, open = begin()
-	must(t, open(gauss(0.01), reserved))
+	fixtures.Must(t, open(gauss(0.01), reserved))
 	huge := reserved
 	huge.Rows *= 10
-	must(t, open(sketch, huge))
-	for _, e := range l.all() {
+	fixtures.Must(t, open(sketch, huge))
+	for _, e := range l.All() {
 		if first := e.Seq == 1; first != (e.Reserved.Rows == reserved.Rows) {
 			t.Errorf("entry %d sets aside %+v", e.Seq, e.Reserved)
 		}
@@ -67,36 +74,36 @@ func TestLedgerReserve(t *testing.T) {
 		t.Fatalf("%d copies are set aside", copies)
 	}
 	for range copies - 1 {
-		must(t, open(sketch, huge))
+		fixtures.Must(t, open(sketch, huge))
 	}
 	refused("one copy more", open(sketch, huge), "has set aside for sketches is spent")
 	low := sketch
 	low.Gamma *= 0.99
 	low.Rows, low.BadDelta = 1, 0
 	refused("less gamma", open(low, huge), "has set aside for sketches is spent")
-	must(t, open(gauss(0.01), dp.Cost{}))
+	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
 
 	// Where no sketch was charged, what is set aside for them is not for Gaussians.
 	l, open = begin()
-	must(t, open(gauss(most*0.99), reserved))
+	fixtures.Must(t, open(gauss(most*0.99), reserved))
 	refused("Gaussians for sketches", open(gauss(most*0.5), reserved), "above limit_epsilon 2")
 	limit := func(epsilon float64) error {
-		return l.setLimit(Entry{Kind: kindLimit, Stream: "a", Source: src, Epoch: 1, LimitEpsilon: epsilon, LimitDelta: 1e-8}, dp.ZeroOut)
+		return l.SetLimit(ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: src, Epoch: 1, LimitEpsilon: epsilon, LimitDelta: 1e-8}, dp.ZeroOut)
 	}
 	if err := limit(1.9); err == nil || !strings.Contains(err.Error(), "beside what is set aside for sketches") {
 		t.Errorf("a limit below what is charged and set aside: %v", err)
 	}
-	must(t, limit(2.5))
+	fixtures.Must(t, limit(2.5))
 
 	// An epoch that never began sets nothing aside unless it said so.
 	l, open = begin()
-	must(t, open(gauss(0.01), dp.Cost{}))
-	must(t, l.append(Entry{Kind: kindVoid, Stream: "a", Source: src, Epoch: 1}))
-	if !l.unopened(ofRecords(src)) {
+	fixtures.Must(t, open(gauss(0.01), dp.Cost{}))
+	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: "a", Source: src, Epoch: 1}))
+	if !l.Unopened(streamtest.OfRecords(src)) {
 		t.Error("an epoch that never began is the first one")
 	}
-	must(t, open(sketch, reserved))
-	if l.unopened(ofRecords(src)) {
+	fixtures.Must(t, open(sketch, reserved))
+	if l.Unopened(streamtest.OfRecords(src)) {
 		t.Error("a source with an epoch is unopened")
 	}
 }
@@ -136,21 +143,21 @@ func TestReserve(t *testing.T) {
 	parse := func(toml string) *config.Config {
 		t.Helper()
 		c, err := config.Parse("test.toml", []byte("[kafka]\nbrokers = [\"127.0.0.1:9092\"]\n[state]\ndir = \"/tmp/x\"\nkey_file = \"/tmp/k\"\n[http]\nlisten = \"127.0.0.1:0\"\n"+toml))
-		must(t, err)
+		fixtures.Must(t, err)
 		return c
 	}
 	c := parse(reserveStreams)
 	a, err := core.Reserve(c, c.Stream("a"))
-	must(t, err)
+	fixtures.Must(t, err)
 	b, err := core.Reserve(c, c.Stream("b"))
-	must(t, err)
+	fixtures.Must(t, err)
 	if !a.Sketches.Equal(b.Sketches) || a.Mu != b.Mu || a.Sketches.Rows == 0 {
 		t.Errorf("two streams of a topic set aside %+v and %+v", a, b)
 	}
-	d, err := Describe(c.Stream("b"))
-	must(t, err)
+	d, err := dryrun.Describe(c.Stream("b"))
+	fixtures.Must(t, err)
 	m, err := core.NewMechanism(c.Stream("a"), nil, nil)
-	must(t, err)
+	fixtures.Must(t, err)
 	if n := a.Sketches.Rows; n < 216 || !(a.Mu > m.Cost().Mu) || d.Epsilon != 1 {
 		t.Errorf("%d rows are set aside, and %g for Gaussians", n, a.Mu)
 	}
@@ -159,7 +166,7 @@ func TestReserve(t *testing.T) {
 	}
 	plain := parse(strings.Replace(reserveStreams, `"ihm"`, `"newton"`, 1))
 	r, err := core.Reserve(plain, plain.Stream("b"))
-	must(t, err)
+	fixtures.Must(t, err)
 	if !r.Sketches.Empty() || r.String() != "" {
 		t.Errorf("without sketches %+v is set aside", r)
 	}
@@ -174,31 +181,31 @@ func TestReserve(t *testing.T) {
 func TestReserveRun(t *testing.T) {
 	t.Parallel()
 	first, _, _ := strings.Cut(reserveStreams, "[stream.b]")
-	r := newRig(t, first)
-	r.produce(0, 250)
-	x := r.start()
-	x.published(2)
-	x.end()
-	r.toml = reserveStreams
-	x = r.start()
-	x.until("the refit halts", func(TaskStatus) bool {
-		all := x.d.Status()
-		return len(all) == 2 && all[1].State == stateHalted && all[0].State == stateRunning
+	r := streamtest.NewRig(t, first)
+	r.Produce(0, 250)
+	x := r.Start()
+	x.Published(2)
+	x.End()
+	r.Toml = reserveStreams
+	x = r.Start()
+	x.Until("the refit halts", func(monitor.TaskStatus) bool {
+		all := x.D.Status()
+		return len(all) == 2 && all[1].State == monitor.StateHalted && all[0].State == monitor.StateRunning
 	})
-	if s := x.d.Status()[1]; s.Reason != haltBudget || !strings.Contains(s.Message, "nothing set aside for sketches") {
+	if s := x.D.Status()[1]; s.Reason != failure.Budget || !strings.Contains(s.Message, "nothing set aside for sketches") {
 		t.Errorf("the refit halted with %s: %s", s.Reason, s.Message)
 	}
-	x.end()
+	x.End()
 
-	both := r.sibling(strings.ReplaceAll(reserveStreams, `.dp"`, `2.dp"`))
-	x = both.start()
-	x.until("both release", func(TaskStatus) bool {
-		all := x.d.Status()
+	both := r.Sibling(strings.ReplaceAll(reserveStreams, `.dp"`, `2.dp"`))
+	x = both.Start()
+	x.Until("both release", func(monitor.TaskStatus) bool {
+		all := x.D.Status()
 		return len(all) == 2 && all[0].Step >= 2 && all[1].Step >= 2 && all[0].Outbox+all[1].Outbox == 0
 	})
-	x.end()
-	spent, err := readSpent(both.dir+"/state", "", nil)
-	must(t, err)
+	x.End()
+	spent, err := streamtest.ReadSpent(both.Dir+"/state", "", nil)
+	fixtures.Must(t, err)
 	if len(spent) != 1 || spent[0].Reserved.Sketches.Rows == 0 || !(spent[0].Reserved.Mu > 0) {
 		t.Errorf("the ledger says %+v", spent)
 	}

@@ -1,9 +1,15 @@
-package stream
+package stream_test
 
 import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // TestRotateKey: a new master key goes on where the last epoch ended, and no record pays
@@ -11,53 +17,55 @@ import (
 // key knows how far the epoch read, nothing is closed or charged without it.
 func TestRotateKey(t *testing.T) {
 	t.Parallel()
-	closing := func(ctx context.Context, d *Daemon) error { return d.CloseEpoch(ctx, ordersTask, false) }
-	opening := func(sameLog bool) func(context.Context, *Daemon) error {
-		return func(ctx context.Context, d *Daemon) error {
-			return d.OpenEpoch(ctx, ordersTask, OpenRequest{SameLog: sameLog})
+	closing := func(ctx context.Context, d *stream.Daemon) error {
+		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+	}
+	opening := func(sameLog bool) func(context.Context, *stream.Daemon) error {
+		return func(ctx context.Context, d *stream.Daemon) error {
+			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: sameLog})
 		}
 	}
 	for _, encrypt := range []bool{false, true} {
-		r := newRig(t, ordersStream)
-		r.encrypt = encrypt
-		r.produce(0, 1050)
-		x := r.start()
-		x.published(10)
-		x.end()
+		r := streamtest.NewRig(t, fixtures.OrdersStream)
+		r.Encrypt = encrypt
+		r.Produce(0, 1050)
+		x := r.Start()
+		x.Published(10)
+		x.End()
 		if encrypt {
-			r.seed++
-			for _, q := range []func(context.Context, *Daemon) error{closing, opening(false), opening(true)} {
-				if err := r.offline(q); err == nil || !strings.Contains(err.Error(), "name the former key") {
+			r.Seed++
+			for _, q := range []func(context.Context, *stream.Daemon) error{closing, opening(false), opening(true)} {
+				if err := r.Offline(q); err == nil || !strings.Contains(err.Error(), "name the former key") {
 					t.Errorf("without the former key: %v", err)
 				}
 			}
-			if got := r.kinds(); got != "open" {
+			if got := r.Kinds(); got != "open" {
 				t.Errorf("the ledger has %s", got)
 			}
-			r.seed--
+			r.Seed--
 		}
-		must(t, r.offline(closing))
-		r.seed++
-		must(t, r.offline(opening(true)))
-		e := r.entries()
-		if last := e[len(e)-1]; last.Kind != kindOpen || last.First != 1000 || last.Incarnation != 1 {
+		fixtures.Must(t, r.Offline(closing))
+		r.Seed++
+		fixtures.Must(t, r.Offline(opening(true)))
+		e := r.Entries()
+		if last := e[len(e)-1]; last.Kind != ledger.KindOpen || last.First != 1000 || last.Incarnation != 1 {
 			t.Errorf("encrypted %t: %s from %d of log %d", encrypt, last.Kind, last.First, last.Incarnation)
 		}
-		x = r.start()
-		r.produce(1050, 50)
-		x.published(1)
-		x.end()
+		x = r.Start()
+		r.Produce(1050, 50)
+		x.Published(1)
+		x.End()
 	}
 	// Without the operator's word it is another log, whose records may be the same.
-	r := newRig(t, ordersStream)
-	r.produce(0, 1050)
-	x := r.start()
-	x.published(10)
-	x.end()
-	must(t, r.offline(closing))
-	r.seed++
-	must(t, r.offline(opening(false)))
-	e := r.entries()
+	r := streamtest.NewRig(t, fixtures.OrdersStream)
+	r.Produce(0, 1050)
+	x := r.Start()
+	x.Published(10)
+	x.End()
+	fixtures.Must(t, r.Offline(closing))
+	r.Seed++
+	fixtures.Must(t, r.Offline(opening(false)))
+	e := r.Entries()
 	if last := e[len(e)-1]; last.Incarnation != 2 || last.First != 0 {
 		t.Errorf("without a word: from %d of log %d", last.First, last.Incarnation)
 	}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -14,23 +14,28 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/twmb/franz-go/pkg/sr/srfake"
 )
 
 // metricsOf returns what a daemon shows at /metrics.
-func metricsOf(d *Daemon) string {
+func metricsOf(d *stream.Daemon) string {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Host = "127.0.0.1"
-	d.server.handler().ServeHTTP(w, r)
+	(*d.Server()).Handler().ServeHTTP(w, r)
 	return w.Body.String()
 }
 
 // TestSchemas: a task waits for the registry before it is charged; each record is read by its own
 // schema; one without, or with one that does not fit, is null and changes nothing for the others;
 // of a new version that does not fit there is one warning; and without the registry the task goes
-// on.
+// On.
 func TestSchemas(t *testing.T) {
 	broker, err := embedded.Start(embedded.Options{})
 	if err != nil {
@@ -47,38 +52,38 @@ func TestSchemas(t *testing.T) {
 		return down.Load()
 	})
 	in := kafkatest.Topic(t, broker.Addrs(), nil)
-	s := newSite(t, broker.Addrs(), in)
-	s.log, s.look = &journal{}, 20*time.Millisecond
-	s.edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()))
-	d := s.run()
-	d.wait("a missing subject", func(s TaskStatus) bool {
-		return s.State == stateRetrying && strings.Contains(s.Message, "registry: subject "+in+"-value: is not in the registry")
+	s := streamtest.NewSite(t, broker.Addrs(), in)
+	s.Log, s.Look = &fixtures.Journal{}, 20*time.Millisecond
+	s.Edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()))
+	d := s.Run()
+	d.Wait("a missing subject", func(s monitor.TaskStatus) bool {
+		return s.State == monitor.StateRetrying && strings.Contains(s.Message, "registry: subject "+in+"-value: is not in the registry")
 	})
-	if len(d.d.Epochs()) != 0 {
+	if len(d.D.Epochs()) != 0 {
 		t.Error("an epoch was charged before the schemas were known")
 	}
-	reg.SeedSchema(in+"-value", 1, 10, avroOrder("amount double", "items double"))
-	d.wait("no schema that gives rows", func(s TaskStatus) bool {
-		return s.State == stateRetrying && strings.Contains(s.Message, "version 1 (id 10): weight: the schema has no such path")
+	reg.SeedSchema(in+"-value", 1, 10, fixtures.AvroOrder("amount double", "items double"))
+	d.Wait("no schema that gives rows", func(s monitor.TaskStatus) bool {
+		return s.State == monitor.StateRetrying && strings.Contains(s.Message, "version 1 (id 10): weight: the schema has no such path")
 	})
-	if len(d.d.Epochs()) != 0 {
+	if len(d.D.Epochs()) != 0 {
 		t.Error("an epoch was charged before a schema could give rows")
 	}
-	reg.SeedSchema(in+"-value", 2, 11, avroOrder("amount double", "items double", "weight double"))
-	d.wait("running", func(s TaskStatus) bool { return s.State == stateRunning })
-	reg.SeedSchema(in+"-value", 3, 12, avroOrder("tip double", "amount double", "items double", "weight double"))
-	reg.SeedSchema(in+"-value", 4, 13, avroOrder("amount double", "items double"))
-	reg.SeedSchema(in+"-value", 5, 14, avroOrder("amount double", "items string", "weight double"))
-	reg.SeedSchema("elsewhere", 1, 15, avroOrder("amount double", "items double", "weight double", "rest double"))
+	reg.SeedSchema(in+"-value", 2, 11, fixtures.AvroOrder("amount double", "items double", "weight double"))
+	d.Wait("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	reg.SeedSchema(in+"-value", 3, 12, fixtures.AvroOrder("tip double", "amount double", "items double", "weight double"))
+	reg.SeedSchema(in+"-value", 4, 13, fixtures.AvroOrder("amount double", "items double"))
+	reg.SeedSchema(in+"-value", 5, 14, fixtures.AvroOrder("amount double", "items string", "weight double"))
+	reg.SeedSchema("elsewhere", 1, 15, fixtures.AvroOrder("amount double", "items double", "weight double", "rest double"))
 	var batch []kafkatest.Record
 	for range 10 {
-		batch = append(batch, framed(11, 40, 3, 1.2), framed(12, 9, 40, 3, 1.2), framed(13, 40, 3), framed(14, 40),
-			framed(15, 40, 3, 1.2, 0), framed(4711, 40, 3, 1.2), kafkatest.Record{Value: []byte(`{"amount":1}`)}, framed(11, 40, 3),
-			framed(12, 9, 40, 3, 1.2), framed(11, 40, math.NaN(), 1.2))
+		batch = append(batch, fixtures.Framed(11, 40, 3, 1.2), fixtures.Framed(12, 9, 40, 3, 1.2), fixtures.Framed(13, 40, 3), fixtures.Framed(14, 40),
+			fixtures.Framed(15, 40, 3, 1.2, 0), fixtures.Framed(4711, 40, 3, 1.2), kafkatest.Record{Value: []byte(`{"amount":1}`)}, fixtures.Framed(11, 40, 3),
+			fixtures.Framed(12, 9, 40, 3, 1.2), fixtures.Framed(11, 40, math.NaN(), 1.2))
 	}
 	producer := kafkatest.NewProducer(t, broker.Addrs(), in, 0, "")
 	producer.Send(batch...)
-	d.published(1)
+	d.Published(1)
 	for _, want := range []string{
 		`{partition="0",reason="decoded",schema="11",stream="orders"} 10`,
 		`{partition="0",reason="malformed",schema="11",stream="orders"} 10`,
@@ -88,39 +93,39 @@ func TestSchemas(t *testing.T) {
 		`{partition="0",reason="wrong-type",schema="14",stream="orders"} 10`,
 		`{partition="0",reason="no-schema",schema="unknown",stream="orders"} 30`,
 	} {
-		if text := metricsOf(d.d); !strings.Contains(text, "streamdp_diagnostic_schema_records_total"+want) {
+		if text := metricsOf(d.D); !strings.Contains(text, "streamdp_diagnostic_schema_records_total"+want) {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
-	d.wait("a look", func(s TaskStatus) bool { return len(s.Schemas) == 1 && s.Schemas[0].Version == 5 })
-	if got := d.d.Status()[0].Schemas[0]; got.ID != 14 || len(got.Faults) != 1 || !strings.Contains(got.Faults[0], "items") {
+	d.Wait("a look", func(s monitor.TaskStatus) bool { return len(s.Schemas) == 1 && s.Schemas[0].Version == 5 })
+	if got := d.D.Status()[0].Schemas[0]; got.ID != 14 || len(got.Faults) != 1 || !strings.Contains(got.Faults[0], "items") {
 		t.Errorf("the newest schema is shown as %+v", got)
 	}
-	if text := metricsOf(d.d); !strings.Contains(text, `streamdp_schema_faults{partition="0",stream="orders"} 1`) || !strings.Contains(text, "\nstreamdp_registry_reachable 1\n") {
+	if text := metricsOf(d.D); !strings.Contains(text, `streamdp_schema_faults{partition="0",stream="orders"} 1`) || !strings.Contains(text, "\nstreamdp_registry_reachable 1\n") {
 		t.Error("metrics do not show the newest schema")
 	}
 	down.Store(true)
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.d), "\nstreamdp_registry_reachable 0\n"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.D), "\nstreamdp_registry_reachable 0\n"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("an outage of the registry is not shown")
 		}
 	}
 	for i := range batch {
-		batch[i] = framed(11, 40, 3, 1.2)
+		batch[i] = fixtures.Framed(11, 40, 3, 1.2)
 	}
 	producer.Send(batch...)
-	d.published(2)
-	if d.ready() != http.StatusOK {
+	d.Published(2)
+	if d.Ready() != http.StatusOK {
 		t.Error("not ready without the registry")
 	}
 	down.Store(false)
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.d), "\nstreamdp_registry_reachable 1\n"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(metricsOf(d.D), "\nstreamdp_registry_reachable 1\n"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("that the registry is back is not shown")
 		}
 	}
-	d.end()
-	logged := s.log.String()
+	d.End()
+	logged := s.Log.String()
 	for of, n := range map[string]int{
 		"records of a schema in the registry give no rows": 3, "version=1 id=10": 1, "version=4 id=13": 1, "version=5 id=14": 1,
 		"the schema registry does not answer": 1, "answers 503": 1, "the schema registry answers again": 1, "4711": 0, "id=15": 0,
@@ -131,18 +136,18 @@ func TestSchemas(t *testing.T) {
 	}
 
 	// The same bytes again, from another state directory, and nothing of records for the public.
-	again := newSite(t, broker.Addrs(), in)
-	again.look = s.look
-	again.edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()), "[http]", "[http]\nexposure = \"public\"")
-	d = again.run()
-	d.published(2)
-	if text := metricsOf(d.d); strings.Contains(text, "diagnostic_schema") || !strings.Contains(text, "streamdp_schema_faults") {
+	again := streamtest.NewSite(t, broker.Addrs(), in)
+	again.Look = s.Look
+	again.Edit = strings.NewReplacer(`codec = "json"`, `codec = "avro"`, "[stream.orders]", fmt.Sprintf("[registry]\nurls = [%q]\n[stream.orders]", reg.URL()), "[http]", "[http]\nexposure = \"public\"")
+	d = again.Run()
+	d.Published(2)
+	if text := metricsOf(d.D); strings.Contains(text, "diagnostic_schema") || !strings.Contains(text, "streamdp_schema_faults") {
 		t.Error("metrics for the public have counts of records, or lack what is public")
 	}
-	d.end()
-	first, second := s.output(), again.output()
+	d.End()
+	first, second := s.Output(), again.Output()
 	for key, p := range first {
-		if !p.equal(second[key]) {
+		if !p.Equal(second[key]) {
 			t.Errorf("release %s differs the second time", key)
 		}
 	}
@@ -157,10 +162,10 @@ func TestCheckSchemas(t *testing.T) {
 	reg := srfake.New()
 	defer reg.Close()
 	file := filepath.Join(t.TempDir(), "order.avsc")
-	if err := os.WriteFile(file, []byte(avroOrder("amount double", "weight double").Schema), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(fixtures.AvroOrder("amount double", "weight double").Schema), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check := func(connect bool, input string) ([]string, error) {
+	check := func(co bool, input string) ([]string, error) {
 		t.Helper()
 		text := fmt.Sprintf("[kafka]\nbrokers = [\"localhost:9092\"]\n[state]\ndir = \"s\"\nkey_file = \"k\"\n[registry]\nurls = [%q]\n[stream.orders]\ninput = { topic = \"orders\", columns = [\"amount\", \"items\"], %s }\n"+
 			"[stream.orders.privacy]\nepsilon = 1.0\ndelta = 1e-8\nadjacency = \"zero-out\"\n[stream.orders.moments]\nclip = 1.0\n", reg.URL(), input)
@@ -168,7 +173,7 @@ func TestCheckSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return CheckSchemas(t.Context(), c, connect)
+		return connect.CheckSchemas(t.Context(), c, co)
 	}
 	const avro = `codec = "avro"`
 	plain := fmt.Sprintf(`codec = "avro", framing = "plain", schema_file = %q`, file)
@@ -181,12 +186,12 @@ func TestCheckSchemas(t *testing.T) {
 	if warnings, err := check(true, avro); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "subject orders-value: is not in the registry yet; run waits until a producer registers it, or input.subjects names another") {
 		t.Errorf("a missing subject: %q, %v", warnings, err)
 	}
-	reg.SeedSchema("orders-value", 1, 1, avroOrder("amount bytes", "items bytes"))
+	reg.SeedSchema("orders-value", 1, 1, fixtures.AvroOrder("amount bytes", "items bytes"))
 	const first = "stream orders: subject orders-value, version 1 (id 1): "
 	if _, err := check(true, avro); err == nil || !strings.Contains(err.Error(), first+"amount: ") || !strings.Contains(err.Error(), "\n"+first+"items: ") {
 		t.Errorf("a column of another type: %v", err)
 	}
-	reg.SeedSchema("orders-value", 2, 2, avroOrder("amount double", "items double"))
+	reg.SeedSchema("orders-value", 2, 2, fixtures.AvroOrder("amount double", "items double"))
 	warnings, err := check(true, avro)
 	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[1], "version 1 (id 1): items") || !strings.Contains(warnings[0], "its records give no rows") {
 		t.Errorf("an older version: %q, %v", warnings, err)

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -8,42 +8,50 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // closedWell fails unless an epoch is closed, charged for all that it released,
 // and nothing of it is left.
-func closedWell(r *rig, t *testing.T, how string, epoch uint64) {
+func closedWell(r *streamtest.Rig, t *testing.T, how string, epoch uint64) {
 	t.Helper()
 	var closed, destroyed bool
 	var end int64
-	for _, e := range r.entries() {
-		if e.Task() != ordersTask || e.Epoch != epoch {
+	for _, e := range r.Entries() {
+		if e.Task() != fixtures.OrdersTask || e.Epoch != epoch {
 			continue
 		}
 		switch e.Kind {
-		case kindClose:
+		case ledger.KindClose:
 			closed, end = true, e.End
-		case kindDestroyed:
+		case ledger.KindDestroyed:
 			destroyed = true
 		}
 	}
 	if !closed || !destroyed {
 		t.Errorf("%s: closed %t, destroyed %t", how, closed, destroyed)
 	}
-	if _, err := os.Stat(r.file(secretName(epoch))); err == nil {
+	if _, err := os.Stat(r.File(state.SecretName(epoch))); err == nil {
 		t.Errorf("%s: the secret is still there", how)
 	}
 	for _, p := range outputIfAny(r, "orders.dp") {
-		if p.epoch == epoch && p.value != "{}" {
-			if got := p.parse(t).Offsets[1]; end >= 0 && got > end {
+		if p.Epoch == epoch && p.Value != "{}" {
+			if got := p.Parse(t).Offsets[1]; end >= 0 && got > end {
 				t.Errorf("%s: released up to offset %d, charged to %d", how, got, end)
 			}
 		}
 	}
-	for _, name := range []string{checkpointName, previousName} {
-		if data, err := os.ReadFile(r.file(name)); err == nil {
-			if c, err := parseCheckpoint(data); err != nil || c.epoch == epoch {
+	for _, name := range []string{state.CheckpointName, state.PreviousName} {
+		if data, err := os.ReadFile(r.File(name)); err == nil {
+			if c, err := state.ParseCheckpoint(data); err != nil || c.Epoch == epoch {
 				t.Errorf("%s: %s of the closed epoch is still there", how, name)
 			}
 		}
@@ -55,53 +63,53 @@ func closedWell(r *rig, t *testing.T, how string, epoch uint64) {
 // does the next start.
 func TestSecretRetention(t *testing.T) {
 	t.Parallel()
-	r := ran(t, ordersStream)
-	retain := func(d time.Duration) func(*Options) {
-		return func(o *Options) { o.Config.State.EpochSecretRetention = d }
+	r := streamtest.Ran(t, fixtures.OrdersStream)
+	retain := func(d time.Duration) func(*stream.Options) {
+		return func(o *stream.Options) { o.Config.State.EpochSecretRetention = d }
 	}
 	exists := func(epoch uint64) bool {
-		_, err := os.Stat(r.file(secretName(epoch)))
+		_, err := os.Stat(r.File(state.SecretName(epoch)))
 		return err == nil
 	}
 	destroyed := func(epoch uint64) bool {
-		return slices.ContainsFunc(r.entries(), func(e Entry) bool { return e.Kind == kindDestroyed && e.Epoch == epoch })
+		return slices.ContainsFunc(r.Entries(), func(e ledger.Entry) bool { return e.Kind == ledger.KindDestroyed && e.Epoch == epoch })
 	}
-	up := func(s TaskStatus) bool { return s.State == stateRunning }
-	x := r.start(retain(time.Hour))
-	x.until("up", up)
-	for epoch := uint64(1); epoch <= 2; epoch++ {
-		if err := x.control(requestOpen, OpenRequest{}); err != nil {
+	up := func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning }
+	x := r.Start(retain(time.Hour))
+	x.Until("up", up)
+	for n := uint64(1); n <= 2; n++ {
+		if err := x.Control(task.RequestOpen, epoch.OpenRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		x.until("the next epoch", func(s TaskStatus) bool { return s.Epoch == epoch+1 })
-		if !exists(epoch) || destroyed(epoch) {
-			t.Errorf("the secret of epoch %d is gone at once", epoch)
+		x.Until("the next epoch", func(s monitor.TaskStatus) bool { return s.Epoch == n+1 })
+		if !exists(n) || destroyed(n) {
+			t.Errorf("the secret of epoch %d is gone at once", n)
 		}
-		for _, name := range []string{checkpointName, previousName} {
-			if data, err := os.ReadFile(r.file(name)); err == nil {
-				if c, err := parseCheckpoint(data); err != nil || c.epoch <= epoch {
-					t.Errorf("%s of epoch %d is still there", name, epoch)
+		for _, name := range []string{state.CheckpointName, state.PreviousName} {
+			if data, err := os.ReadFile(r.File(name)); err == nil {
+				if c, err := state.ParseCheckpoint(data); err != nil || c.Epoch <= n {
+					t.Errorf("%s of epoch %d is still there", name, n)
 				}
 			}
 		}
 	}
-	x.end()
-	x = r.start(retain(2 * time.Second))
-	x.until("up", up)
-	for deadline := time.Now().Add(patience); exists(1) || exists(2) || !destroyed(1) || !destroyed(2); time.Sleep(20 * time.Millisecond) {
+	x.End()
+	x = r.Start(retain(2 * time.Second))
+	x.Until("up", up)
+	for deadline := time.Now().Add(fixtures.Patience); exists(1) || exists(2) || !destroyed(1) || !destroyed(2); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the secrets are still there: %s", r.kinds())
+			t.Fatalf("the secrets are still there: %s", r.Kinds())
 		}
 	}
-	if err := x.control(requestOpen, OpenRequest{}); err != nil {
+	if err := x.Control(task.RequestOpen, epoch.OpenRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	x.end()
-	x = r.start()
-	x.until("epoch 4", func(s TaskStatus) bool { return s.Epoch == 4 && s.State == stateRunning })
-	x.end()
+	x.End()
+	x = r.Start()
+	x.Until("epoch 4", func(s monitor.TaskStatus) bool { return s.Epoch == 4 && s.State == monitor.StateRunning })
+	x.End()
 	if exists(3) || !destroyed(3) || !exists(4) {
-		t.Errorf("after a start without retention: %s", r.kinds())
+		t.Errorf("after a start without retention: %s", r.Kinds())
 	}
 }
 
@@ -109,34 +117,34 @@ func TestSecretRetention(t *testing.T) {
 // that runs, keeps its secrets no longer than others.
 func TestAbandonedSecret(t *testing.T) {
 	t.Parallel()
-	second := strings.ReplaceAll(with(ordersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
+	second := strings.ReplaceAll(fixtures.With(fixtures.OrdersStream, `"orders.dp"`, `"second.dp"`), "stream.orders", "stream.second")
 	for _, by := range []string{"daemon", "command"} {
-		r := ran(t, ordersStream)
-		retain := func(o *Options) { o.Config.State.EpochSecretRetention = time.Hour }
-		x := r.start(retain)
-		x.until("up", func(s TaskStatus) bool { return s.State == stateRunning })
-		if err := x.control(requestClose, OpenRequest{}); err != nil {
+		r := streamtest.Ran(t, fixtures.OrdersStream)
+		retain := func(o *stream.Options) { o.Config.State.EpochSecretRetention = time.Hour }
+		x := r.Start(retain)
+		x.Until("up", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+		if err := x.Control(task.RequestClose, epoch.OpenRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		x.end()
-		if _, err := os.Stat(r.file(secretName(1))); err != nil {
+		x.End()
+		if _, err := os.Stat(r.File(state.SecretName(1))); err != nil {
 			t.Fatalf("%s: the secret is not kept: %v", by, err)
 		}
 		// What an interrupted closing leaves is no better.
-		must(t, os.WriteFile(r.file(previousName), []byte("sums"), 0o600))
-		r.toml = second
+		fixtures.Must(t, os.WriteFile(r.File(state.PreviousName), []byte("sums"), 0o600))
+		r.Toml = second
 		if by == "daemon" {
-			x = r.start()
-			x.until("the other stream", func(s TaskStatus) bool { return s.State == stateRunning && s.Step == 10 })
-			for deadline := time.Now().Add(patience); !strings.Contains(r.kinds(), kindDestroyed); time.Sleep(20 * time.Millisecond) {
+			x = r.Start()
+			x.Until("the other stream", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning && s.Step == 10 })
+			for deadline := time.Now().Add(fixtures.Patience); !strings.Contains(r.Kinds(), ledger.KindDestroyed); time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("the secret is still there: %s", r.kinds())
+					t.Fatalf("the secret is still there: %s", r.Kinds())
 				}
 			}
-			x.end()
+			x.End()
 		} else {
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error {
-				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, OpenRequest{})
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		}
 		closedWell(r, t, by, 1)

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -11,7 +11,11 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // TestSoak runs a daemon at full speed for as long as STREAMDP_SOAK says, with epochs that
@@ -25,16 +29,16 @@ func TestSoak(t *testing.T) {
 		t.Skip("takes as long as STREAMDP_SOAK says: make soak")
 	}
 	length, err := time.ParseDuration(text)
-	must(t, err)
-	b := spawn(t, childSpec{Role: "broker", Topics: []string{"in"}}).up()
-	r := newRigAt(t, nil, b.addr, with(wideStream(16, 1000), "step = 1000", "step = 1000\nhorizon = 50\non_horizon = \"rollover\""))
-	r.commit = "50ms"
-	addrs := []string{b.addr}
+	fixtures.Must(t, err)
+	b := streamtest.Spawn(t, streamtest.ChildSpec{Role: "broker", Topics: []string{"in"}}).Up()
+	r := streamtest.NewRigAt(t, nil, b.Addr, fixtures.With(fixtures.WideStream(16, 1000), "step = 1000", "step = 1000\nhorizon = 50\non_horizon = \"rollover\""))
+	r.Commit = "50ms"
+	addrs := []string{b.Addr}
 	var list []kafka.Message
-	for _, rec := range packedRecords(16, 2000) {
+	for _, rec := range fixtures.PackedRecords(16, 2000) {
 		list = append(list, kafka.Message{Value: rec.Value, Time: time.UnixMilli(1)})
 	}
-	x := r.start(func(o *Options) { o.Hooks.Observe = nil })
+	x := r.Start(func(o *stream.Options) { o.Hooks.Observe = nil })
 	type sample struct {
 		heap       uint64
 		goroutines int
@@ -45,14 +49,14 @@ func TestSoak(t *testing.T) {
 	trimmed, sampled := begun, begun
 	end, lag := int64(0), int64(0)
 	for time.Since(begun) < length {
-		s := x.d.Status()[0]
-		if s.State == stateHalted {
+		s := x.D.Status()[0]
+		if s.State == monitor.StateHalted {
 			t.Fatalf("halted: %s", s.Message)
 		}
 		// Always enough to read; what is read is deleted, so that the broker can hold it.
 		if lag = end - s.NextOffset; lag < 40_000 {
-			_, err := r.client.Produce(t.Context(), "in", 0, list)
-			must(t, err)
+			_, err := r.Client.Produce(t.Context(), "in", 0, list)
+			fixtures.Must(t, err)
 			end += int64(len(list))
 		} else {
 			time.Sleep(time.Millisecond) // the daemon is behind
@@ -62,7 +66,7 @@ func TestSoak(t *testing.T) {
 			if before := s.NextOffset - 10_000; before > 0 {
 				kafkatest.DeleteRecords(t, addrs, "in", 0, before)
 			}
-			if _, _, out, err := r.client.Offsets(context.Background(), "m.dp", 0); err == nil && out > 200 {
+			if _, _, out, err := r.Client.Offsets(context.Background(), "m.dp", 0); err == nil && out > 200 {
 				kafkatest.DeleteRecords(t, addrs, "m.dp", 0, out-100)
 			}
 		}
@@ -78,9 +82,9 @@ func TestSoak(t *testing.T) {
 			samples = append(samples, sample{m.HeapAlloc, runtime.NumGoroutine(), len(files)})
 		}
 	}
-	s := x.d.Status()[0]
-	x.stop()
-	must(t, x.ends())
+	s := x.D.Status()[0]
+	x.Stop()
+	fixtures.Must(t, x.Ends())
 	if len(samples) < 30 || s.Epoch < 3 {
 		t.Fatalf("%d samples, epoch %d: too short", len(samples), s.Epoch)
 	}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"encoding/json"
@@ -11,7 +11,11 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // TestSpent: ranges begin and end where charges do, costs add where ranges
@@ -19,26 +23,26 @@ import (
 func TestSpent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := openLedger(osDisk{}, dir, nil)
-	must(t, err)
-	l.now = func() time.Time { return time.Unix(0, 0) }
+	l, err := ledger.Open(state.OS{}, dir, nil)
+	fixtures.Must(t, err)
+	l.Now = func() time.Time { return time.Unix(0, 0) }
 	src := core.Source{Cluster: "c", Topic: "in", Partition: 0}
-	add := func(e Entry) { must(t, l.append(e)) }
+	add := func(e ledger.Entry) { fixtures.Must(t, l.Append(e)) }
 	open := func(stream string, epoch, incarnation uint64, s core.Source, first, end int64, a dp.Adjacency, mu float64) {
-		add(Entry{Kind: kindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation, First: first, End: end,
+		add(ledger.Entry{Kind: ledger.KindOpen, Stream: stream, Source: s, Epoch: epoch, Incarnation: incarnation, First: first, End: end,
 			Mechanism: "moments", Cost: dp.Cost{Adjacency: a, Mu: mu}, Epsilon: 1, Delta: 1e-8, LimitEpsilon: 3, LimitDelta: 1e-8})
 	}
 	open("a", 1, 1, src, 0, -1, dp.ZeroOut, 0.1)
 	open("b", 1, 1, src, 50, 200, dp.ZeroOut, 0.2)
 	open("a", 2, 1, core.Source{Cluster: "c", Topic: "other", Partition: 0}, 0, -1, dp.ZeroOut, 0.4)
-	add(Entry{Kind: kindClose, Stream: "a", Source: src, Epoch: 1, End: 100})
+	add(ledger.Entry{Kind: ledger.KindClose, Stream: "a", Source: src, Epoch: 1, End: 100})
 	open("c", 1, 1, src, 0, -1, dp.ZeroOut, 9)
-	add(Entry{Kind: kindVoid, Stream: "c", Source: src, Epoch: 1})
+	add(ledger.Entry{Kind: ledger.KindVoid, Stream: "c", Source: src, Epoch: 1})
 	open("a", 3, 2, src, 100, -1, dp.Replace, 0.3)
-	add(Entry{Kind: kindLimit, Stream: "a", Source: src, Epoch: 3, LimitEpsilon: 5, LimitDelta: 1e-7})
+	add(ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: src, Epoch: 3, LimitEpsilon: 5, LimitDelta: 1e-7})
 
-	all, err := readSpent(dir, "", []int{1, 3})
-	must(t, err)
+	all, err := streamtest.ReadSpent(dir, "", []int{1, 3})
+	fixtures.Must(t, err)
 	if len(all) != 2 || all[0].Topic != "in" || all[1].Topic != "other" {
 		t.Fatalf("sources %+v", all)
 	}
@@ -54,7 +58,7 @@ func TestSpent(t *testing.T) {
 		}
 		lines = append(lines, fmt.Sprintf("%d [%d,%d) %.6f %s", r.Incarnation, r.First, r.End, r.Cost.Mu, strings.Join(by, "+")))
 		eps, err := dp.Epsilon(1e-7, r.Cost.Mu)
-		must(t, err)
+		fixtures.Must(t, err)
 		if r.Epsilon != eps || len(r.Persons) != 2 || *r.Persons[0].Epsilon < eps || *r.Persons[0].Epsilon > eps*1.001 || *r.Persons[1].Epsilon < 3*eps {
 			t.Errorf("epsilon %g, want %g; persons %+v", r.Epsilon, eps, r.Persons)
 		}
@@ -67,10 +71,10 @@ func TestSpent(t *testing.T) {
 	if want, _ := dp.Epsilon(1e-7, math.Sqrt(0.2+0.09)); math.Abs(got.ChargedEpsilon-want) > 1e-6 {
 		t.Errorf("charged %g, want %g", got.ChargedEpsilon, want)
 	}
-	if some, err := readSpent(dir, "b", nil); err != nil || len(some) != 1 || some[0].Topic != "in" {
+	if some, err := streamtest.ReadSpent(dir, "b", nil); err != nil || len(some) != 1 || some[0].Topic != "in" {
 		t.Errorf("of stream b: %+v, %v", some, err)
 	}
-	if none, err := readSpent(t.TempDir(), "", nil); err != nil || len(none) != 0 {
+	if none, err := streamtest.ReadSpent(t.TempDir(), "", nil); err != nil || len(none) != 0 {
 		t.Errorf("without a ledger: %+v, %v", none, err)
 	}
 	if text, err := json.Marshal(all); err != nil || !strings.Contains(string(text), `"by":[{"stream":"a"`) {
@@ -78,9 +82,9 @@ func TestSpent(t *testing.T) {
 	}
 	file := filepath.Join(dir, "ledger.jsonl")
 	data, err := os.ReadFile(file)
-	must(t, err)
-	must(t, os.WriteFile(file, []byte(strings.Replace(string(data), `"mu":0.2`, `"mu":0.1`, 1)), 0o600))
-	if _, err := readSpent(dir, "", nil); err == nil {
+	fixtures.Must(t, err)
+	fixtures.Must(t, os.WriteFile(file, []byte(strings.Replace(string(data), `"mu":0.2`, `"mu":0.1`, 1)), 0o600))
+	if _, err := streamtest.ReadSpent(dir, "", nil); err == nil {
 		t.Error("an edited ledger is believed")
 	}
 }

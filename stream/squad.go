@@ -8,17 +8,19 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
-// squad is the tasks of one stream in a crew. It begins and ends as a whole: a stream that changes
+// streamTasks is the tasks of one stream in a crew. It begins and ends as a whole: a stream that changes
 // while the daemon runs gets another squad, over the same files.
-type squad struct {
-	c *crew
+type streamTasks struct {
+	c *shardTasks
 	s *config.Stream
 	// searching says that the stream reads every partition of its topic, and that these are not
 	// known yet.
 	searching atomic.Bool
-	runners   []*runner // crew.growing is held while it is read or changes
+	runners   []*task.Runner // shardTasks.growing is held while it is read or changes
 	// holds says that tasks are held, see [runner.held], but those of partitions that were added to
 	// the topic since, and those in exempt.
 	holds  atomic.Bool
@@ -30,14 +32,14 @@ type squad struct {
 	parts sync.WaitGroup // that run
 }
 
-func newSquad(c *crew, s *config.Stream) *squad {
-	q := &squad{c: c, s: s}
+func newSquad(c *shardTasks, s *config.Stream) *streamTasks {
+	q := &streamTasks{c: c, s: s}
 	q.over, q.stop = context.WithCancel(context.Background())
 	return q
 }
 
 // prepare makes the runners of the tasks that are known, or of some; nil: all.
-func (q *squad) prepare(only []core.Task) error {
+func (q *streamTasks) prepare(only []core.Task) error {
 	q.searching.Store(only == nil && q.s.Input.All() && !q.s.Merge)
 	for _, p := range q.c.partitionsAtStart(q.s, only) {
 		if only != nil && !slices.Contains(only, core.Task{Stream: q.s.Name, Partition: p}) {
@@ -52,16 +54,16 @@ func (q *squad) prepare(only []core.Task) error {
 
 // add makes the runner of a partition, unless that is another shard's. added says that the topic
 // had fewer partitions before.
-func (q *squad) add(partition int, added bool) error {
+func (q *streamTasks) add(partition int, added bool) error {
 	if !q.c.has(q.s, partition) {
 		return nil
 	}
-	r, err := newRunner(&q.c.home, q.s, partition)
+	r, err := task.NewRunner(&q.c.Shard, q.s, partition)
 	if err != nil {
 		return err
 	}
-	if q.holds.Load() && !added && !slices.Contains(q.exempt, r.task) {
-		r.hold = make(chan struct{})
+	if q.holds.Load() && !added && !slices.Contains(q.exempt, r.Task) {
+		r.Hold = make(chan struct{})
 	}
 	q.c.growing.Lock()
 	q.runners = append(q.runners, r)
@@ -70,17 +72,17 @@ func (q *squad) add(partition int, added bool) error {
 }
 
 // tasks returns the runners as they are now.
-func (q *squad) tasks() []*runner {
+func (q *streamTasks) tasks() []*task.Runner {
 	q.c.growing.Lock()
 	defer q.c.growing.Unlock()
 	return slices.Clone(q.runners)
 }
 
 // start starts the tasks, and what looks for more of them.
-func (q *squad) start() {
+func (q *streamTasks) start() {
 	q.begin = q.c.run
 	for _, r := range q.tasks() {
-		q.run(r.run)
+		q.run(r.Run)
 	}
 	if q.searching.Load() {
 		q.run(q.follow)
@@ -88,7 +90,7 @@ func (q *squad) start() {
 }
 
 // run runs a part beside the others, until the squad or its crew ends.
-func (q *squad) run(f func(context.Context) error) {
+func (q *streamTasks) run(f func(context.Context) error) {
 	q.parts.Add(1)
 	q.begin(func(ctx context.Context) error {
 		defer q.parts.Done()
@@ -102,13 +104,13 @@ func (q *squad) run(f func(context.Context) error) {
 // end ends the squad: the tasks commit and publish what they have, as at the end of the process. It
 // returns when nothing of the squad runs any more and, if brokers answer, nothing of it is under way
 // to an output.
-func (q *squad) end() {
+func (q *streamTasks) end() {
 	q.stop()
 	q.parts.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	ctx, cancel := context.WithTimeout(context.Background(), epoch.ShutdownTime)
 	defer cancel()
 	for _, r := range q.tasks() {
-		_ = r.out.tail.settled(ctx, r.task) // its error is the context's
-		r.leave()
+		_ = r.Out.Tail.Settled(ctx, r.Task) // its error is the context's
+		r.Leave()
 	}
 }

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
 // slowListener gives connections whose answers take a while longer, however many there are at a time.
@@ -84,13 +86,13 @@ func BenchmarkTakeover(b *testing.B) {
 		l, err := net.Listen(network, address)
 		return slowListener{l, &late}, err
 	})}})
-	must(b, err)
+	fixtures.Must(b, err)
 	b.Cleanup(broker.Close)
-	must(b, broker.CreateTopic(b.Context(), "orders", 1, nil))
-	r := newRigAt(b, broker, broker.Addr(), with(ordersStream, "step   = 100", "step   = 10"))
-	r.commit = "200ms"
-	r.group = "[cluster]\ngroup = \"g\"\nshards = 1\nsession_timeout = \"" + session.String() + "\"\nallow_unreplicated = true\n"
-	r.begin()
+	fixtures.Must(b, broker.CreateTopic(b.Context(), "orders", 1, nil))
+	r := streamtest.NewRigAt(b, broker, broker.Addr(), fixtures.With(fixtures.OrdersStream, "step   = 100", "step   = 10"))
+	r.Commit = "200ms"
+	r.Group = "[cluster]\ngroup = \"g\"\nshards = 1\nsession_timeout = \"" + session.String() + "\"\nallow_unreplicated = true\n"
+	r.Begin()
 	released := make(chan time.Time, 1)
 	broker.Cluster().ControlKey(int16(kmsg.Produce), func(q kmsg.Request) (kmsg.Response, error, bool) {
 		broker.Cluster().KeepControl()
@@ -111,15 +113,15 @@ func BenchmarkTakeover(b *testing.B) {
 		for i := 0; ctx.Err() == nil; i += 10 {
 			var batch []kafkatest.Record
 			for j := range 10 {
-				batch = append(batch, kafkatest.Record{Value: r.recordOf(i + j)})
+				batch = append(batch, kafkatest.Record{Value: r.RecordOf(i + j)})
 			}
 			feeder.Send(batch...)
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	var all [2]*process
+	var all [2]*streamtest.Process
 	start := func(i int) {
-		all[i] = spawn(b, childSpec{Role: "daemon", Config: string(r.instance(strconv.Itoa(i)).text()), Seed: r.seed})
+		all[i] = streamtest.Spawn(b, streamtest.ChildSpec{Role: "daemon", Config: string(r.Instance(strconv.Itoa(i)).Text()), Seed: r.Seed})
 	}
 	next := func() time.Time {
 		select {
@@ -129,20 +131,20 @@ func BenchmarkTakeover(b *testing.B) {
 		select {
 		case at := <-released:
 			return at
-		case <-time.After(patience):
-			b.Fatalf("no release\n%s%s", all[0].stderr, all[1].stderr)
+		case <-time.After(fixtures.Patience):
+			b.Fatalf("no release\n%s%s", all[0].Stderr, all[1].Stderr)
 			return time.Time{}
 		}
 	}
 	start(0)
 	start(1)
-	shared := r.options().Config
+	shared := r.Options().Config
 	var answers []float64
 	for b.Loop() {
 		next()
 		owner := -1
 		for owner < 0 {
-			g, err := LookAtGroup(b.Context(), shared)
+			g, err := cluster.Look(b.Context(), shared)
 			if err != nil || len(g.Members) != 2 {
 				time.Sleep(50 * time.Millisecond)
 				continue
@@ -150,7 +152,7 @@ func BenchmarkTakeover(b *testing.B) {
 			for _, m := range g.Members {
 				if len(m.Shards) == 1 {
 					owner, err = strconv.Atoi(m.Instance)
-					must(b, err)
+					fixtures.Must(b, err)
 				}
 			}
 		}
@@ -158,7 +160,7 @@ func BenchmarkTakeover(b *testing.B) {
 		time.Sleep(500 * time.Millisecond)
 		next()
 		killed := time.Now()
-		all[owner].kill()
+		all[owner].Kill()
 		time.Sleep(delay) // what was under way
 		took := next().Sub(killed) - session
 		late.Store(0)
@@ -166,6 +168,6 @@ func BenchmarkTakeover(b *testing.B) {
 		b.Logf("%v after the session", took.Round(time.Millisecond))
 		start(owner)
 	}
-	b.ReportMetric(median(answers), "answers/takeover")
+	b.ReportMetric(fixtures.Median(answers), "answers/takeover")
 	b.ReportMetric(0, "ns/op")
 }

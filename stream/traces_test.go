@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"fmt"
@@ -9,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/internal/testing/tracetest"
 	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // saying is what a span says besides its times and its identifiers.
@@ -26,14 +29,14 @@ func saying(s tracetest.Span) string {
 // stepsOf with what they are within. How many fetches and requests to the output there are
 // depends on moments and sizes, so of fetches each kind is there once, and releases count by
 // step.
-func traced(t *testing.T, r *rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {
+func traced(t *testing.T, r *streamtest.Rig, c *tracetest.Receiver) (said []string, spans []tracetest.Span) {
 	t.Helper()
 	for n := 0; n < 450; n += 50 { // so that records of other sizes come in as many answers
-		r.produce(n, 50)
+		r.Produce(n, 50)
 	}
-	x := r.start()
-	x.published(4)
-	x.end()
+	x := r.Start()
+	x.Published(4)
+	x.End()
 	spans = c.Spans()
 	byID := map[string]tracetest.Span{}
 	for _, s := range spans {
@@ -77,14 +80,14 @@ func traced(t *testing.T, r *rig, c *tracetest.Receiver) (said []string, spans [
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	run := func(record func(i int) []byte, on bool) (said []string, spans []tracetest.Span, out map[string]string) {
-		r := newRig(t, ordersStream)
-		r.commit, r.record = "0s", record // a commit for each step
+		r := streamtest.NewRig(t, fixtures.OrdersStream)
+		r.Commit, r.Record = "0s", record // a commit for each step
 		c := tracetest.New(t)
 		if on {
-			r.traces = fmt.Sprintf("endpoint = %q\nservice = \"orders-dp\"", c.Server.URL)
+			r.Traces = fmt.Sprintf("endpoint = %q\nservice = \"orders-dp\"", c.Server.URL)
 		}
 		said, spans = traced(t, r, c)
-		return said, spans, r.outputOf("orders.dp")
+		return said, spans, r.OutputOf("orders.dp")
 	}
 	other := func(i int) []byte {
 		switch i % 3 {
@@ -125,13 +128,13 @@ func TestTraces(t *testing.T) {
 // durable.
 func TestTracesBounded(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, with(ordersStream, "step   = 100", "step = 1"))
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 1"))
 	c := tracetest.New(t)
-	r.commit, r.traces = "400ms", fmt.Sprintf("endpoint = %q", c.Server.URL)
-	r.produce(0, 400)
-	x := r.start()
-	x.published(400)
-	x.end()
+	r.Commit, r.Traces = "400ms", fmt.Sprintf("endpoint = %q", c.Server.URL)
+	r.Produce(0, 400)
+	x := r.Start()
+	x.Published(400)
+	x.End()
 	closes, most, last := map[string]int{}, 0, int64(0)
 	for _, s := range c.Spans() {
 		if s.Name == "close" {
@@ -144,7 +147,7 @@ func TestTracesBounded(t *testing.T) {
 			}
 		}
 	}
-	if most != mostCloses || last != 400 {
+	if most != monitor.MostCloses || last != 400 {
 		t.Errorf("%d spans of closed steps in a trace, up to step %d", most, last)
 	}
 }
@@ -165,25 +168,25 @@ func TestTracesLost(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := tracetest.New(t)
-			r := newRig(t, ordersStream)
-			r.traces = fmt.Sprintf("endpoint = %q", c.Server.URL)
+			r := streamtest.NewRig(t, fixtures.OrdersStream)
+			r.Traces = fmt.Sprintf("endpoint = %q", c.Server.URL)
 			lose(t, c)
-			r.produce(0, 300)
-			x := r.start()
-			x.published(3)
-			x.stop()
+			r.Produce(0, 300)
+			x := r.Start()
+			x.Published(3)
+			x.Stop()
 			began := time.Now()
-			if err := x.ends(); err != nil {
+			if err := x.Ends(); err != nil {
 				t.Fatal(err)
 			}
-			if took := time.Since(began); took > 2*time.Second+patience/6 {
+			if took := time.Since(began); took > 2*time.Second+fixtures.Patience/6 {
 				t.Errorf("the end took %v", took)
 			}
-			if n := strings.Count(r.log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.log.String(), "send traces") {
-				t.Errorf("%d warnings:\n%s", n, r.log)
+			if n := strings.Count(r.Log.String(), "level=WARN msg=retrying"); n != 1 || !strings.Contains(r.Log.String(), "send traces") {
+				t.Errorf("%d warnings:\n%s", n, r.Log)
 			}
 			for outcome, some := range map[string]bool{"sent": false, "dropped": true} {
-				if n := counter(t, x.in.Process.metrics.registry, "trace_spans_total", outcome); n > 0 != some {
+				if n := fixtures.Counter(t, x.In.Process.Metrics.Registry, "trace_spans_total", outcome); n > 0 != some {
 					t.Errorf("%d spans %s", n, outcome)
 				}
 			}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"bytes"
@@ -6,6 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
 )
 
 // TestClockUsers: by the clock, persons are held to their rule whatever is read ahead. A task
@@ -19,44 +26,44 @@ func TestClockUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			toml := with(clockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20\nuser = { key = \"record-key\", "+user+" }", `"zero-out"`, `"replace"`)
-			r, h := clockRig(t, toml, 1), newHand()
-			on := []func(*Options){h.on}
-			x := r.start(on...)
-			x.until("running", func(s TaskStatus) bool { return s.State == stateRunning })
+			toml := fixtures.With(fixtures.ClockStream, `step = "1m"`, "step = \"1m\"\nstep_max = 30\nhorizon = 20\nuser = { key = \"record-key\", "+user+" }", `"zero-out"`, `"replace"`)
+			r, h := streamtest.ClockRig(t, toml, 1), streamtest.NewHand()
+			on := []func(*stream.Options){h.On}
+			x := r.Start(on...)
+			x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 			first, steps := 0, []int{9, 0, 30, 1, 25, 30, 4, 12}
-			copied := r.sibling(toml)
+			copied := r.Sibling(toml)
 			for i, n := range steps {
-				r.sendUsers(0, first, n)
+				r.SendUsers(0, first, n)
 				first += n
-				h.tick()
-				x.published(uint64(i + 1))
-				x.end()
+				h.Tick()
+				x.Published(uint64(i + 1))
+				x.End()
 				if i == 0 {
-					r.copyState(copied)
+					r.CopyState(copied)
 				}
-				x = r.start(on...)
+				x = r.Start(on...)
 			}
-			x.end()
-			if out := r.outputOf("orders.dp"); len(out) != len(steps) {
+			x.End()
+			if out := r.OutputOf("orders.dp"); len(out) != len(steps) {
 				t.Fatalf("%d releases", len(out))
 			}
-			x = copied.start(on...)
-			x.published(uint64(len(steps)))
-			x.end()
-			r.outputOf("orders.dp") // each release once
-			o := r.options()
-			all, err := Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, ordersTask)
+			x = copied.Start(on...)
+			x.Published(uint64(len(steps)))
+			x.End()
+			r.OutputOf("orders.dp") // each release once
+			o := r.Options()
+			all, err := recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
 			if err != nil || len(all) != 1 || all[0].Releases != len(steps) || all[0].Difference != "" || all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}
-			for _, r := range []*rig{r, copied} {
-				files, err := filepath.Glob(r.file("users-1.*"))
-				must(t, err)
+			for _, r := range []*streamtest.Rig{r, copied} {
+				files, err := filepath.Glob(r.File("users-1.*"))
+				fixtures.Must(t, err)
 				snapshots := 0
 				for _, file := range files {
 					data, err := os.ReadFile(file)
-					must(t, err)
+					fixtures.Must(t, err)
 					if bytes.Contains(data[:20], []byte(" s\n")) {
 						snapshots++
 					}
@@ -66,22 +73,22 @@ func TestClockUsers(t *testing.T) {
 				}
 			}
 			// Without its files of persons the one goes on where the other, which has them, does.
-			for _, name := range r.hasUsers() {
-				must(t, os.Remove(name))
+			for _, name := range r.HasUsers() {
+				fixtures.Must(t, os.Remove(name))
 			}
-			x = r.start(on...)
-			x.halts(haltState, "streamdp recover --stream orders --partition 0")
-			x.endHalted()
-			must(t, r.offline(func(ctx context.Context, d *Daemon) error { return d.Recover(ctx, ordersTask, nil) }))
-			r.sendUsers(0, first, 20)
-			h.tick()
-			for _, c := range []*rig{r, copied} {
-				x = c.start(on...)
-				x.published(uint64(len(steps) + 1))
-				x.end()
+			x = r.Start(on...)
+			x.Halts(failure.State, "streamdp recover --stream orders --partition 0")
+			x.EndHalted()
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) }))
+			r.SendUsers(0, first, 20)
+			h.Tick()
+			for _, c := range []*streamtest.Rig{r, copied} {
+				x = c.Start(on...)
+				x.Published(uint64(len(steps) + 1))
+				x.End()
 			}
-			r.outputOf("orders.dp") // each release once
-			all, err = Verify(t.Context(), Audit{Config: o.Config, Key: o.Key, Log: o.Log}, ordersTask)
+			r.OutputOf("orders.dp") // each release once
+			all, err = recovery.Verify(t.Context(), recovery.Audit{Config: o.Config, Key: o.Key, Log: o.Log}, fixtures.OrdersTask)
 			if err != nil || all[0].Releases != len(steps)+1 || all[0].Difference+all[0].Unverifiable != "" {
 				t.Errorf("verify: %+v, %v", all, err)
 			}

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"encoding/json"
@@ -8,26 +8,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/sgd"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
 // autoRegression finds the bounds of a regression of amount from 1500 offsets.
 func autoRegression(table string, replace ...string) string {
-	return with(with(autoStream("buffer"), "step = 100\n", "", "epsilon = 8.0", "epsilon = 40.0", "limit_epsilon = 30.0", "limit_epsilon = 90.0",
+	return fixtures.With(fixtures.With(autoStream("buffer"), "step = 100\n", "", "epsilon = 8.0", "epsilon = 40.0", "limit_epsilon = 30.0", "limit_epsilon = 90.0",
 		"[stream.orders.moments]\nclip = \"auto\"\n", "[stream.orders."+table+"\ntarget = \"amount\"\nclip_x = \"auto\"\n"), replace...)
 }
 
 var autoRegressions = map[string]string{
 	"sgd":   autoRegression("sgd]"),
 	"refit": autoRegression("refit]\nwindow = 250\nclip_y = \"auto\""),
-	"adam": with(autoStream("buffer"), "step = 100\n", "step = 250\n",
+	"adam": fixtures.With(autoStream("buffer"), "step = 100\n", "step = 250\n",
 		"[stream.orders.moments]\nclip = \"auto\"\n", "[stream.orders.adam]\nmode = \"model\"\nclip = 1.0\nrate = 0.01\nmodel = { loss = \"linear\", target = \"amount\" }\n"),
 }
 
 // warmRegression is what tests read of a release of a regression whose bounds are found.
 type warmRegression struct {
-	release
+	fixtures.Release
 	Warmup []struct{ Stage, Verdict, Reason string }
 	Bounds *core.Bounds
 }
@@ -40,11 +42,11 @@ func TestWarmupRegression(t *testing.T) {
 	for name, text := range autoRegressions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, text)
-			r.produce(0, 4010)
+			r := streamtest.NewRig(t, text)
+			r.Produce(0, 4010)
 			steps := uint64(1 + 10)
 			if name == "sgd" {
-				s := r.options().Config.Stream("orders").Standing()
+				s := r.Options().Config.Stream("orders").Standing()
 				e, err := sgd.NewNewton(*s.SGD, s.Params())
 				if err != nil {
 					t.Fatal(err)
@@ -61,21 +63,21 @@ func TestWarmupRegression(t *testing.T) {
 			rng := rand.New(rand.NewPCG(62, uint64(len(name))))
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
-				p := spawn(t, spec).up()
+				p := streamtest.Spawn(t, spec).Up()
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
-				p.kill()
+				p.Kill()
 			}
 			finish(r, steps)
-			v := r.history("orders.dp")
-			v.equals(t, r.uninterrupted(steps))
+			v := r.History("orders.dp")
+			v.Equals(t, r.Uninterrupted(steps))
 			for step := uint64(1); step <= steps; step++ {
-				p, ok := v.byKey[fmt.Sprintf("orders/0/1/%d", step)]
+				p, ok := v.ByKey[fmt.Sprintf("orders/0/1/%d", step)]
 				if !ok && name == "sgd" && step > 1 && step <= 4 {
 					continue
 				}
-				conforms(t, p.value)
+				fixtures.Conforms(t, p.Value)
 				var x warmRegression
-				if err := json.Unmarshal([]byte(p.value), &x); err != nil {
+				if err := json.Unmarshal([]byte(p.Value), &x); err != nil {
 					t.Fatal(err)
 				}
 				stages := 5
@@ -83,7 +85,7 @@ func TestWarmupRegression(t *testing.T) {
 					stages = 4 // there are no bounds of rows
 				}
 				if (step == 1) != (len(x.Warmup) == stages) || (step == 1) != (x.Bounds == nil) || (step == 1) != (len(x.Values) == 0) {
-					t.Fatalf("step %d: %s", step, p.value)
+					t.Fatalf("step %d: %s", step, p.Value)
 				}
 				if step == 1 {
 					continue

@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"encoding/json"
@@ -9,18 +9,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // autoStream finds everything from 1500 offsets: with ε = 8 half of them are enough.
 func autoStream(mode string) string {
-	return with(ordersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`, "scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
+	return fixtures.With(fixtures.OrdersStream, "centre = [40.0, 3.0, 1.2]", `centre = "auto"`, "scale  = [80.0, 5.0, 2.0]", `scale = "auto"`,
 		"clip = 1.0", `clip = "auto"`, "epsilon = 1.0", "epsilon = 8.0", "limit_epsilon = 3.0", "limit_epsilon = 30.0",
 		"step   = 100", fmt.Sprintf("step = 100\nwarmup = %d\nwarmup_mode = %q", map[string]int{"buffer": 1500, "split": 3000}[mode], mode))
 }
 
 // warm is what tests read of a release of a stream whose bounds are found.
 type warm struct {
-	release
+	fixtures.Release
 	Centre []any
 	Warmup []struct {
 		Stage, Verdict, Reason string
@@ -41,8 +46,8 @@ func TestWarmup(t *testing.T) {
 	for _, mode := range []string{"buffer", "split"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, autoStream(mode))
-			r.produce(0, 6050)
+			r := streamtest.NewRig(t, autoStream(mode))
+			r.Produce(0, 6050)
 			steps, parts := uint64(1+45), uint64(1)
 			if mode == "split" {
 				steps, parts = 5+30, 5
@@ -54,22 +59,22 @@ func TestWarmup(t *testing.T) {
 			rng := rand.New(rand.NewPCG(61, parts))
 			spec := specOf(r, "daemon", 16<<10)
 			for range kills {
-				p := spawn(t, spec).up()
+				p := streamtest.Spawn(t, spec).Up()
 				time.Sleep(time.Duration(rng.IntN(60_000)) * time.Microsecond) // the moment of the kill, nothing waits for it
-				p.kill()
+				p.Kill()
 			}
 			finish(r, steps)
-			v := r.history("orders.dp")
-			v.equals(t, r.uninterrupted(steps))
-			if v.steps != steps {
-				t.Fatalf("%d steps, want %d", v.steps, steps)
+			v := r.History("orders.dp")
+			v.Equals(t, r.Uninterrupted(steps))
+			if v.Steps != steps {
+				t.Fatalf("%d steps, want %d", v.Steps, steps)
 			}
 			var stages []string
 			for step := uint64(1); step <= steps; step++ {
-				p := v.byKey[fmt.Sprintf("orders/0/1/%d", step)]
-				conforms(t, p.value)
+				p := v.ByKey[fmt.Sprintf("orders/0/1/%d", step)]
+				fixtures.Conforms(t, p.Value)
 				var x warm
-				if err := json.Unmarshal([]byte(p.value), &x); err != nil {
+				if err := json.Unmarshal([]byte(p.Value), &x); err != nil {
 					t.Fatal(err)
 				}
 				for _, s := range x.Warmup {
@@ -79,7 +84,7 @@ func TestWarmup(t *testing.T) {
 					}
 				}
 				if (step <= parts) != (len(x.Warmup) > 0) || (step <= parts) != (len(x.Values) == 0) || (step <= parts) != (x.Bounds == nil) {
-					t.Fatalf("step %d: %s", step, p.value)
+					t.Fatalf("step %d: %s", step, p.Value)
 				}
 				if x.Centre[0] != "auto" {
 					t.Errorf("centre %v", x.Centre)
@@ -111,38 +116,38 @@ func TestWarmupFails(t *testing.T) {
 	for mode, text := range map[string]string{"buffer": autoStream("buffer"), "split": autoStream("split"), "refit": autoRegressions["refit"], "adam": autoRegressions["adam"]} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, with(text, "warmup = ", "horizon = 1000\non_horizon = \"rollover\"\nwarmup = "))
+			r := streamtest.NewRig(t, fixtures.With(text, "warmup = ", "horizon = 1000\non_horizon = \"rollover\"\nwarmup = "))
 			values := make([][]byte, 5000)
 			for i := range values {
 				values[i] = []byte(`{"amount": 1}`)
 			}
-			r.send(values...)
-			x0 := r.start()
-			if err := x0.ends(); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "the warm-up of epoch 1 of orders-0 found no bounds") {
+			r.Send(values...)
+			x0 := r.Start()
+			if err := x0.Ends(); !errors.Is(err, failure.ErrNothing) || !strings.Contains(err.Error(), "the warm-up of epoch 1 of orders-0 found no bounds") {
 				t.Errorf("the daemon ended with %v", err)
 			}
-			if s := x0.d.Status()[0]; s.Verdict != "fail" || s.State != stateClosed {
+			if s := x0.D.Status()[0]; s.Verdict != "fail" || s.State != monitor.StateClosed {
 				t.Errorf("state %s, verdict %q", s.State, s.Verdict)
 			}
 			end := int64(1500)
 			if mode == "split" {
 				end = 360 // of A1
 			}
-			entries := r.entries()
-			if got := r.kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" || entries[1].End != end {
+			entries := r.Entries()
+			if got := r.Kinds(); got != "open close key-destroyed" || entries[1].Reason != "warmup" || entries[1].End != end {
 				t.Errorf("ledger: %s, %+v", got, entries[1])
 			}
-			v := r.history("orders.dp")
-			p := v.byKey["orders/0/1/1"]
-			conforms(t, p.value)
+			v := r.History("orders.dp")
+			p := v.ByKey["orders/0/1/1"]
+			fixtures.Conforms(t, p.Value)
 			var x warm
-			if err := json.Unmarshal([]byte(p.value), &x); err != nil {
+			if err := json.Unmarshal([]byte(p.Value), &x); err != nil {
 				t.Fatal(err)
 			}
-			if v.steps != 1 || len(x.Warmup) != 1 || x.Warmup[0].Verdict != "fail" || x.Warmup[0].Stage != "A1" || !(x.Warmup[0].Records < x.Warmup[0].Needed) || x.Offsets != [2]int64{0, end} {
-				t.Errorf("%d releases, %s", v.steps, p.value)
+			if v.Steps != 1 || len(x.Warmup) != 1 || x.Warmup[0].Verdict != "fail" || x.Warmup[0].Stage != "A1" || !(x.Warmup[0].Records < x.Warmup[0].Needed) || x.Offsets != [2]int64{0, end} {
+				t.Errorf("%d releases, %s", v.Steps, p.Value)
 			}
-			if err := r.start().ends(); !errors.Is(err, ErrNothing) {
+			if err := r.Start().Ends(); !errors.Is(err, failure.ErrNothing) {
 				t.Errorf("a second run ended with %v", err)
 			}
 		})
@@ -152,13 +157,13 @@ func TestWarmupFails(t *testing.T) {
 // TestWarmupStatus: while the warm-up waits for records, the status says how many are to come.
 func TestWarmupStatus(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, autoStream("buffer"))
-	r.produce(0, 1100)
-	x := r.start()
-	x.until("the warm-up waits", func(s TaskStatus) bool {
+	r := streamtest.NewRig(t, autoStream("buffer"))
+	r.Produce(0, 1100)
+	x := r.Start()
+	x.Until("the warm-up waits", func(s monitor.TaskStatus) bool {
 		return strings.HasPrefix(s.Message, "the warm-up takes the first 1500 records of the epoch, of which 400 are still to come")
 	})
-	r.produce(1100, 500)
-	x.until("its end", func(s TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })
-	x.end()
+	r.Produce(1100, 500)
+	x.Until("its end", func(s monitor.TaskStatus) bool { return s.NextOffset == 1600 && s.Message == "" })
+	x.End()
 }

@@ -13,15 +13,19 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/internal/words"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // defaultMessageBytes is the size of batch that brokers accept by default.
@@ -82,7 +86,7 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 		return err
 	}
 	defer schemas.Close()
-	x, err := stream.NewSample(schemas, s)
+	x, err := dryrun.NewSample(schemas, s)
 	if err != nil {
 		return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
 	}
@@ -101,7 +105,7 @@ func (g *globals) sample(ctx context.Context, file, name, header string) error {
 		}
 		x.Add(value)
 	}
-	if d, err := stream.Describe(s); err == nil && x.Records < d.WarmupOffsets { // the number of records is public
+	if d, err := dryrun.Describe(s); err == nil && x.Records < d.WarmupOffsets { // the number of records is public
 		fmt.Fprintf(g.stderr, "streamdp: warning: the warm-up takes the first %d records, and with these alone nothing else is released (%s)\n", d.WarmupOffsets, fewerForWarmup)
 	}
 	fmt.Fprintln(g.stderr, "not private: every number here is an exact function of the records")
@@ -140,28 +144,28 @@ func byReason(found map[string]int64) string {
 
 // check checks the configuration and prints the guarantees. With connect it also checks the
 // cluster.
-func (g *globals) check(ctx context.Context, connect bool) error {
+func (g *globals) check(ctx context.Context, c bool) error {
 	cfg, err := g.load()
 	if err != nil {
 		return err
 	}
 	key, keyFault := loadKey(cfg)
-	cluster, err := stream.Cluster(cfg)
+	cluster, err := connect.Cluster(cfg)
 	if err != nil {
 		return err
 	}
-	if err := stream.CheckAccess(cfg); err != nil {
+	if err := httpapi.CheckAccess(cfg); err != nil {
 		return err
 	}
-	refused, err := stream.CheckTrace(ctx, cfg, connect)
+	refused, err := connect.CheckTrace(ctx, cfg, c)
 	if err != nil {
 		return err
 	}
 	of := cfg.Representative()
-	all, faults := describeAll(of, connect)
+	all, faults := describeAll(of, c)
 	warnings := configurationWarnings(cfg)
 	_, schemaFaults := checkSchemas(ctx, of, false)
-	if errors.Is(schemaFaults, stream.ErrCredentials) {
+	if errors.Is(schemaFaults, connect.ErrCredentials) {
 		return schemaFaults
 	}
 	if faults := errors.Join(keyFault, faults, schemaFaults); faults != nil {
@@ -170,11 +174,11 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 	for i, s := range of.Streams {
 		all[i].Stream = title(s)
 	}
-	var rights []stream.Right
+	var rights []connect.Right
 	if refused != nil {
 		warnings = append(warnings, fmt.Sprintf("trace.endpoint: %v; run drops traces until the collector takes them", refused))
 	}
-	if connect {
+	if c {
 		var found []string
 		if cfg, rights, found, err = checkCluster(ctx, cfg, cluster, all); err != nil {
 			return err
@@ -189,7 +193,7 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 		return json.NewEncoder(g.stdout).Encode(struct {
 			Key      string              `json:"key_id"`
 			Streams  []*core.Description `json:"streams"`
-			Rights   []stream.Right      `json:"rights,omitempty"`
+			Rights   []connect.Right     `json:"rights,omitempty"`
 			Warnings []string            `json:"warnings"`
 		}{credentials.KeyID(key), all, rights, warnings})
 	}
@@ -219,7 +223,7 @@ func (g *globals) check(ctx context.Context, connect bool) error {
 func describeAll(cfg *config.Config, connect bool) (all []*core.Description, _ error) {
 	var faults []error
 	for _, s := range cfg.Streams {
-		d, err := stream.Describe(s)
+		d, err := dryrun.Describe(s)
 		if err == nil {
 			err = d.Divide(cfg, s)
 		}
@@ -237,10 +241,10 @@ func describeAll(cfg *config.Config, connect bool) (all []*core.Description, _ e
 
 // checkSchemas compares the columns with the schemas of the records, with connect those in the
 // registry too.
-func checkSchemas(ctx context.Context, cfg *config.Config, connect bool) (warnings []string, err error) {
+func checkSchemas(ctx context.Context, cfg *config.Config, c bool) (warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	return stream.CheckSchemas(ctx, cfg, connect)
+	return connect.CheckSchemas(ctx, cfg, c)
 }
 
 // configurationWarnings returns dangers of a configuration that are not faults.
@@ -270,11 +274,11 @@ func configurationWarnings(cfg *config.Config) []string {
 // checkRights asks the brokers whether this user may do what the daemon will do, and returns what it
 // needs and may; nothing, with a warning, where the brokers do not tell. What is missing is a fault,
 // with the command that grants it.
-func checkRights(ctx context.Context, cfg *config.Config, cluster kafka.Options) (rights []stream.Right, warnings []string, err error) {
-	needs := stream.Rights(cfg)
-	missing, err := stream.MissingRights(ctx, cluster, needs)
+func checkRights(ctx context.Context, cfg *config.Config, cluster kafka.Options) (rights []connect.Right, warnings []string, err error) {
+	needs := connect.Rights(cfg)
+	missing, err := connect.MissingRights(ctx, cluster, needs)
 	switch {
-	case errors.Is(err, stream.ErrSilent):
+	case errors.Is(err, connect.ErrSilent):
 		return nil, []string{"whether this user may do what the daemon needs is not known: " + err.Error()}, nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("permissions: %w", err)
@@ -299,7 +303,7 @@ func checkRights(ctx context.Context, cfg *config.Config, cluster kafka.Options)
 
 // checkCluster checks the brokers, what this user may do, and the topics. It returns the configuration
 // with the topics that its patterns would take, and the rights that this user needs and has.
-func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options, of []*core.Description) (_ *config.Config, rights []stream.Right, warnings []string, err error) {
+func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options, of []*core.Description) (_ *config.Config, rights []connect.Right, warnings []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client, err := kafka.NewClient(cluster)
@@ -335,11 +339,11 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 			return nil, nil, nil, err
 		}
 		if t.Exists {
-			settings, err := client.TopicConfig(ctx, name, stream.ControlSettings...)
+			settings, err := client.TopicConfig(ctx, name, ledger.SettingNames...)
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			if why := stream.UnfitControl(len(t.Partitions), settings); why != "" {
+			if why := ledger.UnfitControl(len(t.Partitions), settings); why != "" {
 				fault("kafka.control_topic: topic %s %s", name, why)
 			}
 		}
@@ -350,14 +354,14 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 			return nil, nil, nil, err
 		}
 		if t.Exists {
-			settings, err := client.TopicConfig(ctx, name, stream.BoundarySettings...)
+			settings, err := client.TopicConfig(ctx, name, boundary.SettingNames...)
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			if why := stream.UnfitBoundary(len(t.Partitions), settings); why != "" {
+			if why := boundary.Unfit(len(t.Partitions), settings); why != "" {
 				fault("kafka.boundary_topic: topic %s %s", name, why)
 			}
-			if stream.BrokersStampBoundaries(settings) {
+			if boundary.BrokersStamp(settings) {
 				warn("kafka.boundary_topic: records of topic %s bear the time at which brokers appended them, which tells when the partitions answered: set message.timestamp.type = CreateTime", name)
 			}
 		}
@@ -374,18 +378,18 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 		case last >= len(in.Partitions):
 			warn("stream %s: input topic %s has %d partitions, partition %d is configured; run waits for it", s.Name, s.Input.Topic, len(in.Partitions), last)
 		default:
-			settings, err := client.TopicConfig(ctx, s.Input.Topic, stream.RetentionSettings...)
+			settings, err := client.TopicConfig(ctx, s.Input.Topic, input.RetentionSettings...)
 			if err != nil {
 				return nil, nil, nil, err
 			}
 			if strings.Contains(settings["cleanup.policy"], "compact") && !s.Input.AllowCompacted {
 				fault("stream %s: input topic %s is compacted; set its cleanup.policy to delete, or accept it with input.allow_compacted = true", s.Name, s.Input.Topic)
 			}
-			if stream.ProducersDecideRetention(settings) {
+			if input.ProducersDecideRetention(settings) {
 				warn("stream %s: producers' timestamps decide when records of %s are deleted, which the guarantee does not cover: set message.timestamp.type = LogAppendTime", s.Name, s.Input.Topic)
 			}
 		}
-		if unread := stream.Unread(cfg, in); len(unread) > 0 {
+		if unread := connect.Unread(cfg, in); len(unread) > 0 {
 			warn("stream %s: partitions %v of input topic %s are read by no stream of this configuration", s.Name, unread, s.Input.Topic)
 		}
 		if s.Input.All() && s.Merge && cfg.Cluster == nil {
@@ -449,13 +453,13 @@ func checkCluster(ctx context.Context, cfg *config.Config, cluster kafka.Options
 // withoutEpoch returns those of n partitions for which a stream of all partitions never
 // opened an epoch. A state directory without a ledger has none.
 func withoutEpoch(cfg *config.Config, s *config.Stream, n int) (fresh []int, err error) {
-	books, err := stream.ReadBooks(cfg.State.Dir)
+	books, err := ledger.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return nil, err
 	}
 	epochs := books.Epochs()
 	for p := range n {
-		if !slices.ContainsFunc(epochs, func(e stream.EpochInfo) bool { return e.Stream == s.Name && e.Partition == p }) {
+		if !slices.ContainsFunc(epochs, func(e ledger.EpochInfo) bool { return e.Stream == s.Name && e.Partition == p }) {
 			fresh = append(fresh, p)
 		}
 	}
@@ -465,7 +469,7 @@ func withoutEpoch(cfg *config.Config, s *config.Stream, n int) (fresh []int, err
 // notMerged returns those of n partitions that the open epoch of a merged stream does not
 // read, none where no epoch is open.
 func notMerged(cfg *config.Config, s *config.Stream, n int) (waiting []int, err error) {
-	books, err := stream.ReadBooks(cfg.State.Dir)
+	books, err := ledger.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -474,7 +478,7 @@ func notMerged(cfg *config.Config, s *config.Stream, n int) (waiting []int, err 
 			continue
 		}
 		for p := range n {
-			if !slices.ContainsFunc(e.Parts, func(x stream.EntryPart) bool { return x.Partition == p }) {
+			if !slices.ContainsFunc(e.Parts, func(x ledger.EntryPart) bool { return x.Partition == p }) {
 				waiting = append(waiting, p)
 			}
 		}

@@ -9,14 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kfake"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/tracetest"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/twmb/franz-go/pkg/kfake"
 )
 
 func TestFaultsOfAConfiguration(t *testing.T) {
@@ -121,7 +120,7 @@ func TestCheckIsDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range c.Streams {
-			d, err := stream.Describe(s)
+			d, err := dryrun.Describe(s)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,10 +10,11 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/words"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/cluster"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 func clusterCommand(g *globals) *cobra.Command {
@@ -59,7 +60,7 @@ func clusterInitCommand(g *globals) *cobra.Command {
 				return err
 			}
 			begun := 0
-			if err := stream.InitCluster(c.Context(), cfg, key, func(int) { begun++ }); err != nil {
+			if err := cluster.Init(c.Context(), cfg, key, func(int) { begun++ }); err != nil {
 				return err
 			}
 			if g.json {
@@ -84,7 +85,7 @@ func clusterStatusCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := stream.LookAtGroup(c.Context(), cfg)
+			s, err := cluster.Look(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -123,7 +124,7 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := stream.CheckGroup(c.Context(), cfg, key)
+			found, err := cluster.Check(c.Context(), cfg, key)
 			if err != nil {
 				return err
 			}
@@ -143,7 +144,7 @@ func clusterCheckCommand(g *globals) *cobra.Command {
 				fmt.Fprintf(g.stdout, "group %s: %d shards are whole, with %d ledger lines and %s of state\n", cfg.Cluster.Group, len(found.Shards), lines, words.Size(bytes))
 			}
 			if len(faults) > 0 {
-				return fmt.Errorf("%w: %s", stream.ErrState, strings.Join(faults, "; "))
+				return fmt.Errorf("%w: %s", failure.ErrState, strings.Join(faults, "; "))
 			}
 			return nil
 		},
@@ -173,7 +174,7 @@ func clusterImportCommand(g *globals) *cobra.Command {
 					return err
 				}
 			}
-			got, err := stream.ImportCluster(c.Context(), cfg, key, args[0])
+			got, err := cluster.Import(c.Context(), cfg, key, args[0])
 			if err != nil {
 				return err
 			}
@@ -209,7 +210,7 @@ func clusterExportCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			got, err := stream.ExportCluster(c.Context(), cfg, key, args[0], secrets)
+			got, err := cluster.Export(c.Context(), cfg, key, args[0], secrets)
 			if err != nil {
 				return err
 			}
@@ -247,9 +248,9 @@ func shardRanges(shards []int) string {
 
 // books reads the ledgers of a configuration: that of its state directory or, of instances that
 // share tasks, those in Kafka.
-func (g *globals) books(ctx context.Context, cfg *config.Config) (*stream.Books, error) {
+func (g *globals) books(ctx context.Context, cfg *config.Config) (*ledger.Books, error) {
 	if cfg.Cluster == nil {
-		books, err := stream.ReadBooks(cfg.State.Dir)
+		books, err := ledger.ReadBooks(cfg.State.Dir)
 		if err == nil && books.Moved() != nil {
 			fmt.Fprintf(g.stderr, "note: %v\n", books.Moved())
 		}
@@ -259,7 +260,7 @@ func (g *globals) books(ctx context.Context, cfg *config.Config) (*stream.Books,
 	if err != nil {
 		return nil, err
 	}
-	return stream.ReadGroupBooks(ctx, cfg, key)
+	return cluster.ReadBooks(ctx, cfg, key)
 }
 
 // ledgersOf begins a sentence about the ledgers of a configuration, with a verb for one and for

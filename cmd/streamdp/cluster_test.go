@@ -14,16 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/cluster"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // clusterConfig returns the configuration in the how-to about instances.
@@ -126,10 +126,10 @@ func (s *clusterSite) steps(file string, step uint64, instances ...string) time.
 	var out, errs string
 	for time.Since(begun) < time.Minute {
 		var answer struct {
-			Group     stream.GroupStatus
+			Group     cluster.GroupStatus
 			Instances []struct {
 				Instance string
-				Status   struct{ Tasks []stream.TaskStatus }
+				Status   struct{ Tasks []monitor.TaskStatus }
 			}
 		}
 		var code int
@@ -355,7 +355,7 @@ func (s *clusterSite) runBy(file string, instances ...string) time.Duration {
 		var answer struct {
 			Instances []struct {
 				Instance string
-				Status   struct{ Tasks []stream.TaskStatus }
+				Status   struct{ Tasks []monitor.TaskStatus }
 			}
 		}
 		var code int

@@ -12,7 +12,6 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
@@ -20,6 +19,7 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
 )
 
 // demoFlags are the flags of demo.
@@ -241,7 +241,7 @@ func (g *globals) demoDaemon(d *demo, cfg *config.Config) (*stream.Daemon, error
 	secret := dp.NewSecret()
 	o := stream.Options{Config: cfg, Key: &secret, Log: log, Version: version()}
 	if d.f.seeded {
-		o.Key, o.InsecureSeed = stream.InsecureKey(d.f.seed), &d.f.seed
+		o.Key, o.InsecureSeed = connect.InsecureKey(d.f.seed), &d.f.seed
 	}
 	if d.truth != nil {
 		o.Truth = d.truthOf

@@ -21,8 +21,9 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -200,7 +201,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 			if err := described(cfg); err != nil {
 				return err
 			}
-			if err := stream.InitCluster(ctx, cfg, stream.InsecureKey(d.f.seed), func(int) {}); err != nil {
+			if err := cluster.Init(ctx, cfg, connect.InsecureKey(d.f.seed), func(int) {}); err != nil {
 				return err
 			}
 			d.cfg = cfg
@@ -220,7 +221,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 // shared waits until every instance has a shard, and prints who has what.
 func (d *instancesDemo) shared(ctx context.Context) error {
 	return d.until(ctx, "the instances to share the partitions", func() bool {
-		s, err := stream.LookAtGroup(ctx, d.cfg)
+		s, err := cluster.Look(ctx, d.cfg)
 		if err != nil || len(s.Members) < d.f.instances || len(s.Unowned) > 0 {
 			return false
 		}
@@ -235,8 +236,8 @@ func (d *instancesDemo) shared(ctx context.Context) error {
 }
 
 // say prints who has what.
-func (d *instancesDemo) say(s *stream.GroupStatus) {
-	slices.SortFunc(s.Members, func(a, b stream.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
+func (d *instancesDemo) say(s *cluster.GroupStatus) {
+	slices.SortFunc(s.Members, func(a, b cluster.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	for i, m := range s.Members {
 		fmt.Fprintf(d.g.stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, shardRanges(d.partitionsOf(m)), m.URL)
 		if d.f.open && i == 0 {
@@ -249,7 +250,7 @@ func (d *instancesDemo) say(s *stream.GroupStatus) {
 }
 
 // partitionsOf returns the input partitions in a member's shards.
-func (d *instancesDemo) partitionsOf(m stream.MemberStatus) (list []int) {
+func (d *instancesDemo) partitionsOf(m cluster.MemberStatus) (list []int) {
 	for p := range instancesPartitions {
 		if slices.Contains(m.Shards, d.cfg.Cluster.Shard("demo", p)) {
 			list = append(list, p)
@@ -383,11 +384,11 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 	if err := d.until(ctx, "a release of every partition", func() bool { return d.seen.have(every, 2) }); err != nil {
 		return err
 	}
-	s, err := stream.LookAtGroup(ctx, d.cfg)
+	s, err := cluster.Look(ctx, d.cfg)
 	if err != nil {
 		return err
 	}
-	var victim stream.MemberStatus
+	var victim cluster.MemberStatus
 	for _, m := range s.Members {
 		if len(d.partitionsOf(m)) > len(d.partitionsOf(victim)) {
 			victim = m
@@ -413,7 +414,7 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 	}
 	d.result.Takeover = time.Since(died).Seconds()
 	fmt.Fprintf(d.g.stderr, "%.1f s later others publish what it would have published\n", d.result.Takeover)
-	if s, err = stream.LookAtGroup(ctx, d.cfg); err != nil {
+	if s, err = cluster.Look(ctx, d.cfg); err != nil {
 		return err
 	}
 	d.say(s)

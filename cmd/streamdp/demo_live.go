@@ -16,6 +16,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // Without --once the synthetic stream shows change: the columns' means swing, and the
@@ -199,9 +200,9 @@ func (d *demo) partitions() int {
 }
 
 // status returns the status of the stream of moments.
-func (d *demo) status(daemon *stream.Daemon) stream.TaskStatus {
+func (d *demo) status(daemon *stream.Daemon) monitor.TaskStatus {
 	all := daemon.Status()
-	return all[slices.IndexFunc(all, func(s stream.TaskStatus) bool { return s.Stream == "demo" })]
+	return all[slices.IndexFunc(all, func(s monitor.TaskStatus) bool { return s.Stream == "demo" })]
 }
 
 // steps reads the flag --step.

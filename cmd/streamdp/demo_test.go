@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/race"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // demoRun runs the demonstration and decodes what --json prints.
@@ -104,7 +104,7 @@ func TestDemoInterrupted(t *testing.T) {
 			c.Process.Kill()
 			t.Fatalf("the demonstration says %q", lines.Text())
 		}
-		(&daemon{t: t, url: where[1]}).until("some steps", func(s stream.TaskStatus) bool { return s.Step >= 5 })
+		(&daemon{t: t, url: where[1]}).until("some steps", func(s monitor.TaskStatus) bool { return s.Step >= 5 })
 		c.Process.Signal(os.Interrupt)
 		for lines.Scan() {
 		}

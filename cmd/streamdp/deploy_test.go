@@ -19,7 +19,8 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // deployed reads a file of deploy/.
@@ -57,7 +58,7 @@ func dashboardQueries(t *testing.T) (queries []string) {
 
 // TestDeployedMetrics: dashboard and alerts ask for metrics that there are.
 func TestDeployedMetrics(t *testing.T) {
-	reference := string(stream.MetricsReference())
+	reference := string(monitor.MetricsReference())
 	text := deployed(t, "prometheus/rules.yml") + strings.Join(dashboardQueries(t), "\n")
 	names := regexp.MustCompile(`\bstreamdp_[a-z_]+`).FindAllString(text, -1)
 	slices.Sort(names)
@@ -80,7 +81,7 @@ func TestKubernetesConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stream.Describe(c.Streams[0]); err != nil {
+	if _, err := dryrun.Describe(c.Streams[0]); err != nil {
 		t.Error(err)
 	}
 	if c.HTTP.Listen != ":9464" || !c.State.KeyGroupReadable || c.State.KeyFile != "/etc/streamdp-key/key" {

@@ -17,10 +17,13 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 func epochCommand(g *globals) *cobra.Command {
@@ -82,7 +85,7 @@ func offset(end int64) string {
 type epochFlags struct {
 	partition int
 	yes       bool
-	open      stream.OpenRequest
+	open      epoch.OpenRequest
 }
 
 func epochOpenCommand(g *globals) *cobra.Command {
@@ -167,25 +170,25 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 
 // change has the instance change the epoch that runs the task, or the daemon that runs on the state
 // directory. If no daemon runs there, it does so itself.
-func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, task core.Task, open stream.OpenRequest) error {
-	q := stream.ControlRequest{Stream: task.Stream, Partition: task.Partition, Open: open}
+func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task, open epoch.OpenRequest) error {
+	q := task.ControlRequest{Stream: t.Stream, Partition: t.Partition, Open: open}
 	if cfg.Cluster != nil {
 		key, err := loadKey(cfg)
 		if err != nil {
 			return err
 		}
-		return stream.AskGroup(ctx, cfg, key, kind, q)
+		return cluster.Ask(ctx, cfg, key, kind, q)
 	}
 	asked, err := askDaemon(ctx, cfg, kind, q)
 	if err == nil && !asked {
-		err = g.changeAlone(ctx, kind, task, open)
+		err = g.changeAlone(ctx, kind, t, open)
 	}
 	return err
 }
 
 // abandoned returns the partitions of a stream that have an open epoch and are not in
 // the configuration any more, where it is s; nil: the stream is not.
-func abandoned(books *stream.Books, s *config.Stream, name string) (partitions []int) {
+func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions []int) {
 	for _, e := range books.Epochs() {
 		if e.Stream == name && e.State == "open" && (s == nil || !s.Input.Reads(e.Partition) && !(s.Merge && e.Partition == core.Merged)) {
 			partitions = append(partitions, e.Partition)
@@ -195,7 +198,7 @@ func abandoned(books *stream.Books, s *config.Stream, name string) (partitions [
 }
 
 // changeAlone changes the epoch when no daemon runs.
-func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, open stream.OpenRequest) error {
+func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, open epoch.OpenRequest) error {
 	d, err := g.daemon([]core.Task{task})
 	if err != nil {
 		return err
@@ -208,7 +211,7 @@ func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, 
 }
 
 // changed shows the task's newest epoch and what is spent.
-func (g *globals) changed(books *stream.Books, s *config.Stream, t core.Task) error {
+func (g *globals) changed(books *ledger.Books, s *config.Stream, t core.Task) error {
 	for _, e := range slices.Backward(books.Epochs()) {
 		if e.Stream != t.Stream || e.Partition != t.Partition {
 			continue
@@ -239,7 +242,7 @@ func (g *globals) changed(books *stream.Books, s *config.Stream, t core.Task) er
 }
 
 // confirm shows what the change costs and asks for a yes.
-func (g *globals) confirm(books *stream.Books, s *config.Stream, t core.Task, kind, from string) error {
+func (g *globals) confirm(books *ledger.Books, s *config.Stream, t core.Task, kind, from string) error {
 	if kind == "close" {
 		fmt.Fprintf(g.stderr, "The open epoch of %s ends. Its secret and state are destroyed; its charge stays.\n", t)
 	} else {
@@ -264,7 +267,7 @@ func (g *globals) confirm(books *stream.Books, s *config.Stream, t core.Task, ki
 }
 
 // beginning says where a new epoch of a task will begin, as far as the ledger tells.
-func beginning(books *stream.Books, s *config.Stream, t core.Task, from string) (string, error) {
+func beginning(books *ledger.Books, s *config.Stream, t core.Task, from string) (string, error) {
 	for _, e := range slices.Backward(books.Epochs()) {
 		switch {
 		case from != "continue" || e.Stream != t.Stream || e.Partition != t.Partition:
@@ -309,8 +312,8 @@ func (g *globals) ask() error {
 
 // askDaemon sends a request to the daemon that runs on the state directory. It reports
 // whether there is such a daemon.
-func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.ControlRequest) (asked bool, err error) {
-	var answer stream.ControlAnswer
+func askDaemon(ctx context.Context, cfg *config.Config, kind string, q task.ControlRequest) (asked bool, err error) {
+	var answer task.ControlAnswer
 	if asked, err = control(ctx, cfg, "/epoch/"+kind, q, &answer); err == nil && asked {
 		err = answer.Err()
 	}
@@ -320,7 +323,7 @@ func askDaemon(ctx context.Context, cfg *config.Config, kind string, q stream.Co
 // control sends a request to the control socket of the daemon that runs on the state directory. It
 // reports whether there is such a daemon.
 func control(ctx context.Context, cfg *config.Config, path string, q, answer any) (asked bool, err error) {
-	socket := filepath.Join(cfg.State.Dir, stream.ControlSocket)
+	socket := filepath.Join(cfg.State.Dir, httpapi.ControlSocket)
 	client := &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -350,7 +353,7 @@ func control(ctx context.Context, cfg *config.Config, path string, q, answer any
 }
 
 // inputOf names the input of an epoch: a partition, or those of a merged epoch.
-func inputOf(e stream.EpochInfo) string {
+func inputOf(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprintf("%s/%d", e.Topic, e.Partition)
 	}
@@ -362,7 +365,7 @@ func inputOf(e stream.EpochInfo) string {
 }
 
 // firsts lists where an epoch begins, by partition.
-func firsts(e stream.EpochInfo) string {
+func firsts(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprint(e.First)
 	}
@@ -374,7 +377,7 @@ func firsts(e stream.EpochInfo) string {
 }
 
 // ranges lists the offsets of an epoch, by partition.
-func ranges(e stream.EpochInfo) string {
+func ranges(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
 		return fmt.Sprintf("[%d, %s)", e.First, offset(e.End))
 	}

@@ -6,7 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // TestEpochs walks an operator's way out of every refusal: a changed
@@ -43,7 +44,7 @@ func TestEpochs(t *testing.T) {
 	refused(0, exitUsage, "stream orders does not read partition 3", "--partition", "3")
 
 	d = s.start()
-	d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" })
+	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	// While the daemon runs, commands go through its socket.
 	said := func(text string, args ...string) {
 		t.Helper()
@@ -62,7 +63,7 @@ func TestEpochs(t *testing.T) {
 	// A new epoch where the old one ended: no record pays twice.
 	said("epoch 2 of orders-0 is open from offset 20 of orders/0\n", "open")
 	d = s.start()
-	if st := d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 || st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
+	if st := d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" }); st.Epoch != 2 || st.Base != 20 || st.ChargedEpsilon > 1.0000001 {
 		t.Errorf("second epoch: %+v", st)
 	}
 	// From the beginning: over the limit.
@@ -80,7 +81,7 @@ func TestEpochs(t *testing.T) {
 	if strings.Count(out, "closed") != 3 && strings.Count(out, " open ") != 1 {
 		t.Errorf("epochs:\n%s", out)
 	}
-	var epochs []stream.EpochInfo
+	var epochs []ledger.EpochInfo
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "epoch", "list", "--json", "-c", s.config)), &epochs); err != nil || len(epochs) < 4 {
 		t.Errorf("epoch list --json: %+v, %v", epochs, err)
 	}
@@ -90,7 +91,7 @@ func TestEpochs(t *testing.T) {
 			t.Errorf("ledger does not say %q:\n%s", w, text)
 		}
 	}
-	var spent []stream.Spent
+	var spent []ledger.Spent
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "ledger", "--json", "-c", s.config, "--stream", "orders")), &spent); err != nil || len(spent) != 1 || len(spent[0].Ranges) < 2 {
 		t.Errorf("ledger --json: %+v, %v", spent, err)
 	}

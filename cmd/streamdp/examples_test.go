@@ -14,7 +14,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/cases"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // TestExamples checks and plans every configuration of examples/, with this
@@ -152,7 +152,7 @@ func TestReadmeConfiguration(t *testing.T) {
 	}
 	want(t, exitDone, "5300 records sent", "feed", "-c", s.config, "--stream", "orders", "--csv", write(t, "orders.csv", rows.String()))
 	d := s.start()
-	d.until("a warm-up and three releases", func(x stream.TaskStatus) bool { return x.Step == 4 && x.Outbox == 0 })
+	d.until("a warm-up and three releases", func(x monitor.TaskStatus) bool { return x.Step == 4 && x.Outbox == 0 })
 	client, err := kafka.NewClient(kafka.Options{Brokers: []string{s.broker.Addr()}})
 	if err != nil {
 		t.Fatal(err)

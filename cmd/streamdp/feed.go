@@ -12,14 +12,13 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/internal/words"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"golang.org/x/term"
 )
 
 // feedCodecs are the forms of a record that feed can write.
@@ -87,7 +86,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 		if err := f.fromStream(cfg, choosesPartition); err != nil {
 			return err
 		}
-		if cluster, err = stream.Cluster(cfg); err != nil {
+		if cluster, err = connect.Cluster(cfg); err != nil {
 			return err
 		}
 	}

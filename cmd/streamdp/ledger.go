@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/recovery"
 )
 
 func ledgerCommand(g *globals) *cobra.Command {
@@ -148,7 +149,7 @@ func ledgerRepairCommand(g *globals) *cobra.Command {
 }
 
 // printRepair shows what a repair changes.
-func printRepair(out io.Writer, r *stream.LedgerRepair) {
+func printRepair(out io.Writer, r *recovery.LedgerRepair) {
 	fmt.Fprintf(out, "%d lines of the ledger can be believed, %d bytes behind them can't\n", r.Kept, r.Dropped)
 	for _, e := range r.Added {
 		fmt.Fprintf(out, "+ %s %s epoch %d", e.Kind, e.Task(), e.Epoch)
@@ -163,7 +164,7 @@ func printRepair(out io.Writer, r *stream.LedgerRepair) {
 }
 
 // printPopulations shows what persons have paid.
-func printPopulations(out io.Writer, all []stream.PopulationSpent) error {
+func printPopulations(out io.Writer, all []ledger.PopulationSpent) error {
 	for i, p := range all {
 		if i > 0 {
 			fmt.Fprintln(out)
@@ -210,7 +211,7 @@ func printPopulations(out io.Writer, all []stream.PopulationSpent) error {
 	return nil
 }
 
-func printSpent(out io.Writer, spent []stream.Spent) error {
+func printSpent(out io.Writer, spent []ledger.Spent) error {
 	for i, s := range spent {
 		if i > 0 {
 			fmt.Fprintln(out)

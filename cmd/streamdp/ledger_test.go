@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // TestPrintPopulations: the command says what a person and several have paid, by which epochs,
@@ -14,18 +14,18 @@ import (
 func TestPrintPopulations(t *testing.T) {
 	t.Parallel()
 	two := 3.0284
-	p := stream.PopulationSpent{
+	p := ledger.PopulationSpent{
 		Unit: "person", Population: "members", LimitEpsilon: 3, LimitDelta: 1e-8, Adjacency: dp.ZeroOut, Mu: 0.27728, ChargedEpsilon: 1.4426,
-		Persons: []stream.GroupSpent{{Count: 2, Epsilon: &two}, {Count: 1000}},
-		Epochs: []stream.PopulationEpoch{
-			{SpentBy: stream.SpentBy{Stream: "orders", Epoch: 1, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
-			{SpentBy: stream.SpentBy{Stream: "orders", Epoch: 2, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067},
-			{SpentBy: stream.SpentBy{Stream: "orders", Partition: 1, Epoch: 1, Epsilon: 1, Open: true}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
+		Persons: []ledger.GroupSpent{{Count: 2, Epsilon: &two}, {Count: 1000}},
+		Epochs: []ledger.PopulationEpoch{
+			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 1, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
+			{SpentBy: ledger.SpentBy{Stream: "orders", Epoch: 2, Epsilon: 1}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067},
+			{SpentBy: ledger.SpentBy{Stream: "orders", Partition: 1, Epoch: 1, Epsilon: 1, Open: true}, Topic: "in", Key: "record-key", Cap: 52, Separation: 168, PerStep: 1, Partitioner: "none", Mu: 0.196067, Charged: true},
 		},
 	}
 	show := func() string {
 		var out bytes.Buffer
-		if err := printPopulations(&out, []stream.PopulationSpent{p}); err != nil {
+		if err := printPopulations(&out, []ledger.PopulationSpent{p}); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/exit"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/failure"
 )
 
 // The exit codes. docs/operations.md explains them to operators.
@@ -109,12 +109,12 @@ func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	case errors.As(err, &faults):
 		fmt.Fprintln(stderr, faults)
 		return exitConfig
-	case errors.As(err, new(configError)), errors.As(err, new(exit.Config)), errors.Is(err, stream.ErrCredentials):
+	case errors.As(err, new(configError)), errors.As(err, new(exit.Config)), errors.Is(err, connect.ErrCredentials):
 		code = exitConfig
-	case errors.As(err, new(failure)):
-	case errors.Is(err, stream.ErrNothing):
+	case errors.As(err, new(wrong)):
+	case errors.Is(err, failure.ErrNothing):
 		code = exitNothing
-	case errors.Is(err, stream.ErrState), errors.Is(err, stream.ErrHalted):
+	case errors.Is(err, failure.ErrState), errors.Is(err, failure.ErrHalted):
 		code = exitState
 	}
 	fmt.Fprintf(stderr, "streamdp: %s\n", err)
@@ -225,7 +225,7 @@ func (g *globals) load() (*config.Config, error) {
 func (g *globals) alone() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster != nil {
-		return nil, configError{stream.ErrCluster}
+		return nil, configError{connect.ErrCluster}
 	}
 	return c, err
 }

@@ -8,10 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // TestMergedCommands: commands need no partition for a merged stream, and say of each of
@@ -63,7 +62,7 @@ func TestMergedCommands(t *testing.T) {
 	said("orders  merged", "epoch", "list")
 	said("orders-merged epoch 1", "ledger")
 	said("orders-merged epoch 1: ", "verify", "--stream", "orders")
-	var spent []stream.Spent
+	var spent []ledger.Spent
 	if err := json.Unmarshal([]byte(said("", "ledger", "--json")), &spent); err != nil || len(spent) != 2 || spent[1].Partition != 1 || spent[1].ChargedEpsilon < 0.99 {
 		t.Errorf("ledger --json: %+v, %v", spent, err)
 	}

@@ -7,8 +7,9 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 // known returns the configuration with the streams that its patterns have made, by the ledger. Where
@@ -17,7 +18,7 @@ func known(cfg *config.Config) *config.Config {
 	if len(cfg.Patterns) == 0 {
 		return cfg
 	}
-	books, err := stream.ReadBooks(cfg.State.Dir)
+	books, err := ledger.ReadBooks(cfg.State.Dir)
 	if err != nil {
 		return cfg
 	}
@@ -82,7 +83,7 @@ func canonical(s *config.Stream) string {
 func matched(ctx context.Context, client *kafka.Client, cfg *config.Config, described map[string]*core.Description) (x *config.Config, all []*core.Description, warnings []string, err error) {
 	x = cfg
 	if len(cfg.Patterns) > 0 {
-		books, err := stream.ReadBooks(cfg.State.Dir)
+		books, err := ledger.ReadBooks(cfg.State.Dir)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -137,7 +138,7 @@ func (g *globals) printTaken(cfg *config.Config) {
 }
 
 // printPatterns prints which topics a daemon's patterns match and do not take.
-func printPatterns(g *globals, all []stream.PatternStatus) {
+func printPatterns(g *globals, all []httpapi.PatternStatus) {
 	for _, p := range all {
 		fmt.Fprintf(g.stdout, "\n%s.*: %d of at most %d topics that match %s are taken\n", p.Pattern, p.Taken, p.Most, p.Topics)
 		for _, r := range p.Missing {

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/recovery"
+	"github.com/streamdp/streamdp/stream/task"
 )
 
 // taskFlags name a task, and an epoch of it.
@@ -90,10 +92,10 @@ func recoverCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = g.command(c.Context(), cfg, "recover", t, stream.ControlRequest{From: x},
+			err = g.command(c.Context(), cfg, "recover", t, task.ControlRequest{From: x},
 				func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, t, x) })
-			if errors.Is(err, stream.ErrHalted) {
-				return failure{err}
+			if errors.Is(err, failure.ErrHalted) {
+				return wrong{err}
 			}
 			if err != nil {
 				return err
@@ -108,7 +110,7 @@ func recoverCommand(g *globals) *cobra.Command {
 
 func republishCommand(g *globals) *cobra.Command {
 	var f taskFlags
-	var q stream.RepublishRequest
+	var q recovery.RepublishRequest
 	c := &cobra.Command{
 		Use:   "republish -c FILE",
 		Short: "Publish committed releases again, the same bytes",
@@ -122,7 +124,7 @@ func republishCommand(g *globals) *cobra.Command {
 				return err
 			}
 			q.Epoch = f.epoch
-			err = g.command(c.Context(), cfg, "republish", t, stream.ControlRequest{Republish: q},
+			err = g.command(c.Context(), cfg, "republish", t, task.ControlRequest{Republish: q},
 				func(ctx context.Context, d *stream.Daemon) error { return d.Republish(ctx, t, q) })
 			if err != nil {
 				return err
@@ -171,7 +173,7 @@ func verifyCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return g.verify(c.Context(), stream.Audit{Config: cfg, Key: key, Log: log, From: x, Epoch: f.epoch}, t)
+			return g.verify(c.Context(), recovery.Audit{Config: cfg, Key: key, Log: log, From: x, Epoch: f.epoch}, t)
 		},
 	}
 	f.register(c, "only this epoch")
@@ -180,7 +182,7 @@ func verifyCommand(g *globals) *cobra.Command {
 }
 
 // of takes the task of an exported epoch.
-func (f *taskFlags) of(x *stream.Export) error {
+func (f *taskFlags) of(x *recovery.Export) error {
 	m, err := core.ParseManifest([]byte(x.Manifest))
 	if err != nil {
 		return err
@@ -190,8 +192,8 @@ func (f *taskFlags) of(x *stream.Export) error {
 }
 
 // verify prints what an audit of published releases finds.
-func (g *globals) verify(ctx context.Context, a stream.Audit, t core.Task) error {
-	all, err := stream.Verify(ctx, a, t)
+func (g *globals) verify(ctx context.Context, a recovery.Audit, t core.Task) error {
+	all, err := recovery.Verify(ctx, a, t)
 	if err != nil {
 		return err
 	}
@@ -215,14 +217,14 @@ func (g *globals) verify(ctx context.Context, a stream.Audit, t core.Task) error
 	}
 	switch {
 	case differ > 0:
-		return failure{errors.New("published releases differ from what was worked out again")}
+		return wrong{errors.New("published releases differ from what was worked out again")}
 	case verified == 0:
-		return failure{errors.New("no epoch could be verified")}
+		return wrong{errors.New("no epoch could be verified")}
 	}
 	return nil
 }
 
-func printVerification(out io.Writer, v stream.Verification) {
+func printVerification(out io.Writer, v recovery.Verification) {
 	fmt.Fprintf(out, "%s epoch %d: ", core.Task{Stream: v.Stream, Partition: v.Partition}, v.Epoch)
 	switch {
 	case v.Unverifiable != "":
@@ -256,7 +258,7 @@ func inspectCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fields, err := stream.Inspect(data)
+			fields, err := recovery.Inspect(data)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -341,7 +343,7 @@ func epochExportCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			x, err := stream.ExportEpoch(cfg, key, t, f.epoch, secret)
+			x, err := recovery.ExportEpoch(cfg, key, t, f.epoch, secret)
 			if err != nil {
 				return err
 			}
@@ -382,7 +384,7 @@ func writePrivate(name string, data []byte) error {
 }
 
 // readExport reads an exported epoch; nil where no name is given.
-func readExport(name string) (*stream.Export, error) {
+func readExport(name string) (*recovery.Export, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -390,7 +392,7 @@ func readExport(name string) (*stream.Export, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := stream.ParseExport(data)
+	x, err := recovery.ParseExport(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -399,7 +401,7 @@ func readExport(name string) (*stream.Export, error) {
 
 // command asks the running daemon or, where none runs, does it itself under the
 // directory's lock.
-func (g *globals) command(ctx context.Context, cfg *config.Config, kind string, t core.Task, q stream.ControlRequest, alone func(context.Context, *stream.Daemon) error) error {
+func (g *globals) command(ctx context.Context, cfg *config.Config, kind string, t core.Task, q task.ControlRequest, alone func(context.Context, *stream.Daemon) error) error {
 	q.Stream, q.Partition = t.Stream, t.Partition
 	asked, err := askDaemon(ctx, cfg, kind, q)
 	if asked || err != nil {
@@ -423,7 +425,7 @@ func (g *globals) done(format string, args ...any) error {
 	return nil
 }
 
-// failure is an audit or a recovery that found something wrong: exit code 1.
-type failure struct{ error }
+// wrong is an audit or a recovery that found something wrong: exit code 1.
+type wrong struct{ error }
 
-func (f failure) Unwrap() error { return f.error }
+func (f wrong) Unwrap() error { return f.error }

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
-
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // said runs a command and fails unless it prints a text.
@@ -40,16 +40,16 @@ func TestRecoveryCommands(t *testing.T) {
 	want(t, exitFailure, "file exists", "epoch", "export", "orders", "-c", s.config, "--with-secret", "--to", whole)
 	want(t, exitUsage, "--with-secret needs --to", "epoch", "export", "orders", "-c", s.config, "--with-secret")
 	want(t, exitFailure, "knows no such epoch", "epoch", "export", "orders", "-c", s.config, "--epoch", "7")
-	if x, err := stream.ParseExport([]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
+	if x, err := recovery.ParseExport([]byte(want(t, exitDone, "", "epoch", "export", "orders", "-c", s.config))); err != nil || x.Secret != nil {
 		t.Errorf("printed export: %v, secret %v", err, x)
 	}
 	want(t, exitFailure, "the task is running: there is nothing to recover", "recover", "-c", s.config)
 	want(t, exitFailure, "there is no committed release", "republish", "-c", s.config)
 	said(t, exitDone, "published what is committed of orders-0 again", "republish", "-c", s.config, "--from-log")
-	d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" })
+	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	d.stop(syscall.SIGTERM)
 
-	var found []stream.Verification
+	var found []recovery.Verification
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "verify", "-c", s.config, "--from", whole, "--json")), &found); err != nil || found[0].Releases != 4 {
 		t.Errorf("verify --json: %+v %v", found, err)
 	}

@@ -8,13 +8,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
 func reloadCommand(g *globals) *cobra.Command {
-	var q stream.ReloadRequest
+	var q httpapi.ReloadRequest
 	c := &cobra.Command{
 		Use:   "reload -c FILE",
 		Short: "Have the running daemon read its configuration again",
@@ -32,7 +31,7 @@ func reloadCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var a stream.ReloadAnswer
+			var a httpapi.ReloadAnswer
 			asked, err := control(c.Context(), cfg, "/reload", q, &a)
 			switch {
 			case err != nil:
@@ -61,7 +60,7 @@ func reloadCommand(g *globals) *cobra.Command {
 
 // printReload prints how the configuration differs, and what became of that. dry says that it is only what
 // would.
-func (g *globals) printReload(r *stream.Reload, dry bool) error {
+func (g *globals) printReload(r *httpapi.Reload, dry bool) error {
 	if g.json {
 		return json.NewEncoder(g.stdout).Encode(r)
 	}

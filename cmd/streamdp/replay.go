@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/internal/words"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
 // replayFlags are the flags of replay.
@@ -118,7 +118,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 			t.keep += s.Moments.Window
 		}
 	}
-	r, err := stream.ReplayWith(schemas, s, version(), seed, func(release []byte) error {
+	r, err := dryrun.ReplayWith(schemas, s, version(), seed, func(release []byte) error {
 		releases++
 		if t != nil {
 			p := new(published)
@@ -306,8 +306,8 @@ func sized(r io.Reader, file string) func() ([]byte, error) {
 }
 
 // openSchemas makes the schemas of a stream's records known.
-func openSchemas(ctx context.Context, cfg *config.Config, s *config.Stream) (*stream.Schemas, error) {
-	x, err := stream.OpenSchemas(cfg)
+func openSchemas(ctx context.Context, cfg *config.Config, s *config.Stream) (*connect.Schemas, error) {
+	x, err := connect.OpenSchemas(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -16,11 +16,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/audit"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
 )
 
 //go:embed report.html
@@ -73,8 +72,8 @@ type report struct {
 	State      string                `json:"state"`
 	Passed     bool                  `json:"audits_passed"`
 	Streams    []reportStream        `json:"streams"`
-	Budgets    []stream.SourceBudget `json:"budgets"`
-	Epochs     []stream.EpochInfo    `json:"epochs"`
+	Budgets    []ledger.SourceBudget `json:"budgets"`
+	Epochs     []ledger.EpochInfo    `json:"epochs"`
 }
 
 // reportStream is a stream as it is configured now.
@@ -237,7 +236,7 @@ var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap
 		}
 		return fmt.Sprintf("%.3g %%", core.PercentFound(*epsilon, delta))
 	},
-	"event": func(e stream.BudgetEvent) string {
+	"event": func(e ledger.BudgetEvent) string {
 		switch e.Kind {
 		case "open":
 			return fmt.Sprintf("%s epoch %d was opened, at ε = %g", e.Stream, e.Epoch, e.Epsilon)

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // TestReport: the report says what the ledger charged, before and behind a change of the limit,
@@ -39,9 +39,9 @@ func TestReport(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 	s.write("", "2.0")
 	d = s.start()
-	d.until("running", func(s stream.TaskStatus) bool { return s.State == "running" })
+	d.until("running", func(s monitor.TaskStatus) bool { return s.State == "running" })
 	want(t, exitDone, "", "epoch", "open", "orders", "-c", s.config, "--yes")
-	d.until("epoch 2", func(s stream.TaskStatus) bool { return s.Epoch == 2 && s.State == "running" })
+	d.until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 && s.State == "running" })
 	d.stop(syscall.SIGTERM)
 
 	page := read()

@@ -10,9 +10,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
 func runCommand(g *globals) *cobra.Command {
@@ -38,7 +38,7 @@ func runCommand(g *globals) *cobra.Command {
 			defer d.Close()
 			go func() {
 				for range hangups {
-					_, _ = d.Reload(stream.ReloadRequest{}) // which says in the log what came of it
+					_, _ = d.Reload(httpapi.ReloadRequest{}) // which says in the log what came of it
 				}
 			}()
 			return d.Run(c.Context())

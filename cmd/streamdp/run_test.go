@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 func TestKeyFiles(t *testing.T) {
@@ -118,7 +118,7 @@ func TestRun(t *testing.T) {
 	if !strings.Contains(out, "orders-0") || !strings.Contains(out, "running") {
 		t.Errorf("status prints %q", out)
 	}
-	var tasks struct{ Tasks []stream.TaskStatus }
+	var tasks struct{ Tasks []monitor.TaskStatus }
 	if err := json.Unmarshal([]byte(want(t, exitDone, "", "status", "--json", "--url", d.url)), &tasks); err != nil || len(tasks.Tasks) != 1 {
 		t.Errorf("status --json: %+v, %v", tasks, err)
 	}
@@ -228,7 +228,7 @@ func TestStatusVerdicts(t *testing.T) {
 	t.Parallel()
 	for verdict, words := range map[string]string{"": "", "ok": "", "partial": "frozen", "stale": "no longer fit", "biased": "se_with_clipping", "fail": "needs"} {
 		var out bytes.Buffer
-		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Verdict: verdict}}, nil); err != nil {
+		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Verdict: verdict}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), "\norders-0: bounds "+verdict+": "); got != (words != "") || !strings.Contains(out.String(), words) {
@@ -237,16 +237,16 @@ func TestStatusVerdicts(t *testing.T) {
 	}
 	epsilon := 0.1234
 	for _, c := range []struct {
-		s    stream.TaskStatus
+		s    monitor.TaskStatus
 		want string
 	}{
-		{stream.TaskStatus{Stream: "orders", Unit: "record"}, ""},
-		{stream.TaskStatus{Stream: "orders", Unit: "person"}, "\norders-0: epsilon and limit are those of a person, with all records\n"},
-		{stream.TaskStatus{Stream: "orders", Unit: "person", Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop", EpsilonRecord: &epsilon}},
+		{monitor.TaskStatus{Stream: "orders", Unit: "record"}, ""},
+		{monitor.TaskStatus{Stream: "orders", Unit: "person"}, "\norders-0: epsilon and limit are those of a person, with all records\n"},
+		{monitor.TaskStatus{Stream: "orders", Unit: "person", Person: &core.Protected{Key: "record-key", Cap: 12, Separation: 720, PerStep: 1, Population: "shop", EpsilonRecord: &epsilon}},
 			"\norders-0: epsilon, charged and limit are those of a person (record-key, population shop), who counts in at most 12 steps, at least 720 apart, with at most 1 records in each; one record pays at most epsilon 0.1234\n"},
 	} {
 		var out bytes.Buffer
-		if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{c.s}, nil); err != nil {
+		if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{c.s}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.HasSuffix(out.String(), c.want) || strings.Contains(out.String(), "person") != (c.want != "") {
@@ -254,7 +254,7 @@ func TestStatusVerdicts(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}, nil); err != nil {
+	if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{{Stream: "orders", Warnings: []string{"few records"}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "\norders-0: warning: few records\n") {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // site is a broker, a configuration file and a key.
@@ -147,16 +147,16 @@ func (d *daemon) stop(s os.Signal) int {
 }
 
 // until waits for a status that the condition accepts.
-func (d *daemon) until(what string, ok func(stream.TaskStatus) bool) stream.TaskStatus {
+func (d *daemon) until(what string, ok func(monitor.TaskStatus) bool) monitor.TaskStatus {
 	d.t.Helper()
-	var last stream.TaskStatus
+	var last monitor.TaskStatus
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		res, err := http.Get(d.url + "/api/v1/status")
 		if err != nil {
 			continue
 		}
 		var answer struct {
-			Data struct{ Tasks []stream.TaskStatus }
+			Data struct{ Tasks []monitor.TaskStatus }
 		}
 		err = json.NewDecoder(res.Body).Decode(&answer)
 		res.Body.Close()
@@ -187,8 +187,8 @@ func (d *daemon) shows(text string) {
 	d.t.Fatalf("the metrics never have %q", text)
 }
 
-func released(step uint64) func(stream.TaskStatus) bool {
-	return func(s stream.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 }
+func released(step uint64) func(monitor.TaskStatus) bool {
+	return func(s monitor.TaskStatus) bool { return s.Step >= step && s.Outbox == 0 }
 }
 
 // releases returns the keys in the output topic.

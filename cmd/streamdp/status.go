@@ -18,11 +18,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/credentials"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 func statusCommand(g *globals) *cobra.Command {
@@ -53,8 +54,8 @@ func statusCommand(g *globals) *cobra.Command {
 				return nil
 			}
 			var data struct {
-				Tasks    []stream.TaskStatus
-				Patterns []stream.PatternStatus
+				Tasks    []monitor.TaskStatus
+				Patterns []httpapi.PatternStatus
 			}
 			if err := json.Unmarshal(answer, &data); err != nil {
 				return err
@@ -107,7 +108,7 @@ type instanceStatus struct {
 
 // groupStatus asks all instances of a group, at the same time.
 func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoint) error {
-	look, err := stream.LookAtGroup(ctx, cfg)
+	look, err := cluster.Look(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func printHalted(g *globals, x instanceStatus) (n int, err error) {
 	if x.Error != "" {
 		return 0, nil
 	}
-	var data struct{ Group *stream.GroupStatus }
+	var data struct{ Group *cluster.GroupStatus }
 	if err := json.Unmarshal(x.Status, &data); err != nil || data.Group == nil {
 		return 0, err
 	}
@@ -190,7 +191,7 @@ func printHalted(g *globals, x instanceStatus) (n int, err error) {
 // printInstances prints the tasks of all instances, as one table.
 func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error {
 	type task struct {
-		stream.TaskStatus
+		monitor.TaskStatus
 		instance string
 	}
 	var tasks []task
@@ -198,7 +199,7 @@ func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error 
 		if x.Error != "" {
 			continue
 		}
-		var data struct{ Tasks []stream.TaskStatus }
+		var data struct{ Tasks []monitor.TaskStatus }
 		if err := json.Unmarshal(x.Status, &data); err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error 
 	slices.SortStableFunc(tasks, func(a, b task) int {
 		return cmp.Or(place[a.Stream]-place[b.Stream], a.Partition-b.Partition)
 	})
-	var list []stream.TaskStatus
+	var list []monitor.TaskStatus
 	var instances []string
 	for _, t := range tasks {
 		list, instances = append(list, t.TaskStatus), append(instances, t.instance)
@@ -319,7 +320,7 @@ func trustOnly(certFile string) (*tls.Config, error) {
 }
 
 // printStatus prints a table of tasks, with the instances that run them; nil: one daemon does.
-func printStatus(g *globals, tasks []stream.TaskStatus, instances []string) error {
+func printStatus(g *globals, tasks []monitor.TaskStatus, instances []string) error {
 	w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 	fmt.Fprint(w, "TASK\tSTATE\tEPOCH\tSTEP\tOFFSET\tLAG\tOUTBOX\tEPSILON\tCHARGED\tLIMIT")
 	if instances != nil {
@@ -369,7 +370,7 @@ func printStatus(g *globals, tasks []stream.TaskStatus, instances []string) erro
 }
 
 // personsOf says in words what the numbers of a task are about, "" where that is single records.
-func personsOf(t *stream.TaskStatus) string {
+func personsOf(t *monitor.TaskStatus) string {
 	if t.Unit == "" || t.Unit == "record" {
 		return ""
 	}

@@ -5,18 +5,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 // TestStatusWarnings: below the table stands what is wrong of a task that runs, under the task's name.
 func TestStatusWarnings(t *testing.T) {
 	var out bytes.Buffer
-	task := stream.TaskStatus{Stream: "orders", Partition: core.Merged, State: "running", FewValid: true, Warnings: []string{"a setting"}, Schemas: []stream.SchemaStatus{
+	task := monitor.TaskStatus{Stream: "orders", Partition: core.Merged, State: "running", FewValid: true, Warnings: []string{"a setting"}, Schemas: []connect.SchemaStatus{
 		{Subject: "orders-value", Version: 3, ID: 17, Faults: []string{"weight: the schema has no such path", "paid: another"}},
 		{Subject: "returns-value", Version: 1, ID: 2},
 	}}
-	if err := printStatus(&globals{stdout: &out}, []stream.TaskStatus{task}, nil); err != nil {
+	if err := printStatus(&globals{stdout: &out}, []monitor.TaskStatus{task}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

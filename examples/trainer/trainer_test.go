@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/connect"
 )
 
 // TestTraining runs the trainer against the daemon, over a broker in this process,
@@ -47,7 +47,7 @@ func TestTraining(t *testing.T) {
 	}
 	seed := uint64(5)
 	d, err := stream.New(stream.Options{
-		Config: cfg, Key: stream.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Config: cfg, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

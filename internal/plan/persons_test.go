@@ -8,7 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
-	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
 const personsToml = `
@@ -133,7 +133,7 @@ func TestCheckPersons(t *testing.T) {
 		if full { // the table may be
 			s.User.MaxUsers = 1000
 		}
-		d, err := stream.Describe(s)
+		d, err := dryrun.Describe(s)
 		if err != nil {
 			t.Fatal(err)
 		}

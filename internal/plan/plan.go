@@ -10,8 +10,8 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/sgd"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
 )
 
 // Plan is a stream's plan as `plan --json` prints it. Which fields are set depends on the mechanism.
@@ -97,7 +97,7 @@ func Steps(s *config.Stream, steps []uint64, chosen bool) []uint64 {
 
 // Of plans a stream of cfg.
 func Of(cfg *config.Config, s *config.Stream, ask Options) (*Plan, error) {
-	d, err := stream.Describe(s)
+	d, err := dryrun.Describe(s)
 	if err == nil {
 		err = d.Divide(cfg, s)
 	}

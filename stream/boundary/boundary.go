@@ -1,0 +1,389 @@
+package boundary
+
+import (
+	"bytes"
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+)
+
+// Boundary says where a step by the clock ends.
+type Boundary struct {
+	Step uint64
+	Ends []int64 // behind its records, by partition
+	At   int64   // offset in the boundary topic
+}
+
+// Boundaries are those of an epoch whose steps are by the clock. At each multiple of the
+// period one more is decided: the partitions' last stable offsets, none below the last
+// boundary. It is written to the boundary topic, and read back before it is used. Of
+// several for one step, by copies of a state directory, the first in the topic counts, for
+// all. So a boundary is durable before any noise of its step, and nobody decides it twice.
+//
+// Privacy: a boundary is a function of public things, of the daemon's clock and of how many
+// offsets each partition has. It depends on no record's content, not on the times that
+// producers or brokers gave to records, and not on the task's progress: neither on how far
+// it is behind nor on when the last epoch's work had ended; see watch. So neighbouring
+// Streams, which differ in the content of one record, have the same boundaries, and no
+// Record is moved to another step. What is left is that work on a record may keep the
+// processor from this clock for a moment, as it may delay a release.
+//
+// A wrong clock moves only boundaries to come. Those of a time when nothing ran are not made
+// Up.
+//
+// A record of the topic has the key STREAM/PARTITION/EPOCH, {"step":t,"ends":[…]} as value,
+// and as header a MAC under a key that follows from the master key, the epoch and its
+// nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
+type Boundaries struct {
+	*failure.Retrier
+	client  *kafka.Client
+	Topic   string
+	name    []byte // the records' key
+	key     []byte // of their MAC
+	Sources []core.Source
+	Most    int64                       // offsets by which a partition moves in a step, at most
+	Horizon uint64                      // last step, 0: none
+	Stamp   func() time.Time            // of a record that is written
+	Same    func(context.Context) error // Halts where the topic is not the one of the epoch's opening
+	Watch   *Watch                      // nil where nothing is decided
+
+	reading sync.Mutex // held while the topic is read
+	next    int64      // of the topic, what was not read yet
+
+	refilling sync.Mutex // held while the queue is filled from the topic; mu is not
+
+	mu    sync.Mutex
+	Last  Boundary   // the newest
+	queue []Boundary // the next steps', without a gap; not all that are known
+	Kept  Boundary   // the newest that was put into queue, at first what the epoch begins at
+	came  chan struct{}
+}
+
+// boundaryHeader is the name of the header of a boundary.
+const boundaryHeader = "streamdp.boundary"
+
+// maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
+const maxQueued = 4096
+
+func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
+	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
+	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
+	key, err := hkdf.Key(sha256.New, master[:], slices.Concat(salt, name, m.Nonce), "streamdp/boundary/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	b := &Boundaries{Retrier: r, client: client, Topic: topic, name: name, key: key, came: make(chan struct{})}
+	for _, partition := range core.Partitions(m) {
+		src := m.Source
+		src.Partition = partition
+		b.Sources = append(b.Sources, src)
+	}
+	return b
+}
+
+// Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before
+// the first one it begins where the ledger says, opened, if it does.
+func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) error {
+	from := b.Last
+	b.next = from.At + 1
+	if from.Step == 0 && opened != nil {
+		b.next = opened.First
+	} else if from.At < 0 {
+		// Nobody knows where the epoch's first boundary is.
+		err := b.Do(ctx, "boundary topic", func() (err error) {
+			b.next, err = b.client.Start(ctx, b.Topic, 0)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	} else if from.Step > 0 {
+		there := false
+		err := b.scan(ctx, from.At, func(rec *kafka.Record) error {
+			x, ours := b.parse(rec)
+			there = ours && rec.Offset == from.At && x.Step == from.Step && slices.Equal(x.Ends, from.Ends)
+			return failure.ErrStop
+		})
+		if err != nil {
+			return err
+		}
+		if !there {
+			return b.lost("does not hold the boundary of step %d at offset %d", from.Step, from.At)
+		}
+	}
+	return b.read(ctx)
+}
+
+// lost is the halt of a topic that lacks boundaries.
+func (b *Boundaries) lost(format string, args ...any) error {
+	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: streamdp epoch open %s",
+		b.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
+}
+
+// scan reads the topic from an offset to its end, or until fn returns ErrStop.
+func (b *Boundaries) scan(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
+	err := b.client.ReadBack(ctx, b.Topic, 0, from, fn)
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	switch {
+	case errors.Is(err, failure.ErrStop):
+		return nil
+	case errors.As(err, &gap), errors.As(err, &truncated):
+		return b.lost("does not reach to offset %d and on: %s", from, err)
+	}
+	return err
+}
+
+// mac returns that of a record's value.
+func (b *Boundaries) mac(value []byte) []byte {
+	h := hmac.New(sha256.New, b.key)
+	h.Write(value)
+	return h.Sum(nil)
+}
+
+// parse reads a record of the topic. ours says that it is one of this epoch.
+func (b *Boundaries) parse(rec *kafka.Record) (x Boundary, ours bool) {
+	if !bytes.Equal(rec.Key, b.name) || len(rec.Headers) != 1 || rec.Headers[0].Key != boundaryHeader || !hmac.Equal(rec.Headers[0].Value, b.mac(rec.Value)) {
+		return x, false
+	}
+	var v boundaryValue
+	err := json.Unmarshal(rec.Value, &v)
+	return Boundary{v.Step, v.Ends, rec.Offset}, err == nil && v.Step > 0
+}
+
+// boundaryValue is the value of a record of the topic.
+type boundaryValue struct {
+	Step uint64  `json:"step"`
+	Ends []int64 `json:"ends"`
+}
+
+// follows reports whether x can be the boundary after another one.
+func (b *Boundaries) follows(x, before Boundary) bool {
+	ok := x.Step == before.Step+1 && len(x.Ends) == len(before.Ends)
+	for i := range x.Ends {
+		ok = ok && x.Ends[i] >= before.Ends[i] && x.Ends[i]-before.Ends[i] <= b.Most
+	}
+	return ok
+}
+
+// read takes note of what is new in the topic.
+func (b *Boundaries) read(ctx context.Context) error {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	return b.scan(ctx, b.next, func(rec *kafka.Record) error {
+		if x, ours := b.parse(rec); ours {
+			if err := b.take(x); err != nil {
+				return err
+			}
+		}
+		b.next = rec.Offset + 1
+		return nil
+	})
+}
+
+// take takes note of the next record of the epoch in the topic.
+func (b *Boundaries) take(x Boundary) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x.Step <= b.Last.Step {
+		return nil // the first counts
+	}
+	if !b.follows(x, b.Last) {
+		return b.lost("holds a boundary of step %d behind that of step %d", x.Step, b.Last.Step)
+	}
+	if b.Kept.Step == b.Last.Step && len(b.queue) < maxQueued {
+		b.queue, b.Kept = append(b.queue, x), x
+	}
+	b.Last = x
+	close(b.came)
+	b.came = make(chan struct{})
+	return nil
+}
+
+// Newest returns the last step whose boundary is in the topic.
+func (b *Boundaries) Newest(ctx context.Context) (step uint64, err error) {
+	err = b.read(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Last.Step, err
+}
+
+// Of waits for the boundary of a step, which is not done yet.
+func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
+	for {
+		x, known, came, err := b.Known(ctx, step)
+		if known || err != nil {
+			return x, err
+		}
+		select {
+		case <-ctx.Done():
+			return Boundary{}, ctx.Err()
+		case <-came:
+		}
+	}
+}
+
+// Known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
+// is another one.
+func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came chan struct{}, err error) {
+	if err := b.refill(ctx, step); err != nil {
+		return x, false, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) > 0 && step >= b.queue[0].Step && step <= b.Kept.Step {
+		return b.queue[step-b.queue[0].Step], true, nil, nil
+	}
+	return x, false, b.came, nil
+}
+
+// refill reads boundaries again that did not fit into memory, if a step needs them. Those before are done, but
+// for a few: leaves that are ahead of others have taken them. A broker that is slow holds up the leaves that
+// need them, and not what is decided meanwhile: whether any are needed depends on the task's progress.
+func (b *Boundaries) refill(ctx context.Context, step uint64) error {
+	state := func() (kept Boundary, last uint64, queued int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.Kept, b.Last.Step, len(b.queue)
+	}
+	if kept, last, _ := state(); kept.Step >= step || last < step {
+		return nil
+	}
+	b.refilling.Lock()
+	defer b.refilling.Unlock()
+	kept, last, queued := state()
+	if kept.Step >= step {
+		return nil // another leaf needed it too
+	}
+	var more []Boundary
+	err := b.scan(ctx, kept.At+1, func(rec *kafka.Record) error {
+		x, ours := b.parse(rec)
+		switch {
+		case !ours || x.Step <= kept.Step:
+			return nil
+		case !b.follows(x, kept):
+			return b.lost("holds a boundary of step %d behind that of step %d", x.Step, kept.Step)
+		}
+		more, kept = append(more, x), x
+		if queued+len(more) >= 2*maxQueued || kept.Step == last {
+			return failure.ErrStop
+		}
+		return nil
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue, b.Kept = append(b.queue, more...), kept
+	return err
+}
+
+// Done forgets the boundaries up to a step.
+func (b *Boundaries) Done(step uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for n < len(b.queue) && b.queue[n].Step <= step {
+		n++
+	}
+	b.queue = b.queue[n:]
+}
+
+// Run makes boundaries of what the watch sees, one after the other, until the context ends or the last step
+// has one.
+func (b *Boundaries) Run(ctx context.Context) error {
+	b.Watch.begin(b.Sources)
+	defer b.Watch.pause()
+	for {
+		b.mu.Lock()
+		last := b.Last
+		b.mu.Unlock()
+		if b.Horizon > 0 && last.Step >= b.Horizon {
+			return nil
+		}
+		x, err := b.Watch.next(ctx)
+		if err == nil && !b.precedes(x, last) {
+			err = b.decide(ctx, last.Step+1, x)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.Watch.decided()
+	}
+}
+
+// decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
+// that: so two copies, whose clocks differ, make no more boundaries than one.
+func (b *Boundaries) decide(ctx context.Context, step uint64, x look) error {
+	if step == 1 {
+		// No record of the topic tells yet that it is the one of the epoch's opening.
+		if err := b.Same(ctx); err != nil {
+			return err
+		}
+	}
+	return b.Do(ctx, "boundary topic", func() error {
+		if newest, err := b.Newest(ctx); err != nil || newest >= step {
+			return err
+		}
+		b.mu.Lock()
+		last := b.Last.Ends
+		b.mu.Unlock()
+		value, err := json.Marshal(boundaryValue{step, b.ends(x, last)})
+		if err != nil {
+			return err
+		}
+		if _, err = b.client.Produce(ctx, b.Topic, 0, []kafka.Message{{
+			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: b.Stamp(),
+		}}); err != nil {
+			return err
+		}
+		newest, err := b.Newest(ctx)
+		if err == nil && newest < step {
+			return b.lost("does not hold what was written to it")
+		}
+		return err
+	})
+}
+
+// StampOf returns the time that the record of a boundary bears, by which the topic's retention counts: the
+// last multiple of the period. A finer one would tell when the partitions had answered.
+func StampOf(now time.Time, period time.Duration) time.Time {
+	if at := now.Truncate(period); at.UnixMilli() > 0 {
+		return at
+	}
+	return time.UnixMilli(1)
+}
+
+// Written returns the boundaries that are in the topic, for a repetition; nil where steps are not by the
+// clock. One that is missing is a halt.
+func (b *Boundaries) Written() func(context.Context, uint64) (Boundary, error) {
+	if b == nil {
+		return nil
+	}
+	return func(ctx context.Context, step uint64) (Boundary, error) {
+		if _, err := b.Newest(ctx); err != nil {
+			return Boundary{}, err
+		}
+		b.Done(step - 1)
+		x, known, _, err := b.Known(ctx, step)
+		if err == nil && !known {
+			err = b.lost("lacks the boundary of step %d, of which the output holds the release", step)
+		}
+		return x, err
+	}
+}

@@ -1,0 +1,20 @@
+package boundary
+
+// This file shows the tests in package boundary_test what they look into.
+
+type (
+	BoundaryValue = boundaryValue
+)
+
+const (
+	BoundaryHeader = boundaryHeader
+	MaxQueued      = maxQueued
+)
+
+func (x *Boundaries) Mac(a0 []byte) []byte { return x.mac(a0) }
+
+func (x *Boundaries) Name() *[]byte { return &x.name }
+
+func (x *Boundaries) Queue() *[]Boundary { return &x.queue }
+
+func (x *Boundaries) Take(a0 Boundary) error { return x.take(a0) }

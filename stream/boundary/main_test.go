@@ -1,0 +1,9 @@
+package boundary_test
+
+import (
+	"testing"
+
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+)
+
+func TestMain(m *testing.M) { streamtest.Main(m) }

@@ -1,0 +1,105 @@
+package boundary
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+)
+
+// Topic is the topic of boundaries, as tasks ask for it.
+type Topic struct {
+	*failure.Retrier
+	Client *kafka.Client
+	Topic  string
+}
+
+// Opened returns where the boundaries of a new epoch will be. It makes the topic where
+// that is missing.
+func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
+	id, err := r.fit(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	to := &ledger.EntryBoundaries{Topic: r.Topic, TopicID: id}
+	err = r.Do(ctx, "boundary topic", func() (err error) {
+		to.First, err = r.Client.End(ctx, to.Topic, 0)
+		return err
+	})
+	return to, err
+}
+
+// Same Halts where the boundary topic could lose boundaries, or is not the one
+// of an epoch's opening. Lines of older builds do not say which that was.
+func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
+	id, err := r.fit(ctx, false)
+	was := opened.Boundaries
+	if err != nil || was == nil || was.TopicID == "" || was.TopicID == id {
+		return err
+	}
+	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s was deleted and made again since epoch %d was opened: its id is %q, not %q, and nobody may decide again what stood in the other; start anew with: streamdp epoch open %s",
+		was.Topic, opened.Epoch, id, was.TopicID, failure.EpochArgs(opened.Task()))
+}
+
+// fit returns the id of the boundary topic, "" where the brokers have none. Where
+// the topic is missing it makes it, or waits for it. It halts where the topic could lose
+// boundaries, or their order.
+func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
+	topic := r.Topic
+	err = r.Do(ctx, "boundary topic", func() error {
+		t, err := r.Client.Topic(ctx, topic)
+		if err == nil && !t.Exists && create {
+			if err = r.Client.CreateTopic(ctx, topic, 1, TopicSettings); err == nil {
+				t, err = r.Client.Topic(ctx, topic)
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case !t.Exists:
+			return &failure.Later{Err: fmt.Errorf("topic %s does not exist", topic)}
+		}
+		settings, err := r.Client.TopicConfig(ctx, topic, SettingNames...)
+		if err != nil {
+			return err
+		}
+		if why := Unfit(len(t.Partitions), settings); why != "" {
+			return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s", topic, why)
+		}
+		if BrokersStamp(settings) {
+			r.Log.Warn("the boundary topic's records bear the time at which brokers appended them, which tells when the partitions answered",
+				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy", "message.timestamp.type = CreateTime")
+		}
+		of, err := r.Client.TopicID(ctx, topic)
+		id = of.String()
+		return err
+	})
+	return id, err
+}
+
+// TopicSettings are those of a boundary topic that is made.
+var TopicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
+
+// SettingNames are the settings of a boundary topic that Unfit and BrokersStamp look at.
+var SettingNames = []string{"cleanup.policy", "message.timestamp.type"}
+
+// BrokersStamp reports whether, with these settings of the boundary topic, its records bear the time
+// of their appending, to the millisecond. Else they bear a multiple of the period.
+func BrokersStamp(settings map[string]string) bool {
+	return settings["message.timestamp.type"] == "LogAppendTime"
+}
+
+// Unfit says why a topic with so many partitions and these settings can't be the boundary topic,
+// empty where it can.
+func Unfit(partitions int, settings map[string]string) string {
+	if partitions != 1 {
+		return fmt.Sprintf("has %d partitions, and must have one: boundaries in several have no order", partitions)
+	}
+	if is := settings["cleanup.policy"]; strings.Contains(is, "compact") {
+		return fmt.Sprintf("has cleanup.policy = %s, and must have delete: of several boundaries of one step the first counts, which compaction removes", is)
+	}
+	return ""
+}

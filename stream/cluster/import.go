@@ -1,0 +1,445 @@
+package cluster
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/osfile"
+	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// GroupImport says what an import brought into a group.
+type GroupImport struct {
+	Group  string        `json:"group"`
+	Shards []ShardImport `json:"shards"`
+	Tasks  int           `json:"tasks"`
+	Open   int           `json:"open_epochs"` // that go on
+}
+
+// ShardImport is what came into a shard.
+type ShardImport struct {
+	Shard int `json:"shard"`
+	Lines int `json:"ledger_lines"`
+	Bytes int `json:"state_bytes"`
+}
+
+// Import moves the tasks of a state directory, whose daemon has stopped, into the shards of
+// the group of a configuration: the ledger's lines, chained and sealed anew, and of each task what
+// its open epoch needs to go on as if nothing had happened, and what its next one needs. No
+// instance of the group may run.
+//
+// Before anything is written to the group the directory's ledger gets a last line, with which no
+// daemon runs or charges any more. So the tasks run nowhere or in the group, wherever the import
+// is cut off. Then it can be repeated: what a shard has got, it does not get again. At the end the
+// secrets and checkpoints in the directory are removed; ledger and manifests stay, for reading.
+//
+// What is refused is refused before that line: lines about persons; merged epochs where the group
+// has assign = "partition"; another master key; sources or tasks that the group's ledgers know; an
+// opening that was interrupted, which the next start of the daemon settles; tasks too large for
+// their shard.
+func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string) (*GroupImport, error) {
+	g, err := newGroupTools(ctx, c, master)
+	if err != nil {
+		return nil, err
+	}
+	return newImporting(g, dir).Run(ctx)
+}
+
+// importing is an import under way.
+type importing struct {
+	G      *groupTools
+	dir    string
+	lock   *os.File
+	held   *ledger.Held
+	Ledger *ledger.Ledger // of the directory
+	move   ledger.EntryMove
+	Shards map[int]*importedShard
+	Order  []int // of shards, ascending
+	out    *GroupImport
+	Room   int                   // bytes that a shard may get
+	Write  func(shard int) error // tests: called before a shard is written; nil: nothing
+}
+
+func newImporting(g *groupTools, dir string) *importing {
+	return &importing{G: g, dir: filepath.Clean(dir), Shards: map[int]*importedShard{}, Room: epoch.ShardStates, out: &GroupImport{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
+}
+
+// importedShard is a shard that something comes into.
+type importedShard struct {
+	Lines   []ledger.Entry
+	tasks   []core.Task // whose newest epoch read a source of the shard
+	holding *shardlog.Holding
+	done    bool // it has got everything before
+	All     *bufferedHolding
+}
+
+func (i *importing) Close() {
+	for _, s := range i.Shards {
+		if s.holding != nil {
+			s.holding.Close()
+		}
+	}
+	i.held.Release()
+	if i.lock != nil {
+		osfile.Unlock(i.lock)
+		i.lock.Close()
+	}
+}
+
+func (i *importing) Run(ctx context.Context) (*GroupImport, error) {
+	defer i.Close()
+	return i.out, i.all(ctx)
+}
+
+func (i *importing) all(ctx context.Context) error {
+	if err := i.Read(); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	if err := i.Divide(); err != nil {
+		return err
+	}
+	if err := kgroup.Check(ctx, i.G.topics()); err != nil {
+		return err
+	}
+	if err := i.G.idle(ctx); err != nil {
+		return err
+	}
+	for _, shard := range i.Order {
+		if err := i.take(ctx, shard); err != nil {
+			return fmt.Errorf("shard %d: %w", shard, err)
+		}
+	}
+	if i.Ledger.Moved() == nil {
+		move := i.move
+		if err := i.Ledger.Append(ledger.Entry{Kind: ledger.KindMoved, Move: &move}); err != nil {
+			return fmt.Errorf("%w: %w", failure.ErrState, err)
+		}
+	}
+	for _, shard := range i.Order {
+		s := i.Shards[shard]
+		if !s.done {
+			if i.Write != nil {
+				if err := i.Write(shard); err != nil {
+					return err
+				}
+			}
+			if err := s.holding.Update(ctx, s.All.put, nil, s.All.added); err != nil {
+				return fmt.Errorf("shard %d: %w: the import is not complete: stop all instances of the group, and repeat it", shard, err)
+			}
+		}
+		i.out.Shards = append(i.out.Shards, ShardImport{shard, len(s.Lines), s.All.Bytes()})
+	}
+	if err := i.clear(); err != nil {
+		return fmt.Errorf("%w: everything is in the group; the secrets in %s are to be removed: %w", failure.ErrState, i.dir, err)
+	}
+	return nil
+}
+
+// idle refuses a group that has members.
+func (g *groupTools) idle(ctx context.Context) error {
+	now, err := kgroup.Look(ctx, g.kafka, g.C.Cluster.Group)
+	if err != nil {
+		return err
+	}
+	if len(now.Members) > 0 {
+		var names []string
+		for _, m := range now.Members {
+			names = append(names, m.Instance)
+		}
+		return fmt.Errorf("instances of group %s are running (%s): stop them first; one that was killed counts until cluster.session_timeout has passed", g.C.Cluster.Group, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// Read takes the directory, and reads its ledger.
+func (i *importing) Read() (err error) {
+	if _, err := os.Stat(filepath.Join(i.dir, ledger.FileName)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s has no ledger: it is no state directory", i.dir)
+	}
+	if i.lock, err = state.Lock(i.dir); err != nil {
+		return err
+	}
+	disk := state.FileShard{Disk: state.OS{}}
+	if i.held, err = ledger.Hold(disk, i.dir); err != nil {
+		return err
+	}
+	if i.Ledger, err = ledger.Open(disk, i.dir, ledger.NewKey(i.G.Master)); err != nil {
+		return err
+	}
+	i.Ledger.Held = i.held
+	switch {
+	case len(i.Ledger.Entries) == 0:
+		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
+	case i.Ledger.Foreign():
+		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.Id)
+	}
+	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
+	if m := i.Ledger.Moved(); m != nil {
+		if m.Move.Copy || m.Move.Group != i.move.Group || m.Move.Cluster != i.move.Cluster {
+			return m.Refusal()
+		}
+		i.move.ID = m.Move.ID
+		return nil
+	}
+	id := dp.NewNonce()
+	i.move.ID = hex.EncodeToString(id[:])
+	return nil
+}
+
+// Divide says which line and which task comes into which shard.
+func (i *importing) Divide() error {
+	c := i.G.C.Cluster
+	key := ""
+	for _, e := range i.Ledger.Entries {
+		if e.Key != "" {
+			key = e.Key
+		}
+		switch {
+		case e.Kind == ledger.KindMoved:
+			continue
+		case e.Unit != "" || e.Person != nil:
+			return fmt.Errorf("the ledger has epochs that protect persons (stream %s): with [cluster] a population has no ledger of its own, so nothing of this directory can be imported", e.Stream)
+		case e.Kind == ledger.KindImported:
+			return fmt.Errorf("%w: the ledger of a directory has lines of an import", failure.ErrState)
+		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
+			return fmt.Errorf("the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of a topic have one ledger", e.Stream, config.AssignTopic)
+		}
+		if key != "" && key != i.Ledger.Key.Id {
+			e = withoutAnchors(e) // its anchors are under a former key, with which alone they prove something
+		}
+		s := i.shard(c.Shard(e.Topic, e.Partition))
+		s.Lines = append(s.Lines, e)
+	}
+	for _, t := range i.Ledger.Tasks() {
+		last := i.Ledger.Newest(t)
+		if last == nil {
+			continue
+		}
+		s := i.shard(c.Shard(last.Topic, last.Partition))
+		s.tasks = append(s.tasks, t)
+		i.out.Tasks++
+		if last.Kind == ledger.KindOpen {
+			i.out.Open++
+		}
+	}
+	slices.Sort(i.Order)
+	return nil
+}
+
+func (i *importing) shard(n int) *importedShard {
+	s := i.Shards[n]
+	if s == nil {
+		s = &importedShard{}
+		i.Shards[n] = s
+		i.Order = append(i.Order, n)
+	}
+	return s
+}
+
+// withoutAnchors returns a line that proves no log.
+func withoutAnchors(e ledger.Entry) ledger.Entry {
+	e.Anchor, e.AnchorOffset = "", 0
+	e.Parts = slices.Clone(e.Parts)
+	for i := range e.Parts {
+		e.Parts[i].Anchor, e.Parts[i].AnchorOffset = "", 0
+	}
+	return e
+}
+
+// take acquires a shard, and works out what it is to get.
+func (i *importing) take(ctx context.Context, shard int) (err error) {
+	s := i.Shards[shard]
+	o := i.G.options(shard)
+	o.Timeout = mostTransaction
+	if s.holding, err = shardlog.Acquire(ctx, kgroup.NewLog(i.G.logs(shard)), o); err != nil {
+		return err
+	}
+	s.All = newBufferedHolding(s.holding.Values(), s.holding.Lines())
+	into, err := ledgerOf(s.All.lines, i.G.Master)
+	if err != nil {
+		return err
+	}
+	if s.done = into.Imported(i.move.ID); s.done {
+		return nil
+	}
+	for _, e := range s.Lines {
+		if _, known := into.Index.Tasks[e.Task()]; known {
+			return fmt.Errorf("the group has epochs of task %s already: a task has one ledger; a stream of the same name can't come from two directories", e.Task())
+		}
+		for _, src := range e.Sources() {
+			if _, known := into.Index.Sources[src]; known {
+				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers", src.Topic, src.Partition)
+			}
+		}
+	}
+	disk, err := NewLogShard(s.All)
+	if err != nil {
+		return err
+	}
+	// One section for each task: its files, and with the first one all lines.
+	l, err := ledger.Open(disk, "", ledger.NewKey(i.G.Master))
+	if err != nil {
+		return err
+	}
+	lines := func() error {
+		move := i.move
+		if err := l.Append(ledger.Entry{Kind: ledger.KindImported, Move: &move}); err != nil {
+			return err
+		}
+		for _, e := range s.Lines {
+			if err := l.CopyLine(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := disk.Atomically("/tasks", lines); err != nil {
+		return err
+	}
+	for _, t := range s.tasks {
+		to, err := state.Open(disk, "/tasks/"+t.String(), nil)
+		if err == nil {
+			to.Logged = true
+			err = disk.Atomically(to.Dir, func() error { return i.bring(t, to, l) })
+		}
+		if err != nil {
+			return fmt.Errorf("task %s: %w", t, err)
+		}
+	}
+	if n := s.All.Bytes() + s.All.lineBytes(); n > i.Room {
+		return fmt.Errorf("the tasks of the shard and their lines of the ledger need %d MiB, and a shard has room for %d: more shards", n>>20, i.Room>>20)
+	}
+	// What a shard gets must be what it can be acquired with.
+	again := s.All.all()
+	if _, err := NewLogShard(again); err != nil {
+		return err
+	}
+	_, err = ledgerOf(again.lines, i.G.Master)
+	return err
+}
+
+// bring writes the files of a task that its shard needs.
+func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error {
+	from := state.TaskStore(i.dir, t, i.G.Master)
+	names, err := from.Disk.ReadDir(from.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		names, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	file := func(name string) error {
+		if !slices.Contains(names, name) {
+			return nil
+		}
+		data, err := from.Disk.ReadFile(from.Path(name))
+		if err != nil {
+			return err
+		}
+		return state.WriteNew(to.Disk, to.Path(name), data)
+	}
+	last := i.Ledger.Newest(t)
+	var lives []uint64 // epochs whose secret is there
+	for _, e := range i.Ledger.Undestroyed(t) {
+		lives = append(lives, e.Epoch)
+	}
+	if last.Kind == ledger.KindOpen {
+		lives = append(lives, last.Epoch)
+	}
+	for _, n := range lives {
+		secret, err := from.Secret(n)
+		if errors.Is(err, fs.ErrNotExist) && n != last.Epoch {
+			continue // gone, and the ledger is to say so
+		}
+		if err == nil && len(secret) == 0 {
+			err = errors.New("it is damaged, or of another key")
+		}
+		if err != nil {
+			return fmt.Errorf("the secret of epoch %d: %w: restore it, or close the epoch", n, err)
+		}
+		if err := to.KeepSecret(n, secret); err != nil {
+			return err
+		}
+		for _, name := range []string{state.ManifestName(n), state.InitialName(n)} {
+			if err := file(name); err != nil {
+				return err
+			}
+		}
+	}
+	var final uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == state.FinalName(n) {
+			final = max(final, n)
+		}
+	}
+	if err := file(state.FinalName(final)); err != nil || last.Kind != ledger.KindOpen {
+		return err
+	}
+	const settle = "start the daemon on the directory once more, and stop it with SIGTERM, or close the epoch"
+	if slices.Contains(names, state.OpeningName(last.Epoch)) {
+		return fmt.Errorf("the opening of epoch %d was interrupted: %s", last.Epoch, settle)
+	}
+	cp, err := from.Load()
+	if err == nil && (cp == nil || cp.Epoch != last.Epoch || !slices.Contains(names, state.ManifestName(last.Epoch))) {
+		err = errors.New("its checkpoint or its manifest is not there")
+	}
+	if err != nil {
+		return fmt.Errorf("epoch %d is open: %w: %s", last.Epoch, err, settle)
+	}
+	if !i.Ledger.Knows(cp.Ledger) {
+		return errors.New("the checkpoint was written with a newer ledger: the directory is an old copy; import the newest one")
+	}
+	defer clear(cp.State)
+	cp.Ledger = l.HeadHash()
+	to.Seq = cp.Seq
+	return to.Commit(cp)
+}
+
+// clear removes from the directory what noise could be derived from, and what has exact sums.
+func (i *importing) clear() error {
+	disk := state.OS{}
+	tasks, err := disk.ReadDir(filepath.Join(i.dir, "tasks"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range tasks {
+		t, ok := core.ParseTask(name)
+		if !ok {
+			continue
+		}
+		s := state.TaskStore(i.dir, t, i.G.Master)
+		names, err := disk.ReadDir(s.Dir)
+		if err != nil {
+			return err
+		}
+		private := slices.DeleteFunc(names, func(n string) bool {
+			return !strings.HasPrefix(n, state.SecretPrefix) && !strings.HasPrefix(n, "initial-") && !strings.HasPrefix(n, state.OpeningPrefix) && !strings.HasSuffix(n, state.TemporarySuffix)
+		})
+		if err := state.RemoveAll(disk, s.Dir, private...); err != nil {
+			return err
+		}
+		if err := s.Erase(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

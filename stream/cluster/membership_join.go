@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
+	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+)
+
+// WitnessDir is the directory, in the state directory, of what an instance knows of the ledgers.
+const WitnessDir = "witness"
+
+// Share becomes a member of the group and runs what the group gives to this instance, until the
+// context ends. It returns an error where no repetition helps: the topics are missing or not those
+// of this configuration.
+func (s *Member) Share(ctx context.Context) error {
+	d := s.D
+	d.Metrics.Shares(d.Cfg.Cluster.Shards)
+	r := failure.NewRetrier(d.Log, d.Metrics.KafkaError, d.StateChanged)
+	var clusterID string
+	if err := r.Do(ctx, "cluster", func() (err error) {
+		clusterID, err = d.Client.ClusterID(ctx)
+		return err
+	}); err != nil {
+		return ended(ctx, err)
+	}
+	s.genesis = GenesisOf(d.Cfg, d.Key, clusterID)
+	if err := r.Do(ctx, "topics of the group", func() error {
+		var found kgroup.Findings
+		err := kgroup.CheckTopics(ctx, topicsOf(d.Cfg.Cluster, s.Reach))
+		if err == nil || errors.As(err, &found) {
+			return err
+		}
+		return &failure.Later{Err: err}
+	}); err != nil {
+		return ended(ctx, err)
+	}
+	g, err := s.joinGroup(ctx)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	s.group = g
+	var summing sync.WaitGroup
+	defer summing.Wait()
+	if d.Partials != nil {
+		// It outlives the tasks: one that stops may have asked for a sum.
+		after, stop := context.WithCancel(context.WithoutCancel(ctx))
+		defer stop()
+		summing.Go(func() { d.Partials.Run(after, nil) })
+	}
+	s.run(ctx)
+	return nil
+}
+
+// ended returns nil where an error is the end of a context.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// GenesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
+func GenesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
+	return shardlog.Genesis{
+		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
+		Cluster: clusterID, Key: ledger.NewKey(master).Id,
+	}
+}
+
+// GroupDigest is the digest of what instances of a group must agree on before they share tasks: what
+// each stream reads, computes and promises, its limits, where it publishes, and the versions that
+// are in the digests of epochs.
+func GroupDigest(c *config.Config) string {
+	type output struct {
+		Topic     string
+		Partition int
+	}
+	type stream struct {
+		Name       string
+		Canonical  json.RawMessage
+		Partitions []int
+		Versions   map[string]string
+		Limits     [2]float64
+		Output     output
+		OnHorizon  string
+		OnGap      string
+	}
+	var all []stream
+	for _, s := range c.Streams {
+		all = append(all, stream{s.Name, s.Canonical(s.Input.First()), s.Input.Partitions, core.Versions(s),
+			[2]float64{s.Privacy.LimitEpsilon, s.Privacy.LimitDelta}, output{s.Output.Topic, s.Output.Partition}, s.OnHorizon, s.OnGap})
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("stream: " + err.Error()) // unreachable: numbers of a configuration are finite
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// realGroup is the group as Kafka has it.
+type realGroup struct {
+	*kgroup.Member
+	kafka kafka.Options
+	name  string
+}
+
+// Log implements group.
+func (g *realGroup) Log(shard int) shardlog.Log {
+	return kgroup.NewLog(kgroup.LogOptions{Kafka: g.kafka, Group: g.name, Shard: shard, Confirm: func(ctx context.Context) error {
+		return g.Confirm(ctx, shard)
+	}})
+}
+
+// Close implements group.
+func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
+
+// joinGroup becomes a member of the group.
+func (s *Member) joinGroup(ctx context.Context) (group, error) {
+	d := s.D
+	key := ledger.NewKey(d.Key).Id
+	m, err := kgroup.Join(ctx, kgroup.Options{
+		Kafka: s.Reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
+		Instance: s.Instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: GroupDigest(d.Config()),
+		Reads: []int{shardlog.Format}, Writes: []int{shardlog.Format},
+		Trouble: s.troubled,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &realGroup{m, s.Reach, d.Cfg.Cluster.Group}, nil
+}
+
+// advertised returns the address under which others find this instance's status: the one in the
+// Configuration or the one that it listens on; where that is every address of the machine, the
+// machine's name.
+func (s *Member) advertised() string {
+	if a := s.D.Cfg.Cluster.Advertise; a != "" {
+		return a
+	}
+	host, port, err := net.SplitHostPort(s.Advertise())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	return s.Advertise()
+}

@@ -1,0 +1,375 @@
+package cluster
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/task"
+)
+
+// Instances that share tasks get their requests through Kafka: a command writes a request into
+// the partition of the group's control topic that belongs to the task's shard, and the shard's
+// owner writes the answer there. Each record has a MAC under a key that follows from the master
+// key, so only holders of that key ask or answer.
+//
+// A request is met at most once. The owner first writes that it takes it, and reads the partition
+// Up to that record: of several that take a request the first counts. What was taken and has no
+// answer when another instance acquires the shard is answered so: the one who asked must look.
+
+const (
+	// requestLife is how long a request waits for somebody who takes it.
+	requestLife = 30 * time.Second
+	// requestPatience is how long a command waits for the answer to a request that was taken.
+	requestPatience = 2 * time.Minute
+	// maxRequestBytes is more than any request, without the files of another epoch, has.
+	maxRequestBytes = 1 << 20
+	// requestHeader is the name of the header with the MAC.
+	requestHeader = "streamdp.mac"
+	// requestPrefix begins the keys of records that belong to requests.
+	requestPrefix = "request/"
+)
+
+// The parts of a request, as the key of their record says after the prefix and the id.
+const (
+	partAsked    = "asked"
+	partTaken    = "taken"
+	partAnswered = "answered"
+)
+
+// askedRecord is what a command writes.
+type askedRecord struct {
+	Kind    string              `json:"kind"`
+	Request task.ControlRequest `json:"request"`
+	Expires time.Time           `json:"expires"` // nobody takes it later
+}
+
+// takenRecord is what an owner writes before it meets a request.
+type takenRecord struct {
+	By       string `json:"by"`       // the owner's random name
+	Instance string `json:"instance"` // for people
+}
+
+// requestTopic is one partition of a group's control topic.
+type requestTopic struct {
+	client *kafka.Client
+	key    []byte // of MACs
+	group  string
+	Topic  string
+	shard  int
+}
+
+func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, shard int) *requestTopic {
+	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/request/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	return &requestTopic{client: client, key: key, group: c.Group, Topic: c.ControlTopic(), shard: shard}
+}
+
+// Mac returns the MAC of a record: over group, shard, key and value, each but the last with its
+// length before it.
+func (a *requestTopic) Mac(key, value []byte) []byte {
+	mac := hmac.New(sha256.New, a.key)
+	for _, part := range [][]byte{[]byte(a.group), binary.BigEndian.AppendUint32(nil, uint32(a.shard)), key} {
+		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		mac.Write(part)
+	}
+	mac.Write(value)
+	return mac.Sum(nil)
+}
+
+// Write appends a part of a request.
+func (a *requestTopic) Write(ctx context.Context, id, part string, v any) error {
+	value, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(value) > maxRequestBytes {
+		return errors.New("the request is too large")
+	}
+	key := []byte(requestPrefix + id + "/" + part)
+	message := kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond), Headers: []kafka.Header{{Key: requestHeader, Value: a.Mac(key, value)}}}
+	var pause kafka.Backoff
+	for {
+		_, err := a.client.Produce(ctx, a.Topic, int32(a.shard), []kafka.Message{message})
+		if !kafka.Retriable(err) {
+			return err
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// parse returns what a record says; ok is false of records that are nobody's, or not of requests.
+func (a *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
+	rest, ours := strings.CutPrefix(string(rec.Key), requestPrefix)
+	if !ours || len(rec.Headers) != 1 || rec.Headers[0].Key != requestHeader || !hmac.Equal(rec.Headers[0].Value, a.Mac(rec.Key, rec.Value)) {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/")
+}
+
+// follow Calls fn with each record of the partition from an offset on, until the context ends or
+// fn returns an error, and caught once it has given those that the log had when follow began.
+// Records that retention deleted before it read them are left out.
+func (a *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafka.Record) error, caught func() error) error {
+	var start, end int64
+	var pause kafka.Backoff
+	for {
+		var err error
+		if start, end, err = a.client.Bounds(ctx, a.Topic, int32(a.shard)); err == nil {
+			break
+		}
+		if !kafka.Retriable(err) {
+			return err
+		}
+		if err := pause.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	r, err := a.client.NewReader(kafka.ReaderOptions{Topic: a.Topic, Partition: int32(a.shard), SkipGaps: true, Compacted: true, Uncommitted: true},
+		kafka.Position{Next: max(start, from), LeaderEpoch: -1})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var chunk kafka.Chunk
+	defer chunk.Release()
+	for behind := true; ; {
+		if behind && r.Position().Next >= end {
+			behind = false
+			if err := caught(); err != nil {
+				return err
+			}
+		}
+		err := r.Fetch(ctx, &chunk)
+		if kafka.Retriable(err) {
+			err = pause.Wait(ctx)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		pause.Reset()
+		for i := range chunk.Records {
+			if err := fn(&chunk.Records[i]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Ask asks the owner of a task's shard to change its epoch or to publish again, and waits
+// for the answer. log receives what it waits for.
+//
+// Errors: what the owner answered, as [ControlAnswer.Err] has it; that nobody took the request
+// within half a minute; that the answer is missing after two minutes, and then nobody knows
+// whether the request was met.
+func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q task.ControlRequest) error {
+	switch kind {
+	case task.RequestOpen, task.RequestClose, task.RequestRepublish:
+	default:
+		return fmt.Errorf("%s is not possible with [cluster] in this version", kind)
+	}
+	cluster, err := connect.Cluster(c)
+	if err != nil {
+		return err
+	}
+	client, err := kafka.NewClient(cluster)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	t := core.Task{Stream: q.Stream, Partition: q.Partition}
+	shard, err := shardOf(c, t)
+	if err != nil {
+		return err
+	}
+	a := newRequestTopic(client, c.Cluster, master, shard)
+	from, err := client.End(ctx, a.Topic, int32(shard))
+	if err != nil {
+		return fmt.Errorf("control topic %s: %w", a.Topic, err)
+	}
+	random := dp.NewNonce()
+	id := hex.EncodeToString(random[:])
+	expires := time.Now().Add(requestLife).UTC()
+	if err := a.Write(ctx, id, partAsked, askedRecord{kind, q, expires}); err != nil {
+		return fmt.Errorf("control topic %s: %w", a.Topic, err)
+	}
+	return a.Await(ctx, id, from, requestLife, requestPatience)
+}
+
+// errAnswered ends the reading of answers.
+var errAnswered = errors.New("answered")
+
+// Await waits for the answer to a request: for somebody who takes it within life, and then for
+// the answer within patience.
+func (a *requestTopic) Await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(life, func() {
+		cancel(fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so", life, a.shard))
+	})
+	defer late.Stop()
+	var answer *task.ControlAnswer
+	err := a.follow(waiting, from, func(rec *kafka.Record) error {
+		of, part, ok := a.parse(rec)
+		switch {
+		case !ok || of != id:
+		case part == partTaken && late.Stop():
+			late = time.AfterFunc(patience, func() {
+				cancel(fmt.Errorf("an instance took the request and has not answered within %v: streamdp epoch list shows whether it was met", patience))
+			})
+		case part == partAnswered:
+			if json.Unmarshal(rec.Value, &answer) != nil {
+				answer = &task.ControlAnswer{Error: "the answer cannot be read"}
+			}
+			return errAnswered
+		}
+		return nil
+	}, func() error { return nil })
+	if answer != nil {
+		return answer.Err()
+	}
+	if cause := context.Cause(waiting); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// requestServer takes the requests of a shard that this instance owns, and answers them.
+type requestServer struct {
+	*requestTopic
+	log      *slog.Logger
+	instance string
+	name     string // random
+	now      func() time.Time
+	// meet meets a request. It may wait for a task.
+	meet func(ctx context.Context, kind string, q task.ControlRequest) error
+
+	open  map[string]*askedRecord // not taken yet
+	taken map[string]string       // by whom first; not answered yet
+	done  map[string]bool         // answered
+	live  bool                    // what was there at the beginning has been read
+}
+
+func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, string, task.ControlRequest) error) *requestServer {
+	random := dp.NewNonce()
+	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]), now: now, meet: meet,
+		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}
+}
+
+// Run serves until the context ends. It returns an error only where the topic cannot be read.
+func (d *requestServer) Run(ctx context.Context) error {
+	var met sync.WaitGroup
+	defer met.Wait()
+	err := d.follow(ctx, 0, func(rec *kafka.Record) error {
+		id, part, ok := d.parse(rec)
+		if !ok {
+			return nil
+		}
+		return d.read(ctx, &met, id, part, rec.Value)
+	}, func() error { return d.caughtUp(ctx) })
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// read takes note of a record.
+func (d *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part string, value []byte) error {
+	switch part {
+	case partAsked:
+		var q askedRecord
+		if _, known := d.open[id]; known || d.taken[id] != "" || d.done[id] || json.Unmarshal(value, &q) != nil {
+			return nil
+		}
+		d.open[id] = &q
+		if d.live {
+			return d.take(ctx, id)
+		}
+	case partTaken:
+		var by takenRecord
+		if d.taken[id] != "" || d.done[id] || json.Unmarshal(value, &by) != nil || by.By == "" {
+			return nil
+		}
+		q := d.open[id]
+		delete(d.open, id)
+		d.taken[id] = by.By
+		if by.By == d.name && q != nil {
+			met.Go(func() { d.answer(ctx, id, d.meet(ctx, q.Kind, q.Request)) })
+		}
+	case partAnswered:
+		delete(d.open, id)
+		delete(d.taken, id)
+		d.done[id] = true
+	}
+	return nil
+}
+
+// caughtUp answers what a former owner took and did not answer, and takes what nobody took.
+func (d *requestServer) caughtUp(ctx context.Context) error {
+	d.live = true
+	for id := range d.taken {
+		d.answer(ctx, id, errors.New("the instance that took the request has ended, or lost the shard: streamdp epoch list shows whether it was met"))
+	}
+	for id := range d.open {
+		if err := d.take(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take writes that this desk takes a request, unless it is too late for that.
+func (d *requestServer) take(ctx context.Context, id string) error {
+	if q := d.open[id]; !d.now().Before(q.Expires) {
+		delete(d.open, id)
+		d.done[id] = true
+		return nil
+	}
+	return d.Write(ctx, id, partTaken, takenRecord{d.name, d.instance})
+}
+
+// answer writes the answer to a request.
+func (d *requestServer) answer(ctx context.Context, id string, err error) {
+	a := task.ControlAnswer{Status: "success"}
+	if err != nil {
+		a = task.ControlAnswer{Status: "error", Error: err.Error()}
+		if h := (*failure.Halt)(nil); errors.As(err, &h) {
+			a.Reason = h.Reason
+		}
+	}
+	if err := d.Write(ctx, id, partAnswered, a); err != nil && ctx.Err() == nil {
+		d.log.Error("a request has no answer", "shard", d.shard, "error", err.Error())
+	}
+}
+
+// shardOf returns the shard of a task.
+func shardOf(c *config.Config, t core.Task) (int, error) {
+	s := c.Stream(t.Stream)
+	if s == nil {
+		return 0, fmt.Errorf("the configuration has no stream %s", t.Stream)
+	}
+	return c.Cluster.Shard(s.Input.Topic, t.Partition), nil
+}

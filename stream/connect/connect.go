@@ -1,0 +1,114 @@
+package connect
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// InsecureKey returns the master key of an insecure seed.
+func InsecureKey(seed uint64) *[32]byte {
+	key := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("streamdp insecure key "), seed))
+	return &key
+}
+
+// InstanceName returns the name of this instance.
+func InstanceName(c *config.Config) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unnamed"
+	}
+	return cmp.Or(c.Cluster.Instance, host)
+}
+
+// InitialFile reads the parameters that a stream's first epoch begins with, nil if they
+// are the mechanism's own.
+func InitialFile(s *config.Stream) ([]float64, error) {
+	learning := core.LearningOf(s)
+	if learning == nil || learning.File == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(learning.File)
+	if err != nil {
+		return nil, fmt.Errorf("initial_file: %w", err)
+	}
+	x, err := core.ParseParameters(data)
+	if err != nil {
+		return nil, fmt.Errorf("initial_file: %w", err)
+	}
+	return x, nil
+}
+
+// Unread returns the partitions of a topic that no stream of a configuration reads.
+func Unread(c *config.Config, t kafka.Topic) (unread []int) {
+	read := make([]bool, len(t.Partitions))
+	for _, s := range c.Streams {
+		if s.Input.Topic != t.Name {
+			continue
+		}
+		if s.Input.All() {
+			return nil
+		}
+		for _, p := range s.Input.Partitions {
+			if p < len(read) {
+				read[p] = true
+			}
+		}
+	}
+	for p := range read {
+		if !read[p] {
+			unread = append(unread, p)
+		}
+	}
+	return unread
+}
+
+// NewTracer returns what sends traces, nil where none are wanted, and its files of TLS. sent learns what became of
+// spans.
+//
+// Errors: ErrCredentials.
+func NewTracer(c *config.Config, version string, sent func(sent, dropped int, err error)) (*trace.Tracer, *credentials.Rotation, error) {
+	t := c.Trace
+	if t == nil {
+		return nil, nil, nil
+	}
+	o := trace.Options{Endpoint: t.URL(), Sample: t.Sample, Service: t.Service, Version: version, Sent: sent}
+	if c.Cluster != nil {
+		o.Instance = InstanceName(c)
+	}
+	var err error
+	if t.HeadersFile != "" {
+		if o.Header, err = credentials.LoadHeaders(t.HeadersFile, c.State.KeyGroupReadable); err != nil {
+			return nil, nil, fmt.Errorf("%w: trace: %w", ErrCredentials, err)
+		}
+	}
+	var files *credentials.Rotation
+	if t.TLS != nil {
+		if files, err = credentials.OpenTLS(credentials.TLSFiles(*t.TLS), c.State.KeyGroupReadable); err != nil {
+			return nil, nil, fmt.Errorf("%w: trace.tls: %w", ErrCredentials, err)
+		}
+		o.TLS = files.Config
+	}
+	return trace.New(o), files, nil
+}
+
+// CheckTrace reads the files of [trace], as a daemon does at start. With connect it also sends
+// a request without spans, and returns as refused why the collector does not take it.
+//
+// Errors: ErrCredentials.
+func CheckTrace(ctx context.Context, c *config.Config, connect bool) (refused, err error) {
+	t, _, err := NewTracer(c, "", nil)
+	if err != nil || t == nil || !connect {
+		return nil, err
+	}
+	return t.Probe(ctx), nil
+}

@@ -1,0 +1,104 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/kafka"
+)
+
+// ErrCredentials says that a certificate, a key or a password cannot be used. It may be
+// for the cluster or for the HTTP server.
+var ErrCredentials = errors.New("credentials")
+
+// ErrCluster says that something needs the files of a state directory, and the configuration has a
+// Table [cluster].
+var ErrCluster = errors.New("not possible with [cluster] in this version: it needs the files of a state directory (streamdp cluster export writes a copy of them, for reading)")
+
+// Cluster returns how to reach the cluster of a configuration. It reads the certificates
+// and the password.
+//
+// Errors: ErrCredentials.
+func Cluster(c *config.Config) (kafka.Options, error) {
+	o, _, err := KafkaOptions(c)
+	return o, err
+}
+
+// KafkaOptions is Cluster. It also returns the files of [kafka.tls], nil where there are none, for who
+// runs long enough to see them replaced.
+func KafkaOptions(c *config.Config) (o kafka.Options, files *credentials.Rotation, err error) {
+	o = kafka.Options{Brokers: c.Kafka.Brokers, ClientID: c.Kafka.ClientID}
+	if t := c.Kafka.TLS; t != nil {
+		if files, err = credentials.OpenTLS(credentials.TLSFiles(*t), c.State.KeyGroupReadable); err != nil {
+			return o, nil, fmt.Errorf("%w: kafka.tls: %w", ErrCredentials, err)
+		}
+		o.TLS = files.Config
+	}
+	if s := c.Kafka.SASL; s != nil {
+		if o.SASL, err = saslOf(s, c.State.KeyGroupReadable); err != nil {
+			return o, nil, fmt.Errorf("%w: %w", ErrCredentials, err)
+		}
+	}
+	return o, files, nil
+}
+
+// saslOf returns the credentials of [kafka.sasl]. A file that cannot be used is an error at once,
+// although some are read again later.
+func saslOf(s *config.SASL, groupReadable bool) (kafka.SASL, error) {
+	o := kafka.SASL{Mechanism: s.Mechanism, Username: s.Username}
+	if s.PasswordFile != "" {
+		var err error
+		if o.Password, err = credentials.LoadPassword(s.PasswordFile, groupReadable); err != nil {
+			err = fmt.Errorf("kafka.sasl.password_file: %w", err)
+		}
+		return o, err
+	}
+	if s.AWS() {
+		a, err := credentials.NewAWS(context.Background(), s.Region, s.RoleARN, "streamdp")
+		if err != nil {
+			return o, err
+		}
+		o.Sign = a.Sign
+		return o, nil
+	}
+	text, err := tokens(s, groupReadable)
+	if err != nil {
+		return o, err
+	}
+	var extensions [][2]string
+	for _, x := range s.Extensions {
+		name, value, _ := strings.Cut(x, "=")
+		extensions = append(extensions, [2]string{name, value})
+	}
+	o.Token = func(ctx context.Context) (kafka.Token, error) {
+		t, err := text(ctx)
+		return kafka.Token{Text: t, Extensions: extensions}, err
+	}
+	return o, nil
+}
+
+// tokens returns what gives a token: a file, or a token endpoint.
+func tokens(s *config.SASL, groupReadable bool) (func(context.Context) (string, error), error) {
+	if s.TokenFile != "" {
+		load := func(context.Context) (string, error) {
+			return credentials.LoadToken(s.TokenFile, groupReadable)
+		}
+		_, err := load(context.Background())
+		return load, err
+	}
+	secret := func() (string, error) { return credentials.LoadPassword(s.ClientSecretFile, groupReadable) }
+	if _, err := secret(); err != nil {
+		return nil, fmt.Errorf("kafka.sasl.client_secret_file: %w", err)
+	}
+	trust, err := credentials.OpenTLS(credentials.TLSFiles{CAFile: s.TokenCAFile}, groupReadable)
+	if err != nil {
+		return nil, fmt.Errorf("kafka.sasl.token_ca_file: %w", err)
+	}
+	return credentials.NewTokens(credentials.TokenOptions{
+		URL: s.TokenURL, ClientID: s.ClientID, Secret: secret, Scopes: s.Scopes, Audience: s.Audience, Roots: trust.Config().RootCAs,
+	}).Token, nil
+}

@@ -1,0 +1,211 @@
+package dryrun
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// Replay runs a stream's estimator on records from anywhere. Decoder, estimator and
+// release format are those of the daemon. It treats the records as a log that holds
+// nothing else, from offset 0. It uses no Kafka, no state and no ledger.
+//
+// Privacy: all keys are drawn for this run and forgotten with it. So no other run and no
+// release of the daemon has its noise. It is a mechanism of its own: whoever publishes
+// its releases spends (ε, δ) on these records once more. No ledger records that; only the
+// statements in the releases say it.
+type Replay struct {
+	s       *config.Stream
+	core    *core.Core
+	codec   codec.Codec
+	row     []float64
+	limit   int   // bytes of a value
+	next    int64 // offset of the next record
+	publish func(release []byte) error
+	watch   func(row []float64)
+	done    bool
+
+	rejected [codec.Reasons]int64
+}
+
+// NewReplay returns a replay of stream s that passes its releases to publish. If seed is
+// not nil, it fixes all keys; then nothing is protected, and every release says so.
+//
+// A stream with schemas in a registry has [ReplayWith].
+func NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
+	return ReplayWith(new(connect.Schemas), s, version, seed, publish)
+}
+
+// ReplayWith is [NewReplay] for records whose schemas are known to x.
+func ReplayWith(x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
+	if core.FormatOf(s).Gradient > 0 {
+		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
+	}
+	if s.User != nil {
+		return nil, errors.New("protects persons, whose keys stand in records: a file has none")
+	}
+	s = s.Over([]int{s.Input.First()}) // the file is one partition
+	initial, err := connect.InitialFile(s)
+	if err != nil {
+		return nil, err
+	}
+	mech, err := core.NewMechanism(s, nil, initial)
+	if err != nil {
+		return nil, err
+	}
+	mech.Chunk = 0 // a release is a line
+	format, err := x.Format(s)
+	if err != nil {
+		return nil, err
+	}
+	decoder, err := format.Codec()
+	if err != nil {
+		return nil, err
+	}
+	partition := s.Input.First()
+	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
+	if seed != nil {
+		master = *connect.InsecureKey(*seed)
+		label := binary.BigEndian.AppendUint64([]byte("streamdp insecure replay "), *seed)
+		secret = sha256.Sum256(append(label, 's'))
+		n := sha256.Sum256(append(label, 'n'))
+		nonce = [16]byte(n[:])
+	}
+	digest := s.Digest(partition, core.Versions(s))
+	keys, err := dp.NewEpoch(&master, &secret, "offline/"+s.Name, 1, nonce, digest)
+	clear(master[:])
+	clear(secret[:])
+	if err != nil {
+		return nil, err
+	}
+	check := keys.Check()
+	m := &core.Manifest{
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Topic: s.Input.Topic, Partition: partition},
+		Nonce: nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
+		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
+		Persons:  core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),
+		Insecure: seed != nil, Version: version, Offline: true,
+	}
+	file, err := m.Encode()
+	if err != nil {
+		return nil, err
+	}
+	r := &Replay{s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish}
+	r.core, err = core.New(s, m, file, mech, keys)
+	return r, err
+}
+
+// Add takes the value of the next record; nil is a tombstone. Of steps by the clock EndStep ends one. After the horizon it returns
+// dp.ErrExhausted and ignores the record.
+func (r *Replay) Add(value []byte) error {
+	if r.done {
+		return dp.ErrExhausted
+	}
+	row := r.row
+	why := codec.TooLarge
+	if len(value) <= r.limit {
+		why = r.codec.Decode(&kafka.Record{Offset: r.next, Value: value}, row)
+	}
+	if why != codec.Decoded {
+		r.rejected[why]++
+		row = nil
+	}
+	if r.watch != nil {
+		r.watch(row)
+	}
+	r.core.Add(r.next, row)
+	r.next++
+	if r.s.Step.Clock() > 0 || r.next < r.core.End() {
+		return nil
+	}
+	return r.close()
+}
+
+// EndStep ends a step by the clock, with the records since the one before. After the horizon it
+// returns dp.ErrExhausted.
+func (r *Replay) EndStep() error {
+	if r.done {
+		return dp.ErrExhausted
+	}
+	if err := r.core.Until(r.next); err != nil {
+		return err
+	}
+	return r.close()
+}
+
+// close ends the open step and publishes its release.
+func (r *Replay) close() error {
+	messages, err := r.core.Close()
+	if errors.Is(err, dp.ErrExhausted) {
+		r.done = true
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if h := r.s.LastStep(); h > 0 && r.core.Step() >= h {
+		r.done = true
+	}
+	r.done = r.done || r.Failed()
+	for _, m := range messages {
+		if err := r.publish(m.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Warmup returns how many records go into the warm-up, 0 for none.
+func (r *Replay) Warmup() int64 { return r.core.Mechanism().Warmup }
+
+// Failed reports whether a warm-up found no bounds: then no release follows.
+func (r *Replay) Failed() bool {
+	_, ended := r.core.Ended()
+	return ended
+}
+
+// Records returns how many records were taken. open is how many of them are in an incomplete
+// step, and so in no release.
+func (r *Replay) Records() (all, open int64) { return r.next, r.next - r.core.First() }
+
+// Rejected returns how many records gave no row, by reason. This is not private: one record
+// changes it.
+func (r *Replay) Rejected() map[string]int64 {
+	found := map[string]int64{}
+	for why, n := range r.rejected {
+		if n > 0 {
+			found[codec.Reason(why).String()] = n
+		}
+	}
+	if r.core.Mechanism().Refused != nil {
+		if why, n := r.core.Mechanism().Refused(); n > 0 {
+			found[why.String()] += int64(n)
+		}
+	}
+	return found
+}
+
+// Clipped returns how many rows were shortened to the clip norm; ok is false for mechanisms
+// that do not count them. This is not private.
+func (r *Replay) Clipped() (n uint64, ok bool) {
+	clipped := r.core.Mechanism().Clipped
+	if clipped == nil {
+		return 0, false
+	}
+	return clipped(), true
+}
+
+// Watch Calls see with the row of every record that follows, in original units, nil where it
+// gives none, before the estimator takes it. What see makes of it is not private.
+func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
+
+// Close forgets the keys.
+func (r *Replay) Close() { r.core.Destroy() }

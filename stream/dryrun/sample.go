@@ -1,0 +1,94 @@
+package dryrun
+
+import (
+	"errors"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// Sample counts what a stream's decoder makes of records, before any budget is spent.
+//
+// Nothing of it is private: every number is an exact function of the records.
+type Sample struct {
+	Stream  string           `json:"stream"`
+	Records int64            `json:"records"`
+	Rows    int64            `json:"rows"`              // records that give a row
+	Null    map[string]int64 `json:"null"`              // the others, by reason
+	Columns []SampleColumn   `json:"columns,omitempty"` // none where a record has no names
+
+	whole   codec.Codec
+	row     []float64
+	limit   int
+	columns []codec.Codec
+	widths  []int // of what each makes of a record
+}
+
+// SampleColumn counts what records hold in one column, whatever stands in the others.
+type SampleColumn struct {
+	Name    string           `json:"name"`
+	Numbers int64            `json:"numbers"` // records with a value there that the column can use
+	Null    map[string]int64 `json:"null"`    // the others, by reason
+	Plain   bool             `json:"-"`       // the value is a number, and is the row's
+}
+
+// NewSample returns a sample of stream s without records. The schemas of the records, if they have
+// any, are known to x.
+func NewSample(x *connect.Schemas, s *config.Stream) (*Sample, error) {
+	f, err := x.Format(s)
+	if err != nil {
+		return nil, err
+	}
+	if f.Gradient > 0 {
+		return nil, errors.New("takes gradients: a file has none with the header that they need")
+	}
+	whole, err := f.Codec()
+	if err != nil {
+		return nil, err
+	}
+	of := &Sample{Stream: s.Name, Null: map[string]int64{}, whole: whole, row: make([]float64, f.Width()), limit: core.MaxRecordBytes(s)}
+	if f.Name != "json" && f.Name != "csv" && !s.Input.Schemas() {
+		return of, nil
+	}
+	for i, name := range f.Columns {
+		one := f
+		one.Columns, one.User = []string{name}, ""
+		plain := true
+		if f.Specs != nil {
+			one.Specs = f.Specs[i : i+1]
+			plain = one.Specs[0].Plain()
+		}
+		c, err := one.Codec()
+		if err != nil {
+			return nil, err
+		}
+		of.columns, of.widths = append(of.columns, c), append(of.widths, one.Width())
+		of.Columns = append(of.Columns, SampleColumn{Name: name, Null: map[string]int64{}, Plain: plain})
+	}
+	return of, nil
+}
+
+// Add counts the value of a record.
+func (x *Sample) Add(value []byte) {
+	x.Records++
+	if len(value) > x.limit {
+		x.Null[codec.TooLarge.String()]++
+		return
+	}
+	rec := &kafka.Record{Value: value}
+	if why := x.whole.Decode(rec, x.row); why == codec.Decoded {
+		x.Rows++
+	} else {
+		x.Null[why.String()]++
+	}
+	for j, c := range x.columns {
+		if why := c.Decode(rec, x.row[:x.widths[j]]); why == codec.Decoded {
+			x.Columns[j].Numbers++
+		} else {
+			x.Columns[j].Null[why.String()]++
+		}
+	}
+}

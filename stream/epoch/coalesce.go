@@ -1,0 +1,48 @@
+package epoch
+
+import (
+	"sync"
+)
+
+// Coalesced does work for several callers at once: each gets the result of a run that began after
+// its call. A thousand callers at a time need a few runs instead of a thousand.
+type Coalesced struct {
+	running sync.Mutex
+	mu      sync.Mutex
+	next    *jointRun // that has not begun; nil: none
+}
+
+type jointRun struct {
+	callers int
+	done    bool
+	err     error
+}
+
+func (j *Coalesced) do(f func() error) error {
+	j.mu.Lock()
+	if j.next == nil {
+		j.next = &jointRun{}
+	}
+	r := j.next
+	r.callers++
+	j.mu.Unlock()
+	j.running.Lock()
+	defer j.running.Unlock()
+	if !r.done {
+		j.mu.Lock()
+		j.next = nil
+		j.mu.Unlock()
+		r.err, r.done = f(), true
+	}
+	return r.err
+}
+
+// Waiting returns how many callers wait for a run that has not begun.
+func (j *Coalesced) Waiting() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.next == nil {
+		return 0
+	}
+	return j.next.callers
+}

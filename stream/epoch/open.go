@@ -1,0 +1,449 @@
+package epoch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// opening holds the parameters of an epoch that is being opened.
+type opening struct {
+	req        OpenRequest
+	initial    []float64 // what its mechanism begins with
+	mech       *core.Mechanism
+	src        core.Source
+	partitions int
+	topicID    string                  // of the input, "" where the brokers have none
+	output     int64                   // end of the output
+	boundaries *ledger.EntryBoundaries // of steps by the clock; nil: they are not
+	s          *config.Stream          // over the partitions that the epoch reads
+	parts      []begin                 // one, or one for each partition of a merged epoch
+	epoch      uint64
+	secret     [32]byte
+	nonce      [16]byte
+	digest     [32]byte
+	charged    float64 // ε, by the ledger, with this epoch
+}
+
+// begin is where an epoch begins in one partition.
+type begin struct {
+	partition int
+	// incarnation is the log's number, and anchor a record by which the log is known;
+	// nil: none is.
+	incarnation uint64
+	anchor      *kafka.Anchor
+	base        int64
+}
+
+// bases returns the first offsets.
+func bases(parts []begin) (all []int64) {
+	for _, p := range parts {
+		all = append(all, p.base)
+	}
+	return all
+}
+
+// Open charges a new epoch and makes its files: all at once or, on a disk, in this order: mark,
+// ledger, secret, manifest, first checkpoint; each is durable before the next. So no crash can
+// lead to noise without a charge. The mark allows the next start to take the charge back.
+func (r *Keeper) Open(ctx context.Context, req OpenRequest) error {
+	if err := r.D.ledgerIsNewest(); err != nil {
+		return err
+	}
+	o, err := r.survey(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer clear(o.secret[:])
+	if !req.Automatic {
+		r.Guard.Forget()
+	}
+	if err := r.D.Openings.Begin(ctx); err != nil {
+		return err
+	}
+	defer r.D.Openings.End()
+	var m *core.Manifest
+	if err := r.Atomically(func() (err error) {
+		m, err = r.found(ctx, o)
+		return err
+	}); err != nil {
+		return err
+	}
+	p := r.S.Privacy
+	r.D.Metrics.Opened(r.Task)
+	r.Log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
+		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged, "limit_epsilon", p.LimitEpsilon)
+	return nil
+}
+
+// found charges an epoch and makes its files, and returns its manifest.
+func (r *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := r.fits(o); err != nil {
+		return nil, err
+	}
+	if err := r.pay(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.claim(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.DoDisk(ctx, func() error { return r.Store.KeepSecret(o.epoch, o.secret[:]) }); err != nil {
+		return nil, err
+	}
+	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
+		return nil, err
+	}
+	m, err := r.manifestFor(o)
+	if err != nil {
+		return nil, err
+	}
+	file, err := m.Encode()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.DoDisk(ctx, func() error { return state.WriteNew(r.D.Disk, r.Store.Path(state.ManifestName(o.epoch)), file) }); err != nil {
+		return nil, err
+	}
+	if err := r.Begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
+		return nil, err
+	}
+	if err := r.Store.Prune(o.epoch); err != nil {
+		return nil, err
+	}
+	return m, r.unmark(ctx, o.epoch)
+}
+
+// fits Halts if a shard in logs has no room for the epoch's state. Later its commits would be
+// refused, and with them those of all tasks of the shard.
+func (r *Keeper) fits(o *opening) error {
+	state, err := o.mech.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	return r.D.Disk.Fits(len(o.parts), len(state))
+}
+
+// survey determines, and draws, the parameters of a new epoch. It writes nothing.
+func (r *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+	o := &opening{req: req}
+	var err error
+	if o.initial, err = r.initial(); err != nil {
+		return nil, failure.Haltf(failure.Configuration, "%w", err)
+	}
+	var logs []partLog
+	if o.src, o.partitions, logs, err = r.input(ctx, r.Reads()); err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, log := range logs {
+		numbers = append(numbers, log.partition)
+	}
+	o.s = r.S.Over(numbers)
+	if o.mech, err = core.NewMechanism(o.s, nil, o.initial); err != nil {
+		return nil, failure.Haltf(failure.Configuration, "%w", err)
+	}
+	if o.output, err = r.Out.End(ctx); err != nil {
+		return nil, err
+	}
+	if r.S.Step.Clock() > 0 {
+		if n := len(logs); r.S.Slots() < uint64(n) {
+			return nil, failure.Haltf(failure.Configuration, "step_max = %d is less than the %d partitions, of which each needs a part", r.S.Slots(), n)
+		}
+		if o.boundaries, err = r.boundaryTopic().Opened(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if o.topicID, err = r.topicID(ctx); err != nil {
+		return nil, err
+	}
+	sources := []core.Source{o.src}
+	for _, log := range logs {
+		p := begin{partition: log.partition}
+		src := o.src
+		src.Partition = p.partition
+		sources = append(sources, src)
+		if p.incarnation, p.anchor, err = r.incarnation(ctx, src, o.topicID, req.SameLog); err != nil {
+			return nil, err
+		}
+		if p.base, err = r.baseOffset(req.From, src, p.incarnation, log.Offsets); err != nil {
+			return nil, err
+		}
+		o.parts = append(o.parts, p)
+	}
+	if o.epoch, err = r.nextEpoch(ctx, req); err != nil {
+		return nil, err
+	}
+	if n := r.D.Mirror.Others(r.Task.Stream, sources); n > 0 && (!req.Automatic || r.lastEpoch() < n) {
+		if req.Automatic {
+			return nil, r.D.Mirror.Taken(r.Task, n)
+		}
+		o.epoch = max(o.epoch, n+1)
+	}
+	o.secret, o.nonce = r.D.entropy(r.Task, o.epoch)
+	o.digest = o.s.Digest(r.Task.Partition, core.Versions(o.s))
+	return o, nil
+}
+
+// pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
+func (r *Keeper) pay(ctx context.Context, o *opening) error {
+	e, err := r.charge(o.mech, o.src, o.partitions, o.parts)
+	if err != nil {
+		return err
+	}
+	e.Epoch, e.TopicID, e.Boundaries, e.Reason = o.epoch, o.topicID, o.boundaries, o.req.Reason
+	e.Nonce, e.Digest = hex.EncodeToString(o.nonce[:]), hex.EncodeToString(o.digest[:])
+	if err := r.DoDisk(ctx, func() error { return r.Store.Mark(o.epoch) }); err != nil {
+		return err
+	}
+	err = r.DoDisk(ctx, func() (err error) {
+		o.charged, err = r.D.Ledger.Open(e)
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	if err := r.unmark(ctx, o.epoch); err != nil {
+		return err
+	}
+	if budget := (*ledger.ErrBudget)(nil); errors.As(err, &budget) {
+		return failure.Haltf(failure.Budget, "%w", err)
+	}
+	return err
+}
+
+// claim makes sure, before any noise, that no other state directory opens the epoch. One
+// that does not get it charges nothing.
+func (r *Keeper) claim(ctx context.Context, o *opening) error {
+	opened := r.D.Ledger.Opening(r.Task, o.epoch)
+	err := r.D.Mirror.Sync(ctx)
+	if err == nil {
+		err = r.D.Mirror.Ours(opened)
+	}
+	if lost := (*failure.Halt)(nil); errors.As(err, &lost) {
+		if err := r.takeBack(ctx, opened); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// manifestFor returns the manifest of an epoch that is charged.
+func (r *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
+	keys, err := dp.NewEpoch(r.D.Key, &o.secret, r.Task.Stream, o.epoch, o.nonce, o.digest)
+	if err != nil {
+		return nil, err
+	}
+	defer keys.Destroy()
+	check := keys.Check()
+	p := r.S.Privacy
+	m := &core.Manifest{
+		Format: core.ManifestFormat, Stream: r.Task.Stream, Epoch: o.epoch, Source: o.src, Nonce: o.nonce[:],
+		KeyID: credentials.KeyID(r.D.Key), EpochID: check[:],
+		Config: o.s.Canonical(r.Task.Partition), Versions: core.Versions(o.s), Digest: o.digest[:],
+		Incarnation: o.parts[0].incarnation, Base: o.parts[0].base, Partitions: o.partitions,
+		Mechanism: o.mech.Name, Plan: o.mech.Plan, Cost: o.mech.Cost(),
+		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta, ChargedEpsilonAtOpen: o.charged,
+		Persons:  core.Persons(o.mech.Cost(), p.Delta, 2, 10),
+		Insecure: r.D.Insecure != nil, Version: r.D.Version,
+	}
+	if m.Partition == core.Merged {
+		m.Incarnation, m.Base = 0, 0
+		for _, p := range o.parts {
+			m.Parts = append(m.Parts, core.Part{Partition: p.partition, Incarnation: p.incarnation, Base: p.base})
+			m.Base += p.base
+		}
+	}
+	return m, nil
+}
+
+// nextEpoch returns the number of the epoch to open: the ledger's next one, unless the
+// output has releases of it or of a later one. Then the state is an old copy. It opens no
+// epoch by itself, and none under a number that was used.
+func (r *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+	next := r.D.Ledger.NextEpoch(r.Task)
+	if req.Automatic && r.Guard.Epoch > 0 {
+		return next, r.Guard.ClosedWhole(ctx) // this process ran the last one
+	}
+	newest, err := r.Out.NewestEpoch(ctx, req.SearchFrom)
+	switch {
+	case err != nil || newest < next:
+		return next, err
+	case req.Automatic:
+		return 0, r.Out.UnknownEpoch(newest)
+	}
+	r.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	return newest + 1, nil
+}
+
+// lastEpoch returns the number of the task's last epoch, 0 where none began.
+func (r *Keeper) lastEpoch() uint64 {
+	if last := r.D.Ledger.Newest(r.Task); last != nil {
+		return last.Epoch
+	}
+	return 0
+}
+
+// charge returns the ledger's entry for an epoch from these offsets on, of a topic with so many
+// partitions. The entry has no end if the last offset is beyond all offsets. The first entry of
+// an account says what the limit sets aside for sketches.
+func (r *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (ledger.Entry, error) {
+	p := r.S.Privacy
+	e := ledger.Entry{
+		Kind: ledger.KindOpen, Stream: r.Task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
+		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
+		Output: &ledger.EntryOutput{Topic: r.S.Output.Topic, Partition: r.S.Output.Partition},
+	}
+	e.Unit, e.Person = ledger.PersonOf(r.S, partitions)
+	if src.Partition == core.Merged {
+		ends := core.ChargedParts(mech, r.S.LastStep(), bases(parts))
+		for i, p := range parts {
+			e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
+		}
+		e.AddUp()
+	} else {
+		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.S.LastStep(), parts[0].base)
+	}
+	if slices.ContainsFunc(e.Accounts(), r.D.Ledger.Unopened) {
+		reserved, err := core.Reserve(r.D.Config(), r.S)
+		if err != nil {
+			return e, failure.Haltf(failure.Budget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
+}
+
+// unmark removes the mark of an epoch that is open, or will never be.
+func (r *Keeper) unmark(ctx context.Context, epoch uint64) error {
+	opening, err := r.Store.Marked(epoch)
+	if err != nil || !opening {
+		return err
+	}
+	return r.DoDisk(ctx, func() error { return state.RemoveAll(r.D.Disk, r.Store.Dir, state.OpeningName(epoch)) })
+}
+
+// Begin writes the first checkpoint of an epoch. parts have records by which the logs are
+// recognised; nil: none are known. One is used if it lies before the epoch.
+func (r *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
+	first, err := r.First(m, file, mech, output, parts)
+	if err != nil {
+		return err
+	}
+	return r.DoDisk(ctx, func() error { return r.Store.Commit(first) })
+}
+
+// First returns the checkpoint that begin writes.
+func (r *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*state.Checkpoint, error) {
+	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
+	var all []state.Place
+	for i, p := range m.Parts {
+		all = append(all, state.Place{Partition: p.Partition, Position: kafka.Position{Next: p.Base, LeaderEpoch: -1}})
+		if parts != nil {
+			all[i].Position.Anchor = parts[i].before()
+		}
+	}
+	if parts != nil && all == nil {
+		position.Anchor = parts[0].before()
+	}
+	st, err := mech.AppendBinary(nil)
+	topic := ""
+	if r.S.Step.Clock() > 0 {
+		topic = r.D.Cfg.Kafka.BoundaryTopic
+		if opened := r.D.Ledger.Opening(r.Task, m.Epoch); opened != nil && opened.Boundaries != nil {
+			topic = opened.Boundaries.Topic // whatever is configured since
+		}
+	}
+	var users [][]byte
+	if r.S.User != nil {
+		users = state.NoPersons(max(1, len(all)))
+	}
+	return &state.Checkpoint{
+		BoundaryTopic: topic, Boundary: state.UnknownBoundary, Users: users,
+		Epoch: m.Epoch, Manifest: sha256.Sum256(file), Parts: all,
+		Position: position, Transcript: core.TranscriptOf(file),
+		OutputTopic: r.S.Output.Topic, OutputPartition: r.S.Output.Partition, Output: output,
+		Ledger: r.D.Ledger.HeadHash(), Build: Build(), State: st,
+	}, err
+}
+
+// before returns the record by which the log is known, if it lies before the epoch.
+func (b *begin) before() *kafka.Anchor {
+	if b.anchor == nil || b.anchor.Offset >= b.base {
+		return nil
+	}
+	return b.anchor
+}
+
+// predecessor returns the closing of the epoch of the stream that read a source last, and
+// the incarnation that it read; nil if there is none. Epochs in between that did not read
+// the source do not count: a merged stream may leave a partition out and take it up again.
+// A stream that becomes merged, or that is merged no longer, goes on where its other tasks
+// ended. It halts where one of these is open: its records would be charged twice.
+func (r *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation uint64, err error) {
+	last, incarnation, open := r.D.Ledger.LastReader(r.Task, src)
+	if open != nil {
+		t := open.Task()
+		return nil, 0, failure.Haltf(failure.Configuration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
+			src.Topic, src.Partition, open.Epoch, t, failure.EpochArgs(t))
+	}
+	return last, incarnation, nil
+}
+
+// errMergedFrom is the halt of a merged stream that is to begin at an offset.
+func errMergedFrom() error {
+	return failure.Haltf(failure.Configuration, "an epoch of a merged stream begins at \"continue\", \"earliest\" or \"latest\": partitions have offsets of their own")
+}
+
+// baseOffset returns the offset at which a new epoch begins in a partition.
+func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log core.Offsets) (int64, error) {
+	at := r.S.Input.Start
+	last, was, err := r.predecessor(src)
+	if err != nil {
+		return 0, err
+	}
+	if (from == "" || from == "continue") && last != nil {
+		if was == incarnation {
+			if last.End > log.End {
+				return 0, failure.Haltf(failure.Truncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
+					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End, last.End, failure.EpochArgs(r.Task))
+			}
+			return max(last.End, log.Start), nil
+		}
+	}
+	if from != "" && from != "continue" {
+		if err := at.UnmarshalText([]byte(from)); err != nil {
+			return 0, err
+		}
+	}
+	switch at {
+	case config.Earliest:
+		return log.Start, nil
+	case config.Latest:
+		return log.Stable, nil
+	}
+	if r.Task.Partition == core.Merged {
+		return 0, errMergedFrom()
+	}
+	if at := int64(at); at < log.Start || at > log.Stable {
+		return 0, failure.Haltf(failure.Configuration, "%w", notInLog(at, src, log.Start, log.Stable))
+	}
+	return int64(at), nil
+}
+
+func notInLog(at int64, src core.Source, start, stable int64) error {
+	return fmt.Errorf("start offset %d is not in the log of %s/%d, which holds %d to %d", at, src.Topic, src.Partition, start, stable)
+}

@@ -1,0 +1,64 @@
+package epoch
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"sync"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// MechanismCache makes mechanisms of recorded plans. A plan is checked against its configuration once,
+// and not once for each of a thousand tasks that have it; that takes longer than all else at
+// their start. It is safe for concurrent use, and its zero value is ready.
+//
+// Streams are told apart by their addresses, so they must not change.
+type MechanismCache struct {
+	mu sync.Mutex
+	of map[planKey]*keptPlan
+}
+
+type planKey struct {
+	stream *config.Stream
+	plan   [32]byte // SHA-256
+}
+
+type keptPlan struct {
+	once sync.Once
+	make func() (*core.Mechanism, error) // nil: each mechanism is checked
+	err  error
+}
+
+// newMechanism is [core.NewMechanism] for a recorded plan.
+func (p *MechanismCache) newMechanism(s *config.Stream, plan json.RawMessage, initial []float64) (*core.Mechanism, error) {
+	if s.Merge { // one task, and another configuration for each set of partitions
+		return core.NewMechanism(s, plan, initial)
+	}
+	key := planKey{s, sha256.Sum256(plan)}
+	p.mu.Lock()
+	k := p.of[key]
+	if k == nil {
+		k = new(keptPlan)
+		if p.of == nil {
+			p.of = map[planKey]*keptPlan{}
+		}
+		p.of[key] = k
+	}
+	p.mu.Unlock()
+	k.once.Do(func() { k.make, k.err = core.Keep(s, plan) })
+	switch {
+	case k.err != nil:
+		return nil, k.err
+	case k.make == nil:
+		return core.NewMechanism(s, plan, initial)
+	}
+	return k.make()
+}
+
+// Checked returns how many plans were checked.
+func (p *MechanismCache) Checked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.of)
+}

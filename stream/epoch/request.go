@@ -1,0 +1,164 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+)
+
+// Acceptable refuses a request that would close the task's open epoch and then fail. The open
+// epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
+// logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
+// the cluster, for at most MeasureTime.
+func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []core.Offsets) error {
+	if err := r.D.ledgerIsNewest(); err != nil {
+		return err
+	}
+	var at config.Start
+	continues := q.From == "" || q.From == "continue"
+	if !continues {
+		if err := at.UnmarshalText([]byte(q.From)); err != nil {
+			return err
+		}
+	}
+	if at >= 0 && opened.Partition == core.Merged && !continues {
+		return errMergedFrom()
+	}
+	if opened.Source.Topic != r.S.Input.Topic {
+		_, err := core.NewMechanism(r.S.Over(r.numbers(opened)), nil, nil)
+		if err != nil {
+			return failure.Haltf(failure.Configuration, "%w", err)
+		}
+		return nil // where it begins is known only when it opens
+	}
+	numbers, added, err := r.added(ctx, q, opened)
+	if err != nil {
+		return err
+	}
+	mech, err := core.NewMechanism(r.S.Over(numbers), nil, nil)
+	if err != nil {
+		return failure.Haltf(failure.Configuration, "%w", err)
+	}
+	parts := added
+	sources := opened.Sources()
+	for i, v := range opened.Views() {
+		if !slices.Contains(numbers, v.Partition) {
+			continue
+		}
+		p := begin{partition: v.Partition, incarnation: v.Incarnation, base: int64(at)}
+		switch log := logs[i]; {
+		case continues:
+			p.base = ends[i].End
+		case at == config.Earliest:
+			p.base = log.Start
+		case at == config.Latest:
+			p.base = log.Stable
+		case log.Stable >= 0 && (p.base < log.Start || p.base > log.Stable):
+			return notInLog(p.base, sources[i], log.Start, log.Stable)
+		}
+		if p.base < 0 {
+			return nil
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b begin) int { return a.partition - b.partition })
+	partitions, err := r.partitionsNow(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := r.charge(mech, opened.Source, partitions, parts)
+	if err != nil {
+		return err
+	}
+	if err := r.D.Ledger.Affords(e, opened, ends, steps); err != nil {
+		if budget := (*ledger.ErrBudget)(nil); errors.As(err, &budget) {
+			return failure.Haltf(failure.Budget, "%w", err)
+		}
+		return err
+	}
+	return nil
+}
+
+// partitionsNow asks the cluster, for at most MeasureTime, how many partitions the input has,
+// where what persons pay depends on it. Where records are protected it returns 0.
+func (r *Keeper) partitionsNow(ctx context.Context) (int, error) {
+	if r.S.User == nil {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
+	defer cancel()
+	t, err := r.D.Client.Topic(ctx, r.S.Input.Topic)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err == nil && len(t.Partitions) == 0:
+		return 0, fmt.Errorf("input topic %s does not exist", r.S.Input.Topic)
+	}
+	return len(t.Partitions), err
+}
+
+// numbers returns the partitions of an epoch.
+func (r *Keeper) numbers(opened *ledger.Entry) (all []int) {
+	for _, src := range opened.Sources() {
+		all = append(all, src.Partition)
+	}
+	return all
+}
+
+// added returns the partitions that the task's next epoch would read, and where it would
+// begin in those of them that its open epoch does not read.
+func (r *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin, err error) {
+	if r.Task.Partition != core.Merged {
+		return []int{r.Task.Partition}, nil, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
+	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	if numbers = r.Reads(); numbers == nil {
+		t, err := r.D.Client.Topic(ctx, r.S.Input.Topic)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(t.Partitions) == 0 {
+			return nil, nil, fmt.Errorf("input topic %s does not exist", r.S.Input.Topic)
+		}
+		for p := range t.Partitions {
+			numbers = append(numbers, p)
+		}
+	}
+	var id string
+	for _, p := range numbers {
+		src := opened.Source
+		if src.Partition = p; opened.Concerns(src) {
+			continue
+		}
+		if id == "" {
+			if id, err = r.topicID(ctx); err != nil {
+				return nil, nil, err
+			}
+		}
+		log, err := r.offsets(ctx, src)
+		if err != nil {
+			return nil, nil, err
+		}
+		b := begin{partition: p}
+		if b.incarnation, b.anchor, err = r.incarnation(ctx, src, id, req.SameLog); err != nil {
+			return nil, nil, err
+		}
+		if b.base, err = r.baseOffset(req.From, src, b.incarnation, log); err != nil {
+			return nil, nil, err
+		}
+		parts = append(parts, b)
+	}
+	return numbers, parts, nil
+}

@@ -1,0 +1,297 @@
+package epoch
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// resume readies the open epoch of a ledger entry, at its last commit.
+func (r *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {
+	l, err := r.ResumeAt(ctx, opened, r.lastCommit, r.provenLog)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Guard.Plausible(ctx); err != nil {
+		l.Core.Destroy()
+		return nil, err
+	}
+	return l, nil
+}
+
+// starting returns the checkpoint from which an epoch continues.
+type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error)
+
+// ResumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
+// is of, and the epoch must not run where it returns an error; nil: nothing looks.
+func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting, proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
+	m, file, err := r.Manifest(opened)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.SameConfiguration(m); err != nil {
+		return nil, err
+	}
+	over := r.S.Over(m.Numbers())
+	keys, err := r.Keys(m)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if l == nil {
+			keys.Destroy()
+		}
+	}()
+	mech, err := r.Mechanism(m, opened)
+	if err != nil {
+		return nil, err
+	}
+	c, err := core.New(over, m, file, mech, keys)
+	if err != nil {
+		return nil, err
+	}
+	cp, err := start(ctx, opened, m, file, mech)
+	if err != nil {
+		return nil, err
+	}
+	users, err := state.OpenPersons(r.Store, c, cp)
+	if errors.Is(err, persons.ErrDamaged) {
+		return nil, failure.Haltf(failure.State, "epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the epoch's beginning; "+
+			"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
+		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+	}
+	if err := r.unmark(ctx, m.Epoch); err != nil {
+		return nil, err
+	}
+	if err := r.limit(ctx, m); err != nil {
+		return nil, err
+	}
+	var src core.Source
+	var id string
+	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+		src, _, err = r.source(ctx, core.Partitions(m))
+		return err
+	}, func(ctx context.Context) (err error) {
+		id, err = r.topicID(ctx)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if src != m.Source {
+		return nil, failure.Haltf(failure.Replaced, "the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start anew with: streamdp epoch open %s",
+			src.Cluster, m.Source.Cluster, failure.EpochArgs(r.Task))
+	}
+	if err := r.sameTopic(opened, id); err != nil {
+		return nil, err
+	}
+	var unproven error
+	at := &state.Checkpoint{Position: cp.Position, Older: cp.Older, Parts: cp.Parts} // the guard changes the other
+	bounds, err := r.NewBoundaries(ctx, opened, m, cp)
+	if err != nil {
+		return nil, err
+	}
+	r.Guard.Bounds = bounds
+	moved := cp.OutputTopic != r.S.Output.Topic || cp.OutputPartition != r.S.Output.Partition
+	if err := atOnce(ctx, func(ctx context.Context) error {
+		return r.Guard.Begin(ctx, opened, r.S.LastStep(), mech, cp)
+	}, func(ctx context.Context) error {
+		if proven != nil {
+			unproven = proven(ctx, m, at)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
+}
+
+// SameConfiguration Halts if the configuration is not that of the epoch, and says how it
+// differs.
+func (r *Keeper) SameConfiguration(m *core.Manifest) error {
+	changes := core.Changes(r.S, m)
+	if changes == nil {
+		return nil
+	}
+	return failure.Haltf(failure.Configuration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
+		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), failure.EpochArgs(r.Task))
+}
+
+// Mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
+// would spend more than the ledger charged.
+func (r *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechanism, error) {
+	initial, err := r.initialOf(m.Epoch)
+	if err != nil {
+		return nil, failure.Haltf(failure.State, "initial parameters of epoch %d: %w", m.Epoch, err)
+	}
+	mech, err := MechanismOf(&r.D.Plans, r.S.Over(m.Numbers()), m, opened, initial)
+	if err == nil && r.D.Chunk > 0 && mech.Chunk > 0 {
+		mech.Chunk = r.D.Chunk
+	}
+	return mech, err
+}
+
+// MechanismOf builds the mechanism of an epoch by its plan and what it began with.
+func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, opened *ledger.Entry, initial []float64) (*core.Mechanism, error) {
+	mech, err := plans.newMechanism(s, m.Plan, initial)
+	if err != nil {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w: %s", m.Epoch, err, failure.Restore(m.Task()))
+	}
+	cost, charged := mech.Cost(), opened.Cost
+	if !charged.Covers(cost) || !m.Cost.Equal(charged) {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge: %s", m.Epoch, failure.Restore(m.Task()))
+	}
+	return mech, nil
+}
+
+// lastCommit loads the checkpoint of an epoch; if the epoch has none yet, it writes the
+// first one. It halts if the checkpoint belongs to another epoch, manifest or ledger.
+func (r *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
+	cp, err := r.Store.Load()
+	switch {
+	case errors.Is(err, state.ErrCheckpoint):
+		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares with what is published; "+
+			"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+	case err != nil:
+		return nil, err
+	case cp == nil:
+		// A crash between manifest and checkpoint, or a lost file. The releases published
+		// since then are in the output, and must be the result of the repetition. If the
+		// file was lost, nothing but these releases shows that the log is the one that
+		// the epoch read.
+		if err := r.Recoverable(ctx, opened); err != nil {
+			return nil, err
+		}
+		if err := r.Atomically(func() error { return r.Begin(ctx, m, file, mech, state.UnknownOutput, nil) }); err != nil {
+			return nil, err
+		}
+		return r.Store.Load()
+	}
+	return cp, r.OfEpoch(cp, m, file)
+}
+
+// OfEpoch Halts if a checkpoint belongs to another epoch, manifest or ledger.
+func (r *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) error {
+	switch {
+	case cp.Epoch != m.Epoch:
+		return failure.Haltf(failure.State, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start anew with: streamdp epoch open %s",
+			cp.Epoch, m.Epoch, failure.EpochArgs(r.Task))
+	case cp.Manifest != sha256.Sum256(file):
+		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s", m.Epoch, failure.Restore(r.Task))
+	case !r.D.Ledger.Knows(cp.Ledger):
+		return failure.Haltf(failure.State, "the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one, or where there is none: streamdp ledger repair")
+	}
+	return nil
+}
+
+// Manifest reads the manifest of an epoch that the ledger knows.
+func (r *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
+	file, err := r.D.Disk.ReadFile(r.Store.Path(state.ManifestName(opened.Epoch)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, ErrNoManifest
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := ManifestOf(r.Task, opened, file)
+	return m, file, err
+}
+
+// ManifestOf parses the manifest of an epoch. It halts if that is not the one that the ledger
+// charged.
+func ManifestOf(t core.Task, opened *ledger.Entry, file []byte) (*core.Manifest, error) {
+	m, err := core.ParseManifest(file)
+	if err != nil {
+		return nil, failure.Haltf(failure.State, "%w: %s", err, failure.Restore(t))
+	}
+	if m.Task() != t || m.Epoch != opened.Epoch || m.Source != opened.Source || hex.EncodeToString(m.Nonce) != opened.Nonce ||
+		hex.EncodeToString(m.Digest) != opened.Digest || m.Base != opened.First || m.Incarnation != opened.Incarnation || !sameParts(m, opened) ||
+		opened.Person != nil && opened.Person.Partitions != m.Partitions {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the ledger charged: %s", opened.Epoch, failure.Restore(t))
+	}
+	return m, nil
+}
+
+// sameParts reports whether a manifest is over the partitions that the ledger charged.
+func sameParts(m *core.Manifest, opened *ledger.Entry) bool {
+	return slices.EqualFunc(m.Parts, opened.Parts, func(p core.Part, e ledger.EntryPart) bool {
+		return p.Partition == e.Partition && p.Incarnation == e.Incarnation && p.Base == e.First
+	})
+}
+
+// Keys derives the epoch's keys, and checks them before any noise is drawn.
+func (r *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
+	file, err := r.Store.Secret(m.Epoch)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	defer clear(file)
+	if m.KeyID == credentials.KeyID(r.D.Key) && r.D.Ledger.Foreign() {
+		return nil, failure.Haltf(failure.State, "epoch %d was opened with the present key, and no line of the ledger is under it: "+
+			"somebody has written the ledger anew; restore the newest one", m.Epoch)
+	}
+	return KeysOf(r.D.Key, m, file)
+}
+
+// KeysOf derives the keys of an epoch from the master key and its secret, which is nil if
+// it is missing. It checks them, and halts if one is not the epoch's.
+func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
+	if id := credentials.KeyID(key); id != m.KeyID {
+		return nil, failure.Haltf(failure.Key, "the key file holds key %s, epoch %d was opened with key %s: configure the file of that key, or start anew with: streamdp epoch open %s",
+			id, m.Epoch, m.KeyID, failure.EpochArgs(m.Task()))
+	}
+	if len(file) != 32 {
+		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is missing or damaged: %s; without the secret the epoch is dead, and a new one pays again",
+			m.Epoch, failure.Restore(m.Task()))
+	}
+	secret := [32]byte(file)
+	defer clear(secret[:])
+	keys, err := dp.NewEpoch(key, &secret, m.Stream, m.Epoch, [16]byte(m.Nonce), [32]byte(m.Digest))
+	if err != nil {
+		return nil, err
+	}
+	if check := keys.Check(); !bytes.Equal(check[:], m.EpochID) {
+		keys.Destroy()
+		return nil, failure.Haltf(failure.Key, "the secret of epoch %d is not the one it was opened with: %s", m.Epoch, failure.Restore(m.Task()))
+	}
+	return keys, nil
+}
+
+// limit records a limit that differs from the last one recorded. A raised limit is the
+// guarantee from then on. It refuses a limit below what is charged.
+func (r *Keeper) limit(ctx context.Context, m *core.Manifest) error {
+	e := LimitOf(r.S, m)
+	return r.Atomically(func() error {
+		return r.DoDisk(ctx, func() error { return r.D.Ledger.SetLimit(e, r.S.Privacy.Adjacency) })
+	})
+}
+
+// LimitOf returns the entry that records a stream's limit for an epoch.
+func LimitOf(s *config.Stream, m *core.Manifest) ledger.Entry {
+	var parts []ledger.EntryPart
+	for _, p := range m.Parts {
+		parts = append(parts, ledger.EntryPart{Partition: p.Partition})
+	}
+	return ledger.Entry{
+		Kind: ledger.KindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+	}
+}

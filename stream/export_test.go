@@ -1,0 +1,42 @@
+package stream
+
+// This file shows the tests in package stream_test what they look into.
+
+import (
+	"context"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/task"
+)
+
+var (
+	ErrClosing  = errClosing
+	ErrNoFile   = errNoFile
+	ErrOpening  = errOpening
+	ErrStopping = errStopping
+	NewCrew     = newCrew
+	Unchanged   = unchanged
+)
+
+func (x *Daemon) Change(a0 func(*config.Config) (*config.Config, bool, error)) error {
+	return x.change(a0)
+}
+
+func (x *Daemon) CloseAbandoned(a0 context.Context, a1 core.Task, a2 task.Request) error {
+	return x.closeAbandoned(a0, a1, a2)
+}
+
+func (x *Daemon) Join(a0 *shardTasks) { x.join(a0) }
+
+func (x *Daemon) Load() *func() (*config.Config, error) { return &x.load }
+
+func (x *Daemon) Own() **shardTasks { return &x.own }
+
+func (x *Daemon) Part(a0 *shardTasks) { x.part(a0) }
+
+func (x *Daemon) Server() **httpapi.Server { return &x.server }
+
+func (x *Daemon) Process() *epoch.Process { return &x.process }

@@ -1,0 +1,169 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/stream/connect"
+)
+
+// Limits on what one client of the HTTP server can take away from the others: how long it may
+// hold a connection, and how many connections there are.
+const (
+	headerTimeout  = 5 * time.Second
+	readTimeout    = 10 * time.Second
+	writeTimeout   = 30 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxConnections = 128
+)
+
+// access decides who may read the HTTP server.
+type access struct {
+	Http     config.HTTP
+	Tls      *credentials.Rotation // nil: in the clear
+	password string
+}
+
+// NewAccess reads certificate and password.
+//
+// Errors: ErrCredentials.
+func NewAccess(c *config.Config) (*access, error) {
+	a := &access{Http: c.HTTP}
+	var err error
+	if t := c.HTTP.TLS; t != nil {
+		own := credentials.TLSFiles{CertFile: t.CertFile, KeyFile: t.KeyFile}
+		if a.Tls, err = credentials.OpenTLS(own, c.State.KeyGroupReadable); err != nil {
+			return nil, fmt.Errorf("%w: http.tls: %w", connect.ErrCredentials, err)
+		}
+	}
+	if b := c.HTTP.BasicAuth; b != nil {
+		if a.password, err = credentials.LoadPassword(b.PasswordFile, c.State.KeyGroupReadable); err != nil {
+			return nil, fmt.Errorf("%w: http.basic_auth: %w", connect.ErrCredentials, err)
+		}
+	}
+	return a, nil
+}
+
+// CheckAccess reads the files of [http], as a daemon does at start.
+//
+// Errors: ErrCredentials.
+func CheckAccess(c *config.Config) error {
+	_, err := NewAccess(c)
+	return err
+}
+
+// Listen Opens the listener. Beyond maxConnections, a new connection waits until another one
+// ends.
+func (a *access) Listen() (net.Listener, error) {
+	l, err := net.Listen("tcp", a.Http.Listen)
+	if err != nil {
+		return nil, err
+	}
+	l = &capped{Listener: l, slots: make(chan struct{}, maxConnections), closed: make(chan struct{})}
+	if a.Tls != nil {
+		l = tls.NewListener(l, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return a.Tls.Config(), nil
+		}})
+	}
+	return l, nil
+}
+
+// capped is a listener with a largest number of connections.
+type capped struct {
+	net.Listener
+	slots  chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Accept waits for a free slot, then for a connection.
+func (c *capped) Accept() (net.Conn, error) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-c.closed:
+		return nil, net.ErrClosed
+	}
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		<-c.slots
+		return nil, err
+	}
+	return &cappedConn{Conn: conn, free: sync.OnceFunc(func() { <-c.slots })}, nil
+}
+
+// Close ends Accept too.
+func (c *capped) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Listener.Close()
+}
+
+type cappedConn struct {
+	net.Conn
+	free func()
+}
+
+func (c *cappedConn) Close() error {
+	defer c.free()
+	return c.Conn.Close()
+}
+
+// guard answers only requests that call the listener by one of its own names, and that
+// have the password if there is one. Without the check of the name, a web page could let
+// its own name point to this machine's address, and read in its visitor's browser what
+// the visitor may read.
+func (a *access) guard(next http.Handler) http.Handler {
+	var user, password [32]byte
+	if b := a.Http.BasicAuth; b != nil {
+		user, password = sha256.Sum256([]byte(b.Username)), sha256.Sum256([]byte(a.password))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !a.named(req.Host) {
+			refuse(w, http.StatusForbidden, errors.New("the request's Host is no name of this listener; http.hosts adds one"))
+			return
+		}
+		if a.Http.BasicAuth != nil {
+			u, p, _ := req.BasicAuth()
+			gotUser, gotPassword := sha256.Sum256([]byte(u)), sha256.Sum256([]byte(p))
+			if subtle.ConstantTimeCompare(gotUser[:], user[:])&subtle.ConstantTimeCompare(gotPassword[:], password[:]) != 1 {
+				w.Header().Set("WWW-Authenticate", `Basic realm="streamdp", charset="UTF-8"`)
+				refuse(w, http.StatusUnauthorized, errors.New("user and password are needed"))
+				return
+			}
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// named reports whether the Host of a request is a name of the listener. An IP address is
+// always accepted: no web page from elsewhere has that origin. So is a request without a
+// Host: no browser sends one.
+func (a *access) named(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), ".")
+	if zone := strings.IndexByte(host, '%'); zone >= 0 {
+		host = host[:zone]
+	}
+	own, _, _ := net.SplitHostPort(a.Http.Listen)
+	is := func(name string) bool { return strings.EqualFold(name, host) }
+	switch {
+	case host == "" || net.ParseIP(host) != nil || is("localhost") || is(own) || slices.ContainsFunc(a.Http.Hosts, is):
+		return true
+	case a.Tls != nil:
+		leaf := a.Tls.Config().Certificates[0].Leaf
+		return leaf != nil && leaf.VerifyHostname(host) == nil
+	}
+	return false
+}

@@ -1,0 +1,196 @@
+package input
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/registry"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Feed is what reading partitions for a task needs of the process. It has no key, no state and no ledger.
+type Feed struct {
+	*failure.Retrier
+	S       *config.Stream
+	Task    core.Task
+	Log     *slog.Logger
+	Client  *kafka.Client
+	Memory  *kafka.Memory
+	Schemas *connect.Schemas
+	Metrics *monitor.Metrics
+	Trace   *trace.Tracer
+	Now     func() time.Time
+
+	FetchBytes int
+	LookEvery  time.Duration
+	// SameLog Halts where the input is not the log of an epoch any more; nil: somebody else looks.
+	SameLog     func(ctx context.Context, epoch uint64) error
+	ShowSchemas func([]connect.SchemaStatus) // shows what the registry said; nil: nobody looks
+	Expected    int                          // readers of the input that have a share of the memory
+
+	LogStart, LogEnd *atomic.Int64 // the ends of the log that were seen last
+}
+
+// Expect sets for how many readers the task has shares of the memory.
+func (f *Feed) Expect(readers int) {
+	f.Memory.Expect(readers - f.Expected)
+	f.Expected = readers
+}
+
+// LeavesAt returns the leaves of a core in the state of a checkpoint. It halts unless the
+// checkpoint's positions are those of that state.
+func LeavesAt(c *core.Core, m *core.Manifest, cp *state.Checkpoint) ([]*core.Leaf, error) {
+	leaves := c.Leaves()
+	same := len(leaves) == len(cp.All()) && len(cp.Parts) == len(m.Parts)
+	for i, p := range cp.All() {
+		same = same && (cp.Parts == nil || p.Partition == m.Parts[i].Partition) && p.Position.Next == leaves[i].First()
+	}
+	if !same {
+		return nil, failure.Haltf(failure.State, "checkpoint: positions and step disagree: streamdp recover%s, or start anew with: streamdp epoch open %s", failure.TaskFlags(m.Task()), failure.EpochArgs(m.Task()))
+	}
+	return leaves, nil
+}
+
+// OpenInput returns a reader of a source. It must be closed.
+func (r *Feed) OpenInput(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
+	o := ReaderOptions(r.S, src, bytes)
+	o.MaxWait, o.Memory, o.RowBytes = idleWait, r.Memory, codec.RowBytes(core.FormatOf(r.S))
+	return r.Client.NewReader(o, at)
+}
+
+// ReaderOptions says how a stream's input is read, in responses of so many bytes.
+func ReaderOptions(s *config.Stream, src core.Source, bytes int) kafka.ReaderOptions {
+	return kafka.ReaderOptions{
+		Topic: src.Topic, Partition: int32(src.Partition), ClusterID: src.Cluster,
+		SkipGaps: s.OnGap == "null", Compacted: s.Input.AllowCompacted,
+		PartitionMaxBytes: bytes, MaxRecordBytes: core.MaxRecordBytes(s),
+	}
+}
+
+// ReadSchemas reads the schemas before anything of the log is decoded, and before a charge. It
+// waits for the registry as for a vanished broker. Before an epoch that opens by itself, charged,
+// it also waits for a schema whose records can give rows.
+func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
+	if !r.S.Input.Looked() {
+		return nil
+	}
+	err := r.Do(ctx, "registry", func() error {
+		if err := r.Schemas.Look(ctx, r.S, r.LookEvery); err != nil {
+			r.Schemas.Reached(r.Log, r.Metrics.RegistryReachable, err)
+			if errors.Is(err, registry.ErrNotThere) {
+				err = fmt.Errorf("%w yet: the first producer registers it, or input.subjects names another", err)
+			}
+			return &failure.Later{Err: err}
+		}
+		r.Schemas.Reached(r.Log, r.Metrics.RegistryReachable, nil)
+		r.publishSchemas()
+		if why := r.rowless(); opening && why != "" {
+			return &failure.Later{Err: errors.New("no epoch is opened, and nothing charged, before there is a schema whose records can give rows: " + why)}
+		}
+		return nil
+	})
+	return err
+}
+
+// rowless says why records of no version that was read give rows, "" where those of one do. What the
+// Registry has is public, and so is the answer.
+func (r *Feed) rowless() string {
+	all, err := r.Schemas.Compare(r.S)
+	if err != nil {
+		return "" // the decoder says it
+	}
+	for _, v := range all {
+		if len(v.Faults) == 0 {
+			return ""
+		}
+	}
+	if len(all) == 0 {
+		return "the subjects have no version"
+	}
+	last := all[len(all)-1]
+	return fmt.Sprintf("subject %s, version %d (id %d): %s", last.Subject, last.Version, last.ID, strings.Join(last.Faults, "; "))
+}
+
+// LookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
+// On without the registry: only records whose schemas are new wait for it.
+func (r *Feed) LookAtSchemas(ctx context.Context) {
+	if !r.S.Input.Looked() {
+		return
+	}
+	pause := r.LookEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		err := r.Schemas.Look(ctx, r.S, r.LookEvery/2)
+		if ctx.Err() != nil {
+			return
+		}
+		r.Schemas.Reached(r.Log, r.Metrics.RegistryReachable, err)
+		r.publishSchemas()
+		if pause = r.LookEvery; err != nil {
+			pause = min(pause, time.Second)
+		}
+	}
+}
+
+// ShowSchemas puts the newest schemas into the status, and warns once of each version whose
+// records give no rows.
+func (r *Feed) publishSchemas() {
+	all, err := r.Schemas.Compare(r.S)
+	if err != nil {
+		return // the decoder says it
+	}
+	var newest []connect.SchemaStatus
+	for _, v := range all {
+		if v.Latest {
+			newest = append(newest, v)
+		}
+		if len(v.Faults) > 0 && r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, Id: v.ID}) {
+			r.Log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.Latest, "why", v.Faults)
+		}
+	}
+	if r.ShowSchemas != nil {
+		r.ShowSchemas(newest)
+	}
+}
+
+const batches = 4 // one applied, one waiting, one decoded, one filled
+
+const idleWait = 15 * time.Second // of a fetch of one among several idle tasks
+
+// NewDecoder returns a decoder of one partition's records. Where persons are protected, it sets the
+// tags of the epoch's.
+func NewDecoder(x *connect.Schemas, s *config.Stream, m *core.Manifest, partition int, c *core.Core) (*codec.Decoder, error) {
+	var d *codec.Decoder
+	f, err := x.Format(s)
+	if err == nil {
+		d, err = codec.NewDecoder(f, runtime.GOMAXPROCS(0))
+	}
+	if err == nil && s.User != nil {
+		key := c.UserKey()
+		if err = d.TagUsers(&key); err == nil && s.User.Partitioner == "murmur2" {
+			d.OnlyAtHome(partition, m.Partitions)
+		}
+	}
+	if err != nil {
+		return nil, failure.Haltf(failure.Configuration, "%w", err)
+	}
+	return d, nil
+}

@@ -1,0 +1,172 @@
+package input
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/monitor"
+)
+
+// RetentionSettings are the settings of a topic that decide which of its records are deleted.
+var RetentionSettings = []string{"cleanup.policy", "message.timestamp.type", "retention.ms"}
+
+// ProducersDecideRetention reports whether, with these settings of a topic, the
+// timestamps that producers give to records decide which records are deleted. A timestamp
+// is content. The log is deleted by segments, and a segment goes when its newest
+// timestamp is old enough. So one record's timestamp decides which others are gone before
+// they are read.
+func ProducersDecideRetention(settings map[string]string) bool {
+	return settings["message.timestamp.type"] == "CreateTime" && strings.Contains(settings["cleanup.policy"], "delete") && settings["retention.ms"] != "-1"
+}
+
+// Fetcher reads batches ahead of the owner. One goroutine fetches and one decodes, while
+// the next response arrives. An idle task holds no memory of batches.
+type Fetcher struct {
+	from    *Feed
+	reader  *kafka.Reader
+	decoder *codec.Decoder
+	Free    chan *codec.Batch
+	fetched chan *codec.Batch // to be decoded
+	Full    chan *codec.Batch
+	Failed  chan error
+	what    string              // in words, for logs and status
+	known   func(id int32) bool // whether the registry has a schema; nil: the records have none
+	span    trace.Work
+	epoch   uint64
+	missing bool // the last fetch found no topic
+
+	// The ends of the log that were seen last.
+	logStart, logEnd *atomic.Int64
+}
+
+// NewFetcher returns a fetcher of a partition that an epoch reads.
+func NewFetcher(r *Feed, epoch uint64, partition int, reader *kafka.Reader, d *codec.Decoder) *Fetcher {
+	f := &Fetcher{
+		from: r, reader: reader, decoder: d, span: monitor.SpanOf(r.Task, epoch), logStart: r.LogStart, logEnd: r.LogEnd,
+		Free: make(chan *codec.Batch, batches), fetched: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches),
+		Failed: make(chan error, 1), what: "fetch", epoch: epoch,
+	}
+	f.span.Input = partition
+	if s := r.Schemas.Subjects(r.S); s != nil {
+		f.known = s.Has
+	}
+	for range batches {
+		f.Free <- new(codec.Batch)
+	}
+	return f
+}
+
+// Run fetches until the context ends, or until the log turns out to be another one. The
+// batches fetched before that are still decoded.
+func (f *Fetcher) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(f.fetched)
+	wg.Go(f.decode)
+	for {
+		var b *codec.Batch
+		select {
+		case <-ctx.Done():
+			return
+		case b = <-f.Free:
+		}
+		if err := f.fetch(ctx, b); err != nil {
+			var truncated *kafka.TruncatedError
+			if errors.As(err, &truncated) { // a topic made anew is shorter, too, and then that is the reason
+				if other := f.from.Do(ctx, f.what, func() error { return f.found(ctx) }); other != nil {
+					err = other
+				}
+			}
+			if ctx.Err() == nil {
+				f.Failed <- f.from.LogError(err)
+			}
+			return
+		}
+		f.fetched <- b // has room for all there are
+	}
+}
+
+// decode decodes what was fetched and gives it to the owner, in order.
+func (f *Fetcher) decode() {
+	for b := range f.fetched {
+		f.decoder.Decode(b)
+		f.from.Metrics.BySchema(f.from.Task, b, f.known)
+		f.Full <- b // has room for all there are
+	}
+}
+
+// Done takes back a batch that was applied.
+func (f *Fetcher) Done(b *codec.Batch) {
+	b.Release()
+	f.Free <- b
+}
+
+// fetch fills a batch with records.
+func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
+	err := f.from.Do(ctx, f.what, func() error {
+		if f.missing {
+			if err := f.found(ctx); err != nil {
+				return err
+			}
+		}
+		begun := f.from.Now()
+		span := f.from.Trace.Begin(trace.Fetch, f.span, begun)
+		err := f.reader.Fetch(ctx, &b.Chunk)
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		f.missing = kafka.UnknownTopic(err)
+		now := f.from.Now()
+		span.Failed = monitor.WhyFailed(err)
+		span.End(now)
+		if err != nil {
+			return err
+		}
+		f.from.Metrics.Fetched(f.from.Task, now.Sub(begun), b.Bytes)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if b.Lost > 0 {
+		f.from.Log.Warn("records were deleted before they were read: their offsets count as empty", "first", b.First, "offsets", b.Lost)
+	} else if b.AnchorDropped {
+		f.from.Log.Warn("the record that identified the log was deleted: the log is trusted this once", "next_offset", b.Next)
+	}
+	f.logStart.Store(b.LogStart)
+	f.logEnd.Store(b.LastStable)
+	return nil
+}
+
+// found Halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
+// and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
+func (f *Fetcher) found(ctx context.Context) error {
+	if f.from.SameLog == nil {
+		return nil
+	}
+	return f.from.SameLog(ctx, f.epoch)
+}
+
+// LogError Turns the error with which a reader ended into a halt. It returns other errors
+// as they are.
+func (r *Feed) LogError(err error) error {
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	var replaced *kafka.ReplacedError
+	switch {
+	case errors.As(err, &gap):
+		return failure.Haltf(failure.Gap, "%w; on_gap = \"null\" counts them as empty, and a new epoch leaves them out: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+	case errors.As(err, &truncated):
+		return failure.Haltf(failure.Truncated, "%w; a new epoch is needed: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+	case errors.As(err, &replaced):
+		return failure.Haltf(failure.Replaced, "%w; a new epoch is needed: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+	}
+	return err
+}

@@ -1,0 +1,373 @@
+package input
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Merger reads the partitions of a merged epoch, or of one with steps by the clock, each with
+// goroutines of its own: one fetches, one decodes, one sums. The sums of a step go to the
+// processor when all partitions have them. An epoch over one log whose steps take long to end
+// has a merger too, whose only leaf adds the next step's records meanwhile. It draws no noise and writes nothing. After a crash it reads from
+// the last commit on again, and gets the same sums: they are functions of the logs.
+type Merger struct {
+	Leaves []*PartitionSummer
+	At     []state.Place        // of the last merged step
+	Bound  int64                // offset of its boundary, by the clock
+	Bounds *boundary.Boundaries // nil: steps are not by the clock
+	Ahead  bool                 // see core.Core.Ahead: one leaf, which shows what it has added at once
+	Moved  chan struct{}        // receives when that leaf has added a batch
+	Whole  chan []StepSum       // the sums of one step, of all partitions
+	Failed chan error
+	root   *coordinator // where other instances may sum partitions; else nil
+}
+
+// PartitionSummer sums one partition.
+type PartitionSummer struct {
+	index            int            // among the partitions
+	until            ender          // nil: steps are not by the clock
+	position         kafka.Position // of the open step
+	Fetch            *Fetcher
+	Leaf             *core.Leaf
+	Sums             chan StepSum   // closed, at most merge_ahead
+	Free             chan *core.Sum // to be summed into
+	Written          chan struct{}  // after a step with a snapshot of persons due: go on
+	paused           bool           // the processor's: that step is merged, and its snapshot not written
+	Moved            chan struct{}  // of its merger, nil where that is not ahead
+	closed           func(*StepSum) // called with each step that it has summed; nil: nobody is
+	unsent           *StepSum       // closed when the context ended
+	LogStart, LogEnd atomic.Int64
+
+	Seen atomic.Int64 // offsets below it have been added
+	mu   sync.Mutex
+	done monitor.Counts // since it was last asked for
+}
+
+// ender returns the boundary at which a step by the clock ends, when there is one.
+type ender func(ctx context.Context, step uint64) (boundary.Boundary, error)
+
+// StepSum is a closed step of one partition.
+type StepSum struct {
+	Step     uint64
+	sum      *core.Sum
+	position kafka.Position // behind it
+	boundary int64          // offset of the step's boundary, by the clock
+	Work     monitor.Counts // since the step before; nothing where the merger is ahead
+}
+
+// SumsOf returns the sums of a step.
+func SumsOf(steps []StepSum) (all []*core.Sum) {
+	for _, s := range steps {
+		all = append(all, s.sum)
+	}
+	return all
+}
+
+// mergedFetchBytes bounds the responses that all partitions of a merged stream hold at a
+// Time, by a quarter: a partition holds three or four.
+const mergedFetchBytes = 16 << 20
+
+// NewMerger returns a merger that goes on at the checkpoint of an epoch.
+func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, bounds *boundary.Boundaries, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *SharedSummation) (*Merger, error) {
+	n := len(cp.All())
+	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, Whole: make(chan []StepSum), Failed: make(chan error, 2*n+1)}
+	ready := r.S.MergeAhead // sums that may wait
+	if c.Ahead() {
+		m.Ahead, m.Moved, ready = true, make(chan struct{}, 1), 0
+	}
+	leaves, err := LeavesAt(c, of, cp)
+	if err != nil {
+		return nil, err
+	}
+	m.root = newCoordinator(r, of, c, m, others)
+	for i, leaf := range leaves {
+		x, err := NewLeafReader(c, i, leaf, m.At[i].Position, ready)
+		if err != nil {
+			return nil, err
+		}
+		if x.Moved = m.Moved; m.Bounds != nil {
+			x.until = m.Bounds.Of
+		}
+		if m.Leaves = append(m.Leaves, x); m.root != nil {
+			continue // it is not known yet who reads the partition
+		}
+		src := of.Source
+		src.Partition = core.Partitions(of)[i]
+		reader, err := open(src, MergedBytes(r.FetchBytes, n), x.position)
+		if err != nil {
+			return nil, err
+		}
+		if err := x.from(r, of, c, reader, src.Partition, m.Failed); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// MergedBytes returns the largest response that each of n partitions may hold.
+func MergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchBytes/n)) }
+
+// NewLeafReader returns what sums a partition from a position on, of which so many steps may wait.
+// It has nothing to read yet.
+func NewLeafReader(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, ready int) (*PartitionSummer, error) {
+	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1), Sums: make(chan StepSum, ready), Free: make(chan *core.Sum, ready+1)}
+	x.LogStart.Store(-1)
+	x.LogEnd.Store(-1)
+	for range cap(x.Free) {
+		sum, err := c.NewSum()
+		if err != nil {
+			return nil, err
+		}
+		x.Free <- sum
+	}
+	return x, nil
+}
+
+// from makes the leaf read records of a partition.
+func (x *PartitionSummer) from(r *Feed, m *core.Manifest, c *core.Core, reader *kafka.Reader, partition int, failed chan error) error {
+	decoder, err := NewDecoder(r.Schemas, r.S, m, partition, c)
+	if err != nil {
+		return err
+	}
+	x.Fetch = NewFetcher(r, m.Epoch, partition, reader, decoder)
+	x.Fetch.Failed, x.Fetch.logStart, x.Fetch.logEnd = failed, &x.LogStart, &x.LogEnd
+	x.Fetch.what = fetchOf(partition) // one that works does not hide one that does not
+	return nil
+}
+
+// fetchOf names the fetches of one partition of several.
+func fetchOf(partition int) string { return fmt.Sprint("fetch of partition ", partition) }
+
+// Start reads until the context ends.
+func (m *Merger) Start(ctx context.Context, wg *sync.WaitGroup) {
+	if m.root != nil {
+		m.root.start(ctx, wg)
+	} else {
+		for _, x := range m.Leaves {
+			wg.Go(func() { x.Fetch.Run(ctx) })
+			wg.Go(func() {
+				if err := x.Run(ctx); err != nil && ctx.Err() == nil {
+					m.Failed <- err
+				}
+			})
+		}
+	}
+	if m.Bounds != nil {
+		wg.Go(func() {
+			if err := m.Bounds.Run(ctx); err != nil && ctx.Err() == nil {
+				m.Failed <- err
+			}
+		})
+	}
+	wg.Go(func() { m.Collect(ctx) })
+}
+
+// Collect gives the processor the steps of which it has all sums.
+func (m *Merger) Collect(ctx context.Context) {
+	for {
+		steps := make([]StepSum, len(m.Leaves))
+		for i, x := range m.Leaves {
+			select {
+			case <-ctx.Done():
+				return
+			case steps[i] = <-x.Sums:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case m.Whole <- steps:
+		}
+	}
+}
+
+// Run closes step after step of the partition.
+func (x *PartitionSummer) Run(ctx context.Context) error {
+	var b *codec.Batch
+	var next int // of its records
+	defer func() {
+		if b != nil {
+			b.Release()
+		}
+	}()
+	for {
+		var at boundary.Boundary
+		if x.until != nil {
+			var err error
+			if at, err = x.until(ctx, x.Leaf.Step()); err == nil {
+				err = x.Leaf.Until(at.Ends[x.index])
+			}
+			if err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case sum := <-x.Free:
+			x.Leaf.Into(sum)
+		}
+		empty := x.Leaf.First() == x.Leaf.End() // only by the clock
+		for !empty {
+			if b == nil {
+				select {
+				case <-ctx.Done():
+					return nil
+				case b = <-x.Fetch.Full:
+				}
+				next = 0
+				x.read(b)
+			}
+			if x.add(b, &next) {
+				break
+			}
+			x.show(b.Next)
+			x.Fetch.Done(b)
+			b = nil
+		}
+		s := StepSum{Step: x.Leaf.Step(), sum: x.Leaf.Close(), boundary: at.At}
+		if x.show(x.Leaf.First()); x.Moved == nil {
+			s.Work = x.Worked()
+		}
+		if !empty { // the batch that closed the step holds its end
+			x.position = b.Position(x.Leaf.First())
+		}
+		s.position = x.position
+		due := s.sum.SnapshotDue() // the sum is another's afterwards
+		if x.closed != nil {
+			x.closed(&s)
+		}
+		select {
+		case <-ctx.Done():
+			x.unsent = &s
+			return nil
+		case x.Sums <- s:
+		}
+		if !due {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-x.Written:
+		}
+	}
+}
+
+// add adds the records of a batch from next on that belong to the open step, and reports
+// whether the batch reaches the step's end.
+func (x *PartitionSummer) add(b *codec.Batch, next *int) bool {
+	end := x.Leaf.End()
+	var done monitor.Counts // of records that do not count for their person
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.done.Add(&done)
+	}()
+	for ; *next < len(b.Records); *next++ {
+		offset := b.Records[*next].Offset
+		if offset >= end {
+			return true
+		}
+		if *next&63 == 0 {
+			x.Leaf.Warm(b.TagsFrom(*next, 64))
+		}
+		if why := x.Leaf.AddOf(offset, b.Row(*next), b.Tag(*next)); why != persons.Counts {
+			done.Uncounted(b.Reasons[*next], why)
+		}
+	}
+	return b.Next >= end
+}
+
+// read counts a batch.
+func (x *PartitionSummer) read(b *codec.Batch) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.done.Read(b)
+}
+
+// Worked returns what was done since it was last called.
+func (x *PartitionSummer) Worked() (done monitor.Counts) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	done, x.done = x.done, done
+	return done
+}
+
+// show says that the records below an offset have been added.
+func (x *PartitionSummer) show(offset int64) {
+	x.Seen.Store(offset)
+	select {
+	case x.Moved <- struct{}{}:
+	default:
+	}
+}
+
+// Emptied gives the memory of a step's sums back, before the step ends.
+func (m *Merger) Emptied(steps []StepSum) {
+	for i, s := range steps {
+		m.Leaves[i].Free <- s.sum // has room for all there are
+	}
+}
+
+// Merged takes note of a step that the processor has closed.
+func (m *Merger) Merged(steps []StepSum) {
+	at := make([]state.Place, len(m.At))
+	for i := range at {
+		at[i] = state.Place{Partition: m.At[i].Partition, Position: steps[i].position, Older: m.At[i].Older}
+	}
+	m.At = at
+	if m.Bounds != nil {
+		m.Bound = steps[0].boundary
+		m.Bounds.Done(steps[0].Step)
+	}
+	m.root.merged(steps[0].Step, at)
+}
+
+// Pause notes which leaves wait for a snapshot of persons: those whose journals ask for one.
+func (m *Merger) Pause(users state.Journals) {
+	for i, j := range users {
+		m.Leaves[i].paused = m.Leaves[i].paused || j.SnapshotDue()
+	}
+}
+
+// Paused reports whether a leaf waits for a snapshot of persons.
+func (m *Merger) Paused() bool {
+	return m != nil && slices.ContainsFunc(m.Leaves, func(x *PartitionSummer) bool { return x.paused })
+}
+
+// Unpause lets the leaves go on that wait for snapshots of persons, which are written. No other one: it
+// would not wait for its own.
+func (m *Merger) Unpause() {
+	if m == nil {
+		return
+	}
+	for _, x := range m.Leaves {
+		if x.paused {
+			x.paused = false
+			x.Written <- struct{}{} // has room: the leaf takes one for each step of this kind
+		}
+	}
+}
+
+// Log returns what is known of the partitions' logs.
+func (m *Merger) Log() monitor.LogLag {
+	at := make([]int64, len(m.Leaves))
+	logs := make([]core.Offsets, len(m.Leaves))
+	for i, x := range m.Leaves {
+		end := x.LogEnd.Load()
+		at[i], logs[i] = m.At[i].Position.Next, core.Offsets{Start: x.LogStart.Load(), Stable: end, End: end}
+	}
+	return monitor.LogLagOf(at, logs)
+}

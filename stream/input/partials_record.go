@@ -1,0 +1,355 @@
+package input
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// The kinds of records by which instances share the reading of a merged stream.
+const (
+	partJob      = 1 + iota // the root's: what is to be summed, and from where on
+	partProgress            // the root's: how far it has merged, and where steps by the clock end
+	partSum                 // a worker's: the sum of a step over a partition, or a piece of it
+	partAlive               // a worker's: how far it has come
+)
+
+// The limits of such records.
+const (
+	partPiece     = 900_000 // bytes of content in a record: brokers take a megabyte
+	maxPartPieces = 512     // of one sum
+	maxPartJob    = partPiece
+	maxMergeParts = 1 << 20 // partitions of a stream
+	partFormat    = 1
+	partHead      = 2 + 16 + 4 + 8 + 4 + 4
+	partLabel     = "streamdp/partials/v1\x00"
+)
+
+// errPartial says that a record is not one that an instance of this group has written with the
+// present key, for this shard.
+var errPartial = errors.New("not a record of merged sums, or of another key, group or shard")
+
+// partHeader begins a record, in the clear: what it is, of which job, and its place.
+type partHeader struct {
+	Kind      byte
+	Job       [16]byte // the nonce of the root's run
+	Partition uint32   // its place among the stream's, of a sum
+	Step      uint64   // of a sum; of others the last one that is merged
+	Piece     uint32   // of so many
+	Pieces    uint32
+}
+
+// String names it for messages.
+func (h *partHeader) String() string {
+	return fmt.Sprintf("step %d of partition number %d", h.Step, h.Partition)
+}
+
+func (h *partHeader) append(b []byte) []byte {
+	b = append(b, partFormat, h.Kind)
+	b = append(b, h.Job[:]...)
+	b = binary.LittleEndian.AppendUint32(b, h.Partition)
+	b = binary.LittleEndian.AppendUint64(b, h.Step)
+	b = binary.LittleEndian.AppendUint32(b, h.Piece)
+	return binary.LittleEndian.AppendUint32(b, h.Pieces)
+}
+
+// parsePartHeader reads the beginning of a record. The rest of it is salt and cipher text.
+func parsePartHeader(data []byte) (h partHeader, ok bool) {
+	if len(data) < partHead+state.SealSalt+state.SealTag || len(data) > partHead+state.SealSalt+state.SealTag+partPiece || data[0] != partFormat {
+		return h, false
+	}
+	h.Kind = data[1]
+	copy(h.Job[:], data[2:])
+	h.Partition = binary.LittleEndian.Uint32(data[18:])
+	h.Step = binary.LittleEndian.Uint64(data[22:])
+	h.Piece = binary.LittleEndian.Uint32(data[30:])
+	h.Pieces = binary.LittleEndian.Uint32(data[34:])
+	sound := h.Kind >= partJob && h.Kind <= partAlive && h.Pieces >= 1 && h.Pieces <= maxPartPieces && h.Piece < h.Pieces && h.Partition < maxMergeParts
+	if h.Kind != partSum {
+		sound = sound && h.Pieces == 1 && h.Partition == 0
+	}
+	return h, sound && h.Step < math.MaxInt64
+}
+
+// partSeal encrypts the records of one shard. Their sums have no noise, and are as private as
+// the stream's records.
+//
+// A record is header ‖ salt[32] ‖ AES-256-GCM of the content, with the key
+//
+//	HKDF-SHA256(master key, salt, "streamdp/partials/v1\0")
+//
+// and the nonce 0: the salt is random and new for each record, so no key encrypts twice. Group,
+// shard, header and salt are authenticated: a record counts for no other place. A record that
+// somebody repeats is one that was seen before, and counts for nothing more.
+//
+// The master key is what all instances have. An epoch's secret stays with its owner.
+type partSeal struct {
+	master *[32]byte
+	with   []byte // group and shard
+}
+
+func newPartSeal(master *[32]byte, group string, shard int) *partSeal {
+	with := append([]byte(partLabel), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
+	with = append(with, group...)
+	return &partSeal{master, binary.LittleEndian.AppendUint64(with, uint64(shard))}
+}
+
+func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, s.master[:], salt, partLabel, 32)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(key)
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// Seal returns a record.
+func (s *partSeal) Seal(h partHeader, content []byte) ([]byte, error) {
+	return s.sealIn(h, append(partRoom(len(content)), content...))
+}
+
+// partRoom returns what goes before a record's content, to be filled in by sealIn. It has capacity for
+// so many bytes of content and what goes behind them.
+func partRoom(content int) []byte {
+	return make([]byte, partHead+state.SealSalt, partHead+state.SealSalt+content+state.SealTag)
+}
+
+// sealIn makes a record of partRoom with the content behind it, in the same memory.
+func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
+	salt := dp.NewSecret() // 32 random bytes
+	aead, err := s.cipher(salt[:])
+	if err != nil {
+		return nil, err
+	}
+	head := append(h.append(b[:0]), salt[:]...)
+	return aead.Seal(head, make([]byte, aead.NonceSize()), b[len(head):], slices.Concat(s.with, head)), nil
+}
+
+// Open returns the content of a record with a sound header.
+func (s *partSeal) Open(data []byte) ([]byte, error) {
+	head := data[:partHead+state.SealSalt]
+	aead, err := s.cipher(head[partHead:])
+	if err != nil {
+		return nil, err
+	}
+	content, err := aead.Open(nil, make([]byte, aead.NonceSize()), data[len(head):], slices.Concat(s.with, head))
+	if err != nil {
+		return nil, errPartial
+	}
+	return content, nil
+}
+
+// mergeJob is what a root announces: an instance that has some of its partitions reads them from
+// the positions on and writes their sums.
+type mergeJob struct {
+	Stream     string
+	Manifest   []byte // the epoch's file
+	Generation int64  // of the group, by whose members partitions are divided
+	Members    int
+	Ahead      uint64 // steps beyond the last merged one that may be written
+	At         []mergePlace
+
+	step uint64 // the last merged one; in the record's header
+}
+
+// mergePlace is one partition of a job: the member that sums it, and where the step after the
+// last merged one begins.
+type mergePlace struct {
+	Member   int
+	position kafka.Position
+}
+
+// NoMember sums a partition that its root reads itself.
+const NoMember = -1
+
+func (j *mergeJob) encode() []byte {
+	w := &bin.Writer{}
+	w.String(j.Stream)
+	w.Bytes(j.Manifest)
+	w.Int(j.Generation)
+	w.Uint(uint64(j.Members))
+	w.Uint(j.Ahead)
+	w.Uint(uint64(len(j.At)))
+	for _, p := range j.At {
+		w.Int(int64(p.Member))
+		state.WritePosition(w, p.position)
+	}
+	return w.B
+}
+
+func parseMergeJob(data []byte) (*mergeJob, error) {
+	r := &bin.Reader{B: data}
+	j := &mergeJob{Stream: r.String(), Manifest: r.Bytes(), Generation: r.Int(), Members: r.Index(math.MaxInt32), Ahead: r.Uint()}
+	n := r.Uint()
+	r.Bad = r.Bad || j.Manifest == nil || n == 0 || n > maxMergeParts || j.Members == 0 || j.Ahead == 0 || j.Ahead > math.MaxInt32
+	for i := uint64(0); i < n && !r.Bad; i++ {
+		p := mergePlace{Member: int(r.Int()), position: state.ReadPosition(r)}
+		r.Bad = r.Bad || p.Member < NoMember || p.Member >= j.Members
+		j.At = append(j.At, p)
+	}
+	if !r.Done() {
+		return nil, errPartial
+	}
+	return j, nil
+}
+
+// mergeProgress says where steps by the clock end, from the one after the last merged step on;
+// nothing of other steps.
+type mergeProgress struct {
+	ends [][]int64 // by step and partition
+}
+
+func (p *mergeProgress) encode() []byte {
+	w := &bin.Writer{}
+	w.Uint(uint64(len(p.ends)))
+	if len(p.ends) > 0 {
+		w.Uint(uint64(len(p.ends[0])))
+	}
+	for _, ends := range p.ends {
+		for _, end := range ends {
+			w.Int(end)
+		}
+	}
+	return w.B
+}
+
+func parseMergeProgress(data []byte) (*mergeProgress, error) {
+	r := &bin.Reader{B: data}
+	p := &mergeProgress{}
+	n, parts := r.Uint(), uint64(0)
+	if n > 0 {
+		parts = r.Uint()
+	}
+	r.Bad = r.Bad || n > 0 && parts == 0 || parts > maxMergeParts || n > partPiece || parts*n*8 != uint64(len(r.B))
+	for i := uint64(0); i < n && !r.Bad; i++ {
+		ends := make([]int64, parts)
+		for k := range ends {
+			ends[k] = r.Int()
+			r.Bad = r.Bad || ends[k] < 0
+		}
+		p.ends = append(p.ends, ends)
+	}
+	if !r.Done() {
+		return nil, errPartial
+	}
+	return p, nil
+}
+
+// mergeAlive says how far a member has come in its partitions that it can read.
+type mergeAlive struct {
+	generation int64
+	member     int
+	at         []mergeReached
+}
+
+// mergeReached is how far a member has come in one partition.
+type mergeReached struct {
+	partition        int    // its place among the stream's
+	written          uint64 // the last step whose sum it has written
+	logStart, logEnd int64  // as of the last answer of the broker; −1: none yet
+}
+
+func (a *mergeAlive) Encode() []byte {
+	w := &bin.Writer{}
+	w.Int(a.generation)
+	w.Uint(uint64(a.member))
+	w.Uint(uint64(len(a.at)))
+	for _, p := range a.at {
+		w.Uint(uint64(p.partition))
+		w.Uint(p.written)
+		w.Int(p.logStart)
+		w.Int(p.logEnd)
+	}
+	return w.B
+}
+
+func parseMergeAlive(data []byte) (*mergeAlive, error) {
+	r := &bin.Reader{B: data}
+	a := &mergeAlive{generation: r.Int(), member: r.Index(math.MaxInt32)}
+	n := r.Uint()
+	r.Bad = r.Bad || n > maxMergeParts
+	for i := uint64(0); i < n && !r.Bad; i++ {
+		p := mergeReached{r.Index(maxMergeParts), r.Uint(), r.Int(), r.Int()}
+		r.Bad = r.Bad || p.logStart < -1 || p.logEnd < -1
+		a.at = append(a.at, p)
+	}
+	if !r.Done() {
+		return nil, errPartial
+	}
+	return a, nil
+}
+
+// mergeSum is the sum of a step over a partition, as a worker writes it.
+type mergeSum struct {
+	position kafka.Position // behind it
+	Work     monitor.Counts // since the step before
+	Sum      []byte         // of core.Sum.AppendBinary
+}
+
+// Begin appends what goes before the sum.
+func (s *mergeSum) Begin(b []byte) []byte {
+	w := &bin.Writer{B: b}
+	state.WritePosition(w, s.position)
+	w.Uint(uint64(s.Work.Records))
+	w.Uint(uint64(len(s.Work.Rejected)))
+	for _, n := range s.Work.Rejected {
+		w.Uint(uint64(n))
+	}
+	return w.B
+}
+
+func parseMergeSum(data []byte) (*mergeSum, error) {
+	r := &bin.Reader{B: data}
+	s := &mergeSum{position: state.ReadPosition(r)}
+	s.Work.Records = r.Index(math.MaxInt32)
+	if r.Uint() != uint64(codec.Reasons) {
+		r.Bad = true // of another version: this one reads the partition itself
+	}
+	for i := range s.Work.Rejected {
+		s.Work.Rejected[i] = r.Index(math.MaxInt32)
+	}
+	if s.Sum = r.B; r.Bad {
+		return nil, errPartial
+	}
+	return s, nil
+}
+
+// pieces seals the record of a sum, which is partRoom with the content behind it, as several where it is
+// large.
+func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
+	content := b[partHead+state.SealSalt:]
+	h.Pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))
+	if h.Pieces > maxPartPieces {
+		return nil, fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller", len(content), maxPartPieces*partPiece)
+	}
+	if h.Pieces == 1 {
+		record, err := s.sealIn(h, b)
+		return [][]byte{record}, err
+	}
+	for h.Piece = range h.Pieces {
+		n := min(len(content), partPiece)
+		record, err := s.Seal(h, content[:n])
+		if err != nil {
+			return nil, err
+		}
+		all, content = append(all, record), content[n:]
+	}
+	return all, nil
+}

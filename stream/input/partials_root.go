@@ -1,0 +1,608 @@
+package input
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// coordinator is the part of a merger by which other instances sum partitions for it. Each run of
+// an epoch has one, with a nonce of its own: what was written for another run is not looked at.
+//
+// Of the sums of a step over a partition the first counts, whoever made it. One that comes later
+// and is not the same is a halt: the log is the same for all, so somebody computes wrongly. A
+// partition of which no word comes for a while is read here, as in a single process.
+type coordinator struct {
+	p     *SharedSummation
+	R     *Feed
+	of    *core.Manifest
+	core  *core.Core
+	m     *Merger
+	shard int
+	seal  *partSeal
+	nonce [16]byte
+	file  []byte // the epoch's manifest
+	Ahead uint64 // steps that a partition may be ahead of the last merged one
+
+	mu     sync.Mutex
+	Step   uint64           // the last one that is merged
+	at     []kafka.Position // behind it, by partition
+	ends   [][]int64        // by the clock: of the steps after it, as far as they are known
+	own    []bool           // partitions that this instance reads, whoever is in the team
+	Inbox  []partitionInbox
+	moved  chan struct{} // closed when a step is merged
+	report chan struct{} // receives when there is progress to be told
+	tell   chan struct{} // receives when the job must be announced anew
+}
+
+// partitionInbox is what has come of one partition.
+type partitionInbox struct {
+	Next   uint64 // the step that is waited for
+	Held   map[uint64]*mergeSum
+	Pieces map[uint64]*pieces
+	Known  map[uint64][32]byte // hashes of sums that have counted, of the last steps
+	heard  time.Time           // when there was word of the partition last
+	Came   chan struct{}       // receives when something has come
+}
+
+// pieces are those of a sum that is not whole yet.
+type pieces struct {
+	have [][]byte
+	left int
+}
+
+// keptSums is the number of steps of a partition whose sums are compared with later ones.
+const keptSums = 64
+
+// newCoordinator returns what lets other instances sum partitions of a merger; nil where none may.
+func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others *SharedSummation) *coordinator {
+	if others == nil || of.Partition != core.Merged || !Shareable(r.S) || len(m.At) < 2 {
+		return nil
+	}
+	file, err := of.Encode()
+	if err != nil {
+		return nil
+	}
+	shard := others.Shard(r.S)
+	g := &coordinator{
+		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Master, others.Group, shard), nonce: dp.NewNonce(), file: file,
+		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)), own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
+		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
+	}
+	for i := range g.Inbox {
+		g.at[i] = m.At[i].Position
+		g.Inbox[i] = partitionInbox{Next: g.Step + 1, Held: map[uint64]*mergeSum{}, Pieces: map[uint64]*pieces{}, Known: map[uint64][32]byte{}, Came: make(chan struct{}, 1)}
+	}
+	return g
+}
+
+// The sums that may wait at a root for each partition, beyond merge_ahead, where they are small; and
+// the bytes of all of them.
+const (
+	mostPartsAhead = 32
+	partAheadBytes = 128 << 10 // of one partition
+	rootAheadBytes = 64 << 20
+)
+
+// partsAhead returns how many steps beyond the last merged one a worker may write. With merge_ahead alone, which is for
+// memory, short steps would wait for the way to the root and back. Windows of a refit are large,
+// and what is told of steps by the clock grows with their number: these keep to it.
+func partsAhead(s *config.Stream, c *core.Core, partitions int) uint64 {
+	least := uint64(s.MergeAhead)
+	if s.Refit != nil || s.Step.Clock() > 0 {
+		return least
+	}
+	sum, err := c.NewSum()
+	if err != nil {
+		return least
+	}
+	data, err := sum.AppendBinary(nil)
+	if err != nil {
+		return least
+	}
+	return max(least, min(mostPartsAhead, uint64(min(partAheadBytes, rootAheadBytes/partitions)/len(data))))
+}
+
+// start sums the partitions of this instance, and takes the sums of others, until the context
+// ends.
+func (g *coordinator) start(ctx context.Context, wg *sync.WaitGroup) {
+	g.p.mu.Lock()
+	g.p.roots[g.nonce] = g
+	g.p.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		g.p.mu.Lock()
+		delete(g.p.roots, g.nonce)
+		g.p.mu.Unlock()
+	})
+	for _, x := range g.m.Leaves {
+		wg.Go(func() { g.fail(ctx, g.supply(ctx, x)) })
+	}
+	wg.Go(func() { g.announce(ctx) })
+	if g.m.Bounds != nil {
+		wg.Go(func() { g.fail(ctx, g.foresee(ctx)) })
+	}
+}
+
+// fail stops the epoch, unless it stops already.
+func (g *coordinator) fail(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		g.stop(err)
+	}
+}
+
+// stop stops the epoch if there is an error.
+func (g *coordinator) stop(err error) {
+	if err == nil {
+		return
+	}
+	select {
+	case g.m.Failed <- err:
+	default: // another error stops it
+	}
+}
+
+// supply gives the merger the sums of one partition: those that this instance makes, or another.
+func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
+	patience := g.p.times.Retry
+	for ctx.Err() == nil {
+		team, changed := g.p.who()
+		silent, err := g.supplyOf(ctx, x, team, changed, patience)
+		if err == nil && x.unsent != nil {
+			select {
+			case <-ctx.Done():
+			case x.Sums <- *x.unsent:
+			}
+			x.unsent = nil
+		}
+		if err != nil {
+			return err
+		}
+		if patience = min(2*patience, maxPartRetry); !silent {
+			patience = g.p.times.Retry
+		}
+	}
+	return nil
+}
+
+// supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
+// Silent it reads the partition for a while.
+func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed chan struct{}, patience time.Duration) (silent bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	by := team.by(x.index)
+	go func() {
+		for now := team; now.by(x.index) == by; now, changed = g.p.who() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			if g.alone(x.index) {
+				break
+			}
+			g.reads(x.index, false) // whoever it is has just begun
+		}
+		stop()
+	}()
+	g.reads(x.index, false)
+	if by != NoMember {
+		if err := g.receive(ctx, x); err != nil || ctx.Err() != nil {
+			return false, err
+		}
+		g.R.Log.Warn("nothing came of a partition that another instance sums: it is read here for a while, or until the group's next generation",
+			"partition", g.partition(x.index), "step", x.Leaf.Step(), "for", patience)
+		g.reads(x.index, true)
+		defer time.AfterFunc(patience, stop).Stop()
+	}
+	return by != NoMember, g.read(ctx, x)
+}
+
+// partition returns the number of a partition by its place.
+func (g *coordinator) partition(index int) int { return core.Partitions(g.of)[index] }
+
+// by returns which other member of a team sums a partition, NoMember where this instance does.
+func (t Team) by(index int) int {
+	if member := t.reads(index); t.shares() && member != t.Self {
+		return member
+	}
+	return NoMember
+}
+
+// alone reports whether this instance reads a partition though it is another's.
+func (g *coordinator) alone(index int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.own[index]
+}
+
+// reads says whether this instance reads a partition though it is another's.
+func (g *coordinator) reads(index int, own bool) {
+	g.mu.Lock()
+	changed := g.own[index] != own
+	g.own[index], g.Inbox[index].heard = own, g.R.Now()
+	g.mu.Unlock()
+	if changed {
+		failure.Signal(g.tell)
+	}
+}
+
+// read sums a partition here, until the context ends.
+func (g *coordinator) read(ctx context.Context, x *PartitionSummer) error {
+	src := g.of.Source
+	src.Partition = g.partition(x.index)
+	team, _ := g.p.who()
+	reader, err := g.R.OpenInput(src, MergedBytes(g.R.FetchBytes, team.share(len(g.Inbox))), x.position)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	if err := x.from(g.R, g.of, g.core, reader, src.Partition, g.m.Failed); err != nil {
+		return err
+	}
+	x.closed = func(s *StepSum) { g.stop(g.counts(x.index, s)) }
+	return x.readHere(ctx)
+}
+
+// readHere sums the partition until the context ends, which is no error, and leaves nothing of an
+// open step.
+func (x *PartitionSummer) readHere(ctx context.Context) error {
+	while, stop := context.WithCancel(ctx)
+	defer stop()
+	var fetching sync.WaitGroup
+	fetching.Go(func() { x.Fetch.Run(while) })
+	err := x.Run(while)
+	if ctx.Err() != nil {
+		err = nil // it waited for the end of a step, say; what else it met it meets again
+	}
+	stop()
+	fetching.Wait()
+	x.Fetch.from.Recovered(x.Fetch.what) // whoever reads on has troubles of his own
+	for len(x.Fetch.Full) > 0 {
+		(<-x.Fetch.Full).Release()
+	}
+	if sum := x.Leaf.Abandon(); sum != nil {
+		if err := sum.Reset(); err != nil {
+			return err
+		}
+		x.Free <- sum // has room for all there are
+	}
+	x.Worked() // of the open step: it is read again
+	return err
+}
+
+// counts takes note of the sum of a step that this instance has made. If another one has come
+// too it must be the same.
+func (g *coordinator) counts(index int, s *StepSum) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := &g.Inbox[index]
+	b.Next = s.Step + 1
+	came, known := b.Held[s.Step]
+	if delete(b.Held, s.Step); !known && !g.own[index] {
+		return nil // nobody else has had it lately
+	}
+	data, err := s.sum.AppendBinary(nil)
+	if err != nil {
+		return err
+	}
+	b.Know(s.Step, sha256.Sum256(data))
+	if known && !slices.Equal(came.Sum, data) {
+		return g.differs(index, s.Step)
+	}
+	return nil
+}
+
+func (b *partitionInbox) Know(step uint64, hash [32]byte) {
+	b.Known[step] = hash
+	delete(b.Known, step-keptSums)
+}
+
+// differs is the halt where two instances have other sums of one step. With on_gap = "null" it is
+// none, because records may be deleted between two readings, nor with schemas in a registry, which
+// may have answered one of them and not the other: a record must not decide that the task halts.
+func (g *coordinator) differs(index int, step uint64) error {
+	if g.R.S.OnGap == "null" || g.R.S.Input.Looked() {
+		return nil
+	}
+	return failure.Haltf(failure.Mechanism, "two instances have summed step %d of partition %d, and their sums are not the same: the log is the same for all, so one of them computes wrongly; compare their hardware and versions before anything is opened again",
+		step, g.partition(index))
+}
+
+// receive gives the merger the sums of a partition that another instance makes, until the context
+// ends. It returns nil before that when no word comes of the partition.
+func (g *coordinator) receive(ctx context.Context, x *PartitionSummer) error {
+	b := &g.Inbox[x.index]
+	timer := time.NewTimer(g.p.times.Silence)
+	defer timer.Stop()
+	for {
+		step := x.Leaf.Step()
+		var at boundary.Boundary
+		if x.until != nil {
+			var err error
+			if at, err = x.until(ctx, step); err == nil {
+				err = x.Leaf.Until(at.Ends[x.index])
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		g.mu.Lock()
+		s := b.Held[step]
+		b.Next = step
+		left := g.p.times.Silence - g.R.Now().Sub(b.heard)
+		g.mu.Unlock()
+		if s == nil {
+			if left <= 0 {
+				return nil
+			}
+			timer.Reset(left)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-b.Came:
+			case <-timer.C:
+			}
+			continue
+		}
+		var sum *core.Sum
+		select {
+		case <-ctx.Done():
+			return nil
+		case sum = <-x.Free:
+		}
+		err := sum.UnmarshalBinary(s.Sum)
+		if err == nil {
+			err = x.Leaf.Take(sum)
+		}
+		g.mu.Lock()
+		delete(b.Held, step)
+		if err == nil && s.position.Next == x.Leaf.First() {
+			b.Know(step, sha256.Sum256(s.Sum))
+			b.Next = step + 1
+		}
+		g.mu.Unlock()
+		if err != nil || s.position.Next != x.Leaf.First() {
+			// It was written under the group's key, so it is a fault, of memory or of a program.
+			return failure.Haltf(failure.Mechanism, "another instance has summed step %d of partition %d wrongly: %w", step, g.partition(x.index),
+				errors.Join(err, errors.New("its sum is not one of this step")))
+		}
+		x.position = s.position
+		x.show(x.Leaf.First())
+		x.unsent = &StepSum{Step: step, sum: sum, position: s.position, boundary: at.At, Work: s.Work}
+		select {
+		case <-ctx.Done():
+			return nil
+		case x.Sums <- *x.unsent:
+			x.unsent = nil
+		}
+	}
+}
+
+// take takes a record for this root.
+func (g *coordinator) take(h partHeader, content []byte) {
+	if h.Kind == partAlive {
+		if a, err := parseMergeAlive(content); err == nil {
+			g.alive(a)
+		}
+		return
+	}
+	if int(h.Partition) >= len(g.Inbox) {
+		return
+	}
+	g.mu.Lock()
+	err := g.TakeSum(h, content)
+	g.mu.Unlock()
+	if err != nil {
+		g.R.Log.Error("sums of two instances differ", "error", err.Error())
+		g.stop(err)
+	}
+}
+
+// TakeSum takes a piece of a sum.
+func (g *coordinator) TakeSum(h partHeader, content []byte) error {
+	b := &g.Inbox[h.Partition]
+	_, known := b.Known[h.Step]
+	if h.Step > g.Step+g.Ahead || h.Step < b.Next && !known {
+		return nil // more than may wait, or too old to be compared
+	}
+	if h.Pieces > 1 {
+		w := b.Pieces[h.Step]
+		if w == nil || len(w.have) != int(h.Pieces) {
+			w = &pieces{have: make([][]byte, h.Pieces), left: int(h.Pieces)}
+			b.Pieces[h.Step] = w
+		}
+		if w.have[h.Piece] == nil {
+			w.have[h.Piece] = content
+			w.left--
+		} else if !slices.Equal(w.have[h.Piece], content) {
+			w.have[h.Piece] = content // of another worker: what is put together shows whether it is the same
+		}
+		b.heard = g.R.Now()
+		if w.left > 0 {
+			return nil
+		}
+		delete(b.Pieces, h.Step)
+		content = slices.Concat(w.have...)
+	}
+	s, err := parseMergeSum(content)
+	if err != nil {
+		return nil
+	}
+	if known {
+		if b.Known[h.Step] != sha256.Sum256(s.Sum) {
+			return g.differs(int(h.Partition), h.Step)
+		}
+		return nil
+	}
+	if was := b.Held[h.Step]; was != nil {
+		if !slices.Equal(was.Sum, s.Sum) {
+			return g.differs(int(h.Partition), h.Step)
+		}
+		return nil
+	}
+	b.Held[h.Step] = s
+	b.heard = g.R.Now()
+	failure.Signal(b.Came)
+	return nil
+}
+
+// alive takes the word of a worker. It counts for a partition unless the sum that is waited for
+// was written before it and is not here.
+func (g *coordinator) alive(a *mergeAlive) {
+	team, _ := g.p.who()
+	if a.generation != team.Generation {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range a.at {
+		if r.partition >= len(g.Inbox) || team.reads(r.partition) != a.member || g.own[r.partition] {
+			continue
+		}
+		x := g.m.Leaves[r.partition]
+		x.LogStart.Store(r.logStart)
+		x.LogEnd.Store(r.logEnd)
+		if b := &g.Inbox[r.partition]; r.written < b.Next || b.Held[b.Next] != nil {
+			b.heard = g.R.Now()
+		}
+	}
+}
+
+// merged takes note of a step that is merged, and of the positions behind it.
+func (g *coordinator) merged(step uint64, at []state.Place) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	if n := min(step-g.Step, uint64(len(g.ends))); n > 0 {
+		g.ends = g.ends[n:]
+	}
+	g.Step = step
+	for i := range g.at {
+		g.at[i] = at[i].Position
+	}
+	for i := range g.Inbox {
+		for s := range g.Inbox[i].Pieces {
+			if s <= step {
+				delete(g.Inbox[i].Pieces, s)
+			}
+		}
+	}
+	close(g.moved)
+	g.moved = make(chan struct{})
+	g.mu.Unlock()
+	failure.Signal(g.report)
+}
+
+// foresee finds where the next steps by the clock end, for workers that are ahead.
+func (g *coordinator) foresee(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		next, moved := g.Step+uint64(len(g.ends))+1, g.moved
+		full := uint64(len(g.ends)) > g.Ahead || 8*(len(g.ends)+2)*len(g.Inbox) > partPiece
+		g.mu.Unlock()
+		var came chan struct{}
+		if !full {
+			x, known, others, err := g.m.Bounds.Known(ctx, next)
+			if err != nil {
+				return err
+			}
+			if known {
+				g.mu.Lock()
+				if next == g.Step+uint64(len(g.ends))+1 {
+					g.ends = append(g.ends, x.Ends)
+				}
+				g.mu.Unlock()
+				failure.Signal(g.report)
+				continue
+			}
+			came = others
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-moved:
+		case <-came:
+		}
+	}
+}
+
+// announce tells workers of the job, and how far it is, until the context ends.
+func (g *coordinator) announce(ctx context.Context) {
+	tick := time.NewTicker(g.p.times.Announce)
+	defer tick.Stop()
+	whole := true
+	for {
+		team, changed := g.p.who()
+		if team.shares() {
+			written := make(chan struct{})
+			if records := g.records(team, whole); records != nil && g.p.write(ctx, g.shard, records, func() { close(written) }) {
+				select {
+				case <-ctx.Done():
+					return
+				case <-written:
+				}
+			}
+		}
+		whole = false
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			whole = true
+		case <-changed:
+			whole = true
+		case <-g.tell:
+			whole = true
+		case <-g.report:
+		}
+	}
+}
+
+// records returns how far the job is, behind the job itself where that is wanted.
+func (g *coordinator) records(team Team, whole bool) (all [][]byte) {
+	g.mu.Lock()
+	h := partHeader{Job: g.nonce, Step: g.Step, Pieces: 1}
+	job := &mergeJob{Stream: g.R.S.Name, Manifest: g.file, Generation: team.Generation, Members: team.Members, Ahead: g.Ahead}
+	for i, p := range g.at {
+		member := team.reads(i)
+		if member == team.Self || g.own[i] {
+			member = NoMember
+		}
+		job.At = append(job.At, mergePlace{member, p})
+	}
+	progress := mergeProgress{ends: slices.Clone(g.ends)}
+	g.mu.Unlock()
+	contents := map[byte][]byte{partProgress: progress.encode()}
+	if whole {
+		if contents[partJob] = job.encode(); len(contents[partJob]) > maxPartJob {
+			g.R.Log.Warn("the stream has too many partitions to be shared: it is read here")
+			return nil
+		}
+	}
+	for _, kind := range []byte{partJob, partProgress} {
+		if content, wanted := contents[kind]; wanted {
+			h.Kind = kind
+			record, err := g.seal.Seal(h, content)
+			if err != nil {
+				return nil
+			}
+			all = append(all, record)
+		}
+	}
+	return all
+}

@@ -1,0 +1,294 @@
+package input
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+)
+
+// worker sums partitions for the root of a merged stream on another instance. It has no
+// keys of the epoch and keeps nothing: what it has read is read again by whoever comes after it.
+type worker struct {
+	p     *SharedSummation
+	r     *Feed
+	shard int
+	seal  *partSeal
+	nonce [16]byte
+	job   *mergeJob
+	self  int // this instance's place in the team
+	ctx   context.Context
+	stop  context.CancelFunc
+	last  time.Time // when the root was heard last; under partials.mu
+
+	mu     sync.Mutex
+	step   uint64             // the last one that the root has merged
+	ends   map[uint64][]int64 // by the clock: of steps that are not merged
+	moved  chan struct{}      // closed when one of them changes
+	leaves []*workerPartition
+}
+
+// workerPartition is a partition that a worker sums.
+type workerPartition struct {
+	*PartitionSummer
+	what    string // its fetches, in words
+	room    int    // bytes of the last sum that was written
+	written atomic.Uint64
+	ended   atomic.Bool
+}
+
+// newMergeWorker returns a worker for a job that was announced, nil where this instance has none of
+// its partitions, or another configuration.
+func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byte, job *mergeJob, self int) *worker {
+	s := p.Config().Stream(job.Stream)
+	if s == nil || !slices.ContainsFunc(job.At, func(at mergePlace) bool { return at.Member == self }) {
+		return nil
+	}
+	if !Shareable(s) || p.Shard(s) != shard {
+		return nil
+	}
+	w := &worker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.Now(), step: job.step, ends: map[uint64][]int64{}, moved: make(chan struct{})}
+	w.ctx, w.stop = context.WithCancel(p.ctx)
+	w.r = p.Feed(s)
+	return w
+}
+
+// same reports whether a job asks of this instance what the worker does.
+func (w *worker) same(job *mergeJob) bool {
+	return slices.EqualFunc(job.At, w.job.At, func(a, b mergePlace) bool { return (a.Member == w.self) == (b.Member == w.self) })
+}
+
+// heard takes note of the last step that the root has merged. partials.mu is held.
+func (w *worker) heard(step uint64) {
+	w.last = w.p.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.advance(step)
+}
+
+func (w *worker) advance(step uint64) {
+	w.step = max(w.step, step)
+	for t := range w.ends {
+		if t <= w.step {
+			delete(w.ends, t)
+		}
+	}
+	close(w.moved)
+	w.moved = make(chan struct{})
+}
+
+// progress takes the root's word of how far it is.
+func (w *worker) progress(step uint64, x *mergeProgress) {
+	w.p.mu.Lock()
+	w.last = w.p.Now()
+	w.p.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, ends := range x.ends {
+		if len(ends) == len(w.job.At) && uint64(len(w.ends)) <= 2*w.job.Ahead+2 {
+			w.ends[step+1+uint64(i)] = ends
+		}
+	}
+	w.advance(step)
+}
+
+// wait waits until something is so.
+func (w *worker) wait(ctx context.Context, so func() bool) error {
+	for {
+		w.mu.Lock()
+		done, moved := so(), w.moved
+		w.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-moved:
+		}
+	}
+}
+
+// until is the ender of steps whose boundaries the root has told.
+func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, err error) {
+	err = w.wait(ctx, func() bool {
+		x.Step, x.Ends = step, w.ends[step]
+		return x.Ends != nil
+	})
+	return x, err
+}
+
+// run sums the partitions until the job ends.
+func (w *worker) run() {
+	defer w.stop()
+	if err := w.work(); err != nil && w.ctx.Err() == nil {
+		w.r.Log.Warn("this instance can't sum partitions of a merged stream for another one, which reads them itself", "error", err.Error())
+		<-w.ctx.Done() // the root announces it again, and nothing has changed
+	}
+}
+
+func (w *worker) work() error {
+	m, err := core.ParseManifest(w.job.Manifest)
+	if err != nil {
+		return err
+	}
+	c, err := w.core(m)
+	if err != nil {
+		return err
+	}
+	// As where the task runs: the root reads the partitions itself while the registry is away.
+	if err := w.r.ReadSchemas(w.ctx, false); err != nil {
+		return err
+	}
+	next := make([]int64, len(w.job.At))
+	for i, at := range w.job.At {
+		next[i] = at.position.Next
+	}
+	leaves, err := c.LeavesFrom(w.job.step, next)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, stop := context.WithCancel(w.ctx)
+	defer stop()
+	wg.Go(func() { w.r.LookAtSchemas(ctx) })
+	n := 0
+	for i, at := range w.job.At {
+		if at.Member != w.self {
+			continue
+		}
+		x, err := NewLeafReader(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
+		if err != nil {
+			return err
+		}
+		if w.r.S.Step.Clock() > 0 {
+			x.until = w.until
+		}
+		leaf := &workerPartition{PartitionSummer: x, what: fetchOf(m.Numbers()[i])}
+		leaf.written.Store(w.job.step)
+		w.mu.Lock()
+		w.leaves = append(w.leaves, leaf)
+		w.mu.Unlock()
+		n++
+	}
+	w.r.Expect(n)
+	defer w.r.Expect(0)
+	w.r.Log.Info("summing partitions of a merged stream for another instance", "epoch", m.Epoch, "partitions", n, "step", w.job.step)
+	for _, leaf := range w.leaves {
+		failed := make(chan error, 2)
+		src := m.Source
+		src.Partition = m.Numbers()[leaf.index]
+		reader, err := w.r.OpenInput(src, MergedBytes(w.r.FetchBytes, n), leaf.position)
+		if err != nil {
+			return err
+		}
+		if err := leaf.from(w.r, m, c, reader, src.Partition, failed); err != nil {
+			reader.Close()
+			return err
+		}
+		wg.Go(func() {
+			defer reader.Close()
+			w.sum(ctx, leaf, failed)
+		})
+	}
+	w.beat(ctx)
+	return nil
+}
+
+// core returns what makes the leaves of an epoch. It has none of the epoch's keys.
+func (w *worker) core(m *core.Manifest) (*core.Core, error) {
+	if id := credentials.KeyID(w.p.Master); m.KeyID != id || m.Stream != w.r.S.Name || len(m.Parts) != len(w.job.At) {
+		return nil, errPartial
+	}
+	if changes := core.Changes(w.r.S, m); changes != nil {
+		return nil, failure.Haltf(failure.Configuration, "its configuration is another one: %s", changes[0])
+	}
+	over := w.r.S.Over(m.Numbers())
+	mech, err := core.NewMechanism(over, m.Plan, nil)
+	if err != nil {
+		return nil, err
+	}
+	return core.New(over, m, w.job.Manifest, mech, nil)
+}
+
+// sum writes the sums of a partition until the context ends, or the partition can't be read.
+func (w *worker) sum(ctx context.Context, leaf *workerPartition, failed chan error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() {
+		if err := leaf.readHere(ctx); err != nil && ctx.Err() == nil {
+			failed <- err
+		}
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-failed:
+			leaf.ended.Store(true)
+			w.r.Log.Warn("a partition of a merged stream can't be read for another instance, which reads it itself", "partition", leaf.what, "error", err.Error())
+			return
+		case s := <-leaf.Sums:
+			if err := w.put(ctx, leaf, s); err != nil {
+				if leaf.ended.Store(true); ctx.Err() == nil {
+					w.r.Log.Warn("the sum of a partition can't be written for another instance, which reads it itself", "partition", leaf.what, "error", err.Error())
+				}
+				return
+			}
+		}
+	}
+}
+
+// put writes the sum of a step, once the root is near enough.
+func (w *worker) put(ctx context.Context, leaf *workerPartition, s StepSum) error {
+	if err := w.wait(ctx, func() bool { return s.Step <= w.step+w.job.Ahead }); err != nil {
+		return err
+	}
+	x := mergeSum{position: s.position, Work: s.Work}
+	content, err := s.sum.AppendBinary(x.Begin(partRoom(leaf.room)))
+	if err != nil {
+		return err
+	}
+	leaf.room = len(content)
+	if err := s.sum.Reset(); err != nil {
+		return err
+	}
+	leaf.Free <- s.sum // has room for all there are
+	records, err := w.seal.pieces(partHeader{Kind: partSum, Job: w.nonce, Partition: uint32(leaf.index), Step: s.Step}, content)
+	if err != nil {
+		return err
+	}
+	w.p.write(ctx, w.shard, records, func() { leaf.written.Store(s.Step) })
+	return nil
+}
+
+// beat says how far the worker has come, until the context ends.
+func (w *worker) beat(ctx context.Context) {
+	tick := time.NewTicker(w.p.times.Beat)
+	defer tick.Stop()
+	for {
+		a := mergeAlive{generation: w.job.Generation, member: w.self}
+		for _, leaf := range w.leaves {
+			if !leaf.ended.Load() && !w.r.IsFailing(leaf.what) {
+				a.at = append(a.at, mergeReached{leaf.index, leaf.written.Load(), leaf.LogStart.Load(), leaf.LogEnd.Load()})
+			}
+		}
+		if record, err := w.seal.Seal(partHeader{Kind: partAlive, Job: w.nonce, Pieces: 1}, a.Encode()); err == nil && len(a.at) > 0 {
+			w.p.write(ctx, w.shard, [][]byte{record}, func() {})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

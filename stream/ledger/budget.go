@@ -1,0 +1,323 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+)
+
+// ErrBudget says that an opening would exceed the limit.
+type ErrBudget struct {
+	account        Account
+	spent, limit   float64 // ε at the limit's δ
+	delta          float64
+	adjacency      dp.Adjacency
+	alreadyCharged float64
+	// reserved is what the limit sets aside for sketches, if that is what is exceeded.
+	reserved *dp.Cost
+}
+
+func (e *ErrBudget) Error() string {
+	switch r := e.reserved; {
+	case r == nil:
+	case r.Empty():
+		return fmt.Sprintf("%s has nothing set aside for sketches, which its first epoch would have had to, before the first release: only solvers without them can read it", e.account)
+	default:
+		return fmt.Sprintf("what %s has set aside for sketches is spent: with this epoch more would be charged than %s; a solver without them may fit still",
+			e.account, core.SketchesInWords(*r))
+	}
+	return fmt.Sprintf("budget of %s spent: with %s charged to date, this epoch would bring %s to epsilon %s at delta %g (%s), above limit_epsilon %g",
+		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
+}
+
+// Open charges an epoch: it appends e, unless the records of its source, or the persons of its
+// population, would then pay more than the limit. It returns the ε charged so far, including
+// this epoch, at the limit's δ.
+func (l *Ledger) Open(e Entry) (charged float64, err error) {
+	if !e.chargesOffsets() {
+		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if charged, err = l.fitsAll(&e, nil); err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(e.Accounts(), l.unopenedLocked) {
+		e.Reserved = dp.Cost{}
+	}
+	return charged, l.appendLocked(e)
+}
+
+// fitsAll is fits for every account that e charges. It returns the largest ε.
+func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
+	if err := l.agrees(e); err != nil {
+		return 0, err
+	}
+	for _, v := range e.charged() {
+		spent, err := l.fits(&v, closing)
+		if err != nil {
+			return 0, err
+		}
+		charged = max(charged, spent)
+	}
+	return charged, nil
+}
+
+// Affords returns an error if the limit would not allow the epoch e after the task's open
+// epoch is closed at end, after so many steps or more.
+func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.fitsAll(&e, opened.Closing(end, steps))
+	return err
+}
+
+// fits returns the ε that is paid from e's account including e. It returns an ErrBudget
+// if that exceeds the limit, in e's adjacency or in another one in which an epoch of the
+// account was ever charged.
+func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
+	a := e.account()
+	reserved, first := l.reserved(a)
+	if first {
+		reserved = e.Reserved
+	}
+	for _, adjacency := range l.adjacencies(a, e.Cost.Adjacency) {
+		worst, over, err := l.within(a, adjacency, reserved, e, closing, e.LimitEpsilon, e.LimitDelta)
+		if err != nil {
+			return 0, err
+		}
+		spent, err := worst.Epsilon(e.LimitDelta)
+		if err != nil {
+			return 0, err
+		}
+		if over != nil {
+			if over.alreadyCharged, err = l.Epsilon(a, adjacency, e.LimitDelta, closing); err != nil {
+				return 0, err
+			}
+			over.spent = spent
+			return 0, over
+		}
+		if adjacency == e.Cost.Adjacency {
+			charged = spent
+		}
+	}
+	return charged, nil
+}
+
+// adjacencies returns the adjacencies in which an account was ever charged, and one more.
+func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) {
+	if of := l.Index.Accounts[a]; of != nil {
+		all = slices.Clone(of.adjacencies)
+	}
+	if !slices.Contains(all, also) {
+		all = append(all, also)
+	}
+	return all
+}
+
+// within compares what is paid from an account with the limit (ε, δ) and the part set
+// aside. The sum includes extra, and takes the epoch of closing as ended there. It
+// returns the largest cost, and over if the limit is exceeded.
+func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, extra, closing *Entry, epsilon, delta float64) (worst dp.Cost, over *ErrBudget, err error) {
+	costs, err := dp.MostCharged(l.charges(a, extra, closing), adjacency)
+	if err != nil {
+		return worst, nil, err
+	}
+	if worst, err = dp.Parallel(delta, costs...); err != nil {
+		return worst, nil, err
+	}
+	if reserved.Adjacency == 0 { // nothing
+		reserved.Adjacency = adjacency
+	}
+	if reserved, err = reserved.In(adjacency); err != nil {
+		return worst, nil, err
+	}
+	for _, c := range costs {
+		// Do not compare ε: an epoch that takes the whole limit must fit, and computing ε
+		// rounds.
+		ok, err := c.WithinReserve(reserved, epsilon, delta)
+		if err != nil {
+			return worst, nil, err
+		}
+		if ok {
+			continue
+		}
+		over = &ErrBudget{account: a, limit: epsilon, delta: delta, adjacency: adjacency}
+		if c.Mu = 0; !reserved.Covers(c) {
+			over.reserved = &reserved
+		}
+		return worst, over, nil
+	}
+	return worst, nil, nil
+}
+
+// reserved returns the part of an account's limit that is set aside for sketches. The first
+// opening says it, before any release. first is true if there is no opening yet.
+func (l *Ledger) reserved(a Account) (reserved dp.Cost, first bool) {
+	if of := l.Index.Accounts[a]; of != nil && of.first >= 0 {
+		return l.Entries[of.first].Reserved, false
+	}
+	return dp.Cost{}, true
+}
+
+// Unopened reports whether no epoch of the account was ever opened.
+func (l *Ledger) Unopened(a Account) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unopenedLocked(a)
+}
+
+func (l *Ledger) unopenedLocked(a Account) bool {
+	_, first := l.reserved(a)
+	return first
+}
+
+// SetLimit appends a limit that differs from the last one recorded for what an epoch is
+// charged to. It refuses a limit below what is paid, in adjacency or in another one in which
+// the account was ever charged.
+func (l *Ledger) SetLimit(e Entry, adjacency dp.Adjacency) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if changed, err := l.limits(e, adjacency); err != nil || !changed {
+		return err
+	}
+	return l.appendLocked(e)
+}
+
+// TakesLimit returns the error that SetLimit would, and appends nothing.
+func (l *Ledger) TakesLimit(e Entry, adjacency dp.Adjacency) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.limits(e, adjacency)
+	return err
+}
+
+// limits reports whether a limit differs from the last one recorded, unless it is too low.
+func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err error) {
+	same := func(a Account) bool {
+		of := l.Index.Accounts[a]
+		if of == nil || of.limit < 0 {
+			return false
+		}
+		old := &l.Entries[of.limit]
+		return old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta
+	}
+	about := e
+	if of := l.Index.Tasks[e.Task()]; of != nil {
+		if i, known := of.openings[e.Epoch]; known {
+			about.Person = l.Entries[i].Person
+		}
+	}
+	for _, a := range about.Accounts() {
+		if same(a) {
+			continue
+		}
+		changed = true
+		if err := l.allows(a, &e, adjacency); err != nil {
+			return false, err
+		}
+	}
+	return changed, nil
+}
+
+// allows returns an error if the limit of e is below what was paid from an account.
+func (l *Ledger) allows(a Account, e *Entry, adjacency dp.Adjacency) error {
+	reserved, _ := l.reserved(a)
+	for _, adjacency := range l.adjacencies(a, adjacency) {
+		worst, over, err := l.within(a, adjacency, reserved, nil, nil, e.LimitEpsilon, e.LimitDelta)
+		if err != nil {
+			return err
+		}
+		if over != nil {
+			spent, err := worst.Epsilon(e.LimitDelta)
+			if err != nil {
+				return err
+			}
+			aside := ""
+			if !reserved.Empty() {
+				aside = ", beside what is set aside for sketches"
+			}
+			return failure.Haltf(failure.Budget, "limit_epsilon %g at delta %g is below what %s paid: %s (%s)%s",
+				e.LimitEpsilon, e.LimitDelta, a.payers(), core.AtMost(spent), adjacency, aside)
+		}
+	}
+	return nil
+}
+
+// Charged returns what the worst-off record of a source pays, or the worst-off person of a
+// population, over all epochs of all streams, if the epoch of closing ended there. If several
+// costs cannot be compared, it takes the one with the largest ε at delta.
+func (l *Ledger) Charged(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (dp.Cost, error) {
+	return dp.Charged(l.charges(a, nil, closing), adjacency, delta)
+}
+
+// charges returns all charges of an account, of all epochs of all streams, and extra, if
+// the epoch of closing ended there. Within one incarnation of the log charges of records
+// compose by position. Those of different incarnations add up, because these may hold the
+// same people. Those of persons are [ledger.personCharges].
+func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge) {
+	of := l.Index.Accounts[a]
+	if a.Population != "" {
+		if of == nil {
+			of = new(accountIndex)
+		}
+		return l.personCharges(of, extra, closing)
+	}
+	add := func(e *Entry, end int64) {
+		charges = append(charges, dp.Charge{Log: e.Incarnation, First: e.First, End: end, Cost: e.Cost})
+	}
+	if of != nil {
+		charges = slices.Clone(of.Closed)
+		for _, i := range of.open {
+			e, _ := l.Entries[i].View(a.Source)
+			if closing != nil && closing.Task() == l.Entries[i].Task() && closing.Epoch == e.Epoch {
+				if ended, ok := closing.View(a.Source); ok {
+					e.End = ended.End
+				}
+			}
+			add(&e, e.End)
+		}
+	}
+	if extra != nil {
+		add(extra, extra.End)
+	}
+	return charges
+}
+
+// Epsilon returns the ε at delta of all charges so far, if the epoch of closing ended there.
+func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closing *Entry) (float64, error) {
+	cost, err := l.Charged(a, adjacency, delta, closing)
+	if err != nil {
+		return 0, err
+	}
+	return cost.Epsilon(delta)
+}
+
+// ChargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
+// person of a population, has paid. It takes the given adjacency or, if that gives more, another
+// one in which the account was ever charged.
+func (l *Ledger) ChargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, worst, err := l.strictest(a, adjacency, delta)
+	return worst, err
+}
+
+// strictest looks at an adjacency, and at those in which the account was ever charged. It
+// returns the one in which most is paid, and that ε.
+func (l *Ledger) strictest(of Account, also dp.Adjacency, delta float64) (worst dp.Adjacency, most float64, err error) {
+	worst = also
+	for _, a := range l.adjacencies(of, also) {
+		eps, err := l.Epsilon(of, a, delta, nil)
+		if err != nil {
+			return worst, 0, err
+		}
+		if eps > most {
+			worst, most = a, eps
+		}
+	}
+	return worst, most, nil
+}

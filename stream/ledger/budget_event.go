@@ -1,0 +1,129 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// BudgetEvent is a line of the ledger that changed what records of an input partition, or
+// persons of a population, have paid or may pay, and both after it.
+type BudgetEvent struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"kind"` // open, void, close, limit
+	Stream string    `json:"stream"`
+	Epoch  uint64    `json:"epoch,omitempty"`
+	// Epsilon is that of the epoch by itself, of an opening.
+	Epsilon        float64 `json:"epsilon,omitempty"`
+	ChargedEpsilon float64 `json:"charged_epsilon"` // of the worst-off record or person, at the limit's delta
+	LimitEpsilon   float64 `json:"limit_epsilon"`
+	LimitDelta     float64 `json:"limit_delta"`
+}
+
+// NewBudgetEvents is how many of the newest events of an account a status shows. What was
+// charged before them is in the first one.
+const NewBudgetEvents = 24
+
+// budgetHistory is how what an account was charged came about, as far as it was read. What was
+// charged after a line is worked out from an index of the lines up to it.
+type budgetHistory struct {
+	then           Ledger  // as it was after the last line that was read, without the lines
+	read           int     // lines of the account
+	epsilon, delta float64 // the last limit, 0 before the first
+	events         []BudgetEvent
+}
+
+// BudgetOf returns the newest events of an account, at most so many (0: all), the oldest
+// first.
+//
+// The newest [NewBudgetEvents] are kept, so that a line more costs a line more, whatever the
+// ledger's length.
+func (l *Ledger) BudgetOf(a Account, most int) ([]BudgetEvent, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.Index.Accounts[a]
+	if of == nil {
+		return nil, nil
+	}
+	h := new(budgetHistory)
+	if most > 0 && most <= NewBudgetEvents {
+		if of.history == nil {
+			of.history = h
+		}
+		h = of.history
+	} else {
+		h.events = make([]BudgetEvent, 0, len(of.lines))
+	}
+	if err := h.readOn(l, a, of.lines, most); err != nil {
+		of.history = nil
+		return nil, err
+	}
+	events := slices.Clone(h.events)
+	if most > 0 {
+		events = events[max(0, len(events)-most):]
+	}
+	return events, nil
+}
+
+// readOn reads the lines of the account that are new, and keeps at most so many events (0: all).
+func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) error {
+	defer func() { h.then.Entries = nil }()
+	news := lines[h.read:]
+	isEvent := func(i int) bool {
+		e := &l.Entries[i]
+		return e.Kind == KindOpen || e.Kind == KindClose || e.Kind == KindVoid || e.Kind == KindLimit
+	}
+	skip := 0 // events that newer ones push out
+	if most > 0 {
+		for _, i := range news {
+			if isEvent(i) {
+				skip++
+			}
+		}
+		skip -= NewBudgetEvents
+	}
+	for _, i := range news {
+		e := &l.Entries[i]
+		h.read++
+		h.then.Entries = l.Entries[:i+1]
+		h.then.Index.add(h.then.Entries)
+		if e.Kind == KindOpen || e.Kind == KindLimit {
+			h.epsilon, h.delta = e.LimitEpsilon, e.LimitDelta
+		}
+		if !isEvent(i) {
+			continue
+		}
+		if skip--; skip >= 0 || h.delta == 0 {
+			continue
+		}
+		x := BudgetEvent{Time: e.Time.UTC(), Kind: e.Kind, Stream: e.Stream, Epoch: e.Epoch, LimitEpsilon: h.epsilon, LimitDelta: h.delta}
+		if e.Kind == KindOpen {
+			x.Epsilon = e.Epsilon
+		}
+		if of := h.then.Index.Accounts[a]; of != nil && len(of.adjacencies) > 0 {
+			_, charged, err := h.then.strictest(a, of.adjacencies[0], h.delta)
+			if err != nil {
+				return err
+			}
+			x.ChargedEpsilon = core.ToShow(charged)
+		}
+		h.events = append(h.events, x)
+		if most > 0 && len(h.events) > NewBudgetEvents {
+			h.events = slices.Delete(h.events, 0, 1)
+		}
+	}
+	return nil
+}
+
+// Touched returns how many lines concern accounts, all together.
+func (l *Ledger) Touched(all []Account) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range all {
+		if of := l.Index.Accounts[a]; of != nil {
+			n += len(of.lines)
+		}
+	}
+	return n
+}

@@ -1,0 +1,375 @@
+package ledger
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// ErrLedger says that the ledger on disk is damaged.
+var ErrLedger = errors.New("ledger damaged")
+
+// Key makes the MACs of lines, under a key derived from the master key.
+type Key struct {
+	Id  string // of the master key
+	mac []byte
+}
+
+func NewKey(master *[32]byte) *Key {
+	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/ledger/v1\x00", 32)
+	if err != nil {
+		panic(err) // unreachable: 32 bytes
+	}
+	return &Key{credentials.KeyID(master), key}
+}
+
+// The end of a sealed line: ,"mac":"…","sum":"…"}.
+const (
+	macField  = `,"mac":"`
+	sumField  = `","sum":"`
+	sealEnd   = `"}`
+	SealBytes = len(macField) + 2*sha256.Size + len(sumField) + sha256.Size + len(sealEnd)
+)
+
+// Seal adds MAC and sum to the line of an entry.
+func (k *Key) Seal(line []byte) []byte {
+	line = line[:len(line)-1] // its brace
+	mac := hmac.New(sha256.New, k.mac)
+	mac.Write(line)
+	line = append(append(line, macField...), hex.EncodeToString(mac.Sum(nil))...)
+	return append(append(append(line, sumField...), checksum(line)...), sealEnd...)
+}
+
+// checksum returns the sum for the beginning of a line.
+func checksum(line []byte) string {
+	sum := sha256.Sum256(line)
+	return hex.EncodeToString(sum[:sha256.Size/2])
+}
+
+// sealed reports whether a line ends as seal would end it, byte for byte. Without a key
+// it checks the sum only.
+func sealed(line []byte, k *Key) bool {
+	if len(line) <= SealBytes {
+		return false
+	}
+	body, rest := line[:len(line)-SealBytes], line[len(line)-SealBytes:]
+	upToSum := line[:len(line)-len(sealEnd)-sha256.Size-len(sumField)]
+	if !bytes.HasPrefix(rest, []byte(macField)) || string(line[len(upToSum):]) != sumField+checksum(upToSum)+sealEnd {
+		return false
+	}
+	if k == nil {
+		return true
+	}
+	mac := hmac.New(sha256.New, k.mac)
+	mac.Write(body)
+	return hmac.Equal(rest[len(macField):][:2*sha256.Size], hex.AppendEncode(nil, mac.Sum(nil)))
+}
+
+// Open reads the ledger, and checks its chain and, with a key, its MACs. It cuts
+// off a torn last line: a crash inside an append leaves one, and nothing refers to it.
+func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
+	path := dir + "/" + FileName
+	data, err := d.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	end := CompleteLines(data)
+	l, err := Parse(data[:end], key)
+	if err != nil {
+		return nil, err
+	}
+	l.Disk, l.Dir, l.Path, l.Now, l.Size = d, dir, path, time.Now, int64(end)
+	if tail := data[end:]; len(tail) > 0 {
+		// A line with its newline changed to another byte does not come from a crash. A
+		// sector that was never written has zeros.
+		if n := len(tail) - 1; tail[n] != 0 && bytes.IndexByte(tail, '\n') < 0 {
+			if _, err := Parse(append(slices.Clone(data[:end+n]), '\n'), key); err == nil && n > 0 {
+				return nil, fmt.Errorf("%w: line %d has another end than it had", ErrLedger, len(l.Entries)+1)
+			}
+		}
+		if err := d.Truncate(path, int64(end)); err != nil {
+			return nil, err
+		}
+		l.Torn = true
+	}
+	return l, nil
+}
+
+// FileName is the file of the ledger in the state directory.
+const FileName = "ledger.jsonl"
+
+// CompleteLines returns the length of data without a torn last line. A torn line lacks its end,
+// or has a sector of zeros, which was never written.
+func CompleteLines(data []byte) int {
+	end := bytes.LastIndexByte(data, '\n') + 1
+	if end == 0 {
+		return 0
+	}
+	last := bytes.LastIndexByte(data[:end-1], '\n') + 1
+	const sector = 512
+	for at := last / sector * sector; at < end; at += sector {
+		if part := data[max(at, last):min(at+sector, end)]; len(bytes.Trim(part, "\x00")) == 0 {
+			return last
+		}
+	}
+	return end
+}
+
+// Parse checks complete lines, and that their sequence is possible. From the first
+// line with a MAC on, every line must have one; the chain of hashes protects the lines
+// before. It checks the MACs of lines under the given key. For lines under a former
+// master key it checks the chain and the sums only; they stand before the first line
+// under the given key, whose MAC covers them through its prev. Behind that line every
+// line must be under the given key. Until there is such a line, foreign is true.
+func Parse(data []byte, key *Key) (*Ledger, error) {
+	type epoch struct {
+		task   core.Task
+		number uint64
+	}
+	l := &Ledger{Key: key, heads: map[[32]byte]bool{}}
+	openings := map[epoch]*Entry{} // nil: ended
+	newest := map[core.Task]uint64{}
+	for n := 1; len(data) > 0; n++ {
+		line, rest, ok := bytes.Cut(data, []byte("\n"))
+		if !ok {
+			return nil, fmt.Errorf("%w: line %d has no end", ErrLedger, n)
+		}
+		data = rest
+		var e Entry
+		dec := json.NewDecoder(bytes.NewReader(line))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&e); err != nil {
+			return nil, fmt.Errorf("%w: line %d is no entry", ErrLedger, n)
+		}
+		if _, err := dec.Token(); err != io.EOF {
+			return nil, fmt.Errorf("%w: line %d is no entry", ErrLedger, n)
+		}
+		if e.Seq != uint64(n) || e.Prev != hex.EncodeToString(l.Head[:]) {
+			return nil, fmt.Errorf("%w: line %d does not follow the one before", ErrLedger, n)
+		}
+		if l.KeyID != "" || e.Key != "" || e.MAC != "" || e.Sum != "" {
+			if e.Key != "" {
+				if key != nil && l.KeyID == key.Id && e.Key != key.Id {
+					return nil, fmt.Errorf("%w: line %d is under key %q, behind lines under the present key", ErrLedger, n, e.Key)
+				}
+				l.KeyID = e.Key
+			}
+			check := key
+			if key != nil && l.KeyID != key.Id {
+				check = nil
+			}
+			if l.KeyID == "" || !sealed(line, check) {
+				return nil, fmt.Errorf("%w: line %d has no MAC, or that of another line", ErrLedger, n)
+			}
+		}
+		if !e.soundUnit() {
+			return nil, fmt.Errorf("%w: line %d protects what this version does not know", ErrLedger, n)
+		}
+		if l.Moved() != nil {
+			return nil, fmt.Errorf("%w: line %d is behind the one that moved the tasks away", ErrLedger, n)
+		}
+		if e.Steps > 0 && e.Kind != KindClose {
+			return nil, fmt.Errorf("%w: line %d has steps and closes nothing", ErrLedger, n)
+		}
+		id := epoch{e.Task(), e.Epoch}
+		opened, known := openings[id]
+		possible := true
+		switch e.Kind {
+		case KindOpen:
+			if e.Cost.Empty() || e.Cost.Validate() != nil {
+				return nil, fmt.Errorf("%w: line %d charges nothing", ErrLedger, n)
+			}
+			possible = e.Epoch > newest[id.task] && e.chargesOffsets() && e.sound(nil) && e.Reserved.Mu == 0
+			openings[id], newest[id.task] = &e, e.Epoch
+		case KindClose:
+			possible = opened != nil && opened.Source == e.Source && (e.End == -1 || e.End >= opened.First) && e.sound(opened) && (e.Steps == 0 || opened.stretches())
+			openings[id] = nil
+		case KindVoid:
+			possible = opened != nil && opened.Source == e.Source
+			openings[id] = nil
+		case KindDestroyed:
+			possible = known && opened == nil
+		case KindRepair:
+			_, ok = e.accepted()
+			possible = opened != nil && ok
+		case KindLimit:
+		case KindImported, KindMoved:
+			possible = e.Move.sound()
+		default:
+			possible = false
+		}
+		if e.Move != nil && e.Kind != KindImported && e.Kind != KindMoved {
+			possible = false
+		}
+		if !possible {
+			return nil, fmt.Errorf("%w: line %d can't follow what is before it", ErrLedger, n)
+		}
+		l.take(e, line)
+	}
+	return l, nil
+}
+
+// take adds a durable line to the ledger in memory.
+func (l *Ledger) take(e Entry, line []byte) {
+	l.Entries = append(l.Entries, e)
+	l.Index.add(l.Entries)
+	l.Head = sha256.Sum256(line)
+	l.heads[l.Head] = true
+	if e.Kind == KindRepair {
+		lost, _ := e.accepted()
+		l.heads[lost] = true
+	}
+}
+
+// Foreign reports whether the lines have MACs, and none of them is under the present
+// key. Then nothing proves them: the operator has changed the key or configured a wrong
+// one, or somebody without the key has written the ledger anew.
+func (l *Ledger) Foreign() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.foreignLocked()
+}
+
+func (l *Ledger) foreignLocked() bool {
+	return l.Key != nil && l.KeyID != "" && l.KeyID != l.Key.Id
+}
+
+// Waits reports whether no line can be added without the operator's word.
+func (l *Ledger) Waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.foreignLocked() && !l.rekeyed
+}
+
+// AcceptKey takes an operator's request to open or close an epoch for the word that a new key
+// is meant: the next line may follow lines under a former key, and binds them.
+func (l *Ledger) AcceptKey() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rekeyed = true
+}
+
+// Append makes the entry durable. It sets Seq, Prev and Time.
+func (l *Ledger) Append(e Entry) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.appendLocked(e)
+}
+
+func (l *Ledger) appendLocked(e Entry) error {
+	if l.foreignLocked() && !l.rekeyed {
+		return failure.Haltf(failure.Key, "the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
+			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.Id)
+	}
+	if m := l.Moved(); m != nil {
+		return m.Refusal()
+	}
+	if !e.soundUnit() {
+		return fmt.Errorf("internal: a line for epoch %d protects nobody that is known", e.Epoch)
+	}
+	if l.heads == nil {
+		l.heads = map[[32]byte]bool{}
+	}
+	if l.partial {
+		// The next line must not follow a partial one.
+		if err := l.Disk.Truncate(l.Path, l.Size); err != nil && !(l.Size == 0 && errors.Is(err, fs.ErrNotExist)) {
+			return fmt.Errorf("ledger: %w", err)
+		}
+		l.partial = false
+	}
+	if err := l.Held.check(l.Size); err != nil {
+		return err
+	}
+	e.Seq = uint64(len(l.Entries)) + 1
+	e.Prev = hex.EncodeToString(l.Head[:])
+	e.Time = l.Now().UTC().Truncate(time.Second)
+	keyID := l.KeyID
+	if l.Key != nil && keyID != l.Key.Id {
+		e.Key = l.Key.Id
+		keyID = e.Key
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if l.Key != nil {
+		line = l.Key.Seal(line)
+	}
+	if err := l.write(append(line, '\n')); err != nil {
+		e := l.Disk.Truncate(l.Path, l.Size)
+		l.partial = e != nil && !(l.Size == 0 && errors.Is(e, fs.ErrNotExist))
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if l.Key != nil {
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+	}
+	l.KeyID = keyID
+	l.take(e, line)
+	l.Size += int64(len(line)) + 1
+	return nil
+}
+
+func (l *Ledger) write(line []byte) error {
+	f, err := l.Disk.Append(l.Path)
+	if err := state.Write(f, err, line); err != nil {
+		return err
+	}
+	return l.Disk.SyncDir(l.Dir)
+}
+
+// raw returns the lines after the first n, without their ends.
+func (l *Ledger) raw(n int) ([][]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n >= len(l.Entries) {
+		return nil, nil
+	}
+	data, err := l.Disk.ReadFile(l.Path)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	if int64(len(data)) < l.Size {
+		return nil, fmt.Errorf("%w: it became shorter", ErrLedger)
+	}
+	return bytes.Split(bytes.TrimSuffix(data[:l.Size], []byte("\n")), []byte("\n"))[n:], nil
+}
+
+// adopt makes lines durable that a newer copy of this ledger has.
+func (l *Ledger) adopt(lines [][]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	data, err := l.Disk.ReadFile(l.Path)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	if err := l.Held.check(l.Size); err != nil {
+		return err
+	}
+	more := append(bytes.Join(lines, []byte("\n")), '\n')
+	all, err := Parse(append(data[:l.Size:l.Size], more...), l.Key)
+	if err != nil {
+		return err
+	}
+	if err := l.write(more); err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	l.Entries, l.heads, l.Head, l.KeyID, l.Index = all.Entries, all.heads, all.Head, all.KeyID, all.Index
+	l.Size += int64(len(more))
+	return nil
+}

@@ -1,0 +1,125 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// EntryPart is what a line about a merged epoch says of one of its partitions. An opening
+// has one of each partition in one line, so that all of them are charged or none: a line
+// that a crash tore is cut off whole.
+type EntryPart struct {
+	Partition   int    `json:"partition"`
+	Incarnation uint64 `json:"incarnation,omitempty"` // open
+	First       int64  `json:"first,omitempty"`       // open: first offset
+	End         int64  `json:"end,omitempty"`         // open, close: as in Entry
+
+	// close
+	AnchorOffset int64  `json:"anchor_offset,omitempty"`
+	Anchor       string `json:"anchor,omitempty"`
+}
+
+// Views returns the entry as it is for each source that it concerns: itself, or one for
+// each partition of a merged epoch.
+func (e *Entry) Views() []Entry {
+	if e.Partition != core.Merged {
+		return []Entry{*e}
+	}
+	all := make([]Entry, len(e.Parts))
+	for i, p := range e.Parts {
+		v := *e
+		v.Partition, v.Incarnation, v.First, v.End, v.AnchorOffset, v.Anchor, v.Parts = p.Partition, p.Incarnation, p.First, p.End, p.AnchorOffset, p.Anchor, nil
+		all[i] = v
+	}
+	return all
+}
+
+// View returns the entry as it is for one source; ok is false where it does not concern it.
+func (e *Entry) View(s core.Source) (v Entry, ok bool) {
+	if e.Cluster != s.Cluster || e.Topic != s.Topic {
+		return v, false
+	}
+	if e.Partition != core.Merged {
+		return *e, e.Partition == s.Partition
+	}
+	i, ok := slices.BinarySearchFunc(e.Parts, s.Partition, func(p EntryPart, n int) int { return p.Partition - n })
+	if !ok {
+		return v, false
+	}
+	one := *e
+	one.Parts = e.Parts[i : i+1]
+	return one.Views()[0], true
+}
+
+// Concerns reports whether the entry is about a source.
+func (e *Entry) Concerns(s core.Source) bool {
+	_, ok := e.View(s)
+	return ok
+}
+
+// Sources returns what the entry concerns.
+func (e *Entry) Sources() (all []core.Source) {
+	for _, v := range e.Views() {
+		all = append(all, v.Source)
+	}
+	return all
+}
+
+// AddUp sets First and End to the sums over the parts; End is −1 where one of them is.
+func (e *Entry) AddUp() {
+	e.First, e.End = 0, 0
+	for _, p := range e.Parts {
+		e.First += p.First
+		if p.End < 0 {
+			e.End = -1
+		} else if e.End >= 0 {
+			e.End += p.End
+		}
+	}
+}
+
+// sound reports whether the parts of a line can be: ascending partitions, of which an
+// opening charges a range each; and sums that are theirs. opened is the epoch's opening
+// for a close, nil for an opening.
+func (e *Entry) sound(opened *Entry) bool {
+	if e.Partition != core.Merged {
+		return len(e.Parts) == 0
+	}
+	if len(e.Parts) == 0 {
+		return false
+	}
+	for i, p := range e.Parts {
+		if i > 0 && p.Partition <= e.Parts[i-1].Partition || p.Partition < 0 {
+			return false
+		}
+		if opened == nil {
+			if v := (&Entry{First: p.First, End: p.End}); !v.chargesOffsets() {
+				return false
+			}
+			continue
+		}
+		if len(opened.Parts) != len(e.Parts) || opened.Parts[i].Partition != p.Partition || p.End != -1 && p.End < opened.Parts[i].First {
+			return false
+		}
+	}
+	total := *e
+	total.AddUp()
+	return opened != nil && total.End == e.End || total.First == e.First && total.End == e.End
+}
+
+// Closing returns the line that would close an opening's epoch at these ends, one for each
+// of its views, after so many steps or more.
+func (e *Entry) Closing(ends []EntryPart, steps uint64) *Entry {
+	c := &Entry{Kind: KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}
+	if e.stretches() {
+		c.Steps = steps
+	}
+	if e.Partition == core.Merged {
+		c.Parts = ends
+		c.AddUp()
+		return c
+	}
+	c.End, c.AnchorOffset, c.Anchor = ends[0].End, ends[0].AnchorOffset, ends[0].Anchor
+	return c
+}

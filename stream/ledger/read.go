@@ -1,0 +1,215 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// EpochInfo is an epoch according to the ledger.
+type EpochInfo struct {
+	Stream      string    `json:"stream"`
+	Partition   int       `json:"partition"`
+	Epoch       uint64    `json:"epoch"`
+	State       string    `json:"state"` // open, closed
+	Cluster     string    `json:"cluster"`
+	Topic       string    `json:"topic"`
+	Incarnation uint64    `json:"incarnation"`
+	First       int64     `json:"first"`
+	End         int64     `json:"end"` // −1: open end
+	Mechanism   string    `json:"mechanism"`
+	Epsilon     float64   `json:"epsilon"`
+	Delta       float64   `json:"delta"`
+	Mu          float64   `json:"mu"`
+	Adjacency   string    `json:"adjacency"`
+	Opened      time.Time `json:"opened"`
+	// Closed is when the epoch ended, Destroyed when its noise became impossible to derive
+	// again; nil: not yet.
+	Closed    *time.Time `json:"closed,omitempty"`
+	Destroyed *time.Time `json:"secret_destroyed,omitempty"`
+	// Digest is the SHA-256 of the stream's configuration and the mechanism's version, in
+	// hexadecimal.
+	Digest string `json:"digest"`
+	// Unit is "person" where the epoch protects persons, those of Population, else empty.
+	Unit       string `json:"unit,omitempty"`
+	Population string `json:"population,omitempty"`
+	Reason     string `json:"reason"` // of its end, or of its opening while it is open
+	// Parts are the partitions of a merged epoch, whose First and End are sums.
+	Parts []EntryPart `json:"parts,omitempty"`
+}
+
+// globbed takes the meaning off the letters of a path that a pattern gives one.
+var globbed = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`)
+
+// Read reads the ledger of a state directory. Another process may be writing it, so
+// a last line without an end is ignored.
+func Read(dir string) (*Ledger, error) {
+	data, err := state.OS{}.ReadFile(dir + "/" + FileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		if found, err := filepath.Glob(filepath.Join(globbed.Replace(dir), "tasks", "*", "manifest-*")); err != nil || len(found) > 0 {
+			return nil, fmt.Errorf("%w: %s/%s is missing, and tasks has epochs: restore it, or where there is no copy: streamdp ledger repair", failure.ErrState, dir, FileName)
+		}
+		return &Ledger{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	l, err := Parse(data[:CompleteLines(data)], nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	return l, nil
+}
+
+// Books are what ledgers have charged, as of when they were read: the ledger of a state directory
+// or, of instances that share tasks, that of each shard. Ledgers charge different input
+// partitions and different persons.
+type Books struct{ Ledgers []*Ledger }
+
+// ReadBooks reads the ledger of a state directory. A daemon may be running on it.
+func ReadBooks(dir string) (*Books, error) {
+	l, err := Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Books{[]*Ledger{l}}, nil
+}
+
+// Moved returns why no daemon runs on the directory that the ledger is of, nil where one may: its tasks
+// were moved into a group, or it is a copy.
+func (b *Books) Moved() error {
+	for _, l := range b.Ledgers {
+		if m := l.Moved(); m != nil {
+			return m.Refusal()
+		}
+	}
+	return nil
+}
+
+// Epochs lists the epochs, those of a ledger in the order in which they were opened.
+func (b *Books) Epochs() []EpochInfo {
+	out := []EpochInfo{}
+	for _, l := range b.Ledgers {
+		out = append(out, l.EpochList()...)
+	}
+	return out
+}
+
+// EpochList lists the epochs.
+func (l *Ledger) EpochList() (out []EpochInfo) {
+	for i := range l.Entries {
+		e := &l.Entries[i]
+		if e.Kind != KindOpen {
+			continue
+		}
+		info := EpochInfo{
+			Stream: e.Stream, Partition: e.Partition, Epoch: e.Epoch, State: "open",
+			Cluster: e.Cluster, Topic: e.Topic, Incarnation: e.Incarnation, First: e.First, End: e.End,
+			Mechanism: e.Mechanism, Epsilon: e.Epsilon, Delta: e.Delta, Mu: e.Cost.Mu, Adjacency: e.Cost.Adjacency.String(),
+			Opened: e.Time, Reason: e.Reason, Digest: e.Digest, Unit: e.Unit, Parts: slices.Clone(e.Parts),
+		}
+		if e.Person != nil {
+			info.Population = e.Person.Population
+		}
+		if end := l.End(i); end != nil {
+			if end.Kind == KindVoid {
+				continue
+			}
+			info.State, info.End, info.Reason, info.Closed = "closed", end.End, end.Reason, &end.Time
+			for i := range end.Parts {
+				info.Parts[i].End = end.Parts[i].End
+			}
+		}
+		for j := i + 1; j < len(l.Entries); j++ {
+			if d := &l.Entries[j]; d.Kind == KindDestroyed && d.Task() == e.Task() && d.Epoch == e.Epoch {
+				info.Destroyed = &d.Time
+				break
+			}
+		}
+		out = append(out, info)
+	}
+	return out
+}
+
+// SourceBudget is how the budget of an input partition or, of persons, of a population was
+// spent.
+type SourceBudget struct {
+	core.Source
+	Population string        `json:"population,omitempty"`
+	Events     []BudgetEvent `json:"events"`
+}
+
+// Budget returns everything that was ever charged, and every change of a limit, in order.
+func (b *Books) Budget() ([]SourceBudget, error) {
+	all := []SourceBudget{}
+	for _, l := range b.Ledgers {
+		for i := range l.Entries {
+			if l.Entries[i].Kind != KindOpen {
+				continue
+			}
+			for _, a := range l.Entries[i].Accounts() {
+				if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.Population }) {
+					continue
+				}
+				events, err := l.BudgetOf(a, 0)
+				if err != nil {
+					return nil, err
+				}
+				if len(events) > 0 {
+					all = append(all, SourceBudget{a.Source, a.Population, events})
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// Charged returns what the worst-off record of a stream's input partition, or of all
+// that a merged stream reads, has paid, at the limit's δ; where the stream protects persons, what
+// the worst-off person of its population has. It looks at all clusters that the ledgers know and
+// at all adjacencies in which there was ever a charge, and takes the largest.
+func (b *Books) Charged(s *config.Stream, partition int) (worst float64, err error) {
+	for _, l := range b.Ledgers {
+		eps, err := l.chargedOf(s, partition)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, eps)
+	}
+	return worst, nil
+}
+
+// chargedOf is Charged of one ledger.
+func (l *Ledger) chargedOf(s *config.Stream, partition int) (float64, error) {
+	var accounts []Account
+	if s.User != nil {
+		accounts = []Account{{Population: s.User.Population}}
+	}
+	for i := range l.Entries {
+		for _, src := range l.Entries[i].Sources() {
+			a := Account{Source: src}
+			if s.User == nil && src.Topic == s.Input.Topic && !slices.Contains(accounts, a) &&
+				(partition == src.Partition || partition == core.Merged && s.Input.Reads(src.Partition)) {
+				accounts = append(accounts, a)
+			}
+		}
+	}
+	worst := 0.0
+	for _, a := range accounts {
+		eps, err := l.ChargedEpsilon(a, s.Privacy.Adjacency, s.Privacy.LimitDelta)
+		if err != nil {
+			return 0, err
+		}
+		worst = max(worst, eps)
+	}
+	return worst, nil
+}

@@ -1,0 +1,29 @@
+package monitor
+
+// This file shows the tests in package monitor_test what they look into.
+
+import (
+	"github.com/streamdp/streamdp/internal/kafka"
+)
+
+type (
+	LagKey    = lagKey
+	MetricDef = metricDef
+)
+
+const (
+	LagLast        = lagLast
+	MaxSchemaIDs   = maxSchemaIDs
+	Prefix         = prefix
+	SeriesNumbers  = seriesNumbers
+	SeriesReleases = seriesReleases
+)
+
+var (
+	MetricTable = metricTable
+	Numbers     = numbers
+)
+
+func (x *LagReport) Take(a0 bool) []kafka.GroupOffset { return x.take(a0) }
+
+func (x *Series) Points() *[]Point { return &x.points }

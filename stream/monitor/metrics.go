@@ -1,0 +1,675 @@
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// metricDef is a metric. Both the metric and its line in docs/metrics.md are made from it.
+type metricDef struct {
+	Name   string // without the prefix
+	Kind   string // Counter, gauge, histogram
+	Class  string // "–": safe to show anybody; "P": an exact function of records, absent when http.exposure is "public"
+	labels []string
+	Help   string
+	Over   string // of a task's gauge, what http.metrics = "aggregate" shows: "sum", "largest" or "least" over all tasks; "": nothing
+}
+
+// OfTask reports whether there is a series for each task.
+func (d *metricDef) OfTask() bool { return len(d.labels) > 1 && d.labels[0] == "stream" }
+
+var task = []string{"stream", "partition"}
+
+var metricTable = []metricDef{
+	{"build_info", "gauge", "–", []string{"version", "goversion", "goarch"}, "1, with what was built.", ""},
+	{"config_last_load_successful", "gauge", "–", nil, "1 if the configuration was taken when it was read last, at start or by a reload; 0 if it was refused, and the one before runs on.", ""},
+	{"config_last_load_timestamp_seconds", "gauge", "–", nil, "Time at which it was taken last, since 1970.", ""},
+	{"certificate_expiry_timestamp_seconds", "gauge", "–", []string{"table"}, "When the certificate in force ends, in seconds since 1970: of `[kafka.tls]`, `[http.tls]`, `[registry.tls]` or `[trace.tls]`. Absent where there is none.", ""},
+	{"insecure_noise", "gauge", "–", nil, "1 if the noise follows from a published number and protects nothing.", ""},
+	{"task_state", "gauge", "–", []string{"stream", "partition", "state"}, "1 for the state that the task is in.", "sum"},
+	{"task_info", "gauge", "–", []string{"stream", "partition", "mechanism", "method", "factorization", "adjacency", "epoch"}, "1, with what the task runs.", ""},
+	{"bounds_verdict", "gauge", "–", []string{"stream", "partition", "verdict"}, "1 for what the last release of this process says of bounds that a warm-up found: ok, partial, stale, biased or fail; all 0 where there is none. As public as the release.", "sum"},
+	{"records_read_total", "counter", "–", task, "Committed records read, valid or not.", ""},
+	{"steps_total", "counter", "–", task, "Steps closed.", ""},
+	{"releases_total", "counter", "–", task, "Releases built.", ""},
+	{"releases_republished_total", "counter", "–", task, "Releases published again after a restart, the same bytes.", ""},
+	{"epochs_total", "counter", "–", task, "Epochs opened by this process.", ""},
+	{"halts_total", "counter", "–", []string{"stream", "partition", "reason"}, "Times that the task stopped and needs an operator.", ""},
+	{"kafka_errors_total", "counter", "–", []string{"api", "code"}, "Failed calls of the cluster that are repeated, by call and broker's error code.", ""},
+	{"commit_errors_total", "counter", "–", task, "Commits that failed and are repeated, for want of room on the disk.", ""},
+	{"takeover_seconds", "histogram", "–", nil, "Time from the word that the group gives this instance a shard until its tasks run.", ""},
+	{"state_transactions_total", "counter", "–", []string{"outcome"}, "Transactions of shards: committed, refused (nothing of it was sent, for example because it is too large), lost (the end is not known, or another instance owns the shard).", ""},
+	{"ledger_lines", "gauge", "–", nil, "Lines of the ledgers of the shards that this instance runs.", ""},
+	{"group_shards", "gauge", "–", nil, "Shards of the group, as configured.", ""},
+	{"pattern_topics", "gauge", "–", []string{"pattern", "state"}, "Topics that match `input.topics` of a pattern, by what became of them: taken, beyond (`input.max_topics` are taken), refused (for example because another pattern has it). Alert on beyond and refused.", ""},
+	{"next_offset", "gauge", "–", task, "Next input offset to apply.", "sum"},
+	{"log_end_offset", "gauge", "–", task, "Last stable offset of the input partition.", "sum"},
+	{"lag_records", "gauge", "–", task, "Offsets between the two. Of a merged stream those of the partition that is furthest behind.", "largest"},
+	{"retention_headroom_records", "gauge", "–", task, "Offsets between the start of the input log and the next offset: how much retention may delete before records are lost. Of a merged stream that of the partition with the least.", "least"},
+	{"step", "gauge", "–", task, "Last closed step of the epoch.", "sum"},
+	{"horizon_steps", "gauge", "–", task, "Steps after which the epoch ends; 0: never.", ""},
+	{"few_valid", "gauge", "–", task, "1 if the published valid_count or full_share says that at most a tenth of recent records count or, where persons are protected, counted_share that perhaps none does; always 0 where a stream publishes none of these.", "sum"},
+	{"unread_partitions", "gauge", "–", task, "Partitions of the input topic that no stream of this configuration reads.", "largest"},
+	{"registry_reachable", "gauge", "–", nil, "1 if the last look at the schema registry succeeded; absent without one.", ""},
+	{"schema_faults", "gauge", "–", task, "Columns that records of the newest schema in the registry do not give, of all subjects of the stream; 1 for a schema that can't be used. As public as the registry.", "largest"},
+	{"outbox_releases", "gauge", "–", task, "Releases that are not acknowledged yet.", "sum"},
+	{"last_commit_timestamp_seconds", "gauge", "–", task, "Time of the last commit of this process, since 1970.", "least"},
+	{"last_release_timestamp_seconds", "gauge", "–", task, "Time of the last acknowledged release of this process, since 1970.", "least"},
+	{"noise_stddev", "gauge", "–", []string{"stream", "partition", "value"}, "Standard deviation of one step's independent noise, in scaled units; for regressions in clip norms (gradient) and records (all others).", "largest"},
+	{"privacy_mu", "gauge", "–", task, "Gaussian privacy parameter of the epoch.", "largest"},
+	{"privacy_epsilon", "gauge", "–", task, "Epsilon of the epoch at privacy_delta.", "largest"},
+	{"privacy_delta", "gauge", "–", task, "Delta of the epoch.", "largest"},
+	{"privacy_charged_epsilon", "gauge", "–", task, "What the worst-off record of the input partition, or the worst-off person of the population, is charged over all epochs and streams, at the limit's delta.", "largest"},
+	{"privacy_limit_epsilon", "gauge", "–", task, "What it may be charged at most.", "least"},
+	{"shards_owned", "gauge", "–", nil, "Shards whose tasks this instance runs, of a group of instances. Alert where the sum over all instances is not the number of shards for a minute.", ""},
+	{"shard_acquisitions_total", "counter", "–", []string{"outcome"}, "Attempts to acquire a shard: acquired, moved (the group gave it to another instance meanwhile), failed (repeated), halted (an operator must see to it).", ""},
+	{"shards_lost_total", "counter", "–", []string{"reason"}, "Shards that this instance ran and no longer does: given (the group gave it to another one, or this one stops), unknown (a transaction's end is not known, or another instance has acquired it), failed (a failure of the whole shard).", ""},
+	{"group_generation", "gauge", "–", nil, "How often the group has divided the shards, as far as this instance knows.", ""},
+	{"group_standby", "gauge", "–", []string{"reason"}, "1 where the group gives this instance no shards: key, configuration, format, unreadable.", ""},
+	{"publish_duration_seconds", "histogram", "–", task, "Time until a request of releases was acknowledged.", ""},
+	{"read_bytes_total", "counter", "P", task, "Not private. Bytes of keys and values read.", ""},
+	{"checkpoint_bytes", "gauge", "P", task, "Not private. Size of the estimator's state in the last commit.", "sum"},
+	{"fetch_duration_seconds", "histogram", "P", task, "Not private. Time of a fetch, waiting for records included.", ""},
+	{"commit_duration_seconds", "histogram", "P", task, "Not private. Time of a durable commit.", ""},
+	{"restored_bytes_total", "counter", "P", nil, "Not private. Bytes of states and ledgers read when shards were acquired.", ""},
+	{"state_commit_seconds", "histogram", "P", nil, "Not private. Time of a transaction of a shard.", ""},
+	{"state_bytes_total", "counter", "P", nil, "Not private. Bytes of values and ledger lines committed in transactions of shards.", ""},
+	{"trace_spans_total", "counter", "P", []string{"outcome"}, "Not private. Spans of traces: sent, dropped (the collector did not take them in time). How many there are depends on the sizes of records.", ""},
+	{"dead_letters_total", "counter", "P", task, "Not private. Dead letters written.", ""},
+	{"dead_letter_errors_total", "counter", "P", task, "Not private. Attempts to write dead letters that failed and are repeated.", ""},
+	{"diagnostic_records_rejected_total", "counter", "P", []string{"stream", "partition", "reason"}, "Not private. Records that gave no row and count as the zero row; where persons are protected also those that do not count for their person (no-user, over-cap, foreign, full).", ""},
+	{"diagnostic_schema_records_total", "counter", "P", []string{"stream", "partition", "schema", "reason"}, "Not private. Records decoded, by the id of their schema in the registry and the reason why they gave no row, or decoded. Schema unknown: no subject of the stream has the id; other: beyond the first 100 ids.", ""},
+	{"diagnostic_records_clipped_total", "counter", "P", task, "Not private. Rows that were shortened to the clip norm, of moments.", ""},
+}
+
+const prefix = "streamdp_"
+
+// Metrics are the daemon's metrics, in a registry of their own.
+type Metrics struct {
+	Registry *prometheus.Registry
+	counters map[string]*prometheus.CounterVec
+	gauges   map[string]*prometheus.GaugeVec
+	times    map[string]*prometheus.HistogramVec
+	descs    map[string]*prometheus.Desc // of what is read at each scrape
+	Public   bool
+
+	aggregate bool
+	over      map[string]string // of each gauge of tasks
+	mu        sync.Mutex
+	last      map[string]map[core.Task]float64 // aggregate: of gauges that are set, by task
+	schemaIDs map[int32]bool                   // that have series of their own
+	exact     map[core.Task]*NotPrivate        // aggregate: for the status of tasks
+	begun     map[core.Task]bool               // tasks that have series
+}
+
+// scraped are the gauges that are computed from the tasks' status at each scrape.
+var scraped = map[string]func(TaskStatus) float64{
+	"next_offset":       func(s TaskStatus) float64 { return float64(s.NextOffset) },
+	"log_end_offset":    func(s TaskStatus) float64 { return float64(s.LogEnd) },
+	"lag_records":       func(s TaskStatus) float64 { return float64(s.Lag) },
+	"step":              func(s TaskStatus) float64 { return float64(s.Step) },
+	"horizon_steps":     func(s TaskStatus) float64 { return float64(s.Horizon) },
+	"unread_partitions": func(s TaskStatus) float64 { return float64(s.Unread) },
+	"few_valid": func(s TaskStatus) float64 {
+		if s.FewValid {
+			return 1
+		}
+		return 0
+	},
+	"schema_faults": func(s TaskStatus) float64 {
+		n := 0
+		for _, of := range s.Schemas {
+			n += len(of.Faults)
+		}
+		return float64(n)
+	},
+	"outbox_releases":         func(s TaskStatus) float64 { return float64(s.Outbox) },
+	"privacy_mu":              func(s TaskStatus) float64 { return s.Mu },
+	"privacy_epsilon":         func(s TaskStatus) float64 { return s.Epsilon },
+	"privacy_delta":           func(s TaskStatus) float64 { return s.Delta },
+	"privacy_charged_epsilon": func(s TaskStatus) float64 { return s.ChargedEpsilon },
+	"privacy_limit_epsilon":   func(s TaskStatus) float64 { return s.LimitEpsilon },
+}
+
+func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{},
+		times: map[string]*prometheus.HistogramVec{}, descs: map[string]*prometheus.Desc{}, Public: public,
+		aggregate: aggregate, over: map[string]string{}, last: map[string]map[core.Task]float64{}, exact: map[core.Task]*NotPrivate{}, schemaIDs: map[int32]bool{}, begun: map[core.Task]bool{},
+	}
+	for _, d := range metricTable {
+		name := prefix + d.Name
+		if aggregate && d.OfTask() {
+			d.labels = slices.DeleteFunc(slices.Clone(d.labels), func(l string) bool { return l == "stream" || l == "partition" })
+			if d.Kind == "gauge" {
+				// Computed at each scrape, those too that are set.
+				if m.over[d.Name] = d.Over; d.Over != "" && !(public && d.Class == "P") {
+					m.descs[d.Name] = prometheus.NewDesc(name, fmt.Sprintf("The %s over all tasks: %s", d.Over, d.Help), d.labels, nil)
+				}
+				continue
+			}
+		}
+		switch {
+		case scraped[d.Name] != nil || d.Name == "task_state" || d.Name == "task_info" || d.Name == "bounds_verdict" || d.Name == "noise_stddev" || d.Name == "retention_headroom_records":
+			m.descs[d.Name] = prometheus.NewDesc(name, d.Help, d.labels, nil)
+			continue
+		case d.Kind == "counter":
+			m.counters[d.Name] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: d.Help}, d.labels)
+		case d.Kind == "gauge":
+			m.gauges[d.Name] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: d.Help}, d.labels)
+		default:
+			// Classic and native buckets, for old and new servers.
+			m.times[d.Name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+				Name: name, Help: d.Help, Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			}, d.labels)
+		}
+		if public && d.Class == "P" {
+			continue // counted, and shown to nobody
+		}
+		var c prometheus.Collector
+		switch {
+		case m.counters[d.Name] != nil:
+			c = m.counters[d.Name]
+		case m.gauges[d.Name] != nil:
+			c = m.gauges[d.Name]
+		default:
+			c = m.times[d.Name]
+		}
+		m.Registry.MustRegister(c)
+	}
+	if !public {
+		m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
+	m.gauges["build_info"].WithLabelValues(version, runtime.Version(), runtime.GOARCH).Set(1)
+	m.Reloaded(true, time.Now())
+	on := 0.0
+	if insecure {
+		on = 1
+	}
+	m.gauges["insecure_noise"].WithLabelValues().Set(on)
+	return m
+}
+
+// Reloaded shows whether the configuration that was read was taken.
+func (m *Metrics) Reloaded(taken bool, at time.Time) {
+	if !taken {
+		m.gauges["config_last_load_successful"].WithLabelValues().Set(0)
+		return
+	}
+	m.gauges["config_last_load_successful"].WithLabelValues().Set(1)
+	m.gauges["config_last_load_timestamp_seconds"].WithLabelValues().Set(float64(at.UnixMilli()) / 1000)
+}
+
+// Watch adds the gauges that are computed at each scrape.
+func (m *Metrics) Watch(tasks func() []TaskStatus) {
+	m.Registry.MustRegister(&statusCollector{m, tasks})
+}
+
+// verdicts are what a release may say of its bounds.
+var verdicts = []string{"ok", "partial", "stale", "biased", "fail"}
+
+type statusCollector struct {
+	m     *Metrics
+	tasks func() []TaskStatus
+}
+
+// Describe implements prometheus.Collector.
+func (c *statusCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.m.descs {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *statusCollector) Collect(out chan<- prometheus.Metric) {
+	all := overall{m: c.m, of: map[string]*oneGauge{}}
+	for _, s := range c.tasks() {
+		t := core.Task{Stream: s.Stream, Partition: s.Partition}
+		gauge := func(name string, v float64, more ...string) {
+			if c.m.aggregate {
+				all.add(name, v, more...)
+				return
+			}
+			out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.GaugeValue, v, append(labels(t), more...)...)
+		}
+		for name, f := range scraped {
+			gauge(name, f(s))
+		}
+		for _, state := range states {
+			on := 0.0
+			if s.State == state {
+				on = 1
+			}
+			gauge("task_state", on, state)
+		}
+		gauge("task_info", 1, s.Mechanism, s.Method, s.Factorization, s.Adjacency, strconv.FormatUint(s.Epoch, 10))
+		for _, verdict := range verdicts {
+			on := 0.0
+			if s.Verdict == verdict {
+				on = 1
+			}
+			gauge("bounds_verdict", on, verdict)
+		}
+		for name, v := range s.NoiseStddev {
+			gauge("noise_stddev", v, name)
+		}
+		if s.LogStart >= 0 {
+			gauge("retention_headroom_records", float64(s.NextOffset-s.LogStart))
+		}
+	}
+	c.m.mu.Lock()
+	for name, tasks := range c.m.last {
+		for _, v := range tasks {
+			all.add(name, v)
+		}
+	}
+	c.m.mu.Unlock()
+	for _, x := range all.of {
+		out <- prometheus.MustNewConstMetric(c.m.descs[x.name], prometheus.GaugeValue, x.v, x.labels...)
+	}
+}
+
+// overall puts the gauges of all tasks together.
+type overall struct {
+	m  *Metrics
+	of map[string]*oneGauge
+}
+
+type oneGauge struct {
+	name   string
+	labels []string
+	v      float64
+}
+
+func (o *overall) add(name string, v float64, labels ...string) {
+	if o.m.descs[name] == nil {
+		return
+	}
+	key := name + " " + strings.Join(labels, " ")
+	x := o.of[key]
+	if x == nil {
+		o.of[key] = &oneGauge{name, labels, v}
+		return
+	}
+	switch o.m.over[name] {
+	case "largest":
+		x.v = max(x.v, v)
+	case "least":
+		x.v = min(x.v, v)
+	default:
+		x.v += v
+	}
+}
+
+func labels(t core.Task) []string { return []string{t.Stream, core.PartitionName(t.Partition)} }
+
+// labels are those that a task's series begin with.
+func (m *Metrics) labels(t core.Task) []string {
+	if m.aggregate {
+		return nil
+	}
+	return labels(t)
+}
+
+// set sets a task's gauge.
+func (m *Metrics) set(name string, t core.Task, v float64) {
+	if !m.aggregate {
+		m.gauges[name].WithLabelValues(labels(t)...).Set(v)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last[name] == nil {
+		m.last[name] = map[core.Task]float64{}
+	}
+	m.last[name][t] = v
+}
+
+// Begin shows a task's counters at 0. A counter that first appears at 1 shows no increase.
+func (m *Metrics) Begin(t core.Task) {
+	m.mu.Lock()
+	m.begun[t] = true
+	m.mu.Unlock()
+	for _, d := range metricTable {
+		if d.Kind == "counter" && slices.Equal(d.labels, task) {
+			m.add(d.Name, t, 0)
+		}
+	}
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+		m.add("diagnostic_records_rejected_total", t, 0, r.String())
+	}
+}
+
+// End takes the series of a task away. What was counted of it stays in the sums over all tasks.
+func (m *Metrics) End(t core.Task) {
+	of := prometheus.Labels{"stream": t.Stream, "partition": core.PartitionName(t.Partition)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.begun, t)
+	for _, d := range metricTable {
+		if !d.OfTask() || m.aggregate {
+			continue
+		}
+		switch {
+		case m.counters[d.Name] != nil:
+			m.counters[d.Name].DeletePartialMatch(of)
+		case m.gauges[d.Name] != nil:
+			m.gauges[d.Name].DeletePartialMatch(of)
+		case m.times[d.Name] != nil:
+			m.times[d.Name].DeletePartialMatch(of)
+		}
+	}
+	for _, of := range m.last {
+		delete(of, t)
+	}
+	delete(m.exact, t)
+}
+
+func (m *Metrics) add(name string, t core.Task, n float64, more ...string) {
+	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
+}
+
+func (m *Metrics) Worked(t core.Task, w *Counts) {
+	m.add("records_read_total", t, float64(w.Records))
+	m.add("steps_total", t, float64(w.Steps))
+	m.add("releases_total", t, float64(w.Releases))
+	m.add("diagnostic_records_clipped_total", t, float64(w.Clipped))
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+		if n := w.Rejected[r]; n > 0 {
+			m.add("diagnostic_records_rejected_total", t, float64(n), r.String())
+		}
+	}
+	if m.aggregate {
+		found := m.NotPrivate(t)
+		found.Clipped += uint64(w.Clipped)
+		for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+			found.Rejected[r.String()] += uint64(w.Rejected[r])
+		}
+		m.mu.Lock()
+		m.exact[t] = found
+		m.mu.Unlock()
+	}
+}
+
+// NotPrivate returns what was counted exactly of a task's records.
+func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
+	if m.aggregate {
+		found := &NotPrivate{Rejected: make(map[string]uint64, codec.Reasons)}
+		for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+			found.Rejected[r.String()] = 0
+		}
+		m.mu.Lock()
+		was := m.exact[t] // replaced, never changed
+		m.mu.Unlock()
+		if was != nil {
+			found.Clipped = was.Clipped
+			maps.Copy(found.Rejected, was.Rejected)
+		}
+		return found
+	}
+	m.mu.Lock() // to ask for a series makes it
+	defer m.mu.Unlock()
+	count := func(name string, more ...string) uint64 {
+		var x dto.Metric
+		if !m.begun[t] || m.counters[name].WithLabelValues(append(labels(t), more...)...).Write(&x) != nil {
+			return 0
+		}
+		return uint64(x.GetCounter().GetValue())
+	}
+	found := &NotPrivate{Rejected: map[string]uint64{}, Clipped: count("diagnostic_records_clipped_total")}
+	for r := codec.Decoded + 1; r < codec.Reasons; r++ {
+		found.Rejected[r.String()] = count("diagnostic_records_rejected_total", r.String())
+	}
+	return found
+}
+
+// maxSchemaIDs is how many ids of schemas have series of their own.
+const maxSchemaIDs = 100
+
+// schemas counts the records of a batch by the ids of their schemas. known tells ids that the
+// Registry has: any other is made up by a record.
+func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
+	if b.Schemas == nil {
+		return
+	}
+	var counts [codec.Reasons]int
+	flush := func(id int32) {
+		found := false // since the last look
+		for why, n := range counts {
+			found = found || n > 0 && codec.Reason(why) != codec.NoSchema
+		}
+		name := m.schemaName(id, id >= 0 && (found || known(id)))
+		for why, n := range counts {
+			if n > 0 {
+				m.add("diagnostic_schema_records_total", t, float64(n), name, codec.Reason(why).String())
+			}
+		}
+		counts = [codec.Reasons]int{}
+	}
+	for i, id := range b.Schemas {
+		if i > 0 && id != b.Schemas[i-1] {
+			flush(b.Schemas[i-1])
+		}
+		counts[b.Reasons[i]]++
+	}
+	if n := len(b.Schemas); n > 0 {
+		flush(b.Schemas[n-1])
+	}
+}
+
+// schemaName returns the label of an id.
+func (m *Metrics) schemaName(id int32, known bool) string {
+	if !known {
+		return "unknown"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.schemaIDs[id] && len(m.schemaIDs) == maxSchemaIDs {
+		return "other"
+	}
+	m.schemaIDs[id] = true
+	return strconv.Itoa(int(id))
+}
+
+func (m *Metrics) Republished(t core.Task, n int)  { m.add("releases_republished_total", t, float64(n)) }
+func (m *Metrics) DeadLetters(t core.Task, n int)  { m.add("dead_letters_total", t, float64(n)) }
+func (m *Metrics) DeadLetterFailed(t core.Task)    { m.add("dead_letter_errors_total", t, 1) }
+func (m *Metrics) Opened(t core.Task)              { m.add("epochs_total", t, 1) }
+func (m *Metrics) Halt(t core.Task, reason string) { m.add("halts_total", t, 1, reason) }
+func (m *Metrics) CommitFailed(t core.Task)        { m.add("commit_errors_total", t, 1) }
+func (m *Metrics) Fetched(t core.Task, took time.Duration, bytes int) {
+	m.times["fetch_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
+	m.add("read_bytes_total", t, float64(bytes))
+}
+
+func (m *Metrics) Traced(sent, dropped int) {
+	m.counters["trace_spans_total"].WithLabelValues("sent").Add(float64(sent))
+	m.counters["trace_spans_total"].WithLabelValues("dropped").Add(float64(dropped))
+}
+
+func (m *Metrics) Committed(t core.Task, took time.Duration, bytes int, at time.Time) {
+	m.times["commit_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
+	m.set("checkpoint_bytes", t, float64(bytes))
+	m.set("last_commit_timestamp_seconds", t, float64(at.UnixMilli())/1000)
+}
+
+func (m *Metrics) Published(t core.Task, took time.Duration, at time.Time) {
+	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
+	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
+}
+
+// Shares makes the metrics of a group there, of an instance that has no shard yet, too. A counter
+// that begins above 0 would hide its first count from alerts.
+func (m *Metrics) Shares(shards int) {
+	m.gauges["group_shards"].WithLabelValues().Set(float64(shards))
+	m.Owns(0)
+	for _, outcome := range []string{OutcomeAcquired, OutcomeMoved, OutcomeFailed, OutcomeHalted} {
+		m.counters["shard_acquisitions_total"].WithLabelValues(outcome)
+	}
+	for _, reason := range []string{ReasonGiven, ReasonUnknown, ReasonFailed} {
+		m.counters["shards_lost_total"].WithLabelValues(reason)
+	}
+}
+
+func (m *Metrics) TookOver(took time.Duration) {
+	m.times["takeover_seconds"].WithLabelValues().Observe(took.Seconds())
+}
+
+func (m *Metrics) Owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
+
+// Labels of shard_acquisitions_total and of shards_lost_total.
+const (
+	OutcomeAcquired = "acquired"
+	OutcomeMoved    = "moved"
+	OutcomeFailed   = "failed"
+	OutcomeHalted   = "halted"
+
+	ReasonGiven   = "given"
+	ReasonUnknown = "unknown"
+	ReasonFailed  = "failed"
+)
+
+func (m *Metrics) Acquired(outcome string) {
+	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
+}
+func (m *Metrics) Lost(reason string) { m.counters["shards_lost_total"].WithLabelValues(reason).Inc() }
+
+// Generation shows what the group said last.
+func (m *Metrics) Generation(number int32, standby string) {
+	m.gauges["group_generation"].WithLabelValues().Set(float64(number))
+	m.gauges["group_standby"].Reset()
+	if standby != "" {
+		m.gauges["group_standby"].WithLabelValues(standby).Set(1)
+	}
+}
+
+func (m *Metrics) KafkaError(err error) {
+	var e *kafka.Error
+	if errors.As(err, &e) {
+		m.counters["kafka_errors_total"].WithLabelValues(e.API, e.Label()).Inc()
+	}
+}
+
+// MetricsReference returns docs/metrics.md.
+func MetricsReference() []byte {
+	var b strings.Builder
+	b.WriteString("# Metrics\n\n<!-- Made from stream/metrics.go by `go generate ./stream`. -->\n\n" +
+		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
+		"Class P is whatever is an exact function of record values or of their lengths, so that one record changes it. " +
+		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +
+		"so are then the metrics of the Go runtime and the process, because memory and CPU follow record sizes. " +
+		"The number of records, offsets and commits is public under both adjacency relations. " +
+		"How long work took is not, so progress is shown at multiples of `state.commit_interval`.\n\nA task's counters are there from its start, at 0; `halts_total` and `kafka_errors_total` from their first count on.\n\n" +
+		"With `http.metrics = \"aggregate\"` no metric has the labels `stream` and `partition`. Counters and histograms are then those of all tasks together. Column \"all\" says what a gauge shows then: the sum over all tasks, the largest or the least; one without a word is absent.\n\n" +
+		"| metric | type | labels | class | all | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, d := range metricTable {
+		all := ""
+		if d.OfTask() {
+			if all = d.Over; d.Kind != "gauge" {
+				all = "sum"
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.labels, ", "), d.Class, all, d.Help)
+	}
+	return []byte(b.String())
+}
+
+// Counts is what a task has done since the metrics were last updated.
+type Counts struct {
+	Records, Steps, Releases int
+	Rejected                 [codec.Reasons]int
+	Clipped                  uint64
+}
+
+// Read counts a batch.
+func (w *Counts) Read(b *codec.Batch) {
+	w.Records += len(b.Records)
+	for _, r := range b.Reasons {
+		w.Rejected[r]++
+	}
+}
+
+// notCounted has the reasons for records that gave a row and do not count for their person.
+var notCounted = [persons.Answers]codec.Reason{
+	persons.NoUser: codec.NoUser, persons.OverCap: codec.OverCap, persons.Foreign: codec.Foreign, persons.Full: codec.Full,
+}
+
+// Uncounted counts a record that does not count for its person, unless it was counted as one
+// without a row.
+func (w *Counts) Uncounted(decoded codec.Reason, why persons.Answer) {
+	if decoded == codec.Decoded {
+		w.Rejected[notCounted[why]]++
+	}
+}
+
+// Add adds what another part of the task has read.
+func (w *Counts) Add(o *Counts) {
+	w.Records += o.Records
+	for r, n := range o.Rejected {
+		w.Rejected[r] += n
+	}
+}
+
+// Certificate shows when the certificate of a table ends.
+func (m *Metrics) Certificate(table string, until time.Time) {
+	if g := m.gauges["certificate_expiry_timestamp_seconds"]; until.IsZero() {
+		g.DeleteLabelValues(table)
+	} else {
+		g.WithLabelValues(table).Set(float64(until.Unix()))
+	}
+}
+
+func (m *Metrics) RegistryReachable(on float64) {
+	m.gauges["registry_reachable"].WithLabelValues().Set(on)
+}
+
+// Restored counts bytes of state and ledger that this instance read when it acquired a shard.
+func (m *Metrics) Restored(bytes int) {
+	m.counters["restored_bytes_total"].WithLabelValues().Add(float64(bytes))
+}
+
+// Transaction counts an update of a shard's state by its outcome: committed, lost or refused.
+func (m *Metrics) Transaction(outcome string) {
+	m.counters["state_transactions_total"].WithLabelValues(outcome).Inc()
+}
+
+// StateCommitted counts a committed update of a shard's state and ledger.
+func (m *Metrics) StateCommitted(took time.Duration, bytes int) {
+	m.times["state_commit_seconds"].WithLabelValues().Observe(took.Seconds())
+	m.counters["state_bytes_total"].WithLabelValues().Add(float64(bytes))
+}
+
+// LedgerLines adds lines to those in the ledgers of this instance's shards.
+func (m *Metrics) LedgerLines(n int) { m.gauges["ledger_lines"].WithLabelValues().Add(float64(n)) }
+
+// PatternTopics sets the number of a pattern's topics in a state.
+func (m *Metrics) PatternTopics(pattern, state string, n int) {
+	m.gauges["pattern_topics"].WithLabelValues(pattern, state).Set(float64(n))
+}
+
+// ForgetPatterns removes the numbers of all patterns.
+func (m *Metrics) ForgetPatterns() { m.gauges["pattern_topics"].Reset() }
+
+// Tasks returns how many tasks the numbers that are kept by task belong to.
+func (m *Metrics) Tasks() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.exact) + len(m.last["checkpoint_bytes"])
+}

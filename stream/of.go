@@ -1,0 +1,161 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/cluster"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/recovery"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/streamdp/streamdp/stream/task"
+)
+
+// RepairLedger works out a ledger for a state directory whose own is damaged, lost or
+// an old copy: the lines that can be believed, then those that follow them in the control
+// topic, if one is configured, then what manifests, checkpoints and secrets tell of beside
+// them. With write it takes the old one's place, which is kept under another name. No
+// daemon may run.
+//
+// What is not known counts against the budget. An epoch whose closing is lost is charged
+// to its horizon, or without end: its published releases say what it reached at least,
+// not at most. So is one that is open. No closing has an anchor, so that without the
+// operator's word the log counts as another one. What no file tells of is lost: epochs
+// without a manifest, limits that were raised since the last opening.
+//
+// A manifest is believed only if something else vouches for what it says of its cost:
+// the mechanism, built again from its configuration and plan, costs no more, or the
+// epoch's checkpoint names the hash of that very file.
+//
+// Errors: as New; a manifest that is damaged, or that nothing vouches for.
+func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerRepair, error) {
+	d, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if err := d.lockState(); err != nil {
+		return nil, err
+	}
+	cluster, err := connect.Cluster(d.process.Cfg)
+	if err != nil {
+		return nil, err
+	}
+	if d.process.Client, err = kafka.NewClient(cluster); err != nil {
+		return nil, err
+	}
+	r := &recovery.Repair{H: &d.own.Shard, Dir: d.process.Cfg.State.Dir, Out: &recovery.LedgerRepair{}}
+	if err := r.Salvage(); err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	defer d.own.Disk.Remove(d.own.Ledger.Path)
+	if m := d.own.Ledger.Moved(); m != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, m.Refusal())
+	}
+	if err := ledger.NewControlTopic(d.own.Ledger, d.process.Key, d.process.Client, d.process.Cfg.Kafka.ControlTopic, failure.NewRetrier(d.process.Log, d.process.Metrics.KafkaError, func() {})).Salvage(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.Tasks(); err != nil {
+		return nil, err
+	}
+	r.Out.Added = d.own.Ledger.All()[r.Out.Kept:]
+	if !write || len(r.Out.Added) == 0 && r.Out.Dropped == 0 {
+		return r.Out, nil
+	}
+	r.Out.Old = fmt.Sprintf("%s/%s.%s", r.Dir, ledger.FileName, d.process.Now().UTC().Format("20060102T150405Z"))
+	name := r.Dir + "/" + ledger.FileName
+	if err := d.own.Disk.Link(name, r.Out.Old); err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	if err := errors.Join(d.own.Disk.Rename(d.own.Ledger.Path, name), d.own.Disk.SyncDir(r.Dir)); err != nil {
+		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	return r.Out, nil
+}
+
+// openShared prepares a daemon that shares tasks with others. What it finds in its state directory
+// is no state of a task.
+func (d *Daemon) openShared() (err error) {
+	dir := d.process.Cfg.State.Dir
+	if err := (state.OS{}).MkdirAll(filepath.Join(dir, cluster.WitnessDir)); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ledger.FileName)); err == nil {
+		return fmt.Errorf("%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own", failure.ErrState, dir)
+	}
+	if d.lock, err = state.Lock(dir); err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	if err := d.connect(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(d.process.Cfg.Streams, input.Shareable) {
+		d.process.Partials = input.NewSharedSummation(d.process.PartialsOf(d.process.Cfg.Cluster.Group, &input.KafkaSums{Client: d.process.Client, Topic: d.process.Cfg.Cluster.PartialsTopic(), Now: d.process.Now}, func(s *config.Stream) int {
+			return d.process.Cfg.Cluster.Shard(s.Input.Topic, core.Merged)
+		}))
+	}
+	d.sharing = &cluster.Member{D: &d.process, Runs: d, Reach: d.reach, Advertise: d.Addr, Instance: connect.InstanceName(d.process.Cfg), Witnesses: filepath.Join(dir, cluster.WitnessDir), Posts: map[int]*cluster.Assignment{}, Turns: make(chan struct{}, cluster.Acquiring)}
+	return nil
+}
+
+// OpenShard implements runsShards.
+func (d *Daemon) OpenShard(shard int, files *cluster.LogShard) (cluster.ShardTasks, error) {
+	c := newCrew(&d.process, files, "")
+	c.mine = func(topic string, partition int) bool { return d.process.Cfg.Cluster.Shard(topic, partition) == shard }
+	if err := c.OpenLedger(); err != nil {
+		return nil, err
+	}
+	return sharedCrew{c, d}, c.Prepare(nil)
+}
+
+// sharedCrew is a crew of one shard of several.
+type sharedCrew struct {
+	*shardTasks
+	d *Daemon
+}
+
+func (s sharedCrew) Begin(run func(func(context.Context) error)) {
+	s.d.join(s.shardTasks)
+	s.start(run)
+}
+
+func (s sharedCrew) Gone() { s.d.part(s.shardTasks) }
+
+// Recover restores the state of a task's open epoch whose checkpoint is damaged or lost.
+// It continues from the commit before, or from the epoch's first offset, computes again
+// what was published since then, and writes a checkpoint only if every byte is the same.
+// from holds files to restore first; it may be nil. It is for a daemon whose Run has not
+// been called; a running daemon is asked through its control socket.
+func (d *Daemon) Recover(ctx context.Context, t core.Task, from *recovery.Export) error {
+	return d.command(ctx, t, task.Request{Kind: task.RequestRecover, From: from})
+}
+
+// Republish publishes the committed releases of a task again, with the same bytes and at
+// no charge. It sends nothing if a release in the output differs. It is for a daemon
+// whose Run has not been called; a running daemon is asked through its control socket.
+func (d *Daemon) Republish(ctx context.Context, t core.Task, q recovery.RepublishRequest) error {
+	return d.command(ctx, t, task.Request{Kind: task.RequestRepublish, Republish: q})
+}
+
+// traced counts what became of spans, and warns once while they are lost.
+func (d *Daemon) traced() func(sent, dropped int, err error) {
+	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()), d.process.Metrics.KafkaError, func() {})
+	return func(sent, dropped int, err error) {
+		d.process.Metrics.Traced(sent, dropped)
+		if err != nil {
+			r.Failing("send traces", err)
+		} else {
+			r.Recovered("send traces")
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package output
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// backlogs are readings of what an output partition held before tasks began, each for all
+// tasks that ask before it begins. With each reading for itself, a thousand tasks that start
+// again would read a thousand times what all have published since a task's last release.
+type backlogs struct {
+	Next *backlog // that begins next; nil: none
+	Busy bool     // one is under way
+}
+
+// backlog is one such reading. It keeps no release: each task is given its own as they are read.
+// It is given up when the last task that wants it has given up.
+type backlog struct {
+	Ctx    context.Context
+	cancel context.CancelFunc
+
+	mu  sync.Mutex
+	of  map[core.Task]*listener
+	end int64 // everything before it was read
+}
+
+// listener is a task that waits for a reading.
+type listener struct {
+	from     int64
+	add      func(released) error
+	troubled func(error)
+
+	// What became of it.
+	next  int64 // Up to here add was given everything
+	whole bool  // that is all that the partition holds
+	err   error // of add
+	done  chan struct{}
+}
+
+// history Calls add with the task's releases from an offset to the end that the partition has
+// after the call has begun, and stops where add returns an error. ErrStop is none. It tells
+// troubled why a failed call to the broker is repeated. next is the offset up to which add was
+// given everything. whole is false if the task must read on for itself from there: it is alone
+// in the partition, or the reading failed.
+func (t *Partition) history(ctx context.Context, task core.Task, from int64, add func(released) error, troubled func(error)) (next int64, whole bool, err error) {
+	t.mu.Lock()
+	if len(t.tasks) < 2 || from == state.UnknownOutput {
+		t.mu.Unlock()
+		return from, false, nil
+	}
+	h := t.past.Next
+	if h == nil {
+		h = &backlog{of: map[core.Task]*listener{}}
+		h.Ctx, h.cancel = context.WithCancel(context.Background())
+		t.past.Next = h
+	}
+	mine := &listener{from: from, add: add, troubled: troubled, done: make(chan struct{})}
+	h.mu.Lock()
+	h.of[task] = mine
+	h.mu.Unlock()
+	if !t.past.Busy {
+		t.past.Busy = true
+		go t.readHistories()
+	}
+	t.mu.Unlock()
+	select {
+	case <-mine.done:
+	case <-ctx.Done():
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.leave(task, mine)
+		return from, false, nil
+	}
+	if errors.Is(mine.err, failure.ErrStop) {
+		return mine.next, true, nil
+	}
+	return mine.next, mine.whole, mine.err
+}
+
+// leave makes a task wait no longer. The lock is held.
+func (h *backlog) leave(task core.Task, l *listener) {
+	if h.of[task] != l {
+		return // it has left
+	}
+	delete(h.of, task)
+	close(l.done)
+	if len(h.of) == 0 {
+		h.cancel()
+	}
+}
+
+// readHistories reads until nobody waits.
+func (t *Partition) readHistories() {
+	for {
+		t.mu.Lock()
+		h := t.past.Next
+		t.past.Next = nil
+		if h == nil {
+			t.past.Busy = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		err := t.read(h)
+		h.cancel()
+		h.mu.Lock()
+		for task, l := range h.of {
+			l.next, l.whole = max(l.from, h.end), err == nil && h.end >= l.from
+			h.leave(task, l)
+		}
+		h.mu.Unlock()
+	}
+}
+
+// read reads from the first offset that a task wants. If the topic is missing it fails: the
+// tasks find out what that means to them.
+func (t *Partition) read(h *backlog) error {
+	h.mu.Lock()
+	first := true
+	for _, l := range h.of {
+		if first || l.from < h.end {
+			first, h.end = false, l.from
+		}
+	}
+	from := h.end
+	h.mu.Unlock()
+	give := func(rec *kafka.Record) error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.end = rec.Offset + 1
+		task, r, ok := releasedIn(rec, func(task core.Task) bool { return h.of[task] != nil && h.of[task].from <= rec.Offset })
+		if !ok {
+			return nil
+		}
+		l := h.of[task]
+		if l.err = l.add(r); l.err != nil {
+			l.next = h.end
+			h.leave(task, l)
+		}
+		return nil
+	}
+	return t.client.ReadBackOr(h.Ctx, t.topic, t.partition, from, give, func(err error) error {
+		if kafka.UnknownTopic(err) {
+			return err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, l := range h.of {
+			l.troubled(err)
+		}
+		return nil
+	})
+}

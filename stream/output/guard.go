@@ -1,0 +1,523 @@
+package output
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// How much a guard remembers, about 150 bytes each: hashes of releases that this state made,
+// more than the outbox holds; and of releases in the output that it has not made yet. Beyond
+// the second limit, reading pauses until they have been made.
+const (
+	maxMade  = 16_000 // four times maxOutbox
+	maxFound = 16_000
+)
+
+// ForkGuard compares all releases of a task in its output with those that this state makes. Two
+// states may publish into one output, for example a directory and a copy of it. With a guard
+// in each, one of them stops before its second release that the other one did not make. The
+// same bytes of a key may come twice: from copies that run alike, or after a lost
+// acknowledgement.
+//
+// next is the output offset below which everything was compared. Before each request, the
+// Publisher reads on from there to the end. It does so too after a request whose messages did
+// not go to next.
+type ForkGuard struct {
+	*Output
+	input   func(context.Context, *ledger.Entry) (ends []int64, err error) // of an epoch's input, by partition
+	opened  *ledger.Entry                                                  // of the epoch
+	Epoch   uint64                                                         // 0: none was begun
+	horizon uint64                                                         // last step, 0: none
+	mech    *core.Mechanism
+	next    int64                // UnknownOutput: not looked at
+	trusts  bool                 // compare trusts always
+	Bounds  *boundary.Boundaries // of the epoch's steps by the clock; nil: they are not
+
+	Mu    sync.Mutex
+	step  uint64              // last step that the state closed
+	made  *hashes             // of this state's releases, of all epochs of this process
+	Found map[string]Found    // releases after step that the output holds
+	steps map[uint64]int      // how many of them a step has
+	ahead uint64              // the largest step of them
+	owes  map[uint64]bool     // steps of the outbox that began the epoch
+	owed  map[string]struct{} // keys of the outbox that began the epoch, until they are found
+}
+
+// Found is a release in the output that this state has not made yet.
+type Found struct {
+	hash [32]byte
+	Step uint64
+}
+
+// hashes are the hashes of the newest maxMade messages, by key.
+type hashes struct {
+	Of    map[string][32]byte
+	Order []string // a ring once it is full
+	at    int
+}
+
+func newHashes() *hashes { return &hashes{Of: map[string][32]byte{}} }
+
+func (h *hashes) Put(key string, hash [32]byte) {
+	if _, known := h.Of[key]; known {
+		return
+	}
+	h.Of[key] = hash
+	if len(h.Order) < maxMade {
+		h.Order = append(h.Order, key)
+		return
+	}
+	delete(h.Of, h.Order[h.at])
+	h.Order[h.at], h.at = key, (h.at+1)%maxMade
+}
+
+func NewForkGuard(o *Output, input func(context.Context, *ledger.Entry) ([]int64, error)) *ForkGuard {
+	return &ForkGuard{Output: o, input: input, next: state.UnknownOutput, made: newHashes()}
+}
+
+// AcceptAll returns a guard for publishing releases of any epoch again, after all of the output
+// Up to next has been compared. It accepts the releases that it reads.
+func AcceptAll(o *Output, next int64) *ForkGuard {
+	g := NewForkGuard(o, nil)
+	g.reset(0)
+	g.Epoch, g.next, g.trusts = math.MaxUint64, next, true
+	return g
+}
+
+// Forget makes the guard ignore what is in the output before the next epoch begins. An
+// operator who saw it asked for that epoch.
+func (g *ForkGuard) Forget() {
+	g.Epoch, g.next, g.made = 0, state.UnknownOutput, newHashes()
+	g.reset(0)
+}
+
+func (g *ForkGuard) reset(step uint64) {
+	g.step, g.ahead = step, 0
+	g.Found, g.steps, g.owed = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
+}
+
+// Begin compares what the output holds since a checkpoint of an epoch. Releases after
+// the checkpoint's step mean that the state is older than the world, a restored backup:
+// then behind is true until it has made them all, byte for byte. What it published
+// before, as far as the checkpoint knows, is taken from the output where this process did
+// not make it. mech is nil where the steps can't be known.
+func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) error {
+	g.Mu.Lock()
+	successor := g.Epoch > 0 && g.Epoch < opened.Epoch && cp.Step == 0 && g.next != state.UnknownOutput
+	g.opened, g.Epoch, g.horizon, g.mech = opened, opened.Epoch, horizon, mech
+	g.reset(cp.Step)
+	if !successor {
+		g.made, g.next = newHashes(), cp.Output
+	}
+	g.owes = map[uint64]bool{}
+	for i := range cp.Outbox {
+		p := &cp.Outbox[i]
+		g.owes[p.Step] = true
+		g.made.Put(string(p.Key), core.ReleaseHash(p.Key, p.Value, p.Headers))
+		g.owed[string(p.Key)] = struct{}{}
+	}
+	g.Mu.Unlock()
+	if err := g.there(ctx); err != nil {
+		return err
+	}
+	if err := g.Whole(ctx, cp); err != nil {
+		return err
+	}
+	if cp.OutputTopic != g.At.Topic || cp.OutputPartition != g.At.Partition {
+		end, err := g.End(ctx)
+		if err != nil {
+			return err
+		}
+		// The old output is read at once, whatever it holds.
+		if err := g.compare(ctx, cp.OutputTopic, cp.OutputPartition, cp.Output, comparison{trust: !successor}); err != nil {
+			return err
+		}
+		g.next, successor = state.UnknownOutput, false
+		cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged = g.At.Topic, g.At.Partition, end, false
+	}
+	c := comparison{trust: !successor, Pause: true, acknowledged: !successor && cp.Acknowledged}
+	if err := g.compare(ctx, g.At.Topic, g.At.Partition, g.next, c); err != nil {
+		return err
+	}
+	if cp.Output == state.UnknownOutput {
+		cp.Output = 0 // where it starts: whole has seen that nothing of it is gone
+	}
+	return nil
+}
+
+// catchUp compares what the output has gained since the last look. If it gained nothing, that
+// costs one request, which tasks with the same output share.
+func (g *ForkGuard) catchUp(ctx context.Context) error {
+	if list, end, ok := g.Tail.since(ctx, g.Task, g.next); ok {
+		return g.gained(ctx, list, end)
+	}
+	end, err := g.End(ctx)
+	if err != nil || end == g.next {
+		return err
+	}
+	if end < g.next {
+		// It was deleted and made again, or lost its end: read all of it.
+		g.next = state.UnknownOutput
+	}
+	if err := g.compare(ctx, g.At.Topic, g.At.Partition, g.next, comparison{Pause: true}); err != nil {
+		return err
+	}
+	if !g.paused() {
+		g.next = max(g.next, end)
+	}
+	return g.Plausible(ctx)
+}
+
+// gained compares what the output has gained of the task's releases up to an offset.
+func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) error {
+	if end == g.next {
+		return nil
+	}
+	c := comparison{g: g, topic: g.At.Topic, partition: g.At.Partition, trust: g.trusts, Pause: true}
+	end, err := c.addAll(list, end)
+	if err != nil {
+		return err
+	}
+	if err := c.end(ctx, g.next); err != nil {
+		return err
+	}
+	g.next = end
+	return g.Plausible(ctx)
+}
+
+// wrote records where messages of this state went. It compares the messages that others wrote
+// before them or between them. What other tasks of this process wrote there the tail knows.
+func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
+	next, apart := g.next, false
+	for _, p := range parts {
+		if p.Base < next {
+			// The output was deleted and made again, or lost its end: read all of it.
+			g.next = state.UnknownOutput
+			return g.catchUp(ctx)
+		}
+		apart = apart || p.Base != next
+		next = p.Base + int64(p.Count)
+	}
+	if !apart {
+		g.next = next
+		return nil
+	}
+	if list, end, ok := g.Tail.known(g.Task, g.next, next); ok {
+		return g.gained(ctx, list, end)
+	}
+	return g.catchUp(ctx)
+}
+
+// ClosedWhole compares once more after an epoch has ended, before another begins.
+func (g *ForkGuard) ClosedWhole(ctx context.Context) error {
+	if err := g.catchUp(ctx); err != nil {
+		return err
+	}
+	if ahead, behind := g.Behind(); behind {
+		return g.goesOn(g.Epoch, ahead)
+	}
+	return nil
+}
+
+// past is a release in the output whose hash this state has dropped.
+type past struct {
+	key  string
+	hash [32]byte
+}
+
+// compare compares a partition's releases from an offset on, as c says.
+func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, from int64, c comparison) error {
+	c.g, c.topic, c.partition, c.trust = g, topic, partition, c.trust || g.trusts
+	c.from = from
+	next, whole, err := from, false, error(nil)
+	if topic == g.At.Topic && partition == g.At.Partition {
+		next, whole, err = g.Tail.history(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
+	}
+	if whole || err != nil {
+		g.Recovered("output")
+	} else {
+		err = g.Read(ctx, topic, partition, next, func(rec *kafka.Record) error {
+			next = rec.Offset + 1
+			if _, r, ok := releasedIn(rec, func(t core.Task) bool { return t == g.Task }); ok {
+				return c.add(r)
+			}
+			return nil
+		})
+	}
+	if err == nil {
+		err = c.end(ctx, from)
+	}
+	if err == nil && c.Pause {
+		g.next = next
+	}
+	return err
+}
+
+// paused reports whether reading ended because maxFound releases are still to come.
+func (g *ForkGuard) paused() bool {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return len(g.Found) >= maxFound
+}
+
+// comparison is one run of compare.
+//
+// If trust is set, it accepts past releases that this process did not make; otherwise these
+// Must be the same as their first occurrence in the output. If acknowledged is set, reading
+// begins with the last request that a checkpoint knows to be acknowledged: then steps of the
+// epoch before that request's are not new there either, and are not accepted unseen. If pause
+// is set, reading ends when maxFound releases are still to come, and g.next says where.
+type comparison struct {
+	g                          *ForkGuard
+	topic                      string
+	partition                  int
+	trust, acknowledged, Pause bool
+	from                       int64  // where it begins
+	first                      uint64 // step that the acknowledged request begins with, 0: unknown
+	old                        []past
+}
+
+// addAll compares the next releases, which are all up to an offset. It returns how far it came.
+func (c *comparison) addAll(list []released, end int64) (next int64, err error) {
+	for i := range list {
+		if err := c.add(list[i]); errors.Is(err, failure.ErrStop) {
+			return list[i].Offset + 1, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	return end, nil
+}
+
+// add compares the next release in the output.
+func (c *comparison) add(r released) error {
+	g := c.g
+	if c.acknowledged && r.Offset == c.from && r.epoch == g.Epoch {
+		c.first = r.Step
+	}
+	key, hash, epoch, step := r.key, r.hash, r.epoch, r.Step
+	if epoch > g.Epoch || epoch < g.Epoch && g.Ledger.Opening(g.Task, epoch) == nil {
+		return g.UnknownEpoch(epoch)
+	}
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if was, known := g.made.Of[key]; known {
+		if was != hash {
+			return g.Differs(key)
+		}
+		delete(g.owed, key)
+		return nil
+	}
+	if was, known := g.Found[key]; known {
+		if was.hash != hash {
+			return g.Differs(key)
+		}
+		return nil
+	}
+	switch {
+	case epoch == g.Epoch && step > g.step:
+		if g.horizon > 0 && step > g.horizon {
+			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, which ends with step %d: another writer made it; %s",
+				c.topic, c.partition, step, epoch, g.horizon, g.wayOut())
+		}
+		g.Found[key] = Found{hash, step}
+		g.steps[step]++
+		g.ahead = max(g.ahead, step)
+		if c.Pause && len(g.Found) >= maxFound {
+			return failure.ErrStop
+		}
+	case c.trust && (epoch < g.Epoch || step >= c.first && !g.owes[step]):
+		// The checkpoint's state has made it and does not owe it: it was acknowledged,
+		// or another copy had published the same bytes before.
+		g.made.Put(key, hash)
+	default:
+		c.old = append(c.old, past{key, hash})
+		if len(c.old) >= maxFound {
+			return g.unknown(key)
+		}
+	}
+	return nil
+}
+
+// end compares what add could not, in an output that was read from an offset on.
+func (c *comparison) end(ctx context.Context, from int64) error {
+	if len(c.old) == 0 {
+		return nil
+	}
+	return c.g.compareOld(ctx, from, c.old)
+}
+
+// compareOld compares releases that this state made so long ago that it has dropped their
+// hashes. It compares them with their first occurrences before that.
+func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) error {
+	if before == state.UnknownOutput {
+		return g.unknown(old[0].key)
+	}
+	first := map[string][32]byte{}
+	for _, p := range old {
+		if _, known := first[p.key]; !known {
+			first[p.key] = [32]byte{}
+		}
+	}
+	missing := len(first)
+	err := g.Read(ctx, g.At.Topic, g.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
+		if rec.Offset >= before {
+			return failure.ErrStop
+		}
+		t, _, _, ok := core.ParseIdentity(rec.Key)
+		if !ok || t != g.Task {
+			return nil
+		}
+		hash := core.ReleaseHash(rec.Key, rec.Value, rec.Headers)
+		g.Mu.Lock()
+		g.made.Put(string(rec.Key), hash) // a copy that is behind has others, too
+		g.Mu.Unlock()
+		if was, asked := first[string(rec.Key)]; asked && was == [32]byte{} {
+			first[string(rec.Key)] = hash
+			missing--
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range old {
+		switch first[p.key] {
+		case p.hash:
+		case [32]byte{}:
+			return g.unknown(p.key)
+		default:
+			return g.Differs(p.key)
+		}
+	}
+	return nil
+}
+
+// Plausible Halts if the output has a step whose records are not in the log yet, or that
+// nobody has set a boundary.
+func (g *ForkGuard) Plausible(ctx context.Context) error {
+	ahead, behind := g.Behind()
+	if !behind || g.mech == nil {
+		return nil
+	}
+	if g.Bounds != nil {
+		newest, err := g.Bounds.Newest(ctx)
+		if err != nil {
+			return err
+		}
+		if newest < ahead {
+			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another writer made that release, or the topic lost records; %s",
+				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic, newest, g.wayOut())
+		}
+	}
+	ends, err := g.input(ctx, g.opened)
+	if err != nil {
+		return err
+	}
+	for i, v := range g.opened.Views() {
+		if at := core.EndsAtLeast(g.mech, ahead, len(ends), v.First); at < 0 || at > ends[i] {
+			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, whose records the input does not have: %s/%d ends at offset %d; another writer made that release, or the input was replaced; %s",
+				g.At.Topic, g.At.Partition, ahead, g.Epoch, v.Topic, v.Partition, ends[i], g.wayOut())
+		}
+	}
+	return nil
+}
+
+// Behind reports whether the output has releases that this state has yet to make, and the
+// largest step of them. Then nothing is published.
+func (g *ForkGuard) Behind() (ahead uint64, behind bool) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return g.ahead, len(g.Found) > 0
+}
+
+// StillBehind is behind for the rest of the output, after the releases found so far have been
+// made.
+func (g *ForkGuard) StillBehind(ctx context.Context) (bool, error) {
+	_, behind := g.Behind()
+	if !behind {
+		if err := g.catchUp(ctx); err != nil {
+			return false, err
+		}
+		_, behind = g.Behind()
+	}
+	return behind, nil
+}
+
+// Unsent returns the messages of an outbox that the output did not have when the epoch was
+// begun.
+func (g *ForkGuard) Unsent(outbox []state.Message) (left []state.Message) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	for _, p := range outbox {
+		if _, owed := g.owed[string(p.Key)]; owed {
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// Closed records a step that the state has closed, and its messages. It returns the messages
+// that the output does not have.
+func (g *ForkGuard) Closed(step uint64, messages []core.Message) (missing []core.Message, err error) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	g.step = step
+	missing = messages[:0]
+	for _, m := range messages {
+		key, hash := string(m.Key), core.ReleaseHash(m.Key, m.Value, m.Headers)
+		was, out := g.Found[key]
+		if before, again := g.made.Of[key]; out && was.hash != hash || again && before != hash {
+			return nil, g.Differs(key)
+		}
+		g.made.Put(key, hash)
+		if !out {
+			missing = append(missing, m)
+			continue
+		}
+		delete(g.Found, key)
+		if g.steps[step]--; g.steps[step] == 0 {
+			delete(g.steps, step)
+		}
+	}
+	if g.steps[step] > 0 {
+		for key, f := range g.Found {
+			if f.Step == step {
+				return nil, g.unknown(key)
+			}
+		}
+	}
+	return missing, nil
+}
+
+// unknown is the halt of a release that this state did not make.
+func (g *ForkGuard) unknown(key string) error {
+	return failure.Haltf(failure.OutputAhead, "%s/%d holds release %s, which this state did not make: another copy of it goes on, or another writer made it; %s",
+		g.At.Topic, g.At.Partition, key, g.wayOut())
+}
+
+// Incomplete is the halt of a state whose output has a later step and lacks many releases
+// before it.
+func (g *ForkGuard) Incomplete() error {
+	ahead, _ := g.Behind()
+	return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and lacks many releases before it: another writer made that one, or the output lost them; %s",
+		g.At.Topic, g.At.Partition, ahead, g.Epoch, g.wayOut())
+}
+
+// goesOn is the halt of a state whose epoch has ended, and continues elsewhere.
+func (g *ForkGuard) goesOn(epoch, step uint64) error {
+	return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, which ended before: another copy of this state goes on with it; %s",
+		g.At.Topic, g.At.Partition, step, epoch, g.wayOut())
+}
+
+// ErrBehind says that nothing may be published before the output has been compared.
+var ErrBehind = errors.New("the output is ahead of this state")

@@ -1,0 +1,154 @@
+package output_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/streamdp/streamdp/internal/testing/fixtures"
+	"github.com/streamdp/streamdp/internal/testing/streamtest"
+	"github.com/streamdp/streamdp/stream"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/output"
+	"github.com/streamdp/streamdp/stream/state"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// readCounter is a disk that counts the files and directories that are read.
+type readCounter struct {
+	state.Disk
+	reads atomic.Int64
+	look  func(dir string) // before a directory is read
+}
+
+func (d *readCounter) ReadFile(name string) ([]byte, error) {
+	d.reads.Add(1)
+	return d.Disk.ReadFile(name)
+}
+
+func (d *readCounter) ReadDir(dir string) ([]string, error) {
+	d.reads.Add(1)
+	d.look(dir)
+	return d.Disk.ReadDir(dir)
+}
+
+// TestWorkOfManyTasks counts what a process with many tasks does, so that nothing of it grows
+// with the square of their number unnoticed: the files that it reads when all open epochs, and
+// when it starts again; the requests by which it publishes; how often it reads the output and
+// checks a plan; and what wakes it while it is idle.
+func TestWorkOfManyTasks(t *testing.T) {
+	t.Parallel()
+	const n, rounds = 40, 3
+	list := make([]string, n)
+	for i := range list {
+		list[i] = strconv.Itoa(i)
+	}
+	r := streamtest.NewRig(t, fixtures.With(fixtures.OrdersStream, `topic = "orders"`, `topic = "in", partition = [`+strings.Join(list, ", ")+`]`, "step   = 100", "step = 1"))
+	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "in", n, nil))
+	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "orders.dp", 1, nil))
+	r.Commit = "20ms"
+	count := func(key kmsg.Key) *kfake.FaultHandle {
+		return r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: "orders.dp", Count: -1, Observe: true})
+	}
+	reads, looks, sends := count(kmsg.Fetch), count(kmsg.ListOffsets), count(kmsg.Produce)
+	disk := &readCounter{Disk: state.OS{}}
+	r.Disk = disk
+	var woken atomic.Int64
+	clock := func(o *stream.Options) {
+		o.Hooks.Clock = func() time.Time {
+			woken.Add(1)
+			return time.Now()
+		}
+	}
+	all := func(x *streamtest.Running, what string, ok func(monitor.TaskStatus) bool) {
+		t.Helper()
+		for late := time.Now().Add(fixtures.Patience); ; time.Sleep(time.Millisecond) {
+			left := 0
+			for _, s := range x.D.Status() {
+				if !ok(s) {
+					left++
+				}
+			}
+			if left == 0 {
+				return
+			}
+			if time.Now().After(late) {
+				t.Fatalf("%d of %d tasks do not reach: %s\n%s", left, n, what, r.Log)
+			}
+		}
+	}
+
+	// Every task opens an epoch, and has asked whether the ledger is the newest before the
+	// first of them is answered.
+	inside := make(chan *stream.Inside, 1)
+	r.Prepare = func(in *stream.Inside) { inside <- in }
+	opened := 0
+	disk.look = func(dir string) {
+		if !strings.HasSuffix(dir, "/tasks") {
+			return
+		}
+		if opened++; opened > 1 {
+			return
+		}
+		in := <-inside
+		fixtures.Gathered(func() int {
+			return in.Own.Evidence.Waiting()
+		}, n-1)
+	}
+	x := r.Start(clock)
+	all(x, "running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if opened != 2 || disk.reads.Load() > 30*n {
+		t.Errorf("%d openings read %d files and directories, those of all tasks %d times", n, disk.reads.Load(), opened)
+	}
+
+	// A release of each task in every round.
+	producer, err := kgo.NewClient(kgo.SeedBrokers(r.Addr), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	fixtures.Must(t, err)
+	defer producer.Close()
+	before, beforeLooks := reads.Hits(), looks.Hits()
+	for round := range uint64(rounds) {
+		for p := range int32(n) {
+			producer.Produce(context.Background(), &kgo.Record{Topic: "in", Partition: p, Value: fixtures.OrderRecord(int(p))}, nil)
+		}
+		fixtures.Must(t, producer.Flush(t.Context()))
+		all(x, "published", func(s monitor.TaskStatus) bool { return s.Step == round+1 && s.Outbox == 0 })
+	}
+	if reads.Hits() != before || sends.Hits() > n*rounds || looks.Hits()-beforeLooks > n*rounds {
+		t.Errorf("%d releases: %d requests, before which the output's end was asked for %d times, and %d readings of what this process itself had published",
+			n*rounds, sends.Hits(), looks.Hits()-beforeLooks, reads.Hits()-before)
+	}
+
+	// Forty ticks, if the machine has time for them.
+	before = int(woken.Load())
+	time.Sleep(800 * time.Millisecond)
+	if idle := int(woken.Load()) - before; idle > 10*n {
+		t.Errorf("%d idle tasks looked at the clock %d times in 0.8 s", n, idle)
+	}
+	x.End()
+
+	// Every task begins where its last release is, and asks for what comes after it.
+	r.Prepare = func(in *stream.Inside) {
+		tail := (*in.Process.Tails.Of())[output.TailKey{Topic: "orders.dp", Partition: 0}]
+		(*tail.Past()).Busy = true // nobody reads
+		go func() {
+			fixtures.Gathered(tail.Asking, n)
+			tail.ReadHistories()
+		}()
+	}
+	disk.reads.Store(0)
+	before = reads.Hits()
+	x = r.Start(clock)
+	all(x, "running again", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
+	if files, again := disk.reads.Load(), reads.Hits()-before; files > 20*n || again < 1 || again > 4 {
+		t.Errorf("%d tasks that start again read %d files and directories, and the output with %d requests", n, files, again)
+	}
+	if checked := x.In.Process.Plans.Checked(); checked != 1 {
+		t.Errorf("%d tasks checked the plan that they have in common %d times", n, checked)
+	}
+	x.End()
+}

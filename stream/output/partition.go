@@ -1,0 +1,488 @@
+package output
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Partitions are the output partitions that tasks of this process publish into.
+type Partitions struct {
+	Client *kafka.Client
+	mu     sync.Mutex
+	of     map[tailKey]*Partition
+}
+
+type tailKey struct {
+	Topic     string
+	Partition int
+}
+
+// Len returns how many partitions tasks of this process publish to.
+func (t *Partitions) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.of)
+}
+
+// join returns the tail of a partition, for one more task.
+func (t *Partitions) join(at config.Output, task core.Task) *Partition {
+	key := tailKey{at.Topic, at.Partition}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.of[key]
+	if x == nil {
+		x = &Partition{among: t, client: t.Client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, sent: map[core.Task][]*sending{}, next: state.UnknownOutput}
+		if t.of == nil {
+			t.of = map[tailKey]*Partition{}
+		}
+		t.of[key] = x
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.tasks[task] == nil {
+		x.tasks[task] = &gained{From: state.UnknownOutput}
+	}
+	return x
+}
+
+// leave ends the service for a task. What is under way goes on. A tail that serves nobody, with
+// nothing under way, is forgotten.
+func (t *Partition) leave(task core.Task) {
+	t.among.mu.Lock()
+	defer t.among.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.tasks[task]; g != nil {
+		t.kept -= len(g.list)
+		delete(t.tasks, task)
+	}
+	key := tailKey{t.topic, int(t.partition)}
+	if len(t.tasks) == 0 && len(t.sent) == 0 && t.among.of[key] == t {
+		delete(t.among.of, key)
+	}
+}
+
+// Partition reads what an output partition gains, once for all tasks that publish into it, and sends
+// what they publish in common requests. With each reading for itself, a thousand tasks would
+// read a thousand times what each writes. What the tail has sent it need not read: where it
+// went says whether anybody else wrote before it. What a task has sent goes on when the task
+// stops, for the broker may append it all the same; settled waits for it. A task that the tail
+// can't serve reads for itself: one alone in its partition, one that has not read as far as the
+// tail began, those whose lists were dropped, and everyone after an error.
+type Partition struct {
+	among     *Partitions
+	client    *kafka.Client
+	topic     string
+	partition int32
+
+	mu    sync.Mutex
+	tasks map[core.Task]*gained
+	next  int64     // everything before it was read, or sent by the tail
+	round *tailLook // that begins next; nil: none
+	queue []*sending
+	sent  map[core.Task][]*sending // what waits or is under way
+	most  int                      // bytes of a common request, where the broker took no larger one; 0: sharedBytes
+	busy  bool                     // a look or a request is under way
+	past  backlogs
+	kept  int // releases in the lists of all tasks: at most maxFound
+	// So far: looks, those that had to read, requests, and waits for what was under way.
+	looks, reads, requests, waits int
+}
+
+// sending is what one task publishes at a time.
+type sending struct {
+	task     core.Task
+	from     int64 // the output offset below which the task has compared everything
+	messages []kafka.Message
+	bytes    int
+	Gone     bool // the task waits for it no longer
+	done     chan struct{}
+	at       []kafka.Appended
+	err      error
+}
+
+// sharedBytes bounds what several tasks send in one request: brokers refuse batches of more
+// than 1 MiB by default.
+const sharedBytes = 800_000
+
+// leastShared bounds how small common requests become where brokers refuse larger ones.
+const leastShared = 16 << 10
+
+// gained is what the partition has gained of a task's releases from an offset on.
+type gained struct {
+	From int64 // UnknownOutput: nothing is kept
+	list []released
+}
+
+// released is a message in an output that has the key of a release.
+type released struct {
+	Offset      int64
+	key         string
+	epoch, Step uint64
+	hash        [32]byte
+}
+
+// releasedIn returns what a record of an output says, if it is a release of a task that is
+// wanted.
+func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r released, ok bool) {
+	t, epoch, step, ok := core.ParseIdentity(rec.Key)
+	if !ok || !wanted(t) {
+		return t, r, false
+	}
+	return t, released{rec.Offset, string(rec.Key), epoch, step, core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
+}
+
+// tailLook is one look at the end of the partition, for all who asked before it began.
+type tailLook struct {
+	done chan struct{}
+	err  error
+}
+
+// lookTime bounds a look. Whoever waits for one looks for itself then.
+const lookTime = 10 * time.Second
+
+// since returns the task's releases from an offset to the end that the partition has after the
+// call has begun. ok is false if the task must read for itself.
+func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list []released, end int64, ok bool) {
+	t.mu.Lock()
+	mine := t.tasks[task]
+	if len(t.tasks) < 2 || from == state.UnknownOutput {
+		t.mu.Unlock()
+		return nil, 0, false
+	}
+	if mine.From == state.UnknownOutput {
+		mine.From = t.next
+	}
+	n := 0
+	for n < len(mine.list) && mine.list[n].Offset < from {
+		n++
+	}
+	mine.list = mine.list[n:]
+	t.kept -= n
+	r := t.round
+	if r == nil {
+		r = &tailLook{done: make(chan struct{})}
+		t.round = r
+	}
+	t.begin()
+	t.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, 0, false
+	}
+	if r.err != nil {
+		return nil, 0, false
+	}
+	return t.known(task, from, from)
+}
+
+// known returns the task's releases from an offset to the end that the tail knows. ok is false
+// if it does not know what lies before the offset to.
+func (t *Partition) known(task core.Task, from, to int64) (list []released, end int64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine := t.tasks[task]
+	if mine.From == state.UnknownOutput || mine.From > from || t.next < to {
+		return nil, 0, false
+	}
+	for _, r := range mine.list {
+		if r.Offset >= from {
+			list = append(list, r)
+		}
+	}
+	return list, t.next, true
+}
+
+// send appends a task's messages to the partition, as kafka.Client.Produce does. The messages
+// of all tasks that wait at a time go in common requests. The error is errOvertaken if the
+// partition has releases of the task from the offset from on that the task has not compared:
+// then nothing was sent. When the context ends, send returns. What is under way goes on.
+func (t *Partition) send(ctx context.Context, task core.Task, from int64, messages []kafka.Message) ([]kafka.Appended, error) {
+	s := &sending{task: task, from: from, messages: messages, done: make(chan struct{})}
+	for i := range messages {
+		m := &messages[i]
+		s.bytes += len(m.Key) + len(m.Value) + 256
+	}
+	t.mu.Lock()
+	t.queue, t.sent[task] = append(t.queue, s), append(t.sent[task], s)
+	t.begin()
+	t.mu.Unlock()
+	select {
+	case <-s.done:
+		return s.at, s.err
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.Gone = true
+	if i := slices.Index(t.queue, s); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+		t.end(s, nil, ctx.Err())
+	}
+	return nil, ctx.Err()
+}
+
+// end tells the task what became of its messages. The lock is held.
+func (t *Partition) end(s *sending, at []kafka.Appended, err error) {
+	s.at, s.err = at, err
+	left := slices.DeleteFunc(t.sent[s.task], func(x *sending) bool { return x == s })
+	if t.sent[s.task] = left; len(left) == 0 {
+		delete(t.sent, s.task)
+	}
+	close(s.done)
+}
+
+// Settled waits until nothing that the task has sent is under way any more.
+func (t *Partition) Settled(ctx context.Context, task core.Task) error {
+	for t != nil {
+		t.mu.Lock()
+		sent := t.sent[task]
+		if len(sent) == 0 {
+			t.mu.Unlock()
+			return nil
+		}
+		done := sent[0].done
+		t.waits++
+		t.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// begin makes somebody work off what waits.
+func (t *Partition) begin() {
+	if !t.busy {
+		t.busy = true
+		go t.work()
+	}
+}
+
+// work looks and sends, one after the other, until nobody waits. A look while a request is
+// under way would read what that appends.
+func (t *Partition) work() {
+	for {
+		t.mu.Lock()
+		r, shared := t.round, t.share()
+		t.round = nil
+		if r == nil && len(shared) == 0 {
+			t.busy = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		if r != nil {
+			r.err = t.look()
+			close(r.done)
+		}
+		if len(shared) > 0 {
+			t.append(shared)
+		}
+	}
+}
+
+// share takes off the queue what goes into the next request.
+func (t *Partition) share() []*sending {
+	n, bytes := 0, 0
+	for n < len(t.queue) {
+		if bytes += t.queue[n].bytes; n > 0 && bytes > cmp.Or(t.most, sharedBytes) {
+			break
+		}
+		n++
+	}
+	shared := slices.Clone(t.queue[:n])
+	t.queue = slices.Delete(t.queue, 0, n)
+	return shared
+}
+
+// append sends messages in one request. Each task learns of its own messages only: after an
+// error, those whose messages the broker has acknowledged before get no error. If the broker
+// refuses the others for good, each task's go alone: one that can't be published is not to
+// hold up the others.
+func (t *Partition) append(shared []*sending) {
+	if shared = slices.DeleteFunc(shared, t.dropped); len(shared) == 0 {
+		return
+	}
+	at, err := t.request(shared)
+	t.mu.Lock()
+	if len(at) > 1 && len(shared) > 1 {
+		t.most = max(cmp.Or(t.most, sharedBytes)/2, leastShared)
+	}
+	left := shared
+	for len(left) > 0 && appended(at) >= len(left[0].messages) {
+		var own []kafka.Appended
+		own, at = divide(at, len(left[0].messages))
+		t.end(left[0], own, nil)
+		left = left[1:]
+	}
+	t.mu.Unlock()
+	alone := len(shared) > 1 && !kafka.Retriable(err)
+	at = nil
+	for i, s := range left {
+		if alone {
+			if t.dropped(s) {
+				continue
+			}
+			at, err = t.request(left[i : i+1])
+		}
+		t.mu.Lock()
+		t.end(s, at, err)
+		t.mu.Unlock()
+	}
+}
+
+// errOvertaken says that a task must compare releases before it sends anything.
+var errOvertaken = errors.New("the output has releases that were not compared")
+
+// dropped ends a sending that must not leave: its task waits for it no longer, or the tail has
+// read releases of the task that the task has not compared. Another task's look may have read
+// them after the task's own.
+func (t *Partition) dropped(s *sending) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := t.tasks[s.task]
+	switch {
+	case s.Gone:
+		t.end(s, nil, context.Canceled)
+	case g == nil:
+		t.end(s, nil, context.Canceled)
+	case g.From > s.from, slices.ContainsFunc(g.list, func(r released) bool { return r.Offset >= s.from }):
+		t.end(s, nil, errOvertaken)
+	default:
+		return false
+	}
+	return true
+}
+
+// request sends messages, and returns where the first of them went: all, where there is no
+// error. No task's context ends it: the client bounds how long a broker may take.
+func (t *Partition) request(shared []*sending) ([]kafka.Appended, error) {
+	var messages []kafka.Message
+	for _, s := range shared {
+		messages = append(messages, s.messages...)
+	}
+	at, err := t.client.Produce(context.Background(), t.topic, t.partition, messages)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests++
+	for _, p := range at {
+		switch {
+		case p.Base == t.next:
+			t.next += int64(p.Count)
+		case p.Base < t.next: // the partition was deleted and made again, or lost its end
+			t.forget()
+		}
+	}
+	return at, err
+}
+
+// appended returns how many messages were appended.
+func appended(at []kafka.Appended) (n int) {
+	for _, p := range at {
+		n += p.Count
+	}
+	return n
+}
+
+// divide returns where the first n messages went, and where the others did.
+func divide(at []kafka.Appended, n int) (first, rest []kafka.Appended) {
+	for n > 0 {
+		p := at[0]
+		if p.Count > n {
+			return append(first, kafka.Appended{Base: p.Base, Count: n}), append([]kafka.Appended{{Base: p.Base + int64(n), Count: p.Count - n}}, at[1:]...)
+		}
+		first, at, n = append(first, p), at[1:], n-p.Count
+	}
+	return first, at
+}
+
+func (t *Partition) look() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	end, err := t.client.End(ctx, t.topic, t.partition)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.looks++
+	from := t.next
+	switch {
+	case from == state.UnknownOutput:
+		t.next = end
+		for _, g := range t.tasks {
+			g.From = end
+		}
+	case end < from: // it was deleted and made again, or lost its end
+		err = errors.New("the output ends before what was read")
+		t.forget()
+	}
+	if err != nil || from == state.UnknownOutput || end == from {
+		t.mu.Unlock()
+		return err
+	}
+	t.reads++
+	t.mu.Unlock()
+	err = t.client.ReadBack(ctx, t.topic, t.partition, from, func(rec *kafka.Record) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.next = rec.Offset + 1
+		task, r, ok := releasedIn(rec, func(task core.Task) bool { return t.tasks[task] != nil && t.tasks[task].From != state.UnknownOutput })
+		if ok {
+			t.tasks[task].list = append(t.tasks[task].list, r)
+			if t.kept++; t.kept > maxFound {
+				t.drop()
+			}
+		}
+		return nil
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var gap *kafka.GapError
+	var truncated *kafka.TruncatedError
+	switch {
+	case err == nil:
+		t.next = max(t.next, end)
+	case errors.As(err, &gap) || errors.As(err, &truncated):
+		t.forget()
+	}
+	return err
+}
+
+// drop gives up the lists of all tasks that have one. Each reads for itself what was in its own.
+func (t *Partition) drop() {
+	for _, g := range t.tasks {
+		if len(g.list) > 0 {
+			*g = gained{From: t.next}
+		}
+	}
+	t.kept = 0
+}
+
+// forget makes the next look begin at the output's end, and tasks look for themselves at
+// what is before. The output lost what was not read yet.
+func (t *Partition) forget() {
+	t.next, t.kept = state.UnknownOutput, 0
+	for _, g := range t.tasks {
+		*g = gained{From: state.UnknownOutput}
+	}
+}
+
+// Served returns how many tasks publish to the partition.
+func (t *Partition) Served() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.tasks)
+}

@@ -1,0 +1,26 @@
+package recovery
+
+// This file shows the tests in package recovery_test what they look into.
+
+import (
+	"context"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/ledger"
+)
+
+const (
+	ExportFormat = exportFormat
+)
+
+func (x *Audit) CoreOf(a0 *config.Stream, a1 *core.Manifest, a2 *epochOnFile, a3 *dp.Epoch) (*core.Core, error) {
+	return x.coreOf(a0, a1, a2, a3)
+}
+
+func (x *Audit) Epochs(a0 core.Task) ([]*epochOnFile, error) { return x.epochs(a0) }
+
+func (x *Export) Opening(a0 *ledger.Key) (*ledger.Entry, error) { return x.opening(a0) }
+
+func (x *Recomputation) Close(a0 context.Context) ([]core.Message, error) { return x.close(a0) }

@@ -1,0 +1,227 @@
+package recovery
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// LedgerRepair is the difference between a ledger and one that has all that the control
+// topic and files tell of.
+type LedgerRepair struct {
+	Kept    int            `json:"kept"`    // lines that can be believed, from the first
+	Dropped int            `json:"dropped"` // bytes behind them
+	Added   []ledger.Entry `json:"added"`
+	Old     string         `json:"old,omitempty"` // where the old ledger is, once it is replaced
+}
+
+// Repair is one that is being worked out, in a file beside the ledger.
+type Repair struct {
+	H   *epoch.Shard
+	Dir string
+	Out *LedgerRepair
+}
+
+// Salvage copies the lines that can be believed.
+func (r *Repair) Salvage() error {
+	data, err := r.H.Disk.ReadFile(r.Dir + "/" + ledger.FileName)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	key := ledger.NewKey(r.H.Key)
+	ends := []int{0}
+	for i, c := range data {
+		if c == '\n' {
+			ends = append(ends, i+1)
+		}
+	}
+	// What begins a ledger that can be believed can be believed.
+	lo, hi := 0, len(ends)
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		if _, err := ledger.Parse(data[:ends[mid]], key); err == nil {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	// Lines under other keys alone prove nothing: anybody can write them.
+	if l, err := ledger.Parse(data[:ends[lo]], key); err == nil && l.Foreign() {
+		lo = 0
+	}
+	r.Out.Kept, r.Out.Dropped = lo, len(data)-ends[lo]
+	path := r.Dir + "/" + ledger.FileName + ".repair"
+	if err := state.RemoveAll(r.H.Disk, r.Dir, ledger.FileName+".repair"); err != nil {
+		return err
+	}
+	if err := state.WriteNew(r.H.Disk, path, data[:ends[lo]]); err != nil {
+		return err
+	}
+	l, err := ledger.Parse(data[:ends[lo]], key)
+	if err != nil {
+		return err
+	}
+	l.Disk, l.Dir, l.Path, l.Now, l.Size = r.H.Disk, r.Dir, path, time.Now, int64(ends[lo])
+	r.H.Ledger = l
+	return nil
+}
+
+// Tasks adds what the files of all tasks tell of.
+func (r *Repair) Tasks() error {
+	names, err := r.H.Disk.ReadDir(r.Dir + "/tasks")
+	if err != nil {
+		return fmt.Errorf("%w: %w", failure.ErrState, err)
+	}
+	for _, name := range names {
+		if t, ok := core.ParseTask(name); ok {
+			if err := r.task(t); err != nil {
+				return fmt.Errorf("task %s: %w", t, err)
+			}
+		}
+	}
+	return nil
+}
+
+// task adds what the files of one task tell of.
+func (r *Repair) task(t core.Task) error {
+	l := r.H.Ledger
+	run, err := epoch.NewKeeper(r.H, t, func() {})
+	if err != nil {
+		return err
+	}
+	if s := r.H.Config().Stream(t.Stream); s != nil {
+		run.S = s
+	}
+	files, err := r.H.Disk.ReadDir(run.Store.Dir)
+	if err != nil {
+		return err
+	}
+	var epochs []uint64
+	for _, name := range files {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "manifest-"), 10, 64); err == nil && n > 0 {
+			epochs = append(epochs, n)
+		}
+	}
+	slices.Sort(epochs)
+	newest := max(l.NextEpoch(t)-1, slices.Max(append(epochs, 0)))
+	cp, err := run.Store.Load()
+	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
+		return err
+	}
+	// settle closes an epoch that is no longer open, and says which line an open one's
+	// checkpoint was written under.
+	settle := func(e *ledger.Entry) error {
+		secret := slices.Contains(files, state.SecretName(e.Epoch))
+		if e.Epoch == newest && (secret || cp != nil && cp.Epoch == e.Epoch) {
+			if cp == nil || cp.Epoch != e.Epoch || l.Knows(cp.Ledger) {
+				return nil
+			}
+			return l.Append(ledger.Entry{Kind: ledger.KindRepair, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, Accepts: hex.EncodeToString(cp.Ledger[:])})
+		}
+		var ends []ledger.EntryPart
+		for _, v := range e.Views() {
+			ends = append(ends, ledger.EntryPart{Partition: v.Partition, End: v.End})
+		}
+		closing := e.Closing(ends, 0)
+		closing.Reason = "repaired"
+		if err := l.Append(*closing); err != nil || secret {
+			return err
+		}
+		return l.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+	}
+	if last := l.Newest(t); last != nil && last.Kind == ledger.KindOpen {
+		if err := settle(last); err != nil {
+			return err
+		}
+	}
+	for _, n := range epochs {
+		if n < l.NextEpoch(t) {
+			continue
+		}
+		e, err := r.opened(run, n, cp)
+		if err != nil {
+			return err
+		}
+		if err := l.Append(*e); err != nil {
+			return err
+		}
+		if err := settle(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
+// horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
+func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*ledger.Entry, error) {
+	file, err := r.H.Disk.ReadFile(run.Store.Path(state.ManifestName(n)))
+	if err != nil {
+		return nil, err
+	}
+	m, err := core.ParseManifest(file)
+	if err != nil {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w", n, err)
+	}
+	if m.Task() != run.Task || m.Epoch != n {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is another one's", n)
+	}
+	ends, err := ProvenCharge(m, file, cp)
+	if err != nil {
+		return nil, err
+	}
+	var c struct {
+		Privacy struct{ Epsilon, Delta float64 }
+		User    json.RawMessage
+	}
+	if err := json.Unmarshal(m.Config, &c); err != nil {
+		return nil, failure.Haltf(failure.State, "manifest of epoch %d: %w", n, err)
+	}
+	e := &ledger.Entry{
+		Kind: ledger.KindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
+		Incarnation: m.Incarnation, First: m.Base, End: ends[0], Mechanism: m.Mechanism, Cost: m.Cost,
+		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
+	}
+	if c.User != nil {
+		s, err := config.StreamOf(m.Stream, m.Config)
+		if err != nil {
+			return nil, failure.Haltf(failure.State, "manifest of epoch %d: it protects persons, and who they are can't be read (%w); restore the ledger from a backup", n, err)
+		}
+		e.Unit, e.Person = ledger.PersonOf(s, m.Partitions)
+	}
+	switch {
+	case cp != nil && cp.Epoch == n:
+		e.Output = &ledger.EntryOutput{Topic: cp.OutputTopic, Partition: cp.OutputPartition}
+	case run.S != nil:
+		e.Output = &ledger.EntryOutput{Topic: run.S.Output.Topic, Partition: run.S.Output.Partition}
+	}
+	for i, p := range m.Parts {
+		e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
+	}
+	if m.Partition == core.Merged {
+		e.AddUp()
+	}
+	if slices.ContainsFunc(e.Accounts(), r.H.Ledger.Unopened) && run.S != nil {
+		reserved, err := core.Reserve(r.H.Config(), run.S)
+		if err != nil {
+			return nil, failure.Haltf(failure.Budget, "%w", err)
+		}
+		if !reserved.Sketches.Empty() {
+			e.Reserved = reserved.Sketches
+		}
+	}
+	return e, nil
+}

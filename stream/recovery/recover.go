@@ -1,0 +1,241 @@
+package recovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Recover restores the state of the task's open epoch, of which the checkpoint, or a file of
+// persons, is damaged or lost. It continues from the commit before the damaged one or, if that is
+// damaged too, from the epoch's first offset. It computes the releases published since then again:
+// with the same keys, manifest and log they have the same bytes. It writes a checkpoint
+// only after it has got everything that the output has. The first difference is a halt,
+// and leaves everything on disk as it was.
+//
+// The daemon never goes back from a damaged checkpoint without being asked: a disk that
+// lost one file may have lost others, and the operator should look at it first.
+//
+// Recover needs the manifest and the secret of the epoch. If from is not nil, it restores
+// them from there. If the output has no releases to compare with, only a commit with its
+// anchor shows that the log is the epoch's; without one recover refuses. Where only files of
+// persons are damaged, the steps up to the last commit are computed again too, and must lead to its
+// transcript.
+func (r Restorer) Recover(ctx context.Context, from *Export) error {
+	if from != nil {
+		if err := r.bringBack(ctx, from); err != nil {
+			return err
+		}
+	}
+	opened := r.D.Ledger.Newest(r.Task)
+	if opened == nil || opened.Kind != ledger.KindOpen {
+		return failure.Haltf(failure.State, "the ledger knows no open epoch of %s: where it is lost too, bring it back first, with: streamdp ledger repair", r.Task)
+	}
+	if _, _, err := r.Manifest(opened); errors.Is(err, epoch.ErrNoManifest) {
+		return failure.Haltf(failure.State, "the manifest of epoch %d is missing: %s", opened.Epoch, failure.Restore(r.Task))
+	}
+	back := &rewind{r: r.Keeper}
+	l, err := r.ResumeAt(ctx, opened, back.start, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Core.Destroy()
+	ahead, _ := r.Guard.Behind()
+	r.Log.Info("recovering", "epoch", l.M.Epoch, "from_step", l.Core.Step(), "next_offset", l.Cp.Position.Next, "published", ahead)
+	cp := l.Cp
+	missing, err := r.repeat(ctx, l, cp, back.last)
+	if err != nil {
+		return err
+	}
+	cp.Step, cp.Transcript = l.Core.Step(), l.Core.Transcript()
+	cp.Build = epoch.Build()
+	cp.Outbox = append(cp.Outbox, missing...)
+	if cp.State, err = l.Core.AppendState(nil); err != nil {
+		return err
+	}
+	defer clear(cp.State)
+	if err := r.Atomically(func() error {
+		if err := r.DoDisk(ctx, func() (err error) { cp.Users, err = l.Users.Rewrite(); return err }); err != nil {
+			return err
+		}
+		// A crash between the two leaves no checkpoint: then a start does the same again.
+		if err := r.DoDisk(ctx, func() error { return r.Store.EraseCheckpoints() }); err != nil {
+			return err
+		}
+		cp.Ledger = r.D.Ledger.HeadHash()
+		return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
+	}); err != nil {
+		return err
+	}
+	if l.Users != nil {
+		if err := r.DoDisk(ctx, l.Users.Committed); err != nil {
+			return err
+		}
+	}
+	r.Log.Info("recovered", "epoch", l.M.Epoch, "step", cp.Step, "next_offset", cp.Position.Next)
+	return nil
+}
+
+// Restorer brings back what a task has lost, by computing it again.
+type Restorer struct{ *epoch.Keeper }
+
+// bringBack writes those files of an exported epoch that are missing or damaged.
+func (r Restorer) bringBack(ctx context.Context, from *Export) error {
+	m, err := core.ParseManifest([]byte(from.Manifest))
+	if err != nil {
+		return failure.Haltf(failure.State, "%w", err)
+	}
+	if m.Task() != r.Task {
+		return fmt.Errorf("the file is of %s, not of %s", m.Task(), r.Task)
+	}
+	opened := r.D.Ledger.Opening(r.Task, m.Epoch)
+	if opened == nil {
+		// The ledger is lost too. ledger repair will charge what this manifest says.
+		cp, err := r.Store.Load()
+		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
+			return err
+		}
+		if _, err := ProvenCharge(m, []byte(from.Manifest), cp); err != nil {
+			return err
+		}
+		if opened, err = from.opening(ledger.NewKey(r.D.Key)); err != nil {
+			return failure.Haltf(failure.State, "the ledger in the file: %w", err)
+		}
+	}
+	if m, err = epoch.ManifestOf(r.Task, opened, []byte(from.Manifest)); err != nil {
+		return err
+	}
+	if !m.Cost.Equal(opened.Cost) {
+		return failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
+	}
+	put := func(name string, data []byte) error {
+		if len(data) == 0 {
+			return nil
+		}
+		was, err := r.D.Disk.ReadFile(r.Store.Path(name))
+		if err == nil && bytes.Equal(was, data) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return r.DoDisk(ctx, func() error {
+			if err := state.RemoveAll(r.D.Disk, r.Store.Dir, name); err != nil {
+				return err
+			}
+			return state.WriteNew(r.D.Disk, r.Store.Path(name), data)
+		})
+	}
+	if len(from.Secret) > 0 {
+		keys, err := epoch.KeysOf(r.D.Key, m, from.Secret)
+		if err != nil {
+			return err
+		}
+		keys.Destroy()
+		if was, err := r.Store.Secret(m.Epoch); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		} else if !bytes.Equal(was, from.Secret) {
+			err := r.DoDisk(ctx, func() error {
+				if err := state.RemoveAll(r.D.Disk, r.Store.Dir, state.SecretName(m.Epoch)); err != nil {
+					return err
+				}
+				return r.Store.KeepSecret(m.Epoch, from.Secret)
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if err := put(state.InitialName(m.Epoch), from.Initial); err != nil {
+		return err
+	}
+	return put(state.ManifestName(m.Epoch), []byte(from.Manifest))
+}
+
+// rewind finds the checkpoint from which recover continues.
+type rewind struct {
+	r *epoch.Keeper
+	// last is the last commit where it is whole and its files of persons are not.
+	last *state.Checkpoint
+}
+
+// start returns the last commit that is whole, of the last two, or the epoch's first checkpoint.
+func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
+	r := w.r
+	cp, err := r.Store.Load()
+	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
+		return nil, err
+	}
+	if err == nil && cp != nil {
+		if err := r.OfEpoch(cp, m, file); err != nil {
+			return nil, err
+		}
+		if whole, err := state.WholePersons(r.Store, r.S.User != nil, cp); whole || err != nil {
+			return cp, err
+		}
+		w.last = cp
+	}
+	if cp, err = r.Store.Previous(); err != nil {
+		return nil, err
+	}
+	if cp != nil && r.OfEpoch(cp, m, file) == nil {
+		if whole, err := state.WholePersons(r.Store, r.S.User != nil, cp); whole || err != nil {
+			return cp, err
+		}
+	}
+	if w.last == nil {
+		if err := r.Recoverable(ctx, opened); err != nil {
+			return nil, err
+		}
+	}
+	return r.First(m, file, mech, state.UnknownOutput, nil)
+}
+
+// repeat computes the steps by which the output is ahead of a state, and compares them; and those up
+// to a later commit, if there is one, which they must lead to.
+// It returns the messages of these steps that are not published, and sets the checkpoint's
+// positions to those after the last step.
+func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message, err error) {
+	again, err := NewRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(), r.D.FetchBytes)
+	if err != nil {
+		return nil, err
+	}
+	at := r.D.Now()
+	for {
+		if last != nil && l.Core.Step() == last.Step && l.Core.Transcript() != last.Transcript {
+			return nil, r.elsewhere()
+		}
+		behind, err := r.Guard.StillBehind(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !behind && (last == nil || l.Core.Step() >= last.Step) {
+			again.at(cp)
+			return missing, nil
+		}
+		messages, err := again.close(ctx)
+		if ended := (*logEnded)(nil); errors.As(err, &ended) {
+			return nil, failure.Haltf(failure.Truncated, "%w, which was committed or is published: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+		}
+		if err != nil {
+			return nil, r.LogError(err)
+		}
+		if messages, err = r.Guard.Closed(l.Core.Step(), messages); err != nil {
+			return nil, err
+		}
+		for _, rel := range messages {
+			missing = append(missing, state.Message{Message: rel, Time: at})
+		}
+		if len(missing) > epoch.MaxPending {
+			return nil, r.Guard.Incomplete()
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/boundary"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
+// writes nothing: of persons the maps hold what they contributed, and no journal does.
+type Recomputation struct {
+	core   *core.Core
+	one    *rereading   // of an epoch that is not merged
+	parts  []*rereading // of a merged epoch
+	leaves []*core.Leaf
+	sums   []*core.Sum
+	bounds func(ctx context.Context, step uint64) (boundary.Boundary, error) // of steps by the clock; nil: they are not
+	last   boundary.Boundary
+}
+
+// adder takes the records of steps: a core, or a leaf of one.
+type adder interface {
+	First() int64
+	End() int64
+	Warm(tags []persons.Tag)
+	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
+}
+
+// rereading reads the log of one partition again.
+type rereading struct {
+	*failure.Retrier
+	partition int
+	into      adder
+	reader    *kafka.Reader
+	decoder   *codec.Decoder
+	batch     codec.Batch
+	next      int            // of the batch's records
+	filled    bool           // the batch has not been worked off
+	position  kafka.Position // of the last boundary, where that lies before the batch
+}
+
+// NewRecomputation returns a repetition that continues at a checkpoint's position, with a core
+// in the state of that position. bounds says where steps by the clock end. FetchBytes is the
+// largest response of the broker, less where there are many partitions.
+func NewRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
+	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*Recomputation, error) {
+	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
+		reader, err := client.NewReader(input.ReaderOptions(s, src, input.MergedBytes(fetchBytes, len(cp.All()))), at)
+		if err != nil {
+			return nil, err
+		}
+		decoder, err := input.NewDecoder(x, s, m, src.Partition, c)
+		if err != nil {
+			return nil, err
+		}
+		return &rereading{Retrier: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
+	}
+	p := &Recomputation{core: c, bounds: bounds, last: boundary.Boundary{At: cp.Boundary}}
+	var err error
+	if m.Partition != core.Merged && bounds == nil {
+		p.one, err = open(m.Source, c, cp.Position)
+		return p, err
+	}
+	if p.leaves, err = input.LeavesAt(c, m, cp); err != nil {
+		return nil, err
+	}
+	for i, leaf := range p.leaves {
+		src := m.Source
+		src.Partition = core.Partitions(m)[i]
+		part, err := open(src, leaf, cp.All()[i].Position)
+		if err != nil {
+			return nil, err
+		}
+		sum, err := c.NewSum()
+		if err != nil {
+			return nil, err
+		}
+		p.parts, p.sums = append(p.parts, part), append(p.sums, sum)
+	}
+	return p, nil
+}
+
+// logEnded says that the log ends before the end of a step that was published.
+type logEnded struct {
+	next int64
+	step uint64
+}
+
+func (e *logEnded) Error() string {
+	return fmt.Sprintf("the log ends at offset %d, before step %d does", e.next, e.step)
+}
+
+// close continues to the end of the next step, and returns the messages of its release.
+//
+// Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
+// core.Core.Close.
+func (p *Recomputation) close(ctx context.Context) ([]core.Message, error) {
+	for _, m := range p.core.Persons() {
+		defer m.Forget()
+	}
+	step := p.core.Step() + 1
+	if p.one != nil {
+		if err := p.one.fill(ctx, step); err != nil {
+			return nil, err
+		}
+		return p.core.Close()
+	}
+	if p.bounds != nil {
+		at, err := p.bounds(ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		if len(at.Ends) != len(p.leaves) {
+			return nil, failure.Haltf(failure.OutputAhead, "step %d ends in %d partitions, and the epoch reads %d", step, len(at.Ends), len(p.leaves))
+		}
+		for i, leaf := range p.leaves {
+			if err := leaf.Until(at.Ends[i]); err != nil {
+				return nil, failure.Haltf(failure.OutputAhead, "step %d: %w", step, err)
+			}
+		}
+		p.last = at
+	}
+	for i, part := range p.parts {
+		p.leaves[i].Into(p.sums[i])
+		if err := part.fill(ctx, step); err != nil {
+			return nil, err
+		}
+		p.leaves[i].Close()
+	}
+	return p.core.Merge(p.sums, nil)
+}
+
+// fill continues to the end of the open step.
+func (p *rereading) fill(ctx context.Context, step uint64) error {
+	c, b := p.into, &p.batch
+	for c.First() < c.End() { // by the clock a step may be empty
+		for ; p.filled && p.next < len(b.Records); p.next++ {
+			offset := b.Records[p.next].Offset
+			if offset >= c.End() {
+				return nil
+			}
+			if p.next&63 == 0 {
+				c.Warm(b.TagsFrom(p.next, 64))
+			}
+			c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
+		}
+		if p.filled && b.Next >= c.End() {
+			return nil
+		}
+		if p.filled && c.First() >= b.First {
+			p.position = b.Position(c.First())
+		}
+		if p.filled && b.Next == b.First && b.LastStable >= 0 && b.Next >= b.LastStable {
+			return &logEnded{b.Next, step}
+		}
+		p.filled = false
+		if err := p.Do(ctx, "fetch", func() error { return p.reader.Fetch(ctx, &b.Chunk) }); err != nil {
+			return err
+		}
+		p.decoder.Decode(b)
+		p.filled, p.next = true, 0
+	}
+	return nil
+}
+
+// at returns the position of the last boundary.
+func (p *rereading) at() kafka.Position {
+	if p.filled && p.into.First() >= p.batch.First {
+		return p.batch.Position(p.into.First())
+	}
+	return p.position
+}
+
+// at sets the positions of a checkpoint to the last boundary.
+func (p *Recomputation) at(cp *state.Checkpoint) {
+	if p.one != nil {
+		cp.Position = p.one.at()
+		return
+	}
+	cp.Boundary = p.last.At
+	if cp.Parts == nil {
+		cp.Position = p.parts[0].at()
+		return
+	}
+	cp.Position = kafka.Position{Next: p.core.First(), LeaderEpoch: -1}
+	for i, part := range p.parts {
+		cp.Parts[i].Position = part.at()
+	}
+}

@@ -1,0 +1,233 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/output"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// RepublishRequest says what to publish again.
+type RepublishRequest struct {
+	// Epoch is the only one to publish again, 0: all.
+	Epoch uint64 `json:"epoch,omitempty"`
+	// FromLog computes the releases of the open epoch from its log again, if they are in
+	// no archive.
+	FromLog bool `json:"from_log,omitempty"`
+	// OnlyCopy asserts that no other copy of the state directory has run. It is needed if
+	// the output has lost the releases that would show it.
+	OnlyCopy bool `json:"only_copy,omitempty"`
+}
+
+// Republish publishes every committed release again that can be found: those of the
+// archive, those that are not acknowledged yet and, on request, those computed from the
+// log again. It is for an output that lost releases. It costs no privacy, because they
+// are the same bytes.
+//
+// It first compares the releases that the output has. If one differs, or this state has
+// not released it, it sends nothing. Releases from the log count as committed only under
+// two conditions. They must lead to the transcript of the last commit, which is the
+// running hash of all integers that noise has hidden. And this build must have written
+// that commit, because another build may write other last digits.
+func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
+	var cp *state.Checkpoint // of the open epoch
+	opened := r.D.Ledger.Newest(r.Task)
+	if opened != nil && opened.Kind == ledger.KindOpen {
+		var err error
+		if cp, err = r.Store.Load(); errors.Is(err, state.ErrCheckpoint) || err == nil && cp == nil {
+			return failure.Haltf(failure.State, "the checkpoint of epoch %d is damaged or missing: first streamdp recover%s", opened.Epoch, failure.TaskFlags(r.Task))
+		} else if err != nil {
+			return err
+		}
+		if cp.Epoch != opened.Epoch {
+			return failure.Haltf(failure.State, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole", cp.Epoch, opened.Epoch)
+		}
+		if err := r.onlyCopy(ctx, cp, q.OnlyCopy); err != nil {
+			return err
+		}
+	}
+	if q.FromLog && (cp == nil || q.Epoch != 0 && q.Epoch != cp.Epoch) {
+		return errors.New("only releases of the open epoch can be worked out again: the secrets of others are destroyed")
+	}
+	end, err := r.Out.End(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := held(ctx, r.Out, cp)
+	if err != nil {
+		return err
+	}
+	// Twice: nothing is sent before all has been compared.
+	found := 0
+	err = r.committedReleases(ctx, q, opened, cp, func(list []state.Message) error {
+		for i := range list {
+			p := &list[i]
+			if was, ok := there[string(p.Key)]; ok && was != core.ReleaseHash(p.Key, p.Value, p.Headers) {
+				return r.Out.Differs(string(p.Key))
+			}
+		}
+		found += len(list)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if found == 0 {
+		return fmt.Errorf("there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged all; --from-log works those of the open epoch out again", r.Task)
+	}
+	pub := output.NewPublisher(output.AcceptAll(r.Out, end), r.Feed, &state.Checkpoint{})
+	err = r.committedReleases(ctx, q, opened, cp, func(list []state.Message) error {
+		for batch := range slices.Chunk(list, 100) {
+			if err := pub.Send(ctx, batch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.D.Metrics.Republished(r.Task, found)
+	r.Log.Info("published again", "messages", found)
+	if cp == nil {
+		return nil
+	}
+	cp.OutputTopic, cp.OutputPartition = r.S.Output.Topic, r.S.Output.Partition
+	if cp.Output, cp.Acknowledged = pub.Position(); !cp.Acknowledged {
+		cp.Output = end
+	}
+	defer clear(cp.State)
+	return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
+}
+
+// onlyCopy Halts if the output has lost what shows that the state is the newest copy,
+// unless the operator asserts that it is.
+func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted bool) error {
+	err := r.Out.Whole(ctx, cp)
+	var h *failure.Halt
+	if asserted && errors.As(err, &h) {
+		r.Log.Warn("the output lost releases, and the operator asserts that no other copy of this state has run")
+		return nil
+	}
+	return err
+}
+
+// committedReleases Calls send with the committed releases that can be found, in parts,
+// in the order of their steps. A release may come twice.
+func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint, send func([]state.Message) error) error {
+	if q.FromLog {
+		if err := r.fromLog(ctx, opened, cp, send); err != nil {
+			return err
+		}
+	}
+	for list, err := range r.Archive.All(q.Epoch) {
+		if err == nil {
+			err = send(list)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if cp == nil || q.Epoch != 0 && q.Epoch != cp.Epoch || len(cp.Outbox) == 0 {
+		return nil
+	}
+	return send(cp.Outbox)
+}
+
+// fromLog computes the steps of the open epoch from the log again, up to its last commit.
+func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.Checkpoint, send func([]state.Message) error) error {
+	if cp.Build != epoch.Build() {
+		return fmt.Errorf("the last commit was written by %s, and this is %s, which may write other last digits of the same releases", cp.Build, epoch.Build())
+	}
+	m, file, err := r.Manifest(opened)
+	if err != nil {
+		return err
+	}
+	if err := r.SameConfiguration(m); err != nil {
+		return err
+	}
+	keys, err := r.Keys(m)
+	if err != nil {
+		return err
+	}
+	defer keys.Destroy()
+	mech, err := r.Mechanism(m, opened)
+	if err != nil {
+		return err
+	}
+	c, err := core.New(r.S.Over(m.Numbers()), m, file, mech, keys)
+	if err != nil {
+		return err
+	}
+	begun := state.Beginning(m)
+	begun.BoundaryTopic, begun.Boundary = cp.BoundaryTopic, state.UnknownBoundary
+	bounds, err := r.NewBoundaries(ctx, opened, m, begun)
+	if err != nil {
+		return err
+	}
+	if err := r.ReadSchemas(ctx, false); err != nil {
+		return err
+	}
+	again, err := NewRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
+	if err != nil {
+		return err
+	}
+	at := r.D.Now()
+	for c.Step() < cp.Step {
+		messages, err := again.close(ctx)
+		if ended := (*logEnded)(nil); errors.As(err, &ended) {
+			return failure.Haltf(failure.Truncated, "%w: the log is another one, or was truncated; start anew with: streamdp epoch open %s", err, failure.EpochArgs(r.Task))
+		}
+		if err != nil {
+			return r.LogError(err)
+		}
+		var list []state.Message
+		for _, rel := range messages {
+			list = append(list, state.Message{Message: rel, Time: at})
+		}
+		if len(list) > 0 {
+			if err := send(list); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Transcript() != cp.Transcript {
+		return r.elsewhere()
+	}
+	return nil
+}
+
+// elsewhere is the halt of a log that leads to another transcript than a commit's.
+func (r Restorer) elsewhere() error {
+	return failure.Haltf(failure.Replaced, "the log does not lead to the last commit: it is another one; start anew with: streamdp epoch open %s", failure.EpochArgs(r.Task))
+}
+
+// held returns the hashes of the task's messages in the output, by key. It halts if one
+// is of an epoch that the ledger does not have, or of a step that the checkpoint, if
+// there is one, has not released.
+func held(ctx context.Context, o *output.Output, cp *state.Checkpoint) (map[string][32]byte, error) {
+	there := map[string][32]byte{}
+	err := o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, func(rec *kafka.Record) error {
+		t, epoch, step, ok := core.ParseIdentity(rec.Key)
+		switch {
+		case !ok || t != o.Task:
+			return nil
+		case o.Ledger.Opening(o.Task, epoch) == nil:
+			return o.UnknownEpoch(epoch)
+		case cp != nil && epoch == cp.Epoch && step > cp.Step:
+			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and this state has released up to step %d: it is an old copy, which streamdp run compares first",
+				o.At.Topic, o.At.Partition, step, epoch, cp.Step)
+		}
+		there[string(rec.Key)] = core.ReleaseHash(rec.Key, rec.Value, rec.Headers)
+		return nil
+	})
+	return there, err
+}

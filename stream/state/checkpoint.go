@@ -1,0 +1,731 @@
+package state
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/core"
+)
+
+// Message is a message that has not been acknowledged.
+type Message struct {
+	core.Message
+	Time time.Time // of the commit that made it durable
+}
+
+func (p *Message) Size() int { return len(p.Key) + len(p.Value) + 256 }
+
+func (p *Message) encode(w *bin.Writer) {
+	w.Uint(p.Step)
+	w.Bytes(p.Key)
+	w.Bytes(p.Value)
+	w.Uint(uint64(len(p.Headers)))
+	for _, h := range p.Headers {
+		w.String(h.Key)
+		w.Bytes(h.Value)
+	}
+	w.Int(p.Time.UnixMilli())
+}
+
+// readPending reads what encode wrote.
+func readPending(r *bin.Reader) Message {
+	p := Message{Message: core.Message{Step: r.Uint(), Key: r.Bytes(), Value: r.Bytes()}}
+	for range r.Uint() {
+		if r.Bad {
+			break
+		}
+		p.Headers = append(p.Headers, kafka.Header{Key: r.String(), Value: r.Bytes()})
+	}
+	p.Time = time.UnixMilli(r.Int())
+	return p
+}
+
+// Checkpoint is what a task writes at a commit: its position in the log, its state, and
+// the releases that it has not published yet. It holds raw sums and past noise, and is as
+// secret as the records.
+type Checkpoint struct {
+	Epoch      uint64
+	Manifest   [32]byte // SHA-256 of the epoch's manifest
+	Seq        uint64   // of the write
+	Step       uint64   // last closed
+	Position   kafka.Position
+	Transcript dp.Transcript
+	// output is where to begin to look in the output partition for releases that this
+	// checkpoint does not know: the offset of an acknowledged release or, before there is one,
+	// the end of the partition at that time.
+	OutputTopic     string
+	OutputPartition int
+	Output          int64
+	Acknowledged    bool     // a release is at output
+	Ledger          [32]byte // Head when written
+	Build           string
+	State           []byte
+	Outbox          []Message
+	Older           []kafka.Anchor // records read before position.Anchor, the oldest first; see thinned
+	// Parts are the positions in the partitions of a merged epoch, ascending. Then position
+	// has their sum and no anchor.
+	Parts []Place
+	// BoundaryTopic is where the boundaries of steps by the clock are, "" of other steps, and boundary the
+	// offset there of that of step. At step 0 it is −1, or in files of older builds the topic's last record
+	// when the epoch opened.
+	BoundaryTopic string
+	Boundary      int64
+	// Users are the positions of the files of persons, by partition; nil where records are protected.
+	Users [][]byte
+}
+
+// Place is a position in one partition of an epoch's input.
+type Place struct {
+	Partition int
+	Position  kafka.Position
+	Older     []kafka.Anchor
+}
+
+// All returns the positions in all partitions. That of an epoch that is not merged has no
+// number.
+func (c *Checkpoint) All() []Place {
+	if len(c.Parts) > 0 {
+		return c.Parts
+	}
+	return []Place{{Position: c.Position, Older: c.Older}}
+}
+
+// Nexts returns the next offsets to read, by partition.
+func (c *Checkpoint) Nexts() (all []int64) {
+	for _, p := range c.All() {
+		all = append(all, p.Position.Next)
+	}
+	return all
+}
+
+// Of returns the position in a partition that the epoch reads.
+func (c *Checkpoint) Of(partition int) Place {
+	for _, p := range c.Parts {
+		if p.Partition == partition {
+			return p
+		}
+	}
+	return c.All()[0]
+}
+
+// MaxOlder bounds the older anchors of a checkpoint.
+const MaxOlder = 16
+
+// Thinned returns older anchors of a log whose newest one is at an offset, so few that
+// every second one is four times as far from it as the one behind: the first is kept,
+// and one between two others goes where these are close enough. One record that a
+// made-up log happens to share with the one that was read, a heartbeat say, proves
+// little; these prove that the log before it is the same too.
+func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
+	kept := slices.Clone(older)
+	for i := len(kept) - 2; i > 0; i-- {
+		if newest-kept[i-1].Offset <= 4*(newest-kept[i+1].Offset) {
+			kept = slices.Delete(kept, i, i+1)
+		}
+	}
+	if len(kept) > MaxOlder {
+		kept = slices.Delete(kept, 1, 1+len(kept)-MaxOlder)
+	}
+	return kept
+}
+
+// The file is magic ‖ u64 length ‖ payload ‖ SHA-256 of all before. The payload of a merged
+// epoch ends with the positions of its partitions, and that of an epoch with steps by the clock
+// with these, none where it is not merged, and where its boundaries are. That of an epoch that
+// protects persons ends with the position of their files. Form 5 has both. Form 6 is that of a merged
+// epoch that protects persons: the positions of its partitions, where its boundaries are, "" of steps that
+// have none, and for each partition the position of its files of persons.
+var (
+	CheckpointMagic   = []byte("streamdp checkpoint 1\n")
+	MergedMagic       = []byte("streamdp checkpoint 2\n")
+	ClockMagic        = []byte("streamdp checkpoint 3\n")
+	PersonsMagic      = []byte("streamdp checkpoint 4\n")
+	PersonsClockMagic = []byte("streamdp checkpoint 5\n")
+	// of a merged epoch that protects persons
+	PersonsMergedMagic = []byte("streamdp checkpoint 6\n")
+)
+
+// Encode appends the file to b.
+func (c *Checkpoint) Encode(b []byte) []byte {
+	magic := CheckpointMagic
+	usersMerged := c.Users != nil && len(c.Parts) > 0
+	switch {
+	case usersMerged:
+		magic = PersonsMergedMagic
+	case c.Users != nil && c.BoundaryTopic != "":
+		magic = PersonsClockMagic
+	case c.Users != nil:
+		magic = PersonsMagic
+	case c.BoundaryTopic != "":
+		magic = ClockMagic
+	case len(c.Parts) > 0:
+		magic = MergedMagic
+	}
+	w := &bin.Writer{B: append(b, magic...)}
+	at := len(w.B)
+	w.Uint(0)
+	w.Uint(c.Epoch)
+	w.Raw(c.Manifest[:])
+	w.Uint(c.Seq)
+	w.Uint(c.Step)
+	WritePosition(w, c.Position)
+	w.Raw(c.Transcript[:])
+	w.String(c.OutputTopic)
+	w.Int(int64(c.OutputPartition))
+	w.Int(c.Output)
+	if c.Acknowledged {
+		w.Byte(1)
+	} else {
+		w.Byte(0)
+	}
+	w.Raw(c.Ledger[:])
+	w.String(c.Build)
+	w.Bytes(c.State)
+	w.Uint(uint64(len(c.Outbox)))
+	for i := range c.Outbox {
+		c.Outbox[i].encode(w)
+	}
+	if len(c.Older) > 0 || c.BoundaryTopic != "" || c.Users != nil { // a file without is one of earlier versions
+		writeOlder(w, c.Older)
+	}
+	if len(c.Parts) > 0 || c.BoundaryTopic != "" {
+		w.Uint(uint64(len(c.Parts)))
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			w.Uint(uint64(p.Partition))
+			WritePosition(w, p.Position)
+			writeOlder(w, p.Older)
+		}
+	}
+	if c.BoundaryTopic != "" || usersMerged {
+		w.String(c.BoundaryTopic)
+	}
+	if c.BoundaryTopic != "" {
+		w.Int(c.Boundary)
+	}
+	for _, at := range c.Users {
+		w.Bytes(at)
+	}
+	binary.LittleEndian.PutUint64(w.B[at:], uint64(len(w.B)-at-8))
+	sum := sha256.Sum256(w.B[len(b):])
+	return append(w.B, sum[:]...)
+}
+
+func WritePosition(w *bin.Writer, p kafka.Position) {
+	w.Int(p.Next)
+	w.Int(int64(p.LeaderEpoch))
+	if a := p.Anchor; a != nil {
+		w.Byte(1)
+		w.Int(a.Offset)
+		w.Raw(a.Hash[:])
+		w.Int(int64(a.LeaderEpoch))
+	} else {
+		w.Byte(0)
+	}
+}
+
+// ReadPosition reads what WritePosition wrote. It sets r.Bad where that can't be.
+func ReadPosition(r *bin.Reader) kafka.Position {
+	p := kafka.Position{Next: r.Int(), LeaderEpoch: int32(r.Int())}
+	switch r.Byte() {
+	case 0:
+	case 1:
+		a := &kafka.Anchor{Offset: r.Int()}
+		copy(a.Hash[:], r.Raw(32))
+		a.LeaderEpoch = int32(r.Int())
+		p.Anchor = a
+		r.Bad = r.Bad || a.Offset < 0 || a.Offset >= p.Next
+	default:
+		r.Bad = true
+	}
+	r.Bad = r.Bad || p.Next < 0
+	return p
+}
+
+func writeOlder(w *bin.Writer, older []kafka.Anchor) {
+	w.Uint(uint64(len(older)))
+	for _, a := range older {
+		w.Int(a.Offset)
+		w.Raw(a.Hash[:])
+	}
+}
+
+// readOlder reads the anchors behind the newest one, which writeOlder wrote.
+func readOlder(r *bin.Reader, newest *kafka.Anchor) (older []kafka.Anchor) {
+	before := int64(-1)
+	n := r.Uint()
+	r.Bad = r.Bad || n > MaxOlder || n > 0 && newest == nil
+	for ; n > 0 && !r.Bad; n-- {
+		a := kafka.Anchor{Offset: r.Int(), LeaderEpoch: -1}
+		copy(a.Hash[:], r.Raw(32))
+		r.Bad = r.Bad || a.Offset <= before || a.Offset >= newest.Offset
+		before = a.Offset
+		older = append(older, a)
+	}
+	return older
+}
+
+// readParts reads the positions of a merged epoch, whose sum is total.
+func readParts(r *bin.Reader, total int64) (parts []Place) {
+	before, sum := -1, int64(0)
+	for n := r.Uint(); n > 0 && !r.Bad; n-- {
+		number := r.Uint()
+		p := Place{Partition: int(number & math.MaxInt32), Position: ReadPosition(r)}
+		p.Older = readOlder(r, p.Position.Anchor)
+		r.Bad = r.Bad || number > math.MaxInt32 || p.Partition <= before || p.Position.Next > total-sum
+		before, sum = p.Partition, sum+p.Position.Next
+		parts = append(parts, p)
+	}
+	r.Bad = r.Bad || parts != nil && sum != total
+	return parts
+}
+
+// CheckpointEpoch returns the epoch of a file that encode wrote.
+func CheckpointEpoch(data []byte) (epoch uint64, ok bool) {
+	at := len(CheckpointMagic) + 8
+	if len(data) < at+8 || !bytes.HasPrefix(data, []byte("streamdp ")) {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(data[at:]), true
+}
+
+// ErrCheckpoint says that a checkpoint is damaged.
+var ErrCheckpoint = errors.New("checkpoint damaged")
+
+// ParseCheckpoint reads a file that encode wrote.
+func ParseCheckpoint(data []byte) (*Checkpoint, error) {
+	const hash = sha256.Size
+	isMerged, isUsersClock := bytes.HasPrefix(data, MergedMagic), bytes.HasPrefix(data, PersonsClockMagic)
+	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, ClockMagic), isUsersClock || bytes.HasPrefix(data, PersonsMagic)
+	isUsersMerged := bytes.HasPrefix(data, PersonsMergedMagic)
+	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, CheckpointMagic) || len(data) < len(CheckpointMagic)+8+hash {
+		return nil, ErrCheckpoint
+	}
+	body, sum := data[:len(data)-hash], data[len(data)-hash:]
+	if want := sha256.Sum256(body); !bytes.Equal(sum, want[:]) {
+		return nil, ErrCheckpoint
+	}
+	r := &bin.Reader{B: body[len(CheckpointMagic):]}
+	if r.Uint() != uint64(len(r.B)) {
+		return nil, ErrCheckpoint
+	}
+	c := &Checkpoint{Epoch: r.Uint()}
+	copy(c.Manifest[:], r.Raw(32))
+	c.Seq, c.Step = r.Uint(), r.Uint()
+	c.Position = ReadPosition(r)
+	copy(c.Transcript[:], r.Raw(32))
+	c.OutputTopic, c.OutputPartition, c.Output = r.String(), int(r.Int()), r.Int()
+	acknowledged := r.Byte()
+	c.Acknowledged = acknowledged == 1
+	copy(c.Ledger[:], r.Raw(32))
+	c.Build = r.String()
+	c.State = r.Bytes()
+	for range r.Uint() {
+		if r.Bad {
+			break
+		}
+		c.Outbox = append(c.Outbox, readPending(r))
+	}
+	switch {
+	case r.Bad:
+	case isMerged:
+		c.Parts = readParts(r, c.Position.Next)
+		r.Bad = r.Bad || c.Parts == nil || c.Position.Anchor != nil
+	case isUsersMerged:
+		c.Older = readOlder(r, c.Position.Anchor)
+		c.Parts = readParts(r, c.Position.Next)
+		if c.BoundaryTopic = r.String(); c.BoundaryTopic != "" {
+			c.Boundary = r.Int()
+		}
+		r.Bad = r.Bad || c.Parts == nil || c.Position.Anchor != nil || c.Boundary < -1 || c.Boundary < 0 && c.Step > 0
+	case isClock:
+		c.Older = readOlder(r, c.Position.Anchor)
+		c.Parts = readParts(r, c.Position.Next)
+		c.BoundaryTopic, c.Boundary = r.String(), r.Int()
+		r.Bad = r.Bad || c.Parts != nil && c.Position.Anchor != nil || c.BoundaryTopic == "" || c.Boundary < -1 || c.Boundary < 0 && c.Step > 0
+	case isUsers:
+		c.Older = readOlder(r, c.Position.Anchor)
+	case len(r.B) > 0:
+		c.Older = readOlder(r, c.Position.Anchor)
+		r.Bad = r.Bad || len(c.Older) == 0
+	}
+	for n := len(c.Parts); (isUsers && len(c.Users) == 0 || isUsersMerged && len(c.Users) < n) && !r.Bad; {
+		at := r.Bytes()
+		r.Bad = r.Bad || at == nil
+		c.Users = append(c.Users, at)
+	}
+	if r.Bad || !r.Done() || c.Epoch == 0 || acknowledged > 1 ||
+		c.Output < UnknownOutput || c.OutputPartition < 0 {
+		return nil, ErrCheckpoint
+	}
+	return c, nil
+}
+
+// Store keeps the files of one task:
+//
+//	manifest-N, secret-N          of epoch N, N in decimal
+//	opening-N                     epoch N is being opened, and has drawn no noise
+//	initial-N                     the parameters that it begins with, if there are any
+//	final-N                       those that it ended with, for its successor
+//	checkpoint                    the last commit
+//	checkpoint.prev               the commit before it
+//	checkpoint.0, checkpoint.1    the last two commits, of a large state
+//	users-N.K                     of epoch N that protects persons: who contributed; see package persons
+//	users-N.pP.K                  the same of partition P, where epoch N is merged
+//	*.tmp                         a write that did not end
+//
+// A small state is written to a new file, which replaces the old one. A large state, from
+// SlotBytes on, is written over the older of two slots, which is faster. From then on
+// there are slots only, until the epoch ends. A slot counts only if its hash is right,
+// and the one with the larger number is the last commit. So a torn write leaves the other
+// slot. In a log there is the last commit alone.
+type Store struct {
+	Disk   Disk
+	Dir    string
+	buf    []byte
+	Seq    uint64  // of the last commit
+	slot   int     // that holds it, noSlot where the file does
+	Seal   *Sealer // nil: encrypted files can't be read
+	sealed []byte  // scratch
+	Logged bool    // the files are in a log, in which no write is torn
+}
+
+const (
+	CheckpointName = "checkpoint"
+	PreviousName   = "checkpoint.prev"
+	TemporaryName  = CheckpointName + TemporarySuffix
+	OpeningPrefix  = "opening-"
+	SecretPrefix   = "secret-"
+	noSlot         = -1
+)
+
+var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
+
+// SlotBytes is the size of a checkpoint from which it is written to slots; tests lower it.
+var SlotBytes = 5 << 20
+
+func ManifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
+func SecretName(epoch uint64) string   { return fmt.Sprint(SecretPrefix, epoch) }
+func OpeningName(epoch uint64) string  { return fmt.Sprint(OpeningPrefix, epoch) }
+func InitialName(epoch uint64) string  { return fmt.Sprintf("initial-%d", epoch) }
+func FinalName(epoch uint64) string    { return fmt.Sprintf("final-%d", epoch) }
+
+// SecretEpoch returns the epoch of a secret's name.
+func SecretEpoch(name string) (uint64, bool) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(name, SecretPrefix), 10, 64)
+	return n, err == nil && name == SecretName(n)
+}
+
+// Open makes the task's directory, removes the remains of interrupted writes, and
+// writes each private file in the form that is wanted, encrypted or not.
+func Open(d Disk, dir string, seal *Sealer) (*Store, error) {
+	if err := d.MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	if err := d.SyncDir(filepath.Dir(dir)); err != nil {
+		return nil, err
+	}
+	names, err := d.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, TemporarySuffix) })
+	s := &Store{Disk: d, Dir: dir, slot: noSlot, Seal: seal, Logged: !tears(d)}
+	if err := RemoveAll(d, dir, left...); err != nil || seal == nil {
+		return s, err
+	}
+	return s, s.migrate()
+}
+
+func (s *Store) Path(name string) string { return filepath.Join(s.Dir, name) }
+
+// Mark records, durably, that an epoch is being opened. Older marks belong to void epochs.
+func (s *Store) Mark(epoch uint64) error {
+	names, err := s.Disk.ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, OpeningPrefix) })
+	if err := RemoveAll(s.Disk, s.Dir, old...); err != nil {
+		return err
+	}
+	f, err := s.Disk.Append(s.Path(OpeningName(epoch)))
+	if err := Write(f, err, nil); err != nil {
+		return err
+	}
+	return s.Disk.SyncDir(s.Dir)
+}
+
+// Marked reports whether an opening of the epoch has not been completed.
+func (s *Store) Marked(epoch uint64) (bool, error) {
+	_, err := s.Disk.ReadFile(s.Path(OpeningName(epoch)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// NewestEpoch returns the largest epoch in the names of the task's files, 0 if there is none.
+func (s *Store) NewestEpoch() (newest uint64, err error) {
+	names, err := s.Disk.ReadDir(s.Dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		for _, kind := range []string{"manifest-", SecretPrefix} {
+			if n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64); err == nil {
+				newest = max(newest, n)
+			}
+		}
+	}
+	return newest, nil
+}
+
+// Load returns the last commit, nil if there is none.
+func (s *Store) Load() (*Checkpoint, error) {
+	s.Seq, s.slot = 0, noSlot
+	var newest *Checkpoint
+	slots := 0
+	for i, name := range slotNames {
+		data, err := s.Disk.ReadFile(s.Path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		slots++
+		// A slot with a wrong hash is one whose write was interrupted.
+		if c, err := s.parse(SlotContent(data)); err == nil && (newest == nil || c.Seq > newest.Seq) {
+			newest, s.slot = c, i
+		}
+	}
+	data, err := s.Disk.ReadFile(s.Path(CheckpointName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// One slot alone is an epoch's first write to slots, and it was interrupted.
+		if newest == nil && slots == len(slotNames) {
+			return nil, ErrCheckpoint
+		}
+	case err != nil:
+		return nil, err
+	default:
+		// The task goes from the file to slots and never back. So if a slot holds a commit,
+		// the file holds an older one.
+		c, err := s.parse(data)
+		if err != nil && newest == nil {
+			return nil, err
+		}
+		if err == nil && (newest == nil || c.Seq > newest.Seq) {
+			newest, s.slot = c, noSlot
+		}
+	}
+	if newest != nil {
+		s.Seq = newest.Seq
+	}
+	return newest, nil
+}
+
+// Previous returns the commit before the last one, nil if there is none or it is damaged. With
+// slots there is none: the slot that is not damaged is the last commit.
+func (s *Store) Previous() (*Checkpoint, error) {
+	data, err := s.Disk.ReadFile(s.Path(PreviousName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.parse(data)
+	if err != nil {
+		return nil, nil
+	}
+	s.Seq = max(s.Seq, c.Seq)
+	return c, nil
+}
+
+// SlotContent removes what a longer, older commit left behind the end.
+func SlotContent(data []byte) []byte {
+	if IsSealed(data) {
+		return sealedContent(data)
+	}
+	head := len(CheckpointMagic) + 8
+	if len(data) < head {
+		return data
+	}
+	size := binary.LittleEndian.Uint64(data[head-8:])
+	if rest := uint64(len(data) - head); rest >= sha256.Size && size <= rest-sha256.Size {
+		return data[:uint64(head)+size+sha256.Size]
+	}
+	return data
+}
+
+// Commit makes c durable in place of the last commit, and sets c.seq. After an error
+// either the last commit is still there, or c is, if only the acknowledgement of the
+// write failed; the task can continue from both. A number is used once, even by a failed
+// commit, so that a later commit always has a larger one.
+func (s *Store) Commit(c *Checkpoint) error {
+	s.Seq++
+	c.Seq = s.Seq
+	if s.buf == nil {
+		s.buf = *commitBuffers.Get().(*[]byte)
+	}
+	s.buf = c.Encode(s.buf[:0])
+	defer func() {
+		clear(s.buf)
+		if b := s.buf[:0]; cap(b) <= pooledCommit {
+			commitBuffers.Put(&b)
+			s.buf = nil
+		}
+	}()
+	data := s.buf
+	if s.Seal != nil && s.Seal.On {
+		var err error
+		if s.sealed, err = s.Seal.seal(s.sealed[:0], kindCheckpoint, c.Seq, s.buf); err != nil {
+			return err
+		}
+		data = s.sealed
+	}
+	if s.Logged {
+		return WriteOver(s.Disk, s.Path(CheckpointName), data)
+	}
+	if s.slot == noSlot && len(data) < SlotBytes {
+		return s.replace(data)
+	}
+	return s.overwrite(data)
+}
+
+// commitBuffers are for the commits of all tasks. One larger than pooledCommit stays with its
+// task.
+var commitBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+const pooledCommit = 1 << 20
+
+// replace writes a new file and syncs it, keeps the old one as checkpoint.prev, renames
+// the new one, and syncs the directory.
+func (s *Store) replace(data []byte) (err error) {
+	tmp, name, prev := s.Path(TemporaryName), s.Path(CheckpointName), s.Path(PreviousName)
+	if err := s.Disk.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			s.Disk.Remove(tmp)
+		}
+	}()
+	f, err := s.Disk.Create(tmp)
+	if err := Write(f, err, data); err != nil {
+		return err
+	}
+	if err := s.Disk.Remove(prev); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.Disk.Link(name, prev); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := s.Disk.Rename(tmp, name); err != nil {
+		return err
+	}
+	return s.Disk.SyncDir(s.Dir)
+}
+
+// overwrite writes over the slot that does not hold the last commit.
+func (s *Store) overwrite(data []byte) error {
+	to := 0
+	if s.slot == 0 {
+		to = 1
+	}
+	if s.slot == noSlot && s.Seal != nil && s.Seal.On {
+		// A slot that holds no commit may hold parts of one in the clear, longer than this one.
+		if err := RemoveAll(s.Disk, s.Dir, slotNames[0], slotNames[1]); err != nil {
+			return err
+		}
+	}
+	f, err := s.Disk.Overwrite(s.Path(slotNames[to]))
+	if err := Write(f, err, data); err != nil {
+		return err
+	}
+	// The first two times the names of the slots must become durable too.
+	if err := s.Disk.SyncDir(s.Dir); err != nil {
+		return err
+	}
+	first := s.slot == noSlot
+	s.slot = to
+	if first {
+		return RemoveAll(s.Disk, s.Dir, CheckpointName, PreviousName, TemporaryName)
+	}
+	return nil
+}
+
+// Prune removes, from a log, what no epoch from this one on needs: manifests of epochs whose secret
+// is gone, and what epochs ended with before the last one. A disk keeps them.
+func (s *Store) Prune(epoch uint64) error {
+	if !s.Logged {
+		return nil
+	}
+	names, err := s.Disk.ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	number := func(name, kind string) uint64 {
+		n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64)
+		if err != nil || name != fmt.Sprint(kind, n) {
+			return 0
+		}
+		return n
+	}
+	var last uint64
+	for _, name := range names {
+		last = max(last, number(name, "final-"))
+	}
+	gone := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		n, f := number(name, "manifest-"), number(name, "final-")
+		return !(0 < n && n < epoch && !slices.Contains(names, SecretName(n))) && !(0 < f && f < last)
+	})
+	return RemoveAll(s.Disk, s.Dir, gone...)
+}
+
+// Erase removes what must not outlive an epoch: the checkpoints, because they hold exact sums and
+// past noise, and the files of persons.
+func (s *Store) Erase() error {
+	names, err := s.Disk.ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	gone := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, PersonsPrefix) })
+	return s.EraseCheckpoints(gone...)
+}
+
+// EraseCheckpoints removes the checkpoints, and other files.
+func (s *Store) EraseCheckpoints(others ...string) error {
+	s.slot = noSlot
+	return RemoveAll(s.Disk, s.Dir, append(others, CheckpointName, PreviousName, TemporaryName, slotNames[0], slotNames[1])...)
+}
+
+// UnknownOutput in a checkpoint says that nobody had looked at the output when it was written.
+// So the output is read from its start.
+const UnknownOutput = -1
+
+// Encrypted reports whether a checkpoint of the task is encrypted, with whatever key.
+func (s *Store) Encrypted() bool {
+	for _, name := range append([]string{CheckpointName}, slotNames[:]...) {
+		if data, err := s.Disk.ReadFile(s.Path(name)); err == nil && IsSealed(data) {
+			return true
+		}
+	}
+	return false
+}

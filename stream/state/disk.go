@@ -1,0 +1,170 @@
+package state
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/streamdp/streamdp/internal/osfile"
+)
+
+// Disk has the file operations of the daemon. It is an interface so that a test can crash
+// before and after every operation, and lose what was not synced.
+type Disk interface {
+	// Create makes a new file, 0600. It fails if the name is taken.
+	Create(name string) (File, error)
+	// Append Opens a file for writing at its end. If the file is missing it makes it, 0600.
+	Append(name string) (File, error)
+	// Overwrite Opens a file for writing over its content, from its start. If the file is
+	// missing it makes it, 0600. Content behind what is written stays.
+	Overwrite(name string) (File, error)
+	ReadFile(name string) ([]byte, error)
+	// Open Opens a file for reading.
+	Open(name string) (io.ReadCloser, error)
+	ReadDir(dir string) ([]string, error)
+	// MkdirAll makes a directory that others cannot access, and the missing ones above it.
+	MkdirAll(dir string) error
+	Rename(from, to string) error
+	Link(from, to string) error
+	Remove(name string) error
+	// Truncate cuts the file and syncs it.
+	Truncate(name string, size int64) error
+	// SyncDir makes the entries of a directory durable.
+	SyncDir(dir string) error
+}
+
+type File interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// OS is the disk of this machine.
+type OS struct{}
+
+func (OS) Create(name string) (File, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+func (OS) Append(name string) (File, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+}
+
+func (OS) Overwrite(name string) (File, error) {
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
+}
+
+func (OS) ReadFile(name string) ([]byte, error)    { return os.ReadFile(name) }
+func (OS) Open(name string) (io.ReadCloser, error) { return os.Open(name) }
+func (OS) Rename(from, to string) error            { return os.Rename(from, to) }
+func (OS) Link(from, to string) error              { return os.Link(from, to) }
+func (OS) Remove(name string) error                { return os.Remove(name) }
+
+// MkdirAll takes other users' access to the last directory away if the directory exists: a
+// Restored backup may have given it other modes.
+func (OS) MkdirAll(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = os.Chmod(dir, 0o700)
+	}
+	return err
+}
+
+func (OS) ReadDir(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+func (OS) Truncate(name string, size int64) error {
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (OS) SyncDir(dir string) error { return osfile.SyncDir(dir) }
+
+// Write writes data to a file that was just opened, syncs and closes it.
+func Write(f File, err error, data []byte) error {
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// TemporarySuffix ends the names of files whose write is not complete.
+const TemporarySuffix = ".tmp"
+
+// WriteNew makes a file durable under a free name. If a file has that name, it is complete.
+func WriteNew(d Disk, name string, data []byte) error {
+	switch _, err := d.ReadFile(name); {
+	case err == nil:
+		return &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	tmp := name + TemporarySuffix
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := d.Create(tmp)
+	if err = Write(f, err, data); err == nil {
+		err = d.Rename(tmp, name)
+	}
+	if err == nil {
+		err = d.SyncDir(filepath.Dir(name))
+	}
+	if err != nil { // so that it can be tried again
+		d.Remove(tmp)
+		d.Remove(name)
+	}
+	return err
+}
+
+// RemoveAll removes files, which may be missing, and makes that durable.
+func RemoveAll(d Disk, dir string, names ...string) error {
+	for _, name := range names {
+		if err := d.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return d.SyncDir(dir)
+}
+
+// WriteOver makes a file durable in place of the one of that name, if there is one, all
+// or nothing.
+func WriteOver(d Disk, name string, data []byte) error {
+	tmp := name + TemporarySuffix
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := d.Create(tmp)
+	if err = Write(f, err, data); err == nil {
+		err = d.Rename(tmp, name)
+	}
+	if err != nil {
+		d.Remove(tmp)
+		return err
+	}
+	return d.SyncDir(filepath.Dir(name))
+}

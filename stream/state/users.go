@@ -1,0 +1,151 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+)
+
+const PersonsPrefix = "users-"
+
+// UsersOf begins the names of an epoch's files of persons.
+func UsersOf(epoch uint64) string { return fmt.Sprintf("%s%d.", PersonsPrefix, epoch) }
+
+// usersOfPart begins the names of those of a partition, which is number i of the epoch's.
+func (c *Checkpoint) usersOfPart(i int) string {
+	if len(c.Parts) == 0 {
+		return UsersOf(c.Epoch)
+	}
+	return fmt.Sprintf("%sp%d.", UsersOf(c.Epoch), c.Parts[i].Partition)
+}
+
+// UserFiles is a disk for the files of persons.
+type UserFiles struct{ Disk }
+
+func (d UserFiles) Create(name string) (persons.File, error) { return d.Disk.Create(name) }
+func (d UserFiles) Append(name string) (persons.File, error) { return d.Disk.Append(name) }
+
+// Journals keep what an epoch's maps of persons hold, one for each partition that it reads; nil where
+// records are protected.
+type Journals []*persons.Journal
+
+// OpenPersons fills the maps of persons as of a checkpoint, and returns the journals that go on
+// with it; nil where records are protected.
+//
+// Errors: persons.ErrDamaged if the files are not those of the checkpoint; errors of the disk.
+func OpenPersons(s *Store, c *core.Core, cp *Checkpoint) (all Journals, err error) {
+	maps := c.Persons()
+	if len(maps) != len(cp.Users) {
+		return nil, persons.ErrDamaged
+	}
+	for i, m := range maps {
+		at, ok := cp.usersAt(i)
+		if !ok {
+			return nil, persons.ErrDamaged
+		}
+		j, err := persons.OpenJournal(UserFiles{s.Disk}, s.Dir, cp.usersOfPart(i), m, at)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, j)
+	}
+	return all, nil
+}
+
+// usersAt returns the position of a partition's files of persons, unless that can't be the checkpoint's.
+func (c *Checkpoint) usersAt(i int) (at persons.Position, ok bool) {
+	err := at.UnmarshalBinary(c.Users[i])
+	return at, err == nil && at.Step == c.Step && len(c.Users) == len(c.All())
+}
+
+// NoPersons are the positions of an epoch's first checkpoint, for so many partitions.
+func NoPersons(partitions int) (all [][]byte) {
+	for range partitions {
+		b, _ := new(persons.Position).AppendBinary(nil) // which has no errors
+		all = append(all, b)
+	}
+	return all
+}
+
+// SnapshotDue reports whether a journal asks for a snapshot.
+func (all Journals) SnapshotDue() bool {
+	return slices.ContainsFunc(all, (*persons.Journal).SnapshotDue)
+}
+
+// Append makes durable what closed steps add to the journals, and returns the positions for
+// the checkpoint. After an error it can be called again.
+func (all Journals) Append() ([][]byte, error) { return all.positions((*persons.Journal).Append) }
+
+// Rewrite makes durable what maps of persons hold that were filled by reading the log again,
+// and returns the positions for the checkpoint. The files that there are stay until that checkpoint is
+// durable.
+func (all Journals) Rewrite() ([][]byte, error) { return all.positions((*persons.Journal).Rewrite) }
+
+// positions makes each journal durable, and returns where they are, as a checkpoint has it.
+func (all Journals) positions(durable func(*persons.Journal) (*persons.Position, error)) (list [][]byte, err error) {
+	for _, j := range all {
+		at, err := durable(j)
+		if err != nil {
+			return nil, err
+		}
+		b, err := at.AppendBinary(nil)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, nil
+}
+
+// Spill writes what closed steps add, with no checkpoint behind it. After an error it can be called again.
+func (all Journals) Spill() error {
+	for _, j := range all {
+		if err := j.Spill(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed says that the checkpoint with the last positions is durable. A full disk in one journal's turn
+// is no reason to leave out others.
+func (all Journals) Committed() (err error) {
+	for _, j := range all {
+		switch e := j.Committed(); {
+		case e != nil && !failure.DiskFull(e):
+			return e
+		case e != nil:
+			err = e
+		}
+	}
+	return err
+}
+
+// PersonsBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
+// Disk; tests lower it.
+var PersonsBytes uint64 = 4 << 20
+
+// WholePersons reports whether the files of persons are those of a checkpoint. It changes none of them.
+func WholePersons(s *Store, protected bool, cp *Checkpoint) (bool, error) {
+	if !protected || cp.Users == nil {
+		return !protected && cp.Users == nil, nil
+	}
+	for i := range cp.Users {
+		at, ok := cp.usersAt(i)
+		if !ok {
+			return false, nil
+		}
+		err := persons.Check(UserFiles{s.Disk}, s.Dir, cp.usersOfPart(i), at)
+		if errors.Is(err, persons.ErrDamaged) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
