@@ -3,7 +3,6 @@ package dp
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -58,21 +57,15 @@ type Epoch struct {
 // random name, and digest is the hash of the configuration that its guarantee depends on.
 // secret may be nil for reference vectors only.
 func NewEpoch(master, secret *[32]byte, stream string, epoch uint64, nonce [16]byte, digest [32]byte) (*Epoch, error) {
-	info := append([]byte("streamdp/epoch/v1\x00"), lengthPrefixed(stream)...)
-	info = binary.BigEndian.AppendUint64(info, epoch)
+	info := binary.BigEndian.AppendUint64(lengthPrefixed(stream), epoch)
 	info = append(info, nonce[:]...)
 	info = append(info, digest[:]...)
 	var salt []byte
 	if secret != nil {
 		salt = secret[:]
 	}
-	key, err := hkdf.Key(sha256.New, master[:], salt, string(info), 32)
-	if err != nil {
-		return nil, err
-	}
 	e := &Epoch{arrays: make(map[string]*array)}
-	copy(e.key[:], key)
-	clear(key)
+	derive(e.key[:], master, ForEpoch, salt, info)
 	return e, nil
 }
 
@@ -90,7 +83,7 @@ func (e *Epoch) Check() (id [8]byte) {
 //
 // It tells nothing of the noise.
 func (e *Epoch) UserKey(task string) (k [16]byte) {
-	key := e.derive("streamdp/user/v1\x00", lengthPrefixed(task))
+	key := e.derive(ForUsers, lengthPrefixed(task))
 	copy(k[:], key)
 	clear(key)
 	return k
@@ -156,8 +149,8 @@ func (e *Epoch) array(name string) *array {
 		panic("dp: noise asked of a destroyed epoch")
 	}
 	lp := lengthPrefixed(name)
-	taskKey := e.derive("streamdp/noise/v1\x00", lp)
-	absorbKey := e.derive("streamdp/absorb/v1\x00", lp)
+	taskKey := e.derive(ForNoise, lp)
+	absorbKey := e.derive(ForAbsorbing, lp)
 	block, err := aes.NewCipher(absorbKey)
 	if err != nil {
 		panic(err) // unreachable: 32 bytes
@@ -173,11 +166,9 @@ func (e *Epoch) array(name string) *array {
 	return a
 }
 
-func (e *Epoch) derive(label string, lp []byte) []byte {
-	key, err := hkdf.Key(sha256.New, e.key[:], nil, label+string(lp), 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
+func (e *Epoch) derive(purpose Purpose, lp []byte) []byte {
+	key := make([]byte, 32)
+	derive(key, &e.key, purpose, nil, lp)
 	return key
 }
 

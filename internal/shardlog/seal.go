@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -114,18 +112,8 @@ type sealer struct {
 
 func newSealer(master *[32]byte) *sealer {
 	s := &sealer{master: master, under: map[string]*wrap{}}
-	s.own = s.derive(nil, "streamdp/wrap/v1\x00")
+	s.own = dp.Derive(master, dp.ForWrap, nil)
 	return s
-}
-
-func (s *sealer) derive(salt []byte, label string) (w wrap) {
-	key, err := hkdf.Key(sha256.New, s.master[:], salt, label, len(w))
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	copy(w[:], key)
-	clear(key)
-	return w
 }
 
 // wrapOf returns the key of values under a value with these bytes; nil where none can be.
@@ -133,7 +121,7 @@ func (s *sealer) wrapOf(v Value) *wrap {
 	if v.Under != "" || len(v.Data) == 0 || len(v.Data) > maxSecret {
 		return nil
 	}
-	w := s.derive(v.Data, "streamdp/store/v1\x00")
+	w := wrap(dp.Derive(s.master, dp.ForStore, v.Data))
 	return &w
 }
 
@@ -165,12 +153,9 @@ func (s *sealer) wipe() {
 // cipher returns the cipher of a record, and what is authenticated with its content. before ends
 // with the salt.
 func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, error) {
-	key, err := hkdf.Key(sha256.New, w[:], before[len(before)-saltBytes:], "streamdp/state/v1\x00", 32)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer clear(key)
-	block, err := aes.NewCipher(key)
+	key := dp.Derive((*[32]byte)(w), dp.ForState, before[len(before)-saltBytes:])
+	defer clear(key[:])
+	block, err := aes.NewCipher(key[:])
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,7 +3,6 @@ package boundary
 import (
 	"bytes"
 	"context"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -82,11 +82,8 @@ const maxQueued = 4096
 func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
-	key, err := hkdf.Key(sha256.New, master[:], slices.Concat(salt, name, m.Nonce), "streamdp/boundary/v1\x00", 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	b := &Boundaries{Retrier: r, client: client, Topic: topic, name: name, key: key, came: make(chan struct{})}
+	key := dp.Derive(master, dp.ForBoundaries, slices.Concat(salt, name, m.Nonce))
+	b := &Boundaries{Retrier: r, client: client, Topic: topic, name: name, key: key[:], came: make(chan struct{})}
 	for _, partition := range core.Partitions(m) {
 		src := m.Source
 		src.Partition = partition

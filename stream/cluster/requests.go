@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -76,11 +75,8 @@ type requestTopic struct {
 }
 
 func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, shard int) *requestTopic {
-	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/request/v1\x00", 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	return &requestTopic{client: client, key: key, group: c.Group, Topic: c.ControlTopic(), shard: shard}
+	key := dp.Derive(master, dp.ForRequests, nil)
+	return &requestTopic{client: client, key: key[:], group: c.Group, Topic: c.ControlTopic(), shard: shard}
 }
 
 // Mac returns the MAC of a record: over group, shard, key and value, each but the last with its

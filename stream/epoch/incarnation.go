@@ -3,11 +3,11 @@ package epoch
 import (
 	"cmp"
 	"context"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"github.com/streamdp/streamdp/dp"
 	"sync"
 	"sync/atomic"
 
@@ -236,11 +236,8 @@ func (r *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 // AnchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
 // anybody who guesses the record could confirm the guess.
 func (r *Keeper) AnchorMAC(hash [32]byte) string {
-	key, err := hkdf.Key(sha256.New, r.D.Key[:], nil, "streamdp/anchor/v1\x00", 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	mac := hmac.New(sha256.New, key)
+	key := dp.Derive(r.D.Key, dp.ForAnchors, nil)
+	mac := hmac.New(sha256.New, key[:])
 	mac.Write(hash[:])
 	return hex.EncodeToString(mac.Sum(nil))
 }

@@ -3,8 +3,6 @@ package input
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -35,7 +33,6 @@ const (
 	maxMergeParts = 1 << 20 // partitions of a stream
 	partFormat    = 1
 	partHead      = 2 + 16 + 4 + 8 + 4 + 4
-	partLabel     = "streamdp/partials/v1\x00"
 )
 
 // errPartial says that a record is not one that an instance of this group has written with the
@@ -102,18 +99,15 @@ type partSeal struct {
 }
 
 func newPartSeal(master *[32]byte, group string, shard int) *partSeal {
-	with := append([]byte(partLabel), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
+	with := append([]byte(dp.ForPartials), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
 	with = append(with, group...)
 	return &partSeal{master, binary.LittleEndian.AppendUint64(with, uint64(shard))}
 }
 
 func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
-	key, err := hkdf.Key(sha256.New, s.master[:], salt, partLabel, 32)
-	if err != nil {
-		return nil, err
-	}
-	defer clear(key)
-	block, err := aes.NewCipher(key)
+	key := dp.Derive(s.master, dp.ForPartials, salt)
+	defer clear(key[:])
+	block, err := aes.NewCipher(key[:])
 	if err != nil {
 		return nil, err
 	}

@@ -2,13 +2,13 @@ package ledger
 
 import (
 	"bytes"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/streamdp/streamdp/dp"
 	"io"
 	"io/fs"
 	"slices"
@@ -30,11 +30,8 @@ type Key struct {
 }
 
 func NewKey(master *[32]byte) *Key {
-	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/ledger/v1\x00", 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	return &Key{credentials.KeyID(master), key}
+	key := dp.Derive(master, dp.ForLedger, nil)
+	return &Key{credentials.KeyID(master), key[:]}
 }
 
 // The end of a sealed line: ,"mac":"…","sum":"…"}.

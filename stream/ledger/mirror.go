@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -76,11 +76,8 @@ func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic st
 	if topic == "" {
 		return nil
 	}
-	key, err := hkdf.Key(sha256.New, master[:], nil, "streamdp/control/v1\x00", 32)
-	if err != nil {
-		panic(err) // unreachable: 32 bytes
-	}
-	return &ControlTopic{Retrier: r, client: client, topic: topic, Key: key, Ledger: l,
+	key := dp.Derive(master, dp.ForControl, nil)
+	return &ControlTopic{Retrier: r, client: client, topic: topic, Key: key[:], Ledger: l,
 		Claims: map[claimed]claim{}, Newest: map[string][]newestOf{}}
 }
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 
@@ -33,9 +31,8 @@ type Sealer struct {
 var SealMagic = []byte("streamdp sealed 1\n")
 
 const (
-	sealLabel = "streamdp/state/v1\x00"
-	SealSalt  = 32
-	SealTag   = 16
+	SealSalt = 32
+	SealTag  = 16
 
 	kindCheckpoint = "checkpoint"
 	kindSecret     = "secret"
@@ -50,21 +47,18 @@ func IsSealed(data []byte) bool { return bytes.HasPrefix(data, SealMagic) }
 // cipher returns the cipher and the nonce of a salt, and what is authenticated with the
 // content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
-	key, err := hkdf.Key(sha256.New, s.Master[:], salt, sealLabel, 32+12)
+	key, iv := dp.DeriveWithNonce(s.Master, dp.ForState, salt)
+	block, err := aes.NewCipher(key[:])
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	block, err := aes.NewCipher(key[:32])
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	clear(key[:32])
+	clear(key[:])
 	aead, err := cipher.NewGCM(block)
 	for _, field := range []string{s.Task, kind} {
 		with = binary.LittleEndian.AppendUint64(with, uint64(len(field)))
 		with = append(with, field...)
 	}
-	return aead, key[32:], binary.LittleEndian.AppendUint64(with, number), err
+	return aead, iv[:], binary.LittleEndian.AppendUint64(with, number), err
 }
 
 // seal appends the encrypted file of a content to b.
