@@ -2,7 +2,6 @@ package moments
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
@@ -155,159 +154,9 @@ func (s *shapes) narrow(cfg *Config, plan *Plan) (shapes, bool) {
 	return shapes{newShape(cfg, all[0]), newShape(cfg.second(), all[1])}, some
 }
 
-// calibrate finds method, lattices and noise for a configuration, the ratio μ and the shapes of
-// both moments.
-func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error) {
-	d := len(cfg.Columns)
-	factor := over.first.factor
-	alpha, err := cfg.norm(factor)
-	if err = errors.Join(err, cfg.checkNonNegative(factor)); err != nil {
-		return nil, err
-	}
-	beta := alpha // persons have one matrix
-	if !cfg.personal() {
-		beta = over.second.factor.ColNorm()
-	}
-	method, nu, choice, err := cfg.choose(mu, p.Adjacency, over, alpha, beta)
-	if err != nil {
-		return nil, err
-	}
-	share := cfg.tradeoff(method, nu, p.Adjacency)
-
-	// The lattice depends on the noise, and the noise on the clip norm of the lattice.
-	// That norm is smaller than the configured one by less than 2⁻²³.
-	rough := share.Noise(mu, cfg.Clip, alpha, beta)
-	lattice, err := dp.NewLattice(cfg.Clip, rough.First*calibration.NoiseRoom, p.Bits())
-	if err != nil {
-		return nil, err
-	}
-	clip := lattice.Bound()
-	n := share.Noise(mu, clip, alpha, beta)
-	// Computing standard errors of covariances takes fourth powers.
-	if !(clip > 1e-60 && clip < 1e60 && n.First < 1e60) {
-		return nil, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
-	}
-	joint := method != "pp" && method != "pp_debiased"
-	if joint && !(positive(n.Lambda) && positive(n.Diagonal)) {
-		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", share.Nu, n.Diagonal)
-	}
-	g := lattice.Step()
-
-	// Second moments: g₂ = g²·2^s ≤ 2^−bits·min(ζ², τ/√(2λ)), s ≥ 0.
-	secondExp := 0
-	if joint {
-		if secondExp = calibration.Exponent(min(clip*clip, n.OffDiagonal*calibration.NoiseRoom), p.Bits()); secondExp < 2*lattice.Exp {
-			return nil, fmt.Errorf("noise of the second moment, %g, is too small for squares of rows on a lattice of step %g: lower lattice_bits or nu", n.OffDiagonal, g)
-		}
-	}
-	g2 := math.Ldexp(1, secondExp)
-	// A valid record counts 2^−countExp units of the count's lattice.
-	countExp, kappa := 0, math.Sqrt(cfg.countWeight(method, nu, p.Adjacency))*clip // the root of its weight
-	if cfg.counts() {
-		countExp = calibration.Exponent(min(1, n.First/kappa*calibration.NoiseRoom), p.Bits())
-	}
-	g3 := math.Ldexp(1, countExp)
-	full := cfg.fullCount(method, nu, p.Adjacency)
-	fullKappa := math.Sqrt(full.weight) * clip
-	fullExp := calibration.Exponent(min(1, n.First/fullKappa*calibration.NoiseRoom), p.Bits())
-	g4 := math.Ldexp(1, fullExp)
-
-	// Arithmetic adds to the sensitivity. Squares are rounded once a block; for
-	// neighbours that differs by less than g₂ per entry. Correlated noise is rounded too. Of
-	// persons under replacement, blocks differ where the one has records and where the other
-	// has.
-	root := math.Sqrt(n.Lambda)
-	rounded := float64(root * beta * float64(d) * g2)
-	if cfg.personal() {
-		rounded *= p.Adjacency.Factor()
-	}
-	arrays := []calibration.Array{
-		{Factor: factor, Entries: d, Unit: g, Deviation: n.First, Weight: 1},
-		{Factor: factor, Entries: 1, Unit: g4 * fullKappa, Deviation: n.First, Weight: 1},
-	}
-	if joint {
-		arrays = append(arrays, calibration.Array{
-			Factor: over.second.factor, Entries: d * (d + 1) / 2, Unit: g2, Deviation: n.Diagonal, Weight: root, Symmetric: true,
-		})
-	}
-	if cfg.counts() { // in the unit of the rows, as its weight says
-		arrays = append(arrays, calibration.Array{Factor: factor, Entries: 1, Unit: g3 * kappa, Deviation: n.First, Weight: 1})
-	}
-	if cfg.personal() {
-		for i := range arrays {
-			arrays[i].Weight *= calibration.ApartWeight(p.Adjacency)
-		}
-	}
-	s, limits, err := calibration.Charge(n.Sensitivity, rounded, cfg.last(), arrays...)
-	if err != nil {
-		return nil, err
-	}
-	total := spread(n.Lambda, s, mu*calibration.BudgetRoom)
-	if err := calibration.Grown(total.First, n.First); err != nil {
-		return nil, err
-	}
-
-	// int64 must hold every sum: rows and squares of one step, and the noise.
-	step, k, first := float64(cfg.Step), float64(lattice.K), limits[0]
-	if !calibration.Fits(step*k, first) {
-		return nil, &fault.Fault{Key: "step", Rule: fmt.Sprintf("must be less, for sums of %d lattice steps a record to fit 62 bits", lattice.K), Value: cfg.Step}
-	}
-	if joint && !calibration.Fits(step*k*k*math.Ldexp(1, 2*lattice.Exp-secondExp)+step, limits[2]) {
-		return nil, &fault.Fault{Key: "step", Rule: "must be less, for sums of squares to fit 62 bits", Value: cfg.Step}
-	}
-	if cfg.counts() && !calibration.Fits(step/g3, limits[len(limits)-1]) {
-		return nil, &fault.Fault{Key: "step", Rule: "must be less, for the number of valid records to fit 62 bits", Value: cfg.Step}
-	}
-	if !calibration.Fits(step/g4, limits[1]) {
-		return nil, &fault.Fault{Key: "step", Rule: "must be less, for the number of rows that are not shortened to fit 62 bits", Value: cfg.Step}
-	}
-	plan := &Plan{
-		Method:        method,
-		Factorization: factor.Stored(),
-		Clip:          clip,
-		Nu:            share.Nu,
-		Sensitivity:   total.Sensitivity,
-		Mu:            mu * dp.LedgerRoom,
-		First:         total.First,
-		Lattice:       lattice,
-		Choice:        choice,
-		Full:          total.First / fullKappa,
-		FullExp:       fullExp,
-	}
-	if cfg.personal() {
-		plan.Person = calibration.NewPerson(cfg.participation(), alpha)
-	}
-	if joint {
-		plan.Lambda, plan.Diagonal, plan.OffDiagonal, plan.SecondExp = n.Lambda, total.Diagonal, total.OffDiagonal, secondExp
-	}
-	if cfg.Second != nil {
-		plan.SecondFactorization = over.second.factor.Stored()
-	}
-	if cfg.counts() {
-		plan.Count, plan.CountExp = total.First/kappa, countExp
-	}
-	if plan.squares() && !fit(k+first.Noise, squaredSteps(cfg, d)) {
-		return nil, fmt.Errorf("squares of noisy rows, of up to %.1g lattice steps, would not fit 127 bits when they are summed: lower lattice_bits", k+first.Noise)
-	}
-	return plan, nil
-}
-
 // countWeight is the weight of the number of valid records in the sensitivity, in
 // units of ζ².
 const countWeight = 0.1
-
-// squaredSteps returns the largest number of steps whose squares are summed.
-func squaredSteps(cfg *Config, d int) float64 {
-	switch {
-	case cfg.Workload == "exponential":
-		return 1
-	case cfg.Workload == "window":
-		return float64(cfg.Window)
-	case cfg.last() > 0:
-		return float64(cfg.last())
-	}
-	return calibration.Endless / float64(d*(d+1)/2)
-}
 
 // tradeoff returns how a method weighs the moments and what it charges.
 func (c *Config) tradeoff(method string, nu float64, adjacency dp.Adjacency) Tradeoff {
