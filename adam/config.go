@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -181,9 +182,9 @@ func (c *Config) Validate() error {
 	oneOf("negative", c.Negative, "floor", "zero", "abs")
 	oneOf("factorization", c.Factorization, "identity", "blt", "sqrt")
 	oneOf("release", c.Release, "parameters", "update")
-	l.Check(positive(c.Clip), "clip", "must be positive and finite", c.Clip)
-	l.Check(positive(c.Rate), "rate", "must be positive and finite", c.Rate)
-	l.Check(positive(c.Eps), "eps", "must be positive and finite", c.Eps)
+	l.Check(vector.Positive(c.Clip), "clip", "must be positive and finite", c.Clip)
+	l.Check(vector.Positive(c.Rate), "rate", "must be positive and finite", c.Rate)
+	l.Check(vector.Positive(c.Eps), "eps", "must be positive and finite", c.Eps)
 	for _, x := range []struct {
 		key   string
 		value float64
@@ -206,7 +207,7 @@ func (c *Config) validateMethod(l *fault.List) {
 	l.Check(c.MeanClip == 0 || c.Method == "jme_batch", "mean_clip", "belongs to method \"jme_batch\"", c.MeanClip)
 	l.Check(!(c.MeanClip >= c.Clip) || c.MeanClip == 0, "mean_clip", "must be less than clip: no mean is longer than that", c.MeanClip)
 	if c.Method == "joint_clip" {
-		l.Check(positive(c.Tau), "tau", "must be positive and finite", c.Tau)
+		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite", c.Tau)
 	} else {
 		l.Check(c.Tau == 0, "tau", "belongs to method \"joint_clip\"", c.Tau)
 	}
@@ -264,13 +265,8 @@ func (c *Config) validateMode(l *fault.List) {
 func (c *Config) validateInitial(l *fault.List) {
 	if d := c.Parameters(); len(c.Initial) > 0 {
 		l.Check(len(c.Initial) == d, "initial_file", fmt.Sprintf("must hold %d parameters", d), len(c.Initial))
-		for _, x := range c.Initial {
-			if x-x != 0 {
-				l.Add("initial_file", "must hold finite numbers", nil)
-				break
-			}
+		if !vector.Finite(c.Initial) {
+			l.Add("initial_file", "must hold finite numbers", nil)
 		}
 	}
 }
-
-func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

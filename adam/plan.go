@@ -12,6 +12,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -212,7 +213,7 @@ func (p *Plan) clipSum(cfg *Config) (spare float64, err error) {
 // refineSquares sets the lattice step of the squares for their weight λ and noise,
 // g₂ = 2^e ≤ 2^−bits·min(largest square, noise), at least g².
 func (p *Plan) refineSquares(cfg *Config, lambda, noise float64, bits int) error {
-	if !(positive(lambda) && positive(noise)) {
+	if !(vector.Positive(lambda) && vector.Positive(noise)) {
 		return fmt.Errorf("the weight of the second moment is out of range: its noise would be %g", noise)
 	}
 	_, unit := (&Plan{Method: cfg.Method}).units(cfg.Step) // of 2⁰
@@ -273,7 +274,7 @@ func adopt(kept *Plan, cfg *Config, p dp.Params) (factors, error) {
 	// ν may have been chosen by the factorizations' errors, which differ a little.
 	chosen := *cfg
 	if cfg.weighted() && cfg.Nu == 0 {
-		if !calibration.Near(kept.Nu, fresh.Nu, 1e-3) || !positive(kept.Nu) {
+		if !calibration.Near(kept.Nu, fresh.Nu, 1e-3) || !vector.Positive(kept.Nu) {
 			return factors{}, calibration.ErrForeign
 		}
 		chosen.Nu = kept.Nu

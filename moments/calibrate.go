@@ -9,6 +9,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -100,7 +101,7 @@ func calibrate(cfg *Config, mu float64, p dp.Params, over *shapes) (*Plan, error
 		return nil, fmt.Errorf("rows of norm %g and noise of %g leave the range of float64: scale the columns to about 1", clip, n.First)
 	}
 	joint := method != "pp" && method != "pp_debiased"
-	if joint && !(positive(n.Lambda) && positive(n.Diagonal)) {
+	if joint && !(vector.Positive(n.Lambda) && vector.Positive(n.Diagonal)) {
 		return nil, fmt.Errorf("nu is %g, must be nearer to 1: the second moment's noise would be %g", share.Nu, n.Diagonal)
 	}
 

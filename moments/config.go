@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -237,7 +238,7 @@ func (c *Config) Validate() error {
 	oneOf("method", c.Method, "auto", "jme", "ime", "cs", "pp", "pp_debiased", "combined")
 	oneOf("workload", c.Workload, "mean", "sum", "exponential", "window")
 	oneOf("factorization", c.Factorization, "auto", "identity", "sqrt", "bsr", "bisr", "banded", "dense", "blt", "phased")
-	l.Check(positive(c.Clip) || c.autoClip(), "clip", "must be positive and finite", c.Clip)
+	l.Check(vector.Positive(c.Clip) || c.autoClip(), "clip", "must be positive and finite", c.Clip)
 	if c.Workload == "exponential" {
 		l.Check(c.Decay > 0 && c.Decay < 1, "decay", "must be in (0, 1)", c.Decay)
 	} else {
@@ -262,7 +263,7 @@ func (c *Config) Validate() error {
 		l.Check(!c.Endless, "on_horizon", "must not be \"continue\": normalised noise ends at the horizon", nil)
 	}
 	l.Check(c.Nu >= 0 && !math.IsInf(c.Nu, 0), "nu", "must be positive and finite, or 0 (chosen)", c.Nu)
-	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && positive(c.Weights[0]) && positive(c.Weights[1]),
+	l.Check(len(c.Weights) == 0 || len(c.Weights) == 2 && vector.Positive(c.Weights[0]) && vector.Positive(c.Weights[1]),
 		"weights", "must be two positive numbers", c.Weights)
 	l.Check(c.Inflation == 0 || c.Inflation >= 1 && !math.IsInf(c.Inflation, 0), "inflation", "must be at least 1", c.Inflation)
 	given := 0
@@ -322,7 +323,7 @@ func (c *Config) validateMethod(l *fault.List, kind string) {
 		}
 	}
 	if c.Method == "cs" {
-		l.Check(positive(c.Tau), "tau", "must be positive and finite for method \"cs\"", c.Tau)
+		l.Check(vector.Positive(c.Tau), "tau", "must be positive and finite for method \"cs\"", c.Tau)
 		l.Check(c.Second == nil, "method", "\"cs\" needs one matrix C for both moments: it shapes them as one vector", nil)
 	} else {
 		l.Check(c.Tau == 0, "tau", "belongs to method \"cs\"", c.Tau)
@@ -403,7 +404,7 @@ func (c *Config) validateScaling() error {
 		}
 	}
 	each("centre", c.Centre, func(x float64) bool { return !math.IsInf(x, 0) }, "must be finite")
-	each("scale", c.Scale, func(x float64) bool { return math.IsNaN(x) || positive(x) }, "must be positive and finite")
+	each("scale", c.Scale, func(x float64) bool { return math.IsNaN(x) || vector.Positive(x) }, "must be positive and finite")
 	return l.Err()
 }
 
@@ -412,5 +413,3 @@ const maxSlots = 1 << 62
 
 // maxRing is the largest memory of a window, in bytes.
 const maxRing = 1 << 34
-
-func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

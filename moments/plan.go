@@ -8,6 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -215,7 +216,7 @@ func (c *Config) choose(mu float64, adjacency dp.Adjacency, over *shapes, alpha,
 	}
 	all, best := x.choose()
 	for _, a := range all {
-		if !finite([]float64{a.Nu, a.First, a.Second}) {
+		if !vector.Finite([]float64{a.Nu, a.First, a.Second}) {
 			return method, nu, nil, nil
 		}
 	}

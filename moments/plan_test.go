@@ -11,6 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -324,7 +325,7 @@ func TestLimits(t *testing.T) {
 				"clip": plan.Clip, "nu": plan.Nu, "lambda": plan.Lambda, "sensitivity": plan.Sensitivity, "mu": plan.Mu,
 				"first": plan.First, "diagonal": plan.Diagonal, "off-diagonal": plan.OffDiagonal,
 			} {
-				if !positive(v) {
+				if !vector.Positive(v) {
 					t.Errorf("%s is %g", what, v)
 				}
 			}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"gonum.org/v1/gonum/mat"
+
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // symmetric returns the matrix of an upper triangle.
@@ -117,7 +119,7 @@ func TestProjections(t *testing.T) {
 			t.Errorf("radius %g: %v has norm %g", radius, x, norm)
 		}
 	}
-	if p, err := ProjectPSD([]float64{math.NaN(), 1, 1}, 2, 0); err == nil && finite(p) {
+	if p, err := ProjectPSD([]float64{math.NaN(), 1, 1}, 2, 0); err == nil && vector.Finite(p) {
 		t.Errorf("a matrix that is none has the projection %v", p)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // release returns the release of the step just closed.
@@ -105,7 +106,7 @@ func (e *Estimator) release() (*dp.Release, error) {
 	share := max(1, e.weight.total())
 	values = append(values, dp.Value{Name: "full_share", Shape: []int{1}, Data: e.full.value(share), SE: []float64{v.full / share}})
 	for _, v := range values {
-		if !finite(v.Data) || !finite(v.SE) {
+		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
 			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
 		}
 	}
@@ -146,16 +147,6 @@ func (e *Estimator) moments(v *variances, first, second float64) (moment, raw []
 		})
 	}
 	return mix(v.weight, v.bias), mix(v.mixed, 0)
-}
-
-// finite reports whether all of x are numbers.
-func finite(x []float64) bool {
-	for _, v := range x {
-		if v-v != 0 { // NaN for NaN and the infinities
-			return false
-		}
-	}
-	return true
 }
 
 // variances holds the variances of the entries of one release, and the public numbers

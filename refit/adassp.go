@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // adasspSolver is adaptive sufficient-statistics perturbation. It adds noise to the Gram matrix
@@ -122,7 +123,7 @@ func (s *adasspSolver) prepare(w *Data) (solution, error) {
 		// At θ = 0 and a clip norm of 1, the gradient is XᵀY.
 		xy := gradient.release(noise, "adassp/xty", make([]float64, d))
 		theta = solveSymmetric(upper, d, ridgeFor(s.s*math.Sqrt(a.Factor()), lambda, float64(d), utility(s.params)), xy)
-		if !finite(theta) {
+		if !vector.Finite(theta) {
 			return nil, 0, errFailed
 		}
 		return theta, 0, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/streamdp/streamdp/internal/gram"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/internal/wht"
 	"github.com/streamdp/streamdp/sgd"
 )
@@ -147,9 +148,9 @@ func caseIHM(t *testing.T, c cases.Case) {
 			mixed := make([]float64, in.K*d)
 			for r := range in.K {
 				for k, s := range in.S[step][r] {
-					axpy(mixed[r*d:][:d], s, in.X[k])
+					vector.Axpy(mixed[r*d:][:d], s, in.X[k])
 				}
-				axpy(mixed[r*d:][:d], math.Sqrt(in.Eta2), in.Xi[step][r])
+				vector.Axpy(mixed[r*d:][:d], math.Sqrt(in.Eta2), in.Xi[step][r])
 			}
 			return form(full(gramOf(mixed, d), d, 0), d, float64(in.K))
 		}
@@ -192,9 +193,9 @@ func caseIHM(t *testing.T, c cases.Case) {
 // plainGradient is Σ x·clip_C(y − xᵀθ) + sigma·z in float64.
 func plainGradient(x [][]float64, y, theta []float64, c, sigma float64, z []float64) []float64 {
 	g := make([]float64, len(theta))
-	axpy(g, sigma, z)
+	vector.Axpy(g, sigma, z)
 	for i, row := range x {
-		axpy(g, min(max(y[i]-dot(row, theta), -c), c), row)
+		vector.Axpy(g, min(max(y[i]-vector.Dot2(row, theta), -c), c), row)
 	}
 	return g
 }
@@ -238,8 +239,8 @@ func caseAdaSSP(t *testing.T, c cases.Case) {
 		noise = append(noise, in.N[i][i:]...)
 	}
 	upper, xy := all.gram(), all.xy()
-	axpy(upper, in.S, noise)
-	axpy(xy, in.S, in.Zeta)
+	vector.Axpy(upper, in.S, noise)
+	vector.Axpy(xy, in.S, in.Zeta)
 	for j, v := range solveSymmetric(upper, d, ridge, xy) {
 		near("theta", v*in.CY/in.CX, want.Theta[j])
 	}
@@ -391,7 +392,7 @@ func caseWishart(t *testing.T, c cases.Case) {
 			e := make([]float64, d)
 			e[j] = 1
 			w.solve(e) // a column of (W/k)⁻¹
-			axpy(inverse[j*d:][:d], 1/float64(in.K), e)
+			vector.Axpy(inverse[j*d:][:d], 1/float64(in.K), e)
 		}
 	}
 	n := float64(in.Draws)

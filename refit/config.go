@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -251,8 +252,8 @@ var accountings = map[string][]Accounting{
 func (c *Config) Validate() error {
 	var l fault.List
 	bounded := func(key string, x float64, or string) {
-		l.Check(positive(x), key, "must be positive and finite"+or, x)
-		l.Check(!positive(x) || x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
+		l.Check(vector.Positive(x), key, "must be positive and finite"+or, x)
+		l.Check(!vector.Positive(x) || x >= 1e-60 && x <= 1e60, key, "must be in the range 1e-60 to 1e60: scale the columns to about 1", x)
 	}
 	bounded("clip_x", c.ClipX, "")
 	bounded("clip_y", c.ClipY, "")
@@ -306,7 +307,7 @@ func (c *Config) Validate() error {
 		bounded("residual_clip", c.ResidualClip, ", or 0 (clip_y)")
 	}
 	l.Check(c.Transforms == 1 || c.Transforms == c.iterations(), "transforms", "must be 1 or the number of iterations", c.Transforms)
-	l.Check(positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
+	l.Check(vector.Positive(c.Ratio) && c.Ratio <= 1e6, "ratio", "must be positive and at most a million", c.Ratio)
 	l.Check(c.Radius >= 0 && c.Radius < 1e6, "radius", "must be 0 (none) to a million", c.Radius)
 	l.Check(c.Radius == 0 || c.Solver != "ihm" || c.ResidualClip == 0, "radius", "sets the bound on residuals: leave residual_clip out", nil)
 	l.Check(c.Radius == 0 || !c.Dense, "dense", "keeps rows, and a radius does not: leave one out", nil)
@@ -324,5 +325,3 @@ func belongTo(solvers []string) string {
 	}
 	return "belongs to solvers " + fault.Quoted(solvers, "and")
 }
-
-func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

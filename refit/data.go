@@ -115,13 +115,3 @@ func norm(x []float64) (float64, bool) {
 	}
 	return math.Ldexp(math.Sqrt(sum)*(1+0x1p-48), e), true
 }
-
-// finite reports whether all of x are numbers.
-func finite(x []float64) bool {
-	for _, v := range x {
-		if v-v != 0 {
-			return false
-		}
-	}
-	return true
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // publishedOnce holds what published read.
@@ -43,7 +44,7 @@ func published(t testing.TB, name string, split int, loose float64) *Data {
 func meanSquare(w *Data, theta []float64) float64 {
 	var sum float64
 	for i, y := range w.y {
-		r := y - dot(w.row(i), theta)
+		r := y - vector.Dot2(w.row(i), theta)
 		sum += r * r
 	}
 	return sum / float64(w.Len())
@@ -52,12 +53,12 @@ func meanSquare(w *Data, theta []float64) float64 {
 // errorOf returns meanSquare by sums, which are computed once.
 func errorOf(w *Data) func(theta []float64) float64 {
 	all, d, n := sumsOf(w), w.dim, float64(w.Len())
-	gram, square := full(all.gram(), d, 0), dot(w.y, w.y)
+	gram, square := full(all.gram(), d, 0), vector.Dot2(w.y, w.y)
 	xy := all.xy()
 	return func(theta []float64) float64 {
-		sum := square - 2*dot(theta, xy)
+		sum := square - 2*vector.Dot2(theta, xy)
 		for i, v := range theta {
-			sum += v * dot(gram[i*d:][:d], theta)
+			sum += v * vector.Dot2(gram[i*d:][:d], theta)
 		}
 		return sum / n
 	}
@@ -111,7 +112,7 @@ func caseStatistics(t *testing.T, c cases.Case) {
 	}
 	near("ols_mse", meanSquare(w, ols.Theta), want.OLS)
 	near("y2", meanSquare(w, make([]float64, d)), want.Y2)
-	near("theta_norm", math.Sqrt(dot(ols.Theta, ols.Theta)), want.ThetaNorm)
+	near("theta_norm", math.Sqrt(vector.Dot2(ols.Theta, ols.Theta)), want.ThetaNorm)
 }
 
 // solver is what a refit runs.
@@ -332,7 +333,7 @@ func caseCentredMSE(t *testing.T, c cases.Case) {
 		theta, b := release.Values[0].Data, release.Values[1].Data[0]
 		var mse float64
 		for i := range x {
-			e := y[i] - b - dot(theta, x[i])
+			e := y[i] - b - vector.Dot2(theta, x[i])
 			mse += e * e / float64(len(x))
 		}
 		v := math.Log(mse)

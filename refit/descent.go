@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/sgd"
 )
 
@@ -72,7 +73,7 @@ func (s *descentSolver) prepare(w *Data) (solution, error) {
 		theta = descend(d, s.iterations, s.rate/n, func(t int, theta []float64) []float64 {
 			return g.release(noise, numbered("dp-gd-residual/grad", t), theta)
 		})
-		if !finite(theta) {
+		if !vector.Finite(theta) {
 			return nil, 0, errFailed
 		}
 		return theta, 0, nil
@@ -83,7 +84,7 @@ func (s *descentSolver) prepare(w *Data) (solution, error) {
 func descend(d, iterations int, rate float64, gradient func(t int, theta []float64) []float64) []float64 {
 	theta := make([]float64, d)
 	for t := range iterations {
-		axpy(theta, rate, gradient(t, theta))
+		vector.Axpy(theta, rate, gradient(t, theta))
 	}
 	return theta
 }
@@ -110,7 +111,7 @@ func (s *trackedSolver) solve(w *Data, noise dp.Noise) (theta []float64, eta flo
 	if s.intercept { // it comes as that of a constant 1
 		theta[w.dim-1] /= constant
 	}
-	if !finite(theta) {
+	if !vector.Finite(theta) {
 		return nil, 0, errFailed
 	}
 	return theta, 0, nil

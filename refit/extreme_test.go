@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // extremes are windows that an arithmetic might stumble over.
@@ -74,7 +75,7 @@ func TestExtremeWindows(t *testing.T) {
 					continue
 				}
 				for _, v := range release.Values {
-					if !finite(v.Data) {
+					if !vector.Finite(v.Data) {
 						t.Errorf("%s at %g, %s: %s is %g", name, eps, what, v.Name, v.Data)
 					}
 				}

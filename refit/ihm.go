@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // ihmSolver is iterative Hessian mixing. With η² = γ, or with a test of λ_min
@@ -147,15 +148,15 @@ func (i *iteration) run(d int) ([]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		axpy(g, -i.ridge, theta)
+		vector.Axpy(g, -i.ridge, theta)
 		h.solve(g)
-		axpy(theta, i.factor(t, d), g)
-		if norm := math.Sqrt(dot(theta, theta)); i.radius > 0 && norm > i.radius {
+		vector.Axpy(theta, i.factor(t, d), g)
+		if norm := math.Sqrt(vector.Dot2(theta, theta)); i.radius > 0 && norm > i.radius {
 			for j := range theta {
 				theta[j] *= i.radius / norm
 			}
 		}
-		if !finite(theta) {
+		if !vector.Finite(theta) {
 			return nil, errFailed
 		}
 	}
@@ -218,7 +219,7 @@ func (s *ihmSolver) bySums(w *rowSums) gradientOf {
 	return func(noise dp.Noise, t int, theta []float64) ([]float64, error) {
 		g := append([]float64(nil), xy...)
 		for i := range d {
-			axpy(g, -theta[i], symmetric[i*d:][:d])
+			vector.Axpy(g, -theta[i], symmetric[i*d:][:d])
 		}
 		return releaseVector(noise, numbered("ihm/grad", t), g, adjacency.Factor()*bound, eigenError(n, d, 2*bound), bound*s.noise.Sigma, s.params.Bits())
 	}

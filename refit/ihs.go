@@ -5,6 +5,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/gram"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // IHS is iterative Hessian sketching. The private methods are derived from it:
@@ -30,7 +31,7 @@ func IHS(w *Data, k, iterations int, fast bool, noise dp.Noise) (NonPrivate, err
 		g := make([]float64, d)
 		for r, y := range w.y {
 			x := w.row(r)
-			axpy(g, y-dot(x, theta), x)
+			vector.Axpy(g, y-vector.Dot2(x, theta), x)
 		}
 		return g, nil
 	}

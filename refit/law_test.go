@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // window returns n random rows of d features, correlated, with a linear target.
@@ -50,7 +51,7 @@ func TestWishartLaw(t *testing.T) {
 		}
 		g := []float64{1, -2, 0.5}
 		h.solve(g)
-		return append(all, g[0], g[0]+g[1]+g[2], dot(g, g))
+		return append(all, g[0], g[0]+g[1]+g[2], vector.Dot2(g, g))
 	}
 	var drawn, formed [][]float64
 	a, b := newQuick(1), newQuick(2)
@@ -245,7 +246,7 @@ func TestRadius(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if norm := math.Sqrt(dot(theta, theta)); norm > s.radius+1e-5 {
+		if norm := math.Sqrt(vector.Dot2(theta, theta)); norm > s.radius+1e-5 {
 			t.Errorf("an iterate of norm %g", norm)
 		}
 	}
@@ -328,7 +329,7 @@ func TestNonPrivate(t *testing.T) {
 	if err != nil || math.Abs(shortest.Theta[0]-0.5) > 1e-12 || math.Abs(shortest.Theta[1]-0.5) > 1e-12 {
 		t.Errorf("dependent columns: %v, %v", shortest, err)
 	}
-	if none, err := LeastSquares(NewData(3, 0)); err != nil || dot(none.Theta, none.Theta) != 0 {
+	if none, err := LeastSquares(NewData(3, 0)); err != nil || vector.Dot2(none.Theta, none.Theta) != 0 {
 		t.Errorf("no rows: %v, %v", none, err)
 	}
 }

@@ -1,6 +1,10 @@
 package refit
 
-import "math"
+import (
+	"math"
+
+	"github.com/streamdp/streamdp/internal/vector"
+)
 
 // Matrices here are d×d, row-major. No multiplication and addition are fused, so that results
 // have the same bits on every machine.
@@ -12,7 +16,7 @@ func cholesky(a []float64, d int) bool {
 		ri := a[i*d:][:d]
 		for j := range i + 1 {
 			rj := a[j*d:][:d]
-			sum := ri[j] - dot(ri[:j], rj[:j])
+			sum := ri[j] - vector.Dot2(ri[:j], rj[:j])
 			if i > j {
 				ri[j] = sum / rj[j]
 				continue
@@ -32,7 +36,7 @@ func forward(l, x []float64) {
 	d := len(x)
 	for i := range x {
 		row := l[i*d:][:i+1]
-		x[i] = (x[i] - dot(row[:i], x[:i])) / row[i]
+		x[i] = (x[i] - vector.Dot2(row[:i], x[:i])) / row[i]
 	}
 }
 
@@ -66,28 +70,13 @@ func lowerProduct(l, a []float64, d int) []float64 {
 func addSquare(a, m []float64, d int) {
 	for i := range d {
 		for j := range i + 1 {
-			v := dot(m[i*d:][:j+1], m[j*d:][:j+1])
+			v := vector.Dot2(m[i*d:][:j+1], m[j*d:][:j+1])
 			a[i*d+j] += v
 			if i > j {
 				a[j*d+i] += v
 			}
 		}
 	}
-}
-
-// dot returns ⟨x, y⟩.
-func dot(x, y []float64) float64 {
-	y = y[:len(x)]
-	var even, odd float64
-	for len(x) >= 2 {
-		even += float64(x[0] * y[0])
-		odd += float64(x[1] * y[1])
-		x, y = x[2:], y[2:]
-	}
-	if len(x) == 1 {
-		even += float64(x[0] * y[0])
-	}
-	return even + odd
 }
 
 // full returns the symmetric matrix of an upper triangle, row by row, plus ridge·I.
@@ -102,12 +91,4 @@ func full(upper []float64, d int, ridge float64) []float64 {
 		a[i*d+i] += ridge
 	}
 	return a
-}
-
-// axpy adds a·x to dst.
-func axpy(dst []float64, a float64, x []float64) {
-	dst = dst[:len(x)]
-	for j, v := range x {
-		dst[j] += float64(a * v)
-	}
 }

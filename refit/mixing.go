@@ -7,6 +7,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/clipgrad"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // leastEigenvalue returns λ_min of a positive semidefinite matrix, at least 0.
@@ -51,7 +52,7 @@ func gaussianMix(w *Data, k int, eta float64, row dp.Row) []float64 {
 		}
 		for q := range m {
 			for r := range k {
-				axpy(mixed[r*d:][:d], weights[q*k+r], w.row(i+q))
+				vector.Axpy(mixed[r*d:][:d], weights[q*k+r], w.row(i+q))
 			}
 		}
 	}
@@ -126,7 +127,7 @@ func (s *mixingSolver) prepareSums(w *rowSums) (solution, error) {
 		}
 		backward(block, theta)
 		roundPublic(theta)
-		if !finite(theta) {
+		if !vector.Finite(theta) {
 			return nil, 0, errFailed
 		}
 		return theta, math.Sqrt(square), nil

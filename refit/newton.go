@@ -8,6 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/clipgrad"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // newtonShares are the shares of μ² that newton spends on its releases. There is one set without
@@ -290,7 +291,7 @@ func (s *newtonSolver) solution(white *newton.Whitening, mean, sds, weights []fl
 			theta[d] -= float64(theta[j] * m)
 		}
 	}
-	if !finite(theta) {
+	if !vector.Finite(theta) {
 		return nil, errFailed
 	}
 	return theta, nil

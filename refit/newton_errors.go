@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // leastForErrors is the ν below which newton states no errors. On sets with ν below 4 fewer
@@ -119,7 +120,7 @@ func (s *newtonSolver) errors(white *newton.Whitening, mean, sds, weights []floa
 		v := float64(b*b) + weightedVariance(constantSignal, sds, weights) + steps.rows(t.valid, t.counted, 1)/float64(t.signal*constantSignal)
 		e.constant = float64(v * float64(scale*scale))
 	}
-	if !finite(e.square) || !finite([]float64{e.constant}) {
+	if !vector.Finite(e.square) || !vector.Finite([]float64{e.constant}) {
 		return nil
 	}
 	return e
@@ -149,7 +150,7 @@ func (e *solutionErrors) intercept(a []float64) float64 {
 	}
 	sum := e.constant
 	for i, v := range x {
-		sum += float64(v * dot(e.square[i*e.dim:][:e.dim], x))
+		sum += float64(v * vector.Dot2(e.square[i*e.dim:][:e.dim], x))
 	}
 	return math.Sqrt(max(0, sum))
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // errorsOver closes windows of a linear model, and
@@ -171,7 +172,7 @@ func TestErrorsOverflow(t *testing.T) {
 	c := configs()["newton in original units"]
 	c.Centre = []float64{1e200, 10, -2}
 	for _, v := range closeWindow(t, mustRefit(t, c, generous), records(120, 1), dptest.Seeded(1)).Values {
-		if !finite(v.Data) || !finite(v.SE) || (v.SE == nil) != (v.Name == "intercept_original") {
+		if !vector.Finite(v.Data) || !vector.Finite(v.SE) || (v.SE == nil) != (v.Name == "intercept_original") {
 			t.Errorf("%s: %v, errors %v", v.Name, v.Data, v.SE)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
 	"github.com/streamdp/streamdp/internal/stattest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // auditKeys give the noise of an audit, the same in every run of the tests.
@@ -466,13 +467,13 @@ func dense(eta2 float64, drawn bool) func(w *Data) sketchUnder {
 				total := make([]float64, d*d)
 				drawWishart(l, d, auditRows, row).add(total, d)
 				for i := range v {
-					sum += v[i] * dot(total[i*d:][:d], v)
+					sum += v[i] * vector.Dot2(total[i*d:][:d], v)
 				}
 				return sum, auditRows
 			}
 			mixed := gaussianMix(w, auditRows, math.Sqrt(eta2), row)
 			for i := range auditRows {
-				p := dot(mixed[i*d:][:d], v)
+				p := vector.Dot2(mixed[i*d:][:d], v)
 				sum += p * p
 			}
 			return sum, auditRows

@@ -27,6 +27,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/bin"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // Refit solves a regression at the end of each window of slots,
@@ -344,7 +345,7 @@ func (r *Refit) values(theta []float64, eta float64, e *solutionErrors) []dp.Val
 		}
 	}
 	for i := range values {
-		if !finite(values[i].SE) { // the square of a very large centre
+		if !vector.Finite(values[i].SE) { // the square of a very large centre
 			values[i].SE = nil
 		}
 	}

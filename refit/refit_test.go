@@ -14,6 +14,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // configs are a refit of each solver, and of each way that one has.
@@ -114,7 +115,7 @@ func TestReleases(t *testing.T) {
 		var names []string
 		for _, v := range first.Values {
 			names = append(names, v.Name)
-			if len(v.Data) != v.Shape[0] || !finite(v.Data) {
+			if len(v.Data) != v.Shape[0] || !vector.Finite(v.Data) {
 				t.Errorf("%s: value %s is %v", name, v.Name, v.Data)
 			}
 		}
@@ -254,7 +255,7 @@ func TestBadWindows(t *testing.T) {
 					t.Errorf("%s, %s: %d values, failed %q", name, what, len(release.Values), release.Failed)
 				}
 				for _, v := range release.Values {
-					if !finite(v.Data) {
+					if !vector.Finite(v.Data) {
 						t.Errorf("%s, %s: %s is %v", name, what, v.Name, v.Data)
 					}
 				}

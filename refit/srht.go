@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/internal/wht"
 )
 
@@ -76,7 +77,7 @@ func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
 	wht.Transform(u, d)
 	for i := range s.n {
 		row := u[i*d:][:d]
-		distortion = max(distortion, dot(row, row))
+		distortion = max(distortion, vector.Dot2(row, row))
 	}
 	return z, math.Sqrt(distortion)
 }

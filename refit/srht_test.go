@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // explicit returns S, k₂×n, of a transform, entry by entry.
@@ -49,7 +50,7 @@ func TestSRHT(t *testing.T) {
 		want := make([]float64, k2*d)
 		for r := range m {
 			for i, v := range m[r] {
-				axpy(want[r*d:][:d], v, x[i*d:][:d])
+				vector.Axpy(want[r*d:][:d], v, x[i*d:][:d])
 			}
 		}
 		z, distortion := s.apply(x, d)
@@ -61,11 +62,11 @@ func TestSRHT(t *testing.T) {
 		var largest, coherence float64
 		for i := range n {
 			row := make([]float64, d)
-			axpy(row, -1, x[i*d:][:d])
+			vector.Axpy(row, -1, x[i*d:][:d])
 			for r := range m {
-				axpy(row, m[r][i], want[r*d:][:d])
+				vector.Axpy(row, m[r][i], want[r*d:][:d])
 			}
-			largest = max(largest, math.Sqrt(dot(row, row)))
+			largest = max(largest, math.Sqrt(vector.Dot2(row, row)))
 			for j := range i {
 				var sum float64
 				for r := range m {
@@ -109,7 +110,7 @@ func TestFastSensitivities(t *testing.T) {
 			for j := range row {
 				row[j] = source.NormFloat64()
 			}
-			norm := math.Sqrt(dot(row, row))
+			norm := math.Sqrt(vector.Dot2(row, row))
 			for j := range row {
 				row[j] *= scale / norm
 			}
@@ -142,7 +143,7 @@ func TestSpread(t *testing.T) {
 		x[i] = sign * float64(1-2*(bits.OnesCount(uint(i&s.rows[3]))&1))
 	}
 	z, _ := s.apply(x, 1)
-	if sum := dot(z, z); sum < 40*n || sum > float64(s.padded/k2+1)*n {
+	if sum := vector.Dot2(z, z); sum < 40*n || sum > float64(s.padded/k2+1)*n {
 		t.Errorf("squares of %d rows add up to %g after the transform", n, sum)
 	}
 }

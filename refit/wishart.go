@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // wishart is a draw of X̃ᵀX̃ for a sketch X̃ = SX + ηξ of k rows. S and ξ have independent entries
@@ -29,7 +30,7 @@ func drawWishart(l []float64, d, k int, row dp.Row) *wishart {
 	w := &wishart{l: l, a: make([]float64, d*d), k: k}
 	for i := range d {
 		squares := z[:k-i]
-		w.a[i*d+i] = math.Sqrt(dot(squares, squares))
+		w.a[i*d+i] = math.Sqrt(vector.Dot2(squares, squares))
 		z = z[k-i:]
 		z = z[copy(w.a[i*d:][:i], z):]
 	}

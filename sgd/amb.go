@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -281,7 +282,7 @@ func (e *AMB) Add(slot uint64, row []float64) {
 		copy(x, row[:e.target])
 		copy(x[e.target:], row[e.target+1:])
 	}
-	dot, square := dotSquare(e.w, x)
+	dot, square := vector.DotSquare(e.w, x)
 	shrink := 1.0
 	if !(square <= e.square) {
 		if !(square < 1e300) { // too large for squares, or no numbers
@@ -318,11 +319,11 @@ func (e *AMB) Add(slot uint64, row []float64) {
 // they are not finite, the record is a null record.
 func (e *AMB) addLarge(row []float64) {
 	x := slices.Concat(row[:e.target], row[e.target+1:])
-	if !finite(x) {
+	if !vector.Finite(x) {
 		e.nulls++
 		return
 	}
-	shorten(x, e.plan.ClipX)
+	vector.Shorten(x, e.plan.ClipX)
 	e.rows--
 	e.Add(0, slices.Insert(x, e.target, row[e.target]))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 func caseBands(t *testing.T, c cases.Case) {
@@ -63,14 +64,14 @@ func caseHuber(t *testing.T, c cases.Case) {
 	// as fine as it is small.
 	clip := 0.0
 	for i, x := range in.X {
-		product, square := dotSquare(in.Theta, x)
+		product, square := vector.DotSquare(in.Theta, x)
 		clip = max(clip, 2*math.Abs(product-in.Y[i])*math.Sqrt(square))
 	}
 	clip = min(clip, in.Gamma)
 	all.open(clip)
 	gradient := func(g gradients, j int) float64 { return float64(g.integers()[j]) / one * clip }
 	for i, x := range in.X {
-		product, square := dotSquare(in.Theta, x)
+		product, square := vector.DotSquare(in.Theta, x)
 		r := product - in.Y[i]
 		b := in.Gamma / math.Sqrt(square)
 		loss := r * r / 2

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // release updates the averages with the new iterate and returns the release. slots is the number
@@ -50,7 +51,7 @@ func (e *AMB) release(slots uint64) (*dp.Release, error) {
 		values = append(values, dp.Value{Name: "theta_average_original", Shape: []int{len(original)}, Data: original})
 	}
 	for _, v := range values {
-		if !finite(v.Data) || !finite(v.SE) {
+		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
 			return nil, errors.New("a released value left the range of float64: scale the columns to about 1")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/testing/estimatortest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // TestQuietSource: a source of exact records drives the clip norm to its floor and
@@ -92,7 +93,7 @@ func TestDiverged(t *testing.T) {
 			t.Errorf("%s: %d steps end with %v", clip, steps, err)
 		}
 		for _, v := range last.Values {
-			if !finite(v.Data) {
+			if !vector.Finite(v.Data) {
 				t.Errorf("%s: %s is %v", clip, v.Name, v.Data)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // Descent describes full-batch gradient descent.
@@ -103,7 +104,7 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 		var nulls int64
 		for i, square := range squares {
 			x := s.row(i)
-			r := dot(theta, x) - s.Y[i]
+			r := vector.Dot4(theta, x) - s.Y[i]
 			if r-r != 0 {
 				nulls++ // a null record by overflow
 				continue
@@ -126,7 +127,7 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 		for j := range next {
 			next[j] = theta[j] - float64(step*float64(sum[j]+draws[j]))
 		}
-		if finite(next) {
+		if vector.Finite(next) {
 			theta = next
 		}
 		path.Iterates = append(path.Iterates, theta)
@@ -195,7 +196,7 @@ func (d *Descent) validate(features int) error {
 		}
 	}
 	check(d.Steps >= 1, "steps is %d, must be at least 1", d.Steps)
-	check(positive(d.Rate), "rate is %g, must be positive and finite", d.Rate)
+	check(vector.Positive(d.Rate), "rate is %g, must be positive and finite", d.Rate)
 	const low, high = 0x1p-400, 0x1p400
 	scale := func(name string, x float64) {
 		check(x >= low && x <= high, "%s is %g, must be positive, and no farther from 1 than a factor of 2^400", name, x)
@@ -211,8 +212,8 @@ func (d *Descent) validate(features int) error {
 	}
 	check(d.Quantile > 0 && d.Quantile < 1, "quantile is %g, must be in (0, 1)", d.Quantile)
 	check(d.Fraction > 0 && d.Fraction < 1, "fraction is %g, must be in (0, 1)", d.Fraction)
-	check(positive(d.Kappa) && d.Kappa <= 100, "kappa is %g, must be positive and at most 100", d.Kappa)
-	check(len(d.Start) == features && finite(d.Start), "start must be %d numbers", features)
+	check(vector.Positive(d.Kappa) && d.Kappa <= 100, "kappa is %g, must be positive and at most 100", d.Kappa)
+	check(len(d.Start) == features && vector.Finite(d.Start), "start must be %d numbers", features)
 	return errors.Join(errs...)
 }
 
@@ -231,7 +232,7 @@ func Refit(s *Sample, radius float64, p dp.Params, noise dp.Noise) (theta []floa
 	if err = errors.Join(s.validate(), err); err != nil {
 		return nil, nil, err
 	}
-	if !positive(s.Bound.X) || !positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
+	if !vector.Positive(s.Bound.X) || !vector.Positive(s.Bound.Y) || !(radius >= 0) || math.IsInf(radius, 0) {
 		return nil, nil, fmt.Errorf("bounds %g and %g must be positive and finite, radius %g at least 0", s.Bound.X, s.Bound.Y, radius)
 	}
 	bound, h := s.Bound.X, 0.0

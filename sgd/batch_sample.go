@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // Sample is a table of records for the batch solvers. Each record has d features and a target. A
@@ -41,7 +42,7 @@ func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64
 		return nil, errors.New("there are no records")
 	case target < 0 || target >= columns:
 		return nil, fmt.Errorf("target is column %d, must be one of %d", target, columns)
-	case !positive(b.X) || !positive(b.Y):
+	case !vector.Positive(b.X) || !vector.Positive(b.Y):
 		return nil, fmt.Errorf("bounds are %g and %g, must be positive and finite", b.X, b.Y)
 	case !(constant >= 0 && constant <= b.X):
 		return nil, fmt.Errorf("constant is %g, must be 0 to the features' bound", constant)
@@ -51,12 +52,12 @@ func NewSample(rows [][]float64, columns, target int, b Bounds, constant float64
 	s := &Sample{D: d, X: make([]float64, d*len(rows)), Y: make([]float64, len(rows)), Constant: constant, Bound: b}
 	for i, row := range rows {
 		x := s.X[i*d : (i+1)*d]
-		if len(row) != columns || !finite(row) {
+		if len(row) != columns || !vector.Finite(row) {
 			continue
 		}
 		copy(x, row[:target])
 		copy(x[target:], row[target+1:])
-		shorten(x[:columns-1], b.X)
+		vector.Shorten(x[:columns-1], b.X)
 		if constant != 0 {
 			x[d-1] = constant
 		}
@@ -94,7 +95,7 @@ func (s *Sample) squares() []float64 {
 	out := make([]float64, s.Len())
 	for i := range out {
 		x := s.row(i)
-		_, out[i] = dotSquare(x, x)
+		_, out[i] = vector.DotSquare(x, x)
 		null := true
 		for _, v := range x {
 			null = null && v == 0
@@ -112,7 +113,7 @@ func (s *Sample) validate() error {
 	if s.D < 1 || len(s.Y) < 1 || len(s.X) != s.D*len(s.Y) {
 		return fmt.Errorf("a sample of %d features has %d numbers for %d targets", s.D, len(s.X), len(s.Y))
 	}
-	if !finite(s.X) || !finite(s.Y) {
+	if !vector.Finite(s.X) || !vector.Finite(s.Y) {
 		return errors.New("a sample must hold finite numbers: records that do not are null records, with features of 0")
 	}
 	return nil

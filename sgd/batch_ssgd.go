@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // ShuffledDescent describes one pass of gradient descent in secret order.
@@ -68,7 +69,7 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 	for t, i := range order {
 		sums.open(d.Clip)
 		x := s.row(i)
-		r := dot(w, x) - s.Y[i]
+		r := vector.Dot4(w, x) - s.Y[i]
 		if squares[i] >= 0 && r-r == 0 {
 			sums.add(x, r, squares[i], 1)
 			clipped += 1 - int(sums.inside)
@@ -79,7 +80,7 @@ func ShuffledSGD(s *Sample, d ShuffledDescent, adjacency dp.Adjacency, noise dp.
 		for j := range next {
 			next[j] = w[j] - float64(step*float64(sum[j]+draws[j]))
 		}
-		if finite(next) {
+		if vector.Finite(next) {
 			w = next
 		}
 		path.Iterates = append(path.Iterates, w)
@@ -152,7 +153,7 @@ func CalibrateSSGD(n int, epsilon, delta float64, adjacency dp.Adjacency) (float
 // Source: Feldman, McMillan, Talwar (2021), "Hiding Among the Clones", Theorem
 // 3.8, evaluated numerically; docs/theory/sgd.md.
 func SSGDEpsilon(n int, sigma, delta float64, adjacency dp.Adjacency) (float64, error) {
-	if !adjacency.Valid() || n < 1 || !positive(sigma) {
+	if !adjacency.Valid() || n < 1 || !vector.Positive(sigma) {
 		return 0, errors.New("adjacency, a number of records and their noise are required")
 	}
 	alone, err := dp.Epsilon(delta, adjacency.Factor()/sigma)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -259,7 +260,7 @@ func (c *Config) Validate() error {
 	l.Check(slices.Contains(c.Columns, c.Target), "target", "must be one of the columns", c.Target)
 	l.Check(len(c.Columns) >= 2 || *c.Intercept, "columns", "must name a feature beside the target", len(c.Columns))
 	l.Check(c.ClipX >= 1e-60 && c.ClipX <= 1e60, "clip_x", "must be positive and in the range 1e-60 to 1e60: scale the columns to about 1", c.ClipX)
-	l.Check(c.ClipY == 0 || positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
+	l.Check(c.ClipY == 0 || vector.Positive(c.ClipY), "clip_y", "must be positive and finite", c.ClipY)
 	switch c.Method {
 	case "amb":
 		c.validateAMB(&l)
@@ -305,7 +306,7 @@ func (c *Config) validateNewton(l *fault.List) {
 	if c.Restart != nil {
 		unused("restart", false, *c.Restart)
 	}
-	l.Check(c.Radius == 0 || positive(c.Radius), "radius", "must be positive and finite, or 0 (none)", c.Radius)
+	l.Check(c.Radius == 0 || vector.Positive(c.Radius), "radius", "must be positive and finite, or 0 (none)", c.Radius)
 }
 
 func (c *Config) validateAMB(l *fault.List) {
@@ -320,7 +321,7 @@ func (c *Config) validateAMB(l *fault.List) {
 	fraction("threshold_quantile", c.Quantile)
 	fraction("fraction", c.Fraction)
 	fraction("tail", c.Tail)
-	l.Check(positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)
+	l.Check(vector.Positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)
 	l.Check(c.Rungs >= 1 && c.Rungs <= maxRungs, "rungs", fmt.Sprintf("must be 1 to %d", maxRungs), c.Rungs)
 	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top", "must be positive, and no farther from 1 than a factor of 2^400", c.Top)
 	if c.Clip == "fixed" {
@@ -337,9 +338,9 @@ func (c *Config) validateAMB(l *fault.List) {
 	l.Check(c.Bootstrap <= slots, "bootstrap", "must be at most 2^31 slots", c.Bootstrap)
 	l.Check(c.Bands >= 1 && c.Bands <= maxBands, "bands", fmt.Sprintf("must be 1 to %d", maxBands), c.Bands)
 	l.Check(c.Eta0 > 0 && c.Eta0 <= 1, "eta0", "must be positive and at most 1", c.Eta0)
-	l.Check(c.Curvature == 0 || positive(c.Curvature) && c.Curvature <= c.ClipX*c.ClipX,
+	l.Check(c.Curvature == 0 || vector.Positive(c.Curvature) && c.Curvature <= c.ClipX*c.ClipX,
 		"curvature", "must be positive and at most clip_x squared, or 0 (that)", c.Curvature)
-	l.Check(positive(c.Radius), "radius", "is required, positive and finite: the largest norm that coefficients can have", c.Radius)
+	l.Check(vector.Positive(c.Radius), "radius", "is required, positive and finite: the largest norm that coefficients can have", c.Radius)
 }
 
 // validateScaling reports faults of Centre, Scale and Start. They are not part of Validate,
@@ -354,12 +355,10 @@ func (c *Config) validateScaling() error {
 	}
 	number := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 	each("centre", c.Centre, len(c.Columns), number, "must be finite")
-	each("scale", c.Scale, len(c.Columns), positive, "must be positive and finite")
+	each("scale", c.Scale, len(c.Columns), vector.Positive, "must be positive and finite")
 	each("start", c.Start, c.features(), number, "must be finite")
 	return l.Err()
 }
 
 // maxBands bounds the bands of correlated noise.
 const maxBands = 256
-
-func positive(x float64) bool { return x > 0 && !math.IsInf(x, 0) }

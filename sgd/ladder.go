@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // ladder is the set of values that a private search can return:
@@ -143,7 +144,7 @@ func statLaw(method string, values []float64, rungs int, top, threshold, null, s
 	if method != "scan" && method != "bisect" {
 		return nil, errors.New("method must be \"scan\" or \"bisect\"")
 	}
-	if !(rungs >= 1 && rungs <= maxRungs && positive(top) && positive(sd)) {
+	if !(rungs >= 1 && rungs <= maxRungs && vector.Positive(top) && vector.Positive(sd)) {
 		return nil, errors.New("rungs, top and sd must be positive")
 	}
 	l := ladder{top, rungs}

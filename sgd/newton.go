@@ -8,6 +8,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -292,14 +293,14 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	case e.phase == searchNorm:
 		e.search[normLadder.index(square)]++
 	case e.phase == searchMedian:
-		if r := y - dot(e.w, x); r-r == 0 {
+		if r := y - vector.Dot4(e.w, x); r-r == 0 {
 			e.residuals[medianBin(r)]++
 		} else {
 			e.nulls++
 		}
 	case e.phase == searchScale:
 		square += float64(e.constant * e.constant)
-		if u := float64(math.Abs(y-dot(e.w, x)) * math.Sqrt(square)); u-u == 0 {
+		if u := float64(math.Abs(y-vector.Dot4(e.w, x)) * math.Sqrt(square)); u-u == 0 {
 			e.search[scaleLadder.index(u)]++
 		} else {
 			e.nulls++
@@ -319,12 +320,12 @@ func (e *Newton) flush() {
 	e.white.ApplyFour(e.z, e.x)
 	for i := range e.held {
 		x, z := e.x[i*d:][:d], e.z[i*d:][:d]
-		r := e.y[i] - dot(e.w, x)
+		r := e.y[i] - vector.Dot4(e.w, x)
 		if r-r != 0 {
 			e.nulls++
 			continue
 		}
-		g.lattice.Accumulate(g.sum, z, g.scale(r, dot(z, z)))
+		g.lattice.Accumulate(g.sum, z, g.scale(r, vector.Dot4(z, z)))
 		if square := e.squares[i]; e.rows.intercept && square > e.squared {
 			shrink := math.Sqrt(e.squared / square)
 			for j, v := range x[:d-1] {

@@ -15,6 +15,7 @@ import (
 	"github.com/streamdp/streamdp/internal/newton"
 	"github.com/streamdp/streamdp/internal/stattest"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -189,9 +190,9 @@ func (p *place) records(clip float64) [][]float64 {
 			scaled = []float64{scaled[0] - p.centre[0], scaled[1] - p.centre[1], p.constant}
 		}
 		p.e.Apply(z, scaled)
-		at := dot(p.w, scaled)
+		at := vector.Dot4(p.w, scaled)
 		for _, part := range []float64{countedPart * (1 - 1e-6), countedPart * (1 + 1e-6), 1 - 1e-9, 7} {
-			size := part * p.zeta / math.Sqrt(dot(z, z))
+			size := part * p.zeta / math.Sqrt(vector.Dot4(z, z))
 			all = append(all, []float64{x[0], x[1], at + size}, []float64{x[0], x[1], at - size})
 		}
 	}
@@ -643,13 +644,13 @@ func TestNewtonJoint(t *testing.T) {
 						if n%3 == 0 { // the same line
 							copy(x, []float64{0.5, 0.5})
 						}
-						norm := math.Sqrt(dot(x[:d], x[:d]))
+						norm := math.Sqrt(vector.Dot4(x[:d], x[:d]))
 						for j := range d {
 							x[j] /= norm * (1 + 1e-12)
 						}
 						e.white.Apply(z, x[:d])
 						part := []float64{countedPart, countedPart * (1 + 1e-5*source.NormFloat64()), 1, 3, source.Float64()}[source.IntN(5)]
-						x[d] = dot(e.w, x[:d]) + math.Copysign(part*e.zeta/math.Sqrt(dot(z, z)), source.NormFloat64())
+						x[d] = vector.Dot4(e.w, x[:d]) + math.Copysign(part*e.zeta/math.Sqrt(vector.Dot4(z, z)), source.NormFloat64())
 						return x
 					}
 					x := record()

@@ -10,6 +10,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // newtonCase is a stream, its noise by array and opening, and what comes of it.
@@ -251,7 +252,7 @@ func caseNewtonMSE(t *testing.T, c cases.Case) {
 		}
 		var mse float64
 		for i := range x {
-			r := y[i] - dot(theta[:len(x[i])], x[i])
+			r := y[i] - vector.Dot4(theta[:len(x[i])], x[i])
 			if intercept {
 				r -= theta[len(x[i])]
 			}

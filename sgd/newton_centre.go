@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // With an intercept a row is s = (x − m, C): the features about a centre m, which is 0 at first,
@@ -31,7 +32,7 @@ func (e *Newton) centred(x []float64) (square float64) {
 func (e *Newton) uncentre(w []float64) {
 	if e.constant > 0 {
 		d := len(e.centre)
-		w[d] = float64(w[d]*e.constant) - dot(w[:d], e.centre)
+		w[d] = float64(w[d]*e.constant) - vector.Dot4(w[:d], e.centre)
 	}
 }
 
@@ -52,7 +53,7 @@ func (e *Newton) recentre(upper []float64, valid, squared float64) {
 	for j, v := range moved {
 		next[j] = e.centre[j] + float64(factor*v)
 	}
-	shorten(next, 1)
+	vector.Shorten(next, 1)
 
 	constant := constantFor(squared)
 	c := change{shift: moved, ratio: constant / e.constant}
@@ -84,7 +85,7 @@ type change struct {
 
 func (c change) iterate(w []float64) {
 	d := len(c.shift)
-	w[d] = (w[d] + dot(c.shift, w[:d])) / c.ratio
+	w[d] = (w[d] + vector.Dot4(c.shift, w[:d])) / c.ratio
 }
 
 func (c change) gradient(g []float64) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // TestMedianBin: parts are where the rungs say, each without its lower and with its upper
@@ -140,12 +141,12 @@ func TestRecentre(t *testing.T) {
 	for _, v := range vectors {
 		var all []float64
 		for _, s := range rows {
-			all = append(all, dot(s, *v))
+			all = append(all, vector.Dot4(s, *v))
 		}
 		before = append(before, all)
 	}
 	gradient := slices.Clone(block.u)
-	step := dot(gradient, block.w)
+	step := vector.Dot4(gradient, block.w)
 	e.matrix = upper(rows)
 	e.recentre(upper(rows), n, 0.0625)
 	if e.constant != 0.125 || math.Abs(e.centre[1]-0.2) > 0.03 || math.Abs(e.centre[2]-0.4) > 0.03 {
@@ -156,7 +157,7 @@ func TestRecentre(t *testing.T) {
 	}
 	for k, v := range vectors {
 		for i, s := range again {
-			if got := dot(s, *v); math.Abs(got-before[k][i]) > 1e-12 {
+			if got := vector.Dot4(s, *v); math.Abs(got-before[k][i]) > 1e-12 {
 				t.Fatalf("vector %d: a prediction was %g and is %g", k, before[k][i], got)
 			}
 		}
@@ -173,7 +174,7 @@ func TestRecentre(t *testing.T) {
 			t.Fatalf("the matrix is %v, want %v", e.matrix, upper(again))
 		}
 	}
-	if got := dot(block.u, block.w); math.Abs(got-step) > 1e-12 { // gradients are dual to iterates
+	if got := vector.Dot4(block.u, block.w); math.Abs(got-step) > 1e-12 { // gradients are dual to iterates
 		t.Errorf("gradient and iterate had the product %g, and have %g", step, got)
 	}
 

@@ -3,6 +3,7 @@ package sgd
 import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // How ζ follows the gradients' norms.
@@ -79,7 +80,7 @@ func (e *Newton) descend(n dp.Noise, b float64) error {
 	// Until an epoch has enough clip norms, only what cannot be chance counts as a jump.
 	early := len(e.jump.recent) < recentLeast && e.before > 0 && e.zeta > 8*e.before
 	switch jumped := e.jump.sees(e.zeta) || early; {
-	case !finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:
+	case !vector.Finite(e.w) || e.zeta == zetaMost || jumped && e.unsettled:
 		e.abandon()
 		return nil
 	case jumped:
@@ -129,6 +130,6 @@ func (e *Newton) project(w []float64) {
 		w = w[:len(w)-1]
 	}
 	if e.plan.Radius > 0 {
-		shorten(w, e.plan.Radius*e.cfg.ClipX)
+		vector.Shorten(w, e.plan.Radius*e.cfg.ClipX)
 	}
 }

@@ -2,6 +2,7 @@ package sgd
 
 import (
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // unit returns the factor from coordinate j of an iterate, after uncentre, to a coefficient.
@@ -14,7 +15,7 @@ func (e *Newton) unit(j int) float64 {
 
 func allFinite(r *dp.Release) bool {
 	for _, v := range r.Values {
-		if !finite(v.Data) || !finite(v.SE) {
+		if !vector.Finite(v.Data) || !vector.Finite(v.SE) {
 			return false
 		}
 	}

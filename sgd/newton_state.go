@@ -11,6 +11,7 @@ import (
 	"github.com/streamdp/streamdp/internal/bin"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // newtonStateVersion is the first byte of a serialised state of Newton:
@@ -191,7 +192,7 @@ func (e *Newton) restoreRun(r *bin.Reader) bool {
 	p, d := &e.plan, len(e.w)
 	if *e.cfg.Intercept {
 		e.centre = floats(r, d-1)
-		r.Bad = r.Bad || !(dot(e.centre, e.centre) <= 1+1e-9)
+		r.Bad = r.Bad || !(vector.Dot4(e.centre, e.centre) <= 1+1e-9)
 	}
 	e.zeta, e.signal = r.Float(), r.Float()
 	e.epoch = r.Index(int(e.iteration/firstSteps) + 1)

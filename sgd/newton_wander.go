@@ -5,6 +5,7 @@ import (
 
 	"github.com/streamdp/streamdp/internal/bin"
 	"github.com/streamdp/streamdp/internal/newton"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // wander notices that a sequence y_1, y_2, … is no longer stationary. It computes means m of
@@ -73,7 +74,7 @@ func (m *wander) sees(y []float64, white *newton.Whitening) []float64 {
 			diff[j] = v - from[j]
 		}
 		white.Unapply(whole, diff)
-		return dot(whole, whole)
+		return vector.Dot4(whole, whole)
 	}
 	n := float64(min(m.n, wanderMemory))
 	if m.n >= wanderLeast {

@@ -3,6 +3,8 @@ package sgd
 import (
 	"math"
 	"slices"
+
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // rows reads records for Newton. It scales features by the bound of their norm.
@@ -63,7 +65,7 @@ func (r *rows) read(x, row []float64) (y, square float64, ok bool) {
 // readLarge is read for features whose squares leave the range of float64, or that are not
 // finite.
 func (r *rows) readLarge(x, row []float64) (y, square float64, ok bool) {
-	if !finite(row) {
+	if !vector.Finite(row) {
 		return 0, 0, false
 	}
 	y = row[r.target]

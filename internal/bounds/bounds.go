@@ -28,6 +28,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/vector"
 )
 
 // The stages in their order.
@@ -520,13 +521,8 @@ func (w *Warmup) Sizes() dp.Sizes {
 // a number that is not finite, counts nowhere.
 func (w *Warmup) Add(row []float64) {
 	w.records++
-	if len(row) != w.cfg.Columns {
+	if len(row) != w.cfg.Columns || !vector.Finite(row) {
 		return
-	}
-	for _, v := range row {
-		if v-v != 0 {
-			return
-		}
 	}
 	switch {
 	case !w.cfg.Split:
