@@ -13,7 +13,6 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/vector"
-	"github.com/streamdp/streamdp/internal/wht"
 	"github.com/streamdp/streamdp/sgd"
 )
 
@@ -72,7 +71,7 @@ func caseTransform(t *testing.T, c cases.Case) {
 	var in struct{ X []float64 }
 	var want struct{ Y []float64 }
 	c.Read(t, &in, &want)
-	wht.Transform(in.X, 1)
+	walshHadamard(in.X, 1)
 	for i, v := range in.X {
 		cases.Near(t, "y", v, want.Y[i], 0, relative(t, c))
 	}

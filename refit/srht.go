@@ -6,7 +6,6 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/vector"
-	"github.com/streamdp/streamdp/internal/wht"
 )
 
 // srht is a subsampled randomised Hadamard transform, S = H̃[rows]·B/√k₂ ∈ ℝ^(k₂×N). B are
@@ -58,7 +57,7 @@ func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
 			u[i*d+j] = sign * v
 		}
 	}
-	wht.Transform(u, d)
+	walshHadamard(u, d)
 	k2 := float64(len(s.rows))
 	z = make([]float64, len(s.rows)*d)
 	for r, i := range s.rows {
@@ -74,7 +73,7 @@ func (s *srht) apply(x []float64, d int) (z []float64, distortion float64) {
 			u[i*d+j] += z[r*d+j] / math.Sqrt(k2)
 		}
 	}
-	wht.Transform(u, d)
+	walshHadamard(u, d)
 	for i := range s.n {
 		row := u[i*d:][:d]
 		distortion = max(distortion, vector.Dot2(row, row))
@@ -89,7 +88,7 @@ func (s *srht) coherence() float64 {
 	for _, i := range s.rows {
 		z[i] = 1
 	}
-	wht.Transform(z, 1)
+	walshHadamard(z, 1)
 	var largest float64
 	for _, v := range z[1:] {
 		largest = max(largest, math.Abs(v))

@@ -37,7 +37,7 @@ var runs = []bench{
 	{"refit", "^BenchmarkIHM$/^dense$", "1x", 1},
 	{"internal/gram", "^BenchmarkSum$/^131072x90$", "4x", 1},
 	{"internal/clipgrad", "^BenchmarkSum$", "0.3s", 3},
-	{"internal/wht", "^BenchmarkTransform$/^524288x32$", "4x", 3},
+	{"refit", "^BenchmarkTransform$/^524288x32$", "4x", 3},
 	{"sgd", "^BenchmarkNewtonAdd$", "0.3s", 3},
 	{"adam", "^BenchmarkAdd$", "0.3s", 3},
 }
@@ -192,7 +192,7 @@ var kernels = []row{
 	{path: "the same", rival: "normal equations by gonum", bench: "refit.BenchmarkIHM/gonum", unit: "ratio"},
 	{path: "Gram matrix of 2¹⁷×90 numbers", rival: "gonum's `Syrk`", bench: "internal/gram.BenchmarkSum/131072x90", unit: "ratio", goal: "≤ 0.75"},
 	{path: "pass of clipped gradients, 36 000×8", rival: "a pass of plain gradient descent", bench: "internal/clipgrad.BenchmarkSum/36000x8", unit: "ratio"},
-	{path: "Walsh–Hadamard, 2¹⁹×32", rival: "a copy of the array", bench: "internal/wht.BenchmarkTransform/524288x32", unit: "ratio", goal: "≤ 10"},
+	{path: "Walsh–Hadamard, 2¹⁹×32", rival: "a copy of the array", bench: "refit.BenchmarkTransform/524288x32", unit: "ratio", goal: "≤ 10"},
 	{path: "record of newton online, d = 10", rival: "plain whitening and a rank-1 update", bench: "sgd.BenchmarkNewtonAdd/d=10", unit: "ratio"},
 	{path: "gradient of 10⁶ numbers, Adam", rival: "clipped and summed in float64", bench: "adam.BenchmarkAdd/pp_debiased/d=1000000", unit: "ratio"},
 }

@@ -1,16 +1,15 @@
-// Package wht computes Walsh–Hadamard transforms of matrices, column by column.
-package wht
+package refit
 
 import (
 	"fmt"
 	"math/bits"
 )
 
-// cached is the number of numbers in a block: half a megabyte, for a second-level cache.
+// cachedNumbers is the number of numbers in a block: half a megabyte, for a second-level cache.
 // A block is transformed as far as possible before the next one is touched.
-const cached = 1 << 16
+const cachedNumbers = 1 << 16
 
-// Transform replaces the n×d matrix x, row-major, by H̃x, with
+// walshHadamard replaces the n×d matrix x, row-major, by H̃x, column by column, with
 //
 //	H̃ ∈ {−1, 1}ⁿˣⁿ,  H̃_ij = (−1)^popcount(i AND j)
 //
@@ -20,18 +19,18 @@ const cached = 1 << 16
 // Errors: it panics unless n is a power of two.
 //
 // Source: the butterflies of Fino and Algazi (1976), three stages at once.
-func Transform(x []float64, d int) {
+func walshHadamard(x []float64, d int) {
 	n := 0
 	if d > 0 {
 		n = len(x) / d
 	}
 	if n == 0 || n&(n-1) != 0 || n*d != len(x) {
-		panic(fmt.Sprintf("wht: %d numbers in rows of %d are not a power of two of rows", len(x), d))
+		panic(fmt.Sprintf("refit: %d numbers in rows of %d are not a power of two of rows", len(x), d))
 	}
 	// Rows lie one behind the other, so a stage that joins rows at distance h
 	// joins numbers at distance hd, and runs of hd numbers are alike.
 	block := len(x)
-	for block > cached && block > d {
+	for block > cachedNumbers && block > d {
 		block /= 2
 	}
 	for b := 0; b < len(x); b += block {

@@ -1,4 +1,4 @@
-package wht
+package refit
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func TestTransform(t *testing.T) {
 					}
 				}
 			}
-			Transform(x, d)
+			walshHadamard(x, d)
 			for i, v := range x {
 				if math.Abs(v-want[i]) > 1e-12*float64(n) {
 					t.Fatalf("%d×%d: entry %d is %g, want %g", n, d, i, v, want[i])
@@ -38,16 +38,16 @@ func TestTransform(t *testing.T) {
 	}
 }
 
-// TestTwice checks H̃H̃ = n·I exactly, on integers, beyond one block.
-func TestTwice(t *testing.T) {
+// TestTransformTwice checks H̃H̃ = n·I exactly, on integers, beyond one block.
+func TestTransformTwice(t *testing.T) {
 	for _, shape := range [][2]int{{1 << 17, 1}, {1 << 15, 7}, {1 << 12, 100}, {2, 1 << 17}} {
 		n, d := shape[0], shape[1]
 		x := make([]float64, n*d)
 		for i := range x {
 			x[i] = float64(i*7919%1009 - 500)
 		}
-		Transform(x, d)
-		Transform(x, d)
+		walshHadamard(x, d)
+		walshHadamard(x, d)
 		for i, v := range x {
 			if v != float64(n)*float64(i*7919%1009-500) {
 				t.Fatalf("%d×%d: entry %d is %g", n, d, i, v)
@@ -56,7 +56,7 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-func TestShapes(t *testing.T) {
+func TestTransformShapes(t *testing.T) {
 	for _, c := range [][2]int{{6, 2}, {5, 1}, {8, 3}, {0, 1}, {0, 0}, {4, 0}, {4, -1}} {
 		func() {
 			defer func() {
@@ -64,7 +64,7 @@ func TestShapes(t *testing.T) {
 					t.Errorf("%d numbers in rows of %d were transformed", c[0], c[1])
 				}
 			}()
-			Transform(make([]float64, c[0]), c[1])
+			walshHadamard(make([]float64, c[0]), c[1])
 		}()
 	}
 }
@@ -76,7 +76,7 @@ func BenchmarkTransform(b *testing.B) {
 		b.Run(fmt.Sprintf("%dx%d", n, d), func(b *testing.B) {
 			x, y := make([]float64, n*d), make([]float64, n*d) // zeros stay finite
 			b.SetBytes(int64(8 * n * d))
-			rival.Compare(b, n*d, func() { Transform(x, d) }, "copy", func() { copy(y, x) })
+			rival.Compare(b, n*d, func() { walshHadamard(x, d) }, "copy", func() { copy(y, x) })
 		})
 	}
 }
