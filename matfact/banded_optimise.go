@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"math"
+
+	"github.com/streamdp/streamdp/internal/optimise"
 )
 
 // bandObjective is what a C with p bands is optimised for: the square of its
@@ -76,7 +78,7 @@ func optimiseBands(p int, o bandObjective) (c []float64, value float64, err erro
 	for k := range x {
 		x[k] = math.Log(max(start[k]-start[k+1], 1e-12) / max(start[p-1], 1e-12))
 	}
-	f := minimise(x, o.log)
+	f := optimise.Minimise(x, o.log)
 	if math.IsInf(f, 0) || math.IsNaN(f) {
 		return nil, 0, errors.New("optimising the bands found no finite error")
 	}

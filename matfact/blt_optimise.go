@@ -3,6 +3,8 @@ package matfact
 import (
 	"errors"
 	"math"
+
+	"github.com/streamdp/streamdp/internal/optimise"
 )
 
 // bltObjective is what a BLT is optimised for: S·E, or P²·E for persons, the square of its
@@ -59,7 +61,7 @@ func optimiseBLT(buffers int, o bltObjective) (a, ahat []float64, value float64,
 	best := math.Inf(1)
 	var x []float64
 	for _, trial := range o.starts(buffers) {
-		if f := minimise(trial, o.log); f < best {
+		if f := optimise.Minimise(trial, o.log); f < best {
 			best, x = f, trial
 		}
 	}

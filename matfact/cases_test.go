@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/streamdp/streamdp/internal/optimise"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
@@ -160,9 +161,9 @@ func caseDensePrefix(t *testing.T, c testCase) {
 	}
 	c.Read(t, &in, &want)
 	sum, mean := Workload{Kind: "sum"}, Workload{Kind: "mean"}
-	near(t, "gamma2", mustDense(t, workloadRows(sum, in.N), true).value, want.Gamma2, c.Tol)
+	near(t, "gamma2", mustDense(t, workloadRows(sum, in.N), true).Value, want.Gamma2, c.Tol)
 	for w, v := range map[Workload]float64{sum: want.RMSE, mean: want.Mean} {
-		near(t, w.Kind+" rmse", mustDense(t, workloadRows(w, in.N), false).value, v, c.Tol)
+		near(t, w.Kind+" rmse", mustDense(t, workloadRows(w, in.N), false).Value, v, c.Tol)
 		// What New builds has the same error.
 		f := mustNew(t, Config{Kind: "dense", Horizon: uint64(in.N)}, w)
 		near(t, w.Kind+" rmse of the factorization", RMSE(f, w, uint64(in.N)), v, c.Tol)
@@ -185,7 +186,7 @@ func caseDenseExp(t *testing.T, c testCase) {
 	a.Apply(func(i, _ int, v float64) float64 {
 		return v * (1 - in.Beta) / -math.Expm1(float64(i+1)*math.Log(in.Beta))
 	}, a)
-	near(t, "adam_rmse", mustDense(t, a, false).value, want.Adam, c.Tol)
+	near(t, "adam_rmse", mustDense(t, a, false).Value, want.Adam, c.Tol)
 }
 
 // caseMinSep runs minsep_sens2, with columns that end at row n, and
@@ -249,9 +250,9 @@ func mustSensitivity2(t *testing.T, f Factorization, k, b, n uint64) float64 {
 	return s * s
 }
 
-func mustDense(t *testing.T, a *mat.Dense, worst bool) *denseOptimum {
+func mustDense(t *testing.T, a *mat.Dense, worst bool) *optimise.Optimum {
 	t.Helper()
-	d, err := optimiseDense(a, worst)
+	d, err := optimise.Dense(a, worst)
 	if err != nil {
 		t.Fatal(err)
 	}

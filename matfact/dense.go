@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/mat"
+
+	"github.com/streamdp/streamdp/internal/optimise"
 )
 
 // maxDenseHorizon is the longest horizon of a dense optimum: finding one takes seconds, and
@@ -38,15 +40,15 @@ type denseTable struct {
 
 // newDenseOptimum returns the integers of the best C for n rows of w.
 func newDenseOptimum(w Workload, n int) (*Stored, error) {
-	best, err := optimiseDense(workloadRows(w, n), false)
+	best, err := optimise.Dense(workloadRows(w, n), false)
 	if err != nil {
 		return nil, err
 	}
 	s := &Stored{Kind: "dense"}
 	for t := range n {
-		s.Scales = append(s.Scales, max(1, 1/best.c.At(t, t)))
+		s.Scales = append(s.Scales, max(1, 1/best.C.At(t, t)))
 		for j := range t {
-			s.Entries = append(s.Entries, int64(math.RoundToEven(best.c.At(t, j)*0x1p62)))
+			s.Entries = append(s.Entries, int64(math.RoundToEven(best.C.At(t, j)*0x1p62)))
 		}
 	}
 	return s, nil

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"gonum.org/v1/gonum/mat"
+
+	"github.com/streamdp/streamdp/internal/optimise"
 )
 
 func objectives() []bltObjective {
@@ -110,7 +112,7 @@ func TestOptimum(t *testing.T) {
 				for i := range x {
 					x[i] += 0.5 * source.NormFloat64()
 				}
-				best = min(best, math.Exp(minimise(x, o.log)))
+				best = min(best, math.Exp(optimise.Minimise(x, o.log)))
 			}
 			if math.Sqrt(got/best) > 1+1e-6 {
 				t.Errorf("%+v, %d buffers: error %g, a random start gives %g", o, d, math.Sqrt(got), math.Sqrt(best))
@@ -294,7 +296,7 @@ func TestBandedOptimum(t *testing.T) {
 					x[i] = math.Log(float64(p-i)) + source.NormFloat64()
 				}
 				if p > 1 {
-					best = min(best, math.Exp(minimise(x, o.log)))
+					best = min(best, math.Exp(optimise.Minimise(x, o.log)))
 				}
 			}
 			name := fmt.Sprintf("%+v, %d bands", o, p)
@@ -324,33 +326,33 @@ func TestDenseOptimum(t *testing.T) {
 		for _, w := range []Workload{{Kind: "sum"}, {Kind: "mean"}, {Kind: "exponential", Decay: 0.8}, {Kind: "window", Window: 3}} {
 			name := fmt.Sprintf("%d rows of %s", n, w.Kind)
 			a := workloadRows(w, int(n))
-			best, most := mustDense(t, a, false), &denseOptimum{value: 1, bound: 1}
-			optima := []*denseOptimum{best}
+			best, most := mustDense(t, a, false), &optimise.Optimum{Value: 1, Bound: 1}
+			optima := []*optimise.Optimum{best}
 			if w.Kind != "mean" {
 				most = mustDense(t, a, true)
 				optima = append(optima, most)
 			}
-			if best.bound > best.value*(1+1e-12) || most.bound > most.value*(1+1e-12) || best.value > most.value*(1+1e-9) {
+			if best.Bound > best.Value*(1+1e-12) || most.Bound > most.Value*(1+1e-12) || best.Value > most.Value*(1+1e-9) {
 				t.Errorf("%s: rmse %+v, max %+v", name, best, most)
 			}
 			for i, d := range optima {
 				var inverse, b mat.Dense
-				if err := inverse.Inverse(d.c); err != nil {
+				if err := inverse.Inverse(d.C); err != nil {
 					t.Fatal(err)
 				}
 				b.Mul(a, &inverse)
 				var column, sum, top float64
 				for k := range int(n) {
-					row, col := mat.Norm(b.RowView(k), 2), mat.Norm(d.c.ColView(k), 2)
+					row, col := mat.Norm(b.RowView(k), 2), mat.Norm(d.C.ColView(k), 2)
 					column, sum, top = max(column, col), sum+row*row, max(top, row)
 					for j := k + 1; j < int(n); j++ {
-						if d.c.At(k, j) != 0 {
+						if d.C.At(k, j) != 0 {
 							t.Fatalf("%s: C is not lower triangular", name)
 						}
 					}
 				}
 				near(t, name+": largest column", column, 1, 1e-9)
-				near(t, name+": error", [2]float64{math.Sqrt(sum / float64(n)), top}[i], d.value, 1e-9)
+				near(t, name+": error", [2]float64{math.Sqrt(sum / float64(n)), top}[i], d.Value, 1e-9)
 			}
 			for _, kind := range []string{"identity", "sqrt", "bsr", "bisr", "banded", "blt", "phased", "dense"} {
 				f := mustNew(t, Config{Kind: kind, Horizon: n}, w)
@@ -358,11 +360,11 @@ func TestDenseOptimum(t *testing.T) {
 				if c, ok := f.(toeplitz); ok && kind != "phased" {
 					cut = columnNorm(c, n) / f.ColNorm()
 				}
-				if e := cut * RMSE(f, w, n); e < best.bound*(1-1e-9) || kind == "dense" && e > best.value*(1+1e-9) {
-					t.Errorf("%s: rmse of %s is %.12g, the optimum %.12g", name, kind, e, best.value)
+				if e := cut * RMSE(f, w, n); e < best.Bound*(1-1e-9) || kind == "dense" && e > best.Value*(1+1e-9) {
+					t.Errorf("%s: rmse of %s is %.12g, the optimum %.12g", name, kind, e, best.Value)
 				}
-				if e := cut * MaxError(f, w, n); e < most.bound*(1-1e-9) {
-					t.Errorf("%s: largest error of %s is %.12g, the optimum %.12g", name, kind, e, most.value)
+				if e := cut * MaxError(f, w, n); e < most.Bound*(1-1e-9) {
+					t.Errorf("%s: largest error of %s is %.12g, the optimum %.12g", name, kind, e, most.Value)
 				}
 			}
 		}

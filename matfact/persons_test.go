@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"crypto/sha256"
+
+	"github.com/streamdp/streamdp/internal/optimise"
 )
 
 // personObjectives are sums over n steps, exponential weights and windows of persons with few
@@ -66,7 +68,7 @@ func TestPersonOptimum(t *testing.T) {
 				for i := range x {
 					x[i] += 0.5 * source.NormFloat64()
 				}
-				best = min(best, math.Exp(minimise(x, o.log)))
+				best = min(best, math.Exp(optimise.Minimise(x, o.log)))
 			}
 			if math.Sqrt(got/best) > 1.001 {
 				t.Errorf("%+v, %d buffers: error %g, a random start gives %g", o, d, math.Sqrt(got), math.Sqrt(best))

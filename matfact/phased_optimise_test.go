@@ -1,6 +1,10 @@
 package matfact
 
-import "math"
+import (
+	"math"
+
+	"github.com/streamdp/streamdp/internal/optimise"
+)
 
 // optimisePhase minimises S·E(n) over the weights ω > 0 of buffers with the
 // given gaps a, largest first: the Toeplitz matrix of one phase of the phased
@@ -17,7 +21,7 @@ func optimisePhase(a []float64, n float64) (omega []float64, s, value float64) {
 	for i := range x {
 		x[i] = math.Log(0.6 * math.Sqrt(a[i]))
 	}
-	minimise(x, p.log)
+	optimise.Minimise(x, p.log)
 	value = math.Exp(p.log(x, make([]float64, len(a))))
 	return p.omega, p.sens, value
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/shuffle"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 )
@@ -69,7 +70,7 @@ func caseShuffle(t *testing.T, c cases.Case) {
 		Numeric float64  `json:"eps_numeric"`
 	}
 	c.Read(t, &in, &want)
-	got, err := shuffleEpsilon(in.N, in.Eps0, in.Delta)
+	got, err := shuffle.Epsilon(in.N, in.Eps0, in.Delta)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func caseCloneDelta(t *testing.T, c cases.Case) {
 	}
 	var want struct{ Delta float64 }
 	c.Read(t, &in, &want)
-	got, err := cloneDelta(in.N, in.Eps0, in.Eps)
+	got, err := shuffle.Delta(in.N, in.Eps0, in.Eps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,17 +127,17 @@ func caseSSGD(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	check(t, c, "eps_unamplified", alone, want.Unamplified)
-	s, err := shuffledEpsilon(in.N, 1/in.Alpha, in.Delta)
+	s, err := shuffle.Gaussian(in.N, 1/in.Alpha, in.Delta)
 	if err != nil {
 		t.Fatal(err)
 	}
-	check(t, c, "eps0", s.epsilon0, want.Eps0)
+	check(t, c, "eps0", s.Epsilon0, want.Eps0)
 	// The case stops after two steps from ε₀ = 0 where we go on to the fixed
 	// point: its δ₀ is larger by some 10⁻⁴, and so is what it adds up to. Both are
 	// those of the shuffle, also where it gains nothing.
 	epsilon := want.Eps
-	if alone < s.epsilon {
-		epsilon = s.epsilon
+	if alone < s.Epsilon {
+		epsilon = s.Epsilon
 	}
 	events := func(epsilon, epsilon0 float64) float64 {
 		return (math.Exp(epsilon) + 1) * (1 + math.Exp(-epsilon0)/2) * float64(in.N)
@@ -146,7 +147,7 @@ func caseSSGD(t *testing.T, c cases.Case) {
 		t.Fatal(err)
 	}
 	check(t, c, "delta0 of two steps", in.Delta/2/events(epsilon, first), want.Delta0)
-	if spent := events(s.epsilon, s.epsilon0) * s.delta0; !(spent <= in.Delta/2 && spent > in.Delta/2*(1-1e-5)) {
+	if spent := events(s.Epsilon, s.Epsilon0) * s.Delta0; !(spent <= in.Delta/2 && spent > in.Delta/2*(1-1e-5)) {
 		t.Errorf("δ₀ adds up to %g of %g", spent, in.Delta/2)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/shuffle"
 	"github.com/streamdp/streamdp/internal/vector"
 )
 
@@ -160,9 +161,9 @@ func SSGDEpsilon(n int, sigma, delta float64, adjacency dp.Adjacency) (float64, 
 	if err != nil {
 		return 0, err
 	}
-	shuffled, err := shuffledEpsilon(n, 2/sigma, delta)
+	shuffled, err := shuffle.Gaussian(n, 2/sigma, delta)
 	if err != nil {
 		return 0, err
 	}
-	return min(alone, shuffled.epsilon), nil
+	return min(alone, shuffled.Epsilon), nil
 }

@@ -1,4 +1,4 @@
-package matfact
+package optimise
 
 import (
 	"errors"
@@ -7,14 +7,14 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// denseOptimum is the best lower triangular C for n rows A of a workload, with a proof of
-// it: value is the error of C, and bound is a number that the error of no C is below.
-type denseOptimum struct {
-	c            *mat.Dense // largest column norm 1
-	value, bound float64
+// Optimum is the best lower triangular C for n rows A of a workload, with a proof of
+// it: Value is the error of C, and Bound is a number that the error of no C is below.
+type Optimum struct {
+	C            *mat.Dense // largest column norm 1
+	Value, Bound float64
 }
 
-// optimiseDense minimises, over C with column norms of at most 1,
+// Dense minimises, over C with column norms of at most 1,
 //
 //	rmse  √(Σ_t ‖row t of AC⁻¹‖²/n)        worst = false
 //	max   max_t ‖row t of AC⁻¹‖            worst = true; not for means, whose
@@ -35,7 +35,7 @@ type denseOptimum struct {
 // counting queries under differential privacy" and of McKenna et al., in the
 // form for γ₂ norms; docs/theory/matfact.md.
 // Errors: no convergence to 10⁻⁶.
-func optimiseDense(a *mat.Dense, worst bool) (*denseOptimum, error) {
+func Dense(a *mat.Dense, worst bool) (*Optimum, error) {
 	n, _ := a.Dims()
 	p := densePoint{
 		a: a, n: n, worst: worst,
@@ -46,7 +46,7 @@ func optimiseDense(a *mat.Dense, worst bool) (*denseOptimum, error) {
 		x = make([]float64, n) // ln v
 	}
 	var (
-		best    = denseOptimum{value: math.Inf(1)}
+		best    = Optimum{Value: math.Inf(1)}
 		next    = make([]float64, len(x))
 		speed   anderson
 		stalled int
@@ -56,29 +56,29 @@ func optimiseDense(a *mat.Dense, worst bool) (*denseOptimum, error) {
 		if err != nil {
 			return nil, err
 		}
-		best.bound = max(best.bound, bound)
+		best.Bound = max(best.Bound, bound)
 		stalled++
-		if value < best.value*(1-1e-10) {
+		if value < best.Value*(1-1e-10) {
 			stalled = 0
 		}
-		if value < best.value {
-			best.value = value
+		if value < best.Value {
+			best.Value = value
 			p.keep()
 		}
-		if best.value <= best.bound*(1+1e-9) || stalled > 30 {
+		if best.Value <= best.Bound*(1+1e-9) || stalled > 30 {
 			break
 		}
 		x = speed.next(x, next)
 	}
-	if !(best.value <= best.bound*(1+1e-6)) {
+	if !(best.Value <= best.Bound*(1+1e-6)) {
 		return nil, errors.New("optimising a dense factorization: does not converge")
 	}
 	var err error
-	best.c, err = lowerFactor(p.gram)
+	best.C, err = lowerFactor(p.gram)
 	return &best, err
 }
 
-// densePoint is a point of the iteration of optimiseDense: the weights, and what is computed
+// densePoint is a point of the iteration of Dense: the weights, and what is computed
 // from them.
 type densePoint struct {
 	a     *mat.Dense

@@ -1,8 +1,13 @@
-package matfact
+// Package optimise searches for the factorizations with the least error, in float64: a quasi-Newton method for
+// matrices of few numbers, and a fixed point for dense ones.
+//
+// Neither releases nor privacy depend on it. matfact rounds what it finds to integers, and derives every claim from
+// those.
+package optimise
 
 import "math"
 
-// minimise finds a local minimum of f from x by the method of Broyden,
+// Minimise finds a local minimum of f from x by the method of Broyden,
 // Fletcher, Goldfarb and Shanno: quasi-Newton steps H·∇f with a dense estimate H
 // of the inverse Hessian. The line search doubles and bisects until both weak
 // Wolfe conditions hold; it takes f = +Inf as "too far", so f may have a domain.
@@ -13,7 +18,7 @@ import "math"
 //
 // Cost: one to two evaluations and O(len(x)²) a step. gonum's optimize could do this too,
 // but it needs a further module for samplers that this project does not use.
-func minimise(x []float64, f func(x, grad []float64) float64) float64 {
+func Minimise(x []float64, f func(x, grad []float64) float64) float64 {
 	n := len(x)
 	q := quasiNewton{
 		x: x, f: f, grad: make([]float64, n), dir: make([]float64, n), hy: make([]float64, n),
@@ -44,7 +49,7 @@ func minimise(x []float64, f func(x, grad []float64) float64) float64 {
 	return q.value
 }
 
-// quasiNewton is the state of minimise.
+// quasiNewton is the state of Minimise.
 type quasiNewton struct {
 	f              func(x, grad []float64) float64
 	x, grad        []float64 // the best point

@@ -1,4 +1,6 @@
-package sgd
+// Package shuffle accounts for records that are shuffled before they are seen: n of them, in a random order that
+// nobody knows, each through a randomizer of its own. Together they are more private than each one alone.
+package shuffle
 
 import (
 	"fmt"
@@ -9,7 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 )
 
-// cloneDelta returns δ(ε), rounded up, for n shuffled records, each of which goes through a pure
+// Delta returns δ(ε), rounded up, for n shuffled records, each of which goes through a pure
 // ε₀-local randomizer. It is the δ of the pair
 //
 //	P = (A + D, C − A + 1 − D),   Q = (A + 1 − D, C − A + D)
@@ -20,14 +22,14 @@ import (
 // Cost: O(√n).
 // Errors: n below 1, ε or ε₀ negative or not finite.
 // Source: Feldman, McMillan, Talwar (2021), Theorem 3.1.
-func cloneDelta(n int, epsilon0, epsilon float64) (float64, error) {
+func Delta(n int, epsilon0, epsilon float64) (float64, error) {
 	if n < 1 || !(epsilon >= 0) || !(epsilon0 >= 0) || math.IsInf(epsilon0, 0) {
 		return 0, fmt.Errorf("%d records, epsilon %g and epsilon0 %g must be positive and finite", n, epsilon, epsilon0)
 	}
 	return newClones(n, epsilon0).delta(epsilon), nil
 }
 
-// clones holds what cloneDelta computes once for all ε.
+// clones holds what Delta computes once for all ε.
 type clones struct {
 	n           int
 	epsilon0    float64
@@ -193,15 +195,15 @@ func binomialRange(n int, p, mass float64) (least, most int, outside float64) {
 	return least, low, below(least) + above(low)
 }
 
-// shuffleEpsilon returns ε, rounded up, for n shuffled records, each of which goes through a pure
+// Epsilon returns ε, rounded up, for n shuffled records, each of which goes through a pure
 // ε₀-local randomizer.
 //
-// Errors: as cloneDelta, and δ outside (0, 1).
-func shuffleEpsilon(n int, epsilon0, delta float64) (float64, error) {
+// Errors: as Delta, and δ outside (0, 1).
+func Epsilon(n int, epsilon0, delta float64) (float64, error) {
 	if !(delta > 0 && delta < 1) {
 		return 0, fmt.Errorf("delta is %g, must be in (0, 1)", delta)
 	}
-	if _, err := cloneDelta(n, epsilon0, 0); err != nil {
+	if _, err := Delta(n, epsilon0, 0); err != nil {
 		return 0, err
 	}
 	c := newClones(n, epsilon0)
@@ -220,36 +222,36 @@ func shuffleEpsilon(n int, epsilon0, delta float64) (float64, error) {
 	return high, nil
 }
 
-// shuffled is a guarantee of shuffled Gaussian randomizers, with the pure guarantee of a single
-// randomizer that it follows from.
-type shuffled struct{ epsilon, epsilon0, delta0 float64 }
+// Guarantee is Epsilon of shuffled Gaussian randomizers. It follows from Epsilon0, the pure guarantee of a single
+// randomizer, which fails with probability Delta0. Epsilon is +Inf if none was found.
+type Guarantee struct{ Epsilon, Epsilon0, Delta0 float64 }
 
-// shuffledEpsilon accounts for n shuffled randomizers, each μ-Gaussian private. Half of δ is for
+// Gaussian returns the guarantee at δ of n shuffled randomizers, each μ-Gaussian private. Half of δ is for
 // the clones, and half for the event that one randomizer is not ε₀-private:
 //
 //	δ = δ′ + (e^ε + 1)(1 + e^−ε₀/2)·n·δ₀
 //
 // δ₀ depends on the ε to be found, so it iterates until ε no longer changes. At the end it checks
 // that the sum is at most δ.
-func shuffledEpsilon(n int, mu, delta float64) (shuffled, error) {
-	s := shuffled{epsilon: 1, epsilon0: 1}
-	events := func() float64 { return (math.Exp(s.epsilon) + 1) * (1 + math.Exp(-s.epsilon0)/2) * float64(n) }
+func Gaussian(n int, mu, delta float64) (Guarantee, error) {
+	s := Guarantee{Epsilon: 1, Epsilon0: 1}
+	events := func() float64 { return (math.Exp(s.Epsilon) + 1) * (1 + math.Exp(-s.Epsilon0)/2) * float64(n) }
 	for range 100 {
-		s.delta0 = delta / 2 * (1 - 1e-6) / events()
+		s.Delta0 = delta / 2 * (1 - 1e-6) / events()
 		var err error
-		if !(s.delta0 > 0) {
-			return shuffled{epsilon: math.Inf(1)}, nil
+		if !(s.Delta0 > 0) {
+			return Guarantee{Epsilon: math.Inf(1)}, nil
 		}
-		if s.epsilon0, err = dp.Epsilon(s.delta0, mu); err != nil {
+		if s.Epsilon0, err = dp.Epsilon(s.Delta0, mu); err != nil {
 			return s, err
 		}
-		before := s.epsilon
-		if s.epsilon, err = shuffleEpsilon(n, s.epsilon0, delta/2); err != nil {
+		before := s.Epsilon
+		if s.Epsilon, err = Epsilon(n, s.Epsilon0, delta/2); err != nil {
 			return s, err
 		}
-		if math.Abs(s.epsilon-before) < 1e-7 && events()*s.delta0 <= delta/2 {
+		if math.Abs(s.Epsilon-before) < 1e-7 && events()*s.Delta0 <= delta/2 {
 			return s, nil
 		}
 	}
-	return shuffled{epsilon: math.Inf(1)}, nil
+	return Guarantee{Epsilon: math.Inf(1)}, nil
 }
