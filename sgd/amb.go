@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
@@ -55,7 +56,7 @@ type AMB struct {
 	target  int     // column
 	columns int     // of a row
 	square  float64 // ClipX²
-	ladder  ladder
+	ladder  ladder.Ladder
 	reach   float64 // bounds predictions of noise, in lattice units
 
 	fingerprint uint64 // of what a state depends on
@@ -79,7 +80,7 @@ type AMB struct {
 	rows      uint64
 	nulls     int64
 	gradients gradients
-	histogram histogram // of a search
+	histogram ladder.Histogram // of a search
 	searching bool
 
 	// Scratch.
@@ -132,7 +133,7 @@ func buildAMB(cfg Config, p dp.Params, plan AMBPlan, factor matfact.Factorizatio
 		target:    slices.Index(cfg.Columns, cfg.Target),
 		columns:   len(cfg.Columns),
 		square:    cfg.ClipX * cfg.ClipX,
-		ladder:    ladder{cfg.Top, cfg.Rungs},
+		ladder:    ladder.Ladder{Top: cfg.Top, Rungs: cfg.Rungs},
 		reach:     calibration.Reach(limits, plan.GradientNoise),
 		w:         make([]float64, d),
 		zeta:      plan.Zeta,
@@ -159,7 +160,7 @@ func buildAMB(cfg Config, p dp.Params, plan AMBPlan, factor matfact.Factorizatio
 		e.standardErrors = make([]float64, d)
 	}
 	if plan.Search > 0 {
-		e.histogram = e.ladder.histogram()
+		e.histogram = e.ladder.Histogram()
 	}
 	e.open()
 	e.fingerprint, err = e.identify()

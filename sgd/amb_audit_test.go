@@ -153,7 +153,7 @@ func TestCoupling(t *testing.T) {
 				// A binary search may end one question earlier than it is charged for.
 				least := map[bool]float64{true: 1, false: 1}
 				if c.Clip == "bisect" || c.Clip == "track" {
-					least[true] = math.Sqrt(math.Floor(math.Log2(float64(e.cfg.Rungs+1))) / float64(e.ladder.searches()))
+					least[true] = math.Sqrt(math.Floor(math.Log2(float64(e.cfg.Rungs+1))) / float64(e.ladder.Searches()))
 					if adjacency == dp.ZeroOut {
 						least[true] *= max(e.cfg.Quantile, 1-e.cfg.Quantile)
 					}

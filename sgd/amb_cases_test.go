@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/dptest"
 	"github.com/streamdp/streamdp/internal/vector"
@@ -154,20 +155,20 @@ func caseStatLaw(t *testing.T, c cases.Case) {
 	}
 	c.Read(t, &in, &want)
 	tol, _ := c.Tolerance(t)
-	l := ladder{in.B, in.L}
-	h := l.histogram()
+	l := ladder.Ladder{Top: in.B, Rungs: in.L}
+	h := l.Histogram()
 	for _, u := range in.Values {
-		h[l.index(u)]++
+		h[l.Index(u)]++
 	}
 	for i, g := range want.Gammas {
-		near(t, "rung", l.rung(i), g, tol)
-		near(t, "count", float64(h.upTo(i)), want.Counts[i], tol)
+		near(t, "rung", l.Rung(i), g, tol)
+		near(t, "count", float64(h.UpTo(i)), want.Counts[i], tol)
 	}
-	if l.searches() != want.BisectCounts {
-		t.Errorf("a binary search asks %d counts, want %d", l.searches(), want.BisectCounts)
+	if l.Searches() != want.BisectCounts {
+		t.Errorf("a binary search asks %d counts, want %d", l.Searches(), want.BisectCounts)
 	}
 	near(t, "scan_sd", math.Sqrt(float64(in.L))*in.Alpha, want.ScanSD, tol)
-	near(t, "bisect_sd", math.Sqrt(float64(l.searches()))*in.Alpha, want.BisectSD, tol)
+	near(t, "bisect_sd", math.Sqrt(float64(l.Searches()))*in.Alpha, want.BisectSD, tol)
 	for _, m := range []struct {
 		method string
 		sd     float64

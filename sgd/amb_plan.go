@@ -10,6 +10,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/matfact"
 )
 
@@ -209,7 +210,7 @@ func (p *AMBPlan) questions(cfg *Config) int {
 	if cfg.Clip == "scan" {
 		return cfg.Rungs
 	}
-	return ladder{cfg.Top, cfg.Rungs}.searches()
+	return ladder.Ladder{Top: cfg.Top, Rungs: cfg.Rungs}.Searches()
 }
 
 // searches sets the fields for counts, and the bounds of the clip norm.

@@ -55,7 +55,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("%s, %s: noise of %g lattice steps, must be a little more than %g", name, adjacency, p.GradientNoise, least)
 			}
 			if c.Clip != "fixed" {
-				questions := float64(e.ladder.searches())
+				questions := float64(e.ladder.Searches())
 				if c.Clip == "scan" {
 					questions = float64(e.cfg.Rungs)
 				}

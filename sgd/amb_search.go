@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/ladder"
 )
 
 // look counts a record in a search.
@@ -17,7 +18,7 @@ func (e *AMB) look(r, square float64) {
 		e.nulls++
 		return
 	}
-	e.histogram[e.ladder.index(u)]++
+	e.histogram[e.ladder.Index(u)]++
 }
 
 // ErrDiverged is returned by Close when the clip norm has stayed near its upper
@@ -30,14 +31,14 @@ const ceilingMost = 64
 
 // search ends a step that looks for the clip norm.
 func (e *AMB) search(n dp.Noise) {
-	*e.histogram.nulls() = e.nulls
+	*e.histogram.Nulls() = e.nulls
 	row := n.Row("ambssgd/stat", e.histogram)
-	find := e.ladder.bisect
+	find := e.ladder.Bisect
 	if e.cfg.Clip == "scan" {
-		find = e.ladder.scan
+		find = e.ladder.Scan
 	}
-	rung := find(e.histogram, counting{e.plan.Unit, e.plan.Null, e.plan.SearchNoise}, e.plan.Threshold, row)
-	e.setZeta(float64(e.plan.Multiplier*e.ladder.rung(rung)), rung == e.ladder.rungs)
+	rung := find(e.histogram, ladder.Counting{Unit: e.plan.Unit, Null: e.plan.Null, SD: e.plan.SearchNoise}, e.plan.Threshold, row)
+	e.setZeta(float64(e.plan.Multiplier*e.ladder.Rung(rung)), rung == e.ladder.Rungs)
 }
 
 // nearCeiling says how near to its upper bound a clip norm counts as at the bound. The noise of

@@ -8,6 +8,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/newton"
 	"github.com/streamdp/streamdp/internal/vector"
 )
@@ -133,9 +134,9 @@ func GradientDescent(s *Sample, d Descent, p dp.Params, noise dp.Noise) (*Path, 
 		path.Iterates = append(path.Iterates, theta)
 		path.Zeta = append(path.Zeta, zeta)
 		if d.Clip == 0 {
-			total := sums.inside*counting.unit + nulls*counting.null
-			total += dp.RoundAt(noise.Row(numbered("dp-gd/clip", t), []int64{total}), 0, counting.sd)
-			part := min(max(float64(total)/float64(float64(counting.unit)*float64(n)), 0), 1)
+			total := sums.inside*counting.Unit + nulls*counting.Null
+			total += dp.RoundAt(noise.Row(numbered("dp-gd/clip", t), []int64{total}), 0, counting.SD)
+			part := min(max(float64(total)/float64(float64(counting.Unit)*float64(n)), 0), 1)
 			zeta = min(max(float64(zeta*newton.Exp(float64(-d.Kappa*(part-d.Quantile)))), d.ZetaLow), d.ZetaHigh)
 		}
 	}
@@ -151,7 +152,7 @@ const bitsOfOne = 0x3ff << 52
 // counted.
 //
 // Errors: a budget, or a number of records, for which the integers leave their range.
-func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64, c counting, err error) {
+func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Lattice, one float64, sd []float64, c ladder.Counting, err error) {
 	gradient, count := mu/math.Sqrt(float64(d.Steps)), 0.0
 	if d.Clip == 0 {
 		count = gradient * math.Sqrt(d.Fraction)
@@ -161,12 +162,12 @@ func (d *Descent) rounding(features, n int, mu float64, p dp.Params) (l dp.Latti
 		return l, one, nil, c, err
 	}
 	sd = []float64{p.Adjacency.Factor() * float64(l.K) / gradient * dp.RoundUp}
-	c.unit = 1 << (p.Bits() - 4)
-	c.null = int64(math.Floor(d.Quantile*float64(c.unit) + 0.5))
+	c.Unit = 1 << (p.Bits() - 4)
+	c.Null = int64(math.Floor(d.Quantile*float64(c.Unit) + 0.5))
 	if count > 0 {
-		c.sd = float64(c.unit) / count * dp.RoundUp
+		c.SD = float64(c.Unit) / count * dp.RoundUp
 	}
-	if !(dp.MaxDraw*max(sd[0], c.sd) < 1<<50 && float64(n)*float64(l.K) < room) {
+	if !(dp.MaxDraw*max(sd[0], c.SD) < 1<<50 && float64(n)*float64(l.K) < room) {
 		err = errors.New("noise or sums leave their range: raise epsilon, or use fewer records or lattice bits")
 	}
 	return l, one, sd, c, err

@@ -4,7 +4,6 @@ import (
 	"math"
 	"testing"
 
-
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/stattest"
 	"github.com/streamdp/streamdp/internal/testing/dptest"

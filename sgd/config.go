@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/fault"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
 )
@@ -322,7 +323,7 @@ func (c *Config) validateAMB(l *fault.List) {
 	fraction("fraction", c.Fraction)
 	fraction("tail", c.Tail)
 	l.Check(vector.Positive(c.Kappa) && c.Kappa <= 100, "kappa", "must be positive and at most 100", c.Kappa)
-	l.Check(c.Rungs >= 1 && c.Rungs <= maxRungs, "rungs", fmt.Sprintf("must be 1 to %d", maxRungs), c.Rungs)
+	l.Check(c.Rungs >= 1 && c.Rungs <= ladder.MaxRungs, "rungs", fmt.Sprintf("must be 1 to %d", ladder.MaxRungs), c.Rungs)
 	l.Check(c.Top >= 0x1p-400 && c.Top <= 0x1p400, "top", "must be positive, and no farther from 1 than a factor of 2^400", c.Top)
 	if c.Clip == "fixed" {
 		l.Check(c.Zeta >= 0x1p-400 && c.Zeta <= 0x1p400, "zeta", `is required for clip "fixed", positive`, c.Zeta)

@@ -121,7 +121,7 @@ func TestMutantOverlap(t *testing.T) {
 		// All gradients are 0, so that every answer leads down to the lowest rung,
 		// and the record that is just there moves every count, and the gradient
 		// by twice the norm found.
-		zeta := e.ladder.rung(0)
+		zeta := e.ladder.Rung(0)
 		x := base.Replace(0, slot, []float64{3, zeta / 3 * (1 - 1e-9), 0})
 		y := base.Replace(0, slot, []float64{-3, 1e9, 0})
 		distance, err := s.Coupling(x, y, audit.NewKeys([32]byte{5}))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/calibration"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/newton"
 	"github.com/streamdp/streamdp/internal/vector"
 	"github.com/streamdp/streamdp/matfact"
@@ -92,8 +93,8 @@ type Newton struct {
 	// The open step; no part of the state.
 	added     uint64 // records
 	nulls     int64
-	search    histogram
-	residuals histogram // of the search for the median
+	search    ladder.Histogram
+	residuals ladder.Histogram // of the search for the median
 	gradients gradients
 	norms     newton.Histogram
 	edge      uint64 // slot with which a block of the Gram matrix ends
@@ -185,7 +186,7 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 		reach:     calibration.Reach(limits, plan.GradientNoise),
 		w:         make([]float64, d),
 		shaper:    factor.NewShaper(d),
-		search:    normLadder.histogram(),
+		search:    normLadder.Histogram(),
 		gradients: newGradients(plan.Lattice, plan.One, d),
 		x:         make([]float64, 4*d),
 		z:         make([]float64, 4*d),
@@ -199,7 +200,7 @@ func buildNewton(cfg Config, p dp.Params, plan NewtonPlan, factor matfact.Factor
 	}
 	e.gradients.near = plan.Near
 	if plan.intercept {
-		e.residuals = make(histogram, medianRungs*medianParts+2)
+		e.residuals = make(ladder.Histogram, medianRungs*medianParts+2)
 	}
 	e.seen = full(float64(plan.batch(0)))
 	for j, v := range plan.Start {
@@ -291,7 +292,7 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	case !ok:
 		e.nulls++
 	case e.phase == searchNorm:
-		e.search[normLadder.index(square)]++
+		e.search[normLadder.Index(square)]++
 	case e.phase == searchMedian:
 		if r := y - vector.Dot4(e.w, x); r-r == 0 {
 			e.residuals[medianBin(r)]++
@@ -301,7 +302,7 @@ func (e *Newton) Add(slot uint64, row []float64) {
 	case e.phase == searchScale:
 		square += float64(e.constant * e.constant)
 		if u := float64(math.Abs(y-vector.Dot4(e.w, x)) * math.Sqrt(square)); u-u == 0 {
-			e.search[scaleLadder.index(u)]++
+			e.search[scaleLadder.Index(u)]++
 		} else {
 			e.nulls++
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/ladder"
 )
 
 // A search for the median of residuals bisects twice. First it bisects among the medianRungs
@@ -69,32 +70,32 @@ const (
 // μ-Gaussian private for noise of √10/μ records.
 func (e *Newton) findMedian(n dp.Noise) (median float64, mode bool) {
 	p, h := &e.plan, e.residuals
-	*h.nulls() = e.nulls
+	*h.Nulls() = e.nulls
 	row := n.Row("newton/locate", h)
 	slots := float64(e.size())
-	c := counting{p.Unit, p.NullLocate, p.LocateNoise}
-	rung := h.search(medianRungs, func(rung int) int64 { return h.upTo(rung*medianParts + medianParts - 1) }, c, 0.5*slots, row, 0)
-	part := h.search(medianParts, func(part int) int64 { return h.upTo(rung.place*medianParts + part) }, c, 0.5*slots, row, 6)
-	if rung.far < farEnough && e.tries < triesMost {
+	c := ladder.Counting{Unit: p.Unit, Null: p.NullLocate, SD: p.LocateNoise}
+	rung := h.Search(medianRungs, func(rung int) int64 { return h.UpTo(rung*medianParts + medianParts - 1) }, c, 0.5*slots, row, 0)
+	part := h.Search(medianParts, func(part int) int64 { return h.UpTo(rung.Place*medianParts + part) }, c, 0.5*slots, row, 6)
+	if rung.Far < farEnough && e.tries < triesMost {
 		return 0, false
 	}
 	// The ends of the interval are ends of parts too.
-	counts := part.counts
-	for _, a := range rung.counts {
-		switch a.place {
-		case rung.place - 1:
-			counts = append(counts, upTo{-1, a.count})
-		case rung.place:
-			counts = append(counts, upTo{medianParts - 1, a.count})
+	counts := part.Answers
+	for _, a := range rung.Answers {
+		switch a.Place {
+		case rung.Place - 1:
+			counts = append(counts, ladder.Answer{Place: -1, Count: a.Count})
+		case rung.Place:
+			counts = append(counts, ladder.Answer{Place: medianParts - 1, Count: a.Count})
 		}
 	}
 	for _, a := range counts {
 		for _, b := range counts {
-			if a.place < part.place && part.place <= b.place && b.place-a.place <= modeParts {
-				mode = mode || b.count-a.count >= float64(modeLeast*float64(slots*float64(p.Unit)))
+			if a.Place < part.Place && part.Place <= b.Place && b.Place-a.Place <= modeParts {
+				mode = mode || b.Count-a.Count >= float64(modeLeast*float64(slots*float64(p.Unit)))
 			}
 		}
 	}
-	low, width := medianInterval(rung.place)
-	return low + float64((float64(part.place)+0.5)*(width/medianParts)), mode
+	low, width := medianInterval(rung.Place)
+	return low + float64((float64(part.Place)+0.5)*(width/medianParts)), mode
 }

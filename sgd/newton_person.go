@@ -92,7 +92,7 @@ func (e *Newton) searchedRecord() float64 {
 	if e.params.Adjacency == dp.ZeroOut {
 		search, locate = math.Ceil(max(normQuantile, scaleQuantile, modeQuantile)*search), float64(p.NullLocate)
 	}
-	cost := math.Sqrt(float64(normLadder.searches())) * search / p.SearchNoise
+	cost := math.Sqrt(float64(normLadder.Searches())) * search / p.SearchNoise
 	if p.LocateNoise > 0 {
 		cost = max(cost, math.Sqrt(medianQuestions)*locate/p.LocateNoise)
 	}

@@ -123,7 +123,7 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 	unit := float64(plan.Unit)
 	plan.NullNorm = int64(math.Floor(normQuantile*unit + 0.5))
 	plan.NullScale = int64(math.Floor(scaleQuantile*unit + 0.5))
-	spread := math.Sqrt(float64(normLadder.searches())) / mu * load.search
+	spread := math.Sqrt(float64(normLadder.Searches())) / mu * load.search
 	plan.SearchNoise = spread * unit * dp.RoundUp
 	plan.Search = max(64, uint64(min(math.Ceil(15*spread), 1<<32)))
 	if plan.intercept {
@@ -172,9 +172,9 @@ func resolveNewton(cfg *Config, p dp.Params) (*NewtonPlan, matfact.Factorization
 		growth *= math.Sqrt2
 	}
 	rows := float64(1 << 36)
-	for i := range normLadder.rungs + 1 {
+	for i := range normLadder.Rungs + 1 {
 		for _, k := range []int{0, len(plan.Fewer)} { // the least noise, and the most
-			g, err := plan.gram(normLadder.rung(i), k)
+			g, err := plan.gram(normLadder.Rung(i), k)
 			if err != nil {
 				return nil, nil, err
 			}

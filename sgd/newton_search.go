@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/ladder"
 	"github.com/streamdp/streamdp/internal/newton"
 )
 
@@ -37,8 +38,8 @@ func (e *Newton) scaleQuantile() float64 {
 
 // The ladders of two searches: for ‖x‖², and for |r|‖x‖ (with an intercept |r|‖s‖).
 var (
-	normLadder  = ladder{1, 32}
-	scaleLadder = ladder{0x1p16, 32}
+	normLadder  = ladder.Ladder{Top: 1, Rungs: 32}
+	scaleLadder = ladder.Ladder{Top: 0x1p16, Rungs: 32}
 )
 
 // The shares of the records at which the searches stop.
@@ -76,14 +77,14 @@ func (e *Newton) find(n dp.Noise) {
 		e.phase = searchScale
 		return
 	}
-	*e.search.nulls() = e.nulls
+	*e.search.Nulls() = e.nulls
 	row := n.Row("newton/boot", e.search)
-	ask := func(l ladder, null int64, quantile float64) (found float64, believed bool) {
-		f := l.locate(e.search, counting{p.Unit, null, p.SearchNoise}, quantile*float64(e.size()), row)
-		if believed = f.far >= farEnough || e.mode; !believed && e.tries < triesMost {
+	ask := func(l ladder.Ladder, null int64, quantile float64) (found float64, believed bool) {
+		f := l.Locate(e.search, ladder.Counting{Unit: p.Unit, Null: null, SD: p.SearchNoise}, quantile*float64(e.size()), row)
+		if believed = f.Far >= farEnough || e.mode; !believed && e.tries < triesMost {
 			return 1, false
 		}
-		return l.rung(f.place), believed
+		return l.Rung(f.Place), believed
 	}
 	if e.phase == searchNorm {
 		e.squared, e.believed = ask(normLadder, p.NullNorm, normQuantile)

@@ -268,8 +268,8 @@ func (e *Newton) inBlocks() bool {
 
 // normRungs are the squared norms that the search can find.
 var normRungs = func() (all []float64) {
-	for i := range normLadder.rungs + 1 {
-		all = append(all, normLadder.rung(i))
+	for i := range normLadder.Rungs + 1 {
+		all = append(all, normLadder.Rung(i))
 	}
 	return all
 }()

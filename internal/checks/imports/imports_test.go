@@ -44,6 +44,7 @@ var ours = map[string]string{
 	"internal/fit":                   "dp refit sgd internal/bounds internal/exit internal/table",
 	"internal/clipgrad":              "dp",
 	"internal/gram":                  "",
+	"internal/ladder":                "dp",
 	"internal/newton":                "dp internal/bin internal/eigen internal/gram",
 	"internal/testing/dataset":       "",
 	"internal/vector":                "",
