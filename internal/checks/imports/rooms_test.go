@@ -1,0 +1,117 @@
+package imports
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/streamdp/streamdp/internal/testing/cases"
+)
+
+// rooms are parts of packages that stay whole because their names are public ones of one import path. Nothing in
+// the files of `below` uses what the files of `above` declare. Both are patterns of file names; "!" means all other
+// files than these.
+var rooms = []struct{ in, below, above string }{
+	// Solvers that have all records know of no stream, and no stream of them.
+	{"sgd", "!batch_*", "batch_*"},
+	{"sgd", "batch_*", "sgd.go amb* newton*"},
+	// Newton steps use what AMB has, and not the other way round. sgd.go chooses between them.
+	{"sgd", "!newton* sgd.go", "newton*"},
+	// What is known of budgets, errors and covariances needs no estimator.
+	{"moments", "sensitivity.go tradeoff.go overlap.go project.go density.go elliptope.go",
+		"!sensitivity.go tradeoff.go overlap.go project.go density.go elliptope.go"},
+	// Accounting, data and matrices know of no solver, and no solver knows of the stream.
+	{"refit", "calibrate.go data.go sums.go linalg.go wht.go srht.go",
+		"!calibrate.go data.go sums.go linalg.go wht.go srht.go"},
+	{"refit", "!config.go person.go plan.go refit.go part.go part_state.go",
+		"config.go person.go plan.go refit.go part.go part_state.go"},
+	// The closed forms of a BLT are numbers alone, and no matrix is made of its errors.
+	{"matfact", "blt_forms.go", "!blt_forms.go"},
+	{"matfact", "!error.go", "error.go"},
+}
+
+// matches reports whether a file is one of a pattern.
+func matches(file, pattern string) bool {
+	names, others := strings.CutPrefix(pattern, "!")
+	for _, name := range strings.Fields(names) {
+		if ok, _ := filepath.Match(name, file); ok {
+			return !others
+		}
+	}
+	return others
+}
+
+func TestRooms(t *testing.T) {
+	root := cases.Root(t)
+	set := token.NewFileSet()
+	type use struct{ by, of, name string } // a file uses what another one declares
+	uses := map[string]map[use]bool{}
+	files := map[string][]string{}
+	for _, room := range rooms {
+		if uses[room.in] != nil {
+			continue
+		}
+		uses[room.in] = map[use]bool{}
+		var parsed []*ast.File
+		paths, err := filepath.Glob(filepath.Join(root, room.in, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed = append(parsed, file)
+			files[room.in] = append(files[room.in], filepath.Base(path))
+		}
+		// What the package declares is known without its imports, and so are its methods and fields.
+		info := types.Info{Uses: map[*ast.Ident]types.Object{}}
+		config := types.Config{Importer: nothing{}, Error: func(error) {}}
+		pkg, _ := config.Check(room.in, set, parsed, &info)
+		for id, object := range info.Uses {
+			if object.Pkg() != pkg || !object.Pos().IsValid() {
+				continue
+			}
+			if _, imported := object.(*types.PkgName); imported {
+				continue
+			}
+			by, of := filepath.Base(set.Position(id.Pos()).Filename), filepath.Base(set.Position(object.Pos()).Filename)
+			if by != of {
+				uses[room.in][use{by, of, id.Name}] = true
+			}
+		}
+	}
+	for _, room := range rooms {
+		var below, above int
+		for _, file := range files[room.in] {
+			if matches(file, room.below) {
+				below++
+			}
+			if matches(file, room.above) {
+				above++
+			}
+		}
+		if below == 0 || above == 0 || len(uses[room.in]) < 50 {
+			t.Errorf("%s: %d files below, %d above, %d uses", room.in, below, above, len(uses[room.in]))
+		}
+		for u := range uses[room.in] {
+			if matches(u.by, room.below) && matches(u.of, room.above) {
+				t.Errorf("%s/%s uses %s, of %s above it", room.in, u.by, u.name, u.of)
+			}
+		}
+	}
+}
+
+// nothing imports no package: what the rooms declare is checked alone.
+type nothing struct{}
+
+func (nothing) Import(string) (*types.Package, error) { return nil, errors.New("not imported") }
