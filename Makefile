@@ -34,12 +34,12 @@ race:
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
 golden:
-	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
-	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
+	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
 
 # Needs qemu-aarch64 (Debian: qemu-user) or an arm64 machine.
 golden-arm64:
-	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream ./stream/core
+	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
 
 # Against a real Apache Kafka: see .ci/kafka/run, which exits with 77 where it
 # can't get one.

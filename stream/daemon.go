@@ -51,8 +51,6 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-//go:generate go test -run ^TestMetricsReference$ -update
-
 // Options are the parameters of a daemon.
 type Options struct {
 	Config *config.Config

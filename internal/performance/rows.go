@@ -15,16 +15,16 @@ type bench struct {
 var runs = []bench{
 	{"internal/kafka", "^BenchmarkReader$", "3x", 1},
 	{"stream", "^BenchmarkDaemon$", "2x", 1},
-	{"stream", "^BenchmarkFlat$", "1x", 1},
-	{"stream", "^BenchmarkMerge$", "3x", 3},
-	{"stream", "^BenchmarkLedger$", "300x", 3},
+	{"stream/task", "^BenchmarkFlat$", "1x", 1},
+	{"stream/input", "^BenchmarkMerge$", "3x", 3},
+	{"stream/ledger", "^BenchmarkLedger$", "300x", 3},
 	{"stream", "^BenchmarkCommit$", "300x", 3},
 	{"stream", "^BenchmarkDaemonUsers$", "6x", 1},
-	{"stream", "^BenchmarkUsers$", "300x", 3},
+	{"stream/task", "^BenchmarkUsers$", "300x", 3},
 	{"internal/persons", "^BenchmarkPersons$/^take$", "3000x", 1},
 	{"internal/persons", "^BenchmarkPersons$/^start$", "3x", 1},
-	{"stream", "^BenchmarkCapacity$", "30x", 1},
-	{"stream", "^BenchmarkFootprint$", "1x", 1},
+	{"stream/task", "^BenchmarkCapacity$", "30x", 1},
+	{"stream/task", "^BenchmarkFootprint$", "1x", 1},
 	{"stream/core", "^BenchmarkEncode$", "0.2s", 1},
 	{"stream/codec", "^BenchmarkJSONRatio$", "0.3s", 3},
 	{"internal/schema", "^BenchmarkSchema$", "0.3s", 3},
@@ -118,7 +118,7 @@ const (
 	packedWhy     = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/packed\" \"cpu-ns/record\" 1}} ns of processor time and the broker {{figure \"stream.BenchmarkRealDaemon/packed\" \"cpu-ns/record-broker\" 1}}, and both run on the same two cores. If these were always busy with nothing else, the daemon would have {{product \"stream.BenchmarkRealDaemon/packed\" \"most-ratio\" \"Mrecords/s-kafka-go\"}} million records a second: two cores, divided by the sum of both times. kafka-go's bare fetch had {{figure \"stream.BenchmarkRealDaemon/packed\" \"Mrecords/s-kafka-go\" 1}} million by the clock, franz-go's {{figure \"stream.BenchmarkRealDaemon/packed\" \"Mrecords/s-franz-go\" 1}}. So the ratio to kafka-go would be {{figure \"stream.BenchmarkRealDaemon/packed\" \"most-ratio\" 1}}, and to franz-go {{figure \"stream.BenchmarkRealDaemon/packed\" \"most-ratio-franz\" 1}}: this machine does not allow twice the rate of kafka-go. What is missing to these ratios is time in which daemon and broker wait for each other. Fetching is 18 % of the daemon's time: the flame graph shows 31 % sums, 17 % ends of steps (noise, and the release's numbers), 8 % commits."
 	jsonWhy       = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/json\" \"cpu-ns/record\" 1}} ns of processor time, kafka-go's bare fetch {{figure \"stream.BenchmarkRealDaemon/json\" \"cpu-ns/record-kafka-go\" 1}}: the rival does not look into the records. Of the daemon's, 46 % reads the 16 numbers of each, 10 % adds them, 10 % ends steps, and 9 % fetches, and the broker runs on the same two cores."
 	refitWhy      = "A record costs the daemon {{figure \"stream.BenchmarkRealDaemon/refit\" \"cpu-ns/record\" 1}} ns of processor time and the broker {{figure \"stream.BenchmarkRealDaemon/refit\" \"cpu-ns/record-broker\" 1}}, and both run on the same two cores: were these always busy with nothing else, the ratio would be {{figure \"stream.BenchmarkRealDaemon/refit\" \"most-ratio\" 1}}. Of the daemon's time, 37 % are the passes of clipped gradients that the solver makes over the rows of a window, a hundred one after the other; 8 % rounds rows, and 7 % each add records and make the Gram matrix. While a window is solved, the records of the next one are fetched and added."
-	ledgerWhy     = "An opening takes {{figure \"stream.BenchmarkLedger\" \"ns/open\" 1e-3}} µs, most of it the search for ε, and a close {{figure \"stream.BenchmarkLedger\" \"ns/close\" 1e-3}} µs; neither reads earlier lines. The collector marks more of them."
+	ledgerWhy     = "An opening takes {{figure \"stream/ledger.BenchmarkLedger\" \"ns/open\" 1e-3}} µs, most of it the search for ε, and a close {{figure \"stream/ledger.BenchmarkLedger\" \"ns/close\" 1e-3}} µs; neither reads earlier lines. The collector marks more of them."
 	overwriteWhy  = "The rival overwrites one file and syncs it, and is not as safe; see Commits."
 	replaceWhy    = "Beside the same four operations a commit encodes the state, hashes it, and links the commit before it to a second name."
 	recordWhy     = "Of a record of 3 columns, two fifths of the time are the lattice (the norm, its root, rounding, and for half of the shortened rows a second rounding), a fifth the count of rows that are not shortened, a fifth the products; the rival has the products alone, a few nanoseconds. From about 20 columns on the products are most of it, and they are faster than the rival's."
@@ -127,7 +127,7 @@ const (
 	longNoiseWhy  = "Buffers, predictions and integers of a row this long do not fit into a cache. Some 150 bytes a coordinate go through memory, which other users of the machine share, and the rival has none: as the least of forty runs of either, in turn, 1.39 to 1.47 were found, and 1.45 to 1.47 at D = 1024, where nothing leaves the cache."
 	jsonBytesWhy  = "Shortest digits that give a float64 again are worked out number by number, by the Dragonbox algorithm in `strconv`: {{figure \"stream/core.BenchmarkEncode/json/d=100/strconv\" \"ns/unit-strconv\" 1}} ns a byte, beside {{figure \"stream/core.BenchmarkEncode/json/d=100/copy\" \"ns/unit-copy\" 1}} of a copy. Fewer digits would be another number. `output.privacy_every` leaves the epoch's block out of most releases, and base64 the digits."
 	base64Why     = "`encoding/base64` makes about a gigabyte a second, a copy in the cache some tens: a factor of 2 would need vector code for an encoding that is already several times as fast as digits. At d = 100 and steps of 1000 records it is a tenth of a step's time, so the step would not gain by it."
-	usersWhy      = "To decode and add a record of a person costs {{figure \"stream.BenchmarkUsers\" \"ns/unit\" 1}} ns, one without a user key {{figure \"stream.BenchmarkUsers\" \"ns/unit-without\" 1}}, of 16 numbers that only have to be copied. Its tag is one AES block, some 40 ns. Its place in the table is a wait for memory that {{figure \"internal/persons.BenchmarkPersons/take/1000000\" \"ns/unit\" 1}} ns are left of, 64 of them at a time. JSON or more columns make the ratio smaller, and so do persons who come again soon."
+	usersWhy      = "To decode and add a record of a person costs {{figure \"stream/task.BenchmarkUsers\" \"ns/unit\" 1}} ns, one without a user key {{figure \"stream/task.BenchmarkUsers\" \"ns/unit-without\" 1}}, of 16 numbers that only have to be copied. Its tag is one AES block, some 40 ns. Its place in the table is a wait for memory that {{figure \"internal/persons.BenchmarkPersons/take/1000000\" \"ns/unit\" 1}} ns are left of, 64 of them at a time. JSON or more columns make the ratio smaller, and so do persons who come again soon."
 	normalWhy     = "See Normal equations."
 )
 
@@ -143,11 +143,11 @@ var endToEnd = []row{
 	{path: "daemon, refit by newton, packed, d = 16, Apache Kafka", rival: "the raw fetch", bench: "stream.BenchmarkRealDaemon/refit", unit: "ratio", speed: true, goal: "≥ 0.8", why: refitWhy},
 	{path: "daemon, packed, d = 16, embedded broker in another process", rival: "this program's reader, nothing else done", bench: "stream.BenchmarkDaemon", unit: "ratio", speed: true},
 	{path: "the same, processor time", rival: "the same", bench: "stream.BenchmarkDaemon", unit: "cpu-ratio"},
-	{path: "a record after 10³ to 10⁷ records, largest by smallest", rival: "itself", bench: "stream.BenchmarkFlat", unit: "largest/smallest", before: "1.09", goal: "≤ 1.1"},
-	{path: "eight partitions merged, packed, d = 16, step 1000, without a broker", rival: "one partition", bench: "stream.BenchmarkMerge", unit: "ratio", speed: true, goal: "≥ 1.7"},
-	{path: "ledger: opening an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "open-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
-	{path: "ledger: closing an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "close-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
-	{path: "ledger: what status shows of the budget behind 1000 epochs", rival: "behind 10", bench: "stream.BenchmarkLedger", unit: "status-ratio", before: "grows", goal: "≤ 1.1"},
+	{path: "a record after 10³ to 10⁷ records, largest by smallest", rival: "itself", bench: "stream/task.BenchmarkFlat", unit: "largest/smallest", before: "1.09", goal: "≤ 1.1"},
+	{path: "eight partitions merged, packed, d = 16, step 1000, without a broker", rival: "one partition", bench: "stream/input.BenchmarkMerge", unit: "ratio", speed: true, goal: "≥ 1.7"},
+	{path: "ledger: opening an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream/ledger.BenchmarkLedger", unit: "open-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
+	{path: "ledger: closing an epoch behind 1000 others, without the disk", rival: "behind 10", bench: "stream/ledger.BenchmarkLedger", unit: "close-ratio", before: "grows", goal: "≤ 1.1", why: ledgerWhy},
+	{path: "ledger: what status shows of the budget behind 1000 epochs", rival: "behind 10", bench: "stream/ledger.BenchmarkLedger", unit: "status-ratio", before: "grows", goal: "≤ 1.1"},
 	{path: "commit of 10 kB", rival: "one write of the same bytes over a file, and its sync", bench: "stream.BenchmarkCommit/10kB", unit: "ratio", goal: "≤ 1.3", why: overwriteWhy},
 	{path: "commit of 100 kB", rival: "the same", bench: "stream.BenchmarkCommit/100kB", unit: "ratio", goal: "≤ 1.3", why: overwriteWhy},
 	{path: "commit of 10 kB", rival: "as safe: a new file, synced, renamed, the directory synced", bench: "stream.BenchmarkCommit/10kB-safe", unit: "ratio", goal: "≤ 1.3", why: replaceWhy},
@@ -157,7 +157,7 @@ var endToEnd = []row{
 // people are the rows of what protecting persons costs.
 var people = []row{
 	{path: "daemon, packed, d = 16, moments, step 1000, with a user key, 10⁶ persons in random order, embedded broker in another process, processor time", rival: "the same records without", bench: "stream.BenchmarkDaemonUsers", unit: "cpu-ratio", goal: "≤ 1.5", why: usersWhy},
-	{path: "of that, decoding and adding, on one core", rival: "the same records without", bench: "stream.BenchmarkUsers", unit: "ratio"},
+	{path: "of that, decoding and adding, on one core", rival: "the same records without", bench: "stream/task.BenchmarkUsers", unit: "ratio"},
 	{path: "look-up among 10⁶ persons in random order", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "ratio"},
 	{path: "among 10⁷", rival: "Go's map, the same order", bench: "internal/persons.BenchmarkPersons/take/10000000", unit: "ratio"},
 	{path: "memory of a person, 10⁶ persons", rival: "–", bench: "internal/persons.BenchmarkPersons/take/1000000", unit: "bytes/person", suffix: " bytes"},

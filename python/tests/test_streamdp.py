@@ -235,7 +235,7 @@ def test_schema() -> None:
     with pytest.raises(streamdp.SchemaError, match="step"):
         streamdp.verify_schema(release(step=0))
     own = Path(streamdp.__file__).with_name("release.schema.json").read_bytes()
-    assert own == (ROOT / "stream" / "release.schema.json").read_bytes(), "copy stream/release.schema.json to python/src/streamdp"
+    assert own == (ROOT / "stream" / "httpapi" / "release.schema.json").read_bytes(), "copy stream/httpapi/release.schema.json to python/src/streamdp"
 
 
 @pytest.mark.skipif("STREAMDP_PROGRAM" not in os.environ, reason="STREAMDP_PROGRAM names no streamdp program")

@@ -1,5 +1,7 @@
 package monitor
 
+//go:generate go test -run ^TestMetricsReference$ -update
+
 import (
 	"errors"
 	"fmt"
@@ -570,7 +572,7 @@ func (m *Metrics) KafkaError(err error) {
 // MetricsReference returns docs/metrics.md.
 func MetricsReference() []byte {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n<!-- Made from stream/metrics.go by `go generate ./stream`. -->\n\n" +
+	b.WriteString("# Metrics\n\n<!-- Made from stream/monitor/metrics.go by `go generate ./stream/monitor`. -->\n\n" +
 		"`GET /metrics` in Prometheus' text format. All names begin with `" + prefix + "`.\n\n" +
 		"Class P is whatever is an exact function of record values or of their lengths, so that one record changes it. " +
 		"It is for the operator, who may see the records anyway, and absent where `http.exposure = \"public\"`; " +

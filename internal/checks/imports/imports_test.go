@@ -3,8 +3,11 @@
 package imports
 
 import (
+	"cmp"
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,100 +15,28 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/cases"
 )
 
-// ours is what each package may import of this module. A package that is not
-// here is a new room, and belongs into DESIGN.md first.
-var ours = map[string]string{
-	"dp":                             "",
-	"matfact":                        "",
-	"moments":                        "dp matfact internal/bin internal/bounds internal/calibration internal/eigen internal/fault internal/gram",
-	"sgd":                            "dp matfact internal/bin internal/calibration internal/clipgrad internal/fault internal/newton",
-	"adam":                           "dp matfact internal/bin internal/calibration internal/fault",
-	"config":                         "adam dp matfact moments sgd refit internal/bounds internal/column internal/fault internal/persons internal/toml",
-	"stream":                         "config dp stream/codec stream/core stream/page internal/credentials internal/bin internal/shardlog internal/kafka internal/osfile internal/persons internal/kafka/group internal/registry internal/schema internal/trace",
-	"stream/page":                    "",
-	"stream/core":                    "adam config dp matfact moments sgd refit stream/codec internal/bin internal/bounds internal/decimal internal/persons",
-	"stream/codec":                   "internal/column internal/decimal internal/fault internal/kafka internal/persons internal/schema",
-	"deploy/sbom":                    "",
-	"cmd/streamdp":                   "config dp stream stream/codec stream/core internal/audit internal/audit/suites internal/chart internal/exit internal/fault internal/fit internal/kafka internal/kafka/embedded internal/plan internal/table internal/words",
-	"examples/band":                  "internal/chart",
-	"examples/trainer":               "",
-	"internal/credentials":           "internal/osfile",
-	"internal/audit":                 "dp matfact internal/stattest",
-	"internal/audit/suites":          "adam config dp matfact moments sgd refit internal/audit internal/exit",
-	"internal/bin":                   "",
-	"internal/bounds":                "dp matfact internal/bin internal/calibration internal/fault internal/vector",
-	"internal/calibration":           "dp matfact",
-	"internal/chart":                 "",
-	"internal/column":                "internal/decimal internal/fault",
-	"internal/decimal":               "",
-	"internal/eigen":                 "",
-	"internal/exit":                  "",
-	"internal/fault":                 "",
-	"internal/fit":                   "dp refit sgd internal/bounds internal/exit internal/table",
-	"internal/clipgrad":              "dp",
-	"internal/gram":                  "",
-	"internal/ladder":                "dp",
-	"internal/newton":                "dp internal/bin internal/eigen internal/gram",
-	"internal/testing/dataset":       "",
-	"internal/vector":                "",
-	"internal/wht":                   "",
-	"internal/words":                 "",
-	"refit":                          "dp sgd internal/bin internal/calibration internal/clipgrad internal/fault internal/gram internal/newton internal/wht matfact",
-	"internal/kafka":                 "",
-	"internal/kafka/group":           "internal/shardlog internal/kafka",
-	"internal/kafka/embedded":        "",
-	"internal/testing/kafkatest":     "",
-	"internal/testing/browser":       "",
-	"internal/testing/cases":         "internal/testing/dataset",
-	"internal/testing/dptest":        "dp",
-	"internal/testing/estimatortest": "dp internal/persons",
-	"internal/performance":           "",
-	"internal/persons":               "internal/bin",
-	"internal/plan":                  "adam config dp matfact moments sgd stream stream/core internal/audit/suites internal/chart internal/fault internal/words",
-	"internal/checks/chaos":          "",
-	"internal/shardlog":              "dp",
-	"internal/testing/race":          "",
-	"internal/testing/rival":         "",
-	"internal/registry":              "internal/schema",
-	"internal/schema":                "internal/column internal/decimal",
-	"internal/shuffle":               "dp",
-	"internal/stattest":              "",
-	"internal/table":                 "internal/decimal internal/exit",
-	"internal/checks/docs":           "",
-	"internal/optimise":              "",
-	"internal/osfile":                "",
-	"internal/checks/imports":        "",
-	"internal/trace":                 "",
-	"internal/testing/tracetest":     "",
-	"internal/toml":                  "internal/fault",
-}
-
-// testsOnly are packages that no program may contain: noise without keys,
-// fixtures.
-var testsOnly = []string{"internal/testing/browser", "internal/testing/cases", "internal/checks/chaos", "internal/testing/dptest", "internal/testing/estimatortest", "internal/testing/race", "internal/testing/rival", "internal/testing/kafkatest", "internal/testing/tracetest", "internal/checks/imports", "internal/checks/docs"}
-
 // outside names the packages that may import a library, by the prefix of its
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
-	"crypto/rand":                        "dp internal/testing/kafkatest",                                                                       // certificates
-	"math/rand":                          "cmd/streamdp examples/trainer internal/testing/dptest internal/testing/estimatortest internal/trace", // made-up data, simulations, identifiers of spans
+	"crypto/rand":                        "dp",
+	"math/rand":                          "cmd/streamdp examples/trainer internal/trace", // made-up data, identifiers of spans
 	"github.com/BurntSushi/toml":         "internal/toml",
-	"github.com/prometheus/":             "stream",
-	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka internal/testing/kafkatest",
+	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
+	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka",
 	"github.com/bufbuild/protocompile":   "internal/schema",
 	"github.com/twmb/avro":               "internal/schema",
-	"google.golang.org/protobuf":         "internal/schema internal/trace internal/testing/tracetest",
-	"github.com/twmb/franz-go/pkg/kfake": "internal/kafka/embedded internal/testing/kafkatest",
+	"google.golang.org/protobuf":         "internal/schema internal/trace",
+	"github.com/twmb/franz-go/pkg/kfake": "internal/kafka/embedded",
 	"github.com/twmb/franz-go/pkg/sr":    "internal/registry",
-	"github.com/twmb/franz-go/pkg/kgo":   "internal/kafka/group internal/kafka/embedded internal/testing/kafkatest",
+	"github.com/twmb/franz-go/pkg/kgo":   "internal/kafka/group internal/kafka/embedded",
 	"github.com/spf13/cobra":             "cmd/streamdp",
 	"github.com/aws/":                    "internal/credentials",
 	"golang.org/x/oauth2":                "internal/credentials",
-	"go.opentelemetry.io/":               "internal/trace internal/testing/tracetest",
+	"go.opentelemetry.io/":               "internal/trace",
 	"github.com/schollz/":                "cmd/streamdp",
 	"gonum.org/v1/gonum/stat/distuv":     "internal/stattest",
 	"gonum.org/v1/gonum/stat/distmv":     "",
-	"gonum.org/v1/gonum/":                "dp moments matfact sgd refit internal/audit internal/bounds internal/stattest",
+	"gonum.org/v1/gonum/":                "dp moments matfact sgd refit internal/audit internal/bounds internal/optimise internal/shuffle internal/stattest",
 	"golang.org/x/image":                 "internal/chart",
 	"unsafe":                             "internal/decimal internal/persons",
 }
@@ -117,15 +48,24 @@ var never = map[string]string{
 	"stream/core": "context crypto/rand io/fs log math/rand net os runtime sync syscall time",
 }
 
-func TestImports(t *testing.T) {
+// module is the path before that of each package.
+const module = "github.com/streamdp/streamdp/"
+
+// forTests reports whether no program may contain the package: fixtures, and noise without keys.
+func forTests(name string) bool {
+	return strings.HasPrefix(name, "internal/testing/") || strings.HasPrefix(name, "internal/checks/")
+}
+
+// packages returns what each package of the module imports, without its tests.
+func packages(t *testing.T) map[string][]string {
+	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
 	cmd.Dir = cases.Root(t)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const module = "github.com/streamdp/streamdp/"
-	seen := map[string]bool{}
+	all := map[string][]string{}
 	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
 		var p struct {
 			ImportPath string
@@ -134,24 +74,62 @@ func TestImports(t *testing.T) {
 		if err := dec.Decode(&p); err != nil {
 			t.Fatal(err)
 		}
-		name := strings.TrimPrefix(p.ImportPath, module)
-		allowed, known := ours[name]
-		if !known {
-			t.Errorf("package %s is not in the graph", name)
+		all[strings.TrimPrefix(p.ImportPath, module)] = p.Imports
+	}
+	return all
+}
+
+// TestDesign: the table of packages in DESIGN.md has every package, with its imports.
+func TestDesign(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(cases.Root(t), "DESIGN.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const header = "| package | owns | imports of ours |\n| --- | --- | --- |\n"
+	_, table, found := strings.Cut(string(text), header)
+	if !found {
+		t.Fatalf("DESIGN.md has no table of packages: %q", header)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := map[string]string{}
+	for row := range strings.SplitSeq(table, "\n") {
+		cells := strings.Split(strings.Trim(row, "| "), " | ")
+		if len(cells) != 3 || len(cells[1]) < 10 {
+			t.Fatalf("a row of the table of packages: %q", row)
+		}
+		rows[cells[0]] = cells[2]
+	}
+	for name, imports := range packages(t) {
+		if forTests(name) {
 			continue
 		}
-		seen[name] = true
-		for _, in := range strings.Fields(allowed) {
-			if !slices.Contains(p.Imports, module+in) {
-				t.Errorf("%s may import %s and does not: an arrow too many", name, in)
+		var ours []string
+		for _, path := range imports {
+			if in, ok := strings.CutPrefix(path, module); ok {
+				ours = append(ours, in)
 			}
 		}
-		for _, path := range p.Imports {
+		slices.Sort(ours)
+		want := cmp.Or(strings.Join(ours, ", "), "–")
+		switch got, ok := rows[name]; {
+		case !ok:
+			t.Errorf("DESIGN.md has no row for package %s, which imports: %s", name, want)
+		case got != want:
+			t.Errorf("DESIGN.md says that %s imports\n%s\nand it imports\n%s", name, got, want)
+		}
+		delete(rows, name)
+	}
+	for name := range rows {
+		t.Errorf("DESIGN.md has a row for %s, and the tree has no such package", name)
+	}
+}
+
+// TestImports: what is for tests is in no program, and each outside library is known to few packages.
+func TestImports(t *testing.T) {
+	for name, imports := range packages(t) {
+		for _, path := range imports {
 			if in, ok := strings.CutPrefix(path, module); ok {
-				if !slices.Contains(strings.Fields(allowed), in) {
-					t.Errorf("%s imports %s", name, in)
-				}
-				if slices.Contains(testsOnly, in) && !slices.Contains(testsOnly, name) {
+				if forTests(in) && !forTests(name) {
 					t.Errorf("%s imports %s, which is for tests", name, in)
 				}
 				continue
@@ -167,14 +145,41 @@ func TestImports(t *testing.T) {
 					longest = prefix
 				}
 			}
-			if longest != "" && !slices.Contains(strings.Fields(outside[longest]), name) {
+			if longest != "" && !forTests(name) && !slices.Contains(strings.Fields(outside[longest]), name) {
 				t.Errorf("%s imports %s, which is for %q", name, path, outside[longest])
 			}
 		}
 	}
-	for name := range ours {
-		if !seen[name] {
-			t.Errorf("the graph has %s, and the tree has not", name)
+}
+
+// mostLines is what a package below one of the folders may have outside its tests.
+const mostLines = 4000
+
+// TestSize: a package below stream, cmd or internal is one that can be read.
+func TestSize(t *testing.T) {
+	root := cases.Root(t)
+	for name := range packages(t) {
+		top, _, _ := strings.Cut(name, "/")
+		if !slices.Contains([]string{"stream", "cmd", "internal"}, top) {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(root, name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := 0
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines += strings.Count(string(text), "\n")
+		}
+		if most := map[string]int{"cmd/streamdp": 5000}[name]; lines > max(most, mostLines) {
+			t.Errorf("package %s has %d lines outside its tests, and may have %d: divide it", name, lines, max(most, mostLines))
 		}
 	}
 }
