@@ -27,19 +27,19 @@ test:
 # nothing; of refit, whose tests are statistics mostly, those that run every solver, on any
 # number of processors; of the protocol of instances, all but the explorers.
 race:
-	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Normal|RefitCommands)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/...
+	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Normal|RefitCommands)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/core ./stream/ledger ./stream/state ./stream/task
 	go test -race -run='Golden|Processors|Extremes' ./refit
 	go test -race -skip='^Test(Model|Faults)' ./internal/shardlog ./internal/kafka/group
 
 # The same bits on every machine: noise, states and releases against the files
 # and hashes that the tests hold.
 golden:
-	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
-	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
+	GOAMD64=v1 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/core ./stream/ledger ./stream/state ./stream/task
+	GOAMD64=v3 go test -count=1 -run=Golden ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/core ./stream/ledger ./stream/state ./stream/task
 
 # Needs qemu-aarch64 (Debian: qemu-user) or an arm64 machine.
 golden-arm64:
-	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/...
+	GOARCH=arm64 CGO_ENABLED=0 go test -count=1 -run=Golden -exec="$${QEMU:-qemu-aarch64}" ./adam ./dp ./internal/column ./internal/eigen ./matfact ./moments ./sgd ./refit ./internal/newton ./stream/core ./stream/ledger ./stream/state ./stream/task
 
 # Against a real Apache Kafka: see .ci/kafka/run, which exits with 77 where it
 # can't get one.

@@ -71,3 +71,42 @@ func anchors(t *testing.T, path string) []string {
 	}
 	return all
 }
+
+// named finds the Go files of the module, and what lies below internal, that a document names.
+var named = regexp.MustCompile("(?:^|[\\s`(])((?:adam|cmd|config|dp|matfact|moments|refit|sgd|stream)/[a-z0-9_/]+\\.go|internal/[a-z0-9_/]+(?:\\.[a-z.]+)?)")
+
+// TestPaths: the files and folders of the source that documents name are there.
+func TestPaths(t *testing.T) {
+	root := cases.Root(t)
+	docs, err := filepath.Glob(filepath.Join(root, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob(filepath.Join(root, "docs", "*", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, doc := range slices.Concat(docs, more, top) {
+		if filepath.Base(doc) == "CHANGELOG.md" {
+			continue
+		}
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if _, err := os.Stat(filepath.Join(root, strings.TrimRight(m[1], "/."))); err != nil {
+				t.Errorf("%s names %s, which is not there", strings.TrimPrefix(doc, root+"/"), m[1])
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("documents name %d files and folders", found)
+	}
+}
