@@ -145,7 +145,7 @@ func benchmark(r bench) ([]byte, error) {
 // figures are the metrics of a benchmark by their units: of each the median of several runs.
 type figures map[string]float64
 
-var line = regexp.MustCompile(`(?m)^(?:pkg: github\.com/streamdp/streamdp/(\S+)|(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*))$`)
+var line = regexp.MustCompile(`(?m)^(?:pkg: ` + regexp.QuoteMeta(module) + `(\S+)|(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*))$`)
 
 // parse reads what go test -bench prints. A name is the package's, a point, and the benchmark's.
 func parse(output []byte) map[string]figures {
