@@ -27,7 +27,7 @@ test:
 # nothing; of refit, whose tests are statistics mostly, those that run every solver, on any
 # number of processors; of the protocol of instances, all but the explorers.
 race:
-	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Normal|RefitCommands)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/kafka ./internal/newton ./stream/core ./stream/ledger ./stream/state ./stream/task
+	go test -race -timeout=40m -skip='^Test(Fit|Plan|Audit|Bounds|Normal|RefitCommands)' ./adam ./cmd/... ./config ./dp ./internal/clipgrad ./internal/client ./internal/demo ./internal/kafka ./internal/newton ./stream/...
 	go test -race -run='Golden|Processors|Extremes' ./refit
 	go test -race -skip='^Test(Model|Faults)' ./internal/shardlog ./internal/kafka/group
 

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/audit"
 	"github.com/streamdp/streamdp/internal/audit/suites"
 	"github.com/streamdp/streamdp/internal/plan"
+	"github.com/streamdp/streamdp/stream/preflight"
 )
 
 func auditCommand(g *globals) *cobra.Command {
@@ -33,21 +33,21 @@ func auditCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var all []*streamAudit
+			var all []*audit.Report
 			var missing error // the others are audited all the same
 			for _, s := range cfg.Representative().Streams {
 				suite, err := suiteOf(s)
 				if errors.As(err, new(audit.NoneError)) {
-					missing = errors.Join(missing, fmt.Errorf("stream %s: %w", title(s), err))
+					missing = errors.Join(missing, fmt.Errorf("stream %s: %w", preflight.Title(s), err))
 					continue
 				}
 				if err != nil {
-					return fmt.Errorf("stream %s: %w", title(s), err)
+					return fmt.Errorf("stream %s: %w", preflight.Title(s), err)
 				}
 				suite.Quick = quick
-				a, err := runSuite(title(s), suite)
+				a, err := suite.Report(preflight.Title(s))
 				if err != nil {
-					return fmt.Errorf("stream %s: %w", title(s), err)
+					return fmt.Errorf("stream %s: %w", preflight.Title(s), err)
 				}
 				all = append(all, a)
 			}
@@ -61,29 +61,8 @@ func auditCommand(g *globals) *cobra.Command {
 // suiteOf returns the audits of a stream's mechanism. A mechanism without audits is an error.
 func suiteOf(s *config.Stream) (*audit.Suite, error) { return suites.Of(s, plan.Audits(s)) }
 
-// streamAudit is what the audits found in one stream's mechanism.
-type streamAudit struct {
-	Stream    string          `json:"stream"`
-	Adjacency dp.Adjacency    `json:"adjacency"`
-	Mu        float64         `json:"mu"`
-	Passed    bool            `json:"passed"`
-	Findings  []audit.Finding `json:"findings"`
-}
-
-func runSuite(name string, s *audit.Suite) (*streamAudit, error) {
-	found, err := s.Run()
-	if err != nil {
-		return nil, err
-	}
-	a := &streamAudit{Stream: name, Adjacency: s.Adjacency, Mu: s.Configured.Mu, Passed: true, Findings: found}
-	for _, f := range found {
-		a.Passed = a.Passed && f.Passed
-	}
-	return a, nil
-}
-
 // reportAudits prints the findings. It is an error if one of them failed.
-func reportAudits(g *globals, all []*streamAudit) error {
+func reportAudits(g *globals, all []*audit.Report) error {
 	failed, total := 0, 0
 	for _, a := range all {
 		for _, f := range a.Findings {
@@ -95,8 +74,8 @@ func reportAudits(g *globals, all []*streamAudit) error {
 	}
 	if g.json {
 		err := json.NewEncoder(g.stdout).Encode(struct {
-			Passed  bool           `json:"passed"`
-			Streams []*streamAudit `json:"streams"`
+			Passed  bool            `json:"passed"`
+			Streams []*audit.Report `json:"streams"`
 		}{failed == 0, all})
 		if err != nil {
 			return err
@@ -110,7 +89,7 @@ func reportAudits(g *globals, all []*streamAudit) error {
 	return nil
 }
 
-func printAudits(g *globals, all []*streamAudit) error {
+func printAudits(g *globals, all []*audit.Report) error {
 	for i, a := range all {
 		if i > 0 {
 			fmt.Fprintln(g.stdout)

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/audit"
 	"github.com/streamdp/streamdp/internal/testing/cases"
-
-	"github.com/spf13/cobra"
 )
 
 const auditConfig = `[kafka]
@@ -52,7 +53,7 @@ factorization = "sqrt"
 
 type auditAnswer struct {
 	Passed  bool
-	Streams []streamAudit
+	Streams []audit.Report
 }
 
 // TestAudit runs the command, quickly and in full. The key file and the state
@@ -124,12 +125,12 @@ func TestAuditFails(t *testing.T) {
 			suite.Quick = true
 			suite.Configured.Mu /= 3
 			suite.Loud.Mu /= 3
-			a, err := runSuite(s.Name, suite)
+			a, err := suite.Report(s.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			code := exitCode(new(cobra.Command), reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*streamAudit{a}), &errs)
+			code := exitCode(new(cobra.Command), reportAudits(&globals{stdout: &out, stderr: &errs, json: asJSON}, []*audit.Report{a}), &errs)
 			if code != exitFailure || !strings.Contains(errs.String(), "3 of 8 audits failed") {
 				t.Errorf("stream %s: exit code %d, %q", s.Name, code, errs.String())
 			}

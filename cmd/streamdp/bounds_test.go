@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamdp/streamdp/internal/testing/dataset"
+	"github.com/streamdp/streamdp/internal/truth"
 )
 
 // TestBoundsOfRealData: two data sets, columns as they are, from 10⁻⁸ to 10³ in size, rows in
@@ -88,7 +89,7 @@ clip = "auto"
 			}
 			out := strings.TrimSpace(want(t, exitDone, "", "replay", "-c", config, "--insecure-seed", fmt.Sprint(seed), write(t, "rows.ndjson", file.String())))
 			var last struct {
-				published
+				truth.Release
 				Bounds struct {
 					Frozen  []string
 					Verdict string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -32,7 +33,7 @@ func clusterCommand(g *globals) *cobra.Command {
 func (g *globals) together() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster == nil {
-		err = configError{errors.New("the configuration has no table [cluster]")}
+		err = exit.Config{Err: errors.New("the configuration has no table [cluster]")}
 	}
 	return c, err
 }
@@ -99,13 +100,13 @@ func clusterStatusCommand(g *globals) *cobra.Command {
 			w := tabwriter.NewWriter(g.stdout, 2, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "INSTANCE\tVERSION\tSHARDS\tSTATUS PAGE\tSTANDS BY")
 			for _, m := range s.Members {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Instance, m.Version, shardRanges(m.Shards), m.URL, m.Standby)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Instance, m.Version, words.Ranges(m.Shards), m.URL, m.Standby)
 			}
 			if err := w.Flush(); err != nil {
 				return err
 			}
 			if len(s.Unowned) > 0 {
-				fmt.Fprintf(g.stdout, "\nnobody has the shards %s\n", shardRanges(s.Unowned))
+				fmt.Fprintf(g.stdout, "\nnobody has the shards %s\n", words.Ranges(s.Unowned))
 			}
 			return nil
 		},
@@ -223,27 +224,6 @@ func clusterExportCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().BoolVar(&secrets, "with-secrets", false, "copy the secrets of epochs, too: with them and the master key noise can be subtracted")
 	return c
-}
-
-// shardRanges writes ascending numbers as 0-3,5; "–" for none.
-func shardRanges(shards []int) string {
-	var parts []string
-	for i := 0; i < len(shards); {
-		j := i
-		for j+1 < len(shards) && shards[j+1] == shards[j]+1 {
-			j++
-		}
-		part := fmt.Sprint(shards[i])
-		if j > i {
-			part += fmt.Sprintf("-%d", shards[j])
-		}
-		parts = append(parts, part)
-		i = j + 1
-	}
-	if parts == nil {
-		return "–"
-	}
-	return strings.Join(parts, ",")
 }
 
 // books reads the ledgers of a configuration: that of its state directory or, of instances that

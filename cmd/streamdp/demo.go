@@ -2,48 +2,23 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
-	"time"
+	"os/exec"
+	"strconv"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/dp"
-	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/kafka/embedded"
+
+	"github.com/streamdp/streamdp/internal/demo"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/table"
-	"github.com/streamdp/streamdp/stream"
-	"github.com/streamdp/streamdp/stream/codec"
-	"github.com/streamdp/streamdp/stream/connect"
 )
 
-// demoFlags are the flags of demo.
-type demoFlags struct {
-	once, open, persons   bool
-	csv, header, workload string
-	diagnostics           bool
-	columns               []string
-	centre, scale         string
-	clip, epsilon, delta  float64
-	length                string
-	step                  uint64 // offsets; 0: by the clock
-	adjacency, listen     string
-	seed                  uint64
-	seeded                bool
-	instances             int
-	instance              string // configuration of the instance that this process is
-}
-
-// demoRecords is the length of the built-in stream with --once.
-const demoRecords = 40_000
-
 func demoCommand(g *globals) *cobra.Command {
-	var f demoFlags
+	var o demo.Options
+	var rows demoRows
+	var instance string // configuration of the instance that this process is
+	var seed uint64
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the daemon at work on a stream whose truth is known",
@@ -67,282 +42,153 @@ func demoCommand(g *globals) *cobra.Command {
 			"the broker. One of them is killed, and others go on with what it had. In the end\n" +
 			"one process alone reads the same log, and all releases are compared with its.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			f.seeded = c.Flags().Changed("insecure-seed")
-			if f.instance != "" {
-				return g.demoInstance(c.Context(), &f)
+			if c.Flags().Changed("insecure-seed") {
+				o.Seed = &seed
 			}
-			if f.once && f.open {
-				return usagef("--open goes without --once: with it the daemon ends when the stream does")
+			if instance != "" {
+				return g.demoInstance(c.Context(), instance, o)
 			}
-			if c.Flags().Changed("instances") {
-				if err := f.instancesFlags(c.Flags().Changed); err != nil {
-					return err
-				}
-				return g.demoInstances(c.Context(), &f)
-			}
-			if !f.once && f.csv == "" && !c.Flags().Changed("workload") {
-				f.workload = "exponential" // what changes shall be seen
-			}
-			if f.persons {
-				for _, name := range []string{"csv", "workload", "step", "clip", "centre", "scale", "header", "columns", "insecure-diagnostics"} {
-					if c.Flags().Changed(name) {
-						return usagef("--%s goes without --persons", name)
-					}
-				}
-				return g.demoPersons(c.Context(), &f)
-			}
-			if err := f.steps(c.Flags().Changed("step")); err != nil {
+			if err := demoUsage(&o, &rows, c.Flags().Changed); err != nil {
 				return err
 			}
-			for _, name := range []string{"header", "columns", "centre", "scale", "insecure-diagnostics"} {
-				if f.csv == "" && c.Flags().Changed(name) {
-					return usagef("--%s goes with --csv", name)
-				}
-			}
-			return g.demo(c.Context(), &f)
+			return g.demo(c.Context(), o, &rows)
 		},
 	}
 	fl := c.Flags()
-	fl.BoolVar(&f.once, "once", false, "end when the stream is consumed; without it, run until interrupted")
-	fl.BoolVar(&f.persons, "persons", false, "one made-up log three times: protected by record, by person, and by so many records as a person has")
-	fl.IntVar(&f.instances, "instances", 0, fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", instancesMost))
-	fl.StringVar(&f.instance, "instance", "", "be an instance with this configuration")
+	fl.BoolVar(&o.Once, "once", false, "end when the stream is consumed; without it, run until interrupted")
+	fl.BoolVar(&o.Persons, "persons", false, "one made-up log three times: protected by record, by person, and by so many records as a person has")
+	fl.IntVar(&o.Instances, "instances", 0, fmt.Sprintf("processes that share the work, 2 to %d; one of them is killed", demo.MaxInstances))
+	fl.StringVar(&instance, "instance", "", "be an instance with this configuration")
 	fl.MarkHidden("instance")
-	fl.BoolVar(&f.open, "open", false, "open the page in a browser")
-	fl.StringVar(&f.csv, "csv", "", "CSV file to stream, also .gz")
-	fl.StringVar(&f.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
-	fl.StringSliceVar(&f.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: all)")
-	fl.StringVar(&f.centre, "centre", "0", "constant to subtract, one number or one a column")
-	fl.StringVar(&f.scale, "scale", "1", "constant to divide by, one number or one a column")
-	fl.Float64Var(&f.clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
-	fl.StringVar(&f.length, "step", "100", "offsets per release; without --once and --csv of each of three partitions, which are merged, or a period of the clock, by default 1s")
-	fl.StringVar(&f.workload, "workload", "mean", "what a release sums up: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) or window (20 steps)")
-	fl.Float64Var(&f.epsilon, "epsilon", 1, "epsilon of the guarantee")
-	fl.Float64Var(&f.delta, "delta", 1e-8, "delta of the guarantee")
-	fl.StringVar(&f.adjacency, "adjacency", "zero-out", "what neighbouring streams differ in: zero-out or replace")
-	fl.StringVar(&f.listen, "listen", "127.0.0.1:0", "address of metrics and status")
-	fl.BoolVar(&f.diagnostics, "insecure-diagnostics", false, "compare the releases of --csv with the truth, which is an exact function of the file")
-	fl.Uint64Var(&f.seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, and protecting nothing")
+	fl.BoolVar(&o.Open, "open", false, "open the page in a browser")
+	fl.StringVar(&rows.csv, "csv", "", "CSV file to stream, also .gz")
+	fl.StringVar(&rows.header, "header", "auto", "whether the CSV file has a header: "+table.HeaderUsage)
+	fl.StringSliceVar(&rows.columns, "columns", nil, "columns of the CSV file, names or 1-based numbers (default: all)")
+	fl.StringVar(&rows.centre, "centre", "0", "constant to subtract, one number or one a column")
+	fl.StringVar(&rows.scale, "scale", "1", "constant to divide by, one number or one a column")
+	fl.Float64Var(&o.Clip, "clip", 0, "bound on a row's norm after scaling (required with --csv)")
+	fl.StringVar(&o.Step, "step", "100", "offsets per release; without --once and --csv of each of three partitions, which are merged, or a period of the clock, by default 1s")
+	fl.StringVar(&o.Workload, "workload", "mean", "what a release sums up: mean, sum, exponential (decay 0.99, by the clock 0.9; the default without --once) or window (20 steps)")
+	fl.Float64Var(&o.Epsilon, "epsilon", 1, "epsilon of the guarantee")
+	fl.Float64Var(&o.Delta, "delta", 1e-8, "delta of the guarantee")
+	fl.StringVar(&o.Adjacency, "adjacency", "zero-out", "what neighbouring streams differ in: zero-out or replace")
+	fl.StringVar(&o.Listen, "listen", "127.0.0.1:0", "address of metrics and status")
+	fl.BoolVar(&o.Diagnostics, "insecure-diagnostics", false, "compare the releases of --csv with the truth, which is an exact function of the file")
+	fl.Uint64Var(&seed, "insecure-seed", 0, "derive keys and data from a number: reproducible, and protecting nothing")
 	return c
 }
 
-// demo is a running demonstration.
-type demo struct {
-	f       *demoFlags
-	names   []string
-	centre  []float64
-	scale   []float64
-	rows    func() ([]string, error) // cells of the next row
-	total   int64                    // rows, 0 if unknown
-	mu      sync.Mutex               // guards truth, which the daemon's page asks for
-	truth   *truth                   // nil where it is that of a file, and not to be shown
-	records int64
-	client  *kafka.Client // of the broker
-	read    int64         // of the boundary topic
+// demoRows are the flags that say which rows of a file the demonstration streams.
+type demoRows struct {
+	csv, header   string
+	columns       []string
+	centre, scale string
 }
 
-// demo runs the demonstration: broker, daemon, rows, and the comparison.
-func (g *globals) demo(ctx context.Context, f *demoFlags) (err error) {
-	begun := time.Now()
-	d := &demo{f: f}
-	closeInput, err := d.open()
-	if err != nil {
-		return err
-	}
-	defer closeInput()
-	dir, err := os.MkdirTemp("", "streamdp-demo-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	broker, err := embedded.Start(embedded.Options{})
-	if err != nil {
-		return err
-	}
-	defer broker.Close()
-	// Nothing is deleted, so that producers' timestamps decide nothing.
-	if err := broker.CreateTopic(ctx, "demo", d.partitions(), map[string]string{"retention.ms": "-1"}); err != nil {
-		return err
-	}
-	cfg, err := config.Parse("demo configuration", d.configuration(broker.Addr(), dir))
-	if err != nil {
-		return flagFaults(err)
-	}
-	if err := described(cfg); err != nil {
-		return err
-	}
-	if f.csv == "" || f.diagnostics {
-		if d.truth = newTruth(cfg.Stream("demo")); d.live() {
-			d.truth.merge(livePartitions)
-		}
-	}
-
-	daemon, err := g.demoDaemon(d, cfg)
-	if err != nil {
-		return err
-	}
-	defer daemon.Close()
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- daemon.Run(running) }()
-	client, err := kafka.NewClient(kafka.Options{Brokers: []string{broker.Addr()}})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	d.mu.Lock()
-	d.client = client
-	d.mu.Unlock()
-
-	if !f.once {
-		if err := serving(ctx, daemon, done); err != nil {
-			return err
-		}
-		page := "http://" + daemon.Addr() + "/"
-		fmt.Fprintf(g.stderr, "the page is at %s\nbroker at %s, topics demo and demo.dp; status at %sapi/v1/status, metrics at %[1]smetrics; interrupt to end\n", page, broker.Addr(), page)
-		if f.open {
-			if err := openPage(page); err != nil {
-				fmt.Fprintf(g.stderr, "streamdp: warning: %s\n", err)
+// demoUsage checks which flags go together, and completes defaults.
+func demoUsage(o *demo.Options, rows *demoRows, changed func(string) bool) error {
+	without := func(flag string, names ...string) error {
+		for _, name := range names {
+			if changed(name) {
+				return exit.Usagef("--%s goes without --%s", name, flag)
 			}
 		}
+		return nil
 	}
-	bar := progress(g.stderr, d.total, "demo")
-	if err := d.feed(running, client, bar); err != nil && ctx.Err() == nil {
-		return err
+	if o.Once && o.Open {
+		return exit.Usagef("--open goes without --once: with it the daemon ends when the stream does")
 	}
-	if err := d.consumed(ctx, daemon, done, bar, g.stderr); err != nil {
-		return err
-	}
-	bar.Finish()
-	stop()
-	if err := <-done; err != nil {
-		return err
-	}
-	result, last, err := d.judge(client)
-	if err != nil {
-		return err
-	}
-	if result.Seconds = wholeSeconds(begun); d.truth != nil {
-		result.Seconds = time.Since(begun).Seconds()
-	}
-	if g.json {
-		return json.NewEncoder(g.stdout).Encode(result)
-	}
-	return d.print(g.stdout, result, last)
-}
-
-// demoDaemon returns the daemon. Its master key exists as long as the demonstration.
-func (g *globals) demoDaemon(d *demo, cfg *config.Config) (*stream.Daemon, error) {
-	log, err := g.logger("warn", "text")
-	if err != nil {
-		return nil, err
-	}
-	secret := dp.NewSecret()
-	o := stream.Options{Config: cfg, Key: &secret, Log: log, Version: version()}
-	if d.f.seeded {
-		o.Key, o.InsecureSeed = connect.InsecureKey(d.f.seed), &d.f.seed
-	}
-	if d.truth != nil {
-		o.Truth = d.truthOf
-	}
-	return stream.New(o)
-}
-
-// feed sends all rows and adds them to the truth.
-func (d *demo) feed(ctx context.Context, client *kafka.Client, bar *progressbar.ProgressBar) error {
-	// The rows go round the partitions.
-	all := make([]*sender, d.partitions())
-	for i := range all {
-		all[i] = &sender{client: client, topic: "demo", partition: int32(i), started: time.Now()}
-		if d.live() {
-			all[i].rate = liveRate / livePartitions
-		}
-	}
-	defer func() { // an interrupt may leave some unsent
-		for _, s := range all {
-			d.records += int64(s.count - len(s.batch))
-		}
-	}()
-	names := make([]string, len(d.names))
-	for i := range names {
-		names[i] = fmt.Sprintf("v%d", i+1)
-	}
-	if d.live() {
-		names = append(names, liveTarget)
-	}
-	encode := codec.NewEncoder("json", names, nil)
-	for n := 0; ; n++ {
-		s := all[n%len(all)]
-		cells, err := d.rows()
-		if err == io.EOF {
-			err = nil
-			for _, s := range all {
-				err = errors.Join(err, s.flush(ctx))
-			}
-			return err
-		}
+	if changed("instances") {
+		err := without("instances", "csv", "header", "columns", "centre", "scale", "insecure-diagnostics", "persons",
+			"listen")
 		if err != nil {
 			return err
 		}
-		// Add first, then send: at an interrupt the daemon may have the row already.
-		if d.truth != nil {
-			d.mu.Lock()
-			d.truth.cells(cells)
-			d.mu.Unlock()
+		if o.Instances < 2 || o.Instances > demo.MaxInstances {
+			return exit.Usagef("--instances is %d, must be 2 to %d", o.Instances, demo.MaxInstances)
 		}
-		if err := s.send(ctx, encode.Encode(cells)); err != nil {
-			return err
-		}
-		if n%1000 == 999 {
-			bar.Set64(int64(n + 1))
-		}
+		return nil
 	}
-}
-
-// serving waits until the daemon's HTTP server listens, or the user interrupts.
-func serving(ctx context.Context, daemon *stream.Daemon, done chan error) error {
-	for daemon.Addr() == "" && ctx.Err() == nil {
-		select {
-		case err := <-done:
-			return ended(err)
-		case <-ctx.Done():
-		case <-time.After(time.Millisecond):
+	if o.Persons {
+		return without("persons", "csv", "workload", "step", "clip", "centre", "scale", "header", "columns",
+			"insecure-diagnostics")
+	}
+	if rows.csv == "" {
+		for _, name := range []string{"header", "columns", "centre", "scale", "insecure-diagnostics"} {
+			if changed(name) {
+				return exit.Usagef("--%s goes with --csv", name)
+			}
 		}
+		if !o.Once && !changed("workload") {
+			o.Workload = "exponential" // what changes shall be seen
+		}
+		if !o.Once && !changed("step") {
+			o.Step = "1s"
+		}
+		return nil
+	}
+	if err := table.CheckHeader(rows.header); err != nil {
+		return err
+	}
+	if !(o.Clip > 0) {
+		return exit.Usagef("--clip is needed: a public bound on a row's norm after scaling")
 	}
 	return nil
 }
 
-// ended returns the error of a daemon that stopped by itself.
-func ended(err error) error {
-	if err == nil {
-		err = errors.New("the daemon ended before the stream was consumed")
+// demo runs the demonstration.
+func (g *globals) demo(ctx context.Context, o demo.Options, rows *demoRows) (err error) {
+	if o.Log, err = g.logger("warn", "text"); err != nil {
+		return err
 	}
-	return err
+	if rows.csv != "" {
+		t, err := table.Open(rows.csv, rows.header, rows.columns)
+		if err != nil {
+			return err
+		}
+		defer t.Close()
+		if o.File, err = rows.file(t); err != nil {
+			return err
+		}
+	}
+	o.JSON, o.Stdout, o.Stderr, o.Version = g.json, g.stdout, g.stderr, version()
+	o.Progress = func(total int64) demo.Bar { return progress(g.stderr, total, "demo") }
+	o.Program = instanceProgram
+	return demo.Run(ctx, o)
 }
 
-// consumed waits until every step is published or, without --once, until the
-// user interrupts.
-func (d *demo) consumed(ctx context.Context, daemon *stream.Daemon, done chan error, bar *progressbar.ProgressBar, stderr io.Writer) error {
-	step := max(1, int64(d.f.step)) * int64(d.partitions())
-	said := false
-	for {
-		s := d.status(daemon)
-		if s.NextOffset > d.records-step && s.Outbox == 0 || ctx.Err() != nil {
-			if d.f.once || ctx.Err() != nil {
-				return nil
-			}
-			if !said {
-				bar.Finish()
-				fmt.Fprintln(stderr, "stream consumed")
-				said = true
-			}
+// file returns the chosen columns of a table.
+func (f *demoRows) file(t *table.Table) (rows *demo.File, err error) {
+	rows = &demo.File{Columns: t.Names, Next: func() ([]string, error) {
+		line, err := t.Next()
+		if err != nil {
+			return nil, err
 		}
-		select {
-		case err := <-done:
-			return ended(err)
-		case <-ctx.Done():
-		case <-time.After(5 * time.Millisecond):
-		}
+		return t.Picked(line), nil
+	}}
+	if rows.Centre, err = table.Numbers("--centre", f.centre, len(t.Names)); err != nil {
+		return nil, err
 	}
+	rows.Scale, err = table.Numbers("--scale", f.scale, len(t.Names))
+	return rows, err
+}
+
+// instanceProgram returns the command of a process that is an instance of the demonstration: this
+// program.
+func instanceProgram(configuration string, seed uint64) (*exec.Cmd, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	number := strconv.FormatUint(seed, 10)
+	return exec.Command(program, "demo", "--instance", configuration, "--insecure-seed", number), nil
+}
+
+// demoInstance is the process of an instance. It ends when its standard input does.
+func (g *globals) demoInstance(ctx context.Context, configuration string, o demo.Options) (err error) {
+	if o.Log, err = g.logger("warn", "text"); err != nil {
+		return err
+	}
+	o.Version = version()
+	return demo.RunInstance(ctx, configuration, os.Stdin, o)
 }

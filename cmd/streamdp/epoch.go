@@ -2,26 +2,24 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/client"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
-	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/task"
 )
@@ -66,19 +64,11 @@ func epochListCommand(g *globals) *cobra.Command {
 					unit = e.Unit
 				}
 				fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s/%s\t%d\t[%d, %s)\t%s\t%g\t%g\t%s\t%s\t%s\n", e.Stream, core.PartitionName(e.Partition), e.Epoch, e.State,
-					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, offset(e.End), unit, e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
+					e.Topic, core.PartitionName(e.Partition), e.Incarnation, e.First, words.Offset(e.End), unit, e.Epsilon, e.Delta, e.Adjacency, e.Opened.UTC().Format("2006-01-02 15:04Z"), e.Reason)
 			}
 			return w.Flush()
 		},
 	}
-}
-
-// offset is the end of a range of offsets, −1 for none.
-func offset(end int64) string {
-	if end < 0 {
-		return "…"
-	}
-	return fmt.Sprint(end)
 }
 
 // epochFlags are the flags that open and close share.
@@ -151,7 +141,7 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 		return err
 	}
 	if kind == "open" && f.open.From != "continue" && new(config.Start).UnmarshalText([]byte(f.open.From)) != nil {
-		return usagef("--from is %q, must be continue, earliest, latest or an offset", f.open.From)
+		return exit.Usagef("--from is %q, must be continue, earliest, latest or an offset", f.open.From)
 	}
 	f.open.Reason = "requested"
 	if !f.yes {
@@ -179,7 +169,7 @@ func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t
 		}
 		return cluster.Ask(ctx, cfg, key, kind, q)
 	}
-	asked, err := askDaemon(ctx, cfg, kind, q)
+	asked, err := client.Change(ctx, cfg.State.Dir, kind, q)
 	if err == nil && !asked {
 		err = g.changeAlone(ctx, kind, t, open)
 	}
@@ -310,48 +300,6 @@ func (g *globals) ask() error {
 	return errors.New("not done (--yes does not ask)")
 }
 
-// askDaemon sends a request to the daemon that runs on the state directory. It reports
-// whether there is such a daemon.
-func askDaemon(ctx context.Context, cfg *config.Config, kind string, q task.ControlRequest) (asked bool, err error) {
-	var answer task.ControlAnswer
-	if asked, err = control(ctx, cfg, "/epoch/"+kind, q, &answer); err == nil && asked {
-		err = answer.Err()
-	}
-	return asked, err
-}
-
-// control sends a request to the control socket of the daemon that runs on the state directory. It
-// reports whether there is such a daemon.
-func control(ctx context.Context, cfg *config.Config, path string, q, answer any) (asked bool, err error) {
-	socket := filepath.Join(cfg.State.Dir, httpapi.ControlSocket)
-	client := &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
-	}}
-	body, err := json.Marshal(q)
-	if err != nil {
-		return false, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://daemon"+path, bytes.NewReader(body))
-	if err != nil {
-		return false, err
-	}
-	res, err := client.Do(req)
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
-		return false, nil // no daemon
-	}
-	if err != nil {
-		return true, err
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
-		return true, fmt.Errorf("the daemon answered %s", res.Status)
-	}
-	return true, nil
-}
-
 // inputOf names the input of an epoch: a partition, or those of a merged epoch.
 func inputOf(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
@@ -379,11 +327,11 @@ func firsts(e ledger.EpochInfo) string {
 // ranges lists the offsets of an epoch, by partition.
 func ranges(e ledger.EpochInfo) string {
 	if len(e.Parts) == 0 {
-		return fmt.Sprintf("[%d, %s)", e.First, offset(e.End))
+		return fmt.Sprintf("[%d, %s)", e.First, words.Offset(e.End))
 	}
 	var all []string
 	for _, p := range e.Parts {
-		all = append(all, fmt.Sprintf("[%d, %s)", p.First, offset(p.End)))
+		all = append(all, fmt.Sprintf("[%d, %s)", p.First, words.Offset(p.End)))
 	}
 	return strings.Join(all, ", ")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/cases"
+	"github.com/streamdp/streamdp/internal/truth"
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
@@ -158,7 +159,7 @@ func TestReadmeConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	var last published
+	var last truth.Release
 	if err := client.ReadBack(t.Context(), "orders.dp", 0, 0, func(r *kafka.Record) error {
 		if !bytes.HasSuffix(r.Key, []byte("/4")) {
 			return nil
@@ -170,9 +171,9 @@ func TestReadmeConfiguration(t *testing.T) {
 	// The noise of three steps is much larger than the spread of so many rows: five of its
 	// deviations are exceeded once in 6·10⁵ runs.
 	mean := last.Values["mean_original"]
-	for j, truth := range []float64{50, 5, 0.0041} {
-		if !(math.Abs(mean.Data.at(j)-truth) < 5*mean.SE.at(j)) {
-			t.Errorf("mean %d is %g ± %g, the truth %g", j, mean.Data.at(j), mean.SE.at(j), truth)
+	for j, exact := range []float64{50, 5, 0.0041} {
+		if !(math.Abs(mean.Data.At(j)-exact) < 5*mean.SE.At(j)) {
+			t.Errorf("mean %d is %g ± %g, the truth %g", j, mean.Data.At(j), mean.SE.At(j), exact)
 		}
 	}
 	if scale := last.Bounds.Scale; !(scale[0] > 5 && scale[0] < 60 && scale[1] > 0.8 && scale[1] < 10 && scale[2] > 0.0007 && scale[2] < 0.009) {

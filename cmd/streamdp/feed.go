@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/feed"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/table"
 	"github.com/streamdp/streamdp/internal/words"
@@ -50,7 +51,7 @@ func feedCommand(g *globals) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, name := range []string{"brokers", "topic", "codec"} {
 				if f.stream != "" && c.Flags().Changed(name) {
-					return usagef("--%s is what --stream takes from the configuration: give one of them", name)
+					return exit.Usagef("--%s is what --stream takes from the configuration: give one of them", name)
 				}
 			}
 			return g.feed(c.Context(), &f, c.Flags().Changed("partition"))
@@ -96,7 +97,7 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 	cluster.ClientID = "streamdp-feed"
 	client, err := kafka.NewClient(cluster)
 	if err != nil {
-		return usageError{err}
+		return exit.Usage{Err: err}
 	}
 	defer client.Close()
 	if err := client.Probe(ctx); err != nil {
@@ -114,12 +115,13 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 	}
 
 	bar := progress(g.stderr, size, "feeding")
-	s := &sender{client: client, topic: f.topic, partition: int32(f.partition), rate: f.rate, started: time.Now()}
-	if err := s.sendAll(ctx, next, func() { bar.Set64(read.Position()) }); err != nil {
+	begun := time.Now()
+	s := feed.NewSender(client, f.topic, int32(f.partition), f.rate)
+	if err := s.SendAll(ctx, next, func() { bar.Set64(read.Position()) }); err != nil {
 		return err
 	}
 	bar.Finish()
-	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", words.Plural(s.count, "record"), f.topic, f.partition, wholeSeconds(s.started))
+	fmt.Fprintf(g.stderr, "%s sent to %s/%d in %g s\n", words.Plural(s.Count(), "record"), f.topic, f.partition, wholeSeconds(begun))
 	return nil
 }
 
@@ -127,13 +129,13 @@ func (g *globals) feed(ctx context.Context, f *feedFlags, choosesPartition bool)
 func (f *feedFlags) checkFile() error {
 	switch {
 	case (f.csv == "") == (f.ndjson == ""):
-		return usagef("give either --csv FILE or --ndjson FILE")
+		return exit.Usagef("give either --csv FILE or --ndjson FILE")
 	case f.partitions != 0 && !f.create:
-		return usagef("--partitions is for --create: a topic that is there keeps its partitions")
+		return exit.Usagef("--partitions is for --create: a topic that is there keeps its partitions")
 	case f.partitions < 0:
-		return usagef("--partitions is %d, must be at least 1", f.partitions)
+		return exit.Usagef("--partitions is %d, must be at least 1", f.partitions)
 	case f.rate < 0:
-		return usagef("--rate is %d, must be at least 0", f.rate)
+		return exit.Usagef("--rate is %d, must be at least 0", f.rate)
 	}
 	return table.CheckHeader(f.header)
 }
@@ -145,13 +147,13 @@ func (f *feedFlags) fromStream(cfg *config.Config, choosesPartition bool) error 
 		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
-		return usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
+		return exit.Usagef("stream %s takes gradients, which its trainer sends: a file has none", f.stream)
 	}
 	f.topic, f.codec = s.Input.Topic, s.Input.Codec
 	if !choosesPartition {
 		f.partition = s.Input.First()
 	} else if !s.Input.Reads(f.partition) {
-		return usagef("stream %s does not read partition %d", f.stream, f.partition)
+		return exit.Usagef("stream %s does not read partition %d", f.stream, f.partition)
 	}
 	if f.columns == nil {
 		f.name(s.Input.Fields())
@@ -176,11 +178,11 @@ func (f *feedFlags) name(columns []string) {
 func (f *feedFlags) checkTopic(brokers []string) error {
 	switch {
 	case len(brokers) == 0 || f.topic == "":
-		return usagef("--brokers and --topic are needed, or -c FILE and --stream")
+		return exit.Usagef("--brokers and --topic are needed, or -c FILE and --stream")
 	case !slices.Contains(feedCodecs, f.codec):
-		return usagef("--codec is %q, must be one of %s", f.codec, strings.Join(feedCodecs, ", "))
+		return exit.Usagef("--codec is %q, must be one of %s", f.codec, strings.Join(feedCodecs, ", "))
 	case f.ndjson != "" && f.codec != "json" && f.codec != "json-array":
-		return usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
+		return exit.Usagef("--ndjson goes with codec json or json-array, not %s", f.codec)
 	}
 	return nil
 }
@@ -236,98 +238,6 @@ func lines(r io.Reader) func() ([]byte, error) {
 			return nil, err
 		}
 		return append([]byte{}, line...), nil // an empty line is an empty value, and no tombstone
-	}
-}
-
-// sender sends records in batches, at the wanted rate if one is given.
-type sender struct {
-	client    *kafka.Client
-	topic     string
-	partition int32
-	rate      int
-	started   time.Time
-	count     int
-	batch     []kafka.Message
-	bytes     int
-}
-
-// sendAll sends all records, and reports after every thousand.
-func (s *sender) sendAll(ctx context.Context, next func() ([]byte, error), tell func()) error {
-	for {
-		value, err := next()
-		if err == io.EOF {
-			return s.flush(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.send(ctx, value); err != nil {
-			return err
-		}
-		if s.count%1000 == 0 {
-			tell()
-		}
-	}
-}
-
-func (s *sender) send(ctx context.Context, value []byte) error { return s.sendOf(ctx, nil, value) }
-
-// sendOf sends a record with a key, nil for none.
-func (s *sender) sendOf(ctx context.Context, key, value []byte) error {
-	s.batch = append(s.batch, kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond)})
-	s.bytes += len(key) + len(value)
-	s.count++
-	limit := 5000
-	if s.rate > 0 {
-		limit = min(limit, max(1, s.rate/20))
-	}
-	if len(s.batch) < limit && s.bytes < 500_000 {
-		return nil
-	}
-	if err := s.flush(ctx); err != nil {
-		return err
-	}
-	if s.rate > 0 {
-		due := s.started.Add(time.Duration(float64(s.count) / float64(s.rate) * float64(time.Second)))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Until(due)):
-		}
-	}
-	return ctx.Err()
-}
-
-// flush sends the batch. If a record is larger than the topic accepts, flush sends an empty
-// record in its place: the content of one record must not stop the others.
-func (s *sender) flush(ctx context.Context) error {
-	if len(s.batch) == 0 {
-		return nil
-	}
-	var pause kafka.Backoff
-	for rest := s.batch; ; {
-		_, err := s.client.Produce(ctx, s.topic, s.partition, rest)
-		if err == nil {
-			s.batch, s.bytes = s.batch[:0], 0
-			return nil
-		}
-		if large, ok := errors.AsType[*kafka.TooLargeError](err); ok && len(rest[large.Index].Value) > 0 {
-			rest = rest[large.Index:] // those before it were appended
-			rest[0].Value = []byte{}
-			continue
-		}
-		if kafka.UnknownTopic(err) {
-			if t, err := s.client.Topic(ctx, s.topic); err == nil && !t.Exists {
-				return fmt.Errorf("topic %s does not exist: create it first, or give --create", s.topic)
-			}
-			return fmt.Errorf("topic %s has no partition %d", s.topic, s.partition)
-		}
-		if !kafka.Retriable(err) {
-			return err
-		}
-		if e := pause.Wait(ctx); e != nil {
-			return errors.Join(e, err)
-		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/fit"
 	"github.com/streamdp/streamdp/internal/table"
 )
@@ -36,11 +37,11 @@ func fitCommand(g *globals) *cobra.Command {
 			}
 			for _, name := range []string{"csv", "target", "epsilon", "delta", "adjacency"} {
 				if !c.Flags().Changed(name) {
-					return usagef("--%s is needed", name)
+					return exit.Usagef("--%s is needed", name)
 				}
 			}
 			if r.Compare && c.Flags().Changed("solver") {
-				return usagef("give either --solver or --compare")
+				return exit.Usagef("give either --solver or --compare")
 			}
 			return g.fit(&r)
 		},

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -31,12 +34,12 @@ func ledgerCommand(g *globals) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, k := range records {
 				if k < 1 {
-					return usagef("--records is %d, must be at least 1", k)
+					return exit.Usagef("--records is %d, must be at least 1", k)
 				}
 			}
 			for _, k := range persons {
 				if k < 1 {
-					return usagef("--persons is %d, must be at least 1", k)
+					return exit.Usagef("--persons is %d, must be at least 1", k)
 				}
 			}
 			cfg, err := g.load()
@@ -60,7 +63,7 @@ func ledgerCommand(g *globals) *cobra.Command {
 			case name == "":
 				fmt.Fprintf(g.stderr, "%s nothing\n", ledgersOf(cfg, "charges", "charge"))
 			case cfg.Named(name) == nil: // else the ledger may know it from an earlier configuration
-				return usagef("neither the configuration nor the ledger has a stream %s", name)
+				return exit.Usagef("neither the configuration nor the ledger has a stream %s", name)
 			default:
 				fmt.Fprintf(g.stderr, "%s nothing for stream %s\n", ledgersOf(cfg, "charges", "charge"), name)
 			}
@@ -157,7 +160,7 @@ func printRepair(out io.Writer, r *recovery.LedgerRepair) {
 		case "open":
 			fmt.Fprintf(out, ": epsilon %g at delta %g (%s) from offset %d of %s/%s", e.Epsilon, e.Delta, e.Cost.Adjacency, e.First, e.Topic, core.PartitionName(e.Source.Partition))
 		case "close":
-			fmt.Fprintf(out, ": charged up to offset %s", offset(e.End))
+			fmt.Fprintf(out, ": charged up to offset %s", words.Offset(e.End))
 		}
 		fmt.Fprintln(out)
 	}
@@ -234,7 +237,7 @@ func printSpent(out io.Writer, spent []ledger.Spent) error {
 		}
 		fmt.Fprintln(w, "\tBY")
 		for _, r := range s.Ranges {
-			fmt.Fprintf(w, "%d\t[%d, %s)\t%s", r.Incarnation, r.First, offset(r.End), core.AtMost(r.Epsilon))
+			fmt.Fprintf(w, "%d\t[%d, %s)\t%s", r.Incarnation, r.First, words.Offset(r.End), core.AtMost(r.Epsilon))
 			for _, p := range r.Persons {
 				if p.Epsilon == nil {
 					fmt.Fprint(w, "\tnone")

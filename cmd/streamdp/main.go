@@ -68,13 +68,6 @@ func interruptible() (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); close(signals); cancel() }
 }
 
-// usageError is the error of a wrong command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
 // noStream says that the configuration does not have the stream, and lists those it has.
 func noStream(cfg *config.Config, name string) error {
 	var names []string
@@ -85,15 +78,10 @@ func noStream(cfg *config.Config, name string) error {
 		names = append(names, p.Name+".TOPIC for topics that match "+p.Input.Topics)
 	}
 	if name == "" {
-		return usagef("give --stream, one of %s", strings.Join(names, ", "))
+		return exit.Usagef("give --stream, one of %s", strings.Join(names, ", "))
 	}
-	return usagef("the configuration has no stream %s, only %s", name, strings.Join(names, ", "))
+	return exit.Usagef("the configuration has no stream %s, only %s", name, strings.Join(names, ", "))
 }
-
-// configError is the error of a configuration that cannot be run.
-type configError struct{ error }
-
-func (e configError) Unwrap() error { return e.error }
 
 // exitCode prints the error of a command and returns its exit code. No other code chooses
 // exit codes.
@@ -104,12 +92,12 @@ func exitCode(c *cobra.Command, err error, stderr io.Writer) int {
 	code := exitFailure
 	var faults config.Faults
 	switch {
-	case errors.As(err, new(usageError)), errors.As(err, new(exit.Usage)):
+	case errors.As(err, new(exit.Usage)):
 		code = exitUsage
 	case errors.As(err, &faults):
 		fmt.Fprintln(stderr, faults)
 		return exitConfig
-	case errors.As(err, new(configError)), errors.As(err, new(exit.Config)), errors.Is(err, connect.ErrCredentials):
+	case errors.As(err, new(exit.Config)), errors.Is(err, connect.ErrCredentials):
 		code = exitConfig
 	case errors.As(err, new(wrong)):
 	case errors.Is(err, failure.ErrNothing):
@@ -155,7 +143,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		if strings.Contains(err.Error(), "--config.file") {
 			err = errors.New("unknown flag --config.file: the flag is --config, or -c")
 		}
-		return usageError{err}
+		return exit.Usage{Err: err}
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&g.config, "config", "c", "", "configuration: a file, or a directory of which all *.toml are read as one")
@@ -181,11 +169,11 @@ func needs(names ...string) cobra.PositionalArgs {
 		path := strings.TrimPrefix(c.CommandPath(), "streamdp ")
 		switch {
 		case c.HasSubCommands() && len(args) > 0:
-			return usagef("%s has no command %q", path, args[0])
+			return exit.Usagef("%s has no command %q", path, args[0])
 		case len(args) < len(names):
-			return usagef("%s needs %s", path, strings.Join(names[len(args):], " "))
+			return exit.Usagef("%s needs %s", path, strings.Join(names[len(args):], " "))
 		case len(args) > len(names):
-			return usagef("%s takes no argument %q", path, args[len(names)])
+			return exit.Usagef("%s takes no argument %q", path, args[len(names)])
 		}
 		return nil
 	}
@@ -208,12 +196,12 @@ func strict(c *cobra.Command) {
 // load reads the configuration file that the flags name.
 func (g *globals) load() (*config.Config, error) {
 	if g.config == "" {
-		return nil, usagef("a configuration is needed: -c FILE")
+		return nil, exit.Usagef("a configuration is needed: -c FILE")
 	}
 	c, err := config.Load(g.config)
 	var faults config.Faults
 	if err != nil && !errors.As(err, &faults) {
-		return nil, configError{err}
+		return nil, exit.Config{Err: err}
 	}
 	if err == nil {
 		c = known(c)
@@ -225,7 +213,7 @@ func (g *globals) load() (*config.Config, error) {
 func (g *globals) alone() (*config.Config, error) {
 	c, err := g.load()
 	if err == nil && c.Cluster != nil {
-		return nil, configError{connect.ErrCluster}
+		return nil, exit.Config{Err: connect.ErrCluster}
 	}
 	return c, err
 }
@@ -234,7 +222,7 @@ func (g *globals) alone() (*config.Config, error) {
 func loadKey(c *config.Config) (*[32]byte, error) {
 	key, err := credentials.LoadKey(c.State.KeyFile, c.State.KeyGroupReadable)
 	if err != nil {
-		return nil, configError{err}
+		return nil, exit.Config{Err: err}
 	}
 	return key, nil
 }
@@ -255,7 +243,7 @@ func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar
 	}
 	l := new(slog.LevelVar)
 	if err := l.UnmarshalText([]byte(level)); err != nil || strings.ContainsAny(level, "+-") {
-		return nil, nil, usagef("log level is %q, must be debug, info, warn or error", level)
+		return nil, nil, exit.Usagef("log level is %q, must be debug, info, warn or error", level)
 	}
 	o := &slog.HandlerOptions{Level: l}
 	switch format {
@@ -264,7 +252,7 @@ func (g *globals) adjustable(level, format string) (*slog.Logger, *slog.LevelVar
 	case "text":
 		return slog.New(slog.NewTextHandler(g.stderr, o)), l, nil
 	}
-	return nil, nil, usagef("log format is %q, must be json or text", format)
+	return nil, nil, exit.Usagef("log format is %q, must be json or text", format)
 }
 
 // release is the version that the linker was told: see deploy/release.

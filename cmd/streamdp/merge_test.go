@@ -8,9 +8,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamdp/streamdp/internal/statement"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 	"github.com/streamdp/streamdp/stream/ledger"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // TestMergedCommands: commands need no partition for a merged stream, and say of each of
@@ -71,7 +73,7 @@ func TestMergedCommands(t *testing.T) {
 		if err := os.WriteFile(s.config, []byte(strings.Replace(string(text), "partition = [0, 1]", "partition = "+partitions, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var r report
+		var r statement.Statement
 		if err := json.Unmarshal([]byte(said("", "report", "--quick", "--json")), &r); err != nil || len(r.Streams[0].Digests) != 1 || r.Streams[0].Digests["merged"] != r.Epochs[0].Digest {
 			t.Errorf("report: digests %v, the epoch has %s, %v", r.Streams[0].Digests, r.Epochs[0].Digest, err)
 		}

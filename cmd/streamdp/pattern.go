@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/preflight"
 )
 
 // known returns the configuration with the streams that its patterns have made, by the ledger. Where
@@ -25,21 +23,13 @@ func known(cfg *config.Config) *config.Config {
 	return books.Expand(cfg)
 }
 
-// title is how a stream of [config.Config.Representative] is called.
-func title(s *config.Stream) string {
-	if s.Pattern() != "" {
-		return s.Pattern() + ".*"
-	}
-	return s.Name
-}
-
 // names reports whether a name is that of a stream of [config.Config.Representative], or of what it
 // stands for: the pattern, or a stream of it.
 func names(cfg *config.Config, s *config.Stream, name string) bool {
 	if s.Pattern() == "" {
 		return s.Name == name
 	}
-	if name == s.Pattern() || name == title(s) {
+	if name == s.Pattern() || name == preflight.Title(s) {
 		return true
 	}
 	of := cfg.Named(name)
@@ -52,14 +42,14 @@ func names(cfg *config.Config, s *config.Stream, name string) bool {
 func decodedAs(cfg *config.Config, name string) *config.Stream {
 	of := cfg.Representative()
 	if name == "" && len(of.Streams) == 1 {
-		name = title(of.Streams[0])
+		name = preflight.Title(of.Streams[0])
 	}
 	if s := cfg.Named(name); s != nil {
 		return s
 	}
 	for _, s := range of.Streams {
-		if p := s.Pattern(); p != "" && (name == p || name == title(s)) && (!s.Input.Looked() || len(s.Input.Subjects) > 0) {
-			s.Name = title(s)
+		if p := s.Pattern(); p != "" && (name == p || name == preflight.Title(s)) && (!s.Input.Looked() || len(s.Input.Subjects) > 0) {
+			s.Name = preflight.Title(s)
 			return s
 		}
 	}
@@ -77,51 +67,6 @@ func canonical(s *config.Stream) string {
 	return string(s.Canonical(s.Input.First()))
 }
 
-// matched asks a cluster which topics the patterns of a configuration match. It returns the
-// configuration with a stream for each that a daemon would take, the streams' descriptions, and what
-// is to be said of the others.
-func matched(ctx context.Context, client *kafka.Client, cfg *config.Config, described map[string]*core.Description) (x *config.Config, all []*core.Description, warnings []string, err error) {
-	x = cfg
-	if len(cfg.Patterns) > 0 {
-		books, err := ledger.ReadBooks(cfg.State.Dir)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		t := books.Topics()
-		if t.Found, err = client.Topics(ctx); err != nil {
-			return nil, nil, nil, err
-		}
-		var refused []config.Refusal
-		x, refused = cfg.Expand(t)
-		beyond := map[string]int{}
-		for _, r := range refused {
-			if r.Beyond {
-				beyond[r.Pattern]++
-			} else {
-				warnings = append(warnings, fmt.Sprintf("stream %s: topic %s matches and is not taken: %s", r.Pattern, r.Topic, r.Reason))
-			}
-		}
-		for _, p := range cfg.Patterns {
-			taken := 0
-			for _, s := range x.Streams {
-				if s.Pattern() == p.Name {
-					taken++
-				}
-			}
-			if n := beyond[p.Name]; n > 0 {
-				warnings = append(warnings, fmt.Sprintf("stream %s: not taken of the topics that match: %d, because input.max_topics is %d", p.Name, n, p.Input.MaxTopics))
-			}
-			if taken == 0 {
-				warnings = append(warnings, fmt.Sprintf("stream %s: no topic matches %q yet; run waits for one", p.Name, p.Input.Topics))
-			}
-		}
-	}
-	for _, s := range x.Streams {
-		all = append(all, described[title(s)])
-	}
-	return x, all, warnings, nil
-}
-
 // printTaken prints which topics patterns take.
 func (g *globals) printTaken(cfg *config.Config) {
 	for _, p := range cfg.Patterns {
@@ -132,7 +77,7 @@ func (g *globals) printTaken(cfg *config.Config) {
 			}
 		}
 		if len(topics) > 0 {
-			fmt.Fprintf(g.stdout, "\nstream %s takes %d of at most %d topics: %s\n", title(cfg.Stream(p.StreamName(topics[0]))), len(topics), p.Input.MaxTopics, strings.Join(topics, ", "))
+			fmt.Fprintf(g.stdout, "\nstream %s takes %d of at most %d topics: %s\n", preflight.Title(cfg.Stream(p.StreamName(topics[0]))), len(topics), p.Input.MaxTopics, strings.Join(topics, ", "))
 		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamdp/streamdp/internal/chart"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/preflight"
 )
 
 func planCommand(g *globals) *cobra.Command {
@@ -32,10 +34,10 @@ func planCommand(g *globals) *cobra.Command {
 			"and with step size and settling time for the condition number given.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !(condition >= 1 && condition <= 1e12) {
-				return usagef("--condition is %g, must be 1 to 1e12", condition)
+				return exit.Usagef("--condition is %g, must be 1 to 1e12", condition)
 			}
 			if records < 2 || records > 1<<40 {
-				return usagef("--step-records is %d, must be 2 to %d", records, uint64(1)<<40)
+				return exit.Usagef("--step-records is %d, must be 2 to %d", records, uint64(1)<<40)
 			}
 			cfg, err := g.load()
 			if err != nil {
@@ -56,38 +58,38 @@ func planCommand(g *globals) *cobra.Command {
 				guessed = guessed || plan.Conditioned(s)
 				within := plan.Steps(s, at, chosen)
 				if len(within) == 0 {
-					return usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
+					return exit.Usagef("--steps has no step of stream %s, which ends with step %d", s.Name, s.LastStep())
 				}
 				p, err := plan.Of(of, s, plan.Options{
 					Steps: within, Factorizations: all, Figure: plotFile != "", Condition: condition, StepRecords: records,
 				})
 				if err != nil {
-					return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
+					return exit.Config{Err: fmt.Errorf("stream %s: %w", s.Name, err)}
 				}
-				p.Stream = title(s)
+				p.Stream = preflight.Title(s)
 				plans = append(plans, p)
 			}
 			if len(plans) == 0 {
 				return noStream(cfg, name)
 			}
 			if !guessed {
-				return usagef("--condition is for regressions by method \"amb\", and there is none")
+				return exit.Usagef("--condition is for regressions by method \"amb\", and there is none")
 			}
 			for _, p := range plans {
 				warn(g, p.Description)
-				if large := oversize(p.Description); large != "" {
+				if large := preflight.Oversize(p.Description); large != "" {
 					fmt.Fprintf(g.stderr, "streamdp: warning: stream %s: %s, or raise the output topic's max.message.bytes\n", p.Stream, large)
 				}
 			}
 			if plotFile != "" {
 				if len(plans) > 1 {
-					return usagef("--plot draws one stream: choose it with --stream")
+					return exit.Usagef("--plot draws one stream: choose it with --stream")
 				}
 				if plans[0].Comparison == nil {
-					return usagef("--plot draws the noise of moments, stream %s has none", plans[0].Stream)
+					return exit.Usagef("--plot draws the noise of moments, stream %s has none", plans[0].Stream)
 				}
 				if err := plans[0].Draw(plotFile); errors.Is(err, chart.ErrForm) {
-					return usagef("--plot is %q, must end in .svg or .png", plotFile)
+					return exit.Usagef("--plot is %q, must end in .svg or .png", plotFile)
 				} else if err != nil {
 					return err
 				}
@@ -120,7 +122,7 @@ func parseSteps(list string) ([]uint64, error) {
 	for _, word := range strings.Split(list, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 62)
 		if err != nil || n == 0 {
-			return nil, usagef("step is %q, must be a positive number", word)
+			return nil, exit.Usagef("step is %q, must be a positive number", word)
 		}
 		steps = append(steps, n)
 	}

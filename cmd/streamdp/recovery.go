@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/client"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream"
@@ -61,11 +63,11 @@ func taskOf(s *config.Stream, partition int) (t core.Task, err error) {
 	case partition < 0 && s.Merge:
 		t.Partition = core.Merged
 	case partition < 0 && s.Input.All():
-		err = usagef("stream %s reads every partition: name one with --partition", s.Name)
+		err = exit.Usagef("stream %s reads every partition: name one with --partition", s.Name)
 	case partition < 0:
 		t.Partition, err = one(s.Input.Partitions, "partition", "--partition")
 	case !s.Input.Reads(partition):
-		err = usagef("stream %s does not read partition %d", s.Name, partition)
+		err = exit.Usagef("stream %s does not read partition %d", s.Name, partition)
 	}
 	return t, err
 }
@@ -333,7 +335,7 @@ func epochExportCommand(g *globals) *cobra.Command {
 				return noStream(cfg, args[0])
 			}
 			if secret && to == "" {
-				return usagef("--with-secret needs --to FILE: a secret is not printed")
+				return exit.Usagef("--with-secret needs --to FILE: a secret is not printed")
 			}
 			t, err := taskOf(s, f.partition)
 			if err != nil {
@@ -403,7 +405,7 @@ func readExport(name string) (*recovery.Export, error) {
 // directory's lock.
 func (g *globals) command(ctx context.Context, cfg *config.Config, kind string, t core.Task, q task.ControlRequest, alone func(context.Context, *stream.Daemon) error) error {
 	q.Stream, q.Partition = t.Stream, t.Partition
-	asked, err := askDaemon(ctx, cfg, kind, q)
+	asked, err := client.Change(ctx, cfg.State.Dir, kind, q)
 	if asked || err != nil {
 		return err
 	}

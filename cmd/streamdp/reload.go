@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/client"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
@@ -31,12 +33,11 @@ func reloadCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var a httpapi.ReloadAnswer
-			asked, err := control(c.Context(), cfg, "/reload", q, &a)
+			a, err := client.Reload(c.Context(), cfg.State.Dir, q)
 			switch {
 			case err != nil:
 				return err
-			case !asked:
+			case a == nil:
 				return fmt.Errorf("no daemon runs on %s", cfg.State.Dir)
 			}
 			if a.Data != nil {
@@ -48,7 +49,7 @@ func reloadCommand(g *globals) *cobra.Command {
 			case a.Status == "success":
 				return nil
 			case a.Configuration:
-				return configError{errors.New(a.Error)}
+				return exit.Config{Err: errors.New(a.Error)}
 			}
 			return errors.New(a.Error)
 		},

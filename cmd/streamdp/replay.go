@@ -14,7 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/replay"
 	"github.com/streamdp/streamdp/internal/table"
+	"github.com/streamdp/streamdp/internal/truth"
 	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/dryrun"
@@ -87,7 +90,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		return noStream(cfg, f.stream)
 	}
 	if s.Gradients() {
-		return usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
+		return exit.Usagef("stream %s takes gradients at its own releases, each with a header: a file has none", s.Name)
 	}
 	steps, columns, err := f.steps(s, file)
 	if err != nil {
@@ -109,23 +112,20 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	if f.seeded {
 		seed = &f.seed
 	}
-	var t *truth
-	var last *published // with values
+	var t *truth.Truth
+	var last *truth.Release // with values
 	if f.diagnostics && s.Moments != nil && steps == nil {
-		t = newTruth(s)
-		t.keep = 1
-		if s.Moments.Workload == "window" {
-			t.keep += s.Moments.Window
-		}
+		t = truth.New(s)
+		t.Forget()
 	}
 	r, err := dryrun.ReplayWith(schemas, s, version(), seed, func(release []byte) error {
 		releases++
 		if t != nil {
-			p := new(published)
+			p := new(truth.Release)
 			if err := json.Unmarshal(release, p); err != nil {
 				return err
 			}
-			if t.found(p); len(p.Values) > 0 {
+			if t.Found(p); len(p.Values) > 0 {
 				last = p
 			}
 		}
@@ -133,11 +133,11 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		return out.WriteByte('\n')
 	})
 	if err != nil {
-		return configError{fmt.Errorf("stream %s: %w", s.Name, err)}
+		return exit.Config{Err: fmt.Errorf("stream %s: %w", s.Name, err)}
 	}
 	defer r.Close()
 	if t != nil {
-		r.Watch(t.add)
+		r.Watch(t.Add)
 	}
 
 	bar := progress(g.stderr, size, "replaying")
@@ -152,7 +152,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		}
 		err = nil
 		if steps != nil {
-			err = steps.before(value, r.EndStep)
+			err = steps.Before(value, r.EndStep)
 		}
 		if err == nil {
 			err = r.Add(value)
@@ -169,7 +169,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 	}
 	bar.Finish()
 	if steps != nil && !ended && ctx.Err() == nil {
-		if err := steps.end(r.EndStep); err != nil && !errors.Is(err, dp.ErrExhausted) {
+		if err := steps.End(r.EndStep); err != nil && !errors.Is(err, dp.ErrExhausted) {
 			return err
 		}
 	}
@@ -193,7 +193,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		fmt.Fprint(g.stderr, "; the file goes on behind the horizon")
 	}
 	if steps != nil {
-		fmt.Fprintf(g.stderr, "\nsteps end where %s say", steps.says)
+		fmt.Fprintf(g.stderr, "\nsteps end where %s say", steps.Says())
 	}
 	if f.diagnostics {
 		fmt.Fprintf(g.stderr, "\nnot private: %s", rejections(r.Rejected()))
@@ -202,7 +202,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		}
 		if last != nil {
 			fmt.Fprintf(g.stderr, "\nnot private: the last release, step %d, beside the rows as they are and as they were clipped\n", last.Step)
-			if err := t.print(g.stderr, last); err != nil {
+			if err := t.Print(g.stderr, last); err != nil {
 				return err
 			}
 		}
@@ -213,6 +213,30 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		fmt.Fprintln(g.stderr, "INSECURE: keys follow from --insecure-seed; nothing was protected")
 	}
 	return nil
+}
+
+// steps returns where a file's steps by the clock end, nil where steps are not by the clock, and the
+// columns to read.
+func (f *replayFlags) steps(s *config.Stream, file string) (*replay.Steps, []string, error) {
+	columns := s.Input.Fields()
+	period := s.Step.Clock()
+	switch {
+	case period == 0 && f.boundaries+f.time != "":
+		return nil, nil, exit.Usagef("--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets", s.Name)
+	case period == 0:
+		return nil, columns, nil
+	case (f.boundaries == "") == (f.time == ""):
+		return nil, nil, exit.Usagef("steps of stream %s are by the clock: give either --boundaries or --time, to say where they end in the file", s.Name)
+	case f.time != "" && s.Input.Codec != "json":
+		return nil, nil, exit.Usagef("--time is a name in records, which codec %q has not: give --boundaries", s.Input.Codec)
+	case f.time != "":
+		if strings.HasSuffix(strings.TrimSuffix(file, ".gz"), ".csv") {
+			columns = append(columns[:len(columns):len(columns)], f.time)
+		}
+		return replay.ByTimes(f.time, period, s.Slots()), columns, nil
+	}
+	steps, err := replay.ByReleases(f.boundaries)
+	return steps, columns, err
 }
 
 // rejections says how many records gave no row, by reason.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/httpapi"
@@ -100,5 +102,5 @@ func one[T any](list []T, what, flag string) (T, error) {
 	case 1:
 		return list[0], nil
 	}
-	return zero, usagef("there are several %ss: choose one with %s", what, flag)
+	return zero, exit.Usagef("there are several %ss: choose one with %s", what, flag)
 }

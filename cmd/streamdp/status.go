@@ -1,33 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"net"
-	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/client"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/core"
-	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
 func statusCommand(g *globals) *cobra.Command {
-	var e endpoint
+	var e client.Endpoint
 	c := &cobra.Command{
 		Use:   "status [-c FILE | --url URL]",
 		Short: "Show what a running daemon does",
@@ -36,7 +28,7 @@ func statusCommand(g *globals) *cobra.Command {
 			"leaves over TLS only.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg *config.Config
-			if e.url == "" && g.config != "" {
+			if e.URL == "" && g.config != "" {
 				var err error
 				if cfg, err = g.load(); err != nil {
 					return err
@@ -45,7 +37,7 @@ func statusCommand(g *globals) *cobra.Command {
 			if cfg != nil && cfg.Cluster != nil {
 				return g.groupStatus(c.Context(), cfg, e)
 			}
-			answer, err := e.ask(c.Context(), cfg)
+			answer, err := e.Status(c.Context(), cfg)
 			if err != nil {
 				return err
 			}
@@ -53,11 +45,8 @@ func statusCommand(g *globals) *cobra.Command {
 				fmt.Fprintf(g.stdout, "%s\n", answer)
 				return nil
 			}
-			var data struct {
-				Tasks    []monitor.TaskStatus
-				Patterns []httpapi.PatternStatus
-			}
-			if err := json.Unmarshal(answer, &data); err != nil {
+			data, err := client.Decode(answer)
+			if err != nil {
 				return err
 			}
 			err = printStatus(g, data.Tasks, nil)
@@ -65,69 +54,20 @@ func statusCommand(g *globals) *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&e.url, "url", "", "the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
-	c.Flags().StringVar(&e.caFile, "ca-file", "", "certificates (PEM) to trust instead of the system's (default with -c: http.tls.cert_file)")
-	c.Flags().StringVar(&e.user, "user", "", "user of http.basic_auth; needs --password-file")
-	c.Flags().StringVar(&e.passwordFile, "password-file", "", "file that holds the password")
+	c.Flags().StringVar(&e.URL, "url", "", "the daemon's HTTP address (default: http.listen of the configuration, else http://127.0.0.1:9464)")
+	c.Flags().StringVar(&e.CAFile, "ca-file", "", "certificates (PEM) to trust instead of the system's (default with -c: http.tls.cert_file)")
+	c.Flags().StringVar(&e.User, "user", "", "user of http.basic_auth; needs --password-file")
+	c.Flags().StringVar(&e.PasswordFile, "password-file", "", "file that holds the password")
 	return c
 }
 
-// ask asks a daemon for its status.
-func (e endpoint) ask(ctx context.Context, cfg *config.Config) (json.RawMessage, error) {
-	client, req, err := e.request(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer client.CloseIdleConnections()
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no daemon answers: %w", err)
-	}
-	defer res.Body.Close()
-	var answer struct {
-		Status string
-		Error  string
-		Data   json.RawMessage
-	}
-	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.Status != "success" {
-		if answer.Error != "" {
-			answer.Error = ": " + answer.Error
-		}
-		return nil, fmt.Errorf("%s answered %s, not a status%s", req.URL.Redacted(), res.Status, answer.Error)
-	}
-	return answer.Data, nil
-}
-
-// instanceStatus is what an instance of a group answered.
-type instanceStatus struct {
-	Instance string          `json:"instance"`
-	URL      string          `json:"url"`
-	Error    string          `json:"error,omitempty"`
-	Status   json.RawMessage `json:"status,omitempty"`
-}
-
 // groupStatus asks all instances of a group, at the same time.
-func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoint) error {
+func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e client.Endpoint) error {
 	look, err := cluster.Look(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	all := make([]instanceStatus, len(look.Members))
-	var wg sync.WaitGroup
-	for i, m := range look.Members {
-		wg.Go(func() {
-			of := e
-			all[i].Instance, all[i].URL, of.url = m.Instance, m.URL, m.URL
-			err := fmt.Errorf("it advertises no address")
-			if of.url != "" {
-				all[i].Status, err = of.ask(ctx, cfg)
-			}
-			if err != nil {
-				all[i].Error = err.Error()
-			}
-		})
-	}
-	wg.Wait()
+	all := e.Group(ctx, cfg, look.Members)
 	if g.json {
 		err = json.NewEncoder(g.stdout).Encode(map[string]any{"group": look, "instances": all})
 	} else if len(all) == 0 {
@@ -154,7 +94,7 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoin
 	case silent > 0:
 		return fmt.Errorf("%d of %d instances did not answer", silent, len(all))
 	case len(look.Unowned) > 0:
-		return fmt.Errorf("nobody has the shards %s", shardRanges(look.Unowned))
+		return fmt.Errorf("nobody has the shards %s", words.Ranges(look.Unowned))
 	case halted > 0:
 		return fmt.Errorf("shards are halted (%d): their tasks do not run", halted)
 	}
@@ -163,12 +103,12 @@ func (g *globals) groupStatus(ctx context.Context, cfg *config.Config, e endpoin
 
 // printHalted says why shards of an instance are halted, those with one reason in one line, and returns how many
 // are.
-func printHalted(g *globals, x instanceStatus) (n int, err error) {
+func printHalted(g *globals, x client.Instance) (n int, err error) {
 	if x.Error != "" {
 		return 0, nil
 	}
-	var data struct{ Group *cluster.GroupStatus }
-	if err := json.Unmarshal(x.Status, &data); err != nil || data.Group == nil {
+	data, err := client.Decode(x.Status)
+	if err != nil || data.Group == nil {
 		return 0, err
 	}
 	var reasons []string
@@ -183,13 +123,13 @@ func printHalted(g *globals, x instanceStatus) (n int, err error) {
 		}
 	}
 	for _, why := range reasons {
-		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, shardRanges(shards[why]), strings.Join(strings.Fields(why), " "))
+		fmt.Fprintf(g.stderr, "instance %s: shards %s: %s\n", x.Instance, words.Ranges(shards[why]), strings.Join(strings.Fields(why), " "))
 	}
 	return n, nil
 }
 
 // printInstances prints the tasks of all instances, as one table.
-func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error {
+func printInstances(g *globals, cfg *config.Config, all []client.Instance) error {
 	type task struct {
 		monitor.TaskStatus
 		instance string
@@ -199,8 +139,8 @@ func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error 
 		if x.Error != "" {
 			continue
 		}
-		var data struct{ Tasks []monitor.TaskStatus }
-		if err := json.Unmarshal(x.Status, &data); err != nil {
+		data, err := client.Decode(x.Status)
+		if err != nil {
 			return err
 		}
 		for _, t := range data.Tasks {
@@ -220,103 +160,6 @@ func printInstances(g *globals, cfg *config.Config, all []instanceStatus) error 
 		list, instances = append(list, t.TaskStatus), append(instances, t.instance)
 	}
 	return printStatus(g, list, instances)
-}
-
-// endpoint says how to reach a daemon's HTTP server.
-type endpoint struct {
-	url, caFile        string
-	user, passwordFile string
-}
-
-// request returns a request for the status, and the client that sends it. What the flags do
-// not set comes from the configuration, if there is one.
-func (e endpoint) request(ctx context.Context, cfg *config.Config) (*http.Client, *http.Request, error) {
-	if (e.user == "") != (e.passwordFile == "") {
-		return nil, nil, usagef("--user and --password-file need each other")
-	}
-	trust := &tls.Config{MinVersion: tls.VersionTLS12}
-	var err error
-	if e.caFile != "" {
-		files, err := credentials.OpenTLS(credentials.TLSFiles{CAFile: e.caFile}, false)
-		if err != nil {
-			return nil, nil, configError{err}
-		}
-		trust = files.Config()
-	}
-	groupReadable := false
-	member := cfg != nil && e.url != "" // of a group, at an address that it says of itself
-	if cfg == nil && e.url == "" {
-		e.url = "http://127.0.0.1:9464"
-	}
-	if cfg != nil {
-		groupReadable = cfg.State.KeyGroupReadable
-		if !member {
-			host, port, err := net.SplitHostPort(cfg.HTTP.Listen)
-			if err != nil {
-				return nil, nil, configError{err}
-			}
-			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-				host = "127.0.0.1"
-			}
-			e.url = "http://" + net.JoinHostPort(host, port)
-			if cfg.HTTP.TLS != nil {
-				e.url = "https://" + net.JoinHostPort(host, port)
-			}
-		}
-		if t := cfg.HTTP.TLS; t != nil && e.caFile == "" {
-			if trust, err = trustOnly(t.CertFile); err != nil {
-				return nil, nil, configError{err}
-			}
-		}
-		if member && !strings.HasPrefix(e.url, "https://") {
-			e.user = "" // whoever is in the group could ask for the password otherwise
-		} else if b := cfg.HTTP.BasicAuth; b != nil && e.user == "" {
-			e.user, e.passwordFile = b.Username, b.PasswordFile
-		}
-	}
-	if !strings.Contains(e.url, "://") {
-		e.url = "http://" + e.url
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(e.url, "/")+"/api/v1/status", nil)
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
-	if e.user != "" {
-		password, err := credentials.LoadPassword(e.passwordFile, groupReadable)
-		if err != nil {
-			return nil, nil, configError{err}
-		}
-		req.SetBasicAuth(e.user, password)
-	}
-	return &http.Client{
-		Timeout:   10 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: trust, Proxy: http.ProxyFromEnvironment},
-		// The password is for this address only.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, req, nil
-}
-
-// trustOnly trusts a listener that shows the certificate in a file, under whatever name or
-// address it is reached.
-func trustOnly(certFile string) (*tls.Config, error) {
-	data, err := os.ReadFile(certFile)
-	if err != nil {
-		return nil, fmt.Errorf("certificate: %w", err)
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, fmt.Errorf("certificate %s: no certificate in PEM", certFile)
-	}
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // instead: it is this certificate, byte for byte
-		VerifyConnection: func(s tls.ConnectionState) error {
-			if !bytes.Equal(s.PeerCertificates[0].Raw, block.Bytes) {
-				return fmt.Errorf("the listener's certificate is not that of %s", certFile)
-			}
-			return nil
-		},
-	}, nil
 }
 
 // printStatus prints a table of tasks, with the instances that run them; nil: one daemon does.

@@ -98,6 +98,29 @@ func (s *Suite) Run() ([]Finding, error) {
 	return all, nil
 }
 
+// Report is what the audits found in one stream's mechanism.
+type Report struct {
+	Stream    string       `json:"stream"`
+	Adjacency dp.Adjacency `json:"adjacency"`
+	Mu        float64      `json:"mu"`
+	Passed    bool         `json:"passed"` // every audit
+	Findings  []Finding    `json:"findings"`
+}
+
+// Report runs the suite and returns its findings under the name of a stream. An error means what that of
+// [Suite.Run] does.
+func (s *Suite) Report(stream string) (*Report, error) {
+	found, err := s.Run()
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Stream: stream, Adjacency: s.Adjacency, Mu: s.Configured.Mu, Passed: true, Findings: found}
+	for _, f := range found {
+		r.Passed = r.Passed && f.Passed
+	}
+	return r, nil
+}
+
 // budget is about how many coordinates one audit may draw, over all steps and runs.
 func (s *Suite) budget() int {
 	if s.Quick {

@@ -1,7 +1,10 @@
 // Package words writes numbers for people.
 package words
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Plural counts things, whose name takes an s.
 func Plural[N int | int64 | uint64](n N, what string) string {
@@ -20,4 +23,33 @@ func Size(n int64) string {
 		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
 	}
 	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+}
+
+// Ranges writes ascending numbers as 0-3,5; "–" for none.
+func Ranges(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		j := i
+		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+			j++
+		}
+		part := fmt.Sprint(numbers[i])
+		if j > i {
+			part += fmt.Sprintf("-%d", numbers[j])
+		}
+		parts = append(parts, part)
+		i = j + 1
+	}
+	if parts == nil {
+		return "–"
+	}
+	return strings.Join(parts, ",")
+}
+
+// Offset writes the end of a range of offsets, which is negative where the range has none yet.
+func Offset(end int64) string {
+	if end < 0 {
+		return "…"
+	}
+	return fmt.Sprint(end)
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"encoding/json"
@@ -10,24 +10,25 @@ import (
 	"strings"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/fault"
 )
 
 // configuration returns the configuration of the demonstration's daemon.
-func (d *demo) configuration(broker, dir string) []byte {
+func (d *demonstration) configuration(broker, dir string) []byte {
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	columns := make([]string, len(d.names))
 	for i := range d.names {
 		columns[i] = quote(fmt.Sprintf("v%d", i+1))
 	}
 	decay := 0.99
-	if d.live() && d.f.step == 0 {
+	if d.live() && d.step == 0 {
 		decay = liveDecay
 	}
-	limit, more, partition, length, topic := 1.0, "", "0", d.f.length, ""
+	limit, more, partition, length, topic := 1.0, "", "0", d.o.Step, ""
 	if d.live() {
 		limit, more = liveLimit, d.liveStreams(quote)
-		if d.f.step == 0 {
+		if d.step == 0 {
 			length, topic = quote(length), "boundary_topic = "+quote(liveBoundaries)+"\n"
 		}
 		partition, length = quote("all"), length+"\nmerge = true"
@@ -52,15 +53,15 @@ delta = %g
 adjacency = %s
 limit_epsilon = %g
 [stream.demo.moments]
-%s%s`, quote(broker), topic, quote(filepath.Join(dir, "state")), quote(d.f.listen), partition, strings.Join(columns, ", "), tomlNumbers(d.centre), tomlNumbers(d.scale), length,
-		d.f.epsilon, d.f.delta, quote(d.f.adjacency), limit*d.f.epsilon, d.f.moments(decay), more)
+%s%s`, quote(broker), topic, quote(filepath.Join(dir, "state")), quote(d.o.Listen), partition, strings.Join(columns, ", "), tomlNumbers(d.centre), tomlNumbers(d.scale), length,
+		d.o.Epsilon, d.o.Delta, quote(d.o.Adjacency), limit*d.o.Epsilon, d.o.moments(decay), more)
 }
 
 // moments returns the table of that name, without its head.
-func (f *demoFlags) moments(decay float64) string {
-	workload, _ := json.Marshal(f.workload)
-	text := fmt.Sprintf("clip = %g\nworkload = %s\n", f.clip, workload)
-	switch f.workload {
+func (o *Options) moments(decay float64) string {
+	workload, _ := json.Marshal(o.Workload)
+	text := fmt.Sprintf("clip = %g\nworkload = %s\n", o.Clip, workload)
+	switch o.Workload {
 	case "exponential":
 		text += fmt.Sprintf("decay = %g\n", decay)
 	case "window":
@@ -81,8 +82,8 @@ func tomlNumbers(x []float64) string {
 	return "[" + strings.Join(words, ", ") + "]"
 }
 
-// demoKeys are the keys of the configuration that a flag of demo sets.
-var demoKeys = map[string]string{
+// flagOf has the keys of the configuration that a flag of streamdp demo sets.
+var flagOf = map[string]string{
 	"http.listen":                   "--listen",
 	"stream.demo.centre":            "--centre",
 	"stream.demo.scale":             "--scale",
@@ -102,12 +103,12 @@ func flagFaults(err error) error {
 	var lines []string
 	for _, f := range faults {
 		// A key without a flag follows from a key that has a fault too.
-		if flag := demoKeys[f.Key]; flag != "" {
+		if flag := flagOf[f.Key]; flag != "" {
 			lines = append(lines, (&fault.Fault{Key: flag, Rule: f.Rule, Value: f.Value}).Error())
 		}
 	}
 	if lines = slices.Compact(lines); len(lines) == 0 {
-		return usageError{err}
+		return exit.Usage{Err: err}
 	}
-	return usagef("%s", strings.Join(lines, "\n"))
+	return exit.Usagef("%s", strings.Join(lines, "\n"))
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
 	"github.com/streamdp/streamdp/stream"
@@ -35,10 +36,10 @@ const (
 // personStreams are the names of the streams, and how they begin those of their topics.
 var personStreams = []string{"records", "persons", "group"}
 
-// demoPersons runs the demonstration of persons.
-func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
+// runPersons runs the demonstration of persons.
+func runPersons(ctx context.Context, o *Options) error {
 	begun := time.Now()
-	log := newPersonLog(f)
+	log := newPersonLog(o.seed())
 	dir, err := os.MkdirTemp("", "streamdp-demo-")
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
 			return err
 		}
 	}
-	text, err := log.configuration(f, broker.Addr(), dir)
+	text, err := log.configuration(o, broker.Addr(), dir)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
 	if err := described(cfg); err != nil {
 		return err
 	}
-	daemon, err := g.demoDaemon(&demo{f: f}, cfg)
+	daemon, err := (&demonstration{o: o}).daemon(cfg)
 	if err != nil {
 		return err
 	}
@@ -79,19 +80,19 @@ func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
 		return err
 	}
 	defer client.Close()
-	if !f.once {
+	if !o.Once {
 		if err := serving(ctx, daemon, done); err != nil {
 			return err
 		}
 		page := "http://" + daemon.Addr() + "/"
-		fmt.Fprintf(g.stderr, "the page is at %s\n", page)
-		if f.open {
+		fmt.Fprintf(o.Stderr, "the page is at %s\n", page)
+		if o.Open {
 			if err := openPage(page); err != nil {
-				fmt.Fprintf(g.stderr, "streamdp: warning: %s\n", err)
+				fmt.Fprintf(o.Stderr, "streamdp: warning: %s\n", err)
 			}
 		}
 	}
-	bar := progress(g.stderr, int64(len(personStreams)*len(log.records)), "demo")
+	bar := o.Progress(int64(len(personStreams) * len(log.records)))
 	for i, name := range personStreams {
 		if err = log.send(running, client, name, func(n int) { bar.Set64(int64(i*len(log.records) + n)) }); err != nil {
 			break
@@ -108,21 +109,21 @@ func (g *globals) demoPersons(ctx context.Context, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
-	result, err := log.judge(ctx, client, f)
+	result, err := log.judge(ctx, client, o)
 	if err != nil {
 		return err
 	}
 	result.Seconds = time.Since(begun).Seconds()
-	if g.json {
-		err = json.NewEncoder(g.stdout).Encode(result)
+	if o.JSON {
+		err = json.NewEncoder(o.Stdout).Encode(result)
 	} else {
-		err = result.print(g.stdout)
+		err = result.print(o.Stdout)
 	}
 	if err != nil {
 		return err
 	}
-	if !f.once {
-		fmt.Fprintln(g.stderr, "stream consumed; the page stays until you interrupt")
+	if !o.Once {
+		fmt.Fprintln(o.Stderr, "stream consumed; the page stays until you interrupt")
 		select {
 		case err := <-done:
 			return ended(err)
@@ -156,16 +157,16 @@ func allPublished(ctx context.Context, daemon *stream.Daemon, done chan error) e
 }
 
 // configuration returns that of the daemon.
-func (l *personLog) configuration(f *demoFlags, broker, dir string) ([]byte, error) {
-	group, err := l.groupEpsilon(f)
+func (l *personLog) configuration(o *Options, broker, dir string) ([]byte, error) {
+	group, err := l.groupEpsilon(o)
 	if err != nil {
 		return nil, err
 	}
 	quote := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	text := fmt.Appendf(nil, "[kafka]\nbrokers = [%s]\n[state]\ndir = %s\nkey_file = \"unused\"\ncommit_interval = \"50ms\"\n[http]\nlisten = %s\n",
-		quote(broker), quote(filepath.Join(dir, "state")), quote(f.listen))
+		quote(broker), quote(filepath.Join(dir, "state")), quote(o.Listen))
 	for _, name := range personStreams {
-		epsilon, user := f.epsilon, ""
+		epsilon, user := o.Epsilon, ""
 		switch name {
 		case "group":
 			epsilon = group
@@ -180,28 +181,28 @@ step = %[5]d
 horizon = %[6]d
 privacy = { epsilon = %[7]g, delta = %[8]g, adjacency = %[9]s }
 moments = { clip = 1.0, covariance = false }
-%[10]s`, name, name, personsCentre, personsScale, personsStep, personsSteps+1, epsilon, f.delta, quote(f.adjacency), user)
+%[10]s`, name, name, personsCentre, personsScale, personsStep, personsSteps+1, epsilon, o.Delta, quote(o.Adjacency), user)
 	}
 	return text, nil
 }
 
 // groupEpsilon returns the ε of single records at which as many records as the busiest person
 // has cost the ε of the demonstration together, rounded down.
-func (l *personLog) groupEpsilon(f *demoFlags) (float64, error) {
-	p := dp.Params{Epsilon: f.epsilon, Delta: f.delta}
-	if err := p.Adjacency.UnmarshalText([]byte(f.adjacency)); err != nil {
-		return 0, usageError{err}
+func (l *personLog) groupEpsilon(o *Options) (float64, error) {
+	p := dp.Params{Epsilon: o.Epsilon, Delta: o.Delta}
+	if err := p.Adjacency.UnmarshalText([]byte(o.Adjacency)); err != nil {
+		return 0, exit.Usage{Err: err}
 	}
 	mu, err := p.Budget()
 	if err != nil {
-		return 0, usageError{err}
+		return 0, exit.Usage{Err: err}
 	}
-	epsilon, err := dp.Cost{Adjacency: p.Adjacency, Mu: mu / float64(l.busiest)}.Epsilon(f.delta)
+	epsilon, err := dp.Cost{Adjacency: p.Adjacency, Mu: mu / float64(l.busiest)}.Epsilon(o.Delta)
 	if err != nil {
-		return 0, usageError{fmt.Errorf("delta is too large to protect %d records together: %w", l.busiest, err)}
+		return 0, exit.Usage{Err: fmt.Errorf("delta is too large to protect %d records together: %w", l.busiest, err)}
 	}
 	if epsilon *= 1 - 1e-6; !(epsilon > 0) {
-		return 0, usagef("--delta: must be less, or %d records together need no noise", l.busiest)
+		return 0, exit.Usagef("--delta: must be less, or %d records together need no noise", l.busiest)
 	}
 	return epsilon, nil
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -11,10 +11,11 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// demoPersonsResult is what the demonstration of persons prints, with --json as it stands here.
-type demoPersonsResult struct {
+// personsResult is what the demonstration of persons prints, with --json as it stands here.
+type personsResult struct {
 	Records   int          `json:"records"`
 	Steps     int          `json:"steps"`
 	Persons   int          `json:"persons"`
@@ -25,16 +26,16 @@ type demoPersonsResult struct {
 	Delta     float64      `json:"delta"`
 	Adjacency dp.Adjacency `json:"adjacency"`
 	// The means of the made-up amounts: over records, over persons, and over records that count.
-	OverRecords float64              `json:"mean_over_records"`
-	OverPersons float64              `json:"mean_over_persons"`
-	OverCounted float64              `json:"mean_over_counted"`
-	Streams     []demoPersonsRelease `json:"streams"`
-	Seconds     float64              `json:"seconds"`
-	Insecure    bool                 `json:"insecure,omitempty"`
+	OverRecords float64          `json:"mean_over_records"`
+	OverPersons float64          `json:"mean_over_persons"`
+	OverCounted float64          `json:"mean_over_counted"`
+	Streams     []personsRelease `json:"streams"`
+	Seconds     float64          `json:"seconds"`
+	Insecure    bool             `json:"insecure,omitempty"`
 }
 
-// demoPersonsRelease is the last release of a stream.
-type demoPersonsRelease struct {
+// personsRelease is the last release of a stream.
+type personsRelease struct {
 	Stream string `json:"stream"`
 	Unit   string `json:"unit"`
 	// What a record costs, and all records of the busiest person together.
@@ -48,17 +49,17 @@ type demoPersonsRelease struct {
 }
 
 // judge reads the last release of each stream.
-func (l *personLog) judge(ctx context.Context, client *kafka.Client, f *demoFlags) (*demoPersonsResult, error) {
-	r := &demoPersonsResult{
+func (l *personLog) judge(ctx context.Context, client *kafka.Client, o *Options) (*personsResult, error) {
+	r := &personsResult{
 		Records: len(l.records), Steps: personsSteps, Persons: l.persons, Top: l.top, Busiest: l.busiest, Median: l.median, Counted: l.counted,
-		Delta: f.delta, OverRecords: l.overRecords, OverPersons: l.overPersons, OverCounted: l.overCounted, Insecure: f.seeded,
+		Delta: o.Delta, OverRecords: l.overRecords, OverPersons: l.overPersons, OverCounted: l.overCounted, Insecure: o.Seed != nil,
 	}
-	if err := r.Adjacency.UnmarshalText([]byte(f.adjacency)); err != nil {
+	if err := r.Adjacency.UnmarshalText([]byte(o.Adjacency)); err != nil {
 		return nil, err
 	}
 	for _, name := range personStreams {
 		type release struct {
-			published
+			truth.Release
 			Privacy struct {
 				Epsilon, Mu float64
 				Unit        string
@@ -75,15 +76,15 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, f *demoFlag
 		if err != nil {
 			return nil, err
 		}
-		one := demoPersonsRelease{Stream: name, Unit: last.Privacy.Unit, EpsilonRecord: last.Privacy.Epsilon, Value: "mean_original"}
+		one := personsRelease{Stream: name, Unit: last.Privacy.Unit, EpsilonRecord: last.Privacy.Epsilon, Value: "mean_original"}
 		if p := last.Privacy.Person; p != nil {
 			one.EpsilonPerson, one.EpsilonRecord, one.Value = last.Privacy.Epsilon, p.EpsilonRecord, "mean_counted_original"
-			one.Share, one.ShareSE = last.Values["counted_share"].Data.at(0), last.Values["counted_share"].SE.at(0)
-		} else if eps, err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, f.delta); err == nil {
+			one.Share, one.ShareSE = last.Values["counted_share"].Data.At(0), last.Values["counted_share"].SE.At(0)
+		} else if eps, err := (dp.Cost{Adjacency: r.Adjacency, Mu: last.Privacy.Mu}).GroupEpsilon(l.busiest, o.Delta); err == nil {
 			one.EpsilonPerson = eps
 		}
 		v := last.Values[one.Value]
-		if one.Mean, one.SE = v.Data.at(0), v.SE.at(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
+		if one.Mean, one.SE = v.Data.At(0), v.SE.At(0); math.IsNaN(one.Mean) || last.Step != personsSteps {
 			return nil, fmt.Errorf("stream %s: release %d has no %s: the noise is too large for so few records (--epsilon)", name, last.Step, one.Value)
 		}
 		r.Streams = append(r.Streams, one)
@@ -92,7 +93,7 @@ func (l *personLog) judge(ctx context.Context, client *kafka.Client, f *demoFlag
 }
 
 // print writes the streams side by side.
-func (r *demoPersonsResult) print(w io.Writer) error {
+func (r *personsResult) print(w io.Writer) error {
 	fmt.Fprintf(w, "%d made-up records of %d persons, in %d steps of %d, in %.1f s.\n"+
 		"The busiest 1 %% of them wrote %.0f %%, one alone wrote %d; half wrote at most %d.\n"+
 		"What one person writes is alike, and busy persons write larger amounts.\n"+
@@ -101,15 +102,15 @@ func (r *demoPersonsResult) print(w io.Writer) error {
 		r.Records, r.Persons, r.Steps, personsStep, r.Seconds, 100*r.Top, r.Busiest, r.Median, personsCap, personsSeparation, 100*r.Counted)
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 2, 0, 3, ' ', tabwriter.AlignRight)
-	row := func(label string, cell func(s *demoPersonsRelease) string) {
+	row := func(label string, cell func(s *personsRelease) string) {
 		cells := []string{fmt.Sprintf("%-37s", label)}
 		for i := range r.Streams {
 			cells = append(cells, cell(&r.Streams[i]))
 		}
 		fmt.Fprintf(t, "%s\t\n", strings.Join(cells, "\t"))
 	}
-	row("", func(s *demoPersonsRelease) string { return s.Stream })
-	row("protects", func(s *demoPersonsRelease) string {
+	row("", func(s *personsRelease) string { return s.Stream })
+	row("protects", func(s *personsRelease) string {
 		switch s.Stream {
 		case "group":
 			return fmt.Sprintf("%d records", r.Busiest)
@@ -118,19 +119,19 @@ func (r *demoPersonsResult) print(w io.Writer) error {
 		}
 		return "a record"
 	})
-	row("epsilon of one record", func(s *demoPersonsRelease) string { return threeDigits(s.EpsilonRecord) })
-	row("epsilon of the busiest person", func(s *demoPersonsRelease) string { return threeDigits(s.EpsilonPerson) })
-	row("mean, released", func(s *demoPersonsRelease) string { return fmt.Sprintf("%.2f", s.Mean) })
-	row("standard error of the noise", func(s *demoPersonsRelease) string { return fmt.Sprintf("%.2g", s.SE) })
-	for _, truth := range []struct {
+	row("epsilon of one record", func(s *personsRelease) string { return threeDigits(s.EpsilonRecord) })
+	row("epsilon of the busiest person", func(s *personsRelease) string { return threeDigits(s.EpsilonPerson) })
+	row("mean, released", func(s *personsRelease) string { return fmt.Sprintf("%.2f", s.Mean) })
+	row("standard error of the noise", func(s *personsRelease) string { return fmt.Sprintf("%.2g", s.SE) })
+	for _, exact := range []struct {
 		name string
 		mean float64
 	}{{"over records", r.OverRecords}, {"over persons", r.OverPersons}, {"of what counts", r.OverCounted}} {
-		row(fmt.Sprintf("off the mean %s, %.2f", truth.name, truth.mean), func(s *demoPersonsRelease) string {
-			if s.Unit != "person" && truth.name == "of what counts" {
+		row(fmt.Sprintf("off the mean %s, %.2f", exact.name, exact.mean), func(s *personsRelease) string {
+			if s.Unit != "person" && exact.name == "of what counts" {
 				return ""
 			}
-			return fmt.Sprintf("%+.2f", s.Mean-truth.mean)
+			return fmt.Sprintf("%+.2f", s.Mean-exact.mean)
 		})
 	}
 	if err := t.Flush(); err != nil {

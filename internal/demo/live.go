@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// Without --once the synthetic stream shows change: the columns' means swing, and the
+// Without Once the synthetic stream shows change: the columns' means swing, and the
 // coefficients of one more column, y, jump. Two more streams find those: regression while
 // records come in, refit once a window.
 const (
@@ -27,7 +28,6 @@ const (
 	liveRows       = 600 * liveRate                 // ten minutes: the broker keeps all of them in memory
 	liveSwing      = 90 * liveRate                  // rows of one swing of the means
 	livePartitions = 3                              // row n is in partition n mod 3
-	livePeriod     = "1s"                           // of the steps of moments
 	liveDecay      = 0.9                            // of a step of a second
 	liveBoundaries = "demo.boundaries"              // topic
 	liveEra        = 120 * liveRate                 // rows until the coefficients jump
@@ -70,7 +70,7 @@ func liveExpectation(n int64, features []float64) float64 {
 }
 
 // liveStreams returns the tables of the two regressions.
-func (d *demo) liveStreams(quote func(string) string) string {
+func (d *demonstration) liveStreams(quote func(string) string) string {
 	common := func(name string) string {
 		return fmt.Sprintf(`[stream.%s]
 input = { topic = "demo", codec = "json", columns = ["v1", "v2", "v3", %s] }
@@ -82,7 +82,7 @@ epsilon = %[6]g
 delta = %[7]g
 adjacency = %[8]s
 limit_epsilon = %[9]g
-`, name, quote(liveTarget), quote(name+".dp"), liveCentre, liveScale, d.f.epsilon, d.f.delta, quote(d.f.adjacency), liveLimit*d.f.epsilon)
+`, name, quote(liveTarget), quote(name+".dp"), liveCentre, liveScale, d.o.Epsilon, d.o.Delta, quote(d.o.Adjacency), liveLimit*d.o.Epsilon)
 	}
 	return common(liveOnline) + fmt.Sprintf("[stream.%s.sgd]\ntarget = %s\nclip_x = %g\n", liveOnline, quote(liveTarget), liveClip) +
 		common(liveRefit) + fmt.Sprintf("[stream.%s.refit]\ntarget = %s\nclip_x = %g\nclip_y = %g\nwindow = %d\n", liveRefit, quote(liveTarget), liveClip, liveClip, liveWindow)
@@ -90,14 +90,14 @@ limit_epsilon = %[9]g
 
 // truthOf is what a value of a release would be without noise: of moments, of the rows
 // shortened to the clip norm; of regressions, what y was made of. nil where nobody knows.
-func (d *demo) truthOf(r *core.Released, value string) []float64 {
+func (d *demonstration) truthOf(r *core.Released, value string) []float64 {
 	if r.Stream == "demo" {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		d.follow(ctx, r.Step)
-		return d.truth.value(r.Step, value)
+		return d.truth.Value(r.Step, value)
 	}
 	// The newest row's coefficients, and the window's mean ones.
 	first, end := r.Offsets[1]-1, r.Offsets[1]
@@ -137,43 +137,6 @@ func (d *demo) truthOf(r *core.Released, value string) []float64 {
 	return nil
 }
 
-// value returns what a value of moments would be without noise, nil where it is not known.
-func (t *truth) value(step uint64, name string) []float64 {
-	m, ok := t.at(step)
-	if !ok || t.constants == nil {
-		return nil
-	}
-	c, d := t.constants, len(t.row)
-	covariance := slices.Clone(m.second)
-	for i := range d {
-		for j := i; j < d; j++ {
-			covariance[diagonal(i, d)+j-i] -= m.mean[i] * m.mean[j]
-		}
-	}
-	switch name {
-	case "mean", "sum":
-		return m.mean
-	case "second_moment":
-		return m.second
-	case "covariance":
-		return covariance
-	case "mean_original":
-		out := make([]float64, d)
-		for j := range out {
-			out[j] = c.centre[j] + c.scale[j]*m.mean[j]
-		}
-		return out
-	case "covariance_original":
-		for i := range d {
-			for j := i; j < d; j++ {
-				covariance[diagonal(i, d)+j-i] *= c.scale[i] * c.scale[j]
-			}
-		}
-		return covariance
-	}
-	return nil
-}
-
 // openPage shows an address in the user's browser.
 func openPage(url string) error {
 	command := map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
@@ -189,10 +152,10 @@ func openPage(url string) error {
 }
 
 // live reports whether the demonstration is the one with three streams.
-func (d *demo) live() bool { return !d.f.once && d.f.csv == "" }
+func (d *demonstration) live() bool { return !d.o.Once && d.o.File == nil }
 
 // partitions returns how many the topic has.
-func (d *demo) partitions() int {
+func (d *demonstration) partitions() int {
 	if d.live() {
 		return livePartitions
 	}
@@ -200,46 +163,42 @@ func (d *demo) partitions() int {
 }
 
 // status returns the status of the stream of moments.
-func (d *demo) status(daemon *stream.Daemon) monitor.TaskStatus {
+func (d *demonstration) status(daemon *stream.Daemon) monitor.TaskStatus {
 	all := daemon.Status()
 	return all[slices.IndexFunc(all, func(s monitor.TaskStatus) bool { return s.Stream == "demo" })]
 }
 
-// steps reads the flag --step.
-func (f *demoFlags) steps(given bool) (err error) {
-	live := !f.once && f.csv == ""
-	if live && !given {
-		f.length = livePeriod
-	}
-	if f.step, err = strconv.ParseUint(f.length, 10, 62); err == nil {
-		if f.step == 0 {
-			return usagef("--step: must be at least 1 (0)")
+// steps reads the length of a step.
+func (d *demonstration) steps() (err error) {
+	length := d.o.Step
+	if d.step, err = strconv.ParseUint(length, 10, 62); err == nil {
+		if d.step == 0 {
+			return exit.Usagef("--step: must be at least 1 (0)")
 		}
 		return nil
 	}
-	if _, err := time.ParseDuration(f.length); err != nil {
-		return usagef("--step is %q, must be a number of offsets, or a period such as 1s", f.length)
+	if _, err := time.ParseDuration(length); err != nil {
+		return exit.Usagef("--step is %q, must be a number of offsets, or a period such as 1s", length)
 	}
-	if !live {
-		return usagef("--step is %s: a period goes with the synthetic stream without --once", f.length)
+	if !d.live() {
+		return exit.Usagef("--step is %s: a period goes with the synthetic stream without --once", length)
 	}
-	f.step = 0
+	d.step = 0
 	return nil
 }
 
 // follow ends the truth's steps up to one whose release is there: where the boundaries say
 // that it ended, or after so many offsets of each partition.
-func (d *demo) follow(ctx context.Context, step uint64) {
+func (d *demonstration) follow(ctx context.Context, step uint64) {
 	if d.truth == nil || !d.live() {
 		return
 	}
-	done := func() uint64 { return d.truth.before + uint64(len(d.truth.steps)) }
-	for d.f.step > 0 && done() < step {
-		if !d.truth.until(slices.Repeat([]int64{int64((done() + 1) * d.f.step)}, livePartitions)) {
+	for d.step > 0 && d.truth.Steps() < step {
+		if !d.truth.Until(slices.Repeat([]int64{int64((d.truth.Steps() + 1) * d.step)}, livePartitions)) {
 			return
 		}
 	}
-	if d.f.step > 0 || done() >= step || d.client == nil {
+	if d.step > 0 || d.truth.Steps() >= step || d.client == nil {
 		return
 	}
 	// What does not arrive shows as a truth that is not known.
@@ -251,7 +210,7 @@ func (d *demo) follow(ctx context.Context, step uint64) {
 		if err := json.Unmarshal(rec.Value, &v); err != nil || len(v.Ends) != livePartitions {
 			return errors.New("no boundary")
 		}
-		if v.Step == done()+1 && !d.truth.until(v.Ends) { // of several of a step the first counts
+		if v.Step == d.truth.Steps()+1 && !d.truth.Until(v.Ends) { // of several of a step the first counts
 			return errors.New("the rows are not here yet")
 		}
 		d.read = rec.Offset + 1
@@ -263,7 +222,7 @@ func (d *demo) follow(ctx context.Context, step uint64) {
 func described(cfg *config.Config) error {
 	for _, s := range cfg.Streams {
 		if _, err := core.Describe(s, nil); err != nil {
-			return usageError{err}
+			return exit.Usage{Err: err}
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package truth
 
 import (
 	"encoding/json"
@@ -7,10 +7,10 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// published has the fields of a release that comparisons use.
-type published struct {
+// Release has the fields of a release that comparisons use. It is read from the release's JSON.
+type Release struct {
 	Step   uint64
-	Values map[string]publishedValue
+	Values map[string]Value
 	Warmup []struct{ Cap []*float64 }
 	Bounds *struct {
 		Centre, Scale []float64
@@ -18,18 +18,20 @@ type published struct {
 	}
 }
 
-type publishedValue struct {
-	Data publishedNumbers
-	SE   publishedNumbers
-	Wide publishedNumbers `json:"se_with_clipping"`
+// Value is a value of a release, with the standard errors of its entries: of the noise, and with
+// that of clipping where the release says it.
+type Value struct {
+	Data Numbers
+	SE   Numbers
+	Wide Numbers `json:"se_with_clipping"`
 }
 
-// publishedNumbers are a list, in either encoding and with NaN for null, or one number for
+// Numbers are a list, in either encoding and with NaN for null, or one number for
 // all entries of another.
-type publishedNumbers []float64
+type Numbers []float64
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (x *publishedNumbers) UnmarshalJSON(data []byte) (err error) {
+func (x *Numbers) UnmarshalJSON(data []byte) (err error) {
 	var one *float64
 	var all []*float64
 	switch {
@@ -50,8 +52,8 @@ func (x *publishedNumbers) UnmarshalJSON(data []byte) (err error) {
 	return nil
 }
 
-// at returns entry i, NaN where there is none.
-func (x publishedNumbers) at(i int) float64 {
+// At returns entry i, NaN where there is none.
+func (x Numbers) At(i int) float64 {
 	switch {
 	case len(x) == 1:
 		return x[0]

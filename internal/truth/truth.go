@@ -1,4 +1,6 @@
-package main
+// Package truth computes what releases of moments estimate, from the rows and without noise, so that
+// a demonstration or a replay can show how far a release is from it.
+package truth
 
 import (
 	"fmt"
@@ -11,21 +13,21 @@ import (
 	"github.com/streamdp/streamdp/internal/table"
 )
 
-// truth computes what the releases of a stream of moments estimate, in plain float64: the
+// Truth computes what the releases of a stream of moments estimate, in plain float64: the
 // workload's moments of the scaled rows, as they are and shortened to the clip norm.
 // Releases are compared with it, so it shares no code with the estimator.
 //
 // What a warm-up finds it takes from the releases. Until then it holds the rows.
 //
 // Nothing of it is private.
-type truth struct {
+type Truth struct {
 	s         *config.Stream
 	constants *constants // nil: not found yet
 	caps      []*float64 // from the warm-up's release
 	held      [][]float64
 	row       []float64
-	open      moments2 // of the open step
-	steps     []moments2
+	open      Moments // of the open step
+	steps     []Moments
 	before    uint64        // steps that are not in steps any more
 	keep      uint64        // newest steps that stay; 0: all
 	count     uint64        // rows in the open step
@@ -40,25 +42,26 @@ type constants struct {
 	clip          float64
 }
 
-// moments2 holds sums, or means, of rows and of the upper triangles of their outer products,
-// of shortened rows and of rows as they are.
-type moments2 struct {
-	mean, second, plainMean, plainSecond []float64
+// Moments holds sums, or means, of rows and of the upper triangles of their outer products,
+// of shortened rows and of rows as they are (Plain).
+type Moments struct {
+	Mean, Second, PlainMean, PlainSecond []float64
 	weight                               []float64 // of the rows, one number
 }
 
 // each calls f with the entries of x and y.
-func (x *moments2) each(y *moments2, f func(a, b *float64)) {
-	for i, list := range [][]float64{x.mean, x.second, x.plainMean, x.plainSecond, x.weight} {
-		other := [][]float64{y.mean, y.second, y.plainMean, y.plainSecond, y.weight}[i]
+func (x *Moments) each(y *Moments, f func(a, b *float64)) {
+	for i, list := range [][]float64{x.Mean, x.Second, x.PlainMean, x.PlainSecond, x.weight} {
+		other := [][]float64{y.Mean, y.Second, y.PlainMean, y.PlainSecond, y.weight}[i]
 		for j := range list {
 			f(&list[j], &other[j])
 		}
 	}
 }
 
-func newTruth(s *config.Stream) *truth {
-	t := &truth{s: s, row: make([]float64, len(s.Input.Row()))}
+// New returns the truth of a stream of moments that has no row yet.
+func New(s *config.Stream) *Truth {
+	t := &Truth{s: s, row: make([]float64, len(s.Input.Row()))}
 	t.open = t.zero()
 	if !s.Moments.Automatic() {
 		t.constants = &constants{s.Centre, s.Scale, slices.Repeat([]float64{math.Inf(1)}, len(t.row)), s.Moments.Clip}
@@ -66,14 +69,22 @@ func newTruth(s *config.Stream) *truth {
 	return t
 }
 
-func (t *truth) zero() moments2 {
+func (t *Truth) zero() Moments {
 	d := len(t.row)
 	pairs := d * (d + 1) / 2
-	return moments2{make([]float64, d), make([]float64, pairs), make([]float64, d), make([]float64, pairs), make([]float64, 1)}
+	return Moments{make([]float64, d), make([]float64, pairs), make([]float64, d), make([]float64, pairs), make([]float64, 1)}
 }
 
-// cells adds a row. If a cell is not a finite number, it adds a record without a row.
-func (t *truth) cells(cells []string) {
+// Forget makes t keep only the steps that the newest one's value needs. Call it before any row is added.
+func (t *Truth) Forget() {
+	t.keep = 1
+	if t.s.Moments.Workload == "window" {
+		t.keep += t.s.Moments.Window
+	}
+}
+
+// Cells adds a row. If a cell is not a finite number, it adds a record without a row.
+func (t *Truth) Cells(cells []string) {
 	row := make([]float64, len(t.row))
 	for j := range row {
 		v, ok := table.Number(cells[j])
@@ -82,17 +93,17 @@ func (t *truth) cells(cells []string) {
 			break
 		}
 	}
-	t.add(row)
+	t.Add(row)
 }
 
-// merge makes steps end where the releases of a stream say that merges so many partitions.
-func (t *truth) merge(partitions int) {
+// Merge makes steps end where the releases of a stream say that merges so many partitions.
+func (t *Truth) Merge(partitions int) {
 	t.apart, t.begun = make([][][]float64, partitions), make([]int64, partitions)
 }
 
-// until ends the open step at these ends of the partitions. It returns false, and does
+// Until ends the open step at these ends of the partitions. It returns false, and does
 // nothing, where there are not so many rows.
-func (t *truth) until(ends []int64) bool {
+func (t *Truth) Until(ends []int64) bool {
 	for i, end := range ends {
 		if n := end - t.begun[i]; n < 0 || n > int64(len(t.apart[i])) {
 			return false
@@ -109,8 +120,8 @@ func (t *truth) until(ends []int64) bool {
 	return true
 }
 
-// add adds a record; nil gives no row, and counts as a row of zeros.
-func (t *truth) add(row []float64) {
+// Add adds a record; nil gives no row, and counts as a row of zeros.
+func (t *Truth) Add(row []float64) {
 	c := t.constants
 	if c == nil {
 		t.held = append(t.held, slices.Clone(row))
@@ -128,10 +139,10 @@ func (t *truth) add(row []float64) {
 }
 
 // take adds a record to the open step.
-func (t *truth) take(row []float64) {
+func (t *Truth) take(row []float64) {
 	c := t.constants
 	if t.scale(row) {
-		t.open.plainMean, t.open.plainSecond = accumulate(t.open.plainMean, t.open.plainSecond, t.row)
+		t.open.PlainMean, t.open.PlainSecond = accumulate(t.open.PlainMean, t.open.PlainSecond, t.row)
 		norm := 0.0
 		for j, v := range t.row {
 			t.row[j] = max(-c.limits[j], min(v, c.limits[j]))
@@ -140,7 +151,7 @@ func (t *truth) take(row []float64) {
 		for j := range t.row {
 			t.row[j] *= min(1, c.clip/max(norm, c.clip))
 		}
-		t.open.mean, t.open.second = accumulate(t.open.mean, t.open.second, t.row)
+		t.open.Mean, t.open.Second = accumulate(t.open.Mean, t.open.Second, t.row)
 	}
 	t.open.weight[0]++
 	if t.apart == nil {
@@ -149,7 +160,7 @@ func (t *truth) take(row []float64) {
 }
 
 // scale writes the scaled row; false where it has none.
-func (t *truth) scale(row []float64) bool {
+func (t *Truth) scale(row []float64) bool {
 	for j, v := range row {
 		v = (v - t.constants.centre[j]) / t.constants.scale[j]
 		if math.IsInf(v, 0) || math.IsNaN(v) {
@@ -173,8 +184,8 @@ func accumulate(mean, second, row []float64) ([]float64, []float64) {
 	return mean, second
 }
 
-// found takes from a release what a warm-up found, and then the rows that it held.
-func (t *truth) found(r *published) {
+// Found takes from a release what a warm-up found, and then the rows that it held.
+func (t *Truth) Found(r *Release) {
 	if t.constants != nil {
 		return
 	}
@@ -195,12 +206,12 @@ func (t *truth) found(r *published) {
 	held := t.held
 	t.constants, t.held = c, nil
 	for _, row := range held {
-		t.add(row)
+		t.Add(row)
 	}
 }
 
 // close turns the open step's sums into the workload's value.
-func (t *truth) close() {
+func (t *Truth) close() {
 	m := t.s.Moments
 	keep := 1.0 // weight of what came before
 	if m.Workload == "exponential" {
@@ -221,18 +232,21 @@ func (t *truth) close() {
 	}
 }
 
-// at returns the value of step n ≥ 1 behind the warm-up, and false if the step is not
+// Steps returns how many steps behind the warm-up are complete.
+func (t *Truth) Steps() uint64 { return t.before + uint64(len(t.steps)) }
+
+// At returns the value of step n ≥ 1 behind the warm-up, and false if the step is not
 // complete, or no longer there.
-func (t *truth) at(n uint64) (moments2, bool) {
+func (t *Truth) At(n uint64) (Moments, bool) {
 	if n <= t.before || n > t.before+uint64(len(t.steps)) {
-		return moments2{}, false
+		return Moments{}, false
 	}
 	m := t.s.Moments
 	now := t.steps[n-1-t.before]
 	before := t.zero()
 	if m.Workload == "window" && n > m.Window {
 		if n-m.Window <= t.before {
-			return moments2{}, false
+			return Moments{}, false
 		}
 		before = t.steps[n-1-m.Window-t.before]
 	}
@@ -246,6 +260,43 @@ func (t *truth) at(n uint64) (moments2, bool) {
 	return out, true
 }
 
+// Value returns what a value of moments would be without noise, nil where it is not known.
+func (t *Truth) Value(step uint64, name string) []float64 {
+	m, ok := t.At(step)
+	if !ok || t.constants == nil {
+		return nil
+	}
+	c, d := t.constants, len(t.row)
+	covariance := slices.Clone(m.Second)
+	for i := range d {
+		for j := i; j < d; j++ {
+			covariance[diagonal(i, d)+j-i] -= m.Mean[i] * m.Mean[j]
+		}
+	}
+	switch name {
+	case "mean", "sum":
+		return m.Mean
+	case "second_moment":
+		return m.Second
+	case "covariance":
+		return covariance
+	case "mean_original":
+		out := make([]float64, d)
+		for j := range out {
+			out[j] = c.centre[j] + c.scale[j]*m.Mean[j]
+		}
+		return out
+	case "covariance_original":
+		for i := range d {
+			for j := i; j < d; j++ {
+				covariance[diagonal(i, d)+j-i] *= c.scale[i] * c.scale[j]
+			}
+		}
+		return covariance
+	}
+	return nil
+}
+
 // versus is one line of the comparison of a release with the rows.
 type versus struct {
 	name            string
@@ -255,8 +306,8 @@ type versus struct {
 
 // compared returns what a release says of the first moment and the variance of every
 // column, beside both truths: in original units where the release has them.
-func (t *truth) compared(r *published) (lines []versus) {
-	m, ok := t.at(r.Step - t.s.Moments.WarmupSteps())
+func (t *Truth) compared(r *Release) (lines []versus) {
+	m, ok := t.At(r.Step - t.s.Moments.WarmupSteps())
 	if !ok {
 		return nil
 	}
@@ -293,8 +344,8 @@ func (t *truth) compared(r *published) (lines []versus) {
 				}
 				n := x.entry(j)
 				lines = append(lines, versus{
-					name: label + " " + column, truth: shift + factor*x.of(m.plainMean, m.plainSecond, j),
-					clipped: shift + factor*x.of(m.mean, m.second, j), value: v.Data.at(n), se: v.SE.at(n), wide: v.Wide.at(n),
+					name: label + " " + column, truth: shift + factor*x.of(m.PlainMean, m.PlainSecond, j),
+					clipped: shift + factor*x.of(m.Mean, m.Second, j), value: v.Data.At(n), se: v.SE.At(n), wide: v.Wide.At(n),
 				})
 			}
 			break
@@ -306,8 +357,8 @@ func (t *truth) compared(r *published) (lines []versus) {
 // diagonal returns the place of entry (j, j) in an upper triangle of d columns.
 func diagonal(j, d int) int { return j*d - j*(j-1)/2 }
 
-// print writes the comparison of a release as a table.
-func (t *truth) print(w io.Writer, r *published) error {
+// Print writes the comparison of a release as a table.
+func (t *Truth) Print(w io.Writer, r *Release) error {
 	lines := t.compared(r)
 	out := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	wide := slices.ContainsFunc(lines, func(x versus) bool { return !math.IsNaN(x.wide) })
@@ -316,16 +367,16 @@ func (t *truth) print(w io.Writer, r *published) error {
 		head += "with clipping\t"
 	}
 	fmt.Fprintln(out, head)
-	number := func(x float64) string {
+	digits := func(x float64) string {
 		if math.IsNaN(x) {
 			return "-"
 		}
 		return fmt.Sprintf("%.6g", x)
 	}
 	for _, x := range lines {
-		fmt.Fprintf(out, "  %s\t%s\t%s\t%s\t%s\t", x.name, number(x.truth), number(x.clipped), number(x.value), number(x.se))
+		fmt.Fprintf(out, "  %s\t%s\t%s\t%s\t%s\t", x.name, digits(x.truth), digits(x.clipped), digits(x.value), digits(x.se))
 		if wide {
-			fmt.Fprintf(out, "%s\t", number(x.wide))
+			fmt.Fprintf(out, "%s\t", digits(x.wide))
 		}
 		fmt.Fprintln(out)
 	}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"encoding/json"
@@ -13,9 +13,13 @@ import (
 // fixed.
 func TestDemoPersons(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"--insecure-seed 1", "--insecure-seed 2 --adjacency replace --epsilon 2"} {
-		var r demoPersonsResult
-		if err := json.Unmarshal([]byte(want(t, exitDone, "", append([]string{"demo", "--persons", "--once", "--json"}, strings.Fields(args)...)...)), &r); err != nil {
+	replace := options(2)
+	replace.Adjacency, replace.Epsilon = "replace", 2
+	for args, o := range map[string]Options{"zero-out": options(1), "replace, ε = 2": replace} {
+		o.Persons, o.JSON = true, true
+		out, _ := run(t, o)
+		var r personsResult
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
 			t.Fatal(err)
 		}
 		if len(r.Streams) != 3 || r.Records != personsStep*personsSteps || !(r.Counted > 0.1 && r.Counted < 0.5) || r.OverRecords < r.OverPersons+5 {
@@ -49,10 +53,12 @@ func TestDemoPersons(t *testing.T) {
 	}
 }
 
-// TestDemoPersonsTable: what is printed fits a terminal, and does not go with other logs.
+// TestDemoPersonsTable: what is printed fits a terminal.
 func TestDemoPersonsTable(t *testing.T) {
 	t.Parallel()
-	out := want(t, exitDone, "", "demo", "--persons", "--once", "--insecure-seed", "3")
+	o := options(3)
+	o.Persons = true
+	out, _ := run(t, o)
 	for _, text := range []string{"40000 made-up records of 3336 persons", "at most 11 steps", "off the mean over persons, ", "INSECURE"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("missing %q in\n%s", text, out)
@@ -63,5 +69,4 @@ func TestDemoPersonsTable(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	want(t, exitUsage, "--workload goes without --persons", "demo", "--persons", "--workload", "sum")
 }

@@ -1,19 +1,19 @@
-package main
+// Package replay says where the steps by the clock of a file of records end, which has neither the clock
+// nor the boundaries of a topic.
+package replay
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
-	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// clockSteps says where the steps by the clock of a file end.
-type clockSteps struct {
+// Steps says where the steps by the clock of a file end.
+type Steps struct {
 	says string // what says so
 
 	sizes []uint64 // records of the steps to come, by published releases; nil: by times
@@ -34,29 +34,24 @@ const maxSilence = 1_000_000
 // a time far ahead. All later ones would fall into that step.
 const minLate = time.Hour
 
-// steps returns where a file's steps by the clock end, nil where steps are not by the clock, and the
-// columns to read.
-func (f *replayFlags) steps(s *config.Stream, file string) (*clockSteps, []string, error) {
-	columns := s.Input.Fields()
-	period := s.Step.Clock()
-	switch {
-	case period == 0 && f.boundaries+f.time != "":
-		return nil, nil, usagef("--boundaries and --time are for steps by the clock, and those of stream %s are so many offsets", s.Name)
-	case period == 0:
-		return nil, columns, nil
-	case (f.boundaries == "") == (f.time == ""):
-		return nil, nil, usagef("steps of stream %s are by the clock: give either --boundaries or --time, to say where they end in the file", s.Name)
-	case f.time != "" && s.Input.Codec != "json":
-		return nil, nil, usagef("--time is a name in records, which codec %q has not: give --boundaries", s.Input.Codec)
-	case f.time != "":
-		if strings.HasSuffix(strings.TrimSuffix(file, ".gz"), ".csv") {
-			columns = append(columns[:len(columns):len(columns)], f.time)
-		}
-		return &clockSteps{says: "the records' times", name: f.time, period: period, most: s.Slots()}, columns, nil
-	}
-	sizes, err := releasedSizes(f.boundaries)
-	return &clockSteps{says: "the published releases", sizes: sizes}, columns, err
+// ByTimes returns steps of this period, which end where the times of the records say. name is that of
+// the time in JSON records: RFC 3339 or seconds since 1970. A step with more than most records is an error.
+func ByTimes(name string, period time.Duration, most uint64) *Steps {
+	return &Steps{says: "the records' times", name: name, period: period, most: most}
 }
+
+// ByReleases returns the steps of an epoch's published releases, which a file holds as one JSON object a
+// line, from step 1 on.
+func ByReleases(file string) (*Steps, error) {
+	sizes, err := releasedSizes(file)
+	if err != nil {
+		return nil, err
+	}
+	return &Steps{says: "the published releases", sizes: sizes}, nil
+}
+
+// Says returns what says where the steps end, in the plural.
+func (c *Steps) Says() string { return c.says }
 
 // releasedSizes returns how many records each step of published releases has, from step 1 on. A file
 // has no offsets without a record, such as those of transactions' ends.
@@ -99,10 +94,10 @@ func releasedSizes(file string) (sizes []uint64, err error) {
 	return sizes, nil
 }
 
-// before ends the steps that end before the next record, whose value this is.
-func (c *clockSteps) before(value []byte, end func() error) error {
+// Before ends the steps that end before the next record, whose value this is.
+func (c *Steps) Before(value []byte, end func() error) error {
 	if c.name == "" {
-		if err := c.end(end); err != nil {
+		if err := c.End(end); err != nil {
 			return err
 		}
 		c.taken++
@@ -136,8 +131,8 @@ func (c *clockSteps) before(value []byte, end func() error) error {
 	return nil
 }
 
-// end ends the steps that are complete at the end of the file, or before another record.
-func (c *clockSteps) end(end func() error) error {
+// End ends the steps that are complete at the end of the file, or before another record.
+func (c *Steps) End(end func() error) error {
 	for len(c.sizes) > 0 && c.taken >= c.sizes[0] {
 		c.taken, c.sizes = 0, c.sizes[1:]
 		if err := end(); err != nil {

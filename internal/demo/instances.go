@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -19,18 +19,23 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/feed"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/embedded"
+	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
+// MaxInstances is the largest number of processes of the demonstration of instances.
+const MaxInstances = 6
+
 // The demonstration of instances: several processes share the partitions of a topic, and one of
 // them is killed.
 const (
-	instancesMost       = 6
 	instancesPartitions = 12
 	instancesShards     = 12
 	instancesRecords    = 24_000 // with --once
@@ -62,64 +67,53 @@ type instancesResult struct {
 
 // instancesDemo is a running demonstration of instances.
 type instancesDemo struct {
-	*demo
-	g      *globals
+	*demonstration
 	dir    string
 	broker string
 	cfg    *config.Config // of an instance
 	client *kafka.Client
-	all    []*demoInstance
+	all    []*instance
 	sent   [instancesPartitions]atomic.Int64
 	seen   outputs
 	result instancesResult
 }
 
-// demoInstance is a process.
-type demoInstance struct {
+// instance is a process.
+type instance struct {
 	number int
 	cmd    *exec.Cmd
 	input  io.Closer // it ends in order when this is closed
 	ended  chan error
 }
 
-func (x *demoInstance) String() string { return fmt.Sprint("instance ", x.number) }
+func (x *instance) String() string { return fmt.Sprint("instance ", x.number) }
 
-// instancesFlags checks the flags of the demonstration of instances.
-func (f *demoFlags) instancesFlags(changed func(string) bool) error {
-	for _, name := range []string{"csv", "header", "columns", "centre", "scale", "insecure-diagnostics", "persons", "listen"} {
-		if changed(name) {
-			return usagef("--%s goes without --instances", name)
-		}
-	}
-	if f.instances < 2 || f.instances > instancesMost {
-		return usagef("--instances is %d, must be 2 to %d", f.instances, instancesMost)
-	}
-	if !changed("workload") {
-		f.workload = "mean"
-	}
-	if !changed("step") {
-		f.length = "100"
-	}
-	var err error
-	if f.step, err = strconv.ParseUint(f.length, 10, 31); err != nil || f.step == 0 || f.once && f.step > instancesRecords/instancesPartitions/4 {
-		return usagef("--step is %q, must be a number of offsets, with --once at most %d", f.length, instancesRecords/instancesPartitions/4)
+// steps reads the length of a step.
+func (d *instancesDemo) steps() (err error) {
+	const most = instancesRecords / instancesPartitions / 4
+	if d.step, err = strconv.ParseUint(d.o.Step, 10, 31); err != nil || d.step == 0 || d.o.Once && d.step > most {
+		return exit.Usagef("--step is %q, must be a number of offsets, with --once at most %d", d.o.Step, most)
 	}
 	return nil
 }
 
-// demoInstances runs the demonstration of instances. Its keys follow from a number, so that one
+// runInstances runs the demonstration of instances. Its keys follow from a number, so that one
 // process can publish the same afterwards: its records are made up, and nobody is protected.
-func (g *globals) demoInstances(ctx context.Context, f *demoFlags) (err error) {
+func runInstances(ctx context.Context, o *Options) (err error) {
 	begun := time.Now()
-	if !f.seeded {
-		f.seed = rand.Uint64()
-		f.seeded = true
+	if o.Seed == nil {
+		seed := rand.Uint64()
+		o.Seed = &seed
 	}
-	d := &instancesDemo{demo: &demo{f: f}, g: g, result: instancesResult{Instances: f.instances, Partitions: instancesPartitions, Insecure: true}}
-	if _, err := d.open(); err != nil {
+	d := &instancesDemo{
+		demonstration: &demonstration{o: o},
+		result:        instancesResult{Instances: o.Instances, Partitions: instancesPartitions, Insecure: true},
+	}
+	if err := d.steps(); err != nil {
 		return err
 	}
-	if f.once {
+	d.open()
+	if o.Once {
 		d.total = instancesRecords
 	}
 	if d.dir, err = os.MkdirTemp("", "streamdp-demo-"); err != nil {
@@ -165,8 +159,8 @@ func (g *globals) demoInstances(ctx context.Context, f *demoFlags) (err error) {
 		if err := d.until(ctx, "all releases", func() bool { return len(d.seen.values) >= d.expected() }); err != nil {
 			return err
 		}
-		if !f.once {
-			fmt.Fprintln(g.stderr, "stream consumed; the pages stay until you interrupt")
+		if !o.Once {
+			fmt.Fprintln(o.Stderr, "stream consumed; the pages stay until you interrupt")
 			<-ctx.Done()
 		}
 	}
@@ -178,10 +172,10 @@ func (g *globals) demoInstances(ctx context.Context, f *demoFlags) (err error) {
 		return err
 	}
 	d.result.Seconds = time.Since(begun).Seconds()
-	if g.json {
-		err = json.NewEncoder(g.stdout).Encode(d.result)
+	if o.JSON {
+		err = json.NewEncoder(o.Stdout).Encode(d.result)
 	} else {
-		err = d.result.print(g.stdout)
+		err = d.result.print(o.Stdout)
 	}
 	if r := d.result; err == nil && r.Conflicts+r.Different+r.Missing > 0 {
 		err = errors.New("the instances have not published what one process does")
@@ -191,7 +185,7 @@ func (g *globals) demoInstances(ctx context.Context, f *demoFlags) (err error) {
 
 // begin makes the topics of the group, and starts the instances.
 func (d *instancesDemo) begin(ctx context.Context) error {
-	for n := 1; n <= d.f.instances; n++ {
+	for n := 1; n <= d.o.Instances; n++ {
 		text := d.instanceText(n, "demo.dp")
 		cfg, err := config.Parse("demo configuration", text)
 		if err != nil {
@@ -201,7 +195,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 			if err := described(cfg); err != nil {
 				return err
 			}
-			if err := cluster.Init(ctx, cfg, connect.InsecureKey(d.f.seed), func(int) {}); err != nil {
+			if err := cluster.Init(ctx, cfg, connect.InsecureKey(*d.o.Seed), func(int) {}); err != nil {
 				return err
 			}
 			d.cfg = cfg
@@ -209,7 +203,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 		if err := os.WriteFile(d.path(n, "toml"), text, 0o600); err != nil {
 			return err
 		}
-		x := &demoInstance{number: n}
+		x := &instance{number: n}
 		d.all = append(d.all, x)
 		if err := d.start(x); err != nil {
 			return err
@@ -222,7 +216,7 @@ func (d *instancesDemo) begin(ctx context.Context) error {
 func (d *instancesDemo) shared(ctx context.Context) error {
 	return d.until(ctx, "the instances to share the partitions", func() bool {
 		s, err := cluster.Look(ctx, d.cfg)
-		if err != nil || len(s.Members) < d.f.instances || len(s.Unowned) > 0 {
+		if err != nil || len(s.Members) < d.o.Instances || len(s.Unowned) > 0 {
 			return false
 		}
 		for _, m := range s.Members {
@@ -239,12 +233,12 @@ func (d *instancesDemo) shared(ctx context.Context) error {
 func (d *instancesDemo) say(s *cluster.GroupStatus) {
 	slices.SortFunc(s.Members, func(a, b cluster.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	for i, m := range s.Members {
-		fmt.Fprintf(d.g.stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, shardRanges(d.partitionsOf(m)), m.URL)
-		if d.f.open && i == 0 {
+		fmt.Fprintf(d.o.Stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, words.Ranges(d.partitionsOf(m)), m.URL)
+		if d.o.Open && i == 0 {
 			if err := openPage(m.URL); err != nil {
-				fmt.Fprintf(d.g.stderr, "streamdp: warning: %s\n", err)
+				fmt.Fprintf(d.o.Stderr, "streamdp: warning: %s\n", err)
 			}
-			d.f.open = false
+			d.o.Open = false
 		}
 	}
 }
@@ -264,9 +258,9 @@ func (d *instancesDemo) path(n int, ending string) string {
 }
 
 // start starts an instance as a process of its own. Its messages go into a file.
-func (d *instancesDemo) start(x *demoInstance) error {
-	program, err := os.Executable()
-	if err != nil {
+func (d *instancesDemo) start(x *instance) error {
+	var err error
+	if x.cmd, err = d.o.Program(d.path(x.number, "toml"), *d.o.Seed); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(d.path(x.number, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -274,7 +268,6 @@ func (d *instancesDemo) start(x *demoInstance) error {
 		return err
 	}
 	defer log.Close()
-	x.cmd = exec.Command(program, "demo", "--instance", d.path(x.number, "toml"), "--insecure-seed", strconv.FormatUint(d.f.seed, 10))
 	x.cmd.Stderr = log
 	if x.input, err = x.cmd.StdinPipe(); err != nil {
 		return err
@@ -288,18 +281,18 @@ func (d *instancesDemo) start(x *demoInstance) error {
 	return nil
 }
 
-// demoInstance is the process of an instance. It ends when its standard input does, as when the
-// demonstration dies.
-func (g *globals) demoInstance(ctx context.Context, f *demoFlags) error {
-	text, err := os.ReadFile(f.instance)
+// RunInstance is the process of an instance, with this configuration. It ends when the input does, as
+// when the demonstration dies. Of the options it uses Seed, Log and Version.
+func RunInstance(ctx context.Context, configuration string, input io.Reader, o Options) error {
+	text, err := os.ReadFile(configuration)
 	if err != nil {
 		return err
 	}
-	cfg, err := config.Parse(f.instance, text)
+	cfg, err := config.Parse(configuration, text)
 	if err != nil {
 		return err
 	}
-	daemon, err := g.demoDaemon(&demo{f: f}, cfg)
+	daemon, err := (&demonstration{o: &o}).daemon(cfg)
 	if err != nil {
 		return err
 	}
@@ -307,7 +300,7 @@ func (g *globals) demoInstance(ctx context.Context, f *demoFlags) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		io.Copy(io.Discard, os.Stdin)
+		io.Copy(io.Discard, input)
 		stop()
 	}()
 	return daemon.Run(running)
@@ -337,12 +330,12 @@ func (d *instancesDemo) end() {
 // feedAll sends all rows, round the partitions.
 func (d *instancesDemo) feedAll(ctx context.Context) error {
 	rate := instancesRate / instancesPartitions
-	if !d.f.once {
-		rate = int(d.f.step)
+	if !d.o.Once {
+		rate = int(d.step)
 	}
-	var all [instancesPartitions]*sender
+	var all [instancesPartitions]*feed.Sender
 	for p := range all {
-		all[p] = &sender{client: d.client, topic: "demo", partition: int32(p), rate: rate, started: time.Now()}
+		all[p] = feed.NewSender(d.client, "demo", int32(p), rate)
 	}
 	encode := codec.NewEncoder("json", d.names, nil)
 	for n := int64(0); n < d.total; n++ {
@@ -352,16 +345,16 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 			return err
 		}
 		s := all[p]
-		if err := s.send(ctx, encode.Encode(cells[:len(d.names)])); err != nil {
+		if err := s.Send(ctx, nil, encode.Encode(cells[:len(d.names)])); err != nil {
 			return err
 		}
-		d.sent[p].Store(int64(s.count - len(s.batch)))
+		d.sent[p].Store(int64(s.Sent()))
 	}
 	for p, s := range all {
-		if err := s.flush(ctx); err != nil {
+		if err := s.Flush(ctx); err != nil {
 			return err
 		}
-		d.sent[p].Store(int64(s.count))
+		d.sent[p].Store(int64(s.Sent()))
 	}
 	return nil
 }
@@ -369,7 +362,7 @@ func (d *instancesDemo) feedAll(ctx context.Context) error {
 // expected is how many releases there are to be.
 func (d *instancesDemo) expected() (n int) {
 	for p := range d.sent {
-		n += int(d.sent[p].Load() / int64(d.f.step))
+		n += int(d.sent[p].Load() / int64(d.step))
 	}
 	return n
 }
@@ -394,12 +387,12 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 			victim = m
 		}
 	}
-	i := slices.IndexFunc(d.all, func(x *demoInstance) bool { return x.String() == victim.Instance })
+	i := slices.IndexFunc(d.all, func(x *instance) bool { return x.String() == victim.Instance })
 	if i < 0 {
 		return fmt.Errorf("%q is no instance of the demonstration", victim.Instance)
 	}
 	x, had := d.all[i], d.partitionsOf(victim)
-	fmt.Fprintf(d.g.stderr, "%s is killed; it had the partitions %s\n", x, shardRanges(had))
+	fmt.Fprintf(d.o.Stderr, "%s is killed; it had the partitions %s\n", x, words.Ranges(had))
 	x.cmd.Process.Kill()
 	<-x.ended
 	x.input = nil
@@ -413,12 +406,12 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 		return err
 	}
 	d.result.Takeover = time.Since(died).Seconds()
-	fmt.Fprintf(d.g.stderr, "%.1f s later others publish what it would have published\n", d.result.Takeover)
+	fmt.Fprintf(d.o.Stderr, "%.1f s later others publish what it would have published\n", d.result.Takeover)
 	if s, err = cluster.Look(ctx, d.cfg); err != nil {
 		return err
 	}
 	d.say(s)
-	if d.f.once {
+	if d.o.Once {
 		return nil
 	}
 	select {
@@ -426,14 +419,14 @@ func (d *instancesDemo) showKill(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(instancesBack):
 	}
-	fmt.Fprintf(d.g.stderr, "%s comes back\n", x)
+	fmt.Fprintf(d.o.Stderr, "%s comes back\n", x)
 	if err := d.start(x); err != nil {
 		return err
 	}
 	if err := d.shared(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintln(d.g.stderr, "interrupt to end")
+	fmt.Fprintln(d.o.Stderr, "interrupt to end")
 	return nil
 }
 
@@ -525,7 +518,7 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	daemon, err := d.g.demoDaemon(&demo{f: d.f}, cfg)
+	daemon, err := (&demonstration{o: d.o}).daemon(cfg)
 	if err != nil {
 		return err
 	}
@@ -561,7 +554,7 @@ func (d *instancesDemo) compareAlone(ctx context.Context) error {
 			r.Different++
 		}
 	}
-	if d.f.once { // an interrupt leaves some unpublished
+	if d.o.Once { // an interrupt leaves some unpublished
 		r.Missing = max(0, len(alone.values)-len(d.seen.values))
 	}
 	return nil
@@ -619,6 +612,6 @@ epsilon = %g
 delta = %g
 adjacency = %s
 [stream.demo.moments]
-%s`, quote(d.broker), quote(d.path(n, "state")), cluster, strings.Join(columns, ", "), quote(output), tomlNumbers(d.centre), tomlNumbers(d.scale), d.f.step,
-		d.f.epsilon, d.f.delta, quote(d.f.adjacency), d.f.moments(0.99))
+%s`, quote(d.broker), quote(d.path(n, "state")), cluster, strings.Join(columns, ", "), quote(output), tomlNumbers(d.centre), tomlNumbers(d.scale), d.step,
+		d.o.Epsilon, d.o.Delta, quote(d.o.Adjacency), d.o.moments(0.99))
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sort"
-	"time"
 
+	"github.com/streamdp/streamdp/internal/feed"
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
@@ -32,11 +32,7 @@ type personAmount struct {
 }
 
 // newPersonLog makes a log.
-func newPersonLog(f *demoFlags) *personLog {
-	seed := f.seed
-	if !f.seeded {
-		seed = rand.Uint64()
-	}
+func newPersonLog(seed uint64) *personLog {
 	source := rand.New(rand.NewPCG(seed, 2))
 	weights, level, sum := make([]float64, personsUsers), make([]float64, personsUsers), 0.0
 	for u := range weights {
@@ -96,14 +92,14 @@ func (l *personLog) describe() {
 
 // send writes the log to a topic, and tells how far it is.
 func (l *personLog) send(ctx context.Context, client *kafka.Client, topic string, tell func(n int)) error {
-	s := &sender{client: client, topic: topic, started: time.Now()}
+	s := feed.NewSender(client, topic, 0, 0)
 	for i, r := range l.records {
-		if err := s.sendOf(ctx, fmt.Appendf(nil, "person-%d", r.person), fmt.Appendf(nil, `{"amount":%g}`, r.amount)); err != nil {
+		if err := s.Send(ctx, fmt.Appendf(nil, "person-%d", r.person), fmt.Appendf(nil, `{"amount":%g}`, r.amount)); err != nil {
 			return err
 		}
 		if i%1000 == 999 {
 			tell(i + 1)
 		}
 	}
-	return s.flush(ctx)
+	return s.Flush(ctx)
 }

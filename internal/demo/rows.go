@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"fmt"
@@ -6,68 +6,32 @@ import (
 	"math"
 	"math/rand/v2"
 	"strconv"
-
-	"github.com/streamdp/streamdp/internal/table"
 )
 
 // open readies the rows: those of the file, or the synthetic ones.
-func (d *demo) open() (done func() error, err error) {
-	f := d.f
-	if err := table.CheckHeader(f.header); err != nil {
-		return nil, err
+func (d *demonstration) open() {
+	if f := d.o.File; f != nil {
+		d.names, d.centre, d.scale, d.rows = f.Columns, f.Centre, f.Scale, f.Next
+		return
 	}
-	if f.csv == "" {
-		if f.clip == 0 {
-			f.clip = 1.5
-		}
-		d.synthetic()
-		return func() error { return nil }, nil
+	if d.o.Clip == 0 {
+		d.o.Clip = 1.5
 	}
-	if !(f.clip > 0) {
-		return nil, usagef("--clip is needed: a public bound on a row's norm after scaling")
-	}
-	t, err := table.Open(f.csv, f.header, f.columns)
-	if err != nil {
-		return nil, err
-	}
-	d.names = make([]string, len(t.Names))
-	for i := range t.Names {
-		d.names[i] = fmt.Sprintf("v%d", i+1) // names of a file may hold dots
-	}
-	if d.centre, err = table.Numbers("--centre", f.centre, len(d.names)); err == nil {
-		d.scale, err = table.Numbers("--scale", f.scale, len(d.names))
-	}
-	if err != nil {
-		t.Close()
-		return nil, err
-	}
-	d.names = t.Names
-	d.rows = func() ([]string, error) {
-		line, err := t.Next()
-		if err != nil {
-			return nil, err
-		}
-		return t.Picked(line), nil
-	}
-	return t.Close, nil
+	d.synthetic()
 }
 
 // synthetic makes rows with mean j in column j and correlation 0.6^|i−j|; the
-// last column has a tail of two moments (Student's t with 2.5 degrees). Without --once the
+// last column has a tail of two moments (Student's t with 2.5 degrees). Without Once the
 // means swing, and y is behind them.
-func (d *demo) synthetic() {
+func (d *demonstration) synthetic() {
 	const columns, rho = 9, 0.6
-	seed := d.f.seed
-	if !d.f.seeded {
-		seed = rand.Uint64()
-	}
-	source := rand.New(rand.NewPCG(seed, 1))
+	source := rand.New(rand.NewPCG(d.o.seed(), 1))
 	for j := range columns {
 		d.names = append(d.names, fmt.Sprintf("v%d", j+1))
 		d.centre = append(d.centre, float64(j+1))
 		d.scale = append(d.scale, 3)
 	}
-	d.total = demoRecords
+	d.total = madeUpRows
 	if d.live() {
 		d.total = liveRows
 	}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -10,10 +10,11 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/truth"
 )
 
-// demoResult is what --json prints.
-type demoResult struct {
+// result is what --json prints.
+type result struct {
 	Records   int64        `json:"records"`
 	Steps     uint64       `json:"steps"`
 	Releases  int          `json:"releases"`
@@ -40,31 +41,31 @@ type Comparison struct {
 }
 
 // first is the name of the first moment.
-func (d *demo) first() string {
-	if d.f.workload == "sum" {
+func (d *demonstration) first() string {
+	if d.o.Workload == "sum" {
 		return "sum"
 	}
 	return "mean"
 }
 
 // judge reads all releases. It compares them with the truth, if the truth may be shown.
-func (d *demo) judge(client *kafka.Client) (*demoResult, *published, error) {
+func (d *demonstration) judge(client *kafka.Client) (*result, *truth.Release, error) {
 	adjacency := dp.ZeroOut
-	if err := adjacency.UnmarshalText([]byte(d.f.adjacency)); err != nil {
+	if err := adjacency.UnmarshalText([]byte(d.o.Adjacency)); err != nil {
 		return nil, nil, err
 	}
-	r := &demoResult{Records: d.records, Epsilon: d.f.epsilon, Delta: d.f.delta, Adjacency: adjacency, Insecure: d.f.seeded}
+	r := &result{Records: d.records, Epsilon: d.o.Epsilon, Delta: d.o.Delta, Adjacency: adjacency, Insecure: d.o.Seed != nil}
 	if d.truth != nil {
 		r.Comparison = new(Comparison)
-		if d.f.csv != "" {
+		if d.o.File != nil {
 			r.NotPrivate = []string{"max_abs_z", "coverage", "seconds"}
 		}
 	}
 	seen := map[uint64]bool{}
-	var last *published
+	var last *truth.Release
 	below := 0
 	err := client.ReadBack(context.Background(), "demo.dp", 0, 0, func(rec *kafka.Record) error {
-		p := new(published)
+		p := new(truth.Release)
 		if err := json.Unmarshal(rec.Value, p); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (d *demo) judge(client *kafka.Client) (*demoResult, *published, error) {
 		return nil, nil, err
 	}
 	if r.Values == 0 {
-		return nil, nil, fmt.Errorf("the stream's %d rows do not fill a step of %s", d.records, d.f.length)
+		return nil, nil, fmt.Errorf("the stream's %d rows do not fill a step of %s", d.records, d.o.Step)
 	}
 	if c := r.Comparison; c != nil {
 		c.Coverage = float64(below) / float64(r.Values)
@@ -98,18 +99,18 @@ func (d *demo) judge(client *kafka.Client) (*demoResult, *published, error) {
 
 // compare updates c with the distance of a release from the truth. It returns how many
 // values of the release are within 1.96 standard errors.
-func (d *demo) compare(p *published, c *Comparison) (near int, err error) {
+func (d *demonstration) compare(p *truth.Release, c *Comparison) (near int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.follow(context.Background(), p.Step)
-	want, ok := d.truth.at(p.Step)
+	want, ok := d.truth.At(p.Step)
 	if !ok {
 		return 0, fmt.Errorf("release of step %d, which is not complete", p.Step)
 	}
-	for name, truth := range map[string][]float64{d.first(): want.mean, "second_moment": want.second} {
+	for name, exact := range map[string][]float64{d.first(): want.Mean, "second_moment": want.Second} {
 		v := p.Values[name]
-		for i, t := range truth {
-			z := math.Abs(v.Data[i]-t) / v.SE.at(i)
+		for i, t := range exact {
+			z := math.Abs(v.Data[i]-t) / v.SE.At(i)
 			c.MaxAbsZ = max(c.MaxAbsZ, z)
 			if z < 1.96 {
 				near++
@@ -119,36 +120,36 @@ func (d *demo) compare(p *published, c *Comparison) (near int, err error) {
 	return near, nil
 }
 
-func (d *demo) print(w io.Writer, r *demoResult, last *published) error {
+func (d *demonstration) print(w io.Writer, r *result, last *truth.Release) error {
 	fmt.Fprintf(w, "%d records in %d steps of %s, %d releases, (%g, %g)-private, %s, in %g s\n",
-		r.Records, r.Steps, d.f.length, r.Releases, r.Epsilon, r.Delta, r.Adjacency, math.Round(10*r.Seconds)/10)
+		r.Records, r.Steps, d.o.Step, r.Releases, r.Epsilon, r.Delta, r.Adjacency, math.Round(10*r.Seconds)/10)
 	if r.NotPrivate != nil {
 		fmt.Fprintln(w, "not private: truth, z, what is said of all z, and the seconds are exact functions of the file")
 	}
 	fmt.Fprintln(w)
-	var want moments2
+	var want truth.Moments
 	head := "  step %d, scaled\trelease\tstandard error\t\n"
 	if d.truth != nil {
-		want, _ = d.truth.at(last.Step)
+		want, _ = d.truth.At(last.Step)
 		head = "  step %d, scaled\ttruth\tof clipped rows\trelease\tstandard error\tz\t\n"
 	}
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, head, last.Step)
-	row := func(label string, plain, truth []float64, v publishedValue, i int) {
-		if truth == nil {
-			fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t\n", label, v.Data[i], v.SE.at(i))
+	row := func(label string, plain, exact []float64, v truth.Value, i int) {
+		if exact == nil {
+			fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t\n", label, v.Data[i], v.SE.At(i))
 			return
 		}
-		fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t%.6f\t%.6f\t%+.2f\t\n", label, plain[i], truth[i], v.Data[i], v.SE.at(i), (v.Data[i]-truth[i])/v.SE.at(i))
+		fmt.Fprintf(t, "  %s\t%.6f\t%.6f\t%.6f\t%.6f\t%+.2f\t\n", label, plain[i], exact[i], v.Data[i], v.SE.At(i), (v.Data[i]-exact[i])/v.SE.At(i))
 	}
 	for i := range d.names {
-		row(d.first()+" "+d.names[i], want.plainMean, want.mean, last.Values[d.first()], i)
+		row(d.first()+" "+d.names[i], want.PlainMean, want.Mean, last.Values[d.first()], i)
 	}
 	n := 0
 	for i := range d.names {
 		for j := i; j < len(d.names); j++ {
 			if j == i || j == i+1 && i < 3 {
-				row(fmt.Sprintf("second moment %s·%s", d.names[i], d.names[j]), want.plainSecond, want.second, last.Values["second_moment"], n)
+				row(fmt.Sprintf("second moment %s·%s", d.names[i], d.names[j]), want.PlainSecond, want.Second, last.Values["second_moment"], n)
 			}
 			n++
 		}
@@ -162,7 +163,7 @@ func (d *demo) print(w io.Writer, r *demoResult, last *published) error {
 	} else {
 		fmt.Fprintln(w, "\nthe truth of a file is not shown: --insecure-diagnostics compares with it")
 	}
-	if d.f.seeded {
+	if d.o.Seed != nil {
 		fmt.Fprintln(w, "INSECURE: keys follow from --insecure-seed; nothing was protected")
 	}
 	return nil

@@ -1,8 +1,7 @@
-package main
+package demo
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -10,10 +9,9 @@ import (
 // TestDemoInstances: three processes share a topic, one is killed, and what all of them published
 // is what one process publishes.
 func TestDemoInstances(t *testing.T) {
-	code, out, errs := call(t, "demo", "--once", "--instances", "3", "--insecure-seed", "5", "--json")
-	if code != exitDone {
-		t.Fatalf("exit code %d\n%s%s", code, out, errs)
-	}
+	o := options(5)
+	o.Instances, o.JSON = 3, true
+	out, errs := run(t, o)
 	var r instancesResult
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
@@ -34,16 +32,4 @@ func TestDemoInstances(t *testing.T) {
 		t.Errorf("%s still has partitions:\n%s", r.Killed, errs)
 	}
 	t.Logf("%+v\n%s", r, errs)
-}
-
-func TestDemoInstancesFlags(t *testing.T) {
-	for args, said := range map[string]string{
-		"--instances 1":                    "--instances is 1, must be 2 to 6",
-		"--instances 7":                    "--instances is 7, must be 2 to 6",
-		"--instances 3 --persons":          "--persons goes without --instances",
-		"--instances 3 --once --step 1000": "with --once at most 500",
-		"--instances 3 --step 1s":          "must be a number of offsets",
-	} {
-		want(t, exitUsage, said, slices.Concat([]string{"demo"}, strings.Fields(args))...)
-	}
 }

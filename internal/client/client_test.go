@@ -1,0 +1,107 @@
+package client
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/stream/cluster"
+	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/task"
+)
+
+// daemon answers at the control socket of a directory, which it returns.
+func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "client") // the name of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, httpapi.ControlSocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: answer}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return dir
+}
+
+// TestControl: a request reaches the daemon of a directory, whose answer is an error where it says so. That
+// no daemon runs there is none.
+func TestControl(t *testing.T) {
+	asked, err := Change(t.Context(), t.TempDir(), "open", task.ControlRequest{})
+	if asked || err != nil {
+		t.Errorf("no daemon: %t, %v", asked, err)
+	}
+	if a, err := Reload(t.Context(), t.TempDir(), httpapi.ReloadRequest{}); a != nil || err != nil {
+		t.Errorf("no daemon: %+v, %v", a, err)
+	}
+	dir := daemon(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method + " " + r.URL.Path {
+		case "POST /epoch/open":
+			fmt.Fprint(w, `{"status":"success"}`)
+		case "POST /epoch/close":
+			fmt.Fprint(w, `{"status":"error","error":"no open epoch"}`)
+		case "POST /reload":
+			fmt.Fprint(w, `{"status":"error","error":"refused","configuration":true}`)
+		default:
+			http.Error(w, "nothing", http.StatusNotFound)
+		}
+	})
+	for kind, want := range map[string]string{
+		"open": "<nil>", "close": "no open epoch", "recover": "the daemon answered 404 Not Found",
+	} {
+		if asked, err := Change(t.Context(), dir, kind, task.ControlRequest{}); !asked || fmt.Sprint(err) != want {
+			t.Errorf("%s: %t, %v", kind, asked, err)
+		}
+	}
+	a, err := Reload(t.Context(), dir, httpapi.ReloadRequest{})
+	if err != nil || a == nil || a.Error != "refused" || !a.Configuration {
+		t.Errorf("reload: %+v, %v", a, err)
+	}
+}
+
+// TestGroup: every member is asked, and one that does not answer is none of the others' concern. No member
+// gets the password over an open connection.
+func TestGroup(t *testing.T) {
+	password := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, p, ok := r.BasicAuth(); ok {
+			password = p
+		}
+		fmt.Fprint(w, `{"status":"success","data":{"tasks":[{"stream":"orders","partition":3}]}}`)
+	}))
+	t.Cleanup(s.Close)
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := &config.Config{}
+	cfg.HTTP.BasicAuth = &config.BasicAuth{Username: "reader", PasswordFile: file}
+	all := Endpoint{}.Group(t.Context(), cfg, []cluster.MemberStatus{
+		{Instance: "a", URL: s.URL}, {Instance: "b"}, {Instance: "c", URL: "http://127.0.0.1:1"},
+	})
+	if len(all) != 3 || all[0].Error != "" || all[1].Error != "it advertises no address" ||
+		!strings.HasPrefix(all[2].Error, "no daemon answers: ") {
+		t.Fatalf("the answers are %+v", all)
+	}
+	of, err := Decode(all[0].Status)
+	if err != nil || len(of.Tasks) != 1 || of.Tasks[0].Stream != "orders" || of.Tasks[0].Partition != 3 || of.Group != nil {
+		t.Errorf("the status is %+v, %v", of, err)
+	}
+	if password != "" {
+		t.Error("a member got the password over an open connection")
+	}
+	given := Endpoint{URL: s.URL, User: "reader", PasswordFile: file}
+	if _, err := given.Status(t.Context(), nil); err != nil || password != "secret" {
+		t.Errorf("asked with the password %q: %v", password, err)
+	}
+}

@@ -1,0 +1,169 @@
+// Package preflight says, before a daemon starts, what would stop it: in the configuration and the files
+// that it names, on the brokers, and in the schema registry. Asking changes nothing.
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/streamdp/streamdp/internal/credentials"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/exit"
+	"github.com/streamdp/streamdp/internal/words"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/dryrun"
+	"github.com/streamdp/streamdp/stream/httpapi"
+)
+
+// patience is how long the brokers, and the schema registry, may take.
+const patience = 30 * time.Second
+
+// Report is what is known of a configuration that can be run.
+type Report struct {
+	Key string `json:"key_id"`
+	// Streams are those of [config.Config.Representative], each under its [Title].
+	Streams []*core.Description `json:"streams"`
+	// Rights are what the daemon needs and this user has, if the brokers were asked and tell.
+	Rights   []connect.Right `json:"rights,omitempty"`
+	Warnings []string        `json:"warnings"`
+	// Config has a stream for each topic that its patterns would take, if the brokers were asked.
+	Config *config.Config `json:"-"`
+}
+
+// Check looks for whatever would stop a daemon with this configuration. If ask is true, it also asks the
+// brokers, the schema registry and the collector of traces.
+//
+// Errors: an [exit.Config] with every fault of the configuration or, if it has none, of the topics and of
+// what this user may do; ErrCredentials of package stream; an error of a server that does not answer.
+func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
+	key, keyFault := credentials.LoadKey(cfg.State.KeyFile, cfg.State.KeyGroupReadable)
+	cluster, err := connect.Cluster(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := httpapi.CheckAccess(cfg); err != nil {
+		return nil, err
+	}
+	refused, err := connect.CheckTrace(ctx, cfg, ask)
+	if err != nil {
+		return nil, err
+	}
+	of := cfg.Representative()
+	all, faults := Describe(of, ask)
+	r := &Report{Streams: all, Warnings: dangers(cfg), Config: cfg}
+	_, schemaFaults := schemas(ctx, of, false)
+	if errors.Is(schemaFaults, connect.ErrCredentials) {
+		return nil, schemaFaults
+	}
+	if faults := errors.Join(keyFault, faults, schemaFaults); faults != nil {
+		return nil, exit.Config{Err: faults}
+	}
+	r.Key = credentials.KeyID(key)
+	for i, s := range of.Streams {
+		all[i].Stream = Title(s)
+	}
+	if refused != nil {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("trace.endpoint: %v; run drops traces until the collector takes "+
+			"them", refused))
+	}
+	if !ask {
+		return r, nil
+	}
+	if err := r.ask(ctx, cluster); err != nil {
+		return nil, err
+	}
+	more, err := schemas(ctx, r.Config, true)
+	if err != nil {
+		return nil, exit.Config{Err: err}
+	}
+	r.Warnings = append(r.Warnings, more...)
+	return r, nil
+}
+
+// Title is how a stream of [config.Config.Representative] is called: by its name or, if it stands for the
+// topics of a pattern, by that of the pattern.
+func Title(s *config.Stream) string {
+	if s.Pattern() != "" {
+		return s.Pattern() + ".*"
+	}
+	return s.Name
+}
+
+// Describe builds every stream's estimator and describes it. A release that is larger than a topic accepts
+// by default is a fault, unless anySize is set because the topic itself will be asked.
+//
+// Errors: an [exit.Config] with every fault.
+func Describe(cfg *config.Config, anySize bool) (all []*core.Description, _ error) {
+	var faults []error
+	for _, s := range cfg.Streams {
+		d, err := dryrun.Describe(s)
+		if err == nil {
+			err = d.Divide(cfg, s)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("stream %s: %w", Title(s), err))
+			continue
+		}
+		if large := Oversize(d); !anySize && large != "" {
+			faults = append(faults, fmt.Errorf("stream %s: %s, or check --connect against a topic with a larger "+
+				"max.message.bytes", Title(s), large))
+		}
+		all = append(all, d)
+	}
+	if len(faults) > 0 {
+		return nil, exit.Config{Err: errors.Join(faults...)}
+	}
+	return all, nil
+}
+
+// defaultMessageBytes is the size of batch that brokers accept by default.
+const defaultMessageBytes = 1048588
+
+// Oversize returns a warning if a topic may refuse the stream's releases, else "".
+func Oversize(d *core.Description) string {
+	if d.MessageBytes <= defaultMessageBytes {
+		return ""
+	}
+	return fmt.Sprintf("a release takes up to %s, more than a topic accepts by default (%s): choose fewer output.values",
+		words.Size(d.MessageBytes), words.Size(defaultMessageBytes))
+}
+
+// schemas compares the columns with the schemas of the records; if ask is true, those in the
+// registry too.
+func schemas(ctx context.Context, cfg *config.Config, ask bool) (warnings []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return connect.CheckSchemas(ctx, cfg, ask)
+}
+
+// dangers returns dangers of a configuration that are not faults.
+func dangers(cfg *config.Config) []string {
+	var warnings []string
+	if cfg.Kafka.ControlTopic == "" && cfg.Cluster == nil {
+		warnings = append(warnings, "no control topic (kafka.control_topic): a state directory restored without its "+
+			"newest ledger lines can overspend by the epochs they charged, and copies that run at once are noticed only "+
+			"after one release")
+	}
+	if s := cfg.Kafka.SASL; s != nil && s.Mechanism == "plain" && cfg.Kafka.TLS == nil {
+		warnings = append(warnings, "kafka.sasl sends the password in the clear: add [kafka.tls], or use scram-sha-512")
+	}
+	if s := cfg.Kafka.SASL; s != nil && s.Token() && cfg.Kafka.TLS == nil {
+		warnings = append(warnings, "kafka.sasl sends the token in the clear, and whoever has it may use it until it "+
+			"ends: add [kafka.tls]")
+	}
+	if s := cfg.Kafka.SASL; s != nil && s.AWS() && cfg.Kafka.TLS == nil {
+		warnings = append(warnings, "kafka.sasl sends a signature in the clear, and whoever has it may log in for 15 "+
+			"minutes: add [kafka.tls]")
+	}
+	if r := cfg.Registry; r != nil && r.InClear() {
+		warnings = append(warnings, "registry.urls gets the password or the token in the clear: use https")
+	}
+	if h := &cfg.HTTP; h.BasicAuth != nil && h.TLS == nil && !config.Loopback(h.Listen) {
+		warnings = append(warnings, "http.basic_auth gets the password in the clear: add [http.tls]")
+	}
+	return warnings
+}
