@@ -1,6 +1,10 @@
 package kafka
 
-import "context"
+import (
+	"context"
+
+	"github.com/streamdp/streamdp/internal/kafka/batch"
+)
 
 // ahead is a request for the next answer that was sent before the last one was
 // decoded.
@@ -29,30 +33,30 @@ func (r *Reader) lookAhead(ctx context.Context) {
 	if w.throttle > 0 || len(w.aborted) > 0 || len(w.rest) < r.o.aheadBytes {
 		return
 	}
-	var h, last batchHeader
+	var h, last batch.Header
 	again := 0 // bytes that will come once more
 	for rest := w.rest; ; {
-		raw, next, err := cut(rest)
-		if err != nil || raw != nil && (raw[atMagic] < 2 || h.parse(raw) != nil) {
+		raw, next, err := batch.Cut(rest)
+		if err != nil || raw != nil && (batch.Old(raw) || h.Parse(raw) != nil) {
 			return
 		}
 		if raw == nil {
 			break
 		}
 		again += len(raw)
-		if h.count > 0 && !h.control() {
+		if h.Count > 0 && !h.Control() {
 			last, again = h, len(raw)
 		}
 		rest = next
 	}
-	if last.count == 0 || h.end <= r.next || h.end >= readable {
+	if last.Count == 0 || h.End <= r.next || h.End >= readable {
 		return
 	}
 	metaEpoch, err := r.identify(ctx)
 	if err != nil {
 		return // the next Fetch will see it
 	}
-	a := &ahead{base: last.base, from: last.end - 1, next: h.end, metaEpoch: metaEpoch, done: make(chan struct{})}
+	a := &ahead{base: last.Base, from: last.End - 1, next: h.End, metaEpoch: metaEpoch, done: make(chan struct{})}
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	limit := min(r.o.PartitionMaxBytes+again, r.o.MaxBytes-1)
 	taken := 0

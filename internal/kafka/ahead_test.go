@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
@@ -268,7 +269,7 @@ func TestTooLargeAnchor(t *testing.T) {
 			o := ReaderOptions{Topic: "sim", MaxRecordBytes: limit}
 			r := newReader(t, c, o, start)
 			drain(t, r, 3, nil)
-			if a := r.Position().Anchor; a.Hash != HashRecord(2, nil, log[0].Records[2].Value) {
+			if a := r.Position().Anchor; a.Hash != batch.HashRecord(2, nil, log[0].Records[2].Value) {
 				t.Errorf("%s, limit %d: anchor %+v", name, limit, a)
 			}
 			for _, later := range []int{100, 10_000} {
@@ -371,7 +372,7 @@ func TestAheadAborted(t *testing.T) {
 		}
 		<-r.ahead.done
 		change(r.ahead, r.anchor.Offset)
-		r.ahead.err = errDamaged // shows if it is looked at
+		r.ahead.err = batch.ErrDamaged // shows if it is looked at
 		if err := r.Fetch(t.Context(), &chunk); err != nil || len(chunk.Records) == 0 {
 			t.Errorf("an answer that %s: %v, %d records", what, err, len(chunk.Records))
 		}

@@ -4,19 +4,16 @@ import (
 	"reflect"
 	"slices"
 	"sort"
-)
 
-// minBuffer is the least that a chunk takes for records out of compressed batches.
-const minBuffer = 4 << 10
+	"github.com/streamdp/streamdp/internal/kafka/batch"
+	"github.com/streamdp/streamdp/internal/slab"
+)
 
 // recordSize is the memory of a Record.
 var recordSize = int(reflect.TypeFor[Record]().Size())
 
-// What chunks fill, and give back.
-var (
-	recordSlab Slab[Record]
-	byteSlab   Slab[byte]
-)
+// recordSlab is what chunks fill, and give back.
+var recordSlab slab.Pool[Record]
 
 // minRecords is the room that a chunk begins with.
 const minRecords = 32
@@ -59,16 +56,15 @@ type Chunk struct {
 
 	before, after *Anchor // the reader's anchor at First and at Next
 
-	bufs  []*buffer // of responses with records here
-	held  *buffer   // the last of them
-	buf   []byte    // memory for records out of compressed batches
-	spent [][]byte  // what that was before
-	size  int       // what records took of it, and their headers
-	cost  int       // of the records in the memory that is shared
-	room  int       // the most that it may be; 0: anything
-	share *share    // what it is taken from
-	extra int       // of it: for each record, elsewhere
-	slab  bool      // Records are of it
+	bufs  []*buffer   // of responses with records here
+	held  *buffer     // the last of them
+	arena batch.Arena // memory for records out of compressed batches
+	size  int         // what records took of it, and their headers
+	cost  int         // of the records in the memory that is shared
+	room  int         // the most that it may be; 0: anything
+	share *share      // what it is taken from
+	extra int         // of it: for each record, elsewhere
+	slab  bool        // Records are of it
 	hdrs  []Header
 	names map[string]string
 }
@@ -98,10 +94,7 @@ func (c *Chunk) Release() {
 		c.bufs[i] = nil
 	}
 	c.bufs, c.held = c.bufs[:0], nil
-	for _, b := range append(c.spent, c.buf) {
-		byteSlab.Put(b)
-	}
-	c.spent, c.buf = nil, nil
+	c.arena.Release()
 	if c.slab {
 		recordSlab.Put(c.Records)
 		c.Records, c.slab = nil, false
@@ -125,25 +118,6 @@ func (c *Chunk) reset(r *Reader) {
 	}
 }
 
-// take returns n bytes of the chunk's memory. A buffer that is full is left to
-// the records in it, never moved.
-func (c *Chunk) take(n int) []byte {
-	if cap(c.buf)-len(c.buf) < n {
-		if c.buf != nil {
-			c.spent = append(c.spent, c.buf)
-		}
-		c.buf = byteSlab.Get(max(2*cap(c.buf), n, minBuffer))
-	}
-	i := len(c.buf)
-	c.buf = c.buf[:i+n]
-	return c.buf[i : i+n : i+n]
-}
-
-// giveBack returns the last n bytes that were taken.
-func (c *Chunk) giveBack(n int) {
-	c.buf = c.buf[:len(c.buf)-n]
-}
-
 // full reports whether the chunk has reached its limits. They bound the memory that a small
 // batch can need: a compressed batch of a megabyte can hold gigabytes of records, or a
 // hundred million of them.
@@ -152,23 +126,23 @@ func (c *Chunk) full() bool {
 }
 
 // add delivers a record, which lies in memory of the chunk or in the buffer.
-func (c *Chunk) add(r *record, epoch int32, buf *buffer) {
+func (c *Chunk) add(r *batch.Record, epoch int32, buf *buffer) {
 	n := len(c.Records)
 	if n == cap(c.Records) {
 		c.Records, c.slab = recordSlab.Grow(c.Records, max(n, minRecords)), true
 	}
 	c.Records = c.Records[:n+1]
 	d := &c.Records[n]
-	d.Offset, d.LeaderEpoch, d.TooLarge = r.offset, epoch, r.large
-	d.Key, d.Value, d.Headers, d.sum = r.key, r.value, nil, nil
-	c.Bytes += len(r.key) + len(r.value)
-	c.size += r.taken + headerBytes*r.count
-	c.cost += r.taken + headerBytes*r.count + recordSize + c.extra
-	if r.count > 0 {
+	d.Offset, d.LeaderEpoch, d.TooLarge = r.Offset, epoch, r.Large
+	d.Key, d.Value, d.Headers, d.sum = r.Key, r.Value, nil, nil
+	c.Bytes += len(r.Key) + len(r.Value)
+	c.size += r.Taken + batch.HeaderBytes*r.Headers
+	c.cost += r.Taken + batch.HeaderBytes*r.Headers + recordSize + c.extra
+	if r.Headers > 0 {
 		d.Headers = c.headers(r)
 	}
-	if r.large {
-		sum := r.sum
+	if r.Large {
+		sum := r.Hash()
 		d.sum = &sum
 	} else if buf != nil && buf != c.held {
 		c.keep(buf)
@@ -184,15 +158,15 @@ func (c *Chunk) keep(b *buffer) {
 
 // headers decodes a record's headers. Their names are strings of their own, used
 // again where they repeat; their values lie where the record does.
-func (c *Chunk) headers(r *record) []Header {
-	if cap(c.hdrs)-len(c.hdrs) < r.count {
-		c.hdrs = slices.Grow([]Header(nil), max(2*cap(c.hdrs), r.count))
+func (c *Chunk) headers(r *batch.Record) []Header {
+	if cap(c.hdrs)-len(c.hdrs) < r.Headers {
+		c.hdrs = slices.Grow([]Header(nil), max(2*cap(c.hdrs), r.Headers))
 	}
 	first := len(c.hdrs)
 	at := 0
-	for range r.count {
+	for range r.Headers {
 		var name, value []byte
-		name, value, at = nextHeader(r.headers, at)
+		name, value, at = r.Header(at)
 		c.hdrs = append(c.hdrs, Header{c.name(name), value})
 	}
 	return c.hdrs[first:len(c.hdrs):len(c.hdrs)]

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -266,25 +265,5 @@ func TestRetriableCodes(t *testing.T) {
 	e := brokerError("fetch", "in", 3, 6)
 	if e.Error() != "kafka fetch in/3: not leader for partition (error 6)" || e.Label() != "6" {
 		t.Errorf("%v, %s", e, e.Label())
-	}
-}
-
-// The hash is that of the framed record, and null is not empty.
-func TestHashRecord(t *testing.T) {
-	seen := map[[32]byte]bool{}
-	for _, k := range [][]byte{nil, {}, []byte("a"), []byte("ab")} {
-		for _, v := range [][]byte{nil, {}, []byte("b"), []byte("ab")} {
-			for o := range int64(3) {
-				h := HashRecord(o, k, v)
-				if seen[h] {
-					t.Errorf("hash of %d, %q, %q is taken", o, k, v)
-				}
-				seen[h] = true
-			}
-		}
-	}
-	const want = "d693ad6b" // printf '\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\x02\0\0\0hi' | sha256sum
-	if h := HashRecord(1, nil, []byte("hi")); !strings.HasPrefix(fmt.Sprintf("%x", h), want) {
-		t.Errorf("hash %x", h)
 	}
 }

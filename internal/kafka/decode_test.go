@@ -3,7 +3,6 @@ package kafka
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,7 +16,19 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
+)
+
+// Places in a record batch, which package batch has too.
+const (
+	atLength     = 8
+	atMagic      = 16
+	atChecksum   = 17
+	atAttributes = 21
+	atLastDelta  = 23
+	atCount      = 57
+	atRecords    = 61
 )
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -77,26 +88,21 @@ func direct(tb testing.TB, set []byte, limit int, each func(*Chunk)) error {
 // fail otherwise than by an error.
 func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	for rest := set; ; {
-		raw, next, err := cut(rest)
+		raw, next, err := batch.Cut(rest)
 		if err != nil || raw == nil {
 			break
 		}
-		if raw[atMagic] < 2 {
+		if batch.Old(raw) {
 			return nil, nil, false
 		}
-		var h batchHeader
-		if h.parse(raw) != nil || h.count > 1<<14 {
+		var h batch.Header
+		if h.Parse(raw) != nil || h.Count > 1<<14 {
 			return nil, nil, false // it allocates what the count asks for
 		}
-		if codec := h.attr.Compression(); codec != 0 {
-			var z inflater
+		if codec := int8(raw[atAttributes+1] & 7); codec != 0 {
 			body := bytes.Clone(raw[atRecords:])
-			if z.open(codec, body) == nil {
-				bomb := z.skip(context.Background(), 4<<20, nil)
-				z.close()
-				if bomb {
-					return nil, nil, false
-				}
+			if bomb, _ := batch.Codec(decompress).Exceeds(codec, body, 4<<20-1); bomb {
+				return nil, nil, false
 			}
 		}
 		rest = next
@@ -111,12 +117,12 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 	if _, err := rs.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(set)))); err != nil || rs.Records == nil {
 		return nil, err, true
 	}
-	for _, batch := range rs.Records.(*protocol.RecordStream).Records {
-		if _, ok := batch.(*protocol.ControlBatch); ok {
+	for _, records := range rs.Records.(*protocol.RecordStream).Records {
+		if _, ok := records.(*protocol.ControlBatch); ok {
 			continue
 		}
 		for {
-			rec, err := batch.ReadRecord()
+			rec, err := records.ReadRecord()
 			if err != nil {
 				break
 			}
@@ -130,7 +136,7 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 			for _, h := range rec.Headers {
 				d.Headers = append(d.Headers, header(h.Key, h.Value))
 			}
-			d.sum = HashRecord(d.Offset, d.Key, d.Value)
+			d.sum = batch.HashRecord(d.Offset, d.Key, d.Value)
 			all = append(all, d)
 		}
 	}
@@ -141,7 +147,7 @@ func theirs(set []byte) (all []decoded, err error, comparable bool) {
 func (d *decoded) size() int {
 	n := len(d.Key) + len(d.Value)
 	for _, h := range d.Headers {
-		n += len(h.Key) + len(h.Value) + headerBytes
+		n += len(h.Key) + len(h.Value) + batch.HeaderBytes
 	}
 	return n
 }
@@ -150,12 +156,12 @@ func (d *decoded) size() int {
 func mend(set []byte) []byte {
 	set = bytes.Clone(set)
 	for rest := set; ; {
-		raw, next, err := cut(rest)
+		raw, next, err := batch.Cut(rest)
 		if err != nil || raw == nil {
 			return set
 		}
-		if raw[atMagic] == 2 {
-			binary.BigEndian.PutUint32(raw[atChecksum:], crc32.Checksum(raw[atAttributes:], castagnoli))
+		if !batch.Old(raw) {
+			binary.BigEndian.PutUint32(raw[atChecksum:], crc32.Checksum(raw[atAttributes:], crc32.MakeTable(crc32.Castagnoli)))
 		}
 		rest = next
 	}
@@ -164,7 +170,7 @@ func mend(set []byte) []byte {
 // compressed says whether a batch of the set is.
 func compressed(set []byte) bool {
 	for rest := set; ; {
-		raw, next, err := cut(rest)
+		raw, next, err := batch.Cut(rest)
 		if err != nil || raw == nil {
 			return false
 		}
@@ -179,7 +185,7 @@ func compressed(set []byte) bool {
 func differ(t *testing.T, set []byte) {
 	t.Helper()
 	got, err := ours(t, set, 1<<30)
-	if err != nil && !errors.Is(err, errDamaged) {
+	if err != nil && !errors.Is(err, batch.ErrDamaged) {
 		var e *Error
 		if !errors.As(err, &e) || e.Label() != kindProtocol || !e.Retriable() {
 			t.Fatalf("error %v", err)
@@ -205,7 +211,7 @@ func differ(t *testing.T, set []byte) {
 	// given only what the decoder here accepts. That it accepts less than kafka-go
 	// does shows in that other batches are not lost; see TestDecodersAgree.
 	for rest := set; ; {
-		raw, next, err := cut(rest)
+		raw, next, err := batch.Cut(rest)
 		if err != nil || raw == nil {
 			return
 		}
@@ -220,8 +226,8 @@ func differ(t *testing.T, set []byte) {
 		}
 		// The reader is done with a batch at its last offset, whatever follows in it. kafka-go
 		// goes on, to records of any offset, or to damage.
-		var h batchHeader
-		if n := len(got); n > 0 && h.parse(raw) == nil && got[n-1].Offset == h.end-1 {
+		var h batch.Header
+		if n := len(got); n > 0 && h.Parse(raw) == nil && got[n-1].Offset == h.End-1 {
 			want, werr = want[:min(n, len(want))], nil
 		}
 		for i := range min(len(got), len(want)) {
@@ -413,14 +419,14 @@ func snappyBlock(b []byte) []byte {
 // A record's size is what the documentation says: independent of its place.
 func TestRecordSize(t *testing.T) {
 	r := kafkatest.Record{Key: []byte("abc"), Value: make([]byte, 50), Headers: []kgo.RecordHeader{header("x", nil), header("", []byte("yz"))}}
-	const size = 3 + 50 + 1 + 2 + 2*headerBytes
+	const size = 3 + 50 + 1 + 2 + 2*batch.HeaderBytes
 	for name, codec := range codecs {
 		for _, before := range []int64{0, 200, 1 << 20} { // more bytes for the offset
 			r.Offset = before
 			b := kafkatest.Batch{LastDelta: int32(before), Producer: -1, Codec: codec, Records: []kafkatest.Record{r}}
 			for limit, large := range map[int]bool{size - 1: true, size: false} {
 				got, err := ours(t, b.Append(nil), limit)
-				if err != nil || len(got) != 1 || got[0].large != large || got[0].sum != HashRecord(before, r.Key, r.Value) {
+				if err != nil || len(got) != 1 || got[0].large != large || got[0].sum != batch.HashRecord(before, r.Key, r.Value) {
 					t.Errorf("%s, at %d, limit %d: %v, %v", name, before, limit, fmt.Sprint(got), err)
 				}
 			}

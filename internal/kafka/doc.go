@@ -7,7 +7,7 @@
 // error, delivers aborted records and transaction markers, and continues at the same offset
 // of a re-created topic. The Writer repeats messages by itself, and goes on writing after
 // its context has ended. This package uses kafka-go for single requests and responses:
-// Transport.RoundTrip and the calls of its Client. It decodes record batches itself.
+// Transport.RoundTrip and the calls of its Client. Package batch decodes record batches.
 // kafka-go's decoder takes several times as long, holds a whole decompressed batch in
 // memory, and allocates as much as a length in a batch says.
 //

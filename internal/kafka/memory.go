@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"math/bits"
 	"sync"
 )
 
@@ -189,39 +188,4 @@ func (s *share) close() {
 		s.p.shares--
 		s.closed = true
 	}
-}
-
-// Slab lends slices whose capacities are powers of two, and uses those again that were given
-// back.
-type Slab[T any] struct{ classes [40]sync.Pool }
-
-// slabOf is a slice while nobody has it.
-type slabOf[T any] struct{ s []T }
-
-// Get returns an empty slice with room for n.
-func (p *Slab[T]) Get(n int) []T {
-	class := bits.Len(uint(max(n, 1) - 1))
-	if x, ok := p.classes[class].Get().(*slabOf[T]); ok {
-		return x.s[:0]
-	}
-	return make([]T, 0, 1<<class)
-}
-
-// Put takes back what Get returned. It drops what is larger than is needed often.
-func (p *Slab[T]) Put(s []T) {
-	n := cap(s)
-	if n == 0 || n&(n-1) != 0 || n > 1<<24 {
-		return
-	}
-	p.classes[bits.Len(uint(n-1))].Put(&slabOf[T]{s[:0]})
-}
-
-// Grow returns s with room for n more. What it had before is given back.
-func (p *Slab[T]) Grow(s []T, n int) []T {
-	if cap(s)-len(s) >= n {
-		return s
-	}
-	t := append(p.Get(max(2*cap(s), len(s)+n)), s...)
-	p.Put(s)
-	return t
 }

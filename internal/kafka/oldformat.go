@@ -3,21 +3,19 @@ package kafka
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 
+	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
+
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
 // Messages of the formats before Kafka 0.11 are left to kafka-go, one by one.
 // Topics that were never converted still hold them, and brokers before 4.0 serve
 // them.
-
-// oldest is the size of the smallest message: offset, length, checksum, magic,
-// attributes, and a key and a value that are null.
-const oldest = 26
 
 // maxOld bounds what a compressed message of these formats may decompress to.
 // kafka-go takes all of it into memory, and must: the offsets of the messages in
@@ -30,25 +28,26 @@ var errOld = errors.New("a compressed message in the format before Kafka 0.11 is
 type oldRecords struct {
 	reading bool
 	records protocol.RecordReader
+	max     int // the size from which a record is too large
 }
 
 // open reads a whole message.
-func (o *oldRecords) open(raw []byte) (err error) {
+func (o *oldRecords) open(raw []byte, max int) (err error) {
 	if err := oldFits(raw); err != nil {
 		return err
 	}
 	// kafka-go trusts the lengths of the messages inside a compressed one.
 	defer func() {
 		if recover() != nil {
-			err = errDamaged
+			err = batch.ErrDamaged
 		}
 	}()
 	size := binary.BigEndian.AppendUint32(nil, uint32(len(raw)))
 	var set protocol.RecordSet
 	if _, err := set.ReadFrom(bufio.NewReader(io.MultiReader(bytes.NewReader(size), bytes.NewReader(raw)))); err != nil {
-		return errDamaged
+		return batch.ErrDamaged
 	}
-	o.reading, o.records = true, set.Records
+	o.reading, o.records, o.max = true, set.Records, max
 	return nil
 }
 
@@ -59,24 +58,23 @@ func oldFits(raw []byte) error {
 		return nil
 	}
 	i := 18
-	if raw[atMagic] == 1 {
+	if raw[16] == 1 { // the magic
 		i += 8 // timestamp
 	}
 	for field := range 2 { // key, value
 		if i+4 > len(raw) {
-			return errDamaged
+			return batch.ErrDamaged
 		}
 		n := int(int32(binary.BigEndian.Uint32(raw[i:])))
 		if i += 4; n > len(raw)-i {
-			return errDamaged
+			return batch.ErrDamaged
 		}
 		if field == 1 && n > 0 {
-			var z inflater
-			if err := z.open(codec, raw[i:i+n]); err != nil {
+			large, err := batch.Codec(decompress).Exceeds(int8(codec), raw[i:i+n], maxOld)
+			if err != nil {
 				return err
 			}
-			defer z.close()
-			if z.skip(context.Background(), maxOld+1, nil) {
+			if large {
 				return errOld
 			}
 		}
@@ -87,8 +85,8 @@ func oldFits(raw []byte) error {
 
 func (o *oldRecords) close() { *o = oldRecords{} }
 
-// next reads a record into memory of the chunk.
-func (o *oldRecords) next(c *Chunk, max int, r *record) (bool, error) {
+// next reads a record into memory of the arena.
+func (o *oldRecords) next(a *batch.Arena, r *batch.Record) (bool, error) {
 	if o.records == nil {
 		return false, nil
 	}
@@ -97,25 +95,25 @@ func (o *oldRecords) next(c *Chunk, max int, r *record) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, errDamaged
+		return false, batch.ErrDamaged
 	}
 	defer closeRecord(rec)
-	*r = record{offset: rec.Offset}
+	*r = batch.Record{Offset: rec.Offset}
 	for _, f := range []struct {
 		from protocol.Bytes
 		to   *[]byte
-	}{{rec.Key, &r.key}, {rec.Value, &r.value}} {
+	}{{rec.Key, &r.Key}, {rec.Value, &r.Value}} {
 		if f.from == nil {
 			continue
 		}
-		*f.to = c.take(f.from.Len())
-		r.taken += len(*f.to)
+		*f.to = a.Take(f.from.Len())
+		r.Taken += len(*f.to)
 		if _, err := io.ReadFull(f.from, *f.to); err != nil {
-			return false, errDamaged
+			return false, batch.ErrDamaged
 		}
 	}
-	if len(r.key)+len(r.value) > max {
-		r.hide(HashRecord(r.offset, r.key, r.value))
+	if len(r.Key)+len(r.Value) > o.max {
+		r.Hide()
 	}
 	return true, nil
 }
@@ -127,4 +125,13 @@ func closeRecord(rec *protocol.Record) {
 	if rec.Value != nil {
 		rec.Value.Close()
 	}
+}
+
+// decompress is the batch.Codec of kafka-go.
+func decompress(number int8, src io.Reader) io.ReadCloser {
+	z := compress.Compression(number).Codec()
+	if z == nil {
+		return nil
+	}
+	return z.NewReader(src)
 }

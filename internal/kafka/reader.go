@@ -8,6 +8,8 @@ import (
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
+
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
 // The limits of a fetch.
@@ -87,7 +89,7 @@ type ReaderOptions struct {
 // records, so that the anchor, once it is known, is among what comes back. Where
 // it is not (the batch turns out to be aborted) that answer is not used.
 //
-// What it holds: two answers; what a codec needs (see inflater); and in each chunk a
+// What it holds: two answers; what a codec needs (see package batch); and in each chunk a
 // megabyte, one record of MaxRecordBytes, 16 384 Records, and the answer that their
 // bytes lie in. No batch asks for more, whatever it decompresses to. ReaderOptions.Memory
 // may allow less.
@@ -150,7 +152,7 @@ func (c *Client) NewReader(o ReaderOptions, p Position) (*Reader, error) {
 		next: p.Next, epoch: p.LeaderEpoch, anchor: p.Anchor, cluster: o.ClusterID,
 		logStart: -1, lastStable: -1, end: -1,
 		slack: fetchSlack,
-		w:     walk{active: make(map[int64]struct{})},
+		w:     walk{b: batch.Reader{Codec: decompress}, active: make(map[int64]struct{})},
 	}
 	r.answers, r.chunks = o.Memory.share()
 	return r, nil

@@ -1,10 +1,6 @@
 package kafka
 
-import (
-	"crypto/sha256"
-	"encoding/binary"
-	"hash"
-)
+import "github.com/streamdp/streamdp/internal/kafka/batch"
 
 // Header is one header of a record.
 type Header struct {
@@ -30,66 +26,19 @@ type Record struct {
 	sum *[32]byte // the hash, where the record is too large to be here
 }
 
-// Hash identifies the record; see HashRecord. It covers the whole record, where
+// Hash identifies the record; see batch.HashRecord. It covers the whole record, where
 // that is too large to be here too.
 func (r *Record) Hash() [32]byte {
 	if r.sum != nil {
 		return *r.sum
 	}
-	return HashRecord(r.Offset, r.Key, r.Value)
-}
-
-// HashRecord is the SHA-256 of
-//
-//	u64le(offset) ‖ field(key) ‖ field(value)
-//
-// with field(b) = u32le(len(b)) ‖ b, and 0xFFFFFFFF for null. The framing makes
-// it injective: no two records have the same input.
-//
-// The hash is a function of private data: it is kept where the raw data may
-// be, and nowhere else.
-func HashRecord(offset int64, key, value []byte) [32]byte {
-	h := newRecordHash(offset)
-	for _, f := range [2][]byte{key, value} {
-		n := int64(-1)
-		if f != nil {
-			n = int64(len(f))
-		}
-		h.field(n)
-		h.Write(f)
-	}
-	return h.sum()
-}
-
-// recordHash computes HashRecord of a record that comes in parts: for key and
-// value in turn field, and what Write is given then.
-type recordHash struct {
-	hash.Hash
-	b [8]byte
-}
-
-func newRecordHash(offset int64) *recordHash {
-	h := &recordHash{Hash: sha256.New()}
-	binary.LittleEndian.PutUint64(h.b[:], uint64(offset))
-	h.Write(h.b[:])
-	return h
-}
-
-// field begins a field of n bytes; negative: null.
-func (h *recordHash) field(n int64) {
-	binary.LittleEndian.PutUint32(h.b[:4], uint32(max(n, -1)))
-	h.Write(h.b[:4])
-}
-
-func (h *recordHash) sum() (sum [32]byte) {
-	h.Sum(sum[:0])
-	return sum
+	return batch.HashRecord(r.Offset, r.Key, r.Value)
 }
 
 // Anchor identifies the log by the last record read from it.
 type Anchor struct {
 	Offset      int64
-	Hash        [32]byte // HashRecord of the record at Offset
+	Hash        [32]byte // batch.HashRecord of the record at Offset
 	LeaderEpoch int32    // of the batch it came in, −1 if unknown
 }
 

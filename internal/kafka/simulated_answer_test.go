@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 	"github.com/streamdp/streamdp/internal/testing/kafkatest"
 )
 
@@ -93,7 +94,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 	anchor := func() Position {
 		r := kafkatest.Record{Offset: 2, Value: []byte("v2")}
-		return Position{Next: 3, LeaderEpoch: -1, Anchor: &Anchor{Offset: 2, Hash: HashRecord(r.Offset, r.Key, r.Value), LeaderEpoch: 0}}
+		return Position{Next: 3, LeaderEpoch: -1, Anchor: &Anchor{Offset: 2, Hash: batch.HashRecord(r.Offset, r.Key, r.Value), LeaderEpoch: 0}}
 	}
 	var chunk Chunk
 	var e *Error

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/streamdp/streamdp/internal/kafka/batch"
 )
 
 // walk is the reading of one answer, which may fill several chunks.
@@ -12,8 +14,9 @@ type walk struct {
 	open bool
 	answer
 	rest []byte // of the record set: not looked at yet
-	b    batch
-	r    record
+	b    batch.Reader
+	msg  oldRecords // of a message of the formats before batches, in place of b
+	r    batch.Record
 
 	from, began int64   // where the request began, and where the reader was
 	anchor      *Anchor // the reader's, then
@@ -32,11 +35,17 @@ type walk struct {
 
 func (w *walk) close() {
 	if w.open {
-		w.b.close()
+		w.closeBatch()
 		w.open = false
 	}
 	w.release()
 	w.rest, w.anchor = nil, nil
+}
+
+// closeBatch ends reading the batch or message.
+func (w *walk) closeBatch() {
+	w.b.Close()
+	w.msg.close()
 }
 
 // beginWalk starts reading the answer, whose records are now the walk's.
@@ -110,7 +119,7 @@ func (r *Reader) part(ctx context.Context, c *Chunk) error {
 func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 	w := &r.w
 	for {
-		if !w.b.open {
+		if !w.b.Open() && !w.msg.reading {
 			if more, err := r.nextBatch(); !more || err != nil {
 				return false, err
 			}
@@ -119,7 +128,12 @@ func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 			if c.full() {
 				return true, nil
 			}
-			more, err := w.b.next(ctx, c, &w.r)
+			var more bool
+			if w.msg.reading {
+				more, err = w.msg.next(&c.arena, &w.r)
+			} else {
+				more, err = w.b.Next(ctx, &c.arena, &w.r)
+			}
 			if err != nil {
 				return false, r.undecoded(err)
 			}
@@ -131,13 +145,13 @@ func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 				return false, err
 			}
 			if !kept {
-				c.giveBack(w.r.taken)
+				c.arena.GiveBack(w.r.Taken)
 			}
 		}
 		// Its end covers offsets whose records the cleaner removed. Messages of
 		// older formats do not say how far they reach.
-		w.position = max(w.position, w.b.end)
-		w.b.close()
+		w.position = max(w.position, w.b.End)
+		w.closeBatch()
 	}
 }
 
@@ -145,76 +159,78 @@ func (r *Reader) walk(ctx context.Context, c *Chunk) (full bool, err error) {
 func (r *Reader) nextBatch() (bool, error) {
 	w := &r.w
 	for {
-		raw, rest, err := cut(w.rest)
+		raw, rest, err := batch.Cut(w.rest)
 		if raw == nil {
 			return false, r.undecoded(err)
 		}
 		w.rest = rest
-		if raw[atMagic] < 2 {
+		if batch.Old(raw) {
 			w.batches, w.old, w.drop, w.stale = w.batches+1, true, false, false
-			return true, r.undecoded(w.b.beginOld(raw, r.o.MaxRecordBytes))
+			// What it says of offsets is known when its records are read.
+			w.b.Header = batch.Header{Base: -1, Epoch: -1, Producer: -1}
+			return true, r.undecoded(w.msg.open(raw, r.o.MaxRecordBytes))
 		}
-		if !sound(raw) {
-			return false, r.undecoded(errChecksum)
+		if err := batch.Check(raw); err != nil {
+			return false, r.undecoded(err)
 		}
-		last := w.b.end
-		if err := w.b.parse(raw); err != nil || w.batches > 0 && !w.old && w.b.base < last {
-			return false, r.undecoded(errDamaged)
+		last := w.b.End
+		if err := w.b.Parse(raw); err != nil || w.batches > 0 && !w.old && w.b.Base < last {
+			return false, r.undecoded(batch.ErrDamaged)
 		}
 		w.batches++
-		needed, err := r.enter(&w.b.batchHeader)
+		needed, err := r.enter(&w.b.Header)
 		if err != nil {
 			return false, err
 		}
 		if needed {
 			limit := r.o.MaxRecordBytes
-			if w.b.control() {
+			if w.b.Control() {
 				limit = DefaultMaxRecordBytes // brokers write them
 			}
-			return true, r.undecoded(w.b.begin(raw, w.records, limit))
+			return true, r.undecoded(w.b.Begin(raw, limit))
 		}
-		w.position = max(w.position, w.b.end)
+		w.position = max(w.position, w.b.End)
 	}
 }
 
 // enter takes note of a batch, and reports whether its records must be read.
-func (r *Reader) enter(h *batchHeader) (bool, error) {
+func (r *Reader) enter(h *batch.Header) (bool, error) {
 	w := &r.w
 	// For markers too: the transaction they end may have no record left in
 	// this answer, and would else swallow the producer's next one.
-	for len(w.pending) > 0 && w.pending[0].first <= h.base {
+	for len(w.pending) > 0 && w.pending[0].first <= h.Base {
 		w.active[w.pending[0].producer] = struct{}{}
 		w.pending = w.pending[1:]
 	}
-	_, w.drop = w.active[h.producer]
-	w.drop = w.drop && h.transactional()
-	w.stale = w.anchor != nil && h.epoch >= 0 && h.epoch < w.anchor.LeaderEpoch
-	if w.seeking && h.base > w.anchor.Offset {
+	_, w.drop = w.active[h.Producer]
+	w.drop = w.drop && h.Transactional()
+	w.stale = w.anchor != nil && h.Epoch >= 0 && h.Epoch < w.anchor.LeaderEpoch
+	if w.seeking && h.Base > w.anchor.Offset {
 		if err := r.vanished(); err != nil {
 			return false, err
 		}
 	}
 	switch {
-	case h.control(), w.stale, w.seeking && h.end > w.anchor.Offset:
+	case h.Control(), w.stale, w.seeking && h.End > w.anchor.Offset:
 		return true, nil
 	}
-	return !w.drop && h.end > w.position, nil
+	return !w.drop && h.End > w.position, nil
 }
 
 // record deals with one record, and reports whether the chunk has it now.
 func (r *Reader) record(c *Chunk) (bool, error) {
-	w, offset := &r.w, r.w.r.offset
+	w, offset := &r.w, r.w.r.Offset
 	if w.stale && offset >= w.anchor.Offset {
 		return false, r.replaced(EpochWentBack)
 	}
-	if w.b.control() {
+	if w.b.Control() {
 		// Type 0 aborts, 1 commits. A marker ends its producer's transaction
 		// either way; only the former ends an aborted one.
-		if len(w.r.key) != 4 {
+		if len(w.r.Key) != 4 {
 			return false, localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, "transaction marker could not be decoded")
 		}
-		if w.r.key[2] == 0 && w.r.key[3] == 0 {
-			delete(w.active, w.b.producer)
+		if w.r.Key[2] == 0 && w.r.Key[3] == 0 {
+			delete(w.active, w.b.Producer)
 		}
 		w.position = max(w.position, offset+1)
 		return false, nil
@@ -222,7 +238,7 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 	if w.seeking {
 		switch {
 		case offset == w.anchor.Offset:
-			if w.r.hash() != w.anchor.Hash || w.drop {
+			if w.r.Hash() != w.anchor.Hash || w.drop {
 				return false, r.replaced(AnchorDiffers)
 			}
 			w.seeking, w.anchored = false, true
@@ -239,7 +255,11 @@ func (r *Reader) record(c *Chunk) (bool, error) {
 	if w.drop {
 		return false, nil
 	}
-	c.add(&w.r, w.b.epoch, w.b.buf)
+	buf := w.records
+	if w.msg.reading {
+		buf = nil // its records are copies
+	}
+	c.add(&w.r, w.b.Epoch, buf)
 	return true, nil
 }
 
@@ -296,16 +316,8 @@ func (r *Reader) finish() error {
 // content.
 func (r *Reader) undecoded(err error) error {
 	switch err {
-	case errChecksum, errDamaged, errOld:
+	case batch.ErrChecksum, batch.ErrDamaged, errOld:
 		return localError("fetch", r.o.Topic, r.o.Partition, kindProtocol, err.Error())
 	}
 	return err
-}
-
-// hash is HashRecord of the record, however large.
-func (r *record) hash() [32]byte {
-	if r.large {
-		return r.sum
-	}
-	return HashRecord(r.offset, r.key, r.value)
 }

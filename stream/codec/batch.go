@@ -7,6 +7,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/internal/schema"
+	"github.com/streamdp/streamdp/internal/slab"
 )
 
 // Batch is one response of the broker and the rows decoded from it. A caller uses one
@@ -30,11 +31,11 @@ type Batch struct {
 
 // What batches fill, and give back.
 var (
-	rowSlab    kafka.Slab[float64]
-	reasonSlab kafka.Slab[Reason]
-	placeSlab  kafka.Slab[int]
-	tagSlab    kafka.Slab[persons.Tag]
-	idSlab     kafka.Slab[int32]
+	rowSlab    slab.Pool[float64]
+	reasonSlab slab.Pool[Reason]
+	placeSlab  slab.Pool[int]
+	tagSlab    slab.Pool[persons.Tag]
+	idSlab     slab.Pool[int32]
 )
 
 // Release gives the batch's memory back: its records and rows are gone.

@@ -1,4 +1,4 @@
-package kafka
+package batch
 
 import (
 	"bytes"
@@ -6,9 +6,29 @@ import (
 	"encoding/binary"
 	"io"
 	"math/bits"
-
-	"github.com/segmentio/kafka-go/compress"
 )
+
+// Codec returns a reader of what a codec, by its number in the attributes of a batch,
+// makes of src. nil: it knows none of this number.
+type Codec func(number int8, src io.Reader) io.ReadCloser
+
+// The numbers of the codecs that believe the lengths in a body.
+const (
+	snappy = 2
+	zstd   = 4
+)
+
+// Exceeds reports whether a compressed body decompresses to more than n bytes, of which it
+// keeps none. A body that is damaged before that does not. Its only error is ErrDamaged: no
+// codec takes the body.
+func (c Codec) Exceeds(number int8, body []byte, n int64) (bool, error) {
+	var z inflater
+	if err := z.open(c, number, body); err != nil {
+		return false, err
+	}
+	defer z.close()
+	return z.skip(context.Background(), n+1, nil), nil
+}
 
 // inflater reads the body of a compressed batch as a stream. It holds 64 kB, and what the
 // codec needs:
@@ -39,16 +59,15 @@ const (
 
 // open begins a body. The limits of snappy and zstd are checked before their codec
 // sees it: it would believe the lengths that the body states.
-func (f *inflater) open(c compress.Compression, body []byte) error {
-	z := c.Codec()
-	switch {
-	case z == nil,
-		c == compress.Snappy && !snappyFits(body),
-		c == compress.Zstd && !zstdFits(body):
-		return errDamaged
+func (f *inflater) open(c Codec, number int8, body []byte) error {
+	if number == snappy && !snappyFits(body) || number == zstd && !zstdFits(body) {
+		return ErrDamaged
 	}
 	f.src.Reset(body)
-	f.z = z.NewReader(&f.src)
+	if f.z = c(number, &f.src); f.z == nil {
+		f.src.Reset(nil)
+		return ErrDamaged
+	}
 	if f.buf == nil {
 		f.buf = make([]byte, inflateBuffer)
 	}
@@ -136,7 +155,7 @@ func (f *inflater) failure(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return errDamaged
+	return ErrDamaged
 }
 
 // xerial begins a body of snappy blocks with lengths, as Java writes it; others
