@@ -19,7 +19,7 @@ import (
 // path. What is missing is free: the standard library, mostly.
 var outside = map[string]string{
 	"crypto/rand":                        "dp",
-	"math/rand":                          "cmd/streamdp examples/trainer internal/trace", // made-up data, identifiers of spans
+	"math/rand":                          "examples/trainer internal/demo internal/trace", // made-up data, identifiers of spans
 	"github.com/BurntSushi/toml":         "internal/toml",
 	"github.com/prometheus/":             "stream stream/httpapi stream/monitor",
 	"github.com/segmentio/kafka-go":      "examples/trainer internal/kafka",
