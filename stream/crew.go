@@ -197,7 +197,8 @@ func (c *shardTasks) leave() {
 // releases went, its checkpoint says or, where that is lost, the line that opened it. They
 // say how far the epoch read at least, which a log that lost its end does not. So where
 // neither says it, the charge keeps its end, the horizon's or none.
-func (c *shardTasks) closeAbandoned(ctx context.Context, t core.Task, q task.Request) error {
+func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
+	t := q.Task()
 	if err := c.Alone(ctx); err != nil {
 		return err
 	}

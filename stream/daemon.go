@@ -355,39 +355,3 @@ func (d *Daemon) Epochs() (all []ledger.Entry) {
 	}
 	return all
 }
-
-// OpenEpoch closes the task's open epoch, if there is one, and opens another one. It is for a
-// daemon whose Run has not been called; a running daemon is asked through its control socket.
-func (d *Daemon) OpenEpoch(ctx context.Context, t core.Task, o epoch.OpenRequest) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestOpen, Open: o})
-}
-
-// CloseEpoch closes the task's open epoch; see OpenEpoch.
-func (d *Daemon) CloseEpoch(ctx context.Context, t core.Task, dropOutbox bool) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestClose, Open: epoch.OpenRequest{DropOutbox: dropOutbox}})
-}
-
-func (d *Daemon) command(ctx context.Context, t core.Task, q task.Request) error {
-	if q.ChangesEpoch() {
-		d.own.Ledger.AcceptKey()
-	}
-	if err := d.own.finishOthers(ctx); err != nil {
-		return err
-	}
-	for _, r := range d.tasks() {
-		if r.Task == t {
-			return r.Serve(ctx, q)
-		}
-	}
-	return d.closeAbandoned(ctx, t, q)
-}
-
-// closeAbandoned closes the open epoch of a task that nobody runs; see [crew.closeAbandoned].
-func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q task.Request) error {
-	for _, c := range d.crewsNow() {
-		if c.Other(t) != nil {
-			return c.closeAbandoned(ctx, t, q)
-		}
-	}
-	return fmt.Errorf("the configuration has no task %s", t)
-}

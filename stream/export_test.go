@@ -6,7 +6,6 @@ import (
 	"context"
 
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/task"
@@ -25,8 +24,8 @@ func (x *Daemon) Change(a0 func(*config.Config) (*config.Config, bool, error)) e
 	return x.change(a0)
 }
 
-func (x *Daemon) CloseAbandoned(a0 context.Context, a1 core.Task, a2 task.Request) error {
-	return x.closeAbandoned(a0, a1, a2)
+func (x *Daemon) CloseAbandoned(ctx context.Context, q task.Request) error {
+	return x.closeAbandoned(ctx, q)
 }
 
 func (x *Daemon) Join(a0 *shardTasks) { x.join(a0) }

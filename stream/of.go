@@ -18,7 +18,6 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/recovery"
 	"github.com/streamdp/streamdp/stream/state"
-	"github.com/streamdp/streamdp/stream/task"
 )
 
 // RepairLedger works out a ledger for a state directory whose own is damaged, lost or
@@ -130,22 +129,6 @@ func (s sharedCrew) Begin(run func(func(context.Context) error)) {
 }
 
 func (s sharedCrew) Gone() { s.d.part(s.shardTasks) }
-
-// Recover restores the state of a task's open epoch whose checkpoint is damaged or lost.
-// It continues from the commit before, or from the epoch's first offset, computes again
-// what was published since then, and writes a checkpoint only if every byte is the same.
-// from holds files to restore first; it may be nil. It is for a daemon whose Run has not
-// been called; a running daemon is asked through its control socket.
-func (d *Daemon) Recover(ctx context.Context, t core.Task, from *recovery.Export) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestRecover, From: from})
-}
-
-// Republish publishes the committed releases of a task again, with the same bytes and at
-// no charge. It sends nothing if a release in the output differs. It is for a daemon
-// whose Run has not been called; a running daemon is asked through its control socket.
-func (d *Daemon) Republish(ctx context.Context, t core.Task, q recovery.RepublishRequest) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestRepublish, Republish: q})
-}
 
 // traced counts what became of spans, and warns once while they are lost.
 func (d *Daemon) traced() func(sent, dropped int, err error) {

@@ -171,19 +171,16 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 // change has the instance change the epoch that runs the task, or the daemon that runs on the state
 // directory. If no daemon runs there, it does so itself.
 func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task, open epoch.OpenRequest) error {
-	q := task.ControlRequest{Stream: t.Stream, Partition: t.Partition, Open: open}
+	q := task.NewRequest(kind, t)
+	q.Open = open
 	if cfg.Cluster != nil {
 		key, err := loadKey(cfg)
 		if err != nil {
 			return err
 		}
-		return cluster.Ask(ctx, cfg, key, kind, q)
+		return cluster.Ask(ctx, cfg, key, q)
 	}
-	asked, err := askDaemon(ctx, cfg, kind, q)
-	if err == nil && !asked {
-		err = g.changeAlone(ctx, kind, t, open)
-	}
-	return err
+	return g.command(ctx, cfg, q)
 }
 
 // abandoned returns the partitions of a stream that have an open epoch and are not in
@@ -195,19 +192,6 @@ func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions [
 		}
 	}
 	return partitions
-}
-
-// changeAlone changes the epoch when no daemon runs.
-func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, open epoch.OpenRequest) error {
-	d, err := g.daemon([]core.Task{task})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if kind == "open" {
-		return d.OpenEpoch(ctx, task, open)
-	}
-	return d.CloseEpoch(ctx, task, open.DropOutbox)
 }
 
 // changed shows the task's newest epoch and what is spent.
@@ -312,9 +296,9 @@ func (g *globals) ask() error {
 
 // askDaemon sends a request to the daemon that runs on the state directory. It reports
 // whether there is such a daemon.
-func askDaemon(ctx context.Context, cfg *config.Config, kind string, q task.ControlRequest) (asked bool, err error) {
-	var answer task.ControlAnswer
-	if asked, err = control(ctx, cfg, "/epoch/"+kind, q, &answer); err == nil && asked {
+func askDaemon(ctx context.Context, cfg *config.Config, q task.Request) (asked bool, err error) {
+	var answer task.Answer
+	if asked, err = control(ctx, cfg, "/epoch/"+q.Kind, q, &answer); err == nil && asked {
 		err = answer.Err()
 	}
 	return asked, err

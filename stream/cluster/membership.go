@@ -17,7 +17,6 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 	"github.com/streamdp/streamdp/internal/shardlog"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/input"
@@ -51,7 +50,7 @@ type runsShards interface {
 	// OpenShard makes the tasks of a shard. Nothing of them runs yet.
 	OpenShard(shard int, files *LogShard) (ShardTasks, error)
 	// Ask gives a request to its task's owner and waits for the answer.
-	Ask(ctx, patience context.Context, t core.Task, q task.Request) error
+	Ask(ctx, patience context.Context, q task.Request) error
 }
 
 // ShardTasks are the tasks of a shard.
@@ -449,8 +448,8 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
 		began := time.Now()
-		d := newRequestServer(newRequestTopic(s.D.Client, s.D.Cfg.Cluster, s.D.Key, shard), log, s.Instance, s.D.Now, func(met context.Context, kind string, q task.ControlRequest) error {
-			return s.Runs.Ask(met, met, q.Task(), q.Request(kind))
+		d := newRequestServer(newRequestTopic(s.D.Client, s.D.Cfg.Cluster, s.D.Key, shard), log, s.Instance, s.D.Now, func(met context.Context, q task.Request) error {
+			return s.Runs.Ask(met, met, q)
 		})
 		if err := d.Run(ctx); err != nil {
 			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())

@@ -19,7 +19,6 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
-	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/task"
 )
 
@@ -54,9 +53,9 @@ const (
 
 // askedRecord is what a command writes.
 type askedRecord struct {
-	Kind    string              `json:"kind"`
-	Request task.ControlRequest `json:"request"`
-	Expires time.Time           `json:"expires"` // nobody takes it later
+	Kind    string       `json:"kind"`
+	Request task.Request `json:"request"`
+	Expires time.Time    `json:"expires"` // nobody takes it later
 }
 
 // takenRecord is what an owner writes before it meets a request.
@@ -178,14 +177,14 @@ func (a *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafk
 // Ask asks the owner of a task's shard to change its epoch or to publish again, and waits
 // for the answer. log receives what it waits for.
 //
-// Errors: what the owner answered, as [ControlAnswer.Err] has it; that nobody took the request
+// Errors: what the owner answered, as [task.Answer.Err] has it; that nobody took the request
 // within half a minute; that the answer is missing after two minutes, and then nobody knows
 // whether the request was met.
-func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q task.ControlRequest) error {
-	switch kind {
+func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request) error {
+	switch q.Kind {
 	case task.RequestOpen, task.RequestClose, task.RequestRepublish:
 	default:
-		return fmt.Errorf("%s is not possible with [cluster] in this version", kind)
+		return fmt.Errorf("%s is not possible with [cluster] in this version", q.Kind)
 	}
 	cluster, err := connect.Cluster(c)
 	if err != nil {
@@ -196,8 +195,7 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q
 		return err
 	}
 	defer client.Close()
-	t := core.Task{Stream: q.Stream, Partition: q.Partition}
-	shard, err := shardOf(c, t)
+	shard, err := shardOf(c, q.Task())
 	if err != nil {
 		return err
 	}
@@ -209,7 +207,7 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q
 	random := dp.NewNonce()
 	id := hex.EncodeToString(random[:])
 	expires := time.Now().Add(requestLife).UTC()
-	if err := a.Write(ctx, id, partAsked, askedRecord{kind, q, expires}); err != nil {
+	if err := a.Write(ctx, id, partAsked, askedRecord{q.Kind, q, expires}); err != nil {
 		return fmt.Errorf("control topic %s: %w", a.Topic, err)
 	}
 	return a.Await(ctx, id, from, requestLife, requestPatience)
@@ -227,7 +225,7 @@ func (a *requestTopic) Await(ctx context.Context, id string, from int64, life, p
 		cancel(fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so", life, a.shard))
 	})
 	defer late.Stop()
-	var answer *task.ControlAnswer
+	var answer *task.Answer
 	err := a.follow(waiting, from, func(rec *kafka.Record) error {
 		of, part, ok := a.parse(rec)
 		switch {
@@ -238,7 +236,7 @@ func (a *requestTopic) Await(ctx context.Context, id string, from int64, life, p
 			})
 		case part == partAnswered:
 			if json.Unmarshal(rec.Value, &answer) != nil {
-				answer = &task.ControlAnswer{Error: "the answer cannot be read"}
+				answer = &task.Answer{Error: "the answer cannot be read"}
 			}
 			return errAnswered
 		}
@@ -261,7 +259,7 @@ type requestServer struct {
 	name     string // random
 	now      func() time.Time
 	// meet meets a request. It may wait for a task.
-	meet func(ctx context.Context, kind string, q task.ControlRequest) error
+	meet func(ctx context.Context, q task.Request) error
 
 	open  map[string]*askedRecord // not taken yet
 	taken map[string]string       // by whom first; not answered yet
@@ -269,7 +267,7 @@ type requestServer struct {
 	live  bool                    // what was there at the beginning has been read
 }
 
-func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, string, task.ControlRequest) error) *requestServer {
+func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, task.Request) error) *requestServer {
 	random := dp.NewNonce()
 	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]), now: now, meet: meet,
 		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}
@@ -313,7 +311,8 @@ func (d *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part 
 		delete(d.open, id)
 		d.taken[id] = by.By
 		if by.By == d.name && q != nil {
-			met.Go(func() { d.answer(ctx, id, d.meet(ctx, q.Kind, q.Request)) })
+			q.Request.Kind = q.Kind
+			met.Go(func() { d.answer(ctx, id, d.meet(ctx, q.Request)) })
 		}
 	case partAnswered:
 		delete(d.open, id)
@@ -349,14 +348,7 @@ func (d *requestServer) take(ctx context.Context, id string) error {
 
 // answer writes the answer to a request.
 func (d *requestServer) answer(ctx context.Context, id string, err error) {
-	a := task.ControlAnswer{Status: "success"}
-	if err != nil {
-		a = task.ControlAnswer{Status: "error", Error: err.Error()}
-		if h := (*failure.Halt)(nil); errors.As(err, &h) {
-			a.Reason = h.Reason
-		}
-	}
-	if err := d.Write(ctx, id, partAnswered, a); err != nil && ctx.Err() == nil {
+	if err := d.Write(ctx, id, partAnswered, task.NewAnswer(err)); err != nil && ctx.Err() == nil {
 		d.log.Error("a request has no answer", "shard", d.shard, "error", err.Error())
 	}
 }

@@ -69,7 +69,7 @@ func TestClaimsAcross(t *testing.T) {
 		x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 		x.End()
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+			return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 		}))
 		r.Toml = fixtures.OrdersStream
 		for range 2 {

@@ -46,7 +46,7 @@ type Daemon interface {
 	Waiting() []string
 	Shown() []ShownTask
 	Streams() []string
-	Ask(ctx, patience context.Context, t core.Task, q task.Request) error
+	Ask(ctx, patience context.Context, q task.Request) error
 }
 
 // ShownTask is a task, as the server shows it.
@@ -336,17 +336,14 @@ func (d *Server) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	for _, kind := range []string{task.RequestOpen, task.RequestClose, task.RequestRecover, task.RequestRepublish} {
 		mux.HandleFunc("POST /epoch/"+kind, func(w http.ResponseWriter, req *http.Request) {
-			var q task.ControlRequest
+			var q task.Request
 			if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxControlBytes)).Decode(&q); err != nil {
 				refuse(w, http.StatusBadRequest, errors.New("not a control request"))
 				return
 			}
-			if err := d.D.Ask(ctx, req.Context(), q.Task(), q.Request(kind)); err != nil {
-				a := task.ControlAnswer{Status: "error", Error: err.Error()}
-				if h := (*failure.Halt)(nil); errors.As(err, &h) {
-					a.Reason = h.Reason
-				}
-				answer(w, http.StatusConflict, a)
+			q.Kind = kind
+			if err := d.D.Ask(ctx, req.Context(), q); err != nil {
+				answer(w, http.StatusConflict, task.NewAnswer(err))
 				return
 			}
 			success(w, nil)
