@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/connect"
@@ -102,9 +103,14 @@ func (h *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16
 // Build names the program that computed a checkpoint, to explain a difference found later.
 func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
 
+// PartialsKey returns the function that derives the keys of records of sums from a master key.
+func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
+	return func(salt []byte) [32]byte { return dp.Derive(master, dp.ForPartials, salt) }
+}
+
 // PartialsOf returns what partials of a group need of the process.
 func (h *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
-	return input.SharedSummationOptions{Group: group, Log: log, Shard: shard, Master: h.Key, Config: h.Config, Now: h.Now, Says: h.Log, Failed: h.Metrics.KafkaError,
+	return input.SharedSummationOptions{Group: group, Log: log, Shard: shard, KeyID: credentials.KeyID(h.Key), Derive: PartialsKey(h.Key), Config: h.Config, Now: h.Now, Says: h.Log, Failed: h.Metrics.KafkaError,
 		Feed: func(s *config.Stream) *input.Feed {
 			return NewFeed(h, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 		}}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
@@ -13,12 +14,12 @@ import (
 func TestSchemaCopy(t *testing.T) {
 	t.Parallel()
 	var copies [][]byte
-	for _, path := range []string{"release.schema.json", filepath.Join("..", "python", "src", "streamdp", "release.schema.json")} {
+	for _, path := range []string{"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json")} {
 		text, err := os.ReadFile(path)
 		fixtures.Must(t, err)
 		copies = append(copies, text)
 	}
 	if !bytes.Equal(copies[0], copies[1]) {
-		t.Error("copy stream/release.schema.json to python/src/streamdp")
+		t.Error("copy stream/httpapi/release.schema.json to python/src/streamdp")
 	}
 }
