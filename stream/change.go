@@ -36,7 +36,7 @@ const closingTime = time.Second
 // after the other, over the same files.
 //
 // Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
-// a task of the same name might have; see [runner.held].
+// a task of the same name might have; see [task.Runner.Hold].
 //
 // There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what is published after
 // them, at most somewhat longer than ShutdownTime where brokers do not answer.

@@ -5,7 +5,7 @@
 //
 // A task is the work of one stream on one partition. It has four goroutines: one fetches
 // records, one decodes them, one owns the estimator, and one publishes. Everything that
-// Must be consistent has one owner, and goes to disk in one write. These rules hold
+// must be consistent has one owner, and goes to disk in one write. These rules hold
 // everywhere:
 //
 //   - A release is a function of the keys, the epoch's manifest and the log up to its step. Clocks,
@@ -240,7 +240,7 @@ func (d *Daemon) connect() error {
 	if err != nil {
 		return err
 	}
-	d.server = &httpapi.Server{D: d, Access: access, Http: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
+	d.server = &httpapi.Server{Daemon: served{d}, Access: access, HTTP: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
 		Version: d.process.Version, Started: d.process.Started, Insecure: d.process.Insecure != nil}
 	if d.process.Cfg.Cluster != nil {
 		d.server.Private = cluster.WitnessDir
@@ -262,7 +262,7 @@ func (d *Daemon) connect() error {
 	}
 	d.reach = c
 	d.certs.Add("kafka.tls", files)
-	d.certs.Add("http.tls", access.Tls)
+	d.certs.Add("http.tls", access.TLS)
 	d.certs.Show(d.process.Metrics.Certificate)
 	d.process.Tails.Client = d.process.Client
 	if d.process.Cfg.Kafka.Group != "" {
@@ -271,6 +271,19 @@ func (d *Daemon) connect() error {
 	d.process.Memory = kafka.NewMemory(d.process.Cfg.Kafka.FetchMemory)
 	d.process.Metrics.Watch(d.Status)
 	return nil
+}
+
+// traced counts what became of spans, and warns once while they are lost.
+func (d *Daemon) traced() func(sent, dropped int, err error) {
+	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()), d.process.Metrics.KafkaError, func() {})
+	return func(sent, dropped int, err error) {
+		d.process.Metrics.Traced(sent, dropped)
+		if err != nil {
+			r.Failing("send traces", err)
+		} else {
+			r.Recovered("send traces")
+		}
+	}
 }
 
 // Close releases the state directory and the connections. Run must have
@@ -315,7 +328,7 @@ func (d *Daemon) crewsNow() []*shardTasks {
 }
 
 // tasks returns the runners of all crews as they are now: of several in the order of their
-// Streams in the configuration, then of their partitions.
+// streams in the configuration, then of their partitions.
 func (d *Daemon) tasks() (all []*task.Runner) {
 	crews := d.crewsNow()
 	for _, c := range crews {
@@ -346,12 +359,4 @@ func (d *Daemon) Status() []monitor.TaskStatus {
 		out[i] = r.Status()
 	}
 	return out
-}
-
-// Epochs returns the entries of all ledgers that the process has.
-func (d *Daemon) Epochs() (all []ledger.Entry) {
-	for _, c := range d.crewsNow() {
-		all = append(all, c.Ledger.All()...)
-	}
-	return all
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -15,7 +14,7 @@ import (
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure
-// Concerns the whole process. In the first two cases it returns nil; if no task ever ran,
+// concerns the whole process. In the first two cases it returns nil; if no task ever ran,
 // it returns ErrNothing or ErrHalted. It also returns ErrNothing if a warm-up failed and
 // nothing else is left to run.
 func (d *Daemon) Run(ctx context.Context) error {
@@ -194,34 +193,3 @@ func (d *Daemon) closeAbandoned(ctx context.Context, q task.Request) error {
 	}
 	return fmt.Errorf("the configuration has no task %s", t)
 }
-
-// Waiting implements served.
-func (d *Daemon) Waiting() (missing []string) {
-	if d.searching() {
-		missing = append(missing, "the partitions of an input topic are not known yet")
-	}
-	if d.unsought() {
-		missing = append(missing, "the topics that match a pattern are not known yet")
-	}
-	return missing
-}
-
-// Streams implements served.
-func (d *Daemon) Streams() []string {
-	names := []string{}
-	for _, s := range d.process.Config().Streams {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
-// Shown implements served.
-func (d *Daemon) Shown() (all []httpapi.ShownTask) {
-	for _, r := range d.tasks() {
-		all = append(all, r)
-	}
-	return all
-}
-
-// Group returns what the instance knows of its group, nil where it shares no tasks.
-func (d *Daemon) Group() *cluster.GroupStatus { return d.sharing.Status() }

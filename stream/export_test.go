@@ -8,6 +8,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/httpapi"
+	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/task"
 )
 
@@ -39,3 +40,12 @@ func (x *Daemon) Part(a0 *shardTasks) { x.part(a0) }
 func (x *Daemon) Server() **httpapi.Server { return &x.server }
 
 func (x *Daemon) Process() *epoch.Process { return &x.process }
+
+func (x *Daemon) Patterns() []httpapi.PatternStatus { return served{x}.Patterns() }
+
+func (x *Daemon) Epochs() (all []ledger.Entry) {
+	for _, c := range x.crewsNow() {
+		all = append(all, c.Ledger.All()...)
+	}
+	return all
+}

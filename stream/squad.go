@@ -21,12 +21,12 @@ type streamTasks struct {
 	// known yet.
 	searching atomic.Bool
 	runners   []*task.Runner // shardTasks.growing is held while it is read or changes
-	// holds says that tasks are held, see [runner.held], but those of partitions that were added to
+	// holds says that tasks are held, see [task.Runner.Hold], but those of partitions that were added to
 	// the topic since, and those in exempt.
 	holds  atomic.Bool
 	exempt []core.Task
 
-	begin func(func(context.Context) error) // the crew's; see [crew.start]
+	begin func(func(context.Context) error) // the crew's; see [shardTasks.start]
 	over  context.Context                   // ends when the squad is to
 	stop  context.CancelFunc
 	parts sync.WaitGroup // that run

@@ -167,7 +167,7 @@ func printHalted(g *globals, x instanceStatus) (n int, err error) {
 	if x.Error != "" {
 		return 0, nil
 	}
-	var data struct{ Group *cluster.GroupStatus }
+	var data struct{ Group *cluster.Status }
 	if err := json.Unmarshal(x.Status, &data); err != nil || data.Group == nil {
 		return 0, err
 	}

@@ -154,7 +154,7 @@ func TestInstanceStatus(t *testing.T) {
 	b.Awaits("orders.dp", 4, b.Log.String)
 	ready(x, true)
 	var status struct {
-		Data struct{ Group *cluster.GroupStatus }
+		Data struct{ Group *cluster.Status }
 	}
 	if _, body := x.Get("/api/v1/status"); json.Unmarshal([]byte(body), &status) != nil || status.Data.Group == nil {
 		t.Fatal(body)

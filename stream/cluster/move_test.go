@@ -38,7 +38,7 @@ func filesOn(r *streamtest.Rig) *streamtest.Rig {
 
 func stateDir(r *streamtest.Rig) string { return filepath.Join(r.Dir, "state") }
 
-func imports(r *streamtest.Rig, dir string) (*cluster.GroupImport, error) {
+func imports(r *streamtest.Rig, dir string) (*cluster.Imported, error) {
 	o := r.Options()
 	return cluster.Import(r.T.Context(), o.Config, o.Key, dir)
 }

@@ -24,7 +24,7 @@ type fakeDaemon struct {
 }
 
 func (d *fakeDaemon) Status() []monitor.TaskStatus          { return []monitor.TaskStatus{d.status} }
-func (d *fakeDaemon) Group() *cluster.GroupStatus           { return nil }
+func (d *fakeDaemon) Group() *cluster.Status                { return nil }
 func (d *fakeDaemon) Patterns() []PatternStatus             { return nil }
 func (d *fakeDaemon) Reload(ReloadRequest) (*Reload, error) { return nil, nil }
 func (d *fakeDaemon) Waiting() []string                     { return nil }
@@ -56,7 +56,7 @@ func TestControlUnsettable(t *testing.T) {
 			body := fmt.Sprintf(`{%s, "stream": "orders", "partition": 1, "open": {%[1]s, "from": "latest"}, "republish": {%[1]s}}`, field)
 			d := &fakeDaemon{}
 			w := httptest.NewRecorder()
-			(&Server{D: d}).controlHandler(t.Context()).ServeHTTP(w, httptest.NewRequest("POST", "/epoch/open", strings.NewReader(body)))
+			(&Server{Daemon: d}).controlHandler(t.Context()).ServeHTTP(w, httptest.NewRequest("POST", "/epoch/open", strings.NewReader(body)))
 			if w.Code != 200 {
 				t.Fatalf("%s: %d %s", body, w.Code, w.Body)
 			}
@@ -90,7 +90,7 @@ func TestStatusHides(t *testing.T) {
 	d := &fakeDaemon{status: monitor.TaskStatus{Stream: "orders", LogStart: hidden, Warmup: hidden, Schemas: []connect.SchemaStatus{{Subject: "orders-value", Latest: true}}}}
 	for _, path := range []string{"/api/v1/status", "/api/v1/streams/orders"} {
 		w := httptest.NewRecorder()
-		(&Server{D: d, Registry: monitor.NewMetrics(false, false, "", false).Registry}).Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		(&Server{Daemon: d, Registry: monitor.NewMetrics(false, false, "", false).Registry}).Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		body := w.Body.String()
 		if w.Code != 200 || !strings.Contains(body, `"orders-value"`) {
 			t.Fatalf("%s: %d %s", path, w.Code, body)

@@ -70,7 +70,7 @@ func (x *team3) members(n int) {
 	}
 }
 
-func (x *team3) look() *cluster.GroupStatus {
+func (x *team3) look() *cluster.Status {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); ; time.Sleep(20 * time.Millisecond) {
 		g, err := cluster.Look(x.T.Context(), x.Options().Config)

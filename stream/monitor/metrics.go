@@ -443,8 +443,8 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 // maxSchemaIDs is how many ids of schemas have series of their own.
 const maxSchemaIDs = 100
 
-// schemas counts the records of a batch by the ids of their schemas. known tells ids that the
-// Registry has: any other is made up by a record.
+// BySchema counts the records of a batch by the ids of their schemas. known tells ids that the
+// registry has: any other is made up by a record.
 func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
 	if b.Schemas == nil {
 		return

@@ -20,7 +20,7 @@ const (
 )
 
 // Series are the published values of a task over time. They span everything that was
-// Published since they began: when there are too many releases, every other one is left
+// published since they began: when there are too many releases, every other one is left
 // out, and from then on so many less are kept, always with the newest. A release that is
 // not kept is not decoded, but for the newest when somebody asks. It is safe for
 // concurrent use.

@@ -4,20 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 
-	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/connect"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
-	"github.com/streamdp/streamdp/stream/input"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/recovery"
-	"github.com/streamdp/streamdp/stream/state"
 )
 
 // RepairLedger works out a ledger for a state directory whose own is damaged, lost or
@@ -53,7 +45,7 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerR
 	if d.process.Client, err = kafka.NewClient(cluster); err != nil {
 		return nil, err
 	}
-	r := &recovery.Repair{H: &d.own.Shard, Dir: d.process.Cfg.State.Dir, Out: &recovery.LedgerRepair{}}
+	r := &recovery.Repair{Shard: &d.own.Shard, Dir: d.process.Cfg.State.Dir, Out: &recovery.LedgerRepair{}}
 	if err := r.Salvage(); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
@@ -80,65 +72,4 @@ func RepairLedger(ctx context.Context, o Options, write bool) (*recovery.LedgerR
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
 	return r.Out, nil
-}
-
-// openShared prepares a daemon that shares tasks with others. What it finds in its state directory
-// is no state of a task.
-func (d *Daemon) openShared() (err error) {
-	dir := d.process.Cfg.State.Dir
-	if err := (state.OS{}).MkdirAll(filepath.Join(dir, cluster.WitnessDir)); err != nil {
-		return fmt.Errorf("%w: %w", failure.ErrState, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, ledger.FileName)); err == nil {
-		return fmt.Errorf("%w: %s has the ledger of a daemon without [cluster]: give each instance a directory of its own", failure.ErrState, dir)
-	}
-	if d.lock, err = state.Lock(dir); err != nil {
-		return fmt.Errorf("%w: %w", failure.ErrState, err)
-	}
-	if err := d.connect(); err != nil {
-		return err
-	}
-	if slices.ContainsFunc(d.process.Cfg.Streams, input.Shareable) {
-		d.process.Partials = input.NewSharedSummation(d.process.PartialsOf(d.process.Cfg.Cluster.Group, &input.KafkaSums{Client: d.process.Client, Topic: d.process.Cfg.Cluster.PartialsTopic(), Now: d.process.Now}, func(s *config.Stream) int {
-			return d.process.Cfg.Cluster.Shard(s.Input.Topic, core.Merged)
-		}))
-	}
-	d.sharing = &cluster.Member{D: &d.process, Runs: d, Reach: d.reach, Advertise: d.Addr, Instance: connect.InstanceName(d.process.Cfg), Witnesses: filepath.Join(dir, cluster.WitnessDir), Posts: map[int]*cluster.Assignment{}, Turns: make(chan struct{}, cluster.Acquiring)}
-	return nil
-}
-
-// OpenShard implements runsShards.
-func (d *Daemon) OpenShard(shard int, files *cluster.LogShard) (cluster.ShardTasks, error) {
-	c := newCrew(&d.process, files, "")
-	c.mine = func(topic string, partition int) bool { return d.process.Cfg.Cluster.Shard(topic, partition) == shard }
-	if err := c.OpenLedger(); err != nil {
-		return nil, err
-	}
-	return sharedCrew{c, d}, c.Prepare(nil)
-}
-
-// sharedCrew is a crew of one shard of several.
-type sharedCrew struct {
-	*shardTasks
-	d *Daemon
-}
-
-func (s sharedCrew) Begin(run func(func(context.Context) error)) {
-	s.d.join(s.shardTasks)
-	s.start(run)
-}
-
-func (s sharedCrew) Gone() { s.d.part(s.shardTasks) }
-
-// traced counts what became of spans, and warns once while they are lost.
-func (d *Daemon) traced() func(sent, dropped int, err error) {
-	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()), d.process.Metrics.KafkaError, func() {})
-	return func(sent, dropped int, err error) {
-		d.process.Metrics.Traced(sent, dropped)
-		if err != nil {
-			r.Failing("send traces", err)
-		} else {
-			r.Recovered("send traces")
-		}
-	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // OpenGate counts the epochs that are being opened, from their charge on, and keeps others from it while
-// Streams change.
+// streams change.
 type OpenGate struct {
 	mu     sync.Mutex
 	N      int

@@ -59,41 +59,41 @@ type Process struct {
 
 // Config returns the configuration as it is now. Streams may come, go and change while the daemon
 // runs; see [Daemon.change]. What it points to does not change.
-func (h *Process) Config() *config.Config { return h.Current.Load() }
+func (p *Process) Config() *config.Config { return p.Current.Load() }
 
 // keptTasks is the number of tasks from which on each keeps less of what it has published.
 const keptTasks = 32
 
 // Kept returns how many bytes a task may keep of its published releases for readers, where
 // one of a few may keep most.
-func (h *Process) Kept(most int) int {
-	return most * keptTasks / max(int(h.TaskCount.Load()), keptTasks)
+func (p *Process) Kept(most int) int {
+	return most * keptTasks / max(int(p.TaskCount.Load()), keptTasks)
 }
 
 // Sealer returns what encrypts a task's files.
-func (h *Process) Sealer(t core.Task) *state.Sealer {
-	return &state.Sealer{Master: h.Key, Task: t.String(), On: h.Cfg.State.Encrypt}
+func (p *Process) Sealer(t core.Task) *state.Sealer {
+	return &state.Sealer{Master: p.Key, Task: t.String(), On: p.Cfg.State.Encrypt}
 }
 
 // StateChanged wakes watch.
-func (h *Process) StateChanged() { failure.Signal(h.Changed) }
+func (p *Process) StateChanged() { failure.Signal(p.Changed) }
 
 // Now is the clock. It is for pauses, ticks and times in records, never for content. Ticks and
 // pauses follow its monotonic reading. Only the retention of secrets and the times in the
 // ledger follow the wall clock.
-func (h *Process) Now() time.Time {
-	if h.Clock != nil {
-		return h.Clock()
+func (p *Process) Now() time.Time {
+	if p.Clock != nil {
+		return p.Clock()
 	}
 	return time.Now()
 }
 
 // entropy returns an epoch's secret and nonce.
-func (h *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]byte) {
-	if h.Insecure == nil {
+func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]byte) {
+	if p.Insecure == nil {
 		return dp.NewSecret(), dp.NewNonce()
 	}
-	label := binary.BigEndian.AppendUint64([]byte("streamdp insecure "), *h.Insecure)
+	label := binary.BigEndian.AppendUint64([]byte("streamdp insecure "), *p.Insecure)
 	label = binary.BigEndian.AppendUint64(append(label, t.String()...), epoch)
 	secret = sha256.Sum256(append(label, 's'))
 	n := sha256.Sum256(append(label, 'n'))
@@ -109,9 +109,9 @@ func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
 }
 
 // PartialsOf returns what partials of a group need of the process.
-func (h *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
-	return input.SharedSummationOptions{Group: group, Log: log, Shard: shard, KeyID: credentials.KeyID(h.Key), Derive: PartialsKey(h.Key), Config: h.Config, Now: h.Now, Says: h.Log, Failed: h.Metrics.KafkaError,
+func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
+	return input.SharedSummationOptions{Group: group, Log: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key), Config: p.Config, Now: p.Now, Says: p.Log, Failed: p.Metrics.KafkaError,
 		Feed: func(s *config.Stream) *input.Feed {
-			return NewFeed(h, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
+			return NewFeed(p, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 		}}
 }
