@@ -1,7 +1,7 @@
 // Package stream is the daemon. It reads Kafka records, feeds them to private estimators,
 // and publishes their releases. [New] makes a [Daemon] from a configuration and a master
-// key, and [Daemon.Run] runs it. [Replay] runs an estimator on records without Kafka.
-// [Verify] computes published releases again and compares them.
+// key, and [Daemon.Run] runs it. [RepairLedger] works out a ledger for a
+// state directory whose own is damaged or lost.
 //
 // A task is the work of one stream on one partition. It has four goroutines: one fetches
 // records, one decodes them, one owns the estimator, and one publishes. Everything that
@@ -119,7 +119,7 @@ type Daemon struct {
 	sharing  *cluster.Member // nil: tasks are not shared
 	patterns patterns
 	mu       sync.Mutex
-	crews    []*shardTasks // that run, or will
+	shards   []*shardTasks // that run, or will
 	// changing is held while streams begin and end, and while watch looks at the tasks.
 	changing sync.Mutex
 	// reloading is held from the reading of a file to the end of what follows from it: of two reloads the
@@ -178,11 +178,11 @@ func prepare(o Options) (*Daemon, error) {
 	switch {
 	case d.process.Cfg.Cluster != nil:
 	case h.Shard != nil:
-		d.own = newCrew(&d.process, h.Shard, "")
+		d.own = newShardTasks(&d.process, h.Shard, "")
 	case h.Disk != nil:
-		d.own = newCrew(&d.process, state.FileShard{Disk: h.Disk}, d.process.Cfg.State.Dir)
+		d.own = newShardTasks(&d.process, state.FileShard{Disk: h.Disk}, d.process.Cfg.State.Dir)
 	default:
-		d.own = newCrew(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
+		d.own = newShardTasks(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
 	}
 	d.process.Metrics = monitor.NewMetrics(d.process.Cfg.HTTP.Exposure == "public", d.process.Cfg.HTTP.Metrics == "aggregate", d.process.Version, d.process.Insecure != nil)
 	return d, nil
@@ -306,7 +306,7 @@ func (d *Daemon) Addr() string { return d.server.Addr() }
 // join adds the tasks of a shard to those that the process shows.
 func (d *Daemon) join(c *shardTasks) {
 	d.mu.Lock()
-	d.crews = append(d.crews, c)
+	d.shards = append(d.shards, c)
 	d.mu.Unlock()
 	d.process.StateChanged()
 }
@@ -314,27 +314,27 @@ func (d *Daemon) join(c *shardTasks) {
 // part takes the tasks of a shard, none of which runs any more, away again.
 func (d *Daemon) part(c *shardTasks) {
 	d.mu.Lock()
-	d.crews = slices.DeleteFunc(d.crews, func(x *shardTasks) bool { return x == c })
+	d.shards = slices.DeleteFunc(d.shards, func(x *shardTasks) bool { return x == c })
 	d.mu.Unlock()
 	c.leave()
 	d.process.StateChanged()
 }
 
-// crewsNow returns the crews as they are now.
-func (d *Daemon) crewsNow() []*shardTasks {
+// shardsNow returns the tasks by shard, as they are now.
+func (d *Daemon) shardsNow() []*shardTasks {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.crews)
+	return slices.Clone(d.shards)
 }
 
-// tasks returns the runners of all crews as they are now: of several in the order of their
+// tasks returns the runners of all shards, as they are now: of several in the order of their
 // streams in the configuration, then of their partitions.
 func (d *Daemon) tasks() (all []*task.Runner) {
-	crews := d.crewsNow()
-	for _, c := range crews {
+	shards := d.shardsNow()
+	for _, c := range shards {
 		all = append(all, c.Tasks()...)
 	}
-	if len(crews) > 1 {
+	if len(shards) > 1 {
 		place := map[string]int{}
 		for i, s := range d.process.Config().Streams {
 			place[s.Name] = i
@@ -348,7 +348,7 @@ func (d *Daemon) tasks() (all []*task.Runner) {
 
 // searching reports whether partitions of input topics are not known yet.
 func (d *Daemon) searching() bool {
-	return slices.ContainsFunc(d.crewsNow(), (*shardTasks).searching)
+	return slices.ContainsFunc(d.shardsNow(), (*shardTasks).searching)
 }
 
 // Status returns the status of all tasks.

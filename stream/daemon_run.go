@@ -186,7 +186,7 @@ func (d *Daemon) Do(ctx context.Context, q task.Request) error {
 // closeAbandoned closes the open epoch of a task that nobody runs; see [shardTasks.closeAbandoned].
 func (d *Daemon) closeAbandoned(ctx context.Context, q task.Request) error {
 	t := q.Task()
-	for _, c := range d.crewsNow() {
+	for _, c := range d.shardsNow() {
 		if c.Other(t) != nil {
 			return c.closeAbandoned(ctx, q)
 		}

@@ -13,12 +13,12 @@ import (
 )
 
 var (
-	ErrClosing  = errClosing
-	ErrNoFile   = errNoFile
-	ErrOpening  = errOpening
-	ErrStopping = errStopping
-	NewCrew     = newCrew
-	Unchanged   = unchanged
+	ErrClosing    = errClosing
+	ErrNoFile     = errNoFile
+	ErrOpening    = errOpening
+	ErrStopping   = errStopping
+	NewShardTasks = newShardTasks
+	Unchanged     = unchanged
 )
 
 func (x *Daemon) Change(a0 func(*config.Config) (*config.Config, bool, error)) error {
@@ -44,7 +44,7 @@ func (x *Daemon) Process() *epoch.Process { return &x.process }
 func (x *Daemon) Patterns() []httpapi.PatternStatus { return served{x}.Patterns() }
 
 func (x *Daemon) Epochs() (all []ledger.Entry) {
-	for _, c := range x.crewsNow() {
+	for _, c := range x.shardsNow() {
 		all = append(all, c.Ledger.All()...)
 	}
 	return all

@@ -72,10 +72,10 @@ func (d served) Patterns() (all []httpapi.PatternStatus) {
 
 // OpenShard makes the tasks of a shard that the instance acquired.
 func (d served) OpenShard(shard int, files *cluster.Shard) (cluster.Tasks, error) {
-	c := newCrew(&d.process, files, "")
+	c := newShardTasks(&d.process, files, "")
 	c.mine = func(topic string, partition int) bool { return d.process.Cfg.Cluster.Shard(topic, partition) == shard }
 	if err := c.OpenLedger(); err != nil {
 		return nil, err
 	}
-	return sharedCrew{c, d.Daemon}, c.Prepare(nil)
+	return sharedTasks{c, d.Daemon}, c.Prepare(nil)
 }

@@ -41,15 +41,15 @@ func (d *Daemon) openShared() (err error) {
 	return nil
 }
 
-// sharedCrew is a crew of one shard of several.
-type sharedCrew struct {
+// sharedTasks are the tasks of one shard of several.
+type sharedTasks struct {
 	*shardTasks
 	d *Daemon
 }
 
-func (s sharedCrew) Begin(run func(func(context.Context) error)) {
+func (s sharedTasks) Begin(run func(func(context.Context) error)) {
 	s.d.join(s.shardTasks)
 	s.start(run)
 }
 
-func (s sharedCrew) Gone() { s.d.part(s.shardTasks) }
+func (s sharedTasks) Gone() { s.d.part(s.shardTasks) }

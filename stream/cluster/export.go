@@ -21,7 +21,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// GroupExport says what an export copied.
+// Exported says what an export copied.
 type Exported struct {
 	Dir    string `json:"dir"`
 	Lines  int    `json:"ledger_lines"`

@@ -24,7 +24,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// GroupImport says what an import brought into a group.
+// Imported says what an import brought into a group.
 type Imported struct {
 	Group  string        `json:"group"`
 	Shards []ShardImport `json:"shards"`
@@ -89,6 +89,7 @@ type importedShard struct {
 	All     *bufferedHolding
 }
 
+// Close gives up the shards and the directory.
 func (i *importing) Close() {
 	for _, s := range i.Shards {
 		if s.holding != nil {
@@ -102,6 +103,7 @@ func (i *importing) Close() {
 	}
 }
 
+// Run does the whole import.
 func (i *importing) Run(ctx context.Context) (*Imported, error) {
 	defer i.Close()
 	return i.out, i.all(ctx)

@@ -1,3 +1,6 @@
+// Package cluster lets several instances share tasks. A task's files are in logs in Kafka, a [Shard] for each group of
+// tasks, and one instance at a time owns a shard: see [Member]. The package also has what commands do with a group:
+// [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
 package cluster
 
 import (
@@ -120,7 +123,7 @@ type assignment struct {
 	why   string // it is in this state
 }
 
-// The states of a post.
+// The states of an assignment.
 const (
 	postAcquiring = "acquiring"
 	postRunning   = "running"
@@ -128,7 +131,7 @@ const (
 	postLeaving   = "leaving"
 )
 
-// set changes what is to be said of the post, and reports whether that is another thing.
+// set changes what is to be said of the assignment, and reports whether that is another thing.
 func (a *assignment) set(state, why string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -229,7 +232,7 @@ func sameName(members []kgroup.MemberInfo) string {
 // left reports whether the shard is being given up.
 func (a *assignment) left() bool { return a.ctx.Err() != nil }
 
-// now returns what is to be said of the post.
+// now returns what is to be said of the assignment.
 func (a *assignment) now() (state, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -239,7 +242,7 @@ func (a *assignment) now() (state, why string) {
 	return a.state, a.why
 }
 
-// forget takes a post off the list, after it has ended.
+// forget takes an assignment off the list, after it has ended.
 func (s *Member) forget(p *assignment) {
 	close(p.ended)
 	s.mu.Lock()
@@ -283,7 +286,7 @@ func (s *Member) keep(p *assignment) {
 	}
 }
 
-// rest waits, at most until the post is given up or there is a word. It reports whether there is.
+// rest waits, at most until the assignment is given up or there is a word. It reports whether there is.
 func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

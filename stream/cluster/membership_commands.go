@@ -175,7 +175,7 @@ func ledgerOf(lines [][]byte, master *[32]byte) (*ledger.Ledger, error) {
 	return ledger.Parse(text.Bytes(), ledger.NewKey(master))
 }
 
-// GroupCheck is what a check of a group's topics found.
+// Checked is what a check of a group's topics found.
 type Checked struct {
 	Topics []string     `json:"topics"` // what is wrong with the topics and the brokers
 	Shards []ShardCheck `json:"shards"` // none where the topics are not those of the configuration

@@ -728,9 +728,14 @@ func (o *openLedgerLog) Sync() error { return nil }
 
 func (o *openLedgerLog) Close() error { return nil }
 
+// InTurn implements [state.Shard]: all commits of a shard are in turn.
 func (s *Shard) InTurn(commit func() error) error { return commit() }
-func (s *Shard) Tears() bool                      { return false }
-func (s *Shard) Unpublished(most, tasks int) int  { return min(most, epoch.ShardOutbox/tasks) }
+
+// Tears implements [state.Shard]: a transaction is written as a whole.
+func (s *Shard) Tears() bool { return false }
+
+// Unpublished implements [state.Shard]: the tasks of the shard share ShardOutbox.
+func (s *Shard) Unpublished(most, tasks int) int { return min(most, epoch.ShardOutbox/tasks) }
 
 // Fits implements shard: later its commits would be refused, and with them those of all tasks of the shard.
 func (s *Shard) Fits(partitions, state int) error {

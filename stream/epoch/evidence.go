@@ -76,6 +76,7 @@ func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) 
 	return end >= 0, err
 }
 
+// ErrNoManifest is the error of an epoch whose manifest is lost.
 var ErrNoManifest = errors.New("the epoch has no manifest")
 
 // Recoverable halts if an epoch has lost its checkpoint, and the output has no release

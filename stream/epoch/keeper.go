@@ -1,3 +1,8 @@
+// Package epoch opens, resumes and closes the epochs of a task. Opening an epoch charges the budget, durably, before the
+// epoch's first noise. The package applies no record.
+//
+// A [Process] holds what all tasks of a process share, a [Shard] what the tasks of a shard share, and a [Keeper] the
+// files, the output and the input of one task.
 package epoch
 
 import (
@@ -19,16 +24,24 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Keeper Opens, resumes, closes and brings back the epochs of one task. It applies no record.
+// The largest amounts that wait for a commit of a task, and how long a process waits at its end for releases that are
+// under way.
+const (
+	MaxPending      = 1000 // releases
+	MaxPendingBytes = 4 << 20
+	ShutdownTime    = 10 * time.Second
+)
+
+// Keeper opens, resumes, closes and brings back the epochs of one task. It applies no record.
 type Keeper struct {
 	*input.Feed
 	D       *Shard
-	Store   *state.Store
-	Out     *output.Output    // nil where no stream is configured
-	Guard   *output.ForkGuard // of out
-	Archive *state.Archive
-	warned  atomic.Bool // that producers decide retention
+	Store   *state.Store      // of the task's files
+	Archive *state.Archive    // of its releases
+	Out     *output.Output    // where its releases go; nil where no stream is configured
+	Guard   *output.ForkGuard // of Out
 
+	warned     atomic.Bool // that producers decide retention
 	destroying *sync.Mutex // held while secrets are destroyed; of all keepers of the task
 }
 
@@ -84,40 +97,6 @@ func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *cor
 	b.Stamp = func() time.Time { return boundary.StampOf(k.D.Now(), period) }
 	b.Same = func(ctx context.Context) error { return k.boundaryTopic().Same(ctx, opened) }
 	return b, b.Begin(ctx, opened.Boundaries)
-}
-
-// Beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
-// more than a period and a half, however somebody sets the clock, and makes up for nothing.
-func (p *Process) Beats(period time.Duration) func(context.Context) error {
-	if p.Beat != nil {
-		return p.Beat
-	}
-	var last time.Time
-	return func(ctx context.Context) error {
-		now := p.Now().Round(0)
-		next := now.Truncate(period).Add(period)
-		if !last.IsZero() && next.Sub(last).Abs() < period/2 {
-			next = next.Add(period) // the timer was early
-		}
-		last = next
-		timer := time.NewTimer(next.Sub(now))
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-			return nil
-		}
-	}
-}
-
-func NewFeed(h *Process, t core.Task, s *config.Stream, changed func()) *input.Feed {
-	f := &input.Feed{
-		S: s, Task: t, Log: h.Log.With("task", t.String()), Client: h.Client, Memory: h.Memory, Schemas: h.Schemas, Metrics: h.Metrics, Trace: h.Trace,
-		Now: h.Now, FetchBytes: h.FetchBytes, LookEvery: h.LookEvery, LogStart: new(atomic.Int64), LogEnd: new(atomic.Int64),
-	}
-	f.Retrier = failure.NewRetrier(f.Log, h.Metrics.KafkaError, changed)
-	return f
 }
 
 // partLog is one partition of the input: its number and offsets.
@@ -200,12 +179,6 @@ func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, par
 	return src, partitions, logs, err
 }
 
-// OffsetsOf asks the cluster once for the offsets of a partition.
-func (p *Process) OffsetsOf(ctx context.Context, topic string, partition int) (log core.Offsets, err error) {
-	log.Start, log.Stable, log.End, err = p.Client.Offsets(ctx, topic, int32(partition))
-	return log, err
-}
-
 // offsets returns the offsets of a source's log.
 func (k *Keeper) offsets(ctx context.Context, src core.Source) (log core.Offsets, err error) {
 	err = k.Do(ctx, "input", func() error {
@@ -246,29 +219,3 @@ func (k *Keeper) stillSameTopic(ctx context.Context, epoch uint64) error {
 	}
 	return k.sameTopic(opened, id.String())
 }
-
-// MeasureTime is the longest time that the cluster may take to say where a log ends.
-const MeasureTime = 2 * time.Second
-
-// OpenRequest says how to open an epoch.
-type OpenRequest struct {
-	// From is "continue" (where the predecessor ended, the default),
-	// "earliest", "latest" or an offset.
-	From string `json:"from,omitempty"`
-	// SameLog asserts that the log is the one that the predecessor read. It is for a log whose
-	// retention has removed the record that would prove it.
-	SameLog bool `json:"same_log,omitempty"`
-	// DropOutbox gives up the predecessor's releases that are not published yet.
-	DropOutbox bool `json:"drop_outbox,omitempty"`
-	// Reason is recorded in the ledger.
-	Reason string `json:"reason,omitempty"`
-
-	Automatic  bool  `json:"-"` // no operator asked for it
-	SearchFrom int64 `json:"-"` // releases that the ledger does not know are looked for from here, 0: everywhere
-}
-
-const MaxPending = 1000
-
-const MaxPendingBytes = 4 << 20
-
-const ShutdownTime = 10 * time.Second

@@ -5,12 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 )
+
+// OpenRequest says how to open an epoch.
+type OpenRequest struct {
+	// From is "continue" (where the predecessor ended, the default),
+	// "earliest", "latest" or an offset.
+	From string `json:"from,omitempty"`
+	// SameLog asserts that the log is the one that the predecessor read. It is for a log whose
+	// retention has removed the record that would prove it.
+	SameLog bool `json:"same_log,omitempty"`
+	// DropOutbox gives up the predecessor's releases that are not published yet.
+	DropOutbox bool `json:"drop_outbox,omitempty"`
+	// Reason is recorded in the ledger.
+	Reason string `json:"reason,omitempty"`
+
+	Automatic  bool  `json:"-"` // no operator asked for it
+	SearchFrom int64 `json:"-"` // releases that the ledger does not know are looked for from here, 0: everywhere
+}
+
+// MeasureTime is the longest time that the cluster may take to say where a log ends.
+const MeasureTime = 2 * time.Second
 
 // Acceptable refuses a request that would close the task's open epoch and then fail. The open
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their

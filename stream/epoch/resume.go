@@ -14,11 +14,24 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/state"
 )
+
+// OpenEpoch is an epoch that is open, ready to run.
+type OpenEpoch struct {
+	M      *core.Manifest
+	Core   *core.Core           // makes its releases
+	Cp     *state.Checkpoint    // the last commit
+	Bounds *boundary.Boundaries // of steps by the clock; nil: they are not
+	Users  state.Journals       // nil: records are protected
+	Moved  bool                 // Cp is of another output partition than the configured one
+	// Unproven is why the input may be another log than the one that Cp is of; nil: it is not. Then nothing runs.
+	Unproven error
+}
 
 // resume readies the open epoch of a ledger entry, at its last commit.
 func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {

@@ -14,9 +14,9 @@ import (
 // Shard is what the tasks of a shard share: its state, and its ledger.
 type Shard struct {
 	*Process
-	Disk     state.Shard
-	Dir      string // of the files
-	Ledger   *ledger.Ledger
+	Disk     state.Shard          // holds the files
+	Dir      string               // of the files
+	Ledger   *ledger.Ledger       // of all tasks
 	Mirror   *ledger.ControlTopic // of the ledger; nil: none
 	Evidence Coalesced            // looks at the files of all tasks
 	Running  atomic.Int64         // tasks of this process in it

@@ -28,7 +28,7 @@ const (
 	maxConnections = 128
 )
 
-// access decides who may read the HTTP server.
+// Access decides who may read the HTTP server.
 type Access struct {
 	HTTP     config.HTTP
 	TLS      *credentials.Rotation // nil: in the clear
@@ -113,6 +113,7 @@ type cappedConn struct {
 	free func()
 }
 
+// Close frees the slot.
 func (c *cappedConn) Close() error {
 	defer c.free()
 	return c.Conn.Close()

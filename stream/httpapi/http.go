@@ -1,3 +1,5 @@
+// Package httpapi is the HTTP server of a daemon, with its status page and metrics, and the control socket through which
+// commands reach the daemon.
 package httpapi
 
 import (

@@ -53,14 +53,17 @@ func TestControlUnsettable(t *testing.T) {
 	for _, name := range names {
 		for _, value := range []string{"true", "7", `"recover"`, "{}"} {
 			field := fmt.Sprintf("%q: %s", name, value)
-			body := fmt.Sprintf(`{%s, "stream": "orders", "partition": 1, "open": {%[1]s, "from": "latest"}, "republish": {%[1]s}}`, field)
+			const request = `{%s, "stream": "orders", "partition": 1, "open": {%[1]s, "from": "latest"}, "republish": {%[1]s}}`
+			body := fmt.Sprintf(request, field)
 			d := &fakeDaemon{}
 			w := httptest.NewRecorder()
-			(&Server{Daemon: d}).controlHandler(t.Context()).ServeHTTP(w, httptest.NewRequest("POST", "/epoch/open", strings.NewReader(body)))
+			asked := httptest.NewRequest("POST", "/epoch/open", strings.NewReader(body))
+			(&Server{Daemon: d}).controlHandler(t.Context()).ServeHTTP(w, asked)
 			if w.Code != 200 {
 				t.Fatalf("%s: %d %s", body, w.Code, w.Body)
 			}
-			want := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Open: epoch.OpenRequest{From: "latest"}}
+			want := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1}
+			want.Open.From = "latest"
 			if !reflect.DeepEqual(d.asked, want) {
 				t.Errorf("%s asks for %+v", body, d.asked)
 			}
@@ -87,10 +90,12 @@ func TestControlBytes(t *testing.T) {
 func TestStatusHides(t *testing.T) {
 	t.Parallel()
 	const hidden = 87654321
-	d := &fakeDaemon{status: monitor.TaskStatus{Stream: "orders", LogStart: hidden, Warmup: hidden, Schemas: []connect.SchemaStatus{{Subject: "orders-value", Latest: true}}}}
+	d := &fakeDaemon{status: monitor.TaskStatus{Stream: "orders", LogStart: hidden, Warmup: hidden}}
+	d.status.Schemas = []connect.SchemaStatus{{Subject: "orders-value", Latest: true}}
+	handler := (&Server{Daemon: d, Registry: monitor.NewMetrics(false, false, "", false).Registry}).Handler()
 	for _, path := range []string{"/api/v1/status", "/api/v1/streams/orders"} {
 		w := httptest.NewRecorder()
-		(&Server{Daemon: d, Registry: monitor.NewMetrics(false, false, "", false).Registry}).Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		body := w.Body.String()
 		if w.Code != 200 || !strings.Contains(body, `"orders-value"`) {
 			t.Fatalf("%s: %d %s", path, w.Code, body)

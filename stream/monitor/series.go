@@ -11,7 +11,7 @@ import (
 // A task keeps its published values as lines, for the page: at most so many releases, and
 // so many bytes of numbers. Of a release with more numbers than seriesNumbers the largest
 // values are left out. So a task keeps at most 512 KiB, the words around it, and the bytes of
-// its newest release. One of many tasks keeps less: see host.kept.
+// its newest release. One of many tasks keeps less: see Kept of epoch.Process.
 const (
 	seriesReleases = 256
 	seriesLeast    = 8

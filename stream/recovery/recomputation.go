@@ -96,6 +96,7 @@ type logEnded struct {
 	step uint64
 }
 
+// Error says where the log ends.
 func (e *logEnded) Error() string {
 	return fmt.Sprintf("the log ends at offset %d, before step %d does", e.next, e.step)
 }

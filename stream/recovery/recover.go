@@ -1,3 +1,5 @@
+// Package recovery computes again what was lost or published: it recovers a task's state, publishes releases again,
+// verifies published releases, repairs a ledger, and exports and inspects an epoch's files.
 package recovery
 
 import (

@@ -136,7 +136,8 @@ func (w *keyWalk) visit(t types.Type, way string) {
 		}
 		w.visit(t.Underlying(), way)
 	case *types.Pointer:
-		if a, ok := types.Unalias(t.Elem()).(*types.Array); ok && a.Len() == 32 && types.Identical(a.Elem(), types.Typ[types.Uint8]) {
+		a, ok := types.Unalias(t.Elem()).(*types.Array)
+		if ok && a.Len() == 32 && types.Identical(a.Elem(), types.Typ[types.Uint8]) {
 			w.found = append(w.found, way)
 			return
 		}

@@ -120,7 +120,7 @@ func TestPart(t *testing.T) {
 			t.Error("the task does not know that it left")
 		}
 
-		(*d.Own()) = stream.NewCrew(d.Process(), (*d.Own()).Disk, (*d.Own()).Dir)
+		(*d.Own()) = stream.NewShardTasks(d.Process(), (*d.Own()).Disk, (*d.Own()).Dir)
 		fixtures.Must(t, (*d.Own()).OpenLedger())
 		fixtures.Must(t, (*d.Own()).Prepare(nil))
 		d.Join((*d.Own()))
