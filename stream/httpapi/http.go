@@ -40,37 +40,48 @@ const ControlSocket = "control.sock"
 
 // Daemon is what the server shows and does: the daemon, as it sees it.
 type Daemon interface {
+	// Status returns the status of all tasks.
 	Status() []monitor.TaskStatus
+	// Group returns what the instance knows of its group, nil where it shares no tasks.
 	Group() *cluster.Status
+	// Patterns returns what is known of the patterns, in their order.
 	Patterns() []PatternStatus
+	// Reload reads the configuration again.
 	Reload(ReloadRequest) (*Reload, error)
 	// Waiting says what is not known yet, so that tasks are missing.
 	Waiting() []string
+	// Shown returns all tasks.
 	Shown() []ShownTask
+	// Streams returns the names of the streams.
 	Streams() []string
+	// Ask gives a request to its task's owner and waits for the answer, until one of the contexts ends.
 	Ask(ctx, patience context.Context, q task.Request) error
 }
 
 // ShownTask is a task, as the server shows it.
 type ShownTask interface {
+	// Named returns the task's name.
 	Named() core.Task
+	// Status returns the task's status.
 	Status() monitor.TaskStatus
+	// Releases returns the newest published releases, at most limit, in their published form.
 	Releases(limit int) []json.RawMessage
+	// After returns what was published after release n of this process; 0: everything.
 	After(ctx context.Context, n uint64) []monitor.Point
 }
 
 // Server is the HTTP server and the control socket.
 type Server struct {
 	Daemon   Daemon
-	Access   *Access
-	HTTP     config.HTTP
-	Dir      string // of the state
-	Private  string // directory in it that nobody else can access
+	Access   *Access     // of the HTTP server; the control socket is the user's own
+	HTTP     config.HTTP // the table of the configuration
+	Dir      string      // of the state
+	Private  string      // directory in it that nobody else can access
 	Registry *prometheus.Registry
 	Log      *slog.Logger
-	Version  string
-	Started  time.Time
-	Insecure bool
+	Version  string                      // of the program
+	Started  time.Time                   // when the process began
+	Insecure bool                        // a seed stands for the master key
 	address  atomic.Pointer[net.TCPAddr] // once it listens
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
+// recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
 // writes nothing: of persons the maps hold what they contributed, and no journal does.
 type recomputation struct {
 	core   *core.Core
@@ -49,8 +49,8 @@ type rereading struct {
 	position  kafka.Position // of the last boundary, where that lies before the batch
 }
 
-// NewRecomputation returns a repetition that continues at a checkpoint's position, with a core
-// in the state of that position. bounds says where steps by the clock end. FetchBytes is the
+// newRecomputation returns one that continues at a checkpoint's position, with a core
+// in the state of that position. bounds says where steps by the clock end. fetchBytes is the
 // largest response of the broker, less where there are many partitions.
 func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
 	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {

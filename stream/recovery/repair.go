@@ -28,11 +28,12 @@ type LedgerRepair struct {
 	Old     string         `json:"old,omitempty"` // where the old ledger is, once it is replaced
 }
 
-// Repair is one that is being worked out, in a file beside the ledger.
+// Repair works out a ledger in a file beside the old one: Salvage copies what can be believed of the old ledger, and
+// then Tasks adds what the files of the tasks tell.
 type Repair struct {
 	Shard *epoch.Shard
-	Dir   string
-	Out   *LedgerRepair
+	Dir   string        // the state directory
+	Out   *LedgerRepair // what was found so far
 }
 
 // Salvage copies the lines that can be believed.
