@@ -40,7 +40,7 @@ func TestClaimsAcross(t *testing.T) {
 				run, err := task.NewRunner(in.Own, in.Process.Cfg.Streams[0], part)
 				fixtures.Must(t, err)
 				fixtures.Must(t, in.Own.Mirror.Sync(t.Context()))
-				plan, err := run.Survey(t.Context(), epoch.OpenRequest{Reason: "first", Automatic: true})
+				plan, err := run.Survey(t.Context(), epoch.AutomaticRequest("first"))
 				fixtures.Must(t, err)
 				fixtures.Must(t, run.Pay(t.Context(), plan))
 				return run, plan

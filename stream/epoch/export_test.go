@@ -24,3 +24,6 @@ func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64, a3 *sta
 func (k *Keeper) Survey(a0 context.Context, a1 OpenRequest) (*opening, error) {
 	return k.survey(a0, a1)
 }
+
+// AutomaticRequest returns the request of an opening that no operator asked for.
+func AutomaticRequest(reason string) OpenRequest { return OpenRequest{Reason: reason, automatic: true} }

@@ -67,7 +67,7 @@ func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
 		return err
 	}
 	defer clear(o.secret[:])
-	if !req.Automatic {
+	if !req.automatic {
 		k.Guard.Forget()
 	}
 	if err := k.D.Openings.Begin(ctx); err != nil {
@@ -185,8 +185,8 @@ func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 	if o.epoch, err = k.nextEpoch(ctx, req); err != nil {
 		return nil, err
 	}
-	if n := k.D.Mirror.Others(k.Task.Stream, sources); n > 0 && (!req.Automatic || k.lastEpoch() < n) {
-		if req.Automatic {
+	if n := k.D.Mirror.Others(k.Task.Stream, sources); n > 0 && (!req.automatic || k.lastEpoch() < n) {
+		if req.automatic {
 			return nil, k.D.Mirror.Taken(k.Task, n)
 		}
 		o.epoch = max(o.epoch, n+1)
@@ -273,14 +273,14 @@ func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 // epoch by itself, and none under a number that was used.
 func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := k.D.Ledger.NextEpoch(k.Task)
-	if req.Automatic && k.Guard.Epoch > 0 {
+	if req.automatic && k.Guard.Epoch > 0 {
 		return next, k.Guard.ClosedWhole(ctx) // this process ran the last one
 	}
 	newest, err := k.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {
 	case err != nil || newest < next:
 		return next, err
-	case req.Automatic:
+	case req.automatic:
 		return 0, k.Out.UnknownEpoch(newest)
 	}
 	k.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)

@@ -26,7 +26,7 @@ type OpenRequest struct {
 	// Reason is recorded in the ledger.
 	Reason string `json:"reason,omitempty"`
 
-	Automatic  bool  `json:"-"` // no operator asked for it
+	automatic  bool  // no operator asked for it
 	SearchFrom int64 `json:"-"` // releases that the ledger does not know are looked for from here, 0: everywhere
 }
 

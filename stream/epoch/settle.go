@@ -38,7 +38,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 			if err := k.ReadSchemas(ctx, true); err != nil {
 				return nil, err
 			}
-			if err := k.Open(ctx, OpenRequest{Reason: "first", Automatic: true}); err != nil {
+			if err := k.Open(ctx, OpenRequest{Reason: "first", automatic: true}); err != nil {
 				return nil, err
 			}
 		case last.Kind == ledger.KindClose:
@@ -51,7 +51,7 @@ func (k *Keeper) EnsureOpen(ctx context.Context, held func() bool) (*OpenEpoch, 
 			if err := k.ReadSchemas(ctx, true); err != nil {
 				return nil, err
 			}
-			if err := k.Open(ctx, OpenRequest{Reason: "rollover", Automatic: true}); err != nil {
+			if err := k.Open(ctx, OpenRequest{Reason: "rollover", automatic: true}); err != nil {
 				return nil, err
 			}
 		default:

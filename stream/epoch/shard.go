@@ -18,7 +18,7 @@ type Shard struct {
 	Dir      string               // of the files
 	Ledger   *ledger.Ledger       // of all tasks
 	Mirror   *ledger.ControlTopic // of the ledger; nil: none
-	Evidence Coalesced            // looks at the files of all tasks
+	Evidence coalesced            // looks at the files of all tasks
 	Running  atomic.Int64         // tasks of this process in it
 	// destroying has a mutex for each task that was here, held while secrets of it are destroyed.
 	destroying sync.Map

@@ -75,7 +75,7 @@ func TestControlUnsettable(t *testing.T) {
 func TestControlBytes(t *testing.T) {
 	t.Parallel()
 	q := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Reply: make(chan error)}
-	q.Open = epoch.OpenRequest{From: "latest", SameLog: true, Reason: "requested", Automatic: true, SearchFrom: 7}
+	q.Open = epoch.OpenRequest{From: "latest", SameLog: true, Reason: "requested", SearchFrom: 7}
 	got, err := json.Marshal(q)
 	if err != nil {
 		t.Fatal(err)
