@@ -20,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
-	"github.com/streamdp/streamdp/stream/epoch"
+	streamtask "github.com/streamdp/streamdp/stream/task"
 )
 
 // passage is a run of the daemon over a topic, from a broker in this process and
@@ -145,7 +145,7 @@ func (g *passage) consume(broker, dir string, n int64) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	for _, s := range daemon.Status() { // one by one: a manifest has what others were charged before
-		if err := daemon.OpenEpoch(ctx, core.Task{Stream: s.Stream, Partition: s.Partition}, epoch.OpenRequest{}); err != nil {
+		if err := daemon.Do(ctx, streamtask.NewRequest(streamtask.RequestOpen, core.Task{Stream: s.Stream, Partition: s.Partition})); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ func TestRemovedStream(t *testing.T) {
 			t.Fatalf("%s: epochs %+v", by, epochs)
 		}
 		id := core.Task{Stream: "second", Partition: 0}
-		closes := func(ctx context.Context, d *stream.Daemon) error { return d.CloseEpoch(ctx, id, false) }
+		closes := func(ctx context.Context, d *stream.Daemon) error { return streamtest.CloseEpoch(ctx, d, id, false) }
 		end := int64(300)
 		switch by {
 		case "daemon":
@@ -90,7 +90,7 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 		// The second stream opens an epoch that the copy does not know.
 		"an epoch": func(r *streamtest.Rig) {
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		},
 		// Its limit is raised, and its checkpoint follows.
@@ -113,7 +113,7 @@ func TestOpeningLooksEverywhere(t *testing.T) {
 		ahead(r)
 		fixtures.Must(t, os.WriteFile(r.LedgerFile(), old, 0o600))
 		err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		})
 		if err == nil || !strings.Contains(err.Error(), "an old copy; restore the newest one") {
 			t.Errorf("%s: %v", name, err)

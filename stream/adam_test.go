@@ -369,7 +369,7 @@ func TestLearnt(t *testing.T) {
 	// Another rate, opened by an operator while nothing runs.
 	r.Toml = fixtures.With(r.Toml, "rate = 0.1", "rate = 0.2")
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	if got := initial(5); got != hash(last[4]) && got != hash(last[3]) {
 		t.Errorf("epoch 5 begins with %s", got)
@@ -377,7 +377,7 @@ func TestLearnt(t *testing.T) {
 	// Another number of parameters: nothing to begin with fits.
 	r.Toml = strings.Replace(fixtures.With(r.Toml, "dim  = 3", "dim = 4"), fmt.Sprintf("\ninitial_file = %q", file), "", 1)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	if got := initial(6); got != "" || !strings.Contains(r.Log.String(), "are another model's") {
 		t.Errorf("epoch 6 begins with %s", got)

@@ -36,7 +36,7 @@ const closingTime = time.Second
 // after the other, over the same files.
 //
 // Tasks that begin may open an epoch for which nobody has asked only where next says so, by open, or where
-// a task of the same name might have; see [runner.held].
+// a task of the same name might have; see [task.Runner.Hold].
 //
 // There is one change at a time, the first one when the tasks have begun. It takes as long as the last commits and what is published after
 // them, at most somewhat longer than ShutdownTime where brokers do not answer.
@@ -60,17 +60,17 @@ func (d *Daemon) change(next func(now *config.Config) (then *config.Config, open
 	}
 	closing, cancel := context.WithTimeout(context.Background(), closingTime)
 	defer cancel()
-	crews := d.crewsNow()
-	for _, c := range crews {
+	shards := d.shardsNow()
+	for _, c := range shards {
 		if c.Alone(closing) != nil {
 			return errClosing
 		}
 		defer c.Free()
 	}
 	d.process.Current.Store(then)
-	errs := make([]error, len(crews))
+	errs := make([]error, len(shards))
 	var wg sync.WaitGroup
-	for i, c := range crews {
+	for i, c := range shards {
 		wg.Go(func() { errs[i] = c.adopt(open) })
 	}
 	wg.Wait()
@@ -83,13 +83,13 @@ func (d *Daemon) end() {
 	d.changing.Lock()
 	d.ended = true
 	d.changing.Unlock()
-	for _, c := range d.crewsNow() {
+	for _, c := range d.shardsNow() {
 		c.End()
 	}
 }
 
-// adopt makes the squads those of the present configuration, while the crew runs. The caller is
-// alone; see [crew.alone]. An error, of the state, ends all that run with the crew.
+// adopt makes the streams those of the present configuration, while the shard's tasks run. The caller is
+// alone; see [shardTasks.Alone]. An error, of the state, ends all tasks of the shard.
 func (c *shardTasks) adopt(open bool) (err error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -103,7 +103,7 @@ func (c *shardTasks) adopt(open bool) (err error) {
 	}()
 	c.made = c.Config()
 	c.growing.Lock()
-	before := c.squads
+	before := c.streams
 	c.growing.Unlock()
 	var old []*streamTasks
 	for _, q := range before {
@@ -117,24 +117,24 @@ func (c *shardTasks) adopt(open bool) (err error) {
 	}
 	known := len(c.othersNow())
 	c.forsakeOthers() // some may run again
-	var squads, begun []*streamTasks
+	var streams, begun []*streamTasks
 	for _, s := range c.made.Streams {
 		i := slices.IndexFunc(before, func(q *streamTasks) bool { return q.s == s })
 		if i >= 0 {
-			squads = append(squads, before[i])
+			streams = append(streams, before[i])
 			continue
 		}
-		q := newSquad(c, s)
+		q := newStreamTasks(c, s)
 		q.holds.Store(!open)
 		for _, o := range old {
 			if o.s.Name == s.Name && sameOpening(o.s, s) {
 				q.exempt = o.mayOpen()
 			}
 		}
-		squads, begun = append(squads, q), append(begun, q)
+		streams, begun = append(streams, q), append(begun, q)
 	}
 	c.growing.Lock()
-	c.squads = squads
+	c.streams = streams
 	c.growing.Unlock()
 	for _, q := range begun {
 		if err := q.prepare(nil); err != nil {
@@ -163,7 +163,7 @@ func sameOpening(old, s *config.Stream) bool {
 	})
 }
 
-// mayOpen returns the tasks of a squad, which has ended, that are not held.
+// mayOpen returns the tasks of a stream, which has ended, that are not held.
 func (q *streamTasks) mayOpen() (all []core.Task) {
 	for _, r := range q.tasks() {
 		if !r.Held() {

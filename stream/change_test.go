@@ -121,7 +121,7 @@ func TestChange(t *testing.T) {
 	if n := x.In.Process.Tails.Len(); n != 1 || x.In.Process.TaskCount.Load() != 1 || (*x.D.Own()).Running.Load() != 1 {
 		t.Errorf("%d outputs are served, %d tasks have a share", n, x.In.Process.TaskCount.Load())
 	}
-	if err := x.D.CloseAbandoned(t.Context(), core.Task{Stream: "sales"}, task.Request{Kind: task.RequestOpen}); err == nil || (*x.D.Own()).Other(core.Task{Stream: "sales"}) == nil {
+	if err := x.D.CloseAbandoned(t.Context(), task.Request{Kind: task.RequestOpen, Stream: "sales"}); err == nil || (*x.D.Own()).Other(core.Task{Stream: "sales"}) == nil {
 		t.Error("the epoch of the stream that is gone is not known as open:", err)
 	}
 	gone := own()

@@ -58,16 +58,16 @@ func TestControl(t *testing.T) {
 	}{{task.RequestClose, false}, {task.RequestOpen, true}, {task.RequestClose, true}} {
 		err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
 			if c.kind == task.RequestOpen {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}
-			return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+			return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 		})
 		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.kind, err)
 		}
 	}
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, core.Task{Stream: "nobody", Partition: 0}, false)
+		return streamtest.CloseEpoch(ctx, d, core.Task{Stream: "nobody", Partition: 0}, false)
 	}); err == nil {
 		t.Error("closed a task that does not exist")
 	}
@@ -135,7 +135,7 @@ func TestCloseWhileComparing(t *testing.T) {
 	}
 	released.Store(true)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	for _, e := range r.Entries() {
 		if e.Kind == ledger.KindClose && e.End < 1500 || e.Kind == ledger.KindOpen && e.Epoch == 2 && e.First < 1500 {

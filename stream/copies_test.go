@@ -178,7 +178,7 @@ func TestCopyCutOff(t *testing.T) {
 	s := r.Sibling(fixtures.OrdersStream)
 	r.CopyState(s)
 	open := func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}
 	fixtures.Must(t, s.Offline(open))
 	for _, name := range []string{"manifest-2", state.CheckpointName, state.PreviousName} {

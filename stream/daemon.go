@@ -1,11 +1,11 @@
 // Package stream is the daemon. It reads Kafka records, feeds them to private estimators,
 // and publishes their releases. [New] makes a [Daemon] from a configuration and a master
-// key, and [Daemon.Run] runs it. [Replay] runs an estimator on records without Kafka.
-// [Verify] computes published releases again and compares them.
+// key, and [Daemon.Run] runs it. [RepairLedger] works out a ledger for a
+// state directory whose own is damaged or lost.
 //
 // A task is the work of one stream on one partition. It has four goroutines: one fetches
 // records, one decodes them, one owns the estimator, and one publishes. Everything that
-// Must be consistent has one owner, and goes to disk in one write. These rules hold
+// must be consistent has one owner, and goes to disk in one write. These rules hold
 // everywhere:
 //
 //   - A release is a function of the keys, the epoch's manifest and the log up to its step. Clocks,
@@ -117,7 +117,7 @@ type Daemon struct {
 	sharing  *cluster.Member // nil: tasks are not shared
 	patterns patterns
 	mu       sync.Mutex
-	crews    []*shardTasks // that run, or will
+	shards   []*shardTasks // that run, or will
 	// changing is held while streams begin and end, and while watch looks at the tasks.
 	changing sync.Mutex
 	// reloading is held from the reading of a file to the end of what follows from it: of two reloads the
@@ -176,11 +176,11 @@ func prepare(o Options) (*Daemon, error) {
 	switch {
 	case d.process.Cfg.Cluster != nil:
 	case h.Shard != nil:
-		d.own = newCrew(&d.process, h.Shard, "")
+		d.own = newShardTasks(&d.process, h.Shard, "")
 	case h.Disk != nil:
-		d.own = newCrew(&d.process, state.FileShard{Disk: h.Disk}, d.process.Cfg.State.Dir)
+		d.own = newShardTasks(&d.process, state.FileShard{Disk: h.Disk}, d.process.Cfg.State.Dir)
 	default:
-		d.own = newCrew(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
+		d.own = newShardTasks(&d.process, state.FileShard{Disk: state.OS{}}, d.process.Cfg.State.Dir)
 	}
 	d.process.Metrics = monitor.NewMetrics(d.process.Cfg.HTTP.Exposure == "public", d.process.Cfg.HTTP.Metrics == "aggregate", d.process.Version, d.process.Insecure != nil)
 	return d, nil
@@ -238,7 +238,7 @@ func (d *Daemon) connect() error {
 	if err != nil {
 		return err
 	}
-	d.server = &httpapi.Server{D: d, Access: access, Http: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
+	d.server = &httpapi.Server{Daemon: served{d}, Access: access, HTTP: d.process.Cfg.HTTP, Dir: d.process.Cfg.State.Dir, Private: "tasks", Registry: d.process.Metrics.Registry, Log: d.process.Log,
 		Version: d.process.Version, Started: d.process.Started, Insecure: d.process.Insecure != nil}
 	if d.process.Cfg.Cluster != nil {
 		d.server.Private = cluster.WitnessDir
@@ -260,7 +260,7 @@ func (d *Daemon) connect() error {
 	}
 	d.reach = c
 	d.certs.Add("kafka.tls", files)
-	d.certs.Add("http.tls", access.Tls)
+	d.certs.Add("http.tls", access.TLS)
 	d.certs.Show(d.process.Metrics.Certificate)
 	d.process.Tails.Client = d.process.Client
 	if d.process.Cfg.Kafka.Group != "" {
@@ -269,6 +269,19 @@ func (d *Daemon) connect() error {
 	d.process.Memory = kafka.NewMemory(d.process.Cfg.Kafka.FetchMemory)
 	d.process.Metrics.Watch(d.Status)
 	return nil
+}
+
+// traced counts what became of spans, and warns once while they are lost.
+func (d *Daemon) traced() func(sent, dropped int, err error) {
+	r := failure.NewRetrier(d.process.Log.With("endpoint", d.process.Cfg.Trace.URL()), d.process.Metrics.KafkaError, func() {})
+	return func(sent, dropped int, err error) {
+		d.process.Metrics.Traced(sent, dropped)
+		if err != nil {
+			r.Failing("send traces", err)
+		} else {
+			r.Recovered("send traces")
+		}
+	}
 }
 
 // Close releases the state directory and the connections. Run must have
@@ -291,7 +304,7 @@ func (d *Daemon) Addr() string { return d.server.Addr() }
 // join adds the tasks of a shard to those that the process shows.
 func (d *Daemon) join(c *shardTasks) {
 	d.mu.Lock()
-	d.crews = append(d.crews, c)
+	d.shards = append(d.shards, c)
 	d.mu.Unlock()
 	d.process.StateChanged()
 }
@@ -299,27 +312,27 @@ func (d *Daemon) join(c *shardTasks) {
 // part takes the tasks of a shard, none of which runs any more, away again.
 func (d *Daemon) part(c *shardTasks) {
 	d.mu.Lock()
-	d.crews = slices.DeleteFunc(d.crews, func(x *shardTasks) bool { return x == c })
+	d.shards = slices.DeleteFunc(d.shards, func(x *shardTasks) bool { return x == c })
 	d.mu.Unlock()
 	c.leave()
 	d.process.StateChanged()
 }
 
-// crewsNow returns the crews as they are now.
-func (d *Daemon) crewsNow() []*shardTasks {
+// shardsNow returns the tasks by shard, as they are now.
+func (d *Daemon) shardsNow() []*shardTasks {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.crews)
+	return slices.Clone(d.shards)
 }
 
-// tasks returns the runners of all crews as they are now: of several in the order of their
-// Streams in the configuration, then of their partitions.
+// tasks returns the runners of all shards, as they are now: of several in the order of their
+// streams in the configuration, then of their partitions.
 func (d *Daemon) tasks() (all []*task.Runner) {
-	crews := d.crewsNow()
-	for _, c := range crews {
+	shards := d.shardsNow()
+	for _, c := range shards {
 		all = append(all, c.Tasks()...)
 	}
-	if len(crews) > 1 {
+	if len(shards) > 1 {
 		place := map[string]int{}
 		for i, s := range d.process.Config().Streams {
 			place[s.Name] = i
@@ -333,7 +346,7 @@ func (d *Daemon) tasks() (all []*task.Runner) {
 
 // searching reports whether partitions of input topics are not known yet.
 func (d *Daemon) searching() bool {
-	return slices.ContainsFunc(d.crewsNow(), (*shardTasks).searching)
+	return slices.ContainsFunc(d.shardsNow(), (*shardTasks).searching)
 }
 
 // Status returns the status of all tasks.
@@ -344,48 +357,4 @@ func (d *Daemon) Status() []monitor.TaskStatus {
 		out[i] = r.Status()
 	}
 	return out
-}
-
-// Epochs returns the entries of all ledgers that the process has.
-func (d *Daemon) Epochs() (all []ledger.Entry) {
-	for _, c := range d.crewsNow() {
-		all = append(all, c.Ledger.All()...)
-	}
-	return all
-}
-
-// OpenEpoch closes the task's open epoch, if there is one, and opens another one. It is for a
-// daemon whose Run has not been called; a running daemon is asked through its control socket.
-func (d *Daemon) OpenEpoch(ctx context.Context, t core.Task, o epoch.OpenRequest) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestOpen, Open: o})
-}
-
-// CloseEpoch closes the task's open epoch; see OpenEpoch.
-func (d *Daemon) CloseEpoch(ctx context.Context, t core.Task, dropOutbox bool) error {
-	return d.command(ctx, t, task.Request{Kind: task.RequestClose, Open: epoch.OpenRequest{DropOutbox: dropOutbox}})
-}
-
-func (d *Daemon) command(ctx context.Context, t core.Task, q task.Request) error {
-	if q.ChangesEpoch() {
-		d.own.Ledger.AcceptKey()
-	}
-	if err := d.own.finishOthers(ctx); err != nil {
-		return err
-	}
-	for _, r := range d.tasks() {
-		if r.Task == t {
-			return r.Serve(ctx, q)
-		}
-	}
-	return d.closeAbandoned(ctx, t, q)
-}
-
-// closeAbandoned closes the open epoch of a task that nobody runs; see [crew.closeAbandoned].
-func (d *Daemon) closeAbandoned(ctx context.Context, t core.Task, q task.Request) error {
-	for _, c := range d.crewsNow() {
-		if c.Other(t) != nil {
-			return c.closeAbandoned(ctx, t, q)
-		}
-	}
-	return fmt.Errorf("the configuration has no task %s", t)
 }

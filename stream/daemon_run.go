@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/streamdp/streamdp/stream/cluster"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -16,7 +14,7 @@ import (
 )
 
 // Run runs all tasks until the context ends, or all epochs are closed, or a failure
-// Concerns the whole process. In the first two cases it returns nil; if no task ever ran,
+// concerns the whole process. In the first two cases it returns nil; if no task ever ran,
 // it returns ErrNothing or ErrHalted. It also returns ErrNothing if a warm-up failed and
 // nothing else is left to run.
 func (d *Daemon) Run(ctx context.Context) error {
@@ -129,8 +127,11 @@ func (d *Daemon) haltedAtStart() error {
 	return errors.Join(errs...)
 }
 
-// Ask gives a request to its task's owner and waits for the answer.
-func (d *Daemon) Ask(ctx, patience context.Context, t core.Task, q task.Request) error {
+// Ask gives a request to its task's owner and waits for the answer: until ctx ends because the daemon stops, or
+// until patience ends.
+func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
+	t := q.Task()
+	q.Reply = make(chan error, 1)
 	for _, r := range d.tasks() {
 		if r.Task != t {
 			continue
@@ -155,36 +156,40 @@ func (d *Daemon) Ask(ctx, patience context.Context, t core.Task, q task.Request)
 			return patience.Err()
 		}
 	}
-	return d.closeAbandoned(patience, t, q)
+	return d.closeAbandoned(patience, q)
 }
 
-// Waiting implements served.
-func (d *Daemon) Waiting() (missing []string) {
-	if d.searching() {
-		missing = append(missing, "the partitions of an input topic are not known yet")
+// Do meets a request. It is for a daemon whose Run has not been called: commands ask a running daemon through its
+// control socket.
+//
+// An open request closes the task's open epoch, if there is one, and opens another one. A recover request restores
+// the state of an open epoch whose checkpoint is damaged or lost. It continues from the commit before, or from the
+// epoch's first offset, computes again what was published since then, and writes a checkpoint only if every byte is
+// the same. A republish request publishes the committed releases of a task again, with the same bytes and at no
+// charge. It sends nothing if a release in the output differs.
+func (d *Daemon) Do(ctx context.Context, q task.Request) error {
+	if q.ChangesEpoch() {
+		d.own.Ledger.AcceptKey()
 	}
-	if d.unsought() {
-		missing = append(missing, "the topics that match a pattern are not known yet")
+	if err := d.own.finishOthers(ctx); err != nil {
+		return err
 	}
-	return missing
-}
-
-// Streams implements served.
-func (d *Daemon) Streams() []string {
-	names := []string{}
-	for _, s := range d.process.Config().Streams {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
-// Shown implements served.
-func (d *Daemon) Shown() (all []httpapi.ShownTask) {
+	t := q.Task()
 	for _, r := range d.tasks() {
-		all = append(all, r)
+		if r.Task == t {
+			return r.Serve(ctx, q)
+		}
 	}
-	return all
+	return d.closeAbandoned(ctx, q)
 }
 
-// Group returns what the instance knows of its group, nil where it shares no tasks.
-func (d *Daemon) Group() *cluster.GroupStatus { return d.sharing.Status() }
+// closeAbandoned closes the open epoch of a task that nobody runs; see [shardTasks.closeAbandoned].
+func (d *Daemon) closeAbandoned(ctx context.Context, q task.Request) error {
+	t := q.Task()
+	for _, c := range d.shardsNow() {
+		if c.Other(t) != nil {
+			return c.closeAbandoned(ctx, q)
+		}
+	}
+	return fmt.Errorf("the configuration has no task %s", t)
+}

@@ -127,11 +127,11 @@ func TestHorizon(t *testing.T) {
 		x.End()
 		// Its records may be the same people's: they would pay twice.
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+			return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 		}))
 		r.Recreate(7, 600)
 		err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		})
 		if err == nil || !strings.Contains(err.Error(), "above limit_epsilon 1.2") {
 			t.Errorf("open on another log: %v", err)

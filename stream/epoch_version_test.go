@@ -83,7 +83,7 @@ func TestEpochOfAnotherVersion(t *testing.T) {
 				t.Errorf("%d releases came out", after-before)
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
 			r.Produce(c.records, c.records)
 			x = r.Start()

@@ -163,7 +163,7 @@ func TestLogReplacedBeforeFirst(t *testing.T) {
 	x.Until("read", func(s monitor.TaskStatus) bool { return s.NextOffset == 450 })
 	x.End()
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "latest"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "latest"})
 	}))
 	if e := r.Entries(); e[len(e)-1].First != 450 || e[len(e)-1].Incarnation != 1 {
 		t.Errorf("the last epoch: %+v", e[len(e)-1])

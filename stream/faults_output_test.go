@@ -148,7 +148,7 @@ func TestRestoredCopyForks(t *testing.T) {
 		x.End()
 		if offline {
 			if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "latest"})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "latest"})
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -188,12 +188,14 @@ func TestForkInOutbox(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 	err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	})
 	if err == nil || !strings.Contains(err.Error(), "--drop-outbox") {
 		t.Errorf("close: %v", err)
 	}
-	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.CloseEpoch(ctx, fixtures.OrdersTask, true) }); err != nil {
+	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, true)
+	}); err != nil {
 		t.Error(err)
 	}
 	if after := len(r.Output("orders.dp")); after != before {
@@ -265,7 +267,7 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 	// The operator may pay again.
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}); err != nil {
 		t.Error(err)
 	}
@@ -299,7 +301,7 @@ func TestRestoredClosed(t *testing.T) {
 	}
 	// The operator may pay again.
 	fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	if all := s.Entries(); all[len(all)-1].Epoch != 4 {
 		t.Errorf("epoch %d is opened", all[len(all)-1].Epoch)

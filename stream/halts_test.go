@@ -139,9 +139,9 @@ func TestHaltedStates(t *testing.T) {
 						ctx, cancel := context.WithTimeout(ctx, fixtures.Patience)
 						defer cancel()
 						if kind == "open" {
-							return d.OpenEpoch(ctx, fixtures.OrdersTask, open)
+							return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, open)
 						}
-						return d.CloseEpoch(ctx, fixtures.OrdersTask, true)
+						return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, true)
 					})
 				}
 				opens := !h.stays || h.reason == failure.ReleaseTooLarge

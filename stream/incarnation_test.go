@@ -29,10 +29,12 @@ func TestIncarnation(t *testing.T) {
 			t.Parallel()
 			r := streamtest.NewOldRig(t, fixtures.OrdersStream).TenSteps()
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+				return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 			}))
 			change(r)
-			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.OpenEpoch(ctx, fixtures.OrdersTask, req) }))
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, req)
+			}))
 			all := r.Entries()
 			if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != want || e.First != first {
 				t.Errorf("incarnation %d from offset %d, want %d from %d", e.Incarnation, e.First, want, first)
@@ -74,7 +76,7 @@ func TestIncarnation(t *testing.T) {
 		o.Tasks = []core.Task{{Stream: "second", Partition: 0}}
 		d, err := stream.New(o)
 		fixtures.Must(t, err)
-		err = d.OpenEpoch(t.Context(), core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
+		err = streamtest.OpenEpoch(t.Context(), d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 		d.Close()
 		fixtures.Must(t, err)
 		all := r.Entries()
@@ -88,7 +90,7 @@ func TestIncarnation(t *testing.T) {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
 		}))
 		all := r.Entries()
 		if e := all[len(all)-1]; (e.Incarnation == 1) != same || (e.First == 1050) != same {
@@ -101,7 +103,7 @@ func TestIncarnation(t *testing.T) {
 	r.Recreate(7, 2000)
 	r.Toml += second
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 	}))
 	if e := r.Entries()[1]; e.Incarnation != 2 {
 		t.Errorf("a second stream on another log: incarnation %d", e.Incarnation)
@@ -139,7 +141,7 @@ func TestTopicMadeAgain(t *testing.T) {
 	}
 	// The operator's word is about what retention took, and not about this.
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
 	}))
 	all := r.Entries()
 	if e := all[len(all)-1]; e.Kind != ledger.KindOpen || e.Incarnation != 2 || e.First != 0 || e.TopicID == all[0].TopicID || e.TopicID == "" {
@@ -165,7 +167,7 @@ func TestAnchorOfAnotherGone(t *testing.T) {
 		kafkatest.DeleteRecords(t, r.Broker.Addrs(), "orders", 0, 1000)
 		r.Toml = fixtures.OrdersStream + second
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: same})
 		}))
 		all := r.Entries()
 		if e := all[len(all)-1]; e.Stream != "orders" || e.Kind != ledger.KindOpen || e.Incarnation != want {

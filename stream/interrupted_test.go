@@ -26,7 +26,7 @@ func TestInterruptedOpening(t *testing.T) {
 	for _, by := range []string{"start", "offline open", "offline close"} {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
 		for _, name := range []string{"manifest-2", state.CheckpointName, state.PreviousName} {
 			if err := os.Remove(r.File(name)); err != nil && !os.IsNotExist(err) {
@@ -45,7 +45,7 @@ func TestInterruptedOpening(t *testing.T) {
 			}
 		case "offline open":
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
 			if got := r.Kinds(); got != "open close key-destroyed open void open" {
 				t.Errorf("%s: ledger: %s", by, got)
@@ -55,7 +55,7 @@ func TestInterruptedOpening(t *testing.T) {
 			}
 		case "offline close":
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+				return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 			}))
 			if got := r.Kinds(); got != "open close key-destroyed open void" {
 				t.Errorf("%s: ledger: %s", by, got)
@@ -88,7 +88,7 @@ func TestLostFiles(t *testing.T) {
 			t.Errorf("%s: ledger: %s", how, got)
 		}
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
 		if e := r.Entries(); e[1].Kind != ledger.KindClose || e[1].End != 1050 {
 			t.Errorf("%s: ledger: %s, end %d", how, r.Kinds(), e[1].End)
@@ -102,7 +102,7 @@ func TestLostCoverage(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "500"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "500"})
 	}))
 	x := r.Start()
 	x.Published(5)
@@ -111,7 +111,7 @@ func TestLostCoverage(t *testing.T) {
 	kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
 	r.Recreate(0, 10)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	all := r.Entries()
 	if e := all[len(all)-2]; e.Kind != ledger.KindClose || e.End != -1 {
@@ -135,7 +135,7 @@ func TestInterruptedClosing(t *testing.T) {
 			}
 		} else {
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
 		}
 		closedWell(r, t, by, 1)
@@ -157,7 +157,7 @@ func TestLedgerOfTheState(t *testing.T) {
 	for name, f := range damage {
 		r := streamtest.Ran(t, fixtures.OrdersStream)
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
 		f(t, r)
 		if _, err := stream.New(r.Options()); !errors.Is(err, failure.ErrState) || !errors.Is(err, ledger.ErrLedger) {
@@ -176,7 +176,7 @@ func TestLedgerOfTheState(t *testing.T) {
 		fixtures.Must(t, err)
 		fixtures.Must(t, os.WriteFile(r.LedgerFile()+".old", data, 0o600))
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
 		f(t, r)
 		lines := func() int {
@@ -188,7 +188,7 @@ func TestLedgerOfTheState(t *testing.T) {
 			t.Errorf("%s: ended with %v", name, err)
 		}
 		if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}); err == nil {
 			t.Errorf("%s: an epoch was opened with it", name)
 		}

@@ -53,7 +53,7 @@ func TestLimit(t *testing.T) {
 	}
 	// Offline as well.
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	})
 	if err == nil || !strings.Contains(err.Error(), "above limit_epsilon") || r.Kinds() != "open close key-destroyed open" {
 		t.Errorf("open from 0: %v, ledger %s", err, r.Kinds())
@@ -79,7 +79,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("release %s", last.Value)
 	}
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "0"})
 	}); err != nil {
 		t.Error(err) // 2.5 has room for two
 	}
@@ -135,7 +135,9 @@ func TestCharged(t *testing.T) {
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	x := func(req epoch.OpenRequest) float64 {
 		t.Helper()
-		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.OpenEpoch(ctx, fixtures.OrdersTask, req) }))
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, req)
+		}))
 		eps, err := readCharged(r.Dir+"/state", r.Options().Config.Streams[0], 0)
 		fixtures.Must(t, err)
 		return eps

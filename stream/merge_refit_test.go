@@ -82,7 +82,7 @@ func TestMergeRefit(t *testing.T) {
 				t.Error("read at another pace, other bytes")
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
 			}))
 			for _, p := range openingOn(r, 2).Parts {
 				if p.First != int64(end) || p.Incarnation != 1 {

@@ -51,7 +51,7 @@ func TestMergedSets(t *testing.T) {
 	reopen := func(toml string) {
 		r.Toml = toml
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
 		}))
 	}
 	run(1, 2)
@@ -109,7 +109,7 @@ func TestMergedAddedBudget(t *testing.T) {
 	r.Toml = merged
 	x = r.Start()
 	x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
-	if err := x.Ask("open", task.ControlRequest{Stream: "orders", Partition: core.Merged}); err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
+	if err := x.Ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: core.Merged}); err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
 		t.Errorf("a running task: %v", err)
 	}
 	if s := x.D.Status()[0]; s.Epoch != 1 || s.State != monitor.StateRunning {
@@ -117,7 +117,7 @@ func TestMergedAddedBudget(t *testing.T) {
 	}
 	x.End()
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
 	})
 	if err == nil || !strings.Contains(err.Error(), "budget of orders/2 spent") {
 		t.Errorf("a task that does not run: %v", err)
@@ -172,7 +172,7 @@ func TestAbandonedTruncated(t *testing.T) {
 				if c.forget {
 					(*d.Own()).Ledger.Entries[0].Output = nil
 				}
-				return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+				return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 			}))
 			if end := r.Closed(r.Entries()); end != c.end {
 				t.Errorf("closed at %d, want %d", end, c.end)

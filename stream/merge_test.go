@@ -92,7 +92,7 @@ func TestMerge(t *testing.T) {
 		t.Fatalf("%d sources are charged, %v", len(spent), err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 	}))
 	for i := range 3 {
 		src := core.Source{Cluster: spent[i].Cluster, Topic: "orders", Partition: i}
@@ -106,7 +106,7 @@ func TestMerge(t *testing.T) {
 	}
 	// A successor goes on where each partition ended.
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.MergedTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.MergedTask, epoch.OpenRequest{})
 	}))
 	entries := r.Entries()
 	i := slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.KindOpen && e.Epoch == 2 })
@@ -164,7 +164,7 @@ func TestMergeBecomes(t *testing.T) {
 	x.EndHalted()
 	for p := range 2 {
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.CloseEpoch(ctx, core.Task{Stream: "orders", Partition: p}, false)
+			return streamtest.CloseEpoch(ctx, d, core.Task{Stream: "orders", Partition: p}, false)
 		}))
 	}
 	x = r.Start()
@@ -177,13 +177,13 @@ func TestMergeBecomes(t *testing.T) {
 	}
 	r.Toml = apart
 	open := func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}
 	if err := r.Offline(open); err == nil || !strings.Contains(err.Error(), "task orders-merged, which is open") {
 		t.Errorf("while the merged epoch is open: %v", err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 	}))
 	fixtures.Must(t, r.Offline(open))
 	r.SendTo(0, 450, 100)
@@ -228,7 +228,7 @@ func TestMergePartitionAdded(t *testing.T) {
 		r.SendTo(p, 0, 100)
 	}
 	x.Published(1)
-	fixtures.Must(t, x.Ask("open", task.ControlRequest{Stream: "orders", Partition: core.Merged}))
+	fixtures.Must(t, x.Ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: core.Merged}))
 	x.Until("the next epoch", func(s monitor.TaskStatus) bool {
 		return s.Epoch == 2 && s.State == monitor.StateRunning && s.Unread == 0
 	})
@@ -279,7 +279,9 @@ func TestMergeRecovery(t *testing.T) {
 	x = old.Start()
 	x.Halts(failure.State, "streamdp recover --stream orders goes back")
 	x.EndHalted()
-	fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.MergedTask, nil) }))
+	fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return streamtest.Recover(ctx, d, fixtures.MergedTask, nil)
+	}))
 	send(610, 100)
 	x = old.Start()
 	x.Published(7)
@@ -337,7 +339,7 @@ func TestMergeShortened(t *testing.T) {
 			fixtures.Must(t, err)
 			fixtures.Must(t, os.Truncate(r.Dir+"/state/tasks/orders-merged/checkpoint", 100))
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+				return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 			}))
 			entries := r.Entries()
 			i := slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.KindClose })

@@ -103,7 +103,9 @@ func TestMergedUsers(t *testing.T) {
 			x = r.Start(on...)
 			x.Halts(failure.State, "streamdp recover --stream orders")
 			x.EndHalted()
-			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.MergedTask, nil) }))
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.Recover(ctx, d, fixtures.MergedTask, nil)
+			}))
 			for p := range sent {
 				if files := usersOfMerged(r, 1, p); len(files) != 1 {
 					t.Errorf("recover leaves the files %v", files)
@@ -124,7 +126,7 @@ func TestMergedUsers(t *testing.T) {
 				t.Errorf("spent %+v, %v", spent, err)
 			}
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+				return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 			}))
 			for p := range sent {
 				if files := usersOfMerged(r, 1, p); len(files) > 0 {

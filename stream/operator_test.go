@@ -195,7 +195,7 @@ func TestAllPartitions(t *testing.T) {
 		for _, s := range d.Status() {
 			known = append(known, s.Partition)
 		}
-		return d.CloseEpoch(ctx, core.Task{Stream: "orders", Partition: 3}, false)
+		return streamtest.CloseEpoch(ctx, d, core.Task{Stream: "orders", Partition: 3}, false)
 	}))
 	if !slices.Equal(known, []int{0, 1, 2, 3}) {
 		t.Errorf("without the cluster the tasks %v are known, want those of the ledger", known)

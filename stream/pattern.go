@@ -11,7 +11,6 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
-	"github.com/streamdp/streamdp/stream/httpapi"
 )
 
 // shownRefusals is how many topics of a pattern that are not taken a status names.
@@ -213,7 +212,7 @@ func (d *Daemon) refusals(refused []config.Refusal) {
 	was := p.sought
 	p.sought = true
 	p.mu.Unlock()
-	for _, s := range d.Patterns() {
+	for _, s := range (served{d}).Patterns() {
 		for state, n := range map[string]int{"taken": s.Taken, "beyond": s.Beyond, "refused": s.Refused} {
 			d.process.Metrics.PatternTopics(s.Pattern, state, n)
 		}
@@ -228,34 +227,4 @@ func (d *Daemon) unsought() bool {
 	d.patterns.mu.Lock()
 	defer d.patterns.mu.Unlock()
 	return !d.patterns.sought && len(d.process.Config().Patterns) > 0
-}
-
-// Patterns returns what is known of the patterns, in their order.
-func (d *Daemon) Patterns() (all []httpapi.PatternStatus) {
-	c := d.process.Config()
-	d.patterns.mu.Lock()
-	defer d.patterns.mu.Unlock()
-	for _, p := range c.Patterns {
-		x := httpapi.PatternStatus{Pattern: p.Name, Topics: p.Input.Topics, Most: p.Input.MaxTopics}
-		for _, s := range c.Streams {
-			if s.Pattern() == p.Name {
-				x.Taken++
-			}
-		}
-		for _, r := range d.patterns.refused {
-			if r.Pattern != p.Name {
-				continue
-			}
-			if r.Beyond {
-				x.Beyond++
-			} else {
-				x.Refused++
-			}
-			if len(x.Missing) < shownRefusals {
-				x.Missing = append(x.Missing, r)
-			}
-		}
-		all = append(all, x)
-	}
-	return all
 }

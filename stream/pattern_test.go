@@ -369,11 +369,11 @@ func TestPatternCommand(t *testing.T) {
 		fixtures.Must(t, f(t.Context(), d))
 	}
 	command(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, task, epoch.OpenRequest{From: "earliest", Reason: "requested"})
+		return streamtest.OpenEpoch(ctx, d, task, epoch.OpenRequest{From: "earliest", Reason: "requested"})
 	})
-	command(func(ctx context.Context, d *stream.Daemon) error { return d.CloseEpoch(ctx, task, false) })
+	command(func(ctx context.Context, d *stream.Daemon) error { return streamtest.CloseEpoch(ctx, d, task, false) })
 	command(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, task, epoch.OpenRequest{From: "continue", Reason: "requested"})
+		return streamtest.OpenEpoch(ctx, d, task, epoch.OpenRequest{From: "continue", Reason: "requested"})
 	})
 	if got := r.Kinds(); strings.Count(got, ledger.KindOpen) != 2 {
 		t.Error(got)

@@ -108,7 +108,7 @@ func TestRealKafkaUsers(t *testing.T) {
 	seed, log := uint64(7), slog.New(slog.NewTextHandler(t.Output(), nil))
 	off, err := stream.New(stream.Options{Config: cfg, Key: connect.InsecureKey(seed), InsecureSeed: &seed, Version: "test", Log: log})
 	fixtures.Must(t, err)
-	err = off.Recover(t.Context(), core.Task{Stream: "orders", Partition: 1}, nil)
+	err = streamtest.Recover(t.Context(), off, core.Task{Stream: "orders", Partition: 1}, nil)
 	off.Close()
 	fixtures.Must(t, err)
 	for p := range ends {

@@ -92,7 +92,7 @@ func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err err
 	if q.Open {
 		found.Opened = d.unopened()
 		d.patterns.open()
-		for _, c := range d.crewsNow() {
+		for _, c := range d.shardsNow() {
 			c.release()
 		}
 	}
@@ -103,11 +103,11 @@ func (d *Daemon) reload(q httpapi.ReloadRequest) (found *httpapi.Reload, err err
 // unopened returns what waits for a request to open an epoch; see [Reload].
 func (d *Daemon) unopened() []string {
 	all := []string{}
-	for _, c := range d.crewsNow() {
+	for _, c := range d.shardsNow() {
 		c.growing.Lock()
-		squads := slices.Clone(c.squads)
+		streams := slices.Clone(c.streams)
 		c.growing.Unlock()
-		for _, q := range squads {
+		for _, q := range streams {
 			tasks := q.tasks()
 			if len(tasks) == 0 && q.holds.Load() {
 				all = append(all, q.s.Name)
@@ -132,7 +132,7 @@ func (d *Daemon) unopened() []string {
 func (c *shardTasks) release() {
 	c.growing.Lock()
 	defer c.growing.Unlock()
-	for _, q := range c.squads {
+	for _, q := range c.streams {
 		q.holds.Store(false)
 		for _, r := range q.runners {
 			r.Free()
@@ -225,7 +225,7 @@ func (d *Daemon) unfit(old, s *config.Stream) (why []string) {
 			return []string{err.Error()}
 		}
 	}
-	for _, c := range d.crewsNow() {
+	for _, c := range d.shardsNow() {
 		for _, t := range c.Ledger.Tasks() {
 			opened := c.Ledger.Newest(t)
 			if t.Stream != s.Name || opened == nil || opened.Kind != ledger.KindOpen { // nil: its only opening was voided

@@ -510,7 +510,7 @@ func TestReloadAccess(t *testing.T) {
 	x.End()
 	r.Http = "insecure_listen = true\n"
 	x = r.Start(r.Reloadable)
-	(*x.D.Server()).Http.Listen = "0.0.0.0:9464"
+	(*x.D.Server()).HTTP.Listen = "0.0.0.0:9464"
 	if code, _ := ask(x, nil); code != http.StatusForbidden {
 		t.Errorf("a listener without a password: %d", code)
 	}

@@ -18,11 +18,11 @@ import (
 func TestRotateKey(t *testing.T) {
 	t.Parallel()
 	closing := func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}
 	opening := func(sameLog bool) func(context.Context, *stream.Daemon) error {
 		return func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: sameLog})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: sameLog})
 		}
 	}
 	for _, encrypt := range []bool{false, true} {

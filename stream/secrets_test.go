@@ -144,7 +144,7 @@ func TestAbandonedSecret(t *testing.T) {
 			x.End()
 		} else {
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, core.Task{Stream: "second", Partition: 0}, epoch.OpenRequest{})
 			}))
 		}
 		closedWell(r, t, by, 1)

@@ -79,7 +79,9 @@ func TestClockUsers(t *testing.T) {
 			x = r.Start(on...)
 			x.Halts(failure.State, "streamdp recover --stream orders --partition 0")
 			x.EndHalted()
-			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) }))
+			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+			}))
 			r.SendUsers(0, first, 20)
 			h.Tick()
 			for _, c := range []*streamtest.Rig{r, copied} {

@@ -126,7 +126,7 @@ func (s *clusterSite) steps(file string, step uint64, instances ...string) time.
 	var out, errs string
 	for time.Since(begun) < time.Minute {
 		var answer struct {
-			Group     cluster.GroupStatus
+			Group     cluster.Status
 			Instances []struct {
 				Instance string
 				Status   struct{ Tasks []monitor.TaskStatus }

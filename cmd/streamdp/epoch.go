@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/streamdp/streamdp/config"
-	"github.com/streamdp/streamdp/internal/client"
 	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/words"
 	"github.com/streamdp/streamdp/stream/cluster"
@@ -161,19 +160,16 @@ func (g *globals) changeEpoch(ctx context.Context, kind, name string, f *epochFl
 // change has the instance change the epoch that runs the task, or the daemon that runs on the state
 // directory. If no daemon runs there, it does so itself.
 func (g *globals) change(ctx context.Context, cfg *config.Config, kind string, t core.Task, open epoch.OpenRequest) error {
-	q := task.ControlRequest{Stream: t.Stream, Partition: t.Partition, Open: open}
+	q := task.NewRequest(kind, t)
+	q.Open = open
 	if cfg.Cluster != nil {
 		key, err := loadKey(cfg)
 		if err != nil {
 			return err
 		}
-		return cluster.Ask(ctx, cfg, key, kind, q)
+		return cluster.Ask(ctx, cfg, key, q)
 	}
-	asked, err := client.Change(ctx, cfg.State.Dir, kind, q)
-	if err == nil && !asked {
-		err = g.changeAlone(ctx, kind, t, open)
-	}
-	return err
+	return g.command(ctx, cfg, q)
 }
 
 // abandoned returns the partitions of a stream that have an open epoch and are not in
@@ -185,19 +181,6 @@ func abandoned(books *ledger.Books, s *config.Stream, name string) (partitions [
 		}
 	}
 	return partitions
-}
-
-// changeAlone changes the epoch when no daemon runs.
-func (g *globals) changeAlone(ctx context.Context, kind string, task core.Task, open epoch.OpenRequest) error {
-	d, err := g.daemon([]core.Task{task})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if kind == "open" {
-		return d.OpenEpoch(ctx, task, open)
-	}
-	return d.CloseEpoch(ctx, task, open.DropOutbox)
 }
 
 // changed shows the task's newest epoch and what is spent.

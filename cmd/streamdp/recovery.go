@@ -16,7 +16,6 @@ import (
 	"github.com/streamdp/streamdp/internal/exit"
 	"github.com/streamdp/streamdp/internal/plan"
 	"github.com/streamdp/streamdp/internal/words"
-	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/recovery"
@@ -94,8 +93,9 @@ func recoverCommand(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = g.command(c.Context(), cfg, "recover", t, task.ControlRequest{From: x},
-				func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, t, x) })
+			q := task.NewRequest(task.RequestRecover, t)
+			q.From = x
+			err = g.command(c.Context(), cfg, q)
 			if errors.Is(err, failure.ErrHalted) {
 				return wrong{err}
 			}
@@ -126,9 +126,9 @@ func republishCommand(g *globals) *cobra.Command {
 				return err
 			}
 			q.Epoch = f.epoch
-			err = g.command(c.Context(), cfg, "republish", t, task.ControlRequest{Republish: q},
-				func(ctx context.Context, d *stream.Daemon) error { return d.Republish(ctx, t, q) })
-			if err != nil {
+			asked := task.NewRequest(task.RequestRepublish, t)
+			asked.Republish = q
+			if err := g.command(c.Context(), cfg, asked); err != nil {
 				return err
 			}
 			return g.done("published what is committed of %s again", t)
@@ -403,18 +403,17 @@ func readExport(name string) (*recovery.Export, error) {
 
 // command asks the running daemon or, where none runs, does it itself under the
 // directory's lock.
-func (g *globals) command(ctx context.Context, cfg *config.Config, kind string, t core.Task, q task.ControlRequest, alone func(context.Context, *stream.Daemon) error) error {
-	q.Stream, q.Partition = t.Stream, t.Partition
-	asked, err := client.Change(ctx, cfg.State.Dir, kind, q)
+func (g *globals) command(ctx context.Context, cfg *config.Config, q task.Request) error {
+	asked, err := client.Change(ctx, cfg.State.Dir, q)
 	if asked || err != nil {
 		return err
 	}
-	d, err := g.daemon([]core.Task{t})
+	d, err := g.daemon([]core.Task{q.Task()})
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return alone(ctx, d)
+	return d.Do(ctx, q)
 }
 
 // done says what a command has done.

@@ -37,7 +37,7 @@ func daemon(t *testing.T, answer http.HandlerFunc) (dir string) {
 // TestControl: a request reaches the daemon of a directory, whose answer is an error where it says so. That
 // no daemon runs there is none.
 func TestControl(t *testing.T) {
-	asked, err := Change(t.Context(), t.TempDir(), "open", task.ControlRequest{})
+	asked, err := Change(t.Context(), t.TempDir(), task.Request{Kind: task.RequestOpen})
 	if asked || err != nil {
 		t.Errorf("no daemon: %t, %v", asked, err)
 	}
@@ -59,7 +59,7 @@ func TestControl(t *testing.T) {
 	for kind, want := range map[string]string{
 		"open": "<nil>", "close": "no open epoch", "recover": "the daemon answered 404 Not Found",
 	} {
-		if asked, err := Change(t.Context(), dir, kind, task.ControlRequest{}); !asked || fmt.Sprint(err) != want {
+		if asked, err := Change(t.Context(), dir, task.Request{Kind: kind}); !asked || fmt.Sprint(err) != want {
 			t.Errorf("%s: %t, %v", kind, asked, err)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// Change has the daemon that runs on a state directory do what q asks. kind is the request: open, close,
-// recover or republish. asked is false, without an error, if no daemon runs there.
-func Change(ctx context.Context, dir, kind string, q task.ControlRequest) (asked bool, err error) {
-	var answer task.ControlAnswer
-	if asked, err = post(ctx, dir, "/epoch/"+kind, q, &answer); err == nil && asked {
+// Change has the daemon that runs on a state directory do what q asks. asked is false, without an error, if no
+// daemon runs there.
+func Change(ctx context.Context, dir string, q task.Request) (asked bool, err error) {
+	var answer task.Answer
+	if asked, err = post(ctx, dir, "/epoch/"+q.Kind, q, &answer); err == nil && asked {
 		err = answer.Err()
 	}
 	return asked, err

@@ -44,7 +44,7 @@ type Instance struct {
 type Status struct {
 	Tasks    []monitor.TaskStatus
 	Patterns []httpapi.PatternStatus
-	Group    *cluster.GroupStatus // nil: the daemon is in no group
+	Group    *cluster.Status // nil: the daemon is in no group
 }
 
 // Decode reads the status that a daemon answered.

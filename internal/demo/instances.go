@@ -230,7 +230,7 @@ func (d *instancesDemo) shared(ctx context.Context) error {
 }
 
 // say prints who has what.
-func (d *instancesDemo) say(s *cluster.GroupStatus) {
+func (d *instancesDemo) say(s *cluster.Status) {
 	slices.SortFunc(s.Members, func(a, b cluster.MemberStatus) int { return strings.Compare(a.Instance, b.Instance) })
 	for i, m := range s.Members {
 		fmt.Fprintf(d.o.Stderr, "%s has the partitions %s; its page is at %s\n", m.Instance, words.Ranges(d.partitionsOf(m)), m.URL)

@@ -78,7 +78,7 @@ func TestClockSteps(t *testing.T) {
 		t.Errorf("verify: %+v, %v", all, err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	entries := r.Entries()
 	if e := entries[slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.KindClose })]; e.End != at {
@@ -279,7 +279,7 @@ func TestClockRecovery(t *testing.T) {
 			x = old.Start(h.On)
 			x.Halts(failure.State, "streamdp recover")
 			x.EndHalted()
-			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, c.task, nil) }))
+			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error { return streamtest.Recover(ctx, d, c.task, nil) }))
 			x = old.Start(h.On)
 			more(x, 1)
 			x.End()

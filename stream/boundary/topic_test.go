@@ -89,7 +89,7 @@ func TestClockRolledBack(t *testing.T) {
 			}
 			// A new epoch, which pays, goes on.
 			fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 			}))
 			x = old.Start(h.On)
 			h.Tick()

@@ -21,8 +21,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// GroupExport says what an export copied.
-type GroupExport struct {
+// Exported says what an export copied.
+type Exported struct {
 	Dir    string `json:"dir"`
 	Lines  int    `json:"ledger_lines"`
 	Epochs int    `json:"epochs"`
@@ -37,7 +37,7 @@ type GroupExport struct {
 // that compute releases again. Its ledger ends with a line with which no daemon runs or charges.
 // It has no checkpoints, so nothing can go on from it. With secrets and the master key, one can
 // subtract the noise from the releases of epochs that are open.
-func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*GroupExport, error) {
+func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string, secrets bool) (*Exported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func Export(ctx context.Context, c *config.Config, master *[32]byte, dir string,
 	if err := state.WriteNew(disk, filepath.Join(dir, ledger.FileName), text); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	return &GroupExport{dir, len(l.Entries), len(l.EpochList()), len(files)}, nil
+	return &Exported{dir, len(l.Entries), len(l.EpochList()), len(files)}, nil
 }
 
 // readable reports whether a copy has a value: what commands read, of which secrets and the
@@ -125,7 +125,7 @@ func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove
 		}
 	}
 	slices.SortStableFunc(all, func(a, b line) int { return a.at.Compare(b.at) })
-	disk, err := NewLogShard(newBufferedHolding(map[string]shardlog.Value{}, nil))
+	disk, err := NewShard(newBufferedHolding(map[string]shardlog.Value{}, nil))
 	if err != nil {
 		return nil, nil, err
 	}

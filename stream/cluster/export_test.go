@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/shardlog"
+	"github.com/streamdp/streamdp/stream/epoch"
 )
 
 type (
@@ -35,29 +36,36 @@ const (
 var (
 	ErrLost          = errLost
 	NewRequestTopic  = newRequestTopic
+	GenesisOf        = genesisOf
 	NewRequestServer = newRequestServer
 	NewGroupTools    = newGroupTools
 	NewImporting     = newImporting
 	OneLedger        = oneLedger
 )
 
-func (x *LogShard) Left() int { return x.left() }
+func (x *Shard) Left() int { return x.left() }
 
-func (x *LogShard) Line() *int { return &x.line }
+func (x *Shard) Line() *int { return &x.line }
 
-func (x *LogShard) Mu() *sync.Mutex { return &x.mu }
+func (x *Shard) Mu() *sync.Mutex { return &x.mu }
 
-func (x *LogShard) Parts() *map[string][]int { return &x.parts }
+func (x *Shard) Parts() *map[string][]int { return &x.parts }
 
-func (x *LogShard) Queue() *[]*logUpdate { return &x.queue }
+func (x *Shard) Queue() *[]*logUpdate { return &x.queue }
 
-func (x *LogShard) Room() *int { return &x.room }
+func (x *Shard) Room() *int { return &x.room }
 
-func (x *LogShard) Waiting() *map[string]*logUpdate { return &x.waiting }
+func (x *Shard) Waiting() *map[string]*logUpdate { return &x.waiting }
 
 func (x *Member) Acquire(a0 context.Context, a1 int, a2 time.Duration) (*shardlog.Holding, error) {
 	return x.acquire(a0, a1, a2)
 }
+
+func (x *Member) Process() *epoch.Process { return x.process }
+
+func (x *Member) Witnesses() string { return x.witnesses }
+
+func (x *Member) Turns() *chan struct{} { return &x.turns }
 
 func (x *Member) Genesis() *shardlog.Genesis { return &x.genesis }
 

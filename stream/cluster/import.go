@@ -24,8 +24,8 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// GroupImport says what an import brought into a group.
-type GroupImport struct {
+// Imported says what an import brought into a group.
+type Imported struct {
 	Group  string        `json:"group"`
 	Shards []ShardImport `json:"shards"`
 	Tasks  int           `json:"tasks"`
@@ -53,7 +53,7 @@ type ShardImport struct {
 // has assign = "partition"; another master key; sources or tasks that the group's ledgers know; an
 // opening that was interrupted, which the next start of the daemon settles; tasks too large for
 // their shard.
-func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string) (*GroupImport, error) {
+func Import(ctx context.Context, c *config.Config, master *[32]byte, dir string) (*Imported, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
 		return nil, err
@@ -71,13 +71,13 @@ type importing struct {
 	move   ledger.EntryMove
 	Shards map[int]*importedShard
 	Order  []int // of shards, ascending
-	out    *GroupImport
+	out    *Imported
 	Room   int                   // bytes that a shard may get
 	Write  func(shard int) error // tests: called before a shard is written; nil: nothing
 }
 
 func newImporting(g *groupTools, dir string) *importing {
-	return &importing{G: g, dir: filepath.Clean(dir), Shards: map[int]*importedShard{}, Room: epoch.ShardStates, out: &GroupImport{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
+	return &importing{G: g, dir: filepath.Clean(dir), Shards: map[int]*importedShard{}, Room: epoch.ShardStates, out: &Imported{Group: g.C.Cluster.Group, Shards: []ShardImport{}}}
 }
 
 // importedShard is a shard that something comes into.
@@ -89,6 +89,7 @@ type importedShard struct {
 	All     *bufferedHolding
 }
 
+// Close gives up the shards and the directory.
 func (i *importing) Close() {
 	for _, s := range i.Shards {
 		if s.holding != nil {
@@ -102,7 +103,8 @@ func (i *importing) Close() {
 	}
 }
 
-func (i *importing) Run(ctx context.Context) (*GroupImport, error) {
+// Run does the whole import.
+func (i *importing) Run(ctx context.Context) (*Imported, error) {
 	defer i.Close()
 	return i.out, i.all(ctx)
 }
@@ -288,7 +290,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 			}
 		}
 	}
-	disk, err := NewLogShard(s.All)
+	disk, err := NewShard(s.All)
 	if err != nil {
 		return err
 	}
@@ -327,7 +329,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	}
 	// What a shard gets must be what it can be acquired with.
 	again := s.All.all()
-	if _, err := NewLogShard(again); err != nil {
+	if _, err := NewShard(again); err != nil {
 		return err
 	}
 	_, err = ledgerOf(again.lines, i.G.Master)

@@ -199,11 +199,11 @@ func lonely(t *testing.T, f func(t *testing.T, d *cluster.Member, g *heldLogs, s
 		defer d.Close()
 		g := newHeldLogs()
 		s := in.Member
-		(*s.Group()), (*s.Genesis()) = g, cluster.GenesisOf(s.D.Cfg, s.D.Key, "cluster")
+		(*s.Group()), (*s.Genesis()) = g, cluster.GenesisOf(s.Process().Cfg, s.Process().Key, "cluster")
 		for shard := range 3 {
 			genesis := (*s.Genesis())
 			genesis.Shard = shard
-			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: s.D.Key, Instance: "init"}); err != nil {
+			if _, err := shardlog.Create(t.Context(), g.Log(shard), shardlog.Options{Genesis: genesis, Master: s.Process().Key, Instance: "init"}); err != nil {
 				t.Fatal(err)
 			}
 			g.change(shard, func(l *heldLog) { l.asked = 0 })
@@ -252,7 +252,7 @@ func postsOf(d *cluster.Member) string {
 // countOf returns what a counter of an instance says for a label.
 func countOf(t *testing.T, d *cluster.Member, name, label string) int {
 	t.Helper()
-	return fixtures.Counter(t, d.D.Metrics.Registry, name, label)
+	return fixtures.Counter(t, d.Process().Metrics.Registry, name, label)
 }
 
 // TestKeepRefused: what keeps one shard from being acquired. The other one runs; the one says why; it
@@ -286,10 +286,10 @@ func TestKeepRefused(t *testing.T) {
 		}, monitor.OutcomeHalted, "orders-0/checkpoint", looks},
 		"lost ledger": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
 			w := shardlog.Witness{Genesis: sha256.Sum256(g.shards[1].ledger[0].Value), Lines: 7}
-			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses, "1"), []byte(w.String()), 0o600))
+			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte(w.String()), 0o600))
 		}, monitor.OutcomeHalted, "the ledger has 0 lines, the witness in the state directory knows of 7", [2]int{4, 6}}, // each looks for two minutes
 		"no witness": {func(t *testing.T, d *cluster.Member, g *heldLogs) {
-			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses, "1"), []byte("rubbish"), 0o600))
+			fixtures.Must(t, os.WriteFile(filepath.Join(d.Witnesses(), "1"), []byte("rubbish"), 0o600))
 		}, monitor.OutcomeHalted, "no witness of a ledger", [2]int{}}, // nobody is asked
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestKeepRefused(t *testing.T) {
 					l.ledger = was.ledger
 					l.state = slices.DeleteFunc(l.state, func(r shardlog.Record) bool { return strings.HasPrefix(string(r.Key), "orders") })
 				})
-				os.Remove(filepath.Join(d.Witnesses, "1"))
+				os.Remove(filepath.Join(d.Witnesses(), "1"))
 				time.Sleep(4 * time.Minute)
 				synctest.Wait()
 				if got := postsOf(d); got != "running running" {
@@ -404,7 +404,7 @@ func TestKeepLost(t *testing.T) {
 func TestKeepTurns(t *testing.T) {
 	t.Parallel()
 	lonely(t, func(t *testing.T, d *cluster.Member, g *heldLogs, _ func() string, _ func() time.Duration) {
-		d.Turns = make(chan struct{}, 1)
+		(*d.Turns()) = make(chan struct{}, 1)
 		begun := g.hang(0, "fence")
 		g.generations <- given(1, 0)
 		<-begun

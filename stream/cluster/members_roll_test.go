@@ -41,7 +41,7 @@ func TestRollingChange(t *testing.T) {
 			var got []string
 			shards, running := 0, true
 			for name, x := range all {
-				g := x.D.Group()
+				g := x.In.Member.Status()
 				for _, s := range g.Shards {
 					running = running && s.State == cluster.PostRunning
 				}

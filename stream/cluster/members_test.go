@@ -154,7 +154,7 @@ func TestInstanceStatus(t *testing.T) {
 	b.Awaits("orders.dp", 4, b.Log.String)
 	ready(x, true)
 	var status struct {
-		Data struct{ Group *cluster.GroupStatus }
+		Data struct{ Group *cluster.Status }
 	}
 	if _, body := x.Get("/api/v1/status"); json.Unmarshal([]byte(body), &status) != nil || status.Data.Group == nil {
 		t.Fatal(body)
@@ -174,17 +174,17 @@ func TestInstanceStatus(t *testing.T) {
 
 	// Requests through Kafka.
 	o := r.Options()
-	ask := func(kind string, q task.ControlRequest) error {
+	ask := func(q task.Request) error {
 		t.Helper()
-		return cluster.Ask(t.Context(), o.Config, o.Key, kind, q)
+		return cluster.Ask(t.Context(), o.Config, o.Key, q)
 	}
-	if err := ask(task.RequestClose, task.ControlRequest{Stream: "orders", Partition: 1}); err != nil {
+	if err := ask(task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 1}); err != nil {
 		t.Error(err)
 	}
-	if err := ask(task.RequestClose, task.ControlRequest{Stream: "orders", Partition: 1}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
+	if err := ask(task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 1}); err == nil || !strings.Contains(err.Error(), "no open epoch") {
 		t.Error(err)
 	}
-	if err := ask(task.RequestOpen, task.ControlRequest{Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}); err != nil {
+	if err := ask(task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}); err != nil {
 		t.Error(err)
 	}
 	books, err := cluster.ReadBooks(t.Context(), o.Config, o.Key)
@@ -221,7 +221,7 @@ func TestInstanceStatus(t *testing.T) {
 	// Nobody is left to take a request.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := cluster.Ask(ctx, o.Config, o.Key, task.RequestClose, task.ControlRequest{Stream: "orders"}); err == nil {
+	if err := cluster.Ask(ctx, o.Config, o.Key, task.Request{Kind: task.RequestClose, Stream: "orders"}); err == nil {
 		t.Error("a request was met by nobody")
 	}
 }

@@ -1,3 +1,6 @@
+// Package cluster lets several instances share tasks. A task's files are in logs in Kafka, a [Shard] for each group of
+// tasks, and one instance at a time owns a shard: see [Member]. The package also has what commands do with a group:
+// [Init], [Check], [Import], [Export], [ReadBooks], [Ask] and [Look].
 package cluster
 
 import (
@@ -17,7 +20,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 	"github.com/streamdp/streamdp/internal/shardlog"
-	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/input"
@@ -46,21 +49,22 @@ type group interface {
 	Close(ctx context.Context)
 }
 
-// runsShards is what membership asks of the process that it is of.
-type runsShards interface {
+// Runner runs the tasks of shards for a member: the daemon.
+type Runner interface {
 	// OpenShard makes the tasks of a shard. Nothing of them runs yet.
-	OpenShard(shard int, files *LogShard) (ShardTasks, error)
+	OpenShard(shard int, files *Shard) (Tasks, error)
 	// Ask gives a request to its task's owner and waits for the answer.
-	Ask(ctx, patience context.Context, t core.Task, q task.Request) error
+	Ask(ctx, patience context.Context, q task.Request) error
 }
 
-// ShardTasks are the tasks of a shard.
-type ShardTasks interface {
-	// Begin shows them, and starts all that is to be done for the shard; see [crew.start].
+// Tasks are the tasks of a shard.
+type Tasks interface {
+	// Begin shows them, and starts all that is to be done for the shard. run runs a part of it beside the others,
+	// until its context ends.
 	Begin(run func(func(context.Context) error))
 	// End makes sure that nothing more is started.
 	End()
-	// Gone takes down what the process has of them, after all that begin began has ended.
+	// Gone takes down what the process has of them, after all that Begin started has ended.
 	Gone()
 }
 
@@ -69,27 +73,44 @@ type ShardTasks interface {
 // A shard that the group gives to this instance is acquired, which fences its former owner, and
 // its tasks run until the group gives it to another one. Then they stop as on SIGTERM. Neither
 // rebalances nor a lost coordinator stop a task. Where this instance does not know how a
-// Transaction ended, another one may own the shard: its tasks end without another word, and it is
-// Acquired again.
+// transaction ended, another one may own the shard: its tasks end without another word, and it is
+// acquired again.
 type Member struct {
-	D         *epoch.Process
-	Runs      runsShards
-	Reach     kafka.Options // how the cluster is reached
-	Advertise func() string // where others find this instance's status
+	process   *epoch.Process
+	runs      Runner
+	reach     kafka.Options // how the cluster is reached
+	advertise func() string // where others find this instance's status
 	group     group
 	genesis   shardlog.Genesis // of every shard, without its number
-	Instance  string
-	Witnesses string        // directory of what is known of each ledger
-	Turns     chan struct{} // has an element for each shard that is being acquired, up to so many
+	instance  string
+	witnesses string        // directory of what is known of each ledger
+	turns     chan struct{} // has an element for each shard that is being acquired, up to so many
 
 	mu         sync.Mutex
 	generation *kgroup.Generation  // the newest; nil: none yet
-	Posts      map[int]*Assignment // by shard
+	posts      map[int]*assignment // by shard
 	trouble    string              // why the group has no word for this instance at the moment
 }
 
-// Assignment is a shard from the moment that the group gives it to this instance until it is given up.
-type Assignment struct {
+// Options are what a member needs of its process.
+type Options struct {
+	Process   *epoch.Process
+	Runs      Runner
+	Reach     kafka.Options // how the cluster is reached
+	Advertise func() string // where others find this instance's status
+}
+
+// NewMember returns a member that has not joined its group yet; see [Member.Share].
+func NewMember(o Options) *Member {
+	c := o.Process.Cfg
+	return &Member{
+		process: o.Process, runs: o.Runs, reach: o.Reach, advertise: o.Advertise, instance: connect.InstanceName(c),
+		witnesses: filepath.Join(c.State.Dir, WitnessDir), posts: map[int]*assignment{}, turns: make(chan struct{}, acquiring),
+	}
+}
+
+// assignment is a shard from the moment that the group gives it to this instance until it is given up.
+type assignment struct {
 	shard int
 	ctx   context.Context    // ends when the shard is to be given up
 	stop  context.CancelFunc // gives the shard up
@@ -102,7 +123,7 @@ type Assignment struct {
 	why   string // it is in this state
 }
 
-// The states of a post.
+// The states of an assignment.
 const (
 	postAcquiring = "acquiring"
 	postRunning   = "running"
@@ -110,12 +131,12 @@ const (
 	postLeaving   = "leaving"
 )
 
-// set changes what is to be said of the post, and reports whether that is another thing.
-func (p *Assignment) set(state, why string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	same := p.state == state && p.why == why
-	p.state, p.why = state, why
+// set changes what is to be said of the assignment, and reports whether that is another thing.
+func (a *assignment) set(state, why string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	same := a.state == state && a.why == why
+	a.state, a.why = state, why
 	return !same
 }
 
@@ -141,11 +162,11 @@ func (s *Member) run(ctx context.Context) {
 }
 
 // all returns the posts as they are now, by shard.
-func (s *Member) all() []*Assignment {
+func (s *Member) all() []*assignment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	posts := slices.Collect(maps.Values(s.Posts))
-	slices.SortFunc(posts, func(a, b *Assignment) int { return a.shard - b.shard })
+	posts := slices.Collect(maps.Values(s.posts))
+	slices.SortFunc(posts, func(a, b *assignment) int { return a.shard - b.shard })
 	return posts
 }
 
@@ -156,34 +177,34 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 	defer s.mu.Unlock()
 	before := s.generation
 	s.generation, s.trouble = &g, ""
-	s.D.Metrics.Generation(g.Number, g.Standby)
+	s.process.Metrics.Generation(g.Number, g.Standby)
 	if before == nil || !slices.Equal(before.Shards, g.Shards) || before.Standby != g.Standby {
-		s.D.Log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
+		s.process.Log.Info("the group divided the shards", "generation", g.Number, "shards", g.Shards, "instances", len(g.Members), "standby", g.Standby)
 	}
 	if twice := sameName(g.Members); twice != "" && (before == nil || sameName(before.Members) != twice) {
-		s.D.Log.Warn("two instances of the group have one name: set cluster.instance", "instance", twice)
+		s.process.Log.Warn("two instances of the group have one name: set cluster.instance", "instance", twice)
 	}
-	if s.D.Partials != nil {
+	if s.process.Partials != nil {
 		t := input.Team{Generation: int64(g.Number), Members: g.Active(), Self: g.Self}
 		if g.Standby != "" {
 			t.Self = input.NoMember
 		}
-		s.D.Partials.Regroup(t)
+		s.process.Partials.Regroup(t)
 	}
-	for shard, p := range s.Posts {
+	for shard, p := range s.posts {
 		if !slices.Contains(g.Shards, shard) {
 			p.stop()
 		}
 	}
 	for _, shard := range g.Shards {
-		old := s.Posts[shard]
+		old := s.posts[shard]
 		if old != nil && !old.left() {
 			failure.Signal(old.word)
 			continue
 		}
 		mine, stop := context.WithCancel(ctx)
-		p := &Assignment{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), given: time.Now(), state: postAcquiring}
-		s.Posts[shard] = p
+		p := &assignment{shard: shard, ctx: mine, stop: stop, word: make(chan struct{}, 1), ended: make(chan struct{}), given: time.Now(), state: postAcquiring}
+		s.posts[shard] = p
 		go func() {
 			defer stop()
 			defer s.forget(p)
@@ -193,7 +214,7 @@ func (s *Member) follow(ctx context.Context, g kgroup.Generation) {
 			s.keep(p)
 		}()
 	}
-	s.D.StateChanged()
+	s.process.StateChanged()
 }
 
 // sameName returns the first name that two members have, "" where there is none.
@@ -209,34 +230,34 @@ func sameName(members []kgroup.MemberInfo) string {
 }
 
 // left reports whether the shard is being given up.
-func (p *Assignment) left() bool { return p.ctx.Err() != nil }
+func (a *assignment) left() bool { return a.ctx.Err() != nil }
 
-// now returns what is to be said of the post.
-func (p *Assignment) now() (state, why string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.left() {
+// now returns what is to be said of the assignment.
+func (a *assignment) now() (state, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.left() {
 		return postLeaving, ""
 	}
-	return p.state, p.why
+	return a.state, a.why
 }
 
-// forget takes a post off the list, after it has ended.
-func (s *Member) forget(p *Assignment) {
+// forget takes an assignment off the list, after it has ended.
+func (s *Member) forget(p *assignment) {
 	close(p.ended)
 	s.mu.Lock()
-	if s.Posts[p.shard] == p {
-		delete(s.Posts, p.shard)
+	if s.posts[p.shard] == p {
+		delete(s.posts, p.shard)
 	}
 	s.mu.Unlock()
-	s.D.StateChanged()
+	s.process.StateChanged()
 }
 
 // keep acquires a shard and runs its tasks, again and again, until it is to be given up. What
 // keeps the shard from running says how long it rests; see refused.
-func (s *Member) keep(p *Assignment) {
-	ctx, log := p.ctx, s.D.Log.With("shard", p.shard)
-	soon, looks := kafka.Backoff{Max: 5 * time.Second}, kafka.Backoff{Min: s.D.LookEvery, Max: s.D.LookEvery}
+func (s *Member) keep(p *assignment) {
+	ctx, log := p.ctx, s.process.Log.With("shard", p.shard)
+	soon, looks := kafka.Backoff{Max: 5 * time.Second}, kafka.Backoff{Min: s.process.LookEvery, Max: s.process.LookEvery}
 	timeout := leastTransaction
 	for ctx.Err() == nil {
 		held, err := s.acquire(ctx, p.shard, timeout)
@@ -265,12 +286,12 @@ func (s *Member) keep(p *Assignment) {
 	}
 }
 
-// rest waits, at most until the post is given up or there is a word. It reports whether there is.
-func (p *Assignment) rest(wait time.Duration, word <-chan struct{}) bool {
+// rest waits, at most until the assignment is given up or there is a word. It reports whether there is.
+func (a *assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-p.ctx.Done():
+	case <-a.ctx.Done():
 	case <-timer.C:
 	case <-word:
 		return true
@@ -284,7 +305,7 @@ func (p *Assignment) rest(wait time.Duration, word <-chan struct{}) bool {
 //   - moved: the group has given it to another instance, and says so to this one soon.
 //   - failed: everything else, such as brokers that do not answer, and transactions of which nobody
 //     knows how they ended. It is acquired again soon.
-func (s *Member) refused(p *Assignment, err error, log *slog.Logger) (outcome string) {
+func (s *Member) refused(p *assignment, err error, log *slog.Logger) (outcome string) {
 	var (
 		halt   *shardlog.HaltError
 		record *shardlog.RefusedError
@@ -299,11 +320,11 @@ func (s *Member) refused(p *Assignment, err error, log *slog.Logger) (outcome st
 	default:
 		outcome = monitor.OutcomeFailed
 	}
-	s.D.Metrics.Acquired(outcome)
+	s.process.Metrics.Acquired(outcome)
 	if p.set(state, strings.TrimPrefix(err.Error(), shardlog.HaltPrefix)) {
 		say(what, "error", err.Error())
 	}
-	s.D.StateChanged()
+	s.process.StateChanged()
 	return outcome
 }
 
@@ -311,7 +332,7 @@ func (s *Member) refused(p *Assignment, err error, log *slog.Logger) (outcome st
 // read of it twice in memory; and a thousand at once would take longer than a transaction may. Who
 // has waited for turnTime goes on: those before wait for a broker, or for the group.
 const (
-	Acquiring = 32
+	acquiring = 32
 	turnTime  = 5 * time.Second
 )
 
@@ -320,8 +341,8 @@ func (s *Member) turn(ctx context.Context) (end func()) {
 	timer := time.NewTimer(turnTime)
 	defer timer.Stop()
 	select {
-	case s.Turns <- struct{}{}:
-		return func() { <-s.Turns }
+	case s.turns <- struct{}{}:
+		return func() { <-s.turns }
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -337,18 +358,18 @@ func (s *Member) acquire(ctx context.Context, shard int, timeout time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return shardlog.Acquire(ctx, s.group.Log(shard), shardlog.Options{Genesis: genesis, Master: s.D.Key, Instance: s.Instance, Witness: witness, Timeout: timeout})
+	return shardlog.Acquire(ctx, s.group.Log(shard), shardlog.Options{Genesis: genesis, Master: s.process.Key, Instance: s.instance, Witness: witness, Timeout: timeout})
 }
 
 // work runs the tasks of a shard that this instance holds, until the context ends, the shard is
 // lost, or a failure concerns it as a whole. It returns why: a [shardlog.HaltError] for a failure.
-func (s *Member) work(p *Assignment, held *shardlog.Holding, log *slog.Logger) error {
+func (s *Member) work(p *assignment, held *shardlog.Holding, log *slog.Logger) error {
 	defer held.Close()
 	// What is not committed in time after the end is lost: a broker that does not answer must not
 	// keep the process.
 	committing, abandon := context.WithCancel(context.WithoutCancel(p.ctx))
 	defer abandon()
-	counted := measure(within{held, committing}, s.D.Metrics)
+	counted := measure(within{held, committing}, s.process.Metrics)
 	defer counted.end()
 	c, err := s.open(p.shard, counted)
 	if err != nil {
@@ -369,10 +390,10 @@ func (s *Member) work(p *Assignment, held *shardlog.Holding, log *slog.Logger) e
 	run(func(ctx context.Context) error { return s.testify(ctx, p.shard, held) })
 	p.set(postRunning, "")
 	log.Info("shard acquired")
-	s.D.Metrics.Acquired(monitor.OutcomeAcquired)
-	s.D.Metrics.Owns(1)
+	s.process.Metrics.Acquired(monitor.OutcomeAcquired)
+	s.process.Metrics.Owns(1)
 	if !p.given.IsZero() {
-		s.D.Metrics.TookOver(time.Since(p.given))
+		s.process.Metrics.TookOver(time.Since(p.given))
 		p.given = time.Time{}
 	}
 	select {
@@ -387,29 +408,29 @@ func (s *Member) work(p *Assignment, held *shardlog.Holding, log *slog.Logger) e
 	c.End()
 	wg.Wait()
 	late.Stop()
-	s.D.Metrics.Owns(-1)
+	s.process.Metrics.Owns(-1)
 	c.Gone()
 	if p.ctx.Err() != nil && held.Err() == nil {
 		log.Info("shard given up")
-		s.D.Metrics.Lost(monitor.ReasonGiven)
+		s.process.Metrics.Lost(monitor.ReasonGiven)
 		return p.ctx.Err()
 	}
 	err = s.shardFailure(committing, held, context.Cause(working))
 	if halt := (*shardlog.HaltError)(nil); errors.As(err, &halt) {
-		s.D.Metrics.Lost(monitor.ReasonFailed)
+		s.process.Metrics.Lost(monitor.ReasonFailed)
 	} else {
-		s.D.Metrics.Lost(monitor.ReasonUnknown)
+		s.process.Metrics.Lost(monitor.ReasonUnknown)
 	}
 	return err
 }
 
 // open makes the tasks of a shard.
-func (s *Member) open(shard int, held Holding) (ShardTasks, error) {
-	files, err := NewLogShard(held)
+func (s *Member) open(shard int, held Holding) (Tasks, error) {
+	files, err := NewShard(held)
 	if err != nil {
 		return nil, err
 	}
-	return s.Runs.OpenShard(shard, files)
+	return s.runs.OpenShard(shard, files)
 }
 
 // shardFailure is what keeps a shard from running: that it is lost, or a halt with another cause. Brokers that do
@@ -419,7 +440,7 @@ func (s *Member) shardFailure(ctx context.Context, held *shardlog.Holding, cause
 	defer cancel()
 	if err := held.Affirm(ctx); err != nil {
 		if cause != nil && !errors.Is(cause, errLost) {
-			s.D.Log.Warn("a shard that is lost had another trouble", "error", cause.Error())
+			s.process.Log.Warn("a shard that is lost had another trouble", "error", cause.Error())
 		}
 		return err
 	}
@@ -449,8 +470,8 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 	pause := kafka.Backoff{Max: time.Minute}
 	for ctx.Err() == nil {
 		began := time.Now()
-		d := newRequestServer(newRequestTopic(s.D.Client, s.D.Cfg.Cluster, s.D.Key, shard), log, s.Instance, s.D.Now, func(met context.Context, kind string, q task.ControlRequest) error {
-			return s.Runs.Ask(met, met, q.Task(), q.Request(kind))
+		d := newRequestServer(newRequestTopic(s.process.Client, s.process.Cfg.Cluster, s.process.Key, shard), log, s.instance, s.process.Now, func(met context.Context, q task.Request) error {
+			return s.runs.Ask(met, met, q)
 		})
 		if err := d.Run(ctx); err != nil {
 			log.Warn("no requests are taken: the control topic cannot be read", "error", err.Error())
@@ -465,7 +486,7 @@ func (s *Member) serve(ctx context.Context, shard int, log *slog.Logger) error {
 
 // witness returns what this instance knows of a shard's ledger, nil for nothing.
 func (s *Member) witness(shard int) (*shardlog.Witness, error) {
-	path := filepath.Join(s.Witnesses, strconv.Itoa(shard))
+	path := filepath.Join(s.witnesses, strconv.Itoa(shard))
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -493,7 +514,7 @@ func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding)
 			return nil
 		}
 		var files state.OS
-		path := filepath.Join(s.Witnesses, strconv.Itoa(shard))
+		path := filepath.Join(s.witnesses, strconv.Itoa(shard))
 		if err := state.WriteOver(files, path, []byte(text)); err != nil {
 			return err
 		}
@@ -506,7 +527,7 @@ func (s *Member) testify(ctx context.Context, shard int, held *shardlog.Holding)
 	for {
 		err := write()
 		if err != nil && !failing {
-			s.D.Log.Warn("what is known of the ledger can't be written down", "shard", shard, "error", err.Error())
+			s.process.Log.Warn("what is known of the ledger can't be written down", "shard", shard, "error", err.Error())
 		}
 		failing = err != nil
 		select {

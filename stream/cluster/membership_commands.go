@@ -20,7 +20,7 @@ import (
 // readers is how many shards a command reads at a time.
 const readers = 8
 
-// shardsOf Calls f for each shard of a configuration, some at a time, and returns the first error
+// shardsOf calls f for each shard of a configuration, some at a time, and returns the first error
 // by number.
 func shardsOf(c *config.Config, f func(shard int) error) error {
 	errs := make([]error, c.Cluster.Shards)
@@ -70,7 +70,7 @@ func newGroupTools(ctx context.Context, c *config.Config, master *[32]byte) (*gr
 	if err != nil {
 		return nil, err
 	}
-	g := &groupTools{c, o, GenesisOf(c, master, id), master, nil}
+	g := &groupTools{c, o, genesisOf(c, master, id), master, nil}
 	for _, name := range []string{kgroup.StateTopic(c.Cluster.Group), kgroup.LedgerTopic(c.Cluster.Group)} {
 		t, err := client.Topic(ctx, name)
 		if err != nil {
@@ -175,8 +175,8 @@ func ledgerOf(lines [][]byte, master *[32]byte) (*ledger.Ledger, error) {
 	return ledger.Parse(text.Bytes(), ledger.NewKey(master))
 }
 
-// GroupCheck is what a check of a group's topics found.
-type GroupCheck struct {
+// Checked is what a check of a group's topics found.
+type Checked struct {
 	Topics []string     `json:"topics"` // what is wrong with the topics and the brokers
 	Shards []ShardCheck `json:"shards"` // none where the topics are not those of the configuration
 }
@@ -192,12 +192,12 @@ type ShardCheck struct {
 
 // Check checks the topics' settings and, of each shard, genesis, chain, MACs, seals, and that the
 // ledger is as long as the state says.
-func Check(ctx context.Context, c *config.Config, master *[32]byte) (*GroupCheck, error) {
+func Check(ctx context.Context, c *config.Config, master *[32]byte) (*Checked, error) {
 	g, err := newGroupTools(ctx, c, master)
 	if err != nil {
 		return nil, err
 	}
-	out := &GroupCheck{Topics: []string{}, Shards: make([]ShardCheck, c.Cluster.Shards)}
+	out := &Checked{Topics: []string{}, Shards: make([]ShardCheck, c.Cluster.Shards)}
 	if err := kgroup.Check(ctx, g.topics()); err != nil {
 		out.Topics = append(out.Topics, strings.Split(err.Error(), "\n")...)
 	}
@@ -228,7 +228,7 @@ func Check(ctx context.Context, c *config.Config, master *[32]byte) (*GroupCheck
 }
 
 // Look asks the group's coordinator who its members are and which shards they have.
-func Look(ctx context.Context, c *config.Config) (*GroupStatus, error) {
+func Look(ctx context.Context, c *config.Config) (*Status, error) {
 	o, err := connect.Cluster(c)
 	if err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func Look(ctx context.Context, c *config.Config) (*GroupStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &GroupStatus{Group: c.Cluster.Group, Instance: connect.InstanceName(c), Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out := &Status{Group: c.Cluster.Group, Instance: connect.InstanceName(c), Shards: []ShardStatus{}, Members: []MemberStatus{}}
 	out.Generation, out.Unowned = g.Number, g.Unowned
 	scheme := "http"
 	if c.HTTP.TLS != nil {

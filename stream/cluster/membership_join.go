@@ -26,7 +26,7 @@ const WitnessDir = "witness"
 // context ends. It returns an error where no repetition helps: the topics are missing or not those
 // of this configuration.
 func (s *Member) Share(ctx context.Context) error {
-	d := s.D
+	d := s.process
 	d.Metrics.Shares(d.Cfg.Cluster.Shards)
 	r := failure.NewRetrier(d.Log, d.Metrics.KafkaError, d.StateChanged)
 	var clusterID string
@@ -36,10 +36,10 @@ func (s *Member) Share(ctx context.Context) error {
 	}); err != nil {
 		return ended(ctx, err)
 	}
-	s.genesis = GenesisOf(d.Cfg, d.Key, clusterID)
+	s.genesis = genesisOf(d.Cfg, d.Key, clusterID)
 	if err := r.Do(ctx, "topics of the group", func() error {
 		var found kgroup.Findings
-		err := kgroup.CheckTopics(ctx, topicsOf(d.Cfg.Cluster, s.Reach))
+		err := kgroup.CheckTopics(ctx, topicsOf(d.Cfg.Cluster, s.reach))
 		if err == nil || errors.As(err, &found) {
 			return err
 		}
@@ -72,18 +72,18 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// GenesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
-func GenesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
+// genesisOf returns what the ledger of each shard of a configuration must begin with, for shard 0.
+func genesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
 	return shardlog.Genesis{
 		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
 		Cluster: clusterID, Key: ledger.NewKey(master).Id,
 	}
 }
 
-// GroupDigest is the digest of what instances of a group must agree on before they share tasks: what
+// groupDigest is the digest of what instances of a group must agree on before they share tasks: what
 // each stream reads, computes and promises, its limits, where it publishes, and the versions that
 // are in the digests of epochs.
-func GroupDigest(c *config.Config) string {
+func groupDigest(c *config.Config) string {
 	type output struct {
 		Topic     string
 		Partition int
@@ -130,32 +130,32 @@ func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
 
 // joinGroup becomes a member of the group.
 func (s *Member) joinGroup(ctx context.Context) (group, error) {
-	d := s.D
+	d := s.process
 	key := ledger.NewKey(d.Key).Id
 	m, err := kgroup.Join(ctx, kgroup.Options{
-		Kafka: s.Reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
-		Instance: s.Instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: GroupDigest(d.Config()),
+		Kafka: s.reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
+		Instance: s.instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: groupDigest(d.Config()),
 		Reads: []int{shardlog.Format}, Writes: []int{shardlog.Format},
 		Trouble: s.troubled,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &realGroup{m, s.Reach, d.Cfg.Cluster.Group}, nil
+	return &realGroup{m, s.reach, d.Cfg.Cluster.Group}, nil
 }
 
 // advertised returns the address under which others find this instance's status: the one in the
-// Configuration or the one that it listens on; where that is every address of the machine, the
+// configuration or the one that it listens on; where that is every address of the machine, the
 // machine's name.
 func (s *Member) advertised() string {
-	if a := s.D.Cfg.Cluster.Advertise; a != "" {
+	if a := s.process.Cfg.Cluster.Advertise; a != "" {
 		return a
 	}
-	host, port, err := net.SplitHostPort(s.Advertise())
+	host, port, err := net.SplitHostPort(s.advertise())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {
 			return net.JoinHostPort(name, port)
 		}
 	}
-	return s.Advertise()
+	return s.advertise()
 }

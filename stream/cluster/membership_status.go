@@ -7,8 +7,8 @@ import (
 	kgroup "github.com/streamdp/streamdp/internal/kafka/group"
 )
 
-// GroupStatus is what an instance knows of the group with which it shares tasks.
-type GroupStatus struct {
+// Status is what an instance knows of the group with which it shares tasks.
+type Status struct {
 	Group    string `json:"group"`
 	Instance string `json:"instance"`
 	// Generation counts how often the group has divided the shards; 0: not yet.
@@ -45,12 +45,12 @@ type MemberStatus struct {
 	Standby string `json:"standby,omitempty"`
 }
 
-// Group returns what the instance knows of its group, nil where it shares no tasks.
-func (s *Member) Status() *GroupStatus {
+// Status returns what the instance knows of its group, nil where it shares no tasks.
+func (s *Member) Status() *Status {
 	if s == nil {
 		return nil
 	}
-	out := &GroupStatus{Group: s.D.Cfg.Cluster.Group, Instance: s.Instance, Shards: []ShardStatus{}, Members: []MemberStatus{}}
+	out := &Status{Group: s.process.Cfg.Cluster.Group, Instance: s.instance, Shards: []ShardStatus{}, Members: []MemberStatus{}}
 	for _, p := range s.all() {
 		state, why := p.now()
 		out.Shards = append(out.Shards, ShardStatus{p.shard, state, why})
@@ -61,7 +61,7 @@ func (s *Member) Status() *GroupStatus {
 	if g := s.generation; g != nil {
 		out.Generation, out.Standby, out.Unowned = g.Number, g.Standby, g.Unowned
 		scheme := "http"
-		if s.D.Cfg.HTTP.TLS != nil {
+		if s.process.Cfg.HTTP.TLS != nil {
 			scheme = "https"
 		}
 		for i, m := range g.Members {
@@ -93,7 +93,7 @@ var standbys = map[string]string{
 }
 
 // Missing says what an instance lacks to do all that the group asks of it.
-func (g *GroupStatus) Missing() (lines []string) {
+func (g *Status) Missing() (lines []string) {
 	switch {
 	case g.Trouble != "":
 		lines = append(lines, "the group has no word for this instance: "+oneLine(g.Trouble))
@@ -122,9 +122,9 @@ func (s *Member) troubled(err error) {
 	known := s.trouble != ""
 	s.trouble = err.Error()
 	s.mu.Unlock()
-	s.D.Metrics.KafkaError(err)
+	s.process.Metrics.KafkaError(err)
 	if !known {
-		s.D.Log.Warn("the group of instances cannot be reached: what this one has goes on", "error", err.Error())
+		s.process.Log.Warn("the group of instances cannot be reached: what this one has goes on", "error", err.Error())
 	}
-	s.D.StateChanged()
+	s.process.StateChanged()
 }

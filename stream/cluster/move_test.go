@@ -38,7 +38,7 @@ func filesOn(r *streamtest.Rig) *streamtest.Rig {
 
 func stateDir(r *streamtest.Rig) string { return filepath.Join(r.Dir, "state") }
 
-func imports(r *streamtest.Rig, dir string) (*cluster.GroupImport, error) {
+func imports(r *streamtest.Rig, dir string) (*cluster.Imported, error) {
 	o := r.Options()
 	return cluster.Import(r.T.Context(), o.Config, o.Key, dir)
 }
@@ -83,10 +83,10 @@ func TestImport(t *testing.T) {
 	f := filesOn(r)
 	x := f.Start()
 	f.Awaits("orders.dp", 5*partitions, f.Log.String)
-	one := task.ControlRequest{Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}
-	fixtures.Must(t, x.Ask(task.RequestOpen, one)) // it has two epochs then
-	two := task.ControlRequest{Stream: "orders", Partition: 2}
-	fixtures.Must(t, x.Ask(task.RequestClose, two)) // none that is open
+	one := task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 1, Open: epoch.OpenRequest{Reason: "requested"}}
+	fixtures.Must(t, x.Ask(one)) // it has two epochs then
+	two := task.Request{Kind: task.RequestClose, Stream: "orders", Partition: 2}
+	fixtures.Must(t, x.Ask(two)) // none that is open
 	feed(550, 200)
 	f.Awaits("orders.dp", 5*partitions+2*3, f.Log.String)
 	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "in use by another process") {
@@ -198,7 +198,7 @@ func TestImport(t *testing.T) {
 	if _, err := imports(r, stateDir(f)); err == nil || !strings.Contains(err.Error(), "instances of group g are running (a)") {
 		t.Errorf("into a group that runs: %v", err)
 	}
-	fixtures.Must(t, cluster.Ask(t.Context(), o.Config, o.Key, task.RequestOpen, task.ControlRequest{Stream: "orders", Partition: 2, Open: epoch.OpenRequest{Reason: "requested"}}))
+	fixtures.Must(t, cluster.Ask(t.Context(), o.Config, o.Key, task.Request{Kind: task.RequestOpen, Stream: "orders", Partition: 2, Open: epoch.OpenRequest{Reason: "requested"}}))
 	feed(750, 250)
 	r.Awaits("orders.dp", 10*partitions, y.R.Log.String)
 	y.End()

@@ -19,7 +19,6 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
-	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/task"
 )
 
@@ -29,7 +28,7 @@ import (
 // key, so only holders of that key ask or answer.
 //
 // A request is met at most once. The owner first writes that it takes it, and reads the partition
-// Up to that record: of several that take a request the first counts. What was taken and has no
+// up to that record: of several that take a request the first counts. What was taken and has no
 // answer when another instance acquires the shard is answered so: the one who asked must look.
 
 const (
@@ -54,9 +53,9 @@ const (
 
 // askedRecord is what a command writes.
 type askedRecord struct {
-	Kind    string              `json:"kind"`
-	Request task.ControlRequest `json:"request"`
-	Expires time.Time           `json:"expires"` // nobody takes it later
+	Kind    string       `json:"kind"`
+	Request task.Request `json:"request"`
+	Expires time.Time    `json:"expires"` // nobody takes it later
 }
 
 // takenRecord is what an owner writes before it meets a request.
@@ -79,11 +78,11 @@ func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, 
 	return &requestTopic{client: client, key: key[:], group: c.Group, Topic: c.ControlTopic(), shard: shard}
 }
 
-// Mac returns the MAC of a record: over group, shard, key and value, each but the last with its
+// MAC returns the MAC of a record: over group, shard, key and value, each but the last with its
 // length before it.
-func (a *requestTopic) Mac(key, value []byte) []byte {
-	mac := hmac.New(sha256.New, a.key)
-	for _, part := range [][]byte{[]byte(a.group), binary.BigEndian.AppendUint32(nil, uint32(a.shard)), key} {
+func (t *requestTopic) MAC(key, value []byte) []byte {
+	mac := hmac.New(sha256.New, t.key)
+	for _, part := range [][]byte{[]byte(t.group), binary.BigEndian.AppendUint32(nil, uint32(t.shard)), key} {
 		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		mac.Write(part)
 	}
@@ -92,7 +91,7 @@ func (a *requestTopic) Mac(key, value []byte) []byte {
 }
 
 // Write appends a part of a request.
-func (a *requestTopic) Write(ctx context.Context, id, part string, v any) error {
+func (t *requestTopic) Write(ctx context.Context, id, part string, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -101,10 +100,10 @@ func (a *requestTopic) Write(ctx context.Context, id, part string, v any) error 
 		return errors.New("the request is too large")
 	}
 	key := []byte(requestPrefix + id + "/" + part)
-	message := kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond), Headers: []kafka.Header{{Key: requestHeader, Value: a.Mac(key, value)}}}
+	message := kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond), Headers: []kafka.Header{{Key: requestHeader, Value: t.MAC(key, value)}}}
 	var pause kafka.Backoff
 	for {
-		_, err := a.client.Produce(ctx, a.Topic, int32(a.shard), []kafka.Message{message})
+		_, err := t.client.Produce(ctx, t.Topic, int32(t.shard), []kafka.Message{message})
 		if !kafka.Retriable(err) {
 			return err
 		}
@@ -115,23 +114,23 @@ func (a *requestTopic) Write(ctx context.Context, id, part string, v any) error 
 }
 
 // parse returns what a record says; ok is false of records that are nobody's, or not of requests.
-func (a *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
+func (t *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
 	rest, ours := strings.CutPrefix(string(rec.Key), requestPrefix)
-	if !ours || len(rec.Headers) != 1 || rec.Headers[0].Key != requestHeader || !hmac.Equal(rec.Headers[0].Value, a.Mac(rec.Key, rec.Value)) {
+	if !ours || len(rec.Headers) != 1 || rec.Headers[0].Key != requestHeader || !hmac.Equal(rec.Headers[0].Value, t.MAC(rec.Key, rec.Value)) {
 		return "", "", false
 	}
 	return strings.Cut(rest, "/")
 }
 
-// follow Calls fn with each record of the partition from an offset on, until the context ends or
+// follow calls fn with each record of the partition from an offset on, until the context ends or
 // fn returns an error, and caught once it has given those that the log had when follow began.
 // Records that retention deleted before it read them are left out.
-func (a *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafka.Record) error, caught func() error) error {
+func (t *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafka.Record) error, caught func() error) error {
 	var start, end int64
 	var pause kafka.Backoff
 	for {
 		var err error
-		if start, end, err = a.client.Bounds(ctx, a.Topic, int32(a.shard)); err == nil {
+		if start, end, err = t.client.Bounds(ctx, t.Topic, int32(t.shard)); err == nil {
 			break
 		}
 		if !kafka.Retriable(err) {
@@ -141,7 +140,7 @@ func (a *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafk
 			return err
 		}
 	}
-	r, err := a.client.NewReader(kafka.ReaderOptions{Topic: a.Topic, Partition: int32(a.shard), SkipGaps: true, Compacted: true, Uncommitted: true},
+	r, err := t.client.NewReader(kafka.ReaderOptions{Topic: t.Topic, Partition: int32(t.shard), SkipGaps: true, Compacted: true, Uncommitted: true},
 		kafka.Position{Next: max(start, from), LeaderEpoch: -1})
 	if err != nil {
 		return err
@@ -178,14 +177,14 @@ func (a *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafk
 // Ask asks the owner of a task's shard to change its epoch or to publish again, and waits
 // for the answer. log receives what it waits for.
 //
-// Errors: what the owner answered, as [ControlAnswer.Err] has it; that nobody took the request
+// Errors: what the owner answered, as [task.Answer.Err] has it; that nobody took the request
 // within half a minute; that the answer is missing after two minutes, and then nobody knows
 // whether the request was met.
-func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q task.ControlRequest) error {
-	switch kind {
+func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request) error {
+	switch q.Kind {
 	case task.RequestOpen, task.RequestClose, task.RequestRepublish:
 	default:
-		return fmt.Errorf("%s is not possible with [cluster] in this version", kind)
+		return fmt.Errorf("%s is not possible with [cluster] in this version", q.Kind)
 	}
 	cluster, err := connect.Cluster(c)
 	if err != nil {
@@ -196,8 +195,7 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q
 		return err
 	}
 	defer client.Close()
-	t := core.Task{Stream: q.Stream, Partition: q.Partition}
-	shard, err := shardOf(c, t)
+	shard, err := shardOf(c, q.Task())
 	if err != nil {
 		return err
 	}
@@ -209,7 +207,7 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, kind string, q
 	random := dp.NewNonce()
 	id := hex.EncodeToString(random[:])
 	expires := time.Now().Add(requestLife).UTC()
-	if err := a.Write(ctx, id, partAsked, askedRecord{kind, q, expires}); err != nil {
+	if err := a.Write(ctx, id, partAsked, askedRecord{q.Kind, q, expires}); err != nil {
 		return fmt.Errorf("control topic %s: %w", a.Topic, err)
 	}
 	return a.Await(ctx, id, from, requestLife, requestPatience)
@@ -220,16 +218,16 @@ var errAnswered = errors.New("answered")
 
 // Await waits for the answer to a request: for somebody who takes it within life, and then for
 // the answer within patience.
-func (a *requestTopic) Await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
+func (t *requestTopic) Await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(life, func() {
-		cancel(fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so", life, a.shard))
+		cancel(fmt.Errorf("no instance took the request within %v: does one own shard %d? streamdp cluster status says so", life, t.shard))
 	})
 	defer late.Stop()
-	var answer *task.ControlAnswer
-	err := a.follow(waiting, from, func(rec *kafka.Record) error {
-		of, part, ok := a.parse(rec)
+	var answer *task.Answer
+	err := t.follow(waiting, from, func(rec *kafka.Record) error {
+		of, part, ok := t.parse(rec)
 		switch {
 		case !ok || of != id:
 		case part == partTaken && late.Stop():
@@ -238,7 +236,7 @@ func (a *requestTopic) Await(ctx context.Context, id string, from int64, life, p
 			})
 		case part == partAnswered:
 			if json.Unmarshal(rec.Value, &answer) != nil {
-				answer = &task.ControlAnswer{Error: "the answer cannot be read"}
+				answer = &task.Answer{Error: "the answer cannot be read"}
 			}
 			return errAnswered
 		}
@@ -261,7 +259,7 @@ type requestServer struct {
 	name     string // random
 	now      func() time.Time
 	// meet meets a request. It may wait for a task.
-	meet func(ctx context.Context, kind string, q task.ControlRequest) error
+	meet func(ctx context.Context, q task.Request) error
 
 	open  map[string]*askedRecord // not taken yet
 	taken map[string]string       // by whom first; not answered yet
@@ -269,23 +267,23 @@ type requestServer struct {
 	live  bool                    // what was there at the beginning has been read
 }
 
-func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, string, task.ControlRequest) error) *requestServer {
+func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now func() time.Time, meet func(context.Context, task.Request) error) *requestServer {
 	random := dp.NewNonce()
 	return &requestServer{requestTopic: a, log: log, instance: instance, name: hex.EncodeToString(random[:]), now: now, meet: meet,
 		open: map[string]*askedRecord{}, taken: map[string]string{}, done: map[string]bool{}}
 }
 
 // Run serves until the context ends. It returns an error only where the topic cannot be read.
-func (d *requestServer) Run(ctx context.Context) error {
+func (s *requestServer) Run(ctx context.Context) error {
 	var met sync.WaitGroup
 	defer met.Wait()
-	err := d.follow(ctx, 0, func(rec *kafka.Record) error {
-		id, part, ok := d.parse(rec)
+	err := s.follow(ctx, 0, func(rec *kafka.Record) error {
+		id, part, ok := s.parse(rec)
 		if !ok {
 			return nil
 		}
-		return d.read(ctx, &met, id, part, rec.Value)
-	}, func() error { return d.caughtUp(ctx) })
+		return s.read(ctx, &met, id, part, rec.Value)
+	}, func() error { return s.caughtUp(ctx) })
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -293,44 +291,45 @@ func (d *requestServer) Run(ctx context.Context) error {
 }
 
 // read takes note of a record.
-func (d *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part string, value []byte) error {
+func (s *requestServer) read(ctx context.Context, met *sync.WaitGroup, id, part string, value []byte) error {
 	switch part {
 	case partAsked:
 		var q askedRecord
-		if _, known := d.open[id]; known || d.taken[id] != "" || d.done[id] || json.Unmarshal(value, &q) != nil {
+		if _, known := s.open[id]; known || s.taken[id] != "" || s.done[id] || json.Unmarshal(value, &q) != nil {
 			return nil
 		}
-		d.open[id] = &q
-		if d.live {
-			return d.take(ctx, id)
+		s.open[id] = &q
+		if s.live {
+			return s.take(ctx, id)
 		}
 	case partTaken:
 		var by takenRecord
-		if d.taken[id] != "" || d.done[id] || json.Unmarshal(value, &by) != nil || by.By == "" {
+		if s.taken[id] != "" || s.done[id] || json.Unmarshal(value, &by) != nil || by.By == "" {
 			return nil
 		}
-		q := d.open[id]
-		delete(d.open, id)
-		d.taken[id] = by.By
-		if by.By == d.name && q != nil {
-			met.Go(func() { d.answer(ctx, id, d.meet(ctx, q.Kind, q.Request)) })
+		q := s.open[id]
+		delete(s.open, id)
+		s.taken[id] = by.By
+		if by.By == s.name && q != nil {
+			q.Request.Kind = q.Kind
+			met.Go(func() { s.answer(ctx, id, s.meet(ctx, q.Request)) })
 		}
 	case partAnswered:
-		delete(d.open, id)
-		delete(d.taken, id)
-		d.done[id] = true
+		delete(s.open, id)
+		delete(s.taken, id)
+		s.done[id] = true
 	}
 	return nil
 }
 
 // caughtUp answers what a former owner took and did not answer, and takes what nobody took.
-func (d *requestServer) caughtUp(ctx context.Context) error {
-	d.live = true
-	for id := range d.taken {
-		d.answer(ctx, id, errors.New("the instance that took the request has ended, or lost the shard: streamdp epoch list shows whether it was met"))
+func (s *requestServer) caughtUp(ctx context.Context) error {
+	s.live = true
+	for id := range s.taken {
+		s.answer(ctx, id, errors.New("the instance that took the request has ended, or lost the shard: streamdp epoch list shows whether it was met"))
 	}
-	for id := range d.open {
-		if err := d.take(ctx, id); err != nil {
+	for id := range s.open {
+		if err := s.take(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -338,26 +337,19 @@ func (d *requestServer) caughtUp(ctx context.Context) error {
 }
 
 // take writes that this desk takes a request, unless it is too late for that.
-func (d *requestServer) take(ctx context.Context, id string) error {
-	if q := d.open[id]; !d.now().Before(q.Expires) {
-		delete(d.open, id)
-		d.done[id] = true
+func (s *requestServer) take(ctx context.Context, id string) error {
+	if q := s.open[id]; !s.now().Before(q.Expires) {
+		delete(s.open, id)
+		s.done[id] = true
 		return nil
 	}
-	return d.Write(ctx, id, partTaken, takenRecord{d.name, d.instance})
+	return s.Write(ctx, id, partTaken, takenRecord{s.name, s.instance})
 }
 
 // answer writes the answer to a request.
-func (d *requestServer) answer(ctx context.Context, id string, err error) {
-	a := task.ControlAnswer{Status: "success"}
-	if err != nil {
-		a = task.ControlAnswer{Status: "error", Error: err.Error()}
-		if h := (*failure.Halt)(nil); errors.As(err, &h) {
-			a.Reason = h.Reason
-		}
-	}
-	if err := d.Write(ctx, id, partAnswered, a); err != nil && ctx.Err() == nil {
-		d.log.Error("a request has no answer", "shard", d.shard, "error", err.Error())
+func (s *requestServer) answer(ctx context.Context, id string, err error) {
+	if err := s.Write(ctx, id, partAnswered, task.NewAnswer(err)); err != nil && ctx.Err() == nil {
+		s.log.Error("a request has no answer", "shard", s.shard, "error", err.Error())
 	}
 }
 

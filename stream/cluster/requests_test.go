@@ -40,7 +40,7 @@ func (r *deskRig) answers() *cluster.RequestTopic {
 }
 
 // desk runs a desk until the end of the test. It has read what was there when desk returns.
-func (r *deskRig) desk(name string, meet func(ctx context.Context, kind string, q task.ControlRequest) error) {
+func (r *deskRig) desk(name string, meet func(ctx context.Context, q task.Request) error) {
 	r.T.Helper()
 	// It answers this once it has read that.
 	if err := r.answers().Write(r.T.Context(), "before "+name, cluster.PartTaken, cluster.TakenRecord{By: "gone", Instance: "gone"}); err != nil {
@@ -64,7 +64,7 @@ func (r *deskRig) desk(name string, meet func(ctx context.Context, kind string, 
 // ask writes a request to close the epoch of stream id.
 func (r *deskRig) ask(id string, expires time.Time) {
 	r.T.Helper()
-	if err := r.answers().Write(r.T.Context(), id, cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.ControlRequest{Stream: id}, Expires: expires}); err != nil {
+	if err := r.answers().Write(r.T.Context(), id, cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{Stream: id}, Expires: expires}); err != nil {
 		r.T.Fatal(err)
 	}
 }
@@ -82,9 +82,9 @@ func TestRequests(t *testing.T) {
 	soon := time.Now().Add(time.Minute)
 	var met atomic.Int32
 	for _, name := range []string{"a", "b"} {
-		r.desk(name, func(_ context.Context, kind string, q task.ControlRequest) error {
+		r.desk(name, func(_ context.Context, q task.Request) error {
 			met.Add(1)
-			if kind != task.RequestClose || q.Stream == "bad" {
+			if q.Kind != task.RequestClose || q.Stream == "bad" {
 				return failure.Haltf(failure.Gap, "no")
 			}
 			return nil
@@ -117,13 +117,13 @@ func TestRequests(t *testing.T) {
 		cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed+1), 0),
 	} {
 		other.Topic = "g.control"
-		if err := other.Write(t.Context(), "forged", cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.ControlRequest{}, Expires: soon}); err != nil {
+		if err := other.Write(t.Context(), "forged", cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{}, Expires: soon}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	moved := cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed), 1)
 	key, value := []byte(cluster.RequestPrefix+"moved/"+cluster.PartAsked), fmt.Appendf(nil, `{"kind":"close","expires":%q}`, soon.Format(time.RFC3339))
-	if _, err := r.Client.Produce(t.Context(), "g.control", 0, []kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: []kafka.Header{{Key: cluster.RequestHeader, Value: moved.Mac(key, value)}}}}); err != nil {
+	if _, err := r.Client.Produce(t.Context(), "g.control", 0, []kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: []kafka.Header{{Key: cluster.RequestHeader, Value: moved.MAC(key, value)}}}}); err != nil {
 		t.Fatal(err)
 	}
 	r.ask("last", soon)
@@ -154,11 +154,11 @@ func TestRequestTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.answers().Write(t.Context(), "answered", cluster.PartAnswered, task.ControlAnswer{Status: "success"}); err != nil {
+	if err := r.answers().Write(t.Context(), "answered", cluster.PartAnswered, task.Answer{Status: "success"}); err != nil {
 		t.Fatal(err)
 	}
 	met := make(chan string, 10)
-	r.desk("b", func(_ context.Context, _ string, q task.ControlRequest) error {
+	r.desk("b", func(_ context.Context, q task.Request) error {
 		met <- q.Stream
 		return nil
 	})

@@ -36,7 +36,7 @@ type Holding interface {
 // writes is durable. Nothing more is written or published for it here.
 var errLost = shardlog.ErrLost
 
-// LogShard is a shard in logs that instances share. All of it is in memory, below the directory
+// Shard is a shard in logs that instances share. All of it is in memory, below the directory
 // "/"; a holding makes durable what changes.
 //
 // A file tasks/TASK/NAME is the value TASK/NAME. A file that only grows (see grows) is values
@@ -49,7 +49,7 @@ var errLost = shardlog.ErrLost
 // gathers. Updates take place one after the other, in the order in which what is in them was
 // written. After the first error memory and logs may differ: then the shard is lost for ever, and
 // every write fails.
-type LogShard struct {
+type Shard struct {
 	log Holding
 
 	section sync.Mutex // held while f of atomically runs
@@ -95,11 +95,11 @@ const partBytes = 256 << 10
 
 const logTasks = "/tasks"
 
-// NewLogShard returns the shard that a holding has. Its directory is "".
+// NewShard returns the shard that a holding has. Its directory is "".
 //
-// Errors: of values that no LogShard has written.
-func NewLogShard(h Holding) (*LogShard, error) {
-	s := &LogShard{
+// Errors: of values that no Shard has written.
+func NewShard(h Holding) (*Shard, error) {
+	s := &Shard{
 		log: h, dirs: map[string]map[string]*logFile{logTasks: {}, "/": {}}, dirty: map[string]map[string]struct{}{},
 		parts: map[string][]int{}, ledger: h.Lines(), waiting: map[string]*logUpdate{}, room: epoch.ShardStates, line: shardlog.MaxLine,
 	}
@@ -145,7 +145,7 @@ func NewLogShard(h Holding) (*LogShard, error) {
 }
 
 // put makes a file known under its path.
-func (s *LogShard) put(f *logFile) {
+func (s *Shard) put(f *logFile) {
 	dir, name := path.Split(f.path)
 	dir = path.Clean(dir)
 	if s.dirs[dir] == nil {
@@ -155,7 +155,7 @@ func (s *LogShard) put(f *logFile) {
 }
 
 // find returns the file of a path, nil if there is none.
-func (s *LogShard) find(p string) *logFile {
+func (s *Shard) find(p string) *logFile {
 	dir, name := path.Split(p)
 	return s.dirs[path.Clean(dir)][name]
 }
@@ -189,7 +189,7 @@ func underOf(name string, data []byte) string {
 }
 
 // changed marks a file as changed.
-func (s *LogShard) changed(p string) {
+func (s *Shard) changed(p string) {
 	if strings.HasSuffix(p, state.TemporarySuffix) {
 		return
 	}
@@ -202,7 +202,7 @@ func (s *LogShard) changed(p string) {
 }
 
 // gather returns what has changed in a directory, and forgets that it has. s.mu is held.
-func (s *LogShard) gather(dir string) (*logUpdate, error) {
+func (s *Shard) gather(dir string) (*logUpdate, error) {
 	u := &logUpdate{put: map[string]shardlog.Value{}, remove: map[string]struct{}{}}
 	names := slices.Sorted(maps.Keys(s.dirty[dir]))
 	delete(s.dirty, dir)
@@ -282,7 +282,7 @@ func (u *logUpdate) empty() bool { return len(u.put)+len(u.remove)+len(u.lines) 
 
 // send puts what changed in a directory, with lines of the ledger, into the next update. It
 // returns the update to wait for; nil: there is none. s.mu is held.
-func (s *LogShard) send(dir string, u *logUpdate) *logUpdate {
+func (s *Shard) send(dir string, u *logUpdate) *logUpdate {
 	if u.empty() {
 		return s.waiting[dir]
 	}
@@ -319,7 +319,7 @@ const (
 )
 
 // lull waits for what other tasks are about to write.
-func (s *LogShard) lull() {
+func (s *Shard) lull() {
 	for range mostLulls {
 		s.mu.Lock()
 		all, sends := len(s.waiting) >= len(s.dirs)-2, s.sends // two are no task's
@@ -338,7 +338,7 @@ func (s *LogShard) lull() {
 }
 
 // work makes updates durable, one after the other, until there is none.
-func (s *LogShard) work() {
+func (s *Shard) work() {
 	s.lull()
 	for {
 		s.mu.Lock()
@@ -383,7 +383,7 @@ func (e *lostError) Error() string { return e.text }
 func (e *lostError) Is(target error) bool { return target == errLost }
 
 // lose ends the shard. s.mu is held.
-func (s *LogShard) lose(cause error) error {
+func (s *Shard) lose(cause error) error {
 	if s.failed == nil {
 		text := cause.Error()
 		if !errors.Is(cause, errLost) {
@@ -395,7 +395,7 @@ func (s *LogShard) lose(cause error) error {
 }
 
 // left returns how many bytes of values fit before no epoch is opened.
-func (s *LogShard) left() int {
+func (s *Shard) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.room
@@ -408,7 +408,7 @@ func (s *LogShard) left() int {
 }
 
 // Lost reports whether nothing may be published any more.
-func (s *LogShard) Lost() bool {
+func (s *Shard) Lost() bool {
 	select {
 	case <-s.log.Lost():
 		return true
@@ -420,7 +420,7 @@ func (s *LogShard) Lost() bool {
 }
 
 // Affirm makes sure that no other instance has the shard.
-func (s *LogShard) Affirm() error {
+func (s *Shard) Affirm() error {
 	err := s.log.Affirm(context.Background())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -431,7 +431,7 @@ func (s *LogShard) Affirm() error {
 }
 
 // flush makes durable what has changed in a directory, unless a section does later.
-func (s *LogShard) flush(dir string) error {
+func (s *Shard) flush(dir string) error {
 	s.mu.Lock()
 	u, err := s.flushed(path.Clean(dir))
 	s.mu.Unlock()
@@ -441,7 +441,7 @@ func (s *LogShard) flush(dir string) error {
 	return u.wait()
 }
 
-func (s *LogShard) flushed(dir string) (*logUpdate, error) {
+func (s *Shard) flushed(dir string) (*logUpdate, error) {
 	if s.failed != nil {
 		return nil, s.failed
 	}
@@ -459,7 +459,7 @@ func (s *LogShard) flushed(dir string) (*logUpdate, error) {
 // tasks. Sections of a shard begin one after the other. The next may begin while the update of the
 // last one is under way: it goes out with the same or a later one. If f fails after it has changed
 // something, the shard is lost. f must not begin a section itself.
-func (s *LogShard) Atomically(dir string, f func() error) error {
+func (s *Shard) Atomically(dir string, f func() error) error {
 	dir = path.Clean(dir)
 	s.section.Lock()
 	s.mu.Lock()
@@ -506,7 +506,7 @@ func (s *LogShard) Atomically(dir string, f func() error) error {
 const atLedger = "/" + ledger.FileName
 
 // Create implements disk.
-func (s *LogShard) Create(name string) (state.File, error) {
+func (s *Shard) Create(name string) (state.File, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -516,7 +516,7 @@ func (s *LogShard) Create(name string) (state.File, error) {
 	return s.create(name)
 }
 
-func (s *LogShard) create(name string) (state.File, error) {
+func (s *Shard) create(name string) (state.File, error) {
 	if s.failed != nil {
 		return nil, s.failed
 	}
@@ -530,7 +530,7 @@ func (s *LogShard) create(name string) (state.File, error) {
 }
 
 // Append implements disk.
-func (s *LogShard) Append(name string) (state.File, error) {
+func (s *Shard) Append(name string) (state.File, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -544,12 +544,12 @@ func (s *LogShard) Append(name string) (state.File, error) {
 }
 
 // Overwrite implements disk: nothing needs it here, where no write is torn.
-func (s *LogShard) Overwrite(name string) (state.File, error) {
+func (s *Shard) Overwrite(name string) (state.File, error) {
 	return nil, fmt.Errorf("internal: %s would be written over", name)
 }
 
 // ReadFile implements disk.
-func (s *LogShard) ReadFile(name string) ([]byte, error) {
+func (s *Shard) ReadFile(name string) ([]byte, error) {
 	name = path.Clean(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -564,13 +564,13 @@ func (s *LogShard) ReadFile(name string) ([]byte, error) {
 }
 
 // Open implements disk.
-func (s *LogShard) Open(name string) (io.ReadCloser, error) {
+func (s *Shard) Open(name string) (io.ReadCloser, error) {
 	data, err := s.ReadFile(name)
 	return io.NopCloser(bytes.NewReader(data)), err
 }
 
 // ReadDir implements disk.
-func (s *LogShard) ReadDir(dir string) ([]string, error) {
+func (s *Shard) ReadDir(dir string) ([]string, error) {
 	dir = path.Clean(dir)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -591,7 +591,7 @@ func (s *LogShard) ReadDir(dir string) ([]string, error) {
 }
 
 // MkdirAll implements disk. A directory without files is there for this process alone.
-func (s *LogShard) MkdirAll(dir string) error {
+func (s *Shard) MkdirAll(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for d := path.Clean(dir); s.dirs[d] == nil; d = path.Dir(d) {
@@ -601,7 +601,7 @@ func (s *LogShard) MkdirAll(dir string) error {
 }
 
 // Rename implements disk.
-func (s *LogShard) Rename(from, to string) error {
+func (s *Shard) Rename(from, to string) error {
 	from, to = path.Clean(from), path.Clean(to)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -621,12 +621,12 @@ func (s *LogShard) Rename(from, to string) error {
 }
 
 // Link implements disk: nothing needs it here, where no write is torn.
-func (s *LogShard) Link(from, _ string) error {
+func (s *Shard) Link(from, _ string) error {
 	return fmt.Errorf("internal: %s would get a second name", from)
 }
 
 // Remove implements disk. What is sealed under a secret goes with it.
-func (s *LogShard) Remove(name string) error {
+func (s *Shard) Remove(name string) error {
 	name = path.Clean(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -651,7 +651,7 @@ func (s *LogShard) Remove(name string) error {
 }
 
 // Truncate implements disk. Lines of the ledger stay.
-func (s *LogShard) Truncate(name string, size int64) error {
+func (s *Shard) Truncate(name string, size int64) error {
 	name = path.Clean(name)
 	s.mu.Lock()
 	f := s.find(name)
@@ -671,11 +671,11 @@ func (s *LogShard) Truncate(name string, size int64) error {
 }
 
 // SyncDir implements disk.
-func (s *LogShard) SyncDir(dir string) error { return s.flush(dir) }
+func (s *Shard) SyncDir(dir string) error { return s.flush(dir) }
 
 // openLog is a file that is open for writing at its end.
 type openLog struct {
-	s *LogShard
+	s *Shard
 	f *logFile
 }
 
@@ -705,7 +705,7 @@ func (o *openLog) Sync() error {
 func (o *openLog) Close() error { return nil }
 
 // openLedgerLog is the ledger, open for writing at its end.
-type openLedgerLog struct{ s *LogShard }
+type openLedgerLog struct{ s *Shard }
 
 // Write appends lines, in a section.
 func (o *openLedgerLog) Write(p []byte) (int, error) {
@@ -728,12 +728,17 @@ func (o *openLedgerLog) Sync() error { return nil }
 
 func (o *openLedgerLog) Close() error { return nil }
 
-func (s *LogShard) InTurn(commit func() error) error { return commit() }
-func (s *LogShard) Tears() bool                      { return false }
-func (s *LogShard) Unpublished(most, tasks int) int  { return min(most, epoch.ShardOutbox/tasks) }
+// InTurn implements [state.Shard]: all commits of a shard are in turn.
+func (s *Shard) InTurn(commit func() error) error { return commit() }
+
+// Tears implements [state.Shard]: a transaction is written as a whole.
+func (s *Shard) Tears() bool { return false }
+
+// Unpublished implements [state.Shard]: the tasks of the shard share ShardOutbox.
+func (s *Shard) Unpublished(most, tasks int) int { return min(most, epoch.ShardOutbox/tasks) }
 
 // Fits implements shard: later its commits would be refused, and with them those of all tasks of the shard.
-func (s *LogShard) Fits(partitions, state int) error {
+func (s *Shard) Fits(partitions, state int) error {
 	if n := ledger.ClosingBytes(partitions); n > s.line {
 		return failure.Haltf(failure.Configuration, "the ledger's line of a merged epoch over %d partitions has up to %d bytes, and one in a shard at most %d: merge fewer partitions, or run this stream without [cluster]", partitions, n, s.line)
 	}

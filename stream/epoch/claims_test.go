@@ -40,7 +40,7 @@ func TestClaimsAcross(t *testing.T) {
 				run, err := task.NewRunner(in.Own, in.Process.Cfg.Streams[0], part)
 				fixtures.Must(t, err)
 				fixtures.Must(t, in.Own.Mirror.Sync(t.Context()))
-				plan, err := run.Survey(t.Context(), epoch.OpenRequest{Reason: "first", Automatic: true})
+				plan, err := run.Survey(t.Context(), epoch.AutomaticRequest("first"))
 				fixtures.Must(t, err)
 				fixtures.Must(t, run.Pay(t.Context(), plan))
 				return run, plan
@@ -69,7 +69,7 @@ func TestClaimsAcross(t *testing.T) {
 		x.Until("running", func(s monitor.TaskStatus) bool { return s.State == monitor.StateRunning })
 		x.End()
 		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.CloseEpoch(ctx, fixtures.MergedTask, false)
+			return streamtest.CloseEpoch(ctx, d, fixtures.MergedTask, false)
 		}))
 		r.Toml = fixtures.OrdersStream
 		for range 2 {

@@ -4,9 +4,9 @@ import (
 	"sync"
 )
 
-// Coalesced does work for several callers at once: each gets the result of a run that began after
+// coalesced does work for several callers at once: each gets the result of a run that began after
 // its call. A thousand callers at a time need a few runs instead of a thousand.
-type Coalesced struct {
+type coalesced struct {
 	running sync.Mutex
 	mu      sync.Mutex
 	next    *jointRun // that has not begun; nil: none
@@ -18,7 +18,7 @@ type jointRun struct {
 	err     error
 }
 
-func (j *Coalesced) do(f func() error) error {
+func (j *coalesced) do(f func() error) error {
 	j.mu.Lock()
 	if j.next == nil {
 		j.next = &jointRun{}
@@ -38,7 +38,7 @@ func (j *Coalesced) do(f func() error) error {
 }
 
 // Waiting returns how many callers wait for a run that has not begun.
-func (j *Coalesced) Waiting() int {
+func (j *coalesced) Waiting() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.next == nil {

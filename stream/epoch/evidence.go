@@ -12,12 +12,12 @@ import (
 
 // ledgerIsNewest refuses a ledger that lacks epochs of which there are files. With such a
 // ledger their charges would be forgotten, and their numbers used again.
-func (r *Keeper) ledgerIsNewest() error {
-	n, err := r.Store.NewestEpoch()
+func (k *Keeper) ledgerIsNewest() error {
+	n, err := k.Store.NewestEpoch()
 	if err != nil {
 		return err
 	}
-	if known := r.D.Ledger.NextEpoch(r.Task) - 1; n > known {
+	if known := k.D.Ledger.NextEpoch(k.Task) - 1; n > known {
 		return failure.Haltf(failure.State, "there are files of epoch %d, and the ledger knows epochs up to %d: it is missing or an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, known)
 	}
 	return nil
@@ -27,10 +27,10 @@ func (r *Keeper) ledgerIsNewest() error {
 // task refer to: an epoch, or the line that a checkpoint names. If the ledger lacks one
 // task's charges, all others could overspend. Tasks that ask at the same time share a look at
 // the files, which begins after all of them have asked.
-func (h *Shard) ledgerIsNewest() error { return h.Evidence.do(h.ledgerHasAll) }
+func (s *Shard) ledgerIsNewest() error { return s.Evidence.do(s.ledgerHasAll) }
 
-func (h *Shard) ledgerHasAll() error {
-	names, err := h.Disk.ReadDir(h.Dir + "/tasks")
+func (s *Shard) ledgerHasAll() error {
+	names, err := s.Disk.ReadDir(s.Dir + "/tasks")
 	if err != nil {
 		return err
 	}
@@ -39,18 +39,18 @@ func (h *Shard) ledgerHasAll() error {
 		if !ok {
 			continue // no directory of a task
 		}
-		n, err := (&state.Store{Disk: h.Disk, Dir: h.TaskDir(t)}).NewestEpoch()
+		n, err := (&state.Store{Disk: s.Disk, Dir: s.TaskDir(t)}).NewestEpoch()
 		if err != nil {
 			return err
 		}
-		if known := h.Ledger.NextEpoch(t) - 1; n > known {
+		if known := s.Ledger.NextEpoch(t) - 1; n > known {
 			return failure.Haltf(failure.State, "there are files of epoch %d of task %s, and the ledger knows its epochs up to %d: it is missing or an old copy; restore the newest one, or where there is none: streamdp ledger repair", n, t, known)
 		}
-		cp, err := h.CheckpointOf(t)
+		cp, err := s.CheckpointOf(t)
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 			return err
 		}
-		if err == nil && cp != nil && !h.Ledger.Knows(cp.Ledger) {
+		if err == nil && cp != nil && !s.Ledger.Knows(cp.Ledger) {
 			return failure.Haltf(failure.State, "the checkpoint of task %s was written with a newer ledger: the ledger is an old copy; restore the newest one, or where there is none: streamdp ledger repair", t)
 		}
 	}
@@ -61,34 +61,35 @@ func (h *Shard) ledgerHasAll() error {
 // drawn none if the mark of an interrupted opening is there, and there is no checkpoint
 // and no release of it. Without the mark its files were lost. Then it may have drawn
 // noise even if no release is found, because the evidence may be lost too.
-func (r *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) {
-	if opening, err := r.Store.Marked(opened.Epoch); err != nil || !opening {
+func (k *Keeper) began(ctx context.Context, opened *ledger.Entry) (bool, error) {
+	if opening, err := k.Store.Marked(opened.Epoch); err != nil || !opening {
 		return true, err
 	}
-	cp, err := r.Store.Load()
+	cp, err := k.Store.Load()
 	if errors.Is(err, state.ErrCheckpoint) || cp != nil && cp.Epoch == opened.Epoch {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	end, err := r.Out.ReleasedTo(ctx, opened)
+	end, err := k.Out.ReleasedTo(ctx, opened)
 	return end >= 0, err
 }
 
+// ErrNoManifest is the error of an epoch whose manifest is lost.
 var ErrNoManifest = errors.New("the epoch has no manifest")
 
-// Recoverable Halts if an epoch has lost its checkpoint, and the output has no release
+// Recoverable halts if an epoch has lost its checkpoint, and the output has no release
 // with which a repetition could be compared.
-func (r *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
-	opening, err := r.Store.Marked(opened.Epoch)
+func (k *Keeper) Recoverable(ctx context.Context, opened *ledger.Entry) error {
+	opening, err := k.Store.Marked(opened.Epoch)
 	if err != nil || opening {
 		return err
 	}
-	end, err := r.Out.ReleasedTo(ctx, opened)
+	end, err := k.Out.ReleasedTo(ctx, opened)
 	if err != nil || end >= 0 {
 		return err
 	}
 	return failure.Haltf(failure.State, "the checkpoint of epoch %d is missing, and %s/%d holds no release of it: restore it from a backup, or start anew with: streamdp epoch open %s",
-		opened.Epoch, r.S.Output.Topic, r.S.Output.Partition, failure.EpochArgs(r.Task))
+		opened.Epoch, k.S.Output.Topic, k.S.Output.Partition, failure.EpochArgs(k.Task))
 }

@@ -13,14 +13,17 @@ type (
 	Opening = opening
 )
 
-func (x *Keeper) Claim(a0 context.Context, a1 *opening) error { return x.claim(a0, a1) }
+func (k *Keeper) Claim(a0 context.Context, a1 *opening) error { return k.claim(a0, a1) }
 
-func (x *Keeper) Pay(a0 context.Context, a1 *opening) error { return x.pay(a0, a1) }
+func (k *Keeper) Pay(a0 context.Context, a1 *opening) error { return k.pay(a0, a1) }
 
-func (x *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64, a3 *state.Checkpoint) ([]ledger.EntryPart, error) {
-	return x.reach(a0, a1, a2, a3)
+func (k *Keeper) Reach(a0 context.Context, a1 *ledger.Entry, a2 []int64, a3 *state.Checkpoint) ([]ledger.EntryPart, error) {
+	return k.reach(a0, a1, a2, a3)
 }
 
-func (x *Keeper) Survey(a0 context.Context, a1 OpenRequest) (*opening, error) {
-	return x.survey(a0, a1)
+func (k *Keeper) Survey(a0 context.Context, a1 OpenRequest) (*opening, error) {
+	return k.survey(a0, a1)
 }
+
+// AutomaticRequest returns the request of an opening that no operator asked for.
+func AutomaticRequest(reason string) OpenRequest { return OpenRequest{Reason: reason, automatic: true} }

@@ -24,17 +24,17 @@ import (
 // the next one where it is not, or nothing proves it. SameLog is the operator's
 // word for what retention, a lost checkpoint or a new master key took the proof of.
 // With the number comes that record, where it is there.
-func (r *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
-	log, err := r.offsets(ctx, src)
+func (k *Keeper) incarnation(ctx context.Context, src core.Source, topicID string, sameLog bool) (number uint64, anchor *kafka.Anchor, err error) {
+	log, err := k.offsets(ctx, src)
 	if err != nil {
 		return 0, nil, err
 	}
-	n, recorded, last, lastKey, unproven := r.D.Ledger.LastIncarnation(src)
+	n, recorded, last, lastKey, unproven := k.D.Ledger.LastIncarnation(src)
 	if recorded != "" && topicID != "" && recorded != topicID {
 		return n + 1, nil, nil // made anew, whatever is in it
 	}
-	w := &witness{r: r, src: src, log: log}
-	others, err := r.anchorsOfOthers(ctx, w, n, &unproven)
+	w := &witness{r: k, src: src, log: log}
+	others, err := k.anchorsOfOthers(ctx, w, n, &unproven)
 	if err != nil || others == recordOther {
 		return n + 1, nil, err
 	}
@@ -44,10 +44,10 @@ func (r *Keeper) incarnation(ctx context.Context, src core.Source, topicID strin
 	found := recordGone
 	switch {
 	case last == nil:
-	case lastKey != "" && lastKey != credentials.KeyID(r.D.Key) && last.AnchorOffset < log.End:
+	case lastKey != "" && lastKey != credentials.KeyID(k.D.Key) && last.AnchorOffset < log.End:
 		// Its anchor is under a former key, with which alone it could be recognised.
 	default:
-		if found, err = w.look(ctx, last.AnchorOffset, func(h [32]byte) bool { return r.AnchorMAC(h) == last.Anchor }); err != nil {
+		if found, err = w.look(ctx, last.AnchorOffset, func(h [32]byte) bool { return k.AnchorMAC(h) == last.Anchor }); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -108,17 +108,17 @@ func (w *witness) look(ctx context.Context, offset int64, is func(hash [32]byte)
 // where retention took one, and none is left, so that nothing tells; and recordThere
 // where one is left, or there never was one. It sets unproven where a checkpoint can't
 // tell.
-func (r *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
+func (k *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unproven *bool) (testimony, error) {
 	gone, there := false, false
-	for _, t := range r.D.Ledger.Tasks() {
-		opened := r.D.Ledger.Newest(t)
-		if t == r.Task || opened == nil || opened.Kind != ledger.KindOpen {
+	for _, t := range k.D.Ledger.Tasks() {
+		opened := k.D.Ledger.Newest(t)
+		if t == k.Task || opened == nil || opened.Kind != ledger.KindOpen {
 			continue
 		}
 		if v, reads := opened.View(w.src); !reads || v.Incarnation != n {
 			continue
 		}
-		cp, err := r.D.CheckpointOf(t)
+		cp, err := k.D.CheckpointOf(t)
 		if errors.Is(err, state.ErrCheckpoint) {
 			*unproven = true
 			continue
@@ -147,8 +147,8 @@ func (r *Keeper) anchorsOfOthers(ctx context.Context, w *witness, n uint64, unpr
 
 // provenLog looks for the older anchors of a checkpoint in the log, as far as
 // retention has left them. Each must be there unchanged. A compacted log keeps none.
-func (r *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Checkpoint) error {
-	if r.S.Input.AllowCompacted {
+func (k *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Checkpoint) error {
+	if k.S.Input.AllowCompacted {
 		return nil
 	}
 	all := cp.All()
@@ -157,11 +157,11 @@ func (r *Keeper) provenLog(ctx context.Context, m *core.Manifest, cp *state.Chec
 		if src.Partition == core.Merged {
 			src.Partition = all[i].Partition
 		}
-		return r.proven(ctx, src, all[i].Older)
+		return k.proven(ctx, src, all[i].Older)
 	})
 }
 
-// atOnce Calls two functions at the same time, and ends the other one where one fails. It returns the error of the
+// atOnce calls two functions at the same time, and ends the other one where one fails. It returns the error of the
 // first, unless that is only because the second has failed.
 func atOnce(ctx context.Context, first, second func(context.Context) error) error {
 	both, stop := context.WithCancel(ctx)
@@ -187,7 +187,7 @@ func atOnce(ctx context.Context, first, second func(context.Context) error) erro
 // mostAbreast is how many looks at a log, of one kind, a task has under way.
 const mostAbreast = 8
 
-// abreast Calls f with each number below n, some at a time, and returns the error of the least.
+// abreast calls f with each number below n, some at a time, and returns the error of the least.
 func abreast(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64
@@ -204,13 +204,13 @@ func abreast(n int, f func(i int) error) error {
 }
 
 // proven looks for older anchors in the log of a source.
-func (r *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anchor) error {
+func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anchor) error {
 	if len(older) == 0 {
 		return nil
 	}
 	var log core.Offsets
-	if err := r.Do(ctx, "input", func() (err error) {
-		log.Start, log.End, err = r.D.Client.Bounds(ctx, src.Topic, int32(src.Partition))
+	if err := k.Do(ctx, "input", func() (err error) {
+		log.Start, log.End, err = k.D.Client.Bounds(ctx, src.Topic, int32(src.Partition))
 		return err
 	}); err != nil {
 		return err
@@ -220,14 +220,14 @@ func (r *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 		if a.Offset >= log.End {
 			return nil // the log is truncated, which the reader says
 		}
-		w := &witness{r: r, src: src, log: log}
+		w := &witness{r: k, src: src, log: log}
 		found, err := w.look(ctx, a.Offset, func(h [32]byte) bool { return h == a.Hash })
 		if err != nil {
 			return err
 		}
 		if found == recordOther {
 			return failure.Haltf(failure.Replaced, "%s/%d has another record at offset %d than the one that was read: it is another log; a new epoch is needed: streamdp epoch open %s",
-				src.Topic, src.Partition, a.Offset, failure.EpochArgs(r.Task))
+				src.Topic, src.Partition, a.Offset, failure.EpochArgs(k.Task))
 		}
 		return nil
 	})
@@ -235,8 +235,8 @@ func (r *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 
 // AnchorMAC returns the HMAC of a record's hash under the master key. With the plain hash,
 // anybody who guesses the record could confirm the guess.
-func (r *Keeper) AnchorMAC(hash [32]byte) string {
-	key := dp.Derive(r.D.Key, dp.ForAnchors, nil)
+func (k *Keeper) AnchorMAC(hash [32]byte) string {
+	key := dp.Derive(k.D.Key, dp.ForAnchors, nil)
 	mac := hmac.New(sha256.New, key[:])
 	mac.Write(hash[:])
 	return hex.EncodeToString(mac.Sum(nil))

@@ -10,7 +10,7 @@ import (
 // TestJoint: callers share a run that begins after they have called, and its error.
 func TestJoint(t *testing.T) {
 	t.Parallel()
-	var j Coalesced
+	var j coalesced
 	var wg sync.WaitGroup
 	running, goOn := make(chan struct{}), make(chan struct{})
 	wg.Go(func() {

@@ -58,54 +58,54 @@ func bases(parts []begin) (all []int64) {
 // Open charges a new epoch and makes its files: all at once or, on a disk, in this order: mark,
 // ledger, secret, manifest, first checkpoint; each is durable before the next. So no crash can
 // lead to noise without a charge. The mark allows the next start to take the charge back.
-func (r *Keeper) Open(ctx context.Context, req OpenRequest) error {
-	if err := r.D.ledgerIsNewest(); err != nil {
+func (k *Keeper) Open(ctx context.Context, req OpenRequest) error {
+	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}
-	o, err := r.survey(ctx, req)
+	o, err := k.survey(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer clear(o.secret[:])
-	if !req.Automatic {
-		r.Guard.Forget()
+	if !req.automatic {
+		k.Guard.Forget()
 	}
-	if err := r.D.Openings.Begin(ctx); err != nil {
+	if err := k.D.Openings.Begin(ctx); err != nil {
 		return err
 	}
-	defer r.D.Openings.End()
+	defer k.D.Openings.End()
 	var m *core.Manifest
-	if err := r.Atomically(func() (err error) {
-		m, err = r.found(ctx, o)
+	if err := k.Atomically(func() (err error) {
+		m, err = k.found(ctx, o)
 		return err
 	}); err != nil {
 		return err
 	}
-	p := r.S.Privacy
-	r.D.Metrics.Opened(r.Task)
-	r.Log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
+	p := k.S.Privacy
+	k.D.Metrics.Opened(k.Task)
+	k.Log.Info("epoch opened", "epoch", o.epoch, "base", m.Base, "incarnation", m.Incarnation, "reason", req.Reason,
 		"epsilon", p.Epsilon, "delta", p.Delta, "adjacency", p.Adjacency.String(), "charged_epsilon", o.charged, "limit_epsilon", p.LimitEpsilon)
 	return nil
 }
 
 // found charges an epoch and makes its files, and returns its manifest.
-func (r *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
-	if err := r.fits(o); err != nil {
+func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) {
+	if err := k.fits(o); err != nil {
 		return nil, err
 	}
-	if err := r.pay(ctx, o); err != nil {
+	if err := k.pay(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := r.claim(ctx, o); err != nil {
+	if err := k.claim(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := r.DoDisk(ctx, func() error { return r.Store.KeepSecret(o.epoch, o.secret[:]) }); err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.Store.KeepSecret(o.epoch, o.secret[:]) }); err != nil {
 		return nil, err
 	}
-	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
+	if err := k.keepInitial(ctx, o.epoch, o.initial); err != nil {
 		return nil, err
 	}
-	m, err := r.manifestFor(o)
+	m, err := k.manifestFor(o)
 	if err != nil {
 		return nil, err
 	}
@@ -113,59 +113,59 @@ func (r *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.DoDisk(ctx, func() error { return state.WriteNew(r.D.Disk, r.Store.Path(state.ManifestName(o.epoch)), file) }); err != nil {
+	if err := k.DoDisk(ctx, func() error { return state.WriteNew(k.D.Disk, k.Store.Path(state.ManifestName(o.epoch)), file) }); err != nil {
 		return nil, err
 	}
-	if err := r.Begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
+	if err := k.Begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
 		return nil, err
 	}
-	if err := r.Store.Prune(o.epoch); err != nil {
+	if err := k.Store.Prune(o.epoch); err != nil {
 		return nil, err
 	}
-	return m, r.unmark(ctx, o.epoch)
+	return m, k.unmark(ctx, o.epoch)
 }
 
-// fits Halts if a shard in logs has no room for the epoch's state. Later its commits would be
+// fits halts if a shard in logs has no room for the epoch's state. Later its commits would be
 // refused, and with them those of all tasks of the shard.
-func (r *Keeper) fits(o *opening) error {
+func (k *Keeper) fits(o *opening) error {
 	state, err := o.mech.AppendBinary(nil)
 	if err != nil {
 		return err
 	}
-	return r.D.Disk.Fits(len(o.parts), len(state))
+	return k.D.Disk.Fits(len(o.parts), len(state))
 }
 
 // survey determines, and draws, the parameters of a new epoch. It writes nothing.
-func (r *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
+func (k *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) {
 	o := &opening{req: req}
 	var err error
-	if o.initial, err = r.initial(); err != nil {
+	if o.initial, err = k.initial(); err != nil {
 		return nil, failure.Haltf(failure.Configuration, "%w", err)
 	}
 	var logs []partLog
-	if o.src, o.partitions, logs, err = r.input(ctx, r.Reads()); err != nil {
+	if o.src, o.partitions, logs, err = k.input(ctx, k.Reads()); err != nil {
 		return nil, err
 	}
 	var numbers []int
 	for _, log := range logs {
 		numbers = append(numbers, log.partition)
 	}
-	o.s = r.S.Over(numbers)
+	o.s = k.S.Over(numbers)
 	if o.mech, err = core.NewMechanism(o.s, nil, o.initial); err != nil {
 		return nil, failure.Haltf(failure.Configuration, "%w", err)
 	}
-	if o.output, err = r.Out.End(ctx); err != nil {
+	if o.output, err = k.Out.End(ctx); err != nil {
 		return nil, err
 	}
-	if r.S.Step.Clock() > 0 {
-		if n := len(logs); r.S.Slots() < uint64(n) {
-			return nil, failure.Haltf(failure.Configuration, "step_max = %d is less than the %d partitions, of which each needs a part", r.S.Slots(), n)
+	if k.S.Step.Clock() > 0 {
+		if n := len(logs); k.S.Slots() < uint64(n) {
+			return nil, failure.Haltf(failure.Configuration, "step_max = %d is less than the %d partitions, of which each needs a part", k.S.Slots(), n)
 		}
-		if o.boundaries, err = r.boundaryTopic().Opened(ctx); err != nil {
+		if o.boundaries, err = k.boundaryTopic().Opened(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if o.topicID, err = r.topicID(ctx); err != nil {
+	if o.topicID, err = k.topicID(ctx); err != nil {
 		return nil, err
 	}
 	sources := []core.Source{o.src}
@@ -174,47 +174,47 @@ func (r *Keeper) survey(ctx context.Context, req OpenRequest) (*opening, error) 
 		src := o.src
 		src.Partition = p.partition
 		sources = append(sources, src)
-		if p.incarnation, p.anchor, err = r.incarnation(ctx, src, o.topicID, req.SameLog); err != nil {
+		if p.incarnation, p.anchor, err = k.incarnation(ctx, src, o.topicID, req.SameLog); err != nil {
 			return nil, err
 		}
-		if p.base, err = r.baseOffset(req.From, src, p.incarnation, log.Offsets); err != nil {
+		if p.base, err = k.baseOffset(req.From, src, p.incarnation, log.Offsets); err != nil {
 			return nil, err
 		}
 		o.parts = append(o.parts, p)
 	}
-	if o.epoch, err = r.nextEpoch(ctx, req); err != nil {
+	if o.epoch, err = k.nextEpoch(ctx, req); err != nil {
 		return nil, err
 	}
-	if n := r.D.Mirror.Others(r.Task.Stream, sources); n > 0 && (!req.Automatic || r.lastEpoch() < n) {
-		if req.Automatic {
-			return nil, r.D.Mirror.Taken(r.Task, n)
+	if n := k.D.Mirror.Others(k.Task.Stream, sources); n > 0 && (!req.automatic || k.lastEpoch() < n) {
+		if req.automatic {
+			return nil, k.D.Mirror.Taken(k.Task, n)
 		}
 		o.epoch = max(o.epoch, n+1)
 	}
-	o.secret, o.nonce = r.D.entropy(r.Task, o.epoch)
-	o.digest = o.s.Digest(r.Task.Partition, core.Versions(o.s))
+	o.secret, o.nonce = k.D.entropy(k.Task, o.epoch)
+	o.digest = o.s.Digest(k.Task.Partition, core.Versions(o.s))
 	return o, nil
 }
 
 // pay marks the epoch as being opened and charges it. If it cannot charge, it leaves no mark.
-func (r *Keeper) pay(ctx context.Context, o *opening) error {
-	e, err := r.charge(o.mech, o.src, o.partitions, o.parts)
+func (k *Keeper) pay(ctx context.Context, o *opening) error {
+	e, err := k.charge(o.mech, o.src, o.partitions, o.parts)
 	if err != nil {
 		return err
 	}
 	e.Epoch, e.TopicID, e.Boundaries, e.Reason = o.epoch, o.topicID, o.boundaries, o.req.Reason
 	e.Nonce, e.Digest = hex.EncodeToString(o.nonce[:]), hex.EncodeToString(o.digest[:])
-	if err := r.DoDisk(ctx, func() error { return r.Store.Mark(o.epoch) }); err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.Store.Mark(o.epoch) }); err != nil {
 		return err
 	}
-	err = r.DoDisk(ctx, func() (err error) {
-		o.charged, err = r.D.Ledger.Open(e)
+	err = k.DoDisk(ctx, func() (err error) {
+		o.charged, err = k.D.Ledger.Open(e)
 		return err
 	})
 	if err == nil {
 		return nil
 	}
-	if err := r.unmark(ctx, o.epoch); err != nil {
+	if err := k.unmark(ctx, o.epoch); err != nil {
 		return err
 	}
 	if budget := (*ledger.ErrBudget)(nil); errors.As(err, &budget) {
@@ -225,14 +225,14 @@ func (r *Keeper) pay(ctx context.Context, o *opening) error {
 
 // claim makes sure, before any noise, that no other state directory opens the epoch. One
 // that does not get it charges nothing.
-func (r *Keeper) claim(ctx context.Context, o *opening) error {
-	opened := r.D.Ledger.Opening(r.Task, o.epoch)
-	err := r.D.Mirror.Sync(ctx)
+func (k *Keeper) claim(ctx context.Context, o *opening) error {
+	opened := k.D.Ledger.Opening(k.Task, o.epoch)
+	err := k.D.Mirror.Sync(ctx)
 	if err == nil {
-		err = r.D.Mirror.Ours(opened)
+		err = k.D.Mirror.Ours(opened)
 	}
 	if lost := (*failure.Halt)(nil); errors.As(err, &lost) {
-		if err := r.takeBack(ctx, opened); err != nil {
+		if err := k.takeBack(ctx, opened); err != nil {
 			return err
 		}
 	}
@@ -240,23 +240,23 @@ func (r *Keeper) claim(ctx context.Context, o *opening) error {
 }
 
 // manifestFor returns the manifest of an epoch that is charged.
-func (r *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
-	keys, err := dp.NewEpoch(r.D.Key, &o.secret, r.Task.Stream, o.epoch, o.nonce, o.digest)
+func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
+	keys, err := dp.NewEpoch(k.D.Key, &o.secret, k.Task.Stream, o.epoch, o.nonce, o.digest)
 	if err != nil {
 		return nil, err
 	}
 	defer keys.Destroy()
 	check := keys.Check()
-	p := r.S.Privacy
+	p := k.S.Privacy
 	m := &core.Manifest{
-		Format: core.ManifestFormat, Stream: r.Task.Stream, Epoch: o.epoch, Source: o.src, Nonce: o.nonce[:],
-		KeyID: credentials.KeyID(r.D.Key), EpochID: check[:],
-		Config: o.s.Canonical(r.Task.Partition), Versions: core.Versions(o.s), Digest: o.digest[:],
+		Format: core.ManifestFormat, Stream: k.Task.Stream, Epoch: o.epoch, Source: o.src, Nonce: o.nonce[:],
+		KeyID: credentials.KeyID(k.D.Key), EpochID: check[:],
+		Config: o.s.Canonical(k.Task.Partition), Versions: core.Versions(o.s), Digest: o.digest[:],
 		Incarnation: o.parts[0].incarnation, Base: o.parts[0].base, Partitions: o.partitions,
 		Mechanism: o.mech.Name, Plan: o.mech.Plan, Cost: o.mech.Cost(),
 		LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta, ChargedEpsilonAtOpen: o.charged,
 		Persons:  core.Persons(o.mech.Cost(), p.Delta, 2, 10),
-		Insecure: r.D.Insecure != nil, Version: r.D.Version,
+		Insecure: k.D.Insecure != nil, Version: k.D.Version,
 	}
 	if m.Partition == core.Merged {
 		m.Incarnation, m.Base = 0, 0
@@ -271,25 +271,25 @@ func (r *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 // nextEpoch returns the number of the epoch to open: the ledger's next one, unless the
 // output has releases of it or of a later one. Then the state is an old copy. It opens no
 // epoch by itself, and none under a number that was used.
-func (r *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
-	next := r.D.Ledger.NextEpoch(r.Task)
-	if req.Automatic && r.Guard.Epoch > 0 {
-		return next, r.Guard.ClosedWhole(ctx) // this process ran the last one
+func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
+	next := k.D.Ledger.NextEpoch(k.Task)
+	if req.automatic && k.Guard.Epoch > 0 {
+		return next, k.Guard.ClosedWhole(ctx) // this process ran the last one
 	}
-	newest, err := r.Out.NewestEpoch(ctx, req.SearchFrom)
+	newest, err := k.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {
 	case err != nil || newest < next:
 		return next, err
-	case req.Automatic:
-		return 0, r.Out.UnknownEpoch(newest)
+	case req.automatic:
+		return 0, k.Out.UnknownEpoch(newest)
 	}
-	r.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
+	k.Log.Warn("the output holds releases of an epoch that this ledger does not know: its charge is in no sum", "epoch", newest)
 	return newest + 1, nil
 }
 
 // lastEpoch returns the number of the task's last epoch, 0 where none began.
-func (r *Keeper) lastEpoch() uint64 {
-	if last := r.D.Ledger.Newest(r.Task); last != nil {
+func (k *Keeper) lastEpoch() uint64 {
+	if last := k.D.Ledger.Newest(k.Task); last != nil {
 		return last.Epoch
 	}
 	return 0
@@ -298,25 +298,25 @@ func (r *Keeper) lastEpoch() uint64 {
 // charge returns the ledger's entry for an epoch from these offsets on, of a topic with so many
 // partitions. The entry has no end if the last offset is beyond all offsets. The first entry of
 // an account says what the limit sets aside for sketches.
-func (r *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (ledger.Entry, error) {
-	p := r.S.Privacy
+func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, parts []begin) (ledger.Entry, error) {
+	p := k.S.Privacy
 	e := ledger.Entry{
-		Kind: ledger.KindOpen, Stream: r.Task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
+		Kind: ledger.KindOpen, Stream: k.Task.Stream, Source: src, Mechanism: mech.Name, Cost: mech.Cost(),
 		Epsilon: p.Epsilon, Delta: p.Delta, LimitEpsilon: p.LimitEpsilon, LimitDelta: p.LimitDelta,
-		Output: &ledger.EntryOutput{Topic: r.S.Output.Topic, Partition: r.S.Output.Partition},
+		Output: &ledger.EntryOutput{Topic: k.S.Output.Topic, Partition: k.S.Output.Partition},
 	}
-	e.Unit, e.Person = ledger.PersonOf(r.S, partitions)
+	e.Unit, e.Person = ledger.PersonOf(k.S, partitions)
 	if src.Partition == core.Merged {
-		ends := core.ChargedParts(mech, r.S.LastStep(), bases(parts))
+		ends := core.ChargedParts(mech, k.S.LastStep(), bases(parts))
 		for i, p := range parts {
 			e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
 		}
 		e.AddUp()
 	} else {
-		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.S.LastStep(), parts[0].base)
+		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, k.S.LastStep(), parts[0].base)
 	}
-	if slices.ContainsFunc(e.Accounts(), r.D.Ledger.Unopened) {
-		reserved, err := core.Reserve(r.D.Config(), r.S)
+	if slices.ContainsFunc(e.Accounts(), k.D.Ledger.Unopened) {
+		reserved, err := core.Reserve(k.D.Config(), k.S)
 		if err != nil {
 			return e, failure.Haltf(failure.Budget, "%w", err)
 		}
@@ -328,26 +328,26 @@ func (r *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 }
 
 // unmark removes the mark of an epoch that is open, or will never be.
-func (r *Keeper) unmark(ctx context.Context, epoch uint64) error {
-	opening, err := r.Store.Marked(epoch)
+func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
+	opening, err := k.Store.Marked(epoch)
 	if err != nil || !opening {
 		return err
 	}
-	return r.DoDisk(ctx, func() error { return state.RemoveAll(r.D.Disk, r.Store.Dir, state.OpeningName(epoch)) })
+	return k.DoDisk(ctx, func() error { return state.RemoveAll(k.D.Disk, k.Store.Dir, state.OpeningName(epoch)) })
 }
 
 // Begin writes the first checkpoint of an epoch. parts have records by which the logs are
 // recognised; nil: none are known. One is used if it lies before the epoch.
-func (r *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
-	first, err := r.First(m, file, mech, output, parts)
+func (k *Keeper) Begin(ctx context.Context, m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) error {
+	first, err := k.First(m, file, mech, output, parts)
 	if err != nil {
 		return err
 	}
-	return r.DoDisk(ctx, func() error { return r.Store.Commit(first) })
+	return k.DoDisk(ctx, func() error { return k.Store.Commit(first) })
 }
 
 // First returns the checkpoint that begin writes.
-func (r *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*state.Checkpoint, error) {
+func (k *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, output int64, parts []begin) (*state.Checkpoint, error) {
 	position := kafka.Position{Next: m.Base, LeaderEpoch: -1}
 	var all []state.Place
 	for i, p := range m.Parts {
@@ -361,22 +361,22 @@ func (r *Keeper) First(m *core.Manifest, file []byte, mech *core.Mechanism, outp
 	}
 	st, err := mech.AppendBinary(nil)
 	topic := ""
-	if r.S.Step.Clock() > 0 {
-		topic = r.D.Cfg.Kafka.BoundaryTopic
-		if opened := r.D.Ledger.Opening(r.Task, m.Epoch); opened != nil && opened.Boundaries != nil {
+	if k.S.Step.Clock() > 0 {
+		topic = k.D.Cfg.Kafka.BoundaryTopic
+		if opened := k.D.Ledger.Opening(k.Task, m.Epoch); opened != nil && opened.Boundaries != nil {
 			topic = opened.Boundaries.Topic // whatever is configured since
 		}
 	}
 	var users [][]byte
-	if r.S.User != nil {
+	if k.S.User != nil {
 		users = state.NoPersons(max(1, len(all)))
 	}
 	return &state.Checkpoint{
 		BoundaryTopic: topic, Boundary: state.UnknownBoundary, Users: users,
 		Epoch: m.Epoch, Manifest: sha256.Sum256(file), Parts: all,
 		Position: position, Transcript: core.TranscriptOf(file),
-		OutputTopic: r.S.Output.Topic, OutputPartition: r.S.Output.Partition, Output: output,
-		Ledger: r.D.Ledger.HeadHash(), Build: Build(), State: st,
+		OutputTopic: k.S.Output.Topic, OutputPartition: k.S.Output.Partition, Output: output,
+		Ledger: k.D.Ledger.HeadHash(), Build: Build(), State: st,
 	}, err
 }
 
@@ -393,8 +393,8 @@ func (b *begin) before() *kafka.Anchor {
 // the source do not count: a merged stream may leave a partition out and take it up again.
 // A stream that becomes merged, or that is merged no longer, goes on where its other tasks
 // ended. It halts where one of these is open: its records would be charged twice.
-func (r *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation uint64, err error) {
-	last, incarnation, open := r.D.Ledger.LastReader(r.Task, src)
+func (k *Keeper) predecessor(src core.Source) (last *ledger.Entry, incarnation uint64, err error) {
+	last, incarnation, open := k.D.Ledger.LastReader(k.Task, src)
 	if open != nil {
 		t := open.Task()
 		return nil, 0, failure.Haltf(failure.Configuration, "%s/%d is read by epoch %d of task %s, which is open: close it first, with: streamdp epoch close %s",
@@ -409,9 +409,9 @@ func errMergedFrom() error {
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
-func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log core.Offsets) (int64, error) {
-	at := r.S.Input.Start
-	last, was, err := r.predecessor(src)
+func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log core.Offsets) (int64, error) {
+	at := k.S.Input.Start
+	last, was, err := k.predecessor(src)
 	if err != nil {
 		return 0, err
 	}
@@ -419,7 +419,7 @@ func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 		if was == incarnation {
 			if last.End > log.End {
 				return 0, failure.Haltf(failure.Truncated, "%s/%d ends at %d, before offset %d where the last epoch ended: it was truncated; "+
-					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End, last.End, failure.EpochArgs(r.Task))
+					"start elsewhere with: streamdp epoch open %s --from", src.Topic, src.Partition, log.End, last.End, failure.EpochArgs(k.Task))
 			}
 			return max(last.End, log.Start), nil
 		}
@@ -435,7 +435,7 @@ func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, lo
 	case config.Latest:
 		return log.Stable, nil
 	}
-	if r.Task.Partition == core.Merged {
+	if k.Task.Partition == core.Merged {
 		return 0, errMergedFrom()
 	}
 	if at := int64(at); at < log.Start || at > log.Stable {

@@ -22,12 +22,12 @@ import (
 // initial returns the parameters that a new epoch begins with: those of the last epoch;
 // without one, those of the stream's initial_file; without that, nil, which stands for
 // the mechanism's own.
-func (r *Keeper) initial() ([]float64, error) {
-	learning := core.LearningOf(r.S)
+func (k *Keeper) initial() ([]float64, error) {
+	learning := core.LearningOf(k.S)
 	if learning == nil {
 		return nil, nil
 	}
-	names, err := r.D.Disk.ReadDir(r.Store.Dir)
+	names, err := k.D.Disk.ReadDir(k.Store.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +38,9 @@ func (r *Keeper) initial() ([]float64, error) {
 		}
 	}
 	if last == 0 {
-		return connect.InitialFile(r.S)
+		return connect.InitialFile(k.S)
 	}
-	data, err := r.D.Disk.ReadFile(r.Store.Path(state.FinalName(last)))
+	data, err := k.D.Disk.ReadFile(k.Store.Path(state.FinalName(last)))
 	if err != nil {
 		return nil, err
 	}
@@ -49,26 +49,26 @@ func (r *Keeper) initial() ([]float64, error) {
 		return nil, failure.Haltf(failure.State, "parameters of epoch %d: %w", last, err)
 	}
 	if n := learning.Parameters; len(x) != n {
-		r.Log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last, "parameters", len(x), "configured", n)
-		return connect.InitialFile(r.S)
+		k.Log.Warn("the last epoch's parameters are another model's: the new epoch begins without them", "epoch", last, "parameters", len(x), "configured", n)
+		return connect.InitialFile(k.S)
 	}
 	return x, nil
 }
 
 // keepInitial writes what a new epoch begins with.
-func (r *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
+func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) error {
 	if x == nil {
 		return nil
 	}
-	return r.DoDisk(ctx, func() error {
-		return state.WriteNew(r.D.Disk, r.Store.Path(state.InitialName(epoch)), core.PackParameters(x))
+	return k.DoDisk(ctx, func() error {
+		return state.WriteNew(k.D.Disk, k.Store.Path(state.InitialName(epoch)), core.PackParameters(x))
 	})
 }
 
 // initialOf returns the parameters that an epoch began with, nil if they are the
 // Mechanism's own.
-func (r *Keeper) initialOf(epoch uint64) ([]float64, error) {
-	data, err := r.D.Disk.ReadFile(r.Store.Path(state.InitialName(epoch)))
+func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
+	data, err := k.D.Disk.ReadFile(k.Store.Path(state.InitialName(epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -80,30 +80,30 @@ func (r *Keeper) initialOf(epoch uint64) ([]float64, error) {
 
 // keepFinal writes the parameters with which an epoch that is being closed ended. It
 // reads them from the last checkpoint. Without a checkpoint the next epoch begins anew.
-func (r *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
+func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 	if !core.Learns(opened.Mechanism) {
 		return nil
 	}
-	cp, err := r.Store.Load()
+	cp, err := k.Store.Load()
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 		return err
 	}
 	if err != nil || cp == nil || cp.Epoch != opened.Epoch {
-		r.Log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		k.Log.Warn("epoch closed without its checkpoint: what it has learnt is in its releases only", "epoch", opened.Epoch)
 		return nil
 	}
 	x, err := core.LearntBy(opened.Mechanism, cp.State)
 	if err != nil {
-		r.Log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch", opened.Epoch)
+		k.Log.Warn("epoch closed with a state of another version: what it has learnt is in its releases only", "epoch", opened.Epoch)
 		return nil
 	}
 	if x == nil {
 		return nil
 	}
-	return r.DoDisk(ctx, func() error {
-		if err := state.RemoveAll(r.D.Disk, r.Store.Dir, state.FinalName(opened.Epoch)); err != nil { // of an interrupted closing
+	return k.DoDisk(ctx, func() error {
+		if err := state.RemoveAll(k.D.Disk, k.Store.Dir, state.FinalName(opened.Epoch)); err != nil { // of an interrupted closing
 			return err
 		}
-		return state.WriteNew(r.D.Disk, r.Store.Path(state.FinalName(opened.Epoch)), core.PackParameters(x))
+		return state.WriteNew(k.D.Disk, k.Store.Path(state.FinalName(opened.Epoch)), core.PackParameters(x))
 	})
 }

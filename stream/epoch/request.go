@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
@@ -12,12 +13,32 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 )
 
+// OpenRequest says how to open an epoch.
+type OpenRequest struct {
+	// From is "continue" (where the predecessor ended, the default),
+	// "earliest", "latest" or an offset.
+	From string `json:"from,omitempty"`
+	// SameLog asserts that the log is the one that the predecessor read. It is for a log whose
+	// retention has removed the record that would prove it.
+	SameLog bool `json:"same_log,omitempty"`
+	// DropOutbox gives up the predecessor's releases that are not published yet.
+	DropOutbox bool `json:"drop_outbox,omitempty"`
+	// Reason is recorded in the ledger.
+	Reason string `json:"reason,omitempty"`
+
+	automatic  bool  // no operator asked for it
+	SearchFrom int64 `json:"-"` // releases that the ledger does not know are looked for from here, 0: everywhere
+}
+
+// MeasureTime is the longest time that the cluster may take to say where a log ends.
+const MeasureTime = 2 * time.Second
+
 // Acceptable refuses a request that would close the task's open epoch and then fail. The open
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most MeasureTime.
-func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []core.Offsets) error {
-	if err := r.D.ledgerIsNewest(); err != nil {
+func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []core.Offsets) error {
+	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}
 	var at config.Start
@@ -30,18 +51,18 @@ func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 	if at >= 0 && opened.Partition == core.Merged && !continues {
 		return errMergedFrom()
 	}
-	if opened.Source.Topic != r.S.Input.Topic {
-		_, err := core.NewMechanism(r.S.Over(r.numbers(opened)), nil, nil)
+	if opened.Source.Topic != k.S.Input.Topic {
+		_, err := core.NewMechanism(k.S.Over(k.numbers(opened)), nil, nil)
 		if err != nil {
 			return failure.Haltf(failure.Configuration, "%w", err)
 		}
 		return nil // where it begins is known only when it opens
 	}
-	numbers, added, err := r.added(ctx, q, opened)
+	numbers, added, err := k.added(ctx, q, opened)
 	if err != nil {
 		return err
 	}
-	mech, err := core.NewMechanism(r.S.Over(numbers), nil, nil)
+	mech, err := core.NewMechanism(k.S.Over(numbers), nil, nil)
 	if err != nil {
 		return failure.Haltf(failure.Configuration, "%w", err)
 	}
@@ -68,15 +89,15 @@ func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 		parts = append(parts, p)
 	}
 	slices.SortFunc(parts, func(a, b begin) int { return a.partition - b.partition })
-	partitions, err := r.partitionsNow(ctx)
+	partitions, err := k.partitionsNow(ctx)
 	if err != nil {
 		return err
 	}
-	e, err := r.charge(mech, opened.Source, partitions, parts)
+	e, err := k.charge(mech, opened.Source, partitions, parts)
 	if err != nil {
 		return err
 	}
-	if err := r.D.Ledger.Affords(e, opened, ends, steps); err != nil {
+	if err := k.D.Ledger.Affords(e, opened, ends, steps); err != nil {
 		if budget := (*ledger.ErrBudget)(nil); errors.As(err, &budget) {
 			return failure.Haltf(failure.Budget, "%w", err)
 		}
@@ -87,24 +108,24 @@ func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.E
 
 // partitionsNow asks the cluster, for at most MeasureTime, how many partitions the input has,
 // where what persons pay depends on it. Where records are protected it returns 0.
-func (r *Keeper) partitionsNow(ctx context.Context) (int, error) {
-	if r.S.User == nil {
+func (k *Keeper) partitionsNow(ctx context.Context) (int, error) {
+	if k.S.User == nil {
 		return 0, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows how many partitions the input has: ask again later"))
 	defer cancel()
-	t, err := r.D.Client.Topic(ctx, r.S.Input.Topic)
+	t, err := k.D.Client.Topic(ctx, k.S.Input.Topic)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case err == nil && len(t.Partitions) == 0:
-		return 0, fmt.Errorf("input topic %s does not exist", r.S.Input.Topic)
+		return 0, fmt.Errorf("input topic %s does not exist", k.S.Input.Topic)
 	}
 	return len(t.Partitions), err
 }
 
 // numbers returns the partitions of an epoch.
-func (r *Keeper) numbers(opened *ledger.Entry) (all []int) {
+func (k *Keeper) numbers(opened *ledger.Entry) (all []int) {
 	for _, src := range opened.Sources() {
 		all = append(all, src.Partition)
 	}
@@ -113,9 +134,9 @@ func (r *Keeper) numbers(opened *ledger.Entry) (all []int) {
 
 // added returns the partitions that the task's next epoch would read, and where it would
 // begin in those of them that its open epoch does not read.
-func (r *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin, err error) {
-	if r.Task.Partition != core.Merged {
-		return []int{r.Task.Partition}, nil, nil
+func (k *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entry) (numbers []int, parts []begin, err error) {
+	if k.Task.Partition != core.Merged {
+		return []int{k.Task.Partition}, nil, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, MeasureTime, errors.New("the cluster does not answer, so nobody knows which partitions the next epoch would read: ask again later"))
 	defer cancel()
@@ -124,13 +145,13 @@ func (r *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entr
 			err = context.Cause(ctx)
 		}
 	}()
-	if numbers = r.Reads(); numbers == nil {
-		t, err := r.D.Client.Topic(ctx, r.S.Input.Topic)
+	if numbers = k.Reads(); numbers == nil {
+		t, err := k.D.Client.Topic(ctx, k.S.Input.Topic)
 		if err != nil {
 			return nil, nil, err
 		}
 		if len(t.Partitions) == 0 {
-			return nil, nil, fmt.Errorf("input topic %s does not exist", r.S.Input.Topic)
+			return nil, nil, fmt.Errorf("input topic %s does not exist", k.S.Input.Topic)
 		}
 		for p := range t.Partitions {
 			numbers = append(numbers, p)
@@ -143,19 +164,19 @@ func (r *Keeper) added(ctx context.Context, req OpenRequest, opened *ledger.Entr
 			continue
 		}
 		if id == "" {
-			if id, err = r.topicID(ctx); err != nil {
+			if id, err = k.topicID(ctx); err != nil {
 				return nil, nil, err
 			}
 		}
-		log, err := r.offsets(ctx, src)
+		log, err := k.offsets(ctx, src)
 		if err != nil {
 			return nil, nil, err
 		}
 		b := begin{partition: p}
-		if b.incarnation, b.anchor, err = r.incarnation(ctx, src, id, req.SameLog); err != nil {
+		if b.incarnation, b.anchor, err = k.incarnation(ctx, src, id, req.SameLog); err != nil {
 			return nil, nil, err
 		}
-		if b.base, err = r.baseOffset(req.From, src, b.incarnation, log); err != nil {
+		if b.base, err = k.baseOffset(req.From, src, b.incarnation, log); err != nil {
 			return nil, nil, err
 		}
 		parts = append(parts, b)

@@ -14,19 +14,32 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/state"
 )
 
+// OpenEpoch is an epoch that is open, ready to run.
+type OpenEpoch struct {
+	M      *core.Manifest
+	Core   *core.Core           // makes its releases
+	Cp     *state.Checkpoint    // the last commit
+	Bounds *boundary.Boundaries // of steps by the clock; nil: they are not
+	Users  state.Journals       // nil: records are protected
+	Moved  bool                 // Cp is of another output partition than the configured one
+	// Unproven is why the input may be another log than the one that Cp is of; nil: it is not. Then nothing runs.
+	Unproven error
+}
+
 // resume readies the open epoch of a ledger entry, at its last commit.
-func (r *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {
-	l, err := r.ResumeAt(ctx, opened, r.lastCommit, r.provenLog)
+func (k *Keeper) resume(ctx context.Context, opened *ledger.Entry) (*OpenEpoch, error) {
+	l, err := k.ResumeAt(ctx, opened, k.lastCommit, k.provenLog)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Guard.Plausible(ctx); err != nil {
+	if err := k.Guard.Plausible(ctx); err != nil {
 		l.Core.Destroy()
 		return nil, err
 	}
@@ -38,16 +51,16 @@ type starting func(ctx context.Context, opened *ledger.Entry, m *core.Manifest, 
 
 // ResumeAt prepares the open epoch of a ledger entry. proven looks whether the input is the log that the checkpoint
 // is of, and the epoch must not run where it returns an error; nil: nothing looks.
-func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting, proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
-	m, file, err := r.Manifest(opened)
+func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start starting, proven func(context.Context, *core.Manifest, *state.Checkpoint) error) (l *OpenEpoch, err error) {
+	m, file, err := k.Manifest(opened)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.SameConfiguration(m); err != nil {
+	if err := k.SameConfiguration(m); err != nil {
 		return nil, err
 	}
-	over := r.S.Over(m.Numbers())
-	keys, err := r.Keys(m)
+	over := k.S.Over(m.Numbers())
+	keys, err := k.Keys(m)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +69,7 @@ func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 			keys.Destroy()
 		}
 	}()
-	mech, err := r.Mechanism(m, opened)
+	mech, err := k.Mechanism(m, opened)
 	if err != nil {
 		return nil, err
 	}
@@ -68,51 +81,51 @@ func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	if err != nil {
 		return nil, err
 	}
-	users, err := state.OpenPersons(r.Store, c, cp)
+	users, err := state.OpenPersons(k.Store, c, cp)
 	if errors.Is(err, persons.ErrDamaged) {
 		return nil, failure.Haltf(failure.State, "epoch %d: %w: streamdp recover%s reads the log again from the commit before, or from the epoch's beginning; "+
-			"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+			"or start anew with: streamdp epoch open %s", m.Epoch, err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
-		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s, or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	}
-	if err := r.unmark(ctx, m.Epoch); err != nil {
+	if err := k.unmark(ctx, m.Epoch); err != nil {
 		return nil, err
 	}
-	if err := r.limit(ctx, m); err != nil {
+	if err := k.limit(ctx, m); err != nil {
 		return nil, err
 	}
 	var src core.Source
 	var id string
 	if err := atOnce(ctx, func(ctx context.Context) (err error) {
-		src, _, err = r.source(ctx, core.Partitions(m))
+		src, _, err = k.source(ctx, core.Partitions(m))
 		return err
 	}, func(ctx context.Context) (err error) {
-		id, err = r.topicID(ctx)
+		id, err = k.topicID(ctx)
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	if src != m.Source {
 		return nil, failure.Haltf(failure.Replaced, "the cluster's id is %q, that of the epoch's log %q: configure the brokers of that cluster, or start anew with: streamdp epoch open %s",
-			src.Cluster, m.Source.Cluster, failure.EpochArgs(r.Task))
+			src.Cluster, m.Source.Cluster, failure.EpochArgs(k.Task))
 	}
-	if err := r.sameTopic(opened, id); err != nil {
+	if err := k.sameTopic(opened, id); err != nil {
 		return nil, err
 	}
 	var unproven error
 	at := &state.Checkpoint{Position: cp.Position, Older: cp.Older, Parts: cp.Parts} // the guard changes the other
-	bounds, err := r.NewBoundaries(ctx, opened, m, cp)
+	bounds, err := k.NewBoundaries(ctx, opened, m, cp)
 	if err != nil {
 		return nil, err
 	}
-	r.Guard.Bounds = bounds
-	moved := cp.OutputTopic != r.S.Output.Topic || cp.OutputPartition != r.S.Output.Partition
+	k.Guard.Bounds = bounds
+	moved := cp.OutputTopic != k.S.Output.Topic || cp.OutputPartition != k.S.Output.Partition
 	if err := atOnce(ctx, func(ctx context.Context) error {
-		return r.Guard.Begin(ctx, opened, r.S.LastStep(), mech, cp)
+		return k.Guard.Begin(ctx, opened, k.S.LastStep(), mech, cp)
 	}, func(ctx context.Context) error {
 		if proven != nil {
 			unproven = proven(ctx, m, at)
@@ -124,27 +137,27 @@ func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
 }
 
-// SameConfiguration Halts if the configuration is not that of the epoch, and says how it
+// SameConfiguration halts if the configuration is not that of the epoch, and says how it
 // differs.
-func (r *Keeper) SameConfiguration(m *core.Manifest) error {
-	changes := core.Changes(r.S, m)
+func (k *Keeper) SameConfiguration(m *core.Manifest) error {
+	changes := core.Changes(k.S, m)
 	if changes == nil {
 		return nil
 	}
 	return failure.Haltf(failure.Configuration, "the configuration is not that of the open epoch %d, which its guarantee depends on:\n  %s\n"+
-		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), failure.EpochArgs(r.Task))
+		"undo the change, or start anew with: streamdp epoch open %s", m.Epoch, strings.Join(changes, "\n  "), failure.EpochArgs(k.Task))
 }
 
 // Mechanism builds the mechanism of an epoch from its plan. It halts if the mechanism
 // would spend more than the ledger charged.
-func (r *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechanism, error) {
-	initial, err := r.initialOf(m.Epoch)
+func (k *Keeper) Mechanism(m *core.Manifest, opened *ledger.Entry) (*core.Mechanism, error) {
+	initial, err := k.initialOf(m.Epoch)
 	if err != nil {
 		return nil, failure.Haltf(failure.State, "initial parameters of epoch %d: %w", m.Epoch, err)
 	}
-	mech, err := MechanismOf(&r.D.Plans, r.S.Over(m.Numbers()), m, opened, initial)
-	if err == nil && r.D.Chunk > 0 && mech.Chunk > 0 {
-		mech.Chunk = r.D.Chunk
+	mech, err := MechanismOf(&k.D.Plans, k.S.Over(m.Numbers()), m, opened, initial)
+	if err == nil && k.D.Chunk > 0 && mech.Chunk > 0 {
+		mech.Chunk = k.D.Chunk
 	}
 	return mech, err
 }
@@ -164,12 +177,12 @@ func MechanismOf(plans *MechanismCache, s *config.Stream, m *core.Manifest, open
 
 // lastCommit loads the checkpoint of an epoch; if the epoch has none yet, it writes the
 // first one. It halts if the checkpoint belongs to another epoch, manifest or ledger.
-func (r *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
-	cp, err := r.Store.Load()
+func (k *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.Manifest, file []byte, mech *core.Mechanism) (*state.Checkpoint, error) {
+	cp, err := k.Store.Load()
 	switch {
 	case errors.Is(err, state.ErrCheckpoint):
 		return nil, failure.Haltf(failure.State, "%w: streamdp recover%s goes back to the commit before it, or to the epoch's beginning, and compares with what is published; "+
-			"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(r.Task), failure.EpochArgs(r.Task))
+			"or start anew with: streamdp epoch open %s", err, failure.TaskFlags(k.Task), failure.EpochArgs(k.Task))
 	case err != nil:
 		return nil, err
 	case cp == nil:
@@ -177,41 +190,41 @@ func (r *Keeper) lastCommit(ctx context.Context, opened *ledger.Entry, m *core.M
 		// since then are in the output, and must be the result of the repetition. If the
 		// file was lost, nothing but these releases shows that the log is the one that
 		// the epoch read.
-		if err := r.Recoverable(ctx, opened); err != nil {
+		if err := k.Recoverable(ctx, opened); err != nil {
 			return nil, err
 		}
-		if err := r.Atomically(func() error { return r.Begin(ctx, m, file, mech, state.UnknownOutput, nil) }); err != nil {
+		if err := k.Atomically(func() error { return k.Begin(ctx, m, file, mech, state.UnknownOutput, nil) }); err != nil {
 			return nil, err
 		}
-		return r.Store.Load()
+		return k.Store.Load()
 	}
-	return cp, r.OfEpoch(cp, m, file)
+	return cp, k.OfEpoch(cp, m, file)
 }
 
-// OfEpoch Halts if a checkpoint belongs to another epoch, manifest or ledger.
-func (r *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) error {
+// OfEpoch halts if a checkpoint belongs to another epoch, manifest or ledger.
+func (k *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) error {
 	switch {
 	case cp.Epoch != m.Epoch:
 		return failure.Haltf(failure.State, "the checkpoint is of epoch %d, the open one is %d: restore the state directory as a whole, or start anew with: streamdp epoch open %s",
-			cp.Epoch, m.Epoch, failure.EpochArgs(r.Task))
+			cp.Epoch, m.Epoch, failure.EpochArgs(k.Task))
 	case cp.Manifest != sha256.Sum256(file):
-		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s", m.Epoch, failure.Restore(r.Task))
-	case !r.D.Ledger.Knows(cp.Ledger):
+		return failure.Haltf(failure.State, "manifest of epoch %d: it is not the one that the epoch began with: %s", m.Epoch, failure.Restore(k.Task))
+	case !k.D.Ledger.Knows(cp.Ledger):
 		return failure.Haltf(failure.State, "the checkpoint was written with a newer ledger: the ledger is an old copy; restore the newest one, or where there is none: streamdp ledger repair")
 	}
 	return nil
 }
 
 // Manifest reads the manifest of an epoch that the ledger knows.
-func (r *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
-	file, err := r.D.Disk.ReadFile(r.Store.Path(state.ManifestName(opened.Epoch)))
+func (k *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
+	file, err := k.D.Disk.ReadFile(k.Store.Path(state.ManifestName(opened.Epoch)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, ErrNoManifest
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := ManifestOf(r.Task, opened, file)
+	m, err := ManifestOf(k.Task, opened, file)
 	return m, file, err
 }
 
@@ -238,17 +251,17 @@ func sameParts(m *core.Manifest, opened *ledger.Entry) bool {
 }
 
 // Keys derives the epoch's keys, and checks them before any noise is drawn.
-func (r *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
-	file, err := r.Store.Secret(m.Epoch)
+func (k *Keeper) Keys(m *core.Manifest) (*dp.Epoch, error) {
+	file, err := k.Store.Secret(m.Epoch)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	defer clear(file)
-	if m.KeyID == credentials.KeyID(r.D.Key) && r.D.Ledger.Foreign() {
+	if m.KeyID == credentials.KeyID(k.D.Key) && k.D.Ledger.Foreign() {
 		return nil, failure.Haltf(failure.State, "epoch %d was opened with the present key, and no line of the ledger is under it: "+
 			"somebody has written the ledger anew; restore the newest one", m.Epoch)
 	}
-	return KeysOf(r.D.Key, m, file)
+	return KeysOf(k.D.Key, m, file)
 }
 
 // KeysOf derives the keys of an epoch from the master key and its secret, which is nil if
@@ -277,10 +290,10 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 
 // limit records a limit that differs from the last one recorded. A raised limit is the
 // guarantee from then on. It refuses a limit below what is charged.
-func (r *Keeper) limit(ctx context.Context, m *core.Manifest) error {
-	e := LimitOf(r.S, m)
-	return r.Atomically(func() error {
-		return r.DoDisk(ctx, func() error { return r.D.Ledger.SetLimit(e, r.S.Privacy.Adjacency) })
+func (k *Keeper) limit(ctx context.Context, m *core.Manifest) error {
+	e := LimitOf(k.S, m)
+	return k.Atomically(func() error {
+		return k.DoDisk(ctx, func() error { return k.D.Ledger.SetLimit(e, k.S.Privacy.Adjacency) })
 	})
 }
 

@@ -14,11 +14,11 @@ import (
 // Shard is what the tasks of a shard share: its state, and its ledger.
 type Shard struct {
 	*Process
-	Disk     state.Shard
-	Dir      string // of the files
-	Ledger   *ledger.Ledger
+	Disk     state.Shard          // holds the files
+	Dir      string               // of the files
+	Ledger   *ledger.Ledger       // of all tasks
 	Mirror   *ledger.ControlTopic // of the ledger; nil: none
-	Evidence Coalesced            // looks at the files of all tasks
+	Evidence coalesced            // looks at the files of all tasks
 	Running  atomic.Int64         // tasks of this process in it
 	// destroying has a mutex for each task that was here, held while secrets of it are destroyed.
 	destroying sync.Map
@@ -34,18 +34,18 @@ const (
 
 // Unpublished returns how many bytes of releases a task may keep, where one on a disk may keep
 // most. It is never so little that a release of some size would wait for ever: one more is kept.
-func (h *Shard) Unpublished(most int) int {
-	return h.Disk.Unpublished(most, int(max(h.Running.Load(), 1)))
+func (s *Shard) Unpublished(most int) int {
+	return s.Disk.Unpublished(most, int(max(s.Running.Load(), 1)))
 }
 
 // TaskDir returns the directory of a task's files.
-func (h *Shard) TaskDir(t core.Task) string { return h.Dir + "/tasks/" + t.String() }
+func (s *Shard) TaskDir(t core.Task) string { return s.Dir + "/tasks/" + t.String() }
 
 // CheckpointOf reads the last commit of a task that may be running. If it is just being
 // written it looks damaged, so CheckpointOf tries again.
-func (h *Shard) CheckpointOf(t core.Task) (cp *state.Checkpoint, err error) {
+func (s *Shard) CheckpointOf(t core.Task) (cp *state.Checkpoint, err error) {
 	for range 3 {
-		if cp, err = (&state.Store{Disk: h.Disk, Dir: h.TaskDir(t), Seal: h.Sealer(t)}).Load(); !errors.Is(err, state.ErrCheckpoint) {
+		if cp, err = (&state.Store{Disk: s.Disk, Dir: s.TaskDir(t), Seal: s.Sealer(t)}).Load(); !errors.Is(err, state.ErrCheckpoint) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -54,4 +54,4 @@ func (h *Shard) CheckpointOf(t core.Task) (cp *state.Checkpoint, err error) {
 }
 
 // Atomically is shard.atomically for a task's files and lines of the ledger.
-func (r *Keeper) Atomically(f func() error) error { return r.D.Disk.Atomically(r.Store.Dir, f) }
+func (k *Keeper) Atomically(f func() error) error { return k.D.Disk.Atomically(k.Store.Dir, f) }

@@ -28,22 +28,22 @@ const (
 	maxConnections = 128
 )
 
-// access decides who may read the HTTP server.
-type access struct {
-	Http     config.HTTP
-	Tls      *credentials.Rotation // nil: in the clear
+// Access decides who may read the HTTP server.
+type Access struct {
+	HTTP     config.HTTP
+	TLS      *credentials.Rotation // nil: in the clear
 	password string
 }
 
 // NewAccess reads certificate and password.
 //
 // Errors: ErrCredentials.
-func NewAccess(c *config.Config) (*access, error) {
-	a := &access{Http: c.HTTP}
+func NewAccess(c *config.Config) (*Access, error) {
+	a := &Access{HTTP: c.HTTP}
 	var err error
 	if t := c.HTTP.TLS; t != nil {
 		own := credentials.TLSFiles{CertFile: t.CertFile, KeyFile: t.KeyFile}
-		if a.Tls, err = credentials.OpenTLS(own, c.State.KeyGroupReadable); err != nil {
+		if a.TLS, err = credentials.OpenTLS(own, c.State.KeyGroupReadable); err != nil {
 			return nil, fmt.Errorf("%w: http.tls: %w", connect.ErrCredentials, err)
 		}
 	}
@@ -63,17 +63,17 @@ func CheckAccess(c *config.Config) error {
 	return err
 }
 
-// Listen Opens the listener. Beyond maxConnections, a new connection waits until another one
+// Listen opens the listener. Beyond maxConnections, a new connection waits until another one
 // ends.
-func (a *access) Listen() (net.Listener, error) {
-	l, err := net.Listen("tcp", a.Http.Listen)
+func (a *Access) Listen() (net.Listener, error) {
+	l, err := net.Listen("tcp", a.HTTP.Listen)
 	if err != nil {
 		return nil, err
 	}
 	l = &capped{Listener: l, slots: make(chan struct{}, maxConnections), closed: make(chan struct{})}
-	if a.Tls != nil {
+	if a.TLS != nil {
 		l = tls.NewListener(l, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			return a.Tls.Config(), nil
+			return a.TLS.Config(), nil
 		}})
 	}
 	return l, nil
@@ -113,6 +113,7 @@ type cappedConn struct {
 	free func()
 }
 
+// Close frees the slot.
 func (c *cappedConn) Close() error {
 	defer c.free()
 	return c.Conn.Close()
@@ -122,9 +123,9 @@ func (c *cappedConn) Close() error {
 // have the password if there is one. Without the check of the name, a web page could let
 // its own name point to this machine's address, and read in its visitor's browser what
 // the visitor may read.
-func (a *access) guard(next http.Handler) http.Handler {
+func (a *Access) guard(next http.Handler) http.Handler {
 	var user, password [32]byte
-	if b := a.Http.BasicAuth; b != nil {
+	if b := a.HTTP.BasicAuth; b != nil {
 		user, password = sha256.Sum256([]byte(b.Username)), sha256.Sum256([]byte(a.password))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -132,7 +133,7 @@ func (a *access) guard(next http.Handler) http.Handler {
 			refuse(w, http.StatusForbidden, errors.New("the request's Host is no name of this listener; http.hosts adds one"))
 			return
 		}
-		if a.Http.BasicAuth != nil {
+		if a.HTTP.BasicAuth != nil {
 			u, p, _ := req.BasicAuth()
 			gotUser, gotPassword := sha256.Sum256([]byte(u)), sha256.Sum256([]byte(p))
 			if subtle.ConstantTimeCompare(gotUser[:], user[:])&subtle.ConstantTimeCompare(gotPassword[:], password[:]) != 1 {
@@ -148,7 +149,7 @@ func (a *access) guard(next http.Handler) http.Handler {
 // named reports whether the Host of a request is a name of the listener. An IP address is
 // always accepted: no web page from elsewhere has that origin. So is a request without a
 // Host: no browser sends one.
-func (a *access) named(host string) bool {
+func (a *Access) named(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -156,13 +157,13 @@ func (a *access) named(host string) bool {
 	if zone := strings.IndexByte(host, '%'); zone >= 0 {
 		host = host[:zone]
 	}
-	own, _, _ := net.SplitHostPort(a.Http.Listen)
+	own, _, _ := net.SplitHostPort(a.HTTP.Listen)
 	is := func(name string) bool { return strings.EqualFold(name, host) }
 	switch {
-	case host == "" || net.ParseIP(host) != nil || is("localhost") || is(own) || slices.ContainsFunc(a.Http.Hosts, is):
+	case host == "" || net.ParseIP(host) != nil || is("localhost") || is(own) || slices.ContainsFunc(a.HTTP.Hosts, is):
 		return true
-	case a.Tls != nil:
-		leaf := a.Tls.Config().Certificates[0].Leaf
+	case a.TLS != nil:
+		leaf := a.TLS.Config().Certificates[0].Leaf
 		return leaf != nil && leaf.VerifyHostname(host) == nil
 	}
 	return false

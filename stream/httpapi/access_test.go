@@ -132,7 +132,7 @@ func TestServerTLS(t *testing.T) {
 // TestConnectionCap: no more connections are accepted than the cap, and one that
 // ends makes room.
 func TestConnectionCap(t *testing.T) {
-	l, err := (&httpapi.Access{Http: config.HTTP{Listen: "127.0.0.1:0"}}).Listen()
+	l, err := (&httpapi.Access{HTTP: config.HTTP{Listen: "127.0.0.1:0"}}).Listen()
 	fixtures.Must(t, err)
 	accepted := make(chan net.Conn, 2*httpapi.MaxConnections)
 	done := make(chan error)

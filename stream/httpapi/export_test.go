@@ -2,10 +2,6 @@ package httpapi
 
 // This file shows the tests in package httpapi_test what they look into.
 
-type (
-	Access = access
-)
-
 const (
 	HeaderTimeout  = headerTimeout
 	MaxConnections = maxConnections

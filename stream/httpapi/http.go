@@ -1,3 +1,5 @@
+// Package httpapi is the HTTP server of a daemon, with its status page and metrics, and the control socket through which
+// commands reach the daemon.
 package httpapi
 
 import (
@@ -38,78 +40,89 @@ const ControlSocket = "control.sock"
 
 // Daemon is what the server shows and does: the daemon, as it sees it.
 type Daemon interface {
+	// Status returns the status of all tasks.
 	Status() []monitor.TaskStatus
-	Group() *cluster.GroupStatus
+	// Group returns what the instance knows of its group, nil where it shares no tasks.
+	Group() *cluster.Status
+	// Patterns returns what is known of the patterns, in their order.
 	Patterns() []PatternStatus
+	// Reload reads the configuration again.
 	Reload(ReloadRequest) (*Reload, error)
 	// Waiting says what is not known yet, so that tasks are missing.
 	Waiting() []string
+	// Shown returns all tasks.
 	Shown() []ShownTask
+	// Streams returns the names of the streams.
 	Streams() []string
-	Ask(ctx, patience context.Context, t core.Task, q task.Request) error
+	// Ask gives a request to its task's owner and waits for the answer, until one of the contexts ends.
+	Ask(ctx, patience context.Context, q task.Request) error
 }
 
 // ShownTask is a task, as the server shows it.
 type ShownTask interface {
+	// Named returns the task's name.
 	Named() core.Task
+	// Status returns the task's status.
 	Status() monitor.TaskStatus
+	// Releases returns the newest published releases, at most limit, in their published form.
 	Releases(limit int) []json.RawMessage
+	// After returns what was published after release n of this process; 0: everything.
 	After(ctx context.Context, n uint64) []monitor.Point
 }
 
 // Server is the HTTP server and the control socket.
 type Server struct {
-	D        Daemon
-	Access   *access
-	Http     config.HTTP
-	Dir      string // of the state
-	Private  string // directory in it that nobody else can access
+	Daemon   Daemon
+	Access   *Access     // of the HTTP server; the control socket is the user's own
+	HTTP     config.HTTP // the table of the configuration
+	Dir      string      // of the state
+	Private  string      // directory in it that nobody else can access
 	Registry *prometheus.Registry
 	Log      *slog.Logger
-	Version  string
-	Started  time.Time
-	Insecure bool
+	Version  string                      // of the program
+	Started  time.Time                   // when the process began
+	Insecure bool                        // a seed stands for the master key
 	address  atomic.Pointer[net.TCPAddr] // once it listens
 }
 
 // Addr returns the server's address, once it listens.
-func (d *Server) Addr() string {
-	if a := d.address.Load(); a != nil {
+func (s *Server) Addr() string {
+	if a := s.address.Load(); a != nil {
 		return a.String()
 	}
 	return ""
 }
 
 // Guarded returns the public handler behind the checks of host, password and address.
-func (d *Server) Guarded() http.Handler { return d.Access.guard(d.Handler()) }
+func (s *Server) Guarded() http.Handler { return s.Access.guard(s.Handler()) }
 
 // Serve starts the HTTP server and the control socket. stop ends both, after the requests that
 // are running.
-func (d *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
-	listener, err := d.Access.Listen()
+func (s *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), err error) {
+	listener, err := s.Access.Listen()
 	if err != nil {
 		return nil, fmt.Errorf("http.listen: %w", err)
 	}
-	path := filepath.Join(d.Dir, ControlSocket)
-	control, err := listenPrivate(filepath.Join(d.Dir, d.Private), path)
+	path := filepath.Join(s.Dir, ControlSocket)
+	control, err := listenPrivate(filepath.Join(s.Dir, s.Private), path)
 	if err != nil {
 		listener.Close()
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	d.address.Store(listener.Addr().(*net.TCPAddr))
+	s.address.Store(listener.Addr().(*net.TCPAddr))
 	var stops []func()
-	for _, s := range []struct {
+	for _, part := range []struct {
 		l     net.Listener
 		h     http.Handler
 		write time.Duration // a control request waits for its task, however long that takes
-	}{{listener, d.Guarded(), writeTimeout}, {control, d.controlHandler(ctx), 0}} {
+	}{{listener, s.Guarded(), writeTimeout}, {control, s.controlHandler(ctx), 0}} {
 		server := &http.Server{
-			Handler: s.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: s.write, IdleTimeout: idleTimeout,
-			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug),
+			Handler: part.h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: part.write, IdleTimeout: idleTimeout,
+			MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		}
 		wg.Go(func() {
-			if err := server.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
-				d.Log.Error("http server stopped", "error", err.Error())
+			if err := server.Serve(part.l); !errors.Is(err, http.ErrServerClosed) {
+				s.Log.Error("http server stopped", "error", err.Error())
 			}
 		})
 		stops = append(stops, func() {
@@ -119,10 +132,10 @@ func (d *Server) Serve(ctx context.Context, wg *sync.WaitGroup) (stop func(), er
 			server.Close()
 		})
 	}
-	d.Log.Info("serving", "address", d.Addr())
+	s.Log.Info("serving", "address", s.Addr())
 	return func() {
-		for _, s := range stops {
-			s()
+		for _, stop := range stops {
+			stop()
 		}
 		os.Remove(path)
 	}, nil
@@ -167,7 +180,7 @@ const index = `streamdp
 `
 
 // Handler serves everything that can be read, and takes reloads.
-func (d *Server) Handler() http.Handler {
+func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, req *http.Request) {
 		if strings.Contains(req.Header.Get("Accept"), "text/html") {
@@ -177,52 +190,52 @@ func (d *Server) Handler() http.Handler {
 		w.Header().Set("Vary", "Accept")
 		io.WriteString(w, index)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.Registry, promhttp.HandlerOpts{Registry: d.Registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{Registry: s.Registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
-	mux.HandleFunc("GET /-/ready", d.ready)
+	mux.HandleFunc("GET /-/ready", s.ready)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		success(w, struct {
 			Version  string               `json:"version"`
 			Started  time.Time            `json:"started"`
 			Exposure string               `json:"exposure"`
 			Insecure bool                 `json:"insecure,omitempty"`
-			Group    *cluster.GroupStatus `json:"group,omitempty"`
+			Group    *cluster.Status      `json:"group,omitempty"`
 			Patterns []PatternStatus      `json:"patterns,omitempty"`
 			Tasks    []monitor.TaskStatus `json:"tasks"`
-		}{d.Version, d.Started.UTC(), d.Http.Exposure, d.Insecure, d.D.Group(), d.D.Patterns(), d.D.Status()})
+		}{s.Version, s.Started.UTC(), s.HTTP.Exposure, s.Insecure, s.Daemon.Group(), s.Daemon.Patterns(), s.Daemon.Status()})
 	})
 	mux.HandleFunc("GET /api/v1/streams", func(w http.ResponseWriter, _ *http.Request) {
-		success(w, d.D.Streams())
+		success(w, s.Daemon.Streams())
 	})
-	mux.HandleFunc("GET /api/v1/streams/{name}", d.streamStatus)
-	mux.HandleFunc("GET /api/v1/streams/{name}/releases", d.streamReleases)
-	mux.HandleFunc("GET /api/v1/streams/{name}/series", d.streamSeries)
+	mux.HandleFunc("GET /api/v1/streams/{name}", s.streamStatus)
+	mux.HandleFunc("GET /api/v1/streams/{name}/releases", s.streamReleases)
+	mux.HandleFunc("GET /api/v1/streams/{name}/series", s.streamSeries)
 	mux.HandleFunc("GET /api/v1/schema/release.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(releaseJSONSchema)
 	})
-	mux.Handle("POST /-/reload", http.NewCrossOriginProtection().Handler(http.HandlerFunc(d.reloadOverHTTP)))
+	mux.Handle("POST /-/reload", http.NewCrossOriginProtection().Handler(http.HandlerFunc(s.reloadOverHTTP)))
 	return mux
 }
 
 // reloadOverHTTP reads the configuration again for somebody who reaches the listener. It opens no
 // epoch. Where everybody may reach the listener, it is not for everybody, nor is what the file says.
-func (d *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
-	if h := d.Http; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
+func (s *Server) reloadOverHTTP(w http.ResponseWriter, req *http.Request) {
+	if h := s.HTTP; h.Exposure == "public" || h.BasicAuth == nil && !config.Loopback(h.Listen) {
 		refuse(w, http.StatusForbidden, errors.New("a listener that is public, or that other machines reach without a password, takes no reload: use streamdp reload, or SIGHUP"))
 		return
 	}
 	// Tasks take their time to stop.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadTimeout))
-	d.answerReload(w, ReloadRequest{})
+	s.answerReload(w, ReloadRequest{})
 }
 
 // reloadTimeout bounds the answer to a reload over HTTP.
 const reloadTimeout = 5 * time.Minute
 
 // answerReload reads the configuration again and says what came of it.
-func (d *Server) answerReload(w http.ResponseWriter, q ReloadRequest) {
-	found, err := d.D.Reload(q)
+func (s *Server) answerReload(w http.ResponseWriter, q ReloadRequest) {
+	found, err := s.Daemon.Reload(q)
 	if err == nil {
 		answer(w, http.StatusOK, ReloadAnswer{Status: "success", Data: found})
 		return
@@ -247,26 +260,26 @@ type ReloadAnswer struct {
 
 // ready answers 200 if every task runs, the cluster answers, and published numbers do not say
 // that hardly any record counts. Otherwise it answers 503 and says what is missing.
-func (d *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	missing := d.D.Waiting()
-	if g := d.D.Group(); g != nil {
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	missing := s.Daemon.Waiting()
+	if g := s.Daemon.Group(); g != nil {
 		missing = append(missing, g.Missing()...)
 	}
-	for _, s := range d.D.Status() {
-		if s.State != monitor.StateRunning {
-			text := fmt.Sprintf("task %s is %s", core.Task{Stream: s.Stream, Partition: s.Partition}, s.State)
-			if s.Reason != "" {
-				text += " (" + s.Reason + ")"
+	for _, st := range s.Daemon.Status() {
+		if st.State != monitor.StateRunning {
+			text := fmt.Sprintf("task %s is %s", core.Task{Stream: st.Stream, Partition: st.Partition}, st.State)
+			if st.Reason != "" {
+				text += " (" + st.Reason + ")"
 			}
-			if s.Message != "" {
-				text += ": " + strings.ReplaceAll(s.Message, "\n", " ")
+			if st.Message != "" {
+				text += ": " + strings.ReplaceAll(st.Message, "\n", " ")
 			}
 			missing = append(missing, text)
 		}
-		if s.FewValid && s.Unit != "record" {
-			missing = append(missing, fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
-		} else if s.FewValid {
-			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: s.Stream, Partition: s.Partition}))
+		if st.FewValid && st.Unit != "record" {
+			missing = append(missing, fmt.Sprintf("task %s publishes noise: perhaps none of its records counts, by its published numbers", core.Task{Stream: st.Stream, Partition: st.Partition}))
+		} else if st.FewValid {
+			missing = append(missing, fmt.Sprintf("task %s publishes noise: at most a tenth of its records count in full, by its published numbers", core.Task{Stream: st.Stream, Partition: st.Partition}))
 		}
 	}
 	if len(missing) == 0 {
@@ -280,9 +293,9 @@ func (d *Server) ready(w http.ResponseWriter, _ *http.Request) {
 }
 
 // streamRunners returns the runners of the stream and partition that a request names.
-func (d *Server) streamRunners(req *http.Request) (found []ShownTask, err error) {
+func (s *Server) streamRunners(req *http.Request) (found []ShownTask, err error) {
 	partition := req.URL.Query().Get("partition")
-	for _, r := range d.D.Shown() {
+	for _, r := range s.Daemon.Shown() {
 		if t := r.Named(); t.Stream == req.PathValue("name") && (partition == "" || partition == core.PartitionName(t.Partition)) {
 			found = append(found, r)
 		}
@@ -293,8 +306,8 @@ func (d *Server) streamRunners(req *http.Request) (found []ShownTask, err error)
 	return found, nil
 }
 
-func (d *Server) streamStatus(w http.ResponseWriter, req *http.Request) {
-	found, err := d.streamRunners(req)
+func (s *Server) streamStatus(w http.ResponseWriter, req *http.Request) {
+	found, err := s.streamRunners(req)
 	if err != nil {
 		refuse(w, http.StatusNotFound, err)
 		return
@@ -307,8 +320,8 @@ func (d *Server) streamStatus(w http.ResponseWriter, req *http.Request) {
 }
 
 // streamReleases answers with the newest published releases, in their published form.
-func (d *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
-	found, err := d.streamRunners(req)
+func (s *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
+	found, err := s.streamRunners(req)
 	if err != nil {
 		refuse(w, http.StatusNotFound, err)
 		return
@@ -332,21 +345,18 @@ func (d *Server) streamReleases(w http.ResponseWriter, req *http.Request) {
 const maxControlBytes = 1 << 30
 
 // controlHandler serves the requests that change a task, and reloads.
-func (d *Server) controlHandler(ctx context.Context) http.Handler {
+func (s *Server) controlHandler(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
 	for _, kind := range []string{task.RequestOpen, task.RequestClose, task.RequestRecover, task.RequestRepublish} {
 		mux.HandleFunc("POST /epoch/"+kind, func(w http.ResponseWriter, req *http.Request) {
-			var q task.ControlRequest
+			var q task.Request
 			if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxControlBytes)).Decode(&q); err != nil {
 				refuse(w, http.StatusBadRequest, errors.New("not a control request"))
 				return
 			}
-			if err := d.D.Ask(ctx, req.Context(), q.Task(), q.Request(kind)); err != nil {
-				a := task.ControlAnswer{Status: "error", Error: err.Error()}
-				if h := (*failure.Halt)(nil); errors.As(err, &h) {
-					a.Reason = h.Reason
-				}
-				answer(w, http.StatusConflict, a)
+			q.Kind = kind
+			if err := s.Daemon.Ask(ctx, req.Context(), q); err != nil {
+				answer(w, http.StatusConflict, task.NewAnswer(err))
 				return
 			}
 			success(w, nil)
@@ -358,7 +368,7 @@ func (d *Server) controlHandler(ctx context.Context) http.Handler {
 			refuse(w, http.StatusBadRequest, errors.New("not a control request"))
 			return
 		}
-		d.answerReload(w, q)
+		s.answerReload(w, q)
 	})
 	return mux
 }
@@ -366,3 +376,20 @@ func (d *Server) controlHandler(ctx context.Context) http.Handler {
 // ErrGone says that a task left this process while a request waited. Whether the request was
 // met, its ledger says.
 var ErrGone = errors.New("the task has left this instance: ask again")
+
+// success writes an answer with data, in the form of Prometheus' API.
+func success(w http.ResponseWriter, data any) {
+	answer(w, http.StatusOK, map[string]any{"status": "success", "data": data})
+}
+
+// refuse writes an answer with an error, in the same form.
+func refuse(w http.ResponseWriter, code int, err error) {
+	answer(w, code, map[string]any{"status": "error", "error": err.Error()})
+}
+
+// answer writes an answer as JSON.
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(body)
+}

@@ -236,7 +236,7 @@ func TestPageCharts(t *testing.T) {
 		releases = append(releases, monitor.Point{N: n, Released: &core.Released{Stream: "sales", Epoch: 1, Step: n, Rows: 100, Offsets: [2]int64{end - 100, end}, Covers: [2]int64{0, end},
 			Columns: []string{"a", "b", "c", "y"}, Mechanism: "sgd", Target: "y", Level: 0.9, Values: append(values, average)}})
 	}
-	group := cluster.GroupStatus{Group: "shops", Members: []cluster.MemberStatus{{Instance: "one", Self: true, Shards: []int{}}}}
+	group := cluster.Status{Group: "shops", Members: []cluster.MemberStatus{{Instance: "one", Self: true, Shards: []int{}}}}
 	for i := range 17 {
 		s := cluster.ShardStatus{Shard: i, State: "halted", Why: "the key is another"}
 		if i == 15 {

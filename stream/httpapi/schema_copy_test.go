@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/testing/cases"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestSchemaCopy(t *testing.T) {
 	t.Parallel()
 	var copies [][]byte
-	for _, path := range []string{"release.schema.json", filepath.Join(fixtures.Root(), "python", "src", "streamdp", "release.schema.json")} {
+	for _, path := range []string{"release.schema.json", filepath.Join(cases.Root(t), "python", "src", "streamdp", "release.schema.json")} {
 		text, err := os.ReadFile(path)
 		fixtures.Must(t, err)
 		copies = append(copies, text)

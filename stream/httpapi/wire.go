@@ -68,8 +68,8 @@ func (e *RefusedError) Error() string {
 }
 
 // streamSeries answers with the published values of a task over time.
-func (d *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
-	found, err := d.streamRunners(req)
+func (s *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
+	found, err := s.streamRunners(req)
 	if err != nil {
 		refuse(w, http.StatusNotFound, err)
 		return
@@ -88,5 +88,5 @@ func (d *Server) streamSeries(w http.ResponseWriter, req *http.Request) {
 	success(w, struct {
 		Started  time.Time       `json:"started"` // numbers n are of the process that began then
 		Releases []monitor.Point `json:"releases"`
-	}{d.Started.UTC(), found[0].After(req.Context(), after)})
+	}{s.Started.UTC(), found[0].After(req.Context(), after)})
 }

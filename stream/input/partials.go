@@ -83,7 +83,8 @@ type SharedSummationOptions struct {
 	Group  string
 	Log    SumLog
 	Shard  func(s *config.Stream) int // in which a merged stream's task is
-	Master *[32]byte
+	KeyID  string                     // of the master key, which all instances must have
+	Derive func(salt []byte) [32]byte // returns the key that encrypts the record with this salt
 	Config func() *config.Config
 	Feed   func(s *config.Stream) *Feed // of a merged stream whose task is another instance's
 	Now    func() time.Time
@@ -118,7 +119,7 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 	p.ctx = ctx
 	p.mu.Unlock()
 	for shard := range shards {
-		seal, once := newPartSeal(p.Master, p.Group, shard), sync.Once{}
+		seal, once := newPartSeal(p.Derive, p.Group, shard), sync.Once{}
 		w := &partWriter{log: p.Log, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
 		w.Retrier = failure.NewRetrier(p.Says.With("shard", shard), p.Failed, func() {})
 		following.Go(func() { w.run(ctx) })

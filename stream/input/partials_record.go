@@ -92,20 +92,21 @@ func parsePartHeader(data []byte) (h partHeader, ok bool) {
 // shard, header and salt are authenticated: a record counts for no other place. A record that
 // somebody repeats is one that was seen before, and counts for nothing more.
 //
-// The master key is what all instances have. An epoch's secret stays with its owner.
+// The master key is what all instances have. An epoch's secret stays with its owner. partSeal gets a function that
+// derives the keys of records, and not the master key.
 type partSeal struct {
-	master *[32]byte
+	derive func(salt []byte) [32]byte
 	with   []byte // group and shard
 }
 
-func newPartSeal(master *[32]byte, group string, shard int) *partSeal {
+func newPartSeal(derive func(salt []byte) [32]byte, group string, shard int) *partSeal {
 	with := append([]byte(dp.ForPartials), binary.LittleEndian.AppendUint64(nil, uint64(len(group)))...)
 	with = append(with, group...)
-	return &partSeal{master, binary.LittleEndian.AppendUint64(with, uint64(shard))}
+	return &partSeal{derive, binary.LittleEndian.AppendUint64(with, uint64(shard))}
 }
 
 func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
-	key := dp.Derive(s.master, dp.ForPartials, salt)
+	key := s.derive(salt)
 	defer clear(key[:])
 	block, err := aes.NewCipher(key[:])
 	if err != nil {

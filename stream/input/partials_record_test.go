@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -58,7 +59,7 @@ func parsePart(kind byte, data []byte) (any, []byte, error) {
 // that is cut or longer is believed.
 func TestPartRecords(t *testing.T) {
 	t.Parallel()
-	seal := newPartSeal(&[32]byte{1}, "group", 3)
+	seal := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {
 		x, again, err := parsePart(kind, content)
 		if err != nil || !bytes.Equal(again, content) {
@@ -103,7 +104,7 @@ func TestPartRecords(t *testing.T) {
 			}
 		}
 		for name, s := range map[string]*partSeal{
-			"key": newPartSeal(&[32]byte{2}, "group", 3), "group": newPartSeal(&[32]byte{1}, "grou", 3), "shard": newPartSeal(&[32]byte{1}, "group", 4),
+			"key": newPartSeal(derived(2), "group", 3), "group": newPartSeal(derived(1), "grou", 3), "shard": newPartSeal(derived(1), "group", 4),
 		} {
 			if _, err := s.Open(record); err == nil {
 				t.Errorf("kind %d: a record of another %s is believed", kind, name)
@@ -116,7 +117,7 @@ func TestPartRecords(t *testing.T) {
 // is refused.
 func TestPartPieces(t *testing.T) {
 	t.Parallel()
-	seal := newPartSeal(&[32]byte{1}, "group", 0)
+	seal := newPartSeal(derived(1), "group", 0)
 	content := make([]byte, 2*partPiece+5)
 	for i := range content {
 		content[i] = byte(i % 251)
@@ -161,7 +162,7 @@ func TestPartPieces(t *testing.T) {
 // FuzzPartRecord: whatever is read of another instance's record says the same when it is written
 // again, and what is not its own is refused.
 func FuzzPartRecord(f *testing.F) {
-	seal := newPartSeal(&[32]byte{1}, "group", 3)
+	seal := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {
 		f.Add(kind, content)
 	}
@@ -190,3 +191,8 @@ func FuzzPartRecord(f *testing.F) {
 
 // encode returns the content of a sum's record.
 func (s *mergeSum) encode() []byte { return append(s.Begin(nil), s.Sum...) }
+
+// derived returns what derives the keys of records from a master key that begins with b.
+func derived(b byte) func(salt []byte) [32]byte {
+	return func(salt []byte) [32]byte { return dp.Derive(&[32]byte{b}, dp.ForPartials, salt) }
+}

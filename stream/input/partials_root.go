@@ -76,7 +76,7 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	}
 	shard := others.Shard(r.S)
 	g := &coordinator{
-		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Master, others.Group, shard), nonce: dp.NewNonce(), file: file,
+		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Derive, others.Group, shard), nonce: dp.NewNonce(), file: file,
 		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)), own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
 		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}

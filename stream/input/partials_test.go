@@ -362,13 +362,13 @@ func TestPartialsTrouble(t *testing.T) {
 		}, true},
 		"of a version with other reasons": {func(x *instance) func(input.PartHeader, []byte) [][]byte {
 			return only(func(h input.PartHeader, r []byte) [][]byte {
-				content, err := input.NewPartSeal(x.d.Key, "group", 0).Open(r)
+				content, err := input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0).Open(r)
 				fixtures.Must(t, err)
 				s, err := input.ParseMergeSum(content)
 				fixtures.Must(t, err)
 				at := len(content) - len(s.Sum) - len(s.Work.Rejected)*8 - 8 // where their number is
 				content[at]++
-				r, err = input.NewPartSeal(x.d.Key, "group", 0).Seal(h, content)
+				r, err = input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0).Seal(h, content)
 				fixtures.Must(t, err)
 				return [][]byte{r}
 			})
@@ -412,7 +412,7 @@ func TestPartialsTrouble(t *testing.T) {
 func TestPartialsDiffer(t *testing.T) {
 	t.Parallel()
 	changed := func(t *testing.T, x *instance, r []byte) []byte {
-		return changedSum(t, input.NewPartSeal(x.d.Key, "group", 0), r)
+		return changedSum(t, input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0), r)
 	}
 	for name, edit := range map[string]func(t *testing.T, x *instance, h input.PartHeader, r []byte) [][]byte{
 		"than another's that waits": func(t *testing.T, x *instance, h input.PartHeader, r []byte) [][]byte {
@@ -429,7 +429,7 @@ func TestPartialsDiffer(t *testing.T) {
 			return nil
 		},
 		"than that of its step": func(t *testing.T, x *instance, h input.PartHeader, r []byte) [][]byte {
-			seal := input.NewPartSeal(x.d.Key, "group", 0)
+			seal := input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0)
 			content, err := seal.Open(r)
 			fixtures.Must(t, err)
 			h.Partition = 3
@@ -543,7 +543,7 @@ func TestPartialsDifferSchemas(t *testing.T) {
 			if h.Kind != input.PartSum || h.Partition != 1 || h.Step != 1 {
 				return [][]byte{r}
 			}
-			return [][]byte{r, changedSum(t, input.NewPartSeal(x.d.Key, "group", 0), r)}
+			return [][]byte{r, changedSum(t, input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0), r)}
 		}
 	})
 	coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0})
@@ -737,7 +737,7 @@ func TestPartialsRetention(t *testing.T) {
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 2)
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "group.partials", 1, nil))
 	// A record of a job that has no partition, so it is taken and nothing follows.
-	seal := input.NewPartSeal(connect.InsecureKey(r.Seed), "group", 0)
+	seal := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(r.Seed)), "group", 0)
 	record, err := seal.Seal(input.PartHeader{Kind: input.PartAlive, Pieces: 1}, (&input.MergeAlive{}).Encode())
 	fixtures.Must(t, err)
 	log := &gate{SumLog: streamtest.OverKafka(r.Client), came: make(chan struct{}, 100), hold: make(chan struct{})}
@@ -791,7 +791,7 @@ func TestPartialsOffered(t *testing.T) {
 	offer := func(nonce byte, job input.MergeJob) {
 		job.Stream, job.Ahead, job.Manifest = "orders", 1, []byte("none")
 		job.At = append(job.At, input.MergePlace{Member: 0}, input.MergePlace{Member: 1})
-		x.Offered(0, input.NewPartSeal(x.d.Key, "group", 0), input.PartHeader{Job: [16]byte{nonce}}, &job, input.Team{Generation: 7, Members: 2, Self: 1})
+		x.Offered(0, input.NewPartSeal(epoch.PartialsKey(x.d.Key), "group", 0), input.PartHeader{Job: [16]byte{nonce}}, &job, input.Team{Generation: 7, Members: 2, Self: 1})
 	}
 	has := func(want ...byte) {
 		t.Helper()

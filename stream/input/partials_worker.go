@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -204,7 +203,7 @@ func (w *worker) work() error {
 
 // core returns what makes the leaves of an epoch. It has none of the epoch's keys.
 func (w *worker) core(m *core.Manifest) (*core.Core, error) {
-	if id := credentials.KeyID(w.p.Master); m.KeyID != id || m.Stream != w.r.S.Name || len(m.Parts) != len(w.job.At) {
+	if m.KeyID != w.p.KeyID || m.Stream != w.r.S.Name || len(m.Parts) != len(w.job.At) {
 		return nil, errPartial
 	}
 	if changes := core.Changes(w.r.S, m); changes != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/input"
 )
 
@@ -69,7 +70,7 @@ func (x *team3) members(n int) {
 	}
 }
 
-func (x *team3) look() *cluster.GroupStatus {
+func (x *team3) look() *cluster.Status {
 	x.T.Helper()
 	for late := time.Now().Add(fixtures.Patience); ; time.Sleep(20 * time.Millisecond) {
 		g, err := cluster.Look(x.T.Context(), x.Options().Config)
@@ -224,8 +225,8 @@ func TestRealKafkaPartials(t *testing.T) {
 	// Of somebody who has no key: records again, damaged, of another place, of another key.
 	sums, _ = x.sums()
 	last := sums[len(sums)-1]
-	other := input.NewPartSeal(connect.InsecureKey(x.Seed+1), x.group, x.shard)
-	elsewhere := input.NewPartSeal(connect.InsecureKey(x.Seed), x.group, 1-x.shard)
+	other := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed+1)), x.group, x.shard)
+	elsewhere := input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed)), x.group, 1-x.shard)
 	trouble("somebody without the key writes to the topic", func() {
 		h, _ := input.ParsePartHeader(last)
 		for range 4 {
@@ -260,7 +261,7 @@ func TestRealKafkaPartials(t *testing.T) {
 	// A sum of the run that goes on, changed and sealed with the key.
 	sums, _ = x.sums()
 	last = sums[len(sums)-1]
-	x.inject(changedSum(t, input.NewPartSeal(connect.InsecureKey(x.Seed), x.group, x.shard), last))
+	x.inject(changedSum(t, input.NewPartSeal(epoch.PartialsKey(connect.InsecureKey(x.Seed)), x.group, x.shard), last))
 	root, _ = x.root()
 	for late := time.Now().Add(fixtures.Patience); !strings.Contains(x.running[root].Stderr.String(), "reason=mechanism"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(late) {

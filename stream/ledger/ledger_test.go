@@ -283,7 +283,7 @@ func TestAdjacencyChange(t *testing.T) {
 	x.End()
 	r.Toml = fixtures.With(r.Toml, `"replace"`, `"zero-out"`)
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{From: "earliest"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{From: "earliest"})
 	})
 	if err == nil || !strings.Contains(err.Error(), "epsilon 2.3") || !strings.Contains(err.Error(), "(replace)") {
 		t.Errorf("opened: %v", err)

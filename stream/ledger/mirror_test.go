@@ -181,7 +181,7 @@ func TestClaims(t *testing.T) {
 		won.End()
 		// An operator may, under a number that nobody used.
 		fixtures.Must(t, loser.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+			return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 		}))
 		all := loser.Entries()
 		if last := all[len(all)-1]; last.Kind != ledger.KindOpen || last.Epoch < 2 {
@@ -312,7 +312,9 @@ func TestClaimsMerged(t *testing.T) {
 			if c[1] == fixtures.OrdersStream {
 				task.Partition = 0
 			}
-			fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.OpenEpoch(ctx, task, epoch.OpenRequest{}) }))
+			fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.OpenEpoch(ctx, d, task, epoch.OpenRequest{})
+			}))
 			all := s.Entries()
 			if last := all[len(all)-1]; last.Kind != ledger.KindOpen || last.Epoch != 2 {
 				t.Errorf("opened %+v", last)
@@ -344,7 +346,7 @@ func TestOldCopy(t *testing.T) {
 		t.Errorf("the old copy ended with %v", err)
 	}
 	fixtures.Must(t, s.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true})
 	}))
 	if got := s.Kinds(); !strings.HasPrefix(got, newest+" close") {
 		t.Errorf("the ledger of the copy: %s, of the original: %s", got, newest)

@@ -309,7 +309,7 @@ func TestStretchRollover(t *testing.T) {
 	}
 	x.End()
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	})
 	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("after two steps: %v", err)
@@ -319,26 +319,26 @@ func TestStretchRollover(t *testing.T) {
 	x.Published(3)
 	x.End()
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	})) // that one had no step
 	r.SendUsers(0, 55, 5)
 	x = r.Start()
 	x.Published(1)
 	x.End()
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if got, want := closings(), []uint64{4, 4, 3, 0, 1}; !slices.Equal(got, want) {
 		t.Errorf("epochs had %v steps, want %v", got, want)
 	}
 	err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	})
 	if err == nil || !strings.Contains(err.Error(), "budget of population orders spent") {
 		t.Errorf("behind an epoch of one step: %v", err)

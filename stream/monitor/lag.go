@@ -47,6 +47,7 @@ type lagKey struct {
 	Partition int
 }
 
+// NewLagReport returns a report that commits to a group once it is started; see [LagReport.Start].
 func NewLagReport(client *kafka.Client, group string, every time.Duration, r *failure.Retrier) *LagReport {
 	return &LagReport{
 		Retrier: r, client: client, group: group, every: every, again: lagAgain,

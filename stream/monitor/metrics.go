@@ -1,3 +1,5 @@
+// Package monitor has what outsiders see of tasks: metrics, the status, the published values over time, the offsets that
+// are committed to a consumer group, and the words of traces.
 package monitor
 
 //go:generate go test -run ^TestMetricsReference$ -update
@@ -108,7 +110,7 @@ type Metrics struct {
 	gauges   map[string]*prometheus.GaugeVec
 	times    map[string]*prometheus.HistogramVec
 	descs    map[string]*prometheus.Desc // of what is read at each scrape
-	Public   bool
+	Public   bool                        // those of class P are left out
 
 	aggregate bool
 	over      map[string]string // of each gauge of tasks
@@ -148,6 +150,8 @@ var scraped = map[string]func(TaskStatus) float64{
 	"privacy_limit_epsilon":   func(s TaskStatus) float64 { return s.LimitEpsilon },
 }
 
+// NewMetrics returns the metrics of a process. Where they are public, those of class P are left out; where they are
+// aggregate, all tasks have one series together.
 func NewMetrics(public, aggregate bool, version string, insecure bool) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
@@ -388,6 +392,7 @@ func (m *Metrics) add(name string, t core.Task, n float64, more ...string) {
 	m.counters[name].WithLabelValues(append(m.labels(t), more...)...).Add(n)
 }
 
+// Worked counts what a task did since it was called last.
 func (m *Metrics) Worked(t core.Task, w *Counts) {
 	m.add("records_read_total", t, float64(w.Records))
 	m.add("steps_total", t, float64(w.Steps))
@@ -445,8 +450,8 @@ func (m *Metrics) NotPrivate(t core.Task) *NotPrivate {
 // maxSchemaIDs is how many ids of schemas have series of their own.
 const maxSchemaIDs = 100
 
-// schemas counts the records of a batch by the ids of their schemas. known tells ids that the
-// Registry has: any other is made up by a record.
+// BySchema counts the records of a batch by the ids of their schemas. known tells ids that the
+// registry has: any other is made up by a record.
 func (m *Metrics) BySchema(t core.Task, b *codec.Batch, known func(id int32) bool) {
 	if b.Schemas == nil {
 		return
@@ -490,28 +495,44 @@ func (m *Metrics) schemaName(id int32, known bool) string {
 	return strconv.Itoa(int(id))
 }
 
-func (m *Metrics) Republished(t core.Task, n int)  { m.add("releases_republished_total", t, float64(n)) }
-func (m *Metrics) DeadLetters(t core.Task, n int)  { m.add("dead_letters_total", t, float64(n)) }
-func (m *Metrics) DeadLetterFailed(t core.Task)    { m.add("dead_letter_errors_total", t, 1) }
-func (m *Metrics) Opened(t core.Task)              { m.add("epochs_total", t, 1) }
+// Republished counts releases of a task that were published again.
+func (m *Metrics) Republished(t core.Task, n int) { m.add("releases_republished_total", t, float64(n)) }
+
+// DeadLetters counts records that a task wrote to its topic for rejected records.
+func (m *Metrics) DeadLetters(t core.Task, n int) { m.add("dead_letters_total", t, float64(n)) }
+
+// DeadLetterFailed counts a failure to write such records.
+func (m *Metrics) DeadLetterFailed(t core.Task) { m.add("dead_letter_errors_total", t, 1) }
+
+// Opened counts an epoch that a task opened.
+func (m *Metrics) Opened(t core.Task) { m.add("epochs_total", t, 1) }
+
+// Halt counts a halt of a task.
 func (m *Metrics) Halt(t core.Task, reason string) { m.add("halts_total", t, 1, reason) }
-func (m *Metrics) CommitFailed(t core.Task)        { m.add("commit_errors_total", t, 1) }
+
+// CommitFailed counts a commit of a task that failed.
+func (m *Metrics) CommitFailed(t core.Task) { m.add("commit_errors_total", t, 1) }
+
+// Fetched counts a fetch of a task.
 func (m *Metrics) Fetched(t core.Task, took time.Duration, bytes int) {
 	m.times["fetch_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.add("read_bytes_total", t, float64(bytes))
 }
 
+// Traced counts spans that were sent to the collector, and that were lost.
 func (m *Metrics) Traced(sent, dropped int) {
 	m.counters["trace_spans_total"].WithLabelValues("sent").Add(float64(sent))
 	m.counters["trace_spans_total"].WithLabelValues("dropped").Add(float64(dropped))
 }
 
+// Committed shows a task's commit: how long it took, how large the checkpoint is, and when it was.
 func (m *Metrics) Committed(t core.Task, took time.Duration, bytes int, at time.Time) {
 	m.times["commit_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("checkpoint_bytes", t, float64(bytes))
 	m.set("last_commit_timestamp_seconds", t, float64(at.UnixMilli())/1000)
 }
 
+// Published shows that releases of a task were acknowledged: how long that took, and when it was.
 func (m *Metrics) Published(t core.Task, took time.Duration, at time.Time) {
 	m.times["publish_duration_seconds"].WithLabelValues(m.labels(t)...).Observe(took.Seconds())
 	m.set("last_release_timestamp_seconds", t, float64(at.UnixMilli())/1000)
@@ -530,10 +551,12 @@ func (m *Metrics) Shares(shards int) {
 	}
 }
 
+// TookOver shows how long it took from the moment that a shard was given to this instance until its tasks ran.
 func (m *Metrics) TookOver(took time.Duration) {
 	m.times["takeover_seconds"].WithLabelValues().Observe(took.Seconds())
 }
 
+// Owns adds n to the number of shards that this instance owns.
 func (m *Metrics) Owns(n float64) { m.gauges["shards_owned"].WithLabelValues().Add(n) }
 
 // Labels of shard_acquisitions_total and of shards_lost_total.
@@ -548,9 +571,12 @@ const (
 	ReasonFailed  = "failed"
 )
 
+// Acquired counts an attempt to acquire a shard, by its outcome.
 func (m *Metrics) Acquired(outcome string) {
 	m.counters["shard_acquisitions_total"].WithLabelValues(outcome).Inc()
 }
+
+// Lost counts a shard that this instance does not own any more, by the reason.
 func (m *Metrics) Lost(reason string) { m.counters["shards_lost_total"].WithLabelValues(reason).Inc() }
 
 // Generation shows what the group said last.
@@ -562,6 +588,7 @@ func (m *Metrics) Generation(number int32, standby string) {
 	}
 }
 
+// KafkaError counts an error that a broker answered. It ignores others.
 func (m *Metrics) KafkaError(err error) {
 	var e *kafka.Error
 	if errors.As(err, &e) {
@@ -638,6 +665,7 @@ func (m *Metrics) Certificate(table string, until time.Time) {
 	}
 }
 
+// RegistryReachable shows whether the schema registry answers: 1 or 0.
 func (m *Metrics) RegistryReachable(on float64) {
 	m.gauges["registry_reachable"].WithLabelValues().Set(on)
 }

@@ -11,7 +11,7 @@ import (
 // A task keeps its published values as lines, for the page: at most so many releases, and
 // so many bytes of numbers. Of a release with more numbers than seriesNumbers the largest
 // values are left out. So a task keeps at most 512 KiB, the words around it, and the bytes of
-// its newest release. One of many tasks keeps less: see host.kept.
+// its newest release. One of many tasks keeps less: see Kept of epoch.Process.
 const (
 	seriesReleases = 256
 	seriesLeast    = 8
@@ -20,7 +20,7 @@ const (
 )
 
 // Series are the published values of a task over time. They span everything that was
-// Published since they began: when there are too many releases, every other one is left
+// published since they began: when there are too many releases, every other one is left
 // out, and from then on so many less are kept, always with the newest. A release that is
 // not kept is not decoded, but for the newest when somebody asks. It is safe for
 // concurrent use.

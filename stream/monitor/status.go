@@ -13,7 +13,7 @@ import (
 const (
 	StateStarting  = "starting"
 	StateRunning   = "running"
-	StateComparing = "comparing" // IsFailing releases that the output holds already, and publishes none
+	StateComparing = "comparing" // compares releases with those that the output holds already, and publishes none
 	StateRetrying  = "retrying"
 	StateHalted    = "halted"
 	StateExhausted = "exhausted"

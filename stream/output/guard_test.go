@@ -64,7 +64,7 @@ func TestStrayReleases(t *testing.T) {
 			}
 			// A new epoch is the way out.
 			fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
+				return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 			}))
 			x = r.Start()
 			x.Until("the next epoch", func(s monitor.TaskStatus) bool { return s.Epoch > 1 && s.State == monitor.StateRunning })
@@ -214,7 +214,7 @@ func TestComparing(t *testing.T) {
 	}
 	x.End()
 	if err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{})
 	}); err == nil || !strings.Contains(err.Error(), "--drop-outbox") {
 		t.Errorf("open, offline: %v", err)
 	}
@@ -231,7 +231,7 @@ func TestComparing(t *testing.T) {
 	x.Stop()
 	<-x.Done
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{DropOutbox: true})
 	}))
 	if !strings.Contains(r.Log.String(), "releases are given up") {
 		t.Error("the log does not say that releases are given up")

@@ -19,7 +19,7 @@ import (
 // digest the manifest holds, and its plan. It must not cost more than the manifest says.
 // Where this version can't build it, the checkpoint of the epoch vouches, which names the
 // manifest's hash; a checkpoint of another manifest speaks against it in any case.
-func ProvenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []int64, err error) {
+func provenCharge(m *core.Manifest, file []byte, cp *state.Checkpoint) (ends []int64, err error) {
 	refuse := func(why string) error {
 		return failure.Haltf(failure.State, "manifest of epoch %d: %s: it was changed or damaged; restore it, or the ledger, from a backup", m.Epoch, why)
 	}

@@ -15,6 +15,11 @@ const (
 	ExportFormat = exportFormat
 )
 
+var (
+	NewRecomputation = newRecomputation
+	ProvenCharge     = provenCharge
+)
+
 func (x *Audit) CoreOf(a0 *config.Stream, a1 *core.Manifest, a2 *epochOnFile, a3 *dp.Epoch) (*core.Core, error) {
 	return x.coreOf(a0, a1, a2, a3)
 }
@@ -23,4 +28,4 @@ func (x *Audit) Epochs(a0 core.Task) ([]*epochOnFile, error) { return x.epochs(a
 
 func (x *Export) Opening(a0 *ledger.Key) (*ledger.Entry, error) { return x.opening(a0) }
 
-func (x *Recomputation) Close(a0 context.Context) ([]core.Message, error) { return x.close(a0) }
+func (x *recomputation) Close(a0 context.Context) ([]core.Message, error) { return x.close(a0) }

@@ -1,3 +1,5 @@
+// Package recovery computes again what was lost or published: it recovers a task's state, publishes releases again,
+// verifies published releases, repairs a ledger, and exports and inspects an epoch's files.
 package recovery
 
 import (
@@ -103,7 +105,7 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 		if err != nil && !errors.Is(err, state.ErrCheckpoint) {
 			return err
 		}
-		if _, err := ProvenCharge(m, []byte(from.Manifest), cp); err != nil {
+		if _, err := provenCharge(m, []byte(from.Manifest), cp); err != nil {
 			return err
 		}
 		if opened, err = from.opening(ledger.NewKey(r.D.Key)); err != nil {
@@ -204,7 +206,7 @@ func (w *rewind) start(ctx context.Context, opened *ledger.Entry, m *core.Manife
 // It returns the messages of these steps that are not published, and sets the checkpoint's
 // positions to those after the last step.
 func (r Restorer) repeat(ctx context.Context, l *epoch.OpenEpoch, cp, last *state.Checkpoint) (missing []state.Message, err error) {
-	again, err := NewRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(), r.D.FetchBytes)
+	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, l.M, l.Core, l.Cp, l.Bounds.Written(), r.D.FetchBytes)
 	if err != nil {
 		return nil, err
 	}

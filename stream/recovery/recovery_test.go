@@ -123,7 +123,7 @@ func TestVerifyExported(t *testing.T) {
 		t.Errorf("without the secret: %+v %v", all, err)
 	}
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if all, err := r.Verify(); err != nil || !strings.Contains(all[0].Unverifiable, "destroyed when the epoch is closed") {
 		t.Errorf("closed: %+v %v", all, err)
@@ -192,10 +192,12 @@ func TestRecover(t *testing.T) {
 					t.Errorf("the halt does not offer recover: %s", s.Message)
 				}
 				if running {
-					fixtures.Must(t, run.Ask(task.RequestRecover, task.ControlRequest{Stream: "orders", From: x}))
+					fixtures.Must(t, run.Ask(task.Request{Kind: task.RequestRecover, Stream: "orders", From: x}))
 				} else {
 					run.End()
-					fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, x) }))
+					fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+						return streamtest.Recover(ctx, d, fixtures.OrdersTask, x)
+					}))
 					run = r.Start()
 				}
 				r.Produce(1050, 500)
@@ -233,7 +235,9 @@ func TestRecoverRefuses(t *testing.T) {
 			fixtures.Must(t, os.Remove(r.File(state.PreviousName)))
 			c.prepare(r)
 			before := fixtures.Files(t, filepath.Join(r.Dir, "state"))
-			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) })
+			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+			})
 			if h := (*failure.Halt)(nil); !errors.As(err, &h) || h.Reason != c.reason || !strings.Contains(err.Error(), "streamdp") {
 				t.Errorf("recover: %v, want a halt %s", err, c.reason)
 			}
@@ -247,15 +251,19 @@ func TestRecoverRefuses(t *testing.T) {
 func TestRecoverWhole(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
-	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) }))
+	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+	}))
 	x := r.Start()
 	x.Published(10)
-	if err := x.Ask(task.RequestRecover, task.ControlRequest{Stream: "orders"}); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
+	if err := x.Ask(task.Request{Kind: task.RequestRecover, Stream: "orders"}); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("recover of a running task: %v", err)
 	}
 	x.End()
 	other := r.Sibling(r.Toml)
-	err := other.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) })
+	err := other.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+	})
 	if err == nil || !strings.Contains(err.Error(), "streamdp ledger repair") {
 		t.Errorf("recover without a ledger: %v", err)
 	}
@@ -305,11 +313,11 @@ func TestRepublish(t *testing.T) {
 				}
 				without := c.q
 				without.OnlyCopy = false
-				if err := x.Ask(task.RequestRepublish, task.ControlRequest{Stream: "orders", Republish: without}); err == nil {
+				if err := x.Ask(task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: without}); err == nil {
 					t.Error("republished without the operator's word")
 				}
 			}
-			fixtures.Must(t, x.Ask(task.RequestRepublish, task.ControlRequest{Stream: "orders", Republish: c.q}))
+			fixtures.Must(t, x.Ask(task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: c.q}))
 			if !c.running {
 				r.Produce(1050, 100)
 				x.Published(11)
@@ -346,7 +354,7 @@ func TestRepublishRefuses(t *testing.T) {
 			prepare(r)
 			before := len(r.Output("orders.dp"))
 			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-				return d.Republish(ctx, fixtures.OrdersTask, recovery.RepublishRequest{})
+				return streamtest.Republish(ctx, d, fixtures.OrdersTask, recovery.RepublishRequest{})
 			})
 			if h := (*failure.Halt)(nil); !errors.As(err, &h) || h.Reason != failure.OutputAhead {
 				t.Errorf("republish: %v", err)
@@ -358,7 +366,7 @@ func TestRepublishRefuses(t *testing.T) {
 	}
 	r := streamtest.Ran(t, fixtures.OrdersStream)
 	err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.Republish(ctx, fixtures.OrdersTask, recovery.RepublishRequest{})
+		return streamtest.Republish(ctx, d, fixtures.OrdersTask, recovery.RepublishRequest{})
 	})
 	if err == nil || !strings.Contains(err.Error(), "state.archive") {
 		t.Errorf("nothing to publish: %v", err)
@@ -366,7 +374,7 @@ func TestRepublishRefuses(t *testing.T) {
 	other := streamtest.Ran(t, fixtures.OrdersStream)
 	fixtures.Must(t, os.Remove(other.File("manifest-1")))
 	if err := other.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.Republish(ctx, fixtures.OrdersTask, recovery.RepublishRequest{FromLog: true})
+		return streamtest.Republish(ctx, d, fixtures.OrdersTask, recovery.RepublishRequest{FromLog: true})
 	}); err == nil {
 		t.Error("republished from the log without a manifest")
 	}

@@ -108,7 +108,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
 }
 
-// onlyCopy Halts if the output has lost what shows that the state is the newest copy,
+// onlyCopy halts if the output has lost what shows that the state is the newest copy,
 // unless the operator asserts that it is.
 func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted bool) error {
 	err := r.Out.Whole(ctx, cp)
@@ -120,7 +120,7 @@ func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted b
 	return err
 }
 
-// committedReleases Calls send with the committed releases that can be found, in parts,
+// committedReleases calls send with the committed releases that can be found, in parts,
 // in the order of their steps. A release may come twice.
 func (r Restorer) committedReleases(ctx context.Context, q RepublishRequest, opened *ledger.Entry, cp *state.Checkpoint, send func([]state.Message) error) error {
 	if q.FromLog {
@@ -176,7 +176,7 @@ func (r Restorer) fromLog(ctx context.Context, opened *ledger.Entry, cp *state.C
 	if err := r.ReadSchemas(ctx, false); err != nil {
 		return err
 	}
-	again, err := NewRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
+	again, err := newRecomputation(r.Retrier, r.D.Client, r.D.Schemas, r.S, m, c, begun, bounds.Written(), r.D.FetchBytes)
 	if err != nil {
 		return err
 	}

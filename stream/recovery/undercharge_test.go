@@ -60,7 +60,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 						r.Toml = other
 					}
 					fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-						return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+						return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 					}))
 					if after := chargedFor(r); after < before {
 						t.Errorf("charged %g, before %g", after, before)
@@ -77,7 +77,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 	r.Recreate(0, 10)
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if end := r.Closed(r.Entries()); end != 4000 {
 		t.Errorf("closed at %d, its horizon is 4000", end)
@@ -86,7 +86,7 @@ func TestCloseOnAnotherLog(t *testing.T) {
 	r = streamtest.Ran(t, fixtures.OrdersStream)
 	fixtures.Must(t, os.Truncate(r.File(state.CheckpointName), 100))
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+		return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 	}))
 	if end := r.Closed(r.Entries()); end != 1050 {
 		t.Errorf("closed at %d, the log's end is 1050", end)
@@ -112,7 +112,7 @@ func TestLedgerRepairOutputMoved(t *testing.T) {
 		x = r.Start()
 		x.Until("step 4", func(s monitor.TaskStatus) bool { return (s.Epoch == 2 || s.Step >= 4) && s.Outbox == 0 })
 		if !horizon {
-			fixtures.Must(t, x.Ask(task.RequestOpen, task.ControlRequest{Stream: "orders"}))
+			fixtures.Must(t, x.Ask(task.Request{Kind: task.RequestOpen, Stream: "orders"}))
 			x.Until("epoch 2", func(s monitor.TaskStatus) bool { return s.Epoch == 2 })
 		}
 		x.End()
@@ -227,7 +227,9 @@ func TestRecoverCheaperManifest(t *testing.T) {
 		if lost != "" {
 			fixtures.Must(t, os.Remove(lost))
 		}
-		err = r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, x) })
+		err = r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return streamtest.Recover(ctx, d, fixtures.OrdersTask, x)
+		})
 		if err == nil || !strings.Contains(err.Error(), "manifest of epoch 1") {
 			t.Errorf("lost %q: %v", lost, err)
 		}
@@ -238,7 +240,9 @@ func TestRecoverCheaperManifest(t *testing.T) {
 	// Without the ledger the true one is brought back, for ledger repair.
 	fixtures.Must(t, os.Remove(r.File("manifest-1")))
 	x.Manifest = good
-	r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, x) })
+	r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+		return streamtest.Recover(ctx, d, fixtures.OrdersTask, x)
+	})
 	if data, _ := os.ReadFile(r.File("manifest-1")); string(data) != good {
 		t.Error("the true manifest is not back")
 	}
@@ -293,7 +297,7 @@ func TestCloseBehindWithoutIDs(t *testing.T) {
 			want = -1
 		}
 		fixtures.Must(t, old.Offline(func(ctx context.Context, d *stream.Daemon) error {
-			return d.CloseEpoch(ctx, fixtures.OrdersTask, false)
+			return streamtest.CloseEpoch(ctx, d, fixtures.OrdersTask, false)
 		}))
 		if end := old.Closed(old.Entries()); end != want {
 			t.Errorf("recreated %v: closed at %d, want %d", recreated, end, want)

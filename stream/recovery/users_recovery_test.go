@@ -70,7 +70,9 @@ func TestUsersRecover(t *testing.T) {
 					}
 					x.EndHalted()
 				}
-				fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) }))
+				fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+					return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+				}))
 				if all := r.HasUsers(); len(all) != 1 {
 					t.Errorf("recover leaves the files %v", all)
 				}
@@ -124,7 +126,9 @@ func TestUsersRecoverRefuses(t *testing.T) {
 			x.End()
 			c.prepare(r)
 			before := fixtures.Files(t, filepath.Join(r.Dir, "state"))
-			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, nil) })
+			err := r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+				return streamtest.Recover(ctx, d, fixtures.OrdersTask, nil)
+			})
 			if h := (*failure.Halt)(nil); !errors.As(err, &h) || h.Reason != c.reason {
 				t.Errorf("recover: %v, want a halt %s", err, c.reason)
 			}
@@ -146,7 +150,7 @@ func TestUsersRepublish(t *testing.T) {
 			kafkatest.DeleteTopic(t, r.Broker.Addrs(), "orders.dp")
 			r.Produce(210, 20)
 			x.Published(11)
-			fixtures.Must(t, x.Ask(task.RequestRepublish, task.ControlRequest{Stream: "orders", Republish: recovery.RepublishRequest{FromLog: true}}))
+			fixtures.Must(t, x.Ask(task.Request{Kind: task.RequestRepublish, Stream: "orders", Republish: recovery.RepublishRequest{FromLog: true}}))
 			r.Client = fixtures.Dial(t, r.Addr)
 			r.Produce(230, 20)
 			x.Published(12)

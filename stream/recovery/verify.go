@@ -278,7 +278,7 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	if s.Step.Clock() > 0 {
 		bounds = published.boundary
 	}
-	again, err := NewRecomputation(r, client, a.schemas, s, m, c, begun, bounds, 1<<20)
+	again, err := newRecomputation(r, client, a.schemas, s, m, c, begun, bounds, 1<<20)
 	if err != nil {
 		return err
 	}
@@ -329,7 +329,7 @@ func (a *Audit) verify(ctx context.Context, v *Verification, s *config.Stream, e
 	return nil
 }
 
-// unreadable Turns an error of the log that no repetition cures into a halt.
+// unreadable turns an error of the log that no repetition cures into a halt.
 func unreadable(err error) error {
 	var gap *kafka.GapError
 	var truncated *kafka.TruncatedError

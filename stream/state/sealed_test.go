@@ -137,7 +137,9 @@ func TestEncryptedRecovery(t *testing.T) {
 		func() { fixtures.Must(t, os.RemoveAll(r.File(""))) },
 	} {
 		lose()
-		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error { return d.Recover(ctx, fixtures.OrdersTask, whole) }))
+		fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
+			return streamtest.Recover(ctx, d, fixtures.OrdersTask, whole)
+		}))
 		r.Verified(10)
 	}
 	if all, _, n := private(r); !all || n < 2 {

@@ -11,7 +11,6 @@ import (
 	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
-	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
@@ -91,44 +90,6 @@ func (r *Runner) Serve(ctx context.Context, q Request) error {
 		return nil
 	}
 	return r.Open(ctx, q.Open)
-}
-
-// ControlRequest is a command's request to a running daemon.
-type ControlRequest struct {
-	Stream    string                    `json:"stream"`
-	Partition int                       `json:"partition"`
-	Open      epoch.OpenRequest         `json:"open"`
-	Republish recovery.RepublishRequest `json:"republish"`
-	// From holds the files to restore for recover; nil: none.
-	From *recovery.Export `json:"from,omitempty"`
-}
-
-func (q *ControlRequest) Task() core.Task {
-	return core.Task{Stream: q.Stream, Partition: q.Partition}
-}
-
-// Request returns the request for the task's owner.
-func (q *ControlRequest) Request(kind string) Request {
-	return Request{Kind: kind, Open: q.Open, Republish: q.Republish, From: q.From, Reply: make(chan error, 1)}
-}
-
-// ControlAnswer is the daemon's answer to it.
-type ControlAnswer struct {
-	Status string `json:"status"` // success, error
-	Error  string `json:"error"`
-	Reason string `json:"reason"` // of the halt that the request met
-}
-
-// Err returns the error of the request, the same that OpenEpoch and CloseEpoch return.
-func (a *ControlAnswer) Err() error {
-	switch err := errors.New(a.Error); {
-	case a.Status == "success":
-		return nil
-	case a.Reason != "":
-		return &failure.Halt{Reason: a.Reason, Err: err}
-	default:
-		return err
-	}
 }
 
 // recall fills the series, at the first request for them, with what the output holds from

@@ -20,7 +20,7 @@ func TestUnpublished(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		h := &epoch.Shard{Disk: state.FileShard{Disk: simdisk.NewSimDisk("/s")}}
 		if shared {
-			s, err := cluster.NewLogShard(streamtest.NewHeldShard())
+			s, err := cluster.NewShard(streamtest.NewHeldShard())
 			fixtures.Must(t, err)
 			h.Disk = s
 		}

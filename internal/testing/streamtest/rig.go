@@ -23,11 +23,13 @@ import (
 	"github.com/streamdp/streamdp/stream"
 	"github.com/streamdp/streamdp/stream/cluster"
 	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/recovery"
 	"github.com/streamdp/streamdp/stream/state"
 	"github.com/streamdp/streamdp/stream/task"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -316,16 +318,17 @@ func (x *Running) Control(kind string, open epoch.OpenRequest) error {
 
 func (x *Running) ControlOf(stream, kind string, open epoch.OpenRequest) error {
 	x.T.Helper()
-	return x.Ask(kind, task.ControlRequest{Stream: stream, Open: open})
+	return x.Ask(task.Request{Kind: kind, Stream: stream, Open: open})
 }
 
-func (x *Running) Ask(kind string, q task.ControlRequest) error {
+// Ask sends a request to the daemon's control socket, as commands do.
+func (x *Running) Ask(q task.Request) error {
 	x.T.Helper()
 	body, err := json.Marshal(q)
 	if err != nil {
 		x.T.Fatal(err)
 	}
-	req, err := http.NewRequest("POST", "http://daemon/epoch/"+kind, bytes.NewReader(body))
+	req, err := http.NewRequest("POST", "http://daemon/epoch/"+q.Kind, bytes.NewReader(body))
 	if err != nil {
 		x.T.Fatal(err)
 	}
@@ -360,6 +363,34 @@ func (x *Running) ControlRaw(req *http.Request) *http.Response {
 func (x *Running) Get(path string) (code int, body string) {
 	x.T.Helper()
 	return fixtures.Fetch(x.T, "http://"+x.D.Addr()+path)
+}
+
+// OpenEpoch opens an epoch of a task, for Offline.
+func OpenEpoch(ctx context.Context, d *stream.Daemon, t core.Task, open epoch.OpenRequest) error {
+	q := task.NewRequest(task.RequestOpen, t)
+	q.Open = open
+	return d.Do(ctx, q)
+}
+
+// CloseEpoch closes a task's open epoch, for Offline.
+func CloseEpoch(ctx context.Context, d *stream.Daemon, t core.Task, dropOutbox bool) error {
+	q := task.NewRequest(task.RequestClose, t)
+	q.Open.DropOutbox = dropOutbox
+	return d.Do(ctx, q)
+}
+
+// Recover restores a task's state, for Offline.
+func Recover(ctx context.Context, d *stream.Daemon, t core.Task, from *recovery.Export) error {
+	q := task.NewRequest(task.RequestRecover, t)
+	q.From = from
+	return d.Do(ctx, q)
+}
+
+// Republish publishes a task's releases again, for Offline.
+func Republish(ctx context.Context, d *stream.Daemon, t core.Task, what recovery.RepublishRequest) error {
+	q := task.NewRequest(task.RequestRepublish, t)
+	q.Republish = what
+	return d.Do(ctx, q)
 }
 
 // Offline runs a command of an operator without a daemon.

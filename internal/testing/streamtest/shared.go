@@ -432,7 +432,7 @@ func shared(o *stream.Options, h cluster.Holding) error {
 	if err := os.MkdirAll(filepath.Join(o.Config.State.Dir, "tasks"), 0o700); err != nil { // for its sockets
 		return err
 	}
-	s, err := cluster.NewLogShard(h)
+	s, err := cluster.NewShard(h)
 	if err == nil {
 		o.Hooks.Shard = s
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// Recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
+// recomputation reads an epoch's log again and computes its steps again. It publishes nothing and
 // writes nothing: of persons the maps hold what they contributed, and no journal does.
-type Recomputation struct {
+type recomputation struct {
 	core   *core.Core
 	one    *rereading   // of an epoch that is not merged
 	parts  []*rereading // of a merged epoch
@@ -49,11 +49,11 @@ type rereading struct {
 	position  kafka.Position // of the last boundary, where that lies before the batch
 }
 
-// NewRecomputation returns a repetition that continues at a checkpoint's position, with a core
-// in the state of that position. bounds says where steps by the clock end. FetchBytes is the
+// newRecomputation returns one that continues at a checkpoint's position, with a core
+// in the state of that position. bounds says where steps by the clock end. fetchBytes is the
 // largest response of the broker, less where there are many partitions.
-func NewRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
-	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*Recomputation, error) {
+func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
+	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {
 	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
 		reader, err := client.NewReader(input.ReaderOptions(s, src, input.MergedBytes(fetchBytes, len(cp.All()))), at)
 		if err != nil {
@@ -65,7 +65,7 @@ func NewRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schem
 		}
 		return &rereading{Retrier: r, partition: src.Partition, into: into, reader: reader, decoder: decoder, position: at}, nil
 	}
-	p := &Recomputation{core: c, bounds: bounds, last: boundary.Boundary{At: cp.Boundary}}
+	p := &recomputation{core: c, bounds: bounds, last: boundary.Boundary{At: cp.Boundary}}
 	var err error
 	if m.Partition != core.Merged && bounds == nil {
 		p.one, err = open(m.Source, c, cp.Position)
@@ -96,6 +96,7 @@ type logEnded struct {
 	step uint64
 }
 
+// Error says where the log ends.
 func (e *logEnded) Error() string {
 	return fmt.Sprintf("the log ends at offset %d, before step %d does", e.next, e.step)
 }
@@ -104,7 +105,7 @@ func (e *logEnded) Error() string {
 //
 // Errors: *logEnded if a log ends before that; those of kafka.Reader.Fetch and
 // core.Core.Close.
-func (p *Recomputation) close(ctx context.Context) ([]core.Message, error) {
+func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 	for _, m := range p.core.Persons() {
 		defer m.Forget()
 	}
@@ -182,7 +183,7 @@ func (p *rereading) at() kafka.Position {
 }
 
 // at sets the positions of a checkpoint to the last boundary.
-func (p *Recomputation) at(cp *state.Checkpoint) {
+func (p *recomputation) at(cp *state.Checkpoint) {
 	if p.one != nil {
 		cp.Position = p.one.at()
 		return

@@ -23,18 +23,18 @@ type shardTasks struct {
 	mine func(topic string, partition int) bool // whether an input partition is the shard's; nil: all are
 
 	changing sync.Mutex                        // held while streams begin and end
-	run      func(func(context.Context) error) // see start; nil before it, and once the crew ends
+	run      func(func(context.Context) error) // see start; nil before it, and once all ends
 
-	made *config.Config // what the squads are of
+	made *config.Config // what has the streams
 
 	growing sync.Mutex      // held while what follows is read or changes
-	squads  []*streamTasks  // of the configuration's streams, in their order
+	streams []*streamTasks  // of the configuration's streams, in their order
 	others  []*epoch.Keeper // of tasks of the ledger that this process does not run
 
 	closing chan struct{} // has an element while something of the others is closed, or they change
 }
 
-func newCrew(h *epoch.Process, s state.Shard, dir string) *shardTasks {
+func newShardTasks(h *epoch.Process, s state.Shard, dir string) *shardTasks {
 	return &shardTasks{Shard: epoch.Shard{Process: h, Disk: s, Dir: dir}, closing: make(chan struct{}, 1)}
 }
 
@@ -62,8 +62,8 @@ func (c *shardTasks) Prepare(only []core.Task) (err error) {
 	}()
 	c.made = c.Config()
 	for _, s := range c.made.Streams {
-		q := newSquad(c, s)
-		c.squads = append(c.squads, q)
+		q := newStreamTasks(c, s)
+		c.streams = append(c.streams, q)
 		if err := q.prepare(only); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (c *shardTasks) has(s *config.Stream, partition int) bool {
 func (c *shardTasks) Tasks() (all []*task.Runner) {
 	c.growing.Lock()
 	defer c.growing.Unlock()
-	for _, q := range c.squads {
+	for _, q := range c.streams {
 		all = append(all, q.runners...)
 	}
 	return all
@@ -136,7 +136,7 @@ func (c *shardTasks) othersNow() []*epoch.Keeper {
 func (c *shardTasks) searching() bool {
 	c.growing.Lock()
 	defer c.growing.Unlock()
-	return slices.ContainsFunc(c.squads, func(q *streamTasks) bool { return q.searching.Load() })
+	return slices.ContainsFunc(c.streams, func(q *streamTasks) bool { return q.searching.Load() })
 }
 
 // Other returns the runner of a task that only the ledger knows, nil if it is none.
@@ -156,7 +156,7 @@ func (c *shardTasks) start(run func(func(context.Context) error)) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	c.run = run
-	for _, q := range c.squads {
+	for _, q := range c.streams {
 		q.start()
 	}
 	if c.Cfg.State.EpochSecretRetention > 0 || len(c.othersNow()) > 0 {
@@ -197,7 +197,8 @@ func (c *shardTasks) leave() {
 // releases went, its checkpoint says or, where that is lost, the line that opened it. They
 // say how far the epoch read at least, which a log that lost its end does not. So where
 // neither says it, the charge keeps its end, the horizon's or none.
-func (c *shardTasks) closeAbandoned(ctx context.Context, t core.Task, q task.Request) error {
+func (c *shardTasks) closeAbandoned(ctx context.Context, q task.Request) error {
+	t := q.Task()
 	if err := c.Alone(ctx); err != nil {
 		return err
 	}

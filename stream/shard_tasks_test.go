@@ -14,7 +14,6 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/streamdp/streamdp/stream/task"
@@ -90,7 +89,7 @@ func TestPart(t *testing.T) {
 		defer cancel()
 		waits := &waitedFor{Context: ctx, asked: make(chan struct{})}
 		go func() {
-			asked <- d.Ask(waits, ctx, core.Task{Stream: "orders"}, task.Request{Kind: task.RequestClose, Reply: make(chan error, 1)})
+			asked <- d.Ask(waits, ctx, task.Request{Kind: task.RequestClose, Stream: "orders"})
 		}()
 		<-waits.asked
 		d.Part((*d.Own()))
@@ -121,7 +120,7 @@ func TestPart(t *testing.T) {
 			t.Error("the task does not know that it left")
 		}
 
-		(*d.Own()) = stream.NewCrew(d.Process(), (*d.Own()).Disk, (*d.Own()).Dir)
+		(*d.Own()) = stream.NewShardTasks(d.Process(), (*d.Own()).Disk, (*d.Own()).Dir)
 		fixtures.Must(t, (*d.Own()).OpenLedger())
 		fixtures.Must(t, (*d.Own()).Prepare(nil))
 		d.Join((*d.Own()))

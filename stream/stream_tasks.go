@@ -12,8 +12,8 @@ import (
 	"github.com/streamdp/streamdp/stream/task"
 )
 
-// streamTasks is the tasks of one stream in a crew. It begins and ends as a whole: a stream that changes
-// while the daemon runs gets another squad, over the same files.
+// streamTasks is the tasks of one stream in a shard. It begins and ends as a whole: a stream that changes
+// while the daemon runs gets other streamTasks, over the same files.
 type streamTasks struct {
 	c *shardTasks
 	s *config.Stream
@@ -21,18 +21,18 @@ type streamTasks struct {
 	// known yet.
 	searching atomic.Bool
 	runners   []*task.Runner // shardTasks.growing is held while it is read or changes
-	// holds says that tasks are held, see [runner.held], but those of partitions that were added to
+	// holds says that tasks are held, see [task.Runner.Hold], but those of partitions that were added to
 	// the topic since, and those in exempt.
 	holds  atomic.Bool
 	exempt []core.Task
 
-	begin func(func(context.Context) error) // the crew's; see [crew.start]
-	over  context.Context                   // ends when the squad is to
+	begin func(func(context.Context) error) // see [shardTasks.start]
+	over  context.Context                   // ends when the tasks are to
 	stop  context.CancelFunc
 	parts sync.WaitGroup // that run
 }
 
-func newSquad(c *shardTasks, s *config.Stream) *streamTasks {
+func newStreamTasks(c *shardTasks, s *config.Stream) *streamTasks {
 	q := &streamTasks{c: c, s: s}
 	q.over, q.stop = context.WithCancel(context.Background())
 	return q
@@ -89,7 +89,7 @@ func (q *streamTasks) start() {
 	}
 }
 
-// run runs a part beside the others, until the squad or its crew ends.
+// run runs a part beside the others, until the tasks of the stream or of its shard end.
 func (q *streamTasks) run(f func(context.Context) error) {
 	q.parts.Add(1)
 	q.begin(func(ctx context.Context) error {
@@ -101,8 +101,8 @@ func (q *streamTasks) run(f func(context.Context) error) {
 	})
 }
 
-// end ends the squad: the tasks commit and publish what they have, as at the end of the process. It
-// returns when nothing of the squad runs any more and, if brokers answer, nothing of it is under way
+// end ends the tasks: they commit and publish what they have, as at the end of the process. It
+// returns when nothing of them runs any more and, if brokers answer, nothing of them is under way
 // to an output.
 func (q *streamTasks) end() {
 	q.stop()

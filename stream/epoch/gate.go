@@ -6,15 +6,15 @@ import (
 )
 
 // OpenGate counts the epochs that are being opened, from their charge on, and keeps others from it while
-// Streams change.
+// streams change.
 type OpenGate struct {
 	mu     sync.Mutex
-	N      int
+	N      int           // epochs that are being opened
 	closed chan struct{} // closed when they may go on; nil: they may
 	idle   chan struct{} // closed when none is under way; nil: nobody waits for that
 }
 
-// Begin waits until an epoch may be opened. Then end says that it is, or not.
+// Begin waits until an epoch may be opened. Unless it returns an error, End must follow.
 func (o *OpenGate) Begin(ctx context.Context) error {
 	for {
 		o.mu.Lock()
@@ -33,6 +33,7 @@ func (o *OpenGate) Begin(ctx context.Context) error {
 	}
 }
 
+// End says that an epoch is open, or will not be.
 func (o *OpenGate) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,6 +66,7 @@ func (o *OpenGate) Shut(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Reopen ends what Shut began.
 func (o *OpenGate) Reopen() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -47,6 +47,7 @@ const (
 	censusWindow = 4096
 )
 
+// NewValidityCheck returns the check of a stream before its first release.
 func NewValidityCheck(s *config.Stream) *ValidityCheck {
 	c := &ValidityCheck{persons: s.User != nil}
 	if m := s.Moments; m != nil {

@@ -28,20 +28,21 @@ type LedgerRepair struct {
 	Old     string         `json:"old,omitempty"` // where the old ledger is, once it is replaced
 }
 
-// Repair is one that is being worked out, in a file beside the ledger.
+// Repair works out a ledger in a file beside the old one: Salvage copies what can be believed of the old ledger, and
+// then Tasks adds what the files of the tasks tell.
 type Repair struct {
-	H   *epoch.Shard
-	Dir string
-	Out *LedgerRepair
+	Shard *epoch.Shard
+	Dir   string        // the state directory
+	Out   *LedgerRepair // what was found so far
 }
 
 // Salvage copies the lines that can be believed.
 func (r *Repair) Salvage() error {
-	data, err := r.H.Disk.ReadFile(r.Dir + "/" + ledger.FileName)
+	data, err := r.Shard.Disk.ReadFile(r.Dir + "/" + ledger.FileName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	key := ledger.NewKey(r.H.Key)
+	key := ledger.NewKey(r.Shard.Key)
 	ends := []int{0}
 	for i, c := range data {
 		if c == '\n' {
@@ -64,24 +65,24 @@ func (r *Repair) Salvage() error {
 	}
 	r.Out.Kept, r.Out.Dropped = lo, len(data)-ends[lo]
 	path := r.Dir + "/" + ledger.FileName + ".repair"
-	if err := state.RemoveAll(r.H.Disk, r.Dir, ledger.FileName+".repair"); err != nil {
+	if err := state.RemoveAll(r.Shard.Disk, r.Dir, ledger.FileName+".repair"); err != nil {
 		return err
 	}
-	if err := state.WriteNew(r.H.Disk, path, data[:ends[lo]]); err != nil {
+	if err := state.WriteNew(r.Shard.Disk, path, data[:ends[lo]]); err != nil {
 		return err
 	}
 	l, err := ledger.Parse(data[:ends[lo]], key)
 	if err != nil {
 		return err
 	}
-	l.Disk, l.Dir, l.Path, l.Now, l.Size = r.H.Disk, r.Dir, path, time.Now, int64(ends[lo])
-	r.H.Ledger = l
+	l.Disk, l.Dir, l.Path, l.Now, l.Size = r.Shard.Disk, r.Dir, path, time.Now, int64(ends[lo])
+	r.Shard.Ledger = l
 	return nil
 }
 
 // Tasks adds what the files of all tasks tell of.
 func (r *Repair) Tasks() error {
-	names, err := r.H.Disk.ReadDir(r.Dir + "/tasks")
+	names, err := r.Shard.Disk.ReadDir(r.Dir + "/tasks")
 	if err != nil {
 		return fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
@@ -97,15 +98,15 @@ func (r *Repair) Tasks() error {
 
 // task adds what the files of one task tell of.
 func (r *Repair) task(t core.Task) error {
-	l := r.H.Ledger
-	run, err := epoch.NewKeeper(r.H, t, func() {})
+	l := r.Shard.Ledger
+	run, err := epoch.NewKeeper(r.Shard, t, func() {})
 	if err != nil {
 		return err
 	}
-	if s := r.H.Config().Stream(t.Stream); s != nil {
+	if s := r.Shard.Config().Stream(t.Stream); s != nil {
 		run.S = s
 	}
-	files, err := r.H.Disk.ReadDir(run.Store.Dir)
+	files, err := r.Shard.Disk.ReadDir(run.Store.Dir)
 	if err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (r *Repair) task(t core.Task) error {
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
 func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*ledger.Entry, error) {
-	file, err := r.H.Disk.ReadFile(run.Store.Path(state.ManifestName(n)))
+	file, err := r.Shard.Disk.ReadFile(run.Store.Path(state.ManifestName(n)))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	if m.Task() != run.Task || m.Epoch != n {
 		return nil, failure.Haltf(failure.State, "manifest of epoch %d: it is another one's", n)
 	}
-	ends, err := ProvenCharge(m, file, cp)
+	ends, err := provenCharge(m, file, cp)
 	if err != nil {
 		return nil, err
 	}
@@ -214,8 +215,8 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	if m.Partition == core.Merged {
 		e.AddUp()
 	}
-	if slices.ContainsFunc(e.Accounts(), r.H.Ledger.Unopened) && run.S != nil {
-		reserved, err := core.Reserve(r.H.Config(), run.S)
+	if slices.ContainsFunc(e.Accounts(), r.Shard.Ledger.Unopened) && run.S != nil {
+		reserved, err := core.Reserve(r.Shard.Config(), run.S)
 		if err != nil {
 			return nil, failure.Haltf(failure.Budget, "%w", err)
 		}

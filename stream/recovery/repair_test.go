@@ -153,7 +153,7 @@ func TestRotatedKey(t *testing.T) {
 	fixtures.Must(t, r.Offline(func(context.Context, *stream.Daemon) error { return nil }))
 	r.Seed++
 	fixtures.Must(t, r.Offline(func(ctx context.Context, d *stream.Daemon) error {
-		return d.OpenEpoch(ctx, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true, Reason: "rotation"})
+		return streamtest.OpenEpoch(ctx, d, fixtures.OrdersTask, epoch.OpenRequest{SameLog: true, Reason: "rotation"})
 	}))
 	r.Produce(1050, 200)
 	x = r.Start()

@@ -235,7 +235,7 @@ func TestLogShardTogether(t *testing.T) {
 	t.Parallel()
 	h := streamtest.NewHeldShard()
 	h.Hold = make(chan struct{})
-	s, err := cluster.NewLogShard(h)
+	s, err := cluster.NewShard(h)
 	fixtures.Must(t, err)
 	const n = 20
 	var wg sync.WaitGroup
@@ -272,7 +272,7 @@ func TestLogShardTogether(t *testing.T) {
 func TestLogShardFiles(t *testing.T) {
 	t.Parallel()
 	h := streamtest.NewHeldShard()
-	s, err := cluster.NewLogShard(h)
+	s, err := cluster.NewShard(h)
 	fixtures.Must(t, err)
 	dir := cluster.LogTasks + "/orders-0"
 	fixtures.Must(t, s.MkdirAll(dir))
@@ -283,7 +283,7 @@ func TestLogShardFiles(t *testing.T) {
 	again := func() {
 		t.Helper()
 		h = h.Again()
-		if s, err = cluster.NewLogShard(h); err != nil {
+		if s, err = cluster.NewShard(h); err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range h.Wrong {
@@ -362,15 +362,15 @@ func TestLogShardFiles(t *testing.T) {
 func TestLogShardSections(t *testing.T) {
 	t.Parallel()
 	dir := cluster.LogTasks + "/orders-0"
-	begin := func() (*streamtest.HeldShard, *cluster.LogShard) {
+	begin := func() (*streamtest.HeldShard, *cluster.Shard) {
 		h := streamtest.NewHeldShard()
-		s, err := cluster.NewLogShard(h)
+		s, err := cluster.NewShard(h)
 		fixtures.Must(t, err)
 		fixtures.Must(t, s.MkdirAll(dir))
 		return h, s
 	}
 	stop := errors.New("stop")
-	mark := func(s *cluster.LogShard) error {
+	mark := func(s *cluster.Shard) error {
 		f, err := s.Append(dir + "/opening-1")
 		return state.Write(f, err, nil)
 	}
@@ -435,7 +435,7 @@ func TestShardFull(t *testing.T) {
 	r.Produce(0, 250)
 	h := streamtest.NewHeldShard()
 	r.Shared = h
-	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.LogShard).Room()) = 100 }
+	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.Shard).Room()) = 100 }
 	x := r.Start()
 	x.Halts(failure.Configuration, "room for 100")
 	if h.Calls != 0 || x.In.Own.Disk.Lost() {
@@ -446,7 +446,7 @@ func TestShardFull(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 
-	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.LogShard).Line()) = 4000 }
+	r.Prepare = func(in *stream.Inside) { (*in.Own.Disk.(*cluster.Shard).Line()) = 4000 }
 	x = r.Start()
 	x.Halts(failure.Configuration, "at most 4000")
 	x.Stop()
@@ -462,7 +462,7 @@ func TestShardFull(t *testing.T) {
 	for _, v := range h.Stored {
 		used += len(v.Data)
 	}
-	s, err := cluster.NewLogShard(h)
+	s, err := cluster.NewShard(h)
 	fixtures.Must(t, err)
 	if got := epoch.ShardStates - s.Left(); got != used {
 		t.Errorf("%d bytes are used, it says %d", used, got)

@@ -1,0 +1,172 @@
+package epoch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/credentials"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/connect"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/output"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// Process holds what all tasks of a process share.
+type Process struct {
+	// Cfg is the configuration at start. It is for the tables of the process, which never change;
+	// for streams there is Config.
+	Cfg     *config.Config
+	Current atomic.Pointer[config.Config] // see Config
+	Version string                        // of the program
+	Started time.Time
+
+	// Keys.
+	Key      *[32]byte // the master key
+	Insecure *uint64   // the seed of a demonstration, which protects nothing; nil: none
+
+	// How others are reached.
+	Client  *kafka.Client
+	Schemas *connect.Schemas
+
+	// What tasks of the process share.
+	Memory    *kafka.Memory          // for what tasks have fetched
+	Tails     output.Partitions      // the output partitions
+	Plans     MechanismCache         // of the recorded plans
+	Openings  OpenGate               // of epochs that are being opened
+	Partials  *input.SharedSummation // nil: nobody else reads merged streams
+	TaskCount atomic.Int64           // of this process
+
+	// What outsiders see.
+	Log     *slog.Logger
+	Metrics *monitor.Metrics
+	Lag     *monitor.LagReport // nil: none is wanted
+	Trace   *trace.Tracer      // nil: likewise
+	Changed chan struct{}      // has an element once a task's state changed
+	Observe func()             // is called after each change of a task's status; nil: nothing is
+	// Truth returns what a value of a demonstration's release would be without noise; nil: it is no demonstration.
+	Truth func(r *core.Released, value string) []float64
+
+	// Sizes and times.
+	FetchBytes int           // of the largest response of a broker
+	Chunk      int           // above this size a release is published in pieces; 0: the usual one
+	LookEvery  time.Duration // how often the cluster is asked what nothing depends on
+	LagEvery   time.Duration // how often offsets are committed to a group
+
+	// For tests.
+	Clock func() time.Time            // nil: the machine's
+	Beat  func(context.Context) error // waits for the next boundary; nil: Beats does
+}
+
+// Config returns the configuration as it is now. Streams may come, go and change while the daemon
+// runs; see Reload of the daemon. What it points to does not change.
+func (p *Process) Config() *config.Config { return p.Current.Load() }
+
+// keptTasks is the number of tasks from which on each keeps less of what it has published.
+const keptTasks = 32
+
+// Kept returns how many bytes a task may keep of its published releases for readers, where
+// one of a few may keep most.
+func (p *Process) Kept(most int) int {
+	return most * keptTasks / max(int(p.TaskCount.Load()), keptTasks)
+}
+
+// Sealer returns what encrypts a task's files.
+func (p *Process) Sealer(t core.Task) *state.Sealer {
+	return &state.Sealer{Master: p.Key, Task: t.String(), On: p.Cfg.State.Encrypt}
+}
+
+// StateChanged wakes watch.
+func (p *Process) StateChanged() { failure.Signal(p.Changed) }
+
+// Now is the clock. It is for pauses, ticks and times in records, never for content. Ticks and
+// pauses follow its monotonic reading. Only the retention of secrets and the times in the
+// ledger follow the wall clock.
+func (p *Process) Now() time.Time {
+	if p.Clock != nil {
+		return p.Clock()
+	}
+	return time.Now()
+}
+
+// entropy returns an epoch's secret and nonce.
+func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16]byte) {
+	if p.Insecure == nil {
+		return dp.NewSecret(), dp.NewNonce()
+	}
+	label := binary.BigEndian.AppendUint64([]byte("streamdp insecure "), *p.Insecure)
+	label = binary.BigEndian.AppendUint64(append(label, t.String()...), epoch)
+	secret = sha256.Sum256(append(label, 's'))
+	n := sha256.Sum256(append(label, 'n'))
+	return secret, [16]byte(n[:])
+}
+
+// OffsetsOf asks the cluster once for the offsets of a partition.
+func (p *Process) OffsetsOf(ctx context.Context, topic string, partition int) (log core.Offsets, err error) {
+	log.Start, log.Stable, log.End, err = p.Client.Offsets(ctx, topic, int32(partition))
+	return log, err
+}
+
+// Beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
+// more than a period and a half, however somebody sets the clock, and makes up for nothing.
+func (p *Process) Beats(period time.Duration) func(context.Context) error {
+	if p.Beat != nil {
+		return p.Beat
+	}
+	var last time.Time
+	return func(ctx context.Context) error {
+		now := p.Now().Round(0)
+		next := now.Truncate(period).Add(period)
+		if !last.IsZero() && next.Sub(last).Abs() < period/2 {
+			next = next.Add(period) // the timer was early
+		}
+		last = next
+		timer := time.NewTimer(next.Sub(now))
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+// NewFeed returns what a task needs to read its input: the stream s, which may be nil, and no key. changed is called
+// when a failing call of the cluster begins or ends to fail.
+func NewFeed(p *Process, t core.Task, s *config.Stream, changed func()) *input.Feed {
+	f := &input.Feed{
+		S: s, Task: t, Log: p.Log.With("task", t.String()), Client: p.Client, Memory: p.Memory, Schemas: p.Schemas, Metrics: p.Metrics, Trace: p.Trace,
+		Now: p.Now, FetchBytes: p.FetchBytes, LookEvery: p.LookEvery, LogStart: new(atomic.Int64), LogEnd: new(atomic.Int64),
+	}
+	f.Retrier = failure.NewRetrier(f.Log, p.Metrics.KafkaError, changed)
+	return f
+}
+
+// Build names the program that computed a checkpoint, to explain a difference found later.
+func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
+
+// PartialsKey returns the function that derives the keys of records of sums from a master key.
+func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
+	return func(salt []byte) [32]byte { return dp.Derive(master, dp.ForPartials, salt) }
+}
+
+// PartialsOf returns what partials of a group need of the process.
+func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
+	return input.SharedSummationOptions{
+		Group: group, Log: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key), Config: p.Config, Now: p.Now, Says: p.Log, Failed: p.Metrics.KafkaError,
+		Feed: func(s *config.Stream) *input.Feed {
+			return NewFeed(p, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
+		}}
+}
