@@ -10,7 +10,6 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/core"
@@ -429,27 +428,17 @@ func (p *processor) settled() bool {
 // commit must come first.
 func (p *processor) apply() error {
 	b, c := p.current, p.core
-	for ; p.next < len(b.Records); p.next++ {
-		offset := b.Records[p.next].Offset
-		for offset >= c.End() {
-			if stop, err := p.close(c.Close); stop || err != nil || p.resting() {
-				return err
-			}
+	for {
+		var ended bool
+		if p.next, ended = input.AddRecords(c, b, p.next, &p.work, p.resting); !ended {
+			break
 		}
-		if p.next&63 == 63 && p.resting() {
-			return nil
-		}
-		if p.next&63 == 0 {
-			c.Warm(b.TagsFrom(p.next, 64))
-		}
-		if why := c.AddOf(offset, b.Row(p.next), b.Tag(p.next)); why != persons.Counts {
-			p.work.Uncounted(b.Reasons[p.next], why)
-		}
-	}
-	for b.Next >= c.End() {
 		if stop, err := p.close(c.Close); stop || err != nil || p.resting() {
 			return err
 		}
+	}
+	if p.next < len(b.Records) {
+		return nil
 	}
 	if c.First() >= b.First {
 		p.position = b.Position(c.First())
