@@ -242,10 +242,9 @@ func (r *Keeper) publishLeft(ctx context.Context, outbox []state.Message) error 
 	if err := r.Do(ctx, "output", func() error { return r.Out.Make(ctx) }); err != nil {
 		return err
 	}
-	p := output.NewPublisher(r.Guard, r.Feed, &state.Checkpoint{})
 	for one := true; len(outbox) > 0; one = false {
 		batch := output.CompleteReleases(outbox, one)
-		if err := p.Send(ctx, batch); err != nil {
+		if _, err := output.Send(ctx, r.Guard, r.Feed, batch); err != nil {
 			return err
 		}
 		outbox = outbox[len(batch):]
