@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/trace"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
@@ -16,7 +14,6 @@ import (
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/streamdp/streamdp/stream/recovery"
-	"github.com/streamdp/streamdp/stream/state"
 )
 
 // watched makes sure that the task's watch runs.
@@ -197,76 +194,6 @@ func (r *Runner) After(ctx context.Context, n uint64) []monitor.Point {
 
 // Named returns the runner's task.
 func (r *Runner) Named() core.Task { return r.Task }
-
-// traceClose begins the span of a step that is being closed, and that of the steps that the
-// next commit makes durable.
-func (p *processor) traceClose(step uint64, at time.Time) trace.Span {
-	t, w := p.R.D.Trace, p.span
-	if t == nil {
-		return trace.Span{}
-	}
-	w.First = step
-	if !p.steps.Begun() {
-		p.steps, p.closes = t.Begin(trace.Steps, w, at), 0
-	}
-	if p.closes++; p.closes > monitor.MostCloses {
-		return trace.Span{}
-	}
-	return t.Within(p.steps, trace.Close, w, at)
-}
-
-// traceCommit begins the span of a commit.
-func (p *processor) traceCommit(at time.Time) trace.Span {
-	w := p.span
-	w.Last = p.boundary().step
-	if w.First = p.Epoch.Cp.Step + 1; w.First > w.Last {
-		w.First, w.Last = 0, 0 // it writes what was acknowledged
-	}
-	return p.R.D.Trace.Within(p.steps, trace.Commit, w, at)
-}
-
-// tracedCommit ends that span and, unless the commit failed, the trace, to which what is
-// Published now still belongs.
-func (p *processor) tracedCommit(c *commit) {
-	at := c.begun.Add(c.took)
-	c.span.Failed = monitor.WhyFailed(c.err)
-	c.span.End(at)
-	if c.err == nil && c.steps.Begun() {
-		c.steps.End(at)
-	}
-}
-
-// crowded reports whether persons ask for a commit before the next step begins: much waits to
-// be written, or a snapshot is due, or was written and another partition's journal failed after it. It depends
-// On numbers of records and the disk alone. So what waits takes no more than PersonsBytes and 20 bytes for each
-// Record of a step, or for each of max_users where that is less.
-func (p *processor) crowded() bool {
-	if p.Epoch.Users == nil || p.quiet == 0 {
-		return false
-	}
-	waiting := uint64(0)
-	for _, m := range p.core.Persons() {
-		waiting += m.Waiting()
-	}
-	return waiting >= state.PersonsBytes || p.Epoch.Users.SnapshotDue() || p.merge.Paused()
-}
-
-// deferred reports whether nothing may be committed yet: releases of two outputs are compared, and a commit
-// says of one only what must be compared after a restart.
-func (p *processor) deferred() bool { return p.comparing && p.Epoch.Moved }
-
-// spill writes to disk what persons contributed, while commits are deferred. The last commit stays.
-func (p *processor) spill() (done bool, err error) {
-	if err := p.Epoch.Users.Spill(); err != nil {
-		p.complain(err)
-		return p.uncommitted(err)
-	}
-	p.merge.Unpause()
-	p.failed = false
-	p.pause.Reset()
-	p.R.Recovered("commit")
-	return true, nil
-}
 
 // Looks returns how many looks at the logs, of steps by the clock, wait for an epoch.
 func (r *Runner) Looks() int { return r.watch.Waiting() }
