@@ -333,7 +333,7 @@ func TestUsersReplay(t *testing.T) {
 	t.Parallel()
 	s := userMachine(t, userRules[0]).r.S
 	seed := uint64(1)
-	if _, err := dryrun.NewReplay(s, "test", &seed, func([]byte) error { return nil }); err == nil {
+	if _, err := dryrun.NewReplay(nil, s, "test", &seed, func([]byte) error { return nil }); err == nil {
 		t.Error("a replay of a stream that protects persons")
 	}
 }
