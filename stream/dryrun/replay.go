@@ -40,7 +40,9 @@ type Replay struct {
 // protected, and every release says so.
 //
 // Errors: a stream that cannot read files, or whose mechanism or codec cannot be made.
-func NewReplay(x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
+func NewReplay(
+	x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error,
+) (*Replay, error) {
 	if err := readsFiles(s); err != nil {
 		return nil, err
 	}
@@ -70,7 +72,9 @@ func NewReplay(x *connect.Schemas, s *config.Stream, version string, seed *uint6
 	if err != nil {
 		return nil, err
 	}
-	r := &Replay{s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish}
+	r := &Replay{
+		s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish,
+	}
 	r.core, err = core.New(s, m, file, mech, keys)
 	return r, err
 }
@@ -124,8 +128,9 @@ func manifest(s *config.Stream, mech *core.Mechanism, keys *dp.Epoch, nonce [16]
 	partition := s.Input.First()
 	check, digest := keys.Check(), digest(s)
 	return &core.Manifest{
-		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Topic: s.Input.Topic, Partition: partition},
-		Nonce: nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1,
+		Source: core.Source{Topic: s.Input.Topic, Partition: partition},
+		Nonce:  nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
 		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
 		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
 		Persons: core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),

@@ -362,7 +362,3 @@ func (d *Server) controlHandler(ctx context.Context) http.Handler {
 	})
 	return mux
 }
-
-// ErrGone says that a task left this process while a request waited. Whether the request was
-// met, its ledger says.
-var ErrGone = errors.New("the task has left this instance: ask again")

@@ -21,7 +21,9 @@ type Adder interface {
 // person.
 //
 // It is called for each step and each batch, so it allocates nothing.
-func AddRecords(into Adder, b *codec.Batch, next int, counts *monitor.Counts, pause func() bool) (after int, ended bool) {
+func AddRecords(
+	into Adder, b *codec.Batch, next int, counts *monitor.Counts, pause func() bool,
+) (after int, ended bool) {
 	end := into.End()
 	for ; next < len(b.Records); next++ {
 		offset := b.Records[next].Offset

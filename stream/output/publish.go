@@ -40,8 +40,8 @@ type Publisher struct {
 // output holds before each request.
 func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publisher {
 	return &Publisher{
-		sender: newSender(out, f, cp.Epoch), Wake: make(chan struct{}, 1), Failed: make(chan error, 1), Notify: make(chan struct{}, 1),
-		output: cp.Output, held: cp.Acknowledged,
+		sender: newSender(out, f, cp.Epoch), Wake: make(chan struct{}, 1), Failed: make(chan error, 1),
+		Notify: make(chan struct{}, 1), output: cp.Output, held: cp.Acknowledged,
 	}
 }
 

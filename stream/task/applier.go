@@ -98,11 +98,13 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 // reached returns where the open step begins and the offsets of the log, by partition.
 func (a *applier) reached() (ends []ledger.EntryPart, logs []core.Offsets) {
 	if a.merge == nil {
-		return []ledger.EntryPart{{End: a.core.First()}}, []core.Offsets{{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}}
+		log := core.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
+		return []ledger.EntryPart{{End: a.core.First()}}, []core.Offsets{log}
 	}
 	for i, at := range a.merge.At {
 		start, end := a.merge.Leaves[i].LogStart.Load(), a.merge.Leaves[i].LogEnd.Load()
-		ends, logs = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next}), append(logs, core.Offsets{Start: start, Stable: end, End: end})
+		ends = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next})
+		logs = append(logs, core.Offsets{Start: start, Stable: end, End: end})
 	}
 	return ends, logs
 }

@@ -68,8 +68,8 @@ func (w *committer) begin(tick time.Time) error {
 // prepare collects what a commit holds.
 func (w *committer) prepare(tick time.Time) (*commit, error) {
 	c := &commit{
-		tick: tick, begun: w.r.D.Now(), pending: len(w.pending), size: w.pendingBytes, quiet: w.quiet, lone: w.sent == len(w.outbox),
-		done: make(chan struct{}),
+		tick: tick, begun: w.r.D.Now(), pending: len(w.pending), size: w.pendingBytes, quiet: w.quiet,
+		lone: w.sent == len(w.outbox), done: make(chan struct{}),
 	}
 	c.span = w.trace.commit(w.r.D.Trace, w.epoch.Cp.Step+1, w.applier.boundary().step, c.begun)
 	for i := range w.pending {

@@ -11,6 +11,13 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
+// When a commit is due, and how much may wait for the broker.
+const (
+	quietSteps     = 10_000 // steps without a release after which a commit is due
+	maxOutbox      = 4 * epoch.MaxPending
+	maxOutboxBytes = 4 * epoch.MaxPendingBytes
+)
+
 // committer holds the releases of an open epoch that wait: for a commit, which makes them durable, and then for
 // the publisher, which sends them to the broker. It writes the commits, at ticks that the loop chooses.
 type committer struct {
@@ -59,7 +66,8 @@ func (w *committer) full() bool {
 		return len(w.pending) > 0
 	}
 	n, bytes := w.writing.takes()
-	return len(w.pending)-n >= epoch.MaxPending || w.pendingBytes-bytes >= w.r.D.Unpublished(epoch.MaxPendingBytes) || w.crowded()
+	return len(w.pending)-n >= epoch.MaxPending || w.pendingBytes-bytes >= w.r.D.Unpublished(epoch.MaxPendingBytes) ||
+		w.crowded()
 }
 
 // choked reports whether applying must wait for the broker, which while releases are

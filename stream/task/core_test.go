@@ -97,7 +97,7 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	m.r.Retrier = failure.NewRetrier(d.Log, d.Metrics.KafkaError, func() {})
 	m.r.Out = output.New(m.r.Retrier, d.Client, d.Ledger, &d.Tails, m.r.Task, s.Output)
 	m.r.Guard = output.NewForkGuard(m.r.Out, nil)
-	m.r.Shown.Store(&monitor.TaskStatus{})
+	m.r.shown.Store(&monitor.TaskStatus{})
 	if err := m.r.Begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func (p *processor) loop(ctx context.Context) (err error) {
 		if stopping {
 			broken = nil // nothing more is read, so the log's fate is another epoch's
 		}
-		requests := p.r.Requests
+		requests := p.r.requests
 		if a.closing != nil {
 			requests = nil // they look at the core
 		}

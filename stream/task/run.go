@@ -15,14 +15,14 @@ import (
 )
 
 // Run runs the task until the context ends. It returns an error only if a failure
-// Concerns the whole process.
+// concerns the whole process.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stopLetters()
 	defer r.unwatch()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
 		r.Expect(max(r.Expected, r.readers()))
-		l, err := r.settled(ctx)
+		l, err := r.ensureOpenOrRequest(ctx)
 		if l == nil {
 			r.unwatch()
 		}
@@ -52,7 +52,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		switch {
-		case failure.DiskFull(err): // Also where it is in a halt
+		case failure.DiskFull(err): // also where it is in a halt
 			// The state on disk is one to start from, at any moment.
 			r.Failing("disk", err)
 			if err := pause.Wait(ctx); err != nil {
@@ -82,8 +82,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// classify Turns an error of the cluster that no repetition cures into a halt: it
-// Concerns this task, not the process.
+// classify turns an error of the cluster that no repetition cures into a halt: it
+// concerns this task, not the process.
 func (r *Runner) classify(err error) error {
 	var h *failure.Halt
 	var refused *kafka.Error
@@ -96,9 +96,9 @@ func (r *Runner) classify(err error) error {
 	return r.LogError(err)
 }
 
-// settled is settle that a request can interrupt: a task that waits for the cluster may
-// Get another order.
-func (r *Runner) settled(ctx context.Context) (*epoch.OpenEpoch, error) {
+// ensureOpenOrRequest is EnsureOpen that a request can interrupt: a task that waits for the cluster may
+// get another order.
+func (r *Runner) ensureOpenOrRequest(ctx context.Context) (*epoch.OpenEpoch, error) {
 	for {
 		type result struct {
 			l   *epoch.OpenEpoch
@@ -114,7 +114,7 @@ func (r *Runner) settled(ctx context.Context) (*epoch.OpenEpoch, error) {
 		case res := <-done:
 			interrupt()
 			return res.l, res.err
-		case q := <-r.Requests:
+		case q := <-r.requests:
 			interrupt()
 			res := <-done
 			if res.l != nil {
@@ -142,7 +142,7 @@ func (r *Runner) finished() {
 	if last != nil && last.Reason == ledger.ReasonHorizon {
 		state = monitor.StateExhausted
 	}
-	if last != nil && r.Shown.Load().Epoch == 0 {
+	if last != nil && r.shown.Load().Epoch == 0 {
 		r.change(func(s *monitor.TaskStatus) { s.Epoch, s.NextOffset = last.Epoch, last.End })
 		r.Log.Info("nothing to run: the epoch is closed", "epoch", last.Epoch, "end", last.End, "reason", last.Reason,
 			"another", "streamdp epoch open "+failure.EpochArgs(r.Task))
@@ -157,7 +157,7 @@ func (r *Runner) wait(ctx context.Context, every time.Duration) {
 	var look <-chan time.Time
 	var freed <-chan struct{}
 	if r.Held() {
-		freed = r.Hold
+		freed = r.hold
 	}
 	if every > 0 {
 		tick := time.NewTicker(every)
@@ -172,7 +172,7 @@ func (r *Runner) wait(ctx context.Context, every time.Duration) {
 			return
 		case <-look:
 			r.measure(ctx)
-		case q := <-r.Requests:
+		case q := <-r.requests:
 			err := r.Serve(ctx, q)
 			q.Reply <- err
 			if err == nil {

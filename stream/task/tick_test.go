@@ -109,7 +109,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	m.r.D.Observe = func() {
 		observing.Lock()
 		defer observing.Unlock()
-		if n := m.r.Shown.Load().Outbox; n != unsent {
+		if n := m.r.shown.Load().Outbox; n != unsent {
 			unsent = n
 			r.shown = append(r.shown, time.Now())
 		}
@@ -120,7 +120,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	}()
 	synctest.Wait()
 	// The status, for the loop writes its outbox meanwhile.
-	for s := m.r.Shown.Load(); int64(s.Step) < 10*batches/step || answer > 0 && s.Outbox > 0; s = m.r.Shown.Load() {
+	for s := m.r.shown.Load(); int64(s.Step) < 10*batches/step || answer > 0 && s.Outbox > 0; s = m.r.shown.Load() {
 		time.Sleep(period)
 		synctest.Wait()
 	}
@@ -179,7 +179,7 @@ func TestCommitsAtTicks(t *testing.T) {
 					}
 				}
 				last := commits[len(commits)-1].Add(-settleTime)
-				if at := m.r.Shown.Load().LastCommit; at == nil || !at.Equal(last) {
+				if at := m.r.shown.Load().LastCommit; at == nil || !at.Equal(last) {
 					t.Errorf("the status says that the last commit was at %v, it was that of %v", at, last)
 				}
 				if got := gauge(t, m.r.D.Metrics, "last_commit_timestamp_seconds"); got != float64(last.UnixMilli())/1000 {
@@ -350,7 +350,7 @@ func TestClosesBesideTicks(t *testing.T) {
 			p.begin()
 			done <- p.loop(ctx)
 		}()
-		for i := 0; m.r.Shown.Load().Outbox < 5; i++ {
+		for i := 0; m.r.shown.Load().Outbox < 5; i++ {
 			time.Sleep(period)
 			synctest.Wait()
 			if i%5 > 0 {

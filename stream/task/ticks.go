@@ -6,6 +6,12 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
+const (
+	settleTime = time.Millisecond      // between a tick and what leaves at it
+	capTick    = 10 * time.Millisecond // the longest period of ticks at which commits leave
+	mostMissed = 3                     // ticks that may be missed in a row
+)
+
 // onTick commits what is due and shows what was done. Between the tick and that nothing
 // is applied.
 func (p *processor) onTick() error {
@@ -81,7 +87,9 @@ func (p *processor) view() monitor.Progress {
 	a, w := p.applier, p.committer
 	log, seen := a.log()
 	at := a.boundary()
-	return monitor.Progress{Step: at.step, Seen: seen, Unsent: w.unpublished(), Comparing: w.comparing, Log: log, Verdict: at.verdict}
+	return monitor.Progress{
+		Step: at.step, Seen: seen, Unsent: w.unpublished(), Comparing: w.comparing, Log: log, Verdict: at.verdict,
+	}
 }
 
 // show publishes the owner's state, and what it has done, to status and metrics.
@@ -99,6 +107,3 @@ func multiple(start, now time.Time, period time.Duration) time.Time {
 	}
 	return start.Add((now.Sub(start)/period + 1) * period)
 }
-
-// mostMissed is the number of ticks that may be missed in a row.
-const mostMissed = 3
