@@ -567,7 +567,7 @@ func replayMoments(rows [][]float64, steps int, c *constants, seed uint64) (*bou
 		return nil, err
 	}
 	var last []byte
-	replay, err := dryrun.NewReplay(s, "reproduction", &seed, func(release []byte) error {
+	replay, err := dryrun.NewReplay(nil, s, "reproduction", &seed, func(release []byte) error {
 		last = release
 		return nil
 	})

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/streamdp/streamdp/stream/failure"
-	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/streamdp/streamdp/stream/task"
 )
@@ -74,13 +73,13 @@ func (d *Daemon) watch(ctx context.Context) error {
 		d.changing.Unlock()
 		for _, r := range runners {
 			// A task sets ran before any state that comes after running.
-			switch s := r.Shown.Load(); {
+			switch s := r.Shown(); {
 			case s.State == monitor.StateExhausted || s.State == monitor.StateClosed:
 				done++
 			case s.State == monitor.StateHalted && s.Reason != failure.Unopened: // which waits for an operator: the next start would open it
 				stopped++
 			}
-			ran = ran || r.Ran.Load()
+			ran = ran || r.Ran()
 		}
 		switch n := len(runners); {
 		case searching || len(d.process.Config().Patterns) > 0:
@@ -104,7 +103,7 @@ func (d *Daemon) watch(ctx context.Context) error {
 // release says: somebody has to look, and a supervisor sees only how the process ends.
 func (d *Daemon) failedWarmup() error {
 	for _, r := range d.tasks() {
-		if s := r.Shown.Load(); s.State == monitor.StateClosed && s.Verdict == "fail" {
+		if s := r.Shown(); s.State == monitor.StateClosed && s.Verdict == "fail" {
 			return fmt.Errorf("%w: the warm-up of epoch %d of %s found no bounds: too few valid records, or no column varies; correct the stream, then: streamdp epoch open %s",
 				failure.ErrNothing, s.Epoch, r.Task, failure.EpochArgs(r.Task))
 		}
@@ -116,7 +115,7 @@ func (d *Daemon) haltedAtStart() error {
 	budget := true
 	errs := []error{failure.ErrHalted}
 	for _, r := range d.tasks() {
-		if s := r.Shown.Load(); s.State == monitor.StateHalted {
+		if s := r.Shown(); s.State == monitor.StateHalted {
 			errs = append(errs, fmt.Errorf("task %s: %s", r.Task, s.Message))
 			budget = budget && s.Reason == failure.Budget
 		}
@@ -133,27 +132,8 @@ func (d *Daemon) Ask(ctx, patience context.Context, q task.Request) error {
 	t := q.Task()
 	q.Reply = make(chan error, 1)
 	for _, r := range d.tasks() {
-		if r.Task != t {
-			continue
-		}
-		select {
-		case r.Requests <- q:
-		case <-r.Gone:
-			return httpapi.ErrGone
-		case <-ctx.Done():
-			return errors.New("the daemon is stopping")
-		case <-patience.Done():
-			return patience.Err()
-		}
-		select {
-		case err := <-q.Reply:
-			return err
-		case <-r.Gone:
-			return httpapi.ErrGone
-		case <-ctx.Done():
-			return errors.New("the daemon is stopping")
-		case <-patience.Done():
-			return patience.Err()
+		if r.Task == t {
+			return r.Ask(ctx, patience, q)
 		}
 	}
 	return d.closeAbandoned(patience, q)

@@ -14,7 +14,6 @@ import (
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream"
-	"github.com/streamdp/streamdp/stream/httpapi"
 	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/streamdp/streamdp/stream/task"
 )
@@ -93,7 +92,7 @@ func TestPart(t *testing.T) {
 		}()
 		<-waits.asked
 		d.Part((*d.Own()))
-		if err := <-asked; !errors.Is(err, httpapi.ErrGone) {
+		if err := <-asked; !errors.Is(err, task.ErrGone) {
 			t.Errorf("a request to a task that left: %v", err)
 		}
 		if s := d.Status(); len(s) != 0 {
@@ -115,7 +114,7 @@ func TestPart(t *testing.T) {
 			t.Errorf("%d numbers of tasks are kept", n)
 		}
 		select {
-		case <-first.Gone:
+		case <-first.Gone():
 		default:
 			t.Error("the task does not know that it left")
 		}

@@ -63,7 +63,7 @@ func (q *streamTasks) add(partition int, added bool) error {
 		return err
 	}
 	if q.holds.Load() && !added && !slices.Contains(q.exempt, r.Task) {
-		r.Hold = make(chan struct{})
+		r.Hold()
 	}
 	q.c.growing.Lock()
 	q.runners = append(q.runners, r)

@@ -118,7 +118,7 @@ func (g *globals) replay(ctx context.Context, f *replayFlags, file string) error
 		t = truth.New(s)
 		t.Forget()
 	}
-	r, err := dryrun.ReplayWith(schemas, s, version(), seed, func(release []byte) error {
+	r, err := dryrun.NewReplay(schemas, s, version(), seed, func(release []byte) error {
 		releases++
 		if t != nil {
 			p := new(truth.Release)

@@ -35,23 +35,63 @@ type Replay struct {
 	rejected [codec.Reasons]int64
 }
 
-// NewReplay returns a replay of stream s that passes its releases to publish. If seed is
-// not nil, it fixes all keys; then nothing is protected, and every release says so.
+// NewReplay returns a replay of stream s that passes its releases to publish. x knows the schemas of
+// the records; nil where they have none. If seed is not nil, it fixes all keys; then nothing is
+// protected, and every release says so.
 //
-// A stream with schemas in a registry has [ReplayWith].
-func NewReplay(s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
-	return ReplayWith(new(connect.Schemas), s, version, seed, publish)
-}
-
-// ReplayWith is [NewReplay] for records whose schemas are known to x.
-func ReplayWith(x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error) (*Replay, error) {
-	if core.FormatOf(s).Gradient > 0 {
-		return nil, errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
+// Errors: a stream that cannot read files, or whose mechanism or codec cannot be made.
+func NewReplay(
+	x *connect.Schemas, s *config.Stream, version string, seed *uint64, publish func(release []byte) error,
+) (*Replay, error) {
+	if err := readsFiles(s); err != nil {
+		return nil, err
 	}
-	if s.User != nil {
-		return nil, errors.New("protects persons, whose keys stand in records: a file has none")
+	if x == nil {
+		x = new(connect.Schemas)
 	}
 	s = s.Over([]int{s.Input.First()}) // the file is one partition
+	mech, err := mechanism(s)
+	if err != nil {
+		return nil, err
+	}
+	format, err := x.Format(s)
+	if err != nil {
+		return nil, err
+	}
+	decoder, err := format.Codec()
+	if err != nil {
+		return nil, err
+	}
+	keys, nonce, err := drawKeys(s, seed)
+	if err != nil {
+		return nil, err
+	}
+	m := manifest(s, mech, keys, nonce)
+	m.Insecure, m.Version = seed != nil, version
+	file, err := m.Encode()
+	if err != nil {
+		return nil, err
+	}
+	r := &Replay{
+		s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish,
+	}
+	r.core, err = core.New(s, m, file, mech, keys)
+	return r, err
+}
+
+// readsFiles returns an error if the stream needs what a file does not hold.
+func readsFiles(s *config.Stream) error {
+	if core.FormatOf(s).Gradient > 0 {
+		return errors.New("takes gradients, each with the step of its parameters in a header: a file has none")
+	}
+	if s.User != nil {
+		return errors.New("protects persons, whose keys stand in records: a file has none")
+	}
+	return nil
+}
+
+// mechanism returns the stream's mechanism, which begins with its initial_file, if it has one.
+func mechanism(s *config.Stream) (*core.Mechanism, error) {
 	initial, err := connect.InitialFile(s)
 	if err != nil {
 		return nil, err
@@ -61,15 +101,11 @@ func ReplayWith(x *connect.Schemas, s *config.Stream, version string, seed *uint
 		return nil, err
 	}
 	mech.Chunk = 0 // a release is a line
-	format, err := x.Format(s)
-	if err != nil {
-		return nil, err
-	}
-	decoder, err := format.Codec()
-	if err != nil {
-		return nil, err
-	}
-	partition := s.Input.First()
+	return mech, nil
+}
+
+// drawKeys returns the keys of an epoch of this run alone, and their nonce. A seed fixes them.
+func drawKeys(s *config.Stream, seed *uint64) (*dp.Epoch, [16]byte, error) {
 	master, secret, nonce := dp.NewSecret(), dp.NewSecret(), dp.NewNonce()
 	if seed != nil {
 		master = *connect.InsecureKey(*seed)
@@ -78,33 +114,33 @@ func ReplayWith(x *connect.Schemas, s *config.Stream, version string, seed *uint
 		n := sha256.Sum256(append(label, 'n'))
 		nonce = [16]byte(n[:])
 	}
-	digest := s.Digest(partition, core.Versions(s))
-	keys, err := dp.NewEpoch(&master, &secret, "offline/"+s.Name, 1, nonce, digest)
-	clear(master[:])
-	clear(secret[:])
-	if err != nil {
-		return nil, err
-	}
-	check := keys.Check()
-	m := &core.Manifest{
-		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1, Source: core.Source{Topic: s.Input.Topic, Partition: partition},
-		Nonce: nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
-		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
-		Persons:  core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),
-		Insecure: seed != nil, Version: version, Offline: true,
-	}
-	file, err := m.Encode()
-	if err != nil {
-		return nil, err
-	}
-	r := &Replay{s: s, codec: decoder, row: make([]float64, mech.Columns()), limit: core.MaxRecordBytes(s), publish: publish}
-	r.core, err = core.New(s, m, file, mech, keys)
-	return r, err
+	defer clear(master[:])
+	defer clear(secret[:])
+	keys, err := dp.NewEpoch(&master, &secret, "offline/"+s.Name, 1, nonce, digest(s))
+	return keys, nonce, err
 }
 
-// Add takes the value of the next record; nil is a tombstone. Of steps by the clock EndStep ends one. After the horizon it returns
-// dp.ErrExhausted and ignores the record.
+// digest is that of the configuration and of all that determines the releases.
+func digest(s *config.Stream) [32]byte { return s.Digest(s.Input.First(), core.Versions(s)) }
+
+// manifest returns the manifest of the run's epoch.
+func manifest(s *config.Stream, mech *core.Mechanism, keys *dp.Epoch, nonce [16]byte) *core.Manifest {
+	partition := s.Input.First()
+	check, digest := keys.Check(), digest(s)
+	return &core.Manifest{
+		Format: core.ManifestFormat, Stream: s.Name, Epoch: 1,
+		Source: core.Source{Topic: s.Input.Topic, Partition: partition},
+		Nonce:  nonce[:], EpochID: check[:], Config: s.Canonical(partition), Versions: core.Versions(s), Digest: digest[:],
+		Mechanism: mech.Name, Plan: mech.Plan, Cost: mech.Cost(),
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta, ChargedEpsilonAtOpen: s.Privacy.Epsilon,
+		Persons: core.Persons(mech.Cost(), s.Privacy.Delta, 2, 10),
+		Offline: true,
+	}
+}
+
+// Add takes the value of the next record; nil is a tombstone. It closes the step that the record completes,
+// unless steps are by the clock: EndStep closes those. After the horizon it returns dp.ErrExhausted and
+// ignores the record.
 func (r *Replay) Add(value []byte) error {
 	if r.done {
 		return dp.ErrExhausted
@@ -203,7 +239,7 @@ func (r *Replay) Clipped() (n uint64, ok bool) {
 	return clipped(), true
 }
 
-// Watch Calls see with the row of every record that follows, in original units, nil where it
+// Watch calls see with the row of every record that follows, in original units, nil where it
 // gives none, before the estimator takes it. What see makes of it is not private.
 func (r *Replay) Watch(see func(row []float64)) { r.watch = see }
 

@@ -18,7 +18,7 @@ import (
 
 func replayed(t *testing.T, s *config.Stream, seed *uint64, values []string) (releases []string, r *dryrun.Replay) {
 	t.Helper()
-	r, err := dryrun.NewReplay(s, "v1", seed, func(b []byte) error { releases = append(releases, string(b)); return nil })
+	r, err := dryrun.NewReplay(nil, s, "v1", seed, func(b []byte) error { releases = append(releases, string(b)); return nil })
 	fixtures.Must(t, err)
 	defer r.Close()
 	for _, v := range values {
@@ -159,7 +159,7 @@ func TestReplayEnds(t *testing.T) {
 		t.Errorf("a record behind the horizon: %v", err)
 	}
 	full := errors.New("full")
-	r, err := dryrun.NewReplay(replayStream(t, ""), "v1", nil, func([]byte) error { return full })
+	r, err := dryrun.NewReplay(nil, replayStream(t, ""), "v1", nil, func([]byte) error { return full })
 	fixtures.Must(t, err)
 	for i := range 3 {
 		if err := r.Add(nil); (err != nil) != (i == 2) || err != nil && !errors.Is(err, full) {

@@ -242,10 +242,9 @@ func (k *Keeper) publishLeft(ctx context.Context, outbox []state.Message) error 
 	if err := k.Do(ctx, "output", func() error { return k.Out.Make(ctx) }); err != nil {
 		return err
 	}
-	p := output.NewPublisher(k.Guard, k.Feed, &state.Checkpoint{})
 	for one := true; len(outbox) > 0; one = false {
 		batch := output.CompleteReleases(outbox, one)
-		if err := p.Send(ctx, batch); err != nil {
+		if _, err := output.Send(ctx, k.Guard, k.Feed, batch); err != nil {
 			return err
 		}
 		outbox = outbox[len(batch):]

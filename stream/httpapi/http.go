@@ -373,10 +373,6 @@ func (s *Server) controlHandler(ctx context.Context) http.Handler {
 	return mux
 }
 
-// ErrGone says that a task left this process while a request waited. Whether the request was
-// met, its ledger says.
-var ErrGone = errors.New("the task has left this instance: ask again")
-
 // success writes an answer with data, in the form of Prometheus' API.
 func success(w http.ResponseWriter, data any) {
 	answer(w, http.StatusOK, map[string]any{"status": "success", "data": data})

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/core"
@@ -267,27 +266,13 @@ func (x *PartitionSummer) Run(ctx context.Context) error {
 
 // add adds the records of a batch from next on that belong to the open step, and reports
 // whether the batch reaches the step's end.
-func (x *PartitionSummer) add(b *codec.Batch, next *int) bool {
-	end := x.Leaf.End()
+func (x *PartitionSummer) add(b *codec.Batch, next *int) (ended bool) {
 	var done monitor.Counts // of records that do not count for their person
-	defer func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.done.Add(&done)
-	}()
-	for ; *next < len(b.Records); *next++ {
-		offset := b.Records[*next].Offset
-		if offset >= end {
-			return true
-		}
-		if *next&63 == 0 {
-			x.Leaf.Warm(b.TagsFrom(*next, 64))
-		}
-		if why := x.Leaf.AddOf(offset, b.Row(*next), b.Tag(*next)); why != persons.Counts {
-			done.Uncounted(b.Reasons[*next], why)
-		}
-	}
-	return b.Next >= end
+	*next, ended = AddRecords(x.Leaf, b, *next, &done, nil)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.done.Add(&done)
+	return ended
 }
 
 // read counts a batch.

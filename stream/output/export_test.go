@@ -9,6 +9,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 type (
@@ -40,6 +41,8 @@ func (x *ForkGuard) Next() *int64 { return &x.next }
 func (x *ForkGuard) Reset(a0 uint64) { x.reset(a0) }
 
 func (x *Publisher) Out() **ForkGuard { return &x.out }
+
+func (x *Publisher) Send(a0 context.Context, a1 []state.Message) error { return x.publish(a0, a1) }
 
 func (x *Partition) Asking() int { return x.asking() }
 

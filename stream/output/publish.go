@@ -19,10 +19,7 @@ import (
 // Publisher sends committed releases in order, one request at a time. It repeats a
 // request, with pauses and the same bytes, until the broker has acknowledged it.
 type Publisher struct {
-	out    *ForkGuard
-	now    func() time.Time
-	trace  *trace.Tracer
-	told   func(t core.Task, took time.Duration, at time.Time) // of each request that was acknowledged
+	sender
 	Mu     sync.Mutex
 	Queue  []state.Message
 	Wake   chan struct{}
@@ -32,7 +29,6 @@ type Publisher struct {
 	Failed chan error    // receives the error that ended it
 	Notify chan struct{} // after each acknowledgement
 	Stop   func()        // ends run, which has returned then
-	span   trace.Work    // what its spans say
 	within trace.Span    // of what was committed last
 
 	// Sent sees what the broker has acknowledged, before anybody else learns of it; nil:
@@ -40,10 +36,12 @@ type Publisher struct {
 	Sent func([]state.Message)
 }
 
+// NewPublisher returns a publisher of the epoch that a checkpoint is of. The guard compares what the
+// output holds before each request.
 func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publisher {
 	return &Publisher{
-		out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published, Wake: make(chan struct{}, 1), Failed: make(chan error, 1), Notify: make(chan struct{}, 1),
-		output: cp.Output, held: cp.Acknowledged, span: monitor.SpanOf(out.Task, cp.Epoch),
+		sender: newSender(out, f, cp.Epoch), Wake: make(chan struct{}, 1), Failed: make(chan error, 1),
+		Notify: make(chan struct{}, 1), output: cp.Output, held: cp.Acknowledged,
 	}
 }
 
@@ -94,7 +92,7 @@ func (p *Publisher) run(ctx context.Context) {
 			}
 			continue
 		}
-		if err := p.Send(ctx, batch); errors.Is(err, ErrBehind) {
+		if err := p.publish(ctx, batch); errors.Is(err, ErrBehind) {
 			failure.Signal(p.Notify) // the owner learns of it
 			continue
 		} else if err != nil {
@@ -130,27 +128,66 @@ func CompleteReleases(queue []state.Message, one bool) []state.Message {
 	return queue[:n]
 }
 
-// traced begins the span of a request.
-func (p *Publisher) traced(batch []state.Message, at time.Time) trace.Span {
-	if p.trace == nil {
-		return trace.Span{}
+// publish sends releases, within the span of what was committed last.
+func (p *Publisher) publish(ctx context.Context, batch []state.Message) error {
+	base, err := p.send(ctx, batch, func() trace.Span {
+		p.Mu.Lock()
+		defer p.Mu.Unlock()
+		return p.within
+	})
+	if err != nil {
+		return err
 	}
 	p.Mu.Lock()
-	within := p.within
+	p.output, p.held = base, true
 	p.Mu.Unlock()
-	w := p.span
-	w.First, w.Last = batch[0].Step, batch[len(batch)-1].Step
-	return p.trace.Within(within, trace.Publish, w, at)
+	return nil
 }
 
-func (p *Publisher) Send(ctx context.Context, batch []state.Message) error {
-	o := p.out
+// Send sends releases in one request, without a publisher: those that a closed epoch left, or those
+// that are published again. It repeats the request, with the same bytes, until the broker has
+// acknowledged it, and returns the offset of the first message in the output. The guard compares what
+// the output holds before each request.
+//
+// Errors: ErrBehind while the guard compares, those of the context, *failure.Halt.
+func Send(ctx context.Context, out *ForkGuard, f *input.Feed, batch []state.Message) (base int64, err error) {
+	s := newSender(out, f, 0)
+	return s.send(ctx, batch, func() trace.Span { return trace.Span{} })
+}
+
+// sender sends releases of a task, one request at a time.
+type sender struct {
+	out   *ForkGuard
+	now   func() time.Time
+	trace *trace.Tracer
+	told  func(t core.Task, took time.Duration, at time.Time) // of each request that was acknowledged
+	span  trace.Work                                          // what the requests' spans say
+}
+
+// newSender returns a sender whose spans name an epoch, or none where it is 0.
+func newSender(out *ForkGuard, f *input.Feed, epoch uint64) sender {
+	return sender{out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published, span: monitor.SpanOf(out.Task, epoch)}
+}
+
+// traced begins the span of a request.
+func (s *sender) traced(batch []state.Message, at time.Time, within func() trace.Span) trace.Span {
+	if s.trace == nil {
+		return trace.Span{}
+	}
+	w := s.span
+	w.First, w.Last = batch[0].Step, batch[len(batch)-1].Step
+	return s.trace.Within(within(), trace.Publish, w, at)
+}
+
+// send is [Send] within the span that within returns when a request begins.
+func (s *sender) send(ctx context.Context, batch []state.Message, within func() trace.Span) (base int64, err error) {
+	o := s.out
 	messages := make([]kafka.Message, len(batch))
 	for i := range batch {
 		b := &batch[i]
 		messages[i] = kafka.Message{Key: b.Key, Value: b.Value, Headers: b.Headers, Time: b.Time}
 	}
-	err := o.Do(ctx, "publish", func() error {
+	err = o.Do(ctx, "publish", func() error {
 		var begun time.Time
 		var at []kafka.Appended
 		err := errOvertaken
@@ -161,11 +198,11 @@ func (p *Publisher) Send(ctx context.Context, batch []state.Message) error {
 			if _, behind := o.Behind(); behind {
 				return ErrBehind
 			}
-			begun = p.now()
-			span := p.traced(batch, begun)
+			begun = s.now()
+			span := s.traced(batch, begun, within)
 			at, err = o.send(ctx, o.next, messages)
 			if span.Failed = monitor.WhyFailed(err); err == nil || ctx.Err() == nil {
-				span.End(p.now())
+				span.End(s.now())
 			}
 		}
 		if kafka.UnknownTopic(err) {
@@ -181,20 +218,18 @@ func (p *Publisher) Send(ctx context.Context, batch []state.Message) error {
 		if err := o.wrote(ctx, at); err != nil {
 			return err
 		}
-		p.Mu.Lock()
-		p.output, p.held = at[0].Base, true
-		p.Mu.Unlock()
-		p.told(o.Task, p.now().Sub(begun), p.now())
+		base = at[0].Base
+		s.told(o.Task, s.now().Sub(begun), s.now())
 		return nil
 	})
 	var large *kafka.TooLargeError
 	var h *failure.Halt
 	switch {
 	case err == nil || ctx.Err() != nil || errors.Is(err, ErrBehind) || errors.As(err, &h):
-		return err
+		return base, err
 	case errors.As(err, &large):
-		return failure.Haltf(failure.ReleaseTooLarge, "release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp epoch open %s --drop-outbox",
+		return 0, failure.Haltf(failure.ReleaseTooLarge, "release %s: %w: raise max.message.bytes of %s; or publish fewer output.values in a new epoch: streamdp epoch open %s --drop-outbox",
 			batch[large.Index].Key, err, o.At.Topic, failure.EpochArgs(o.Task))
 	}
-	return failure.Haltf(failure.Publish, "%w", err)
+	return 0, failure.Haltf(failure.Publish, "%w", err)
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/internal/persons"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/connect"
@@ -28,19 +27,11 @@ type recomputation struct {
 	last   boundary.Boundary
 }
 
-// adder takes the records of steps: a core, or a leaf of one.
-type adder interface {
-	First() int64
-	End() int64
-	Warm(tags []persons.Tag)
-	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
-}
-
 // rereading reads the log of one partition again.
 type rereading struct {
 	*failure.Retrier
 	partition int
-	into      adder
+	into      input.Adder
 	reader    *kafka.Reader
 	decoder   *codec.Decoder
 	batch     codec.Batch
@@ -54,7 +45,7 @@ type rereading struct {
 // largest response of the broker, less where there are many partitions.
 func newRecomputation(r *failure.Retrier, client *kafka.Client, x *connect.Schemas, s *config.Stream, m *core.Manifest, c *core.Core, cp *state.Checkpoint,
 	bounds func(context.Context, uint64) (boundary.Boundary, error), fetchBytes int) (*recomputation, error) {
-	open := func(src core.Source, into adder, at kafka.Position) (*rereading, error) {
+	open := func(src core.Source, into input.Adder, at kafka.Position) (*rereading, error) {
 		reader, err := client.NewReader(input.ReaderOptions(s, src, input.MergedBytes(fetchBytes, len(cp.All()))), at)
 		if err != nil {
 			return nil, err
@@ -145,18 +136,11 @@ func (p *recomputation) close(ctx context.Context) ([]core.Message, error) {
 func (p *rereading) fill(ctx context.Context, step uint64) error {
 	c, b := p.into, &p.batch
 	for c.First() < c.End() { // by the clock a step may be empty
-		for ; p.filled && p.next < len(b.Records); p.next++ {
-			offset := b.Records[p.next].Offset
-			if offset >= c.End() {
+		if p.filled {
+			var ended bool
+			if p.next, ended = input.AddRecords(c, b, p.next, nil, nil); ended {
 				return nil
 			}
-			if p.next&63 == 0 {
-				c.Warm(b.TagsFrom(p.next, 64))
-			}
-			c.AddOf(offset, b.Row(p.next), b.Tag(p.next))
-		}
-		if p.filled && b.Next >= c.End() {
-			return nil
 		}
 		if p.filled && c.First() >= b.First {
 			p.position = b.Position(c.First())

@@ -83,12 +83,15 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 	if found == 0 {
 		return fmt.Errorf("there is no committed release of %s to publish: state.archive was off, and the broker has acknowledged all; --from-log works those of the open epoch out again", r.Task)
 	}
-	pub := output.NewPublisher(output.AcceptAll(r.Out, end), r.Feed, &state.Checkpoint{})
+	guard := output.AcceptAll(r.Out, end)
+	at, acknowledged := end, false
 	err = r.committedReleases(ctx, q, opened, cp, func(list []state.Message) error {
 		for batch := range slices.Chunk(list, 100) {
-			if err := pub.Send(ctx, batch); err != nil {
+			base, err := output.Send(ctx, guard, r.Feed, batch)
+			if err != nil {
 				return err
 			}
+			at, acknowledged = base, true
 		}
 		return nil
 	})
@@ -101,9 +104,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 		return nil
 	}
 	cp.OutputTopic, cp.OutputPartition = r.S.Output.Topic, r.S.Output.Partition
-	if cp.Output, cp.Acknowledged = pub.Position(); !cp.Acknowledged {
-		cp.Output = end
-	}
+	cp.Output, cp.Acknowledged = at, acknowledged
 	defer clear(cp.State)
 	return r.DoDisk(ctx, func() error { return r.Store.Commit(cp) })
 }

@@ -28,29 +28,19 @@ func (c *closing) ended() <-chan struct{} {
 }
 
 // closeBeside begins to close a step, with by. Until that has ended, the core is by's alone.
-func (p *processor) closeBeside(steps []input.StepSum, by func() ([]core.Message, error)) error {
-	state, err := p.core.AppendState(p.before[:0])
+func (a *applier) closeBeside(steps []input.StepSum, by func() ([]core.Message, error)) error {
+	state, err := a.core.AppendState(a.before[:0])
 	if err != nil {
 		return err
 	}
-	p.before = state
-	c := &closing{before: p.boundary(), steps: steps, begun: p.R.D.Now(), done: make(chan struct{})}
+	a.before = state
+	c := &closing{before: a.boundary(), steps: steps, begun: a.r.D.Now(), done: make(chan struct{})}
 	c.before.state = state
-	p.closing = c
+	a.closing = c
 	go func() {
 		defer close(c.done)
 		c.messages, c.err = by()
-		c.took = p.R.D.Now().Sub(c.begun)
+		c.took = a.r.D.Now().Sub(c.begun)
 	}()
 	return nil
-}
-
-// closedBeside takes note of the step that was closed beside the loop.
-func (p *processor) closedBeside() error {
-	c := p.closing
-	p.closing, p.worked = nil, true
-	// The span is of the commit that will hold the step, which may not be the one that came next.
-	span := p.traceClose(c.before.step+1, c.begun)
-	_, err := p.closed(span, c.begun.Add(c.took), c.messages, c.err)
-	return p.applied(c.steps, err)
 }

@@ -97,7 +97,7 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 	m.r.Retrier = failure.NewRetrier(d.Log, d.Metrics.KafkaError, func() {})
 	m.r.Out = output.New(m.r.Retrier, d.Client, d.Ledger, &d.Tails, m.r.Task, s.Output)
 	m.r.Guard = output.NewForkGuard(m.r.Out, nil)
-	m.r.Shown.Store(&monitor.TaskStatus{})
+	m.r.shown.Store(&monitor.TaskStatus{})
 	if err := m.r.Begin(t.Context(), m.m, m.file, mech, 0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func machineOf(t testing.TB, cfg *config.Config, s *config.Stream, key byte) *ma
 func (m *machine) restart() {
 	m.t.Helper()
 	m.restarts++
-	if m.p != nil && m.p.writing != nil {
-		<-m.p.writing.ended() // durable, and nobody has noticed
+	if m.p != nil && m.p.committer.writing != nil {
+		<-m.p.committer.writing.ended() // durable, and nobody has noticed
 	}
 	mech, err := core.NewMechanism(m.r.S, m.m.Plan, nil)
 	if err != nil {
@@ -138,22 +138,20 @@ func (m *machine) restart() {
 	if err := c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()); err != nil {
 		m.t.Fatal(err)
 	}
-	m.p = &processor{
-		R: m.r, Epoch: &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp, Users: users}, core: c, position: cp.Position, seen: cp.Position.Next, Period: time.Hour,
-		fetch: &input.Fetcher{Free: make(chan *codec.Batch, 1)}, pub: output.NewPublisher(m.r.Guard, m.r.Feed, cp), outbox: cp.Outbox,
-	}
+	m.p = newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp, Users: users}, time.Hour)
+	m.p.applier.fetch = &input.Fetcher{Free: make(chan *codec.Batch, 1)}
 	m.p.schedule(time.Now())
 	m.acknowledged()
 }
 
 // next is the offset from which records are read.
-func (m *machine) next() int64 { return m.p.seen }
+func (m *machine) next() int64 { return m.p.applier.seen }
 
 // commit makes what is pending durable and takes it as published.
 func (m *machine) commit() {
 	m.t.Helper()
 	fixtures.Must(m.t, m.p.await())
-	if m.p.due() {
+	if m.p.committer.due() {
 		if done, err := m.p.commit(time.Now()); err != nil || !done {
 			m.t.Fatal(done, err)
 		}
@@ -164,30 +162,30 @@ func (m *machine) commit() {
 // begin begins a commit that is written beside what follows.
 func (m *machine) begin() {
 	m.t.Helper()
-	if !m.p.due() || !m.p.beside() || m.p.writing != nil {
+	if !m.p.committer.due() || !m.p.committer.beside() || m.p.committer.writing != nil {
 		return
 	}
-	c, err := m.p.prepare(time.Now())
+	c, err := m.p.committer.prepare(time.Now())
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.p.writing = c
+	m.p.committer.writing = c
 	go func() {
 		defer close(c.done)
-		m.p.store(c)
+		m.p.committer.store(c)
 	}()
 }
 
 // acknowledged takes what is durable as published.
 func (m *machine) acknowledged() {
 	m.t.Helper()
-	for _, rel := range m.p.outbox {
+	for _, rel := range m.p.committer.outbox {
 		if was, ok := m.releases[rel.Step]; ok && (!bytes.Equal(was.Value, rel.Value) || !bytes.Equal(was.Key, rel.Key)) {
 			m.t.Fatalf("step %d came out twice with different bytes", rel.Step)
 		}
 		m.releases[rel.Step] = rel
 	}
-	m.p.outbox, m.p.OutboxBytes, m.p.sent = nil, 0, 0
+	m.p.committer.outbox, m.p.committer.outboxBytes, m.p.committer.sent = nil, 0, 0
 }
 
 // feed applies the records of offsets [m.next(), end) as one response.
@@ -210,20 +208,20 @@ func (m *machine) feed(log []kafka.Record, end int64) {
 			}
 		}
 	}
-	m.p.current, m.p.next = b, 0
-	for m.p.current != nil {
+	m.p.applier.current, m.p.applier.next = b, 0
+	for m.p.applier.current != nil {
 		if err := m.p.apply(); err != nil {
 			m.t.Fatal(err)
 		}
 		if m.p.exhausted {
 			return
 		}
-		if m.p.Full() {
+		if m.p.committer.full() {
 			m.commit()
 			m.p.schedule(time.Now())
 		}
 	}
-	<-m.p.fetch.Free
+	<-m.p.applier.fetch.Free
 }
 
 // all applies a log as one response and returns the machine.
@@ -318,12 +316,12 @@ func TestCoreSplits(t *testing.T) {
 					}
 					got.restart() // what was not committed is repeated
 					// Else small responses might never reach a boundary.
-					got.feed(log, min(got.p.core.End()+int64(rng.IntN(largest)), n))
+					got.feed(log, min(got.p.applier.core.End()+int64(rng.IntN(largest)), n))
 					got.commit()
 				case 3, 4:
 					got.begin()
 				case 5:
-					if got.p.writing != nil {
+					if got.p.committer.writing != nil {
 						got.acknowledged() // of the commit before
 						fixtures.Must(t, got.p.await())
 					}

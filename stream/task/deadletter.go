@@ -133,7 +133,7 @@ func (r *Runner) letters(ctx context.Context, l *epoch.OpenEpoch) *deadLetters {
 }
 
 // stopLetters ends the writing of dead letters with the task's process. It waits for a
-// Time that does not depend on what is left to write. The next epoch on the same log,
+// time that does not depend on what is left to write. The next epoch on the same log,
 // or the same one after a restart, writes the rest.
 func (r *Runner) stopLetters() {
 	if r.dead != nil {

@@ -21,7 +21,7 @@ func TestDescribe(t *testing.T) {
 	for _, p := range m.releases {
 		largest = max(largest, len(p.Value))
 	}
-	state, err := m.p.core.AppendState(nil)
+	state, err := m.p.applier.core.AppendState(nil)
 	fixtures.Must(t, err)
 	if int64(largest) > d.ReleaseBytes || d.ReleaseBytes > 3*int64(largest) {
 		t.Errorf("releases have up to %d bytes, said %d", largest, d.ReleaseBytes)

@@ -71,7 +71,7 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 			if i > 0 {
 				was = before.Values["sum"].Data[k]
 			}
-			noise[i] = append(noise[i], (x-was-scaled[k])/m.p.core.Mechanism().Noise["first"])
+			noise[i] = append(noise[i], (x-was-scaled[k])/m.p.applier.core.Mechanism().Noise["first"])
 		}
 		k := 0
 		for a := range 3 {
@@ -80,9 +80,9 @@ func noiseOf(t *testing.T, m *machine, log []kafka.Record, shift func(offset int
 				if i > 0 {
 					was = before.Values["second_moment"].Data[k]
 				}
-				sd := m.p.core.Mechanism().Noise["second_off_diagonal"]
+				sd := m.p.applier.core.Mechanism().Noise["second_off_diagonal"]
 				if a == b {
-					sd = m.p.core.Mechanism().Noise["second_diagonal"]
+					sd = m.p.applier.core.Mechanism().Noise["second_diagonal"]
 				}
 				noise[i] = append(noise[i], (rel.Values["second_moment"].Data[k]-was-scaled[a]*scaled[b])/sd)
 				k++
@@ -180,7 +180,7 @@ func TestMutatedLog(t *testing.T) {
 	check("clip", fixtures.With(additive, "clip = 1.0", "clip = 1.000001"), 1, log, nil, 0)
 	check("a decoder one lattice step off", additive, 1, log, func(offset int64, row []float64) {
 		if offset == at {
-			row[1] += original.p.core.Mechanism().Lattice[0] * original.r.S.Scale[1]
+			row[1] += original.p.applier.core.Mechanism().Lattice[0] * original.r.S.Scale[1]
 		}
 	}, at)
 }

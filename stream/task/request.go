@@ -1,11 +1,13 @@
 package task
 
 import (
+	"context"
 	"errors"
 
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/recovery"
 )
 
@@ -41,6 +43,84 @@ func (q *Request) Task() core.Task { return core.Task{Stream: q.Stream, Partitio
 
 // ChangesEpoch reports whether an operator asks to open or close an epoch.
 func (q *Request) ChangesEpoch() bool { return q.Kind == RequestOpen || q.Kind == RequestClose }
+
+// ErrGone says that a task left this process while a request waited. Whether the request was
+// met, its ledger says.
+var ErrGone = errors.New("the task has left this instance: ask again")
+
+// Ask gives a request to the task's owner and waits for the answer. ctx is that of the daemon.
+//
+// Errors: the answer; ErrGone; that the daemon stops; the end of the caller's patience.
+func (r *Runner) Ask(ctx, patience context.Context, q Request) error {
+	select {
+	case r.requests <- q:
+	case <-r.gone:
+		return ErrGone
+	case <-ctx.Done():
+		return errors.New("the daemon is stopping")
+	case <-patience.Done():
+		return patience.Err()
+	}
+	select {
+	case err := <-q.Reply:
+		return err
+	case <-r.gone:
+		return ErrGone
+	case <-ctx.Done():
+		return errors.New("the daemon is stopping")
+	case <-patience.Done():
+		return patience.Err()
+	}
+}
+
+// Serve answers a request while no epoch is running.
+func (r *Runner) Serve(ctx context.Context, q Request) error {
+	if q.ChangesEpoch() {
+		r.D.Ledger.AcceptKey()
+	}
+	if q.Kind == RequestOpen {
+		if err := r.D.Mirror.Adopt(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.FinishClosings(ctx); err != nil {
+		return err
+	}
+	switch q.Kind {
+	case RequestRecover:
+		return recovery.Restorer{Keeper: r.Keeper}.Recover(ctx, q.From)
+	case RequestRepublish:
+		return recovery.Restorer{Keeper: r.Keeper}.Republish(ctx, q.Republish)
+	}
+	last := r.D.Ledger.Newest(r.Task)
+	if last == nil || last.Kind != ledger.KindOpen {
+		if q.Kind == RequestClose {
+			return errors.New("the task has no open epoch")
+		}
+		return r.Open(ctx, q.Open)
+	}
+	var logs []core.Offsets
+	for _, src := range last.Sources() {
+		log, err := r.D.OffsetsOf(ctx, src.Topic, src.Partition)
+		if err != nil {
+			log = core.Offsets{Start: -1, Stable: -1, End: -1}
+		}
+		logs = append(logs, log)
+	}
+	ends, steps := r.Reached(last)
+	if q.Kind == RequestOpen {
+		if err := r.Acceptable(ctx, q.Open, last, ends, steps, logs); err != nil {
+			return err
+		}
+	}
+	if err := r.CloseStopped(ctx, last, q.Open.DropOutbox); err != nil {
+		return err
+	}
+	if q.Kind == RequestClose {
+		return nil
+	}
+	return r.Open(ctx, q.Open)
+}
 
 // Answer is the answer to a request, as a command receives it.
 type Answer struct {

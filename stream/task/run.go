@@ -8,24 +8,21 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
-	"github.com/streamdp/streamdp/stream/input"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
-	"github.com/streamdp/streamdp/stream/output"
 )
 
 // Run runs the task until the context ends. It returns an error only if a failure
-// Concerns the whole process.
+// concerns the whole process.
 func (r *Runner) Run(ctx context.Context) error {
 	defer r.stopLetters()
 	defer r.unwatch()
 	var pause kafka.Backoff
 	for ctx.Err() == nil {
 		r.Expect(max(r.Expected, r.readers()))
-		l, err := r.settled(ctx)
+		l, err := r.ensureOpenOrRequest(ctx)
 		if l == nil {
 			r.unwatch()
 		}
@@ -55,7 +52,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			return nil
 		}
 		switch {
-		case failure.DiskFull(err): // Also where it is in a halt
+		case failure.DiskFull(err): // also where it is in a halt
 			// The state on disk is one to start from, at any moment.
 			r.Failing("disk", err)
 			if err := pause.Wait(ctx); err != nil {
@@ -85,8 +82,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// classify Turns an error of the cluster that no repetition cures into a halt: it
-// Concerns this task, not the process.
+// classify turns an error of the cluster that no repetition cures into a halt: it
+// concerns this task, not the process.
 func (r *Runner) classify(err error) error {
 	var h *failure.Halt
 	var refused *kafka.Error
@@ -99,9 +96,9 @@ func (r *Runner) classify(err error) error {
 	return r.LogError(err)
 }
 
-// settled is settle that a request can interrupt: a task that waits for the cluster may
-// Get another order.
-func (r *Runner) settled(ctx context.Context) (*epoch.OpenEpoch, error) {
+// ensureOpenOrRequest is EnsureOpen that a request can interrupt: a task that waits for the cluster may
+// get another order.
+func (r *Runner) ensureOpenOrRequest(ctx context.Context) (*epoch.OpenEpoch, error) {
 	for {
 		type result struct {
 			l   *epoch.OpenEpoch
@@ -117,7 +114,7 @@ func (r *Runner) settled(ctx context.Context) (*epoch.OpenEpoch, error) {
 		case res := <-done:
 			interrupt()
 			return res.l, res.err
-		case q := <-r.Requests:
+		case q := <-r.requests:
 			interrupt()
 			res := <-done
 			if res.l != nil {
@@ -145,7 +142,7 @@ func (r *Runner) finished() {
 	if last != nil && last.Reason == ledger.ReasonHorizon {
 		state = monitor.StateExhausted
 	}
-	if last != nil && r.Shown.Load().Epoch == 0 {
+	if last != nil && r.shown.Load().Epoch == 0 {
 		r.change(func(s *monitor.TaskStatus) { s.Epoch, s.NextOffset = last.Epoch, last.End })
 		r.Log.Info("nothing to run: the epoch is closed", "epoch", last.Epoch, "end", last.End, "reason", last.Reason,
 			"another", "streamdp epoch open "+failure.EpochArgs(r.Task))
@@ -160,7 +157,7 @@ func (r *Runner) wait(ctx context.Context, every time.Duration) {
 	var look <-chan time.Time
 	var freed <-chan struct{}
 	if r.Held() {
-		freed = r.Hold
+		freed = r.hold
 	}
 	if every > 0 {
 		tick := time.NewTicker(every)
@@ -175,7 +172,7 @@ func (r *Runner) wait(ctx context.Context, every time.Duration) {
 			return
 		case <-look:
 			r.measure(ctx)
-		case q := <-r.Requests:
+		case q := <-r.requests:
 			err := r.Serve(ctx, q)
 			q.Reply <- err
 			if err == nil {
@@ -188,7 +185,7 @@ func (r *Runner) wait(ctx context.Context, every time.Duration) {
 // process runs an open epoch until the context ends, the epoch ends, or something stops
 // it. It returns nil if the epoch was closed.
 func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
-	p := &processor{R: r, Epoch: l, core: l.Core, position: l.Cp.Position, seen: l.Cp.Position.Next, outbox: l.Cp.Outbox, Period: r.D.Cfg.State.CommitInterval, span: monitor.SpanOf(r.Task, l.M.Epoch)}
+	p := newProcessor(r, l, r.D.Cfg.State.CommitInterval)
 	defer l.Core.Destroy()
 	defer p.wipe()
 	if l.Bounds != nil {
@@ -202,7 +199,7 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 		}()
 	}
 	defer func() {
-		for _, reader := range p.readers {
+		for _, reader := range p.applier.readers {
 			reader.Close()
 		}
 	}()
@@ -215,16 +212,16 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	fetching, stopFetching := context.WithCancel(ctx)
 	defer stopFetching()
 	r.Expect(len(l.Cp.All()))
-	if err := p.read(fetching, &wg); err != nil {
+	if err := p.applier.read(fetching, &wg); err != nil {
 		return err
 	}
-	p.pub = output.NewPublisher(r.Guard, r.Feed, l.Cp)
-	p.pub.Sent = r.remember
-	p.pub.Start(background)
-	defer p.pub.Stop()
+	pub := p.committer.pub
+	pub.Sent = r.remember
+	pub.Start(background)
+	defer pub.Stop()
 
-	p.dead = r.letters(ctx, l)
-	defer p.dead.end()
+	p.committer.dead = r.letters(ctx, l)
+	defer p.committer.dead.end()
 	wg.Go(func() { r.lookForPartitions(fetching, l.M) })
 	wg.Go(func() { r.LookAtSchemas(fetching) })
 	r.setEpoch(l)
@@ -246,38 +243,4 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 		p.ending.Reply <- errors.New("the task stopped before the epoch could be closed: ask again")
 	}
 	return err
-}
-
-// read begins to read the epoch's input, until the context ends.
-func (p *processor) read(ctx context.Context, wg *sync.WaitGroup) error {
-	r, l := p.R, p.Epoch
-	if l.M.Partition == core.Merged || l.Bounds != nil || l.Core.Ahead() {
-		m, err := input.NewMerger(r.Feed, l.M, l.Core, l.Cp, l.Bounds, p.open, r.D.Partials)
-		if err != nil {
-			return err
-		}
-		p.merge = m
-		m.Start(ctx, wg)
-		return nil
-	}
-	reader, err := p.open(l.M.Source, r.D.FetchBytes, l.Cp.Position)
-	if err != nil {
-		return err
-	}
-	decoder, err := input.NewDecoder(r.D.Schemas, r.S, l.M, l.M.Source.Partition, p.core)
-	if err != nil {
-		return err
-	}
-	p.fetch = input.NewFetcher(r.Feed, l.M.Epoch, l.M.Source.Partition, reader, decoder)
-	wg.Go(func() { p.fetch.Run(ctx) })
-	return nil
-}
-
-// open returns a reader of a source, which is closed when the epoch runs no longer.
-func (p *processor) open(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
-	reader, err := p.R.OpenInput(src, bytes, at)
-	if err == nil {
-		p.readers = append(p.readers, reader)
-	}
-	return reader, err
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/boundary"
@@ -15,34 +14,25 @@ import (
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
-// The largest amounts that wait for a commit, and that wait for the broker.
-const (
-	maxOutbox      = 4 * epoch.MaxPending
-	maxOutboxBytes = 4 * epoch.MaxPendingBytes
-	quietSteps     = 10_000 // steps without a release after which a commit is due
-	settleTime     = time.Millisecond
-	capTick        = 10 * time.Millisecond
-)
-
 // Runner runs one task. One goroutine fetches, one decodes, one owns everything that must
 // be consistent, and one publishes.
 type Runner struct {
 	*epoch.Keeper
 
-	Requests chan Request
-	Gone     chan struct{} // closed when the task has left the process
-	Shown    atomic.Pointer[monitor.TaskStatus]
-	Ran      atomic.Bool  // an epoch ran, however shortly
+	requests chan Request
+	gone     chan struct{} // closed when the task has left the process
+	shown    atomic.Pointer[monitor.TaskStatus]
+	ran      atomic.Bool  // an epoch ran, however shortly
 	waiting  *Request     // for which the owner ended; nil: none
 	dead     *deadLetters // the last ones that were begun; nil: none
 	census   *monitor.ValidityCheck
 	watch    *boundary.Watch // of steps by the clock, from one epoch to the next; nil: none runs
 
-	Hold  chan struct{} // see held; nil: nothing is held
+	hold  chan struct{} // see Held; nil: nothing is held
 	freed sync.Once
 
 	// stoppedAt is where an epoch that does not run has stopped, by partition, to compute the
-	// Lag of a merged task.
+	// lag of a merged task.
 	stoppedAt map[int]int64
 
 	mu      sync.Mutex
@@ -60,6 +50,8 @@ type Runner struct {
 	recalled  bool // the series have what earlier processes published
 }
 
+// NewRunner returns the runner of a stream's task in a shard. It shows the task to status and metrics at
+// once; Run runs it, and Leave takes it down. Its errors are those of [epoch.NewKeeper].
 func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error) {
 	t := core.Task{Stream: s.Name, Partition: partition}
 	r := &Runner{}
@@ -69,17 +61,17 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 	}
 	r.Keeper = k
 	k.ShowSchemas = func(newest []connect.SchemaStatus) { r.change(func(s *monitor.TaskStatus) { s.Schemas = newest }) }
-	r.Shown.Store(&monitor.TaskStatus{Stream: t.Stream, Partition: t.Partition})
+	r.shown.Store(&monitor.TaskStatus{Stream: t.Stream, Partition: t.Partition})
 	d.TaskCount.Add(1)
 	d.Running.Add(1)
 	r.series.Parse = r.released
 	r.series.Bytes = func() int { return d.Kept(monitor.SeriesBytes) }
-	r.S, r.Requests, r.Gone, r.census = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
+	r.S, r.requests, r.gone, r.census = s, make(chan Request), make(chan struct{}), monitor.NewValidityCheck(s)
 	r.Release(s.Output)
 	r.Expect(r.readers())
 	r.LogStart.Store(-1)
 	r.LogEnd.Store(-1)
-	r.Shown.Store(&monitor.TaskStatus{
+	r.shown.Store(&monitor.TaskStatus{
 		Stream: t.Stream, Partition: t.Partition, State: monitor.StateStarting, Mechanism: s.Mechanism(), Computes: core.Computes(s),
 		Guarantee: []string{core.Promise(core.Unit(s), s.Privacy.Epsilon, s.Privacy.Delta)},
 		Topic:     s.Input.Topic, Output: s.Output.Topic,
@@ -93,21 +85,24 @@ func NewRunner(d *epoch.Shard, s *config.Stream, partition int) (*Runner, error)
 // Held reports whether the task opens no epoch that no operator asked for. A task that begins
 // because the configuration was read again is held, until an epoch of it runs.
 func (r *Runner) Held() bool {
-	if r.Hold == nil {
+	if r.hold == nil {
 		return false
 	}
 	select {
-	case <-r.Hold:
+	case <-r.hold:
 		return false
 	default:
 		return true
 	}
 }
 
-// Free ends that.
+// Hold holds the task back, before Run, until Free; see Held.
+func (r *Runner) Hold() { r.hold = make(chan struct{}) }
+
+// Free lets a task that is held open epochs by itself.
 func (r *Runner) Free() {
-	if r.Hold != nil {
-		r.freed.Do(func() { close(r.Hold) })
+	if r.hold != nil {
+		r.freed.Do(func() { close(r.hold) })
 	}
 }
 
@@ -119,8 +114,11 @@ func (r *Runner) Leave() {
 	r.Out.Leave()
 	r.D.Lag.Left(r.Task)
 	r.D.Metrics.End(r.Task)
-	close(r.Gone)
+	close(r.gone)
 }
+
+// Gone is closed by Leave: requests to the task are not answered any more.
+func (r *Runner) Gone() <-chan struct{} { return r.gone }
 
 // readers returns how many partitions the task will read, as far as the configuration says. Of
 // all partitions of a topic that are merged, an epoch knows the number.
@@ -131,17 +129,5 @@ func (r *Runner) readers() int {
 	return 1
 }
 
-// change replaces the status by a changed copy.
-func (r *Runner) change(f func(*monitor.TaskStatus)) {
-	for {
-		old := r.Shown.Load()
-		s := *old
-		f(&s)
-		if r.Shown.CompareAndSwap(old, &s) {
-			break
-		}
-	}
-	if r.D.Observe != nil {
-		r.D.Observe()
-	}
-}
+// Named returns the runner's task.
+func (r *Runner) Named() core.Task { return r.Task }

@@ -25,11 +25,11 @@ func TestAllocations(t *testing.T) {
 			}
 			next = b.Next
 			m.decoder.Decode(b)
-			m.p.current, m.p.next = b, 0
+			m.p.applier.current, m.p.applier.next = b, 0
 			if err := m.p.apply(); err != nil {
 				t.Fatal(err)
 			}
-			<-m.p.fetch.Free
+			<-m.p.applier.fetch.Free
 		}
 		round() // buffers grow once
 		return testing.AllocsPerRun(20, round)
@@ -68,16 +68,16 @@ func (m *machine) respond(r *codec.Batch, next *int64) {
 	}
 	*next = r.Next
 	m.decoder.Decode(r)
-	m.p.current, m.p.next = r, 0
-	for m.p.current != nil {
+	m.p.applier.current, m.p.applier.next = r, 0
+	for m.p.applier.current != nil {
 		if err := m.p.apply(); err != nil {
 			m.t.Fatal(err)
 		}
-		if len(m.p.pending) > 0 {
-			m.p.pending, m.p.PendingBytes = m.p.pending[:0], 0
+		if len(m.p.committer.pending) > 0 {
+			m.p.committer.pending, m.p.committer.pendingBytes = m.p.committer.pending[:0], 0
 		}
 	}
-	<-m.p.fetch.Free
+	<-m.p.applier.fetch.Free
 }
 
 // BenchmarkFlat: a record costs the same at the beginning of a stream and after

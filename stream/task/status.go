@@ -1,26 +1,36 @@
 package task
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
-	"github.com/streamdp/streamdp/stream/state"
 )
+
+// change replaces the status by a changed copy.
+func (r *Runner) change(f func(*monitor.TaskStatus)) {
+	for {
+		old := r.shown.Load()
+		s := *old
+		f(&s)
+		if r.shown.CompareAndSwap(old, &s) {
+			break
+		}
+	}
+	if r.D.Observe != nil {
+		r.D.Observe()
+	}
+}
 
 // setState sets the state, and the reason of a halt.
 func (r *Runner) setState(state string, h *failure.Halt) {
 	if state == monitor.StateRunning {
-		r.Ran.Store(true)
+		r.ran.Store(true)
 	}
 	r.change(func(s *monitor.TaskStatus) {
 		s.State, s.Reason, s.Message = state, "", ""
@@ -68,9 +78,16 @@ func (r *Runner) committed(tick time.Time, took time.Duration, bytes int) {
 	r.change(func(s *monitor.TaskStatus) { s.LastCommit = &tick })
 }
 
+// Shown returns the status as of the last change, without what [Runner.Status] adds. The caller must not change it.
+func (r *Runner) Shown() *monitor.TaskStatus { return r.shown.Load() }
+
+// Ran reports whether an epoch of the task ran in this process, however shortly. It is true before the
+// status shows any state that comes after running.
+func (r *Runner) Ran() bool { return r.ran.Load() }
+
 // Status returns the task's status, including what is being repeated.
 func (r *Runner) Status() monitor.TaskStatus {
-	s := *r.Shown.Load()
+	s := *r.shown.Load()
 	if s.Partition != core.Merged {
 		s.Lag = max(s.LogEnd-s.NextOffset, 0)
 	}
@@ -122,70 +139,6 @@ func (r *Runner) chargedEpsilon() (float64, []ledger.BudgetEvent) {
 	return r.charged.epsilon, r.charged.events
 }
 
-// remember keeps published releases for the API. The publisher calls it.
-func (r *Runner) remember(sent []state.Message) {
-	if len(sent) == 0 {
-		return
-	}
-	now := r.D.Now()
-	r.change(func(s *monitor.TaskStatus) { s.LastRelease = &now })
-	r.count(sent)
-	for i := range sent {
-		if _, epoch, step, ok := core.ParseIdentity(sent[i].Key); ok && bytes.Count(sent[i].Key, []byte("/")) == 3 { // else a piece of one
-			r.series.Add(epoch, step, sent[i].Value)
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := max(0, len(sent)-RecentReleases); i < len(sent); i++ {
-		// A release in pieces is too large for the API.
-		if i > 0 && sent[i].Step == sent[i-1].Step || i+1 < len(sent) && sent[i].Step == sent[i+1].Step {
-			continue
-		}
-		r.recent = append(r.recent, json.RawMessage(sent[i].Value))
-	}
-	most := r.D.Kept(recentBytes)
-	size, keep := 0, 0
-	for keep < min(len(r.recent), RecentReleases) {
-		if size += len(r.recent[len(r.recent)-1-keep]); size > most && keep > 0 {
-			break
-		}
-		keep++
-	}
-	r.recent = slices.Delete(r.recent, 0, len(r.recent)-keep)
-}
-
-// count passes published releases to the census.
-func (r *Runner) count(sent []state.Message) {
-	was := r.Shown.Load().FewValid
-	few := was
-	for i := range sent {
-		s := sent[i].Shares
-		if s == nil { // built by an earlier process
-			if read, ok := core.SharesOf(sent[i].Value); ok {
-				s = &read
-			}
-		}
-		if s != nil {
-			few = r.census.Take(sent[i].Step, *s)
-		}
-	}
-	if few == was {
-		return
-	}
-	r.change(func(s *monitor.TaskStatus) { s.FewValid = few })
-	switch {
-	case few && r.S.User != nil:
-		r.Log.Warn("perhaps no record counts, by the published numbers; are columns, codec, and the key of [user] those of the topic?")
-	case few:
-		r.Log.Warn("hardly a record counts in full, by the published numbers: at most a tenth of the last ones; are columns, codec, centre, scale and clip those of the topic?")
-	case r.S.User != nil:
-		r.Log.Info("records count again, by the published numbers")
-	default:
-		r.Log.Info("more than a tenth of the records count again, by the published numbers")
-	}
-}
-
 // showHalted shows the epoch of a halted task and its position, from its last commit and
 // the ledger.
 func (r *Runner) showHalted(ctx context.Context) {
@@ -225,98 +178,3 @@ func (r *Runner) showHalted(ctx context.Context) {
 	})
 	r.measure(ctx)
 }
-
-// measure shows the ends of the log of a task that does not read it at the moment.
-func (r *Runner) measure(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, epoch.MeasureTime)
-	defer cancel()
-	var at []int64
-	var logs []core.Offsets
-	for _, p := range r.lastRead() {
-		log, err := r.D.OffsetsOf(ctx, r.S.Input.Topic, p)
-		if err != nil {
-			return // what is shown stays
-		}
-		reached, known := r.stoppedAt[p]
-		if !known {
-			reached = log.Start // no epoch read it
-		}
-		at, logs = append(at, reached), append(logs, log)
-	}
-	if r.Task.Partition != core.Merged {
-		r.change(func(s *monitor.TaskStatus) { s.LogStart, s.LogEnd = logs[0].Start, logs[0].Stable })
-		return
-	}
-	if len(logs) == 0 {
-		return
-	}
-	v := monitor.LogLagOf(at, logs)
-	r.change(func(s *monitor.TaskStatus) { s.LogStart, s.LogEnd, s.Lag = v.Start, v.End, v.Lag })
-}
-
-// lastRead returns the partitions that the task's last epoch read or, where there is none,
-// that its next one will; none where only the cluster knows.
-func (r *Runner) lastRead() (numbers []int) {
-	last := r.D.Ledger.Newest(r.Task)
-	if last == nil {
-		return r.Reads()
-	}
-	for _, src := range last.Sources() {
-		numbers = append(numbers, src.Partition)
-	}
-	return numbers
-}
-
-// lookForPartitions runs until the context ends. It shows how many partitions of the
-// input topic no stream here reads, and warns of those that were added since the epoch
-// began. To a merged epoch they belong only from its successor on.
-func (r *Runner) lookForPartitions(ctx context.Context, m *core.Manifest) {
-	known := m.Partitions
-	tick := time.NewTicker(r.D.LookEvery)
-	defer tick.Stop()
-	for {
-		t, err := r.D.Client.Topic(ctx, r.S.Input.Topic)
-		if n := len(t.Partitions); err == nil && n > 0 {
-			unread := connect.Unread(r.D.Config(), t)
-			remedy := "input.partition"
-			if m.Partition == core.Merged && r.S.Input.All() {
-				unread = unread[:0]
-				for p := range t.Partitions {
-					if !slices.Contains(m.Numbers(), p) {
-						unread = append(unread, p)
-					}
-				}
-				remedy = "the next epoch reads them: streamdp epoch open " + failure.EpochArgs(r.Task)
-			}
-			r.change(func(s *monitor.TaskStatus) { s.Unread = len(unread) })
-			if added := slices.DeleteFunc(slices.Clone(unread), func(p int) bool { return p < known }); len(added) > 0 {
-				known = n
-				r.Log.Warn("the input topic has more partitions than when the epoch began, and no stream of this configuration reads them",
-					"topic", t.Name, "partitions", added, "remedy", remedy)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// Releases returns the newest published releases, at most limit, the newest
-// first.
-func (r *Runner) Releases(limit int) []json.RawMessage {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := min(limit, len(r.recent))
-	out := slices.Clone(r.recent[len(r.recent)-n:])
-	slices.Reverse(out)
-	return out
-}
-
-// A task remembers its newest published releases for the API: so many, and so
-// many bytes; one of many tasks fewer.
-const (
-	RecentReleases = 100
-	recentBytes    = 1 << 20
-)

@@ -72,17 +72,15 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 		}
 		return nil
 	}
-	r.p = &processor{
-		R: m.r, Epoch: &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, core: c, position: cp.Position, Period: period,
-		fetch: &input.Fetcher{Free: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches), Failed: make(chan error)}, pub: output.NewPublisher(m.r.Guard, m.r.Feed, cp),
-	}
+	r.p = newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, period)
+	r.p.applier.fetch = &input.Fetcher{Free: make(chan *codec.Batch, batches), Full: make(chan *codec.Batch, batches), Failed: make(chan error)}
 	log := mutateLog(1)
 	for i := range batches {
 		b := &codec.Batch{}
 		b.First, b.Next = 10*i, 10*i+10
 		b.Records = log[b.First:b.Next]
 		m.decoder.Decode(b)
-		r.p.fetch.Full <- b
+		r.p.applier.fetch.Full <- b
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -93,16 +91,16 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 			select {
 			case <-ctx.Done():
 				return
-			case <-r.p.pub.Wake:
+			case <-r.p.committer.pub.Wake:
 				r.left = append(r.left, time.Now())
 			}
 			if answer > 0 {
 				time.Sleep(answer)
-				r.p.pub.Mu.Lock()
-				acked := r.p.pub.Queue[len(r.p.pub.Queue)-1].Step
-				r.p.pub.Mu.Unlock()
-				r.p.pub.Acked.Store(acked)
-				failure.Signal(r.p.pub.Notify)
+				r.p.committer.pub.Mu.Lock()
+				acked := r.p.committer.pub.Queue[len(r.p.committer.pub.Queue)-1].Step
+				r.p.committer.pub.Mu.Unlock()
+				r.p.committer.pub.Acked.Store(acked)
+				failure.Signal(r.p.committer.pub.Notify)
 			}
 		}
 	})
@@ -111,7 +109,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	m.r.D.Observe = func() {
 		observing.Lock()
 		defer observing.Unlock()
-		if n := m.r.Shown.Load().Outbox; n != unsent {
+		if n := m.r.shown.Load().Outbox; n != unsent {
 			unsent = n
 			r.shown = append(r.shown, time.Now())
 		}
@@ -122,7 +120,7 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	}()
 	synctest.Wait()
 	// The status, for the loop writes its outbox meanwhile.
-	for s := m.r.Shown.Load(); int64(s.Step) < 10*batches/step || answer > 0 && s.Outbox > 0; s = m.r.Shown.Load() {
+	for s := m.r.shown.Load(); int64(s.Step) < 10*batches/step || answer > 0 && s.Outbox > 0; s = m.r.shown.Load() {
 		time.Sleep(period)
 		synctest.Wait()
 	}
@@ -130,8 +128,8 @@ func runBusy(t *testing.T, step int64, period time.Duration, took func(step int)
 	stop()
 	fixtures.Must(t, <-done)
 	leaving.Wait()
-	if answer == 0 && len(r.p.outbox) != r.steps || len(r.commits) == 0 {
-		t.Fatalf("%d of %d releases are committed, in %d commits", len(r.p.outbox), r.steps, len(r.commits))
+	if answer == 0 && len(r.p.committer.outbox) != r.steps || len(r.commits) == 0 {
+		t.Fatalf("%d of %d releases are committed, in %d commits", len(r.p.committer.outbox), r.steps, len(r.commits))
 	}
 	return r
 }
@@ -167,7 +165,7 @@ func TestCommitsAtTicks(t *testing.T) {
 					}
 					ticks[tick.UnixMilli()] = true
 				}
-				for _, rel := range p.outbox {
+				for _, rel := range p.committer.outbox {
 					if !ticks[rel.Time.UnixMilli()] {
 						t.Errorf("a message has the time %v, which is no tick of a commit", rel.Time)
 					}
@@ -181,7 +179,7 @@ func TestCommitsAtTicks(t *testing.T) {
 					}
 				}
 				last := commits[len(commits)-1].Add(-settleTime)
-				if at := m.r.Shown.Load().LastCommit; at == nil || !at.Equal(last) {
+				if at := m.r.shown.Load().LastCommit; at == nil || !at.Equal(last) {
 					t.Errorf("the status says that the last commit was at %v, it was that of %v", at, last)
 				}
 				if got := gauge(t, m.r.D.Metrics, "last_commit_timestamp_seconds"); got != float64(last.UnixMilli())/1000 {
@@ -200,8 +198,8 @@ func TestUnpublishedAtTicks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				run := runBusy(t, 7, period, func(int) time.Duration { return took }, 30, 3300*time.Microsecond)
-				if len(run.shown) < 2 || len(run.p.outbox) > 0 {
-					t.Errorf("the number changed %d times, %d releases are left", len(run.shown), len(run.p.outbox))
+				if len(run.shown) < 2 || len(run.p.committer.outbox) > 0 {
+					t.Errorf("the number changed %d times, %d releases are left", len(run.shown), len(run.p.committer.outbox))
 				}
 				for _, at := range run.shown {
 					if off := at.Add(-settleTime).Sub(run.m.r.D.Started) % period; off != 0 {
@@ -270,31 +268,31 @@ func TestLeavesInOrder(t *testing.T) {
 	for i := range int64(3) {
 		m.p.compare()
 		m.feed(log, 7*(i+1))
-		c, err := m.p.prepare(time.Now())
+		c, err := m.p.committer.prepare(time.Now())
 		fixtures.Must(t, err)
-		m.p.store(c)
+		m.p.committer.store(c)
 		if i > 0 {
 			compare(nil)
 		}
-		m.p.leave(c)
-		if done, err := m.p.finish(c); err != nil || !done {
+		m.p.committer.leave(c)
+		if done, err := m.p.committer.finish(c); err != nil || !done {
 			t.Fatal(done, err)
 		}
-		if i < 2 && len(m.p.pub.Queue) > 0 {
+		if i < 2 && len(m.p.committer.pub.Queue) > 0 {
 			t.Errorf("the releases of commit %d left before others", i)
 		}
 		m.p.compare()
 		if i > 0 {
-			m.p.flush()
+			m.p.committer.flush()
 		}
 	}
-	for i, rel := range m.p.pub.Queue {
+	for i, rel := range m.p.committer.pub.Queue {
 		if rel.Step != uint64(i+1) {
 			t.Errorf("release %d is of step %d", i, rel.Step)
 		}
 	}
-	if n := len(m.p.pub.Queue); n != 3 || m.p.sent != 3 {
-		t.Errorf("%d releases left, %d sent", n, m.p.sent)
+	if n := len(m.p.committer.pub.Queue); n != 3 || m.p.committer.sent != 3 {
+		t.Errorf("%d releases left, %d sent", n, m.p.committer.sent)
 	}
 }
 
@@ -330,15 +328,12 @@ func TestClosesBesideTicks(t *testing.T) {
 		fixtures.Must(t, c.Resume(cp.State, cp.Step, cp.Transcript, cp.Nexts()))
 		time.Sleep(7777 * time.Microsecond)
 
-		p := &processor{
-			R: m.r, Epoch: &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, core: c, position: cp.Position, Period: period,
-			pub: output.NewPublisher(m.r.Guard, m.r.Feed, cp),
-		}
+		p := newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, period)
 		x, err := input.NewLeafReader(c, 0, c.Leaves()[0], cp.Position, 0)
 		fixtures.Must(t, err)
 		x.Fetch = &input.Fetcher{Free: make(chan *codec.Batch, 40), Full: make(chan *codec.Batch, 40), Failed: make(chan error)}
 		x.Moved = make(chan struct{}, 1)
-		p.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved, Whole: make(chan []input.StepSum), Failed: make(chan error, 1)}
+		p.applier.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved, Whole: make(chan []input.StepSum), Failed: make(chan error, 1)}
 		for i := range int64(10) {
 			b := &codec.Batch{}
 			b.First, b.Next = 10*i, 10*i+10
@@ -349,13 +344,13 @@ func TestClosesBesideTicks(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go x.Run(ctx)
-		go p.merge.Collect(ctx)
+		go p.applier.merge.Collect(ctx)
 		begun := time.Now()
 		go func() {
 			p.begin()
 			done <- p.loop(ctx)
 		}()
-		for i := 0; m.r.Shown.Load().Outbox < 5; i++ {
+		for i := 0; m.r.shown.Load().Outbox < 5; i++ {
 			time.Sleep(period)
 			synctest.Wait()
 			if i%5 > 0 {
@@ -366,7 +361,7 @@ func TestClosesBesideTicks(t *testing.T) {
 					m.r.Guard.Found["of another step"] = output.Found{Step: 100}
 				}
 				m.r.Guard.Mu.Unlock()
-				failure.Signal(p.pub.Notify)
+				failure.Signal(p.committer.pub.Notify)
 				continue
 			}
 			// A process that begins at what is durable now makes the same releases.
@@ -380,10 +375,10 @@ func TestClosesBesideTicks(t *testing.T) {
 		}
 		stop()
 		fixtures.Must(t, <-done)
-		if steps != 5 || len(p.outbox) != 5 {
-			t.Fatalf("%d releases of %d steps", len(p.outbox), steps)
+		if steps != 5 || len(p.committer.outbox) != 5 {
+			t.Fatalf("%d releases of %d steps", len(p.committer.outbox), steps)
 		}
-		for i, rel := range p.outbox {
+		for i, rel := range p.committer.outbox {
 			w := want.releases[rel.Step]
 			if !bytes.Equal(rel.Value, w.Value) {
 				t.Errorf("step %d has another release", rel.Step)

@@ -2,7 +2,6 @@ package task_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/simdisk"
@@ -25,14 +24,12 @@ func TestUnpublished(t *testing.T) {
 			h.Disk = s
 		}
 		h.Running.Store(100)
-		p := &task.Processor{R: &task.Runner{Keeper: &epoch.Keeper{D: h}}, Epoch: &epoch.OpenEpoch{}, Period: time.Second}
-		p.OutboxBytes, p.PendingBytes = epoch.ShardOutbox/100-1, epoch.ShardOutbox/100-1
-		if p.Choked() || p.Full() {
+		r := &task.Runner{Keeper: &epoch.Keeper{D: h}}
+		if choked, full := task.Waits(r, epoch.ShardOutbox/100-1); choked || full {
 			t.Errorf("shared %t: a task waits with less than its share", shared)
 		}
-		p.OutboxBytes, p.PendingBytes = epoch.ShardOutbox/100, epoch.ShardOutbox/100
-		if p.Choked() != shared || p.Full() != shared {
-			t.Errorf("shared %t: waits for the broker %t, for a commit %t", shared, p.Choked(), p.Full())
+		if choked, full := task.Waits(r, epoch.ShardOutbox/100); choked != shared || full != shared {
+			t.Errorf("shared %t: waits for the broker %t, for a commit %t", shared, choked, full)
 		}
 	}
 }

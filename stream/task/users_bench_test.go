@@ -49,7 +49,7 @@ func BenchmarkUsers(b *testing.B) {
 		s := m.r.S
 		decoder, err := codec.NewDecoder(core.FormatOf(s), 1)
 		fixtures.Must(b, err)
-		c := m.p.core
+		c := m.p.applier.core
 		var journal *persons.Journal
 		if user != "" {
 			key := c.UserKey()

@@ -56,7 +56,7 @@ func userLog(n int) []kafka.Record {
 // toEnd reads a log to its end, in responses of a few records, with a commit after some of them,
 // until the disk stops.
 func (m *machine) toEnd(log []kafka.Record, end int64) error {
-	if err := m.publish(m.p.Epoch.Cp.Outbox); err != nil { // which a crash may have left
+	if err := m.publish(m.p.epoch.Cp.Outbox); err != nil { // which a crash may have left
 		return err
 	}
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -70,23 +70,23 @@ func (m *machine) toEnd(log []kafka.Record, end int64) error {
 			}
 		}
 		m.decoder.Decode(b)
-		m.p.current, m.p.next = b, 0
-		for m.p.current != nil && !m.p.exhausted {
+		m.p.applier.current, m.p.applier.next = b, 0
+		for m.p.applier.current != nil && !m.p.exhausted {
 			if err := m.p.apply(); err != nil {
 				return err
 			}
 		}
-		if m.p.due() {
+		if m.p.committer.due() {
 			if done, err := m.p.commit(time.Now()); err != nil || !done {
 				return errors.Join(err, errors.New("no commit"))
 			}
-			if err := m.publish(m.p.outbox); err != nil {
+			if err := m.publish(m.p.committer.outbox); err != nil {
 				return err
 			}
-			m.p.outbox, m.p.OutboxBytes, m.p.sent = nil, 0, 0
+			m.p.committer.outbox, m.p.committer.outboxBytes, m.p.committer.sent = nil, 0, 0
 		}
 		if !m.p.exhausted {
-			<-m.p.fetch.Free
+			<-m.p.applier.fetch.Free
 		}
 	}
 	return nil
@@ -179,7 +179,7 @@ func TestUsersRejected(t *testing.T) {
 		var want [codec.Reasons]int
 		for i, rec := range log {
 			step := uint64(rec.Offset)/7 + 1
-			if step > m.p.core.Step() {
+			if step > m.p.applier.core.Step() {
 				break
 			}
 			for own.Step() < step {
@@ -196,7 +196,7 @@ func TestUsersRejected(t *testing.T) {
 				}
 			}
 		}
-		got := m.p.work.Rejected
+		got := m.p.applier.work.Rejected
 		if got != want || want[codec.NoUser] == 0 || want[codec.OverCap] == 0 || (want[codec.Full] == 0) != (rule.cap == 0) {
 			t.Errorf("%+v: rejected %v, want %v", rule, got, want)
 		}
@@ -211,12 +211,12 @@ func TestUsersRejected(t *testing.T) {
 // moved makes a machine compare releases of another output until a step, as after a copy was restored
 // and its output changed: meanwhile nothing is committed.
 func (m *machine) moved(until uint64) error {
-	m.p.Epoch.Moved = true
+	m.p.epoch.Moved = true
 	m.r.Guard.Found = map[string]output.Found{"later": {Step: until}}
 	m.p.compare()
 	rng := rand.New(rand.NewPCG(2, 9))
 	log := userLog(75)
-	for m.p.core.Step() < until {
+	for m.p.applier.core.Step() < until {
 		b := &codec.Batch{}
 		b.First, b.Next = m.next(), m.next()+1+rng.Int64N(12)
 		for _, rec := range log {
@@ -225,24 +225,24 @@ func (m *machine) moved(until uint64) error {
 			}
 		}
 		m.decoder.Decode(b)
-		m.p.current, m.p.next = b, 0
-		for m.p.current != nil {
+		m.p.applier.current, m.p.applier.next = b, 0
+		for m.p.applier.current != nil {
 			if err := m.p.apply(); err != nil {
 				return err
 			}
-			if n := m.p.core.Persons()[0].Waiting(); n > state.PersonsBytes+7*20 {
+			if n := m.p.applier.core.Persons()[0].Waiting(); n > state.PersonsBytes+7*20 {
 				return fmt.Errorf("%d bytes wait", n)
 			}
-			if m.p.Full() {
+			if m.p.committer.full() {
 				if done, err := m.p.commit(time.Now()); err != nil || !done {
 					return errors.Join(err, errors.New("no commit"))
 				}
-				if m.p.Full() {
+				if m.p.committer.full() {
 					return errors.New("what was written still waits")
 				}
 			}
 		}
-		<-m.p.fetch.Free
+		<-m.p.applier.fetch.Free
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func TestUsersStateIsWhole(t *testing.T) {
 		d := s.Disk.(*simdisk.SimDisk).Reboot(simdisk.CrashArrived, nil)
 		s.Disk = d
 		change(d)
-		c := userMachine(t, userRules[0]).p.core
+		c := userMachine(t, userRules[0]).p.applier.core
 		if _, err := state.OpenPersons(&s, c, cp); (err == nil) != (what == "") || err != nil && !errors.Is(err, persons.ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -333,7 +333,7 @@ func TestUsersReplay(t *testing.T) {
 	t.Parallel()
 	s := userMachine(t, userRules[0]).r.S
 	seed := uint64(1)
-	if _, err := dryrun.NewReplay(s, "test", &seed, func([]byte) error { return nil }); err == nil {
+	if _, err := dryrun.NewReplay(nil, s, "test", &seed, func([]byte) error { return nil }); err == nil {
 		t.Error("a replay of a stream that protects persons")
 	}
 }
@@ -360,7 +360,7 @@ func TestMergedUsersHome(t *testing.T) {
 	var homes [keys]int
 	var first [partitions]int
 	for p := range partitions {
-		d, err := input.NewDecoder(new(connect.Schemas), m.r.S, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.core)
+		d, err := input.NewDecoder(new(connect.Schemas), m.r.S, &core.Manifest{Source: core.Source{Partition: core.Merged}, Partitions: partitions}, p, m.p.applier.core)
 		fixtures.Must(t, err)
 		var b codec.Batch
 		for i := range keys {

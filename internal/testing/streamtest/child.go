@@ -128,7 +128,7 @@ func Child(text string) error {
 		if d == nil {
 			return
 		}
-		if all := in.Tasks(); len(all) > 0 && all[0].Ran.Load() { // instances of a group may have none
+		if all := in.Tasks(); len(all) > 0 && all[0].Ran() { // instances of a group may have none
 			up.Do(func() { fmt.Println("up", d.Addr()) })
 		}
 	}

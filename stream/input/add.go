@@ -1,0 +1,44 @@
+package input
+
+import (
+	"github.com/streamdp/streamdp/internal/persons"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/monitor"
+)
+
+// Adder takes the records of the open step: a core, or a leaf of one.
+type Adder interface {
+	First() int64
+	End() int64
+	Warm(tags []persons.Tag)
+	AddOf(offset int64, row []float64, tag persons.Tag) persons.Answer
+}
+
+// AddRecords adds the records of a batch, from record next on, that belong to the open step. It
+// returns the record that comes next, and whether the batch reaches the step's end. If pause, which
+// may be nil, reports true, AddRecords returns early: ended is false and records are left. pause is
+// asked once in 64 records. counts, which may be nil, gets the records that do not count for their
+// person.
+//
+// It is called for each step and each batch, so it allocates nothing.
+func AddRecords(
+	into Adder, b *codec.Batch, next int, counts *monitor.Counts, pause func() bool,
+) (after int, ended bool) {
+	end := into.End()
+	for ; next < len(b.Records); next++ {
+		offset := b.Records[next].Offset
+		if offset >= end {
+			return next, true
+		}
+		if next&63 == 63 && pause != nil && pause() {
+			return next, false
+		}
+		if next&63 == 0 {
+			into.Warm(b.TagsFrom(next, 64))
+		}
+		if why := into.AddOf(offset, b.Row(next), b.Tag(next)); why != persons.Counts && counts != nil {
+			counts.Uncounted(b.Reasons[next], why)
+		}
+	}
+	return next, b.Next >= end
+}

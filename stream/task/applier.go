@@ -1,0 +1,254 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/stream/codec"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/epoch"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/monitor"
+	"github.com/streamdp/streamdp/stream/state"
+)
+
+// applier applies the records of an open epoch to its core, in the order of the log, and knows where in the
+// log they are.
+type applier struct {
+	r     *Runner
+	epoch *epoch.OpenEpoch
+	core  *core.Core
+
+	// Where records come from.
+	fetch   *input.Fetcher  // of an epoch that is not merged; else nil
+	merge   *input.Merger   // of one that is; else nil
+	readers []*kafka.Reader // of all partitions
+
+	// What has been read and is not applied.
+	current *codec.Batch    // being applied
+	next    int             // its next record
+	whole   []input.StepSum // sums of all partitions that wait to be merged
+
+	// What has been applied.
+	position kafka.Position // of the last boundary, where that lies before current
+	seen     int64          // offsets below it have been applied
+	work     monitor.Counts // since the last tick
+	refused  uint64         // of the mechanism's counts, what work has had
+	clipped  uint64
+
+	closing *closing // a step that is being closed beside the loop; nil: none is
+	before  []byte   // scratch of closings
+}
+
+// read begins to read the epoch's input, until the context ends.
+func (a *applier) read(ctx context.Context, wg *sync.WaitGroup) error {
+	r, l := a.r, a.epoch
+	if l.M.Partition == core.Merged || l.Bounds != nil || l.Core.Ahead() {
+		m, err := input.NewMerger(r.Feed, l.M, l.Core, l.Cp, l.Bounds, a.open, r.D.Partials)
+		if err != nil {
+			return err
+		}
+		a.merge = m
+		m.Start(ctx, wg)
+		return nil
+	}
+	reader, err := a.open(l.M.Source, r.D.FetchBytes, l.Cp.Position)
+	if err != nil {
+		return err
+	}
+	decoder, err := input.NewDecoder(r.D.Schemas, r.S, l.M, l.M.Source.Partition, a.core)
+	if err != nil {
+		return err
+	}
+	a.fetch = input.NewFetcher(r.Feed, l.M.Epoch, l.M.Source.Partition, reader, decoder)
+	wg.Go(func() { a.fetch.Run(ctx) })
+	return nil
+}
+
+// open returns a reader of a source, which is closed when the epoch runs no longer.
+func (a *applier) open(src core.Source, bytes int, at kafka.Position) (*kafka.Reader, error) {
+	reader, err := a.r.OpenInput(src, bytes, at)
+	if err == nil {
+		a.readers = append(a.readers, reader)
+	}
+	return reader, err
+}
+
+// sources returns where records come from, and where errors of reading do. held says that
+// nothing may be applied.
+func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.StepSum, broken chan error) {
+	wanted := a.current == nil && a.whole == nil && !held
+	if a.merge != nil {
+		if wanted {
+			sums = a.merge.Whole
+		}
+		return nil, sums, a.merge.Failed
+	}
+	if wanted {
+		in = a.fetch.Full
+	}
+	return in, nil, a.fetch.Failed
+}
+
+// reached returns where the open step begins and the offsets of the log, by partition.
+func (a *applier) reached() (ends []ledger.EntryPart, logs []core.Offsets) {
+	if a.merge == nil {
+		log := core.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
+		return []ledger.EntryPart{{End: a.core.First()}}, []core.Offsets{log}
+	}
+	for i, at := range a.merge.At {
+		start, end := a.merge.Leaves[i].LogStart.Load(), a.merge.Leaves[i].LogEnd.Load()
+		ends = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next})
+		logs = append(logs, core.Offsets{Start: start, Stable: end, End: end})
+	}
+	return ends, logs
+}
+
+// take makes a batch the current one.
+func (a *applier) take(b *codec.Batch) {
+	a.current, a.next = b, 0
+	a.work.Read(b)
+}
+
+// waiting reports whether something was read and is not applied.
+func (a *applier) waiting() bool { return a.current != nil || a.whole != nil }
+
+// add adds records of the current batch to the open step, until pause reports true, which is asked once in 64
+// records. ended reports whether the batch reaches the step's end. done reports whether all of the batch is added.
+func (a *applier) add(pause func() bool) (ended, done bool) {
+	a.next, ended = input.AddRecords(a.core, a.current, a.next, &a.work, pause)
+	return ended, !ended && a.next == len(a.current.Records)
+}
+
+// finishBatch gives back the current batch, which is applied.
+func (a *applier) finishBatch() {
+	b := a.current
+	if a.core.First() >= b.First {
+		a.position = b.Position(a.core.First())
+	}
+	a.count()
+	a.current, a.seen = nil, b.Next
+	a.fetch.Done(b)
+}
+
+// finishSums takes note of sums with which a step was closed.
+func (a *applier) finishSums(steps []input.StepSum) {
+	a.merge.Merged(steps)
+	a.merge.Pause(a.epoch.Users)
+	a.seen = a.core.First()
+	for _, s := range steps {
+		a.work.Add(&s.Work)
+	}
+	a.count()
+}
+
+// count takes the mechanism's counts of records for the metrics.
+func (a *applier) count() {
+	if refused := a.core.Mechanism().Refused; refused != nil {
+		why, n := refused()
+		a.work.Rejected[why] += int(n - a.refused)
+		a.refused = n
+	}
+	if clipped := a.core.Mechanism().Clipped; clipped != nil {
+		n := clipped()
+		a.work.Clipped += n - a.clipped
+		a.clipped = n
+	}
+}
+
+// over reports whether the last step was the final one: the horizon is reached, or the
+// mechanism says so.
+func (a *applier) over() bool {
+	if _, ended := a.core.Ended(); ended {
+		return true
+	}
+	h := a.r.S.LastStep()
+	return h > 0 && a.core.Step() >= h
+}
+
+// edge is the core behind the last step that is closed.
+type edge struct {
+	step       uint64
+	first      int64 // offset of the open step
+	transcript dp.Transcript
+	verdict    string
+	state      []byte // where it was asked for
+}
+
+// boundary returns the core behind the last closed step, without its state. While a step is
+// being closed beside the loop, that is the step before, and nobody else may look at the core.
+func (a *applier) boundary() edge {
+	if a.closing != nil {
+		return a.closing.before
+	}
+	return edge{step: a.core.Step(), first: a.core.First(), transcript: a.core.Transcript(), verdict: a.core.Verdict()}
+}
+
+// appendState appends to b the mechanism's state at the boundary.
+func (a *applier) appendState(b []byte, at edge) ([]byte, error) {
+	if a.closing != nil {
+		return append(b, at.state...), nil // the next closing writes over the other
+	}
+	return a.core.AppendState(b)
+}
+
+// places returns where in the log the boundary is: its position and, of a merged epoch, the places in all
+// partitions.
+func (a *applier) places(at edge) (position kafka.Position, parts []state.Place, err error) {
+	position = a.position
+	if a.merge != nil {
+		if position = a.merge.At[0].Position; a.epoch.M.Partition == core.Merged {
+			position, parts = kafka.Position{Next: at.first, LeaderEpoch: -1}, a.merge.At
+		}
+		for i := range parts {
+			parts[i].Older = older(a.epoch.Cp.Parts[i], parts[i].Position.Anchor)
+		}
+	}
+	if a.current != nil && at.first >= a.current.First {
+		position = a.current.Position(at.first)
+	}
+	if position.Next != at.first {
+		return position, nil, errors.New("internal: the boundary's position was not kept")
+	}
+	return position, parts, nil
+}
+
+// older returns the older anchors of the next checkpoint in a partition, whose newest one
+// is given, by those of the last checkpoint.
+func older(was state.Place, newest *kafka.Anchor) []kafka.Anchor {
+	if newest == nil {
+		return nil
+	}
+	all := slices.Clip(was.Older)
+	if a := was.Position.Anchor; a != nil && a.Offset < newest.Offset {
+		all = append(all, kafka.Anchor{Offset: a.Offset, Hash: a.Hash, LeaderEpoch: -1})
+	}
+	return state.Thinned(all, newest.Offset)
+}
+
+// log returns what is known of the logs, and the offset below which records have been applied or added.
+func (a *applier) log() (log monitor.LogLag, seen int64) {
+	if a.merge == nil {
+		return monitor.LogLag{Start: a.r.LogStart.Load(), End: a.r.LogEnd.Load()}, a.seen
+	}
+	if log, seen = a.merge.Log(), a.seen; a.merge.Ahead {
+		seen = max(seen, a.merge.Leaves[0].Seen.Load())
+	}
+	return log, seen
+}
+
+// takeWork returns what was done since it was last called.
+func (a *applier) takeWork() monitor.Counts {
+	if a.merge != nil && a.merge.Ahead {
+		done := a.merge.Leaves[0].Worked()
+		a.work.Add(&done)
+	}
+	done := a.work
+	a.work = monitor.Counts{}
+	return done
+}

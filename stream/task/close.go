@@ -1,0 +1,120 @@
+package task
+
+import (
+	"errors"
+	"time"
+
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/trace"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+	"github.com/streamdp/streamdp/stream/input"
+	"github.com/streamdp/streamdp/stream/monitor"
+)
+
+// workOff applies what has been read.
+func (p *processor) workOff() error {
+	if p.applier.merge != nil {
+		return p.applySums()
+	}
+	return p.apply()
+}
+
+// apply applies records of the current batch, until the batch ends, a tick comes, or a
+// commit must come first.
+func (p *processor) apply() error {
+	a := p.applier
+	for {
+		ended, done := a.add(p.resting)
+		if done {
+			a.finishBatch()
+		}
+		if !ended {
+			return nil
+		}
+		if stop, err := p.close(a.core.Close); stop || err != nil || p.resting() {
+			return err
+		}
+	}
+}
+
+// applySums merges the sums of a step, and closes it.
+func (p *processor) applySums() error {
+	a, w := p.applier, p.committer
+	steps := a.whole
+	a.whole = nil
+	merge := func() ([]core.Message, error) {
+		return a.core.Merge(input.SumsOf(steps), func() { a.merge.Emptied(steps) })
+	}
+	if a.merge.Ahead && w.beside() {
+		return a.closeBeside(steps, merge)
+	}
+	_, err := p.close(merge)
+	return p.applied(steps, err)
+}
+
+// applied takes note of sums with which a step was closed, unless err says that it was not.
+func (p *processor) applied(steps []input.StepSum, err error) error {
+	if err != nil || p.applier.core.Step() < steps[0].Step {
+		return err // the epoch has ended before the step
+	}
+	p.applier.finishSums(steps)
+	return nil
+}
+
+// close ends the open step, with by. stop asks the caller to return to the loop.
+func (p *processor) close(by func() ([]core.Message, error)) (stop bool, err error) {
+	var span trace.Span
+	var now time.Time
+	if p.r.D.Trace != nil {
+		span = p.committer.trace.close(p.r.D.Trace, p.applier.core.Step()+1, p.r.D.Now())
+	}
+	messages, err := by()
+	if p.r.D.Trace != nil {
+		now = p.r.D.Now()
+	}
+	return p.closed(span, now, messages, err)
+}
+
+// closed takes note of what came out of closing a step, and when.
+func (p *processor) closed(span trace.Span, at time.Time, messages []core.Message, err error) (stop bool, _ error) {
+	a, w := p.applier, p.committer
+	if errors.Is(err, dp.ErrExhausted) {
+		p.exhausted = true
+		return true, nil
+	}
+	span.Failed = monitor.WhyFailed(err)
+	span.End(at)
+	if err != nil {
+		return true, failure.Haltf(failure.Mechanism, "step %d: %w", a.core.Step()+1, err)
+	}
+	w.quiet++
+	a.work.Steps++
+	p.exhausted = a.over()
+	// Compare what is published already. Of a release in pieces some may be missing.
+	if messages, err = p.r.Guard.Closed(a.core.Step(), messages); err != nil {
+		return true, err
+	}
+	p.compare()
+	if err := w.take(messages); err != nil {
+		return true, err
+	}
+	if len(messages) > 0 {
+		a.work.Releases++
+	}
+	full := w.full()
+	if full && w.period > 0 {
+		p.tick = w.soon(p.r.D.Now())
+	}
+	return p.exhausted || full, nil
+}
+
+// closedBeside takes note of the step that was closed beside the loop.
+func (p *processor) closedBeside() error {
+	c := p.applier.closing
+	p.applier.closing, p.worked = nil, true
+	// The span is of the commit that will hold the step, which may not be the one that came next.
+	span := p.committer.trace.close(p.r.D.Trace, c.before.step+1, c.begun)
+	_, err := p.closed(span, c.begun.Add(c.took), c.messages, c.err)
+	return p.applied(c.steps, err)
+}

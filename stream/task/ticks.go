@@ -1,0 +1,109 @@
+package task
+
+import (
+	"time"
+
+	"github.com/streamdp/streamdp/stream/monitor"
+)
+
+const (
+	settleTime = time.Millisecond      // between a tick and what leaves at it
+	capTick    = 10 * time.Millisecond // the longest period of ticks at which commits leave
+	mostMissed = 3                     // ticks that may be missed in a row
+)
+
+// onTick commits what is due and shows what was done. Between the tick and that nothing
+// is applied.
+func (p *processor) onTick() error {
+	a, w := p.applier, p.committer
+	if w.period > 0 && (w.due() || p.view() != p.shown) {
+		time.Sleep(p.tick.Add(settleTime).Sub(p.r.D.Now()))
+	}
+	p.missed = 0
+	if w.due() && w.writing == nil {
+		if err := p.write(p.tick); err != nil {
+			return err
+		}
+	}
+	w.flush()
+	p.schedule(p.r.D.Now())
+	p.show()
+	// What a merger of several logs reads changes the view without waking the owner, and so do
+	// the ends of a log while nothing is applied.
+	wakes := a.merge == nil || a.merge.Ahead
+	p.asleep = w.period > 0 && wakes && !a.waiting() && w.writing == nil && !w.due() && !w.choked()
+	return nil
+}
+
+// schedule sets the next tick, a multiple of the period. After a commit that failed
+// because the disk is full, a pause comes first.
+func (p *processor) schedule(now time.Time) {
+	if p.committer.failed {
+		now = now.Add(p.committer.pause.Next())
+	}
+	p.tick = multiple(p.r.D.Started, now, p.committer.period)
+}
+
+// resting reports whether applying has stopped for the tick.
+func (p *processor) resting() bool {
+	return p.committer.period > 0 && !p.asleep && !p.r.D.Now().Before(p.tick.Add(-p.lead()))
+}
+
+// miss takes note that the tick has passed while records were applied or a step was closed. The
+// next one is for what should have been committed. If work lasts long, nothing is applied before
+// that; else little is lost by trying with less.
+func (p *processor) miss(now time.Time) {
+	if p.missed++; now.After(p.tick.Add(p.committer.period / 4)) {
+		p.missed = mostMissed
+	}
+	p.tick = multiple(p.r.D.Started, now, p.committer.period)
+}
+
+// lead is how long before the tick applying stops.
+func (p *processor) lead() time.Duration {
+	switch p.missed {
+	case 0:
+		return 0
+	case 1:
+		return p.committer.period / 16
+	case 2:
+		return p.committer.period / 4
+	}
+	return p.committer.period
+}
+
+// nextTick waits for a tick outside the loop, at the end of a run or of an epoch, and
+// returns it. It uses the shorter period that a full outbox has too.
+func (p *processor) nextTick() time.Time {
+	tick := p.committer.soon(p.r.D.Now())
+	if p.committer.period > 0 {
+		time.Sleep(tick.Add(settleTime).Sub(p.r.D.Now()))
+	}
+	return tick
+}
+
+// view returns the owner's state.
+func (p *processor) view() monitor.Progress {
+	a, w := p.applier, p.committer
+	log, seen := a.log()
+	at := a.boundary()
+	return monitor.Progress{
+		Step: at.step, Seen: seen, Unsent: w.unpublished(), Comparing: w.comparing, Log: log, Verdict: at.verdict,
+	}
+}
+
+// show publishes the owner's state, and what it has done, to status and metrics.
+func (p *processor) show() {
+	p.shown = p.view()
+	work := p.applier.takeWork()
+	p.r.D.Metrics.Worked(p.r.Task, &work)
+	p.r.progress(p.shown)
+}
+
+// multiple returns the first start + k·period after now; for period 0 it returns now.
+func multiple(start, now time.Time, period time.Duration) time.Time {
+	if period == 0 {
+		return now
+	}
+	return start.Add((now.Sub(start)/period + 1) * period)
+}
