@@ -95,7 +95,8 @@ func TestStatesOfTheBuildBefore(t *testing.T) {
 					Headers    []kafka.Header
 				}
 				fixtures.Must(t, json.Unmarshal(line, &m))
-				old = append(old, kafka.Message{Key: []byte(m.Key), Value: []byte(m.Value), Headers: m.Headers, Time: time.UnixMilli(1)})
+				old = append(old, kafka.Message{Key: []byte(m.Key), Value: []byte(m.Value), Headers: m.Headers,
+					Time: time.UnixMilli(1)})
 			}
 			_, err := r.Client.Produce(t.Context(), "orders.dp", 0, old)
 			fixtures.Must(t, err)

@@ -283,7 +283,7 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s",
 			key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}
-	if err := c.Ledger.TakesLimit(epoch.LimitOf(s, m), s.Privacy.Adjacency); err != nil {
+	if err := c.Ledger.TakesLimit(s, m); err != nil {
 		why = append(why, err.Error())
 	}
 	return why

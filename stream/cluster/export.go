@@ -132,15 +132,11 @@ func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove
 	if l, err = ledger.Open(disk, "", ledger.NewKey(master)); err != nil {
 		return nil, nil, err
 	}
-	err = disk.Atomically("/tasks", func() error {
-		for _, e := range all {
-			if err := l.CopyLine(e.Entry); err != nil {
-				return err
-			}
-		}
-		return l.Append(ledger.Entry{Kind: ledger.KindMoved, Move: &last})
-	})
-	if err != nil {
+	entries := make([]ledger.Entry, len(all))
+	for i, e := range all {
+		entries[i] = e.Entry
+	}
+	if err = disk.Atomically("/tasks", func() error { return l.CopyAndMove(entries, last) }); err != nil {
 		return nil, nil, err
 	}
 	text, err = disk.ReadFile(atLedger)

@@ -126,8 +126,7 @@ func (i *importing) all(ctx context.Context) error {
 		}
 	}
 	if i.Ledger.Moved() == nil {
-		move := i.move
-		if err := i.Ledger.Append(ledger.Entry{Kind: ledger.KindMoved, Move: &move}); err != nil {
+		if err := i.Ledger.MoveAway(i.move); err != nil {
 			return fmt.Errorf("%w: %w", failure.ErrState, err)
 		}
 	}
@@ -297,19 +296,7 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	if err != nil {
 		return err
 	}
-	lines := func() error {
-		move := i.move
-		if err := l.Append(ledger.Entry{Kind: ledger.KindImported, Move: &move}); err != nil {
-			return err
-		}
-		for _, e := range s.Lines {
-			if err := l.CopyLine(e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := disk.Atomically("/tasks", lines); err != nil {
+	if err := disk.Atomically("/tasks", func() error { return l.Import(i.move, s.Lines) }); err != nil {
 		return err
 	}
 	for _, t := range s.tasks {

@@ -27,17 +27,7 @@ func (r *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 		return err
 	}
 	r.Log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
-	var parts []ledger.EntryPart
-	for _, p := range opened.Parts {
-		parts = append(parts, ledger.EntryPart{Partition: p.Partition})
-	}
-	err := r.DoDisk(ctx, func() error {
-		return r.D.Ledger.Append(ledger.Entry{
-			Kind: ledger.KindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Parts: parts,
-			Reason: "interrupted while opening, before any noise",
-		})
-	})
-	if err != nil {
+	if err := r.DoDisk(ctx, func() error { return r.D.Ledger.Void(opened) }); err != nil {
 		return err
 	}
 	return r.unmark(ctx, opened.Epoch)
@@ -47,13 +37,15 @@ func (r *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 // offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
 // not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
 func (r *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, reason string) error {
-	e := opened.Closing(ends, steps)
-	e.Reason = reason
+	var end int64
 	if err := r.Atomically(func() error {
 		if err := r.keepFinal(ctx, opened); err != nil {
 			return err
 		}
-		return r.DoDisk(ctx, func() error { return r.D.Ledger.Append(*e) })
+		return r.DoDisk(ctx, func() (err error) {
+			end, err = r.D.Ledger.Close(opened, ends, steps, reason)
+			return err
+		})
 	}); err != nil {
 		return err
 	}
@@ -62,7 +54,7 @@ func (r *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 		r.Log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies", "epoch", opened.Epoch,
 			"another", "streamdp epoch open "+failure.EpochArgs(r.Task))
 	}
-	r.Log.Info("epoch closed", "epoch", opened.Epoch, "end", e.End, "reason", reason)
+	r.Log.Info("epoch closed", "epoch", opened.Epoch, "end", end, "reason", reason)
 	return r.FinishClosings(ctx)
 }
 
@@ -288,9 +280,7 @@ func (r *Keeper) DestroySecrets(ctx context.Context) error {
 			return err
 		}
 		if err := r.Atomically(func() error {
-			return r.DoDisk(ctx, func() error {
-				return r.D.Ledger.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
-			})
+			return r.DoDisk(ctx, func() error { return r.D.Ledger.Destroyed(&e) })
 		}); err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
@@ -306,25 +305,18 @@ func (r *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 		Output: &ledger.EntryOutput{Topic: r.S.Output.Topic, Partition: r.S.Output.Partition},
 	}
 	e.Unit, e.Person = ledger.PersonOf(r.S, partitions)
+	var ends []int64
 	if src.Partition == core.Merged {
-		ends := core.ChargedParts(mech, r.S.LastStep(), bases(parts))
-		for i, p := range parts {
-			e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
-		}
-		e.AddUp()
+		ends = core.ChargedParts(mech, r.S.LastStep(), bases(parts))
 	} else {
-		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, r.S.LastStep(), parts[0].base)
+		ends = []int64{core.ChargedTo(mech, r.S.LastStep(), parts[0].base)}
 	}
-	if slices.ContainsFunc(e.Accounts(), r.D.Ledger.Unopened) {
-		reserved, err := core.Reserve(r.D.Config(), r.S)
-		if err != nil {
-			return e, failure.Haltf(failure.Budget, "%w", err)
-		}
-		if !reserved.Sketches.Empty() {
-			e.Reserved = reserved.Sketches
-		}
+	var charged []ledger.EntryPart
+	for i, p := range parts {
+		charged = append(charged, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
 	}
-	return e, nil
+	e.Charge(charged)
+	return e, r.D.Ledger.Reserve(&e, r.D.Config(), r.S)
 }
 
 // unmark removes the mark of an epoch that is open, or will never be.

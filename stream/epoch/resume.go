@@ -278,20 +278,7 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 // limit records a limit that differs from the last one recorded. A raised limit is the
 // guarantee from then on. It refuses a limit below what is charged.
 func (r *Keeper) limit(ctx context.Context, m *core.Manifest) error {
-	e := LimitOf(r.S, m)
 	return r.Atomically(func() error {
-		return r.DoDisk(ctx, func() error { return r.D.Ledger.SetLimit(e, r.S.Privacy.Adjacency) })
+		return r.DoDisk(ctx, func() error { return r.D.Ledger.SetLimit(r.S, m) })
 	})
-}
-
-// LimitOf returns the entry that records a stream's limit for an epoch.
-func LimitOf(s *config.Stream, m *core.Manifest) ledger.Entry {
-	var parts []ledger.EntryPart
-	for _, p := range m.Parts {
-		parts = append(parts, ledger.EntryPart{Partition: p.Partition})
-	}
-	return ledger.Entry{
-		Kind: ledger.KindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
-	}
 }

@@ -127,10 +127,12 @@ func (e *Entry) Accounts() (all []Account) {
 	return all
 }
 
-// AccountsOf returns what the epoch of a line is charged to.
-func (l *Ledger) AccountsOf(e *Entry) []Account {
-	if opened := l.Opening(e.Task(), e.Epoch); opened != nil {
-		e = opened
+// accountsOf returns what the epoch of a line is charged to.
+func (l *Ledger) accountsOf(e *Entry) []Account {
+	if of := l.Index.Tasks[e.Task()]; of != nil {
+		if i, known := of.openings[e.Epoch]; known {
+			e = &l.Entries[i]
+		}
 	}
 	return e.Accounts()
 }

@@ -33,24 +33,6 @@ func (e *ErrBudget) Error() string {
 		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
 }
 
-// Open charges an epoch: it appends e, unless the records of its source, or the persons of its
-// population, would then pay more than the limit. It returns the ε charged so far, including
-// this epoch, at the limit's δ.
-func (l *Ledger) Open(e Entry) (charged float64, err error) {
-	if !e.chargesOffsets() {
-		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if charged, err = l.fitsAll(&e, nil); err != nil {
-		return 0, err
-	}
-	if !slices.ContainsFunc(e.Accounts(), l.unopenedLocked) {
-		e.Reserved = dp.Cost{}
-	}
-	return charged, l.appendLocked(e)
-}
-
 // fitsAll is fits for every account that e charges. It returns the largest ε.
 func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	if err := l.agrees(e); err != nil {
@@ -71,7 +53,7 @@ func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.fitsAll(&e, opened.Closing(end, steps))
+	_, err := l.fitsAll(&e, opened.closing(end, steps))
 	return err
 }
 
@@ -173,26 +155,6 @@ func (l *Ledger) Unopened(a Account) bool {
 func (l *Ledger) unopenedLocked(a Account) bool {
 	_, first := l.reserved(a)
 	return first
-}
-
-// SetLimit appends a limit that differs from the last one recorded for what an epoch is
-// charged to. It refuses a limit below what is paid, in adjacency or in another one in which
-// the account was ever charged.
-func (l *Ledger) SetLimit(e Entry, adjacency dp.Adjacency) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if changed, err := l.limits(e, adjacency); err != nil || !changed {
-		return err
-	}
-	return l.appendLocked(e)
-}
-
-// TakesLimit returns the error that SetLimit would, and appends nothing.
-func (l *Ledger) TakesLimit(e Entry, adjacency dp.Adjacency) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err := l.limits(e, adjacency)
-	return err
 }
 
 // limits reports whether a limit differs from the last one recorded, unless it is too low.

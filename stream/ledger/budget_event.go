@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -42,6 +43,10 @@ type budgetHistory struct {
 func (l *Ledger) BudgetOf(a Account, most int) ([]BudgetEvent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.budgetOf(a, most)
+}
+
+func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	of := l.Index.Accounts[a]
 	if of == nil {
 		return nil, nil
@@ -116,10 +121,55 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 	return nil
 }
 
-// Touched returns how many lines concern accounts, all together.
-func (l *Ledger) Touched(all []Account) (n int) {
+// paid is what a task's accounts were charged when the ledger had so many lines.
+type paid struct {
+	lines     int    // of the ledger
+	newest    uint64 // the task's newest opening or closing
+	touched   int    // lines about its accounts
+	adjacency dp.Adjacency
+	delta     float64
+
+	epsilon float64
+	events  []BudgetEvent
+}
+
+// Paid returns the ε at delta, as it is shown, that the worst-off record of a task's input has paid, or the
+// worst-off person of its population, and the newest events of that account. Epochs of other tasks are in both.
+// An account is read again only where the ledger has another line about it.
+func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	of := l.Index.Tasks[t]
+	if of == nil || of.newest < 0 {
+		return 0, nil
+	}
+	p := &of.paid
+	if p.adjacency != adjacency || p.delta != delta {
+		*p = paid{adjacency: adjacency, delta: delta}
+	}
+	if p.lines == len(l.Entries) {
+		return p.epsilon, p.events
+	}
+	p.lines = len(l.Entries)
+	last := &l.Entries[of.newest]
+	accounts := l.accountsOf(last)
+	touched := l.touched(accounts)
+	if last.Seq == p.newest && touched == p.touched {
+		return p.epsilon, p.events
+	}
+	p.newest, p.touched, p.epsilon, p.events = last.Seq, touched, 0, nil
+	for i, a := range accounts {
+		_, spent, _ := l.strictest(a, adjacency, delta) // 0 where it can't be computed
+		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
+			p.epsilon = shown
+			p.events, _ = l.budgetOf(a, NewBudgetEvents)
+		}
+	}
+	return p.epsilon, p.events
+}
+
+// touched returns how many lines concern accounts, all together.
+func (l *Ledger) touched(all []Account) (n int) {
 	for _, a := range all {
 		if of := l.Index.Accounts[a]; of != nil {
 			n += len(of.lines)

@@ -27,6 +27,10 @@ var (
 
 func (x *Entry) Account() Account { return x.account() }
 
+func (x *Entry) AddUp() { x.addUp() }
+
+func (x *Entry) Closing(a0 []EntryPart, a1 uint64) *Entry { return x.closing(a0, a1) }
+
 func (x *ErrBudget) Adjacency() *dp.Adjacency { return &x.adjacency }
 
 func (x *ErrBudget) AlreadyCharged() *float64 { return &x.alreadyCharged }
@@ -44,6 +48,14 @@ func (x *Ledger) Identity() ([32]byte, bool) { return x.identity() }
 func (x *Ledger) Raw(a0 int) ([][]byte, error) { return x.raw(a0) }
 
 func (x *Ledger) Spent(a0 core.Source, a1 []int) (*Spent, error) { return x.spent(a0, a1) }
+
+func (x *Ledger) Touched(a0 []Account) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.touched(a0)
+}
+
+func (x *Ledger) SetLimitLine(a0 Entry, a1 dp.Adjacency) error { return x.setLimit(a0, a1) }
 
 func (x *ControlTopic) Forked() *uint64 { return &x.forked }
 

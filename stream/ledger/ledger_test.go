@@ -37,7 +37,7 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	l.Now = func() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 	_, err = l.Open(streamtest.Charging(1, 0, -1, dp.ZeroOut, 0.125))
 	fixtures.Must(t, err)
-	fixtures.Must(t, l.SetLimit(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
 	fixtures.Must(t, l.Append(ending(ledger.KindClose, 1, 1000)))
 	fixtures.Must(t, l.Append(ending(ledger.KindDestroyed, 1, 0)))
 	_, err = l.Open(streamtest.Charging(2, 1000, 5000, dp.ZeroOut, 0.125))
@@ -261,11 +261,11 @@ func TestAdjacencies(t *testing.T) {
 	}
 	// The limit can't go below what is spent in the other one.
 	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 1.2, LimitDelta: 1e-8}
-	if err := l.SetLimit(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
+	if err := l.SetLimitLine(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
 		t.Errorf("a limit of 1.2: %v", err)
 	}
 	limit.LimitEpsilon = 1.6
-	fixtures.Must(t, l.SetLimit(limit, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(limit, dp.ZeroOut))
 	s, err := l.Spent(fixtures.TestSource, nil)
 	if err != nil || len(s.Limits) != 1 || s.Limits[0].OldLimitEpsilon != 1.5 || s.Limits[0].LimitEpsilon != 1.6 || s.Limits[0].Time.IsZero() {
 		t.Errorf("changes of the limit: %+v, %v", s.Limits, err)

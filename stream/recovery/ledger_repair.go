@@ -129,18 +129,16 @@ func (r *Repair) task(t core.Task) error {
 			if cp == nil || cp.Epoch != e.Epoch || l.Knows(cp.Ledger) {
 				return nil
 			}
-			return l.Append(ledger.Entry{Kind: ledger.KindRepair, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, Accepts: hex.EncodeToString(cp.Ledger[:])})
+			return l.Repaired(e, cp.Ledger)
 		}
 		var ends []ledger.EntryPart
 		for _, v := range e.Views() {
 			ends = append(ends, ledger.EntryPart{Partition: v.Partition, End: v.End})
 		}
-		closing := e.Closing(ends, 0)
-		closing.Reason = "repaired"
-		if err := l.Append(*closing); err != nil || secret {
+		if _, err := l.Close(e, ends, 0, "repaired"); err != nil || secret {
 			return err
 		}
-		return l.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+		return l.Destroyed(e)
 	}
 	if last := l.Newest(t); last != nil && last.Kind == ledger.KindOpen {
 		if err := settle(last); err != nil {
@@ -155,7 +153,7 @@ func (r *Repair) task(t core.Task) error {
 		if err != nil {
 			return err
 		}
-		if err := l.Append(*e); err != nil {
+		if err := l.Reopen(*e); err != nil {
 			return err
 		}
 		if err := settle(e); err != nil {
@@ -192,7 +190,7 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	}
 	e := &ledger.Entry{
 		Kind: ledger.KindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
-		Incarnation: m.Incarnation, First: m.Base, End: ends[0], Mechanism: m.Mechanism, Cost: m.Cost,
+		Mechanism: m.Mechanism, Cost: m.Cost,
 		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
 	}
 	if c.User != nil {
@@ -208,19 +206,17 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	case run.S != nil:
 		e.Output = &ledger.EntryOutput{Topic: run.S.Output.Topic, Partition: run.S.Output.Partition}
 	}
-	for i, p := range m.Parts {
-		e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
-	}
+	charged := []ledger.EntryPart{{Incarnation: m.Incarnation, First: m.Base, End: ends[0]}}
 	if m.Partition == core.Merged {
-		e.AddUp()
-	}
-	if slices.ContainsFunc(e.Accounts(), r.H.Ledger.Unopened) && run.S != nil {
-		reserved, err := core.Reserve(r.H.Config(), run.S)
-		if err != nil {
-			return nil, failure.Haltf(failure.Budget, "%w", err)
+		charged = nil
+		for i, p := range m.Parts {
+			charged = append(charged, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
 		}
-		if !reserved.Sketches.Empty() {
-			e.Reserved = reserved.Sketches
+	}
+	e.Charge(charged)
+	if run.S != nil {
+		if err := r.H.Ledger.Reserve(e, r.H.Config(), run.S); err != nil {
+			return nil, err
 		}
 	}
 	return e, nil
