@@ -274,7 +274,7 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 	}
 	t := opened.Task()
 	// A task that runs may be writing its files: Open would take away what is half written.
-	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: &state.Store{Disk: c.Disk, Dir: c.TaskDir(t), Seal: c.Sealer(t)}}
+	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
 	m, _, err := r.Manifest(opened)
 	if err != nil {
 		return nil // the task halts, now as before

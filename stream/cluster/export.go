@@ -101,8 +101,8 @@ func readable(key string, secrets bool) bool {
 	if !ok || task == "" || strings.ContainsAny(name, "/#\\") {
 		return false
 	}
-	return strings.HasPrefix(name, "manifest-") || strings.HasPrefix(name, "final-") ||
-		secrets && (strings.HasPrefix(name, state.SecretPrefix) || strings.HasPrefix(name, "initial-"))
+	return strings.HasPrefix(name, state.ManifestPrefix) || strings.HasPrefix(name, state.FinalPrefix) ||
+		secrets && (strings.HasPrefix(name, state.SecretPrefix) || strings.HasPrefix(name, state.InitialPrefix))
 }
 
 // oneLedger chains the lines of several ledgers, each in its order and all by their times, with a

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/streamdp/streamdp/config"
@@ -324,22 +323,16 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 // bring writes the files of a task that its shard needs.
 func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error {
 	from := state.TaskStore(i.dir, t, i.G.Master)
-	names, err := from.Disk.ReadDir(from.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		names, err = nil, nil
-	}
-	if err != nil {
-		return err
-	}
-	file := func(name string) error {
-		if !slices.Contains(names, name) {
+	// bring copies a file of an epoch, if there is one.
+	bring := func(n uint64, read func(uint64) ([]byte, error), put func(uint64, []byte) error) error {
+		data, err := read(n)
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		data, err := from.Disk.ReadFile(from.Path(name))
 		if err != nil {
 			return err
 		}
-		return state.WriteNew(to.Disk, to.Path(name), data)
+		return put(n, data)
 	}
 	last := i.Ledger.Newest(t)
 	var lives []uint64 // epochs whose secret is there
@@ -360,31 +353,41 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 		if err != nil {
 			return fmt.Errorf("the secret of epoch %d: %w: restore it, or close the epoch", n, err)
 		}
-		if err := to.KeepSecret(n, secret); err != nil {
+		if err := to.PutSecret(n, secret); err != nil {
 			return err
 		}
-		for _, name := range []string{state.ManifestName(n), state.InitialName(n)} {
-			if err := file(name); err != nil {
-				return err
-			}
+		if err := bring(n, from.Manifest, to.PutManifest); err != nil {
+			return err
+		}
+		if err := bring(n, from.Initial, to.PutInitial); err != nil {
+			return err
 		}
 	}
-	var final uint64
-	for _, name := range names {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == state.FinalName(n) {
-			final = max(final, n)
-		}
-	}
-	if err := file(state.FinalName(final)); err != nil || last.Kind != ledger.KindOpen {
+	final, data, err := from.LastFinal()
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the task has no files
+	case err != nil:
 		return err
+	case final > 0:
+		if err := to.PutFinal(final, data); err != nil {
+			return err
+		}
+	}
+	if last.Kind != ledger.KindOpen {
+		return nil
 	}
 	const settle = "start the daemon on the directory once more, and stop it with SIGTERM, or close the epoch"
-	if slices.Contains(names, state.OpeningName(last.Epoch)) {
+	if opening, err := from.Marked(last.Epoch); err != nil {
+		return err
+	} else if opening {
 		return fmt.Errorf("the opening of epoch %d was interrupted: %s", last.Epoch, settle)
 	}
 	cp, err := from.Load()
-	if err == nil && (cp == nil || cp.Epoch != last.Epoch || !slices.Contains(names, state.ManifestName(last.Epoch))) {
-		err = errors.New("its checkpoint or its manifest is not there")
+	if err == nil {
+		_, noManifest := from.Manifest(last.Epoch)
+		if cp == nil || cp.Epoch != last.Epoch || errors.Is(noManifest, fs.ErrNotExist) {
+			err = errors.New("its checkpoint or its manifest is not there")
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("epoch %d is open: %w: %s", last.Epoch, err, settle)
@@ -413,18 +416,7 @@ func (i *importing) clear() error {
 		if !ok {
 			continue
 		}
-		s := state.TaskStore(i.dir, t, i.G.Master)
-		names, err := disk.ReadDir(s.Dir)
-		if err != nil {
-			return err
-		}
-		private := slices.DeleteFunc(names, func(n string) bool {
-			return !strings.HasPrefix(n, state.SecretPrefix) && !strings.HasPrefix(n, "initial-") && !strings.HasPrefix(n, state.OpeningPrefix) && !strings.HasSuffix(n, state.TemporarySuffix)
-		})
-		if err := state.RemoveAll(disk, s.Dir, private...); err != nil {
-			return err
-		}
-		if err := s.Erase(); err != nil {
+		if err := state.TaskStore(i.dir, t, i.G.Master).ErasePrivate(); err != nil {
 			return err
 		}
 	}

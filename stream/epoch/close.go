@@ -21,9 +21,7 @@ func (r *Keeper) void(ctx context.Context, opened *ledger.Entry) error {
 
 // takeBack does what void does, within an opening.
 func (r *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
-	if err := r.DoDisk(ctx, func() error {
-		return state.RemoveAll(r.D.Disk, r.Store.Dir, state.SecretName(opened.Epoch), state.InitialName(opened.Epoch))
-	}); err != nil {
+	if err := r.DoDisk(ctx, func() error { return r.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err
 	}
 	r.Log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
@@ -273,9 +271,7 @@ func (r *Keeper) DestroySecrets(ctx context.Context) error {
 		}
 		// The line only after the secret is gone.
 		if err := r.Atomically(func() error {
-			return r.DoDisk(ctx, func() error {
-				return state.RemoveAll(r.D.Disk, r.Store.Dir, state.SecretName(e.Epoch), state.InitialName(e.Epoch))
-			})
+			return r.DoDisk(ctx, func() error { return r.Store.DestroySecret(e.Epoch) })
 		}); err != nil {
 			return err
 		}

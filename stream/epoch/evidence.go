@@ -39,7 +39,7 @@ func (h *Shard) ledgerHasAll() error {
 		if !ok {
 			continue // no directory of a task
 		}
-		n, err := (&state.Store{Disk: h.Disk, Dir: h.TaskDir(t)}).NewestEpoch()
+		n, err := state.OpenReader(h.Disk, h.TaskDir(t), nil).NewestEpoch()
 		if err != nil {
 			return err
 		}

@@ -98,7 +98,7 @@ func (r *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err := r.claim(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := r.DoDisk(ctx, func() error { return r.Store.KeepSecret(o.epoch, o.secret[:]) }); err != nil {
+	if err := r.DoDisk(ctx, func() error { return r.Store.PutSecret(o.epoch, o.secret[:]) }); err != nil {
 		return nil, err
 	}
 	if err := r.keepInitial(ctx, o.epoch, o.initial); err != nil {
@@ -112,7 +112,7 @@ func (r *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.DoDisk(ctx, func() error { return state.WriteNew(r.D.Disk, r.Store.Path(state.ManifestName(o.epoch)), file) }); err != nil {
+	if err := r.DoDisk(ctx, func() error { return r.Store.PutManifest(o.epoch, file) }); err != nil {
 		return nil, err
 	}
 	if err := r.Begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
@@ -325,7 +325,7 @@ func (r *Keeper) unmark(ctx context.Context, epoch uint64) error {
 	if err != nil || !opening {
 		return err
 	}
-	return r.DoDisk(ctx, func() error { return state.RemoveAll(r.D.Disk, r.Store.Dir, state.OpeningName(epoch)) })
+	return r.DoDisk(ctx, func() error { return r.Store.Unmark(epoch) })
 }
 
 // Begin writes the first checkpoint of an epoch. parts have records by which the logs are

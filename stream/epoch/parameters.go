@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
@@ -27,22 +25,12 @@ func (r *Keeper) initial() ([]float64, error) {
 	if learning == nil {
 		return nil, nil
 	}
-	names, err := r.D.Disk.ReadDir(r.Store.Dir)
+	last, data, err := r.Store.LastFinal()
 	if err != nil {
 		return nil, err
-	}
-	var last uint64
-	for _, name := range names {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == state.FinalName(n) {
-			last = max(last, n)
-		}
 	}
 	if last == 0 {
 		return connect.InitialFile(r.S)
-	}
-	data, err := r.D.Disk.ReadFile(r.Store.Path(state.FinalName(last)))
-	if err != nil {
-		return nil, err
 	}
 	x, err := core.ParseParameters(data)
 	if err != nil {
@@ -60,15 +48,13 @@ func (r *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 	if x == nil {
 		return nil
 	}
-	return r.DoDisk(ctx, func() error {
-		return state.WriteNew(r.D.Disk, r.Store.Path(state.InitialName(epoch)), core.PackParameters(x))
-	})
+	return r.DoDisk(ctx, func() error { return r.Store.PutInitial(epoch, core.PackParameters(x)) })
 }
 
 // initialOf returns the parameters that an epoch began with, nil if they are the
 // Mechanism's own.
 func (r *Keeper) initialOf(epoch uint64) ([]float64, error) {
-	data, err := r.D.Disk.ReadFile(r.Store.Path(state.InitialName(epoch)))
+	data, err := r.Store.Initial(epoch)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -100,10 +86,5 @@ func (r *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 	if x == nil {
 		return nil
 	}
-	return r.DoDisk(ctx, func() error {
-		if err := state.RemoveAll(r.D.Disk, r.Store.Dir, state.FinalName(opened.Epoch)); err != nil { // of an interrupted closing
-			return err
-		}
-		return state.WriteNew(r.D.Disk, r.Store.Path(state.FinalName(opened.Epoch)), core.PackParameters(x))
-	})
+	return r.DoDisk(ctx, func() error { return r.Store.PutFinal(opened.Epoch, core.PackParameters(x)) })
 }

@@ -204,7 +204,7 @@ func (r *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) er
 
 // Manifest reads the manifest of an epoch that the ledger knows.
 func (r *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
-	file, err := r.D.Disk.ReadFile(r.Store.Path(state.ManifestName(opened.Epoch)))
+	file, err := r.Store.Manifest(opened.Epoch)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, ErrNoManifest
 	}

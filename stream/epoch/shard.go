@@ -45,7 +45,7 @@ func (h *Shard) TaskDir(t core.Task) string { return h.Dir + "/tasks/" + t.Strin
 // written it looks damaged, so CheckpointOf tries again.
 func (h *Shard) CheckpointOf(t core.Task) (cp *state.Checkpoint, err error) {
 	for range 3 {
-		if cp, err = (&state.Store{Disk: h.Disk, Dir: h.TaskDir(t), Seal: h.Sealer(t)}).Load(); !errors.Is(err, state.ErrCheckpoint) {
+		if cp, err = state.OpenReader(h.Disk, h.TaskDir(t), h.Sealer(t)).Load(); !errors.Is(err, state.ErrCheckpoint) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

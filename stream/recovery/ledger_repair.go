@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/streamdp/streamdp/config"
@@ -105,17 +103,10 @@ func (r *Repair) task(t core.Task) error {
 	if s := r.H.Config().Stream(t.Stream); s != nil {
 		run.S = s
 	}
-	files, err := r.H.Disk.ReadDir(run.Store.Dir)
+	epochs, secrets, err := run.Store.Epochs()
 	if err != nil {
 		return err
 	}
-	var epochs []uint64
-	for _, name := range files {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "manifest-"), 10, 64); err == nil && n > 0 {
-			epochs = append(epochs, n)
-		}
-	}
-	slices.Sort(epochs)
 	newest := max(l.NextEpoch(t)-1, slices.Max(append(epochs, 0)))
 	cp, err := run.Store.Load()
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
@@ -124,7 +115,7 @@ func (r *Repair) task(t core.Task) error {
 	// settle closes an epoch that is no longer open, and says which line an open one's
 	// checkpoint was written under.
 	settle := func(e *ledger.Entry) error {
-		secret := slices.Contains(files, state.SecretName(e.Epoch))
+		secret := slices.Contains(secrets, e.Epoch)
 		if e.Epoch == newest && (secret || cp != nil && cp.Epoch == e.Epoch) {
 			if cp == nil || cp.Epoch != e.Epoch || l.Knows(cp.Ledger) {
 				return nil
@@ -166,7 +157,7 @@ func (r *Repair) task(t core.Task) error {
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
 func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*ledger.Entry, error) {
-	file, err := r.H.Disk.ReadFile(run.Store.Path(state.ManifestName(n)))
+	file, err := run.Store.Manifest(n)
 	if err != nil {
 		return nil, err
 	}

@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -404,31 +402,12 @@ type Store struct {
 	Logged bool    // the files are in a log, in which no write is torn
 }
 
-const (
-	CheckpointName = "checkpoint"
-	PreviousName   = "checkpoint.prev"
-	TemporaryName  = CheckpointName + TemporarySuffix
-	OpeningPrefix  = "opening-"
-	SecretPrefix   = "secret-"
-	noSlot         = -1
-)
+const noSlot = -1
 
 var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
 
 // SlotBytes is the size of a checkpoint from which it is written to slots; tests lower it.
 var SlotBytes = 5 << 20
-
-func ManifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
-func SecretName(epoch uint64) string   { return fmt.Sprint(SecretPrefix, epoch) }
-func OpeningName(epoch uint64) string  { return fmt.Sprint(OpeningPrefix, epoch) }
-func InitialName(epoch uint64) string  { return fmt.Sprintf("initial-%d", epoch) }
-func FinalName(epoch uint64) string    { return fmt.Sprintf("final-%d", epoch) }
-
-// SecretEpoch returns the epoch of a secret's name.
-func SecretEpoch(name string) (uint64, bool) {
-	n, err := strconv.ParseUint(strings.TrimPrefix(name, SecretPrefix), 10, 64)
-	return n, err == nil && name == SecretName(n)
-}
 
 // Open makes the task's directory, removes the remains of interrupted writes, and
 // writes each private file in the form that is wanted, encrypted or not.
@@ -459,7 +438,7 @@ func (s *Store) Mark(epoch uint64) error {
 	if err != nil {
 		return err
 	}
-	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, OpeningPrefix) })
+	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, openingPrefix) })
 	if err := RemoveAll(s.Disk, s.Dir, old...); err != nil {
 		return err
 	}
@@ -477,22 +456,6 @@ func (s *Store) Marked(epoch uint64) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// NewestEpoch returns the largest epoch in the names of the task's files, 0 if there is none.
-func (s *Store) NewestEpoch() (newest uint64, err error) {
-	names, err := s.Disk.ReadDir(s.Dir)
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range names {
-		for _, kind := range []string{"manifest-", SecretPrefix} {
-			if n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64); err == nil {
-				newest = max(newest, n)
-			}
-		}
-	}
-	return newest, nil
 }
 
 // Load returns the last commit, nil if there is none.
@@ -682,18 +645,18 @@ func (s *Store) Prune(epoch uint64) error {
 		return err
 	}
 	number := func(name, kind string) uint64 {
-		n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64)
-		if err != nil || name != fmt.Sprint(kind, n) {
+		n, ok := epochOf(name, kind)
+		if !ok {
 			return 0
 		}
 		return n
 	}
 	var last uint64
 	for _, name := range names {
-		last = max(last, number(name, "final-"))
+		last = max(last, number(name, FinalPrefix))
 	}
 	gone := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		n, f := number(name, "manifest-"), number(name, "final-")
+		n, f := number(name, ManifestPrefix), number(name, FinalPrefix)
 		return !(0 < n && n < epoch && !slices.Contains(names, SecretName(n))) && !(0 < f && f < last)
 	})
 	return RemoveAll(s.Disk, s.Dir, gone...)

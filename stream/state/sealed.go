@@ -143,15 +143,6 @@ func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	return content, nil
 }
 
-// KeepSecret writes an epoch's secret under a name that is free.
-func (s *Store) KeepSecret(epoch uint64, secret []byte) error {
-	data, err := s.form(kindSecret, epoch, secret)
-	if err != nil {
-		return err
-	}
-	return WriteNew(s.Disk, s.Path(SecretName(epoch)), data)
-}
-
 // form returns the file of a content, encrypted where that is wanted.
 func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error) {
 	if s.Seal == nil || !s.Seal.On {

@@ -32,11 +32,6 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// TaskStore returns the files of a task, for reading only.
-func TaskStore(dir string, t core.Task, key *[32]byte) *Store {
-	return &Store{Disk: OS{}, Dir: dir + "/tasks/" + t.String(), slot: noSlot, Seal: &Sealer{Master: key, Task: t.String()}}
-}
-
 // Shard is the durable state of some tasks: their files and their ledger.
 type Shard interface {
 	Disk
