@@ -185,7 +185,7 @@ func (i *importing) Read() (err error) {
 	case len(i.Ledger.Entries) == 0:
 		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
 	case i.Ledger.Foreign():
-		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.Id)
+		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.ID)
 	}
 	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
 	if m := i.Ledger.Moved(); m != nil {
@@ -218,7 +218,7 @@ func (i *importing) Divide() error {
 		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
 			return fmt.Errorf("the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of a topic have one ledger", e.Stream, config.AssignTopic)
 		}
-		if key != "" && key != i.Ledger.Key.Id {
+		if key != "" && key != i.Ledger.Key.ID {
 			e = withoutAnchors(e) // its anchors are under a former key, with which alone they prove something
 		}
 		s := i.shard(c.Shard(e.Topic, e.Partition))
@@ -277,11 +277,11 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 		return nil
 	}
 	for _, e := range s.Lines {
-		if _, known := into.Index.Tasks[e.Task()]; known {
+		if into.HasTask(e.Task()) {
 			return fmt.Errorf("the group has epochs of task %s already: a task has one ledger; a stream of the same name can't come from two directories", e.Task())
 		}
 		for _, src := range e.Sources() {
-			if _, known := into.Index.Sources[src]; known {
+			if into.HasSource(src) {
 				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers", src.Topic, src.Partition)
 			}
 		}
@@ -301,7 +301,6 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	for _, t := range s.tasks {
 		to, err := state.Open(disk, "/tasks/"+t.String(), nil)
 		if err == nil {
-			to.Logged = true
 			err = disk.Atomically(to.Dir, func() error { return i.bring(t, to, l) })
 		}
 		if err != nil {
@@ -397,8 +396,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	}
 	defer clear(cp.State)
 	cp.Ledger = l.HeadHash()
-	to.Seq = cp.Seq
-	return to.Commit(cp)
+	return to.CommitOf(cp)
 }
 
 // clear removes from the directory what noise could be derived from, and what has exact sums.

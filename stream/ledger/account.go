@@ -129,7 +129,7 @@ func (e *Entry) Accounts() (all []Account) {
 
 // accountsOf returns what the epoch of a line is charged to.
 func (l *Ledger) accountsOf(e *Entry) []Account {
-	if of := l.Index.Tasks[e.Task()]; of != nil {
+	if of := l.index.Tasks[e.Task()]; of != nil {
 		if i, known := of.openings[e.Epoch]; known {
 			e = &l.Entries[i]
 		}
@@ -412,7 +412,7 @@ func unitOf(period uint64) string {
 // others pay.
 func (l *Ledger) agrees(e *Entry) error {
 	if e.Person != nil {
-		for at, t := range l.Index.topics {
+		for at, t := range l.index.topics {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
 					return failure.Haltf(failure.Configuration, "population %s has epochs, over topic %s, that protect what a person has in %s, this one would protect what one has in %s: "+
@@ -421,7 +421,7 @@ func (l *Ledger) agrees(e *Entry) error {
 			}
 		}
 	}
-	t := l.Index.topics[topic{e.Cluster, e.Topic}]
+	t := l.index.topics[topic{e.Cluster, e.Topic}]
 	if t == nil {
 		return nil
 	}

@@ -444,12 +444,12 @@ func TestPopulationHistory(t *testing.T) {
 	if n := l.Touched([]ledger.Account{members}); n != len(l.Entries) {
 		t.Errorf("%d lines concern the population, of %d", n, len(l.Entries))
 	}
-	for src := range maps.Keys(l.Index.Sources) {
-		if a := l.Index.Accounts[streamtest.OfRecords(src)]; a != nil {
+	for src := range maps.Keys(l.Index().Sources) {
+		if a := l.Index().Accounts[streamtest.OfRecords(src)]; a != nil {
 			t.Errorf("%v has an account of records", src)
 		}
 	}
-	if n := len(l.Index.Accounts[members].Settled); n != 2 {
+	if n := len(l.Index().Accounts[members].Settled); n != 2 {
 		t.Errorf("%d sums for two partitions", n)
 	}
 }

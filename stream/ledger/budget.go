@@ -91,7 +91,7 @@ func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 
 // adjacencies returns the adjacencies in which an account was ever charged, and one more.
 func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) {
-	if of := l.Index.Accounts[a]; of != nil {
+	if of := l.index.Accounts[a]; of != nil {
 		all = slices.Clone(of.adjacencies)
 	}
 	if !slices.Contains(all, also) {
@@ -139,7 +139,7 @@ func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, ext
 // reserved returns the part of an account's limit that is set aside for sketches. The first
 // opening says it, before any release. first is true if there is no opening yet.
 func (l *Ledger) reserved(a Account) (reserved dp.Cost, first bool) {
-	if of := l.Index.Accounts[a]; of != nil && of.first >= 0 {
+	if of := l.index.Accounts[a]; of != nil && of.first >= 0 {
 		return l.Entries[of.first].Reserved, false
 	}
 	return dp.Cost{}, true
@@ -160,7 +160,7 @@ func (l *Ledger) unopenedLocked(a Account) bool {
 // limits reports whether a limit differs from the last one recorded, unless it is too low.
 func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err error) {
 	same := func(a Account) bool {
-		of := l.Index.Accounts[a]
+		of := l.index.Accounts[a]
 		if of == nil || of.limit < 0 {
 			return false
 		}
@@ -168,7 +168,7 @@ func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err erro
 		return old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta
 	}
 	about := e
-	if of := l.Index.Tasks[e.Task()]; of != nil {
+	if of := l.index.Tasks[e.Task()]; of != nil {
 		if i, known := of.openings[e.Epoch]; known {
 			about.Person = l.Entries[i].Person
 		}
@@ -221,7 +221,7 @@ func (l *Ledger) Charged(a Account, adjacency dp.Adjacency, delta float64, closi
 // compose by position. Those of different incarnations add up, because these may hold the
 // same people. Those of persons are [ledger.personCharges].
 func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge) {
-	of := l.Index.Accounts[a]
+	of := l.index.Accounts[a]
 	if a.Population != "" {
 		if of == nil {
 			of = new(accountIndex)

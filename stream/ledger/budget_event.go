@@ -47,7 +47,7 @@ func (l *Ledger) BudgetOf(a Account, most int) ([]BudgetEvent, error) {
 }
 
 func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
-	of := l.Index.Accounts[a]
+	of := l.index.Accounts[a]
 	if of == nil {
 		return nil, nil
 	}
@@ -92,7 +92,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		e := &l.Entries[i]
 		h.read++
 		h.then.Entries = l.Entries[:i+1]
-		h.then.Index.add(h.then.Entries)
+		h.then.index.add(h.then.Entries)
 		if e.Kind == KindOpen || e.Kind == KindLimit {
 			h.epsilon, h.delta = e.LimitEpsilon, e.LimitDelta
 		}
@@ -106,7 +106,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		if e.Kind == KindOpen {
 			x.Epsilon = e.Epsilon
 		}
-		if of := h.then.Index.Accounts[a]; of != nil && len(of.adjacencies) > 0 {
+		if of := h.then.index.Accounts[a]; of != nil && len(of.adjacencies) > 0 {
 			_, charged, err := h.then.strictest(a, of.adjacencies[0], h.delta)
 			if err != nil {
 				return err
@@ -139,7 +139,7 @@ type paid struct {
 func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.Index.Tasks[t]
+	of := l.index.Tasks[t]
 	if of == nil || of.newest < 0 {
 		return 0, nil
 	}
@@ -171,7 +171,7 @@ func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsil
 // touched returns how many lines concern accounts, all together.
 func (l *Ledger) touched(all []Account) (n int) {
 	for _, a := range all {
-		if of := l.Index.Accounts[a]; of != nil {
+		if of := l.index.Accounts[a]; of != nil {
 			n += len(of.lines)
 		}
 	}

@@ -3,16 +3,23 @@ package ledger
 // This file shows the tests in package ledger_test what they look into.
 
 import (
+	"time"
+
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
-type (
-	Claim    = claim
-	Claimed  = claimed
-	NewestOf = newestOf
-)
+// Unsealed returns an empty ledger in the directory /s of a disk, whose lines have no MACs.
+func Unsealed(d state.Disk, now func() time.Time) *Ledger {
+	return &Ledger{Disk: d, dir: "/s", Path: "/s/ledger.jsonl", Now: now}
+}
+
+// ControlTopicOf returns a control topic of a ledger without a broker, under a key of zeros.
+func ControlTopicOf(l *Ledger) *ControlTopic {
+	return &ControlTopic{key: make([]byte, 32), ledger: l, claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
+}
 
 const (
 	MirrorHeader = mirrorHeader
@@ -66,3 +73,9 @@ func (x *ControlTopic) Lacks() *[][]byte { return &x.lacks }
 func (x *ControlTopic) Line(a0 *kafka.Record) { x.line(a0) }
 
 func (x *ControlTopic) Sent() *int { return &x.sent }
+
+func (x *Ledger) Index() *ledgerIndex { return &x.index }
+
+func (x *ControlTopic) Claims() *map[claimed]claim { return &x.claims }
+
+func (x *ControlTopic) Newest() *map[string][]newestOf { return &x.newest }

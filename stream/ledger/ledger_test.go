@@ -102,7 +102,7 @@ func TestLedgerBits(t *testing.T) {
 		t.Errorf("after a change of the key: %v", err)
 	}
 	mac := bytes.LastIndex(forged, []byte(`,"key":"`))
-	lies := append(slices.Clone(forged[:mac]), bytes.Replace(forged[mac:], []byte(l.Key.Id), []byte(key.Id), 1)...)
+	lies := append(slices.Clone(forged[:mac]), bytes.Replace(forged[mac:], []byte(l.Key.ID), []byte(key.ID), 1)...)
 	lies = lies[:len(lies)-1-len(ledger.SealEnd)-32-len(ledger.SumField)]
 	lies = append(append(lies, ledger.SumField...), ledger.Checksum(lies)...)
 	if _, err := at(append(lies, ledger.SealEnd+"\n"...), key); err == nil {
@@ -166,7 +166,7 @@ func TestLedgerBefore(t *testing.T) {
 	fixtures.Must(t, err)
 	file, err := d.ReadFile("/s/" + ledger.FileName)
 	fixtures.Must(t, err)
-	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.Id || l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
+	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.ID || l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
 		t.Fatalf("%v\n%s", err, file)
 	}
 	for bit := range 8 * len(file) {
@@ -348,7 +348,7 @@ func TestLedgerIndex(t *testing.T) {
 	add(ending(ledger.KindClose, 4, 200))
 	add(streamtest.Charging(5, 150, -1, dp.ZeroOut, 0.2))
 	add(ending(ledger.KindClose, 5, -1))
-	if n := len(l.Index.Accounts[streamtest.OfRecords(fixtures.TestSource)].Closed); n != 2 {
+	if n := len(l.Index().Accounts[streamtest.OfRecords(fixtures.TestSource)].Closed); n != 2 {
 		t.Errorf("%d ranges, want 2: [0, 200) and [150, …)", n)
 	}
 	if open := l.Undestroyed(fixtures.OrdersTask); len(open) != 3 || open[0].Epoch != 2 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
@@ -61,18 +60,10 @@ func (r *Repair) Salvage() error {
 		lo = 0
 	}
 	r.Out.Kept, r.Out.Dropped = lo, len(data)-ends[lo]
-	path := r.Dir + "/" + ledger.FileName + ".repair"
-	if err := state.RemoveAll(r.H.Disk, r.Dir, ledger.FileName+".repair"); err != nil {
-		return err
-	}
-	if err := state.WriteNew(r.H.Disk, path, data[:ends[lo]]); err != nil {
-		return err
-	}
-	l, err := ledger.Parse(data[:ends[lo]], key)
+	l, err := ledger.Continue(r.H.Disk, r.Dir, ledger.FileName+".repair", data[:ends[lo]], key)
 	if err != nil {
 		return err
 	}
-	l.Disk, l.Dir, l.Path, l.Now, l.Size = r.H.Disk, r.Dir, path, time.Now, int64(ends[lo])
 	r.H.Ledger = l
 	return nil
 }
