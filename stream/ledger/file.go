@@ -285,7 +285,8 @@ func (l *Ledger) AcceptKey() {
 	l.rekeyed = true
 }
 
-// Append makes the entry durable. It sets Seq, Prev and Time.
+// Append makes the entry durable. It sets Seq, Prev and Time. The program uses the methods of lines.go, which say
+// what a line may be; Append is for them and for tests.
 func (l *Ledger) Append(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

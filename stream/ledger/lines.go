@@ -78,7 +78,10 @@ func (l *Ledger) Destroyed(e *Entry) error {
 
 // Repaired makes a line known that an open epoch's checkpoint names, and that this ledger lost.
 func (l *Ledger) Repaired(opened *Entry, lost [32]byte) error {
-	return l.Append(Entry{Kind: KindRepair, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Accepts: hex.EncodeToString(lost[:])})
+	return l.Append(Entry{
+		Kind: KindRepair, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
+		Accepts: hex.EncodeToString(lost[:]),
+	})
 }
 
 // SetLimit appends the limit of an epoch's stream, if it differs from the last one recorded for what the epoch is
