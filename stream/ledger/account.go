@@ -119,8 +119,8 @@ func (e *Entry) charged() []Entry {
 	return e.Views()
 }
 
-// Accounts returns what an opening is charged to.
-func (e *Entry) Accounts() (all []Account) {
+// accounts returns what an opening is charged to.
+func (e *Entry) accounts() (all []Account) {
 	for _, v := range e.charged() {
 		all = append(all, v.account())
 	}
@@ -134,7 +134,7 @@ func (l *Ledger) accountsOf(e *Entry) []Account {
 			e = &l.Entries[i]
 		}
 	}
-	return e.Accounts()
+	return e.accounts()
 }
 
 // accountIndex is the index of one account. Its numbers are indexes of entries.

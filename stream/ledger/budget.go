@@ -173,7 +173,7 @@ func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err erro
 			about.Person = l.Entries[i].Person
 		}
 	}
-	for _, a := range about.Accounts() {
+	for _, a := range about.accounts() {
 		if same(a) {
 			continue
 		}
@@ -258,10 +258,10 @@ func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closi
 	return cost.Epsilon(delta)
 }
 
-// ChargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
+// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
 // person of a population, has paid. It takes the given adjacency or, if that gives more, another
 // one in which the account was ever charged.
-func (l *Ledger) ChargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
+func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, worst, err := l.strictest(a, adjacency, delta)

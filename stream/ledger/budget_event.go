@@ -22,9 +22,9 @@ type BudgetEvent struct {
 	LimitDelta     float64 `json:"limit_delta"`
 }
 
-// NewBudgetEvents is how many of the newest events of an account a status shows. What was
+// newBudgetEvents is how many of the newest events of an account a status shows. What was
 // charged before them is in the first one.
-const NewBudgetEvents = 24
+const newBudgetEvents = 24
 
 // budgetHistory is how what an account was charged came about, as far as it was read. What was
 // charged after a line is worked out from an index of the lines up to it.
@@ -35,24 +35,18 @@ type budgetHistory struct {
 	events         []BudgetEvent
 }
 
-// BudgetOf returns the newest events of an account, at most so many (0: all), the oldest
+// budgetOf returns the newest events of an account, at most so many (0: all), the oldest
 // first.
 //
-// The newest [NewBudgetEvents] are kept, so that a line more costs a line more, whatever the
-// ledger's length.
-func (l *Ledger) BudgetOf(a Account, most int) ([]BudgetEvent, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.budgetOf(a, most)
-}
-
+// The newest [newBudgetEvents] are kept, so that a line more costs a line more, whatever the
+// ledger's length. The caller has the lock.
 func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
 	of := l.index.Accounts[a]
 	if of == nil {
 		return nil, nil
 	}
 	h := new(budgetHistory)
-	if most > 0 && most <= NewBudgetEvents {
+	if most > 0 && most <= newBudgetEvents {
 		if of.history == nil {
 			of.history = h
 		}
@@ -86,7 +80,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 				skip++
 			}
 		}
-		skip -= NewBudgetEvents
+		skip -= newBudgetEvents
 	}
 	for _, i := range news {
 		e := &l.Entries[i]
@@ -114,7 +108,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 			x.ChargedEpsilon = core.ToShow(charged)
 		}
 		h.events = append(h.events, x)
-		if most > 0 && len(h.events) > NewBudgetEvents {
+		if most > 0 && len(h.events) > newBudgetEvents {
 			h.events = slices.Delete(h.events, 0, 1)
 		}
 	}
@@ -162,7 +156,7 @@ func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsil
 		_, spent, _ := l.strictest(a, adjacency, delta) // 0 where it can't be computed
 		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
 			p.epsilon = shown
-			p.events, _ = l.budgetOf(a, NewBudgetEvents)
+			p.events, _ = l.budgetOf(a, newBudgetEvents)
 		}
 	}
 	return p.epsilon, p.events

@@ -22,10 +22,11 @@ func ControlTopicOf(l *Ledger) *ControlTopic {
 }
 
 const (
-	MirrorHeader = mirrorHeader
-	SealEnd      = sealEnd
-	SumField     = sumField
-	UnitPerson   = unitPerson
+	NewBudgetEvents = newBudgetEvents
+	MirrorHeader    = mirrorHeader
+	SealEnd         = sealEnd
+	SumField        = sumField
+	UnitPerson      = unitPerson
 )
 
 var (
@@ -33,6 +34,8 @@ var (
 )
 
 func (x *Entry) Account() Account { return x.account() }
+
+func (x *Entry) Accounts() []Account { return x.accounts() }
 
 func (x *Entry) AddUp() { x.addUp() }
 
@@ -62,6 +65,16 @@ func (x *Ledger) Touched(a0 []Account) int {
 	return x.touched(a0)
 }
 
+func (x *Ledger) BudgetOf(a0 Account, a1 int) ([]BudgetEvent, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.budgetOf(a0, a1)
+}
+
+func (x *Ledger) ChargedEpsilon(a0 Account, a1 dp.Adjacency, a2 float64) (float64, error) {
+	return x.chargedEpsilon(a0, a1, a2)
+}
+
 func (x *Ledger) SetLimitLine(a0 Entry, a1 dp.Adjacency) error { return x.setLimit(a0, a1) }
 
 func (x *ControlTopic) Forked() *uint64 { return &x.forked }
@@ -79,3 +92,5 @@ func (x *Ledger) Index() *ledgerIndex { return &x.index }
 func (x *ControlTopic) Claims() *map[claimed]claim { return &x.claims }
 
 func (x *ControlTopic) Newest() *map[string][]newestOf { return &x.newest }
+
+func (x *Ledger) Lines() int { return x.lines() }

@@ -257,8 +257,8 @@ func (l *Ledger) All() []Entry {
 	return slices.Clone(l.Entries)
 }
 
-// Lines returns the number of entries.
-func (l *Ledger) Lines() int {
+// lines returns the number of entries.
+func (l *Ledger) lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.Entries)

@@ -26,7 +26,7 @@ func (l *Ledger) Open(e Entry) (charged float64, err error) {
 	if charged, err = l.fitsAll(&e, nil); err != nil {
 		return 0, err
 	}
-	if !slices.ContainsFunc(e.Accounts(), l.unopenedLocked) {
+	if !slices.ContainsFunc(e.accounts(), l.unopenedLocked) {
 		e.Reserved = dp.Cost{}
 	}
 	return charged, l.appendLocked(e)
@@ -35,7 +35,7 @@ func (l *Ledger) Open(e Entry) (charged float64, err error) {
 // Reserve sets what the limit of a new opening's stream sets aside for sketches, if the opening is the first one
 // of an account.
 func (l *Ledger) Reserve(e *Entry, c *config.Config, s *config.Stream) error {
-	if !slices.ContainsFunc(e.Accounts(), l.Unopened) {
+	if !slices.ContainsFunc(e.accounts(), l.Unopened) {
 		return nil
 	}
 	reserved, err := core.Reserve(c, s)

@@ -136,7 +136,7 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	return m.newer()
 }
 
-// newer Halts where a copy of this ledger has lines that this one has not.
+// newer halts where a copy of this ledger has lines that this one has not.
 func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
@@ -150,7 +150,7 @@ func (m *ControlTopic) newer() error {
 }
 
 // Adopt takes over the lines that a newer copy of the ledger has, for an operator who
-// Opens an epoch with what is left of the state.
+// opens an epoch with what is left of the state.
 func (m *ControlTopic) Adopt(ctx context.Context) error {
 	err := m.Sync(ctx)
 	if err == nil || m == nil {
@@ -313,7 +313,7 @@ func (m *ControlTopic) line(rec *kafka.Record) {
 	if own, ok := m.ledger.identity(); !ok || own != id || m.forked > 0 {
 		return
 	}
-	lines := uint64(m.ledger.Lines())
+	lines := uint64(m.ledger.lines())
 	have, _ := m.ledger.hashOf(e.Seq)
 	known := e.Seq <= lines // others may append meanwhile
 	next := lines + uint64(len(m.lacks)) + 1
@@ -403,7 +403,7 @@ func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint6
 	return epoch
 }
 
-// Ours Halts where the epoch of an opening was claimed by another state directory before,
+// Ours halts where the epoch of an opening was claimed by another state directory before,
 // or a later one was claimed since.
 func (m *ControlTopic) Ours(opened *Entry) error {
 	if m == nil {
