@@ -274,7 +274,7 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 	}
 	t := opened.Task()
 	// A task that runs may be writing its files: Open would take away what is half written.
-	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: &state.Store{Disk: c.Disk, Dir: c.TaskDir(t), Seal: c.Sealer(t)}}
+	r := &epoch.Keeper{Feed: &input.Feed{Task: t}, D: &c.Shard, Store: state.OpenReader(c.Disk, c.TaskDir(t), c.Sealer(t))}
 	m, _, err := r.Manifest(opened)
 	if err != nil {
 		return nil // the task halts, now as before
@@ -283,7 +283,7 @@ func (c *shardTasks) unfitFor(old, s *config.Stream, opened *ledger.Entry) (why 
 		why = append(why, fmt.Sprintf("%s: the guarantee of epoch %d of task %s depends on it, which is open: close it first, with: streamdp epoch close %s",
 			key, m.Epoch, r.Task, failure.EpochArgs(r.Task)))
 	}
-	if err := c.Ledger.TakesLimit(epoch.LimitOf(s, m), s.Privacy.Adjacency); err != nil {
+	if err := c.Ledger.TakesLimit(s, m); err != nil {
 		why = append(why, err.Error())
 	}
 	return why

@@ -88,7 +88,8 @@ func TestLedgerReserve(t *testing.T) {
 	fixtures.Must(t, open(gauss(most*0.99), reserved))
 	refused("Gaussians for sketches", open(gauss(most*0.5), reserved), "above limit_epsilon 2")
 	limit := func(epsilon float64) error {
-		return l.SetLimit(ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: src, Epoch: 1, LimitEpsilon: epsilon, LimitDelta: 1e-8}, dp.ZeroOut)
+		s := &config.Stream{Privacy: config.Privacy{LimitEpsilon: epsilon, LimitDelta: 1e-8, Adjacency: dp.ZeroOut}}
+		return l.SetLimit(s, &core.Manifest{Stream: "a", Source: src, Epoch: 1})
 	}
 	if err := limit(1.9); err == nil || !strings.Contains(err.Error(), "beside what is set aside for sketches") {
 		t.Errorf("a limit below what is charged and set aside: %v", err)

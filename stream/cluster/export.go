@@ -101,8 +101,8 @@ func readable(key string, secrets bool) bool {
 	if !ok || task == "" || strings.ContainsAny(name, "/#\\") {
 		return false
 	}
-	return strings.HasPrefix(name, "manifest-") || strings.HasPrefix(name, "final-") ||
-		secrets && (strings.HasPrefix(name, state.SecretPrefix) || strings.HasPrefix(name, "initial-"))
+	return strings.HasPrefix(name, state.ManifestPrefix) || strings.HasPrefix(name, state.FinalPrefix) ||
+		secrets && (strings.HasPrefix(name, state.SecretPrefix) || strings.HasPrefix(name, state.InitialPrefix))
 }
 
 // oneLedger chains the lines of several ledgers, each in its order and all by their times, with a
@@ -132,15 +132,11 @@ func oneLedger(ledgers []*ledger.Ledger, master *[32]byte, last ledger.EntryMove
 	if l, err = ledger.Open(disk, "", ledger.NewKey(master)); err != nil {
 		return nil, nil, err
 	}
-	err = disk.Atomically("/tasks", func() error {
-		for _, e := range all {
-			if err := l.CopyLine(e.Entry); err != nil {
-				return err
-			}
-		}
-		return l.Append(ledger.Entry{Kind: ledger.KindMoved, Move: &last})
-	})
-	if err != nil {
+	entries := make([]ledger.Entry, len(all))
+	for i, e := range all {
+		entries[i] = e.Entry
+	}
+	if err = disk.Atomically("/tasks", func() error { return l.CopyAndMove(entries, last) }); err != nil {
 		return nil, nil, err
 	}
 	text, err = disk.ReadFile(atLedger)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/streamdp/streamdp/config"
@@ -128,8 +127,7 @@ func (i *importing) all(ctx context.Context) error {
 		}
 	}
 	if i.Ledger.Moved() == nil {
-		move := i.move
-		if err := i.Ledger.Append(ledger.Entry{Kind: ledger.KindMoved, Move: &move}); err != nil {
+		if err := i.Ledger.MoveAway(i.move); err != nil {
 			return fmt.Errorf("%w: %w", failure.ErrState, err)
 		}
 	}
@@ -189,7 +187,7 @@ func (i *importing) Read() (err error) {
 	case len(i.Ledger.Entries) == 0:
 		return fmt.Errorf("the ledger of %s is empty: there is nothing to import", i.dir)
 	case i.Ledger.Foreign():
-		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.Id)
+		return fmt.Errorf("the ledger of %s is under key %s, the key file holds key %s", i.dir, i.Ledger.KeyID, i.Ledger.Key.ID)
 	}
 	i.move = ledger.EntryMove{Group: i.G.C.Cluster.Group, Cluster: i.G.Genesis.Cluster}
 	if m := i.Ledger.Moved(); m != nil {
@@ -222,7 +220,7 @@ func (i *importing) Divide() error {
 		case e.Partition == core.Merged && c.Assign != config.AssignTopic:
 			return fmt.Errorf("the ledger has merged epochs (stream %s): they need cluster.assign = %q, so that all partitions of a topic have one ledger", e.Stream, config.AssignTopic)
 		}
-		if key != "" && key != i.Ledger.Key.Id {
+		if key != "" && key != i.Ledger.Key.ID {
 			e = withoutAnchors(e) // its anchors are under a former key, with which alone they prove something
 		}
 		s := i.shard(c.Shard(e.Topic, e.Partition))
@@ -281,11 +279,11 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 		return nil
 	}
 	for _, e := range s.Lines {
-		if _, known := into.Index.Tasks[e.Task()]; known {
+		if into.HasTask(e.Task()) {
 			return fmt.Errorf("the group has epochs of task %s already: a task has one ledger; a stream of the same name can't come from two directories", e.Task())
 		}
 		for _, src := range e.Sources() {
-			if _, known := into.Index.Sources[src]; known {
+			if into.HasSource(src) {
 				return fmt.Errorf("the group has charged %s/%d already: its limit can't be continued from two ledgers", src.Topic, src.Partition)
 			}
 		}
@@ -299,25 +297,12 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 	if err != nil {
 		return err
 	}
-	lines := func() error {
-		move := i.move
-		if err := l.Append(ledger.Entry{Kind: ledger.KindImported, Move: &move}); err != nil {
-			return err
-		}
-		for _, e := range s.Lines {
-			if err := l.CopyLine(e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := disk.Atomically("/tasks", lines); err != nil {
+	if err := disk.Atomically("/tasks", func() error { return l.Import(i.move, s.Lines) }); err != nil {
 		return err
 	}
 	for _, t := range s.tasks {
 		to, err := state.Open(disk, "/tasks/"+t.String(), nil)
 		if err == nil {
-			to.Logged = true
 			err = disk.Atomically(to.Dir, func() error { return i.bring(t, to, l) })
 		}
 		if err != nil {
@@ -339,22 +324,16 @@ func (i *importing) take(ctx context.Context, shard int) (err error) {
 // bring writes the files of a task that its shard needs.
 func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error {
 	from := state.TaskStore(i.dir, t, i.G.Master)
-	names, err := from.Disk.ReadDir(from.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		names, err = nil, nil
-	}
-	if err != nil {
-		return err
-	}
-	file := func(name string) error {
-		if !slices.Contains(names, name) {
+	// bring copies a file of an epoch, if there is one.
+	bring := func(n uint64, read func(uint64) ([]byte, error), put func(uint64, []byte) error) error {
+		data, err := read(n)
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		data, err := from.Disk.ReadFile(from.Path(name))
 		if err != nil {
 			return err
 		}
-		return state.WriteNew(to.Disk, to.Path(name), data)
+		return put(n, data)
 	}
 	last := i.Ledger.Newest(t)
 	var lives []uint64 // epochs whose secret is there
@@ -375,31 +354,41 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 		if err != nil {
 			return fmt.Errorf("the secret of epoch %d: %w: restore it, or close the epoch", n, err)
 		}
-		if err := to.KeepSecret(n, secret); err != nil {
+		if err := to.PutSecret(n, secret); err != nil {
 			return err
 		}
-		for _, name := range []string{state.ManifestName(n), state.InitialName(n)} {
-			if err := file(name); err != nil {
-				return err
-			}
+		if err := bring(n, from.Manifest, to.PutManifest); err != nil {
+			return err
+		}
+		if err := bring(n, from.Initial, to.PutInitial); err != nil {
+			return err
 		}
 	}
-	var final uint64
-	for _, name := range names {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == state.FinalName(n) {
-			final = max(final, n)
-		}
-	}
-	if err := file(state.FinalName(final)); err != nil || last.Kind != ledger.KindOpen {
+	final, data, err := from.LastFinal()
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the task has no files
+	case err != nil:
 		return err
+	case final > 0:
+		if err := to.PutFinal(final, data); err != nil {
+			return err
+		}
+	}
+	if last.Kind != ledger.KindOpen {
+		return nil
 	}
 	const settle = "start the daemon on the directory once more, and stop it with SIGTERM, or close the epoch"
-	if slices.Contains(names, state.OpeningName(last.Epoch)) {
+	if opening, err := from.Marked(last.Epoch); err != nil {
+		return err
+	} else if opening {
 		return fmt.Errorf("the opening of epoch %d was interrupted: %s", last.Epoch, settle)
 	}
 	cp, err := from.Load()
-	if err == nil && (cp == nil || cp.Epoch != last.Epoch || !slices.Contains(names, state.ManifestName(last.Epoch))) {
-		err = errors.New("its checkpoint or its manifest is not there")
+	if err == nil {
+		_, noManifest := from.Manifest(last.Epoch)
+		if cp == nil || cp.Epoch != last.Epoch || errors.Is(noManifest, fs.ErrNotExist) {
+			err = errors.New("its checkpoint or its manifest is not there")
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("epoch %d is open: %w: %s", last.Epoch, err, settle)
@@ -409,8 +398,7 @@ func (i *importing) bring(t core.Task, to *state.Store, l *ledger.Ledger) error 
 	}
 	defer clear(cp.State)
 	cp.Ledger = l.HeadHash()
-	to.Seq = cp.Seq
-	return to.Commit(cp)
+	return to.CommitOf(cp)
 }
 
 // clear removes from the directory what noise could be derived from, and what has exact sums.
@@ -428,18 +416,7 @@ func (i *importing) clear() error {
 		if !ok {
 			continue
 		}
-		s := state.TaskStore(i.dir, t, i.G.Master)
-		names, err := disk.ReadDir(s.Dir)
-		if err != nil {
-			return err
-		}
-		private := slices.DeleteFunc(names, func(n string) bool {
-			return !strings.HasPrefix(n, state.SecretPrefix) && !strings.HasPrefix(n, "initial-") && !strings.HasPrefix(n, state.OpeningPrefix) && !strings.HasSuffix(n, state.TemporarySuffix)
-		})
-		if err := state.RemoveAll(disk, s.Dir, private...); err != nil {
-			return err
-		}
-		if err := s.Erase(); err != nil {
+		if err := state.TaskStore(i.dir, t, i.G.Master).ErasePrivate(); err != nil {
 			return err
 		}
 	}

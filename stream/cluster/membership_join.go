@@ -76,7 +76,7 @@ func ended(ctx context.Context, err error) error {
 func genesisOf(c *config.Config, master *[32]byte, clusterID string) shardlog.Genesis {
 	return shardlog.Genesis{
 		Group: c.Cluster.Group, Shards: c.Cluster.Shards, Assign: c.Cluster.Assign,
-		Cluster: clusterID, Key: ledger.NewKey(master).Id,
+		Cluster: clusterID, Key: ledger.NewKey(master).ID,
 	}
 }
 
@@ -131,7 +131,7 @@ func (g *realGroup) Close(ctx context.Context) { g.Member.Close(ctx) }
 // joinGroup becomes a member of the group.
 func (s *Member) joinGroup(ctx context.Context) (group, error) {
 	d := s.process
-	key := ledger.NewKey(d.Key).Id
+	key := ledger.NewKey(d.Key).ID
 	m, err := kgroup.Join(ctx, kgroup.Options{
 		Kafka: s.reach, Group: d.Cfg.Cluster.Group, Shards: d.Cfg.Cluster.Shards, Session: d.Cfg.Cluster.SessionTimeout,
 		Instance: s.instance, Address: s.advertised(), Build: d.Version, Key: key, Digest: groupDigest(d.Config()),

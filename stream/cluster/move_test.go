@@ -279,7 +279,8 @@ func TestImportFormerKey(t *testing.T) {
 		l.AcceptKey()
 		open := ledger.Entry{Kind: ledger.KindOpen, Stream: "orders", Source: core.Source{Topic: "orders"}, Epoch: n, End: -1, Cost: dp.Cost{Mu: 1, Adjacency: dp.ZeroOut}}
 		fixtures.Must(t, l.Append(open))
-		fixtures.Must(t, l.Append(*open.Closing([]ledger.EntryPart{{End: 9, AnchorOffset: 8, Anchor: "ab"}}, 0)))
+		_, err = l.Close(&open, []ledger.EntryPart{{End: 9, AnchorOffset: 8, Anchor: "ab"}}, 0, "")
+		fixtures.Must(t, err)
 	}
 	i := cluster.NewImporting(&cluster.GroupTools{C: &config.Config{Cluster: &config.Cluster{Group: "g", Shards: 1}}, Master: connect.InsecureKey(2)}, dir)
 	defer i.Close()
@@ -385,8 +386,8 @@ func TestOneLedger(t *testing.T) {
 			if i%2 == 1 {
 				e.Kind, e.End, e.Cost = ledger.KindClose, 5, dp.Cost{}
 			}
-			e.Time = at.Add(time.Duration(s) * time.Second)
-			fixtures.Must(t, l.CopyLine(e))
+			l.Now = func() time.Time { return at.Add(time.Duration(s) * time.Second) }
+			fixtures.Must(t, l.Append(e))
 		}
 		return l
 	}

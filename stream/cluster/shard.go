@@ -180,7 +180,7 @@ func underOf(name string, data []byte) string {
 			return state.SecretName(epoch)
 		}
 		return state.SecretName(0) // there is none: it is not written
-	case strings.HasPrefix(name, state.PersonsPrefix), strings.HasPrefix(name, "initial-"):
+	case strings.HasPrefix(name, state.PersonsPrefix), strings.HasPrefix(name, state.InitialPrefix):
 		_, rest, _ := strings.Cut(name, "-")
 		number, _, _ := strings.Cut(rest, ".")
 		return state.SecretPrefix + number

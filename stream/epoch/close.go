@@ -21,23 +21,11 @@ func (k *Keeper) void(ctx context.Context, opened *ledger.Entry) error {
 
 // takeBack does what void does, within an opening.
 func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
-	if err := k.DoDisk(ctx, func() error {
-		return state.RemoveAll(k.D.Disk, k.Store.Dir, state.SecretName(opened.Epoch), state.InitialName(opened.Epoch))
-	}); err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.Store.DestroySecret(opened.Epoch) }); err != nil {
 		return err
 	}
 	k.Log.Warn("epoch was charged and never began", "epoch", opened.Epoch)
-	var parts []ledger.EntryPart
-	for _, p := range opened.Parts {
-		parts = append(parts, ledger.EntryPart{Partition: p.Partition})
-	}
-	err := k.DoDisk(ctx, func() error {
-		return k.D.Ledger.Append(ledger.Entry{
-			Kind: ledger.KindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Parts: parts,
-			Reason: "interrupted while opening, before any noise",
-		})
-	})
-	if err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.D.Ledger.Void(opened) }); err != nil {
 		return err
 	}
 	return k.unmark(ctx, opened.Epoch)
@@ -47,13 +35,15 @@ func (k *Keeper) takeBack(ctx context.Context, opened *ledger.Entry) error {
 // offsets below the end of each of its partitions, −1 for all. It had so many steps, or more. Then it destroys what must
 // not outlive the epoch. The epoch's releases must have been acknowledged, or given up.
 func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, reason string) error {
-	e := opened.Closing(ends, steps)
-	e.Reason = reason
+	var end int64
 	if err := k.Atomically(func() error {
 		if err := k.keepFinal(ctx, opened); err != nil {
 			return err
 		}
-		return k.DoDisk(ctx, func() error { return k.D.Ledger.Append(*e) })
+		return k.DoDisk(ctx, func() (err error) {
+			end, err = k.D.Ledger.Close(opened, ends, steps, reason)
+			return err
+		})
 	}); err != nil {
 		return err
 	}
@@ -62,7 +52,7 @@ func (k *Keeper) CloseEpoch(ctx context.Context, opened *ledger.Entry, ends []le
 		k.Log.Warn("the warm-up found no bounds: too few valid records (is a column mistyped?), or no column varies", "epoch", opened.Epoch,
 			"another", "streamdp epoch open "+failure.EpochArgs(k.Task))
 	}
-	k.Log.Info("epoch closed", "epoch", opened.Epoch, "end", e.End, "reason", reason)
+	k.Log.Info("epoch closed", "epoch", opened.Epoch, "end", end, "reason", reason)
 	return k.FinishClosings(ctx)
 }
 
@@ -280,16 +270,12 @@ func (k *Keeper) DestroySecrets(ctx context.Context) error {
 		}
 		// The line only after the secret is gone.
 		if err := k.Atomically(func() error {
-			return k.DoDisk(ctx, func() error {
-				return state.RemoveAll(k.D.Disk, k.Store.Dir, state.SecretName(e.Epoch), state.InitialName(e.Epoch))
-			})
+			return k.DoDisk(ctx, func() error { return k.Store.DestroySecret(e.Epoch) })
 		}); err != nil {
 			return err
 		}
 		if err := k.Atomically(func() error {
-			return k.DoDisk(ctx, func() error {
-				return k.D.Ledger.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
-			})
+			return k.DoDisk(ctx, func() error { return k.D.Ledger.Destroyed(&e) })
 		}); err != nil {
 			return err
 		}

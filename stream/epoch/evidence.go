@@ -39,7 +39,7 @@ func (s *Shard) ledgerHasAll() error {
 		if !ok {
 			continue // no directory of a task
 		}
-		n, err := (&state.Store{Disk: s.Disk, Dir: s.TaskDir(t)}).NewestEpoch()
+		n, err := state.OpenReader(s.Disk, s.TaskDir(t), nil).NewestEpoch()
 		if err != nil {
 			return err
 		}

@@ -7,9 +7,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"github.com/streamdp/streamdp/dp"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamdp/streamdp/dp"
 
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
@@ -99,7 +98,7 @@ func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err := k.claim(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := k.DoDisk(ctx, func() error { return k.Store.KeepSecret(o.epoch, o.secret[:]) }); err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.Store.PutSecret(o.epoch, o.secret[:]) }); err != nil {
 		return nil, err
 	}
 	if err := k.keepInitial(ctx, o.epoch, o.initial); err != nil {
@@ -113,7 +112,7 @@ func (k *Keeper) found(ctx context.Context, o *opening) (*core.Manifest, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := k.DoDisk(ctx, func() error { return state.WriteNew(k.D.Disk, k.Store.Path(state.ManifestName(o.epoch)), file) }); err != nil {
+	if err := k.DoDisk(ctx, func() error { return k.Store.PutManifest(o.epoch, file) }); err != nil {
 		return nil, err
 	}
 	if err := k.Begin(ctx, m, file, o.mech, o.output, o.parts); err != nil {
@@ -306,25 +305,18 @@ func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 		Output: &ledger.EntryOutput{Topic: k.S.Output.Topic, Partition: k.S.Output.Partition},
 	}
 	e.Unit, e.Person = ledger.PersonOf(k.S, partitions)
+	var ends []int64
 	if src.Partition == core.Merged {
-		ends := core.ChargedParts(mech, k.S.LastStep(), bases(parts))
-		for i, p := range parts {
-			e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
-		}
-		e.AddUp()
+		ends = core.ChargedParts(mech, k.S.LastStep(), bases(parts))
 	} else {
-		e.Incarnation, e.First, e.End = parts[0].incarnation, parts[0].base, core.ChargedTo(mech, k.S.LastStep(), parts[0].base)
+		ends = []int64{core.ChargedTo(mech, k.S.LastStep(), parts[0].base)}
 	}
-	if slices.ContainsFunc(e.Accounts(), k.D.Ledger.Unopened) {
-		reserved, err := core.Reserve(k.D.Config(), k.S)
-		if err != nil {
-			return e, failure.Haltf(failure.Budget, "%w", err)
-		}
-		if !reserved.Sketches.Empty() {
-			e.Reserved = reserved.Sketches
-		}
+	var charged []ledger.EntryPart
+	for i, p := range parts {
+		charged = append(charged, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
 	}
-	return e, nil
+	e.Charge(charged)
+	return e, k.D.Ledger.Reserve(&e, k.D.Config(), k.S)
 }
 
 // unmark removes the mark of an epoch that is open, or will never be.
@@ -333,7 +325,7 @@ func (k *Keeper) unmark(ctx context.Context, epoch uint64) error {
 	if err != nil || !opening {
 		return err
 	}
-	return k.DoDisk(ctx, func() error { return state.RemoveAll(k.D.Disk, k.Store.Dir, state.OpeningName(epoch)) })
+	return k.DoDisk(ctx, func() error { return k.Store.Unmark(epoch) })
 }
 
 // Begin writes the first checkpoint of an epoch. parts have records by which the logs are

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
@@ -27,22 +25,12 @@ func (k *Keeper) initial() ([]float64, error) {
 	if learning == nil {
 		return nil, nil
 	}
-	names, err := k.D.Disk.ReadDir(k.Store.Dir)
+	last, data, err := k.Store.LastFinal()
 	if err != nil {
 		return nil, err
-	}
-	var last uint64
-	for _, name := range names {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "final-"), 10, 64); err == nil && name == state.FinalName(n) {
-			last = max(last, n)
-		}
 	}
 	if last == 0 {
 		return connect.InitialFile(k.S)
-	}
-	data, err := k.D.Disk.ReadFile(k.Store.Path(state.FinalName(last)))
-	if err != nil {
-		return nil, err
 	}
 	x, err := core.ParseParameters(data)
 	if err != nil {
@@ -60,15 +48,13 @@ func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 	if x == nil {
 		return nil
 	}
-	return k.DoDisk(ctx, func() error {
-		return state.WriteNew(k.D.Disk, k.Store.Path(state.InitialName(epoch)), core.PackParameters(x))
-	})
+	return k.DoDisk(ctx, func() error { return k.Store.PutInitial(epoch, core.PackParameters(x)) })
 }
 
 // initialOf returns the parameters that an epoch began with, nil if they are the
 // Mechanism's own.
 func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
-	data, err := k.D.Disk.ReadFile(k.Store.Path(state.InitialName(epoch)))
+	data, err := k.Store.Initial(epoch)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -100,10 +86,5 @@ func (k *Keeper) keepFinal(ctx context.Context, opened *ledger.Entry) error {
 	if x == nil {
 		return nil
 	}
-	return k.DoDisk(ctx, func() error {
-		if err := state.RemoveAll(k.D.Disk, k.Store.Dir, state.FinalName(opened.Epoch)); err != nil { // of an interrupted closing
-			return err
-		}
-		return state.WriteNew(k.D.Disk, k.Store.Path(state.FinalName(opened.Epoch)), core.PackParameters(x))
-	})
+	return k.DoDisk(ctx, func() error { return k.Store.PutFinal(opened.Epoch, core.PackParameters(x)) })
 }

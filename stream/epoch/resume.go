@@ -217,7 +217,7 @@ func (k *Keeper) OfEpoch(cp *state.Checkpoint, m *core.Manifest, file []byte) er
 
 // Manifest reads the manifest of an epoch that the ledger knows.
 func (k *Keeper) Manifest(opened *ledger.Entry) (*core.Manifest, []byte, error) {
-	file, err := k.D.Disk.ReadFile(k.Store.Path(state.ManifestName(opened.Epoch)))
+	file, err := k.Store.Manifest(opened.Epoch)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, ErrNoManifest
 	}
@@ -291,20 +291,7 @@ func KeysOf(key *[32]byte, m *core.Manifest, file []byte) (*dp.Epoch, error) {
 // limit records a limit that differs from the last one recorded. A raised limit is the
 // guarantee from then on. It refuses a limit below what is charged.
 func (k *Keeper) limit(ctx context.Context, m *core.Manifest) error {
-	e := LimitOf(k.S, m)
 	return k.Atomically(func() error {
-		return k.DoDisk(ctx, func() error { return k.D.Ledger.SetLimit(e, k.S.Privacy.Adjacency) })
+		return k.DoDisk(ctx, func() error { return k.D.Ledger.SetLimit(k.S, m) })
 	})
-}
-
-// LimitOf returns the entry that records a stream's limit for an epoch.
-func LimitOf(s *config.Stream, m *core.Manifest) ledger.Entry {
-	var parts []ledger.EntryPart
-	for _, p := range m.Parts {
-		parts = append(parts, ledger.EntryPart{Partition: p.Partition})
-	}
-	return ledger.Entry{
-		Kind: ledger.KindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
-		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
-	}
 }

@@ -45,7 +45,7 @@ func (s *Shard) TaskDir(t core.Task) string { return s.Dir + "/tasks/" + t.Strin
 // written it looks damaged, so CheckpointOf tries again.
 func (s *Shard) CheckpointOf(t core.Task) (cp *state.Checkpoint, err error) {
 	for range 3 {
-		if cp, err = (&state.Store{Disk: s.Disk, Dir: s.TaskDir(t), Seal: s.Sealer(t)}).Load(); !errors.Is(err, state.ErrCheckpoint) {
+		if cp, err = state.OpenReader(s.Disk, s.TaskDir(t), s.Sealer(t)).Load(); !errors.Is(err, state.ErrCheckpoint) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -1,3 +1,4 @@
+// Package failure says what a failure leads to: the call is repeated, or the task halts with a reason and a remedy.
 package failure
 
 import (
@@ -8,14 +9,14 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 )
 
-// Halt stops a task, not the process. It is not stored: a restart examines its
+// Halt is an error that stops a task, not the process. It is not stored: a restart examines its
 // cause again.
 type Halt struct {
-	Reason string // a metric label
+	Reason string // one of the reasons below; a metric label
 	Err    error
 }
 
-// The reasons of halts.
+// The reasons of halts. They are in metrics, in the status and in docs: changing one breaks operators' alerts.
 const (
 	Configuration   = "configuration"    // the configuration is not the epoch's
 	Key             = "key"              // the keys are not the epoch's
@@ -36,8 +37,10 @@ const (
 	Kafka           = "kafka" // the cluster refuses a call for good
 )
 
+// Error returns the words of the cause.
 func (h *Halt) Error() string { return h.Err.Error() }
 
+// Unwrap returns the cause.
 func (h *Halt) Unwrap() error { return h.Err }
 
 // Is makes a halt of a spent budget an ErrNothing, and every other halt an ErrHalted, for
@@ -49,6 +52,7 @@ func (h *Halt) Is(target error) bool {
 	return target == ErrHalted
 }
 
+// Haltf returns a halt for a reason, with a formatted error.
 func Haltf(reason, format string, args ...any) error {
 	return &Halt{reason, fmt.Errorf(format, args...)}
 }
@@ -65,7 +69,7 @@ var ErrHalted = errors.New("every task halted")
 
 // DiskFull reports whether a write failed because the disk is full or no file descriptor is free.
 // That passes. After any other failure of a sync nobody knows what is on disk, and the process
-// Must end.
+// must end.
 func DiskFull(err error) bool {
 	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, passing) {
@@ -97,6 +101,7 @@ func TaskFlags(t core.Task) string {
 	return fmt.Sprintf(" --stream %s --partition %d", t.Stream, t.Partition)
 }
 
+// Signal wakes the receiver of a channel with room for one value. If it has a value already, nothing is added.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -104,12 +109,5 @@ func Signal(c chan struct{}) {
 	}
 }
 
+// ErrStop ends a read whose caller has enough. No caller further up sees it.
 var ErrStop = errors.New("enough")
-
-// IsFailing reports whether something is being repeated.
-func (r *Retrier) IsFailing(what string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, known := r.troubles[what]
-	return known
-}

@@ -12,7 +12,7 @@ import (
 	"github.com/streamdp/streamdp/internal/kafka"
 )
 
-// Retrier IsFailing calls that fail for a passing reason, and keeps a list of them.
+// Retrier repeats calls that fail for a passing reason, and keeps a list of them. It is safe for concurrent use.
 type Retrier struct {
 	Log     *slog.Logger
 	failed  func(error) // sees each failure; nil: nobody does
@@ -22,12 +22,14 @@ type Retrier struct {
 	troubles map[string]string // what is being repeated, and why
 }
 
+// NewRetrier returns a retrier that logs to log. It calls failed with each failure, and changed when the list has
+// changed.
 func NewRetrier(log *slog.Logger, failed func(error), changed func()) *Retrier {
 	return &Retrier{Log: log, failed: failed, changed: changed, troubles: map[string]string{}}
 }
 
-// Do IsFailing a call for as long as the cluster is the reason that it fails. Meanwhile
-// status and readiness show it.
+// Do repeats a call for as long as the cluster is the reason that it fails, or a [Later]. Meanwhile
+// status and readiness show what is being done. It returns any other error, or that of ctx.
 func (r *Retrier) Do(ctx context.Context, what string, call func() error) error {
 	var pause kafka.Backoff
 	for {
@@ -47,11 +49,13 @@ func (r *Retrier) Do(ctx context.Context, what string, call func() error) error 
 	}
 }
 
-// Later is a condition of the cluster that the operator must change.
+// Later is an error that passes once the operator changes the cluster or makes room: the call is repeated.
 type Later struct{ Err error }
 
+// Unwrap returns the cause.
 func (e *Later) Unwrap() error { return e.Err }
 
+// Error returns the words of the cause.
 func (e *Later) Error() string { return e.Err.Error() }
 
 // Failing records that something is being repeated, and logs it once.
@@ -71,6 +75,7 @@ func (r *Retrier) Failing(what string, err error) {
 	}
 }
 
+// Recovered records that something is no longer repeated, and logs it if it was.
 func (r *Retrier) Recovered(what string) {
 	r.mu.Lock()
 	_, known := r.troubles[what]
@@ -89,7 +94,15 @@ func (r *Retrier) Forget() {
 	clear(r.troubles)
 }
 
-// DoDisk IsFailing a write as long as the disk is full.
+// IsFailing reports whether something is being repeated.
+func (r *Retrier) IsFailing(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.troubles[what]
+	return known
+}
+
+// DoDisk repeats a write as long as the disk is full. It returns any other error, or that of ctx.
 func (r *Retrier) DoDisk(ctx context.Context, call func() error) error {
 	return r.Do(ctx, "disk", func() error {
 		err := call()

@@ -119,20 +119,22 @@ func (e *Entry) charged() []Entry {
 	return e.Views()
 }
 
-// Accounts returns what an opening is charged to.
-func (e *Entry) Accounts() (all []Account) {
+// accounts returns what an opening is charged to.
+func (e *Entry) accounts() (all []Account) {
 	for _, v := range e.charged() {
 		all = append(all, v.account())
 	}
 	return all
 }
 
-// AccountsOf returns what the epoch of a line is charged to.
-func (l *Ledger) AccountsOf(e *Entry) []Account {
-	if opened := l.Opening(e.Task(), e.Epoch); opened != nil {
-		e = opened
+// accountsOf returns what the epoch of a line is charged to.
+func (l *Ledger) accountsOf(e *Entry) []Account {
+	if of := l.index.Tasks[e.Task()]; of != nil {
+		if i, known := of.openings[e.Epoch]; known {
+			e = &l.Entries[i]
+		}
 	}
-	return e.Accounts()
+	return e.accounts()
 }
 
 // accountIndex is the index of one account. Its numbers are indexes of entries.
@@ -410,7 +412,7 @@ func unitOf(period uint64) string {
 // others pay.
 func (l *Ledger) agrees(e *Entry) error {
 	if e.Person != nil {
-		for at, t := range l.Index.topics {
+		for at, t := range l.index.topics {
 			for was := range t.persons {
 				if was.population == e.Person.Population && was.period != e.Person.Period {
 					return failure.Haltf(failure.Configuration, "population %s has epochs, over topic %s, that protect what a person has in %s, this one would protect what one has in %s: "+
@@ -419,7 +421,7 @@ func (l *Ledger) agrees(e *Entry) error {
 			}
 		}
 	}
-	t := l.Index.topics[topic{e.Cluster, e.Topic}]
+	t := l.index.topics[topic{e.Cluster, e.Topic}]
 	if t == nil {
 		return nil
 	}

@@ -237,15 +237,15 @@ func TestPopulationLimit(t *testing.T) {
 	}
 	// A limit, once for all tasks of the population, never below what is paid.
 	line := ledger.Entry{Kind: ledger.KindLimit, Stream: "a", Source: base.entry(1).Source, Epoch: 1, LimitEpsilon: 0.9, LimitDelta: 1e-8}
-	if err := l.SetLimit(line, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "below what persons of population members have paid: 1 (zero-out)") {
+	if err := l.SetLimitLine(line, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "below what persons of population members have paid: 1 (zero-out)") {
 		t.Errorf("a limit of 0.9: %v", err)
 	}
 	_, err = l.Open(limited(second, 1, 1.5))
 	fixtures.Must(t, err)
 	line.LimitEpsilon = 1.6
-	fixtures.Must(t, l.SetLimit(line, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(line, dp.ZeroOut))
 	line.Source.Partition = 1
-	fixtures.Must(t, l.SetLimit(line, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(line, dp.ZeroOut))
 	if n := len(l.Entries); n != 3 {
 		t.Errorf("%d lines, want one limit for both tasks", n)
 	}
@@ -444,12 +444,12 @@ func TestPopulationHistory(t *testing.T) {
 	if n := l.Touched([]ledger.Account{members}); n != len(l.Entries) {
 		t.Errorf("%d lines concern the population, of %d", n, len(l.Entries))
 	}
-	for src := range maps.Keys(l.Index.Sources) {
-		if a := l.Index.Accounts[streamtest.OfRecords(src)]; a != nil {
+	for src := range maps.Keys(l.Index().Sources) {
+		if a := l.Index().Accounts[streamtest.OfRecords(src)]; a != nil {
 			t.Errorf("%v has an account of records", src)
 		}
 	}
-	if n := len(l.Index.Accounts[members].Settled); n != 2 {
+	if n := len(l.Index().Accounts[members].Settled); n != 2 {
 		t.Errorf("%d sums for two partitions", n)
 	}
 }

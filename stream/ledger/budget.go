@@ -33,24 +33,6 @@ func (e *ErrBudget) Error() string {
 		e.account, core.AtMost(e.alreadyCharged), e.account.payer(), core.AtMost(e.spent), e.delta, e.adjacency, e.limit)
 }
 
-// Open charges an epoch: it appends e, unless the records of its source, or the persons of its
-// population, would then pay more than the limit. It returns the ε charged so far, including
-// this epoch, at the limit's δ.
-func (l *Ledger) Open(e Entry) (charged float64, err error) {
-	if !e.chargesOffsets() {
-		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if charged, err = l.fitsAll(&e, nil); err != nil {
-		return 0, err
-	}
-	if !slices.ContainsFunc(e.Accounts(), l.unopenedLocked) {
-		e.Reserved = dp.Cost{}
-	}
-	return charged, l.appendLocked(e)
-}
-
 // fitsAll is fits for every account that e charges. It returns the largest ε.
 func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 	if err := l.agrees(e); err != nil {
@@ -71,7 +53,7 @@ func (l *Ledger) fitsAll(e, closing *Entry) (charged float64, err error) {
 func (l *Ledger) Affords(e Entry, opened *Entry, end []EntryPart, steps uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.fitsAll(&e, opened.Closing(end, steps))
+	_, err := l.fitsAll(&e, opened.closing(end, steps))
 	return err
 }
 
@@ -109,7 +91,7 @@ func (l *Ledger) fits(e, closing *Entry) (charged float64, err error) {
 
 // adjacencies returns the adjacencies in which an account was ever charged, and one more.
 func (l *Ledger) adjacencies(a Account, also dp.Adjacency) (all []dp.Adjacency) {
-	if of := l.Index.Accounts[a]; of != nil {
+	if of := l.index.Accounts[a]; of != nil {
 		all = slices.Clone(of.adjacencies)
 	}
 	if !slices.Contains(all, also) {
@@ -157,7 +139,7 @@ func (l *Ledger) within(a Account, adjacency dp.Adjacency, reserved dp.Cost, ext
 // reserved returns the part of an account's limit that is set aside for sketches. The first
 // opening says it, before any release. first is true if there is no opening yet.
 func (l *Ledger) reserved(a Account) (reserved dp.Cost, first bool) {
-	if of := l.Index.Accounts[a]; of != nil && of.first >= 0 {
+	if of := l.index.Accounts[a]; of != nil && of.first >= 0 {
 		return l.Entries[of.first].Reserved, false
 	}
 	return dp.Cost{}, true
@@ -175,30 +157,10 @@ func (l *Ledger) unopenedLocked(a Account) bool {
 	return first
 }
 
-// SetLimit appends a limit that differs from the last one recorded for what an epoch is
-// charged to. It refuses a limit below what is paid, in adjacency or in another one in which
-// the account was ever charged.
-func (l *Ledger) SetLimit(e Entry, adjacency dp.Adjacency) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if changed, err := l.limits(e, adjacency); err != nil || !changed {
-		return err
-	}
-	return l.appendLocked(e)
-}
-
-// TakesLimit returns the error that SetLimit would, and appends nothing.
-func (l *Ledger) TakesLimit(e Entry, adjacency dp.Adjacency) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err := l.limits(e, adjacency)
-	return err
-}
-
 // limits reports whether a limit differs from the last one recorded, unless it is too low.
 func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err error) {
 	same := func(a Account) bool {
-		of := l.Index.Accounts[a]
+		of := l.index.Accounts[a]
 		if of == nil || of.limit < 0 {
 			return false
 		}
@@ -206,12 +168,12 @@ func (l *Ledger) limits(e Entry, adjacency dp.Adjacency) (changed bool, err erro
 		return old.LimitEpsilon == e.LimitEpsilon && old.LimitDelta == e.LimitDelta
 	}
 	about := e
-	if of := l.Index.Tasks[e.Task()]; of != nil {
+	if of := l.index.Tasks[e.Task()]; of != nil {
 		if i, known := of.openings[e.Epoch]; known {
 			about.Person = l.Entries[i].Person
 		}
 	}
-	for _, a := range about.Accounts() {
+	for _, a := range about.accounts() {
 		if same(a) {
 			continue
 		}
@@ -259,7 +221,7 @@ func (l *Ledger) Charged(a Account, adjacency dp.Adjacency, delta float64, closi
 // compose by position. Those of different incarnations add up, because these may hold the
 // same people. Those of persons are [ledger.personCharges].
 func (l *Ledger) charges(a Account, extra, closing *Entry) (charges []dp.Charge) {
-	of := l.Index.Accounts[a]
+	of := l.index.Accounts[a]
 	if a.Population != "" {
 		if of == nil {
 			of = new(accountIndex)
@@ -296,10 +258,10 @@ func (l *Ledger) Epsilon(a Account, adjacency dp.Adjacency, delta float64, closi
 	return cost.Epsilon(delta)
 }
 
-// ChargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
+// chargedEpsilon returns the ε at delta that the worst-off record of a source, or the worst-off
 // person of a population, has paid. It takes the given adjacency or, if that gives more, another
 // one in which the account was ever charged.
-func (l *Ledger) ChargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
+func (l *Ledger) chargedEpsilon(a Account, adjacency dp.Adjacency, delta float64) (float64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, worst, err := l.strictest(a, adjacency, delta)

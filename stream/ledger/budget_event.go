@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/stream/core"
 )
 
@@ -21,9 +22,9 @@ type BudgetEvent struct {
 	LimitDelta     float64 `json:"limit_delta"`
 }
 
-// NewBudgetEvents is how many of the newest events of an account a status shows. What was
+// newBudgetEvents is how many of the newest events of an account a status shows. What was
 // charged before them is in the first one.
-const NewBudgetEvents = 24
+const newBudgetEvents = 24
 
 // budgetHistory is how what an account was charged came about, as far as it was read. What was
 // charged after a line is worked out from an index of the lines up to it.
@@ -34,20 +35,18 @@ type budgetHistory struct {
 	events         []BudgetEvent
 }
 
-// BudgetOf returns the newest events of an account, at most so many (0: all), the oldest
+// budgetOf returns the newest events of an account, at most so many (0: all), the oldest
 // first.
 //
-// The newest [NewBudgetEvents] are kept, so that a line more costs a line more, whatever the
-// ledger's length.
-func (l *Ledger) BudgetOf(a Account, most int) ([]BudgetEvent, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.Index.Accounts[a]
+// The newest [newBudgetEvents] are kept, so that a line more costs a line more, whatever the
+// ledger's length. The caller has the lock.
+func (l *Ledger) budgetOf(a Account, most int) ([]BudgetEvent, error) {
+	of := l.index.Accounts[a]
 	if of == nil {
 		return nil, nil
 	}
 	h := new(budgetHistory)
-	if most > 0 && most <= NewBudgetEvents {
+	if most > 0 && most <= newBudgetEvents {
 		if of.history == nil {
 			of.history = h
 		}
@@ -81,13 +80,13 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 				skip++
 			}
 		}
-		skip -= NewBudgetEvents
+		skip -= newBudgetEvents
 	}
 	for _, i := range news {
 		e := &l.Entries[i]
 		h.read++
 		h.then.Entries = l.Entries[:i+1]
-		h.then.Index.add(h.then.Entries)
+		h.then.index.add(h.then.Entries)
 		if e.Kind == KindOpen || e.Kind == KindLimit {
 			h.epsilon, h.delta = e.LimitEpsilon, e.LimitDelta
 		}
@@ -101,7 +100,7 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 		if e.Kind == KindOpen {
 			x.Epsilon = e.Epsilon
 		}
-		if of := h.then.Index.Accounts[a]; of != nil && len(of.adjacencies) > 0 {
+		if of := h.then.index.Accounts[a]; of != nil && len(of.adjacencies) > 0 {
 			_, charged, err := h.then.strictest(a, of.adjacencies[0], h.delta)
 			if err != nil {
 				return err
@@ -109,19 +108,64 @@ func (h *budgetHistory) readOn(l *Ledger, a Account, lines []int, most int) erro
 			x.ChargedEpsilon = core.ToShow(charged)
 		}
 		h.events = append(h.events, x)
-		if most > 0 && len(h.events) > NewBudgetEvents {
+		if most > 0 && len(h.events) > newBudgetEvents {
 			h.events = slices.Delete(h.events, 0, 1)
 		}
 	}
 	return nil
 }
 
-// Touched returns how many lines concern accounts, all together.
-func (l *Ledger) Touched(all []Account) (n int) {
+// paid is what a task's accounts were charged when the ledger had so many lines.
+type paid struct {
+	lines     int    // of the ledger
+	newest    uint64 // the task's newest opening or closing
+	touched   int    // lines about its accounts
+	adjacency dp.Adjacency
+	delta     float64
+
+	epsilon float64
+	events  []BudgetEvent
+}
+
+// Paid returns the ε at delta, as it is shown, that the worst-off record of a task's input has paid, or the
+// worst-off person of its population, and the newest events of that account. Epochs of other tasks are in both.
+// An account is read again only where the ledger has another line about it.
+func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	of := l.index.Tasks[t]
+	if of == nil || of.newest < 0 {
+		return 0, nil
+	}
+	p := &of.paid
+	if p.adjacency != adjacency || p.delta != delta {
+		*p = paid{adjacency: adjacency, delta: delta}
+	}
+	if p.lines == len(l.Entries) {
+		return p.epsilon, p.events
+	}
+	p.lines = len(l.Entries)
+	last := &l.Entries[of.newest]
+	accounts := l.accountsOf(last)
+	touched := l.touched(accounts)
+	if last.Seq == p.newest && touched == p.touched {
+		return p.epsilon, p.events
+	}
+	p.newest, p.touched, p.epsilon, p.events = last.Seq, touched, 0, nil
+	for i, a := range accounts {
+		_, spent, _ := l.strictest(a, adjacency, delta) // 0 where it can't be computed
+		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
+			p.epsilon = shown
+			p.events, _ = l.budgetOf(a, newBudgetEvents)
+		}
+	}
+	return p.epsilon, p.events
+}
+
+// touched returns how many lines concern accounts, all together.
+func (l *Ledger) touched(all []Account) (n int) {
 	for _, a := range all {
-		if of := l.Index.Accounts[a]; of != nil {
+		if of := l.index.Accounts[a]; of != nil {
 			n += len(of.lines)
 		}
 	}

@@ -25,16 +25,17 @@ var ErrLedger = errors.New("ledger damaged")
 
 // Key makes the MACs of lines, under a key derived from the master key.
 type Key struct {
-	Id  string // of the master key
+	ID  string // of the master key
 	mac []byte
 }
 
+// NewKey returns the key for the MACs of lines that follows from a master key.
 func NewKey(master *[32]byte) *Key {
 	key := dp.Derive(master, dp.ForLedger, nil)
 	return &Key{credentials.KeyID(master), key[:]}
 }
 
-// The end of a sealed line: ,"mac":"…","sum":"…"}.
+// The end of a sealed line: ,"mac":"…","sum":"…"}. SealBytes is its length.
 const (
 	macField  = `,"mac":"`
 	sumField  = `","sum":"`
@@ -89,7 +90,8 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.Disk, l.Dir, l.Path, l.Now, l.Size = d, dir, path, time.Now, int64(end)
+	l.begin(d, dir, path)
+	l.size = int64(end)
 	if tail := data[end:]; len(tail) > 0 {
 		// A line with its newline changed to another byte does not come from a crash. A
 		// sector that was never written has zeros.
@@ -104,6 +106,29 @@ func Open(d state.Disk, dir string, key *Key) (*Ledger, error) {
 		l.Torn = true
 	}
 	return l, nil
+}
+
+// Continue begins a ledger in a new file of a directory with the complete lines of another one. The other file stays.
+func Continue(d state.Disk, dir, name string, lines []byte, key *Key) (*Ledger, error) {
+	if err := state.RemoveAll(d, dir, name); err != nil {
+		return nil, err
+	}
+	path := dir + "/" + name
+	if err := state.WriteNew(d, path, lines); err != nil {
+		return nil, err
+	}
+	l, err := Parse(lines, key)
+	if err != nil {
+		return nil, err
+	}
+	l.begin(d, dir, path)
+	l.size = int64(len(lines))
+	return l, nil
+}
+
+// begin sets where the ledger's file is.
+func (l *Ledger) begin(d state.Disk, dir, path string) {
+	l.Disk, l.dir, l.Path, l.Now = d, dir, path, time.Now
 }
 
 // FileName is the file of the ledger in the state directory.
@@ -160,13 +185,13 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 		}
 		if l.KeyID != "" || e.Key != "" || e.MAC != "" || e.Sum != "" {
 			if e.Key != "" {
-				if key != nil && l.KeyID == key.Id && e.Key != key.Id {
+				if key != nil && l.KeyID == key.ID && e.Key != key.ID {
 					return nil, fmt.Errorf("%w: line %d is under key %q, behind lines under the present key", ErrLedger, n, e.Key)
 				}
 				l.KeyID = e.Key
 			}
 			check := key
-			if key != nil && l.KeyID != key.Id {
+			if key != nil && l.KeyID != key.ID {
 				check = nil
 			}
 			if l.KeyID == "" || !sealed(line, check) {
@@ -223,7 +248,7 @@ func Parse(data []byte, key *Key) (*Ledger, error) {
 // take adds a durable line to the ledger in memory.
 func (l *Ledger) take(e Entry, line []byte) {
 	l.Entries = append(l.Entries, e)
-	l.Index.add(l.Entries)
+	l.index.add(l.Entries)
 	l.Head = sha256.Sum256(line)
 	l.heads[l.Head] = true
 	if e.Kind == KindRepair {
@@ -242,7 +267,7 @@ func (l *Ledger) Foreign() bool {
 }
 
 func (l *Ledger) foreignLocked() bool {
-	return l.Key != nil && l.KeyID != "" && l.KeyID != l.Key.Id
+	return l.Key != nil && l.KeyID != "" && l.KeyID != l.Key.ID
 }
 
 // Waits reports whether no line can be added without the operator's word.
@@ -260,7 +285,8 @@ func (l *Ledger) AcceptKey() {
 	l.rekeyed = true
 }
 
-// Append makes the entry durable. It sets Seq, Prev and Time.
+// Append makes the entry durable. It sets Seq, Prev and Time. The program uses the methods of lines.go, which say
+// what a line may be; Append is for them and for tests.
 func (l *Ledger) Append(e Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,7 +296,7 @@ func (l *Ledger) Append(e Entry) error {
 func (l *Ledger) appendLocked(e Entry) error {
 	if l.foreignLocked() && !l.rekeyed {
 		return failure.Haltf(failure.Key, "the ledger's lines are under key %s, the key file holds key %s: configure the file of that key; "+
-			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.Id)
+			"if you changed the key, streamdp epoch open STREAM goes on under the new one", l.KeyID, l.Key.ID)
 	}
 	if m := l.Moved(); m != nil {
 		return m.Refusal()
@@ -283,20 +309,20 @@ func (l *Ledger) appendLocked(e Entry) error {
 	}
 	if l.partial {
 		// The next line must not follow a partial one.
-		if err := l.Disk.Truncate(l.Path, l.Size); err != nil && !(l.Size == 0 && errors.Is(err, fs.ErrNotExist)) {
+		if err := l.Disk.Truncate(l.Path, l.size); err != nil && !(l.size == 0 && errors.Is(err, fs.ErrNotExist)) {
 			return fmt.Errorf("ledger: %w", err)
 		}
 		l.partial = false
 	}
-	if err := l.Held.check(l.Size); err != nil {
+	if err := l.Held.check(l.size); err != nil {
 		return err
 	}
 	e.Seq = uint64(len(l.Entries)) + 1
 	e.Prev = hex.EncodeToString(l.Head[:])
 	e.Time = l.Now().UTC().Truncate(time.Second)
 	keyID := l.KeyID
-	if l.Key != nil && keyID != l.Key.Id {
-		e.Key = l.Key.Id
+	if l.Key != nil && keyID != l.Key.ID {
+		e.Key = l.Key.ID
 		keyID = e.Key
 	}
 	line, err := json.Marshal(e)
@@ -307,8 +333,8 @@ func (l *Ledger) appendLocked(e Entry) error {
 		line = l.Key.Seal(line)
 	}
 	if err := l.write(append(line, '\n')); err != nil {
-		e := l.Disk.Truncate(l.Path, l.Size)
-		l.partial = e != nil && !(l.Size == 0 && errors.Is(e, fs.ErrNotExist))
+		e := l.Disk.Truncate(l.Path, l.size)
+		l.partial = e != nil && !(l.size == 0 && errors.Is(e, fs.ErrNotExist))
 		return fmt.Errorf("ledger: %w", err)
 	}
 	if l.Key != nil {
@@ -318,7 +344,7 @@ func (l *Ledger) appendLocked(e Entry) error {
 	}
 	l.KeyID = keyID
 	l.take(e, line)
-	l.Size += int64(len(line)) + 1
+	l.size += int64(len(line)) + 1
 	return nil
 }
 
@@ -327,7 +353,7 @@ func (l *Ledger) write(line []byte) error {
 	if err := state.Write(f, err, line); err != nil {
 		return err
 	}
-	return l.Disk.SyncDir(l.Dir)
+	return l.Disk.SyncDir(l.dir)
 }
 
 // raw returns the lines after the first n, without their ends.
@@ -341,10 +367,10 @@ func (l *Ledger) raw(n int) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
-	if int64(len(data)) < l.Size {
+	if int64(len(data)) < l.size {
 		return nil, fmt.Errorf("%w: it became shorter", ErrLedger)
 	}
-	return bytes.Split(bytes.TrimSuffix(data[:l.Size], []byte("\n")), []byte("\n"))[n:], nil
+	return bytes.Split(bytes.TrimSuffix(data[:l.size], []byte("\n")), []byte("\n"))[n:], nil
 }
 
 // adopt makes lines durable that a newer copy of this ledger has.
@@ -355,18 +381,18 @@ func (l *Ledger) adopt(lines [][]byte) error {
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	if err := l.Held.check(l.Size); err != nil {
+	if err := l.Held.check(l.size); err != nil {
 		return err
 	}
 	more := append(bytes.Join(lines, []byte("\n")), '\n')
-	all, err := Parse(append(data[:l.Size:l.Size], more...), l.Key)
+	all, err := Parse(append(data[:l.size:l.size], more...), l.Key)
 	if err != nil {
 		return err
 	}
 	if err := l.write(more); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	l.Entries, l.heads, l.Head, l.KeyID, l.Index = all.Entries, all.heads, all.Head, all.KeyID, all.Index
-	l.Size += int64(len(more))
+	l.Entries, l.heads, l.Head, l.KeyID, l.index = all.Entries, all.heads, all.Head, all.KeyID, all.index
+	l.size += int64(len(more))
 	return nil
 }

@@ -90,7 +90,7 @@ func FuzzSealedLedger(f *testing.F) {
 	f.Add(file[:bytes.IndexByte(file, '\n')+1])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		l, err := ledger.Parse(data, key)
-		if err == nil && l.KeyID == key.Id && !bytes.HasPrefix(file, data) {
+		if err == nil && l.KeyID == key.ID && !bytes.HasPrefix(file, data) {
 			t.Fatalf("accepted:\n%s", data)
 		}
 		// Where the fuzzer's entries are sealed with the key, they are read as they are
@@ -106,7 +106,7 @@ func FuzzSealedLedger(f *testing.F) {
 			n++
 			e.Seq, e.Prev, e.Key, e.MAC, e.Sum = uint64(n), hex.EncodeToString(head[:]), "", "", ""
 			if n == 1 {
-				e.Key = key.Id
+				e.Key = key.ID
 			}
 			text, err := json.Marshal(e)
 			if err != nil {
@@ -158,10 +158,10 @@ func FuzzControl(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value, header []byte) {
 		l, err := ledger.Parse(file, key)
 		fixtures.Must(t, err)
-		m := &ledger.ControlTopic{Key: make([]byte, 32), Ledger: l, Claims: map[ledger.Claimed]ledger.Claim{}, Newest: map[string][]ledger.NewestOf{}}
+		m := ledger.ControlTopicOf(l)
 		rec := &kafka.Record{Value: value, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: header}}}
 		m.Line(rec)
-		if len(m.Claims)+len(m.Newest)+len((*m.Lacks()))+(*m.Sent()) != 0 || (*m.Forked()) != 0 {
+		if len((*m.Claims()))+len((*m.Newest()))+len((*m.Lacks()))+(*m.Sent()) != 0 || (*m.Forked()) != 0 {
 			t.Fatalf("a record without our MAC counts: %+v", m)
 		}
 		own, ok := l.Identity()
@@ -173,7 +173,7 @@ func FuzzControl(f *testing.F) {
 			m.Line(rec)
 			m.Line(rec)
 		}
-		if len(m.Claims) > 1 || len((*m.Lacks())) > 1 || (*m.Sent()) > len(l.Entries) {
+		if len((*m.Claims())) > 1 || len((*m.Lacks())) > 1 || (*m.Sent()) > len(l.Entries) {
 			t.Fatalf("one record is taken for several lines: %+v", m)
 		}
 	})

@@ -41,7 +41,7 @@ func TestGoldenLedger(t *testing.T) {
 	fixtures.Must(t, err)
 	fixtures.Golden(t, fixtures.GoldenPath("ledger.jsonl"), file)
 	read, err := ledger.Parse(file, nil)
-	if err != nil || !reflect.DeepEqual(read.Entries, l.Entries) || !reflect.DeepEqual((*read.Heads()), (*l.Heads())) || !reflect.DeepEqual(read.Index, l.Index) {
+	if err != nil || !reflect.DeepEqual(read.Entries, l.Entries) || !reflect.DeepEqual((*read.Heads()), (*l.Heads())) || !reflect.DeepEqual(read.Index(), l.Index()) {
 		t.Errorf("read back: %v\n%+v\n%+v", err, read.Entries, l.Entries)
 	}
 	entries := read.Entries
@@ -89,7 +89,7 @@ func TestLedgerStories(t *testing.T) {
 		return ledger.Entry{Kind: kind, Stream: "orders", Source: src, Epoch: epoch, End: at}
 	}
 	chain := func(list []ledger.Entry) []byte {
-		l := &ledger.Ledger{Disk: simdisk.NewSimDisk("/s"), Dir: "/s", Path: "/s/ledger.jsonl", Now: func() time.Time { return time.Unix(0, 0) }}
+		l := ledger.Unsealed(simdisk.NewSimDisk("/s"), func() time.Time { return time.Unix(0, 0) })
 		for _, e := range list {
 			fixtures.Must(t, l.Append(e))
 		}
@@ -120,7 +120,7 @@ func TestLedgerStories(t *testing.T) {
 			t.Errorf("%s passes", name)
 		}
 	}
-	l := &ledger.Ledger{Disk: simdisk.NewSimDisk("/s"), Dir: "/s", Path: "/s/ledger.jsonl", Now: time.Now}
+	l := ledger.Unsealed(simdisk.NewSimDisk("/s"), time.Now)
 	for _, at := range []int64{-2, 0, 5} {
 		if _, err := l.Open(open(1, func(e *ledger.Entry) { e.First, e.End, e.LimitEpsilon, e.LimitDelta = 5, at, 1, 1e-8 })); err == nil || len(l.Entries) > 0 {
 			t.Errorf("an epoch from offset 5 to %d is opened", at)

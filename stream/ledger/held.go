@@ -17,7 +17,7 @@ type Held struct {
 	path string
 }
 
-// Hold Opens and locks the ledger, and makes it if it is missing. A simulated disk
+// Hold opens and locks the ledger, and makes it if it is missing. A simulated disk
 // needs no lock.
 func Hold(d state.Disk, dir string) (*Held, error) {
 	if f, ok := d.(state.FileShard); ok {

@@ -25,6 +25,7 @@ type taskIndex struct {
 	begun       []int          // openings and closings, without voided ones
 	newest      int            // the last of begun, −1 where there is none
 	undestroyed []int          // closings
+	paid        paid
 }
 
 // sourceIndex is the index of one source.

@@ -1,3 +1,5 @@
+// Package ledger keeps the record of everything that was ever charged: a chained file, its copy in the control
+// topic, and the budgets that follow from it.
 package ledger
 
 import (
@@ -70,17 +72,17 @@ type Entry struct {
 
 	Reason string `json:"reason,omitempty"`
 
-	// Repair
+	// repair
 	Accepts string `json:"accepts,omitempty"` // hash of a line that was lost, in hexadecimal
 
-	// Imported, moved
+	// imported, moved
 	Move *EntryMove `json:"move,omitempty"`
 
 	// Key is the id of the master key of the MACs from here on. It is in the first line that
 	// has a MAC, and wherever the key changes.
 	Key string `json:"key,omitempty"`
 	// MAC is the HMAC of the line up to it. Sum is the first half of the SHA-256 of the line
-	// Up to that, which shows every changed bit even without the key.
+	// up to that, which shows every changed bit even without the key.
 	MAC string `json:"mac,omitempty"`
 	Sum string `json:"sum,omitempty"`
 }
@@ -118,7 +120,7 @@ const (
 type Ledger struct {
 	mu      sync.Mutex
 	Disk    state.Disk
-	Dir     string
+	dir     string
 	Path    string
 	Now     func() time.Time
 	Key     *Key  // nil: lines are neither checked nor made with MACs
@@ -128,8 +130,8 @@ type Ledger struct {
 	Head    [32]byte          // of the last one
 	KeyID   string            // of the last line's MAC, "" where it has none
 	rekeyed bool              // the operator's word that the key was changed
-	Index   ledgerIndex
-	Size    int64
+	index   ledgerIndex
+	size    int64
 	Torn    bool // a torn last line was cut off at opening
 	partial bool // part of a line may stand behind size, of an append that failed
 }
@@ -140,7 +142,7 @@ func (e *Entry) chargesOffsets() bool { return e.First >= 0 && (e.End == -1 || e
 // End returns the entry that closed or voided the epoch that entry i opened, nil if the
 // epoch is open.
 func (l *Ledger) End(i int) *Entry {
-	if j, ended := l.Index.ends[i]; ended {
+	if j, ended := l.index.ends[i]; ended {
 		return &l.Entries[j]
 	}
 	return nil
@@ -151,7 +153,7 @@ func (l *Ledger) End(i int) *Entry {
 func (l *Ledger) Newest(t core.Task) *Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.Index.Tasks[t]
+	of := l.index.Tasks[t]
 	if of == nil || of.newest < 0 {
 		return nil
 	}
@@ -163,7 +165,7 @@ func (l *Ledger) Newest(t core.Task) *Entry {
 func (l *Ledger) Opening(t core.Task, epoch uint64) *Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.Index.Tasks[t]
+	of := l.index.Tasks[t]
 	if of == nil {
 		return nil
 	}
@@ -182,7 +184,7 @@ func (l *Ledger) Opening(t core.Task, epoch uint64) *Entry {
 func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnation uint64, open *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.Index.Sources[src]
+	of := l.index.Sources[src]
 	if of == nil {
 		return nil, 0, nil
 	}
@@ -208,7 +210,7 @@ func (l *Ledger) LastReader(t core.Task, src core.Source) (last *Entry, incarnat
 func (l *Ledger) NextEpoch(t core.Task) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.Index.Tasks[t]; of != nil {
+	if of := l.index.Tasks[t]; of != nil {
 		return of.last + 1
 	}
 	return 1
@@ -219,7 +221,7 @@ func (l *Ledger) NextEpoch(t core.Task) uint64 {
 func (l *Ledger) Undestroyed(t core.Task) (open []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if of := l.Index.Tasks[t]; of != nil {
+	if of := l.index.Tasks[t]; of != nil {
 		for _, i := range of.undestroyed {
 			open = append(open, l.Entries[i])
 		}
@@ -231,7 +233,21 @@ func (l *Ledger) Undestroyed(t core.Task) (open []Entry) {
 func (l *Ledger) Tasks() []core.Task {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.Index.order)
+	return slices.Clone(l.index.order)
+}
+
+// HasTask reports whether the ledger has a line about a task.
+func (l *Ledger) HasTask(t core.Task) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.index.Tasks[t] != nil
+}
+
+// HasSource reports whether the ledger has a line about a source.
+func (l *Ledger) HasSource(src core.Source) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.index.Sources[src] != nil
 }
 
 // All returns a copy of the entries.
@@ -241,8 +257,8 @@ func (l *Ledger) All() []Entry {
 	return slices.Clone(l.Entries)
 }
 
-// Lines returns the number of entries.
-func (l *Ledger) Lines() int {
+// lines returns the number of entries.
+func (l *Ledger) lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.Entries)

@@ -37,7 +37,7 @@ func sealedLedger(t testing.TB, d state.Disk, key *ledger.Key) []byte {
 	l.Now = func() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) }
 	_, err = l.Open(streamtest.Charging(1, 0, -1, dp.ZeroOut, 0.125))
 	fixtures.Must(t, err)
-	fixtures.Must(t, l.SetLimit(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 1, LimitEpsilon: 2, LimitDelta: 1e-8}, dp.ZeroOut))
 	fixtures.Must(t, l.Append(ending(ledger.KindClose, 1, 1000)))
 	fixtures.Must(t, l.Append(ending(ledger.KindDestroyed, 1, 0)))
 	_, err = l.Open(streamtest.Charging(2, 1000, 5000, dp.ZeroOut, 0.125))
@@ -102,7 +102,7 @@ func TestLedgerBits(t *testing.T) {
 		t.Errorf("after a change of the key: %v", err)
 	}
 	mac := bytes.LastIndex(forged, []byte(`,"key":"`))
-	lies := append(slices.Clone(forged[:mac]), bytes.Replace(forged[mac:], []byte(l.Key.Id), []byte(key.Id), 1)...)
+	lies := append(slices.Clone(forged[:mac]), bytes.Replace(forged[mac:], []byte(l.Key.ID), []byte(key.ID), 1)...)
 	lies = lies[:len(lies)-1-len(ledger.SealEnd)-32-len(ledger.SumField)]
 	lies = append(append(lies, ledger.SumField...), ledger.Checksum(lies)...)
 	if _, err := at(append(lies, ledger.SealEnd+"\n"...), key); err == nil {
@@ -166,7 +166,7 @@ func TestLedgerBefore(t *testing.T) {
 	fixtures.Must(t, err)
 	file, err := d.ReadFile("/s/" + ledger.FileName)
 	fixtures.Must(t, err)
-	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.Id || l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
+	if l, err = ledger.Parse(file, key); err != nil || len(l.Entries) != 7 || l.Entries[6].Key != key.ID || l.Entries[6].MAC == "" || l.Entries[5].MAC != "" {
 		t.Fatalf("%v\n%s", err, file)
 	}
 	for bit := range 8 * len(file) {
@@ -261,11 +261,11 @@ func TestAdjacencies(t *testing.T) {
 	}
 	// The limit can't go below what is spent in the other one.
 	limit := ledger.Entry{Kind: ledger.KindLimit, Stream: "orders", Source: fixtures.TestSource, Epoch: 2, LimitEpsilon: 1.2, LimitDelta: 1e-8}
-	if err := l.SetLimit(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
+	if err := l.SetLimitLine(limit, dp.ZeroOut); err == nil || !strings.Contains(err.Error(), "(replace)") {
 		t.Errorf("a limit of 1.2: %v", err)
 	}
 	limit.LimitEpsilon = 1.6
-	fixtures.Must(t, l.SetLimit(limit, dp.ZeroOut))
+	fixtures.Must(t, l.SetLimitLine(limit, dp.ZeroOut))
 	s, err := l.Spent(fixtures.TestSource, nil)
 	if err != nil || len(s.Limits) != 1 || s.Limits[0].OldLimitEpsilon != 1.5 || s.Limits[0].LimitEpsilon != 1.6 || s.Limits[0].Time.IsZero() {
 		t.Errorf("changes of the limit: %+v, %v", s.Limits, err)
@@ -348,7 +348,7 @@ func TestLedgerIndex(t *testing.T) {
 	add(ending(ledger.KindClose, 4, 200))
 	add(streamtest.Charging(5, 150, -1, dp.ZeroOut, 0.2))
 	add(ending(ledger.KindClose, 5, -1))
-	if n := len(l.Index.Accounts[streamtest.OfRecords(fixtures.TestSource)].Closed); n != 2 {
+	if n := len(l.Index().Accounts[streamtest.OfRecords(fixtures.TestSource)].Closed); n != 2 {
 		t.Errorf("%d ranges, want 2: [0, 200) and [150, …)", n)
 	}
 	if open := l.Undestroyed(fixtures.OrdersTask); len(open) != 3 || open[0].Epoch != 2 {

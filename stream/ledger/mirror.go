@@ -32,8 +32,8 @@ type ControlTopic struct {
 	*failure.Retrier
 	client *kafka.Client
 	topic  string
-	Key    []byte
-	Ledger *Ledger
+	key    []byte
+	ledger *Ledger
 
 	mu     sync.Mutex
 	found  bool                  // the topic is there and fit
@@ -43,9 +43,9 @@ type ControlTopic struct {
 	again  bool                  // a line was written that was there already
 	forked uint64                // first line that a copy of the ledger has and this one has not; 0: none
 	late   map[string]bool       // hashes, in hexadecimal, of lines of copies that came second; see line
-	Claims map[claimed]claim     // the first of each task's epoch
+	claims map[claimed]claim     // the first of each task's epoch
 	first  map[claimed][32]byte  // the ledger that was first to open an epoch of that number over a source
-	Newest map[string][]newestOf // by stream; of each ledger with a claim that counts
+	newest map[string][]newestOf // by stream; of each ledger with a claim that counts
 }
 
 // claimed is an epoch of a task, whose source is merged (−1) or one partition, or an epoch
@@ -77,13 +77,13 @@ func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic st
 		return nil
 	}
 	key := dp.Derive(master, dp.ForControl, nil)
-	return &ControlTopic{Retrier: r, client: client, topic: topic, Key: key[:], Ledger: l,
-		Claims: map[claimed]claim{}, Newest: map[string][]newestOf{}}
+	return &ControlTopic{Retrier: r, client: client, topic: topic, key: key[:], ledger: l,
+		claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
 }
 
 // header returns the header of a line: the ledger's identity and the MAC.
 func (m *ControlTopic) header(id [32]byte, line []byte) []byte {
-	mac := hmac.New(sha256.New, m.Key)
+	mac := hmac.New(sha256.New, m.key)
 	mac.Write(id[:])
 	mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(line))))
 	mac.Write(line)
@@ -108,12 +108,12 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	if err := m.newer(); err != nil {
 		return err
 	}
-	lines, err := m.Ledger.raw(m.sent)
+	lines, err := m.ledger.raw(m.sent)
 	if err != nil || len(lines) == 0 {
 		return err
 	}
 	sent := m.sent + len(lines) // tasks may add others meanwhile
-	id, _ := m.Ledger.identity()
+	id, _ := m.ledger.identity()
 	messages := make([]kafka.Message, len(lines))
 	for i, line := range lines {
 		messages[i] = kafka.Message{
@@ -136,7 +136,7 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	return m.newer()
 }
 
-// newer Halts where a copy of this ledger has lines that this one has not.
+// newer halts where a copy of this ledger has lines that this one has not.
 func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
@@ -150,7 +150,7 @@ func (m *ControlTopic) newer() error {
 }
 
 // Adopt takes over the lines that a newer copy of the ledger has, for an operator who
-// Opens an epoch with what is left of the state.
+// opens an epoch with what is left of the state.
 func (m *ControlTopic) Adopt(ctx context.Context) error {
 	err := m.Sync(ctx)
 	if err == nil || m == nil {
@@ -190,7 +190,7 @@ func (m *ControlTopic) Salvage(ctx context.Context) error {
 
 // takeOver adds the lines that the ledger lacks to it.
 func (m *ControlTopic) takeOver() error {
-	if err := m.Ledger.adopt(m.lacks); err != nil {
+	if err := m.ledger.adopt(m.lacks); err != nil {
 		return err
 	}
 	m.Log.Warn("lines of a newer copy of the ledger were taken over from the control topic", "lines", len(m.lacks))
@@ -262,7 +262,7 @@ func (m *ControlTopic) read(ctx context.Context) error {
 	if end < m.next {
 		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic", m.topic)
 		m.next, m.sent, m.lacks, m.again, m.forked, m.late = 0, 0, nil, false, 0, nil
-		m.Claims, m.first, m.Newest = map[claimed]claim{}, nil, map[string][]newestOf{}
+		m.claims, m.first, m.newest = map[claimed]claim{}, nil, map[string][]newestOf{}
 	}
 	if end == m.next {
 		return nil
@@ -310,11 +310,11 @@ func (m *ControlTopic) line(rec *kafka.Record) {
 	if e.Kind == KindOpen {
 		m.claim(&e, claim{id, hash})
 	}
-	if own, ok := m.Ledger.identity(); !ok || own != id || m.forked > 0 {
+	if own, ok := m.ledger.identity(); !ok || own != id || m.forked > 0 {
 		return
 	}
-	lines := uint64(m.Ledger.Lines())
-	have, _ := m.Ledger.hashOf(e.Seq)
+	lines := uint64(m.ledger.lines())
+	have, _ := m.ledger.hashOf(e.Seq)
 	known := e.Seq <= lines // others may append meanwhile
 	next := lines + uint64(len(m.lacks)) + 1
 	switch {
@@ -344,7 +344,7 @@ func (m *ControlTopic) second(hash [32]byte) {
 
 // newestLine returns the hash, in hexadecimal, of the last line of the ledger's newest copy.
 func (m *ControlTopic) newestLine() string {
-	hash := m.Ledger.HeadHash()
+	hash := m.ledger.HeadHash()
 	if n := len(m.lacks); n > 0 {
 		hash = sha256.Sum256(m.lacks[n-1])
 	}
@@ -357,19 +357,19 @@ func (m *ControlTopic) newestLine() string {
 // have both, one after the other.
 func (m *ControlTopic) claim(e *Entry, by claim) {
 	epoch := claimed{e.Stream, e.Source, e.Epoch}
-	if _, taken := m.Claims[epoch]; taken || m.foreign(e, by.ledger) {
+	if _, taken := m.claims[epoch]; taken || m.foreign(e, by.ledger) {
 		return
 	}
-	m.Claims[epoch] = by
+	m.claims[epoch] = by
 	if m.first == nil {
 		m.first = map[claimed][32]byte{}
 	}
 	for _, src := range append(e.Sources(), e.Source) {
 		m.first[claimed{e.Stream, src, e.Epoch}] = by.ledger
-		list := m.Newest[e.Stream]
+		list := m.newest[e.Stream]
 		i := slices.IndexFunc(list, func(n newestOf) bool { return n.ledger == by.ledger && n.source == src })
 		if i < 0 {
-			m.Newest[e.Stream] = append(list, newestOf{by.ledger, src, e.Epoch})
+			m.newest[e.Stream] = append(list, newestOf{by.ledger, src, e.Epoch})
 			continue
 		}
 		list[i].epoch = max(list[i].epoch, e.Epoch)
@@ -392,10 +392,10 @@ func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint6
 	if m == nil {
 		return 0
 	}
-	own, _ := m.Ledger.identity()
+	own, _ := m.ledger.identity()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, n := range m.Newest[stream] {
+	for _, n := range m.newest[stream] {
 		if n.ledger != own && slices.Contains(sources, n.source) {
 			epoch = max(epoch, n.epoch)
 		}
@@ -403,18 +403,18 @@ func (m *ControlTopic) Others(stream string, sources []core.Source) (epoch uint6
 	return epoch
 }
 
-// Ours Halts where the epoch of an opening was claimed by another state directory before,
+// Ours halts where the epoch of an opening was claimed by another state directory before,
 // or a later one was claimed since.
 func (m *ControlTopic) Ours(opened *Entry) error {
 	if m == nil {
 		return nil
 	}
-	own, _ := m.Ledger.identity()
+	own, _ := m.ledger.identity()
 	m.mu.Lock()
-	first, claimed := m.Claims[claimed{opened.Stream, opened.Source, opened.Epoch}]
+	first, claimed := m.claims[claimed{opened.Stream, opened.Source, opened.Epoch}]
 	foreign := m.foreign(opened, own)
 	m.mu.Unlock()
-	if line, _ := m.Ledger.hashOf(opened.Seq); foreign || claimed && (first.ledger != own || first.line != line) {
+	if line, _ := m.ledger.hashOf(opened.Seq); foreign || claimed && (first.ledger != own || first.line != line) {
 		return m.Taken(opened.Task(), opened.Epoch)
 	}
 	if n := m.Others(opened.Stream, append(opened.Sources(), opened.Source)); n > opened.Epoch {

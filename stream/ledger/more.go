@@ -52,7 +52,7 @@ func ClosingBytes(partitions int) int {
 func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string, unproven bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.Index.Sources[src]
+	of := l.index.Sources[src]
 	if of == nil {
 		return 1, "", nil, "", false
 	}

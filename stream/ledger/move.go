@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // EntryMove says between which ledgers lines went. All lines of one import have the same random
@@ -45,15 +44,4 @@ func (e *Entry) Refusal() error {
 // Imported reports whether the ledger has the lines of an import.
 func (l *Ledger) Imported(id string) bool {
 	return slices.ContainsFunc(l.Entries, func(e Entry) bool { return e.Kind == KindImported && e.Move.ID == id })
-}
-
-// CopyLine appends a line that another ledger has: the same words, chained and sealed anew, with
-// the time of then.
-func (l *Ledger) CopyLine(e Entry) error {
-	now := l.Now
-	defer func() { l.Now = now }()
-	at := e.Time
-	l.Now = func() time.Time { return at }
-	e.Key, e.MAC, e.Sum = "", "", ""
-	return l.Append(e)
 }

@@ -66,8 +66,18 @@ func (e *Entry) Sources() (all []core.Source) {
 	return all
 }
 
-// AddUp sets First and End to the sums over the parts; End is −1 where one of them is.
-func (e *Entry) AddUp() {
+// Charge sets what an opening charges: the parts of a merged epoch, or the only part of another one.
+func (e *Entry) Charge(parts []EntryPart) {
+	if e.Partition == core.Merged {
+		e.Parts = parts
+		e.addUp()
+		return
+	}
+	e.Incarnation, e.First, e.End = parts[0].Incarnation, parts[0].First, parts[0].End
+}
+
+// addUp sets First and End to the sums over the parts; End is −1 where one of them is.
+func (e *Entry) addUp() {
 	e.First, e.End = 0, 0
 	for _, p := range e.Parts {
 		e.First += p.First
@@ -104,20 +114,20 @@ func (e *Entry) sound(opened *Entry) bool {
 		}
 	}
 	total := *e
-	total.AddUp()
+	total.addUp()
 	return opened != nil && total.End == e.End || total.First == e.First && total.End == e.End
 }
 
-// Closing returns the line that would close an opening's epoch at these ends, one for each
+// closing returns the line that would close an opening's epoch at these ends, one for each
 // of its views, after so many steps or more.
-func (e *Entry) Closing(ends []EntryPart, steps uint64) *Entry {
+func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	c := &Entry{Kind: KindClose, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch}
 	if e.stretches() {
 		c.Steps = steps
 	}
 	if e.Partition == core.Merged {
 		c.Parts = ends
-		c.AddUp()
+		c.addUp()
 		return c
 	}
 	c.End, c.AnchorOffset, c.Anchor = ends[0].End, ends[0].AnchorOffset, ends[0].Anchor

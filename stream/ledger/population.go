@@ -84,7 +84,7 @@ func (b *Books) Populations(stream string, groups []int) ([]PopulationSpent, err
 
 // population returns the report on one.
 func (l *Ledger) population(a Account, groups []int) (*PopulationSpent, error) {
-	of := l.Index.Accounts[a]
+	of := l.index.Accounts[a]
 	out := &PopulationSpent{Unit: unitPerson, Population: a.Population, OnePartition: of.enforced(nil), Persons: []GroupSpent{}, Epochs: []PopulationEpoch{}}
 	for _, i := range of.lines {
 		e := &l.Entries[i]

@@ -156,11 +156,13 @@ func (b *Books) Budget() ([]SourceBudget, error) {
 			if l.Entries[i].Kind != KindOpen {
 				continue
 			}
-			for _, a := range l.Entries[i].Accounts() {
+			for _, a := range l.Entries[i].accounts() {
 				if slices.ContainsFunc(all, func(b SourceBudget) bool { return b.Source == a.Source && b.Population == a.Population }) {
 					continue
 				}
-				events, err := l.BudgetOf(a, 0)
+				l.mu.Lock()
+				events, err := l.budgetOf(a, 0)
+				l.mu.Unlock()
 				if err != nil {
 					return nil, err
 				}
@@ -205,7 +207,7 @@ func (l *Ledger) chargedOf(s *config.Stream, partition int) (float64, error) {
 	}
 	worst := 0.0
 	for _, a := range accounts {
-		eps, err := l.ChargedEpsilon(a, s.Privacy.Adjacency, s.Privacy.LimitDelta)
+		eps, err := l.chargedEpsilon(a, s.Privacy.Adjacency, s.Privacy.LimitDelta)
 		if err != nil {
 			return 0, err
 		}

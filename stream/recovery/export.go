@@ -112,7 +112,7 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	for _, line := range slices.Collect(bytes.Lines(data[:ledger.CompleteLines(data)])) {
 		x.Ledger = append(x.Ledger, string(bytes.TrimSuffix(line, []byte("\n"))))
 	}
-	file, err := s.Disk.ReadFile(s.Path(state.ManifestName(n)))
+	file, err := s.Manifest(n)
 	if err != nil {
 		return nil, fmt.Errorf("%w: manifest of epoch %d: %w", failure.ErrState, n, err)
 	}
@@ -120,7 +120,7 @@ func ExportEpoch(cfg *config.Config, key *[32]byte, t core.Task, n uint64, withS
 	if _, err := epoch.ManifestOf(t, opened, file); err != nil {
 		return nil, fmt.Errorf("%w: %w", failure.ErrState, err)
 	}
-	if x.Initial, err = s.Disk.ReadFile(s.Path(state.InitialName(n))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if x.Initial, err = s.Initial(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	if withSecret {

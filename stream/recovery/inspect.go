@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -26,13 +25,14 @@ type Field struct {
 // it leaves out the sums, noise, hashes and sizes of a checkpoint, and the secret of an
 // exported epoch. It refuses a file that is a secret.
 func Inspect(data []byte) ([]Field, error) {
+	if number, ok := state.SealedNumber(data); ok {
+		return []Field{{"file", "encrypted"}, {"commit or epoch", number}}, nil
+	}
 	switch {
-	case bytes.HasPrefix(data, state.CheckpointMagic), bytes.HasPrefix(data, state.MergedMagic), bytes.HasPrefix(data, state.ClockMagic), bytes.HasPrefix(data, state.PersonsMagic), bytes.HasPrefix(data, state.PersonsClockMagic), bytes.HasPrefix(data, state.PersonsMergedMagic):
+	case state.IsCheckpoint(data):
 		return inspectCheckpoint(data)
-	case bytes.HasPrefix(data, state.ArchiveMagic):
+	case state.IsArchive(data):
 		return inspectArchive(data)
-	case state.IsSealed(data) && len(data) >= len(state.SealMagic)+8:
-		return []Field{{"file", "encrypted"}, {"commit or epoch", binary.LittleEndian.Uint64(data[len(state.SealMagic):])}}, nil
 	case len(data) == 32:
 		return nil, errors.New("32 bytes, as a master key or a secret has: nothing of it is shown")
 	}

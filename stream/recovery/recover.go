@@ -3,11 +3,9 @@
 package recovery
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
@@ -118,48 +116,16 @@ func (r Restorer) bringBack(ctx context.Context, from *Export) error {
 	if !m.Cost.Equal(opened.Cost) {
 		return failure.Haltf(failure.State, "manifest of epoch %d: it spends what the ledger did not charge", m.Epoch)
 	}
-	put := func(name string, data []byte) error {
-		if len(data) == 0 {
-			return nil
-		}
-		was, err := r.D.Disk.ReadFile(r.Store.Path(name))
-		if err == nil && bytes.Equal(was, data) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return r.DoDisk(ctx, func() error {
-			if err := state.RemoveAll(r.D.Disk, r.Store.Dir, name); err != nil {
-				return err
-			}
-			return state.WriteNew(r.D.Disk, r.Store.Path(name), data)
-		})
-	}
 	if len(from.Secret) > 0 {
 		keys, err := epoch.KeysOf(r.D.Key, m, from.Secret)
 		if err != nil {
 			return err
 		}
 		keys.Destroy()
-		if was, err := r.Store.Secret(m.Epoch); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		} else if !bytes.Equal(was, from.Secret) {
-			err := r.DoDisk(ctx, func() error {
-				if err := state.RemoveAll(r.D.Disk, r.Store.Dir, state.SecretName(m.Epoch)); err != nil {
-					return err
-				}
-				return r.Store.KeepSecret(m.Epoch, from.Secret)
-			})
-			if err != nil {
-				return err
-			}
-		}
 	}
-	if err := put(state.InitialName(m.Epoch), from.Initial); err != nil {
-		return err
-	}
-	return put(state.ManifestName(m.Epoch), []byte(from.Manifest))
+	return r.DoDisk(ctx, func() error {
+		return r.Store.Restore(m.Epoch, state.EpochFiles{Manifest: []byte(from.Manifest), Secret: from.Secret, Initial: from.Initial})
+	})
 }
 
 // rewind finds the checkpoint from which recover continues.

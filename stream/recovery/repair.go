@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/stream/core"
@@ -64,18 +61,10 @@ func (r *Repair) Salvage() error {
 		lo = 0
 	}
 	r.Out.Kept, r.Out.Dropped = lo, len(data)-ends[lo]
-	path := r.Dir + "/" + ledger.FileName + ".repair"
-	if err := state.RemoveAll(r.Shard.Disk, r.Dir, ledger.FileName+".repair"); err != nil {
-		return err
-	}
-	if err := state.WriteNew(r.Shard.Disk, path, data[:ends[lo]]); err != nil {
-		return err
-	}
-	l, err := ledger.Parse(data[:ends[lo]], key)
+	l, err := ledger.Continue(r.Shard.Disk, r.Dir, ledger.FileName+".repair", data[:ends[lo]], key)
 	if err != nil {
 		return err
 	}
-	l.Disk, l.Dir, l.Path, l.Now, l.Size = r.Shard.Disk, r.Dir, path, time.Now, int64(ends[lo])
 	r.Shard.Ledger = l
 	return nil
 }
@@ -106,17 +95,10 @@ func (r *Repair) task(t core.Task) error {
 	if s := r.Shard.Config().Stream(t.Stream); s != nil {
 		run.S = s
 	}
-	files, err := r.Shard.Disk.ReadDir(run.Store.Dir)
+	epochs, secrets, err := run.Store.Epochs()
 	if err != nil {
 		return err
 	}
-	var epochs []uint64
-	for _, name := range files {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "manifest-"), 10, 64); err == nil && n > 0 {
-			epochs = append(epochs, n)
-		}
-	}
-	slices.Sort(epochs)
 	newest := max(l.NextEpoch(t)-1, slices.Max(append(epochs, 0)))
 	cp, err := run.Store.Load()
 	if err != nil && !errors.Is(err, state.ErrCheckpoint) {
@@ -125,23 +107,21 @@ func (r *Repair) task(t core.Task) error {
 	// settle closes an epoch that is no longer open, and says which line an open one's
 	// checkpoint was written under.
 	settle := func(e *ledger.Entry) error {
-		secret := slices.Contains(files, state.SecretName(e.Epoch))
+		secret := slices.Contains(secrets, e.Epoch)
 		if e.Epoch == newest && (secret || cp != nil && cp.Epoch == e.Epoch) {
 			if cp == nil || cp.Epoch != e.Epoch || l.Knows(cp.Ledger) {
 				return nil
 			}
-			return l.Append(ledger.Entry{Kind: ledger.KindRepair, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch, Accepts: hex.EncodeToString(cp.Ledger[:])})
+			return l.Repaired(e, cp.Ledger)
 		}
 		var ends []ledger.EntryPart
 		for _, v := range e.Views() {
 			ends = append(ends, ledger.EntryPart{Partition: v.Partition, End: v.End})
 		}
-		closing := e.Closing(ends, 0)
-		closing.Reason = "repaired"
-		if err := l.Append(*closing); err != nil || secret {
+		if _, err := l.Close(e, ends, 0, "repaired"); err != nil || secret {
 			return err
 		}
-		return l.Append(ledger.Entry{Kind: ledger.KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+		return l.Destroyed(e)
 	}
 	if last := l.Newest(t); last != nil && last.Kind == ledger.KindOpen {
 		if err := settle(last); err != nil {
@@ -156,7 +136,7 @@ func (r *Repair) task(t core.Task) error {
 		if err != nil {
 			return err
 		}
-		if err := l.Append(*e); err != nil {
+		if err := l.Reopen(*e); err != nil {
 			return err
 		}
 		if err := settle(e); err != nil {
@@ -169,7 +149,7 @@ func (r *Repair) task(t core.Task) error {
 // opened makes the entry that a manifest's epoch was charged by. The epoch ends at its
 // horizon, as the mechanism says. cp is the task's checkpoint, nil if there is none.
 func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*ledger.Entry, error) {
-	file, err := r.Shard.Disk.ReadFile(run.Store.Path(state.ManifestName(n)))
+	file, err := run.Store.Manifest(n)
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +173,7 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	}
 	e := &ledger.Entry{
 		Kind: ledger.KindOpen, Stream: m.Stream, Source: m.Source, Epoch: n, Nonce: hex.EncodeToString(m.Nonce), Digest: hex.EncodeToString(m.Digest),
-		Incarnation: m.Incarnation, First: m.Base, End: ends[0], Mechanism: m.Mechanism, Cost: m.Cost,
+		Mechanism: m.Mechanism, Cost: m.Cost,
 		Epsilon: c.Privacy.Epsilon, Delta: c.Privacy.Delta, LimitEpsilon: m.LimitEpsilon, LimitDelta: m.LimitDelta, Reason: "repaired",
 	}
 	if c.User != nil {
@@ -209,19 +189,17 @@ func (r *Repair) opened(run *epoch.Keeper, n uint64, cp *state.Checkpoint) (*led
 	case run.S != nil:
 		e.Output = &ledger.EntryOutput{Topic: run.S.Output.Topic, Partition: run.S.Output.Partition}
 	}
-	for i, p := range m.Parts {
-		e.Parts = append(e.Parts, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
-	}
+	charged := []ledger.EntryPart{{Incarnation: m.Incarnation, First: m.Base, End: ends[0]}}
 	if m.Partition == core.Merged {
-		e.AddUp()
-	}
-	if slices.ContainsFunc(e.Accounts(), r.Shard.Ledger.Unopened) && run.S != nil {
-		reserved, err := core.Reserve(r.Shard.Config(), run.S)
-		if err != nil {
-			return nil, failure.Haltf(failure.Budget, "%w", err)
+		charged = nil
+		for i, p := range m.Parts {
+			charged = append(charged, ledger.EntryPart{Partition: p.Partition, Incarnation: p.Incarnation, First: p.Base, End: ends[i]})
 		}
-		if !reserved.Sketches.Empty() {
-			e.Reserved = reserved.Sketches
+	}
+	e.Charge(charged)
+	if run.S != nil {
+		if err := r.Shard.Ledger.Reserve(e, r.Shard.Config(), run.S); err != nil {
+			return nil, err
 		}
 	}
 	return e, nil

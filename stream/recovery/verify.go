@@ -132,15 +132,8 @@ type epochOnFile struct {
 // epochs reads the files of the epochs to verify.
 func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 	s := state.TaskStore(a.Config.State.Dir, t, a.Key)
-	read := func(name string) ([]byte, error) {
-		data, err := s.Disk.ReadFile(s.Path(name))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return data, err
-	}
-	secret := func(epoch uint64) ([]byte, error) {
-		data, err := s.Secret(epoch)
+	// ifAny returns what reading a file returned, nil if there is none.
+	ifAny := func(data []byte, err error) ([]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
@@ -156,7 +149,7 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 		}
 		e := &epochOnFile{Opened: opened, Manifest: []byte(x.Manifest), initial: x.Initial, Secret: x.Secret}
 		if len(e.Secret) == 0 {
-			if e.Secret, err = secret(opened.Epoch); err != nil {
+			if e.Secret, err = ifAny(s.Secret(opened.Epoch)); err != nil {
 				return nil, err
 			}
 		}
@@ -175,13 +168,13 @@ func (a *Audit) epochs(t core.Task) (all []*epochOnFile, err error) {
 			continue
 		}
 		e := &epochOnFile{Opened: opened}
-		if e.Manifest, err = read(state.ManifestName(opened.Epoch)); err != nil {
+		if e.Manifest, err = ifAny(s.Manifest(opened.Epoch)); err != nil {
 			return nil, err
 		}
-		if e.Secret, err = secret(opened.Epoch); err != nil {
+		if e.Secret, err = ifAny(s.Secret(opened.Epoch)); err != nil {
 			return nil, err
 		}
-		if e.initial, err = read(state.InitialName(opened.Epoch)); err != nil {
+		if e.initial, err = ifAny(s.Initial(opened.Epoch)); err != nil {
 			return nil, err
 		}
 		all = append(all, e)

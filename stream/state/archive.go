@@ -30,7 +30,7 @@ type Archive struct {
 	size  int
 }
 
-var ArchiveMagic = []byte("streamdp archive 1\n")
+var archiveMagic = []byte("streamdp archive 1\n")
 
 // archiveBytes is the size from which a new file is begun; tests lower it.
 var archiveBytes = 64 << 20
@@ -71,7 +71,7 @@ func (a *Archive) Append(epoch uint64, list []Message) error {
 		if err := a.begin(epoch); err != nil {
 			return err
 		}
-		w.Raw(ArchiveMagic)
+		w.Raw(archiveMagic)
 	}
 	for i := range list {
 		at := len(w.B)
@@ -150,12 +150,15 @@ func (a *Archive) All(epoch uint64) iter.Seq2[[]Message, error] {
 	}
 }
 
+// IsArchive reports whether a file begins as one of an archive does.
+func IsArchive(data []byte) bool { return bytes.HasPrefix(data, archiveMagic) }
+
 // ParseArchive reads a file of an archive. It leaves out a last frame that is torn: its append
 // never returned.
 func ParseArchive(data []byte) (list []Message, err error) {
-	rest, ok := bytes.CutPrefix(data, ArchiveMagic)
+	rest, ok := bytes.CutPrefix(data, archiveMagic)
 	if !ok {
-		if bytes.HasPrefix(ArchiveMagic, data) {
+		if bytes.HasPrefix(archiveMagic, data) {
 			return nil, nil
 		}
 		return nil, errArchive

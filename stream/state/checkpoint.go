@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +25,7 @@ type Message struct {
 	Time time.Time // of the commit that made it durable
 }
 
+// Size returns about how many bytes of memory the message takes.
 func (p *Message) Size() int { return len(p.Key) + len(p.Value) + 256 }
 
 func (p *Message) encode(w *bin.Writer) {
@@ -150,30 +149,30 @@ func Thinned(older []kafka.Anchor, newest int64) []kafka.Anchor {
 // epoch that protects persons: the positions of its partitions, where its boundaries are, "" of steps that
 // have none, and for each partition the position of its files of persons.
 var (
-	CheckpointMagic   = []byte("streamdp checkpoint 1\n")
-	MergedMagic       = []byte("streamdp checkpoint 2\n")
-	ClockMagic        = []byte("streamdp checkpoint 3\n")
-	PersonsMagic      = []byte("streamdp checkpoint 4\n")
-	PersonsClockMagic = []byte("streamdp checkpoint 5\n")
+	checkpointMagic   = []byte("streamdp checkpoint 1\n")
+	mergedMagic       = []byte("streamdp checkpoint 2\n")
+	clockMagic        = []byte("streamdp checkpoint 3\n")
+	personsMagic      = []byte("streamdp checkpoint 4\n")
+	personsClockMagic = []byte("streamdp checkpoint 5\n")
 	// of a merged epoch that protects persons
-	PersonsMergedMagic = []byte("streamdp checkpoint 6\n")
+	personsMergedMagic = []byte("streamdp checkpoint 6\n")
 )
 
 // Encode appends the file to b.
 func (c *Checkpoint) Encode(b []byte) []byte {
-	magic := CheckpointMagic
+	magic := checkpointMagic
 	usersMerged := c.Users != nil && len(c.Parts) > 0
 	switch {
 	case usersMerged:
-		magic = PersonsMergedMagic
+		magic = personsMergedMagic
 	case c.Users != nil && c.BoundaryTopic != "":
-		magic = PersonsClockMagic
+		magic = personsClockMagic
 	case c.Users != nil:
-		magic = PersonsMagic
+		magic = personsMagic
 	case c.BoundaryTopic != "":
-		magic = ClockMagic
+		magic = clockMagic
 	case len(c.Parts) > 0:
-		magic = MergedMagic
+		magic = mergedMagic
 	}
 	w := &bin.Writer{B: append(b, magic...)}
 	at := len(w.B)
@@ -225,6 +224,7 @@ func (c *Checkpoint) Encode(b []byte) []byte {
 	return append(w.B, sum[:]...)
 }
 
+// WritePosition writes a position as checkpoints have it.
 func WritePosition(w *bin.Writer, p kafka.Position) {
 	w.Int(p.Next)
 	w.Int(int64(p.LeaderEpoch))
@@ -294,9 +294,19 @@ func readParts(r *bin.Reader, total int64) (parts []Place) {
 	return parts
 }
 
-// CheckpointEpoch returns the epoch of a file that encode wrote.
+// IsCheckpoint reports whether a file begins as a checkpoint does that is not encrypted.
+func IsCheckpoint(data []byte) bool {
+	for _, magic := range [][]byte{checkpointMagic, mergedMagic, clockMagic, personsMagic, personsClockMagic, personsMergedMagic} {
+		if bytes.HasPrefix(data, magic) {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckpointEpoch returns the epoch of a file that Encode wrote.
 func CheckpointEpoch(data []byte) (epoch uint64, ok bool) {
-	at := len(CheckpointMagic) + 8
+	at := len(checkpointMagic) + 8
 	if len(data) < at+8 || !bytes.HasPrefix(data, []byte("streamdp ")) {
 		return 0, false
 	}
@@ -306,20 +316,20 @@ func CheckpointEpoch(data []byte) (epoch uint64, ok bool) {
 // ErrCheckpoint says that a checkpoint is damaged.
 var ErrCheckpoint = errors.New("checkpoint damaged")
 
-// ParseCheckpoint reads a file that encode wrote.
+// ParseCheckpoint reads a file that Encode wrote.
 func ParseCheckpoint(data []byte) (*Checkpoint, error) {
 	const hash = sha256.Size
-	isMerged, isUsersClock := bytes.HasPrefix(data, MergedMagic), bytes.HasPrefix(data, PersonsClockMagic)
-	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, ClockMagic), isUsersClock || bytes.HasPrefix(data, PersonsMagic)
-	isUsersMerged := bytes.HasPrefix(data, PersonsMergedMagic)
-	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, CheckpointMagic) || len(data) < len(CheckpointMagic)+8+hash {
+	isMerged, isUsersClock := bytes.HasPrefix(data, mergedMagic), bytes.HasPrefix(data, personsClockMagic)
+	isClock, isUsers := isUsersClock || bytes.HasPrefix(data, clockMagic), isUsersClock || bytes.HasPrefix(data, personsMagic)
+	isUsersMerged := bytes.HasPrefix(data, personsMergedMagic)
+	if !isMerged && !isClock && !isUsers && !isUsersMerged && !bytes.HasPrefix(data, checkpointMagic) || len(data) < len(checkpointMagic)+8+hash {
 		return nil, ErrCheckpoint
 	}
 	body, sum := data[:len(data)-hash], data[len(data)-hash:]
 	if want := sha256.Sum256(body); !bytes.Equal(sum, want[:]) {
 		return nil, ErrCheckpoint
 	}
-	r := &bin.Reader{B: body[len(CheckpointMagic):]}
+	r := &bin.Reader{B: body[len(checkpointMagic):]}
 	if r.Uint() != uint64(len(r.B)) {
 		return nil, ErrCheckpoint
 	}
@@ -397,38 +407,19 @@ type Store struct {
 	Disk   Disk
 	Dir    string
 	buf    []byte
-	Seq    uint64  // of the last commit
+	seq    uint64  // of the last commit
 	slot   int     // that holds it, noSlot where the file does
 	Seal   *Sealer // nil: encrypted files can't be read
 	sealed []byte  // scratch
-	Logged bool    // the files are in a log, in which no write is torn
+	logged bool    // the files are in a log, in which no write is torn
 }
 
-const (
-	CheckpointName = "checkpoint"
-	PreviousName   = "checkpoint.prev"
-	TemporaryName  = CheckpointName + TemporarySuffix
-	OpeningPrefix  = "opening-"
-	SecretPrefix   = "secret-"
-	noSlot         = -1
-)
+const noSlot = -1
 
 var slotNames = [2]string{"checkpoint.0", "checkpoint.1"}
 
 // SlotBytes is the size of a checkpoint from which it is written to slots; tests lower it.
 var SlotBytes = 5 << 20
-
-func ManifestName(epoch uint64) string { return fmt.Sprintf("manifest-%d", epoch) }
-func SecretName(epoch uint64) string   { return fmt.Sprint(SecretPrefix, epoch) }
-func OpeningName(epoch uint64) string  { return fmt.Sprint(OpeningPrefix, epoch) }
-func InitialName(epoch uint64) string  { return fmt.Sprintf("initial-%d", epoch) }
-func FinalName(epoch uint64) string    { return fmt.Sprintf("final-%d", epoch) }
-
-// SecretEpoch returns the epoch of a secret's name.
-func SecretEpoch(name string) (uint64, bool) {
-	n, err := strconv.ParseUint(strings.TrimPrefix(name, SecretPrefix), 10, 64)
-	return n, err == nil && name == SecretName(n)
-}
 
 // Open makes the task's directory, removes the remains of interrupted writes, and
 // writes each private file in the form that is wanted, encrypted or not.
@@ -444,7 +435,7 @@ func Open(d Disk, dir string, seal *Sealer) (*Store, error) {
 		return nil, err
 	}
 	left := slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, TemporarySuffix) })
-	s := &Store{Disk: d, Dir: dir, slot: noSlot, Seal: seal, Logged: !tears(d)}
+	s := &Store{Disk: d, Dir: dir, slot: noSlot, Seal: seal, logged: !tears(d)}
 	if err := RemoveAll(d, dir, left...); err != nil || seal == nil {
 		return s, err
 	}
@@ -459,7 +450,7 @@ func (s *Store) Mark(epoch uint64) error {
 	if err != nil {
 		return err
 	}
-	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, OpeningPrefix) })
+	old := slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, openingPrefix) })
 	if err := RemoveAll(s.Disk, s.Dir, old...); err != nil {
 		return err
 	}
@@ -479,25 +470,9 @@ func (s *Store) Marked(epoch uint64) (bool, error) {
 	return err == nil, err
 }
 
-// NewestEpoch returns the largest epoch in the names of the task's files, 0 if there is none.
-func (s *Store) NewestEpoch() (newest uint64, err error) {
-	names, err := s.Disk.ReadDir(s.Dir)
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range names {
-		for _, kind := range []string{"manifest-", SecretPrefix} {
-			if n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64); err == nil {
-				newest = max(newest, n)
-			}
-		}
-	}
-	return newest, nil
-}
-
 // Load returns the last commit, nil if there is none.
 func (s *Store) Load() (*Checkpoint, error) {
-	s.Seq, s.slot = 0, noSlot
+	s.seq, s.slot = 0, noSlot
 	var newest *Checkpoint
 	slots := 0
 	for i, name := range slotNames {
@@ -535,7 +510,7 @@ func (s *Store) Load() (*Checkpoint, error) {
 		}
 	}
 	if newest != nil {
-		s.Seq = newest.Seq
+		s.seq = newest.Seq
 	}
 	return newest, nil
 }
@@ -554,7 +529,7 @@ func (s *Store) Previous() (*Checkpoint, error) {
 	if err != nil {
 		return nil, nil
 	}
-	s.Seq = max(s.Seq, c.Seq)
+	s.seq = max(s.seq, c.Seq)
 	return c, nil
 }
 
@@ -563,7 +538,7 @@ func SlotContent(data []byte) []byte {
 	if IsSealed(data) {
 		return sealedContent(data)
 	}
-	head := len(CheckpointMagic) + 8
+	head := len(checkpointMagic) + 8
 	if len(data) < head {
 		return data
 	}
@@ -579,8 +554,8 @@ func SlotContent(data []byte) []byte {
 // write failed; the task can continue from both. A number is used once, even by a failed
 // commit, so that a later commit always has a larger one.
 func (s *Store) Commit(c *Checkpoint) error {
-	s.Seq++
-	c.Seq = s.Seq
+	s.seq++
+	c.Seq = s.seq
 	if s.buf == nil {
 		s.buf = *commitBuffers.Get().(*[]byte)
 	}
@@ -600,13 +575,19 @@ func (s *Store) Commit(c *Checkpoint) error {
 		}
 		data = s.sealed
 	}
-	if s.Logged {
+	if s.logged {
 		return WriteOver(s.Disk, s.Path(CheckpointName), data)
 	}
 	if s.slot == noSlot && len(data) < SlotBytes {
 		return s.replace(data)
 	}
 	return s.overwrite(data)
+}
+
+// CommitOf makes the last commit of another store the one of this store, which has none. See [Store.Commit].
+func (s *Store) CommitOf(c *Checkpoint) error {
+	s.seq = c.Seq
+	return s.Commit(c)
 }
 
 // commitBuffers are for the commits of all tasks. One larger than pooledCommit stays with its
@@ -674,7 +655,7 @@ func (s *Store) overwrite(data []byte) error {
 // Prune removes, from a log, what no epoch from this one on needs: manifests of epochs whose secret
 // is gone, and what epochs ended with before the last one. A disk keeps them.
 func (s *Store) Prune(epoch uint64) error {
-	if !s.Logged {
+	if !s.logged {
 		return nil
 	}
 	names, err := s.Disk.ReadDir(s.Dir)
@@ -682,18 +663,18 @@ func (s *Store) Prune(epoch uint64) error {
 		return err
 	}
 	number := func(name, kind string) uint64 {
-		n, err := strconv.ParseUint(strings.TrimPrefix(name, kind), 10, 64)
-		if err != nil || name != fmt.Sprint(kind, n) {
+		n, ok := epochOf(name, kind)
+		if !ok {
 			return 0
 		}
 		return n
 	}
 	var last uint64
 	for _, name := range names {
-		last = max(last, number(name, "final-"))
+		last = max(last, number(name, FinalPrefix))
 	}
 	gone := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		n, f := number(name, "manifest-"), number(name, "final-")
+		n, f := number(name, ManifestPrefix), number(name, FinalPrefix)
 		return !(0 < n && n < epoch && !slices.Contains(names, SecretName(n))) && !(0 < f && f < last)
 	})
 	return RemoveAll(s.Disk, s.Dir, gone...)
@@ -707,11 +688,14 @@ func (s *Store) Erase() error {
 		return err
 	}
 	gone := slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, PersonsPrefix) })
-	return s.EraseCheckpoints(gone...)
+	return s.eraseCheckpoints(gone...)
 }
 
-// EraseCheckpoints removes the checkpoints, and other files.
-func (s *Store) EraseCheckpoints(others ...string) error {
+// EraseCheckpoints removes the checkpoints alone: files of persons stay.
+func (s *Store) EraseCheckpoints() error { return s.eraseCheckpoints() }
+
+// eraseCheckpoints removes the checkpoints, and other files.
+func (s *Store) eraseCheckpoints(others ...string) error {
 	s.slot = noSlot
 	return RemoveAll(s.Disk, s.Dir, append(others, CheckpointName, PreviousName, TemporaryName, slotNames[0], slotNames[1])...)
 }

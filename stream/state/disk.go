@@ -15,13 +15,13 @@ import (
 type Disk interface {
 	// Create makes a new file, 0600. It fails if the name is taken.
 	Create(name string) (File, error)
-	// Append Opens a file for writing at its end. If the file is missing it makes it, 0600.
+	// Append opens a file for writing at its end. If the file is missing it makes it, 0600.
 	Append(name string) (File, error)
-	// Overwrite Opens a file for writing over its content, from its start. If the file is
+	// Overwrite opens a file for writing over its content, from its start. If the file is
 	// missing it makes it, 0600. Content behind what is written stays.
 	Overwrite(name string) (File, error)
 	ReadFile(name string) ([]byte, error)
-	// Open Opens a file for reading.
+	// Open opens a file for reading.
 	Open(name string) (io.ReadCloser, error)
 	ReadDir(dir string) ([]string, error)
 	// MkdirAll makes a directory that others cannot access, and the missing ones above it.
@@ -35,6 +35,7 @@ type Disk interface {
 	SyncDir(dir string) error
 }
 
+// File is a file that is open for writing. Sync makes what was written durable.
 type File interface {
 	io.WriteCloser
 	Sync() error
@@ -62,7 +63,7 @@ func (OS) Link(from, to string) error              { return os.Link(from, to) }
 func (OS) Remove(name string) error                { return os.Remove(name) }
 
 // MkdirAll takes other users' access to the last directory away if the directory exists: a
-// Restored backup may have given it other modes.
+// restored backup may have given it other modes.
 func (OS) MkdirAll(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

@@ -13,8 +13,11 @@ const (
 )
 
 var (
-	SealedContent = sealedContent
-	SlotNames     = slotNames
+	SealedContent   = sealedContent
+	ArchiveMagic    = archiveMagic
+	CheckpointMagic = checkpointMagic
+	SealMagic       = sealMagic
+	SlotNames       = slotNames
 )
 
 func (x *Archive) Close() { x.close() }

@@ -28,12 +28,15 @@ type Sealer struct {
 	strict bool // and all are: one that is not encrypted was put there by somebody else
 }
 
-var SealMagic = []byte("streamdp sealed 1\n")
+var sealMagic = []byte("streamdp sealed 1\n")
 
+// The bytes of a salt, and those by which AES-GCM makes a content longer.
 const (
 	SealSalt = 32
 	SealTag  = 16
+)
 
+const (
 	kindCheckpoint = "checkpoint"
 	kindSecret     = "secret"
 )
@@ -42,7 +45,16 @@ const (
 var errSealed = errors.New("encrypted file damaged, or encrypted with another key")
 
 // IsSealed reports whether a file is encrypted.
-func IsSealed(data []byte) bool { return bytes.HasPrefix(data, SealMagic) }
+func IsSealed(data []byte) bool { return bytes.HasPrefix(data, sealMagic) }
+
+// SealedNumber returns the number of an encrypted file: that of a commit, or of a secret's epoch. ok is false for
+// any other file.
+func SealedNumber(data []byte) (number uint64, ok bool) {
+	if rest, sealed := bytes.CutPrefix(data, sealMagic); sealed && len(rest) >= 8 {
+		return binary.LittleEndian.Uint64(rest), true
+	}
+	return 0, false
+}
 
 // cipher returns the cipher and the nonce of a salt, and what is authenticated with the
 // content.
@@ -68,7 +80,7 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	if err != nil {
 		return nil, err
 	}
-	b = append(b, SealMagic...)
+	b = append(b, sealMagic...)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = append(b, salt[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(content)+SealTag))
@@ -78,7 +90,7 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 // open returns the content of a file, and its number where it is encrypted. A file that is
 // not encrypted is its own content, or an error where every file is encrypted.
 func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, err error) {
-	rest, sealed := bytes.CutPrefix(data, SealMagic)
+	rest, sealed := bytes.CutPrefix(data, sealMagic)
 	if !sealed {
 		if s != nil && s.strict {
 			return nil, 0, errSealed
@@ -106,7 +118,7 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 
 // sealedContent cuts off what a longer encrypted commit has left behind the end.
 func sealedContent(data []byte) []byte {
-	head := len(SealMagic) + 8 + SealSalt + 8
+	head := len(sealMagic) + 8 + SealSalt + 8
 	if len(data) < head {
 		return data
 	}
@@ -143,15 +155,6 @@ func (s *Store) Secret(epoch uint64) ([]byte, error) {
 	return content, nil
 }
 
-// KeepSecret writes an epoch's secret under a name that is free.
-func (s *Store) KeepSecret(epoch uint64, secret []byte) error {
-	data, err := s.form(kindSecret, epoch, secret)
-	if err != nil {
-		return err
-	}
-	return WriteNew(s.Disk, s.Path(SecretName(epoch)), data)
-}
-
 // form returns the file of a content, encrypted where that is wanted.
 func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error) {
 	if s.Seal == nil || !s.Seal.On {
@@ -161,7 +164,7 @@ func (s *Store) form(kind string, number uint64, content []byte) ([]byte, error)
 }
 
 // migrate writes every checkpoint and secret that is there in the form that is wanted. A
-// Crash leaves each file in one of both, and each is read. The caller has the lock of the
+// crash leaves each file in one of both, and each is read. The caller has the lock of the
 // state directory. With encryption, no sum in the clear is left behind:
 //   - a checkpoint or slot that can't be read, such as one of a torn write, is removed,
 //     if another one holds a commit; otherwise it stays, for the operator;
@@ -230,7 +233,7 @@ func (s *Store) migrate() error {
 				return err
 			}
 		}
-		s.Seq, s.slot = 0, noSlot // as Open returns it
+		s.seq, s.slot = 0, noSlot // as Open returns it
 	}
 	s.Seal.strict = true
 	return nil

@@ -1,3 +1,5 @@
+// Package state keeps a task's files: checkpoints, secrets, manifests, an archive of releases and journals of
+// persons, sealed under the master key where that is wanted.
 package state
 
 import (
@@ -32,20 +34,15 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// TaskStore returns the files of a task, for reading only.
-func TaskStore(dir string, t core.Task, key *[32]byte) *Store {
-	return &Store{Disk: OS{}, Dir: dir + "/tasks/" + t.String(), slot: noSlot, Seal: &Sealer{Master: key, Task: t.String()}}
-}
-
 // Shard is the durable state of some tasks: their files and their ledger.
 type Shard interface {
 	Disk
 	// Atomically makes all that f writes durable at once or, after an error, not at all. dir is
 	// that of the task whose files f writes; f may also append lines to the ledger. What f does
-	// has happened only when atomically returns: nothing may follow from it before. A checkpoint,
+	// has happened only when Atomically returns: nothing may follow from it before. A checkpoint,
 	// which names the ledger's last line, is written by an f: so it is durable after that line. On
-	// a real disk atomically is f, whose writes become durable one after the other. An order of them that a
-	// Crash may cut anywhere is right for both.
+	// a disk, Atomically just calls f. Its writes become durable in order, so f must order them such that a
+	// crash between any two is safe.
 	Atomically(dir string, f func() error) error
 	// InTurn does a commit when it is its turn.
 	InTurn(commit func() error) error
@@ -57,25 +54,33 @@ type Shard interface {
 	Tears() bool
 	// Lost reports whether another process may have the shard, so that nothing may be published.
 	Lost() bool
-	// Affirm makes sure that the shard is this process's still.
+	// Affirm checks that this process still owns the shard. An error other than that of a lost shard means
+	// that it is unknown.
 	Affirm() error
 }
 
-// FileShard is a directory of files.
+// FileShard is a shard in a directory of files. It is never lost and has no limit.
 type FileShard struct{ Disk }
 
+// Atomically calls f.
 func (FileShard) Atomically(_ string, f func() error) error { return f() }
 
+// Unpublished returns most.
 func (FileShard) Unpublished(most, _ int) int { return most }
 
+// Fits returns nil.
 func (FileShard) Fits(_, _ int) error { return nil }
 
+// Tears returns true: a crash may leave part of a write.
 func (FileShard) Tears() bool { return true }
 
+// Lost returns false.
 func (FileShard) Lost() bool { return false }
 
+// Affirm returns nil.
 func (FileShard) Affirm() error { return nil }
 
+// InTurn calls commit when fewer than 64 others are being written.
 func (FileShard) InTurn(commit func() error) error {
 	committing <- struct{}{}
 	defer func() { <-committing }()

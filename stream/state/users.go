@@ -10,6 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
+// PersonsPrefix begins the names of all files of persons.
 const PersonsPrefix = "users-"
 
 // UsersOf begins the names of an epoch's files of persons.
@@ -126,7 +127,7 @@ func (all Journals) Committed() (err error) {
 }
 
 // PersonsBytes are the entries of closed steps, in bytes, beyond which nothing is applied before they are on
-// Disk; tests lower it.
+// disk; tests lower it.
 var PersonsBytes uint64 = 4 << 20
 
 // WholePersons reports whether the files of persons are those of a checkpoint. It changes none of them.

@@ -16,7 +16,6 @@ import (
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
-	"github.com/streamdp/streamdp/stream/state"
 )
 
 // deadLetters writes which records of an epoch gave no row to a topic of its own. It
@@ -52,7 +51,6 @@ const (
 	deadLetterBytes = 1 << 20
 	deadLetterSave  = time.Second
 	deadLetterGrace = time.Second // at the end of the process, for what is left
-	deadLetterName  = "dead-letter"
 	// deadLetterSchema is the version of a reference.
 	deadLetterSchema = "streamdp.deadletter.v1"
 )
@@ -167,7 +165,7 @@ func (d *deadLetters) run(ctx context.Context) {
 // Offsets in [skipFrom, skipTo) were read by no epoch.
 func (d *deadLetters) start() (from, skipFrom, skipTo int64, err error) {
 	m := d.m
-	data, err := d.r.D.Disk.ReadFile(d.r.Store.Path(deadLetterName))
+	data, err := d.r.Store.DeadLetters()
 	if errors.Is(err, fs.ErrNotExist) {
 		return m.Base, 0, 0, nil
 	}
@@ -361,7 +359,7 @@ func (d *deadLetters) save(atOnce bool) error {
 	if err != nil {
 		return err
 	}
-	if err := state.WriteOver(d.r.D.Disk, d.r.Store.Path(deadLetterName), data); err != nil {
+	if err := d.r.Store.PutDeadLetters(data); err != nil {
 		if failure.DiskFull(err) {
 			return nil // more is written twice after a crash, nothing is lost
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
-	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/monitor"
 )
 
@@ -35,15 +34,8 @@ type Runner struct {
 	// lag of a merged task.
 	stoppedAt map[int]int64
 
-	mu      sync.Mutex
-	recent  []json.RawMessage // the last published releases
-	charged struct {          // what the ledger says, as of so many lines
-		lines   int
-		newest  uint64 // the task's newest line
-		touched int    // how many of the lines concern its sources
-		epsilon float64
-		events  []ledger.BudgetEvent
-	}
+	mu     sync.Mutex
+	recent []json.RawMessage // the last published releases
 
 	series    monitor.Series
 	recalling sync.Mutex

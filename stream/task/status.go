@@ -93,7 +93,7 @@ func (r *Runner) Status() monitor.TaskStatus {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.ChargedEpsilon, s.Budget = r.chargedEpsilon()
+	s.ChargedEpsilon, s.Budget = r.D.Ledger.Paid(r.Task, r.S.Privacy.Adjacency, r.S.Privacy.LimitDelta)
 	if s.LogStart >= 0 {
 		headroom := s.NextOffset - s.LogStart
 		s.Headroom = &headroom
@@ -112,31 +112,6 @@ func (r *Runner) Status() monitor.TaskStatus {
 			s.Warmup, s.Warmup-read)
 	}
 	return s
-}
-
-// chargedEpsilon returns what records of the task's input, or persons of its population, have
-// paid, and how that came about. Other tasks charge them too, so it is computed again when the
-// ledger has another line about the account.
-func (r *Runner) chargedEpsilon() (float64, []ledger.BudgetEvent) {
-	n := r.D.Ledger.Lines()
-	if n == r.charged.lines {
-		return r.charged.epsilon, r.charged.events
-	}
-	r.charged.lines = n
-	if last := r.D.Ledger.Newest(r.Task); last == nil {
-		r.charged.epsilon, r.charged.events = 0, nil
-	} else if accounts := r.D.Ledger.AccountsOf(last); last.Seq != r.charged.newest || r.D.Ledger.Touched(accounts) != r.charged.touched {
-		r.charged.newest, r.charged.touched = last.Seq, r.D.Ledger.Touched(accounts)
-		r.charged.epsilon, r.charged.events = 0, nil
-		for i, a := range accounts {
-			spent, _ := r.D.Ledger.ChargedEpsilon(a, r.S.Privacy.Adjacency, r.S.Privacy.LimitDelta)
-			if shown := core.ToShow(spent); i == 0 || shown > r.charged.epsilon {
-				r.charged.epsilon = shown
-				r.charged.events, _ = r.D.Ledger.BudgetOf(a, ledger.NewBudgetEvents)
-			}
-		}
-	}
-	return r.charged.epsilon, r.charged.events
 }
 
 // showHalted shows the epoch of a halted task and its position, from its last commit and

@@ -1,0 +1,154 @@
+package ledger
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/failure"
+)
+
+// This file has the lines that the program writes, one method for each. Each makes its line durable.
+
+// Open charges an epoch: it appends e, unless the records of its source, or the persons of its
+// population, would then pay more than the limit. It returns the ε charged so far, including
+// this epoch, at the limit's δ.
+func (l *Ledger) Open(e Entry) (charged float64, err error) {
+	if !e.chargesOffsets() {
+		return 0, fmt.Errorf("internal: epoch %d would charge offsets %d to %d, which are none", e.Epoch, e.First, e.End)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if charged, err = l.fitsAll(&e, nil); err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(e.accounts(), l.unopenedLocked) {
+		e.Reserved = dp.Cost{}
+	}
+	return charged, l.appendLocked(e)
+}
+
+// Reserve sets what the limit of a new opening's stream sets aside for sketches, if the opening is the first one
+// of an account.
+func (l *Ledger) Reserve(e *Entry, c *config.Config, s *config.Stream) error {
+	if !slices.ContainsFunc(e.accounts(), l.Unopened) {
+		return nil
+	}
+	reserved, err := core.Reserve(c, s)
+	if err != nil {
+		return failure.Haltf(failure.Budget, "%w", err)
+	}
+	if !reserved.Sketches.Empty() {
+		e.Reserved = reserved.Sketches
+	}
+	return nil
+}
+
+// Reopen appends the opening of an epoch that was charged before, in a ledger that was lost. It looks at no limit.
+func (l *Ledger) Reopen(e Entry) error { return l.Append(e) }
+
+// Void takes the charge of an epoch back that never began.
+func (l *Ledger) Void(opened *Entry) error {
+	var parts []EntryPart
+	for _, p := range opened.Parts {
+		parts = append(parts, EntryPart{Partition: p.Partition})
+	}
+	return l.Append(Entry{
+		Kind: KindVoid, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch, Parts: parts,
+		Reason: "interrupted while opening, before any noise",
+	})
+}
+
+// Close ends the epoch of an opening at these ends, one for each of its views, after so many steps or more. It
+// returns the end of the line: the sum of the ends, −1 where one of them is.
+func (l *Ledger) Close(opened *Entry, ends []EntryPart, steps uint64, reason string) (end int64, err error) {
+	e := opened.closing(ends, steps)
+	e.Reason = reason
+	return e.End, l.Append(*e)
+}
+
+// Destroyed records that the secret of an epoch is gone.
+func (l *Ledger) Destroyed(e *Entry) error {
+	return l.Append(Entry{Kind: KindDestroyed, Stream: e.Stream, Source: e.Source, Epoch: e.Epoch})
+}
+
+// Repaired makes a line known that an open epoch's checkpoint names, and that this ledger lost.
+func (l *Ledger) Repaired(opened *Entry, lost [32]byte) error {
+	return l.Append(Entry{
+		Kind: KindRepair, Stream: opened.Stream, Source: opened.Source, Epoch: opened.Epoch,
+		Accepts: hex.EncodeToString(lost[:]),
+	})
+}
+
+// SetLimit appends the limit of an epoch's stream, if it differs from the last one recorded for what the epoch is
+// charged to. It refuses a limit below what is paid, in the stream's adjacency or in another one in which the
+// account was ever charged.
+func (l *Ledger) SetLimit(s *config.Stream, m *core.Manifest) error {
+	return l.setLimit(limitOf(s, m), s.Privacy.Adjacency)
+}
+
+func (l *Ledger) setLimit(e Entry, adjacency dp.Adjacency) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if changed, err := l.limits(e, adjacency); err != nil || !changed {
+		return err
+	}
+	return l.appendLocked(e)
+}
+
+// TakesLimit returns the error that SetLimit would, and appends nothing.
+func (l *Ledger) TakesLimit(s *config.Stream, m *core.Manifest) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.limits(limitOf(s, m), s.Privacy.Adjacency)
+	return err
+}
+
+// limitOf returns the entry that records a stream's limit for an epoch.
+func limitOf(s *config.Stream, m *core.Manifest) Entry {
+	var parts []EntryPart
+	for _, p := range m.Parts {
+		parts = append(parts, EntryPart{Partition: p.Partition})
+	}
+	return Entry{
+		Kind: KindLimit, Stream: m.Stream, Source: m.Source, Epoch: m.Epoch, Parts: parts,
+		LimitEpsilon: s.Privacy.LimitEpsilon, LimitDelta: s.Privacy.LimitDelta,
+	}
+}
+
+// Import records that the lines that follow came from a state directory, and copies these.
+func (l *Ledger) Import(m EntryMove, lines []Entry) error {
+	if err := l.Append(Entry{Kind: KindImported, Move: &m}); err != nil {
+		return err
+	}
+	return l.copyAll(lines)
+}
+
+// MoveAway ends the ledger: others run its tasks from then on.
+func (l *Ledger) MoveAway(m EntryMove) error { return l.Append(Entry{Kind: KindMoved, Move: &m}) }
+
+// CopyAndMove copies lines of other ledgers and ends the ledger, which is for reading only.
+func (l *Ledger) CopyAndMove(lines []Entry, m EntryMove) error {
+	if err := l.copyAll(lines); err != nil {
+		return err
+	}
+	return l.MoveAway(m)
+}
+
+// copyAll appends lines of other ledgers: the same words, chained and sealed again, with their times.
+func (l *Ledger) copyAll(lines []Entry) error {
+	now := l.Now
+	defer func() { l.Now = now }()
+	for _, e := range lines {
+		l.Now = func() time.Time { return e.Time }
+		e.Key, e.MAC, e.Sum = "", "", ""
+		if err := l.Append(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
