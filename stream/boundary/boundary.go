@@ -3,8 +3,6 @@ package boundary
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -50,10 +49,8 @@ type Boundary struct {
 // nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
 type Boundaries struct {
 	*failure.Retrier
-	client  *kafka.Client
-	Topic   string
+	log     signedlog.Log
 	name    []byte // the records' key
-	key     []byte // of their MAC
 	Sources []core.Source
 	Most    int64                       // offsets by which a partition moves in a step, at most
 	Horizon uint64                      // last step, 0: none
@@ -83,7 +80,8 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
 	key := dp.Derive(master, dp.ForBoundaries, slices.Concat(salt, name, m.Nonce))
-	b := &Boundaries{Retrier: r, client: client, Topic: topic, name: name, key: key[:], came: make(chan struct{})}
+	log := signedlog.Log{Client: client, Topic: topic, Header: boundaryHeader, Key: key}
+	b := &Boundaries{Retrier: r, log: log, name: name, came: make(chan struct{})}
 	for _, partition := range core.Partitions(m) {
 		src := m.Source
 		src.Partition = partition
@@ -91,6 +89,9 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 	}
 	return b
 }
+
+// Topic returns the name of the boundary topic.
+func (b *Boundaries) Topic() string { return b.log.Topic }
 
 // Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before
 // the first one it begins where the ledger says, opened, if it does.
@@ -102,7 +103,7 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 	} else if from.At < 0 {
 		// Nobody knows where the epoch's first boundary is.
 		err := b.Do(ctx, "boundary topic", func() (err error) {
-			b.next, err = b.client.Start(ctx, b.Topic, 0)
+			b.next, err = b.log.Client.Start(ctx, b.log.Topic, 0)
 			return err
 		})
 		if err != nil {
@@ -128,33 +129,24 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 // lost is the halt of a topic that lacks boundaries.
 func (b *Boundaries) lost(format string, args ...any) error {
 	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: streamdp epoch open %s",
-		b.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
+		b.log.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
 }
 
 // scan reads the topic from an offset to its end, or until fn returns ErrStop.
 func (b *Boundaries) scan(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
-	err := b.client.ReadBack(ctx, b.Topic, 0, from, fn)
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
+	err := b.log.Read(ctx, from, fn)
 	switch {
 	case errors.Is(err, failure.ErrStop):
 		return nil
-	case errors.As(err, &gap), errors.As(err, &truncated):
+	case kafka.Lost(err):
 		return b.lost("does not reach to offset %d and on: %s", from, err)
 	}
 	return err
 }
 
-// mac returns that of a record's value.
-func (b *Boundaries) mac(value []byte) []byte {
-	h := hmac.New(sha256.New, b.key)
-	h.Write(value)
-	return h.Sum(nil)
-}
-
 // parse reads a record of the topic. ours says that it is one of this epoch.
 func (b *Boundaries) parse(rec *kafka.Record) (x Boundary, ours bool) {
-	if !bytes.Equal(rec.Key, b.name) || len(rec.Headers) != 1 || rec.Headers[0].Key != boundaryHeader || !hmac.Equal(rec.Headers[0].Value, b.mac(rec.Value)) {
+	if !bytes.Equal(rec.Key, b.name) || !b.log.Signed(rec, nil, rec.Value) {
 		return x, false
 	}
 	var v boundaryValue
@@ -344,9 +336,8 @@ func (b *Boundaries) decide(ctx context.Context, step uint64, x look) error {
 		if err != nil {
 			return err
 		}
-		if _, err = b.client.Produce(ctx, b.Topic, 0, []kafka.Message{{
-			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: b.Stamp(),
-		}}); err != nil {
+		signed := kafka.Message{Key: b.name, Value: value, Headers: b.log.Headers(b.log.Sign(nil, value)), Time: b.Stamp()}
+		if err := b.log.Append(ctx, []kafka.Message{signed}); err != nil {
 			return err
 		}
 		newest, err := b.Newest(ctx)

@@ -405,37 +405,23 @@ func (k *KafkaSums) Follow(ctx context.Context, shard int, ready func(), fn func
 	if err != nil {
 		return err
 	}
-	reader, err := k.Client.NewReader(kafka.ReaderOptions{
+	ready()
+	return k.Client.Follow(ctx, kafka.ReaderOptions{
 		Topic: k.Topic, Partition: int32(shard), Uncommitted: true, SkipGaps: true, Compacted: true,
 		MaxWait: partWait, MaxRecordBytes: 2 * partPiece,
-	}, kafka.Position{Next: end, LeaderEpoch: -1})
-	if err != nil {
-		return err
-	}
-	ready()
-	var chunk kafka.Chunk
-	var pause kafka.Backoff
-	for ctx.Err() == nil {
-		err := reader.Fetch(ctx, &chunk)
-		if kafka.Retriable(err) && pause.Wait(ctx) == nil {
-			continue // from where it was
-		}
-		if err != nil {
-			return err
-		}
-		pause.Reset()
+	}, end, func(chunk *kafka.Chunk) error {
 		came := time.Now()
 		for i := range chunk.Records {
 			fn(chunk.Records[i].Value)
 		}
 		n := len(chunk.Records)
 		if chunk.Release(); n == 0 {
-			continue
+			return nil
 		}
 		select { // what comes soon after this comes together; see partWriter
 		case <-ctx.Done():
 		case <-time.After(time.Until(came.Add(partPace))):
 		}
-	}
-	return nil
+		return nil
+	})
 }

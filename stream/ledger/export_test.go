@@ -5,13 +5,8 @@ package ledger
 import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
 	"github.com/streamdp/streamdp/stream/core"
-)
-
-type (
-	Claim    = claim
-	Claimed  = claimed
-	NewestOf = newestOf
 )
 
 const (
@@ -44,6 +39,17 @@ func (x *Ledger) Identity() ([32]byte, bool) { return x.identity() }
 func (x *Ledger) Raw(a0 int) ([][]byte, error) { return x.raw(a0) }
 
 func (x *Ledger) Spent(a0 core.Source, a1 []int) (*Spent, error) { return x.spent(a0, a1) }
+
+// ControlTopicOf returns the control topic of a ledger, without Kafka, under a key of zeros.
+func ControlTopicOf(l *Ledger) *ControlTopic {
+	return newControlTopic(l, signedlog.Log{Header: mirrorHeader})
+}
+
+// Claims returns how many claims to an epoch were read.
+func (x *ControlTopic) Claims() int { return len(x.claims) }
+
+// Newest returns of how many streams a claim was read.
+func (x *ControlTopic) Newest() int { return len(x.newest) }
 
 func (x *ControlTopic) Forked() *uint64 { return &x.forked }
 

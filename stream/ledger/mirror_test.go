@@ -223,7 +223,7 @@ func TestForkedLines(t *testing.T) {
 		"theirs first":      {append(slices.Clone(other), own[shared]), uint64(shared) + 1},
 		"theirs in between": {append(append(slices.Clone(own[:shared]), other[shared]), own[shared], other[shared+1]), uint64(shared) + 1},
 	} {
-		m := &ledger.ControlTopic{Key: make([]byte, 32), Ledger: l, Claims: map[ledger.Claimed]ledger.Claim{}, Newest: map[string][]ledger.NewestOf{}}
+		m := ledger.ControlTopicOf(l)
 		id, _ := l.Identity()
 		for _, line := range c.topic {
 			m.Line(&kafka.Record{Value: line, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})
@@ -273,7 +273,7 @@ func TestOldCopyOfForked(t *testing.T) {
 		"one missing":          {topic(won[:n+1], won[n+2:]), won[n : n+1], uint64(n) + 3},
 		"of none":              {topic(won[:n+1], lost[n+1:]), won[n : n+1], uint64(n) + 2},
 	} {
-		m := &ledger.ControlTopic{Key: make([]byte, 32), Ledger: l, Claims: map[ledger.Claimed]ledger.Claim{}, Newest: map[string][]ledger.NewestOf{}}
+		m := ledger.ControlTopicOf(l)
 		id, _ := l.Identity()
 		for _, line := range c.topic {
 			m.Line(&kafka.Record{Value: line, Headers: []kafka.Header{{Key: ledger.MirrorHeader, Value: m.Header(id, line)}}})

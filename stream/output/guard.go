@@ -416,7 +416,7 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 		}
 		if newest < ahead {
 			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another writer made that release, or the topic lost records; %s",
-				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic, newest, g.wayOut())
+				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic(), newest, g.wayOut())
 		}
 	}
 	ends, err := g.input(ctx, g.opened)

@@ -144,12 +144,10 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 		return failure.Haltf(failure.OutputTruncated, "%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
 			topic, partition, o.onlyCopy())
 	}
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
 	switch {
 	case errors.Is(err, failure.ErrStop):
 		return nil
-	case errors.As(err, &gap), errors.As(err, &truncated):
+	case kafka.Lost(err):
 		return failure.Haltf(failure.OutputTruncated, "%w: it can't be told any more whether this state is the newest; %s", err, o.onlyCopy())
 	}
 	return err
@@ -267,9 +265,7 @@ func (o *Output) released(ctx context.Context, opened *ledger.Entry, see func(va
 		return nil
 	})
 	var gone *failure.Halt
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
-	if errors.As(err, &gap) || errors.As(err, &truncated) || !errors.As(err, &gone) {
+	if kafka.Lost(err) || !errors.As(err, &gone) {
 		return err
 	}
 	return nil

@@ -450,12 +450,10 @@ func (t *Partition) look() error {
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
 	switch {
 	case err == nil:
 		t.next = max(t.next, end)
-	case errors.As(err, &gap) || errors.As(err, &truncated):
+	case kafka.Lost(err):
 		t.forget()
 	}
 	return err

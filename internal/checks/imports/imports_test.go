@@ -54,6 +54,7 @@ var ours = map[string]string{
 	"internal/kafka":                 "",
 	"internal/kafka/group":           "internal/shardlog internal/kafka",
 	"internal/kafka/embedded":        "",
+	"internal/kafka/signedlog":       "internal/kafka",
 	"internal/testing/kafkatest":     "",
 	"internal/testing/browser":       "",
 	"internal/testing/cases":         "internal/testing/dataset",
