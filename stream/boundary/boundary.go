@@ -15,6 +15,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/kafka/signedlog"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -64,10 +65,10 @@ type Boundaries struct {
 	refilling sync.Mutex // held while the queue is filled from the topic; mu is not
 
 	mu    sync.Mutex
-	Last  Boundary   // the newest
-	queue []Boundary // the next steps', without a gap; not all that are known
-	Kept  Boundary   // the newest that was put into queue, at first what the epoch begins at
-	came  chan struct{}
+	Last  Boundary         // the newest
+	queue []Boundary       // the next steps', without a gap; not all that are known
+	Kept  Boundary         // the newest that was put into queue, at first what the epoch begins at
+	came  notify.Broadcast // guarded by mu; sent with each boundary that is taken
 }
 
 // boundaryHeader is the name of the header of a boundary.
@@ -81,7 +82,7 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
 	key := dp.Derive(master, dp.ForBoundaries, slices.Concat(salt, name, m.Nonce))
 	log := signedlog.Log{Client: client, Topic: topic, Header: boundaryHeader, Key: key}
-	b := &Boundaries{Retrier: r, log: log, name: name, came: make(chan struct{})}
+	b := &Boundaries{Retrier: r, log: log, name: name}
 	for _, partition := range core.Partitions(m) {
 		src := m.Source
 		src.Partition = partition
@@ -198,8 +199,7 @@ func (b *Boundaries) take(x Boundary) error {
 		b.queue, b.Kept = append(b.queue, x), x
 	}
 	b.Last = x
-	close(b.came)
-	b.came = make(chan struct{})
+	b.came.Send()
 	return nil
 }
 
@@ -228,7 +228,7 @@ func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 
 // Known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
 // is another one.
-func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came chan struct{}, err error) {
+func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came <-chan struct{}, err error) {
 	if err := b.refill(ctx, step); err != nil {
 		return x, false, nil, err
 	}
@@ -237,7 +237,7 @@ func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known 
 	if len(b.queue) > 0 && step >= b.queue[0].Step && step <= b.Kept.Step {
 		return b.queue[step-b.queue[0].Step], true, nil, nil
 	}
-	return x, false, b.came, nil
+	return x, false, b.came.Next(), nil
 }
 
 // refill reads boundaries again that did not fit into memory, if a step needs them. Those before are done, but

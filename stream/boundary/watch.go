@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 )
@@ -31,11 +32,11 @@ type Watch struct {
 
 	mu       sync.Mutex
 	sources  []core.Source
-	deciding bool          // an epoch makes boundaries of looks
-	behind   bool          // the looks are of a time when none did
-	looks    []look        // of which no boundary was made, the oldest first
-	err      error         // why there will be no more
-	Changed  chan struct{} // closed when that changes
+	deciding bool             // an epoch makes boundaries of looks
+	behind   bool             // the looks are of a time when none did
+	looks    []look           // of which no boundary was made, the oldest first
+	err      error            // why there will be no more
+	changed  notify.Broadcast // guarded by mu
 }
 
 // maxLooks bounds the looks that wait for an epoch. Beyond, the newest takes the place of the
@@ -79,25 +80,12 @@ func (w *Watch) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
-	close(w.Changed)
-	w.Changed = make(chan struct{})
+	w.changed.Send()
 }
 
 // until waits until the state is as wanted.
 func (w *Watch) until(ctx context.Context, ok func() bool) error {
-	for {
-		w.mu.Lock()
-		done, changed := ok(), w.Changed
-		w.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		}
-	}
+	return w.changed.Until(ctx, &w.mu, ok)
 }
 
 // begin says that an epoch over these sources takes the looks from here on.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/output"
@@ -105,7 +104,7 @@ func (r *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	ends := ledger.EndsAt(cp, r.AnchorMAC)
 	var lost *failure.Halt
 	r.Guard.Bounds = nil
-	if err = r.Guard.Begin(ctx, opened, 0, nil, cp); err != nil && !errors.As(err, &lost) {
+	if _, err = r.Guard.Begin(ctx, opened, 0, nil, cp); err != nil && !errors.As(err, &lost) {
 		return err
 	}
 	left := r.Guard.Unsent(cp.Outbox)
@@ -193,14 +192,14 @@ func (r *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int
 // For example, an epoch has read 1000 records, and its topic is then deleted and made
 // again with 10. The new log's end, 10, is no bound.
 func (r *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int64, anchor *kafka.Anchor) (end int64, err error) {
-	var log core.Offsets
+	var log kafka.Offsets
 	same := false
 	err = r.Do(ctx, "input", func() error {
 		t, err := r.D.Client.Topic(ctx, opened.Topic)
 		if err != nil || !t.Exists || opened.Partition >= len(t.Partitions) {
 			return err
 		}
-		if log, err = r.D.OffsetsOf(ctx, opened.Topic, opened.Partition); err != nil {
+		if log, err = r.D.Client.Offsets(ctx, opened.Topic, int32(opened.Partition)); err != nil {
 			return err
 		}
 		// The id is asked for last: had the topic been made anew before the offsets were

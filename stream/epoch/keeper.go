@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -123,7 +124,7 @@ func NewFeed(h *Process, t core.Task, s *config.Stream, changed func()) *input.F
 // partLog is one partition of the input: its number and offsets.
 type partLog struct {
 	partition int
-	core.Offsets
+	kafka.Offsets
 }
 
 // Reads returns the partitions that a new epoch of the task reads, nil for all that the
@@ -189,7 +190,7 @@ func (r *Keeper) input(ctx context.Context, numbers []int) (src core.Source, par
 	err = r.Do(ctx, "input", func() error {
 		logs = logs[:0]
 		for _, p := range ask {
-			log, err := r.D.OffsetsOf(ctx, r.S.Input.Topic, p)
+			log, err := r.D.Client.Offsets(ctx, r.S.Input.Topic, int32(p))
 			if err != nil {
 				return err
 			}
@@ -200,16 +201,10 @@ func (r *Keeper) input(ctx context.Context, numbers []int) (src core.Source, par
 	return src, partitions, logs, err
 }
 
-// OffsetsOf asks the cluster once for the offsets of a partition.
-func (h *Process) OffsetsOf(ctx context.Context, topic string, partition int) (log core.Offsets, err error) {
-	log.Start, log.Stable, log.End, err = h.Client.Offsets(ctx, topic, int32(partition))
-	return log, err
-}
-
 // offsets returns the offsets of a source's log.
-func (r *Keeper) offsets(ctx context.Context, src core.Source) (log core.Offsets, err error) {
+func (r *Keeper) offsets(ctx context.Context, src core.Source) (log kafka.Offsets, err error) {
 	err = r.Do(ctx, "input", func() error {
-		log, err = r.D.OffsetsOf(ctx, src.Topic, src.Partition)
+		log, err = r.D.Client.Offsets(ctx, src.Topic, int32(src.Partition))
 		return err
 	})
 	return log, err

@@ -409,7 +409,7 @@ func errMergedFrom() error {
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
-func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log core.Offsets) (int64, error) {
+func (r *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log kafka.Offsets) (int64, error) {
 	at := r.S.Input.Start
 	last, was, err := r.predecessor(src)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -16,7 +17,7 @@ import (
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most MeasureTime.
-func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []core.Offsets) error {
+func (r *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []kafka.Offsets) error {
 	if err := r.D.ledgerIsNewest(); err != nil {
 		return err
 	}

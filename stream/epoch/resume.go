@@ -17,6 +17,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/output"
 	"github.com/streamdp/streamdp/stream/state"
 )
 
@@ -104,23 +105,25 @@ func (r *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 		return nil, err
 	}
 	var unproven error
-	at := &state.Checkpoint{Position: cp.Position, Older: cp.Older, Parts: cp.Parts} // the guard changes the other
 	bounds, err := r.NewBoundaries(ctx, opened, m, cp)
 	if err != nil {
 		return nil, err
 	}
 	r.Guard.Bounds = bounds
 	moved := cp.OutputTopic != r.S.Output.Topic || cp.OutputPartition != r.S.Output.Partition
-	if err := atOnce(ctx, func(ctx context.Context) error {
-		return r.Guard.Begin(ctx, opened, r.S.LastStep(), mech, cp)
+	var at output.Where
+	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+		at, err = r.Guard.Begin(ctx, opened, r.S.LastStep(), mech, cp)
+		return err
 	}, func(ctx context.Context) error {
 		if proven != nil {
-			unproven = proven(ctx, m, at)
+			unproven = proven(ctx, m, cp)
 		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
+	cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged = at.Topic, at.Partition, at.Offset, at.Acknowledged
 	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
 }
 

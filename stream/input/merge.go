@@ -364,10 +364,10 @@ func (m *Merger) Unpause() {
 // Log returns what is known of the partitions' logs.
 func (m *Merger) Log() monitor.LogLag {
 	at := make([]int64, len(m.Leaves))
-	logs := make([]core.Offsets, len(m.Leaves))
+	logs := make([]kafka.Offsets, len(m.Leaves))
 	for i, x := range m.Leaves {
 		end := x.LogEnd.Load()
-		at[i], logs[i] = m.At[i].Position.Next, core.Offsets{Start: x.LogStart.Load(), Stable: end, End: end}
+		at[i], logs[i] = m.At[i].Position.Next, kafka.Offsets{Start: x.LogStart.Load(), Stable: end, End: end}
 	}
 	return monitor.LogLagOf(at, logs)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
@@ -24,7 +25,7 @@ type SharedSummation struct {
 	times   partTimes
 	mu      sync.Mutex
 	team    Team
-	changed chan struct{} // closed when team changes
+	changed notify.Broadcast // sent when team changes
 	roots   map[[16]byte]*coordinator
 	workers map[[16]byte]*worker
 	writers map[int]*partWriter // by shard
@@ -93,7 +94,7 @@ type SharedSummationOptions struct {
 
 func NewSharedSummation(o SharedSummationOptions) *SharedSummation {
 	return &SharedSummation{
-		SharedSummationOptions: o, times: defaultPartTimes, changed: make(chan struct{}),
+		SharedSummationOptions: o, times: defaultPartTimes,
 		roots: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
 	}
 }
@@ -173,8 +174,7 @@ func (p *SharedSummation) Regroup(t Team) {
 		return
 	}
 	p.team = t
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.changed.Send()
 	for job, w := range p.workers {
 		if w.job.Generation != t.Generation {
 			w.stop()
@@ -184,10 +184,10 @@ func (p *SharedSummation) Regroup(t Team) {
 }
 
 // who returns the team, and what is closed when there is another one.
-func (p *SharedSummation) who() (Team, chan struct{}) {
+func (p *SharedSummation) who() (Team, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.team, p.changed
+	return p.team, p.changed.Next()
 }
 
 // write adds records to the log of a shard, after all those before, unless nobody follows it or the

@@ -200,28 +200,20 @@ func (m *ControlTopic) exists(ctx context.Context) error {
 		return nil
 	}
 	err := m.Do(ctx, "control topic", func() error {
-		t, err := m.log.Client.Topic(ctx, m.log.Topic)
-		if err == nil && !t.Exists {
-			return m.log.Client.CreateTopic(ctx, m.log.Topic, 1, TopicSettings)
+		found, err := m.log.Client.Ensure(ctx, m.log.Topic, &TopicSpec)
+		if err == nil && found.Unfit != "" {
+			return failure.Haltf(failure.ControlTopic, "control topic %s %s", m.log.Topic, found.Unfit)
 		}
-		if err != nil {
-			return err
-		}
-		settings, err := m.log.Client.TopicConfig(ctx, m.log.Topic, SettingNames...)
-		if err != nil {
-			return err
-		}
-		if why := UnfitControl(len(t.Partitions), settings); why != "" {
-			return failure.Haltf(failure.ControlTopic, "control topic %s %s", m.log.Topic, why)
-		}
-		return nil
+		return err
 	})
 	m.found = err == nil
 	return err
 }
 
-// TopicSettings are those of a control topic.
-var TopicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+// TopicSpec says how the control topic is made and what it must be like.
+var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: UnfitControl}
+
+var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 // SettingNames are the settings of a control topic that UnfitControl looks at.
 var SettingNames = []string{"cleanup.policy", "retention.ms", "retention.bytes"}
@@ -233,7 +225,7 @@ func UnfitControl(partitions int, settings map[string]string) string {
 		return fmt.Sprintf("has %d partitions, and must have one: lines in several have no order", partitions)
 	}
 	for _, name := range SettingNames {
-		if is, want := settings[name], TopicSettings[name]; is != want && is != "" {
+		if is, want := settings[name], topicSettings[name]; is != want && is != "" {
 			return fmt.Sprintf("has %s = %s, and must have %s: no line of it may be deleted", name, is, want)
 		}
 	}

@@ -105,12 +105,22 @@ func (g *ForkGuard) reset(step uint64) {
 	g.Found, g.steps, g.owed = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
+// Where is a place in an output: everything of the task below Offset was compared, or is its own.
+type Where struct {
+	Topic        string
+	Partition    int
+	Offset       int64
+	Acknowledged bool // everything that the task sent is known to be there
+}
+
 // Begin compares what the output holds since a checkpoint of an epoch. Releases after
 // the checkpoint's step mean that the state is older than the world, a restored backup:
 // then behind is true until it has made them all, byte for byte. What it published
 // before, as far as the checkpoint knows, is taken from the output where this process did
-// not make it. mech is nil where the steps can't be known.
-func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) error {
+// not make it. mech is nil where the steps can't be known. It returns where the next checkpoint of the
+// epoch begins to look, after an error too.
+func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) (Where, error) {
+	at := Where{cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged}
 	g.Mu.Lock()
 	successor := g.Epoch > 0 && g.Epoch < opened.Epoch && cp.Step == 0 && g.next != state.UnknownOutput
 	g.opened, g.Epoch, g.horizon, g.mech = opened, opened.Epoch, horizon, mech
@@ -127,31 +137,31 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 	}
 	g.Mu.Unlock()
 	if err := g.there(ctx); err != nil {
-		return err
+		return at, err
 	}
 	if err := g.Whole(ctx, cp); err != nil {
-		return err
+		return at, err
 	}
-	if cp.OutputTopic != g.At.Topic || cp.OutputPartition != g.At.Partition {
+	if at.Topic != g.At.Topic || at.Partition != g.At.Partition {
 		end, err := g.End(ctx)
 		if err != nil {
-			return err
+			return at, err
 		}
 		// The old output is read at once, whatever it holds.
-		if err := g.compare(ctx, cp.OutputTopic, cp.OutputPartition, cp.Output, comparison{trust: !successor}); err != nil {
-			return err
+		if err := g.compare(ctx, at.Topic, at.Partition, at.Offset, comparison{trust: !successor}); err != nil {
+			return at, err
 		}
 		g.next, successor = state.UnknownOutput, false
-		cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged = g.At.Topic, g.At.Partition, end, false
+		at = Where{g.At.Topic, g.At.Partition, end, false}
 	}
-	c := comparison{trust: !successor, Pause: true, acknowledged: !successor && cp.Acknowledged}
+	c := comparison{trust: !successor, Pause: true, acknowledged: !successor && at.Acknowledged}
 	if err := g.compare(ctx, g.At.Topic, g.At.Partition, g.next, c); err != nil {
-		return err
+		return at, err
 	}
-	if cp.Output == state.UnknownOutput {
-		cp.Output = 0 // where it starts: whole has seen that nothing of it is gone
+	if at.Offset == state.UnknownOutput {
+		at.Offset = 0 // where it starts: whole has seen that nothing of it is gone
 	}
-	return nil
+	return at, nil
 }
 
 // catchUp compares what the output has gained since the last look. If it gained nothing, that

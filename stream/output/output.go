@@ -84,21 +84,24 @@ func (o *Output) there(ctx context.Context) error {
 // Make creates the output topic if it is missing and output.create allows it. The topic
 // is compacted: readers and Kafka then both identify releases by their keys.
 func (o *Output) Make(ctx context.Context) error {
-	t, err := o.Client.Topic(ctx, o.At.Topic)
-	if err != nil {
+	look := o.Client.Find
+	if o.At.Create {
+		look = o.Client.Ensure
+	}
+	found, err := look(ctx, o.At.Topic, &kafka.TopicSpec{Partitions: o.At.Partition + 1, Settings: topicSettings})
+	switch {
+	case err != nil:
 		return err
-	}
-	if t.Exists {
-		if o.At.Partition >= len(t.Partitions) {
-			return &failure.Later{Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", t.Name, len(t.Partitions), o.At.Partition)}
-		}
-		return nil
-	}
-	if !o.At.Create {
+	case !found.Exists:
 		return &failure.Later{Err: fmt.Errorf("output topic %s does not exist, and output.create is false", o.At.Topic)}
+	case o.At.Partition >= found.Partitions:
+		return &failure.Later{Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", o.At.Topic, found.Partitions, o.At.Partition)}
 	}
-	return o.Client.CreateTopic(ctx, o.At.Topic, o.At.Partition+1, map[string]string{"cleanup.policy": "compact"})
+	return nil
 }
+
+// topicSettings are those of an output topic that is made.
+var topicSettings = map[string]string{"cleanup.policy": "compact"}
 
 // send appends messages to the output partition, with those of other tasks that publish into it
 // at the same time. Everything below the offset compared was compared; see errOvertaken.

@@ -2,12 +2,12 @@ package state
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
 	"errors"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/seal"
 )
 
 // Sealer encrypts the files of a task that are as private as its records, checkpoints
@@ -31,9 +31,6 @@ type Sealer struct {
 var SealMagic = []byte("streamdp sealed 1\n")
 
 const (
-	SealSalt = 32
-	SealTag  = 16
-
 	kindCheckpoint = "checkpoint"
 	kindSecret     = "secret"
 )
@@ -48,12 +45,7 @@ func IsSealed(data []byte) bool { return bytes.HasPrefix(data, SealMagic) }
 // content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
 	key, iv := dp.DeriveWithNonce(s.Master, dp.ForState, salt)
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	clear(key[:])
-	aead, err := cipher.NewGCM(block)
+	aead, err := seal.New(&key)
 	for _, field := range []string{s.Task, kind} {
 		with = binary.LittleEndian.AppendUint64(with, uint64(len(field)))
 		with = append(with, field...)
@@ -71,7 +63,7 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	b = append(b, SealMagic...)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = append(b, salt[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(content)+SealTag))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(content)+seal.Tag))
 	return aead.Seal(b, nonce, content, with), nil
 }
 
@@ -85,11 +77,11 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 		}
 		return data, 0, nil
 	}
-	if s == nil || len(rest) < 8+SealSalt+8 {
+	if s == nil || len(rest) < 8+seal.Salt+8 {
 		return nil, 0, errSealed
 	}
 	number = binary.LittleEndian.Uint64(rest)
-	salt, rest := rest[8:8+SealSalt], rest[8+SealSalt:]
+	salt, rest := rest[8:8+seal.Salt], rest[8+seal.Salt:]
 	length := binary.LittleEndian.Uint64(rest)
 	if rest = rest[8:]; length != uint64(len(rest)) {
 		return nil, 0, errSealed
@@ -106,7 +98,7 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 
 // sealedContent cuts off what a longer encrypted commit has left behind the end.
 func sealedContent(data []byte) []byte {
-	head := len(SealMagic) + 8 + SealSalt + 8
+	head := len(SealMagic) + 8 + seal.Salt + 8
 	if len(data) < head {
 		return data
 	}

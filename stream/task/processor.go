@@ -387,13 +387,13 @@ func (p *processor) workOff() error {
 }
 
 // reached returns where the open step begins and the offsets of the log, by partition.
-func (p *processor) reached() (ends []ledger.EntryPart, logs []core.Offsets) {
+func (p *processor) reached() (ends []ledger.EntryPart, logs []kafka.Offsets) {
 	if p.merge == nil {
-		return []ledger.EntryPart{{End: p.core.First()}}, []core.Offsets{{Start: p.R.LogStart.Load(), Stable: p.R.LogEnd.Load(), End: p.R.LogEnd.Load()}}
+		return []ledger.EntryPart{{End: p.core.First()}}, []kafka.Offsets{{Start: p.R.LogStart.Load(), Stable: p.R.LogEnd.Load(), End: p.R.LogEnd.Load()}}
 	}
 	for i, at := range p.merge.At {
 		start, end := p.merge.Leaves[i].LogStart.Load(), p.merge.Leaves[i].LogEnd.Load()
-		ends, logs = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next}), append(logs, core.Offsets{Start: start, Stable: end, End: end})
+		ends, logs = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next}), append(logs, kafka.Offsets{Start: start, Stable: end, End: end})
 	}
 	return ends, logs
 }

@@ -28,7 +28,7 @@ func (r *Runner) watched(ctx context.Context) *boundary.Watch {
 	ctx, stop := context.WithCancel(ctx)
 	w := &boundary.Watch{
 		Retrier: r.Retrier, Client: r.D.Client, Wait: r.D.Beats(period), Patience: min(max(period/2, boundary.MinPatience), boundary.MaxPatience),
-		Stop: stop, Stopped: make(chan struct{}), Changed: make(chan struct{}),
+		Stop: stop, Stopped: make(chan struct{}),
 	}
 	r.watch = w
 	go w.Run(ctx)
@@ -70,11 +70,11 @@ func (r *Runner) Serve(ctx context.Context, q Request) error {
 		}
 		return r.Open(ctx, q.Open)
 	}
-	var logs []core.Offsets
+	var logs []kafka.Offsets
 	for _, src := range last.Sources() {
-		log, err := r.D.OffsetsOf(ctx, src.Topic, src.Partition)
+		log, err := r.D.Client.Offsets(ctx, src.Topic, int32(src.Partition))
 		if err != nil {
-			log = core.Offsets{Start: -1, Stable: -1, End: -1}
+			log = kafka.Offsets{Start: -1, Stable: -1, End: -1}
 		}
 		logs = append(logs, log)
 	}
