@@ -28,7 +28,7 @@ type Boundary struct {
 	At   int64   // offset in the boundary topic
 }
 
-// Boundaries are those of an epoch whose steps are by the clock. At each multiple of the
+// Boundaries are the ends of the steps of an epoch whose steps are by the clock. At each multiple of the
 // period one more is decided: the partitions' last stable offsets, none below the last
 // boundary. It is written to the boundary topic, and read back before it is used. Of
 // several for one step, by copies of a state directory, the first in the topic counts, for
@@ -37,13 +37,13 @@ type Boundary struct {
 // Privacy: a boundary is a function of public things, of the daemon's clock and of how many
 // offsets each partition has. It depends on no record's content, not on the times that
 // producers or brokers gave to records, and not on the task's progress: neither on how far
-// it is behind nor on when the last epoch's work had ended; see watch. So neighbouring
-// Streams, which differ in the content of one record, have the same boundaries, and no
-// Record is moved to another step. What is left is that work on a record may keep the
+// it is behind nor on when the last epoch's work had ended; see Sampler. So neighbouring
+// streams, which differ in the content of one record, have the same boundaries, and no
+// record is moved to another step. What is left is that work on a record may keep the
 // processor from this clock for a moment, as it may delay a release.
 //
 // A wrong clock moves only boundaries to come. Those of a time when nothing ran are not made
-// Up.
+// up.
 //
 // A record of the topic has the key STREAM/PARTITION/EPOCH, {"step":t,"ends":[…]} as value,
 // and as header a MAC under a key that follows from the master key, the epoch and its
@@ -56,8 +56,8 @@ type Boundaries struct {
 	Most    int64                       // offsets by which a partition moves in a step, at most
 	Horizon uint64                      // last step, 0: none
 	Stamp   func() time.Time            // of a record that is written
-	Same    func(context.Context) error // Halts where the topic is not the one of the epoch's opening
-	Watch   *Watch                      // nil where nothing is decided
+	Same    func(context.Context) error // halts where the topic is not the one of the epoch's opening
+	Sampler *Sampler                    // nil where nothing is decided
 
 	reading sync.Mutex // held while the topic is read
 	next    int64      // of the topic, what was not read yet
@@ -77,6 +77,8 @@ const boundaryHeader = "streamdp.boundary"
 // maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
 const maxQueued = 4096
 
+// New returns the boundaries of the epoch of a manifest. The caller sets Most, Last, Kept, Stamp and Same before
+// Begin, and Horizon and Sampler where there are any.
 func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
@@ -290,11 +292,11 @@ func (b *Boundaries) Done(step uint64) {
 	b.queue = b.queue[n:]
 }
 
-// Run makes boundaries of what the watch sees, one after the other, until the context ends or the last step
+// Run makes boundaries of what the sampler sees, one after the other, until the context ends or the last step
 // has one.
 func (b *Boundaries) Run(ctx context.Context) error {
-	b.Watch.begin(b.Sources)
-	defer b.Watch.pause()
+	b.Sampler.begin(b.Sources)
+	defer b.Sampler.pause()
 	for {
 		b.mu.Lock()
 		last := b.Last
@@ -302,7 +304,7 @@ func (b *Boundaries) Run(ctx context.Context) error {
 		if b.Horizon > 0 && last.Step >= b.Horizon {
 			return nil
 		}
-		x, err := b.Watch.next(ctx)
+		x, err := b.Sampler.next(ctx)
 		if err == nil && !b.precedes(x, last) {
 			err = b.decide(ctx, last.Step+1, x)
 		}
@@ -312,13 +314,13 @@ func (b *Boundaries) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.Watch.decided()
+		b.Sampler.decided()
 	}
 }
 
 // decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
 // that: so two copies, whose clocks differ, make no more boundaries than one.
-func (b *Boundaries) decide(ctx context.Context, step uint64, x look) error {
+func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) error {
 	if step == 1 {
 		// No record of the topic tells yet that it is the one of the epoch's opening.
 		if err := b.Same(ctx); err != nil {

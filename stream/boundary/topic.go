@@ -32,7 +32,7 @@ func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	return to, err
 }
 
-// Same Halts where the boundary topic could lose boundaries, or is not the one
+// Same halts where the boundary topic could lose boundaries, or is not the one
 // of an epoch's opening. Lines of older builds do not say which that was.
 func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 	id, err := r.fit(ctx, false)

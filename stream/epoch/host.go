@@ -103,8 +103,8 @@ func (h *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16
 func Build() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }
 
 // PartialsOf returns what partials of a group need of the process.
-func (h *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
-	return input.SharedSummationOptions{Group: group, Log: log, Shard: shard, Master: h.Key, Config: h.Config, Now: h.Now, Says: h.Log, Failed: h.Metrics.KafkaError,
+func (h *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SummationOptions {
+	return input.SummationOptions{Group: group, Sums: log, Shard: shard, Master: h.Key, Config: h.Config, Now: h.Now, Log: h.Log, Failed: h.Metrics.KafkaError,
 		Feed: func(s *config.Stream) *input.Feed {
 			return NewFeed(h, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 		}}

@@ -274,7 +274,7 @@ func (r *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 func (r *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := r.D.Ledger.NextEpoch(r.Task)
 	if req.Automatic && r.Guard.Epoch > 0 {
-		return next, r.Guard.ClosedWhole(ctx) // this process ran the last one
+		return next, r.Guard.CheckClosed(ctx) // this process ran the last one
 	}
 	newest, err := r.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {

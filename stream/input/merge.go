@@ -75,7 +75,7 @@ func SumsOf(steps []StepSum) (all []*core.Sum) {
 }
 
 // mergedFetchBytes bounds the responses that all partitions of a merged stream hold at a
-// Time, by a quarter: a partition holds three or four.
+// time, by a quarter: a partition holds three or four.
 const mergedFetchBytes = 16 << 20
 
 // NewMerger returns a merger that goes on at the checkpoint of an epoch.

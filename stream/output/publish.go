@@ -40,6 +40,8 @@ type Publisher struct {
 	Sent func([]state.Message)
 }
 
+// NewPublisher returns what publishes into an output from where a checkpoint's position in it is. It sends nothing
+// before Start or Send.
 func NewPublisher(out *ForkGuard, f *input.Feed, cp *state.Checkpoint) *Publisher {
 	return &Publisher{
 		out: out, now: f.Now, trace: f.Trace, told: f.Metrics.Published, Wake: make(chan struct{}, 1), Failed: make(chan error, 1), Notify: make(chan struct{}, 1),

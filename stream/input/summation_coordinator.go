@@ -177,7 +177,7 @@ func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 }
 
 // supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
-// Silent it reads the partition for a while.
+// silent it reads the partition for a while.
 func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed <-chan struct{}, patience time.Duration) (silent bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
