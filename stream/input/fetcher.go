@@ -32,10 +32,10 @@ type Fetcher struct {
 	from    *Feed
 	reader  *kafka.Reader
 	decoder *codec.Decoder
-	Free    chan *codec.Batch
-	fetched chan *codec.Batch // to be decoded
-	Full    chan *codec.Batch
-	Failed  chan error
+	Free    chan *codec.Batch   // to be filled: the owner gives batches back here
+	fetched chan *codec.Batch   // to be decoded
+	Full    chan *codec.Batch   // decoded, in the order of the log
+	Failed  chan error          // receives the halt that ended it
 	what    string              // in words, for logs and status
 	known   func(id int32) bool // whether the registry has a schema; nil: the records have none
 	span    trace.Work

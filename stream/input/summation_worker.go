@@ -103,7 +103,7 @@ func (w *worker) wait(ctx context.Context, so func() bool) error {
 	return w.moved.Until(ctx, &w.mu, so)
 }
 
-// until is the ender of steps whose boundaries the root has told.
+// until is the boundarySource of steps whose boundaries the root has told.
 func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, err error) {
 	err = w.wait(ctx, func() bool {
 		x.Step, x.Ends = step, w.ends[step]
@@ -152,7 +152,7 @@ func (w *worker) work() error {
 		if at.Member != w.self {
 			continue
 		}
-		x, err := NewLeafReader(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
+		x, err := NewPartitionSummer(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
 		if err != nil {
 			return err
 		}

@@ -368,7 +368,7 @@ func (p *processor) sources(held bool) (in chan *codec.Batch, sums chan []input.
 	wanted := p.current == nil && p.whole == nil && !held
 	if p.merge != nil {
 		if wanted {
-			sums = p.merge.Whole
+			sums = p.merge.MergedSums
 		}
 		return nil, sums, p.merge.Failed
 	}
