@@ -208,7 +208,7 @@ func TestForkInOutbox(t *testing.T) {
 func TestOutputTruncated(t *testing.T) {
 	t.Parallel()
 	r := streamtest.Ran(t, fixtures.OrdersStream)
-	_, _, end, err := fixtures.Dial(t, r.Addr).Offsets(t.Context(), "orders.dp", 0)
+	end, err := fixtures.Dial(t, r.Addr).End(t.Context(), "orders.dp", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

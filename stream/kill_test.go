@@ -79,7 +79,7 @@ func specOf(r *streamtest.Rig, role string, fetch int) streamtest.ChildSpec {
 func stepsOf(r *streamtest.Rig, length int64) uint64 {
 	r.T.Helper()
 	c := fixtures.Dial(r.T, r.Addr)
-	_, _, end, err := c.Offsets(context.Background(), "orders", 0)
+	end, err := c.End(context.Background(), "orders", 0)
 	if err != nil {
 		r.T.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func killAll(t *testing.T, round uint64, n int) {
 		}
 	})
 	took := time.Since(begun)
-	_, _, end, err := fixtures.Dial(t, r.Addr).Offsets(t.Context(), "orders", 0)
+	end, err := fixtures.Dial(t, r.Addr).End(t.Context(), "orders", 0)
 	fixtures.Must(t, err)
 	cfg, err := config.Parse("kept.toml", []byte(text))
 	fixtures.Must(t, err)
@@ -355,7 +355,7 @@ func killCopies(t *testing.T, round uint64) (kills, halts, releases int, forks [
 	}
 	wg.Wait()
 	f.end()
-	_, _, end, err := fixtures.Dial(t, r.Addr).Offsets(t.Context(), "orders", 0)
+	end, err := fixtures.Dial(t, r.Addr).End(t.Context(), "orders", 0)
 	fixtures.Must(t, err)
 	halted := map[string]bool{}
 	for _, c := range []*streamtest.Rig{r, s} {

@@ -104,7 +104,7 @@ func TestRealKafkaMerged(t *testing.T) {
 	another()
 
 	load.pause[2].Lock() // partition 2 is quiet
-	_, _, quiet, err := s.Client.Offsets(t.Context(), in, 2)
+	quiet, err := s.Client.End(t.Context(), in, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestRealKafkaMerged(t *testing.T) {
 	load.more(t, 0, 600) // more than merge_ahead steps
 	load.more(t, 1, 600)
 	ends := func(p int32) uint64 {
-		_, _, end, err := s.Client.Offsets(t.Context(), in, p)
+		end, err := s.Client.End(t.Context(), in, p)
 		if err != nil {
 			t.Fatal(err)
 		}

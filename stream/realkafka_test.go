@@ -399,7 +399,7 @@ func TestRealKafkaKills(t *testing.T) {
 	}
 	stop()
 	load.Wait()
-	_, _, end, err := s.Client.Offsets(t.Context(), s.In, 0)
+	end, err := s.Client.End(t.Context(), s.In, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func TestPart(t *testing.T) {
 		if n := d.Process().TaskCount.Load(); n != 0 || first.Expected != 0 {
 			t.Errorf("%d tasks have a share, %d readers of the first", n, first.Expected)
 		}
-		if n := first.Out.Tail.Served(); n != 0 {
+		if n := first.Out.Partition.Served(); n != 0 {
 			t.Errorf("the output's tail serves %d tasks", n)
 		}
 		if n := d.Process().Metrics.Tasks(); n != 0 {

@@ -110,7 +110,7 @@ func (q *streamTasks) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), epoch.ShutdownTime)
 	defer cancel()
 	for _, r := range q.tasks() {
-		_ = r.Out.Tail.Settled(ctx, r.Task) // its error is the context's
+		_ = r.Out.Partition.WaitInFlight(ctx, r.Task) // its error is the context's
 		r.Leave()
 	}
 }

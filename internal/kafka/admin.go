@@ -122,19 +122,22 @@ func (c *Client) hidden(ctx context.Context, topic string) error {
 	return nil
 }
 
-// Offsets returns the start of the partition's log, its last stable offset,
-// below which every transaction is decided, and its end (the high watermark).
-func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (start, lastStable, end int64, err error) {
-	if start, err = c.listOffset(ctx, topic, partition, kafkago.FirstOffset, false); err != nil {
-		return 0, 0, 0, err
+// Offsets are the ends of a partition's log: its start; the last stable offset, below which every transaction is
+// decided; and its end (the high watermark).
+type Offsets struct{ Start, Stable, End int64 }
+
+// Offsets returns the ends of the partition's log, by three requests, in this order.
+func (c *Client) Offsets(ctx context.Context, topic string, partition int32) (o Offsets, err error) {
+	if o.Start, err = c.Start(ctx, topic, partition); err != nil {
+		return Offsets{}, err
 	}
-	if lastStable, err = c.listOffset(ctx, topic, partition, kafkago.LastOffset, true); err != nil {
-		return 0, 0, 0, err
+	if o.Stable, err = c.LastStable(ctx, topic, partition); err != nil {
+		return Offsets{}, err
 	}
-	if end, err = c.listOffset(ctx, topic, partition, kafkago.LastOffset, false); err != nil {
-		return 0, 0, 0, err
+	if o.End, err = c.End(ctx, topic, partition); err != nil {
+		return Offsets{}, err
 	}
-	return start, lastStable, end, nil
+	return o, nil
 }
 
 // Bounds returns the start of the partition's log and its end, by two requests, one after the other.

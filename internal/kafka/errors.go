@@ -164,6 +164,14 @@ func (e *TruncatedError) Error() string {
 		e.Topic, e.Partition, e.LogEnd, e.Next)
 }
 
+// Lost reports whether err is of a log that does not hold the offset that was asked for: a [GapError] or a
+// [TruncatedError].
+func Lost(err error) bool {
+	var gap *GapError
+	var truncated *TruncatedError
+	return errors.As(err, &gap) || errors.As(err, &truncated)
+}
+
 // Evidence is what showed that a log was replaced.
 type Evidence string
 

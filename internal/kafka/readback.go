@@ -81,6 +81,29 @@ func (c *Client) readBackTo(ctx context.Context, topic string, partition int32, 
 	return err
 }
 
+// Follow calls fn with what a reader fetches from an offset on, chunk by chunk, until the context ends or fn
+// returns an error. The chunk is valid during the call only, and fn may release it earlier. Failed calls to the
+// broker are repeated.
+func (c *Client) Follow(ctx context.Context, o ReaderOptions, from int64, fn func(*Chunk) error) error {
+	r, err := c.NewReader(o, Position{Next: from, LeaderEpoch: -1})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var pause Backoff
+	var chunk Chunk
+	defer chunk.Release()
+	for {
+		err := repeated(ctx, &pause, func(error) error { return nil }, func() error { return r.Fetch(ctx, &chunk) })
+		if err != nil {
+			return err
+		}
+		if err := fn(&chunk); err != nil {
+			return err
+		}
+	}
+}
+
 // repeated repeats a call to the broker while that may help, and failed allows it.
 func repeated(ctx context.Context, pause *Backoff, failed func(error) error, call func() error) error {
 	for {

@@ -143,7 +143,7 @@ func TestRealKafkaAccess(t *testing.T) {
 	}{
 		{"see the input", func() error { _, err := c.Topic(ctx, in); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationRead) }},
 		{"its settings", func() error { _, err := c.TopicConfig(ctx, in, "cleanup.policy"); return err }, func() { b.Grant(topic, in, kmsg.ACLOperationDescribeConfigs) }},
-		{"its offsets", func() error { _, _, _, err := c.Offsets(ctx, in, 0); return err }, nil},
+		{"its offsets", func() error { _, err := c.Offsets(ctx, in, 0); return err }, nil},
 		{"its records", func() error { return newReader(t, c, ReaderOptions{Topic: in}, start).Fetch(ctx, new(Chunk)) }, nil},
 		{"see the output", func() error { _, err := c.Topic(ctx, out); return err }, func() { b.Grant(topic, out, kmsg.ACLOperationWrite) }},
 		{"create it", func() error { return c.CreateTopic(ctx, out, 1, map[string]string{"retention.ms": "-1"}) }, func() { b.Grant(topic, out, kmsg.ACLOperationCreate) }},
@@ -282,7 +282,7 @@ func TestRealKafkaCrash(t *testing.T) {
 		if _, err := c.Produce(t.Context(), topic, 0, messages("lost", 1)); !Retriable(err) {
 			t.Fatalf("without a broker: %v", err)
 		}
-		if _, _, _, err := c.Offsets(t.Context(), topic, 0); !Retriable(err) {
+		if _, err := c.Offsets(t.Context(), topic, 0); !Retriable(err) {
 			t.Fatalf("without a broker: %v", err)
 		}
 	}
@@ -309,8 +309,8 @@ func TestRealKafkaCrash(t *testing.T) {
 		}
 	}
 	t.Logf("errors while away %v, afterwards %v; up again after %v, read again %v later", labels, codes, started.Sub(begin).Round(time.Millisecond), time.Since(started).Round(time.Millisecond))
-	if _, stable, end, err := c.Offsets(t.Context(), topic, 0); err != nil || stable != 50 || end != 103 {
-		t.Fatalf("stable %d, end %d, %v", stable, end, err)
+	if got, err := c.Offsets(t.Context(), topic, 0); err != nil || got.Stable != 50 || got.End != 103 {
+		t.Fatalf("stable %d, end %d, %v", got.Stable, got.End, err)
 	}
 	if r.Position().Next != 50 {
 		t.Fatalf("read past an open transaction, to %d", r.Position().Next)
@@ -469,7 +469,7 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if _, err := c.TopicConfig(ctx, "missing", "cleanup.policy"); !errors.As(err, &e) || e.Code != 3 {
 		t.Errorf("config of a missing topic: %v", err)
 	}
-	if _, _, _, err := c.Offsets(ctx, "missing", 0); !errors.As(err, &e) || e.Code != 3 {
+	if _, err := c.Offsets(ctx, "missing", 0); !errors.As(err, &e) || e.Code != 3 {
 		t.Errorf("offsets of a missing topic: %v", err)
 	}
 	// A broker says what it does not like.
@@ -492,8 +492,8 @@ func TestRealKafkaAdmin(t *testing.T) {
 	if _, err := c.Produce(ctx, name, 2, messages("a", 7)); err != nil {
 		t.Fatal(err)
 	}
-	if first, stable, end, err := c.Offsets(ctx, name, 2); err != nil || first != 0 || stable != 7 || end != 7 {
-		t.Errorf("offsets %d, %d, %d, %v", first, stable, end, err)
+	if got, err := c.Offsets(ctx, name, 2); err != nil || got != (Offsets{0, 7, 7}) {
+		t.Errorf("offsets %+v, %v", got, err)
 	}
 	// The first commit of all makes the topic of offsets, and does not wait
 	// for it.

@@ -2,7 +2,6 @@ package shardlog
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/seal"
 )
 
 // Value is a value of a shard's state.
@@ -41,8 +41,8 @@ const (
 	maxState  = 64 << 20
 	maxKey    = 1000
 	maxSecret = 4096 // bytes of a value that others are under
-	saltBytes = 32
-	tagBytes  = 16
+	saltBytes = seal.Salt
+	tagBytes  = seal.Tag
 
 	formatByte = 1
 )
@@ -154,18 +154,10 @@ func (s *sealer) wipe() {
 // with the salt.
 func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, error) {
 	key := dp.Derive((*[32]byte)(w), dp.ForState, before[len(before)-saltBytes:])
-	defer clear(key[:])
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, nil, err
-	}
-	aead, err := cipher.NewGCM(block)
+	aead, err := seal.New(&key)
 	with := binary.BigEndian.AppendUint32(bytes.Clone(s.genesis[:]), uint32(len(record)))
 	return aead, append(append(with, record...), before...), err
 }
-
-// noNonce is the nonce of all records: none has its key twice.
-var noNonce [12]byte
 
 // seal returns the records of a value. w is the key of the value it is under.
 func (s *sealer) seal(key string, seq uint64, v Value, w *wrap) ([]Record, error) {
@@ -184,7 +176,7 @@ func (s *sealer) seal(key string, seq uint64, v Value, w *wrap) ([]Record, error
 		if err != nil {
 			return nil, err
 		}
-		records[i] = Record{name, aead.Seal(b, noNonce[:], data, with)}
+		records[i] = Record{name, aead.Seal(b, seal.NoNonce, data, with)}
 	}
 	return records, nil
 }
@@ -195,7 +187,7 @@ func (s *sealer) open(b []byte, w *wrap, name string, data []byte, with int) ([]
 	if err != nil {
 		return nil, err
 	}
-	b, err = aead.Open(b, noNonce[:], data[with:], authentic)
+	b, err = aead.Open(b, seal.NoNonce, data[with:], authentic)
 	if err != nil {
 		return nil, errSealed
 	}

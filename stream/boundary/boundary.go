@@ -3,8 +3,6 @@ package boundary
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -16,6 +14,8 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -28,7 +28,7 @@ type Boundary struct {
 	At   int64   // offset in the boundary topic
 }
 
-// Boundaries are those of an epoch whose steps are by the clock. At each multiple of the
+// Boundaries are the ends of the steps of an epoch whose steps are by the clock. At each multiple of the
 // period one more is decided: the partitions' last stable offsets, none below the last
 // boundary. It is written to the boundary topic, and read back before it is used. Of
 // several for one step, by copies of a state directory, the first in the topic counts, for
@@ -37,29 +37,27 @@ type Boundary struct {
 // Privacy: a boundary is a function of public things, of the daemon's clock and of how many
 // offsets each partition has. It depends on no record's content, not on the times that
 // producers or brokers gave to records, and not on the task's progress: neither on how far
-// it is behind nor on when the last epoch's work had ended; see watch. So neighbouring
-// Streams, which differ in the content of one record, have the same boundaries, and no
-// Record is moved to another step. What is left is that work on a record may keep the
+// it is behind nor on when the last epoch's work had ended; see Sampler. So neighbouring
+// streams, which differ in the content of one record, have the same boundaries, and no
+// record is moved to another step. What is left is that work on a record may keep the
 // processor from this clock for a moment, as it may delay a release.
 //
 // A wrong clock moves only boundaries to come. Those of a time when nothing ran are not made
-// Up.
+// up.
 //
 // A record of the topic has the key STREAM/PARTITION/EPOCH, {"step":t,"ends":[…]} as value,
 // and as header a MAC under a key that follows from the master key, the epoch and its
 // nonce. Records without a valid MAC are nobody's. It is safe for concurrent use.
 type Boundaries struct {
 	*failure.Retrier
-	client  *kafka.Client
-	Topic   string
+	log     signedlog.Log
 	name    []byte // the records' key
-	key     []byte // of their MAC
 	Sources []core.Source
 	Most    int64                       // offsets by which a partition moves in a step, at most
 	Horizon uint64                      // last step, 0: none
 	Stamp   func() time.Time            // of a record that is written
-	Same    func(context.Context) error // Halts where the topic is not the one of the epoch's opening
-	Watch   *Watch                      // nil where nothing is decided
+	Same    func(context.Context) error // halts where the topic is not the one of the epoch's opening
+	Sampler *Sampler                    // nil where nothing is decided
 
 	reading sync.Mutex // held while the topic is read
 	next    int64      // of the topic, what was not read yet
@@ -67,10 +65,10 @@ type Boundaries struct {
 	refilling sync.Mutex // held while the queue is filled from the topic; mu is not
 
 	mu    sync.Mutex
-	Last  Boundary   // the newest
-	queue []Boundary // the next steps', without a gap; not all that are known
-	Kept  Boundary   // the newest that was put into queue, at first what the epoch begins at
-	came  chan struct{}
+	Last  Boundary         // the newest
+	queue []Boundary       // the next steps', without a gap; not all that are known
+	Kept  Boundary         // the newest that was put into queue, at first what the epoch begins at
+	came  notify.Broadcast // guarded by mu; sent with each boundary that is taken
 }
 
 // boundaryHeader is the name of the header of a boundary.
@@ -79,11 +77,14 @@ const boundaryHeader = "streamdp.boundary"
 // maxQueued bounds the boundaries in memory. Those beyond are read again when it is their turn.
 const maxQueued = 4096
 
+// New returns the boundaries of the epoch of a manifest. The caller sets Most, Last, Kept, Stamp and Same before
+// Begin, and Horizon and Sampler where there are any.
 func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic string, m *core.Manifest) *Boundaries {
 	name := []byte(strings.TrimSuffix(core.Identity(m.Task(), m.Epoch, 0), "/0"))
 	salt := binary.BigEndian.AppendUint64(nil, uint64(len(name)))
 	key := dp.Derive(master, dp.ForBoundaries, slices.Concat(salt, name, m.Nonce))
-	b := &Boundaries{Retrier: r, client: client, Topic: topic, name: name, key: key[:], came: make(chan struct{})}
+	log := signedlog.Log{Client: client, Topic: topic, Header: boundaryHeader, Key: key}
+	b := &Boundaries{Retrier: r, log: log, name: name}
 	for _, partition := range core.Partitions(m) {
 		src := m.Source
 		src.Partition = partition
@@ -91,6 +92,9 @@ func New(r *failure.Retrier, client *kafka.Client, master *[32]byte, topic strin
 	}
 	return b
 }
+
+// Topic returns the name of the boundary topic.
+func (b *Boundaries) Topic() string { return b.log.Topic }
 
 // Begin reads the topic from the checkpoint's boundary on. It halts unless that boundary is there. Before
 // the first one it begins where the ledger says, opened, if it does.
@@ -102,7 +106,7 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 	} else if from.At < 0 {
 		// Nobody knows where the epoch's first boundary is.
 		err := b.Do(ctx, "boundary topic", func() (err error) {
-			b.next, err = b.client.Start(ctx, b.Topic, 0)
+			b.next, err = b.log.Client.Start(ctx, b.log.Topic, 0)
 			return err
 		})
 		if err != nil {
@@ -128,33 +132,24 @@ func (b *Boundaries) Begin(ctx context.Context, opened *ledger.EntryBoundaries) 
 // lost is the halt of a topic that lacks boundaries.
 func (b *Boundaries) lost(format string, args ...any) error {
 	return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s: it was made anew, or lost records, and nobody may decide them again; start anew with: streamdp epoch open %s",
-		b.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
+		b.log.Topic, fmt.Sprintf(format, args...), strings.Split(string(b.name), "/")[0])
 }
 
 // scan reads the topic from an offset to its end, or until fn returns ErrStop.
 func (b *Boundaries) scan(ctx context.Context, from int64, fn func(*kafka.Record) error) error {
-	err := b.client.ReadBack(ctx, b.Topic, 0, from, fn)
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
+	err := b.log.Read(ctx, from, fn)
 	switch {
 	case errors.Is(err, failure.ErrStop):
 		return nil
-	case errors.As(err, &gap), errors.As(err, &truncated):
+	case kafka.Lost(err):
 		return b.lost("does not reach to offset %d and on: %s", from, err)
 	}
 	return err
 }
 
-// mac returns that of a record's value.
-func (b *Boundaries) mac(value []byte) []byte {
-	h := hmac.New(sha256.New, b.key)
-	h.Write(value)
-	return h.Sum(nil)
-}
-
 // parse reads a record of the topic. ours says that it is one of this epoch.
 func (b *Boundaries) parse(rec *kafka.Record) (x Boundary, ours bool) {
-	if !bytes.Equal(rec.Key, b.name) || len(rec.Headers) != 1 || rec.Headers[0].Key != boundaryHeader || !hmac.Equal(rec.Headers[0].Value, b.mac(rec.Value)) {
+	if !bytes.Equal(rec.Key, b.name) || !b.log.Signed(rec, nil, rec.Value) {
 		return x, false
 	}
 	var v boundaryValue
@@ -206,8 +201,7 @@ func (b *Boundaries) take(x Boundary) error {
 		b.queue, b.Kept = append(b.queue, x), x
 	}
 	b.Last = x
-	close(b.came)
-	b.came = make(chan struct{})
+	b.came.Send()
 	return nil
 }
 
@@ -236,7 +230,7 @@ func (b *Boundaries) Of(ctx context.Context, step uint64) (Boundary, error) {
 
 // Known returns the boundary of a step that is not done yet, if it is known. Else came is closed when there
 // is another one.
-func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came chan struct{}, err error) {
+func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known bool, came <-chan struct{}, err error) {
 	if err := b.refill(ctx, step); err != nil {
 		return x, false, nil, err
 	}
@@ -245,7 +239,7 @@ func (b *Boundaries) Known(ctx context.Context, step uint64) (x Boundary, known 
 	if len(b.queue) > 0 && step >= b.queue[0].Step && step <= b.Kept.Step {
 		return b.queue[step-b.queue[0].Step], true, nil, nil
 	}
-	return x, false, b.came, nil
+	return x, false, b.came.Next(), nil
 }
 
 // refill reads boundaries again that did not fit into memory, if a step needs them. Those before are done, but
@@ -298,11 +292,11 @@ func (b *Boundaries) Done(step uint64) {
 	b.queue = b.queue[n:]
 }
 
-// Run makes boundaries of what the watch sees, one after the other, until the context ends or the last step
+// Run makes boundaries of what the sampler sees, one after the other, until the context ends or the last step
 // has one.
 func (b *Boundaries) Run(ctx context.Context) error {
-	b.Watch.begin(b.Sources)
-	defer b.Watch.pause()
+	b.Sampler.begin(b.Sources)
+	defer b.Sampler.pause()
 	for {
 		b.mu.Lock()
 		last := b.Last
@@ -310,7 +304,7 @@ func (b *Boundaries) Run(ctx context.Context) error {
 		if b.Horizon > 0 && last.Step >= b.Horizon {
 			return nil
 		}
-		x, err := b.Watch.next(ctx)
+		x, err := b.Sampler.next(ctx)
 		if err == nil && !b.precedes(x, last) {
 			err = b.decide(ctx, last.Step+1, x)
 		}
@@ -320,13 +314,13 @@ func (b *Boundaries) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.Watch.decided()
+		b.Sampler.decided()
 	}
 }
 
 // decide makes sure that the topic holds a boundary of a step. If another copy has written one it takes
 // that: so two copies, whose clocks differ, make no more boundaries than one.
-func (b *Boundaries) decide(ctx context.Context, step uint64, x look) error {
+func (b *Boundaries) decide(ctx context.Context, step uint64, x endOffsets) error {
 	if step == 1 {
 		// No record of the topic tells yet that it is the one of the epoch's opening.
 		if err := b.Same(ctx); err != nil {
@@ -344,9 +338,8 @@ func (b *Boundaries) decide(ctx context.Context, step uint64, x look) error {
 		if err != nil {
 			return err
 		}
-		if _, err = b.client.Produce(ctx, b.Topic, 0, []kafka.Message{{
-			Key: b.name, Value: value, Headers: []kafka.Header{{Key: boundaryHeader, Value: b.mac(value)}}, Time: b.Stamp(),
-		}}); err != nil {
+		signed := kafka.Message{Key: b.name, Value: value, Headers: b.log.Headers(b.log.Sign(nil, value)), Time: b.Stamp()}
+		if err := b.log.Append(ctx, []kafka.Message{signed}); err != nil {
 			return err
 		}
 		newest, err := b.Newest(ctx)

@@ -32,7 +32,7 @@ func (r *Topic) Opened(ctx context.Context) (*ledger.EntryBoundaries, error) {
 	return to, err
 }
 
-// Same Halts where the boundary topic could lose boundaries, or is not the one
+// Same halts where the boundary topic could lose boundaries, or is not the one
 // of an epoch's opening. Lines of older builds do not say which that was.
 func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 	id, err := r.fit(ctx, false)
@@ -50,26 +50,20 @@ func (r *Topic) Same(ctx context.Context, opened *ledger.Entry) error {
 func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	topic := r.Topic
 	err = r.Do(ctx, "boundary topic", func() error {
-		t, err := r.Client.Topic(ctx, topic)
-		if err == nil && !t.Exists && create {
-			if err = r.Client.CreateTopic(ctx, topic, 1, TopicSettings); err == nil {
-				t, err = r.Client.Topic(ctx, topic)
-			}
+		look := r.Client.Find
+		if create {
+			look = r.Client.Ensure
 		}
+		found, err := look(ctx, topic, &TopicSpec)
 		switch {
 		case err != nil:
 			return err
-		case !t.Exists:
+		case !found.Exists:
 			return &failure.Later{Err: fmt.Errorf("topic %s does not exist", topic)}
+		case found.Unfit != "":
+			return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s", topic, found.Unfit)
 		}
-		settings, err := r.Client.TopicConfig(ctx, topic, SettingNames...)
-		if err != nil {
-			return err
-		}
-		if why := Unfit(len(t.Partitions), settings); why != "" {
-			return failure.Haltf(failure.BoundaryTopic, "boundary topic %s %s", topic, why)
-		}
-		if BrokersStamp(settings) {
+		if BrokersStamp(found.Settings) {
 			r.Log.Warn("the boundary topic's records bear the time at which brokers appended them, which tells when the partitions answered",
 				"topic", topic, "message.timestamp.type", "LogAppendTime", "remedy", "message.timestamp.type = CreateTime")
 		}
@@ -80,8 +74,10 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 	return id, err
 }
 
-// TopicSettings are those of a boundary topic that is made.
-var TopicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
+// TopicSpec says how the boundary topic is made and what it must be like.
+var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: Unfit}
+
+var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
 
 // SettingNames are the settings of a boundary topic that Unfit and BrokersStamp look at.
 var SettingNames = []string{"cleanup.policy", "message.timestamp.type"}

@@ -31,7 +31,7 @@ func runsEmpty(r *streamtest.Rig) {
 func anew(r *streamtest.Rig, topic string) {
 	r.T.Helper()
 	kafkatest.DeleteTopic(r.T, r.Broker.Addrs(), topic)
-	fixtures.Must(r.T, fixtures.Dial(r.T, r.Addr).CreateTopic(r.T.Context(), topic, 1, ledger.TopicSettings))
+	fixtures.Must(r.T, fixtures.Dial(r.T, r.Addr).CreateTopic(r.T.Context(), topic, 1, ledger.TopicSpec.Settings))
 }
 
 // boundByNothing makes the ledger one of an older build, which does not say where the boundaries are.

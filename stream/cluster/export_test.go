@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/internal/shardlog"
 	"github.com/streamdp/streamdp/stream/epoch"
 )
@@ -28,7 +29,6 @@ const (
 	PostAcquiring = postAcquiring
 	PostHalted    = postHalted
 	PostRunning   = postRunning
-	RequestHeader = requestHeader
 	RequestPrefix = requestPrefix
 	TurnTime      = turnTime
 )
@@ -42,6 +42,24 @@ var (
 	NewImporting     = newImporting
 	OneLedger        = oneLedger
 )
+
+// Await waits for an answer.
+func (a *RequestTopic) Await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
+	return a.await(ctx, id, from, life, patience)
+}
+
+// Headers returns the headers of a record.
+func (a *RequestTopic) Headers(key, value []byte) []kafka.Header {
+	return a.log.Headers(a.log.Sign(nil, a.signed(key, value)...))
+}
+
+// SetTopic makes a follow another topic.
+func (a *RequestTopic) SetTopic(topic string) { a.log.Topic = topic }
+
+// Write appends a part of a request.
+func (a *RequestTopic) Write(ctx context.Context, id, part string, v any) error {
+	return a.write(ctx, id, part, v)
+}
 
 func (x *Shard) Left() int { return x.left() }
 

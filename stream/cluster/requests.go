@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +15,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/task"
@@ -66,32 +65,26 @@ type takenRecord struct {
 
 // requestTopic is one partition of a group's control topic.
 type requestTopic struct {
-	client *kafka.Client
-	key    []byte // of MACs
-	group  string
-	Topic  string
-	shard  int
+	log   signedlog.Log
+	group string
+	shard int
 }
 
 func newRequestTopic(client *kafka.Client, c *config.Cluster, master *[32]byte, shard int) *requestTopic {
 	key := dp.Derive(master, dp.ForRequests, nil)
-	return &requestTopic{client: client, key: key[:], group: c.Group, Topic: c.ControlTopic(), shard: shard}
+	log := signedlog.Log{Client: client, Topic: c.ControlTopic(), Partition: int32(shard), Header: requestHeader, Key: key}
+	return &requestTopic{log: log, group: c.Group, shard: shard}
 }
 
-// MAC returns the MAC of a record: over group, shard, key and value, each but the last with its
-// length before it.
-func (t *requestTopic) MAC(key, value []byte) []byte {
-	mac := hmac.New(sha256.New, t.key)
-	for _, part := range [][]byte{[]byte(t.group), binary.BigEndian.AppendUint32(nil, uint32(t.shard)), key} {
-		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		mac.Write(part)
-	}
-	mac.Write(value)
-	return mac.Sum(nil)
+// signed returns what the MAC of a record is of: group, shard, key and value, each but the last with
+// its length before it.
+func (t *requestTopic) signed(key, value []byte) [][]byte {
+	shard := binary.BigEndian.AppendUint32(nil, uint32(t.shard))
+	return [][]byte{signedlog.Sized([]byte(t.group)), signedlog.Sized(shard), signedlog.Sized(key), value}
 }
 
-// Write appends a part of a request.
-func (t *requestTopic) Write(ctx context.Context, id, part string, v any) error {
+// write appends a part of a request.
+func (t *requestTopic) write(ctx context.Context, id, part string, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -100,10 +93,11 @@ func (t *requestTopic) Write(ctx context.Context, id, part string, v any) error 
 		return errors.New("the request is too large")
 	}
 	key := []byte(requestPrefix + id + "/" + part)
-	message := kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond), Headers: []kafka.Header{{Key: requestHeader, Value: t.MAC(key, value)}}}
+	headers := t.log.Headers(t.log.Sign(nil, t.signed(key, value)...))
+	message := kafka.Message{Key: key, Value: value, Time: time.Now().Truncate(time.Millisecond), Headers: headers}
 	var pause kafka.Backoff
 	for {
-		_, err := t.client.Produce(ctx, t.Topic, int32(t.shard), []kafka.Message{message})
+		err := t.log.Append(ctx, []kafka.Message{message})
 		if !kafka.Retriable(err) {
 			return err
 		}
@@ -116,62 +110,10 @@ func (t *requestTopic) Write(ctx context.Context, id, part string, v any) error 
 // parse returns what a record says; ok is false of records that are nobody's, or not of requests.
 func (t *requestTopic) parse(rec *kafka.Record) (id, part string, ok bool) {
 	rest, ours := strings.CutPrefix(string(rec.Key), requestPrefix)
-	if !ours || len(rec.Headers) != 1 || rec.Headers[0].Key != requestHeader || !hmac.Equal(rec.Headers[0].Value, t.MAC(rec.Key, rec.Value)) {
+	if !ours || !t.log.Signed(rec, nil, t.signed(rec.Key, rec.Value)...) {
 		return "", "", false
 	}
 	return strings.Cut(rest, "/")
-}
-
-// follow calls fn with each record of the partition from an offset on, until the context ends or
-// fn returns an error, and caught once it has given those that the log had when follow began.
-// Records that retention deleted before it read them are left out.
-func (t *requestTopic) follow(ctx context.Context, from int64, fn func(rec *kafka.Record) error, caught func() error) error {
-	var start, end int64
-	var pause kafka.Backoff
-	for {
-		var err error
-		if start, end, err = t.client.Bounds(ctx, t.Topic, int32(t.shard)); err == nil {
-			break
-		}
-		if !kafka.Retriable(err) {
-			return err
-		}
-		if err := pause.Wait(ctx); err != nil {
-			return err
-		}
-	}
-	r, err := t.client.NewReader(kafka.ReaderOptions{Topic: t.Topic, Partition: int32(t.shard), SkipGaps: true, Compacted: true, Uncommitted: true},
-		kafka.Position{Next: max(start, from), LeaderEpoch: -1})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	var chunk kafka.Chunk
-	defer chunk.Release()
-	for behind := true; ; {
-		if behind && r.Position().Next >= end {
-			behind = false
-			if err := caught(); err != nil {
-				return err
-			}
-		}
-		err := r.Fetch(ctx, &chunk)
-		if kafka.Retriable(err) {
-			err = pause.Wait(ctx)
-			if err == nil {
-				continue
-			}
-		}
-		if err != nil {
-			return err
-		}
-		pause.Reset()
-		for i := range chunk.Records {
-			if err := fn(&chunk.Records[i]); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // Ask asks the owner of a task's shard to change its epoch or to publish again, and waits
@@ -200,25 +142,25 @@ func Ask(ctx context.Context, c *config.Config, master *[32]byte, q task.Request
 		return err
 	}
 	a := newRequestTopic(client, c.Cluster, master, shard)
-	from, err := client.End(ctx, a.Topic, int32(shard))
+	from, err := a.log.End(ctx)
 	if err != nil {
-		return fmt.Errorf("control topic %s: %w", a.Topic, err)
+		return fmt.Errorf("control topic %s: %w", a.log.Topic, err)
 	}
 	random := dp.NewNonce()
 	id := hex.EncodeToString(random[:])
 	expires := time.Now().Add(requestLife).UTC()
-	if err := a.Write(ctx, id, partAsked, askedRecord{q.Kind, q, expires}); err != nil {
-		return fmt.Errorf("control topic %s: %w", a.Topic, err)
+	if err := a.write(ctx, id, partAsked, askedRecord{q.Kind, q, expires}); err != nil {
+		return fmt.Errorf("control topic %s: %w", a.log.Topic, err)
 	}
-	return a.Await(ctx, id, from, requestLife, requestPatience)
+	return a.await(ctx, id, from, requestLife, requestPatience)
 }
 
 // errAnswered ends the reading of answers.
 var errAnswered = errors.New("answered")
 
-// Await waits for the answer to a request: for somebody who takes it within life, and then for
+// await waits for the answer to a request: for somebody who takes it within life, and then for
 // the answer within patience.
-func (t *requestTopic) Await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
+func (t *requestTopic) await(ctx context.Context, id string, from int64, life, patience time.Duration) error {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(life, func() {
@@ -226,7 +168,7 @@ func (t *requestTopic) Await(ctx context.Context, id string, from int64, life, p
 	})
 	defer late.Stop()
 	var answer *task.Answer
-	err := t.follow(waiting, from, func(rec *kafka.Record) error {
+	err := t.log.Follow(waiting, from, func(rec *kafka.Record) error {
 		of, part, ok := t.parse(rec)
 		switch {
 		case !ok || of != id:
@@ -277,7 +219,7 @@ func newRequestServer(a *requestTopic, log *slog.Logger, instance string, now fu
 func (s *requestServer) Run(ctx context.Context) error {
 	var met sync.WaitGroup
 	defer met.Wait()
-	err := s.follow(ctx, 0, func(rec *kafka.Record) error {
+	err := s.requestTopic.log.Follow(ctx, 0, func(rec *kafka.Record) error {
 		id, part, ok := s.parse(rec)
 		if !ok {
 			return nil
@@ -343,12 +285,12 @@ func (s *requestServer) take(ctx context.Context, id string) error {
 		s.done[id] = true
 		return nil
 	}
-	return s.Write(ctx, id, partTaken, takenRecord{s.name, s.instance})
+	return s.write(ctx, id, partTaken, takenRecord{s.name, s.instance})
 }
 
 // answer writes the answer to a request.
 func (s *requestServer) answer(ctx context.Context, id string, err error) {
-	if err := s.Write(ctx, id, partAnswered, task.NewAnswer(err)); err != nil && ctx.Err() == nil {
+	if err := s.write(ctx, id, partAnswered, task.NewAnswer(err)); err != nil && ctx.Err() == nil {
 		s.log.Error("a request has no answer", "shard", s.shard, "error", err.Error())
 	}
 }

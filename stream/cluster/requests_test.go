@@ -116,14 +116,14 @@ func TestRequests(t *testing.T) {
 		cluster.NewRequestTopic(r.Client, &config.Cluster{Group: "h"}, connect.InsecureKey(r.Seed), 0),
 		cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed+1), 0),
 	} {
-		other.Topic = "g.control"
+		other.SetTopic("g.control")
 		if err := other.Write(t.Context(), "forged", cluster.PartAsked, cluster.AskedRecord{Kind: task.RequestClose, Request: task.Request{}, Expires: soon}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	moved := cluster.NewRequestTopic(r.Client, r.cfg, connect.InsecureKey(r.Seed), 1)
 	key, value := []byte(cluster.RequestPrefix+"moved/"+cluster.PartAsked), fmt.Appendf(nil, `{"kind":"close","expires":%q}`, soon.Format(time.RFC3339))
-	if _, err := r.Client.Produce(t.Context(), "g.control", 0, []kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: []kafka.Header{{Key: cluster.RequestHeader, Value: moved.MAC(key, value)}}}}); err != nil {
+	if _, err := r.Client.Produce(t.Context(), "g.control", 0, []kafka.Message{{Key: key, Value: value, Time: time.UnixMilli(1), Headers: moved.Headers(key, value)}}); err != nil {
 		t.Fatal(err)
 	}
 	r.ask("last", soon)

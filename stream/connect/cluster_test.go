@@ -22,7 +22,7 @@ import (
 )
 
 // TestCredentials runs a daemon against a broker that wants TLS, a client's
-// Certificate and a password, all from files.
+// certificate and a password, all from files.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	cert := kafkatest.NewCertificate(t)

@@ -31,7 +31,7 @@ type Schemas struct {
 type SchemaAt struct {
 	Stream, Subject string
 	Version         int
-	Id              int32
+	ID              int32
 }
 
 // OpenSchemas reads the credentials of [registry]. It sends nothing yet.
@@ -130,7 +130,7 @@ func (x *Schemas) Look(ctx context.Context, s *config.Stream, ago time.Duration)
 }
 
 // SchemaStatus says how the newest schema of a subject goes with a stream's columns. It is as
-// Public as the registry.
+// public as the registry.
 type SchemaStatus struct {
 	Subject string `json:"subject"`
 	Version int    `json:"version"`
@@ -159,7 +159,7 @@ func (x *Schemas) Compare(s *config.Stream) (all []SchemaStatus, err error) {
 }
 
 // schemaFaults says why records of a version give no rows, in words that are as public as the
-// Registry.
+// registry.
 func schemaFaults(f codec.Format, v *registry.Version) (faults []string) {
 	if v.Err != nil {
 		return []string{"the schema can't be used: " + v.Err.Error()}

@@ -37,10 +37,6 @@ func Changes(s *config.Stream, m *Manifest) []string {
 	return changes
 }
 
-// Offsets are the ends of a log: its start; the offset below which every transaction is
-// decided; and its end.
-type Offsets struct{ Start, Stable, End int64 }
-
 // ParseParameters reads packed little-endian float64s.
 func ParseParameters(data []byte) ([]float64, error) {
 	if len(data)%8 != 0 || len(data) == 0 {

@@ -25,7 +25,7 @@ func TestClaimsAcross(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := streamtest.Mirrored(t, c[0])
-			fixtures.Must(t, r.Client.CreateTopic(t.Context(), r.Topic, 1, ledger.TopicSettings))
+			fixtures.Must(t, r.Client.CreateTopic(t.Context(), r.Topic, 1, ledger.TopicSpec.Settings))
 			paid := func(r *streamtest.Rig) (*task.Runner, *epoch.Opening) {
 				var in *stream.Inside
 				o := r.Options()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/internal/kafka"
-	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
 	"github.com/streamdp/streamdp/stream/output"
@@ -95,7 +94,7 @@ func (k *Keeper) CloseStopped(ctx context.Context, opened *ledger.Entry, drop bo
 	ends := ledger.EndsAt(cp, k.AnchorMAC)
 	var lost *failure.Halt
 	k.Guard.Bounds = nil
-	if err = k.Guard.Begin(ctx, opened, 0, nil, cp); err != nil && !errors.As(err, &lost) {
+	if _, err = k.Guard.Begin(ctx, opened, 0, nil, cp); err != nil && !errors.As(err, &lost) {
 		return err
 	}
 	left := k.Guard.Unsent(cp.Outbox)
@@ -183,14 +182,14 @@ func (k *Keeper) reach(ctx context.Context, opened *ledger.Entry, released []int
 // For example, an epoch has read 1000 records, and its topic is then deleted and made
 // again with 10. The new log's end, 10, is no bound.
 func (k *Keeper) reachOf(ctx context.Context, opened *ledger.Entry, atLeast int64, anchor *kafka.Anchor) (end int64, err error) {
-	var log core.Offsets
+	var log kafka.Offsets
 	same := false
 	err = k.Do(ctx, "input", func() error {
 		t, err := k.D.Client.Topic(ctx, opened.Topic)
 		if err != nil || !t.Exists || opened.Partition >= len(t.Partitions) {
 			return err
 		}
-		if log, err = k.D.OffsetsOf(ctx, opened.Topic, opened.Partition); err != nil {
+		if log, err = k.D.Client.Offsets(ctx, opened.Topic, int32(opened.Partition)); err != nil {
 			return err
 		}
 		// The id is asked for last: had the topic been made anew before the offsets were

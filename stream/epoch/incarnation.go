@@ -74,7 +74,7 @@ const (
 type witness struct {
 	r      *Keeper
 	src    core.Source
-	log    core.Offsets
+	log    kafka.Offsets
 	anchor *kafka.Anchor // the last record that was found
 }
 
@@ -209,7 +209,7 @@ func (k *Keeper) proven(ctx context.Context, src core.Source, older []kafka.Anch
 	if len(older) == 0 {
 		return nil
 	}
-	var log core.Offsets
+	var log kafka.Offsets
 	if err := k.Do(ctx, "input", func() (err error) {
 		log.Start, log.End, err = k.D.Client.Bounds(ctx, src.Topic, int32(src.Partition))
 		return err

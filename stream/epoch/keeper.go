@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -102,7 +103,7 @@ func (k *Keeper) NewBoundaries(ctx context.Context, opened *ledger.Entry, m *cor
 // partLog is one partition of the input: its number and offsets.
 type partLog struct {
 	partition int
-	core.Offsets
+	kafka.Offsets
 }
 
 // Reads returns the partitions that a new epoch of the task reads, nil for all that the
@@ -168,7 +169,7 @@ func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, par
 	err = k.Do(ctx, "input", func() error {
 		logs = logs[:0]
 		for _, p := range ask {
-			log, err := k.D.OffsetsOf(ctx, k.S.Input.Topic, p)
+			log, err := k.D.Client.Offsets(ctx, k.S.Input.Topic, int32(p))
 			if err != nil {
 				return err
 			}
@@ -180,9 +181,9 @@ func (k *Keeper) input(ctx context.Context, numbers []int) (src core.Source, par
 }
 
 // offsets returns the offsets of a source's log.
-func (k *Keeper) offsets(ctx context.Context, src core.Source) (log core.Offsets, err error) {
+func (k *Keeper) offsets(ctx context.Context, src core.Source) (log kafka.Offsets, err error) {
 	err = k.Do(ctx, "input", func() error {
-		log, err = k.D.OffsetsOf(ctx, src.Topic, src.Partition)
+		log, err = k.D.Client.Offsets(ctx, src.Topic, int32(src.Partition))
 		return err
 	})
 	return log, err

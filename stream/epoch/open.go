@@ -273,7 +273,7 @@ func (k *Keeper) manifestFor(o *opening) (*core.Manifest, error) {
 func (k *Keeper) nextEpoch(ctx context.Context, req OpenRequest) (uint64, error) {
 	next := k.D.Ledger.NextEpoch(k.Task)
 	if req.automatic && k.Guard.Epoch > 0 {
-		return next, k.Guard.ClosedWhole(ctx) // this process ran the last one
+		return next, k.Guard.CheckClosed(ctx) // this process ran the last one
 	}
 	newest, err := k.Out.NewestEpoch(ctx, req.SearchFrom)
 	switch {
@@ -401,7 +401,7 @@ func errMergedFrom() error {
 }
 
 // baseOffset returns the offset at which a new epoch begins in a partition.
-func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log core.Offsets) (int64, error) {
+func (k *Keeper) baseOffset(from string, src core.Source, incarnation uint64, log kafka.Offsets) (int64, error) {
 	at := k.S.Input.Start
 	last, was, err := k.predecessor(src)
 	if err != nil {

@@ -112,12 +112,6 @@ func (p *Process) entropy(t core.Task, epoch uint64) (secret [32]byte, nonce [16
 	return secret, [16]byte(n[:])
 }
 
-// OffsetsOf asks the cluster once for the offsets of a partition.
-func (p *Process) OffsetsOf(ctx context.Context, topic string, partition int) (log core.Offsets, err error) {
-	log.Start, log.Stable, log.End, err = p.Client.Offsets(ctx, topic, int32(partition))
-	return log, err
-}
-
 // Beats returns a function that waits for the next multiple of a period, by the wall clock. It waits for no
 // more than a period and a half, however somebody sets the clock, and makes up for nothing.
 func (p *Process) Beats(period time.Duration) func(context.Context) error {
@@ -163,9 +157,9 @@ func PartialsKey(master *[32]byte) func(salt []byte) [32]byte {
 }
 
 // PartialsOf returns what partials of a group need of the process.
-func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SharedSummationOptions {
-	return input.SharedSummationOptions{
-		Group: group, Log: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key), Config: p.Config, Now: p.Now, Says: p.Log, Failed: p.Metrics.KafkaError,
+func (p *Process) PartialsOf(group string, log input.SumLog, shard func(*config.Stream) int) input.SummationOptions {
+	return input.SummationOptions{
+		Group: group, Sums: log, Shard: shard, KeyID: credentials.KeyID(p.Key), Derive: PartialsKey(p.Key), Config: p.Config, Now: p.Now, Log: p.Log, Failed: p.Metrics.KafkaError,
 		Feed: func(s *config.Stream) *input.Feed {
 			return NewFeed(p, core.Task{Stream: s.Name, Partition: core.Merged}, s, func() {})
 		}}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/config"
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -37,7 +38,7 @@ const MeasureTime = 2 * time.Second
 // epoch ends at these ends or later, one for each partition, after so many steps or more. logs has the offsets of their
 // logs, −1 where they are not known. Of partitions that only the next epoch reads it asks
 // the cluster, for at most MeasureTime.
-func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []core.Offsets) error {
+func (k *Keeper) Acceptable(ctx context.Context, q OpenRequest, opened *ledger.Entry, ends []ledger.EntryPart, steps uint64, logs []kafka.Offsets) error {
 	if err := k.D.ledgerIsNewest(); err != nil {
 		return err
 	}

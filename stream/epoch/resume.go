@@ -18,6 +18,7 @@ import (
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 	"github.com/streamdp/streamdp/stream/ledger"
+	"github.com/streamdp/streamdp/stream/output"
 	"github.com/streamdp/streamdp/stream/state"
 )
 
@@ -117,23 +118,25 @@ func (k *Keeper) ResumeAt(ctx context.Context, opened *ledger.Entry, start start
 		return nil, err
 	}
 	var unproven error
-	at := &state.Checkpoint{Position: cp.Position, Older: cp.Older, Parts: cp.Parts} // the guard changes the other
 	bounds, err := k.NewBoundaries(ctx, opened, m, cp)
 	if err != nil {
 		return nil, err
 	}
 	k.Guard.Bounds = bounds
 	moved := cp.OutputTopic != k.S.Output.Topic || cp.OutputPartition != k.S.Output.Partition
-	if err := atOnce(ctx, func(ctx context.Context) error {
-		return k.Guard.Begin(ctx, opened, k.S.LastStep(), mech, cp)
+	var at output.Where
+	if err := atOnce(ctx, func(ctx context.Context) (err error) {
+		at, err = k.Guard.Begin(ctx, opened, k.S.LastStep(), mech, cp)
+		return err
 	}, func(ctx context.Context) error {
 		if proven != nil {
-			unproven = proven(ctx, m, at)
+			unproven = proven(ctx, m, cp)
 		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
+	cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged = at.Topic, at.Partition, at.Offset, at.Acknowledged
 	return &OpenEpoch{M: m, Core: c, Cp: cp, Bounds: bounds, Users: users, Moved: moved, Unproven: unproven}, nil
 }
 

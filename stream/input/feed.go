@@ -37,7 +37,7 @@ type Feed struct {
 
 	FetchBytes int
 	LookEvery  time.Duration
-	// SameLog Halts where the input is not the log of an epoch any more; nil: somebody else looks.
+	// SameLog halts where the input is not the log of an epoch any more; nil: somebody else looks.
 	SameLog     func(ctx context.Context, epoch uint64) error
 	ShowSchemas func([]connect.SchemaStatus) // shows what the registry said; nil: nobody looks
 	Expected    int                          // readers of the input that have a share of the memory
@@ -107,7 +107,7 @@ func (r *Feed) ReadSchemas(ctx context.Context, opening bool) error {
 }
 
 // rowless says why records of no version that was read give rows, "" where those of one do. What the
-// Registry has is public, and so is the answer.
+// registry has is public, and so is the answer.
 func (r *Feed) rowless() string {
 	all, err := r.Schemas.Compare(r.S)
 	if err != nil {
@@ -126,7 +126,7 @@ func (r *Feed) rowless() string {
 }
 
 // LookAtSchemas looks at the registry until the context ends, by the clock. A task that runs goes
-// On without the registry: only records whose schemas are new wait for it.
+// on without the registry: only records whose schemas are new wait for it.
 func (r *Feed) LookAtSchemas(ctx context.Context) {
 	if !r.S.Input.Looked() {
 		return
@@ -162,7 +162,7 @@ func (r *Feed) publishSchemas() {
 		if v.Latest {
 			newest = append(newest, v)
 		}
-		if len(v.Faults) > 0 && r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, Id: v.ID}) {
+		if len(v.Faults) > 0 && r.Schemas.First(connect.SchemaAt{Stream: r.S.Name, Subject: v.Subject, Version: v.Version, ID: v.ID}) {
 			r.Log.Warn("records of a schema in the registry give no rows", "subject", v.Subject, "version", v.Version, "id", v.ID, "newest", v.Latest, "why", v.Faults)
 		}
 	}

@@ -18,24 +18,25 @@ import (
 // Merger reads the partitions of a merged epoch, or of one with steps by the clock, each with
 // goroutines of its own: one fetches, one decodes, one sums. The sums of a step go to the
 // processor when all partitions have them. An epoch over one log whose steps take long to end
-// has a merger too, whose only leaf adds the next step's records meanwhile. It draws no noise and writes nothing. After a crash it reads from
-// the last commit on again, and gets the same sums: they are functions of the logs.
+// has a merger too, whose only leaf adds the next step's records meanwhile. It draws no noise and
+// writes nothing. After a crash it reads from the last commit on again, and gets the same sums:
+// they are functions of the logs.
 type Merger struct {
-	Leaves []*PartitionSummer
-	At     []state.Place        // of the last merged step
-	Bound  int64                // offset of its boundary, by the clock
-	Bounds *boundary.Boundaries // nil: steps are not by the clock
-	Ahead  bool                 // see core.Core.Ahead: one leaf, which shows what it has added at once
-	Moved  chan struct{}        // receives when that leaf has added a batch
-	Whole  chan []StepSum       // the sums of one step, of all partitions
-	Failed chan error
-	root   *coordinator // where other instances may sum partitions; else nil
+	Leaves     []*PartitionSummer   // one for each partition
+	At         []state.Place        // of the last merged step
+	Bound      int64                // offset of its boundary, by the clock
+	Bounds     *boundary.Boundaries // nil: steps are not by the clock
+	Ahead      bool                 // see core.Core.Ahead: one leaf, which shows what it has added at once
+	Moved      chan struct{}        // receives when that leaf has added a batch
+	MergedSums chan []StepSum       // the sums of one step, of all partitions
+	Failed     chan error           // receives the error that ended it
+	root       *coordinator         // where other instances may sum partitions; else nil
 }
 
 // PartitionSummer sums one partition.
 type PartitionSummer struct {
 	index            int            // among the partitions
-	until            ender          // nil: steps are not by the clock
+	until            boundarySource // nil: steps are not by the clock
 	position         kafka.Position // of the open step
 	Fetch            *Fetcher
 	Leaf             *core.Leaf
@@ -53,8 +54,8 @@ type PartitionSummer struct {
 	done monitor.Counts // since it was last asked for
 }
 
-// ender returns the boundary at which a step by the clock ends, when there is one.
-type ender func(ctx context.Context, step uint64) (boundary.Boundary, error)
+// boundarySource returns the boundary at which a step by the clock ends, when there is one.
+type boundarySource func(ctx context.Context, step uint64) (boundary.Boundary, error)
 
 // StepSum is a closed step of one partition.
 type StepSum struct {
@@ -74,13 +75,13 @@ func SumsOf(steps []StepSum) (all []*core.Sum) {
 }
 
 // mergedFetchBytes bounds the responses that all partitions of a merged stream hold at a
-// Time, by a quarter: a partition holds three or four.
+// time, by a quarter: a partition holds three or four.
 const mergedFetchBytes = 16 << 20
 
 // NewMerger returns a merger that goes on at the checkpoint of an epoch.
 func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, bounds *boundary.Boundaries, open func(core.Source, int, kafka.Position) (*kafka.Reader, error), others *SharedSummation) (*Merger, error) {
 	n := len(cp.All())
-	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, Whole: make(chan []StepSum), Failed: make(chan error, 2*n+1)}
+	m := &Merger{At: cp.All(), Bound: cp.Boundary, Bounds: bounds, MergedSums: make(chan []StepSum), Failed: make(chan error, 2*n+1)}
 	ready := r.S.MergeAhead // sums that may wait
 	if c.Ahead() {
 		m.Ahead, m.Moved, ready = true, make(chan struct{}, 1), 0
@@ -91,7 +92,7 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 	}
 	m.root = newCoordinator(r, of, c, m, others)
 	for i, leaf := range leaves {
-		x, err := NewLeafReader(c, i, leaf, m.At[i].Position, ready)
+		x, err := NewPartitionSummer(c, i, leaf, m.At[i].Position, ready)
 		if err != nil {
 			return nil, err
 		}
@@ -117,9 +118,9 @@ func NewMerger(r *Feed, of *core.Manifest, c *core.Core, cp *state.Checkpoint, b
 // MergedBytes returns the largest response that each of n partitions may hold.
 func MergedBytes(most, n int) int { return min(most, max(64<<10, mergedFetchBytes/n)) }
 
-// NewLeafReader returns what sums a partition from a position on, of which so many steps may wait.
+// NewPartitionSummer returns what sums a partition from a position on, of which so many steps may wait.
 // It has nothing to read yet.
-func NewLeafReader(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, ready int) (*PartitionSummer, error) {
+func NewPartitionSummer(c *core.Core, index int, leaf *core.Leaf, at kafka.Position, ready int) (*PartitionSummer, error) {
 	x := &PartitionSummer{index: index, position: at, Leaf: leaf, Written: make(chan struct{}, 1), Sums: make(chan StepSum, ready), Free: make(chan *core.Sum, ready+1)}
 	x.LogStart.Store(-1)
 	x.LogEnd.Store(-1)
@@ -186,7 +187,7 @@ func (m *Merger) Collect(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case m.Whole <- steps:
+		case m.MergedSums <- steps:
 		}
 	}
 }
@@ -349,10 +350,10 @@ func (m *Merger) Unpause() {
 // Log returns what is known of the partitions' logs.
 func (m *Merger) Log() monitor.LogLag {
 	at := make([]int64, len(m.Leaves))
-	logs := make([]core.Offsets, len(m.Leaves))
+	logs := make([]kafka.Offsets, len(m.Leaves))
 	for i, x := range m.Leaves {
 		end := x.LogEnd.Load()
-		at[i], logs[i] = m.At[i].Position.Next, core.Offsets{Start: x.LogStart.Load(), Stable: end, End: end}
+		at[i], logs[i] = m.At[i].Position.Next, kafka.Offsets{Start: x.LogStart.Load(), Stable: end, End: end}
 	}
 	return monitor.LogLagOf(at, logs)
 }

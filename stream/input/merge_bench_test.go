@@ -121,7 +121,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 		}
 		return time.Since(begun)
 	}
-	x := &input.Merger{At: make([]state.Place, partitions), Whole: make(chan []input.StepSum)}
+	x := &input.Merger{At: make([]state.Place, partitions), MergedSums: make(chan []input.StepSum)}
 	for _, leaf := range c.Leaves() {
 		l := &input.PartitionSummer{Leaf: leaf, Sums: make(chan input.StepSum, 4), Free: make(chan *core.Sum, 5), Fetch: open()}
 		for range cap(l.Free) {
@@ -135,7 +135,7 @@ func readMerged(b *testing.B, toml string, list []kafka.Record, partitions, reco
 	wg.Go(func() { x.Collect(ctx) })
 	begun := time.Now()
 	for int(c.First()) < records {
-		steps := <-x.Whole
+		steps := <-x.MergedSums
 		_, err := c.Merge(input.SumsOf(steps), func() { x.Emptied(steps) })
 		fixtures.Must(b, err)
 		x.Merged(steps)

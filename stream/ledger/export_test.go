@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/state"
 )
@@ -14,11 +15,6 @@ import (
 // Unsealed returns an empty ledger in the directory /s of a disk, whose lines have no MACs.
 func Unsealed(d state.Disk, now func() time.Time) *Ledger {
 	return &Ledger{Disk: d, dir: "/s", Path: "/s/ledger.jsonl", Now: now}
-}
-
-// ControlTopicOf returns a control topic of a ledger without a broker, under a key of zeros.
-func ControlTopicOf(l *Ledger) *ControlTopic {
-	return &ControlTopic{key: make([]byte, 32), ledger: l, claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
 }
 
 const (
@@ -77,6 +73,17 @@ func (x *Ledger) ChargedEpsilon(a0 Account, a1 dp.Adjacency, a2 float64) (float6
 
 func (x *Ledger) SetLimitLine(a0 Entry, a1 dp.Adjacency) error { return x.setLimit(a0, a1) }
 
+// ControlTopicOf returns the control topic of a ledger, without Kafka, under a key of zeros.
+func ControlTopicOf(l *Ledger) *ControlTopic {
+	return newControlTopic(l, signedlog.Log{Header: mirrorHeader})
+}
+
+// Claims returns how many claims to an epoch were read.
+func (x *ControlTopic) Claims() int { return len(x.claims) }
+
+// Newest returns of how many streams a claim was read.
+func (x *ControlTopic) Newest() int { return len(x.newest) }
+
 func (x *ControlTopic) Forked() *uint64 { return &x.forked }
 
 func (x *ControlTopic) Header(a0 [32]byte, a1 []byte) []byte { return x.header(a0, a1) }
@@ -88,9 +95,5 @@ func (x *ControlTopic) Line(a0 *kafka.Record) { x.line(a0) }
 func (x *ControlTopic) Sent() *int { return &x.sent }
 
 func (x *Ledger) Index() *ledgerIndex { return &x.index }
-
-func (x *ControlTopic) Claims() *map[claimed]claim { return &x.claims }
-
-func (x *ControlTopic) Newest() *map[string][]newestOf { return &x.newest }
 
 func (x *Ledger) Lines() int { return x.lines() }

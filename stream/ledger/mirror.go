@@ -3,12 +3,9 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,6 +13,7 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/kafka/signedlog"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 )
@@ -30,9 +28,7 @@ import (
 // Records without a valid MAC are nobody's. It is safe for concurrent use.
 type ControlTopic struct {
 	*failure.Retrier
-	client *kafka.Client
-	topic  string
-	key    []byte
+	log    signedlog.Log
 	ledger *Ledger
 
 	mu     sync.Mutex
@@ -77,17 +73,18 @@ func NewControlTopic(l *Ledger, master *[32]byte, client *kafka.Client, topic st
 		return nil
 	}
 	key := dp.Derive(master, dp.ForControl, nil)
-	return &ControlTopic{Retrier: r, client: client, topic: topic, key: key[:], ledger: l,
-		claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
+	m := newControlTopic(l, signedlog.Log{Client: client, Topic: topic, Header: mirrorHeader, Key: key})
+	m.Retrier = r
+	return m
+}
+
+func newControlTopic(l *Ledger, log signedlog.Log) *ControlTopic {
+	return &ControlTopic{log: log, ledger: l, claims: map[claimed]claim{}, newest: map[string][]newestOf{}}
 }
 
 // header returns the header of a line: the ledger's identity and the MAC.
 func (m *ControlTopic) header(id [32]byte, line []byte) []byte {
-	mac := hmac.New(sha256.New, m.key)
-	mac.Write(id[:])
-	mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(line))))
-	mac.Write(line)
-	return mac.Sum(id[:len(id):len(id)])
+	return m.log.Sign(id[:], signedlog.Sized(line))
 }
 
 // Sync reads what is new in the topic and adds the ledger's lines that it lacks. It halts
@@ -118,20 +115,17 @@ func (m *ControlTopic) Sync(ctx context.Context) error {
 	for i, line := range lines {
 		messages[i] = kafka.Message{
 			Value: line, Time: time.UnixMilli(1),
-			Headers: []kafka.Header{{Key: mirrorHeader, Value: m.header(id, line)}},
+			Headers: m.log.Headers(m.header(id, line)),
 		}
 	}
-	if err := m.Do(ctx, "control topic", func() error {
-		_, err := m.client.Produce(ctx, m.topic, 0, messages)
-		return err
-	}); err != nil {
+	if err := m.Do(ctx, "control topic", func() error { return m.log.Append(ctx, messages) }); err != nil {
 		return err
 	}
 	if err := m.read(ctx); err != nil {
 		return err
 	}
 	if m.sent < sent && m.forked == 0 {
-		return failure.Haltf(failure.ControlTopic, "control topic %s does not hold what was written to it: look at its settings, then start again", m.topic)
+		return failure.Haltf(failure.ControlTopic, "control topic %s does not hold what was written to it: look at its settings, then start again", m.log.Topic)
 	}
 	return m.newer()
 }
@@ -141,10 +135,10 @@ func (m *ControlTopic) newer() error {
 	const way = "run the newest copy of the state directory, and remove the others"
 	switch {
 	case m.forked > 0:
-		return failure.Haltf(failure.ControlTopic, "control topic %s holds another line %d of this ledger: a copy of this state directory went on, or runs; %s", m.topic, m.forked, way)
+		return failure.Haltf(failure.ControlTopic, "control topic %s holds another line %d of this ledger: a copy of this state directory went on, or runs; %s", m.log.Topic, m.forked, way)
 	case len(m.lacks) > 0:
 		return failure.Haltf(failure.ControlTopic, "control topic %s holds %d lines that this ledger lacks: this state directory is an old copy; %s; "+
-			"where it is lost, streamdp epoch open takes the lines over and opens another epoch", m.topic, len(m.lacks), way)
+			"where it is lost, streamdp epoch open takes the lines over and opens another epoch", m.log.Topic, len(m.lacks), way)
 	}
 	return nil
 }
@@ -175,7 +169,7 @@ func (m *ControlTopic) Salvage(ctx context.Context) error {
 	defer m.mu.Unlock()
 	there := false
 	err := m.Do(ctx, "control topic", func() error {
-		t, err := m.client.Topic(ctx, m.topic)
+		t, err := m.log.Client.Topic(ctx, m.log.Topic)
 		there = err == nil && t.Exists
 		return err
 	})
@@ -206,28 +200,20 @@ func (m *ControlTopic) exists(ctx context.Context) error {
 		return nil
 	}
 	err := m.Do(ctx, "control topic", func() error {
-		t, err := m.client.Topic(ctx, m.topic)
-		if err == nil && !t.Exists {
-			return m.client.CreateTopic(ctx, m.topic, 1, TopicSettings)
+		found, err := m.log.Client.Ensure(ctx, m.log.Topic, &TopicSpec)
+		if err == nil && found.Unfit != "" {
+			return failure.Haltf(failure.ControlTopic, "control topic %s %s", m.log.Topic, found.Unfit)
 		}
-		if err != nil {
-			return err
-		}
-		settings, err := m.client.TopicConfig(ctx, m.topic, SettingNames...)
-		if err != nil {
-			return err
-		}
-		if why := UnfitControl(len(t.Partitions), settings); why != "" {
-			return failure.Haltf(failure.ControlTopic, "control topic %s %s", m.topic, why)
-		}
-		return nil
+		return err
 	})
 	m.found = err == nil
 	return err
 }
 
-// TopicSettings are those of a control topic.
-var TopicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+// TopicSpec says how the control topic is made and what it must be like.
+var TopicSpec = kafka.TopicSpec{Partitions: 1, Settings: topicSettings, Looked: SettingNames, Unfit: UnfitControl}
+
+var topicSettings = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 // SettingNames are the settings of a control topic that UnfitControl looks at.
 var SettingNames = []string{"cleanup.policy", "retention.ms", "retention.bytes"}
@@ -239,7 +225,7 @@ func UnfitControl(partitions int, settings map[string]string) string {
 		return fmt.Sprintf("has %d partitions, and must have one: lines in several have no order", partitions)
 	}
 	for _, name := range SettingNames {
-		if is, want := settings[name], TopicSettings[name]; is != want && is != "" {
+		if is, want := settings[name], topicSettings[name]; is != want && is != "" {
 			return fmt.Sprintf("has %s = %s, and must have %s: no line of it may be deleted", name, is, want)
 		}
 	}
@@ -251,31 +237,29 @@ func UnfitControl(partitions int, settings map[string]string) string {
 func (m *ControlTopic) read(ctx context.Context) error {
 	var start, end int64
 	if err := m.Do(ctx, "control topic", func() (err error) {
-		start, end, err = m.client.Bounds(ctx, m.topic, 0)
+		start, end, err = m.log.Bounds(ctx)
 		return err
 	}); err != nil {
 		return err
 	}
 	if start > 0 {
-		return failure.Haltf(failure.ControlTopic, "control topic %s lost its first %d records: delete it, and let all daemons write their lines to it again", m.topic, start)
+		return failure.Haltf(failure.ControlTopic, "control topic %s lost its first %d records: delete it, and let all daemons write their lines to it again", m.log.Topic, start)
 	}
 	if end < m.next {
-		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic", m.topic)
+		m.Log.Warn("the control topic was made anew: all lines of the ledger are written to it again", "topic", m.log.Topic)
 		m.next, m.sent, m.lacks, m.again, m.forked, m.late = 0, 0, nil, false, 0, nil
 		m.claims, m.first, m.newest = map[claimed]claim{}, nil, map[string][]newestOf{}
 	}
 	if end == m.next {
 		return nil
 	}
-	err := m.client.ReadBack(ctx, m.topic, 0, m.next, func(rec *kafka.Record) error {
+	err := m.log.Read(ctx, m.next, func(rec *kafka.Record) error {
 		m.next = rec.Offset + 1
 		m.line(rec)
 		return nil
 	})
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
-	if errors.As(err, &gap) || errors.As(err, &truncated) {
-		return failure.Haltf(failure.ControlTopic, "control topic %s: %w", m.topic, err)
+	if kafka.Lost(err) {
+		return failure.Haltf(failure.ControlTopic, "control topic %s: %w", m.log.Topic, err)
 	}
 	m.next = max(m.next, end)
 	return err
@@ -294,12 +278,12 @@ func (m *ControlTopic) read(ctx context.Context) error {
 // their lines at once, those that they share too. So where lines were written again, an
 // older copy takes no second line for one that released nothing, and halts.
 func (m *ControlTopic) line(rec *kafka.Record) {
-	if len(rec.Headers) != 1 || rec.Headers[0].Key != mirrorHeader || len(rec.Headers[0].Value) != 64 {
+	header, _ := m.log.Signature(rec)
+	if len(header) != 64 {
 		return
 	}
-	header := rec.Headers[0].Value
 	id := [32]byte(header)
-	if !hmac.Equal(header, m.header(id, rec.Value)) {
+	if !m.log.Signed(rec, id[:], signedlog.Sized(rec.Value)) {
 		return
 	}
 	var e Entry
@@ -426,5 +410,5 @@ func (m *ControlTopic) Ours(opened *Entry) error {
 // Taken is the halt of a state directory whose task another one runs.
 func (m *ControlTopic) Taken(t core.Task, epoch uint64) error {
 	return failure.Haltf(failure.ControlTopic, "control topic %s says that another state directory opened epoch %d of this task: run one of them, the newest, and remove the others; "+
-		"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.topic, epoch, failure.EpochArgs(t))
+		"where the other one is lost, accept a new budget with: streamdp epoch open %s", m.log.Topic, epoch, failure.EpochArgs(t))
 }

@@ -78,7 +78,7 @@ func TestUnfitControl(t *testing.T) {
 	t.Parallel()
 	for says, make := range map[string]func(*streamtest.Rig) error{
 		"partitions": func(r *streamtest.Rig) error {
-			return r.Client.CreateTopic(t.Context(), "control", 2, ledger.TopicSettings)
+			return r.Client.CreateTopic(t.Context(), "control", 2, ledger.TopicSpec.Settings)
 		},
 		"cleanup.policy = compact": func(r *streamtest.Rig) error {
 			return r.Client.CreateTopic(t.Context(), "control", 1, map[string]string{"cleanup.policy": "compact", "retention.ms": "-1"})

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/ledger"
@@ -119,7 +120,7 @@ type LogLag struct{ Start, End, Lag int64 }
 
 // LogLagOf returns the view of the logs of a merged task's partitions, at these positions. It
 // is unknown while the log of one of them is.
-func LogLagOf(at []int64, logs []core.Offsets) LogLag {
+func LogLagOf(at []int64, logs []kafka.Offsets) LogLag {
 	v, next, headroom := LogLag{}, int64(0), int64(math.MaxInt64)
 	for i, log := range logs {
 		if log.Start < 0 || log.Stable < 0 {

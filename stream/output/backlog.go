@@ -26,29 +26,29 @@ type backlog struct {
 	cancel context.CancelFunc
 
 	mu  sync.Mutex
-	of  map[core.Task]*listener
+	of  map[core.Task]*backlogReader
 	end int64 // everything before it was read
 }
 
-// listener is a task that waits for a reading.
-type listener struct {
+// backlogReader is a task that waits for a reading.
+type backlogReader struct {
 	from     int64
 	add      func(released) error
 	troubled func(error)
 
 	// What became of it.
-	next  int64 // Up to here add was given everything
+	next  int64 // up to here add was given everything
 	whole bool  // that is all that the partition holds
 	err   error // of add
 	done  chan struct{}
 }
 
-// history Calls add with the task's releases from an offset to the end that the partition has
+// readBacklog calls add with the task's releases from an offset to the end that the partition has
 // after the call has begun, and stops where add returns an error. ErrStop is none. It tells
 // troubled why a failed call to the broker is repeated. next is the offset up to which add was
 // given everything. whole is false if the task must read on for itself from there: it is alone
 // in the partition, or the reading failed.
-func (t *Partition) history(ctx context.Context, task core.Task, from int64, add func(released) error, troubled func(error)) (next int64, whole bool, err error) {
+func (t *Partition) readBacklog(ctx context.Context, task core.Task, from int64, add func(released) error, troubled func(error)) (next int64, whole bool, err error) {
 	t.mu.Lock()
 	if len(t.tasks) < 2 || from == state.UnknownOutput {
 		t.mu.Unlock()
@@ -56,17 +56,17 @@ func (t *Partition) history(ctx context.Context, task core.Task, from int64, add
 	}
 	h := t.past.Next
 	if h == nil {
-		h = &backlog{of: map[core.Task]*listener{}}
+		h = &backlog{of: map[core.Task]*backlogReader{}}
 		h.Ctx, h.cancel = context.WithCancel(context.Background())
 		t.past.Next = h
 	}
-	mine := &listener{from: from, add: add, troubled: troubled, done: make(chan struct{})}
+	mine := &backlogReader{from: from, add: add, troubled: troubled, done: make(chan struct{})}
 	h.mu.Lock()
 	h.of[task] = mine
 	h.mu.Unlock()
 	if !t.past.Busy {
 		t.past.Busy = true
-		go t.readHistories()
+		go t.readBacklogs()
 	}
 	t.mu.Unlock()
 	select {
@@ -84,7 +84,7 @@ func (t *Partition) history(ctx context.Context, task core.Task, from int64, add
 }
 
 // leave makes a task wait no longer. The lock is held.
-func (h *backlog) leave(task core.Task, l *listener) {
+func (h *backlog) leave(task core.Task, l *backlogReader) {
 	if h.of[task] != l {
 		return // it has left
 	}
@@ -95,8 +95,8 @@ func (h *backlog) leave(task core.Task, l *listener) {
 	}
 }
 
-// readHistories reads until nobody waits.
-func (t *Partition) readHistories() {
+// readBacklogs reads until nobody waits.
+func (t *Partition) readBacklogs() {
 	for {
 		t.mu.Lock()
 		h := t.past.Next

@@ -14,9 +14,9 @@ import (
 
 type (
 	Comparison = comparison
-	Gained     = gained
+	Gained     = newReleases
 	Released   = released
-	TailKey    = tailKey
+	TailKey    = partitionKey
 )
 
 const (
@@ -49,7 +49,7 @@ func (x *Partition) Asking() int { return x.asking() }
 func (x *Partition) Busy() *bool { return &x.busy }
 
 func (x *Partition) History(a0 context.Context, a1 core.Task, a2 int64, a3 func(released) error, a4 func(error)) (int64, bool, error) {
-	return x.history(a0, a1, a2, a3, a4)
+	return x.readBacklog(a0, a1, a2, a3, a4)
 }
 
 func (x *Partition) Known(a0 core.Task, a1 int64, a2 int64) ([]released, int64, bool) {
@@ -68,7 +68,7 @@ func (x *Partition) Past() *backlogs { return &x.past }
 
 func (x *Partition) Queue() *[]*sending { return &x.queue }
 
-func (x *Partition) ReadHistories() { x.readHistories() }
+func (x *Partition) ReadHistories() { x.readBacklogs() }
 
 func (x *Partition) Reads() *int { return &x.reads }
 
@@ -84,7 +84,7 @@ func (x *Partition) Since(a0 context.Context, a1 core.Task, a2 int64) ([]release
 	return x.since(a0, a1, a2)
 }
 
-func (x *Partition) Tasks() *map[core.Task]*gained { return &x.tasks }
+func (x *Partition) Tasks() *map[core.Task]*newReleases { return &x.tasks }
 
 func (x *Partition) Waits() *int { return &x.waits }
 
@@ -92,4 +92,4 @@ func (x *Partition) Work() { x.work() }
 
 func (x *Partitions) Join(a0 config.Output, a1 core.Task) *Partition { return x.join(a0, a1) }
 
-func (x *Partitions) Of() *map[tailKey]*Partition { return &x.of }
+func (x *Partitions) Of() *map[partitionKey]*Partition { return &x.of }

@@ -19,21 +19,23 @@ import (
 // The publisher writes to it.
 type Output struct {
 	*failure.Retrier
-	Client *kafka.Client
-	Ledger *ledger.Ledger
-	Task   core.Task
-	At     config.Output
-	Tail   *Partition // nil: it is only read
+	Client    *kafka.Client
+	Ledger    *ledger.Ledger
+	Task      core.Task
+	At        config.Output
+	Partition *Partition // nil: it is only read
 }
 
+// New returns the output of a task at a place. The task joins the partition there among those of its process, until
+// Leave.
 func New(r *failure.Retrier, client *kafka.Client, l *ledger.Ledger, among *Partitions, t core.Task, at config.Output) *Output {
-	return &Output{Retrier: r, Client: client, Ledger: l, Task: t, At: at, Tail: among.join(at, t)}
+	return &Output{Retrier: r, Client: client, Ledger: l, Task: t, At: at, Partition: among.join(at, t)}
 }
 
 // Leave says that the task publishes no more.
 func (o *Output) Leave() {
-	if o.Tail != nil {
-		o.Tail.leave(o.Task)
+	if o.Partition != nil {
+		o.Partition.leave(o.Task)
 	}
 }
 
@@ -60,7 +62,7 @@ func (o *Output) Unused(ctx context.Context) (bool, error) {
 // End returns the end of the output partition, behind everything that this process has sent for
 // the task. If the topic is missing, and may be made, it makes it first.
 func (o *Output) End(ctx context.Context) (end int64, err error) {
-	if err := o.Tail.Settled(ctx, o.Task); err != nil {
+	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return 0, err
 	}
 	err = o.Do(ctx, "output", func() error {
@@ -75,7 +77,7 @@ func (o *Output) End(ctx context.Context) (end int64, err error) {
 
 // there waits for what this process is sending for the task, and for the output's topic.
 func (o *Output) there(ctx context.Context) error {
-	if err := o.Tail.Settled(ctx, o.Task); err != nil {
+	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
 	}
 	return o.Do(ctx, "output", func() error { return o.Make(ctx) })
@@ -84,33 +86,36 @@ func (o *Output) there(ctx context.Context) error {
 // Make creates the output topic if it is missing and output.create allows it. The topic
 // is compacted: readers and Kafka then both identify releases by their keys.
 func (o *Output) Make(ctx context.Context) error {
-	t, err := o.Client.Topic(ctx, o.At.Topic)
-	if err != nil {
+	look := o.Client.Find
+	if o.At.Create {
+		look = o.Client.Ensure
+	}
+	found, err := look(ctx, o.At.Topic, &kafka.TopicSpec{Partitions: o.At.Partition + 1, Settings: topicSettings})
+	switch {
+	case err != nil:
 		return err
-	}
-	if t.Exists {
-		if o.At.Partition >= len(t.Partitions) {
-			return &failure.Later{Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", t.Name, len(t.Partitions), o.At.Partition)}
-		}
-		return nil
-	}
-	if !o.At.Create {
+	case !found.Exists:
 		return &failure.Later{Err: fmt.Errorf("output topic %s does not exist, and output.create is false", o.At.Topic)}
+	case o.At.Partition >= found.Partitions:
+		return &failure.Later{Err: fmt.Errorf("output topic %s has %d partitions, partition %d is configured", o.At.Topic, found.Partitions, o.At.Partition)}
 	}
-	return o.Client.CreateTopic(ctx, o.At.Topic, o.At.Partition+1, map[string]string{"cleanup.policy": "compact"})
+	return nil
 }
+
+// topicSettings are those of an output topic that is made.
+var topicSettings = map[string]string{"cleanup.policy": "compact"}
 
 // send appends messages to the output partition, with those of other tasks that publish into it
 // at the same time. Everything below the offset compared was compared; see errOvertaken.
 func (o *Output) send(ctx context.Context, compared int64, messages []kafka.Message) ([]kafka.Appended, error) {
-	return o.Tail.send(ctx, o.Task, compared, messages)
+	return o.Partition.send(ctx, o.Task, compared, messages)
 }
 
 // Read reads a partition of releases to its end, and from its start if from is unknown.
 // If fn returns ErrStop, it ends without an error. It first waits for what this process is
 // sending for the task: else it may miss that, and take it for another writer's later.
 func (o *Output) Read(ctx context.Context, topic string, partition int, from int64, fn func(*kafka.Record) error) error {
-	if err := o.Tail.Settled(ctx, o.Task); err != nil {
+	if err := o.Partition.WaitInFlight(ctx, o.Task); err != nil {
 		return err
 	}
 	exists := true
@@ -144,12 +149,10 @@ func (o *Output) Read(ctx context.Context, topic string, partition int, from int
 		return failure.Haltf(failure.OutputTruncated, "%s/%d does not exist any more: it can't be told whether this state is the newest; %s",
 			topic, partition, o.onlyCopy())
 	}
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
 	switch {
 	case errors.Is(err, failure.ErrStop):
 		return nil
-	case errors.As(err, &gap), errors.As(err, &truncated):
+	case kafka.Lost(err):
 		return failure.Haltf(failure.OutputTruncated, "%w: it can't be told any more whether this state is the newest; %s", err, o.onlyCopy())
 	}
 	return err
@@ -180,9 +183,9 @@ func (o *Output) NewestEpoch(ctx context.Context, from int64) (newest uint64, er
 	return newest, o.Read(ctx, o.At.Topic, o.At.Partition, state.UnknownOutput, note)
 }
 
-// Whole Halts if the output has lost what shows whether the checkpoint is the newest: the
+// CheckEvidence halts if the output has lost what shows whether the checkpoint is the newest: the
 // acknowledged release that the checkpoint names or, without a checkpoint, any release.
-func (o *Output) Whole(ctx context.Context, cp *state.Checkpoint) error {
+func (o *Output) CheckEvidence(ctx context.Context, cp *state.Checkpoint) error {
 	if cp.Output != state.UnknownOutput && !cp.Acknowledged {
 		return nil // read looks whether the offset is there
 	}
@@ -256,7 +259,7 @@ func (o *Output) ReleasedEnds(ctx context.Context, opened *ledger.Entry) (ends [
 	return ends, err
 }
 
-// released Calls see with what the output has of an epoch: releases, or pieces of them.
+// released calls see with what the output has of an epoch: releases, or pieces of them.
 // Without an output there are none. Where the read ends half way it returns an error: what
 // lies behind could cover more.
 func (o *Output) released(ctx context.Context, opened *ledger.Entry, see func(value []byte)) error {
@@ -267,9 +270,7 @@ func (o *Output) released(ctx context.Context, opened *ledger.Entry, see func(va
 		return nil
 	})
 	var gone *failure.Halt
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
-	if errors.As(err, &gap) || errors.As(err, &truncated) || !errors.As(err, &gone) {
+	if kafka.Lost(err) || !errors.As(err, &gone) {
 		return err
 	}
 	return nil

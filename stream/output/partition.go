@@ -18,10 +18,11 @@ import (
 type Partitions struct {
 	Client *kafka.Client
 	mu     sync.Mutex
-	of     map[tailKey]*Partition
+	of     map[partitionKey]*Partition
 }
 
-type tailKey struct {
+// partitionKey is the place of a partition.
+type partitionKey struct {
 	Topic     string
 	Partition int
 }
@@ -33,29 +34,29 @@ func (t *Partitions) Len() int {
 	return len(t.of)
 }
 
-// join returns the tail of a partition, for one more task.
+// join returns a partition, for one more task.
 func (t *Partitions) join(at config.Output, task core.Task) *Partition {
-	key := tailKey{at.Topic, at.Partition}
+	key := partitionKey{at.Topic, at.Partition}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.of[key]
 	if x == nil {
-		x = &Partition{among: t, client: t.Client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*gained{}, sent: map[core.Task][]*sending{}, next: state.UnknownOutput}
+		x = &Partition{among: t, client: t.Client, topic: at.Topic, partition: int32(at.Partition), tasks: map[core.Task]*newReleases{}, sent: map[core.Task][]*sending{}, next: state.UnknownOutput}
 		if t.of == nil {
-			t.of = map[tailKey]*Partition{}
+			t.of = map[partitionKey]*Partition{}
 		}
 		t.of[key] = x
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.tasks[task] == nil {
-		x.tasks[task] = &gained{From: state.UnknownOutput}
+		x.tasks[task] = &newReleases{From: state.UnknownOutput}
 	}
 	return x
 }
 
-// leave ends the service for a task. What is under way goes on. A tail that serves nobody, with
-// nothing under way, is forgotten.
+// leave ends the service for a task. What is under way goes on. A partition that serves
+// nobody, with nothing under way, is forgotten.
 func (t *Partition) leave(task core.Task) {
 	t.among.mu.Lock()
 	defer t.among.mu.Unlock()
@@ -65,7 +66,7 @@ func (t *Partition) leave(task core.Task) {
 		t.kept -= len(g.list)
 		delete(t.tasks, task)
 	}
-	key := tailKey{t.topic, int(t.partition)}
+	key := partitionKey{t.topic, int(t.partition)}
 	if len(t.tasks) == 0 && len(t.sent) == 0 && t.among.of[key] == t {
 		delete(t.among.of, key)
 	}
@@ -73,11 +74,11 @@ func (t *Partition) leave(task core.Task) {
 
 // Partition reads what an output partition gains, once for all tasks that publish into it, and sends
 // what they publish in common requests. With each reading for itself, a thousand tasks would
-// read a thousand times what each writes. What the tail has sent it need not read: where it
-// went says whether anybody else wrote before it. What a task has sent goes on when the task
-// stops, for the broker may append it all the same; settled waits for it. A task that the tail
-// can't serve reads for itself: one alone in its partition, one that has not read as far as the
-// tail began, those whose lists were dropped, and everyone after an error.
+// read a thousand times what each writes. It need not read what it has sent: the offsets
+// of that show whether anybody else wrote before it. What a task has sent goes on when the task
+// stops, for the broker may append it all the same; WaitInFlight waits for it. A task that it
+// can't serve reads for itself: one alone in its partition, one that has not read as far as it
+// began, those whose lists were dropped, and everyone after an error.
 type Partition struct {
 	among     *Partitions
 	client    *kafka.Client
@@ -85,9 +86,9 @@ type Partition struct {
 	partition int32
 
 	mu    sync.Mutex
-	tasks map[core.Task]*gained
-	next  int64     // everything before it was read, or sent by the tail
-	round *tailLook // that begins next; nil: none
+	tasks map[core.Task]*newReleases
+	next  int64    // everything before it was read, or sent by this process
+	round *endLook // that begins next; nil: none
 	queue []*sending
 	sent  map[core.Task][]*sending // what waits or is under way
 	most  int                      // bytes of a common request, where the broker took no larger one; 0: sharedBytes
@@ -117,8 +118,8 @@ const sharedBytes = 800_000
 // leastShared bounds how small common requests become where brokers refuse larger ones.
 const leastShared = 16 << 10
 
-// gained is what the partition has gained of a task's releases from an offset on.
-type gained struct {
+// newReleases is what the partition has gained of a task's releases from an offset on.
+type newReleases struct {
 	From int64 // UnknownOutput: nothing is kept
 	list []released
 }
@@ -141,8 +142,8 @@ func releasedIn(rec *kafka.Record, wanted func(core.Task) bool) (t core.Task, r 
 	return t, released{rec.Offset, string(rec.Key), epoch, step, core.ReleaseHash(rec.Key, rec.Value, rec.Headers)}, true
 }
 
-// tailLook is one look at the end of the partition, for all who asked before it began.
-type tailLook struct {
+// endLook is one look at the end of the partition, for all who asked before it began.
+type endLook struct {
 	done chan struct{}
 	err  error
 }
@@ -170,7 +171,7 @@ func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list
 	t.kept -= n
 	r := t.round
 	if r == nil {
-		r = &tailLook{done: make(chan struct{})}
+		r = &endLook{done: make(chan struct{})}
 		t.round = r
 	}
 	t.begin()
@@ -186,7 +187,7 @@ func (t *Partition) since(ctx context.Context, task core.Task, from int64) (list
 	return t.known(task, from, from)
 }
 
-// known returns the task's releases from an offset to the end that the tail knows. ok is false
+// known returns the task's releases from an offset to the end that the partition knows. ok is false
 // if it does not know what lies before the offset to.
 func (t *Partition) known(task core.Task, from, to int64) (list []released, end int64, ok bool) {
 	t.mu.Lock()
@@ -242,8 +243,8 @@ func (t *Partition) end(s *sending, at []kafka.Appended, err error) {
 	close(s.done)
 }
 
-// Settled waits until nothing that the task has sent is under way any more.
-func (t *Partition) Settled(ctx context.Context, task core.Task) error {
+// WaitInFlight waits until nothing that the task has sent is under way any more.
+func (t *Partition) WaitInFlight(ctx context.Context, task core.Task) error {
 	for t != nil {
 		t.mu.Lock()
 		sent := t.sent[task]
@@ -450,12 +451,10 @@ func (t *Partition) look() error {
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var gap *kafka.GapError
-	var truncated *kafka.TruncatedError
 	switch {
 	case err == nil:
 		t.next = max(t.next, end)
-	case errors.As(err, &gap) || errors.As(err, &truncated):
+	case kafka.Lost(err):
 		t.forget()
 	}
 	return err
@@ -465,7 +464,7 @@ func (t *Partition) look() error {
 func (t *Partition) drop() {
 	for _, g := range t.tasks {
 		if len(g.list) > 0 {
-			*g = gained{From: t.next}
+			*g = newReleases{From: t.next}
 		}
 	}
 	t.kept = 0
@@ -476,7 +475,7 @@ func (t *Partition) drop() {
 func (t *Partition) forget() {
 	t.next, t.kept = state.UnknownOutput, 0
 	for _, g := range t.tasks {
-		*g = gained{From: state.UnknownOutput}
+		*g = newReleases{From: state.UnknownOutput}
 	}
 }
 

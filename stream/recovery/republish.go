@@ -112,7 +112,7 @@ func (r Restorer) Republish(ctx context.Context, q RepublishRequest) error {
 // onlyCopy halts if the output has lost what shows that the state is the newest copy,
 // unless the operator asserts that it is.
 func (r Restorer) onlyCopy(ctx context.Context, cp *state.Checkpoint, asserted bool) error {
-	err := r.Out.Whole(ctx, cp)
+	err := r.Out.CheckEvidence(ctx, cp)
 	var h *failure.Halt
 	if asserted && errors.As(err, &h) {
 		r.Log.Warn("the output lost releases, and the operator asserts that no other copy of this state has run")

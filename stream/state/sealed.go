@@ -2,12 +2,12 @@ package state
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
 	"errors"
 
 	"github.com/streamdp/streamdp/dp"
+	"github.com/streamdp/streamdp/internal/seal"
 )
 
 // Sealer encrypts the files of a task that are as private as its records, checkpoints
@@ -29,12 +29,6 @@ type Sealer struct {
 }
 
 var sealMagic = []byte("streamdp sealed 1\n")
-
-// The bytes of a salt, and those by which AES-GCM makes a content longer.
-const (
-	SealSalt = 32
-	SealTag  = 16
-)
 
 const (
 	kindCheckpoint = "checkpoint"
@@ -60,12 +54,7 @@ func SealedNumber(data []byte) (number uint64, ok bool) {
 // content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
 	key, iv := dp.DeriveWithNonce(s.Master, dp.ForState, salt)
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	clear(key[:])
-	aead, err := cipher.NewGCM(block)
+	aead, err := seal.New(&key)
 	for _, field := range []string{s.Task, kind} {
 		with = binary.LittleEndian.AppendUint64(with, uint64(len(field)))
 		with = append(with, field...)
@@ -83,7 +72,7 @@ func (s *Sealer) seal(b []byte, kind string, number uint64, content []byte) ([]b
 	b = append(b, sealMagic...)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = append(b, salt[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(content)+SealTag))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(content)+seal.Tag))
 	return aead.Seal(b, nonce, content, with), nil
 }
 
@@ -97,11 +86,11 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 		}
 		return data, 0, nil
 	}
-	if s == nil || len(rest) < 8+SealSalt+8 {
+	if s == nil || len(rest) < 8+seal.Salt+8 {
 		return nil, 0, errSealed
 	}
 	number = binary.LittleEndian.Uint64(rest)
-	salt, rest := rest[8:8+SealSalt], rest[8+SealSalt:]
+	salt, rest := rest[8:8+seal.Salt], rest[8+seal.Salt:]
 	length := binary.LittleEndian.Uint64(rest)
 	if rest = rest[8:]; length != uint64(len(rest)) {
 		return nil, 0, errSealed
@@ -118,7 +107,7 @@ func (s *Sealer) open(kind string, data []byte) (content []byte, number uint64, 
 
 // sealedContent cuts off what a longer encrypted commit has left behind the end.
 func sealedContent(data []byte) []byte {
-	head := len(sealMagic) + 8 + SealSalt + 8
+	head := len(sealMagic) + 8 + seal.Salt + 8
 	if len(data) < head {
 		return data
 	}

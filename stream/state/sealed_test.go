@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamdp/streamdp/internal/seal"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/internal/testing/streamtest"
 	"github.com/streamdp/streamdp/stream"
@@ -27,7 +28,7 @@ func TestSealed(t *testing.T) {
 	again, err := s.Seal(nil, state.KindSecret, 7, content)
 	fixtures.Must(t, err)
 	body := len(state.SealMagic) + 8
-	if bytes.Equal(file[body:body+state.SealSalt], again[body:body+state.SealSalt]) || bytes.Equal(file[body+state.SealSalt+8:], again[body+state.SealSalt+8:]) || bytes.Contains(file, content[:8]) {
+	if bytes.Equal(file[body:body+seal.Salt], again[body:body+seal.Salt]) || bytes.Equal(file[body+seal.Salt+8:], again[body+seal.Salt+8:]) || bytes.Contains(file, content[:8]) {
 		t.Error("two files share a salt or a text, or show the content")
 	}
 	if got, n, err := s.Open(state.KindSecret, file); err != nil || n != 7 || !bytes.Equal(got, content) {

@@ -85,7 +85,7 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 	wanted := a.current == nil && a.whole == nil && !held
 	if a.merge != nil {
 		if wanted {
-			sums = a.merge.Whole
+			sums = a.merge.MergedSums
 		}
 		return nil, sums, a.merge.Failed
 	}
@@ -96,15 +96,15 @@ func (a *applier) sources(held bool) (in chan *codec.Batch, sums chan []input.St
 }
 
 // reached returns where the open step begins and the offsets of the log, by partition.
-func (a *applier) reached() (ends []ledger.EntryPart, logs []core.Offsets) {
+func (a *applier) reached() (ends []ledger.EntryPart, logs []kafka.Offsets) {
 	if a.merge == nil {
-		log := core.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
-		return []ledger.EntryPart{{End: a.core.First()}}, []core.Offsets{log}
+		log := kafka.Offsets{Start: a.r.LogStart.Load(), Stable: a.r.LogEnd.Load(), End: a.r.LogEnd.Load()}
+		return []ledger.EntryPart{{End: a.core.First()}}, []kafka.Offsets{log}
 	}
 	for i, at := range a.merge.At {
 		start, end := a.merge.Leaves[i].LogStart.Load(), a.merge.Leaves[i].LogEnd.Load()
 		ends = append(ends, ledger.EntryPart{Partition: at.Partition, End: at.Position.Next})
-		logs = append(logs, core.Offsets{Start: start, Stable: end, End: end})
+		logs = append(logs, kafka.Offsets{Start: start, Stable: end, End: end})
 	}
 	return ends, logs
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/connect"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
@@ -17,9 +18,9 @@ func (r *Runner) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, epoch.MeasureTime)
 	defer cancel()
 	var at []int64
-	var logs []core.Offsets
+	var logs []kafka.Offsets
 	for _, p := range r.lastRead() {
-		log, err := r.D.OffsetsOf(ctx, r.S.Input.Topic, p)
+		log, err := r.D.Client.Offsets(ctx, r.S.Input.Topic, int32(p))
 		if err != nil {
 			return // what is shown stays
 		}

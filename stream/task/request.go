@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/streamdp/streamdp/internal/kafka"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/epoch"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -99,11 +100,11 @@ func (r *Runner) Serve(ctx context.Context, q Request) error {
 		}
 		return r.Open(ctx, q.Open)
 	}
-	var logs []core.Offsets
+	var logs []kafka.Offsets
 	for _, src := range last.Sources() {
-		log, err := r.D.OffsetsOf(ctx, src.Topic, src.Partition)
+		log, err := r.D.Client.Offsets(ctx, src.Topic, int32(src.Partition))
 		if err != nil {
-			log = core.Offsets{Start: -1, Stable: -1, End: -1}
+			log = kafka.Offsets{Start: -1, Stable: -1, End: -1}
 		}
 		logs = append(logs, log)
 	}

@@ -189,7 +189,7 @@ func (r *Runner) process(ctx context.Context, l *epoch.OpenEpoch) error {
 	defer l.Core.Destroy()
 	defer p.wipe()
 	if l.Bounds != nil {
-		l.Bounds.Watch = r.watched(ctx)
+		l.Bounds.Sampler = r.watched(ctx)
 		defer func() { // when nothing of the epoch runs any more
 			if !p.ended {
 				r.unwatch()

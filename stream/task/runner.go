@@ -25,7 +25,7 @@ type Runner struct {
 	waiting  *Request     // for which the owner ended; nil: none
 	dead     *deadLetters // the last ones that were begun; nil: none
 	census   *monitor.ValidityCheck
-	watch    *boundary.Watch // of steps by the clock, from one epoch to the next; nil: none runs
+	watch    *boundary.Sampler // of steps by the clock, from one epoch to the next; nil: none runs
 
 	hold  chan struct{} // see Held; nil: nothing is held
 	freed sync.Once

@@ -329,11 +329,11 @@ func TestClosesBesideTicks(t *testing.T) {
 		time.Sleep(7777 * time.Microsecond)
 
 		p := newProcessor(m.r, &epoch.OpenEpoch{M: m.m, Core: c, Cp: cp}, period)
-		x, err := input.NewLeafReader(c, 0, c.Leaves()[0], cp.Position, 0)
+		x, err := input.NewPartitionSummer(c, 0, c.Leaves()[0], cp.Position, 0)
 		fixtures.Must(t, err)
 		x.Fetch = &input.Fetcher{Free: make(chan *codec.Batch, 40), Full: make(chan *codec.Batch, 40), Failed: make(chan error)}
 		x.Moved = make(chan struct{}, 1)
-		p.applier.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved, Whole: make(chan []input.StepSum), Failed: make(chan error, 1)}
+		p.applier.merge = &input.Merger{Ahead: true, Leaves: []*input.PartitionSummer{x}, At: cp.All(), Moved: x.Moved, MergedSums: make(chan []input.StepSum), Failed: make(chan error, 1)}
 		for i := range int64(10) {
 			b := &codec.Batch{}
 			b.First, b.Next = 10*i, 10*i+10

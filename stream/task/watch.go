@@ -7,26 +7,19 @@ import (
 )
 
 // watched makes sure that the task's watch runs.
-func (r *Runner) watched(ctx context.Context) *boundary.Watch {
+func (r *Runner) watched(ctx context.Context) *boundary.Sampler {
 	if r.watch != nil {
 		return r.watch
 	}
 	period := r.S.Step.Clock()
-	ctx, stop := context.WithCancel(ctx)
-	w := &boundary.Watch{
-		Retrier: r.Retrier, Client: r.D.Client, Wait: r.D.Beats(period), Patience: min(max(period/2, boundary.MinPatience), boundary.MaxPatience),
-		Stop: stop, Stopped: make(chan struct{}), Changed: make(chan struct{}),
-	}
-	r.watch = w
-	go w.Run(ctx)
-	return w
+	r.watch = boundary.StartSampler(ctx, r.Retrier, r.D.Client, r.D.Beats(period), period)
+	return r.watch
 }
 
 // unwatch ends the task's watch: no epoch follows by itself. What it saw is forgotten.
 func (r *Runner) unwatch() {
 	if r.watch != nil {
 		r.watch.Stop()
-		<-r.watch.Stopped
 		r.watch = nil
 	}
 }

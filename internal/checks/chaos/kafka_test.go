@@ -136,13 +136,13 @@ func (s *site) end(topic string, partition int) int64 {
 	defer client.Close()
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-		_, stable, end, err := client.Offsets(ctx, topic, int32(partition))
+		at, err := client.Offsets(ctx, topic, int32(partition))
 		cancel()
-		if err == nil && stable == end {
-			return end
+		if err == nil && at.Stable == at.End {
+			return at.End
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s/%d: stable up to %d of %d, %v", topic, partition, stable, end, err)
+			s.t.Fatalf("%s/%d: stable up to %d of %d, %v", topic, partition, at.Stable, at.End, err)
 		}
 	}
 }

@@ -279,12 +279,12 @@ func (w *traffic) Settle(s *Site) {
 		}
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		_, stable, end, err := s.Client.Offsets(context.Background(), s.In, 0)
-		if err == nil && stable == w.Slots && end == w.Slots {
+		at, err := s.Client.Offsets(context.Background(), s.In, 0)
+		if err == nil && at.Stable == w.Slots && at.End == w.Slots {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("the log is stable to %d and ends at %d, want %d: %v", stable, end, w.Slots, err)
+			w.t.Fatalf("the log is stable to %d and ends at %d, want %d: %v", at.Stable, at.End, w.Slots, err)
 		}
 	}
 }

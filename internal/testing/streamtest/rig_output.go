@@ -26,7 +26,7 @@ func (r *Rig) Output(topic string) (list []fixtures.Published) {
 		r.T.Fatal(err)
 	}
 	defer client.Close()
-	start, _, _, err := client.Offsets(ctx, topic, 0)
+	start, err := client.Start(ctx, topic, 0)
 	if err != nil {
 		r.T.Fatal(err)
 	}

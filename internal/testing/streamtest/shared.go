@@ -43,7 +43,7 @@ import (
 // Records reads an output topic with headers.
 func (r *Rig) Records(topic string) (list []kafka.Record) {
 	r.T.Helper()
-	start, _, _, err := r.Client.Offsets(context.Background(), topic, 0)
+	start, err := r.Client.Start(context.Background(), topic, 0)
 	fixtures.Must(r.T, err)
 	fixtures.Must(r.T, r.Client.ReadBack(context.Background(), topic, 0, start, func(rec *kafka.Record) error {
 		c := *rec

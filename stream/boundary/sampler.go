@@ -8,34 +8,35 @@ import (
 	"time"
 
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
-// look is how far the partitions of a task reached at a multiple of its period: their last
-// Stable offsets, by number. It lacks those that did not answer.
-type look map[int]int64
+// endOffsets is how far the partitions of a task reached at a multiple of its period: their last
+// stable offsets, by number. It lacks those that did not answer.
+type endOffsets map[int]int64
 
-// Watch looks at each multiple of a task's period how far its partitions reach. It does so
+// Sampler looks at each multiple of a task's period how far its partitions reach. It does so
 // from the first epoch that the process runs on, also while one epoch ends and the next one
-// Opens. That one takes the looks of this time for its first boundaries. So which records are
+// opens. That one takes the looks of this time for its first boundaries. So which records are
 // in its steps depends on the clock. It does not depend on when the work on the last epoch's
 // records had ended, which is a matter of their content too. It is safe for concurrent use.
-type Watch struct {
+type Sampler struct {
 	*failure.Retrier
-	Client   *kafka.Client
-	Wait     func(context.Context) error // for the next multiple
-	Patience time.Duration               // for a partition's answer
-	Stop     context.CancelFunc
-	Stopped  chan struct{}
+	client   *kafka.Client
+	wait     func(context.Context) error // for the next multiple
+	patience time.Duration               // for a partition's answer
+	stop     context.CancelFunc
+	stopped  chan struct{}
 
 	mu       sync.Mutex
 	sources  []core.Source
-	deciding bool          // an epoch makes boundaries of looks
-	behind   bool          // the looks are of a time when none did
-	looks    []look        // of which no boundary was made, the oldest first
-	err      error         // why there will be no more
-	Changed  chan struct{} // closed when that changes
+	deciding bool             // an epoch makes boundaries of looks
+	behind   bool             // the looks are of a time when none did
+	looks    []endOffsets     // of which no boundary was made, the oldest first
+	err      error            // why there will be no more
+	changed  notify.Broadcast // guarded by mu
 }
 
 // maxLooks bounds the looks that wait for an epoch. Beyond, the newest takes the place of the
@@ -45,14 +46,32 @@ const maxLooks = 1024
 // A partition's leader has half of a period to say how far it reaches, within these bounds. One that does not
 // answer would hold up the boundaries of all others.
 const (
-	MinPatience = time.Second
-	MaxPatience = 5 * time.Second
+	minPatience = time.Second
+	maxPatience = 5 * time.Second
 )
 
-func (w *Watch) Run(ctx context.Context) {
-	defer close(w.Stopped)
+// StartSampler starts a sampler for steps of a period, which runs until the context ends or Stop is called. wait
+// waits for the next multiple of the period.
+func StartSampler(ctx context.Context, r *failure.Retrier, client *kafka.Client, wait func(context.Context) error, period time.Duration) *Sampler {
+	ctx, stop := context.WithCancel(ctx)
+	w := &Sampler{
+		Retrier: r, client: client, wait: wait, patience: min(max(period/2, minPatience), maxPatience),
+		stop: stop, stopped: make(chan struct{}),
+	}
+	go w.run(ctx)
+	return w
+}
+
+// Stop ends the sampler, and waits for its end. Its looks are forgotten.
+func (w *Sampler) Stop() {
+	w.stop()
+	<-w.stopped
+}
+
+func (w *Sampler) run(ctx context.Context) {
+	defer close(w.stopped)
 	w.until(ctx, func() bool { return w.deciding }) // the first epoch runs
-	for w.Wait(ctx) == nil {
+	for w.wait(ctx) == nil {
 		x, err := w.look(ctx)
 		if ctx.Err() != nil {
 			return
@@ -75,41 +94,28 @@ func (w *Watch) Run(ctx context.Context) {
 }
 
 // change changes the state, and wakes whoever waits for that.
-func (w *Watch) change(f func()) {
+func (w *Sampler) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
-	close(w.Changed)
-	w.Changed = make(chan struct{})
+	w.changed.Send()
 }
 
 // until waits until the state is as wanted.
-func (w *Watch) until(ctx context.Context, ok func() bool) error {
-	for {
-		w.mu.Lock()
-		done, changed := ok(), w.Changed
-		w.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		}
-	}
+func (w *Sampler) until(ctx context.Context, ok func() bool) error {
+	return w.changed.Until(ctx, &w.mu, ok)
 }
 
 // begin says that an epoch over these sources takes the looks from here on.
-func (w *Watch) begin(sources []core.Source) {
+func (w *Sampler) begin(sources []core.Source) {
 	w.change(func() { w.sources, w.deciding = sources, true })
 }
 
 // pause says that no epoch takes looks until the next one begins.
-func (w *Watch) pause() { w.change(func() { w.deciding, w.behind = false, true }) }
+func (w *Sampler) pause() { w.change(func() { w.deciding, w.behind = false, true }) }
 
 // next waits for the oldest look of which no boundary was made.
-func (w *Watch) next(ctx context.Context) (x look, err error) {
+func (w *Sampler) next(ctx context.Context) (x endOffsets, err error) {
 	ended := w.until(ctx, func() bool {
 		switch {
 		case len(w.looks) > 0:
@@ -126,15 +132,15 @@ func (w *Watch) next(ctx context.Context) (x look, err error) {
 }
 
 // decided says that the oldest look needs no boundary any more.
-func (w *Watch) decided() { w.change(func() { w.looks = w.looks[1:] }) }
+func (w *Sampler) decided() { w.change(func() { w.looks = w.looks[1:] }) }
 
 // Again puts looks before all others: those of boundaries that an epoch had, and whose steps it did not close.
-func (w *Watch) Again(looks []look) { w.change(func() { w.looks = append(looks, w.looks...) }) }
+func (w *Sampler) Again(looks []endOffsets) { w.change(func() { w.looks = append(looks, w.looks...) }) }
 
 // look asks the partitions that are there how far they reach. Where one does not answer, its records wait
 // for a later step.
-func (w *Watch) look(ctx context.Context) (look, error) {
-	soon, cancel := context.WithTimeout(ctx, w.Patience)
+func (w *Sampler) look(ctx context.Context) (endOffsets, error) {
+	soon, cancel := context.WithTimeout(ctx, w.patience)
 	defer cancel()
 	w.mu.Lock()
 	sources := slices.Clone(w.sources)
@@ -146,11 +152,11 @@ func (w *Watch) look(ctx context.Context) (look, error) {
 		asking <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-asking }()
-			ends[i], errs[i] = w.Client.LastStable(soon, src.Topic, int32(src.Partition))
+			ends[i], errs[i] = w.client.LastStable(soon, src.Topic, int32(src.Partition))
 		})
 	}
 	wg.Wait()
-	x := look{}
+	x := endOffsets{}
 	var missing error
 	for i, err := range errs {
 		switch {
@@ -170,7 +176,7 @@ func (w *Watch) look(ctx context.Context) (look, error) {
 }
 
 // ends returns the boundary that a look gives after another one: none below that or too far behind it.
-func (b *Boundaries) ends(x look, last []int64) []int64 {
+func (b *Boundaries) ends(x endOffsets, last []int64) []int64 {
 	ends := slices.Clone(last)
 	for i, src := range b.Sources {
 		if at, known := x[src.Partition]; known {
@@ -181,7 +187,7 @@ func (b *Boundaries) ends(x look, last []int64) []int64 {
 }
 
 // precedes reports whether a look is of a time before the epoch's records.
-func (b *Boundaries) precedes(x look, last Boundary) bool {
+func (b *Boundaries) precedes(x endOffsets, last Boundary) bool {
 	if last.Step > 0 {
 		return false
 	}
@@ -194,11 +200,11 @@ func (b *Boundaries) precedes(x look, last Boundary) bool {
 }
 
 // Left returns the looks that gave the boundaries of steps that the epoch did not close.
-func (b *Boundaries) Left() (all []look) {
+func (b *Boundaries) Left() (all []endOffsets) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, end := range b.queue {
-		x := look{}
+		x := endOffsets{}
 		for i, src := range b.Sources {
 			x[src.Partition] = end.Ends[i]
 		}
@@ -208,7 +214,7 @@ func (b *Boundaries) Left() (all []look) {
 }
 
 // Waiting returns how many looks wait for an epoch.
-func (w *Watch) Waiting() int {
+func (w *Sampler) Waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.looks)

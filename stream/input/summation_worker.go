@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -29,7 +30,7 @@ type worker struct {
 	mu     sync.Mutex
 	step   uint64             // the last one that the root has merged
 	ends   map[uint64][]int64 // by the clock: of steps that are not merged
-	moved  chan struct{}      // closed when one of them changes
+	moved  notify.Broadcast   // sent when one of them changes
 	leaves []*workerPartition
 }
 
@@ -52,7 +53,7 @@ func newMergeWorker(p *SharedSummation, shard int, seal *partSeal, nonce [16]byt
 	if !Shareable(s) || p.Shard(s) != shard {
 		return nil
 	}
-	w := &worker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.Now(), step: job.step, ends: map[uint64][]int64{}, moved: make(chan struct{})}
+	w := &worker{p: p, shard: shard, seal: seal, nonce: nonce, job: job, self: self, last: p.Now(), step: job.step, ends: map[uint64][]int64{}}
 	w.ctx, w.stop = context.WithCancel(p.ctx)
 	w.r = p.Feed(s)
 	return w
@@ -78,8 +79,7 @@ func (w *worker) advance(step uint64) {
 			delete(w.ends, t)
 		}
 	}
-	close(w.moved)
-	w.moved = make(chan struct{})
+	w.moved.Send()
 }
 
 // progress takes the root's word of how far it is.
@@ -99,22 +99,10 @@ func (w *worker) progress(step uint64, x *mergeProgress) {
 
 // wait waits until something is so.
 func (w *worker) wait(ctx context.Context, so func() bool) error {
-	for {
-		w.mu.Lock()
-		done, moved := so(), w.moved
-		w.mu.Unlock()
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-moved:
-		}
-	}
+	return w.moved.Until(ctx, &w.mu, so)
 }
 
-// until is the ender of steps whose boundaries the root has told.
+// until is the boundarySource of steps whose boundaries the root has told.
 func (w *worker) until(ctx context.Context, step uint64) (x boundary.Boundary, err error) {
 	err = w.wait(ctx, func() bool {
 		x.Step, x.Ends = step, w.ends[step]
@@ -163,7 +151,7 @@ func (w *worker) work() error {
 		if at.Member != w.self {
 			continue
 		}
-		x, err := NewLeafReader(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
+		x, err := NewPartitionSummer(c, i, leaves[i], at.position, w.r.S.MergeAhead) // so many more may wait to be written
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ const (
 // acknowledgement.
 //
 // next is the output offset below which everything was compared. Before each request, the
-// Publisher reads on from there to the end. It does so too after a request whose messages did
+// publisher reads on from there to the end. It does so too after a request whose messages did
 // not go to next.
 type ForkGuard struct {
 	*Output
@@ -67,6 +67,7 @@ type hashes struct {
 
 func newHashes() *hashes { return &hashes{Of: map[string][32]byte{}} }
 
+// Put adds the hash of a message, unless its key is known.
 func (h *hashes) Put(key string, hash [32]byte) {
 	if _, known := h.Of[key]; known {
 		return
@@ -80,12 +81,14 @@ func (h *hashes) Put(key string, hash [32]byte) {
 	h.Order[h.at], h.at = key, (h.at+1)%maxMade
 }
 
+// NewForkGuard returns the guard of a task's output, which knows no epoch yet. input returns the ends of the input
+// partitions of an epoch: a release whose records are beyond them is another writer's.
 func NewForkGuard(o *Output, input func(context.Context, *ledger.Entry) ([]int64, error)) *ForkGuard {
 	return &ForkGuard{Output: o, input: input, next: state.UnknownOutput, made: newHashes()}
 }
 
 // AcceptAll returns a guard for publishing releases of any epoch again, after all of the output
-// Up to next has been compared. It accepts the releases that it reads.
+// up to next has been compared. It accepts the releases that it reads.
 func AcceptAll(o *Output, next int64) *ForkGuard {
 	g := NewForkGuard(o, nil)
 	g.reset(0)
@@ -105,12 +108,22 @@ func (g *ForkGuard) reset(step uint64) {
 	g.Found, g.steps, g.owed = map[string]Found{}, map[uint64]int{}, map[string]struct{}{}
 }
 
+// Where is a place in an output: everything of the task below Offset was compared, or is its own.
+type Where struct {
+	Topic        string
+	Partition    int
+	Offset       int64
+	Acknowledged bool // everything that the task sent is known to be there
+}
+
 // Begin compares what the output holds since a checkpoint of an epoch. Releases after
 // the checkpoint's step mean that the state is older than the world, a restored backup:
 // then behind is true until it has made them all, byte for byte. What it published
 // before, as far as the checkpoint knows, is taken from the output where this process did
-// not make it. mech is nil where the steps can't be known.
-func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) error {
+// not make it. mech is nil where the steps can't be known. It returns where the next checkpoint of the
+// epoch begins to look, after an error too.
+func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uint64, mech *core.Mechanism, cp *state.Checkpoint) (Where, error) {
+	at := Where{cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged}
 	g.Mu.Lock()
 	successor := g.Epoch > 0 && g.Epoch < opened.Epoch && cp.Step == 0 && g.next != state.UnknownOutput
 	g.opened, g.Epoch, g.horizon, g.mech = opened, opened.Epoch, horizon, mech
@@ -127,37 +140,37 @@ func (g *ForkGuard) Begin(ctx context.Context, opened *ledger.Entry, horizon uin
 	}
 	g.Mu.Unlock()
 	if err := g.there(ctx); err != nil {
-		return err
+		return at, err
 	}
-	if err := g.Whole(ctx, cp); err != nil {
-		return err
+	if err := g.CheckEvidence(ctx, cp); err != nil {
+		return at, err
 	}
-	if cp.OutputTopic != g.At.Topic || cp.OutputPartition != g.At.Partition {
+	if at.Topic != g.At.Topic || at.Partition != g.At.Partition {
 		end, err := g.End(ctx)
 		if err != nil {
-			return err
+			return at, err
 		}
 		// The old output is read at once, whatever it holds.
-		if err := g.compare(ctx, cp.OutputTopic, cp.OutputPartition, cp.Output, comparison{trust: !successor}); err != nil {
-			return err
+		if err := g.compare(ctx, at.Topic, at.Partition, at.Offset, comparison{trust: !successor}); err != nil {
+			return at, err
 		}
 		g.next, successor = state.UnknownOutput, false
-		cp.OutputTopic, cp.OutputPartition, cp.Output, cp.Acknowledged = g.At.Topic, g.At.Partition, end, false
+		at = Where{g.At.Topic, g.At.Partition, end, false}
 	}
-	c := comparison{trust: !successor, Pause: true, acknowledged: !successor && cp.Acknowledged}
+	c := comparison{trust: !successor, Pause: true, acknowledged: !successor && at.Acknowledged}
 	if err := g.compare(ctx, g.At.Topic, g.At.Partition, g.next, c); err != nil {
-		return err
+		return at, err
 	}
-	if cp.Output == state.UnknownOutput {
-		cp.Output = 0 // where it starts: whole has seen that nothing of it is gone
+	if at.Offset == state.UnknownOutput {
+		at.Offset = 0 // where it starts: whole has seen that nothing of it is gone
 	}
-	return nil
+	return at, nil
 }
 
 // catchUp compares what the output has gained since the last look. If it gained nothing, that
 // costs one request, which tasks with the same output share.
 func (g *ForkGuard) catchUp(ctx context.Context) error {
-	if list, end, ok := g.Tail.since(ctx, g.Task, g.next); ok {
+	if list, end, ok := g.Partition.since(ctx, g.Task, g.next); ok {
 		return g.gained(ctx, list, end)
 	}
 	end, err := g.End(ctx)
@@ -195,7 +208,7 @@ func (g *ForkGuard) gained(ctx context.Context, list []released, end int64) erro
 }
 
 // wrote records where messages of this state went. It compares the messages that others wrote
-// before them or between them. What other tasks of this process wrote there the tail knows.
+// before them or between them. The partition knows what other tasks of this process wrote there.
 func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
 	next, apart := g.next, false
 	for _, p := range parts {
@@ -211,14 +224,14 @@ func (g *ForkGuard) wrote(ctx context.Context, parts []kafka.Appended) error {
 		g.next = next
 		return nil
 	}
-	if list, end, ok := g.Tail.known(g.Task, g.next, next); ok {
+	if list, end, ok := g.Partition.known(g.Task, g.next, next); ok {
 		return g.gained(ctx, list, end)
 	}
 	return g.catchUp(ctx)
 }
 
-// ClosedWhole compares once more after an epoch has ended, before another begins.
-func (g *ForkGuard) ClosedWhole(ctx context.Context) error {
+// CheckClosed compares once more after an epoch has ended, before another begins.
+func (g *ForkGuard) CheckClosed(ctx context.Context) error {
 	if err := g.catchUp(ctx); err != nil {
 		return err
 	}
@@ -240,7 +253,7 @@ func (g *ForkGuard) compare(ctx context.Context, topic string, partition int, fr
 	c.from = from
 	next, whole, err := from, false, error(nil)
 	if topic == g.At.Topic && partition == g.At.Partition {
-		next, whole, err = g.Tail.history(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
+		next, whole, err = g.Partition.readBacklog(ctx, g.Task, from, c.add, func(err error) { g.Failing("output", err) })
 	}
 	if whole || err != nil {
 		g.Recovered("output")
@@ -272,7 +285,7 @@ func (g *ForkGuard) paused() bool {
 // comparison is one run of compare.
 //
 // If trust is set, it accepts past releases that this process did not make; otherwise these
-// Must be the same as their first occurrence in the output. If acknowledged is set, reading
+// must be the same as their first occurrence in the output. If acknowledged is set, reading
 // begins with the last request that a checkpoint knows to be acknowledged: then steps of the
 // epoch before that request's are not new there either, and are not accepted unseen. If pause
 // is set, reading ends when maxFound releases are still to come, and g.next says where.
@@ -402,7 +415,7 @@ func (g *ForkGuard) compareOld(ctx context.Context, before int64, old []past) er
 	return nil
 }
 
-// Plausible Halts if the output has a step whose records are not in the log yet, or that
+// Plausible halts if the output has a step whose records are not in the log yet, or that
 // nobody has set a boundary.
 func (g *ForkGuard) Plausible(ctx context.Context) error {
 	ahead, behind := g.Behind()
@@ -416,7 +429,7 @@ func (g *ForkGuard) Plausible(ctx context.Context) error {
 		}
 		if newest < ahead {
 			return failure.Haltf(failure.OutputAhead, "%s/%d holds step %d of epoch %d, and boundary topic %s holds boundaries up to step %d: another writer made that release, or the topic lost records; %s",
-				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic, newest, g.wayOut())
+				g.At.Topic, g.At.Partition, ahead, g.Epoch, g.Bounds.Topic(), newest, g.wayOut())
 		}
 	}
 	ends, err := g.input(ctx, g.opened)

@@ -183,7 +183,7 @@ func TestComparing(t *testing.T) {
 	cp.Output, cp.Acknowledged = 10, false
 	fixtures.Must(t, os.WriteFile(r.File(state.CheckpointName), cp.Encode(nil), 0o600))
 	// The records of the step that is ahead are in the log, and not readable yet: a
-	// Transaction is open.
+	// transaction is open.
 	txn := kafkatest.NewProducer(t, r.Broker.Addrs(), "orders", 0, "txn")
 	txn.Begin()
 	var list []kafkatest.Record

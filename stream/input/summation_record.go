@@ -1,7 +1,6 @@
 package input
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/bin"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/seal"
 	"github.com/streamdp/streamdp/stream/codec"
 	"github.com/streamdp/streamdp/stream/monitor"
 	"github.com/streamdp/streamdp/stream/state"
@@ -65,7 +65,7 @@ func (h *partHeader) append(b []byte) []byte {
 
 // parsePartHeader reads the beginning of a record. The rest of it is salt and cipher text.
 func parsePartHeader(data []byte) (h partHeader, ok bool) {
-	if len(data) < partHead+state.SealSalt+state.SealTag || len(data) > partHead+state.SealSalt+state.SealTag+partPiece || data[0] != partFormat {
+	if len(data) < partHead+seal.Salt+seal.Tag || len(data) > partHead+seal.Salt+seal.Tag+partPiece || data[0] != partFormat {
 		return h, false
 	}
 	h.Kind = data[1]
@@ -108,11 +108,7 @@ func newPartSeal(derive func(salt []byte) [32]byte, group string, shard int) *pa
 func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
 	key := s.derive(salt)
 	defer clear(key[:])
-	block, err := aes.NewCipher(key[:])
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCM(block)
+	return seal.New(&key)
 }
 
 // Seal returns a record.
@@ -123,7 +119,7 @@ func (s *partSeal) Seal(h partHeader, content []byte) ([]byte, error) {
 // partRoom returns what goes before a record's content, to be filled in by sealIn. It has capacity for
 // so many bytes of content and what goes behind them.
 func partRoom(content int) []byte {
-	return make([]byte, partHead+state.SealSalt, partHead+state.SealSalt+content+state.SealTag)
+	return make([]byte, partHead+seal.Salt, partHead+seal.Salt+content+seal.Tag)
 }
 
 // sealIn makes a record of partRoom with the content behind it, in the same memory.
@@ -134,17 +130,17 @@ func (s *partSeal) sealIn(h partHeader, b []byte) ([]byte, error) {
 		return nil, err
 	}
 	head := append(h.append(b[:0]), salt[:]...)
-	return aead.Seal(head, make([]byte, aead.NonceSize()), b[len(head):], slices.Concat(s.with, head)), nil
+	return aead.Seal(head, seal.NoNonce, b[len(head):], slices.Concat(s.with, head)), nil
 }
 
 // Open returns the content of a record with a sound header.
 func (s *partSeal) Open(data []byte) ([]byte, error) {
-	head := data[:partHead+state.SealSalt]
+	head := data[:partHead+seal.Salt]
 	aead, err := s.cipher(head[partHead:])
 	if err != nil {
 		return nil, err
 	}
-	content, err := aead.Open(nil, make([]byte, aead.NonceSize()), data[len(head):], slices.Concat(s.with, head))
+	content, err := aead.Open(nil, seal.NoNonce, data[len(head):], slices.Concat(s.with, head))
 	if err != nil {
 		return nil, errPartial
 	}
@@ -329,7 +325,7 @@ func parseMergeSum(data []byte) (*mergeSum, error) {
 // pieces seals the record of a sum, which is partRoom with the content behind it, as several where it is
 // large.
 func (s *partSeal) pieces(h partHeader, b []byte) (all [][]byte, err error) {
-	content := b[partHead+state.SealSalt:]
+	content := b[partHead+seal.Salt:]
 	h.Pieces = uint32(max(1, (len(content)+partPiece-1)/partPiece))
 	if h.Pieces > maxPartPieces {
 		return nil, fmt.Errorf("the sum of a step has %d bytes, and instances exchange at most %d: make the window smaller", len(content), maxPartPieces*partPiece)

@@ -141,7 +141,7 @@ func TestClockStamps(t *testing.T) {
 func TestClockRefill(t *testing.T) {
 	t.Parallel()
 	r := streamtest.ClockRig(t, fixtures.ClockStream, 1)
-	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "bounds", 1, boundary.TopicSettings))
+	fixtures.Must(t, r.Client.CreateTopic(t.Context(), "bounds", 1, boundary.TopicSpec.Settings))
 	b := boundary.New(nil, r.Client, new([32]byte), "bounds", &core.Manifest{Stream: "s", Epoch: 1, Nonce: make([]byte, 16)})
 	b.Most = 10
 	var all []boundary.Boundary

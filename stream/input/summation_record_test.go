@@ -7,9 +7,9 @@ import (
 
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/seal"
 	"github.com/streamdp/streamdp/internal/testing/fixtures"
 	"github.com/streamdp/streamdp/stream/monitor"
-	"github.com/streamdp/streamdp/stream/state"
 )
 
 // partRecords has one of each kind of record's content.
@@ -59,7 +59,7 @@ func parsePart(kind byte, data []byte) (any, []byte, error) {
 // that is cut or longer is believed.
 func TestPartRecords(t *testing.T) {
 	t.Parallel()
-	seal := newPartSeal(derived(1), "group", 3)
+	sealer := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {
 		x, again, err := parsePart(kind, content)
 		if err != nil || !bytes.Equal(again, content) {
@@ -79,16 +79,16 @@ func TestPartRecords(t *testing.T) {
 			}
 		}
 		h := partHeader{Kind: kind, Job: [16]byte{7}, Step: 9, Pieces: 1}
-		record, err := seal.Seal(h, content)
+		record, err := sealer.Seal(h, content)
 		fixtures.Must(t, err)
 		got, ok := parsePartHeader(record)
 		if !ok || got != h {
 			t.Fatalf("kind %d: header %+v", kind, got)
 		}
-		if open, err := seal.Open(record); err != nil || !bytes.Equal(open, content) {
+		if open, err := sealer.Open(record); err != nil || !bytes.Equal(open, content) {
 			t.Fatalf("kind %d: %v", kind, err)
 		}
-		other, err := seal.Seal(h, content)
+		other, err := sealer.Seal(h, content)
 		fixtures.Must(t, err)
 		if bytes.Contains(record, content) || bytes.Equal(record[partHead:], other[partHead:]) {
 			t.Errorf("kind %d is not encrypted, or twice with one key", kind)
@@ -99,7 +99,7 @@ func TestPartRecords(t *testing.T) {
 			if _, ok := parsePartHeader(damaged); !ok {
 				continue
 			}
-			if _, err := seal.Open(damaged); err == nil {
+			if _, err := sealer.Open(damaged); err == nil {
 				t.Errorf("kind %d: a record with byte %d of another is believed", kind, i)
 			}
 		}
@@ -117,12 +117,12 @@ func TestPartRecords(t *testing.T) {
 // is refused.
 func TestPartPieces(t *testing.T) {
 	t.Parallel()
-	seal := newPartSeal(derived(1), "group", 0)
+	sealer := newPartSeal(derived(1), "group", 0)
 	content := make([]byte, 2*partPiece+5)
 	for i := range content {
 		content[i] = byte(i % 251)
 	}
-	records, err := seal.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(len(content)), content...))
+	records, err := sealer.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(len(content)), content...))
 	fixtures.Must(t, err)
 	var whole []byte
 	for i, r := range records {
@@ -130,17 +130,17 @@ func TestPartPieces(t *testing.T) {
 		if !ok || len(records) != 3 || h.Piece != uint32(i) || h.Pieces != 3 || len(r) > 1_000_000 {
 			t.Fatalf("piece %d is %+v with %d bytes", i, h, len(r))
 		}
-		piece, err := seal.Open(r)
+		piece, err := sealer.Open(r)
 		fixtures.Must(t, err)
 		whole = append(whole, piece...)
 	}
 	if !bytes.Equal(whole, content) {
 		t.Error("the pieces are another sum")
 	}
-	if one, err := seal.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
+	if one, err := sealer.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), content[:partPiece]...)); err != nil || len(one) != 1 {
 		t.Errorf("%d pieces, %v", len(one), err)
 	}
-	if _, err := seal.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
+	if _, err := sealer.pieces(partHeader{Kind: partSum, Step: 1}, append(partRoom(0), make([]byte, maxPartPieces*partPiece+1)...)); err == nil {
 		t.Error("a sum of 460 MB is written")
 	}
 	for name, h := range map[string]partHeader{
@@ -153,7 +153,7 @@ func TestPartPieces(t *testing.T) {
 		"a job's partition": {Kind: partJob, Partition: 1, Pieces: 1},
 		"no step":           {Kind: partSum, Pieces: 1, Step: 1 << 63},
 	} {
-		if _, ok := parsePartHeader(append(h.append(nil), make([]byte, state.SealSalt+state.SealTag)...)); ok {
+		if _, ok := parsePartHeader(append(h.append(nil), make([]byte, seal.Salt+seal.Tag)...)); ok {
 			t.Errorf("%s is believed", name)
 		}
 	}
@@ -162,7 +162,7 @@ func TestPartPieces(t *testing.T) {
 // FuzzPartRecord: whatever is read of another instance's record says the same when it is written
 // again, and what is not its own is refused.
 func FuzzPartRecord(f *testing.F) {
-	seal := newPartSeal(derived(1), "group", 3)
+	sealer := newPartSeal(derived(1), "group", 3)
 	for kind, content := range partRecords() {
 		f.Add(kind, content)
 	}
@@ -171,7 +171,7 @@ func FuzzPartRecord(f *testing.F) {
 			if !bytes.Equal(h.append(nil), data[:partHead]) {
 				t.Fatalf("%+v", h)
 			}
-			if _, err := seal.Open(data); err == nil {
+			if _, err := sealer.Open(data); err == nil {
 				t.Fatal("a record without its tag is believed")
 			}
 		}

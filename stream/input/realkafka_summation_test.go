@@ -169,7 +169,7 @@ func (x *team3) inject(records ...[]byte) {
 }
 
 // TestRealKafkaPartials: three processes merge 64 partitions of Apache Kafka. Workers are killed and
-// Stopped, and so is the root; somebody without the key writes to the topic of sums. What comes
+// stopped, and so is the root; somebody without the key writes to the topic of sums. What comes
 // out is what one process publishes that reads the same logs. Then a sum comes that is not the one
 // that was taken, under the group's key, as from a broken processor: the epoch halts.
 func TestRealKafkaPartials(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/failure"
 )
 
@@ -17,14 +18,14 @@ import (
 // and nothing that lasts, and write the sums to a topic, encrypted. A sum is a function of the log,
 // so it does not matter who makes it, nor how often.
 //
-// Every instance has one partials, and may be a root and a worker at the same time. It is safe
+// Every instance has one SharedSummation, and may be a root and a worker at the same time. It is safe
 // for concurrent use.
 type SharedSummation struct {
-	SharedSummationOptions
+	SummationOptions
 	times   partTimes
 	mu      sync.Mutex
 	team    Team
-	changed chan struct{} // closed when team changes
+	changed notify.Broadcast // sent when team changes
 	roots   map[[16]byte]*coordinator
 	workers map[[16]byte]*worker
 	writers map[int]*partWriter // by shard
@@ -37,7 +38,7 @@ type SharedSummation struct {
 type SumLog interface {
 	// Append adds records to the end of a shard's log. After an error some may be there.
 	Append(ctx context.Context, shard int, records [][]byte) error
-	// Follow Calls fn with every record of a shard that comes after ready was called, until the
+	// Follow calls fn with every record of a shard that comes after ready was called, until the
 	// context ends. fn must not keep the record.
 	Follow(ctx context.Context, shard int, ready func(), fn func(record []byte)) error
 }
@@ -78,23 +79,24 @@ var defaultPartTimes = partTimes{Announce: 2 * time.Second, Beat: time.Second, S
 // maxPartRetry is the longest time for which a root reads a partition that another instance may.
 const maxPartRetry = time.Hour
 
-// SharedSummationOptions are what partials need of the process.
-type SharedSummationOptions struct {
+// SummationOptions are what a SharedSummation needs of the process.
+type SummationOptions struct {
 	Group  string
-	Log    SumLog
+	Sums   SumLog
 	Shard  func(s *config.Stream) int // in which a merged stream's task is
 	KeyID  string                     // of the master key, which all instances must have
 	Derive func(salt []byte) [32]byte // returns the key that encrypts the record with this salt
 	Config func() *config.Config
 	Feed   func(s *config.Stream) *Feed // of a merged stream whose task is another instance's
 	Now    func() time.Time
-	Says   *slog.Logger
+	Log    *slog.Logger
 	Failed func(error) // sees each failure of a call
 }
 
-func NewSharedSummation(o SharedSummationOptions) *SharedSummation {
+// NewSharedSummation returns what Run serves. Nobody is in the group yet; see Regroup.
+func NewSharedSummation(o SummationOptions) *SharedSummation {
 	return &SharedSummation{
-		SharedSummationOptions: o, times: defaultPartTimes, changed: make(chan struct{}),
+		SummationOptions: o, times: defaultPartTimes,
 		roots: map[[16]byte]*coordinator{}, workers: map[[16]byte]*worker{}, writers: map[int]*partWriter{},
 	}
 }
@@ -120,13 +122,13 @@ func (p *SharedSummation) Run(ctx context.Context, ready func()) error {
 	p.mu.Unlock()
 	for shard := range shards {
 		seal, once := newPartSeal(p.Derive, p.Group, shard), sync.Once{}
-		w := &partWriter{log: p.Log, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
-		w.Retrier = failure.NewRetrier(p.Says.With("shard", shard), p.Failed, func() {})
+		w := &partWriter{log: p.Sums, shard: shard, pace: p.times.pace, queue: make(chan partOut, 64)}
+		w.Retrier = failure.NewRetrier(p.Log.With("shard", shard), p.Failed, func() {})
 		following.Go(func() { w.run(ctx) })
-		follow := failure.NewRetrier(p.Says.With("shard", shard), p.Failed, func() {})
+		follow := failure.NewRetrier(p.Log.With("shard", shard), p.Failed, func() {})
 		following.Go(func() {
 			_ = follow.Do(ctx, followed, func() error {
-				err := p.Log.Follow(ctx, shard, func() {
+				err := p.Sums.Follow(ctx, shard, func() {
 					follow.Recovered(followed)
 					once.Do(func() { // answers are heard from here on, so questions may be asked
 						p.mu.Lock()
@@ -174,8 +176,7 @@ func (p *SharedSummation) Regroup(t Team) {
 		return
 	}
 	p.team = t
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.changed.Send()
 	for job, w := range p.workers {
 		if w.job.Generation != t.Generation {
 			w.stop()
@@ -185,10 +186,10 @@ func (p *SharedSummation) Regroup(t Team) {
 }
 
 // who returns the team, and what is closed when there is another one.
-func (p *SharedSummation) who() (Team, chan struct{}) {
+func (p *SharedSummation) who() (Team, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.team, p.changed
+	return p.team, p.changed.Next()
 }
 
 // write adds records to the log of a shard, after all those before, unless nobody follows it or the
@@ -392,6 +393,7 @@ type KafkaSums struct {
 // partWait is how long a fetch of records of merged streams may wait for some.
 const partWait = 2 * time.Second
 
+// Append is that of [SumLog].
 func (k *KafkaSums) Append(ctx context.Context, shard int, records [][]byte) error {
 	list := make([]kafka.Message, len(records))
 	for i, r := range records {
@@ -401,42 +403,29 @@ func (k *KafkaSums) Append(ctx context.Context, shard int, records [][]byte) err
 	return err
 }
 
+// Follow is that of [SumLog].
 func (k *KafkaSums) Follow(ctx context.Context, shard int, ready func(), fn func([]byte)) error {
 	end, err := k.Client.End(ctx, k.Topic, int32(shard))
 	if err != nil {
 		return err
 	}
-	reader, err := k.Client.NewReader(kafka.ReaderOptions{
+	ready()
+	return k.Client.Follow(ctx, kafka.ReaderOptions{
 		Topic: k.Topic, Partition: int32(shard), Uncommitted: true, SkipGaps: true, Compacted: true,
 		MaxWait: partWait, MaxRecordBytes: 2 * partPiece,
-	}, kafka.Position{Next: end, LeaderEpoch: -1})
-	if err != nil {
-		return err
-	}
-	ready()
-	var chunk kafka.Chunk
-	var pause kafka.Backoff
-	for ctx.Err() == nil {
-		err := reader.Fetch(ctx, &chunk)
-		if kafka.Retriable(err) && pause.Wait(ctx) == nil {
-			continue // from where it was
-		}
-		if err != nil {
-			return err
-		}
-		pause.Reset()
+	}, end, func(chunk *kafka.Chunk) error {
 		came := time.Now()
 		for i := range chunk.Records {
 			fn(chunk.Records[i].Value)
 		}
 		n := len(chunk.Records)
 		if chunk.Release(); n == 0 {
-			continue
+			return nil
 		}
 		select { // what comes soon after this comes together; see partWriter
 		case <-ctx.Done():
 		case <-time.After(time.Until(came.Add(partPace))):
 		}
-	}
-	return nil
+		return nil
+	})
 }

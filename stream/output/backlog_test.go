@@ -131,7 +131,7 @@ func TestHistoryTroubled(t *testing.T) {
 	fixtures.Must(t, err)
 	r.Broker.Cluster().Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "out", Err: kerr.LeaderNotAvailable, Count: 2})
 	both := func() (errs [2]error) {
-		tail := guards[0].Tail
+		tail := guards[0].Partition
 		(*tail.Mu()).Lock()
 		(*tail.Past()).Busy = true // nobody reads
 		(*tail.Mu()).Unlock()

@@ -257,7 +257,7 @@ func TestPartialsKafka(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewMergedRig(t, partialStreams["moments"], 5)
 	fixtures.Must(t, r.Broker.CreateTopic(t.Context(), "group.partials", 1, nil))
-	over := func(x *instance) { x.Log = streamtest.OverKafka(r.Client) }
+	over := func(x *instance) { x.Sums = streamtest.OverKafka(r.Client) }
 	log := newHeap()
 	help(r, log, input.Team{Generation: 1, Members: 2, Self: 1}, over)
 	coordinates(r, log, input.Team{Generation: 1, Members: 2, Self: 0}, over, hears)
@@ -741,7 +741,7 @@ func TestPartialsRetention(t *testing.T) {
 	record, err := seal.Seal(input.PartHeader{Kind: input.PartAlive, Pieces: 1}, (&input.MergeAlive{}).Encode())
 	fixtures.Must(t, err)
 	log := &gate{SumLog: streamtest.OverKafka(r.Client), came: make(chan struct{}, 100), hold: make(chan struct{})}
-	x := help(r, newHeap(), input.Team{Generation: 1, Members: 2, Self: 1}, func(x *instance) { x.Log = log })
+	x := help(r, newHeap(), input.Team{Generation: 1, Members: 2, Self: 1}, func(x *instance) { x.Sums = log })
 	write := func() {
 		t.Helper()
 		if !x.Write(t.Context(), 0, [][]byte{record}, func() {}) {

@@ -393,12 +393,12 @@ func TestTailGivenUp(t *testing.T) {
 		}
 		(*x.Mu()).Unlock()
 	}
-	if err := x.Settled(ctx, task(0)); !errors.Is(err, context.Canceled) {
+	if err := x.WaitInFlight(ctx, task(0)); !errors.Is(err, context.Canceled) {
 		t.Errorf("settled before the broker has answered: %v", err)
 	}
 	release()
 	for i := range n {
-		fixtures.Must(t, x.Settled(t.Context(), task(i)))
+		fixtures.Must(t, x.WaitInFlight(t.Context(), task(i)))
 	}
 	wg.Wait()
 	if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) || errs[2] != nil {
@@ -475,7 +475,7 @@ func TestOpenWaitsForOwn(t *testing.T) {
 	<-held
 	opened := make(chan error, 1)
 	go func() { opened <- x.Control(task.RequestOpen, epoch.OpenRequest{DropOutbox: true}) }()
-	tail := x.In.Tasks()[0].Out.Tail
+	tail := x.In.Tasks()[0].Out.Partition
 	for waits := 0; waits == 0; time.Sleep(time.Millisecond) {
 		select {
 		case err := <-opened:

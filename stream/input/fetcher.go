@@ -32,10 +32,10 @@ type Fetcher struct {
 	from    *Feed
 	reader  *kafka.Reader
 	decoder *codec.Decoder
-	Free    chan *codec.Batch
-	fetched chan *codec.Batch // to be decoded
-	Full    chan *codec.Batch
-	Failed  chan error
+	Free    chan *codec.Batch   // to be filled: the owner gives batches back here
+	fetched chan *codec.Batch   // to be decoded
+	Full    chan *codec.Batch   // decoded, in the order of the log
+	Failed  chan error          // receives the halt that ended it
 	what    string              // in words, for logs and status
 	known   func(id int32) bool // whether the registry has a schema; nil: the records have none
 	span    trace.Work
@@ -145,7 +145,7 @@ func (f *Fetcher) fetch(ctx context.Context, b *codec.Batch) error {
 	return nil
 }
 
-// found Halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
+// found halts if a topic that was missing, or is shorter than it was, is not the epoch's. A reader looks for its last record,
 // and another topic may have an equal one. An instance that has no ledger leaves this to the one that has.
 func (f *Fetcher) found(ctx context.Context) error {
 	if f.from.SameLog == nil {
@@ -154,7 +154,7 @@ func (f *Fetcher) found(ctx context.Context) error {
 	return f.from.SameLog(ctx, f.epoch)
 }
 
-// LogError Turns the error with which a reader ended into a halt. It returns other errors
+// LogError turns the error with which a reader ended into a halt. It returns other errors
 // as they are.
 func (r *Feed) LogError(err error) error {
 	var gap *kafka.GapError

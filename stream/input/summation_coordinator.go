@@ -11,6 +11,7 @@ import (
 	"github.com/streamdp/streamdp/config"
 	"github.com/streamdp/streamdp/dp"
 	"github.com/streamdp/streamdp/internal/kafka"
+	"github.com/streamdp/streamdp/internal/notify"
 	"github.com/streamdp/streamdp/stream/boundary"
 	"github.com/streamdp/streamdp/stream/core"
 	"github.com/streamdp/streamdp/stream/failure"
@@ -41,9 +42,9 @@ type coordinator struct {
 	ends   [][]int64        // by the clock: of the steps after it, as far as they are known
 	own    []bool           // partitions that this instance reads, whoever is in the team
 	Inbox  []partitionInbox
-	moved  chan struct{} // closed when a step is merged
-	report chan struct{} // receives when there is progress to be told
-	tell   chan struct{} // receives when the job must be announced anew
+	moved  notify.Broadcast // guarded by mu; sent when a step is merged
+	report chan struct{}    // receives when there is progress to be told
+	tell   chan struct{}    // receives when the job must be announced anew
 }
 
 // partitionInbox is what has come of one partition.
@@ -78,7 +79,7 @@ func newCoordinator(r *Feed, of *core.Manifest, c *core.Core, m *Merger, others 
 	g := &coordinator{
 		p: others, R: r, of: of, core: c, m: m, shard: shard, seal: newPartSeal(others.Derive, others.Group, shard), nonce: dp.NewNonce(), file: file,
 		Ahead: partsAhead(r.S, c, len(m.At)), Step: c.Step(), at: make([]kafka.Position, len(m.At)), own: make([]bool, len(m.At)), Inbox: make([]partitionInbox, len(m.At)),
-		moved: make(chan struct{}), report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
+		report: make(chan struct{}, 1), tell: make(chan struct{}, 1),
 	}
 	for i := range g.Inbox {
 		g.at[i] = m.At[i].Position
@@ -176,8 +177,8 @@ func (g *coordinator) supply(ctx context.Context, x *PartitionSummer) error {
 }
 
 // supplyOf is supply for as long as a team leaves the partition to the same member. Where that is
-// Silent it reads the partition for a while.
-func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed chan struct{}, patience time.Duration) (silent bool, err error) {
+// silent it reads the partition for a while.
+func (g *coordinator) supplyOf(ctx context.Context, x *PartitionSummer, team Team, changed <-chan struct{}, patience time.Duration) (silent bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	by := team.by(x.index)
@@ -502,8 +503,7 @@ func (g *coordinator) merged(step uint64, at []state.Place) {
 			}
 		}
 	}
-	close(g.moved)
-	g.moved = make(chan struct{})
+	g.moved.Send()
 	g.mu.Unlock()
 	failure.Signal(g.report)
 }
@@ -512,10 +512,10 @@ func (g *coordinator) merged(step uint64, at []state.Place) {
 func (g *coordinator) foresee(ctx context.Context) error {
 	for {
 		g.mu.Lock()
-		next, moved := g.Step+uint64(len(g.ends))+1, g.moved
+		next, moved := g.Step+uint64(len(g.ends))+1, g.moved.Next()
 		full := uint64(len(g.ends)) > g.Ahead || 8*(len(g.ends)+2)*len(g.Inbox) > partPiece
 		g.mu.Unlock()
-		var came chan struct{}
+		var came <-chan struct{}
 		if !full {
 			x, known, others, err := g.m.Bounds.Known(ctx, next)
 			if err != nil {
