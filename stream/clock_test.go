@@ -117,7 +117,7 @@ func TestClockJumps(t *testing.T) {
 }
 
 // TestAnotherBuild: a program of another version and build that has the same versions of
-// Mechanism and formats goes on with an epoch as if it had begun it.
+// mechanism and formats goes on with an epoch as if it had begun it.
 func TestAnotherBuild(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

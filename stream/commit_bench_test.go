@@ -41,7 +41,7 @@ func (f timedFile) Sync() error {
 // BenchmarkCommit makes a checkpoint durable, against the same bytes written over a file
 // and synced, which a crash would leave half of; and against what is as safe: a new file,
 // synced, renamed over the old one, and the directory synced. It also reports how much of the
-// Time the syncs of file and directory are.
+// time the syncs of file and directory are.
 func BenchmarkCommit(b *testing.B) {
 	for _, kilobytes := range []int{10, 100} {
 		b.Run(fmt.Sprintf("%dkB", kilobytes), func(b *testing.B) {

@@ -83,7 +83,7 @@ func TestCopiesRollOver(t *testing.T) {
 }
 
 // TestCopyOpens: an operator opens an epoch on one of two copies that run. The other
-// Halts before its next release, and the first where the other has gone on.
+// halts before its next release, and the first where the other has gone on.
 func TestCopyOpens(t *testing.T) {
 	t.Parallel()
 	r, _, x, y := copies(t, fixtures.With(fixtures.OrdersStream, "limit_epsilon = 3.0", "limit_epsilon = 1.5"))
@@ -165,7 +165,7 @@ func TestCopiesApart(t *testing.T) {
 }
 
 // TestCopyCutOff: a copy is cut off between the charge of an epoch and its manifest, while the
-// Other one publishes an epoch of that number. It halts, as one that may have published that
+// other one publishes an epoch of that number. It halts, as one that may have published that
 // itself: it takes no charge back, and opens no other epoch.
 func TestCopyCutOff(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ import (
 // of records a second of each and the daemon's divided by each; and the processor time of each,
 // which neighbours on the machine change less; and how many processors daemon and broker
 // together kept busy: where that is all of them, their times bound the rate. The rivals are
-// Other processes. With
+// other processes. With
 // STREAMDP_PROFILE=FILE the daemon's CPU profiles are written to FILE.0, FILE.1 and so on.
 func BenchmarkRealDaemon(b *testing.B) {
 	addrs := kafkatest.NewReal(b).Addrs

@@ -48,14 +48,14 @@ func TestOutputDeleted(t *testing.T) {
 }
 
 // TestRestoredCopy: a state directory older than its output repeats what was
-// Published, compares, publishes nothing meanwhile, and goes on.
+// published, compares, publishes nothing meanwhile, and goes on.
 func TestRestoredCopy(t *testing.T) {
 	t.Parallel()
 	restoredCopy(t, streamtest.NewRig(t, fixtures.OrdersStream))
 }
 
 // TestUsersRestoredCopy is the same where persons are protected: the map is as of the commit that is
-// Restored.
+// restored.
 func TestUsersRestoredCopy(t *testing.T) {
 	t.Parallel()
 	for mode, m := range fixtures.PersonModes {

@@ -103,7 +103,7 @@ func edit(t testing.TB, path, old, new string) {
 }
 
 // TestHaltedStates brings a task to every halt, and out of it again: by the
-// Control socket, and by a command where no daemon runs. Each halt is left in all four ways
+// control socket, and by a command where no daemon runs. Each halt is left in all four ways
 // with STREAMDP_SLOW=1, in two without.
 func TestHaltedStates(t *testing.T) {
 	t.Parallel()

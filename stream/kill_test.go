@@ -288,7 +288,7 @@ func killTwo(t *testing.T, r *streamtest.Rig, seed uint64, kills int) (steps uin
 
 // TestKillCopiesRolling kills two copies of a state whose epochs roll over every few
 // steps, each with secrets of its own. A copy halts after the first release that the
-// Other one did not make: no later step of an epoch has two values. One that was killed when it
+// other one did not make: no later step of an epoch has two values. One that was killed when it
 // opened an epoch that the other has begun halts too, see TestCopyCutOff.
 func TestKillCopiesRolling(t *testing.T) {
 	t.Parallel()
@@ -392,7 +392,7 @@ func killLoopDown(t testing.TB, p *streamtest.Process, rng *rand.Rand) {
 }
 
 // TestTerminate: SIGTERM ends the daemon with 0, everything that was closed is
-// Published, and the next run repeats nothing.
+// published, and the next run repeats nothing.
 func TestTerminate(t *testing.T) {
 	t.Parallel()
 	rounds := killsOf(6, 12)

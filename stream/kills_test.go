@@ -60,7 +60,7 @@ func kills(t testing.TB) int {
 }
 
 // kept is the rig's configuration with secrets that are kept, so that all that was
-// Published can be worked out again.
+// published can be worked out again.
 func kept(r *streamtest.Rig) string {
 	return strings.Replace(string(r.Text()), "[http]\n", "epoch_secret_retention = \"100h\"\n[http]\n", 1)
 }
@@ -130,7 +130,7 @@ func epochsFollow(v *streamtest.Verdict, t testing.TB, what string) (epochs int,
 // TestKillsOfAll kills a daemon with a task of every mechanism at random moments, in the
 // middle of steps, commits, publications, closings and openings. No key has two
 // releases, none is missing, the epochs of a task follow each other without a gap, no
-// Record is charged for two epochs of a task, and an auditor who works every
+// record is charged for two epochs of a task, and an auditor who works every
 // release out again finds the same bytes.
 func TestKillsOfAll(t *testing.T) {
 	t.Parallel()

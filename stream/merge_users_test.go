@@ -146,7 +146,7 @@ func newMergedUsersScenario(t testing.TB) *streamtest.Scenario {
 }
 
 // TestMergedUsersDiskCrashes stops the machine before operations on files of persons of three partitions and
-// On checkpoints, and fills its disk there: the output is that of a run without a fault, and no file of
+// on checkpoints, and fills its disk there: the output is that of a run without a fault, and no file of
 // persons outlives its epoch. It takes every eleventh of them, and with STREAMDP_SLOW=1 all.
 func TestMergedUsersDiskCrashes(t *testing.T) {
 	t.Parallel()

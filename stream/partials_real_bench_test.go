@@ -21,7 +21,7 @@ import (
 
 // BenchmarkPartialsReal merges 8 and 64 partitions of Apache Kafka, of records of 16 columns, with
 // one instance of a group and with two, in turn. Each instance runs Go code on one processor at a
-// Time. In the benchmarks "half" it has half of a processor besides (a control group's quota), so that
+// time. In the benchmarks "half" it has half of a processor besides (a control group's quota), so that
 // the broker on the same two has as much as it wants in both cases: these tell what another
 // machine adds. In the others the instances and the broker share the two.
 //

@@ -80,7 +80,7 @@ func grantSite(b *kafkatest.Real, s *streamtest.Site) {
 }
 
 // TestRealKafkaOAuth: the tokens of a daemon end while it runs. Its connections show new ones in
-// Time, and no request fails. While the OAuth server gives none, the task waits and says why.
+// time, and no request fails. While the OAuth server gives none, the task waits and says why.
 func TestRealKafkaOAuth(t *testing.T) {
 	b := kafkatest.NewReal(t)
 	if b.SASL == "" {

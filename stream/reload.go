@@ -22,7 +22,7 @@ func unchanged(r *httpapi.Reload) bool {
 }
 
 // Reload reads the configuration again and, unless it is a dry run, makes it that of the running daemon:
-// Streams are added, removed and changed. All of it is done, or nothing.
+// streams are added, removed and changed. All of it is done, or nothing.
 //
 // It opens, charges and closes no epoch by itself; see [ReloadRequest]. It leaves every open epoch the
 // bytes that it would have had: a change on which the guarantee of an open epoch depends is refused, as is

@@ -35,7 +35,7 @@ func metricsOf(d *stream.Daemon) string {
 // TestSchemas: a task waits for the registry before it is charged; each record is read by its own
 // schema; one without, or with one that does not fit, is null and changes nothing for the others;
 // of a new version that does not fit there is one warning; and without the registry the task goes
-// On.
+// on.
 func TestSchemas(t *testing.T) {
 	broker, err := embedded.Start(embedded.Options{})
 	if err != nil {

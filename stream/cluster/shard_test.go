@@ -203,7 +203,7 @@ func TestLogShardRestored(t *testing.T) {
 
 // TestLogShardTaken: where another instance has taken the shard and opened an epoch, as after this
 // one's process was stopped for a while, the output has what its ledger does not know. That is no
-// Halt: the shard is lost. Its owner alone is asked, and only before a halt.
+// halt: the shard is lost. Its owner alone is asked, and only before a halt.
 func TestLogShardTaken(t *testing.T) {
 	t.Parallel()
 	s := newSharedRun(t)

@@ -14,7 +14,7 @@ import (
 
 // The parameters that a mechanism has learnt outlive its epoch: the next epoch begins
 // with the parameters that this one ended with. They are a function of releases, and as
-// Public. The files hold packed little-endian float64s. The plan in the manifest holds
+// public. The files hold packed little-endian float64s. The plan in the manifest holds
 // the hash of the parameters that its epoch begins with.
 
 // initial returns the parameters that a new epoch begins with: those of the last epoch;
@@ -52,7 +52,7 @@ func (k *Keeper) keepInitial(ctx context.Context, epoch uint64, x []float64) err
 }
 
 // initialOf returns the parameters that an epoch began with, nil if they are the
-// Mechanism's own.
+// mechanism's own.
 func (k *Keeper) initialOf(epoch uint64) ([]float64, error) {
 	data, err := k.Store.Initial(epoch)
 	if errors.Is(err, fs.ErrNotExist) {

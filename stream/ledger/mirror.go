@@ -159,7 +159,7 @@ func (m *ControlTopic) Adopt(ctx context.Context) error {
 }
 
 // Salvage takes over the lines of this ledger that follow its own in the topic, for a
-// Repair. It writes nothing to the topic. Where the topic is missing, or holds another
+// repair. It writes nothing to the topic. Where the topic is missing, or holds another
 // line where the ledger has one, it takes none.
 func (m *ControlTopic) Salvage(ctx context.Context) error {
 	if m == nil {
@@ -336,7 +336,7 @@ func (m *ControlTopic) newestLine() string {
 }
 
 // claim takes note of an opening. It counts if it is the first of its task and epoch, and no
-// Other ledger opened an epoch of that number over one of its sources before: of a directory
+// other ledger opened an epoch of that number over one of its sources before: of a directory
 // in which a stream is merged and one in which it is not, one gets epoch 1. One ledger may
 // have both, one after the other.
 func (m *ControlTopic) claim(e *Entry, by claim) {

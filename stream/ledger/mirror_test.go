@@ -236,7 +236,7 @@ func TestForkedLines(t *testing.T) {
 
 // TestOldCopyOfForked: an older copy of a ledger, of which two others wrote different lines,
 // takes over those that came first; but where the second directory had lines that it never
-// Mirrored before, it halts.
+// mirrored before, it halts.
 func TestOldCopyOfForked(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))

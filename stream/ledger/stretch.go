@@ -12,7 +12,7 @@ import (
 // stretches says what the epochs of one task cost what a person has in a period of N steps. Epochs that
 // follow one another are one stretch until they have N steps together; the next one begins another. The
 // unit that pays is what one user key has in one period of each epoch of one stretch. Its records are in no
-// Other stretch, so it pays the sum of a stretch, and all units pay at most the dearest one.
+// other stretch, so it pays the sum of a stretch, and all units pay at most the dearest one.
 //
 // A stretch has N steps at least, whoever ends epochs: many short ones are one stretch, and add up.
 //

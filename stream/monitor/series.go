@@ -39,7 +39,7 @@ type Series struct {
 // Point is a release of a series.
 type Point struct {
 	// N counts the releases of this process from 1 on. 0 is one that an earlier process
-	// Published.
+	// published.
 	N uint64 `json:"n"`
 	*core.Released
 	// TooLarge names the values that are left out.

@@ -156,7 +156,7 @@ func cheaper(t testing.TB, manifest []byte) []byte {
 }
 
 // TestLedgerRepairCheaperManifest: a manifest that states a smaller cost than its
-// Mechanism has is named and refused, with and without its checkpoint.
+// mechanism has is named and refused, with and without its checkpoint.
 func TestLedgerRepairCheaperManifest(t *testing.T) {
 	t.Parallel()
 	toml := fixtures.With(fixtures.OrdersStream, "step   = 100", "step = 100\nhorizon = 4\non_horizon = \"rollover\"")

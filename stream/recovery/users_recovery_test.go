@@ -89,7 +89,7 @@ func TestUsersRecover(t *testing.T) {
 }
 
 // TestUsersRecoverRefuses: where the log does not lead to what was committed or published, nothing on
-// Disk changes, files of persons included.
+// disk changes, files of persons included.
 func TestUsersRecoverRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -108,7 +108,7 @@ func TestEncryption(t *testing.T) {
 }
 
 // TestEncryptedRecovery: the ways back are the same for encrypted files, and another key
-// Halts before anything is lost.
+// halts before anything is lost.
 func TestEncryptedRecovery(t *testing.T) {
 	t.Parallel()
 	r := streamtest.NewRig(t, fixtures.OrdersStream)

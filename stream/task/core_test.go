@@ -32,7 +32,7 @@ import (
 
 // machine is the part of a task between fetched records and committed releases,
 // without network, clock or goroutines: the real processor over a simulated
-// Disk.
+// disk.
 type machine struct {
 	t    testing.TB
 	r    *Runner

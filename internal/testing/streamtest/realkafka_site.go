@@ -180,7 +180,7 @@ func (r *SiteRun) End() {
 }
 
 // traffic writes to a topic what the daemon has to take apart: committed and
-// Aborted transactions of two producers, interleaved with each other and with
+// aborted transactions of two producers, interleaved with each other and with
 // records outside of transactions, some of which are no rows at all.
 type traffic struct {
 	t         *testing.T
