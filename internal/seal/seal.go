@@ -18,10 +18,10 @@ const (
 // NoNonce is the nonce of formats whose keys are used once and come without a nonce. Do not write to it.
 var NoNonce = make([]byte, 12)
 
-// New returns the cipher under a key, and overwrites the key.
-func New(key *[32]byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(key[:])
-	clear(key[:])
+// New returns the cipher under a key of 32 bytes, and overwrites the key.
+func New(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	clear(key)
 	if err != nil {
 		return nil, err
 	}

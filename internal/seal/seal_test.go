@@ -10,7 +10,7 @@ import (
 func TestNew(t *testing.T) {
 	key := [32]byte{1, 2, 3}
 	again := key
-	c, err := New(&key)
+	c, err := New(key[:])
 	if err != nil || key != [32]byte{} {
 		t.Fatalf("the key is %v after use: %v", key, err)
 	}
@@ -18,7 +18,7 @@ func TestNew(t *testing.T) {
 		t.Fatalf("tag %d, nonce %d", c.Overhead(), c.NonceSize())
 	}
 	sealed := c.Seal(nil, NoNonce, []byte("content"), []byte("with"))
-	other, err := New(&again)
+	other, err := New(again[:])
 	if err != nil {
 		t.Fatal(err)
 	}

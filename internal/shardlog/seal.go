@@ -154,7 +154,7 @@ func (s *sealer) wipe() {
 // with the salt.
 func (s *sealer) cipher(w *wrap, record, before []byte) (cipher.AEAD, []byte, error) {
 	key := dp.Derive((*[32]byte)(w), dp.ForState, before[len(before)-saltBytes:])
-	aead, err := seal.New(&key)
+	aead, err := seal.New(key[:])
 	with := binary.BigEndian.AppendUint32(bytes.Clone(s.genesis[:]), uint32(len(record)))
 	return aead, append(append(with, record...), before...), err
 }

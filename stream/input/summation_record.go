@@ -107,8 +107,7 @@ func newPartSeal(derive func(salt []byte) [32]byte, group string, shard int) *pa
 
 func (s *partSeal) cipher(salt []byte) (cipher.AEAD, error) {
 	key := s.derive(salt)
-	defer clear(key[:])
-	return seal.New(&key)
+	return seal.New(key[:])
 }
 
 // Seal returns a record.

@@ -54,7 +54,7 @@ func SealedNumber(data []byte) (number uint64, ok bool) {
 // content.
 func (s *Sealer) cipher(salt []byte, kind string, number uint64) (_ cipher.AEAD, nonce, with []byte, err error) {
 	key, iv := dp.DeriveWithNonce(s.Master, dp.ForState, salt)
-	aead, err := seal.New(&key)
+	aead, err := seal.New(key[:])
 	for _, field := range []string{s.Task, kind} {
 		with = binary.LittleEndian.AppendUint64(with, uint64(len(field)))
 		with = append(with, field...)
