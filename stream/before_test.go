@@ -29,7 +29,7 @@ import (
 // 550 records, or 110 where persons are protected, of each partition: epoch 1, and two steps of epoch 2.
 func statesBefore(t *testing.T) (cases map[string]map[string][]byte) {
 	t.Helper()
-	data, err := os.ReadFile(fixtures.GoldenPath("states-before.tar.gz"))
+	data, err := os.ReadFile("testdata/states-before.tar.gz")
 	fixtures.Must(t, err)
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	fixtures.Must(t, err)

@@ -1,3 +1,6 @@
+// Package boundary says where steps by the clock end. A sampler asks the logs for their ends at each multiple of a
+// task's period. The ends that count are records with a MAC in the boundary topic, written before any noise of
+// their step is drawn, so a release stays a function of logs.
 package boundary
 
 import (

@@ -1,3 +1,5 @@
+// Package connect makes connections of a configuration: to brokers, schema registry and collector of traces, with
+// credentials and certificates that rotate. It also names the permissions that the configured user lacks.
 package connect
 
 import (

@@ -1,3 +1,5 @@
+// Package dryrun does what needs no Kafka, master key or state: it describes a stream's guarantee, decodes a sample
+// of records, and replays a stream's estimator over records of a file.
 package dryrun
 
 import (

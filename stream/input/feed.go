@@ -1,3 +1,6 @@
+// Package input brings an epoch its records, or the sums of its steps, read here or by other instances. It decodes
+// records to rows, applies them to leaves of a merged stream, and stops where the log is not the one that was read
+// before. It has no access to the master key.
 package input
 
 import (

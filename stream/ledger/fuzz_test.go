@@ -19,7 +19,7 @@ import (
 // hash would stop the fuzzer at the door, it is made right first.
 
 func FuzzLedger(f *testing.F) {
-	if file, err := os.ReadFile(fixtures.GoldenPath("ledger.jsonl")); err == nil {
+	if file, err := os.ReadFile("testdata/ledger.jsonl"); err == nil {
 		f.Add(file)
 	}
 	f.Add([]byte("{\"kind\":\"open\",\"cost\":{\"adjacency\":\"replace\",\"mu\":1},\"epoch\":1}\n{\"kind\":\"void\",\"epoch\":1}\n"))
@@ -82,7 +82,7 @@ func FuzzLedger(f *testing.F) {
 // and has a MAC in it begins with the lines that were written, byte for byte.
 func FuzzSealedLedger(f *testing.F) {
 	key := ledger.NewKey(connect.InsecureKey(1))
-	file, err := os.ReadFile(fixtures.GoldenPath("ledger-sealed.jsonl"))
+	file, err := os.ReadFile("testdata/ledger-sealed.jsonl")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func rechain(t testing.TB, list []ledger.Entry) (data []byte) {
 // One with it, whatever it says, is taken for one line at most.
 func FuzzControl(f *testing.F) {
 	key := ledger.NewKey(connect.InsecureKey(1))
-	file, err := os.ReadFile(fixtures.GoldenPath("ledger-sealed.jsonl"))
+	file, err := os.ReadFile("testdata/ledger-sealed.jsonl")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestGoldenLedger(t *testing.T) {
 	fixtures.Must(t, l.Append(ledger.Entry{Kind: ledger.KindVoid, Stream: "orders", Source: src, Epoch: 2, Reason: "interrupted"}))
 	file, err := d.ReadFile("/s/ledger.jsonl")
 	fixtures.Must(t, err)
-	fixtures.Golden(t, fixtures.GoldenPath("ledger.jsonl"), file)
+	fixtures.Golden(t, "testdata/ledger.jsonl", file)
 	read, err := ledger.Parse(file, nil)
 	if err != nil || !reflect.DeepEqual(read.Entries, l.Entries) || !reflect.DeepEqual((*read.Heads()), (*l.Heads())) || !reflect.DeepEqual(read.Index(), l.Index()) {
 		t.Errorf("read back: %v\n%+v\n%+v", err, read.Entries, l.Entries)

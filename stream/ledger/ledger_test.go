@@ -53,7 +53,7 @@ func TestLedgerBits(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
 	file := sealedLedger(t, simdisk.NewSimDisk("/s"), key)
-	fixtures.Golden(t, fixtures.GoldenPath("ledger-sealed.jsonl"), file)
+	fixtures.Golden(t, "testdata/ledger-sealed.jsonl", file)
 	at := func(data []byte, key *ledger.Key) (*ledger.Ledger, error) {
 		d := simdisk.NewSimDisk("/s")
 		f, err := d.Append("/s/" + ledger.FileName)
@@ -154,7 +154,7 @@ func TestLedgerBefore(t *testing.T) {
 	t.Parallel()
 	key := ledger.NewKey(connect.InsecureKey(1))
 	d := simdisk.NewSimDisk("/s")
-	old, err := os.ReadFile(fixtures.GoldenPath("ledger.jsonl"))
+	old, err := os.ReadFile("testdata/ledger.jsonl")
 	fixtures.Must(t, err)
 	f, err := d.Append("/s/" + ledger.FileName)
 	fixtures.Must(t, state.Write(f, err, old))

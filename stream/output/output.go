@@ -1,3 +1,6 @@
+// Package output puts releases into an output partition. Before each request it compares what the partition holds
+// with what this state has released, and halts the task where somebody else has written releases. It has no access
+// to the master key.
 package output
 
 import (

@@ -21,7 +21,7 @@ func FuzzExport(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	lines, err := os.ReadFile(fixtures.GoldenPath("ledger-sealed.jsonl"))
+	lines, err := os.ReadFile(filepath.Join(fixtures.Root(), "stream", "ledger", "testdata", "ledger-sealed.jsonl"))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1,3 +1,5 @@
+// Package task runs one task: one goroutine owns its state, applies records, closes steps, commits, and answers
+// requests; others fetch, write commits and publish. A release leaves after the commit that holds it is durable.
 package task
 
 import (

@@ -1,3 +1,4 @@
+// Package simdisk is a simulated disk: it loses what was not synced, tears writes, and fails where a test says so.
 package simdisk
 
 import (

@@ -1,3 +1,5 @@
+// Package streamtest is the rig of tests that drive daemons: an embedded broker, topics of records, daemons in this
+// process or in child processes, and a judge of their releases.
 package streamtest
 
 import (
