@@ -17,7 +17,8 @@ type TopicFound struct {
 	Exists     bool
 	Partitions int
 	Settings   map[string]string // those of Looked that the brokers know
-	Unfit      string            // why it cannot be used; "": it can, or does not exist
+	Unfit      string            // why it cannot be used; "": it can, does not exist, or was made just now
+	Made       bool              // Ensure made it, and did not look at it again
 }
 
 // Find looks a topic up and compares it with spec. A topic that does not exist is no error.
@@ -38,7 +39,8 @@ func (c *Client) Find(ctx context.Context, name string, spec *TopicSpec) (found 
 	return found, nil
 }
 
-// Ensure is Find that first makes a topic that does not exist.
+// Ensure is Find for a topic that exists. Another one it makes, as spec says; the brokers may need a moment until
+// Find finds it.
 func (c *Client) Ensure(ctx context.Context, name string, spec *TopicSpec) (TopicFound, error) {
 	found, err := c.Find(ctx, name, spec)
 	if err != nil || found.Exists {
@@ -47,5 +49,5 @@ func (c *Client) Ensure(ctx context.Context, name string, spec *TopicSpec) (Topi
 	if err := c.CreateTopic(ctx, name, spec.Partitions, spec.Settings); err != nil {
 		return found, err
 	}
-	return c.Find(ctx, name, spec)
+	return TopicFound{Exists: true, Partitions: spec.Partitions, Made: true}, nil
 }

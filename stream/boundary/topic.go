@@ -55,6 +55,9 @@ func (r *Topic) fit(ctx context.Context, create bool) (id string, err error) {
 			look = r.Client.Ensure
 		}
 		found, err := look(ctx, topic, &TopicSpec)
+		if found.Made {
+			found, err = r.Client.Find(ctx, topic, &TopicSpec)
+		}
 		switch {
 		case err != nil:
 			return err

@@ -5,8 +5,8 @@
 // I/O, no goroutine and no randomness of its own; a test checks its imports for that.
 // An epoch begins with [New] or [Core.Resume]. Then [Core.Add] takes the records of a step
 // one by one, and [Core.Close] returns the messages of the step's release. The package
-// contains the mechanisms, the manifest and the bytes of a release. Package stream fetches
-// the records, publishes the releases and keeps the state.
+// contains the mechanisms, the manifest and the bytes of a release. Other packages below stream fetch
+// the records, publish the releases and keep the state.
 package core
 
 import (

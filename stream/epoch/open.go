@@ -316,7 +316,8 @@ func (k *Keeper) charge(mech *core.Mechanism, src core.Source, partitions int, p
 		charged = append(charged, ledger.EntryPart{Partition: p.partition, Incarnation: p.incarnation, First: p.base, End: ends[i]})
 	}
 	e.Charge(charged)
-	return e, k.D.Ledger.Reserve(&e, k.D.Config(), k.S)
+	err := k.D.Ledger.Reserve(&e, k.D.Config(), k.S)
+	return e, err
 }
 
 // unmark removes the mark of an epoch that is open, or will never be.

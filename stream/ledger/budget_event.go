@@ -130,36 +130,54 @@ type paid struct {
 // Paid returns the ε at delta, as it is shown, that the worst-off record of a task's input has paid, or the
 // worst-off person of its population, and the newest events of that account. Epochs of other tasks are in both.
 // An account is read again only where the ledger has another line about it.
+//
+// The ledger is locked for one account at a time, because a commit needs it too.
 func (l *Ledger) Paid(t core.Task, adjacency dp.Adjacency, delta float64) (epsilon float64, events []BudgetEvent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.index.Tasks[t]
-	if of == nil || of.newest < 0 {
-		return 0, nil
-	}
-	p := &of.paid
-	if p.adjacency != adjacency || p.delta != delta {
-		*p = paid{adjacency: adjacency, delta: delta}
-	}
-	if p.lines == len(l.Entries) {
-		return p.epsilon, p.events
-	}
-	p.lines = len(l.Entries)
-	last := &l.Entries[of.newest]
-	accounts := l.accountsOf(last)
-	touched := l.touched(accounts)
-	if last.Seq == p.newest && touched == p.touched {
-		return p.epsilon, p.events
-	}
-	p.newest, p.touched, p.epsilon, p.events = last.Seq, touched, 0, nil
+	p, accounts := l.unread(t, adjacency, delta)
 	for i, a := range accounts {
+		l.mu.Lock()
 		_, spent, _ := l.strictest(a, adjacency, delta) // 0 where it can't be computed
 		if shown := core.ToShow(spent); i == 0 || shown > p.epsilon {
 			p.epsilon = shown
 			p.events, _ = l.budgetOf(a, newBudgetEvents)
 		}
+		l.mu.Unlock()
+	}
+	if len(accounts) > 0 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if of := l.index.Tasks[t]; of != nil && of.paid.lines <= p.lines {
+			of.paid = p
+		}
 	}
 	return p.epsilon, p.events
+}
+
+// unread returns what a task is known to have paid, and the accounts that must be read again for it.
+func (l *Ledger) unread(t core.Task, adjacency dp.Adjacency, delta float64) (p paid, accounts []Account) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.index.Tasks[t]
+	if of == nil || of.newest < 0 {
+		return paid{}, nil
+	}
+	p = of.paid
+	if p.adjacency != adjacency || p.delta != delta {
+		p = paid{adjacency: adjacency, delta: delta}
+	}
+	if p.lines == len(l.Entries) {
+		return p, nil
+	}
+	p.lines = len(l.Entries)
+	last := &l.Entries[of.newest]
+	accounts = l.accountsOf(last)
+	touched := l.touched(accounts)
+	if last.Seq == p.newest && touched == p.touched {
+		of.paid = p
+		return p, nil
+	}
+	p.newest, p.touched, p.epsilon, p.events = last.Seq, touched, 0, nil
+	return p, accounts
 }
 
 // touched returns how many lines concern accounts, all together.

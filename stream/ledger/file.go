@@ -8,11 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/streamdp/streamdp/dp"
 	"io"
 	"io/fs"
 	"slices"
 	"time"
+
+	"github.com/streamdp/streamdp/dp"
 
 	"github.com/streamdp/streamdp/internal/credentials"
 	"github.com/streamdp/streamdp/stream/core"

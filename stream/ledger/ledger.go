@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"bytes"
 	"encoding/hex"
 	"slices"
 	"sync"
@@ -294,4 +295,28 @@ func (l *Ledger) hashOf(seq uint64) (hash [32]byte, ok bool) {
 	}
 	_, err := hex.Decode(hash[:], []byte(l.Entries[seq].Prev)) // of the line after it
 	return hash, err == nil
+}
+
+// LastIncarnation returns the newest incarnation of a source, 1 where there is none,
+// the id of its topic, "" where none was recorded, and the newest close of it with an
+// anchor, nil where there is none, with the id of the master key that the anchor is
+// under. unproven says that a later close covers records and has no anchor.
+func (l *Ledger) LastIncarnation(src core.Source) (n uint64, topicID string, last *Entry, lastKey string, unproven bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.index.Sources[src]
+	if of == nil {
+		return 1, "", nil, "", false
+	}
+	if of.anchor >= 0 {
+		found, _ := l.Entries[of.anchor].View(src)
+		last = &found
+	}
+	return of.incarnation, of.topicID, last, of.anchorKey, of.unproven
+}
+
+// accepted returns the hash that a repair accepts for a line of the ledger.
+func (e *Entry) accepted() (head [32]byte, ok bool) {
+	b, err := hex.DecodeString(e.Accepts)
+	return [32]byte(append(b, make([]byte, 32)...)[:32]), err == nil && len(b) == 32 && !bytes.Equal(b, make([]byte, 32))
 }

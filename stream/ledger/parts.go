@@ -1,9 +1,13 @@
 package ledger
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/streamdp/streamdp/stream/core"
+	"github.com/streamdp/streamdp/stream/state"
 )
 
 // EntryPart is what a line about a merged epoch says of one of its partitions. An opening
@@ -132,4 +136,36 @@ func (e *Entry) closing(ends []EntryPart, steps uint64) *Entry {
 	}
 	c.End, c.AnchorOffset, c.Anchor = ends[0].End, ends[0].AnchorOffset, ends[0].Anchor
 	return c
+}
+
+// EntryBoundaries is where the boundaries of an epoch are whose steps are by the clock.
+// Before the first of them, no record ties the epoch to its topic: a topic that was made
+// anew would look like the one of the opening, in which boundaries were decided already.
+type EntryBoundaries struct {
+	Topic   string `json:"topic"`
+	TopicID string `json:"topic_id,omitempty"` // where the brokers have one
+	First   int64  `json:"first"`              // end of the topic when the epoch opened: none is before it
+}
+
+// EndsAt returns what a closing of the epoch at the checkpoint says of each partition.
+func EndsAt(c *state.Checkpoint, mac func([32]byte) string) (all []EntryPart) {
+	for _, p := range c.All() {
+		e := EntryPart{Partition: p.Partition, End: p.Position.Next}
+		if a := p.Position.Anchor; a != nil {
+			e.AnchorOffset, e.Anchor = a.Offset, mac(a.Hash)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// ClosingBytes bounds the line that closes an epoch over so many partitions, in which offsets are below 2⁴⁰. It is
+// the longest of the epoch's lines.
+func ClosingBytes(partitions int) int {
+	const most = 1 << 40
+	part, err := json.Marshal(EntryPart{Partition: partitions, End: most, AnchorOffset: most, Anchor: strings.Repeat("0", 2*sha256.Size)})
+	if err != nil {
+		panic("stream: " + err.Error()) // unreachable: numbers and a text
+	}
+	return 4<<10 + partitions*(len(part)+len(","))
 }

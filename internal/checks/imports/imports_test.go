@@ -79,7 +79,8 @@ func packages(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestDesign: the table of packages in DESIGN.md has every package, with its imports.
+// TestDesign: the table of packages in DESIGN.md has every package, with its imports, and a package below stream
+// imports only those above its row.
 func TestDesign(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cases.Root(t), "DESIGN.md"))
 	if err != nil {
@@ -92,12 +93,19 @@ func TestDesign(t *testing.T) {
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := map[string]string{}
+	above := map[string]bool{}
 	for row := range strings.SplitSeq(table, "\n") {
 		cells := strings.Split(strings.Trim(row, "| "), " | ")
 		if len(cells) != 3 || len(cells[1]) < 10 {
 			t.Fatalf("a row of the table of packages: %q", row)
 		}
 		rows[cells[0]] = cells[2]
+		for in := range strings.SplitSeq(cells[2], ", ") {
+			if strings.HasPrefix(cells[0], "stream") && strings.HasPrefix(in, "stream") && !above[in] {
+				t.Errorf("%s imports %s, whose row in DESIGN.md is not above its own", cells[0], in)
+			}
+		}
+		above[cells[0]] = true
 	}
 	for name, imports := range packages(t) {
 		if forTests(name) {

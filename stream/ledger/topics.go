@@ -1,0 +1,54 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/streamdp/streamdp/config"
+)
+
+// TakenTopics returns the topics of the streams that patterns have made, by ledger lines, the oldest
+// first: of those with an open epoch, or of all.
+func (l *Ledger) TakenTopics(all bool) (list []config.Taken) {
+	for _, t := range l.Tasks() {
+		if !strings.Contains(t.Stream, ".") {
+			continue
+		}
+		last := l.Newest(t)
+		if last == nil || !all && last.Kind != KindOpen {
+			continue
+		}
+		if x := (config.Taken{Stream: t.Stream, Topic: last.Topic}); !slices.Contains(list, x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// WrittenTopics returns the topics that epochs published into.
+func (l *Ledger) WrittenTopics() (list []string) {
+	seen := map[string]bool{}
+	for _, e := range l.All() {
+		if e.Output != nil && !seen[e.Output.Topic] {
+			seen[e.Output.Topic] = true
+			list = append(list, e.Output.Topic)
+		}
+	}
+	return list
+}
+
+// Expand returns a configuration with the streams that its patterns have made, as far as ledgers tell:
+// what a command knows that asks no broker.
+func (b *Books) Expand(c *config.Config) *config.Config {
+	x, _ := c.Expand(b.Topics())
+	return x
+}
+
+// Topics returns what ledgers say of topics that patterns match. Found is left open.
+func (b *Books) Topics() (t config.Topics) {
+	for _, l := range b.Ledgers {
+		t.Kept = append(t.Kept, l.TakenTopics(true)...)
+		t.Written = append(t.Written, l.WrittenTopics()...)
+	}
+	return t
+}
