@@ -30,7 +30,7 @@ func bomb(t *testing.T, addrs []string) {
 	x.until(`streamdp_step{partition="0",stream="orders"} 2`)
 	x.until(`streamdp_outbox_releases{partition="0",stream="orders"} 0`)
 	x.until(`streamdp_diagnostic_records_rejected_total{partition="0",reason="too-large",stream="orders"} 1`)
-	peak := highWater(t, p.Cmd.Process.Pid)
+	peak := resident(t, p.Cmd.Process.Pid, "VmHWM")
 	if code := p.Terminate(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}

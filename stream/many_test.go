@@ -149,7 +149,7 @@ func manyTasks(t *testing.T, n, seconds int) (f figures) {
 	x.until(fmt.Sprintf("streamdp_step %d", n*seconds))
 	x.until("streamdp_outbox_releases 0")
 	f.late = time.Since(begun)
-	f.memory = highWater(t, x.p.Cmd.Process.Pid)
+	f.memory = resident(t, x.p.Cmd.Process.Pid, "VmHWM")
 	begun = time.Now()
 	if code := x.p.Terminate(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, x.p.Stderr)

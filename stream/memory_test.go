@@ -16,8 +16,9 @@ import (
 )
 
 // TestMemory: the daemon's resident memory with 100 packed columns and broker in
-// another process. The collector is asked to keep to 64 MiB: without that the peak is
-// decided by when it gets the processor. Three answers of 4 MiB are held at a time, four chunks
+// another process. The collector is asked to keep to 64 MiB and to begin early: else the peak is
+// decided by when it gets the processor. On a busy machine it may get it late, so twice as much is
+// allowed, without the program's own pages. Holding the log once, as records and as rows, takes more. Three answers of 4 MiB are held at a time, four chunks
 // of a MiB with their rows, and at 200 kB a release 4 MiB of these for each of two commits.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
@@ -42,12 +43,12 @@ func TestMemory(t *testing.T) {
 	x := &remote{t, p}
 	x.until(`streamdp_step{partition="0",stream="m"} 60`)
 	x.until(`streamdp_outbox_releases{partition="0",stream="m"} 0`)
-	peak := highWater(t, p.Cmd.Process.Pid)
+	peak := resident(t, p.Cmd.Process.Pid, "VmHWM") - resident(t, p.Cmd.Process.Pid, "RssFile")
 	if code := p.Terminate(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, p.Stderr)
 	}
-	t.Logf("%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB", records, columns, records*columns*8>>20, peak)
-	if peak > 120 {
+	t.Logf("%d records of %d columns, %d MB: the daemon's resident memory was at most %.1f MB beside the program's pages", records, columns, records*columns*8>>20, peak)
+	if peak > 2*64 {
 		t.Errorf("%.1f MB of resident memory", peak)
 	}
 }
@@ -74,8 +75,9 @@ func (x *remote) until(line string) {
 	}
 }
 
-// highWater is the largest resident memory of a process so far, in MB.
-func highWater(t testing.TB, pid int) float64 {
+// resident returns a part of the resident memory of a process, in MB: VmHWM is the largest so far, RssFile that
+// of files now, which are the program.
+func resident(t testing.TB, pid int, part string) float64 {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -83,7 +85,7 @@ func highWater(t testing.TB, pid int) float64 {
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if fields := strings.Fields(s.Text()); len(fields) == 3 && fields[0] == "VmHWM:" {
+		if fields := strings.Fields(s.Text()); len(fields) == 3 && fields[0] == part+":" {
 			kb, err := strconv.Atoi(fields[1])
 			if err != nil {
 				t.Fatal(err)
@@ -91,6 +93,6 @@ func highWater(t testing.TB, pid int) float64 {
 			return float64(kb) / 1024
 		}
 	}
-	t.Fatal("no VmHWM")
+	t.Fatalf("no %s", part)
 	return 0
 }

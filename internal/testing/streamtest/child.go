@@ -138,6 +138,7 @@ func Child(text string) error {
 	}
 	if spec.Memory > 0 {
 		debug.SetMemoryLimit(spec.Memory)
+		debug.SetGCPercent(20) // else the peak says how late the collector was
 	}
 	if len(spec.Reloads) > 0 {
 		n := 0
