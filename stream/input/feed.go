@@ -153,7 +153,7 @@ func (r *Feed) LookAtSchemas(ctx context.Context) {
 	}
 }
 
-// ShowSchemas puts the newest schemas into the status, and warns once of each version whose
+// publishSchemas puts the newest schemas into the status, and warns once of each version whose
 // records give no rows.
 func (r *Feed) publishSchemas() {
 	all, err := r.Schemas.Compare(r.S)

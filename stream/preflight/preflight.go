@@ -38,7 +38,7 @@ type Report struct {
 // brokers, the schema registry and the collector of traces.
 //
 // Errors: an [exit.Config] with every fault of the configuration or, if it has none, of the topics and of
-// what this user may do; ErrCredentials of package stream; an error of a server that does not answer.
+// what this user may do; connect.ErrCredentials; an error of a server that does not answer.
 func Check(ctx context.Context, cfg *config.Config, ask bool) (*Report, error) {
 	key, keyFault := credentials.LoadKey(cfg.State.KeyFile, cfg.State.KeyGroupReadable)
 	cluster, err := connect.Cluster(cfg)

@@ -10,7 +10,7 @@ import (
 	"github.com/streamdp/streamdp/stream/state"
 )
 
-// ProvenCharge returns the end of the horizon of an epoch that no ledger line is left of, for
+// provenCharge returns the end of the horizon of an epoch that no ledger line is left of, for
 // each partition that it reads, −1 if it has none or it is not known. It halts if nothing vouches for the cost that the
 // manifest states. A manifest has no MAC; a smaller cost in it would give budget back that
 // is spent.
